@@ -1,0 +1,248 @@
+//! Asking for a key.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use tokio::sync::oneshot;
+use tracing::{Instrument, debug, debug_span, field};
+
+use crate::{
+    Error, Key, Lease, LeaseId, Metadata, Result, Ttl,
+    lease::Hold,
+    record::{self, Claim, Outcome, Request},
+    refresh::{Keeper, Refreshing},
+    retry,
+    seal::Inner,
+    store::{Applied, BoxFuture},
+};
+
+/// Asks for a key, once: awaiting it gives the [`Lease`], or [`Error::Held`].
+///
+/// Made by [`Mongoseal::acquire`](crate::Mongoseal::acquire).
+///
+/// # Errors
+///
+/// - [`Error::Held`]: somebody else holds the key. Nothing was changed.
+/// - [`Error::Unavailable`]: nobody confirmed within the operation timeout. If the request was
+///   applied after all, it is taken back in the background, and at the latest its ttl ends it.
+/// - [`Error::Invalid`], [`Error::Corrupt`]: asking again gives the same.
+///
+/// # Cancel safety
+///
+/// Dropping it gives the key up: if the request was or is being granted, it is released in the
+/// background. Nothing stays held by nobody.
+///
+/// # Examples
+///
+/// ```
+/// use std::time::Duration;
+/// use mongoseal::{Error, Mongoseal};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> mongoseal::Result<()> {
+/// let seal = Mongoseal::in_memory();
+/// let lease = seal
+///     .acquire("reports/nightly")
+///     .ttl(Duration::from_secs(60))
+///     .metadata("build", "1.4.2")
+///     .await?;
+///
+/// match seal.acquire("reports/nightly").await {
+///     Err(Error::Held { owner, token, .. }) => {
+///         assert_eq!((&owner, token), (lease.owner(), lease.token()));
+///     }
+///     other => panic!("one at a time: {other:?}"),
+/// }
+/// # lease.release().await?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug)]
+#[must_use = "an acquire asks nothing until it is awaited"]
+pub struct Acquire {
+    inner: Arc<Inner>,
+    key: Result<Key>,
+    ttl: Duration,
+    metadata: Result<Metadata>,
+    lease: Option<LeaseId>,
+    refreshing: Refreshing,
+}
+
+impl Acquire {
+    pub(crate) fn new(inner: &Arc<Inner>, key: Result<Key>) -> Self {
+        Self {
+            inner: Arc::clone(inner),
+            key,
+            ttl: inner.settings.ttl.duration(),
+            metadata: Ok(Metadata::default()),
+            lease: None,
+            refreshing: Refreshing::AtAThird,
+        }
+    }
+
+    /// How long the lease lasts without a refresh. Default: the handle's.
+    pub fn ttl(mut self, ttl: Duration) -> Self {
+        self.ttl = ttl;
+        self
+    }
+
+    /// Adds an entry to what others see of this lease. See [`Metadata`] for its bounds.
+    pub fn metadata(mut self, name: impl Into<String>, text: impl Into<String>) -> Self {
+        self.metadata = self.metadata.and_then(|mut metadata| {
+            metadata.insert(name, text)?;
+            Ok(metadata)
+        });
+        self
+    }
+
+    /// Asks with this lease id instead of a new random one.
+    ///
+    /// Who asks with the id of a lease that still holds is given that lease, with its token: so a
+    /// process that kept its id takes its own lease up again after a restart. The process before
+    /// must have ended: two that use one id both believe they hold it.
+    pub fn lease_id(mut self, id: LeaseId) -> Self {
+        self.lease = Some(id);
+        self
+    }
+
+    /// Refreshes this often, at most half the ttl, so that one failure is not the end. Default: a
+    /// third of the ttl.
+    pub fn refresh_every(mut self, interval: Duration) -> Self {
+        self.refreshing = Refreshing::Every(interval);
+        self
+    }
+
+    /// Does not refresh in the background: the lease ends with its ttl unless
+    /// [`Lease::refresh`] is called.
+    pub fn without_refresh(mut self) -> Self {
+        self.refreshing = Refreshing::ByHand;
+        self
+    }
+
+    /// Checks what was asked.
+    fn checked(self) -> Result<(Arc<Inner>, Ask)> {
+        let Self { inner, key, ttl, metadata, lease, refreshing } = self;
+        let ttl = inner.settings.check_ttl(ttl)?;
+        refreshing.check(ttl)?;
+        let claim = Claim {
+            lease: lease.unwrap_or_else(LeaseId::random),
+            owner: inner.settings.owner.clone(),
+            limit: 0,
+            ttl: ttl.millis(),
+            grace: u64::try_from(inner.settings.grace.as_millis()).unwrap_or(u64::MAX),
+            metadata: metadata?,
+        };
+        inner.runs()?;
+        let ask = Ask { key: key?, ttl, claim, refreshing, in_doubt: AtomicBool::new(false) };
+        Ok((inner, ask))
+    }
+}
+
+impl IntoFuture for Acquire {
+    type Output = Result<Lease>;
+    type IntoFuture = BoxFuture<Result<Lease>>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        Box::pin(async move {
+            let (inner, ask) = self.checked()?;
+            let (reply, granted) = oneshot::channel();
+            let span = debug_span!("lease", key = %ask.key, owner = %ask.claim.owner, token = field::Empty);
+            inner.tasks.spawn(ask.run(Arc::clone(&inner), reply).instrument(span));
+            granted.await.unwrap_or_else(|gone| {
+                Err(Error::unavailable("the runtime shut down while a key was asked for: ask again on a running one")
+                    .caused_by(gone))
+            })
+        })
+    }
+}
+
+/// A checked request for a key, which becomes the task of the lease it is granted.
+struct Ask {
+    key: Key,
+    ttl: Ttl,
+    claim: Claim,
+    refreshing: Refreshing,
+    /// Whether a request was sent whose end is not known.
+    in_doubt: AtomicBool,
+}
+
+impl Ask {
+    /// Asks, answers, and keeps the lease until it ends.
+    async fn run(self, inner: Arc<Inner>, reply: oneshot::Sender<Result<Lease>>) {
+        let granted = retry::until_definite(inner.clock(), inner.give_up(), inner.settings.attempt, |within| {
+            // Looked at between attempts and never within one: what was sent must have come to
+            // its end before it can be taken back.
+            let wanted = !reply.is_closed() && !inner.closing.is_cancelled();
+            let attempt = self.attempt(&inner, within);
+            async move { if wanted { attempt.await } else { Err(Error::invalid("nobody asks any more")) } }
+        })
+        .await;
+        match granted {
+            Ok(hold) => {
+                tracing::Span::current().record("token", hold.token.get());
+                debug!("granted");
+                let (lease, keeper) = Keeper::start(inner, hold, self.ttl, self.refreshing);
+                // Whoever is gone drops the lease here, which releases it.
+                drop(reply.send(Ok(lease)));
+                keeper.run().await;
+            }
+            Err(error) => {
+                debug!(%error, "not granted");
+                let in_doubt = self.in_doubt.load(Ordering::Relaxed);
+                drop(reply.send(Err(error)));
+                if in_doubt {
+                    self.take_back(&inner).await;
+                }
+            }
+        }
+    }
+
+    /// Sends the request once.
+    async fn attempt(&self, inner: &Inner, within: Duration) -> Result<Hold> {
+        let clock = inner.clock();
+        let until = clock.now().saturating_add(within);
+        inner.prepare(within).await?;
+        let request = Request::Acquire(record::Acquire { claim: self.claim.clone(), patience: None });
+        // The store counts the ttl from some time after this one.
+        let sent = clock.now();
+        self.in_doubt.store(true, Ordering::Relaxed);
+        let Applied { outcome, at } = inner.store.apply(&self.key, request, until.saturating_sub(sent)).await?;
+        match outcome {
+            Outcome::Granted { token } => {
+                let deadline = sent.saturating_add(inner.settings.lasts(self.ttl));
+                if clock.now() >= deadline {
+                    return Err(Error::unavailable(format!(
+                        "the answer came after the {:?} it was good for: choose a longer ttl",
+                        self.ttl.duration()
+                    )));
+                }
+                Ok(Hold::new(self.key.clone(), self.claim.owner.clone(), self.claim.lease, token, clock, deadline))
+            }
+            Outcome::Refused { holder } => Err(Error::Held {
+                key: self.key.clone(),
+                remaining: at.map(|at| holder.expires_at.since(at.now)).unwrap_or_default(),
+                owner: holder.claim.owner,
+                token: holder.version,
+            }),
+            outcome => Err(Error::invalid(format!("the store answered an acquire with {outcome:?}: it is broken"))),
+        }
+    }
+
+    /// Sees to it that a request in doubt leaves nothing held. Where the store cannot be reached
+    /// the ttl does the same, later.
+    async fn take_back(&self, inner: &Inner) {
+        let released = retry::until_definite(inner.clock(), inner.give_up(), inner.settings.attempt, |within| {
+            let release = Request::Release(record::Release { lease: self.claim.lease });
+            inner.store.apply(&self.key, release, within)
+        });
+        match released.await {
+            Ok(applied) => debug!(outcome = ?applied.outcome, "took back a request in doubt"),
+            Err(error) => debug!(%error, "left a request in doubt to its ttl"),
+        }
+    }
+}

@@ -1,0 +1,116 @@
+//! The clock on which a holder counts its deadline.
+
+use std::time::Duration;
+
+/// The clock on which a holder counts its deadline: never the wall clock.
+///
+/// A store says which one its holders use. Readings of one clock can be compared with each other
+/// and with nothing else.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub enum Clock {
+    /// Runs while the machine sleeps: `CLOCK_BOOTTIME` on Linux and Android, `CLOCK_MONOTONIC` on
+    /// Apple's systems, the performance counter on Windows. Elsewhere the system has no such
+    /// clock, and the monotonic one is read.
+    Boot,
+    /// Tokio's clock, which a test can pause. For stores that live in this process.
+    Tokio {
+        /// Where its readings begin.
+        origin: tokio::time::Instant,
+    },
+}
+
+/// A timer cannot be set on a clock that runs during suspend, so a sleep on [`Clock::Boot`] looks
+/// at the clock this often: a machine that wakes up notices a passed deadline within this time.
+const LOOK: Duration = Duration::from_secs(1);
+
+impl Clock {
+    /// Tokio's clock, its readings counted from now.
+    #[must_use]
+    pub fn tokio() -> Self {
+        #[allow(clippy::disallowed_methods, reason = "this is the clock that others are sent to")]
+        let origin = tokio::time::Instant::now();
+        Self::Tokio { origin }
+    }
+
+    /// The time since this clock's beginning.
+    #[must_use]
+    pub fn now(self) -> Duration {
+        match self {
+            Self::Boot => boot::now(),
+            #[allow(clippy::disallowed_methods, reason = "this is the clock that others are sent to")]
+            Self::Tokio { origin } => tokio::time::Instant::now().saturating_duration_since(origin),
+        }
+    }
+
+    /// Waits until this clock reads at least `until`.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping it loses nothing.
+    pub async fn sleep_until(self, until: Duration) {
+        loop {
+            let left = until.saturating_sub(self.now());
+            if left.is_zero() {
+                return;
+            }
+            tokio::time::sleep(match self {
+                Self::Boot => left.min(LOOK),
+                Self::Tokio { .. } => left,
+            })
+            .await;
+        }
+    }
+}
+
+#[cfg(unix)]
+mod boot {
+    use std::time::Duration;
+
+    use rustix::time::{ClockId, clock_gettime};
+
+    #[cfg(any(target_os = "linux", target_os = "android"))]
+    const CLOCK: ClockId = ClockId::Boottime;
+    #[cfg(not(any(target_os = "linux", target_os = "android")))]
+    const CLOCK: ClockId = ClockId::Monotonic;
+
+    pub(super) fn now() -> Duration {
+        // The time since boot is never negative.
+        Duration::try_from(clock_gettime(CLOCK)).unwrap_or_default()
+    }
+}
+
+#[cfg(not(unix))]
+mod boot {
+    use std::{
+        sync::LazyLock,
+        time::{Duration, Instant},
+    };
+
+    #[allow(clippy::disallowed_methods, reason = "this is the clock that others are sent to")]
+    pub(super) fn now() -> Duration {
+        static ORIGIN: LazyLock<Instant> = LazyLock::new(Instant::now);
+        let origin = *ORIGIN;
+        Instant::now().saturating_duration_since(origin)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn the_tokio_clock_moves_with_paused_time_only() {
+        let clock = Clock::tokio();
+        assert_eq!(clock.now(), Duration::ZERO);
+        clock.sleep_until(Duration::from_secs(3600)).await;
+        assert_eq!(clock.now(), Duration::from_secs(3600));
+    }
+
+    #[tokio::test]
+    async fn the_boot_clock_never_wakes_a_sleeper_early() {
+        let until = Clock::Boot.now() + Duration::from_millis(20);
+        Clock::Boot.sleep_until(until).await;
+        assert!(Clock::Boot.now() >= until);
+    }
+}

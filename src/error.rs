@@ -1,0 +1,144 @@
+//! The one error, a variant for each thing that a caller can do about it.
+
+use std::{convert::Infallible, fmt, time::Duration};
+
+use crate::{FencingToken, Key, Owner};
+
+/// Why a call failed, one variant for each thing that a caller can do about it.
+///
+/// | when I get… | I… |
+/// |---|---|
+/// | [`Held`](Self::Held) | do something else, or ask again later: somebody else has the key |
+/// | [`Lost`](Self::Lost) | stop acting on the key at once; acquire again if still needed |
+/// | [`Unavailable`](Self::Unavailable) | ask again: the store did not answer in time, and the request may have been applied |
+/// | [`Invalid`](Self::Invalid) | change the code or the deployment: asking again gives the same |
+/// | [`Corrupt`](Self::Corrupt) | look at the record: somebody else wrote it, and it was left as it was |
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// Somebody else holds the key. Nothing was changed and nothing was queued.
+    ///
+    /// What is said of the holder is a hint for people and for choosing when to ask again: it was
+    /// true at the store a moment ago.
+    #[error("{key:?} is held by {owner} with token {token} for another {remaining:?}: ask again later")]
+    Held {
+        /// The key that was asked for.
+        key: Key,
+        /// Who holds it.
+        owner: Owner,
+        /// The holder's token.
+        token: FencingToken,
+        /// How long the holder keeps it if it is not refreshed, by the store's clock.
+        remaining: Duration,
+    },
+
+    /// The lease is over, and not because its holder released it. It never comes back.
+    #[error("the lease on {key:?} with token {token} is lost: {cause}; stop acting on the key")]
+    Lost {
+        /// The key that was held.
+        key: Key,
+        /// The token that is now, or soon will be, an old one.
+        token: FencingToken,
+        /// What ended the lease.
+        cause: LossCause,
+    },
+
+    /// The store could not be reached or did not confirm in time. Whether the request was applied
+    /// may be unknown; every request can be sent again.
+    #[error("{message}")]
+    Unavailable {
+        /// What was asked and what to do.
+        message: String,
+        /// What the store or its driver said.
+        #[source]
+        source: Option<Source>,
+    },
+
+    /// The request or the deployment is wrong, and stays wrong until somebody changes it.
+    #[error("{message}")]
+    Invalid {
+        /// What is wrong and what to do.
+        message: String,
+        /// What the store or its driver said.
+        source: Option<Source>,
+    },
+
+    /// The record under this key is not one of ours. It was left as it was.
+    #[error("the record of {key:?} is not a lease record, {message}: move it away or choose another key or collection")]
+    Corrupt {
+        /// The key whose record it is.
+        key: Key,
+        /// What is wrong with it.
+        message: String,
+    },
+}
+
+/// What lies behind an [`Error`].
+pub type Source = Box<dyn std::error::Error + Send + Sync>;
+
+/// A result with this crate's [`Error`].
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// What ended a lease that its holder did not release.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum LossCause {
+    /// Its time ran out: the store did not confirm a refresh before the deadline, or the lease
+    /// was not refreshed at all.
+    Expired,
+    /// The store granted the key to somebody else.
+    TakenOver {
+        /// The largest token that was issued since.
+        token: FencingToken,
+    },
+    /// An operator took the key away.
+    Revoked {
+        /// Who did.
+        by: String,
+        /// Why.
+        reason: String,
+    },
+    /// The record of the key was deleted, or an older copy of it was put back.
+    Removed,
+    /// The handle was shut down, or the runtime that kept the lease ended.
+    ShutDown,
+}
+
+impl fmt::Display for LossCause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Expired => f.write_str("its time ran out before the store confirmed a refresh"),
+            Self::TakenOver { token } => write!(f, "the key was granted to somebody else with token {token}"),
+            Self::Revoked { by, reason } => write!(f, "it was revoked by {by} ({reason})"),
+            Self::Removed => f.write_str("its record was deleted or replaced by an older one"),
+            Self::ShutDown => f.write_str("the handle or its runtime was shut down"),
+        }
+    }
+}
+
+impl Error {
+    /// An [`Invalid`](Self::Invalid) that says what is wrong and what to do.
+    pub fn invalid(message: impl Into<String>) -> Self {
+        Self::Invalid { message: message.into(), source: None }
+    }
+
+    /// An [`Unavailable`](Self::Unavailable) that says what was asked and what to do.
+    pub fn unavailable(message: impl Into<String>) -> Self {
+        Self::Unavailable { message: message.into(), source: None }
+    }
+
+    /// The same error with what lies behind it, where the variant has room for it.
+    #[must_use]
+    pub fn caused_by(mut self, cause: impl Into<Source>) -> Self {
+        if let Self::Unavailable { source, .. } | Self::Invalid { source, .. } = &mut self {
+            *source = Some(cause.into());
+        }
+        self
+    }
+}
+
+impl From<Infallible> for Error {
+    fn from(never: Infallible) -> Self {
+        match never {}
+    }
+}

@@ -1,0 +1,453 @@
+//! A key held, and the right to act on it.
+
+use std::{
+    fmt,
+    future::poll_fn,
+    pin::pin,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio_util::sync::CancellationToken;
+use tracing::{debug, warn};
+
+use crate::{
+    Clock, Error, FencingToken, Key, LeaseId, LossCause, Owner, Result, Ttl,
+    refresh::{self, Wish},
+    retry,
+    seal::Inner,
+};
+
+/// A key held: the right to act on it until the lease ends, and the [`FencingToken`] to show.
+///
+/// A background task refreshes the lease. When the store cannot be reached the lease is
+/// [`AtRisk`](LeaseState::AtRisk), and at its deadline, which is counted from before the last
+/// confirmed request was sent, it is [`Lost`](LeaseState::Lost). Once lost it stays lost.
+///
+/// What this process believes is never proof: it may have been paused between looking and acting.
+/// Pass [`token`](Self::token) to the storage being written and let it refuse smaller ones.
+///
+/// # Drop
+///
+/// Dropping a lease releases it in the background: the drop itself only tells the lease's task,
+/// so it does not block, cannot fail and needs no runtime. A lease whose runtime has ended is left
+/// to its ttl.
+pub struct Lease {
+    inner: Arc<Inner>,
+    hold: Arc<Hold>,
+    wishes: mpsc::Sender<Wish>,
+    /// Filled by the task when it has released the lease.
+    released: Option<oneshot::Receiver<Result<Released>>>,
+}
+
+/// Where a lease stands. It only ever moves down this list, save that a refresh brings `AtRisk`
+/// back to `Held`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum LeaseState {
+    /// Held, as far as this process can know.
+    Held,
+    /// Refreshes fail; the deadline is still ahead. Time to bring work to a point where it can
+    /// stop.
+    AtRisk,
+    /// Over, and not by its holder's will.
+    Lost {
+        /// What ended it.
+        cause: LossCause,
+    },
+    /// Over, because its holder released or dropped it.
+    Released,
+}
+
+/// What a release found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Released {
+    /// The lease was held to this moment; nobody else was granted the key meanwhile.
+    Ours,
+    /// The lease had been lost before.
+    Gone {
+        /// What ended it.
+        cause: LossCause,
+    },
+}
+
+impl Lease {
+    pub(crate) fn new(
+        inner: Arc<Inner>,
+        hold: Arc<Hold>,
+        wishes: mpsc::Sender<Wish>,
+        released: oneshot::Receiver<Result<Released>>,
+    ) -> Self {
+        Self { inner, hold, wishes, released: Some(released) }
+    }
+
+    /// The key that is held.
+    #[must_use]
+    pub fn key(&self) -> &Key {
+        &self.hold.key
+    }
+
+    /// Who holds it, as others see it.
+    #[must_use]
+    pub fn owner(&self) -> &Owner {
+        &self.hold.owner
+    }
+
+    /// The secret that stands for this lease, to take it up again after a restart with
+    /// [`Acquire::lease_id`](crate::Acquire::lease_id).
+    #[must_use]
+    pub fn id(&self) -> LeaseId {
+        self.hold.lease
+    }
+
+    /// The token to pass with every write: larger than that of every earlier holder of the key.
+    /// It stays the same for as long as the lease lives.
+    #[must_use]
+    pub fn token(&self) -> FencingToken {
+        self.hold.token
+    }
+
+    /// Whether the lease has not ended as far as this process can know. Local and free; read from
+    /// a clock that runs while the machine sleeps.
+    #[must_use]
+    pub fn is_valid(&self) -> bool {
+        self.hold.is_valid()
+    }
+
+    /// How long the lease lasts without a further refresh; zero once it has ended. Local and free.
+    #[must_use]
+    pub fn remaining(&self) -> Duration {
+        if self.hold.ended.is_cancelled() { Duration::ZERO } else { self.hold.remaining() }
+    }
+
+    /// Where the lease stands now.
+    #[must_use]
+    pub fn state(&self) -> LeaseState {
+        // A deadline that has passed is a loss even if the task has not run since.
+        drop(self.hold.check());
+        self.hold.state.borrow().clone()
+    }
+
+    /// Follows where the lease stands. The receiver outlives the lease and sees its end.
+    #[must_use]
+    pub fn watch_state(&self) -> watch::Receiver<LeaseState> {
+        self.hold.state.subscribe()
+    }
+
+    /// A token that is cancelled when the lease ends, in whatever way: for code that takes one.
+    /// Cancelling it does not end the lease.
+    #[must_use]
+    pub fn cancellation_token(&self) -> CancellationToken {
+        self.hold.ended.child_token()
+    }
+
+    /// Waits until the lease is lost, and says why.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping it loses nothing.
+    pub async fn cancelled(&self) -> LossCause {
+        self.hold.ended.cancelled().await;
+        self.hold.cause()
+    }
+
+    /// Does `work` while the lease holds: gives its value, or stops it when the lease is lost.
+    ///
+    /// The work is dropped before this returns. What it spawned is not: pass it a
+    /// [`cancellation_token`](Self::cancellation_token). Work that blocks its thread is stopped
+    /// only when it yields.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Lost`], also when the work came to its end after the deadline: then part of it was
+    /// done without the lease.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping it drops the work. The lease stays.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use mongoseal::Mongoseal;
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> mongoseal::Result<()> {
+    /// # let seal = Mongoseal::in_memory();
+    /// let lease = seal.acquire("reports/nightly").await?;
+    /// let pages = lease.run(async { 6 * 7 }).await?;
+    /// assert_eq!(pages, 42);
+    /// # lease.release().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn run<F: Future>(&self, work: F) -> Result<F::Output> {
+        let mut ended = pin!(self.hold.ended.cancelled());
+        let mut work = pin!(work);
+        poll_fn(|context| {
+            // Polled for its waker; whether the lease has ended is for `check` to say.
+            let _woken = ended.as_mut().poll(context);
+            self.hold.check()?;
+            let value = work.as_mut().poll(context).map(Ok);
+            if value.is_ready() {
+                self.hold.check()?;
+            }
+            value
+        })
+        .await
+    }
+
+    /// Asks the store, by a linearizable read, whether the lease holds at this moment.
+    ///
+    /// It may end the moment after. Only the token, checked by the storage being written, covers
+    /// that.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Lost`] where it does not, and the lease is lost from then on;
+    /// [`Error::Unavailable`] where nobody answered within the operation timeout.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping it abandons the answer and changes nothing.
+    pub async fn verify(&self) -> Result<()> {
+        self.hold.check()?;
+        let inner = &self.inner;
+        inner.runs()?;
+        retry::until_definite(inner.clock(), inner.give_up(), inner.settings.attempt, |within| async move {
+            match refresh::sight(inner, &self.hold, within).await? {
+                None => Ok(()),
+                Some(cause) => {
+                    self.hold.lose(cause);
+                    Ok(())
+                }
+            }
+        })
+        .await?;
+        self.hold.check()
+    }
+
+    /// Refreshes the lease now, as the background task does by itself.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Lost`] where the lease has ended: it is never created again.
+    /// [`Error::Unavailable`] where nobody confirmed within the operation timeout; the lease lives
+    /// on to its deadline.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping it abandons the answer; the refresh may still be made.
+    pub async fn refresh(&self) -> Result<()> {
+        self.wish(None).await
+    }
+
+    /// Refreshes the lease with another ttl, which later refreshes keep to. The lease never ends
+    /// sooner than it would have.
+    ///
+    /// # Errors
+    ///
+    /// As [`refresh`](Self::refresh), and [`Error::Invalid`] for a ttl that an acquire would
+    /// refuse.
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`refresh`](Self::refresh).
+    pub async fn extend(&self, ttl: Duration) -> Result<()> {
+        let ttl = self.inner.settings.check_ttl(ttl)?;
+        self.wish(Some(ttl)).await
+    }
+
+    async fn wish(&self, ttl: Option<Ttl>) -> Result<()> {
+        self.hold.check()?;
+        let clock = self.inner.clock();
+        let (reply, done) = oneshot::channel();
+        let answered = async {
+            // A task that has ended takes no wish and drops the reply of one it had.
+            drop(self.wishes.send(Wish { ttl, reply }).await);
+            done.await
+        };
+        tokio::select! {
+            biased;
+            answer = answered => answer.unwrap_or_else(|_ended| Err(self.hold.lost(self.hold.cause()))),
+            () = clock.sleep_until(self.inner.give_up()) => Err(Error::unavailable(
+                "the refresh was not confirmed within the operation timeout: the lease lives on to its deadline",
+            )),
+        }
+    }
+
+    /// Gives the key back and says whether it was still ours.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Unavailable`] where nobody confirmed within the operation timeout: the ttl ends
+    /// the lease at the latest.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping it abandons the answer. The release is made all the same.
+    pub async fn release(mut self) -> Result<Released> {
+        self.hold.end(LeaseState::Released);
+        let gone = || Error::unavailable("the runtime that kept the lease has ended: its ttl ends the lease");
+        match self.released.take() {
+            Some(released) => released.await.unwrap_or_else(|source| Err(gone().caused_by(source))),
+            None => Err(gone()),
+        }
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        self.hold.end(LeaseState::Released);
+    }
+}
+
+impl fmt::Debug for Lease {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&self.hold, f)
+    }
+}
+
+/// What a lease and its task know together.
+pub(crate) struct Hold {
+    pub(crate) key: Key,
+    pub(crate) owner: Owner,
+    pub(crate) lease: LeaseId,
+    pub(crate) token: FencingToken,
+    clock: Clock,
+    /// Nanoseconds on the clock. Only ever moves on.
+    deadline: AtomicU64,
+    state: watch::Sender<LeaseState>,
+    /// Cancelled after the state has become one of the two ends.
+    pub(crate) ended: CancellationToken,
+}
+
+impl Hold {
+    pub(crate) fn new(
+        key: Key,
+        owner: Owner,
+        lease: LeaseId,
+        token: FencingToken,
+        clock: Clock,
+        deadline: Duration,
+    ) -> Self {
+        Self {
+            key,
+            owner,
+            lease,
+            token,
+            clock,
+            deadline: AtomicU64::new(nanos(deadline)),
+            state: watch::Sender::new(LeaseState::Held),
+            ended: CancellationToken::new(),
+        }
+    }
+
+    pub(crate) fn deadline(&self) -> Duration {
+        Duration::from_nanos(self.deadline.load(Ordering::Acquire))
+    }
+
+    fn remaining(&self) -> Duration {
+        self.deadline().saturating_sub(self.clock.now())
+    }
+
+    fn is_valid(&self) -> bool {
+        !self.ended.is_cancelled() && !self.remaining().is_zero()
+    }
+
+    /// The store confirmed a refresh: moves the deadline on.
+    pub(crate) fn kept_until(&self, deadline: Duration) {
+        self.deadline.fetch_max(nanos(deadline), Ordering::AcqRel);
+        self.shift(LeaseState::Held);
+    }
+
+    /// A refresh failed.
+    pub(crate) fn at_risk(&self, error: &Error) {
+        let remaining = self.remaining();
+        if self.shift(LeaseState::AtRisk) {
+            warn!(key = %self.key, token = %self.token, ?remaining, %error, "the lease is at risk");
+        } else {
+            debug!(key = %self.key, token = %self.token, ?remaining, %error, "the lease is still at risk");
+        }
+    }
+
+    /// Ends the lease as lost, unless it has ended.
+    pub(crate) fn lose(&self, cause: LossCause) {
+        self.end(LeaseState::Lost { cause });
+    }
+
+    /// Ends the lease, unless it has ended.
+    fn end(&self, end: LeaseState) {
+        if self.shift(end.clone())
+            && let LeaseState::Lost { cause } = &end
+        {
+            match cause {
+                LossCause::ShutDown => debug!(key = %self.key, token = %self.token, "the lease ends with its handle"),
+                cause => warn!(key = %self.key, token = %self.token, %cause, "the lease is lost"),
+            }
+        }
+        self.ended.cancel();
+    }
+
+    /// Moves to another state, unless the lease has ended or is there; says whether it moved.
+    fn shift(&self, to: LeaseState) -> bool {
+        self.state.send_if_modified(|state| {
+            let moves = !matches!(state, LeaseState::Lost { .. } | LeaseState::Released) && *state != to;
+            if moves {
+                *state = to;
+            }
+            moves
+        })
+    }
+
+    /// Refuses a lease that has ended. One whose deadline has passed ends here if its task was not
+    /// faster.
+    fn check(&self) -> Result<()> {
+        if self.is_valid() {
+            return Ok(());
+        }
+        self.lose(LossCause::Expired);
+        Err(self.lost(self.cause()))
+    }
+
+    /// What ended the lease that has ended.
+    pub(crate) fn cause(&self) -> LossCause {
+        match &*self.state.borrow() {
+            LeaseState::Lost { cause } => cause.clone(),
+            // Nobody can ask a lease after its release; a future of it that is left over can.
+            _ => LossCause::ShutDown,
+        }
+    }
+
+    pub(crate) fn is_lost(&self) -> Option<LossCause> {
+        match &*self.state.borrow() {
+            LeaseState::Lost { cause } => Some(cause.clone()),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn lost(&self, cause: LossCause) -> Error {
+        Error::Lost { key: self.key.clone(), token: self.token, cause }
+    }
+}
+
+impl fmt::Debug for Hold {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Lease")
+            .field("key", &self.key)
+            .field("owner", &self.owner)
+            .field("id", &self.lease)
+            .field("token", &self.token)
+            .field("state", &*self.state.borrow())
+            .finish_non_exhaustive()
+    }
+}
+
+/// A reading of the clock in nanoseconds, which a `u64` counts for 584 years.
+fn nanos(reading: Duration) -> u64 {
+    u64::try_from(reading.as_nanos()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,71 @@
+//! What an owner says of its lease.
+
+use std::collections::BTreeMap;
+
+use crate::Error;
+
+/// A few words an owner attaches to its lease for whoever looks at it: names and texts, at most
+/// 4 KiB together. They decide nothing.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Metadata(BTreeMap<String, String>);
+
+impl Metadata {
+    /// The most that names and texts may take together, in bytes.
+    pub const MAX_BYTES: usize = 4096;
+
+    /// Adds an entry, or replaces the one of that name.
+    ///
+    /// A name is not empty, does not begin with `$`, and contains neither `.` nor NUL, so that it
+    /// can be queried as a field.
+    pub fn insert(&mut self, name: impl Into<String>, text: impl Into<String>) -> Result<(), Error> {
+        let (name, text) = (name.into(), text.into());
+        if name.is_empty() || name.starts_with('$') || name.contains(['.', '\0']) {
+            return Err(Error::invalid(format!(
+                "{name:?} cannot name a metadata entry: use letters, digits, `-` and `_`"
+            )));
+        }
+        self.0.insert(name, text);
+        let bytes: usize = self.0.iter().map(|(name, text)| name.len().saturating_add(text.len())).sum();
+        if bytes > Self::MAX_BYTES {
+            return Err(Error::invalid(format!(
+                "metadata may take at most {} bytes and this takes {bytes}: store it elsewhere and refer to it",
+                Self::MAX_BYTES
+            )));
+        }
+        Ok(())
+    }
+
+    /// The text of the entry of that name.
+    #[must_use]
+    pub fn get(&self, name: &str) -> Option<&str> {
+        self.0.get(name).map(String::as_str)
+    }
+
+    /// Whether there is no entry.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The entries, in order of their names.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.0.iter().map(|(name, text)| (name.as_str(), text.as_str()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn metadata_is_small_and_its_names_can_be_fields() {
+        let mut metadata = Metadata::default();
+        metadata.insert("version", "$where.42").unwrap();
+        assert_eq!(metadata.get("version"), Some("$where.42"));
+        for name in ["", "$set", "a.b", "a\0"] {
+            assert!(matches!(metadata.clone().insert(name, ""), Err(Error::Invalid { .. })));
+        }
+        assert!(metadata.clone().insert("big", "x".repeat(4096)).is_err());
+        assert!(metadata.insert("fits", "x".repeat(4096 - 4 - 16)).is_ok());
+    }
+}

@@ -1,0 +1,149 @@
+//! The front door: the one place that knows both the engine and the stores.
+
+use std::sync::Arc;
+
+use crate::{Builder, Mongoseal, Result, store::MemoryStore};
+
+impl Mongoseal {
+    /// A handle on records in this process, on tokio's clock. Alone useful for tests and examples;
+    /// everything behaves as it does on MongoDB.
+    #[must_use]
+    pub fn in_memory() -> Self {
+        Self::with_defaults(|builder| builder.in_memory())
+    }
+
+    /// The default settings are valid, which a test holds; so this is where the `Result` ends.
+    fn with_defaults(build: impl FnOnce(Builder) -> Result<Self>) -> Self {
+        match build(Self::builder()) {
+            Ok(seal) => seal,
+            Err(error) => unreachable!("the default settings are valid: {error}"),
+        }
+    }
+}
+
+impl Builder {
+    /// On records in this process.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Invalid`](crate::Error::Invalid) where the settings contradict each other.
+    pub fn in_memory(self) -> Result<Mongoseal> {
+        let store = MemoryStore::new(self.settings()?.retention);
+        self.on_store(Arc::new(store))
+    }
+}
+
+#[cfg(feature = "mongodb")]
+mod mongo {
+    use mongodb::{Client, Database, options::ClientOptions};
+
+    use super::{Arc, Builder, Mongoseal, Result};
+    use crate::{Error, store::MongoStore};
+
+    impl Mongoseal {
+        /// Connects to a MongoDB replica set and checks it, with the default settings.
+        ///
+        /// The database is the one in the connection string, or `mongoseal`; the collection is
+        /// `mongoseal`. The client belongs to the handle, which closes it at
+        /// [`shutdown`](Self::shutdown). Concerns, read preference and retries in the connection
+        /// string do not count: what the promise needs is set in every command.
+        ///
+        /// # Errors
+        ///
+        /// [`Error::Invalid`] where the connection string or the deployment must be changed,
+        /// [`Error::Unavailable`] where nobody answered within the operation timeout.
+        ///
+        /// # Cancel safety
+        ///
+        /// Dropping it closes the client. The check under way may go on and does no harm.
+        pub async fn connect(uri: impl AsRef<str>) -> Result<Self> {
+            Self::builder().connect(uri).await
+        }
+
+        /// A handle on the collection `mongoseal` of a database, with the default settings, on the
+        /// caller's client, which is never closed. The deployment is checked with the first
+        /// acquire, or by [`prepare`](Self::prepare).
+        #[must_use]
+        pub fn new(database: &Database) -> Self {
+            Self::with_defaults(|builder| builder.on(database))
+        }
+    }
+
+    impl Builder {
+        /// The database to connect to. Default: the one in the connection string, or `mongoseal`.
+        pub fn database(mut self, name: impl Into<String>) -> Self {
+            self.database = Some(name.into());
+            self
+        }
+
+        /// The collection of the records, which should hold nothing else. Default: `mongoseal`.
+        pub fn collection(mut self, name: impl Into<String>) -> Self {
+            self.collection = name.into();
+            self
+        }
+
+        /// Connects to a MongoDB replica set and checks it. See [`Mongoseal::connect`].
+        ///
+        /// # Errors
+        ///
+        /// As [`Mongoseal::connect`], and [`Error::Invalid`] where the settings contradict each
+        /// other.
+        ///
+        /// # Cancel safety
+        ///
+        /// As [`Mongoseal::connect`].
+        pub async fn connect(self, uri: impl AsRef<str>) -> Result<Mongoseal> {
+            let settings = self.settings()?;
+            let mut options = ClientOptions::parse(uri.as_ref()).await.map_err(|error| {
+                Error::invalid("the MongoDB connection string cannot be used: correct it").caused_by(error)
+            })?;
+            options.server_selection_timeout.get_or_insert(settings.operation_timeout);
+            options.app_name.get_or_insert_with(|| "mongoseal".into());
+            let name = self.database.or_else(|| options.default_database.clone());
+            let client = Client::with_options(options).map_err(|error| {
+                Error::invalid("the MongoDB connection string cannot be used: correct it").caused_by(error)
+            })?;
+            let database = client.database(name.as_deref().unwrap_or("mongoseal"));
+            let store = MongoStore::owning(&database, check_collection(self.collection)?, settings.retention);
+            let seal = Mongoseal::from_parts(Arc::new(store), settings);
+            seal.prepare().await?;
+            Ok(seal)
+        }
+
+        /// On a collection of a database of the caller's client, which is never closed. The
+        /// deployment is checked with the first acquire, or by [`Mongoseal::prepare`].
+        ///
+        /// # Errors
+        ///
+        /// [`Error::Invalid`] where the settings contradict each other.
+        pub fn on(self, database: &Database) -> Result<Mongoseal> {
+            if self.database.as_ref().is_some_and(|name| name != database.name()) {
+                return Err(Error::invalid(
+                    "two databases are named, one in the settings and one in the call: leave out the one in the settings",
+                ));
+            }
+            let settings = self.settings()?;
+            let store = MongoStore::new(database, check_collection(self.collection)?, settings.retention);
+            Ok(Mongoseal::from_parts(Arc::new(store), settings))
+        }
+    }
+
+    fn check_collection(name: String) -> Result<String> {
+        if name.is_empty() || name.contains(['$', '\0']) || name.starts_with("system.") {
+            return Err(Error::invalid(format!(
+                "{name:?} cannot name a collection: use letters, digits, `.`, `-` and `_`"
+            )));
+        }
+        Ok(name)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_default_settings_are_valid() {
+        assert!(Mongoseal::builder().settings().is_ok());
+    }
+}

@@ -1,0 +1,162 @@
+//! The record of a key: who holds it, who waits for it, and the highest token it ever issued.
+//!
+//! A record is plain data. What the verbs do to it is [`apply`], a pure function: the memory store
+//! runs it, and the MongoDB store runs the same machine as an update pipeline inside the server.
+
+mod machine;
+mod request;
+
+pub use machine::apply;
+pub use request::{Acquire, Image, Outcome, Refresh, Release, Request, Revoke};
+
+use std::time::Duration;
+
+use crate::{FencingToken, LeaseId, Metadata, Owner, token::Tick};
+
+/// A time on the store's clock: milliseconds since the Unix epoch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct StoreTime(i64);
+
+impl StoreTime {
+    /// The time so many milliseconds after the Unix epoch.
+    #[must_use]
+    pub const fn from_millis(millis: i64) -> Self {
+        Self(millis)
+    }
+
+    /// Milliseconds since the Unix epoch.
+    #[must_use]
+    pub const fn millis(self) -> i64 {
+        self.0
+    }
+
+    /// The time so many milliseconds later.
+    #[must_use]
+    pub fn after(self, millis: u64) -> Self {
+        Self(self.0.saturating_add_unsigned(millis))
+    }
+
+    /// How long it is from `now` until this time; zero where it has passed.
+    #[must_use]
+    pub fn since(self, now: Self) -> Duration {
+        Duration::from_millis(u64::try_from(self.0.saturating_sub(now.0)).unwrap_or(0))
+    }
+}
+
+/// When a store looked at a record: on its wall clock, which times leases, and on its hybrid
+/// logical clock, which numbers tokens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Moment {
+    /// The store's wall clock.
+    pub now: StoreTime,
+    /// The store's hybrid logical clock.
+    pub tick: Tick,
+}
+
+impl Moment {
+    /// The hybrid clock's second as a time.
+    fn hybrid(&self) -> StoreTime {
+        StoreTime(i64::try_from(self.tick.seconds.saturating_mul(1000)).unwrap_or(i64::MAX))
+    }
+}
+
+/// What somebody asks of a key: who, for how long, alone or with others.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Claim {
+    /// The secret that stands for the lease.
+    pub lease: LeaseId,
+    /// Who asks.
+    pub owner: Owner,
+    /// How many may hold the key together at most; 0 is exclusive.
+    pub limit: u32,
+    /// How long a holder lasts without a refresh, in milliseconds.
+    pub ttl: u64,
+    /// How much longer the store waits before it gives the key to somebody else, in milliseconds.
+    pub grace: u64,
+    /// What the owner says of its lease.
+    pub metadata: Metadata,
+}
+
+/// An entry of a record: somebody who holds the key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Holder {
+    /// Who, and what was asked.
+    pub claim: Claim,
+    /// The fencing token of this lease, the same for as long as it lives.
+    pub version: FencingToken,
+    /// Counts the writes that kept this lease alive, so that each of them changes the record:
+    /// a write that changes nothing proves nothing.
+    pub refreshes: u64,
+    /// When the key was granted.
+    pub acquired_at: StoreTime,
+    /// When the holder was last heard of.
+    pub last_seen: StoreTime,
+    /// When the store may give the key to somebody else.
+    pub expires_at: StoreTime,
+}
+
+/// An entry of a record: somebody who waits for the key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Waiter {
+    /// Who, and what was asked.
+    pub claim: Claim,
+    /// How long the waiter stays queued, and later keeps a key it was handed, without being heard
+    /// of; in milliseconds.
+    pub patience: u64,
+    /// When the waiter falls out of the queue.
+    pub until: StoreTime,
+}
+
+/// That an operator took the key from its holders.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Revocation {
+    /// Who did.
+    pub by: String,
+    /// Why.
+    pub reason: String,
+    /// When.
+    pub at: StoreTime,
+    /// From whom.
+    pub leases: Vec<LeaseId>,
+}
+
+/// All that is known of a key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Record {
+    /// The highest fencing token ever issued for the key.
+    pub version: FencingToken,
+    /// Who holds the key, in order of their tokens.
+    pub holders: Vec<Holder>,
+    /// Who waits for it, in order of their turn.
+    pub queue: Vec<Waiter>,
+    /// When the record last changed.
+    pub last_seen: StoreTime,
+    /// When the record stops mattering. Never goes back.
+    pub expires_at: StoreTime,
+    /// The last revocation.
+    pub revoked: Option<Revocation>,
+}
+
+impl Record {
+    /// The highest version from which a key can still issue tokens: room is left for as many
+    /// grants as one request can make.
+    pub const MAX_VERSION: u64 = FencingToken::MAX.get().saturating_sub(1 << 20);
+
+    /// The entry of the holder with this lease, whether or not it has expired.
+    #[must_use]
+    pub fn holder(&self, lease: LeaseId) -> Option<&Holder> {
+        self.holders.iter().find(|holder| holder.claim.lease == lease)
+    }
+
+    /// The entry of the holder with this lease, unless it has expired.
+    #[must_use]
+    pub fn live_holder(&self, lease: LeaseId, now: StoreTime) -> Option<&Holder> {
+        self.holder(lease).filter(|holder| holder.expires_at > now)
+    }
+
+    /// How many wait before this lease.
+    #[must_use]
+    pub fn position(&self, lease: LeaseId) -> Option<usize> {
+        self.queue.iter().position(|waiter| waiter.claim.lease == lease)
+    }
+}

@@ -1,0 +1,187 @@
+//! The state machine: every verb is prune, apply, grant, stamp.
+
+use super::{Acquire, Holder, Image, Moment, Outcome, Record, Refresh, Request, Revocation, StoreTime, Waiter};
+use crate::{FencingToken, LeaseId};
+
+/// Applies a request to the record of a key at a moment: gives the record as it is afterwards, and
+/// the outcome.
+///
+/// Where nothing changes, the record that comes out equals the one that went in.
+#[must_use]
+pub fn apply(before: Option<&Record>, at: Moment, request: &Request) -> (Option<Record>, Outcome) {
+    let mut state = State::pruned(before, at);
+    match request {
+        Request::Acquire(acquire) => state.acquire(acquire),
+        Request::Refresh(refresh) => state.refresh(refresh),
+        Request::Release(release) => state.release(release.lease),
+        Request::Revoke(revoke) => state.revoke(&revoke.by, &revoke.reason),
+    }
+    let after = state.stamped(before);
+    let image = match request.image() {
+        Image::Before => before,
+        Image::After => after.as_ref(),
+    };
+    let outcome = request.outcome(image, at.now);
+    (after, outcome)
+}
+
+/// A record while a request is applied to it.
+struct State {
+    at: Moment,
+    version: Option<FencingToken>,
+    holders: Vec<Holder>,
+    queue: Vec<Waiter>,
+    revoked: Option<Revocation>,
+}
+
+impl State {
+    /// Drops the holders and waiters whose time is over.
+    fn pruned(before: Option<&Record>, at: Moment) -> Self {
+        let mut state = Self {
+            at,
+            version: before.map(|record| record.version),
+            holders: before.map(|record| record.holders.clone()).unwrap_or_default(),
+            queue: before.map(|record| record.queue.clone()).unwrap_or_default(),
+            revoked: before.and_then(|record| record.revoked.clone()),
+        };
+        state.holders.retain(|holder| holder.expires_at > at.now);
+        state.queue.retain(|waiter| waiter.until > at.now);
+        state
+    }
+
+    fn acquire(&mut self, Acquire { claim, patience }: &Acquire) {
+        let lease = claim.lease;
+        let already = self.keep_alive(lease, claim.ttl, claim.grace);
+        if !already {
+            self.enqueue(
+                Waiter {
+                    claim: claim.clone(),
+                    patience: patience.unwrap_or(0),
+                    until: self.at.now.after(patience.unwrap_or(0)),
+                },
+                patience.is_some(),
+            );
+        }
+        self.grant(Some(lease));
+        if patience.is_none() {
+            self.queue.retain(|waiter| waiter.claim.lease != lease);
+        }
+    }
+
+    /// Puts a waiter at the end of the queue. One that waits already keeps its place and pushes
+    /// its time out, unless it does not want to wait any more.
+    fn enqueue(&mut self, waiter: Waiter, waits: bool) {
+        let lease = waiter.claim.lease;
+        if !waits {
+            self.queue.retain(|queued| queued.claim.lease != lease);
+        } else if let Some(queued) = self.queue.iter_mut().find(|queued| queued.claim.lease == lease) {
+            queued.patience = waiter.patience;
+            queued.until = queued.until.max(waiter.until);
+            return;
+        }
+        self.queue.push(waiter);
+    }
+
+    fn refresh(&mut self, refresh: &Refresh) {
+        self.keep_alive(refresh.lease, refresh.ttl, refresh.grace);
+        self.grant(None);
+    }
+
+    fn release(&mut self, lease: LeaseId) {
+        self.holders.retain(|holder| holder.claim.lease != lease);
+        self.queue.retain(|waiter| waiter.claim.lease != lease);
+        self.grant(None);
+    }
+
+    fn revoke(&mut self, by: &str, reason: &str) {
+        if !self.holders.is_empty() {
+            self.revoked = Some(Revocation {
+                by: by.into(),
+                reason: reason.into(),
+                at: self.at.now,
+                leases: self.holders.drain(..).map(|holder| holder.claim.lease).collect(),
+            });
+        }
+        self.grant(None);
+    }
+
+    /// Pushes the expiry of a lease out and counts that it did; says whether the lease holds.
+    fn keep_alive(&mut self, lease: LeaseId, ttl: u64, grace: u64) -> bool {
+        let now = self.at.now;
+        let Some(holder) = self.holders.iter_mut().find(|holder| holder.claim.lease == lease) else {
+            return false;
+        };
+        holder.claim.ttl = ttl;
+        holder.claim.grace = grace;
+        holder.refreshes = holder.refreshes.saturating_add(1);
+        holder.last_seen = now;
+        holder.expires_at = holder.expires_at.max(expiry(now, ttl, grace));
+        true
+    }
+
+    /// Moves waiters from the head of the queue to the holders, up to the first that has to wait.
+    /// `asking` gets its whole ttl; the others get a short claim until they are heard of.
+    fn grant(&mut self, asking: Option<LeaseId>) {
+        let ready = self.ready();
+        let now = self.at.now;
+        for Waiter { claim, patience, .. } in self.queue.drain(..ready) {
+            let version = FencingToken::following(self.version, self.at.tick);
+            let lasts = if asking == Some(claim.lease) { claim.ttl } else { claim.ttl.min(patience) };
+            self.version = Some(version);
+            self.holders.push(Holder {
+                version,
+                refreshes: 0,
+                acquired_at: now,
+                last_seen: now,
+                expires_at: expiry(now, lasts, claim.grace),
+                claim,
+            });
+        }
+    }
+
+    /// How many waiters at the head of the queue can hold the key together with its holders.
+    fn ready(&self) -> usize {
+        let mut count = self.holders.len();
+        // The smallest limit among the holders says how many they are willing to be.
+        let mut limit = self.holders.iter().map(|holder| holder.claim.limit).min();
+        self.queue
+            .iter()
+            .take_while(|waiter| {
+                let wanted = waiter.claim.limit;
+                let together = limit.map_or(wanted, |limit| limit.min(wanted));
+                let admitted = count == 0 || usize::try_from(together).is_ok_and(|together| count < together);
+                count = count.saturating_add(1);
+                limit = Some(together);
+                admitted
+            })
+            .count()
+    }
+
+    /// The record afterwards, with its times moved on if anything else changed.
+    fn stamped(self, before: Option<&Record>) -> Option<Record> {
+        let Self { at, version, holders, queue, revoked } = self;
+        let version = version?;
+        let same = before.filter(|before| {
+            before.version == version && before.holders == holders && before.queue == queue && before.revoked == revoked
+        });
+        if let Some(same) = same {
+            return Some(same.clone());
+        }
+        let expires_at = holders
+            .iter()
+            .map(|holder| holder.expires_at)
+            .chain(queue.iter().map(|waiter| waiter.until))
+            .chain(before.map(|before| before.expires_at))
+            .chain([at.now, at.hybrid()])
+            .max()
+            .unwrap_or(at.now);
+        Some(Record { version, holders, queue, last_seen: at.now, expires_at, revoked })
+    }
+}
+
+fn expiry(now: StoreTime, ttl: u64, grace: u64) -> StoreTime {
+    now.after(ttl.saturating_add(grace))
+}
+
+#[cfg(test)]
+mod tests;

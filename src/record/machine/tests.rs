@@ -1,0 +1,290 @@
+use super::*;
+use crate::{
+    Metadata,
+    record::{Acquire, Claim, Release, Revoke},
+    token::Tick,
+};
+
+/// A record and the clocks of its store.
+struct Bench {
+    record: Option<Record>,
+    millis: i64,
+    ordinal: u64,
+}
+
+impl Bench {
+    fn new() -> Self {
+        Self { record: None, millis: 1_700_000_000_000, ordinal: 0 }
+    }
+
+    fn pass(&mut self, millis: i64) {
+        self.millis += millis;
+    }
+
+    fn now(&self) -> StoreTime {
+        StoreTime::from_millis(self.millis)
+    }
+
+    fn send(&mut self, request: impl Into<Request>) -> Outcome {
+        self.ordinal += 1;
+        let seconds = u64::try_from(self.millis / 1000).unwrap();
+        let at = Moment { now: self.now(), tick: Tick { seconds, ordinal: self.ordinal } };
+        let (record, outcome) = apply(self.record.as_ref(), at, &request.into());
+        self.record = record;
+        outcome
+    }
+
+    fn record(&self) -> &Record {
+        self.record.as_ref().unwrap()
+    }
+
+    fn holders(&self) -> Vec<u8> {
+        self.record().holders.iter().map(|holder| holder.claim.lease.to_bytes()[0]).collect()
+    }
+
+    fn queue(&self) -> Vec<u8> {
+        self.record().queue.iter().map(|waiter| waiter.claim.lease.to_bytes()[0]).collect()
+    }
+}
+
+fn lease(number: u8) -> LeaseId {
+    LeaseId::from_bytes([number; 16])
+}
+
+fn once(number: u8, limit: u32) -> Request {
+    acquire(number, limit, None)
+}
+
+fn wait(number: u8, limit: u32) -> Request {
+    acquire(number, limit, Some(500))
+}
+
+fn acquire(number: u8, limit: u32, patience: Option<u64>) -> Request {
+    let claim = Claim {
+        lease: lease(number),
+        owner: "test".parse().unwrap(),
+        limit,
+        ttl: 1000,
+        grace: 0,
+        metadata: Metadata::default(),
+    };
+    Request::Acquire(Acquire { claim, patience })
+}
+
+fn refresh(number: u8) -> Request {
+    Request::Refresh(Refresh { lease: lease(number), ttl: 1000, grace: 0 })
+}
+
+fn release(number: u8) -> Request {
+    Request::Release(Release { lease: lease(number) })
+}
+
+fn revoke() -> Request {
+    Request::Revoke(Revoke { by: "ops".into(), reason: "drill".into() })
+}
+
+fn granted(outcome: &Outcome) -> FencingToken {
+    match outcome {
+        Outcome::Granted { token } => *token,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_new_key_is_granted_with_the_clock_s_token() {
+    let mut bench = Bench::new();
+    let token = granted(&bench.send(once(1, 0)));
+    assert_eq!(token, FencingToken::following(None, Tick { seconds: 1_700_000_000, ordinal: 1 }));
+    assert_eq!(bench.record().version, token);
+    assert_eq!(bench.record().expires_at, bench.now().after(1000));
+}
+
+#[test]
+fn a_held_key_is_refused_and_its_record_does_not_change() {
+    let mut bench = Bench::new();
+    let token = granted(&bench.send(once(1, 0)));
+    let before = bench.record().clone();
+    bench.pass(10);
+    match bench.send(once(2, 0)) {
+        Outcome::Refused { holder } => assert_eq!(holder.version, token),
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(bench.record(), &before);
+}
+
+#[test]
+fn the_same_request_again_keeps_its_token_and_changes_the_record() {
+    let mut bench = Bench::new();
+    let token = granted(&bench.send(once(1, 0)));
+    let before = bench.record().clone();
+    assert_eq!(granted(&bench.send(once(1, 0))), token);
+    assert_ne!(bench.record(), &before, "even in the same millisecond");
+    assert_eq!(bench.send(refresh(1)), Outcome::Refreshed { token });
+    assert_eq!(bench.record().holders[0].refreshes, 2);
+}
+
+#[test]
+fn an_expired_lease_is_gone_at_the_millisecond_and_not_before() {
+    let mut bench = Bench::new();
+    let first = granted(&bench.send(once(1, 0)));
+    bench.pass(999);
+    assert!(matches!(bench.send(once(2, 0)), Outcome::Refused { .. }));
+    bench.pass(1);
+    assert_eq!(bench.send(refresh(1)), Outcome::Absent, "a refresh never creates again");
+    assert!(granted(&bench.send(once(2, 0))) > first);
+}
+
+#[test]
+fn a_refresh_never_pulls_the_end_in() {
+    let mut bench = Bench::new();
+    bench.send(once(1, 0));
+    let end = bench.record().holders[0].expires_at;
+    bench.send(Request::Refresh(Refresh { lease: lease(1), ttl: 10, grace: 0 }));
+    assert_eq!(bench.record().holders[0].expires_at, end);
+}
+
+#[test]
+fn grace_keeps_the_key_from_others_and_a_release_ends_it() {
+    let mut bench = Bench::new();
+    let mut request = once(1, 0);
+    if let Request::Acquire(acquire) = &mut request {
+        acquire.claim.grace = 500;
+    }
+    bench.send(request);
+    bench.pass(1499);
+    assert!(matches!(bench.send(once(2, 0)), Outcome::Refused { .. }));
+    assert_eq!(bench.send(release(1)), Outcome::Released);
+    granted(&bench.send(once(2, 0)));
+}
+
+#[test]
+fn a_release_keeps_the_record_and_can_be_sent_twice() {
+    let mut bench = Bench::new();
+    let token = granted(&bench.send(once(1, 0)));
+    assert_eq!(bench.send(release(1)), Outcome::Released);
+    assert_eq!(bench.send(release(1)), Outcome::Absent);
+    assert_eq!(bench.record().version, token);
+    assert!(granted(&bench.send(once(2, 0))) > token);
+}
+
+#[test]
+fn nobody_releases_what_another_holds() {
+    let mut bench = Bench::new();
+    bench.send(once(1, 0));
+    let before = bench.record().clone();
+    assert_eq!(bench.send(release(2)), Outcome::Absent);
+    assert_eq!(bench.send(refresh(2)), Outcome::Absent);
+    assert_eq!(bench.record(), &before);
+}
+
+#[test]
+fn waiters_are_served_in_order_and_a_handed_over_key_is_claimed_or_passed_on() {
+    let mut bench = Bench::new();
+    let first = granted(&bench.send(wait(1, 0)));
+    assert_eq!(bench.send(wait(2, 0)), Outcome::Queued { position: 0 });
+    assert_eq!(bench.send(wait(3, 0)), Outcome::Queued { position: 1 });
+    assert_eq!(bench.send(wait(2, 0)), Outcome::Queued { position: 0 }, "asking again keeps the place");
+    bench.send(release(1));
+    assert_eq!((bench.holders(), bench.queue()), (vec![2], vec![3]));
+    assert!(bench.record().version > first);
+    let claim = bench.record().holders[0].expires_at;
+    assert_eq!(claim, bench.now().after(500), "a waiter that may have died gets its patience");
+    let second = granted(&bench.send(wait(2, 0)));
+    assert_eq!(bench.record().holders[0].expires_at, bench.now().after(1000), "and its ttl when it is heard of");
+    assert_eq!(second, bench.record().version);
+    bench.pass(400);
+    bench.send(wait(3, 0));
+    bench.pass(600);
+    bench.send(refresh(9));
+    assert_eq!(bench.holders(), [] as [u8; 0], "3 had been silent for longer than its patience");
+}
+
+#[test]
+fn one_who_does_not_wait_leaves_the_queue() {
+    let mut bench = Bench::new();
+    bench.send(wait(1, 0));
+    bench.send(wait(2, 0));
+    assert!(matches!(bench.send(once(2, 0)), Outcome::Refused { .. }));
+    assert_eq!(bench.queue(), [] as [u8; 0]);
+}
+
+#[test]
+fn sharers_are_as_many_as_all_of_them_allow() {
+    let mut bench = Bench::new();
+    let tokens = [1, 2].map(|number| granted(&bench.send(once(number, 3))));
+    assert!(tokens[0] < tokens[1]);
+    assert!(matches!(bench.send(once(3, 0)), Outcome::Refused { .. }), "exclusive");
+    assert!(matches!(bench.send(once(3, 2)), Outcome::Refused { .. }), "its own limit");
+    granted(&bench.send(once(3, 5)));
+    assert!(matches!(bench.send(once(4, 5)), Outcome::Refused { .. }), "the others' limit");
+    bench.send(release(1));
+    granted(&bench.send(once(4, 5)));
+    assert_eq!(bench.holders(), [2, 3, 4]);
+}
+
+#[test]
+fn a_writer_is_not_starved_by_readers() {
+    let mut bench = Bench::new();
+    bench.send(wait(1, 9));
+    bench.send(wait(2, 0));
+    assert_eq!(bench.send(wait(3, 9)), Outcome::Queued { position: 1 });
+    assert!(matches!(bench.send(once(4, 9)), Outcome::Refused { .. }));
+    bench.send(release(1));
+    assert_eq!((bench.holders(), bench.queue()), (vec![2], vec![3]));
+}
+
+#[test]
+fn several_are_granted_at_once_with_tokens_that_grow() {
+    let mut bench = Bench::new();
+    bench.send(wait(1, 0));
+    for number in 2..=4 {
+        bench.send(wait(number, 3));
+    }
+    bench.send(wait(5, 0));
+    bench.send(release(1));
+    assert_eq!((bench.holders(), bench.queue()), (vec![2, 3, 4], vec![5]));
+    let tokens: Vec<_> = bench.record().holders.iter().map(|holder| holder.version).collect();
+    assert!(tokens.windows(2).all(|pair| pair[0] < pair[1]));
+    assert_eq!(tokens[2], bench.record().version);
+}
+
+#[test]
+fn a_revocation_takes_the_key_from_all_and_says_who_and_why() {
+    let mut bench = Bench::new();
+    assert_eq!(bench.send(revoke()), Outcome::Revoked { holders: vec![] });
+    assert_eq!(bench.record, None);
+    bench.send(wait(1, 2));
+    bench.send(wait(2, 2));
+    bench.send(wait(3, 0));
+    match bench.send(revoke()) {
+        Outcome::Revoked { holders } => assert_eq!(holders.len(), 2),
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(bench.holders(), [3], "the next in line");
+    let revoked = bench.record().revoked.clone().unwrap();
+    assert_eq!((revoked.by.as_str(), revoked.leases), ("ops", vec![lease(1), lease(2)]));
+    assert_eq!(bench.send(refresh(1)), Outcome::Absent);
+}
+
+#[test]
+fn the_record_s_expiry_never_goes_back_and_waits_for_the_hybrid_clock() {
+    let mut bench = Bench::new();
+    bench.send(once(1, 0));
+    let end = bench.record().expires_at;
+    bench.send(release(1));
+    assert_eq!(bench.record().expires_at, end);
+    bench.pass(-3_600_000);
+    granted(&bench.send(once(2, 0)));
+    assert_eq!(bench.record().expires_at, end, "not even where the store's wall clock does");
+    let ahead = Moment { now: bench.now(), tick: Tick { seconds: 1_800_000_000, ordinal: 0 } };
+    let (record, _) = apply(bench.record.as_ref(), ahead, &release(2));
+    assert_eq!(record.unwrap().expires_at.millis(), 1_800_000_000_000);
+}
+
+#[test]
+fn a_key_without_a_record_stays_so_unless_it_is_granted() {
+    let mut bench = Bench::new();
+    assert_eq!(bench.send(refresh(1)), Outcome::Absent);
+    assert_eq!(bench.send(release(1)), Outcome::Absent);
+    assert_eq!(bench.record, None);
+}

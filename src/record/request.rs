@@ -1,0 +1,148 @@
+//! What can be asked of a record, and what comes of it.
+
+use super::{Claim, Holder, Record, StoreTime};
+use crate::{FencingToken, LeaseId};
+
+/// What can be asked of a record. Every request can be sent twice.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Request {
+    /// Asks for the key.
+    Acquire(Acquire),
+    /// Keeps a lease alive.
+    Refresh(Refresh),
+    /// Gives a lease, or a place in the queue, back.
+    Release(Release),
+    /// Takes the key from all its holders.
+    Revoke(Revoke),
+}
+
+/// Asks for the key. The same lease id asking again is the same request: it keeps its token, or
+/// its place in the queue.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Acquire {
+    /// Who asks, and for what.
+    pub claim: Claim,
+    /// How long to stay queued without being heard of, in milliseconds. `None` does not wait: it
+    /// takes no place in the queue, and gives up one it had.
+    pub patience: Option<u64>,
+}
+
+/// Keeps a lease alive. A lease that is not there is not created again.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refresh {
+    /// Which lease.
+    pub lease: LeaseId,
+    /// How long it lasts from now without a further refresh, in milliseconds. It never ends
+    /// sooner than it would have.
+    pub ttl: u64,
+    /// How much longer the store waits, in milliseconds.
+    pub grace: u64,
+}
+
+/// Gives a lease, or a place in the queue, back.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Release {
+    /// Which lease.
+    pub lease: LeaseId,
+}
+
+/// Takes the key from all its holders.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Revoke {
+    /// Who does.
+    pub by: String,
+    /// Why.
+    pub reason: String,
+}
+
+/// What came of a request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// The lease holds the key. The write that says so changed the record.
+    Granted {
+        /// The lease's fencing token.
+        token: FencingToken,
+    },
+    /// The lease waits.
+    Queued {
+        /// How many wait before it.
+        position: usize,
+    },
+    /// The key is held, and the request did not want to wait. A hint: nothing was written.
+    Refused {
+        /// The holder that would last longest.
+        holder: Box<Holder>,
+    },
+    /// The lease was kept alive. The write that says so changed the record.
+    Refreshed {
+        /// The lease's fencing token.
+        token: FencingToken,
+    },
+    /// The lease, or its place in the queue, was given back.
+    Released,
+    /// The lease neither holds the key nor waits for it. A hint: nothing was written for it.
+    Absent,
+    /// The key was taken from these holders.
+    Revoked {
+        /// From whom; nobody, if nobody held it.
+        holders: Vec<Holder>,
+    },
+}
+
+/// Which state of a record tells the outcome of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Image {
+    /// The one before the request.
+    Before,
+    /// The one after it.
+    After,
+}
+
+impl Request {
+    /// Which state of the record tells the outcome.
+    #[must_use]
+    pub fn image(&self) -> Image {
+        match self {
+            Self::Acquire(_) | Self::Refresh(_) => Image::After,
+            Self::Release(_) | Self::Revoke(_) => Image::Before,
+        }
+    }
+
+    /// The outcome that the [`image`](Self::image) of the record tells, `now` being the time at
+    /// which the request was applied.
+    #[must_use]
+    pub fn outcome(&self, image: Option<&Record>, now: StoreTime) -> Outcome {
+        match (self, image) {
+            (Self::Acquire(acquire), Some(after)) => {
+                let lease = acquire.claim.lease;
+                if let Some(holder) = after.holder(lease) {
+                    return Outcome::Granted { token: holder.version };
+                }
+                if let Some(position) = after.position(lease) {
+                    return Outcome::Queued { position };
+                }
+                match after.holders.iter().max_by_key(|holder| holder.expires_at) {
+                    Some(holder) => Outcome::Refused { holder: Box::new(holder.clone()) },
+                    None => Outcome::Absent,
+                }
+            }
+            (Self::Refresh(refresh), Some(after)) => match after.holder(refresh.lease) {
+                Some(holder) => Outcome::Refreshed { token: holder.version },
+                None => Outcome::Absent,
+            },
+            (Self::Release(release), Some(before)) => {
+                let held = before.live_holder(release.lease, now).is_some();
+                let waited =
+                    before.queue.iter().any(|waiter| waiter.claim.lease == release.lease && waiter.until > now);
+                if held || waited { Outcome::Released } else { Outcome::Absent }
+            }
+            (Self::Revoke(_), before) => Outcome::Revoked {
+                holders: before
+                    .into_iter()
+                    .flat_map(|before| before.holders.iter().filter(|holder| holder.expires_at > now).cloned())
+                    .collect(),
+            },
+            (_, None) => Outcome::Absent,
+        }
+    }
+}

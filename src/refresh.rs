@@ -1,0 +1,254 @@
+//! The one background task of a lease: it refreshes, ends and releases it.
+
+use std::{mem, sync::Arc, time::Duration};
+
+use tokio::sync::{mpsc, oneshot};
+use tracing::{debug, warn};
+
+use crate::{
+    Error, Lease, LossCause, Released, Result, Ttl,
+    lease::Hold,
+    record::{self, Outcome, Request},
+    retry,
+    seal::Inner,
+    store::Sighting,
+};
+
+/// When the task refreshes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Refreshing {
+    /// At a third of the ttl: two more can fail.
+    AtAThird,
+    /// This often.
+    Every(Duration),
+    /// Only when its holder says so.
+    ByHand,
+}
+
+impl Refreshing {
+    fn interval(self, ttl: Ttl) -> Option<Duration> {
+        match self {
+            Self::AtAThird => ttl.duration().checked_div(3),
+            Self::Every(interval) => Some(interval),
+            Self::ByHand => None,
+        }
+    }
+
+    /// Refuses an interval that is at odds with the ttl.
+    pub(crate) fn check(self, ttl: Ttl) -> Result<()> {
+        let half = ttl.duration().checked_div(2).unwrap_or_default();
+        match self {
+            Self::Every(interval) if interval.is_zero() || interval > half => Err(Error::invalid(format!(
+                "a lease of {:?} cannot be refreshed every {interval:?}: choose up to half the ttl, so that one failure is not the end",
+                ttl.duration()
+            ))),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// A refresh that the holder asks for.
+#[derive(Debug)]
+pub(crate) struct Wish {
+    pub(crate) ttl: Option<Ttl>,
+    pub(crate) reply: oneshot::Sender<Result<()>>,
+}
+
+/// The task of a lease.
+pub(crate) struct Keeper {
+    inner: Arc<Inner>,
+    hold: Arc<Hold>,
+    ttl: Ttl,
+    refreshing: Refreshing,
+    wishes: mpsc::Receiver<Wish>,
+    released: oneshot::Sender<Result<Released>>,
+}
+
+impl Keeper {
+    /// A lease and the task that keeps it.
+    pub(crate) fn start(inner: Arc<Inner>, hold: Hold, ttl: Ttl, refreshing: Refreshing) -> (Lease, Self) {
+        let hold = Arc::new(hold);
+        let (wish, wishes) = mpsc::channel(1);
+        let (released, done) = oneshot::channel();
+        let lease = Lease::new(Arc::clone(&inner), Arc::clone(&hold), wish, done);
+        (lease, Self { inner, hold, ttl, refreshing, wishes, released })
+    }
+
+    /// Keeps the lease until it ends, and releases it if it ended by the will of this process.
+    pub(crate) async fn run(self) {
+        let Self { inner, hold, mut ttl, refreshing, mut wishes, released } = self;
+        // A runtime that shuts down drops this task where it stands.
+        let _ended = EndsWithTask(&hold);
+        let clock = inner.clock();
+        let due_after = |from: Duration, ttl| refreshing.interval(ttl).map(|interval| from.saturating_add(interval));
+        let mut due = due_after(clock.now(), ttl);
+        loop {
+            let wish = tokio::select! {
+                biased;
+                () = over(&inner, &hold) => break,
+                Some(wish) = wishes.recv() => Some(wish),
+                () = clock.sleep_until(due.unwrap_or(Duration::MAX)) => None,
+            };
+            let wanted = wish.as_ref().and_then(|wish| wish.ttl).unwrap_or(ttl);
+            let done = tokio::select! {
+                biased;
+                () = over(&inner, &hold) => break,
+                done = refresh(&inner, &hold, wanted, wish.is_some()) => done,
+            };
+            match &done {
+                Ok(sent) => {
+                    ttl = wanted;
+                    due = due_after(*sent, ttl);
+                }
+                // Until the deadline somebody may mend what is wrong. A wish leaves the schedule
+                // as it is.
+                Err(error) => {
+                    hold.at_risk(error);
+                    if wish.is_none() {
+                        due = Some(clock.now().saturating_add(ttl.duration().checked_div(10).unwrap_or_default()));
+                    }
+                }
+            }
+            if let Some(wish) = wish {
+                drop(wish.reply.send(done.map(|_sent| ())));
+            }
+        }
+        let end = match hold.is_lost() {
+            Some(cause) if cause != LossCause::ShutDown => Ok(Released::Gone { cause }),
+            _ => release(&inner, &hold).await,
+        };
+        if let Err(error) = &end {
+            warn!(key = %hold.key, token = %hold.token, %error, "the lease could not be released and is left to its ttl");
+        }
+        drop(released.send(end));
+    }
+}
+
+/// Waits until the lease has ended, and ends it when its handle or its time does.
+async fn over(inner: &Inner, hold: &Hold) {
+    tokio::select! {
+        biased;
+        () = hold.ended.cancelled() => {}
+        () = inner.closing.cancelled() => hold.lose(LossCause::ShutDown),
+        () = inner.clock().sleep_until(hold.deadline()) => hold.lose(LossCause::Expired),
+    }
+}
+
+/// Refreshes until the store confirms or time is up: the deadline, and for a wish the operation
+/// timeout. Gives the time just before the confirmed request was sent. Where the store says that
+/// the lease is gone, the lease is lost and this does not return.
+async fn refresh(inner: &Inner, hold: &Hold, ttl: Ttl, wished: bool) -> Result<Duration> {
+    let until = if wished { inner.give_up().min(hold.deadline()) } else { hold.deadline() };
+    // Short enough for several attempts, so that one that hangs is not the end.
+    let longest = inner.settings.attempt.min(ttl.duration().checked_div(6).unwrap_or_default());
+    let confirmed = retry::until_definite(inner.clock(), until, longest, |within| async move {
+        let attempt = attempt(inner, hold, ttl, within).await;
+        if let Err(error @ Error::Unavailable { .. }) = &attempt {
+            hold.at_risk(error);
+        }
+        attempt
+    });
+    match confirmed.await? {
+        Some(sent) => Ok(sent),
+        // Lost: the caller is woken by that.
+        None => std::future::pending().await,
+    }
+}
+
+/// Sends one refresh. `None` is a lease that was lost by it.
+async fn attempt(inner: &Inner, hold: &Hold, ttl: Ttl, within: Duration) -> Result<Option<Duration>> {
+    let clock = inner.clock();
+    let request = Request::Refresh(record::Refresh {
+        lease: hold.lease,
+        ttl: ttl.millis(),
+        grace: u64::try_from(inner.settings.grace.as_millis()).unwrap_or(u64::MAX),
+    });
+    let sent = clock.now();
+    let outcome = inner.store.apply(&hold.key, request, within).await?.outcome;
+    match outcome {
+        Outcome::Refreshed { token } if token == hold.token => {
+            hold.kept_until(sent.saturating_add(inner.settings.lasts(ttl)));
+            debug!(key = %hold.key, token = %hold.token, "refreshed");
+            Ok(Some(sent))
+        }
+        // This lease id was granted anew after the lease had ended: by a request that was long
+        // under way, or in another process.
+        Outcome::Refreshed { token } => {
+            hold.lose(LossCause::TakenOver { token });
+            Ok(None)
+        }
+        Outcome::Absent => {
+            let left = sent.saturating_add(within).saturating_sub(clock.now());
+            match sight(inner, hold, left).await? {
+                Some(cause) => {
+                    hold.lose(cause);
+                    Ok(None)
+                }
+                None => Err(stale()),
+            }
+        }
+        outcome => Err(Error::invalid(format!("the store answered a refresh with {outcome:?}: it is broken"))),
+    }
+}
+
+/// Reads whether the lease is gone, and why. An answer that wrote nothing may be stale, so nobody
+/// is told of a loss, or of a release that found nothing, before this has said so too.
+pub(crate) async fn sight(inner: &Inner, hold: &Hold, within: Duration) -> Result<Option<LossCause>> {
+    let (record, at) = match inner.store.read(&hold.key, within).await? {
+        Sighting::Nothing => return Ok(Some(LossCause::Removed)),
+        Sighting::Seen { record, at } => (record, at),
+    };
+    if record.live_holder(hold.lease, at.now).is_some_and(|holder| holder.version == hold.token) {
+        return Ok(None);
+    }
+    let revoked = record.revoked.filter(|revoked| revoked.leases.contains(&hold.lease));
+    Ok(Some(match revoked {
+        Some(revoked) => LossCause::Revoked { by: revoked.by, reason: revoked.reason },
+        None if record.version > hold.token => LossCause::TakenOver { token: record.version },
+        None if record.version < hold.token => LossCause::Removed,
+        None => LossCause::Expired,
+    }))
+}
+
+/// Gives the key back, for a lease that has ended here by the will of this process.
+async fn release(inner: &Inner, hold: &Hold) -> Result<Released> {
+    let clock = inner.clock();
+    let in_time = clock.now() < hold.deadline();
+    let mut sent_before = false;
+    let released = retry::until_definite(clock, inner.give_up(), inner.settings.attempt, |within| {
+        let sent_before = mem::replace(&mut sent_before, true);
+        async move {
+            let until = clock.now().saturating_add(within);
+            let request = Request::Release(record::Release { lease: hold.lease });
+            match inner.store.apply(&hold.key, request, within).await?.outcome {
+                Outcome::Released => Ok(Released::Ours),
+                Outcome::Absent => match sight(inner, hold, until.saturating_sub(clock.now())).await? {
+                    None => Err(stale()),
+                    // Asked before, without an answer, when the lease was still good: that request
+                    // released it, and others may have come since.
+                    Some(LossCause::Expired | LossCause::TakenOver { .. }) if sent_before && in_time => {
+                        Ok(Released::Ours)
+                    }
+                    Some(cause) => Ok(Released::Gone { cause }),
+                },
+                outcome => Err(Error::invalid(format!("the store answered a release with {outcome:?}: it is broken"))),
+            }
+        }
+    });
+    let released = released.await?;
+    debug!(key = %hold.key, token = %hold.token, ?released, "released");
+    Ok(released)
+}
+
+fn stale() -> Error {
+    Error::unavailable("the store answered from a stale copy: ask again")
+}
+
+/// Ends the lease when its task is dropped, as a runtime does that shuts down.
+struct EndsWithTask<'a>(&'a Hold);
+
+impl Drop for EndsWithTask<'_> {
+    fn drop(&mut self) {
+        self.0.lose(LossCause::ShutDown);
+    }
+}

@@ -1,0 +1,159 @@
+//! The handle: what all leases of a process share.
+
+mod settings;
+
+pub use settings::Builder;
+pub(crate) use settings::Settings;
+
+use std::{fmt, sync::Arc};
+
+use tokio::sync::OnceCell;
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+
+use crate::{Acquire, Clock, Error, Key, Owner, Result, retry, store::Store};
+
+/// A handle on a store of leases. Cheap to clone; clones share everything.
+///
+/// # Examples
+///
+/// ```
+/// use mongoseal::Mongoseal;
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> mongoseal::Result<()> {
+/// let seal = Mongoseal::in_memory();
+/// let lease = seal.acquire("reports/nightly").await?;
+/// println!("acting with token {}", lease.token());
+/// seal.shutdown().await;
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Clean shutdown
+///
+/// [`shutdown`](Self::shutdown) releases what is held and waits for it. A process that ends
+/// without it leaves its leases to expire, which costs whoever comes next up to a ttl.
+#[derive(Clone)]
+pub struct Mongoseal {
+    pub(crate) inner: Arc<Inner>,
+}
+
+/// What a handle and all its leases share.
+#[derive(Debug)]
+pub(crate) struct Inner {
+    pub(crate) store: Arc<dyn Store>,
+    pub(crate) settings: Settings,
+    /// Cancelled when the handle is shut down.
+    pub(crate) closing: CancellationToken,
+    /// One task for each acquire under way and each lease held.
+    pub(crate) tasks: TaskTracker,
+    /// Set when the store was found fit.
+    prepared: OnceCell<()>,
+}
+
+impl Mongoseal {
+    /// Settings other than the defaults.
+    #[must_use]
+    pub fn builder() -> Builder {
+        Builder::default()
+    }
+
+    pub(crate) fn from_parts(store: Arc<dyn Store>, settings: Settings) -> Self {
+        let inner = Inner {
+            store,
+            settings,
+            closing: CancellationToken::new(),
+            tasks: TaskTracker::new(),
+            prepared: OnceCell::new(),
+        };
+        Self { inner: Arc::new(inner) }
+    }
+
+    /// Asks for a key. Nothing is sent until the returned builder is awaited.
+    ///
+    /// Takes anything that parses as a [`Key`]; one that does not is reported when the builder is
+    /// awaited.
+    pub fn acquire<K>(&self, key: K) -> Acquire
+    where
+        K: TryInto<Key>,
+        K::Error: Into<Error>,
+    {
+        Acquire::new(&self.inner, key.try_into().map_err(Into::into))
+    }
+
+    /// Who this handle says it is to others.
+    #[must_use]
+    pub fn owner(&self) -> &Owner {
+        &self.inner.settings.owner
+    }
+
+    /// Checks the deployment now instead of with the first acquire: that it is a replica set of
+    /// MongoDB 6.0 or later whose majority means the journal, and that the TTL index is there.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Invalid`] with what to change, or [`Error::Unavailable`] where nobody answered
+    /// within the operation timeout.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping it abandons the answer; the check may go on and does no harm.
+    pub async fn prepare(&self) -> Result<()> {
+        let inner = &self.inner;
+        inner.runs()?;
+        let give_up = inner.give_up();
+        retry::until_definite(inner.clock(), give_up, inner.settings.attempt, |within| inner.prepare(within)).await
+    }
+
+    /// Ends the handle: no further acquire, every lease is [`Lost`](crate::LeaseState::Lost) with
+    /// cause [`ShutDown`](crate::LossCause::ShutDown) at once, is released at the store, and its
+    /// task has ended when this returns. It takes no longer than the operation timeout.
+    ///
+    /// A client that [`connect`](Self::connect) opened is closed; one given by the caller is not.
+    /// Calling it again, or on a clone, waits for the same end.
+    ///
+    /// # Cancel safety
+    ///
+    /// Once it was polled the shutdown goes on; dropping it only stops waiting. What is left
+    /// undone is closing the client, which the last clone to be dropped does anyway.
+    pub async fn shutdown(&self) {
+        self.inner.closing.cancel();
+        self.inner.tasks.close();
+        self.inner.tasks.wait().await;
+        self.inner.store.close().await;
+    }
+}
+
+impl Inner {
+    pub(crate) fn clock(&self) -> Clock {
+        self.store.clock()
+    }
+
+    /// When, on the clock, an operation that begins now gives up.
+    pub(crate) fn give_up(&self) -> std::time::Duration {
+        self.clock().now().saturating_add(self.settings.operation_timeout)
+    }
+
+    /// Sees to it that the store was found fit before anything is asked of it.
+    pub(crate) async fn prepare(&self, within: std::time::Duration) -> Result<()> {
+        self.prepared.get_or_try_init(|| self.store.prepare(within)).await.copied()
+    }
+
+    /// Refuses what needs a runtime where there is none, instead of a panic half-way, and what
+    /// comes after the end.
+    pub(crate) fn runs(&self) -> Result<()> {
+        if self.closing.is_cancelled() {
+            return Err(Error::invalid("this handle was shut down: make a new one"));
+        }
+        tokio::runtime::Handle::try_current().map(|_| ()).map_err(|source| {
+            Error::invalid("there is no tokio runtime here: call this inside of one, with its time driver enabled")
+                .caused_by(source)
+        })
+    }
+}
+
+impl fmt::Debug for Mongoseal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Mongoseal").field("owner", self.owner()).finish_non_exhaustive()
+    }
+}

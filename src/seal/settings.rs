@@ -1,0 +1,187 @@
+//! What can be set for all leases of a handle.
+
+use std::{sync::Arc, time::Duration};
+
+use crate::{Error, Mongoseal, Owner, Result, Ttl, store::Store};
+
+/// The settings of a handle, checked.
+#[derive(Clone, Debug)]
+pub(crate) struct Settings {
+    pub(crate) owner: Owner,
+    pub(crate) ttl: Ttl,
+    pub(crate) grace: Duration,
+    pub(crate) drift_ppm: u32,
+    pub(crate) retention: Duration,
+    pub(crate) operation_timeout: Duration,
+    /// How long one request of an operation may take before it is sent again.
+    pub(crate) attempt: Duration,
+}
+
+impl Settings {
+    /// Checks a ttl against the retention: a record must outlive every request that was made
+    /// while it was there, or a delayed one could bring an old token back.
+    pub(crate) fn check_ttl(&self, ttl: Duration) -> Result<Ttl> {
+        let checked = Ttl::try_from(ttl)?;
+        if ttl > self.retention {
+            return Err(Error::invalid(format!(
+                "a ttl of {ttl:?} is longer than idle records are kept, {:?}: shorten it or raise the retention",
+                self.retention
+            )));
+        }
+        Ok(checked)
+    }
+
+    /// When a holder must stop, counted from just before the request was sent: the ttl, less how
+    /// far two clocks may drift apart in that time, less the millisecond to which stores cut
+    /// their clock.
+    pub(crate) fn lasts(&self, ttl: Ttl) -> Duration {
+        let drift = ttl.duration().saturating_mul(self.drift_ppm).checked_div(1_000_000).unwrap_or_default();
+        ttl.duration().saturating_sub(drift).saturating_sub(Duration::from_millis(1))
+    }
+}
+
+/// Builds a [`Mongoseal`] with settings other than the defaults.
+///
+/// ```
+/// use std::time::Duration;
+/// use mongoseal::Mongoseal;
+///
+/// let seal = Mongoseal::builder()
+///     .owner("reporter-3")
+///     .ttl(Duration::from_secs(60))
+///     .in_memory()?;
+/// assert_eq!(seal.owner().as_str(), "reporter-3");
+/// # Ok::<(), mongoseal::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+#[must_use = "a builder does nothing until it is connected"]
+pub struct Builder {
+    owner: Option<Result<Owner, String>>,
+    ttl: Duration,
+    grace: Duration,
+    drift_ppm: u32,
+    retention: Duration,
+    operation_timeout: Duration,
+    #[cfg(feature = "mongodb")]
+    pub(crate) database: Option<String>,
+    #[cfg(feature = "mongodb")]
+    pub(crate) collection: String,
+}
+
+impl Default for Builder {
+    fn default() -> Self {
+        Self {
+            owner: None,
+            ttl: Ttl::DEFAULT.duration(),
+            grace: Duration::ZERO,
+            drift_ppm: 1_000,
+            retention: Duration::from_secs(24 * 3600),
+            operation_timeout: Duration::from_secs(10),
+            #[cfg(feature = "mongodb")]
+            database: None,
+            #[cfg(feature = "mongodb")]
+            collection: "mongoseal".into(),
+        }
+    }
+}
+
+impl Builder {
+    /// Who this process says it is. Default: host, process id and a random part.
+    pub fn owner<O>(mut self, owner: O) -> Self
+    where
+        O: TryInto<Owner>,
+        O::Error: Into<Error>,
+    {
+        // Errors are not `Clone` and builders are, so the sentence is what is kept.
+        self.owner = Some(owner.try_into().map_err(|error| error.into().to_string()));
+        self
+    }
+
+    /// How long a lease lasts without a refresh, unless its acquire says otherwise. Default:
+    /// 30 seconds, because an ungraceful failover at MongoDB's default election settings took up
+    /// to 19.
+    pub fn ttl(mut self, ttl: Duration) -> Self {
+        self.ttl = ttl;
+        self
+    }
+
+    /// How much longer than the ttl the store waits, after a holder was last heard of, before it
+    /// gives the key to somebody else: the lock-delay of Chubby and Consul. A release ends it at
+    /// once. Default: none.
+    pub fn grace(mut self, grace: Duration) -> Self {
+        self.grace = grace;
+        self
+    }
+
+    /// How far the holder's clock and the store's may drift apart, in millionths: a holder stops
+    /// that much before its ttl is over. Default: 1,000, a millisecond in each second; NTP slews a
+    /// clock by at most 500.
+    pub fn drift_allowance_ppm(mut self, ppm: u32) -> Self {
+        self.drift_ppm = ppm;
+        self
+    }
+
+    /// How long the record of an idle key is kept, at least as long as the longest ttl. All
+    /// processes of a collection must agree: it is the TTL index's option. Default: 24 hours.
+    pub fn retention(mut self, retention: Duration) -> Self {
+        self.retention = retention;
+        self
+    }
+
+    /// How long one call may take, with all requests it sends. Default: 10 seconds.
+    pub fn operation_timeout(mut self, timeout: Duration) -> Self {
+        self.operation_timeout = timeout;
+        self
+    }
+
+    /// On a store of one's own.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Invalid`] where the settings contradict each other.
+    pub fn on_store(self, store: Arc<dyn Store>) -> Result<Mongoseal> {
+        Ok(Mongoseal::from_parts(store, self.settings()?))
+    }
+
+    /// Checks what was set.
+    pub(crate) fn settings(&self) -> Result<Settings> {
+        let owner = match &self.owner {
+            None => Owner::of_this_process(),
+            Some(owner) => owner.clone().map_err(Error::invalid)?,
+        };
+        if self.operation_timeout < Duration::from_millis(10) || self.operation_timeout > Ttl::MAX.duration() {
+            return Err(Error::invalid(format!(
+                "an operation timeout must be from 10 milliseconds to 365 days and {:?} is not: seconds are usual",
+                self.operation_timeout
+            )));
+        }
+        if self.drift_ppm > 500_000 {
+            return Err(Error::invalid(format!(
+                "a drift allowance of {} millionths is more than half: 1,000 covers any clock under NTP",
+                self.drift_ppm
+            )));
+        }
+        if self.retention > Ttl::MAX.duration() {
+            return Err(Error::invalid(format!(
+                "idle records can be kept for 365 days and {:?} is longer: 24 hours are usual",
+                self.retention
+            )));
+        }
+        if self.grace > self.retention {
+            return Err(Error::invalid(format!(
+                "a grace of {:?} is longer than idle records are kept, {:?}: seconds are usual",
+                self.grace, self.retention
+            )));
+        }
+        let settings = Settings {
+            owner,
+            ttl: Ttl::DEFAULT,
+            grace: self.grace,
+            drift_ppm: self.drift_ppm,
+            retention: self.retention,
+            operation_timeout: self.operation_timeout,
+            attempt: self.operation_timeout.min(Duration::from_secs(5)),
+        };
+        Ok(Settings { ttl: settings.check_ttl(self.ttl)?, ..settings })
+    }
+}

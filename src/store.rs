@@ -1,0 +1,85 @@
+//! The contract between the engine and the place where records live.
+//!
+//! # Why this shape
+//!
+//! A store does one thing: it applies a [`Request`] to the record of a key, atomically and on its
+//! own clock, as [`record::apply`](crate::record::apply) says. Everything else (deadlines, retries,
+//! refreshing, waiting) is the engine's and the same for every store.
+//!
+//! The trait is object-safe, so that a handle has no type parameter, and its futures are `'static`,
+//! so that a caller can drop one without the store noticing.
+//!
+//! # What a store promises
+//!
+//! 1. `apply` is atomic, and an answer means that the request is durable: no failure of a part of
+//!    the store takes it back. A request whose answer is `Err(Unavailable)` may or may not have
+//!    been applied.
+//! 2. An answer other than [`Outcome::Refused`] and [`Outcome::Absent`] comes from a write that
+//!    changed the record. Those two may be stale.
+//! 3. Times are the store's: nothing in a request says what time it is.
+//! 4. The hybrid clock never goes back, for no key and over no failure, and every write moves it
+//!    on. So tokens grow even where a record was deleted.
+//! 5. An idle record is kept for at least the longest ttl after its `expires_at`.
+//! 6. `read` is linearizable: it sees every write that was answered before it was called.
+//! 7. Every call answers within the time it is given. Dropping a future abandons the answer, not
+//!    necessarily the request.
+
+mod memory;
+#[cfg(feature = "mongodb")]
+mod mongo;
+
+pub use memory::MemoryStore;
+#[cfg(feature = "mongodb")]
+pub use mongo::MongoStore;
+
+use std::{fmt, pin::Pin, time::Duration};
+
+use crate::{
+    Clock, Key, Result,
+    record::{Moment, Outcome, Record, Request},
+};
+
+/// A boxed future that owns all it needs.
+pub type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
+
+/// Where records live. See the [module](self) for what an implementation promises.
+pub trait Store: fmt::Debug + Send + Sync + 'static {
+    /// Checks that the store can keep its promises and makes it ready: done before the first
+    /// request, and again whenever it failed.
+    fn prepare(&self, within: Duration) -> BoxFuture<Result<()>>;
+
+    /// Applies one request to the record of a key.
+    fn apply(&self, key: &Key, request: Request, within: Duration) -> BoxFuture<Result<Applied>>;
+
+    /// Reads the record of a key, linearizably.
+    fn read(&self, key: &Key, within: Duration) -> BoxFuture<Result<Sighting>>;
+
+    /// Gives up what the store opened itself. Nothing is asked of it afterwards.
+    fn close(&self) -> BoxFuture<()>;
+
+    /// The clock on which holders count their deadlines.
+    fn clock(&self) -> Clock;
+}
+
+/// A request was applied.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Applied {
+    /// What came of it.
+    pub outcome: Outcome,
+    /// When, on the store's clocks. `None` where there was no record and nothing to do.
+    pub at: Option<Moment>,
+}
+
+/// A record as it was at some time between the call and its answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Sighting {
+    /// There is no record.
+    Nothing,
+    /// The record, and the store's time when it was read.
+    Seen {
+        /// The record.
+        record: Box<Record>,
+        /// When it was read.
+        at: Moment,
+    },
+}

@@ -1,0 +1,146 @@
+//! Records in this process: for tests, examples, and programs that are alone.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use super::{Applied, BoxFuture, Sighting, Store};
+use crate::{
+    Clock, Key, Result,
+    record::{self, Moment, Record, Request, StoreTime},
+    token::Tick,
+};
+
+/// Records in the memory of this process, on tokio's clock, so that a test can pause time.
+///
+/// A clone shares the records. They and their tokens end with the process.
+#[derive(Clone, Debug)]
+pub struct MemoryStore {
+    clock: Clock,
+    retention: Duration,
+    records: Arc<Mutex<Records>>,
+}
+
+#[derive(Debug)]
+struct Records {
+    by_key: HashMap<Key, Record>,
+    /// The last reading of the hybrid clock.
+    tick: Tick,
+    /// When idle records are collected next.
+    collect_at: StoreTime,
+}
+
+impl MemoryStore {
+    /// An empty store that keeps idle records for `retention`.
+    #[must_use]
+    pub fn new(retention: Duration) -> Self {
+        Self {
+            clock: Clock::tokio(),
+            retention,
+            records: Arc::new(Mutex::new(Records {
+                by_key: HashMap::new(),
+                tick: Tick { seconds: Tick::EPOCH_SECONDS, ordinal: 0 },
+                collect_at: StoreTime::from_millis(0),
+            })),
+        }
+    }
+
+    /// How many keys have a record.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.with(|records, _| records.by_key.len())
+    }
+
+    /// Whether no key has a record.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Deletes the record of a key, as an operator might.
+    pub fn remove(&self, key: &Key) -> Option<Record> {
+        self.with(|records, _| records.by_key.remove(key))
+    }
+
+    /// Puts a record in place of what is there, as an operator who restores a backup might.
+    pub fn restore(&self, key: Key, record: Record) {
+        self.with(|records, _| records.by_key.insert(key, record));
+    }
+
+    fn with<T>(&self, act: impl FnOnce(&mut Records, Moment) -> T) -> T {
+        let mut records = self.records.lock().unwrap_or_else(PoisonError::into_inner);
+        let at = records.moment(self.clock.now());
+        records.collect(at.now, self.retention);
+        act(&mut records, at)
+    }
+}
+
+impl Records {
+    /// Reads the clocks. The wall clock of this store begins where tokens do; the hybrid clock
+    /// follows it and moves on at every reading.
+    fn moment(&mut self, elapsed: Duration) -> Moment {
+        let elapsed_millis = u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX);
+        let now = StoreTime::from_millis(0).after(Tick::EPOCH_SECONDS.saturating_mul(1000)).after(elapsed_millis);
+        let wall = Tick {
+            seconds: Tick::EPOCH_SECONDS.saturating_add(elapsed.as_secs()),
+            ordinal: elapsed.subsec_micros().into(),
+        };
+        let next = if self.tick.ordinal < Tick::MAX_ORDINAL {
+            Tick { ordinal: self.tick.ordinal.saturating_add(1), ..self.tick }
+        } else {
+            Tick { seconds: self.tick.seconds.saturating_add(1), ordinal: 0 }
+        };
+        self.tick = wall.max(next);
+        Moment { now, tick: self.tick }
+    }
+
+    /// Drops the records that have been idle for `retention`. Looks at all of them, so not at
+    /// every call.
+    fn collect(&mut self, now: StoreTime, retention: Duration) {
+        let retention = u64::try_from(retention.as_millis()).unwrap_or(u64::MAX);
+        if now < self.collect_at {
+            return;
+        }
+        self.by_key.retain(|_, record| record.expires_at.after(retention) > now);
+        self.collect_at = now.after((retention / 4).clamp(1_000, 60_000));
+    }
+}
+
+impl Store for MemoryStore {
+    fn prepare(&self, _within: Duration) -> BoxFuture<Result<()>> {
+        Box::pin(async { Ok(()) })
+    }
+
+    fn apply(&self, key: &Key, request: Request, _within: Duration) -> BoxFuture<Result<Applied>> {
+        let (store, key) = (self.clone(), key.clone());
+        Box::pin(async move {
+            Ok(store.with(|records, at| {
+                let (after, outcome) = record::apply(records.by_key.get(&key), at, &request);
+                if let Some(after) = after {
+                    records.by_key.insert(key, after);
+                }
+                Applied { outcome, at: Some(at) }
+            }))
+        })
+    }
+
+    fn read(&self, key: &Key, _within: Duration) -> BoxFuture<Result<Sighting>> {
+        let (store, key) = (self.clone(), key.clone());
+        Box::pin(async move {
+            Ok(store.with(|records, at| match records.by_key.get(&key) {
+                Some(record) => Sighting::Seen { record: Box::new(record.clone()), at },
+                None => Sighting::Nothing,
+            }))
+        })
+    }
+
+    fn close(&self) -> BoxFuture<()> {
+        Box::pin(async {})
+    }
+
+    fn clock(&self) -> Clock {
+        self.clock
+    }
+}

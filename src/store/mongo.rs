@@ -1,0 +1,198 @@
+//! Records in a MongoDB collection: one command for every request, on the server's clock.
+//!
+//! | file | says |
+//! |---|---|
+//! | `mongo.rs` | which commands are sent, with which concerns, and how their replies are read |
+//! | `pipeline.rs` | the state machine as an update pipeline |
+//! | `document.rs` | how a record looks as a document |
+//! | `preflight.rs` | what is checked before the first request |
+//! | `fault.rs` | what each error of the driver means |
+
+mod document;
+mod fault;
+mod pipeline;
+mod preflight;
+
+use std::{sync::Arc, time::Duration};
+
+use mongodb::{
+    Database,
+    bson::{Bson, Document, doc},
+    options::{ReadPreference, SelectionCriteria},
+};
+
+use super::{Applied, BoxFuture, Sighting, Store};
+use crate::{
+    Clock, Error, Key, Result,
+    record::{Image, Request},
+};
+
+/// Records in a collection of a MongoDB replica set.
+///
+/// Concerns are set in each command, so those of the caller's client, database and collection do
+/// not count: writes are acknowledged by a majority, reads are linearizable, both go to the
+/// primary. Commands are not retried by the driver, whatever `retryWrites` says: every request can
+/// be sent again, and the engine does.
+#[derive(Clone, Debug)]
+pub struct MongoStore {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    database: Database,
+    collection: String,
+    retention: Duration,
+    owns_client: bool,
+}
+
+impl MongoStore {
+    /// Records in this collection of this database. Idle ones are kept for `retention`, which is
+    /// rounded up to whole seconds.
+    ///
+    /// The client is the caller's and is never closed.
+    #[must_use]
+    pub fn new(database: &Database, collection: impl Into<String>, retention: Duration) -> Self {
+        Self::build(database, collection.into(), retention, false)
+    }
+
+    /// The same on a client that belongs to the store, which closes it at the end.
+    #[must_use]
+    pub fn owning(database: &Database, collection: impl Into<String>, retention: Duration) -> Self {
+        Self::build(database, collection.into(), retention, true)
+    }
+
+    fn build(database: &Database, collection: String, retention: Duration, owns_client: bool) -> Self {
+        let inner = Inner { database: database.clone(), collection, retention, owns_client };
+        Self { inner: Arc::new(inner) }
+    }
+
+    /// Runs `work` on a task of its own and waits for it no longer than `within`.
+    ///
+    /// The driver warns that a future of it that is dropped half-way can leave a connection in a
+    /// bad state; a task runs to its end whatever becomes of who waits for it.
+    fn run<T: Send + 'static>(
+        within: Duration,
+        work: impl Future<Output = Result<T>> + Send + 'static,
+    ) -> BoxFuture<Result<T>> {
+        Box::pin(async move {
+            #[allow(clippy::disallowed_methods, reason = "owned by the call; ends with the driver's own timeouts")]
+            let task = tokio::spawn(work);
+            match tokio::time::timeout(within, task).await {
+                Ok(Ok(result)) => result,
+                Ok(Err(join)) => {
+                    Err(Error::unavailable("the runtime shut down while MongoDB was asked: ask again on a running one")
+                        .caused_by(join))
+                }
+                Err(_elapsed) => Err(Error::unavailable(format!(
+                    "MongoDB did not answer within {within:?}: check that a primary can be reached and ask again"
+                ))),
+            }
+        })
+    }
+}
+
+impl Store for MongoStore {
+    fn prepare(&self, within: Duration) -> BoxFuture<Result<()>> {
+        let inner = Arc::clone(&self.inner);
+        Self::run(within, async move { preflight::run(&inner, within).await })
+    }
+
+    fn apply(&self, key: &Key, request: Request, within: Duration) -> BoxFuture<Result<Applied>> {
+        let (inner, key) = (Arc::clone(&self.inner), key.clone());
+        Self::run(within, async move { inner.apply(&key, &request, within).await })
+    }
+
+    fn read(&self, key: &Key, within: Duration) -> BoxFuture<Result<Sighting>> {
+        let (inner, key) = (Arc::clone(&self.inner), key.clone());
+        Self::run(within, async move { inner.read(&key, within).await })
+    }
+
+    fn close(&self) -> BoxFuture<()> {
+        let inner = Arc::clone(&self.inner);
+        Box::pin(async move {
+            if inner.owns_client {
+                // Not waiting for handles: a call that nobody waits for any more may be stuck.
+                inner.database.client().clone().shutdown().immediate(true).await;
+            }
+        })
+    }
+
+    fn clock(&self) -> Clock {
+        Clock::Boot
+    }
+}
+
+impl Inner {
+    async fn apply(&self, key: &Key, request: &Request, within: Duration) -> Result<Applied> {
+        let mut reply = self
+            .command(doc! {
+                "findAndModify": &self.collection,
+                "query": { "_id": key.as_str() },
+                "update": pipeline::update(request),
+                "upsert": matches!(request, Request::Acquire(_)),
+                "new": request.image() == Image::After,
+                "fields": document::projection(),
+                "writeConcern": { "w": "majority", "wtimeout": millis(within) },
+                "maxTimeMS": millis(within),
+            })
+            .await?;
+        if let Some(error) = reply.get("writeConcernError") {
+            return Err(fault::unconfirmed(error));
+        }
+        let (image, at) = match reply.get_mut("value") {
+            Some(Bson::Document(value)) => document::decode(key, value)?,
+            _ => (None, None),
+        };
+        let outcome = match at {
+            Some(at) => request.outcome(image.as_ref(), at.now),
+            None => request.outcome(None, crate::record::StoreTime::from_millis(0)),
+        };
+        Ok(Applied { outcome, at })
+    }
+
+    async fn read(&self, key: &Key, within: Duration) -> Result<Sighting> {
+        let reply = self
+            .command(doc! {
+                "find": &self.collection,
+                "filter": { "_id": key.as_str() },
+                "projection": document::projection(),
+                "limit": 1,
+                "singleBatch": true,
+                "readConcern": { "level": "linearizable" },
+                "maxTimeMS": millis(within),
+            })
+            .await?;
+        let found = reply
+            .get_document("cursor")
+            .and_then(|cursor| cursor.get_array("firstBatch"))
+            .map_err(fault::unreadable)?
+            .first();
+        let Some(Bson::Document(found)) = found else {
+            return Ok(Sighting::Nothing);
+        };
+        Ok(match document::decode(key, found)? {
+            (Some(record), Some(at)) => Sighting::Seen { record: Box::new(record), at },
+            _ => Sighting::Nothing,
+        })
+    }
+
+    /// Sends a command to the primary. The driver adds no concern and no retry of its own.
+    async fn command(&self, command: Document) -> Result<Document> {
+        self.raw_command(&self.database, command)
+            .await
+            .map_err(|error| fault::meaning(error, self.database.name(), &self.collection))
+    }
+
+    async fn raw_command(&self, database: &Database, command: Document) -> mongodb::error::Result<Document> {
+        database
+            .run_command(command)
+            .selection_criteria(SelectionCriteria::ReadPreference(ReadPreference::Primary))
+            .await
+    }
+}
+
+/// A duration as the server wants it: whole milliseconds, at least one, because zero is «for ever».
+fn millis(duration: Duration) -> i64 {
+    i64::try_from(duration.as_millis()).unwrap_or(i64::MAX).clamp(1, i32::MAX.into())
+}

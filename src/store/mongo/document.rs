@@ -1,0 +1,254 @@
+//! How a record looks as a document. `docs/protocol.md` has it for people.
+
+use mongodb::bson::{Binary, Bson, DateTime, Document, doc, spec::BinarySubtype};
+
+use crate::{
+    Error, FencingToken, Key, LeaseId, Metadata, Owner, Result,
+    record::{Claim, Holder, Moment, Record, Revocation, StoreTime, Waiter},
+    token::Tick,
+};
+
+/// The fields of a record, and under `now` and `tick` when the server looked at it. A caller who
+/// is refused so learns the remaining time without owning a clock.
+pub(super) fn projection() -> Document {
+    doc! {
+        "version": 1, "holders": 1, "queue": 1, "last_seen": 1, "expires_at": 1, "revoked": 1,
+        "now": "$$NOW", "tick": "$$CLUSTER_TIME",
+    }
+}
+
+/// What the document of `key` says. A document with nothing but its `_id` says nothing.
+pub(super) fn decode(key: &Key, document: &Document) -> Result<(Option<Record>, Option<Moment>)> {
+    let fields = Fields { of: document, at: String::new() };
+    let read = || -> Result<(Option<Record>, Option<Moment>), String> {
+        let tick = fields.read("tick", "a timestamp", Bson::as_timestamp)?;
+        let at = Moment {
+            now: fields.time("now")?,
+            tick: Tick { seconds: tick.time.into(), ordinal: tick.increment.into() },
+        };
+        let bare = document.keys().all(|name| matches!(name.as_str(), "_id" | "now" | "tick"));
+        let record = if bare { None } else { Some(fields.record()?) };
+        Ok((record, Some(at)))
+    };
+    read().map_err(|message| Error::Corrupt { key: key.clone(), message })
+}
+
+/// A lease id as the sixteen bytes of a UUID.
+pub(super) fn lease(lease: LeaseId) -> Bson {
+    Bson::Binary(Binary { subtype: BinarySubtype::Uuid, bytes: lease.to_bytes().to_vec() })
+}
+
+/// Metadata as a document of texts.
+pub(super) fn metadata(metadata: &Metadata) -> Bson {
+    let entries = metadata.iter().map(|(name, text)| (name.to_owned(), Bson::from(text)));
+    Bson::Document(entries.collect())
+}
+
+/// A number that is never negative and, by the bounds on durations, never near its end.
+pub(super) fn long(number: u64) -> Bson {
+    Bson::Int64(i64::try_from(number).unwrap_or(i64::MAX))
+}
+
+/// A limit. One too large for the server's `int` is as good as none.
+pub(super) fn int(number: u32) -> Bson {
+    Bson::Int32(i32::try_from(number).unwrap_or(i32::MAX))
+}
+
+/// The fields of a document, and where in the record it stands.
+struct Fields<'a> {
+    of: &'a Document,
+    at: String,
+}
+
+impl<'a> Fields<'a> {
+    fn read<T>(&self, name: &str, kind: &str, as_kind: impl FnOnce(&'a Bson) -> Option<T>) -> Result<T, String> {
+        let value = self.of.get(name).ok_or_else(|| format!("`{}{name}` is missing", self.at))?;
+        as_kind(value).ok_or_else(|| format!("`{}{name}` is not {kind}", self.at))
+    }
+
+    fn time(&self, name: &str) -> Result<StoreTime, String> {
+        let time = self.read(name, "a date", Bson::as_datetime)?;
+        Ok(StoreTime::from_millis(DateTime::timestamp_millis(*time)))
+    }
+
+    fn text(&self, name: &str) -> Result<&'a str, String> {
+        self.read(name, "a string", Bson::as_str)
+    }
+
+    fn long(&self, name: &str) -> Result<u64, String> {
+        self.read(name, "a positive 64-bit integer", |value| u64::try_from(value.as_i64()?).ok())
+    }
+
+    fn version(&self, name: &str) -> Result<FencingToken, String> {
+        self.read(name, "a fencing token with room to grow", |value| {
+            let version = FencingToken::try_from(value.as_i64()?).ok()?;
+            (version.get() <= Record::MAX_VERSION).then_some(version)
+        })
+    }
+
+    fn lease(&self) -> Result<LeaseId, String> {
+        self.read("lease", "a UUID", as_lease)
+    }
+
+    fn claim(&self) -> Result<Claim, String> {
+        Ok(Claim {
+            lease: self.lease()?,
+            owner: self.read("owner", "an owner", |value| value.as_str()?.parse::<Owner>().ok())?,
+            limit: self.read("limit", "a positive 32-bit integer", |value| u32::try_from(value.as_i32()?).ok())?,
+            ttl: self.long("ttl")?,
+            grace: self.long("grace")?,
+            metadata: match self.of.get("metadata") {
+                None => Metadata::default(),
+                Some(_) => self.read("metadata", "a document of texts", as_metadata)?,
+            },
+        })
+    }
+
+    fn holder(&self) -> Result<Holder, String> {
+        Ok(Holder {
+            claim: self.claim()?,
+            version: self.version("version")?,
+            refreshes: self.long("refreshes")?,
+            acquired_at: self.time("acquired_at")?,
+            last_seen: self.time("last_seen")?,
+            expires_at: self.time("expires_at")?,
+        })
+    }
+
+    fn waiter(&self) -> Result<Waiter, String> {
+        Ok(Waiter { claim: self.claim()?, patience: self.long("patience")?, until: self.time("until")? })
+    }
+
+    fn revocation(&self) -> Result<Revocation, String> {
+        Ok(Revocation {
+            by: self.text("by")?.into(),
+            reason: self.text("reason")?.into(),
+            at: self.time("at")?,
+            leases: self
+                .read("leases", "an array of UUIDs", |value| value.as_array()?.iter().map(as_lease).collect())?,
+        })
+    }
+
+    fn record(&self) -> Result<Record, String> {
+        Ok(Record {
+            version: self.version("version")?,
+            holders: self.each("holders", |entry| entry.holder())?,
+            queue: self.each("queue", |entry| entry.waiter())?,
+            last_seen: self.time("last_seen")?,
+            expires_at: self.time("expires_at")?,
+            revoked: match self.of.get("revoked") {
+                None => None,
+                Some(_) => Some(self.inside("revoked")?.revocation()?),
+            },
+        })
+    }
+
+    fn inside(&self, name: &str) -> Result<Fields<'a>, String> {
+        let of = self.read(name, "a document", Bson::as_document)?;
+        Ok(Fields { of, at: format!("{}{name}.", self.at) })
+    }
+
+    fn each<T>(&self, name: &str, read: impl Fn(&Fields<'a>) -> Result<T, String>) -> Result<Vec<T>, String> {
+        let entries = self.read(name, "an array", Bson::as_array)?;
+        let entry = |(index, value): (usize, &'a Bson)| {
+            let of = value.as_document().ok_or_else(|| format!("`{name}[{index}]` is not a document"))?;
+            read(&Fields { of, at: format!("{name}[{index}].") })
+        };
+        entries.iter().enumerate().map(entry).collect()
+    }
+}
+
+fn as_lease(value: &Bson) -> Option<LeaseId> {
+    match value {
+        Bson::Binary(Binary { subtype: BinarySubtype::Uuid, bytes }) => {
+            Some(LeaseId::from_bytes(bytes.as_slice().try_into().ok()?))
+        }
+        _ => None,
+    }
+}
+
+fn as_metadata(value: &Bson) -> Option<Metadata> {
+    let mut metadata = Metadata::default();
+    for (name, text) in value.as_document()? {
+        metadata.insert(name, text.as_str()?).ok()?;
+    }
+    Some(metadata)
+}
+
+impl From<FencingToken> for Bson {
+    fn from(token: FencingToken) -> Self {
+        Self::Int64(token.into())
+    }
+}
+
+impl TryFrom<Bson> for FencingToken {
+    type Error = Error;
+
+    fn try_from(value: Bson) -> Result<Self> {
+        match value {
+            Bson::Int64(number) => number.try_into(),
+            _ => Err(Error::invalid(
+                "a fencing token is stored as a 64-bit integer and this is none: store it as the lease gave it",
+            )),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_token_goes_to_bson_and_back_and_nothing_else_does() {
+        let token = FencingToken::MAX;
+        assert_eq!(Bson::from(token), Bson::Int64((1 << 53) - 1));
+        assert_eq!(FencingToken::try_from(Bson::from(token)).unwrap(), token);
+        for bad in [Bson::Int64(0), Bson::Int64(-1), Bson::Int32(1), Bson::Double(1.0), Bson::Null] {
+            assert!(FencingToken::try_from(bad.clone()).is_err(), "{bad}");
+        }
+    }
+
+    fn seen(mut record: Document) -> Result<(Option<Record>, Option<Moment>)> {
+        record.insert("now", DateTime::from_millis(5));
+        record.insert("tick", Bson::Timestamp(mongodb::bson::Timestamp { time: 1, increment: 2 }));
+        decode(&"k".parse().unwrap(), &record)
+    }
+
+    fn record() -> Document {
+        doc! {
+            "_id": "k", "version": 7_i64, "queue": [],
+            "holders": [{
+                "lease": lease(LeaseId::from_bytes([1; 16])), "owner": "me", "version": 7_i64, "limit": 0,
+                "ttl": 1_i64, "grace": 0_i64, "refreshes": 0_i64, "acquired_at": DateTime::from_millis(1),
+                "last_seen": DateTime::from_millis(1), "expires_at": DateTime::from_millis(2),
+            }],
+            "last_seen": DateTime::from_millis(1), "expires_at": DateTime::from_millis(2),
+        }
+    }
+
+    #[test]
+    fn a_bare_document_is_no_record() {
+        let (record, at) = seen(doc! { "_id": "k" }).unwrap();
+        assert!(record.is_none() && at.is_some());
+    }
+
+    #[test]
+    fn a_record_of_another_shape_is_corrupt_and_the_error_names_the_field() {
+        assert!(seen(record()).unwrap().0.is_some());
+        let breaks: [(&str, Document); 6] = [
+            ("`version` is not", doc! { "version": 7 }),
+            ("`version` is not", doc! { "version": (1_i64 << 53) - 1 }),
+            ("`holders` is not an array", doc! { "holders": "me" }),
+            ("`holders[0]` is not a document", doc! { "holders": [1] }),
+            ("`holders[0].lease` is missing", doc! { "holders": [{}] }),
+            ("`revoked.by` is missing", doc! { "revoked": {} }),
+        ];
+        for (says, part) in breaks {
+            let mut broken = record();
+            broken.extend(part);
+            let error = seen(broken).unwrap_err();
+            assert!(matches!(error, Error::Corrupt { .. }));
+            assert!(error.to_string().contains(says), "{error}");
+        }
+    }
+}

@@ -1,0 +1,97 @@
+//! What each error of the driver means to a caller.
+
+use mongodb::{
+    bson::Bson,
+    error::{Error as DriverError, ErrorKind, RETRYABLE_WRITE_ERROR},
+};
+
+use crate::Error;
+
+/// Codes of a server that cannot do it now but may soon, or that did it and could not say so.
+/// The names are in MongoDB's `error_codes.yml`.
+const TRANSIENT: [i32; 25] = [
+    6, 7, 89, 9001, // host unreachable or not found, network timeout, socket error
+    91, 189, 10107, 10058, 11600, 11602, 13435, 13436, // shutting down, stepping down, not primary
+    50, 64, 262, // out of time, write concern not met, time limit
+    24, 46, 112, // lock timeout, lock busy, write conflict
+    133, 134,   // no member that fits, read concern not yet available
+    175,   // the collection was dropped under the command
+    11000, // two inserted the first record of a key at once
+    117, 249, 117, // a conflicting operation is in progress
+];
+
+const UNAUTHORIZED: i32 = 13;
+const AUTHENTICATION_FAILED: i32 = 18;
+
+/// What an error means that came of a command on this collection.
+pub(super) fn meaning(error: DriverError, database: &str, collection: &str) -> Error {
+    let code = code(&error);
+    match error.kind.as_ref() {
+        ErrorKind::Command(_) if code == Some(UNAUTHORIZED) => Error::invalid(format!(
+            "the MongoDB user may not use {database}.{collection}: grant it find, insert and update there"
+        )),
+        ErrorKind::Authentication { .. } => refused_credentials(),
+        ErrorKind::Command(_) if code == Some(AUTHENTICATION_FAILED) => refused_credentials(),
+        ErrorKind::Command(_) if code.is_some_and(|code| TRANSIENT.contains(&code)) => not_now(),
+        ErrorKind::Command(_) if error.contains_label(RETRYABLE_WRITE_ERROR) => not_now(),
+        ErrorKind::Command(_) => Error::invalid(format!(
+            "MongoDB refused a command on {database}.{collection}: see the source of this error"
+        )),
+        ErrorKind::InvalidArgument { .. }
+        | ErrorKind::InvalidTlsConfig { .. }
+        | ErrorKind::IncompatibleServer { .. }
+        | ErrorKind::SessionsNotSupported => {
+            Error::invalid("the MongoDB client and this deployment do not fit: check the connection string")
+        }
+        ErrorKind::Shutdown => {
+            Error::invalid("the MongoDB client was shut down: make the handle on one that is kept open")
+        }
+        ErrorKind::ServerSelection { .. } => Error::unavailable(
+            "no primary of the MongoDB replica set can be reached: check the addresses and the set's state",
+        ),
+        _ => not_now(),
+    }
+    .caused_by(error)
+}
+
+/// A write concern error is never success: the write is there, and whether it stays is not known.
+pub(super) fn unconfirmed(error: &Bson) -> Error {
+    Error::unavailable("a majority of the replica set did not confirm the write in time: ask again")
+        .caused_by(error.to_string())
+}
+
+/// A reply without the fields that every server gives.
+pub(super) fn unreadable(error: impl std::error::Error + Send + Sync + 'static) -> Error {
+    Error::invalid("the reply of the server cannot be read: check what stands between it and this program")
+        .caused_by(error)
+}
+
+/// The code of the server's error, if it is one.
+pub(super) fn code(error: &DriverError) -> Option<i32> {
+    match error.kind.as_ref() {
+        ErrorKind::Command(command) => Some(command.code),
+        _ => None,
+    }
+}
+
+fn refused_credentials() -> Error {
+    Error::invalid("MongoDB refused the credentials: check user, password and authSource")
+}
+
+fn not_now() -> Error {
+    Error::unavailable("MongoDB could not confirm the request: ask again")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_of_the_caller_is_invalid_and_one_of_the_moment_is_unavailable() {
+        let invalid = meaning(ErrorKind::Shutdown.into(), "d", "c");
+        assert!(matches!(invalid, Error::Invalid { .. }));
+        let moment = meaning(std::io::Error::other("reset").into(), "d", "c");
+        assert!(matches!(moment, Error::Unavailable { .. }));
+        assert!(!moment.to_string().contains("reset"), "the source is not repeated");
+    }
+}

@@ -1,0 +1,298 @@
+//! The state machine as an update pipeline: the same prune, apply, grant and stamp as
+//! `record/machine.rs`, run by the server on the server's clocks in one atomic update. A property
+//! test drives both with the same requests and demands the same records.
+//!
+//! One `$replaceWith` of nested `$let`s, because a stage that sets helper fields could overwrite
+//! those of a document that is not ours. Every value of a request is wrapped in `$literal`, so
+//! that no text of a caller is ever read as an expression.
+
+use mongodb::bson::{Bson, Document, doc};
+
+use super::document;
+use crate::{
+    LeaseId,
+    record::{Acquire, Record, Refresh, Request, Revoke},
+    token::Tick,
+};
+
+/// The update that applies `request` to the record it meets.
+pub(super) fn update(request: &Request) -> Vec<Document> {
+    vec![doc! { "$replaceWith": { "$cond": [is_ours(), prune(request), "$$ROOT"] } }]
+}
+
+/// Whether the document is a record, or one that is just being inserted. Anything else is left
+/// as it is.
+fn is_ours() -> Bson {
+    let fresh = doc! { "$eq": [{ "$size": { "$objectToArray": "$$ROOT" } }, 1] };
+    let typed = types("$", &[("version", "long"), ("last_seen", "date"), ("expires_at", "date")]);
+    let versions = doc! { "$and": [
+        { "$gte": ["$version", Bson::Int64(1)] },
+        { "$lte": ["$version", document::long(Record::MAX_VERSION)] },
+    ] };
+    let holders =
+        each_is("$holders", &[("lease", "binData"), ("limit", "int"), ("refreshes", "long"), ("expires_at", "date")]);
+    let queue = each_is(
+        "$queue",
+        &[
+            ("lease", "binData"),
+            ("limit", "int"),
+            ("ttl", "long"),
+            ("grace", "long"),
+            ("patience", "long"),
+            ("until", "date"),
+        ],
+    );
+    Bson::Document(doc! { "$or": [fresh, { "$and": [typed, versions, holders, queue] }] })
+}
+
+/// Whether the fields of `of` have these types.
+fn types(of: &str, fields: &[(&str, &str)]) -> Document {
+    let (actual, wanted): (Vec<Document>, Vec<&str>) =
+        fields.iter().map(|(name, kind)| (doc! { "$type": format!("{of}{name}") }, *kind)).unzip();
+    doc! { "$eq": [actual, wanted] }
+}
+
+/// Whether `array` is an array whose elements have fields of these types.
+fn each_is(array: &str, fields: &[(&str, &str)]) -> Document {
+    // What is no array stands in as one with an element that has none of the fields.
+    let elements = doc! { "$cond": [{ "$isArray": array }, array, [0]] };
+    doc! { "$allElementsTrue": [{ "$map": { "input": elements, "as": "entry", "in": types("$$entry.", fields) } }] }
+}
+
+/// Drops the holders and waiters whose time is over, then goes on to the request.
+fn prune(request: &Request) -> Bson {
+    let alive = |array: &str, time: &str| {
+        doc! { "$filter": {
+            "input": { "$ifNull": [array, []] },
+            "as": "entry",
+            "cond": { "$gt": [format!("$$entry.{time}"), "$$NOW"] },
+        } }
+    };
+    with(doc! { "held": alive("$holders", "expires_at"), "waiting": alive("$queue", "until") }, apply(request))
+}
+
+/// Turns `held` and `waiting` into `holders` and `queue` as the request asks, then grants.
+fn apply(request: &Request) -> Bson {
+    match request {
+        Request::Acquire(acquire) => {
+            let lease = acquire.claim.lease;
+            let holders = keep_alive(lease, acquire.claim.ttl, acquire.claim.grace);
+            with(doc! { "holders": holders, "queue": enqueue(acquire) }, grant(request))
+        }
+        Request::Refresh(Refresh { lease, ttl, grace }) => {
+            with(doc! { "holders": keep_alive(*lease, *ttl, *grace), "queue": "$$waiting" }, grant(request))
+        }
+        Request::Release(release) => with(
+            doc! { "holders": without("$$held", release.lease), "queue": without("$$waiting", release.lease) },
+            grant(request),
+        ),
+        Request::Revoke(_) => with(doc! { "holders": [], "queue": "$$waiting" }, grant(request)),
+    }
+}
+
+/// `held`, with the expiry of this lease pushed out and the push counted.
+fn keep_alive(lease: LeaseId, ttl: u64, grace: u64) -> Bson {
+    let kept = doc! { "$mergeObjects": ["$$entry", {
+        "ttl": literal(document::long(ttl)),
+        "grace": literal(document::long(grace)),
+        "refreshes": { "$add": ["$$entry.refreshes", Bson::Int64(1)] },
+        "last_seen": "$$NOW",
+        "expires_at": { "$max": ["$$entry.expires_at", later(document::long(ttl.saturating_add(grace)))] },
+    }] };
+    each("$$held", doc! { "$cond": [is(lease), kept, "$$entry"] })
+}
+
+/// `waiting`, with the one who asks in it unless it holds already.
+fn enqueue(Acquire { claim, patience }: &Acquire) -> Bson {
+    let lease = claim.lease;
+    let mut entry = doc! {
+        "lease": document::lease(lease),
+        "owner": claim.owner.as_str(),
+        "limit": document::int(claim.limit),
+        "ttl": document::long(claim.ttl),
+        "grace": document::long(claim.grace),
+        "patience": document::long(patience.unwrap_or(0)),
+    };
+    if !claim.metadata.is_empty() {
+        entry.insert("metadata", document::metadata(&claim.metadata));
+    }
+    let until = later(document::long(patience.unwrap_or(0)));
+    let entry = doc! { "$mergeObjects": [literal(entry), { "until": until.clone() }] };
+    let appended = |to: Bson| doc! { "$concatArrays": [to, [entry]] };
+    let queued = match patience {
+        None => appended(without("$$waiting", lease)),
+        Some(patience) => {
+            let pushed = doc! { "$mergeObjects": ["$$entry", {
+                "patience": literal(document::long(*patience)),
+                "until": { "$max": ["$$entry.until", until] },
+            }] };
+            let pushed = each("$$waiting", doc! { "$cond": [is(lease), pushed, "$$entry"] });
+            doc! { "$cond": [among("$$waiting", lease), pushed, appended("$$waiting".into())] }
+        }
+    };
+    Bson::Document(doc! { "$cond": [among("$$held", lease), "$$waiting", queued] })
+}
+
+/// Moves the head of `queue` to `holders` as far as it is compatible, then stamps.
+fn grant(request: &Request) -> Bson {
+    with(doc! { "ready": ready() }, with(doc! { "first": next_version() }, with(granted(request), stamp(request))))
+}
+
+/// How many waiters at the head of `queue` can hold the key together with `holders`.
+fn ready() -> Bson {
+    // `$min` passes over null: without holders the limit is the waiter's own.
+    let together = doc! { "$min": ["$$value.limit", "$$this.limit"] };
+    let admitted = doc! { "$and": [
+        "$$value.open",
+        { "$or": [{ "$eq": ["$$value.count", 0] }, { "$lt": ["$$value.count", "$$together"] }] },
+    ] };
+    let step = with(
+        doc! { "together": together },
+        with(
+            doc! { "admitted": admitted },
+            Bson::Document(doc! {
+                "count": { "$add": ["$$value.count", 1] },
+                "limit": "$$together",
+                "open": "$$admitted",
+                "ready": { "$add": ["$$value.ready", { "$cond": ["$$admitted", 1, 0] }] },
+            }),
+        ),
+    );
+    let start = doc! {
+        "count": { "$size": "$$holders" },
+        "limit": { "$min": "$$holders.limit" },
+        "open": true,
+        "ready": 0,
+    };
+    let walked = doc! { "$reduce": { "input": "$$queue", "initialValue": start, "in": step } };
+    with(doc! { "walked": walked }, "$$walked.ready")
+}
+
+/// The token of the first grant: `max(version + 1, token(hybrid clock))`. Those of the same request
+/// that follow count on from it.
+fn next_version() -> Document {
+    let epoch = document::long(Tick::EPOCH_SECONDS);
+    let second = document::long(1 << Tick::ORDINAL_BITS);
+    let by_clock = doc! { "$add": [
+        { "$multiply": [{ "$subtract": [{ "$tsSecond": "$$CLUSTER_TIME" }, epoch] }, second] },
+        { "$min": [{ "$tsIncrement": "$$CLUSTER_TIME" }, document::long(Tick::MAX_ORDINAL)] },
+    ] };
+    doc! { "$max": [{ "$add": [old_version(), Bson::Int64(1)] }, by_clock] }
+}
+
+/// `version_`, `holders_` and `queue_`: the record's fields after the grant.
+fn granted(request: &Request) -> Document {
+    let asking = match request {
+        Request::Acquire(acquire) => Some(acquire.claim.lease),
+        _ => None,
+    };
+    let claimed = doc! { "$min": ["$$entry.ttl", "$$entry.patience"] };
+    let lasts = match asking {
+        Some(lease) => doc! { "$cond": [is(lease), "$$entry.ttl", claimed] },
+        None => claimed,
+    };
+    let holder = with(
+        doc! { "entry": { "$arrayElemAt": ["$$queue", "$$index"] } },
+        Bson::Document(doc! {
+            "lease": "$$entry.lease",
+            "owner": "$$entry.owner",
+            "version": { "$add": ["$$first", { "$toLong": "$$index" }] },
+            "limit": "$$entry.limit",
+            "ttl": "$$entry.ttl",
+            "grace": "$$entry.grace",
+            "refreshes": Bson::Int64(0),
+            "acquired_at": "$$NOW",
+            "last_seen": "$$NOW",
+            "expires_at": { "$add": ["$$NOW", lasts, "$$entry.grace"] },
+            "metadata": "$$entry.metadata",
+        }),
+    );
+    let new_holders = doc! { "$map": { "input": { "$range": [0, "$$ready"] }, "as": "index", "in": holder } };
+    let rest = doc! { "$slice": ["$$queue", "$$ready", { "$max": [1, { "$size": "$$queue" }] }] };
+    let rest = match request {
+        Request::Acquire(Acquire { claim, patience: None }) => without(rest, claim.lease),
+        _ => rest.into(),
+    };
+    doc! {
+        "version_": { "$cond": [
+            { "$gt": ["$$ready", 0] },
+            { "$add": ["$$first", { "$toLong": { "$subtract": ["$$ready", 1] } }] },
+            old_version(),
+        ] },
+        "holders_": { "$concatArrays": ["$$holders", new_holders] },
+        "queue_": rest,
+    }
+}
+
+/// The record afterwards: as it was, unless something changed; then with its times moved on.
+fn stamp(request: &Request) -> Bson {
+    let hybrid = doc! { "$toDate": { "$multiply": [{ "$tsSecond": "$$CLUSTER_TIME" }, Bson::Int64(1000)] } };
+    let mut changed = vec![
+        doc! { "$ne": ["$$version_", old_version()] },
+        doc! { "$ne": ["$$holders_", { "$ifNull": ["$holders", []] }] },
+        doc! { "$ne": ["$$queue_", { "$ifNull": ["$queue", []] }] },
+    ];
+    let mut record = doc! {
+        "version": "$$version_",
+        "holders": "$$holders_",
+        "queue": "$$queue_",
+        "last_seen": "$$NOW",
+        "expires_at": { "$max": [
+            "$expires_at", "$$NOW", hybrid, { "$max": "$$holders_.expires_at" }, { "$max": "$$queue_.until" },
+        ] },
+    };
+    if let Request::Revoke(Revoke { by, reason }) = request {
+        let any = doc! { "$gt": [{ "$size": "$$held" }, 0] };
+        let revocation = doc! {
+            "by": literal(by.as_str()), "reason": literal(reason.as_str()), "at": "$$NOW", "leases": "$$held.lease",
+        };
+        record.insert("revoked", doc! { "$cond": [any.clone(), revocation, "$revoked"] });
+        changed.push(any);
+    }
+    Bson::Document(doc! { "$cond": [
+        { "$or": changed },
+        { "$mergeObjects": ["$$ROOT", record] },
+        "$$ROOT",
+    ] })
+}
+
+fn old_version() -> Bson {
+    Bson::Document(doc! { "$ifNull": ["$version", Bson::Int64(0)] })
+}
+
+/// Whether `entry` is of this lease.
+fn is(lease: LeaseId) -> Document {
+    doc! { "$eq": ["$$entry.lease", document::lease(lease)] }
+}
+
+/// Whether an entry of `array` is of this lease.
+fn among(array: &str, lease: LeaseId) -> Document {
+    doc! { "$in": [document::lease(lease), format!("{array}.lease")] }
+}
+
+/// `array` less the entries of this lease.
+fn without(array: impl Into<Bson>, lease: LeaseId) -> Bson {
+    let other = doc! { "$ne": ["$$entry.lease", document::lease(lease)] };
+    let array: Bson = array.into();
+    Bson::Document(doc! { "$filter": { "input": array, "as": "entry", "cond": other } })
+}
+
+/// `array` with each `entry` replaced.
+fn each(array: &str, by: Document) -> Bson {
+    Bson::Document(doc! { "$map": { "input": array, "as": "entry", "in": by } })
+}
+
+/// So many milliseconds from now.
+fn later(millis: Bson) -> Document {
+    doc! { "$add": ["$$NOW", millis] }
+}
+
+fn literal(value: impl Into<Bson>) -> Document {
+    let value: Bson = value.into();
+    doc! { "$literal": value }
+}
+
+fn with(vars: Document, then: impl Into<Bson>) -> Bson {
+    let then: Bson = then.into();
+    Bson::Document(doc! { "$let": { "vars": vars, "in": then } })
+}

@@ -1,0 +1,70 @@
+//! How long a lease lasts without a refresh.
+
+use std::time::Duration;
+
+use crate::Error;
+
+/// How long a lease lasts if it is not refreshed, in whole milliseconds:
+/// from 10 milliseconds to 365 days.
+///
+/// The lower bound is a few round trips to a store. A fraction of a millisecond is dropped,
+/// because a store keeps time in milliseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Ttl(u64);
+
+impl Ttl {
+    /// The shortest ttl.
+    pub const MIN: Self = Self(10);
+    /// The longest ttl.
+    pub const MAX: Self = Self(365 * 24 * 3600 * 1000);
+    /// The ttl of a lease that asks for none: an ungraceful failover at MongoDB's default election
+    /// settings took up to 19 seconds, and a lease should outlast it.
+    pub const DEFAULT: Self = Self(30_000);
+
+    /// The ttl as a duration.
+    #[must_use]
+    pub fn duration(self) -> Duration {
+        Duration::from_millis(self.0)
+    }
+
+    /// The ttl in milliseconds.
+    #[must_use]
+    pub fn millis(self) -> u64 {
+        self.0
+    }
+}
+
+impl TryFrom<Duration> for Ttl {
+    type Error = Error;
+
+    fn try_from(duration: Duration) -> Result<Self, Error> {
+        let millis = u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
+        if (Self::MIN.0..=Self::MAX.0).contains(&millis) {
+            Ok(Self(millis))
+        } else {
+            Err(Error::invalid(format!(
+                "a ttl must be from 10 milliseconds to 365 days and {duration:?} is not: seconds to minutes are usual"
+            )))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_ttl_is_from_10_milliseconds_to_365_days() {
+        for bad in [
+            Duration::ZERO,
+            Duration::from_micros(999),
+            Duration::from_micros(9_999),
+            Duration::from_secs(365 * 24 * 3600 + 1),
+            Duration::MAX,
+        ] {
+            assert!(matches!(Ttl::try_from(bad), Err(Error::Invalid { .. })), "{bad:?}");
+        }
+        assert_eq!(Ttl::try_from(Duration::from_millis(10)).unwrap(), Ttl::MIN);
+        assert_eq!(Ttl::try_from(Ttl::MAX.duration()).unwrap(), Ttl::MAX);
+    }
+}

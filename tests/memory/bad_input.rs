@@ -1,0 +1,87 @@
+//! What is wrong is said before anything is sent, with what to do.
+
+use std::time::Duration;
+
+use mongoseal::{Error, Mongoseal};
+
+use crate::{faulty::Faulty, secs};
+
+fn invalid<T: std::fmt::Debug>(result: Result<T, Error>, says: &str) {
+    let error = result.unwrap_err();
+    assert!(matches!(error, Error::Invalid { .. }), "{error}");
+    assert!(error.to_string().contains(says), "{error}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_bad_request_is_refused_and_nothing_is_sent() {
+    let store = Faulty::new();
+    let seal = store.seal();
+    invalid(seal.acquire("").await, "must not be empty");
+    invalid(seal.acquire("k".repeat(1025)).await, "1024 bytes");
+    invalid(seal.acquire("a\0b").await, "NUL");
+    invalid(seal.acquire("k").ttl(Duration::ZERO).await, "from 10 milliseconds");
+    invalid(seal.acquire("k").ttl(Duration::from_micros(500)).await, "from 10 milliseconds");
+    invalid(seal.acquire("k").ttl(Duration::MAX).await, "to 365 days");
+    invalid(seal.acquire("k").ttl(secs(25 * 3600)).await, "raise the retention");
+    invalid(seal.acquire("k").refresh_every(Duration::ZERO).await, "up to half the ttl");
+    invalid(seal.acquire("k").ttl(secs(10)).refresh_every(secs(6)).await, "up to half the ttl");
+    invalid(seal.acquire("k").metadata("$set", "x").await, "cannot name");
+    assert!(store.requests().is_empty());
+    assert!(store.records.is_empty());
+}
+
+#[test]
+fn settings_that_contradict_each_other_are_refused() {
+    let builder = Mongoseal::builder;
+    invalid(builder().owner("").in_memory(), "owner");
+    invalid(builder().ttl(Duration::ZERO).in_memory(), "from 10 milliseconds");
+    invalid(builder().retention(secs(10)).in_memory(), "raise the retention");
+    invalid(builder().retention(Duration::MAX).in_memory(), "365 days");
+    invalid(builder().grace(secs(48 * 3600)).in_memory(), "grace");
+    invalid(builder().operation_timeout(Duration::ZERO).in_memory(), "operation timeout");
+    invalid(builder().operation_timeout(Duration::MAX).in_memory(), "operation timeout");
+    invalid(builder().drift_allowance_ppm(1_000_000).in_memory(), "1,000 covers");
+}
+
+#[test]
+fn a_call_outside_of_a_runtime_is_an_error_and_not_a_panic() {
+    use std::{
+        future::IntoFuture,
+        pin::pin,
+        task::{Context, Poll, Waker},
+    };
+    let seal = Mongoseal::in_memory();
+    let mut asking = pin!(seal.acquire("k").into_future());
+    match asking.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(result) => invalid(result, "no tokio runtime"),
+        Poll::Pending => panic!("it does not wait for a runtime"),
+    }
+}
+
+#[test]
+fn a_lease_dropped_outside_of_a_runtime_is_released_by_the_one_that_keeps_it() {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let seal = Mongoseal::in_memory();
+    let lease = runtime.block_on(async { seal.acquire("k").await.unwrap() });
+    drop(lease);
+    runtime.block_on(async {
+        // The task that kept it is what frees the key; its end is what shutdown waits for.
+        seal.shutdown().await;
+    });
+}
+
+#[test]
+fn a_runtime_shut_down_ends_its_leases() {
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let seal = Mongoseal::in_memory();
+    let lease = runtime.block_on(async { seal.acquire("k").await.unwrap() });
+    drop(runtime);
+    assert!(!lease.is_valid());
+    let other = tokio::runtime::Runtime::new().unwrap();
+    other.block_on(async {
+        assert!(matches!(lease.refresh().await, Err(Error::Lost { .. })));
+        assert!(matches!(lease.verify().await, Err(Error::Lost { .. })));
+        assert!(matches!(lease.release().await, Err(Error::Unavailable { .. })));
+        assert!(matches!(seal.acquire("k").await, Err(Error::Held { .. })), "left to its ttl");
+    });
+}

@@ -1,0 +1,120 @@
+//! What the documentation says of futures that are dropped half-way.
+
+use std::{future::IntoFuture, time::Duration};
+
+use mongoseal::{Lease, LeaseState, LossCause, Mongoseal, record::Request};
+use tokio::time::timeout;
+
+use crate::{
+    faulty::{Fault, Faulty},
+    millis, secs,
+};
+
+/// Polls a future for a while and drops it.
+async fn drop_half_way<F: IntoFuture>(future: F, after: Duration) {
+    assert!(timeout(after, future.into_future()).await.is_err(), "it was to be dropped half-way");
+}
+
+async fn held_on_slow_store(delay: Duration) -> (Faulty, Mongoseal, Lease) {
+    let store = Faulty::new();
+    let seal = store.seal();
+    let lease = seal.acquire("k").await.unwrap();
+    store.always(Fault::Delay(delay));
+    (store, seal, lease)
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_acquire_dropped_half_way_leaves_nothing_held() {
+    let store = Faulty::new();
+    for fault in [Fault::Delay(secs(2)), Fault::DelayReply(secs(2))] {
+        store.always(fault);
+        drop_half_way(store.seal().acquire("k").ttl(secs(3600)), secs(1)).await;
+        store.heal();
+        tokio::time::sleep(secs(3)).await;
+        let lease = store.seal().acquire("k").await.unwrap();
+        lease.release().await.unwrap();
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_acquire_dropped_before_it_was_polled_asks_nothing() {
+    let store = Faulty::new();
+    drop(store.seal().acquire("k").into_future());
+    tokio::time::sleep(secs(1)).await;
+    assert!(store.requests().is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_prepare_dropped_half_way_can_be_done_again() {
+    let seal = Mongoseal::in_memory();
+    drop(seal.prepare());
+    seal.prepare().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_shutdown_dropped_half_way_goes_on() {
+    let (store, seal, lease) = held_on_slow_store(secs(2)).await;
+    drop_half_way(seal.shutdown(), millis(10)).await;
+    assert_eq!(lease.state(), LeaseState::Lost { cause: LossCause::ShutDown });
+    tokio::time::sleep(secs(3)).await;
+    store.heal();
+    store.seal().acquire("k").await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn cancelled_and_sleep_until_dropped_half_way_lose_nothing() {
+    let seal = Mongoseal::in_memory();
+    let lease = seal.acquire("k").await.unwrap();
+    drop_half_way(lease.cancelled(), secs(1)).await;
+    drop_half_way(mongoseal::Clock::tokio().sleep_until(secs(60)), secs(1)).await;
+    assert!(lease.is_valid());
+    seal.shutdown().await;
+    assert_eq!(lease.cancelled().await, LossCause::ShutDown);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_run_dropped_half_way_drops_the_work_and_the_lease_stays() {
+    let seal = Mongoseal::in_memory();
+    let lease = seal.acquire("k").await.unwrap();
+    let working = std::sync::Arc::new(());
+    let at_work = std::sync::Arc::clone(&working);
+    let work = async move {
+        let _at_work = at_work;
+        std::future::pending::<()>().await;
+    };
+    drop_half_way(lease.run(work), secs(1)).await;
+    assert_eq!(std::sync::Arc::strong_count(&working), 1);
+    lease.verify().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_verify_dropped_half_way_changes_nothing() {
+    let seal = Mongoseal::in_memory();
+    let lease = seal.acquire("k").await.unwrap();
+    drop(lease.verify());
+    lease.verify().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_refresh_or_extend_dropped_half_way_may_still_be_made() {
+    let (store, _seal, lease) = held_on_slow_store(secs(2)).await;
+    tokio::time::sleep(secs(5)).await;
+    drop_half_way(lease.refresh(), secs(1)).await;
+    tokio::time::sleep(secs(2)).await;
+    assert!(lease.remaining() > secs(26), "the refresh was made");
+    drop_half_way(lease.extend(secs(3600)), secs(1)).await;
+    tokio::time::sleep(secs(2)).await;
+    assert!(lease.remaining() > secs(3500), "and the extension");
+    store.heal();
+    lease.verify().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_release_dropped_half_way_is_made_all_the_same() {
+    let (store, _seal, lease) = held_on_slow_store(secs(2)).await;
+    drop_half_way(lease.release(), secs(1)).await;
+    tokio::time::sleep(secs(2)).await;
+    assert!(matches!(store.requests().last(), Some(Request::Release(_))));
+    store.heal();
+    store.seal().acquire("k").await.unwrap();
+}

@@ -1,0 +1,211 @@
+//! A holder stops by its deadline, whatever the store does.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use mongoseal::{Error, LeaseState, LossCause, Mongoseal, Released, record::Request, store::Store};
+
+use crate::{
+    faulty::{Fault, Faulty},
+    millis, secs,
+};
+
+/// Holds a key while every request meets `fault`, and gives the time at which the work stopped.
+async fn work_until_lost(fault: Fault) -> Duration {
+    let store = Faulty::new();
+    let clock = store.records.clock();
+    let lease = store.seal().acquire("k").ttl(secs(30)).await.unwrap();
+    store.always(fault);
+    let working = Arc::new(());
+    let at_work = Arc::clone(&working);
+    let error = lease
+        .run(async move {
+            let _at_work = at_work;
+            std::future::pending::<()>().await;
+        })
+        .await
+        .unwrap_err();
+    assert!(matches!(error, Error::Lost { cause: LossCause::Expired, .. }), "{error}");
+    assert_eq!(Arc::strong_count(&working), 1, "the work was dropped");
+    assert!(!lease.is_valid() && lease.remaining().is_zero());
+    assert!(matches!(lease.state(), LeaseState::Lost { .. }));
+    clock.now()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_store_that_hangs_loses_the_lease_by_the_deadline() {
+    let lost = work_until_lost(Fault::Hang).await;
+    assert!(lost > secs(29) && lost <= secs(30), "{lost:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_store_that_fails_fast_loses_the_lease_by_the_deadline() {
+    let lost = work_until_lost(Fault::Fail).await;
+    assert!(lost > secs(29) && lost <= secs(30), "{lost:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_store_that_refuses_loses_the_lease_by_the_deadline() {
+    let lost = work_until_lost(Fault::Refuse).await;
+    assert!(lost > secs(29) && lost <= secs(30), "{lost:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lease_at_risk_is_held_again_when_the_store_is_back() {
+    let store = Faulty::new();
+    let lease = store.seal().acquire("k").ttl(secs(30)).await.unwrap();
+    store.always(Fault::Hang);
+    tokio::time::sleep(secs(20)).await;
+    assert_eq!(lease.state(), LeaseState::AtRisk);
+    assert!(lease.is_valid());
+    store.heal();
+    tokio::time::sleep(secs(6)).await;
+    assert_eq!(lease.state(), LeaseState::Held);
+    tokio::time::sleep(secs(60)).await;
+    assert!(lease.is_valid());
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_deadline_is_counted_from_before_the_send() {
+    let store = Faulty::new();
+    store.always(Fault::Delay(secs(4)));
+    let lease = store.seal().acquire("k").ttl(secs(30)).without_refresh().await.unwrap();
+    assert!(lease.remaining() < secs(26), "{:?}", lease.remaining());
+    lease.refresh().await.unwrap();
+    assert!(lease.remaining() < secs(26), "{:?}", lease.remaining());
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_answer_that_comes_after_the_deadline_of_what_it_grants_is_thrown_away() {
+    let store = Faulty::new();
+    store.always(Fault::DelayReply(secs(2)));
+    let seal = store.build(Mongoseal::builder().operation_timeout(secs(5)));
+    let error = seal.acquire("k").ttl(secs(1)).await.unwrap_err();
+    assert!(error.to_string().contains("choose a longer ttl"), "{error}");
+    store.heal();
+    tokio::time::sleep(secs(10)).await;
+    store.seal().acquire("k").await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_refresh_confirmed_after_the_deadline_does_not_revive_the_lease() {
+    let store = Faulty::new();
+    let lease = store.seal().acquire("k").ttl(secs(30)).refresh_every(secs(15)).await.unwrap();
+    store.always(Fault::DelayReply(secs(16)));
+    assert_eq!(lease.cancelled().await, LossCause::Expired);
+    store.heal();
+    tokio::time::sleep(secs(5)).await;
+    assert!(matches!(lease.state(), LeaseState::Lost { .. }));
+    assert_eq!(lease.release().await.unwrap(), Released::Gone { cause: LossCause::Expired });
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_acquire_gives_up_at_the_operation_timeout() {
+    for fault in [Fault::Hang, Fault::Fail] {
+        let store = Faulty::new();
+        store.always(fault);
+        let clock = store.records.clock();
+        let error = store.seal().acquire("k").await.unwrap_err();
+        assert!(matches!(error, Error::Unavailable { .. }), "{error}");
+        assert!(clock.now() <= secs(10), "{fault:?} {:?}", clock.now());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn nobody_waits_for_his_own_lost_reply() {
+    let store = Faulty::new();
+    let lost = AtomicBool::new(false);
+    store.script(move |_| (!lost.swap(true, Ordering::Relaxed)).then_some(Fault::LoseReply));
+    let lease = store.seal().acquire("k").await.unwrap();
+    assert!(store.records.clock().now() < millis(100));
+    let sent = store.requests();
+    assert_eq!(sent.len(), 2);
+    assert_eq!(sent[0], sent[1], "the same request");
+    assert_eq!(lease.release().await.unwrap(), Released::Ours);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_release_whose_reply_was_lost_was_still_ours() {
+    let store = Faulty::new();
+    let lease = store.seal().acquire("k").await.unwrap();
+    let lost = AtomicBool::new(false);
+    store.script(move |_| (!lost.swap(true, Ordering::Relaxed)).then_some(Fault::LoseReply));
+    assert_eq!(lease.release().await.unwrap(), Released::Ours);
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_who_gave_up_leaves_nothing_held() {
+    let store = Faulty::new();
+    // The request arrives after its caller has gone.
+    store.script(|request| matches!(request, Request::Acquire(_)).then_some(Fault::Delay(secs(7))));
+    let error = store.seal().acquire("k").ttl(secs(30)).await.unwrap_err();
+    assert!(matches!(error, Error::Unavailable { .. }));
+    store.heal();
+    tokio::time::sleep(secs(38)).await;
+    store.seal().acquire("k").await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lease_that_somebody_took_is_lost_with_the_next_refresh_and_says_to_whom() {
+    let store = Faulty::new();
+    let seal = store.seal();
+    let lease = seal.acquire("k").ttl(secs(30)).await.unwrap();
+    let other = {
+        store.records.remove(lease.key());
+        seal.acquire("k").await.unwrap()
+    };
+    assert_eq!(lease.cancelled().await, LossCause::TakenOver { token: other.token() });
+    assert!(store.records.clock().now() <= secs(11));
+    assert!(other.is_valid());
+    drop(lease);
+    tokio::time::sleep(secs(60)).await;
+    assert!(other.is_valid(), "the end of the old lease did not touch the new one");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lease_whose_record_was_deleted_is_lost_and_verify_says_so_first() {
+    let store = Faulty::new();
+    let lease = store.seal().acquire("k").await.unwrap();
+    lease.verify().await.unwrap();
+    store.records.remove(lease.key());
+    assert!(lease.is_valid(), "local and free is not proof");
+    assert!(matches!(lease.verify().await, Err(Error::Lost { cause: LossCause::Removed, .. })));
+    assert!(!lease.is_valid());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_revoked_lease_is_lost_and_says_by_whom_and_why() {
+    let store = Faulty::new();
+    let lease = store.seal().acquire("k").await.unwrap();
+    let revoke = mongoseal::record::Revoke { by: "ops".into(), reason: "drill".into() };
+    store.records.apply(lease.key(), Request::Revoke(revoke), secs(1)).await.unwrap();
+    let cause = lease.cancelled().await;
+    assert_eq!(cause, LossCause::Revoked { by: "ops".into(), reason: "drill".into() });
+}
+
+#[tokio::test(start_paused = true)]
+async fn grace_keeps_others_out_after_a_holder_was_lost() {
+    let store = Faulty::new();
+    let seal = store.build(Mongoseal::builder().grace(secs(15)));
+    let lease = seal.acquire("k").ttl(secs(30)).without_refresh().await.unwrap();
+    assert_eq!(lease.cancelled().await, LossCause::Expired);
+    drop(lease);
+    tokio::time::sleep(secs(10)).await;
+    assert!(matches!(seal.acquire("k").await, Err(Error::Held { .. })));
+    tokio::time::sleep(secs(6)).await;
+    seal.acquire("k").await.unwrap();
+}
+
+#[tokio::test]
+async fn work_that_blocks_past_the_deadline_is_not_called_done() {
+    let seal = Mongoseal::in_memory();
+    let lease = seal.acquire("k").ttl(millis(50)).await.unwrap();
+    let error = lease.run(async { std::thread::sleep(millis(80)) }).await.unwrap_err();
+    assert!(matches!(error, Error::Lost { .. }), "{error}");
+    assert!(!lease.is_valid());
+}

@@ -1,0 +1,138 @@
+//! A store that does what a test says before, after or instead of what it was asked.
+
+use std::{
+    fmt,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use mongoseal::{
+    Builder, Clock, Error, Key, Mongoseal, Result,
+    record::Request,
+    store::{Applied, BoxFuture, MemoryStore, Sighting, Store},
+};
+
+/// What goes wrong with one request.
+#[derive(Clone, Copy, Debug)]
+pub enum Fault {
+    /// Nothing is done and no answer comes until the time is up.
+    Hang,
+    /// Nothing is done and an error comes at once.
+    Fail,
+    /// It is done, and an error comes instead of the answer.
+    LoseReply,
+    /// It is done, and the answer comes so much later.
+    DelayReply(Duration),
+    /// It is done so much later.
+    Delay(Duration),
+    /// Nothing is done, and the answer says that asking again gives the same.
+    Refuse,
+}
+
+type Script = Box<dyn FnMut(&Request) -> Option<Fault> + Send>;
+
+/// A memory store with a script of faults.
+#[derive(Clone)]
+pub struct Faulty {
+    pub records: MemoryStore,
+    script: Arc<Mutex<Script>>,
+    requests: Arc<Mutex<Vec<Request>>>,
+}
+
+impl Faulty {
+    pub fn new() -> Self {
+        Self {
+            records: MemoryStore::new(Duration::from_secs(24 * 3600)),
+            script: Arc::new(Mutex::new(Box::new(|_| None))),
+            requests: Arc::default(),
+        }
+    }
+
+    /// What goes wrong from now on.
+    pub fn script(&self, script: impl FnMut(&Request) -> Option<Fault> + Send + 'static) {
+        *self.script.lock().unwrap() = Box::new(script);
+    }
+
+    /// Every request meets this fault.
+    pub fn always(&self, fault: Fault) {
+        self.script(move |_| Some(fault));
+    }
+
+    /// Nothing goes wrong any more.
+    pub fn heal(&self) {
+        self.script(|_| None);
+    }
+
+    /// The requests that were sent so far.
+    pub fn requests(&self) -> Vec<Request> {
+        self.requests.lock().unwrap().clone()
+    }
+
+    pub fn seal(&self) -> Mongoseal {
+        self.build(Mongoseal::builder())
+    }
+
+    pub fn build(&self, builder: Builder) -> Mongoseal {
+        builder.on_store(Arc::new(self.clone())).unwrap()
+    }
+}
+
+impl fmt::Debug for Faulty {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Faulty")
+    }
+}
+
+fn away() -> Error {
+    Error::unavailable("the store is away")
+}
+
+impl Store for Faulty {
+    fn prepare(&self, within: Duration) -> BoxFuture<Result<()>> {
+        self.records.prepare(within)
+    }
+
+    fn apply(&self, key: &Key, request: Request, within: Duration) -> BoxFuture<Result<Applied>> {
+        self.requests.lock().unwrap().push(request.clone());
+        let fault = (*self.script.lock().unwrap())(&request);
+        let (records, key) = (self.records.clone(), key.clone());
+        // On a task of its own, as a driver's request is: it is done though nobody waits.
+        let work = tokio::spawn(async move {
+            let done = || records.apply(&key, request, within);
+            match fault {
+                None => done().await,
+                Some(Fault::Hang) => std::future::pending().await,
+                Some(Fault::Fail) => Err(away()),
+                Some(Fault::LoseReply) => done().await.and(Err(away())),
+                Some(Fault::DelayReply(delay)) => {
+                    let answer = done().await;
+                    tokio::time::sleep(delay).await;
+                    answer
+                }
+                Some(Fault::Delay(delay)) => {
+                    tokio::time::sleep(delay).await;
+                    done().await
+                }
+                Some(Fault::Refuse) => Err(Error::invalid("the store refuses")),
+            }
+        });
+        Box::pin(async move {
+            match tokio::time::timeout(within, work).await {
+                Ok(answer) => answer.unwrap(),
+                Err(_elapsed) => Err(away()),
+            }
+        })
+    }
+
+    fn read(&self, key: &Key, within: Duration) -> BoxFuture<Result<Sighting>> {
+        self.records.read(key, within)
+    }
+
+    fn close(&self) -> BoxFuture<()> {
+        self.records.close()
+    }
+
+    fn clock(&self) -> Clock {
+        self.records.clock()
+    }
+}

@@ -1,0 +1,186 @@
+//! What a lease does when nothing goes wrong.
+
+use mongoseal::{Error, LeaseId, LeaseState, LossCause, Mongoseal, Released};
+
+use crate::{faulty::Faulty, millis, secs};
+
+#[tokio::test(start_paused = true)]
+async fn a_lease_carries_what_was_asked_and_keeps_itself_alive() {
+    let seal = Mongoseal::builder().owner("me").in_memory().unwrap();
+    let lease = seal.acquire("k").ttl(secs(3)).await.unwrap();
+    assert_eq!((lease.key().as_str(), lease.owner().as_str()), ("k", "me"));
+    let token = lease.token();
+    tokio::time::sleep(secs(3600)).await;
+    assert!(lease.is_valid());
+    assert_eq!(lease.state(), LeaseState::Held);
+    assert_eq!(lease.token(), token);
+    assert!(lease.remaining() > secs(1) && lease.remaining() < secs(3));
+    lease.verify().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_held_key_is_refused_with_holder_token_and_remaining_time() {
+    let seal = Mongoseal::in_memory();
+    let lease = seal.acquire("k").ttl(secs(30)).await.unwrap();
+    tokio::time::sleep(secs(4)).await;
+    match seal.acquire("k").await.unwrap_err() {
+        Error::Held { key, owner, token, remaining } => {
+            assert_eq!((&key, &owner, token), (lease.key(), lease.owner(), lease.token()));
+            assert_eq!(remaining, secs(26));
+        }
+        other => panic!("{other}"),
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_background_refreshes_at_a_third_of_the_ttl() {
+    let store = Faulty::new();
+    let _lease = store.seal().acquire("k").ttl(secs(30)).await.unwrap();
+    tokio::time::sleep(millis(9_900)).await;
+    assert_eq!(store.requests().len(), 1);
+    tokio::time::sleep(millis(200)).await;
+    assert_eq!(store.requests().len(), 2);
+    tokio::time::sleep(secs(30)).await;
+    assert_eq!(store.requests().len(), 5);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_interval_can_be_chosen() {
+    let store = Faulty::new();
+    let _lease = store.seal().acquire("k").ttl(secs(30)).refresh_every(secs(1)).await.unwrap();
+    tokio::time::sleep(millis(10_500)).await;
+    assert_eq!(store.requests().len(), 11);
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_refresh_a_lease_ends_with_its_ttl_and_can_be_refreshed_by_hand() {
+    let seal = Mongoseal::in_memory();
+    let lease = seal.acquire("k").ttl(secs(10)).without_refresh().await.unwrap();
+    tokio::time::sleep(secs(8)).await;
+    lease.refresh().await.unwrap();
+    tokio::time::sleep(secs(8)).await;
+    assert!(lease.is_valid());
+    assert_eq!(lease.cancelled().await, LossCause::Expired);
+    assert!(matches!(lease.refresh().await, Err(Error::Lost { cause: LossCause::Expired, .. })));
+    seal.acquire("k").await.expect_err("the store waits for its whole ttl, the holder stopped a little earlier");
+    tokio::time::sleep(millis(20)).await;
+    assert!(seal.acquire("k").await.unwrap().token() > lease.token());
+}
+
+#[tokio::test(start_paused = true)]
+async fn extend_changes_the_ttl_of_this_and_later_refreshes_and_never_shortens() {
+    let store = Faulty::new();
+    let lease = store.seal().acquire("k").ttl(secs(3)).await.unwrap();
+    lease.extend(secs(60)).await.unwrap();
+    assert!(lease.remaining() > secs(59));
+    let asked = store.requests().len();
+    tokio::time::sleep(secs(19)).await;
+    assert_eq!(store.requests().len(), asked, "a third of 60 seconds");
+    lease.extend(secs(3)).await.unwrap();
+    assert!(lease.remaining() > secs(40));
+    assert!(matches!(lease.extend(secs(0)).await, Err(Error::Invalid { .. })));
+}
+
+#[tokio::test(start_paused = true)]
+async fn release_says_whether_it_was_ours_and_frees_the_key_at_once() {
+    let seal = Mongoseal::in_memory();
+    let lease = seal.acquire("k").await.unwrap();
+    let mut states = lease.watch_state();
+    let stopped = lease.cancellation_token();
+    assert_eq!(lease.release().await.unwrap(), Released::Ours);
+    assert_eq!(*states.borrow_and_update(), LeaseState::Released);
+    assert!(stopped.is_cancelled());
+
+    let lease = seal.acquire("k").ttl(secs(1)).without_refresh().await.unwrap();
+    tokio::time::sleep(secs(2)).await;
+    assert_eq!(lease.release().await.unwrap(), Released::Gone { cause: LossCause::Expired });
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_dropped_lease_is_released() {
+    let seal = Mongoseal::in_memory();
+    drop(seal.acquire("k").ttl(secs(3600)).await.unwrap());
+    tokio::task::yield_now().await;
+    seal.acquire("k").await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn cancelling_the_token_a_lease_gave_does_not_end_the_lease() {
+    let seal = Mongoseal::in_memory();
+    let lease = seal.acquire("k").await.unwrap();
+    lease.cancellation_token().cancel();
+    assert!(lease.is_valid());
+    assert!(!lease.cancellation_token().is_cancelled());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lease_is_taken_up_again_by_its_id_with_its_token() {
+    let store = Faulty::new();
+    let before = store.seal();
+    let lease = before.acquire("k").await.unwrap();
+    let kept: LeaseId = lease.id().expose().parse().unwrap();
+    let token = lease.token();
+    // The process ends without a word.
+    std::mem::forget(lease);
+    let again = store.seal().acquire("k").lease_id(kept).await.unwrap();
+    assert_eq!(again.token(), token);
+    assert_eq!(again.release().await.unwrap(), Released::Ours);
+}
+
+#[tokio::test(start_paused = true)]
+async fn run_gives_the_value_of_work_that_ends_in_time() {
+    let seal = Mongoseal::in_memory();
+    let lease = seal.acquire("k").ttl(secs(3)).await.unwrap();
+    let value = lease.run(async {
+        tokio::time::sleep(secs(60)).await;
+        7
+    });
+    assert_eq!(value.await.unwrap(), 7);
+}
+
+#[tokio::test(start_paused = true)]
+async fn shutdown_ends_releases_and_waits() {
+    let store = Faulty::new();
+    let seal = store.seal();
+    let leases = [seal.acquire("a").await.unwrap(), seal.acquire("b").await.unwrap()];
+    seal.shutdown().await;
+    for lease in leases {
+        assert_eq!(lease.state(), LeaseState::Lost { cause: LossCause::ShutDown });
+        assert_eq!(lease.release().await.unwrap(), Released::Ours);
+    }
+    let error = seal.acquire("a").await.unwrap_err();
+    assert!(matches!(error, Error::Invalid { .. }) && error.to_string().contains("shut down"), "{error}");
+    seal.shutdown().await;
+    let next = store.seal();
+    next.acquire("a").await.unwrap();
+    next.acquire("b").await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_record_of_a_released_key_is_kept_for_the_retention_and_then_goes() {
+    let store = mongoseal::store::MemoryStore::new(secs(600));
+    let seal = Mongoseal::builder().retention(secs(600)).on_store(std::sync::Arc::new(store.clone())).unwrap();
+    seal.acquire("k").await.unwrap().release().await.unwrap();
+    tokio::time::sleep(secs(590)).await;
+    assert_eq!(store.len(), 1);
+    tokio::time::sleep(secs(200)).await;
+    assert_eq!(store.len(), 0);
+}
+
+#[test]
+fn every_public_future_can_be_sent_to_another_thread() {
+    fn sent<T: Send>(_: T) {}
+    #[allow(dead_code, reason = "only compiled: the types are what is tested")]
+    fn table(seal: Mongoseal, lease: mongoseal::Lease) {
+        sent(seal.acquire("k").into_future());
+        sent(seal.prepare());
+        sent(seal.shutdown());
+        sent(lease.cancelled());
+        sent(lease.run(async {}));
+        sent(lease.verify());
+        sent(lease.refresh());
+        sent(lease.extend(secs(1)));
+        sent(mongoseal::Clock::Boot.sleep_until(secs(1)));
+        sent(lease.release());
+    }
+}

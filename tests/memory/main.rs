@@ -1,0 +1,20 @@
+//! The engine on the memory store, on paused time: what it does when the store does not.
+
+mod bad_input;
+mod cancel_safety;
+mod deadline;
+mod faulty;
+mod lease;
+mod tokens;
+
+use std::time::Duration;
+
+/// So many seconds.
+fn secs(seconds: u64) -> Duration {
+    Duration::from_secs(seconds)
+}
+
+/// So many milliseconds.
+fn millis(millis: u64) -> Duration {
+    Duration::from_millis(millis)
+}

@@ -1,0 +1,77 @@
+//! Fail points that do not outlive their test.
+
+use std::sync::Arc;
+
+use mongodb::bson::{Bson, Document, doc};
+
+use crate::{
+    replica_set::Inner,
+    runtime::{run, runtime},
+};
+
+/// An armed fail point of one member.
+///
+/// [`off`](Self::off) disarms it for certain; dropping it disarms it soon, if the member still
+/// answers.
+#[must_use = "a fail point is disarmed when this is dropped"]
+pub struct FailPoint {
+    set: Arc<Inner>,
+    member: usize,
+    name: String,
+    before: i64,
+    armed: bool,
+}
+
+impl FailPoint {
+    pub(crate) async fn arm(set: Arc<Inner>, member: usize, command: Document) -> Self {
+        let name = command.get_str("configureFailPoint").expect("a fail point has a name").to_owned();
+        let answer = set.command(member, "admin", command).await.unwrap_or_else(|error| {
+            panic!("the fail point {name} was refused, which it is without the parameter enableTestCommands: {error}")
+        });
+        Self { set, member, name, before: entered(&answer), armed: true }
+    }
+
+    /// Waits until it was hit `times` since it was armed, for at most 20 s.
+    pub async fn hit(&self, times: u32) {
+        let Self { set, member, name, before, .. } = self;
+        let (set, member, what) = (set.clone(), *member, name.clone());
+        let wait = doc! { "waitForFailPoint": name, "timesEntered": before + i64::from(times), "maxTimeMS": 20_000 };
+        run(async move {
+            if let Err(error) = set.command(member, "admin", wait).await {
+                panic!("the fail point {what} was not hit {times} times: {error}");
+            }
+        })
+        .await;
+    }
+
+    /// Disarms it, and returns how often it was hit.
+    pub async fn off(mut self) -> u64 {
+        self.armed = false;
+        let (set, member, command) = (self.set.clone(), self.member, self.disarm());
+        let answer = run(async move { set.command(member, "admin", command).await }).await;
+        let answer = answer.unwrap_or_else(|error| panic!("the fail point {} stays armed: {error}", self.name));
+        u64::try_from(entered(&answer) - self.before).expect("a fail point is not hit less often later")
+    }
+
+    fn disarm(&self) -> Document {
+        doc! { "configureFailPoint": &self.name, "mode": "off" }
+    }
+}
+
+impl Drop for FailPoint {
+    fn drop(&mut self) {
+        if self.armed {
+            let (set, member, command) = (self.set.clone(), self.member, self.disarm());
+            runtime().spawn(async move { set.command(member, "admin", command).await.ok() });
+        }
+    }
+}
+
+/// How often the fail point was hit since the server started.
+fn entered(answer: &Document) -> i64 {
+    match answer.get("count") {
+        Some(Bson::Int32(count)) => i64::from(*count),
+        Some(Bson::Int64(count)) => *count,
+        _ => 0,
+    }
+}

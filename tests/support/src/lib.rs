@@ -1,0 +1,36 @@
+//! Real MongoDB servers for the tests, and the faults to put them through.
+//!
+//! - [`ReplicaSet`] starts a set on loopback ports, kills, pauses and restarts its members, moves
+//!   the primary, and arms fail points. [`shared`] is one per process for tests that do it no harm.
+//! - [`Proxy`] stands in front of each member of a [`proxied`](Builder::proxied) set: partitions,
+//!   swallowed replies, late requests.
+//! - [`Standalone`] is one server without a replica set.
+//! - [`mongod`] and [`libfaketime`] find, or fetch, the programs these need.
+//!
+//! Everything here fails by panicking with a sentence about what was expected and what was found:
+//! the caller is a test, and a test has nothing better to do with such an error.
+//!
+//! # Guarantees
+//!
+//! - No server outlives the process that started it, however that process ends. See
+//!   [`ReplicaSet`].
+//! - Every method works from any tokio runtime, and what it started survives that runtime: tests
+//!   have a runtime each, sets are shared among them. Work runs on a runtime of this crate.
+//!   Dropping a future of this crate does not stop the work it waited for.
+//! - No wait is without a deadline.
+
+mod fail_point;
+mod fetch;
+mod programs;
+mod proxy;
+mod replica_set;
+mod runtime;
+mod server;
+mod standalone;
+mod supervisor;
+
+pub use fail_point::FailPoint;
+pub use programs::{libfaketime, mongod};
+pub use proxy::{Hits, How, Peer, Proxy};
+pub use replica_set::{Builder, ReplicaSet, shared};
+pub use standalone::Standalone;

@@ -1,0 +1,121 @@
+//! One connection through a proxy: two one-way lanes that live and die together.
+
+use std::{
+    collections::HashSet,
+    io,
+    net::Ipv4Addr,
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use tokio::{
+    io::AsyncWriteExt,
+    net::{TcpListener, TcpStream, tcp::OwnedReadHalf, tcp::OwnedWriteHalf},
+};
+
+use super::{How, Peer, rules::Rules, wire::Message};
+
+/// Serves the proxy of `member`, for ever.
+pub(super) async fn accept(listener: TcpListener, member: usize, rules: Arc<Rules>) {
+    loop {
+        if let Ok((caller, _)) = listener.accept().await {
+            let rules = rules.clone();
+            // A broken connection concerns its two ends, and both notice.
+            tokio::spawn(async move { serve(caller, member, &rules).await.ok() });
+        }
+    }
+}
+
+async fn serve(caller: TcpStream, member: usize, rules: &Rules) -> io::Result<()> {
+    caller.set_nodelay(true)?;
+    let (mut caller_in, caller_out) = caller.into_split();
+    let first = Message::read(&mut caller_in).await?;
+    let source = rules.meet(&first, member);
+    let target = Peer::Member(member);
+
+    let requests = Lane { from: &source, to: &target, rules };
+    let replies = Lane { from: &target, to: &source, rules };
+    if !requests.is_passable().await {
+        return Ok(());
+    }
+    let server = TcpStream::connect((Ipv4Addr::LOCALHOST, rules.port(member))).await?;
+    server.set_nodelay(true)?;
+    let (server_in, server_out) = server.into_split();
+
+    // Dropping a lane half-way loses what it holds, so whichever ends first ends the connection.
+    let doomed = Doomed::default();
+    tokio::select! {
+        ended = requests.carry_requests(first, caller_in, server_out, &doomed) => ended,
+        ended = replies.carry_replies(server_in, caller_out, &doomed) => ended,
+        () = requests.is_reset() => Ok(()),
+        () = replies.is_reset() => Ok(()),
+    }
+}
+
+/// The requests whose replies are to be dropped, by their ids.
+#[derive(Default)]
+struct Doomed(Mutex<HashSet<i32>>);
+
+impl Doomed {
+    fn ids(&self) -> std::sync::MutexGuard<'_, HashSet<i32>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// One direction of a connection.
+struct Lane<'a> {
+    from: &'a Peer,
+    to: &'a Peer,
+    rules: &'a Rules,
+}
+
+impl Lane<'_> {
+    async fn carry_requests(
+        &self,
+        first: Message,
+        mut caller: OwnedReadHalf,
+        mut server: OwnedWriteHalf,
+        doomed: &Doomed,
+    ) -> io::Result<()> {
+        let mut request = first;
+        loop {
+            let fate = self.rules.decide(self.from, &request);
+            if let Some(delay) = fate.delay {
+                tokio::time::sleep(delay).await;
+            }
+            if !self.is_passable().await {
+                return Ok(());
+            }
+            if fate.swallow {
+                doomed.ids().extend(request.id());
+            }
+            server.write_all(request.bytes()).await?;
+            request = Message::read(&mut caller).await?;
+        }
+    }
+
+    async fn carry_replies(
+        &self,
+        mut server: OwnedReadHalf,
+        mut caller: OwnedWriteHalf,
+        doomed: &Doomed,
+    ) -> io::Result<()> {
+        loop {
+            let reply = Message::read(&mut server).await?;
+            let swallow = reply.reply_to().is_some_and(|id| doomed.ids().contains(&id));
+            if swallow || !self.is_passable().await {
+                return Ok(());
+            }
+            caller.write_all(reply.bytes()).await?;
+        }
+    }
+
+    /// Waits out a blackhole; false if the lane is reset instead.
+    async fn is_passable(&self) -> bool {
+        self.rules.until(self.from, self.to, |cut| cut != Some(How::Blackhole)).await.is_none()
+    }
+
+    /// Returns once the lane is reset.
+    async fn is_reset(&self) {
+        self.rules.until(self.from, self.to, |cut| cut == Some(How::Reset)).await;
+    }
+}

@@ -1,0 +1,178 @@
+//! What is cut, swallowed and delayed at the moment.
+
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU32, Ordering},
+    },
+    time::Duration,
+};
+
+use tokio::sync::watch;
+
+use super::{How, Peer, wire::Message};
+
+/// How often a rule met a request so far: for a test to know that its fault happened.
+#[derive(Clone, Debug, Default)]
+pub struct Hits(Arc<AtomicU32>);
+
+impl Hits {
+    /// The number of requests.
+    #[must_use]
+    pub fn count(&self) -> u32 {
+        self.0.load(Ordering::SeqCst)
+    }
+
+    fn add(&self) {
+        self.0.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+/// The rules of one set, with a signal for each change.
+pub(super) struct Rules {
+    ports: Vec<u16>,
+    state: Mutex<State>,
+    changed: watch::Sender<()>,
+}
+
+#[derive(Default)]
+struct State {
+    cuts: Vec<(Peer, Peer, How)>,
+    swallows: Vec<Rule<u32>>,
+    delays: Vec<Rule<Duration>>,
+    seen: HashMap<(Peer, usize), u64>,
+}
+
+/// A rule for the requests of one client with one command.
+struct Rule<T> {
+    client: Peer,
+    command: String,
+    amount: T,
+    hits: Hits,
+}
+
+impl<T> Rule<T> {
+    fn new(app_name: &str, command: &str, amount: T) -> Self {
+        Self { client: Peer::client(app_name), command: command.into(), amount, hits: Hits::default() }
+    }
+
+    fn covers(&self, client: &Peer, command: &str) -> bool {
+        self.client == *client && self.command == command
+    }
+}
+
+/// What becomes of one request.
+#[derive(Default)]
+pub(super) struct Fate {
+    /// How late it is forwarded.
+    pub(super) delay: Option<Duration>,
+    /// Whether its reply is dropped.
+    pub(super) swallow: bool,
+}
+
+impl Rules {
+    /// No rules yet; `ports` are where the members really listen.
+    pub(super) fn new(ports: Vec<u16>) -> Self {
+        Self { ports, state: Mutex::default(), changed: watch::Sender::new(()) }
+    }
+
+    pub(super) fn port(&self, member: usize) -> u16 {
+        self.ports[member]
+    }
+
+    pub(super) fn cut(&self, from: Peer, to: Peer, how: How) {
+        self.state().cuts.push((from, to, how));
+        self.changed.send_replace(());
+    }
+
+    pub(super) fn swallow(&self, app_name: &str, command: &str, times: u32) -> Hits {
+        let rule = Rule::new(app_name, command, times);
+        let hits = rule.hits.clone();
+        self.state().swallows.push(rule);
+        hits
+    }
+
+    pub(super) fn delay(&self, app_name: &str, command: &str, by: Duration) -> Hits {
+        let rule = Rule::new(app_name, command, by);
+        let hits = rule.hits.clone();
+        self.state().delays.push(rule);
+        hits
+    }
+
+    pub(super) fn clear(&self) {
+        let mut state = self.state();
+        *state = State { seen: std::mem::take(&mut state.seen), ..State::default() };
+        drop(state);
+        self.changed.send_replace(());
+    }
+
+    pub(super) fn seen(&self) -> HashMap<(Peer, usize), u64> {
+        self.state().seen.clone()
+    }
+
+    /// Finds out from its first message who opened a connection to `target`.
+    pub(super) fn meet(&self, first: &Message, target: usize) -> Peer {
+        let source = self.source(first);
+        *self.state().seen.entry((source.clone(), target)).or_default() += 1;
+        source
+    }
+
+    fn source(&self, first: &Message) -> Peer {
+        let hello = first.body().unwrap_or_default();
+        let port = hello.get_str("hostInfo").ok().and_then(|address| address.rsplit(':').next()?.parse().ok());
+        if let Some(member) = self.ports.iter().position(|own| Some(*own) == port) {
+            return Peer::Member(member);
+        }
+        let application = hello.get_document("client").and_then(|client| client.get_document("application"));
+        let name = application.and_then(|application| application.get_str("name"));
+        Peer::client(name.unwrap_or_default())
+    }
+
+    /// Decides on a request of `source`, counting the rules it meets.
+    pub(super) fn decide(&self, source: &Peer, request: &Message) -> Fate {
+        let mut state = self.state();
+        if state.swallows.is_empty() && state.delays.is_empty() {
+            return Fate::default();
+        }
+        let Some(command) = request.command() else {
+            return Fate::default();
+        };
+        let mut fate = Fate::default();
+        if let Some(rule) = state.delays.iter().rfind(|rule| rule.covers(source, &command)) {
+            rule.hits.add();
+            fate.delay = Some(rule.amount);
+        }
+        let mut due = state.swallows.iter_mut().filter(|rule| rule.amount > 0);
+        if let Some(rule) = due.find(|rule| rule.covers(source, &command)) {
+            rule.amount -= 1;
+            rule.hits.add();
+            fate.swallow = true;
+        }
+        fate
+    }
+
+    /// Waits until the way from `from` to `to` is `wanted`, and returns the cut in force then.
+    pub(super) async fn until(&self, from: &Peer, to: &Peer, wanted: impl Fn(Option<How>) -> bool) -> Option<How> {
+        let mut changes = self.changed.subscribe();
+        loop {
+            let cut = self.cut_between(from, to);
+            if wanted(cut) {
+                return cut;
+            }
+            // The sender is part of the rules, which we borrow: there will be changes for as long
+            // as we wait.
+            let _ = changes.changed().await;
+        }
+    }
+
+    fn cut_between(&self, from: &Peer, to: &Peer) -> Option<How> {
+        let state = self.state();
+        let last = state.cuts.iter().rev().find(|(source, target, _)| source.covers(from) && target.covers(to));
+        last.map(|(_, _, how)| *how)
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,74 @@
+//! No server outlives its owner.
+
+use std::{
+    io::{BufRead, BufReader},
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+    time::{Duration, Instant},
+};
+
+use mongodb::bson::doc;
+use mongoseal_test_support::ReplicaSet;
+
+/// The owner in the test below, run as a process of its own.
+#[tokio::test]
+#[ignore = "does nothing but own a set; it is run, and killed, by the test below"]
+async fn an_owner() {
+    let set = ReplicaSet::builder().members(3).proxied().start().await;
+    for (member, id) in set.process_ids().into_iter().enumerate() {
+        println!("server {id} in {}", directory(&set, member).await.display());
+    }
+    println!("ready");
+    // Until killed, or, run by hand, until the end of input.
+    std::io::copy(&mut std::io::stdin(), &mut std::io::sink()).unwrap();
+}
+
+#[test]
+fn servers_end_when_their_owner_is_killed() {
+    let mut owner = Command::new(std::env::current_exe().unwrap())
+        .args(["--ignored", "--exact", "an_owner", "--nocapture"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let output = BufReader::new(owner.stdout.take().unwrap()).lines().map(Result::unwrap);
+    let lines: Vec<_> = output.take_while(|line| line != "ready").collect();
+    let servers: Vec<_> = lines.iter().filter_map(|line| line.strip_prefix("server ")?.split_once(" in ")).collect();
+    assert_eq!(servers.len(), 3, "{lines:?}");
+    assert!(servers.iter().all(|(id, directory)| is_alive(id) && Path::new(directory).exists()));
+
+    let begin = Instant::now();
+    owner.kill().unwrap();
+    owner.wait().unwrap();
+    while servers.iter().any(|(id, directory)| is_alive(id) || Path::new(directory).exists()) {
+        assert!(begin.elapsed() < Duration::from_secs(10), "servers outlive their owner: {servers:?}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    println!("the servers were gone after {:?}", begin.elapsed());
+}
+
+#[tokio::test]
+async fn servers_are_gone_once_their_set_is_dropped() {
+    let set = ReplicaSet::start(1).await;
+    // A paused one has to go, too, and one with a fail point armed.
+    let fault = set.fail_command("nobody", &["ping"], doc! { "errorCode": 91 }, 1).await;
+    let (id, directory) = (set.process_ids()[0].to_string(), directory(&set, 0).await);
+    assert!(is_alive(&id));
+    set.pause(0).await;
+    drop(fault);
+    drop(set);
+    let begin = Instant::now();
+    while is_alive(&id) || directory.exists() {
+        assert!(begin.elapsed() < Duration::from_secs(10), "the server outlives its set");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+async fn directory(set: &ReplicaSet, member: usize) -> PathBuf {
+    let options = set.admin(member, doc! { "getCmdLineOpts": 1 }).await.unwrap();
+    options.get_document("parsed").unwrap().get_document("storage").unwrap().get_str("dbPath").unwrap().into()
+}
+
+fn is_alive(process: &str) -> bool {
+    Path::new("/proc").join(process).exists()
+}

@@ -1,0 +1,106 @@
+//! The network breaks as asked, and heals.
+
+use std::time::{Duration, Instant};
+
+use mongodb::{
+    Client, Collection,
+    bson::{Document, doc},
+    options::WriteConcern,
+};
+use mongoseal_test_support::{How, Peer, ReplicaSet};
+
+async fn things(set: &ReplicaSet, options: &str) -> Collection<Document> {
+    let client = Client::with_uri_str(set.uri_with(options)).await.unwrap();
+    client.database("test").collection("things")
+}
+
+#[tokio::test]
+async fn everybody_is_known_by_name() {
+    let set = ReplicaSet::builder().members(3).proxied().start().await;
+    things(&set, "appName=named").await.insert_one(doc! {}).await.unwrap();
+    things(&set, "w=1").await.insert_one(doc! {}).await.unwrap();
+    let seen = set.proxy().seen();
+    for target in 0..3 {
+        for source in (0..3).filter(|source| *source != target) {
+            assert!(seen.contains_key(&(Peer::Member(source), target)), "{source} to {target} in {seen:?}");
+        }
+        assert!(seen.contains_key(&(Peer::client("named"), target)), "{seen:?}");
+        assert!(seen.contains_key(&(Peer::client(""), target)), "{seen:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_swallowed_reply_fails_the_call_but_not_the_write() {
+    let set = ReplicaSet::builder().proxied().start().await;
+    let victim = things(&set, "appName=victim&retryWrites=false").await;
+    victim.insert_one(doc! { "_id": "connected" }).await.unwrap();
+    let hits = set.proxy().swallow_reply("victim", "insert", 1);
+    victim.insert_one(doc! { "_id": "stored" }).await.unwrap_err();
+    assert_eq!(hits.count(), 1);
+    assert!(victim.find_one(doc! { "_id": "stored" }).await.unwrap().is_some());
+    victim.insert_one(doc! { "_id": "next" }).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_delayed_request_arrives_though_its_sender_gave_up() {
+    let set = ReplicaSet::builder().proxied().start().await;
+    let sender = things(&set, "appName=late").await;
+    let hits = set.proxy().delay("late", "insert", Duration::from_millis(800));
+    let call = sender.insert_one(doc! { "_id": "ghost" });
+    tokio::time::timeout(Duration::from_millis(300), call.into_future()).await.expect_err("the request is late");
+    let observer = things(&set, "appName=observer").await;
+    assert!(observer.find_one(doc! { "_id": "ghost" }).await.unwrap().is_none());
+    let begin = Instant::now();
+    while observer.find_one(doc! { "_id": "ghost" }).await.unwrap().is_none() {
+        assert!(begin.elapsed() < Duration::from_secs(10), "the request never arrived");
+    }
+    assert_eq!(hits.count(), 1);
+}
+
+#[tokio::test]
+async fn an_isolated_primary_is_replaced_and_rejoins() {
+    let timeout = Duration::from_secs(10);
+    let set = ReplicaSet::builder().members(3).election_timeout(timeout).proxied().start().await;
+    for how in [How::Reset, How::Blackhole] {
+        let old = set.primary().await;
+        let new = (old + 1) % 3;
+        set.proxy().isolate_member(old, how);
+        let begin = Instant::now();
+        set.step_up(new).await;
+        println!("step-up beside an isolated primary ({how:?}) took {:?}", begin.elapsed());
+        assert_eq!(set.primary().await, new);
+        println!("majority writes were back after {:?}", begin.elapsed());
+        // Clients still reach the isolated member, which cannot know that it was replaced.
+        let uri = format!("mongodb://{}/?directConnection=true", set.hosts()[old]);
+        let client = Client::with_uri_str(uri).await.unwrap();
+        let hello = client.database("admin").run_command(doc! { "hello": 1 }).await.unwrap();
+        assert!(hello.get_bool("isWritablePrimary").unwrap(), "{hello}");
+
+        set.proxy().heal();
+        let begin = Instant::now();
+        set.settled().await;
+        println!("it rejoined {:?} after the network healed", begin.elapsed());
+        let hello = set.admin(old, doc! { "hello": 1 }).await.unwrap();
+        assert!(hello.get_bool("secondary").unwrap(), "{hello}");
+    }
+}
+
+#[tokio::test]
+async fn a_cut_concerns_one_direction() {
+    let set = ReplicaSet::builder().proxied().start().await;
+    let client = Peer::client("cut");
+    let cut = things(&set, "appName=cut").await;
+    cut.insert_one(doc! { "_id": "connected" }).await.unwrap();
+    set.proxy().cut(Peer::Anyone, client.clone(), How::Blackhole);
+    let call = cut.insert_one(doc! { "_id": "unanswered" }).write_concern(WriteConcern::majority());
+    tokio::time::timeout(Duration::from_millis(500), call.into_future()).await.expect_err("the reply is held");
+    let observer = things(&set, "appName=observer").await;
+    assert!(observer.find_one(doc! { "_id": "unanswered" }).await.unwrap().is_some());
+
+    set.proxy().heal();
+    set.proxy().cut_both(&client, &Peer::Member(0), How::Reset);
+    cut.insert_one(doc! { "_id": "refused" }).await.unwrap_err();
+    assert!(observer.find_one(doc! { "_id": "refused" }).await.unwrap().is_none());
+    set.proxy().heal();
+    cut.insert_one(doc! { "_id": "healed" }).await.unwrap();
+}
