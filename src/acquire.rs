@@ -210,18 +210,23 @@ impl Ask {
         let request = Request::Acquire(record::Acquire { claim: self.claim.clone(), patience: None });
         // The store counts the ttl from some time after this one.
         let sent = clock.now();
-        self.in_doubt.store(true, Ordering::Relaxed);
-        let Applied { outcome, at } = inner.store.apply(&self.key, request, until.saturating_sub(sent)).await?;
+        let answer = inner.store.apply(&self.key, request, until.saturating_sub(sent)).await;
+        if matches!(answer, Err(Error::Unavailable { .. })) {
+            self.in_doubt.store(true, Ordering::Relaxed);
+        }
+        let Applied { outcome, at } = answer?;
         match outcome {
             Outcome::Granted { token } => {
                 let deadline = sent.saturating_add(inner.settings.lasts(self.ttl));
                 if clock.now() >= deadline {
+                    self.in_doubt.store(true, Ordering::Relaxed);
                     return Err(Error::unavailable(format!(
                         "the answer came after the {:?} it was good for: choose a longer ttl",
                         self.ttl.duration()
                     )));
                 }
-                Ok(Hold::new(self.key.clone(), self.claim.owner.clone(), self.claim.lease, token, clock, deadline))
+                let owner = self.claim.owner.clone();
+                Ok(Hold::new(self.key.clone(), owner, self.claim.lease, token, clock, deadline))
             }
             Outcome::Refused { holder } => Err(Error::Held {
                 key: self.key.clone(),

@@ -97,7 +97,8 @@ mod mongo {
             let mut options = ClientOptions::parse(uri.as_ref()).await.map_err(|error| {
                 Error::invalid("the MongoDB connection string cannot be used: correct it").caused_by(error)
             })?;
-            options.server_selection_timeout.get_or_insert(settings.operation_timeout);
+            // Sooner than an attempt gives up, so that it is the driver who says what is wrong.
+            options.server_selection_timeout.get_or_insert(settings.attempt.mul_f64(0.8));
             options.app_name.get_or_insert_with(|| "mongoseal".into());
             let name = self.database.or_else(|| options.default_database.clone());
             let client = Client::with_options(options).map_err(|error| {

@@ -14,7 +14,7 @@ use std::time::Duration;
 use crate::{FencingToken, LeaseId, Metadata, Owner, token::Tick};
 
 /// A time on the store's clock: milliseconds since the Unix epoch.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct StoreTime(i64);
 
 impl StoreTime {

@@ -42,7 +42,7 @@ impl MemoryStore {
             records: Arc::new(Mutex::new(Records {
                 by_key: HashMap::new(),
                 tick: Tick { seconds: Tick::EPOCH_SECONDS, ordinal: 0 },
-                collect_at: StoreTime::from_millis(0),
+                collect_at: StoreTime::default(),
             })),
         }
     }
@@ -82,7 +82,7 @@ impl Records {
     /// follows it and moves on at every reading.
     fn moment(&mut self, elapsed: Duration) -> Moment {
         let elapsed_millis = u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX);
-        let now = StoreTime::from_millis(0).after(Tick::EPOCH_SECONDS.saturating_mul(1000)).after(elapsed_millis);
+        let now = StoreTime::default().after(Tick::EPOCH_SECONDS.saturating_mul(1000)).after(elapsed_millis);
         let wall = Tick {
             seconds: Tick::EPOCH_SECONDS.saturating_add(elapsed.as_secs()),
             ordinal: elapsed.subsec_micros().into(),

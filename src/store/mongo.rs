@@ -24,7 +24,7 @@ use mongodb::{
 use super::{Applied, BoxFuture, Sighting, Store};
 use crate::{
     Clock, Error, Key, Result,
-    record::{Image, Request},
+    record::{Image, Request, StoreTime},
 };
 
 /// Records in a collection of a MongoDB replica set.
@@ -85,7 +85,8 @@ impl MongoStore {
                         .caused_by(join))
                 }
                 Err(_elapsed) => Err(Error::unavailable(format!(
-                    "MongoDB did not answer within {within:?}: check that a primary can be reached and ask again"
+                    "MongoDB did not answer within {} ms: check that a primary can be reached and ask again",
+                    within.as_millis()
                 ))),
             }
         })
@@ -125,7 +126,7 @@ impl Store for MongoStore {
 
 impl Inner {
     async fn apply(&self, key: &Key, request: &Request, within: Duration) -> Result<Applied> {
-        let mut reply = self
+        let reply = self
             .command(doc! {
                 "findAndModify": &self.collection,
                 "query": { "_id": key.as_str() },
@@ -140,15 +141,12 @@ impl Inner {
         if let Some(error) = reply.get("writeConcernError") {
             return Err(fault::unconfirmed(error));
         }
-        let (image, at) = match reply.get_mut("value") {
-            Some(Bson::Document(value)) => document::decode(key, value)?,
-            _ => (None, None),
+        // Without a document there is nothing to do, and no time at which it was not done.
+        let Some(Bson::Document(value)) = reply.get("value") else {
+            return Ok(Applied { outcome: request.outcome(None, StoreTime::default()), at: None });
         };
-        let outcome = match at {
-            Some(at) => request.outcome(image.as_ref(), at.now),
-            None => request.outcome(None, crate::record::StoreTime::from_millis(0)),
-        };
-        Ok(Applied { outcome, at })
+        let (image, at) = document::decode(key, value)?;
+        Ok(Applied { outcome: request.outcome(Some(&image), at.now), at: Some(at) })
     }
 
     async fn read(&self, key: &Key, within: Duration) -> Result<Sighting> {
@@ -171,10 +169,8 @@ impl Inner {
         let Some(Bson::Document(found)) = found else {
             return Ok(Sighting::Nothing);
         };
-        Ok(match document::decode(key, found)? {
-            (Some(record), Some(at)) => Sighting::Seen { record: Box::new(record), at },
-            _ => Sighting::Nothing,
-        })
+        let (record, at) = document::decode(key, found)?;
+        Ok(Sighting::Seen { record: Box::new(record), at })
     }
 
     /// Sends a command to the primary. The driver adds no concern and no retry of its own.

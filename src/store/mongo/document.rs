@@ -17,18 +17,13 @@ pub(super) fn projection() -> Document {
     }
 }
 
-/// What the document of `key` says. A document with nothing but its `_id` says nothing.
-pub(super) fn decode(key: &Key, document: &Document) -> Result<(Option<Record>, Option<Moment>)> {
+/// What the document of `key` says, and when the server looked at it.
+pub(super) fn decode(key: &Key, document: &Document) -> Result<(Record, Moment)> {
     let fields = Fields { of: document, at: String::new() };
-    let read = || -> Result<(Option<Record>, Option<Moment>), String> {
+    let read = || -> Result<(Record, Moment), String> {
         let tick = fields.read("tick", "a timestamp", Bson::as_timestamp)?;
-        let at = Moment {
-            now: fields.time("now")?,
-            tick: Tick { seconds: tick.time.into(), ordinal: tick.increment.into() },
-        };
-        let bare = document.keys().all(|name| matches!(name.as_str(), "_id" | "now" | "tick"));
-        let record = if bare { None } else { Some(fields.record()?) };
-        Ok((record, Some(at)))
+        let tick = Tick { seconds: tick.time.into(), ordinal: tick.increment.into() };
+        Ok((fields.record()?, Moment { now: fields.time("now")?, tick }))
     };
     read().map_err(|message| Error::Corrupt { key: key.clone(), message })
 }
@@ -208,7 +203,7 @@ mod tests {
         }
     }
 
-    fn seen(mut record: Document) -> Result<(Option<Record>, Option<Moment>)> {
+    fn seen(mut record: Document) -> Result<(Record, Moment)> {
         record.insert("now", DateTime::from_millis(5));
         record.insert("tick", Bson::Timestamp(mongodb::bson::Timestamp { time: 1, increment: 2 }));
         decode(&"k".parse().unwrap(), &record)
@@ -227,14 +222,9 @@ mod tests {
     }
 
     #[test]
-    fn a_bare_document_is_no_record() {
-        let (record, at) = seen(doc! { "_id": "k" }).unwrap();
-        assert!(record.is_none() && at.is_some());
-    }
-
-    #[test]
     fn a_record_of_another_shape_is_corrupt_and_the_error_names_the_field() {
-        assert!(seen(record()).unwrap().0.is_some());
+        assert!(seen(record()).is_ok());
+        assert!(seen(doc! { "_id": "k" }).is_err());
         let breaks: [(&str, Document); 6] = [
             ("`version` is not", doc! { "version": 7 }),
             ("`version` is not", doc! { "version": (1_i64 << 53) - 1 }),

@@ -1,15 +1,17 @@
 //! What each error of the driver means to a caller.
 
+use std::fmt;
+
 use mongodb::{
     bson::Bson,
-    error::{Error as DriverError, ErrorKind, RETRYABLE_WRITE_ERROR},
+    error::{CommandError, Error as DriverError, ErrorKind, RETRYABLE_WRITE_ERROR},
 };
 
-use crate::Error;
+use crate::{Error, Source};
 
 /// Codes of a server that cannot do it now but may soon, or that did it and could not say so.
 /// The names are in MongoDB's `error_codes.yml`.
-const TRANSIENT: [i32; 25] = [
+const TRANSIENT: [i32; 24] = [
     6, 7, 89, 9001, // host unreachable or not found, network timeout, socket error
     91, 189, 10107, 10058, 11600, 11602, 13435, 13436, // shutting down, stepping down, not primary
     50, 64, 262, // out of time, write concern not met, time limit
@@ -17,7 +19,7 @@ const TRANSIENT: [i32; 25] = [
     133, 134,   // no member that fits, read concern not yet available
     175,   // the collection was dropped under the command
     11000, // two inserted the first record of a key at once
-    117, 249, 117, // a conflicting operation is in progress
+    117, 249, // a conflicting operation is in progress
 ];
 
 const UNAUTHORIZED: i32 = 13;
@@ -51,8 +53,40 @@ pub(super) fn meaning(error: DriverError, database: &str, collection: &str) -> E
         ),
         _ => not_now(),
     }
-    .caused_by(error)
+    .caused_by(source(error))
 }
+
+/// What the server or the driver said. A server may quote the whole command, and with it the lease
+/// id, which is a secret; so of its words only those up to there are kept.
+fn source(error: DriverError) -> Source {
+    match error.kind.as_ref() {
+        ErrorKind::Command(command) => Box::new(Refusal::from(command)),
+        _ => Box::new(error),
+    }
+}
+
+/// A server's error without what it quotes.
+#[derive(Debug)]
+struct Refusal {
+    code: i32,
+    name: String,
+    message: String,
+}
+
+impl From<&CommandError> for Refusal {
+    fn from(error: &CommandError) -> Self {
+        let said = error.message.split(['{', '[']).next().unwrap_or_default();
+        Self { code: error.code, name: error.code_name.clone(), message: said.trim_end().to_owned() }
+    }
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} (code {}): {}", self.name, self.code, self.message)
+    }
+}
+
+impl std::error::Error for Refusal {}
 
 /// A write concern error is never success: the write is there, and whether it stays is not known.
 pub(super) fn unconfirmed(error: &Bson) -> Error {

@@ -1,0 +1,188 @@
+//! The state machine in Rust and the pipeline in the server are one machine: the same requests
+//! make the same records and outcomes.
+
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use mongoseal::{
+    Key, LeaseId, Metadata,
+    record::{self, Acquire, Claim, Outcome, Record, Refresh, Release, Request, Revoke},
+    store::{Applied, MongoStore, Sighting, Store},
+};
+use proptest::{
+    collection::vec,
+    prelude::*,
+    strategy::ValueTree,
+    test_runner::{Config, TestRunner},
+};
+
+/// How many sequences of requests are tried; each is up to [`LENGTH`] requests on a key of its own.
+const SEQUENCES: usize = 3_000;
+const LENGTH: usize = 16;
+/// How many sequences run at once.
+const LANES: usize = 32;
+const WITHIN: Duration = Duration::from_secs(20);
+
+/// One step: a request, and how long to wait before it so that some entries expire.
+#[derive(Clone, Debug)]
+struct Step {
+    pause: Duration,
+    request: Request,
+    /// Sends it once more, as after a lost reply.
+    twice: bool,
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    // Few leases, so that requests meet; short times, so that they pass.
+    let lease = (1_u8..=6).prop_map(|number| LeaseId::from_bytes([number; 16]));
+    let millis = prop_oneof![1 => 1_u64..60, 4 => Just(60_000_u64)];
+    let limit = prop_oneof![2 => Just(0_u32), 3 => 1_u32..4, 1 => Just(u32::try_from(i32::MAX).unwrap())];
+    let grace = prop_oneof![3 => Just(0_u64), 1 => 1_u64..30];
+    let patience = proptest::option::weighted(0.75, millis.clone());
+    let text = prop_oneof![Just("me"), Just("$owner"), Just("$$NOW"), Just("{\"$literal\": 1}")];
+    let acquire = (lease.clone(), limit, millis.clone(), grace.clone(), patience, text, any::<bool>()).prop_map(
+        |(lease, limit, ttl, grace, patience, owner, described)| {
+            let mut metadata = Metadata::default();
+            if described {
+                metadata.insert("note", owner).unwrap();
+            }
+            let claim = Claim { lease, owner: owner.parse().unwrap(), limit, ttl, grace, metadata };
+            Request::Acquire(Acquire { claim, patience })
+        },
+    );
+    let refresh =
+        (lease.clone(), millis, grace).prop_map(|(lease, ttl, grace)| Request::Refresh(Refresh { lease, ttl, grace }));
+    let release = lease.prop_map(|lease| Request::Release(Release { lease }));
+    let revoke = Just(Request::Revoke(Revoke { by: "$ops".into(), reason: "$$ROOT".into() }));
+    let request = prop_oneof![12 => acquire, 4 => refresh, 4 => release, 1 => revoke];
+    let pause = prop_oneof![4 => Just(0_u64), 1 => 1_u64..25].prop_map(Duration::from_millis);
+    (pause, request, proptest::bool::weighted(0.15)).prop_map(|(pause, request, twice)| Step { pause, request, twice })
+}
+
+/// What was seen, so that the test can show that it reached what it is about.
+#[derive(Debug, Default)]
+struct Seen {
+    requests: AtomicUsize,
+    outcomes: Mutex<BTreeMap<&'static str, usize>>,
+}
+
+impl Seen {
+    fn count(&self, name: &'static str) {
+        *self.outcomes.lock().unwrap().entry(name).or_default() += 1;
+    }
+
+    fn note(&self, before: Option<&Record>, after: Option<&Record>, outcome: &Outcome) {
+        self.requests.fetch_add(1, Ordering::Relaxed);
+        self.count(match outcome {
+            Outcome::Granted { .. } => "granted",
+            Outcome::Queued { .. } => "queued",
+            Outcome::Refused { .. } => "refused",
+            Outcome::Refreshed { .. } => "refreshed",
+            Outcome::Released => "released",
+            Outcome::Absent => "absent",
+            Outcome::Revoked { .. } => "revoked",
+        });
+        let (Some(before), Some(after)) = (before, after) else { return };
+        if before == after {
+            self.count("nothing changed");
+        }
+        if after.holders.len() > 1 {
+            self.count("shared");
+        }
+        let handed_over = after.holders.iter().filter(|holder| before.position(holder.claim.lease).is_some()).count();
+        if handed_over > 1 {
+            self.count("several handed over at once");
+        }
+        let now = after.last_seen;
+        if before.holders.iter().any(|holder| holder.expires_at <= now) {
+            self.count("a holder expired");
+        }
+        if before.queue.iter().any(|waiter| waiter.until <= now) {
+            self.count("a waiter expired");
+        }
+    }
+}
+
+/// Drives both machines through one sequence, and compares them after every request.
+async fn compare(store: &MongoStore, key: &Key, steps: Vec<Step>, seen: &Seen) {
+    let mut expected: Option<Record> = None;
+    for step in steps {
+        tokio::time::sleep(step.pause).await;
+        for _ in 0..=usize::from(step.twice) {
+            let Applied { outcome, at } = store.apply(key, step.request.clone(), WITHIN).await.unwrap();
+            let (after, expected_outcome) = match at {
+                Some(at) => record::apply(expected.as_ref(), at, &step.request),
+                // There was no document to look at, so there is no time, and nothing can change.
+                None => {
+                    assert_eq!(expected, None, "{step:?} found no record");
+                    (None, step.request.outcome(None, record::StoreTime::default()))
+                }
+            };
+            assert_eq!(outcome, expected_outcome, "the outcome of {step:?} on {expected:#?}");
+            let actual = match store.read(key, WITHIN).await.unwrap() {
+                Sighting::Nothing => None,
+                Sighting::Seen { record, .. } => Some(*record),
+            };
+            assert_eq!(actual, after, "the record after {step:?} on {expected:#?}");
+            seen.note(expected.as_ref(), after.as_ref(), &outcome);
+            expected = after;
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_machine_and_the_pipeline_agree_on_random_requests() {
+    let set = mongoseal_test_support::shared(1).await;
+    let client = set.client().await;
+    let database = client.database("agreement");
+    database.drop().await.unwrap();
+    let store = MongoStore::new(&database, "leases", Duration::from_secs(24 * 3600));
+    store.prepare(WITHIN).await.unwrap();
+
+    // Sequences are drawn here and driven side by side, so there is no shrinking: the sequence that
+    // fails is short, and the failing step is printed with the record it met.
+    let mut runner = TestRunner::new(Config::default());
+    let sequences: Vec<Vec<Step>> =
+        (0..SEQUENCES).map(|_| vec(step(), 1..=LENGTH).new_tree(&mut runner).unwrap().current()).collect();
+    let seen = std::sync::Arc::new(Seen::default());
+    let todo = std::sync::Arc::new(Mutex::new(sequences.into_iter().enumerate()));
+    let lanes: Vec<_> = (0..LANES)
+        .map(|_| {
+            let (store, todo, seen) = (store.clone(), todo.clone(), seen.clone());
+            tokio::spawn(async move {
+                let next = || todo.lock().unwrap().next();
+                while let Some((number, steps)) = next() {
+                    compare(&store, &format!("k{number}").parse().unwrap(), steps, &seen).await;
+                }
+            })
+        })
+        .collect();
+    for lane in lanes {
+        lane.await.unwrap();
+    }
+
+    println!("{SEQUENCES} sequences, {seen:?}");
+    let outcomes = seen.outcomes.lock().unwrap();
+    for reached in [
+        "granted",
+        "queued",
+        "refused",
+        "refreshed",
+        "released",
+        "absent",
+        "revoked",
+        "nothing changed",
+        "shared",
+        "several handed over at once",
+        "a holder expired",
+        "a waiter expired",
+    ] {
+        assert!(outcomes.get(reached).is_some_and(|times| *times >= 10), "rarely or never {reached}: {outcomes:?}");
+    }
+}

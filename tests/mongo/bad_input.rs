@@ -1,0 +1,180 @@
+//! What is wrong with a deployment or a record is said, with what to do, and nothing is lost.
+
+use std::time::Instant;
+
+use mongodb::{
+    IndexModel,
+    bson::{Bson, doc},
+    options::IndexOptions,
+};
+use mongoseal::{Error, Mongoseal};
+use mongoseal_test_support::{ReplicaSet, Standalone};
+
+use crate::{Bench, secs};
+
+fn source(error: &Error) -> String {
+    std::error::Error::source(error).map(ToString::to_string).unwrap_or_default()
+}
+
+fn invalid<T: std::fmt::Debug>(result: Result<T, Error>, says: &str) -> Error {
+    let error = result.unwrap_err();
+    assert!(matches!(error, Error::Invalid { .. }), "{error:?}");
+    assert!(error.to_string().contains(says), "{error}");
+    error
+}
+
+#[tokio::test]
+async fn a_standalone_server_is_refused() {
+    let server = Standalone::start().await;
+    invalid(Mongoseal::connect(server.uri()).await, "run rs.initiate()");
+    let client = mongodb::Client::with_uri_str(server.uri()).await.unwrap();
+    let seal = Mongoseal::new(&client.database("app"));
+    invalid(seal.acquire("k").await, "run rs.initiate()");
+    assert_eq!(client.database("app").list_collection_names().await.unwrap(), [] as [String; 0]);
+}
+
+#[tokio::test]
+async fn an_unreachable_server_is_unavailable_within_the_operation_timeout_and_tells_why() {
+    let began = Instant::now();
+    let builder = Mongoseal::builder().operation_timeout(secs(2));
+    // Port 1 is reserved and nobody listens there.
+    let error = builder.clone().connect("mongodb://127.0.0.1:1/?replicaSet=rs0").await.unwrap_err();
+    assert!(matches!(error, Error::Unavailable { .. }), "{error:?}");
+    assert!(!source(&error).is_empty(), "{error:?}");
+    let client = mongodb::Client::with_uri_str("mongodb://127.0.0.1:1/?replicaSet=rs0").await.unwrap();
+    let error = builder.on(&client.database("app")).unwrap().acquire("k").await.unwrap_err();
+    assert!(matches!(error, Error::Unavailable { .. }), "{error:?}");
+    assert!(began.elapsed() < secs(5), "{:?}", began.elapsed());
+}
+
+#[tokio::test]
+async fn a_connection_string_that_is_none_is_refused() {
+    for uri in ["", "localhost", "http://localhost", "mongodb://localhost/?w=-5"] {
+        let error = invalid(Mongoseal::connect(uri).await, "correct it");
+        assert!(!source(&error).is_empty());
+    }
+    let builder = Mongoseal::builder().collection("a$b");
+    invalid(builder.connect("mongodb://localhost/").await, "cannot name a collection");
+}
+
+#[tokio::test]
+async fn an_index_with_other_options_is_refused_and_left_alone() {
+    let bench = Bench::new("index").await;
+    let other =
+        |options: Option<IndexOptions>| IndexModel::builder().keys(doc! { "expires_at": 1 }).options(options).build();
+    let after = |seconds, name: &str| IndexOptions::builder().expire_after(secs(seconds)).name(name.to_owned()).build();
+
+    for options in [None, Some(after(60, "expires_at_1")), Some(after(60, "mine"))] {
+        bench.records().create_index(other(options)).await.unwrap();
+        invalid(bench.seal().acquire("k").await, "drop it, or set the retention");
+        assert_eq!(bench.records().list_index_names().await.unwrap().len(), 2);
+        assert_eq!(bench.record("k").await, None);
+        bench.records().drop_indexes().await.unwrap();
+    }
+    // Another name for the same thing is the same thing.
+    bench.records().create_index(other(Some(after(24 * 3600, "mine")))).await.unwrap();
+    bench.seal().acquire("k").await.unwrap();
+    // And the settings can follow the index.
+    bench.records().drop_indexes().await.unwrap();
+    bench.records().create_index(other(Some(after(60, "mine")))).await.unwrap();
+    bench.build(Mongoseal::builder().retention(secs(60))).acquire("k2").await.unwrap();
+}
+
+#[tokio::test]
+async fn a_record_of_foreign_shape_is_corrupt_and_left_as_it_is() {
+    let bench = Bench::new("foreign").await;
+    let seal = bench.seal();
+    let date = mongodb::bson::DateTime::from_millis(1);
+    let record = |holders: Bson| {
+        doc! { "_id": "k", "version": 7_i64, "holders": holders, "queue": [], "last_seen": date, "expires_at": date }
+    };
+    let foreign = [
+        doc! { "_id": "k", "locked": true },
+        doc! { "_id": "k", "version": 7 },
+        doc! { "_id": "k", "version": 7_i64, "holders": [], "queue": [], "last_seen": date, "expires_at": 5 },
+        record(Bson::from("me")),
+        record(Bson::from(vec![1])),
+        record(Bson::from(vec![doc! { "owner": "somebody", "expires_at": "tomorrow" }])),
+        record(Bson::Null),
+        {
+            let mut full = record(Bson::Array(vec![]));
+            full.insert("version", (1_i64 << 53) - 1);
+            full
+        },
+        {
+            let mut queue = record(Bson::Array(vec![]));
+            queue.insert("queue", vec![doc! { "until": date }]);
+            queue
+        },
+    ];
+    for document in foreign {
+        bench.records().replace_one(doc! { "_id": "k" }, &document).upsert(true).await.unwrap();
+        let error = seal.acquire("k").await.unwrap_err();
+        assert!(matches!(error, Error::Corrupt { .. }), "{document} {error:?}");
+        assert!(error.to_string().contains("choose another key"), "{error}");
+        assert_eq!(bench.record("k").await.unwrap(), document);
+    }
+    // Fields of somebody else beside ours stay.
+    let mut annotated = record(Bson::Array(vec![]));
+    annotated.insert("note", "keep me");
+    bench.records().replace_one(doc! { "_id": "k" }, annotated).await.unwrap();
+    seal.acquire("k").await.unwrap().release().await.unwrap();
+    assert_eq!(bench.record("k").await.unwrap().get_str("note").unwrap(), "keep me");
+}
+
+#[tokio::test]
+async fn a_record_broken_while_it_is_held_is_at_risk_until_the_deadline_and_left_as_it_is() {
+    let bench = Bench::new("broken").await;
+    let lease = bench.seal().acquire("k").ttl(secs(2)).await.unwrap();
+    let broken = doc! { "_id": "k", "somebody": "else" };
+    bench.records().replace_one(doc! { "_id": "k" }, &broken).await.unwrap();
+    assert!(matches!(lease.refresh().await, Err(Error::Corrupt { .. })));
+    assert_eq!(lease.cancelled().await, mongoseal::LossCause::Expired);
+    assert_eq!(bench.record("k").await.unwrap(), broken);
+}
+
+#[tokio::test]
+async fn a_set_whose_majority_does_not_mean_the_journal_is_refused() {
+    let set = ReplicaSet::start(1).await;
+    let config = set.admin(0, doc! { "replSetGetConfig": 1 }).await.unwrap();
+    let mut config = config.get_document("config").unwrap().clone();
+    config.insert("version", config.get_i32("version").unwrap() + 1);
+    config.insert("writeConcernMajorityJournalDefault", false);
+    set.admin(0, doc! { "replSetReconfig": config }).await.unwrap();
+    invalid(Mongoseal::connect(set.uri()).await, "writeConcernMajorityJournalDefault to true");
+}
+
+#[tokio::test]
+async fn a_missing_privilege_is_named_and_the_least_role_suffices() {
+    let set = ReplicaSet::builder().auth().start().await;
+    let on = |actions: &[&str]| {
+        vec![doc! { "resource": { "db": "app", "collection": "mongoseal" }, "actions": actions.to_vec() }]
+    };
+    set.add_user("least", "pw", "app", on(&["find", "insert", "update"])).await;
+    set.add_user("index", "pw", "app", on(&["find", "insert", "update", "createIndex"])).await;
+    set.add_user("reader", "pw", "app", on(&["find", "createIndex"])).await;
+    set.add_user("nobody", "pw", "app", on(&["collStats"])).await;
+
+    let connect =
+        |user: &str, password: &str| Mongoseal::builder().database("app").connect(set.uri_as(user, password, "app"));
+    let error = invalid(connect("index", "wrong").await, "user, password and authSource");
+    assert!(!format!("{error:?} {}", source(&error)).contains("wrong"), "{error:?}");
+
+    // Without createIndex the index is an operator's business: a warning, and leases work.
+    for user in ["least", "index"] {
+        let seal = connect(user, "pw").await.unwrap();
+        let lease = seal.acquire("k").await.unwrap();
+        lease.refresh().await.unwrap();
+        lease.verify().await.unwrap();
+        lease.release().await.unwrap();
+        seal.shutdown().await;
+    }
+    for user in ["reader", "nobody"] {
+        let seal = connect(user, "pw").await.unwrap();
+        let id = mongoseal::LeaseId::random();
+        let error = invalid(seal.acquire("k").lease_id(id).await, "grant it find, insert and update");
+        assert!(!format!("{error:?}").contains(&id.expose()[9..]), "the server quotes the command: {error:?}");
+        assert!(source(&error).contains("not authorized"), "{}", source(&error));
+        seal.shutdown().await;
+    }
+}

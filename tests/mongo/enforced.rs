@@ -1,0 +1,87 @@
+//! What the promise needs is enforced, whatever the caller's client says.
+
+use mongodb::{
+    bson::{Document, doc},
+    options::{ReadConcern, ReadPreference, SelectionCriteria, WriteConcern},
+};
+use mongoseal::Mongoseal;
+use mongoseal_test_support::{ReplicaSet, shared};
+
+use crate::secs;
+
+/// What the members received for this collection, from their profilers.
+async fn received(set: &ReplicaSet, member: usize, database: &str) -> Vec<Document> {
+    let client = mongodb::Client::with_uri_str(set.direct_uri(member)).await.unwrap();
+    let mut found = client
+        .database(database)
+        .collection::<Document>("system.profile")
+        .find(doc! { "ns": format!("{database}.mongoseal"), "command.findAndModify": { "$exists": true } })
+        .await
+        .unwrap();
+    let mut commands = Vec::new();
+    while found.advance().await.unwrap() {
+        commands.push(found.deserialize_current().unwrap());
+    }
+    let mut found = client
+        .database(database)
+        .collection::<Document>("system.profile")
+        .find(doc! { "ns": format!("{database}.mongoseal"), "command.find": "mongoseal" })
+        .await
+        .unwrap();
+    while found.advance().await.unwrap() {
+        commands.push(found.deserialize_current().unwrap());
+    }
+    commands
+}
+
+#[tokio::test]
+async fn concerns_and_preference_of_the_caller_do_not_count() {
+    let set = shared(3).await;
+    let name = "mongoseal_enforced";
+    let weak = set.uri_with("w=1&journal=false&readConcernLevel=local&readPreference=secondary&retryWrites=true");
+    set.client().await.database(name).drop().await.unwrap();
+    let primary = set.primary().await;
+    for member in 0..3 {
+        let client = mongodb::Client::with_uri_str(set.direct_uri(member)).await.unwrap();
+        client.database(name).run_command(doc! { "profile": 2 }).await.unwrap();
+    }
+
+    let client = mongodb::Client::with_uri_str(&weak).await.unwrap();
+    let options = mongodb::options::DatabaseOptions::builder()
+        .write_concern(WriteConcern::builder().w(mongodb::options::Acknowledgment::Nodes(1)).build())
+        .read_concern(ReadConcern::available())
+        .selection_criteria(SelectionCriteria::ReadPreference(ReadPreference::Secondary { options: None }))
+        .build();
+    let handles = [
+        Mongoseal::builder().database(name).connect(&weak).await.unwrap(),
+        Mongoseal::new(&client.database_with_options(name, options)),
+    ];
+    for seal in &handles {
+        let lease = seal.acquire("k").ttl(secs(600)).await.unwrap();
+        lease.refresh().await.unwrap();
+        lease.verify().await.unwrap();
+        lease.release().await.unwrap();
+    }
+
+    for member in (0..3).filter(|member| *member != primary) {
+        assert_eq!(received(set, member, name).await, [] as [Document; 0], "only the primary is asked");
+    }
+    let commands = received(set, primary, name).await;
+    let (mut writes, mut reads) = (0, 0);
+    for entry in &commands {
+        let command = entry.get_document("command").unwrap();
+        if command.contains_key("findAndModify") {
+            let concern = command.get_document("writeConcern").unwrap();
+            assert_eq!(concern.get_str("w").unwrap(), "majority", "{concern}");
+            assert!(!concern.contains_key("j"), "{concern}");
+            assert!(!command.contains_key("txnNumber"), "sent once, not as a retryable write");
+            writes += 1;
+        } else {
+            let concern = command.get_document("readConcern").unwrap();
+            assert_eq!(concern.get_str("level").unwrap(), "linearizable");
+            assert!(command.contains_key("maxTimeMS"));
+            reads += 1;
+        }
+    }
+    assert_eq!((writes, reads), (6, 2), "acquire, refresh, release and verify, twice: {commands:#?}");
+}

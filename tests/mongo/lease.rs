@@ -1,0 +1,142 @@
+//! The life of a lease on a real server.
+
+use mongoseal::{Error, LeaseState, LossCause, Mongoseal, Released};
+
+use crate::{Bench, eventually, millis, secs};
+
+#[tokio::test]
+async fn a_lease_is_kept_alive_beyond_its_ttl_and_keeps_its_token() {
+    let bench = Bench::new("kept").await;
+    let seal = bench.seal();
+    let lease = seal.acquire("k").ttl(millis(600)).await.unwrap();
+    let token = lease.token();
+    let until = tokio::time::Instant::now() + secs(3);
+    while tokio::time::Instant::now() < until {
+        assert!(lease.is_valid());
+        assert!(matches!(bench.seal().acquire("k").await, Err(Error::Held { .. })));
+        tokio::time::sleep(millis(50)).await;
+    }
+    lease.verify().await.unwrap();
+    assert_eq!(lease.token(), token);
+    assert_eq!(lease.release().await.unwrap(), Released::Ours);
+    assert!(bench.seal().acquire("k").await.unwrap().token() > token);
+}
+
+#[tokio::test]
+async fn a_refused_caller_learns_holder_token_and_the_remaining_time_of_the_server() {
+    let bench = Bench::new("refused").await;
+    let seal = bench.build(Mongoseal::builder().owner("first"));
+    let lease = seal.acquire("k").ttl(secs(60)).await.unwrap();
+    match bench.seal().acquire("k").await.unwrap_err() {
+        Error::Held { key, owner, token, remaining } => {
+            assert_eq!((key.as_str(), owner.as_str(), token), ("k", "first", lease.token()));
+            assert!(remaining > secs(55) && remaining <= secs(60), "{remaining:?}");
+        }
+        other => panic!("{other}"),
+    }
+}
+
+#[tokio::test]
+async fn what_is_stored_is_what_the_protocol_says() {
+    let bench = Bench::new("stored").await;
+    let seal = bench.build(Mongoseal::builder().owner("me").grace(secs(5)));
+    let lease = seal.acquire("$where.a").ttl(secs(60)).metadata("build", "$1").await.unwrap();
+    let record = bench.record("$where.a").await.unwrap();
+    assert_eq!(record.get_i64("version").unwrap(), i64::from(lease.token()));
+    let holder = record.get_array("holders").unwrap()[0].as_document().unwrap();
+    assert_eq!(holder.get_str("owner").unwrap(), "me");
+    assert_eq!(holder.get_i64("ttl").unwrap(), 60_000);
+    assert_eq!(holder.get_document("metadata").unwrap().get_str("build").unwrap(), "$1");
+    let acquired = holder.get_datetime("acquired_at").unwrap().timestamp_millis();
+    assert_eq!(holder.get_datetime("expires_at").unwrap().timestamp_millis() - acquired, 65_000, "ttl and grace");
+    assert_eq!(record.get_datetime("expires_at").unwrap(), holder.get_datetime("expires_at").unwrap());
+    assert!(record.contains_key("last_seen") && record.get_array("queue").unwrap().is_empty());
+}
+
+#[tokio::test]
+async fn keys_that_look_like_operators_are_keys_like_any_other() {
+    let bench = Bench::new("operators").await;
+    let seal = bench.seal();
+    let keys = ["$where", "a.b", "$$NOW", "{\"$gt\":\"\"}", " ", "ключ", "\u{7f}\n"];
+    let mut leases = Vec::new();
+    for key in keys {
+        leases.push(seal.acquire(key).await.unwrap());
+        assert!(bench.record(key).await.is_some());
+        assert!(matches!(seal.acquire(key).await, Err(Error::Held { .. })));
+    }
+    for lease in leases {
+        assert_eq!(lease.release().await.unwrap(), Released::Ours);
+    }
+}
+
+#[tokio::test]
+async fn a_dropped_lease_is_released_and_so_is_one_whose_acquire_was_dropped() {
+    let bench = Bench::new("dropped").await;
+    let seal = bench.seal();
+    drop(seal.acquire("k").ttl(secs(600)).await.unwrap());
+    eventually(secs(5), "the dropped lease is released", || async { seal.acquire("k").await.is_ok() }).await;
+    eventually(secs(5), "and the next", || async { seal.acquire("k").await.is_ok() }).await;
+    for delay in [0, 1, 2, 3] {
+        let asked = tokio::time::timeout(millis(delay), seal.acquire("a").ttl(secs(600)));
+        drop(asked.await);
+        eventually(secs(5), "a dropped acquire leaves nothing held", || async { seal.acquire("a").await.is_ok() })
+            .await;
+    }
+}
+
+#[tokio::test]
+async fn a_lease_is_taken_up_again_by_its_id() {
+    let bench = Bench::new("taken_up").await;
+    let lease = bench.seal().acquire("k").ttl(secs(60)).await.unwrap();
+    let (id, token) = (lease.id().expose(), lease.token());
+    std::mem::forget(lease);
+    let again = bench.seal().acquire("k").lease_id(id.parse().unwrap()).await.unwrap();
+    assert_eq!(again.token(), token);
+    assert_eq!(again.release().await.unwrap(), Released::Ours);
+}
+
+#[tokio::test]
+async fn a_lease_whose_record_went_is_lost_with_its_next_refresh_and_never_created_again() {
+    let bench = Bench::new("removed").await;
+    let lease = bench.seal().acquire("k").ttl(secs(2)).await.unwrap();
+    bench.records().delete_one(doc! { "_id": "k" }).await.unwrap();
+    assert_eq!(lease.cancelled().await, LossCause::Removed);
+    assert_eq!(bench.record("k").await, None);
+    assert_eq!(lease.release().await.unwrap(), Released::Gone { cause: LossCause::Removed });
+}
+
+#[tokio::test]
+async fn verify_and_refresh_by_hand_see_a_takeover_before_the_next_refresh() {
+    let bench = Bench::new("takeover").await;
+    let seal = bench.seal();
+    for by_verify in [true, false] {
+        let lease = seal.acquire("k").ttl(secs(600)).await.unwrap();
+        bench.records().delete_one(doc! { "_id": "k" }).await.unwrap();
+        let next = seal.acquire("k").await.unwrap();
+        assert!(lease.is_valid(), "what is believed is not proof");
+        let error = if by_verify { lease.verify().await } else { lease.refresh().await }.unwrap_err();
+        let cause = LossCause::TakenOver { token: next.token() };
+        assert!(matches!(error, Error::Lost { cause: ref found, .. } if *found == cause), "{error}");
+        assert_eq!(lease.state(), LeaseState::Lost { cause });
+        drop(lease);
+        assert_eq!(next.release().await.unwrap(), Released::Ours);
+    }
+}
+
+#[tokio::test]
+async fn shutdown_releases_at_the_server_and_closes_only_its_own_client() {
+    let bench = Bench::new("shutdown").await;
+    let seal = bench.seal();
+    let _lease = seal.acquire("k").ttl(secs(600)).await.unwrap();
+    seal.shutdown().await;
+    bench.seal().acquire("k").await.unwrap();
+    bench.client.database("admin").run_command(doc! { "ping": 1 }).await.unwrap();
+
+    let own = Mongoseal::builder().database("mongoseal_shutdown").connect(bench.set.uri()).await.unwrap();
+    let lease = own.acquire("own").ttl(secs(600)).await.unwrap();
+    own.shutdown().await;
+    drop(lease);
+    bench.seal().acquire("own").await.unwrap();
+}
+
+use mongodb::bson::doc;

@@ -1,0 +1,90 @@
+//! The library on a real replica set that nobody hurts.
+
+mod bad_input;
+mod commands;
+mod enforced;
+mod lease;
+mod race;
+mod tokens;
+
+use std::{sync::Arc, time::Duration};
+
+use mongodb::{
+    Client, Collection, Database,
+    bson::{Document, doc},
+};
+use mongoseal::{Builder, Mongoseal};
+use mongoseal_test_support::{ReplicaSet, shared};
+
+/// So many seconds.
+fn secs(seconds: u64) -> Duration {
+    Duration::from_secs(seconds)
+}
+
+/// So many milliseconds.
+fn millis(millis: u64) -> Duration {
+    Duration::from_millis(millis)
+}
+
+/// An empty database of a test's own on the shared set.
+struct Bench {
+    set: &'static ReplicaSet,
+    client: Client,
+    database: Database,
+}
+
+impl Bench {
+    async fn new(name: &str) -> Self {
+        let set = shared(1).await;
+        let client = set.client().await;
+        let database = client.database(&format!("mongoseal_{name}"));
+        database.drop().await.unwrap();
+        Self { set, client, database }
+    }
+
+    fn seal(&self) -> Mongoseal {
+        self.build(Mongoseal::builder())
+    }
+
+    fn build(&self, builder: Builder) -> Mongoseal {
+        builder.on(&self.database).unwrap()
+    }
+
+    fn records(&self) -> Collection<Document> {
+        self.database.collection("mongoseal")
+    }
+
+    async fn record(&self, key: &str) -> Option<Document> {
+        self.records().find_one(doc! { "_id": key }).await.unwrap()
+    }
+}
+
+/// Polls until `holds` does, for at most `within`.
+async fn eventually<F: Future<Output = bool>>(within: Duration, what: &str, mut holds: impl FnMut() -> F) {
+    let polled = async {
+        while !holds().await {
+            tokio::time::sleep(millis(20)).await;
+        }
+    };
+    assert!(tokio::time::timeout(within, polled).await.is_ok(), "within {within:?}: {what}");
+}
+
+/// A count that command events move on.
+type Counted = Arc<std::sync::Mutex<Vec<(String, Document)>>>;
+
+/// A client of the set that notes the commands it sends.
+async fn noting_client(uri: &str) -> (Client, Counted) {
+    use mongodb::{
+        event::{EventHandler, command::CommandEvent},
+        options::ClientOptions,
+    };
+    let sent = Counted::default();
+    let mut options = ClientOptions::parse(uri).await.unwrap();
+    let note = Arc::clone(&sent);
+    options.command_event_handler = Some(EventHandler::callback(move |event| {
+        if let CommandEvent::Started(started) = event {
+            note.lock().unwrap().push((started.command_name, started.command));
+        }
+    }));
+    (Client::with_options(options).unwrap(), sent)
+}
