@@ -5,7 +5,7 @@ mod settings;
 pub use settings::Builder;
 pub(crate) use settings::Settings;
 
-use std::{fmt, sync::Arc};
+use std::{fmt, sync::Arc, time::Duration};
 
 use tokio::sync::OnceCell;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
@@ -37,6 +37,9 @@ use crate::{Acquire, Clock, Error, Key, Owner, Result, retry, store::Store};
 pub struct Mongoseal {
     pub(crate) inner: Arc<Inner>,
 }
+
+/// What a store gets to close in when releasing took all the time there was.
+const GOOD_BYE: Duration = Duration::from_millis(100);
 
 /// What a handle and all its leases share.
 #[derive(Debug)]
@@ -107,7 +110,8 @@ impl Mongoseal {
 
     /// Ends the handle: no further acquire, every lease is [`Lost`](crate::LeaseState::Lost) with
     /// cause [`ShutDown`](crate::LossCause::ShutDown) at once, is released at the store, and its
-    /// task has ended when this returns. It takes no longer than the operation timeout.
+    /// task has ended when this returns. It takes no longer than the operation timeout and a tenth
+    /// of a second.
     ///
     /// A client that [`connect`](Self::connect) opened is closed; one given by the caller is not.
     /// Calling it again, or on a clone, waits for the same end.
@@ -117,10 +121,12 @@ impl Mongoseal {
     /// Once it was polled the shutdown goes on; dropping it only stops waiting. What is left
     /// undone is closing the client, which the last clone to be dropped does anyway.
     pub async fn shutdown(&self) {
-        self.inner.closing.cancel();
-        self.inner.tasks.close();
-        self.inner.tasks.wait().await;
-        self.inner.store.close().await;
+        let inner = &self.inner;
+        let give_up = inner.give_up();
+        inner.closing.cancel();
+        inner.tasks.close();
+        inner.tasks.wait().await;
+        inner.store.close(give_up.saturating_sub(inner.clock().now()).max(GOOD_BYE)).await;
     }
 }
 
@@ -130,12 +136,12 @@ impl Inner {
     }
 
     /// When, on the clock, an operation that begins now gives up.
-    pub(crate) fn give_up(&self) -> std::time::Duration {
+    pub(crate) fn give_up(&self) -> Duration {
         self.clock().now().saturating_add(self.settings.operation_timeout)
     }
 
     /// Sees to it that the store was found fit before anything is asked of it.
-    pub(crate) async fn prepare(&self, within: std::time::Duration) -> Result<()> {
+    pub(crate) async fn prepare(&self, within: Duration) -> Result<()> {
         self.prepared.get_or_try_init(|| self.store.prepare(within)).await.copied()
     }
 

@@ -55,7 +55,7 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     fn read(&self, key: &Key, within: Duration) -> BoxFuture<Result<Sighting>>;
 
     /// Gives up what the store opened itself. Nothing is asked of it afterwards.
-    fn close(&self) -> BoxFuture<()>;
+    fn close(&self, within: Duration) -> BoxFuture<()>;
 
     /// The clock on which holders count their deadlines.
     fn clock(&self) -> Clock;

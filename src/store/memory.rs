@@ -136,7 +136,7 @@ impl Store for MemoryStore {
         })
     }
 
-    fn close(&self) -> BoxFuture<()> {
+    fn close(&self, _within: Duration) -> BoxFuture<()> {
         Box::pin(async {})
     }
 

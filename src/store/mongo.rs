@@ -109,14 +109,17 @@ impl Store for MongoStore {
         Self::run(within, async move { inner.read(&key, within).await })
     }
 
-    fn close(&self) -> BoxFuture<()> {
+    fn close(&self, within: Duration) -> BoxFuture<()> {
         let inner = Arc::clone(&self.inner);
-        Box::pin(async move {
+        let closed = Self::run(within, async move {
             if inner.owns_client {
                 // Not waiting for handles: a call that nobody waits for any more may be stuck.
                 inner.database.client().clone().shutdown().immediate(true).await;
             }
-        })
+            Ok(())
+        });
+        // The driver says good-bye to its servers; where they do not answer it is not waited for.
+        Box::pin(async move { drop(closed.await) })
     }
 
     fn clock(&self) -> Clock {
@@ -134,8 +137,8 @@ impl Inner {
                 "upsert": matches!(request, Request::Acquire(_)),
                 "new": request.image() == Image::After,
                 "fields": document::projection(),
-                "writeConcern": { "w": "majority", "wtimeout": millis(within) },
-                "maxTimeMS": millis(within),
+                "writeConcern": { "w": "majority", "wtimeout": patience(within) },
+                "maxTimeMS": patience(within),
             })
             .await?;
         if let Some(error) = reply.get("writeConcernError") {
@@ -158,7 +161,7 @@ impl Inner {
                 "limit": 1,
                 "singleBatch": true,
                 "readConcern": { "level": "linearizable" },
-                "maxTimeMS": millis(within),
+                "maxTimeMS": patience(within),
             })
             .await?;
         let found = reply
@@ -188,7 +191,8 @@ impl Inner {
     }
 }
 
-/// A duration as the server wants it: whole milliseconds, at least one, because zero is «for ever».
-fn millis(duration: Duration) -> i64 {
-    i64::try_from(duration.as_millis()).unwrap_or(i64::MAX).clamp(1, i32::MAX.into())
+/// How long the server may take, in milliseconds: a little less than we wait, so that it is the
+/// server who says what it waited for. At least one, because zero is «for ever» to it.
+fn patience(within: Duration) -> i64 {
+    i64::try_from(within.mul_f64(0.9).as_millis()).unwrap_or(i64::MAX).clamp(1, i32::MAX.into())
 }

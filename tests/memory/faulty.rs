@@ -128,8 +128,8 @@ impl Store for Faulty {
         self.records.read(key, within)
     }
 
-    fn close(&self) -> BoxFuture<()> {
-        self.records.close()
+    fn close(&self, within: Duration) -> BoxFuture<()> {
+        self.records.close(within)
     }
 
     fn clock(&self) -> Clock {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use mongodb::bson::{Bson, Document, doc};
 use tracing::warn;
 
-use super::{Inner, fault, millis};
+use super::{Inner, fault, patience};
 use crate::{Error, Result};
 
 /// The wire version of MongoDB 6.0, the first with all that the pipeline uses.
@@ -78,8 +78,8 @@ async fn index(store: &Inner, within: Duration) -> Result<()> {
             doc! {
                 "createIndexes": &store.collection,
                 "indexes": [{ "key": { "expires_at": 1 }, "name": "expires_at_1", "expireAfterSeconds": seconds }],
-                "writeConcern": { "w": "majority", "wtimeout": millis(within) },
-                "maxTimeMS": millis(within),
+                "writeConcern": { "w": "majority", "wtimeout": patience(within) },
+                "maxTimeMS": patience(within),
             },
         )
         .await;

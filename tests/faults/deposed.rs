@@ -1,0 +1,69 @@
+//! A deposed primary, cut off from the rest, never makes anybody believe.
+
+use mongodb::{Client, bson::doc};
+use mongoseal::{Error, LeaseState, Mongoseal};
+use mongoseal_test_support::{How, ReplicaSet};
+
+use crate::{connect, millis, secs, turn};
+
+#[tokio::test]
+async fn a_deposed_primary_confirms_no_acquire_and_no_refresh() {
+    let _turn = turn().await;
+    let set = ReplicaSet::builder().members(3).election_timeout(secs(10)).proxied().start().await;
+    let old = set.primary().await;
+    // Speaks to the old primary only, and past the proxies: never cut off from it.
+    let seal = connect(Mongoseal::builder().operation_timeout(secs(2)), set.direct_uri(old)).await;
+    let kept = seal.acquire("kept").ttl(secs(60)).without_refresh().await.unwrap();
+    let short = seal.acquire("taken").ttl(millis(500)).without_refresh().await.unwrap();
+    let id = short.id();
+
+    set.proxy().isolate_member(old, How::Reset);
+    let new = (old + 1) % 3;
+    set.step_up(new).await;
+    let elsewhere = connect(Mongoseal::builder(), set.direct_uri(new)).await;
+    let taken = loop {
+        match elsewhere.acquire("taken").ttl(secs(60)).await {
+            Ok(lease) => break lease,
+            Err(Error::Held { .. } | Error::Unavailable { .. }) => tokio::time::sleep(millis(20)).await,
+            Err(error) => panic!("{error}"),
+        }
+    };
+    assert!(taken.token() > short.token());
+
+    // The trap is there: the old primary says that it is one, and confirms by a majority a write
+    // that changes nothing.
+    let client = Client::with_uri_str(set.direct_uri(old)).await.unwrap();
+    let database = client.database("mongoseal");
+    let hello = database.run_command(doc! { "hello": 1 }).await.unwrap();
+    assert!(hello.get_bool("isWritablePrimary").unwrap());
+    let unchanged = database
+        .run_command(doc! {
+            "findAndModify": "mongoseal", "query": { "_id": "taken" }, "update": [{ "$set": { "_id": "$_id" } }],
+            "writeConcern": { "w": "majority", "wtimeout": 1000 },
+        })
+        .await
+        .unwrap();
+    assert!(!unchanged.contains_key("writeConcernError"), "{unchanged}");
+    let stale = unchanged.get_document("value").unwrap().get_i64("version").unwrap();
+    assert_eq!(stale, i64::from(short.token()), "and knows nothing of the new holder");
+
+    // Who asks it to hold, again or anew, or to refresh, is not told that he does.
+    let again = seal.acquire("taken").ttl(secs(60)).lease_id(id).await;
+    assert!(matches!(again, Err(Error::Unavailable { .. })), "{again:?}");
+    let anew = seal.acquire("new").await;
+    assert!(matches!(anew, Err(Error::Unavailable { .. })), "{anew:?}");
+    let refreshed = kept.refresh().await;
+    assert!(matches!(refreshed, Err(Error::Unavailable { .. })), "{refreshed:?}");
+    let verified = kept.verify().await;
+    assert!(matches!(verified, Err(Error::Unavailable { .. })), "{verified:?}");
+    assert!(matches!(kept.state(), LeaseState::AtRisk | LeaseState::Held));
+
+    let hello = database.run_command(doc! { "hello": 1 }).await.unwrap();
+    assert!(hello.get_bool("isWritablePrimary").unwrap(), "all this while it believed to be primary");
+
+    // Healed, the new holder is the holder, and the old token is the smaller one.
+    set.proxy().heal();
+    set.settled().await;
+    taken.verify().await.unwrap();
+    taken.refresh().await.unwrap();
+}

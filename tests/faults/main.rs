@@ -1,0 +1,35 @@
+//! The library on replica sets that are hurt: each test has a set of its own and the machine to
+//! itself, because what it measures is time.
+
+mod deposed;
+mod failover;
+mod lost_replies;
+mod unconfirmed;
+mod unreachable;
+
+use std::time::Duration;
+
+use mongoseal::{Builder, Mongoseal};
+use tokio::sync::{Mutex, MutexGuard};
+
+static TURN: Mutex<()> = Mutex::const_new(());
+
+/// One test at a time.
+async fn turn() -> MutexGuard<'static, ()> {
+    TURN.lock().await
+}
+
+/// So many seconds.
+fn secs(seconds: u64) -> Duration {
+    Duration::from_secs(seconds)
+}
+
+/// So many milliseconds.
+fn millis(millis: u64) -> Duration {
+    Duration::from_millis(millis)
+}
+
+/// A handle whose client can be told from others.
+async fn connect(builder: Builder, uri: String) -> Mongoseal {
+    builder.connect(uri).await.unwrap()
+}

@@ -1,0 +1,131 @@
+//! A holder that cannot reach the store stops by its deadline, not later.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use mongodb::bson::doc;
+use mongoseal::{Error, LeaseState, LossCause, Mongoseal};
+use mongoseal_test_support::{How, Peer, ReplicaSet};
+
+use crate::{connect, millis, secs, turn};
+
+const TTL: Duration = Duration::from_secs(3);
+
+/// Works under a lease while `hurt` is in force, and gives the time from the last confirmed
+/// request to the end of the work.
+async fn work_until_lost(set: &ReplicaSet, hurt: impl AsyncFnOnce(&ReplicaSet)) -> Duration {
+    let seal = connect(Mongoseal::builder(), set.uri_with("appName=holder")).await;
+    let began = Instant::now();
+    let lease = seal.acquire("k").ttl(TTL).refresh_every(millis(500)).await.unwrap();
+    let states = lease.watch_state();
+    let hurting = Instant::now();
+    hurt(set).await;
+    let worked = Arc::new(AtomicU64::new(0));
+    let work = {
+        let worked = Arc::clone(&worked);
+        async move {
+            loop {
+                worked.store(u64::try_from(began.elapsed().as_millis()).unwrap(), Ordering::Relaxed);
+                tokio::time::sleep(millis(5)).await;
+            }
+        }
+    };
+    let error: Result<(), Error> = lease.run(work).await;
+    let ended = hurting.elapsed();
+    assert!(matches!(error, Err(Error::Lost { cause: LossCause::Expired, .. })), "{error:?}");
+    let stopped = worked.load(Ordering::Relaxed);
+    tokio::time::sleep(millis(100)).await;
+    assert_eq!(worked.load(Ordering::Relaxed), stopped, "the work has stopped");
+    assert!(matches!(*states.borrow(), LeaseState::Lost { .. }));
+    ended
+}
+
+#[tokio::test]
+async fn a_refresh_that_hangs_and_one_that_fails_fast_lose_the_lease_by_the_deadline() {
+    let _turn = turn().await;
+    let set = ReplicaSet::builder().proxied().start().await;
+
+    let hung = work_until_lost(&set, async |set: &ReplicaSet| {
+        set.proxy().cut_both(&Peer::client("holder"), &Peer::Anyone, How::Blackhole);
+    })
+    .await;
+    set.proxy().heal();
+    println!("hanging: {hung:?} of {TTL:?}");
+    // The last confirmed refresh was at most an interval before, or the acquire itself.
+    assert!(hung <= TTL && hung > TTL - millis(700), "{hung:?}");
+
+    tokio::time::sleep(TTL).await;
+    let refused = work_until_lost(&set, async |set: &ReplicaSet| {
+        set.proxy().cut_both(&Peer::client("holder"), &Peer::Anyone, How::Reset);
+    })
+    .await;
+    set.proxy().heal();
+    println!("reset: {refused:?} of {TTL:?}");
+    assert!(refused <= TTL && refused > TTL - millis(700), "{refused:?}");
+
+    tokio::time::sleep(TTL).await;
+    let mut guard = None;
+    let failed = work_until_lost(&set, async |set: &ReplicaSet| {
+        let data = doc! { "errorCode": 50, "errmsg": "too slow" };
+        guard = Some(set.fail_command("holder", &["findAndModify"], data, 1_000_000).await);
+    })
+    .await;
+    println!("failing fast: {failed:?} of {TTL:?}");
+    assert!(guard.unwrap().off().await > 3, "it was asked again and again");
+    assert!(failed <= TTL && failed > TTL - millis(700), "{failed:?}");
+}
+
+#[tokio::test]
+async fn a_lease_is_at_risk_while_the_primary_is_away_and_held_when_it_is_back() {
+    let _turn = turn().await;
+    let set = ReplicaSet::builder().proxied().start().await;
+    let seal = connect(Mongoseal::builder(), set.uri_with("appName=holder")).await;
+    let lease = seal.acquire("k").ttl(secs(12)).refresh_every(secs(1)).await.unwrap();
+    let mut states = lease.watch_state();
+    set.proxy().cut_both(&Peer::client("holder"), &Peer::Anyone, How::Blackhole);
+    tokio::time::timeout(secs(6), states.wait_for(|state| *state == LeaseState::AtRisk)).await.unwrap().unwrap();
+    assert!(lease.is_valid());
+    set.proxy().heal();
+    tokio::time::timeout(secs(6), states.wait_for(|state| *state == LeaseState::Held)).await.unwrap().unwrap();
+    lease.verify().await.unwrap();
+    lease.release().await.unwrap();
+}
+
+#[tokio::test]
+async fn every_call_on_a_dead_network_ends_with_the_operation_timeout() {
+    let _turn = turn().await;
+    let set = ReplicaSet::builder().proxied().start().await;
+    let seal = connect(Mongoseal::builder().operation_timeout(secs(1)), set.uri_with("appName=holder")).await;
+    let lease = seal.acquire("k").ttl(secs(60)).without_refresh().await.unwrap();
+    let gone = seal.acquire("other").ttl(secs(60)).without_refresh().await.unwrap();
+    set.proxy().cut_both(&Peer::client("holder"), &Peer::Anyone, How::Blackhole);
+    let longest = millis(1250);
+    let mut calls: Vec<(&str, Duration, Result<(), Error>)> = Vec::new();
+    let mut began = Instant::now();
+    let mut note = |what, result| {
+        calls.push((what, began.elapsed(), result));
+        began = Instant::now();
+    };
+    note("acquire", seal.acquire("new").await.map(drop));
+    note("refresh", lease.refresh().await);
+    note("extend", lease.extend(secs(90)).await);
+    note("verify", lease.verify().await);
+    note(
+        "prepare",
+        Mongoseal::builder().operation_timeout(secs(1)).connect(set.uri_with("appName=holder")).await.map(drop),
+    );
+    note("release", gone.release().await.map(drop));
+    for (what, took, result) in &calls {
+        assert!(matches!(result, Err(Error::Unavailable { .. })), "{what}: {result:?}");
+        assert!(*took < longest, "{what}: {took:?}");
+    }
+    let began = Instant::now();
+    seal.shutdown().await;
+    assert!(began.elapsed() < longest, "shutdown: {:?}", began.elapsed());
+    set.proxy().heal();
+}
