@@ -13,7 +13,7 @@ use tracing::{Instrument, debug, debug_span, field};
 
 use crate::{
     Error, Key, Lease, LeaseId, Metadata, Result, Ttl,
-    lease::Hold,
+    hold::Hold,
     record::{self, Claim, Outcome, Request},
     refresh::{Keeper, Refreshing},
     retry,

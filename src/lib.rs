@@ -1,9 +1,22 @@
 #![doc = include_str!("../README.md")]
 #![cfg_attr(docsrs, feature(doc_cfg))]
+// Here and not in the manifest, because tests and examples may panic, print and compute freely.
+#![warn(
+    clippy::arithmetic_side_effects,
+    clippy::as_conversions,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::print_stderr,
+    clippy::print_stdout,
+    clippy::unwrap_used
+)]
+#![cfg_attr(test, allow(clippy::arithmetic_side_effects, reason = "a test that overflows fails, and that is right"))]
 
 mod acquire;
 mod clock;
 mod error;
+pub mod guide;
+mod hold;
 mod key;
 mod lease;
 mod lease_id;
@@ -21,8 +34,9 @@ mod ttl;
 pub use acquire::Acquire;
 pub use clock::Clock;
 pub use error::{Error, LossCause, Result, Source};
+pub use hold::LeaseState;
 pub use key::Key;
-pub use lease::{Lease, LeaseState, Released};
+pub use lease::{Lease, Released};
 pub use lease_id::LeaseId;
 pub use metadata::Metadata;
 pub use owner::Owner;

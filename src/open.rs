@@ -9,7 +9,7 @@ impl Mongoseal {
     /// everything behaves as it does on MongoDB.
     #[must_use]
     pub fn in_memory() -> Self {
-        Self::with_defaults(|builder| builder.in_memory())
+        Self::with_defaults(Builder::in_memory)
     }
 
     /// The default settings are valid, which a test holds; so this is where the `Result` ends.

@@ -7,7 +7,7 @@ use tracing::{debug, warn};
 
 use crate::{
     Error, Lease, LossCause, Released, Result, Ttl,
-    lease::Hold,
+    hold::Hold,
     record::{self, Outcome, Request},
     retry,
     seal::Inner,

@@ -56,7 +56,6 @@ pub(crate) struct Inner {
 
 impl Mongoseal {
     /// Settings other than the defaults.
-    #[must_use]
     pub fn builder() -> Builder {
         Builder::default()
     }

@@ -1,6 +1,8 @@
 //! The state machine in Rust and the pipeline in the server are one machine: the same requests
 //! make the same records and outcomes.
 
+#![allow(clippy::disallowed_methods, reason = "a test spawns as users do")]
+
 use std::{
     collections::BTreeMap,
     sync::{
@@ -116,13 +118,12 @@ async fn compare(store: &MongoStore, key: &Key, steps: Vec<Step>, seen: &Seen) {
         tokio::time::sleep(step.pause).await;
         for _ in 0..=usize::from(step.twice) {
             let Applied { outcome, at } = store.apply(key, step.request.clone(), WITHIN).await.unwrap();
-            let (after, expected_outcome) = match at {
-                Some(at) => record::apply(expected.as_ref(), at, &step.request),
+            let (after, expected_outcome) = if let Some(at) = at {
+                record::apply(expected.as_ref(), at, &step.request)
+            } else {
                 // There was no document to look at, so there is no time, and nothing can change.
-                None => {
-                    assert_eq!(expected, None, "{step:?} found no record");
-                    (None, step.request.outcome(None, record::StoreTime::default()))
-                }
+                assert_eq!(expected, None, "{step:?} found no record");
+                (None, step.request.outcome(None, record::StoreTime::default()))
             };
             assert_eq!(outcome, expected_outcome, "the outcome of {step:?} on {expected:#?}");
             let actual = match store.read(key, WITHIN).await.unwrap() {

@@ -60,8 +60,8 @@ impl MemoryStore {
     }
 
     /// Deletes the record of a key, as an operator might.
-    pub fn remove(&self, key: &Key) -> Option<Record> {
-        self.with(|records, _| records.by_key.remove(key))
+    pub fn remove(&self, key: &Key) {
+        self.with(|records, _| records.by_key.remove(key));
     }
 
     /// Puts a record in place of what is there, as an operator who restores a backup might.
@@ -105,6 +105,13 @@ impl Records {
         }
         self.by_key.retain(|_, record| record.expires_at.after(retention) > now);
         self.collect_at = now.after((retention / 4).clamp(1_000, 60_000));
+    }
+}
+
+impl Default for MemoryStore {
+    /// An empty store that keeps idle records for 24 hours, as a handle does by default.
+    fn default() -> Self {
+        Self::new(Duration::from_secs(24 * 3600))
     }
 }
 

@@ -14,10 +14,10 @@ async fn a_swallowed_reply_costs_a_second_send_and_nothing_else() {
     for round in 0..5 {
         let key = format!("k{round}");
         let hits = set.proxy().swallow_reply("one", "findAndModify", 1);
-        let sent = set.command_count(0, "findAndModify").await;
+        let before = set.command_count(0, "findAndModify").await;
         let lease = seal.acquire(&key).ttl(secs(60)).await.unwrap();
         assert_eq!(hits.count(), 1, "the reply of the first send was lost");
-        assert_eq!(set.command_count(0, "findAndModify").await - sent, 2, "and it was executed");
+        assert_eq!(set.command_count(0, "findAndModify").await - before, 2, "and it was executed");
         assert!(lease.remaining() > secs(58), "nobody waits for his own lost reply: {:?}", lease.remaining());
         match other.acquire(&key).await.unwrap_err() {
             Error::Held { token, .. } => assert_eq!(token, lease.token(), "one grant, one token"),

@@ -1,6 +1,8 @@
 //! The library on replica sets that are hurt: each test has a set of its own and the machine to
 //! itself, because what it measures is time.
 
+#![allow(clippy::disallowed_methods, reason = "a test measures time by the clocks it is about, and spawns as users do")]
+
 mod deposed;
 mod failover;
 mod lost_replies;

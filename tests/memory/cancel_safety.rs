@@ -79,8 +79,8 @@ async fn a_run_dropped_half_way_drops_the_work_and_the_lease_stays() {
     let working = std::sync::Arc::new(());
     let at_work = std::sync::Arc::clone(&working);
     let work = async move {
-        let _at_work = at_work;
         std::future::pending::<()>().await;
+        drop(at_work);
     };
     drop_half_way(lease.run(work), secs(1)).await;
     assert_eq!(std::sync::Arc::strong_count(&working), 1);

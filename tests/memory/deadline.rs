@@ -25,8 +25,8 @@ async fn work_until_lost(fault: Fault) -> Duration {
     let at_work = Arc::clone(&working);
     let error = lease
         .run(async move {
-            let _at_work = at_work;
             std::future::pending::<()>().await;
+            drop(at_work);
         })
         .await
         .unwrap_err();

@@ -14,7 +14,7 @@ use mongoseal::{
 
 /// What goes wrong with one request.
 #[derive(Clone, Copy, Debug)]
-pub enum Fault {
+pub(crate) enum Fault {
     /// Nothing is done and no answer comes until the time is up.
     Hang,
     /// Nothing is done and an error comes at once.
@@ -33,46 +33,46 @@ type Script = Box<dyn FnMut(&Request) -> Option<Fault> + Send>;
 
 /// A memory store with a script of faults.
 #[derive(Clone)]
-pub struct Faulty {
-    pub records: MemoryStore,
+pub(crate) struct Faulty {
+    pub(crate) records: MemoryStore,
     script: Arc<Mutex<Script>>,
     requests: Arc<Mutex<Vec<Request>>>,
 }
 
 impl Faulty {
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self {
-            records: MemoryStore::new(Duration::from_secs(24 * 3600)),
+            records: MemoryStore::default(),
             script: Arc::new(Mutex::new(Box::new(|_| None))),
             requests: Arc::default(),
         }
     }
 
     /// What goes wrong from now on.
-    pub fn script(&self, script: impl FnMut(&Request) -> Option<Fault> + Send + 'static) {
+    pub(crate) fn script(&self, script: impl FnMut(&Request) -> Option<Fault> + Send + 'static) {
         *self.script.lock().unwrap() = Box::new(script);
     }
 
     /// Every request meets this fault.
-    pub fn always(&self, fault: Fault) {
+    pub(crate) fn always(&self, fault: Fault) {
         self.script(move |_| Some(fault));
     }
 
     /// Nothing goes wrong any more.
-    pub fn heal(&self) {
+    pub(crate) fn heal(&self) {
         self.script(|_| None);
     }
 
     /// The requests that were sent so far.
-    pub fn requests(&self) -> Vec<Request> {
+    pub(crate) fn requests(&self) -> Vec<Request> {
         self.requests.lock().unwrap().clone()
     }
 
-    pub fn seal(&self) -> Mongoseal {
+    pub(crate) fn seal(&self) -> Mongoseal {
         self.build(Mongoseal::builder())
     }
 
-    pub fn build(&self, builder: Builder) -> Mongoseal {
+    pub(crate) fn build(&self, builder: Builder) -> Mongoseal {
         builder.on_store(Arc::new(self.clone())).unwrap()
     }
 }

@@ -1,5 +1,7 @@
 //! The engine on the memory store, on paused time: what it does when the store does not.
 
+#![allow(clippy::disallowed_methods, reason = "a test spawns as users do")]
+
 mod bad_input;
 mod cancel_safety;
 mod deadline;

@@ -1,5 +1,7 @@
 //! The library on a real replica set that nobody hurts.
 
+#![allow(clippy::disallowed_methods, reason = "a test measures time by the clocks it is about, and spawns as users do")]
+
 mod bad_input;
 mod commands;
 mod enforced;

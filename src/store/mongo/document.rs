@@ -127,8 +127,8 @@ impl<'a> Fields<'a> {
     fn record(&self) -> Result<Record, String> {
         Ok(Record {
             version: self.version("version")?,
-            holders: self.each("holders", |entry| entry.holder())?,
-            queue: self.each("queue", |entry| entry.waiter())?,
+            holders: self.each("holders", Fields::holder)?,
+            queue: self.each("queue", Fields::waiter)?,
             last_seen: self.time("last_seen")?,
             expires_at: self.time("expires_at")?,
             revoked: match self.of.get("revoked") {

@@ -30,7 +30,7 @@ fn deployment(hello: &Document) -> Result<()> {
             "this MongoDB server speaks wire version {wire_version} and mongoseal needs {WIRE_VERSION_6_0}: upgrade to MongoDB 6.0 or later"
         )));
     }
-    if hello.get_str("msg") == Ok("isdbgrid") {
+    if hello.get_str("msg").is_ok_and(|router| router == "isdbgrid") {
         warn!(
             "this is a sharded cluster: leases are timed by its routers' clocks, so keep those together and the retention of idle records far above any lag"
         );
@@ -61,7 +61,7 @@ async fn journal(store: &Inner) -> Result<()> {
         }
     };
     let config = reply.get_document("config").map_err(fault::unreadable)?;
-    if config.get_bool("writeConcernMajorityJournalDefault") == Ok(false) {
+    if config.get_bool("writeConcernMajorityJournalDefault").is_ok_and(|journaled| !journaled) {
         return Err(Error::invalid(
             "this replica set confirms majority writes before they are in the journal, so a confirmed lease can be lost in a crash: set writeConcernMajorityJournalDefault to true with rs.reconfig()",
         ));

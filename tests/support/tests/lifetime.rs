@@ -10,27 +10,10 @@ use std::{
 use mongodb::bson::doc;
 use mongoseal_test_support::ReplicaSet;
 
-/// The owner in the test below, run as a process of its own.
-#[tokio::test]
-#[ignore = "does nothing but own a set; it is run, and killed, by the test below"]
-async fn an_owner() {
-    let set = ReplicaSet::builder().members(3).proxied().start().await;
-    for (member, id) in set.process_ids().into_iter().enumerate() {
-        println!("server {id} in {}", directory(&set, member).await.display());
-    }
-    println!("ready");
-    // Until killed, or, run by hand, until the end of input.
-    std::io::copy(&mut std::io::stdin(), &mut std::io::sink()).unwrap();
-}
-
 #[test]
 fn servers_end_when_their_owner_is_killed() {
-    let mut owner = Command::new(std::env::current_exe().unwrap())
-        .args(["--ignored", "--exact", "an_owner", "--nocapture"])
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
+    let mut owner =
+        Command::new(env!("CARGO_BIN_EXE_own-a-set")).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
     let output = BufReader::new(owner.stdout.take().unwrap()).lines().map(Result::unwrap);
     let lines: Vec<_> = output.take_while(|line| line != "ready").collect();
     let servers: Vec<_> = lines.iter().filter_map(|line| line.strip_prefix("server ")?.split_once(" in ")).collect();

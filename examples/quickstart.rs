@@ -1,0 +1,60 @@
+//! Acquire, be refused, work, release, acquire again with a larger token.
+//!
+//!     cargo run --example quickstart                                   # in memory
+//!     MONGODB_URI='mongodb://db0,db1,db2/app?replicaSet=rs0' cargo run --example quickstart
+
+use std::{sync::Arc, time::Duration};
+
+use mongoseal::{Error, Mongoseal, Released, store::MemoryStore};
+
+#[tokio::main]
+async fn main() -> mongoseal::Result<()> {
+    let (alice, bob) = open().await?;
+
+    let lease = alice.acquire("reports/nightly").ttl(Duration::from_secs(30)).await?;
+    println!("{} acquired {:?} with token {}", lease.owner(), lease.key(), lease.token());
+
+    match bob.acquire("reports/nightly").await {
+        Err(Error::Held { owner, token, remaining, .. }) => {
+            println!("bob is refused: {owner} holds it with token {token} for another {remaining:.0?}");
+            assert_eq!((&owner, token), (lease.owner(), lease.token()));
+        }
+        other => panic!("one at a time, and not {other:?}"),
+    }
+
+    // The lease refreshes itself; if it were lost, the work would be stopped.
+    let pages = lease
+        .run(async {
+            tokio::time::sleep(Duration::from_millis(300)).await;
+            42
+        })
+        .await?;
+    println!("alice wrote {pages} pages, passing token {} to the storage", lease.token());
+
+    let first = lease.token();
+    assert_eq!(lease.release().await?, Released::Ours);
+    println!("alice released it");
+
+    let lease = bob.acquire("reports/nightly").await?;
+    println!("bob acquired it with token {}", lease.token());
+    assert!(lease.token() > first, "tokens only grow");
+    println!("the storage now refuses token {first}: it is smaller");
+
+    // Releases what is held and waits for it.
+    drop(lease);
+    alice.shutdown().await;
+    bob.shutdown().await;
+    Ok(())
+}
+
+/// Two processes in one: a handle for each, on MongoDB where `MONGODB_URI` is set, else in memory.
+async fn open() -> mongoseal::Result<(Mongoseal, Mongoseal)> {
+    let named = |name| Mongoseal::builder().owner(name);
+    if let Ok(uri) = std::env::var("MONGODB_URI") {
+        println!("on the replica set that MONGODB_URI names");
+        return Ok((named("alice").connect(&uri).await?, named("bob").connect(&uri).await?));
+    }
+    println!("in memory; set MONGODB_URI to run on a MongoDB replica set");
+    let store = Arc::new(MemoryStore::default());
+    Ok((named("alice").on_store(store.clone())?, named("bob").on_store(store)?))
+}

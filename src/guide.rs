@@ -1,0 +1,7 @@
+//! What is promised, and how it is kept.
+
+#[doc = include_str!("../docs/guarantees.md")]
+pub mod guarantees {}
+
+#[doc = include_str!("../docs/protocol.md")]
+pub mod protocol {}

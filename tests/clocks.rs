@@ -1,0 +1,184 @@
+//! A holder whose clocks are tampered with: the wall clock jumps, and the machine is suspended.
+//!
+//! Both need a process of their own, one under libfaketime and one with a single thread, so this
+//! file has its own `main`: it starts itself again as the holder and judges what that one says. A
+//! test that cannot run here fails.
+
+#![allow(clippy::disallowed_methods, reason = "a test measures time by the clocks it is about, and spawns as users do")]
+
+use std::{
+    io::Write,
+    path::PathBuf,
+    process::{Command, ExitCode, Stdio},
+    time::{Duration, Instant, SystemTime},
+};
+
+use mongoseal::{Clock, Error, LeaseState, LossCause, Mongoseal};
+use mongoseal_test_support::ReplicaSet;
+
+/// Which holder to be, and where the replica set is.
+const ROLE: &str = "MONGOSEAL_TEST_HOLDER";
+const URI: &str = "MONGOSEAL_TEST_HOLDER_URI";
+/// Where libfaketime reads how far the wall clock is off.
+const OFFSET_FILE: &str = "FAKETIME_TIMESTAMP_FILE";
+
+fn main() -> ExitCode {
+    match std::env::var(ROLE).as_deref() {
+        Ok("jumping") => holder_with_a_jumping_wall_clock(),
+        Ok("suspended") => holder_that_is_suspended(),
+        Ok(other) => panic!("no holder is called {other}"),
+        Err(_) => return judge(),
+    }
+    ExitCode::SUCCESS
+}
+
+/// Starts a holder on the replica set at this address, and says whether it was content.
+type Test = fn(&str) -> bool;
+
+/// Runs both tests, and reports as a test harness does.
+fn judge() -> ExitCode {
+    let tests: [(&str, Test); 2] = [
+        ("a_client_whose_wall_clock_jumps_by_an_hour_notices_nothing", wall_clock_jumps),
+        ("a_suspended_machine_wakes_up_without_its_lease", machine_is_suspended),
+    ];
+    let wanted: Vec<String> = std::env::args().skip(1).filter(|argument| !argument.starts_with('-')).collect();
+    let chosen = |name: &str| wanted.is_empty() || wanted.iter().any(|wanted| name.contains(wanted.as_str()));
+    if std::env::args().any(|argument| argument == "--list") {
+        for (name, _) in tests {
+            println!("{name}: test");
+        }
+        return ExitCode::SUCCESS;
+    }
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let set = runtime.block_on(ReplicaSet::start(1));
+    let (mut passed, mut failed) = (0, 0);
+    for (name, test) in tests.iter().filter(|(name, _)| chosen(name)) {
+        let ok = test(&set.uri());
+        println!("test {name} ... {}", if ok { "ok" } else { "FAILED" });
+        if ok { passed += 1 } else { failed += 1 }
+    }
+    let result = if failed == 0 { "ok" } else { "FAILED" };
+    println!("\ntest result: {result}. {passed} passed; {failed} failed; 0 ignored; 0 measured; 0 filtered out");
+    if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+fn holder(role: &str, uri: &str) -> Command {
+    let mut holder = Command::new(std::env::current_exe().unwrap());
+    holder.env(ROLE, role).env(URI, uri).stdin(Stdio::null());
+    holder
+}
+
+fn connect() -> impl Future<Output = Mongoseal> {
+    let uri = std::env::var(URI).unwrap();
+    async move { Mongoseal::connect(uri).await.unwrap() }
+}
+
+// The wall clock.
+
+fn wall_clock_jumps(uri: &str) -> bool {
+    let library = mongoseal_test_support::libfaketime();
+    let offset = std::env::temp_dir().join(format!("mongoseal-faketime-{}", std::process::id()));
+    std::fs::write(&offset, "+0").unwrap();
+    let status = holder("jumping", uri)
+        .env("LD_PRELOAD", library)
+        .env(OFFSET_FILE, &offset)
+        .env("FAKETIME_DONT_FAKE_MONOTONIC", "1")
+        .env("FAKETIME_NO_CACHE", "1")
+        .status()
+        .unwrap();
+    std::fs::remove_file(&offset).unwrap();
+    status.success()
+}
+
+fn holder_with_a_jumping_wall_clock() {
+    let offset_file = PathBuf::from(std::env::var_os(OFFSET_FILE).unwrap());
+    let jump = |offset: &str| {
+        std::fs::File::create(&offset_file).unwrap().write_all(offset.as_bytes()).unwrap();
+    };
+    tokio::runtime::Runtime::new().unwrap().block_on(async {
+        let seal = connect().await;
+        let lease = seal.acquire("jumping").ttl(Duration::from_millis(1500)).await.unwrap();
+        let other = connect().await;
+        for (offset, hours) in [("+1h", 1.0), ("-1h", -1.0), ("+0", 0.0)] {
+            let (wall, steady) = (SystemTime::now(), Instant::now());
+            jump(offset);
+            // Over several refreshes and more than a ttl.
+            while steady.elapsed() < Duration::from_secs(2) {
+                assert!(lease.is_valid() && lease.remaining() > Duration::from_millis(500), "{:?}", lease.remaining());
+                assert_eq!(lease.state(), LeaseState::Held);
+                assert!(matches!(other.acquire("jumping").await, Err(Error::Held { .. })));
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+            let moved = match SystemTime::now().duration_since(wall) {
+                Ok(forward) => forward.as_secs_f64(),
+                Err(backward) => -backward.duration().as_secs_f64(),
+            } - steady.elapsed().as_secs_f64();
+            println!("the wall clock was moved by {moved:.0} s, to {hours:+} h");
+            assert!(moved.abs() > 3500.0, "the wall clock did not jump: {moved}");
+        }
+        lease.verify().await.unwrap();
+        lease.release().await.unwrap();
+        let short = seal.acquire("jumping").ttl(Duration::from_millis(500)).without_refresh().await.unwrap();
+        let granted = Instant::now();
+        jump("-1h");
+        assert_eq!(short.cancelled().await, LossCause::Expired);
+        assert!((450..600).contains(&granted.elapsed().as_millis()), "{:?}", granted.elapsed());
+    });
+}
+
+// Suspend.
+
+fn machine_is_suspended(uri: &str) -> bool {
+    holder("suspended", uri).status().unwrap().success()
+}
+
+/// Suspends the machine for an hour, as far as this process can see: a time namespace moves
+/// `CLOCK_BOOTTIME` and leaves `CLOCK_MONOTONIC` where it is, which is what a suspend does.
+/// A process may enter one only while it has a single thread.
+struct Suspend(std::fs::File);
+
+impl Suspend {
+    /// For `CLONE_NEWTIME`, which the crate does not name.
+    const NEW_TIME: nix::sched::CloneFlags = nix::sched::CloneFlags::from_bits_retain(0x80);
+
+    fn prepare(by: Duration) -> Self {
+        if nix::sched::unshare(Self::NEW_TIME).is_err() {
+            // Without privileges, in a user namespace of our own.
+            nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWUSER | Self::NEW_TIME)
+                .expect("time namespaces are allowed, to root or in user namespaces");
+        }
+        std::fs::write("/proc/self/timens_offsets", format!("boottime {} 0", by.as_secs())).unwrap();
+        Self(std::fs::File::open("/proc/self/ns/time_for_children").unwrap())
+    }
+
+    fn now(self) {
+        nix::sched::setns(self.0, Self::NEW_TIME).expect("this process has one thread");
+    }
+}
+
+fn holder_that_is_suspended() {
+    let suspend = Suspend::prepare(Duration::from_secs(3600));
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let seal = connect().await;
+        let lease = seal.acquire("suspended").ttl(Duration::from_secs(60)).await.unwrap();
+        let work = lease.run(async {
+            tokio::task::yield_now().await;
+            let (boot, steady) = (Clock::Boot.now(), Instant::now());
+            suspend.now();
+            assert!(
+                Clock::Boot.now().saturating_sub(boot) >= Duration::from_secs(3600)
+                    && steady.elapsed() < Duration::from_secs(1)
+            );
+            assert!(!lease.is_valid(), "local, free, and right at once");
+            assert!(lease.remaining().is_zero());
+            std::future::pending::<()>().await;
+        });
+        // Timers stand still while a machine is suspended; the loss is pushed all the same.
+        let woken = Instant::now();
+        let stopped = tokio::time::timeout(Duration::from_secs(3), work).await.expect("the work is stopped");
+        assert!(matches!(stopped, Err(Error::Lost { cause: LossCause::Expired, .. })), "{stopped:?}");
+        println!("work was stopped {:?} after the machine woke up", woken.elapsed());
+        assert!(matches!(lease.refresh().await, Err(Error::Lost { .. })));
+    });
+}

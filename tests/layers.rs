@@ -1,0 +1,90 @@
+//! Who may know whom: the rules of the house that a compiler does not hold.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+/// The source files below `folder`, by their path from there.
+fn files(folder: &str) -> Vec<(String, String)> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join(folder);
+    let (mut found, mut todo) = (Vec::new(), vec![root.clone()]);
+    while let Some(path) = todo.pop() {
+        if path.is_dir() {
+            todo.extend(fs::read_dir(&path).unwrap().map(|entry| entry.unwrap().path()));
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            let name: PathBuf = path.strip_prefix(&root).unwrap().into();
+            found.push((name.to_str().unwrap().to_owned(), fs::read_to_string(&path).unwrap()));
+        }
+    }
+    assert!(!found.is_empty());
+    found
+}
+
+/// The lines of code, without comments and documentation.
+fn code(text: &str) -> impl Iterator<Item = &str> {
+    text.lines().map(str::trim).filter(|line| !line.starts_with("//"))
+}
+
+fn name_none(names: &[String], forbidden: &[&str]) {
+    for (name, text) in files("src").iter().filter(|(name, _)| names.contains(name)) {
+        for word in forbidden {
+            let line = code(text).find(|line| line.contains(word));
+            assert_eq!(line, None, "src/{name} knows {word}");
+        }
+    }
+}
+
+fn chosen(which: impl Fn(&str) -> bool) -> Vec<String> {
+    let names: Vec<String> = files("src").into_iter().map(|(name, _)| name).filter(|name| which(name)).collect();
+    assert!(!names.is_empty());
+    names
+}
+
+const ENGINE: [&str; 7] =
+    ["seal.rs", "seal/settings.rs", "acquire.rs", "lease.rs", "refresh.rs", "retry.rs", "clock.rs"];
+
+#[test]
+fn the_engine_names_no_store() {
+    name_none(&chosen(|name| ENGINE.contains(&name)), &["MemoryStore", "MongoStore", "mongodb::", "bson"]);
+}
+
+#[test]
+fn a_store_knows_words_machine_and_contract_and_not_the_engine() {
+    let stores = chosen(|name| name.starts_with("store"));
+    name_none(&stores, &["seal::", "acquire::", "lease::", "refresh::", "retry::", "Mongoseal,", "Lease,", "Builder"]);
+}
+
+#[test]
+fn words_and_machine_know_neither_engine_nor_store_nor_runtime() {
+    let words = ["key.rs", "owner.rs", "token.rs", "ttl.rs", "lease_id.rs", "metadata.rs", "error.rs"];
+    let pure = chosen(|name| words.contains(&name) || name.starts_with("record"));
+    name_none(&pure, &["store::", "tokio", "mongodb", "Mongoseal", "Clock", "tracing"]);
+}
+
+#[test]
+fn only_the_mongodb_store_names_its_driver() {
+    let others = chosen(|name| !name.starts_with("store/mongo") && !["open.rs", "lib.rs"].contains(&name));
+    name_none(&others, &["mongodb::"]);
+}
+
+#[test]
+fn no_wall_clock_and_no_driver_task_outside_of_its_room() {
+    for (name, text) in files("src") {
+        for word in ["SystemTime", "DateTime::now"] {
+            assert!(code(&text).all(|line| !line.contains(word)), "src/{name}: {word}");
+        }
+        let spawns = code(&text).any(|line| line.contains("tokio::spawn"));
+        assert!(!spawns || name == "store/mongo.rs", "src/{name} spawns a task without an owner");
+    }
+}
+
+#[test]
+fn a_file_reads_in_one_sitting() {
+    for folder in ["src", "tests", "examples"] {
+        for (name, text) in files(folder) {
+            let lines = text.lines().count();
+            assert!(lines <= 400 || name == "record/machine/tests.rs", "{folder}/{name} has {lines} lines: split it");
+        }
+    }
+}
