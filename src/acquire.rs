@@ -14,10 +14,10 @@ use tracing::{Instrument, debug, debug_span, field};
 use crate::{
     Error, Key, Lease, LeaseId, Metadata, Result, Ttl,
     hold::Hold,
-    record::{self, Claim, Outcome, Request},
+    record::{self, Outcome, Request, Terms},
     refresh::{Keeper, Refreshing},
     retry,
-    seal::Inner,
+    seal::{self, InUse, Inner},
     store::{Applied, BoxFuture},
 };
 
@@ -104,7 +104,11 @@ impl Acquire {
     ///
     /// Who asks with the id of a lease that still holds is given that lease, with its token: so a
     /// process that kept its id takes its own lease up again after a restart. The process before
-    /// must have ended: two that use one id both believe they hold it.
+    /// must have ended: two that use one id both believe they hold it. And an id is spent once its
+    /// lease was released or dropped, because a release that was delayed may still be under way.
+    ///
+    /// An acquire with a chosen id that ends in [`Error::Unavailable`] is not taken back, so that it
+    /// can be asked again; the ttl ends what it may have been granted.
     pub fn lease_id(mut self, id: LeaseId) -> Self {
         self.lease = Some(id);
         self
@@ -125,11 +129,11 @@ impl Acquire {
     }
 
     /// Checks what was asked.
-    fn checked(self) -> Result<(Arc<Inner>, Ask)> {
+    fn checked(self) -> Result<Ask> {
         let Self { inner, key, ttl, metadata, lease, refreshing } = self;
         let ttl = inner.settings.check_ttl(ttl)?;
         refreshing.check(ttl)?;
-        let claim = Claim {
+        let terms = Terms {
             lease: lease.unwrap_or_else(LeaseId::random),
             owner: inner.settings.owner.clone(),
             limit: 0,
@@ -137,9 +141,10 @@ impl Acquire {
             grace: u64::try_from(inner.settings.grace.as_millis()).unwrap_or(u64::MAX),
             metadata: metadata?,
         };
+        let key = key?;
         inner.runs()?;
-        let ask = Ask { key: key?, ttl, claim, refreshing, in_doubt: AtomicBool::new(false) };
-        Ok((inner, ask))
+        let in_use = inner.use_id(terms.lease)?;
+        Ok(Ask { in_use, key, ttl, terms, refreshing, chosen: lease.is_some(), in_doubt: AtomicBool::new(false) })
     }
 }
 
@@ -149,10 +154,11 @@ impl IntoFuture for Acquire {
 
     fn into_future(self) -> Self::IntoFuture {
         Box::pin(async move {
-            let (inner, ask) = self.checked()?;
+            let ask = self.checked()?;
+            let inner = Arc::clone(ask.in_use.by());
             let (reply, granted) = oneshot::channel();
-            let span = debug_span!("lease", key = %ask.key, owner = %ask.claim.owner, token = field::Empty);
-            inner.tasks.spawn(ask.run(Arc::clone(&inner), reply).instrument(span));
+            let span = debug_span!("lease", key = %ask.key, owner = %ask.terms.owner, token = field::Empty);
+            inner.tasks.spawn(ask.run(reply).instrument(span));
             granted.await.unwrap_or_else(|gone| {
                 Err(Error::unavailable("the runtime shut down while a key was asked for: ask again on a running one")
                     .caused_by(gone))
@@ -163,30 +169,43 @@ impl IntoFuture for Acquire {
 
 /// A checked request for a key, which becomes the task of the lease it is granted.
 struct Ask {
+    in_use: InUse,
     key: Key,
     ttl: Ttl,
-    claim: Claim,
+    terms: Terms,
     refreshing: Refreshing,
+    /// Whether the caller chose the lease id.
+    chosen: bool,
     /// Whether a request was sent whose end is not known.
     in_doubt: AtomicBool,
 }
 
 impl Ask {
     /// Asks, answers, and keeps the lease until it ends.
-    async fn run(self, inner: Arc<Inner>, reply: oneshot::Sender<Result<Lease>>) {
+    async fn run(self, reply: oneshot::Sender<Result<Lease>>) {
+        let inner = Arc::clone(self.in_use.by());
         let granted = retry::until_definite(inner.clock(), inner.give_up(), inner.settings.attempt, |within| {
             // Looked at between attempts and never within one: what was sent must have come to
             // its end before it can be taken back.
-            let wanted = !reply.is_closed() && !inner.closing.is_cancelled();
+            let stop = if inner.closing.is_cancelled() {
+                Some(seal::shut_down())
+            } else {
+                reply.is_closed().then(|| Error::invalid("nobody asks any more"))
+            };
             let attempt = self.attempt(&inner, within);
-            async move { if wanted { attempt.await } else { Err(Error::invalid("nobody asks any more")) } }
+            async move {
+                match stop {
+                    Some(error) => Err(error),
+                    None => attempt.await,
+                }
+            }
         })
         .await;
         match granted {
             Ok(hold) => {
                 tracing::Span::current().record("token", hold.token.get());
                 debug!("granted");
-                let (lease, keeper) = Keeper::start(inner, hold, self.ttl, self.refreshing);
+                let (lease, keeper) = Keeper::start(hold, self.ttl, self.refreshing, self.in_use);
                 // Whoever is gone drops the lease here, which releases it.
                 drop(reply.send(Ok(lease)));
                 keeper.run().await;
@@ -194,9 +213,13 @@ impl Ask {
             Err(error) => {
                 debug!(%error, "not granted");
                 let in_doubt = self.in_doubt.load(Ordering::Relaxed);
-                drop(reply.send(Err(error)));
-                if in_doubt {
-                    self.take_back(&inner).await;
+                if in_doubt && (!self.chosen || reply.is_closed()) {
+                    drop(reply.send(Err(error)));
+                    take_back(&inner, &self.key, self.terms.lease).await;
+                } else {
+                    // Whoever chose the id may ask again with it at once.
+                    drop(self.in_use);
+                    drop(reply.send(Err(error)));
                 }
             }
         }
@@ -207,11 +230,12 @@ impl Ask {
         let clock = inner.clock();
         let until = clock.now().saturating_add(within);
         inner.prepare(within).await?;
-        let request = Request::Acquire(record::Acquire { claim: self.claim.clone(), patience: None });
+        let request = Request::Acquire(record::Acquire { terms: self.terms.clone(), patience: None });
         // The store counts the ttl from some time after this one.
         let sent = clock.now();
         let answer = inner.store.apply(&self.key, request, until.saturating_sub(sent)).await;
-        if matches!(answer, Err(Error::Unavailable { .. })) {
+        // A record that cannot be read may have been written all the same.
+        if matches!(answer, Err(Error::Unavailable { .. } | Error::Corrupt { .. })) {
             self.in_doubt.store(true, Ordering::Relaxed);
         }
         let Applied { outcome, at } = answer?;
@@ -225,29 +249,28 @@ impl Ask {
                         self.ttl.duration()
                     )));
                 }
-                let owner = self.claim.owner.clone();
-                Ok(Hold::new(self.key.clone(), owner, self.claim.lease, token, clock, deadline))
+                let owner = self.terms.owner.clone();
+                Ok(Hold::new(self.key.clone(), owner, self.terms.lease, token, clock, deadline))
             }
             Outcome::Refused { holder } => Err(Error::Held {
                 key: self.key.clone(),
                 remaining: at.map(|at| holder.expires_at.since(at.now)).unwrap_or_default(),
-                owner: holder.claim.owner,
+                owner: holder.terms.owner,
                 token: holder.version,
             }),
             outcome => Err(Error::invalid(format!("the store answered an acquire with {outcome:?}: it is broken"))),
         }
     }
+}
 
-    /// Sees to it that a request in doubt leaves nothing held. Where the store cannot be reached
-    /// the ttl does the same, later.
-    async fn take_back(&self, inner: &Inner) {
-        let released = retry::until_definite(inner.clock(), inner.give_up(), inner.settings.attempt, |within| {
-            let release = Request::Release(record::Release { lease: self.claim.lease });
-            inner.store.apply(&self.key, release, within)
-        });
-        match released.await {
-            Ok(applied) => debug!(outcome = ?applied.outcome, "took back a request in doubt"),
-            Err(error) => debug!(%error, "left a request in doubt to its ttl"),
-        }
+/// Sees to it that a request in doubt leaves nothing held. Where the store cannot be reached the ttl
+/// does the same, later.
+async fn take_back(inner: &Inner, key: &Key, lease: LeaseId) {
+    let released = retry::until_definite(inner.clock(), inner.give_up(), inner.settings.attempt, |within| {
+        inner.store.apply(key, Request::Release(record::Release { lease, token: None }), within)
+    });
+    match released.await {
+        Ok(applied) => debug!(outcome = ?applied.outcome, "took back a request in doubt"),
+        Err(error) => debug!(%error, "left a request in doubt to its ttl"),
     }
 }

@@ -31,6 +31,9 @@ pub enum LeaseState {
     Released,
 }
 
+/// A deadline that somebody found passed.
+const PASSED: u64 = 0;
+
 /// What a lease and its task know together.
 pub(crate) struct Hold {
     pub(crate) key: Key,
@@ -38,9 +41,9 @@ pub(crate) struct Hold {
     pub(crate) lease: LeaseId,
     pub(crate) token: FencingToken,
     clock: Clock,
-    /// Nanoseconds on the clock. Only ever moves on.
+    /// Nanoseconds on the clock. Only ever moves on, and at last to [`PASSED`].
     deadline: AtomicU64,
-    pub(crate) state: watch::Sender<LeaseState>,
+    state: watch::Sender<LeaseState>,
     /// Cancelled after the state has become one of the two ends.
     pub(crate) ended: CancellationToken,
 }
@@ -66,22 +69,49 @@ impl Hold {
         }
     }
 
+    /// When the lease ends, on the clock; the beginning of time once it has passed.
     pub(crate) fn deadline(&self) -> Duration {
         Duration::from_nanos(self.deadline.load(Ordering::Acquire))
     }
 
+    /// How long it is to the deadline. One that was found passed stays so: whoever is told that the
+    /// lease is over is never told otherwise later, even if a refresh is confirmed at that moment.
     pub(crate) fn remaining(&self) -> Duration {
-        self.deadline().saturating_sub(self.clock.now())
+        let mut deadline = self.deadline.load(Ordering::Acquire);
+        loop {
+            let left = Duration::from_nanos(deadline).saturating_sub(self.clock.now());
+            if !left.is_zero() {
+                return left;
+            }
+            match self.deadline.compare_exchange(deadline, PASSED, Ordering::AcqRel, Ordering::Acquire) {
+                Ok(_) => return Duration::ZERO,
+                Err(moved) => deadline = moved,
+            }
+        }
     }
 
+    /// Whether the lease has not ended. Takes no lock, so that it can be asked while the state is
+    /// borrowed.
     pub(crate) fn is_valid(&self) -> bool {
         !self.ended.is_cancelled() && !self.remaining().is_zero()
     }
 
-    /// The store confirmed a refresh: moves the deadline on.
-    pub(crate) fn kept_until(&self, deadline: Duration) {
-        self.deadline.fetch_max(nanos(deadline), Ordering::AcqRel);
+    /// The store confirmed a refresh: moves the deadline on, unless it has passed. A thread that was
+    /// blocked, or a machine that slept, may see the answer before it sees the time.
+    pub(crate) fn kept_until(&self, until: Duration) -> bool {
+        let mut deadline = self.deadline.load(Ordering::Acquire);
+        loop {
+            if Duration::from_nanos(deadline) <= self.clock.now() {
+                return false;
+            }
+            let later = nanos(until).max(deadline);
+            match self.deadline.compare_exchange(deadline, later, Ordering::AcqRel, Ordering::Acquire) {
+                Ok(_) => break,
+                Err(moved) => deadline = moved,
+            }
+        }
         self.shift(&LeaseState::Held);
+        true
     }
 
     /// A refresh failed.
@@ -123,25 +153,36 @@ impl Hold {
         })
     }
 
-    /// Refuses a lease that has ended. One whose deadline has passed ends here if its task was not
-    /// faster.
+    /// Refuses a lease that has ended.
     pub(crate) fn check(&self) -> Result<()> {
-        if self.is_valid() {
-            return Ok(());
+        if self.is_valid() { Ok(()) } else { Err(self.lost(self.cause())) }
+    }
+
+    /// Where the lease stands. A deadline that has passed is a loss even if the task has not run
+    /// since.
+    pub(crate) fn state(&self) -> LeaseState {
+        let valid = self.is_valid();
+        match self.state.borrow().clone() {
+            LeaseState::Held | LeaseState::AtRisk if !valid => LeaseState::Lost { cause: LossCause::Expired },
+            state => state,
         }
-        self.lose(LossCause::Expired);
-        Err(self.lost(self.cause()))
     }
 
     /// What ended the lease that has ended.
     pub(crate) fn cause(&self) -> LossCause {
-        match &*self.state.borrow() {
-            LeaseState::Lost { cause } => cause.clone(),
-            // Nobody can ask a lease after its release; a future of it that is left over can.
+        match self.state() {
+            LeaseState::Lost { cause } => cause,
+            // Who could ask borrows the lease, so it is not released.
             _ => LossCause::ShutDown,
         }
     }
 
+    /// Follows the state.
+    pub(crate) fn watch(&self) -> watch::Receiver<LeaseState> {
+        self.state.subscribe()
+    }
+
+    /// What ended the lease, if it was not its holder's will.
     pub(crate) fn is_lost(&self) -> Option<LossCause> {
         match &*self.state.borrow() {
             LeaseState::Lost { cause } => Some(cause.clone()),

@@ -27,6 +27,7 @@ use crate::{
 /// Dropping a lease releases it in the background: the drop itself only tells the lease's task,
 /// so it does not block, cannot fail and needs no runtime. A lease whose runtime has ended is left
 /// to its ttl.
+#[must_use = "dropping a lease releases it: bind it to a name, and `_` is none"]
 pub struct Lease {
     inner: Arc<Inner>,
     hold: Arc<Hold>,
@@ -41,6 +42,9 @@ pub struct Lease {
 pub enum Released {
     /// The lease was held to this moment; nobody else was granted the key meanwhile.
     Ours,
+    /// The lease is gone, and whether an earlier send of this release ended it cannot be told: its
+    /// reply was lost, and meanwhile the deadline passed or somebody else was granted the key.
+    Unknown,
     /// The lease had been lost before.
     Gone {
         /// What ended it.
@@ -94,21 +98,19 @@ impl Lease {
     /// How long the lease lasts without a further refresh; zero once it has ended. Local and free.
     #[must_use]
     pub fn remaining(&self) -> Duration {
-        if self.hold.ended.is_cancelled() { Duration::ZERO } else { self.hold.remaining() }
+        if self.is_valid() { self.hold.remaining() } else { Duration::ZERO }
     }
 
     /// Where the lease stands now.
     #[must_use]
     pub fn state(&self) -> LeaseState {
-        // A deadline that has passed is a loss even if the task has not run since.
-        drop(self.hold.check());
-        self.hold.state.borrow().clone()
+        self.hold.state()
     }
 
     /// Follows where the lease stands. The receiver outlives the lease and sees its end.
     #[must_use]
     pub fn watch_state(&self) -> watch::Receiver<LeaseState> {
-        self.hold.state.subscribe()
+        self.hold.watch()
     }
 
     /// A token that is cancelled when the lease ends, in whatever way: for code that takes one.
@@ -180,8 +182,10 @@ impl Lease {
     ///
     /// # Errors
     ///
-    /// [`Error::Lost`] where it does not, and the lease is lost from then on;
-    /// [`Error::Unavailable`] where nobody answered within the operation timeout.
+    /// [`Error::Lost`] where it does not, and the lease is lost from then on.
+    /// [`Error::Unavailable`] where nobody answered within the operation timeout;
+    /// [`Error::Corrupt`] or [`Error::Invalid`] where somebody wrote over the record or took a
+    /// privilege away: the lease lives on to its deadline.
     ///
     /// # Cancel safety
     ///
@@ -208,8 +212,9 @@ impl Lease {
     /// # Errors
     ///
     /// [`Error::Lost`] where the lease has ended: it is never created again.
-    /// [`Error::Unavailable`] where nobody confirmed within the operation timeout; the lease lives
-    /// on to its deadline.
+    /// [`Error::Unavailable`] where nobody confirmed within the operation timeout;
+    /// [`Error::Corrupt`] or [`Error::Invalid`] where somebody wrote over the record or took a
+    /// privilege away: the lease lives on to its deadline.
     ///
     /// # Cancel safety
     ///
@@ -219,7 +224,8 @@ impl Lease {
     }
 
     /// Refreshes the lease with another ttl, which later refreshes keep to. The lease never ends
-    /// sooner than it would have.
+    /// sooner than it would have; and where this is not confirmed, the store may keep the key for
+    /// the whole new ttl although the lease was lost.
     ///
     /// # Errors
     ///
@@ -236,6 +242,7 @@ impl Lease {
 
     async fn wish(&self, ttl: Option<Ttl>) -> Result<()> {
         self.hold.check()?;
+        self.inner.runs()?;
         let clock = self.inner.clock();
         let (reply, done) = oneshot::channel();
         let answered = async {
@@ -256,8 +263,9 @@ impl Lease {
     ///
     /// # Errors
     ///
-    /// [`Error::Unavailable`] where nobody confirmed within the operation timeout: the ttl ends
-    /// the lease at the latest.
+    /// [`Error::Unavailable`] where nobody confirmed within the operation timeout;
+    /// [`Error::Corrupt`] or [`Error::Invalid`] where somebody wrote over the record or took a
+    /// privilege away. The ttl ends the lease at the latest.
     ///
     /// # Cancel safety
     ///

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use crate::{Builder, Mongoseal, Result, store::MemoryStore};
 
 impl Mongoseal {
-    /// A handle on records in this process, on tokio's clock. Alone useful for tests and examples;
-    /// everything behaves as it does on MongoDB.
+    /// A handle on records in this process, on tokio's clock, for tests, examples and programs that
+    /// are alone. It behaves as one on MongoDB does.
     #[must_use]
     pub fn in_memory() -> Self {
         Self::with_defaults(Builder::in_memory)
@@ -35,7 +35,9 @@ impl Builder {
 
 #[cfg(feature = "mongodb")]
 mod mongo {
-    use mongodb::{Client, Database, options::ClientOptions};
+    use std::time::Duration;
+
+    use mongodb::{Client, Database, error::ErrorKind, options::ClientOptions};
 
     use super::{Arc, Builder, Mongoseal, Result};
     use crate::{Error, store::MongoStore};
@@ -63,6 +65,9 @@ mod mongo {
         /// A handle on the collection `mongoseal` of a database, with the default settings, on the
         /// caller's client, which is never closed. The deployment is checked with the first
         /// acquire, or by [`prepare`](Self::prepare).
+        ///
+        /// A client whose `serverSelectionTimeoutMS` is longer than the operation timeout, as it is
+        /// by default, does not come to say why no server could be reached.
         #[must_use]
         pub fn new(database: &Database) -> Self {
             Self::with_defaults(|builder| builder.on(database))
@@ -93,20 +98,17 @@ mod mongo {
         ///
         /// As [`Mongoseal::connect`].
         pub async fn connect(self, uri: impl AsRef<str>) -> Result<Mongoseal> {
+            crate::seal::in_runtime()?;
             let settings = self.settings()?;
-            let mut options = ClientOptions::parse(uri.as_ref()).await.map_err(|error| {
-                Error::invalid("the MongoDB connection string cannot be used: correct it").caused_by(error)
-            })?;
+            let mut options = parse(uri.as_ref(), settings.operation_timeout).await?;
             // Sooner than an attempt gives up, so that it is the driver who says what is wrong.
             options.server_selection_timeout.get_or_insert(settings.attempt.mul_f64(0.8));
             options.app_name.get_or_insert_with(|| "mongoseal".into());
             let name = self.database.or_else(|| options.default_database.clone());
-            let client = Client::with_options(options).map_err(|error| {
-                Error::invalid("the MongoDB connection string cannot be used: correct it").caused_by(error)
-            })?;
+            let client = Client::with_options(options).map_err(unusable)?;
             let database = client.database(name.as_deref().unwrap_or("mongoseal"));
             let store = MongoStore::owning(&database, check_collection(self.collection)?, settings.retention);
-            let seal = Mongoseal::from_parts(Arc::new(store), settings);
+            let seal = Mongoseal::from_parts(Arc::new(store), settings)?;
             seal.prepare().await?;
             Ok(seal)
         }
@@ -125,8 +127,25 @@ mod mongo {
             }
             let settings = self.settings()?;
             let store = MongoStore::new(database, check_collection(self.collection)?, settings.retention);
-            Ok(Mongoseal::from_parts(Arc::new(store), settings))
+            Mongoseal::from_parts(Arc::new(store), settings)
         }
+    }
+
+    /// Reads a connection string; for `mongodb+srv://` that means to ask a name server.
+    async fn parse(uri: &str, within: Duration) -> Result<ClientOptions> {
+        let unanswered = || Error::unavailable("the name server did not answer for the connection string: ask again");
+        match tokio::time::timeout(within, ClientOptions::parse(uri)).await {
+            Ok(Ok(options)) => Ok(options),
+            Ok(Err(error)) if matches!(*error.kind, ErrorKind::DnsResolve { .. } | ErrorKind::Io(_)) => {
+                Err(unanswered().caused_by(error))
+            }
+            Ok(Err(error)) => Err(unusable(error)),
+            Err(elapsed) => Err(unanswered().caused_by(elapsed)),
+        }
+    }
+
+    fn unusable(error: mongodb::error::Error) -> Error {
+        Error::invalid("the MongoDB connection string cannot be used: correct it").caused_by(error)
     }
 
     fn check_collection(name: String) -> Result<String> {

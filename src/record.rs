@@ -62,7 +62,7 @@ impl Moment {
 
 /// What somebody asks of a key: who, for how long, alone or with others.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Claim {
+pub struct Terms {
     /// The secret that stands for the lease.
     pub lease: LeaseId,
     /// Who asks.
@@ -81,7 +81,7 @@ pub struct Claim {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Holder {
     /// Who, and what was asked.
-    pub claim: Claim,
+    pub terms: Terms,
     /// The fencing token of this lease, the same for as long as it lives.
     pub version: FencingToken,
     /// Counts the writes that kept this lease alive, so that each of them changes the record:
@@ -99,7 +99,7 @@ pub struct Holder {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Waiter {
     /// Who, and what was asked.
-    pub claim: Claim,
+    pub terms: Terms,
     /// How long the waiter stays queued, and later keeps a key it was handed, without being heard
     /// of; in milliseconds.
     pub patience: u64,
@@ -145,7 +145,7 @@ impl Record {
     /// The entry of the holder with this lease, whether or not it has expired.
     #[must_use]
     pub fn holder(&self, lease: LeaseId) -> Option<&Holder> {
-        self.holders.iter().find(|holder| holder.claim.lease == lease)
+        self.holders.iter().find(|holder| holder.terms.lease == lease)
     }
 
     /// The entry of the holder with this lease, unless it has expired.
@@ -157,6 +157,6 @@ impl Record {
     /// How many wait before this lease.
     #[must_use]
     pub fn position(&self, lease: LeaseId) -> Option<usize> {
-        self.queue.iter().position(|waiter| waiter.claim.lease == lease)
+        self.queue.iter().position(|waiter| waiter.terms.lease == lease)
     }
 }

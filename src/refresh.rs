@@ -10,7 +10,7 @@ use crate::{
     hold::Hold,
     record::{self, Outcome, Request},
     retry,
-    seal::Inner,
+    seal::{InUse, Inner},
     store::Sighting,
 };
 
@@ -29,7 +29,8 @@ impl Refreshing {
     fn interval(self, ttl: Ttl) -> Option<Duration> {
         match self {
             Self::AtAThird => ttl.duration().checked_div(3),
-            Self::Every(interval) => Some(interval),
+            // An extension may have made the ttl shorter than was checked.
+            Self::Every(interval) => Some(interval.min(ttl.duration().checked_div(2).unwrap_or_default())),
             Self::ByHand => None,
         }
     }
@@ -62,21 +63,23 @@ pub(crate) struct Keeper {
     refreshing: Refreshing,
     wishes: mpsc::Receiver<Wish>,
     released: oneshot::Sender<Result<Released>>,
+    in_use: InUse,
 }
 
 impl Keeper {
     /// A lease and the task that keeps it.
-    pub(crate) fn start(inner: Arc<Inner>, hold: Hold, ttl: Ttl, refreshing: Refreshing) -> (Lease, Self) {
+    pub(crate) fn start(hold: Hold, ttl: Ttl, refreshing: Refreshing, in_use: InUse) -> (Lease, Self) {
+        let inner = Arc::clone(in_use.by());
         let hold = Arc::new(hold);
         let (wish, wishes) = mpsc::channel(1);
         let (released, done) = oneshot::channel();
         let lease = Lease::new(Arc::clone(&inner), Arc::clone(&hold), wish, done);
-        (lease, Self { inner, hold, ttl, refreshing, wishes, released })
+        (lease, Self { inner, hold, ttl, refreshing, wishes, released, in_use })
     }
 
     /// Keeps the lease until it ends, and releases it if it ended by the will of this process.
     pub(crate) async fn run(self) {
-        let Self { inner, hold, mut ttl, refreshing, mut wishes, released } = self;
+        let Self { inner, hold, mut ttl, refreshing, mut wishes, released, in_use } = self;
         // A runtime that shuts down drops this task where it stands.
         let _ended = EndsWithTask(&hold);
         let clock = inner.clock();
@@ -120,6 +123,8 @@ impl Keeper {
         if let Err(error) = &end {
             warn!(key = %hold.key, token = %hold.token, %error, "the lease could not be released and is left to its ttl");
         }
+        // Whoever hears of the end may ask with the same id at once.
+        drop(in_use);
         drop(released.send(end));
     }
 }
@@ -167,9 +172,9 @@ async fn attempt(inner: &Inner, hold: &Hold, ttl: Ttl, within: Duration) -> Resu
     let outcome = inner.store.apply(&hold.key, request, within).await?.outcome;
     match outcome {
         Outcome::Refreshed { token } if token == hold.token => {
-            hold.kept_until(sent.saturating_add(inner.settings.lasts(ttl)));
-            debug!(key = %hold.key, token = %hold.token, "refreshed");
-            Ok(Some(sent))
+            let kept = hold.kept_until(sent.saturating_add(inner.settings.lasts(ttl)));
+            debug!(key = %hold.key, token = %hold.token, kept, "refreshed");
+            Ok(kept.then_some(sent))
         }
         // This lease id was granted anew after the lease had ended: by a request that was long
         // under way, or in another process.
@@ -213,22 +218,20 @@ pub(crate) async fn sight(inner: &Inner, hold: &Hold, within: Duration) -> Resul
 /// Gives the key back, for a lease that has ended here by the will of this process.
 async fn release(inner: &Inner, hold: &Hold) -> Result<Released> {
     let clock = inner.clock();
-    let in_time = clock.now() < hold.deadline();
     let mut sent_before = false;
     let released = retry::until_definite(clock, inner.give_up(), inner.settings.attempt, |within| {
         let sent_before = mem::replace(&mut sent_before, true);
         async move {
             let until = clock.now().saturating_add(within);
-            let request = Request::Release(record::Release { lease: hold.lease });
+            let request = Request::Release(record::Release { lease: hold.lease, token: Some(hold.token) });
             match inner.store.apply(&hold.key, request, within).await?.outcome {
                 Outcome::Released => Ok(Released::Ours),
                 Outcome::Absent => match sight(inner, hold, until.saturating_sub(clock.now())).await? {
                     None => Err(stale()),
-                    // Asked before, without an answer, when the lease was still good: that request
-                    // released it, and others may have come since.
-                    Some(LossCause::Expired | LossCause::TakenOver { .. }) if sent_before && in_time => {
-                        Ok(Released::Ours)
-                    }
+                    // Asked before, without an answer. If the deadline is ahead and nobody came
+                    // since, it was that request which ended the lease; else who knows.
+                    Some(LossCause::Expired) if sent_before && hold.deadline() > clock.now() => Ok(Released::Ours),
+                    Some(LossCause::Expired | LossCause::TakenOver { .. }) if sent_before => Ok(Released::Unknown),
                     Some(cause) => Ok(Released::Gone { cause }),
                 },
                 outcome => Err(Error::invalid(format!("the store answered a release with {outcome:?}: it is broken"))),

@@ -5,12 +5,20 @@ mod settings;
 pub use settings::Builder;
 pub(crate) use settings::Settings;
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{
+    collections::HashSet,
+    fmt,
+    sync::{
+        Arc, Mutex, OnceLock, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
-use tokio::sync::OnceCell;
+use tokio::runtime::Handle;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
-use crate::{Acquire, Clock, Error, Key, Owner, Result, retry, store::Store};
+use crate::{Acquire, Clock, Error, Key, LeaseId, Owner, Result, retry, store::Store};
 
 /// A handle on a store of leases. Cheap to clone; clones share everything.
 ///
@@ -50,8 +58,12 @@ pub(crate) struct Inner {
     pub(crate) closing: CancellationToken,
     /// One task for each acquire under way and each lease held.
     pub(crate) tasks: TaskTracker,
-    /// Set when the store was found fit.
-    prepared: OnceCell<()>,
+    /// Whether the store was found fit.
+    prepared: AtomicBool,
+    /// When, on the clock, all must have ended: set by a shutdown.
+    end: OnceLock<Duration>,
+    /// The leases that are held, asked for, released or taken back at this moment.
+    in_use: Mutex<HashSet<LeaseId>>,
 }
 
 impl Mongoseal {
@@ -60,15 +72,18 @@ impl Mongoseal {
         Builder::default()
     }
 
-    pub(crate) fn from_parts(store: Arc<dyn Store>, settings: Settings) -> Self {
+    pub(crate) fn from_parts(store: Arc<dyn Store>, settings: Settings) -> Result<Self> {
+        settings.check_ttl(settings.ttl.duration())?;
         let inner = Inner {
             store,
             settings,
             closing: CancellationToken::new(),
             tasks: TaskTracker::new(),
-            prepared: OnceCell::new(),
+            prepared: AtomicBool::new(false),
+            end: OnceLock::new(),
+            in_use: Mutex::default(),
         };
-        Self { inner: Arc::new(inner) }
+        Ok(Self { inner: Arc::new(inner) })
     }
 
     /// Asks for a key. Nothing is sent until the returned builder is awaited.
@@ -121,11 +136,14 @@ impl Mongoseal {
     /// undone is closing the client, which the last clone to be dropped does anyway.
     pub async fn shutdown(&self) {
         let inner = &self.inner;
-        let give_up = inner.give_up();
+        let give_up = *inner.end.get_or_init(|| inner.give_up());
         inner.closing.cancel();
         inner.tasks.close();
         inner.tasks.wait().await;
-        inner.store.close(give_up.saturating_sub(inner.clock().now()).max(GOOD_BYE)).await;
+        // Without a runtime there is nothing open that would have to be closed.
+        if Handle::try_current().is_ok() {
+            inner.store.close(give_up.saturating_sub(inner.clock().now()).max(GOOD_BYE)).await;
+        }
     }
 }
 
@@ -136,24 +154,69 @@ impl Inner {
 
     /// When, on the clock, an operation that begins now gives up.
     pub(crate) fn give_up(&self) -> Duration {
-        self.clock().now().saturating_add(self.settings.operation_timeout)
+        let give_up = self.clock().now().saturating_add(self.settings.operation_timeout);
+        self.end.get().map_or(give_up, |end| give_up.min(*end))
     }
 
-    /// Sees to it that the store was found fit before anything is asked of it.
+    /// Sees to it that the store was found fit before anything is asked of it. Callers that come
+    /// together check it together: waiting for one another would add up their timeouts.
     pub(crate) async fn prepare(&self, within: Duration) -> Result<()> {
-        self.prepared.get_or_try_init(|| self.store.prepare(within)).await.copied()
+        if !self.prepared.load(Ordering::Acquire) {
+            self.store.prepare(within).await?;
+            self.prepared.store(true, Ordering::Release);
+        }
+        Ok(())
+    }
+
+    /// Keeps a lease id from being used twice at once in this handle.
+    pub(crate) fn use_id(self: &Arc<Self>, lease: LeaseId) -> Result<InUse> {
+        if self.in_use.lock().unwrap_or_else(PoisonError::into_inner).insert(lease) {
+            Ok(InUse { inner: Arc::clone(self), lease })
+        } else {
+            Err(Error::invalid(format!(
+                "lease id {lease} is in use by this handle: wait for the end of its lease, or use another"
+            )))
+        }
     }
 
     /// Refuses what needs a runtime where there is none, instead of a panic half-way, and what
     /// comes after the end.
     pub(crate) fn runs(&self) -> Result<()> {
         if self.closing.is_cancelled() {
-            return Err(Error::invalid("this handle was shut down: make a new one"));
+            return Err(shut_down());
         }
-        tokio::runtime::Handle::try_current().map(|_| ()).map_err(|source| {
-            Error::invalid("there is no tokio runtime here: call this inside of one, with its time driver enabled")
-                .caused_by(source)
-        })
+        in_runtime()
+    }
+}
+
+/// Refuses a call outside of a runtime.
+pub(crate) fn in_runtime() -> Result<()> {
+    Handle::try_current()
+        .map(drop)
+        .map_err(|source| Error::invalid("there is no tokio runtime here: call this inside of one").caused_by(source))
+}
+
+/// What is said to whoever comes after the end.
+pub(crate) fn shut_down() -> Error {
+    Error::invalid("this handle was shut down: make a new one")
+}
+
+/// A lease id that is in use, until this is dropped.
+#[derive(Debug)]
+pub(crate) struct InUse {
+    inner: Arc<Inner>,
+    lease: LeaseId,
+}
+
+impl InUse {
+    pub(crate) fn by(&self) -> &Arc<Inner> {
+        &self.inner
+    }
+}
+
+impl Drop for InUse {
+    fn drop(&mut self) {
+        self.inner.in_use.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.lease);
     }
 }
 

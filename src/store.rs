@@ -59,6 +59,9 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
 
     /// The clock on which holders count their deadlines.
     fn clock(&self) -> Clock;
+
+    /// How long idle records are kept at least: no ttl may be longer.
+    fn retention(&self) -> Duration;
 }
 
 /// A request was applied.

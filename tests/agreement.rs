@@ -13,8 +13,8 @@ use std::{
 };
 
 use mongoseal::{
-    Key, LeaseId, Metadata,
-    record::{self, Acquire, Claim, Outcome, Record, Refresh, Release, Request, Revoke},
+    FencingToken, Key, LeaseId, Metadata,
+    record::{self, Acquire, Outcome, Record, Refresh, Release, Request, Revoke, Terms},
     store::{Applied, MongoStore, Sighting, Store},
 };
 use proptest::{
@@ -54,13 +54,15 @@ fn step() -> impl Strategy<Value = Step> {
             if described {
                 metadata.insert("note", owner).unwrap();
             }
-            let claim = Claim { lease, owner: owner.parse().unwrap(), limit, ttl, grace, metadata };
-            Request::Acquire(Acquire { claim, patience })
+            let terms = Terms { lease, owner: owner.parse().unwrap(), limit, ttl, grace, metadata };
+            Request::Acquire(Acquire { terms, patience })
         },
     );
     let refresh =
         (lease.clone(), millis, grace).prop_map(|(lease, ttl, grace)| Request::Refresh(Refresh { lease, ttl, grace }));
-    let release = lease.prop_map(|lease| Request::Release(Release { lease }));
+    // A third of the releases carry a token: see `sent`.
+    let release = (lease, proptest::option::weighted(0.3, Just(FencingToken::MAX)))
+        .prop_map(|(lease, token)| Request::Release(Release { lease, token }));
     let revoke = Just(Request::Revoke(Revoke { by: "$ops".into(), reason: "$$ROOT".into() }));
     let request = prop_oneof![12 => acquire, 4 => refresh, 4 => release, 1 => revoke];
     let pause = prop_oneof![4 => Just(0_u64), 1 => 1_u64..25].prop_map(Duration::from_millis);
@@ -97,7 +99,7 @@ impl Seen {
         if after.holders.len() > 1 {
             self.count("shared");
         }
-        let handed_over = after.holders.iter().filter(|holder| before.position(holder.claim.lease).is_some()).count();
+        let handed_over = after.holders.iter().filter(|holder| before.position(holder.terms.lease).is_some()).count();
         if handed_over > 1 {
             self.count("several handed over at once");
         }
@@ -111,19 +113,32 @@ impl Seen {
     }
 }
 
+/// The request as it is sent: a release with a token names the one of the first holder, which is
+/// its own or another's.
+fn sent(request: &Request, met: Option<&Record>) -> Request {
+    let mut request = request.clone();
+    if let (Request::Release(Release { token: Some(token), .. }), Some(first)) =
+        (&mut request, met.and_then(|record| record.holders.first()))
+    {
+        *token = first.version;
+    }
+    request
+}
+
 /// Drives both machines through one sequence, and compares them after every request.
 async fn compare(store: &MongoStore, key: &Key, steps: Vec<Step>, seen: &Seen) {
     let mut expected: Option<Record> = None;
     for step in steps {
         tokio::time::sleep(step.pause).await;
         for _ in 0..=usize::from(step.twice) {
-            let Applied { outcome, at } = store.apply(key, step.request.clone(), WITHIN).await.unwrap();
+            let request = sent(&step.request, expected.as_ref());
+            let Applied { outcome, at } = store.apply(key, request.clone(), WITHIN).await.unwrap();
             let (after, expected_outcome) = if let Some(at) = at {
-                record::apply(expected.as_ref(), at, &step.request)
+                record::apply(expected.as_ref(), at, &request)
             } else {
                 // There was no document to look at, so there is no time, and nothing can change.
                 assert_eq!(expected, None, "{step:?} found no record");
-                (None, step.request.outcome(None, record::StoreTime::default()))
+                (None, request.outcome(None, record::StoreTime::default()))
             };
             assert_eq!(outcome, expected_outcome, "the outcome of {step:?} on {expected:#?}");
             let actual = match store.read(key, WITHIN).await.unwrap() {

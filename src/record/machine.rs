@@ -1,6 +1,8 @@
 //! The state machine: every verb is prune, apply, grant, stamp.
 
-use super::{Acquire, Holder, Image, Moment, Outcome, Record, Refresh, Request, Revocation, StoreTime, Waiter};
+use super::{
+    Acquire, Holder, Image, Moment, Outcome, Record, Refresh, Release, Request, Revocation, StoreTime, Waiter,
+};
 use crate::{FencingToken, LeaseId};
 
 /// Applies a request to the record of a key at a moment: gives the record as it is afterwards, and
@@ -13,7 +15,7 @@ pub fn apply(before: Option<&Record>, at: Moment, request: &Request) -> (Option<
     match request {
         Request::Acquire(acquire) => state.acquire(acquire),
         Request::Refresh(refresh) => state.refresh(refresh),
-        Request::Release(release) => state.release(release.lease),
+        Request::Release(release) => state.release(release),
         Request::Revoke(revoke) => state.revoke(&revoke.by, &revoke.reason),
     }
     let after = state.stamped(before);
@@ -49,13 +51,16 @@ impl State {
         state
     }
 
-    fn acquire(&mut self, Acquire { claim, patience }: &Acquire) {
-        let lease = claim.lease;
-        let already = self.keep_alive(lease, claim.ttl, claim.grace);
-        if !already {
+    fn acquire(&mut self, Acquire { terms, patience }: &Acquire) {
+        let lease = terms.lease;
+        if let Some(holder) = self.push_out(lease, terms.ttl, terms.grace) {
+            // A process that takes its lease up again after a restart is who others see from now on.
+            holder.terms.owner = terms.owner.clone();
+            holder.terms.metadata = terms.metadata.clone();
+        } else {
             self.enqueue(
                 Waiter {
-                    claim: claim.clone(),
+                    terms: terms.clone(),
                     patience: patience.unwrap_or(0),
                     until: self.at.now.after(patience.unwrap_or(0)),
                 },
@@ -64,17 +69,17 @@ impl State {
         }
         self.grant(Some(lease));
         if patience.is_none() {
-            self.queue.retain(|waiter| waiter.claim.lease != lease);
+            self.queue.retain(|waiter| waiter.terms.lease != lease);
         }
     }
 
     /// Puts a waiter at the end of the queue. One that waits already keeps its place and pushes
     /// its time out, unless it does not want to wait any more.
     fn enqueue(&mut self, waiter: Waiter, waits: bool) {
-        let lease = waiter.claim.lease;
+        let lease = waiter.terms.lease;
         if !waits {
-            self.queue.retain(|queued| queued.claim.lease != lease);
-        } else if let Some(queued) = self.queue.iter_mut().find(|queued| queued.claim.lease == lease) {
+            self.queue.retain(|queued| queued.terms.lease != lease);
+        } else if let Some(queued) = self.queue.iter_mut().find(|queued| queued.terms.lease == lease) {
             queued.patience = waiter.patience;
             queued.until = queued.until.max(waiter.until);
             return;
@@ -83,13 +88,13 @@ impl State {
     }
 
     fn refresh(&mut self, refresh: &Refresh) {
-        self.keep_alive(refresh.lease, refresh.ttl, refresh.grace);
+        self.push_out(refresh.lease, refresh.ttl, refresh.grace);
         self.grant(None);
     }
 
-    fn release(&mut self, lease: LeaseId) {
-        self.holders.retain(|holder| holder.claim.lease != lease);
-        self.queue.retain(|waiter| waiter.claim.lease != lease);
+    fn release(&mut self, release: &Release) {
+        self.holders.retain(|holder| !release.ends(holder));
+        self.queue.retain(|waiter| !release.dismisses(waiter));
         self.grant(None);
     }
 
@@ -99,24 +104,22 @@ impl State {
                 by: by.into(),
                 reason: reason.into(),
                 at: self.at.now,
-                leases: self.holders.drain(..).map(|holder| holder.claim.lease).collect(),
+                leases: self.holders.drain(..).map(|holder| holder.terms.lease).collect(),
             });
         }
         self.grant(None);
     }
 
-    /// Pushes the expiry of a lease out and counts that it did; says whether the lease holds.
-    fn keep_alive(&mut self, lease: LeaseId, ttl: u64, grace: u64) -> bool {
+    /// Pushes the expiry of a lease out and counts that it did, if the lease holds.
+    fn push_out(&mut self, lease: LeaseId, ttl: u64, grace: u64) -> Option<&mut Holder> {
         let now = self.at.now;
-        let Some(holder) = self.holders.iter_mut().find(|holder| holder.claim.lease == lease) else {
-            return false;
-        };
-        holder.claim.ttl = ttl;
-        holder.claim.grace = grace;
+        let holder = self.holders.iter_mut().find(|holder| holder.terms.lease == lease)?;
+        holder.terms.ttl = ttl;
+        holder.terms.grace = grace;
         holder.refreshes = holder.refreshes.saturating_add(1);
         holder.last_seen = now;
         holder.expires_at = holder.expires_at.max(expiry(now, ttl, grace));
-        true
+        Some(holder)
     }
 
     /// Moves waiters from the head of the queue to the holders, up to the first that has to wait.
@@ -124,17 +127,17 @@ impl State {
     fn grant(&mut self, asking: Option<LeaseId>) {
         let ready = self.ready();
         let now = self.at.now;
-        for Waiter { claim, patience, .. } in self.queue.drain(..ready) {
+        for Waiter { terms, patience, .. } in self.queue.drain(..ready) {
             let version = FencingToken::following(self.version, self.at.tick);
-            let lasts = if asking == Some(claim.lease) { claim.ttl } else { claim.ttl.min(patience) };
+            let lasts = if asking == Some(terms.lease) { terms.ttl } else { terms.ttl.min(patience) };
             self.version = Some(version);
             self.holders.push(Holder {
                 version,
                 refreshes: 0,
                 acquired_at: now,
                 last_seen: now,
-                expires_at: expiry(now, lasts, claim.grace),
-                claim,
+                expires_at: expiry(now, lasts, terms.grace),
+                terms,
             });
         }
     }
@@ -143,11 +146,11 @@ impl State {
     fn ready(&self) -> usize {
         let mut count = self.holders.len();
         // The smallest limit among the holders says how many they are willing to be.
-        let mut limit = self.holders.iter().map(|holder| holder.claim.limit).min();
+        let mut limit = self.holders.iter().map(|holder| holder.terms.limit).min();
         self.queue
             .iter()
             .take_while(|waiter| {
-                let wanted = waiter.claim.limit;
+                let wanted = waiter.terms.limit;
                 let together = limit.map_or(wanted, |limit| limit.min(wanted));
                 let admitted = count == 0 || usize::try_from(together).is_ok_and(|together| count < together);
                 count = count.saturating_add(1);

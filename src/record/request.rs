@@ -1,6 +1,6 @@
 //! What can be asked of a record, and what comes of it.
 
-use super::{Claim, Holder, Record, StoreTime};
+use super::{Holder, Record, StoreTime, Terms, Waiter};
 use crate::{FencingToken, LeaseId};
 
 /// What can be asked of a record. Every request can be sent twice.
@@ -21,7 +21,7 @@ pub enum Request {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Acquire {
     /// Who asks, and for what.
-    pub claim: Claim,
+    pub terms: Terms,
     /// How long to stay queued without being heard of, in milliseconds. `None` does not wait: it
     /// takes no place in the queue, and gives up one it had.
     pub patience: Option<u64>,
@@ -44,6 +44,21 @@ pub struct Refresh {
 pub struct Release {
     /// Which lease.
     pub lease: LeaseId,
+    /// With which token: a release that was delayed does not touch a later grant of the same lease
+    /// id. `None` is whatever the id holds or waits for.
+    pub token: Option<FencingToken>,
+}
+
+impl Release {
+    /// Whether this holder is the one to go.
+    pub(crate) fn ends(&self, holder: &Holder) -> bool {
+        holder.terms.lease == self.lease && self.token.is_none_or(|token| holder.version == token)
+    }
+
+    /// Whether this waiter is the one to go.
+    pub(crate) fn dismisses(&self, waiter: &Waiter) -> bool {
+        waiter.terms.lease == self.lease && self.token.is_none()
+    }
 }
 
 /// Takes the key from all its holders.
@@ -114,7 +129,7 @@ impl Request {
     pub fn outcome(&self, image: Option<&Record>, now: StoreTime) -> Outcome {
         match (self, image) {
             (Self::Acquire(acquire), Some(after)) => {
-                let lease = acquire.claim.lease;
+                let lease = acquire.terms.lease;
                 if let Some(holder) = after.holder(lease) {
                     return Outcome::Granted { token: holder.version };
                 }
@@ -131,9 +146,8 @@ impl Request {
                 None => Outcome::Absent,
             },
             (Self::Release(release), Some(before)) => {
-                let held = before.live_holder(release.lease, now).is_some();
-                let waited =
-                    before.queue.iter().any(|waiter| waiter.claim.lease == release.lease && waiter.until > now);
+                let held = before.holders.iter().any(|holder| release.ends(holder) && holder.expires_at > now);
+                let waited = before.queue.iter().any(|waiter| release.dismisses(waiter) && waiter.until > now);
                 if held || waited { Outcome::Released } else { Outcome::Absent }
             }
             (Self::Revoke(_), before) => Outcome::Revoked {

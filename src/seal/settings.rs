@@ -18,14 +18,14 @@ pub(crate) struct Settings {
 }
 
 impl Settings {
-    /// Checks a ttl against the retention: a record must outlive every request that was made
-    /// while it was there, or a delayed one could bring an old token back.
+    /// Checks a ttl against the retention: a record must outlive every lease that was asked for while
+    /// it was there, or a delayed request could bring an old token back to one who still waits for it.
     pub(crate) fn check_ttl(&self, ttl: Duration) -> Result<Ttl> {
         let checked = Ttl::try_from(ttl)?;
-        if ttl > self.retention {
+        if ttl.saturating_add(self.grace) > self.retention {
             return Err(Error::invalid(format!(
-                "a ttl of {ttl:?} is longer than idle records are kept, {:?}: shorten it or raise the retention",
-                self.retention
+                "a ttl of {ttl:?} and a grace of {:?} are longer than idle records are kept, {:?}: shorten them or raise the retention",
+                self.grace, self.retention
             )));
         }
         Ok(checked)
@@ -122,7 +122,8 @@ impl Builder {
     }
 
     /// How long the record of an idle key is kept, at least as long as the longest ttl. All
-    /// processes of a collection must agree: it is the TTL index's option. Default: 24 hours.
+    /// processes of a collection must agree: it is the TTL index's option. A store of one's own
+    /// has its own. Default: 24 hours.
     pub fn retention(mut self, retention: Duration) -> Self {
         self.retention = retention;
         self
@@ -140,7 +141,8 @@ impl Builder {
     ///
     /// [`Error::Invalid`] where the settings contradict each other.
     pub fn on_store(self, store: Arc<dyn Store>) -> Result<Mongoseal> {
-        Ok(Mongoseal::from_parts(store, self.settings()?))
+        let settings = Settings { retention: store.retention(), ..self.settings()? };
+        Mongoseal::from_parts(store, settings)
     }
 
     /// Checks what was set.
@@ -167,21 +169,14 @@ impl Builder {
                 self.retention
             )));
         }
-        if self.grace > self.retention {
-            return Err(Error::invalid(format!(
-                "a grace of {:?} is longer than idle records are kept, {:?}: seconds are usual",
-                self.grace, self.retention
-            )));
-        }
-        let settings = Settings {
+        Ok(Settings {
             owner,
-            ttl: Ttl::DEFAULT,
+            ttl: Ttl::try_from(self.ttl)?,
             grace: self.grace,
             drift_ppm: self.drift_ppm,
             retention: self.retention,
             operation_timeout: self.operation_timeout,
             attempt: self.operation_timeout.min(Duration::from_secs(5)),
-        };
-        Ok(Settings { ttl: settings.check_ttl(self.ttl)?, ..settings })
+        })
     }
 }

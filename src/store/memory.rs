@@ -8,7 +8,7 @@ use std::{
 
 use super::{Applied, BoxFuture, Sighting, Store};
 use crate::{
-    Clock, Key, Result,
+    Clock, Error, Key, Result,
     record::{self, Moment, Record, Request, StoreTime},
     token::Tick,
 };
@@ -123,13 +123,17 @@ impl Store for MemoryStore {
     fn apply(&self, key: &Key, request: Request, _within: Duration) -> BoxFuture<Result<Applied>> {
         let (store, key) = (self.clone(), key.clone());
         Box::pin(async move {
-            Ok(store.with(|records, at| {
-                let (after, outcome) = record::apply(records.by_key.get(&key), at, &request);
+            store.with(|records, at| {
+                let before = records.by_key.get(&key);
+                if before.is_some_and(|record| record.version.get() > Record::MAX_VERSION) {
+                    return Err(Error::Corrupt { key, message: "`version` leaves no room to grow".into() });
+                }
+                let (after, outcome) = record::apply(before, at, &request);
                 if let Some(after) = after {
                     records.by_key.insert(key, after);
                 }
-                Applied { outcome, at: Some(at) }
-            }))
+                Ok(Applied { outcome, at: Some(at) })
+            })
         })
     }
 
@@ -149,5 +153,9 @@ impl Store for MemoryStore {
 
     fn clock(&self) -> Clock {
         self.clock
+    }
+
+    fn retention(&self) -> Duration {
+        self.retention
     }
 }

@@ -13,7 +13,7 @@ mod fault;
 mod pipeline;
 mod preflight;
 
-use std::{sync::Arc, time::Duration};
+use std::{fmt, sync::Arc, time::Duration};
 
 use mongodb::{
     Database,
@@ -31,14 +31,13 @@ use crate::{
 ///
 /// Concerns are set in each command, so those of the caller's client, database and collection do
 /// not count: writes are acknowledged by a majority, reads are linearizable, both go to the
-/// primary. Commands are not retried by the driver, whatever `retryWrites` says: every request can
-/// be sent again, and the engine does.
+/// primary. None is a retryable write, whatever `retryWrites` says: every request can be sent again,
+/// and the engine does.
 #[derive(Clone, Debug)]
 pub struct MongoStore {
     inner: Arc<Inner>,
 }
 
-#[derive(Debug)]
 struct Inner {
     database: Database,
     collection: String,
@@ -80,10 +79,10 @@ impl MongoStore {
             let task = tokio::spawn(work);
             match tokio::time::timeout(within, task).await {
                 Ok(Ok(result)) => result,
-                Ok(Err(join)) => {
-                    Err(Error::unavailable("the runtime shut down while MongoDB was asked: ask again on a running one")
-                        .caused_by(join))
-                }
+                Ok(Err(join)) => Err(Error::unavailable(
+                    "the task that asked MongoDB was ended early: ask again on a running runtime",
+                )
+                .caused_by(join)),
                 Err(_elapsed) => Err(Error::unavailable(format!(
                     "MongoDB did not answer within {} ms: check that a primary can be reached and ask again",
                     within.as_millis()
@@ -125,6 +124,17 @@ impl Store for MongoStore {
     fn clock(&self) -> Clock {
         Clock::Boot
     }
+
+    fn retention(&self) -> Duration {
+        self.inner.retention
+    }
+}
+
+/// Without the client, whose options hold secrets.
+impl fmt::Debug for Inner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}", self.database.name(), self.collection)
+    }
 }
 
 impl Inner {
@@ -137,14 +147,14 @@ impl Inner {
                 "upsert": matches!(request, Request::Acquire(_)),
                 "new": request.image() == Image::After,
                 "fields": document::projection(),
-                "writeConcern": { "w": "majority", "wtimeout": patience(within) },
-                "maxTimeMS": patience(within),
+                "writeConcern": { "w": "majority", "wtimeout": server_limit(within) },
+                "maxTimeMS": server_limit(within),
             })
             .await?;
         if let Some(error) = reply.get("writeConcernError") {
             return Err(fault::unconfirmed(error));
         }
-        // Without a document there is nothing to do, and no time at which it was not done.
+        // There was no record, so nothing was done and no time was told.
         let Some(Bson::Document(value)) = reply.get("value") else {
             return Ok(Applied { outcome: request.outcome(None, StoreTime::default()), at: None });
         };
@@ -161,7 +171,7 @@ impl Inner {
                 "limit": 1,
                 "singleBatch": true,
                 "readConcern": { "level": "linearizable" },
-                "maxTimeMS": patience(within),
+                "maxTimeMS": server_limit(within),
             })
             .await?;
         let found = reply
@@ -193,6 +203,6 @@ impl Inner {
 
 /// How long the server may take, in milliseconds: a little less than we wait, so that it is the
 /// server who says what it waited for. At least one, because zero is «for ever» to it.
-fn patience(within: Duration) -> i64 {
+fn server_limit(within: Duration) -> i64 {
     i64::try_from(within.mul_f64(0.9).as_millis()).unwrap_or(i64::MAX).clamp(1, i32::MAX.into())
 }

@@ -15,7 +15,6 @@ async fn a_deposed_primary_confirms_no_acquire_and_no_refresh() {
     let seal = connect(Mongoseal::builder().operation_timeout(secs(2)), set.direct_uri(old)).await;
     let kept = seal.acquire("kept").ttl(secs(60)).without_refresh().await.unwrap();
     let short = seal.acquire("taken").ttl(millis(500)).without_refresh().await.unwrap();
-    let id = short.id();
 
     set.proxy().isolate_member(old, How::Reset);
     let new = (old + 1) % 3;
@@ -47,9 +46,13 @@ async fn a_deposed_primary_confirms_no_acquire_and_no_refresh() {
     let stale = unchanged.get_document("value").unwrap().get_i64("version").unwrap();
     assert_eq!(stale, i64::from(short.token()), "and knows nothing of the new holder");
 
-    // Who asks it to hold, again or anew, or to refresh, is not told that he does.
-    let again = seal.acquire("taken").ttl(secs(60)).lease_id(id).await;
-    assert!(matches!(again, Err(Error::Unavailable { .. })), "{again:?}");
+    // Who asks it to hold, again or anew, or to refresh, is not told that he does: neither for the
+    // lease that it believes expired, nor for the one that it believes held.
+    let restarted = connect(Mongoseal::builder().operation_timeout(secs(2)), set.direct_uri(old)).await;
+    for (key, id) in [("taken", short.id()), ("kept", kept.id())] {
+        let again = restarted.acquire(key).ttl(secs(60)).lease_id(id).await;
+        assert!(matches!(again, Err(Error::Unavailable { .. })), "{again:?}");
+    }
     let anew = seal.acquire("new").await;
     assert!(matches!(anew, Err(Error::Unavailable { .. })), "{anew:?}");
     let refreshed = kept.refresh().await;

@@ -31,7 +31,7 @@ fn millis(millis: u64) -> Duration {
     Duration::from_millis(millis)
 }
 
-/// A handle whose client can be told from others.
+/// A handle that has connected.
 async fn connect(builder: Builder, uri: String) -> Mongoseal {
     builder.connect(uri).await.unwrap()
 }

@@ -124,6 +124,19 @@ async fn every_call_on_a_dead_network_ends_with_the_operation_timeout() {
         assert!(matches!(result, Err(Error::Unavailable { .. })), "{what}: {result:?}");
         assert!(*took < longest, "{what}: {took:?}");
     }
+    // Several at once on a handle that was never prepared do not wait for one another.
+    let fresh = Mongoseal::builder().operation_timeout(secs(1));
+    let fresh = fresh.on(&mongodb::Client::with_uri_str(set.uri_with("appName=holder")).await.unwrap().database("app"));
+    let fresh = fresh.unwrap();
+    let began = Instant::now();
+    let asking: Vec<_> = (0..8).map(|key| tokio::spawn(fresh.acquire(format!("k{key}")).into_future())).collect();
+    for asked in asking {
+        assert!(matches!(asked.await.unwrap(), Err(Error::Unavailable { .. })));
+    }
+    assert!(began.elapsed() < longest, "{:?}", began.elapsed());
+    // A connect dropped half-way lets its client go, and nothing is left to wait for.
+    let connecting = Mongoseal::connect(set.uri_with("appName=holder"));
+    assert!(tokio::time::timeout(millis(300), connecting).await.is_err());
     let began = Instant::now();
     seal.shutdown().await;
     assert!(began.elapsed() < longest, "shutdown: {:?}", began.elapsed());

@@ -2,7 +2,11 @@
 
 use std::{future::IntoFuture, time::Duration};
 
-use mongoseal::{Lease, LeaseState, LossCause, Mongoseal, record::Request};
+use mongoseal::{
+    Lease, LeaseState, LossCause, Mongoseal,
+    record::Request,
+    store::{Sighting, Store},
+};
 use tokio::time::timeout;
 
 use crate::{
@@ -46,8 +50,11 @@ async fn an_acquire_dropped_before_it_was_polled_asks_nothing() {
 
 #[tokio::test(start_paused = true)]
 async fn a_prepare_dropped_half_way_can_be_done_again() {
-    let seal = Mongoseal::in_memory();
-    drop(seal.prepare());
+    let store = Faulty::new();
+    let seal = store.seal();
+    store.always(Fault::Delay(secs(2)));
+    drop_half_way(seal.prepare(), secs(1)).await;
+    store.heal();
     seal.prepare().await.unwrap();
 }
 
@@ -58,7 +65,7 @@ async fn a_shutdown_dropped_half_way_goes_on() {
     assert_eq!(lease.state(), LeaseState::Lost { cause: LossCause::ShutDown });
     tokio::time::sleep(secs(3)).await;
     store.heal();
-    store.seal().acquire("k").await.unwrap();
+    drop(store.seal().acquire("k").await.unwrap());
 }
 
 #[tokio::test(start_paused = true)]
@@ -89,9 +96,17 @@ async fn a_run_dropped_half_way_drops_the_work_and_the_lease_stays() {
 
 #[tokio::test(start_paused = true)]
 async fn a_verify_dropped_half_way_changes_nothing() {
-    let seal = Mongoseal::in_memory();
-    let lease = seal.acquire("k").await.unwrap();
-    drop(lease.verify());
+    let (store, _seal, lease) = held_on_slow_store(secs(2)).await;
+    let before = store.records.read(lease.key(), secs(1)).await.unwrap();
+    drop_half_way(lease.verify(), secs(1)).await;
+    tokio::time::sleep(secs(2)).await;
+    let after = store.records.read(lease.key(), secs(1)).await.unwrap();
+    let record = |sighting| match sighting {
+        Sighting::Seen { record, .. } => record,
+        Sighting::Nothing => panic!("the record is there"),
+    };
+    assert_eq!(record(before), record(after));
+    store.heal();
     lease.verify().await.unwrap();
 }
 
@@ -116,5 +131,5 @@ async fn a_release_dropped_half_way_is_made_all_the_same() {
     tokio::time::sleep(secs(2)).await;
     assert!(matches!(store.requests().last(), Some(Request::Release(_))));
     store.heal();
-    store.seal().acquire("k").await.unwrap();
+    drop(store.seal().acquire("k").await.unwrap());
 }

@@ -11,7 +11,7 @@ use std::{
 use mongoseal::{Error, LeaseState, LossCause, Mongoseal, Released, record::Request, store::Store};
 
 use crate::{
-    faulty::{Fault, Faulty},
+    faulty::{Call, Fault, Faulty},
     millis, secs,
 };
 
@@ -89,7 +89,7 @@ async fn an_answer_that_comes_after_the_deadline_of_what_it_grants_is_thrown_awa
     assert!(error.to_string().contains("choose a longer ttl"), "{error}");
     store.heal();
     tokio::time::sleep(secs(10)).await;
-    store.seal().acquire("k").await.unwrap();
+    drop(store.seal().acquire("k").await.unwrap());
 }
 
 #[tokio::test(start_paused = true)]
@@ -120,7 +120,10 @@ async fn an_acquire_gives_up_at_the_operation_timeout() {
 async fn nobody_waits_for_his_own_lost_reply() {
     let store = Faulty::new();
     let lost = AtomicBool::new(false);
-    store.script(move |_| (!lost.swap(true, Ordering::Relaxed)).then_some(Fault::LoseReply));
+    store.script(move |call| match call {
+        Call::Apply(_) if !lost.swap(true, Ordering::Relaxed) => Some(Fault::LoseReply),
+        _ => None,
+    });
     let lease = store.seal().acquire("k").await.unwrap();
     assert!(store.records.clock().now() < millis(100));
     let sent = store.requests();
@@ -142,12 +145,127 @@ async fn a_release_whose_reply_was_lost_was_still_ours() {
 async fn one_who_gave_up_leaves_nothing_held() {
     let store = Faulty::new();
     // The request arrives after its caller has gone.
-    store.script(|request| matches!(request, Request::Acquire(_)).then_some(Fault::Delay(secs(7))));
+    store.script(|call| matches!(call, Call::Apply(Request::Acquire(_))).then_some(Fault::Delay(secs(7))));
     let error = store.seal().acquire("k").ttl(secs(30)).await.unwrap_err();
     assert!(matches!(error, Error::Unavailable { .. }));
     store.heal();
     tokio::time::sleep(secs(38)).await;
-    store.seal().acquire("k").await.unwrap();
+    drop(store.seal().acquire("k").await.unwrap());
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_one_who_gave_up_was_granted_after_all_is_taken_back_at_once() {
+    let store = Faulty::new();
+    store.script(|call| matches!(call, Call::Apply(Request::Acquire(_))).then_some(Fault::LoseReply));
+    let error = store.seal().acquire("k").ttl(secs(3600)).await.unwrap_err();
+    assert!(matches!(error, Error::Unavailable { .. }));
+    store.heal();
+    tokio::time::sleep(millis(1)).await;
+    drop(store.seal().acquire("k").await.unwrap());
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_who_chose_the_id_can_ask_again_and_is_not_released_behind_his_back() {
+    let store = Faulty::new();
+    let seal = store.seal();
+    let id = mongoseal::LeaseId::random();
+    store.always(Fault::LoseReply);
+    let error = seal.acquire("k").lease_id(id).await.unwrap_err();
+    assert!(matches!(error, Error::Unavailable { .. }));
+    store.heal();
+    let lease = seal.acquire("k").lease_id(id).await.unwrap();
+    tokio::time::sleep(secs(60)).await;
+    lease.verify().await.unwrap();
+
+    let twice = seal.acquire("k").lease_id(id).await.unwrap_err();
+    assert!(matches!(twice, Error::Invalid { .. }) && twice.to_string().contains("in use"), "{twice}");
+    lease.release().await.unwrap();
+    drop(seal.acquire("k").lease_id(id).await.unwrap());
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_answer_from_a_stale_copy_ends_no_lease_and_no_release() {
+    let store = Faulty::new();
+    let lease = store.seal().acquire("k").ttl(secs(30)).await.unwrap();
+    store.always(Fault::Stale);
+    tokio::time::sleep(secs(15)).await;
+    assert_eq!(lease.state(), LeaseState::AtRisk, "not believed, and not ignored");
+    assert!(matches!(lease.refresh().await, Err(Error::Unavailable { .. })));
+    store.heal();
+    lease.refresh().await.unwrap();
+    assert_eq!(lease.state(), LeaseState::Held);
+
+    let stale = AtomicBool::new(true);
+    store.script(move |_| stale.swap(false, Ordering::Relaxed).then_some(Fault::Stale));
+    assert_eq!(lease.release().await.unwrap(), Released::Ours);
+    drop(store.seal().acquire("k").await.unwrap());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_release_that_finds_the_lease_gone_after_its_deadline_does_not_claim_it() {
+    let store = Faulty::new();
+    let seal = store.build(Mongoseal::builder().operation_timeout(secs(20)));
+    let lease = seal.acquire("k").ttl(secs(1)).without_refresh().await.unwrap();
+    // The first send never arrives; meanwhile the lease expires and somebody else comes.
+    let first = AtomicBool::new(true);
+    store.script(move |call| match call {
+        Call::Apply(Request::Release(_)) if first.swap(false, Ordering::Relaxed) => Some(Fault::Hang),
+        _ => None,
+    });
+    let releasing = tokio::spawn(lease.release());
+    tokio::time::sleep(secs(2)).await;
+    let next = seal.acquire("k").await.unwrap();
+    assert_eq!(releasing.await.unwrap().unwrap(), Released::Unknown);
+    next.verify().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_late_answer_does_not_revive_a_lease_whose_thread_was_blocked() {
+    let store = Faulty::new();
+    let lease = store.seal().acquire("k").ttl(millis(600)).without_refresh().await.unwrap();
+    store.always(Fault::DelayReply(millis(50)));
+    let mut refreshing = Box::pin(lease.refresh());
+    // Until the request is under way; then the only thread is blocked past deadline and answer.
+    while store.requests().len() < 2 {
+        tokio::select! {
+            biased;
+            _ = &mut refreshing => panic!("the answer is delayed"),
+            () = tokio::task::yield_now() => {}
+        }
+    }
+    std::thread::sleep(millis(700));
+    assert!(!lease.is_valid());
+    assert!(matches!(refreshing.await, Err(Error::Lost { .. })));
+    assert!(!lease.is_valid());
+}
+
+#[tokio::test(start_paused = true)]
+async fn calls_that_come_together_do_not_wait_for_one_another() {
+    let store = Faulty::new();
+    store.script(|call| matches!(call, Call::Prepare).then_some(Fault::Hang));
+    let seal = store.build(Mongoseal::builder().operation_timeout(secs(1)));
+    let clock = store.records.clock();
+    let asking: Vec<_> = (0..8).map(|key| tokio::spawn(seal.acquire(format!("k{key}")).into_future())).collect();
+    for asked in asking {
+        assert!(matches!(asked.await.unwrap(), Err(Error::Unavailable { .. })));
+    }
+    assert!(clock.now() <= secs(1), "{:?}", clock.now());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_shutdown_ends_in_time_whatever_is_under_way() {
+    let store = Faulty::new();
+    let seal = store.seal();
+    let _held = seal.acquire("held").await.unwrap();
+    store.always(Fault::Hang);
+    let clock = store.records.clock();
+    let asking = tokio::spawn(seal.acquire("asked").into_future());
+    tokio::time::sleep(secs(1)).await;
+    let began = clock.now();
+    seal.shutdown().await;
+    assert!(clock.now() - began <= millis(10_100), "{:?}", clock.now() - began);
+    let error = asking.await.unwrap().unwrap_err();
+    assert!(error.to_string().contains("shut down"), "{error}");
 }
 
 #[tokio::test(start_paused = true)]
@@ -198,7 +316,7 @@ async fn grace_keeps_others_out_after_a_holder_was_lost() {
     tokio::time::sleep(secs(10)).await;
     assert!(matches!(seal.acquire("k").await, Err(Error::Held { .. })));
     tokio::time::sleep(secs(6)).await;
-    seal.acquire("k").await.unwrap();
+    drop(seal.acquire("k").await.unwrap());
 }
 
 #[tokio::test]

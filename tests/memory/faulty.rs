@@ -8,7 +8,7 @@ use std::{
 
 use mongoseal::{
     Builder, Clock, Error, Key, Mongoseal, Result,
-    record::Request,
+    record::{Outcome, Request},
     store::{Applied, BoxFuture, MemoryStore, Sighting, Store},
 };
 
@@ -27,9 +27,18 @@ pub(crate) enum Fault {
     Delay(Duration),
     /// Nothing is done, and the answer says that asking again gives the same.
     Refuse,
+    /// Nothing is done, and the answer is that of a copy which knows nothing of the lease.
+    Stale,
 }
 
-type Script = Box<dyn FnMut(&Request) -> Option<Fault> + Send>;
+/// What a store is asked.
+pub(crate) enum Call<'a> {
+    Prepare,
+    Apply(&'a Request),
+    Read,
+}
+
+type Script = Box<dyn FnMut(Call<'_>) -> Option<Fault> + Send>;
 
 /// A memory store with a script of faults.
 #[derive(Clone)]
@@ -49,7 +58,7 @@ impl Faulty {
     }
 
     /// What goes wrong from now on.
-    pub(crate) fn script(&self, script: impl FnMut(&Request) -> Option<Fault> + Send + 'static) {
+    pub(crate) fn script(&self, script: impl FnMut(Call<'_>) -> Option<Fault> + Send + 'static) {
         *self.script.lock().unwrap() = Box::new(script);
     }
 
@@ -61,6 +70,10 @@ impl Faulty {
     /// Nothing goes wrong any more.
     pub(crate) fn heal(&self) {
         self.script(|_| None);
+    }
+
+    fn fault(&self, call: Call<'_>) -> Option<Fault> {
+        (*self.script.lock().unwrap())(call)
     }
 
     /// The requests that were sent so far.
@@ -87,45 +100,51 @@ fn away() -> Error {
     Error::unavailable("the store is away")
 }
 
-impl Store for Faulty {
-    fn prepare(&self, within: Duration) -> BoxFuture<Result<()>> {
-        self.records.prepare(within)
-    }
-
-    fn apply(&self, key: &Key, request: Request, within: Duration) -> BoxFuture<Result<Applied>> {
-        self.requests.lock().unwrap().push(request.clone());
-        let fault = (*self.script.lock().unwrap())(&request);
-        let (records, key) = (self.records.clone(), key.clone());
-        // On a task of its own, as a driver's request is: it is done though nobody waits.
+/// Answers one call as the script says. The work runs on a task of its own, as a driver's
+/// request does: it is done though nobody waits.
+fn meet<T: Send + 'static>(fault: Option<Fault>, within: Duration, work: BoxFuture<Result<T>>) -> BoxFuture<Result<T>> {
+    Box::pin(async move {
         let work = tokio::spawn(async move {
-            let done = || records.apply(&key, request, within);
             match fault {
-                None => done().await,
+                None | Some(Fault::Stale) => work.await,
                 Some(Fault::Hang) => std::future::pending().await,
                 Some(Fault::Fail) => Err(away()),
-                Some(Fault::LoseReply) => done().await.and(Err(away())),
+                Some(Fault::LoseReply) => work.await.and(Err(away())),
                 Some(Fault::DelayReply(delay)) => {
-                    let answer = done().await;
+                    let answer = work.await;
                     tokio::time::sleep(delay).await;
                     answer
                 }
                 Some(Fault::Delay(delay)) => {
                     tokio::time::sleep(delay).await;
-                    done().await
+                    work.await
                 }
                 Some(Fault::Refuse) => Err(Error::invalid("the store refuses")),
             }
         });
-        Box::pin(async move {
-            match tokio::time::timeout(within, work).await {
-                Ok(answer) => answer.unwrap(),
-                Err(_elapsed) => Err(away()),
-            }
-        })
+        match tokio::time::timeout(within, work).await {
+            Ok(answer) => answer.unwrap(),
+            Err(_elapsed) => Err(away()),
+        }
+    })
+}
+
+impl Store for Faulty {
+    fn prepare(&self, within: Duration) -> BoxFuture<Result<()>> {
+        meet(self.fault(Call::Prepare), within, self.records.prepare(within))
+    }
+
+    fn apply(&self, key: &Key, request: Request, within: Duration) -> BoxFuture<Result<Applied>> {
+        self.requests.lock().unwrap().push(request.clone());
+        let fault = self.fault(Call::Apply(&request));
+        if matches!(fault, Some(Fault::Stale)) {
+            return Box::pin(async { Ok(Applied { outcome: Outcome::Absent, at: None }) });
+        }
+        meet(fault, within, self.records.apply(key, request, within))
     }
 
     fn read(&self, key: &Key, within: Duration) -> BoxFuture<Result<Sighting>> {
-        self.records.read(key, within)
+        meet(self.fault(Call::Read), within, self.records.read(key, within))
     }
 
     fn close(&self, within: Duration) -> BoxFuture<()> {
@@ -134,5 +153,9 @@ impl Store for Faulty {
 
     fn clock(&self) -> Clock {
         self.records.clock()
+    }
+
+    fn retention(&self) -> Duration {
+        self.records.retention()
     }
 }

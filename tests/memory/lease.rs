@@ -82,6 +82,27 @@ async fn extend_changes_the_ttl_of_this_and_later_refreshes_and_never_shortens()
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_lease_refreshed_at_a_chosen_interval_survives_a_shorter_ttl() {
+    let seal = Mongoseal::in_memory();
+    let lease = seal.acquire("k").ttl(secs(30)).refresh_every(secs(15)).await.unwrap();
+    lease.extend(secs(10)).await.unwrap();
+    tokio::time::sleep(secs(300)).await;
+    assert!(lease.is_valid());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lease_can_be_asked_while_its_state_is_borrowed() {
+    let seal = Mongoseal::in_memory();
+    let lease = seal.acquire("k").ttl(secs(1)).without_refresh().await.unwrap();
+    let states = lease.watch_state();
+    tokio::time::advance(secs(2)).await;
+    let borrowed = states.borrow();
+    assert!(!lease.is_valid() && lease.remaining().is_zero());
+    drop(borrowed);
+    assert_eq!(lease.state(), LeaseState::Lost { cause: LossCause::Expired });
+}
+
+#[tokio::test(start_paused = true)]
 async fn release_says_whether_it_was_ours_and_frees_the_key_at_once() {
     let seal = Mongoseal::in_memory();
     let lease = seal.acquire("k").await.unwrap();
@@ -101,7 +122,7 @@ async fn a_dropped_lease_is_released() {
     let seal = Mongoseal::in_memory();
     drop(seal.acquire("k").ttl(secs(3600)).await.unwrap());
     tokio::task::yield_now().await;
-    seal.acquire("k").await.unwrap();
+    drop(seal.acquire("k").await.unwrap());
 }
 
 #[tokio::test(start_paused = true)]
@@ -122,8 +143,13 @@ async fn a_lease_is_taken_up_again_by_its_id_with_its_token() {
     let token = lease.token();
     // The process ends without a word.
     std::mem::forget(lease);
-    let again = store.seal().acquire("k").lease_id(kept).await.unwrap();
+    let restarted = store.build(Mongoseal::builder().owner("restarted"));
+    let again = restarted.acquire("k").lease_id(kept).metadata("run", "2").await.unwrap();
     assert_eq!(again.token(), token);
+    match store.seal().acquire("k").await.unwrap_err() {
+        Error::Held { owner, .. } => assert_eq!(&owner, again.owner(), "others see the new process"),
+        error => panic!("{error}"),
+    }
     assert_eq!(again.release().await.unwrap(), Released::Ours);
 }
 
@@ -152,8 +178,8 @@ async fn shutdown_ends_releases_and_waits() {
     assert!(matches!(error, Error::Invalid { .. }) && error.to_string().contains("shut down"), "{error}");
     seal.shutdown().await;
     let next = store.seal();
-    next.acquire("a").await.unwrap();
-    next.acquire("b").await.unwrap();
+    drop(next.acquire("a").await.unwrap());
+    drop(next.acquire("b").await.unwrap());
 }
 
 #[tokio::test(start_paused = true)]

@@ -4,10 +4,14 @@ use std::time::Instant;
 
 use mongodb::{
     IndexModel,
-    bson::{Bson, doc},
+    bson::{Bson, Document, doc},
     options::IndexOptions,
 };
-use mongoseal::{Error, Mongoseal};
+use mongoseal::{
+    Error, Key, LeaseId, Metadata, Mongoseal,
+    record::{self, Request, Terms},
+    store::{MongoStore, Store},
+};
 use mongoseal_test_support::{ReplicaSet, Standalone};
 
 use crate::{Bench, secs};
@@ -73,11 +77,11 @@ async fn an_index_with_other_options_is_refused_and_left_alone() {
     }
     // Another name for the same thing is the same thing.
     bench.records().create_index(other(Some(after(24 * 3600, "mine")))).await.unwrap();
-    bench.seal().acquire("k").await.unwrap();
+    drop(bench.seal().acquire("k").await.unwrap());
     // And the settings can follow the index.
     bench.records().drop_indexes().await.unwrap();
     bench.records().create_index(other(Some(after(60, "mine")))).await.unwrap();
-    bench.build(Mongoseal::builder().retention(secs(60))).acquire("k2").await.unwrap();
+    drop(bench.build(Mongoseal::builder().retention(secs(60))).acquire("k2").await.unwrap());
 }
 
 #[tokio::test]
@@ -120,6 +124,123 @@ async fn a_record_of_foreign_shape_is_corrupt_and_left_as_it_is() {
     bench.records().replace_one(doc! { "_id": "k" }, annotated).await.unwrap();
     seal.acquire("k").await.unwrap().release().await.unwrap();
     assert_eq!(bench.record("k").await.unwrap().get_str("note").unwrap(), "keep me");
+}
+
+#[tokio::test]
+async fn a_record_with_any_one_field_broken_is_corrupt_and_left_as_it_is() {
+    let bench = Bench::new("fields").await;
+    let (key, within): (Key, _) = ("k".parse().unwrap(), secs(5));
+    let store = MongoStore::new(&bench.database, "mongoseal", secs(24 * 3600));
+    let acquire = |lease, patience| {
+        let owner = "me".parse().unwrap();
+        let terms = Terms { lease, owner, limit: 0, ttl: 3_600_000, grace: 0, metadata: Metadata::default() };
+        Request::Acquire(record::Acquire { terms, patience })
+    };
+    // A record with all there can be: revoked once, held, and waited for.
+    for request in [
+        acquire(LeaseId::random(), None),
+        Request::Revoke(record::Revoke { by: "ops".into(), reason: "drill".into() }),
+        acquire(LeaseId::random(), None),
+        acquire(LeaseId::random(), Some(3_600_000)),
+    ] {
+        store.apply(&key, request, within).await.unwrap();
+    }
+    let whole = bench.record("k").await.unwrap();
+    // What would be granted, and what would find nothing to do.
+    let another = acquire(LeaseId::random(), Some(3_600_000));
+
+    let mut broken = 0;
+    for path in paths(&whole, "").into_iter().filter(|path| path != "_id") {
+        for wrong in [Some(Bson::Boolean(true)), Some(Bson::Int64(-1)), None] {
+            let update = match &wrong {
+                Some(wrong) => doc! { "$set": { &path: wrong } },
+                // There need not be a revocation; and to unset an element is to set it to null.
+                None if path == "revoked" => continue,
+                None => doc! { "$unset": { &path: "" } },
+            };
+            bench.records().replace_one(doc! { "_id": "k" }, &whole).await.unwrap();
+            bench.records().update_one(doc! { "_id": "k" }, update).await.unwrap();
+            let before = bench.record("k").await.unwrap();
+            let answer = store.apply(&key, another.clone(), within).await;
+            assert!(matches!(answer, Err(Error::Corrupt { .. })), "{path} as {wrong:?}: {answer:?}");
+            assert_eq!(bench.record("k").await.unwrap(), before, "{path} as {wrong:?}");
+            broken += 1;
+        }
+    }
+    assert!(broken > 80, "{broken}");
+    bench.records().replace_one(doc! { "_id": "k" }, &whole).await.unwrap();
+    store.apply(&key, another, within).await.unwrap();
+}
+
+/// The paths of all fields and elements of a document.
+fn paths(document: &Document, at: &str) -> Vec<String> {
+    let mut found = Vec::new();
+    for (name, value) in document {
+        let path = format!("{at}{name}");
+        match value {
+            Bson::Document(inner) => found.extend(paths(inner, &format!("{path}."))),
+            Bson::Array(elements) => {
+                for (index, element) in elements.iter().enumerate() {
+                    found.push(format!("{path}.{index}"));
+                    if let Bson::Document(inner) = element {
+                        found.extend(paths(inner, &format!("{path}.{index}.")));
+                    }
+                }
+            }
+            _ => {}
+        }
+        found.push(path);
+    }
+    found
+}
+
+#[tokio::test]
+async fn a_wrong_index_is_refused_though_it_could_not_be_looked_at_the_first_time() {
+    let bench = Bench::new("blip").await;
+    let index = IndexOptions::builder().expire_after(secs(0)).build();
+    let index = IndexModel::builder().keys(doc! { "expires_at": 1 }).options(index).build();
+    bench.records().create_index(index).await.unwrap();
+    let client = mongodb::Client::with_uri_str(bench.set.uri_with("appName=blip")).await.unwrap();
+    let blip = bench.set.fail_command("blip", &["listIndexes"], doc! { "closeConnection": true }, 1).await;
+    invalid(Mongoseal::new(&client.database("mongoseal_blip")).acquire("k").await, "drop it, or set the retention");
+    assert_eq!(blip.off().await, 1);
+}
+
+#[tokio::test]
+async fn a_client_that_keeps_to_the_stable_api_is_served() {
+    let bench = Bench::new("stable").await;
+    let mut options = mongodb::options::ClientOptions::parse(bench.set.uri()).await.unwrap();
+    let api =
+        mongodb::options::ServerApi::builder().version(mongodb::options::ServerApiVersion::V1).strict(true).build();
+    options.server_api = Some(api);
+    let client = mongodb::Client::with_options(options).unwrap();
+    let lease = Mongoseal::new(&client.database("mongoseal_stable")).acquire("k").await.unwrap();
+    lease.refresh().await.unwrap();
+    lease.verify().await.unwrap();
+    lease.release().await.unwrap();
+}
+
+#[tokio::test]
+async fn troubles_that_pass_are_asked_through() {
+    let bench = Bench::new("passing").await;
+    let client = mongodb::Client::with_uri_str(bench.set.uri_with("appName=passing")).await.unwrap();
+    let seal = Mongoseal::new(&client.database("mongoseal_passing"));
+    let lease = seal.acquire("k").await.unwrap();
+    for code in [11600, 11601, 202, 211, 365, 10107, 91, 112] {
+        let trouble = doc! { "errorCode": code, "errmsg": "passing" };
+        let trouble = bench.set.fail_command("passing", &["findAndModify"], trouble, 1).await;
+        lease.refresh().await.unwrap_or_else(|error| panic!("{code}: {error:?}"));
+        assert_eq!(trouble.off().await, 1, "{code}");
+    }
+}
+
+#[test]
+fn connecting_outside_of_a_runtime_is_an_error_and_not_a_panic() {
+    let mut connecting = std::pin::pin!(Mongoseal::connect("mongodb://localhost/"));
+    match connecting.as_mut().poll(&mut std::task::Context::from_waker(std::task::Waker::noop())) {
+        std::task::Poll::Ready(result) => drop(invalid(result, "no tokio runtime")),
+        std::task::Poll::Pending => panic!("it does not wait for a runtime"),
+    }
 }
 
 #[tokio::test]

@@ -11,7 +11,7 @@ async fn an_acquire_is_one_find_and_modify_and_a_release_is_one_command() {
     let (client, sent) = noting_client(&bench.set.uri()).await;
     let seal = Mongoseal::new(&client.database("mongoseal_counted"));
     seal.prepare().await.unwrap();
-    let names = || -> Vec<String> { sent.lock().unwrap().drain(..).map(|(name, _)| name).collect() };
+    let names = || -> Vec<String> { sent.lock().unwrap().drain(..).collect() };
     assert_eq!(names(), ["hello", "replSetGetConfig", "createIndexes"], "the checks, once");
 
     let lease = seal.acquire("k").await.unwrap();
@@ -42,7 +42,7 @@ async fn a_refused_attempt_leaves_no_oplog_entry() {
 }
 
 #[tokio::test]
-async fn a_lost_first_insert_race_and_an_absent_release_write_nothing() {
+async fn the_release_of_a_lease_whose_record_is_gone_writes_nothing() {
     let bench = Bench::new("absent").await;
     let seal = bench.seal();
     let lease = seal.acquire("k").ttl(secs(1)).without_refresh().await.unwrap();

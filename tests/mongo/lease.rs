@@ -1,5 +1,6 @@
 //! The life of a lease on a real server.
 
+use mongodb::bson::doc;
 use mongoseal::{Error, LeaseState, LossCause, Mongoseal, Released};
 
 use crate::{Bench, eventually, millis, secs};
@@ -129,14 +130,12 @@ async fn shutdown_releases_at_the_server_and_closes_only_its_own_client() {
     let seal = bench.seal();
     let _lease = seal.acquire("k").ttl(secs(600)).await.unwrap();
     seal.shutdown().await;
-    bench.seal().acquire("k").await.unwrap();
+    drop(bench.seal().acquire("k").await.unwrap());
     bench.client.database("admin").run_command(doc! { "ping": 1 }).await.unwrap();
 
     let own = Mongoseal::builder().database("mongoseal_shutdown").connect(bench.set.uri()).await.unwrap();
     let lease = own.acquire("own").ttl(secs(600)).await.unwrap();
     own.shutdown().await;
     drop(lease);
-    bench.seal().acquire("own").await.unwrap();
+    drop(bench.seal().acquire("own").await.unwrap());
 }
-
-use mongodb::bson::doc;

@@ -1,7 +1,7 @@
 use super::*;
 use crate::{
     Metadata,
-    record::{Acquire, Claim, Release, Revoke},
+    record::{Acquire, Release, Revoke, Terms},
     token::Tick,
 };
 
@@ -39,11 +39,11 @@ impl Bench {
     }
 
     fn holders(&self) -> Vec<u8> {
-        self.record().holders.iter().map(|holder| holder.claim.lease.to_bytes()[0]).collect()
+        self.record().holders.iter().map(|holder| holder.terms.lease.to_bytes()[0]).collect()
     }
 
     fn queue(&self) -> Vec<u8> {
-        self.record().queue.iter().map(|waiter| waiter.claim.lease.to_bytes()[0]).collect()
+        self.record().queue.iter().map(|waiter| waiter.terms.lease.to_bytes()[0]).collect()
     }
 }
 
@@ -60,7 +60,7 @@ fn wait(number: u8, limit: u32) -> Request {
 }
 
 fn acquire(number: u8, limit: u32, patience: Option<u64>) -> Request {
-    let claim = Claim {
+    let terms = Terms {
         lease: lease(number),
         owner: "test".parse().unwrap(),
         limit,
@@ -68,7 +68,7 @@ fn acquire(number: u8, limit: u32, patience: Option<u64>) -> Request {
         grace: 0,
         metadata: Metadata::default(),
     };
-    Request::Acquire(Acquire { claim, patience })
+    Request::Acquire(Acquire { terms, patience })
 }
 
 fn refresh(number: u8) -> Request {
@@ -76,7 +76,7 @@ fn refresh(number: u8) -> Request {
 }
 
 fn release(number: u8) -> Request {
-    Request::Release(Release { lease: lease(number) })
+    Request::Release(Release { lease: lease(number), token: None })
 }
 
 fn revoke() -> Request {
@@ -148,7 +148,7 @@ fn grace_keeps_the_key_from_others_and_a_release_ends_it() {
     let mut bench = Bench::new();
     let mut request = once(1, 0);
     if let Request::Acquire(acquire) = &mut request {
-        acquire.claim.grace = 500;
+        acquire.terms.grace = 500;
     }
     bench.send(request);
     bench.pass(1499);
@@ -165,6 +165,22 @@ fn a_release_keeps_the_record_and_can_be_sent_twice() {
     assert_eq!(bench.send(release(1)), Outcome::Absent);
     assert_eq!(bench.record().version, token);
     assert!(granted(&bench.send(once(2, 0))) > token);
+}
+
+#[test]
+fn a_release_that_was_delayed_does_not_touch_a_later_grant_of_its_id() {
+    let mut bench = Bench::new();
+    let first = granted(&bench.send(once(1, 0)));
+    bench.send(release(1));
+    let second = granted(&bench.send(once(1, 0)));
+    let delayed = |token| Request::Release(Release { lease: lease(1), token: Some(token) });
+    assert_eq!(bench.send(delayed(first)), Outcome::Absent);
+    assert_eq!(bench.holders(), [1]);
+    assert_eq!(bench.send(wait(2, 0)), Outcome::Queued { position: 0 });
+    let waiting = Request::Release(Release { lease: lease(2), token: Some(second) });
+    assert_eq!(bench.send(waiting), Outcome::Absent);
+    assert_eq!(bench.queue(), [2]);
+    assert_eq!(bench.send(delayed(second)), Outcome::Released);
 }
 
 #[test]

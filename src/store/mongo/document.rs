@@ -4,7 +4,7 @@ use mongodb::bson::{Binary, Bson, DateTime, Document, doc, spec::BinarySubtype};
 
 use crate::{
     Error, FencingToken, Key, LeaseId, Metadata, Owner, Result,
-    record::{Claim, Holder, Moment, Record, Revocation, StoreTime, Waiter},
+    record::{Holder, Moment, Record, Revocation, StoreTime, Terms, Waiter},
     token::Tick,
 };
 
@@ -85,23 +85,20 @@ impl<'a> Fields<'a> {
         self.read("lease", "a UUID", as_lease)
     }
 
-    fn claim(&self) -> Result<Claim, String> {
-        Ok(Claim {
+    fn terms(&self) -> Result<Terms, String> {
+        Ok(Terms {
             lease: self.lease()?,
             owner: self.read("owner", "an owner", |value| value.as_str()?.parse::<Owner>().ok())?,
             limit: self.read("limit", "a positive 32-bit integer", |value| u32::try_from(value.as_i32()?).ok())?,
             ttl: self.long("ttl")?,
             grace: self.long("grace")?,
-            metadata: match self.of.get("metadata") {
-                None => Metadata::default(),
-                Some(_) => self.read("metadata", "a document of texts", as_metadata)?,
-            },
+            metadata: self.read("metadata", "a document of texts", as_metadata)?,
         })
     }
 
     fn holder(&self) -> Result<Holder, String> {
         Ok(Holder {
-            claim: self.claim()?,
+            terms: self.terms()?,
             version: self.version("version")?,
             refreshes: self.long("refreshes")?,
             acquired_at: self.time("acquired_at")?,
@@ -111,7 +108,7 @@ impl<'a> Fields<'a> {
     }
 
     fn waiter(&self) -> Result<Waiter, String> {
-        Ok(Waiter { claim: self.claim()?, patience: self.long("patience")?, until: self.time("until")? })
+        Ok(Waiter { terms: self.terms()?, patience: self.long("patience")?, until: self.time("until")? })
     }
 
     fn revocation(&self) -> Result<Revocation, String> {
@@ -215,7 +212,7 @@ mod tests {
             "holders": [{
                 "lease": lease(LeaseId::from_bytes([1; 16])), "owner": "me", "version": 7_i64, "limit": 0,
                 "ttl": 1_i64, "grace": 0_i64, "refreshes": 0_i64, "acquired_at": DateTime::from_millis(1),
-                "last_seen": DateTime::from_millis(1), "expires_at": DateTime::from_millis(2),
+                "last_seen": DateTime::from_millis(1), "expires_at": DateTime::from_millis(2), "metadata": {},
             }],
             "last_seen": DateTime::from_millis(1), "expires_at": DateTime::from_millis(2),
         }

@@ -4,23 +4,29 @@ use std::fmt;
 
 use mongodb::{
     bson::Bson,
-    error::{CommandError, Error as DriverError, ErrorKind, RETRYABLE_WRITE_ERROR},
+    error::{
+        CommandError, Error as DriverError, ErrorKind, RETRYABLE_ERROR, RETRYABLE_WRITE_ERROR, SYSTEM_OVERLOADED_ERROR,
+    },
 };
 
 use crate::{Error, Source};
 
 /// Codes of a server that cannot do it now but may soon, or that did it and could not say so.
 /// The names are in MongoDB's `error_codes.yml`.
-const TRANSIENT: [i32; 24] = [
+const TRANSIENT: [i32; 30] = [
     6, 7, 89, 9001, // host unreachable or not found, network timeout, socket error
     91, 189, 10107, 10058, 11600, 11602, 13435, 13436, // shutting down, stepping down, not primary
-    50, 64, 262, // out of time, write concern not met, time limit
+    50, 64, 202, 262, 365, 11601, // out of time, write concern not met, unavailable, interrupted
     24, 46, 112, // lock timeout, lock busy, write conflict
-    133, 134,   // no member that fits, read concern not yet available
+    133, 134, 211, // no member that fits, read concern not yet available, keys not found yet
+    63, 150, 13388, // a router behind the times
     175,   // the collection was dropped under the command
     11000, // two inserted the first record of a key at once
-    117, 249, // a conflicting operation is in progress
+    117,   // a conflicting operation is in progress
 ];
+
+/// Labels with which a server or the driver says the same.
+const RETRY: [&str; 3] = [RETRYABLE_WRITE_ERROR, RETRYABLE_ERROR, SYSTEM_OVERLOADED_ERROR];
 
 const UNAUTHORIZED: i32 = 13;
 const AUTHENTICATION_FAILED: i32 = 18;
@@ -32,10 +38,12 @@ pub(super) fn meaning(error: DriverError, database: &str, collection: &str) -> E
         ErrorKind::Command(_) if code == Some(UNAUTHORIZED) => Error::invalid(format!(
             "the MongoDB user may not use {database}.{collection}: grant it find, insert and update there"
         )),
+        // The driver wraps whatever happens while it logs in.
+        ErrorKind::Authentication { .. } if code.is_some_and(|code| TRANSIENT.contains(&code)) => not_now(),
         ErrorKind::Authentication { .. } => refused_credentials(),
         ErrorKind::Command(_) if code == Some(AUTHENTICATION_FAILED) => refused_credentials(),
         ErrorKind::Command(_) if code.is_some_and(|code| TRANSIENT.contains(&code)) => not_now(),
-        ErrorKind::Command(_) if error.contains_label(RETRYABLE_WRITE_ERROR) => not_now(),
+        ErrorKind::Command(_) if RETRY.iter().any(|label| error.contains_label(label)) => not_now(),
         ErrorKind::Command(_) => Error::invalid(format!(
             "MongoDB refused a command on {database}.{collection}: see the source of this error"
         )),
@@ -100,12 +108,17 @@ pub(super) fn unreadable(error: impl std::error::Error + Send + Sync + 'static) 
         .caused_by(error)
 }
 
-/// The code of the server's error, if it is one.
+/// The code of the server's error, if it is one or wraps one.
 pub(super) fn code(error: &DriverError) -> Option<i32> {
     match error.kind.as_ref() {
         ErrorKind::Command(command) => Some(command.code),
-        _ => None,
+        _ => std::error::Error::source(error)?.downcast_ref::<DriverError>().and_then(code),
     }
+}
+
+/// Whether the server refuses this command, now and later.
+pub(super) fn is_refusal(error: &DriverError) -> bool {
+    matches!(*error.kind, ErrorKind::Command(ref command) if !TRANSIENT.contains(&command.code))
 }
 
 fn refused_credentials() -> Error {

@@ -11,7 +11,7 @@ use mongodb::bson::{Bson, Document, doc};
 use super::document;
 use crate::{
     LeaseId,
-    record::{Acquire, Record, Refresh, Request, Revoke},
+    record::{Acquire, Record, Refresh, Release, Request, Revoke},
     token::Tick,
 };
 
@@ -20,29 +20,60 @@ pub(super) fn update(request: &Request) -> Vec<Document> {
     vec![doc! { "$replaceWith": { "$cond": [is_ours(), prune(request), "$$ROOT"] } }]
 }
 
-/// Whether the document is a record, or one that is just being inserted. Anything else is left
-/// as it is.
+/// Whether the document is a record that can be read, or one that is just being inserted. Anything
+/// else is left as it is: so this looks at all that `document.rs` does.
 fn is_ours() -> Bson {
     let fresh = doc! { "$eq": [{ "$size": { "$objectToArray": "$$ROOT" } }, 1] };
-    let typed = types("$", &[("version", "long"), ("last_seen", "date"), ("expires_at", "date")]);
-    let versions = doc! { "$and": [
-        { "$gte": ["$version", Bson::Int64(1)] },
-        { "$lte": ["$version", document::long(Record::MAX_VERSION)] },
+    let terms = [
+        ("lease", "binData"),
+        ("owner", "string"),
+        ("limit", "int"),
+        ("ttl", "long"),
+        ("grace", "long"),
+        ("metadata", "object"),
+    ];
+    let holder = [
+        ("version", "long"),
+        ("refreshes", "long"),
+        ("acquired_at", "date"),
+        ("last_seen", "date"),
+        ("expires_at", "date"),
+    ];
+    let waiter = [("patience", "long"), ("until", "date")];
+    let revoked = doc! { "$or": [
+        { "$eq": [{ "$type": "$revoked" }, "missing"] },
+        { "$and": [
+            types("$revoked.", &[("by", "string"), ("reason", "string"), ("at", "date")]),
+            each_is("$revoked.leases", is_lease("$$entry")),
+        ] },
     ] };
-    let holders =
-        each_is("$holders", &[("lease", "binData"), ("limit", "int"), ("refreshes", "long"), ("expires_at", "date")]);
-    let queue = each_is(
-        "$queue",
-        &[
-            ("lease", "binData"),
-            ("limit", "int"),
-            ("ttl", "long"),
-            ("grace", "long"),
-            ("patience", "long"),
-            ("until", "date"),
-        ],
-    );
-    Bson::Document(doc! { "$or": [fresh, { "$and": [typed, versions, holders, queue] }] })
+    Bson::Document(doc! { "$or": [fresh, { "$and": [
+        types("$", &[("version", "long"), ("last_seen", "date"), ("expires_at", "date")]),
+        is_version("$version"),
+        each_is("$holders", doc! { "$and": [
+            types("$$entry.", &[terms.as_slice(), &holder].concat()),
+            is_lease("$$entry.lease"),
+            is_version("$$entry.version"),
+            { "$gte": [{ "$min": ["$$entry.limit", "$$entry.ttl", "$$entry.grace", "$$entry.refreshes"] }, 0] },
+        ] }),
+        each_is("$queue", doc! { "$and": [
+            types("$$entry.", &[terms.as_slice(), &waiter].concat()),
+            is_lease("$$entry.lease"),
+            { "$gte": [{ "$min": ["$$entry.limit", "$$entry.ttl", "$$entry.grace", "$$entry.patience"] }, 0] },
+        ] }),
+        revoked,
+    ] }] })
+}
+
+/// Whether a number can be a token with room to grow.
+fn is_version(of: &str) -> Document {
+    doc! { "$and": [{ "$gte": [of, 1] }, { "$lte": [of, document::long(Record::MAX_VERSION)] }] }
+}
+
+/// Whether a value is a UUID. Binary values are ordered by length, then subtype, then content.
+fn is_lease(of: &str) -> Document {
+    let bound = |byte| document::lease(LeaseId::from_bytes([byte; 16]));
+    doc! { "$and": [{ "$gte": [of, bound(0)] }, { "$lte": [of, bound(255)] }] }
 }
 
 /// Whether the fields of `of` have these types.
@@ -52,11 +83,11 @@ fn types(of: &str, fields: &[(&str, &str)]) -> Document {
     doc! { "$eq": [actual, wanted] }
 }
 
-/// Whether `array` is an array whose elements have fields of these types.
-fn each_is(array: &str, fields: &[(&str, &str)]) -> Document {
-    // What is no array stands in as one with an element that has none of the fields.
-    let elements = doc! { "$cond": [{ "$isArray": array }, array, [0]] };
-    doc! { "$allElementsTrue": [{ "$map": { "input": elements, "as": "entry", "in": types("$$entry.", fields) } }] }
+/// Whether `array` is an array for whose every `entry` this holds.
+fn each_is(array: &str, holds: Document) -> Document {
+    // What is no array stands in as one with an entry that is nothing.
+    let entries = doc! { "$cond": [{ "$isArray": array }, array, [0]] };
+    doc! { "$allElementsTrue": [{ "$map": { "input": entries, "as": "entry", "in": holds } }] }
 }
 
 /// Drops the holders and waiters whose time is over, then goes on to the request.
@@ -75,47 +106,52 @@ fn prune(request: &Request) -> Bson {
 fn apply(request: &Request) -> Bson {
     match request {
         Request::Acquire(acquire) => {
-            let lease = acquire.claim.lease;
-            let holders = keep_alive(lease, acquire.claim.ttl, acquire.claim.grace);
+            let terms = &acquire.terms;
+            let who = doc! {
+                "owner": literal(terms.owner.as_str()), "metadata": literal(document::metadata(&terms.metadata)),
+            };
+            let holders = push_out(terms.lease, terms.ttl, terms.grace, who);
             with(doc! { "holders": holders, "queue": enqueue(acquire) }, grant(request))
         }
         Request::Refresh(Refresh { lease, ttl, grace }) => {
-            with(doc! { "holders": keep_alive(*lease, *ttl, *grace), "queue": "$$waiting" }, grant(request))
+            with(doc! { "holders": push_out(*lease, *ttl, *grace, doc! {}), "queue": "$$waiting" }, grant(request))
         }
-        Request::Release(release) => with(
-            doc! { "holders": without("$$held", release.lease), "queue": without("$$waiting", release.lease) },
-            grant(request),
-        ),
+        Request::Release(Release { lease, token: None }) => {
+            with(doc! { "holders": without("$$held", *lease), "queue": without("$$waiting", *lease) }, grant(request))
+        }
+        Request::Release(Release { lease, token: Some(token) }) => {
+            let other = doc! { "$not": { "$and": [is(*lease), { "$eq": ["$$entry.version", *token] }] } };
+            let holders = doc! { "$filter": { "input": "$$held", "as": "entry", "cond": other } };
+            with(doc! { "holders": holders, "queue": "$$waiting" }, grant(request))
+        }
         Request::Revoke(_) => with(doc! { "holders": [], "queue": "$$waiting" }, grant(request)),
     }
 }
 
-/// `held`, with the expiry of this lease pushed out and the push counted.
-fn keep_alive(lease: LeaseId, ttl: u64, grace: u64) -> Bson {
+/// `held`, with the expiry of this lease pushed out, the push counted, and `who` it is said anew.
+fn push_out(lease: LeaseId, ttl: u64, grace: u64, who: Document) -> Bson {
     let kept = doc! { "$mergeObjects": ["$$entry", {
         "ttl": literal(document::long(ttl)),
         "grace": literal(document::long(grace)),
         "refreshes": { "$add": ["$$entry.refreshes", Bson::Int64(1)] },
         "last_seen": "$$NOW",
         "expires_at": { "$max": ["$$entry.expires_at", later(document::long(ttl.saturating_add(grace)))] },
-    }] };
+    }, who] };
     each("$$held", doc! { "$cond": [is(lease), kept, "$$entry"] })
 }
 
 /// `waiting`, with the one who asks in it unless it holds already.
-fn enqueue(Acquire { claim, patience }: &Acquire) -> Bson {
-    let lease = claim.lease;
-    let mut entry = doc! {
+fn enqueue(Acquire { terms, patience }: &Acquire) -> Bson {
+    let lease = terms.lease;
+    let entry = doc! {
         "lease": document::lease(lease),
-        "owner": claim.owner.as_str(),
-        "limit": document::int(claim.limit),
-        "ttl": document::long(claim.ttl),
-        "grace": document::long(claim.grace),
+        "owner": terms.owner.as_str(),
+        "limit": document::int(terms.limit),
+        "ttl": document::long(terms.ttl),
+        "grace": document::long(terms.grace),
         "patience": document::long(patience.unwrap_or(0)),
+        "metadata": document::metadata(&terms.metadata),
     };
-    if !claim.metadata.is_empty() {
-        entry.insert("metadata", document::metadata(&claim.metadata));
-    }
     let until = later(document::long(patience.unwrap_or(0)));
     let entry = doc! { "$mergeObjects": [literal(entry), { "until": until.clone() }] };
     let appended = |to: Bson| doc! { "$concatArrays": [to, [entry]] };
@@ -183,7 +219,7 @@ fn next_version() -> Document {
 /// `version_`, `holders_` and `queue_`: the record's fields after the grant.
 fn granted(request: &Request) -> Document {
     let asking = match request {
-        Request::Acquire(acquire) => Some(acquire.claim.lease),
+        Request::Acquire(acquire) => Some(acquire.terms.lease),
         _ => None,
     };
     let claimed = doc! { "$min": ["$$entry.ttl", "$$entry.patience"] };
@@ -210,7 +246,7 @@ fn granted(request: &Request) -> Document {
     let new_holders = doc! { "$map": { "input": { "$range": [0, "$$ready"] }, "as": "index", "in": holder } };
     let rest = doc! { "$slice": ["$$queue", "$$ready", { "$max": [1, { "$size": "$$queue" }] }] };
     let rest = match request {
-        Request::Acquire(Acquire { claim, patience: None }) => without(rest, claim.lease),
+        Request::Acquire(Acquire { terms, patience: None }) => without(rest, terms.lease),
         _ => rest.into(),
     };
     doc! {

@@ -3,14 +3,13 @@
 use std::time::Duration;
 
 use mongodb::bson::{Bson, Document, doc};
-use tracing::warn;
+use tracing::{debug, warn};
 
-use super::{Inner, fault, patience};
+use super::{Inner, fault, server_limit};
 use crate::{Error, Result};
 
 /// The wire version of MongoDB 6.0, the first with all that the pipeline uses.
 const WIRE_VERSION_6_0: i32 = 17;
-const COMMAND_NOT_SUPPORTED: [i32; 2] = [59, 115];
 const UNAUTHORIZED: i32 = 13;
 const INDEX_CONFLICTS: [i32; 2] = [85, 86];
 
@@ -52,13 +51,13 @@ async fn journal(store: &Inner) -> Result<()> {
     let admin = store.database.client().database("admin");
     let reply = match store.raw_command(&admin, doc! { "replSetGetConfig": 1 }).await {
         Ok(reply) => reply,
-        Err(error) => {
-            let code = fault::code(&error);
-            if code == Some(UNAUTHORIZED) || code.is_some_and(|code| COMMAND_NOT_SUPPORTED.contains(&code)) {
-                return Ok(());
-            }
-            return Err(fault::meaning(error, "admin", "$cmd"));
+        // The user may not look, or the command is not served: by a router, a hosted deployment, or
+        // to a client that keeps to the stable API.
+        Err(error) if fault::is_refusal(&error) => {
+            debug!(%error, "cannot see whether a majority means the journal");
+            return Ok(());
         }
+        Err(error) => return Err(fault::meaning(error, "admin", "$cmd")),
     };
     let config = reply.get_document("config").map_err(fault::unreadable)?;
     if config.get_bool("writeConcernMajorityJournalDefault").is_ok_and(|journaled| !journaled) {
@@ -78,8 +77,8 @@ async fn index(store: &Inner, within: Duration) -> Result<()> {
             doc! {
                 "createIndexes": &store.collection,
                 "indexes": [{ "key": { "expires_at": 1 }, "name": "expires_at_1", "expireAfterSeconds": seconds }],
-                "writeConcern": { "w": "majority", "wtimeout": patience(within) },
-                "maxTimeMS": patience(within),
+                "writeConcern": { "w": "majority", "wtimeout": server_limit(within) },
+                "maxTimeMS": server_limit(within),
             },
         )
         .await;
@@ -92,18 +91,20 @@ async fn index(store: &Inner, within: Duration) -> Result<()> {
     if !conflict && code != Some(UNAUTHORIZED) {
         return Err(fault::meaning(error, store.database.name(), &store.collection));
     }
+    // A conflict says that there is one; a missing privilege says nothing.
     match existing(store).await {
         Ok(Some(index)) if collects_after(&index, seconds) => Ok(()),
-        Ok(_) if conflict => Err(Error::invalid(format!(
-            "{} has another index on expires_at or of its name: drop it, or set the retention of idle records to its expireAfterSeconds; {seconds} is wanted",
-            store.collection
-        ))
-        .caused_by(error)),
-        Ok(Some(index)) => Err(Error::invalid(format!(
+        Ok(Some(index)) if !conflict => Err(Error::invalid(format!(
             "the index {} of {} does not collect idle records after {seconds} seconds, and this user may not change it: have an operator do so, or set the retention of idle records to what it says",
             index.get_str("name").unwrap_or("on expires_at"),
             store.collection
         ))),
+        Err(unavailable @ Error::Unavailable { .. }) => Err(unavailable),
+        _ if conflict => Err(Error::invalid(format!(
+            "{} has another index on expires_at or of its name: drop it, or set the retention of idle records to its expireAfterSeconds; {seconds} is wanted",
+            store.collection
+        ))
+        .caused_by(error)),
         found => {
             warn!(
                 collection = store.collection,
