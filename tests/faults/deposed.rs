@@ -12,7 +12,7 @@ async fn a_deposed_primary_confirms_no_acquire_and_no_refresh() {
     let set = ReplicaSet::builder().members(3).election_timeout(secs(10)).proxied().start().await;
     let old = set.primary().await;
     // Speaks to the old primary only, and past the proxies: never cut off from it.
-    let seal = connect(Mongoseal::builder().operation_timeout(secs(2)), set.direct_uri(old)).await;
+    let seal = connect(Mongoseal::builder().operation_timeout(secs(1)), set.direct_uri(old)).await;
     let kept = seal.acquire("kept").ttl(secs(60)).without_refresh().await.unwrap();
     let short = seal.acquire("taken").ttl(millis(500)).without_refresh().await.unwrap();
 
@@ -48,7 +48,7 @@ async fn a_deposed_primary_confirms_no_acquire_and_no_refresh() {
 
     // Who asks it to hold, again or anew, or to refresh, is not told that he does: neither for the
     // lease that it believes expired, nor for the one that it believes held.
-    let restarted = connect(Mongoseal::builder().operation_timeout(secs(2)), set.direct_uri(old)).await;
+    let restarted = connect(Mongoseal::builder().operation_timeout(secs(1)), set.direct_uri(old)).await;
     for (key, id) in [("taken", short.id()), ("kept", kept.id())] {
         let again = restarted.acquire(key).ttl(secs(60)).lease_id(id).await;
         assert!(matches!(again, Err(Error::Unavailable { .. })), "{again:?}");

@@ -1,9 +1,24 @@
 //! Tokens grow and leases live on over a change of the primary.
 
+use mongodb::bson::{Document, doc};
 use mongoseal::{FencingToken, LeaseState, Mongoseal};
 use mongoseal_test_support::ReplicaSet;
 
 use crate::{connect, secs, turn};
+
+#[tokio::test]
+async fn a_handle_starts_with_a_member_down_and_a_collection_without_its_index() {
+    let _turn = turn().await;
+    let set = ReplicaSet::start(3).await;
+    let records = set.client().await.database("mongoseal").collection::<Document>("mongoseal");
+    records.insert_one(doc! { "_id": "not a record" }).await.unwrap();
+    // Not while a member is still copying its first data: then one down is one too many.
+    set.settled().await;
+    set.kill((set.primary().await + 1) % 3).await;
+    let seal = connect(Mongoseal::builder(), set.uri()).await;
+    seal.acquire("k").await.unwrap().release().await.unwrap();
+    assert_eq!(records.list_index_names().await.unwrap(), ["_id_", "expires_at_1"]);
+}
 
 async fn next(seal: &Mongoseal, last: &mut Option<FencingToken>) {
     let lease = seal.acquire("k").await.unwrap();

@@ -77,6 +77,8 @@ async fn index(store: &Inner, within: Duration) -> Result<()> {
             doc! {
                 "createIndexes": &store.collection,
                 "indexes": [{ "key": { "expires_at": 1 }, "name": "expires_at_1", "expireAfterSeconds": seconds }],
+                // Not all of the voting members, which is the default: one may be down.
+                "commitQuorum": "majority",
                 "writeConcern": { "w": "majority", "wtimeout": server_limit(within) },
                 "maxTimeMS": server_limit(within),
             },
