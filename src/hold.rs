@@ -117,10 +117,12 @@ impl Hold {
     /// A refresh failed.
     pub(crate) fn at_risk(&self, error: &Error) {
         let remaining = self.remaining();
+        // As an error and not as its text, so that a subscriber can tell the source, too.
+        let error: &(dyn std::error::Error + 'static) = error;
         if self.shift(&LeaseState::AtRisk) {
-            warn!(key = %self.key, token = %self.token, ?remaining, %error, "the lease is at risk");
+            warn!(key = %self.key, token = %self.token, ?remaining, error, "the lease is at risk");
         } else {
-            debug!(key = %self.key, token = %self.token, ?remaining, %error, "the lease is still at risk");
+            debug!(key = %self.key, token = %self.token, ?remaining, error, "the lease is still at risk");
         }
     }
 

@@ -121,7 +121,8 @@ impl Keeper {
             _ => release(&inner, &hold).await,
         };
         if let Err(error) = &end {
-            warn!(key = %hold.key, token = %hold.token, %error, "the lease could not be released and is left to its ttl");
+            let error: &(dyn std::error::Error + 'static) = error;
+            warn!(key = %hold.key, token = %hold.token, error, "the lease could not be released and is left to its ttl");
         }
         // Whoever hears of the end may ask with the same id at once.
         drop(in_use);

@@ -82,10 +82,10 @@ impl Builder {
         self
     }
 
-    /// Starts the set and waits until it accepts majority writes.
+    /// Starts the set and waits until all members take part and it accepts majority writes.
     pub async fn start(self) -> ReplicaSet {
         let set = run(self.launch()).await;
-        set.primary().await;
+        set.settled().await;
         set
     }
 

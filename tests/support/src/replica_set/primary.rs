@@ -8,11 +8,12 @@ use mongodb::bson::{Document, doc};
 use super::{Inner, ReplicaSet};
 use crate::runtime::{Waiting, run};
 
-const LIMIT: Duration = Duration::from_secs(30);
+/// More than half a minute went by before a member gave up a paused source to follow another.
+const LIMIT: Duration = Duration::from_secs(60);
 
 impl ReplicaSet {
     /// The member that is primary and accepts majority writes, waiting for there to be one for at
-    /// most 30 s.
+    /// most 60 s.
     ///
     /// A member may call itself primary for seconds before it can have writes confirmed, or after
     /// another was elected; so this makes it write.
