@@ -14,28 +14,30 @@ use tracing::{Instrument, debug, debug_span, field};
 use crate::{
     Error, Key, Lease, LeaseId, Metadata, Result, Ttl,
     hold::Hold,
-    record::{self, Outcome, Request, Terms},
+    record::{self, Holder, Outcome, Patience, Request, Terms},
     refresh::{Keeper, Refreshing},
-    retry,
+    retry::{self, Backoff},
     seal::{self, InUse, Inner},
     store::{Applied, BoxFuture},
 };
 
-/// Asks for a key, once: awaiting it gives the [`Lease`], or [`Error::Held`].
+/// Asks for a key: awaiting it gives the [`Lease`], or [`Error::Held`], at once or after a
+/// [`wait`](Self::wait).
 ///
 /// Made by [`Mongoseal::acquire`](crate::Mongoseal::acquire).
 ///
 /// # Errors
 ///
-/// - [`Error::Held`]: somebody else holds the key. Nothing was changed.
+/// - [`Error::Held`]: somebody else holds the key, and held it until the wait was over.
+/// - [`Error::QueueFull`]: too many wait for the key already.
 /// - [`Error::Unavailable`]: nobody confirmed within the operation timeout. If the request was
 ///   applied after all, it is taken back in the background, and at the latest its ttl ends it.
 /// - [`Error::Invalid`], [`Error::Corrupt`]: asking again gives the same.
 ///
 /// # Cancel safety
 ///
-/// Dropping it gives the key up: if the request was or is being granted, it is released in the
-/// background. Nothing stays held by nobody.
+/// Dropping it gives the key up: if the request was or is being granted or queued, it is taken back
+/// in the background. Nothing stays held by nobody.
 ///
 /// # Examples
 ///
@@ -71,6 +73,7 @@ pub struct Acquire {
     metadata: Result<Metadata>,
     lease: Option<LeaseId>,
     refreshing: Refreshing,
+    wait: Duration,
 }
 
 impl Acquire {
@@ -82,7 +85,23 @@ impl Acquire {
             metadata: Ok(Metadata::default()),
             lease: None,
             refreshing: Refreshing::AtAThird,
+            wait: Duration::ZERO,
         }
+    }
+
+    /// Waits up to this long where the key is held: queued at the store, behind those who came
+    /// before and ahead of those who come later, whatever process they are in. A release hands the
+    /// key to the first of them. Default: zero, one attempt.
+    ///
+    /// The wait is counted on the clock of the machine and can be as long as that runs:
+    /// `Duration::MAX` waits for ever. A waiter asks whether it is its turn with growing
+    /// delays of up to 0.64 seconds, and when the present holder's time is over.
+    ///
+    /// A waiter that dies falls out of the queue after its ttl, and one that dies when it was just
+    /// handed the key costs the next one a ttl.
+    pub fn wait(mut self, at_most: Duration) -> Self {
+        self.wait = at_most;
+        self
     }
 
     /// How long the lease lasts without a refresh. Default: the handle's.
@@ -130,7 +149,7 @@ impl Acquire {
 
     /// Checks what was asked.
     fn checked(self) -> Result<Ask> {
-        let Self { inner, key, ttl, metadata, lease, refreshing } = self;
+        let Self { inner, key, ttl, metadata, lease, refreshing, wait } = self;
         let ttl = inner.settings.check_ttl(ttl)?;
         refreshing.check(ttl)?;
         let terms = Terms {
@@ -144,7 +163,9 @@ impl Acquire {
         let key = key?;
         inner.runs()?;
         let in_use = inner.use_id(terms.lease)?;
-        Ok(Ask { in_use, key, ttl, terms, refreshing, chosen: lease.is_some(), in_doubt: AtomicBool::new(false) })
+        let until = inner.clock().now().saturating_add(wait);
+        let (in_doubt, queued) = (AtomicBool::new(false), AtomicBool::new(false));
+        Ok(Ask { in_use, key, ttl, terms, refreshing, until, chosen: lease.is_some(), in_doubt, queued })
     }
 }
 
@@ -174,33 +195,31 @@ struct Ask {
     ttl: Ttl,
     terms: Terms,
     refreshing: Refreshing,
+    /// When, on the clock, waiting is over.
+    until: Duration,
     /// Whether the caller chose the lease id.
     chosen: bool,
     /// Whether a request was sent whose end is not known.
     in_doubt: AtomicBool,
+    /// Whether it is queued, as far as is known.
+    queued: AtomicBool,
 }
+
+/// What a request that was not refused came to.
+enum Answer {
+    Granted(Hold),
+    /// Queued, behind a holder whose time is over after this.
+    Queued(Duration),
+}
+
+/// How far past its end an expiry is looked for, so that it is not looked for too early.
+const SLACK: Duration = Duration::from_millis(5);
 
 impl Ask {
     /// Asks, answers, and keeps the lease until it ends.
-    async fn run(self, reply: oneshot::Sender<Result<Lease>>) {
+    async fn run(self, mut reply: oneshot::Sender<Result<Lease>>) {
         let inner = Arc::clone(self.in_use.by());
-        let granted = retry::until_definite(inner.clock(), inner.give_up(), inner.settings.attempt, |within| {
-            // Looked at between attempts and never within one: what was sent must have come to
-            // its end before it can be taken back.
-            let stop = if inner.closing.is_cancelled() {
-                Some(seal::shut_down())
-            } else {
-                reply.is_closed().then(|| Error::invalid("nobody asks any more"))
-            };
-            let attempt = self.attempt(&inner, within);
-            async move {
-                match stop {
-                    Some(error) => Err(error),
-                    None => attempt.await,
-                }
-            }
-        })
-        .await;
+        let granted = self.obtain(&inner, &mut reply).await;
         match granted {
             Ok(hold) => {
                 tracing::Span::current().record("token", hold.token.get());
@@ -213,7 +232,8 @@ impl Ask {
             Err(error) => {
                 debug!(%error, "not granted");
                 let in_doubt = self.in_doubt.load(Ordering::Relaxed);
-                if in_doubt && (!self.chosen || reply.is_closed()) {
+                let queued = self.queued.load(Ordering::Relaxed);
+                if queued || in_doubt && (!self.chosen || reply.is_closed()) {
                     drop(reply.send(Err(error)));
                     take_back(&inner, &self.key, self.terms.lease).await;
                 } else {
@@ -225,12 +245,46 @@ impl Ask {
         }
     }
 
+    /// Asks until the key is granted or refused, or waiting is over.
+    async fn obtain(&self, inner: &Arc<Inner>, reply: &mut oneshot::Sender<Result<Lease>>) -> Result<Hold> {
+        let clock = inner.clock();
+        let mut backoff = Backoff::new();
+        loop {
+            // The last attempt does not wait: it is granted the key or leaves the queue.
+            let waits = clock.now() < self.until;
+            let answer = retry::until_definite(clock, inner.give_up(), inner.settings.attempt, |within| {
+                // Looked at between attempts and never within one: what was sent must have come to
+                // its end before it can be taken back.
+                let stop =
+                    if inner.closing.is_cancelled() { Some(seal::shut_down()) } else { reply.is_closed().then(nobody) };
+                async move {
+                    match stop {
+                        Some(error) => Err(error),
+                        None => self.attempt(inner, waits, within).await,
+                    }
+                }
+            });
+            let remaining = match answer.await? {
+                Answer::Granted(hold) => return Ok(hold),
+                Answer::Queued(remaining) => remaining,
+            };
+            let pause = backoff.next().min(remaining.saturating_add(SLACK));
+            tokio::select! {
+                biased;
+                () = reply.closed() => return Err(nobody()),
+                () = inner.closing.cancelled() => return Err(seal::shut_down()),
+                () = clock.sleep_until(clock.now().saturating_add(pause).min(self.until)) => {}
+            }
+        }
+    }
+
     /// Sends the request once.
-    async fn attempt(&self, inner: &Inner, within: Duration) -> Result<Hold> {
+    async fn attempt(&self, inner: &Inner, waits: bool, within: Duration) -> Result<Answer> {
         let clock = inner.clock();
         let until = clock.now().saturating_add(within);
         inner.prepare(within).await?;
-        let request = Request::Acquire(record::Acquire { terms: self.terms.clone(), patience: None });
+        let patience = waits.then_some(Patience { lasts: self.ttl.millis(), room: inner.settings.queue_limit });
+        let request = Request::Acquire(record::Acquire { terms: self.terms.clone(), patience });
         // The store counts the ttl from some time after this one.
         let sent = clock.now();
         let answer = inner.store.apply(&self.key, request, until.saturating_sub(sent)).await;
@@ -239,6 +293,8 @@ impl Ask {
             self.in_doubt.store(true, Ordering::Relaxed);
         }
         let Applied { outcome, at } = answer?;
+        self.queued.store(matches!(outcome, Outcome::Queued { .. }), Ordering::Relaxed);
+        let left = |holder: &Holder| at.map(|at| holder.expires_at.since(at.now)).unwrap_or_default();
         match outcome {
             Outcome::Granted { token } => {
                 let deadline = sent.saturating_add(inner.settings.lasts(self.ttl));
@@ -250,17 +306,28 @@ impl Ask {
                     )));
                 }
                 let owner = self.terms.owner.clone();
-                Ok(Hold::new(self.key.clone(), owner, self.terms.lease, token, clock, deadline))
+                let hold = Hold::new(self.key.clone(), owner, self.terms.lease, token, clock, deadline);
+                Ok(Answer::Granted(hold))
+            }
+            Outcome::Queued { position, holder } => {
+                debug!(position, holder = %holder.terms.owner, token = %holder.version, "waiting");
+                Ok(Answer::Queued(left(&holder)))
             }
             Outcome::Refused { holder } => Err(Error::Held {
                 key: self.key.clone(),
-                remaining: at.map(|at| holder.expires_at.since(at.now)).unwrap_or_default(),
+                remaining: left(&holder),
                 owner: holder.terms.owner,
                 token: holder.version,
             }),
+            Outcome::Full { length } => Err(Error::QueueFull { key: self.key.clone(), length }),
             outcome => Err(Error::invalid(format!("the store answered an acquire with {outcome:?}: it is broken"))),
         }
     }
+}
+
+/// What is said where nobody hears it.
+fn nobody() -> Error {
+    Error::invalid("nobody asks any more")
 }
 
 /// Sees to it that a request in doubt leaves nothing held. Where the store cannot be reached the ttl

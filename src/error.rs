@@ -9,6 +9,7 @@ use crate::{FencingToken, Key, Owner};
 /// | when I get… | I… |
 /// |---|---|
 /// | [`Held`](Self::Held) | do something else, or ask again later: somebody else has the key |
+/// | [`QueueFull`](Self::QueueFull) | shed load: too many wait for the key already |
 /// | [`Lost`](Self::Lost) | stop acting on the key at once; acquire again if still needed |
 /// | [`Unavailable`](Self::Unavailable) | ask again: the store did not answer in time, and the request may have been applied |
 /// | [`Invalid`](Self::Invalid) | change the code or the deployment: asking again gives the same |
@@ -16,7 +17,8 @@ use crate::{FencingToken, Key, Owner};
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// Somebody else holds the key. Nothing was changed and nothing was queued.
+    /// Somebody else holds the key, and held it until the wait was over, if there was one. Nothing is
+    /// left queued.
     ///
     /// What is said of the holder is a hint for people and for choosing when to ask again: it was
     /// true at the store a moment ago.
@@ -30,6 +32,15 @@ pub enum Error {
         token: FencingToken,
         /// How long the holder keeps it if it is not refreshed, by the store's clock.
         remaining: Duration,
+    },
+
+    /// The key is held, and as many wait for it as the handle allows.
+    #[error("{length} wait for {key:?} already: ask again later, or allow a longer queue")]
+    QueueFull {
+        /// The key that was asked for.
+        key: Key,
+        /// How many wait for it.
+        length: usize,
     },
 
     /// The lease is over, and not because its holder released it. It never comes back.

@@ -7,7 +7,7 @@ mod machine;
 mod request;
 
 pub use machine::apply;
-pub use request::{Acquire, Image, Outcome, Refresh, Release, Request, Revoke};
+pub use request::{Acquire, Image, Outcome, Patience, Refresh, Release, Request, Revoke};
 
 use std::time::Duration;
 

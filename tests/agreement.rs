@@ -14,7 +14,7 @@ use std::{
 
 use mongoseal::{
     FencingToken, Key, LeaseId, Metadata,
-    record::{self, Acquire, Outcome, Record, Refresh, Release, Request, Revoke, Terms},
+    record::{self, Acquire, Outcome, Patience, Record, Refresh, Release, Request, Revoke, Terms},
     store::{Applied, MongoStore, Sighting, Store},
 };
 use proptest::{
@@ -46,7 +46,8 @@ fn step() -> impl Strategy<Value = Step> {
     let millis = prop_oneof![1 => 1_u64..60, 4 => Just(60_000_u64)];
     let limit = prop_oneof![2 => Just(0_u32), 3 => 1_u32..4, 1 => Just(u32::try_from(i32::MAX).unwrap())];
     let grace = prop_oneof![3 => Just(0_u64), 1 => 1_u64..30];
-    let patience = proptest::option::weighted(0.75, millis.clone());
+    let patience = (millis.clone(), prop_oneof![1 => 1_u32..4, 2 => Just(u32::MAX)]);
+    let patience = proptest::option::weighted(0.75, patience.prop_map(|(lasts, room)| Patience { lasts, room }));
     let text = prop_oneof![Just("me"), Just("$owner"), Just("$$NOW"), Just("{\"$literal\": 1}")];
     let acquire = (lease.clone(), limit, millis.clone(), grace.clone(), patience, text, any::<bool>()).prop_map(
         |(lease, limit, ttl, grace, patience, owner, described)| {
@@ -86,6 +87,7 @@ impl Seen {
         self.count(match outcome {
             Outcome::Granted { .. } => "granted",
             Outcome::Queued { .. } => "queued",
+            Outcome::Full { .. } => "no room to wait",
             Outcome::Refused { .. } => "refused",
             Outcome::Refreshed { .. } => "refreshed",
             Outcome::Released => "released",
@@ -188,6 +190,7 @@ async fn the_machine_and_the_pipeline_agree_on_random_requests() {
     for reached in [
         "granted",
         "queued",
+        "no room to wait",
         "refused",
         "refreshed",
         "released",

@@ -1,7 +1,8 @@
 //! The state machine: every verb is prune, apply, grant, stamp.
 
 use super::{
-    Acquire, Holder, Image, Moment, Outcome, Record, Refresh, Release, Request, Revocation, StoreTime, Waiter,
+    Acquire, Holder, Image, Moment, Outcome, Patience, Record, Refresh, Release, Request, Revocation, StoreTime, Terms,
+    Waiter,
 };
 use crate::{FencingToken, LeaseId};
 
@@ -58,14 +59,7 @@ impl State {
             holder.terms.owner = terms.owner.clone();
             holder.terms.metadata = terms.metadata.clone();
         } else {
-            self.enqueue(
-                Waiter {
-                    terms: terms.clone(),
-                    patience: patience.unwrap_or(0),
-                    until: self.at.now.after(patience.unwrap_or(0)),
-                },
-                patience.is_some(),
-            );
+            self.enqueue(terms, *patience);
         }
         self.grant(Some(lease));
         if patience.is_none() {
@@ -73,18 +67,23 @@ impl State {
         }
     }
 
-    /// Puts a waiter at the end of the queue. One that waits already keeps its place and pushes
-    /// its time out, unless it does not want to wait any more.
-    fn enqueue(&mut self, waiter: Waiter, waits: bool) {
-        let lease = waiter.terms.lease;
-        if !waits {
+    /// Puts one who asks at the end of the queue, if there is room. One who waits already keeps its
+    /// place and pushes its time out; one who does not wait any more gives it up, and is let in at
+    /// the end for as long as it takes to see whether the key can be had.
+    fn enqueue(&mut self, terms: &Terms, patience: Option<Patience>) {
+        let lease = terms.lease;
+        let Patience { lasts, room } = patience.unwrap_or(Patience { lasts: 0, room: u32::MAX });
+        let until = self.at.now.after(lasts);
+        if patience.is_none() {
             self.queue.retain(|queued| queued.terms.lease != lease);
         } else if let Some(queued) = self.queue.iter_mut().find(|queued| queued.terms.lease == lease) {
-            queued.patience = waiter.patience;
-            queued.until = queued.until.max(waiter.until);
+            queued.patience = lasts;
+            queued.until = queued.until.max(until);
             return;
         }
-        self.queue.push(waiter);
+        if usize::try_from(room).is_ok_and(|room| self.queue.len() < room) {
+            self.queue.push(Waiter { terms: terms.clone(), patience: lasts, until });
+        }
     }
 
     fn refresh(&mut self, refresh: &Refresh) {

@@ -22,9 +22,18 @@ pub enum Request {
 pub struct Acquire {
     /// Who asks, and for what.
     pub terms: Terms,
-    /// How long to stay queued without being heard of, in milliseconds. `None` does not wait: it
-    /// takes no place in the queue, and gives up one it had.
-    pub patience: Option<u64>,
+    /// Whether to wait where the key cannot be had. `None` does not: it takes no place in the queue,
+    /// and gives up one it had.
+    pub patience: Option<Patience>,
+}
+
+/// How to wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Patience {
+    /// How long to stay queued without being heard of, in milliseconds.
+    pub lasts: u64,
+    /// How many may wait for the key at most, this one among them.
+    pub room: u32,
 }
 
 /// Keeps a lease alive. A lease that is not there is not created again.
@@ -82,6 +91,13 @@ pub enum Outcome {
     Queued {
         /// How many wait before it.
         position: usize,
+        /// The holder that would last longest.
+        holder: Box<Holder>,
+    },
+    /// The key is held, and there was no room to wait. A hint: nothing was written.
+    Full {
+        /// How many wait.
+        length: usize,
     },
     /// The key is held, and the request did not want to wait. A hint: nothing was written.
     Refused {
@@ -133,12 +149,15 @@ impl Request {
                 if let Some(holder) = after.holder(lease) {
                     return Outcome::Granted { token: holder.version };
                 }
-                if let Some(position) = after.position(lease) {
-                    return Outcome::Queued { position };
-                }
-                match after.holders.iter().max_by_key(|holder| holder.expires_at) {
-                    Some(holder) => Outcome::Refused { holder: Box::new(holder.clone()) },
-                    None => Outcome::Absent,
+                // Whoever is not granted the key meets somebody who holds it.
+                let Some(holder) = after.holders.iter().max_by_key(|holder| holder.expires_at) else {
+                    return Outcome::Absent;
+                };
+                let holder = Box::new(holder.clone());
+                match (after.position(lease), acquire.patience) {
+                    (Some(position), _) => Outcome::Queued { position, holder },
+                    (None, Some(_)) => Outcome::Full { length: after.queue.len() },
+                    (None, None) => Outcome::Refused { holder },
                 }
             }
             (Self::Refresh(refresh), Some(after)) => match after.holder(refresh.lease) {

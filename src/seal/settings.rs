@@ -13,6 +13,8 @@ pub(crate) struct Settings {
     pub(crate) drift_ppm: u32,
     pub(crate) retention: Duration,
     pub(crate) operation_timeout: Duration,
+    /// How many may wait for one key.
+    pub(crate) queue_limit: u32,
     /// How long one request of an operation may take before it is sent again.
     pub(crate) attempt: Duration,
 }
@@ -62,6 +64,7 @@ pub struct Builder {
     drift_ppm: u32,
     retention: Duration,
     operation_timeout: Duration,
+    queue_limit: u32,
     #[cfg(feature = "mongodb")]
     pub(crate) database: Option<String>,
     #[cfg(feature = "mongodb")]
@@ -77,6 +80,7 @@ impl Default for Builder {
             drift_ppm: 1_000,
             retention: Duration::from_secs(24 * 3600),
             operation_timeout: Duration::from_secs(10),
+            queue_limit: 1_000,
             #[cfg(feature = "mongodb")]
             database: None,
             #[cfg(feature = "mongodb")]
@@ -135,6 +139,13 @@ impl Builder {
         self
     }
 
+    /// How many may wait for one key; whoever comes after them gets [`Error::QueueFull`]. A waiter
+    /// takes about 300 bytes of the key's record. From 1 to 10,000; default: 1,000.
+    pub fn queue_limit(mut self, waiters: u32) -> Self {
+        self.queue_limit = waiters;
+        self
+    }
+
     /// On a store of one's own.
     ///
     /// # Errors
@@ -157,6 +168,12 @@ impl Builder {
                 self.operation_timeout
             )));
         }
+        if !(1..=10_000).contains(&self.queue_limit) {
+            return Err(Error::invalid(format!(
+                "a queue limit must be from 1 to 10,000 waiters and {} is not: a record has 16 MiB at most",
+                self.queue_limit
+            )));
+        }
         if self.drift_ppm > 500_000 {
             return Err(Error::invalid(format!(
                 "a drift allowance of {} millionths is more than half: 1,000 covers any clock under NTP",
@@ -176,6 +193,7 @@ impl Builder {
             drift_ppm: self.drift_ppm,
             retention: self.retention,
             operation_timeout: self.operation_timeout,
+            queue_limit: self.queue_limit,
             attempt: self.operation_timeout.min(Duration::from_secs(5)),
         })
     }

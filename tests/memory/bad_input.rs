@@ -43,6 +43,8 @@ fn settings_that_contradict_each_other_are_refused() {
     invalid(builder().ttl(secs(20)).grace(secs(20)).retention(secs(30)).in_memory(), "raise the retention");
     invalid(builder().operation_timeout(Duration::ZERO).in_memory(), "operation timeout");
     invalid(builder().operation_timeout(Duration::MAX).in_memory(), "operation timeout");
+    invalid(builder().queue_limit(0).in_memory(), "queue limit");
+    invalid(builder().queue_limit(10_001).in_memory(), "queue limit");
     invalid(builder().drift_allowance_ppm(1_000_000).in_memory(), "1,000 covers");
 }
 

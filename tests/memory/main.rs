@@ -8,6 +8,7 @@ mod deadline;
 mod faulty;
 mod lease;
 mod tokens;
+mod waiting;
 
 use std::time::Duration;
 

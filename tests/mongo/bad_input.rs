@@ -131,6 +131,7 @@ async fn a_record_with_any_one_field_broken_is_corrupt_and_left_as_it_is() {
     let bench = Bench::new("fields").await;
     let (key, within): (Key, _) = ("k".parse().unwrap(), secs(5));
     let store = MongoStore::new(&bench.database, "mongoseal", secs(24 * 3600));
+    let wait = Some(record::Patience { lasts: 3_600_000, room: 100 });
     let acquire = |lease, patience| {
         let owner = "me".parse().unwrap();
         let terms = Terms { lease, owner, limit: 0, ttl: 3_600_000, grace: 0, metadata: Metadata::default() };
@@ -141,13 +142,13 @@ async fn a_record_with_any_one_field_broken_is_corrupt_and_left_as_it_is() {
         acquire(LeaseId::random(), None),
         Request::Revoke(record::Revoke { by: "ops".into(), reason: "drill".into() }),
         acquire(LeaseId::random(), None),
-        acquire(LeaseId::random(), Some(3_600_000)),
+        acquire(LeaseId::random(), wait),
     ] {
         store.apply(&key, request, within).await.unwrap();
     }
     let whole = bench.record("k").await.unwrap();
     // What would be granted, and what would find nothing to do.
-    let another = acquire(LeaseId::random(), Some(3_600_000));
+    let another = acquire(LeaseId::random(), wait);
 
     let mut broken = 0;
     for path in paths(&whole, "").into_iter().filter(|path| path != "_id") {

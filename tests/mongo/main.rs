@@ -8,6 +8,7 @@ mod enforced;
 mod lease;
 mod race;
 mod tokens;
+mod waiting;
 
 use std::{sync::Arc, time::Duration};
 

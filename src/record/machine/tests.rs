@@ -56,10 +56,10 @@ fn once(number: u8, limit: u32) -> Request {
 }
 
 fn wait(number: u8, limit: u32) -> Request {
-    acquire(number, limit, Some(500))
+    acquire(number, limit, Some(Patience { lasts: 500, room: 4 }))
 }
 
-fn acquire(number: u8, limit: u32, patience: Option<u64>) -> Request {
+fn acquire(number: u8, limit: u32, patience: Option<Patience>) -> Request {
     let terms = Terms {
         lease: lease(number),
         owner: "test".parse().unwrap(),
@@ -86,6 +86,13 @@ fn revoke() -> Request {
 fn granted(outcome: &Outcome) -> FencingToken {
     match outcome {
         Outcome::Granted { token } => *token,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn queued(outcome: &Outcome) -> usize {
+    match outcome {
+        Outcome::Queued { position, .. } => *position,
         other => panic!("{other:?}"),
     }
 }
@@ -176,7 +183,7 @@ fn a_release_that_was_delayed_does_not_touch_a_later_grant_of_its_id() {
     let delayed = |token| Request::Release(Release { lease: lease(1), token: Some(token) });
     assert_eq!(bench.send(delayed(first)), Outcome::Absent);
     assert_eq!(bench.holders(), [1]);
-    assert_eq!(bench.send(wait(2, 0)), Outcome::Queued { position: 0 });
+    assert_eq!(queued(&bench.send(wait(2, 0))), 0);
     let waiting = Request::Release(Release { lease: lease(2), token: Some(second) });
     assert_eq!(bench.send(waiting), Outcome::Absent);
     assert_eq!(bench.queue(), [2]);
@@ -197,9 +204,9 @@ fn nobody_releases_what_another_holds() {
 fn waiters_are_served_in_order_and_a_handed_over_key_is_claimed_or_passed_on() {
     let mut bench = Bench::new();
     let first = granted(&bench.send(wait(1, 0)));
-    assert_eq!(bench.send(wait(2, 0)), Outcome::Queued { position: 0 });
-    assert_eq!(bench.send(wait(3, 0)), Outcome::Queued { position: 1 });
-    assert_eq!(bench.send(wait(2, 0)), Outcome::Queued { position: 0 }, "asking again keeps the place");
+    assert_eq!(queued(&bench.send(wait(2, 0))), 0);
+    assert_eq!(queued(&bench.send(wait(3, 0))), 1);
+    assert_eq!(queued(&bench.send(wait(2, 0))), 0, "asking again keeps the place");
     bench.send(release(1));
     assert_eq!((bench.holders(), bench.queue()), (vec![2], vec![3]));
     assert!(bench.record().version > first);
@@ -225,6 +232,21 @@ fn one_who_does_not_wait_leaves_the_queue() {
 }
 
 #[test]
+fn a_queue_has_a_bound_and_a_full_one_still_serves_whoever_is_in_it() {
+    let mut bench = Bench::new();
+    for number in 1..=5 {
+        bench.send(wait(number, 0));
+    }
+    let full = bench.record().clone();
+    assert_eq!(bench.send(wait(6, 0)), Outcome::Full { length: 4 });
+    assert_eq!(bench.record(), &full);
+    assert_eq!(queued(&bench.send(wait(5, 0))), 3, "asking again needs no room");
+    assert!(matches!(bench.send(once(6, 0)), Outcome::Refused { .. }), "one attempt needs none either");
+    bench.send(release(1));
+    assert_eq!(queued(&bench.send(wait(6, 0))), 3);
+}
+
+#[test]
 fn sharers_are_as_many_as_all_of_them_allow() {
     let mut bench = Bench::new();
     let tokens = [1, 2].map(|number| granted(&bench.send(once(number, 3))));
@@ -243,7 +265,7 @@ fn a_writer_is_not_starved_by_readers() {
     let mut bench = Bench::new();
     bench.send(wait(1, 9));
     bench.send(wait(2, 0));
-    assert_eq!(bench.send(wait(3, 9)), Outcome::Queued { position: 1 });
+    assert_eq!(queued(&bench.send(wait(3, 9))), 1);
     assert!(matches!(bench.send(once(4, 9)), Outcome::Refused { .. }));
     bench.send(release(1));
     assert_eq!((bench.holders(), bench.queue()), (vec![2], vec![3]));

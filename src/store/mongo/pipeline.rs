@@ -11,7 +11,7 @@ use mongodb::bson::{Bson, Document, doc};
 use super::document;
 use crate::{
     LeaseId,
-    record::{Acquire, Record, Refresh, Release, Request, Revoke},
+    record::{Acquire, Patience, Record, Refresh, Release, Request, Revoke},
     token::Tick,
 };
 
@@ -140,30 +140,41 @@ fn push_out(lease: LeaseId, ttl: u64, grace: u64, who: Document) -> Bson {
     each("$$held", doc! { "$cond": [is(lease), kept, "$$entry"] })
 }
 
-/// `waiting`, with the one who asks in it unless it holds already.
+/// `waiting`, with the one who asks in it unless it holds already or there is no room.
 fn enqueue(Acquire { terms, patience }: &Acquire) -> Bson {
     let lease = terms.lease;
+    let lasts = patience.map_or(0, |patience| patience.lasts);
+    let until = doc! { "$add": ["$$NOW", document::long(lasts)] };
     let entry = doc! {
         "lease": document::lease(lease),
         "owner": terms.owner.as_str(),
         "limit": document::int(terms.limit),
         "ttl": document::long(terms.ttl),
         "grace": document::long(terms.grace),
-        "patience": document::long(patience.unwrap_or(0)),
+        "patience": document::long(lasts),
         "metadata": document::metadata(&terms.metadata),
     };
-    let until = later(document::long(patience.unwrap_or(0)));
     let entry = doc! { "$mergeObjects": [literal(entry), { "until": until.clone() }] };
-    let appended = |to: Bson| doc! { "$concatArrays": [to, [entry]] };
     let queued = match patience {
-        None => appended(without("$$waiting", lease)),
-        Some(patience) => {
+        None => doc! { "$concatArrays": [without("$$waiting", lease), [entry]] },
+        Some(Patience { room, .. }) => {
             let pushed = doc! { "$mergeObjects": ["$$entry", {
-                "patience": literal(document::long(*patience)),
+                "patience": literal(document::long(lasts)),
                 "until": { "$max": ["$$entry.until", until] },
             }] };
-            let pushed = each("$$waiting", doc! { "$cond": [is(lease), pushed, "$$entry"] });
-            doc! { "$cond": [among("$$waiting", lease), pushed, appended("$$waiting".into())] }
+            doc! { "$switch": {
+                "branches": [
+                    {
+                        "case": among("$$waiting", lease),
+                        "then": each("$$waiting", doc! { "$cond": [is(lease), pushed, "$$entry"] }),
+                    },
+                    {
+                        "case": { "$lt": [{ "$size": "$$waiting" }, document::int(*room)] },
+                        "then": { "$concatArrays": ["$$waiting", [entry]] },
+                    },
+                ],
+                "default": "$$waiting",
+            } }
         }
     };
     Bson::Document(doc! { "$cond": [among("$$held", lease), "$$waiting", queued] })

@@ -1,0 +1,189 @@
+//! Waiting for a key: in order, and leaving nothing behind.
+
+use std::{
+    future::IntoFuture,
+    sync::{Arc, Mutex},
+};
+
+use mongoseal::{
+    Error, Key, Lease, LossCause, Mongoseal, Result,
+    record::Request,
+    store::{Sighting, Store},
+};
+use tokio::{task::JoinHandle, time::timeout};
+
+use crate::{
+    faulty::{Call, Fault, Faulty},
+    millis, secs,
+};
+
+fn waiter(seal: &Mongoseal, at_most: std::time::Duration) -> JoinHandle<Result<Lease>> {
+    tokio::spawn(seal.acquire("k").wait(at_most).into_future())
+}
+
+/// How many wait.
+async fn queued(store: &Faulty) -> usize {
+    let key: Key = "k".parse().unwrap();
+    match store.records.read(&key, secs(1)).await.unwrap() {
+        Sighting::Seen { record, .. } => record.queue.len(),
+        Sighting::Nothing => 0,
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn waiters_of_many_handles_are_served_in_the_order_they_came() {
+    let store = Faulty::new();
+    let first = store.seal().acquire("k").await.unwrap();
+    let served = Arc::new(Mutex::new(Vec::new()));
+    let mut waiting = Vec::new();
+    for number in 0..50 {
+        let (seal, served) = (store.seal(), Arc::clone(&served));
+        waiting.push(tokio::spawn(async move {
+            let lease = seal.acquire("k").wait(secs(3600)).await.unwrap();
+            served.lock().unwrap().push((number, lease.token()));
+            tokio::time::sleep(millis(5)).await;
+            lease.release().await.unwrap();
+        }));
+        tokio::time::sleep(millis(1)).await;
+    }
+    assert_eq!(queued(&store).await, 50);
+    first.release().await.unwrap();
+    for waiter in waiting {
+        waiter.await.unwrap();
+    }
+    let served = served.lock().unwrap();
+    assert!(served.iter().map(|(number, _)| *number).eq(0..50), "{served:?}");
+    assert!(served.windows(2).all(|pair| pair[0].1 < pair[1].1), "tokens grow: {served:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_wait_ends_in_time_and_leaves_the_queue() {
+    let store = Faulty::new();
+    let seal = store.seal();
+    let holder = seal.acquire("k").await.unwrap();
+    let clock = store.records.clock();
+    for at_most in [millis(0), millis(1), secs(5)] {
+        let began = clock.now();
+        match seal.acquire("k").wait(at_most).await.unwrap_err() {
+            Error::Held { token, .. } => assert_eq!(token, holder.token()),
+            error => panic!("{error}"),
+        }
+        let took = clock.now().saturating_sub(began);
+        assert!(took >= at_most && took <= at_most + millis(5), "{took:?} of {at_most:?}");
+        assert_eq!(queued(&store).await, 0);
+    }
+    let releases = store.requests().iter().filter(|request| matches!(request, Request::Release(_))).count();
+    assert_eq!(releases, 0, "the last attempt leaves the queue by itself");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_waiter_is_there_when_a_dead_holder_s_time_is_over() {
+    let store = Faulty::new();
+    std::mem::forget(store.seal().acquire("k").ttl(secs(30)).without_refresh().await.unwrap());
+    let clock = store.records.clock();
+    let lease = store.seal().acquire("k").wait(secs(3600)).await.unwrap();
+    assert!(clock.now() >= secs(30) && clock.now() <= millis(30_010), "{:?}", clock.now());
+    assert!(lease.is_valid());
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_can_wait_for_ever() {
+    let store = Faulty::new();
+    let holder = store.seal().acquire("k").await.unwrap();
+    let waiting = waiter(&store.seal(), std::time::Duration::MAX);
+    tokio::time::sleep(secs(3600)).await;
+    assert!(!waiting.is_finished());
+    holder.release().await.unwrap();
+    assert!(waiting.await.unwrap().unwrap().is_valid());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_wait_dropped_half_way_leaves_the_queue_and_the_next_moves_up() {
+    let store = Faulty::new();
+    let holder = store.seal().acquire("k").await.unwrap();
+    let seal = store.seal();
+    assert!(timeout(secs(1), seal.acquire("k").wait(secs(3600)).into_future()).await.is_err());
+    tokio::time::sleep(millis(1)).await;
+    assert_eq!(queued(&store).await, 0);
+
+    // Also where the key was handed to it in that instant.
+    let dropped = waiter(&seal, secs(3600));
+    let next = waiter(&store.seal(), secs(3600));
+    tokio::time::sleep(millis(1)).await;
+    assert_eq!(queued(&store).await, 2);
+    holder.release().await.unwrap();
+    dropped.abort();
+    let lease = timeout(secs(2), next).await.expect("nothing stays held by nobody").unwrap().unwrap();
+    lease.verify().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_shutdown_sends_waiters_home_and_takes_them_off_the_queue() {
+    let store = Faulty::new();
+    let _holder = store.seal().acquire("k").await.unwrap();
+    let seal = store.seal();
+    let waiting = waiter(&seal, secs(3600));
+    tokio::time::sleep(secs(1)).await;
+    seal.shutdown().await;
+    let error = waiting.await.unwrap().unwrap_err();
+    assert!(error.to_string().contains("shut down"), "{error}");
+    assert_eq!(queued(&store).await, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_full_queue_is_refused_with_its_length() {
+    let store = Faulty::new();
+    let seal = store.build(Mongoseal::builder().queue_limit(2));
+    let _holder = seal.acquire("k").await.unwrap();
+    let _waiting = [waiter(&seal, secs(60)), waiter(&seal, secs(60))];
+    tokio::time::sleep(millis(1)).await;
+    match seal.acquire("k").wait(secs(60)).await.unwrap_err() {
+        Error::QueueFull { key, length } => assert_eq!((key.as_str(), length), ("k", 2)),
+        error => panic!("{error}"),
+    }
+    assert!(matches!(seal.acquire("k").await, Err(Error::Held { .. })), "one attempt needs no room");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_waiter_that_dies_costs_the_next_one_no_more_than_its_ttl() {
+    let store = Faulty::new();
+    let holder = store.seal().acquire("k").ttl(secs(600)).await.unwrap();
+    // Asks once, and is never heard of again.
+    let dead = store.seal();
+    let asked = tokio::spawn(dead.acquire("k").ttl(secs(20)).wait(secs(3600)).into_future());
+    tokio::time::sleep(millis(1)).await;
+    asked.abort();
+    store.script(|call| matches!(call, Call::Apply(Request::Release(_))).then_some(Fault::Hang));
+    tokio::time::sleep(millis(1)).await;
+    assert_eq!(queued(&store).await, 1);
+    let next = waiter(&store.seal(), secs(3600));
+    tokio::time::sleep(millis(1)).await;
+    store.heal();
+    holder.release().await.unwrap();
+    let clock = store.records.clock();
+    let began = clock.now();
+    let lease = next.await.unwrap().unwrap();
+    assert!(clock.now().saturating_sub(began) <= secs(21), "{:?}", clock.now());
+    drop(lease);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_waiter_survives_a_store_that_is_away_for_a_moment_and_not_one_that_stays_away() {
+    let store = Faulty::new();
+    let holder = store.seal().acquire("k").ttl(secs(600)).await.unwrap();
+    let waiting = waiter(&store.seal(), secs(3600));
+    tokio::time::sleep(secs(1)).await;
+    store.always(Fault::Fail);
+    tokio::time::sleep(secs(8)).await;
+    assert!(!waiting.is_finished());
+    store.heal();
+    tokio::time::sleep(secs(1)).await;
+    holder.release().await.unwrap();
+    let lease = waiting.await.unwrap().unwrap();
+
+    let waiting = waiter(&store.seal(), secs(3600));
+    tokio::time::sleep(secs(1)).await;
+    store.always(Fault::Hang);
+    assert!(matches!(waiting.await.unwrap(), Err(Error::Unavailable { .. })));
+    assert_eq!(lease.cancelled().await, LossCause::Expired);
+}

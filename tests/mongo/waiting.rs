@@ -1,0 +1,79 @@
+//! Waiting for a key on a real server.
+
+use std::{
+    future::IntoFuture,
+    sync::{Arc, Mutex},
+};
+
+use mongoseal::{Error, Mongoseal};
+
+use crate::{Bench, eventually, millis, secs};
+
+async fn queued(bench: &Bench) -> usize {
+    bench.record("k").await.map_or(0, |record| record.get_array("queue").unwrap().len())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn waiters_of_many_handles_are_served_in_the_order_they_came() {
+    let bench = Bench::new("waiting").await;
+    let first = bench.seal().acquire("k").await.unwrap();
+    let served = Arc::new(Mutex::new(Vec::new()));
+    let mut waiting = Vec::new();
+    for number in 0..12 {
+        let (seal, served) = (bench.seal(), Arc::clone(&served));
+        waiting.push(tokio::spawn(async move {
+            let lease = seal.acquire("k").wait(secs(60)).await.unwrap();
+            served.lock().unwrap().push((number, lease.token()));
+            lease.release().await.unwrap();
+        }));
+        eventually(secs(5), "it is queued", || async { queued(&bench).await == number + 1 }).await;
+    }
+    first.release().await.unwrap();
+    for waiter in waiting {
+        waiter.await.unwrap();
+    }
+    let served = served.lock().unwrap().clone();
+    assert!(served.iter().map(|(number, _)| *number).eq(0..12), "{served:?}");
+    assert!(served.windows(2).all(|pair| pair[0].1 < pair[1].1), "tokens grow: {served:?}");
+    assert_eq!(queued(&bench).await, 0);
+}
+
+#[tokio::test]
+async fn a_wait_that_ends_and_one_that_is_dropped_leave_the_queue() {
+    let bench = Bench::new("waited").await;
+    let seal = bench.seal();
+    let _holder = seal.acquire("k").await.unwrap();
+    for at_most in [millis(0), millis(1), millis(300)] {
+        assert!(matches!(seal.acquire("k").wait(at_most).await, Err(Error::Held { .. })));
+        assert_eq!(queued(&bench).await, 0);
+    }
+    let waiting = tokio::spawn(seal.acquire("k").wait(secs(60)).into_future());
+    eventually(secs(5), "it is queued", || async { queued(&bench).await == 1 }).await;
+    waiting.abort();
+    eventually(secs(5), "it is taken off", || async { queued(&bench).await == 0 }).await;
+}
+
+#[tokio::test]
+async fn a_dead_holder_s_key_goes_to_the_waiter_when_its_time_is_over() {
+    let bench = Bench::new("inherited").await;
+    let dead = bench.seal().acquire("k").ttl(secs(2)).without_refresh().await.unwrap();
+    let token = dead.token();
+    std::mem::forget(dead);
+    let began = std::time::Instant::now();
+    let lease = bench.seal().acquire("k").wait(secs(60)).await.unwrap();
+    assert!(lease.token() > token);
+    assert!(began.elapsed() < millis(2_500), "{:?}", began.elapsed());
+    lease.verify().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_full_queue_is_refused_and_the_record_stays_as_it_is() {
+    let bench = Bench::new("full").await;
+    let seal = bench.build(Mongoseal::builder().queue_limit(1));
+    let _holder = seal.acquire("k").without_refresh().await.unwrap();
+    let waiting = tokio::spawn(seal.acquire("k").wait(secs(60)).into_future());
+    eventually(secs(5), "it is queued", || async { queued(&bench).await == 1 }).await;
+    assert!(matches!(seal.acquire("k").wait(secs(60)).await, Err(Error::QueueFull { length: 1, .. })));
+    assert_eq!(queued(&bench).await, 1);
+    waiting.abort();
+}
