@@ -154,6 +154,7 @@ impl Acquire {
         refreshing.check(ttl)?;
         let terms = Terms {
             lease: lease.unwrap_or_else(LeaseId::random),
+            handle: inner.id,
             owner: inner.settings.owner.clone(),
             limit: 0,
             ttl: ttl.millis(),

@@ -40,7 +40,7 @@ pub use error::{Error, LossCause, Result, Source};
 pub use hold::LeaseState;
 pub use key::Key;
 pub use lease::{Lease, Released};
-pub use lease_id::LeaseId;
+pub use lease_id::{HandleId, LeaseId};
 pub use metadata::Metadata;
 pub use owner::Owner;
 pub use seal::{Builder, Mongoseal};

@@ -11,7 +11,7 @@ pub use request::{Acquire, Image, Outcome, Patience, Refresh, Release, Request, 
 
 use std::time::Duration;
 
-use crate::{FencingToken, LeaseId, Metadata, Owner, token::Tick};
+use crate::{FencingToken, HandleId, LeaseId, Metadata, Owner, token::Tick};
 
 /// A time on the store's clock: milliseconds since the Unix epoch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -65,6 +65,8 @@ impl Moment {
 pub struct Terms {
     /// The secret that stands for the lease.
     pub lease: LeaseId,
+    /// The handle that asks, which is told when it was handed the key.
+    pub handle: HandleId,
     /// Who asks.
     pub owner: Owner,
     /// How many may hold the key together at most; 0 is exclusive.
@@ -129,6 +131,9 @@ pub struct Record {
     pub holders: Vec<Holder>,
     /// Who waits for it, in order of their turn.
     pub queue: Vec<Waiter>,
+    /// The handles to which the last change handed the key from the queue: who listens for its own
+    /// learns from a stream of changes of what concerns it, and of nothing else.
+    pub handed: Vec<HandleId>,
     /// When the record last changed.
     pub last_seen: StoreTime,
     /// When the record stops mattering. Never goes back.

@@ -18,7 +18,7 @@ use std::{
 use tokio::runtime::Handle;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
-use crate::{Acquire, Clock, Error, Key, LeaseId, Owner, Result, retry, store::Store};
+use crate::{Acquire, Clock, Error, HandleId, Key, LeaseId, Owner, Result, retry, store::Store};
 
 /// A handle on a store of leases. Cheap to clone; clones share everything.
 ///
@@ -54,6 +54,8 @@ const GOOD_BYE: Duration = Duration::from_millis(100);
 pub(crate) struct Inner {
     pub(crate) store: Arc<dyn Store>,
     pub(crate) settings: Settings,
+    /// By which the store tells this handle from others.
+    pub(crate) id: HandleId,
     /// Cancelled when the handle is shut down.
     pub(crate) closing: CancellationToken,
     /// One task for each acquire under way and each lease held.
@@ -77,6 +79,7 @@ impl Mongoseal {
         let inner = Inner {
             store,
             settings,
+            id: HandleId::random(),
             closing: CancellationToken::new(),
             tasks: TaskTracker::new(),
             prepared: AtomicBool::new(false),

@@ -13,7 +13,7 @@ use std::{
 };
 
 use mongoseal::{
-    FencingToken, Key, LeaseId, Metadata,
+    FencingToken, HandleId, Key, LeaseId, Metadata,
     record::{self, Acquire, Outcome, Patience, Record, Refresh, Release, Request, Revoke, Terms},
     store::{Applied, MongoStore, Sighting, Store},
 };
@@ -55,7 +55,8 @@ fn step() -> impl Strategy<Value = Step> {
             if described {
                 metadata.insert("note", owner).unwrap();
             }
-            let terms = Terms { lease, owner: owner.parse().unwrap(), limit, ttl, grace, metadata };
+            let handle = HandleId::from_bytes(lease.to_bytes());
+            let terms = Terms { lease, handle, owner: owner.parse().unwrap(), limit, ttl, grace, metadata };
             Request::Acquire(Acquire { terms, patience })
         },
     );

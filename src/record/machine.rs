@@ -4,7 +4,7 @@ use super::{
     Acquire, Holder, Image, Moment, Outcome, Patience, Record, Refresh, Release, Request, Revocation, StoreTime, Terms,
     Waiter,
 };
-use crate::{FencingToken, LeaseId};
+use crate::{FencingToken, HandleId, LeaseId};
 
 /// Applies a request to the record of a key at a moment: gives the record as it is afterwards, and
 /// the outcome.
@@ -35,6 +35,8 @@ struct State {
     holders: Vec<Holder>,
     queue: Vec<Waiter>,
     revoked: Option<Revocation>,
+    /// To whom this request hands the key.
+    handed: Vec<HandleId>,
 }
 
 impl State {
@@ -46,6 +48,7 @@ impl State {
             holders: before.map(|record| record.holders.clone()).unwrap_or_default(),
             queue: before.map(|record| record.queue.clone()).unwrap_or_default(),
             revoked: before.and_then(|record| record.revoked.clone()),
+            handed: Vec::new(),
         };
         state.holders.retain(|holder| holder.expires_at > at.now);
         state.queue.retain(|waiter| waiter.until > at.now);
@@ -128,7 +131,12 @@ impl State {
         let now = self.at.now;
         for Waiter { terms, patience, .. } in self.queue.drain(..ready) {
             let version = FencingToken::following(self.version, self.at.tick);
-            let lasts = if asking == Some(terms.lease) { terms.ttl } else { terms.ttl.min(patience) };
+            let lasts = if asking == Some(terms.lease) {
+                terms.ttl
+            } else {
+                self.handed.push(terms.handle);
+                terms.ttl.min(patience)
+            };
             self.version = Some(version);
             self.holders.push(Holder {
                 version,
@@ -161,7 +169,7 @@ impl State {
 
     /// The record afterwards, with its times moved on if anything else changed.
     fn stamped(self, before: Option<&Record>) -> Option<Record> {
-        let Self { at, version, holders, queue, revoked } = self;
+        let Self { at, version, holders, queue, revoked, handed } = self;
         let version = version?;
         let same = before.filter(|before| {
             before.version == version && before.holders == holders && before.queue == queue && before.revoked == revoked
@@ -177,7 +185,7 @@ impl State {
             .chain([at.now, at.hybrid()])
             .max()
             .unwrap_or(at.now);
-        Some(Record { version, holders, queue, last_seen: at.now, expires_at, revoked })
+        Some(Record { version, holders, queue, handed, last_seen: at.now, expires_at, revoked })
     }
 }
 

@@ -62,6 +62,7 @@ fn wait(number: u8, limit: u32) -> Request {
 fn acquire(number: u8, limit: u32, patience: Option<Patience>) -> Request {
     let terms = Terms {
         lease: lease(number),
+        handle: HandleId::from_bytes([number; 16]),
         owner: "test".parse().unwrap(),
         limit,
         ttl: 1000,
@@ -215,6 +216,7 @@ fn waiters_are_served_in_order_and_a_handed_over_key_is_claimed_or_passed_on() {
     let second = granted(&bench.send(wait(2, 0)));
     assert_eq!(bench.record().holders[0].expires_at, bench.now().after(1000), "and its ttl when it is heard of");
     assert_eq!(second, bench.record().version);
+    assert!(bench.record().handed.is_empty(), "told once, and not again with the next change");
     bench.pass(400);
     bench.send(wait(3, 0));
     bench.pass(600);
@@ -281,6 +283,8 @@ fn several_are_granted_at_once_with_tokens_that_grow() {
     bench.send(wait(5, 0));
     bench.send(release(1));
     assert_eq!((bench.holders(), bench.queue()), (vec![2, 3, 4], vec![5]));
+    let handles = [2, 3, 4].map(|number| HandleId::from_bytes([number; 16]));
+    assert_eq!(bench.record().handed, handles, "they are told");
     let tokens: Vec<_> = bench.record().holders.iter().map(|holder| holder.version).collect();
     assert!(tokens.windows(2).all(|pair| pair[0] < pair[1]));
     assert_eq!(tokens[2], bench.record().version);

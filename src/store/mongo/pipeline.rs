@@ -26,6 +26,7 @@ fn is_ours() -> Bson {
     let fresh = doc! { "$eq": [{ "$size": { "$objectToArray": "$$ROOT" } }, 1] };
     let terms = [
         ("lease", "binData"),
+        ("handle", "binData"),
         ("owner", "string"),
         ("limit", "int"),
         ("ttl", "long"),
@@ -44,7 +45,7 @@ fn is_ours() -> Bson {
         { "$eq": [{ "$type": "$revoked" }, "missing"] },
         { "$and": [
             types("$revoked.", &[("by", "string"), ("reason", "string"), ("at", "date")]),
-            each_is("$revoked.leases", is_lease("$$entry")),
+            each_is("$revoked.leases", is_uuid("$$entry")),
         ] },
     ] };
     Bson::Document(doc! { "$or": [fresh, { "$and": [
@@ -52,15 +53,18 @@ fn is_ours() -> Bson {
         is_version("$version"),
         each_is("$holders", doc! { "$and": [
             types("$$entry.", &[terms.as_slice(), &holder].concat()),
-            is_lease("$$entry.lease"),
+            is_uuid("$$entry.lease"),
+            is_uuid("$$entry.handle"),
             is_version("$$entry.version"),
             { "$gte": [{ "$min": ["$$entry.limit", "$$entry.ttl", "$$entry.grace", "$$entry.refreshes"] }, 0] },
         ] }),
         each_is("$queue", doc! { "$and": [
             types("$$entry.", &[terms.as_slice(), &waiter].concat()),
-            is_lease("$$entry.lease"),
+            is_uuid("$$entry.lease"),
+            is_uuid("$$entry.handle"),
             { "$gte": [{ "$min": ["$$entry.limit", "$$entry.ttl", "$$entry.grace", "$$entry.patience"] }, 0] },
         ] }),
+        each_is("$handed", is_uuid("$$entry")),
         revoked,
     ] }] })
 }
@@ -71,7 +75,7 @@ fn is_version(of: &str) -> Document {
 }
 
 /// Whether a value is a UUID. Binary values are ordered by length, then subtype, then content.
-fn is_lease(of: &str) -> Document {
+fn is_uuid(of: &str) -> Document {
     let bound = |byte| document::lease(LeaseId::from_bytes([byte; 16]));
     doc! { "$and": [{ "$gte": [of, bound(0)] }, { "$lte": [of, bound(255)] }] }
 }
@@ -147,6 +151,7 @@ fn enqueue(Acquire { terms, patience }: &Acquire) -> Bson {
     let until = doc! { "$add": ["$$NOW", document::long(lasts)] };
     let entry = doc! {
         "lease": document::lease(lease),
+        "handle": document::handle(terms.handle),
         "owner": terms.owner.as_str(),
         "limit": document::int(terms.limit),
         "ttl": document::long(terms.ttl),
@@ -182,7 +187,9 @@ fn enqueue(Acquire { terms, patience }: &Acquire) -> Bson {
 
 /// Moves the head of `queue` to `holders` as far as it is compatible, then stamps.
 fn grant(request: &Request) -> Bson {
-    with(doc! { "ready": ready() }, with(doc! { "first": next_version() }, with(granted(request), stamp(request))))
+    let after = with(granted(request), stamp(request));
+    let granting = with(doc! { "granted": admitted(request) }, after);
+    with(doc! { "ready": ready() }, with(doc! { "first": next_version() }, granting))
 }
 
 /// How many waiters at the head of `queue` can hold the key together with `holders`.
@@ -227,8 +234,8 @@ fn next_version() -> Document {
     doc! { "$max": [{ "$add": [old_version(), Bson::Int64(1)] }, by_clock] }
 }
 
-/// `version_`, `holders_` and `queue_`: the record's fields after the grant.
-fn granted(request: &Request) -> Document {
+/// The waiters at the head of `queue` as the holders they become.
+fn admitted(request: &Request) -> Document {
     let asking = match request {
         Request::Acquire(acquire) => Some(acquire.terms.lease),
         _ => None,
@@ -242,6 +249,7 @@ fn granted(request: &Request) -> Document {
         doc! { "entry": { "$arrayElemAt": ["$$queue", "$$index"] } },
         Bson::Document(doc! {
             "lease": "$$entry.lease",
+            "handle": "$$entry.handle",
             "owner": "$$entry.owner",
             "version": { "$add": ["$$first", { "$toLong": "$$index" }] },
             "limit": "$$entry.limit",
@@ -254,11 +262,20 @@ fn granted(request: &Request) -> Document {
             "metadata": "$$entry.metadata",
         }),
     );
-    let new_holders = doc! { "$map": { "input": { "$range": [0, "$$ready"] }, "as": "index", "in": holder } };
+    doc! { "$map": { "input": { "$range": [0, "$$ready"] }, "as": "index", "in": holder } }
+}
+
+/// `version_`, `holders_`, `queue_` and `handed_`: the record's fields after the grant.
+fn granted(request: &Request) -> Document {
     let rest = doc! { "$slice": ["$$queue", "$$ready", { "$max": [1, { "$size": "$$queue" }] }] };
     let rest = match request {
         Request::Acquire(Acquire { terms, patience: None }) => without(rest, terms.lease),
         _ => rest.into(),
+    };
+    // The one who asks learns of its own grant by the answer.
+    let handed = match request {
+        Request::Acquire(Acquire { terms, .. }) => without("$$granted", terms.lease),
+        _ => "$$granted".into(),
     };
     doc! {
         "version_": { "$cond": [
@@ -266,8 +283,9 @@ fn granted(request: &Request) -> Document {
             { "$add": ["$$first", { "$toLong": { "$subtract": ["$$ready", 1] } }] },
             old_version(),
         ] },
-        "holders_": { "$concatArrays": ["$$holders", new_holders] },
+        "holders_": { "$concatArrays": ["$$holders", "$$granted"] },
         "queue_": rest,
+        "handed_": { "$map": { "input": handed, "as": "entry", "in": "$$entry.handle" } },
     }
 }
 
@@ -283,6 +301,7 @@ fn stamp(request: &Request) -> Bson {
         "version": "$$version_",
         "holders": "$$holders_",
         "queue": "$$queue_",
+        "handed": "$$handed_",
         "last_seen": "$$NOW",
         "expires_at": { "$max": [
             "$expires_at", "$$NOW", hybrid, { "$max": "$$holders_.expires_at" }, { "$max": "$$queue_.until" },
