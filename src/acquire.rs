@@ -12,13 +12,14 @@ use tokio::sync::oneshot;
 use tracing::{Instrument, debug, debug_span, field};
 
 use crate::{
-    Error, Key, Lease, LeaseId, Metadata, Result, Ttl,
+    Clock, Error, FencingToken, Key, Lease, LeaseId, Metadata, Result, Tick, Ttl,
     hold::Hold,
     record::{self, Holder, Outcome, Patience, Request, Terms},
     refresh::{Keeper, Refreshing},
     retry::{self, Backoff},
     seal::{self, InUse, Inner},
     store::{Applied, BoxFuture},
+    wait::{Turn, Wake},
 };
 
 /// Asks for a key: awaiting it gives the [`Lease`], or [`Error::Held`], at once or after a
@@ -154,7 +155,7 @@ impl Acquire {
         refreshing.check(ttl)?;
         let terms = Terms {
             lease: lease.unwrap_or_else(LeaseId::random),
-            handle: inner.id,
+            caller: inner.caller(),
             owner: inner.settings.owner.clone(),
             limit: 0,
             ttl: ttl.millis(),
@@ -209,8 +210,20 @@ struct Ask {
 /// What a request that was not refused came to.
 enum Answer {
     Granted(Hold),
-    /// Queued, behind a holder whose time is over after this.
-    Queued(Duration),
+    Queued(Place),
+}
+
+/// A place in the queue, as the store last told it.
+struct Place {
+    /// When, on the clock, the request was sent that was so answered, and when the answer came.
+    sent: Duration,
+    answered: Duration,
+    /// The store's tick then.
+    tick: Tick,
+    /// How many wait before.
+    position: usize,
+    /// How long the holder lasts.
+    remaining: Duration,
 }
 
 /// How far past its end an expiry is looked for, so that it is not looked for too early.
@@ -250,6 +263,8 @@ impl Ask {
     async fn obtain(&self, inner: &Arc<Inner>, reply: &mut oneshot::Sender<Result<Lease>>) -> Result<Hold> {
         let clock = inner.clock();
         let mut backoff = Backoff::new();
+        // Before anything is sent, so that nothing is handed over unheard.
+        let mut turn = (clock.now() < self.until).then(|| Turn::take(inner, self.terms.caller.number));
         loop {
             // The last attempt does not wait: it is granted the key or leaves the queue.
             let waits = clock.now() < self.until;
@@ -265,18 +280,50 @@ impl Ask {
                     }
                 }
             });
-            let remaining = match answer.await? {
+            let place = match answer.await? {
                 Answer::Granted(hold) => return Ok(hold),
-                Answer::Queued(remaining) => remaining,
+                Answer::Queued(place) => place,
             };
-            let pause = backoff.next().min(remaining.saturating_add(SLACK));
-            tokio::select! {
-                biased;
-                () = reply.closed() => return Err(nobody()),
-                () = inner.closing.cancelled() => return Err(seal::shut_down()),
-                () = clock.sleep_until(clock.now().saturating_add(pause).min(self.until)) => {}
+            // One that does not wait is not queued.
+            let Some(turn) = &mut turn else { return Err(nobody()) };
+            let wake = loop {
+                let heard = turn.is_heard(place.tick);
+                let look = self.next_look(&place, heard, &mut backoff);
+                let wake = tokio::select! {
+                    biased;
+                    () = reply.closed() => return Err(nobody()),
+                    () = inner.closing.cancelled() => return Err(seal::shut_down()),
+                    wake = turn.woken() => wake,
+                    () = clock.sleep_until(look) => Wake::Ask,
+                };
+                // Whoever is heard from where it was queued need not ask again for that.
+                if !matches!(wake, Wake::Listening) || !turn.is_heard(place.tick) {
+                    break wake;
+                }
+            };
+            if let Wake::Handed(token) = wake {
+                // The key was granted after the answer, so after this was sent.
+                let deadline = place.sent.saturating_add(inner.settings.lasts(self.ttl));
+                if clock.now() < deadline {
+                    return Ok(self.hold(token, clock, deadline));
+                }
             }
         }
+    }
+
+    /// When to ask again. Where somebody listens, that is to keep the place in the queue, and for the
+    /// first in line when the holder's time is over; else ever less often.
+    fn next_look(&self, place: &Place, heard: bool, backoff: &mut Backoff) -> Duration {
+        let pause = match (heard, place.position) {
+            (false, _) => backoff.next().min(place.remaining.saturating_add(SLACK)),
+            (true, 0) => self.ttl.third().min(place.remaining.saturating_add(SLACK)),
+            (true, _) => self.ttl.third(),
+        };
+        place.sent.saturating_add(pause).max(place.answered).min(self.until)
+    }
+
+    fn hold(&self, token: FencingToken, clock: Clock, deadline: Duration) -> Hold {
+        Hold::new(self.key.clone(), self.terms.owner.clone(), self.terms.lease, token, clock, deadline)
     }
 
     /// Sends the request once.
@@ -306,13 +353,13 @@ impl Ask {
                         self.ttl.duration()
                     )));
                 }
-                let owner = self.terms.owner.clone();
-                let hold = Hold::new(self.key.clone(), owner, self.terms.lease, token, clock, deadline);
-                Ok(Answer::Granted(hold))
+                Ok(Answer::Granted(self.hold(token, clock, deadline)))
             }
-            Outcome::Queued { position, holder } => {
+            Outcome::Queued { position, holder } if waits => {
                 debug!(position, holder = %holder.terms.owner, token = %holder.version, "waiting");
-                Ok(Answer::Queued(left(&holder)))
+                let tick = at.map_or(Tick { seconds: 0, ordinal: 0 }, |at| at.tick);
+                let remaining = left(&holder);
+                Ok(Answer::Queued(Place { sent, answered: clock.now(), tick, position, remaining }))
             }
             Outcome::Refused { holder } => Err(Error::Held {
                 key: self.key.clone(),

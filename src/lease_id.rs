@@ -1,4 +1,4 @@
-//! The secret that stands for one lease, and the name of the handle that asks for it.
+//! The secret that stands for one lease.
 
 use std::{fmt, str::FromStr};
 
@@ -64,30 +64,6 @@ impl fmt::Display for LeaseId {
 impl fmt::Debug for LeaseId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "LeaseId({self})")
-    }
-}
-
-/// Which handle asks, so that a store can tell one process of what concerns it. Not a secret.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct HandleId(Uuid);
-
-impl HandleId {
-    /// A new random id.
-    #[must_use]
-    pub fn random() -> Self {
-        Self(Uuid::new_v4())
-    }
-
-    /// The sixteen bytes a store keeps.
-    #[must_use]
-    pub fn to_bytes(self) -> [u8; 16] {
-        self.0.into_bytes()
-    }
-
-    /// The id a store kept as these bytes.
-    #[must_use]
-    pub fn from_bytes(bytes: [u8; 16]) -> Self {
-        Self(Uuid::from_bytes(bytes))
     }
 }
 

@@ -16,6 +16,7 @@
 #![cfg_attr(test, allow(clippy::arithmetic_side_effects, reason = "a test that overflows fails, and that is right"))]
 
 mod acquire;
+mod caller;
 mod clock;
 mod error;
 pub mod guide;
@@ -33,14 +34,16 @@ mod seal;
 pub mod store;
 mod token;
 mod ttl;
+mod wait;
 
 pub use acquire::Acquire;
+pub use caller::{Caller, HandleId, NotACaller};
 pub use clock::Clock;
 pub use error::{Error, LossCause, Result, Source};
 pub use hold::LeaseState;
 pub use key::Key;
 pub use lease::{Lease, Released};
-pub use lease_id::{HandleId, LeaseId};
+pub use lease_id::LeaseId;
 pub use metadata::Metadata;
 pub use owner::Owner;
 pub use seal::{Builder, Mongoseal};

@@ -11,7 +11,7 @@ pub use request::{Acquire, Image, Outcome, Patience, Refresh, Release, Request, 
 
 use std::time::Duration;
 
-use crate::{FencingToken, HandleId, LeaseId, Metadata, Owner, token::Tick};
+use crate::{Caller, FencingToken, LeaseId, Metadata, Owner, token::Tick};
 
 /// A time on the store's clock: milliseconds since the Unix epoch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -65,8 +65,8 @@ impl Moment {
 pub struct Terms {
     /// The secret that stands for the lease.
     pub lease: LeaseId,
-    /// The handle that asks, which is told when it was handed the key.
-    pub handle: HandleId,
+    /// Whom to tell when the key was handed over.
+    pub caller: Caller,
     /// Who asks.
     pub owner: Owner,
     /// How many may hold the key together at most; 0 is exclusive.
@@ -131,9 +131,9 @@ pub struct Record {
     pub holders: Vec<Holder>,
     /// Who waits for it, in order of their turn.
     pub queue: Vec<Waiter>,
-    /// The handles to which the last change handed the key from the queue: who listens for its own
-    /// learns from a stream of changes of what concerns it, and of nothing else.
-    pub handed: Vec<HandleId>,
+    /// To whom the last change handed the key from the queue, and with which tokens: a handle that
+    /// looks only at this, in a stream of changes, hears of what concerns it and of nothing else.
+    pub handed: Vec<(Caller, FencingToken)>,
     /// When the record last changed.
     pub last_seen: StoreTime,
     /// When the record stops mattering. Never goes back.

@@ -28,7 +28,7 @@ pub(crate) enum Refreshing {
 impl Refreshing {
     fn interval(self, ttl: Ttl) -> Option<Duration> {
         match self {
-            Self::AtAThird => ttl.duration().checked_div(3),
+            Self::AtAThird => Some(ttl.third()),
             // An extension may have made the ttl shorter than was checked.
             Self::Every(interval) => Some(interval.min(ttl.duration().checked_div(2).unwrap_or_default())),
             Self::ByHand => None,

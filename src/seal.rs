@@ -10,7 +10,7 @@ use std::{
     fmt,
     sync::{
         Arc, Mutex, OnceLock, PoisonError,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Duration,
 };
@@ -18,7 +18,7 @@ use std::{
 use tokio::runtime::Handle;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
-use crate::{Acquire, Clock, Error, HandleId, Key, LeaseId, Owner, Result, retry, store::Store};
+use crate::{Acquire, Caller, Clock, Error, HandleId, Key, LeaseId, Owner, Result, retry, store::Store, wait::Waiters};
 
 /// A handle on a store of leases. Cheap to clone; clones share everything.
 ///
@@ -56,6 +56,8 @@ pub(crate) struct Inner {
     pub(crate) settings: Settings,
     /// By which the store tells this handle from others.
     pub(crate) id: HandleId,
+    /// How many acquires there were.
+    asked: AtomicU64,
     /// Cancelled when the handle is shut down.
     pub(crate) closing: CancellationToken,
     /// One task for each acquire under way and each lease held.
@@ -66,6 +68,8 @@ pub(crate) struct Inner {
     end: OnceLock<Duration>,
     /// The leases that are held, asked for, released or taken back at this moment.
     in_use: Mutex<HashSet<LeaseId>>,
+    /// Those who wait for a key.
+    pub(crate) waiters: Waiters,
 }
 
 impl Mongoseal {
@@ -80,11 +84,13 @@ impl Mongoseal {
             store,
             settings,
             id: HandleId::random(),
+            asked: AtomicU64::new(0),
             closing: CancellationToken::new(),
             tasks: TaskTracker::new(),
             prepared: AtomicBool::new(false),
             end: OnceLock::new(),
             in_use: Mutex::default(),
+            waiters: Waiters::default(),
         };
         Ok(Self { inner: Arc::new(inner) })
     }
@@ -169,6 +175,11 @@ impl Inner {
             self.prepared.store(true, Ordering::Release);
         }
         Ok(())
+    }
+
+    /// The next caller of this handle.
+    pub(crate) fn caller(&self) -> Caller {
+        Caller { handle: self.id, number: self.asked.fetch_add(1, Ordering::Relaxed) }
     }
 
     /// Keeps a lease id from being used twice at once in this handle.

@@ -34,8 +34,10 @@ pub use mongo::MongoStore;
 
 use std::{fmt, pin::Pin, time::Duration};
 
+use tokio::sync::mpsc::UnboundedSender;
+
 use crate::{
-    Clock, Key, Result,
+    Clock, FencingToken, HandleId, Key, Result, Tick,
     record::{Moment, Outcome, Record, Request},
 };
 
@@ -54,6 +56,12 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// Reads the record of a key, linearizably.
     fn read(&self, key: &Key, within: Duration) -> BoxFuture<Result<Sighting>>;
 
+    /// Tells a handle what its waiters are handed, until nobody listens any more or telling fails.
+    ///
+    /// First comes [`Told::Watching`], then whatever happens after the tick it names. A store that
+    /// cannot tell answers `Invalid`, and waiters ask instead: slower, never wrong.
+    fn watch(&self, handle: HandleId, since: Tick, tell: UnboundedSender<Told>) -> BoxFuture<Result<()>>;
+
     /// Gives up what the store opened itself. Nothing is asked of it afterwards.
     fn close(&self, within: Duration) -> BoxFuture<()>;
 
@@ -71,6 +79,23 @@ pub struct Applied {
     pub outcome: Outcome,
     /// When, on the store's clocks. `None` where there was no record and nothing to do.
     pub at: Option<Moment>,
+}
+
+/// What a handle is told that watches.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Told {
+    /// All that is handed over after this tick is told.
+    Watching {
+        /// The tick.
+        since: Tick,
+    },
+    /// An acquire of this handle was handed the key it waited for.
+    Handed {
+        /// Which of its acquires.
+        number: u64,
+        /// The lease's token.
+        token: FencingToken,
+    },
 }
 
 /// A record as it was at some time between the call and its answer.

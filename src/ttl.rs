@@ -27,6 +27,11 @@ impl Ttl {
         Duration::from_millis(self.0)
     }
 
+    /// A third of it, after which a lease is refreshed, or a place in a queue kept: two more can fail.
+    pub(crate) fn third(self) -> Duration {
+        Duration::from_millis(self.0 / 3)
+    }
+
     /// The ttl in milliseconds.
     #[must_use]
     pub fn millis(self) -> u64 {

@@ -13,7 +13,7 @@ use std::{
 };
 
 use mongoseal::{
-    FencingToken, HandleId, Key, LeaseId, Metadata,
+    FencingToken, Key, LeaseId, Metadata,
     record::{self, Acquire, Outcome, Patience, Record, Refresh, Release, Request, Revoke, Terms},
     store::{Applied, MongoStore, Sighting, Store},
 };
@@ -49,17 +49,16 @@ fn step() -> impl Strategy<Value = Step> {
     let patience = (millis.clone(), prop_oneof![1 => 1_u32..4, 2 => Just(u32::MAX)]);
     let patience = proptest::option::weighted(0.75, patience.prop_map(|(lasts, room)| Patience { lasts, room }));
     let text = prop_oneof![Just("me"), Just("$owner"), Just("$$NOW"), Just("{\"$literal\": 1}")];
-    let acquire = (lease.clone(), limit, millis.clone(), grace.clone(), patience, text, any::<bool>()).prop_map(
-        |(lease, limit, ttl, grace, patience, owner, described)| {
+    let acquire = (lease.clone(), limit, millis.clone(), grace.clone(), patience, text, (any::<bool>(), 0_u64..3))
+        .prop_map(|(lease, limit, ttl, grace, patience, owner, (described, asks))| {
             let mut metadata = Metadata::default();
             if described {
                 metadata.insert("note", owner).unwrap();
             }
-            let handle = HandleId::from_bytes(lease.to_bytes());
-            let terms = Terms { lease, handle, owner: owner.parse().unwrap(), limit, ttl, grace, metadata };
+            let caller = format!("{:016x}/{asks}", lease.to_bytes()[0]).parse().unwrap();
+            let terms = Terms { lease, caller, owner: owner.parse().unwrap(), limit, ttl, grace, metadata };
             Request::Acquire(Acquire { terms, patience })
-        },
-    );
+        });
     let refresh =
         (lease.clone(), millis, grace).prop_map(|(lease, ttl, grace)| Request::Refresh(Refresh { lease, ttl, grace }));
     // A third of the releases carry a token: see `sent`.

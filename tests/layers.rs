@@ -55,8 +55,17 @@ fn the_tests_that_documents_name_are_there() {
     assert!(named > 10);
 }
 
-const ENGINE: [&str; 7] =
-    ["seal.rs", "seal/settings.rs", "acquire.rs", "lease.rs", "refresh.rs", "retry.rs", "clock.rs"];
+const ENGINE: [&str; 9] = [
+    "hold.rs",
+    "wait.rs",
+    "seal.rs",
+    "seal/settings.rs",
+    "acquire.rs",
+    "lease.rs",
+    "refresh.rs",
+    "retry.rs",
+    "clock.rs",
+];
 
 #[test]
 fn the_engine_names_no_store() {

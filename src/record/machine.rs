@@ -4,7 +4,7 @@ use super::{
     Acquire, Holder, Image, Moment, Outcome, Patience, Record, Refresh, Release, Request, Revocation, StoreTime, Terms,
     Waiter,
 };
-use crate::{FencingToken, HandleId, LeaseId};
+use crate::{Caller, FencingToken, LeaseId};
 
 /// Applies a request to the record of a key at a moment: gives the record as it is afterwards, and
 /// the outcome.
@@ -36,7 +36,7 @@ struct State {
     queue: Vec<Waiter>,
     revoked: Option<Revocation>,
     /// To whom this request hands the key.
-    handed: Vec<HandleId>,
+    handed: Vec<(Caller, FencingToken)>,
 }
 
 impl State {
@@ -80,6 +80,7 @@ impl State {
         if patience.is_none() {
             self.queue.retain(|queued| queued.terms.lease != lease);
         } else if let Some(queued) = self.queue.iter_mut().find(|queued| queued.terms.lease == lease) {
+            queued.terms.caller = terms.caller;
             queued.patience = lasts;
             queued.until = queued.until.max(until);
             return;
@@ -134,7 +135,7 @@ impl State {
             let lasts = if asking == Some(terms.lease) {
                 terms.ttl
             } else {
-                self.handed.push(terms.handle);
+                self.handed.push((terms.caller, version));
                 terms.ttl.min(patience)
             };
             self.version = Some(version);

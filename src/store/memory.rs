@@ -6,9 +6,11 @@ use std::{
     time::Duration,
 };
 
-use super::{Applied, BoxFuture, Sighting, Store};
+use tokio::sync::mpsc::UnboundedSender;
+
+use super::{Applied, BoxFuture, Sighting, Store, Told};
 use crate::{
-    Clock, Error, Key, Result,
+    Clock, Error, HandleId, Key, Result,
     record::{self, Moment, Record, Request, StoreTime},
     token::Tick,
 };
@@ -30,6 +32,8 @@ struct Records {
     tick: Tick,
     /// When idle records are collected next.
     collect_at: StoreTime,
+    /// Who is told what it is handed.
+    watchers: Vec<(HandleId, UnboundedSender<Told>)>,
 }
 
 impl MemoryStore {
@@ -43,6 +47,7 @@ impl MemoryStore {
                 by_key: HashMap::new(),
                 tick: Tick { seconds: Tick::EPOCH_SECONDS, ordinal: 0 },
                 collect_at: StoreTime::default(),
+                watchers: Vec::new(),
             })),
         }
     }
@@ -108,6 +113,17 @@ impl Records {
     }
 }
 
+/// Tells the watchers what a change handed to them, and forgets those that are gone.
+fn tell(watchers: &mut Vec<(HandleId, UnboundedSender<Told>)>, after: &Record) {
+    watchers.retain(|(_, told)| !told.is_closed());
+    for (handle, told) in watchers {
+        for (caller, token) in after.handed.iter().filter(|(caller, _)| caller.handle == *handle) {
+            // One that goes at this moment is forgotten the next time.
+            drop(told.send(Told::Handed { number: caller.number, token: *token }));
+        }
+    }
+}
+
 impl Default for MemoryStore {
     /// An empty store that keeps idle records for 24 hours, as a handle does by default.
     fn default() -> Self {
@@ -130,6 +146,9 @@ impl Store for MemoryStore {
                 }
                 let (after, outcome) = record::apply(before, at, &request);
                 if let Some(after) = after {
+                    if before != Some(&after) {
+                        tell(&mut records.watchers, &after);
+                    }
                     records.by_key.insert(key, after);
                 }
                 Ok(Applied { outcome, at: Some(at) })
@@ -144,6 +163,21 @@ impl Store for MemoryStore {
                 Some(record) => Sighting::Seen { record: Box::new(record.clone()), at },
                 None => Sighting::Nothing,
             }))
+        })
+    }
+
+    fn watch(&self, handle: HandleId, _since: Tick, told: UnboundedSender<Told>) -> BoxFuture<Result<()>> {
+        let store = self.clone();
+        Box::pin(async move {
+            let gone = told.clone();
+            store.with(|records, at| {
+                let first = told.send(Told::Watching { since: at.tick });
+                if first.is_ok() {
+                    records.watchers.push((handle, told));
+                }
+            });
+            gone.closed().await;
+            Ok(())
         })
     }
 

@@ -5,10 +5,12 @@
 //! | `mongo.rs` | which commands are sent, with which concerns, and how their replies are read |
 //! | `pipeline.rs` | the state machine as an update pipeline |
 //! | `document.rs` | how a record looks as a document |
+//! | `events.rs` | how a handle hears of what it is handed |
 //! | `preflight.rs` | what is checked before the first request |
 //! | `fault.rs` | what each error of the driver means |
 
 mod document;
+mod events;
 mod fault;
 mod pipeline;
 mod preflight;
@@ -21,9 +23,11 @@ use mongodb::{
     options::{ReadPreference, SelectionCriteria},
 };
 
-use super::{Applied, BoxFuture, Sighting, Store};
+use tokio::sync::mpsc::UnboundedSender;
+
+use super::{Applied, BoxFuture, Sighting, Store, Told};
 use crate::{
-    Clock, Error, Key, Result,
+    Clock, Error, HandleId, Key, Result, Tick,
     record::{Image, Request, StoreTime},
 };
 
@@ -106,6 +110,16 @@ impl Store for MongoStore {
     fn read(&self, key: &Key, within: Duration) -> BoxFuture<Result<Sighting>> {
         let (inner, key) = (Arc::clone(&self.inner), key.clone());
         Self::run(within, async move { inner.read(&key, within).await })
+    }
+
+    fn watch(&self, handle: HandleId, since: Tick, tell: UnboundedSender<Told>) -> BoxFuture<Result<()>> {
+        let inner = Arc::clone(&self.inner);
+        Box::pin(async move {
+            #[allow(clippy::disallowed_methods, reason = "owned by the call; ends soon after nobody listens any more")]
+            let task = tokio::spawn(async move { events::watch(&inner, handle, since, &tell).await });
+            task.await
+                .unwrap_or_else(|join| Err(Error::unavailable("the task that watched was ended early").caused_by(join)))
+        })
     }
 
     fn close(&self, within: Duration) -> BoxFuture<()> {

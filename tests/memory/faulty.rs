@@ -7,10 +7,11 @@ use std::{
 };
 
 use mongoseal::{
-    Builder, Clock, Error, Key, Mongoseal, Result,
+    Builder, Clock, Error, HandleId, Key, Mongoseal, Result, Tick,
     record::{Outcome, Request},
-    store::{Applied, BoxFuture, MemoryStore, Sighting, Store},
+    store::{Applied, BoxFuture, MemoryStore, Sighting, Store, Told},
 };
+use tokio::sync::mpsc::UnboundedSender;
 
 /// What goes wrong with one request.
 #[derive(Clone, Copy, Debug)]
@@ -36,6 +37,7 @@ pub(crate) enum Call<'a> {
     Prepare,
     Apply(&'a Request),
     Read,
+    Watch,
 }
 
 type Script = Box<dyn FnMut(Call<'_>) -> Option<Fault> + Send>;
@@ -145,6 +147,14 @@ impl Store for Faulty {
 
     fn read(&self, key: &Key, within: Duration) -> BoxFuture<Result<Sighting>> {
         meet(self.fault(Call::Read), within, self.records.read(key, within))
+    }
+
+    fn watch(&self, handle: HandleId, since: Tick, tell: UnboundedSender<Told>) -> BoxFuture<Result<()>> {
+        match self.fault(Call::Watch) {
+            Some(Fault::Refuse) => Box::pin(async { Err(Error::invalid("the store does not tell")) }),
+            Some(_) => Box::pin(async { Err(away()) }),
+            None => self.records.watch(handle, since, tell),
+        }
     }
 
     fn close(&self, within: Duration) -> BoxFuture<()> {

@@ -77,6 +77,55 @@ async fn a_wait_ends_in_time_and_leaves_the_queue() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_key_is_handed_over_at_once_with_one_request_of_each_side() {
+    let store = Faulty::new();
+    let holder = store.seal().acquire("k").await.unwrap();
+    let seal = store.seal();
+    let clock = store.records.clock();
+    // The first waiter opens the listener; the second finds it there.
+    let opening = waiter(&seal, secs(3600));
+    tokio::time::sleep(secs(1)).await;
+    opening.abort();
+    tokio::time::sleep(millis(1)).await;
+    let waiting = waiter(&seal, secs(3600));
+    tokio::time::sleep(millis(1)).await;
+    let before = store.requests().len();
+    tokio::time::sleep(secs(8)).await;
+    assert_eq!(store.requests().len(), before, "nobody polls");
+    let released = clock.now();
+    holder.release().await.unwrap();
+    let lease = waiting.await.unwrap().unwrap();
+    assert_eq!(clock.now(), released);
+    assert_eq!(store.requests().len() - before, 1, "the release, and nothing to confirm it");
+    assert!(lease.remaining() < secs(22), "counted from before it was queued: {:?}", lease.remaining());
+    lease.verify().await.unwrap();
+    tokio::time::sleep(secs(60)).await;
+    assert!(lease.is_valid());
+}
+
+#[tokio::test(start_paused = true)]
+async fn waiters_ask_where_the_store_cannot_tell_and_listen_again_when_it_can() {
+    for fault in [Fault::Refuse, Fault::Fail] {
+        let store = Faulty::new();
+        store.script(move |call| matches!(call, Call::Watch).then_some(fault));
+        let clock = store.records.clock();
+        let mut holder = store.seal().acquire("k").await.unwrap();
+        for round in 0..3 {
+            let waiting = waiter(&store.seal(), secs(3600));
+            tokio::time::sleep(secs(5)).await;
+            if round == 2 {
+                store.heal();
+                tokio::time::sleep(secs(5)).await;
+            }
+            let released = clock.now();
+            holder.release().await.unwrap();
+            holder = waiting.await.unwrap().unwrap();
+            assert!(clock.now().saturating_sub(released) <= millis(650), "{fault:?}");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_waiter_is_there_when_a_dead_holder_s_time_is_over() {
     let store = Faulty::new();
     std::mem::forget(store.seal().acquire("k").ttl(secs(30)).without_refresh().await.unwrap());
@@ -113,6 +162,8 @@ async fn a_wait_dropped_half_way_leaves_the_queue_and_the_next_moves_up() {
     assert_eq!(queued(&store).await, 2);
     holder.release().await.unwrap();
     dropped.abort();
+    // With the lease in it, if it was that fast.
+    drop(dropped);
     let lease = timeout(secs(2), next).await.expect("nothing stays held by nobody").unwrap().unwrap();
     lease.verify().await.unwrap();
 }

@@ -90,12 +90,12 @@ async fn a_record_of_foreign_shape_is_corrupt_and_left_as_it_is() {
     let seal = bench.seal();
     let date = mongodb::bson::DateTime::from_millis(1);
     let record = |holders: Bson| {
-        doc! { "_id": "k", "version": 7_i64, "holders": holders, "queue": [], "handed": [], "last_seen": date, "expires_at": date }
+        doc! { "_id": "k", "version": 7_i64, "holders": holders, "queue": [], "handed": "", "last_seen": date, "expires_at": date }
     };
     let foreign = [
         doc! { "_id": "k", "locked": true },
         doc! { "_id": "k", "version": 7 },
-        doc! { "_id": "k", "version": 7_i64, "holders": [], "queue": [], "handed": [], "last_seen": date, "expires_at": 5 },
+        doc! { "_id": "k", "version": 7_i64, "holders": [], "queue": [], "handed": "", "last_seen": date, "expires_at": 5 },
         record(Bson::from("me")),
         record(Bson::from(vec![1])),
         record(Bson::from(vec![doc! { "owner": "somebody", "expires_at": "tomorrow" }])),
@@ -134,8 +134,8 @@ async fn a_record_with_any_one_field_broken_is_corrupt_and_left_as_it_is() {
     let wait = Some(record::Patience { lasts: 3_600_000, room: 100 });
     let acquire = |lease, patience| {
         let owner = "me".parse().unwrap();
-        let handle = mongoseal::HandleId::random();
-        let terms = Terms { lease, handle, owner, limit: 0, ttl: 3_600_000, grace: 0, metadata: Metadata::default() };
+        let caller = "0123456789abcdef/1".parse().unwrap();
+        let terms = Terms { lease, caller, owner, limit: 0, ttl: 3_600_000, grace: 0, metadata: Metadata::default() };
         Request::Acquire(record::Acquire { terms, patience })
     };
     // A record with all there can be: revoked once, held, and waited for.

@@ -51,6 +51,10 @@ fn lease(number: u8) -> LeaseId {
     LeaseId::from_bytes([number; 16])
 }
 
+fn caller(number: u8) -> Caller {
+    format!("{number:016x}/{number}").parse().unwrap()
+}
+
 fn once(number: u8, limit: u32) -> Request {
     acquire(number, limit, None)
 }
@@ -62,7 +66,7 @@ fn wait(number: u8, limit: u32) -> Request {
 fn acquire(number: u8, limit: u32, patience: Option<Patience>) -> Request {
     let terms = Terms {
         lease: lease(number),
-        handle: HandleId::from_bytes([number; 16]),
+        caller: caller(number),
         owner: "test".parse().unwrap(),
         limit,
         ttl: 1000,
@@ -283,8 +287,8 @@ fn several_are_granted_at_once_with_tokens_that_grow() {
     bench.send(wait(5, 0));
     bench.send(release(1));
     assert_eq!((bench.holders(), bench.queue()), (vec![2, 3, 4], vec![5]));
-    let handles = [2, 3, 4].map(|number| HandleId::from_bytes([number; 16]));
-    assert_eq!(bench.record().handed, handles, "they are told");
+    let told: Vec<_> = bench.record().handed.iter().map(|(caller, _)| *caller).collect();
+    assert_eq!(told, [2, 3, 4].map(caller), "they are told");
     let tokens: Vec<_> = bench.record().holders.iter().map(|holder| holder.version).collect();
     assert!(tokens.windows(2).all(|pair| pair[0] < pair[1]));
     assert_eq!(tokens[2], bench.record().version);

@@ -26,7 +26,7 @@ fn is_ours() -> Bson {
     let fresh = doc! { "$eq": [{ "$size": { "$objectToArray": "$$ROOT" } }, 1] };
     let terms = [
         ("lease", "binData"),
-        ("handle", "binData"),
+        ("caller", "string"),
         ("owner", "string"),
         ("limit", "int"),
         ("ttl", "long"),
@@ -45,26 +45,23 @@ fn is_ours() -> Bson {
         { "$eq": [{ "$type": "$revoked" }, "missing"] },
         { "$and": [
             types("$revoked.", &[("by", "string"), ("reason", "string"), ("at", "date")]),
-            each_is("$revoked.leases", is_uuid("$$entry")),
+            each_is("$revoked.leases", is_lease("$$entry")),
         ] },
     ] };
     Bson::Document(doc! { "$or": [fresh, { "$and": [
-        types("$", &[("version", "long"), ("last_seen", "date"), ("expires_at", "date")]),
+        types("$", &[("version", "long"), ("handed", "string"), ("last_seen", "date"), ("expires_at", "date")]),
         is_version("$version"),
         each_is("$holders", doc! { "$and": [
             types("$$entry.", &[terms.as_slice(), &holder].concat()),
-            is_uuid("$$entry.lease"),
-            is_uuid("$$entry.handle"),
+            is_lease("$$entry.lease"),
             is_version("$$entry.version"),
             { "$gte": [{ "$min": ["$$entry.limit", "$$entry.ttl", "$$entry.grace", "$$entry.refreshes"] }, 0] },
         ] }),
         each_is("$queue", doc! { "$and": [
             types("$$entry.", &[terms.as_slice(), &waiter].concat()),
-            is_uuid("$$entry.lease"),
-            is_uuid("$$entry.handle"),
+            is_lease("$$entry.lease"),
             { "$gte": [{ "$min": ["$$entry.limit", "$$entry.ttl", "$$entry.grace", "$$entry.patience"] }, 0] },
         ] }),
-        each_is("$handed", is_uuid("$$entry")),
         revoked,
     ] }] })
 }
@@ -75,7 +72,7 @@ fn is_version(of: &str) -> Document {
 }
 
 /// Whether a value is a UUID. Binary values are ordered by length, then subtype, then content.
-fn is_uuid(of: &str) -> Document {
+fn is_lease(of: &str) -> Document {
     let bound = |byte| document::lease(LeaseId::from_bytes([byte; 16]));
     doc! { "$and": [{ "$gte": [of, bound(0)] }, { "$lte": [of, bound(255)] }] }
 }
@@ -151,7 +148,7 @@ fn enqueue(Acquire { terms, patience }: &Acquire) -> Bson {
     let until = doc! { "$add": ["$$NOW", document::long(lasts)] };
     let entry = doc! {
         "lease": document::lease(lease),
-        "handle": document::handle(terms.handle),
+        "caller": terms.caller.to_string(),
         "owner": terms.owner.as_str(),
         "limit": document::int(terms.limit),
         "ttl": document::long(terms.ttl),
@@ -164,6 +161,7 @@ fn enqueue(Acquire { terms, patience }: &Acquire) -> Bson {
         None => doc! { "$concatArrays": [without("$$waiting", lease), [entry]] },
         Some(Patience { room, .. }) => {
             let pushed = doc! { "$mergeObjects": ["$$entry", {
+                "caller": literal(terms.caller.to_string()),
                 "patience": literal(document::long(lasts)),
                 "until": { "$max": ["$$entry.until", until] },
             }] };
@@ -249,7 +247,7 @@ fn admitted(request: &Request) -> Document {
         doc! { "entry": { "$arrayElemAt": ["$$queue", "$$index"] } },
         Bson::Document(doc! {
             "lease": "$$entry.lease",
-            "handle": "$$entry.handle",
+            "caller": "$$entry.caller",
             "owner": "$$entry.owner",
             "version": { "$add": ["$$first", { "$toLong": "$$index" }] },
             "limit": "$$entry.limit",
@@ -285,7 +283,9 @@ fn granted(request: &Request) -> Document {
         ] },
         "holders_": { "$concatArrays": ["$$holders", "$$granted"] },
         "queue_": rest,
-        "handed_": { "$map": { "input": handed, "as": "entry", "in": "$$entry.handle" } },
+        "handed_": { "$reduce": { "input": handed, "initialValue": "", "in": {
+            "$concat": ["$$value", "$$this.caller", "=", { "$toString": "$$this.version" }, ";"],
+        } } },
     }
 }
 

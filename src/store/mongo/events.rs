@@ -1,0 +1,92 @@
+//! How a handle hears of what it is handed: a change stream, filtered on the server.
+
+use std::time::Duration;
+
+use mongodb::{
+    bson::{Document, Timestamp, doc},
+    options::{ReadConcern, ReadPreference, SelectionCriteria},
+};
+use tokio::sync::mpsc::UnboundedSender;
+
+use super::{super::Told, Inner, document, fault};
+use crate::{Error, HandleId, Result, Tick};
+
+/// How long the server holds a request for events when there is none: also how long a stream lives on
+/// after nobody listens any more.
+const AWAIT: Duration = Duration::from_secs(2);
+
+/// Tells what is handed to this handle from `since` on, until nobody listens.
+pub(super) async fn watch(store: &Inner, handle: HandleId, since: Tick, tell: &UnboundedSender<Told>) -> Result<()> {
+    let meaning = |error| fault::meaning(error, store.database.name(), &store.collection);
+    let number = |number: u64| u32::try_from(number).unwrap_or(u32::MAX);
+    let mut events = store
+        .database
+        .collection::<Document>(&store.collection)
+        .watch()
+        .pipeline(concerning(handle))
+        .start_at_operation_time(Timestamp { time: number(since.seconds), increment: number(since.ordinal) })
+        .max_await_time(AWAIT)
+        .read_concern(ReadConcern::majority())
+        .selection_criteria(SelectionCriteria::ReadPreference(ReadPreference::Primary))
+        .await
+        .map_err(meaning)?
+        .with_type::<Document>();
+    let mut heard = tell.send(Told::Watching { since }).is_ok();
+    while heard && !tell.is_closed() {
+        match events.next_if_any().await.map_err(meaning)? {
+            Some(event) => heard = told(&event, handle).into_iter().all(|told| tell.send(told).is_ok()),
+            None if events.is_alive() => {}
+            None => {
+                return Err(Error::unavailable("the change stream ended, as it does when its collection is dropped"));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The events that concern a handle. An update of a small document is logged as a replacement, one
+/// of a larger document as what changed in it.
+fn concerning(handle: HandleId) -> [Document; 2] {
+    let theirs = doc! { "$regex": format!("(^|;){handle}/") };
+    [
+        doc! { "$match": { "$or": [
+            { "fullDocument.handed": theirs.clone() },
+            { "updateDescription.updatedFields.handed": theirs },
+        ] } },
+        doc! { "$project": { "fullDocument.handed": 1, "updateDescription.updatedFields.handed": 1 } },
+    ]
+}
+
+/// What an event tells a handle.
+fn told(event: &Document, handle: HandleId) -> Vec<Told> {
+    let replaced = event.get_document("fullDocument");
+    let updated = event.get_document("updateDescription").and_then(|update| update.get_document("updatedFields"));
+    let handed = replaced.or(updated).and_then(|fields| fields.get_str("handed")).unwrap_or_default();
+    let handed = document::handed(handed).unwrap_or_default().into_iter();
+    let theirs = handed.filter(|(caller, _)| caller.handle == handle);
+    theirs.map(|(caller, token)| Told::Handed { number: caller.number, token }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Caller, FencingToken};
+
+    #[test]
+    fn an_event_tells_a_handle_of_what_is_its_own_in_either_form() {
+        let (own, other) = (HandleId::random(), HandleId::random());
+        let handed =
+            [(other, 1), (own, 2), (own, 3)].map(|(handle, number)| format!("{}=9;", Caller { handle, number }));
+        let handed = handed.concat();
+        let both = [2, 3].map(|number| Told::Handed { number, token: FencingToken::new(9).unwrap() });
+        let replacement = doc! { "fullDocument": { "handed": &handed } };
+        let update = doc! { "updateDescription": { "updatedFields": { "handed": &handed } } };
+        assert_eq!(told(&replacement, own), both);
+        assert_eq!(told(&update, own), both);
+        for strange in
+            [doc! {}, doc! { "fullDocument": { "handed": 1 } }, doc! { "fullDocument": { "handed": "x=y;" } }]
+        {
+            assert_eq!(told(&strange, own), []);
+        }
+    }
+}

@@ -1,0 +1,184 @@
+//! Waiters of a handle, and the one listener that wakes them.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
+use tracing::{debug, warn};
+
+use crate::{Error, FencingToken, Result, Tick, seal::Inner, store::Told};
+
+/// How long the listener stays without waiters: opening it costs more than keeping it for a while.
+const LINGER: Duration = Duration::from_secs(10);
+/// How long to wait before listening again after it failed.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// Why a waiter is woken.
+#[derive(Clone, Debug)]
+pub(crate) enum Wake {
+    /// It was handed the key with this token.
+    Handed(FencingToken),
+    /// From now on it is heard what is handed over, perhaps not all that was since it asked.
+    Listening,
+    /// It should ask.
+    Ask,
+}
+
+/// The waiters of a handle.
+#[derive(Debug, Default)]
+pub(crate) struct Waiters(Mutex<State>);
+
+#[derive(Debug, Default)]
+struct State {
+    /// By the number of their acquire.
+    waiting: HashMap<u64, UnboundedSender<Wake>>,
+    listening: Listening,
+    /// When, on the clock, the last waiter left.
+    idle_since: Duration,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+enum Listening {
+    /// Not; it may be tried from this time on.
+    #[default]
+    Not,
+    /// Not again before this time on the clock.
+    NotBefore(Duration),
+    /// The listener is being opened.
+    Opening,
+    /// All that is handed over after this tick is heard of.
+    Since(Tick),
+    /// The store cannot tell.
+    Never,
+}
+
+/// A waiter's place among those of its handle, given up when dropped.
+#[derive(Debug)]
+pub(crate) struct Turn {
+    inner: Arc<Inner>,
+    number: u64,
+    wakes: UnboundedReceiver<Wake>,
+}
+
+impl Turn {
+    /// Joins the waiters: to be done before the request that may be queued is sent.
+    pub(crate) fn take(inner: &Arc<Inner>, number: u64) -> Self {
+        let (wake, wakes) = mpsc::unbounded_channel();
+        inner.waiters.state().waiting.insert(number, wake);
+        Self { inner: Arc::clone(inner), number, wakes }
+    }
+
+    /// Waits to be woken.
+    pub(crate) async fn woken(&mut self) -> Wake {
+        match self.wakes.recv().await {
+            Some(wake) => wake,
+            // The other end goes with this one.
+            None => std::future::pending().await,
+        }
+    }
+
+    /// Sees to it that somebody listens; says whether what is handed over after `asked`, the tick of
+    /// the last answer, will be heard of.
+    pub(crate) fn is_heard(&self, asked: Tick) -> bool {
+        let now = self.inner.clock().now();
+        let mut state = self.inner.waiters.state();
+        match state.listening {
+            Listening::Since(since) => return since <= asked,
+            Listening::NotBefore(time) if now < time => return false,
+            Listening::Opening | Listening::Never => return false,
+            Listening::Not | Listening::NotBefore(_) => state.listening = Listening::Opening,
+        }
+        drop(state);
+        self.inner.tasks.spawn(listen(Arc::clone(&self.inner), asked));
+        false
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        let now = self.inner.clock().now();
+        let mut state = self.inner.waiters.state();
+        state.waiting.remove(&self.number);
+        state.idle_since = now;
+    }
+}
+
+impl Waiters {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Wakes whom it concerns. A waiter that has just left is not there to be woken.
+    fn tell(&self, told: Told) {
+        let mut state = self.state();
+        match told {
+            Told::Watching { since } => {
+                state.listening = Listening::Since(since);
+                state.wake(&Wake::Listening);
+            }
+            Told::Handed { number, token } => {
+                if let Some(wake) = state.waiting.get(&number) {
+                    drop(wake.send(Wake::Handed(token)));
+                }
+            }
+        }
+    }
+
+    /// Whether nobody has waited for a while.
+    fn is_idle(&self, now: Duration) -> bool {
+        let state = self.state();
+        state.waiting.is_empty() && state.idle_since.saturating_add(LINGER) <= now
+    }
+
+    /// The listener has ended: from here on waiters ask.
+    fn unheard(&self, listening: Listening) {
+        let mut state = self.state();
+        state.listening = listening;
+        state.wake(&Wake::Ask);
+    }
+}
+
+impl State {
+    fn wake(&self, why: &Wake) {
+        for wake in self.waiting.values() {
+            drop(wake.send(why.clone()));
+        }
+    }
+}
+
+/// Listens for the waiters of a handle until there were none for a while, or listening fails.
+async fn listen(inner: Arc<Inner>, since: Tick) {
+    let clock = inner.clock();
+    let (tell, mut told) = mpsc::unbounded_channel();
+    let mut watching = inner.store.watch(inner.id, since, tell);
+    let ended: Result<()> = loop {
+        tokio::select! {
+            biased;
+            () = inner.closing.cancelled() => break Ok(()),
+            Some(told) = told.recv() => inner.waiters.tell(told),
+            ended = &mut watching => break ended,
+            () = clock.sleep_until(clock.now().saturating_add(LINGER)) => {
+                if inner.waiters.is_idle(clock.now()) {
+                    break Ok(());
+                }
+            }
+        }
+    };
+    let listening = match ended {
+        Ok(()) => Listening::Not,
+        Err(error @ Error::Invalid { .. }) => {
+            let error: &(dyn std::error::Error + 'static) = &error;
+            warn!(error, "cannot listen for keys that are handed over: waiters ask instead, which is slower");
+            Listening::Never
+        }
+        Err(error) => {
+            let error: &(dyn std::error::Error + 'static) = &error;
+            debug!(error, "listening failed: waiters ask until it works again");
+            Listening::NotBefore(clock.now().saturating_add(PAUSE))
+        }
+    };
+    inner.waiters.unheard(listening);
+}
