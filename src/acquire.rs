@@ -95,8 +95,9 @@ impl Acquire {
     /// key to the first of them. Default: zero, one attempt.
     ///
     /// The wait is counted on the clock of the machine and can be as long as that runs:
-    /// `Duration::MAX` waits for ever. A waiter asks whether it is its turn with growing
-    /// delays of up to 0.64 seconds, and when the present holder's time is over.
+    /// `Duration::MAX` waits for ever. A waiter is told when it is its turn, by a change stream that
+    /// all waiters of the handle share. Where there is none (the user lacks `changeStream`), it asks,
+    /// with growing delays of up to 0.64 seconds, and when the present holder's time is over.
     ///
     /// A waiter that dies falls out of the queue after its ttl, and one that dies when it was just
     /// handed the key costs the next one a ttl.

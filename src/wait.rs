@@ -112,16 +112,16 @@ impl Waiters {
     }
 
     /// Wakes whom it concerns. A waiter that has just left is not there to be woken.
-    fn tell(&self, told: Told) {
+    fn tell(&self, told: &Told) {
         let mut state = self.state();
         match told {
             Told::Watching { since } => {
-                state.listening = Listening::Since(since);
+                state.listening = Listening::Since(*since);
                 state.wake(&Wake::Listening);
             }
             Told::Handed { number, token } => {
-                if let Some(wake) = state.waiting.get(&number) {
-                    drop(wake.send(Wake::Handed(token)));
+                if let Some(wake) = state.waiting.get(number) {
+                    drop(wake.send(Wake::Handed(*token)));
                 }
             }
         }
@@ -158,7 +158,7 @@ async fn listen(inner: Arc<Inner>, since: Tick) {
         tokio::select! {
             biased;
             () = inner.closing.cancelled() => break Ok(()),
-            Some(told) = told.recv() => inner.waiters.tell(told),
+            Some(told) = told.recv() => inner.waiters.tell(&told),
             ended = &mut watching => break ended,
             () = clock.sleep_until(clock.now().saturating_add(LINGER)) => {
                 if inner.waiters.is_idle(clock.now()) {

@@ -289,7 +289,11 @@ async fn a_missing_privilege_is_named_and_the_least_role_suffices() {
         let lease = seal.acquire("k").await.unwrap();
         lease.refresh().await.unwrap();
         lease.verify().await.unwrap();
+        // Without changeStream a waiter asks.
+        let waiting = tokio::spawn(seal.acquire("k").wait(secs(20)).into_future());
+        tokio::time::sleep(secs(1)).await;
         lease.release().await.unwrap();
+        waiting.await.unwrap().unwrap().release().await.unwrap();
         seal.shutdown().await;
     }
     for user in ["reader", "nobody"] {

@@ -5,6 +5,7 @@ use std::{
     sync::{Arc, Mutex},
 };
 
+use mongodb::bson::doc;
 use mongoseal::{Error, Mongoseal};
 
 use crate::{Bench, eventually, millis, secs};
@@ -16,22 +17,33 @@ async fn queued(bench: &Bench) -> usize {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn waiters_of_many_handles_are_served_in_the_order_they_came() {
     let bench = Bench::new("waiting").await;
+    // Each with a client of its own, as processes have.
+    let connect = || Mongoseal::builder().database("mongoseal_waiting").connect(bench.set.uri());
     let first = bench.seal().acquire("k").await.unwrap();
     let served = Arc::new(Mutex::new(Vec::new()));
     let mut waiting = Vec::new();
     for number in 0..12 {
-        let (seal, served) = (bench.seal(), Arc::clone(&served));
+        let (seal, served) = (connect().await.unwrap(), Arc::clone(&served));
         waiting.push(tokio::spawn(async move {
             let lease = seal.acquire("k").wait(secs(60)).await.unwrap();
             served.lock().unwrap().push((number, lease.token()));
             lease.release().await.unwrap();
+            seal.shutdown().await;
         }));
         eventually(secs(5), "it is queued", || async { queued(&bench).await == number + 1 }).await;
     }
+    // Until all of them listen. From then on they do not ask, and are told.
+    tokio::time::sleep(secs(1)).await;
+    let before = bench.set.command_count(0, "findAndModify").await;
+    tokio::time::sleep(secs(3)).await;
+    let idle = bench.set.command_count(0, "findAndModify").await - before;
+    assert!(idle <= 3, "12 waiters sent {idle} commands in 3 seconds");
+    let began = std::time::Instant::now();
     first.release().await.unwrap();
     for waiter in waiting {
         waiter.await.unwrap();
     }
+    assert!(began.elapsed() < secs(8), "somebody was not told: {:?}", began.elapsed());
     let served = served.lock().unwrap().clone();
     assert!(served.iter().map(|(number, _)| *number).eq(0..12), "{served:?}");
     assert!(served.windows(2).all(|pair| pair[0].1 < pair[1].1), "tokens grow: {served:?}");
@@ -51,6 +63,28 @@ async fn a_wait_that_ends_and_one_that_is_dropped_leave_the_queue() {
     eventually(secs(5), "it is queued", || async { queued(&bench).await == 1 }).await;
     waiting.abort();
     eventually(secs(5), "it is taken off", || async { queued(&bench).await == 0 }).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_change_stream_killed_on_the_server_loses_no_hand_over() {
+    let bench = Bench::new("killed").await;
+    let seal =
+        Mongoseal::builder().database("mongoseal_killed").connect(bench.set.uri_with("appName=killed")).await.unwrap();
+    let holder = bench.seal().acquire("k").await.unwrap();
+    let waiting = tokio::spawn(seal.acquire("k").wait(secs(60)).into_future());
+    eventually(secs(5), "it is queued", || async { queued(&bench).await == 1 }).await;
+    tokio::time::sleep(secs(1)).await;
+    // Not resumable: the driver gives up, and the waiter asks until it is listened again.
+    let error = doc! { "errorCode": 2, "errmsg": "killed" };
+    let killed = bench.set.fail_command("killed", &["getMore"], error, 1).await;
+    killed.hit(1).await;
+    let began = std::time::Instant::now();
+    holder.release().await.unwrap();
+    let lease = waiting.await.unwrap().unwrap();
+    assert!(began.elapsed() < secs(2), "{:?}", began.elapsed());
+    lease.verify().await.unwrap();
+    killed.off().await;
+    seal.shutdown().await;
 }
 
 #[tokio::test]
