@@ -221,9 +221,11 @@ struct Place {
     answered: Duration,
     /// The store's tick then.
     tick: Tick,
+    /// The key's highest token then.
+    version: FencingToken,
     /// How many wait before.
     position: usize,
-    /// How long the holder lasts.
+    /// How long the holder lasted from then on.
     remaining: Duration,
 }
 
@@ -302,7 +304,10 @@ impl Ask {
                     break wake;
                 }
             };
-            if let Wake::Handed(token) = wake {
+            // A token that is not larger was handed over before the answer, and lapsed before it.
+            if let Wake::Handed(token) = wake
+                && token > place.version
+            {
                 // The key was granted after the answer, so after this was sent.
                 let deadline = place.sent.saturating_add(inner.settings.lasts(self.ttl));
                 if clock.now() < deadline {
@@ -315,12 +320,14 @@ impl Ask {
     /// When to ask again. Where somebody listens, that is to keep the place in the queue, and for the
     /// first in line when the holder's time is over; else ever less often.
     fn next_look(&self, place: &Place, heard: bool, backoff: &mut Backoff) -> Duration {
-        let pause = match (heard, place.position) {
-            (false, _) => backoff.next().min(place.remaining.saturating_add(SLACK)),
-            (true, 0) => self.ttl.third().min(place.remaining.saturating_add(SLACK)),
-            (true, _) => self.ttl.third(),
+        let free = place.answered.saturating_add(place.remaining).saturating_add(SLACK);
+        let keep = place.sent.saturating_add(self.ttl.third());
+        let look = match (heard, place.position) {
+            (false, _) => place.answered.saturating_add(backoff.next()).min(free),
+            (true, 0) => keep.min(free),
+            (true, _) => keep,
         };
-        place.sent.saturating_add(pause).max(place.answered).min(self.until)
+        look.min(self.until)
     }
 
     fn hold(&self, token: FencingToken, clock: Clock, deadline: Duration) -> Hold {
@@ -356,11 +363,11 @@ impl Ask {
                 }
                 Ok(Answer::Granted(self.hold(token, clock, deadline)))
             }
-            Outcome::Queued { position, holder } if waits => {
+            Outcome::Queued { position, version, holder } if waits => {
                 debug!(position, holder = %holder.terms.owner, token = %holder.version, "waiting");
                 let tick = at.map_or(Tick { seconds: 0, ordinal: 0 }, |at| at.tick);
                 let remaining = left(&holder);
-                Ok(Answer::Queued(Place { sent, answered: clock.now(), tick, position, remaining }))
+                Ok(Answer::Queued(Place { sent, answered: clock.now(), tick, version, position, remaining }))
             }
             Outcome::Refused { holder } => Err(Error::Held {
                 key: self.key.clone(),

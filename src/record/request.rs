@@ -91,6 +91,8 @@ pub enum Outcome {
     Queued {
         /// How many wait before it.
         position: usize,
+        /// The highest token of the key so far: the lease's own will be larger.
+        version: FencingToken,
         /// The holder that would last longest.
         holder: Box<Holder>,
     },
@@ -155,7 +157,7 @@ impl Request {
                 };
                 let holder = Box::new(holder.clone());
                 match (after.position(lease), acquire.patience) {
-                    (Some(position), _) => Outcome::Queued { position, holder },
+                    (Some(position), _) => Outcome::Queued { position, version: after.version, holder },
                     (None, Some(_)) => Outcome::Full { length: after.queue.len() },
                     (None, None) => Outcome::Refused { holder },
                 }

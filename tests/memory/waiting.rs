@@ -2,7 +2,10 @@
 
 use std::{
     future::IntoFuture,
-    sync::{Arc, Mutex},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 use mongoseal::{
@@ -101,6 +104,34 @@ async fn a_key_is_handed_over_at_once_with_one_request_of_each_side() {
     lease.verify().await.unwrap();
     tokio::time::sleep(secs(60)).await;
     assert!(lease.is_valid());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_hand_over_that_is_heard_of_after_it_lapsed_is_not_believed() {
+    let store = Faulty::new();
+    let holder = store.seal().acquire("k").await.unwrap();
+    let waiting = tokio::spawn(store.seal().acquire("k").ttl(secs(1)).wait(secs(3600)).into_future());
+    tokio::time::sleep(millis(200)).await;
+    // What the waiter asks next is lost, and asked again five seconds later. Meanwhile it is handed
+    // the key, which lapses, and somebody else comes.
+    let lost = AtomicBool::new(false);
+    store.script(move |call| match call {
+        Call::Apply(Request::Acquire(acquire)) if acquire.patience.is_some() && !lost.swap(true, Ordering::Relaxed) => {
+            Some(Fault::Hang)
+        }
+        _ => None,
+    });
+    tokio::time::sleep(millis(300)).await;
+    holder.release().await.unwrap();
+    tokio::time::sleep(millis(1_100)).await;
+    let other = store.seal().acquire("k").await.unwrap();
+    tokio::time::sleep(secs(10)).await;
+    assert!(!waiting.is_finished(), "{waiting:?}");
+    store.heal();
+    other.verify().await.unwrap();
+    let token = other.token();
+    other.release().await.unwrap();
+    assert!(waiting.await.unwrap().unwrap().token() > token);
 }
 
 #[tokio::test(start_paused = true)]
