@@ -16,6 +16,7 @@
 #![cfg_attr(test, allow(clippy::arithmetic_side_effects, reason = "a test that overflows fails, and that is right"))]
 
 mod acquire;
+mod ask;
 mod caller;
 mod clock;
 mod error;

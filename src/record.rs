@@ -105,6 +105,9 @@ pub struct Waiter {
     /// How long the waiter stays queued, and later keeps a key it was handed, without being heard
     /// of; in milliseconds.
     pub patience: u64,
+    /// Counts how often it asked again, so that each answer "queued" comes from a write that changed
+    /// the record.
+    pub asks: u64,
     /// When the waiter falls out of the queue.
     pub until: StoreTime,
 }

@@ -84,7 +84,8 @@ impl Keeper {
         let _ended = EndsWithTask(&hold);
         let clock = inner.clock();
         let due_after = |from: Duration, ttl| refreshing.interval(ttl).map(|interval| from.saturating_add(interval));
-        let mut due = due_after(clock.now(), ttl);
+        // From when the granted request was sent, which for one who waited is a while ago.
+        let mut due = due_after(hold.deadline().saturating_sub(inner.settings.lasts(ttl)), ttl);
         loop {
             let wish = tokio::select! {
                 biased;

@@ -152,33 +152,44 @@ impl State {
 /// Listens for the waiters of a handle until there were none for a while, or listening fails.
 async fn listen(inner: Arc<Inner>, since: Tick) {
     let clock = inner.clock();
+    // Should this task be dropped where it stands, somebody else has to listen.
+    let mut ended = Ends { inner: Arc::clone(&inner), listening: Listening::Not };
     let (tell, mut told) = mpsc::unbounded_channel();
     let mut watching = inner.store.watch(inner.id, since, tell);
-    let ended: Result<()> = loop {
+    let failed: Result<()> = loop {
         tokio::select! {
             biased;
-            () = inner.closing.cancelled() => break Ok(()),
+            () = inner.closing.cancelled() => return,
             Some(told) = told.recv() => inner.waiters.tell(&told),
             ended = &mut watching => break ended,
             () = clock.sleep_until(clock.now().saturating_add(LINGER)) => {
                 if inner.waiters.is_idle(clock.now()) {
-                    break Ok(());
+                    return;
                 }
             }
         }
     };
-    let listening = match ended {
-        Ok(()) => Listening::Not,
-        Err(error @ Error::Invalid { .. }) => {
-            let error: &(dyn std::error::Error + 'static) = &error;
+    ended.listening = Listening::NotBefore(clock.now().saturating_add(PAUSE));
+    if let Err(error) = failed {
+        let never = matches!(error, Error::Invalid { .. });
+        let error: &(dyn std::error::Error + 'static) = &error;
+        if never {
             warn!(error, "cannot listen for keys that are handed over: waiters ask instead, which is slower");
-            Listening::Never
-        }
-        Err(error) => {
-            let error: &(dyn std::error::Error + 'static) = &error;
+            ended.listening = Listening::Never;
+        } else {
             debug!(error, "listening failed: waiters ask until it works again");
-            Listening::NotBefore(clock.now().saturating_add(PAUSE))
         }
-    };
-    inner.waiters.unheard(listening);
+    }
+}
+
+/// Says how the listener ended, in whatever way it does.
+struct Ends {
+    inner: Arc<Inner>,
+    listening: Listening,
+}
+
+impl Drop for Ends {
+    fn drop(&mut self) {
+        self.inner.waiters.unheard(self.listening);
+    }
 }

@@ -55,12 +55,13 @@ fn the_tests_that_documents_name_are_there() {
     assert!(named > 10);
 }
 
-const ENGINE: [&str; 9] = [
+const ENGINE: [&str; 10] = [
     "hold.rs",
     "wait.rs",
     "seal.rs",
     "seal/settings.rs",
     "acquire.rs",
+    "ask.rs",
     "lease.rs",
     "refresh.rs",
     "retry.rs",

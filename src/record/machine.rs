@@ -80,13 +80,15 @@ impl State {
         if patience.is_none() {
             self.queue.retain(|queued| queued.terms.lease != lease);
         } else if let Some(queued) = self.queue.iter_mut().find(|queued| queued.terms.lease == lease) {
-            queued.terms.caller = terms.caller;
+            // As whoever asks now counts on: it may be another process than the one before.
+            queued.terms = terms.clone();
             queued.patience = lasts;
+            queued.asks = queued.asks.saturating_add(1);
             queued.until = queued.until.max(until);
             return;
         }
         if usize::try_from(room).is_ok_and(|room| self.queue.len() < room) {
-            self.queue.push(Waiter { terms: terms.clone(), patience: lasts, until });
+            self.queue.push(Waiter { terms: terms.clone(), patience: lasts, asks: 0, until });
         }
     }
 

@@ -140,7 +140,8 @@ impl Builder {
     }
 
     /// How many may wait for one key; whoever comes after them gets [`Error::QueueFull`]. A waiter
-    /// takes about 300 bytes of the key's record. From 1 to 10,000; default: 1,000.
+    /// takes about 300 bytes of the key's record, and its metadata; MongoDB allows 16 MiB. From 1 to
+    /// 3,000; default: 1,000.
     pub fn queue_limit(mut self, waiters: u32) -> Self {
         self.queue_limit = waiters;
         self
@@ -168,9 +169,9 @@ impl Builder {
                 self.operation_timeout
             )));
         }
-        if !(1..=10_000).contains(&self.queue_limit) {
+        if !(1..=3_000).contains(&self.queue_limit) {
             return Err(Error::invalid(format!(
-                "a queue limit must be from 1 to 10,000 waiters and {} is not: a record has 16 MiB at most",
+                "a queue limit must be from 1 to 3,000 waiters and {} is not: a record has 16 MiB at most",
                 self.queue_limit
             )));
         }

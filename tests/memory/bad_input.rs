@@ -44,7 +44,7 @@ fn settings_that_contradict_each_other_are_refused() {
     invalid(builder().operation_timeout(Duration::ZERO).in_memory(), "operation timeout");
     invalid(builder().operation_timeout(Duration::MAX).in_memory(), "operation timeout");
     invalid(builder().queue_limit(0).in_memory(), "queue limit");
-    invalid(builder().queue_limit(10_001).in_memory(), "queue limit");
+    invalid(builder().queue_limit(3_001).in_memory(), "queue limit");
     invalid(builder().drift_allowance_ppm(1_000_000).in_memory(), "1,000 covers");
 }
 

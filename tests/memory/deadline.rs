@@ -184,6 +184,19 @@ async fn one_who_chose_the_id_can_ask_again_and_is_not_released_behind_his_back(
 }
 
 #[tokio::test(start_paused = true)]
+async fn one_who_chose_the_id_and_was_queued_when_the_store_went_away_keeps_its_place() {
+    let store = Faulty::new();
+    let _holder = store.seal().acquire("k").ttl(secs(3600)).await.unwrap();
+    let id = mongoseal::LeaseId::random();
+    let waiting = tokio::spawn(store.seal().acquire("k").lease_id(id).wait(secs(3600)).into_future());
+    tokio::time::sleep(secs(1)).await;
+    store.script(|call| matches!(call, Call::Apply(Request::Acquire(_))).then_some(Fault::Fail));
+    assert!(matches!(waiting.await.unwrap(), Err(Error::Unavailable { .. })));
+    tokio::time::sleep(secs(1)).await;
+    assert!(!store.requests().iter().any(|request| matches!(request, Request::Release(_))));
+}
+
+#[tokio::test(start_paused = true)]
 async fn an_answer_from_a_stale_copy_ends_no_lease_and_no_release() {
     let store = Faulty::new();
     let lease = store.seal().acquire("k").ttl(secs(30)).await.unwrap();

@@ -75,8 +75,6 @@ async fn a_wait_ends_in_time_and_leaves_the_queue() {
         assert!(took >= at_most && took <= at_most + millis(5), "{took:?} of {at_most:?}");
         assert_eq!(queued(&store).await, 0);
     }
-    let releases = store.requests().iter().filter(|request| matches!(request, Request::Release(_))).count();
-    assert_eq!(releases, 0, "the last attempt leaves the queue by itself");
 }
 
 #[tokio::test(start_paused = true)]

@@ -9,13 +9,13 @@ use mongoseal_test_support::{ReplicaSet, shared};
 
 use crate::secs;
 
-/// What the members received for this collection, from their profilers.
+/// What a member received of us for the collection, from its profiler. Members ask each other, too.
 async fn received(set: &ReplicaSet, member: usize, database: &str) -> Vec<Document> {
     let client = mongodb::Client::with_uri_str(set.direct_uri(member)).await.unwrap();
     let mut found = client
         .database(database)
         .collection::<Document>("system.profile")
-        .find(doc! { "ns": format!("{database}.mongoseal"), "command.findAndModify": { "$exists": true } })
+        .find(doc! { "appName": "enforced", "command.findAndModify": "mongoseal" })
         .await
         .unwrap();
     let mut commands = Vec::new();
@@ -25,7 +25,7 @@ async fn received(set: &ReplicaSet, member: usize, database: &str) -> Vec<Docume
     let mut found = client
         .database(database)
         .collection::<Document>("system.profile")
-        .find(doc! { "ns": format!("{database}.mongoseal"), "command.find": "mongoseal" })
+        .find(doc! { "appName": "enforced", "command.find": "mongoseal" })
         .await
         .unwrap();
     while found.advance().await.unwrap() {
@@ -38,7 +38,9 @@ async fn received(set: &ReplicaSet, member: usize, database: &str) -> Vec<Docume
 async fn concerns_and_preference_of_the_caller_do_not_count() {
     let set = shared(3).await;
     let name = "mongoseal_enforced";
-    let weak = set.uri_with("w=1&journal=false&readConcernLevel=local&readPreference=secondary&retryWrites=true");
+    let weak = set.uri_with(
+        "appName=enforced&w=1&journal=false&readConcernLevel=local&readPreference=secondary&retryWrites=true",
+    );
     set.client().await.database(name).drop().await.unwrap();
     let primary = set.primary().await;
     for member in 0..3 {

@@ -82,8 +82,17 @@ async fn a_change_stream_killed_on_the_server_loses_no_hand_over() {
     holder.release().await.unwrap();
     let lease = waiting.await.unwrap().unwrap();
     assert!(began.elapsed() < secs(2), "{:?}", began.elapsed());
-    lease.verify().await.unwrap();
+    lease.release().await.unwrap();
     killed.off().await;
+
+    // And it is listened again.
+    let holder = bench.seal().acquire("k").await.unwrap();
+    let waiting = tokio::spawn(seal.acquire("k").wait(secs(60)).into_future());
+    tokio::time::sleep(secs(3)).await;
+    let before = bench.set.command_count(0, "aggregate").await;
+    holder.release().await.unwrap();
+    waiting.await.unwrap().unwrap().release().await.unwrap();
+    assert!(before >= 2, "the stream was opened {before} times");
     seal.shutdown().await;
 }
 

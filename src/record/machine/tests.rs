@@ -229,6 +229,27 @@ fn waiters_are_served_in_order_and_a_handed_over_key_is_claimed_or_passed_on() {
 }
 
 #[test]
+fn one_who_asks_again_with_other_terms_is_granted_those() {
+    let mut bench = Bench::new();
+    bench.send(wait(1, 0));
+    let with_ttl = |ttl| match wait(2, 0) {
+        Request::Acquire(mut acquire) => {
+            acquire.terms.ttl = ttl;
+            acquire.patience = Some(Patience { lasts: ttl, room: 4 });
+            Request::Acquire(acquire)
+        }
+        other => other,
+    };
+    bench.send(with_ttl(100));
+    let before = bench.record().clone();
+    bench.send(with_ttl(100));
+    assert_ne!(bench.record(), &before, "each answer comes from a write");
+    bench.send(with_ttl(60_000));
+    bench.send(release(1));
+    assert_eq!(bench.record().holders[0].expires_at, bench.now().after(60_000));
+}
+
+#[test]
 fn one_who_does_not_wait_leaves_the_queue() {
     let mut bench = Bench::new();
     bench.send(wait(1, 0));

@@ -119,7 +119,12 @@ impl<'a> Fields<'a> {
     }
 
     fn waiter(&self) -> Result<Waiter, String> {
-        Ok(Waiter { terms: self.terms()?, patience: self.long("patience")?, until: self.time("until")? })
+        Ok(Waiter {
+            terms: self.terms()?,
+            patience: self.long("patience")?,
+            asks: self.long("asks")?,
+            until: self.time("until")?,
+        })
     }
 
     fn revocation(&self) -> Result<Revocation, String> {

@@ -17,7 +17,7 @@ const AWAIT: Duration = Duration::from_secs(2);
 
 /// Tells what is handed to this handle from `since` on, until nobody listens.
 pub(super) async fn watch(store: &Inner, handle: HandleId, since: Tick, tell: &UnboundedSender<Told>) -> Result<()> {
-    let meaning = |error| fault::meaning(error, store.database.name(), &store.collection);
+    let refused = |error| fault::watch_refused(error, store.database.name(), &store.collection);
     let number = |number: u64| u32::try_from(number).unwrap_or(u32::MAX);
     let mut events = store
         .database
@@ -29,11 +29,12 @@ pub(super) async fn watch(store: &Inner, handle: HandleId, since: Tick, tell: &U
         .read_concern(ReadConcern::majority())
         .selection_criteria(SelectionCriteria::ReadPreference(ReadPreference::Primary))
         .await
-        .map_err(meaning)?
+        .map_err(refused)?
         .with_type::<Document>();
     let mut heard = tell.send(Told::Watching { since }).is_ok();
     while heard && !tell.is_closed() {
-        match events.next_if_any().await.map_err(meaning)? {
+        // One that was opened can be opened again, whatever ended it.
+        match events.next_if_any().await.map_err(fault::watch_ended)? {
             Some(event) => heard = told(&event, handle).into_iter().all(|told| tell.send(told).is_ok()),
             None if events.is_alive() => {}
             None => {

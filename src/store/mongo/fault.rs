@@ -96,6 +96,22 @@ impl fmt::Display for Refusal {
 
 impl std::error::Error for Refusal {}
 
+/// What it means that a change stream could not be opened.
+pub(super) fn watch_refused(error: DriverError, database: &str, collection: &str) -> Error {
+    if code(&error) == Some(UNAUTHORIZED) {
+        return Error::invalid(format!(
+            "the MongoDB user may not watch {database}.{collection}: grant it changeStream there"
+        ))
+        .caused_by(source(error));
+    }
+    meaning(error, database, collection)
+}
+
+/// What it means that a change stream ended.
+pub(super) fn watch_ended(error: DriverError) -> Error {
+    Error::unavailable("the change stream ended: it is opened again").caused_by(source(error))
+}
+
 /// A write concern error is never success: the write is there, and whether it stays is not known.
 pub(super) fn unconfirmed(error: &Bson) -> Error {
     Error::unavailable("a majority of the replica set did not confirm the write in time: ask again")

@@ -40,7 +40,7 @@ fn is_ours() -> Bson {
         ("last_seen", "date"),
         ("expires_at", "date"),
     ];
-    let waiter = [("patience", "long"), ("until", "date")];
+    let waiter = [("patience", "long"), ("asks", "long"), ("until", "date")];
     let revoked = doc! { "$or": [
         { "$eq": [{ "$type": "$revoked" }, "missing"] },
         { "$and": [
@@ -60,7 +60,7 @@ fn is_ours() -> Bson {
         each_is("$queue", doc! { "$and": [
             types("$$entry.", &[terms.as_slice(), &waiter].concat()),
             is_lease("$$entry.lease"),
-            { "$gte": [{ "$min": ["$$entry.limit", "$$entry.ttl", "$$entry.grace", "$$entry.patience"] }, 0] },
+            { "$gte": [{ "$min": ["$$entry.limit", "$$entry.ttl", "$$entry.grace", "$$entry.patience", "$$entry.asks"] }, 0] },
         ] }),
         revoked,
     ] }] })
@@ -156,13 +156,12 @@ fn enqueue(Acquire { terms, patience }: &Acquire) -> Bson {
         "patience": document::long(lasts),
         "metadata": document::metadata(&terms.metadata),
     };
-    let entry = doc! { "$mergeObjects": [literal(entry), { "until": until.clone() }] };
+    let new = doc! { "$mergeObjects": [literal(entry.clone()), { "asks": Bson::Int64(0), "until": until.clone() }] };
     let queued = match patience {
-        None => doc! { "$concatArrays": [without("$$waiting", lease), [entry]] },
+        None => doc! { "$concatArrays": [without("$$waiting", lease), [new]] },
         Some(Patience { room, .. }) => {
-            let pushed = doc! { "$mergeObjects": ["$$entry", {
-                "caller": literal(terms.caller.to_string()),
-                "patience": literal(document::long(lasts)),
+            let pushed = doc! { "$mergeObjects": ["$$entry", literal(entry), {
+                "asks": { "$add": ["$$entry.asks", Bson::Int64(1)] },
                 "until": { "$max": ["$$entry.until", until] },
             }] };
             doc! { "$switch": {
@@ -173,7 +172,7 @@ fn enqueue(Acquire { terms, patience }: &Acquire) -> Bson {
                     },
                     {
                         "case": { "$lt": [{ "$size": "$$waiting" }, document::int(*room)] },
-                        "then": { "$concatArrays": ["$$waiting", [entry]] },
+                        "then": { "$concatArrays": ["$$waiting", [new]] },
                     },
                 ],
                 "default": "$$waiting",

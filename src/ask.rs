@@ -1,0 +1,232 @@
+//! The request behind an acquire: asked, waited for, and taken back.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use tokio::sync::oneshot;
+use tracing::debug;
+
+use crate::{
+    Clock, Error, FencingToken, Key, Lease, LeaseId, Result, Tick, Ttl,
+    hold::Hold,
+    record::{self, Holder, Outcome, Patience, Request, Terms},
+    refresh::{Keeper, Refreshing},
+    retry::{self, Backoff},
+    seal::{self, InUse, Inner},
+    store::Applied,
+    wait::{Turn, Wake},
+};
+
+/// A checked request for a key, which becomes the task of the lease it is granted.
+pub(crate) struct Ask {
+    pub(crate) in_use: InUse,
+    pub(crate) key: Key,
+    pub(crate) ttl: Ttl,
+    pub(crate) terms: Terms,
+    pub(crate) refreshing: Refreshing,
+    /// When, on the clock, waiting is over.
+    pub(crate) until: Duration,
+    /// Whether the caller chose the lease id.
+    pub(crate) chosen: bool,
+    /// Whether a request was sent whose end is not known.
+    pub(crate) in_doubt: AtomicBool,
+    /// Whether it was ever queued.
+    pub(crate) queued: AtomicBool,
+}
+
+/// What a request that was not refused came to.
+enum Answer {
+    Granted(Hold),
+    Queued(Place),
+}
+
+/// A place in the queue, as the store last told it.
+struct Place {
+    /// When, on the clock, the request was sent that was so answered, and when the answer came.
+    sent: Duration,
+    answered: Duration,
+    /// The store's tick then.
+    tick: Tick,
+    /// The key's highest token then.
+    version: FencingToken,
+    /// How many wait before.
+    position: usize,
+    /// How long the holder lasted from then on.
+    remaining: Duration,
+}
+
+/// How far past its end an expiry is looked for, so that it is not looked for too early.
+const SLACK: Duration = Duration::from_millis(5);
+
+impl Ask {
+    /// Asks, answers, and keeps the lease until it ends.
+    pub(crate) async fn run(self, mut reply: oneshot::Sender<Result<Lease>>) {
+        let inner = Arc::clone(self.in_use.by());
+        let granted = self.obtain(&inner, &mut reply).await;
+        match granted {
+            Ok(hold) => {
+                tracing::Span::current().record("token", hold.token.get());
+                debug!("granted");
+                let (lease, keeper) = Keeper::start(hold, self.ttl, self.refreshing, self.in_use);
+                // Whoever is gone drops the lease here, which releases it.
+                drop(reply.send(Ok(lease)));
+                keeper.run().await;
+            }
+            Err(error) => {
+                debug!(%error, "not granted");
+                let unfinished = self.in_doubt.load(Ordering::Relaxed) || self.queued.load(Ordering::Relaxed);
+                let asks_again = self.chosen && !reply.is_closed() && matches!(error, Error::Unavailable { .. });
+                if unfinished && !asks_again {
+                    drop(reply.send(Err(error)));
+                    take_back(&inner, &self.key, self.terms.lease).await;
+                } else {
+                    // Whoever chose the id may ask again with it at once.
+                    drop(self.in_use);
+                    drop(reply.send(Err(error)));
+                }
+            }
+        }
+    }
+
+    /// Asks until the key is granted or refused, or waiting is over.
+    async fn obtain(&self, inner: &Arc<Inner>, reply: &mut oneshot::Sender<Result<Lease>>) -> Result<Hold> {
+        let clock = inner.clock();
+        let mut backoff = Backoff::new();
+        // Before anything is sent, so that nothing is handed over unheard.
+        let mut turn = (clock.now() < self.until).then(|| Turn::take(inner, self.terms.caller.number));
+        loop {
+            // The last attempt does not wait: it is granted the key or leaves the queue.
+            let waits = clock.now() < self.until;
+            let give_up = inner.give_up().min(self.until.saturating_add(inner.settings.operation_timeout));
+            let answer = retry::until_definite(clock, give_up, inner.settings.attempt, |within| {
+                // Looked at between attempts and never within one: what was sent must have come to
+                // its end before it can be taken back.
+                let stop =
+                    if inner.closing.is_cancelled() { Some(seal::shut_down()) } else { reply.is_closed().then(nobody) };
+                async move {
+                    match stop {
+                        Some(error) => Err(error),
+                        None => self.attempt(inner, waits, within).await,
+                    }
+                }
+            });
+            let place = match answer.await? {
+                Answer::Granted(hold) => return Ok(hold),
+                Answer::Queued(place) => place,
+            };
+            // One that does not wait is not queued.
+            let Some(turn) = &mut turn else { return Err(nobody()) };
+            let wake = loop {
+                let heard = turn.is_heard(place.tick);
+                let look = self.next_look(&place, heard, &mut backoff);
+                let wake = tokio::select! {
+                    biased;
+                    () = reply.closed() => return Err(nobody()),
+                    () = inner.closing.cancelled() => return Err(seal::shut_down()),
+                    wake = turn.woken() => wake,
+                    () = clock.sleep_until(look) => Wake::Ask,
+                };
+                // Whoever is heard from where it was queued need not ask again for that.
+                if !matches!(wake, Wake::Listening) || !turn.is_heard(place.tick) {
+                    break wake;
+                }
+            };
+            // A token that is not larger was handed over before the answer, and lapsed before it.
+            if let Wake::Handed(token) = wake
+                && token > place.version
+            {
+                // The key was granted after the answer, so after this was sent.
+                let deadline = place.sent.saturating_add(inner.settings.lasts(self.ttl));
+                if clock.now() < deadline {
+                    return Ok(self.hold(token, clock, deadline));
+                }
+            }
+        }
+    }
+
+    /// When to ask again. Where somebody listens, that is to keep the place in the queue, and for the
+    /// first in line when the holder's time is over; else ever less often.
+    fn next_look(&self, place: &Place, heard: bool, backoff: &mut Backoff) -> Duration {
+        let free = place.answered.saturating_add(place.remaining).saturating_add(SLACK);
+        let keep = place.sent.saturating_add(self.ttl.third());
+        let look = match (heard, place.position) {
+            (false, _) => place.answered.saturating_add(backoff.next()).min(free),
+            (true, 0) => keep.min(free),
+            (true, _) => keep,
+        };
+        look.min(self.until)
+    }
+
+    fn hold(&self, token: FencingToken, clock: Clock, deadline: Duration) -> Hold {
+        Hold::new(self.key.clone(), self.terms.owner.clone(), self.terms.lease, token, clock, deadline)
+    }
+
+    /// Sends the request once.
+    async fn attempt(&self, inner: &Inner, waits: bool, within: Duration) -> Result<Answer> {
+        let clock = inner.clock();
+        let until = clock.now().saturating_add(within);
+        inner.prepare(within).await?;
+        let patience = waits.then_some(Patience { lasts: self.ttl.millis(), room: inner.settings.queue_limit });
+        let request = Request::Acquire(record::Acquire { terms: self.terms.clone(), patience });
+        // The store counts the ttl from some time after this one.
+        let sent = clock.now();
+        let answer = inner.store.apply(&self.key, request, until.saturating_sub(sent)).await;
+        // A record that cannot be read may have been written all the same.
+        if matches!(answer, Err(Error::Unavailable { .. } | Error::Corrupt { .. })) {
+            self.in_doubt.store(true, Ordering::Relaxed);
+        }
+        let Applied { outcome, at } = answer?;
+        // Never taken back: a refusal may be a stale answer, and a release that finds nothing is cheap.
+        self.queued.fetch_or(matches!(outcome, Outcome::Queued { .. }), Ordering::Relaxed);
+        let left = |holder: &Holder| at.map(|at| holder.expires_at.since(at.now)).unwrap_or_default();
+        match outcome {
+            Outcome::Granted { token } => {
+                let deadline = sent.saturating_add(inner.settings.lasts(self.ttl));
+                if clock.now() >= deadline {
+                    self.in_doubt.store(true, Ordering::Relaxed);
+                    return Err(Error::unavailable(format!(
+                        "the answer came after the {:?} it was good for: choose a longer ttl",
+                        self.ttl.duration()
+                    )));
+                }
+                Ok(Answer::Granted(self.hold(token, clock, deadline)))
+            }
+            Outcome::Queued { position, version, holder } if waits => {
+                debug!(position, holder = %holder.terms.owner, token = %holder.version, "waiting");
+                let tick = at.map_or(Tick { seconds: 0, ordinal: 0 }, |at| at.tick);
+                let remaining = left(&holder);
+                Ok(Answer::Queued(Place { sent, answered: clock.now(), tick, version, position, remaining }))
+            }
+            Outcome::Refused { holder } => Err(Error::Held {
+                key: self.key.clone(),
+                remaining: left(&holder),
+                owner: holder.terms.owner,
+                token: holder.version,
+            }),
+            Outcome::Full { length } => Err(Error::QueueFull { key: self.key.clone(), length }),
+            outcome => Err(Error::invalid(format!("the store answered an acquire with {outcome:?}: it is broken"))),
+        }
+    }
+}
+
+/// What is said where nobody hears it.
+fn nobody() -> Error {
+    Error::invalid("nobody asks any more")
+}
+
+/// Sees to it that a request in doubt leaves nothing held. Where the store cannot be reached the ttl
+/// does the same, later.
+async fn take_back(inner: &Inner, key: &Key, lease: LeaseId) {
+    let released = retry::until_definite(inner.clock(), inner.give_up(), inner.settings.attempt, |within| {
+        inner.store.apply(key, Request::Release(record::Release { lease, token: None }), within)
+    });
+    match released.await {
+        Ok(applied) => debug!(outcome = ?applied.outcome, "took back a request in doubt"),
+        Err(error) => debug!(%error, "left a request in doubt to its ttl"),
+    }
+}
