@@ -105,6 +105,21 @@ async fn a_key_is_handed_over_at_once_with_one_request_of_each_side() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_lease_that_was_handed_over_is_refreshed_a_third_of_its_ttl_after_it_was_asked_for() {
+    let store = Faulty::new();
+    let holder = store.seal().acquire("k").ttl(secs(600)).await.unwrap();
+    let waiting = waiter(&store.seal(), secs(3600));
+    tokio::time::sleep(secs(8)).await;
+    holder.release().await.unwrap();
+    let lease = waiting.await.unwrap().unwrap();
+    let refreshed = || store.requests().iter().any(|request| matches!(request, Request::Refresh(_)));
+    assert!(!refreshed());
+    tokio::time::sleep(millis(2_500)).await;
+    assert!(refreshed(), "not a third after it was handed over");
+    assert!(lease.is_valid());
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_hand_over_that_is_heard_of_after_it_lapsed_is_not_believed() {
     let store = Faulty::new();
     let holder = store.seal().acquire("k").await.unwrap();
