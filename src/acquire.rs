@@ -154,7 +154,7 @@ impl Acquire {
             owner: inner.settings.owner.clone(),
             limit: 0,
             ttl: ttl.millis(),
-            grace: u64::try_from(inner.settings.grace.as_millis()).unwrap_or(u64::MAX),
+            grace: inner.settings.grace_millis(),
             metadata: metadata?,
         };
         let key = key?;

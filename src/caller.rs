@@ -2,6 +2,8 @@
 
 use std::{fmt, str::FromStr};
 
+use crate::Error;
+
 /// A handle, among all that use a store. Not a secret.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct HandleId(u64);
@@ -36,21 +38,18 @@ impl fmt::Display for Caller {
     }
 }
 
-/// A text is not a caller.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("a caller is written as sixteen hexadecimal digits, a slash and a number")]
-pub struct NotACaller;
-
 impl FromStr for Caller {
-    type Err = NotACaller;
+    type Err = Error;
 
-    fn from_str(text: &str) -> Result<Self, NotACaller> {
-        let (handle, number) = text.split_once('/').ok_or(NotACaller)?;
-        if handle.len() != 16 {
-            return Err(NotACaller);
-        }
-        let handle = u64::from_str_radix(handle, 16).map(HandleId).map_err(|_| NotACaller)?;
-        Ok(Self { handle, number: number.parse().map_err(|_| NotACaller)? })
+    fn from_str(text: &str) -> Result<Self, Error> {
+        let read = || {
+            let (handle, number) = text.split_once('/').filter(|(handle, _)| handle.len() == 16)?;
+            let handle = HandleId(u64::from_str_radix(handle, 16).ok()?);
+            Some(Self { handle, number: number.parse().ok()? })
+        };
+        read().ok_or_else(|| {
+            Error::invalid("a caller is written as sixteen hexadecimal digits, a slash and a number: correct it")
+        })
     }
 }
 
@@ -61,11 +60,11 @@ mod tests {
     #[test]
     fn a_caller_is_written_and_read() {
         let caller = Caller { handle: HandleId::random(), number: 17 };
-        assert_eq!(caller.to_string().parse(), Ok(caller));
+        assert_eq!(caller.to_string().parse::<Caller>().unwrap(), caller);
         for text in
             ["", "/", "1/2", "0123456789abcdef", "0123456789abcdef/", "0123456789abcdeg/1", "0123456789abcdef/-1"]
         {
-            assert_eq!(text.parse::<Caller>(), Err(NotACaller), "{text}");
+            assert!(matches!(text.parse::<Caller>(), Err(Error::Invalid { .. })), "{text}");
         }
     }
 }

@@ -38,7 +38,7 @@ mod ttl;
 mod wait;
 
 pub use acquire::Acquire;
-pub use caller::{Caller, HandleId, NotACaller};
+pub use caller::{Caller, HandleId};
 pub use clock::Clock;
 pub use error::{Error, LossCause, Result, Source};
 pub use hold::LeaseState;

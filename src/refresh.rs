@@ -168,7 +168,7 @@ async fn attempt(inner: &Inner, hold: &Hold, ttl: Ttl, within: Duration) -> Resu
     let request = Request::Refresh(record::Refresh {
         lease: hold.lease,
         ttl: ttl.millis(),
-        grace: u64::try_from(inner.settings.grace.as_millis()).unwrap_or(u64::MAX),
+        grace: inner.settings.grace_millis(),
     });
     let sent = clock.now();
     let outcome = inner.store.apply(&hold.key, request, within).await?.outcome;

@@ -33,6 +33,11 @@ impl Settings {
         Ok(checked)
     }
 
+    /// The grace as a request carries it.
+    pub(crate) fn grace_millis(&self) -> u64 {
+        u64::try_from(self.grace.as_millis()).unwrap_or(u64::MAX)
+    }
+
     /// When a holder must stop, counted from just before the request was sent: the ttl, less how
     /// far two clocks may drift apart in that time, less the millisecond to which stores cut
     /// their clock.

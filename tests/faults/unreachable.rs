@@ -18,10 +18,10 @@ const TTL: Duration = Duration::from_secs(3);
 
 /// Works under a lease while `hurt` is in force, and gives the time from the last confirmed
 /// request to the end of the work.
-async fn work_until_lost(set: &ReplicaSet, hurt: impl AsyncFnOnce(&ReplicaSet)) -> Duration {
+async fn work_until_lost(set: &ReplicaSet, key: &str, hurt: impl AsyncFnOnce(&ReplicaSet)) -> Duration {
     let seal = connect(Mongoseal::builder(), set.uri_with("appName=holder")).await;
     let began = Instant::now();
-    let lease = seal.acquire("k").ttl(TTL).refresh_every(millis(500)).await.unwrap();
+    let lease = seal.acquire(key).ttl(TTL).refresh_every(millis(500)).await.unwrap();
     let states = lease.watch_state();
     let hurting = Instant::now();
     hurt(set).await;
@@ -50,7 +50,7 @@ async fn a_refresh_that_hangs_and_one_that_fails_fast_lose_the_lease_by_the_dead
     let _turn = turn().await;
     let set = ReplicaSet::builder().proxied().start().await;
 
-    let hung = work_until_lost(&set, async |set: &ReplicaSet| {
+    let hung = work_until_lost(&set, "hung", async |set: &ReplicaSet| {
         set.proxy().cut_both(&Peer::client("holder"), &Peer::Anyone, How::Blackhole);
     })
     .await;
@@ -59,8 +59,7 @@ async fn a_refresh_that_hangs_and_one_that_fails_fast_lose_the_lease_by_the_dead
     // The last confirmed refresh was at most an interval before, or the acquire itself.
     assert!(hung <= TTL && hung > TTL.saturating_sub(millis(700)), "{hung:?}");
 
-    tokio::time::sleep(TTL).await;
-    let refused = work_until_lost(&set, async |set: &ReplicaSet| {
+    let refused = work_until_lost(&set, "refused", async |set: &ReplicaSet| {
         set.proxy().cut_both(&Peer::client("holder"), &Peer::Anyone, How::Reset);
     })
     .await;
@@ -68,9 +67,8 @@ async fn a_refresh_that_hangs_and_one_that_fails_fast_lose_the_lease_by_the_dead
     println!("reset: {refused:?} of {TTL:?}");
     assert!(refused <= TTL && refused > TTL.saturating_sub(millis(700)), "{refused:?}");
 
-    tokio::time::sleep(TTL).await;
     let mut guard = None;
-    let failed = work_until_lost(&set, async |set: &ReplicaSet| {
+    let failed = work_until_lost(&set, "failed", async |set: &ReplicaSet| {
         let data = doc! { "errorCode": 50, "errmsg": "too slow" };
         guard = Some(set.fail_command("holder", &["findAndModify"], data, 1_000_000).await);
     })

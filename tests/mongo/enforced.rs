@@ -12,22 +12,10 @@ use crate::secs;
 /// What a member received of us for the collection, from its profiler. Members ask each other, too.
 async fn received(set: &ReplicaSet, member: usize, database: &str) -> Vec<Document> {
     let client = mongodb::Client::with_uri_str(set.direct_uri(member)).await.unwrap();
-    let mut found = client
-        .database(database)
-        .collection::<Document>("system.profile")
-        .find(doc! { "appName": "enforced", "command.findAndModify": "mongoseal" })
-        .await
-        .unwrap();
+    let of_ours = [doc! { "command.findAndModify": "mongoseal" }, doc! { "command.find": "mongoseal" }];
+    let profile = client.database(database).collection::<Document>("system.profile");
+    let mut found = profile.find(doc! { "appName": "enforced", "$or": of_ours.to_vec() }).await.unwrap();
     let mut commands = Vec::new();
-    while found.advance().await.unwrap() {
-        commands.push(found.deserialize_current().unwrap());
-    }
-    let mut found = client
-        .database(database)
-        .collection::<Document>("system.profile")
-        .find(doc! { "appName": "enforced", "command.find": "mongoseal" })
-        .await
-        .unwrap();
     while found.advance().await.unwrap() {
         commands.push(found.deserialize_current().unwrap());
     }

@@ -28,7 +28,7 @@ const TRANSIENT: [i32; 30] = [
 /// Labels with which a server or the driver says the same.
 const RETRY: [&str; 3] = [RETRYABLE_WRITE_ERROR, RETRYABLE_ERROR, SYSTEM_OVERLOADED_ERROR];
 
-const UNAUTHORIZED: i32 = 13;
+pub(super) const UNAUTHORIZED: i32 = 13;
 const AUTHENTICATION_FAILED: i32 = 18;
 
 /// What an error means that came of a command on this collection.

@@ -10,7 +10,6 @@ use crate::{Error, Result};
 
 /// The wire version of MongoDB 6.0, the first with all that the pipeline uses.
 const WIRE_VERSION_6_0: i32 = 17;
-const UNAUTHORIZED: i32 = 13;
 const INDEX_CONFLICTS: [i32; 2] = [85, 86];
 
 /// Checks the deployment and sees to the TTL index. Three commands where all is well.
@@ -90,7 +89,7 @@ async fn index(store: &Inner, within: Duration) -> Result<()> {
     };
     let code = fault::code(&error);
     let conflict = code.is_some_and(|code| INDEX_CONFLICTS.contains(&code));
-    if !conflict && code != Some(UNAUTHORIZED) {
+    if !conflict && code != Some(fault::UNAUTHORIZED) {
         return Err(fault::meaning(error, store.database.name(), &store.collection));
     }
     // A conflict says that there is one; a missing privilege says nothing.
