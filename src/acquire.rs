@@ -1,6 +1,7 @@
 //! Asking for a key.
 
 use std::{
+    panic::resume_unwind,
     sync::{Arc, atomic::AtomicBool},
     time::Duration,
 };
@@ -9,12 +10,12 @@ use tokio::sync::oneshot;
 use tracing::{Instrument, debug_span, field};
 
 use crate::{
-    Error, Key, Lease, LeaseId, Metadata, Result, ask::Ask, record::Terms, refresh::Refreshing, seal::Inner,
-    store::BoxFuture,
+    Error, Key, Lease, LeaseId, Metadata, Result, Retry, ask::Ask, contention::Contention, record::Terms,
+    refresh::Refreshing, seal::Inner, store::BoxFuture,
 };
 
-/// Asks for a key: awaiting it gives the [`Lease`], or [`Error::Held`], at once or after a
-/// [`wait`](Self::wait).
+/// Asks for a key: awaiting it gives the [`Lease`], or [`Error::Held`], at once, after a
+/// [`wait`](Self::wait) in the key's queue, or after the attempts of a [`retry`](Self::retry).
 ///
 /// Made by [`Mongoseal::acquire`](crate::Mongoseal::acquire).
 ///
@@ -22,6 +23,7 @@ use crate::{
 ///
 /// - [`Error::Held`]: somebody else holds the key, and held it until the wait was over.
 /// - [`Error::QueueFull`]: too many wait for the key already.
+/// - [`Error::Exhausted`]: it was held at each attempt of its [`retry`](Self::retry) policy.
 /// - [`Error::Unavailable`]: nobody confirmed within the operation timeout. If the request was
 ///   applied after all, it is taken back in the background, and at the latest its ttl ends it, or
 ///   twice its ttl if it waited.
@@ -66,7 +68,8 @@ pub struct Acquire {
     metadata: Result<Metadata>,
     lease: Option<LeaseId>,
     refreshing: Refreshing,
-    wait: Duration,
+    wait: Option<Duration>,
+    retry: Option<Retry>,
 }
 
 impl Acquire {
@@ -78,13 +81,15 @@ impl Acquire {
             metadata: Ok(Metadata::default()),
             lease: None,
             refreshing: Refreshing::AtAThird,
-            wait: Duration::ZERO,
+            wait: None,
+            retry: None,
         }
     }
 
     /// Waits up to this long where the key is held: queued at the store, behind those who came
     /// before and ahead of those who come later, whatever process they are in. A release hands the
-    /// key to the first of them. Default: zero, one attempt.
+    /// key to the first of them. Zero is one attempt. Default: the handle's, which is one attempt
+    /// unless it was set.
     ///
     /// The wait is counted on the clock of the machine and can be as long as that runs:
     /// `Duration::MAX` waits for ever. A waiter is told when it is its turn, by a change stream that
@@ -96,7 +101,15 @@ impl Acquire {
     /// what is left of its ttl since the waiter last asked, two thirds at least where the store
     /// answers in time.
     pub fn wait(mut self, at_most: Duration) -> Self {
-        self.wait = at_most;
+        self.wait = Some(at_most);
+        self
+    }
+
+    /// Asks again as the policy says where the key is held, without a place in its queue. Default: the
+    /// handle's, which is one attempt unless it was set. It contradicts a [`wait`](Self::wait) on the
+    /// same acquire.
+    pub fn retry(mut self, policy: Retry) -> Self {
+        self.retry = Some(policy);
         self
     }
 
@@ -145,9 +158,10 @@ impl Acquire {
 
     /// Checks what was asked.
     fn checked(self) -> Result<Ask> {
-        let Self { inner, key, ttl, metadata, lease, refreshing, wait } = self;
+        let Self { inner, key, ttl, metadata, lease, refreshing, wait, retry } = self;
         let ttl = inner.settings.check_ttl(ttl)?;
         refreshing.check(ttl)?;
+        let contention = Contention::of(wait, retry)?.unwrap_or_else(|| inner.settings.contention.clone());
         let terms = Terms {
             lease: lease.unwrap_or_else(LeaseId::random),
             caller: inner.caller(),
@@ -160,9 +174,8 @@ impl Acquire {
         let key = key?;
         inner.runs()?;
         let in_use = inner.use_id(terms.lease)?;
-        let until = inner.clock().now().saturating_add(wait);
         let (in_doubt, queued) = (AtomicBool::new(false), AtomicBool::new(false));
-        Ok(Ask { in_use, key, ttl, terms, refreshing, until, chosen: lease.is_some(), in_doubt, queued })
+        Ok(Ask { in_use, key, ttl, terms, refreshing, contention, chosen: lease.is_some(), in_doubt, queued })
     }
 }
 
@@ -175,12 +188,26 @@ impl IntoFuture for Acquire {
             let ask = self.checked()?;
             let inner = Arc::clone(ask.in_use.by());
             let (reply, granted) = oneshot::channel();
-            let span = debug_span!("lease", key = %ask.key, owner = %ask.terms.owner, token = field::Empty);
-            inner.tasks.spawn(ask.run(reply).instrument(span));
-            granted.await.unwrap_or_else(|gone| {
-                Err(Error::unavailable("the runtime shut down while a key was asked for: ask again on a running one")
-                    .caused_by(gone))
-            })
+            let span = debug_span!(
+                "acquire",
+                key = %ask.key,
+                owner = %ask.terms.owner,
+                token = field::Empty,
+                position = field::Empty,
+                waited = field::Empty,
+            );
+            let task = inner.tasks.spawn(ask.run(reply).instrument(span));
+            if let Ok(answer) = granted.await {
+                return answer;
+            }
+            match task.await {
+                // Of a policy's closure: it belongs to whoever wrote it.
+                Err(ended) if ended.is_panic() => resume_unwind(ended.into_panic()),
+                ended => Err(Error::Unavailable {
+                    message: "the runtime shut down while a key was asked for: ask again on a running one".into(),
+                    source: ended.err().map(Into::into),
+                }),
+            }
         })
     }
 }

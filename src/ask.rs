@@ -9,10 +9,11 @@ use std::{
 };
 
 use tokio::sync::oneshot;
-use tracing::debug;
+use tracing::{Span, debug, field};
 
 use crate::{
     Clock, Error, FencingToken, Key, Lease, LeaseId, Result, Tick, Ttl,
+    contention::{Attempts, Contention},
     hold::Hold,
     record::{self, Holder, Outcome, Patience, Request, Terms},
     refresh::{Keeper, Refreshing},
@@ -29,8 +30,7 @@ pub(crate) struct Ask {
     pub(crate) ttl: Ttl,
     pub(crate) terms: Terms,
     pub(crate) refreshing: Refreshing,
-    /// When, on the clock, waiting is over.
-    pub(crate) until: Duration,
+    pub(crate) contention: Contention,
     /// Whether the caller chose the lease id.
     pub(crate) chosen: bool,
     /// Whether a request was sent whose end is not known.
@@ -67,10 +67,14 @@ impl Ask {
     /// Asks, answers, and keeps the lease until it ends.
     pub(crate) async fn run(self, mut reply: oneshot::Sender<Result<Lease>>) {
         let inner = Arc::clone(self.in_use.by());
+        let clock = inner.clock();
+        let began = clock.now();
         let granted = self.obtain(&inner, &mut reply).await;
+        let waited = clock.now().saturating_sub(began);
+        Span::current().record("waited", field::debug(waited));
         match granted {
             Ok(hold) => {
-                tracing::Span::current().record("token", hold.token.get());
+                Span::current().record("token", hold.token.get());
                 debug!("granted");
                 let (lease, keeper) = Keeper::start(hold, self.ttl, self.refreshing, self.in_use);
                 // Whoever is gone drops the lease here, which releases it.
@@ -93,16 +97,49 @@ impl Ask {
         }
     }
 
-    /// Asks until the key is granted or refused, or waiting is over.
+    /// Asks as often, and waits as long, as the caller wants.
     async fn obtain(&self, inner: &Arc<Inner>, reply: &mut oneshot::Sender<Result<Lease>>) -> Result<Hold> {
+        let clock = inner.clock();
+        let began = clock.now();
+        let policy = match &self.contention {
+            Contention::Once => return self.queue_up(inner, reply, None).await,
+            Contention::Wait(wait) => return self.queue_up(inner, reply, Some(began.saturating_add(*wait))).await,
+            Contention::Retry(policy) => policy,
+        };
+        let mut attempts = Attempts::of(policy);
+        loop {
+            let error = match self.queue_up(inner, reply, None).await {
+                Err(error) => error,
+                granted => return granted,
+            };
+            let delay = attempts.next(error, clock.now().saturating_sub(began))?;
+            debug!(?delay, "held: asks again");
+            tokio::select! {
+                biased;
+                () = reply.closed() => return Err(nobody()),
+                () = inner.closing.cancelled() => return Err(seal::shut_down()),
+                () = clock.sleep_until(clock.now().saturating_add(delay)) => {}
+            }
+        }
+    }
+
+    /// Asks until the key is granted or refused, or, on the clock, it is `until`. `None` does not wait.
+    async fn queue_up(
+        &self,
+        inner: &Arc<Inner>,
+        reply: &mut oneshot::Sender<Result<Lease>>,
+        until: Option<Duration>,
+    ) -> Result<Hold> {
         let clock = inner.clock();
         let mut backoff = Backoff::new();
         // Before anything is sent, so that nothing is handed over unheard.
-        let mut turn = (clock.now() < self.until).then(|| Turn::take(inner, self.terms.caller.number));
+        let mut turn = until.map(|_| Turn::take(inner, self.terms.caller.number));
+        // One that does not wait has no end of its own.
+        let end = until.unwrap_or(Duration::MAX);
         loop {
             // The last attempt does not wait: it is granted the key or leaves the queue.
-            let waits = clock.now() < self.until;
-            let give_up = inner.give_up().min(self.until.saturating_add(inner.settings.operation_timeout));
+            let waits = until.is_some_and(|until| clock.now() < until);
+            let give_up = inner.give_up().min(end.saturating_add(inner.settings.operation_timeout));
             let answer = retry::until_definite(clock, give_up, inner.settings.attempt, |within| {
                 // Looked at between attempts and never within one: what was sent must have come to
                 // its end before it can be taken back.
@@ -123,7 +160,7 @@ impl Ask {
             let Some(turn) = &mut turn else { return Err(nobody()) };
             let wake = loop {
                 let heard = turn.is_heard(place.tick);
-                let look = self.next_look(&place, heard, &mut backoff);
+                let look = self.next_look(&place, heard, &mut backoff).min(end);
                 let wake = tokio::select! {
                     biased;
                     () = reply.closed() => return Err(nobody()),
@@ -154,12 +191,11 @@ impl Ask {
     fn next_look(&self, place: &Place, heard: bool, backoff: &mut Backoff) -> Duration {
         let free = place.answered.saturating_add(place.remaining).saturating_add(SLACK);
         let keep = place.sent.saturating_add(self.ttl.third());
-        let look = match (heard, place.position) {
+        match (heard, place.position) {
             (false, _) => place.answered.saturating_add(backoff.next()).min(free),
             (true, 0) => keep.min(free),
             (true, _) => keep,
-        };
-        look.min(self.until)
+        }
     }
 
     fn hold(&self, token: FencingToken, clock: Clock, deadline: Duration) -> Hold {
@@ -197,6 +233,7 @@ impl Ask {
                 Ok(Answer::Granted(self.hold(token, clock, deadline)))
             }
             Outcome::Queued { position, version, holder } if waits => {
+                Span::current().record("position", position);
                 debug!(position, holder = %holder.terms.owner, token = %holder.version, "waiting");
                 let tick = at.map_or(Tick { seconds: 0, ordinal: 0 }, |at| at.tick);
                 let remaining = left(&holder);

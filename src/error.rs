@@ -10,6 +10,7 @@ use crate::{FencingToken, Key, Owner};
 /// |---|---|
 /// | [`Held`](Self::Held) | do something else, or ask again later: somebody else has the key |
 /// | [`QueueFull`](Self::QueueFull) | shed load: too many wait for the key already |
+/// | [`Exhausted`](Self::Exhausted) | have asked as often as I wanted to: the key stayed held |
 /// | [`Lost`](Self::Lost) | stop acting on the key at once; acquire again if still needed |
 /// | [`Unavailable`](Self::Unavailable) | ask again: the store did not answer in time, and the request may have been applied |
 /// | [`Invalid`](Self::Invalid) | change the code or the deployment: asking again gives the same |
@@ -41,6 +42,22 @@ pub enum Error {
         key: Key,
         /// How many wait for it.
         length: usize,
+    },
+
+    /// The key was held at every attempt that a [`Retry`](crate::Retry) allows.
+    #[error(
+        "gave up on {key:?} after {attempts} attempts in {elapsed:?}: let the policy go on for longer, or wait in the queue"
+    )]
+    Exhausted {
+        /// The key that was asked for.
+        key: Key,
+        /// How many attempts were made.
+        attempts: u32,
+        /// How long it took, from the beginning of the first.
+        elapsed: Duration,
+        /// What the last one found: always a [`Held`](Self::Held).
+        #[source]
+        held: Box<Error>,
     },
 
     /// The lease is over, and not because its holder released it. It never comes back.

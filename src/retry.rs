@@ -11,18 +11,25 @@ const LONGEST: Duration = Duration::from_millis(640);
 
 /// How long to wait before the next attempt.
 #[derive(Debug)]
-pub(crate) struct Backoff(Duration);
+pub(crate) struct Backoff {
+    next: Duration,
+    longest: Duration,
+}
 
 impl Backoff {
     pub(crate) fn new() -> Self {
-        Self(FIRST)
+        Self::between(FIRST, LONGEST)
+    }
+
+    pub(crate) fn between(first: Duration, longest: Duration) -> Self {
+        Self { next: first, longest }
     }
 
     /// The next delay: twice the last up to a bound, less up to half of it by chance, so that
     /// those who failed together do not come back together.
     pub(crate) fn next(&mut self) -> Duration {
-        let delay = self.0;
-        self.0 = delay.saturating_mul(2).min(LONGEST);
+        let delay = self.next;
+        self.next = delay.saturating_mul(2).min(self.longest);
         delay.mul_f64(fastrand::f64().mul_add(0.5, 0.5))
     }
 }

@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use crate::{Error, Mongoseal, Owner, Result, Ttl, store::Store};
+use crate::{Error, Mongoseal, Owner, Result, Retry, Ttl, contention::Contention, store::Store};
 
 /// The settings of a handle, checked.
 #[derive(Clone, Debug)]
@@ -15,6 +15,8 @@ pub(crate) struct Settings {
     pub(crate) operation_timeout: Duration,
     /// How many may wait for one key.
     pub(crate) queue_limit: u32,
+    /// What an acquire does where the key is held, unless it says otherwise.
+    pub(crate) contention: Contention,
     /// How long one request of an operation may take before it is sent again.
     pub(crate) attempt: Duration,
 }
@@ -70,6 +72,8 @@ pub struct Builder {
     retention: Duration,
     operation_timeout: Duration,
     queue_limit: u32,
+    wait: Option<Duration>,
+    retry: Option<Retry>,
     #[cfg(feature = "mongodb")]
     pub(crate) database: Option<String>,
     #[cfg(feature = "mongodb")]
@@ -86,6 +90,8 @@ impl Default for Builder {
             retention: Duration::from_secs(24 * 3600),
             operation_timeout: Duration::from_secs(10),
             queue_limit: 1_000,
+            wait: None,
+            retry: None,
             #[cfg(feature = "mongodb")]
             database: None,
             #[cfg(feature = "mongodb")]
@@ -152,6 +158,21 @@ impl Builder {
         self
     }
 
+    /// How long an acquire waits for a key that is held, unless it says otherwise: see
+    /// [`Acquire::wait`](crate::Acquire::wait). Default: zero, one attempt.
+    pub fn wait(mut self, at_most: Duration) -> Self {
+        self.wait = Some(at_most);
+        self
+    }
+
+    /// How an acquire asks again for a key that is held, unless it says otherwise: see
+    /// [`Acquire::retry`](crate::Acquire::retry). It contradicts a [`wait`](Self::wait). Default: one
+    /// attempt.
+    pub fn retry(mut self, policy: Retry) -> Self {
+        self.retry = Some(policy);
+        self
+    }
+
     /// On a store of one's own.
     ///
     /// # Errors
@@ -200,6 +221,7 @@ impl Builder {
             retention: self.retention,
             operation_timeout: self.operation_timeout,
             queue_limit: self.queue_limit,
+            contention: Contention::of(self.wait, self.retry.clone())?.unwrap_or(Contention::Once),
             attempt: self.operation_timeout.min(Duration::from_secs(5)),
         })
     }

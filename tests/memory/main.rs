@@ -7,7 +7,9 @@ mod cancel_safety;
 mod deadline;
 mod faulty;
 mod lease;
+mod retry;
 mod tokens;
+mod tracing;
 mod waiting;
 
 use std::time::Duration;
