@@ -29,7 +29,7 @@ fn attempts(store: &Faulty) -> Arc<Mutex<Vec<Duration>>> {
 }
 
 fn gaps(made: &[Duration]) -> Vec<Duration> {
-    made.windows(2).map(|pair| pair[1] - pair[0]).collect()
+    made.windows(2).map(|pair| pair[1].saturating_sub(pair[0])).collect()
 }
 
 #[tokio::test(start_paused = true)]
