@@ -80,6 +80,13 @@ impl Bench {
         self.measure(doc! { "$bsonSize": "$$ROOT" }).await
     }
 
+    /// How long the first holder lasts if nobody refreshes it, by the server's clock.
+    pub(crate) async fn remaining(&self) -> Duration {
+        let until = doc! { "$first": "$holders.expires_at" };
+        let left = self.measure(doc! { "$toInt": { "$subtract": [until, "$$NOW"] } }).await;
+        millis(left.try_into().unwrap())
+    }
+
     async fn measure(&self, what: Document) -> usize {
         let measure = doc! { "_id": 0, "number": what };
         let found = self.records().find_one(doc! { "_id": KEY }).projection(measure).await.unwrap().unwrap();
