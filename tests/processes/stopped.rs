@@ -58,6 +58,7 @@ pub(crate) async fn a_key_handed_to_a_stopped_waiter_is_believed_no_longer_than_
     let asks = async || bench.record().await.get_array("queue").unwrap()[0].as_document().unwrap().get_i64("asks");
     let before = asks().await.unwrap();
     eventually(TTL, "it has asked again", async || asks().await.unwrap() > before).await;
+    // And the answer has come: what is in the record is not yet what the waiter knows.
     tokio::time::sleep(millis(50)).await;
     paused.stop();
     first.release().await.unwrap();
