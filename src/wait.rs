@@ -47,8 +47,8 @@ enum Listening {
     Not,
     /// Not again before this time on the clock.
     NotBefore(Duration),
-    /// The listener is being opened.
-    Opening,
+    /// The listener is being opened, and will hear of all that is handed over after this tick.
+    Opening(Tick),
     /// All that is handed over after this tick is heard of.
     Since(Tick),
     /// The store cannot tell.
@@ -81,19 +81,20 @@ impl Turn {
     }
 
     /// Sees to it that somebody listens; says whether what is handed over after `asked`, the tick of
-    /// the last answer, will be heard of.
+    /// the last answer, will be heard of. Where the listener is still being opened that is so, too:
+    /// were everybody to ask until it is open, it might wait for them.
     pub(crate) fn is_heard(&self, asked: Tick) -> bool {
         let now = self.inner.clock().now();
         let mut state = self.inner.waiters.state();
         match state.listening {
-            Listening::Since(since) => return since <= asked,
+            Listening::Opening(since) | Listening::Since(since) => return since <= asked,
             Listening::NotBefore(time) if now < time => return false,
-            Listening::Opening | Listening::Never => return false,
-            Listening::Not | Listening::NotBefore(_) => state.listening = Listening::Opening,
+            Listening::Never => return false,
+            Listening::Not | Listening::NotBefore(_) => state.listening = Listening::Opening(asked),
         }
         drop(state);
         self.inner.tasks.spawn(listen(Arc::clone(&self.inner), asked));
-        false
+        true
     }
 }
 

@@ -152,6 +152,7 @@ impl Store for Faulty {
     fn watch(&self, handle: HandleId, since: Tick, tell: UnboundedSender<Told>) -> BoxFuture<Result<()>> {
         match self.fault(Call::Watch) {
             Some(Fault::Refuse) => Box::pin(async { Err(Error::invalid("the store does not tell")) }),
+            Some(Fault::Hang) => Box::pin(std::future::pending()),
             Some(_) => Box::pin(async { Err(away()) }),
             None => self.records.watch(handle, since, tell),
         }

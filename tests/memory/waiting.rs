@@ -148,6 +148,18 @@ async fn a_hand_over_that_is_heard_of_after_it_lapsed_is_not_believed() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn nobody_asks_while_the_listener_is_being_opened() {
+    let store = Faulty::new();
+    let _holder = store.seal().acquire("k").await.unwrap();
+    store.script(|call| matches!(call, Call::Watch).then_some(Fault::Hang));
+    let seal = store.seal();
+    let before = store.requests().len();
+    let _waiting = [waiter(&seal, secs(3600)), waiter(&seal, secs(3600)), waiter(&seal, secs(3600))];
+    tokio::time::sleep(secs(9)).await;
+    assert_eq!(store.requests().len() - before, 3, "requests of many waiters would keep it from being opened");
+}
+
+#[tokio::test(start_paused = true)]
 async fn waiters_ask_where_the_store_cannot_tell_and_listen_again_when_it_can() {
     for fault in [Fault::Refuse, Fault::Fail] {
         let store = Faulty::new();

@@ -1,0 +1,90 @@
+//! What a worker is told and what it tells: a line of JSON each.
+
+use std::time::Duration;
+
+use mongodb::bson::{Bson, Document};
+use mongoseal::{FencingToken, LeaseId};
+use serde::{Deserialize, Serialize};
+
+/// What a worker is told.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) enum Order {
+    /// To ask for the key, on a task of its own.
+    Ask(Ask),
+    /// To release what this waiter holds.
+    Release {
+        /// Which.
+        waiter: u32,
+    },
+    /// To begin no further turn.
+    Finish,
+    /// To shut the handle down.
+    ShutDown,
+}
+
+/// To ask for a key, and to hold it.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Ask {
+    /// Who asks, among all workers of a test.
+    pub(crate) waiter: u32,
+    pub(crate) ttl: Duration,
+    pub(crate) wait: Duration,
+    /// When to drop the acquire where it stands.
+    pub(crate) drop_after: Option<Duration>,
+    /// How long to hold the key; else until told to release it.
+    pub(crate) hold: Option<Duration>,
+    /// How often to do all this.
+    pub(crate) turns: u32,
+}
+
+impl Ask {
+    /// To wait for ever, once, and to release at once.
+    pub(crate) fn new(waiter: u32, ttl: Duration) -> Self {
+        Self { waiter, ttl, wait: Duration::MAX, drop_after: None, hold: Some(Duration::ZERO), turns: 1 }
+    }
+
+    /// To hold the key until told to release it.
+    pub(crate) fn and_holds(self) -> Self {
+        Self { hold: None, ..self }
+    }
+}
+
+/// What a worker tells. Times are readings of [`mongoseal::Clock::Boot`], which all processes of a
+/// machine share.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Word {
+    /// It is connected.
+    Ready,
+    /// This waiter asks now.
+    Asks { waiter: u32, at: Duration },
+    /// This waiter was granted the key, and believed so at this time.
+    Granted { waiter: u32, token: FencingToken, lease: String, at: Duration },
+    /// This waiter was given a lease that was not valid any more.
+    Stale { waiter: u32, token: FencingToken },
+    /// This waiter's lease was lost; it last believed to hold the key at this time.
+    Lost { waiter: u32, token: FencingToken, last: Duration },
+    /// This waiter begins to release its lease; it last believed to hold the key at this time.
+    Releases { waiter: u32, token: FencingToken, last: Duration },
+    /// What this waiter's release came to.
+    Released { waiter: u32, answer: String },
+    /// This waiter was told that the key is held, and its wait is over.
+    Held { waiter: u32 },
+    /// This waiter dropped its acquire.
+    Dropped { waiter: u32 },
+    /// This waiter was refused for another reason.
+    Failed { waiter: u32, error: String },
+    /// This waiter has taken its turns.
+    Done { waiter: u32 },
+    /// The handle was shut down.
+    ShutDown,
+    /// The process has ended.
+    Gone,
+}
+
+/// The lease id of a record's entry, as [`Word::Granted`] tells it.
+pub(crate) fn lease(entry: &Document) -> String {
+    match entry.get("lease") {
+        Some(Bson::Binary(id)) => LeaseId::from_bytes(id.bytes.as_slice().try_into().unwrap()).expose(),
+        other => panic!("a lease id is written as {other:?}"),
+    }
+}
