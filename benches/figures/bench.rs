@@ -1,0 +1,77 @@
+//! The replica set that is measured, and the floor on it.
+
+use std::time::{Duration, Instant};
+
+use mongodb::{
+    Client, Collection,
+    bson::{Document, doc},
+    options::{ClientOptions, ReturnDocument, WriteConcern},
+};
+use mongoseal::Mongoseal;
+use mongoseal_test_support::{ReplicaSet, shared};
+
+pub(crate) struct Bench {
+    pub(crate) set: &'static ReplicaSet,
+    /// How many rounds every case runs.
+    pub(crate) rounds: usize,
+    floor: Collection<Document>,
+}
+
+impl Bench {
+    pub(crate) async fn start(rounds: usize) -> Self {
+        let set = shared(3).await;
+        let mut options = ClientOptions::parse(set.uri()).await.expect("the URI of the set is valid");
+        options.retry_writes = Some(false);
+        let client = Client::with_options(options).expect("the options of the set are valid");
+        let database = client.database("mongoseal_figures");
+        database.drop().await.expect("the database can be dropped");
+        let bench = Self { set, rounds, floor: database.collection("floor") };
+        // Connections, caches and files that are there from the beginning in real life.
+        bench.floor(200).await;
+        bench
+    }
+
+    /// The floor: the driver's bare `find_one_and_update` with `$inc`, confirmed by a majority.
+    pub(crate) async fn floor(&self, times: usize) -> Vec<Duration> {
+        let mut took = Vec::new();
+        for _ in 0..times {
+            let began = Instant::now();
+            self.floor
+                .find_one_and_update(doc! { "_id": "floor" }, doc! { "$inc": { "n": 1 } })
+                .upsert(true)
+                .return_document(ReturnDocument::After)
+                .write_concern(WriteConcern::majority())
+                .await
+                .expect("the floor is updated");
+            took.push(began.elapsed());
+        }
+        took
+    }
+
+    /// A handle with a client of its own, as a process has.
+    pub(crate) async fn handle(&self) -> Mongoseal {
+        Mongoseal::builder().database("mongoseal_figures").connect(self.set.uri()).await.expect("the set is fit")
+    }
+
+    /// The records of the keys.
+    pub(crate) fn records(&self) -> Collection<Document> {
+        self.floor.client().database("mongoseal_figures").collection("mongoseal")
+    }
+
+    /// How often the primary ran a command since it started.
+    pub(crate) async fn commands(&self, name: &str) -> u64 {
+        let reply = self
+            .floor
+            .client()
+            .database("admin")
+            .run_command(doc! { "serverStatus": 1 })
+            .await
+            .expect("serverStatus answers");
+        let count = reply
+            .get_document("metrics")
+            .and_then(|metrics| metrics.get_document("commands"))
+            .and_then(|commands| commands.get_document(name))
+            .and_then(|command| command.get_i64("total"));
+        count.map_or(0, i64::unsigned_abs)
+    }
+}

@@ -1,0 +1,74 @@
+//! A contended key, passed from hand to hand.
+
+use std::time::{Duration, Instant};
+
+use crate::{
+    bench::Bench,
+    figures::{Figures, Round},
+};
+
+const HANDLES: usize = 8;
+const GRANTS: usize = 200;
+const WORK: Duration = Duration::from_millis(5);
+
+/// One lease, from its grant to its release.
+struct Turn {
+    token: u64,
+    granted: Instant,
+    called: Instant,
+    returned: Instant,
+}
+
+pub(crate) async fn measure(bench: &Bench) -> [Figures; 2] {
+    let (mut from_return, mut from_call, mut commands) = (Vec::new(), Vec::new(), 0);
+    for round in 0..bench.rounds {
+        let floor = bench.floor(GRANTS).await;
+        let before = bench.commands("findAndModify").await;
+        let turns = contend(bench, &format!("hot/{round}")).await;
+        commands += bench.commands("findAndModify").await - before;
+        let pairs = || turns.windows(2).map(|pair| (&pair[0], &pair[1]));
+        from_return.push(Round {
+            ours: pairs().map(|(last, next)| next.granted.saturating_duration_since(last.returned)).collect(),
+            floor: floor.clone(),
+        });
+        from_call.push(Round {
+            ours: pairs().map(|(last, next)| next.granted.saturating_duration_since(last.called)).collect(),
+            floor,
+        });
+    }
+    #[expect(clippy::cast_precision_loss, reason = "a count of commands is small")]
+    let commands = commands as f64 / (bench.rounds * GRANTS) as f64;
+    let figures = |case, what, rounds| Figures { case, what, rounds, commands, notes: vec![] };
+    [
+        figures("hand-over-from-return", "return of `release` to return of the next `acquire`", from_return),
+        figures("hand-over-from-call", "call of `release` to return of the next `acquire`", from_call),
+    ]
+}
+
+/// Handles that want one key all the time, until it was granted [`GRANTS`] times.
+async fn contend(bench: &Bench, key: &str) -> Vec<Turn> {
+    let mut contenders = Vec::new();
+    for _ in 0..HANDLES {
+        let (seal, key) = (bench.handle().await, key.to_owned());
+        contenders.push(tokio::spawn(async move {
+            let mut turns = Vec::new();
+            for _ in 0..GRANTS / HANDLES {
+                let lease = seal.acquire(key.as_str()).wait(Duration::from_secs(60)).await.expect("it is granted");
+                let granted = Instant::now();
+                let token = lease.token().get();
+                tokio::time::sleep(WORK).await;
+                let called = Instant::now();
+                lease.release().await.expect("it is released");
+                turns.push(Turn { token, granted, called, returned: Instant::now() });
+            }
+            seal.shutdown().await;
+            turns
+        }));
+    }
+    let mut turns = Vec::new();
+    for contender in contenders {
+        turns.extend(contender.await.expect("no contender fails"));
+    }
+    turns.sort_by_key(|turn| turn.token);
+    turns
+}

@@ -1,0 +1,92 @@
+//! What mongoseal costs, each figure beside its floor: what the driver needs for the least that
+//! could do the same, measured in the same rounds.
+//!
+//! ```text
+//! cargo bench --bench figures                          # all cases, five rounds
+//! cargo bench --bench figures -- --quick               # under a minute
+//! cargo bench --bench figures -- hand-over idle        # cases whose name contains one of these
+//! cargo bench --bench figures -- --json figures.jsonl  # one object a line, too
+//! ```
+//!
+//! Starts a replica set of three members, or takes the one that `MONGOSEAL_TEST_URI` names, which
+//! should have nothing else to do: commands are counted by its primary.
+
+#![allow(clippy::disallowed_methods, reason = "a benchmark measures time, and spawns as users do")]
+
+mod bench;
+mod figures;
+mod hand_over;
+mod idle;
+mod queue;
+
+use std::{fs::File, io::Write, process::ExitCode};
+
+use bench::Bench;
+use figures::Figures;
+
+/// What the command line asks for.
+#[derive(Default)]
+struct Wanted {
+    quick: bool,
+    json: Option<String>,
+    names: Vec<String>,
+}
+
+impl Wanted {
+    fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Self, String> {
+        let mut wanted = Self::default();
+        while let Some(argument) = arguments.next() {
+            match argument.as_str() {
+                // Cargo says so to every benchmark.
+                "--bench" => {}
+                "--quick" => wanted.quick = true,
+                "--json" => wanted.json = Some(arguments.next().ok_or("--json needs the name of a file")?),
+                option if option.starts_with('-') => {
+                    return Err(format!(
+                        "{option} is not an option: there are --quick, --json FILE and names of cases"
+                    ));
+                }
+                name => wanted.names.push(name.into()),
+            }
+        }
+        Ok(wanted)
+    }
+
+    fn has(&self, case: &str) -> bool {
+        self.names.is_empty() || self.names.iter().any(|name| case.contains(name.as_str()))
+    }
+}
+
+#[tokio::main(flavor = "multi_thread", worker_threads = 2)]
+async fn main() -> ExitCode {
+    let wanted = match Wanted::parse(std::env::args().skip(1)) {
+        Ok(wanted) => wanted,
+        Err(message) => {
+            eprintln!("{message}");
+            return ExitCode::from(2);
+        }
+    };
+    let bench = Bench::start(if wanted.quick { 2 } else { 5 }).await;
+    let mut all = Vec::new();
+    if wanted.has("hand-over-from-return") || wanted.has("hand-over-from-call") {
+        all.extend(hand_over::measure(&bench).await.into_iter().filter(|figures| wanted.has(figures.case)));
+    }
+    if wanted.has("idle-waiters") {
+        all.push(idle::measure(&bench, wanted.quick).await);
+    }
+    if wanted.has("queue-1000") {
+        all.push(queue::measure(&bench, wanted.quick).await);
+    }
+    if all.is_empty() {
+        eprintln!("no case has such a name");
+        return ExitCode::from(2);
+    }
+    Figures::print(&all);
+    if let Some(name) = wanted.json {
+        let mut file = File::create(&name).expect("the file for JSON can be created");
+        for figures in &all {
+            writeln!(file, "{}", figures.json()).expect("the file for JSON can be written");
+        }
+    }
+    ExitCode::SUCCESS
+}
