@@ -21,6 +21,7 @@ mod caller;
 mod clock;
 mod contention;
 mod error;
+mod gate;
 pub mod guide;
 mod hold;
 mod key;

@@ -18,7 +18,10 @@ use std::{
 use tokio::runtime::Handle;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
-use crate::{Acquire, Caller, Clock, Error, HandleId, Key, LeaseId, Owner, Result, retry, store::Store, wait::Waiters};
+use crate::{
+    Acquire, Caller, Clock, Error, HandleId, Key, LeaseId, Owner, Result, gate::Gate, retry, store::Store,
+    wait::Waiters,
+};
 
 /// A handle on a store of leases. Cheap to clone; clones share everything.
 ///
@@ -70,6 +73,8 @@ pub(crate) struct Inner {
     in_use: Mutex<HashSet<LeaseId>>,
     /// Those who wait for a key.
     pub(crate) waiters: Waiters,
+    /// Where they let one another pass.
+    pub(crate) gate: Gate,
 }
 
 impl Mongoseal {
@@ -91,6 +96,7 @@ impl Mongoseal {
             end: OnceLock::new(),
             in_use: Mutex::default(),
             waiters: Waiters::default(),
+            gate: Gate::default(),
         };
         Ok(Self { inner: Arc::new(inner) })
     }
