@@ -7,7 +7,7 @@ mod machine;
 mod request;
 
 pub use machine::apply;
-pub use request::{Acquire, Image, Outcome, Patience, Refresh, Release, Request, Revoke};
+pub use request::{Acquire, Image, Outcome, Patience, Refresh, Release, Request, Revoke, View};
 
 use std::time::Duration;
 
@@ -90,7 +90,7 @@ pub struct Holder {
     /// a write that changes nothing proves nothing.
     pub refreshes: u64,
     /// When the key was granted.
-    pub acquired_at: StoreTime,
+    pub since: StoreTime,
     /// When the holder was last heard of.
     pub last_seen: StoreTime,
     /// When the store may give the key to somebody else.
@@ -107,9 +107,13 @@ pub struct Waiter {
     pub patience: u64,
     /// Counts how often it asked again, so that each answer "queued" comes from a write that changed
     /// the record.
-    pub asks: u64,
+    pub refreshes: u64,
+    /// When it was queued.
+    pub since: StoreTime,
+    /// When the waiter was last heard of.
+    pub last_seen: StoreTime,
     /// When the waiter falls out of the queue.
-    pub until: StoreTime,
+    pub expires_at: StoreTime,
 }
 
 /// That an operator took the key from its holders.
@@ -141,11 +145,14 @@ pub struct Record {
     pub last_seen: StoreTime,
     /// When the record stops mattering. Never goes back.
     pub expires_at: StoreTime,
-    /// The last revocation.
-    pub revoked: Option<Revocation>,
+    /// The last revocations, oldest first.
+    pub history: Vec<Revocation>,
 }
 
 impl Record {
+    /// How many revocations a record remembers.
+    pub const MAX_HISTORY: usize = 8;
+
     /// The highest version from which a key can still issue tokens: room is left for as many
     /// grants as one request can make.
     pub const MAX_VERSION: u64 = FencingToken::MAX.get().saturating_sub(1 << 20);
@@ -160,6 +167,17 @@ impl Record {
     #[must_use]
     pub fn live_holder(&self, lease: LeaseId, now: StoreTime) -> Option<&Holder> {
         self.holder(lease).filter(|holder| holder.expires_at > now)
+    }
+
+    /// What of the record tells the outcome of a request for this lease.
+    #[must_use]
+    pub fn view(&self, lease: Option<LeaseId>) -> View {
+        View {
+            version: self.version,
+            holders: self.holders.clone(),
+            position: lease.and_then(|lease| self.position(lease)),
+            waiting: self.queue.len(),
+        }
     }
 
     /// How many wait before this lease.

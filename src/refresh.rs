@@ -208,7 +208,7 @@ pub(crate) async fn sight(inner: &Inner, hold: &Hold, within: Duration) -> Resul
     if record.live_holder(hold.lease, at.now).is_some_and(|holder| holder.version == hold.token) {
         return Ok(None);
     }
-    let revoked = record.revoked.filter(|revoked| revoked.leases.contains(&hold.lease));
+    let revoked = record.history.into_iter().rev().find(|revoked| revoked.leases.contains(&hold.lease));
     Ok(Some(match revoked {
         Some(revoked) => LossCause::Revoked { by: revoked.by, reason: revoked.reason },
         None if record.version > hold.token => LossCause::TakenOver { token: record.version },

@@ -109,7 +109,7 @@ impl Seen {
         if before.holders.iter().any(|holder| holder.expires_at <= now) {
             self.count("a holder expired");
         }
-        if before.queue.iter().any(|waiter| waiter.until <= now) {
+        if before.queue.iter().any(|waiter| waiter.expires_at <= now) {
             self.count("a waiter expired");
         }
     }

@@ -24,7 +24,7 @@ pub fn apply(before: Option<&Record>, at: Moment, request: &Request) -> (Option<
         Image::Before => before,
         Image::After => after.as_ref(),
     };
-    let outcome = request.outcome(image, at.now);
+    let outcome = request.outcome(image.map(|image| image.view(request.lease())).as_ref(), at.now);
     (after, outcome)
 }
 
@@ -34,7 +34,7 @@ struct State {
     version: Option<FencingToken>,
     holders: Vec<Holder>,
     queue: Vec<Waiter>,
-    revoked: Option<Revocation>,
+    history: Vec<Revocation>,
     /// To whom this request hands the key.
     handed: Vec<(Caller, FencingToken)>,
 }
@@ -47,11 +47,11 @@ impl State {
             version: before.map(|record| record.version),
             holders: before.map(|record| record.holders.clone()).unwrap_or_default(),
             queue: before.map(|record| record.queue.clone()).unwrap_or_default(),
-            revoked: before.and_then(|record| record.revoked.clone()),
+            history: before.map(|record| record.history.clone()).unwrap_or_default(),
             handed: Vec::new(),
         };
         state.holders.retain(|holder| holder.expires_at > at.now);
-        state.queue.retain(|waiter| waiter.until > at.now);
+        state.queue.retain(|waiter| waiter.expires_at > at.now);
         state
     }
 
@@ -76,19 +76,28 @@ impl State {
     fn enqueue(&mut self, terms: &Terms, patience: Option<Patience>) {
         let lease = terms.lease;
         let Patience { lasts, room } = patience.unwrap_or(Patience { lasts: 0, room: u32::MAX });
-        let until = self.at.now.after(lasts);
+        let now = self.at.now;
+        let expires_at = now.after(lasts);
         if patience.is_none() {
             self.queue.retain(|queued| queued.terms.lease != lease);
         } else if let Some(queued) = self.queue.iter_mut().find(|queued| queued.terms.lease == lease) {
             // As whoever asks now counts on: it may be another process than the one before.
             queued.terms = terms.clone();
             queued.patience = lasts;
-            queued.asks = queued.asks.saturating_add(1);
-            queued.until = queued.until.max(until);
+            queued.refreshes = queued.refreshes.saturating_add(1);
+            queued.last_seen = now;
+            queued.expires_at = queued.expires_at.max(expires_at);
             return;
         }
         if usize::try_from(room).is_ok_and(|room| self.queue.len() < room) {
-            self.queue.push(Waiter { terms: terms.clone(), patience: lasts, asks: 0, until });
+            self.queue.push(Waiter {
+                terms: terms.clone(),
+                patience: lasts,
+                refreshes: 0,
+                since: now,
+                last_seen: now,
+                expires_at,
+            });
         }
     }
 
@@ -105,12 +114,14 @@ impl State {
 
     fn revoke(&mut self, by: &str, reason: &str) {
         if !self.holders.is_empty() {
-            self.revoked = Some(Revocation {
+            self.history.push(Revocation {
                 by: by.into(),
                 reason: reason.into(),
                 at: self.at.now,
                 leases: self.holders.drain(..).map(|holder| holder.terms.lease).collect(),
             });
+            let forgotten = self.history.len().saturating_sub(Record::MAX_HISTORY);
+            self.history.drain(..forgotten);
         }
         self.grant(None);
     }
@@ -144,7 +155,7 @@ impl State {
             self.holders.push(Holder {
                 version,
                 refreshes: 0,
-                acquired_at: now,
+                since: now,
                 last_seen: now,
                 expires_at: expiry(now, lasts, terms.grace),
                 terms,
@@ -172,10 +183,10 @@ impl State {
 
     /// The record afterwards, with its times moved on if anything else changed.
     fn stamped(self, before: Option<&Record>) -> Option<Record> {
-        let Self { at, version, holders, queue, revoked, handed } = self;
+        let Self { at, version, holders, queue, history, handed } = self;
         let version = version?;
         let same = before.filter(|before| {
-            before.version == version && before.holders == holders && before.queue == queue && before.revoked == revoked
+            before.version == version && before.holders == holders && before.queue == queue && before.history == history
         });
         if let Some(same) = same {
             return Some(same.clone());
@@ -183,12 +194,12 @@ impl State {
         let expires_at = holders
             .iter()
             .map(|holder| holder.expires_at)
-            .chain(queue.iter().map(|waiter| waiter.until))
+            .chain(queue.iter().map(|waiter| waiter.expires_at))
             .chain(before.map(|before| before.expires_at))
             .chain([at.now, at.hybrid()])
             .max()
             .unwrap_or(at.now);
-        Some(Record { version, holders, queue, handed, last_seen: at.now, expires_at, revoked })
+        Some(Record { version, holders, queue, handed, last_seen: at.now, expires_at, history })
     }
 }
 

@@ -1,6 +1,6 @@
 //! What can be asked of a record, and what comes of it.
 
-use super::{Holder, Record, StoreTime, Terms, Waiter};
+use super::{Holder, StoreTime, Terms, Waiter};
 use crate::{FencingToken, LeaseId};
 
 /// What can be asked of a record. Every request can be sent twice.
@@ -131,7 +131,31 @@ pub enum Image {
     After,
 }
 
+/// What of a record tells the outcome of a request: without those who wait, of whom there can be many.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct View {
+    /// The highest fencing token ever issued for the key.
+    pub version: FencingToken,
+    /// Who holds the key, in order of their tokens.
+    pub holders: Vec<Holder>,
+    /// How many wait before the lease of the request, if it waits.
+    pub position: Option<usize>,
+    /// How many wait.
+    pub waiting: usize,
+}
+
 impl Request {
+    /// The lease that it is about, if it is about one.
+    #[must_use]
+    pub fn lease(&self) -> Option<LeaseId> {
+        match self {
+            Self::Acquire(acquire) => Some(acquire.terms.lease),
+            Self::Refresh(refresh) => Some(refresh.lease),
+            Self::Release(release) => Some(release.lease),
+            Self::Revoke(_) => None,
+        }
+    }
+
     /// Which state of the record tells the outcome.
     #[must_use]
     pub fn image(&self) -> Image {
@@ -144,11 +168,11 @@ impl Request {
     /// The outcome that the [`image`](Self::image) of the record tells, `now` being the time at
     /// which the request was applied.
     #[must_use]
-    pub fn outcome(&self, image: Option<&Record>, now: StoreTime) -> Outcome {
+    pub fn outcome(&self, image: Option<&View>, now: StoreTime) -> Outcome {
+        let holder = |image: &View, lease| image.holders.iter().find(|holder| holder.terms.lease == lease).cloned();
         match (self, image) {
             (Self::Acquire(acquire), Some(after)) => {
-                let lease = acquire.terms.lease;
-                if let Some(holder) = after.holder(lease) {
+                if let Some(holder) = holder(after, acquire.terms.lease) {
                     return Outcome::Granted { token: holder.version };
                 }
                 // Whoever is not granted the key meets somebody who holds it.
@@ -156,19 +180,19 @@ impl Request {
                     return Outcome::Absent;
                 };
                 let holder = Box::new(holder.clone());
-                match (after.position(lease), acquire.patience) {
+                match (after.position, acquire.patience) {
                     (Some(position), _) => Outcome::Queued { position, version: after.version, holder },
-                    (None, Some(_)) => Outcome::Full { length: after.queue.len() },
+                    (None, Some(_)) => Outcome::Full { length: after.waiting },
                     (None, None) => Outcome::Refused { holder },
                 }
             }
-            (Self::Refresh(refresh), Some(after)) => match after.holder(refresh.lease) {
+            (Self::Refresh(refresh), Some(after)) => match holder(after, refresh.lease) {
                 Some(holder) => Outcome::Refreshed { token: holder.version },
                 None => Outcome::Absent,
             },
             (Self::Release(release), Some(before)) => {
                 let held = before.holders.iter().any(|holder| release.ends(holder) && holder.expires_at > now);
-                let waited = before.queue.iter().any(|waiter| release.dismisses(waiter) && waiter.until > now);
+                let waited = release.token.is_none() && before.position.is_some();
                 if held || waited { Outcome::Released } else { Outcome::Absent }
             }
             (Self::Revoke(_), before) => Outcome::Revoked {

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `mongo.rs` | which commands are sent, with which concerns, and how their replies are read |
 //! | `pipeline.rs` | the state machine as an update pipeline |
+//! | `template.rs` | commands whose larger part is encoded once |
 //! | `document.rs` | how a record looks as a document |
 //! | `events.rs` | how a handle hears of what it is handed |
 //! | `preflight.rs` | what is checked before the first request |
@@ -14,6 +15,7 @@ mod events;
 mod fault;
 mod pipeline;
 mod preflight;
+mod template;
 
 use std::{fmt, sync::Arc, time::Duration};
 
@@ -28,7 +30,7 @@ use tokio::sync::mpsc::UnboundedSender;
 use super::{Applied, BoxFuture, Sighting, Store, Told};
 use crate::{
     Clock, Error, HandleId, Key, Result, Tick,
-    record::{Image, Request, StoreTime},
+    record::{Outcome, Request, StoreTime},
 };
 
 /// Records in a collection of a MongoDB replica set.
@@ -153,18 +155,27 @@ impl fmt::Debug for Inner {
 
 impl Inner {
     async fn apply(&self, key: &Key, request: &Request, within: Duration) -> Result<Applied> {
+        let head = doc! {
+            "findAndModify": &self.collection,
+            "query": { "_id": key.as_str() },
+            "writeConcern": { "w": "majority", "wtimeout": server_limit(within) },
+            "maxTimeMS": server_limit(within),
+        };
         let reply = self
-            .command(doc! {
-                "findAndModify": &self.collection,
-                "query": { "_id": key.as_str() },
-                "update": pipeline::update(request),
-                "upsert": matches!(request, Request::Acquire(_)),
-                "new": request.image() == Image::After,
-                "fields": document::projection(),
-                "writeConcern": { "w": "majority", "wtimeout": server_limit(within) },
-                "maxTimeMS": server_limit(within),
-            })
-            .await?;
+            .database
+            .run_raw_command(template::command(head, request)?)
+            .selection_criteria(SelectionCriteria::ReadPreference(ReadPreference::Primary))
+            .await;
+        let reply = match reply {
+            Ok(reply) => reply,
+            Err(error) => {
+                // A document that is not ours can make the update fail, which then wrote nothing.
+                if fault::is_refusal(&error) {
+                    self.read(key, within).await?;
+                }
+                return Err(self.meaning(error));
+            }
+        };
         if let Some(error) = reply.get("writeConcernError") {
             return Err(fault::unconfirmed(error));
         }
@@ -172,8 +183,14 @@ impl Inner {
         let Some(Bson::Document(value)) = reply.get("value") else {
             return Ok(Applied { outcome: request.outcome(None, StoreTime::default()), at: None });
         };
-        let (image, at) = document::decode(key, value)?;
-        Ok(Applied { outcome: request.outcome(Some(&image), at.now), at: Some(at) })
+        let (view, at, written) = document::decode_view(key, value)?;
+        let outcome = request.outcome(Some(&view), at.now);
+        if !is_plausible(request, &outcome, written, at.now) {
+            // What was not looked at in the view makes it a document that is not ours.
+            self.read(key, within).await?;
+            return Err(Error::unavailable("MongoDB answered without having written what it says: ask again"));
+        }
+        Ok(Applied { outcome, at: Some(at) })
     }
 
     async fn read(&self, key: &Key, within: Duration) -> Result<Sighting> {
@@ -181,7 +198,7 @@ impl Inner {
             .command(doc! {
                 "find": &self.collection,
                 "filter": { "_id": key.as_str() },
-                "projection": document::projection(),
+                "projection": document::all(),
                 "limit": 1,
                 "singleBatch": true,
                 "readConcern": { "level": "linearizable" },
@@ -202,9 +219,11 @@ impl Inner {
 
     /// Sends a command to the primary. The driver adds no concern and no retry of its own.
     async fn command(&self, command: Document) -> Result<Document> {
-        self.raw_command(&self.database, command)
-            .await
-            .map_err(|error| fault::meaning(error, self.database.name(), &self.collection))
+        self.raw_command(&self.database, command).await.map_err(|error| self.meaning(error))
+    }
+
+    fn meaning(&self, error: mongodb::error::Error) -> Error {
+        fault::meaning(error, self.database.name(), &self.collection)
     }
 
     async fn raw_command(&self, database: &Database, command: Document) -> mongodb::error::Result<Document> {
@@ -213,6 +232,24 @@ impl Inner {
             .selection_criteria(SelectionCriteria::ReadPreference(ReadPreference::Primary))
             .await
     }
+}
+
+/// Whether the pipeline can have come to this. It leaves a document as it is that is not ours.
+fn is_plausible(request: &Request, outcome: &Outcome, written: bool, now: StoreTime) -> bool {
+    let room = match request {
+        Request::Acquire(acquire) => acquire.patience.map(|patience| patience.room),
+        _ => None,
+    };
+    let is_full = |length: usize| room.is_none_or(|room| u32::try_from(length).is_ok_and(|length| length >= room));
+    written
+        || match outcome {
+            Outcome::Granted { .. } | Outcome::Queued { .. } | Outcome::Refreshed { .. } => false,
+            Outcome::Refused { holder } => holder.expires_at > now,
+            Outcome::Full { length } => is_full(*length),
+            // Who asks for a key that nobody holds is granted it.
+            Outcome::Absent => !matches!(request, Request::Acquire(_)),
+            Outcome::Released | Outcome::Revoked { .. } => true,
+        }
 }
 
 /// How long the server may take, in milliseconds: a little less than we wait, so that it is the

@@ -48,7 +48,7 @@ async fn what_is_stored_is_what_the_protocol_says() {
     assert_eq!(holder.get_str("owner").unwrap(), "me");
     assert_eq!(holder.get_i64("ttl").unwrap(), 60_000);
     assert_eq!(holder.get_document("metadata").unwrap().get_str("build").unwrap(), "$1");
-    let acquired = holder.get_datetime("acquired_at").unwrap().timestamp_millis();
+    let acquired = holder.get_datetime("since").unwrap().timestamp_millis();
     assert_eq!(holder.get_datetime("expires_at").unwrap().timestamp_millis() - acquired, 65_000, "ttl and grace");
     assert_eq!(record.get_datetime("expires_at").unwrap(), holder.get_datetime("expires_at").unwrap());
     assert!(record.contains_key("last_seen") && record.get_array("queue").unwrap().is_empty());

@@ -328,7 +328,7 @@ fn a_revocation_takes_the_key_from_all_and_says_who_and_why() {
         other => panic!("{other:?}"),
     }
     assert_eq!(bench.holders(), [3], "the next in line");
-    let revoked = bench.record().revoked.clone().unwrap();
+    let revoked = bench.record().history.last().unwrap().clone();
     assert_eq!((revoked.by.as_str(), revoked.leases), ("ops", vec![lease(1), lease(2)]));
     assert_eq!(bench.send(refresh(1)), Outcome::Absent);
 }

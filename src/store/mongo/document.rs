@@ -2,28 +2,50 @@
 
 use mongodb::bson::{Binary, Bson, DateTime, Document, doc, spec::BinarySubtype};
 
+use super::pipeline::Verb;
 use crate::{
     Caller, Error, FencingToken, Key, LeaseId, Metadata, Owner, Result,
-    record::{Holder, Moment, Record, Revocation, StoreTime, Terms, Waiter},
+    record::{Holder, Moment, Record, Revocation, StoreTime, Terms, View, Waiter},
     token::Tick,
 };
 
 /// The fields of a record, and under `now` and `tick` when the server looked at it. A caller who
 /// is refused so learns the remaining time without owning a clock.
-pub(super) fn projection() -> Document {
+pub(super) fn all() -> Document {
     doc! {
-        "version": 1, "holders": 1, "queue": 1, "handed": 1, "last_seen": 1, "expires_at": 1, "revoked": 1,
+        "version": 1, "holders": 1, "queue": 1, "handed": 1, "last_seen": 1, "expires_at": 1, "history": 1,
         "now": "$$NOW", "tick": "$$CLUSTER_TIME",
     }
+}
+
+/// What tells the outcome of a request of this verb: without the queue, which may be long.
+pub(super) fn view(verb: Verb) -> Document {
+    let mut view = all();
+    view.insert("queue", doc! { "$slice": 0 });
+    if matches!(verb, Verb::Wait | Verb::Leave) {
+        view.insert("position", doc! { "$indexOfArray": ["$queue.lease", "$$lease"] });
+        view.insert("waiting", doc! { "$size": "$queue" });
+    }
+    view
 }
 
 /// What the document of `key` says, and when the server looked at it.
 pub(super) fn decode(key: &Key, document: &Document) -> Result<(Record, Moment)> {
     let fields = Fields { of: document, at: String::new() };
-    let read = || -> Result<(Record, Moment), String> {
-        let tick = fields.read("tick", "a timestamp", Bson::as_timestamp)?;
-        let tick = Tick { seconds: tick.time.into(), ordinal: tick.increment.into() };
-        Ok((fields.record()?, Moment { now: fields.time("now")?, tick }))
+    let read = || Ok((fields.record()?, fields.moment()?));
+    read().map_err(|message| Error::Corrupt { key: key.clone(), message })
+}
+
+/// What a [`view`] of the document of `key` says, when the server looked at it, and whether it wrote
+/// it then.
+pub(super) fn decode_view(key: &Key, document: &Document) -> Result<(View, Moment, bool)> {
+    let fields = Fields { of: document, at: String::new() };
+    let read = || {
+        let (record, at) = (fields.record()?, fields.moment()?);
+        let count = |name| document.get_i32(name).ok().and_then(|count| usize::try_from(count).ok());
+        let (position, waiting) = (count("position"), count("waiting").unwrap_or_default());
+        let view = View { version: record.version, holders: record.holders, position, waiting };
+        Ok((view, at, record.last_seen == at.now))
     };
     read().map_err(|message| Error::Corrupt { key: key.clone(), message })
 }
@@ -107,12 +129,21 @@ impl<'a> Fields<'a> {
         })
     }
 
+    fn moment(&self) -> Result<Moment, String> {
+        let tick = self.read("tick", "a timestamp", Bson::as_timestamp)?;
+        let tick = Tick { seconds: tick.time.into(), ordinal: tick.increment.into() };
+        Ok(Moment { now: self.time("now")?, tick })
+    }
+
     fn holder(&self) -> Result<Holder, String> {
+        let terms = self.terms()?;
+        // Left over from when it waited.
+        self.long("patience")?;
         Ok(Holder {
-            terms: self.terms()?,
+            terms,
             version: self.version("version")?,
             refreshes: self.long("refreshes")?,
-            acquired_at: self.time("acquired_at")?,
+            since: self.time("since")?,
             last_seen: self.time("last_seen")?,
             expires_at: self.time("expires_at")?,
         })
@@ -122,8 +153,10 @@ impl<'a> Fields<'a> {
         Ok(Waiter {
             terms: self.terms()?,
             patience: self.long("patience")?,
-            asks: self.long("asks")?,
-            until: self.time("until")?,
+            refreshes: self.long("refreshes")?,
+            since: self.time("since")?,
+            last_seen: self.time("last_seen")?,
+            expires_at: self.time("expires_at")?,
         })
     }
 
@@ -141,20 +174,17 @@ impl<'a> Fields<'a> {
         Ok(Record {
             version: self.version("version")?,
             holders: self.each("holders", Fields::holder)?,
-            queue: self.each("queue", Fields::waiter)?,
+            // As the pipeline does, which drops a waiter that nobody can have queued.
+            queue: self.each("queue", |entry| Ok(entry.waiter().ok()))?.into_iter().flatten().collect(),
             handed: self.read("handed", "a list of callers and tokens", |value| handed(value.as_str()?))?,
             last_seen: self.time("last_seen")?,
             expires_at: self.time("expires_at")?,
-            revoked: match self.of.get("revoked") {
-                None => None,
-                Some(_) => Some(self.inside("revoked")?.revocation()?),
-            },
+            history: self.read("history", "an array", |value| {
+                // For people to read. What cannot be read there takes nothing from anybody.
+                let read = |event: &'a Bson| Fields { of: event.as_document()?, at: String::new() }.revocation().ok();
+                Some(value.as_array()?.iter().filter_map(read).collect())
+            })?,
         })
-    }
-
-    fn inside(&self, name: &str) -> Result<Fields<'a>, String> {
-        let of = self.read(name, "a document", Bson::as_document)?;
-        Ok(Fields { of, at: format!("{}{name}.", self.at) })
     }
 
     fn each<T>(&self, name: &str, read: impl Fn(&Fields<'a>) -> Result<T, String>) -> Result<Vec<T>, String> {
@@ -225,10 +255,10 @@ mod tests {
 
     fn record() -> Document {
         doc! {
-            "_id": "k", "version": 7_i64, "queue": [], "handed": "",
+            "_id": "k", "version": 7_i64, "queue": [], "handed": "", "history": [],
             "holders": [{
                 "lease": lease(LeaseId::from_bytes([1; 16])), "caller": "0123456789abcdef/1", "owner": "me", "version": 7_i64, "limit": 0,
-                "ttl": 1_i64, "grace": 0_i64, "refreshes": 0_i64, "acquired_at": DateTime::from_millis(1),
+                "ttl": 1_i64, "grace": 0_i64, "patience": 0_i64, "refreshes": 0_i64, "since": DateTime::from_millis(1),
                 "last_seen": DateTime::from_millis(1), "expires_at": DateTime::from_millis(2), "metadata": {},
             }],
             "last_seen": DateTime::from_millis(1), "expires_at": DateTime::from_millis(2),
@@ -245,7 +275,7 @@ mod tests {
             ("`holders` is not an array", doc! { "holders": "me" }),
             ("`holders[0]` is not a document", doc! { "holders": [1] }),
             ("`holders[0].lease` is missing", doc! { "holders": [{}] }),
-            ("`revoked.by` is missing", doc! { "revoked": {} }),
+            ("`history` is not an array", doc! { "history": {} }),
         ];
         for (says, part) in breaks {
             let mut broken = record();

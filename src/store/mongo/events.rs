@@ -46,13 +46,14 @@ pub(super) async fn watch(store: &Inner, handle: HandleId, since: Tick, tell: &U
 }
 
 /// The events that concern a handle. An update of a small document is logged as a replacement, one
-/// of a larger document as what changed in it.
+/// of a larger document as what changed in it. With the type of the operation in it the server applies
+/// this to the oplog itself; without, it makes an event of every change of a larger document first.
 fn concerning(handle: HandleId) -> [Document; 2] {
     let theirs = doc! { "$regex": format!("(^|;){handle}/") };
     [
         doc! { "$match": { "$or": [
-            { "fullDocument.handed": theirs.clone() },
-            { "updateDescription.updatedFields.handed": theirs },
+            { "operationType": "replace", "fullDocument.handed": theirs.clone() },
+            { "operationType": "update", "updateDescription.updatedFields.handed": theirs },
         ] } },
         doc! { "$project": { "fullDocument.handed": 1, "updateDescription.updatedFields.handed": 1 } },
     ]

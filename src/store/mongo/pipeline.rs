@@ -2,362 +2,313 @@
 //! `record/machine.rs`, run by the server on the server's clocks in one atomic update. A property
 //! test drives both with the same requests and demands the same records.
 //!
-//! One `$replaceWith` of nested `$let`s, because a stage that sets helper fields could overwrite
-//! those of a document that is not ours. Every value of a request is wrapped in `$literal`, so
-//! that no text of a caller is ever read as an expression.
+//! The server parses this anew for every command, which costs more than running it. So each step is
+//! written with as few expressions as it takes, and steps are stages and not nested `$let`s, whose
+//! variables the parser copies. The first stage puts the document aside under `r`, so that the
+//! others set no field that could be one of a document that is not ours:
+//!
+//! | field | holds |
+//! |---|---|
+//! | `r` | the document as it was |
+//! | `ours` | whether it is a record |
+//! | `h`, `q` | holders and queue, on their way to what they will be |
+//! | `v`, `t` | the highest token so far, and the next one |
+//! | `w.n` | how many at the head of the queue are granted the key |
+//! | `g` | those, as holders |
+//!
+//! What differs from one request to the next of the same verb comes in variables, so that the rest is
+//! encoded once: see `template.rs`. Their values are wrapped in `$literal`, so that no text of a caller
+//! is ever read as an expression. Where a document that is not ours makes an expression fail, the
+//! command fails and nothing is written; the caller of this looks at the document then.
 
 use mongodb::bson::{Bson, Document, doc};
 
 use super::document;
 use crate::{
-    LeaseId,
     record::{Acquire, Patience, Record, Refresh, Release, Request, Revoke},
     token::Tick,
 };
 
-/// The update that applies `request` to the record it meets.
-pub(super) fn update(request: &Request) -> Vec<Document> {
-    vec![doc! { "$replaceWith": { "$cond": [is_ours(), prune(request), "$$ROOT"] } }]
+/// The requests that are written alike.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Verb {
+    /// Acquires without waiting.
+    Acquire,
+    /// Acquires or waits.
+    Wait,
+    Refresh,
+    /// Gives back what a lease id holds with this token.
+    Release,
+    /// Gives back whatever a lease id holds or waits for.
+    Leave,
+    Revoke,
 }
 
-/// Whether the document is a record that can be read, or one that is just being inserted. Anything
-/// else is left as it is: so this looks at all that `document.rs` does.
+impl Verb {
+    pub(super) const ALL: [Self; 6] =
+        [Self::Acquire, Self::Wait, Self::Refresh, Self::Release, Self::Leave, Self::Revoke];
+
+    pub(super) fn of(request: &Request) -> Self {
+        match request {
+            Request::Acquire(Acquire { patience: None, .. }) => Self::Acquire,
+            Request::Acquire(Acquire { patience: Some(_), .. }) => Self::Wait,
+            Request::Refresh(_) => Self::Refresh,
+            Request::Release(Release { token: Some(_), .. }) => Self::Release,
+            Request::Release(Release { token: None, .. }) => Self::Leave,
+            Request::Revoke(_) => Self::Revoke,
+        }
+    }
+
+    /// Whether the one who asks may be granted the key.
+    fn asks(self) -> bool {
+        matches!(self, Self::Acquire | Self::Wait)
+    }
+}
+
+/// What a request fills the pipeline of its verb with.
+pub(super) fn variables(request: &Request) -> Document {
+    let mut variables = match request {
+        Request::Acquire(Acquire { terms, patience }) => {
+            let (ttl, grace) = (document::long(terms.ttl), document::long(terms.grace));
+            let metadata = document::metadata(&terms.metadata);
+            let Patience { lasts, room } = patience.unwrap_or(Patience { lasts: 0, room: 0 });
+            doc! {
+                "who": { "owner": terms.owner.as_str(), "metadata": metadata.clone(), "ttl": &ttl, "grace": &grace },
+                "lasts": document::long(terms.ttl.saturating_add(terms.grace)),
+                "entry": {
+                    "lease": document::lease(terms.lease),
+                    "caller": terms.caller.to_string(),
+                    "owner": terms.owner.as_str(),
+                    "version": 0_i64,
+                    "limit": document::int(terms.limit),
+                    "ttl": ttl,
+                    "grace": grace,
+                    "patience": document::long(lasts),
+                    "metadata": metadata,
+                    "refreshes": 0_i64,
+                },
+                "patience": document::long(lasts),
+                "room": document::int(room),
+            }
+        }
+        Request::Refresh(Refresh { ttl, grace, .. }) => doc! {
+            "who": { "ttl": document::long(*ttl), "grace": document::long(*grace) },
+            "lasts": document::long(ttl.saturating_add(*grace)),
+        },
+        Request::Release(Release { token, .. }) => doc! { "token": token.map(Bson::from) },
+        Request::Revoke(Revoke { by, reason }) => doc! { "by": by, "reason": reason },
+    };
+    if let Some(lease) = request.lease() {
+        variables.insert("lease", document::lease(lease));
+    }
+    for (_, value) in variables.iter_mut() {
+        *value = literal(std::mem::take(value)).into();
+    }
+    variables
+}
+
+/// The update that applies a request of this verb, with its [`variables`], to the record it meets.
+pub(super) fn update(verb: Verb) -> Vec<Document> {
+    vec![
+        doc! { "$replaceWith": { "r": "$$ROOT", "ours": is_ours() } },
+        doc! { "$set": pruned() },
+        doc! { "$set": applied(verb) },
+        doc! { "$set": { "w": ready() } },
+        doc! { "$set": { "g": granted(verb), "q": { "$slice": ["$q", "$w.n", i32::MAX] } } },
+        doc! { "$set": after(verb) },
+        doc! { "$replaceWith": stamped(verb) },
+    ]
+}
+
+/// Whether the document is a record, or one that is just being inserted. Anything else is left as it
+/// is. Of the holders this looks at what decides whether one is dropped and whether another fits
+/// beside it, and of those who wait at nothing: there may be a thousand.
 fn is_ours() -> Bson {
-    let fresh = doc! { "$eq": [{ "$size": { "$objectToArray": "$$ROOT" } }, 1] };
-    let terms = [
-        ("lease", "binData"),
-        ("caller", "string"),
-        ("owner", "string"),
-        ("limit", "int"),
-        ("ttl", "long"),
-        ("grace", "long"),
-        ("metadata", "object"),
-    ];
-    let holder = [
+    let record = [
         ("version", "long"),
-        ("refreshes", "long"),
-        ("acquired_at", "date"),
+        ("holders", "array"),
+        ("queue", "array"),
+        ("handed", "string"),
+        ("history", "array"),
         ("last_seen", "date"),
         ("expires_at", "date"),
     ];
-    let waiter = [("patience", "long"), ("asks", "long"), ("until", "date")];
-    let revoked = doc! { "$or": [
-        { "$eq": [{ "$type": "$revoked" }, "missing"] },
-        { "$and": [
-            types("$revoked.", &[("by", "string"), ("reason", "string"), ("at", "date")]),
-            each_is("$revoked.leases", is_lease("$$entry")),
-        ] },
-    ] };
-    Bson::Document(doc! { "$or": [fresh, { "$and": [
-        types("$", &[("version", "long"), ("handed", "string"), ("last_seen", "date"), ("expires_at", "date")]),
-        is_version("$version"),
-        each_is("$holders", doc! { "$and": [
-            types("$$entry.", &[terms.as_slice(), &holder].concat()),
-            is_lease("$$entry.lease"),
-            is_version("$$entry.version"),
-            { "$gte": [{ "$min": ["$$entry.limit", "$$entry.ttl", "$$entry.grace", "$$entry.refreshes"] }, 0] },
-        ] }),
-        each_is("$queue", doc! { "$and": [
-            types("$$entry.", &[terms.as_slice(), &waiter].concat()),
-            is_lease("$$entry.lease"),
-            { "$gte": [{ "$min": ["$$entry.limit", "$$entry.ttl", "$$entry.grace", "$$entry.patience", "$$entry.asks"] }, 0] },
-        ] }),
-        revoked,
-    ] }] })
-}
-
-/// Whether a number can be a token with room to grow.
-fn is_version(of: &str) -> Document {
-    doc! { "$and": [{ "$gte": [of, 1] }, { "$lte": [of, document::long(Record::MAX_VERSION)] }] }
-}
-
-/// Whether a value is a UUID. Binary values are ordered by length, then subtype, then content.
-fn is_lease(of: &str) -> Document {
-    let bound = |byte| document::lease(LeaseId::from_bytes([byte; 16]));
-    doc! { "$and": [{ "$gte": [of, bound(0)] }, { "$lte": [of, bound(255)] }] }
-}
-
-/// Whether the fields of `of` have these types.
-fn types(of: &str, fields: &[(&str, &str)]) -> Document {
     let (actual, wanted): (Vec<Document>, Vec<&str>) =
-        fields.iter().map(|(name, kind)| (doc! { "$type": format!("{of}{name}") }, *kind)).unzip();
-    doc! { "$eq": [actual, wanted] }
-}
-
-/// Whether `array` is an array for whose every `entry` this holds.
-fn each_is(array: &str, holds: Document) -> Document {
-    // What is no array stands in as one with an entry that is nothing.
-    let entries = doc! { "$cond": [{ "$isArray": array }, array, [0]] };
-    doc! { "$allElementsTrue": [{ "$map": { "input": entries, "as": "entry", "in": holds } }] }
-}
-
-/// Drops the holders and waiters whose time is over, then goes on to the request.
-fn prune(request: &Request) -> Bson {
-    let alive = |array: &str, time: &str| {
-        doc! { "$filter": {
-            "input": { "$ifNull": [array, []] },
-            "as": "entry",
-            "cond": { "$gt": [format!("$$entry.{time}"), "$$NOW"] },
-        } }
-    };
-    with(doc! { "held": alive("$holders", "expires_at"), "waiting": alive("$queue", "until") }, apply(request))
-}
-
-/// Turns `held` and `waiting` into `holders` and `queue` as the request asks, then grants.
-fn apply(request: &Request) -> Bson {
-    match request {
-        Request::Acquire(acquire) => {
-            let terms = &acquire.terms;
-            let who = doc! {
-                "owner": literal(terms.owner.as_str()), "metadata": literal(document::metadata(&terms.metadata)),
-            };
-            let holders = push_out(terms.lease, terms.ttl, terms.grace, who);
-            with(doc! { "holders": holders, "queue": enqueue(acquire) }, grant(request))
-        }
-        Request::Refresh(Refresh { lease, ttl, grace }) => {
-            with(doc! { "holders": push_out(*lease, *ttl, *grace, doc! {}), "queue": "$$waiting" }, grant(request))
-        }
-        Request::Release(Release { lease, token: None }) => {
-            with(doc! { "holders": without("$$held", *lease), "queue": without("$$waiting", *lease) }, grant(request))
-        }
-        Request::Release(Release { lease, token: Some(token) }) => {
-            let other = doc! { "$not": { "$and": [is(*lease), { "$eq": ["$$entry.version", *token] }] } };
-            let holders = doc! { "$filter": { "input": "$$held", "as": "entry", "cond": other } };
-            with(doc! { "holders": holders, "queue": "$$waiting" }, grant(request))
-        }
-        Request::Revoke(_) => with(doc! { "holders": [], "queue": "$$waiting" }, grant(request)),
-    }
-}
-
-/// `held`, with the expiry of this lease pushed out, the push counted, and `who` it is said anew.
-fn push_out(lease: LeaseId, ttl: u64, grace: u64, who: Document) -> Bson {
-    let kept = doc! { "$mergeObjects": ["$$entry", {
-        "ttl": literal(document::long(ttl)),
-        "grace": literal(document::long(grace)),
-        "refreshes": { "$add": ["$$entry.refreshes", Bson::Int64(1)] },
-        "last_seen": "$$NOW",
-        "expires_at": { "$max": ["$$entry.expires_at", later(document::long(ttl.saturating_add(grace)))] },
-    }, who] };
-    each("$$held", doc! { "$cond": [is(lease), kept, "$$entry"] })
-}
-
-/// `waiting`, with the one who asks in it unless it holds already or there is no room.
-fn enqueue(Acquire { terms, patience }: &Acquire) -> Bson {
-    let lease = terms.lease;
-    let lasts = patience.map_or(0, |patience| patience.lasts);
-    let until = doc! { "$add": ["$$NOW", document::long(lasts)] };
-    let entry = doc! {
-        "lease": document::lease(lease),
-        "caller": terms.caller.to_string(),
-        "owner": terms.owner.as_str(),
-        "limit": document::int(terms.limit),
-        "ttl": document::long(terms.ttl),
-        "grace": document::long(terms.grace),
-        "patience": document::long(lasts),
-        "metadata": document::metadata(&terms.metadata),
-    };
-    let new = doc! { "$mergeObjects": [literal(entry.clone()), { "asks": Bson::Int64(0), "until": until.clone() }] };
-    let queued = match patience {
-        None => doc! { "$concatArrays": [without("$$waiting", lease), [new]] },
-        Some(Patience { room, .. }) => {
-            let pushed = doc! { "$mergeObjects": ["$$entry", literal(entry), {
-                "asks": { "$add": ["$$entry.asks", Bson::Int64(1)] },
-                "until": { "$max": ["$$entry.until", until] },
-            }] };
-            doc! { "$switch": {
-                "branches": [
-                    {
-                        "case": among("$$waiting", lease),
-                        "then": each("$$waiting", doc! { "$cond": [is(lease), pushed, "$$entry"] }),
-                    },
-                    {
-                        "case": { "$lt": [{ "$size": "$$waiting" }, document::int(*room)] },
-                        "then": { "$concatArrays": ["$$waiting", [new]] },
-                    },
-                ],
-                "default": "$$waiting",
-            } }
-        }
-    };
-    Bson::Document(doc! { "$cond": [among("$$held", lease), "$$waiting", queued] })
-}
-
-/// Moves the head of `queue` to `holders` as far as it is compatible, then stamps.
-fn grant(request: &Request) -> Bson {
-    let after = with(granted(request), stamp(request));
-    let granting = with(doc! { "granted": admitted(request) }, after);
-    with(doc! { "ready": ready() }, with(doc! { "first": next_version() }, granting))
-}
-
-/// How many waiters at the head of `queue` can hold the key together with `holders`.
-fn ready() -> Bson {
-    // `$min` passes over null: without holders the limit is the waiter's own.
-    let together = doc! { "$min": ["$$value.limit", "$$this.limit"] };
-    let admitted = doc! { "$and": [
-        "$$value.open",
-        { "$or": [{ "$eq": ["$$value.count", 0] }, { "$lt": ["$$value.count", "$$together"] }] },
-    ] };
-    let step = with(
-        doc! { "together": together },
-        with(
-            doc! { "admitted": admitted },
-            Bson::Document(doc! {
-                "count": { "$add": ["$$value.count", 1] },
-                "limit": "$$together",
-                "open": "$$admitted",
-                "ready": { "$add": ["$$value.ready", { "$cond": ["$$admitted", 1, 0] }] },
-            }),
-        ),
-    );
-    let start = doc! {
-        "count": { "$size": "$$holders" },
-        "limit": { "$min": "$$holders.limit" },
-        "open": true,
-        "ready": 0,
-    };
-    let walked = doc! { "$reduce": { "input": "$$queue", "initialValue": start, "in": step } };
-    with(doc! { "walked": walked }, "$$walked.ready")
-}
-
-/// The token of the first grant: `max(version + 1, token(hybrid clock))`. Those of the same request
-/// that follow count on from it.
-fn next_version() -> Document {
-    let epoch = document::long(Tick::EPOCH_SECONDS);
-    let second = document::long(1 << Tick::ORDINAL_BITS);
-    let by_clock = doc! { "$add": [
-        { "$multiply": [{ "$subtract": [{ "$tsSecond": "$$CLUSTER_TIME" }, epoch] }, second] },
-        { "$min": [{ "$tsIncrement": "$$CLUSTER_TIME" }, document::long(Tick::MAX_ORDINAL)] },
-    ] };
-    doc! { "$max": [{ "$add": [old_version(), Bson::Int64(1)] }, by_clock] }
-}
-
-/// The waiters at the head of `queue` as the holders they become.
-fn admitted(request: &Request) -> Document {
-    let asking = match request {
-        Request::Acquire(acquire) => Some(acquire.terms.lease),
-        _ => None,
-    };
-    let claimed = doc! { "$min": ["$$entry.ttl", "$$entry.patience"] };
-    let lasts = match asking {
-        Some(lease) => doc! { "$cond": [is(lease), "$$entry.ttl", claimed] },
-        None => claimed,
-    };
-    let holder = with(
-        doc! { "entry": { "$arrayElemAt": ["$$queue", "$$index"] } },
-        Bson::Document(doc! {
-            "lease": "$$entry.lease",
-            "caller": "$$entry.caller",
-            "owner": "$$entry.owner",
-            "version": { "$add": ["$$first", { "$toLong": "$$index" }] },
-            "limit": "$$entry.limit",
-            "ttl": "$$entry.ttl",
-            "grace": "$$entry.grace",
-            "refreshes": Bson::Int64(0),
-            "acquired_at": "$$NOW",
-            "last_seen": "$$NOW",
-            "expires_at": { "$add": ["$$NOW", lasts, "$$entry.grace"] },
-            "metadata": "$$entry.metadata",
-        }),
-    );
-    doc! { "$map": { "input": { "$range": [0, "$$ready"] }, "as": "index", "in": holder } }
-}
-
-/// `version_`, `holders_`, `queue_` and `handed_`: the record's fields after the grant.
-fn granted(request: &Request) -> Document {
-    let rest = doc! { "$slice": ["$$queue", "$$ready", { "$max": [1, { "$size": "$$queue" }] }] };
-    let rest = match request {
-        Request::Acquire(Acquire { terms, patience: None }) => without(rest, terms.lease),
-        _ => rest.into(),
-    };
-    // The one who asks learns of its own grant by the answer.
-    let handed = match request {
-        Request::Acquire(Acquire { terms, .. }) => without("$$granted", terms.lease),
-        _ => "$$granted".into(),
-    };
-    doc! {
-        "version_": { "$cond": [
-            { "$gt": ["$$ready", 0] },
-            { "$add": ["$$first", { "$toLong": { "$subtract": ["$$ready", 1] } }] },
-            old_version(),
+        record.iter().map(|(name, kind)| (doc! { "$type": format!("${name}") }, *kind)).unzip();
+    let holders = doc! { "$map": {
+        "input": "$holders", "in": [{ "$type": "$$this.expires_at" }, { "$type": "$$this.limit" }],
+    } };
+    Bson::Document(doc! { "$or": [
+        { "$and": [
+            { "$eq": [actual, literal(wanted)] },
+            { "$gte": ["$version", 1] },
+            { "$lte": ["$version", document::long(Record::MAX_VERSION)] },
+            { "$setIsSubset": [holders, literal(vec![Bson::from(vec!["date", "int"])])] },
         ] },
-        "holders_": { "$concatArrays": ["$$holders", "$$granted"] },
-        "queue_": rest,
-        "handed_": { "$reduce": { "input": handed, "initialValue": "", "in": {
-            "$concat": ["$$value", "$$this.caller", "=", { "$toString": "$$this.version" }, ";"],
-        } } },
-    }
-}
-
-/// The record afterwards: as it was, unless something changed; then with its times moved on.
-fn stamp(request: &Request) -> Bson {
-    let hybrid = doc! { "$toDate": { "$multiply": [{ "$tsSecond": "$$CLUSTER_TIME" }, Bson::Int64(1000)] } };
-    let mut changed = vec![
-        doc! { "$ne": ["$$version_", old_version()] },
-        doc! { "$ne": ["$$holders_", { "$ifNull": ["$holders", []] }] },
-        doc! { "$ne": ["$$queue_", { "$ifNull": ["$queue", []] }] },
-    ];
-    let mut record = doc! {
-        "version": "$$version_",
-        "holders": "$$holders_",
-        "queue": "$$queue_",
-        "handed": "$$handed_",
-        "last_seen": "$$NOW",
-        "expires_at": { "$max": [
-            "$expires_at", "$$NOW", hybrid, { "$max": "$$holders_.expires_at" }, { "$max": "$$queue_.until" },
-        ] },
-    };
-    if let Request::Revoke(Revoke { by, reason }) = request {
-        let any = doc! { "$gt": [{ "$size": "$$held" }, 0] };
-        let revocation = doc! {
-            "by": literal(by.as_str()), "reason": literal(reason.as_str()), "at": "$$NOW", "leases": "$$held.lease",
-        };
-        record.insert("revoked", doc! { "$cond": [any.clone(), revocation, "$revoked"] });
-        changed.push(any);
-    }
-    Bson::Document(doc! { "$cond": [
-        { "$or": changed },
-        { "$mergeObjects": ["$$ROOT", record] },
-        "$$ROOT",
+        // Last, because it looks at the whole document.
+        { "$eq": [{ "$size": { "$objectToArray": "$$ROOT" } }, 1] },
     ] })
 }
 
-fn old_version() -> Bson {
-    Bson::Document(doc! { "$ifNull": ["$version", Bson::Int64(0)] })
+/// Drops the holders and waiters whose time is over. Of a document that is not ours nothing is left.
+fn pruned() -> Document {
+    let alive = |array: &str| {
+        doc! { "$filter": {
+            "input": { "$ifNull": [{ "$cond": ["$ours", array, Bson::Null] }, []] },
+            "cond": { "$gt": ["$$this.expires_at", "$$NOW"] },
+        } }
+    };
+    let version = doc! { "$ifNull": [{ "$cond": ["$ours", "$r.version", Bson::Null] }, Bson::Int64(0)] };
+    doc! { "h": alive("$r.holders"), "q": alive("$r.queue"), "v": version }
 }
 
-/// Whether `entry` is of this lease.
-fn is(lease: LeaseId) -> Document {
-    doc! { "$eq": ["$$entry.lease", document::lease(lease)] }
+/// Turns `h` and `q` into holders and queue as the request asks.
+fn applied(verb: Verb) -> Document {
+    let mut applied = match verb {
+        Verb::Acquire | Verb::Wait => doc! { "h": pushed("$h", "$$who", "$$lasts"), "q": enqueued(verb) },
+        Verb::Refresh => doc! { "h": pushed("$h", "$$who", "$$lasts") },
+        Verb::Release => {
+            let other = doc! { "$ne": [["$$this.lease", "$$this.version"], ["$$lease", "$$token"]] };
+            doc! { "h": { "$filter": { "input": "$h", "cond": other } } }
+        }
+        Verb::Leave => doc! { "h": without("$h"), "q": without("$q") },
+        Verb::Revoke => doc! { "h": [], "revoked": "$h.lease" },
+    };
+    applied.insert("t", next_version());
+    applied
 }
 
-/// Whether an entry of `array` is of this lease.
-fn among(array: &str, lease: LeaseId) -> Document {
-    doc! { "$in": [document::lease(lease), format!("{array}.lease")] }
+/// An array with the entry of the lease pushed out, the push counted, and some of it said anew.
+fn pushed(array: &str, anew: &str, lasts: &str) -> Document {
+    let kept = doc! { "$mergeObjects": ["$$this", anew, {
+        "refreshes": { "$add": ["$$this.refreshes", 1] },
+        "last_seen": "$$NOW",
+        "expires_at": { "$max": ["$$this.expires_at", { "$add": ["$$NOW", lasts] }] },
+    }] };
+    doc! { "$map": { "input": array, "in": { "$cond": [is_theirs(), kept, "$$this"] } } }
 }
 
-/// `array` less the entries of this lease.
-fn without(array: impl Into<Bson>, lease: LeaseId) -> Bson {
-    let other = doc! { "$ne": ["$$entry.lease", document::lease(lease)] };
-    let array: Bson = array.into();
-    Bson::Document(doc! { "$filter": { "input": array, "as": "entry", "cond": other } })
+/// `q`, with the one who asks in it unless it holds already or there is no room.
+fn enqueued(verb: Verb) -> Document {
+    let new = doc! { "$mergeObjects": [
+        "$$entry", { "since": "$$NOW", "last_seen": "$$NOW", "expires_at": { "$add": ["$$NOW", "$$patience"] } },
+    ] };
+    let queued = if verb == Verb::Wait {
+        let fits = doc! { "$lt": [{ "$size": "$q" }, "$$room"] };
+        let appended = doc! { "$cond": [fits, { "$concatArrays": ["$q", [new]] }, "$q"] };
+        doc! { "$cond": [{ "$in": ["$$lease", "$q.lease"] }, pushed("$q", "$$entry", "$$patience"), appended] }
+    } else {
+        doc! { "$concatArrays": [without("$q"), [new]] }
+    };
+    doc! { "$cond": [{ "$in": ["$$lease", "$h.lease"] }, "$q", queued] }
 }
 
-/// `array` with each `entry` replaced.
-fn each(array: &str, by: Document) -> Bson {
-    Bson::Document(doc! { "$map": { "input": array, "as": "entry", "in": by } })
+/// How many waiters at the head of `q` can hold the key together with `h`: as many as leave the
+/// holders no more than the smallest limit among them. Exclusive is a limit of one. The first who has
+/// to wait leaves a limit that lets nobody pass.
+fn ready() -> Document {
+    let limit = doc! { "$min": ["$$value.m", "$$this.limit"] };
+    let room = doc! { "$lt": [{ "$add": ["$$value.n", { "$size": "$h" }] }, { "$max": [limit.clone(), 1] }] };
+    doc! { "$reduce": {
+        "input": "$q",
+        "initialValue": { "n": 0, "m": { "$min": "$h.limit" } },
+        "in": { "$cond": [
+            room,
+            { "n": { "$add": ["$$value.n", 1] }, "m": limit },
+            { "n": "$$value.n", "m": 0 },
+        ] },
+    } }
 }
 
-/// So many milliseconds from now.
-fn later(millis: Bson) -> Document {
-    doc! { "$add": ["$$NOW", millis] }
+/// The waiters at the head of `q` as the holders they become. The first has the token
+/// `max(version + 1, token(hybrid clock))`; those that follow count on from it. The one who asks gets
+/// its ttl.
+fn granted(verb: Verb) -> Document {
+    let claimed = doc! { "$min": ["$$this.ttl", "$$this.patience"] };
+    let lasts = if verb.asks() {
+        doc! { "$cond": [is_theirs(), "$$this.ttl", claimed] }
+    } else {
+        claimed
+    };
+    doc! { "$map": { "input": { "$slice": ["$q", "$w.n"] }, "in": { "$mergeObjects": ["$$this", {
+        "version": { "$add": ["$t", { "$indexOfArray": ["$q.lease", "$$this.lease"] }] },
+        "refreshes": 0_i64,
+        "since": "$$NOW",
+        "last_seen": "$$NOW",
+        "expires_at": { "$add": ["$$NOW", lasts, "$$this.grace"] },
+    }] } } }
+}
+
+/// The first token that can be granted.
+fn next_version() -> Document {
+    // The clock's second and increment as a token, from the beginning of tokens on.
+    let epoch = document::long(Tick::EPOCH_SECONDS << Tick::ORDINAL_BITS);
+    let second = document::long(1 << Tick::ORDINAL_BITS);
+    doc! { "$max": [{ "$add": ["$v", 1] }, { "$subtract": [
+        { "$add": [
+            { "$multiply": [{ "$tsSecond": "$$CLUSTER_TIME" }, second] },
+            { "$min": [{ "$tsIncrement": "$$CLUSTER_TIME" }, document::long(Tick::MAX_ORDINAL)] },
+        ] },
+        epoch,
+    ] }] }
+}
+
+/// The fields of the record after the grant, and in `d` to whom it handed the key. The one who asks
+/// learns of its own grant by the answer, and is taken off the queue if it does not wait.
+fn after(verb: Verb) -> Document {
+    let told = doc! { "$concat": ["$$value", "$$this.caller", "=", { "$toString": "$$this.version" }, ";"] };
+    let told = if verb.asks() {
+        doc! { "$cond": [is_theirs(), "$$value", told] }
+    } else {
+        told
+    };
+    let mut after = doc! {
+        "h": { "$concatArrays": ["$h", "$g"] },
+        "v": { "$max": ["$v", { "$max": "$g.version" }] },
+        "d": { "$reduce": { "input": "$g", "initialValue": "", "in": told } },
+    };
+    if verb == Verb::Acquire {
+        after.insert("q", without("$q"));
+    }
+    after
+}
+
+/// The record afterwards: as it was, unless something changed; then with its times moved on.
+fn stamped(verb: Verb) -> Document {
+    let hybrid = doc! { "$toDate": { "$multiply": [{ "$tsSecond": "$$CLUSTER_TIME" }, 1000] } };
+    let mut history = doc! { "$ifNull": ["$r.history", []] };
+    if verb == Verb::Revoke {
+        let revocation = doc! { "by": "$$by", "reason": "$$reason", "at": "$$NOW", "leases": "$revoked" };
+        let kept = i64::try_from(Record::MAX_HISTORY).unwrap_or(i64::MAX).saturating_neg();
+        let added = doc! { "$cond": [{ "$size": "$revoked" }, [revocation], []] };
+        history = doc! { "$slice": [{ "$concatArrays": [history, added] }, kept] };
+    }
+    let record = doc! {
+        "version": "$v",
+        "holders": "$h",
+        "queue": "$q",
+        "handed": "$d",
+        "history": history,
+        "last_seen": "$$NOW",
+        "expires_at": { "$max": [
+            "$r.expires_at", "$$NOW", hybrid, { "$max": "$h.expires_at" }, { "$max": "$q.expires_at" },
+        ] },
+    };
+    let changed = doc! { "$ne": [["$v", "$h", "$q"], ["$r.version", "$r.holders", "$r.queue"]] };
+    doc! { "$cond": [{ "$and": ["$ours", changed] }, { "$mergeObjects": ["$r", record] }, "$r"] }
+}
+
+/// Whether `this` is of the lease.
+fn is_theirs() -> Document {
+    doc! { "$eq": ["$$this.lease", "$$lease"] }
+}
+
+/// An array less the entries of the lease.
+fn without(array: &str) -> Document {
+    doc! { "$filter": { "input": array, "cond": { "$ne": ["$$this.lease", "$$lease"] } } }
 }
 
 fn literal(value: impl Into<Bson>) -> Document {
     let value: Bson = value.into();
     doc! { "$literal": value }
-}
-
-fn with(vars: Document, then: impl Into<Bson>) -> Bson {
-    let then: Bson = then.into();
-    Bson::Document(doc! { "$let": { "vars": vars, "in": then } })
 }

@@ -1,0 +1,66 @@
+//! Commands whose larger part is encoded once.
+//!
+//! Of a request's command only a few values differ from the next one's of the same verb. To build and
+//! encode the rest for each took 0.15 ms, of 2.4 for the whole round trip.
+
+use std::sync::LazyLock;
+
+use mongodb::bson::{Document, RawDocumentBuf, doc};
+
+use super::{
+    document, fault,
+    pipeline::{self, Verb},
+};
+use crate::{
+    Result,
+    record::{Image, Request},
+};
+
+/// What all commands of a verb have in common, encoded, by verb.
+static COMMON: LazyLock<Vec<Vec<u8>>> =
+    LazyLock::new(|| Verb::ALL.map(|verb| encoded(&common(verb)).unwrap_or_default()).into());
+
+fn common(verb: Verb) -> Document {
+    doc! {
+        "update": pipeline::update(verb),
+        "fields": document::view(verb),
+        "upsert": matches!(verb, Verb::Acquire | Verb::Wait),
+    }
+}
+
+/// The command that applies `request`, beginning with what `head` says.
+pub(super) fn command(mut head: Document, request: &Request) -> Result<RawDocumentBuf> {
+    head.insert("let", pipeline::variables(request));
+    head.insert("new", request.image() == Image::After);
+    let verb = Verb::of(request);
+    let common = Verb::ALL.iter().position(|each| *each == verb).and_then(|index| COMMON.get(index));
+    joined(&encoded(&head)?, common.map_or(&[], Vec::as_slice))
+}
+
+fn encoded(document: &Document) -> Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    document.to_writer(&mut bytes).map_err(fault::unreadable)?;
+    Ok(bytes)
+}
+
+/// One document of the fields of two: each is its length, its fields and a zero.
+fn joined(first: &[u8], second: &[u8]) -> Result<RawDocumentBuf> {
+    let fields = |document: &[u8]| document.get(4..document.len().saturating_sub(1)).unwrap_or_default().to_vec();
+    let fields = [fields(first), fields(second)].concat();
+    let length = i32::try_from(fields.len().saturating_add(5)).unwrap_or(i32::MAX).to_le_bytes();
+    RawDocumentBuf::from_bytes([&length, fields.as_slice(), &[0]].concat()).map_err(fault::unreadable)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn two_documents_are_joined_to_the_one_of_their_fields() {
+        let (first, second) = (doc! { "a": 1, "b": { "c": [2] } }, doc! { "d": "text" });
+        let one = joined(&encoded(&first).unwrap(), &encoded(&second).unwrap()).unwrap();
+        let mut both = first;
+        both.extend(second);
+        assert_eq!(Document::try_from(&*one).unwrap(), both);
+    }
+}
