@@ -10,9 +10,15 @@ use tokio::sync::oneshot;
 use tracing::{Instrument, debug_span, field};
 
 use crate::{
-    Error, Key, Lease, LeaseId, Metadata, Result, Retry, ask::Ask, contention::Contention, record::Terms,
+    Error, Key, Lease, LeaseId, Metadata, Result, Retry, Ttl, ask::Ask, contention::Contention, record::Terms,
     refresh::Refreshing, seal::Inner, store::BoxFuture,
 };
+
+/// The limits of those who want a key alone, and of those who share it with anybody. And one that
+/// nobody can have.
+const EXCLUSIVE: u32 = 0;
+const SHARED_BY_ALL: u32 = i32::MAX.unsigned_abs();
+const NOBODY: u32 = u32::MAX;
 
 /// Asks for a key: awaiting it gives the [`Lease`], or [`Error::Held`], at once, after a
 /// [`wait`](Self::wait) in the key's queue, or after the attempts of a [`retry`](Self::retry).
@@ -64,7 +70,9 @@ use crate::{
 pub struct Acquire {
     inner: Arc<Inner>,
     key: Result<Key>,
-    ttl: Duration,
+    ttl: Option<Duration>,
+    expires: bool,
+    limit: u32,
     metadata: Result<Metadata>,
     lease: Option<LeaseId>,
     refreshing: Refreshing,
@@ -77,7 +85,9 @@ impl Acquire {
         Self {
             inner: Arc::clone(inner),
             key,
-            ttl: inner.settings.ttl.duration(),
+            ttl: None,
+            expires: true,
+            limit: EXCLUSIVE,
             metadata: Ok(Metadata::default()),
             lease: None,
             refreshing: Refreshing::AtAThird,
@@ -97,7 +107,8 @@ impl Acquire {
     /// with growing delays of up to 0.64 seconds, and when the present holder's time is over.
     ///
     /// A waiter that dies falls out of the queue after its ttl, and one that dies when it was just
-    /// handed the key costs the next one a ttl and the grace. A lease that was handed over begins with
+    /// handed the key costs the next one that ttl and the grace, and up to a third of the next one's own
+    /// ttl where that was not yet the first in line when it last asked. A lease that was handed over begins with
     /// what is left of its ttl since the waiter last asked, two thirds at least where the store
     /// answers in time.
     pub fn wait(mut self, at_most: Duration) -> Self {
@@ -115,7 +126,34 @@ impl Acquire {
 
     /// How long the lease lasts without a refresh. Default: the handle's.
     pub fn ttl(mut self, ttl: Duration) -> Self {
-        self.ttl = ttl;
+        self.ttl = Some(ttl);
+        self
+    }
+
+    /// The lease has no expiry: only its release or an operator's revocation ends it, and if this
+    /// process dies with it, only the latter. It is still refreshed, at a third of the handle's ttl, so
+    /// that others see when it was last heard of and its holder learns of a revocation.
+    ///
+    /// The record of such a key stays until an operator deletes it.
+    pub fn without_expiry(mut self) -> Self {
+        self.expires = false;
+        self
+    }
+
+    /// Shares the key with all others who ask so, and excludes whoever wants it alone. Default:
+    /// alone.
+    ///
+    /// Each holder has a token of its own, and the tokens of all grow together: a storage that refuses
+    /// smaller ones refuses all sharers but the newest. Those who ask are served in order: neither
+    /// readers nor writers starve.
+    pub fn shared(self) -> Self {
+        self.shared_up_to(SHARED_BY_ALL)
+    }
+
+    /// Shares the key with others as long as they are no more than so many, this one among them: a
+    /// semaphore. Where holders differ in that number, the smallest counts. Zero is refused.
+    pub fn shared_up_to(mut self, holders: u32) -> Self {
+        self.limit = if holders == 0 { NOBODY } else { holders.min(SHARED_BY_ALL) };
         self
     }
 
@@ -158,15 +196,30 @@ impl Acquire {
 
     /// Checks what was asked.
     fn checked(self) -> Result<Ask> {
-        let Self { inner, key, ttl, metadata, lease, refreshing, wait, retry } = self;
-        let ttl = inner.settings.check_ttl(ttl)?;
+        let Self { inner, key, ttl, expires, limit, metadata, lease, mut refreshing, wait, retry } = self;
+        if limit == NOBODY {
+            return Err(Error::invalid("a key cannot be shared by 0 holders: this one counts, so 1 or more"));
+        }
+        let patience = inner.settings.check_ttl(ttl.unwrap_or(inner.settings.ttl.duration()))?;
+        let ttl = match (expires, ttl) {
+            (true, _) => patience,
+            (false, None) => Ttl::FOREVER,
+            (false, Some(ttl)) => {
+                return Err(Error::invalid(format!(
+                    "a lease cannot have a ttl of {ttl:?} and be without expiry: leave one of them out"
+                )));
+            }
+        };
         refreshing.check(ttl)?;
+        if matches!((expires, refreshing), (false, Refreshing::AtAThird)) {
+            refreshing = Refreshing::Every(patience.third());
+        }
         let contention = Contention::of(wait, retry)?.unwrap_or_else(|| inner.settings.contention.clone());
         let terms = Terms {
             lease: lease.unwrap_or_else(LeaseId::random),
             caller: inner.caller(),
             owner: inner.settings.owner.clone(),
-            limit: 0,
+            limit,
             ttl: ttl.millis(),
             grace: inner.settings.grace_millis(),
             metadata: metadata?,
@@ -175,7 +228,7 @@ impl Acquire {
         inner.runs()?;
         let in_use = inner.use_id(terms.lease)?;
         let (in_doubt, queued) = (AtomicBool::new(false), AtomicBool::new(false));
-        Ok(Ask { in_use, key, ttl, terms, refreshing, contention, chosen: lease.is_some(), in_doubt, queued })
+        Ok(Ask { in_use, key, ttl, patience, terms, refreshing, contention, chosen: lease.is_some(), in_doubt, queued })
     }
 }
 

@@ -28,6 +28,8 @@ pub(crate) struct Ask {
     pub(crate) in_use: InUse,
     pub(crate) key: Key,
     pub(crate) ttl: Ttl,
+    /// How long it stays queued, or keeps a key it was handed, without being heard of.
+    pub(crate) patience: Ttl,
     pub(crate) terms: Terms,
     pub(crate) refreshing: Refreshing,
     pub(crate) contention: Contention,
@@ -173,6 +175,10 @@ impl Ask {
                     break wake;
                 }
             };
+            // Without expiry is what the next answer says; until then there is a claim.
+            if self.terms.never_expires() {
+                continue;
+            }
             // A token that is not larger was handed over before the answer, and lapsed before it.
             if let Wake::Handed(token) = wake
                 && token > place.version
@@ -190,7 +196,7 @@ impl Ask {
     /// first in line when the holder's time is over; else ever less often.
     fn next_look(&self, place: &Place, heard: bool, backoff: &mut Backoff) -> Duration {
         let free = place.answered.saturating_add(place.remaining).saturating_add(SLACK);
-        let keep = place.sent.saturating_add(self.ttl.third());
+        let keep = place.sent.saturating_add(self.patience.third());
         match (heard, place.position) {
             (false, _) => place.answered.saturating_add(backoff.next()).min(free),
             (true, 0) => keep.min(free),
@@ -208,7 +214,7 @@ impl Ask {
         let until = clock.now().saturating_add(within);
         inner.prepare(within).await?;
         let _pass = if waits { Some(inner.gate.enter(&self.key, within.mul_f64(0.5)).await) } else { None };
-        let patience = waits.then_some(Patience { lasts: self.ttl.millis(), room: inner.settings.queue_limit });
+        let patience = waits.then_some(Patience { lasts: self.patience.millis(), room: inner.settings.queue_limit });
         let request = Request::Acquire(record::Acquire { terms: self.terms.clone(), patience });
         // The store counts the ttl from some time after this one.
         let sent = clock.now();
@@ -220,7 +226,7 @@ impl Ask {
         let Applied { outcome, at } = answer?;
         // Never taken back: a refusal may be a stale answer, and a release that finds nothing is cheap.
         self.queued.fetch_or(matches!(outcome, Outcome::Queued { .. }), Ordering::Relaxed);
-        let left = |holder: &Holder| at.map(|at| holder.expires_at.since(at.now)).unwrap_or_default();
+        let left = |holder: &Holder| at.map(|at| holder.remaining(at.now)).unwrap_or_default();
         match outcome {
             Outcome::Granted { token } => {
                 let deadline = sent.saturating_add(inner.settings.lasts(self.ttl));

@@ -23,7 +23,7 @@ pub enum Error {
     ///
     /// What is said of the holder is a hint for people and for choosing when to ask again: it was
     /// true at the store a moment ago.
-    #[error("{key:?} is held by {owner} with token {token} for another {remaining:?}: ask again later")]
+    #[error("{key:?} is held by {owner} with token {token} {}: ask again later", lasting(*remaining))]
     Held {
         /// The key that was asked for.
         key: Key,
@@ -31,7 +31,8 @@ pub enum Error {
         owner: Owner,
         /// The holder's token.
         token: FencingToken,
-        /// How long the holder keeps it if it is not refreshed, by the store's clock.
+        /// How long the holder keeps it if it is not refreshed, by the store's clock:
+        /// [`Duration::MAX`] without expiry.
         remaining: Duration,
     },
 
@@ -130,6 +131,11 @@ pub enum LossCause {
     Removed,
     /// The handle was shut down, or the runtime that kept the lease ended.
     ShutDown,
+}
+
+/// How long a holder keeps its key, for people.
+fn lasting(remaining: Duration) -> String {
+    if remaining == Duration::MAX { "without expiry".into() } else { format!("for another {remaining:?}") }
 }
 
 impl fmt::Display for LossCause {

@@ -33,6 +33,8 @@ pub enum LeaseState {
 
 /// A deadline that somebody found passed.
 const PASSED: u64 = 0;
+/// The deadline of a lease without expiry, and all that a clock cannot count to.
+const NEVER: u64 = u64::MAX;
 
 /// What a lease and its task know together.
 pub(crate) struct Hold {
@@ -72,6 +74,11 @@ impl Hold {
     /// When the lease ends, on the clock; the beginning of time once it has passed.
     pub(crate) fn deadline(&self) -> Duration {
         Duration::from_nanos(self.deadline.load(Ordering::Acquire))
+    }
+
+    /// Whether there is no deadline.
+    pub(crate) fn never_expires(&self) -> bool {
+        self.deadline.load(Ordering::Acquire) == NEVER
     }
 
     /// How long it is to the deadline. One that was found passed stays so: whoever is told that the
@@ -211,5 +218,5 @@ impl fmt::Debug for Hold {
 
 /// A reading of the clock in nanoseconds, which a `u64` counts for 584 years.
 fn nanos(reading: Duration) -> u64 {
-    u64::try_from(reading.as_nanos()).unwrap_or(u64::MAX)
+    u64::try_from(reading.as_nanos()).unwrap_or(NEVER)
 }

@@ -95,10 +95,15 @@ impl Lease {
         self.hold.is_valid()
     }
 
-    /// How long the lease lasts without a further refresh; zero once it has ended. Local and free.
+    /// How long the lease lasts without a further refresh; zero once it has ended, and
+    /// [`Duration::MAX`] without expiry. Local and free.
     #[must_use]
     pub fn remaining(&self) -> Duration {
-        if self.is_valid() { self.hold.remaining() } else { Duration::ZERO }
+        match self.is_valid() {
+            false => Duration::ZERO,
+            true if self.hold.never_expires() => Duration::MAX,
+            true => self.hold.remaining(),
+        }
     }
 
     /// Where the lease stands now.
@@ -230,12 +235,15 @@ impl Lease {
     /// # Errors
     ///
     /// As [`refresh`](Self::refresh), and [`Error::Invalid`] for a ttl that an acquire would
-    /// refuse.
+    /// refuse or a lease without expiry.
     ///
     /// # Cancel safety
     ///
     /// As [`refresh`](Self::refresh).
     pub async fn extend(&self, ttl: Duration) -> Result<()> {
+        if self.hold.never_expires() {
+            return Err(Error::invalid("this lease has no expiry to extend: release it, or leave it as it is"));
+        }
         let ttl = self.inner.settings.check_ttl(ttl)?;
         self.wish(Some(ttl)).await
     }

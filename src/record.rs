@@ -11,7 +11,7 @@ pub use request::{Acquire, Image, Outcome, Patience, Refresh, Release, Request, 
 
 use std::time::Duration;
 
-use crate::{Caller, FencingToken, LeaseId, Metadata, Owner, token::Tick};
+use crate::{Caller, FencingToken, LeaseId, Metadata, Owner, Ttl, token::Tick};
 
 /// A time on the store's clock: milliseconds since the Unix epoch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -71,12 +71,21 @@ pub struct Terms {
     pub owner: Owner,
     /// How many may hold the key together at most; 0 is exclusive.
     pub limit: u32,
-    /// How long a holder lasts without a refresh, in milliseconds.
+    /// How long a holder lasts without a refresh, in milliseconds. More than [`Ttl::MAX`] is without
+    /// expiry.
     pub ttl: u64,
     /// How much longer the store waits before it gives the key to somebody else, in milliseconds.
     pub grace: u64,
     /// What the owner says of its lease.
     pub metadata: Metadata,
+}
+
+impl Terms {
+    /// Whether a holder lasts until it is released or revoked.
+    #[must_use]
+    pub fn never_expires(&self) -> bool {
+        self.ttl > Ttl::MAX.millis()
+    }
 }
 
 /// An entry of a record: somebody who holds the key.
@@ -147,6 +156,14 @@ pub struct Record {
     pub expires_at: StoreTime,
     /// The last revocations, oldest first.
     pub history: Vec<Revocation>,
+}
+
+impl Holder {
+    /// How long it lasts from `now` without a refresh: [`Duration::MAX`] without expiry.
+    #[must_use]
+    pub fn remaining(&self, now: StoreTime) -> Duration {
+        if self.terms.never_expires() { Duration::MAX } else { self.expires_at.since(now) }
+    }
 }
 
 impl Record {

@@ -85,7 +85,8 @@ impl Keeper {
         let clock = inner.clock();
         let due_after = |from: Duration, ttl| refreshing.interval(ttl).map(|interval| from.saturating_add(interval));
         // From when the granted request was sent, which for one who waited is a while ago.
-        let mut due = due_after(hold.deadline().saturating_sub(inner.settings.lasts(ttl)), ttl);
+        let sent = hold.deadline().saturating_sub(inner.settings.lasts(ttl));
+        let mut due = due_after(if hold.never_expires() { clock.now() } else { sent }, ttl);
         loop {
             let wish = tokio::select! {
                 biased;
@@ -109,7 +110,8 @@ impl Keeper {
                 Err(error) => {
                     hold.at_risk(error);
                     if wish.is_none() {
-                        due = Some(clock.now().saturating_add(ttl.duration().checked_div(10).unwrap_or_default()));
+                        let soon = ttl.duration().checked_div(10).unwrap_or_default();
+                        due = due_after(clock.now(), ttl).map(|due| due.min(clock.now().saturating_add(soon)));
                     }
                 }
             }

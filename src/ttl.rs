@@ -21,6 +21,9 @@ impl Ttl {
     /// settings took up to 19 seconds, and a lease should outlast it.
     pub const DEFAULT: Self = Self(30_000);
 
+    /// That of a lease without expiry: seven thousand years, which a store takes for any other.
+    pub(crate) const FOREVER: Self = Self(7_000 * 365 * 24 * 3600 * 1000);
+
     /// The ttl as a duration.
     #[must_use]
     pub fn duration(self) -> Duration {

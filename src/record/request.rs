@@ -93,7 +93,7 @@ pub enum Outcome {
         position: usize,
         /// The highest token of the key so far: the lease's own will be larger.
         version: FencingToken,
-        /// The holder that would last longest.
+        /// The holder whose time is over first.
         holder: Box<Holder>,
     },
     /// The key is held, and there was no room to wait. A hint: nothing was written.
@@ -175,15 +175,16 @@ impl Request {
                 if let Some(holder) = holder(after, acquire.terms.lease) {
                     return Outcome::Granted { token: holder.version };
                 }
+                let by_expiry = |holder: &&Holder| holder.expires_at;
+                let (first, last) =
+                    (after.holders.iter().min_by_key(by_expiry), after.holders.iter().max_by_key(by_expiry));
                 // Whoever is not granted the key meets somebody who holds it.
-                let Some(holder) = after.holders.iter().max_by_key(|holder| holder.expires_at) else {
-                    return Outcome::Absent;
-                };
-                let holder = Box::new(holder.clone());
+                let (Some(first), Some(last)) = (first, last) else { return Outcome::Absent };
+                let boxed = |holder: &Holder| Box::new(holder.clone());
                 match (after.position, acquire.patience) {
-                    (Some(position), _) => Outcome::Queued { position, version: after.version, holder },
+                    (Some(position), _) => Outcome::Queued { position, version: after.version, holder: boxed(first) },
                     (None, Some(_)) => Outcome::Full { length: after.waiting },
-                    (None, None) => Outcome::Refused { holder },
+                    (None, None) => Outcome::Refused { holder: boxed(last) },
                 }
             }
             (Self::Refresh(refresh), Some(after)) => match holder(after, refresh.lease) {

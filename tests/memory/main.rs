@@ -8,6 +8,7 @@ mod deadline;
 mod faulty;
 mod lease;
 mod retry;
+mod shared;
 mod tokens;
 mod tracing;
 mod waiting;
