@@ -20,7 +20,7 @@ use crate::{
     retry::{self, Backoff},
     seal::{self, InUse, Inner},
     store::Applied,
-    wait::{Turn, Wake},
+    wait::{Turn, Wake, Watch},
 };
 
 /// A checked request for a key, which becomes the task of the lease it is granted.
@@ -78,7 +78,8 @@ impl Ask {
             Ok(hold) => {
                 Span::current().record("token", hold.token.get());
                 debug!("granted");
-                let (lease, keeper) = Keeper::start(hold, self.ttl, self.refreshing, self.in_use);
+                let watch = Watch::take(&inner, self.terms.caller.number);
+                let (lease, keeper) = Keeper::start(hold, self.ttl, self.refreshing, self.in_use, watch);
                 // Whoever is gone drops the lease here, which releases it.
                 drop(reply.send(Ok(lease)));
                 keeper.run().await;
@@ -186,7 +187,7 @@ impl Ask {
                 // The key was granted after the answer, so after this was sent.
                 let deadline = place.sent.saturating_add(inner.settings.lasts(self.ttl));
                 if clock.now() < deadline {
-                    return Ok(self.hold(token, clock, deadline));
+                    return Ok(self.hold((token, place.tick), clock, deadline));
                 }
             }
         }
@@ -204,8 +205,8 @@ impl Ask {
         }
     }
 
-    fn hold(&self, token: FencingToken, clock: Clock, deadline: Duration) -> Hold {
-        Hold::new(self.key.clone(), self.terms.owner.clone(), self.terms.lease, token, clock, deadline)
+    fn hold(&self, granted: (FencingToken, Tick), clock: Clock, deadline: Duration) -> Hold {
+        Hold::new(self.key.clone(), self.terms.owner.clone(), self.terms.lease, granted, clock, deadline)
     }
 
     /// Sends the request once.
@@ -226,6 +227,7 @@ impl Ask {
         let Applied { outcome, at } = answer?;
         // Never taken back: a refusal may be a stale answer, and a release that finds nothing is cheap.
         self.queued.fetch_or(matches!(outcome, Outcome::Queued { .. }), Ordering::Relaxed);
+        let tick = at.map_or(Tick { seconds: 0, ordinal: 0 }, |at| at.tick);
         let left = |holder: &Holder| at.map(|at| holder.remaining(at.now)).unwrap_or_default();
         match outcome {
             Outcome::Granted { token } => {
@@ -237,12 +239,11 @@ impl Ask {
                         self.ttl.duration()
                     )));
                 }
-                Ok(Answer::Granted(self.hold(token, clock, deadline)))
+                Ok(Answer::Granted(self.hold((token, tick), clock, deadline)))
             }
             Outcome::Queued { position, version, holder } if waits => {
                 Span::current().record("position", position);
                 debug!(position, holder = %holder.terms.owner, token = %holder.version, "waiting");
-                let tick = at.map_or(Tick { seconds: 0, ordinal: 0 }, |at| at.tick);
                 let remaining = left(&holder);
                 Ok(Answer::Queued(Place { sent, answered: clock.now(), tick, version, position, remaining }))
             }

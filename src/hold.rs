@@ -10,7 +10,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 
-use crate::{Clock, Error, FencingToken, Key, LeaseId, LossCause, Owner, Result};
+use crate::{Clock, Error, FencingToken, Key, LeaseId, LossCause, Owner, Result, Tick};
 
 /// Where a lease stands. It only ever moves down this list, save that a refresh brings `AtRisk`
 /// back to `Held`.
@@ -42,6 +42,8 @@ pub(crate) struct Hold {
     pub(crate) owner: Owner,
     pub(crate) lease: LeaseId,
     pub(crate) token: FencingToken,
+    /// The store's tick when it last said that the lease was granted, or was not yet.
+    pub(crate) tick: Tick,
     clock: Clock,
     /// Nanoseconds on the clock. Only ever moves on, and at last to [`PASSED`].
     deadline: AtomicU64,
@@ -55,7 +57,7 @@ impl Hold {
         key: Key,
         owner: Owner,
         lease: LeaseId,
-        token: FencingToken,
+        (token, tick): (FencingToken, Tick),
         clock: Clock,
         deadline: Duration,
     ) -> Self {
@@ -64,6 +66,7 @@ impl Hold {
             owner,
             lease,
             token,
+            tick,
             clock,
             deadline: AtomicU64::new(nanos(deadline)),
             state: watch::Sender::new(LeaseState::Held),

@@ -67,9 +67,10 @@ mod mongo {
         /// acquire, or by [`prepare`](Self::prepare).
         ///
         /// A client whose `serverSelectionTimeoutMS` is longer than the operation timeout, as it is
-        /// by default, does not come to say why no server could be reached. And a handle with waiters
-        /// keeps one connection of the client's pool for its change stream, of 10 by default: give
-        /// many handles that wait a larger `maxPoolSize`, or share one handle.
+        /// by default, does not come to say why no server could be reached. And a handle that waits, or
+        /// has held a lease for a second, keeps one connection of the client's pool for its change
+        /// stream, of 10 by default: give many such handles a larger `maxPoolSize`, or share one
+        /// handle.
         #[must_use]
         pub fn new(database: &Database) -> Self {
             Self::with_defaults(|builder| builder.on(database))

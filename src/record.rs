@@ -147,9 +147,10 @@ pub struct Record {
     pub holders: Vec<Holder>,
     /// Who waits for it, in order of their turn.
     pub queue: Vec<Waiter>,
-    /// To whom the last change handed the key from the queue, and with which tokens: a handle that
+    /// To whom the last change handed the key from the queue, with which tokens, and, without one, from
+    /// whom it took the key: a handle that
     /// looks only at this, in a stream of changes, hears of what concerns it and of nothing else.
-    pub handed: Vec<(Caller, FencingToken)>,
+    pub handed: Vec<(Caller, Option<FencingToken>)>,
     /// When the record last changed.
     pub last_seen: StoreTime,
     /// When the record stops mattering. Never goes back.

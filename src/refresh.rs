@@ -12,6 +12,7 @@ use crate::{
     retry,
     seal::{InUse, Inner},
     store::Sighting,
+    wait::Watch,
 };
 
 /// When the task refreshes.
@@ -55,6 +56,9 @@ pub(crate) struct Wish {
     pub(crate) reply: oneshot::Sender<Result<()>>,
 }
 
+/// How long a lease is held before somebody listens for its revocation.
+const SETTLED: Duration = Duration::from_secs(1);
+
 /// The task of a lease.
 pub(crate) struct Keeper {
     inner: Arc<Inner>,
@@ -64,22 +68,23 @@ pub(crate) struct Keeper {
     wishes: mpsc::Receiver<Wish>,
     released: oneshot::Sender<Result<Released>>,
     in_use: InUse,
+    watch: Watch,
 }
 
 impl Keeper {
     /// A lease and the task that keeps it.
-    pub(crate) fn start(hold: Hold, ttl: Ttl, refreshing: Refreshing, in_use: InUse) -> (Lease, Self) {
+    pub(crate) fn start(hold: Hold, ttl: Ttl, refreshing: Refreshing, in_use: InUse, watch: Watch) -> (Lease, Self) {
         let inner = Arc::clone(in_use.by());
         let hold = Arc::new(hold);
         let (wish, wishes) = mpsc::channel(1);
         let (released, done) = oneshot::channel();
         let lease = Lease::new(Arc::clone(&inner), Arc::clone(&hold), wish, done);
-        (lease, Self { inner, hold, ttl, refreshing, wishes, released, in_use })
+        (lease, Self { inner, hold, ttl, refreshing, wishes, released, in_use, watch })
     }
 
     /// Keeps the lease until it ends, and releases it if it ended by the will of this process.
     pub(crate) async fn run(self) {
-        let Self { inner, hold, mut ttl, refreshing, mut wishes, released, in_use } = self;
+        let Self { inner, hold, mut ttl, refreshing, mut wishes, released, in_use, watch } = self;
         // A runtime that shuts down drops this task where it stands.
         let _ended = EndsWithTask(&hold);
         let clock = inner.clock();
@@ -87,11 +92,25 @@ impl Keeper {
         // From when the granted request was sent, which for one who waited is a while ago.
         let sent = hold.deadline().saturating_sub(inner.settings.lasts(ttl));
         let mut due = due_after(if hold.never_expires() { clock.now() } else { sent }, ttl);
+        // A lease that is held for a moment only is not worth a listener.
+        let mut listen_at = clock.now().saturating_add(SETTLED);
         loop {
             let wish = tokio::select! {
                 biased;
                 () = over(&inner, &hold) => break,
                 Some(wish) = wishes.recv() => Some(wish),
+                () = watch.taken() => {
+                    tokio::select! {
+                        biased;
+                        () = over(&inner, &hold) => break,
+                        () = look(&inner, &hold) => continue,
+                    }
+                }
+                () = clock.sleep_until(listen_at) => {
+                    watch.listen(hold.tick);
+                    listen_at = Duration::MAX;
+                    continue;
+                }
                 () = clock.sleep_until(due.unwrap_or(Duration::MAX)) => None,
             };
             let wanted = wish.as_ref().and_then(|wish| wish.ttl).unwrap_or(ttl);
@@ -130,6 +149,13 @@ impl Keeper {
         // Whoever hears of the end may ask with the same id at once.
         drop(in_use);
         drop(released.send(end));
+    }
+}
+
+/// Asks whether the lease is gone, as was heard. Where nobody answers the next refresh will tell.
+async fn look(inner: &Inner, hold: &Hold) {
+    if let Ok(Some(cause)) = sight(inner, hold, inner.settings.attempt).await {
+        hold.lose(cause);
     }
 }
 

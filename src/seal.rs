@@ -19,7 +19,7 @@ use tokio::runtime::Handle;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
-    Acquire, Caller, Clock, Error, HandleId, Key, LeaseId, Owner, Result, gate::Gate, retry, store::Store,
+    Acquire, Caller, Clock, Error, HandleId, Key, LeaseId, Owner, Result, Revoke, gate::Gate, retry, store::Store,
     wait::Waiters,
 };
 
@@ -111,6 +111,16 @@ impl Mongoseal {
         K::Error: Into<Error>,
     {
         Acquire::new(&self.inner, key.try_into().map_err(Into::into))
+    }
+
+    /// Takes a key away from whoever holds it: see [`Revoke`]. Nothing is sent until the returned
+    /// builder is awaited.
+    pub fn revoke<K>(&self, key: K) -> Revoke
+    where
+        K: TryInto<Key>,
+        K::Error: Into<Error>,
+    {
+        Revoke::new(&self.inner, key.try_into().map_err(Into::into))
     }
 
     /// Who this handle says it is to others.

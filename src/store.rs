@@ -37,7 +37,7 @@ use std::{fmt, pin::Pin, time::Duration};
 use tokio::sync::mpsc::UnboundedSender;
 
 use crate::{
-    Clock, FencingToken, HandleId, Key, Result, Tick,
+    Caller, Clock, FencingToken, HandleId, Key, Result, Tick,
     record::{Moment, Outcome, Record, Request},
 };
 
@@ -56,7 +56,8 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// Reads the record of a key, linearizably.
     fn read(&self, key: &Key, within: Duration) -> BoxFuture<Result<Sighting>>;
 
-    /// Tells a handle what its waiters are handed, until nobody listens any more or telling fails.
+    /// Tells a handle what its waiters are handed and its holders are robbed of, until nobody listens
+    /// any more or telling fails.
     ///
     /// First comes [`Told::Watching`], then whatever happens after the tick it names. A store that
     /// cannot tell answers `Invalid`, and waiters ask instead: slower, never wrong.
@@ -96,6 +97,20 @@ pub enum Told {
         /// The lease's token.
         token: FencingToken,
     },
+    /// The key was taken from an acquire of this handle that held it.
+    Taken {
+        /// Which of its acquires.
+        number: u64,
+    },
+}
+
+impl Told {
+    /// What an entry of [`Record::handed`] tells its handle.
+    #[must_use]
+    pub fn of(caller: Caller, token: Option<FencingToken>) -> Self {
+        let number = caller.number;
+        token.map_or(Self::Taken { number }, |token| Self::Handed { number, token })
+    }
 }
 
 /// A record as it was at some time between the call and its answer.

@@ -1,4 +1,4 @@
-//! Waiters of a handle, and the one listener that wakes them.
+//! Waiters and holders of a handle, and the one listener that wakes them.
 
 use std::{
     collections::HashMap,
@@ -6,7 +6,10 @@ use std::{
     time::Duration,
 };
 
-use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
+use tokio::sync::{
+    Notify,
+    mpsc::{self, UnboundedReceiver, UnboundedSender},
+};
 use tracing::{debug, warn};
 
 use crate::{Error, FencingToken, Result, Tick, seal::Inner, store::Told};
@@ -27,7 +30,7 @@ pub(crate) enum Wake {
     Ask,
 }
 
-/// The waiters of a handle.
+/// The waiters and holders of a handle.
 #[derive(Debug, Default)]
 pub(crate) struct Waiters(Mutex<State>);
 
@@ -35,8 +38,10 @@ pub(crate) struct Waiters(Mutex<State>);
 struct State {
     /// By the number of their acquire.
     waiting: HashMap<u64, UnboundedSender<Wake>>,
+    /// By the number of their acquire.
+    holding: HashMap<u64, Arc<Notify>>,
     listening: Listening,
-    /// When, on the clock, the last waiter left.
+    /// When, on the clock, the last of them left.
     idle_since: Duration,
 }
 
@@ -84,27 +89,71 @@ impl Turn {
     /// the last answer, will be heard of. Where the listener is still being opened that is so, too:
     /// were everybody to ask until it is open, it might wait for them.
     pub(crate) fn is_heard(&self, asked: Tick) -> bool {
-        let now = self.inner.clock().now();
-        let mut state = self.inner.waiters.state();
-        match state.listening {
-            Listening::Opening(since) | Listening::Since(since) => return since <= asked,
-            Listening::NotBefore(time) if now < time => return false,
-            Listening::Never => return false,
-            Listening::Not | Listening::NotBefore(_) => state.listening = Listening::Opening(asked),
-        }
-        drop(state);
-        self.inner.tasks.spawn(listen(Arc::clone(&self.inner), asked));
-        true
+        is_heard(&self.inner, asked)
     }
 }
 
 impl Drop for Turn {
     fn drop(&mut self) {
-        let now = self.inner.clock().now();
-        let mut state = self.inner.waiters.state();
-        state.waiting.remove(&self.number);
+        self.inner.leave(|state| drop(state.waiting.remove(&self.number)));
+    }
+}
+
+/// A holder's place among those of its handle, given up when dropped.
+#[derive(Debug)]
+pub(crate) struct Watch {
+    inner: Arc<Inner>,
+    number: u64,
+    taken: Arc<Notify>,
+}
+
+impl Watch {
+    pub(crate) fn take(inner: &Arc<Inner>, number: u64) -> Self {
+        let taken = Arc::<Notify>::default();
+        inner.waiters.state().holding.insert(number, Arc::clone(&taken));
+        Self { inner: Arc::clone(inner), number, taken }
+    }
+
+    /// Waits until the key is taken away, as far as that is heard.
+    pub(crate) async fn taken(&self) {
+        self.taken.notified().await;
+    }
+
+    /// Sees to it that somebody listens, from `asked`, the tick of the last answer, on.
+    pub(crate) fn listen(&self, asked: Tick) {
+        is_heard(&self.inner, asked);
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        self.inner.leave(|state| drop(state.holding.remove(&self.number)));
+    }
+}
+
+impl Inner {
+    /// Somebody leaves those who are listened for.
+    fn leave(&self, leave: impl FnOnce(&mut State)) {
+        let now = self.clock().now();
+        let mut state = self.waiters.state();
+        leave(&mut state);
         state.idle_since = now;
     }
+}
+
+/// Sees to it that somebody listens; says whether what happens after `asked` will be heard of.
+fn is_heard(inner: &Arc<Inner>, asked: Tick) -> bool {
+    let now = inner.clock().now();
+    let mut state = inner.waiters.state();
+    match state.listening {
+        Listening::Opening(since) | Listening::Since(since) => return since <= asked,
+        Listening::NotBefore(time) if now < time => return false,
+        Listening::Never => return false,
+        Listening::Not | Listening::NotBefore(_) => state.listening = Listening::Opening(asked),
+    }
+    drop(state);
+    inner.tasks.spawn(listen(Arc::clone(inner), asked));
+    true
 }
 
 impl Waiters {
@@ -120,9 +169,11 @@ impl Waiters {
                 state.listening = Listening::Since(*since);
                 state.wake(&Wake::Listening);
             }
-            Told::Handed { number, token } => {
-                if let Some(wake) = state.waiting.get(number) {
-                    drop(wake.send(Wake::Handed(*token)));
+            Told::Handed { number, token } => state.wake_one(*number, Wake::Handed(*token)),
+            Told::Taken { number } => {
+                state.wake_one(*number, Wake::Ask);
+                if let Some(taken) = state.holding.get(number) {
+                    taken.notify_one();
                 }
             }
         }
@@ -131,7 +182,7 @@ impl Waiters {
     /// Whether nobody has waited for a while.
     fn is_idle(&self, now: Duration) -> bool {
         let state = self.state();
-        state.waiting.is_empty() && state.idle_since.saturating_add(LINGER) <= now
+        state.waiting.is_empty() && state.holding.is_empty() && state.idle_since.saturating_add(LINGER) <= now
     }
 
     /// The listener has ended: from here on waiters ask.
@@ -143,6 +194,12 @@ impl Waiters {
 }
 
 impl State {
+    fn wake_one(&self, number: u64, why: Wake) {
+        if let Some(wake) = self.waiting.get(&number) {
+            drop(wake.send(why));
+        }
+    }
+
     fn wake(&self, why: &Wake) {
         for wake in self.waiting.values() {
             drop(wake.send(why.clone()));
@@ -175,7 +232,10 @@ async fn listen(inner: Arc<Inner>, since: Tick) {
         let never = matches!(error, Error::Invalid { .. });
         let error: &(dyn std::error::Error + 'static) = &error;
         if never {
-            warn!(error, "cannot listen for keys that are handed over: waiters ask instead, which is slower");
+            warn!(
+                error,
+                "cannot listen: waiters ask instead, and holders learn of a revocation with their next refresh"
+            );
             ended.listening = Listening::Never;
         } else {
             debug!(error, "listening failed: waiters ask until it works again");

@@ -64,7 +64,9 @@ fn step() -> impl Strategy<Value = Step> {
     // A third of the releases carry a token: see `sent`.
     let release = (lease, proptest::option::weighted(0.3, Just(FencingToken::MAX)))
         .prop_map(|(lease, token)| Request::Release(Release { lease, token }));
-    let revoke = Just(Request::Revoke(Revoke { by: "$ops".into(), reason: "$$ROOT".into() }));
+    // Half of the revocations are of those who held before the last: see `sent`.
+    let upto = prop_oneof![Just(FencingToken::MAX), Just(FencingToken::new(1).unwrap())];
+    let revoke = upto.prop_map(|upto| Request::Revoke(Revoke { by: "$ops".into(), reason: "$$ROOT".into(), upto }));
     let request = prop_oneof![12 => acquire, 4 => refresh, 4 => release, 1 => revoke];
     let pause = prop_oneof![4 => Just(0_u64), 1 => 1_u64..25].prop_map(Duration::from_millis);
     (pause, request, proptest::bool::weighted(0.15)).prop_map(|(pause, request, twice)| Step { pause, request, twice })
@@ -116,13 +118,14 @@ impl Seen {
 }
 
 /// The request as it is sent: a release with a token names the one of the first holder, which is
-/// its own or another's.
+/// its own or another's, and so does a revocation that does not mean all.
 fn sent(request: &Request, met: Option<&Record>) -> Request {
     let mut request = request.clone();
-    if let (Request::Release(Release { token: Some(token), .. }), Some(first)) =
-        (&mut request, met.and_then(|record| record.holders.first()))
-    {
-        *token = first.version;
+    let Some(first) = met.and_then(|record| record.holders.first()) else { return request };
+    match &mut request {
+        Request::Release(Release { token: Some(token), .. }) => *token = first.version,
+        Request::Revoke(Revoke { upto, .. }) if *upto != FencingToken::MAX => *upto = first.version,
+        _ => {}
     }
     request
 }

@@ -1,8 +1,8 @@
 //! The state machine: every verb is prune, apply, grant, stamp.
 
 use super::{
-    Acquire, Holder, Image, Moment, Outcome, Patience, Record, Refresh, Release, Request, Revocation, StoreTime, Terms,
-    Waiter,
+    Acquire, Holder, Image, Moment, Outcome, Patience, Record, Refresh, Release, Request, Revocation, Revoke,
+    StoreTime, Terms, Waiter,
 };
 use crate::{Caller, FencingToken, LeaseId};
 
@@ -17,7 +17,7 @@ pub fn apply(before: Option<&Record>, at: Moment, request: &Request) -> (Option<
         Request::Acquire(acquire) => state.acquire(acquire),
         Request::Refresh(refresh) => state.refresh(refresh),
         Request::Release(release) => state.release(release),
-        Request::Revoke(revoke) => state.revoke(&revoke.by, &revoke.reason),
+        Request::Revoke(revoke) => state.revoke(revoke),
     }
     let after = state.stamped(before);
     let image = match request.image() {
@@ -35,8 +35,8 @@ struct State {
     holders: Vec<Holder>,
     queue: Vec<Waiter>,
     history: Vec<Revocation>,
-    /// To whom this request hands the key.
-    handed: Vec<(Caller, FencingToken)>,
+    /// To whom this request hands the key, and from whom it takes it.
+    handed: Vec<(Caller, Option<FencingToken>)>,
 }
 
 impl State {
@@ -112,13 +112,16 @@ impl State {
         self.grant(None);
     }
 
-    fn revoke(&mut self, by: &str, reason: &str) {
-        if !self.holders.is_empty() {
+    fn revoke(&mut self, revoke: &Revoke) {
+        let (ended, kept): (Vec<_>, Vec<_>) = self.holders.drain(..).partition(|holder| revoke.ends(holder));
+        self.holders = kept;
+        if !ended.is_empty() {
+            self.handed.extend(ended.iter().map(|holder| (holder.terms.caller, None)));
             self.history.push(Revocation {
-                by: by.into(),
-                reason: reason.into(),
+                by: revoke.by.clone(),
+                reason: revoke.reason.clone(),
                 at: self.at.now,
-                leases: self.holders.drain(..).map(|holder| holder.terms.lease).collect(),
+                leases: ended.into_iter().map(|holder| holder.terms.lease).collect(),
             });
             let forgotten = self.history.len().saturating_sub(Record::MAX_HISTORY);
             self.history.drain(..forgotten);
@@ -148,7 +151,7 @@ impl State {
             let lasts = if asking == Some(terms.lease) {
                 terms.ttl
             } else {
-                self.handed.push((terms.caller, version));
+                self.handed.push((terms.caller, Some(version)));
                 terms.ttl.min(patience)
             };
             self.version = Some(version);

@@ -12,7 +12,7 @@ pub enum Request {
     Refresh(Refresh),
     /// Gives a lease, or a place in the queue, back.
     Release(Release),
-    /// Takes the key from all its holders.
+    /// Takes the key from its holders.
     Revoke(Revoke),
 }
 
@@ -70,13 +70,22 @@ impl Release {
     }
 }
 
-/// Takes the key from all its holders.
+/// Takes the key from its holders.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Revoke {
     /// Who does.
     pub by: String,
     /// Why.
     pub reason: String,
+    /// Up to which token: whoever was granted the key later keeps it.
+    pub upto: FencingToken,
+}
+
+impl Revoke {
+    /// Whether this holder is one of those to go.
+    pub(crate) fn ends(&self, holder: &Holder) -> bool {
+        holder.version <= self.upto
+    }
 }
 
 /// What came of a request.
@@ -196,12 +205,10 @@ impl Request {
                 let waited = release.token.is_none() && before.position.is_some();
                 if held || waited { Outcome::Released } else { Outcome::Absent }
             }
-            (Self::Revoke(_), before) => Outcome::Revoked {
-                holders: before
-                    .into_iter()
-                    .flat_map(|before| before.holders.iter().filter(|holder| holder.expires_at > now).cloned())
-                    .collect(),
-            },
+            (Self::Revoke(revoke), Some(before)) => {
+                let ends = |holder: &&Holder| holder.expires_at > now && revoke.ends(holder);
+                Outcome::Revoked { holders: before.holders.iter().filter(ends).cloned().collect() }
+            }
             (_, None) => Outcome::Absent,
         }
     }

@@ -119,7 +119,7 @@ fn tell(watchers: &mut Vec<(HandleId, UnboundedSender<Told>)>, after: &Record) {
     for (handle, told) in watchers {
         for (caller, token) in after.handed.iter().filter(|(caller, _)| caller.handle == *handle) {
             // One that goes at this moment is forgotten the next time.
-            drop(told.send(Told::Handed { number: caller.number, token: *token }));
+            drop(told.send(Told::of(*caller, *token)));
         }
     }
 }

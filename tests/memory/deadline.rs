@@ -314,7 +314,7 @@ async fn a_lease_whose_record_was_deleted_is_lost_and_verify_says_so_first() {
 async fn a_revoked_lease_is_lost_and_says_by_whom_and_why() {
     let store = Faulty::new();
     let lease = store.seal().acquire("k").await.unwrap();
-    let revoke = mongoseal::record::Revoke { by: "ops".into(), reason: "drill".into() };
+    let revoke = mongoseal::record::Revoke { by: "ops".into(), reason: "drill".into(), upto: lease.token() };
     store.records.apply(lease.key(), Request::Revoke(revoke), secs(1)).await.unwrap();
     let cause = lease.cancelled().await;
     assert_eq!(cause, LossCause::Revoked { by: "ops".into(), reason: "drill".into() });

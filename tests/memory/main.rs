@@ -8,6 +8,7 @@ mod deadline;
 mod faulty;
 mod lease;
 mod retry;
+mod revoke;
 mod shared;
 mod tokens;
 mod tracing;

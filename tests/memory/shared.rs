@@ -10,6 +10,7 @@ use crate::{
     millis, secs,
 };
 
+#[allow(clippy::needless_pass_by_value, reason = "a lease in it is dropped")]
 fn held(result: Result<Lease>) -> bool {
     matches!(result, Err(Error::Held { .. }))
 }
@@ -92,7 +93,7 @@ async fn neither_readers_nor_writers_starve() {
     tokio::time::sleep(secs(5)).await;
     assert!(!last.is_finished());
     drop(readers);
-    last.await.unwrap().unwrap();
+    drop(last.await.unwrap().unwrap());
 }
 
 #[tokio::test(start_paused = true)]

@@ -152,8 +152,8 @@ async fn a_store_that_cannot_tell_is_warned_of_once() {
     let store = Faulty::new();
     let (seen, _guard) = Seen::watch();
     store.script(|call| matches!(call, crate::faulty::Call::Watch).then_some(Fault::Refuse));
-    let _holder = store.seal().acquire("k").await.unwrap();
     let seal = store.seal();
+    let _holder = seal.acquire("k").await.unwrap();
     for _ in 0..3 {
         assert!(seal.acquire("k").wait(secs(5)).await.is_err());
     }

@@ -147,7 +147,11 @@ async fn a_record_with_any_one_field_broken_is_corrupt_and_keeps_what_it_has() {
     // A record with all there can be: revoked once, held, and waited for.
     for request in [
         acquire(LeaseId::random(), None),
-        Request::Revoke(record::Revoke { by: "ops".into(), reason: "drill".into() }),
+        Request::Revoke(record::Revoke {
+            by: "ops".into(),
+            reason: "drill".into(),
+            upto: mongoseal::FencingToken::MAX,
+        }),
         acquire(LeaseId::random(), None),
         acquire(LeaseId::random(), wait),
     ] {

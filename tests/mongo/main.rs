@@ -7,6 +7,7 @@ mod commands;
 mod enforced;
 mod lease;
 mod race;
+mod revoke;
 mod shared;
 mod tokens;
 mod waiting;

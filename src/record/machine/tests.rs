@@ -85,7 +85,7 @@ fn release(number: u8) -> Request {
 }
 
 fn revoke() -> Request {
-    Request::Revoke(Revoke { by: "ops".into(), reason: "drill".into() })
+    Request::Revoke(Revoke { by: "ops".into(), reason: "drill".into(), upto: FencingToken::MAX })
 }
 
 fn granted(outcome: &Outcome) -> FencingToken {

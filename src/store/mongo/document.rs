@@ -50,12 +50,13 @@ pub(super) fn decode_view(key: &Key, document: &Document) -> Result<(View, Momen
     read().map_err(|message| Error::Corrupt { key: key.clone(), message })
 }
 
-/// To whom a key was handed, as it is written: `caller=token;` for each. One text and not an array,
+/// To whom a key was handed, as it is written: `caller=token;` for each, with 0 where it was taken. One text and not an array,
 /// because a change of an array may be logged as one of its elements, which no filter can foresee.
-pub(super) fn handed(text: &str) -> Option<Vec<(Caller, FencingToken)>> {
+pub(super) fn handed(text: &str) -> Option<Vec<(Caller, Option<FencingToken>)>> {
     let each = |entry: &str| {
         let (caller, token) = entry.split_once('=')?;
-        Some((caller.parse().ok()?, token.parse().ok()?))
+        let token = if token == "0" { None } else { Some(token.parse().ok()?) };
+        Some((caller.parse().ok()?, token))
     };
     text.split_terminator(';').map(each).collect()
 }

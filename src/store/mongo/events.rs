@@ -66,7 +66,7 @@ fn told(event: &Document, handle: HandleId) -> Vec<Told> {
     let handed = replaced.or(updated).and_then(|fields| fields.get_str("handed")).unwrap_or_default();
     let handed = document::handed(handed).unwrap_or_default().into_iter();
     let theirs = handed.filter(|(caller, _)| caller.handle == handle);
-    theirs.map(|(caller, token)| Told::Handed { number: caller.number, token }).collect()
+    theirs.map(|(caller, token)| Told::of(caller, token)).collect()
 }
 
 #[cfg(test)]

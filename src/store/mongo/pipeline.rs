@@ -96,7 +96,7 @@ pub(super) fn variables(request: &Request) -> Document {
             "lasts": document::long(ttl.saturating_add(*grace)),
         },
         Request::Release(Release { token, .. }) => doc! { "token": token.map(Bson::from) },
-        Request::Revoke(Revoke { by, reason }) => doc! { "by": by, "reason": reason },
+        Request::Revoke(Revoke { by, reason, upto }) => doc! { "by": by, "reason": reason, "upto": *upto },
     };
     if let Some(lease) = request.lease() {
         variables.insert("lease", document::lease(lease));
@@ -172,7 +172,10 @@ fn applied(verb: Verb) -> Document {
             doc! { "h": { "$filter": { "input": "$h", "cond": other } } }
         }
         Verb::Leave => doc! { "h": without("$h"), "q": without("$q") },
-        Verb::Revoke => doc! { "h": [], "revoked": "$h.lease" },
+        Verb::Revoke => doc! {
+            "h": { "$filter": { "input": "$h", "cond": { "$gt": ["$$this.version", "$$upto"] } } },
+            "revoked": { "$filter": { "input": "$h", "cond": { "$lte": ["$$this.version", "$$upto"] } } },
+        },
     };
     applied.insert("t", next_version());
     applied
@@ -253,7 +256,7 @@ fn next_version() -> Document {
     ] }] }
 }
 
-/// The fields of the record after the grant, and in `d` to whom it handed the key. The one who asks
+/// The fields of the record after the grant, and in `d` whom it concerned. The one who asks
 /// learns of its own grant by the answer, and is taken off the queue if it does not wait.
 fn after(verb: Verb) -> Document {
     let told = doc! { "$concat": ["$$value", "$$this.caller", "=", { "$toString": "$$this.version" }, ";"] };
@@ -262,10 +265,16 @@ fn after(verb: Verb) -> Document {
     } else {
         told
     };
+    let taken: Bson = if verb == Verb::Revoke {
+        let each = doc! { "$concat": ["$$value", "$$this.caller", "=0;"] };
+        doc! { "$reduce": { "input": "$revoked", "initialValue": "", "in": each } }.into()
+    } else {
+        "".into()
+    };
     let mut after = doc! {
         "h": { "$concatArrays": ["$h", "$g"] },
         "v": { "$max": ["$v", { "$max": "$g.version" }] },
-        "d": { "$reduce": { "input": "$g", "initialValue": "", "in": told } },
+        "d": { "$reduce": { "input": "$g", "initialValue": taken, "in": told } },
     };
     if verb == Verb::Acquire {
         after.insert("q", without("$q"));
@@ -278,7 +287,7 @@ fn stamped(verb: Verb) -> Document {
     let hybrid = doc! { "$toDate": { "$multiply": [{ "$tsSecond": "$$CLUSTER_TIME" }, 1000] } };
     let mut history = doc! { "$ifNull": ["$r.history", []] };
     if verb == Verb::Revoke {
-        let revocation = doc! { "by": "$$by", "reason": "$$reason", "at": "$$NOW", "leases": "$revoked" };
+        let revocation = doc! { "by": "$$by", "reason": "$$reason", "at": "$$NOW", "leases": "$revoked.lease" };
         let kept = i64::try_from(Record::MAX_HISTORY).unwrap_or(i64::MAX).saturating_neg();
         let added = doc! { "$cond": [{ "$size": "$revoked" }, [revocation], []] };
         history = doc! { "$slice": [{ "$concatArrays": [history, added] }, kept] };

@@ -1,0 +1,98 @@
+//! Keys that an operator takes away.
+
+use mongoseal::{Error, LossCause, record::Request};
+
+use crate::{
+    faulty::{Call, Fault, Faulty},
+    millis, secs,
+};
+
+#[tokio::test(start_paused = true)]
+async fn a_holder_learns_of_its_revocation_at_once_and_who_waits_is_next() {
+    let store = Faulty::new();
+    let lease = store.seal().acquire("k").ttl(secs(600)).await.unwrap();
+    let waiting = tokio::spawn(store.seal().acquire("k").wait(secs(3600)).into_future());
+    tokio::time::sleep(secs(5)).await;
+    let revoked = store.seal().revoke("k").by("alice").reason("stuck").await.unwrap();
+    assert_eq!(revoked.len(), 1);
+    assert_eq!((&revoked[0].owner, revoked[0].token), (lease.owner(), lease.token()));
+    let began = tokio::time::Instant::now();
+    assert_eq!(lease.cancelled().await, LossCause::Revoked { by: "alice".into(), reason: "stuck".into() });
+    assert!(began.elapsed() < millis(5), "{:?}", began.elapsed());
+    assert!(waiting.await.unwrap().unwrap().token() > lease.token());
+}
+
+#[tokio::test(start_paused = true)]
+async fn where_nobody_tells_the_next_refresh_does() {
+    let store = Faulty::new();
+    store.script(|call| matches!(call, Call::Watch).then_some(Fault::Refuse));
+    let lease = store.seal().acquire("k").ttl(secs(30)).await.unwrap();
+    tokio::time::sleep(secs(5)).await;
+    store.seal().revoke("k").await.unwrap();
+    tokio::time::sleep(secs(4)).await;
+    assert!(lease.is_valid());
+    tokio::time::sleep(millis(1_100)).await;
+    assert!(!lease.is_valid());
+}
+
+#[tokio::test(start_paused = true)]
+async fn all_sharers_lose_the_key_and_a_lease_without_expiry_does() {
+    let store = Faulty::new();
+    let seal = store.seal();
+    let one = seal.acquire("k").shared().await.unwrap();
+    let two = seal.acquire("k").shared().without_expiry().await.unwrap();
+    tokio::time::sleep(secs(2)).await;
+    let revoked = seal.revoke("k").await.unwrap();
+    assert_eq!(revoked.iter().map(|revoked| revoked.token).collect::<Vec<_>>(), [one.token(), two.token()]);
+    for lease in [one, two] {
+        assert!(matches!(lease.cancelled().await, LossCause::Revoked { by, .. } if by == seal.owner().as_str()));
+    }
+    drop(seal.acquire("k").await.unwrap());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_revocation_whose_answer_was_lost_hits_nobody_who_came_after() {
+    let store = Faulty::new();
+    let lease = store.seal().acquire("k").await.unwrap();
+    let waiting = tokio::spawn(store.seal().acquire("k").wait(secs(3600)).into_future());
+    tokio::time::sleep(secs(5)).await;
+    let mut lost = false;
+    store.script(move |call| match call {
+        Call::Apply(Request::Revoke(_)) if !std::mem::replace(&mut lost, true) => Some(Fault::LoseReply),
+        _ => None,
+    });
+    let revoked = store.seal().revoke("k").await.unwrap();
+    assert_eq!(revoked.iter().map(|revoked| revoked.token).collect::<Vec<_>>(), [lease.token()]);
+    let next = waiting.await.unwrap().unwrap();
+    next.verify().await.unwrap();
+    assert!(store.requests().iter().filter(|request| matches!(request, Request::Revoke(_))).count() == 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_key_nobody_holds_is_left_alone_and_too_long_a_reason_refused() {
+    let store = Faulty::new();
+    let seal = store.seal();
+    assert!(seal.revoke("k").await.unwrap().is_empty());
+    assert!(store.requests().is_empty());
+    let error = seal.revoke("k").reason("x".repeat(1_025)).await.unwrap_err();
+    assert!(matches!(error, Error::Invalid { .. }) && error.to_string().contains("1025 bytes"), "{error}");
+    assert!(matches!(seal.revoke("").await, Err(Error::Invalid { .. })));
+    store.always(Fault::Fail);
+    assert!(matches!(seal.revoke("k").await, Err(Error::Unavailable { .. })));
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_record_remembers_the_last_eight_revocations() {
+    use mongoseal::store::{Sighting, Store};
+    let store = Faulty::new();
+    let seal = store.seal();
+    for number in 0..10 {
+        let lease = seal.acquire("k").await.unwrap();
+        seal.revoke("k").by("alice").reason(format!("{number}")).await.unwrap();
+        lease.verify().await.unwrap_err();
+    }
+    let key = "k".parse().unwrap();
+    let Sighting::Seen { record, .. } = store.records.read(&key, secs(1)).await.unwrap() else { panic!("it is there") };
+    let reasons: Vec<_> = record.history.iter().map(|event| event.reason.as_str()).collect();
+    assert_eq!(reasons, ["2", "3", "4", "5", "6", "7", "8", "9"]);
+}
