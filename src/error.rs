@@ -129,6 +129,8 @@ pub enum LossCause {
     },
     /// The record of the key was deleted, or an older copy of it was put back.
     Removed,
+    /// Its holder gave it to another lease id.
+    Transferred,
     /// The handle was shut down, or the runtime that kept the lease ended.
     ShutDown,
 }
@@ -145,6 +147,7 @@ impl fmt::Display for LossCause {
             Self::TakenOver { token } => write!(f, "the key was granted to somebody else with token {token}"),
             Self::Revoked { by, reason } => write!(f, "it was revoked by {by} ({reason})"),
             Self::Removed => f.write_str("its record was deleted or replaced by an older one"),
+            Self::Transferred => f.write_str("its holder gave it to another lease id"),
             Self::ShutDown => f.write_str("the handle or its runtime was shut down"),
         }
     }

@@ -2,7 +2,10 @@
 
 use std::{
     fmt,
-    sync::atomic::{AtomicU64, Ordering},
+    sync::{
+        OnceLock,
+        atomic::{AtomicU64, Ordering},
+    },
     time::Duration,
 };
 
@@ -36,6 +39,15 @@ const PASSED: u64 = 0;
 /// The deadline of a lease without expiry, and all that a clock cannot count to.
 const NEVER: u64 = u64::MAX;
 
+/// What becomes of a lease at the store, other than its release.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Farewell {
+    /// It is left to its ttl.
+    Orphan,
+    /// It is given to this lease id.
+    Transfer(LeaseId),
+}
+
 /// What a lease and its task know together.
 pub(crate) struct Hold {
     pub(crate) key: Key,
@@ -48,6 +60,8 @@ pub(crate) struct Hold {
     /// Nanoseconds on the clock. Only ever moves on, and at last to [`PASSED`].
     deadline: AtomicU64,
     state: watch::Sender<LeaseState>,
+    /// What becomes of the lease at the store when its holder has no more use for it.
+    pub(crate) farewell: OnceLock<Farewell>,
     /// Cancelled after the state has become one of the two ends.
     pub(crate) ended: CancellationToken,
 }
@@ -70,6 +84,7 @@ impl Hold {
             clock,
             deadline: AtomicU64::new(nanos(deadline)),
             state: watch::Sender::new(LeaseState::Held),
+            farewell: OnceLock::new(),
             ended: CancellationToken::new(),
         }
     }
@@ -147,7 +162,9 @@ impl Hold {
             && let LeaseState::Lost { cause } = end
         {
             match cause {
-                LossCause::ShutDown => debug!(key = %self.key, token = %self.token, "the lease ends with its handle"),
+                LossCause::ShutDown | LossCause::Transferred => {
+                    debug!(key = %self.key, token = %self.token, %cause, "the lease ends by the will of its holder");
+                }
                 cause => warn!(key = %self.key, token = %self.token, %cause, "the lease is lost"),
             }
         }

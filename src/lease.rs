@@ -7,7 +7,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     Error, FencingToken, Key, LeaseId, LossCause, Owner, Result, Ttl,
-    hold::{Hold, LeaseState},
+    hold::{Farewell, Hold, LeaseState},
     refresh::{self, Wish},
     retry,
     seal::Inner,
@@ -33,7 +33,14 @@ pub struct Lease {
     hold: Arc<Hold>,
     wishes: mpsc::Sender<Wish>,
     /// Filled by the task when it has released the lease.
-    released: Option<oneshot::Receiver<Result<Released>>>,
+    released: Option<oneshot::Receiver<Result<End>>>,
+}
+
+/// What the task of a lease did at its end.
+#[derive(Debug)]
+pub(crate) enum End {
+    Released(Released),
+    Transferred(FencingToken),
 }
 
 /// What a release found.
@@ -57,7 +64,7 @@ impl Lease {
         inner: Arc<Inner>,
         hold: Arc<Hold>,
         wishes: mpsc::Sender<Wish>,
-        released: oneshot::Receiver<Result<Released>>,
+        released: oneshot::Receiver<Result<End>>,
     ) -> Self {
         Self { inner, hold, wishes, released: Some(released) }
     }
@@ -280,6 +287,56 @@ impl Lease {
     /// Dropping it abandons the answer. The release is made all the same.
     pub async fn release(mut self) -> Result<Released> {
         self.hold.end(&LeaseState::Released);
+        match self.ended().await? {
+            End::Released(released) => Ok(released),
+            End::Transferred(_) => Ok(Released::Gone { cause: LossCause::Transferred }),
+        }
+    }
+}
+
+impl Lease {
+    /// Stops refreshing, and leaves the lease to lapse at its ttl instead of releasing it: for a process
+    /// that goes and does not want another one to begin at once. Who knows its [`id`](Self::id) can take
+    /// it up until then, with [`Acquire::lease_id`](crate::Acquire::lease_id). This process holds it no
+    /// more. A lease without expiry stays until it is revoked.
+    pub fn orphan(self) {
+        // Nobody else says farewell: that takes the lease.
+        self.hold.farewell.get_or_init(|| Farewell::Orphan);
+    }
+
+    /// Gives the lease to another lease id without a gap in which somebody else could come: gives the
+    /// larger token that it has from now on.
+    ///
+    /// Whoever is to have it, in this or another process, asks for the key with that id, by
+    /// [`Acquire::lease_id`](crate::Acquire::lease_id), within the ttl, before or after this. This lease is
+    /// lost at once, before the store is asked, and work under it stopped.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Lost`] where the lease had ended before. [`Error::Unavailable`] where nobody
+    /// confirmed within the operation timeout: then either id may hold the key, for a ttl at most.
+    /// [`Error::Corrupt`] or [`Error::Invalid`] where somebody wrote over the record or took a privilege
+    /// away, or the other id holds the key already.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping it abandons the answer. Once polled, the lease is given away all the same.
+    pub async fn transfer(mut self, to: LeaseId) -> Result<FencingToken> {
+        self.hold.check()?;
+        if to == self.hold.lease {
+            return Err(Error::invalid("a lease cannot be given to its own id: choose another one"));
+        }
+        self.hold.farewell.get_or_init(|| Farewell::Transfer(to));
+        self.hold.lose(LossCause::Transferred);
+        match self.ended().await? {
+            End::Transferred(token) => Ok(token),
+            End::Released(Released::Gone { cause }) => Err(self.hold.lost(cause)),
+            End::Released(_) => Err(self.hold.lost(LossCause::Expired)),
+        }
+    }
+
+    /// Waits for what its task did at the end of the lease.
+    async fn ended(&mut self) -> Result<End> {
         let gone = || Error::unavailable("the runtime that kept the lease has ended: its ttl ends the lease");
         match self.released.take() {
             Some(released) => released.await.unwrap_or_else(|source| Err(gone().caused_by(source))),

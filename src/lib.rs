@@ -34,6 +34,7 @@ pub mod record;
 mod refresh;
 mod retry;
 mod revoke;
+mod scope;
 mod seal;
 pub mod store;
 mod token;

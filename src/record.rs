@@ -7,7 +7,7 @@ mod machine;
 mod request;
 
 pub use machine::apply;
-pub use request::{Acquire, Image, Outcome, Patience, Refresh, Release, Request, Revoke, View};
+pub use request::{Acquire, Image, Outcome, Patience, Refresh, Release, Request, Revoke, Transfer, View};
 
 use std::time::Duration;
 

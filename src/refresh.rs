@@ -6,8 +6,9 @@ use tokio::sync::{mpsc, oneshot};
 use tracing::{debug, warn};
 
 use crate::{
-    Error, Lease, LossCause, Released, Result, Ttl,
-    hold::Hold,
+    Error, FencingToken, Lease, LeaseId, LossCause, Released, Result, Ttl,
+    hold::{Farewell, Hold},
+    lease::End,
     record::{self, Outcome, Request},
     retry,
     seal::{InUse, Inner},
@@ -66,7 +67,7 @@ pub(crate) struct Keeper {
     ttl: Ttl,
     refreshing: Refreshing,
     wishes: mpsc::Receiver<Wish>,
-    released: oneshot::Sender<Result<Released>>,
+    released: oneshot::Sender<Result<End>>,
     in_use: InUse,
     watch: Watch,
 }
@@ -138,9 +139,13 @@ impl Keeper {
                 drop(wish.reply.send(done.map(|_sent| ())));
             }
         }
-        let end = match hold.is_lost() {
-            Some(cause) if cause != LossCause::ShutDown => Ok(Released::Gone { cause }),
-            _ => release(&inner, &hold).await,
+        let end = match (hold.is_lost(), hold.farewell.get()) {
+            (Some(LossCause::Transferred), Some(Farewell::Transfer(to))) => {
+                transfer(&inner, &hold, *to).await.map(End::Transferred)
+            }
+            (Some(cause), _) if cause != LossCause::ShutDown => Ok(End::Released(Released::Gone { cause })),
+            (None, Some(Farewell::Orphan)) => Ok(End::Released(Released::Ours)),
+            _ => release(&inner, &hold).await.map(End::Released),
         };
         if let Err(error) = &end {
             let error: &(dyn std::error::Error + 'static) = error;
@@ -271,6 +276,28 @@ async fn release(inner: &Inner, hold: &Hold) -> Result<Released> {
     let released = released.await?;
     debug!(key = %hold.key, token = %hold.token, ?released, "released");
     Ok(released)
+}
+
+/// Gives the lease to another lease id, for one that has ended here for that.
+async fn transfer(inner: &Inner, hold: &Hold, to: LeaseId) -> Result<FencingToken> {
+    let clock = inner.clock();
+    let transferred = retry::until_definite(clock, inner.give_up(), inner.settings.attempt, |within| async move {
+        let until = clock.now().saturating_add(within);
+        let request = record::Transfer { lease: hold.lease, token: hold.token, to };
+        match inner.store.apply(&hold.key, Request::Transfer(request), within).await?.outcome {
+            Outcome::Transferred { token } if token > hold.token => Ok(token),
+            Outcome::Transferred { .. } => Err(Error::invalid(format!(
+                "lease id {to} holds {:?} already: give the lease to one that does not",
+                hold.key
+            ))),
+            Outcome::Absent => match sight(inner, hold, until.saturating_sub(clock.now())).await? {
+                Some(cause) => Err(hold.lost(cause)),
+                None => Err(stale()),
+            },
+            outcome => Err(Error::invalid(format!("the store answered a transfer with {outcome:?}: it is broken"))),
+        }
+    });
+    transferred.await
 }
 
 fn stale() -> Error {

@@ -14,7 +14,7 @@ use std::{
 
 use mongoseal::{
     FencingToken, Key, LeaseId, Metadata,
-    record::{self, Acquire, Outcome, Patience, Record, Refresh, Release, Request, Revoke, Terms},
+    record::{self, Acquire, Outcome, Patience, Record, Refresh, Release, Request, Revoke, Terms, Transfer},
     store::{Applied, MongoStore, Sighting, Store},
 };
 use proptest::{
@@ -42,7 +42,8 @@ struct Step {
 
 fn step() -> impl Strategy<Value = Step> {
     // Few leases, so that requests meet; short times, so that they pass.
-    let lease = (1_u8..=6).prop_map(|number| LeaseId::from_bytes([number; 16]));
+    let lease_of = || (1_u8..=6).prop_map(|number| LeaseId::from_bytes([number; 16]));
+    let lease = lease_of();
     let millis = prop_oneof![1 => 1_u64..60, 4 => Just(60_000_u64)];
     let limit = prop_oneof![2 => Just(0_u32), 3 => 1_u32..4, 1 => Just(u32::try_from(i32::MAX).unwrap())];
     let grace = prop_oneof![3 => Just(0_u64), 1 => 1_u64..30];
@@ -67,7 +68,10 @@ fn step() -> impl Strategy<Value = Step> {
     // Half of the revocations are of those who held before the last: see `sent`.
     let upto = prop_oneof![Just(FencingToken::MAX), Just(FencingToken::new(1).unwrap())];
     let revoke = upto.prop_map(|upto| Request::Revoke(Revoke { by: "$ops".into(), reason: "$$ROOT".into(), upto }));
-    let request = prop_oneof![12 => acquire, 4 => refresh, 4 => release, 1 => revoke];
+    // Of a holder, if there is one: see `sent`.
+    let transfer = (lease_of(), lease_of())
+        .prop_map(|(lease, to)| Request::Transfer(Transfer { lease, token: FencingToken::MAX, to }));
+    let request = prop_oneof![12 => acquire, 4 => refresh, 4 => release, 1 => revoke, 2 => transfer];
     let pause = prop_oneof![4 => Just(0_u64), 1 => 1_u64..25].prop_map(Duration::from_millis);
     (pause, request, proptest::bool::weighted(0.15)).prop_map(|(pause, request, twice)| Step { pause, request, twice })
 }
@@ -95,6 +99,7 @@ impl Seen {
             Outcome::Released => "released",
             Outcome::Absent => "absent",
             Outcome::Revoked { .. } => "revoked",
+            Outcome::Transferred { .. } => "transferred",
         });
         let (Some(before), Some(after)) = (before, after) else { return };
         if before == after {
@@ -124,6 +129,10 @@ fn sent(request: &Request, met: Option<&Record>) -> Request {
     let Some(first) = met.and_then(|record| record.holders.first()) else { return request };
     match &mut request {
         Request::Release(Release { token: Some(token), .. }) => *token = first.version,
+        Request::Transfer(Transfer { lease, token, .. }) => {
+            let own = met.and_then(|record| record.holder(*lease));
+            *token = own.map_or(first.version, |own| own.version);
+        }
         Request::Revoke(Revoke { upto, .. }) if *upto != FencingToken::MAX => *upto = first.version,
         _ => {}
     }
@@ -199,6 +208,7 @@ async fn the_machine_and_the_pipeline_agree_on_random_requests() {
         "released",
         "absent",
         "revoked",
+        "transferred",
         "nothing changed",
         "shared",
         "several handed over at once",

@@ -2,7 +2,7 @@
 
 use super::{
     Acquire, Holder, Image, Moment, Outcome, Patience, Record, Refresh, Release, Request, Revocation, Revoke,
-    StoreTime, Terms, Waiter,
+    StoreTime, Terms, Transfer, Waiter,
 };
 use crate::{Caller, FencingToken, LeaseId};
 
@@ -18,6 +18,7 @@ pub fn apply(before: Option<&Record>, at: Moment, request: &Request) -> (Option<
         Request::Refresh(refresh) => state.refresh(refresh),
         Request::Release(release) => state.release(release),
         Request::Revoke(revoke) => state.revoke(revoke),
+        Request::Transfer(transfer) => state.transfer(transfer),
     }
     let after = state.stamped(before);
     let image = match request.image() {
@@ -59,6 +60,7 @@ impl State {
         let lease = terms.lease;
         if let Some(holder) = self.push_out(lease, terms.ttl, terms.grace) {
             // A process that takes its lease up again after a restart is who others see from now on.
+            holder.terms.caller = terms.caller;
             holder.terms.owner = terms.owner.clone();
             holder.terms.metadata = terms.metadata.clone();
         } else {
@@ -125,6 +127,28 @@ impl State {
             });
             let forgotten = self.history.len().saturating_sub(Record::MAX_HISTORY);
             self.history.drain(..forgotten);
+        }
+        self.grant(None);
+    }
+
+    /// The holder becomes another lease, with a larger token; or where that was done before, it is
+    /// counted.
+    fn transfer(&mut self, transfer: &Transfer) {
+        let (now, version) = (self.at.now, FencingToken::following(self.version, self.at.tick));
+        let is_theirs = |holder: &&mut Holder| holder.terms.lease == transfer.to;
+        if let Some(holder) = self.holders.iter_mut().find(is_theirs) {
+            holder.refreshes = holder.refreshes.saturating_add(1);
+        } else if let Some(holder) = self.holders.iter_mut().find(|holder| transfer.gives(holder)) {
+            holder.terms.lease = transfer.to;
+            holder.version = version;
+            holder.refreshes = 0;
+            holder.since = now;
+            holder.last_seen = now;
+            holder.expires_at = expiry(now, holder.terms.ttl, holder.terms.grace);
+            self.version = Some(version);
+            // Whoever waits under that id is told, and asks.
+            let told = self.queue.extract_if(.., |waiter| waiter.terms.lease == transfer.to);
+            self.handed.extend(told.map(|waiter| (waiter.terms.caller, None)));
         }
         self.grant(None);
     }

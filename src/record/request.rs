@@ -14,6 +14,8 @@ pub enum Request {
     Release(Release),
     /// Takes the key from its holders.
     Revoke(Revoke),
+    /// Gives a lease to another lease id.
+    Transfer(Transfer),
 }
 
 /// Asks for the key. The same lease id asking again is the same request: it keeps its token, or
@@ -88,6 +90,24 @@ impl Revoke {
     }
 }
 
+/// Gives a lease to another lease id, with a larger token, for a ttl from now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Transfer {
+    /// Which lease.
+    pub lease: LeaseId,
+    /// With which token.
+    pub token: FencingToken,
+    /// The lease id that holds the key from now on.
+    pub to: LeaseId,
+}
+
+impl Transfer {
+    /// Whether this holder is the one to become another.
+    pub(crate) fn gives(&self, holder: &Holder) -> bool {
+        holder.terms.lease == self.lease && holder.version == self.token
+    }
+}
+
 /// What came of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
@@ -122,6 +142,11 @@ pub enum Outcome {
     },
     /// The lease, or its place in the queue, was given back.
     Released,
+    /// The other lease id holds the key. The write that says so changed the record.
+    Transferred {
+        /// Its fencing token.
+        token: FencingToken,
+    },
     /// The lease neither holds the key nor waits for it. A hint: nothing was written for it.
     Absent,
     /// The key was taken from these holders.
@@ -161,6 +186,7 @@ impl Request {
             Self::Acquire(acquire) => Some(acquire.terms.lease),
             Self::Refresh(refresh) => Some(refresh.lease),
             Self::Release(release) => Some(release.lease),
+            Self::Transfer(transfer) => Some(transfer.lease),
             Self::Revoke(_) => None,
         }
     }
@@ -169,7 +195,7 @@ impl Request {
     #[must_use]
     pub fn image(&self) -> Image {
         match self {
-            Self::Acquire(_) | Self::Refresh(_) => Image::After,
+            Self::Acquire(_) | Self::Refresh(_) | Self::Transfer(_) => Image::After,
             Self::Release(_) | Self::Revoke(_) => Image::Before,
         }
     }
@@ -209,6 +235,10 @@ impl Request {
                 let ends = |holder: &&Holder| holder.expires_at > now && revoke.ends(holder);
                 Outcome::Revoked { holders: before.holders.iter().filter(ends).cloned().collect() }
             }
+            (Self::Transfer(transfer), Some(after)) => match holder(after, transfer.to) {
+                Some(holder) => Outcome::Transferred { token: holder.version },
+                None => Outcome::Absent,
+            },
             (_, None) => Outcome::Absent,
         }
     }

@@ -243,7 +243,10 @@ fn is_plausible(request: &Request, outcome: &Outcome, written: bool, now: StoreT
     let is_full = |length: usize| room.is_none_or(|room| u32::try_from(length).is_ok_and(|length| length >= room));
     written
         || match outcome {
-            Outcome::Granted { .. } | Outcome::Queued { .. } | Outcome::Refreshed { .. } => false,
+            Outcome::Granted { .. }
+            | Outcome::Queued { .. }
+            | Outcome::Refreshed { .. }
+            | Outcome::Transferred { .. } => false,
             Outcome::Refused { holder } => holder.expires_at > now,
             Outcome::Full { length } => is_full(*length),
             // Who asks for a key that nobody holds is granted it.

@@ -9,6 +9,7 @@ mod faulty;
 mod lease;
 mod retry;
 mod revoke;
+mod scope;
 mod shared;
 mod tokens;
 mod tracing;

@@ -139,3 +139,27 @@ async fn shutdown_releases_at_the_server_and_closes_only_its_own_client() {
     drop(lease);
     drop(bench.seal().acquire("own").await.unwrap());
 }
+
+#[tokio::test]
+async fn a_lease_is_given_to_another_process_with_a_larger_token_and_nobody_comes_between() {
+    let bench = Bench::new("given").await;
+    let giver = bench.seal().acquire("k").ttl(secs(30)).await.unwrap();
+    let (token, state) = (giver.token(), giver.watch_state());
+    let other = Mongoseal::builder().database("mongoseal_given").connect(bench.set.uri()).await.unwrap();
+    let waiting = tokio::spawn(other.acquire("k").wait(secs(60)).into_future());
+    let id = mongoseal::LeaseId::random();
+    let named = bench.seal();
+    let taking = tokio::spawn(named.acquire("k").lease_id(id).wait(secs(60)).into_future());
+    let queued = async || bench.record("k").await.is_some_and(|record| record.get_array("queue").unwrap().len() == 2);
+    crate::eventually(secs(5), "both wait", queued).await;
+    let given = giver.transfer(id).await.unwrap();
+    assert!(given > token);
+    assert_eq!(*state.borrow(), LeaseState::Lost { cause: LossCause::Transferred });
+    let taken = tokio::time::timeout(secs(2), taking).await.expect("it is told").unwrap().unwrap();
+    assert_eq!(taken.token(), given);
+    taken.verify().await.unwrap();
+    assert!(!waiting.is_finished());
+    taken.release().await.unwrap();
+    assert!(waiting.await.unwrap().unwrap().token() > given);
+    other.shutdown().await;
+}

@@ -25,7 +25,7 @@ use mongodb::bson::{Bson, Document, doc};
 
 use super::document;
 use crate::{
-    record::{Acquire, Patience, Record, Refresh, Release, Request, Revoke},
+    record::{Acquire, Patience, Record, Refresh, Release, Request, Revoke, Transfer},
     token::Tick,
 };
 
@@ -42,11 +42,12 @@ pub(super) enum Verb {
     /// Gives back whatever a lease id holds or waits for.
     Leave,
     Revoke,
+    Transfer,
 }
 
 impl Verb {
-    pub(super) const ALL: [Self; 6] =
-        [Self::Acquire, Self::Wait, Self::Refresh, Self::Release, Self::Leave, Self::Revoke];
+    pub(super) const ALL: [Self; 7] =
+        [Self::Acquire, Self::Wait, Self::Refresh, Self::Release, Self::Leave, Self::Revoke, Self::Transfer];
 
     pub(super) fn of(request: &Request) -> Self {
         match request {
@@ -56,6 +57,7 @@ impl Verb {
             Request::Release(Release { token: Some(_), .. }) => Self::Release,
             Request::Release(Release { token: None, .. }) => Self::Leave,
             Request::Revoke(_) => Self::Revoke,
+            Request::Transfer(_) => Self::Transfer,
         }
     }
 
@@ -73,7 +75,7 @@ pub(super) fn variables(request: &Request) -> Document {
             let metadata = document::metadata(&terms.metadata);
             let Patience { lasts, room } = patience.unwrap_or(Patience { lasts: 0, room: 0 });
             doc! {
-                "who": { "owner": terms.owner.as_str(), "metadata": metadata.clone(), "ttl": &ttl, "grace": &grace },
+                "who": { "caller": terms.caller.to_string(), "owner": terms.owner.as_str(), "metadata": metadata.clone(), "ttl": &ttl, "grace": &grace },
                 "lasts": document::long(terms.ttl.saturating_add(terms.grace)),
                 "entry": {
                     "lease": document::lease(terms.lease),
@@ -96,6 +98,7 @@ pub(super) fn variables(request: &Request) -> Document {
             "lasts": document::long(ttl.saturating_add(*grace)),
         },
         Request::Release(Release { token, .. }) => doc! { "token": token.map(Bson::from) },
+        Request::Transfer(Transfer { token, to, .. }) => doc! { "token": *token, "to": document::lease(*to) },
         Request::Revoke(Revoke { by, reason, upto }) => doc! { "by": by, "reason": reason, "upto": *upto },
     };
     if let Some(lease) = request.lease() {
@@ -113,7 +116,7 @@ pub(super) fn update(verb: Verb) -> Vec<Document> {
         doc! { "$replaceWith": { "r": "$$ROOT", "ours": is_ours() } },
         doc! { "$set": pruned() },
         doc! { "$set": applied(verb) },
-        doc! { "$set": { "w": ready() } },
+        doc! { "$set": { "t": next_version(), "w": ready() } },
         doc! { "$set": { "g": granted(verb), "q": { "$slice": ["$q", "$w.n", i32::MAX] } } },
         doc! { "$set": after(verb) },
         doc! { "$replaceWith": stamped(verb) },
@@ -164,7 +167,7 @@ fn pruned() -> Document {
 
 /// Turns `h` and `q` into holders and queue as the request asks.
 fn applied(verb: Verb) -> Document {
-    let mut applied = match verb {
+    match verb {
         Verb::Acquire | Verb::Wait => doc! { "h": pushed("$h", "$$who", "$$lasts"), "q": enqueued(verb) },
         Verb::Refresh => doc! { "h": pushed("$h", "$$who", "$$lasts") },
         Verb::Release => {
@@ -174,11 +177,42 @@ fn applied(verb: Verb) -> Document {
         Verb::Leave => doc! { "h": without("$h"), "q": without("$q") },
         Verb::Revoke => doc! {
             "h": { "$filter": { "input": "$h", "cond": { "$gt": ["$$this.version", "$$upto"] } } },
-            "revoked": { "$filter": { "input": "$h", "cond": { "$lte": ["$$this.version", "$$upto"] } } },
+            "told": { "$filter": { "input": "$h", "cond": { "$lte": ["$$this.version", "$$upto"] } } },
         },
+        Verb::Transfer => transferred(),
+    }
+}
+
+/// `h` with the holder as the other lease, with the next token; or where that was done before, counted.
+fn transferred() -> Document {
+    let next = doc! { "$mergeObjects": ["$$this", {
+        "lease": "$$to",
+        "version": next_version(),
+        "refreshes": 0_i64,
+        "since": "$$NOW",
+        "last_seen": "$$NOW",
+        "expires_at": { "$add": ["$$NOW", "$$this.ttl", "$$this.grace"] },
+    }] };
+    let counted = doc! { "$mergeObjects": ["$$this", { "refreshes": { "$add": ["$$this.refreshes", 1] } }] };
+    let is_holder = doc! { "$eq": [["$$this.lease", "$$this.version"], ["$$lease", "$$token"]] };
+    let given = doc! { "$map": { "input": "$h", "in": { "$cond": [is_holder, next, "$$this"] } } };
+    let is_other = doc! { "$eq": ["$$this.lease", "$$to"] };
+    let again = doc! { "$map": { "input": "$h", "in": { "$cond": [is_other, counted, "$$this"] } } };
+    let others = doc! { "$filter": { "input": "$q", "cond": { "$ne": ["$$this.lease", "$$to"] } } };
+    // Whether the other one holds already, and whether there is something to give.
+    let done = doc! { "$in": ["$$to", "$h.lease"] };
+    let held = doc! { "$map": { "input": "$h", "in": ["$$this.lease", "$$this.version"] } };
+    let held_by_giver = doc! { "$in": [["$$lease", "$$token"], held] };
+    let waited = doc! { "$filter": { "input": "$q", "cond": { "$eq": ["$$this.lease", "$$to"] } } };
+    let choose = |again: Bson, given: Bson, neither: Bson| {
+        doc! { "$cond": [done.clone(), again, { "$cond": [held_by_giver.clone(), given, neither] }] }
     };
-    applied.insert("t", next_version());
-    applied
+    doc! {
+        "h": choose(again.into(), given.into(), "$h".into()),
+        "q": choose("$q".into(), others.into(), "$q".into()),
+        "v": choose("$v".into(), next_version().into(), "$v".into()),
+        "told": choose(Bson::Array(vec![]), waited.into(), Bson::Array(vec![])),
+    }
 }
 
 /// An array with the entry of the lease pushed out, the push counted, and some of it said anew.
@@ -265,9 +299,9 @@ fn after(verb: Verb) -> Document {
     } else {
         told
     };
-    let taken: Bson = if verb == Verb::Revoke {
+    let taken: Bson = if matches!(verb, Verb::Revoke | Verb::Transfer) {
         let each = doc! { "$concat": ["$$value", "$$this.caller", "=0;"] };
-        doc! { "$reduce": { "input": "$revoked", "initialValue": "", "in": each } }.into()
+        doc! { "$reduce": { "input": "$told", "initialValue": "", "in": each } }.into()
     } else {
         "".into()
     };
@@ -287,9 +321,9 @@ fn stamped(verb: Verb) -> Document {
     let hybrid = doc! { "$toDate": { "$multiply": [{ "$tsSecond": "$$CLUSTER_TIME" }, 1000] } };
     let mut history = doc! { "$ifNull": ["$r.history", []] };
     if verb == Verb::Revoke {
-        let revocation = doc! { "by": "$$by", "reason": "$$reason", "at": "$$NOW", "leases": "$revoked.lease" };
+        let revocation = doc! { "by": "$$by", "reason": "$$reason", "at": "$$NOW", "leases": "$told.lease" };
         let kept = i64::try_from(Record::MAX_HISTORY).unwrap_or(i64::MAX).saturating_neg();
-        let added = doc! { "$cond": [{ "$size": "$revoked" }, [revocation], []] };
+        let added = doc! { "$cond": [{ "$size": "$told" }, [revocation], []] };
         history = doc! { "$slice": [{ "$concatArrays": [history, added] }, kept] };
     }
     let record = doc! {

@@ -1,0 +1,65 @@
+//! Work in the scope of a lease.
+
+use tracing::debug;
+
+use crate::{Acquire, Error, Key, Lease, Mongoseal, Released, Result};
+
+impl Mongoseal {
+    /// Does `work` with a lease on a key, as [`Acquire::with`] on [`acquire`](Self::acquire) does.
+    ///
+    /// # Errors
+    ///
+    /// As [`Acquire::with`].
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`Acquire::with`].
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use mongoseal::Mongoseal;
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> mongoseal::Result<()> {
+    /// let seal = Mongoseal::in_memory();
+    /// let token = seal.with_lease("reports/nightly", async |lease| lease.token()).await?;
+    /// assert!(seal.acquire("reports/nightly").await?.token() > token);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn with_lease<K, T>(&self, key: K, work: impl AsyncFnOnce(&Lease) -> T) -> Result<T>
+    where
+        K: TryInto<Key>,
+        K::Error: Into<Error>,
+    {
+        self.acquire(key).with(work).await
+    }
+}
+
+impl Acquire {
+    /// Acquires, does `work` while the lease holds, and releases it: gives the work's value.
+    ///
+    /// The work is dropped when the lease is lost. The lease is released when the work has ended, by
+    /// its value, an error in it or a panic, and when this is dropped.
+    ///
+    /// # Errors
+    ///
+    /// As the acquire; and [`Error::Lost`] where the lease was lost before the work had ended, also if
+    /// that became known only when the lease was released: then part of the work was done without it.
+    /// A release that fails is not an error of the work: the ttl ends the lease.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping it drops the work, and gives the key back in the background.
+    pub async fn with<T>(self, work: impl AsyncFnOnce(&Lease) -> T) -> Result<T> {
+        let lease = self.await?;
+        let value = lease.run(work(&lease)).await?;
+        let (key, token) = (lease.key().clone(), lease.token());
+        match lease.release().await {
+            Ok(Released::Gone { cause }) => return Err(Error::Lost { key, token, cause }),
+            Ok(Released::Ours | Released::Unknown) => {}
+            Err(error) => debug!(%error, "the work is done, and its lease left to its ttl"),
+        }
+        Ok(value)
+    }
+}

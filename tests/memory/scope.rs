@@ -1,0 +1,161 @@
+//! Leases that are used in a scope, left behind, and given away.
+
+use mongoseal::{Error, LeaseId, LeaseState, LossCause, Mongoseal, record::Request};
+
+use crate::{
+    faulty::{Call, Fault, Faulty},
+    millis, secs,
+};
+
+async fn is_free(seal: &Mongoseal) -> bool {
+    tokio::time::sleep(millis(1)).await;
+    seal.acquire("k").await.is_ok()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_scope_gives_the_value_and_releases_on_success_error_panic_and_cancellation() {
+    let store = Faulty::new();
+    let seal = store.seal();
+    let token = seal.with_lease("k", async |lease| lease.token()).await.unwrap();
+    assert!(seal.acquire("k").await.unwrap().token() > token);
+
+    let error = seal.with_lease("k", async |_| Err::<(), _>("mine")).await.unwrap();
+    assert_eq!(error, Err("mine"));
+    assert!(is_free(&seal).await);
+
+    let other = seal.clone();
+    let panicked = tokio::spawn(async move {
+        other
+            .with_lease("k", async |_| {
+                tokio::time::sleep(secs(1)).await;
+                panic!("mine")
+            })
+            .await
+    });
+    assert!(panicked.await.unwrap_err().is_panic());
+    assert!(is_free(&seal).await);
+
+    let endless = seal.acquire("k").with(async |_| std::future::pending::<()>().await);
+    assert!(tokio::time::timeout(secs(90), endless).await.is_err());
+    assert!(is_free(&seal).await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_scope_reports_a_loss_and_drops_the_work() {
+    let store = Faulty::new();
+    let seal = store.seal();
+    store.script(|call| matches!(call, Call::Apply(Request::Refresh(_))).then_some(Fault::Fail));
+    let done = std::sync::atomic::AtomicBool::new(false);
+    let work = seal.acquire("k").ttl(secs(3)).with(async |_| {
+        tokio::time::sleep(secs(60)).await;
+        done.store(true, std::sync::atomic::Ordering::SeqCst);
+    });
+    assert!(matches!(work.await, Err(Error::Lost { cause: LossCause::Expired, .. })));
+    tokio::time::sleep(secs(120)).await;
+    assert!(!done.into_inner());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_loss_that_is_found_out_at_the_release_is_reported() {
+    let store = Faulty::new();
+    let seal = store.seal();
+    let work = seal.with_lease("k", async |lease| store.records.remove(lease.key()));
+    assert!(matches!(work.await, Err(Error::Lost { cause: LossCause::Removed, .. })));
+}
+
+#[tokio::test(start_paused = true)]
+async fn work_whose_release_fails_keeps_its_value() {
+    let store = Faulty::new();
+    let seal = store.seal();
+    store.script(|call| matches!(call, Call::Apply(Request::Release(_))).then_some(Fault::Fail));
+    assert_eq!(seal.with_lease("k", async |_| 42).await.unwrap(), 42);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_orphan_is_neither_refreshed_nor_released_and_can_be_taken_up_by_its_id() {
+    let store = Faulty::new();
+    let seal = store.seal();
+    let lease = seal.acquire("k").ttl(secs(30)).await.unwrap();
+    let (id, token, state) = (lease.id(), lease.token(), lease.watch_state());
+    lease.orphan();
+    tokio::time::sleep(secs(20)).await;
+    assert_eq!(*state.borrow(), LeaseState::Released);
+    assert_eq!(store.requests().len(), 1);
+    let again = store.seal().acquire("k").lease_id(id).ttl(secs(30)).await.unwrap();
+    assert_eq!(again.token(), token);
+    again.orphan();
+    tokio::time::sleep(secs(29)).await;
+    assert!(matches!(seal.acquire("k").await, Err(Error::Held { .. })));
+    tokio::time::sleep(secs(2)).await;
+    drop(seal.acquire("k").await.unwrap());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lease_is_given_away_without_a_gap_and_its_giver_lost_at_once() {
+    let store = Faulty::new();
+    let giver = store.seal().acquire("k").ttl(secs(30)).await.unwrap();
+    let (token, state) = (giver.token(), giver.watch_state());
+    // Somebody else waits, and is not let in between.
+    let waiting = tokio::spawn(store.seal().acquire("k").wait(secs(3600)).into_future());
+    tokio::time::sleep(secs(1)).await;
+    let id = LeaseId::random();
+    let given = giver.transfer(id).await.unwrap();
+    assert!(given > token);
+    assert_eq!(*state.borrow(), LeaseState::Lost { cause: LossCause::Transferred });
+    tokio::time::sleep(secs(20)).await;
+    let taker = store.seal().acquire("k").lease_id(id).ttl(secs(30)).await.unwrap();
+    assert_eq!(taker.token(), given);
+    tokio::time::sleep(secs(120)).await;
+    assert!(taker.is_valid() && !waiting.is_finished());
+    taker.release().await.unwrap();
+    assert!(waiting.await.unwrap().unwrap().token() > given);
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_who_waits_under_the_id_that_is_named_is_granted_the_key() {
+    let store = Faulty::new();
+    let giver = store.seal().acquire("k").await.unwrap();
+    let first = tokio::spawn(store.seal().acquire("k").wait(secs(3600)).into_future());
+    tokio::time::sleep(secs(1)).await;
+    let id = LeaseId::random();
+    let named = tokio::spawn(store.seal().acquire("k").lease_id(id).wait(secs(3600)).into_future());
+    tokio::time::sleep(secs(1)).await;
+    let given = giver.transfer(id).await.unwrap();
+    let began = tokio::time::Instant::now();
+    let taker = named.await.unwrap().unwrap();
+    assert!(began.elapsed() < millis(5), "{:?}", began.elapsed());
+    assert_eq!(taker.token(), given);
+    assert!(!first.is_finished());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_transfer_whose_answer_was_lost_is_made_once() {
+    let store = Faulty::new();
+    let giver = store.seal().acquire("k").await.unwrap();
+    let mut lost = false;
+    store.script(move |call| match call {
+        Call::Apply(Request::Transfer(_)) if !std::mem::replace(&mut lost, true) => Some(Fault::LoseReply),
+        _ => None,
+    });
+    let id = LeaseId::random();
+    let given = giver.transfer(id).await.unwrap();
+    let taker = store.seal().acquire("k").lease_id(id).await.unwrap();
+    assert_eq!(taker.token(), given);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_cannot_be_given_is_refused_with_the_reason() {
+    let store = Faulty::new();
+    let seal = store.seal();
+    let lease = seal.acquire("k").await.unwrap();
+    let id = lease.id();
+    assert!(matches!(lease.transfer(id).await, Err(Error::Invalid { .. })));
+    // To one that holds a share itself.
+    let (one, two) = (seal.acquire("s").shared().await.unwrap(), seal.acquire("s").shared().await.unwrap());
+    let error = two.transfer(one.id()).await.unwrap_err();
+    assert!(error.to_string().contains("holds \"s\" already"), "{error}");
+    // What is gone.
+    let lease = seal.acquire("g").await.unwrap();
+    store.records.remove(lease.key());
+    assert!(matches!(lease.transfer(LeaseId::random()).await, Err(Error::Lost { cause: LossCause::Removed, .. })));
+}
