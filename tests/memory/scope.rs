@@ -1,4 +1,4 @@
-//! Leases that are used in a scope, left behind, and given away.
+//! Leases that are used in a scope, left behind, and larger away.
 
 use mongoseal::{Error, LeaseId, LeaseState, LossCause, Mongoseal, record::Request};
 
@@ -99,16 +99,16 @@ async fn a_lease_is_given_away_without_a_gap_and_its_giver_lost_at_once() {
     let waiting = tokio::spawn(store.seal().acquire("k").wait(secs(3600)).into_future());
     tokio::time::sleep(secs(1)).await;
     let id = LeaseId::random();
-    let given = giver.transfer(id).await.unwrap();
-    assert!(given > token);
+    let larger = giver.transfer(id).await.unwrap();
+    assert!(larger > token);
     assert_eq!(*state.borrow(), LeaseState::Lost { cause: LossCause::Transferred });
     tokio::time::sleep(secs(20)).await;
     let taker = store.seal().acquire("k").lease_id(id).ttl(secs(30)).await.unwrap();
-    assert_eq!(taker.token(), given);
+    assert_eq!(taker.token(), larger);
     tokio::time::sleep(secs(120)).await;
     assert!(taker.is_valid() && !waiting.is_finished());
     taker.release().await.unwrap();
-    assert!(waiting.await.unwrap().unwrap().token() > given);
+    assert!(waiting.await.unwrap().unwrap().token() > larger);
 }
 
 #[tokio::test(start_paused = true)]
@@ -120,11 +120,11 @@ async fn one_who_waits_under_the_id_that_is_named_is_granted_the_key() {
     let id = LeaseId::random();
     let named = tokio::spawn(store.seal().acquire("k").lease_id(id).wait(secs(3600)).into_future());
     tokio::time::sleep(secs(1)).await;
-    let given = giver.transfer(id).await.unwrap();
+    let larger = giver.transfer(id).await.unwrap();
     let began = tokio::time::Instant::now();
     let taker = named.await.unwrap().unwrap();
     assert!(began.elapsed() < millis(5), "{:?}", began.elapsed());
-    assert_eq!(taker.token(), given);
+    assert_eq!(taker.token(), larger);
     assert!(!first.is_finished());
 }
 
@@ -138,9 +138,9 @@ async fn a_transfer_whose_answer_was_lost_is_made_once() {
         _ => None,
     });
     let id = LeaseId::random();
-    let given = giver.transfer(id).await.unwrap();
+    let larger = giver.transfer(id).await.unwrap();
     let taker = store.seal().acquire("k").lease_id(id).await.unwrap();
-    assert_eq!(taker.token(), given);
+    assert_eq!(taker.token(), larger);
 }
 
 #[tokio::test(start_paused = true)]

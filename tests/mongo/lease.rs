@@ -149,17 +149,17 @@ async fn a_lease_is_given_to_another_process_with_a_larger_token_and_nobody_come
     let waiting = tokio::spawn(other.acquire("k").wait(secs(60)).into_future());
     let id = mongoseal::LeaseId::random();
     let named = bench.seal();
-    let taking = tokio::spawn(named.acquire("k").lease_id(id).wait(secs(60)).into_future());
+    let named_waits = tokio::spawn(named.acquire("k").lease_id(id).wait(secs(60)).into_future());
     let queued = async || bench.record("k").await.is_some_and(|record| record.get_array("queue").unwrap().len() == 2);
     crate::eventually(secs(5), "both wait", queued).await;
-    let given = giver.transfer(id).await.unwrap();
-    assert!(given > token);
+    let larger = giver.transfer(id).await.unwrap();
+    assert!(larger > token);
     assert_eq!(*state.borrow(), LeaseState::Lost { cause: LossCause::Transferred });
-    let taken = tokio::time::timeout(secs(2), taking).await.expect("it is told").unwrap().unwrap();
-    assert_eq!(taken.token(), given);
-    taken.verify().await.unwrap();
+    let lease = tokio::time::timeout(secs(2), named_waits).await.expect("it is told").unwrap().unwrap();
+    assert_eq!(lease.token(), larger);
+    lease.verify().await.unwrap();
     assert!(!waiting.is_finished());
-    taken.release().await.unwrap();
-    assert!(waiting.await.unwrap().unwrap().token() > given);
+    lease.release().await.unwrap();
+    assert!(waiting.await.unwrap().unwrap().token() > larger);
     other.shutdown().await;
 }
