@@ -19,6 +19,8 @@ mod acquire;
 mod ask;
 mod caller;
 mod clock;
+#[cfg(feature = "test-util")]
+pub mod conformance;
 mod contention;
 mod error;
 mod gate;

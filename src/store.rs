@@ -9,6 +9,8 @@
 //! The trait is object-safe, so that a handle has no type parameter, and its futures are `'static`,
 //! so that a caller can drop one without the store noticing.
 //!
+//! The module `conformance`, with the feature `test-util`, puts a store to the test.
+//!
 //! # What a store promises
 //!
 //! 1. `apply` is atomic, and an answer means that the request is durable: no failure of a part of

@@ -105,7 +105,8 @@ fn no_wall_clock_and_no_driver_task_outside_of_its_room() {
             assert!(code(&text).all(|line| !line.contains(word)), "src/{name}: {word}");
         }
         let spawns = code(&text).any(|line| line.contains("tokio::spawn"));
-        assert!(!spawns || name == "store/mongo.rs", "src/{name} spawns a task without an owner");
+        let may = name == "store/mongo.rs" || name.starts_with("conformance/");
+        assert!(!spawns || may, "src/{name} spawns a task without an owner");
     }
 }
 

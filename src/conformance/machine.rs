@@ -1,0 +1,57 @@
+//! The clause behind all: what a store does is what the machine does.
+
+use super::bench::{Bench, WITHIN, terms};
+use crate::{
+    FencingToken, LeaseId,
+    record::{self, Acquire, Patience, Record, Refresh, Release, Request, Revoke, Terms, Transfer},
+};
+
+pub(super) async fn random_requests_come_to_what_the_machine_says(bench: Bench) {
+    let mut expected: Option<Record> = None;
+    for number in 0..200 {
+        let request = random(expected.as_ref());
+        let applied = bench.store.apply(&bench.key, request.clone(), WITHIN).await;
+        let applied = applied.unwrap_or_else(|error| panic!("{request:?} is applied: {error}"));
+        let Some(at) = applied.at else {
+            assert_eq!(expected, None, "{request:?} found no record");
+            continue;
+        };
+        let (after, outcome) = record::apply(expected.as_ref(), at, &request);
+        assert_eq!(applied.outcome, outcome, "request {number}, {request:?}, on {expected:#?}");
+        assert_eq!(bench.seen().await.0, after, "after request {number}, {request:?}, on {expected:#?}");
+        expected = after;
+    }
+}
+
+/// A request of one of few leases, so that they meet, and for a short time now and then.
+fn random(met: Option<&Record>) -> Request {
+    let lease = || LeaseId::from_bytes([fastrand::u8(1..=6); 16]);
+    let millis = || if fastrand::u8(0..5) == 0 { fastrand::u64(1..60) } else { 60_000 };
+    let first = met.and_then(|record| record.holders.first());
+    match fastrand::u8(0..20) {
+        0..=10 => {
+            let terms = Terms {
+                lease: lease(),
+                limit: fastrand::u32(0..4),
+                ttl: millis(),
+                grace: fastrand::u64(0..20),
+                ..terms()
+            };
+            let patience = Patience { lasts: millis(), room: fastrand::u32(1..6) };
+            Request::Acquire(Acquire { terms, patience: (fastrand::u8(0..4) > 0).then_some(patience) })
+        }
+        11..=13 => Request::Refresh(Refresh { lease: lease(), ttl: millis(), grace: 0 }),
+        14..=15 => Request::Release(Release { lease: lease(), token: None }),
+        16..=17 => first.map_or(Request::Release(Release { lease: lease(), token: None }), |first| {
+            Request::Release(Release { lease: first.terms.lease, token: Some(first.version) })
+        }),
+        18 => Request::Revoke(Revoke {
+            by: "ops".into(),
+            reason: "drill".into(),
+            upto: first.map_or(FencingToken::MAX, |first| first.version),
+        }),
+        _ => first.map_or(Request::Refresh(Refresh { lease: lease(), ttl: 1, grace: 0 }), |first| {
+            Request::Transfer(Transfer { lease: first.terms.lease, token: first.version, to: lease() })
+        }),
+    }
+}

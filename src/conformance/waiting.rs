@@ -1,0 +1,103 @@
+//! Clauses on waiting.
+
+use std::time::Duration;
+
+use tokio::sync::mpsc;
+
+use super::bench::{Bench, LONG, SHORT, once, release, terms, wait};
+use crate::{
+    Caller, FencingToken, HandleId,
+    record::{Acquire, Outcome, Patience, Request, Revoke, Terms},
+    store::Told,
+};
+
+pub(super) async fn waiters_are_granted_the_key_in_the_order_they_came(bench: Bench) {
+    let mut holder = terms();
+    bench.granted(once(&holder)).await;
+    let waiters: Vec<Terms> = (0..5).map(|_| terms()).collect();
+    for (place, waiter) in waiters.iter().enumerate() {
+        match bench.send(wait(waiter)).await {
+            Outcome::Queued { position, .. } => assert_eq!(position, place, "behind those who came before"),
+            other => panic!("it waits, and not {other:?}"),
+        }
+    }
+    match bench.send(wait(&waiters[1])).await {
+        Outcome::Queued { position: 1, .. } => {}
+        other => panic!("asking again keeps the place, and not {other:?}"),
+    }
+    let mut last = bench.record().await.version;
+    for waiter in waiters {
+        bench.send(release(&holder, None)).await;
+        let holders = bench.holders().await;
+        assert!(
+            holders.iter().map(|holder| holder.terms.lease).eq([waiter.lease]),
+            "the release grants it to the next"
+        );
+        assert!(holders[0].version > last, "with a larger token");
+        last = holders[0].version;
+        assert!(matches!(bench.send(once(&terms())).await, Outcome::Refused { .. }), "and nobody comes between");
+        holder = waiter;
+    }
+}
+
+pub(super) async fn a_waiter_that_is_not_heard_of_falls_out(bench: Bench) {
+    let holder = terms();
+    bench.granted(once(&holder)).await;
+    let (dead, alive) = (terms(), terms());
+    let patience = Some(Patience { lasts: SHORT, room: 100 });
+    bench.send(Acquire { terms: dead, patience }).await;
+    bench.send(wait(&alive)).await;
+    let end = bench.record().await.queue[0].expires_at;
+    bench.pass(end).await;
+    bench.send(release(&holder, None)).await;
+    assert!(bench.holders().await.iter().map(|holder| holder.terms.lease).eq([alive.lease]));
+}
+
+pub(super) async fn a_full_queue_takes_nobody(bench: Bench) {
+    bench.granted(once(&terms())).await;
+    let patience = Some(Patience { lasts: LONG, room: 2 });
+    for _ in 0..2 {
+        let outcome = bench.send(Acquire { terms: terms(), patience }).await;
+        assert!(matches!(outcome, Outcome::Queued { .. }), "{outcome:?}");
+    }
+    let before = bench.record().await;
+    assert_eq!(bench.send(Acquire { terms: terms(), patience }).await, Outcome::Full { length: 2 });
+    assert_eq!(bench.record().await, before, "nothing is written");
+}
+
+/// A store that cannot tell has to say so.
+pub(super) async fn a_handle_is_told_what_it_is_handed_and_robbed_of(bench: Bench) {
+    let handle = HandleId::random();
+    let holder = terms();
+    bench.granted(once(&holder)).await;
+    let own = Terms { caller: Caller { handle, number: 7 }, ..terms() };
+    let queued = bench.applied(wait(&own)).await;
+    let since = queued.at.expect("there is a record").tick;
+    // Before anybody listens: it is told all the same, from that tick on.
+    bench.send(release(&holder, None)).await;
+    let (tell, mut told) = mpsc::unbounded_channel();
+    let watching = bench.store.watch(handle, since, tell);
+    #[allow(clippy::disallowed_methods, reason = "ends with the receiver")]
+    let watching = tokio::spawn(watching);
+    let Some(first) = told.recv().await else {
+        let ended = watching.await.expect("it does not panic");
+        assert!(matches!(ended, Err(crate::Error::Invalid { .. })), "a store that cannot tell says so: {ended:?}");
+        return;
+    };
+    let Told::Watching { since: heard } = first else { panic!("first it says since when: {first:?}") };
+    let token = bench.record().await.version;
+    if heard <= since {
+        assert_eq!(next(&mut told).await, Told::Handed { number: 7, token });
+    }
+    let revoke = Revoke { by: "ops".into(), reason: "drill".into(), upto: FencingToken::MAX };
+    bench.send(Request::Revoke(revoke)).await;
+    assert_eq!(next(&mut told).await, Told::Taken { number: 7 });
+    // What is not its own it is not told.
+    bench.granted(once(&terms())).await;
+    assert!(tokio::time::timeout(Duration::from_millis(200), told.recv()).await.is_err());
+}
+
+async fn next(told: &mut mpsc::UnboundedReceiver<Told>) -> Told {
+    let next = tokio::time::timeout(Duration::from_secs(10), told.recv()).await;
+    next.expect("it is told within 10 seconds").expect("somebody tells")
+}
