@@ -64,6 +64,8 @@ pub(crate) struct Hold {
     pub(crate) farewell: OnceLock<Farewell>,
     /// Cancelled after the state has become one of the two ends.
     pub(crate) ended: CancellationToken,
+    /// What else ends with it.
+    together: OnceLock<CancellationToken>,
 }
 
 impl Hold {
@@ -85,6 +87,7 @@ impl Hold {
             deadline: AtomicU64::new(nanos(deadline)),
             state: watch::Sender::new(LeaseState::Held),
             farewell: OnceLock::new(),
+            together: OnceLock::new(),
             ended: CancellationToken::new(),
         }
     }
@@ -169,6 +172,18 @@ impl Hold {
             }
         }
         self.ended.cancel();
+        if let Some(together) = self.together.get() {
+            together.cancel();
+        }
+    }
+
+    /// Cancels another token when the lease ends, or at once if it has.
+    pub(crate) fn ends_with(&self, other: &CancellationToken) {
+        self.together.get_or_init(|| other.clone());
+        // It may have ended before it knew.
+        if self.ended.is_cancelled() {
+            other.cancel();
+        }
     }
 
     /// Moves to another state, unless the lease has ended or is there; says whether it moved.

@@ -286,7 +286,7 @@ impl Lease {
     ///
     /// Dropping it abandons the answer. The release is made all the same.
     pub async fn release(mut self) -> Result<Released> {
-        self.hold.end(&LeaseState::Released);
+        self.ends();
         match self.ended().await? {
             End::Released(released) => Ok(released),
             End::Transferred(_) => Ok(Released::Gone { cause: LossCause::Transferred }),
@@ -335,6 +335,21 @@ impl Lease {
         }
     }
 
+    /// Ends the lease, which its task then releases.
+    pub(crate) fn ends(&self) {
+        self.hold.end(&LeaseState::Released);
+    }
+
+    /// Cancels another token when the lease ends.
+    pub(crate) fn ends_with(&self, other: &CancellationToken) {
+        self.hold.ends_with(other);
+    }
+
+    /// Refuses a lease that has ended.
+    pub(crate) fn check(&self) -> Result<()> {
+        self.hold.check()
+    }
+
     /// Waits for what its task did at the end of the lease.
     async fn ended(&mut self) -> Result<End> {
         let gone = || Error::unavailable("the runtime that kept the lease has ended: its ttl ends the lease");
@@ -347,7 +362,7 @@ impl Lease {
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        self.hold.end(&LeaseState::Released);
+        self.ends();
     }
 }
 

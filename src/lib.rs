@@ -38,6 +38,7 @@ mod retry;
 mod revoke;
 mod scope;
 mod seal;
+mod several;
 pub mod store;
 mod token;
 mod ttl;
@@ -56,6 +57,7 @@ pub use metadata::Metadata;
 pub use owner::Owner;
 pub use revoke::{Revoke, Revoked};
 pub use seal::{Builder, Mongoseal};
+pub use several::{AcquireAll, LeaseSet};
 pub use token::{FencingToken, Tick};
 pub use ttl::Ttl;
 

@@ -10,6 +10,7 @@ mod lease;
 mod retry;
 mod revoke;
 mod scope;
+mod several;
 mod shared;
 mod tokens;
 mod tracing;

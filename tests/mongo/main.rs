@@ -8,6 +8,7 @@ mod enforced;
 mod lease;
 mod race;
 mod revoke;
+mod several;
 mod shared;
 mod tokens;
 mod waiting;
