@@ -18,6 +18,7 @@ mod figures;
 mod hand_over;
 mod idle;
 mod queue;
+mod single;
 
 use std::{fs::File, io::Write, process::ExitCode};
 
@@ -68,6 +69,18 @@ async fn main() -> ExitCode {
     };
     let bench = Bench::start(if wanted.quick { 2 } else { 5 }).await;
     let mut all = Vec::new();
+    if wanted.has("acquire-release") {
+        all.push(single::acquire_release(&bench).await);
+    }
+    if wanted.has("refused") {
+        all.push(single::refused(&bench).await);
+    }
+    if wanted.has("throughput-64") {
+        all.push(single::throughput(&bench, wanted.quick).await);
+    }
+    if wanted.has("memory-store") {
+        all.push(single::memory_store(&bench).await);
+    }
     if wanted.has("hand-over-from-return") || wanted.has("hand-over-from-call") {
         all.extend(hand_over::measure(&bench).await.into_iter().filter(|figures| wanted.has(figures.case)));
     }

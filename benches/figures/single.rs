@@ -1,0 +1,155 @@
+//! One lease at a time, and many side by side, without contention.
+
+use std::time::{Duration, Instant};
+
+use mongodb::{
+    Client,
+    bson::{Document, doc},
+    options::{ClientOptions, WriteConcern},
+};
+use mongoseal::{Error, Mongoseal};
+use tokio::task::JoinSet;
+
+use crate::{
+    bench::Bench,
+    figures::{Figures, Round},
+};
+
+/// Acquires and releases new and known keys, beside two updates.
+pub(crate) async fn acquire_release(bench: &Bench) -> Figures {
+    let seal = bench.handle().await;
+    let (mut rounds, mut commands, mut cycles) = (Vec::new(), 0, 0);
+    for round in 0..bench.rounds {
+        let (mut ours, mut floor) = (Vec::new(), Vec::new());
+        for number in 0..100 {
+            let updates = bench.floor(2).await;
+            floor.push(updates.iter().sum());
+            // Every other one is a key that has no record yet.
+            let key = if number % 2 == 0 { "known".into() } else { format!("new/{round}/{number}") };
+            let before = bench.commands("findAndModify").await;
+            let began = Instant::now();
+            let lease = seal.acquire(key.as_str()).await.expect("the key is free");
+            lease.release().await.expect("it is released");
+            ours.push(began.elapsed());
+            commands += bench.commands("findAndModify").await - before;
+            cycles += 1;
+        }
+        rounds.push(Round { ours, floor });
+    }
+    seal.shutdown().await;
+    #[expect(clippy::cast_precision_loss, reason = "a count of commands is small")]
+    let commands = commands as f64 / f64::from(cycles);
+    Figures {
+        case: "acquire-release",
+        what: "acquire and release, beside two updates",
+        rounds,
+        commands,
+        notes: vec![],
+    }
+}
+
+/// Asks for a key that somebody else holds.
+pub(crate) async fn refused(bench: &Bench) -> Figures {
+    let (holder, seal) = (bench.handle().await, bench.handle().await);
+    let lease = holder.acquire("refused").await.expect("the key is free");
+    let mut rounds = Vec::new();
+    for _ in 0..bench.rounds {
+        let (mut ours, mut floor) = (Vec::new(), Vec::new());
+        for _ in 0..200 {
+            floor.extend(bench.floor(1).await);
+            let began = Instant::now();
+            assert!(matches!(seal.acquire("refused").await, Err(Error::Held { .. })), "it is held");
+            ours.push(began.elapsed());
+        }
+        rounds.push(Round { ours, floor });
+    }
+    lease.release().await.expect("it is released");
+    holder.shutdown().await;
+    seal.shutdown().await;
+    Figures { case: "refused", what: "one attempt on a held key", rounds, commands: 1.0, notes: vec![] }
+}
+
+const TASKS: usize = 64;
+
+/// 64 tasks of one handle, each on a key of its own, beside as many that do two updates.
+pub(crate) async fn throughput(bench: &Bench, quick: bool) -> Figures {
+    let time = Duration::from_secs(if quick { 1 } else { 3 });
+    let seal = bench.handle().await;
+    let mut options = ClientOptions::parse(bench.set.uri()).await.expect("the URI of the set is valid");
+    options.retry_writes = Some(false);
+    let floor = Client::with_options(options).expect("the options of the set are valid");
+    let floor = floor.database("mongoseal_figures").collection::<Document>("floor");
+    let mut rounds = Vec::new();
+    for _ in 0..bench.rounds {
+        let bare = side_by_side(time, |task| {
+            let floor = floor.clone();
+            async move {
+                for _ in 0..2 {
+                    floor
+                        .find_one_and_update(doc! { "_id": format!("floor/{task}") }, doc! { "$inc": { "n": 1 } })
+                        .upsert(true)
+                        .write_concern(WriteConcern::majority())
+                        .await
+                        .expect("the floor is updated");
+                }
+            }
+        })
+        .await;
+        let ours = side_by_side(time, |task| {
+            let seal = seal.clone();
+            async move {
+                let lease = seal.acquire(format!("own/{task}").as_str()).await.expect("the key is free");
+                lease.release().await.expect("it is released");
+            }
+        })
+        .await;
+        rounds.push(Round { ours: vec![ours], floor: vec![bare] });
+    }
+    seal.shutdown().await;
+    let case = "throughput-64";
+    let what = "one of the cycles of 64 tasks, as time over their number";
+    Figures { case, what, rounds, commands: 2.0, notes: vec!["0.90 of the floor's rate is a ratio of 1.11".into()] }
+}
+
+/// How long a cycle takes, as the time divided by the number of cycles of all tasks.
+async fn side_by_side<F>(time: Duration, cycle: impl Fn(usize) -> F) -> Duration
+where
+    F: Future<Output = ()> + Send + 'static,
+{
+    let mut running = JoinSet::new();
+    let start = |running: &mut JoinSet<usize>, task: usize| {
+        let cycle = cycle(task);
+        running.spawn(async move {
+            cycle.await;
+            task
+        });
+    };
+    let began = Instant::now();
+    for task in 0..TASKS {
+        start(&mut running, task);
+    }
+    let mut cycles = 0;
+    while let Some(done) = running.join_next().await {
+        cycles += 1;
+        if began.elapsed() < time {
+            start(&mut running, done.expect("no task panics"));
+        }
+    }
+    began.elapsed() / cycles
+}
+
+/// Acquires and releases in memory.
+pub(crate) async fn memory_store(bench: &Bench) -> Figures {
+    const CYCLES: u32 = 20_000;
+    let seal = Mongoseal::in_memory();
+    let mut rounds = Vec::new();
+    for _ in 0..bench.rounds {
+        let began = Instant::now();
+        for _ in 0..CYCLES {
+            let lease = seal.acquire("k").await.expect("the key is free");
+            lease.release().await.expect("it is released");
+        }
+        rounds.push(Round { ours: vec![began.elapsed() / CYCLES], floor: vec![] });
+    }
+    Figures { case: "memory-store", what: "acquire and release in memory", rounds, commands: 0.0, notes: vec![] }
+}
