@@ -3,11 +3,15 @@
 //! A record is plain data. What the verbs do to it is [`apply`], a pure function: the memory store
 //! runs it, and the MongoDB store runs the same machine as an update pipeline inside the server.
 
+pub(crate) mod inspection;
 mod machine;
 mod request;
+mod selection;
 
+pub use inspection::{Holding, Inspection, ListedLease, PastRevocation, Waiting};
 pub use machine::apply;
 pub use request::{Acquire, Image, Outcome, Patience, Refresh, Release, Request, Revoke, Transfer, View};
+pub use selection::{Position, Selection, Sharing};
 
 use std::time::Duration;
 

@@ -16,14 +16,18 @@
 //! 1. `apply` is atomic, and an answer means that the request is durable: no failure of a part of
 //!    the store takes it back. A request whose answer is `Err(Unavailable)` may or may not have
 //!    been applied.
-//! 2. An answer other than [`Outcome::Refused`] and [`Outcome::Absent`] comes from a write that
-//!    changed the record. Those two may be stale.
+//! 2. An answer other than [`Outcome::Refused`], [`Outcome::Absent`] and a [`Outcome::Pruned`] of
+//!    nobody comes from a write that changed the record. Those may be stale.
 //! 3. Times are the store's: nothing in a request says what time it is.
 //! 4. The hybrid clock never goes back, for no key and over no failure, and every write moves it
 //!    on. So tokens grow even where a record was deleted.
 //! 5. An idle record is kept for at least the longest ttl after its `expires_at`.
 //! 6. `read` is linearizable: it sees every write that was answered before it was called.
-//! 7. Every call answers within the time it is given. Dropping a future abandons the answer, not
+//! 7. `list` gives, in the order of tokens and then of keys, what [`Selection::admits`] of the holders
+//!    that were there when it was called, each as it was at some time between the call and its answer.
+//! 8. `forget` deletes nothing but a record that nobody holds or waits for and that has been idle for
+//!    the retention, looking at it and deleting it in one step.
+//! 9. Every call answers within the time it is given. Dropping a future abandons the answer, not
 //!    necessarily the request.
 
 mod memory;
@@ -40,7 +44,7 @@ use tokio::sync::mpsc::UnboundedSender;
 
 use crate::{
     Caller, Clock, FencingToken, HandleId, Key, Result, Tick,
-    record::{Moment, Outcome, Record, Request},
+    record::{ListedLease, Moment, Outcome, Position, Record, Request, Selection},
 };
 
 /// A boxed future that owns all it needs.
@@ -57,6 +61,23 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
 
     /// Reads the record of a key, linearizably.
     fn read(&self, key: &Key, within: Duration) -> BoxFuture<Result<Sighting>>;
+
+    /// Lists at most so many of the leases that are wanted, those behind a place in the list.
+    fn list(
+        &self,
+        selection: &Selection,
+        after: Option<Position>,
+        most: u32,
+        within: Duration,
+    ) -> BoxFuture<Result<Page>>;
+
+    /// Looks for at most so many records that can be cleared of something, in order of their keys, behind
+    /// this one. A hint: what is found is looked at again when it is cleared.
+    fn overdue(&self, after: Option<String>, most: u32, within: Duration) -> BoxFuture<Result<Backlog>>;
+
+    /// Deletes the record of a key if its version is this one, nobody holds the key or waits for it, and
+    /// it has been idle for the [`retention`](Self::retention). Gives whether it did.
+    fn forget(&self, key: &Key, version: FencingToken, within: Duration) -> BoxFuture<Result<bool>>;
 
     /// Tells a handle what its waiters are handed and its holders are robbed of, until nobody listens
     /// any more or telling fails.
@@ -126,5 +147,40 @@ pub enum Sighting {
         record: Box<Record>,
         /// When it was read.
         at: Moment,
+    },
+}
+
+/// Part of a list of leases.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Page {
+    /// The leases, in the order of their tokens and then of their keys.
+    pub leases: Vec<ListedLease>,
+    /// From where the list goes on, if there may be more.
+    pub next: Option<Position>,
+}
+
+/// Part of what can be cleared.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Backlog {
+    /// The records.
+    pub overdue: Vec<Overdue>,
+    /// Behind which key it goes on, if there may be more.
+    pub next: Option<String>,
+}
+
+/// Of what a record can be cleared.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Overdue {
+    /// Of holders or waiters whose time is over.
+    Lapsed {
+        /// The key.
+        key: Key,
+    },
+    /// Of itself: it has been idle for the retention.
+    Idle {
+        /// The key.
+        key: Key,
+        /// Its version.
+        version: FencingToken,
     },
 }

@@ -71,7 +71,8 @@ fn step() -> impl Strategy<Value = Step> {
     // Of a holder, if there is one: see `sent`.
     let transfer = (lease_of(), lease_of())
         .prop_map(|(lease, to)| Request::Transfer(Transfer { lease, token: FencingToken::MAX, to }));
-    let request = prop_oneof![12 => acquire, 4 => refresh, 4 => release, 1 => revoke, 2 => transfer];
+    let request =
+        prop_oneof![12 => acquire, 4 => refresh, 4 => release, 1 => revoke, 2 => transfer, 1 => Just(Request::Prune)];
     let pause = prop_oneof![4 => Just(0_u64), 1 => 1_u64..25].prop_map(Duration::from_millis);
     (pause, request, proptest::bool::weighted(0.15)).prop_map(|(pause, request, twice)| Step { pause, request, twice })
 }
@@ -100,6 +101,8 @@ impl Seen {
             Outcome::Absent => "absent",
             Outcome::Revoked { .. } => "revoked",
             Outcome::Transferred { .. } => "transferred",
+            Outcome::Pruned { holders } if holders.is_empty() => "nothing to prune",
+            Outcome::Pruned { .. } => "pruned",
         });
         let (Some(before), Some(after)) = (before, after) else { return };
         if before == after {
@@ -209,6 +212,8 @@ async fn the_machine_and_the_pipeline_agree_on_random_requests() {
         "absent",
         "revoked",
         "transferred",
+        "pruned",
+        "nothing to prune",
         "nothing changed",
         "shared",
         "several handed over at once",

@@ -19,6 +19,7 @@ pub fn apply(before: Option<&Record>, at: Moment, request: &Request) -> (Option<
         Request::Release(release) => state.release(release),
         Request::Revoke(revoke) => state.revoke(revoke),
         Request::Transfer(transfer) => state.transfer(transfer),
+        Request::Prune => state.grant(None),
     }
     let after = state.stamped(before);
     let image = match request.image() {

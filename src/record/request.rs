@@ -16,6 +16,9 @@ pub enum Request {
     Revoke(Revoke),
     /// Gives a lease to another lease id.
     Transfer(Transfer),
+    /// Asks for nothing: what is done with every request, to drop those whose time is over and to hand
+    /// the key to whoever is next, is done now.
+    Prune,
 }
 
 /// Asks for the key. The same lease id asking again is the same request: it keeps its token, or
@@ -154,6 +157,11 @@ pub enum Outcome {
         /// From whom; nobody, if nobody held it.
         holders: Vec<Holder>,
     },
+    /// Those whose time was over are gone.
+    Pruned {
+        /// Which holders went. Nobody is a hint: nothing may have been written for it.
+        holders: Vec<Holder>,
+    },
 }
 
 /// Which state of a record tells the outcome of a request.
@@ -187,7 +195,7 @@ impl Request {
             Self::Refresh(refresh) => Some(refresh.lease),
             Self::Release(release) => Some(release.lease),
             Self::Transfer(transfer) => Some(transfer.lease),
-            Self::Revoke(_) => None,
+            Self::Revoke(_) | Self::Prune => None,
         }
     }
 
@@ -196,7 +204,7 @@ impl Request {
     pub fn image(&self) -> Image {
         match self {
             Self::Acquire(_) | Self::Refresh(_) | Self::Transfer(_) => Image::After,
-            Self::Release(_) | Self::Revoke(_) => Image::Before,
+            Self::Release(_) | Self::Revoke(_) | Self::Prune => Image::Before,
         }
     }
 
@@ -239,6 +247,10 @@ impl Request {
                 Some(holder) => Outcome::Transferred { token: holder.version },
                 None => Outcome::Absent,
             },
+            (Self::Prune, Some(before)) => {
+                let over = |holder: &&Holder| holder.expires_at <= now;
+                Outcome::Pruned { holders: before.holders.iter().filter(over).cloned().collect() }
+            }
             (_, None) => Outcome::Absent,
         }
     }

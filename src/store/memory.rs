@@ -8,10 +8,10 @@ use std::{
 
 use tokio::sync::mpsc::UnboundedSender;
 
-use super::{Applied, BoxFuture, Sighting, Store, Told};
+use super::{Applied, Backlog, BoxFuture, Overdue, Page, Sighting, Store, Told};
 use crate::{
-    Clock, Error, HandleId, Key, Result,
-    record::{self, Moment, Record, Request, StoreTime},
+    Clock, Error, FencingToken, HandleId, Key, Result,
+    record::{self, ListedLease, Moment, Position, Record, Request, Selection, StoreTime},
     token::Tick,
 };
 
@@ -104,13 +104,43 @@ impl Records {
     /// Drops the records that have been idle for `retention`. Looks at all of them, so not at
     /// every call.
     fn collect(&mut self, now: StoreTime, retention: Duration) {
-        let retention = u64::try_from(retention.as_millis()).unwrap_or(u64::MAX);
         if now < self.collect_at {
             return;
         }
+        let retention = millis(retention);
         self.by_key.retain(|_, record| record.expires_at.after(retention) > now);
         self.collect_at = now.after((retention / 4).clamp(1_000, 60_000));
     }
+}
+
+/// Whether a record matters to nobody any more.
+fn is_idle(record: &Record, now: StoreTime, retention: Duration) -> bool {
+    record.holders.is_empty() && record.queue.is_empty() && record.expires_at.after(millis(retention)) <= now
+}
+
+/// Of what a record can be cleared.
+fn overdue(key: &Key, record: &Record, now: StoreTime, retention: Duration) -> Option<Overdue> {
+    if is_idle(record, now, retention) {
+        return Some(Overdue::Idle { key: key.clone(), version: record.version });
+    }
+    let mut ends = record
+        .holders
+        .iter()
+        .map(|holder| holder.expires_at)
+        .chain(record.queue.iter().map(|waiter| waiter.expires_at));
+    ends.any(|end| end <= now).then(|| Overdue::Lapsed { key: key.clone() })
+}
+
+/// Cuts a list off behind so many. Gives the last of them, if there were more.
+fn cut<T>(list: &mut Vec<T>, most: u32) -> Option<&T> {
+    let most = usize::try_from(most).unwrap_or(usize::MAX).max(1);
+    let more = list.len() > most;
+    list.truncate(most);
+    list.last().filter(|_| more)
+}
+
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// Tells the watchers what a change handed to them, and forgets those that are gone.
@@ -162,6 +192,60 @@ impl Store for MemoryStore {
             Ok(store.with(|records, at| match records.by_key.get(&key) {
                 Some(record) => Sighting::Seen { record: Box::new(record.clone()), at },
                 None => Sighting::Nothing,
+            }))
+        })
+    }
+
+    fn list(
+        &self,
+        selection: &Selection,
+        after: Option<Position>,
+        most: u32,
+        _within: Duration,
+    ) -> BoxFuture<Result<Page>> {
+        let (store, selection) = (self.clone(), selection.clone());
+        Box::pin(async move {
+            let mut leases: Vec<ListedLease> = store.with(|records, at| {
+                let held = |(key, record): (&Key, &Record)| {
+                    let holders = record.holders.iter().cloned();
+                    holders.map(|holder| ListedLease::of(key.clone(), holder, at.now)).collect::<Vec<_>>()
+                };
+                records.by_key.iter().flat_map(held).collect()
+            });
+            leases.retain(|lease| {
+                selection.admits(lease) && after.as_ref().is_none_or(|position| position.precedes(lease))
+            });
+            leases.sort_by(|one, other| (one.holding.token, &one.key).cmp(&(other.holding.token, &other.key)));
+            let next = cut(&mut leases, most).map(Position::behind);
+            Ok(Page { leases, next })
+        })
+    }
+
+    fn overdue(&self, after: Option<String>, most: u32, _within: Duration) -> BoxFuture<Result<Backlog>> {
+        let store = self.clone();
+        Box::pin(async move {
+            let mut found: Vec<(Key, Overdue)> = store.with(|records, at| {
+                let behind =
+                    records.by_key.iter().filter(|(key, _)| after.as_deref().is_none_or(|after| key.as_str() > after));
+                behind
+                    .filter_map(|(key, record)| Some((key.clone(), overdue(key, record, at.now, store.retention)?)))
+                    .collect()
+            });
+            found.sort_by(|(one, _), (other, _)| one.cmp(other));
+            let next = cut(&mut found, most).map(|(key, _)| key.as_str().to_owned());
+            Ok(Backlog { overdue: found.into_iter().map(|(_, overdue)| overdue).collect(), next })
+        })
+    }
+
+    fn forget(&self, key: &Key, version: FencingToken, _within: Duration) -> BoxFuture<Result<bool>> {
+        let (store, key) = (self.clone(), key.clone());
+        Box::pin(async move {
+            Ok(store.with(|records, at| {
+                let goes = records
+                    .by_key
+                    .get(&key)
+                    .is_some_and(|record| record.version == version && is_idle(record, at.now, store.retention));
+                goes && records.by_key.remove(&key).is_some()
             }))
         })
     }

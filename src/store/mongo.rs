@@ -6,6 +6,8 @@
 //! | `pipeline.rs` | the state machine as an update pipeline |
 //! | `template.rs` | commands whose larger part is encoded once |
 //! | `document.rs` | how a record looks as a document |
+//! | `list.rs` | how leases of many keys are listed |
+//! | `purge.rs` | how what is over is found, and idle records are deleted |
 //! | `events.rs` | how a handle hears of what it is handed |
 //! | `preflight.rs` | what is checked before the first request |
 //! | `fault.rs` | what each error of the driver means |
@@ -13,8 +15,10 @@
 mod document;
 mod events;
 mod fault;
+mod list;
 mod pipeline;
 mod preflight;
+mod purge;
 mod template;
 
 use std::{fmt, sync::Arc, time::Duration};
@@ -27,10 +31,10 @@ use mongodb::{
 
 use tokio::sync::mpsc::UnboundedSender;
 
-use super::{Applied, BoxFuture, Sighting, Store, Told};
+use super::{Applied, Backlog, BoxFuture, Page, Sighting, Store, Told};
 use crate::{
-    Clock, Error, HandleId, Key, Result, Tick,
-    record::{Outcome, Request, StoreTime},
+    Clock, Error, FencingToken, HandleId, Key, Result, Tick,
+    record::{Outcome, Position, Request, Selection, StoreTime},
 };
 
 /// Records in a collection of a MongoDB replica set.
@@ -112,6 +116,27 @@ impl Store for MongoStore {
     fn read(&self, key: &Key, within: Duration) -> BoxFuture<Result<Sighting>> {
         let (inner, key) = (Arc::clone(&self.inner), key.clone());
         Self::run(within, async move { inner.read(&key, within).await })
+    }
+
+    fn list(
+        &self,
+        selection: &Selection,
+        after: Option<Position>,
+        most: u32,
+        within: Duration,
+    ) -> BoxFuture<Result<Page>> {
+        let (inner, selection) = (Arc::clone(&self.inner), selection.clone());
+        Self::run(within, async move { inner.list(&selection, after.as_ref(), most, within).await })
+    }
+
+    fn overdue(&self, after: Option<String>, most: u32, within: Duration) -> BoxFuture<Result<Backlog>> {
+        let inner = Arc::clone(&self.inner);
+        Self::run(within, async move { inner.overdue(after.as_deref(), most, within).await })
+    }
+
+    fn forget(&self, key: &Key, version: FencingToken, within: Duration) -> BoxFuture<Result<bool>> {
+        let (inner, key) = (Arc::clone(&self.inner), key.clone());
+        Self::run(within, async move { inner.forget(&key, version, within).await })
     }
 
     fn watch(&self, handle: HandleId, since: Tick, tell: UnboundedSender<Told>) -> BoxFuture<Result<()>> {
@@ -251,7 +276,7 @@ fn is_plausible(request: &Request, outcome: &Outcome, written: bool, now: StoreT
             Outcome::Full { length } => is_full(*length),
             // Who asks for a key that nobody holds is granted it.
             Outcome::Absent => !matches!(request, Request::Acquire(_)),
-            Outcome::Released | Outcome::Revoked { .. } => true,
+            Outcome::Released | Outcome::Revoked { .. } | Outcome::Pruned { .. } => true,
         }
 }
 

@@ -7,9 +7,9 @@ use std::{
 };
 
 use mongoseal::{
-    Builder, Clock, Error, HandleId, Key, Mongoseal, Result, Tick,
-    record::{Outcome, Request},
-    store::{Applied, BoxFuture, MemoryStore, Sighting, Store, Told},
+    Builder, Clock, Error, FencingToken, HandleId, Key, Mongoseal, Result, Tick,
+    record::{Outcome, Position, Request, Selection},
+    store::{Applied, Backlog, BoxFuture, MemoryStore, Page, Sighting, Store, Told},
 };
 use tokio::sync::mpsc::UnboundedSender;
 
@@ -37,6 +37,9 @@ pub(crate) enum Call<'a> {
     Prepare,
     Apply(&'a Request),
     Read,
+    List,
+    Overdue,
+    Forget,
     Watch,
 }
 
@@ -147,6 +150,24 @@ impl Store for Faulty {
 
     fn read(&self, key: &Key, within: Duration) -> BoxFuture<Result<Sighting>> {
         meet(self.fault(Call::Read), within, self.records.read(key, within))
+    }
+
+    fn list(
+        &self,
+        selection: &Selection,
+        after: Option<Position>,
+        most: u32,
+        within: Duration,
+    ) -> BoxFuture<Result<Page>> {
+        meet(self.fault(Call::List), within, self.records.list(selection, after, most, within))
+    }
+
+    fn overdue(&self, after: Option<String>, most: u32, within: Duration) -> BoxFuture<Result<Backlog>> {
+        meet(self.fault(Call::Overdue), within, self.records.overdue(after, most, within))
+    }
+
+    fn forget(&self, key: &Key, version: FencingToken, within: Duration) -> BoxFuture<Result<bool>> {
+        meet(self.fault(Call::Forget), within, self.records.forget(key, version, within))
     }
 
     fn watch(&self, handle: HandleId, since: Tick, tell: UnboundedSender<Told>) -> BoxFuture<Result<()>> {

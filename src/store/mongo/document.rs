@@ -5,7 +5,7 @@ use mongodb::bson::{Binary, Bson, DateTime, Document, doc, spec::BinarySubtype};
 use super::pipeline::Verb;
 use crate::{
     Caller, Error, FencingToken, Key, LeaseId, Metadata, Owner, Result,
-    record::{Holder, Moment, Record, Revocation, StoreTime, Terms, View, Waiter},
+    record::{Holder, Holding, ListedLease, Moment, Record, Revocation, StoreTime, Terms, View, Waiter, inspection},
     token::Tick,
 };
 
@@ -27,6 +27,62 @@ pub(super) fn view(verb: Verb) -> Document {
         view.insert("waiting", doc! { "$size": "$queue" });
     }
     view
+}
+
+/// Whether the fields of a document are of the types of a record's, as an expression that is true or
+/// false and never fails.
+pub(super) fn has_fields_of_a_record() -> Document {
+    let fields = [
+        ("version", "long"),
+        ("holders", "array"),
+        ("queue", "array"),
+        ("handed", "string"),
+        ("history", "array"),
+        ("last_seen", "date"),
+        ("expires_at", "date"),
+    ];
+    types("", &fields)
+}
+
+/// Whether what [`decode_listed`] reads of a holder is of the right types, where `holders` is one of
+/// them.
+pub(super) fn has_fields_of_a_holder() -> Document {
+    let fields = [
+        ("lease", "binData"),
+        ("owner", "string"),
+        ("version", "long"),
+        ("limit", "int"),
+        ("ttl", "long"),
+        ("since", "date"),
+        ("last_seen", "date"),
+        ("expires_at", "date"),
+        ("metadata", "object"),
+    ];
+    types("holders.", &fields)
+}
+
+fn types(at: &str, fields: &[(&str, &str)]) -> Document {
+    let (actual, wanted): (Vec<Document>, Vec<&str>) =
+        fields.iter().map(|(name, kind)| (doc! { "$type": format!("${at}{name}") }, *kind)).unzip();
+    doc! { "$eq": [actual, { "$literal": wanted }] }
+}
+
+/// What people may see of a holder, where `holders` is one of them, and when the server looked at it.
+pub(super) fn listed() -> Document {
+    let seen = doc! {
+        "owner": 1, "version": 1, "limit": 1, "ttl": 1, "since": 1, "last_seen": 1, "expires_at": 1, "metadata": 1,
+    };
+    doc! { "holders": seen, "now": "$$NOW" }
+}
+
+/// The lease that [`listed`] of a holder says.
+pub(super) fn decode_listed(document: &Document) -> Result<ListedLease, String> {
+    let row = Fields { of: document, at: String::new() };
+    let key = row.read("_id", "a key", |id| id.as_str()?.parse().ok())?;
+    let read_at = row.time("now")?;
+    let of = row.read("holders", "a holder", Bson::as_document)?;
+    let holding = Fields { of, at: "holders.".into() }.holding(read_at)?;
+    Ok(ListedLease { key, holding, read_at })
 }
 
 /// What the document of `key` says, and when the server looked at it.
@@ -118,15 +174,27 @@ impl<'a> Fields<'a> {
         self.read("lease", "a UUID", as_lease)
     }
 
+    fn owner(&self) -> Result<Owner, String> {
+        self.read("owner", "an owner", |value| value.as_str()?.parse().ok())
+    }
+
+    fn limit(&self) -> Result<u32, String> {
+        self.read("limit", "a positive 32-bit integer", |value| u32::try_from(value.as_i32()?).ok())
+    }
+
+    fn metadata(&self) -> Result<Metadata, String> {
+        self.read("metadata", "a document of texts", as_metadata)
+    }
+
     fn terms(&self) -> Result<Terms, String> {
         Ok(Terms {
             lease: self.lease()?,
             caller: self.read("caller", "a caller", |value| value.as_str()?.parse().ok())?,
-            owner: self.read("owner", "an owner", |value| value.as_str()?.parse::<Owner>().ok())?,
-            limit: self.read("limit", "a positive 32-bit integer", |value| u32::try_from(value.as_i32()?).ok())?,
+            owner: self.owner()?,
+            limit: self.limit()?,
             ttl: self.long("ttl")?,
             grace: self.long("grace")?,
-            metadata: self.read("metadata", "a document of texts", as_metadata)?,
+            metadata: self.metadata()?,
         })
     }
 
@@ -147,6 +215,19 @@ impl<'a> Fields<'a> {
             since: self.time("since")?,
             last_seen: self.time("last_seen")?,
             expires_at: self.time("expires_at")?,
+        })
+    }
+
+    /// What people may see of a holder.
+    fn holding(&self, now: StoreTime) -> Result<Holding, String> {
+        Ok(Holding {
+            owner: self.owner()?,
+            token: self.version("version")?,
+            limit: inspection::shared_by(self.limit()?),
+            since: self.time("since")?,
+            last_seen: self.time("last_seen")?,
+            remaining: inspection::remaining(self.time("expires_at")?, self.long("ttl")?, now),
+            metadata: self.metadata()?,
         })
     }
 

@@ -96,6 +96,17 @@ impl fmt::Display for Refusal {
 
 impl std::error::Error for Refusal {}
 
+/// What it means that a record could not be deleted.
+pub(super) fn removal_refused(error: DriverError, database: &str, collection: &str) -> Error {
+    if code(&error) == Some(UNAUTHORIZED) {
+        return Error::invalid(format!(
+            "the MongoDB user may not delete from {database}.{collection}: grant it remove there"
+        ))
+        .caused_by(source(error));
+    }
+    meaning(error, database, collection)
+}
+
 /// What it means that a change stream could not be opened.
 pub(super) fn watch_refused(error: DriverError, database: &str, collection: &str) -> Error {
     if code(&error) == Some(UNAUTHORIZED) {
@@ -116,6 +127,17 @@ pub(super) fn watch_ended(error: DriverError) -> Error {
 pub(super) fn unconfirmed(error: &Bson) -> Error {
     Error::unavailable("a majority of the replica set did not confirm the write in time: ask again")
         .caused_by(error.to_string())
+}
+
+/// What it means that a command was taken and its write failed.
+pub(super) fn unwritten(error: &Bson) -> Error {
+    let code = error.as_document().and_then(|error| error.get_i32("code").ok());
+    let failed = if code.is_some_and(|code| TRANSIENT.contains(&code)) {
+        not_now()
+    } else {
+        Error::invalid("MongoDB refused to write: see the source of this error")
+    };
+    failed.caused_by(error.to_string())
 }
 
 /// A reply without the fields that every server gives.

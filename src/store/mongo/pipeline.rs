@@ -43,11 +43,21 @@ pub(super) enum Verb {
     Leave,
     Revoke,
     Transfer,
+    /// Only what all do.
+    Prune,
 }
 
 impl Verb {
-    pub(super) const ALL: [Self; 7] =
-        [Self::Acquire, Self::Wait, Self::Refresh, Self::Release, Self::Leave, Self::Revoke, Self::Transfer];
+    pub(super) const ALL: [Self; 8] = [
+        Self::Acquire,
+        Self::Wait,
+        Self::Refresh,
+        Self::Release,
+        Self::Leave,
+        Self::Revoke,
+        Self::Transfer,
+        Self::Prune,
+    ];
 
     pub(super) fn of(request: &Request) -> Self {
         match request {
@@ -58,6 +68,7 @@ impl Verb {
             Request::Release(Release { token: None, .. }) => Self::Leave,
             Request::Revoke(_) => Self::Revoke,
             Request::Transfer(_) => Self::Transfer,
+            Request::Prune => Self::Prune,
         }
     }
 
@@ -100,6 +111,7 @@ pub(super) fn variables(request: &Request) -> Document {
         Request::Release(Release { token, .. }) => doc! { "token": token.map(Bson::from) },
         Request::Transfer(Transfer { token, to, .. }) => doc! { "token": *token, "to": document::lease(*to) },
         Request::Revoke(Revoke { by, reason, upto }) => doc! { "by": by, "reason": reason, "upto": *upto },
+        Request::Prune => doc! {},
     };
     if let Some(lease) = request.lease() {
         variables.insert("lease", document::lease(lease));
@@ -127,23 +139,12 @@ pub(super) fn update(verb: Verb) -> Vec<Document> {
 /// is. Of the holders this looks at what decides whether one is dropped and whether another fits
 /// beside it, and of those who wait at nothing: there may be a thousand.
 fn is_ours() -> Bson {
-    let record = [
-        ("version", "long"),
-        ("holders", "array"),
-        ("queue", "array"),
-        ("handed", "string"),
-        ("history", "array"),
-        ("last_seen", "date"),
-        ("expires_at", "date"),
-    ];
-    let (actual, wanted): (Vec<Document>, Vec<&str>) =
-        record.iter().map(|(name, kind)| (doc! { "$type": format!("${name}") }, *kind)).unzip();
     let holders = doc! { "$map": {
         "input": "$holders", "in": [{ "$type": "$$this.expires_at" }, { "$type": "$$this.limit" }],
     } };
     Bson::Document(doc! { "$or": [
         { "$and": [
-            { "$eq": [actual, literal(wanted)] },
+            document::has_fields_of_a_record(),
             { "$gte": ["$version", 1] },
             { "$lte": ["$version", document::long(Record::MAX_VERSION)] },
             { "$setIsSubset": [holders, literal(vec![Bson::from(vec!["date", "int"])])] },
@@ -180,6 +181,8 @@ fn applied(verb: Verb) -> Document {
             "told": { "$filter": { "input": "$h", "cond": { "$lte": ["$$this.version", "$$upto"] } } },
         },
         Verb::Transfer => transferred(),
+        // A stage has to set something.
+        Verb::Prune => doc! { "h": "$h" },
     }
 }
 

@@ -147,7 +147,7 @@ fn collects_after(index: &Document, seconds: i64) -> bool {
 }
 
 /// A retention in whole seconds, never shorter than asked for.
-fn retention_seconds(retention: Duration) -> i64 {
+pub(super) fn retention_seconds(retention: Duration) -> i64 {
     let seconds = retention.as_millis().div_ceil(1000);
     i64::try_from(seconds).unwrap_or(i64::MAX).min(i32::MAX.into())
 }

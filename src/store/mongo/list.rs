@@ -1,0 +1,245 @@
+//! Leases of many keys: one aggregation for each page of the list, so that no cursor is kept open.
+
+use std::time::Duration;
+
+use mongodb::bson::{Bson, DateTime, Document, doc};
+use tracing::debug;
+
+use super::{Inner, document, fault, server_limit};
+use crate::{
+    FencingToken, Key, Result, Ttl,
+    record::{Position, Record, Selection, Sharing, StoreTime},
+    store::Page,
+};
+
+/// The most leases that are asked for at once. They fit in a reply of 16 MiB unless their metadata is
+/// all of tiny entries, and if they do not, the page ends sooner.
+const MOST: u32 = 1_000;
+
+/// A bound on a remaining time that no lease comes near, and that can be added to any date.
+const AGES: u64 = 1 << 50;
+
+impl Inner {
+    pub(super) async fn list(
+        &self,
+        selection: &Selection,
+        after: Option<&Position>,
+        most: u32,
+        within: Duration,
+    ) -> Result<Page> {
+        let most = most.clamp(1, MOST);
+        let (rows, more) = self.rows(pipeline(selection, after, most), most, within).await?;
+        let next = if more { rows.last().map(position).transpose()? } else { None };
+        let read = |row: &Document| {
+            let lease = document::decode_listed(row);
+            lease.inspect_err(|message| debug!(id = ?row.get("_id"), message, "not a lease: left out of a list")).ok()
+        };
+        Ok(Page { leases: rows.iter().filter_map(read).collect(), next })
+    }
+
+    /// The documents that an aggregation ending with at most so many of them gives, and whether there
+    /// may be more.
+    pub(super) async fn rows(
+        &self,
+        pipeline: Vec<Document>,
+        most: u32,
+        within: Duration,
+    ) -> Result<(Vec<Document>, bool)> {
+        let mut reply = self
+            .command(doc! {
+                "aggregate": &self.collection,
+                "pipeline": pipeline,
+                // One more than there can be, so that the server closes the cursor with the reply.
+                "cursor": { "batchSize": document::int(most.saturating_add(1)) },
+                "readConcern": { "level": "majority" },
+                "maxTimeMS": server_limit(within),
+            })
+            .await?;
+        let cursor = reply.get_document_mut("cursor").map_err(fault::unreadable)?;
+        let id = cursor.get_i64("id").map_err(fault::unreadable)?;
+        let batch = std::mem::take(cursor.get_array_mut("firstBatch").map_err(fault::unreadable)?);
+        if id != 0 {
+            // The reply was full. The next page begins where it ends.
+            let killed = self.command(doc! { "killCursors": &self.collection, "cursors": [id] }).await;
+            debug!(?killed, "a reply was too large for a page of a list");
+        }
+        let rows: Vec<Document> = batch
+            .into_iter()
+            .filter_map(|row| match row {
+                Bson::Document(row) => Some(row),
+                _ => None,
+            })
+            .collect();
+        let more = id != 0 || u32::try_from(rows.len()).is_ok_and(|count| count >= most);
+        Ok((rows, more))
+    }
+}
+
+/// Selects in the order in which the server saves most work: keys, then records, then holders. What a
+/// caller says is only ever a value to compare with. No document of somebody else makes this fail.
+fn pipeline(selection: &Selection, after: Option<&Position>, most: u32) -> Vec<Document> {
+    vec![
+        doc! { "$match": {
+            "_id": keys(selection),
+            "version": versions(),
+            "$expr": document::has_fields_of_a_record(),
+        } },
+        doc! { "$unwind": "$holders" },
+        doc! { "$match": holders(selection, after) },
+        doc! { "$sort": { "holders.version": 1, "_id": 1 } },
+        doc! { "$limit": i64::from(most) },
+        doc! { "$project": document::listed() },
+    ]
+}
+
+/// Which `_id`s: a range, which is read from the index on them.
+fn keys(selection: &Selection) -> Document {
+    let mut keys = doc! { "$type": "string" };
+    if let Some(key) = &selection.key {
+        keys.insert("$eq", key.as_str());
+    }
+    if !selection.prefix.is_empty() {
+        keys.insert("$gte", &selection.prefix);
+        if let Some(end) = end_of(&selection.prefix) {
+            keys.insert("$lt", end);
+        }
+    }
+    keys
+}
+
+/// The tokens that can be read.
+fn versions() -> Document {
+    doc! { "$gte": 1_i64, "$lte": document::long(Record::MAX_VERSION) }
+}
+
+/// The smallest text that is larger than all that begin with this one, if there is any. Texts compare
+/// byte by byte, which for UTF-8 is character by character.
+fn end_of(prefix: &str) -> Option<String> {
+    let mut rest: Vec<char> = prefix.chars().collect();
+    while let Some(last) = rest.pop() {
+        // Skips the gap in the middle of all characters.
+        if let Some(next) = (last..=char::MAX).nth(1) {
+            rest.push(next);
+            return Some(rest.into_iter().collect());
+        }
+    }
+    None
+}
+
+/// Which holders, each of them alone in `holders`.
+fn holders(selection: &Selection, after: Option<&Position>) -> Document {
+    let mut version = versions();
+    let mut holders = doc! {};
+    if let Some(Position { token, key }) = after {
+        version.insert("$gte", *token);
+        holders.insert("$or", vec![doc! { "holders.version": { "$gt": *token } }, doc! { "_id": { "$gt": key } }]);
+    }
+    holders.insert("holders.version", version);
+    if let Some(owner) = &selection.owner {
+        holders.insert("holders.owner", doc! { "$eq": owner.as_str() });
+    }
+    if let Some(sharing) = selection.sharing {
+        holders.insert(
+            "holders.limit",
+            match sharing {
+                Sharing::Exclusive => doc! { "$eq": 0 },
+                Sharing::Shared => doc! { "$gt": 0 },
+            },
+        );
+    }
+    let mut since = doc! {};
+    if let Some(after) = selection.since_after {
+        since.insert("$gt", date(after));
+    }
+    if let Some(before) = selection.since_before {
+        since.insert("$lt", date(before));
+    }
+    if !since.is_empty() {
+        holders.insert("holders.since", since);
+    }
+    let mut conditions = vec![document::has_fields_of_a_holder()];
+    conditions.extend(times(selection));
+    holders.insert("$expr", doc! { "$and": conditions });
+    holders
+}
+
+/// What a selection says of the time that is left, by the server's clock.
+fn times(selection: &Selection) -> Vec<Document> {
+    let end = "$holders.expires_at";
+    let from_now = |millis: u64| doc! { "$add": ["$$NOW", document::long(millis)] };
+    // As `inspection::remaining` says it.
+    let longest = Ttl::MAX.millis();
+    let forever = doc! { "$and": [
+        { "$gt": ["$holders.ttl", document::long(longest)] },
+        { "$gt": [end, from_now(longest)] },
+    ] };
+    let mut times = Vec::new();
+    if !selection.with_expired {
+        times.push(doc! { "$gt": [end, "$$NOW"] });
+    }
+    // Who has nothing left has at least nothing.
+    if let Some(least) = selection.remaining_at_least.map(whole_millis).filter(|least| *least > 0) {
+        times.push(doc! { "$or": [{ "$gte": [end, from_now(least)] }, forever.clone()] });
+    }
+    if let Some(bound) = selection.remaining_less_than.map(whole_millis) {
+        let nothing_is_less = if bound == 0 { Some(doc! { "$literal": false }) } else { None };
+        times.extend(nothing_is_less);
+        times.push(doc! { "$lt": [end, from_now(bound)] });
+        times.push(doc! { "$not": [forever] });
+    }
+    times
+}
+
+/// A bound in milliseconds. What is left is in whole ones, so a part of one counts as one.
+fn whole_millis(bound: Duration) -> u64 {
+    u64::try_from(bound.as_nanos().div_ceil(1_000_000)).unwrap_or(AGES).min(AGES)
+}
+
+fn date(time: StoreTime) -> Bson {
+    Bson::DateTime(DateTime::from_millis(time.millis()))
+}
+
+/// The place behind a row, which [`holders`] has looked at.
+fn position(row: &Document) -> Result<Position> {
+    let holder = row.get_document("holders").map_err(fault::unreadable)?;
+    let token = FencingToken::try_from(holder.get_i64("version").map_err(fault::unreadable)?)?;
+    Ok(Position { token, key: row.get_str("_id").map_err(fault::unreadable)?.to_owned() })
+}
+
+/// The `_id` of a row as a key, if it is one.
+pub(super) fn key(row: &Document) -> Option<Key> {
+    row.get_str("_id").ok()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_end_of_a_prefix_is_behind_all_that_begin_with_it_and_before_all_else() {
+        for (prefix, end) in [
+            ("a", Some("b")),
+            ("a/", Some("a0")),
+            ("ключ", Some("клюш")),
+            ("\u{d7ff}", Some("\u{e000}")),
+            ("a\u{10ffff}", Some("b")),
+            ("\u{10ffff}", None),
+            ("", None),
+        ] {
+            assert_eq!(end_of(prefix).as_deref(), end, "{prefix:?}");
+        }
+    }
+
+    #[test]
+    fn a_part_of_a_millisecond_counts_as_one_and_ages_are_enough() {
+        for (bound, millis) in [
+            (Duration::ZERO, 0),
+            (Duration::from_nanos(1), 1),
+            (Duration::from_millis(1), 1),
+            (Duration::from_micros(1_001), 2),
+            (Duration::MAX, AGES),
+        ] {
+            assert_eq!(whole_millis(bound), millis, "{bound:?}");
+        }
+    }
+}
