@@ -27,14 +27,14 @@ fn code(text: &str) -> impl Iterator<Item = &str> {
 }
 
 /// Whether a line names something, and not only something whose name ends alike.
-fn names(line: &str, word: &str) -> bool {
+fn is_named(line: &str, word: &str) -> bool {
     line.match_indices(word).any(|(at, _)| !line[..at].ends_with(|before: char| before.is_alphanumeric()))
 }
 
 fn name_none(names: &[String], forbidden: &[&str]) {
     for (name, text) in files("src").iter().filter(|(name, _)| names.contains(name)) {
         for word in forbidden {
-            let line = code(text).find(|line| names(line, word));
+            let line = code(text).find(|line| is_named(line, word));
             assert_eq!(line, None, "src/{name} knows {word}");
         }
     }

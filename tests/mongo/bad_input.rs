@@ -298,6 +298,11 @@ async fn a_missing_privilege_is_named_and_the_least_role_suffices() {
     let error = invalid(connect("index", "wrong").await, "user, password and authSource");
     assert!(!format!("{error:?} {}", source(&error)).contains("wrong"), "{error:?}");
 
+    let long_ago = mongodb::bson::DateTime::from_millis(1);
+    let idle = doc! {
+        "_id": "idle", "version": 1_i64, "holders": [], "queue": [], "handed": "", "history": [],
+        "last_seen": long_ago, "expires_at": long_ago,
+    };
     // Without createIndex the index is an operator's business: a warning, and leases work.
     for user in ["least", "index"] {
         let seal = connect(user, "pw").await.unwrap();
@@ -309,6 +314,14 @@ async fn a_missing_privilege_is_named_and_the_least_role_suffices() {
         tokio::time::sleep(secs(1)).await;
         lease.release().await.unwrap();
         waiting.await.unwrap().unwrap().release().await.unwrap();
+        // To look at leases takes no more than to hold one; to delete a record does.
+        assert!(seal.inspect("k").await.unwrap().is_some());
+        assert!(seal.leases().await.unwrap().next().await.is_none());
+        if user == "least" {
+            assert!(seal.purge().await.unwrap().records.is_empty(), "nothing to delete yet");
+            set.client().await.database("app").collection::<Document>("mongoseal").insert_one(&idle).await.unwrap();
+            invalid(seal.purge().await, "grant it remove");
+        }
         seal.shutdown().await;
     }
     for user in ["reader", "nobody"] {

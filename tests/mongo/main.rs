@@ -5,7 +5,9 @@
 mod bad_input;
 mod commands;
 mod enforced;
+mod inspect;
 mod lease;
+mod purge;
 mod race;
 mod revoke;
 mod several;
