@@ -70,7 +70,7 @@ async fn an_inspection_tells_who_holds_and_who_waits_and_no_lease_id() {
     assert_eq!(queue, [("owner-1", 0), ("owner-2", 1)]);
     assert!(seen.queue.iter().all(|waiting| (waiting.remaining, waiting.limit) == (Some(secs(6)), Some(3))));
 
-    let revoke = Revoke { by: "ops".into(), reason: "drill".into() };
+    let revoke = Revoke { by: "ops".into(), reason: "drill".into(), upto: FencingToken::MAX };
     store.records.apply(lease.key(), Request::Revoke(revoke), secs(1)).await.unwrap();
     let revoked = seal.inspect("k").await.unwrap().unwrap();
     let [past] = revoked.history.as_slice() else { panic!("{revoked:?}") };
@@ -345,5 +345,26 @@ async fn a_purge_that_meets_an_error_says_so_and_can_be_called_again() {
     store.script(|call| matches!(call, Call::Overdue).then_some(Fault::Fail));
     assert!(matches!(seal.purge().await, Err(Error::Unavailable { .. })));
     store.heal();
+    assert_eq!(seal.purge().await.unwrap().leases.len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_dropped_purge_stops_at_the_record_it_has_come_to() {
+    let store = Faulty::new();
+    let seal = store.seal();
+    for key in ["a", "b", "c"] {
+        forget(seal.acquire(key).ttl(millis(10)).without_refresh().await.unwrap());
+    }
+    tokio::time::sleep(secs(1)).await;
+    let mut asked = 0;
+    store.script(move |call| {
+        asked += u32::from(matches!(call, Call::Apply(Request::Prune)));
+        (asked == 2).then_some(Fault::DelayReply(secs(1)))
+    });
+    assert!(tokio::time::timeout(millis(100), seal.purge()).await.is_err());
+    tokio::time::sleep(secs(2)).await;
+    store.heal();
+    // The one under way was removed, too.
+    assert_eq!(keys(seal.leases().with_expired()).await, ["c"]);
     assert_eq!(seal.purge().await.unwrap().leases.len(), 1);
 }

@@ -355,3 +355,20 @@ fn a_key_without_a_record_stays_so_unless_it_is_granted() {
     assert_eq!(bench.send(release(1)), Outcome::Absent);
     assert_eq!(bench.record, None);
 }
+
+#[test]
+fn a_prune_drops_who_is_over_hands_the_key_over_and_says_who_went() {
+    let mut bench = Bench::new();
+    assert_eq!(bench.send(Request::Prune), Outcome::Absent);
+    assert_eq!(bench.record, None, "no record is made for it");
+    bench.send(once(1, 0));
+    bench.pass(900);
+    bench.send(wait(2, 0));
+    let before = bench.record().clone();
+    assert_eq!(bench.send(Request::Prune), Outcome::Pruned { holders: vec![] });
+    assert_eq!(*bench.record(), before, "nothing is over");
+    let holder = before.holders[0].clone();
+    bench.millis = holder.expires_at.millis();
+    assert_eq!(bench.send(Request::Prune), Outcome::Pruned { holders: vec![holder] });
+    assert_eq!((bench.holders(), bench.queue()), (vec![2], vec![]));
+}
