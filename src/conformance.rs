@@ -22,6 +22,7 @@
 
 mod bench;
 mod leases;
+mod lists;
 mod machine;
 mod waiting;
 
@@ -89,6 +90,9 @@ pub fn clauses() -> &'static [Clause] {
         waiting::a_waiter_that_is_not_heard_of_falls_out,
         waiting::a_full_queue_takes_nobody,
         waiting::a_handle_is_told_what_it_is_handed_and_robbed_of,
+        lists::a_list_is_what_was_asked_for_in_the_order_of_tokens,
+        lists::a_prune_removes_what_is_over_and_nothing_else,
+        lists::a_record_is_not_deleted_before_its_retention,
         machine::random_requests_come_to_what_the_machine_says,
     ]
 }

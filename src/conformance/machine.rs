@@ -28,7 +28,7 @@ fn random(met: Option<&Record>) -> Request {
     let lease = || LeaseId::from_bytes([fastrand::u8(1..=6); 16]);
     let millis = || if fastrand::u8(0..5) == 0 { fastrand::u64(1..60) } else { 60_000 };
     let first = met.and_then(|record| record.holders.first());
-    match fastrand::u8(0..20) {
+    match fastrand::u8(0..21) {
         0..=10 => {
             let terms = Terms {
                 lease: lease(),
@@ -50,6 +50,7 @@ fn random(met: Option<&Record>) -> Request {
             reason: "drill".into(),
             upto: first.map_or(FencingToken::MAX, |first| first.version),
         }),
+        19 => Request::Prune,
         _ => first.map_or(Request::Refresh(Refresh { lease: lease(), ttl: 1, grace: 0 }), |first| {
             Request::Transfer(Transfer { lease: first.terms.lease, token: first.version, to: lease() })
         }),
