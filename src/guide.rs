@@ -5,3 +5,6 @@ pub mod guarantees {}
 
 #[doc = include_str!("../docs/protocol.md")]
 pub mod protocol {}
+
+#[doc = include_str!("../docs/comparison.md")]
+pub mod comparison {}

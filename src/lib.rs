@@ -1,6 +1,6 @@
 #![doc = include_str!("../README.md")]
 //!
-//! The documents that this refers to are here as [`guide::guarantees`] and [`guide::protocol`]. Where
+//! The documents that this refers to are here as [`guide::guarantees`], [`guide::protocol`] and [`guide::comparison`]. Where
 //! to begin: [`Mongoseal`], then [`Acquire`] and [`Lease`].
 #![cfg_attr(docsrs, feature(doc_cfg))]
 // Here and not in the manifest, because tests and examples may panic, print and compute freely.
