@@ -6,13 +6,13 @@ use tokio::sync::{mpsc, oneshot};
 use tracing::{debug, warn};
 
 use crate::{
-    Error, FencingToken, Lease, LeaseId, LossCause, Released, Result, Ttl,
+    Error, FencingToken, Lease, LeaseId, LossCause, Released, Result, Tick, Ttl,
     hold::{Farewell, Hold},
     lease::End,
     record::{self, Outcome, Request},
     retry,
     seal::{InUse, Inner},
-    store::Sighting,
+    store::{Applied, Sighting},
     wait::Watch,
 };
 
@@ -121,9 +121,13 @@ impl Keeper {
                 done = refresh(&inner, &hold, wanted, wish.is_some()) => done,
             };
             match &done {
-                Ok(sent) => {
+                Ok(Kept { sent, tick }) => {
                     ttl = wanted;
                     due = due_after(*sent, ttl);
+                    // Again, where listening has failed since.
+                    if listen_at == Duration::MAX {
+                        watch.listen(*tick);
+                    }
                 }
                 // Until the deadline somebody may mend what is wrong. A wish leaves the schedule
                 // as it is.
@@ -174,10 +178,17 @@ async fn over(inner: &Inner, hold: &Hold) {
     }
 }
 
+/// That a refresh was confirmed.
+struct Kept {
+    /// The time on the clock just before it was sent.
+    sent: Duration,
+    /// The store's tick then.
+    tick: Tick,
+}
+
 /// Refreshes until the store confirms or time is up: the deadline, and for a wish the operation
-/// timeout. Gives the time just before the confirmed request was sent. Where the store says that
-/// the lease is gone, the lease is lost and this does not return.
-async fn refresh(inner: &Inner, hold: &Hold, ttl: Ttl, wished: bool) -> Result<Duration> {
+/// timeout. Where the store says that the lease is gone, the lease is lost and this does not return.
+async fn refresh(inner: &Inner, hold: &Hold, ttl: Ttl, wished: bool) -> Result<Kept> {
     let until = if wished { inner.give_up().min(hold.deadline()) } else { hold.deadline() };
     // Short enough for several attempts, so that one that hangs is not the end.
     let longest = inner.settings.attempt.min(ttl.duration().checked_div(6).unwrap_or_default());
@@ -189,14 +200,14 @@ async fn refresh(inner: &Inner, hold: &Hold, ttl: Ttl, wished: bool) -> Result<D
         attempt
     });
     match confirmed.await? {
-        Some(sent) => Ok(sent),
+        Some(kept) => Ok(kept),
         // Lost: the caller is woken by that.
         None => std::future::pending().await,
     }
 }
 
 /// Sends one refresh. `None` is a lease that was lost by it.
-async fn attempt(inner: &Inner, hold: &Hold, ttl: Ttl, within: Duration) -> Result<Option<Duration>> {
+async fn attempt(inner: &Inner, hold: &Hold, ttl: Ttl, within: Duration) -> Result<Option<Kept>> {
     let clock = inner.clock();
     let request = Request::Refresh(record::Refresh {
         lease: hold.lease,
@@ -204,12 +215,12 @@ async fn attempt(inner: &Inner, hold: &Hold, ttl: Ttl, within: Duration) -> Resu
         grace: inner.settings.grace_millis(),
     });
     let sent = clock.now();
-    let outcome = inner.store.apply(&hold.key, request, within).await?.outcome;
+    let Applied { outcome, at } = inner.store.apply(&hold.key, request, within).await?;
     match outcome {
         Outcome::Refreshed { token } if token == hold.token => {
             let kept = hold.kept_until(sent.saturating_add(inner.settings.lasts(ttl)));
             debug!(key = %hold.key, token = %hold.token, kept, "refreshed");
-            Ok(kept.then_some(sent))
+            Ok(kept.then_some(Kept { sent, tick: at.map_or(hold.tick, |at| at.tick) }))
         }
         // This lease id was granted anew after the lease had ended: by a request that was long
         // under way, or in another process.

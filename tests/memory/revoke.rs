@@ -36,6 +36,21 @@ async fn where_nobody_tells_the_next_refresh_does() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_holder_listens_again_where_listening_failed() {
+    let store = Faulty::new();
+    let mut failed = false;
+    store.script(move |call| match call {
+        Call::Watch if !std::mem::replace(&mut failed, true) => Some(Fault::Fail),
+        _ => None,
+    });
+    let lease = store.seal().acquire("k").ttl(secs(30)).await.unwrap();
+    tokio::time::sleep(secs(12)).await;
+    store.seal().revoke("k").await.unwrap();
+    tokio::time::sleep(millis(5)).await;
+    assert!(!lease.is_valid());
+}
+
+#[tokio::test(start_paused = true)]
 async fn all_sharers_lose_the_key_and_a_lease_without_expiry_does() {
     let store = Faulty::new();
     let seal = store.seal();
