@@ -134,7 +134,10 @@ impl Acquire {
     /// process dies with it, only the latter. It is still refreshed, at a third of the handle's ttl, so
     /// that others see when it was last heard of and its holder learns of a revocation.
     ///
-    /// The record of such a key stays until an operator deletes it.
+    /// A lease that is taken up by its [`lease_id`](Self::lease_id) stays without expiry, whatever is
+    /// asked then. An acquire that ends in [`Error::Unavailable`](crate::Error::Unavailable) is taken back;
+    /// where the store stays away for longer than that takes, the key may be left held by nobody, until it
+    /// is revoked. The record of such a key stays until an operator deletes it.
     pub fn without_expiry(mut self) -> Self {
         self.expires = false;
         self
@@ -220,7 +223,9 @@ impl Acquire {
             caller: inner.caller(),
             owner: inner.settings.owner.clone(),
             limit,
-            ttl: ttl.millis(),
+            // Only a refresh, which never creates, makes a lease one without expiry: an acquire may
+            // arrive when nobody waits for it any more.
+            ttl: patience.millis(),
             grace: inner.settings.grace_millis(),
             metadata: metadata?,
         };

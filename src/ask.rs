@@ -16,7 +16,7 @@ use crate::{
     contention::{Attempts, Contention},
     hold::Hold,
     record::{self, Holder, Outcome, Patience, Request, Terms},
-    refresh::{Keeper, Refreshing},
+    refresh::{self, Keeper, Refreshing},
     retry::{self, Backoff},
     seal::{self, InUse, Inner},
     store::Applied,
@@ -71,7 +71,14 @@ impl Ask {
         let inner = Arc::clone(self.in_use.by());
         let clock = inner.clock();
         let began = clock.now();
-        let granted = self.obtain(&inner, &mut reply).await;
+        let granted = match self.obtain(&inner, &mut reply).await {
+            Ok(hold) if self.ttl > Ttl::MAX => {
+                let settled = refresh::settle(&inner, &hold, self.ttl).await;
+                self.in_doubt.fetch_or(settled.is_err(), Ordering::Relaxed);
+                settled.map(|()| hold)
+            }
+            granted => granted,
+        };
         let waited = clock.now().saturating_sub(began);
         Span::current().record("waited", field::debug(waited));
         match granted {
@@ -176,16 +183,12 @@ impl Ask {
                     break wake;
                 }
             };
-            // Without expiry is what the next answer says; until then there is a claim.
-            if self.terms.never_expires() {
-                continue;
-            }
             // A token that is not larger was handed over before the answer, and lapsed before it.
             if let Wake::Handed(token) = wake
                 && token > place.version
             {
                 // The key was granted after the answer, so after this was sent.
-                let deadline = place.sent.saturating_add(inner.settings.lasts(self.ttl));
+                let deadline = place.sent.saturating_add(inner.settings.lasts(self.patience));
                 if clock.now() < deadline {
                     return Ok(self.hold((token, place.tick), clock, deadline));
                 }
@@ -206,7 +209,8 @@ impl Ask {
     }
 
     fn hold(&self, granted: (FencingToken, Tick), clock: Clock, deadline: Duration) -> Hold {
-        Hold::new(self.key.clone(), self.terms.owner.clone(), self.terms.lease, granted, clock, deadline)
+        let Terms { owner, lease, limit, .. } = &self.terms;
+        Hold::new(self.key.clone(), owner.clone(), *lease, *limit <= 1, granted, clock, deadline)
     }
 
     /// Sends the request once.
@@ -231,12 +235,12 @@ impl Ask {
         let left = |holder: &Holder| at.map(|at| holder.remaining(at.now)).unwrap_or_default();
         match outcome {
             Outcome::Granted { token } => {
-                let deadline = sent.saturating_add(inner.settings.lasts(self.ttl));
+                let deadline = sent.saturating_add(inner.settings.lasts(self.patience));
                 if clock.now() >= deadline {
                     self.in_doubt.store(true, Ordering::Relaxed);
                     return Err(Error::unavailable(format!(
                         "the answer came after the {:?} it was good for: choose a longer ttl",
-                        self.ttl.duration()
+                        self.patience.duration()
                     )));
                 }
                 Ok(Answer::Granted(self.hold((token, tick), clock, deadline)))

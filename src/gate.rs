@@ -21,7 +21,7 @@ pub(crate) struct Gate(Mutex<HashMap<Key, Arc<Semaphore>>>);
 pub(crate) struct Pass<'a> {
     gate: &'a Gate,
     key: &'a Key,
-    turn: Arc<Semaphore>,
+    turn: Option<Arc<Semaphore>>,
     permit: Option<OwnedSemaphorePermit>,
 }
 
@@ -30,8 +30,9 @@ impl Gate {
     /// hold up the others for ever.
     pub(crate) async fn enter<'a>(&'a self, key: &'a Key, within: Duration) -> Pass<'a> {
         let turn = Arc::clone(self.keys().entry(key.clone()).or_insert_with(|| Arc::new(Semaphore::new(1))));
-        let mut pass = Pass { gate: self, key, turn, permit: None };
-        let permit = tokio::time::timeout(within, Arc::clone(&pass.turn).acquire_owned()).await;
+        let asked = Arc::clone(&turn).acquire_owned();
+        let mut pass = Pass { gate: self, key, turn: Some(turn), permit: None };
+        let permit = tokio::time::timeout(within, asked).await;
         pass.permit = permit.ok().and_then(Result::ok);
         pass
     }
@@ -45,8 +46,10 @@ impl Drop for Pass<'_> {
     fn drop(&mut self) {
         self.permit = None;
         let mut keys = self.gate.keys();
-        // The map's and this one: nobody else comes, as long as the map is locked.
-        if Arc::strong_count(&self.turn) == 2 {
+        // Given back under the lock, so that of two who leave at once the later one sees it.
+        self.turn = None;
+        // The map's: nobody else comes, as long as the map is locked.
+        if keys.get(self.key).is_some_and(|turn| Arc::strong_count(turn) == 1) {
             keys.remove(self.key);
         }
     }

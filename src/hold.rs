@@ -54,6 +54,8 @@ pub(crate) struct Hold {
     pub(crate) owner: Owner,
     pub(crate) lease: LeaseId,
     pub(crate) token: FencingToken,
+    /// Whether nobody else can hold the key meanwhile.
+    pub(crate) exclusive: bool,
     /// The store's tick when it last said that the lease was granted, or was not yet.
     pub(crate) tick: Tick,
     clock: Clock,
@@ -73,6 +75,7 @@ impl Hold {
         key: Key,
         owner: Owner,
         lease: LeaseId,
+        exclusive: bool,
         (token, tick): (FencingToken, Tick),
         clock: Clock,
         deadline: Duration,
@@ -81,6 +84,7 @@ impl Hold {
             key,
             owner,
             lease,
+            exclusive,
             token,
             tick,
             clock,

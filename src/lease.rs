@@ -297,8 +297,8 @@ impl Lease {
 impl Lease {
     /// Stops refreshing, and leaves the lease to lapse at its ttl instead of releasing it: for a process
     /// that goes and does not want another one to begin at once. Who knows its [`id`](Self::id) can take
-    /// it up until then, with [`Acquire::lease_id`](crate::Acquire::lease_id). This process holds it no
-    /// more. A lease without expiry stays until it is revoked.
+    /// it up until then, with [`Acquire::lease_id`](crate::Acquire::lease_id) of another handle. This one
+    /// holds it no more. A lease without expiry stays until it is revoked.
     pub fn orphan(self) {
         // Nobody else says farewell: that takes the lease.
         self.hold.farewell.get_or_init(|| Farewell::Orphan);
@@ -314,7 +314,8 @@ impl Lease {
     /// # Errors
     ///
     /// [`Error::Lost`] where the lease had ended before. [`Error::Unavailable`] where nobody
-    /// confirmed within the operation timeout: then either id may hold the key, for a ttl at most.
+    /// confirmed within the operation timeout: then either id may hold the key, for a ttl at most, or
+    /// without expiry until it is revoked.
     /// [`Error::Corrupt`] or [`Error::Invalid`] where somebody wrote over the record or took a privilege
     /// away, or the other id holds the key already.
     ///

@@ -147,7 +147,7 @@ pub struct Revocation {
 pub struct Record {
     /// The highest fencing token ever issued for the key.
     pub version: FencingToken,
-    /// Who holds the key, in order of their tokens.
+    /// Who holds the key, in the order in which they came.
     pub holders: Vec<Holder>,
     /// Who waits for it, in order of their turn.
     pub queue: Vec<Waiter>,

@@ -104,7 +104,7 @@ impl Keeper {
                     tokio::select! {
                         biased;
                         () = over(&inner, &hold) => break,
-                        () = look(&inner, &hold) => continue,
+                        () = look(&inner, &hold, ttl) => continue,
                     }
                 }
                 () = clock.sleep_until(listen_at) => {
@@ -145,7 +145,12 @@ impl Keeper {
         }
         let end = match (hold.is_lost(), hold.farewell.get()) {
             (Some(LossCause::Transferred), Some(Farewell::Transfer(to))) => {
-                transfer(&inner, &hold, *to).await.map(End::Transferred)
+                let given = transfer(&inner, &hold, *to).await;
+                if matches!(given, Err(Error::Invalid { .. })) {
+                    // Nobody here holds it any more, and its ttl may be for ever.
+                    drop(release(&inner, &hold).await);
+                }
+                given.map(End::Transferred)
             }
             (Some(cause), _) if cause != LossCause::ShutDown => Ok(End::Released(Released::Gone { cause })),
             (None, Some(Farewell::Orphan)) => Ok(End::Released(Released::Ours)),
@@ -161,9 +166,11 @@ impl Keeper {
     }
 }
 
-/// Asks whether the lease is gone, as was heard. Where nobody answers the next refresh will tell.
-async fn look(inner: &Inner, hold: &Hold) {
-    if let Ok(Some(cause)) = sight(inner, hold, inner.settings.attempt).await {
+/// Asks whether the lease is gone, as was heard. Where nobody answers the next refresh will tell, which
+/// this does not hold up for long.
+async fn look(inner: &Inner, hold: &Hold, ttl: Ttl) {
+    let within = inner.settings.attempt.min(ttl.duration().checked_div(6).unwrap_or_default());
+    if let Ok(Some(cause)) = sight(inner, hold, within).await {
         hold.lose(cause);
     }
 }
@@ -203,6 +210,17 @@ async fn refresh(inner: &Inner, hold: &Hold, ttl: Ttl, wished: bool) -> Result<K
         Some(kept) => Ok(kept),
         // Lost: the caller is woken by that.
         None => std::future::pending().await,
+    }
+}
+
+/// Makes a lease that was just granted one of this ttl.
+pub(crate) async fn settle(inner: &Inner, hold: &Hold, ttl: Ttl) -> Result<()> {
+    tokio::select! {
+        biased;
+        () = over(inner, hold) => Err(Error::unavailable(
+            "the lease ended before the store confirmed that it has no expiry: ask again",
+        )),
+        settled = refresh(inner, hold, ttl, true) => settled.map(drop),
     }
 }
 
@@ -255,7 +273,8 @@ pub(crate) async fn sight(inner: &Inner, hold: &Hold, within: Duration) -> Resul
     let revoked = record.history.into_iter().rev().find(|revoked| revoked.leases.contains(&hold.lease));
     Ok(Some(match revoked {
         Some(revoked) => LossCause::Revoked { by: revoked.by, reason: revoked.reason },
-        None if record.version > hold.token => LossCause::TakenOver { token: record.version },
+        // A larger token of one who shares the key takes nothing from this one.
+        None if record.version > hold.token && hold.exclusive => LossCause::TakenOver { token: record.version },
         None if record.version < hold.token => LossCause::Removed,
         None => LossCause::Expired,
     }))
@@ -297,7 +316,7 @@ async fn transfer(inner: &Inner, hold: &Hold, to: LeaseId) -> Result<FencingToke
         let request = record::Transfer { lease: hold.lease, token: hold.token, to };
         match inner.store.apply(&hold.key, Request::Transfer(request), within).await?.outcome {
             Outcome::Transferred { token } if token > hold.token => Ok(token),
-            Outcome::Transferred { .. } => Err(Error::invalid(format!(
+            Outcome::Transferred { .. } | Outcome::Refused { .. } => Err(Error::invalid(format!(
                 "lease id {to} holds {:?} already: give the lease to one that does not",
                 hold.key
             ))),

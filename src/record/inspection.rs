@@ -15,7 +15,7 @@ pub struct Inspection {
     pub key: Key,
     /// The highest fencing token ever issued for the key.
     pub version: FencingToken,
-    /// Who holds the key, in order of their tokens. Among them may be holders whose time is over:
+    /// Who holds the key, in the order in which they came. Among them may be holders whose time is over:
     /// they stay in the record until its next change.
     pub holders: Vec<Holding>,
     /// Who waits for it, in order of their turn. As with holders, some may be gone.

@@ -133,7 +133,9 @@ pub enum Outcome {
         /// How many wait.
         length: usize,
     },
-    /// The key is held, and the request did not want to wait. A hint: nothing was written.
+    /// The key is held, and the request did not want to wait. A hint: nothing was written. Also where
+    /// the lease itself shares the key with more than the request asks for, and where the other lease of a
+    /// transfer holds it already.
     Refused {
         /// The holder that would last longest.
         holder: Box<Holder>,
@@ -178,7 +180,7 @@ pub enum Image {
 pub struct View {
     /// The highest fencing token ever issued for the key.
     pub version: FencingToken,
-    /// Who holds the key, in order of their tokens.
+    /// Who holds the key, in the order in which they came.
     pub holders: Vec<Holder>,
     /// How many wait before the lease of the request, if it waits.
     pub position: Option<usize>,
@@ -216,7 +218,12 @@ impl Request {
         match (self, image) {
             (Self::Acquire(acquire), Some(after)) => {
                 if let Some(holder) = holder(after, acquire.terms.lease) {
-                    return Outcome::Granted { token: holder.version };
+                    // Who asks for a key alone, or with few, is not content with a share of many.
+                    return if holder.terms.limit.max(1) <= acquire.terms.limit.max(1) {
+                        Outcome::Granted { token: holder.version }
+                    } else {
+                        Outcome::Refused { holder: Box::new(holder) }
+                    };
                 }
                 let by_expiry = |holder: &&Holder| holder.expires_at;
                 let (first, last) =
@@ -244,6 +251,10 @@ impl Request {
                 Outcome::Revoked { holders: before.holders.iter().filter(ends).cloned().collect() }
             }
             (Self::Transfer(transfer), Some(after)) => match holder(after, transfer.to) {
+                // Both hold: nothing was given.
+                Some(holder) if after.holders.iter().any(|holder| transfer.gives(holder)) => {
+                    Outcome::Refused { holder: Box::new(holder) }
+                }
                 Some(holder) => Outcome::Transferred { token: holder.version },
                 None => Outcome::Absent,
             },

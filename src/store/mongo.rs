@@ -266,18 +266,17 @@ fn is_plausible(request: &Request, outcome: &Outcome, written: bool, now: StoreT
         _ => None,
     };
     let is_full = |length: usize| room.is_none_or(|room| u32::try_from(length).is_ok_and(|length| length >= room));
-    written
-        || match outcome {
-            Outcome::Granted { .. }
-            | Outcome::Queued { .. }
-            | Outcome::Refreshed { .. }
-            | Outcome::Transferred { .. } => false,
-            Outcome::Refused { holder } => holder.expires_at > now,
-            Outcome::Full { length } => is_full(*length),
-            // Who asks for a key that nobody holds is granted it.
-            Outcome::Absent => !matches!(request, Request::Acquire(_)),
-            Outcome::Released | Outcome::Revoked { .. } | Outcome::Pruned { .. } => true,
+    match outcome {
+        // Who asks for a key that nobody holds is granted it; unless what waited before it was none.
+        Outcome::Absent => !matches!(request, Request::Acquire(_)),
+        _ if written => true,
+        Outcome::Granted { .. } | Outcome::Queued { .. } | Outcome::Refreshed { .. } | Outcome::Transferred { .. } => {
+            false
         }
+        Outcome::Refused { holder } => holder.expires_at > now,
+        Outcome::Full { length } => is_full(*length),
+        Outcome::Released | Outcome::Revoked { .. } | Outcome::Pruned { .. } => true,
+    }
 }
 
 /// How long the server may take, in milliseconds: a little less than we wait, so that it is the

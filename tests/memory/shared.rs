@@ -2,11 +2,11 @@
 
 use std::{sync::Arc, time::Duration};
 
-use mongoseal::{Error, Lease, LeaseState, LossCause, Mongoseal, Result};
+use mongoseal::{Error, Lease, LeaseId, LeaseState, LossCause, Mongoseal, Released, Result, record::Request};
 use tokio::task::JoinHandle;
 
 use crate::{
-    faulty::{Fault, Faulty},
+    faulty::{Call, Fault, Faulty},
     millis, secs,
 };
 
@@ -122,11 +122,15 @@ async fn a_lease_without_expiry_lasts_until_it_is_released_and_shows_as_such() {
 #[tokio::test(start_paused = true)]
 async fn a_lease_without_expiry_is_refreshed_now_and_then_and_not_at_once() {
     let store = Faulty::new();
+    // The clock does not begin now.
+    tokio::time::sleep(secs(60)).await;
     let _lease = store.seal().acquire("k").without_expiry().await.unwrap();
+    // One that grants the key for a while, and one that makes it for ever.
+    assert_eq!(store.requests().len(), 2);
     tokio::time::sleep(millis(9_990)).await;
-    assert_eq!(store.requests().len(), 1);
+    assert_eq!(store.requests().len(), 2);
     tokio::time::sleep(secs(11)).await;
-    assert_eq!(store.requests().len(), 3);
+    assert_eq!(store.requests().len(), 4);
 }
 
 #[tokio::test(start_paused = true)]
@@ -159,4 +163,54 @@ async fn a_lease_without_expiry_that_is_deleted_is_lost_with_the_next_refresh() 
     let lease = Arc::new(store.seal().acquire("k").without_expiry().await.unwrap());
     store.records.remove(lease.key());
     assert_eq!(lease.cancelled().await, LossCause::Removed);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_acquire_without_expiry_that_is_lost_or_late_holds_nothing_for_ever() {
+    for fault in [Fault::LoseReply, Fault::Delay(secs(30))] {
+        let store = Faulty::new();
+        let mut asked = false;
+        store.script(move |call| match call {
+            Call::Apply(Request::Acquire(_)) if !std::mem::replace(&mut asked, true) => Some(fault),
+            Call::Prepare => None,
+            _ => Some(Fault::Fail),
+        });
+        assert!(store.seal().acquire("k").without_expiry().await.is_err());
+        tokio::time::sleep(secs(60)).await;
+        store.heal();
+        tokio::time::sleep(secs(60)).await;
+        drop(store.seal().acquire("k").await.unwrap());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_asks_for_a_key_alone_is_not_given_a_share_by_an_id_that_has_one() {
+    let store = Faulty::new();
+    let one = store.seal().acquire("k").shared().await.unwrap();
+    let two = store.seal().acquire("k").shared().await.unwrap();
+    let id = one.id();
+    one.orphan();
+    assert!(held(store.seal().acquire("k").lease_id(id).await));
+    let again = store.seal().acquire("k").lease_id(id).shared().await.unwrap();
+    // Nor one who waits under the id to which a share is given.
+    let other = LeaseId::random();
+    let waiting = tokio::spawn(store.seal().acquire("k").lease_id(other).wait(secs(20)).into_future());
+    tokio::time::sleep(secs(1)).await;
+    again.transfer(other).await.unwrap();
+    let answer = waiting.await.unwrap();
+    assert!(held(answer) && two.is_valid());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_sharer_s_larger_token_takes_nothing_from_another() {
+    let store = Faulty::new();
+    let seal = store.seal();
+    let one = seal.acquire("k").shared().await.unwrap();
+    let _two = seal.acquire("k").shared().await.unwrap();
+    let mut lost = false;
+    store.script(move |call| match call {
+        Call::Apply(Request::Release(_)) if !std::mem::replace(&mut lost, true) => Some(Fault::LoseReply),
+        _ => None,
+    });
+    assert_eq!(one.release().await.unwrap(), Released::Ours);
 }

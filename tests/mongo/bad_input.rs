@@ -189,6 +189,69 @@ async fn a_record_with_any_one_field_broken_is_corrupt_and_keeps_what_it_has() {
     store.apply(&key, another, within).await.unwrap();
 }
 
+#[tokio::test]
+async fn a_broken_entry_of_the_queue_costs_no_more_than_its_time() {
+    let bench = Bench::new("entries").await;
+    let within = secs(5);
+    let store = MongoStore::new(&bench.database, "mongoseal", secs(24 * 3600));
+    let acquire = |ttl, patience| {
+        let (owner, caller) = ("me".parse().unwrap(), "0123456789abcdef/1".parse().unwrap());
+        let lease = LeaseId::random();
+        let terms = Terms { lease, caller, owner, limit: 0, ttl, grace: 0, metadata: Metadata::default() };
+        (lease, Request::Acquire(record::Acquire { terms, patience }))
+    };
+    let wait = Some(record::Patience { lasts: 300, room: 100 });
+    let whole = {
+        let key: Key = "whole".parse().unwrap();
+        store.apply(&key, acquire(60_000, None).1, within).await.unwrap();
+        store.apply(&key, acquire(300, wait).1, within).await.unwrap();
+        let record = bench.record("whole").await.unwrap();
+        record.get_array("queue").unwrap()[0].as_document().unwrap().clone()
+    };
+    let mut broken = Vec::new();
+    for field in whole.keys() {
+        for wrong in [Some(Bson::Boolean(true)), Some(Bson::MaxKey), Some(Bson::from("x")), None] {
+            let key: Key = format!("{field} as {wrong:?}").parse().unwrap();
+            let (holder, request) = acquire(60_000, None);
+            store.apply(&key, request, within).await.unwrap();
+            store.apply(&key, acquire(300, wait).1, within).await.unwrap();
+            let path = format!("queue.0.{field}");
+            let unset = || doc! { "$unset": { &path: "" } };
+            let update = wrong.as_ref().map_or_else(unset, |wrong| doc! { "$set": { &path: wrong } });
+            bench.records().update_one(doc! { "_id": key.as_str() }, update).await.unwrap();
+            let release = Request::Release(record::Release { lease: holder, token: None });
+            drop(store.apply(&key, release, within).await);
+            broken.push(key);
+        }
+    }
+    tokio::time::sleep(secs(1)).await;
+    for key in broken {
+        let answer = store.apply(&key, acquire(300, None).1, within).await;
+        assert!(answer.is_ok(), "{key:?}: {answer:?} {:?}", bench.record(key.as_str()).await);
+    }
+}
+
+#[tokio::test]
+async fn a_document_of_nothing_but_its_key_is_left_as_it_is_by_who_asks_for_nothing() {
+    let bench = Bench::new("bare").await;
+    let (key, within): (Key, _) = ("k".parse().unwrap(), secs(5));
+    let store = MongoStore::new(&bench.database, "mongoseal", secs(24 * 3600));
+    bench.records().insert_one(doc! { "_id": "k" }).await.unwrap();
+    let (lease, token) = (LeaseId::random(), mongoseal::FencingToken::new(1).unwrap());
+    for request in [
+        Request::Refresh(record::Refresh { lease, ttl: 1_000, grace: 0 }),
+        Request::Release(record::Release { lease, token: None }),
+        Request::Release(record::Release { lease, token: Some(token) }),
+        Request::Revoke(record::Revoke { by: "a".into(), reason: String::new(), upto: token }),
+        Request::Transfer(record::Transfer { lease, token, to: LeaseId::random() }),
+        Request::Prune,
+    ] {
+        drop(store.apply(&key, request.clone(), within).await);
+        assert_eq!(bench.record("k").await.unwrap(), doc! { "_id": "k" }, "{request:?}");
+    }
+    bench.seal().acquire("k").await.unwrap().release().await.unwrap();
+}
+
 /// The paths of all fields and elements of a document.
 fn paths(document: &Document, at: &str) -> Vec<String> {
     let mut found = Vec::new();

@@ -270,7 +270,22 @@ fn granted(verb: Verb) -> Document {
     } else {
         claimed
     };
-    doc! { "$map": { "input": { "$slice": ["$q", "$w.n"] }, "in": { "$mergeObjects": ["$$this", {
+    // An entry that nobody can have queued falls out when it is its turn.
+    let waiter = [
+        ("lease", "binData"),
+        ("caller", "string"),
+        ("limit", "int"),
+        ("ttl", "long"),
+        ("grace", "long"),
+        ("patience", "long"),
+        ("expires_at", "date"),
+    ];
+    let (actual, wanted): (Vec<Document>, Vec<&str>) =
+        waiter.iter().map(|(name, kind)| (doc! { "$type": format!("$$this.{name}") }, *kind)).unzip();
+    let first = doc! { "$filter": {
+        "input": { "$slice": ["$q", "$w.n"] }, "cond": { "$eq": [actual, literal(wanted)] },
+    } };
+    doc! { "$map": { "input": first, "in": { "$mergeObjects": ["$$this", {
         "version": { "$add": ["$t", { "$indexOfArray": ["$q.lease", "$$this.lease"] }] },
         "refreshes": 0_i64,
         "since": "$$NOW",
@@ -341,7 +356,9 @@ fn stamped(verb: Verb) -> Document {
         ] },
     };
     let changed = doc! { "$ne": [["$v", "$h", "$q"], ["$r.version", "$r.holders", "$r.queue"]] };
-    doc! { "$cond": [{ "$and": ["$ours", changed] }, { "$mergeObjects": ["$r", record] }, "$r"] }
+    // What was no record, and was not granted to anybody, is none afterwards.
+    let writes = doc! { "$and": ["$ours", changed, { "$gt": ["$v", 0] }] };
+    doc! { "$cond": [writes, { "$mergeObjects": ["$r", record] }, "$r"] }
 }
 
 /// Whether `this` is of the lease.
