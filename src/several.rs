@@ -68,7 +68,7 @@ pub struct AcquireAll {
 
 impl AcquireAll {
     /// Waits up to this long for all of them together: see [`Acquire::wait`](crate::Acquire::wait).
-    /// Default: the handle's.
+    /// Default: the handle's wait; a retry policy of the handle's does not count here.
     pub fn wait(mut self, at_most: Duration) -> Self {
         self.wait = Some(at_most);
         self

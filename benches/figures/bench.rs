@@ -17,12 +17,25 @@ pub(crate) struct Bench {
     floor: Collection<Document>,
 }
 
+/// Where the set is, without the monitoring ten times as often that tests ask for.
+pub(crate) fn as_users(set: &ReplicaSet) -> String {
+    let uri = set.uri();
+    let (address, options) = uri.split_once('?').unwrap_or((&uri, ""));
+    let kept = options.split('&').filter(|option| !option.starts_with("heartbeat") && !option.contains("Monitoring"));
+    format!("{address}?{}", kept.collect::<Vec<_>>().join("&"))
+}
+
+/// A client for the floor.
+pub(crate) async fn bare_client(set: &ReplicaSet) -> Client {
+    let mut options = ClientOptions::parse(as_users(set)).await.expect("the URI of the set is valid");
+    options.retry_writes = Some(false);
+    Client::with_options(options).expect("the options of the set are valid")
+}
+
 impl Bench {
     pub(crate) async fn start(rounds: usize) -> Self {
         let set = shared(3).await;
-        let mut options = ClientOptions::parse(set.uri()).await.expect("the URI of the set is valid");
-        options.retry_writes = Some(false);
-        let client = Client::with_options(options).expect("the options of the set are valid");
+        let client = bare_client(set).await;
         let database = client.database("mongoseal_figures");
         database.drop().await.expect("the database can be dropped");
         let bench = Self { set, rounds, floor: database.collection("floor") };
@@ -50,7 +63,7 @@ impl Bench {
 
     /// A handle with a client of its own, as a process has.
     pub(crate) async fn handle(&self) -> Mongoseal {
-        Mongoseal::builder().database("mongoseal_figures").connect(self.set.uri()).await.expect("the set is fit")
+        Mongoseal::builder().database("mongoseal_figures").connect(as_users(self.set)).await.expect("the set is fit")
     }
 
     /// The records of the keys.

@@ -3,15 +3,14 @@
 use std::time::{Duration, Instant};
 
 use mongodb::{
-    Client,
     bson::{Document, doc},
-    options::{ClientOptions, WriteConcern},
+    options::WriteConcern,
 };
 use mongoseal::{Error, Mongoseal};
 use tokio::task::JoinSet;
 
 use crate::{
-    bench::Bench,
+    bench::{Bench, bare_client},
     figures::{Figures, Round},
 };
 
@@ -75,9 +74,7 @@ const TASKS: usize = 64;
 pub(crate) async fn throughput(bench: &Bench, quick: bool) -> Figures {
     let time = Duration::from_secs(if quick { 1 } else { 3 });
     let seal = bench.handle().await;
-    let mut options = ClientOptions::parse(bench.set.uri()).await.expect("the URI of the set is valid");
-    options.retry_writes = Some(false);
-    let floor = Client::with_options(options).expect("the options of the set are valid");
+    let floor = bare_client(bench.set).await;
     let floor = floor.database("mongoseal_figures").collection::<Document>("floor");
     let mut rounds = Vec::new();
     for _ in 0..bench.rounds {
