@@ -14,11 +14,9 @@ use crate::{
     refresh::Refreshing, seal::Inner, store::BoxFuture,
 };
 
-/// The limits of those who want a key alone, and of those who share it with anybody. And one that
-/// nobody can have.
+/// The limits of those who want a key alone, and of those who share it with anybody.
 const EXCLUSIVE: u32 = 0;
 const SHARED_BY_ALL: u32 = i32::MAX.unsigned_abs();
-const NOBODY: u32 = u32::MAX;
 
 /// Asks for a key: awaiting it gives the [`Lease`], or [`Error::Held`], at once, after a
 /// [`wait`](Self::wait) in the key's queue, or after the attempts of a [`retry`](Self::retry).
@@ -72,7 +70,7 @@ pub struct Acquire {
     key: Result<Key>,
     ttl: Option<Duration>,
     expires: bool,
-    limit: u32,
+    shared_by: Option<u32>,
     metadata: Result<Metadata>,
     lease: Option<LeaseId>,
     refreshing: Refreshing,
@@ -87,7 +85,7 @@ impl Acquire {
             key,
             ttl: None,
             expires: true,
-            limit: EXCLUSIVE,
+            shared_by: None,
             metadata: Ok(Metadata::default()),
             lease: None,
             refreshing: Refreshing::AtAThird,
@@ -156,7 +154,7 @@ impl Acquire {
     /// Shares the key with others as long as they are no more than so many, this one among them: a
     /// semaphore. Where holders differ in that number, the smallest counts. Zero is refused.
     pub fn shared_up_to(mut self, holders: u32) -> Self {
-        self.limit = if holders == 0 { NOBODY } else { holders.min(SHARED_BY_ALL) };
+        self.shared_by = Some(holders.min(SHARED_BY_ALL));
         self
     }
 
@@ -199,8 +197,8 @@ impl Acquire {
 
     /// Checks what was asked.
     fn checked(self) -> Result<Ask> {
-        let Self { inner, key, ttl, expires, limit, metadata, lease, mut refreshing, wait, retry } = self;
-        if limit == NOBODY {
+        let Self { inner, key, ttl, expires, shared_by, metadata, lease, mut refreshing, wait, retry } = self;
+        if shared_by == Some(0) {
             return Err(Error::invalid("a key cannot be shared by 0 holders: this one counts, so 1 or more"));
         }
         let patience = inner.settings.check_ttl(ttl.unwrap_or(inner.settings.ttl.duration()))?;
@@ -222,7 +220,7 @@ impl Acquire {
             lease: lease.unwrap_or_else(LeaseId::random),
             caller: inner.caller(),
             owner: inner.settings.owner.clone(),
-            limit,
+            limit: shared_by.unwrap_or(EXCLUSIVE),
             // Only a refresh, which never creates, makes a lease one without expiry: an acquire may
             // arrive when nobody waits for it any more.
             ttl: patience.millis(),

@@ -232,7 +232,7 @@ impl Ask {
         // Never taken back: a refusal may be a stale answer, and a release that finds nothing is cheap.
         self.queued.fetch_or(matches!(outcome, Outcome::Queued { .. }), Ordering::Relaxed);
         let tick = at.map_or(Tick { seconds: 0, ordinal: 0 }, |at| at.tick);
-        let left = |holder: &Holder| at.map(|at| holder.remaining(at.now)).unwrap_or_default();
+        let left = |holder: &Holder| at.map(|at| holder.remaining(at.now).unwrap_or(Duration::MAX)).unwrap_or_default();
         match outcome {
             Outcome::Granted { token } => {
                 let deadline = sent.saturating_add(inner.settings.lasts(self.patience));

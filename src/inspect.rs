@@ -1,6 +1,6 @@
 //! Looking at one record.
 
-use crate::{Error, Key, Mongoseal, Result, record::Inspection, retry, store::Sighting};
+use crate::{Error, Key, Mongoseal, Result, record::Inspection, store::Sighting};
 
 impl Mongoseal {
     /// Looks at the record of a key, by a linearizable read: who holds it and who waits for it, at some
@@ -45,15 +45,7 @@ impl Mongoseal {
         let key = key.try_into().map_err(Into::into)?;
         let inner = &self.inner;
         inner.runs()?;
-        let seen = retry::until_definite(inner.clock(), inner.give_up(), inner.settings.attempt, |within| {
-            let key = &key;
-            async move {
-                let until = inner.clock().now().saturating_add(within);
-                inner.prepare(within).await?;
-                inner.store.read(key, until.saturating_sub(inner.clock().now())).await
-            }
-        });
-        Ok(match seen.await? {
+        Ok(match inner.sighted(&key).await? {
             Sighting::Nothing => None,
             Sighting::Seen { record, at } => Some(Inspection::of(key, *record, at.now)),
         })

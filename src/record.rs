@@ -75,21 +75,12 @@ pub struct Terms {
     pub owner: Owner,
     /// How many may hold the key together at most; 0 is exclusive.
     pub limit: u32,
-    /// How long a holder lasts without a refresh, in milliseconds. More than [`Ttl::MAX`] is without
-    /// expiry.
+    /// How long a holder lasts without a refresh, in milliseconds.
     pub ttl: u64,
     /// How much longer the store waits before it gives the key to somebody else, in milliseconds.
     pub grace: u64,
     /// What the owner says of its lease.
     pub metadata: Metadata,
-}
-
-impl Terms {
-    /// Whether a holder lasts until it is released or revoked.
-    #[must_use]
-    pub fn never_expires(&self) -> bool {
-        self.ttl > Ttl::MAX.millis()
-    }
 }
 
 /// An entry of a record: somebody who holds the key.
@@ -163,11 +154,17 @@ pub struct Record {
     pub history: Vec<Revocation>,
 }
 
+/// How long it is to an expiry. One that is further away than the longest ttl is none: whoever takes
+/// up a lease without expiry with a ttl has not made it one that ends.
+pub(crate) fn remaining(expires_at: StoreTime, now: StoreTime) -> Option<Duration> {
+    Some(expires_at.since(now)).filter(|left| *left <= Ttl::MAX.duration())
+}
+
 impl Holder {
-    /// How long it lasts from `now` without a refresh: [`Duration::MAX`] without expiry.
+    /// How long it lasts from `now` without a refresh: `None` without expiry.
     #[must_use]
-    pub fn remaining(&self, now: StoreTime) -> Duration {
-        if self.terms.never_expires() { Duration::MAX } else { self.expires_at.since(now) }
+    pub fn remaining(&self, now: StoreTime) -> Option<Duration> {
+        remaining(self.expires_at, now)
     }
 }
 

@@ -99,9 +99,7 @@ impl Revoke {
         }
         inner.runs()?;
         let (clock, until, longest) = (inner.clock(), inner.give_up(), inner.settings.attempt);
-        retry::until_definite(clock, until, longest, |within| inner.prepare(within)).await?;
-        let seen = retry::until_definite(clock, until, longest, |within| inner.store.read(&key, within)).await?;
-        let Sighting::Seen { record, at } = seen else { return Ok(Vec::new()) };
+        let Sighting::Seen { record, at } = inner.sighted(&key).await? else { return Ok(Vec::new()) };
         let held: Vec<Holder> = record.holders.into_iter().filter(|holder| holder.expires_at > at.now).collect();
         if held.is_empty() {
             return Ok(Vec::new());

@@ -19,7 +19,10 @@ use tokio::runtime::Handle;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
-    Acquire, Caller, Clock, Error, HandleId, Key, LeaseId, Owner, Result, Revoke, gate::Gate, retry, store::Store,
+    Acquire, Caller, Clock, Error, HandleId, Key, LeaseId, Owner, Result, Revoke,
+    gate::Gate,
+    retry,
+    store::{Sighting, Store},
     wait::Waiters,
 };
 
@@ -191,6 +194,17 @@ impl Inner {
             self.prepared.store(true, Ordering::Release);
         }
         Ok(())
+    }
+
+    /// Reads the record of a key.
+    pub(crate) async fn sighted(&self, key: &Key) -> Result<Sighting> {
+        let clock = self.clock();
+        retry::until_definite(clock, self.give_up(), self.settings.attempt, |within| async move {
+            let until = clock.now().saturating_add(within);
+            self.prepare(within).await?;
+            self.store.read(key, until.saturating_sub(clock.now())).await
+        })
+        .await
     }
 
     /// The next caller of this handle.

@@ -179,7 +179,7 @@ impl Waiters {
         }
     }
 
-    /// Whether nobody has waited for a while.
+    /// Whether nobody has waited or held for a while.
     fn is_idle(&self, now: Duration) -> bool {
         let state = self.state();
         state.waiting.is_empty() && state.holding.is_empty() && state.idle_since.saturating_add(LINGER) <= now
@@ -207,7 +207,8 @@ impl State {
     }
 }
 
-/// Listens for the waiters of a handle until there were none for a while, or listening fails.
+/// Listens for the waiters and holders of a handle until there were none for a while, or listening
+/// fails.
 async fn listen(inner: Arc<Inner>, since: Tick) {
     let clock = inner.clock();
     // Should this task be dropped where it stands, somebody else has to listen.

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::{Holder, Record, Revocation, StoreTime, Terms, Waiter};
-use crate::{FencingToken, Key, Metadata, Owner, Ttl};
+use crate::{FencingToken, Key, Metadata, Owner};
 
 /// A record as it was when it was read, without the secrets in it.
 ///
@@ -64,8 +64,8 @@ pub struct Waiting {
     /// When it was last heard of.
     pub last_seen: StoreTime,
     /// How long it keeps its place if nothing is heard of it, by the store's clock; zero where that
-    /// time is over. `None` is for ever.
-    pub remaining: Option<Duration>,
+    /// time is over.
+    pub remaining: Duration,
     /// What it says of itself.
     pub metadata: Metadata,
 }
@@ -118,14 +118,15 @@ impl Holding {
     /// What people may see of a holder that was read at this time.
     #[must_use]
     pub fn of(holder: Holder, read_at: StoreTime) -> Self {
-        let Terms { owner, limit, ttl, metadata, .. } = holder.terms;
+        let remaining = holder.remaining(read_at);
+        let Terms { owner, limit, metadata, .. } = holder.terms;
         Self {
             owner,
             token: holder.version,
             limit: shared_by(limit),
             since: holder.since,
             last_seen: holder.last_seen,
-            remaining: remaining(holder.expires_at, ttl, read_at),
+            remaining,
             metadata,
         }
     }
@@ -145,14 +146,14 @@ impl Holding {
 
 impl Waiting {
     fn of(waiter: Waiter, position: usize, read_at: StoreTime) -> Self {
-        let Terms { owner, limit, ttl, metadata, .. } = waiter.terms;
+        let Terms { owner, limit, metadata, .. } = waiter.terms;
         Self {
             owner,
             position,
             limit: shared_by(limit),
             since: waiter.since,
             last_seen: waiter.last_seen,
-            remaining: remaining(waiter.expires_at, ttl, read_at),
+            remaining: waiter.expires_at.since(read_at),
             metadata,
         }
     }
@@ -176,12 +177,4 @@ impl ListedLease {
 /// A limit as people see it.
 pub(crate) fn shared_by(limit: u32) -> Option<u32> {
     (limit > 0).then_some(limit)
-}
-
-/// How long an entry stays if nothing is heard of it. One that asked to stay for ever has a ttl above
-/// all others; it still has an end before it is heard of for the first time after it was handed the key.
-pub(crate) fn remaining(expires_at: StoreTime, ttl: u64, now: StoreTime) -> Option<Duration> {
-    let remaining = expires_at.since(now);
-    let forever = ttl > Ttl::MAX.millis() && remaining > Ttl::MAX.duration();
-    (!forever).then_some(remaining)
 }

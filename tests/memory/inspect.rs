@@ -68,7 +68,7 @@ async fn an_inspection_tells_who_holds_and_who_waits_and_no_lease_id() {
     assert_eq!(seen.read_at.since(seen.last_seen), secs(4));
     let queue: Vec<_> = seen.queue.iter().map(|waiting| (waiting.owner.as_str(), waiting.position)).collect();
     assert_eq!(queue, [("owner-1", 0), ("owner-2", 1)]);
-    assert!(seen.queue.iter().all(|waiting| (waiting.remaining, waiting.limit) == (Some(secs(6)), Some(3))));
+    assert!(seen.queue.iter().all(|waiting| (waiting.remaining, waiting.limit) == (secs(6), Some(3))));
 
     let revoke = Revoke { by: "ops".into(), reason: "drill".into(), upto: FencingToken::MAX };
     store.records.apply(lease.key(), Request::Revoke(revoke), secs(1)).await.unwrap();

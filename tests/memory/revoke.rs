@@ -12,7 +12,8 @@ async fn a_holder_learns_of_its_revocation_at_once_and_who_waits_is_next() {
     let store = Faulty::new();
     let lease = store.seal().acquire("k").ttl(secs(600)).await.unwrap();
     let waiting = tokio::spawn(store.seal().acquire("k").wait(secs(3600)).into_future());
-    tokio::time::sleep(secs(5)).await;
+    // Longer than a listener stays for nobody.
+    tokio::time::sleep(secs(60)).await;
     let revoked = store.seal().revoke("k").by("alice").reason("stuck").await.unwrap();
     assert_eq!(revoked.len(), 1);
     assert_eq!((&revoked[0].owner, revoked[0].token), (lease.owner(), lease.token()));

@@ -214,3 +214,17 @@ async fn a_sharer_s_larger_token_takes_nothing_from_another() {
     });
     assert_eq!(one.release().await.unwrap(), Released::Ours);
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_lease_without_expiry_that_is_taken_up_with_a_ttl_still_shows_as_such() {
+    let store = Faulty::new();
+    let lease = store.seal().acquire("k").without_expiry().await.unwrap();
+    let id = lease.id();
+    lease.orphan();
+    let again = store.seal().acquire("k").lease_id(id).ttl(secs(5)).await.unwrap();
+    assert!(matches!(store.seal().acquire("k").await, Err(Error::Held { remaining: Duration::MAX, .. })));
+    let seen = store.seal().inspect("k").await.unwrap().unwrap();
+    assert_eq!(seen.holders[0].remaining, None);
+    again.release().await.unwrap();
+    drop(store.seal().acquire("k").await.unwrap());
+}

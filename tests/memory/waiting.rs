@@ -294,3 +294,24 @@ async fn a_waiter_survives_a_store_that_is_away_for_a_moment_and_not_one_that_st
     assert!(matches!(waiting.await.unwrap(), Err(Error::Unavailable { .. })));
     assert_eq!(lease.cancelled().await, LossCause::Expired);
 }
+
+#[tokio::test(start_paused = true)]
+async fn those_of_a_handle_who_wait_for_one_key_ask_one_after_another() {
+    let store = Faulty::new();
+    let _holder = store.seal().acquire("k").ttl(secs(600)).await.unwrap();
+    let asked: Arc<Mutex<Vec<_>>> = Arc::default();
+    let (note, clock) = (Arc::clone(&asked), store.records.clock());
+    store.script(move |call| match call {
+        Call::Apply(Request::Acquire(_)) => {
+            note.lock().unwrap().push(clock.now());
+            Some(Fault::DelayReply(millis(10)))
+        }
+        _ => None,
+    });
+    let seal = store.seal();
+    let _waiting: Vec<_> = (0..20).map(|_| waiter(&seal, secs(3600))).collect();
+    tokio::time::sleep(secs(1)).await;
+    let asked = asked.lock().unwrap();
+    assert!(asked.len() >= 20);
+    assert!(asked.windows(2).all(|pair| pair[1].saturating_sub(pair[0]) >= millis(10)), "{asked:?}");
+}

@@ -372,3 +372,15 @@ fn a_prune_drops_who_is_over_hands_the_key_over_and_says_who_went() {
     assert_eq!(bench.send(Request::Prune), Outcome::Pruned { holders: vec![holder] });
     assert_eq!((bench.holders(), bench.queue()), (vec![2], vec![]));
 }
+
+#[test]
+fn whoever_takes_a_lease_up_is_told_of_it_from_then_on() {
+    let mut bench = Bench::new();
+    bench.send(once(1, 0));
+    let mut again = once(1, 0);
+    if let Request::Acquire(acquire) = &mut again {
+        acquire.terms.caller = caller(9);
+    }
+    bench.send(again);
+    assert_eq!(bench.record().holders[0].terms.caller, caller(9));
+}

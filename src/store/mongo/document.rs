@@ -5,7 +5,9 @@ use mongodb::bson::{Binary, Bson, DateTime, Document, doc, spec::BinarySubtype};
 use super::pipeline::Verb;
 use crate::{
     Caller, Error, FencingToken, Key, LeaseId, Metadata, Owner, Result,
-    record::{Holder, Holding, ListedLease, Moment, Record, Revocation, StoreTime, Terms, View, Waiter, inspection},
+    record::{
+        self, Holder, Holding, ListedLease, Moment, Record, Revocation, StoreTime, Terms, View, Waiter, inspection,
+    },
     token::Tick,
 };
 
@@ -226,7 +228,7 @@ impl<'a> Fields<'a> {
             limit: inspection::shared_by(self.limit()?),
             since: self.time("since")?,
             last_seen: self.time("last_seen")?,
-            remaining: inspection::remaining(self.time("expires_at")?, self.long("ttl")?, now),
+            remaining: record::remaining(self.time("expires_at")?, now),
             metadata: self.metadata()?,
         })
     }

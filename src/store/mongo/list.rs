@@ -167,12 +167,8 @@ fn holders(selection: &Selection, after: Option<&Position>) -> Document {
 fn times(selection: &Selection) -> Vec<Document> {
     let end = "$holders.expires_at";
     let from_now = |millis: u64| doc! { "$add": ["$$NOW", document::long(millis)] };
-    // As `inspection::remaining` says it.
-    let longest = Ttl::MAX.millis();
-    let forever = doc! { "$and": [
-        { "$gt": ["$holders.ttl", document::long(longest)] },
-        { "$gt": [end, from_now(longest)] },
-    ] };
+    // As `Holder::remaining` says it.
+    let forever = doc! { "$gt": [end, from_now(Ttl::MAX.millis())] };
     let mut times = Vec::new();
     if !selection.with_expired {
         times.push(doc! { "$gt": [end, "$$NOW"] });
