@@ -10,7 +10,7 @@ use tokio::sync::oneshot;
 use tracing::{Instrument, debug_span, field};
 
 use crate::{
-    Error, Key, Lease, LeaseId, Metadata, Result, Retry, Ttl, ask::Ask, contention::Contention, record::Terms,
+    Error, Group, Key, Lease, LeaseId, Metadata, Result, Retry, Ttl, ask::Ask, contention::Contention, record::Terms,
     refresh::Refreshing, seal::Inner, store::BoxFuture,
 };
 
@@ -71,6 +71,7 @@ pub struct Acquire {
     ttl: Option<Duration>,
     expires: bool,
     shared_by: Option<u32>,
+    group: Result<Option<Group>>,
     metadata: Result<Metadata>,
     lease: Option<LeaseId>,
     refreshing: Refreshing,
@@ -86,6 +87,7 @@ impl Acquire {
             ttl: None,
             expires: true,
             shared_by: None,
+            group: Ok(None),
             metadata: Ok(Metadata::default()),
             lease: None,
             refreshing: Refreshing::AtAThird,
@@ -158,6 +160,17 @@ impl Acquire {
         self
     }
 
+    /// The lease belongs to this group, with whatever other leases do: see
+    /// [`Mongoseal::release_group`](crate::Mongoseal::release_group). Default: none.
+    pub fn group<G>(mut self, group: G) -> Self
+    where
+        G: TryInto<Group>,
+        G::Error: Into<Error>,
+    {
+        self.group = group.try_into().map(Some).map_err(Into::into);
+        self
+    }
+
     /// Adds an entry to what others see of this lease. See [`Metadata`] for its bounds.
     pub fn metadata(mut self, name: impl Into<String>, text: impl Into<String>) -> Self {
         self.metadata = self.metadata.and_then(|mut metadata| {
@@ -197,7 +210,7 @@ impl Acquire {
 
     /// Checks what was asked.
     fn checked(self) -> Result<Ask> {
-        let Self { inner, key, ttl, expires, shared_by, metadata, lease, mut refreshing, wait, retry } = self;
+        let Self { inner, key, ttl, expires, shared_by, group, metadata, lease, mut refreshing, wait, retry } = self;
         if shared_by == Some(0) {
             return Err(Error::invalid("a key cannot be shared by 0 holders: this one counts, so 1 or more"));
         }
@@ -225,6 +238,7 @@ impl Acquire {
             // arrive when nobody waits for it any more.
             ttl: patience.millis(),
             grace: inner.settings.grace_millis(),
+            group: group?,
             metadata: metadata?,
         };
         let key = key?;

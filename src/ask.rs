@@ -85,7 +85,8 @@ impl Ask {
             Ok(hold) => {
                 Span::current().record("token", hold.token.get());
                 debug!("granted");
-                let watch = Watch::take(&inner, self.terms.caller.number);
+                let hold = Arc::new(hold);
+                let watch = Watch::take(&inner, self.terms.caller.number, &hold);
                 let (lease, keeper) = Keeper::start(hold, self.ttl, self.refreshing, self.in_use, watch);
                 // Whoever is gone drops the lease here, which releases it.
                 drop(reply.send(Ok(lease)));

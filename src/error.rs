@@ -12,6 +12,7 @@ use crate::{FencingToken, Key, Owner};
 /// | [`QueueFull`](Self::QueueFull) | shed load: too many wait for the key already |
 /// | [`Exhausted`](Self::Exhausted) | have asked as often as I wanted to: the key stayed held |
 /// | [`Lost`](Self::Lost) | stop acting on the key at once; acquire again if still needed |
+/// | [`Lapsing`](Self::Lapsing) | release the group and begin anew: not all of its leases would have lasted |
 /// | [`Unavailable`](Self::Unavailable) | ask again: the store did not answer in time, and the request may have been applied |
 /// | [`Invalid`](Self::Invalid) | change the code or the deployment: asking again gives the same |
 /// | [`Corrupt`](Self::Corrupt) | look at the record: somebody else wrote it, and it was left as it was |
@@ -72,6 +73,21 @@ pub enum Error {
         cause: LossCause,
     },
 
+    /// A lease of a group has less time left than was asked for, so none of the group was refreshed.
+    #[error(
+        "the lease on {key:?} with token {token} has {remaining:?} left and {least:?} was asked for, so nothing of its group was refreshed: release the group and acquire anew"
+    )]
+    Lapsing {
+        /// The key of the lease.
+        key: Key,
+        /// Its token.
+        token: FencingToken,
+        /// How long it lasts if it is not refreshed, by the store's clock.
+        remaining: Duration,
+        /// How long it should have lasted.
+        least: Duration,
+    },
+
     /// The store could not be reached or did not confirm in time. Whether the request was applied
     /// may be unknown; every request can be sent again.
     #[error("{message}")]
@@ -120,7 +136,7 @@ pub enum LossCause {
         /// The largest token that was issued since.
         token: FencingToken,
     },
-    /// An operator took the key away.
+    /// An operator took the key away, or somebody released the whole group of the lease.
     Revoked {
         /// Who did.
         by: String,

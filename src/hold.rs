@@ -3,7 +3,7 @@
 use std::{
     fmt,
     sync::{
-        OnceLock,
+        Arc, OnceLock,
         atomic::{AtomicU64, Ordering},
     },
     time::Duration,
@@ -13,7 +13,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 
-use crate::{Clock, Error, FencingToken, Key, LeaseId, LossCause, Owner, Result, Tick};
+use crate::{Clock, Error, FencingToken, Key, LeaseId, LossCause, Owner, Result, Tick, together::Together};
 
 /// Where a lease stands. It only ever moves down this list, save that a refresh brings `AtRisk`
 /// back to `Held`.
@@ -40,12 +40,14 @@ const PASSED: u64 = 0;
 const NEVER: u64 = u64::MAX;
 
 /// What becomes of a lease at the store, other than its release.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub(crate) enum Farewell {
     /// It is left to its ttl.
     Orphan,
     /// It is given to this lease id.
     Transfer(LeaseId),
+    /// It is released together with others.
+    Together(Arc<Together>),
 }
 
 /// What a lease and its task know together.

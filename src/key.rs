@@ -1,10 +1,10 @@
 //! What a lease is for.
 
-use std::{fmt, str::FromStr, sync::Arc};
+use std::{str::FromStr, sync::Arc};
 
 use serde::{Deserialize, Serialize};
 
-use crate::Error;
+use crate::{Error, text::text_word};
 
 /// The name of the thing a lease is for: any text of 1 to 1,024 bytes without NUL.
 ///
@@ -26,12 +26,6 @@ pub struct Key(Arc<str>);
 impl Key {
     /// The longest key, in bytes.
     pub const MAX_BYTES: usize = 1024;
-
-    /// The key as text.
-    #[must_use]
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
 }
 
 impl FromStr for Key {
@@ -55,53 +49,7 @@ impl FromStr for Key {
     }
 }
 
-impl TryFrom<&str> for Key {
-    type Error = Error;
-
-    fn try_from(text: &str) -> Result<Self, Error> {
-        text.parse()
-    }
-}
-
-impl TryFrom<String> for Key {
-    type Error = Error;
-
-    fn try_from(text: String) -> Result<Self, Error> {
-        text.parse()
-    }
-}
-
-impl TryFrom<&String> for Key {
-    type Error = Error;
-
-    fn try_from(text: &String) -> Result<Self, Error> {
-        text.parse()
-    }
-}
-
-impl From<&Key> for Key {
-    fn from(key: &Key) -> Self {
-        key.clone()
-    }
-}
-
-impl From<Key> for String {
-    fn from(key: Key) -> Self {
-        key.0.as_ref().into()
-    }
-}
-
-impl fmt::Display for Key {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl fmt::Debug for Key {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Debug::fmt(&self.0, f)
-    }
-}
+text_word!(Key);
 
 #[cfg(test)]
 mod tests {

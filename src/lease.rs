@@ -336,8 +336,13 @@ impl Lease {
         }
     }
 
+    /// What it knows together with its task.
+    pub(crate) fn hold(&self) -> &Arc<Hold> {
+        &self.hold
+    }
+
     /// Ends the lease, which its task then releases.
-    pub(crate) fn ends(&self) {
+    fn ends(&self) {
         self.hold.end(&LeaseState::Released);
     }
 

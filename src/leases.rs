@@ -13,7 +13,7 @@ use std::{
 use futures_core::Stream;
 
 use crate::{
-    Error, Key, Mongoseal, Owner, Result,
+    Error, Group, Key, Mongoseal, Owner, Result,
     record::{ListedLease, Position, Selection, Sharing, StoreTime},
     retry,
     seal::Inner,
@@ -124,6 +124,16 @@ impl Leases {
     {
         let owner = owner.try_into().map_err(Into::into);
         self.and(|selection| only(&mut selection.owner, owner?, "owners"))
+    }
+
+    /// Only of this group.
+    pub fn group<G>(self, group: G) -> Self
+    where
+        G: TryInto<Group>,
+        G::Error: Into<Error>,
+    {
+        let group = group.try_into().map_err(Into::into);
+        self.and(|selection| only(&mut selection.group, group?, "groups"))
     }
 
     /// Only of keys that are held alone.
@@ -304,16 +314,29 @@ impl LeaseStream {
 
 async fn page(inner: Arc<Inner>, selection: Selection, after: Option<Position>) -> Result<Page> {
     inner.runs()?;
-    let (inner, selection) = (&inner, &selection);
-    retry::until_definite(inner.clock(), inner.give_up(), inner.settings.attempt, |within| {
-        let after = after.clone();
-        async move {
-            let until = inner.clock().now().saturating_add(within);
-            inner.prepare(within).await?;
-            inner.store.list(selection, after, AT_ONCE, until.saturating_sub(inner.clock().now())).await
-        }
-    })
-    .await
+    inner.page(&selection, after, AT_ONCE, inner.give_up()).await
+}
+
+impl Inner {
+    /// Reads at most so many of the leases that are wanted, those behind a place in the list.
+    pub(crate) async fn page(
+        &self,
+        selection: &Selection,
+        after: Option<Position>,
+        most: u32,
+        until: Duration,
+    ) -> Result<Page> {
+        let clock = self.clock();
+        retry::until_definite(clock, until, self.settings.attempt, |within| {
+            let after = after.clone();
+            async move {
+                let until = clock.now().saturating_add(within);
+                self.prepare(within).await?;
+                self.store.list(selection, after, most, until.saturating_sub(clock.now())).await
+            }
+        })
+        .await
+    }
 }
 
 impl Stream for LeaseStream {

@@ -1,10 +1,10 @@
 //! Who holds a lease, for people to read.
 
-use std::{fmt, str::FromStr, sync::Arc};
+use std::{str::FromStr, sync::Arc};
 
 use serde::{Deserialize, Serialize};
 
-use crate::Error;
+use crate::{Error, text::text_word};
 
 /// Who holds or wants a lease, in words for people: it decides nothing.
 ///
@@ -27,12 +27,6 @@ impl Owner {
             format!("{}/{}/{:08x}", host.to_string_lossy().replace('\0', ""), std::process::id(), fastrand::u32(..));
         Self(text.into())
     }
-
-    /// The owner as text.
-    #[must_use]
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
 }
 
 impl FromStr for Owner {
@@ -52,45 +46,7 @@ impl FromStr for Owner {
     }
 }
 
-impl TryFrom<&str> for Owner {
-    type Error = Error;
-
-    fn try_from(text: &str) -> Result<Self, Error> {
-        text.parse()
-    }
-}
-
-impl TryFrom<String> for Owner {
-    type Error = Error;
-
-    fn try_from(text: String) -> Result<Self, Error> {
-        text.parse()
-    }
-}
-
-impl From<&Owner> for Owner {
-    fn from(owner: &Owner) -> Self {
-        owner.clone()
-    }
-}
-
-impl From<Owner> for String {
-    fn from(owner: Owner) -> Self {
-        owner.0.as_ref().into()
-    }
-}
-
-impl fmt::Display for Owner {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl fmt::Debug for Owner {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Debug::fmt(&self.0, f)
-    }
-}
+text_word!(Owner);
 
 #[cfg(test)]
 mod tests {

@@ -4,18 +4,20 @@
 //! runs it, and the MongoDB store runs the same machine as an update pipeline inside the server.
 
 pub(crate) mod inspection;
+mod joint;
 mod machine;
 mod request;
 mod selection;
 
 pub use inspection::{Holding, Inspection, ListedLease, PastRevocation, Waiting};
-pub use machine::apply;
+pub use joint::{Joint, Named};
+pub use machine::{apply, apply_jointly};
 pub use request::{Acquire, Image, Outcome, Patience, Refresh, Release, Request, Revoke, Transfer, View};
 pub use selection::{Position, Selection, Sharing};
 
 use std::time::Duration;
 
-use crate::{Caller, FencingToken, LeaseId, Metadata, Owner, Ttl, token::Tick};
+use crate::{Caller, FencingToken, Group, LeaseId, Metadata, Owner, Ttl, token::Tick};
 
 /// A time on the store's clock: milliseconds since the Unix epoch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -79,6 +81,8 @@ pub struct Terms {
     pub ttl: u64,
     /// How much longer the store waits before it gives the key to somebody else, in milliseconds.
     pub grace: u64,
+    /// What it has in common with other leases.
+    pub group: Option<Group>,
     /// What the owner says of its lease.
     pub metadata: Metadata,
 }
@@ -129,8 +133,8 @@ pub struct Revocation {
     pub reason: String,
     /// When.
     pub at: StoreTime,
-    /// From whom.
-    pub leases: Vec<LeaseId>,
+    /// Which tokens were taken.
+    pub tokens: Vec<FencingToken>,
 }
 
 /// All that is known of a key.

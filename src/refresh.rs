@@ -74,9 +74,14 @@ pub(crate) struct Keeper {
 
 impl Keeper {
     /// A lease and the task that keeps it.
-    pub(crate) fn start(hold: Hold, ttl: Ttl, refreshing: Refreshing, in_use: InUse, watch: Watch) -> (Lease, Self) {
+    pub(crate) fn start(
+        hold: Arc<Hold>,
+        ttl: Ttl,
+        refreshing: Refreshing,
+        in_use: InUse,
+        watch: Watch,
+    ) -> (Lease, Self) {
         let inner = Arc::clone(in_use.by());
-        let hold = Arc::new(hold);
         let (wish, wishes) = mpsc::channel(1);
         let (released, done) = oneshot::channel();
         let lease = Lease::new(Arc::clone(&inner), Arc::clone(&hold), wish, done);
@@ -148,13 +153,22 @@ impl Keeper {
                 let given = transfer(&inner, &hold, *to).await;
                 if matches!(given, Err(Error::Invalid { .. })) {
                     // Nobody here holds it any more, and its ttl may be for ever.
-                    drop(release(&inner, &hold).await);
+                    drop(release(&inner, &hold, inner.give_up(), false).await);
                 }
                 given.map(End::Transferred)
             }
             (Some(cause), _) if cause != LossCause::ShutDown => Ok(End::Released(Released::Gone { cause })),
             (None, Some(Farewell::Orphan)) => Ok(End::Released(Released::Ours)),
-            _ => release(&inner, &hold).await.map(End::Released),
+            (None, Some(Farewell::Together(others))) => {
+                let until = inner.give_up();
+                let within = until.saturating_sub(clock.now()).min(inner.settings.attempt);
+                if others.released(&inner, within).await {
+                    Ok(End::Released(Released::Ours))
+                } else {
+                    release(&inner, &hold, until, true).await.map(End::Released)
+                }
+            }
+            _ => release(&inner, &hold, inner.give_up(), false).await.map(End::Released),
         };
         if let Err(error) = &end {
             let error: &(dyn std::error::Error + 'static) = error;
@@ -181,7 +195,14 @@ async fn over(inner: &Inner, hold: &Hold) {
         biased;
         () = hold.ended.cancelled() => {}
         () = inner.closing.cancelled() => hold.lose(LossCause::ShutDown),
-        () = inner.clock().sleep_until(hold.deadline()) => hold.lose(LossCause::Expired),
+        () = lapsed(inner, hold) => hold.lose(LossCause::Expired),
+    }
+}
+
+/// Waits until the deadline has passed, which may be moved on meanwhile.
+async fn lapsed(inner: &Inner, hold: &Hold) {
+    while !hold.remaining().is_zero() {
+        inner.clock().sleep_until(hold.deadline()).await;
     }
 }
 
@@ -270,7 +291,7 @@ pub(crate) async fn sight(inner: &Inner, hold: &Hold, within: Duration) -> Resul
     if record.live_holder(hold.lease, at.now).is_some_and(|holder| holder.version == hold.token) {
         return Ok(None);
     }
-    let revoked = record.history.into_iter().rev().find(|revoked| revoked.leases.contains(&hold.lease));
+    let revoked = record.history.into_iter().rev().find(|revoked| revoked.tokens.contains(&hold.token));
     Ok(Some(match revoked {
         Some(revoked) => LossCause::Revoked { by: revoked.by, reason: revoked.reason },
         // A larger token of one who shares the key takes nothing from this one.
@@ -280,11 +301,11 @@ pub(crate) async fn sight(inner: &Inner, hold: &Hold, within: Duration) -> Resul
     }))
 }
 
-/// Gives the key back, for a lease that has ended here by the will of this process.
-async fn release(inner: &Inner, hold: &Hold) -> Result<Released> {
+/// Gives the key back, for a lease that has ended here by the will of this process, and whose release may
+/// have been sent before.
+async fn release(inner: &Inner, hold: &Hold, until: Duration, mut sent_before: bool) -> Result<Released> {
     let clock = inner.clock();
-    let mut sent_before = false;
-    let released = retry::until_definite(clock, inner.give_up(), inner.settings.attempt, |within| {
+    let released = retry::until_definite(clock, until, inner.settings.attempt, |within| {
         let sent_before = mem::replace(&mut sent_before, true);
         async move {
             let until = clock.now().saturating_add(within);

@@ -1,12 +1,12 @@
 //! Several keys at once, all or none.
 
-use std::{fmt, future::poll_fn, pin::pin, sync::Arc, time::Duration};
+use std::{fmt, future::poll_fn, mem, pin::pin, sync::Arc, time::Duration};
 
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    Acquire, Error, FencingToken, Key, Lease, LossCause, Mongoseal, Released, Result, contention::Contention,
-    seal::Inner, store::BoxFuture,
+    Acquire, Error, FencingToken, Group, Key, Lease, LossCause, Mongoseal, Released, Result, contention::Contention,
+    seal::Inner, store::BoxFuture, together::Together,
 };
 
 impl Mongoseal {
@@ -17,7 +17,14 @@ impl Mongoseal {
         K::Error: Into<Error>,
     {
         let keys = keys.into_iter().map(|key| key.try_into().map_err(Into::into)).collect();
-        AcquireAll { inner: Arc::clone(&self.inner), keys, ttl: None, metadata: Vec::new(), wait: None }
+        AcquireAll {
+            inner: Arc::clone(&self.inner),
+            keys,
+            ttl: None,
+            group: Ok(None),
+            metadata: Vec::new(),
+            wait: None,
+        }
     }
 }
 
@@ -62,6 +69,7 @@ pub struct AcquireAll {
     inner: Arc<Inner>,
     keys: Result<Vec<Key>>,
     ttl: Option<Duration>,
+    group: Result<Option<Group>>,
     metadata: Vec<(String, String)>,
     wait: Option<Duration>,
 }
@@ -80,6 +88,16 @@ impl AcquireAll {
         self
     }
 
+    /// Each lease belongs to this group: see [`Acquire::group`](crate::Acquire::group).
+    pub fn group<G>(mut self, group: G) -> Self
+    where
+        G: TryInto<Group>,
+        G::Error: Into<Error>,
+    {
+        self.group = group.try_into().map(Some).map_err(Into::into);
+        self
+    }
+
     /// Adds an entry to what others see of each lease. See [`Metadata`](crate::Metadata) for its bounds.
     pub fn metadata(mut self, name: impl Into<String>, text: impl Into<String>) -> Self {
         self.metadata.push((name.into(), text.into()));
@@ -87,8 +105,8 @@ impl AcquireAll {
     }
 
     async fn run(self) -> Result<LeaseSet> {
-        let Self { inner, keys, ttl, metadata, wait } = self;
-        let mut keys = keys?;
+        let Self { inner, keys, ttl, group, metadata, wait } = self;
+        let (mut keys, group) = (keys?, group?);
         keys.sort();
         if keys.is_empty() {
             return Err(Error::invalid("no key is asked for: name one or more"));
@@ -108,6 +126,9 @@ impl AcquireAll {
             let mut acquire = Acquire::new(&inner, Ok(key)).wait(left);
             if let Some(ttl) = ttl {
                 acquire = acquire.ttl(ttl);
+            }
+            if let Some(group) = &group {
+                acquire = acquire.group(group);
             }
             for (name, text) in &metadata {
                 acquire = acquire.metadata(name, text);
@@ -144,7 +165,7 @@ impl IntoFuture for AcquireAll {
 /// Leases on several keys, which are of use only together: as soon as one is lost, all work under them
 /// has to stop.
 ///
-/// Each is refreshed by itself. Dropping the set releases all of them in the background.
+/// Each is refreshed by itself. Dropping the set releases all of them in the background, by one command.
 #[must_use = "dropping leases releases them: bind them to a name, and `_` is none"]
 pub struct LeaseSet {
     /// In the order of their keys.
@@ -232,8 +253,8 @@ impl LeaseSet {
         .await
     }
 
-    /// Gives all keys back at once, and says of each whether it was still ours. It takes as long as
-    /// one release: they travel side by side.
+    /// Gives all keys back by one command, and says of each whether it was still ours. Work under any of
+    /// them is stopped before the first is given back.
     ///
     /// # Errors
     ///
@@ -243,14 +264,11 @@ impl LeaseSet {
     /// # Cancel safety
     ///
     /// Dropping it abandons the answer. The releases are made all the same.
-    pub async fn release(self) -> Result<Vec<(Key, Released)>> {
-        // Each release is made by the lease's own task as soon as the lease has ended.
-        for lease in &self.leases {
-            lease.ends();
-        }
+    pub async fn release(mut self) -> Result<Vec<(Key, Released)>> {
+        self.end();
         let mut released = Vec::new();
         let mut failed = None;
-        for lease in self.leases {
+        for lease in mem::take(&mut self.leases) {
             let key = lease.key().clone();
             match lease.release().await {
                 Ok(how) => released.push((key, how)),
@@ -260,8 +278,19 @@ impl LeaseSet {
         failed.map_or(Ok(released), Err)
     }
 
+    /// Ends all of them, which their tasks then release.
+    fn end(&self) {
+        Together::end(self.leases.iter().map(Lease::hold));
+    }
+
     fn check(&self) -> Result<()> {
         self.leases.iter().try_for_each(Lease::check)
+    }
+}
+
+impl Drop for LeaseSet {
+    fn drop(&mut self) {
+        self.end();
     }
 }
 

@@ -23,12 +23,14 @@
 //!    on. So tokens grow even where a record was deleted.
 //! 5. An idle record is kept for at least the longest ttl after its `expires_at`.
 //! 6. `read` is linearizable: it sees every write that was answered before it was called.
-//! 7. `list` gives, in the order of tokens and then of keys, what [`Selection::admits`] of the holders
+//! 7. An answer of `apply_jointly` means that it is durable, like one of `apply`, and `true` comes from
+//!    writes that changed each record.
+//! 8. `list` gives, in the order of tokens and then of keys, what [`Selection::admits`] of the holders
 //!    that were there when it was called, each as it was at some time between the call and its answer.
-//! 8. `forget` deletes nothing but a record that nobody holds or waits for and that has been idle for
+//! 9. `forget` deletes nothing but a record that nobody holds or waits for and that has been idle for
 //!    the retention, looking at it and deleting it in one step.
-//! 9. Every call answers within the time it is given. Dropping a future abandons the answer, not
-//!    necessarily the request.
+//! 10. Every call answers within the time it is given. Dropping a future abandons the answer, not
+//!     necessarily the request.
 
 mod memory;
 #[cfg(feature = "mongodb")]
@@ -44,7 +46,7 @@ use tokio::sync::mpsc::UnboundedSender;
 
 use crate::{
     Caller, Clock, FencingToken, HandleId, Key, Result, Tick,
-    record::{ListedLease, Moment, Outcome, Position, Record, Request, Selection},
+    record::{Joint, ListedLease, Moment, Named, Outcome, Position, Record, Request, Selection},
 };
 
 /// A boxed future that owns all it needs.
@@ -58,6 +60,11 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
 
     /// Applies one request to the record of a key.
     fn apply(&self, key: &Key, request: Request, within: Duration) -> BoxFuture<Result<Applied>>;
+
+    /// Does the same to many leases at once, as [`record::apply_jointly`](crate::record::apply_jointly)
+    /// says for each key. Gives whether it was done to all of them. Where not, a refresh was done to none
+    /// of them; the others, which are done to each key by itself, to those of some keys.
+    fn apply_jointly(&self, leases: &Named, joint: &Joint, within: Duration) -> BoxFuture<Result<bool>>;
 
     /// Reads the record of a key, linearizably.
     fn read(&self, key: &Key, within: Duration) -> BoxFuture<Result<Sighting>>;

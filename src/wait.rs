@@ -12,7 +12,7 @@ use tokio::sync::{
 };
 use tracing::{debug, warn};
 
-use crate::{Error, FencingToken, Result, Tick, seal::Inner, store::Told};
+use crate::{Error, FencingToken, Result, Tick, hold::Hold, seal::Inner, store::Told};
 
 /// How long the listener stays without waiters: opening it costs more than keeping it for a while.
 const LINGER: Duration = Duration::from_secs(10);
@@ -39,10 +39,17 @@ struct State {
     /// By the number of their acquire.
     waiting: HashMap<u64, UnboundedSender<Wake>>,
     /// By the number of their acquire.
-    holding: HashMap<u64, Arc<Notify>>,
+    holding: HashMap<u64, Holding>,
     listening: Listening,
     /// When, on the clock, the last of them left.
     idle_since: Duration,
+}
+
+/// A lease that is held here.
+#[derive(Debug)]
+struct Holding {
+    hold: Arc<Hold>,
+    taken: Arc<Notify>,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -108,9 +115,10 @@ pub(crate) struct Watch {
 }
 
 impl Watch {
-    pub(crate) fn take(inner: &Arc<Inner>, number: u64) -> Self {
+    pub(crate) fn take(inner: &Arc<Inner>, number: u64, hold: &Arc<Hold>) -> Self {
         let taken = Arc::<Notify>::default();
-        inner.waiters.state().holding.insert(number, Arc::clone(&taken));
+        let holding = Holding { hold: Arc::clone(hold), taken: Arc::clone(&taken) };
+        inner.waiters.state().holding.insert(number, holding);
         Self { inner: Arc::clone(inner), number, taken }
     }
 
@@ -161,6 +169,11 @@ impl Waiters {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// The leases that are held here.
+    pub(crate) fn holds(&self) -> Vec<Arc<Hold>> {
+        self.state().holding.values().map(|holding| Arc::clone(&holding.hold)).collect()
+    }
+
     /// Wakes whom it concerns. A waiter that has just left is not there to be woken.
     fn tell(&self, told: &Told) {
         let mut state = self.state();
@@ -172,8 +185,8 @@ impl Waiters {
             Told::Handed { number, token } => state.wake_one(*number, Wake::Handed(*token)),
             Told::Taken { number } => {
                 state.wake_one(*number, Wake::Ask);
-                if let Some(taken) = state.holding.get(number) {
-                    taken.notify_one();
+                if let Some(holding) = state.holding.get(number) {
+                    holding.taken.notify_one();
                 }
             }
         }

@@ -56,8 +56,9 @@ fn step() -> impl Strategy<Value = Step> {
             if described {
                 metadata.insert("note", owner).unwrap();
             }
+            let group = described.then(|| owner.parse().unwrap());
             let caller = format!("{:016x}/{asks}", lease.to_bytes()[0]).parse().unwrap();
-            let terms = Terms { lease, caller, owner: owner.parse().unwrap(), limit, ttl, grace, metadata };
+            let terms = Terms { lease, caller, owner: owner.parse().unwrap(), limit, ttl, grace, group, metadata };
             Request::Acquire(Acquire { terms, patience })
         });
     let refresh =

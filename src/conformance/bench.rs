@@ -83,6 +83,7 @@ pub(super) fn terms() -> Terms {
         limit: 0,
         ttl: LONG,
         grace: 0,
+        group: None,
         metadata: Metadata::default(),
     }
 }

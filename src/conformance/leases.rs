@@ -163,7 +163,7 @@ pub(super) async fn a_revocation_ends_the_leases_it_means_and_is_remembered(benc
     let record = bench.record().await;
     assert!(record.holders.iter().map(|holder| holder.terms.lease).eq([two.lease]), "the later one keeps its lease");
     let event = record.history.last().expect("the record remembers it");
-    assert_eq!((event.by.as_str(), event.reason.as_str(), &event.leases), ("$ops", "$$ROOT", &vec![one.lease]));
+    assert_eq!((event.by.as_str(), event.reason.as_str(), &event.tokens), ("$ops", "$$ROOT", &vec![upto]));
 }
 
 pub(super) async fn a_transfer_changes_the_holder_and_the_token_once(bench: Bench) {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::{Holder, Record, Revocation, StoreTime, Terms, Waiter};
-use crate::{FencingToken, Key, Metadata, Owner};
+use crate::{FencingToken, Group, Key, Metadata, Owner};
 
 /// A record as it was when it was read, without the secrets in it.
 ///
@@ -45,6 +45,8 @@ pub struct Holding {
     /// How long the store keeps the key for this holder if nothing is heard of it, by the store's
     /// clock; zero where that time is over. `None` is for ever: a lease without expiry.
     pub remaining: Option<Duration>,
+    /// The group it belongs to, if it belongs to one.
+    pub group: Option<Group>,
     /// What the owner says of its lease.
     pub metadata: Metadata,
 }
@@ -66,6 +68,8 @@ pub struct Waiting {
     /// How long it keeps its place if nothing is heard of it, by the store's clock; zero where that
     /// time is over.
     pub remaining: Duration,
+    /// The group it will belong to, if it belongs to one.
+    pub group: Option<Group>,
     /// What it says of itself.
     pub metadata: Metadata,
 }
@@ -80,8 +84,8 @@ pub struct PastRevocation {
     pub reason: String,
     /// When.
     pub at: StoreTime,
-    /// From how many holders.
-    pub holders: usize,
+    /// Which tokens were taken.
+    pub tokens: Vec<FencingToken>,
 }
 
 /// A lease as it was when it was read.
@@ -119,7 +123,7 @@ impl Holding {
     #[must_use]
     pub fn of(holder: Holder, read_at: StoreTime) -> Self {
         let remaining = holder.remaining(read_at);
-        let Terms { owner, limit, metadata, .. } = holder.terms;
+        let Terms { owner, limit, group, metadata, .. } = holder.terms;
         Self {
             owner,
             token: holder.version,
@@ -127,6 +131,7 @@ impl Holding {
             since: holder.since,
             last_seen: holder.last_seen,
             remaining,
+            group,
             metadata,
         }
     }
@@ -146,7 +151,7 @@ impl Holding {
 
 impl Waiting {
     fn of(waiter: Waiter, position: usize, read_at: StoreTime) -> Self {
-        let Terms { owner, limit, metadata, .. } = waiter.terms;
+        let Terms { owner, limit, group, metadata, .. } = waiter.terms;
         Self {
             owner,
             position,
@@ -154,6 +159,7 @@ impl Waiting {
             since: waiter.since,
             last_seen: waiter.last_seen,
             remaining: waiter.expires_at.since(read_at),
+            group,
             metadata,
         }
     }
@@ -161,8 +167,8 @@ impl Waiting {
 
 impl PastRevocation {
     fn of(revocation: Revocation) -> Self {
-        let Revocation { by, reason, at, leases } = revocation;
-        Self { by, reason, at, holders: leases.len() }
+        let Revocation { by, reason, at, tokens } = revocation;
+        Self { by, reason, at, tokens }
     }
 }
 

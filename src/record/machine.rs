@@ -1,7 +1,7 @@
 //! The state machine: every verb is prune, apply, grant, stamp.
 
 use super::{
-    Acquire, Holder, Image, Moment, Outcome, Patience, Record, Refresh, Release, Request, Revocation, Revoke,
+    Acquire, Holder, Image, Joint, Moment, Outcome, Patience, Record, Refresh, Release, Request, Revocation, Revoke,
     StoreTime, Terms, Transfer, Waiter,
 };
 use crate::{Caller, FencingToken, LeaseId};
@@ -28,6 +28,32 @@ pub fn apply(before: Option<&Record>, at: Moment, request: &Request) -> (Option<
     };
     let outcome = request.outcome(image.map(|image| image.view(request.lease())).as_ref(), at.now);
     (after, outcome)
+}
+
+/// Does the same to those holders of a key that have these tokens: gives the record as it is
+/// afterwards, or nothing where one of them is over, or nearly so as far as that counts.
+#[must_use]
+pub fn apply_jointly(before: &Record, at: Moment, tokens: &[FencingToken], joint: &Joint) -> Option<Record> {
+    let mut state = State::pruned(Some(before), at);
+    let enough = at.now.after(joint.least());
+    let lasts = |token: &FencingToken| {
+        state.holders.iter().any(|holder| holder.version == *token && holder.expires_at >= enough)
+    };
+    if !tokens.iter().all(lasts) {
+        return None;
+    }
+    let is_named = |holder: &Holder| tokens.contains(&holder.version);
+    match joint {
+        Joint::Release => state.holders.retain(|holder| !is_named(holder)),
+        Joint::Revoke { by, reason } => state.take(is_named, by, reason),
+        Joint::Refresh { ttl, grace, .. } => {
+            for holder in state.holders.iter_mut().filter(|holder| is_named(holder)) {
+                holder.push_out(at.now, *ttl, *grace);
+            }
+        }
+    }
+    state.grant(None);
+    state.stamped(Some(before))
 }
 
 /// A record while a request is applied to it.
@@ -63,6 +89,7 @@ impl State {
             // A process that takes its lease up again after a restart is who others see from now on.
             holder.terms.caller = terms.caller;
             holder.terms.owner = terms.owner.clone();
+            holder.terms.group.clone_from(&terms.group);
             holder.terms.metadata = terms.metadata.clone();
         } else {
             self.enqueue(terms, *patience);
@@ -116,20 +143,25 @@ impl State {
     }
 
     fn revoke(&mut self, revoke: &Revoke) {
-        let (ended, kept): (Vec<_>, Vec<_>) = self.holders.drain(..).partition(|holder| revoke.ends(holder));
+        self.take(|holder| revoke.ends(holder), &revoke.by, &revoke.reason);
+        self.grant(None);
+    }
+
+    /// Takes the key from those holders, and remembers it.
+    fn take(&mut self, ends: impl Fn(&Holder) -> bool, by: &str, reason: &str) {
+        let (ended, kept): (Vec<_>, Vec<_>) = self.holders.drain(..).partition(ends);
         self.holders = kept;
         if !ended.is_empty() {
             self.handed.extend(ended.iter().map(|holder| (holder.terms.caller, None)));
             self.history.push(Revocation {
-                by: revoke.by.clone(),
-                reason: revoke.reason.clone(),
+                by: by.to_owned(),
+                reason: reason.to_owned(),
                 at: self.at.now,
-                leases: ended.into_iter().map(|holder| holder.terms.lease).collect(),
+                tokens: ended.into_iter().map(|holder| holder.version).collect(),
             });
             let forgotten = self.history.len().saturating_sub(Record::MAX_HISTORY);
             self.history.drain(..forgotten);
         }
-        self.grant(None);
     }
 
     /// The holder becomes another lease, with a larger token; or where that was done before, it is
@@ -156,13 +188,8 @@ impl State {
 
     /// Pushes the expiry of a lease out and counts that it did, if the lease holds.
     fn push_out(&mut self, lease: LeaseId, ttl: u64, grace: u64) -> Option<&mut Holder> {
-        let now = self.at.now;
         let holder = self.holders.iter_mut().find(|holder| holder.terms.lease == lease)?;
-        holder.terms.ttl = ttl;
-        holder.terms.grace = grace;
-        holder.refreshes = holder.refreshes.saturating_add(1);
-        holder.last_seen = now;
-        holder.expires_at = holder.expires_at.max(expiry(now, ttl, grace));
+        holder.push_out(self.at.now, ttl, grace);
         Some(holder)
     }
 
@@ -228,6 +255,16 @@ impl State {
             .max()
             .unwrap_or(at.now);
         Some(Record { version, holders, queue, handed, last_seen: at.now, expires_at, history })
+    }
+}
+
+impl Holder {
+    fn push_out(&mut self, now: StoreTime, ttl: u64, grace: u64) {
+        self.terms.ttl = ttl;
+        self.terms.grace = grace;
+        self.refreshes = self.refreshes.saturating_add(1);
+        self.last_seen = now;
+        self.expires_at = self.expires_at.max(expiry(now, ttl, grace));
     }
 }
 

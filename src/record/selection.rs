@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::{ListedLease, StoreTime};
-use crate::{FencingToken, Key, Owner};
+use crate::{FencingToken, Group, Key, Owner};
 
 /// Which leases are wanted: those that everything here holds for. The default is all that have not
 /// expired.
@@ -18,6 +18,8 @@ pub struct Selection {
     pub prefix: String,
     /// Of this owner.
     pub owner: Option<Owner>,
+    /// Of this group.
+    pub group: Option<Group>,
     /// Held alone, or with others.
     pub sharing: Option<Sharing>,
     /// Granted after this time.
@@ -60,6 +62,7 @@ impl Selection {
         self.key.as_ref().is_none_or(|wanted| wanted == key)
             && key.as_str().starts_with(&self.prefix)
             && self.owner.as_ref().is_none_or(|owner| *owner == holding.owner)
+            && self.group.as_ref().is_none_or(|group| Some(group) == holding.group.as_ref())
             && self.sharing.is_none_or(|wanted| wanted == sharing)
             && self.since_after.is_none_or(|after| holding.since > after)
             && self.since_before.is_none_or(|before| holding.since < before)

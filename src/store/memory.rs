@@ -11,7 +11,7 @@ use tokio::sync::mpsc::UnboundedSender;
 use super::{Applied, Backlog, BoxFuture, Overdue, Page, Sighting, Store, Told};
 use crate::{
     Clock, Error, FencingToken, HandleId, Key, Result,
-    record::{self, ListedLease, Moment, Position, Record, Request, Selection, StoreTime},
+    record::{self, Joint, ListedLease, Moment, Named, Position, Record, Request, Selection, StoreTime},
     token::Tick,
 };
 
@@ -183,6 +183,27 @@ impl Store for MemoryStore {
                 }
                 Ok(Applied { outcome, at: Some(at) })
             })
+        })
+    }
+
+    fn apply_jointly(&self, leases: &Named, joint: &Joint, _within: Duration) -> BoxFuture<Result<bool>> {
+        let (store, leases, joint) = (self.clone(), leases.clone(), joint.clone());
+        Box::pin(async move {
+            Ok(store.with(|records, at| {
+                let done = |(key, tokens): (&Key, &Vec<FencingToken>)| {
+                    let after = record::apply_jointly(records.by_key.get(key)?, at, tokens, &joint)?;
+                    Some((key.clone(), after))
+                };
+                let done: Vec<(Key, Record)> = leases.iter().filter_map(done).collect();
+                let all = done.len() == leases.len();
+                if all || !matches!(joint, Joint::Refresh { .. }) {
+                    for (key, after) in done {
+                        tell(&mut records.watchers, &after);
+                        records.by_key.insert(key, after);
+                    }
+                }
+                all
+            }))
         })
     }
 

@@ -4,6 +4,8 @@
 //! |---|---|
 //! | `mongo.rs` | which commands are sent, with which concerns, and how their replies are read |
 //! | `pipeline.rs` | the state machine as an update pipeline |
+//! | `verb.rs` | what is written alike, and what differs from one request to the next |
+//! | `joint.rs` | what is done to many leases at once |
 //! | `template.rs` | commands whose larger part is encoded once |
 //! | `document.rs` | how a record looks as a document |
 //! | `list.rs` | how leases of many keys are listed |
@@ -15,11 +17,13 @@
 mod document;
 mod events;
 mod fault;
+mod joint;
 mod list;
 mod pipeline;
 mod preflight;
 mod purge;
 mod template;
+mod verb;
 
 use std::{fmt, sync::Arc, time::Duration};
 
@@ -34,7 +38,7 @@ use tokio::sync::mpsc::UnboundedSender;
 use super::{Applied, Backlog, BoxFuture, Page, Sighting, Store, Told};
 use crate::{
     Clock, Error, FencingToken, HandleId, Key, Result, Tick,
-    record::{Outcome, Position, Request, Selection, StoreTime},
+    record::{Joint, Named, Outcome, Position, Request, Selection, StoreTime},
 };
 
 /// Records in a collection of a MongoDB replica set.
@@ -111,6 +115,11 @@ impl Store for MongoStore {
     fn apply(&self, key: &Key, request: Request, within: Duration) -> BoxFuture<Result<Applied>> {
         let (inner, key) = (Arc::clone(&self.inner), key.clone());
         Self::run(within, async move { inner.apply(&key, &request, within).await })
+    }
+
+    fn apply_jointly(&self, leases: &Named, joint: &Joint, within: Duration) -> BoxFuture<Result<bool>> {
+        let (inner, leases, joint) = (Arc::clone(&self.inner), leases.clone(), joint.clone());
+        Self::run(within, async move { inner.apply_jointly(&leases, &joint, within).await })
     }
 
     fn read(&self, key: &Key, within: Duration) -> BoxFuture<Result<Sighting>> {

@@ -8,7 +8,7 @@ use std::{
 
 use mongoseal::{
     Builder, Clock, Error, FencingToken, HandleId, Key, Mongoseal, Result, Tick,
-    record::{Outcome, Position, Request, Selection},
+    record::{Joint, Named, Outcome, Position, Request, Selection},
     store::{Applied, Backlog, BoxFuture, MemoryStore, Page, Sighting, Store, Told},
 };
 use tokio::sync::mpsc::UnboundedSender;
@@ -36,6 +36,7 @@ pub(crate) enum Fault {
 pub(crate) enum Call<'a> {
     Prepare,
     Apply(&'a Request),
+    Jointly,
     Read,
     List,
     Overdue,
@@ -146,6 +147,10 @@ impl Store for Faulty {
             return Box::pin(async { Ok(Applied { outcome: Outcome::Absent, at: None }) });
         }
         meet(fault, within, self.records.apply(key, request, within))
+    }
+
+    fn apply_jointly(&self, leases: &Named, joint: &Joint, within: Duration) -> BoxFuture<Result<bool>> {
+        meet(self.fault(Call::Jointly), within, self.records.apply_jointly(leases, joint, within))
     }
 
     fn read(&self, key: &Key, within: Duration) -> BoxFuture<Result<Sighting>> {

@@ -35,6 +35,7 @@ fn terms(number: u8, limit: u32, ttl: u64) -> Terms {
         limit,
         ttl,
         grace: 0,
+        group: None,
         metadata: mongoseal::Metadata::default(),
     }
 }
@@ -74,7 +75,8 @@ async fn an_inspection_tells_who_holds_and_who_waits_and_no_lease_id() {
     store.records.apply(lease.key(), Request::Revoke(revoke), secs(1)).await.unwrap();
     let revoked = seal.inspect("k").await.unwrap().unwrap();
     let [past] = revoked.history.as_slice() else { panic!("{revoked:?}") };
-    assert_eq!((past.by.as_str(), past.reason.as_str(), past.at, past.holders), ("ops", "drill", seen.read_at, 1));
+    assert_eq!((past.by.as_str(), past.reason.as_str(), past.at), ("ops", "drill", seen.read_at));
+    assert_eq!(past.tokens, [lease.token()]);
     for shown in [format!("{seen:?}"), format!("{revoked:?}")] {
         assert!(!shown.contains("LeaseId") && !shown.contains(&lease.id().to_string()), "{shown}");
     }

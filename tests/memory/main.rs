@@ -6,6 +6,7 @@ mod bad_input;
 mod cancel_safety;
 mod deadline;
 mod faulty;
+mod groups;
 mod inspect;
 mod lease;
 mod retry;

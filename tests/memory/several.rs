@@ -1,6 +1,12 @@
 //! Several keys at once.
 
-use std::future::IntoFuture;
+use std::{
+    future::IntoFuture,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
+};
 
 use mongoseal::{Error, LeaseSet, LossCause, Mongoseal, Released, Result, record::Request};
 
@@ -32,7 +38,66 @@ async fn all_keys_are_held_with_a_token_each_and_released_together() {
     store.always(Fault::Delay(millis(100)));
     let released = set.release().await.unwrap();
     assert!(released.iter().all(|(_, how)| *how == Released::Ours) && released.len() == 3);
-    assert!(began.elapsed() < millis(150), "side by side: {:?}", began.elapsed());
+    assert!(began.elapsed() < millis(150), "one command: {:?}", began.elapsed());
+}
+
+/// Three keys, and what was asked of the store since.
+async fn three(store: &Faulty) -> (LeaseSet, usize) {
+    let set = store.seal().acquire_all(["a", "b", "c"]).await.unwrap();
+    (set, store.requests().len())
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_set_is_released_and_dropped_by_one_command() {
+    for by_drop in [false, true] {
+        let store = Faulty::new();
+        let (set, asked) = three(&store).await;
+        let joint = Arc::new(AtomicUsize::new(0));
+        let count = Arc::clone(&joint);
+        store.script(move |call| {
+            count.fetch_add(usize::from(matches!(call, Call::Jointly)), Ordering::Relaxed);
+            None
+        });
+        if by_drop {
+            drop(set)
+        } else {
+            drop(set.release().await.unwrap())
+        }
+        tokio::time::sleep(millis(1)).await;
+        assert_eq!((joint.load(Ordering::Relaxed), store.requests().len()), (1, asked));
+        three(&store).await.0.release().await.unwrap();
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn where_the_one_command_fails_or_its_answer_is_lost_each_is_released_by_itself_and_was_ours() {
+    for fault in [Fault::Fail, Fault::LoseReply] {
+        let store = Faulty::new();
+        let (set, asked) = three(&store).await;
+        store.script(move |call| matches!(call, Call::Jointly).then_some(fault));
+        let released = set.release().await.unwrap();
+        assert!(released.iter().all(|(_, how)| *how == Released::Ours) && released.len() == 3, "{released:?}");
+        assert_eq!(store.requests().len(), asked + 3);
+        store.heal();
+        three(&store).await.0.release().await.unwrap();
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_key_of_a_set_is_given_back_before_all_work_under_it_has_been_stopped() {
+    let store = Faulty::new();
+    let (set, _) = three(&store).await;
+    let signal = set.cancellation_token();
+    let seen = Arc::new(Mutex::new(None));
+    let (stopped, note) = (signal.clone(), Arc::clone(&seen));
+    store.script(move |call| {
+        if matches!(call, Call::Jointly) {
+            *note.lock().unwrap() = Some(stopped.is_cancelled());
+        }
+        None
+    });
+    set.release().await.unwrap();
+    assert_eq!(*seen.lock().unwrap(), Some(true));
 }
 
 #[tokio::test(start_paused = true)]
@@ -122,6 +187,7 @@ async fn duplicates_and_nothing_are_refused_and_a_failed_release_leaves_the_othe
     let set = seal.acquire_all(["a", "b"]).await.unwrap();
     let first = set.token("a").unwrap();
     store.script(move |call| match call {
+        Call::Jointly => Some(Fault::Refuse),
         Call::Apply(Request::Release(release)) if release.token == Some(first) => Some(Fault::Refuse),
         _ => None,
     });

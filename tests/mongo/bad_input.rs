@@ -16,6 +16,11 @@ use mongoseal_test_support::{ReplicaSet, Standalone};
 
 use crate::{Bench, secs};
 
+fn terms(lease: LeaseId, ttl: u64) -> Terms {
+    let (owner, caller) = ("me".parse().unwrap(), "0123456789abcdef/1".parse().unwrap());
+    Terms { lease, caller, owner, limit: 0, ttl, grace: 0, group: None, metadata: Metadata::default() }
+}
+
 fn source(error: &Error) -> String {
     std::error::Error::source(error).map(ToString::to_string).unwrap_or_default()
 }
@@ -138,12 +143,7 @@ async fn a_record_with_any_one_field_broken_is_corrupt_and_keeps_what_it_has() {
     let (key, within): (Key, _) = ("k".parse().unwrap(), secs(5));
     let store = MongoStore::new(&bench.database, "mongoseal", secs(24 * 3600));
     let wait = Some(record::Patience { lasts: 3_600_000, room: 100 });
-    let acquire = |lease, patience| {
-        let owner = "me".parse().unwrap();
-        let caller = "0123456789abcdef/1".parse().unwrap();
-        let terms = Terms { lease, caller, owner, limit: 0, ttl: 3_600_000, grace: 0, metadata: Metadata::default() };
-        Request::Acquire(record::Acquire { terms, patience })
-    };
+    let acquire = |lease, patience| Request::Acquire(record::Acquire { terms: terms(lease, 3_600_000), patience });
     // A record with all there can be: revoked once, held, and waited for.
     for request in [
         acquire(LeaseId::random(), None),
@@ -195,10 +195,8 @@ async fn a_broken_entry_of_the_queue_costs_no_more_than_its_time() {
     let within = secs(5);
     let store = MongoStore::new(&bench.database, "mongoseal", secs(24 * 3600));
     let acquire = |ttl, patience| {
-        let (owner, caller) = ("me".parse().unwrap(), "0123456789abcdef/1".parse().unwrap());
         let lease = LeaseId::random();
-        let terms = Terms { lease, caller, owner, limit: 0, ttl, grace: 0, metadata: Metadata::default() };
-        (lease, Request::Acquire(record::Acquire { terms, patience }))
+        (lease, Request::Acquire(record::Acquire { terms: terms(lease, ttl), patience }))
     };
     let wait = Some(record::Patience { lasts: 300, room: 100 });
     let whole = {

@@ -36,6 +36,7 @@ fn acquire(owner: &str, limit: u32, ttl: Duration) -> Request {
         limit,
         ttl: ttl.as_millis().try_into().unwrap(),
         grace: 0,
+        group: (limit == 0).then(|| owner.parse().unwrap()),
         metadata: Metadata::default(),
     };
     Request::Acquire(Acquire { terms, patience: None })
@@ -155,6 +156,7 @@ fn any_selection(leases: &[(String, StoreTime)]) -> Selection {
     selection.key = maybe(|| key(&some().0));
     selection.prefix = maybe(|| some().0.chars().take(fastrand::usize(..4)).collect()).unwrap_or_default();
     selection.owner = maybe(|| format!("owner-{}", fastrand::u8(..4)).parse().unwrap());
+    selection.group = maybe(|| format!("owner-{}", fastrand::u8(..4)).parse().unwrap());
     selection.sharing = maybe(|| if fastrand::bool() { Sharing::Exclusive } else { Sharing::Shared });
     selection.since_after = maybe(|| some().1);
     selection.since_before = maybe(|| some().1);

@@ -5,6 +5,7 @@
 mod bad_input;
 mod commands;
 mod enforced;
+mod groups;
 mod inspect;
 mod lease;
 mod purge;

@@ -2,9 +2,9 @@
 
 use mongodb::bson::{Binary, Bson, DateTime, Document, doc, spec::BinarySubtype};
 
-use super::pipeline::Verb;
+use super::verb::Verb;
 use crate::{
-    Caller, Error, FencingToken, Key, LeaseId, Metadata, Owner, Result,
+    Caller, Error, FencingToken, Group, Key, LeaseId, Metadata, Owner, Result,
     record::{
         self, Holder, Holding, ListedLease, Moment, Record, Revocation, StoreTime, Terms, View, Waiter, inspection,
     },
@@ -58,6 +58,7 @@ pub(super) fn has_fields_of_a_holder() -> Document {
         ("since", "date"),
         ("last_seen", "date"),
         ("expires_at", "date"),
+        ("group", "string"),
         ("metadata", "object"),
     ];
     types("holders.", &fields)
@@ -72,7 +73,8 @@ fn types(at: &str, fields: &[(&str, &str)]) -> Document {
 /// What people may see of a holder, where `holders` is one of them, and when the server looked at it.
 pub(super) fn listed() -> Document {
     let seen = doc! {
-        "owner": 1, "version": 1, "limit": 1, "ttl": 1, "since": 1, "last_seen": 1, "expires_at": 1, "metadata": 1,
+        "owner": 1, "version": 1, "limit": 1, "ttl": 1, "since": 1, "last_seen": 1, "expires_at": 1,
+        "group": 1, "metadata": 1,
     };
     doc! { "holders": seen, "now": "$$NOW" }
 }
@@ -122,6 +124,11 @@ pub(super) fn handed(text: &str) -> Option<Vec<(Caller, Option<FencingToken>)>> 
 /// A lease id as the sixteen bytes of a UUID.
 pub(super) fn lease(lease: LeaseId) -> Bson {
     Bson::Binary(Binary { subtype: BinarySubtype::Uuid, bytes: lease.to_bytes().to_vec() })
+}
+
+/// A group as a text, which is empty for none.
+pub(super) fn group(group: Option<&Group>) -> &str {
+    group.map_or("", Group::as_str)
 }
 
 /// Metadata as a document of texts.
@@ -184,6 +191,13 @@ impl<'a> Fields<'a> {
         self.read("limit", "a positive 32-bit integer", |value| u32::try_from(value.as_i32()?).ok())
     }
 
+    fn group(&self) -> Result<Option<Group>, String> {
+        self.read("group", "a group", |value| match value.as_str()? {
+            "" => Some(None),
+            name => name.parse().ok().map(Some),
+        })
+    }
+
     fn metadata(&self) -> Result<Metadata, String> {
         self.read("metadata", "a document of texts", as_metadata)
     }
@@ -196,6 +210,7 @@ impl<'a> Fields<'a> {
             limit: self.limit()?,
             ttl: self.long("ttl")?,
             grace: self.long("grace")?,
+            group: self.group()?,
             metadata: self.metadata()?,
         })
     }
@@ -229,6 +244,7 @@ impl<'a> Fields<'a> {
             since: self.time("since")?,
             last_seen: self.time("last_seen")?,
             remaining: record::remaining(self.time("expires_at")?, now),
+            group: self.group()?,
             metadata: self.metadata()?,
         })
     }
@@ -249,8 +265,9 @@ impl<'a> Fields<'a> {
             by: self.text("by")?.into(),
             reason: self.text("reason")?.into(),
             at: self.time("at")?,
-            leases: self
-                .read("leases", "an array of UUIDs", |value| value.as_array()?.iter().map(as_lease).collect())?,
+            tokens: self.read("tokens", "an array of fencing tokens", |value| {
+                value.as_array()?.iter().map(|token| FencingToken::try_from(token.as_i64()?).ok()).collect()
+            })?,
         })
     }
 
@@ -343,7 +360,7 @@ mod tests {
             "holders": [{
                 "lease": lease(LeaseId::from_bytes([1; 16])), "caller": "0123456789abcdef/1", "owner": "me", "version": 7_i64, "limit": 0,
                 "ttl": 1_i64, "grace": 0_i64, "patience": 0_i64, "refreshes": 0_i64, "since": DateTime::from_millis(1),
-                "last_seen": DateTime::from_millis(1), "expires_at": DateTime::from_millis(2), "metadata": {},
+                "last_seen": DateTime::from_millis(1), "expires_at": DateTime::from_millis(2), "group": "", "metadata": {},
             }],
             "last_seen": DateTime::from_millis(1), "expires_at": DateTime::from_millis(2),
         }

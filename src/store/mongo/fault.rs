@@ -3,13 +3,14 @@
 use std::fmt;
 
 use mongodb::{
-    bson::Bson,
+    bson::{Bson, Document},
     error::{
         CommandError, Error as DriverError, ErrorKind, RETRYABLE_ERROR, RETRYABLE_WRITE_ERROR, SYSTEM_OVERLOADED_ERROR,
+        TRANSIENT_TRANSACTION_ERROR, UNKNOWN_TRANSACTION_COMMIT_RESULT,
     },
 };
 
-use crate::{Error, Source};
+use crate::{Error, Result, Source};
 
 /// Codes of a server that cannot do it now but may soon, or that did it and could not say so.
 /// The names are in MongoDB's `error_codes.yml`.
@@ -26,7 +27,13 @@ const TRANSIENT: [i32; 30] = [
 ];
 
 /// Labels with which a server or the driver says the same.
-const RETRY: [&str; 3] = [RETRYABLE_WRITE_ERROR, RETRYABLE_ERROR, SYSTEM_OVERLOADED_ERROR];
+const RETRY: [&str; 5] = [
+    RETRYABLE_WRITE_ERROR,
+    RETRYABLE_ERROR,
+    SYSTEM_OVERLOADED_ERROR,
+    TRANSIENT_TRANSACTION_ERROR,
+    UNKNOWN_TRANSACTION_COMMIT_RESULT,
+];
 
 pub(super) const UNAUTHORIZED: i32 = 13;
 const AUTHENTICATION_FAILED: i32 = 18;
@@ -129,8 +136,20 @@ pub(super) fn unconfirmed(error: &Bson) -> Error {
         .caused_by(error.to_string())
 }
 
+/// Refuses the reply to a command whose writes failed or were not confirmed: such a command says so in
+/// its reply.
+pub(super) fn written(reply: &Document) -> Result<()> {
+    if let Some(error) = reply.get("writeConcernError") {
+        return Err(unconfirmed(error));
+    }
+    match reply.get_array("writeErrors").ok().and_then(|errors| errors.first()) {
+        Some(error) => Err(unwritten(error)),
+        None => Ok(()),
+    }
+}
+
 /// What it means that a command was taken and its write failed.
-pub(super) fn unwritten(error: &Bson) -> Error {
+fn unwritten(error: &Bson) -> Error {
     let code = error.as_document().and_then(|error| error.get_i32("code").ok());
     let failed = if code.is_some_and(|code| TRANSIENT.contains(&code)) {
         not_now()

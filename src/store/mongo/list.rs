@@ -14,7 +14,7 @@ use crate::{
 
 /// The most leases that are asked for at once. They fit in a reply of 16 MiB unless their metadata is
 /// all of tiny entries, and if they do not, the page ends sooner.
-const MOST: u32 = 1_000;
+const MOST: u32 = 2_000;
 
 /// A bound on a remaining time that no lease comes near, and that can be added to any date.
 const AGES: u64 = 1 << 50;
@@ -28,7 +28,7 @@ impl Inner {
         within: Duration,
     ) -> Result<Page> {
         let most = most.clamp(1, MOST);
-        let (rows, more) = self.rows(pipeline(selection, after, most), most, within).await?;
+        let (rows, more) = self.rows(pipeline(selection, after, most), most, "linearizable", within).await?;
         let next = if more { rows.last().map(position).transpose()? } else { None };
         let read = |row: &Document| {
             let lease = document::decode_listed(row);
@@ -43,6 +43,7 @@ impl Inner {
         &self,
         pipeline: Vec<Document>,
         most: u32,
+        level: &str,
         within: Duration,
     ) -> Result<(Vec<Document>, bool)> {
         let mut reply = self
@@ -51,7 +52,7 @@ impl Inner {
                 "pipeline": pipeline,
                 // One more than there can be, so that the server closes the cursor with the reply.
                 "cursor": { "batchSize": document::int(most.saturating_add(1)) },
-                "readConcern": { "level": "majority" },
+                "readConcern": { "level": level },
                 "maxTimeMS": server_limit(within),
             })
             .await?;
@@ -137,6 +138,9 @@ fn holders(selection: &Selection, after: Option<&Position>) -> Document {
     holders.insert("holders.version", version);
     if let Some(owner) = &selection.owner {
         holders.insert("holders.owner", doc! { "$eq": owner.as_str() });
+    }
+    if let Some(group) = &selection.group {
+        holders.insert("holders.group", doc! { "$eq": group.as_str() });
     }
     if let Some(sharing) = selection.sharing {
         holders.insert(

@@ -11,6 +11,7 @@
 //! |---|---|
 //! | `r` | the document as it was |
 //! | `ours` | whether it is a record |
+//! | `m` | the tokens that a joint request names |
 //! | `h`, `q` | holders and queue, on their way to what they will be |
 //! | `v`, `t` | the highest token so far, and the next one |
 //! | `w.n` | how many at the head of the queue are granted the key |
@@ -23,110 +24,17 @@
 
 use mongodb::bson::{Bson, Document, doc};
 
-use super::document;
-use crate::{
-    record::{Acquire, Patience, Record, Refresh, Release, Request, Revoke, Transfer},
-    token::Tick,
+use super::{
+    document,
+    verb::{Verb, literal},
 };
+use crate::{record::Record, token::Tick};
 
-/// The requests that are written alike.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Verb {
-    /// Acquires without waiting.
-    Acquire,
-    /// Acquires or waits.
-    Wait,
-    Refresh,
-    /// Gives back what a lease id holds with this token.
-    Release,
-    /// Gives back whatever a lease id holds or waits for.
-    Leave,
-    Revoke,
-    Transfer,
-    /// Only what all do.
-    Prune,
-}
-
-impl Verb {
-    pub(super) const ALL: [Self; 8] = [
-        Self::Acquire,
-        Self::Wait,
-        Self::Refresh,
-        Self::Release,
-        Self::Leave,
-        Self::Revoke,
-        Self::Transfer,
-        Self::Prune,
-    ];
-
-    pub(super) fn of(request: &Request) -> Self {
-        match request {
-            Request::Acquire(Acquire { patience: None, .. }) => Self::Acquire,
-            Request::Acquire(Acquire { patience: Some(_), .. }) => Self::Wait,
-            Request::Refresh(_) => Self::Refresh,
-            Request::Release(Release { token: Some(_), .. }) => Self::Release,
-            Request::Release(Release { token: None, .. }) => Self::Leave,
-            Request::Revoke(_) => Self::Revoke,
-            Request::Transfer(_) => Self::Transfer,
-            Request::Prune => Self::Prune,
-        }
-    }
-
-    /// Whether the one who asks may be granted the key.
-    fn asks(self) -> bool {
-        matches!(self, Self::Acquire | Self::Wait)
-    }
-}
-
-/// What a request fills the pipeline of its verb with.
-pub(super) fn variables(request: &Request) -> Document {
-    let mut variables = match request {
-        Request::Acquire(Acquire { terms, patience }) => {
-            let (ttl, grace) = (document::long(terms.ttl), document::long(terms.grace));
-            let metadata = document::metadata(&terms.metadata);
-            let Patience { lasts, room } = patience.unwrap_or(Patience { lasts: 0, room: 0 });
-            doc! {
-                "who": { "caller": terms.caller.to_string(), "owner": terms.owner.as_str(), "metadata": metadata.clone(), "ttl": &ttl, "grace": &grace },
-                "lasts": document::long(terms.ttl.saturating_add(terms.grace)),
-                "entry": {
-                    "lease": document::lease(terms.lease),
-                    "caller": terms.caller.to_string(),
-                    "owner": terms.owner.as_str(),
-                    "version": 0_i64,
-                    "limit": document::int(terms.limit),
-                    "ttl": ttl,
-                    "grace": grace,
-                    "patience": document::long(lasts),
-                    "metadata": metadata,
-                    "refreshes": 0_i64,
-                },
-                "patience": document::long(lasts),
-                "room": document::int(room),
-            }
-        }
-        Request::Refresh(Refresh { ttl, grace, .. }) => doc! {
-            "who": { "ttl": document::long(*ttl), "grace": document::long(*grace) },
-            "lasts": document::long(ttl.saturating_add(*grace)),
-        },
-        Request::Release(Release { token, .. }) => doc! { "token": token.map(Bson::from) },
-        Request::Transfer(Transfer { token, to, .. }) => doc! { "token": *token, "to": document::lease(*to) },
-        Request::Revoke(Revoke { by, reason, upto }) => doc! { "by": by, "reason": reason, "upto": *upto },
-        Request::Prune => doc! {},
-    };
-    if let Some(lease) = request.lease() {
-        variables.insert("lease", document::lease(lease));
-    }
-    for (_, value) in variables.iter_mut() {
-        *value = literal(std::mem::take(value)).into();
-    }
-    variables
-}
-
-/// The update that applies a request of this verb, with its [`variables`], to the record it meets.
+/// The update that applies a request of this verb, with its [`variables`](super::verb::variables), to the record it meets.
 pub(super) fn update(verb: Verb) -> Vec<Document> {
     vec![
         doc! { "$replaceWith": { "r": "$$ROOT", "ours": is_ours() } },
-        doc! { "$set": pruned() },
+        doc! { "$set": pruned(verb) },
         doc! { "$set": applied(verb) },
         doc! { "$set": { "t": next_version(), "w": ready() } },
         doc! { "$set": { "g": granted(verb), "q": { "$slice": ["$q", "$w.n", i32::MAX] } } },
@@ -155,7 +63,7 @@ fn is_ours() -> Bson {
 }
 
 /// Drops the holders and waiters whose time is over. Of a document that is not ours nothing is left.
-fn pruned() -> Document {
+fn pruned(verb: Verb) -> Document {
     let alive = |array: &str| {
         doc! { "$filter": {
             "input": { "$ifNull": [{ "$cond": ["$ours", array, Bson::Null] }, []] },
@@ -163,14 +71,24 @@ fn pruned() -> Document {
         } }
     };
     let version = doc! { "$ifNull": [{ "$cond": ["$ours", "$r.version", Bson::Null] }, Bson::Int64(0)] };
-    doc! { "h": alive("$r.holders"), "q": alive("$r.queue"), "v": version }
+    let mut pruned = doc! { "h": alive("$r.holders"), "q": alive("$r.queue"), "v": version };
+    if verb.is_joint() {
+        pruned.insert("m", named("$r._id"));
+    }
+    pruned
 }
 
 /// Turns `h` and `q` into holders and queue as the request asks.
 fn applied(verb: Verb) -> Document {
     match verb {
-        Verb::Acquire | Verb::Wait => doc! { "h": pushed("$h", "$$who", "$$lasts"), "q": enqueued(verb) },
-        Verb::Refresh => doc! { "h": pushed("$h", "$$who", "$$lasts") },
+        Verb::Acquire | Verb::Wait => doc! { "h": pushed("$h", is_theirs(), "$$who", "$$lasts"), "q": enqueued(verb) },
+        Verb::Refresh => doc! { "h": pushed("$h", is_theirs(), "$$who", "$$lasts") },
+        Verb::RefreshNamed => doc! { "h": pushed("$h", is_named(), "$$who", "$$lasts") },
+        Verb::ReleaseNamed => doc! { "h": { "$filter": { "input": "$h", "cond": { "$not": is_named() } } } },
+        Verb::RevokeNamed => doc! {
+            "h": { "$filter": { "input": "$h", "cond": { "$not": is_named() } } },
+            "told": { "$filter": { "input": "$h", "cond": is_named() } },
+        },
         Verb::Release => {
             let other = doc! { "$ne": [["$$this.lease", "$$this.version"], ["$$lease", "$$token"]] };
             doc! { "h": { "$filter": { "input": "$h", "cond": other } } }
@@ -218,14 +136,14 @@ fn transferred() -> Document {
     }
 }
 
-/// An array with the entry of the lease pushed out, the push counted, and some of it said anew.
-fn pushed(array: &str, anew: &str, lasts: &str) -> Document {
+/// An array with the entries that are meant pushed out, the push counted, and some of it said anew.
+fn pushed(array: &str, which: Document, anew: &str, lasts: &str) -> Document {
     let kept = doc! { "$mergeObjects": ["$$this", anew, {
         "refreshes": { "$add": ["$$this.refreshes", 1] },
         "last_seen": "$$NOW",
         "expires_at": { "$max": ["$$this.expires_at", { "$add": ["$$NOW", lasts] }] },
     }] };
-    doc! { "$map": { "input": array, "in": { "$cond": [is_theirs(), kept, "$$this"] } } }
+    doc! { "$map": { "input": array, "in": { "$cond": [which, kept, "$$this"] } } }
 }
 
 /// `q`, with the one who asks in it unless it holds already or there is no room.
@@ -236,7 +154,7 @@ fn enqueued(verb: Verb) -> Document {
     let queued = if verb == Verb::Wait {
         let fits = doc! { "$lt": [{ "$size": "$q" }, "$$room"] };
         let appended = doc! { "$cond": [fits, { "$concatArrays": ["$q", [new]] }, "$q"] };
-        doc! { "$cond": [{ "$in": ["$$lease", "$q.lease"] }, pushed("$q", "$$entry", "$$patience"), appended] }
+        doc! { "$cond": [{ "$in": ["$$lease", "$q.lease"] }, pushed("$q", is_theirs(), "$$entry", "$$patience"), appended] }
     } else {
         doc! { "$concatArrays": [without("$q"), [new]] }
     };
@@ -317,7 +235,7 @@ fn after(verb: Verb) -> Document {
     } else {
         told
     };
-    let taken: Bson = if matches!(verb, Verb::Revoke | Verb::Transfer) {
+    let taken: Bson = if verb.revokes() || verb == Verb::Transfer {
         let each = doc! { "$concat": ["$$value", "$$this.caller", "=0;"] };
         doc! { "$reduce": { "input": "$told", "initialValue": "", "in": each } }.into()
     } else {
@@ -338,8 +256,8 @@ fn after(verb: Verb) -> Document {
 fn stamped(verb: Verb) -> Document {
     let hybrid = doc! { "$toDate": { "$multiply": [{ "$tsSecond": "$$CLUSTER_TIME" }, 1000] } };
     let mut history = doc! { "$ifNull": ["$r.history", []] };
-    if verb == Verb::Revoke {
-        let revocation = doc! { "by": "$$by", "reason": "$$reason", "at": "$$NOW", "leases": "$told.lease" };
+    if verb.revokes() {
+        let revocation = doc! { "by": "$$by", "reason": "$$reason", "at": "$$NOW", "tokens": "$told.version" };
         let kept = i64::try_from(Record::MAX_HISTORY).unwrap_or(i64::MAX).saturating_neg();
         let added = doc! { "$cond": [{ "$size": "$told" }, [revocation], []] };
         history = doc! { "$slice": [{ "$concatArrays": [history, added] }, kept] };
@@ -361,6 +279,26 @@ fn stamped(verb: Verb) -> Document {
     doc! { "$cond": [writes, { "$mergeObjects": ["$r", record] }, "$r"] }
 }
 
+/// Whether all holders that are named are there and have enough time left, as a condition on any
+/// document: what a joint request is applied to.
+pub(super) fn holds_named() -> Document {
+    let enough = doc! { "$gte": ["$$this.expires_at", { "$add": ["$$NOW", "$$least"] }] };
+    let holders = doc! { "$cond": [{ "$isArray": "$holders" }, "$holders", []] };
+    let lasting = doc! { "$filter": { "input": holders, "cond": enough } };
+    let versions = doc! { "$map": { "input": lasting, "in": "$$this.version" } };
+    doc! { "$setIsSubset": [named("$_id"), versions] }
+}
+
+/// The tokens that are named of a key.
+fn named(key: &str) -> Document {
+    doc! { "$arrayElemAt": ["$$tokens", { "$indexOfArray": ["$$keys", key] }] }
+}
+
+/// Whether `this` is named by its token.
+fn is_named() -> Document {
+    doc! { "$in": ["$$this.version", "$m"] }
+}
+
 /// Whether `this` is of the lease.
 fn is_theirs() -> Document {
     doc! { "$eq": ["$$this.lease", "$$lease"] }
@@ -369,9 +307,4 @@ fn is_theirs() -> Document {
 /// An array less the entries of the lease.
 fn without(array: &str) -> Document {
     doc! { "$filter": { "input": array, "cond": { "$ne": ["$$this.lease", "$$lease"] } } }
-}
-
-fn literal(value: impl Into<Bson>) -> Document {
-    let value: Bson = value.into();
-    doc! { "$literal": value }
 }

@@ -16,7 +16,7 @@ const MOST: u32 = 1_000;
 impl Inner {
     pub(super) async fn overdue(&self, after: Option<&str>, most: u32, within: Duration) -> Result<Backlog> {
         let most = most.clamp(1, MOST);
-        let (rows, more) = self.rows(self.backlog(after, most), most, within).await?;
+        let (rows, more) = self.rows(self.backlog(after, most), most, "majority", within).await?;
         let next = rows.last().filter(|_| more).and_then(|row| row.get_str("_id").ok()).map(str::to_owned);
         let overdue = |row: &Document| {
             let key = list::key(row)?;
@@ -76,13 +76,7 @@ impl Inner {
             .raw_command(&self.database, delete)
             .await
             .map_err(|error| fault::removal_refused(error, self.database.name(), &self.collection))?;
-        if let Some(error) = reply.get("writeConcernError") {
-            return Err(fault::unconfirmed(error));
-        }
-        // Where a write of such a command fails, the command says so in its reply.
-        if let Some(error) = reply.get_array("writeErrors").ok().and_then(|errors| errors.first()) {
-            return Err(fault::unwritten(error));
-        }
+        fault::written(&reply)?;
         Ok(reply.get("n").and_then(Bson::as_i32).is_some_and(|count| count > 0))
     }
 }

@@ -8,8 +8,8 @@ use std::sync::LazyLock;
 use mongodb::bson::{Document, RawDocumentBuf, doc};
 
 use super::{
-    document, fault,
-    pipeline::{self, Verb},
+    document, fault, pipeline,
+    verb::{self, Verb},
 };
 use crate::{
     Result,
@@ -18,7 +18,7 @@ use crate::{
 
 /// What all commands of a verb have in common, encoded, by verb.
 static COMMON: LazyLock<Vec<Vec<u8>>> =
-    LazyLock::new(|| Verb::ALL.map(|verb| encoded(&common(verb)).unwrap_or_default()).into());
+    LazyLock::new(|| Verb::OF_REQUESTS.map(|verb| encoded(&common(verb)).unwrap_or_default()).into());
 
 fn common(verb: Verb) -> Document {
     doc! {
@@ -30,10 +30,10 @@ fn common(verb: Verb) -> Document {
 
 /// The command that applies `request`, beginning with what `head` says.
 pub(super) fn command(mut head: Document, request: &Request) -> Result<RawDocumentBuf> {
-    head.insert("let", pipeline::variables(request));
+    head.insert("let", verb::variables(request));
     head.insert("new", request.image() == Image::After);
     let verb = Verb::of(request);
-    let common = Verb::ALL.iter().position(|each| *each == verb).and_then(|index| COMMON.get(index));
+    let common = Verb::OF_REQUESTS.iter().position(|each| *each == verb).and_then(|index| COMMON.get(index));
     joined(&encoded(&head)?, common.map_or(&[], Vec::as_slice))
 }
 

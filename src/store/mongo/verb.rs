@@ -1,0 +1,156 @@
+//! What is written alike, and what differs from one request to the next.
+
+use mongodb::bson::{Bson, Document, doc};
+
+use super::document;
+use crate::{
+    FencingToken, Key,
+    record::{Acquire, Joint, Patience, Refresh, Release, Request, Revoke, Transfer},
+};
+
+/// The requests that are written alike.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Verb {
+    /// Acquires without waiting.
+    Acquire,
+    /// Acquires or waits.
+    Wait,
+    Refresh,
+    /// Gives back what a lease id holds with this token.
+    Release,
+    /// Gives back whatever a lease id holds or waits for.
+    Leave,
+    Revoke,
+    Transfer,
+    /// Only what all do.
+    Prune,
+    /// Does to the leases of several keys what their tokens name.
+    ReleaseNamed,
+    RevokeNamed,
+    RefreshNamed,
+}
+
+impl Verb {
+    /// Those of requests.
+    pub(super) const OF_REQUESTS: [Self; 8] = [
+        Self::Acquire,
+        Self::Wait,
+        Self::Refresh,
+        Self::Release,
+        Self::Leave,
+        Self::Revoke,
+        Self::Transfer,
+        Self::Prune,
+    ];
+
+    pub(super) fn of(request: &Request) -> Self {
+        match request {
+            Request::Acquire(Acquire { patience: None, .. }) => Self::Acquire,
+            Request::Acquire(Acquire { patience: Some(_), .. }) => Self::Wait,
+            Request::Refresh(_) => Self::Refresh,
+            Request::Release(Release { token: Some(_), .. }) => Self::Release,
+            Request::Release(Release { token: None, .. }) => Self::Leave,
+            Request::Revoke(_) => Self::Revoke,
+            Request::Transfer(_) => Self::Transfer,
+            Request::Prune => Self::Prune,
+        }
+    }
+
+    pub(super) fn of_joint(joint: &Joint) -> Self {
+        match joint {
+            Joint::Release => Self::ReleaseNamed,
+            Joint::Revoke { .. } => Self::RevokeNamed,
+            Joint::Refresh { .. } => Self::RefreshNamed,
+        }
+    }
+
+    /// Whether it is done to several leases, which are named by their tokens.
+    pub(super) fn is_joint(self) -> bool {
+        matches!(self, Self::ReleaseNamed | Self::RevokeNamed | Self::RefreshNamed)
+    }
+
+    /// Whether it takes the key from its holders.
+    pub(super) fn revokes(self) -> bool {
+        matches!(self, Self::Revoke | Self::RevokeNamed)
+    }
+
+    /// Whether the one who asks may be granted the key.
+    pub(super) fn asks(self) -> bool {
+        matches!(self, Self::Acquire | Self::Wait)
+    }
+}
+
+/// What a request fills the pipeline of its verb with.
+pub(super) fn variables(request: &Request) -> Document {
+    let mut variables = match request {
+        Request::Acquire(Acquire { terms, patience }) => {
+            let (ttl, grace) = (document::long(terms.ttl), document::long(terms.grace));
+            let (group, metadata) = (document::group(terms.group.as_ref()), document::metadata(&terms.metadata));
+            let Patience { lasts, room } = patience.unwrap_or(Patience { lasts: 0, room: 0 });
+            doc! {
+                "who": { "caller": terms.caller.to_string(), "owner": terms.owner.as_str(), "group": group, "metadata": metadata.clone(), "ttl": &ttl, "grace": &grace },
+                "lasts": document::long(terms.ttl.saturating_add(terms.grace)),
+                "entry": {
+                    "lease": document::lease(terms.lease),
+                    "caller": terms.caller.to_string(),
+                    "owner": terms.owner.as_str(),
+                    "version": 0_i64,
+                    "limit": document::int(terms.limit),
+                    "ttl": ttl,
+                    "grace": grace,
+                    "patience": document::long(lasts),
+                    "group": group,
+                    "metadata": metadata,
+                    "refreshes": 0_i64,
+                },
+                "patience": document::long(lasts),
+                "room": document::int(room),
+            }
+        }
+        Request::Refresh(Refresh { ttl, grace, .. }) => kept(*ttl, *grace),
+        Request::Release(Release { token, .. }) => doc! { "token": token.map(Bson::from) },
+        Request::Transfer(Transfer { token, to, .. }) => doc! { "token": *token, "to": document::lease(*to) },
+        Request::Revoke(Revoke { by, reason, upto }) => doc! { "by": by, "reason": reason, "upto": *upto },
+        Request::Prune => doc! {},
+    };
+    if let Some(lease) = request.lease() {
+        variables.insert("lease", document::lease(lease));
+    }
+    literals(variables)
+}
+
+/// What a joint request fills the pipeline of its verb with, and the filter beside it.
+pub(super) fn joint_variables(leases: &[(&Key, &Vec<FencingToken>)], joint: &Joint) -> Document {
+    let mut variables = match joint {
+        Joint::Release => doc! {},
+        Joint::Revoke { by, reason } => doc! { "by": by, "reason": reason },
+        Joint::Refresh { ttl, grace, .. } => kept(*ttl, *grace),
+    };
+    let (keys, tokens): (Vec<&str>, Vec<&Vec<FencingToken>>) =
+        leases.iter().map(|(key, tokens)| (key.as_str(), *tokens)).unzip();
+    variables.insert("keys", keys);
+    variables.insert("tokens", tokens.into_iter().cloned().map(Bson::from).collect::<Vec<_>>());
+    variables.insert("least", document::long(joint.least()));
+    literals(variables)
+}
+
+/// How a lease is pushed out.
+fn kept(ttl: u64, grace: u64) -> Document {
+    doc! {
+        "who": { "ttl": document::long(ttl), "grace": document::long(grace) },
+        "lasts": document::long(ttl.saturating_add(grace)),
+    }
+}
+
+fn literals(mut variables: Document) -> Document {
+    for (_, value) in variables.iter_mut() {
+        *value = literal(std::mem::take(value)).into();
+    }
+    variables
+}
+
+/// A value that is not read as an expression.
+pub(super) fn literal(value: impl Into<Bson>) -> Document {
+    let value: Bson = value.into();
+    doc! { "$literal": value }
+}

@@ -1,0 +1,61 @@
+//! Leases that end together: one command gives all of them back.
+
+use std::{sync::Arc, time::Duration};
+
+use tokio::sync::OnceCell;
+use tokio_util::sync::CancellationToken;
+use tracing::debug;
+
+use crate::{
+    LeaseState,
+    hold::{Farewell, Hold},
+    record::{Joint, Named},
+    seal::Inner,
+};
+
+/// Leases that were ended together.
+#[derive(Debug)]
+pub(crate) struct Together {
+    leases: Named,
+    /// Cancelled when all of them have ended here: none is given back before.
+    ended: CancellationToken,
+    released: OnceCell<bool>,
+}
+
+impl Together {
+    /// Ends these leases, as far as they are held. The task of the first to come gives all of them back.
+    pub(crate) fn end<'a>(holds: impl IntoIterator<Item = &'a Arc<Hold>>) {
+        let holds: Vec<_> = holds.into_iter().filter(|hold| hold.is_valid()).collect();
+        let together = Self { leases: named(&holds), ended: CancellationToken::new(), released: OnceCell::new() };
+        let together = Arc::new(together);
+        // One alone is released as any other is.
+        for hold in holds.iter().filter(|_| holds.len() > 1) {
+            hold.farewell.get_or_init(|| Farewell::Together(Arc::clone(&together)));
+        }
+        for hold in &holds {
+            hold.end(&LeaseState::Released);
+        }
+        together.ended.cancel();
+    }
+
+    /// Gives all of them back, once; says whether all were held to this moment. Where not, each has to see
+    /// for itself.
+    pub(crate) async fn released(&self, inner: &Inner, within: Duration) -> bool {
+        self.ended.cancelled().await;
+        let release = || async {
+            let released = inner.store.apply_jointly(&self.leases, &Joint::Release, within).await;
+            debug!(leases = self.leases.len(), ?released, "released together");
+            released.unwrap_or(false)
+        };
+        *self.released.get_or_init(release).await
+    }
+}
+
+/// These leases by their keys and tokens.
+fn named(holds: &[&Arc<Hold>]) -> Named {
+    let mut named = Named::new();
+    for hold in holds {
+        named.entry(hold.key.clone()).or_default().push(hold.token);
+    }
+    named
+}

@@ -1,0 +1,251 @@
+//! Leases of a group, released and refreshed at once.
+
+use std::future::IntoFuture;
+
+use mongoseal::{Error, Lease, ListedLease, LossCause, Mongoseal, Released, record::Request};
+
+use crate::{
+    faulty::{Call, Fault, Faulty},
+    millis, secs,
+};
+
+async fn member(seal: &Mongoseal, key: &str) -> Lease {
+    seal.acquire(key).group("g").ttl(secs(30)).without_refresh().await.unwrap()
+}
+
+fn keys(leases: &[ListedLease]) -> Vec<&str> {
+    leases.iter().map(|lease| lease.key.as_str()).collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_group_is_released_from_any_process_newest_first_and_nothing_else_is() {
+    let store = Faulty::new();
+    let (one, two, other) = (store.seal(), store.seal(), store.seal());
+    let (c, a) = (member(&one, "c").await, member(&two, "a").await);
+    let b = one.acquire("b").group("g").shared().metadata("why", "test").await.unwrap();
+    let beside = one.acquire("b").group("h").shared().await.unwrap();
+    let alone = one.acquire("alone").await.unwrap();
+    tokio::time::sleep(secs(2)).await;
+
+    let released = other.release_group("g").await.unwrap();
+    assert_eq!(keys(&released), ["b", "a", "c"], "the newest first");
+    assert_eq!(released[0].holding.metadata.get("why"), Some("test"));
+    assert!(released.iter().map(|lease| lease.holding.token).eq([b.token(), a.token(), c.token()]));
+    for lease in [a, b, c] {
+        match lease.verify().await {
+            Err(Error::Lost { cause: LossCause::Revoked { by, reason }, .. }) => {
+                assert_eq!((by.as_str(), reason.as_str()), (other.owner().as_str(), "its group \"g\" was released"));
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    for lease in [beside, alone] {
+        lease.verify().await.unwrap();
+    }
+    assert_eq!(other.release_group("g").await.unwrap(), [], "it can be asked for twice");
+}
+
+#[tokio::test(start_paused = true)]
+async fn holders_elsewhere_are_told_at_once_and_who_waits_is_next() {
+    let store = Faulty::new();
+    let held = store.seal().acquire("k").group("g").ttl(secs(600)).await.unwrap();
+    let waiting = tokio::spawn(store.seal().acquire("k").group("g").wait(secs(60)).into_future());
+    tokio::time::sleep(secs(5)).await;
+    assert_eq!(store.seal().release_group("g").await.unwrap().len(), 1);
+    tokio::time::sleep(millis(5)).await;
+    assert!(!held.is_valid());
+    let next = waiting.await.unwrap().unwrap();
+    next.verify().await.unwrap();
+    assert!(next.token() > held.token(), "who waited in the group holds now");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_unknown_group_is_an_empty_answer_and_a_store_that_is_away_an_error() {
+    let store = Faulty::new();
+    let seal = store.seal();
+    let lease = seal.acquire("k").group("g").ttl(secs(600)).without_refresh().await.unwrap();
+    assert_eq!(seal.release_group("h").await.unwrap(), []);
+    assert_eq!(seal.refresh_group("h", secs(60)).await.unwrap(), []);
+    for text in ["", "a\0"] {
+        assert!(matches!(seal.release_group(text).await, Err(Error::Invalid { .. })));
+        assert!(matches!(seal.refresh_group(text, secs(60)).await, Err(Error::Invalid { .. })));
+        assert!(matches!(seal.acquire("l").group(text).await, Err(Error::Invalid { .. })));
+    }
+    for fault in [Fault::Fail, Fault::Hang] {
+        store.always(fault);
+        let began = tokio::time::Instant::now();
+        assert!(matches!(seal.release_group("g").await, Err(Error::Unavailable { .. })));
+        assert!(matches!(seal.refresh_group("g", secs(60)).await, Err(Error::Unavailable { .. })));
+        assert!(began.elapsed() < millis(20_500), "{:?}", began.elapsed());
+    }
+    assert!(lease.is_valid(), "nobody could be asked");
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_holders_of_this_handle_stop_before_the_store_is_asked() {
+    let store = Faulty::new();
+    let seal = store.seal();
+    let lease = member(&seal, "k").await;
+    let asked = store.requests().len();
+    store.script(|call| matches!(call, Call::Jointly).then_some(Fault::Fail));
+    assert!(matches!(seal.release_group("g").await, Err(Error::Unavailable { .. })));
+    assert!(!lease.is_valid());
+    assert!(matches!(lease.release().await.unwrap(), Released::Gone { cause: LossCause::Revoked { .. } }));
+    assert_eq!(store.requests().len(), asked, "and nothing else is sent for them");
+    store.heal();
+    assert_eq!(seal.release_group("g").await.unwrap().len(), 1, "the store still had it");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_release_whose_answer_was_lost_still_tells_what_was_released() {
+    let store = Faulty::new();
+    let seal = store.seal();
+    for key in ["a", "b"] {
+        member(&seal, key).await.orphan();
+    }
+    seal.acquire("short").group("g").ttl(millis(100)).without_refresh().await.unwrap().orphan();
+    let mut lost = false;
+    store.script(move |call| match call {
+        Call::Jointly if !std::mem::replace(&mut lost, true) => Some(Fault::DelayReply(secs(60))),
+        _ => None,
+    });
+    let released = seal.release_group("g").await.unwrap();
+    assert_eq!(keys(&released), ["b", "a"], "what may have expired meanwhile is not told as released");
+}
+
+#[tokio::test(start_paused = true)]
+async fn where_one_was_given_back_meanwhile_the_others_are_released_all_the_same() {
+    let store = Faulty::new();
+    let (seal, other) = (store.seal(), store.seal());
+    let (one, two) = (other.acquire("k").shared().group("g").await.unwrap(), member(&other, "l").await);
+    let three = other.acquire("k").shared().group("g").await.unwrap();
+    store.script(|call| matches!(call, Call::Jointly).then_some(Fault::Delay(millis(100))));
+    let releasing = tokio::spawn(async move { seal.release_group("g").await });
+    tokio::time::sleep(millis(50)).await;
+    one.release().await.unwrap();
+    assert_eq!(keys(&releasing.await.unwrap().unwrap()), ["k", "l", "k"]);
+    for lease in [two, three] {
+        lease.verify().await.unwrap_err();
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_group_is_refreshed_to_a_new_ttl_and_the_deadlines_here_move_on() {
+    let store = Faulty::new();
+    let (seal, other) = (store.seal(), store.seal());
+    let (here, there) = (member(&seal, "a").await, member(&other, "b").await);
+    let forever = seal.acquire("c").group("g").without_expiry().await.unwrap();
+    tokio::time::sleep(secs(20)).await;
+    let refreshed = seal.refresh_group("g", secs(60)).await.unwrap();
+    assert_eq!(keys(&refreshed), ["a", "b", "c"]);
+    assert_eq!(refreshed[0].holding.remaining, Some(secs(10)), "as they were before");
+    assert!(here.remaining() > secs(59), "{:?}", here.remaining());
+    assert_eq!(forever.remaining(), std::time::Duration::MAX);
+    for key in ["a", "b"] {
+        assert_eq!(seal.inspect(key).await.unwrap().unwrap().holders[0].remaining, Some(secs(60)));
+    }
+    assert_eq!(seal.inspect("c").await.unwrap().unwrap().holders[0].remaining, None);
+    // Past the end that it began with, on a task that slept until then.
+    tokio::time::sleep(secs(30)).await;
+    assert!(here.is_valid() && !there.is_valid());
+    here.verify().await.unwrap();
+    tokio::time::sleep(secs(30)).await;
+    assert!(!here.is_valid(), "and not for ever");
+    assert!(matches!(seal.refresh_group("g", secs(2)).await, Err(Error::Lapsing { .. })));
+    assert_eq!(keys(&seal.release_group("g").await.unwrap()), ["c"], "and what was over is cleared away");
+    let shorter = seal.acquire("d").group("g").ttl(secs(60)).without_refresh().await.unwrap();
+    seal.refresh_group("g", secs(2)).await.unwrap();
+    assert!(shorter.remaining() > secs(59), "it never ends sooner than it would have");
+}
+
+#[tokio::test(start_paused = true)]
+async fn where_one_has_too_little_time_left_none_is_refreshed() {
+    let store = Faulty::new();
+    let seal = store.seal();
+    member(&seal, "a").await.orphan();
+    let short = seal.acquire("b").group("g").ttl(secs(3)).without_refresh().await.unwrap();
+    let token = short.token();
+    short.orphan();
+    let left = || async { seal.inspect("a").await.unwrap().unwrap().holders[0].remaining.unwrap() };
+    tokio::time::sleep(millis(2_500)).await;
+    match seal.refresh_group("g", secs(60)).await {
+        Err(Error::Lapsing { key, token: its, remaining, least }) => {
+            assert_eq!((key.as_str(), its, remaining, least), ("b", token, millis(500), secs(1)));
+        }
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(left().await, millis(27_500));
+    tokio::time::sleep(millis(1_000)).await;
+    match seal.refresh_group("g", secs(60)).remaining_at_least(millis(0)).await {
+        Err(Error::Lapsing { remaining, .. }) => assert!(remaining.is_zero(), "one that is over is never refreshed"),
+        other => panic!("{other:?}"),
+    }
+    seal.purge().await.unwrap();
+    assert!(matches!(seal.refresh_group("g", secs(60)).remaining_at_least(secs(28)).await, Err(Error::Lapsing { .. })));
+    assert_eq!(keys(&seal.refresh_group("g", secs(60)).remaining_at_least(secs(26)).await.unwrap()), ["a"]);
+    assert_eq!(left().await, secs(60));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_group_that_changes_while_it_is_refreshed_is_looked_at_again() {
+    let store = Faulty::new();
+    let seal = store.seal();
+    let (a, b) = (member(&seal, "a").await, member(&seal, "b").await);
+    store.script(|call| matches!(call, Call::Jointly).then_some(Fault::Delay(millis(100))));
+    let refreshing = seal.clone();
+    let refreshing = tokio::spawn(async move { refreshing.refresh_group("g", secs(60)).await });
+    tokio::time::sleep(millis(50)).await;
+    a.release().await.unwrap();
+    assert_eq!(keys(&refreshing.await.unwrap().unwrap()), ["b"]);
+    assert!(b.remaining() > secs(59));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_refresh_of_a_group_that_is_dropped_half_way_leaves_the_leases_as_good_as_they_were() {
+    let store = Faulty::new();
+    let seal = store.seal();
+    let lease = member(&seal, "a").await;
+    store.script(|call| matches!(call, Call::Jointly).then_some(Fault::DelayReply(secs(1))));
+    let dropped = tokio::time::timeout(millis(500), seal.refresh_group("g", secs(60)).into_future()).await;
+    assert!(dropped.is_err());
+    assert!(lease.is_valid() && lease.remaining() < secs(30));
+    lease.verify().await.unwrap();
+    let dropped = tokio::time::timeout(millis(500), seal.release_group("g")).await;
+    assert!(dropped.is_err() && !lease.is_valid());
+    assert!(seal.leases().await.unwrap().next().await.is_none(), "it was released all the same");
+}
+
+#[tokio::test(start_paused = true)]
+async fn whoever_takes_a_lease_up_says_its_group_and_a_transfer_keeps_it() {
+    let store = Faulty::new();
+    let seal = store.seal();
+    let lease = member(&seal, "k").await;
+    let to = mongoseal::LeaseId::random();
+    lease.transfer(to).await.unwrap();
+    let group = || async { seal.inspect("k").await.unwrap().unwrap().holders[0].group.clone() };
+    assert_eq!(group().await.unwrap().as_str(), "g");
+    let taken = store.seal().acquire("k").lease_id(to).group("h").await.unwrap();
+    assert_eq!(group().await.unwrap().as_str(), "h");
+    let listed = |group| async move { seal_list(store.seal(), group).await };
+    assert_eq!((listed("h").await, taken.is_valid()), (1, true));
+}
+
+async fn seal_list(seal: Mongoseal, group: &str) -> usize {
+    let mut leases = seal.leases().group(group).await.unwrap();
+    let mut count = 0;
+    while let Some(lease) = leases.next().await {
+        assert_eq!(lease.unwrap().holding.group.unwrap().as_str(), group);
+        count += 1;
+    }
+    count
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_set_can_be_a_group() {
+    let store = Faulty::new();
+    let set = store.seal().acquire_all(["a", "b"]).group("g").await.unwrap();
+    assert!(matches!(store.seal().acquire_all(["c"]).group("").await, Err(Error::Invalid { .. })));
+    assert_eq!(keys(&store.seal().release_group("g").await.unwrap()), ["b", "a"]);
+    assert!(store.requests().iter().all(|request| !matches!(request, Request::Revoke(_))));
+    drop(set);
+}

@@ -1,0 +1,168 @@
+//! Leases of a group on a real server.
+
+use mongodb::bson::doc;
+use mongoseal::{Error, Lease, Mongoseal};
+
+use crate::{Bench, millis, noting_client, secs};
+
+const MANY: usize = 1_000;
+
+/// So many leases of a group, on keys that look alike.
+async fn many(seal: &Mongoseal) -> Vec<Lease> {
+    let mut leases = Vec::new();
+    for chunk in (0..MANY).collect::<Vec<_>>().chunks(50) {
+        let asked: Vec<_> = chunk
+            .iter()
+            .map(|number| {
+                tokio::spawn(seal.acquire(format!("volumes/{number:04}")).group("job").ttl(secs(60)).into_future())
+            })
+            .collect();
+        for lease in asked {
+            leases.push(lease.await.unwrap().unwrap());
+        }
+    }
+    leases
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_group_of_1000_leases_is_refreshed_and_released_in_at_most_four_commands_each() {
+    let bench = Bench::new("groups").await;
+    let holder = bench.seal();
+    let leases = many(&holder).await;
+    let _beside = holder.acquire("volumes/beside").await.unwrap();
+    let (client, sent) = noting_client(&bench.set.uri()).await;
+    let seal = Mongoseal::new(&client.database("mongoseal_groups"));
+    seal.prepare().await.unwrap();
+    let names = || -> Vec<String> { sent.lock().unwrap().drain(..).collect() };
+    names();
+
+    let began = std::time::Instant::now();
+    let refreshed = seal.refresh_group("job", secs(600)).await.unwrap();
+    println!("{MANY} leases refreshed in {:?}", began.elapsed());
+    assert_eq!(refreshed.len(), MANY);
+    assert_eq!(names(), ["aggregate", "update", "commitTransaction"]);
+    let mut left = seal.leases().remaining_at_least(secs(500)).await.unwrap();
+    let mut count = 0;
+    while let Some(lease) = left.next().await {
+        lease.unwrap();
+        count += 1;
+    }
+    assert_eq!(count, MANY);
+
+    names();
+    let began = std::time::Instant::now();
+    let released = seal.release_group("job").await.unwrap();
+    println!("{MANY} leases released in {:?}", began.elapsed());
+    assert_eq!(released.len(), MANY);
+    assert!(released.is_sorted_by_key(|lease| std::cmp::Reverse(lease.holding.token)), "the newest first");
+    assert_eq!(names(), ["aggregate", "update"]);
+    for lease in leases {
+        assert!(matches!(lease.verify().await, Err(Error::Lost { .. })));
+    }
+    let next = seal.leases().await.unwrap().next().await.unwrap().unwrap();
+    assert_eq!(next.key.as_str(), "volumes/beside");
+    holder.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_group_whose_holders_refresh_all_the_time_is_refreshed_all_or_none() {
+    let bench = Bench::new("busy_group").await;
+    let holder = bench.seal();
+    let mut leases = Vec::new();
+    for number in 0..100 {
+        let acquire = holder.acquire(format!("k{number}")).group("g").ttl(secs(30));
+        leases.push(acquire.refresh_every(millis(200)).await.unwrap());
+    }
+    for round in 1..=10_u64 {
+        let ttl = secs(100 * round);
+        assert_eq!(bench.seal().refresh_group("g", ttl).await.unwrap().len(), 100);
+        let mut all = bench.seal().leases().group("g").remaining_at_least(ttl - secs(10)).await.unwrap();
+        let mut count = 0;
+        while all.next().await.is_some() {
+            count += 1;
+        }
+        assert_eq!(count, 100, "round {round}");
+    }
+    assert!(leases.iter().all(Lease::is_valid));
+    // One that is too short of time spares all the others.
+    holder.acquire("short").group("g").ttl(millis(900)).without_refresh().await.unwrap().orphan();
+    assert!(
+        matches!(bench.seal().refresh_group("g", secs(5_000)).await, Err(Error::Lapsing { key, .. }) if key.as_str() == "short")
+    );
+    assert!(bench.seal().leases().remaining_at_least(secs(2_000)).await.unwrap().next().await.is_none());
+    holder.shutdown().await;
+}
+
+#[tokio::test]
+async fn a_group_of_sharers_of_one_key_is_released_at_once_and_the_others_stay() {
+    let bench = Bench::new("sharing_group").await;
+    let seal = bench.seal();
+    let mut leases = Vec::new();
+    for number in 0..20 {
+        let group = if number % 2 == 0 { "even" } else { "odd" };
+        leases.push(seal.acquire("k").shared().group(group).await.unwrap());
+    }
+    let released = bench.seal().release_group("even").await.unwrap();
+    assert_eq!(released.len(), 10);
+    for (number, lease) in leases.iter().enumerate() {
+        assert_eq!(lease.verify().await.is_ok(), number % 2 == 1, "{number}");
+    }
+    let record = seal.inspect("k").await.unwrap().unwrap();
+    let [past] = record.history.as_slice() else { panic!("{record:?}") };
+    assert!(past.tokens.iter().eq(leases.iter().step_by(2).map(Lease::token).collect::<Vec<_>>().iter()));
+    assert!(seal.leases().group("odd").exclusive().await.unwrap().next().await.is_none());
+    seal.shutdown().await;
+}
+
+#[tokio::test]
+async fn a_group_with_a_record_that_was_written_over_says_which() {
+    let bench = Bench::new("broken_group").await;
+    let seal = bench.seal();
+    for key in ["a", "b", "c"] {
+        seal.acquire(key).shared().group("g").without_refresh().await.unwrap().orphan();
+    }
+    // A second holder, of somebody else's making.
+    let broken = doc! { "$push": { "holders": { "lease": 1 } } };
+    bench.records().update_one(doc! { "_id": "b" }, broken).await.unwrap();
+    let before = bench.record("b").await;
+    assert!(matches!(seal.release_group("g").await, Err(Error::Corrupt { key, .. }) if key.as_str() == "b"));
+    assert_eq!(bench.record("b").await, before, "it was left as it was");
+    let mut left = seal.leases().group("g").await.unwrap();
+    assert_eq!(left.next().await.unwrap().unwrap().key.as_str(), "b");
+    assert!(left.next().await.is_none(), "the others were released");
+}
+
+#[tokio::test]
+async fn groups_and_tokens_of_other_keys_are_not_mixed_up() {
+    let bench = Bench::new("alike_group").await;
+    let seal = bench.seal();
+    let one = seal.acquire("$a.b").shared().group("$$NOW").await.unwrap();
+    // The same token under another key and another group, as concurrent grants can have it.
+    let mut twin = bench.record("$a.b").await.unwrap();
+    twin.insert("_id", "twin");
+    let holder = twin.get_array_mut("holders").unwrap()[0].as_document_mut().unwrap();
+    holder.insert("group", "other");
+    bench.records().insert_one(&twin).await.unwrap();
+    let two = seal.acquire("twin").shared().group("$$NOW").await.unwrap();
+    assert_eq!(seal.release_group("$$NOW").await.unwrap().len(), 2);
+    assert!(!one.is_valid() && !two.is_valid());
+    let twin = seal.inspect("twin").await.unwrap().unwrap();
+    assert!(twin.holders.len() == 1 && twin.holders[0].token == one.token(), "{twin:?}");
+}
+
+#[tokio::test]
+async fn a_set_of_keys_is_released_by_one_command() {
+    let bench = Bench::new("set_commands").await;
+    let (client, sent) = noting_client(&bench.set.uri()).await;
+    let seal = Mongoseal::new(&client.database("mongoseal_set_commands"));
+    let set = seal.acquire_all(["a", "b", "c", "d"]).await.unwrap();
+    sent.lock().unwrap().clear();
+    assert!(set.release().await.unwrap().iter().all(|(_, how)| *how == mongoseal::Released::Ours));
+    assert_eq!(*sent.lock().unwrap(), ["update"]);
+    let again = seal.acquire_all(["a", "b", "c", "d"]).await.unwrap();
+    bench.seal().revoke("c").await.unwrap();
+    let released = again.release().await.unwrap();
+    for (key, how) in released {
+        assert_eq!(how == mongoseal::Released::Ours, key.as_str() != "c", "{key}: {how:?}");
+    }
+}
