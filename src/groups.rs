@@ -1,11 +1,11 @@
 //! All leases of a group at once.
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::HashSet, sync::Arc, time::Duration};
 
 use crate::{
-    Error, Group, LossCause, Mongoseal, Result, Ttl,
+    Error, FencingToken, Group, Key, LossCause, Mongoseal, Result, Ttl,
     hold::Hold,
-    record::{Joint, ListedLease, Named, Request, Selection},
+    record::{Joint, ListedLease, Request, Selection, named},
     retry,
     seal::Inner,
     store::{BoxFuture, Page},
@@ -157,9 +157,9 @@ impl Inner {
         let (over, mut released): (Vec<_>, Vec<_>) = members.into_iter().partition(|lease| lease.holding.is_expired());
         released.reverse();
         let listed_at = clock.now();
-        let mut left = named(&released);
+        let mut left = named(released.iter().map(name));
         // Work here stops before anybody else is let in.
-        for hold in self.held_of(&left) {
+        for hold in self.held_of(&released) {
             hold.lose(LossCause::Revoked { by: by.clone(), reason: reason.clone() });
         }
         let revoke = Joint::Revoke { by, reason };
@@ -174,11 +174,9 @@ impl Inner {
             // Some were given back meanwhile, perhaps by a request before whose answer was lost.
             sure = false;
             let present = self.members(&selection, until).await?;
-            left.retain(|key, tokens| {
-                tokens.retain(|token| present.iter().any(|lease| lease.key == *key && lease.holding.token == *token));
-                !tokens.is_empty()
-            });
-            if let Some((key, _)) = left.first_key_value() {
+            let present: HashSet<_> = present.iter().map(name).collect();
+            left = named(released.iter().map(name).filter(|lease| present.contains(lease)));
+            if let Some((key, _)) = left.first() {
                 // What cannot be released may be a record that is none.
                 self.sighted(key).await?;
                 if clock.now() >= until {
@@ -209,19 +207,23 @@ impl Inner {
             least: u64::try_from(least.as_millis()).unwrap_or(u64::MAX),
         };
         retry::until_definite(clock, until, self.settings.attempt, |_| async {
-            let members = self.members(&selection, until).await?;
+            let mut members = self.members(&selection, until).await?;
             for ListedLease { key, holding, .. } in &members {
                 if let Some(remaining) = holding.remaining.filter(|left| left.is_zero() || *left < least) {
                     return Err(Error::Lapsing { key: key.clone(), token: holding.token, remaining, least });
                 }
             }
-            let named = named(&members);
+            // Whoever was heard of long ago is heard of again soon: the transaction comes to it first, so that
+            // it is the other one who waits, and nobody gives way.
+            members.sort_by_key(|lease| lease.holding.last_seen);
+            let named = named(members.iter().map(name));
+            members.sort_by_key(|lease| lease.holding.token);
             let sent = clock.now();
             let within = until.saturating_sub(sent).min(self.settings.attempt);
             if !named.is_empty() && !self.store.apply_jointly(&named, &joint, within).await? {
                 return Err(Error::unavailable("leases of the group came or went meanwhile: ask again"));
             }
-            for hold in self.held_of(&named) {
+            for hold in self.held_of(&members) {
                 hold.kept_until(sent.saturating_add(self.settings.lasts(ttl)));
             }
             Ok(members)
@@ -243,18 +245,14 @@ impl Inner {
     }
 
     /// Those of the leases that are held here.
-    fn held_of(&self, leases: &Named) -> Vec<Arc<Hold>> {
+    fn held_of(&self, leases: &[ListedLease]) -> Vec<Arc<Hold>> {
+        let leases: HashSet<_> = leases.iter().map(name).collect();
         let mut holds = self.waiters.holds();
-        holds.retain(|hold| leases.get(&hold.key).is_some_and(|tokens| tokens.contains(&hold.token)));
+        holds.retain(|hold| leases.contains(&(hold.key.clone(), hold.token)));
         holds
     }
 }
 
-/// These leases by their keys and tokens.
-fn named(leases: &[ListedLease]) -> Named {
-    let mut named = Named::new();
-    for lease in leases {
-        named.entry(lease.key.clone()).or_default().push(lease.holding.token);
-    }
-    named
+fn name(lease: &ListedLease) -> (Key, FencingToken) {
+    (lease.key.clone(), lease.holding.token)
 }

@@ -10,7 +10,7 @@ mod request;
 mod selection;
 
 pub use inspection::{Holding, Inspection, ListedLease, PastRevocation, Waiting};
-pub use joint::{Joint, Named};
+pub use joint::{Joint, Named, named};
 pub use machine::{apply, apply_jointly};
 pub use request::{Acquire, Image, Outcome, Patience, Refresh, Release, Request, Revoke, Transfer, View};
 pub use selection::{Position, Selection, Sharing};

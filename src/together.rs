@@ -9,7 +9,7 @@ use tracing::debug;
 use crate::{
     LeaseState,
     hold::{Farewell, Hold},
-    record::{Joint, Named},
+    record::{Joint, Named, named},
     seal::Inner,
 };
 
@@ -26,8 +26,8 @@ impl Together {
     /// Ends these leases, as far as they are held. The task of the first to come gives all of them back.
     pub(crate) fn end<'a>(holds: impl IntoIterator<Item = &'a Arc<Hold>>) {
         let holds: Vec<_> = holds.into_iter().filter(|hold| hold.is_valid()).collect();
-        let together = Self { leases: named(&holds), ended: CancellationToken::new(), released: OnceCell::new() };
-        let together = Arc::new(together);
+        let leases = named(holds.iter().map(|hold| (hold.key.clone(), hold.token)));
+        let together = Arc::new(Self { leases, ended: CancellationToken::new(), released: OnceCell::new() });
         // One alone is released as any other is.
         for hold in holds.iter().filter(|_| holds.len() > 1) {
             hold.farewell.get_or_init(|| Farewell::Together(Arc::clone(&together)));
@@ -49,13 +49,4 @@ impl Together {
         };
         *self.released.get_or_init(release).await
     }
-}
-
-/// These leases by their keys and tokens.
-fn named(holds: &[&Arc<Hold>]) -> Named {
-    let mut named = Named::new();
-    for hold in holds {
-        named.entry(hold.key.clone()).or_default().push(hold.token);
-    }
-    named
 }

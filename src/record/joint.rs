@@ -1,11 +1,24 @@
 //! What can be done to many leases at once.
 
-use std::collections::BTreeMap;
+use std::collections::HashMap;
 
 use crate::{FencingToken, Key};
 
-/// Leases, each named by its key and its token, which no other lease of the key ever has.
-pub type Named = BTreeMap<Key, Vec<FencingToken>>;
+/// Leases by their keys, each key once, and by their tokens, which no other leases of the key ever have.
+pub type Named = Vec<(Key, Vec<FencingToken>)>;
+
+/// These leases by their keys, in the order in which the keys come first.
+pub fn named(leases: impl IntoIterator<Item = (Key, FencingToken)>) -> Named {
+    let (mut named, mut place) = (Named::new(), HashMap::new());
+    for (key, token) in leases {
+        let at = *place.entry(key.clone()).or_insert(named.len());
+        match named.get_mut(at) {
+            Some((_, tokens)) => tokens.push(token),
+            None => named.push((key, vec![token])),
+        }
+    }
+    named
+}
 
 /// What can be done to many leases at once. Each can be asked for twice.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -20,7 +33,8 @@ pub enum Joint {
         /// Why.
         reason: String,
     },
-    /// Keeps them alive: all of them, or none where one is over or nearly so.
+    /// Keeps them alive: all of them, or none where one is over or nearly so. Those come first that are
+    /// likely to be written by somebody else soon.
     Refresh {
         /// How long they last from now without a further refresh, in milliseconds. None ends sooner
         /// than it would have.

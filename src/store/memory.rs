@@ -190,7 +190,7 @@ impl Store for MemoryStore {
         let (store, leases, joint) = (self.clone(), leases.clone(), joint.clone());
         Box::pin(async move {
             Ok(store.with(|records, at| {
-                let done = |(key, tokens): (&Key, &Vec<FencingToken>)| {
+                let done = |(key, tokens): &(Key, Vec<FencingToken>)| {
                     let after = record::apply_jointly(records.by_key.get(key)?, at, tokens, &joint)?;
                     Some((key.clone(), after))
                 };

@@ -33,7 +33,7 @@ use mongodb::{
     options::{ReadPreference, SelectionCriteria},
 };
 
-use tokio::sync::mpsc::UnboundedSender;
+use tokio::sync::{RwLock, mpsc::UnboundedSender};
 
 use super::{Applied, Backlog, BoxFuture, Page, Sighting, Store, Told};
 use crate::{
@@ -57,6 +57,8 @@ struct Inner {
     collection: String,
     retention: Duration,
     owns_client: bool,
+    /// Held alone by a transaction: see `joint.rs`.
+    quiet: RwLock<()>,
 }
 
 impl MongoStore {
@@ -76,7 +78,7 @@ impl MongoStore {
     }
 
     fn build(database: &Database, collection: String, retention: Duration, owns_client: bool) -> Self {
-        let inner = Inner { database: database.clone(), collection, retention, owns_client };
+        let inner = Inner { database: database.clone(), collection, retention, owns_client, quiet: RwLock::default() };
         Self { inner: Arc::new(inner) }
     }
 
@@ -195,6 +197,7 @@ impl Inner {
             "writeConcern": { "w": "majority", "wtimeout": server_limit(within) },
             "maxTimeMS": server_limit(within),
         };
+        let _no_transaction = self.quiet.read().await;
         let reply = self
             .database
             .run_raw_command(template::command(head, request)?)

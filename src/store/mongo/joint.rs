@@ -13,12 +13,19 @@ use super::{
     verb::{self, Verb},
 };
 use crate::{
-    FencingToken, Key, Result,
+    Error, FencingToken, Key, Result,
     record::{Joint, Named},
 };
 
+/// How long a transaction waits for the requests before it: as long those behind it wait, too.
+const QUIET_WITHIN: Duration = Duration::from_secs(1);
+
 /// The most keys that are written by one command: each record is looked up among them.
 const MOST: usize = 1_000;
+
+/// The most keys that are written by one update of a command. The server writes those of one in an order of
+/// its own.
+const IN_ORDER: usize = 25;
 
 impl Inner {
     pub(super) async fn apply_jointly(&self, leases: &Named, joint: &Joint, within: Duration) -> Result<bool> {
@@ -26,11 +33,11 @@ impl Inner {
             Joint::Refresh { .. } => self.all_or_none(leases, joint, within).await,
             Joint::Release | Joint::Revoke { .. } => {
                 let mut all = true;
-                for leases in parts(leases) {
-                    let mut update = self.joint_update(&leases, joint, within);
+                for leases in leases.chunks(MOST) {
+                    let mut update = self.joint_update(leases, joint, within);
                     let concern = doc! { "w": "majority", "wtimeout": server_limit(within) };
                     update.insert("writeConcern", concern);
-                    all &= is_done(&self.command(update).await?, &leases)?;
+                    all &= is_done(&self.command(update).await?, leases)?;
                 }
                 Ok(all)
             }
@@ -38,7 +45,15 @@ impl Inner {
     }
 
     /// In a transaction, which is given up where one of them is over.
+    ///
+    /// While it is open other writes of the same records wait for it at the server, each with a connection.
+    /// Were there as many of ours as the client has connections, there would be none to commit with; so
+    /// nothing else is applied meanwhile.
     async fn all_or_none(&self, leases: &Named, joint: &Joint, within: Duration) -> Result<bool> {
+        let quiet = tokio::time::timeout(QUIET_WITHIN, self.quiet.write()).await;
+        let Ok(_alone) = quiet else {
+            return Err(Error::unavailable("other requests of this handle have not been answered: ask again"));
+        };
         let mut session = self.database.client().start_session().await.map_err(|error| self.meaning(error))?;
         session
             .start_transaction()
@@ -58,39 +73,37 @@ impl Inner {
     }
 
     async fn all(&self, session: &mut ClientSession, leases: &Named, joint: &Joint, within: Duration) -> Result<bool> {
-        for leases in parts(leases) {
-            let update = self.joint_update(&leases, joint, within);
+        for leases in leases.chunks(MOST) {
+            let update = self.joint_update(leases, joint, within);
             let reply = self.database.run_command(update).session(&mut *session).await;
-            if !is_done(&reply.map_err(|error| self.meaning(error))?, &leases)? {
+            if !is_done(&reply.map_err(|error| self.meaning(error))?, leases)? {
                 return Ok(false);
             }
         }
         Ok(true)
     }
 
-    fn joint_update(&self, leases: &[(&Key, &Vec<FencingToken>)], joint: &Joint, within: Duration) -> Document {
-        let keys: Vec<&str> = leases.iter().map(|(key, _)| key.as_str()).collect();
-        doc! {
-            "update": &self.collection,
-            "updates": [{
+    fn joint_update(&self, leases: &[(Key, Vec<FencingToken>)], joint: &Joint, within: Duration) -> Document {
+        let update = |leases: &[(Key, Vec<FencingToken>)]| {
+            let keys: Vec<&str> = leases.iter().map(|(key, _)| key.as_str()).collect();
+            doc! {
                 "q": { "_id": { "$in": keys }, "$expr": pipeline::holds_named() },
                 "u": pipeline::update(Verb::of_joint(joint)),
                 "multi": true,
-            }],
+            }
+        };
+        let in_order = if matches!(joint, Joint::Refresh { .. }) { IN_ORDER } else { MOST };
+        doc! {
+            "update": &self.collection,
+            "updates": leases.chunks(in_order).map(update).collect::<Vec<_>>(),
             "let": verb::joint_variables(leases, joint),
             "maxTimeMS": server_limit(within),
         }
     }
 }
 
-/// The leases in as many parts as it takes.
-fn parts(leases: &Named) -> Vec<Vec<(&Key, &Vec<FencingToken>)>> {
-    let leases: Vec<_> = leases.iter().collect();
-    leases.chunks(MOST).map(<[_]>::to_vec).collect()
-}
-
 /// Whether an update changed the records of all these keys.
-fn is_done(reply: &Document, leases: &[(&Key, &Vec<FencingToken>)]) -> Result<bool> {
+fn is_done(reply: &Document, leases: &[(Key, Vec<FencingToken>)]) -> Result<bool> {
     fault::written(reply)?;
     let changed = reply.get_i32("nModified").map_err(fault::unreadable)?;
     Ok(usize::try_from(changed).is_ok_and(|changed| changed == leases.len()))

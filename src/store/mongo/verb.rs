@@ -120,14 +120,14 @@ pub(super) fn variables(request: &Request) -> Document {
 }
 
 /// What a joint request fills the pipeline of its verb with, and the filter beside it.
-pub(super) fn joint_variables(leases: &[(&Key, &Vec<FencingToken>)], joint: &Joint) -> Document {
+pub(super) fn joint_variables(leases: &[(Key, Vec<FencingToken>)], joint: &Joint) -> Document {
     let mut variables = match joint {
         Joint::Release => doc! {},
         Joint::Revoke { by, reason } => doc! { "by": by, "reason": reason },
         Joint::Refresh { ttl, grace, .. } => kept(*ttl, *grace),
     };
     let (keys, tokens): (Vec<&str>, Vec<&Vec<FencingToken>>) =
-        leases.iter().map(|(key, tokens)| (key.as_str(), *tokens)).unzip();
+        leases.iter().map(|(key, tokens)| (key.as_str(), tokens)).unzip();
     variables.insert("keys", keys);
     variables.insert("tokens", tokens.into_iter().cloned().map(Bson::from).collect::<Vec<_>>());
     variables.insert("least", document::long(joint.least()));
