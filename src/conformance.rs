@@ -21,6 +21,7 @@
 #![allow(clippy::panic, clippy::unwrap_used, clippy::expect_used, reason = "a clause fails by panicking")]
 
 mod bench;
+mod joint;
 mod leases;
 mod lists;
 mod machine;
@@ -90,6 +91,10 @@ pub fn clauses() -> &'static [Clause] {
         waiting::a_waiter_that_is_not_heard_of_falls_out,
         waiting::a_full_queue_takes_nobody,
         waiting::a_handle_is_told_what_it_is_handed_and_robbed_of,
+        joint::a_joint_release_gives_back_what_it_names_and_hands_it_over,
+        joint::a_joint_release_of_a_key_is_of_all_that_are_named_or_of_none,
+        joint::a_joint_revocation_is_remembered_with_its_tokens,
+        joint::a_joint_refresh_keeps_all_that_it_names_or_none,
         lists::a_list_is_what_was_asked_for_in_the_order_of_tokens,
         lists::a_prune_removes_what_is_over_and_nothing_else,
         lists::a_record_is_not_deleted_before_its_retention,

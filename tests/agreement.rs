@@ -13,8 +13,10 @@ use std::{
 };
 
 use mongoseal::{
-    FencingToken, Key, LeaseId, Metadata,
-    record::{self, Acquire, Outcome, Patience, Record, Refresh, Release, Request, Revoke, Terms, Transfer},
+    FencingToken, Key, LeaseId, Metadata, Tick,
+    record::{
+        self, Acquire, Joint, Moment, Outcome, Patience, Record, Refresh, Release, Request, Revoke, Terms, Transfer,
+    },
     store::{Applied, MongoStore, Sighting, Store},
 };
 use proptest::{
@@ -35,9 +37,18 @@ const WITHIN: Duration = Duration::from_secs(20);
 #[derive(Clone, Debug)]
 struct Step {
     pause: Duration,
-    request: Request,
+    asked: Asked,
     /// Sends it once more, as after a lost reply.
     twice: bool,
+}
+
+/// What is asked of a store.
+#[derive(Clone, Debug)]
+enum Asked {
+    Of(Request),
+    /// Of those holders whose bits are set, in the order of the record; the last bit stands for one who
+    /// never held.
+    Jointly(Joint, u8),
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -61,6 +72,14 @@ fn step() -> impl Strategy<Value = Step> {
             let terms = Terms { lease, caller, owner: owner.parse().unwrap(), limit, ttl, grace, group, metadata };
             Request::Acquire(Acquire { terms, patience })
         });
+    let least = prop_oneof![Just(0_u64), Just(1_000_u64), Just(100_000_u64)];
+    let joint = prop_oneof![
+        Just(Joint::Release),
+        Just(Joint::Revoke { by: "$ops".into(), reason: "$$ROOT".into() }),
+        (millis.clone(), grace.clone(), least).prop_map(|(ttl, grace, least)| Joint::Refresh { ttl, grace, least }),
+    ];
+    let which = prop_oneof![8 => 1_u8..8, 1 => any::<u8>()];
+    let joint = (joint, which).prop_map(|(joint, which)| Asked::Jointly(joint, which));
     let refresh =
         (lease.clone(), millis, grace).prop_map(|(lease, ttl, grace)| Request::Refresh(Refresh { lease, ttl, grace }));
     // A third of the releases carry a token: see `sent`.
@@ -75,7 +94,8 @@ fn step() -> impl Strategy<Value = Step> {
     let request =
         prop_oneof![12 => acquire, 4 => refresh, 4 => release, 1 => revoke, 2 => transfer, 1 => Just(Request::Prune)];
     let pause = prop_oneof![4 => Just(0_u64), 1 => 1_u64..25].prop_map(Duration::from_millis);
-    (pause, request, proptest::bool::weighted(0.15)).prop_map(|(pause, request, twice)| Step { pause, request, twice })
+    let asked = prop_oneof![24 => request.prop_map(Asked::Of), 3 => joint];
+    (pause, asked, proptest::bool::weighted(0.15)).prop_map(|(pause, asked, twice)| Step { pause, asked, twice })
 }
 
 /// What was seen, so that the test can show that it reached what it is about.
@@ -90,21 +110,9 @@ impl Seen {
         *self.outcomes.lock().unwrap().entry(name).or_default() += 1;
     }
 
-    fn note(&self, before: Option<&Record>, after: Option<&Record>, outcome: &Outcome) {
+    fn note(&self, before: Option<&Record>, after: Option<&Record>, outcome: &'static str) {
         self.requests.fetch_add(1, Ordering::Relaxed);
-        self.count(match outcome {
-            Outcome::Granted { .. } => "granted",
-            Outcome::Queued { .. } => "queued",
-            Outcome::Full { .. } => "no room to wait",
-            Outcome::Refused { .. } => "refused",
-            Outcome::Refreshed { .. } => "refreshed",
-            Outcome::Released => "released",
-            Outcome::Absent => "absent",
-            Outcome::Revoked { .. } => "revoked",
-            Outcome::Transferred { .. } => "transferred",
-            Outcome::Pruned { holders } if holders.is_empty() => "nothing to prune",
-            Outcome::Pruned { .. } => "pruned",
-        });
+        self.count(outcome);
         let (Some(before), Some(after)) = (before, after) else { return };
         if before == after {
             self.count("nothing changed");
@@ -123,6 +131,22 @@ impl Seen {
         if before.queue.iter().any(|waiter| waiter.expires_at <= now) {
             self.count("a waiter expired");
         }
+    }
+}
+
+fn name(outcome: &Outcome) -> &'static str {
+    match outcome {
+        Outcome::Granted { .. } => "granted",
+        Outcome::Queued { .. } => "queued",
+        Outcome::Full { .. } => "no room to wait",
+        Outcome::Refused { .. } => "refused",
+        Outcome::Refreshed { .. } => "refreshed",
+        Outcome::Released => "released",
+        Outcome::Absent => "absent",
+        Outcome::Revoked { .. } => "revoked",
+        Outcome::Transferred { .. } => "transferred",
+        Outcome::Pruned { holders } if holders.is_empty() => "nothing to prune",
+        Outcome::Pruned { .. } => "pruned",
     }
 }
 
@@ -145,29 +169,83 @@ fn sent(request: &Request, met: Option<&Record>) -> Request {
 
 /// Drives both machines through one sequence, and compares them after every request.
 async fn compare(store: &MongoStore, key: &Key, steps: Vec<Step>, seen: &Seen) {
-    let mut expected: Option<Record> = None;
+    let mut met: Option<Record> = None;
     for step in steps {
         tokio::time::sleep(step.pause).await;
         for _ in 0..=usize::from(step.twice) {
-            let request = sent(&step.request, expected.as_ref());
-            let Applied { outcome, at } = store.apply(key, request.clone(), WITHIN).await.unwrap();
-            let (after, expected_outcome) = if let Some(at) = at {
-                record::apply(expected.as_ref(), at, &request)
-            } else {
-                // There was no document to look at, so there is no time, and nothing can change.
-                assert_eq!(expected, None, "{step:?} found no record");
-                (None, request.outcome(None, record::StoreTime::default()))
+            let (expected, outcome) = match (&step.asked, &met) {
+                (Asked::Of(request), met) => single(store, key, request, met.as_ref()).await,
+                (Asked::Jointly(joint, which), Some(met)) => jointly(store, key, joint, *which, met).await,
+                (Asked::Jointly(..), None) => continue,
             };
-            assert_eq!(outcome, expected_outcome, "the outcome of {step:?} on {expected:#?}");
-            let actual = match store.read(key, WITHIN).await.unwrap() {
-                Sighting::Nothing => None,
-                Sighting::Seen { record, .. } => Some(*record),
-            };
-            assert_eq!(actual, after, "the record after {step:?} on {expected:#?}");
-            seen.note(expected.as_ref(), after.as_ref(), &outcome);
-            expected = after;
+            assert_eq!(read(store, key).await, expected, "the record after {step:?} on {met:#?}");
+            seen.note(met.as_ref(), expected.as_ref(), outcome);
+            met = expected;
         }
     }
+}
+
+async fn read(store: &MongoStore, key: &Key) -> Option<Record> {
+    match store.read(key, WITHIN).await.unwrap() {
+        Sighting::Nothing => None,
+        Sighting::Seen { record, .. } => Some(*record),
+    }
+}
+
+/// Asks the server, and gives what the machine makes of it.
+async fn single(
+    store: &MongoStore,
+    key: &Key,
+    request: &Request,
+    met: Option<&Record>,
+) -> (Option<Record>, &'static str) {
+    let request = sent(request, met);
+    let Applied { outcome, at } = store.apply(key, request.clone(), WITHIN).await.unwrap();
+    let (after, expected) = if let Some(at) = at {
+        record::apply(met, at, &request)
+    } else {
+        // There was no document to look at, so there is no time, and nothing can change.
+        assert_eq!(met, None, "{request:?} found no record");
+        (None, request.outcome(None, record::StoreTime::default()))
+    };
+    assert_eq!(outcome, expected, "the outcome of {request:?} on {met:#?}");
+    (after, name(&outcome))
+}
+
+/// The same for what is done to many leases at once. The server does not say when it did, but the record
+/// does.
+async fn jointly(
+    store: &MongoStore,
+    key: &Key,
+    joint: &Joint,
+    which: u8,
+    met: &Record,
+) -> (Option<Record>, &'static str) {
+    let held = met.holders.iter().take(7).enumerate().filter(|(at, _)| which & (1 << at) != 0);
+    let mut tokens: Vec<FencingToken> = held.map(|(_, holder)| holder.version).collect();
+    if which & 128 != 0 || tokens.is_empty() {
+        tokens.push(FencingToken::new(1).unwrap());
+    }
+    let done = store.apply_jointly(&vec![(key.clone(), tokens.clone())], joint, WITHIN).await.unwrap();
+    let Sighting::Seen { record, at } = store.read(key, WITHIN).await.unwrap() else { panic!("it is there") };
+    if !done {
+        // Nor could it have been done later.
+        assert_eq!(record::apply_jointly(met, at, &tokens, joint), None, "{joint:?} of {tokens:?} on {met:#?}");
+        return (Some(met.clone()), "not all of them");
+    }
+    // The first token that was granted tells the tick; where none was, the tick told nothing.
+    let granted = record.holders.iter().map(|holder| holder.version).find(|token| *token > met.version);
+    let version = granted.unwrap_or(record.version).get();
+    let seconds = (version >> Tick::ORDINAL_BITS) + Tick::EPOCH_SECONDS;
+    let tick = Tick { seconds, ordinal: version & Tick::MAX_ORDINAL };
+    let after = record::apply_jointly(met, Moment { now: record.last_seen, tick }, &tokens, joint);
+    assert!(after.is_some(), "{joint:?} of {tokens:?} on {met:#?}");
+    let outcome = match joint {
+        Joint::Release => "released jointly",
+        Joint::Revoke { .. } => "revoked jointly",
+        Joint::Refresh { .. } => "refreshed jointly",
+    };
+    (after, outcome)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -220,6 +298,10 @@ async fn the_machine_and_the_pipeline_agree_on_random_requests() {
         "several handed over at once",
         "a holder expired",
         "a waiter expired",
+        "released jointly",
+        "revoked jointly",
+        "refreshed jointly",
+        "not all of them",
     ] {
         assert!(outcomes.get(reached).is_some_and(|times| *times >= 10), "rarely or never {reached}: {outcomes:?}");
     }

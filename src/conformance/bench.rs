@@ -28,6 +28,12 @@ impl Bench {
         Self { store, key }
     }
 
+    /// The same store with another key, one of those that begin with this one.
+    pub(super) fn beside(&self, name: &str) -> Self {
+        let key = format!("{}/{name}", self.key).parse().expect("it is a key");
+        Self { store: self.store.clone(), key }
+    }
+
     pub(super) async fn applied(&self, request: impl Into<Request>) -> Applied {
         let request = request.into();
         let applied = self.store.apply(&self.key, request.clone(), WITHIN).await;

@@ -10,12 +10,6 @@ use crate::{
 };
 
 impl Bench {
-    /// The same store with another key, one of those that begin with this one.
-    fn beside(&self, name: &str) -> Self {
-        let key = format!("{}/{name}", self.key).parse().expect("it is a key");
-        Self { store: self.store.clone(), key }
-    }
-
     /// All that a store lists, so many at a time.
     async fn listed(&self, selection: &Selection, most: u32) -> Vec<ListedLease> {
         let (mut listed, mut after) = (Vec::new(), None::<Position>);
@@ -44,7 +38,8 @@ pub(super) async fn a_list_is_what_was_asked_for_in_the_order_of_tokens(bench: B
         ("c", "me", 4, LONG),
         ("$x.y", "$me", 0, LONG),
     ] {
-        let terms = Terms { owner: owner.parse().expect("it is an owner"), limit, ttl, ..terms() };
+        let group = (ttl == LONG && limit > 0).then(|| "$g".parse().expect("it is a group"));
+        let terms = Terms { owner: owner.parse().expect("it is an owner"), limit, ttl, group, ..terms() };
         bench.beside(name).granted(once(&terms)).await;
         if name == "a" {
             bench.beside(name).granted(once(&Terms { lease: LeaseId::random(), ..terms })).await;
@@ -71,6 +66,7 @@ pub(super) async fn a_list_is_what_was_asked_for_in_the_order_of_tokens(bench: B
         Selection { key: Some(bench.beside("$x.y").key), ..all.clone() },
         Selection { prefix: format!("{}/$", bench.key), ..all.clone() },
         Selection { owner: "$me".parse().ok(), ..all.clone() },
+        Selection { group: "$g".parse().ok(), ..all.clone() },
         Selection { sharing: Some(Sharing::Shared), ..all.clone() },
         Selection { sharing: Some(Sharing::Exclusive), owner: "me".parse().ok(), ..all.clone() },
         Selection { since_after: since, ..all.clone() },

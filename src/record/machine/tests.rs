@@ -5,6 +5,8 @@ use crate::{
     token::Tick,
 };
 
+mod joint;
+
 /// A record and the clocks of its store.
 struct Bench {
     record: Option<Record>,
