@@ -60,7 +60,7 @@ fn the_tests_that_documents_name_are_there() {
     assert!(named > 10);
 }
 
-const ENGINE: [&str; 15] = [
+const ENGINE: [&str; 17] = [
     "gate.rs",
     "contention.rs",
     "hold.rs",
@@ -76,6 +76,8 @@ const ENGINE: [&str; 15] = [
     "inspect.rs",
     "leases.rs",
     "purge.rs",
+    "groups.rs",
+    "together.rs",
 ];
 
 #[test]
@@ -95,14 +97,15 @@ fn a_store_knows_words_machine_and_contract_and_not_the_engine() {
 
 #[test]
 fn words_and_machine_know_neither_engine_nor_store_nor_runtime() {
-    let words = ["key.rs", "owner.rs", "token.rs", "ttl.rs", "lease_id.rs", "metadata.rs", "error.rs"];
+    let words =
+        ["key.rs", "owner.rs", "group.rs", "text.rs", "token.rs", "ttl.rs", "lease_id.rs", "metadata.rs", "error.rs"];
     let pure = chosen(|name| words.contains(&name) || name.starts_with("record"));
     name_none(&pure, &["store::", "tokio", "mongodb", "Mongoseal", "Clock", "tracing"]);
 }
 
 #[test]
 fn recipes_do_not_know_each_other() {
-    let recipes = ["inspect", "leases", "purge"];
+    let recipes = ["inspect", "leases", "purge", "groups"];
     for recipe in recipes {
         let others: Vec<_> =
             recipes.iter().filter(|other| **other != recipe).map(|other| format!("{other}::")).collect();

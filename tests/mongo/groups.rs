@@ -1,6 +1,6 @@
 //! Leases of a group on a real server.
 
-use mongodb::bson::doc;
+use mongodb::bson::{Document, doc};
 use mongoseal::{Error, Lease, Mongoseal};
 
 use crate::{Bench, millis, noting_client, secs};
@@ -79,7 +79,7 @@ async fn a_group_whose_holders_refresh_all_the_time_is_refreshed_all_or_none() {
         let ttl = secs(100 * round);
         let seal = if round % 2 == 0 { &holder } else { &elsewhere };
         assert_eq!(seal.refresh_group("g", ttl).await.unwrap().len(), 100);
-        let mut all = elsewhere.leases().group("g").remaining_at_least(ttl - secs(10)).await.unwrap();
+        let mut all = elsewhere.leases().group("g").remaining_at_least(secs(100 * round - 10)).await.unwrap();
         let mut count = 0;
         while all.next().await.is_some() {
             count += 1;
@@ -159,9 +159,9 @@ async fn a_set_of_keys_is_released_by_one_command() {
     let bench = Bench::new("set_commands").await;
     let (client, sent) = noting_client(&bench.set.uri()).await;
     let seal = Mongoseal::new(&client.database("mongoseal_set_commands"));
-    let set = seal.acquire_all(["a", "b", "c", "d"]).await.unwrap();
+    let all = seal.acquire_all(["a", "b", "c", "d"]).await.unwrap();
     sent.lock().unwrap().clear();
-    assert!(set.release().await.unwrap().iter().all(|(_, how)| *how == mongoseal::Released::Ours));
+    assert!(all.release().await.unwrap().iter().all(|(_, how)| *how == mongoseal::Released::Ours));
     assert_eq!(*sent.lock().unwrap(), ["update"]);
     let again = seal.acquire_all(["a", "b", "c", "d"]).await.unwrap();
     bench.seal().revoke("c").await.unwrap();
@@ -169,4 +169,26 @@ async fn a_set_of_keys_is_released_by_one_command() {
     for (key, how) in released {
         assert_eq!(how == mongoseal::Released::Ours, key.as_str() != "c", "{key}: {how:?}");
     }
+}
+
+#[tokio::test]
+async fn an_index_of_groups_is_used_where_there_is_one() {
+    let bench = Bench::new("indexed_group").await;
+    let seal = bench.seal();
+    for number in 0..20 {
+        let acquire = seal.acquire(format!("k{number}")).without_refresh();
+        let acquire = if number < 2 { acquire.group("g") } else { acquire };
+        acquire.await.unwrap().orphan();
+    }
+    let partial = doc! { "partialFilterExpression": { "holders.group": { "$gt": "" } } };
+    let mut index = doc! { "key": { "holders.group": 1 }, "name": "groups" };
+    index.extend(partial);
+    bench.database.run_command(doc! { "createIndexes": "mongoseal", "indexes": [index] }).await.unwrap();
+    bench.database.run_command(doc! { "profile": 2 }).await.unwrap();
+    assert_eq!(seal.release_group("g").await.unwrap().len(), 2);
+    bench.database.run_command(doc! { "profile": 0 }).await.unwrap();
+    let asked = bench.database.collection::<Document>("system.profile");
+    let listed = asked.find_one(doc! { "command.aggregate": "mongoseal" }).await.unwrap().unwrap();
+    assert_eq!(listed.get_str("planSummary").unwrap(), "IXSCAN { holders.group: 1 }");
+    assert_eq!(listed.get_i32("docsExamined").unwrap(), 2);
 }

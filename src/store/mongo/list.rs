@@ -79,12 +79,17 @@ impl Inner {
 /// Selects in the order in which the server saves most work: keys, then records, then holders. What a
 /// caller says is only ever a value to compare with. No document of somebody else makes this fail.
 fn pipeline(selection: &Selection, after: Option<&Position>, most: u32) -> Vec<Document> {
+    let mut records = doc! {
+        "_id": keys(selection),
+        "version": versions(),
+        "$expr": document::has_fields_of_a_record(),
+    };
+    if let Some(group) = &selection.group {
+        // Said twice, so that an index of groups can be used.
+        records.insert("holders.group", doc! { "$eq": group.as_str() });
+    }
     vec![
-        doc! { "$match": {
-            "_id": keys(selection),
-            "version": versions(),
-            "$expr": document::has_fields_of_a_record(),
-        } },
+        doc! { "$match": records },
         doc! { "$unwind": "$holders" },
         doc! { "$match": holders(selection, after) },
         doc! { "$sort": { "holders.version": 1, "_id": 1 } },
