@@ -72,11 +72,11 @@ fn step() -> impl Strategy<Value = Step> {
             let terms = Terms { lease, caller, owner: owner.parse().unwrap(), limit, ttl, grace, group, metadata };
             Request::Acquire(Acquire { terms, patience })
         });
-    let least = prop_oneof![Just(0_u64), Just(1_000_u64), Just(100_000_u64)];
+    let enough = prop_oneof![Just(0_u64), Just(1_000_u64), Just(100_000_u64)];
     let joint = prop_oneof![
         Just(Joint::Release),
         Just(Joint::Revoke { by: "$ops".into(), reason: "$$ROOT".into() }),
-        (millis.clone(), grace.clone(), least).prop_map(|(ttl, grace, least)| Joint::Refresh { ttl, grace, least }),
+        (millis.clone(), grace.clone(), enough).prop_map(|(ttl, grace, least)| Joint::Refresh { ttl, grace, least }),
     ];
     let which = prop_oneof![8 => 1_u8..8, 1 => any::<u8>()];
     let joint = (joint, which).prop_map(|(joint, which)| Asked::Jointly(joint, which));

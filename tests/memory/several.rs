@@ -59,9 +59,9 @@ async fn a_set_is_released_and_dropped_by_one_command() {
             None
         });
         if by_drop {
-            drop(set)
+            drop(set);
         } else {
-            drop(set.release().await.unwrap())
+            drop(set.release().await.unwrap());
         }
         tokio::time::sleep(millis(1)).await;
         assert_eq!((joint.load(Ordering::Relaxed), store.requests().len()), (1, asked));
