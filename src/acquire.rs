@@ -11,7 +11,7 @@ use tracing::{Instrument, debug_span, field};
 
 use crate::{
     Error, Group, Key, Lease, LeaseId, Metadata, Result, Retry, Ttl, ask::Ask, contention::Contention, record::Terms,
-    refresh::Refreshing, seal::Inner, store::BoxFuture,
+    refresh::Refreshing, seal::Inner, store::BoxFuture, ttl,
 };
 
 /// The limits of those who want a key alone, and of those who share it with anybody.
@@ -69,6 +69,7 @@ pub struct Acquire {
     inner: Arc<Inner>,
     key: Result<Key>,
     ttl: Option<Duration>,
+    grace: Option<Duration>,
     expires: bool,
     shared_by: Option<u32>,
     group: Result<Option<Group>>,
@@ -85,6 +86,7 @@ impl Acquire {
             inner: Arc::clone(inner),
             key,
             ttl: None,
+            grace: None,
             expires: true,
             shared_by: None,
             group: Ok(None),
@@ -127,6 +129,13 @@ impl Acquire {
     /// How long the lease lasts without a refresh. Default: the handle's.
     pub fn ttl(mut self, ttl: Duration) -> Self {
         self.ttl = Some(ttl);
+        self
+    }
+
+    /// How much longer than the ttl the store waits before it gives the key to somebody else: see
+    /// [`Builder::grace`](crate::Builder::grace). Default: the handle's.
+    pub fn grace(mut self, grace: Duration) -> Self {
+        self.grace = Some(grace);
         self
     }
 
@@ -210,11 +219,13 @@ impl Acquire {
 
     /// Checks what was asked.
     fn checked(self) -> Result<Ask> {
-        let Self { inner, key, ttl, expires, shared_by, group, metadata, lease, mut refreshing, wait, retry } = self;
+        let Self { inner, key, ttl, grace, expires, shared_by, group, metadata, lease, mut refreshing, wait, retry } =
+            self;
         if shared_by == Some(0) {
             return Err(Error::invalid("a key cannot be shared by 0 holders: this one counts, so 1 or more"));
         }
-        let patience = inner.settings.check_ttl(ttl.unwrap_or(inner.settings.ttl.duration()))?;
+        let grace = grace.unwrap_or(inner.settings.grace);
+        let patience = inner.settings.check_ttl(ttl.unwrap_or(inner.settings.ttl.duration()), grace)?;
         let ttl = match (expires, ttl) {
             (true, _) => patience,
             (false, None) => Ttl::FOREVER,
@@ -237,7 +248,7 @@ impl Acquire {
             // Only a refresh, which never creates, makes a lease one without expiry: an acquire may
             // arrive when nobody waits for it any more.
             ttl: patience.millis(),
-            grace: inner.settings.grace_millis(),
+            grace: ttl::millis(grace),
             group: group?,
             metadata: metadata?,
         };

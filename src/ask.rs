@@ -210,8 +210,7 @@ impl Ask {
     }
 
     fn hold(&self, granted: (FencingToken, Tick), clock: Clock, deadline: Duration) -> Hold {
-        let Terms { owner, lease, limit, .. } = &self.terms;
-        Hold::new(self.key.clone(), owner.clone(), *lease, *limit <= 1, granted, clock, deadline)
+        Hold::new(self.key.clone(), &self.terms, granted, clock, deadline)
     }
 
     /// Sends the request once.

@@ -9,6 +9,7 @@ use crate::{
     retry,
     seal::Inner,
     store::{BoxFuture, Page},
+    ttl,
 };
 
 /// How many leases are listed at once.
@@ -133,7 +134,7 @@ impl RefreshGroup {
     async fn run(self) -> Result<Vec<ListedLease>> {
         let Self { inner, group, ttl, least } = self;
         let group = group?;
-        let ttl = inner.settings.check_ttl(ttl)?;
+        let ttl = inner.settings.check_ttl(ttl, inner.settings.grace)?;
         inner.runs()?;
         inner.refresh_group(group, ttl, least).await
     }
@@ -201,11 +202,8 @@ impl Inner {
     async fn refresh_group(&self, group: Group, ttl: Ttl, least: Duration) -> Result<Vec<ListedLease>> {
         let (clock, until) = (self.clock(), self.give_up());
         let selection = Selection { group: Some(group), with_expired: true, ..Selection::default() };
-        let joint = Joint::Refresh {
-            ttl: ttl.millis(),
-            grace: self.settings.grace_millis(),
-            least: u64::try_from(least.as_millis()).unwrap_or(u64::MAX),
-        };
+        let refresh =
+            Joint::Refresh { ttl: ttl.millis(), grace: ttl::millis(self.settings.grace), least: ttl::millis(least) };
         retry::until_definite(clock, until, self.settings.attempt, |_| async {
             let mut members = self.members(&selection, until).await?;
             for ListedLease { key, holding, .. } in &members {
@@ -220,7 +218,7 @@ impl Inner {
             members.sort_by_key(|lease| lease.holding.token);
             let sent = clock.now();
             let within = until.saturating_sub(sent).min(self.settings.attempt);
-            if !named.is_empty() && !self.store.apply_jointly(&named, &joint, within).await? {
+            if !named.is_empty() && !self.store.apply_jointly(&named, &refresh, within).await? {
                 return Err(Error::unavailable("leases of the group came or went meanwhile: ask again"));
             }
             for hold in self.held_of(&members) {

@@ -13,7 +13,9 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 
-use crate::{Clock, Error, FencingToken, Key, LeaseId, LossCause, Owner, Result, Tick, together::Together};
+use crate::{
+    Clock, Error, FencingToken, Key, LeaseId, LossCause, Owner, Result, Tick, record::Terms, together::Together,
+};
 
 /// Where a lease stands. It only ever moves down this list, save that a refresh brings `AtRisk`
 /// back to `Held`.
@@ -56,6 +58,8 @@ pub(crate) struct Hold {
     pub(crate) owner: Owner,
     pub(crate) lease: LeaseId,
     pub(crate) token: FencingToken,
+    /// How much longer than its ttl the store keeps the key, in milliseconds.
+    pub(crate) grace: u64,
     /// Whether nobody else can hold the key meanwhile.
     pub(crate) exclusive: bool,
     /// The store's tick when it last said that the lease was granted, or was not yet.
@@ -75,18 +79,17 @@ pub(crate) struct Hold {
 impl Hold {
     pub(crate) fn new(
         key: Key,
-        owner: Owner,
-        lease: LeaseId,
-        exclusive: bool,
+        terms: &Terms,
         (token, tick): (FencingToken, Tick),
         clock: Clock,
         deadline: Duration,
     ) -> Self {
         Self {
             key,
-            owner,
-            lease,
-            exclusive,
+            owner: terms.owner.clone(),
+            lease: terms.lease,
+            grace: terms.grace,
+            exclusive: terms.limit <= 1,
             token,
             tick,
             clock,

@@ -6,7 +6,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    Error, FencingToken, Key, LeaseId, LossCause, Owner, Result, Ttl,
+    Error, FencingToken, Key, LeaseId, LossCause, Metadata, Owner, Result, Ttl,
     hold::{Farewell, Hold, LeaseState},
     refresh::{self, Wish},
     retry,
@@ -232,7 +232,7 @@ impl Lease {
     ///
     /// Dropping it abandons the answer; the refresh may still be made.
     pub async fn refresh(&self) -> Result<()> {
-        self.wish(None).await
+        self.wish(None, None).await
     }
 
     /// Refreshes the lease with another ttl, which later refreshes keep to. The lease never ends
@@ -251,18 +251,32 @@ impl Lease {
         if self.hold.never_expires() {
             return Err(Error::invalid("this lease has no expiry to extend: release it, or leave it as it is"));
         }
-        let ttl = self.inner.settings.check_ttl(ttl)?;
-        self.wish(Some(ttl)).await
+        let ttl = self.inner.settings.check_ttl(ttl, Duration::from_millis(self.hold.grace))?;
+        self.wish(Some(ttl), None).await
     }
 
-    async fn wish(&self, ttl: Option<Ttl>) -> Result<()> {
+    /// Says other words to those who look at this lease, in place of all it said before, and refreshes it by
+    /// that.
+    ///
+    /// # Errors
+    ///
+    /// As [`refresh`](Self::refresh).
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`refresh`](Self::refresh): the words may be said all the same.
+    pub async fn describe(&self, metadata: Metadata) -> Result<()> {
+        self.wish(None, Some(metadata)).await
+    }
+
+    async fn wish(&self, ttl: Option<Ttl>, metadata: Option<Metadata>) -> Result<()> {
         self.hold.check()?;
         self.inner.runs()?;
         let clock = self.inner.clock();
         let (reply, done) = oneshot::channel();
         let answered = async {
             // A task that has ended takes no wish and drops the reply of one it had.
-            drop(self.wishes.send(Wish { ttl, reply }).await);
+            drop(self.wishes.send(Wish { ttl, metadata, reply }).await);
             done.await
         };
         tokio::select! {

@@ -6,7 +6,7 @@ use tokio::sync::{mpsc, oneshot};
 use tracing::{debug, warn};
 
 use crate::{
-    Error, FencingToken, Lease, LeaseId, LossCause, Released, Result, Tick, Ttl,
+    Error, FencingToken, Lease, LeaseId, LossCause, Metadata, Released, Result, Tick, Ttl,
     hold::{Farewell, Hold},
     lease::End,
     record::{self, Outcome, Request},
@@ -53,7 +53,10 @@ impl Refreshing {
 /// A refresh that the holder asks for.
 #[derive(Debug)]
 pub(crate) struct Wish {
+    /// With another ttl from now on.
     pub(crate) ttl: Option<Ttl>,
+    /// With other words for others from now on.
+    pub(crate) metadata: Option<Metadata>,
     pub(crate) reply: oneshot::Sender<Result<()>>,
 }
 
@@ -120,10 +123,11 @@ impl Keeper {
                 () = clock.sleep_until(due.unwrap_or(Duration::MAX)) => None,
             };
             let wanted = wish.as_ref().and_then(|wish| wish.ttl).unwrap_or(ttl);
+            let metadata = wish.as_ref().and_then(|wish| wish.metadata.as_ref());
             let done = tokio::select! {
                 biased;
                 () = over(&inner, &hold) => break,
-                done = refresh(&inner, &hold, wanted, wish.is_some()) => done,
+                done = refresh(&inner, &hold, wanted, metadata, wish.is_some()) => done,
             };
             match &done {
                 Ok(Kept { sent, tick }) => {
@@ -216,12 +220,12 @@ struct Kept {
 
 /// Refreshes until the store confirms or time is up: the deadline, and for a wish the operation
 /// timeout. Where the store says that the lease is gone, the lease is lost and this does not return.
-async fn refresh(inner: &Inner, hold: &Hold, ttl: Ttl, wished: bool) -> Result<Kept> {
+async fn refresh(inner: &Inner, hold: &Hold, ttl: Ttl, metadata: Option<&Metadata>, wished: bool) -> Result<Kept> {
     let until = if wished { inner.give_up().min(hold.deadline()) } else { hold.deadline() };
     // Short enough for several attempts, so that one that hangs is not the end.
     let longest = inner.settings.attempt.min(ttl.duration().checked_div(6).unwrap_or_default());
     let confirmed = retry::until_definite(inner.clock(), until, longest, |within| async move {
-        let attempt = attempt(inner, hold, ttl, within).await;
+        let attempt = attempt(inner, hold, ttl, metadata, within).await;
         if let Err(error @ Error::Unavailable { .. }) = &attempt {
             hold.at_risk(error);
         }
@@ -241,17 +245,24 @@ pub(crate) async fn settle(inner: &Inner, hold: &Hold, ttl: Ttl) -> Result<()> {
         () = over(inner, hold) => Err(Error::unavailable(
             "the lease ended before the store confirmed that it has no expiry: ask again",
         )),
-        settled = refresh(inner, hold, ttl, true) => settled.map(drop),
+        settled = refresh(inner, hold, ttl, None, true) => settled.map(drop),
     }
 }
 
 /// Sends one refresh. `None` is a lease that was lost by it.
-async fn attempt(inner: &Inner, hold: &Hold, ttl: Ttl, within: Duration) -> Result<Option<Kept>> {
+async fn attempt(
+    inner: &Inner,
+    hold: &Hold,
+    ttl: Ttl,
+    metadata: Option<&Metadata>,
+    within: Duration,
+) -> Result<Option<Kept>> {
     let clock = inner.clock();
     let request = Request::Refresh(record::Refresh {
         lease: hold.lease,
         ttl: ttl.millis(),
-        grace: inner.settings.grace_millis(),
+        grace: hold.grace,
+        metadata: metadata.cloned(),
     });
     let sent = clock.now();
     let Applied { outcome, at } = inner.store.apply(&hold.key, request, within).await?;

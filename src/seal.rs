@@ -87,7 +87,7 @@ impl Mongoseal {
     }
 
     pub(crate) fn from_parts(store: Arc<dyn Store>, settings: Settings) -> Result<Self> {
-        settings.check_ttl(settings.ttl.duration())?;
+        settings.check_ttl(settings.ttl.duration(), settings.grace)?;
         let inner = Inner {
             store,
             settings,

@@ -46,7 +46,7 @@ impl TryFrom<Duration> for Ttl {
     type Error = Error;
 
     fn try_from(duration: Duration) -> Result<Self, Error> {
-        let millis = u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
+        let millis = millis(duration);
         if (Self::MIN.0..=Self::MAX.0).contains(&millis) {
             Ok(Self(millis))
         } else {
@@ -55,6 +55,11 @@ impl TryFrom<Duration> for Ttl {
             )))
         }
     }
+}
+
+/// A duration in whole milliseconds, as records count them.
+pub(crate) fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]

@@ -80,8 +80,15 @@ fn step() -> impl Strategy<Value = Step> {
     ];
     let which = prop_oneof![8 => 1_u8..8, 1 => any::<u8>()];
     let joint = (joint, which).prop_map(|(joint, which)| Asked::Jointly(joint, which));
-    let refresh =
-        (lease.clone(), millis, grace).prop_map(|(lease, ttl, grace)| Request::Refresh(Refresh { lease, ttl, grace }));
+    let refresh = (lease.clone(), millis, grace, any::<bool>()).prop_map(|(lease, ttl, grace, described)| {
+        let metadata = described.then(|| {
+            let mut metadata = Metadata::default();
+            metadata.insert("$x", "$$NOW").unwrap_err();
+            metadata.insert("value", "$$NOW").unwrap();
+            metadata
+        });
+        Request::Refresh(Refresh { lease, ttl, grace, metadata })
+    });
     // A third of the releases carry a token: see `sent`.
     let release = (lease, proptest::option::weighted(0.3, Just(FencingToken::MAX)))
         .prop_map(|(lease, token)| Request::Release(Release { lease, token }));

@@ -105,7 +105,7 @@ pub(super) fn wait(terms: &Terms) -> Acquire {
 }
 
 pub(super) fn refresh(terms: &Terms) -> Request {
-    Request::Refresh(Refresh { lease: terms.lease, ttl: terms.ttl, grace: terms.grace })
+    Request::Refresh(Refresh { lease: terms.lease, ttl: terms.ttl, grace: terms.grace, metadata: None })
 }
 
 pub(super) fn release(terms: &Terms, token: Option<FencingToken>) -> Request {

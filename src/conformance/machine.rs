@@ -40,7 +40,7 @@ fn random(met: Option<&Record>) -> Request {
             let patience = Patience { lasts: millis(), room: fastrand::u32(1..6) };
             Request::Acquire(Acquire { terms, patience: (fastrand::u8(0..4) > 0).then_some(patience) })
         }
-        11..=13 => Request::Refresh(Refresh { lease: lease(), ttl: millis(), grace: 0 }),
+        11..=13 => Request::Refresh(Refresh { lease: lease(), ttl: millis(), grace: 0, metadata: None }),
         14..=15 => Request::Release(Release { lease: lease(), token: None }),
         16..=17 => first.map_or(Request::Release(Release { lease: lease(), token: None }), |first| {
             Request::Release(Release { lease: first.terms.lease, token: Some(first.version) })
@@ -51,7 +51,7 @@ fn random(met: Option<&Record>) -> Request {
             upto: first.map_or(FencingToken::MAX, |first| first.version),
         }),
         19 => Request::Prune,
-        _ => first.map_or(Request::Refresh(Refresh { lease: lease(), ttl: 1, grace: 0 }), |first| {
+        _ => first.map_or(Request::Refresh(Refresh { lease: lease(), ttl: 1, grace: 0, metadata: None }), |first| {
             Request::Transfer(Transfer { lease: first.terms.lease, token: first.version, to: lease() })
         }),
     }

@@ -132,7 +132,10 @@ impl State {
     }
 
     fn refresh(&mut self, refresh: &Refresh) {
-        self.push_out(refresh.lease, refresh.ttl, refresh.grace);
+        let holder = self.push_out(refresh.lease, refresh.ttl, refresh.grace);
+        if let (Some(holder), Some(metadata)) = (holder, &refresh.metadata) {
+            holder.terms.metadata.clone_from(metadata);
+        }
         self.grant(None);
     }
 

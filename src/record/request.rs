@@ -1,7 +1,7 @@
 //! What can be asked of a record, and what comes of it.
 
 use super::{Holder, StoreTime, Terms, Waiter};
-use crate::{FencingToken, LeaseId};
+use crate::{FencingToken, LeaseId, Metadata};
 
 /// What can be asked of a record. Every request can be sent twice.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -51,6 +51,8 @@ pub struct Refresh {
     pub ttl: u64,
     /// How much longer the store waits, in milliseconds.
     pub grace: u64,
+    /// What the owner says of its lease from now on, unless that stays as it is.
+    pub metadata: Option<Metadata>,
 }
 
 /// Gives a lease, or a place in the queue, back.

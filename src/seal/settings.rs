@@ -24,20 +24,15 @@ pub(crate) struct Settings {
 impl Settings {
     /// Checks a ttl against the retention: a record must outlive every lease that was asked for while
     /// it was there, or a delayed request could bring an old token back to one who still waits for it.
-    pub(crate) fn check_ttl(&self, ttl: Duration) -> Result<Ttl> {
+    pub(crate) fn check_ttl(&self, ttl: Duration, grace: Duration) -> Result<Ttl> {
         let checked = Ttl::try_from(ttl)?;
-        if ttl.saturating_add(self.grace) > self.retention {
+        if ttl.saturating_add(grace) > self.retention {
             return Err(Error::invalid(format!(
                 "a ttl of {ttl:?} and a grace of {:?} are longer than idle records are kept, {:?}: shorten them or raise the retention",
-                self.grace, self.retention
+                grace, self.retention
             )));
         }
         Ok(checked)
-    }
-
-    /// The grace as a request carries it.
-    pub(crate) fn grace_millis(&self) -> u64 {
-        u64::try_from(self.grace.as_millis()).unwrap_or(u64::MAX)
     }
 
     /// When a holder must stop, counted from just before the request was sent: the ttl, less how

@@ -13,6 +13,7 @@ use crate::{
     Clock, Error, FencingToken, HandleId, Key, Result,
     record::{self, Joint, ListedLease, Moment, Named, Position, Record, Request, Selection, StoreTime},
     token::Tick,
+    ttl::millis,
 };
 
 /// Records in the memory of this process, on tokio's clock, so that a test can pause time.
@@ -86,8 +87,7 @@ impl Records {
     /// Reads the clocks. The wall clock of this store begins where tokens do; the hybrid clock
     /// follows it and moves on at every reading.
     fn moment(&mut self, elapsed: Duration) -> Moment {
-        let elapsed_millis = u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX);
-        let now = StoreTime::default().after(Tick::EPOCH_SECONDS.saturating_mul(1000)).after(elapsed_millis);
+        let now = StoreTime::default().after(Tick::EPOCH_SECONDS.saturating_mul(1000)).after(millis(elapsed));
         let wall = Tick {
             seconds: Tick::EPOCH_SECONDS.saturating_add(elapsed.as_secs()),
             ordinal: elapsed.subsec_micros().into(),
@@ -137,10 +137,6 @@ fn cut<T>(list: &mut Vec<T>, most: u32) -> Option<&T> {
     let more = list.len() > most;
     list.truncate(most);
     list.last().filter(|_| more)
-}
-
-fn millis(duration: Duration) -> u64 {
-    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// Tells the watchers what a change handed to them, and forgets those that are gone.

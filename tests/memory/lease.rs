@@ -1,8 +1,11 @@
 //! What a lease does when nothing goes wrong.
 
-use mongoseal::{Error, LeaseId, LeaseState, LossCause, Mongoseal, Released};
+use mongoseal::{Error, LeaseId, LeaseState, LossCause, Metadata, Mongoseal, Released, record::Request};
 
-use crate::{faulty::Faulty, millis, secs};
+use crate::{
+    faulty::{Call, Fault, Faulty},
+    millis, secs,
+};
 
 #[tokio::test(start_paused = true)]
 async fn a_lease_carries_what_was_asked_and_keeps_itself_alive() {
@@ -209,4 +212,48 @@ fn every_public_future_can_be_sent_to_another_thread() {
         sent(mongoseal::Clock::Boot.sleep_until(secs(1)));
         sent(lease.release());
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lease_says_other_words_and_stays_the_same_lease() {
+    let store = Faulty::new();
+    let seal = store.seal();
+    let lease = seal.acquire("k").ttl(secs(30)).metadata("value", "one").metadata("other", "x").await.unwrap();
+    let seen = || async { seal.inspect("k").await.unwrap().unwrap().holders.remove(0) };
+    tokio::time::sleep(secs(5)).await;
+    let mut words = Metadata::default();
+    words.insert("value", "two").unwrap();
+    lease.describe(words.clone()).await.unwrap();
+    assert!(lease.remaining() > secs(29), "it is a refresh, too");
+    let holder = seen().await;
+    assert_eq!((holder.token, holder.metadata), (lease.token(), words.clone()), "in place of all it said before");
+    tokio::time::sleep(secs(25)).await;
+    assert_eq!(seen().await.metadata, words, "a refresh leaves it as it is");
+    store.script(|call| matches!(call, Call::Apply(Request::Refresh(_))).then_some(Fault::LoseReply));
+    assert!(matches!(lease.describe(Metadata::default()).await, Err(Error::Unavailable { .. })));
+    assert_eq!(seen().await.metadata, Metadata::default(), "it may be said all the same");
+    store.heal();
+    store.seal().revoke("k").await.unwrap();
+    assert!(matches!(lease.describe(words).await, Err(Error::Lost { .. })));
+    assert!(seen_nobody(&seal).await, "it is never created again");
+}
+
+async fn seen_nobody(seal: &Mongoseal) -> bool {
+    seal.inspect("k").await.unwrap().unwrap().holders.is_empty()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lease_has_a_grace_of_its_own_which_its_refreshes_keep_to() {
+    let store = Faulty::new();
+    let seal = store.build(Mongoseal::builder().grace(secs(1)));
+    let lease = seal.acquire("k").ttl(secs(30)).grace(secs(10)).await.unwrap();
+    let left = || async { seal.inspect("k").await.unwrap().unwrap().holders[0].remaining.unwrap() };
+    assert_eq!(left().await, secs(40));
+    assert!(lease.remaining() <= secs(30));
+    tokio::time::sleep(millis(10_001)).await;
+    assert_eq!(left().await, millis(39_999));
+    lease.extend(secs(60)).await.unwrap();
+    assert_eq!(left().await, secs(70));
+    let error = seal.acquire("l").grace(secs(24 * 3600)).await.unwrap_err();
+    assert!(matches!(error, Error::Invalid { .. }), "{error}");
 }

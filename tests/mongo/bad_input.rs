@@ -237,7 +237,7 @@ async fn a_document_of_nothing_but_its_key_is_left_as_it_is_by_who_asks_for_noth
     bench.records().insert_one(doc! { "_id": "k" }).await.unwrap();
     let (lease, token) = (LeaseId::random(), mongoseal::FencingToken::new(1).unwrap());
     for request in [
-        Request::Refresh(record::Refresh { lease, ttl: 1_000, grace: 0 }),
+        Request::Refresh(record::Refresh { lease, ttl: 1_000, grace: 0, metadata: None }),
         Request::Release(record::Release { lease, token: None }),
         Request::Release(record::Release { lease, token: Some(token) }),
         Request::Revoke(record::Revoke { by: "a".into(), reason: String::new(), upto: token }),

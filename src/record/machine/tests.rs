@@ -80,7 +80,7 @@ fn acquire(number: u8, limit: u32, patience: Option<Patience>) -> Request {
 }
 
 fn refresh(number: u8) -> Request {
-    Request::Refresh(Refresh { lease: lease(number), ttl: 1000, grace: 0 })
+    Request::Refresh(Refresh { lease: lease(number), ttl: 1000, grace: 0, metadata: None })
 }
 
 fn release(number: u8) -> Request {
@@ -154,7 +154,7 @@ fn a_refresh_never_pulls_the_end_in() {
     let mut bench = Bench::new();
     bench.send(once(1, 0));
     let end = bench.record().holders[0].expires_at;
-    bench.send(Request::Refresh(Refresh { lease: lease(1), ttl: 10, grace: 0 }));
+    bench.send(Request::Refresh(Refresh { lease: lease(1), ttl: 10, grace: 0, metadata: None }));
     assert_eq!(bench.record().holders[0].expires_at, end);
 }
 
