@@ -4,7 +4,7 @@ use std::{
     fmt,
     sync::{
         Arc, OnceLock,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicU64, AtomicUsize, Ordering},
     },
     time::Duration,
 };
@@ -70,6 +70,8 @@ pub(crate) struct Hold {
     state: watch::Sender<LeaseState>,
     /// What becomes of the lease at the store when its holder has no more use for it.
     pub(crate) farewell: OnceLock<Farewell>,
+    /// How much work is being done that ends with the lease.
+    working: AtomicUsize,
     /// Cancelled after the state has become one of the two ends.
     pub(crate) ended: CancellationToken,
     /// What else ends with it.
@@ -97,6 +99,7 @@ impl Hold {
             state: watch::Sender::new(LeaseState::Held),
             farewell: OnceLock::new(),
             together: OnceLock::new(),
+            working: AtomicUsize::new(0),
             ended: CancellationToken::new(),
         }
     }
@@ -186,6 +189,17 @@ impl Hold {
         }
     }
 
+    /// Notes that work begins which ends with the lease, until this is dropped.
+    pub(crate) fn work(&self) -> AtWork<'_> {
+        self.working.fetch_add(1, Ordering::Relaxed);
+        AtWork(self)
+    }
+
+    /// Whether such work goes on.
+    pub(crate) fn is_at_work(&self) -> bool {
+        self.working.load(Ordering::Relaxed) > 0
+    }
+
     /// Cancels another token when the lease ends, or at once if it has.
     pub(crate) fn ends_with(&self, other: &CancellationToken) {
         self.together.get_or_init(|| other.clone());
@@ -245,6 +259,15 @@ impl Hold {
 
     pub(crate) fn lost(&self, cause: LossCause) -> Error {
         Error::Lost { key: self.key.clone(), token: self.token, cause }
+    }
+}
+
+/// Work that is being done.
+pub(crate) struct AtWork<'a>(&'a Hold);
+
+impl Drop for AtWork<'_> {
+    fn drop(&mut self) {
+        self.0.working.fetch_sub(1, Ordering::Relaxed);
     }
 }
 

@@ -172,6 +172,8 @@ impl Lease {
     /// # }
     /// ```
     pub async fn run<F: Future>(&self, work: F) -> Result<F::Output> {
+        // Before the work, so that it is dropped after it.
+        let _at_work = self.hold.work();
         let mut ended = pin!(self.hold.ended.cancelled());
         let mut work = pin!(work);
         poll_fn(|context| {

@@ -22,6 +22,7 @@ mod clock;
 #[cfg(feature = "test-util")]
 pub mod conformance;
 mod contention;
+mod election;
 mod error;
 mod gate;
 mod group;
@@ -50,11 +51,13 @@ mod together;
 mod token;
 mod ttl;
 mod wait;
+mod watchdog;
 
 pub use acquire::Acquire;
 pub use caller::{Caller, HandleId};
 pub use clock::Clock;
 pub use contention::{Attempt, Retry};
+pub use election::{Campaign, Incumbent, Leader};
 pub use error::{Error, LossCause, Result, Source};
 pub use group::Group;
 pub use groups::RefreshGroup;
@@ -72,6 +75,7 @@ pub use seal::{Builder, Mongoseal};
 pub use several::{AcquireAll, LeaseSet};
 pub use token::{FencingToken, Tick};
 pub use ttl::Ttl;
+pub use watchdog::Watchdog;
 
 #[cfg(feature = "mongodb")]
 #[doc(no_inline)]

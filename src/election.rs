@@ -1,0 +1,105 @@
+//! Electing a leader.
+
+mod campaign;
+
+pub use campaign::{Campaign, Leader};
+
+use std::time::Duration;
+
+use crate::{
+    Error, FencingToken, Key, Mongoseal, Owner, Result,
+    record::{Holder, Record, StoreTime},
+    store::Sighting,
+};
+
+/// The entry of the metadata of a leader's lease that says its value.
+const VALUE: &str = "value";
+
+/// Who leads, as others see it.
+///
+/// Made by [`Mongoseal::leader`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Incumbent {
+    /// What it said of itself, as where it can be reached; empty where it said nothing.
+    pub value: String,
+    /// Who it is, in words for people.
+    pub owner: Owner,
+    /// Its fencing token, larger than that of every leader before.
+    pub token: FencingToken,
+    /// Since when it leads, on the store's clock.
+    pub since: StoreTime,
+    /// When this was seen, on the store's clock.
+    pub seen_at: StoreTime,
+    /// How long nobody else can lead if nothing is heard of it, by the store's clock. `None` is for ever.
+    pub remaining: Option<Duration>,
+}
+
+impl Mongoseal {
+    /// Stands for the leadership of this name: see [`Campaign`]. Nothing is sent until the returned
+    /// builder is awaited.
+    ///
+    /// A leadership is a lease on a key of this name. Whoever acquires that key takes part in the election.
+    pub fn campaign<K>(&self, name: K) -> Campaign
+    where
+        K: TryInto<Key>,
+        K::Error: Into<Error>,
+    {
+        Campaign::new(&self.inner, name.try_into().map_err(Into::into))
+    }
+
+    /// Who leads, by a linearizable read; `None` where nobody does. It may be over the moment after: a
+    /// leader that died is seen here until its time is over.
+    ///
+    /// # Errors
+    ///
+    /// As [`inspect`](Self::inspect).
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping it abandons the answer and changes nothing.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use mongoseal::Mongoseal;
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> mongoseal::Result<()> {
+    /// # let seal = Mongoseal::in_memory();
+    /// assert_eq!(seal.leader("scheduler").await?, None);
+    /// let leader = seal.campaign("scheduler").value("10.0.0.7:4000").await?;
+    ///
+    /// let incumbent = seal.leader("scheduler").await?.expect("somebody leads");
+    /// assert_eq!((incumbent.value.as_str(), incumbent.token), ("10.0.0.7:4000", leader.token()));
+    /// leader.resign().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn leader<K>(&self, name: K) -> Result<Option<Incumbent>>
+    where
+        K: TryInto<Key>,
+        K::Error: Into<Error>,
+    {
+        let key = name.try_into().map_err(Into::into)?;
+        self.inner.runs()?;
+        Ok(match self.inner.sighted(&key).await? {
+            Sighting::Nothing => None,
+            Sighting::Seen { record, at } => Incumbent::of(&record, at.now),
+        })
+    }
+}
+
+impl Incumbent {
+    /// Who leads by a record that was seen at this time.
+    fn of(record: &Record, seen_at: StoreTime) -> Option<Self> {
+        let leads = |holder: &&Holder| holder.expires_at > seen_at;
+        record.holders.iter().find(leads).map(|holder| Self {
+            value: holder.terms.metadata.get(VALUE).unwrap_or_default().to_owned(),
+            owner: holder.terms.owner.clone(),
+            token: holder.version,
+            since: holder.since,
+            seen_at,
+            remaining: holder.remaining(seen_at),
+        })
+    }
+}

@@ -1,0 +1,196 @@
+//! Standing for a leadership, and having it.
+
+use std::{sync::Arc, time::Duration};
+
+use super::VALUE;
+use crate::{Acquire, Error, FencingToken, Key, Lease, Metadata, Released, Result, seal::Inner, store::BoxFuture};
+
+/// Stands for a leadership: awaiting it gives the [`Leader`] when it is this one's turn. Candidates queue,
+/// and one who resigns or dies is followed by the next in line.
+///
+/// Made by [`Mongoseal::campaign`](crate::Mongoseal::campaign).
+///
+/// # Three durations
+///
+/// | here | with Kubernetes | is | default |
+/// |---|---|---|---|
+/// | [`ttl`](Self::ttl) | lease duration | how long nobody else leads after a leader was last heard of | the handle's ttl |
+/// | [`stop_within`](Self::stop_within) | lease duration less renew deadline | how much earlier than that a leader loses its lease, and has to have stopped | a sixth of the ttl |
+/// | [`refresh_every`](Self::refresh_every) | retry period | how often a leader is heard of | a third of the time it leads unheard |
+///
+/// A leader has to have stopped before anybody else begins, so no default leaves it without time for
+/// that, and a time to stop of more than half the ttl is refused: such a leader would be lost by the
+/// first answer that is late.
+///
+/// # Errors
+///
+/// As of an [`Acquire`] that waits, with [`Error::Held`] where somebody else led until the
+/// [`wait`](Self::wait) was over.
+///
+/// # Cancel safety
+///
+/// Dropping it withdraws the candidate, also when it was just elected.
+///
+/// # Examples
+///
+/// ```
+/// use mongoseal::Mongoseal;
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> mongoseal::Result<()> {
+/// let seal = Mongoseal::in_memory();
+/// let leader = seal.campaign("scheduler").value("10.0.0.7:4000").await?;
+/// let done = leader.run(async { "scheduled" }).await?; // dropped if the leadership is lost
+/// assert_eq!(done, "scheduled");
+/// leader.resign().await?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug)]
+#[must_use = "a campaign does nothing until it is awaited"]
+pub struct Campaign {
+    inner: Arc<Inner>,
+    name: Result<Key>,
+    value: String,
+    ttl: Option<Duration>,
+    stop_within: Option<Duration>,
+    refresh_every: Option<Duration>,
+    wait: Duration,
+}
+
+impl Campaign {
+    pub(super) fn new(inner: &Arc<Inner>, name: Result<Key>) -> Self {
+        Self {
+            inner: Arc::clone(inner),
+            name,
+            value: String::new(),
+            ttl: None,
+            stop_within: None,
+            refresh_every: None,
+            wait: Duration::MAX,
+        }
+    }
+
+    /// What others see of this one when it leads, as the address where it can be reached: up to 4,000
+    /// bytes. Default: nothing.
+    pub fn value(mut self, value: impl Into<String>) -> Self {
+        self.value = value.into();
+        self
+    }
+
+    /// How long nobody else can lead after this one was last heard of. Default: the handle's ttl.
+    pub fn ttl(mut self, ttl: Duration) -> Self {
+        self.ttl = Some(ttl);
+        self
+    }
+
+    /// How much earlier than that this one loses its lease, so that its work has stopped when the next
+    /// one begins. Up to half the ttl; default: a sixth of it.
+    pub fn stop_within(mut self, time: Duration) -> Self {
+        self.stop_within = Some(time);
+        self
+    }
+
+    /// How often the lease is refreshed: up to half the time after which it is lost without. Default: a third
+    /// of that.
+    pub fn refresh_every(mut self, interval: Duration) -> Self {
+        self.refresh_every = Some(interval);
+        self
+    }
+
+    /// Waits no longer than this for the leadership. Default: for ever.
+    pub fn wait(mut self, at_most: Duration) -> Self {
+        self.wait = at_most;
+        self
+    }
+
+    /// The acquire that it is.
+    fn checked(self) -> Result<Acquire> {
+        let Self { inner, name, value, ttl, stop_within, refresh_every, wait } = self;
+        let ttl = ttl.unwrap_or(inner.settings.ttl.duration());
+        let stop_within = stop_within.unwrap_or(ttl.checked_div(6).unwrap_or_default());
+        let leads = ttl.saturating_sub(stop_within);
+        if leads < stop_within {
+            return Err(Error::invalid(format!(
+                "a leader with a ttl of {ttl:?} cannot stop {stop_within:?} earlier: choose up to half the ttl, so that one late answer is not the end"
+            )));
+        }
+        let acquire = Acquire::new(&inner, name).ttl(leads).grace(stop_within).wait(wait).metadata(VALUE, value);
+        Ok(match refresh_every {
+            Some(interval) => acquire.refresh_every(interval),
+            None => acquire,
+        })
+    }
+}
+
+impl IntoFuture for Campaign {
+    type Output = Result<Leader>;
+    type IntoFuture = BoxFuture<Result<Leader>>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        Box::pin(async move { Ok(Leader { lease: self.checked()?.await? }) })
+    }
+}
+
+/// A leadership that is held: a [`Lease`] that others look at.
+///
+/// Dropping it resigns in the background.
+#[derive(Debug)]
+#[must_use = "dropping a leader resigns: bind it to a name, and `_` is none"]
+pub struct Leader {
+    lease: Lease,
+}
+
+impl Leader {
+    /// The lease that it is.
+    pub fn lease(&self) -> &Lease {
+        &self.lease
+    }
+
+    /// The token to pass with every write as leader: larger than that of every leader before.
+    #[must_use]
+    pub fn token(&self) -> FencingToken {
+        self.lease.token()
+    }
+
+    /// Says another value to others. Those who observe are told. The token stays.
+    ///
+    /// # Errors
+    ///
+    /// As [`Lease::describe`], and [`Error::Invalid`] for a value that is too long.
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`Lease::describe`]: the value may be said all the same.
+    pub async fn proclaim(&self, value: impl Into<String>) -> Result<()> {
+        let mut metadata = Metadata::default();
+        metadata.insert(VALUE, value)?;
+        self.lease.describe(metadata).await
+    }
+
+    /// Leads no more, and says whether it led to this moment. The next in line is elected by that.
+    ///
+    /// # Errors
+    ///
+    /// As [`Lease::release`].
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping it abandons the answer. It resigns all the same.
+    pub async fn resign(self) -> Result<Released> {
+        self.lease.release().await
+    }
+
+    /// Does `work` while it leads, as [`Lease::run`] does for a lease.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Lost`] where the leadership was lost before the work had ended.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping it drops the work. The leadership stays.
+    pub async fn run<F: Future>(&self, work: F) -> Result<F::Output> {
+        self.lease.run(work).await
+    }
+}

@@ -1,0 +1,143 @@
+//! What stops a process that does not stop. On real time, because a blocked runtime has no other.
+//!
+//! One test starts this program again as the process that is aborted, so this file has its own `main`.
+
+#![allow(clippy::disallowed_methods, reason = "a test measures time by the clocks it is about")]
+
+use std::{
+    os::unix::process::ExitStatusExt,
+    process::{Command, ExitCode, Stdio},
+    sync::mpsc::{self, Receiver, RecvTimeoutError},
+    thread,
+    time::{Duration, Instant},
+};
+
+use libtest_mimic::{Arguments, Trial};
+use mongoseal::{Error, Lease, LossCause, Mongoseal, Watchdog};
+use tokio::runtime::{Builder, Runtime};
+
+const TTL: Duration = Duration::from_millis(300);
+const SLACK: Duration = Duration::from_millis(100);
+/// How long a thread is blocked.
+const BLOCKED: Duration = Duration::from_millis(900);
+/// Whether this process is the one that is aborted.
+const WEDGED: &str = "MONGOSEAL_TEST_WEDGED";
+
+fn current_thread() -> Runtime {
+    Builder::new_current_thread().enable_all().build().unwrap()
+}
+
+/// A lease of [`TTL`], and who hears from its watchdog what was called and when.
+async fn watched(seal: &Mongoseal) -> (Lease, Receiver<(Error, Instant)>) {
+    let lease = seal.acquire("k").ttl(TTL).await.unwrap();
+    let (tell, heard) = mpsc::channel();
+    let hook = move |lost| tell.send((lost, Instant::now())).unwrap();
+    lease.watchdog(Watchdog::calling(hook).slack(SLACK)).unwrap();
+    (lease, heard)
+}
+
+/// That the watchdog has gone without a call.
+fn was_quiet(heard: &Receiver<(Error, Instant)>) {
+    assert_eq!(heard.recv_timeout(Duration::from_secs(5)).err(), Some(RecvTimeoutError::Disconnected));
+}
+
+fn work_that_blocks_the_runtime_past_the_deadline_is_called_on_once_after_the_slack() {
+    current_thread().block_on(async {
+        let began = Instant::now();
+        let (lease, heard) = watched(&Mongoseal::in_memory()).await;
+        let token = lease.token();
+        let done = lease.run(async { thread::sleep(BLOCKED) }).await;
+        assert!(matches!(done, Err(Error::Lost { .. })), "it came too late");
+        let (lost, at) = heard.recv_timeout(Duration::ZERO).expect("it was called while the thread was blocked");
+        assert!(matches!(lost, Error::Lost { token: of, cause: LossCause::Expired, .. } if of == token), "{lost}");
+        let after = at.duration_since(began);
+        assert!(after >= TTL + SLACK - Duration::from_millis(2), "not before: {after:?}");
+        assert!(after < BLOCKED, "while it was blocked: {after:?}");
+        was_quiet(&heard);
+    });
+}
+
+fn without_work_a_blocked_runtime_is_noticed_because_nobody_ends_the_lease() {
+    current_thread().block_on(async {
+        let (lease, heard) = watched(&Mongoseal::in_memory()).await;
+        thread::sleep(BLOCKED);
+        assert!(heard.recv_timeout(Duration::ZERO).is_ok());
+        assert!(!lease.is_valid());
+    });
+}
+
+fn a_thread_that_is_blocked_while_the_runtime_goes_on_is_noticed_too() {
+    let runtime = Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    runtime.block_on(async {
+        let seal = Mongoseal::in_memory();
+        let (lease, heard) = watched(&seal).await;
+        seal.revoke("k").await.unwrap();
+        // The lease is lost at once, and the work goes on.
+        let work = tokio::spawn(async move { lease.run(async { thread::sleep(BLOCKED) }).await });
+        work.await.unwrap().unwrap_err();
+        assert!(heard.recv_timeout(Duration::ZERO).is_ok());
+    });
+}
+
+fn a_lease_that_is_kept_alive_and_released_is_left_alone() {
+    current_thread().block_on(async {
+        let (lease, heard) = watched(&Mongoseal::in_memory()).await;
+        lease.run(tokio::time::sleep(BLOCKED)).await.unwrap();
+        lease.release().await.unwrap();
+        was_quiet(&heard);
+    });
+}
+
+fn work_that_stops_when_its_lease_is_lost_is_left_alone() {
+    current_thread().block_on(async {
+        let seal = Mongoseal::in_memory();
+        let lease = seal.acquire("k").ttl(TTL).without_refresh().await.unwrap();
+        let (tell, heard) = mpsc::channel();
+        lease.watchdog(Watchdog::calling(move |lost| tell.send((lost, Instant::now())).unwrap())).unwrap();
+        lease.run(tokio::time::sleep(BLOCKED)).await.unwrap_err();
+        was_quiet(&heard);
+    });
+}
+
+fn by_default_the_process_is_aborted_and_says_why() {
+    let child = Command::new(std::env::current_exe().unwrap()).env(WEDGED, "1").stderr(Stdio::piped()).spawn().unwrap();
+    let ended = child.wait_with_output().unwrap();
+    assert_eq!(ended.status.signal(), Some(6), "SIGABRT: {ended:?}");
+    let said = String::from_utf8(ended.stderr).unwrap();
+    assert!(said.contains("the lease on \"k\"") && said.contains("its work did not stop"), "{said}");
+}
+
+/// Holds a lease and blocks its only thread, until it is aborted.
+fn wedge() {
+    current_thread().block_on(async {
+        let lease = Mongoseal::in_memory().acquire("k").ttl(TTL).await.unwrap();
+        lease.watchdog(Watchdog::aborting()).unwrap();
+        drop(lease.run(async { thread::sleep(Duration::from_secs(30)) }).await);
+    });
+}
+
+/// Functions as tests, by their names.
+macro_rules! tests {
+    ($($test:ident,)*) => {
+        vec![$(Trial::test(stringify!($test), || {
+            $test();
+            Ok(())
+        })),*]
+    };
+}
+
+fn main() -> ExitCode {
+    if std::env::var_os(WEDGED).is_some() {
+        wedge();
+        return ExitCode::SUCCESS;
+    }
+    let tests = tests![
+        work_that_blocks_the_runtime_past_the_deadline_is_called_on_once_after_the_slack,
+        without_work_a_blocked_runtime_is_noticed_because_nobody_ends_the_lease,
+        a_thread_that_is_blocked_while_the_runtime_goes_on_is_noticed_too,
+        a_lease_that_is_kept_alive_and_released_is_left_alone,
+        work_that_stops_when_its_lease_is_lost_is_left_alone,
+        by_default_the_process_is_aborted_and_says_why,
+    ];
+    libtest_mimic::run(&Arguments::from_args(), tests).exit_code()
+}
