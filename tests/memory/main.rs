@@ -5,6 +5,7 @@
 mod bad_input;
 mod cancel_safety;
 mod deadline;
+mod election;
 mod faulty;
 mod groups;
 mod inspect;
