@@ -51,6 +51,7 @@ mod together;
 mod token;
 mod ttl;
 mod wait;
+mod watch;
 mod watchdog;
 
 pub use acquire::Acquire;
@@ -69,12 +70,13 @@ pub use leases::{LeaseStream, Leases};
 pub use metadata::Metadata;
 pub use owner::Owner;
 pub use purge::Purged;
-pub use record::{Holding, Inspection, ListedLease, PastRevocation, StoreTime, Waiting};
+pub use record::{Event, EventKind, Holding, Inspection, ListedLease, PastRevocation, StoreTime, Waiting};
 pub use revoke::{Revoke, Revoked};
 pub use seal::{Builder, Mongoseal};
 pub use several::{AcquireAll, LeaseSet};
 pub use token::{FencingToken, Tick};
 pub use ttl::Ttl;
+pub use watch::EventStream;
 pub use watchdog::Watchdog;
 
 #[cfg(feature = "mongodb")]

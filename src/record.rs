@@ -3,12 +3,14 @@
 //! A record is plain data. What the verbs do to it is [`apply`], a pure function: the memory store
 //! runs it, and the MongoDB store runs the same machine as an update pipeline inside the server.
 
+pub(crate) mod events;
 pub(crate) mod inspection;
 mod joint;
 mod machine;
 mod request;
 mod selection;
 
+pub use events::{Event, EventKind};
 pub use inspection::{Holding, Inspection, ListedLease, PastRevocation, Waiting};
 pub use joint::{Joint, Named, named};
 pub use machine::{apply, apply_jointly};

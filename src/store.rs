@@ -42,7 +42,7 @@ pub use mongo::MongoStore;
 
 use std::{fmt, pin::Pin, time::Duration};
 
-use tokio::sync::mpsc::UnboundedSender;
+use tokio::sync::mpsc::{Sender, UnboundedSender};
 
 use crate::{
     Caller, Clock, FencingToken, HandleId, Key, Result, Tick,
@@ -93,6 +93,13 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// cannot tell answers `Invalid`, and waiters ask instead: slower, never wrong.
     fn watch(&self, handle: HandleId, since: Tick, tell: UnboundedSender<Told>) -> BoxFuture<Result<()>>;
 
+    /// Tells what becomes of the record of a key, until nobody listens any more or telling fails.
+    ///
+    /// First comes the record as it is, then, in order, as each change has made it: none is left out.
+    /// Where whoever listens is slow, telling waits. A store that cannot tell answers `Invalid`, and is
+    /// asked instead.
+    fn follow(&self, key: &Key, tell: Sender<State>) -> BoxFuture<Result<()>>;
+
     /// Gives up what the store opened itself. Nothing is asked of it afterwards.
     fn close(&self, within: Duration) -> BoxFuture<()>;
 
@@ -141,6 +148,16 @@ impl Told {
         let number = caller.number;
         token.map_or(Self::Taken { number }, |token| Self::Handed { number, token })
     }
+}
+
+/// A record as a change has made it, or as it was found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct State {
+    /// The record, if there is one. Its queue may be left out.
+    pub record: Option<Box<Record>>,
+    /// When: of a change, the time at which it was made. Ticks of one key never go back, as long as it
+    /// is followed. Where there is no record, the time may be wrong by a second.
+    pub at: Moment,
 }
 
 /// A record as it was at some time between the call and its answer.

@@ -60,7 +60,7 @@ fn the_tests_that_documents_name_are_there() {
     assert!(named > 10);
 }
 
-const ENGINE: [&str; 17] = [
+const ENGINE: [&str; 18] = [
     "gate.rs",
     "contention.rs",
     "hold.rs",
@@ -78,6 +78,7 @@ const ENGINE: [&str; 17] = [
     "purge.rs",
     "groups.rs",
     "together.rs",
+    "watch.rs",
 ];
 
 #[test]
@@ -105,7 +106,7 @@ fn words_and_machine_know_neither_engine_nor_store_nor_runtime() {
 
 #[test]
 fn recipes_do_not_know_each_other() {
-    let recipes = ["inspect", "leases", "purge", "groups"];
+    let recipes = ["inspect", "leases", "purge", "groups", "watch"];
     for recipe in recipes {
         let others: Vec<_> =
             recipes.iter().filter(|other| **other != recipe).map(|other| format!("{other}::")).collect();

@@ -1,20 +1,23 @@
 //! Records in this process: for tests, examples, and programs that are alone.
 
+mod follow;
+
 use std::{
     collections::HashMap,
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
 
-use tokio::sync::mpsc::UnboundedSender;
+use tokio::sync::mpsc::{Sender, UnboundedSender};
 
-use super::{Applied, Backlog, BoxFuture, Overdue, Page, Sighting, Store, Told};
+use super::{Applied, Backlog, BoxFuture, Overdue, Page, Sighting, State, Store, Told};
 use crate::{
     Clock, Error, FencingToken, HandleId, Key, Result,
     record::{self, Joint, ListedLease, Moment, Named, Position, Record, Request, Selection, StoreTime},
     token::Tick,
     ttl::millis,
 };
+use follow::Followers;
 
 /// Records in the memory of this process, on tokio's clock, so that a test can pause time.
 ///
@@ -35,6 +38,8 @@ struct Records {
     collect_at: StoreTime,
     /// Who is told what it is handed.
     watchers: Vec<(HandleId, UnboundedSender<Told>)>,
+    /// Who is told what becomes of a record.
+    followers: Followers,
 }
 
 impl MemoryStore {
@@ -49,6 +54,7 @@ impl MemoryStore {
                 tick: Tick { seconds: Tick::EPOCH_SECONDS, ordinal: 0 },
                 collect_at: StoreTime::default(),
                 watchers: Vec::new(),
+                followers: Followers::default(),
             })),
         }
     }
@@ -67,18 +73,24 @@ impl MemoryStore {
 
     /// Deletes the record of a key, as an operator might.
     pub fn remove(&self, key: &Key) {
-        self.with(|records, _| records.by_key.remove(key));
+        self.with(|records, at| {
+            records.by_key.remove(key);
+            records.followers.tell(key, None, at);
+        });
     }
 
     /// Puts a record in place of what is there, as an operator who restores a backup might.
     pub fn restore(&self, key: Key, record: Record) {
-        self.with(|records, _| records.by_key.insert(key, record));
+        self.with(|records, at| {
+            records.followers.tell(&key, Some(&record), at);
+            records.by_key.insert(key, record);
+        });
     }
 
     fn with<T>(&self, act: impl FnOnce(&mut Records, Moment) -> T) -> T {
         let mut records = self.records.lock().unwrap_or_else(PoisonError::into_inner);
         let at = records.moment(self.clock.now());
-        records.collect(at.now, self.retention);
+        records.collect(at, self.retention);
         act(&mut records, at)
     }
 }
@@ -103,13 +115,20 @@ impl Records {
 
     /// Drops the records that have been idle for `retention`. Looks at all of them, so not at
     /// every call.
-    fn collect(&mut self, now: StoreTime, retention: Duration) {
-        if now < self.collect_at {
+    fn collect(&mut self, at: Moment, retention: Duration) {
+        if at.now < self.collect_at {
             return;
         }
         let retention = millis(retention);
-        self.by_key.retain(|_, record| record.expires_at.after(retention) > now);
-        self.collect_at = now.after((retention / 4).clamp(1_000, 60_000));
+        let Self { by_key, followers, .. } = self;
+        by_key.retain(|key, record| {
+            let stays = record.expires_at.after(retention) > at.now;
+            if !stays {
+                followers.tell(key, None, at);
+            }
+            stays
+        });
+        self.collect_at = at.now.after((retention / 4).clamp(1_000, 60_000));
     }
 }
 
@@ -174,6 +193,7 @@ impl Store for MemoryStore {
                 if let Some(after) = after {
                     if before != Some(&after) {
                         tell(&mut records.watchers, &after);
+                        records.followers.tell(&key, Some(&after), at);
                     }
                     records.by_key.insert(key, after);
                 }
@@ -262,7 +282,11 @@ impl Store for MemoryStore {
                     .by_key
                     .get(&key)
                     .is_some_and(|record| record.version == version && is_idle(record, at.now, store.retention));
-                goes && records.by_key.remove(&key).is_some()
+                if goes {
+                    records.by_key.remove(&key);
+                    records.followers.tell(&key, None, at);
+                }
+                goes
             }))
         })
     }
@@ -278,6 +302,18 @@ impl Store for MemoryStore {
                 }
             });
             gone.closed().await;
+            Ok(())
+        })
+    }
+
+    fn follow(&self, key: &Key, tell: Sender<State>) -> BoxFuture<Result<()>> {
+        let (store, key) = (self.clone(), key.clone());
+        Box::pin(async move {
+            let told = store.with(|records, at| {
+                let record = records.by_key.get(&key);
+                records.followers.join(key.clone(), record, at, tell)
+            });
+            told.await;
             Ok(())
         })
     }

@@ -11,12 +11,16 @@
 //! | `list.rs` | how leases of many keys are listed |
 //! | `purge.rs` | how what is over is found, and idle records are deleted |
 //! | `events.rs` | how a handle hears of what it is handed |
+//! | `follow.rs` | how it is told what becomes of a record |
+//! | `delta.rs` | what a change stream says of an update |
 //! | `preflight.rs` | what is checked before the first request |
 //! | `fault.rs` | what each error of the driver means |
 
+mod delta;
 mod document;
 mod events;
 mod fault;
+mod follow;
 mod joint;
 mod list;
 mod pipeline;
@@ -33,9 +37,12 @@ use mongodb::{
     options::{ReadPreference, SelectionCriteria},
 };
 
-use tokio::sync::{RwLock, mpsc::UnboundedSender};
+use tokio::sync::{
+    RwLock,
+    mpsc::{Sender, UnboundedSender},
+};
 
-use super::{Applied, Backlog, BoxFuture, Page, Sighting, Store, Told};
+use super::{Applied, Backlog, BoxFuture, Page, Sighting, State, Store, Told};
 use crate::{
     Clock, Error, FencingToken, HandleId, Key, Result, Tick,
     record::{Joint, Named, Outcome, Position, Request, Selection, StoreTime},
@@ -157,6 +164,17 @@ impl Store for MongoStore {
             let task = tokio::spawn(async move { events::watch(&inner, handle, since, &tell).await });
             task.await
                 .unwrap_or_else(|join| Err(Error::unavailable("the task that watched was ended early").caused_by(join)))
+        })
+    }
+
+    fn follow(&self, key: &Key, tell: Sender<State>) -> BoxFuture<Result<()>> {
+        let (inner, key) = (Arc::clone(&self.inner), key.clone());
+        Box::pin(async move {
+            #[allow(clippy::disallowed_methods, reason = "owned by the call; ends soon after nobody listens any more")]
+            let task = tokio::spawn(async move { follow::follow(&inner, &key, &tell).await });
+            task.await.unwrap_or_else(|join| {
+                Err(Error::unavailable("the task that followed was ended early").caused_by(join))
+            })
         })
     }
 

@@ -9,9 +9,9 @@ use std::{
 use mongoseal::{
     Builder, Clock, Error, FencingToken, HandleId, Key, Mongoseal, Result, Tick,
     record::{Joint, Named, Outcome, Position, Request, Selection},
-    store::{Applied, Backlog, BoxFuture, MemoryStore, Page, Sighting, Store, Told},
+    store::{Applied, Backlog, BoxFuture, MemoryStore, Page, Sighting, State, Store, Told},
 };
-use tokio::sync::mpsc::UnboundedSender;
+use tokio::sync::mpsc::{Sender, UnboundedSender};
 
 /// What goes wrong with one request.
 #[derive(Clone, Copy, Debug)]
@@ -42,6 +42,7 @@ pub(crate) enum Call<'a> {
     Overdue,
     Forget,
     Watch,
+    Follow,
 }
 
 type Script = Box<dyn FnMut(Call<'_>) -> Option<Fault> + Send>;
@@ -181,6 +182,20 @@ impl Store for Faulty {
             Some(Fault::Hang) => Box::pin(std::future::pending()),
             Some(_) => Box::pin(async { Err(away()) }),
             None => self.records.watch(handle, since, tell),
+        }
+    }
+
+    fn follow(&self, key: &Key, tell: Sender<State>) -> BoxFuture<Result<()>> {
+        match self.fault(Call::Follow) {
+            Some(Fault::Refuse) => Box::pin(async { Err(Error::invalid("the store does not tell")) }),
+            Some(Fault::Hang) => Box::pin(std::future::pending()),
+            // It breaks off after a while.
+            Some(Fault::Delay(time)) => {
+                let following = self.records.follow(key, tell);
+                Box::pin(async move { tokio::time::timeout(time, following).await.unwrap_or_else(|_| Err(away())) })
+            }
+            Some(_) => Box::pin(async { Err(away()) }),
+            None => self.records.follow(key, tell),
         }
     }
 

@@ -96,6 +96,12 @@ pub(super) fn decode(key: &Key, document: &Document) -> Result<(Record, Moment)>
     read().map_err(|message| Error::Corrupt { key: key.clone(), message })
 }
 
+/// What the document of `key` says, without a word of when the server looked at it.
+pub(super) fn decode_record(key: &Key, document: &Document) -> Result<Record> {
+    let fields = Fields { of: document, at: String::new() };
+    fields.record().map_err(|message| Error::Corrupt { key: key.clone(), message })
+}
+
 /// What a [`view`] of the document of `key` says, when the server looked at it, and whether it wrote
 /// it then.
 pub(super) fn decode_view(key: &Key, document: &Document) -> Result<(View, Moment, bool)> {

@@ -13,7 +13,7 @@ use crate::{Error, HandleId, Result, Tick};
 
 /// How long the server holds a request for events when there is none: also how long a stream lives on
 /// after nobody listens any more.
-const AWAIT: Duration = Duration::from_secs(2);
+pub(super) const AWAIT: Duration = Duration::from_secs(2);
 
 /// Tells what is handed to this handle from `since` on, until nobody listens.
 pub(super) async fn watch(store: &Inner, handle: HandleId, since: Tick, tell: &UnboundedSender<Told>) -> Result<()> {

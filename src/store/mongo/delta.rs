@@ -1,0 +1,162 @@
+//! Applies what a change stream says of an update to the document as it was before.
+
+use mongodb::bson::{Bson, Document};
+
+/// What of a record is followed. Fields beside these are somebody else's, and the queue is left out.
+const FIELDS: [&str; 6] = ["version", "holders", "handed", "last_seen", "expires_at", "history"];
+
+/// Applies an `updateDescription`. `None` where it does not fit the document, of which some is applied
+/// then.
+///
+/// No name in a record has a dot in it, so a path says where without doubt.
+pub(super) fn apply(document: &mut Document, update: &Document) -> Option<()> {
+    for truncated in entries(update, "truncatedArrays") {
+        let truncated = truncated.as_document()?;
+        let path = truncated.get_str("field").ok()?;
+        if is_followed(path) {
+            let size = usize::try_from(truncated.get_i32("newSize").ok()?).ok()?;
+            let (place, name) = find(document, path)?;
+            place.into_inner(name)?.as_array_mut()?.truncate(size);
+        }
+    }
+    for (path, value) in update.get_document("updatedFields").ok().into_iter().flatten() {
+        if is_followed(path) {
+            let (place, name) = find(document, path)?;
+            place.set(name, value.clone())?;
+        }
+    }
+    for path in entries(update, "removedFields") {
+        let path = path.as_str()?;
+        if is_followed(path) {
+            let (place, name) = find(document, path)?;
+            place.remove(name)?;
+        }
+    }
+    Some(())
+}
+
+fn entries<'a>(update: &'a Document, name: &str) -> impl Iterator<Item = &'a Bson> {
+    update.get_array(name).ok().into_iter().flatten()
+}
+
+fn is_followed(path: &str) -> bool {
+    FIELDS.contains(&path.split('.').next().unwrap_or_default())
+}
+
+/// Where a path ends.
+enum Place<'a> {
+    Fields(&'a mut Document),
+    Items(&'a mut Vec<Bson>),
+}
+
+/// Follows a path up to its last name.
+fn find<'a, 'p>(document: &'a mut Document, mut path: &'p str) -> Option<(Place<'a>, &'p str)> {
+    let mut place = Place::Fields(document);
+    while let Some((name, rest)) = path.split_once('.') {
+        place = match place.into_inner(name)? {
+            Bson::Document(fields) => Place::Fields(fields),
+            Bson::Array(items) => Place::Items(items),
+            _ => return None,
+        };
+        path = rest;
+    }
+    Some((place, path))
+}
+
+impl<'a> Place<'a> {
+    fn into_inner(self, name: &str) -> Option<&'a mut Bson> {
+        match self {
+            Self::Fields(fields) => fields.get_mut(name),
+            Self::Items(items) => items.get_mut(name.parse::<usize>().ok()?),
+        }
+    }
+
+    fn set(self, name: &str, value: Bson) -> Option<()> {
+        match self {
+            Self::Fields(fields) => drop(fields.insert(name, value)),
+            Self::Items(items) => {
+                let index = name.parse::<usize>().ok()?;
+                if index == items.len() {
+                    items.push(value);
+                } else {
+                    *items.get_mut(index)? = value;
+                }
+            }
+        }
+        Some(())
+    }
+
+    /// An element of an array is never removed: those behind it are written anew.
+    fn remove(self, name: &str) -> Option<()> {
+        match self {
+            Self::Fields(fields) => drop(fields.remove(name)),
+            Self::Items(_) => return None,
+        }
+        Some(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use mongodb::bson::doc;
+
+    use super::*;
+
+    fn record() -> Document {
+        doc! {
+            "version": 1_i64, "handed": "",
+            "holders": [{ "owner": "a", "metadata": { "0": "x" } }, { "owner": "b" }],
+            "history": [{ "leases": [1, 2] }],
+        }
+    }
+
+    fn applied(update: &Document) -> Option<Document> {
+        let mut record = record();
+        apply(&mut record, update).map(|()| record)
+    }
+
+    #[test]
+    fn fields_elements_and_lengths_change_where_the_path_says() {
+        let update = doc! {
+            "updatedFields": {
+                "version": 2_i64, "holders.0.owner": "c", "holders.0.metadata.0": "y", "holders.0.metadata.1": "z",
+                "holders.1": { "owner": "d" }, "history.1": { "leases": [] },
+            },
+            "removedFields": ["handed"],
+            "truncatedArrays": [{ "field": "history.0.leases", "newSize": 1 }],
+        };
+        let expected = doc! {
+            "version": 2_i64,
+            "holders": [{ "owner": "c", "metadata": { "0": "y", "1": "z" } }, { "owner": "d" }],
+            "history": [{ "leases": [1] }, { "leases": [] }],
+        };
+        assert_eq!(applied(&update), Some(expected));
+        let shorter = doc! { "truncatedArrays": [{ "field": "holders", "newSize": 0 }] };
+        assert_eq!(applied(&shorter).unwrap().get_array("holders").unwrap(), &[] as &[Bson]);
+    }
+
+    #[test]
+    fn what_is_not_followed_is_left_alone() {
+        let update = doc! {
+            "updatedFields": { "queue.7.owner": "c", "theirs.a.b": 1, "holdersx": 1 },
+            "removedFields": ["queue.0.since", "other"],
+            "truncatedArrays": [{ "field": "queue", "newSize": 3 }],
+        };
+        assert_eq!(applied(&update), Some(record()));
+        assert_eq!(applied(&doc! {}), Some(record()));
+    }
+
+    #[test]
+    fn what_does_not_fit_is_refused() {
+        for update in [
+            doc! { "updatedFields": { "holders.3": {} } },
+            doc! { "updatedFields": { "holders.3.owner": "c" } },
+            doc! { "updatedFields": { "holders.x": {} } },
+            doc! { "updatedFields": { "version.low": 1 } },
+            doc! { "removedFields": ["holders.0"] },
+            doc! { "truncatedArrays": [{ "field": "version", "newSize": 1 }] },
+        ] {
+            assert_eq!(applied(&update), None, "{update}");
+        }
+    }
+}
