@@ -22,6 +22,7 @@
 
 mod bench;
 mod joint;
+mod following;
 mod leases;
 mod lists;
 mod machine;
@@ -98,6 +99,9 @@ pub fn clauses() -> &'static [Clause] {
         lists::a_list_is_what_was_asked_for_in_the_order_of_tokens,
         lists::a_prune_removes_what_is_over_and_nothing_else,
         lists::a_record_is_not_deleted_before_its_retention,
+        following::a_record_that_is_there_is_told_first,
+        following::what_each_change_makes_of_a_record_is_told_in_order,
+        following::who_follows_no_more_is_told_no_more,
         machine::random_requests_come_to_what_the_machine_says,
     ]
 }

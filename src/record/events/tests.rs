@@ -1,1 +1,244 @@
+use std::collections::BTreeSet;
 
+use proptest::{collection::vec, prelude::*};
+
+use super::*;
+use crate::{
+    Caller, LeaseId, Metadata,
+    record::{self, Acquire, Moment, Patience, Refresh, Release, Request, Revoke, Terms, Transfer},
+    token::Tick,
+};
+
+/// A record, and what is told of it.
+struct Bench {
+    record: Option<Record>,
+    millis: i64,
+    ordinal: u64,
+}
+
+impl Bench {
+    fn new() -> Self {
+        Self { record: None, millis: 1_700_000_000_000, ordinal: 0 }
+    }
+
+    fn now(&self) -> StoreTime {
+        StoreTime::from_millis(self.millis)
+    }
+
+    /// What a request does.
+    fn send(&mut self, request: &Request) -> Vec<Event> {
+        let before = self.record.take();
+        self.ordinal += 1;
+        let tick = Tick { seconds: u64::try_from(self.millis / 1000).unwrap(), ordinal: self.ordinal };
+        self.record = record::apply(before.as_ref(), Moment { now: self.now(), tick }, request).0;
+        changes(before.as_ref(), self.record.as_ref(), self.now())
+    }
+
+    /// The token of the last grant.
+    fn version(&self) -> FencingToken {
+        self.record.as_ref().unwrap().version
+    }
+}
+
+fn lease(number: u8) -> LeaseId {
+    LeaseId::from_bytes([number; 16])
+}
+
+fn acquire(number: u8, limit: u32, ttl: u64, patience: Option<u64>) -> Request {
+    let caller: Caller = format!("{number:016x}/{number}").parse().unwrap();
+    let terms = Terms {
+        lease: lease(number),
+        caller,
+        owner: format!("owner {number}").parse().unwrap(),
+        limit,
+        ttl,
+        grace: 0,
+        metadata: Metadata::default(),
+    };
+    Request::Acquire(Acquire { terms, patience: patience.map(|lasts| Patience { lasts, room: 100 }) })
+}
+
+fn release(number: u8) -> Request {
+    Request::Release(Release { lease: lease(number), token: None })
+}
+
+fn revoke() -> Request {
+    Request::Revoke(Revoke { by: "alice".into(), reason: "drill".into(), upto: FencingToken::MAX })
+}
+
+/// What happened, in short.
+fn kinds(events: &[Event]) -> Vec<&str> {
+    let kind = |event: &Event| match event.kind {
+        EventKind::Holds { .. } => "holds",
+        EventKind::Granted { .. } => "granted",
+        EventKind::Released => "released",
+        EventKind::Expired => "expired",
+        EventKind::Revoked { .. } => "revoked",
+        EventKind::Transferred { .. } => "transferred",
+        EventKind::Removed => "removed",
+    };
+    events.iter().map(kind).collect()
+}
+
+#[test]
+fn a_hand_over_is_a_release_and_then_a_grant() {
+    let mut bench = Bench::new();
+    let granted = bench.send(&acquire(1, 0, 1000, None));
+    assert_eq!(kinds(&granted), ["granted"]);
+    let first = bench.version();
+    assert_eq!((granted[0].token, granted[0].at, granted[0].owner.as_str()), (first, bench.now(), "owner 1"));
+    let EventKind::Granted { holding } = &granted[0].kind else { panic!() };
+    assert_eq!((holding.token, holding.limit), (first, None));
+    assert_eq!(bench.send(&acquire(2, 0, 1000, Some(1000))), [], "who waits is no event");
+    bench.millis += 5;
+    assert_eq!(bench.send(&Request::Refresh(Refresh { lease: lease(1), ttl: 1000, grace: 0 })), [], "nor a refresh");
+    bench.millis += 5;
+    let events = bench.send(&release(1));
+    assert_eq!(kinds(&events), ["released", "granted"]);
+    assert_eq!(events.iter().map(|event| event.token).collect::<Vec<_>>(), [first, bench.version()]);
+    assert_eq!(events[0].at, bench.now());
+}
+
+#[test]
+fn whose_time_is_over_expired_whatever_drops_it() {
+    for last in [release(1), revoke(), acquire(2, 0, 1000, None), Request::Prune] {
+        let mut bench = Bench::new();
+        bench.send(&acquire(1, 0, 1000, None));
+        let end = bench.now().after(1000);
+        bench.millis += 1000;
+        let events = bench.send(&last);
+        assert_eq!((&events[0].kind, events[0].at), (&EventKind::Expired, end), "{last:?}");
+    }
+    let mut bench = Bench::new();
+    bench.send(&acquire(1, 0, 1000, None));
+    bench.millis += 999;
+    assert_eq!(kinds(&bench.send(&release(1))), ["released"]);
+}
+
+#[test]
+fn a_revocation_says_who_and_why_and_one_of_an_earlier_lease_does_not_count() {
+    let mut bench = Bench::new();
+    for number in [1, 2] {
+        bench.send(&acquire(number, 9, 1000, None));
+    }
+    let events = bench.send(&revoke());
+    let revoked = EventKind::Revoked { by: "alice".into(), reason: "drill".into() };
+    assert!(events.len() == 2 && events.iter().all(|event| event.kind == revoked && event.at == bench.now()));
+    // The same lease id again.
+    bench.send(&acquire(1, 0, 1000, None));
+    assert_eq!(kinds(&bench.send(&release(1))), ["released"]);
+}
+
+#[test]
+fn a_transfer_is_one_event_with_both_tokens() {
+    let mut bench = Bench::new();
+    bench.send(&acquire(1, 0, 1000, None));
+    let old = bench.version();
+    bench.millis += 10;
+    let transfer = Request::Transfer(Transfer { lease: lease(1), token: old, to: lease(7) });
+    let events = bench.send(&transfer);
+    assert_eq!(kinds(&events), ["transferred"]);
+    let EventKind::Transferred { to } = &events[0].kind else { panic!() };
+    assert_eq!((events[0].token, to.token, events[0].at), (old, bench.version(), bench.now()));
+    assert_eq!(bench.send(&transfer), [], "sent again");
+    // Whose lease id is the same was granted the key anew.
+    bench.millis += 1000;
+    bench.send(&acquire(1, 0, 100, None));
+    bench.millis += 100;
+    assert_eq!(kinds(&bench.send(&acquire(1, 0, 100, None))), ["expired", "granted"]);
+}
+
+#[test]
+fn a_deleted_record_removes_its_holders_and_one_put_back_holds_again() {
+    let mut bench = Bench::new();
+    bench.send(&acquire(1, 9, 1000, None));
+    bench.send(&acquire(2, 9, 5000, None));
+    let now = bench.now();
+    assert_eq!(kinds(&changes(bench.record.as_ref(), None, now)), ["removed", "removed"]);
+    assert_eq!(kinds(&changes(bench.record.as_ref(), None, now.after(1000))), ["expired", "removed"]);
+    let older = bench.record.clone();
+    bench.send(&release(1));
+    bench.send(&release(2));
+    bench.send(&acquire(3, 0, 5000, None));
+    assert_eq!(kinds(&changes(bench.record.as_ref(), older.as_ref(), now)), ["removed", "holds", "holds"]);
+    assert_eq!(kinds(&changes(None, None, now)), [] as [&str; 0]);
+}
+
+#[test]
+fn who_is_in_the_record_and_over_is_told_once_and_never_as_a_holder() {
+    let mut bench = Bench::new();
+    bench.send(&acquire(1, 9, 1000, None));
+    bench.send(&acquire(2, 9, 5000, None));
+    let record = bench.record.clone();
+    let over = bench.now().after(1000);
+    assert_eq!(kinds(&present(record.as_ref(), bench.now())), ["holds", "holds"]);
+    assert_eq!(kinds(&present(record.as_ref(), over)), ["holds"]);
+    // Nothing has changed, and time has passed.
+    assert_eq!(kinds(&changes(record.as_ref(), record.as_ref(), over)), ["expired"]);
+    let told = record.map(|record| without_expired(record, over));
+    assert_eq!(changes(told.as_ref(), bench.record.as_ref(), over), []);
+    bench.millis += 1000;
+    bench.send(&release(2));
+    assert_eq!(kinds(&changes(told.as_ref(), bench.record.as_ref(), bench.now())), ["released"]);
+}
+
+fn requests() -> impl Strategy<Value = Vec<(i64, Request)>> {
+    // Few leases, so that requests meet, and short times, so that they pass.
+    let number = || 1_u8..6;
+    let ttl = || prop_oneof![1_u64..50, Just(5_000)];
+    let patience = proptest::option::weighted(0.7, ttl());
+    let asks = (number(), 0_u32..4, ttl(), patience)
+        .prop_map(|(number, limit, ttl, patience)| acquire(number, limit, ttl, patience));
+    let refresh =
+        (number(), ttl()).prop_map(|(number, ttl)| Request::Refresh(Refresh { lease: lease(number), ttl, grace: 0 }));
+    let gives = (number(), number()).prop_map(|(number, to)| {
+        Request::Transfer(Transfer { lease: lease(number), token: FencingToken::MAX, to: lease(to) })
+    });
+    let request = prop_oneof![
+        8 => asks, 2 => refresh, 4 => number().prop_map(release), 2 => gives, 1 => Just(revoke()), 1 => Just(Request::Prune),
+    ];
+    vec((prop_oneof![Just(0_i64), 1_i64..20], request), 1..40)
+}
+
+proptest! {
+    #[test]
+    fn who_follows_all_events_knows_who_holds_the_key(requests in requests()) {
+        let mut bench = Bench::new();
+        let mut holding = BTreeSet::new();
+        for (number, (pause, mut request)) in (1000..).zip(requests) {
+            bench.millis += pause;
+            if let Request::Acquire(acquire) = &mut request {
+                // Every acquire has a number of its own.
+                acquire.terms.caller.number = number;
+            }
+            if let Request::Revoke(revoke) = &mut request {
+                // Nor are two revocations of one lease id within a millisecond the same.
+                revoke.reason = number.to_string();
+            }
+            if let (Request::Transfer(transfer), Some(record)) = (&mut request, &bench.record) {
+                transfer.token = record.holder(transfer.lease).map_or(FencingToken::MAX, |holder| holder.version);
+            }
+            for Event { token, kind, .. } in bench.send(&request) {
+                match kind {
+                    EventKind::Granted { holding: granted } => {
+                        prop_assert!(holding.insert(token) && granted.token == token, "{token} was granted twice");
+                    }
+                    EventKind::Transferred { to } => {
+                        prop_assert!(holding.remove(&token) && to.token > token && holding.insert(to.token));
+                        prop_assert!(matches!(request, Request::Transfer(_)));
+                    }
+                    EventKind::Revoked { .. } => {
+                        prop_assert!(holding.remove(&token) && matches!(request, Request::Revoke(_)));
+                    }
+                    EventKind::Released => {
+                        prop_assert!(holding.remove(&token) && matches!(request, Request::Release(_)));
+                    }
+                    EventKind::Expired => prop_assert!(holding.remove(&token)),
+                    EventKind::Holds { .. } | EventKind::Removed => prop_assert!(false, "{kind:?} of no operator"),
+                }
+            }
+            let holders = bench.record.iter().flat_map(|record| &record.holders);
+            prop_assert_eq!(&holding, &holders.map(|holder| holder.version).collect::<BTreeSet<_>>());
+        }
+    }
+}
