@@ -148,11 +148,9 @@ impl<'a> Change<'a> {
         })
     }
 
-    /// The revocation between the two states that took the key from a holder.
+    /// The revocation that took the key from a holder.
     fn revocation(&self, holder: &Holder) -> Option<&'a Revocation> {
-        let old = self.before.map(|before| before.history.as_slice()).unwrap_or_default();
-        let mut new = self.after?.history.iter().rev().filter(|event| !old.contains(event));
-        new.find(|event| event.leases.contains(&holder.terms.lease))
+        self.after?.history.iter().find(|event| event.tokens.contains(&holder.version))
     }
 
     /// To whom a holder gave the key: a transfer changes lease id and token, and not the acquire it came

@@ -215,6 +215,7 @@ impl Store for MemoryStore {
                 if all || !matches!(joint, Joint::Refresh { .. }) {
                     for (key, after) in done {
                         tell(&mut records.watchers, &after);
+                        records.followers.tell(&key, Some(&after), at);
                         records.by_key.insert(key, after);
                     }
                 }
