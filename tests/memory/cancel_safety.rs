@@ -133,3 +133,36 @@ async fn a_release_dropped_half_way_is_made_all_the_same() {
     store.heal();
     drop(store.seal().acquire("k").await.unwrap());
 }
+
+#[tokio::test(start_paused = true)]
+async fn the_next_event_dropped_half_way_is_given_by_the_next_call() {
+    let seal = Mongoseal::in_memory();
+    let mut events = seal.watch("k").await.unwrap();
+    let mut tokens = Vec::new();
+    for _ in 0..20 {
+        drop_half_way(events.next(), millis(10)).await;
+        // Dropped while what it waits for is on its way.
+        let (lease, dropped) = tokio::join!(seal.acquire("k"), timeout(millis(0), events.next()));
+        let lease = lease.unwrap();
+        let first = match dropped {
+            Ok(event) => event,
+            Err(_dropped) => events.next().await,
+        };
+        tokens.push(lease.token());
+        assert_eq!(first.unwrap().unwrap().token, lease.token());
+        lease.release().await.unwrap();
+        assert_eq!(events.next().await.unwrap().unwrap().kind, mongoseal::EventKind::Released);
+    }
+    assert!(tokens.is_sorted());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_watch_dropped_half_way_ends_and_changes_nothing() {
+    let store = Faulty::new();
+    let seal = store.seal();
+    store.script(|call| matches!(call, crate::faulty::Call::Follow).then_some(Fault::Hang));
+    drop_half_way(seal.watch("k"), secs(1)).await;
+    assert!(store.requests().is_empty());
+    // Its task is gone: nobody waits for one that hangs.
+    seal.shutdown().await;
+}

@@ -194,6 +194,19 @@ impl Store for Faulty {
                 let following = self.records.follow(key, tell);
                 Box::pin(async move { tokio::time::timeout(time, following).await.unwrap_or_else(|_| Err(away())) })
             }
+            // It tells how it is, and nothing from then on.
+            Some(Fault::Stale) => {
+                let (first, mut states) = tokio::sync::mpsc::channel(1);
+                let following = self.records.follow(key, first);
+                Box::pin(async move {
+                    tokio::select! {
+                        ended = following => return ended,
+                        Some(state) = states.recv() => drop(tell.send(state).await),
+                    }
+                    tell.closed().await;
+                    Ok(())
+                })
+            }
             Some(_) => Box::pin(async { Err(away()) }),
             None => self.records.follow(key, tell),
         }

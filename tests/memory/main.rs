@@ -18,6 +18,7 @@ mod shared;
 mod tokens;
 mod tracing;
 mod waiting;
+mod watch;
 
 use std::time::Duration;
 

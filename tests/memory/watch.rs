@@ -1,0 +1,357 @@
+//! Watching what happens to a key.
+
+use std::{
+    future::IntoFuture,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+};
+
+use futures_core::Stream;
+use mongoseal::{
+    Error, Event, EventKind, EventStream, FencingToken, LeaseId, Mongoseal,
+    store::{Sighting, Store},
+};
+use tokio::time::{Instant, timeout};
+
+use crate::{
+    faulty::{Call, Fault, Faulty},
+    millis, secs,
+};
+
+/// The next event, which comes within a minute.
+async fn next(events: &mut EventStream) -> Event {
+    timeout(secs(60), events.next()).await.expect("it comes within a minute").expect("it goes on").unwrap()
+}
+
+/// That nothing happens for so many seconds.
+async fn nothing(events: &mut EventStream, seconds: u64) {
+    let told = timeout(secs(seconds), events.next()).await;
+    assert!(told.is_err(), "{told:?}");
+}
+
+fn is_granted(event: &Event, token: FencingToken) -> bool {
+    event.token == token && matches!(&event.kind, EventKind::Granted { holding } if holding.token == token)
+}
+
+#[tokio::test(start_paused = true)]
+async fn it_begins_with_who_holds_the_key_and_goes_on_with_what_happens() {
+    let seal = Mongoseal::in_memory();
+    let first = seal.acquire("k").metadata("job", "7").await.unwrap();
+    let mut events = seal.watch("k").await.unwrap();
+    let event = next(&mut events).await;
+    assert_eq!((event.token, &event.owner), (first.token(), seal.owner()));
+    let EventKind::Holds { holding } = event.kind else { panic!("{event:?}") };
+    assert_eq!((holding.token, holding.limit, holding.metadata.get("job")), (first.token(), None, Some("7")));
+    let waiting = tokio::spawn(seal.acquire("k").wait(secs(60)).into_future());
+    let _beside = seal.acquire("k/beside").await.unwrap();
+    nothing(&mut events, 30).await;
+    let token = first.token();
+    first.release().await.unwrap();
+    let second = waiting.await.unwrap().unwrap();
+    let event = next(&mut events).await;
+    assert_eq!((event.token, &event.kind), (token, &EventKind::Released));
+    assert!(is_granted(&next(&mut events).await, second.token()));
+    nothing(&mut events, 600).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn every_grant_of_a_fast_chain_is_told_in_order_and_followed_by_its_end() {
+    let seal = Mongoseal::in_memory();
+    let mut events = seal.watch("k").await.unwrap();
+    let chain = (0..30).map(|_| {
+        let seal = seal.clone();
+        tokio::spawn(async move {
+            let mut tokens = Vec::new();
+            for _ in 0..10 {
+                let lease = seal.acquire("k").wait(secs(600)).await.unwrap();
+                tokens.push(lease.token());
+                lease.release().await.unwrap();
+            }
+            tokens
+        })
+    });
+    let mut granted = Vec::new();
+    for one in chain.collect::<Vec<_>>() {
+        granted.extend(one.await.unwrap());
+    }
+    granted.sort_unstable();
+    // All of it has happened before any of it is read.
+    for token in granted {
+        let event = next(&mut events).await;
+        assert!(is_granted(&event, token), "{event:?} and not {token}");
+        let event = next(&mut events).await;
+        assert_eq!((event.token, event.kind), (token, EventKind::Released));
+    }
+    nothing(&mut events, 1).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_expiry_is_told_when_it_comes_and_once() {
+    for polled in [false, true] {
+        let store = Faulty::new();
+        if polled {
+            store.script(|call| matches!(call, Call::Follow).then_some(Fault::Refuse));
+        }
+        let seal = store.seal();
+        let mut events = seal.watch("k").await.unwrap();
+        let lease = seal.acquire("k").ttl(secs(10)).without_refresh().await.unwrap();
+        let began = Instant::now();
+        assert!(is_granted(&next(&mut events).await, lease.token()));
+        let event = next(&mut events).await;
+        assert_eq!((event.token, &event.kind), (lease.token(), &EventKind::Expired));
+        let took = began.elapsed();
+        assert!(took >= secs(10) && took < millis(10_050), "{took:?}");
+        // It is still in the record, and dropped from there by the next grant.
+        let Sighting::Seen { record, .. } = store.records.read(lease.key(), secs(1)).await.unwrap() else { panic!() };
+        assert_eq!(record.holders[0].expires_at, event.at);
+        nothing(&mut events, 100).await;
+        let second = seal.acquire("k").await.unwrap();
+        assert!(is_granted(&next(&mut events).await, second.token()));
+        nothing(&mut events, 100).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn of_several_holders_each_expires_in_its_time_and_one_without_expiry_does_not() {
+    let seal = Mongoseal::in_memory();
+    let mut tokens = Vec::new();
+    let mut leases = Vec::new();
+    for ttl in [30, 20, 10] {
+        let lease = seal.acquire("k").shared().ttl(secs(ttl)).without_refresh().await.unwrap();
+        tokens.insert(0, lease.token());
+        leases.push(lease);
+    }
+    let forever = seal.acquire("k").shared().without_expiry().await.unwrap();
+    let mut events = seal.watch("k").await.unwrap();
+    for _ in 0..4 {
+        assert!(matches!(next(&mut events).await.kind, EventKind::Holds { .. }));
+    }
+    for token in tokens {
+        let event = next(&mut events).await;
+        assert_eq!((event.token, event.kind), (token, EventKind::Expired));
+    }
+    nothing(&mut events, 24 * 3600).await;
+    seal.revoke("k").by("alice").reason("stuck").await.unwrap();
+    let event = next(&mut events).await;
+    assert_eq!(event.token, forever.token());
+    assert_eq!(event.kind, EventKind::Revoked { by: "alice".into(), reason: "stuck".into() });
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_is_over_when_it_begins_is_nobody() {
+    let seal = Mongoseal::in_memory();
+    let lease = seal.acquire("k").ttl(secs(10)).without_refresh().await.unwrap();
+    tokio::time::sleep(secs(11)).await;
+    let mut events = seal.watch("k").await.unwrap();
+    drop(lease);
+    let next_lease = seal.acquire("k").await.unwrap();
+    assert!(is_granted(&next(&mut events).await, next_lease.token()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_transfer_tells_both_tokens() {
+    let seal = Mongoseal::in_memory();
+    let mut events = seal.watch("k").await.unwrap();
+    let lease = seal.acquire("k").await.unwrap();
+    let (old, id) = (lease.token(), LeaseId::random());
+    lease.transfer(id).await.unwrap();
+    assert!(is_granted(&next(&mut events).await, old));
+    let event = next(&mut events).await;
+    let EventKind::Transferred { to } = event.kind else { panic!("{event:?}") };
+    assert!(event.token == old && to.token > old);
+    let taken_up = seal.acquire("k").lease_id(id).await.unwrap();
+    assert_eq!(taken_up.token(), to.token);
+    nothing(&mut events, 60).await;
+    taken_up.release().await.unwrap();
+    let event = next(&mut events).await;
+    assert_eq!((event.token, event.kind), (to.token, EventKind::Released));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_deleted_record_and_one_that_was_put_back_are_told() {
+    let store = Faulty::new();
+    let seal = store.seal();
+    let lease = seal.acquire("k").ttl(secs(600)).await.unwrap();
+    let mut events = seal.watch("k").await.unwrap();
+    assert!(matches!(next(&mut events).await.kind, EventKind::Holds { .. }));
+    let Sighting::Seen { record: copy, .. } = store.records.read(lease.key(), secs(1)).await.unwrap() else { panic!() };
+    store.records.remove(lease.key());
+    let event = next(&mut events).await;
+    assert_eq!((event.token, event.kind), (lease.token(), EventKind::Removed));
+    let second = seal.acquire("k").await.unwrap();
+    assert!(is_granted(&next(&mut events).await, second.token()));
+    store.records.restore(lease.key().clone(), *copy);
+    let event = next(&mut events).await;
+    assert_eq!((event.token, event.kind), (second.token(), EventKind::Removed));
+    let event = next(&mut events).await;
+    assert!(event.token == lease.token() && matches!(event.kind, EventKind::Holds { .. }));
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_that_is_interrupted_goes_on_and_tells_nothing_twice() {
+    let store = Faulty::new();
+    let mut calls = 0;
+    store.script(move |call| match call {
+        Call::Follow => {
+            calls += 1;
+            // It breaks off after 5 seconds, and then fails for a while.
+            match calls {
+                1 => Some(Fault::Delay(secs(5))),
+                2..7 => Some(Fault::Fail),
+                _ => None,
+            }
+        }
+        _ => None,
+    });
+    let seal = store.seal();
+    let first = seal.acquire("k").await.unwrap();
+    let mut events = seal.watch("k").await.unwrap();
+    assert!(matches!(next(&mut events).await.kind, EventKind::Holds { .. }));
+    tokio::time::sleep(millis(5_100)).await;
+    let token = first.token();
+    first.release().await.unwrap();
+    let second = seal.acquire("k").await.unwrap();
+    let event = next(&mut events).await;
+    assert_eq!((event.token, event.kind), (token, EventKind::Released));
+    assert!(is_granted(&next(&mut events).await, second.token()));
+    nothing(&mut events, 100).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_that_hears_nothing_any_more_without_an_error_is_begun_anew() {
+    let store = Faulty::new();
+    let mut calls = 0;
+    store.script(move |call| match call {
+        Call::Follow => {
+            calls += 1;
+            (calls == 1).then_some(Fault::Stale)
+        }
+        _ => None,
+    });
+    let seal = store.seal();
+    let lease = seal.acquire("k").ttl(secs(10)).await.unwrap();
+    let mut events = seal.watch("k").await.unwrap();
+    assert!(matches!(next(&mut events).await.kind, EventKind::Holds { .. }));
+    // Kept alive, so it is not over when its first time is.
+    nothing(&mut events, 12).await;
+    let began = Instant::now();
+    seal.revoke("k").by("alice").reason("drill").await.unwrap();
+    let event = next(&mut events).await;
+    assert_eq!(event.token, lease.token());
+    assert_eq!(event.kind, EventKind::Revoked { by: "alice".into(), reason: "drill".into() });
+    assert!(began.elapsed() < secs(5), "{:?}", began.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn where_nobody_tells_the_record_is_polled() {
+    let store = Faulty::new();
+    let reads = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&reads);
+    store.script(move |call| match call {
+        Call::Follow => Some(Fault::Refuse),
+        Call::Read => {
+            counted.fetch_add(1, Ordering::Relaxed);
+            None
+        }
+        _ => None,
+    });
+    let seal = store.seal();
+    let mut events = seal.watch("k").await.unwrap();
+    tokio::time::sleep(secs(10)).await;
+    let lease = seal.acquire("k").await.unwrap();
+    let began = Instant::now();
+    assert!(is_granted(&next(&mut events).await, lease.token()));
+    assert!(began.elapsed() <= millis(1_050), "{:?}", began.elapsed());
+    tokio::time::sleep(secs(10)).await;
+    let began = Instant::now();
+    seal.revoke("k").by("alice").reason("drill").await.unwrap();
+    assert_eq!(next(&mut events).await.kind, EventKind::Revoked { by: "alice".into(), reason: "drill".into() });
+    assert!(began.elapsed() <= millis(1_050), "{:?}", began.elapsed());
+    tokio::time::sleep(secs(10)).await;
+    // It does not ask all the time, and not once nobody listens.
+    let before = reads.load(Ordering::Relaxed);
+    tokio::time::sleep(secs(100)).await;
+    let asked = reads.load(Ordering::Relaxed) - before;
+    assert!((100..=210).contains(&asked), "{asked} in 100 seconds");
+    drop(events);
+    tokio::time::sleep(millis(1)).await;
+    let before = reads.load(Ordering::Relaxed);
+    tokio::time::sleep(secs(100)).await;
+    assert_eq!(reads.load(Ordering::Relaxed), before);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_store_that_is_away_when_it_begins_is_unavailable_within_the_operation_timeout() {
+    for fault in [Fault::Fail, Fault::Hang] {
+        let store = Faulty::new();
+        store.always(fault);
+        let seal = store.seal();
+        let began = Instant::now();
+        assert!(matches!(seal.watch("k").await, Err(Error::Unavailable { .. })));
+        assert!(began.elapsed() <= secs(10), "{:?}", began.elapsed());
+        store.heal();
+        seal.watch("k").await.unwrap();
+    }
+    let store = Faulty::new();
+    store.always(Fault::Refuse);
+    assert!(matches!(store.seal().watch("k").await, Err(Error::Invalid { .. })));
+    assert!(matches!(Faulty::new().seal().watch("").await, Err(Error::Invalid { .. })));
+}
+
+#[tokio::test(start_paused = true)]
+async fn away_for_an_hour_is_not_the_end_and_an_error_that_stays_is() {
+    let store = Faulty::new();
+    let follow = |fault| move |call: Call<'_>| matches!(call, Call::Follow | Call::Read).then_some(fault);
+    store.script(follow(Fault::Delay(secs(1))));
+    let seal = store.seal();
+    let mut events = seal.watch("k").await.unwrap();
+    store.script(follow(Fault::Fail));
+    nothing(&mut events, 3600).await;
+    store.heal();
+    let lease = seal.acquire("k").await.unwrap();
+    assert!(is_granted(&next(&mut events).await, lease.token()));
+
+    store.script(follow(Fault::Delay(secs(1))));
+    let mut events = seal.watch("k").await.unwrap();
+    assert!(matches!(next(&mut events).await.kind, EventKind::Holds { .. }));
+    store.script(follow(Fault::Refuse));
+    let last = timeout(secs(60), events.next()).await.unwrap();
+    assert!(matches!(last, Some(Err(Error::Invalid { .. }))), "{last:?}");
+    assert!(events.next().await.is_none());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_shutdown_ends_it_after_what_was_told_and_waits_for_no_reader() {
+    let store = Faulty::new();
+    let (seal, other) = (store.seal(), store.seal());
+    let mut events = seal.watch("k").await.unwrap();
+    for _ in 0..100 {
+        other.acquire("k").await.unwrap().release().await.unwrap();
+    }
+    tokio::time::sleep(millis(1)).await;
+    let began = Instant::now();
+    seal.shutdown().await;
+    assert!(began.elapsed() < millis(1));
+    let (mut told, mut last) = (0, None);
+    while let Some(event) = events.next().await {
+        match event {
+            Ok(_) => told += 1,
+            Err(error) => last = Some(error),
+        }
+    }
+    assert!(told >= 64, "{told}");
+    assert!(last.is_some_and(|last| last.to_string().contains("shut down")));
+    assert!(matches!(seal.watch("k").await, Err(Error::Invalid { .. })));
+}
+
+#[tokio::test(start_paused = true)]
+async fn it_is_a_stream_too() {
+    let seal = Mongoseal::in_memory();
+    let mut events = seal.watch("k").await.unwrap();
+    let lease = seal.acquire("k").await.unwrap();
+    let mut pinned = std::pin::Pin::new(&mut events);
+    let event = std::future::poll_fn(|context| pinned.as_mut().poll_next(context)).await;
+    assert!(is_granted(&event.unwrap().unwrap(), lease.token()));
+}
