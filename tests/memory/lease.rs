@@ -200,9 +200,11 @@ async fn the_record_of_a_released_key_is_kept_for_the_retention_and_then_goes() 
 fn every_public_future_can_be_sent_to_another_thread() {
     fn sent<T: Send>(_: T) {}
     #[allow(dead_code, reason = "only compiled: the types are what is tested")]
-    fn table(seal: &Mongoseal, lease: mongoseal::Lease) {
+    fn table(seal: &Mongoseal, lease: mongoseal::Lease, mut events: mongoseal::EventStream) {
         sent(seal.acquire("k").into_future());
         sent(seal.prepare());
+        sent(seal.watch("k"));
+        sent(events.next());
         sent(seal.shutdown());
         sent(lease.cancelled());
         sent(lease.run(async {}));

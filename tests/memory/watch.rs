@@ -292,7 +292,7 @@ async fn a_store_that_is_away_when_it_begins_is_unavailable_within_the_operation
         assert!(matches!(seal.watch("k").await, Err(Error::Unavailable { .. })));
         assert!(began.elapsed() <= secs(10), "{:?}", began.elapsed());
         store.heal();
-        seal.watch("k").await.unwrap();
+        drop(seal.watch("k").await.unwrap());
     }
     let store = Faulty::new();
     store.always(Fault::Refuse);

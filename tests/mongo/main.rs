@@ -15,6 +15,7 @@ mod several;
 mod shared;
 mod tokens;
 mod waiting;
+mod watch;
 
 use std::{sync::Arc, time::Duration};
 

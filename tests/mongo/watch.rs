@@ -1,0 +1,255 @@
+//! Watching what happens to a key of a real server.
+
+use std::time::Instant;
+
+use mongodb::bson::{Bson, Document, doc};
+use mongoseal::{Error, Event, EventKind, EventStream, FencingToken, LeaseId, Mongoseal};
+use mongoseal_test_support::ReplicaSet;
+use tokio::time::timeout;
+
+use crate::{Bench, eventually, millis, secs};
+
+/// The next event, which comes soon.
+async fn next(events: &mut EventStream) -> Event {
+    timeout(secs(20), events.next()).await.expect("it comes soon").expect("it goes on").unwrap()
+}
+
+/// That nothing happens for a while.
+async fn nothing(events: &mut EventStream) {
+    let told = timeout(millis(500), events.next()).await;
+    assert!(told.is_err(), "{told:?}");
+}
+
+async fn is_granted(events: &mut EventStream, token: FencingToken) {
+    let event = next(events).await;
+    let granted = matches!(&event.kind, EventKind::Granted { holding } if holding.token == token);
+    assert!(event.token == token && granted, "{event:?}, and not the grant of {token}");
+}
+
+async fn is(events: &mut EventStream, token: FencingToken, kind: EventKind) {
+    let event = next(events).await;
+    assert_eq!((event.token, event.kind), (token, kind));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_grant_of_a_fast_chain_is_told_in_order_and_followed_by_its_end() {
+    let bench = Bench::new("watched").await;
+    let mut streams = [bench.seal().watch("k").await.unwrap(), bench.seal().watch("k").await.unwrap()];
+    // Four processes, as it were, each with clients of its own, and 48 who wait.
+    let (handles, waiters, rounds) = (4, 12, 6);
+    let mut chain = Vec::new();
+    for _ in 0..handles {
+        let seal = Mongoseal::builder().database("mongoseal_watched").connect(bench.set.uri()).await.unwrap();
+        for _ in 0..waiters {
+            let seal = seal.clone();
+            chain.push(tokio::spawn(async move {
+                let mut tokens = Vec::new();
+                for _ in 0..rounds {
+                    let lease = seal.acquire("k").wait(secs(120)).await.unwrap();
+                    tokens.push(lease.token());
+                    lease.release().await.unwrap();
+                }
+                tokens
+            }));
+        }
+    }
+    let began = Instant::now();
+    let mut granted = Vec::new();
+    for one in chain {
+        granted.extend(one.await.unwrap());
+    }
+    let took = began.elapsed();
+    granted.sort_unstable();
+    assert_eq!(granted.len(), handles * waiters * rounds);
+    for events in &mut streams {
+        let mut last = None;
+        for token in &granted {
+            is_granted(events, *token).await;
+            let event = next(events).await;
+            assert_eq!((event.token, event.kind), (*token, EventKind::Released));
+            assert!(Some(event.at) >= last, "in the order of the store's clock");
+            last = Some(event.at);
+        }
+        nothing(events).await;
+    }
+    // What this is about: the changes of a record with a queue are logged as deltas.
+    let entries = bench.set.oplog_entries("mongoseal_watched.mongoseal", &Bson::from("k")).await;
+    let is_delta = |entry: &&Document| entry.get_document("o").is_ok_and(|change| change.contains_key("$v"));
+    let deltas = entries.iter().filter(is_delta).count();
+    println!("{} grants in {took:?}; {deltas} of {} changes were deltas", granted.len(), entries.len());
+    assert!(deltas > 100, "{deltas} of {}", entries.len());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn each_way_to_end_is_told_of_the_key_that_was_meant() {
+    let bench = Bench::new("ends").await;
+    let key = r#"a.b/$where"'{$gt: ""}"#;
+    let seal = bench.seal();
+    // Before there is a collection, or even a database.
+    let mut events = seal.watch(key).await.unwrap();
+    let _beside = seal.acquire("a.b/$where").await.unwrap();
+
+    let lease = seal.acquire(key).metadata("$.note".replace(['$', '.'], "_"), "$version").await.unwrap();
+    is_granted(&mut events, lease.token()).await;
+    let (old, id) = (lease.token(), LeaseId::random());
+    lease.transfer(id).await.unwrap();
+    let event = next(&mut events).await;
+    let EventKind::Transferred { to } = &event.kind else { panic!("{event:?}") };
+    assert!(event.token == old && to.token > old && event.at == to.since);
+    let lease = seal.acquire(key).lease_id(id).await.unwrap();
+    assert_eq!(lease.token(), to.token);
+    bench.seal().revoke(key).by("$alice").reason("$$ROOT").await.unwrap();
+    is(&mut events, to.token, EventKind::Revoked { by: "$alice".into(), reason: "$$ROOT".into() }).await;
+
+    // Nobody touches the key, and its end is told.
+    let dead = bench.seal().acquire(key).ttl(secs(1)).without_refresh().await.unwrap();
+    let began = Instant::now();
+    is_granted(&mut events, dead.token()).await;
+    is(&mut events, dead.token(), EventKind::Expired).await;
+    let took = began.elapsed();
+    println!("an expiry after 1 s was told {took:?} after the grant");
+    assert!(took > millis(900) && took < millis(1_500), "{took:?}");
+    let record = bench.record(key).await.unwrap();
+    assert_eq!(record.get_array("holders").unwrap().len(), 1, "it is still in the record");
+
+    let lease = seal.acquire(key).shared().await.unwrap();
+    is_granted(&mut events, lease.token()).await;
+    bench.records().delete_one(doc! { "_id": key }).await.unwrap();
+    is(&mut events, lease.token(), EventKind::Removed).await;
+    let lease = bench.seal().acquire(key).await.unwrap();
+    is_granted(&mut events, lease.token()).await;
+    let mut second = bench.seal().watch(key).await.unwrap();
+    assert!(matches!(next(&mut second).await.kind, EventKind::Holds { .. }));
+    let mut token = lease.token();
+    let mut held = vec![lease];
+    for _ in 0..2 {
+        bench.records().drop().await.unwrap();
+        for events in [&mut events, &mut second] {
+            is(events, token, EventKind::Removed).await;
+        }
+        let lease = bench.seal().acquire(key).await.unwrap();
+        token = lease.token();
+        for events in [&mut events, &mut second] {
+            is_granted(events, token).await;
+        }
+        held.push(lease);
+    }
+    nothing(&mut events).await;
+    seal.shutdown().await;
+    assert!(matches!(events.next().await, Some(Err(Error::Invalid { .. }))));
+    assert!(events.next().await.is_none());
+}
+
+#[tokio::test]
+async fn fields_of_others_are_no_events_and_what_is_no_record_any_more_is_the_end() {
+    let bench = Bench::new("foreign").await;
+    let seal = bench.seal();
+    let waiting = bench.seal();
+    let lease = seal.acquire("k").shared().await.unwrap();
+    let token = lease.token();
+    let other = seal.acquire("k").shared().metadata("note", "x".repeat(4_000)).await.unwrap();
+    let queued = tokio::spawn(waiting.acquire("k").wait(secs(60)).into_future());
+    let mut events = seal.watch("k").await.unwrap();
+    for held in [token, other.token()] {
+        let event = next(&mut events).await;
+        assert!(event.token == held && matches!(event.kind, EventKind::Holds { .. }), "{event:?}");
+    }
+    let change = async |update: Document| drop(bench.records().update_one(doc! { "_id": "k" }, update).await.unwrap());
+    change(doc! { "$set": { "theirs": { "a": [1, 2] } } }).await;
+    change(doc! { "$set": { "theirs.a.1": 3, "holders.0.note": "mine" } }).await;
+    change(doc! { "$unset": { "theirs.a": "", "holders.0.note": "" } }).await;
+    nothing(&mut events).await;
+    // An operator who takes an entry out by hand.
+    let bytes = mongodb::bson::Binary { subtype: mongodb::bson::spec::BinarySubtype::Uuid, bytes: vec![0; 16] };
+    change(doc! { "$pull": { "holders": { "version": token } } }).await;
+    is(&mut events, token, EventKind::Released).await;
+    change(doc! { "$set": { "holders.0.lease": bytes, "holders.0.owner": 7 } }).await;
+    let last = timeout(secs(20), events.next()).await.unwrap();
+    match last {
+        Some(Err(Error::Corrupt { message, .. })) => assert!(message.contains("`holders[0].owner`"), "{message}"),
+        other => panic!("{other:?}"),
+    }
+    assert!(events.next().await.is_none());
+    assert!(matches!(seal.watch("k").await, Err(Error::Corrupt { .. })));
+    queued.abort();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_change_stream_killed_on_the_server_goes_on_where_it_was() {
+    let bench = Bench::new("cut").await;
+    let uri = bench.set.uri_with("appName=cut");
+    let seal = Mongoseal::builder().database("mongoseal_cut").connect(uri).await.unwrap();
+    let mut events = seal.watch("k").await.unwrap();
+    for _ in 0..3 {
+        // Not resumable: the driver gives up.
+        let error = doc! { "errorCode": 2, "errmsg": "killed" };
+        let killed = bench.set.fail_command("cut", &["getMore"], error, 1).await;
+        killed.hit(1).await;
+        let lease = bench.seal().acquire("k").await.unwrap();
+        let token = lease.token();
+        lease.release().await.unwrap();
+        is_granted(&mut events, token).await;
+        is(&mut events, token, EventKind::Released).await;
+        killed.off().await;
+    }
+    // Where it cannot go on, it begins anew with the record as it is then.
+    let error = doc! { "errorCode": 286, "errmsg": "lost" };
+    let lost = bench.set.fail_command("cut", &["getMore", "aggregate"], error, 3).await;
+    lost.hit(3).await;
+    let lease = bench.seal().acquire("k").await.unwrap();
+    is_granted(&mut events, lease.token()).await;
+    lost.off().await;
+    lease.release().await.unwrap();
+    is(&mut events, next_token(&bench).await, EventKind::Released).await;
+    nothing(&mut events).await;
+
+    // Nobody asks the server once nobody listens.
+    drop(events);
+    let listens = async || {
+        let stream = doc! { "appName": "cut", "command.getMore": { "$exists": true } };
+        let pipeline = vec![doc! { "$currentOp": { "allUsers": true } }, doc! { "$match": stream }];
+        let mut found = bench.client.database("admin").aggregate(pipeline).await.unwrap();
+        found.advance().await.unwrap()
+    };
+    eventually(secs(5), "the stream is given up", async || !listens().await).await;
+    seal.shutdown().await;
+}
+
+/// The highest token of the record.
+async fn next_token(bench: &Bench) -> FencingToken {
+    bench.record("k").await.unwrap().get_i64("version").unwrap().try_into().unwrap()
+}
+
+#[tokio::test]
+async fn who_may_not_open_a_change_stream_polls() {
+    let set = ReplicaSet::builder().auth().start().await;
+    let on = |actions: &[&str]| {
+        vec![doc! { "resource": { "db": "app", "collection": "mongoseal" }, "actions": actions.to_vec() }]
+    };
+    set.add_user("least", "pw", "app", on(&["find", "insert", "update"])).await;
+    set.add_user("looks", "pw", "app", on(&["find", "changeStream", "listIndexes"])).await;
+    set.add_user("nobody", "pw", "app", on(&["collStats"])).await;
+    let connect = |user: &str| Mongoseal::builder().database("app").connect(set.uri_as(user, "pw", "app"));
+    let seal = connect("least").await.unwrap();
+    let mut events = seal.watch("k").await.unwrap();
+    // To watch takes no more than to look.
+    let mut told = connect("looks").await.unwrap().watch("k").await.unwrap();
+    let dead = seal.acquire("k").ttl(secs(2)).without_refresh().await.unwrap();
+    let began = Instant::now();
+    for events in [&mut events, &mut told] {
+        is_granted(events, dead.token()).await;
+        assert!(began.elapsed() < millis(1_500), "{:?}", began.elapsed());
+    }
+    for events in [&mut events, &mut told] {
+        is(events, dead.token(), EventKind::Expired).await;
+        assert!(began.elapsed() > millis(1_900) && began.elapsed() < millis(2_500), "{:?}", began.elapsed());
+    }
+    let _lease = seal.acquire("k").await.unwrap();
+    let revoked = seal.revoke("k").by("alice").reason("drill").await.unwrap()[0].token;
+    for events in [&mut events, &mut told] {
+        is_granted(events, revoked).await;
+        is(events, revoked, EventKind::Revoked { by: "alice".into(), reason: "drill".into() }).await;
+    }
+    assert!(matches!(connect("nobody").await.unwrap().watch("k").await, Err(Error::Invalid { .. })));
+    seal.shutdown().await;
+}
