@@ -8,6 +8,7 @@ mod failover;
 mod lost_replies;
 mod unconfirmed;
 mod unreachable;
+mod watch;
 
 use std::time::Duration;
 
