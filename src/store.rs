@@ -29,7 +29,8 @@
 //!    that were there when it was called, each as it was at some time between the call and its answer.
 //! 9. `forget` deletes nothing but a record that nobody holds or waits for and that has been idle for
 //!    the retention, looking at it and deleting it in one step.
-//! 10. Every call answers within the time it is given. Dropping a future abandons the answer, not
+//! 10. What `follow` tells is durable, in the order in which it happened, and all of it.
+//! 11. Every call answers within the time it is given. Dropping a future abandons the answer, not
 //!     necessarily the request.
 
 mod memory;

@@ -7,10 +7,10 @@ use tokio::{
     task::JoinHandle,
 };
 
-use super::bench::{Bench, once, refresh, release, terms, wait};
+use super::bench::{Bench, WITHIN, once, refresh, release, terms, wait};
 use crate::{
     FencingToken, Result,
-    record::{Record, Request, Revoke, Terms},
+    record::{Joint, Record, Request, Revoke, Terms},
     store::State,
 };
 
@@ -25,14 +25,13 @@ async fn follow(bench: &Bench, room: usize) -> Option<(Told, State)> {
     let (tell, mut states) = mpsc::channel(room);
     #[allow(clippy::disallowed_methods, reason = "ends with the receiver")]
     let following = tokio::spawn(bench.store.follow(&bench.key, tell));
-    match tokio::time::timeout(Duration::from_secs(10), states.recv()).await.expect("it begins within 10 seconds") {
-        Some(first) => Some((Told { states, following }, first)),
-        None => {
-            let ended = following.await.expect("it does not panic");
-            assert!(matches!(ended, Err(crate::Error::Invalid { .. })), "a store that cannot tell says so: {ended:?}");
-            None
-        }
+    let first = tokio::time::timeout(Duration::from_secs(10), states.recv()).await;
+    if let Some(first) = first.expect("it begins within 10 seconds") {
+        return Some((Told { states, following }, first));
     }
+    let ended = following.await.expect("it does not panic");
+    assert!(matches!(ended, Err(crate::Error::Invalid { .. })), "a store that cannot tell says so: {ended:?}");
+    None
 }
 
 impl Told {
@@ -72,6 +71,12 @@ pub(super) async fn what_each_change_makes_of_a_record_is_told_in_order(bench: B
             expected.push(after);
         }
     }
+    // And what is done to many keys at once.
+    let token = bench.granted(once(&terms())).await;
+    expected.push(Some(bench.record().await));
+    let named = [(bench.key.clone(), vec![token])].into();
+    assert!(bench.store.apply_jointly(&named, &Joint::Release, WITHIN).await.expect("it is done"));
+    expected.push(Some(bench.record().await));
     let mut tick = first.at.tick;
     for (number, after) in expected.into_iter().enumerate() {
         let state = follower.next().await;
