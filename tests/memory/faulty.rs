@@ -194,6 +194,26 @@ impl Store for Faulty {
                 let following = self.records.follow(key, tell);
                 Box::pin(async move { tokio::time::timeout(time, following).await.unwrap_or_else(|_| Err(away())) })
             }
+            // What happens is told so much later.
+            Some(Fault::DelayReply(delay)) => {
+                let (told, mut states) = tokio::sync::mpsc::channel(1_000);
+                let following = self.records.follow(key, told);
+                Box::pin(async move {
+                    let late = async {
+                        while let Some(state) = states.recv().await {
+                            let tell = tell.clone();
+                            tokio::spawn(async move {
+                                tokio::time::sleep(delay).await;
+                                drop(tell.send(state).await);
+                            });
+                        }
+                    };
+                    tokio::select! {
+                        ended = following => ended,
+                        () = late => Ok(()),
+                    }
+                })
+            }
             // It tells how it is, and nothing from then on.
             Some(Fault::Stale) => {
                 let (first, mut states) = tokio::sync::mpsc::channel(1);

@@ -220,6 +220,23 @@ async fn one_that_is_interrupted_goes_on_and_tells_nothing_twice() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn an_expiry_is_not_told_before_what_was_before_it() {
+    let store = Faulty::new();
+    store.script(|call| matches!(call, Call::Follow).then_some(Fault::DelayReply(secs(3))));
+    let seal = store.seal();
+    let lease = seal.acquire("k").shared().ttl(secs(10)).without_refresh().await.unwrap();
+    let mut events = seal.watch("k").await.unwrap();
+    assert!(matches!(next(&mut events).await.kind, EventKind::Holds { .. }));
+    // At 8 seconds, to be heard of at 11: somebody waits and goes away, and then a sharer comes.
+    tokio::time::sleep(secs(5)).await;
+    assert!(matches!(seal.acquire("k").wait(millis(100)).await, Err(Error::Held { .. })));
+    nothing(&mut events, 2).await;
+    let event = next(&mut events).await;
+    assert_eq!((event.token, event.kind), (lease.token(), EventKind::Expired));
+    nothing(&mut events, 100).await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn one_that_hears_nothing_any_more_without_an_error_is_begun_anew() {
     let store = Faulty::new();
     let mut calls = 0;

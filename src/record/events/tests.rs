@@ -162,7 +162,7 @@ fn a_deleted_record_removes_its_holders_and_one_put_back_holds_again() {
     bench.send(&release(2));
     bench.send(&acquire(3, 0, 5000, None));
     assert_eq!(kinds(&changes(bench.record.as_ref(), older.as_ref(), now)), ["removed", "holds", "holds"]);
-    assert_eq!(kinds(&changes(None, None, now)), [] as [&str; 0]);
+    assert!(changes(None, None, now).is_empty());
 }
 
 #[test]

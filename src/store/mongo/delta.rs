@@ -132,7 +132,7 @@ mod tests {
         };
         assert_eq!(applied(&update), Some(expected));
         let shorter = doc! { "truncatedArrays": [{ "field": "holders", "newSize": 0 }] };
-        assert_eq!(applied(&shorter).unwrap().get_array("holders").unwrap(), &[] as &[Bson]);
+        assert!(applied(&shorter).unwrap().get_array("holders").unwrap().is_empty());
     }
 
     #[test]
