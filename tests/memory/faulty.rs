@@ -8,7 +8,7 @@ use std::{
 
 use mongoseal::{
     Builder, Clock, Error, FencingToken, HandleId, Key, Mongoseal, Result, Tick,
-    record::{Joint, Named, Outcome, Position, Request, Selection},
+    record::{Joint, Moment, Named, Outcome, Position, Request, Selection, StoreTime},
     store::{Applied, Backlog, BoxFuture, MemoryStore, Page, Sighting, State, Store, Told},
 };
 use tokio::sync::mpsc::{Sender, UnboundedSender};
@@ -194,12 +194,15 @@ impl Store for Faulty {
                 let following = self.records.follow(key, tell);
                 Box::pin(async move { tokio::time::timeout(time, following).await.unwrap_or_else(|_| Err(away())) })
             }
-            // What happens is told so much later.
+            // How it is is told at once, and what happens so much later.
             Some(Fault::DelayReply(delay)) => {
                 let (told, mut states) = tokio::sync::mpsc::channel(1_000);
                 let following = self.records.follow(key, told);
                 Box::pin(async move {
                     let late = async {
+                        if let Some(first) = states.recv().await {
+                            drop(tell.send(first).await);
+                        }
                         while let Some(state) = states.recv().await {
                             let tell = tell.clone();
                             tokio::spawn(async move {
@@ -225,6 +228,15 @@ impl Store for Faulty {
                     }
                     tell.closed().await;
                     Ok(())
+                })
+            }
+            // It tells first how it was long ago, as a new primary may that is behind.
+            Some(Fault::LoseReply) => {
+                let following = self.records.follow(key, tell.clone());
+                Box::pin(async move {
+                    let at = Moment { now: StoreTime::default(), tick: Tick { seconds: 0, ordinal: 0 } };
+                    drop(tell.send(State { record: None, at }).await);
+                    following.await
                 })
             }
             Some(_) => Box::pin(async { Err(away()) }),
