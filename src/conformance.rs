@@ -21,8 +21,8 @@
 #![allow(clippy::panic, clippy::unwrap_used, clippy::expect_used, reason = "a clause fails by panicking")]
 
 mod bench;
-mod joint;
 mod following;
+mod joint;
 mod leases;
 mod lists;
 mod machine;

@@ -92,7 +92,11 @@ fn a_hand_over_is_a_release_and_then_a_grant() {
     assert_eq!((holding.token, holding.limit), (first, None));
     assert_eq!(bench.send(&acquire(2, 0, 1000, Some(1000))), [], "who waits is no event");
     bench.millis += 5;
-    assert_eq!(bench.send(&Request::Refresh(Refresh { lease: lease(1), ttl: 1000, grace: 0 })), [], "nor a refresh");
+    assert_eq!(
+        bench.send(&Request::Refresh(Refresh { lease: lease(1), ttl: 1000, grace: 0, metadata: None })),
+        [],
+        "nor a refresh"
+    );
     bench.millis += 5;
     let events = bench.send(&release(1));
     assert_eq!(kinds(&events), ["released", "granted"]);
@@ -190,8 +194,8 @@ fn requests() -> impl Strategy<Value = Vec<(i64, Request)>> {
     let patience = proptest::option::weighted(0.7, ttl());
     let asks = (number(), 0_u32..4, ttl(), patience)
         .prop_map(|(number, limit, ttl, patience)| acquire(number, limit, ttl, patience));
-    let refresh =
-        (number(), ttl()).prop_map(|(number, ttl)| Request::Refresh(Refresh { lease: lease(number), ttl, grace: 0 }));
+    let refresh = (number(), ttl())
+        .prop_map(|(number, ttl)| Request::Refresh(Refresh { lease: lease(number), ttl, grace: 0, metadata: None }));
     let gives = (number(), number()).prop_map(|(number, to)| {
         Request::Transfer(Transfer { lease: lease(number), token: FencingToken::MAX, to: lease(to) })
     });
@@ -202,6 +206,7 @@ fn requests() -> impl Strategy<Value = Vec<(i64, Request)>> {
 }
 
 proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
     #[test]
     fn who_follows_all_events_knows_who_holds_the_key(requests in requests()) {
         let mut bench = Bench::new();
