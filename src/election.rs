@@ -1,8 +1,12 @@
 //! Electing a leader.
 
 mod campaign;
+mod elector;
+mod observe;
 
 pub use campaign::{Campaign, Leader};
+pub use elector::{Elector, Readiness};
+pub use observe::LeaderStream;
 
 use std::time::Duration;
 
@@ -17,7 +21,7 @@ const VALUE: &str = "value";
 
 /// Who leads, as others see it.
 ///
-/// Made by [`Mongoseal::leader`].
+/// Made by [`Mongoseal::leader`] and [`Mongoseal::observe`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Incumbent {

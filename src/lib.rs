@@ -58,7 +58,7 @@ pub use acquire::Acquire;
 pub use caller::{Caller, HandleId};
 pub use clock::Clock;
 pub use contention::{Attempt, Retry};
-pub use election::{Campaign, Incumbent, Leader};
+pub use election::{Campaign, Elector, Incumbent, Leader, LeaderStream, Readiness};
 pub use error::{Error, LossCause, Result, Source};
 pub use group::Group;
 pub use groups::RefreshGroup;

@@ -15,8 +15,10 @@ use tokio::sync::mpsc::Receiver;
 
 use crate::{
     Error, Event, Key, Mongoseal, Result,
+    record::events,
     seal::{self, Inner},
 };
+pub(crate) use watcher::Tale;
 use watcher::Watcher;
 
 impl Mongoseal {
@@ -62,23 +64,8 @@ impl Mongoseal {
         K::Error: Into<Error>,
     {
         let key = key.try_into().map_err(Into::into)?;
-        let inner = &self.inner;
-        inner.runs()?;
-        let (clock, give_up) = (inner.clock(), inner.give_up());
-        let (beginning, events) = Watcher::start(inner, key, give_up);
-        tokio::select! {
-            biased;
-            begun = beginning => match begun {
-                Ok(begun) => begun?,
-                Err(_ended) => return Err(seal::shut_down()),
-            },
-            () = clock.sleep_until(give_up) => {
-                return Err(Error::unavailable(
-                    "the store did not say who holds the key within the operation timeout: check that it can be reached and ask again",
-                ));
-            }
-        }
-        Ok(EventStream { inner: Arc::clone(inner), events, ended: false })
+        let tale = Tale { first: events::present, then: events::changes };
+        Ok(EventStream { told: Told::begin(&self.inner, key, tale).await? })
     }
 }
 
@@ -106,9 +93,7 @@ impl Mongoseal {
 /// is a change stream of its own, and takes one of its client's connections.
 #[must_use = "events are told to who asks for them"]
 pub struct EventStream {
-    inner: Arc<Inner>,
-    events: Receiver<Result<Event>>,
-    ended: bool,
+    told: Told<Event>,
 }
 
 impl EventStream {
@@ -124,22 +109,7 @@ impl EventStream {
     ///
     /// Dropping it loses nothing: the next call gives the event that this one would have given.
     pub async fn next(&mut self) -> Option<Result<Event>> {
-        poll_fn(|context| self.poll_event(context)).await
-    }
-
-    fn poll_event(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Event>>> {
-        if self.ended {
-            return Poll::Ready(None);
-        }
-        let event = ready!(self.events.poll_recv(context)).unwrap_or_else(|| {
-            Err(if self.inner.closing.is_cancelled() {
-                seal::shut_down()
-            } else {
-                Error::invalid("the runtime that watched has ended: watch on one that goes on")
-            })
-        });
-        self.ended = event.is_err();
-        Poll::Ready(Some(event))
+        poll_fn(|context| self.told.poll_next(context)).await
     }
 }
 
@@ -147,7 +117,51 @@ impl Stream for EventStream {
     type Item = Result<Event>;
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Event>>> {
-        self.poll_event(context)
+        self.told.poll_next(context)
+    }
+}
+
+/// What is told of a key, until an error.
+pub(crate) struct Told<T> {
+    inner: Arc<Inner>,
+    tales: Receiver<Result<T>>,
+    ended: bool,
+}
+
+impl<T: Send + 'static> Told<T> {
+    /// Begins to watch a key, to tell this of it.
+    pub(crate) async fn begin(inner: &Arc<Inner>, key: Key, tale: Tale<T>) -> Result<Self> {
+        inner.runs()?;
+        let (clock, give_up) = (inner.clock(), inner.give_up());
+        let (beginning, tales) = Watcher::start(inner, key, tale, give_up);
+        tokio::select! {
+            biased;
+            begun = beginning => match begun {
+                Ok(begun) => begun?,
+                Err(_ended) => return Err(seal::shut_down()),
+            },
+            () = clock.sleep_until(give_up) => {
+                return Err(Error::unavailable(
+                    "the store did not say who holds the key within the operation timeout: check that it can be reached and ask again",
+                ));
+            }
+        }
+        Ok(Self { inner: Arc::clone(inner), tales, ended: false })
+    }
+
+    pub(crate) fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<T>>> {
+        if self.ended {
+            return Poll::Ready(None);
+        }
+        let told = ready!(self.tales.poll_recv(context)).unwrap_or_else(|| {
+            Err(if self.inner.closing.is_cancelled() {
+                seal::shut_down()
+            } else {
+                Error::invalid("the runtime that watched has ended: watch on one that goes on")
+            })
+        });
+        self.ended = told.is_err();
+        Poll::Ready(Some(told))
     }
 }
 

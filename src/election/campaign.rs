@@ -2,8 +2,10 @@
 
 use std::{sync::Arc, time::Duration};
 
-use super::VALUE;
-use crate::{Acquire, Error, FencingToken, Key, Lease, Metadata, Released, Result, seal::Inner, store::BoxFuture};
+use super::{Elector, Incumbent, LeaderStream, VALUE};
+use crate::{
+    Acquire, Error, FencingToken, Key, Lease, Metadata, Released, Result, retry::Backoff, seal::Inner, store::BoxFuture,
+};
 
 /// Stands for a leadership: awaiting it gives the [`Leader`] when it is this one's turn. Candidates queue,
 /// and one who resigns or dies is followed by the next in line.
@@ -104,8 +106,14 @@ impl Campaign {
         self
     }
 
-    /// The acquire that it is.
-    fn checked(self) -> Result<Acquire> {
+    /// Stands again and again, as an [`Elector`] does. It waits for ever, whatever [`wait`](Self::wait) says.
+    pub fn elector(self) -> Elector {
+        let clock = self.inner.clock();
+        Elector::new(self.wait(Duration::MAX).checked(), clock)
+    }
+
+    /// Checks what was asked.
+    fn checked(self) -> Result<Stand> {
         let Self { inner, name, value, ttl, stop_within, refresh_every, wait } = self;
         let ttl = ttl.unwrap_or(inner.settings.ttl.duration());
         let stop_within = stop_within.unwrap_or(ttl.checked_div(6).unwrap_or_default());
@@ -115,11 +123,63 @@ impl Campaign {
                 "a leader with a ttl of {ttl:?} cannot stop {stop_within:?} earlier: choose up to half the ttl, so that one late answer is not the end"
             )));
         }
-        let acquire = Acquire::new(&inner, name).ttl(leads).grace(stop_within).wait(wait).metadata(VALUE, value);
-        Ok(match refresh_every {
-            Some(interval) => acquire.refresh_every(interval),
-            None => acquire,
-        })
+        Ok(Stand { inner, name: name?, value, leads, stop_within, refresh_every, wait })
+    }
+}
+
+/// A campaign whose durations fit together.
+#[derive(Debug)]
+pub(super) struct Stand {
+    inner: Arc<Inner>,
+    pub(super) name: Key,
+    value: String,
+    /// How long it leads without being heard of.
+    pub(super) leads: Duration,
+    stop_within: Duration,
+    refresh_every: Option<Duration>,
+    wait: Duration,
+}
+
+impl Stand {
+    pub(super) async fn elected(&self) -> Result<Leader> {
+        let mut acquire = Acquire::new(&self.inner, Ok(self.name.clone()))
+            .ttl(self.leads)
+            .grace(self.stop_within)
+            .wait(self.wait)
+            .metadata(VALUE, &self.value);
+        if let Some(interval) = self.refresh_every {
+            acquire = acquire.refresh_every(interval);
+        }
+        Ok(Leader { lease: acquire.await? })
+    }
+
+    /// Tells of each leader that was not seen before, until an error that asking again does not mend.
+    pub(super) async fn tell_of_leaders(&self, call: &mut (dyn FnMut(&Incumbent) + Send)) -> Error {
+        let mut backoff = Backoff::new();
+        let mut last = None;
+        loop {
+            let mut leaders = match LeaderStream::begin(&self.inner, self.name.clone()).await {
+                Ok(leaders) => leaders,
+                Err(Error::Unavailable { .. }) => {
+                    self.pause(&mut backoff).await;
+                    continue;
+                }
+                Err(error) => return error,
+            };
+            while let Some(leader) = leaders.next().await {
+                match leader {
+                    Ok(Some(incumbent)) if last.replace(incumbent.token) != Some(incumbent.token) => call(&incumbent),
+                    Ok(_) => {}
+                    Err(error) => return error,
+                }
+            }
+        }
+    }
+
+    /// Waits before it stands again.
+    pub(super) async fn pause(&self, backoff: &mut Backoff) {
+        let clock = self.inner.clock();
+        clock.sleep_until(clock.now().saturating_add(backoff.next())).await;
     }
 }
 
@@ -128,7 +188,7 @@ impl IntoFuture for Campaign {
     type IntoFuture = BoxFuture<Result<Leader>>;
 
     fn into_future(self) -> Self::IntoFuture {
-        Box::pin(async move { Ok(Leader { lease: self.checked()?.await? }) })
+        Box::pin(async move { self.checked()?.elected().await })
     }
 }
 

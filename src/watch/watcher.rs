@@ -10,7 +10,7 @@ use tracing::{debug, warn};
 
 use crate::{
     Clock, Error, Key, Result,
-    record::{Event, Moment, Record, StoreTime, events},
+    record::{Moment, Record, StoreTime, events},
     retry::Backoff,
     seal::Inner,
     store::{Sighting, State},
@@ -24,12 +24,19 @@ const POLL: (Duration, Duration) = (Duration::from_millis(20), Duration::from_se
 /// How far behind the record what is told may be, before it counts as stuck.
 const LAG: Duration = Duration::from_secs(5);
 
+/// What is told of a key: of its record when the watch begins, and of each change after that.
+pub(crate) struct Tale<T> {
+    pub(crate) first: fn(Option<&Record>, StoreTime) -> Vec<T>,
+    pub(crate) then: fn(Option<&Record>, Option<&Record>, StoreTime) -> Vec<T>,
+}
+
 /// Who finds out what happens to a key.
-pub(super) struct Watcher {
+pub(super) struct Watcher<T> {
     inner: Arc<Inner>,
     key: Key,
     clock: Clock,
-    tell: Sender<Result<Event>>,
+    tale: Tale<T>,
+    tell: Sender<Result<T>>,
     /// To whom it is said that the watch has begun, and until when it must have.
     begun: Option<(oneshot::Sender<Result<()>>, Duration)>,
     /// The record as it was last, without holders whose time was over.
@@ -38,20 +45,22 @@ pub(super) struct Watcher {
     seen: Option<(Moment, Duration)>,
 }
 
-impl Watcher {
+impl<T: Send + 'static> Watcher<T> {
     /// Watches on a task of its own. Gives who says that the watch has begun, which must be until
     /// `give_up`, and the events.
     pub(super) fn start(
         inner: &Arc<Inner>,
         key: Key,
+        tale: Tale<T>,
         give_up: Duration,
-    ) -> (oneshot::Receiver<Result<()>>, Receiver<Result<Event>>) {
+    ) -> (oneshot::Receiver<Result<()>>, Receiver<Result<T>>) {
         let (tell, events) = mpsc::channel(ROOM);
         let (begun, beginning) = oneshot::channel();
         let watcher = Self {
             inner: Arc::clone(inner),
             key,
             clock: inner.clock(),
+            tale,
             tell,
             begun: Some((begun, give_up)),
             before: None,
@@ -203,9 +212,9 @@ impl Watcher {
             return false;
         }
         let happened = if self.seen.is_none() {
-            events::present(record.as_deref(), at.now)
+            (self.tale.first)(record.as_deref(), at.now)
         } else {
-            events::changes(self.before.as_ref(), record.as_deref(), at.now)
+            (self.tale.then)(self.before.as_ref(), record.as_deref(), at.now)
         };
         self.before = record.map(|record| events::without_expired(*record, at.now));
         self.seen = Some((at, self.clock.now()));

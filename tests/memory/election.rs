@@ -2,7 +2,8 @@
 
 use std::future::IntoFuture;
 
-use mongoseal::{Error, LossCause, Mongoseal, Released};
+use mongoseal::{Error, Incumbent, LeaderStream, LossCause, Mongoseal, Released};
+use tokio_util::sync::CancellationToken;
 
 use crate::{
     faulty::{Call, Fault, Faulty},
@@ -18,7 +19,7 @@ async fn candidates_lead_in_the_order_they_came_and_others_see_who() {
         rest.push(tokio::spawn(store.seal().campaign("scheduler").value(value).into_future()));
         tokio::time::sleep(millis(10)).await;
     }
-    let seen = |leader: Option<mongoseal::Incumbent>| leader.map(|leader| (leader.value, leader.token));
+    let seen = |leader: Option<Incumbent>| leader.map(|leader| (leader.value, leader.token));
     let leads = || async { seen(store.seal().leader("scheduler").await.unwrap()) };
     let mut now = first;
     for next in rest {
@@ -99,4 +100,166 @@ async fn a_campaign_waits_no_longer_than_it_says_and_one_that_is_dropped_withdra
     tokio::time::sleep(millis(1)).await;
     assert_eq!(other.leader("k").await.unwrap(), None);
     assert!(matches!(Mongoseal::in_memory().campaign("").await, Err(Error::Invalid { .. })));
+}
+
+/// What is observed next, within a while.
+async fn next(leaders: &mut LeaderStream) -> Option<String> {
+    let next = tokio::time::timeout(secs(3600), leaders.next()).await.expect("something is told");
+    next.unwrap().unwrap().map(|leader| leader.value)
+}
+
+#[tokio::test(start_paused = true)]
+async fn observers_are_told_of_leaders_values_and_gaps_and_of_nothing_else() {
+    let store = Faulty::new();
+    let mut leaders = store.seal().observe("k").await.unwrap();
+    assert_eq!(next(&mut leaders).await, None, "nobody leads yet");
+    let one = store.seal().campaign("k").value("one").await.unwrap();
+    let two = tokio::spawn(store.seal().campaign("k").value("two").into_future());
+    // Refreshes are no news.
+    tokio::time::sleep(secs(100)).await;
+    assert_eq!(next(&mut leaders).await.as_deref(), Some("one"));
+    one.proclaim("one again").await.unwrap();
+    assert_eq!(next(&mut leaders).await.as_deref(), Some("one again"));
+    one.resign().await.unwrap();
+    assert_eq!(next(&mut leaders).await.as_deref(), Some("two"), "no gap where somebody stood behind");
+    two.await.unwrap().unwrap().resign().await.unwrap();
+    assert_eq!(next(&mut leaders).await, None);
+    let three = store.seal().campaign("k").value("three").ttl(secs(30)).await.unwrap();
+    assert_eq!(next(&mut leaders).await.as_deref(), Some("three"));
+    let began = tokio::time::Instant::now();
+    // As one that dies: nobody touches the record.
+    store.script(|call| matches!(call, Call::Apply(_)).then_some(Fault::Fail));
+    assert_eq!(next(&mut leaders).await, None);
+    assert!(began.elapsed() >= secs(29) && began.elapsed() < secs(31), "{:?}", began.elapsed());
+    drop(three);
+    let seen = store.seal();
+    let mut present = seen.observe("k").await.unwrap();
+    assert_eq!(next(&mut present).await, None, "its time is over, whatever the record says");
+    seen.shutdown().await;
+    assert!(matches!(present.next().await, Some(Err(Error::Invalid { .. }))));
+    assert!(present.next().await.is_none());
+}
+
+/// What the calls of an elector said.
+type Said = std::sync::Arc<std::sync::Mutex<Vec<String>>>;
+
+fn elector(store: &Faulty, value: &str, said: &Said) -> mongoseal::Elector {
+    let (leads, stops, who) = (said.clone(), said.clone(), value.to_owned());
+    store
+        .seal()
+        .campaign("k")
+        .value(value)
+        .elector()
+        .on_new_leader(move |leader| leads.lock().unwrap().push(format!("{} leads", leader.value)))
+        .on_stopped(move || stops.lock().unwrap().push(format!("{who} stops")))
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_elector_works_while_it_leads_and_stands_again_where_it_lost() {
+    let store = Faulty::new();
+    let said = Said::default();
+    let mut rounds = 0;
+    let work = said.clone();
+    let running = elector(&store, "one", &said).run(async move |leader| {
+        rounds += 1;
+        work.lock().unwrap().push(format!("round {rounds}"));
+        if rounds == 1 {
+            std::future::pending::<()>().await;
+        }
+        (rounds, leader.token())
+    });
+    let revoking = store.clone();
+    let revoke = async move {
+        tokio::time::sleep(secs(10)).await;
+        revoking.seal().revoke("k").await.unwrap();
+    };
+    let (done, ()) = tokio::join!(running, revoke);
+    let (rounds, token) = done.unwrap().expect("its work came to its end");
+    assert_eq!((rounds, store.seal().leader("k").await.unwrap()), (2, None), "and it has resigned");
+    assert_eq!(store.seal().inspect("k").await.unwrap().unwrap().version, token);
+    let said = said.lock().unwrap().clone();
+    let only = |what: &str| said.iter().filter(|said| said.ends_with(what)).count();
+    assert_eq!((only("one leads"), only("one stops")), (2, 2), "{said:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_elector_that_is_told_to_end_stops_its_work_and_makes_way() {
+    let store = Faulty::new();
+    let said = Said::default();
+    let end = CancellationToken::new();
+    let first = elector(&store, "one", &said).until(end.clone());
+    let readiness = first.readiness();
+    assert!(readiness.check().unwrap_err().to_string().contains("has not been run"));
+    let first = tokio::spawn(first.run(async |_| std::future::pending::<()>().await));
+    tokio::time::sleep(secs(1)).await;
+    let second_end = CancellationToken::new();
+    let second = elector(&store, "two", &said).until(second_end.clone());
+    let second = tokio::spawn(second.run(async |_| std::future::pending::<()>().await));
+    tokio::time::sleep(secs(600)).await;
+    readiness.check().unwrap();
+    end.cancel();
+    assert!(first.await.unwrap().unwrap().is_none());
+    assert!(readiness.check().unwrap_err().to_string().contains("has ended"));
+    tokio::time::sleep(secs(1)).await;
+    second_end.cancel();
+    assert!(second.await.unwrap().unwrap().is_none());
+    let said = said.lock().unwrap().clone();
+    assert_eq!(said, ["one leads", "one leads", "one stops", "two leads", "two stops"], "each is told of the other");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_elector_asks_through_what_passes_and_ends_with_what_does_not() {
+    let store = Faulty::new();
+    let said = Said::default();
+    store.always(Fault::Fail);
+    let healing = store.clone();
+    tokio::spawn(async move {
+        tokio::time::sleep(secs(60)).await;
+        healing.heal();
+    });
+    assert_eq!(elector(&store, "one", &said).run(async |_| 42).await.unwrap(), Some(42));
+    store.script(|call| matches!(call, Call::Apply(_)).then_some(Fault::Refuse));
+    let refused = elector(&store, "one", &said).run(async |_| 42).await;
+    assert!(matches!(refused, Err(Error::Invalid { .. })));
+    let mistaken = store.seal().campaign("k").ttl(secs(30)).stop_within(secs(20)).elector();
+    assert!(matches!(mistaken.run(async |_| ()).await, Err(Error::Invalid { .. })));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_elector_that_is_dropped_resigns() {
+    let store = Faulty::new();
+    let running = store.seal().campaign("k").elector().run(async |_| std::future::pending::<()>().await);
+    assert!(tokio::time::timeout(secs(100), running).await.is_err());
+    tokio::time::sleep(millis(1)).await;
+    assert_eq!(store.seal().leader("k").await.unwrap(), None);
+}
+
+#[test]
+fn a_wedged_elector_is_told_from_another_thread() {
+    let seal = Mongoseal::in_memory();
+    let elector = seal.campaign("k").ttl(millis(300)).elector();
+    let readiness = elector.readiness();
+    let (tell, told) = std::sync::mpsc::channel();
+    let probe = std::thread::spawn(move || {
+        told.recv().unwrap();
+        assert!(readiness.check().is_ok());
+        // While the only thread of the runtime is blocked.
+        let deadline = std::time::Instant::now() + secs(5);
+        while readiness.check().is_ok() {
+            assert!(std::time::Instant::now() < deadline);
+            std::thread::sleep(millis(5));
+        }
+        readiness.check().unwrap_err().to_string()
+    });
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let running = elector.run(async move |_| {
+            // It stands again, and leads again, when nobody asks any more.
+            drop(tell.send(()));
+            std::thread::sleep(millis(700));
+        });
+        drop(tokio::time::timeout(millis(100), running).await);
+    });
+    let said = probe.join().unwrap();
+    assert!(said.contains("no sign of life"), "{said}");
 }
