@@ -69,9 +69,33 @@ enum Start {
     Behind(ResumeToken),
 }
 
+/// What a read finds.
+struct Look {
+    found: Option<Document>,
+    /// The cluster time as of which it is, if the collection is there.
+    as_of: Option<Timestamp>,
+    /// The cluster time of the answer.
+    answered: Timestamp,
+}
+
 impl Inner {
     /// The record of a key as a majority has it, as of which cluster time, and when.
     async fn snapshot(&self, key: &Key) -> Result<(Last, Timestamp, Moment)> {
+        let (found, from) = match self.look(key).await? {
+            Look { found, as_of: Some(from), .. } => (found, from),
+            // There is no snapshot of a collection that is not there. If it is still not there after the
+            // time of that answer, whatever becomes of it is told from that time on.
+            Look { answered, .. } => match self.look(key).await? {
+                Look { found, as_of: Some(from), .. } => (found, from),
+                Look { .. } => (None, answered),
+            },
+        };
+        let now = found.as_ref().and_then(|found| time(found, "now"));
+        let at = Moment { now: now.unwrap_or_else(|| second(from)), tick: tick(from) };
+        Ok((Last(found), from, at))
+    }
+
+    async fn look(&self, key: &Key) -> Result<Look> {
         let mut projection = document::all();
         projection.insert("queue", doc! { "$slice": 0 });
         let command = doc! {
@@ -85,12 +109,12 @@ impl Inner {
         };
         let reply = self.raw_command(&self.database, command).await.map_err(|error| self.no_snapshot(error))?;
         let cursor = reply.get_document("cursor").map_err(fault::unreadable)?;
-        let from = cursor.get_timestamp("atClusterTime").map_err(fault::unreadable)?;
         let found = cursor.get_array("firstBatch").map_err(fault::unreadable)?.first();
-        let found = found.and_then(Bson::as_document).cloned();
-        let now = found.as_ref().and_then(|found| time(found, "now"));
-        let at = Moment { now: now.unwrap_or_else(|| second(from)), tick: tick(from) };
-        Ok((Last(found), from, at))
+        Ok(Look {
+            found: found.and_then(Bson::as_document).cloned(),
+            as_of: cursor.get_timestamp("atClusterTime").ok(),
+            answered: reply.get_timestamp("operationTime").map_err(fault::unreadable)?,
+        })
     }
 
     fn no_snapshot(&self, error: DriverError) -> Error {
