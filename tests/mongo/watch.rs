@@ -192,7 +192,12 @@ async fn a_change_stream_killed_on_the_server_goes_on_where_it_was() {
     let bench = Bench::new("cut").await;
     let uri = bench.set.uri_with("appName=cut");
     let seal = Mongoseal::builder().database("mongoseal_cut").connect(uri).await.unwrap();
+    // A collection that was just made may have no snapshot yet.
+    seal.prepare().await.unwrap();
+    let too_soon = doc! { "errorCode": 246, "errmsg": "too soon" };
+    let too_soon = bench.set.fail_command("cut", &["find"], too_soon, 2).await;
     let mut events = seal.watch("k").await.unwrap();
+    assert_eq!(too_soon.off().await, 2);
     for _ in 0..3 {
         // Not resumable: the driver gives up.
         let error = doc! { "errorCode": 2, "errmsg": "killed" };
