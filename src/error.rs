@@ -13,6 +13,7 @@ use crate::{FencingToken, Key, Owner};
 /// | [`Exhausted`](Self::Exhausted) | have asked as often as I wanted to: the key stayed held |
 /// | [`Lost`](Self::Lost) | stop acting on the key at once; acquire again if still needed |
 /// | [`Lapsing`](Self::Lapsing) | release the group and begin anew: not all of its leases would have lasted |
+/// | [`Fenced`](Self::Fenced) | stop, and undo nothing: a later holder has written there, and its writes stand |
 /// | [`Unavailable`](Self::Unavailable) | ask again: the store did not answer in time, and the request may have been applied |
 /// | [`Invalid`](Self::Invalid) | change the code or the deployment: asking again gives the same |
 /// | [`Corrupt`](Self::Corrupt) | look at the record: somebody else wrote it, and it was left as it was |
@@ -86,6 +87,17 @@ pub enum Error {
         remaining: Duration,
         /// How long it should have lasted.
         least: Duration,
+    },
+
+    /// The storage was written by a later holder of the key, and refused the write of an earlier one.
+    /// Nothing was changed. It does not matter what the earlier one believes: it was paused, or cut
+    /// off, past the end of its lease.
+    #[error(
+        "a holder with the newer token {newer} has written here: stop acting on the key, and acquire it again if it is still needed"
+    )]
+    Fenced {
+        /// The token that the storage has seen.
+        newer: FencingToken,
     },
 
     /// The store could not be reached or did not confirm in time. Whether the request was applied

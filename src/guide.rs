@@ -8,3 +8,6 @@ pub mod protocol {}
 
 #[doc = include_str!("../docs/comparison.md")]
 pub mod comparison {}
+
+#[doc = include_str!("../docs/fencing.md")]
+pub mod fencing {}

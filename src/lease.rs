@@ -29,7 +29,7 @@ use crate::{
 /// to its ttl.
 #[must_use = "dropping a lease releases it: bind it to a name, and `_` is none"]
 pub struct Lease {
-    inner: Arc<Inner>,
+    pub(crate) inner: Arc<Inner>,
     hold: Arc<Hold>,
     wishes: mpsc::Sender<Wish>,
     /// Filled by the task when it has released the lease.

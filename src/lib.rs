@@ -1,7 +1,7 @@
 #![doc = include_str!("../README.md")]
 //!
-//! The documents that this refers to are here as [`guide::guarantees`], [`guide::protocol`] and [`guide::comparison`]. Where
-//! to begin: [`Mongoseal`], then [`Acquire`] and [`Lease`].
+//! The documents that this refers to are here as [`guide::guarantees`], [`guide::protocol`], [`guide::fencing`] and
+//! [`guide::comparison`]. Where to begin: [`Mongoseal`], then [`Acquire`] and [`Lease`].
 #![cfg_attr(docsrs, feature(doc_cfg))]
 // Here and not in the manifest, because tests and examples may panic, print and compute freely.
 #![warn(
@@ -24,6 +24,7 @@ pub mod conformance;
 mod contention;
 mod election;
 mod error;
+pub mod fence;
 mod gate;
 mod group;
 mod groups;
@@ -60,6 +61,9 @@ pub use clock::Clock;
 pub use contention::{Attempt, Retry};
 pub use election::{Campaign, Elector, Incumbent, Leader, LeaderStream, Readiness};
 pub use error::{Error, LossCause, Result, Source};
+pub use fence::FenceGate;
+#[cfg(feature = "mongodb")]
+pub use fence::{Bearer, Fence, Fenced};
 pub use group::Group;
 pub use groups::RefreshGroup;
 pub use hold::LeaseState;

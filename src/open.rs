@@ -1,5 +1,8 @@
 //! The front door: the one place that knows both the engine and the stores.
 
+#[cfg(feature = "mongodb")]
+mod fence;
+
 use std::sync::Arc;
 
 use crate::{Builder, Mongoseal, Result, store::MemoryStore};

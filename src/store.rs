@@ -35,13 +35,13 @@
 
 mod memory;
 #[cfg(feature = "mongodb")]
-mod mongo;
+pub(crate) mod mongo;
 
 pub use memory::MemoryStore;
 #[cfg(feature = "mongodb")]
 pub use mongo::MongoStore;
 
-use std::{fmt, pin::Pin, time::Duration};
+use std::{any::Any, fmt, pin::Pin, time::Duration};
 
 use tokio::sync::mpsc::{Sender, UnboundedSender};
 
@@ -54,7 +54,7 @@ use crate::{
 pub type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
 /// Where records live. See the [module](self) for what an implementation promises.
-pub trait Store: fmt::Debug + Send + Sync + 'static {
+pub trait Store: Any + fmt::Debug + Send + Sync {
     /// Checks that the store can keep its promises and makes it ready: done before the first
     /// request, and again whenever it failed.
     fn prepare(&self, within: Duration) -> BoxFuture<Result<()>>;

@@ -50,7 +50,7 @@ fn chosen(which: impl Fn(&str) -> bool) -> Vec<String> {
 fn the_tests_that_documents_name_are_there() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut named = 0;
-    for document in ["docs/guarantees.md", "docs/protocol.md", "docs/comparison.md", "README.md"] {
+    for document in ["docs/guarantees.md", "docs/protocol.md", "docs/comparison.md", "docs/fencing.md", "README.md"] {
         let text = fs::read_to_string(root.join(document)).unwrap();
         for test in text.split('`').filter(|word| word.starts_with("tests/")) {
             assert!(root.join(test).is_file(), "{document} names {test}");
@@ -106,6 +106,15 @@ fn words_and_machine_know_neither_engine_nor_store_nor_runtime() {
 }
 
 #[test]
+fn a_fence_knows_words_and_only_that_of_mongodb_its_store() {
+    let engine = ["seal::", "acquire::", "lease::", "refresh::", "retry::", "Mongoseal", "Lease,", "Lease;", "Builder"];
+    name_none(&chosen(|name| name.starts_with("fence")), &engine);
+    name_none(&chosen(|name| name == "fence.rs"), &["store::", "record::", "tokio", "mongodb::", "Clock"]);
+    // Of a lease and a record it knows that they are there, not what is in them.
+    name_none(&chosen(|name| name.starts_with("fence/")), &["record::", "holders", "MemoryStore", "dyn Store"]);
+}
+
+#[test]
 fn recipes_do_not_know_each_other() {
     let recipes = ["inspect", "leases", "purge", "groups", "watch"];
     for recipe in recipes {
@@ -117,8 +126,9 @@ fn recipes_do_not_know_each_other() {
 }
 
 #[test]
-fn only_the_mongodb_store_names_its_driver() {
-    let others = chosen(|name| !name.starts_with("store/mongo") && !["open.rs", "lib.rs"].contains(&name));
+fn only_the_mongodb_store_and_fence_name_their_driver() {
+    let rooms = ["store/mongo", "fence/mongo", "open"];
+    let others = chosen(|name| !rooms.iter().any(|room| name.starts_with(room)) && name != "lib.rs");
     name_none(&others, &["mongodb::"]);
 }
 

@@ -14,6 +14,7 @@
 #![allow(clippy::disallowed_methods, reason = "a benchmark measures time, and spawns as users do")]
 
 mod bench;
+mod fence;
 mod figures;
 mod hand_over;
 mod idle;
@@ -89,6 +90,12 @@ async fn main() -> ExitCode {
     }
     if wanted.has("queue-1000") {
         all.push(queue::measure(&bench, wanted.quick).await);
+    }
+    if wanted.has("fenced-update") {
+        all.push(fence::update(&bench).await);
+    }
+    if wanted.has("fenced-transaction") {
+        all.push(fence::transaction(&bench).await);
     }
     if all.is_empty() {
         eprintln!("no case has such a name");

@@ -14,12 +14,13 @@
 //! | `follow.rs` | how it is told what becomes of a record |
 //! | `delta.rs` | what a change stream says of an update |
 //! | `preflight.rs` | what is checked before the first request |
+//! | `touch.rs` | how a transaction makes sure of its lease |
 //! | `fault.rs` | what each error of the driver means |
 
 mod delta;
 mod document;
 mod events;
-mod fault;
+pub(crate) mod fault;
 mod follow;
 mod joint;
 mod list;
@@ -27,6 +28,7 @@ mod pipeline;
 mod preflight;
 mod purge;
 mod template;
+mod touch;
 mod verb;
 
 use std::{fmt, sync::Arc, time::Duration};
@@ -93,7 +95,7 @@ impl MongoStore {
     ///
     /// The driver warns that a future of it that is dropped half-way can leave a connection in a
     /// bad state; a task runs to its end whatever becomes of who waits for it.
-    fn run<T: Send + 'static>(
+    pub(crate) fn run<T: Send + 'static>(
         within: Duration,
         work: impl Future<Output = Result<T>> + Send + 'static,
     ) -> BoxFuture<Result<T>> {
@@ -311,6 +313,6 @@ fn is_plausible(request: &Request, outcome: &Outcome, written: bool, now: StoreT
 
 /// How long the server may take, in milliseconds: a little less than we wait, so that it is the
 /// server who says what it waited for. At least one, because zero is «for ever» to it.
-fn server_limit(within: Duration) -> i64 {
+pub(crate) fn server_limit(within: Duration) -> i64 {
     i64::try_from(within.mul_f64(0.9).as_millis()).unwrap_or(i64::MAX).clamp(1, i32::MAX.into())
 }

@@ -35,11 +35,11 @@ const RETRY: [&str; 5] = [
     UNKNOWN_TRANSACTION_COMMIT_RESULT,
 ];
 
-pub(super) const UNAUTHORIZED: i32 = 13;
+pub(crate) const UNAUTHORIZED: i32 = 13;
 const AUTHENTICATION_FAILED: i32 = 18;
 
 /// What an error means that came of a command on this collection.
-pub(super) fn meaning(error: DriverError, database: &str, collection: &str) -> Error {
+pub(crate) fn meaning(error: DriverError, database: &str, collection: &str) -> Error {
     let code = code(&error);
     match error.kind.as_ref() {
         ErrorKind::Command(_) if code == Some(UNAUTHORIZED) => Error::invalid(format!(
@@ -73,7 +73,7 @@ pub(super) fn meaning(error: DriverError, database: &str, collection: &str) -> E
 
 /// What the server or the driver said. A server may quote the whole command, and with it the lease
 /// id, which is a secret; so of its words only those up to there are kept.
-fn source(error: DriverError) -> Source {
+pub(crate) fn source(error: DriverError) -> Source {
     match error.kind.as_ref() {
         ErrorKind::Command(command) => Box::new(Refusal::from(command)),
         _ => Box::new(error),
@@ -131,7 +131,7 @@ pub(super) fn watch_ended(error: DriverError) -> Error {
 }
 
 /// A write concern error is never success: the write is there, and whether it stays is not known.
-pub(super) fn unconfirmed(error: &Bson) -> Error {
+pub(crate) fn unconfirmed(error: &Bson) -> Error {
     Error::unavailable("a majority of the replica set did not confirm the write in time: ask again")
         .caused_by(error.to_string())
 }
@@ -166,15 +166,20 @@ pub(super) fn unreadable(error: impl std::error::Error + Send + Sync + 'static) 
 }
 
 /// The code of the server's error, if it is one or wraps one.
-pub(super) fn code(error: &DriverError) -> Option<i32> {
+pub(crate) fn code(error: &DriverError) -> Option<i32> {
     match error.kind.as_ref() {
         ErrorKind::Command(command) => Some(command.code),
         _ => std::error::Error::source(error)?.downcast_ref::<DriverError>().and_then(code),
     }
 }
 
+/// Whether a code is one of a server that cannot do it now but may soon.
+pub(crate) fn is_transient(code: i32) -> bool {
+    TRANSIENT.contains(&code)
+}
+
 /// Whether the server refuses this command, now and later.
-pub(super) fn is_refusal(error: &DriverError) -> bool {
+pub(crate) fn is_refusal(error: &DriverError) -> bool {
     matches!(*error.kind, ErrorKind::Command(ref command) if !TRANSIENT.contains(&command.code))
 }
 

@@ -1,0 +1,285 @@
+//! Many fenced writes in few commands.
+
+use mongodb::{
+    bson::{Bson, Document, doc},
+    options::{ReadPreference, SelectionCriteria, UpdateModifications},
+    results::{SummaryBulkWriteResult, UpdateResult},
+};
+
+use super::{Fenced, Reading, Target, fault, server_limit, stamp::pinned};
+use crate::{Error, Result, store::mongo::fault as driver};
+
+/// The most changes of one command. The server takes 100,000; but a reply comes only after the last.
+const MOST: usize = 1_000;
+
+impl<T: Send + Sync> Fenced<'_, T> {
+    /// Makes many changes, in their order, as one command for each run of changes of a kind and 1,000 of
+    /// them: updates and replacements are of one kind, deletions and insertions of others.
+    ///
+    /// Each change is a write of its own, fenced like the others; together they are not atomic.
+    /// Where some of a command found nothing, what was kept out is looked for with the filters of all of
+    /// it: name the `_id` in filters, or one that could have written either of two documents is refused
+    /// for the other.
+    ///
+    /// # Errors
+    ///
+    /// As [`update_one`](Self::update_one), for the first change that was refused: those before it are
+    /// made, and of those behind it any may be. Nothing is sent where a change is one that
+    /// `update_one` would not send.
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`update_one`](Self::update_one), for all that is left of it.
+    pub async fn bulk_write(&self, changes: impl IntoIterator<Item = Change>) -> Result<SummaryBulkWriteResult> {
+        let target = self.begin()?;
+        let changes = changes.into_iter().map(|change| change.stamped(&target)).collect::<Result<Vec<_>>>()?;
+        let to = target.clone();
+        target.run(async move { to.bulk(&changes).await }).await
+    }
+}
+
+/// One change of a [`bulk_write`](Fenced::bulk_write).
+#[derive(Clone, Debug)]
+pub struct Change {
+    kind: Kind,
+    upsert: bool,
+}
+
+#[derive(Clone, Debug)]
+enum Kind {
+    Update { filter: Document, update: UpdateModifications },
+    Replace { filter: Document, replacement: Document },
+    Delete { filter: Document },
+    Insert { document: Document },
+}
+
+impl Change {
+    /// Updates a document that the filter matches.
+    #[must_use]
+    pub fn update_one(filter: Document, update: impl Into<UpdateModifications>) -> Self {
+        Kind::Update { filter, update: update.into() }.into()
+    }
+
+    /// Replaces a document that the filter matches.
+    #[must_use]
+    pub fn replace_one(filter: Document, replacement: Document) -> Self {
+        Kind::Replace { filter, replacement }.into()
+    }
+
+    /// Deletes a document that the filter matches.
+    #[must_use]
+    pub fn delete_one(filter: Document) -> Self {
+        Kind::Delete { filter }.into()
+    }
+
+    /// Inserts a document.
+    #[must_use]
+    pub fn insert_one(document: Document) -> Self {
+        Kind::Insert { document }.into()
+    }
+
+    /// Whether an update or a replacement inserts the document where its filter matches none. The filter
+    /// must name its `_id`.
+    #[must_use]
+    pub fn upsert(mut self, upsert: bool) -> Self {
+        self.upsert = upsert;
+        self
+    }
+}
+
+impl From<Kind> for Change {
+    fn from(kind: Kind) -> Self {
+        Self { kind, upsert: false }
+    }
+}
+
+/// A change as a statement of the command it goes into.
+#[derive(Clone, Debug)]
+struct Statement {
+    command: Command,
+    /// What it looks for, without the fence.
+    filter: Document,
+    /// What an upsert would insert.
+    id: Option<Bson>,
+    document: Document,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Command {
+    Update,
+    Delete,
+    Insert,
+}
+
+impl Command {
+    /// Its name, and that of its statements.
+    fn names(self) -> (&'static str, &'static str) {
+        match self {
+            Self::Update => ("update", "updates"),
+            Self::Delete => ("delete", "deletes"),
+            Self::Insert => ("insert", "documents"),
+        }
+    }
+}
+
+impl Change {
+    fn stamped(self, target: &Target) -> Result<Statement> {
+        let Self { kind, upsert } = self;
+        let stamp = &target.stamp;
+        if upsert && !matches!(kind, Kind::Update { .. } | Kind::Replace { .. }) {
+            return Err(Error::invalid("only an update or a replacement can upsert: leave it out here"));
+        }
+        let update = |filter: Document, update: Bson| {
+            let id = if upsert { Some(pinned(&filter)?) } else { None };
+            let document = doc! { "q": stamp.passing(&filter), "u": update, "upsert": upsert };
+            Ok(Statement { command: Command::Update, filter, id, document })
+        };
+        match kind {
+            Kind::Update { filter, update: how } => update(
+                filter,
+                match stamp.on_update(how)? {
+                    UpdateModifications::Document(operators) => operators.into(),
+                    UpdateModifications::Pipeline(stages) => stages.into(),
+                    _ => return Err(Error::invalid("a fenced update is a document of operators or a pipeline")),
+                },
+            ),
+            Kind::Replace { filter, replacement } => update(filter, stamp.on_document(replacement)?.into()),
+            Kind::Delete { filter } => {
+                let document = doc! { "q": stamp.passing(&filter), "limit": 1 };
+                Ok(Statement { command: Command::Delete, filter, id: None, document })
+            }
+            Kind::Insert { document } => {
+                let id = document.get("_id").cloned();
+                let document = stamp.on_document(document)?;
+                Ok(Statement { command: Command::Insert, filter: doc! {}, id, document })
+            }
+        }
+    }
+}
+
+impl Target {
+    async fn bulk(&self, statements: &[Statement]) -> Result<SummaryBulkWriteResult> {
+        let mut all = SummaryBulkWriteResult::default();
+        for same in statements.chunk_by(|one, other| one.command == other.command) {
+            for mut left in same.chunks(MOST) {
+                while !left.is_empty() {
+                    let done = self.send(left, &mut all).await?;
+                    left = left.get(done..).unwrap_or_default();
+                }
+            }
+        }
+        Ok(all)
+    }
+
+    /// Sends statements of one command and gives how many are made: all, or those up to an upsert that met
+    /// another first write of its document.
+    async fn send(&self, statements: &[Statement], all: &mut SummaryBulkWriteResult) -> Result<usize> {
+        let Some(first) = statements.first() else { return Ok(0) };
+        let (command, plural) = first.command.names();
+        let documents: Vec<&Document> = statements.iter().map(|statement| &statement.document).collect();
+        let limit = server_limit(self.within);
+        let command = doc! {
+            command: self.documents.name(),
+            plural: documents,
+            "ordered": true,
+            "writeConcern": { "w": "majority", "j": true, "wtimeout": limit },
+            "maxTimeMS": limit,
+        };
+        let reply = self
+            .documents
+            .client()
+            .database(&self.documents.namespace().db)
+            .run_command(command)
+            .selection_criteria(SelectionCriteria::ReadPreference(ReadPreference::Primary))
+            .await
+            .map_err(|error| self.meaning(error))?;
+        if let Some(error) = reply.get("writeConcernError") {
+            return Err(driver::unconfirmed(error));
+        }
+        let failure = reply.get_array("writeErrors").ok().and_then(|errors| errors.first()?.as_document());
+        let at = |failure: &Document| failure.get("index").and_then(whole).and_then(|at| usize::try_from(at).ok());
+        let made =
+            failure.map_or(Some(statements.len()), at).and_then(|made| statements.get(..made)).unwrap_or_default();
+        let found = count(&reply, "n");
+        let upserted =
+            reply.get_array("upserted").map_or(0, |upserted| i64::try_from(upserted.len()).unwrap_or(i64::MAX));
+        let total = match first.command {
+            Command::Update => {
+                add(&mut all.upserted_count, upserted);
+                add(&mut all.modified_count, count(&reply, "nModified"));
+                add(&mut all.matched_count, found.saturating_sub(upserted));
+                &mut 0
+            }
+            Command::Delete => &mut all.deleted_count,
+            Command::Insert => &mut all.inserted_count,
+        };
+        add(total, found);
+        if first.command != Command::Insert && usize::try_from(found).is_ok_and(|found| found < made.len()) {
+            let barring = made.iter().map(|statement| self.stamp.barring(&statement.filter));
+            self.barred(doc! { "$or": barring.collect::<Vec<_>>() }, Reading::default()).await?;
+        }
+        let Some(failure) = failure else { return Ok(statements.len()) };
+        let code = failure.get("code").and_then(whole).and_then(|code| i32::try_from(code).ok()).unwrap_or_default();
+        let refused = || fault::written_not(code, failure.get_str("errmsg").unwrap_or_default());
+        let next = statements.get(made.len()).filter(|_| fault::says_duplicate(code)).ok_or_else(refused)?;
+        let Some(id) = &next.id else { return Err(refused()) };
+        if next.command == Command::Insert {
+            self.barred(doc! { "_id": { "$eq": id } }, Reading::default()).await?;
+            return Err(refused());
+        }
+        self.alone(next, id, all).await?;
+        Ok(made.len().saturating_add(1))
+    }
+
+    /// Makes one upsert by itself.
+    async fn alone(&self, statement: &Statement, id: &Bson, all: &mut SummaryBulkWriteResult) -> Result<()> {
+        let passing = self.stamp.passing(&statement.filter);
+        let concern = self.write_concern();
+        let update = statement.document.get("u").cloned();
+        let done: UpdateResult = match update {
+            Some(Bson::Document(document)) if !document.keys().any(|name| name.starts_with('$')) => {
+                let send = || {
+                    let sent = self.documents.replace_one(passing.clone(), &document);
+                    sent.upsert(true).write_concern(concern.clone()).into_future()
+                };
+                self.upsert(id, send).await?
+            }
+            Some(Bson::Document(operators)) => self.updated(id, &passing, operators.into()).await?,
+            Some(Bson::Array(stages)) => {
+                let stages: Vec<Document> =
+                    stages.into_iter().filter_map(|stage| stage.as_document().cloned()).collect();
+                self.updated(id, &passing, stages.into()).await?
+            }
+            _ => return Err(Error::invalid("a fenced update is a document of operators or a pipeline")),
+        };
+        add(&mut all.upserted_count, done.upserted_id.map_or(0, |_| 1));
+        add(&mut all.matched_count, i64::try_from(done.matched_count).unwrap_or(i64::MAX));
+        add(&mut all.modified_count, i64::try_from(done.modified_count).unwrap_or(i64::MAX));
+        Ok(())
+    }
+
+    async fn updated(&self, id: &Bson, passing: &Document, update: UpdateModifications) -> Result<UpdateResult> {
+        let concern = self.write_concern();
+        let send = || {
+            let sent = self.documents.update_one(passing.clone(), update.clone());
+            sent.upsert(true).write_concern(concern.clone()).into_future()
+        };
+        self.upsert(id, send).await
+    }
+}
+
+fn add(total: &mut i64, more: i64) {
+    *total = total.saturating_add(more);
+}
+
+fn count(reply: &Document, name: &str) -> i64 {
+    reply.get(name).and_then(whole).unwrap_or_default()
+}
+
+fn whole(number: &Bson) -> Option<i64> {
+    match number {
+        Bson::Int32(number) => Some((*number).into()),
+        Bson::Int64(number) => Some(*number),
+        _ => None,
+    }
+}

@@ -1,0 +1,65 @@
+//! A value as the document that the driver would write.
+
+use mongodb::bson::{Document, RawDocumentBuf};
+use serde::Serialize;
+
+use crate::{Error, Result, Source};
+
+/// The document of a value, encoded as the driver encodes what is inserted: types that look different to
+/// people, such as UUIDs, are stored in the same form with and without a fence.
+pub(super) fn document<T: Serialize>(value: &T) -> Result<Document> {
+    let raw = either::encoded(value);
+    let document = raw.and_then(|raw| Document::try_from(&*raw).map_err(Source::from));
+    document
+        .map_err(|source| Error::invalid("the value cannot be written as a document: see the source").caused_by(source))
+}
+
+/// The driver's bson has one name for this in version 2 and another in version 3, and any crate in the
+/// graph may switch it. A name that a block imports from there comes before the one of this module; a name
+/// that is not there any more is found here, and leads on to the other.
+#[allow(
+    clippy::wildcard_imports,
+    clippy::useless_conversion,
+    unused_imports,
+    dead_code,
+    reason = "one of the two names is imported, whichever is there"
+)]
+mod either {
+    use super::{RawDocumentBuf, Serialize, Source};
+
+    pub(super) fn encoded<T: Serialize>(value: &T) -> Result<RawDocumentBuf, Source> {
+        use mongodb::bson::*;
+        to_raw_document_buf(value).map_err(Source::from)
+    }
+
+    fn to_raw_document_buf<T: Serialize>(value: &T) -> Result<RawDocumentBuf, Source> {
+        use mongodb::bson::*;
+        serialize_to_raw_document_buf(value).map_err(Source::from)
+    }
+
+    /// Of a version that has neither name.
+    fn serialize_to_raw_document_buf<T: Serialize>(_value: &T) -> Result<RawDocumentBuf, Source> {
+        Err("this version of bson cannot encode".into())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use mongodb::bson::{Bson, doc};
+
+    use super::*;
+
+    #[derive(Serialize)]
+    struct Order {
+        _id: i32,
+        address: std::net::Ipv4Addr,
+    }
+
+    #[test]
+    fn values_are_encoded_as_the_driver_does_and_not_as_for_people() {
+        let order = document(&Order { _id: 1, address: [127, 0, 0, 1].into() }).unwrap();
+        assert!(matches!(order.get("address"), Some(Bson::Array(bytes)) if bytes.len() == 4), "{order}");
+        assert_eq!(document(&doc! { "a": { "b": [1] } }).unwrap(), doc! { "a": { "b": [1] } });
+        assert!(document(&"a text").is_err());
+    }
+}

@@ -1,0 +1,100 @@
+//! What each error of the driver means to whoever writes documents of his own.
+
+use mongodb::error::{Error as DriverError, ErrorKind, TRANSIENT_TRANSACTION_ERROR, WriteFailure};
+
+use crate::{Error, store::mongo::fault};
+
+/// Two documents would have the same `_id`, or the same entry of a unique index.
+const DUPLICATE_KEY: i32 = 11000;
+
+/// What an error means that came of a write to a caller's collection.
+///
+/// What the server says of the write itself, such as a duplicate key or a document that a validator
+/// does not admit, is there as the driver's own error, as the source.
+pub(super) fn meaning(error: DriverError, database: &str, collection: &str) -> Error {
+    match error.kind.as_ref() {
+        ErrorKind::Write(WriteFailure::WriteConcernError(_)) => Error::unavailable(
+            "a majority of the replica set did not confirm the write in time, so it may stand or not: read before writing again",
+        )
+        .caused_by(error),
+        ErrorKind::Write(WriteFailure::WriteError(failure)) if !may_pass(failure.code) => refused(error),
+        ErrorKind::Command(command) if command.code == DUPLICATE_KEY => refused(error),
+        ErrorKind::Command(command) if command.code != fault::UNAUTHORIZED && is_final(&error) => refused(error),
+        ErrorKind::InvalidArgument { .. } | ErrorKind::BsonSerialization(_) => refused(error),
+        ErrorKind::BsonDeserialization(_) => Error::invalid(
+            "the document was written, but it does not fit the type of the collection: see the source of this error",
+        )
+        .caused_by(error),
+        _ => fault::meaning(error, database, collection),
+    }
+}
+
+/// What a write error means that the reply of a command names.
+pub(super) fn written_not(code: i32, message: &str) -> Error {
+    let error = if may_pass(code) {
+        Error::unavailable("MongoDB could not confirm the write: read before writing again")
+    } else {
+        Error::invalid("MongoDB refused the write: see the source of this error")
+    };
+    error.caused_by(message.to_owned())
+}
+
+/// Whether a document with the same `_id`, or the same entry of a unique index, is there.
+pub(super) fn is_duplicate(error: &DriverError) -> bool {
+    match error.kind.as_ref() {
+        ErrorKind::Write(WriteFailure::WriteError(failure)) => failure.code == DUPLICATE_KEY,
+        _ => fault::code(error) == Some(DUPLICATE_KEY),
+    }
+}
+
+/// Whether a code says the same.
+pub(super) fn says_duplicate(code: i32) -> bool {
+    code == DUPLICATE_KEY
+}
+
+fn may_pass(code: i32) -> bool {
+    code != DUPLICATE_KEY && fault::is_transient(code)
+}
+
+/// Whether an error of a command stays the same if it is sent again.
+fn is_final(error: &DriverError) -> bool {
+    fault::is_refusal(error) && error.labels().is_empty()
+}
+
+fn refused(error: DriverError) -> Error {
+    Error::invalid("MongoDB refused the write: see the source of this error").caused_by(error)
+}
+
+/// Whether a transaction can be run again that ended in this error, or in one that it caused.
+pub(crate) fn is_transient(error: &(dyn std::error::Error + 'static)) -> bool {
+    let mut next = Some(error);
+    while let Some(error) = next {
+        let driver = error.downcast_ref::<DriverError>();
+        if driver.is_some_and(|error| error.contains_label(TRANSIENT_TRANSACTION_ERROR)) {
+            return true;
+        }
+        next = error.source();
+    }
+    false
+}
+
+/// For `?` in the work of a [transaction](crate::Lease::transaction): what the driver said is the source.
+impl From<DriverError> for Error {
+    fn from(error: DriverError) -> Self {
+        let may_pass = match error.kind.as_ref() {
+            ErrorKind::Write(WriteFailure::WriteError(failure)) => may_pass(failure.code),
+            ErrorKind::InvalidArgument { .. }
+            | ErrorKind::BsonSerialization(_)
+            | ErrorKind::BsonDeserialization(_)
+            | ErrorKind::Transaction { .. }
+            | ErrorKind::Shutdown => false,
+            _ => !is_final(&error),
+        };
+        if may_pass {
+            Self::unavailable("MongoDB could not confirm what it was asked: ask again").caused_by(error)
+        } else {
+            Self::invalid("MongoDB or its driver refused what it was asked: see the source of this error")
+                .caused_by(error)
+        }
+    }
+}

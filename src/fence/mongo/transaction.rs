@@ -1,0 +1,218 @@
+//! A transaction that cannot commit without its lease.
+
+use std::{error::Error as StdError, pin::Pin, time::Duration};
+
+use mongodb::{
+    ClientSession,
+    error::{Error as DriverError, ErrorKind, UNKNOWN_TRANSACTION_COMMIT_RESULT},
+};
+use tracing::debug;
+
+use super::{Alive, fault};
+use crate::{
+    Error, FencingToken, Key, LeaseId, Result,
+    store::{MongoStore, Store, mongo::fault as driver},
+};
+
+/// The lease that a transaction stands and falls with.
+pub(crate) struct Stake {
+    pub(crate) store: MongoStore,
+    pub(crate) key: Key,
+    pub(crate) lease: LeaseId,
+    pub(crate) token: FencingToken,
+    /// How long is tried.
+    pub(crate) operation_timeout: Duration,
+    /// How long one command may take.
+    pub(crate) attempt: Duration,
+}
+
+/// How long to wait before the second try; it doubles from there, up to the other.
+const PAUSE: Duration = Duration::from_millis(5);
+const LONGEST_PAUSE: Duration = Duration::from_millis(320);
+
+/// What keeps the lease. Its futures are boxed, or the compiler cannot tell that a transaction can be
+/// spawned.
+pub(crate) trait Keeping: Alive {
+    /// Whether it has ended at the store.
+    fn verify(&self) -> Answer<'_>;
+
+    /// Sees to it that the next refresh is as far ahead as it can be.
+    fn refresh(&self) -> Answer<'_>;
+}
+
+pub(crate) type Answer<'a> = Pin<Box<dyn Future<Output = Result<()>> + Send + 'a>>;
+
+/// Runs `work` in a transaction until it is committed or cannot be.
+pub(crate) async fn run<R, E, F>(stake: Stake, lease: &dyn Keeping, mut work: F) -> Result<R, E>
+where
+    F: AsyncFnMut(&mut ClientSession) -> Result<R, E>,
+    E: From<Error> + StdError + 'static,
+{
+    let clock = stake.store.clock();
+    let give_up = clock.now().saturating_add(stake.operation_timeout);
+    let mut pause = PAUSE;
+    let mut last = None;
+    loop {
+        // In the session of before, so that the server ends what was left of that transaction.
+        let mut session = stake.begin(last.take()).await?;
+        let unsettled: E = match work(&mut session).await {
+            Ok(value) => match stake.settle(session, lease).await? {
+                Settled::Committed => return Ok(value),
+                Settled::Not(error, session) => {
+                    last = session.map(|session| *session);
+                    error.into()
+                }
+                Settled::Unfounded(error) => {
+                    // Says why, where the lease is lost or its record is not one.
+                    lease.verify().await?;
+                    error.into()
+                }
+            },
+            Err(error) => {
+                last = stake.abort(session).await;
+                if !fault::is_transient(&error) {
+                    return Err(error);
+                }
+                error
+            }
+        };
+        if clock.now().saturating_add(pause) >= give_up {
+            return Err(unsettled);
+        }
+        debug!(key = %stake.key, token = %stake.token, "the transaction is tried again");
+        clock.sleep_until(clock.now().saturating_add(pause.mul_f64(fastrand::f64().mul_add(0.5, 0.5)))).await;
+        pause = pause.saturating_mul(2).min(LONGEST_PAUSE);
+    }
+}
+
+/// What became of a transaction whose work is done.
+enum Settled {
+    Committed,
+    /// It can be tried again.
+    Not(Error, Option<Box<ClientSession>>),
+    /// The lease was not found, or its record could not be written.
+    Unfounded(Error),
+}
+
+impl Stake {
+    /// Begins a transaction, on a task of its own.
+    async fn begin(&self, last: Option<ClientSession>) -> Result<ClientSession> {
+        let (store, within) = (self.store.clone(), self.attempt);
+        MongoStore::run(within, async move {
+            let mut session = match last {
+                Some(session) => session,
+                None => store.session().await?,
+            };
+            MongoStore::begin(&mut session, within).await?;
+            Ok(session)
+        })
+        .await
+    }
+
+    /// Aborts a transaction. Where nobody answers, the server ends it by itself.
+    async fn abort(&self, mut session: ClientSession) -> Option<ClientSession> {
+        let aborted = MongoStore::run(self.attempt, async move {
+            // The driver says nothing of it where the server did not answer.
+            drop(session.abort_transaction().await);
+            Ok(session)
+        });
+        aborted.await.ok()
+    }
+
+    /// Makes sure of the lease and commits.
+    async fn settle(&self, session: ClientSession, held: &dyn Keeping) -> Result<Settled> {
+        if let Err(ended) = held.check() {
+            self.abort(session).await;
+            return Err(ended);
+        }
+        let (store, key, lease, token) = (self.store.clone(), self.key.clone(), self.lease, self.token);
+        let (session, touched) = MongoStore::run(self.attempt, async move {
+            let mut session = session;
+            let touched = store.touch(&mut session, &key, lease, token).await;
+            Ok((session, touched))
+        })
+        .await?;
+        match touched {
+            Ok(true) => self.commit(session).await,
+            Ok(false) => {
+                self.abort(session).await;
+                Ok(Settled::Unfounded(in_the_way()))
+            }
+            Err(error) if fault::is_transient(&error) => {
+                let session = self.abort(session).await;
+                // It may have been a refresh that was in the way. Where this one is not confirmed, the next
+                // try tells.
+                match held.refresh().await {
+                    Ok(()) | Err(Error::Unavailable { .. }) => {}
+                    Err(error) => return Err(error),
+                }
+                Ok(Settled::Not(in_the_way().caused_by(driver::source(error)), session.map(Box::new)))
+            }
+            Err(error) if is_misuse(&error) => Err(refused(error)),
+            Err(error) => {
+                let session = self.abort(session).await;
+                match self.store.meaning(error) {
+                    error @ Error::Unavailable { .. } => Ok(Settled::Not(error, session.map(Box::new))),
+                    // Of a record that is none the server cannot count anything up.
+                    error => Ok(Settled::Unfounded(error)),
+                }
+            }
+        }
+    }
+
+    /// Commits, and where it is not known whether that was done, again.
+    async fn commit(&self, mut session: ClientSession) -> Result<Settled> {
+        let clock = self.store.clock();
+        let give_up = clock.now().saturating_add(self.operation_timeout);
+        loop {
+            let within = give_up.saturating_sub(clock.now()).min(self.attempt);
+            let committed = MongoStore::run(within, async move {
+                let committed = session.commit_transaction().await;
+                Ok((session, committed))
+            });
+            let (back, committed) = committed.await.map_err(|error| unknown().caused_by(error))?;
+            session = back;
+            match committed {
+                Ok(()) => return Ok(Settled::Committed),
+                Err(error) if error.contains_label(UNKNOWN_TRANSACTION_COMMIT_RESULT) => {
+                    if clock.now().saturating_add(PAUSE) >= give_up {
+                        return Err(unknown().caused_by(error));
+                    }
+                    clock.sleep_until(clock.now().saturating_add(PAUSE)).await;
+                }
+                Err(error) if fault::is_transient(&error) => {
+                    return Ok(Settled::Not(in_the_way().caused_by(error), Some(Box::new(session))));
+                }
+                Err(error) => return Err(refused(error)),
+            }
+        }
+    }
+}
+
+/// Whether the driver refuses the call because there is no transaction.
+fn is_misuse(error: &DriverError) -> bool {
+    matches!(*error.kind, ErrorKind::Transaction { .. })
+}
+
+/// What an error means that ends a transaction.
+fn refused(error: DriverError) -> Error {
+    if is_misuse(&error) {
+        return Error::invalid(
+            "the transaction was ended by its own work: return from it, or return an error, instead",
+        )
+        .caused_by(error);
+    }
+    error.into()
+}
+
+fn in_the_way() -> Error {
+    Error::unavailable(
+        "other writes were in the way of the transaction each time, and nothing was committed: ask again, and keep it shorter than a third of the ttl, at which the lease is refreshed",
+    )
+}
+
+fn unknown() -> Error {
+    Error::unavailable(
+        "it is not known whether the transaction was committed, because nobody confirmed it in time: read before doing it again",
+    )
+}

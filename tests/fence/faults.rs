@@ -1,0 +1,96 @@
+//! Replies that are lost, late, or say that nobody knows.
+
+use std::time::Instant;
+
+use mongodb::{
+    Client, Collection,
+    bson::{Document, doc},
+};
+use mongoseal::{Error, Fence, fence::Change};
+
+use crate::{Bench, millis, token, turn};
+
+/// The orders, by a client of this name with these options.
+async fn orders(bench: &Bench, options: &str) -> Collection<Document> {
+    let client = Client::with_uri_str(bench.set.uri_with(options)).await.unwrap();
+    client.database(bench.database.name()).collection("orders")
+}
+
+fn unavailable<T: std::fmt::Debug>(result: Result<T, Error>) {
+    match result {
+        Err(Error::Unavailable { .. }) => {}
+        other => panic!("it is not known, and not {other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn a_write_whose_reply_is_lost_is_sent_again_by_the_driver_and_counted_once() {
+    let _turn = turn().await;
+    let bench = Bench::new("lost_reply").await;
+    bench.put(doc! { "_id": 1, "n": 0 }).await;
+    let orders = orders(&bench, "appName=lost_reply").await;
+    let plus = || orders.fenced(token(5)).update_one(doc! { "_id": 1 }, doc! { "$inc": { "n": 1 } });
+    plus().await.unwrap();
+    let after_execution = doc! {
+        "configureFailPoint": "onPrimaryTransactionalWrite", "mode": { "times": 1 }, "data": { "closeConnection": true },
+    };
+    let lost = bench.set.fail_point(0, after_execution).await;
+    plus().await.unwrap();
+    assert_eq!(lost.off().await, 1);
+    assert_eq!(bench.order(1).await, doc! { "_id": 1, "n": 2, "fence": 5_i64 });
+}
+
+#[tokio::test]
+async fn without_the_drivers_retries_a_lost_reply_is_unavailable_and_the_write_may_stand() {
+    let _turn = turn().await;
+    let bench = Bench::new("no_retry").await;
+    bench.put(doc! { "_id": 1, "n": 0 }).await;
+    let orders = orders(&bench, "appName=no_retry&retryWrites=false").await;
+    let by = orders.fenced(token(5));
+    let close = || doc! { "closeConnection": true };
+    let commands = ["update", "delete", "insert", "findAndModify"];
+    let broken = bench.set.fail_command("no_retry", &commands, close(), 1_000_000).await;
+    let one = || doc! { "_id": 1 };
+    unavailable(by.update_one(one(), doc! {}).await);
+    unavailable(by.find_one_and_update(one(), doc! {}).await);
+    unavailable(by.delete_one(one()).await);
+    unavailable(by.insert_one(doc! { "_id": 2 }).await);
+    unavailable(by.bulk_write([Change::update_one(one(), doc! {})]).await);
+    assert_eq!(broken.off().await, 5, "each was sent once");
+}
+
+#[tokio::test]
+async fn a_write_that_no_majority_confirmed_is_not_a_success() {
+    let _turn = turn().await;
+    let bench = Bench::new("unconfirmed").await;
+    bench.put(doc! { "_id": 1, "n": 0 }).await;
+    let orders = orders(&bench, "appName=unconfirmed").await;
+    let by = orders.fenced(token(5));
+    let error = doc! { "writeConcernError": { "code": 64, "errmsg": "waiting for replication timed out" } };
+    let commands = ["update", "delete", "insert", "findAndModify"];
+    let armed = bench.set.fail_command("unconfirmed", &commands, error, 1_000_000).await;
+    let one = || doc! { "_id": 1 };
+    unavailable(by.update_one(one(), doc! {}).await);
+    unavailable(by.replace_one(one(), doc! {}).await);
+    unavailable(by.find_one_and_update(one(), doc! {}).await);
+    unavailable(by.insert_one(doc! { "_id": 2 }).await);
+    unavailable(by.bulk_write([Change::update_one(one(), doc! {})]).await);
+    unavailable(by.delete_one(one()).await);
+    armed.off().await;
+}
+
+#[tokio::test]
+async fn a_write_takes_no_longer_than_its_timeout() {
+    let _turn = turn().await;
+    let bench = Bench::new("slow").await;
+    bench.put(doc! { "_id": 1, "n": 0 }).await;
+    let orders = orders(&bench, "appName=slow").await;
+    let by = orders.fenced(token(5)).operation_timeout(millis(300));
+    by.update_one(doc! { "_id": 1 }, doc! {}).await.unwrap();
+    let slow = doc! { "blockConnection": true, "blockTimeMS": 2_000 };
+    let slow = bench.set.fail_command("slow", &["update"], slow, 1).await;
+    let began = Instant::now();
+    unavailable(by.update_one(doc! { "_id": 1 }, doc! { "$set": { "n": 1 } }).await);
+    assert!(began.elapsed() < millis(1_000), "{:?}", began.elapsed());
+    slow.off().await;
+}
