@@ -1,0 +1,77 @@
+//! Workers share out jobs, which are documents. Each owns a job by a lease and writes its progress through
+//! the fence; where one dies, another resumes from the last checkpoint, and if the first comes back after
+//! all, its writes are refused. Start it as often as you like:
+//!
+//!     MONGODB_URI='mongodb://db0,db1,db2/app?replicaSet=rs0' cargo run --example job_worker -- NAME
+//!
+//! It puts six jobs there if there are none, and ends when all are finished.
+
+use std::{env, time::Duration};
+
+use mongoseal::{
+    Error, Fence, Lease, Mongoseal, Result,
+    mongodb::{
+        Client, Collection,
+        bson::{Document, doc},
+    },
+};
+use tokio::time::sleep;
+
+#[tokio::main]
+async fn main() -> Result<()> {
+    let name = env::args().nth(1).unwrap_or_else(|| format!("process {}", std::process::id()));
+    let uri = env::var("MONGODB_URI").unwrap_or_else(|_| "mongodb://127.0.0.1/?replicaSet=rs0".into());
+    let client = Client::with_uri_str(uri).await.map_err(driver)?;
+    let database = client.default_database().unwrap_or_else(|| client.database("mongoseal"));
+    let jobs: Collection<Document> = database.collection("jobs");
+    if jobs.find_one(doc! {}).await.map_err(driver)?.is_none() {
+        let new = (1..=6).map(|id| doc! { "_id": id, "steps": 5, "done": 0, "log": [] });
+        drop(jobs.insert_many(new).ordered(false).await); // another worker may have put them there
+    }
+    let seal = Mongoseal::builder().owner(name.as_str()).ttl(Duration::from_millis(1_500)).on(&database)?;
+    let open = doc! { "$expr": { "$lt": ["$done", "$steps"] } };
+    while jobs.find_one(open.clone()).await.map_err(driver)?.is_some() {
+        // Any that is open, so that workers do not all go for the same one.
+        let some = vec![doc! { "$match": &open }, doc! { "$sample": { "size": 1 } }];
+        let mut found = jobs.aggregate(some).await.map_err(driver)?;
+        if !found.advance().await.map_err(driver)? {
+            break;
+        }
+        let id = found.deserialize_current().map_err(driver)?.get_i32("_id").unwrap_or_default();
+        let outcome = match seal.acquire(format!("jobs/{id}")).await {
+            Ok(lease) => lease.run(work(&jobs, &lease, id, &name)).await.and_then(|done| done),
+            Err(held) => Err(held),
+        };
+        match outcome {
+            Ok(()) => println!("{name} finished job {id}"),
+            Err(Error::Held { .. }) => sleep(Duration::from_millis(20)).await, // it is being worked at
+            Err(error @ (Error::Fenced { .. } | Error::Lost { .. })) => println!("{name} leaves job {id}: {error}"),
+            Err(Error::Unavailable { .. }) => println!("{name} tries again"), // a write may have been made: look
+            Err(error) => return Err(error),
+        }
+    }
+    println!("{name} sees no open job");
+    seal.shutdown().await;
+    Ok(())
+}
+
+/// Does what is left of a job. A step and its checkpoint are one write.
+async fn work(jobs: &Collection<Document>, lease: &Lease, id: i32, name: &str) -> Result<()> {
+    // An update of nothing leaves the token there: from here on no earlier owner writes.
+    jobs.fenced(lease).update_one(doc! { "_id": id }, doc! {}).await?;
+    while let Some(job) = jobs.find_one(doc! { "_id": id }).await.map_err(driver)? {
+        let (done, steps) = (job.get_i32("done").unwrap_or_default(), job.get_i32("steps").unwrap_or_default());
+        if done >= steps {
+            break;
+        }
+        sleep(Duration::from_millis(30)).await; // the work
+        let entry = doc! { "step": done, "by": name, "token": lease.token() };
+        let step = doc! { "$set": { "done": done + 1 }, "$push": { "log": entry } };
+        jobs.fenced(lease).update_one(doc! { "_id": id, "done": done }, step).await?;
+    }
+    Ok(())
+}
+
+fn driver(error: mongoseal::mongodb::error::Error) -> Error {
+    Error::unavailable("MongoDB did not answer: look again").caused_by(error)
+}

@@ -1,0 +1,76 @@
+//! One of several processes leads, and writes what it does with its token. Start it in three terminals,
+//! and stop one or kill it:
+//!
+//!     MONGODB_URI='mongodb://db0,db1,db2/app?replicaSet=rs0' cargo run --example leader -- NAME
+//!
+//! A line on its standard input makes the leader resign; the end of that, or Ctrl-C, ends the process.
+
+use std::{env, time::Duration};
+
+use mongoseal::{
+    Error, Fence, Leader, Mongoseal, Result,
+    mongodb::{
+        Client, Collection,
+        bson::{Document, doc},
+    },
+};
+use tokio::io::{AsyncBufReadExt, BufReader};
+use tokio_util::sync::CancellationToken;
+
+#[tokio::main]
+async fn main() -> Result<()> {
+    let name = env::args().nth(1).unwrap_or_else(|| format!("process {}", std::process::id()));
+    let uri = env::var("MONGODB_URI").unwrap_or_else(|_| "mongodb://127.0.0.1/?replicaSet=rs0".into());
+    let ttl = env::var("TTL_MS").ok().and_then(|ttl| ttl.parse().ok()).unwrap_or(5_000);
+    let client = Client::with_uri_str(uri).await.map_err(|error| Error::invalid(error.to_string()))?;
+    let database = client.default_database().unwrap_or_else(|| client.database("mongoseal"));
+    let board: Collection<Document> = database.collection("board");
+    let seal = Mongoseal::builder().owner(name.as_str()).on(&database)?;
+
+    let mut lines = BufReader::new(tokio::io::stdin()).lines();
+    let end = CancellationToken::new();
+    let on_ctrl_c = end.clone();
+    #[allow(clippy::disallowed_methods, reason = "ends with the process")]
+    tokio::spawn(async move {
+        tokio::signal::ctrl_c().await.ok();
+        on_ctrl_c.cancel();
+    });
+    println!("{name} is there");
+    // Resigned: it stands again, behind the others.
+    while !end.is_cancelled() {
+        let elector = seal
+            .campaign("scheduler")
+            .value(name.as_str())
+            .ttl(Duration::from_millis(ttl))
+            .elector()
+            .on_new_leader(|incumbent| println!("{} leads with token {}", incumbent.value, incumbent.token))
+            .on_stopped(|| println!("stopped"))
+            .until(end.clone());
+        let resigned = elector.run(async |leader| {
+            tokio::select! {
+                result = work(leader, &board, &name) => result,
+                line = lines.next_line() => {
+                    if !matches!(line, Ok(Some(_))) {
+                        end.cancel();
+                    }
+                    Ok(())
+                }
+            }
+        });
+        if let Some(Err(refused)) = resigned.await? {
+            println!("refused: {refused}"); // somebody else leads: nothing was written
+        }
+    }
+    seal.shutdown().await;
+    Ok(())
+}
+
+/// What only the leader does: each write is refused once a later leader has written.
+async fn work(leader: &Leader, board: &Collection<Document>, name: &str) -> Result<()> {
+    println!("begins with token {}", leader.token());
+    let write = doc! { "$push": { "log": { "by": name, "token": leader.token() } } };
+    loop {
+        board.fenced(leader.lease()).update_one(doc! { "_id": "scheduler" }, write.clone()).upsert(true).await?;
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
