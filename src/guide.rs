@@ -11,3 +11,6 @@ pub mod comparison {}
 
 #[doc = include_str!("../docs/fencing.md")]
 pub mod fencing {}
+
+#[doc = include_str!("../docs/jobs.md")]
+pub mod jobs {}

@@ -50,7 +50,9 @@ fn chosen(which: impl Fn(&str) -> bool) -> Vec<String> {
 fn the_tests_that_documents_name_are_there() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut named = 0;
-    for document in ["docs/guarantees.md", "docs/protocol.md", "docs/comparison.md", "docs/fencing.md", "README.md"] {
+    for document in
+        ["docs/guarantees.md", "docs/protocol.md", "docs/comparison.md", "docs/fencing.md", "docs/jobs.md", "README.md"]
+    {
         let text = fs::read_to_string(root.join(document)).unwrap();
         for test in text.split('`').filter(|word| word.starts_with("tests/")) {
             assert!(root.join(test).is_file(), "{document} names {test}");

@@ -46,11 +46,12 @@ pub trait Fence<T: Send + Sync> {
     ///
     /// # Examples
     ///
-    /// ```no_run
-    /// # async fn example() -> mongoseal::Result<()> {
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// use mongoseal::{Error, Fence, Mongoseal, mongodb::{Client, bson::{Document, doc}}};
     ///
-    /// # let client = Client::with_uri_str("mongodb://db0,db1,db2/?replicaSet=rs0").await?;
+    /// # let client = mongoseal_test_support::shared(1).await.client().await;
     /// let orders = client.database("shop").collection::<Document>("orders");
     /// let seal = Mongoseal::new(&client.database("shop"));
     /// let lease = seal.acquire("orders/4711").await?;
@@ -58,7 +59,7 @@ pub trait Fence<T: Send + Sync> {
     /// match orders.fenced(&lease).update_one(doc! { "_id": 4711 }, paid).await {
     ///     Ok(done) => println!("{} written", done.modified_count),
     ///     Err(Error::Fenced { newer }) => println!("not ours any more: {newer} has written it"),
-    ///     Err(error) => return Err(error),
+    ///     Err(error) => return Err(error.into()),
     /// }
     /// # Ok(())
     /// # }

@@ -55,18 +55,20 @@ impl Lease {
     ///
     /// # Examples
     ///
-    /// ```no_run
-    /// # async fn example() -> mongoseal::Result<()> {
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> mongoseal::Result<()> {
     /// use mongoseal::{Mongoseal, mongodb::bson::{Document, doc}};
     ///
-    /// let seal = Mongoseal::connect("mongodb://db0,db1,db2/shop?replicaSet=rs0").await?;
-    /// let lease = seal.acquire("orders/4711").await?;
+    /// # let uri = mongoseal_test_support::shared(1).await.uri();
+    /// let seal = Mongoseal::connect(uri).await?;
+    /// let lease = seal.acquire("orders/4712").await?;
     /// lease
     ///     .transaction(async |session| -> mongoseal::Result<()> {
     ///         let shop = session.client().database("shop");
     ///         let (orders, stock) = (shop.collection::<Document>("orders"), shop.collection::<Document>("stock"));
     ///         let sold = doc! { "$set": { "state": "sold" } };
-    ///         orders.update_one(doc! { "_id": 4711 }, sold).session(&mut *session).await?;
+    ///         orders.update_one(doc! { "_id": 4712 }, sold).session(&mut *session).await?;
     ///         stock.update_one(doc! { "_id": "pen" }, doc! { "$inc": { "n": -1 } }).session(session).await?;
     ///         Ok(())
     ///     })

@@ -5,11 +5,10 @@ use std::time::Duration;
 use mongodb::{
     ClientSession,
     bson::{Document, doc},
-    options::{ReadPreference, SelectionCriteria, WriteConcern},
 };
 
 use super::{
-    Inner, fault, pipeline, server_limit,
+    Inner, MongoStore, fault, pipeline, server_limit,
     verb::{self, Verb},
 };
 use crate::{
@@ -55,13 +54,7 @@ impl Inner {
             return Err(Error::unavailable("other requests of this handle have not been answered: ask again"));
         };
         let mut session = self.database.client().start_session().await.map_err(|error| self.meaning(error))?;
-        session
-            .start_transaction()
-            .write_concern(WriteConcern::majority())
-            .selection_criteria(SelectionCriteria::ReadPreference(ReadPreference::Primary))
-            .max_commit_time(within)
-            .await
-            .map_err(|error| self.meaning(error))?;
+        MongoStore::begin(&mut session, within).await.map_err(|error| self.meaning(error))?;
         let done = self.all(&mut session, leases, joint, within).await;
         if matches!(done, Ok(true)) {
             session.commit_transaction().await.map_err(|error| self.meaning(error))?;
