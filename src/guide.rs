@@ -14,3 +14,6 @@ pub mod fencing {}
 
 #[doc = include_str!("../docs/jobs.md")]
 pub mod jobs {}
+
+#[doc = include_str!("../docs/failure-modes.md")]
+pub mod failure_modes {}

@@ -50,13 +50,30 @@ fn chosen(which: impl Fn(&str) -> bool) -> Vec<String> {
 fn the_tests_that_documents_name_are_there() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut named = 0;
-    for document in
-        ["docs/guarantees.md", "docs/protocol.md", "docs/comparison.md", "docs/fencing.md", "docs/jobs.md", "README.md"]
-    {
+    for document in [
+        "docs/guarantees.md",
+        "docs/protocol.md",
+        "docs/comparison.md",
+        "docs/fencing.md",
+        "docs/jobs.md",
+        "docs/failure-modes.md",
+        "README.md",
+    ] {
         let text = fs::read_to_string(root.join(document)).unwrap();
-        for test in text.split('`').filter(|word| word.starts_with("tests/")) {
+        let mut parts = text.split('`').peekable();
+        while let Some(test) = parts.next() {
+            if !test.starts_with("tests/") && !(test.starts_with("src/") && document.ends_with("failure-modes.md")) {
+                continue;
+            }
             assert!(root.join(test).is_file(), "{document} names {test}");
             named += 1;
+            // The file may be followed by the sentence of one test in it.
+            let next =
+                parts.peek().and_then(|text| text.split([' ', ',', ';', '|', ')', '.']).nth(1)).unwrap_or_default();
+            if next.matches('_').count() > 2 {
+                let tests = fs::read_to_string(root.join(test)).unwrap();
+                assert!(tests.contains(&format!("fn {next}(")), "{document} names {next} in {test}");
+            }
         }
     }
     assert!(named > 10);
