@@ -2,6 +2,7 @@
 
 use std::{
     fmt,
+    pin::pin,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -103,14 +104,14 @@ impl Elector {
     /// Dropping it drops the work, and resigns or withdraws in the background.
     pub async fn run<T>(self, work: impl AsyncFnMut(&Leader) -> T) -> Result<Option<T>> {
         let Self { stand, mut on_new_leader, on_stopped, until, pulse } = self;
-        let stand = stand?;
         let _ends = Ends(&pulse);
+        let stand = stand?;
         let clock = pulse.clock;
         let alive = async {
             let lasts = stand.leads;
             pulse.allowed.store(ttl::millis(lasts), Ordering::Relaxed);
             loop {
-                pulse.beat.store(ttl::millis(clock.now()), Ordering::Relaxed);
+                pulse.beat.store(ttl::millis(clock.now()), Ordering::Release);
                 clock.sleep_until(clock.now().saturating_add(lasts.checked_div(6).unwrap_or_default())).await;
             }
         };
@@ -120,12 +121,17 @@ impl Elector {
                 None => std::future::pending().await,
             }
         };
-        tokio::select! {
+        let end = until.child_token();
+        let mut leading = pin!(lead(&stand, on_stopped, &end, work));
+        let error = tokio::select! {
             biased;
-            done = lead(&stand, on_stopped, &until, work) => done,
-            error = observing => Err(error),
-            () = alive => Ok(None),
-        }
+            done = &mut leading => return done,
+            error = observing => error,
+            () = alive => return Ok(None),
+        };
+        // Whoever leads stops, says so and resigns before it is heard why.
+        end.cancel();
+        leading.await.and(Err(error))
     }
 }
 
@@ -216,12 +222,13 @@ impl Readiness {
     /// [`Error::Unavailable`] where it has not, because it was not begun, has ended, or is wedged: something
     /// blocks its thread.
     pub fn check(&self) -> Result<()> {
-        let allowed = self.pulse.allowed.load(Ordering::Relaxed);
-        let silent = match self.pulse.beat.load(Ordering::Relaxed) {
+        // Before what is allowed, which is said before the first beat.
+        let silent = match self.pulse.beat.load(Ordering::Acquire) {
             NOT_YET => return Err(self.fails("has not been run yet: run it")),
             NO_MORE => return Err(self.fails("has ended: run another one")),
             beat => ttl::millis(self.pulse.clock.now()).saturating_sub(beat),
         };
+        let allowed = self.pulse.allowed.load(Ordering::Relaxed);
         if silent > allowed {
             return Err(self.fails(&format!(
                 "has given no sign of life for {silent} ms, and {allowed} are allowed: look what blocks its thread"

@@ -222,7 +222,9 @@ async fn an_elector_asks_through_what_passes_and_ends_with_what_does_not() {
     let refused = elector(&store, "one", &said).run(async |_| 42).await;
     assert!(matches!(refused, Err(Error::Invalid { .. })));
     let mistaken = store.seal().campaign("k").ttl(secs(30)).stop_within(secs(20)).elector();
+    let readiness = mistaken.readiness();
     assert!(matches!(mistaken.run(async |_| ()).await, Err(Error::Invalid { .. })));
+    assert!(readiness.check().unwrap_err().to_string().contains("has ended"));
 }
 
 #[tokio::test(start_paused = true)]
@@ -262,4 +264,32 @@ fn a_wedged_elector_is_told_from_another_thread() {
     });
     let said = probe.join().unwrap();
     assert!(said.contains("no sign of life"), "{said}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_elector_that_ends_with_an_error_says_that_its_work_has_stopped() {
+    for by_shutdown in [true, false] {
+        let store = Faulty::new();
+        let said = Said::default();
+        store.script(|call| matches!(call, Call::Follow).then_some(Fault::Delay(secs(2))));
+        let seal = store.seal();
+        let (leads, stops) = (said.clone(), said.clone());
+        let elector = seal
+            .campaign("k")
+            .elector()
+            .on_new_leader(move |_| leads.lock().unwrap().push("leads".into()))
+            .on_stopped(move || stops.lock().unwrap().push("stops".into()));
+        let running = tokio::spawn(elector.run(async |_| std::future::pending::<()>().await));
+        tokio::time::sleep(secs(1)).await;
+        if by_shutdown {
+            seal.shutdown().await;
+        } else {
+            // Who observes is refused, and who leads is not.
+            store.script(|call| matches!(call, Call::Follow | Call::Read).then_some(Fault::Refuse));
+        }
+        assert!(matches!(running.await.unwrap(), Err(Error::Invalid { .. })));
+        assert_eq!(*said.lock().unwrap(), ["leads", "stops"], "by shutdown: {by_shutdown}");
+        store.heal();
+        assert_eq!(store.seal().leader("k").await.unwrap(), None, "and it has resigned");
+    }
 }
