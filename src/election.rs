@@ -86,7 +86,7 @@ impl Mongoseal {
     {
         let key = name.try_into().map_err(Into::into)?;
         self.inner.runs()?;
-        Ok(match self.inner.sighted(&key).await? {
+        Ok(match self.inner.sighted(&key, self.inner.give_up()).await? {
             Sighting::Nothing => None,
             Sighting::Seen { record, at } => Incumbent::of(&record, at.now),
         })

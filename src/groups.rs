@@ -6,7 +6,7 @@ use crate::{
     Error, FencingToken, Group, Key, LossCause, Mongoseal, Result, Ttl,
     hold::Hold,
     record::{Joint, ListedLease, Request, Selection, named},
-    retry,
+    retry::{self, Backoff},
     seal::Inner,
     store::{BoxFuture, Page},
     ttl,
@@ -83,7 +83,7 @@ impl Mongoseal {
 ///
 /// Made by [`Mongoseal::refresh_group`]. Where nobody holds anything in the group nothing is given, and a
 /// lease that was lost and cleared away is not missed: compare with what you expect. A lease never ends
-/// sooner than it would have, and one without expiry stays so. Of the leases of this handle the deadlines
+/// sooner than it would have, keeps its own [`grace`](crate::Acquire::grace), and one without expiry stays so. Of the leases of this handle the deadlines
 /// move on; another process, which keeps to its own ttl, learns of it with its next refresh. On MongoDB it
 /// is a transaction; 1,000 leases take three commands.
 ///
@@ -155,7 +155,9 @@ impl Inner {
         let (by, reason) = (self.settings.owner.to_string(), format!("its group {group:?} was released"));
         let selection = Selection { group: Some(group), with_expired: true, ..Selection::default() };
         let members = self.members(&selection, until).await?;
-        let (over, mut released): (Vec<_>, Vec<_>) = members.into_iter().partition(|lease| lease.holding.is_expired());
+        let (over, mut released) = apart(members);
+        // Their time was over, and they would keep the group from being refreshed.
+        let mut over: HashSet<_> = over.into_iter().map(|lease| lease.key).collect();
         released.reverse();
         let listed_at = clock.now();
         let mut left = named(released.iter().map(name));
@@ -164,7 +166,7 @@ impl Inner {
             hold.lose(LossCause::Revoked { by: by.clone(), reason: reason.clone() });
         }
         let revoke = Joint::Revoke { by, reason };
-        let mut sure = true;
+        let (mut sure, mut backoff) = (true, Backoff::new());
         while !left.is_empty() {
             let done = retry::until_definite(clock, until, self.settings.attempt, |within| {
                 self.store.apply_jointly(&left, &revoke, within)
@@ -172,24 +174,27 @@ impl Inner {
             if done.await? {
                 break;
             }
-            // Some were given back meanwhile, perhaps by a request before whose answer was lost.
+            // Some were given back meanwhile, perhaps by a request before whose answer was lost, or their time
+            // was over.
             sure = false;
-            let present = self.members(&selection, until).await?;
+            let (lapsed, present) = apart(self.members(&selection, until).await?);
+            over.extend(lapsed.into_iter().map(|lease| lease.key));
             let present: HashSet<_> = present.iter().map(name).collect();
             left = named(released.iter().map(name).filter(|lease| present.contains(lease)));
             if let Some((key, _)) = left.first() {
                 // What cannot be released may be a record that is none.
-                self.sighted(key).await?;
-                if clock.now() >= until {
+                self.sighted(key, until).await?;
+                let next = clock.now().saturating_add(backoff.next());
+                if next >= until {
                     return Err(Error::unavailable(
                         "some leases of the group were not released within the operation timeout: ask again",
                     ));
                 }
+                clock.sleep_until(next).await;
             }
         }
-        for lease in over {
-            // Its time was over, and it would keep the group from being refreshed.
-            let prune = |within| self.store.apply(&lease.key, Request::Prune, within);
+        for key in over {
+            let prune = |within| self.store.apply(&key, Request::Prune, within);
             retry::until_definite(clock, until, self.settings.attempt, prune).await?;
         }
         if !sure {
@@ -202,8 +207,7 @@ impl Inner {
     async fn refresh_group(&self, group: Group, ttl: Ttl, least: Duration) -> Result<Vec<ListedLease>> {
         let (clock, until) = (self.clock(), self.give_up());
         let selection = Selection { group: Some(group), with_expired: true, ..Selection::default() };
-        let refresh =
-            Joint::Refresh { ttl: ttl.millis(), grace: ttl::millis(self.settings.grace), least: ttl::millis(least) };
+        let refresh = Joint::Refresh { ttl: ttl.millis(), least: ttl::millis(least) };
         retry::until_definite(clock, until, self.settings.attempt, |_| async {
             let mut members = self.members(&selection, until).await?;
             for ListedLease { key, holding, .. } in &members {
@@ -249,6 +253,11 @@ impl Inner {
         holds.retain(|hold| leases.contains(&(hold.key.clone(), hold.token)));
         holds
     }
+}
+
+/// Those whose time is over, and the others.
+fn apart(leases: Vec<ListedLease>) -> (Vec<ListedLease>, Vec<ListedLease>) {
+    leases.into_iter().partition(|lease| lease.holding.is_expired())
 }
 
 fn name(lease: &ListedLease) -> (Key, FencingToken) {

@@ -45,7 +45,7 @@ impl Mongoseal {
         let key = key.try_into().map_err(Into::into)?;
         let inner = &self.inner;
         inner.runs()?;
-        Ok(match inner.sighted(&key).await? {
+        Ok(match inner.sighted(&key, inner.give_up()).await? {
             Sighting::Nothing => None,
             Sighting::Seen { record, at } => Some(Inspection::of(key, *record, at.now)),
         })

@@ -99,7 +99,7 @@ impl Revoke {
         }
         inner.runs()?;
         let (clock, until, longest) = (inner.clock(), inner.give_up(), inner.settings.attempt);
-        let Sighting::Seen { record, at } = inner.sighted(&key).await? else { return Ok(Vec::new()) };
+        let Sighting::Seen { record, at } = inner.sighted(&key, until).await? else { return Ok(Vec::new()) };
         let held: Vec<Holder> = record.holders.into_iter().filter(|holder| holder.expires_at > at.now).collect();
         if held.is_empty() {
             return Ok(Vec::new());

@@ -197,9 +197,9 @@ impl Inner {
     }
 
     /// Reads the record of a key.
-    pub(crate) async fn sighted(&self, key: &Key) -> Result<Sighting> {
+    pub(crate) async fn sighted(&self, key: &Key, until: Duration) -> Result<Sighting> {
         let clock = self.clock();
-        retry::until_definite(clock, self.give_up(), self.settings.attempt, |within| async move {
+        retry::until_definite(clock, until, self.settings.attempt, |within| async move {
             let until = clock.now().saturating_add(within);
             self.prepare(within).await?;
             self.store.read(key, until.saturating_sub(clock.now())).await

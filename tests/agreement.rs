@@ -76,7 +76,7 @@ fn step() -> impl Strategy<Value = Step> {
     let joint = prop_oneof![
         Just(Joint::Release),
         Just(Joint::Revoke { by: "$ops".into(), reason: "$$ROOT".into() }),
-        (millis.clone(), grace.clone(), enough).prop_map(|(ttl, grace, least)| Joint::Refresh { ttl, grace, least }),
+        (millis.clone(), enough).prop_map(|(ttl, least)| Joint::Refresh { ttl, least }),
     ];
     let which = prop_oneof![8 => 1_u8..8, 1 => any::<u8>()];
     let joint = (joint, which).prop_map(|(joint, which)| Asked::Jointly(joint, which));

@@ -21,7 +21,7 @@ impl Bench {
 }
 
 fn refresh(ttl: u64, least: u64) -> Joint {
-    Joint::Refresh { ttl, grace: 0, least }
+    Joint::Refresh { ttl, least }
 }
 
 fn versions(record: &Record) -> Vec<FencingToken> {

@@ -37,10 +37,8 @@ pub enum Joint {
     /// likely to be written by somebody else soon.
     Refresh {
         /// How long they last from now without a further refresh, in milliseconds. None ends sooner
-        /// than it would have.
+        /// than it would have, and each keeps its own grace.
         ttl: u64,
-        /// How much longer the store waits, in milliseconds.
-        grace: u64,
         /// How much time each must have left, in milliseconds.
         least: u64,
     },

@@ -217,7 +217,7 @@ impl Inner {
             "writeConcern": { "w": "majority", "wtimeout": server_limit(within) },
             "maxTimeMS": server_limit(within),
         };
-        let _no_transaction = self.quiet.read().await;
+        let _no_transaction = self.no_transaction(within).await?;
         let reply = self
             .database
             .run_raw_command(template::command(head, request)?)

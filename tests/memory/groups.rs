@@ -249,3 +249,40 @@ async fn a_set_can_be_a_group() {
     assert!(store.requests().iter().all(|request| !matches!(request, Request::Revoke(_))));
     drop(set);
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_lease_that_expires_before_the_group_is_released_holds_nothing_up() {
+    let store = Faulty::new();
+    let seal = store.seal();
+    // On one key, so that the one that goes on is asked for together with the one that is over.
+    let short = seal.acquire("k").shared().group("g").ttl(millis(100)).without_refresh().await.unwrap();
+    let long = seal.acquire("k").shared().group("g").ttl(secs(60)).without_refresh().await.unwrap();
+    short.orphan();
+    let token = long.token();
+    let mut asked = 0;
+    store.script(move |call| match call {
+        Call::Jointly => {
+            asked += 1;
+            assert!(asked < 100, "it does not ask all the time");
+            (asked == 1).then_some(Fault::Delay(millis(200)))
+        }
+        _ => None,
+    });
+    let began = tokio::time::Instant::now();
+    let released = seal.release_group("g").await.unwrap();
+    assert!(began.elapsed() < secs(1), "{:?}", began.elapsed());
+    assert!(released.iter().map(|lease| lease.holding.token).eq([token]), "what has expired is not told as released");
+    assert!(seal.leases().with_expired().await.unwrap().next().await.is_none(), "and cleared away");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_refresh_of_a_group_leaves_each_lease_its_own_grace() {
+    let store = Faulty::new();
+    let (seal, other) = (store.seal(), store.seal());
+    let lease = seal.acquire("k").group("g").grace(secs(5)).ttl(secs(30)).without_refresh().await.unwrap();
+    other.refresh_group("g", secs(60)).await.unwrap();
+    assert_eq!(other.inspect("k").await.unwrap().unwrap().holders[0].remaining, Some(secs(65)));
+    seal.refresh_group("g", secs(90)).await.unwrap();
+    let left = seal.inspect("k").await.unwrap().unwrap().holders[0].remaining.unwrap();
+    assert!(left >= lease.remaining() + secs(5), "it has stopped that long before: {left:?}");
+}

@@ -192,3 +192,37 @@ async fn an_index_of_groups_is_used_where_there_is_one() {
     assert_eq!(listed.get_str("planSummary").unwrap(), "IXSCAN { holders.group: 1 }");
     assert_eq!(listed.get_i32("docsExamined").unwrap(), 2);
 }
+
+#[tokio::test]
+async fn a_group_is_refreshed_whatever_concerns_the_client_has() {
+    let bench = Bench::new("concerned_group").await;
+    let lease = bench.seal().acquire("k").group("g").grace(secs(5)).without_refresh().await.unwrap();
+    let uri = bench.set.uri_with("readConcernLevel=linearizable&w=1&readPreference=secondary");
+    let seal = Mongoseal::builder().database("mongoseal_concerned_group").connect(uri).await.unwrap();
+    assert_eq!(seal.refresh_group("g", secs(600)).await.unwrap().len(), 1);
+    let left = seal.inspect("k").await.unwrap().unwrap().holders[0].remaining.unwrap();
+    assert!(left > secs(600), "and keeps its grace: {left:?}");
+    lease.orphan();
+}
+
+#[tokio::test]
+async fn a_refresh_of_a_group_that_is_stuck_does_not_hold_up_the_handle() {
+    let bench = Bench::new("stuck_group").await;
+    let uri = bench.set.uri_with("appName=stuck");
+    let seal = Mongoseal::builder()
+        .database("mongoseal_stuck_group")
+        .operation_timeout(secs(2))
+        .connect(uri)
+        .await
+        .unwrap();
+    let lease = seal.acquire("k").group("g").without_refresh().await.unwrap();
+    let stuck = bench
+        .set
+        .fail_command("stuck", &["update"], doc! { "blockConnection": true, "blockTimeMS": 8_000 }, 1)
+        .await;
+    let began = std::time::Instant::now();
+    assert!(matches!(seal.refresh_group("g", secs(600)).await, Err(Error::Unavailable { .. })));
+    lease.refresh().await.unwrap();
+    assert!(began.elapsed() < secs(5), "{:?}", began.elapsed());
+    stuck.off().await;
+}

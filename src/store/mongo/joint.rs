@@ -1,11 +1,12 @@
 //! Many leases at once: one update of many documents instead of one command for each.
 
-use std::time::Duration;
+use std::{pin::pin, time::Duration};
 
 use mongodb::{
     ClientSession,
     bson::{Document, doc},
 };
+use tokio::sync::RwLockReadGuard;
 
 use super::{
     Inner, MongoStore, fault, pipeline, server_limit,
@@ -31,6 +32,7 @@ impl Inner {
         match joint {
             Joint::Refresh { .. } => self.all_or_none(leases, joint, within).await,
             Joint::Release | Joint::Revoke { .. } => {
+                let _no_transaction = self.no_transaction(within).await?;
                 let mut all = true;
                 for leases in leases.chunks(MOST) {
                     let mut update = self.joint_update(leases, joint, within);
@@ -47,12 +49,30 @@ impl Inner {
     ///
     /// While it is open other writes of the same records wait for it at the server, each with a connection.
     /// Were there as many of ours as the client has connections, there would be none to commit with; so
-    /// nothing else is applied meanwhile.
+    /// nothing else is applied meanwhile; but for no longer than anybody waits for the transaction, which on
+    /// a dead connection may be at its end much later.
     async fn all_or_none(&self, leases: &Named, joint: &Joint, within: Duration) -> Result<bool> {
         let quiet = tokio::time::timeout(QUIET_WITHIN, self.quiet.write()).await;
-        let Ok(_alone) = quiet else {
+        let Ok(alone) = quiet else {
             return Err(Error::unavailable("other requests of this handle have not been answered: ask again"));
         };
+        let mut transaction = pin!(self.transaction(leases, joint, within));
+        if let Ok(done) = tokio::time::timeout(within, &mut transaction).await {
+            return done;
+        }
+        drop(alone);
+        transaction.await
+    }
+
+    /// Waits until no transaction is open, for as long as an answer is waited for: what would be sent after
+    /// that nobody counts on.
+    pub(super) async fn no_transaction(&self, within: Duration) -> Result<RwLockReadGuard<'_, ()>> {
+        tokio::time::timeout(within, self.quiet.read())
+            .await
+            .map_err(|_elapsed| Error::unavailable("a group was refreshed meanwhile: ask again"))
+    }
+
+    async fn transaction(&self, leases: &Named, joint: &Joint, within: Duration) -> Result<bool> {
         let mut session = self.database.client().start_session().await.map_err(|error| self.meaning(error))?;
         MongoStore::begin(&mut session, within).await.map_err(|error| self.meaning(error))?;
         let done = self.all(&mut session, leases, joint, within).await;

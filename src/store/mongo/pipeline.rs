@@ -83,7 +83,10 @@ fn applied(verb: Verb) -> Document {
     match verb {
         Verb::Acquire | Verb::Wait => doc! { "h": pushed("$h", is_theirs(), "$$who", "$$lasts"), "q": enqueued(verb) },
         Verb::Refresh => doc! { "h": pushed("$h", is_theirs(), "$$who", "$$lasts") },
-        Verb::RefreshNamed => doc! { "h": pushed("$h", is_named(), "$$who", "$$lasts") },
+        // Of several holders each keeps its own grace.
+        Verb::RefreshNamed => {
+            doc! { "h": pushed("$h", is_named(), "$$who", doc! { "$add": ["$$lasts", "$$this.grace"] }) }
+        }
         Verb::ReleaseNamed => doc! { "h": { "$filter": { "input": "$h", "cond": { "$not": is_named() } } } },
         Verb::RevokeNamed => doc! {
             "h": { "$filter": { "input": "$h", "cond": { "$not": is_named() } } },
@@ -137,11 +140,11 @@ fn transferred() -> Document {
 }
 
 /// An array with the entries that are meant pushed out, the push counted, and some of it said anew.
-fn pushed(array: &str, which: Document, anew: &str, lasts: &str) -> Document {
+fn pushed(array: &str, which: Document, anew: &str, lasts: impl Into<Bson>) -> Document {
     let kept = doc! { "$mergeObjects": ["$$this", anew, {
         "refreshes": { "$add": ["$$this.refreshes", 1] },
         "last_seen": "$$NOW",
-        "expires_at": { "$max": ["$$this.expires_at", { "$add": ["$$NOW", lasts] }] },
+        "expires_at": { "$max": ["$$this.expires_at", { "$add": ["$$NOW", lasts.into()] }] },
     }] };
     doc! { "$map": { "input": array, "in": { "$cond": [which, kept, "$$this"] } } }
 }

@@ -4,7 +4,7 @@ use mongodb::bson::{Bson, Document, doc};
 
 use super::document;
 use crate::{
-    FencingToken, Key, Metadata,
+    FencingToken, Key,
     record::{Acquire, Joint, Patience, Refresh, Release, Request, Revoke, Transfer},
 };
 
@@ -107,7 +107,11 @@ pub(super) fn variables(request: &Request) -> Document {
                 "room": document::int(room),
             }
         }
-        Request::Refresh(Refresh { ttl, grace, metadata, .. }) => kept(*ttl, *grace, metadata.as_ref()),
+        Request::Refresh(Refresh { ttl, grace, metadata, .. }) => {
+            let mut who = doc! { "ttl": document::long(*ttl), "grace": document::long(*grace) };
+            who.extend(metadata.as_ref().map(|metadata| ("metadata".to_owned(), document::metadata(metadata))));
+            doc! { "who": who, "lasts": document::long(ttl.saturating_add(*grace)) }
+        }
         Request::Release(Release { token, .. }) => doc! { "token": token.map(Bson::from) },
         Request::Transfer(Transfer { token, to, .. }) => doc! { "token": *token, "to": document::lease(*to) },
         Request::Revoke(Revoke { by, reason, upto }) => doc! { "by": by, "reason": reason, "upto": *upto },
@@ -124,7 +128,7 @@ pub(super) fn joint_variables(leases: &[(Key, Vec<FencingToken>)], joint: &Joint
     let mut variables = match joint {
         Joint::Release => doc! {},
         Joint::Revoke { by, reason } => doc! { "by": by, "reason": reason },
-        Joint::Refresh { ttl, grace, .. } => kept(*ttl, *grace, None),
+        Joint::Refresh { ttl, .. } => doc! { "who": { "ttl": document::long(*ttl) }, "lasts": document::long(*ttl) },
     };
     let (keys, tokens): (Vec<&str>, Vec<&Vec<FencingToken>>) =
         leases.iter().map(|(key, tokens)| (key.as_str(), tokens)).unzip();
@@ -132,16 +136,6 @@ pub(super) fn joint_variables(leases: &[(Key, Vec<FencingToken>)], joint: &Joint
     variables.insert("tokens", tokens.into_iter().cloned().map(Bson::from).collect::<Vec<_>>());
     variables.insert("least", document::long(joint.least()));
     literals(variables)
-}
-
-/// How a lease is pushed out.
-fn kept(ttl: u64, grace: u64, metadata: Option<&Metadata>) -> Document {
-    let mut who = doc! { "ttl": document::long(ttl), "grace": document::long(grace) };
-    who.extend(metadata.map(|metadata| ("metadata".to_owned(), document::metadata(metadata))));
-    doc! {
-        "who": who,
-        "lasts": document::long(ttl.saturating_add(grace)),
-    }
 }
 
 fn literals(mut variables: Document) -> Document {

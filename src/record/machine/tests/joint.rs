@@ -16,7 +16,7 @@ impl Bench {
 fn what_is_done_jointly_is_done_to_all_that_are_named_or_to_none() {
     let mut bench = Bench::new();
     let tokens: Vec<_> = (1..=3).map(|number| granted(&bench.send(once(number, 5)))).collect();
-    let refresh = |least| Joint::Refresh { ttl: 5_000, grace: 0, least };
+    let refresh = |least| Joint::Refresh { ttl: 5_000, least };
     bench.pass(600);
     assert!(!bench.jointly(&tokens, &refresh(401)), "each has 400 ms left");
     assert!(bench.jointly(&tokens[..2], &refresh(400)));
