@@ -209,17 +209,11 @@ async fn a_group_is_refreshed_whatever_concerns_the_client_has() {
 async fn a_refresh_of_a_group_that_is_stuck_does_not_hold_up_the_handle() {
     let bench = Bench::new("stuck_group").await;
     let uri = bench.set.uri_with("appName=stuck");
-    let seal = Mongoseal::builder()
-        .database("mongoseal_stuck_group")
-        .operation_timeout(secs(2))
-        .connect(uri)
-        .await
-        .unwrap();
+    let seal =
+        Mongoseal::builder().database("mongoseal_stuck_group").operation_timeout(secs(2)).connect(uri).await.unwrap();
     let lease = seal.acquire("k").group("g").without_refresh().await.unwrap();
-    let stuck = bench
-        .set
-        .fail_command("stuck", &["update"], doc! { "blockConnection": true, "blockTimeMS": 8_000 }, 1)
-        .await;
+    let stuck =
+        bench.set.fail_command("stuck", &["update"], doc! { "blockConnection": true, "blockTimeMS": 8_000 }, 1).await;
     let began = std::time::Instant::now();
     assert!(matches!(seal.refresh_group("g", secs(600)).await, Err(Error::Unavailable { .. })));
     lease.refresh().await.unwrap();
