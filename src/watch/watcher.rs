@@ -1,6 +1,6 @@
 //! Who finds out what happens to a key: told by the store, or by asking.
 
-use std::{sync::Arc, time::Duration};
+use std::{mem, sync::Arc, time::Duration};
 
 use tokio::sync::{
     mpsc::{self, Receiver, Sender},
@@ -114,13 +114,16 @@ impl<T: Send + 'static> Watcher<T> {
     async fn follow(&mut self, backoff: &mut Backoff) -> Error {
         let (tell, mut states) = mpsc::channel(ROOM);
         let mut following = self.inner.store.follow(&self.key, tell);
-        let mut look = Look::default();
+        let (mut look, mut first) = (Look::default(), true);
         loop {
             let due = self.due().map(|due| due.max(look.not_before));
             tokio::select! {
                 biased;
                 Some(state) = states.recv() => {
-                    *backoff = Backoff::new();
+                    // How the record is when it begins is no sign that it goes on.
+                    if !mem::replace(&mut first, false) {
+                        *backoff = Backoff::new();
+                    }
                     look = Look::default();
                     self.meet(state).await;
                 }

@@ -2,7 +2,11 @@
 
 use std::future::IntoFuture;
 
-use mongoseal::{Error, Lease, ListedLease, LossCause, Mongoseal, Released, record::Request};
+use mongoseal::{
+    Error, Lease, ListedLease, LossCause, Mongoseal, Released,
+    record::Request,
+    store::{Sighting, Store},
+};
 
 use crate::{
     faulty::{Call, Fault, Faulty},
@@ -285,4 +289,45 @@ async fn a_refresh_of_a_group_leaves_each_lease_its_own_grace() {
     seal.refresh_group("g", secs(90)).await.unwrap();
     let left = seal.inspect("k").await.unwrap().unwrap().holders[0].remaining.unwrap();
     assert!(left >= lease.remaining() + secs(5), "it has stopped that long before: {left:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn deadlines_here_are_counted_from_before_the_group_was_asked_for() {
+    let store = Faulty::new();
+    let seal = store.seal();
+    let lease = member(&seal, "a").await;
+    store.script(|call| matches!(call, Call::Jointly).then_some(Fault::DelayReply(secs(3))));
+    seal.refresh_group("g", secs(60)).await.unwrap();
+    let left = seal.inspect("a").await.unwrap().unwrap().holders[0].remaining.unwrap();
+    assert!(lease.remaining() < left && left == secs(57), "{:?} and {left:?}", lease.remaining());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lease_here_with_the_token_of_another_key_in_the_group_is_not_meant() {
+    let store = Faulty::new();
+    let seal = store.seal();
+    let lease = seal.acquire("a").await.unwrap();
+    // As concurrent grants on a real server can have it.
+    let Sighting::Seen { record: mut twin, .. } = store.records.read(lease.key(), secs(1)).await.unwrap() else {
+        panic!()
+    };
+    twin.holders[0].terms.group = Some("g".parse().unwrap());
+    store.records.restore("b".parse().unwrap(), *twin);
+    let released = seal.release_group("g").await.unwrap();
+    assert_eq!((keys(&released), released[0].holding.token), (vec!["b"], lease.token()));
+    assert!(lease.is_valid());
+    lease.verify().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_group_of_more_than_is_listed_at_once_is_released_and_refreshed_whole() {
+    const MANY: usize = 2_001;
+    let store = Faulty::new();
+    let seal = store.seal();
+    for number in 0..MANY {
+        member(&seal, &number.to_string()).await.orphan();
+    }
+    assert_eq!(seal.refresh_group("g", secs(60)).await.unwrap().len(), MANY);
+    assert_eq!(seal.release_group("g").await.unwrap().len(), MANY);
+    assert!(seal.leases().await.unwrap().next().await.is_none());
 }

@@ -84,6 +84,19 @@ async fn where_the_one_command_fails_or_its_answer_is_lost_each_is_released_by_i
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_was_lost_of_a_set_does_not_keep_the_rest_from_being_released_by_one_command() {
+    let store = Faulty::new();
+    let (set, _) = three(&store).await;
+    tokio::time::sleep(secs(2)).await;
+    store.seal().revoke("b").await.unwrap();
+    set.cancelled().await;
+    let asked = store.requests().len();
+    let released = set.release().await.unwrap();
+    let how: Vec<_> = released.iter().map(|(_, how)| *how == Released::Ours).collect();
+    assert_eq!((how, store.requests().len()), (vec![true, false, true], asked));
+}
+
+#[tokio::test(start_paused = true)]
 async fn no_key_of_a_set_is_given_back_before_all_work_under_it_has_been_stopped() {
     let store = Faulty::new();
     let (set, _) = three(&store).await;

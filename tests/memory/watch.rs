@@ -221,6 +221,27 @@ async fn one_that_is_interrupted_goes_on_and_tells_nothing_twice() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn one_that_is_interrupted_at_once_each_time_is_taken_up_ever_less_often() {
+    let store = Faulty::new();
+    let calls = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&calls);
+    store.script(move |call| match call {
+        Call::Follow => {
+            counted.fetch_add(1, Ordering::Relaxed);
+            Some(Fault::Delay(millis(1)))
+        }
+        _ => None,
+    });
+    let seal = store.seal();
+    let mut events = seal.watch("k").await.unwrap();
+    tokio::time::sleep(secs(60)).await;
+    let asked = calls.load(Ordering::Relaxed);
+    assert!((60..=250).contains(&asked), "{asked} in 60 seconds");
+    let lease = seal.acquire("k").await.unwrap();
+    assert!(is_granted(&next(&mut events).await, lease.token()));
+}
+
+#[tokio::test(start_paused = true)]
 async fn an_expiry_is_not_told_before_what_was_before_it() {
     let store = Faulty::new();
     store.script(|call| matches!(call, Call::Follow).then_some(Fault::DelayReply(secs(3))));

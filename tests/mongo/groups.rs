@@ -2,6 +2,7 @@
 
 use mongodb::bson::{Document, doc};
 use mongoseal::{Error, Lease, Mongoseal};
+use mongoseal_test_support::ReplicaSet;
 
 use crate::{Bench, millis, noting_client, secs};
 
@@ -207,16 +208,73 @@ async fn a_group_is_refreshed_whatever_concerns_the_client_has() {
 
 #[tokio::test]
 async fn a_refresh_of_a_group_that_is_stuck_does_not_hold_up_the_handle() {
-    let bench = Bench::new("stuck_group").await;
-    let uri = bench.set.uri_with("appName=stuck");
+    // Of a set of its own, because a fail point is one for all who use a server.
+    let set = ReplicaSet::start(1).await;
+    let uri = set.uri_with("appName=stuck");
     let seal =
         Mongoseal::builder().database("mongoseal_stuck_group").operation_timeout(secs(2)).connect(uri).await.unwrap();
     let lease = seal.acquire("k").group("g").without_refresh().await.unwrap();
-    let stuck =
-        bench.set.fail_command("stuck", &["update"], doc! { "blockConnection": true, "blockTimeMS": 8_000 }, 1).await;
+    let stuck = set.fail_command("stuck", &["update"], doc! { "blockConnection": true, "blockTimeMS": 8_000 }, 1).await;
     let began = std::time::Instant::now();
     assert!(matches!(seal.refresh_group("g", secs(600)).await, Err(Error::Unavailable { .. })));
     lease.refresh().await.unwrap();
     assert!(began.elapsed() < secs(5), "{:?}", began.elapsed());
     stuck.off().await;
+}
+
+#[tokio::test]
+async fn what_is_done_to_many_leases_is_confirmed_by_a_majority_or_not_believed() {
+    let server = ReplicaSet::start(1).await;
+    let (client, sent) = noting_client(&server.uri_with("appName=confirmed&w=1")).await;
+    let seal = Mongoseal::new(&client.database("mongoseal_confirmed_group"));
+    let unconfirmed = || doc! { "writeConcernError": { "code": 64, "errmsg": "waiting for replication timed out" } };
+    let set = seal.acquire_all(["a", "b"]).group("g").await.unwrap();
+    let failing = server.fail_command("confirmed", &["update"], unconfirmed(), 1).await;
+    sent.lock().unwrap().clear();
+    assert_eq!(set.release().await.unwrap().len(), 2);
+    assert!(sent.lock().unwrap().iter().filter(|name| *name == "findAndModify").count() == 2, "each by itself, too");
+    failing.off().await;
+
+    let lease = seal.acquire("c").group("g").without_refresh().await.unwrap();
+    let failing = server.fail_command("confirmed", &["commitTransaction"], unconfirmed(), 1).await;
+    sent.lock().unwrap().clear();
+    assert_eq!(seal.refresh_group("g", secs(600)).await.unwrap().len(), 1);
+    assert!(lease.remaining() > secs(590));
+    assert!(sent.lock().unwrap().iter().filter(|name| *name == "commitTransaction").count() == 2);
+    failing.off().await;
+    lease.orphan();
+}
+
+#[tokio::test]
+async fn a_majority_is_asked_for_whatever_the_client_says() {
+    use mongodb::event::{EventHandler, command::CommandEvent};
+    let bench = Bench::new("majority_group").await;
+    let mut options = mongodb::options::ClientOptions::parse(bench.set.uri_with("w=1")).await.unwrap();
+    let sent = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
+    let note = std::sync::Arc::clone(&sent);
+    options.command_event_handler = Some(EventHandler::callback(move |event| {
+        if let CommandEvent::Started(started) = event {
+            note.lock().unwrap().push((started.command_name, started.command));
+        }
+    }));
+    let client = mongodb::Client::with_options(options).unwrap();
+    let seal = Mongoseal::new(&client.database("mongoseal_majority_group"));
+    let set = seal.acquire_all(["a", "b"]).group("g").await.unwrap();
+    seal.refresh_group("g", secs(60)).await.unwrap();
+    set.release().await.unwrap();
+    let concerns: Vec<_> = sent
+        .lock()
+        .unwrap()
+        .iter()
+        .filter(|(name, _)| ["update", "commitTransaction"].contains(&name.as_str()))
+        .map(|(name, command)| {
+            let concern =
+                command.get_document("writeConcern").ok().map(|concern| concern.get_str("w").unwrap().to_owned());
+            (name.clone(), concern)
+        })
+        .collect();
+    let majority = Some("majority".to_owned());
+    // The update within a transaction has none of its own.
+    let expected = [("update", None), ("commitTransaction", majority.clone()), ("update", majority)];
+    assert_eq!(concerns, expected.map(|(name, concern)| (name.to_owned(), concern)));
 }
