@@ -1,11 +1,16 @@
 //! All leases of a group at once.
 
-use std::{collections::HashSet, sync::Arc, time::Duration};
+use std::{
+    collections::HashSet,
+    mem,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
 
 use crate::{
     Error, FencingToken, Group, Key, LossCause, Mongoseal, Result, Ttl,
     hold::Hold,
-    record::{Joint, ListedLease, Request, Selection, named},
+    record::{Joint, ListedLease, Named, Request, Selection, named},
     retry::{self, Backoff},
     seal::Inner,
     store::{BoxFuture, Page},
@@ -39,7 +44,8 @@ impl Mongoseal {
     ///
     /// # Cancel safety
     ///
-    /// Dropping it abandons the answer; the group may be released, or a part of it.
+    /// Dropping it abandons the answer; the group may be released, or a part of it. As after an error, leases
+    /// of this handle may be lost that the store still has: ask again, or leave them to their ttl.
     ///
     /// # Examples
     ///
@@ -92,7 +98,8 @@ impl Mongoseal {
 /// - [`Error::Lapsing`]: one has too little time left, or none. No lease was refreshed.
 /// - [`Error::Unavailable`]: nobody confirmed within the operation timeout, or the leases of the group
 ///   came and went all the time; all or none were refreshed, and it can be asked for again.
-/// - [`Error::Invalid`]: a group or a ttl that is none, or the deployment or its privileges must be changed.
+/// - [`Error::Invalid`]: a group or a ttl that is none, or the deployment or its privileges must be changed;
+///   [`Error::Corrupt`]: somebody wrote over a record.
 ///
 /// # Cancel safety
 ///
@@ -208,6 +215,7 @@ impl Inner {
         let (clock, until) = (self.clock(), self.give_up());
         let selection = Selection { group: Some(group), with_expired: true, ..Selection::default() };
         let refresh = Joint::Refresh { ttl: ttl.millis(), least: ttl::millis(least) };
+        let refused = Mutex::new(Named::new());
         retry::until_definite(clock, until, self.settings.attempt, |_| async {
             let mut members = self.members(&selection, until).await?;
             for ListedLease { key, holding, .. } in &members {
@@ -223,6 +231,13 @@ impl Inner {
             let sent = clock.now();
             let within = until.saturating_sub(sent).min(self.settings.attempt);
             if !named.is_empty() && !self.store.apply_jointly(&named, &refresh, within).await? {
+                let before = mem::replace(&mut *refused.lock().unwrap_or_else(PoisonError::into_inner), named.clone());
+                if before == named {
+                    // Nobody came or went, so one of them may be in a record that is none.
+                    for (key, _) in &named {
+                        self.sighted(key, until).await?;
+                    }
+                }
                 return Err(Error::unavailable("leases of the group came or went meanwhile: ask again"));
             }
             for hold in self.held_of(&members) {

@@ -130,6 +130,8 @@ async fn a_group_with_a_record_that_was_written_over_says_which() {
     let broken = doc! { "$push": { "holders": { "lease": 1 } } };
     bench.records().update_one(doc! { "_id": "b" }, broken).await.unwrap();
     let before = bench.record("b").await;
+    let refused = seal.refresh_group("g", secs(600)).await;
+    assert!(matches!(refused, Err(Error::Corrupt { key, .. }) if key.as_str() == "b"));
     assert!(matches!(seal.release_group("g").await, Err(Error::Corrupt { key, .. }) if key.as_str() == "b"));
     assert_eq!(bench.record("b").await, before, "it was left as it was");
     let mut left = seal.leases().group("g").await.unwrap();
