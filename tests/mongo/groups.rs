@@ -230,10 +230,10 @@ async fn what_is_done_to_many_leases_is_confirmed_by_a_majority_or_not_believed(
     let (client, sent) = noting_client(&server.uri_with("appName=confirmed&w=1")).await;
     let seal = Mongoseal::new(&client.database("mongoseal_confirmed_group"));
     let unconfirmed = || doc! { "writeConcernError": { "code": 64, "errmsg": "waiting for replication timed out" } };
-    let set = seal.acquire_all(["a", "b"]).group("g").await.unwrap();
+    let both = seal.acquire_all(["a", "b"]).group("g").await.unwrap();
     let failing = server.fail_command("confirmed", &["update"], unconfirmed(), 1).await;
     sent.lock().unwrap().clear();
-    assert_eq!(set.release().await.unwrap().len(), 2);
+    assert_eq!(both.release().await.unwrap().len(), 2);
     assert!(sent.lock().unwrap().iter().filter(|name| *name == "findAndModify").count() == 2, "each by itself, too");
     failing.off().await;
 
@@ -261,9 +261,9 @@ async fn a_majority_is_asked_for_whatever_the_client_says() {
     }));
     let client = mongodb::Client::with_options(options).unwrap();
     let seal = Mongoseal::new(&client.database("mongoseal_majority_group"));
-    let set = seal.acquire_all(["a", "b"]).group("g").await.unwrap();
+    let both = seal.acquire_all(["a", "b"]).group("g").await.unwrap();
     seal.refresh_group("g", secs(60)).await.unwrap();
-    set.release().await.unwrap();
+    both.release().await.unwrap();
     let concerns: Vec<_> = sent
         .lock()
         .unwrap()
