@@ -11,6 +11,7 @@ mod lease;
 mod purge;
 mod race;
 mod revoke;
+mod secrets;
 mod several;
 mod shared;
 mod tokens;
