@@ -1,7 +1,7 @@
 //! What must not be told, and what must not bring a client down.
 
 use std::{
-    fmt::{self, Debug},
+    fmt::{Debug, Write},
     sync::{Arc, Mutex},
     time::Instant,
 };
@@ -24,13 +24,13 @@ struct Said(Arc<Mutex<String>>);
 
 impl Visit for Said {
     fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
-        *self.0.lock().unwrap() += &format!("{field}={value:?} ");
+        write!(self.0.lock().unwrap(), "{field}={value:?} ").unwrap();
     }
 
     fn record_error(&mut self, field: &Field, value: &(dyn std::error::Error + 'static)) {
         let mut next = Some(value);
         while let Some(error) = next {
-            *self.0.lock().unwrap() += &format!("{field}={error} {error:?} ");
+            write!(self.0.lock().unwrap(), "{field}={error} {error:?} ").unwrap();
             next = error.source();
         }
     }
