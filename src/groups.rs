@@ -14,6 +14,7 @@ use crate::{
     retry::{self, Backoff},
     seal::Inner,
     store::{BoxFuture, Page},
+    together::GroupRelease,
     ttl,
 };
 
@@ -143,7 +144,8 @@ impl RefreshGroup {
         let group = group?;
         let ttl = inner.settings.check_ttl(ttl, inner.settings.grace)?;
         inner.runs()?;
-        inner.refresh_group(group, ttl, least).await
+        // No lease has more than that but those without expiry, which have more than any.
+        inner.refresh_group(group, ttl, least.min(Ttl::MAX.duration())).await
     }
 }
 
@@ -168,9 +170,11 @@ impl Inner {
         released.reverse();
         let listed_at = clock.now();
         let mut left = named(released.iter().map(name));
-        // Work here stops before anybody else is let in.
+        // Work here stops before anybody else is let in. Should this come to nothing, each gives its key back
+        // by itself.
+        let releasing = GroupRelease::default();
         for hold in self.held_of(&released) {
-            hold.lose(LossCause::Revoked { by: by.clone(), reason: reason.clone() });
+            releasing.takes(&hold, LossCause::Revoked { by: by.clone(), reason: reason.clone() });
         }
         let revoke = Joint::Revoke { by, reason };
         let (mut sure, mut backoff) = (true, Backoff::new());
@@ -200,6 +204,7 @@ impl Inner {
                 clock.sleep_until(next).await;
             }
         }
+        releasing.is_done();
         for key in over {
             let prune = |within| self.store.apply(&key, Request::Prune, within);
             retry::until_definite(clock, until, self.settings.attempt, prune).await?;

@@ -14,7 +14,9 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 
 use crate::{
-    Clock, Error, FencingToken, Key, LeaseId, LossCause, Owner, Result, Tick, record::Terms, together::Together,
+    Clock, Error, FencingToken, Key, LeaseId, LossCause, Owner, Result, Tick,
+    record::Terms,
+    together::{Together, WithGroup},
 };
 
 /// Where a lease stands. It only ever moves down this list, save that a refresh brings `AtRisk`
@@ -50,6 +52,8 @@ pub(crate) enum Farewell {
     Transfer(LeaseId),
     /// It is released together with others.
     Together(Arc<Together>),
+    /// Its group is being released by this handle.
+    WithGroup(WithGroup),
 }
 
 /// What a lease and its task know together.

@@ -266,7 +266,8 @@ impl Lease {
     ///
     /// # Cancel safety
     ///
-    /// As [`refresh`](Self::refresh): the words may be said all the same.
+    /// As [`refresh`](Self::refresh): the words may be said all the same, until the next refresh says again
+    /// those that were confirmed.
     pub async fn describe(&self, metadata: Metadata) -> Result<()> {
         self.wish(None, Some(metadata)).await
     }

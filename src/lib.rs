@@ -86,3 +86,6 @@ pub use watchdog::Watchdog;
 #[cfg(feature = "mongodb")]
 #[doc(no_inline)]
 pub use mongodb;
+#[cfg(all(fuzzing, feature = "mongodb"))]
+#[doc(hidden)]
+pub use store::mongo::fuzzing;

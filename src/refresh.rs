@@ -101,6 +101,7 @@ impl Keeper {
         // From when the granted request was sent, which for one who waited is a while ago.
         let sent = hold.deadline().saturating_sub(inner.settings.lasts(ttl));
         let mut due = due_after(if hold.never_expires() { clock.now() } else { sent }, ttl);
+        let mut words = None;
         // A lease that is held for a moment only is not worth a listener.
         let mut listen_at = clock.now().saturating_add(SETTLED);
         loop {
@@ -123,7 +124,8 @@ impl Keeper {
                 () = clock.sleep_until(due.unwrap_or(Duration::MAX)) => None,
             };
             let wanted = wish.as_ref().and_then(|wish| wish.ttl).unwrap_or(ttl);
-            let metadata = wish.as_ref().and_then(|wish| wish.metadata.as_ref());
+            // Words that were said once are said again, or older ones that arrive late would stand.
+            let metadata = wish.as_ref().and_then(|wish| wish.metadata.as_ref()).or(words.as_ref());
             let done = tokio::select! {
                 biased;
                 () = over(&inner, &hold) => break,
@@ -132,6 +134,7 @@ impl Keeper {
             match &done {
                 Ok(Kept { sent, tick }) => {
                     ttl = wanted;
+                    words = metadata.cloned();
                     due = due_after(*sent, ttl);
                     // Again, where listening has failed since.
                     if listen_at == Duration::MAX {
@@ -160,6 +163,12 @@ impl Keeper {
                     drop(release(&inner, &hold, inner.give_up(), false).await);
                 }
                 given.map(End::Transferred)
+            }
+            (Some(cause), Some(Farewell::WithGroup(group))) if cause != LossCause::ShutDown => {
+                if !group.released(&inner).await {
+                    drop(release(&inner, &hold, inner.give_up(), true).await);
+                }
+                Ok(End::Released(Released::Gone { cause }))
             }
             (Some(cause), _) if cause != LossCause::ShutDown => Ok(End::Released(Released::Gone { cause })),
             (None, Some(Farewell::Orphan)) => Ok(End::Released(Released::Ours)),

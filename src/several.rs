@@ -238,8 +238,6 @@ impl LeaseSet {
     ///
     /// Dropping it drops the work. The leases stay.
     pub async fn run<F: Future>(&self, work: F) -> Result<F::Output> {
-        // Before the work, so that it is dropped after it.
-        let _at_work: Vec<_> = self.leases.iter().map(|lease| lease.hold().work()).collect();
         let mut ended = pin!(self.ended.cancelled());
         let mut work = pin!(work);
         poll_fn(|context| {

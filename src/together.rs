@@ -1,13 +1,13 @@
-//! Leases that end together: one command gives all of them back.
+//! Leases that end together: one command gives all of them back, or takes all of them.
 
 use std::{sync::Arc, time::Duration};
 
-use tokio::sync::OnceCell;
+use tokio::sync::{OnceCell, watch};
 use tokio_util::sync::CancellationToken;
 use tracing::debug;
 
 use crate::{
-    LeaseState,
+    LeaseState, LossCause,
     hold::{Farewell, Hold},
     record::{Joint, Named, named},
     seal::Inner,
@@ -48,5 +48,41 @@ impl Together {
             released.unwrap_or(false)
         };
         *self.released.get_or_init(release).await
+    }
+}
+
+/// The release of a whole group by this handle, as those of its leases see it that are held here.
+#[derive(Debug, Default)]
+pub(crate) struct GroupRelease {
+    done: watch::Sender<bool>,
+}
+
+/// Who waits for that.
+#[derive(Clone, Debug)]
+pub(crate) struct WithGroup(watch::Receiver<bool>);
+
+impl GroupRelease {
+    /// Ends a lease here: should the release come to nothing, its task gives it back by itself.
+    pub(crate) fn takes(&self, hold: &Hold, cause: LossCause) {
+        hold.farewell.get_or_init(|| Farewell::WithGroup(WithGroup(self.done.subscribe())));
+        hold.lose(cause);
+    }
+
+    /// They are released.
+    pub(crate) fn is_done(self) {
+        self.done.send_replace(true);
+    }
+}
+
+impl WithGroup {
+    /// Waits until the group was released; says whether it was.
+    pub(crate) async fn released(&self, inner: &Inner) -> bool {
+        let mut released = self.0.clone();
+        tokio::select! {
+            biased;
+            released = released.wait_for(|released| *released) => released.is_ok(),
+            () = inner.closing.cancelled() => false,
+            () = inner.clock().sleep_until(inner.give_up()) => false,
+        }
     }
 }

@@ -9,7 +9,7 @@ use std::{
 
 use tracing::warn;
 
-use crate::{Error, Lease, LossCause, Result, hold::Hold};
+use crate::{Error, Lease, Result, hold::Hold};
 
 /// How long the work gets to stop by itself, unless it is said otherwise.
 const SLACK: Duration = Duration::from_millis(100);
@@ -63,7 +63,8 @@ impl Watchdog {
 
     /// How long after the deadline it waits, in which the work may stop by itself. Others get the key no
     /// sooner than the [`grace`](crate::Acquire::grace) of the lease after its deadline, so choose that
-    /// longer. Default: 100 milliseconds.
+    /// longer. Default: 100 milliseconds. On a machine that slept past the deadline the work is told within
+    /// a second of waking up, and this may come first: choose more than that where it matters.
     pub fn slack(mut self, slack: Duration) -> Self {
         self.slack = slack;
         self
@@ -83,7 +84,7 @@ impl Watchdog {
                 let since = passed.get_or_insert_with(Instant::now).elapsed();
                 if since >= self.slack {
                     warn!(key = %hold.key, token = %hold.token, "work goes on past the deadline of its lease");
-                    return (self.hook)(hold.lost(LossCause::Expired));
+                    return (self.hook)(hold.lost(hold.cause()));
                 }
             }
             // Half of what is left, because a clock that runs while the machine sleeps is ahead of this one.

@@ -2,6 +2,8 @@
 
 use std::{sync::Arc, time::Duration};
 
+use tokio_util::sync::CancellationToken;
+
 use super::{Elector, Incumbent, LeaderStream, VALUE};
 use crate::{
     Acquire, Error, FencingToken, Key, Lease, Metadata, Released, Result, retry::Backoff, seal::Inner, store::BoxFuture,
@@ -161,7 +163,7 @@ impl Stand {
             let mut leaders = match LeaderStream::begin(&self.inner, self.name.clone()).await {
                 Ok(leaders) => leaders,
                 Err(Error::Unavailable { .. }) => {
-                    self.pause(&mut backoff).await;
+                    self.pause(&mut backoff, &CancellationToken::new()).await;
                     continue;
                 }
                 Err(error) => return error,
@@ -176,10 +178,19 @@ impl Stand {
         }
     }
 
-    /// Waits before it stands again.
-    pub(super) async fn pause(&self, backoff: &mut Backoff) {
-        let clock = self.inner.clock();
-        clock.sleep_until(clock.now().saturating_add(backoff.next())).await;
+    /// What its clock reads.
+    pub(super) fn now(&self) -> Duration {
+        self.inner.clock().now()
+    }
+
+    /// Waits before it stands again, unless it is told to end.
+    pub(super) async fn pause(&self, backoff: &mut Backoff, until: &CancellationToken) {
+        let next = self.now().saturating_add(backoff.next());
+        tokio::select! {
+            biased;
+            () = until.cancelled() => {}
+            () = self.inner.clock().sleep_until(next) => {}
+        }
     }
 }
 

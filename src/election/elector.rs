@@ -154,11 +154,11 @@ async fn lead<T>(
             Err(error @ (Error::Invalid { .. } | Error::Corrupt { .. })) => return Err(error),
             Err(error) => {
                 debug!(name = %stand.name, %error, "stands again");
-                stand.pause(&mut backoff).await;
+                stand.pause(&mut backoff, until).await;
                 continue;
             }
         };
-        backoff = Backoff::new();
+        let began = stand.now();
         info!(name = %stand.name, token = %leader.token(), "leads");
         let done = tokio::select! {
             biased;
@@ -171,7 +171,13 @@ async fn lead<T>(
         info!(name = %stand.name, token = %leader.token(), "leads no more");
         let ended = match done {
             // The lease that was lost says why.
-            Some(Err(_lost)) => continue,
+            Some(Err(_lost)) => {
+                if stand.now().saturating_sub(began) > stand.leads {
+                    backoff = Backoff::new();
+                }
+                stand.pause(&mut backoff, until).await;
+                continue;
+            }
             Some(Ok(value)) => Some(value),
             None => None,
         };

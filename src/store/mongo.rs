@@ -22,6 +22,8 @@ mod document;
 mod events;
 pub(crate) mod fault;
 mod follow;
+#[cfg(fuzzing)]
+pub mod fuzzing;
 mod joint;
 mod list;
 mod pipeline;

@@ -233,8 +233,18 @@ async fn a_lease_says_other_words_and_stays_the_same_lease() {
     assert_eq!(seen().await.metadata, words, "a refresh leaves it as it is");
     store.script(|call| matches!(call, Call::Apply(Request::Refresh(_))).then_some(Fault::LoseReply));
     assert!(matches!(lease.describe(Metadata::default()).await, Err(Error::Unavailable { .. })));
-    assert_eq!(seen().await.metadata, Metadata::default(), "it may be said all the same");
     store.heal();
+    tokio::time::sleep(secs(11)).await;
+    assert_eq!(seen().await.metadata, words, "what was confirmed is said again by each refresh");
+    // Words that were said before and arrive late do not stand.
+    store.script(|call| matches!(call, Call::Apply(Request::Refresh(_))).then_some(Fault::Delay(secs(12))));
+    let mut late = Metadata::default();
+    late.insert("value", "late").unwrap();
+    assert!(matches!(lease.describe(late).await, Err(Error::Unavailable { .. })));
+    store.heal();
+    lease.describe(words.clone()).await.unwrap();
+    tokio::time::sleep(secs(60)).await;
+    assert_eq!(seen().await.metadata, words);
     store.seal().revoke("k").await.unwrap();
     assert!(matches!(lease.describe(words).await, Err(Error::Lost { .. })));
     assert!(seen_nobody(&seal).await, "it is never created again");

@@ -60,7 +60,7 @@ fn concerning(handle: HandleId) -> [Document; 2] {
 }
 
 /// What an event tells a handle.
-fn told(event: &Document, handle: HandleId) -> Vec<Told> {
+pub(super) fn told(event: &Document, handle: HandleId) -> Vec<Told> {
     let replaced = event.get_document("fullDocument");
     let updated = event.get_document("updateDescription").and_then(|update| update.get_document("updatedFields"));
     let handed = replaced.or(updated).and_then(|fields| fields.get_str("handed")).unwrap_or_default();

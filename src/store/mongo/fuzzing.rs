@@ -1,0 +1,54 @@
+//! What the fuzz targets call. Only there when the crate is built to be fuzzed.
+
+use mongodb::bson::{Document, RawDocument};
+
+use super::{delta, document, events};
+use crate::{Caller, FencingToken, Group, HandleId, Key, LeaseId, Owner};
+
+/// Reads a document in all the ways in which records are read.
+pub fn document(bytes: &[u8]) {
+    if let Some(document) = decoded(bytes) {
+        read(&document);
+    }
+}
+
+/// Reads an event, applies it to the document behind it, and reads what that has become.
+pub fn event(bytes: &[u8]) {
+    let length = bytes.first_chunk().map_or(0, |length| u32::from_le_bytes(*length));
+    let length = usize::try_from(length).unwrap_or(usize::MAX);
+    let Some((event, document)) = bytes.split_at_checked(length) else { return };
+    let Some(event) = decoded(event) else { return };
+    drop(events::told(&event, HandleId::random()));
+    if let Some(mut document) = decoded(document)
+        && delta::apply(&mut document, &event).is_some()
+    {
+        read(&document);
+    }
+}
+
+/// Reads a text as each of the words. What is one is shown as it was read.
+pub fn text(text: &str) {
+    same(text, text.parse::<Key>().ok());
+    same(text, text.parse::<Owner>().ok());
+    same(text, text.parse::<Group>().ok());
+    drop(text.parse::<LeaseId>().map(|id| assert_eq!(id.expose().parse::<LeaseId>().ok(), Some(id))));
+    drop(text.parse::<FencingToken>().map(|token| assert_eq!(token.sortable().parse().ok(), Some(token))));
+    drop(text.parse::<Caller>().map(|caller| assert_eq!(caller.to_string().parse().ok(), Some(caller))));
+    drop(document::handed(text));
+}
+
+fn same(text: &str, word: Option<impl ToString>) {
+    assert!(word.is_none_or(|word| word.to_string() == text));
+}
+
+fn decoded(bytes: &[u8]) -> Option<Document> {
+    Document::try_from(RawDocument::from_bytes(bytes).ok()?).ok()
+}
+
+fn read(found: &Document) {
+    if let Ok(key) = "k".parse::<Key>() {
+        drop(document::decode(&key, found));
+        drop(document::decode_view(&key, found));
+    }
+    drop(document::decode_listed(found));
+}
