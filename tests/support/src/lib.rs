@@ -1,10 +1,11 @@
-//! Real MongoDB servers for the tests, and the faults to put them through.
+//! Real servers for the tests, MongoDB's first of all, and the faults to put them through.
 //!
 //! - [`ReplicaSet`] starts a set on loopback ports, kills, pauses and restarts its members, moves
 //!   the primary, and arms fail points. [`shared`] is one per process for tests that do it no harm.
 //! - [`Proxy`] stands in front of each member of a [`proxied`](Builder::proxied) set: partitions,
 //!   swallowed replies, late requests.
 //! - [`Standalone`] is one server without a replica set.
+//! - [`Postgres`] and [`Redis`] are other storages that a lease may protect, where they are installed.
 //! - [`mongod`] and [`libfaketime`] find, or fetch, the programs these need.
 //!
 //! Everything here fails by panicking with a sentence about what was expected and what was found:
@@ -21,8 +22,11 @@
 
 mod fail_point;
 mod fetch;
+mod mongod;
+mod postgres;
 mod programs;
 mod proxy;
+mod redis;
 mod replica_set;
 mod runtime;
 mod server;
@@ -30,7 +34,9 @@ mod standalone;
 mod supervisor;
 
 pub use fail_point::FailPoint;
+pub use postgres::Postgres;
 pub use programs::{libfaketime, mongod};
 pub use proxy::{Hits, How, Peer, Proxy};
+pub use redis::Redis;
 pub use replica_set::{Builder, ReplicaSet, shared};
 pub use standalone::Standalone;

@@ -48,13 +48,15 @@ pub fn libfaketime() -> PathBuf {
     FOUND.get_or_init(|| from_env("LIBFAKETIME").or_else(installed_faketime).unwrap_or_else(fetched_faketime)).clone()
 }
 
-fn from_env(variable: &str) -> Option<PathBuf> {
+/// The program that a variable names.
+pub(crate) fn from_env(variable: &str) -> Option<PathBuf> {
     let path = PathBuf::from(env::var_os(variable)?);
     assert!(path.is_file(), "{variable} is {}, which is not a file", path.display());
     Some(path)
 }
 
-fn on_path(program: &str) -> Option<PathBuf> {
+/// The program of this name on `PATH`.
+pub(crate) fn on_path(program: &str) -> Option<PathBuf> {
     env::split_paths(&env::var_os("PATH")?).map(|dir| dir.join(program)).find(|path| path.is_file())
 }
 

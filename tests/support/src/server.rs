@@ -1,4 +1,4 @@
-//! One mongod: its port, its directory, its process.
+//! One server: its port, its directory, its process.
 
 use std::{
     fs,
@@ -13,23 +13,36 @@ use std::{
 
 use rustix::fs::{Access, access, statvfs};
 
-use crate::{fetch, programs, runtime::Waiting, supervisor::Supervisor};
+use crate::{fetch, runtime::Waiting, supervisor::Supervisor};
 
-/// What a mongod is started with, beyond what every one gets.
-#[derive(Clone, Default)]
-pub(crate) struct Options {
-    /// The replica set it belongs to.
-    pub(crate) replica_set: Option<String>,
-    /// Pairs for `--setParameter`.
-    pub(crate) parameters: Vec<(String, String)>,
-    /// The secret its members share; with it, access is controlled.
-    pub(crate) key: Option<String>,
-    /// Whether its clock can be set, see [`Server::clock_file`].
-    pub(crate) own_clock: bool,
+/// What can be started: the words that tell servers of one kind from those of another.
+pub(crate) trait Program {
+    /// Its name, in messages.
+    const NAME: &str;
+    /// What it logs once it accepts connections. The log is our server's own; an answer from the port could be
+    /// another's.
+    const READY: &str;
+    /// The signal that ends it at once.
+    const END: &str = "KILL";
+    /// The bytes it may fill a directory in memory with.
+    const ROOM: u64;
+
+    /// Finds what it needs, now, while there is no directory to leave behind should that be missing.
+    fn find(&self);
+
+    /// Prepares the directory `home` and gives the command that runs it there, listening on `port`.
+    fn command_line(&self, port: u16, home: &Path) -> Vec<String>;
+
+    /// Where its directory goes when there is no room in memory.
+    fn disk() -> PathBuf {
+        fetch::target_dir().join("tmp")
+    }
 }
 
-/// A mongod on a loopback port of its own. Dropping it ends it and removes its directory.
+/// A server on a loopback port of its own. Dropping it ends it and removes its directory.
 pub(crate) struct Server {
+    name: &'static str,
+    ready: &'static str,
     port: u16,
     home: PathBuf,
     process: Mutex<Process>,
@@ -43,29 +56,25 @@ struct Process {
 
 impl Server {
     /// Starts one and waits until it accepts connections. Blocks.
-    pub(crate) fn start(options: &Options) -> Self {
-        // Now, while there is no directory to leave behind should they be missing.
-        programs::mongod();
-        if options.own_clock {
-            programs::libfaketime();
-        }
+    pub(crate) fn start<P: Program>(program: &P) -> Self {
+        program.find();
         // Between our look at a port and the server's bind, another process may take it.
         for _ in 0..5 {
-            match Self::try_start(options) {
+            match Self::try_start(program) {
                 Ok(server) => return server,
                 Err(log) if log.contains("Address already in use") => {}
-                Err(log) => panic!("mongod ended instead of starting; the end of its log:\n{}", tail(&log)),
+                Err(log) => panic!("{} ended instead of starting; the end of its log:\n{}", P::NAME, tail(&log)),
             }
         }
-        panic!("mongod found the port taken five times in a row");
+        panic!("{} found the port taken five times in a row", P::NAME);
     }
 
-    fn try_start(options: &Options) -> Result<Self, String> {
+    fn try_start<P: Program>(program: &P) -> Result<Self, String> {
         let port = free_port();
-        let home = new_home(port);
-        let supervisor = Supervisor::new(&home, &command_line(options, port, &home));
+        let home = new_home::<P>(port);
+        let supervisor = Supervisor::new(&home, P::END, &program.command_line(port, &home));
         let process = Mutex::new(Process { supervisor, id: 0, running: false });
-        let server = Self { port, home, process };
+        let server = Self { name: P::NAME, ready: P::READY, port, home, process };
         server.launch()?;
         Ok(server)
     }
@@ -90,9 +99,9 @@ impl Server {
         self.process().running
     }
 
-    /// The file whose content shifts its clock, in the language of libfaketime.
-    pub(crate) fn clock_file(&self) -> PathBuf {
-        clock_file(&self.home)
+    /// Its directory.
+    pub(crate) fn home(&self) -> &Path {
+        &self.home
     }
 
     /// Kills it and waits until it is gone. Blocks.
@@ -104,9 +113,9 @@ impl Server {
 
     /// Starts it again on its old port and data, and waits until it accepts connections. Blocks.
     pub(crate) fn restart(&self) {
-        assert!(!self.is_running(), "the mongod at {} is running: kill it before restarting it", self.address());
+        assert!(!self.is_running(), "the {} at {} is running: kill it before restarting it", self.name, self.address());
         if let Err(log) = self.launch() {
-            panic!("the mongod at {} did not start again; the end of its log:\n{}", self.address(), tail(&log));
+            panic!("the {} at {} did not start again; the end of its log:\n{}", self.name, self.address(), tail(&log));
         }
     }
 
@@ -134,12 +143,11 @@ impl Server {
     fn launch(&self) -> Result<(), String> {
         let mut process = self.process();
         process.id = process.supervisor.start();
-        let waiting = Waiting::new(format!("for the mongod at {} to start", self.address()), Duration::from_secs(60));
+        let waiting =
+            Waiting::new(format!("for the {} at {} to start", self.name, self.address()), Duration::from_secs(60));
         loop {
             let log = fs::read_to_string(self.home.join("log")).unwrap_or_default();
-            // "Waiting for connections". The log is our server's own, an answer from the port could
-            // be another's.
-            if log.contains(r#""id":23016"#) {
+            if log.contains(self.ready) {
                 process.running = true;
                 return Ok(());
             }
@@ -151,58 +159,9 @@ impl Server {
     }
 }
 
-fn command_line(options: &Options, port: u16, home: &Path) -> Vec<String> {
-    let mut command = if options.own_clock { shifting_clock(&clock_file(home)) } else { Vec::new() };
-    command.push(path(&programs::mongod()));
-    let mut option = |name: &str, value: String| command.extend([format!("--{name}"), value]);
-    option("port", port.to_string());
-    option("bind_ip", "127.0.0.1".into());
-    option("dbpath", path(home));
-    option("wiredTigerCacheSizeGB", "0.25".into());
-    for (name, value) in &options.parameters {
-        option("setParameter", format!("{name}={value}"));
-    }
-    if let Some(name) = &options.replica_set {
-        option("replSet", name.clone());
-        option("oplogSize", "64".into());
-    }
-    if let Some(key) = &options.key {
-        option("keyFile", path(&key_file(home, key)));
-    }
-    command.push("--nounixsocket".into());
-    command
-}
-
-/// The beginning of a command line that puts the command's clock at the mercy of `file`.
-fn shifting_clock(file: &Path) -> Vec<String> {
-    fs::write(file, "+0\n").expect("the directory of a member is writable");
-    let environment = [
-        ("LD_PRELOAD", path(&programs::libfaketime())),
-        ("FAKETIME_TIMESTAMP_FILE", path(file)),
-        ("FAKETIME_CACHE_DURATION", "1".into()),
-        // Only what time it is moves: timers keep running as they did.
-        ("FAKETIME_DONT_FAKE_MONOTONIC", "1".into()),
-    ];
-    let environment = environment.map(|(name, value)| format!("{name}={value}"));
-    ["env".to_owned()].into_iter().chain(environment).collect()
-}
-
-fn path(path: &Path) -> String {
+/// A path in a command line.
+pub(crate) fn path(path: &Path) -> String {
     path.to_str().expect("directories for tests have UTF-8 names").to_owned()
-}
-
-fn clock_file(home: &Path) -> PathBuf {
-    home.join("clock")
-}
-
-fn key_file(home: &Path, key: &str) -> PathBuf {
-    use std::{io::Write, os::unix::fs::OpenOptionsExt};
-    let file = home.join("key");
-    let mut options = fs::OpenOptions::new();
-    // mongod refuses a key that others may read.
-    let mut open = options.write(true).create_new(true).mode(0o600).open(&file).expect("the key file can be made");
-    open.write_all(key.as_bytes()).expect("the key file can be written");
-    file
 }
 
 /// A port nobody listens on, below those the kernel gives to outgoing connections: one of these
@@ -224,15 +183,10 @@ fn free_port() -> u16 {
 }
 
 /// An empty directory, in memory when there is room: the tests are about faults, not about disks.
-fn new_home(port: u16) -> PathBuf {
-    const ROOM: u64 = 2 << 30;
+fn new_home<P: Program>(port: u16) -> PathBuf {
     let memory = Path::new("/dev/shm");
-    let roomy = statvfs(memory).is_ok_and(|disk| disk.f_bavail * disk.f_frsize >= ROOM);
-    let base = if roomy && access(memory, Access::WRITE_OK).is_ok() {
-        memory.to_path_buf()
-    } else {
-        fetch::target_dir().join("tmp")
-    };
+    let roomy = statvfs(memory).is_ok_and(|disk| disk.f_bavail * disk.f_frsize >= P::ROOM);
+    let base = if roomy && access(memory, Access::WRITE_OK).is_ok() { memory.to_path_buf() } else { P::disk() };
     let home = base.join(format!("mongoseal-{}-{port}", std::process::id()));
     // A directory of that name is of a process that is gone, together with its supervisor.
     let _ = fs::remove_dir_all(&home);

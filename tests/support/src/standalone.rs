@@ -1,9 +1,6 @@
 //! One server without a replica set.
 
-use crate::{
-    runtime::run_blocking,
-    server::{Options, Server},
-};
+use crate::{mongod::Options, runtime::run_blocking, server::Server};
 
 /// A mongod that belongs to no replica set; it ends with this value, or with the process.
 pub struct Standalone {

@@ -22,13 +22,14 @@ pub(crate) struct Supervisor {
     answers: BufReader<ChildStdout>,
 }
 
-/// `$1` is the server's directory, the rest its command line. The files in memory are
-/// libfaketime's, which it removes only at an orderly exit.
+/// `$1` is the server's directory, `$2` the signal that ends it, the rest its command line. A stopped process
+/// heeds SIGKILL only, so it goes on first to heed another. The files in memory are libfaketime's, which it
+/// removes only at an orderly exit.
 const SCRIPT: &str = r#"
-home=$1; shift; pid=
+home=$1; signal=$2; shift 2; pid=
 end() {
     [ -n "$pid" ] || return
-    kill -9 "$pid"; wait "$pid"
+    kill -"$signal" "$pid"; kill -CONT "$pid"; wait "$pid"
     rm -f "/dev/shm/faketime_shm_$pid" "/dev/shm/sem.faketime_sem_$pid"
     pid=
 }
@@ -41,15 +42,17 @@ while read -r order; do
     esac
 done
 end
-rm -rf "$home"
+# What the server itself had started may still be at its end.
+rm -rf "$home" || { sleep 2; rm -rf "$home"; }
 "#;
 
 impl Supervisor {
-    /// The supervisor for a server in `home`; the server is not started yet.
-    pub(crate) fn new(home: &Path, command: &[String]) -> Self {
+    /// The supervisor for a server in `home` that `signal` ends; the server is not started yet.
+    pub(crate) fn new(home: &Path, signal: &str, command: &[String]) -> Self {
         let mut shell = Command::new("sh")
-            .args(["-c", SCRIPT, "mongod-supervisor"])
+            .args(["-c", SCRIPT, "mongoseal-supervisor"])
             .arg(home)
+            .arg(signal)
             .args(command)
             .process_group(0)
             .stdin(Stdio::piped())
@@ -68,7 +71,7 @@ impl Supervisor {
         self.order("start").parse().expect("the supervisor answers with a process id")
     }
 
-    /// Kills the server with SIGKILL and waits until it is gone.
+    /// Kills the server, with the signal that ends it, and waits until it is gone.
     pub(crate) fn kill(&mut self) {
         self.order("kill");
     }

@@ -10,9 +10,10 @@ use tokio::{net::TcpListener, sync::OnceCell};
 
 use super::{Login, Member, Owned, ReplicaSet};
 use crate::{
+    mongod::Options,
     proxy::Proxy,
     runtime::{Waiting, run},
-    server::{Options, Server},
+    server::Server,
 };
 
 /// How to start a [`ReplicaSet`].
