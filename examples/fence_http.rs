@@ -2,14 +2,11 @@
 //!
 //!     cargo run --example fence_http
 //!
-//! It compares and writes under one lock, so that two that are admitted one after the other cannot write in the
-//! other order. 412 answers an older token, and names the newer one; 428 (RFC 6585) answers none. What comes
-//! late, or twice, is compared too; an equal token passes, so a request must be one that may be done twice.
+//! It compares and writes under one lock, so that what is admitted first is written first. 412 answers an older
+//! token and names the newer one, 428 (RFC 6585) answers none. An equal one passes, so a PUT may be sent twice.
 //!
 //! Limits: the mark must live as long as what it protects, so save both at once, where all instances of the
-//! service look (`fence_postgres`); here both are in memory. A token is no proof of who calls. Proxies have to
-//! pass the header on.
-
+//! service look (`fence_postgres`); here both are in memory. A token is no proof of who calls.
 #![allow(clippy::disallowed_methods, reason = "a connection ends with its client, the service with the process")]
 
 #[path = "fence_http/wire.rs"]
@@ -33,7 +30,7 @@ fn put(reports: &Reports, path: String, body: String, token: Option<FencingToken
         (Some((_, newer)), Some(token)) if *newer > token => return (412, Some(*newer)),
         (_, Some(token)) => reports.insert(path, (body, token)),
     };
-    (204, token)
+    (200, token)
 }
 
 pub(crate) async fn serve(listener: TcpListener, reports: Arc<Reports>) -> io::Result<()> {
@@ -63,20 +60,20 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let seal = Mongoseal::in_memory();
 
     let first = seal.acquire("reports/nightly").await?;
-    let older = Some(first.token());
-    assert_eq!(write(service, "draft", older).await?, (204, older), "nobody wrote it before");
+    let older = first.token();
+    assert_eq!(write(service, "draft", Some(older)).await?, (200, Some(older)), "nobody wrote it before");
     // Or loses it, and does not notice.
     first.release().await?;
 
     let second = seal.acquire("reports/nightly").await?;
-    let newer = Some(second.token());
-    assert_eq!(write(service, "final", newer).await?, (204, newer), "a newer token writes");
-    assert_eq!(write(service, "final, again", newer).await?, (204, newer), "an equal one, too");
+    let newer = second.token();
+    assert_eq!(write(service, "final", Some(newer)).await?, (200, Some(newer)), "a newer token writes");
+    assert_eq!(write(service, "final, again", Some(newer)).await?, (200, Some(newer)), "an equal one, too");
 
-    assert_eq!(write(service, "late", older).await?, (412, newer), "the older one is refused");
+    assert_eq!(write(service, "late", Some(older)).await?, (412, Some(newer)), "the older one is refused");
     assert_eq!(write(service, "bare", None).await?, (428, None), "and so is none");
-    assert_eq!(reports.lock().unwrap()["/nightly"], ("final, again".into(), second.token()));
-    println!("the service refused token {older:?}: {newer:?} has written");
+    assert_eq!(reports.lock().unwrap()["/nightly"], ("final, again".into(), newer));
+    println!("the service refused token {older}: {newer} has written");
     seal.shutdown().await;
     Ok(())
 }

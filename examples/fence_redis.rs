@@ -42,12 +42,13 @@ pub(crate) async fn connect(url: &str) -> RedisResult<Connection> {
     redis::Client::open(url)?.get_multiplexed_async_connection().await
 }
 
+const NAME: &str = "mongoseal:example:nightly";
+
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let url = std::env::var("REDIS_URL").unwrap_or("redis://127.0.0.1".into());
     let mut redis = connect(&url).await?;
     // Tokens of leases in memory begin anew with every run, so what they fence has to.
-    const NAME: &str = "mongoseal:example:nightly";
     let _: () = redis.del(NAME).await?;
     let seal = Mongoseal::in_memory();
 

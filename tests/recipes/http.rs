@@ -26,7 +26,7 @@ impl Storage for Service {
     async fn write(&mut self, token: FencingToken) -> bool {
         let (status, largest) = write(self.address, &token.to_string(), Some(token)).await.unwrap();
         assert_eq!(largest > Some(token), status == 412, "a refusal names who is newer");
-        status == 204
+        status == 200
     }
 
     async fn read(&mut self) -> Option<(String, u64)> {

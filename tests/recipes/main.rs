@@ -24,23 +24,18 @@ mod fence_postgres;
 #[path = "../../examples/fence_redis.rs"]
 mod fence_redis;
 
-use std::process::{Command, ExitCode};
+use std::process::ExitCode;
 
 use libtest_mimic::{Arguments, Completion, Trial};
 use mongoseal_test_support::{Postgres, Redis};
 
 /// Runs an example as a reader would, with the address of its server, and gives what it printed.
 async fn example(name: &'static str, server: Option<(&'static str, String)>) -> String {
-    let run = move || {
-        let mut cargo = Command::new(env!("CARGO"));
-        cargo.args(["run", "--quiet", "--example", name]).current_dir(env!("CARGO_MANIFEST_DIR"));
-        cargo.envs(server);
-        let output = cargo.output().unwrap();
-        let said = String::from_utf8(output.stdout).unwrap();
-        assert!(output.status.success(), "{said}\n{}", String::from_utf8_lossy(&output.stderr));
-        said
-    };
-    tokio::task::spawn_blocking(run).await.unwrap()
+    let run = move || mongoseal_test_support::example(name).envs(server).output().unwrap();
+    let output = tokio::task::spawn_blocking(run).await.unwrap();
+    let said = String::from_utf8(output.stdout).unwrap();
+    assert!(output.status.success(), "{said}\n{}", String::from_utf8_lossy(&output.stderr));
+    said
 }
 
 /// Each test on a runtime of its own, unless what it needs is missing.

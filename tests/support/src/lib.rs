@@ -6,7 +6,8 @@
 //!   swallowed replies, late requests.
 //! - [`Standalone`] is one server without a replica set.
 //! - [`Postgres`] and [`Redis`] are other storages that a lease may protect, where they are installed.
-//! - [`mongod`] and [`libfaketime`] find, or fetch, the programs these need.
+//! - [`example()`] runs an example.
+//! - [`mongod()`] and [`libfaketime`] find, or fetch, the programs these need.
 //!
 //! Everything here fails by panicking with a sentence about what was expected and what was found:
 //! the caller is a test, and a test has nothing better to do with such an error.
@@ -20,6 +21,7 @@
 //!   Dropping a future of this crate does not stop the work it waited for.
 //! - No wait is without a deadline.
 
+mod example;
 mod fail_point;
 mod fetch;
 mod mongod;
@@ -33,6 +35,7 @@ mod server;
 mod standalone;
 mod supervisor;
 
+pub use example::example;
 pub use fail_point::FailPoint;
 pub use postgres::Postgres;
 pub use programs::{libfaketime, mongod};

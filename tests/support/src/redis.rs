@@ -86,6 +86,7 @@ impl Program for Instance {
         option("bind", "127.0.0.1");
         option("dir", &path(home));
         option("save", "");
+        option("repl-diskless-sync-delay", "0");
         if let Some(primary) = self.primary {
             option("replicaof", &format!("127.0.0.1 {primary}"));
         }
