@@ -99,7 +99,11 @@ fn unprivileged() -> Result<User, String> {
 
 /// `$0` is where the programs are, `$1` the directory, `$2` the port. Nothing is synced: a test's data need not
 /// outlive a crash of the machine. Shared memory goes to files in the directory, which are removed with it.
+///
+/// With its trap the shell ends once `initdb` has, which would otherwise go on in a directory that is being
+/// removed, and leave shared memory behind.
 const SCRIPT: &str = r#"
+trap exit TERM
 cd "$1" || exit
 [ -d data ] || "$0/initdb" --pgdata data --username postgres --auth trust --no-sync --locale C --encoding UTF8 || exit
 exec "$0/postgres" -D data -p "$2" -h 127.0.0.1 -k '' -F -c shared_buffers=16MB -c dynamic_shared_memory_type=mmap
@@ -108,8 +112,9 @@ exec "$0/postgres" -D data -p "$2" -h 127.0.0.1 -k '' -F -c shared_buffers=16MB 
 impl Program for Cluster {
     const NAME: &str = "postgres";
     const READY: &str = "database system is ready to accept connections";
-    /// An immediate shutdown: it takes its children along, and what it has in the kernel.
-    const END: &str = "QUIT";
+    /// An immediate shutdown: it takes its children along, and what it has in the kernel. The second is for the
+    /// shell before it, which ignores the first, as all do that a shell starts in the background.
+    const END: &str = "QUIT TERM";
     const ROOM: u64 = 256 << 20;
 
     fn find(&self) {}

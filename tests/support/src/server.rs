@@ -22,7 +22,7 @@ pub(crate) trait Program {
     /// What it logs once it accepts connections. The log is our server's own; an answer from the port could be
     /// another's.
     const READY: &str;
-    /// The signal that ends it at once.
+    /// The signals that end it at once.
     const END: &str = "KILL";
     /// The bytes it may fill a directory in memory with.
     const ROOM: u64;

@@ -22,14 +22,14 @@ pub(crate) struct Supervisor {
     answers: BufReader<ChildStdout>,
 }
 
-/// `$1` is the server's directory, `$2` the signal that ends it, the rest its command line. A stopped process
-/// heeds SIGKILL only, so it goes on first to heed another. The files in memory are libfaketime's, which it
+/// `$1` is the server's directory, `$2` the signals that end it, the rest its command line. A stopped process
+/// heeds SIGKILL only, so it goes on to heed others. The files in memory are libfaketime's, which it
 /// removes only at an orderly exit.
 const SCRIPT: &str = r#"
-home=$1; signal=$2; shift 2; pid=
+home=$1; signals=$2; shift 2; pid=
 end() {
     [ -n "$pid" ] || return
-    kill -"$signal" "$pid"; kill -CONT "$pid"; wait "$pid"
+    for signal in $signals; do kill -"$signal" "$pid"; done; kill -CONT "$pid"; wait "$pid"
     rm -f "/dev/shm/faketime_shm_$pid" "/dev/shm/sem.faketime_sem_$pid"
     pid=
 }
@@ -42,17 +42,16 @@ while read -r order; do
     esac
 done
 end
-# What the server itself had started may still be at its end.
-rm -rf "$home" || { sleep 2; rm -rf "$home"; }
+rm -rf "$home"
 "#;
 
 impl Supervisor {
-    /// The supervisor for a server in `home` that `signal` ends; the server is not started yet.
-    pub(crate) fn new(home: &Path, signal: &str, command: &[String]) -> Self {
+    /// The supervisor for a server in `home` that `signals` end; the server is not started yet.
+    pub(crate) fn new(home: &Path, signals: &str, command: &[String]) -> Self {
         let mut shell = Command::new("sh")
             .args(["-c", SCRIPT, "mongoseal-supervisor"])
             .arg(home)
-            .arg(signal)
+            .arg(signals)
             .args(command)
             .process_group(0)
             .stdin(Stdio::piped())
@@ -71,7 +70,7 @@ impl Supervisor {
         self.order("start").parse().expect("the supervisor answers with a process id")
     }
 
-    /// Kills the server, with the signal that ends it, and waits until it is gone.
+    /// Kills the server, with the signals that end it, and waits until it is gone.
     pub(crate) fn kill(&mut self) {
         self.order("kill");
     }

@@ -2,7 +2,13 @@
 //!
 //! Where one is not installed its test is reported as ignored, with the reason.
 
-use std::{path::Path, process::ExitCode};
+use std::{
+    env, fs,
+    path::Path,
+    process::{Command, ExitCode},
+    thread::sleep,
+    time::{Duration, Instant},
+};
 
 use libtest_mimic::{Arguments, Completion, Failed, Trial};
 use mongoseal_test_support::{Postgres, Redis};
@@ -34,15 +40,56 @@ fn is_alive(process: u32) -> bool {
 }
 
 fn children(process: u32) -> Vec<u32> {
-    let list = std::fs::read_to_string(format!("/proc/{process}/task/{process}/children")).unwrap_or_default();
+    let list = fs::read_to_string(format!("/proc/{process}/task/{process}/children")).unwrap_or_default();
     list.split_whitespace().map(|id| id.parse().unwrap()).collect()
 }
 
+/// Makes this program one that starts a server and then waits to be killed.
+const OWNER: &str = "MONGOSEAL_TEST_OWNER";
+
+/// Kills the owner while the cluster is being made, while the server starts, and when it serves.
+fn end_with_their_owner() -> Result<Completion, Failed> {
+    if let Some(reason) = Postgres::missing() {
+        return Ok(Completion::ignored_with(reason));
+    }
+    for delay in [100, 300, 500, 700, 1500] {
+        let mut owner = Command::new(env::current_exe()?).env(OWNER, "").spawn()?;
+        sleep(Duration::from_millis(delay));
+        owner.kill()?;
+        owner.wait()?;
+        let begin = Instant::now();
+        while let Some(left) = left_by(owner.id()) {
+            assert!(begin.elapsed() < Duration::from_secs(30), "{left} is left by an owner killed after {delay} ms");
+            sleep(Duration::from_millis(20));
+        }
+    }
+    Ok(Completion::Completed)
+}
+
+/// A process or a directory that a process started which is gone.
+fn left_by(owner: u32) -> Option<String> {
+    let mark = format!("mongoseal-{owner}-");
+    let name = |entry: fs::DirEntry| entry.path().display().to_string();
+    let entries = |dir: &Path| fs::read_dir(dir).into_iter().flatten().flatten();
+    let dirs = [Path::new("/dev/shm"), &env::temp_dir()].map(entries).into_iter().flatten().map(name);
+    let directory = dirs.into_iter().find(|path| path.contains(&mark));
+    let is_marked =
+        |process: &String| fs::read_to_string(format!("{process}/cmdline")).is_ok_and(|it| it.contains(&mark));
+    directory.or_else(|| entries(Path::new("/proc")).map(name).find(is_marked))
+}
+
 fn main() -> ExitCode {
+    if env::var_os(OWNER).is_some() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime starts");
+        let _server = runtime.block_on(Postgres::start());
+        sleep(Duration::from_secs(60));
+        return ExitCode::FAILURE;
+    }
     let tests = vec![
         Trial::ignorable_test("postgres_is_gone_once_it_is_dropped_and_its_children_with_it", || {
             ends(Postgres::missing(), Postgres::start(), Postgres::process_id, Postgres::directory)
         }),
+        Trial::ignorable_test("postgres_ends_when_its_owner_is_killed_at_any_time", end_with_their_owner),
         Trial::ignorable_test("redis_is_gone_once_it_is_dropped", || {
             ends(Redis::missing(), Redis::start(), Redis::process_id, Redis::directory)
         }),
