@@ -12,12 +12,12 @@ mod leader;
 mod quickstart;
 
 use std::{
-    path::{Path, PathBuf},
+    path::Path,
     process::{Command, Stdio},
 };
 
 use mongodb::Database;
-use mongoseal_test_support::shared;
+use mongoseal_test_support::{built, shared};
 use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
@@ -26,15 +26,6 @@ use tokio::{
     io::{AsyncBufReadExt, BufReader},
     process::Child,
 };
-
-/// An example, built as README builds it.
-fn built(name: &str) -> PathBuf {
-    let mut cargo = Command::new(env!("CARGO"));
-    cargo.args(["build", "--quiet", "--example", name]).current_dir(env!("CARGO_MANIFEST_DIR"));
-    assert!(cargo.status().unwrap().success());
-    let test = std::env::current_exe().unwrap();
-    test.parent().and_then(Path::parent).unwrap().join("examples").join(name)
-}
 
 /// Runs an example to its end, and gives what it printed.
 fn said(name: &str, uri: Option<&str>) -> String {

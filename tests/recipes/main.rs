@@ -24,14 +24,14 @@ mod fence_postgres;
 #[path = "../../examples/fence_redis.rs"]
 mod fence_redis;
 
-use std::process::ExitCode;
+use std::process::{Command, ExitCode};
 
 use libtest_mimic::{Arguments, Completion, Trial};
 use mongoseal_test_support::{Postgres, Redis};
 
 /// Runs an example as a reader would, with the address of its server, and gives what it printed.
 async fn example(name: &'static str, server: Option<(&'static str, String)>) -> String {
-    let run = move || mongoseal_test_support::example(name).envs(server).output().unwrap();
+    let run = move || Command::new(mongoseal_test_support::built(name)).envs(server).output().unwrap();
     let output = tokio::task::spawn_blocking(run).await.unwrap();
     let said = String::from_utf8(output.stdout).unwrap();
     assert!(output.status.success(), "{said}\n{}", String::from_utf8_lossy(&output.stderr));

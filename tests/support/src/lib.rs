@@ -6,7 +6,7 @@
 //!   swallowed replies, late requests.
 //! - [`Standalone`] is one server without a replica set.
 //! - [`Postgres`] and [`Redis`] are other storages that a lease may protect, where they are installed.
-//! - [`example()`] runs an example.
+//! - [`built`] builds an example.
 //! - [`mongod()`] and [`libfaketime`] find, or fetch, the programs these need.
 //!
 //! Everything here fails by panicking with a sentence about what was expected and what was found:
@@ -35,7 +35,7 @@ mod server;
 mod standalone;
 mod supervisor;
 
-pub use example::example;
+pub use example::built;
 pub use fail_point::FailPoint;
 pub use postgres::Postgres;
 pub use programs::{libfaketime, mongod};
