@@ -8,9 +8,9 @@
 //!
 //! Limits: the fence is as durable as Redis is. Replication is asynchronous: a failover can lose writes that
 //! were answered, and the fence with them, and then the older token writes again until the newer holder
-//! does. `WAIT` makes that rarer, not impossible (<https://redis.io/docs/latest/commands/wait/>). So does
-//! `appendfsync always` for a crash; with snapshots alone, minutes can be lost. A key that expires, is
-//! evicted or deleted has no fence. Keep in Redis what may be written twice, and the rest where commits last.
+//! does. `WAIT` makes that rarer, not impossible (<https://redis.io/docs/latest/commands/wait/>). A crash loses
+//! what was not on disk: minutes with snapshots alone, a second with `appendfsync everysec`. A key that expires,
+//! is evicted or deleted has no fence. What must never be overwritten belongs where commits last.
 
 use mongoseal::{FencingToken, Mongoseal};
 use redis::{AsyncCommands, RedisResult, Script, aio::MultiplexedConnection as Connection};
