@@ -204,7 +204,7 @@ impl Inner {
                 clock.sleep_until(next).await;
             }
         }
-        releasing.is_done();
+        releasing.done();
         for key in over {
             let prune = |within| self.store.apply(&key, Request::Prune, within);
             retry::until_definite(clock, until, self.settings.attempt, prune).await?;

@@ -54,7 +54,7 @@ impl Together {
 /// The release of a whole group by this handle, as those of its leases see it that are held here.
 #[derive(Debug, Default)]
 pub(crate) struct GroupRelease {
-    done: watch::Sender<bool>,
+    released: watch::Sender<bool>,
 }
 
 /// Who waits for that.
@@ -64,13 +64,13 @@ pub(crate) struct WithGroup(watch::Receiver<bool>);
 impl GroupRelease {
     /// Ends a lease here: should the release come to nothing, its task gives it back by itself.
     pub(crate) fn takes(&self, hold: &Hold, cause: LossCause) {
-        hold.farewell.get_or_init(|| Farewell::WithGroup(WithGroup(self.done.subscribe())));
+        hold.farewell.get_or_init(|| Farewell::WithGroup(WithGroup(self.released.subscribe())));
         hold.lose(cause);
     }
 
     /// They are released.
-    pub(crate) fn is_done(self) {
-        self.done.send_replace(true);
+    pub(crate) fn done(self) {
+        self.released.send_replace(true);
     }
 }
 
