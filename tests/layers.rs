@@ -57,6 +57,7 @@ fn the_tests_that_documents_name_are_there() {
         "docs/fencing.md",
         "docs/jobs.md",
         "docs/failure-modes.md",
+        "docs/chaos.md",
         "README.md",
     ] {
         let text = fs::read_to_string(root.join(document)).unwrap();

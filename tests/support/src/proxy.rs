@@ -6,6 +6,7 @@ mod wire;
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
+use mongodb::bson::Document;
 use tokio::net::TcpListener;
 
 use rules::Rules;
@@ -51,6 +52,18 @@ pub enum How {
     /// Their connections are closed, present ones and new ones.
     Reset,
 }
+
+/// Which way a message goes between a client and a member.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// From the client.
+    Request,
+    /// To the client.
+    Reply,
+}
+
+/// Changes the document of a message of the client of this `appName`, and says whether it did.
+pub(crate) type Tamper = dyn Fn(&str, Way, &mut Document) -> bool + Send + Sync;
 
 /// A proxy in front of every member of a set.
 ///
@@ -113,6 +126,12 @@ impl Proxy {
     /// whose sender gave up.
     pub fn delay(&self, app_name: &str, command: &str, by: Duration) -> Hits {
         self.rules.delay(app_name, command, by)
+    }
+
+    /// Changes what clients and members tell each other, for ever: a client broken on purpose, without
+    /// another build of it. To be called once.
+    pub fn tamper_with(&self, tamper: impl Fn(&str, Way, &mut Document) -> bool + Send + Sync + 'static) {
+        self.rules.tamper_with(Box::new(tamper));
     }
 
     /// How many connections there were so far, by who opened them and the member they went to.

@@ -111,6 +111,13 @@ impl Server {
         process.running = false;
     }
 
+    /// Ends it with SIGTERM, as an operator does, and waits until it is gone. Blocks.
+    pub(crate) fn terminate(&self) {
+        let mut process = self.process();
+        process.supervisor.terminate();
+        process.running = false;
+    }
+
     /// Starts it again on its old port and data, and waits until it accepts connections. Blocks.
     pub(crate) fn restart(&self) {
         assert!(!self.is_running(), "the {} at {} is running: kill it before restarting it", self.name, self.address());

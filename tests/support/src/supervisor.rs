@@ -37,6 +37,7 @@ while read -r order; do
     case $order in
     start) "$@" </dev/null >"$home/log" 2>&1 & pid=$!; echo "$pid" ;;
     kill) end; echo done ;;
+    terminate) kill "$pid"; wait "$pid"; pid=; echo done ;;
     pause) kill -STOP "$pid"; echo done ;;
     resume) kill -CONT "$pid"; echo done ;;
     esac
@@ -73,6 +74,11 @@ impl Supervisor {
     /// Kills the server, with the signals that end it, and waits until it is gone.
     pub(crate) fn kill(&mut self) {
         self.order("kill");
+    }
+
+    /// Ends the server with SIGTERM and waits until it is gone.
+    pub(crate) fn terminate(&mut self) {
+        self.order("terminate");
     }
 
     /// Stops the server where it is.

@@ -7,7 +7,7 @@ use mongodb::{
     bson::{Document, doc},
     options::WriteConcern,
 };
-use mongoseal_test_support::{How, Peer, ReplicaSet};
+use mongoseal_test_support::{How, Peer, ReplicaSet, Way};
 
 async fn things(set: &ReplicaSet, options: &str) -> Collection<Document> {
     let client = Client::with_uri_str(set.uri_with(options)).await.unwrap();
@@ -39,6 +39,25 @@ async fn a_swallowed_reply_fails_the_call_but_not_the_write() {
     assert_eq!(hits.count(), 1);
     assert!(victim.find_one(doc! { "_id": "stored" }).await.unwrap().is_some());
     victim.insert_one(doc! { "_id": "next" }).await.unwrap();
+}
+
+#[tokio::test]
+async fn what_client_and_server_tell_each_other_is_changed_as_asked() {
+    let set = ReplicaSet::builder().proxied().start().await;
+    set.proxy().tamper_with(|client, way, message| match way {
+        Way::Request if client == "altered" && message.contains_key("insert") => {
+            message.insert("writeConcern", doc! { "w": 3, "wtimeout": 1 }).is_some()
+        }
+        Way::Reply if client == "soothed" => message.remove("writeConcernError").is_some(),
+        _ => false,
+    });
+    let things = async |name| things(&set, &format!("appName={name}&w=majority&retryWrites=false")).await;
+    things("plain").await.insert_one(doc! { "_id": "plain" }).await.unwrap();
+    let error = things("altered").await.insert_one(doc! { "_id": "altered" }).await.unwrap_err();
+    assert!(error.to_string().contains("Not enough data-bearing nodes"), "{error}");
+    let three = WriteConcern::builder().w(3).w_timeout(Duration::from_millis(1)).build();
+    let insert = things("soothed").await;
+    insert.insert_one(doc! { "_id": "soothed" }).write_concern(three).await.unwrap();
 }
 
 #[tokio::test]

@@ -39,6 +39,20 @@ async fn a_killed_primary_is_replaced_and_comes_back() {
 }
 
 #[tokio::test]
+async fn a_terminated_primary_hands_over_and_comes_back() {
+    let quickly = "shutdownTimeoutMillisForSignaledShutdown";
+    let set = ReplicaSet::builder().members(3).parameter(quickly, "500").start().await;
+    write(&set, "before").await;
+    let old = set.primary().await;
+    set.terminate(old).await;
+    assert_ne!(set.primary().await, old);
+    write(&set, "during").await;
+    set.restart(old).await;
+    set.settled().await;
+    write(&set, "after").await;
+}
+
+#[tokio::test]
 async fn the_primary_moves_on_request() {
     let set = ReplicaSet::builder().members(3).election_timeout(Duration::from_secs(2)).start().await;
     let first = set.primary().await;

@@ -12,7 +12,7 @@ use tokio::{
     net::{TcpListener, TcpStream, tcp::OwnedReadHalf, tcp::OwnedWriteHalf},
 };
 
-use super::{How, Peer, rules::Rules, wire::Message};
+use super::{How, Peer, Way, rules::Rules, wire::Message};
 
 /// Serves the proxy of `member`, for ever.
 pub(super) async fn accept(listener: TcpListener, member: usize, rules: Arc<Rules>) {
@@ -85,6 +85,7 @@ impl Lane<'_> {
             if !self.is_passable().await {
                 return Ok(());
             }
+            self.rules.tamper(self.from, Way::Request, &mut request);
             if fate.swallow {
                 doomed.ids().extend(request.id());
             }
@@ -100,11 +101,12 @@ impl Lane<'_> {
         doomed: &Doomed,
     ) -> io::Result<()> {
         loop {
-            let reply = Message::read(&mut server).await?;
+            let mut reply = Message::read(&mut server).await?;
             let swallow = reply.reply_to().is_some_and(|id| doomed.ids().contains(&id));
             if swallow || !self.is_passable().await {
                 return Ok(());
             }
+            self.rules.tamper(self.to, Way::Reply, &mut reply);
             caller.write_all(reply.bytes()).await?;
         }
     }

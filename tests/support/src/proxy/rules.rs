@@ -3,7 +3,7 @@
 use std::{
     collections::HashMap,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc, Mutex, MutexGuard, OnceLock, PoisonError,
         atomic::{AtomicU32, Ordering},
     },
     time::Duration,
@@ -11,7 +11,7 @@ use std::{
 
 use tokio::sync::watch;
 
-use super::{How, Peer, wire::Message};
+use super::{How, Peer, Tamper, Way, wire::Message};
 
 /// How often a rule met a request so far: for a test to know that its fault happened.
 #[derive(Clone, Debug, Default)]
@@ -33,6 +33,7 @@ impl Hits {
 pub(super) struct Rules {
     ports: Vec<u16>,
     state: Mutex<State>,
+    tamper: OnceLock<Box<Tamper>>,
     changed: watch::Sender<()>,
 }
 
@@ -74,7 +75,7 @@ pub(super) struct Fate {
 impl Rules {
     /// No rules yet; `ports` are where the members really listen.
     pub(super) fn new(ports: Vec<u16>) -> Self {
-        Self { ports, state: Mutex::default(), changed: watch::Sender::new(()) }
+        Self { ports, state: Mutex::default(), tamper: OnceLock::new(), changed: watch::Sender::new(()) }
     }
 
     pub(super) fn port(&self, member: usize) -> u16 {
@@ -98,6 +99,19 @@ impl Rules {
         let hits = rule.hits.clone();
         self.state().delays.push(rule);
         hits
+    }
+
+    pub(super) fn tamper_with(&self, tamper: Box<Tamper>) {
+        assert!(self.tamper.set(tamper).is_ok(), "messages are tampered with in one way only");
+    }
+
+    /// Changes a message between a client and a member, if somebody wants to.
+    pub(super) fn tamper(&self, client: &Peer, way: Way, message: &mut Message) {
+        let (Some(tamper), Peer::Client(name)) = (self.tamper.get(), client) else { return };
+        let Some(mut body) = message.body() else { return };
+        if tamper(name, way, &mut body) {
+            assert!(message.replace_body(&body), "a message to tamper with has no checksum");
+        }
     }
 
     pub(super) fn clear(&self) {

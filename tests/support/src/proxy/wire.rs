@@ -50,7 +50,26 @@ impl Message {
 
     /// The document that carries the command.
     pub(super) fn body(&self) -> Option<Document> {
-        let at = match self.number(12)? {
+        let at = self.body_at()?;
+        Document::from_reader(self.0.get(at..at + self.length(at)?)?).ok()
+    }
+
+    /// Puts another document in the place of that. False where the message has none, or a checksum.
+    pub(super) fn replace_body(&mut self, body: &Document) -> bool {
+        let checked = self.number(HEADER).is_none_or(|flags| flags & 1 == 1);
+        let Some((at, length)) = self.body_at().and_then(|at| Some((at, self.length(at)?))) else { return false };
+        let mut bytes = Vec::new();
+        if checked || body.to_writer(&mut bytes).is_err() {
+            return false;
+        }
+        self.0.splice(at..at + length, bytes);
+        let length = i32::try_from(self.0.len()).expect("a message is below 64 MiB");
+        self.0[..4].copy_from_slice(&length.to_le_bytes());
+        true
+    }
+
+    fn body_at(&self) -> Option<usize> {
+        Some(match self.number(12)? {
             OP_QUERY => {
                 // Flags, the collection's name with its terminator, how many to skip and to return.
                 let name = HEADER + 4;
@@ -58,8 +77,7 @@ impl Message {
             }
             OP_MSG => self.body_section()?,
             _ => return None,
-        };
-        Document::from_reader(self.0.get(at..at + self.length(at)?)?).ok()
+        })
     }
 
     /// Where the document of the section of kind 0 begins; sections of kind 1, document sequences,

@@ -13,6 +13,12 @@ impl ReplicaSet {
         self.with_server(member, Server::kill).await;
     }
 
+    /// Ends a member with SIGTERM and waits until it is gone: a primary hands over first, and then
+    /// serves reads for `shutdownTimeoutMillisForSignaledShutdown`, 15 s by default.
+    pub async fn terminate(&self, member: usize) {
+        self.with_server(member, Server::terminate).await;
+    }
+
     /// Starts a killed member again, with its data, and waits until it accepts connections.
     /// [`settled`](Self::settled) waits until it takes part again.
     pub async fn restart(&self, member: usize) {

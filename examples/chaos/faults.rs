@@ -1,0 +1,158 @@
+//! What is done to servers, network and workers. Each fault heals by itself.
+
+mod commands;
+mod network;
+mod processes;
+
+use std::{sync::Arc, time::Duration};
+
+use fastrand::Rng;
+use mongodb::bson::doc;
+use mongoseal_test_support::ReplicaSet;
+use tokio::time::sleep;
+
+use crate::{
+    crew::Crew,
+    history::History,
+    words::{Event, Fault, Micros, now},
+};
+
+macro_rules! kinds {
+    ($($kind:ident $name:literal,)*) => {
+        /// What can be done.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub(crate) enum Kind { $($kind),* }
+
+        impl Kind {
+            pub(crate) const ALL: &[Self] = &[$(Self::$kind),*];
+
+            pub(crate) fn name(self) -> &'static str {
+                match self { $(Self::$kind => $name),* }
+            }
+        }
+    };
+}
+
+kinds! {
+    Kill "kill",
+    Terminate "terminate",
+    Pause "pause",
+    StepDown "step-down",
+    StepUp "step-up",
+    Partition "partition",
+    OneWay "one-way",
+    Minority "minority",
+    SplitClient "split-client",
+    DeafClient "deaf-client",
+    SwallowReply "swallow-reply",
+    Unconfirmed "unconfirmed",
+    Uncommitted "uncommitted",
+    Delay "delay",
+    KillClient "kill-client",
+    PauseClient "pause-client",
+    KillStream "kill-stream",
+    Drop "drop",
+    StallCollection "stall-collection",
+    ClockJump "clock-jump",
+}
+
+impl Kind {
+    pub(crate) fn parse(name: &str) -> Result<Self, String> {
+        let names: Vec<_> = Self::ALL.iter().map(|kind| kind.name()).collect();
+        let found = Self::ALL.iter().find(|kind| kind.name() == name);
+        found.copied().ok_or_else(|| format!("there are {}", names.join(", ")))
+    }
+
+    /// Whether it is done to workers, which can be while servers are hurt.
+    fn is_of_clients(self) -> bool {
+        matches!(self, Self::KillClient | Self::PauseClient | Self::SwallowReply)
+    }
+}
+
+/// Does harm, until it is stopped.
+pub(crate) struct Chaos {
+    pub(crate) set: Arc<ReplicaSet>,
+    pub(crate) crew: Arc<Crew>,
+    pub(crate) history: History,
+    pub(crate) kinds: Vec<Kind>,
+    pub(crate) seed: u64,
+    pub(crate) until: Micros,
+}
+
+impl Chaos {
+    /// Hurts servers and workers, each one after another and both at the same time.
+    pub(crate) async fn run(self: &Arc<Self>) {
+        let lane = |clients: bool| {
+            let this = Arc::clone(self);
+            tokio::spawn(async move { this.lane(clients).await })
+        };
+        let (servers, clients) = (lane(false), lane(true));
+        servers.await.expect("a fault can be done and healed");
+        clients.await.expect("a fault can be done and healed");
+        self.set.proxy().heal();
+    }
+
+    async fn lane(&self, clients: bool) {
+        let kinds: Vec<_> = self.kinds.iter().copied().filter(|kind| kind.is_of_clients() == clients).collect();
+        if kinds.is_empty() {
+            return;
+        }
+        let mut rng = Rng::with_seed(self.seed ^ u64::from(clients));
+        let mut bag = Vec::new();
+        sleep(Duration::from_secs(1)).await;
+        while now() < self.until {
+            if bag.is_empty() {
+                bag.clone_from(&kinds);
+                rng.shuffle(&mut bag);
+            }
+            let Some(kind) = bag.pop() else { break };
+            let begin = now();
+            let what = self.inflict(kind, &mut rng).await;
+            if !clients {
+                self.set.settled().await;
+            }
+            let kind = kind.name().to_owned();
+            self.history.note(Event::Fault(Fault { kind, what, begin, end: now() }));
+            sleep(millis(&mut rng, 300..1200)).await;
+        }
+    }
+
+    /// Does it and heals it; says in words what it was.
+    async fn inflict(&self, kind: Kind, rng: &mut Rng) -> String {
+        match kind {
+            Kind::Kill => self.kill(rng).await,
+            Kind::Terminate => self.terminate(rng).await,
+            Kind::Pause => self.pause(rng).await,
+            Kind::StepDown => {
+                self.set.step_down().await;
+                "the primary".into()
+            }
+            Kind::StepUp => self.step_up(rng).await,
+            Kind::Partition => self.partition(rng).await,
+            Kind::OneWay => self.one_way(rng).await,
+            Kind::Minority => self.minority(rng).await,
+            Kind::SplitClient => self.split_client(rng).await,
+            Kind::DeafClient => self.deaf_client(rng).await,
+            Kind::SwallowReply => self.swallow_reply(rng).await,
+            Kind::Unconfirmed => self.unconfirmed(rng).await,
+            Kind::Uncommitted => self.uncommitted(rng).await,
+            Kind::Delay => self.delay(rng).await,
+            Kind::KillClient => self.kill_client(rng).await,
+            Kind::PauseClient => self.pause_client(rng).await,
+            Kind::KillStream => self.kill_stream(rng).await,
+            Kind::Drop => self.drop_collection().await,
+            Kind::StallCollection => self.stall_collection(rng).await,
+            Kind::ClockJump => self.clock_jump(rng).await,
+        }
+    }
+}
+
+fn millis(rng: &mut Rng, range: std::ops::Range<u64>) -> Duration {
+    Duration::from_millis(rng.u64(range))
+}
+
+/// How often the set has elected.
+pub(crate) async fn term(set: &ReplicaSet) -> i64 {
+    let status = set.admin(set.primary().await, doc! { "replSetGetStatus": 1 }).await;
+    status.expect("a primary tells its status").get_i64("term").expect("a status has a term")
+}

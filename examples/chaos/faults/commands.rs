@@ -1,0 +1,68 @@
+//! Commands that fail, hang, or are not confirmed.
+
+use fastrand::Rng;
+use mongodb::bson::{Document, doc};
+use mongoseal_test_support::FailPoint;
+use tokio::time::sleep;
+
+use super::{Chaos, millis};
+
+impl Chaos {
+    async fn fail(&self, commands: &[&str], how: Document, times: u32) -> FailPoint {
+        let primary = self.set.primary().await;
+        let mut data = doc! { "failCommands": commands };
+        data.extend(how);
+        let command = doc! { "configureFailPoint": "failCommand", "mode": { "times": times }, "data": data };
+        self.set.fail_point(primary, command).await
+    }
+
+    /// Writes are made, and said not to be confirmed.
+    pub(super) async fn unconfirmed(&self, rng: &mut Rng) -> String {
+        let code = if rng.bool() { 64 } else { 91 };
+        let how = doc! { "writeConcernError": { "code": code, "errmsg": "said on purpose" } };
+        let point = self.fail(&["findAndModify"], how, rng.u32(5..40)).await;
+        sleep(millis(rng, 500..1500)).await;
+        format!("{} with code {code}", point.off().await)
+    }
+
+    /// Writes are made by a primary that the others do not follow, and which then may be gone.
+    pub(super) async fn uncommitted(&self, rng: &mut Rng) -> String {
+        let primary = self.set.primary().await;
+        let mut points = Vec::new();
+        for member in (0..3).filter(|member| *member != primary) {
+            let command = doc! { "configureFailPoint": "rsSyncApplyStop", "mode": "alwaysOn" };
+            points.push(self.set.fail_point(member, command).await);
+        }
+        sleep(millis(rng, 1000..4500)).await;
+        let kill = rng.bool();
+        if kill {
+            self.set.kill(primary).await;
+        }
+        for point in points {
+            point.off().await;
+        }
+        if kill {
+            sleep(millis(rng, 500..3000)).await;
+            self.set.restart(primary).await;
+        }
+        format!("at member {primary}{}", if kill { ", which was killed" } else { "" })
+    }
+
+    /// Commands take long before they are executed.
+    pub(super) async fn delay(&self, rng: &mut Rng) -> String {
+        let by = rng.i32(300..3500);
+        let how = doc! { "blockConnection": true, "blockTimeMS": by };
+        let point = self.fail(&["findAndModify"], how, rng.u32(3..30)).await;
+        sleep(millis(rng, 500..2500)).await;
+        format!("{} by {by} ms", point.off().await)
+    }
+
+    /// Change streams end.
+    pub(super) async fn kill_stream(&self, rng: &mut Rng) -> String {
+        // One that cannot be resumed, and one that can.
+        let code = if rng.bool() { 280 } else { 43 };
+        let point = self.fail(&["getMore"], doc! { "errorCode": code }, rng.u32(3..12)).await;
+        sleep(millis(rng, 800..2000)).await;
+        format!("{} with code {code}", point.off().await)
+    }
+}

@@ -1,0 +1,81 @@
+//! Partitions, and replies that never come.
+
+use fastrand::Rng;
+use mongodb::bson::doc;
+use mongoseal_test_support::{How, Peer};
+use tokio::time::sleep;
+
+use super::{Chaos, millis};
+use crate::crew::{SLOTS, app_name};
+
+fn how(rng: &mut Rng) -> How {
+    if rng.bool() { How::Blackhole } else { How::Reset }
+}
+
+impl Chaos {
+    async fn heal_after(&self, rng: &mut Rng) {
+        sleep(millis(rng, 1000..5000)).await;
+        self.set.proxy().heal();
+    }
+
+    /// The primary is cut off from all.
+    pub(super) async fn partition(&self, rng: &mut Rng) -> String {
+        let (primary, how) = (self.set.primary().await, how(rng));
+        self.set.proxy().cut_both(&Peer::Member(primary), &Peer::Anyone, how);
+        self.heal_after(rng).await;
+        format!("{how:?} of member {primary}")
+    }
+
+    /// What the primary says, or what is said to it, does not arrive.
+    pub(super) async fn one_way(&self, rng: &mut Rng) -> String {
+        let (primary, how, says) = (self.set.primary().await, how(rng), rng.bool());
+        let (from, to) = (Peer::Member(primary), Peer::Anyone);
+        let (from, to) = if says { (from, to) } else { (to, from) };
+        self.set.proxy().cut(from, to, how);
+        self.heal_after(rng).await;
+        format!("{how:?} of what {} member {primary}", if says { "comes from" } else { "goes to" })
+    }
+
+    /// The primary is cut off from the other members, and clients still reach it; somebody else is made
+    /// primary at once, or is elected when the time has come.
+    pub(super) async fn minority(&self, rng: &mut Rng) -> String {
+        let (primary, how, at_once) = (self.set.primary().await, how(rng), rng.bool());
+        self.set.proxy().isolate_member(primary, how);
+        if at_once {
+            // Where it lags behind it is refused, and elected later.
+            self.set.admin((primary + 1) % 3, doc! { "replSetStepUp": 1 }).await.ok();
+        }
+        self.heal_after(rng).await;
+        format!("{how:?} around member {primary}{}", if at_once { ", another steps up" } else { "" })
+    }
+
+    /// Some clients do not reach the primary.
+    pub(super) async fn split_client(&self, rng: &mut Rng) -> String {
+        let (primary, how) = (self.set.primary().await, how(rng));
+        let slots: Vec<_> = (0..SLOTS).filter(|_| rng.bool()).collect();
+        for slot in &slots {
+            self.set.proxy().cut_both(&Peer::client(app_name(*slot)), &Peer::Member(primary), how);
+        }
+        self.heal_after(rng).await;
+        format!("{how:?} between slots {slots:?} and member {primary}")
+    }
+
+    /// All but one worker are heard by the primary and hear its answers late.
+    pub(super) async fn deaf_client(&self, rng: &mut Rng) -> String {
+        let (primary, spared, length) = (self.set.primary().await, rng.u32(..SLOTS), millis(rng, 1600..2900));
+        for slot in (0..SLOTS).filter(|slot| *slot != spared) {
+            self.set.proxy().cut(Peer::Member(primary), Peer::client(app_name(slot)), How::Blackhole);
+        }
+        sleep(length).await;
+        self.set.proxy().heal();
+        format!("all slots but {spared} for {length:?}")
+    }
+
+    /// Requests of some clients are executed and not answered.
+    pub(super) async fn swallow_reply(&self, rng: &mut Rng) -> String {
+        let (slot, times) = (rng.u32(..SLOTS), rng.u32(1..12));
+        let hits = self.set.proxy().swallow_reply(&app_name(slot), "findAndModify", times);
+        sleep(millis(rng, 500..2000)).await;
+        format!("{} of slot {slot}", hits.count())
+    }
+}

@@ -1,0 +1,101 @@
+//! Servers and workers that end, stop, or take another place.
+
+use std::time::Duration;
+
+use fastrand::Rng;
+use mongodb::bson::{Document, doc};
+use tokio::time::sleep;
+
+use super::{Chaos, millis};
+use crate::{
+    crew::{DATABASE, SLOTS},
+    worker::RETENTION,
+};
+
+impl Chaos {
+    /// Mostly the primary.
+    async fn victim(&self, rng: &mut Rng) -> usize {
+        let primary = self.set.primary().await;
+        if rng.u8(..4) == 0 { (primary + 1) % 3 } else { primary }
+    }
+
+    pub(super) async fn kill(&self, rng: &mut Rng) -> String {
+        let member = self.victim(rng).await;
+        self.set.kill(member).await;
+        sleep(millis(rng, 500..4000)).await;
+        self.set.restart(member).await;
+        format!("member {member}")
+    }
+
+    pub(super) async fn terminate(&self, rng: &mut Rng) -> String {
+        let member = self.victim(rng).await;
+        self.set.terminate(member).await;
+        sleep(millis(rng, 200..2000)).await;
+        self.set.restart(member).await;
+        format!("member {member}")
+    }
+
+    pub(super) async fn pause(&self, rng: &mut Rng) -> String {
+        let (member, length) = (self.victim(rng).await, millis(rng, 500..5000));
+        self.set.pause(member).await;
+        sleep(length).await;
+        self.set.resume(member).await;
+        format!("member {member} for {length:?}")
+    }
+
+    pub(super) async fn step_up(&self, rng: &mut Rng) -> String {
+        let member = (self.set.primary().await + rng.usize(1..3)) % 3;
+        self.set.step_up(member).await;
+        format!("member {member}")
+    }
+
+    pub(super) async fn kill_client(&self, rng: &mut Rng) -> String {
+        let slot = rng.u32(..SLOTS);
+        self.crew.kill(slot, millis(rng, 0..1000)).await;
+        format!("the worker of slot {slot}")
+    }
+
+    pub(super) async fn pause_client(&self, rng: &mut Rng) -> String {
+        let (slot, length) = (rng.u32(..SLOTS), millis(rng, 300..6000));
+        self.crew.pause(slot, length).await;
+        format!("the worker of slot {slot} for {length:?}")
+    }
+
+    /// Drops all records and the index with them, which a new handle makes again.
+    pub(super) async fn drop_collection(&self) -> String {
+        let database = self.set.client().await.database(DATABASE);
+        let dropped = database.collection::<Document>("mongoseal").drop().await;
+        let seal = mongoseal::Mongoseal::builder()
+            .ttl(Duration::from_secs(2))
+            .retention(RETENTION)
+            .on(&database)
+            .expect("the settings are valid");
+        let prepared = seal.prepare().await;
+        format!("dropped: {}, made again: {}", dropped.is_ok(), prepared.is_ok())
+    }
+
+    pub(super) async fn stall_collection(&self, rng: &mut Rng) -> String {
+        let length = millis(rng, 2000..6000);
+        self.collect(false).await;
+        sleep(length).await;
+        self.collect(true).await;
+        format!("for {length:?}")
+    }
+
+    async fn collect(&self, enabled: bool) {
+        for member in 0..3 {
+            let command = doc! { "setParameter": 1, "ttlMonitorEnabled": enabled };
+            self.set.admin(member, command).await.expect("a member takes a parameter");
+        }
+    }
+
+    pub(super) async fn clock_jump(&self, rng: &mut Rng) -> String {
+        let member = self.victim(rng).await;
+        let shift = ["+30", "-20", "+5", "-5", "+1h"][rng.usize(..5)];
+        self.set.set_clock(member, shift);
+        sleep(millis(rng, 1500..4000)).await;
+        self.set.set_clock(member, "+0");
+        sleep(Duration::from_secs(1)).await;
+        format!("{shift} at member {member}")
+    }
+}

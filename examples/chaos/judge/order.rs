@@ -1,0 +1,84 @@
+//! I1, I2, I3 and I11: tokens, the fence, and the queue.
+
+use std::collections::HashMap;
+
+use super::{Case, Lease, Violation};
+
+impl Case<'_> {
+    /// I1: no token twice for a key.
+    pub(super) fn tokens_are_unique(&self, found: &mut Vec<Violation>) {
+        for leases in self.leases.values() {
+            let mut seen: HashMap<u64, &Lease<'_>> = HashMap::new();
+            for lease in leases {
+                if let Some(other) = seen.insert(lease.token, lease) {
+                    let what = format!("{} and {}", lease.name(), other.name());
+                    found.push(Violation { of: "I1", what });
+                }
+            }
+        }
+    }
+
+    /// I2: a lease whose acquire began when another's had ended has the larger token.
+    pub(super) fn tokens_grow(&self, found: &mut Vec<Violation>) {
+        for leases in self.leases.values() {
+            let mut ended: Vec<&Lease<'_>> = leases.iter().collect();
+            ended.sort_by_key(|lease| lease.acquire.end);
+            let mut ended = ended.into_iter().peekable();
+            let mut largest: Option<&Lease<'_>> = None;
+            // In the order in which they began.
+            for lease in leases {
+                while let Some(other) = ended.next_if(|other| other.acquire.end < lease.acquire.begin) {
+                    if largest.is_none_or(|largest| largest.token < other.token) {
+                        largest = Some(other);
+                    }
+                }
+                if let Some(before) = largest.filter(|before| before.token >= lease.token) {
+                    let what = format!("{} came after {}", lease.name(), before.name());
+                    found.push(Violation { of: "I2", what });
+                }
+            }
+        }
+    }
+
+    /// I3: no older token was accepted after a newer one.
+    pub(super) fn the_fence_holds(&self, found: &mut Vec<Violation>) {
+        let mut marks: HashMap<&str, u64> = HashMap::new();
+        for write in self.writes.iter().filter(|write| write.accepted == Some(true)) {
+            let mark = marks.entry(&write.key).or_default();
+            if *mark > write.token {
+                let what = format!("{} was accepted after {mark} for {}", write.token, write.key);
+                found.push(Violation { of: "I3", what });
+            }
+            *mark = write.token.max(*mark);
+        }
+    }
+
+    /// I11: of two who kept their place in the queue and were granted the key, the one who knew itself
+    /// queued before the other asked has the smaller token.
+    pub(super) fn queues_are_in_order(&self, found: &mut Vec<Violation>) {
+        for leases in self.leases.values() {
+            let queued: Vec<_> = leases.iter().filter_map(|lease| Some((place(lease)?, lease))).collect();
+            for ((_, queued_by), before) in &queued {
+                let after = queued.iter().find(|((asked_at, _), after)| {
+                    queued_by < asked_at && before.token > after.token && !self.requeued(before, after)
+                });
+                if let Some((_, after)) = after {
+                    let what = format!("{} was queued before {}", before.name(), after.name());
+                    found.push(Violation { of: "I11", what });
+                }
+            }
+        }
+    }
+
+    fn requeued(&self, one: &Lease<'_>, other: &Lease<'_>) -> bool {
+        let begin = one.acquire.begin.min(other.acquire.begin);
+        self.was_dropped(begin, one.acquire.end.max(other.acquire.end))
+    }
+}
+
+/// When it asked and when it knew itself queued, if it can never have lost its place.
+fn place(lease: &Lease<'_>) -> Option<(u64, u64)> {
+    let queued = lease.acquire.queued.as_ref()?;
+    let kept = queued.kept && lease.acquire.end.saturating_sub(queued.sent) < lease.acquire.ttl * 9 / 10;
+    kept.then_some(queued.first)
+}

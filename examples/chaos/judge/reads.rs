@@ -1,0 +1,61 @@
+//! I5: what was acknowledged is there.
+
+use super::{Case, DRIFT, Lease, Violation};
+use crate::words::{Inspect, Seen};
+
+impl Case<'_> {
+    fn read(&self, inspect: &Inspect) -> impl Iterator<Item = &Lease<'_>> {
+        let begin = inspect.begin;
+        let leases = self.leases.get(inspect.key.as_str()).into_iter().flatten();
+        leases.filter(move |lease| lease.acquire.end < begin)
+    }
+
+    /// A linearizable read sees every token that was acknowledged before, or a larger one; or no record
+    /// where it was idle for the retention.
+    pub(super) fn versions_are_there(&self, found: &mut Vec<Violation>) {
+        for inspect in &self.inspections {
+            for lease in self.read(inspect) {
+                let is_right = match &inspect.seen {
+                    Seen::Record { version, .. } => *version >= lease.token,
+                    Seen::Nothing if self.clocks_jumped => true,
+                    Seen::Nothing => {
+                        let kept = lease.acquire.ttl + lease.acquire.grace + self.retention;
+                        inspect.end + DRIFT >= lease.confirmed(inspect.begin) + kept
+                            || self.was_dropped(lease.acquire.begin, inspect.end)
+                    }
+                    _ => true,
+                };
+                if !is_right {
+                    let what = format!("{:?} at {} after {}", inspect.seen, inspect.end, lease.name());
+                    found.push(Violation { of: "I5", what });
+                    break;
+                }
+            }
+        }
+    }
+
+    /// A linearizable read sees every holder who believed before and after it, and none who gave back.
+    pub(super) fn acknowledged_is_there(&self, found: &mut Vec<Violation>) {
+        for inspect in &self.inspections {
+            let holders = match &inspect.seen {
+                Seen::Record { holders, .. } => holders.as_slice(),
+                Seen::Nothing => &[],
+                _ => continue,
+            };
+            for lease in self.read(inspect) {
+                let is_there = holders.contains(&lease.token);
+                let believed = lease.believed.is_some_and(|(_, last)| inspect.end < last);
+                let dropped = self.was_dropped(lease.acquire.begin, inspect.end);
+                let released = lease.calls.iter().any(|call| call.outcome == "ours" && call.end < inspect.begin);
+                if believed && !is_there && !dropped {
+                    let what = format!("{:?} at {} without {}", inspect.seen, inspect.end, lease.name());
+                    found.push(Violation { of: "I5", what });
+                }
+                if released && is_there {
+                    let what = format!("{:?} at {} with {}, released", inspect.seen, inspect.end, lease.name());
+                    found.push(Violation { of: "I5", what });
+                }
+            }
+        }
+    }
+}

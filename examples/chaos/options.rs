@@ -1,0 +1,39 @@
+//! What is said on the command line.
+
+use std::path::PathBuf;
+
+use crate::{faults::Kind, sabotage::Sabotage};
+
+#[derive(Clone, Debug)]
+pub(crate) struct Options {
+    pub(crate) minutes: f64,
+    pub(crate) seed: u64,
+    pub(crate) json: Option<PathBuf>,
+    pub(crate) only: Vec<Kind>,
+    pub(crate) sabotage: Option<Sabotage>,
+    pub(crate) judge: Option<PathBuf>,
+}
+
+pub(crate) const USAGE: &str = "chaos [--minutes N] [--seed S] [--json FILE] [--only FAULT,…] [--sabotage NAME]
+chaos --judge FILE";
+
+impl Options {
+    pub(crate) fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Self, String> {
+        let seed = fastrand::u64(1..1_000_000);
+        let mut options = Self { minutes: 1.0, seed, json: None, only: Vec::new(), sabotage: None, judge: None };
+        while let Some(name) = arguments.next() {
+            let value = arguments.next().ok_or_else(|| format!("{name} needs a value"))?;
+            let bad = |said: String| format!("{name} {value}: {said}");
+            match name.as_str() {
+                "--minutes" => options.minutes = value.parse().map_err(|error| bad(format!("{error}")))?,
+                "--seed" => options.seed = value.parse().map_err(|error| bad(format!("{error}")))?,
+                "--json" => options.json = Some(value.into()),
+                "--only" => options.only = value.split(',').map(Kind::parse).collect::<Result<_, _>>().map_err(bad)?,
+                "--sabotage" => options.sabotage = Some(Sabotage::parse(&value).map_err(bad)?),
+                "--judge" => options.judge = Some(value.into()),
+                _ => return Err(format!("there is no {name}")),
+            }
+        }
+        Ok(options)
+    }
+}

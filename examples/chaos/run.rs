@@ -1,0 +1,158 @@
+//! One run, from the start of the servers to the last look at the records.
+
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
+
+use mongoseal::Mongoseal;
+use mongoseal_test_support::ReplicaSet;
+use tokio::time::sleep;
+
+use crate::{
+    crew::{Crew, DATABASE},
+    faults::{Chaos, Kind, term},
+    history::History,
+    judge::Case,
+    options::Options,
+    words::{Acquire, Event, Inspect, micros, now},
+    worker::{HOT_KEYS, OPERATION_TIMEOUT, RETENTION, client},
+};
+
+/// The longest ttl and grace together, and a little.
+const LAPSE: Duration = Duration::from_millis(4300);
+
+pub(crate) async fn run(options: &Options) -> Vec<Event> {
+    let kinds = kinds(options);
+    println!("seed         {}", options.seed);
+    let mut builder = ReplicaSet::builder().members(3).proxied().election_timeout(Duration::from_secs(2));
+    builder = builder.parameter("shutdownTimeoutMillisForSignaledShutdown", "500");
+    if kinds.contains(&Kind::ClockJump) {
+        builder = builder.own_clocks();
+    }
+    let set = Arc::new(builder.start().await);
+    if let Some(sabotage) = options.sabotage {
+        sabotage.tamper(&set);
+        println!("sabotage     {}", sabotage.name());
+    }
+    let history = History::default();
+    watch_for_stalls(&history);
+    history.note(Event::Elected { term: term(&set).await });
+    let begin = now();
+    history.note(Event::Run {
+        seed: options.seed,
+        sabotage: options.sabotage.map(|sabotage| sabotage.name().to_owned()),
+        only: options.only.iter().map(|kind| kind.name().to_owned()).collect(),
+        retention: micros(RETENTION),
+        begin,
+    });
+    // Also what is there before the workers: the index, by a handle that nobody sabotages.
+    let seal =
+        Mongoseal::builder().ttl(Duration::from_secs(2)).retention(RETENTION).operation_timeout(OPERATION_TIMEOUT);
+    let seal = seal.on(&set.client().await.database(DATABASE)).expect("the settings are valid");
+    let crew = Arc::new(Crew::start(&set, options, &history));
+    let until = begin + micros(Duration::from_secs_f64(options.minutes * 60.0));
+    let chaos = Chaos {
+        set: Arc::clone(&set),
+        crew: Arc::clone(&crew),
+        history: history.clone(),
+        kinds,
+        seed: options.seed,
+        until,
+    };
+    let chaos = Arc::new(chaos);
+    let chaotic = tokio::spawn({
+        let chaos = Arc::clone(&chaos);
+        async move { chaos.run().await }
+    });
+    while now() < until && !chaotic.is_finished() && !(options.sabotage.is_some() && is_caught(&history)) {
+        sleep(Duration::from_secs(2)).await;
+    }
+    if now() < until && !chaotic.is_finished() {
+        // A sabotage that is caught has no more to show, and its faults end with the servers.
+        chaotic.abort();
+        return history.events();
+    }
+    chaotic.await.expect("faults can be done and healed");
+    set.settled().await;
+    history.note(Event::Healed { at: now(), term: term(&set).await });
+    drop(chaos);
+    Arc::into_inner(crew).expect("nobody else has the crew").end().await;
+    look(&seal, &history).await;
+    history.events()
+}
+
+/// All, but clocks: a run in which they jump cannot say whether two held a key at once, and is one of
+/// its own.
+fn kinds(options: &Options) -> Vec<Kind> {
+    if !options.only.is_empty() {
+        return options.only.clone();
+    }
+    println!("left out     clock-jump, which is run by --only clock-jump");
+    // What a deletion excuses is known when it is over, and a sabotaged run is judged all the while.
+    let left_out = |kind: Kind| kind == Kind::ClockJump || options.sabotage.is_some() && kind == Kind::Drop;
+    Kind::ALL.iter().copied().filter(|kind| !left_out(*kind)).collect()
+}
+
+fn is_caught(history: &History) -> bool {
+    !Case::of(&history.events()).judge().is_empty()
+}
+
+/// The last look: every key that many wanted can be had, and nobody holds any.
+async fn look(seal: &Mongoseal, history: &History) {
+    for (number, key) in (0..).zip(HOT_KEYS) {
+        let begin = now();
+        let answer = seal.acquire(key).ttl(Duration::from_secs(2)).wait(LAPSE).await;
+        let end = now();
+        let outcome = client::outcome(&answer);
+        if let Ok(lease) = answer {
+            lease.release().await.ok();
+        }
+        history.note(Event::Acquire(Acquire {
+            worker: 0,
+            lease: number,
+            key: key.into(),
+            limit: 0,
+            ttl: 2_000_000,
+            grace: 0,
+            group: None,
+            begin,
+            end,
+            within: micros(LAPSE + OPERATION_TIMEOUT),
+            outcome,
+            attempts: 1,
+            doubts: 0,
+            queued: None,
+            anew: false,
+            probe: true,
+        }));
+    }
+    sleep(LAPSE).await;
+    let keys: BTreeSet<String> = history.events().into_iter().filter_map(key).collect();
+    for key in keys {
+        let begin = now();
+        let seen = client::seen(seal.inspect(key.as_str()).await);
+        let (end, within) = (now(), micros(OPERATION_TIMEOUT));
+        history.note(Event::Inspect(Inspect { worker: 0, key, begin, end, within, seen }));
+    }
+}
+
+fn key(event: Event) -> Option<String> {
+    match event {
+        Event::Acquire(acquire) => Some(acquire.key),
+        _ => None,
+    }
+}
+
+/// Tells when the runner itself did not run, as worker 0.
+fn watch_for_stalls(history: &History) {
+    let history = history.clone();
+    std::thread::spawn(move || {
+        let mut last = now();
+        loop {
+            std::thread::sleep(Duration::from_millis(20));
+            let to = now();
+            if to - last > 100_000 {
+                history.note(Event::Stall { worker: 0, from: last, to });
+            }
+            last = to;
+        }
+    });
+}

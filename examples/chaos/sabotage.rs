@@ -1,0 +1,116 @@
+//! The library broken on purpose, to see that the judge notices: a run that finds nothing says
+//! something only if the same run finds these.
+//!
+//! None is in the library. Most change what it and the servers tell each other, in the proxies between
+//! them; the others change what the store tells the engine, in a `Store` around the real one.
+
+use std::time::{Duration, SystemTime};
+
+use mongodb::bson::{Bson, DateTime, Document, doc};
+use mongoseal_test_support::{ReplicaSet, Way};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Sabotage {
+    /// Writes are acknowledged by the primary alone.
+    W1,
+    /// A token is the last one and one more, without the hybrid clock.
+    VersionOnly,
+    /// An acquire that changed nothing counts as one that was granted.
+    NoOpSuccess,
+    /// A write that the majority did not confirm counts as confirmed.
+    IgnoreWriteConcernError,
+    /// An answer that came too late is taken as one to the request that was sent last.
+    LateReply,
+    /// The time at which a record stops to matter may go back.
+    LowerExpiry,
+    /// Expiry is counted on the clocks of clients.
+    ClientClock,
+    /// A release ends whatever lease there is.
+    ReleaseByKey,
+}
+
+impl Sabotage {
+    const ALL: [(Self, &str); 8] = [
+        (Self::W1, "w1"),
+        (Self::VersionOnly, "version-only"),
+        (Self::NoOpSuccess, "no-op-success"),
+        (Self::IgnoreWriteConcernError, "ignore-write-concern-error"),
+        (Self::LateReply, "late-reply"),
+        (Self::LowerExpiry, "lower-expiry"),
+        (Self::ClientClock, "client-clock"),
+        (Self::ReleaseByKey, "release-by-key"),
+    ];
+
+    pub(crate) fn parse(name: &str) -> Result<Self, String> {
+        let names = Self::ALL.map(|(_, name)| name).join(", ");
+        let found = Self::ALL.into_iter().find(|(_, other)| *other == name);
+        found.map(|(sabotage, _)| sabotage).ok_or_else(|| format!("there are {names}"))
+    }
+
+    pub(crate) fn name(self) -> &'static str {
+        Self::ALL.into_iter().find(|(other, _)| *other == self).map_or("", |(_, name)| name)
+    }
+
+    /// Does it, where it is done on the way between workers and servers.
+    pub(crate) fn tamper(self, set: &ReplicaSet) {
+        set.proxy().tamper_with(move |client, way, message| {
+            client.starts_with(crate::crew::APP_NAME) && self.tampers(client, way, message)
+        });
+    }
+
+    fn tampers(self, client: &str, way: Way, message: &mut Document) -> bool {
+        if way == Way::Reply {
+            return self == Self::IgnoreWriteConcernError && message.remove("writeConcernError").is_some();
+        }
+        if !message.contains_key("findAndModify") {
+            return false;
+        }
+        match self {
+            Self::W1 => message.get_document_mut("writeConcern").is_ok_and(|concern| concern.insert("w", 1).is_some()),
+            Self::VersionOnly => rewrite(message, &|value| {
+                let next = doc! { "$add": ["$v", 1] };
+                let largest = value.as_document()?.get_array("$max").ok()?;
+                (largest.first() == Some(&Bson::from(next.clone()))).then(|| next.into())
+            }),
+            Self::LowerExpiry => rewrite(message, &|value| {
+                let (first, others) = value.as_document()?.get_array("$max").ok()?.split_first()?;
+                (first == &Bson::from("$r.expires_at")).then(|| doc! { "$max": others.to_vec() }.into())
+            }),
+            Self::ClientClock => {
+                // Every other one is four seconds ahead.
+                let ahead = if client.ends_with(['1', '3', '5']) { 4 } else { 0 };
+                let time = DateTime::from_system_time(SystemTime::now() + Duration::from_secs(ahead));
+                rewrite(message, &|value| (value == &Bson::from("$$NOW")).then(|| doc! { "$literal": time }.into()))
+            }
+            Self::ReleaseByKey => {
+                let other = doc! { "$ne": [["$$this.lease", "$$this.version"], ["$$lease", "$$token"]] };
+                rewrite(message, &|value| (value.as_document()? == &other).then(|| Bson::from(false)))
+            }
+            Self::NoOpSuccess | Self::IgnoreWriteConcernError | Self::LateReply => false,
+        }
+    }
+}
+
+/// Replaces what is to be replaced, wherever it is, and says whether there was any.
+fn rewrite(document: &mut Document, replace: &impl Fn(&Bson) -> Option<Bson>) -> bool {
+    let mut any = false;
+    for (_, value) in document.iter_mut() {
+        any |= rewrite_value(value, replace);
+    }
+    any
+}
+
+fn rewrite_value(value: &mut Bson, replace: &impl Fn(&Bson) -> Option<Bson>) -> bool {
+    if let Some(other) = replace(value) {
+        *value = other;
+        return true;
+    }
+    match value {
+        Bson::Document(document) => rewrite(document, replace),
+        Bson::Array(values) => {
+            let replaced = values.iter_mut().map(|value| rewrite_value(value, replace));
+            replaced.filter(|replaced| *replaced).count() > 0
+        }
+        _ => false,
+    }
+}

@@ -1,0 +1,115 @@
+//! What a history has seen: figures, and whether it came to the states that it is to say something of.
+
+use std::{collections::BTreeMap, fmt};
+
+use crate::{
+    judge::Case,
+    words::{Event, Outcome, Seen},
+};
+
+#[derive(Default)]
+pub(crate) struct Tally {
+    faults: BTreeMap<String, usize>,
+    operations: usize,
+    pub(crate) attempts: usize,
+    pub(crate) grants: usize,
+    /// Grants of a record that had been seen to be gone, after an earlier grant of the key.
+    pub(crate) recreations: usize,
+    failovers: i64,
+    losses: usize,
+    takeovers: usize,
+    doubts: usize,
+    refused: usize,
+    handed: usize,
+    unavailable: usize,
+    stalls: usize,
+}
+
+impl Tally {
+    pub(crate) fn of(events: &[Event], case: &Case<'_>) -> Self {
+        let mut tally = Self::default();
+        let mut began = None;
+        for event in events {
+            match event {
+                Event::Fault(fault) => *tally.faults.entry(fault.kind.clone()).or_default() += 1,
+                Event::Acquire(acquire) => {
+                    tally.operations += 1;
+                    tally.attempts += acquire.attempts as usize;
+                    tally.doubts += acquire.doubts as usize;
+                    let granted = matches!(acquire.outcome, Outcome::Granted { .. });
+                    tally.grants += usize::from(granted);
+                    tally.handed += usize::from(granted && acquire.queued.is_some());
+                    tally.unavailable += usize::from(matches!(acquire.outcome, Outcome::Unavailable { .. }));
+                    let before = case.leases.get(acquire.key.as_str()).and_then(|leases| leases.first());
+                    let again = before.is_some_and(|first| first.acquire.end < acquire.begin);
+                    tally.recreations += usize::from(granted && acquire.anew && again);
+                }
+                Event::Inspect(inspect) => {
+                    tally.operations += 1;
+                    tally.unavailable += usize::from(matches!(inspect.seen, Seen::Unavailable));
+                }
+                Event::Call(_) | Event::Refreshed { .. } => tally.operations += 1,
+                Event::Lost { .. } => tally.losses += 1,
+                Event::Write(write) => tally.refused += usize::from(write.accepted == Some(false)),
+                Event::Elected { term } => began = Some(*term),
+                Event::Healed { term, .. } => tally.failovers = term - began.unwrap_or(*term),
+                Event::Stall { .. } => tally.stalls += 1,
+                _ => {}
+            }
+        }
+        tally.takeovers = takeovers(case);
+        tally
+    }
+
+    pub(crate) fn faults(&self) -> usize {
+        self.faults.values().sum()
+    }
+
+    pub(crate) fn kinds(&self) -> usize {
+        self.faults.len()
+    }
+
+    /// What a run of a minute should have seen and this one did not.
+    pub(crate) fn unseen(&self) -> Vec<&'static str> {
+        let failovers = usize::try_from(self.failovers).unwrap_or(0);
+        let sometimes = [
+            (self.losses, "a lease that was lost"),
+            (self.takeovers, "a key taken over after expiry"),
+            (self.doubts, "an answer that left in doubt whether it was done"),
+            (self.refused, "a write that the fence refused"),
+            (self.handed, "a key handed over to a waiter"),
+            (failovers, "a failover"),
+            (self.recreations, "a record created again after its collection"),
+        ];
+        sometimes.into_iter().filter(|(count, _)| *count == 0).map(|(_, what)| what).collect()
+    }
+}
+
+/// Grants of keys whose holder before had not begun to give them back.
+fn takeovers(case: &Case<'_>) -> usize {
+    let lapsed = |leases: &Vec<crate::judge::Lease<'_>>| {
+        let mut by_token: Vec<_> = leases.iter().collect();
+        by_token.sort_by_key(|lease| lease.token);
+        let pairs = by_token.windows(2);
+        pairs
+            .filter(|pair| pair[0].ends.is_none_or(|(at, how)| how == "orphan" || at > pair[1].acquire.end))
+            .filter(|pair| pair[0].is_exclusive() && pair[1].is_exclusive())
+            .count()
+    };
+    case.leases.values().map(lapsed).sum()
+}
+
+impl fmt::Display for Tally {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let faults: Vec<_> = self.faults.iter().map(|(kind, count)| format!("{kind} {count}")).collect();
+        writeln!(f, "faults       {} of {} kinds: {}", self.faults(), self.kinds(), faults.join(", "))?;
+        writeln!(f, "failovers    {}", self.failovers)?;
+        writeln!(f, "operations   {}, of which {} ended in Unavailable", self.operations, self.unavailable)?;
+        writeln!(f, "attempts     {}, of which {} left in doubt what was done", self.attempts, self.doubts)?;
+        writeln!(f, "grants       {}, of which {} handed over to waiters", self.grants, self.handed)?;
+        writeln!(f, "re-creations {}", self.recreations)?;
+        writeln!(f, "losses       {}, and {} keys taken over after expiry", self.losses, self.takeovers)?;
+        writeln!(f, "refused      {} writes, by the fence", self.refused)?;
+        write!(f, "stalls       {} times a process did not run for 0.1 s", self.stalls)
+    }
+}

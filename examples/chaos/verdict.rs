@@ -1,0 +1,63 @@
+//! What is said of a history at the end.
+
+use std::path::PathBuf;
+
+use crate::{
+    history,
+    judge::Case,
+    options::Options,
+    tally::Tally,
+    words::{Event, Micros},
+};
+
+/// How many violations are told in words.
+const TOLD: usize = 20;
+/// From how long a run on it must have seen all that it is about.
+const MINUTE: Micros = 60_000_000;
+
+/// Prints it, keeps a history that fails, and says whether it passes.
+pub(crate) fn pass(options: &Options, events: &[Event]) -> std::io::Result<bool> {
+    let case = Case::of(events);
+    let tally = Tally::of(events, &case);
+    let violations = case.judge();
+    println!("{tally}");
+    if case.clocks_jumped {
+        println!("overlaps     {}, which are not promised against while clocks jump", case.overlaps().len());
+    }
+    println!("violations   {}", violations.len());
+    for violation in violations.iter().take(TOLD) {
+        println!("  {} {}", violation.of, violation.what);
+    }
+    if violations.len() > TOLD {
+        println!("  and {} more", violations.len() - TOLD);
+    }
+    let unseen = if is_whole(events) { tally.unseen() } else { Vec::new() };
+    for what in &unseen {
+        println!("never seen   {what}");
+    }
+    let passes = violations.is_empty() && unseen.is_empty();
+    let keep = if passes { options.json.clone() } else { Some(kept(options)) };
+    if let Some(file) = keep.filter(|_| options.judge.is_none()) {
+        history::save(events, &file)?;
+        println!("history      {}", file.display());
+    }
+    Ok(passes)
+}
+
+fn kept(options: &Options) -> PathBuf {
+    let name = || format!("chaos-{}-{}.jsonl", options.seed, std::process::id());
+    options.json.clone().unwrap_or_else(|| std::env::temp_dir().join(name()))
+}
+
+/// Whether it is the history of a run of a minute or more, on all faults and a whole library.
+fn is_whole(events: &[Event]) -> bool {
+    let mut begin = None;
+    for event in events {
+        match event {
+            Event::Run { begin: at, only, sabotage: None, .. } if only.is_empty() => begin = Some(*at),
+            Event::Healed { at, .. } => return begin.is_some_and(|begin| at.saturating_sub(begin) >= MINUTE),
+            _ => {}
+        }
+    }
+    false
+}

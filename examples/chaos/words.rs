@@ -1,0 +1,208 @@
+//! What a history is made of: one line of JSON for each event. Times are microseconds on
+//! `CLOCK_BOOTTIME`, which all processes of a machine share.
+
+use mongoseal::Clock;
+use serde::{Deserialize, Serialize};
+
+/// Microseconds on the clock of the machine.
+pub(crate) type Micros = u64;
+
+pub(crate) fn now() -> Micros {
+    micros(Clock::Boot.now())
+}
+
+pub(crate) fn micros(duration: std::time::Duration) -> Micros {
+    u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
+}
+
+/// What happened.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(tag = "event", rename_all = "kebab-case")]
+pub(crate) enum Event {
+    /// The run that this is the history of.
+    Run {
+        seed: u64,
+        sabotage: Option<String>,
+        only: Vec<String>,
+        retention: Micros,
+        begin: Micros,
+    },
+    /// A worker process has connected and begins.
+    Ready {
+        worker: u32,
+        slot: u32,
+    },
+    Acquire(Acquire),
+    /// A holder looked whether it holds, and wrote to the fenced resource.
+    Write(Write),
+    /// The store confirmed a refresh, in the background or not.
+    Refreshed {
+        worker: u32,
+        lease: u64,
+        key: String,
+        token: u64,
+        begin: Micros,
+        end: Micros,
+    },
+    /// A holder begins to end its lease.
+    Ends {
+        worker: u32,
+        lease: u64,
+        key: String,
+        token: u64,
+        at: Micros,
+        how: String,
+    },
+    /// A holder found its lease lost.
+    Lost {
+        worker: u32,
+        lease: u64,
+        key: String,
+        token: u64,
+        at: Micros,
+        cause: String,
+        newer: Option<u64>,
+    },
+    /// A call on a lease: refresh, verify or release.
+    Call(Call),
+    Inspect(Inspect),
+    /// A process did not run.
+    Stall {
+        worker: u32,
+        from: Micros,
+        to: Micros,
+    },
+    /// A worker has ended by itself, with nothing left open.
+    Done {
+        worker: u32,
+        at: Micros,
+    },
+    /// A worker that was told to end did not.
+    Stuck {
+        worker: u32,
+        at: Micros,
+    },
+    Fault(Fault),
+    /// All faults are healed.
+    Healed {
+        at: Micros,
+        term: i64,
+    },
+    /// How often the set had elected when the run began.
+    Elected {
+        term: i64,
+    },
+}
+
+/// Asking for a key.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Acquire {
+    pub(crate) worker: u32,
+    /// Unique within the worker.
+    pub(crate) lease: u64,
+    pub(crate) key: String,
+    /// 0 is exclusive.
+    pub(crate) limit: u32,
+    pub(crate) ttl: Micros,
+    pub(crate) grace: Micros,
+    pub(crate) group: Option<String>,
+    pub(crate) begin: Micros,
+    pub(crate) end: Micros,
+    /// How long it may take.
+    pub(crate) within: Micros,
+    pub(crate) outcome: Outcome,
+    /// How many requests were sent.
+    pub(crate) attempts: u32,
+    /// How many of those had no answer that says whether they were applied.
+    pub(crate) doubts: u32,
+    pub(crate) queued: Option<Queued>,
+    /// Whether the record was seen to be gone just before.
+    pub(crate) anew: bool,
+    /// Whether it is the check at the end that the key can be had.
+    pub(crate) probe: bool,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Outcome {
+    Granted { token: u64 },
+    Held,
+    Full,
+    Unavailable { message: String },
+    Other { message: String },
+}
+
+/// That an acquire was queued.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Queued {
+    /// When the first request was sent that was so answered, and when the answer came.
+    pub(crate) first: (Micros, Micros),
+    pub(crate) position: usize,
+    /// When the last request was sent that was so answered.
+    pub(crate) sent: Micros,
+    /// Whether it never can have lost its place.
+    pub(crate) kept: bool,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Write {
+    pub(crate) worker: u32,
+    pub(crate) lease: u64,
+    pub(crate) key: String,
+    pub(crate) limit: u32,
+    pub(crate) token: u64,
+    /// When, just before it was looked.
+    pub(crate) at: Micros,
+    /// Whether the holder believed to hold the key. What is valid then was valid at `at`, too.
+    pub(crate) valid: bool,
+    /// What the gate of the resource said; the resource of a shared key has none.
+    pub(crate) accepted: Option<bool>,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Call {
+    pub(crate) worker: u32,
+    pub(crate) lease: u64,
+    pub(crate) key: String,
+    pub(crate) token: u64,
+    pub(crate) verb: String,
+    pub(crate) begin: Micros,
+    pub(crate) end: Micros,
+    pub(crate) within: Micros,
+    /// `ok`, `ours`, `unknown`, `gone`, `lost`, `unavailable`, or an error that nobody expects.
+    pub(crate) outcome: String,
+}
+
+/// A linearizable read of a record.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Inspect {
+    pub(crate) worker: u32,
+    pub(crate) key: String,
+    pub(crate) begin: Micros,
+    pub(crate) end: Micros,
+    pub(crate) within: Micros,
+    pub(crate) seen: Seen,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Seen {
+    Nothing,
+    Record {
+        version: u64,
+        /// The tokens of those whose time is not over.
+        holders: Vec<u64>,
+    },
+    Unavailable,
+    Other {
+        message: String,
+    },
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Fault {
+    pub(crate) kind: String,
+    pub(crate) what: String,
+    pub(crate) begin: Micros,
+    pub(crate) end: Micros,
+}

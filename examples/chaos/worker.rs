@@ -1,0 +1,156 @@
+//! A process that asks for keys, holds them and writes, and tells all of it on its standard output.
+
+pub(crate) mod client;
+mod holder;
+pub(crate) mod observed;
+
+use std::{
+    io::{BufRead, Write},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use mongodb::Client;
+use mongoseal::{Mongoseal, store::MongoStore};
+use nix::sys::{prctl::set_pdeathsig, signal::Signal};
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    sabotage::Sabotage,
+    words::{Event, Micros, now},
+};
+use observed::{Notes, Observed};
+
+/// The variable of the environment with the [`Spec`] of a worker.
+pub(crate) const SPEC: &str = "MONGOSEAL_CHAOS_WORKER";
+/// How long idle records are kept.
+pub(crate) const RETENTION: Duration = Duration::from_secs(4);
+/// How long a call may take.
+pub(crate) const OPERATION_TIMEOUT: Duration = Duration::from_secs(3);
+/// Of keys that many ask for. Those of which three may hold are the last two.
+pub(crate) const HOT_KEYS: [&str; 5] = ["hot/0", "hot/1", "hot/2", "pool/0", "pool/1"];
+/// How many may share a key of a pool.
+pub(crate) const POOL: u32 = 3;
+const COLD_KEYS: usize = 150;
+/// How many ask at once in a process.
+const CLIENTS: usize = 5;
+
+/// What a worker is told at its start.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Spec {
+    pub(crate) uri: String,
+    pub(crate) database: String,
+    /// Unique among all processes of the run.
+    pub(crate) worker: u32,
+    pub(crate) slot: u32,
+    pub(crate) seed: u64,
+    pub(crate) sabotage: Option<String>,
+}
+
+impl Spec {
+    /// Of this process, if it was started as a worker.
+    pub(crate) fn of_this_process() -> Option<Self> {
+        let spec = std::env::var(SPEC).ok()?;
+        Some(serde_json::from_str(&spec).expect("the runner writes what a worker reads"))
+    }
+}
+
+/// What the clients of a process share.
+struct Worker {
+    spec: Spec,
+    seal: Mongoseal,
+    notes: Arc<Notes>,
+    ending: AtomicBool,
+    leases: AtomicU64,
+}
+
+pub(crate) fn main(spec: Spec) {
+    // A worker that is stopped when the runner dies does not see its standard input end.
+    set_pdeathsig(Signal::SIGKILL).expect("the kernel tells us of the runner's end");
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
+    let runtime = runtime.expect("a runtime starts");
+    watch_for_stalls(spec.worker);
+    runtime.block_on(work(spec));
+}
+
+/// Tells an event, in one write: a worker may be stopped or killed anywhere.
+fn say(event: &Event) {
+    let line = serde_json::to_string(event).expect("events are JSON") + "\n";
+    let mut out = std::io::stdout().lock();
+    // Without a runner there is nothing to go on for.
+    if out.write_all(line.as_bytes()).and_then(|()| out.flush()).is_err() {
+        std::process::exit(1);
+    }
+}
+
+/// Tells when the process did not run, because it was stopped or because the machine was busy.
+fn watch_for_stalls(worker: u32) {
+    std::thread::spawn(move || {
+        let mut last = now();
+        loop {
+            std::thread::sleep(Duration::from_millis(20));
+            let to = now();
+            if to - last > 100_000 {
+                say(&Event::Stall { worker, from: last, to });
+            }
+            last = to;
+        }
+    });
+}
+
+async fn work(spec: Spec) {
+    let client = Client::with_uri_str(&spec.uri).await.expect("the runner's connection string is valid");
+    let store = MongoStore::new(&client.database(&spec.database), "mongoseal", RETENTION);
+    let notes = Arc::new(Notes::default());
+    let sabotage = spec.sabotage.as_deref().and_then(|name| Sabotage::parse(name).ok());
+    let observed = Observed { store, worker: spec.worker, sabotage, notes: Arc::clone(&notes) };
+    let seal = Mongoseal::builder()
+        .owner(format!("slot-{}/{}", spec.slot, spec.worker))
+        .ttl(Duration::from_secs(2))
+        .operation_timeout(OPERATION_TIMEOUT)
+        .on_store(Arc::new(observed))
+        .expect("the settings are valid");
+    let ending = AtomicBool::new(false);
+    let worker = Arc::new(Worker { spec, seal, notes, ending, leases: AtomicU64::new(0) });
+    say(&Event::Ready { worker: worker.spec.worker, slot: worker.spec.slot });
+    listen(&worker);
+    let clients: Vec<_> = (0..CLIENTS)
+        .map(|client| {
+            let worker = Arc::clone(&worker);
+            tokio::spawn(async move { client::run(&worker, client).await })
+        })
+        .collect();
+    for client in clients {
+        client.await.expect("a client does not panic");
+    }
+    worker.seal.shutdown().await;
+    say(&Event::Done { worker: worker.spec.worker, at: now() });
+}
+
+/// Ends the process orderly at the first line on the standard input, and at once where that ends.
+fn listen(worker: &Arc<Worker>) {
+    let worker = Arc::clone(worker);
+    std::thread::spawn(move || {
+        for _ in std::io::stdin().lock().lines() {
+            worker.ending.store(true, Ordering::Relaxed);
+        }
+        std::process::exit(0);
+    });
+}
+
+impl Worker {
+    fn is_ending(&self) -> bool {
+        self.ending.load(Ordering::Relaxed)
+    }
+
+    fn next_lease(&self) -> u64 {
+        self.leases.fetch_add(1, Ordering::Relaxed)
+    }
+
+    fn id(&self) -> Micros {
+        u64::from(self.spec.worker)
+    }
+}

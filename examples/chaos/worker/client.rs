@@ -1,0 +1,169 @@
+//! One who asks for keys, again and again.
+
+use std::time::Duration;
+
+use fastrand::Rng;
+use mongoseal::Error;
+use tokio::time::sleep;
+
+use super::{COLD_KEYS, HOT_KEYS, OPERATION_TIMEOUT, POOL, Worker, holder, observed::NUMBER, say};
+use crate::words::{Acquire, Event, Inspect, Outcome, Seen, micros, now};
+
+/// What is asked for, and what is done with it.
+pub(crate) struct Plan {
+    pub(crate) key: String,
+    pub(crate) limit: u32,
+    pub(crate) ttl: Duration,
+    pub(crate) grace: Duration,
+    pub(crate) wait: Option<Duration>,
+    pub(crate) refreshed: bool,
+    pub(crate) group: Option<String>,
+    pub(crate) hold: Duration,
+    pub(crate) anew: bool,
+}
+
+pub(super) async fn run(worker: &Worker, client: usize) {
+    let mut rng = Rng::with_seed(worker.spec.seed ^ (worker.id() << 8) ^ client as u64);
+    while !worker.is_ending() {
+        let plan = match client {
+            0 => waiting(&mut rng),
+            1 => trying(&mut rng),
+            2 => sharing(&mut rng),
+            _ => {
+                let mut plan = cold(&mut rng);
+                if rng.u8(..8) < 5 {
+                    plan.anew = inspect(worker, &plan.key).await;
+                }
+                if rng.u8(..4) == 0 {
+                    plan.group = Some(format!("group-{}-{client}", worker.spec.worker));
+                }
+                plan
+            }
+        };
+        let granted = ask(worker, &plan).await;
+        if let Some((lease, number)) = granted {
+            holder::hold(worker, &plan, lease, number, &mut rng).await;
+        }
+        let pause = if client == 1 { rng.u64(1..20) } else { rng.u64(1..60) };
+        sleep(Duration::from_millis(pause)).await;
+    }
+}
+
+fn millis(rng: &mut Rng, range: std::ops::Range<u64>) -> Duration {
+    Duration::from_millis(rng.u64(range))
+}
+
+/// Mostly short, sometimes past the ttl.
+fn hold(rng: &mut Rng) -> Duration {
+    if rng.u8(..12) == 0 { millis(rng, 800..2800) } else { millis(rng, 2..60) }
+}
+
+fn waiting(rng: &mut Rng) -> Plan {
+    Plan {
+        key: HOT_KEYS[rng.usize(..3)].into(),
+        limit: 0,
+        ttl: Duration::from_secs(2),
+        grace: Duration::from_millis(if rng.bool() { 0 } else { 300 }),
+        wait: Some(Duration::from_secs(3)),
+        refreshed: rng.u8(..4) > 0,
+        group: None,
+        hold: hold(rng),
+        anew: false,
+    }
+}
+
+fn trying(rng: &mut Rng) -> Plan {
+    Plan { wait: None, ttl: Duration::from_millis(1500), refreshed: rng.bool(), ..waiting(rng) }
+}
+
+fn sharing(rng: &mut Rng) -> Plan {
+    let limit = if rng.u8(..10) == 0 { 0 } else { POOL };
+    let wait = rng.bool().then(|| Duration::from_secs(3));
+    Plan { key: HOT_KEYS[rng.usize(3..5)].into(), limit, wait, ..waiting(rng) }
+}
+
+fn cold(rng: &mut Rng) -> Plan {
+    Plan {
+        key: format!("cold/{}", rng.usize(..COLD_KEYS)),
+        ttl: Duration::from_millis(3500),
+        grace: Duration::ZERO,
+        wait: None,
+        refreshed: rng.u8(..4) == 0,
+        hold: millis(rng, 1..15),
+        ..waiting(rng)
+    }
+}
+
+/// Looks at a record, and says whether it is gone.
+async fn inspect(worker: &Worker, key: &str) -> bool {
+    let begin = now();
+    let seen = seen(worker.seal.inspect(key).await);
+    let gone = matches!(seen, Seen::Nothing);
+    let (worker, end, within) = (worker.spec.worker, now(), micros(OPERATION_TIMEOUT));
+    say(&Event::Inspect(Inspect { worker, key: key.into(), begin, end, within, seen }));
+    gone
+}
+
+pub(crate) fn seen(answer: mongoseal::Result<Option<mongoseal::Inspection>>) -> Seen {
+    match answer {
+        Ok(None) => Seen::Nothing,
+        Ok(Some(record)) => {
+            let live = record.holders.iter().filter(|holding| !holding.is_expired());
+            Seen::Record { version: record.version.get(), holders: live.map(|holding| holding.token.get()).collect() }
+        }
+        Err(Error::Unavailable { .. }) => Seen::Unavailable,
+        Err(error) => Seen::Other { message: error.to_string() },
+    }
+}
+
+async fn ask(worker: &Worker, plan: &Plan) -> Option<(mongoseal::Lease, u64)> {
+    let number = worker.next_lease();
+    let mut ask = worker.seal.acquire(plan.key.as_str()).ttl(plan.ttl).grace(plan.grace);
+    ask = ask.metadata(NUMBER, number.to_string());
+    if plan.limit > 0 {
+        ask = ask.shared_up_to(plan.limit);
+    }
+    if let Some(wait) = plan.wait {
+        ask = ask.wait(wait);
+    }
+    if let Some(group) = &plan.group {
+        ask = ask.group(group.as_str());
+    }
+    if !plan.refreshed {
+        ask = ask.without_refresh();
+    }
+    let begin = now();
+    let answer = ask.await;
+    let end = now();
+    let outcome = outcome(&answer);
+    let noted = worker.notes.take(number);
+    say(&Event::Acquire(Acquire {
+        worker: worker.spec.worker,
+        lease: number,
+        key: plan.key.clone(),
+        limit: plan.limit,
+        ttl: micros(plan.ttl),
+        grace: micros(plan.grace),
+        group: plan.group.clone(),
+        begin,
+        end,
+        within: micros(OPERATION_TIMEOUT + plan.wait.unwrap_or_default()),
+        outcome,
+        attempts: noted.attempts,
+        doubts: noted.doubts,
+        queued: noted.queued,
+        anew: plan.anew,
+        probe: false,
+    }));
+    answer.ok().map(|lease| (lease, number))
+}
+
+pub(crate) fn outcome(answer: &mongoseal::Result<mongoseal::Lease>) -> Outcome {
+    match answer {
+        Ok(lease) => Outcome::Granted { token: lease.token().get() },
+        Err(Error::Held { .. }) => Outcome::Held,
+        Err(Error::QueueFull { .. }) => Outcome::Full,
+        Err(error @ Error::Unavailable { .. }) => Outcome::Unavailable { message: error.to_string() },
+        Err(error) => Outcome::Other { message: error.to_string() },
+    }
+}

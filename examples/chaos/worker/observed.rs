@@ -1,0 +1,218 @@
+//! The MongoDB store, with somebody who takes notes between it and the engine, and who lies to the
+//! engine where the run is sabotaged so.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use mongoseal::{
+    Clock, Error, FencingToken, HandleId, Key, LeaseId, Result, Tick,
+    record::{Joint, Named, Outcome, Position, Request, Selection},
+    store::{Applied, Backlog, BoxFuture, MongoStore, Page, Sighting, State, Store, Told},
+};
+use tokio::{
+    sync::{
+        mpsc::{Sender, UnboundedSender},
+        watch,
+    },
+    time::timeout,
+};
+
+use super::say;
+use crate::{
+    sabotage::Sabotage,
+    words::{Event, Micros, Queued, now},
+};
+
+/// The entry of the metadata that tells which acquire of the worker a request belongs to.
+pub(crate) const NUMBER: &str = "number";
+
+#[derive(Clone, Debug)]
+pub(crate) struct Observed {
+    pub(crate) store: MongoStore,
+    pub(crate) worker: u32,
+    pub(crate) sabotage: Option<Sabotage>,
+    pub(crate) notes: Arc<Notes>,
+}
+
+/// What was seen of the acquires under way.
+#[derive(Debug, Default)]
+pub(crate) struct Notes {
+    asked: Mutex<HashMap<u64, Asked>>,
+    /// Whose lease it is.
+    numbers: Mutex<HashMap<LeaseId, u64>>,
+    /// Answers that come when nobody waits for them any more.
+    late: Mutex<HashMap<LeaseId, Late>>,
+}
+
+type Late = watch::Receiver<Option<std::result::Result<Applied, ()>>>;
+
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Asked {
+    pub(crate) attempts: u32,
+    pub(crate) doubts: u32,
+    pub(crate) queued: Option<Queued>,
+}
+
+fn open<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Notes {
+    /// What was seen of an acquire that has ended.
+    pub(crate) fn take(&self, number: u64) -> Asked {
+        open(&self.asked).remove(&number).unwrap_or_default()
+    }
+
+    fn number(&self, lease: LeaseId) -> Option<u64> {
+        open(&self.numbers).get(&lease).copied()
+    }
+
+    fn asks(&self, request: &Request) {
+        let Request::Acquire(acquire) = request else { return };
+        let number = acquire.terms.metadata.get(NUMBER).and_then(|number| number.parse().ok());
+        if let Some(number) = number {
+            open(&self.numbers).insert(acquire.terms.lease, number);
+            open(&self.asked).entry(number).or_default().attempts += 1;
+        }
+    }
+
+    fn answered(&self, request: &Request, sent: Micros, answer: &Result<Applied>) {
+        let Request::Acquire(acquire) = request else { return };
+        let Some(number) = self.number(acquire.terms.lease) else { return };
+        let mut asked = open(&self.asked);
+        let Some(asked) = asked.get_mut(&number) else { return };
+        match answer {
+            Err(Error::Unavailable { .. }) => asked.doubts += 1,
+            Ok(Applied { outcome: Outcome::Queued { position, .. }, .. }) => {
+                let patience = acquire.patience.map_or(0, |patience| patience.lasts * 900);
+                if let Some(queued) = &mut asked.queued {
+                    queued.kept &= *position <= queued.position && now() - queued.sent < patience;
+                    (queued.position, queued.sent) = (*position, sent);
+                } else {
+                    // An attempt without an answer may have been queued before.
+                    let kept = asked.doubts == 0;
+                    asked.queued = Some(Queued { first: (sent, now()), position: *position, sent, kept });
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+impl Observed {
+    fn refreshed(&self, key: &Key, request: &Request, sent: Micros, answer: &Result<Applied>) {
+        let Request::Refresh(refresh) = request else { return };
+        let Ok(Applied { outcome: Outcome::Refreshed { token }, .. }) = answer else { return };
+        if let Some(lease) = self.notes.number(refresh.lease) {
+            let (worker, key, token) = (self.worker, key.to_string(), token.get());
+            say(&Event::Refreshed { worker, lease, key, token, begin: sent, end: now() });
+        }
+    }
+
+    /// Takes what changed nothing for a success.
+    fn no_op_success(request: &Request, answer: Result<Applied>) -> Result<Applied> {
+        match (request, answer) {
+            (Request::Acquire(_), Ok(Applied { outcome: Outcome::Refused { holder }, at })) => {
+                Ok(Applied { outcome: Outcome::Granted { token: holder.version }, at })
+            }
+            (_, answer) => answer,
+        }
+    }
+
+    /// Lets the engine give up an attempt whose answer is late, and gives it that answer when it asks
+    /// again: so it counts its deadline from a request that was never sent.
+    async fn late_reply(self, key: Key, request: Request, within: Duration) -> Result<Applied> {
+        let Some(lease) = request.lease().filter(|_| matches!(request, Request::Acquire(_))) else {
+            return self.store.apply(&key, request, within).await;
+        };
+        let late = || Error::unavailable("the answer is late");
+        let under_way = open(&self.notes.late).get(&lease).cloned();
+        let answer = if let Some(answer) = under_way {
+            answer
+        } else {
+            let asked = self.store.apply(&key, request, Duration::from_secs(20));
+            let (give, answer) = watch::channel(None);
+            tokio::spawn(async move { give.send_replace(Some(asked.await.map_err(|_| ()))) });
+            open(&self.notes.late).insert(lease, answer.clone());
+            answer
+        };
+        let mut answer = answer;
+        let came = timeout(within.min(Duration::from_millis(250)), answer.wait_for(Option::is_some)).await;
+        let Ok(Ok(came)) = came.map(|came| came.map(|came| came.clone())) else { return Err(late()) };
+        open(&self.notes.late).remove(&lease);
+        came.and_then(Result::ok).ok_or_else(late)
+    }
+}
+
+impl Store for Observed {
+    fn apply(&self, key: &Key, request: Request, within: Duration) -> BoxFuture<Result<Applied>> {
+        let (this, key) = (self.clone(), key.clone());
+        Box::pin(async move {
+            this.notes.asks(&request);
+            let sent = now();
+            let answer = match this.sabotage {
+                Some(Sabotage::LateReply) => this.clone().late_reply(key.clone(), request.clone(), within).await,
+                Some(Sabotage::NoOpSuccess) => {
+                    Self::no_op_success(&request, this.store.apply(&key, request.clone(), within).await)
+                }
+                _ => this.store.apply(&key, request.clone(), within).await,
+            };
+            this.notes.answered(&request, sent, &answer);
+            this.refreshed(&key, &request, sent, &answer);
+            answer
+        })
+    }
+
+    fn prepare(&self, within: Duration) -> BoxFuture<Result<()>> {
+        self.store.prepare(within)
+    }
+
+    fn apply_jointly(&self, leases: &Named, joint: &Joint, within: Duration) -> BoxFuture<Result<bool>> {
+        self.store.apply_jointly(leases, joint, within)
+    }
+
+    fn read(&self, key: &Key, within: Duration) -> BoxFuture<Result<Sighting>> {
+        self.store.read(key, within)
+    }
+
+    fn list(
+        &self,
+        selection: &Selection,
+        after: Option<Position>,
+        most: u32,
+        within: Duration,
+    ) -> BoxFuture<Result<Page>> {
+        self.store.list(selection, after, most, within)
+    }
+
+    fn overdue(&self, after: Option<String>, most: u32, within: Duration) -> BoxFuture<Result<Backlog>> {
+        self.store.overdue(after, most, within)
+    }
+
+    fn forget(&self, key: &Key, version: FencingToken, within: Duration) -> BoxFuture<Result<bool>> {
+        self.store.forget(key, version, within)
+    }
+
+    fn watch(&self, handle: HandleId, since: Tick, tell: UnboundedSender<Told>) -> BoxFuture<Result<()>> {
+        self.store.watch(handle, since, tell)
+    }
+
+    fn follow(&self, key: &Key, tell: Sender<State>) -> BoxFuture<Result<()>> {
+        self.store.follow(key, tell)
+    }
+
+    fn close(&self, within: Duration) -> BoxFuture<()> {
+        self.store.close(within)
+    }
+
+    fn clock(&self) -> Clock {
+        self.store.clock()
+    }
+
+    fn retention(&self) -> Duration {
+        self.store.retention()
+    }
+}

@@ -1,0 +1,234 @@
+//! The runner of `examples/chaos`: it finds nothing in the library, and something in each that is broken
+//! on purpose. `docs/chaos.md` says what it does.
+//!
+//! The tests run one at a time: each has three servers of its own.
+
+use std::{
+    path::PathBuf,
+    process::{Command, ExitCode},
+    sync::LazyLock,
+};
+
+use libtest_mimic::{Arguments, Failed, Trial};
+use mongoseal_test_support::built;
+use serde_json::{Value, json};
+
+static RUNNER: LazyLock<PathBuf> = LazyLock::new(|| built("chaos"));
+
+/// What a run printed, and how it ended.
+fn run(arguments: &[&str]) -> Result<(String, Option<i32>), Failed> {
+    let output = Command::new(&*RUNNER).args(arguments).output()?;
+    let said = String::from_utf8(output.stdout)? + &String::from_utf8(output.stderr)?;
+    println!("chaos {}\n{said}", arguments.join(" "));
+    Ok((said, output.status.code()))
+}
+
+/// The number at the beginning of a line of what was said.
+fn figure(said: &str, name: &str) -> Result<usize, Failed> {
+    let line = said.lines().find_map(|line| line.strip_prefix(name)).ok_or("a run tells its figures")?;
+    let number = line.trim_start().split([' ', ',']).next().unwrap_or_default();
+    Ok(number.parse()?)
+}
+
+fn a_run_of_two_minutes_breaks_nothing() -> Result<(), Failed> {
+    let (said, code) = run(&["--minutes", "2.5", "--seed", "7"])?;
+    assert_eq!(code, Some(0), "{said}");
+    let kinds = said.split(" of ").nth(1).and_then(|rest| rest.split(' ').next()).unwrap_or_default();
+    let figures = [("faults", 20), ("attempts", 5_000), ("grants", 500), ("re-creations", 100)]
+        .map(|(name, least)| figure(&said, name).map(|found| (name, found, least)));
+    for figure in figures {
+        let (name, found, least) = figure?;
+        assert!(found >= least, "{found} {name} of {least}");
+    }
+    assert!(kinds.parse::<usize>()? >= 8, "{kinds} kinds of faults");
+    Ok(())
+}
+
+/// A run of a library that is broken so fails by one of these invariants.
+fn is_caught(name: &str, only: &str, by: &[&str]) -> Result<(), Failed> {
+    let kept = std::env::temp_dir().join(format!("chaos-{name}-{}.jsonl", std::process::id()));
+    let file = kept.to_str().ok_or("the directory has a name")?;
+    let (said, code) = run(&["--minutes", "2", "--seed", "3", "--sabotage", name, "--only", only, "--json", file])?;
+    assert_eq!(code, Some(1), "{name}: {said}");
+    let invariants: Vec<_> = said
+        .lines()
+        .filter_map(|line| line.strip_prefix("  I")?.split(' ').next())
+        .map(|no| format!("I{no}"))
+        .collect();
+    assert!(invariants.iter().any(|one| by.contains(&one.as_str())), "{name} by {by:?}: {said}");
+    // A history that was kept is judged alike.
+    let (again, code) = run(&["--judge", file])?;
+    std::fs::remove_file(&kept)?;
+    assert_eq!(code, Some(1), "{name}: {again}");
+    assert_eq!(figure(&again, "violations")?, figure(&said, "violations")?);
+    Ok(())
+}
+
+/// What a judge says of a history made by hand.
+fn judged(name: &str, events: &[Value]) -> Result<String, Failed> {
+    let run = json!({ "event": "run", "seed": 1, "sabotage": null, "only": [], "retention": 4_000_000, "begin": 0 });
+    let lines: Vec<_> = std::iter::once(&run).chain(events).map(Value::to_string).collect();
+    let file = std::env::temp_dir().join(format!("chaos-{name}-{}.jsonl", std::process::id()));
+    std::fs::write(&file, lines.join("\n"))?;
+    let said = run_quietly(&["--judge", file.to_str().ok_or("the directory has a name")?]);
+    std::fs::remove_file(&file)?;
+    said
+}
+
+fn run_quietly(arguments: &[&str]) -> Result<String, Failed> {
+    let output = Command::new(&*RUNNER).args(arguments).output()?;
+    assert!(output.stderr.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
+    Ok(String::from_utf8(output.stdout)?)
+}
+
+/// An acquire of `k` for two seconds, granted; times in milliseconds.
+fn grant(lease: u64, token: u64, begin: u64, end: u64) -> Value {
+    json!({
+        "event": "acquire", "worker": 1, "lease": lease, "key": "k", "limit": 0, "ttl": 2_000_000, "grace": 0,
+        "group": null, "begin": begin * 1000, "end": end * 1000, "within": 3_000_000,
+        "outcome": { "granted": { "token": token } }, "attempts": 1, "doubts": 0, "queued": null,
+        "anew": false, "probe": false,
+    })
+}
+
+fn with(mut event: Value, field: &str, value: Value) -> Value {
+    event[field] = value;
+    event
+}
+
+fn write(lease: u64, token: u64, at: u64, accepted: bool) -> Value {
+    json!({
+        "event": "write", "worker": 1, "lease": lease, "key": "k", "limit": 0, "token": token, "at": at * 1000,
+        "valid": true, "accepted": accepted,
+    })
+}
+
+fn inspect(worker: u32, at: u64, seen: &Value) -> Value {
+    json!({
+        "event": "inspect", "worker": worker, "key": "k", "begin": at * 1000, "end": at * 1000 + 500,
+        "within": 3_000_000, "seen": seen,
+    })
+}
+
+fn call(verb: &str, outcome: &str, begin: u64, end: u64) -> Value {
+    json!({
+        "event": "call", "worker": 1, "lease": 1, "key": "k", "token": 5, "verb": verb, "begin": begin * 1000,
+        "end": end * 1000, "within": 3_000_000, "outcome": outcome,
+    })
+}
+
+fn ends(at: u64) -> Value {
+    json!({ "event": "ends", "worker": 1, "lease": 1, "key": "k", "token": 5, "at": at * 1000, "how": "release" })
+}
+
+fn lost(at: u64, cause: &str, newer: Option<u64>) -> Value {
+    json!({
+        "event": "lost", "worker": 1, "lease": 1, "key": "k", "token": 5, "at": at * 1000, "cause": cause,
+        "newer": newer,
+    })
+}
+
+fn record(version: u64, holders: &[u64]) -> Value {
+    json!({ "record": { "version": version, "holders": holders } })
+}
+
+fn queued(asked: u64, knew: u64) -> Value {
+    json!({ "first": [asked * 1000, knew * 1000], "position": 0, "sent": asked * 1000, "kept": true })
+}
+
+fn each_invariant_is_broken_by_a_history_made_for_it_and_no_other() -> Result<(), Failed> {
+    let first = || grant(1, 5, 10, 20);
+    let stall = json!({ "event": "stall", "worker": 1, "from": 100_000, "to": 1_000_000 });
+    let drop = json!({ "event": "fault", "kind": "drop", "what": "", "begin": 30_000, "end": 40_000 });
+    let probe = with(with(grant(9, 9, 10, 20), "probe", json!(true)), "outcome", json!("held"));
+    let odd = with(first(), "outcome", json!({ "other": { "message": "odd" } }));
+    let histories: Vec<(&str, &[&str], Vec<Value>)> = vec![
+        (
+            "nothing",
+            &[],
+            vec![first(), write(1, 5, 21, true), ends(30), call("release", "ours", 30, 40), grant(2, 6, 50, 60)],
+        ),
+        ("twice", &["I1"], vec![first(), grant(2, 5, 15, 25)]),
+        ("back", &["I2"], vec![first(), ends(21), grant(2, 4, 30, 40)]),
+        ("fence", &["I3"], vec![first(), grant(2, 6, 15, 25), write(2, 6, 26, true), write(1, 5, 27, true)]),
+        ("refused", &[], vec![first(), grant(2, 6, 15, 25), write(2, 6, 26, true), write(1, 5, 27, false)]),
+        (
+            "overlap",
+            &["I4"],
+            vec![
+                first(),
+                ends(29),
+                grant(2, 6, 30, 40),
+                write(1, 5, 21, true),
+                write(2, 6, 45, true),
+                write(1, 5, 50, false),
+            ],
+        ),
+        ("soon", &["I4"], vec![first(), grant(2, 6, 1000, 1010)]),
+        ("in-time", &[], vec![first(), grant(2, 6, 2010, 2020)]),
+        ("version", &["I5"], vec![first(), inspect(1, 30, &record(4, &[]))]),
+        ("gone", &["I5"], vec![first(), inspect(1, 3000, &json!("nothing"))]),
+        ("dropped", &[], vec![first(), drop.clone(), inspect(1, 3000, &json!("nothing"))]),
+        ("collected", &[], vec![first(), inspect(1, 6100, &json!("nothing"))]),
+        (
+            "holder",
+            &["I5"],
+            vec![first(), write(1, 5, 21, true), write(1, 5, 90, true), inspect(1, 50, &record(5, &[]))],
+        ),
+        ("given", &["I5"], vec![first(), call("release", "ours", 30, 40), inspect(1, 50, &record(5, &[5]))]),
+        ("left", &["I6"], vec![first(), inspect(0, 9000, &record(5, &[5]))]),
+        ("late", &["I8"], vec![first(), call("refresh", "unavailable", 100, 3400)]),
+        ("paused", &[], vec![first(), stall, call("refresh", "unavailable", 100, 3400)]),
+        ("odd", &["I8"], vec![odd]),
+        ("old", &["I9"], vec![first(), ends(29), grant(2, 6, 30, 40), call("verify", "ok", 50, 60)]),
+        ("robbed", &["I9"], vec![first(), lost(500, "taken-over", Some(6))]),
+        ("expired", &["I9"], vec![first(), lost(500, "expired", None)]),
+        ("lapsed", &[], vec![first(), lost(2100, "expired", None)]),
+        ("removed", &["I9"], vec![first(), lost(3000, "removed", None)]),
+        ("deleted", &[], vec![first(), drop, lost(3000, "removed", None)]),
+        ("stuck", &["I10"], vec![first(), json!({ "event": "stuck", "worker": 1, "at": 9_000_000 })]),
+        ("held", &["I10"], vec![probe]),
+        (
+            "queue",
+            &["I11"],
+            vec![
+                with(grant(1, 6, 10, 60), "queued", queued(10, 20)),
+                with(grant(2, 5, 25, 50), "queued", queued(25, 30)),
+            ],
+        ),
+    ];
+    for (name, wanted, events) in histories {
+        let said = judged(name, &events)?;
+        let found: Vec<_> = said.lines().filter_map(invariant).collect();
+        assert_eq!(found, wanted, "{name}: {said}");
+    }
+    Ok(())
+}
+
+/// The invariant that a line says is broken.
+fn invariant(line: &str) -> Option<&str> {
+    let name = line.strip_prefix("  ")?.split(' ').next()?;
+    name.starts_with('I').then_some(name)
+}
+
+fn main() -> ExitCode {
+    let sabotages: [(&str, &str, &[&str]); 8] = [
+        ("w1", "minority", &["I1", "I2", "I4", "I5", "I9"]),
+        ("version-only", "stall-collection", &["I1", "I2"]),
+        ("no-op-success", "stall-collection", &["I1"]),
+        ("ignore-write-concern-error", "minority", &["I1", "I2", "I4", "I5", "I9"]),
+        ("late-reply", "deaf-client", &["I4"]),
+        ("lower-expiry", "pause-client", &["I5"]),
+        ("client-clock", "swallow-reply", &["I4"]),
+        ("release-by-key", "swallow-reply", &["I4", "I9"]),
+    ];
+    let mut tests: Vec<_> = sabotages
+        .into_iter()
+        .map(|(name, only, by)| Trial::test(format!("{name}_is_caught"), move || is_caught(name, only, by)))
+        .collect();
+    let by_hand = each_invariant_is_broken_by_a_history_made_for_it_and_no_other;
+    tests.push(Trial::test("each_invariant_is_broken_by_a_history_made_for_it_and_no_other", by_hand));
+    tests.push(Trial::test("a_run_of_two_minutes_breaks_nothing", a_run_of_two_minutes_breaks_nothing));
+    let arguments = Arguments { test_threads: Some(1), ..Arguments::from_args() };
+    libtest_mimic::run(&arguments, tests).exit_code()
+}
