@@ -1,0 +1,354 @@
+//! The clients of the model: the engine's rules about what may be believed, and all that can happen.
+
+use stateright::{Model, Property};
+
+use crate::{
+    config::{Config, Rule},
+    server::Server,
+    state::{Answer, Breach, Client, Doing, Grant, IDS, Lease, Message, Place, Stage, State, Time, Token, Verb, client_of},
+};
+
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Action {
+    /// Time passes.
+    Tick,
+    /// The server's wall clock is off by this from now on.
+    Jump(Time),
+    /// Another primary takes over, and the old one does not know.
+    Depose,
+    /// A client asks for the key.
+    Ask(usize),
+    /// It asks again, with the same lease id: the reply was lost, or its place must be kept.
+    AskAgain(usize),
+    /// It asks no more, and takes back what it asked.
+    GiveUp(usize),
+    /// It dies, and another process begins in its place.
+    Crash(usize),
+    Refresh(usize),
+    Release(usize),
+    /// It writes to the fenced resource with its token, also when it was paused and holds no more.
+    Write(usize),
+    /// The server begins with a request, and looks at its clocks.
+    Parse(usize),
+    /// It goes on, and looks at the record.
+    Execute(usize),
+    /// A deposed primary answers.
+    ExecuteDeposed(usize),
+    /// The answer arrives.
+    Receive(usize),
+    /// The change stream tells.
+    Hear(usize),
+    /// The TTL monitor deletes the record.
+    Collect,
+}
+
+impl Server {
+    fn config(&self) -> &Config {
+        &self.config
+    }
+
+    fn send(state: &mut State, who: usize, lease: Lease, verb: Verb, awaited: bool) {
+        state.clients[who].sends -= 1;
+        state.messages.push(Message { lease, verb, awaited, stage: Stage::Sent });
+    }
+
+    /// Nobody awaits what this client sent any more.
+    fn abandon(state: &mut State, who: usize) {
+        for message in &mut state.messages {
+            message.awaited &= client_of(message.lease) != who;
+        }
+    }
+
+    /// A client is told that it holds the key, by an answer to what it sent at some time.
+    fn believe(&self, state: &mut State, lease: Lease, (token, grant): (Token, Grant), sent: Time) {
+        let who = client_of(lease);
+        let deadline = sent + self.config.ttl;
+        if state.time >= deadline && self.config.without != Some(Rule::LateReplies) {
+            state.clients[who].doing = Doing::Nothing;
+            return;
+        }
+        state.clients[who].doing = Doing::Holds { lease, token, grant, deadline, refreshing: None };
+        state.learns(grant, token);
+        self.exclude(state, who);
+    }
+
+    fn exclude(&self, state: &mut State, who: usize) {
+        let others = state.clients.iter().enumerate().filter(|(other, _)| *other != who);
+        if self.config.excludes()
+            && state.clients[who].believes(state.time)
+            && others.into_iter().any(|(_, other)| other.believes(state.time))
+        {
+            state.breaks(Breach::TwoBelieve);
+        }
+    }
+
+    fn receive(&self, state: &mut State, message: &Message, answer: Answer) {
+        let who = client_of(message.lease);
+        let client = state.clients[who];
+        match (client.doing, answer) {
+            (Doing::Asks { lease, sent, .. }, Answer::Granted { token, grant }) => {
+                self.believe(state, lease, (token, grant), sent);
+            }
+            (Doing::Asks { lease, sent, .. }, Answer::Queued { version }) => {
+                state.clients[who].doing = Doing::Waits { lease, place: Place { sent, version } };
+            }
+            (Doing::Asks { .. }, _) => state.clients[who].doing = Doing::Nothing,
+            (Doing::Holds { lease, token, grant, deadline, refreshing: Some(sent) }, Answer::Refreshed { token: kept }) => {
+                state.clients[who].doing = if kept == token && state.time < deadline {
+                    let deadline = deadline.max(sent + self.config.ttl);
+                    Doing::Holds { lease, token, grant, deadline, refreshing: None }
+                } else {
+                    Doing::Nothing
+                };
+                self.exclude(state, who);
+            }
+            // A refusal may be stale: a linearizable read tells.
+            (Doing::Holds { lease, token, grant, deadline, refreshing: Some(_) }, _) => {
+                let held = state.record.as_ref().and_then(|record| record.holder);
+                let held = held.is_some_and(|held| held.lease == lease && held.token == token && held.expires_at > state.wall());
+                state.clients[who].doing = if held {
+                    Doing::Holds { lease, token, grant, deadline, refreshing: None }
+                } else {
+                    Doing::Nothing
+                };
+            }
+            _ => {}
+        }
+    }
+
+    /// Whether, in a fair world, time may pass: all that was sent is answered and all have asked.
+    fn is_quiet(&self, state: &State) -> bool {
+        let asked = |client: &Client| match client.doing {
+            Doing::Nothing => client.asked > 0,
+            Doing::Asks { .. } => false,
+            Doing::Waits { place, .. } => place.sent == state.time,
+            Doing::Holds { deadline, .. } => state.time < deadline,
+            Doing::Gone => true,
+        };
+        state.messages.is_empty() && state.clients.iter().all(asked)
+    }
+
+    fn client_actions(&self, state: &State, who: usize, actions: &mut Vec<Action>) {
+        let config = self.config();
+        let client = &state.clients[who];
+        let room = state.messages.len() < config.in_flight && client.sends > 0;
+        match client.doing {
+            Doing::Nothing => {
+                if room && client.asked < config.asks[who] {
+                    actions.push(Action::Ask(who));
+                }
+            }
+            Doing::Asks { .. } => {
+                if room && !config.fair {
+                    actions.extend([Action::AskAgain(who), Action::GiveUp(who)]);
+                }
+                actions.push(Action::Crash(who));
+            }
+            Doing::Waits { place, .. } => {
+                if room && (!config.fair || place.sent < state.time) {
+                    actions.push(Action::AskAgain(who));
+                }
+                if room && !config.fair {
+                    actions.push(Action::GiveUp(who));
+                }
+                actions.push(Action::Crash(who));
+            }
+            Doing::Holds { refreshing, .. } => {
+                let believes = client.believes(state.time);
+                if room && believes && config.refreshes && refreshing.is_none() {
+                    actions.push(Action::Refresh(who));
+                }
+                if room && believes {
+                    actions.push(Action::Release(who));
+                }
+                if config.writes {
+                    actions.push(Action::Write(who));
+                }
+                actions.push(Action::Crash(who));
+            }
+            Doing::Gone => {}
+        }
+    }
+}
+
+impl Model for Server {
+    type State = State;
+    type Action = Action;
+
+    fn init_states(&self) -> Vec<State> {
+        let client = |who: usize| Client { doing: Doing::Nothing, asked: 0, sends: self.config.sends[who] };
+        vec![State {
+            time: 0,
+            skew: 0,
+            jumps: self.config.jumps,
+            hybrid: (0, 0),
+            record: None,
+            collected: false,
+            deposed: None,
+            clients: [client(0), client(1), client(2)],
+            messages: Vec::new(),
+            notices: Vec::new(),
+            known: Vec::new(),
+            grants: 0,
+            fence: None,
+            breach: None,
+        }]
+    }
+
+    fn actions(&self, state: &State, actions: &mut Vec<Action>) {
+        if state.breach.is_some() {
+            return;
+        }
+        let config = self.config();
+        if state.time < config.until && (!config.fair || self.is_quiet(state)) {
+            actions.push(Action::Tick);
+        }
+        if state.jumps > 0 {
+            actions.extend(config.jumps_to.iter().filter(|to| **to != state.skew).map(|to| Action::Jump(*to)));
+        }
+        if config.deposes && state.deposed.is_none() && state.record.is_some() {
+            actions.push(Action::Depose);
+        }
+        for who in 0..state.clients.len() {
+            self.client_actions(state, who, actions);
+        }
+        for (at, message) in state.messages.iter().enumerate() {
+            match message.stage {
+                Stage::Sent => {
+                    actions.push(Action::Parse(at));
+                    if state.deposed.is_some() && message.awaited {
+                        actions.push(Action::ExecuteDeposed(at));
+                    }
+                }
+                Stage::Parsed { .. } => actions.push(Action::Execute(at)),
+                Stage::Answered(_) => actions.push(Action::Receive(at)),
+            }
+        }
+        actions.extend((0..state.notices.len()).map(Action::Hear));
+        if state.record.as_ref().is_some_and(|record| record.expires_at + config.retention <= state.wall()) {
+            actions.push(Action::Collect);
+        }
+    }
+
+    fn next_state(&self, last: &State, action: Action) -> Option<State> {
+        let mut state = last.clone();
+        match action {
+            Action::Tick => {
+                state.time += 1;
+                if self.config.ticks && state.wall() > state.hybrid.0 {
+                    state.hybrid = (state.wall(), 0);
+                }
+            }
+            Action::Jump(to) => {
+                state.jumps -= 1;
+                state.skew = to;
+            }
+            Action::Depose => state.deposed = Some(state.record.clone()),
+            Action::Ask(who) => {
+                let lease = IDS * u8::try_from(who).unwrap() + state.clients[who].asked;
+                state.clients[who].asked += 1;
+                let waits = self.config.waits;
+                state.clients[who].doing = Doing::Asks { lease, waits, sent: state.time, place: None };
+                Self::send(&mut state, who, lease, Verb::Acquire { waits }, true);
+            }
+            Action::AskAgain(who) => {
+                let (lease, place) = match state.clients[who].doing {
+                    Doing::Asks { lease, place, .. } => (lease, place),
+                    Doing::Waits { lease, place } => (lease, Some(place)),
+                    _ => return None,
+                };
+                Self::abandon(&mut state, who);
+                let waits = self.config.waits;
+                state.clients[who].doing = Doing::Asks { lease, waits, sent: state.time, place };
+                Self::send(&mut state, who, lease, Verb::Acquire { waits }, true);
+            }
+            Action::GiveUp(who) => {
+                let lease = state.clients[who].lease()?;
+                Self::abandon(&mut state, who);
+                state.clients[who].doing = Doing::Nothing;
+                Self::send(&mut state, who, lease, Verb::Release { token: None }, false);
+            }
+            Action::Crash(who) => {
+                Self::abandon(&mut state, who);
+                state.clients[who].doing = if self.config.fair { Doing::Gone } else { Doing::Nothing };
+            }
+            Action::Refresh(who) => {
+                let now = state.time;
+                let Doing::Holds { lease, refreshing, .. } = &mut state.clients[who].doing else { return None };
+                *refreshing = Some(now);
+                let lease = *lease;
+                Self::send(&mut state, who, lease, Verb::Refresh, true);
+            }
+            Action::Release(who) => {
+                let Doing::Holds { lease, token, .. } = state.clients[who].doing else { return None };
+                Self::abandon(&mut state, who);
+                state.clients[who].doing = if self.config.fair { Doing::Gone } else { Doing::Nothing };
+                Self::send(&mut state, who, lease, Verb::Release { token: Some(token) }, false);
+            }
+            Action::Write(who) => {
+                let Doing::Holds { token, grant, .. } = state.clients[who].doing else { return None };
+                if state.fence.is_none_or(|(newest, _)| token >= newest) {
+                    if state.fence.is_some_and(|(_, later)| grant < later) {
+                        state.breaks(Breach::OldTokenAccepted);
+                    }
+                    state.fence = Some((token, grant));
+                }
+            }
+            Action::Parse(at) => {
+                state.messages[at].stage = Stage::Parsed { now: state.wall(), tick: state.hybrid };
+            }
+            Action::Execute(at) => self.execute(&mut state, at),
+            Action::ExecuteDeposed(at) => self.execute_deposed(&mut state, at),
+            Action::Receive(at) => {
+                let message = state.messages.remove(at);
+                let Stage::Answered(answer) = message.stage else { return None };
+                self.receive(&mut state, &message, answer);
+            }
+            Action::Hear(at) => {
+                let notice = state.notices.remove(at);
+                if let Doing::Waits { lease, place } = state.clients[client_of(notice.lease)].doing
+                    && notice.token > place.version
+                    && state.time < place.sent + self.config.ttl
+                {
+                    self.believe(&mut state, lease, (notice.token, notice.grant), place.sent);
+                }
+            }
+            Action::Collect => {
+                state.record = None;
+                state.collected = true;
+                state.wrote();
+            }
+        }
+        Some(state.settled())
+    }
+
+    fn properties(&self) -> Vec<Property<Self>> {
+        let mut properties = vec![
+            Property::always("no token is issued twice", |_, state| unbroken(state, Breach::TokenTwice)),
+            Property::always("tokens are in the order of grants", |_, state| unbroken(state, Breach::TokenOutOfOrder)),
+            Property::always("no older token is accepted after a newer", |_, state| {
+                unbroken(state, Breach::OldTokenAccepted)
+            }),
+            Property::always("no two believe at once", |_, state| unbroken(state, Breach::TwoBelieve)),
+            Property::always("no request touches another's lease", |_, state| unbroken(state, Breach::NewerTouched)),
+            Property::always("waiters are served in order", |_, state| unbroken(state, Breach::OutOfTurn)),
+        ];
+        if self.config.fair {
+            properties.push(Property::eventually("every waiter that lives is granted the key", |_, state: &State| {
+                state.clients.iter().all(|client| client.doing == Doing::Gone)
+            }));
+        } else {
+            properties.push(Property::sometimes("somebody believes", |_, state: &State| {
+                state.clients.iter().any(|client| client.believes(state.time))
+            }));
+            properties.push(Property::sometimes("a collected record is made again, and believed in", |_, state: &State| {
+                state.collected && state.record.is_some() && state.known.len() > 1
+            }));
+        }
+        properties
+    }
+}
+
+fn unbroken(state: &State, breach: Breach) -> bool {
+    state.breach != Some(breach)
+}

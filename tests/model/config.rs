@@ -1,0 +1,89 @@
+//! What is explored: how many requests, how much time, what may go wrong, and which rule is missing.
+
+use crate::state::Time;
+
+/// A rule of the protocol that a test takes out, to see that the model notices.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Rule {
+    /// A token is no smaller than the hybrid clock.
+    ClockInTokens,
+    /// A token is larger than the record's version.
+    VersionInTokens,
+    /// The record's expiry never goes back.
+    ExpiryNeverBack,
+    /// The record's expiry waits for the hybrid clock.
+    HybridInExpiry,
+    /// A reply after the deadline of what it grants is thrown away.
+    LateReplies,
+    /// That somebody holds the key is told by a write only.
+    SuccessWrites,
+    /// A release names whose lease it ends, and not only the key.
+    ReleaseNamesToken,
+    /// A release names the token, and not only the lease id, which may have been granted anew.
+    ReleaseNamesGrant,
+}
+
+/// One exploration.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Config {
+    /// When it ends.
+    pub(crate) until: Time,
+    pub(crate) ttl: Time,
+    pub(crate) grace: Time,
+    /// How long an idle record is kept.
+    pub(crate) retention: Time,
+    /// How many lease ids each client uses, and how many requests it sends.
+    pub(crate) asks: [u8; 3],
+    pub(crate) sends: [u8; 3],
+    /// How many requests are on their way at most.
+    pub(crate) in_flight: usize,
+    /// Whether acquires wait.
+    pub(crate) waits: bool,
+    /// Whether holders refresh.
+    pub(crate) refreshes: bool,
+    /// Whether holders write to a fenced resource, also when they hold the key no more.
+    pub(crate) writes: bool,
+    /// Whether a primary may be deposed and not know.
+    pub(crate) deposes: bool,
+    /// To which error the server's wall clock may jump, and how often.
+    pub(crate) jumps_to: &'static [Time],
+    pub(crate) jumps: u8,
+    /// Whether the hybrid clock follows the wall without a write.
+    pub(crate) ticks: bool,
+    /// Whether time stands still until all requests are answered and all waiters have asked: then nobody
+    /// who lives may wait for long.
+    pub(crate) fair: bool,
+    pub(crate) without: Option<Rule>,
+}
+
+impl Config {
+    /// Nothing goes wrong but what always may: stalls, pauses, lost and late replies, crashes, ghosts, and
+    /// the collection of the record.
+    pub(crate) const PLAIN: Self = Self {
+        until: 6,
+        ttl: 2,
+        grace: 0,
+        retention: 2,
+        asks: [1, 1, 1],
+        sends: [2, 2, 2],
+        in_flight: 3,
+        waits: false,
+        refreshes: false,
+        writes: false,
+        deposes: false,
+        jumps_to: &[],
+        jumps: 0,
+        ticks: false,
+        fair: false,
+        without: None,
+    };
+
+    pub(crate) fn without(self, rule: Rule) -> Self {
+        Self { without: Some(rule), ..self }
+    }
+
+    /// Whether two may never believe at once: while clocks do not jump.
+    pub(crate) fn excludes(&self) -> bool {
+        self.jumps == 0
+    }
+}

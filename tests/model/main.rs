@@ -1,0 +1,48 @@
+//! The state machine of a record, and the rules of those who ask, explored: all orders in which three
+//! clients, the server and what goes wrong between them can act.
+
+mod client;
+mod config;
+mod rules;
+mod safety;
+mod server;
+mod state;
+
+use std::{collections::BTreeMap, sync::Mutex};
+
+use config::Config;
+use server::Server;
+use stateright::{Checker, HasDiscoveries, Model};
+
+/// No exploration knows more states than this, so that none takes more memory than a few gigabytes.
+const MOST_STATES: usize = 30_000_000;
+
+/// Explores a configuration to its end, breadth first, and gives what was found of each property, as the
+/// shortest sequence of actions.
+fn explore(name: &str, config: Config) -> BTreeMap<&'static str, Vec<String>> {
+    static SUM: Mutex<usize> = Mutex::new(0);
+    // Ends with the first promise that is broken; reaching a state is none.
+    let promises = Server::new(config).properties().into_iter();
+    let promises = promises.filter(|promise| promise.expectation != stateright::Expectation::Sometimes);
+    let checker = Server::new(config)
+        .checker()
+        .threads(2)
+        .target_state_count(MOST_STATES)
+        .finish_when(HasDiscoveries::AnyOf(promises.map(|promise| promise.name).collect()))
+        .spawn_bfs()
+        .join();
+    let sum = {
+        let mut sum = SUM.lock().unwrap();
+        *sum += checker.unique_state_count();
+        *sum
+    };
+    println!(
+        "{name}: {} states, {} transitions, up to {} steps; {sum} states in all",
+        checker.unique_state_count(),
+        checker.state_count(),
+        checker.max_depth(),
+    );
+    assert!(checker.state_count() < MOST_STATES, "{name}: there are more states than are explored");
+    let found = checker.discoveries().into_iter();
+    found.map(|(name, path)| (name, path.into_actions().iter().map(|action| format!("{action:?}")).collect())).collect()
+}

@@ -1,0 +1,297 @@
+//! The server of the model: the real machine, on a record that is widened for it and narrowed after.
+
+use mongoseal::{
+    FencingToken, LeaseId, Metadata, Tick,
+    record::{self, Acquire, Holder, Moment, Outcome, Patience, Record, Refresh, Release, Request, StoreTime, Terms, Waiter},
+};
+
+use crate::{
+    config::{Config, Rule},
+    state::{Answer, Breach, Grant, Holds, Hybrid, Lease, Message, Notice, Stage, State, Stored, Time, Token, Verb},
+};
+
+/// A tick is a second.
+const MILLIS: i64 = 1_000;
+/// Where the model's time begins, so that a clock can go back from there.
+const ORIGIN: u64 = Tick::EPOCH_SECONDS + 64;
+
+fn store_time(time: Time) -> StoreTime {
+    StoreTime::from_millis((i64::try_from(ORIGIN).unwrap() + i64::from(time)) * MILLIS)
+}
+
+fn model_time(time: StoreTime) -> Time {
+    Time::try_from(time.millis() / MILLIS - i64::try_from(ORIGIN).unwrap()).unwrap()
+}
+
+fn moment(now: Time, tick: Hybrid) -> Moment {
+    let seconds = ORIGIN.checked_add_signed(tick.0.into()).unwrap();
+    Moment { now: store_time(now), tick: Tick { seconds, ordinal: tick.1.into() } }
+}
+
+fn store_token(token: Token) -> FencingToken {
+    FencingToken::new(token.into()).unwrap()
+}
+
+fn model_token(token: FencingToken) -> Token {
+    Token::try_from(token.get()).unwrap()
+}
+
+fn lease_id(lease: Lease) -> LeaseId {
+    LeaseId::from_bytes([lease; 16])
+}
+
+/// What each lease id asks for.
+pub(crate) fn terms(config: &Config) -> Vec<Terms> {
+    let terms = |lease: Lease| Terms {
+        lease: lease_id(lease),
+        caller: format!("{:016x}/{lease}", 7).parse().unwrap(),
+        owner: "model".parse().unwrap(),
+        limit: 0,
+        ttl: millis(config.ttl),
+        grace: millis(config.grace),
+        group: None,
+        metadata: Metadata::default(),
+    };
+    (0..6).map(terms).collect()
+}
+
+fn millis(time: Time) -> u64 {
+    u64::try_from(i64::from(time) * MILLIS).unwrap()
+}
+
+/// The machine and what it is given.
+#[derive(Clone, Debug)]
+pub(crate) struct Server {
+    pub(crate) config: Config,
+    pub(crate) terms: Vec<Terms>,
+}
+
+impl Server {
+    pub(crate) fn new(config: Config) -> Self {
+        Self { terms: terms(&config), config }
+    }
+
+    fn widened(&self, stored: &Stored) -> Record {
+        let zero = StoreTime::default();
+        let terms = |lease: Lease| self.terms[usize::from(lease)].clone();
+        let holder = |holds: Holds| Holder {
+            terms: terms(holds.lease),
+            version: store_token(holds.token),
+            refreshes: 0,
+            since: zero,
+            last_seen: zero,
+            expires_at: store_time(holds.expires_at),
+        };
+        let waiter = |(lease, until): &(Lease, Time)| Waiter {
+            terms: terms(*lease),
+            patience: millis(self.config.ttl),
+            refreshes: 0,
+            since: zero,
+            last_seen: zero,
+            expires_at: store_time(*until),
+        };
+        Record {
+            version: store_token(stored.version),
+            holders: stored.holder.map(holder).into_iter().collect(),
+            queue: stored.queue.iter().map(waiter).collect(),
+            handed: Vec::new(),
+            last_seen: zero,
+            expires_at: store_time(stored.expires_at),
+            history: Vec::new(),
+        }
+    }
+
+    /// The record as the model knows it. `grant` is the number that a new holder gets.
+    fn narrowed(record: &Record, before: Option<&Stored>, grant: Grant) -> Stored {
+        assert!(record.holders.len() <= 1, "an exclusive key has one holder: {record:?}");
+        let holder = record.holders.first().map(|holder| {
+            let (lease, token) = (holder.terms.lease.to_bytes()[0], model_token(holder.version));
+            let same = before.and_then(|before| before.holder).filter(|held| held.lease == lease && held.token == token);
+            let grant = same.map_or(grant, |held| held.grant);
+            Holds { lease, token, expires_at: model_time(holder.expires_at), grant }
+        });
+        let waiter = |waiter: &Waiter| (waiter.terms.lease.to_bytes()[0], model_time(waiter.expires_at));
+        Stored {
+            version: model_token(record.version),
+            holder,
+            queue: record.queue.iter().map(waiter).collect(),
+            expires_at: model_time(record.expires_at),
+        }
+    }
+
+    fn request(&self, message: &Message) -> Request {
+        let lease = lease_id(message.lease);
+        match message.verb {
+            Verb::Acquire { waits } => Request::Acquire(Acquire {
+                terms: self.terms[usize::from(message.lease)].clone(),
+                patience: waits.then_some(Patience { lasts: millis(self.config.ttl), room: 10 }),
+            }),
+            Verb::Refresh => Request::Refresh(Refresh {
+                lease,
+                ttl: millis(self.config.ttl),
+                grace: millis(self.config.grace),
+                metadata: None,
+            }),
+            Verb::Release { token } => Request::Release(Release { lease, token: token.map(store_token) }),
+        }
+    }
+
+    /// The machine, with the rule taken out that is to be missed.
+    fn apply(&self, before: Option<&Record>, at: Moment, request: &Request) -> (Option<Record>, Outcome) {
+        let real = |at| record::apply(before, at, request);
+        match self.config.without {
+            Some(Rule::ClockInTokens) => real(Moment { tick: Tick { seconds: 0, ordinal: 0 }, ..at }),
+            Some(Rule::VersionInTokens) => self.numbered_by_the_clock(before, at, request),
+            Some(Rule::ExpiryNeverBack) => {
+                let (after, outcome) = real(at);
+                let after = after.map(|after| match before {
+                    Some(before) if *before != after => {
+                        let forgetful = Record { expires_at: StoreTime::default(), ..before.clone() };
+                        record::apply(Some(&forgetful), at, request).0.unwrap()
+                    }
+                    _ => after,
+                });
+                (after, outcome)
+            }
+            // The hybrid clock's tick still numbers tokens; its second does not stamp the record.
+            Some(Rule::HybridInExpiry) => {
+                let (after, outcome) = real(at);
+                let after = after.map(|mut after| {
+                    if before != Some(&after) {
+                        let ends = after.holders.iter().map(|holder| holder.expires_at);
+                        let ends = ends.chain(after.queue.iter().map(|waiter| waiter.expires_at));
+                        let ends = ends.chain(before.map(|before| before.expires_at)).chain([at.now]);
+                        after.expires_at = ends.max().unwrap();
+                    }
+                    after
+                });
+                (after, outcome)
+            }
+            Some(Rule::ReleaseNamesToken) => match (request, before.and_then(|before| before.holders.first())) {
+                (Request::Release(_), Some(holder)) => {
+                    let whoever = Request::Release(Release { lease: holder.terms.lease, token: None });
+                    record::apply(before, at, &whoever)
+                }
+                _ => real(at),
+            },
+            Some(Rule::ReleaseNamesGrant) => match request {
+                Request::Release(Release { lease, .. }) => {
+                    record::apply(before, at, &Request::Release(Release { lease: *lease, token: None }))
+                }
+                _ => real(at),
+            },
+            _ => real(at),
+        }
+    }
+
+    /// Tokens from the clock alone.
+    fn numbered_by_the_clock(&self, before: Option<&Record>, at: Moment, request: &Request) -> (Option<Record>, Outcome) {
+        let (after, outcome) = record::apply(before, at, request);
+        let new = |holder: &Holder| {
+            before.is_none_or(|before| before.holder(holder.terms.lease).is_none_or(|old| old.version != holder.version))
+        };
+        let Some(mut after) = after else { return (None, outcome) };
+        let by_clock = FencingToken::following(None, at.tick);
+        if let Some(holder) = after.holders.iter_mut().find(|holder| new(holder)) {
+            holder.version = by_clock;
+            after.version = by_clock;
+        }
+        let outcome = request.outcome(Some(&after.view(request.lease())), at.now);
+        (Some(after), outcome)
+    }
+
+    /// What the outcome tells the client.
+    fn answer(outcome: &Outcome, after: Option<&Stored>) -> Answer {
+        match outcome {
+            Outcome::Granted { token } => Answer::Granted {
+                token: model_token(*token),
+                grant: after.and_then(|after| after.holder).map_or(0, |holder| holder.grant),
+            },
+            Outcome::Queued { version, .. } => Answer::Queued { version: model_token(*version) },
+            Outcome::Refreshed { token } => Answer::Refreshed { token: model_token(*token) },
+            _ => Answer::No,
+        }
+    }
+
+    /// The server looks at the record for a request that it has parsed.
+    pub(crate) fn execute(&self, state: &mut State, at: usize) {
+        let message = state.messages[at];
+        let Stage::Parsed { now, tick } = message.stage else { unreachable!("it was parsed") };
+        let before = state.record.take();
+        let wide = before.as_ref().map(|before| self.widened(before));
+        let (after, outcome) = self.apply(wide.as_ref(), moment(now, tick), &self.request(&message));
+        let changed = after != wide;
+        let stored = after.as_ref().map(|after| Self::narrowed(after, before.as_ref(), state.grants));
+        if let Some(breach) = misdeed(before.as_ref(), stored.as_ref(), now, &message) {
+            state.breaks(breach);
+        }
+        let holder = stored.as_ref().and_then(|stored| stored.holder);
+        if holder.is_some_and(|holder| holder.grant == state.grants) {
+            state.grants += 1;
+        }
+        if let (true, Some(after), Some(holder)) = (changed, &after, holder) {
+            let handed = after.handed.iter().filter_map(|(_, token)| *token);
+            let notice = |token| Notice { lease: holder.lease, token: model_token(token), grant: holder.grant };
+            state.notices.extend(handed.map(notice));
+        }
+        if changed {
+            state.wrote();
+        }
+        state.messages[at].stage = Stage::Answered(Self::answer(&outcome, stored.as_ref()));
+        state.record = stored;
+    }
+
+    /// A deposed primary looks at its own record. What it writes is never confirmed, so only an answer
+    /// that wrote nothing comes back.
+    pub(crate) fn execute_deposed(&self, state: &mut State, at: usize) {
+        let message = state.messages[at];
+        let Some(before) = state.deposed.clone().flatten() else { return };
+        let wide = self.widened(&before);
+        let request = self.request(&message);
+        let at_once = moment(state.time, state.hybrid);
+        let (after, outcome) = self.apply(Some(&wide), at_once, &request);
+        let lives = wide.live_holder(lease_id(message.lease), at_once.now).is_some();
+        // Who holds the key is told so, without a write.
+        let unwritten = self.config.without == Some(Rule::SuccessWrites) && lives;
+        if after.as_ref() == Some(&wide) || (unwritten && !matches!(message.verb, Verb::Release { .. })) {
+            state.messages[at].stage = Stage::Answered(Self::answer(&outcome, Some(&before)));
+        } else {
+            state.messages.remove(at);
+        }
+    }
+}
+
+/// Whether a request did to others what it may not.
+fn misdeed(before: Option<&Stored>, after: Option<&Stored>, now: Time, message: &Message) -> Option<Breach> {
+    let before = before?;
+    let (holder, queue) = (after.and_then(|after| after.holder), after.map(|after| &after.queue));
+    if let Some(held) = before.holder.filter(|held| held.expires_at > now) {
+        let theirs = held.lease == message.lease;
+        let may_end = match message.verb {
+            Verb::Release { token } => theirs && token.is_none_or(|token| token == held.token),
+            _ => false,
+        };
+        let kept = holder.is_some_and(|holder| {
+            holder.grant == held.grant && (theirs || holder.expires_at == held.expires_at)
+        });
+        if !kept && !may_end {
+            return Some(Breach::NewerTouched);
+        }
+    }
+    let waiting = before.queue.iter().filter(|(lease, until)| *until > now && *lease != message.lease);
+    let waiting: Vec<Lease> = waiting.map(|(lease, _)| *lease).collect();
+    let granted = holder.filter(|holder| before.holder.is_none_or(|held| held.grant != holder.grant));
+    let waits_on = |lease: &Lease| queue.is_some_and(|queue| queue.iter().any(|(other, _)| other == lease));
+    if waiting.iter().any(|lease| !waits_on(lease) && granted.is_none_or(|granted| granted.lease != *lease)) {
+        return Some(Breach::NewerTouched);
+    }
+    // Of those who were in the queue and may be, in their order, the one who asks included.
+    let stays = |(lease, until): &&(Lease, Time)| {
+        *until > now && (*lease != message.lease || message.verb == Verb::Acquire { waits: true })
+    };
+    let first = before.queue.iter().find(stays).map(|(lease, _)| *lease);
+    match (granted, first) {
+        (Some(granted), Some(first)) if granted.lease != first => Some(Breach::OutOfTurn),
+        _ => None,
+    }
+}

@@ -1,0 +1,215 @@
+//! What the model knows: small numbers only, so that millions of states fit into memory.
+
+/// A time in ticks: of the true clock, which the clients' boot clocks follow, or of the server's wall.
+pub(crate) type Time = i16;
+/// A reading of the hybrid clock: its second, which is a tick, and its ordinal.
+pub(crate) type Hybrid = (Time, u16);
+/// A fencing token. The model begins early enough in time for those to be small.
+pub(crate) type Token = u32;
+/// Which lease id: each client has [`IDS`] of its own.
+pub(crate) type Lease = u8;
+/// Which grant, in the order in which the server made them: what tokens should tell.
+pub(crate) type Grant = u8;
+
+/// How many lease ids a client has.
+pub(crate) const IDS: u8 = 2;
+
+pub(crate) fn client_of(lease: Lease) -> usize {
+    usize::from(lease / IDS)
+}
+
+/// Who holds the key, of the record's holder what the machine looks at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Holds {
+    pub(crate) lease: Lease,
+    pub(crate) token: Token,
+    pub(crate) expires_at: Time,
+    /// No part of the record: which grant this is.
+    pub(crate) grant: Grant,
+}
+
+/// The record. What the machine only hands through is left out: who, since when, how often.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Stored {
+    pub(crate) version: Token,
+    pub(crate) holder: Option<Holds>,
+    pub(crate) queue: Vec<(Lease, Time)>,
+    pub(crate) expires_at: Time,
+}
+
+/// What is asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) enum Verb {
+    Acquire { waits: bool },
+    Refresh,
+    Release { token: Option<Token> },
+}
+
+/// What the server answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) enum Answer {
+    Granted { token: Token, grant: Grant },
+    Queued { version: Token },
+    Refreshed { token: Token },
+    No,
+}
+
+/// Where a request is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) enum Stage {
+    /// Under way to the server.
+    Sent,
+    /// The server has read its clocks for it, and has not looked at the record.
+    Parsed { now: Time, tick: Hybrid },
+    /// The answer is under way.
+    Answered(Answer),
+}
+
+/// A request. One that nobody awaits is a ghost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct Message {
+    pub(crate) lease: Lease,
+    pub(crate) verb: Verb,
+    pub(crate) awaited: bool,
+    pub(crate) stage: Stage,
+}
+
+/// The change stream's event that a waiter was handed the key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct Notice {
+    pub(crate) lease: Lease,
+    pub(crate) token: Token,
+    pub(crate) grant: Grant,
+}
+
+/// A place in the queue: when the request was sent that was answered so, and the version then.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Place {
+    pub(crate) sent: Time,
+    pub(crate) version: Token,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Doing {
+    Nothing,
+    /// It has asked and awaits the answer. With a place, it waits and asks to keep it.
+    Asks {
+        lease: Lease,
+        waits: bool,
+        sent: Time,
+        place: Option<Place>,
+    },
+    Waits {
+        lease: Lease,
+        place: Place,
+    },
+    /// It was granted the key, and believes so until the deadline. Paused, it may act later.
+    Holds {
+        lease: Lease,
+        token: Token,
+        grant: Grant,
+        deadline: Time,
+        /// When the refresh was sent whose answer it awaits.
+        refreshing: Option<Time>,
+    },
+    /// It has nothing left to do, or has died.
+    Gone,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Client {
+    pub(crate) doing: Doing,
+    /// How many lease ids it has used.
+    pub(crate) asked: u8,
+    /// How many requests it may still send.
+    pub(crate) sends: u8,
+}
+
+impl Client {
+    pub(crate) fn believes(&self, now: Time) -> bool {
+        matches!(self.doing, Doing::Holds { deadline, .. } if now < deadline)
+    }
+
+    /// The lease that it is about.
+    pub(crate) fn lease(&self) -> Option<Lease> {
+        match self.doing {
+            Doing::Asks { lease, .. } | Doing::Waits { lease, .. } | Doing::Holds { lease, .. } => Some(lease),
+            Doing::Nothing | Doing::Gone => None,
+        }
+    }
+}
+
+/// A promise that was broken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Breach {
+    TokenTwice,
+    TokenOutOfOrder,
+    OldTokenAccepted,
+    TwoBelieve,
+    NewerTouched,
+    OutOfTurn,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct State {
+    pub(crate) time: Time,
+    /// How far the server's wall clock is off.
+    pub(crate) skew: Time,
+    pub(crate) jumps: u8,
+    pub(crate) hybrid: Hybrid,
+    pub(crate) record: Option<Stored>,
+    /// Whether a record was collected.
+    pub(crate) collected: bool,
+    /// What a deposed primary still has, and whether there was one.
+    pub(crate) deposed: Option<Option<Stored>>,
+    pub(crate) clients: [Client; 3],
+    pub(crate) messages: Vec<Message>,
+    pub(crate) notices: Vec<Notice>,
+    /// The grants that clients were told of in time, with their tokens.
+    pub(crate) known: Vec<(Grant, Token)>,
+    pub(crate) grants: Grant,
+    /// The newest that the fenced resource has seen.
+    pub(crate) fence: Option<(Token, Grant)>,
+    pub(crate) breach: Option<Breach>,
+}
+
+impl State {
+    /// The server's wall clock.
+    pub(crate) fn wall(&self) -> Time {
+        self.time + self.skew
+    }
+
+    /// A write moves the hybrid clock on.
+    pub(crate) fn wrote(&mut self) {
+        self.hybrid = if self.wall() > self.hybrid.0 { (self.wall(), 1) } else { (self.hybrid.0, self.hybrid.1 + 1) };
+    }
+
+    pub(crate) fn breaks(&mut self, breach: Breach) {
+        self.breach.get_or_insert(breach);
+    }
+
+    /// A client was told of a grant. Tokens must be in the order of grants.
+    pub(crate) fn learns(&mut self, grant: Grant, token: Token) {
+        for (other, theirs) in self.known.clone() {
+            if other != grant && theirs == token {
+                self.breaks(Breach::TokenTwice);
+            } else if (other < grant && theirs > token) || (other > grant && theirs < token) {
+                self.breaks(Breach::TokenOutOfOrder);
+            }
+        }
+        if !self.known.contains(&(grant, token)) {
+            self.known.push((grant, token));
+            self.known.sort_unstable();
+        }
+    }
+
+    /// Makes states that differ in nothing that matters one.
+    pub(crate) fn settled(mut self) -> Self {
+        let clients = self.clients;
+        self.messages.retain(|message| message.awaited || !matches!(message.stage, Stage::Answered(_)));
+        self.messages.sort_unstable();
+        self.notices.retain(|notice| clients[client_of(notice.lease)].lease() == Some(notice.lease));
+        self.notices.sort_unstable();
+        self
+    }
+}
