@@ -52,6 +52,13 @@ impl Server {
         state.messages.push(Message { lease, verb, awaited, stage: Stage::Sent });
     }
 
+    /// The hybrid clock follows the true time, if it does.
+    fn follow(&self, state: &mut State) {
+        if self.config.ticks && state.time > state.hybrid.0 {
+            state.hybrid = (state.time, 0);
+        }
+    }
+
     /// Nobody awaits what this client sent any more.
     fn abandon(state: &mut State, who: usize) {
         for message in &mut state.messages {
@@ -62,7 +69,7 @@ impl Server {
     /// A client is told that it holds the key, by an answer to what it sent at some time.
     fn believe(&self, state: &mut State, lease: Lease, (token, grant): (Token, Grant), sent: Time) {
         let who = client_of(lease);
-        let deadline = sent + self.config.ttl;
+        let deadline = sent + self.config.ttl(lease);
         if state.time >= deadline && self.config.without != Some(Rule::LateReplies) {
             state.clients[who].doing = Doing::Nothing;
             return;
@@ -95,7 +102,7 @@ impl Server {
             (Doing::Asks { .. }, _) => state.clients[who].doing = Doing::Nothing,
             (Doing::Holds { lease, token, grant, deadline, refreshing: Some(sent) }, Answer::Refreshed { token: kept }) => {
                 state.clients[who].doing = if kept == token && state.time < deadline {
-                    let deadline = deadline.max(sent + self.config.ttl);
+                    let deadline = deadline.max(sent + self.config.ttl(lease));
                     Doing::Holds { lease, token, grant, deadline, refreshing: None }
                 } else {
                     Doing::Nothing
@@ -139,19 +146,17 @@ impl Server {
                 }
             }
             Doing::Asks { .. } => {
-                if room && !config.fair {
+                if room && config.loses {
                     actions.extend([Action::AskAgain(who), Action::GiveUp(who)]);
                 }
-                actions.push(Action::Crash(who));
             }
             Doing::Waits { place, .. } => {
-                if room && (!config.fair || place.sent < state.time) {
+                if room && place.sent < state.time {
                     actions.push(Action::AskAgain(who));
                 }
-                if room && !config.fair {
+                if room && config.loses {
                     actions.push(Action::GiveUp(who));
                 }
-                actions.push(Action::Crash(who));
             }
             Doing::Holds { refreshing, .. } => {
                 let believes = client.believes(state.time);
@@ -164,9 +169,15 @@ impl Server {
                 if config.writes {
                     actions.push(Action::Write(who));
                 }
-                actions.push(Action::Crash(who));
+                // Nor does it keep a lease that is over in mind for ever.
+                if !believes && !config.crashes {
+                    actions.push(Action::Crash(who));
+                }
             }
             Doing::Gone => {}
+        }
+        if config.crashes && !matches!(client.doing, Doing::Nothing | Doing::Gone) {
+            actions.push(Action::Crash(who));
         }
     }
 }
@@ -235,9 +246,7 @@ impl Model for Server {
         match action {
             Action::Tick => {
                 state.time += 1;
-                if self.config.ticks && state.wall() > state.hybrid.0 {
-                    state.hybrid = (state.wall(), 0);
-                }
+                self.follow(&mut state);
             }
             Action::Jump(to) => {
                 state.jumps -= 1;
@@ -308,7 +317,7 @@ impl Model for Server {
                 let notice = state.notices.remove(at);
                 if let Doing::Waits { lease, place } = state.clients[client_of(notice.lease)].doing
                     && notice.token > place.version
-                    && state.time < place.sent + self.config.ttl
+                    && state.time < place.sent + self.config.ttl(lease)
                 {
                     self.believe(&mut state, lease, (notice.token, notice.grant), place.sent);
                 }

@@ -1,6 +1,6 @@
 //! What is explored: how many requests, how much time, what may go wrong, and which rule is missing.
 
-use crate::state::Time;
+use crate::state::{Lease, Time, client_of};
 
 /// A rule of the protocol that a test takes out, to see that the model notices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,7 +28,8 @@ pub(crate) enum Rule {
 pub(crate) struct Config {
     /// When it ends.
     pub(crate) until: Time,
-    pub(crate) ttl: Time,
+    /// Of each client.
+    pub(crate) ttls: [Time; 3],
     pub(crate) grace: Time,
     /// How long an idle record is kept.
     pub(crate) retention: Time,
@@ -39,6 +40,10 @@ pub(crate) struct Config {
     pub(crate) in_flight: usize,
     /// Whether acquires wait.
     pub(crate) waits: bool,
+    /// Whether replies are lost, so that clients ask again or give up, and leave ghosts behind.
+    pub(crate) loses: bool,
+    /// Whether clients die.
+    pub(crate) crashes: bool,
     /// Whether holders refresh.
     pub(crate) refreshes: bool,
     /// Whether holders write to a fenced resource, also when they hold the key no more.
@@ -48,7 +53,7 @@ pub(crate) struct Config {
     /// To which error the server's wall clock may jump, and how often.
     pub(crate) jumps_to: &'static [Time],
     pub(crate) jumps: u8,
-    /// Whether the hybrid clock follows the wall without a write.
+    /// Whether the hybrid clock follows the true time without a write, as other members tell it.
     pub(crate) ticks: bool,
     /// Whether time stands still until all requests are answered and all waiters have asked: then nobody
     /// who lives may wait for long.
@@ -57,17 +62,19 @@ pub(crate) struct Config {
 }
 
 impl Config {
-    /// Nothing goes wrong but what always may: stalls, pauses, lost and late replies, crashes, ghosts, and
-    /// the collection of the record.
+    /// Nothing goes wrong but what always may: requests, answers and clients are late, the server stalls,
+    /// and the record is collected.
     pub(crate) const PLAIN: Self = Self {
-        until: 6,
-        ttl: 2,
+        until: 3,
+        ttls: [1; 3],
         grace: 0,
-        retention: 2,
+        retention: 1,
         asks: [1, 1, 1],
-        sends: [2, 2, 2],
+        sends: [2, 1, 1],
         in_flight: 3,
         waits: false,
+        loses: false,
+        crashes: false,
         refreshes: false,
         writes: false,
         deposes: false,
@@ -77,6 +84,11 @@ impl Config {
         fair: false,
         without: None,
     };
+
+    /// Of the client whose lease it is.
+    pub(crate) fn ttl(&self, lease: Lease) -> Time {
+        self.ttls[client_of(lease)]
+    }
 
     pub(crate) fn without(self, rule: Rule) -> Self {
         Self { without: Some(rule), ..self }

@@ -1,1 +1,89 @@
-//! Rules.
+//! Each rule that keeps a promise is taken out, and the promise breaks.
+
+use crate::{
+    config::{Config, Rule},
+    explore,
+};
+
+const TWICE: &str = "no token is issued twice";
+const ORDER: &str = "tokens are in the order of grants";
+const ACCEPTED: &str = "no older token is accepted after a newer";
+const EXCLUSION: &str = "no two believe at once";
+const TOUCHED: &str = "no request touches another's lease";
+
+/// Three clients with a request each, and one of them with a release.
+const FEW: Config = Config::PLAIN;
+/// Two with a request each.
+const TWO: Config = Config { asks: [1, 1, 0], sends: [1, 1, 0], ..FEW };
+
+/// Without the rule one of these promises is broken, in a few steps; with it none is.
+fn breaks(config: Config, rule: Rule, promises: &[&str]) {
+    let found = explore(&format!("without {rule:?}"), config.without(rule));
+    let broken = found.iter().find(|(name, _)| promises.contains(name));
+    let Some((name, steps)) = broken else { panic!("without {rule:?} nothing breaks: {found:#?}") };
+    println!("without {rule:?} {name:?} breaks in {} steps: {}", steps.len(), steps.join(", "));
+}
+
+#[test]
+fn an_idle_record_is_kept_for_the_longest_ttl() {
+    let found = explore("with a retention below the ttl", Config { ttls: [1, 3, 1], ..TWO });
+    let steps = found.get(ORDER).or(found.get(TWICE)).unwrap_or_else(|| panic!("nothing breaks: {found:#?}"));
+    println!("with a retention below the ttl {ORDER:?} breaks in {} steps: {}", steps.len(), steps.join(", "));
+}
+
+#[test]
+fn a_clock_does_not_jump_forward_by_more_than_the_retention_exceeds_the_ttl() {
+    let jumpy = Config { jumps_to: &[-3, 0], jumps: 2, ttls: [2; 3], retention: 2, ..TWO };
+    let found = explore("with a jump above the retention", jumpy);
+    let steps = found.get(ORDER).or(found.get(TWICE)).unwrap_or_else(|| panic!("nothing breaks: {found:#?}"));
+    println!("with a jump above the retention tokens break in {} steps: {}", steps.len(), steps.join(", "));
+}
+
+#[test]
+fn the_expiry_of_a_record_never_goes_back() {
+    breaks(FEW, Rule::ExpiryNeverBack, &[ORDER, TWICE]);
+}
+
+#[test]
+fn the_expiry_of_a_record_waits_for_the_hybrid_clock() {
+    let jumpy = Config { jumps_to: &[-3, 0], jumps: 2, ticks: true, ttls: [2; 3], retention: 2, ..TWO };
+    breaks(jumpy, Rule::HybridInExpiry, &[ORDER, TWICE]);
+}
+
+#[test]
+fn a_late_reply_is_thrown_away() {
+    breaks(TWO, Rule::LateReplies, &[ORDER, TWICE]);
+}
+
+#[test]
+fn a_token_is_no_smaller_than_the_clock() {
+    breaks(TWO, Rule::ClockInTokens, &[TWICE, ORDER]);
+}
+
+#[test]
+fn a_token_is_larger_than_the_version() {
+    breaks(Config { sends: [2, 1, 0], ..TWO }, Rule::VersionInTokens, &[TWICE, ORDER]);
+}
+
+#[test]
+fn a_fence_is_crossed_where_tokens_repeat() {
+    let fenced = Config { writes: true, ..TWO };
+    breaks(fenced, Rule::ClockInTokens, &[ACCEPTED, TWICE, ORDER]);
+}
+
+#[test]
+fn that_somebody_holds_is_told_by_a_write_only() {
+    let deposed = Config { deposes: true, refreshes: true, ttls: [2; 3], retention: 2, sends: [2, 1, 0], ..TWO };
+    breaks(deposed, Rule::SuccessWrites, &[EXCLUSION]);
+}
+
+#[test]
+fn a_release_names_a_lease_and_not_only_the_key() {
+    breaks(Config { loses: true, asks: [1, 1, 0], ..FEW }, Rule::ReleaseNamesToken, &[TOUCHED]);
+}
+
+#[test]
+fn a_release_names_the_token_and_not_only_the_lease_id() {
+    let repeated = Config { loses: true, asks: [1, 0, 0], sends: [4, 0, 0], ..FEW };
+    breaks(repeated, Rule::ReleaseNamesGrant, &[TOUCHED]);
+}

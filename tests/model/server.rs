@@ -47,7 +47,7 @@ pub(crate) fn terms(config: &Config) -> Vec<Terms> {
         caller: format!("{:016x}/{lease}", 7).parse().unwrap(),
         owner: "model".parse().unwrap(),
         limit: 0,
-        ttl: millis(config.ttl),
+        ttl: millis(config.ttl(lease)),
         grace: millis(config.grace),
         group: None,
         metadata: Metadata::default(),
@@ -84,7 +84,7 @@ impl Server {
         };
         let waiter = |(lease, until): &(Lease, Time)| Waiter {
             terms: terms(*lease),
-            patience: millis(self.config.ttl),
+            patience: millis(self.config.ttl(*lease)),
             refreshes: 0,
             since: zero,
             last_seen: zero,
@@ -124,11 +124,11 @@ impl Server {
         match message.verb {
             Verb::Acquire { waits } => Request::Acquire(Acquire {
                 terms: self.terms[usize::from(message.lease)].clone(),
-                patience: waits.then_some(Patience { lasts: millis(self.config.ttl), room: 10 }),
+                patience: waits.then_some(Patience { lasts: millis(self.config.ttl(message.lease)), room: 10 }),
             }),
             Verb::Refresh => Request::Refresh(Refresh {
                 lease,
-                ttl: millis(self.config.ttl),
+                ttl: millis(self.config.ttl(message.lease)),
                 grace: millis(self.config.grace),
                 metadata: None,
             }),
