@@ -331,3 +331,23 @@ async fn a_group_of_more_than_is_listed_at_once_is_released_and_refreshed_whole(
     assert_eq!(seal.release_group("g").await.unwrap().len(), MANY);
     assert!(seal.leases().await.unwrap().next().await.is_none());
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_release_of_a_group_ends_with_the_operation_timeout_whatever_it_has_to_read() {
+    let store = Faulty::new();
+    let (seal, elsewhere) = (store.seal(), store.seal());
+    let _a = member(&seal, "a").await;
+    let b = member(&elsewhere, "b").await;
+    store.script(|call| match call {
+        Call::Jointly => Some(Fault::Delay(secs(4))),
+        Call::Read => Some(Fault::Hang),
+        _ => None,
+    });
+    let began = tokio::time::Instant::now();
+    let releasing = seal.clone();
+    let releasing = tokio::spawn(async move { releasing.release_group("g").await });
+    tokio::time::sleep(millis(50)).await;
+    b.release().await.unwrap();
+    drop(releasing.await.unwrap());
+    assert!(began.elapsed() <= secs(10), "{:?}", began.elapsed());
+}

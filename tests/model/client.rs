@@ -5,7 +5,9 @@ use stateright::{Model, Property};
 use crate::{
     config::{Config, Rule},
     server::Server,
-    state::{Answer, Breach, Client, Doing, Grant, IDS, Lease, Message, Place, Stage, State, Time, Token, Verb, client_of},
+    state::{
+        Answer, Breach, Client, Doing, Grant, IDS, Lease, Message, Place, Stage, State, Time, Token, Verb, client_of,
+    },
 };
 
 #[derive(Clone, Debug, PartialEq)]
@@ -100,7 +102,10 @@ impl Server {
                 state.clients[who].doing = Doing::Waits { lease, place: Place { sent, version } };
             }
             (Doing::Asks { .. }, _) => state.clients[who].doing = Doing::Nothing,
-            (Doing::Holds { lease, token, grant, deadline, refreshing: Some(sent) }, Answer::Refreshed { token: kept }) => {
+            (
+                Doing::Holds { lease, token, grant, deadline, refreshing: Some(sent) },
+                Answer::Refreshed { token: kept },
+            ) => {
                 state.clients[who].doing = if kept == token && state.time < deadline {
                     let deadline = deadline.max(sent + self.config.ttl(lease));
                     Doing::Holds { lease, token, grant, deadline, refreshing: None }
@@ -112,7 +117,8 @@ impl Server {
             // A refusal may be stale: a linearizable read tells.
             (Doing::Holds { lease, token, grant, deadline, refreshing: Some(_) }, _) => {
                 let held = state.record.as_ref().and_then(|record| record.holder);
-                let held = held.is_some_and(|held| held.lease == lease && held.token == token && held.expires_at > state.wall());
+                let held = held
+                    .is_some_and(|held| held.lease == lease && held.token == token && held.expires_at > state.wall());
                 state.clients[who].doing = if held {
                     Doing::Holds { lease, token, grant, deadline, refreshing: None }
                 } else {
@@ -350,9 +356,10 @@ impl Model for Server {
             properties.push(Property::sometimes("somebody believes", |_, state: &State| {
                 state.clients.iter().any(|client| client.believes(state.time))
             }));
-            properties.push(Property::sometimes("a collected record is made again, and believed in", |_, state: &State| {
-                state.collected && state.record.is_some() && state.known.len() > 1
-            }));
+            properties
+                .push(Property::sometimes("a collected record is made again, and believed in", |_, state: &State| {
+                    state.collected && state.record.is_some() && state.known.len() > 1
+                }));
         }
         properties
     }

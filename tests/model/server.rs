@@ -2,7 +2,9 @@
 
 use mongoseal::{
     FencingToken, LeaseId, Metadata, Tick,
-    record::{self, Acquire, Holder, Moment, Outcome, Patience, Record, Refresh, Release, Request, StoreTime, Terms, Waiter},
+    record::{
+        self, Acquire, Holder, Moment, Outcome, Patience, Record, Refresh, Release, Request, StoreTime, Terms, Waiter,
+    },
 };
 
 use crate::{
@@ -106,7 +108,8 @@ impl Server {
         assert!(record.holders.len() <= 1, "an exclusive key has one holder: {record:?}");
         let holder = record.holders.first().map(|holder| {
             let (lease, token) = (holder.terms.lease.to_bytes()[0], model_token(holder.version));
-            let same = before.and_then(|before| before.holder).filter(|held| held.lease == lease && held.token == token);
+            let same =
+                before.and_then(|before| before.holder).filter(|held| held.lease == lease && held.token == token);
             let grant = same.map_or(grant, |held| held.grant);
             Holds { lease, token, expires_at: model_time(holder.expires_at), grant }
         });
@@ -185,10 +188,16 @@ impl Server {
     }
 
     /// Tokens from the clock alone.
-    fn numbered_by_the_clock(&self, before: Option<&Record>, at: Moment, request: &Request) -> (Option<Record>, Outcome) {
+    fn numbered_by_the_clock(
+        &self,
+        before: Option<&Record>,
+        at: Moment,
+        request: &Request,
+    ) -> (Option<Record>, Outcome) {
         let (after, outcome) = record::apply(before, at, request);
         let new = |holder: &Holder| {
-            before.is_none_or(|before| before.holder(holder.terms.lease).is_none_or(|old| old.version != holder.version))
+            before
+                .is_none_or(|before| before.holder(holder.terms.lease).is_none_or(|old| old.version != holder.version))
         };
         let Some(mut after) = after else { return (None, outcome) };
         let by_clock = FencingToken::following(None, at.tick);
@@ -271,9 +280,8 @@ fn misdeed(before: Option<&Stored>, after: Option<&Stored>, now: Time, message: 
             Verb::Release { token } => theirs && token.is_none_or(|token| token == held.token),
             _ => false,
         };
-        let kept = holder.is_some_and(|holder| {
-            holder.grant == held.grant && (theirs || holder.expires_at == held.expires_at)
-        });
+        let kept =
+            holder.is_some_and(|holder| holder.grant == held.grant && (theirs || holder.expires_at == held.expires_at));
         if !kept && !may_end {
             return Some(Breach::NewerTouched);
         }

@@ -237,7 +237,9 @@ impl Store for Link {
 
     fn apply(&self, key: &Key, request: Request, within: Duration) -> BoxFuture<Result<Applied>> {
         let (world, key) = (Arc::clone(&self.world), key.clone());
-        if *world.faulty.lock().unwrap() && !self.is_cut() && world.below(25) == 0
+        if *world.faulty.lock().unwrap()
+            && !self.is_cut()
+            && world.below(25) == 0
             && let Some(stale) = world.stale(&key, &request)
         {
             world.count("an old primary answers");
@@ -266,7 +268,13 @@ impl Store for Link {
         self.send(within, move || world.records.read(&key, within))
     }
 
-    fn list(&self, selection: &Selection, after: Option<Position>, most: u32, within: Duration) -> BoxFuture<Result<Page>> {
+    fn list(
+        &self,
+        selection: &Selection,
+        after: Option<Position>,
+        most: u32,
+        within: Duration,
+    ) -> BoxFuture<Result<Page>> {
         let (world, selection) = (Arc::clone(&self.world), selection.clone());
         self.send(within, move || world.records.list(&selection, after.clone(), most, within))
     }

@@ -1,0 +1,208 @@
+//! A process: a handle and what it does with leases, until it dies.
+
+use std::{
+    sync::{Arc, Mutex, Weak},
+    time::Duration,
+};
+
+use mongoseal::{Acquire, Error, Key, Lease, LeaseId, Mongoseal, Released};
+
+use crate::{
+    link::{Link, World},
+    millis, secs,
+};
+
+/// How long one call may take, with all requests it sends.
+pub(crate) const OPERATION: Duration = secs(2);
+/// What else a call may take.
+const SLACK: Duration = millis(250);
+/// The longest ttl, and how long idle records are kept.
+pub(crate) const LONGEST: u64 = 6_000;
+
+/// Which leases there are, so that everybody can be asked at once whether it believes.
+#[derive(Default)]
+pub(crate) struct Beliefs(Mutex<Vec<(u64, Weak<Lease>)>>);
+
+impl Beliefs {
+    /// I4: no two believe in an exclusive key, nor three in one that two share.
+    pub(crate) fn check(&self, world: &World) {
+        let mut leases = self.0.lock().unwrap();
+        leases.retain(|(_, lease)| lease.strong_count() > 0);
+        let held = leases.iter().filter_map(|(who, lease)| lease.upgrade().map(|lease| (*who, lease)));
+        let valid: Vec<_> = held.filter(|(_, lease)| lease.is_valid()).collect();
+        for (who, lease) in &valid {
+            let others = valid.iter().filter(|(_, other)| other.key() == lease.key()).count();
+            let most = if lease.key().as_str() == "shared" { 2 } else { 1 };
+            assert!(
+                others <= most,
+                "I4: process {who} believes in {lease:?} at {:?}, and so do {valid:#?}",
+                world.now()
+            );
+        }
+    }
+
+    /// A process is gone, and believes nothing any more.
+    pub(crate) fn forget(&self, who: u64) {
+        self.0.lock().unwrap().retain(|(other, _)| *other != who);
+    }
+}
+
+#[derive(Clone)]
+pub(crate) struct Process {
+    pub(crate) number: u64,
+    pub(crate) seal: Mongoseal,
+    pub(crate) link: Arc<Link>,
+    pub(crate) world: Arc<World>,
+    pub(crate) beliefs: Arc<Beliefs>,
+    /// What was given to whoever takes it up.
+    pub(crate) given: Arc<Mutex<Vec<(Key, LeaseId)>>>,
+}
+
+impl Process {
+    pub(crate) fn start(
+        number: u64,
+        world: &Arc<World>,
+        beliefs: &Arc<Beliefs>,
+        given: &Arc<Mutex<Vec<(Key, LeaseId)>>>,
+    ) -> Self {
+        let link = Link::new(world);
+        let builder = Mongoseal::builder().owner(format!("process-{number}")).operation_timeout(OPERATION);
+        let seal = builder.ttl(secs(3)).on_store(link.clone()).unwrap();
+        let (world, beliefs, given) = (Arc::clone(world), Arc::clone(beliefs), Arc::clone(given));
+        Self { number, seal, link, world, beliefs, given }
+    }
+
+    /// Its own: to release that of another is to revoke.
+    fn group(&self) -> String {
+        format!("crew-{}", self.number)
+    }
+
+    fn note(&self, what: &str) {
+        self.world.note(format_args!("process {} {what}", self.number));
+    }
+
+    /// I8: a call returns in time.
+    async fn within<T>(&self, what: &str, most: Duration, call: impl Future<Output = T>) -> T {
+        let began = self.world.now();
+        self.note(what);
+        let value = call.await;
+        let took = self.world.now() - began;
+        assert!(took <= most + SLACK, "I8: {what} of process {} took {took:?}", self.number);
+        value
+    }
+
+    /// Works until it is dropped or told to stop.
+    pub(crate) async fn work(self, stop: Duration) {
+        while self.world.now() < stop {
+            let key = ["one", "two", "shared"][usize::try_from(self.world.below(3)).unwrap()];
+            let ttl = millis(1_000 + self.world.below(LONGEST - 1_000));
+            let wait = if self.world.below(2) == 0 { Duration::ZERO } else { millis(self.world.below(15_000)) };
+            let mut acquire = self.seal.acquire(key).ttl(ttl).wait(wait);
+            if key == "shared" {
+                acquire = acquire.shared_up_to(2);
+            }
+            if self.world.below(3) == 0 {
+                acquire = acquire.group(self.group());
+            }
+            let given = self.given.lock().unwrap().pop();
+            if let Some((key, id)) = given {
+                acquire = self.seal.acquire(key).ttl(ttl).lease_id(id);
+            }
+            if let Some(lease) = self.obtain(acquire, wait).await {
+                self.hold(lease).await;
+            }
+            tokio::time::sleep(millis(self.world.below(400))).await;
+        }
+        self.note("stops");
+    }
+
+    async fn obtain(&self, acquire: Acquire, wait: Duration) -> Option<Arc<Lease>> {
+        // Some give up half-way.
+        let patience = if self.world.below(6) == 0 { millis(self.world.below(3_000)) } else { secs(60) };
+        let acquiring = async { tokio::time::timeout(patience, acquire).await };
+        match self.within("acquires", wait + OPERATION, acquiring).await {
+            Ok(Ok(lease)) => {
+                self.note(&format!("holds {:?} with {}", lease.key(), lease.token()));
+                self.world.count(if wait.is_zero() { "granted" } else { "granted to one who would wait" });
+                let lease = Arc::new(lease);
+                self.beliefs.0.lock().unwrap().push((self.number, Arc::downgrade(&lease)));
+                self.beliefs.check(&self.world);
+                Some(lease)
+            }
+            Ok(Err(error)) => {
+                self.note(&format!("is told: {error}"));
+                self.world.count(match error {
+                    Error::Held { .. } if wait.is_zero() => "refused",
+                    Error::Held { .. } => "waited in vain",
+                    Error::Unavailable { .. } => "not answered",
+                    other => panic!("{other:?}"),
+                });
+                None
+            }
+            Err(_elapsed) => {
+                self.world.count("an acquire is dropped");
+                None
+            }
+        }
+    }
+
+    async fn hold(&self, lease: Arc<Lease>) {
+        for _ in 0..self.world.below(4) {
+            tokio::time::sleep(millis(self.world.below(3_000))).await;
+            self.beliefs.check(&self.world);
+            match self.world.below(6) {
+                0 => drop(self.within("refreshes", OPERATION, lease.refresh()).await),
+                1 => drop(self.within("verifies", OPERATION, lease.verify()).await),
+                2 => drop(self.within("extends", OPERATION, lease.extend(millis(LONGEST))).await),
+                _ => {}
+            }
+        }
+        if !lease.is_valid() {
+            self.world.count("lost");
+        }
+        let lease = Arc::into_inner(lease).expect("others only look");
+        match self.world.below(9) {
+            0 => {
+                self.world.count("left to its ttl");
+                lease.orphan();
+            }
+            1 => {
+                self.world.count("dropped");
+                drop(lease);
+            }
+            2 => self.transfer(lease).await,
+            3 => {
+                let released = self.within("releases a group", OPERATION, self.seal.release_group(self.group())).await;
+                self.world.count(if released.is_ok() { "a group is released" } else { "a group is not released" });
+            }
+            4 => {
+                let refreshing = async { self.seal.refresh_group(self.group(), millis(LONGEST)).await };
+                let refreshed = self.within("refreshes a group", OPERATION, refreshing).await;
+                self.world.count(if refreshed.is_ok() { "a group is refreshed" } else { "a group is not refreshed" });
+            }
+            _ => match self.within("releases", OPERATION, lease.release()).await {
+                Ok(Released::Ours) => self.world.count("released"),
+                Ok(_) => self.world.count("released too late"),
+                Err(_) => self.world.count("not released"),
+            },
+        }
+    }
+
+    async fn transfer(&self, lease: Lease) {
+        let to = LeaseId::random();
+        let key = lease.key().clone();
+        if let Ok(token) = self.within("transfers", OPERATION, lease.transfer(to)).await {
+            self.note(&format!("has given {key:?} away, with {token}"));
+            self.world.count("transferred");
+            if self.world.below(4) > 0 {
+                self.given.lock().unwrap().push((key, to));
+            }
+        }
+    }
+
+    /// Shuts down, whatever it holds.
+    pub(crate) async fn shut_down(&self) {
+        self.world.count("shut down");
+        self.within("shuts down", OPERATION + millis(100), self.seal.shutdown()).await;
+    }
+}
