@@ -106,17 +106,22 @@ impl Case<'_> {
         }
     }
 
-    /// I10: no worker had to be killed at the end, and each key that many wanted could be had then.
-    pub(super) fn nothing_is_stuck(&self, found: &mut Vec<Violation>) {
-        let mut stuck = |what: String| found.push(Violation { of: "I10", what });
+    /// I10: no worker had to be killed at the end.
+    pub(super) fn workers_come_to_their_end(&self, found: &mut Vec<Violation>) {
         for event in self.events {
             if let Event::Stuck { worker, at } = event {
-                stuck(format!("worker {worker} did not come to its end by {at}"));
+                let what = format!("worker {worker} did not come to its end by {at}");
+                found.push(Violation { of: "I10", what });
             }
         }
+    }
+
+    /// I10: each key that many wanted could be had at the end.
+    pub(super) fn keys_can_be_had(&self, found: &mut Vec<Violation>) {
         for probe in self.acquires.iter().filter(|acquire| acquire.probe) {
             if !matches!(probe.outcome, Outcome::Granted { .. }) {
-                stuck(format!("{} could not be had at the end: {:?}", probe.key, probe.outcome));
+                let what = format!("{} could not be had at the end: {:?}", probe.key, probe.outcome);
+                found.push(Violation { of: "I10", what });
             }
         }
     }
