@@ -4,6 +4,10 @@
 //! `MONGOSEAL_SEEDS=100000 cargo test --release --test simulation` runs more than each push does.
 
 #![allow(clippy::disallowed_methods, reason = "a test spawns as users do")]
+#![allow(
+    clippy::unchecked_time_subtraction,
+    reason = "a test that finds a time before its cause fails, and that is right"
+)]
 
 mod link;
 mod process;
@@ -125,8 +129,8 @@ fn run(seed: u64) -> (Vec<String>, BTreeMap<&'static str, usize>) {
     }
     let world = world.get().unwrap();
     let trace = world.trace.lock().unwrap().clone();
-    let seen = world.seen.lock().unwrap().clone();
-    (trace, seen)
+    let reached = world.seen.lock().unwrap().clone();
+    (trace, reached)
 }
 
 fn number(variable: &str) -> Option<u64> {
@@ -150,9 +154,9 @@ fn no_promise_is_broken_whatever_goes_wrong() {
                     if seed >= seeds {
                         break;
                     }
-                    let (_, seen) = run(seed);
+                    let (_, reached) = run(seed);
                     let mut sum = sum.lock().unwrap();
-                    for (what, times) in seen {
+                    for (what, times) in reached {
                         let (all, in_seeds) = sum.entry(what).or_default();
                         *all += times;
                         *in_seeds += 1;

@@ -55,7 +55,10 @@ async fn what_client_and_server_tell_each_other_is_changed_as_asked() {
     things("plain").await.insert_one(doc! { "_id": "plain" }).await.unwrap();
     let error = things("altered").await.insert_one(doc! { "_id": "altered" }).await.unwrap_err();
     assert!(error.to_string().contains("Not enough data-bearing nodes"), "{error}");
-    let three = WriteConcern::builder().w(3).w_timeout(Duration::from_millis(1)).build();
+    let three = WriteConcern::builder()
+        .w(mongodb::options::Acknowledgment::Nodes(3))
+        .w_timeout(Duration::from_millis(1))
+        .build();
     let insert = things("soothed").await;
     insert.insert_one(doc! { "_id": "soothed" }).write_concern(three).await.unwrap();
 }
