@@ -130,7 +130,7 @@ impl Server {
     }
 
     /// Whether, in a fair world, time may pass: all that was sent is answered and all have asked.
-    fn is_quiet(&self, state: &State) -> bool {
+    fn is_quiet(state: &State) -> bool {
         let asked = |client: &Client| match client.doing {
             Doing::Nothing => client.asked > 0,
             Doing::Asks { .. } => false,
@@ -217,7 +217,7 @@ impl Model for Server {
             return;
         }
         let config = self.config();
-        if state.time < config.until && (!config.fair || self.is_quiet(state)) {
+        if state.time < config.until && (!config.fair || Self::is_quiet(state)) {
             actions.push(Action::Tick);
         }
         if state.jumps > 0 {
@@ -258,7 +258,7 @@ impl Model for Server {
                 state.jumps -= 1;
                 state.skew = to;
             }
-            Action::Depose => state.deposed = Some(state.record.clone()),
+            Action::Depose => state.deposed = state.record.clone(),
             Action::Ask(who) => {
                 let lease = IDS * u8::try_from(who).unwrap() + state.clients[who].asked;
                 state.clients[who].asked += 1;

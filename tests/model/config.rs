@@ -24,6 +24,7 @@ pub(crate) enum Rule {
 }
 
 /// One exploration.
+#[allow(clippy::struct_excessive_bools, reason = "each says whether one thing happens, with or without the others")]
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Config {
     /// When it ends.

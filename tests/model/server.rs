@@ -144,7 +144,7 @@ impl Server {
         let real = |at| record::apply(before, at, request);
         match self.config.without {
             Some(Rule::ClockInTokens) => real(Moment { tick: Tick { seconds: 0, ordinal: 0 }, ..at }),
-            Some(Rule::VersionInTokens) => self.numbered_by_the_clock(before, at, request),
+            Some(Rule::VersionInTokens) => Self::numbered_by_the_clock(before, at, request),
             Some(Rule::ExpiryNeverBack) => {
                 let (after, outcome) = real(at);
                 let after = after.map(|after| match before {
@@ -188,12 +188,7 @@ impl Server {
     }
 
     /// Tokens from the clock alone.
-    fn numbered_by_the_clock(
-        &self,
-        before: Option<&Record>,
-        at: Moment,
-        request: &Request,
-    ) -> (Option<Record>, Outcome) {
+    fn numbered_by_the_clock(before: Option<&Record>, at: Moment, request: &Request) -> (Option<Record>, Outcome) {
         let (after, outcome) = record::apply(before, at, request);
         let new = |holder: &Holder| {
             before
@@ -254,7 +249,7 @@ impl Server {
     /// that wrote nothing comes back.
     pub(crate) fn execute_deposed(&self, state: &mut State, at: usize) {
         let message = state.messages[at];
-        let Some(before) = state.deposed.clone().flatten() else { return };
+        let Some(before) = state.deposed.clone() else { return };
         let wide = self.widened(&before);
         let request = self.request(&message);
         let at_once = moment(state.time, state.hybrid);

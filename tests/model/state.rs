@@ -160,8 +160,8 @@ pub(crate) struct State {
     pub(crate) record: Option<Stored>,
     /// Whether a record was collected.
     pub(crate) collected: bool,
-    /// What a deposed primary still has, and whether there was one.
-    pub(crate) deposed: Option<Option<Stored>>,
+    /// What a deposed primary still has, once there is one.
+    pub(crate) deposed: Option<Stored>,
     pub(crate) clients: [Client; 3],
     pub(crate) messages: Vec<Message>,
     pub(crate) notices: Vec<Notice>,
