@@ -258,7 +258,7 @@ impl Model for Server {
                 state.jumps -= 1;
                 state.skew = to;
             }
-            Action::Depose => state.deposed = state.record.clone(),
+            Action::Depose => state.deposed.clone_from(&state.record),
             Action::Ask(who) => {
                 let lease = IDS * u8::try_from(who).unwrap() + state.clients[who].asked;
                 state.clients[who].asked += 1;

@@ -86,7 +86,7 @@ impl Process {
         let began = self.world.now();
         self.note(what);
         let value = call.await;
-        let took = self.world.now() - began;
+        let took = self.world.now().saturating_sub(began);
         assert!(took <= most + SLACK, "I8: {what} of process {} took {took:?}", self.number);
         value
     }
