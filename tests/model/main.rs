@@ -1,10 +1,6 @@
 //! The state machine of a record, and the rules of those who ask, explored: all orders in which three
 //! clients, the server and what goes wrong between them can act.
 
-#![allow(clippy::struct_excessive_bools, reason = "each is a thing that may go wrong or not")]
-#![allow(clippy::option_option, reason = "no other primary, and one without a record")]
-#![allow(clippy::unused_self, reason = "the parts of a model are asked alike")]
-
 mod client;
 mod config;
 mod rules;
