@@ -51,16 +51,12 @@ async fn what_client_and_server_tell_each_other_is_changed_as_asked() {
         Way::Reply if client == "soothed" => message.remove("writeConcernError").is_some(),
         _ => false,
     });
-    let things = async |name| things(&set, &format!("appName={name}&w=majority&retryWrites=false")).await;
-    things("plain").await.insert_one(doc! { "_id": "plain" }).await.unwrap();
-    let error = things("altered").await.insert_one(doc! { "_id": "altered" }).await.unwrap_err();
+    things(&set, "appName=plain&w=majority").await.insert_one(doc! { "_id": "plain" }).await.unwrap();
+    let altered = things(&set, "appName=altered&w=majority&retryWrites=false").await;
+    let error = altered.insert_one(doc! { "_id": "altered" }).await.unwrap_err();
     assert!(error.to_string().contains("Not enough data-bearing nodes"), "{error}");
-    let three = WriteConcern::builder()
-        .w(mongodb::options::Acknowledgment::Nodes(3))
-        .w_timeout(Duration::from_millis(1))
-        .build();
-    let insert = things("soothed").await;
-    insert.insert_one(doc! { "_id": "soothed" }).write_concern(three).await.unwrap();
+    let soothed = things(&set, "appName=soothed&w=3&wtimeoutMS=1000&retryWrites=false").await;
+    soothed.insert_one(doc! { "_id": "soothed" }).await.unwrap();
 }
 
 #[tokio::test]
