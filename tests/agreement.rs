@@ -273,7 +273,9 @@ async fn the_machine_and_the_pipeline_agree_on_random_requests() {
     let todo = std::sync::Arc::new(Mutex::new(sequences.into_iter().enumerate()));
     let lanes: Vec<_> = (0..LANES)
         .map(|_| {
-            let (store, todo, seen) = (store.clone(), todo.clone(), seen.clone());
+            // Each with a store of its own: a transaction keeps the other requests of a store waiting.
+            let store = MongoStore::new(&database, "leases", Duration::from_secs(24 * 3600));
+            let (todo, seen) = (todo.clone(), seen.clone());
             tokio::spawn(async move {
                 let next = || todo.lock().unwrap().next();
                 while let Some((number, steps)) = next() {

@@ -32,7 +32,10 @@ const NO_SNAPSHOT: [i32; 2] = [239, 246];
 pub(super) async fn follow(store: &Inner, key: &Key, tell: &Sender<State>) -> Result<()> {
     let (mut last, from, at) = store.snapshot(key).await?;
     let mut heard = tell.send(last.state(key, at)?).await.is_ok();
-    let opened = store.changes(key, Start::At(from)).await;
+    // Not what happened at that time itself: where it is the last thing that happened, and that was the drop of
+    // the collection, the stream would end with it again and again.
+    let after = Timestamp { increment: from.increment.saturating_add(1), ..from };
+    let opened = store.changes(key, Start::At(after)).await;
     let mut events = opened.map_err(|error| fault::watch_refused(error, store.database.name(), &store.collection))?;
     // One that ends is taken up where it ended. One that then ends at once is not.
     let mut taken_up = false;
