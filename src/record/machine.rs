@@ -115,7 +115,7 @@ impl State {
             queued.terms = terms.clone();
             queued.patience = lasts;
             queued.refreshes = queued.refreshes.saturating_add(1);
-            queued.last_seen = now;
+            queued.last_seen = queued.last_seen.max(now);
             queued.expires_at = queued.expires_at.max(expires_at);
             return;
         }
@@ -197,11 +197,12 @@ impl State {
     }
 
     /// Moves waiters from the head of the queue to the holders, up to the first that has to wait.
-    /// `asking` gets its whole ttl; the others get a short claim until they are heard of.
+    /// `asking` gets its whole ttl; the others get a short claim until they are heard of. A waiter counts
+    /// it from when it asked last, which can be later than this request was parsed.
     fn grant(&mut self, asking: Option<LeaseId>) {
         let ready = self.ready();
         let now = self.at.now;
-        for Waiter { terms, patience, .. } in self.queue.drain(..ready) {
+        for Waiter { terms, patience, last_seen, .. } in self.queue.drain(..ready) {
             let version = FencingToken::following(self.version, self.at.tick);
             let lasts = if asking == Some(terms.lease) {
                 terms.ttl
@@ -215,7 +216,7 @@ impl State {
                 refreshes: 0,
                 since: now,
                 last_seen: now,
-                expires_at: expiry(now, lasts, terms.grace),
+                expires_at: expiry(now.max(last_seen), lasts, terms.grace),
                 terms,
             });
         }
@@ -266,7 +267,7 @@ impl Holder {
         self.terms.ttl = ttl;
         self.terms.grace = grace;
         self.refreshes = self.refreshes.saturating_add(1);
-        self.last_seen = now;
+        self.last_seen = self.last_seen.max(now);
         self.expires_at = self.expires_at.max(expiry(now, ttl, grace));
     }
 }

@@ -17,6 +17,9 @@ pub(crate) enum Rule {
     LateReplies,
     /// That somebody holds the key is told by a write only.
     SuccessWrites,
+    /// Whoever is handed the key keeps it from when it was last heard of, and not only from when the request
+    /// was parsed that handed it over.
+    ClaimsFromLastAsk,
     /// A release names whose lease it ends, and not only the key.
     ReleaseNamesToken,
     /// A release names the token, and not only the lease id, which may have been granted anew.

@@ -78,6 +78,12 @@ fn that_somebody_holds_is_told_by_a_write_only() {
 }
 
 #[test]
+fn a_claim_lasts_from_when_its_waiter_was_last_heard_of() {
+    let waits = Config { waits: true, ttls: [2; 3], retention: 2, until: 2, ..FEW };
+    breaks(waits, Rule::ClaimsFromLastAsk, &[EXCLUSION]);
+}
+
+#[test]
 fn a_release_names_a_lease_and_not_only_the_key() {
     breaks(Config { loses: true, asks: [1, 1, 0], ..FEW }, Rule::ReleaseNamesToken, &[TOUCHED]);
 }

@@ -89,7 +89,8 @@ impl Server {
             patience: millis(self.config.ttl(*lease)),
             refreshes: 0,
             since: zero,
-            last_seen: zero,
+            // All its requests ask for the same time.
+            last_seen: store_time(*until - self.config.ttl(*lease)),
             expires_at: store_time(*until),
         };
         Record {
@@ -168,6 +169,14 @@ impl Server {
                     }
                     after
                 });
+                (after, outcome)
+            }
+            Some(Rule::ClaimsFromLastAsk) => {
+                let (mut after, outcome) = real(at);
+                let changed = after.as_mut().filter(|after| before != Some(*after) && !after.handed.is_empty());
+                for holder in changed.into_iter().flat_map(|after| &mut after.holders) {
+                    holder.expires_at = at.now.after(holder.terms.ttl + holder.terms.grace);
+                }
                 (after, outcome)
             }
             Some(Rule::ReleaseNamesToken) => match (request, before.and_then(|before| before.holders.first())) {

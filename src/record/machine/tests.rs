@@ -232,6 +232,19 @@ fn waiters_are_served_in_order_and_a_handed_over_key_is_claimed_or_passed_on() {
 }
 
 #[test]
+fn a_claim_lasts_as_long_as_its_waiter_counts_though_the_release_was_parsed_before_it_asked() {
+    let mut bench = Bench::new();
+    bench.send(wait(1, 0));
+    for pass in [0, 400, -1] {
+        bench.pass(pass);
+        bench.send(wait(2, 0));
+    }
+    bench.pass(-298);
+    bench.send(release(1));
+    assert_eq!(bench.record().holders[0].expires_at, bench.now().after(299 + 500));
+}
+
+#[test]
 fn one_who_asks_again_with_other_terms_is_granted_those() {
     let mut bench = Bench::new();
     bench.send(wait(1, 0));

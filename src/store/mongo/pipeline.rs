@@ -143,7 +143,7 @@ fn transferred() -> Document {
 fn pushed(array: &str, which: Document, anew: &str, lasts: impl Into<Bson>) -> Document {
     let kept = doc! { "$mergeObjects": ["$$this", anew, {
         "refreshes": { "$add": ["$$this.refreshes", 1] },
-        "last_seen": "$$NOW",
+        "last_seen": { "$max": ["$$this.last_seen", "$$NOW"] },
         "expires_at": { "$max": ["$$this.expires_at", { "$add": ["$$NOW", lasts.into()] }] },
     }] };
     doc! { "$map": { "input": array, "in": { "$cond": [which, kept, "$$this"] } } }
@@ -199,6 +199,7 @@ fn granted(verb: Verb) -> Document {
         ("ttl", "long"),
         ("grace", "long"),
         ("patience", "long"),
+        ("last_seen", "date"),
         ("expires_at", "date"),
     ];
     let (actual, wanted): (Vec<Document>, Vec<&str>) =
@@ -211,7 +212,8 @@ fn granted(verb: Verb) -> Document {
         "refreshes": 0_i64,
         "since": "$$NOW",
         "last_seen": "$$NOW",
-        "expires_at": { "$add": ["$$NOW", lasts, "$$this.grace"] },
+        // A waiter counts from when it asked last, which can be later than this command was parsed.
+        "expires_at": { "$add": [{ "$max": ["$$NOW", "$$this.last_seen"] }, lasts, "$$this.grace"] },
     }] } } }
 }
 
