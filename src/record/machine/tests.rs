@@ -5,6 +5,7 @@ use crate::{
     token::Tick,
 };
 
+mod claims;
 mod joint;
 
 /// A record and the clocks of its store.
@@ -229,19 +230,6 @@ fn waiters_are_served_in_order_and_a_handed_over_key_is_claimed_or_passed_on() {
     bench.pass(600);
     bench.send(refresh(9));
     assert!(bench.holders().is_empty(), "3 had been silent for longer than its patience");
-}
-
-#[test]
-fn a_claim_lasts_as_long_as_its_waiter_counts_though_the_release_was_parsed_before_it_asked() {
-    let mut bench = Bench::new();
-    bench.send(wait(1, 0));
-    for pass in [0, 400, -1] {
-        bench.pass(pass);
-        bench.send(wait(2, 0));
-    }
-    bench.pass(-298);
-    bench.send(release(1));
-    assert_eq!(bench.record().holders[0].expires_at, bench.now().after(299 + 500));
 }
 
 #[test]
