@@ -34,8 +34,8 @@ impl Mongoseal {
     /// a lease of the group that is still waited for is none yet, and stays. A lease that its own
     /// holder gives back at the same moment is among those that are given.
     ///
-    /// What is left of leases whose time was over is cleared away, and not given. A key is released with all its leases of the group at once, one key after another; 1,000 leases
-    /// take two commands.
+    /// What is left of leases whose time was over is cleared away, and not given. A key is released with all
+    /// its leases of the group at once, one key after another; 1,000 leases take two commands.
     ///
     /// # Errors
     ///
@@ -45,8 +45,8 @@ impl Mongoseal {
     ///
     /// # Cancel safety
     ///
-    /// Dropping it abandons the answer; the group may be released, or a part of it. As after an error, leases
-    /// of this handle may be lost that the store still has: ask again, or leave them to their ttl.
+    /// Dropping it abandons the answer; the group may be released, or a part of it. As after an error, the
+    /// leases of this handle that it has ended already are given back in the background.
     ///
     /// # Examples
     ///
