@@ -96,6 +96,7 @@ pub fn clauses() -> &'static [Clause] {
         joint::a_joint_release_of_a_key_is_of_all_that_are_named_or_of_none,
         joint::a_joint_revocation_is_remembered_with_its_tokens,
         joint::a_joint_refresh_keeps_all_that_it_names_or_none,
+        joint::what_is_kept_is_kept_though_another_key_is_not,
         lists::a_list_is_what_was_asked_for_in_the_order_of_tokens,
         lists::a_prune_removes_what_is_over_and_nothing_else,
         lists::a_record_is_not_deleted_before_its_retention,

@@ -3,7 +3,7 @@
 use std::{
     fmt,
     sync::{
-        Arc, OnceLock,
+        OnceLock,
         atomic::{AtomicU64, AtomicUsize, Ordering},
     },
     time::Duration,
@@ -14,9 +14,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 
 use crate::{
-    Clock, Error, FencingToken, Key, LeaseId, LossCause, Owner, Result, Tick,
-    record::Terms,
-    together::{Together, WithGroup},
+    Clock, Error, FencingToken, Key, LeaseId, LossCause, Owner, Result, Tick, farewell::Farewell, record::Terms,
 };
 
 /// Where a lease stands. It only ever moves down this list, save that a refresh brings `AtRisk`
@@ -42,19 +40,6 @@ pub enum LeaseState {
 const PASSED: u64 = 0;
 /// The deadline of a lease without expiry, and all that a clock cannot count to.
 const NEVER: u64 = u64::MAX;
-
-/// What becomes of a lease at the store, other than its release.
-#[derive(Debug)]
-pub(crate) enum Farewell {
-    /// It is left to its ttl.
-    Orphan,
-    /// It is given to this lease id.
-    Transfer(LeaseId),
-    /// It is released together with others.
-    Together(Arc<Together>),
-    /// Its group is being released by this handle.
-    WithGroup(WithGroup),
-}
 
 /// What a lease and its task know together.
 pub(crate) struct Hold {

@@ -7,7 +7,8 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     Error, FencingToken, Key, LeaseId, LossCause, Metadata, Owner, Result, Ttl,
-    hold::{Farewell, Hold, LeaseState},
+    farewell::Farewell,
+    hold::{Hold, LeaseState},
     refresh::{self, Wish},
     retry,
     seal::Inner,

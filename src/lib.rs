@@ -17,6 +17,7 @@
 
 mod acquire;
 mod ask;
+mod batch;
 mod caller;
 mod clock;
 #[cfg(feature = "test-util")]
@@ -24,6 +25,7 @@ pub mod conformance;
 mod contention;
 mod election;
 mod error;
+mod farewell;
 pub mod fence;
 mod gate;
 mod group;

@@ -1,13 +1,15 @@
 //! The one background task of a lease: it refreshes, ends and releases it.
 
-use std::{mem, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use tokio::sync::{mpsc, oneshot};
-use tracing::{debug, warn};
+use tracing::debug;
 
 use crate::{
-    Error, FencingToken, Lease, LeaseId, LossCause, Metadata, Released, Result, Tick, Ttl,
-    hold::{Farewell, Hold},
+    Error, Lease, LossCause, Metadata, Result, Tick, Ttl,
+    batch::{Place, Travelled},
+    farewell,
+    hold::Hold,
     lease::End,
     record::{self, Outcome, Request},
     retry,
@@ -98,10 +100,21 @@ impl Keeper {
         let _ended = EndsWithTask(&hold);
         let clock = inner.clock();
         let due_after = |from: Duration, ttl| refreshing.interval(ttl).map(|interval| from.saturating_add(interval));
+        // Soon, where a refresh has failed for good.
+        let due_later = |ttl: Ttl| {
+            let (now, soon) = (clock.now(), ttl.duration().checked_div(10).unwrap_or_default());
+            due_after(now, ttl).map(|due| due.min(now.saturating_add(soon)))
+        };
         // From when the granted request was sent, which for one who waited is a while ago.
         let sent = hold.deadline().saturating_sub(inner.settings.lasts(ttl));
         let mut due = due_after(if hold.never_expires() { clock.now() } else { sent }, ttl);
         let mut words = None;
+        // What is said to others is said by each lease for itself.
+        let place = |ttl, sent, words: Option<&Metadata>| {
+            let interval = refreshing.interval(ttl).filter(|_| words.is_none() && !hold.never_expires())?;
+            Some(Place::take(&inner, &hold, ttl, interval, sent))
+        };
+        let mut berth = place(ttl, sent, None);
         // A lease that is held for a moment only is not worth a listener.
         let mut listen_at = clock.now().saturating_add(SETTLED);
         loop {
@@ -123,6 +136,30 @@ impl Keeper {
                 }
                 () = clock.sleep_until(due.unwrap_or(Duration::MAX)) => None,
             };
+            if wish.is_none()
+                && let Some(berth) = &berth
+            {
+                // It may have travelled along with others.
+                due = due_after(berth.sent(), ttl);
+                if due > Some(clock.now()) {
+                    continue;
+                }
+                // By itself it learns the tick to listen from, where listening has failed since.
+                let by_itself = listen_at == Duration::MAX && watch.is_deaf();
+                let travelled = tokio::select! {
+                    biased;
+                    () = over(&inner, &hold) => break,
+                    travelled = berth.travel(by_itself) => travelled,
+                };
+                due = match travelled {
+                    Travelled::Kept { sent } => due_after(sent, ttl),
+                    Travelled::InVain => due_later(ttl),
+                    Travelled::Not => due,
+                };
+                if !matches!(travelled, Travelled::Not) {
+                    continue;
+                }
+            }
             let wanted = wish.as_ref().and_then(|wish| wish.ttl).unwrap_or(ttl);
             // Words that were said once are said again, or older ones that arrive late would stand.
             let metadata = wish.as_ref().and_then(|wish| wish.metadata.as_ref()).or(words.as_ref());
@@ -136,6 +173,13 @@ impl Keeper {
                     ttl = wanted;
                     words = metadata.cloned();
                     due = due_after(*sent, ttl);
+                    match &berth {
+                        Some(berth) if wish.is_none() => berth.kept(*sent),
+                        _ => {
+                            drop(berth.take());
+                            berth = place(ttl, *sent, words.as_ref());
+                        }
+                    }
                     // Again, where listening has failed since.
                     if listen_at == Duration::MAX {
                         watch.listen(*tick);
@@ -146,8 +190,7 @@ impl Keeper {
                 Err(error) => {
                     hold.at_risk(error);
                     if wish.is_none() {
-                        let soon = ttl.duration().checked_div(10).unwrap_or_default();
-                        due = due_after(clock.now(), ttl).map(|due| due.min(clock.now().saturating_add(soon)));
+                        due = due_later(ttl);
                     }
                 }
             }
@@ -155,38 +198,8 @@ impl Keeper {
                 drop(wish.reply.send(done.map(|_sent| ())));
             }
         }
-        let end = match (hold.is_lost(), hold.farewell.get()) {
-            (Some(LossCause::Transferred), Some(Farewell::Transfer(to))) => {
-                let given = transfer(&inner, &hold, *to).await;
-                if matches!(given, Err(Error::Invalid { .. })) {
-                    // Nobody here holds it any more, and its ttl may be for ever.
-                    drop(release(&inner, &hold, inner.give_up(), false).await);
-                }
-                given.map(End::Transferred)
-            }
-            (Some(cause), Some(Farewell::WithGroup(group))) if cause != LossCause::ShutDown => {
-                if !group.released(&inner).await {
-                    drop(release(&inner, &hold, inner.give_up(), true).await);
-                }
-                Ok(End::Released(Released::Gone { cause }))
-            }
-            (Some(cause), _) if cause != LossCause::ShutDown => Ok(End::Released(Released::Gone { cause })),
-            (None, Some(Farewell::Orphan)) => Ok(End::Released(Released::Ours)),
-            (None, Some(Farewell::Together(others))) => {
-                let until = inner.give_up();
-                let within = until.saturating_sub(clock.now()).min(inner.settings.attempt);
-                if others.released(&inner, within).await {
-                    Ok(End::Released(Released::Ours))
-                } else {
-                    release(&inner, &hold, until, true).await.map(End::Released)
-                }
-            }
-            _ => release(&inner, &hold, inner.give_up(), false).await.map(End::Released),
-        };
-        if let Err(error) = &end {
-            let error: &(dyn std::error::Error + 'static) = error;
-            warn!(key = %hold.key, token = %hold.token, error, "the lease could not be released and is left to its ttl");
-        }
+        drop(berth);
+        let end = farewell::say(&inner, &hold).await;
         // Whoever hears of the end may ask with the same id at once.
         drop(in_use);
         drop(released.send(end));
@@ -196,8 +209,7 @@ impl Keeper {
 /// Asks whether the lease is gone, as was heard. Where nobody answers the next refresh will tell, which
 /// this does not hold up for long.
 async fn look(inner: &Inner, hold: &Hold, ttl: Ttl) {
-    let within = inner.settings.attempt.min(ttl.duration().checked_div(6).unwrap_or_default());
-    if let Ok(Some(cause)) = sight(inner, hold, within).await {
+    if let Ok(Some(cause)) = sight(inner, hold, inner.settings.longest_attempt(ttl)).await {
         hold.lose(cause);
     }
 }
@@ -231,8 +243,7 @@ struct Kept {
 /// timeout. Where the store says that the lease is gone, the lease is lost and this does not return.
 async fn refresh(inner: &Inner, hold: &Hold, ttl: Ttl, metadata: Option<&Metadata>, wished: bool) -> Result<Kept> {
     let until = if wished { inner.give_up().min(hold.deadline()) } else { hold.deadline() };
-    // Short enough for several attempts, so that one that hangs is not the end.
-    let longest = inner.settings.attempt.min(ttl.duration().checked_div(6).unwrap_or_default());
+    let longest = inner.settings.longest_attempt(ttl);
     let confirmed = retry::until_definite(inner.clock(), until, longest, |within| async move {
         let attempt = attempt(inner, hold, ttl, metadata, within).await;
         if let Err(error @ Error::Unavailable { .. }) = &attempt {
@@ -321,57 +332,7 @@ pub(crate) async fn sight(inner: &Inner, hold: &Hold, within: Duration) -> Resul
     }))
 }
 
-/// Gives the key back, for a lease that has ended here by the will of this process, and whose release may
-/// have been sent before.
-async fn release(inner: &Inner, hold: &Hold, until: Duration, mut sent_before: bool) -> Result<Released> {
-    let clock = inner.clock();
-    let released = retry::until_definite(clock, until, inner.settings.attempt, |within| {
-        let sent_before = mem::replace(&mut sent_before, true);
-        async move {
-            let until = clock.now().saturating_add(within);
-            let request = Request::Release(record::Release { lease: hold.lease, token: Some(hold.token) });
-            match inner.store.apply(&hold.key, request, within).await?.outcome {
-                Outcome::Released => Ok(Released::Ours),
-                Outcome::Absent => match sight(inner, hold, until.saturating_sub(clock.now())).await? {
-                    None => Err(stale()),
-                    // Asked before, without an answer. If the deadline is ahead and nobody came
-                    // since, it was that request which ended the lease; else who knows.
-                    Some(LossCause::Expired) if sent_before && hold.deadline() > clock.now() => Ok(Released::Ours),
-                    Some(LossCause::Expired | LossCause::TakenOver { .. }) if sent_before => Ok(Released::Unknown),
-                    Some(cause) => Ok(Released::Gone { cause }),
-                },
-                outcome => Err(Error::invalid(format!("the store answered a release with {outcome:?}: it is broken"))),
-            }
-        }
-    });
-    let released = released.await?;
-    debug!(key = %hold.key, token = %hold.token, ?released, "released");
-    Ok(released)
-}
-
-/// Gives the lease to another lease id, for one that has ended here for that.
-async fn transfer(inner: &Inner, hold: &Hold, to: LeaseId) -> Result<FencingToken> {
-    let clock = inner.clock();
-    let transferred = retry::until_definite(clock, inner.give_up(), inner.settings.attempt, |within| async move {
-        let until = clock.now().saturating_add(within);
-        let request = record::Transfer { lease: hold.lease, token: hold.token, to };
-        match inner.store.apply(&hold.key, Request::Transfer(request), within).await?.outcome {
-            Outcome::Transferred { token } if token > hold.token => Ok(token),
-            Outcome::Transferred { .. } | Outcome::Refused { .. } => Err(Error::invalid(format!(
-                "lease id {to} holds {:?} already: give the lease to one that does not",
-                hold.key
-            ))),
-            Outcome::Absent => match sight(inner, hold, until.saturating_sub(clock.now())).await? {
-                Some(cause) => Err(hold.lost(cause)),
-                None => Err(stale()),
-            },
-            outcome => Err(Error::invalid(format!("the store answered a transfer with {outcome:?}: it is broken"))),
-        }
-    });
-    transferred.await
-}
-
-fn stale() -> Error {
+pub(crate) fn stale() -> Error {
     Error::unavailable("the store answered from a stale copy: ask again")
 }
 

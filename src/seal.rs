@@ -20,6 +20,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
     Acquire, Caller, Clock, Error, HandleId, Key, LeaseId, Owner, Result, Revoke,
+    batch::Batches,
     gate::Gate,
     retry,
     store::{Sighting, Store},
@@ -76,6 +77,8 @@ pub(crate) struct Inner {
     in_use: Mutex<HashSet<LeaseId>>,
     /// Those who wait for a key.
     pub(crate) waiters: Waiters,
+    /// Leases that are refreshed together.
+    pub(crate) batches: Batches,
     /// Where they let one another pass.
     pub(crate) gate: Gate,
 }
@@ -99,6 +102,7 @@ impl Mongoseal {
             end: OnceLock::new(),
             in_use: Mutex::default(),
             waiters: Waiters::default(),
+            batches: Batches::default(),
             gate: Gate::default(),
         };
         Ok(Self { inner: Arc::new(inner) })

@@ -8,7 +8,8 @@ use tracing::debug;
 
 use crate::{
     LeaseState, LossCause,
-    hold::{Farewell, Hold},
+    farewell::Farewell,
+    hold::Hold,
     record::{Joint, Named, named},
     seal::Inner,
 };

@@ -127,6 +127,11 @@ impl Watch {
         self.taken.notified().await;
     }
 
+    /// Whether nobody listens, who could.
+    pub(crate) fn is_deaf(&self) -> bool {
+        matches!(self.inner.waiters.state().listening, Listening::Not | Listening::NotBefore(_))
+    }
+
     /// Sees to it that somebody listens, from `asked`, the tick of the last answer, on.
     pub(crate) fn listen(&self, asked: Tick) {
         is_heard(&self.inner, asked);

@@ -77,6 +77,7 @@ fn step() -> impl Strategy<Value = Step> {
         Just(Joint::Release),
         Just(Joint::Revoke { by: "$ops".into(), reason: "$$ROOT".into() }),
         (millis.clone(), enough).prop_map(|(ttl, least)| Joint::Refresh { ttl, least }),
+        millis.clone().prop_map(|ttl| Joint::Keep { ttl }),
     ];
     let which = prop_oneof![8 => 1_u8..8, 1 => any::<u8>()];
     let joint = (joint, which).prop_map(|(joint, which)| Asked::Jointly(joint, which));
@@ -250,6 +251,7 @@ async fn jointly(
     let outcome = match joint {
         Joint::Release => "released jointly",
         Joint::Revoke { .. } => "revoked jointly",
+        Joint::Keep { .. } => "kept jointly",
         Joint::Refresh { .. } => "refreshed jointly",
     };
     (after, outcome)
@@ -309,6 +311,7 @@ async fn the_machine_and_the_pipeline_agree_on_random_requests() {
         "a waiter expired",
         "released jointly",
         "revoked jointly",
+        "kept jointly",
         "refreshed jointly",
         "not all of them",
     ] {

@@ -95,3 +95,22 @@ pub(super) async fn a_joint_refresh_keeps_all_that_it_names_or_none(bench: Bench
         "never sooner"
     );
 }
+
+pub(super) async fn what_is_kept_is_kept_though_another_key_is_not(bench: Bench) {
+    let sharing = || Terms { limit: 9, grace: LONG, ..terms() };
+    let (first, one) = bench.held_beside("first", &sharing()).await;
+    let two = first.granted(once(&sharing())).await;
+    let (second, three) = bench.held_beside("second", &terms()).await;
+    let nobody = FencingToken::MIN;
+    let keep = Joint::Keep { ttl: LONG * 2 };
+    let before = second.record().await;
+    let leases = vec![(second.key.clone(), vec![three, nobody]), (first.key.clone(), vec![one, two])];
+    assert!(!bench.jointly(&leases, keep.clone()).await, "one is not held");
+    assert_eq!(second.record().await, before, "so its key stays as it is");
+    let after = first.record().await;
+    for holder in &after.holders {
+        assert_eq!(holder.expires_at, after.last_seen.after(LONG * 3), "the other is kept, each lease with its grace");
+    }
+    assert!(bench.jointly(&leases[1..].to_vec(), keep.clone()).await, "that alone was done to all");
+    assert!(bench.jointly(&leases[1..].to_vec(), keep).await, "and is a second time");
+}

@@ -33,6 +33,12 @@ pub enum Joint {
         /// Why.
         reason: String,
     },
+    /// Keeps them alive: of each key all that are named, or none where one of them is over. None ends
+    /// sooner than it would have, and each keeps its own grace.
+    Keep {
+        /// How long they last from now without a further refresh, in milliseconds.
+        ttl: u64,
+    },
     /// Keeps them alive: all of them, or none where one is over or nearly so. Those come first that are
     /// likely to be written by somebody else soon.
     Refresh {
@@ -50,7 +56,7 @@ impl Joint {
     pub fn least(&self) -> u64 {
         match self {
             Self::Refresh { least, .. } => (*least).max(1),
-            Self::Release | Self::Revoke { .. } => 1,
+            Self::Release | Self::Revoke { .. } | Self::Keep { .. } => 1,
         }
     }
 }

@@ -46,7 +46,7 @@ pub fn apply_jointly(before: &Record, at: Moment, tokens: &[FencingToken], joint
     match joint {
         Joint::Release => state.holders.retain(|holder| !is_named(holder)),
         Joint::Revoke { by, reason } => state.take(is_named, by, reason),
-        Joint::Refresh { ttl, .. } => {
+        Joint::Keep { ttl } | Joint::Refresh { ttl, .. } => {
             for holder in state.holders.iter_mut().filter(|holder| is_named(holder)) {
                 holder.push_out(at.now, *ttl, holder.terms.grace);
             }

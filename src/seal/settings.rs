@@ -35,6 +35,12 @@ impl Settings {
         Ok(checked)
     }
 
+    /// How long one refresh of a lease of this ttl may take before it is sent again: short enough for
+    /// several, so that one that hangs is not the end.
+    pub(crate) fn longest_attempt(&self, ttl: Ttl) -> Duration {
+        self.attempt.min(ttl.duration().checked_div(6).unwrap_or_default())
+    }
+
     /// When a holder must stop, counted from just before the request was sent: the ttl, less how
     /// far two clocks may drift apart in that time, less the millisecond to which stores cut
     /// their clock.

@@ -3,6 +3,7 @@
 #![allow(clippy::disallowed_methods, reason = "a test spawns as users do")]
 
 mod bad_input;
+mod batch;
 mod cancel_safety;
 mod deadline;
 mod election;

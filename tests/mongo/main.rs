@@ -3,6 +3,7 @@
 #![allow(clippy::disallowed_methods, reason = "a test measures time by the clocks it is about, and spawns as users do")]
 
 mod bad_input;
+mod batch;
 mod commands;
 mod enforced;
 mod groups;

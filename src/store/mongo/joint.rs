@@ -4,7 +4,7 @@ use std::{pin::pin, time::Duration};
 
 use mongodb::{
     ClientSession,
-    bson::{Document, doc},
+    bson::{Bson, Document, doc},
 };
 use tokio::sync::RwLockReadGuard;
 
@@ -20,25 +20,35 @@ use crate::{
 /// How long a transaction waits for the requests before it: as long those behind it wait, too.
 const QUIET_WITHIN: Duration = Duration::from_secs(1);
 
-/// The most keys that are written by one command: each record is looked up among them.
-const MOST: usize = 1_000;
+/// The most keys that are written by one command.
+const MOST: usize = 5_000;
 
-/// The most keys that are written by one update of a command. The server writes those of one in an order of
-/// its own.
+/// The most bytes of keys in one command, which names each three times and has 16 MiB at most.
+const MOST_BYTES: usize = 4 << 20;
+
+/// The most keys that are written by one update of a command: each record is looked up among them, and
+/// the pipeline is parsed for each update. 10,000 leases took 0.19 s so, and 0.43 s by updates of 1,000.
+const AT_ONCE: usize = 64;
+
+/// The same where the order counts: the server writes those of one update in an order of its own.
 const IN_ORDER: usize = 25;
 
 impl Inner {
     pub(super) async fn apply_jointly(&self, leases: &Named, joint: &Joint, within: Duration) -> Result<bool> {
         match joint {
             Joint::Refresh { .. } => self.all_or_none(leases, joint, within).await,
-            Joint::Release | Joint::Revoke { .. } => {
+            Joint::Release | Joint::Revoke { .. } | Joint::Keep { .. } => {
                 let _no_transaction = self.no_transaction(within).await?;
                 let mut all = true;
-                for leases in leases.chunks(MOST) {
+                for leases in commands(leases) {
                     let mut update = self.joint_update(leases, joint, within);
                     let concern = doc! { "w": "majority", "wtimeout": server_limit(within) };
                     update.insert("writeConcern", concern);
-                    all &= is_done(&self.command(update).await?, leases)?;
+                    all &= match is_done(&self.command(update).await?, leases) {
+                        // One of the records is none; the others can be kept without it.
+                        Err(Error::Invalid { .. }) if matches!(joint, Joint::Keep { .. }) => false,
+                        done => done?,
+                    };
                 }
                 Ok(all)
             }
@@ -86,7 +96,7 @@ impl Inner {
     }
 
     async fn all(&self, session: &mut ClientSession, leases: &Named, joint: &Joint, within: Duration) -> Result<bool> {
-        for leases in leases.chunks(MOST) {
+        for leases in commands(leases) {
             let update = self.joint_update(leases, joint, within);
             let reply = self.database.run_command(update).session(&mut *session).await;
             if !is_done(&reply.map_err(|error| self.meaning(error))?, leases)? {
@@ -98,21 +108,36 @@ impl Inner {
 
     fn joint_update(&self, leases: &[(Key, Vec<FencingToken>)], joint: &Joint, within: Duration) -> Document {
         let update = |leases: &[(Key, Vec<FencingToken>)]| {
-            let keys: Vec<&str> = leases.iter().map(|(key, _)| key.as_str()).collect();
+            let keys: Bson = leases.iter().map(|(key, _)| key.as_str()).collect();
+            let tokens: Bson = leases.iter().map(|(_, tokens)| tokens.clone()).collect();
             doc! {
-                "q": { "_id": { "$in": keys }, "$expr": pipeline::holds_named() },
+                "q": { "_id": { "$in": &keys }, "$expr": pipeline::holds_named(&keys, &tokens) },
                 "u": pipeline::update(Verb::of_joint(joint)),
+                "c": { "keys": keys, "tokens": tokens },
                 "multi": true,
             }
         };
-        let in_order = if matches!(joint, Joint::Refresh { .. }) { IN_ORDER } else { MOST };
+        let at_once = if matches!(joint, Joint::Refresh { .. }) { IN_ORDER } else { AT_ONCE };
         doc! {
             "update": &self.collection,
-            "updates": leases.chunks(in_order).map(update).collect::<Vec<_>>(),
-            "let": verb::joint_variables(leases, joint),
+            "updates": leases.chunks(at_once).map(update).collect::<Vec<_>>(),
+            "let": verb::joint_variables(joint),
             "maxTimeMS": server_limit(within),
         }
     }
+}
+
+/// The leases, as many at a time as one command can name.
+fn commands(leases: &[(Key, Vec<FencingToken>)]) -> impl Iterator<Item = &[(Key, Vec<FencingToken>)]> {
+    let mut bytes = 0_usize;
+    leases
+        .chunk_by(move |(key, _), _| {
+            bytes = bytes.saturating_add(key.as_str().len());
+            let fits = bytes < MOST_BYTES;
+            bytes = if fits { bytes } else { 0 };
+            fits
+        })
+        .flat_map(|leases| leases.chunks(MOST))
 }
 
 /// Whether an update changed the records of all these keys.

@@ -73,7 +73,7 @@ fn pruned(verb: Verb) -> Document {
     let version = doc! { "$ifNull": [{ "$cond": ["$ours", "$r.version", Bson::Null] }, Bson::Int64(0)] };
     let mut pruned = doc! { "h": alive("$r.holders"), "q": alive("$r.queue"), "v": version };
     if verb.is_joint() {
-        pruned.insert("m", named("$r._id"));
+        pruned.insert("m", named("$r._id", "$$keys", "$$tokens"));
     }
     pruned
 }
@@ -285,18 +285,19 @@ fn stamped(verb: Verb) -> Document {
 }
 
 /// Whether all holders that are named are there and have enough time left, as a condition on any
-/// document: what a joint request is applied to.
-pub(super) fn holds_named() -> Document {
+/// document: what a joint request is applied to. A filter does not see what is constant for its update
+/// alone, so it is told the names.
+pub(super) fn holds_named(keys: &Bson, tokens: &Bson) -> Document {
     let enough = doc! { "$gte": ["$$this.expires_at", { "$add": ["$$NOW", "$$least"] }] };
     let holders = doc! { "$cond": [{ "$isArray": "$holders" }, "$holders", []] };
     let lasting = doc! { "$filter": { "input": holders, "cond": enough } };
     let versions = doc! { "$map": { "input": lasting, "in": "$$this.version" } };
-    doc! { "$setIsSubset": [named("$_id"), versions] }
+    doc! { "$setIsSubset": [named("$_id", literal(keys.clone()), literal(tokens.clone())), versions] }
 }
 
 /// The tokens that are named of a key.
-fn named(key: &str) -> Document {
-    doc! { "$arrayElemAt": ["$$tokens", { "$indexOfArray": ["$$keys", key] }] }
+fn named(key: &str, keys: impl Into<Bson>, tokens: impl Into<Bson>) -> Document {
+    doc! { "$arrayElemAt": [tokens.into(), { "$indexOfArray": [keys.into(), key] }] }
 }
 
 /// Whether `this` is named by its token.

@@ -3,10 +3,7 @@
 use mongodb::bson::{Bson, Document, doc};
 
 use super::document;
-use crate::{
-    FencingToken, Key,
-    record::{Acquire, Joint, Patience, Refresh, Release, Request, Revoke, Transfer},
-};
+use crate::record::{Acquire, Joint, Patience, Refresh, Release, Request, Revoke, Transfer};
 
 /// The requests that are written alike.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -60,7 +57,7 @@ impl Verb {
         match joint {
             Joint::Release => Self::ReleaseNamed,
             Joint::Revoke { .. } => Self::RevokeNamed,
-            Joint::Refresh { .. } => Self::RefreshNamed,
+            Joint::Keep { .. } | Joint::Refresh { .. } => Self::RefreshNamed,
         }
     }
 
@@ -123,17 +120,16 @@ pub(super) fn variables(request: &Request) -> Document {
     literals(variables)
 }
 
-/// What a joint request fills the pipeline of its verb with, and the filter beside it.
-pub(super) fn joint_variables(leases: &[(Key, Vec<FencingToken>)], joint: &Joint) -> Document {
+/// What a joint request fills the pipeline of its verb with, and the filter beside it, whichever leases
+/// it names.
+pub(super) fn joint_variables(joint: &Joint) -> Document {
     let mut variables = match joint {
         Joint::Release => doc! {},
         Joint::Revoke { by, reason } => doc! { "by": by, "reason": reason },
-        Joint::Refresh { ttl, .. } => doc! { "who": { "ttl": document::long(*ttl) }, "lasts": document::long(*ttl) },
+        Joint::Keep { ttl } | Joint::Refresh { ttl, .. } => {
+            doc! { "who": { "ttl": document::long(*ttl) }, "lasts": document::long(*ttl) }
+        }
     };
-    let (keys, tokens): (Vec<&str>, Vec<&Vec<FencingToken>>) =
-        leases.iter().map(|(key, tokens)| (key.as_str(), tokens)).unzip();
-    variables.insert("keys", keys);
-    variables.insert("tokens", tokens.into_iter().cloned().map(Bson::from).collect::<Vec<_>>());
     variables.insert("least", document::long(joint.least()));
     literals(variables)
 }

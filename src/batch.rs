@@ -1,0 +1,261 @@
+//! Refreshes that travel together: one request to the store for all leases of a handle that fall due in
+//! the same window.
+//!
+//! The lease that falls due first takes along those of the same ttl that are past half of their interval. They
+//! are due together from then on, so that after one interval leases that were acquired one by one are a
+//! batch or two. Nobody waits for the next batch: whoever is due and not under way starts another.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use tokio_util::sync::{CancellationToken, DropGuard};
+use tracing::debug;
+
+use crate::{
+    Error, LeaseId, Result, Ttl,
+    hold::Hold,
+    record::{Joint, named},
+    retry,
+    seal::Inner,
+};
+
+/// The most leases of one batch.
+const MOST: usize = 5_000;
+
+/// How long a store may take for each lease of a batch: several times what MongoDB takes on a small machine.
+const EACH: Duration = Duration::from_micros(100);
+
+/// How many are asked for at once where some of a batch are over, to find out which.
+const TO_FIND: usize = 64;
+
+/// The leases of a handle that can travel together, by their ttl.
+#[derive(Debug, Default)]
+pub(crate) struct Batches(Mutex<HashMap<Ttl, HashMap<LeaseId, Member>>>);
+
+/// A lease that can travel with others.
+#[derive(Debug)]
+struct Member {
+    hold: Arc<Hold>,
+    interval: Duration,
+    /// When, on the clock, the last request was sent that the store confirmed.
+    sent: Duration,
+    /// The end of the batch that it is in or was in.
+    batch: Option<CancellationToken>,
+    /// Whether it has to be asked for by itself, because somebody in its batch was over.
+    apart: bool,
+}
+
+impl Member {
+    fn batch(&self) -> Option<&CancellationToken> {
+        self.batch.as_ref().filter(|over| !over.is_cancelled())
+    }
+
+    /// Whether it would come along.
+    fn is_ready(&self, now: Duration) -> bool {
+        let half = self.interval.checked_div(2).unwrap_or_default();
+        self.batch().is_none() && !self.apart && self.sent.saturating_add(half) <= now && self.hold.is_valid()
+    }
+}
+
+impl Batches {
+    fn members(&self) -> MutexGuard<'_, HashMap<Ttl, HashMap<LeaseId, Member>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What came of travelling with others.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) enum Travelled {
+    /// Nobody came along, or it has to go by itself.
+    #[default]
+    Not,
+    /// It was refreshed by a request that was sent at this time.
+    Kept {
+        /// The time on the clock.
+        sent: Duration,
+    },
+    /// The store did not confirm.
+    InVain,
+}
+
+/// The place of a lease among those that can travel together, given up when dropped.
+#[derive(Debug)]
+pub(crate) struct Place {
+    inner: Arc<Inner>,
+    ttl: Ttl,
+    lease: LeaseId,
+}
+
+impl Place {
+    /// For a lease of this ttl that is refreshed so often and was so for the last time at `sent`.
+    pub(crate) fn take(inner: &Arc<Inner>, hold: &Arc<Hold>, ttl: Ttl, interval: Duration, sent: Duration) -> Self {
+        let member = Member { hold: Arc::clone(hold), interval, sent, batch: None, apart: false };
+        inner.batches.members().entry(ttl).or_default().insert(hold.lease, member);
+        Self { inner: Arc::clone(inner), ttl, lease: hold.lease }
+    }
+
+    fn with<T: Default>(&self, act: impl FnOnce(&mut Member) -> T) -> T {
+        let mut members = self.inner.batches.members();
+        members.get_mut(&self.ttl).and_then(|members| members.get_mut(&self.lease)).map(act).unwrap_or_default()
+    }
+
+    /// When the last request was sent that the store confirmed.
+    pub(crate) fn sent(&self) -> Duration {
+        self.with(|member| member.sent)
+    }
+
+    /// The store confirmed a request of its own.
+    pub(crate) fn kept(&self, sent: Duration) {
+        self.with(|member| {
+            member.sent = sent;
+            member.apart = false;
+        });
+    }
+
+    /// Refreshes the lease and all that would come along; or those alone, where it wants to go by itself.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping it abandons the answer; the others are refreshed all the same.
+    pub(crate) async fn travel(&self, by_itself: bool) -> Travelled {
+        let before = self.sent();
+        let Some(over) = self.depart(by_itself) else { return Travelled::Not };
+        over.cancelled().await;
+        self.with(|member| match member {
+            Member { apart: true, .. } => Travelled::Not,
+            Member { sent, .. } if *sent > before => Travelled::Kept { sent: *sent },
+            _ => Travelled::InVain,
+        })
+    }
+
+    /// Begins a batch, and gives the end of the one that this lease is in.
+    fn depart(&self, by_itself: bool) -> Option<CancellationToken> {
+        let (now, settings) = (self.inner.clock().now(), &self.inner.settings);
+        let longest = settings.longest_attempt(self.ttl);
+        let most = longest.as_micros().checked_div(EACH.as_micros()).and_then(|most| usize::try_from(most).ok());
+        let most = most.unwrap_or(MOST).clamp(2, MOST);
+        let mut members = self.inner.batches.members();
+        let members = members.get_mut(&self.ttl)?;
+        let own = members.get(&self.lease)?;
+        if let Some(over) = own.batch() {
+            return Some(over.clone());
+        }
+        if own.apart {
+            return None;
+        }
+        let own = (!by_itself).then_some(self.lease);
+        let ready = members.iter().filter(|(lease, member)| **lease != self.lease && member.is_ready(now));
+        let others = ready.map(|(lease, _)| *lease).take(most.saturating_sub(1));
+        let leases: Vec<LeaseId> = own.into_iter().chain(others).collect();
+        if leases.len() < 2 {
+            return None;
+        }
+        let over = CancellationToken::new();
+        let mut holds = Vec::with_capacity(leases.len());
+        for lease in leases {
+            if let Some(member) = members.get_mut(&lease) {
+                member.batch = Some(over.clone());
+                holds.push(Arc::clone(&member.hold));
+            }
+        }
+        let batch = Batch { inner: Arc::clone(&self.inner), ttl: self.ttl, longest, _over: over.clone().drop_guard() };
+        self.inner.tasks.spawn(batch.run(holds));
+        own.map(|_| over)
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut all = self.inner.batches.members();
+        if let Some(members) = all.get_mut(&self.ttl) {
+            members.remove(&self.lease);
+            if members.is_empty() {
+                all.remove(&self.ttl);
+            }
+        }
+    }
+}
+
+/// Leases of one ttl under way to the store. Its end is told when this is dropped.
+struct Batch {
+    inner: Arc<Inner>,
+    ttl: Ttl,
+    /// How long one request may take.
+    longest: Duration,
+    _over: DropGuard,
+}
+
+impl Batch {
+    async fn run(self, holds: Vec<Arc<Hold>>) {
+        tokio::select! {
+            biased;
+            () = self.inner.closing.cancelled() => {}
+            () = self.refresh(&holds) => {}
+        }
+    }
+
+    /// Refreshes all of them until the store confirms or time is up. Where some are over, the few that are
+    /// likely to be it ask by themselves, and learn why.
+    async fn refresh(&self, holds: &[Arc<Hold>]) {
+        let until = holds.iter().map(|hold| hold.deadline()).max().unwrap_or_default();
+        let all = |within| self.attempt(holds, within);
+        match retry::until_definite(self.inner.clock(), until, self.longest, all).await {
+            Ok(true) => return,
+            Ok(false) => {}
+            Err(error) => {
+                for hold in holds.iter().filter(|hold| hold.is_valid()) {
+                    hold.at_risk(&error);
+                }
+                return;
+            }
+        }
+        for some in holds.chunks(TO_FIND) {
+            match self.attempt(some, self.longest).await {
+                Ok(true) => {}
+                Ok(false) => self.note(some, |member| member.apart = true),
+                // They are still due.
+                Err(_told) => return,
+            }
+        }
+    }
+
+    /// Sends one refresh of those that still hold; says whether all of them did.
+    async fn attempt(&self, holds: &[Arc<Hold>], within: Duration) -> Result<bool> {
+        let inner = &self.inner;
+        let holds: Vec<_> = holds.iter().filter(|hold| hold.is_valid()).collect();
+        if holds.is_empty() {
+            return Ok(true);
+        }
+        let leases = named(holds.iter().map(|hold| (hold.key.clone(), hold.token)));
+        let sent = inner.clock().now();
+        let kept = inner.store.apply_jointly(&leases, &Joint::Keep { ttl: self.ttl.millis() }, within).await;
+        debug!(leases = holds.len(), ?kept, "refreshed together");
+        match &kept {
+            Ok(true) => {
+                let until = sent.saturating_add(inner.settings.lasts(self.ttl));
+                let kept = holds.into_iter().filter(|hold| hold.kept_until(until) && hold.is_valid());
+                self.note(kept, |member| member.sent = sent);
+            }
+            Ok(false) => {}
+            Err(error @ Error::Unavailable { .. }) => {
+                for hold in holds {
+                    hold.at_risk(error);
+                }
+            }
+            Err(_definite) => {}
+        }
+        kept
+    }
+
+    /// Notes something of those that have not left meanwhile.
+    fn note<'a>(&self, holds: impl IntoIterator<Item = &'a Arc<Hold>>, note: impl Fn(&mut Member)) {
+        let mut members = self.inner.batches.members();
+        let Some(members) = members.get_mut(&self.ttl) else { return };
+        for hold in holds {
+            members.get_mut(&hold.lease).map(&note);
+        }
+    }
+}

@@ -1,0 +1,219 @@
+//! Leases of one handle are refreshed together, and none is the worse for it.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use mongoseal::{Lease, LeaseState, LossCause, Mongoseal, record::Request, store::Store};
+
+use crate::{
+    faulty::{Call, Fault, Faulty},
+    millis, secs,
+};
+
+/// How often a store was asked to refresh: many leases at once, and single ones.
+#[derive(Clone, Default)]
+struct Asked {
+    together: Arc<AtomicUsize>,
+    alone: Arc<AtomicUsize>,
+}
+
+impl Asked {
+    /// Counts from now on, while each refresh of many meets what `fault` says of its number.
+    fn of(store: &Faulty, fault: impl Fn(usize) -> Option<Fault> + Send + 'static) -> Self {
+        let asked = Self::default();
+        let counts = asked.clone();
+        store.script(move |call| match call {
+            Call::Jointly => fault(counts.together.fetch_add(1, Ordering::Relaxed)),
+            Call::Apply(Request::Refresh(_)) => {
+                counts.alone.fetch_add(1, Ordering::Relaxed);
+                None
+            }
+            _ => None,
+        });
+        asked
+    }
+
+    fn take(&self) -> (usize, usize) {
+        (self.together.swap(0, Ordering::Relaxed), self.alone.swap(0, Ordering::Relaxed))
+    }
+}
+
+/// So many leases, asked for one after another, a pause after each.
+async fn leases(seal: &Mongoseal, count: usize, ttl: Duration, pause: Duration) -> Vec<Lease> {
+    let mut leases = Vec::new();
+    for number in 0..count {
+        leases.push(seal.acquire(format!("key/{number}")).ttl(ttl).await.unwrap());
+        tokio::time::sleep(pause).await;
+    }
+    leases
+}
+
+fn are_held(leases: &[Lease]) -> bool {
+    leases.iter().all(|lease| lease.is_valid() && lease.state() == LeaseState::Held)
+}
+
+#[tokio::test(start_paused = true)]
+async fn leases_that_were_acquired_one_by_one_are_soon_refreshed_by_two_requests_an_interval() {
+    let store = Faulty::new();
+    let leases = leases(&store.seal(), 1_000, secs(30), millis(11)).await;
+    tokio::time::sleep(secs(10)).await;
+    let asked = Asked::of(&store, |_| None);
+    tokio::time::sleep(secs(100)).await;
+    let (together, alone) = asked.take();
+    assert!((10..=20).contains(&together) && alone == 0, "in ten intervals {together} together, {alone} alone");
+    assert!(are_held(&leases));
+    assert!(leases.iter().all(|lease| lease.remaining() > secs(19)), "none waits longer than its interval");
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_deadlines_of_a_batch_are_counted_from_before_its_send() {
+    let store = Faulty::new();
+    let leases = leases(&store.seal(), 10, secs(30), Duration::ZERO).await;
+    Asked::of(&store, |_| Some(Fault::DelayReply(secs(2))));
+    // Sent after 10 seconds, answered after 12.
+    tokio::time::sleep(secs(12) + millis(1)).await;
+    for lease in &leases {
+        let remaining = lease.remaining();
+        assert!(remaining > secs(27) && remaining < secs(28), "{remaining:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn those_of_a_batch_that_are_over_are_found_and_the_others_are_kept() {
+    let store = Faulty::new();
+    let leases = leases(&store.seal(), 1_000, secs(30), Duration::ZERO).await;
+    let over = [3, 500, 998];
+    for number in over {
+        store.records.remove(leases[number].key());
+    }
+    let asked = Asked::of(&store, |_| None);
+    tokio::time::sleep(secs(11)).await;
+    for (number, lease) in leases.iter().enumerate() {
+        let expected =
+            if over.contains(&number) { LeaseState::Lost { cause: LossCause::Removed } } else { LeaseState::Held };
+        assert_eq!(lease.state(), expected, "{number}");
+    }
+    let (together, alone) = asked.take();
+    assert!(together <= 1 + 1_000_usize.div_ceil(64) && alone <= over.len() * 64, "{together} and {alone}");
+    tokio::time::sleep(secs(40)).await;
+    let (together, alone) = asked.take();
+    assert!(together <= 8 && alone == 0, "they travel together again: {together} and {alone}");
+    assert_eq!(leases.iter().filter(|lease| lease.is_valid()).count(), 997);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_batch_that_is_not_answered_is_sent_again_until_the_deadline_and_no_more_often_than_one_lease_would_be() {
+    for fault in [Fault::Hang, Fault::Fail] {
+        let store = Faulty::new();
+        let leases = leases(&store.seal(), 500, secs(30), Duration::ZERO).await;
+        let asked = Asked::of(&store, move |_| Some(fault));
+        tokio::time::sleep(secs(20)).await;
+        assert!(leases.iter().all(|lease| lease.is_valid() && lease.state() == LeaseState::AtRisk));
+        tokio::time::sleep(secs(10)).await;
+        for lease in &leases {
+            assert_eq!(lease.state(), LeaseState::Lost { cause: LossCause::Expired });
+        }
+        let (together, alone) = asked.take();
+        assert!((3..80).contains(&together) && alone == 0, "{fault:?}: {together} together, {alone} alone");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn leases_at_risk_together_are_held_again_when_the_store_is_back() {
+    let store = Faulty::new();
+    let leases = leases(&store.seal(), 100, secs(30), millis(30)).await;
+    Asked::of(&store, |_| Some(Fault::Hang));
+    tokio::time::sleep(secs(15)).await;
+    assert!(leases.iter().all(|lease| lease.state() == LeaseState::AtRisk));
+    store.heal();
+    tokio::time::sleep(secs(6)).await;
+    assert!(are_held(&leases));
+    tokio::time::sleep(secs(60)).await;
+    assert!(are_held(&leases));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_batch_that_the_store_refuses_leaves_its_leases_at_risk_until_somebody_mends_it() {
+    let store = Faulty::new();
+    let leases = leases(&store.seal(), 100, secs(30), Duration::ZERO).await;
+    let asked = Asked::of(&store, |_| Some(Fault::Refuse));
+    tokio::time::sleep(secs(20)).await;
+    assert!(leases.iter().all(|lease| lease.state() == LeaseState::AtRisk));
+    let (together, alone) = asked.take();
+    assert!((2..10).contains(&together) && alone == 0, "{together} together, {alone} alone");
+    store.heal();
+    tokio::time::sleep(secs(4)).await;
+    assert!(are_held(&leases));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_batch_that_hangs_holds_nobody_up_who_comes_due_after_it() {
+    let store = Faulty::new();
+    let seal = store.seal();
+    let early = leases(&seal, 50, secs(30), Duration::ZERO).await;
+    tokio::time::sleep(secs(6)).await;
+    let short = seal.acquire("short").ttl(secs(3)).await.unwrap();
+    let late = [seal.acquire("late/1").await.unwrap(), seal.acquire("late/2").await.unwrap()];
+    // That of the early ones, after 10 seconds and after 15. That of the late ones is due after 16.
+    Asked::of(&store, |number| (number < 2).then_some(Fault::Hang));
+    tokio::time::sleep(secs(11)).await;
+    assert!(early.iter().all(|lease| lease.state() == LeaseState::AtRisk));
+    assert!(late.iter().all(|lease| lease.remaining() > secs(28)), "{:?}", late[0].remaining());
+    assert!(short.remaining() > secs(1), "who is alone with its ttl refreshes alone: {:?}", short.remaining());
+    tokio::time::sleep(secs(60)).await;
+    assert!(are_held(&early) && are_held(&late) && short.is_valid());
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_leaves_a_batch_under_way_is_not_held_up_by_it_and_stays_away() {
+    let store = Faulty::new();
+    let seal = store.seal();
+    let mut leases = leases(&seal, 20, secs(30), Duration::ZERO).await;
+    Asked::of(&store, |_| Some(Fault::DelayReply(secs(3))));
+    tokio::time::sleep(secs(11)).await;
+    let left = leases.pop().unwrap();
+    let key = left.key().clone();
+    let asked_at = store.records.clock().now();
+    left.release().await.unwrap();
+    assert!(store.records.clock().now() < asked_at + secs(1), "the release does not wait for the batch");
+    let next = seal.acquire(key).without_refresh().await.unwrap();
+    tokio::time::sleep(secs(3)).await;
+    assert!(are_held(&leases));
+    assert!(next.remaining() < secs(28), "the batch is none of the next holder's: {:?}", next.remaining());
+}
+
+#[tokio::test(start_paused = true)]
+async fn each_lease_of_a_batch_keeps_what_is_its_own() {
+    let store = Faulty::new();
+    let seal = store.build(Mongoseal::builder().owner("me"));
+    let plain = leases(&seal, 3, secs(30), Duration::ZERO).await;
+    let grace = seal.acquire("grace").grace(secs(40)).await.unwrap();
+    let words = seal.acquire("words").metadata("said", "first").await.unwrap();
+    let shares =
+        [seal.acquire("pool").shared_up_to(2).await.unwrap(), seal.acquire("pool").shared_up_to(2).await.unwrap()];
+    let often = seal.acquire("often").refresh_every(secs(2)).await.unwrap();
+    tokio::time::sleep(secs(25)).await;
+    assert!(are_held(&plain) && are_held(&shares) && grace.is_valid() && words.is_valid());
+    assert!(often.remaining() >= secs(27), "one that asks for more often gets it: {:?}", often.remaining());
+    let left = seal.inspect("grace").await.unwrap().unwrap().holders[0].remaining.unwrap();
+    assert!(left > secs(60), "at the store its grace comes on top: {left:?}");
+    assert_eq!(seal.inspect("words").await.unwrap().unwrap().holders[0].metadata.get("said"), Some("first"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_shutdown_does_not_wait_for_a_batch_that_hangs() {
+    let store = Faulty::new();
+    let seal = store.seal();
+    let leases = leases(&seal, 20, secs(30), Duration::ZERO).await;
+    Asked::of(&store, |_| Some(Fault::Hang));
+    tokio::time::sleep(secs(11)).await;
+    let began = store.records.clock().now();
+    seal.shutdown().await;
+    assert!(store.records.clock().now() < began + secs(1));
+    assert!(leases.iter().all(|lease| lease.state() == LeaseState::Lost { cause: LossCause::ShutDown }));
+}
