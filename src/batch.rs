@@ -42,6 +42,8 @@ struct Member {
     interval: Duration,
     /// When, on the clock, the last request was sent that the store confirmed.
     sent: Duration,
+    /// Whether that was sent because this lease was due.
+    leads: bool,
     /// The end of the batch that it is in or was in.
     batch: Option<CancellationToken>,
     /// Whether it has to be asked for by itself, because somebody in its batch was over.
@@ -51,6 +53,13 @@ struct Member {
 impl Member {
     fn batch(&self) -> Option<&CancellationToken> {
         self.batch.as_ref().filter(|over| !over.is_cancelled())
+    }
+
+    /// When it falls due. Who came along the last time leaves it to the one who was due to begin the next
+    /// batch, too: ten thousand that wake up at once, to wait for the same answer, cost more than the request.
+    fn due(&self) -> Duration {
+        let slack = if self.leads { Duration::ZERO } else { self.interval.checked_div(8).unwrap_or_default() };
+        self.sent.saturating_add(self.interval).saturating_add(slack)
     }
 
     /// Whether it would come along.
@@ -72,11 +81,8 @@ pub(crate) enum Travelled {
     /// Nobody came along, or it has to go by itself.
     #[default]
     Not,
-    /// It was refreshed by a request that was sent at this time.
-    Kept {
-        /// The time on the clock.
-        sent: Duration,
-    },
+    /// It was refreshed.
+    Kept,
     /// The store did not confirm.
     InVain,
 }
@@ -92,7 +98,7 @@ pub(crate) struct Place {
 impl Place {
     /// For a lease of this ttl that is refreshed so often and was so for the last time at `sent`.
     pub(crate) fn take(inner: &Arc<Inner>, hold: &Arc<Hold>, ttl: Ttl, interval: Duration, sent: Duration) -> Self {
-        let member = Member { hold: Arc::clone(hold), interval, sent, batch: None, apart: false };
+        let member = Member { hold: Arc::clone(hold), interval, sent, leads: true, batch: None, apart: false };
         inner.batches.members().entry(ttl).or_default().insert(hold.lease, member);
         Self { inner: Arc::clone(inner), ttl, lease: hold.lease }
     }
@@ -102,15 +108,16 @@ impl Place {
         members.get_mut(&self.ttl).and_then(|members| members.get_mut(&self.lease)).map(act).unwrap_or_default()
     }
 
-    /// When the last request was sent that the store confirmed.
-    pub(crate) fn sent(&self) -> Duration {
-        self.with(|member| member.sent)
+    /// When, on the clock, it falls due.
+    pub(crate) fn due(&self) -> Duration {
+        self.with(|member| member.due())
     }
 
     /// The store confirmed a request of its own.
     pub(crate) fn kept(&self, sent: Duration) {
         self.with(|member| {
             member.sent = sent;
+            member.leads = true;
             member.apart = false;
         });
     }
@@ -121,12 +128,12 @@ impl Place {
     ///
     /// Dropping it abandons the answer; the others are refreshed all the same.
     pub(crate) async fn travel(&self, by_itself: bool) -> Travelled {
-        let before = self.sent();
+        let before = self.with(|member| member.sent);
         let Some(over) = self.depart(by_itself) else { return Travelled::Not };
         over.cancelled().await;
         self.with(|member| match member {
             Member { apart: true, .. } => Travelled::Not,
-            Member { sent, .. } if *sent > before => Travelled::Kept { sent: *sent },
+            Member { sent, .. } if *sent > before => Travelled::Kept,
             _ => Travelled::InVain,
         })
     }
@@ -158,6 +165,7 @@ impl Place {
         for lease in leases {
             if let Some(member) = members.get_mut(&lease) {
                 member.batch = Some(over.clone());
+                member.leads = own == Some(lease);
                 holds.push(Arc::clone(&member.hold));
             }
         }

@@ -140,7 +140,7 @@ impl Keeper {
                 && let Some(berth) = &berth
             {
                 // It may have travelled along with others.
-                due = due_after(berth.sent(), ttl);
+                due = Some(berth.due());
                 if due > Some(clock.now()) {
                     continue;
                 }
@@ -152,7 +152,7 @@ impl Keeper {
                     travelled = berth.travel(by_itself) => travelled,
                 };
                 due = match travelled {
-                    Travelled::Kept { sent } => due_after(sent, ttl),
+                    Travelled::Kept => Some(berth.due()),
                     Travelled::InVain => due_later(ttl),
                     Travelled::Not => due,
                 };

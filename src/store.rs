@@ -116,7 +116,8 @@ pub trait Store: Any + fmt::Debug + Send + Sync {
 pub struct Applied {
     /// What came of it.
     pub outcome: Outcome,
-    /// When, on the store's clocks. `None` where there was no record and nothing to do.
+    /// When, on the store's clocks. `None` where there was no record and nothing to do, and of a release where
+    /// the store did not say.
     pub at: Option<Moment>,
 }
 

@@ -71,16 +71,23 @@ impl Bench {
         self.floor.client().database("mongoseal_figures").collection("mongoseal")
     }
 
+    /// How long the primary's writes took since it started, each until it was confirmed.
+    pub(crate) async fn writes(&self) -> Duration {
+        let status = self.status().await;
+        let writes = status.get_document("opLatencies").and_then(|latencies| latencies.get_document("writes"));
+        let micros = writes.and_then(|writes| writes.get_i64("latency"));
+        Duration::from_micros(micros.map_or(0, i64::unsigned_abs))
+    }
+
+    async fn status(&self) -> Document {
+        let admin = self.floor.client().database("admin");
+        admin.run_command(doc! { "serverStatus": 1 }).await.expect("serverStatus answers")
+    }
+
     /// How often the primary ran a command since it started.
     pub(crate) async fn commands(&self, name: &str) -> u64 {
-        let reply = self
-            .floor
-            .client()
-            .database("admin")
-            .run_command(doc! { "serverStatus": 1 })
-            .await
-            .expect("serverStatus answers");
-        let count = reply
+        let status = self.status().await;
+        let count = status
             .get_document("metrics")
             .and_then(|metrics| metrics.get_document("commands"))
             .and_then(|commands| commands.get_document(name))

@@ -14,10 +14,13 @@
 #![allow(clippy::disallowed_methods, reason = "a benchmark measures time, and spawns as users do")]
 
 mod bench;
+mod connect;
+mod cpu;
 mod fence;
 mod figures;
 mod hand_over;
 mod idle;
+mod many;
 mod queue;
 mod single;
 
@@ -87,6 +90,15 @@ async fn main() -> ExitCode {
     }
     if wanted.has("idle-waiters") {
         all.push(idle::measure(&bench, wanted.quick).await);
+    }
+    if wanted.has("refresh-10000") {
+        all.push(many::refresh(&bench, wanted.quick).await);
+    }
+    if wanted.has("memory-per-lease") {
+        all.push(many::memory(&bench, wanted.quick).await);
+    }
+    if wanted.has("connect") {
+        all.push(connect::measure(&bench).await);
     }
     if wanted.has("queue-1000") {
         all.push(queue::measure(&bench, wanted.quick).await);

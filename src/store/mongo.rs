@@ -6,6 +6,7 @@
 //! | `pipeline.rs` | the state machine as an update pipeline |
 //! | `verb.rs` | what is written alike, and what differs from one request to the next |
 //! | `joint.rs` | what is done to many leases at once |
+//! | `combine.rs` | how requests travel together that come faster than they are answered |
 //! | `template.rs` | commands whose larger part is encoded once |
 //! | `document.rs` | how a record looks as a document |
 //! | `list.rs` | how leases of many keys are listed |
@@ -17,6 +18,7 @@
 //! | `touch.rs` | how a transaction makes sure of its lease |
 //! | `fault.rs` | what each error of the driver means |
 
+mod combine;
 mod delta;
 mod document;
 mod events;
@@ -46,6 +48,8 @@ use tokio::sync::{
     mpsc::{Sender, UnboundedSender},
 };
 
+use combine::Lanes;
+
 use super::{Applied, Backlog, BoxFuture, Page, Sighting, State, Store, Told};
 use crate::{
     Clock, Error, FencingToken, HandleId, Key, Result, Tick,
@@ -70,6 +74,7 @@ struct Inner {
     owns_client: bool,
     /// Held alone by a transaction: see `joint.rs`.
     quiet: RwLock<()>,
+    lanes: Lanes,
 }
 
 impl MongoStore {
@@ -89,7 +94,8 @@ impl MongoStore {
     }
 
     fn build(database: &Database, collection: String, retention: Duration, owns_client: bool) -> Self {
-        let inner = Inner { database: database.clone(), collection, retention, owns_client, quiet: RwLock::default() };
+        let (quiet, lanes) = (RwLock::default(), Lanes::default());
+        let inner = Inner { database: database.clone(), collection, retention, owns_client, quiet, lanes };
         Self { inner: Arc::new(inner) }
     }
 
@@ -126,8 +132,7 @@ impl Store for MongoStore {
     }
 
     fn apply(&self, key: &Key, request: Request, within: Duration) -> BoxFuture<Result<Applied>> {
-        let (inner, key) = (Arc::clone(&self.inner), key.clone());
-        Self::run(within, async move { inner.apply(&key, &request, within).await })
+        Box::pin(combine::apply(Arc::clone(&self.inner), key.clone(), request, within))
     }
 
     fn apply_jointly(&self, leases: &Named, joint: &Joint, within: Duration) -> BoxFuture<Result<bool>> {

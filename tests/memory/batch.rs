@@ -92,7 +92,8 @@ async fn those_of_a_batch_that_are_over_are_found_and_the_others_are_kept() {
         store.records.remove(leases[number].key());
     }
     let asked = Asked::of(&store, |_| None);
-    tokio::time::sleep(secs(11)).await;
+    // Who came along is due an eighth later than who began.
+    tokio::time::sleep(secs(12)).await;
     for (number, lease) in leases.iter().enumerate() {
         let expected =
             if over.contains(&number) { LeaseState::Lost { cause: LossCause::Removed } } else { LeaseState::Held };

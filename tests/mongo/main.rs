@@ -4,6 +4,7 @@
 
 mod bad_input;
 mod batch;
+mod combined;
 mod commands;
 mod enforced;
 mod groups;

@@ -77,8 +77,13 @@ impl Verb {
     }
 }
 
-/// What a request fills the pipeline of its verb with.
+/// What a request fills the pipeline of its verb with, as expressions.
 pub(super) fn variables(request: &Request) -> Document {
+    literals(constants(request))
+}
+
+/// What a request fills the pipeline of its verb with.
+pub(super) fn constants(request: &Request) -> Document {
     let mut variables = match request {
         Request::Acquire(Acquire { terms, patience }) => {
             let (ttl, grace) = (document::long(terms.ttl), document::long(terms.grace));
@@ -117,7 +122,7 @@ pub(super) fn variables(request: &Request) -> Document {
     if let Some(lease) = request.lease() {
         variables.insert("lease", document::lease(lease));
     }
-    literals(variables)
+    variables
 }
 
 /// What a joint request fills the pipeline of its verb with, and the filter beside it, whichever leases

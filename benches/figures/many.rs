@@ -1,0 +1,129 @@
+//! Many leases of one handle, held.
+
+use std::{
+    fs,
+    time::{Duration, Instant},
+};
+
+use mongodb::bson::doc;
+use mongoseal::{Lease, LeaseState, Mongoseal};
+use tokio::task::JoinSet;
+
+use crate::{
+    bench::Bench,
+    cpu,
+    figures::{Figures, Round},
+};
+
+const TTL: Duration = Duration::from_secs(30);
+const AT_ONCE: usize = 32;
+
+/// Leases of these keys, asked for side by side.
+async fn acquired(seal: &Mongoseal, keys: impl Iterator<Item = String>) -> Vec<Lease> {
+    let (mut leases, mut asking) = (Vec::new(), JoinSet::new());
+    for key in keys {
+        if asking.len() == AT_ONCE
+            && let Some(lease) = asking.join_next().await
+        {
+            leases.push(lease.expect("no task panics"));
+        }
+        let asked = seal.acquire(key).ttl(TTL).into_future();
+        asking.spawn(async move { asked.await.expect("the key is free") });
+    }
+    leases.extend(asking.join_all().await);
+    leases
+}
+
+/// Keeps many leases for a while.
+pub(crate) async fn refresh(bench: &Bench, quick: bool) -> Figures {
+    let (many, time) = if quick { (2_000, Duration::from_secs(12)) } else { (10_000, Duration::from_secs(60)) };
+    let seal = bench.handle().await;
+    let leases = acquired(&seal, (0..many).map(|number| format!("many/{number:05}"))).await;
+    // Until each has been refreshed, and all are in step.
+    tokio::time::sleep(if quick { TTL / 3 } else { TTL }).await;
+    let before = (refreshes(bench).await, bench.writes().await, cpu::of_client(), cpu::of(bench.set));
+    let sent = (bench.commands("update").await, bench.commands("findAndModify").await);
+    let began = Instant::now();
+    tokio::time::sleep(time).await;
+    let took = began.elapsed();
+    let commands = (bench.commands("update").await - sent.0) + (bench.commands("findAndModify").await - sent.1);
+    let after = (refreshes(bench).await, bench.writes().await, cpu::of_client(), cpu::of(bench.set));
+    let lost = leases.iter().filter(|lease| lease.state() != LeaseState::Held).count();
+    let least = leases.iter().map(Lease::remaining).min().unwrap_or_default();
+    seal.shutdown().await;
+    let refreshed = after.0 - before.0;
+    let each = after.1.saturating_sub(before.1) / u32::try_from(refreshed).expect("they are some").max(1);
+    let intervals = took.as_secs_f64() / (TTL / 3).as_secs_f64();
+    #[expect(clippy::cast_precision_loss, reason = "a count of commands is small")]
+    let commands = commands as f64 / intervals / (f64::from(many) / 5_000.0);
+    let mut notes = vec![
+        format!(
+            "{many} leases for {:.0} s: {refreshed} refreshes, {lost} not held, {least:.1?} left at least",
+            took.as_secs_f64()
+        ),
+        format!("commands are per interval and 5,000 leases"),
+        format!(
+            "client: {:.1} % of a core",
+            100.0 * after.2.saturating_sub(before.2).as_secs_f64() / took.as_secs_f64()
+        ),
+    ];
+    if let (Some(before), Some(after)) = (before.3, after.3) {
+        let each =
+            after.saturating_sub(before).as_secs_f64() * 1e6 / f64::from(u32::try_from(refreshed).unwrap_or(u32::MAX));
+        notes.push(format!("servers: {each:.0} µs of processor for each refresh, on all members together"));
+    }
+    let rounds = vec![Round { ours: vec![each], floor: vec![] }];
+    Figures {
+        case: "refresh-10000",
+        what: "one of the refreshes, as the server's time for writes over their number",
+        rounds,
+        commands,
+        notes,
+    }
+}
+
+/// How often the holders there are were refreshed.
+async fn refreshes(bench: &Bench) -> i64 {
+    let sum = doc! { "$sum": { "$sum": "$holders.refreshes" } };
+    let mut found = bench
+        .records()
+        .aggregate([doc! { "$group": { "_id": null, "refreshes": sum } }])
+        .await
+        .expect("the records can be read");
+    if found.advance().await.expect("the records can be read") {
+        found.deserialize_current().expect("it is a document").get_i64("refreshes").unwrap_or_default()
+    } else {
+        0
+    }
+}
+
+/// What a held lease takes in this process.
+pub(crate) async fn memory(bench: &Bench, quick: bool) -> Figures {
+    let many = if quick { 2_000 } else { 10_000 };
+    let seal = bench.handle().await;
+    // What is there once and for all is there then.
+    let first = acquired(&seal, (0..many / 10).map(|number| format!("memory/first/{number:05}"))).await;
+    let before = resident();
+    let leases = acquired(&seal, (0..many).map(|number| format!("memory/{number:05}"))).await;
+    let after = resident();
+    let each = after.saturating_sub(before) / many;
+    let held = first.iter().chain(&leases).filter(|lease| lease.is_valid()).count();
+    seal.shutdown().await;
+    Figures {
+        case: "memory-per-lease",
+        what: "no time",
+        rounds: vec![],
+        commands: 0.0,
+        notes: vec![format!("{each} bytes resident for each of {many} leases, {held} held")],
+    }
+}
+
+/// The bytes of this process that are in memory.
+fn resident() -> usize {
+    let status = fs::read_to_string("/proc/self/status").expect("the system tells of this process");
+    let line = status.lines().find(|line| line.starts_with("VmRSS:")).expect("it says how large it is");
+    line.split_whitespace()
+        .nth(1)
+        .and_then(|kilobytes| kilobytes.parse().ok())
+        .map_or(0, |kilobytes: usize| kilobytes * 1024)
+}
