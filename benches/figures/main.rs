@@ -79,8 +79,10 @@ async fn main() -> ExitCode {
     if wanted.has("refused") {
         all.push(single::refused(&bench).await);
     }
-    if wanted.has("throughput-64") {
-        all.push(single::throughput(&bench, wanted.quick).await);
+    for (case, handles) in [("throughput-64", 8), ("throughput-64-together", 1)] {
+        if wanted.has(case) {
+            all.push(single::throughput(&bench, handles, wanted.quick).await);
+        }
     }
     if wanted.has("memory-store") {
         all.push(single::memory_store(&bench).await);
