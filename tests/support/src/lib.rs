@@ -21,6 +21,7 @@
 //!   Dropping a future of this crate does not stop the work it waited for.
 //! - No wait is without a deadline.
 
+mod certificate;
 mod example;
 mod fail_point;
 mod fetch;

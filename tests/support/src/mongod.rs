@@ -6,6 +6,7 @@ use std::{
 };
 
 use crate::{
+    certificate::Certificate,
     programs,
     server::{Program, path},
 };
@@ -21,6 +22,8 @@ pub(crate) struct Options {
     pub(crate) key: Option<String>,
     /// Whether its clock can be set, see [`clock_file`].
     pub(crate) own_clock: bool,
+    /// With which certificate it speaks TLS, and nothing else.
+    pub(crate) certificate: Option<Certificate>,
 }
 
 impl Program for Options {
@@ -52,7 +55,14 @@ impl Program for Options {
             option("oplogSize", "64".into());
         }
         if let Some(key) = &self.key {
-            option("keyFile", path(&key_file(home, key)));
+            option("keyFile", path(&secret_file(home, "key", key)));
+        }
+        if let Some(Certificate { authority, own }) = &self.certificate {
+            option("tlsMode", "requireTLS".into());
+            option("tlsCertificateKeyFile", path(&secret_file(home, "certificate.pem", own)));
+            fs::write(authority_file(home), authority).expect("the directory of a member is writable");
+            option("tlsCAFile", path(&authority_file(home)));
+            command.push("--tlsAllowConnectionsWithoutCertificates".into());
         }
         command.push("--nounixsocket".into());
         command
@@ -78,12 +88,17 @@ pub(crate) fn clock_file(home: &Path) -> PathBuf {
     home.join("clock")
 }
 
-fn key_file(home: &Path, key: &str) -> PathBuf {
+/// The file with the certificate of the authority that the server in `home` has its own from.
+pub(crate) fn authority_file(home: &Path) -> PathBuf {
+    home.join("authority.pem")
+}
+
+fn secret_file(home: &Path, name: &str, text: &str) -> PathBuf {
     use std::{io::Write, os::unix::fs::OpenOptionsExt};
-    let file = home.join("key");
+    let file = home.join(name);
     let mut options = fs::OpenOptions::new();
     // mongod refuses a key that others may read.
-    let mut open = options.write(true).create_new(true).mode(0o600).open(&file).expect("the key file can be made");
-    open.write_all(key.as_bytes()).expect("the key file can be written");
+    let mut open = options.write(true).create_new(true).mode(0o600).open(&file).expect("a secret file can be made");
+    open.write_all(text.as_bytes()).expect("a secret file can be written");
     file
 }

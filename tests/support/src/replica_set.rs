@@ -8,12 +8,14 @@ mod primary;
 mod shared;
 mod users;
 
-use std::{sync::Arc, time::Duration};
+use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use mongodb::{Client, bson::Document, error};
 use tokio::sync::OnceCell;
 
 use crate::{
+    fail_point::Turns,
+    mongod::authority_file,
     proxy::Proxy,
     runtime::{run, run_blocking},
     server::Server,
@@ -39,6 +41,8 @@ pub(crate) struct Inner {
     outside: OnceCell<Client>,
     /// Of a set that is ours.
     owned: Option<Owned>,
+    /// For tests that arm the same fail point.
+    pub(crate) turns: Turns,
 }
 
 /// The processes of a set.
@@ -47,6 +51,7 @@ pub(crate) struct Owned {
     pub(crate) hosts: Vec<String>,
     pub(crate) members: Vec<Member>,
     pub(crate) proxy: Option<Proxy>,
+    pub(crate) tls: bool,
     pub(crate) root: Option<Login>,
 }
 
@@ -81,11 +86,11 @@ impl ReplicaSet {
 
     pub(crate) fn of(owned: Owned) -> Self {
         let uri = owned.uri(owned.root.as_ref());
-        Self { inner: Arc::new(Inner { uri, outside: OnceCell::new(), owned: Some(owned) }) }
+        Self { inner: Arc::new(Inner { uri, outside: OnceCell::new(), owned: Some(owned), turns: Turns::default() }) }
     }
 
     pub(crate) fn at(uri: String) -> Self {
-        Self { inner: Arc::new(Inner { uri, outside: OnceCell::new(), owned: None }) }
+        Self { inner: Arc::new(Inner { uri, outside: OnceCell::new(), owned: None, turns: Turns::default() }) }
     }
 
     /// Where clients find the set; as root, if it has access control. Of a proxied set, by way of
@@ -118,6 +123,13 @@ impl ReplicaSet {
     pub fn direct_uri(&self, member: usize) -> String {
         let owned = self.inner.owned();
         owned.direct_uri(member, owned.root.as_ref())
+    }
+
+    /// The file with the certificate of the authority of a set with [`tls`](Builder::tls).
+    #[must_use]
+    pub fn authority(&self) -> PathBuf {
+        assert!(self.inner.owned().tls, "only a set built with tls() has an authority");
+        self.inner.owned().authority()
     }
 
     /// `host:port` of each member, as the set knows them.
@@ -202,12 +214,20 @@ impl Inner {
 impl Owned {
     fn uri(&self, login: Option<&Login>) -> String {
         let options = format!("replicaSet={}&{MONITORING}&serverSelectionTimeoutMS=10000", self.name);
-        compose(&self.hosts.join(","), &options, login)
+        compose(&self.hosts.join(","), &(options + &self.security()), login)
     }
 
     pub(crate) fn direct_uri(&self, member: usize, login: Option<&Login>) -> String {
         let options = format!("directConnection=true&{MONITORING}&serverSelectionTimeoutMS=5000");
-        compose(&self.members[member].server.address(), &options, login)
+        compose(&self.members[member].server.address(), &(options + &self.security()), login)
+    }
+
+    fn authority(&self) -> PathBuf {
+        authority_file(self.members[0].server.home())
+    }
+
+    fn security(&self) -> String {
+        if self.tls { format!("&tls=true&tlsCAFile={}", self.authority().display()) } else { String::new() }
     }
 }
 

@@ -127,6 +127,23 @@ async fn a_fail_point_hits_only_its_client_and_ends() {
 }
 
 #[tokio::test]
+async fn those_who_arm_the_same_fail_point_take_turns() {
+    let set = shared(1).await;
+    let client = Client::with_uri_str(set.uri_with("appName=turns&retryWrites=false")).await.unwrap();
+    let things = client.database("test").collection::<Document>("turns");
+    let arm = |code: i32| set.fail_command("turns", &["findAndModify"], doc! { "errorCode": code }, 1);
+    let first = arm(91).await;
+    let second = tokio::spawn(arm(96));
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    assert!(!second.is_finished(), "the second waits for the first");
+    things.find_one_and_delete(doc! { "_id": 1 }).await.unwrap_err();
+    assert_eq!(first.off().await, 1, "and has not changed it");
+    // One that is dropped gives up its turn, too.
+    drop(second.await.unwrap());
+    drop(arm(91).await);
+}
+
+#[tokio::test]
 async fn the_oplog_tells_the_history_of_a_document() {
     let set = shared(1).await;
     let things = set.client().await.database("test").collection::<Document>("history");

@@ -10,6 +10,7 @@ use tokio::{net::TcpListener, sync::OnceCell};
 
 use super::{Login, Member, Owned, ReplicaSet};
 use crate::{
+    certificate::Certificate,
     mongod::Options,
     proxy::Proxy,
     runtime::{Waiting, run},
@@ -24,6 +25,7 @@ pub struct Builder {
     election_timeout: Duration,
     proxied: bool,
     auth: bool,
+    tls: Option<(Vec<String>, Duration)>,
     own_clocks: bool,
     parameters: Vec<(String, String)>,
 }
@@ -38,7 +40,7 @@ impl Default for Builder {
         ];
         let parameters = parameters.map(|(name, value)| (name.to_owned(), value.to_owned())).to_vec();
         let election_timeout = Duration::from_secs(1);
-        Self { members: 1, election_timeout, proxied: false, auth: false, own_clocks: false, parameters }
+        Self { members: 1, election_timeout, proxied: false, auth: false, tls: None, own_clocks: false, parameters }
     }
 }
 
@@ -70,6 +72,15 @@ impl Builder {
         self
     }
 
+    /// Speaks TLS and nothing else, with one certificate for these names and addresses, good for so long from
+    /// the start on, of an authority made for it: see [`ReplicaSet::authority`]. Members and the set's own
+    /// clients go by `127.0.0.1`.
+    pub fn tls(mut self, names: &[&str], lasts: Duration) -> Self {
+        assert!(!self.proxied, "a proxy reads along, so it cannot stand in front of TLS");
+        self.tls = Some((names.iter().map(|name| (*name).to_owned()).collect(), lasts));
+        self
+    }
+
     /// Gives each member a clock that [`ReplicaSet::set_clock`] can shift.
     pub fn own_clocks(mut self) -> Self {
         self.own_clocks = true;
@@ -96,6 +107,7 @@ impl Builder {
             parameters: self.parameters.clone(),
             key: self.auth.then(|| "bW9uZ29zZWFsLXRlc3Qtc2V0".to_owned()),
             own_clock: self.own_clocks,
+            certificate: self.tls.as_ref().map(|(names, lasts)| Certificate::new(names, *lasts)),
         };
         let starting: Vec<_> = (0..self.members)
             .map(|_| {
@@ -113,6 +125,7 @@ impl Builder {
             hosts: members.iter().map(|member| member.server.address()).collect(),
             members,
             proxy: None,
+            tls: options.certificate.is_some(),
             root: None,
         };
         if self.proxied {
