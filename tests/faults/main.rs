@@ -6,6 +6,7 @@
 mod deposed;
 mod failover;
 mod lost_replies;
+mod matrix;
 mod unconfirmed;
 mod unreachable;
 mod watch;

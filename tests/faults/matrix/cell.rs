@@ -1,0 +1,310 @@
+//! One verb that meets one ambiguous result: what it may come to, and what is left of it.
+
+use std::{
+    collections::BTreeMap,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use mongodb::{
+    Collection,
+    bson::{Binary, Bson, Document, doc, spec::BinarySubtype},
+};
+use mongoseal::{Error, Lease, LeaseId, Mongoseal, Released};
+use mongoseal_test_support::ReplicaSet;
+use tokio::task::JoinHandle;
+
+use crate::{millis, secs};
+
+/// How long the one asks who meets the fault.
+pub(super) const OPERATION: Duration = Duration::from_secs(1);
+/// How much later than promised a call may return.
+const LATE: Duration = Duration::from_millis(250);
+/// Of the leases that meet the fault.
+const TTL: Duration = Duration::from_secs(3);
+/// How long one waits who is queued when the fault comes, and one who comes to be.
+const QUEUED: Duration = Duration::from_secs(2);
+const COMING: Duration = Duration::from_secs(1);
+
+/// What meets the fault.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Verb {
+    /// With an id of the caller's, who asks again with it.
+    Acquire,
+    /// By a caller who does not come back.
+    GiveUp,
+    Refresh,
+    /// While somebody waits for the key.
+    Release,
+    /// The acquire that should be queued.
+    Queue,
+    /// The one that keeps a place in the queue, just when the key is released.
+    HandOver,
+}
+
+pub(super) const VERBS: [Verb; 6] =
+    [Verb::Acquire, Verb::GiveUp, Verb::Refresh, Verb::Release, Verb::Queue, Verb::HandOver];
+
+/// A key, and who is there.
+pub(super) struct Cell {
+    verb: Verb,
+    key: String,
+    id: LeaseId,
+    set: Arc<ReplicaSet>,
+    /// Who meets the fault; somebody else; and the one of before as it asks again in another process.
+    one: Mongoseal,
+    other: Mongoseal,
+    again: Mongoseal,
+}
+
+/// A cell before the fault: who holds the key, and who waits for it.
+pub(super) struct Ready {
+    cell: Cell,
+    holding: Option<Lease>,
+    waiting: Option<(JoinHandle<Result<Lease, Error>>, Instant)>,
+}
+
+/// A cell after the fault.
+pub(super) struct Acted {
+    cell: Cell,
+    came_to: Result<Got, Error>,
+    took: Duration,
+    /// Who was queued behind.
+    next: Option<JoinHandle<Result<Lease, Error>>>,
+    /// What was held before and still is.
+    kept: Option<Lease>,
+}
+
+/// What a verb gave.
+enum Got {
+    Lease(Lease),
+    Refreshed,
+    Released(Released),
+}
+
+impl Cell {
+    pub(super) fn new(verb: Verb, key: String, set: &Arc<ReplicaSet>, [one, other, again]: [&Mongoseal; 3]) -> Self {
+        let (one, other, again) = (one.clone(), other.clone(), again.clone());
+        Self { verb, key, id: LeaseId::random(), set: Arc::clone(set), one, other, again }
+    }
+
+    /// Brings about what the verb needs.
+    pub(super) async fn prepare(self) -> Ready {
+        // So that there is a token before.
+        self.other.acquire(&self.key).await.unwrap().release().await.unwrap();
+        let mine = || self.one.acquire(&self.key).lease_id(self.id).ttl(TTL).without_refresh();
+        let theirs = || self.other.acquire(&self.key).ttl(secs(60));
+        let (mut holding, mut waiting) = (None, None);
+        match self.verb {
+            Verb::Acquire | Verb::GiveUp => {}
+            // Outlasts the others' turns.
+            Verb::Refresh => holding = Some(mine().ttl(secs(30)).await.unwrap()),
+            Verb::Release => {
+                holding = Some(mine().await.unwrap());
+                waiting = Some((tokio::spawn(theirs().wait(secs(30)).into_future()), Instant::now()));
+                self.until_queued().await;
+            }
+            Verb::Queue => holding = Some(theirs().await.unwrap()),
+            Verb::HandOver => {
+                holding = Some(theirs().await.unwrap());
+                waiting = Some((tokio::spawn(mine().wait(QUEUED).into_future()), Instant::now()));
+                self.until_queued().await;
+                // Shortly before it asks again to keep its place.
+                tokio::time::sleep((TTL / 3).saturating_sub(millis(300))).await;
+            }
+        }
+        Ready { cell: self, holding, waiting }
+    }
+
+    async fn records(&self) -> Collection<Document> {
+        self.set.client().await.database("mongoseal").collection("mongoseal")
+    }
+
+    async fn record(&self) -> Document {
+        let found = self.records().await.find_one(doc! { "_id": &self.key }).await.unwrap();
+        found.expect("the record is there")
+    }
+
+    async fn until_queued(&self) {
+        let began = Instant::now();
+        while self.record().await.get_array("queue").unwrap().is_empty() {
+            assert!(began.elapsed() < secs(10), "{}: nobody is queued", self.key);
+            tokio::time::sleep(millis(10)).await;
+        }
+    }
+
+    /// The tokens that each lease id ever had, as the oplog tells.
+    async fn granted(&self) -> BTreeMap<Vec<u8>, Vec<i64>> {
+        let mut granted = BTreeMap::new();
+        for entry in self.set.oplog_entries("mongoseal.mongoseal", &Bson::from(self.key.as_str())).await {
+            leases(&Bson::Document(entry), &mut |lease, version| {
+                let tokens: &mut Vec<i64> = granted.entry(lease.to_vec()).or_default();
+                if !tokens.contains(&version) {
+                    tokens.push(version);
+                }
+            });
+        }
+        granted
+    }
+}
+
+/// Tells of each holder that is somewhere in a value.
+fn leases(value: &Bson, tell: &mut impl FnMut(&[u8], i64)) {
+    match value {
+        Bson::Array(elements) => elements.iter().for_each(|element| leases(element, tell)),
+        Bson::Document(document) => {
+            if let (Some(Bson::Binary(Binary { subtype: BinarySubtype::Uuid, bytes })), Ok(version @ 1..)) =
+                (document.get("lease"), document.get_i64("version"))
+            {
+                tell(bytes, version);
+            }
+            document.values().for_each(|value| leases(value, tell));
+        }
+        _ => {}
+    }
+}
+
+impl Ready {
+    /// Lets the verb meet the fault.
+    pub(super) async fn act(self) -> Acted {
+        let Self { cell, holding, waiting } = self;
+        let (mut began, mut next, mut kept) = (Instant::now(), None, None);
+        let acquire = cell.one.acquire(&cell.key).ttl(TTL).without_refresh();
+        let (came_to, limit) = match cell.verb {
+            Verb::Acquire => (acquire.lease_id(cell.id).await.map(Got::Lease), OPERATION),
+            Verb::GiveUp => (acquire.await.map(Got::Lease), OPERATION),
+            Verb::Refresh => {
+                let lease = kept.insert(holding.expect("it holds"));
+                (lease.refresh().await.map(|()| Got::Refreshed), OPERATION)
+            }
+            Verb::Release => {
+                next = waiting.map(|(waiting, _)| waiting);
+                (holding.expect("it holds").release().await.map(Got::Released), OPERATION)
+            }
+            Verb::Queue => {
+                let acquire = acquire.lease_id(cell.id).wait(COMING).into_future();
+                let ((), came_to) = tokio::join!(give_back(holding), acquire);
+                (came_to.map(Got::Lease), COMING + OPERATION)
+            }
+            Verb::HandOver => {
+                let (waiting, since) = waiting.expect("it waits");
+                began = since;
+                let ((), came_to) = tokio::join!(give_back(holding), waiting);
+                (came_to.unwrap().map(Got::Lease), QUEUED + OPERATION)
+            }
+        };
+        let took = began.elapsed();
+        assert!(took <= limit + LATE, "{}: {took:?} of {limit:?}", cell.key);
+        Acted { cell, came_to, took, next, kept }
+    }
+}
+
+/// The other gives the key back, a moment later. Where nobody confirms that, it is done all the same.
+async fn give_back(lease: Option<Lease>) {
+    tokio::time::sleep(millis(500)).await;
+    drop(tokio::spawn(lease.expect("the other holds").release()));
+}
+
+impl Acted {
+    pub(super) fn verb(&self) -> Verb {
+        self.cell.verb
+    }
+
+    /// What it came to, for the table: a success, or an error that says that it is not known.
+    pub(super) fn outcome(&self, slow: bool, lasts: bool) -> String {
+        let (key, verb) = (&self.cell.key, self.cell.verb);
+        let word = match &self.came_to {
+            // Somebody else was granted the key before this was asked again: it is over, by whatever.
+            Ok(Got::Released(released @ (Released::Ours | Released::Unknown))) => {
+                if *released == Released::Ours {
+                    "ok"
+                } else {
+                    "over"
+                }
+            }
+            Ok(Got::Released(other)) => panic!("{key}: {other:?}"),
+            Ok(_) => "ok",
+            Err(Error::Unavailable { .. }) => "unknown",
+            Err(error) => panic!("{key}: {error:?}"),
+        };
+        // One that is in the queue may hear of its turn without asking.
+        let expected = match (lasts, slow) {
+            (true, _) if verb == Verb::HandOver => None,
+            (true, _) => Some("unknown"),
+            (false, true) => None,
+            (false, false) if word == "over" => None,
+            (false, false) => Some("ok"),
+        };
+        let text = self.came_to.as_ref().err().map(|error| all_of(error));
+        assert!(expected.is_none_or(|expected| expected == word), "{key}: {word}, {text:?}");
+        format!("{word} {:.2} s", self.took.as_secs_f64())
+    }
+
+    /// Looks at what is left: one token, which the same request finds again, a larger one for whoever
+    /// comes later, and nothing held by nobody.
+    pub(super) async fn settle(self, late: Option<Duration>) {
+        let Self { cell, came_to, next, kept, .. } = self;
+        let (key, mine) = (&cell.key, cell.id.to_bytes().to_vec());
+        let left = TTL + late.unwrap_or_default() + secs(1);
+        let error = came_to.as_ref().err().map(|error| all_of(error));
+        if let Some(lease) = kept {
+            lease.refresh().await.unwrap();
+            cell.shows(&lease).await;
+            assert_eq!(lease.release().await.unwrap(), Released::Ours, "{key}");
+        } else if let Ok(Got::Lease(lease)) = came_to {
+            cell.shows(&lease).await;
+            assert_eq!(lease.release().await.unwrap(), Released::Ours, "{key}");
+        } else if let Some(next) = next {
+            let lease = tokio::time::timeout(left, next).await.expect("it is handed over").unwrap().unwrap();
+            // What arrives late of the release touches nobody else.
+            tokio::time::sleep(late.unwrap_or_default()).await;
+            lease.verify().await.unwrap();
+            lease.release().await.unwrap();
+        } else if cell.verb != Verb::GiveUp {
+            let lease = cell.again.acquire(key).lease_id(cell.id).ttl(TTL).wait(left).await.unwrap();
+            cell.shows(&lease).await;
+            assert_eq!(lease.release().await.unwrap(), Released::Ours, "{key}");
+        }
+        let last = cell.other.acquire(key).ttl(secs(60)).wait(left).await;
+        let last = last.unwrap_or_else(|error| panic!("{key}: held by nobody for longer than {left:?}: {error}"));
+        let granted = cell.granted().await;
+        for (lease, tokens) in &granted {
+            // A request that comes when its lease was given back is granted once more, to nobody.
+            let once_more = late.is_some() || cell.verb == Verb::GiveUp;
+            assert!(tokens.len() == 1 || once_more, "{key}: tokens {tokens:?} of one lease id");
+            for token in tokens {
+                assert!(*token <= i64::from(last.token()), "{key}: the last one has the largest token");
+                if let (Some(error), true) = (&error, *lease == mine) {
+                    assert!(!error.contains(&token.to_string()), "{key}: a token in {error}");
+                }
+            }
+        }
+        assert!(granted.len() >= 2, "{key}: {granted:?}");
+        assert_eq!(last.release().await.unwrap(), Released::Ours, "{key}");
+        let record = cell.record().await;
+        for left in ["holders", "queue"] {
+            assert_eq!(record.get_array(left).unwrap(), &Vec::<Bson>::new(), "{key}");
+        }
+    }
+}
+
+impl Cell {
+    /// That the record has this lease as its only one.
+    async fn shows(&self, lease: &Lease) {
+        let record = self.record().await;
+        let mut held = Vec::new();
+        leases(&Bson::Document(record.clone()), &mut |lease, token| held.push((lease.to_vec(), token)));
+        let token = i64::from(lease.token());
+        assert_eq!(held, [(lease.id().to_bytes().to_vec(), token)], "{}: {record}", self.key);
+        assert_eq!(record.get_i64("version").unwrap(), token, "{}", self.key);
+    }
+}
+
+/// All that an error says, with whatever lies behind it.
+fn all_of(error: &dyn std::error::Error) -> String {
+    let mut said = format!("{error} {error:?} ");
+    if let Some(source) = error.source() {
+        said += &all_of(source);
+    }
+    said
+}
