@@ -17,3 +17,6 @@ pub mod jobs {}
 
 #[doc = include_str!("../docs/failure-modes.md")]
 pub mod failure_modes {}
+
+#[doc = include_str!("../docs/privileges.md")]
+pub mod privileges {}

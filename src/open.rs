@@ -51,7 +51,9 @@ mod mongo {
         /// The database is the one in the connection string, or `mongoseal`; the collection is
         /// `mongoseal`. The client belongs to the handle, which closes it at
         /// [`shutdown`](Self::shutdown). Concerns, read preference and retries in the connection
-        /// string do not count: what the promise needs is set in every command.
+        /// string do not count: what the promise needs is set in every command. A
+        /// `serverSelectionTimeoutMS` that is longer than an attempt is cut short, so that the error says
+        /// why no server could be reached.
         ///
         /// # Errors
         ///
@@ -108,7 +110,9 @@ mod mongo {
             let settings = self.settings()?;
             let mut options = parse(uri.as_ref(), settings.operation_timeout).await?;
             // Sooner than an attempt gives up, so that it is the driver who says what is wrong.
-            options.server_selection_timeout.get_or_insert(settings.attempt.mul_f64(0.8));
+            let longest = settings.attempt.mul_f64(0.8);
+            let selection = options.server_selection_timeout.get_or_insert(longest);
+            *selection = longest.min(*selection);
             options.app_name.get_or_insert_with(|| "mongoseal".into());
             let name = self.database.or_else(|| options.default_database.clone());
             let client = Client::with_options(options).map_err(unusable)?;

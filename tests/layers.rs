@@ -58,6 +58,7 @@ fn the_tests_that_documents_name_are_there() {
         "docs/jobs.md",
         "docs/failure-modes.md",
         "docs/chaos.md",
+        "docs/privileges.md",
         "README.md",
     ] {
         let text = fs::read_to_string(root.join(document)).unwrap();

@@ -167,8 +167,9 @@ impl<T: Send + Sync> Fenced<'_, T> {
         self
     }
 
-    /// Refuses what can be refused without asking anybody, and gives what a write needs to run.
-    fn begin(&self) -> Result<Target> {
+    /// Refuses what can be refused without asking anybody, and gives what a write needs to run for which the
+    /// user needs these actions.
+    fn begin(&self, needs: &'static str) -> Result<Target> {
         Handle::try_current().map_err(|source| {
             Error::invalid("there is no tokio runtime here: call this inside of one").caused_by(source)
         })?;
@@ -176,7 +177,7 @@ impl<T: Send + Sync> Fenced<'_, T> {
             lease.check()?;
         }
         let stamp = Stamp::new(&self.field, self.by.token)?;
-        Ok(Target { documents: self.collection.clone_with_type(), stamp, within: self.within })
+        Ok(Target { documents: self.collection.clone_with_type(), stamp, within: self.within, needs })
     }
 }
 
@@ -190,6 +191,7 @@ struct Target {
     documents: Collection<Document>,
     stamp: Stamp,
     within: Duration,
+    needs: &'static str,
 }
 
 /// What makes a filter mean the same in a read as in the write.
@@ -224,7 +226,7 @@ impl Target {
 
     fn meaning(&self, error: DriverError) -> Error {
         let namespace = self.documents.namespace();
-        fault::meaning(error, &namespace.db, &namespace.coll)
+        fault::meaning(error, &namespace.db, &namespace.coll, self.needs)
     }
 
     /// Sends a write that changes what is there: `Err(Fenced)` where all that its filter finds was written

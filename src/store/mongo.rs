@@ -48,8 +48,7 @@ use tokio::sync::{
     mpsc::{Sender, UnboundedSender},
 };
 
-use combine::Lanes;
-
+use self::{combine::Lanes, fault::needs};
 use super::{Applied, Backlog, BoxFuture, Page, Sighting, State, Store, Told};
 use crate::{
     Clock, Error, FencingToken, HandleId, Key, Result, Tick,
@@ -234,10 +233,11 @@ impl Inner {
             Ok(reply) => reply,
             Err(error) => {
                 // A document that is not ours can make the update fail, which then wrote nothing.
-                if fault::is_refusal(&error) {
+                if fault::is_refusal(&error) && fault::code(&error) != Some(fault::UNAUTHORIZED) {
                     self.read(key, within).await?;
                 }
-                return Err(self.meaning(error));
+                let needs = if matches!(request, Request::Acquire(_)) { needs::HOLD } else { needs::CHANGE };
+                return Err(self.meaning(error, needs));
             }
         };
         if let Some(error) = reply.get("writeConcernError") {
@@ -258,17 +258,16 @@ impl Inner {
     }
 
     async fn read(&self, key: &Key, within: Duration) -> Result<Sighting> {
-        let reply = self
-            .command(doc! {
-                "find": &self.collection,
-                "filter": { "_id": key.as_str() },
-                "projection": document::all(),
-                "limit": 1,
-                "singleBatch": true,
-                "readConcern": { "level": "linearizable" },
-                "maxTimeMS": server_limit(within),
-            })
-            .await?;
+        let find = doc! {
+            "find": &self.collection,
+            "filter": { "_id": key.as_str() },
+            "projection": document::all(),
+            "limit": 1,
+            "singleBatch": true,
+            "readConcern": { "level": "linearizable" },
+            "maxTimeMS": server_limit(within),
+        };
+        let reply = self.command(find, needs::READ).await?;
         let found = reply
             .get_document("cursor")
             .and_then(|cursor| cursor.get_array("firstBatch"))
@@ -281,13 +280,14 @@ impl Inner {
         Ok(Sighting::Seen { record: Box::new(record), at })
     }
 
-    /// Sends a command to the primary. The driver adds no concern and no retry of its own.
-    async fn command(&self, command: Document) -> Result<Document> {
-        self.raw_command(&self.database, command).await.map_err(|error| self.meaning(error))
+    /// Sends a command to the primary, for which the user needs these actions. The driver adds no concern
+    /// and no retry of its own.
+    async fn command(&self, command: Document, needs: &str) -> Result<Document> {
+        self.raw_command(&self.database, command).await.map_err(|error| self.meaning(error, needs))
     }
 
-    fn meaning(&self, error: mongodb::error::Error) -> Error {
-        fault::meaning(error, self.database.name(), &self.collection)
+    fn meaning(&self, error: mongodb::error::Error, needs: &str) -> Error {
+        fault::meaning(error, self.database.name(), &self.collection, needs)
     }
 
     async fn raw_command(&self, database: &Database, command: Document) -> mongodb::error::Result<Document> {

@@ -20,7 +20,21 @@ use crate::{Bench, secs};
 
 /// Everything that is said on this thread, at whatever level and by whomever.
 #[derive(Clone, Default)]
-struct Said(Arc<Mutex<String>>);
+pub(crate) struct Said(Arc<Mutex<String>>);
+
+impl Said {
+    /// Listens from now on, until the guard is dropped.
+    pub(crate) fn listen() -> (Self, tracing::subscriber::DefaultGuard) {
+        let said = Self::default();
+        let guard = tracing_subscriber::registry().with(said.clone()).set_default();
+        (said, guard)
+    }
+
+    /// What was said since this was called last.
+    pub(crate) fn take(&self) -> String {
+        std::mem::take(&mut *self.0.lock().unwrap())
+    }
+}
 
 impl Visit for Said {
     fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
@@ -51,7 +65,7 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Said {
 }
 
 /// All that an error says, with whatever lies behind it.
-fn all_of(error: &dyn std::error::Error) -> String {
+pub(crate) fn all_of(error: &dyn std::error::Error) -> String {
     let mut said = format!("{error} {error:?} ");
     if let Some(source) = error.source() {
         said += &all_of(source);
@@ -59,14 +73,14 @@ fn all_of(error: &dyn std::error::Error) -> String {
     said
 }
 
-struct Secrets {
-    password: &'static str,
-    ids: [LeaseId; 2],
+pub(crate) struct Secrets {
+    pub(crate) password: &'static str,
+    pub(crate) ids: [LeaseId; 2],
 }
 
 impl Secrets {
     /// That none of them is in a text, whole or without its first group, in whatever form bytes are shown.
-    fn are_not_in(&self, text: &str, what: &str) {
+    pub(crate) fn are_not_in(&self, text: &str, what: &str) {
         assert!(!text.contains(self.password), "the password is in {what}");
         for id in self.ids {
             let (whole, bytes) = (id.expose(), id.to_bytes());
@@ -85,8 +99,7 @@ impl Secrets {
 
 #[tokio::test]
 async fn no_line_of_a_log_and_no_error_carries_a_password_or_a_whole_lease_id() {
-    let said = Said::default();
-    let _guard = tracing_subscriber::registry().with(said.clone()).set_default();
+    let (said, _guard) = Said::listen();
     let secrets = Secrets { password: "hunter2-s3cret", ids: [LeaseId::random(), LeaseId::random()] };
     let set = ReplicaSet::builder().auth().start().await;
     let actions = vec![doc! {
@@ -135,7 +148,7 @@ async fn no_line_of_a_log_and_no_error_carries_a_password_or_a_whole_lease_id() 
     for text in shown {
         secrets.are_not_in(&text, "what a handle or a lease shows");
     }
-    let said = said.0.lock().unwrap().clone();
+    let said = said.take();
     assert!(!said.is_empty(), "something was heard");
     secrets.are_not_in(&said, "the log");
 }

@@ -7,7 +7,10 @@ use mongodb::{
 };
 
 use super::{Fenced, Reading, Target, fault, server_limit, stamp::pinned};
-use crate::{Error, Result, store::mongo::fault as driver};
+use crate::{
+    Error, Result,
+    store::mongo::fault::{self as driver, needs},
+};
 
 /// The most changes of one command. The server takes 100,000; but a reply comes only after the last.
 const MOST: usize = 1_000;
@@ -31,7 +34,7 @@ impl<T: Send + Sync> Fenced<'_, T> {
     ///
     /// As [`update_one`](Self::update_one), for all that is left of it.
     pub async fn bulk_write(&self, changes: impl IntoIterator<Item = Change>) -> Result<SummaryBulkWriteResult> {
-        let target = self.begin()?;
+        let target = self.begin(needs::HOLD)?;
         let changes = changes.into_iter().map(|change| change.stamped(&target)).collect::<Result<Vec<_>>>()?;
         let to = target.clone();
         target.run(async move { to.bulk(&changes).await }).await
@@ -112,12 +115,12 @@ enum Command {
 }
 
 impl Command {
-    /// Its name, and that of its statements.
-    fn names(self) -> (&'static str, &'static str) {
+    /// Its name, that of its statements, and what a user must be granted for it.
+    fn names(self) -> (&'static str, &'static str, &'static str) {
         match self {
-            Self::Update => ("update", "updates"),
-            Self::Delete => ("delete", "deletes"),
-            Self::Insert => ("insert", "documents"),
+            Self::Update => ("update", "updates", needs::HOLD),
+            Self::Delete => ("delete", "deletes", needs::REMOVE),
+            Self::Insert => ("insert", "documents", needs::INSERT),
         }
     }
 }
@@ -175,7 +178,7 @@ impl Target {
     /// another first write of its document.
     async fn send(&self, statements: &[Statement], all: &mut SummaryBulkWriteResult) -> Result<usize> {
         let Some(first) = statements.first() else { return Ok(0) };
-        let (command, plural) = first.command.names();
+        let (command, plural, needs) = first.command.names();
         let documents: Vec<&Document> = statements.iter().map(|statement| &statement.document).collect();
         let limit = server_limit(self.within);
         let command = doc! {
@@ -192,7 +195,7 @@ impl Target {
             .run_command(command)
             .selection_criteria(SelectionCriteria::ReadPreference(ReadPreference::Primary))
             .await
-            .map_err(|error| self.meaning(error))?;
+            .map_err(|error| Self { needs, ..self.clone() }.meaning(error))?;
         if let Some(error) = reply.get("writeConcernError") {
             return Err(driver::unconfirmed(error));
         }

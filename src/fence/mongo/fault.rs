@@ -11,7 +11,7 @@ const DUPLICATE_KEY: i32 = 11000;
 ///
 /// What the server says of the write itself, such as a duplicate key or a document that a validator
 /// does not admit, is there as the driver's own error, as the source.
-pub(super) fn meaning(error: DriverError, database: &str, collection: &str) -> Error {
+pub(super) fn meaning(error: DriverError, database: &str, collection: &str, needs: &str) -> Error {
     match error.kind.as_ref() {
         ErrorKind::Write(WriteFailure::WriteConcernError(_)) => Error::unavailable(
             "a majority of the replica set did not confirm the write in time, so it may stand or not: read before writing again",
@@ -25,7 +25,7 @@ pub(super) fn meaning(error: DriverError, database: &str, collection: &str) -> E
             "the document was written, but it does not fit the type of the collection: see the source of this error",
         )
         .caused_by(error),
-        _ => fault::meaning(error, database, collection),
+        _ => fault::meaning(error, database, collection, needs),
     }
 }
 

@@ -14,7 +14,7 @@ use mongodb::{
 use serde::{Serialize, de::DeserializeOwned};
 
 use super::{Fenced, Outcome, Reading, encode, fault, stamp::pinned};
-use crate::Result;
+use crate::{Result, store::mongo::fault::needs};
 
 /// A boxed future, as `IntoFuture` wants one.
 type Sent<'a, R> = std::pin::Pin<Box<dyn Future<Output = Result<R>> + Send + 'a>>;
@@ -145,7 +145,7 @@ impl<'a> IntoFuture for UpdateOne<'a> {
     fn into_future(self) -> Self::IntoFuture {
         Box::pin(async move {
             let Self { at, filter, update, mut options } = self;
-            let target = at.begin()?;
+            let target = at.begin(needs_of(options.upsert))?;
             let update = target.stamp.on_update(update)?;
             options.write_concern = Some(target.write_concern());
             let id = pinned_by(&filter, options.upsert)?;
@@ -205,7 +205,7 @@ impl<'a> IntoFuture for ReplaceOne<'a> {
     fn into_future(self) -> Self::IntoFuture {
         Box::pin(async move {
             let Self { at, filter, replacement, mut options } = self;
-            let target = at.begin()?;
+            let target = at.begin(needs_of(options.upsert))?;
             let replacement = target.stamp.on_document(replacement?)?;
             options.write_concern = Some(target.write_concern());
             let id = pinned_by(&filter, options.upsert)?;
@@ -265,7 +265,7 @@ impl<'a, T: DeserializeOwned + Send + Sync + 'static> IntoFuture for FindOneAndU
     fn into_future(self) -> Self::IntoFuture {
         Box::pin(async move {
             let Self { at, filter, update, mut options } = self;
-            let target = at.begin()?;
+            let target = at.begin(needs_of(options.upsert))?;
             let update = target.stamp.on_update(update)?;
             options.write_concern = Some(target.write_concern());
             let id = pinned_by(&filter, options.upsert)?;
@@ -319,7 +319,7 @@ impl<'a> IntoFuture for DeleteOne<'a> {
     fn into_future(self) -> Self::IntoFuture {
         Box::pin(async move {
             let Self { at, filter, mut options } = self;
-            let target = at.begin()?;
+            let target = at.begin(needs::REMOVE)?;
             options.write_concern = Some(target.write_concern());
             let reading = Reading::of(options.collation.as_ref(), options.hint.as_ref(), options.let_vars.as_ref());
             let to = target.clone();
@@ -364,7 +364,7 @@ impl<'a> IntoFuture for InsertOne<'a> {
     fn into_future(self) -> Self::IntoFuture {
         Box::pin(async move {
             let Self { at, document, mut options } = self;
-            let target = at.begin()?;
+            let target = at.begin(needs::INSERT)?;
             let document = target.stamp.on_document(document?)?;
             options.write_concern = Some(target.write_concern());
             let to = target.clone();
@@ -382,6 +382,11 @@ impl<'a> IntoFuture for InsertOne<'a> {
                 .await
         })
     }
+}
+
+/// What a user must be granted for an update, or for an upsert.
+fn needs_of(upsert: Option<bool>) -> &'static str {
+    if upsert == Some(true) { needs::HOLD } else { needs::CHANGE }
 }
 
 /// The `_id` that an upsert pins.

@@ -19,7 +19,12 @@ use mongodb::{
 };
 use tokio::{runtime::Handle, sync::oneshot, time::timeout};
 
-use super::{Inner, MongoStore, document, fault, server_limit, template, verb::Verb};
+use super::{
+    Inner, MongoStore, document,
+    fault::{self, needs},
+    server_limit, template,
+    verb::Verb,
+};
 use crate::{
     Clock, Error, Key, Result,
     record::{Acquire, Joint, Outcome, Release, Request, named},
@@ -234,23 +239,22 @@ impl Inner {
         };
         let written = self.database.run_raw_command(template::acquires(&head, asked)?);
         let written = written.selection_criteria(SelectionCriteria::ReadPreference(ReadPreference::Primary)).await;
-        let written = written.map_err(|error| self.meaning(error))?;
+        let written = written.map_err(|error| self.meaning(error, needs::HOLD))?;
         if let Some(error) = written.get("writeConcernError") {
             return Err(fault::unconfirmed(error));
         }
         let keys: Bson = asked.iter().map(|(key, _)| key.as_str()).collect();
         let after = written.get_timestamp("operationTime").map_err(fault::unreadable)?;
-        let found = self
-            .command(doc! {
-                "find": &self.collection,
-                "filter": { "_id": { "$in": keys } },
-                "projection": document::view(Verb::Acquire),
-                "batchSize": i64::try_from(MOST).unwrap_or(i64::MAX),
-                "singleBatch": true,
-                "readConcern": { "level": "majority", "afterClusterTime": after },
-                "maxTimeMS": server_limit(within),
-            })
-            .await?;
+        let find = doc! {
+            "find": &self.collection,
+            "filter": { "_id": { "$in": keys } },
+            "projection": document::view(Verb::Acquire),
+            "batchSize": i64::try_from(MOST).unwrap_or(i64::MAX),
+            "singleBatch": true,
+            "readConcern": { "level": "majority", "afterClusterTime": after },
+            "maxTimeMS": server_limit(within),
+        };
+        let found = self.command(find, needs::READ).await?;
         let found = found
             .get_document("cursor")
             .and_then(|cursor| cursor.get_array("firstBatch"))

@@ -8,7 +8,11 @@ use mongodb::{
 };
 use tokio::sync::mpsc::UnboundedSender;
 
-use super::{super::Told, Inner, document, fault};
+use super::{
+    super::Told,
+    Inner, document,
+    fault::{self, needs},
+};
 use crate::{Error, HandleId, Result, Tick};
 
 /// How long the server holds a request for events when there is none: also how long a stream lives on
@@ -17,7 +21,6 @@ pub(super) const AWAIT: Duration = Duration::from_secs(2);
 
 /// Tells what is handed to this handle from `since` on, until nobody listens.
 pub(super) async fn watch(store: &Inner, handle: HandleId, since: Tick, tell: &UnboundedSender<Told>) -> Result<()> {
-    let refused = |error| fault::watch_refused(error, store.database.name(), &store.collection);
     let number = |number: u64| u32::try_from(number).unwrap_or(u32::MAX);
     let mut events = store
         .database
@@ -29,7 +32,7 @@ pub(super) async fn watch(store: &Inner, handle: HandleId, since: Tick, tell: &U
         .read_concern(ReadConcern::majority())
         .selection_criteria(SelectionCriteria::ReadPreference(ReadPreference::Primary))
         .await
-        .map_err(refused)?
+        .map_err(|error| store.meaning(error, needs::WATCH))?
         .with_type::<Document>();
     let mut heard = tell.send(Told::Watching { since }).is_ok();
     while heard && !tell.is_closed() {

@@ -1,5 +1,7 @@
 //! What each error of the driver means to a caller.
 
+mod unreachable;
+
 use std::fmt;
 
 use mongodb::{
@@ -38,12 +40,25 @@ const RETRY: [&str; 5] = [
 pub(crate) const UNAUTHORIZED: i32 = 13;
 const AUTHENTICATION_FAILED: i32 = 18;
 
-/// What an error means that came of a command on this collection.
-pub(crate) fn meaning(error: DriverError, database: &str, collection: &str) -> Error {
+/// The actions that a user must be granted, by what is done.
+pub(crate) mod needs {
+    pub(crate) const READ: &str = "find";
+    pub(crate) const WATCH: &str = "find and changeStream";
+    pub(crate) const HOLD: &str = "find, insert and update";
+    pub(crate) const CHANGE: &str = "find and update";
+    pub(crate) const INSERT: &str = "find and insert";
+    pub(crate) const REMOVE: &str = "find and remove";
+}
+
+/// What an error means that came of a command on this collection, which needs these actions.
+pub(crate) fn meaning(error: DriverError, database: &str, collection: &str, needs: &str) -> Error {
     let code = code(&error);
     match error.kind.as_ref() {
+        ErrorKind::Command(command) if code == Some(UNAUTHORIZED) && is_anonymous(command) => Error::invalid(
+            "MongoDB wants to know who asks: put user, password and authSource into the connection string",
+        ),
         ErrorKind::Command(_) if code == Some(UNAUTHORIZED) => Error::invalid(format!(
-            "the MongoDB user may not use {database}.{collection}: grant it find, insert and update there"
+            "the MongoDB user may not do this with {database}.{collection}: grant it {needs} there"
         )),
         // The driver wraps whatever happens while it logs in.
         ErrorKind::Authentication { .. } if code.is_some_and(|code| TRANSIENT.contains(&code)) => not_now(),
@@ -63,9 +78,10 @@ pub(crate) fn meaning(error: DriverError, database: &str, collection: &str) -> E
         ErrorKind::Shutdown => {
             Error::invalid("the MongoDB client was shut down: make the handle on one that is kept open")
         }
-        ErrorKind::ServerSelection { .. } => Error::unavailable(
-            "no primary of the MongoDB replica set can be reached: check the addresses and the set's state",
-        ),
+        ErrorKind::ServerSelection { message, .. } => Error::unavailable(format!(
+            "no primary of the MongoDB replica set can be reached{}: check addresses, TLS options and the set's state",
+            unreachable::causes(message)
+        )),
         _ => not_now(),
     }
     .caused_by(source(error))
@@ -102,28 +118,6 @@ impl fmt::Display for Refusal {
 }
 
 impl std::error::Error for Refusal {}
-
-/// What it means that a record could not be deleted.
-pub(super) fn removal_refused(error: DriverError, database: &str, collection: &str) -> Error {
-    if code(&error) == Some(UNAUTHORIZED) {
-        return Error::invalid(format!(
-            "the MongoDB user may not delete from {database}.{collection}: grant it remove there"
-        ))
-        .caused_by(source(error));
-    }
-    meaning(error, database, collection)
-}
-
-/// What it means that a change stream could not be opened.
-pub(super) fn watch_refused(error: DriverError, database: &str, collection: &str) -> Error {
-    if code(&error) == Some(UNAUTHORIZED) {
-        return Error::invalid(format!(
-            "the MongoDB user may not watch {database}.{collection}: grant it changeStream there"
-        ))
-        .caused_by(source(error));
-    }
-    meaning(error, database, collection)
-}
 
 /// What it means that a change stream ended.
 pub(super) fn watch_ended(error: DriverError) -> Error {
@@ -165,6 +159,11 @@ pub(super) fn unreadable(error: impl std::error::Error + Send + Sync + 'static) 
         .caused_by(error)
 }
 
+/// Whether the server refuses because nobody has logged in.
+fn is_anonymous(error: &CommandError) -> bool {
+    error.message.contains("requires authentication")
+}
+
 /// The code of the server's error, if it is one or wraps one.
 pub(crate) fn code(error: &DriverError) -> Option<i32> {
     match error.kind.as_ref() {
@@ -197,9 +196,9 @@ mod tests {
 
     #[test]
     fn an_error_of_the_caller_is_invalid_and_one_of_the_moment_is_unavailable() {
-        let invalid = meaning(ErrorKind::Shutdown.into(), "d", "c");
+        let invalid = meaning(ErrorKind::Shutdown.into(), "d", "c", needs::READ);
         assert!(matches!(invalid, Error::Invalid { .. }));
-        let moment = meaning(std::io::Error::other("reset").into(), "d", "c");
+        let moment = meaning(std::io::Error::other("reset").into(), "d", "c", needs::READ);
         assert!(matches!(moment, Error::Unavailable { .. }));
         assert!(!moment.to_string().contains("reset"), "the source is not repeated");
     }

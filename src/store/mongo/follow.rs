@@ -14,7 +14,13 @@ use mongodb::{
 };
 use tokio::sync::mpsc::Sender;
 
-use super::{super::State, Inner, delta, document, events::AWAIT, fault, server_limit};
+use super::{
+    super::State,
+    Inner, delta, document,
+    events::AWAIT,
+    fault::{self, needs},
+    server_limit,
+};
 use crate::{
     Error, Key, Result,
     record::{Moment, StoreTime},
@@ -36,7 +42,7 @@ pub(super) async fn follow(store: &Inner, key: &Key, tell: &Sender<State>) -> Re
     // the collection, the stream would end with it again and again.
     let after = Timestamp { increment: from.increment.saturating_add(1), ..from };
     let opened = store.changes(key, Start::At(after)).await;
-    let mut events = opened.map_err(|error| fault::watch_refused(error, store.database.name(), &store.collection))?;
+    let mut events = opened.map_err(|error| store.meaning(error, needs::WATCH))?;
     // One that ends is taken up where it ended. One that then ends at once is not.
     let mut taken_up = false;
     while heard && !tell.is_closed() {
@@ -124,7 +130,7 @@ impl Inner {
         if fault::code(&error).is_some_and(|code| NO_SNAPSHOT.contains(&code)) {
             return fault::watch_ended(error);
         }
-        self.meaning(error)
+        self.meaning(error, needs::READ)
     }
 
     /// What happens to the document of a key.

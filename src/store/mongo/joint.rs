@@ -9,7 +9,9 @@ use mongodb::{
 use tokio::sync::RwLockReadGuard;
 
 use super::{
-    Inner, MongoStore, fault, pipeline, server_limit,
+    Inner, MongoStore,
+    fault::{self, needs},
+    pipeline, server_limit,
     verb::{self, Verb},
 };
 use crate::{
@@ -44,7 +46,7 @@ impl Inner {
                     let mut update = self.joint_update(leases, joint, within);
                     let concern = doc! { "w": "majority", "wtimeout": server_limit(within) };
                     update.insert("writeConcern", concern);
-                    all &= match is_done(&self.command(update).await?, leases) {
+                    all &= match is_done(&self.command(update, needs::CHANGE).await?, leases) {
                         // One of the records is none; the others can be kept without it.
                         Err(Error::Invalid { .. }) if matches!(joint, Joint::Keep { .. }) => false,
                         done => done?,
@@ -83,11 +85,12 @@ impl Inner {
     }
 
     async fn transaction(&self, leases: &Named, joint: &Joint, within: Duration) -> Result<bool> {
-        let mut session = self.database.client().start_session().await.map_err(|error| self.meaning(error))?;
-        MongoStore::begin(&mut session, within).await.map_err(|error| self.meaning(error))?;
+        let mut session =
+            self.database.client().start_session().await.map_err(|error| self.meaning(error, needs::CHANGE))?;
+        MongoStore::begin(&mut session, within).await.map_err(|error| self.meaning(error, needs::CHANGE))?;
         let done = self.all(&mut session, leases, joint, within).await;
         if matches!(done, Ok(true)) {
-            session.commit_transaction().await.map_err(|error| self.meaning(error))?;
+            session.commit_transaction().await.map_err(|error| self.meaning(error, needs::CHANGE))?;
         } else {
             // What is not given up now is by the server, when its time is over.
             drop(session.abort_transaction().await);
@@ -99,7 +102,7 @@ impl Inner {
         for leases in commands(leases) {
             let update = self.joint_update(leases, joint, within);
             let reply = self.database.run_command(update).session(&mut *session).await;
-            if !is_done(&reply.map_err(|error| self.meaning(error))?, leases)? {
+            if !is_done(&reply.map_err(|error| self.meaning(error, needs::CHANGE))?, leases)? {
                 return Ok(false);
             }
         }

@@ -5,7 +5,11 @@ use std::time::Duration;
 use mongodb::bson::{Bson, DateTime, Document, doc};
 use tracing::debug;
 
-use super::{Inner, document, fault, server_limit};
+use super::{
+    Inner, document,
+    fault::{self, needs},
+    server_limit,
+};
 use crate::{
     FencingToken, Key, Result, Ttl,
     record::{Position, Record, Selection, Sharing, StoreTime},
@@ -46,22 +50,22 @@ impl Inner {
         level: &str,
         within: Duration,
     ) -> Result<(Vec<Document>, bool)> {
-        let mut reply = self
-            .command(doc! {
-                "aggregate": &self.collection,
-                "pipeline": pipeline,
-                // One more than there can be, so that the server closes the cursor with the reply.
-                "cursor": { "batchSize": document::int(most.saturating_add(1)) },
-                "readConcern": { "level": level },
-                "maxTimeMS": server_limit(within),
-            })
-            .await?;
+        let aggregate = doc! {
+            "aggregate": &self.collection,
+            "pipeline": pipeline,
+            // One more than there can be, so that the server closes the cursor with the reply.
+            "cursor": { "batchSize": document::int(most.saturating_add(1)) },
+            "readConcern": { "level": level },
+            "maxTimeMS": server_limit(within),
+        };
+        let mut reply = self.command(aggregate, needs::READ).await?;
         let cursor = reply.get_document_mut("cursor").map_err(fault::unreadable)?;
         let id = cursor.get_i64("id").map_err(fault::unreadable)?;
         let batch = std::mem::take(cursor.get_array_mut("firstBatch").map_err(fault::unreadable)?);
         if id != 0 {
             // The reply was full. The next page begins where it ends.
-            let killed = self.command(doc! { "killCursors": &self.collection, "cursors": [id] }).await;
+            let kill = doc! { "killCursors": &self.collection, "cursors": [id] };
+            let killed = self.command(kill, needs::READ).await;
             debug!(?killed, "a reply was too large for a page of a list");
         }
         let rows: Vec<Document> = batch

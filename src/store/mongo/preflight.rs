@@ -14,7 +14,7 @@ const INDEX_CONFLICTS: [i32; 2] = [85, 86];
 
 /// Checks the deployment and sees to the TTL index. Three commands where all is well.
 pub(super) async fn run(store: &Inner, within: Duration) -> Result<()> {
-    let hello = store.command(doc! { "hello": 1 }).await?;
+    let hello = store.command(doc! { "hello": 1 }, "hello").await?;
     deployment(&hello)?;
     journal(store).await?;
     index(store, within).await
@@ -56,7 +56,7 @@ async fn journal(store: &Inner) -> Result<()> {
             debug!(%error, "cannot see whether a majority means the journal");
             return Ok(());
         }
-        Err(error) => return Err(fault::meaning(error, "admin", "$cmd")),
+        Err(error) => return Err(fault::meaning(error, "admin", "$cmd", "replSetGetConfig")),
     };
     let config = reply.get_document("config").map_err(fault::unreadable)?;
     if config.get_bool("writeConcernMajorityJournalDefault").is_ok_and(|journaled| !journaled) {
@@ -90,7 +90,7 @@ async fn index(store: &Inner, within: Duration) -> Result<()> {
     let code = fault::code(&error);
     let conflict = code.is_some_and(|code| INDEX_CONFLICTS.contains(&code));
     if !conflict && code != Some(fault::UNAUTHORIZED) {
-        return Err(fault::meaning(error, store.database.name(), &store.collection));
+        return Err(store.meaning(error, "createIndex"));
     }
     // A conflict says that there is one; a missing privilege says nothing.
     match existing(store).await {
@@ -121,7 +121,7 @@ async fn index(store: &Inner, within: Duration) -> Result<()> {
 async fn existing(store: &Inner) -> Result<Option<Document>> {
     let reply = match store.raw_command(&store.database, doc! { "listIndexes": &store.collection }).await {
         Ok(reply) => reply,
-        Err(error) => return Err(fault::meaning(error, store.database.name(), &store.collection)),
+        Err(error) => return Err(store.meaning(error, "listIndexes")),
     };
     let batch =
         reply.get_document("cursor").and_then(|cursor| cursor.get_array("firstBatch")).map_err(fault::unreadable)?;

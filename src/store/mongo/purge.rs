@@ -4,7 +4,11 @@ use std::time::Duration;
 
 use mongodb::bson::{Bson, Document, doc};
 
-use super::{Inner, document, fault, list, preflight, server_limit};
+use super::{
+    Inner, document,
+    fault::{self, needs},
+    list, preflight, server_limit,
+};
 use crate::{
     FencingToken, Key, Result,
     store::{Backlog, Overdue},
@@ -72,10 +76,8 @@ impl Inner {
             "writeConcern": { "w": "majority", "wtimeout": server_limit(within) },
             "maxTimeMS": server_limit(within),
         };
-        let reply = self
-            .raw_command(&self.database, delete)
-            .await
-            .map_err(|error| fault::removal_refused(error, self.database.name(), &self.collection))?;
+        let reply =
+            self.raw_command(&self.database, delete).await.map_err(|error| self.meaning(error, needs::REMOVE))?;
         fault::written(&reply)?;
         Ok(reply.get("n").and_then(Bson::as_i32).is_some_and(|count| count > 0))
     }

@@ -13,7 +13,7 @@ use mongodb::{
     options::{Acknowledgment, ReadConcern, ReadPreference, SelectionCriteria, WriteConcern},
 };
 
-use super::{Inner, MongoStore, document, server_limit};
+use super::{Inner, MongoStore, document, fault::needs, server_limit};
 use crate::{Error, FencingToken, Key, LeaseId};
 
 impl MongoStore {
@@ -49,7 +49,7 @@ impl MongoStore {
 
     /// What an error means that came of the record.
     pub(crate) fn meaning(&self, error: mongodb::error::Error) -> Error {
-        self.inner.meaning(error)
+        self.inner.meaning(error, needs::CHANGE)
     }
 }
 

@@ -1,0 +1,108 @@
+//! Servers that speak TLS only and want a login: with the right certificate and password all works, and
+//! without either it is said why it does not.
+
+use std::time::Instant;
+
+use mongodb::bson::doc;
+use mongoseal::{Error, LeaseId, Mongoseal};
+use mongoseal_test_support::ReplicaSet;
+
+use crate::{
+    millis,
+    secrets::{Said, Secrets, all_of},
+    secs,
+};
+
+const PASSWORD: &str = "hunter2-s3cret";
+
+/// A set that speaks TLS only, with a certificate for its address that is good for so many seconds.
+async fn start(members: usize, lasts: u64) -> ReplicaSet {
+    let set = ReplicaSet::builder().members(members).auth().tls(&["127.0.0.1"], secs(lasts)).start().await;
+    let actions = vec![doc! {
+        "resource": { "db": "app", "collection": "mongoseal" },
+        "actions": ["find", "insert", "update", "changeStream", "createIndex"],
+    }];
+    set.add_user("user", PASSWORD, "app", actions).await;
+    set
+}
+
+fn uri(set: &ReplicaSet) -> String {
+    set.uri_as("user", PASSWORD, "app")
+}
+
+#[tokio::test]
+async fn leases_are_held_and_handed_over_by_a_user_of_a_set_that_speaks_tls_only() {
+    let set = start(3, 24 * 3600).await;
+    let connect = async || Mongoseal::builder().database("app").connect(uri(&set)).await.unwrap();
+    let (one, other) = (connect().await, connect().await);
+    let lease = one.acquire("k").await.unwrap();
+    let waiting = tokio::spawn(other.acquire("k").wait(secs(20)).into_future());
+    tokio::time::sleep(millis(300)).await;
+    lease.refresh().await.unwrap();
+    let token = lease.token();
+    lease.release().await.unwrap();
+    let next = waiting.await.unwrap().unwrap();
+    assert!(next.token() > token);
+    set.step_down().await;
+    set.settled().await;
+    next.refresh().await.unwrap();
+    next.release().await.unwrap();
+}
+
+#[tokio::test]
+async fn what_is_wrong_with_a_certificate_or_a_login_is_said_in_time_and_without_secrets() {
+    let (said, _guard) = Said::listen();
+    let began = Instant::now();
+    // The certificate of one of them expires meanwhile; a server does not start with one that has.
+    let (good, expired) = tokio::join!(start(1, 24 * 3600), start(1, 15));
+    let secrets = Secrets { password: PASSWORD, ids: [LeaseId::random(), LeaseId::random()] };
+    let without = |uri: String, option: &str| {
+        let (address, options) = uri.split_once('?').unwrap();
+        let kept: Vec<_> = options.split('&').filter(|other| !other.starts_with(option)).collect();
+        format!("{address}?{}", kept.join("&"))
+    };
+    let good_uri = uri(&good);
+    let other_authority = format!("tlsCAFile={}", expired.authority().display());
+    let cases = [
+        ("of an unknown authority", without(good_uri.clone(), "tlsCAFile") + "&" + &other_authority, "UnknownIssuer"),
+        ("of an authority of the web", without(good_uri.clone(), "tlsCAFile"), "UnknownIssuer"),
+        ("of another host", good_uri.replace("127.0.0.1", "localhost"), "not valid for name"),
+        ("no TLS", without(good_uri.clone(), "tls"), "I/O error"),
+        ("a wrong password", good_uri.replace(PASSWORD, &format!("{PASSWORD}!")), "user, password and authSource"),
+        ("no login", good_uri.replace(&format!("user:{PASSWORD}@"), ""), "user, password and authSource"),
+        ("expired", uri(&expired), "xpired"),
+    ];
+    let mut errors = Vec::new();
+    for (what, uri, cause) in cases {
+        if what == "expired" {
+            tokio::time::sleep(secs(17).saturating_sub(began.elapsed())).await;
+        }
+        let tried = Instant::now();
+        // A handle that connects, and one on a client of the caller's.
+        let connected = Mongoseal::builder().database("app").operation_timeout(secs(2)).connect(&uri).await;
+        let mut options = mongodb::options::ClientOptions::parse(&uri).await.unwrap();
+        options.server_selection_timeout = Some(secs(1));
+        let client = mongodb::Client::with_options(options).unwrap();
+        let on = Mongoseal::builder().operation_timeout(secs(2)).on(&client.database("app")).unwrap();
+        let asked = on.acquire("k").lease_id(secrets.ids[0]).await;
+        let took = tried.elapsed();
+        let connected = match connected {
+            // Whoever connects without a login is let in, and refused later.
+            Ok(seal) => seal.acquire("k").lease_id(secrets.ids[1]).await.map(drop),
+            Err(error) => Err(error),
+        };
+        for error in [connected.unwrap_err(), asked.unwrap_err()] {
+            println!("{what}: {error}");
+            assert!(error.to_string().contains(cause), "{what}: {error:?}");
+            let passes = matches!(error, Error::Unavailable { .. });
+            assert_eq!(passes, !cause.contains("password"), "{what}: {error:?}");
+            errors.push(error);
+        }
+        assert!(took < secs(4) + millis(500), "{what}: {took:?} of twice 2 s");
+    }
+    let said = said.take();
+    for error in &errors {
+        secrets.are_not_in(&all_of(error), &format!("the error {error}"));
+    }
+    secrets.are_not_in(&said, "the log");
+}
