@@ -18,7 +18,7 @@ use crate::{
     Error, LeaseId, Result, Ttl,
     hold::Hold,
     record::{Joint, named},
-    retry,
+    retry::{self, Limit},
     seal::Inner,
 };
 
@@ -209,8 +209,10 @@ impl Batch {
     /// likely to be it ask by themselves, and learn why.
     async fn refresh(&self, holds: &[Arc<Hold>]) {
         let until = holds.iter().map(|hold| hold.deadline()).max().unwrap_or_default();
+        let many = u32::try_from(holds.len()).unwrap_or(u32::MAX);
+        let limit = Limit::growing(self.longest).and_at_first(EACH.saturating_mul(many));
         let all = |within| self.attempt(holds, within);
-        match retry::until_definite(self.inner.clock(), until, self.longest, all).await {
+        match retry::until_definite(self.inner.clock(), until, limit, all).await {
             Ok(true) => return,
             Ok(false) => {}
             Err(error) => {

@@ -10,7 +10,7 @@ use crate::{
     lease::End,
     record::{self, Outcome, Request},
     refresh::{sight, stale},
-    retry,
+    retry::{self, Limit},
     seal::Inner,
     together::{Together, WithGroup},
 };
@@ -73,7 +73,7 @@ async fn end(inner: &Inner, hold: &Hold) -> Result<End> {
 /// have been sent before.
 async fn release(inner: &Inner, hold: &Hold, until: Duration, mut sent_before: bool) -> Result<Released> {
     let clock = inner.clock();
-    let released = retry::until_definite(clock, until, inner.settings.attempt, |within| {
+    let released = retry::until_definite(clock, until, Limit::growing(inner.settings.attempt), |within| {
         let sent_before = mem::replace(&mut sent_before, true);
         async move {
             let until = clock.now().saturating_add(within);

@@ -109,8 +109,9 @@ mod mongo {
             crate::seal::in_runtime()?;
             let settings = self.settings()?;
             let mut options = parse(uri.as_ref(), settings.operation_timeout).await?;
-            // Sooner than an attempt gives up, so that it is the driver who says what is wrong.
-            let longest = settings.attempt.mul_f64(0.8);
+            // Sooner than an attempt gives up, the second at the latest, so that it is the driver who says
+            // what is wrong.
+            let longest = settings.attempt.min(Duration::from_secs(2)).mul_f64(0.8);
             let selection = options.server_selection_timeout.get_or_insert(longest);
             *selection = longest.min(*selection);
             options.app_name.get_or_insert_with(|| "mongoseal".into());

@@ -12,7 +12,7 @@ use crate::{
     hold::Hold,
     lease::End,
     record::{self, Outcome, Request},
-    retry,
+    retry::{self, Limit},
     seal::{InUse, Inner},
     store::{Applied, Sighting},
     wait::Watch,
@@ -244,7 +244,7 @@ struct Kept {
 async fn refresh(inner: &Inner, hold: &Hold, ttl: Ttl, metadata: Option<&Metadata>, wished: bool) -> Result<Kept> {
     let until = if wished { inner.give_up().min(hold.deadline()) } else { hold.deadline() };
     let longest = inner.settings.longest_attempt(ttl);
-    let confirmed = retry::until_definite(inner.clock(), until, longest, |within| async move {
+    let confirmed = retry::until_definite(inner.clock(), until, Limit::growing(longest), |within| async move {
         let attempt = attempt(inner, hold, ttl, metadata, within).await;
         if let Err(error @ Error::Unavailable { .. }) = &attempt {
             hold.at_risk(error);

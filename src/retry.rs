@@ -34,6 +34,49 @@ impl Backoff {
     }
 }
 
+/// How long each of several attempts may take.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Limit {
+    next: Duration,
+    longest: Duration,
+}
+
+impl Limit {
+    /// How long a request for one record may take at first. A primary that died without a word is replaced
+    /// within seconds, and whoever goes on waiting for its answer does not ask the new one.
+    const SHORT: Duration = Duration::from_secs(1);
+
+    /// A short time at first, for requests that take milliseconds where all is well, and twice as long each
+    /// time after that; but the whole time as soon as it would not fit in afterwards, so that a store which is
+    /// slow is waited for. Not for an acquire: one that is given up and executed later holds the key for
+    /// nobody.
+    pub(crate) fn growing(longest: Duration) -> Self {
+        Self { next: longest.min(Self::SHORT), longest }
+    }
+
+    /// So much longer at first.
+    pub(crate) fn and_at_first(self, longer: Duration) -> Self {
+        Self { next: self.next.saturating_add(longer).min(self.longest), ..self }
+    }
+
+    /// How long the next attempt may take where so much time is left.
+    fn next(&mut self, left: Duration) -> Duration {
+        if left.saturating_sub(self.next) < self.longest {
+            self.next = self.longest;
+        }
+        let next = self.next;
+        self.next = next.saturating_mul(2).min(self.longest);
+        next
+    }
+}
+
+/// As long each time.
+impl From<Duration> for Limit {
+    fn from(longest: Duration) -> Self {
+        Self { next: longest, longest }
+    }
+}
+
 /// Calls `attempt`, giving it how long it may take, until it answers with anything but
 /// [`Error::Unavailable`] or the clock reads `until`; then the last error is the answer, or the one
 /// before where the last attempt only ran out of what time was left.
@@ -44,16 +87,18 @@ impl Backoff {
 pub(crate) async fn until_definite<T, F>(
     clock: Clock,
     until: Duration,
-    longest: Duration,
+    limit: impl Into<Limit>,
     mut attempt: impl FnMut(Duration) -> F,
 ) -> Result<T>
 where
     F: Future<Output = Result<T>>,
 {
-    let mut backoff = Backoff::new();
+    let (mut limit, mut backoff) = (limit.into(), Backoff::new());
     let mut last = None;
     loop {
-        let within = until.saturating_sub(clock.now()).min(longest);
+        let left = until.saturating_sub(clock.now());
+        let longest = limit.next(left);
+        let within = left.min(longest);
         let error = match attempt(within).await {
             Err(error @ Error::Unavailable { .. }) => error,
             definite => return definite,
@@ -70,7 +115,7 @@ where
 
 #[cfg(test)]
 mod tests {
-    use std::cell::Cell;
+    use std::cell::{Cell, RefCell};
 
     use super::*;
 
@@ -88,6 +133,30 @@ mod tests {
         assert!(matches!(result, Err(Error::Unavailable { .. })));
         assert!(clock.now() <= until);
         assert!((8..40).contains(&asked.get()), "{}", asked.get());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_attempt_that_hangs_is_given_a_second_first_and_once_the_whole_time_in_any_case() {
+        let clock = Clock::tokio();
+        let given = async |all: u64, longest: u64| {
+            let asked = RefCell::new(Vec::new());
+            let until = clock.now().saturating_add(Duration::from_secs(all));
+            let hung: Result<()> =
+                until_definite(clock, until, Limit::growing(Duration::from_secs(longest)), |within| {
+                    asked.borrow_mut().push(within.as_secs());
+                    async move {
+                        clock.sleep_until(clock.now().saturating_add(within)).await;
+                        Err(Error::unavailable("away"))
+                    }
+                })
+                .await;
+            assert!(matches!(hung, Err(Error::Unavailable { .. })));
+            asked.into_inner()
+        };
+        assert_eq!(given(30, 5).await[..5], [1, 2, 4, 5, 5]);
+        assert_eq!(given(10, 5).await, [1, 2, 5, 1]);
+        assert_eq!(given(5, 5).await, [5]);
+        assert_eq!(given(1, 5).await, [1]);
     }
 
     #[tokio::test(start_paused = true)]

@@ -341,3 +341,23 @@ async fn work_that_blocks_past_the_deadline_is_not_called_done() {
     assert!(matches!(error, Error::Lost { .. }), "{error}");
     assert!(!lease.is_valid());
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_refresh_and_a_release_that_are_lost_are_sent_again_after_little_more_than_a_second() {
+    let store = Faulty::new();
+    let loses_one = || {
+        let mut asked = 0;
+        store.script(move |call| {
+            asked += u32::from(matches!(call, Call::Apply(_)));
+            (asked == 1).then_some(Fault::Hang)
+        });
+    };
+    let lease = store.seal().acquire("k").without_refresh().await.unwrap();
+    let began = tokio::time::Instant::now();
+    loses_one();
+    lease.refresh().await.unwrap();
+    assert!(began.elapsed() < millis(1_100), "{:?}", began.elapsed());
+    loses_one();
+    assert_eq!(lease.release().await.unwrap(), Released::Ours);
+    assert!(began.elapsed() < millis(2_200), "{:?}", began.elapsed());
+}
