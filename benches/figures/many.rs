@@ -46,7 +46,8 @@ pub(crate) async fn refresh(bench: &Bench, quick: bool) -> Figures {
     let began = Instant::now();
     tokio::time::sleep(time).await;
     let took = began.elapsed();
-    let commands = (bench.commands("update").await - sent.0) + (bench.commands("findAndModify").await - sent.1);
+    let commands = bench.commands("update").await.saturating_sub(sent.0)
+        + bench.commands("findAndModify").await.saturating_sub(sent.1);
     let after = (refreshes(bench).await, bench.writes().await, cpu::of_client(), cpu::of(bench.set));
     let lost = leases.iter().filter(|lease| lease.state() != LeaseState::Held).count();
     let least = leases.iter().map(Lease::remaining).min().unwrap_or_default();
@@ -61,7 +62,7 @@ pub(crate) async fn refresh(bench: &Bench, quick: bool) -> Figures {
             "{many} leases for {:.0} s: {refreshed} refreshes, {lost} not held, {least:.1?} left at least",
             took.as_secs_f64()
         ),
-        format!("commands are per interval and 5,000 leases"),
+        "commands are per interval and 5,000 leases".into(),
         format!(
             "client: {:.1} % of a core",
             100.0 * after.2.saturating_sub(before.2).as_secs_f64() / took.as_secs_f64()

@@ -74,12 +74,12 @@ async fn leases_that_were_acquired_one_by_one_are_soon_refreshed_by_two_requests
 async fn the_deadlines_of_a_batch_are_counted_from_before_its_send() {
     let store = Faulty::new();
     let leases = leases(&store.seal(), 10, secs(30), Duration::ZERO).await;
-    Asked::of(&store, |_| Some(Fault::DelayReply(secs(2))));
-    // Sent after 10 seconds, answered after 12.
-    tokio::time::sleep(secs(12) + millis(1)).await;
+    Asked::of(&store, |_| Some(Fault::DelayReply(millis(900))));
+    // Sent after 10 seconds.
+    tokio::time::sleep(secs(11)).await;
     for lease in &leases {
         let remaining = lease.remaining();
-        assert!(remaining > secs(27) && remaining < secs(28), "{remaining:?}");
+        assert!(remaining > secs(28) && remaining < secs(29), "{remaining:?}");
     }
 }
 
@@ -160,9 +160,9 @@ async fn a_batch_that_hangs_holds_nobody_up_who_comes_due_after_it() {
     tokio::time::sleep(secs(6)).await;
     let short = seal.acquire("short").ttl(secs(3)).await.unwrap();
     let late = [seal.acquire("late/1").await.unwrap(), seal.acquire("late/2").await.unwrap()];
-    // That of the early ones, after 10 seconds and after 15. That of the late ones is due after 16.
-    Asked::of(&store, |number| (number < 2).then_some(Fault::Hang));
-    tokio::time::sleep(secs(11)).await;
+    // That of the early ones, for one second, two, and four. That of the late ones is due before those are over.
+    Asked::of(&store, |number| (number < 3).then_some(Fault::Hang));
+    tokio::time::sleep(millis(10_900)).await;
     assert!(early.iter().all(|lease| lease.state() == LeaseState::AtRisk));
     assert!(late.iter().all(|lease| lease.remaining() > secs(28)), "{:?}", late[0].remaining());
     assert!(short.remaining() > secs(1), "who is alone with its ttl refreshes alone: {:?}", short.remaining());
@@ -175,8 +175,8 @@ async fn who_leaves_a_batch_under_way_is_not_held_up_by_it_and_stays_away() {
     let store = Faulty::new();
     let seal = store.seal();
     let mut leases = leases(&seal, 20, secs(30), Duration::ZERO).await;
-    Asked::of(&store, |_| Some(Fault::DelayReply(secs(3))));
-    tokio::time::sleep(secs(11)).await;
+    Asked::of(&store, |_| Some(Fault::DelayReply(millis(900))));
+    tokio::time::sleep(millis(10_200)).await;
     let left = leases.pop().unwrap();
     let key = left.key().clone();
     let asked_at = store.records.clock().now();
