@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use mongodb::{
-    Client, Collection,
+    Client, Collection, Database,
     bson::{Document, doc},
     options::{ClientOptions, ReturnDocument, WriteConcern},
 };
@@ -66,9 +66,13 @@ impl Bench {
         Mongoseal::builder().database("mongoseal_figures").connect(as_users(self.set)).await.expect("the set is fit")
     }
 
+    pub(crate) fn database(&self) -> Database {
+        self.floor.client().database("mongoseal_figures")
+    }
+
     /// The records of the keys.
     pub(crate) fn records(&self) -> Collection<Document> {
-        self.floor.client().database("mongoseal_figures").collection("mongoseal")
+        self.database().collection("mongoseal")
     }
 
     /// How long the primary's writes took since it started, each until it was confirmed.

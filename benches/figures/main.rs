@@ -6,6 +6,7 @@
 //! cargo bench --bench figures -- --quick               # under a minute
 //! cargo bench --bench figures -- hand-over idle        # cases whose name contains one of these
 //! cargo bench --bench figures -- --json figures.jsonl  # one object a line, too
+//! cargo bench --bench figures -- --plots docs/plots    # how cost grows, and nothing else
 //! ```
 //!
 //! Starts a replica set of three members, or takes the one that `MONGOSEAL_TEST_URI` names, which
@@ -18,13 +19,14 @@ mod connect;
 mod cpu;
 mod fence;
 mod figures;
+mod growth;
 mod hand_over;
 mod idle;
 mod many;
 mod queue;
 mod single;
 
-use std::{fs::File, io::Write, process::ExitCode};
+use std::{fs::File, io::Write, path::PathBuf, process::ExitCode};
 
 use bench::Bench;
 use figures::Figures;
@@ -34,6 +36,7 @@ use figures::Figures;
 struct Wanted {
     quick: bool,
     json: Option<String>,
+    plots: Option<PathBuf>,
     names: Vec<String>,
 }
 
@@ -46,9 +49,10 @@ impl Wanted {
                 "--bench" => {}
                 "--quick" => wanted.quick = true,
                 "--json" => wanted.json = Some(arguments.next().ok_or("--json needs the name of a file")?),
+                "--plots" => wanted.plots = Some(arguments.next().ok_or("--plots needs the name of a folder")?.into()),
                 option if option.starts_with('-') => {
                     return Err(format!(
-                        "{option} is not an option: there are --quick, --json FILE and names of cases"
+                        "{option} is not an option: there are --quick, --json FILE, --plots FOLDER and names of cases"
                     ));
                 }
                 name => wanted.names.push(name.into()),
@@ -72,6 +76,10 @@ async fn main() -> ExitCode {
         }
     };
     let bench = Bench::start(if wanted.quick { 2 } else { 5 }).await;
+    if let Some(folder) = wanted.plots {
+        growth::plot(&bench, &folder, wanted.quick).await;
+        return ExitCode::SUCCESS;
+    }
     let mut all = Vec::new();
     // First, while this process has given nothing back that could be used again.
     if wanted.has("memory-per-lease") {

@@ -19,7 +19,7 @@ const TTL: Duration = Duration::from_secs(30);
 const AT_ONCE: usize = 32;
 
 /// Leases of these keys, asked for side by side.
-async fn acquired(seal: &Mongoseal, keys: impl Iterator<Item = String>) -> Vec<Lease> {
+pub(crate) async fn acquired(seal: &Mongoseal, keys: impl Iterator<Item = String>) -> Vec<Lease> {
     let (mut leases, mut asking) = (Vec::new(), JoinSet::new());
     for key in keys {
         if asking.len() == AT_ONCE

@@ -12,47 +12,22 @@ use crate::{
 const HANDLES: usize = 4;
 const WORK: Duration = Duration::from_millis(1);
 
-/// Queues them behind a holder, and measures from one grant to the next.
+/// What became of many waiters.
+pub(crate) struct PassedOn {
+    /// When each was granted the key, in the order of their tokens.
+    pub(crate) grants: Vec<Instant>,
+    took: Duration,
+    commands: u64,
+    /// The largest that the record was, in bytes.
+    size: usize,
+}
+
+/// Measures from one grant to the next.
 pub(crate) async fn measure(bench: &Bench, quick: bool) -> Figures {
     let waiters = if quick { 200 } else { 1_000 };
-    let holder = bench.handle().await;
-    let first = holder.acquire("queue").await.expect("the key is free");
-    let before = bench.commands("findAndModify").await;
-    let mut handles = Vec::new();
-    let mut waiting = Vec::new();
-    for _ in 0..HANDLES {
-        let seal = bench.handle().await;
-        for _ in 0..waiters / HANDLES {
-            let seal = seal.clone();
-            waiting.push(tokio::spawn(async move {
-                let lease = seal.acquire("queue").wait(Duration::MAX).await.expect("it is granted");
-                let granted = (Instant::now(), lease.token());
-                tokio::time::sleep(WORK).await;
-                lease.release().await.expect("it is released");
-                granted
-            }));
-        }
-        handles.push(seal);
-    }
-    let mut size = 0;
-    while queued(bench, &mut size).await < waiters {
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
-    let began = Instant::now();
-    first.release().await.expect("it is released");
-    let mut grants = Vec::new();
-    for waiter in waiting {
-        grants.push(waiter.await.expect("no waiter panics"));
-    }
-    let took = began.elapsed();
-    let commands = bench.commands("findAndModify").await - before;
-    for seal in handles {
-        seal.shutdown().await;
-    }
-    holder.shutdown().await;
-    grants.sort_by_key(|(_, token)| *token);
+    let PassedOn { grants, took, commands, size } = pass_on(bench, "queue", waiters).await;
     let floor = bench.floor(waiters / 4).await;
-    let ours = grants.windows(2).map(|pair| pair[1].0.saturating_duration_since(pair[0].0)).collect();
+    let ours = grants.windows(2).map(|pair| pair[1].saturating_duration_since(pair[0])).collect();
     #[expect(clippy::cast_precision_loss, reason = "a count is small")]
     let (commands, rate) = (commands as f64 / waiters as f64, waiters as f64 / took.as_secs_f64());
     let notes = vec![
@@ -68,9 +43,50 @@ pub(crate) async fn measure(bench: &Bench, quick: bool) -> Figures {
     }
 }
 
+/// Queues so many behind a holder, who then releases the key.
+pub(crate) async fn pass_on(bench: &Bench, key: &str, waiters: usize) -> PassedOn {
+    let holder = bench.handle().await;
+    let first = holder.acquire(key).await.expect("the key is free");
+    let before = bench.commands("findAndModify").await;
+    let mut handles = Vec::new();
+    let mut waiting = Vec::new();
+    for _ in 0..HANDLES {
+        let seal = bench.handle().await;
+        for _ in 0..waiters / HANDLES {
+            let (seal, key) = (seal.clone(), key.to_owned());
+            waiting.push(tokio::spawn(async move {
+                let lease = seal.acquire(key).wait(Duration::MAX).await.expect("it is granted");
+                let granted = (Instant::now(), lease.token());
+                tokio::time::sleep(WORK).await;
+                lease.release().await.expect("it is released");
+                granted
+            }));
+        }
+        handles.push(seal);
+    }
+    let mut size = 0;
+    while queued(bench, key, &mut size).await < waiters {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    let began = Instant::now();
+    first.release().await.expect("it is released");
+    let mut grants = Vec::new();
+    for waiter in waiting {
+        grants.push(waiter.await.expect("no waiter panics"));
+    }
+    let took = began.elapsed();
+    let commands = bench.commands("findAndModify").await - before;
+    for seal in handles {
+        seal.shutdown().await;
+    }
+    holder.shutdown().await;
+    grants.sort_by_key(|(_, token)| *token);
+    PassedOn { grants: grants.into_iter().map(|(granted, _)| granted).collect(), took, commands, size }
+}
+
 /// How many wait, and how large the record is.
-async fn queued(bench: &Bench, size: &mut usize) -> usize {
-    let record: Option<Document> = bench.records().find_one(doc! { "_id": "queue" }).await.expect("it can be read");
+async fn queued(bench: &Bench, key: &str, size: &mut usize) -> usize {
+    let record: Option<Document> = bench.records().find_one(doc! { "_id": key }).await.expect("it can be read");
     let Some(record) = record else { return 0 };
     *size = mongodb::bson::to_vec(&record).map_or(0, |bytes| bytes.len()).max(*size);
     record.get_array("queue").map_or(0, Vec::len)

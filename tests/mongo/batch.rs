@@ -5,13 +5,18 @@ use mongoseal::{Lease, LeaseState, LossCause, Mongoseal};
 
 use crate::{Bench, eventually, millis, noting_client, secs};
 
-/// So many leases of one handle, asked for side by side.
+/// So many leases of one handle, asked for a hundred at a time, in the order of their keys.
 async fn leases(seal: &Mongoseal, count: usize) -> Vec<Lease> {
-    let mut asking = tokio::task::JoinSet::new();
-    for number in 0..count {
-        asking.spawn(seal.acquire(format!("key/{number:04}")).ttl(secs(9)).into_future());
+    let mut leases = Vec::new();
+    for first in (0..count).step_by(100) {
+        let mut asking = tokio::task::JoinSet::new();
+        for number in first..count.min(first + 100) {
+            asking.spawn(seal.acquire(format!("key/{number:04}")).ttl(secs(9)).into_future());
+        }
+        leases.extend(asking.join_all().await.into_iter().map(Result::unwrap));
     }
-    asking.join_all().await.into_iter().map(Result::unwrap).collect()
+    leases.sort_by(|one, other| one.key().cmp(other.key()));
+    leases
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
