@@ -5,6 +5,8 @@
 //! cargo bench --bench figures                          # all cases, five rounds
 //! cargo bench --bench figures -- --quick               # under a minute
 //! cargo bench --bench figures -- hand-over idle        # cases whose name contains one of these
+//! cargo bench --bench figures -- recovery              # how long a fault of one member lasts; 20 minutes
+//! cargo bench --bench figures -- recovery-pause --parameter NAME=VALUE    # with a parameter of the servers
 //! cargo bench --bench figures -- --json figures.jsonl  # one object a line, too
 //! cargo bench --bench figures -- --plots docs/plots    # how cost grows, and nothing else
 //! ```
@@ -24,6 +26,7 @@ mod hand_over;
 mod idle;
 mod many;
 mod queue;
+mod recovery;
 mod single;
 
 use std::{fs::File, io::Write, path::PathBuf, process::ExitCode};
@@ -38,6 +41,8 @@ struct Wanted {
     json: Option<String>,
     plots: Option<PathBuf>,
     names: Vec<String>,
+    /// Of the servers that are hurt.
+    parameters: Vec<(String, String)>,
 }
 
 impl Wanted {
@@ -50,9 +55,16 @@ impl Wanted {
                 "--quick" => wanted.quick = true,
                 "--json" => wanted.json = Some(arguments.next().ok_or("--json needs the name of a file")?),
                 "--plots" => wanted.plots = Some(arguments.next().ok_or("--plots needs the name of a folder")?.into()),
+                "--parameter" => {
+                    let pair = arguments.next().and_then(|pair| {
+                        let (name, value) = pair.split_once('=')?;
+                        Some((name.to_owned(), value.to_owned()))
+                    });
+                    wanted.parameters.push(pair.ok_or("--parameter needs NAME=VALUE")?);
+                }
                 option if option.starts_with('-') => {
                     return Err(format!(
-                        "{option} is not an option: there are --quick, --json FILE, --plots FOLDER and names of cases"
+                        "{option} is not an option: there are --quick, --json FILE, --plots FOLDER, --parameter NAME=VALUE and names of cases"
                     ));
                 }
                 name => wanted.names.push(name.into()),
@@ -119,6 +131,10 @@ async fn main() -> ExitCode {
     }
     if wanted.has("fenced-transaction") {
         all.push(fence::transaction(&bench).await);
+    }
+    // Takes minutes and hurts its set, so only where it is asked for.
+    if !wanted.names.is_empty() {
+        all.extend(recovery::measure(bench.rounds, &wanted.parameters, |case| wanted.has(case)).await);
     }
     if all.is_empty() {
         eprintln!("no case has such a name");

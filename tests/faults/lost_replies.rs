@@ -74,12 +74,12 @@ async fn a_deadline_is_counted_from_before_the_send() {
     let _turn = turn().await;
     let set = ReplicaSet::builder().proxied().start().await;
     let seal = connect(Mongoseal::builder(), set.uri_with("appName=one")).await;
-    let hits = set.proxy().delay("one", "findAndModify", secs(1));
+    let hits = set.proxy().delay("one", "findAndModify", millis(800));
     let lease = seal.acquire("k").ttl(secs(20)).without_refresh().await.unwrap();
-    assert!(lease.remaining() <= secs(19), "{:?}", lease.remaining());
+    assert!(lease.remaining() <= millis(19_200), "{:?}", lease.remaining());
     lease.refresh().await.unwrap();
-    assert!(lease.remaining() <= secs(19) && lease.remaining() > secs(18), "{:?}", lease.remaining());
-    assert_eq!(hits.count(), 2);
+    assert!(lease.remaining() <= millis(19_200) && lease.remaining() > secs(18), "{:?}", lease.remaining());
+    assert!(hits.count() >= 2);
 }
 
 #[tokio::test]

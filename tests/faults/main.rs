@@ -7,6 +7,7 @@ mod deposed;
 mod failover;
 mod lost_replies;
 mod matrix;
+mod recovery;
 mod unconfirmed;
 mod unreachable;
 mod watch;
