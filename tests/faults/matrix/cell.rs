@@ -2,7 +2,10 @@
 
 use std::{
     collections::BTreeMap,
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
     time::{Duration, Instant},
 };
 
@@ -10,7 +13,7 @@ use mongodb::{
     Collection,
     bson::{Binary, Bson, Document, doc, spec::BinarySubtype},
 };
-use mongoseal::{Error, Lease, LeaseId, Mongoseal, Released};
+use mongoseal::{Error, Lease, LeaseId, LossCause, Mongoseal, Released};
 use mongoseal_test_support::ReplicaSet;
 use tokio::task::JoinHandle;
 
@@ -20,8 +23,26 @@ use crate::{millis, secs};
 pub(super) const OPERATION: Duration = Duration::from_secs(1);
 /// How much later than promised a call may return.
 const LATE: Duration = Duration::from_millis(250);
+/// For how long, in microseconds, this process had more to do than the machine could, all in all.
+static STALLED: AtomicU64 = AtomicU64::new(0);
+
+/// Finds that out for as long as it is polled.
+pub(super) async fn watch_the_machine() {
+    const STEP: Duration = Duration::from_millis(10);
+    loop {
+        let began = Instant::now();
+        tokio::time::sleep(STEP).await;
+        let late = began.elapsed().saturating_sub(STEP * 2);
+        STALLED.fetch_add(u64::try_from(late.as_micros()).unwrap(), Ordering::Relaxed);
+    }
+}
+
+fn stalled() -> Duration {
+    Duration::from_micros(STALLED.load(Ordering::Relaxed))
+}
+
 /// Of the leases that meet the fault.
-const TTL: Duration = Duration::from_secs(3);
+const TTL: Duration = Duration::from_secs(4);
 /// How long one waits who is queued when the fault comes, and one who comes to be.
 const QUEUED: Duration = Duration::from_secs(2);
 const COMING: Duration = Duration::from_secs(1);
@@ -68,6 +89,7 @@ pub(super) struct Ready {
 pub(super) struct Acted {
     cell: Cell,
     came_to: Result<Got, Error>,
+    since: Instant,
     took: Duration,
     /// Who was queued behind.
     next: Option<JoinHandle<Result<Lease, Error>>>,
@@ -169,6 +191,7 @@ impl Ready {
     pub(super) async fn act(self) -> Acted {
         let Self { cell, holding, waiting } = self;
         let (mut began, mut next, mut kept) = (Instant::now(), None, None);
+        let stalled_before = stalled();
         let acquire = cell.one.acquire(&cell.key).ttl(TTL).without_refresh();
         let (came_to, limit) = match cell.verb {
             Verb::Acquire => (acquire.lease_id(cell.id).await.map(Got::Lease), OPERATION),
@@ -193,9 +216,10 @@ impl Ready {
                 (came_to.unwrap().map(Got::Lease), QUEUED + OPERATION)
             }
         };
-        let took = began.elapsed();
-        assert!(took <= limit + LATE, "{}: {took:?} of {limit:?}", cell.key);
-        Acted { cell, came_to, took, next, kept }
+        let (took, stalled) = (began.elapsed(), stalled().saturating_sub(stalled_before));
+        // A call is several tasks, one after the other, and each of them waits for the machine.
+        assert!(took <= limit + LATE + stalled * 4, "{}: {took:?} of {limit:?}, {stalled:?} stalled", cell.key);
+        Acted { cell, came_to, since: began, took, next, kept }
     }
 }
 
@@ -225,6 +249,8 @@ impl Acted {
             Ok(Got::Released(other)) => panic!("{key}: {other:?}"),
             Ok(_) => "ok",
             Err(Error::Unavailable { .. }) => "unknown",
+            // Where the other could not give the key back in time.
+            Err(Error::Held { .. }) if matches!(verb, Verb::Queue | Verb::HandOver) => "held",
             Err(error) => panic!("{key}: {error:?}"),
         };
         // One that is in the queue may hear of its turn without asking.
@@ -232,7 +258,7 @@ impl Acted {
             (true, _) if verb == Verb::HandOver => None,
             (true, _) => Some("unknown"),
             (false, true) => None,
-            (false, false) if word == "over" => None,
+            (false, false) if word == "over" || self.took > OPERATION.mul_f64(0.9) => None,
             (false, false) => Some("ok"),
         };
         let text = self.came_to.as_ref().err().map(|error| all_of(error));
@@ -243,17 +269,22 @@ impl Acted {
     /// Looks at what is left: one token, which the same request finds again, a larger one for whoever
     /// comes later, and nothing held by nobody.
     pub(super) async fn settle(self, late: Option<Duration>) {
-        let Self { cell, came_to, next, kept, .. } = self;
+        let Self { cell, came_to, next, kept, since, .. } = self;
         let (key, mine) = (&cell.key, cell.id.to_bytes().to_vec());
         let left = TTL + late.unwrap_or_default() + secs(1);
         let error = came_to.as_ref().err().map(|error| all_of(error));
         if let Some(lease) = kept {
-            lease.refresh().await.unwrap();
-            cell.shows(&lease).await;
-            assert_eq!(lease.release().await.unwrap(), Released::Ours, "{key}");
+            // On a busy machine the first one after the fault may take longer than a second, too.
+            let began = Instant::now();
+            while let Err(error) = lease.refresh().await {
+                assert!(matches!(error, Error::Unavailable { .. }), "{key}: {error}");
+                assert!(began.elapsed() < secs(10), "{key}: {error}");
+            }
+            cell.shows(&lease, since).await;
+            released(lease).await;
         } else if let Ok(Got::Lease(lease)) = came_to {
-            cell.shows(&lease).await;
-            assert_eq!(lease.release().await.unwrap(), Released::Ours, "{key}");
+            cell.shows(&lease, since).await;
+            released(lease).await;
         } else if let Some(next) = next {
             let lease = tokio::time::timeout(left, next).await.expect("it is handed over").unwrap().unwrap();
             // What arrives late of the release touches nobody else.
@@ -262,16 +293,14 @@ impl Acted {
             lease.release().await.unwrap();
         } else if cell.verb != Verb::GiveUp {
             let lease = cell.again.acquire(key).lease_id(cell.id).ttl(TTL).wait(left).await.unwrap();
-            cell.shows(&lease).await;
-            assert_eq!(lease.release().await.unwrap(), Released::Ours, "{key}");
+            cell.shows(&lease, since).await;
+            released(lease).await;
         }
         let last = cell.other.acquire(key).ttl(secs(60)).wait(left).await;
         let last = last.unwrap_or_else(|error| panic!("{key}: held by nobody for longer than {left:?}: {error}"));
         let granted = cell.granted().await;
         for (lease, tokens) in &granted {
-            // A request that comes when its lease was given back is granted once more, to nobody.
-            let once_more = late.is_some() || cell.verb == Verb::GiveUp;
-            assert!(tokens.len() == 1 || once_more, "{key}: tokens {tokens:?} of one lease id");
+            // One may have had several: a request that comes when its lease was given back is granted, to nobody.
             for token in tokens {
                 assert!(*token <= i64::from(last.token()), "{key}: the last one has the largest token");
                 if let (Some(error), true) = (&error, *lease == mine) {
@@ -281,23 +310,57 @@ impl Acted {
         }
         assert!(granted.len() >= 2, "{key}: {granted:?}");
         assert_eq!(last.release().await.unwrap(), Released::Ours, "{key}");
-        let record = cell.record().await;
-        for left in ["holders", "queue"] {
-            assert_eq!(record.get_array(left).unwrap(), &Vec::<Bson>::new(), "{key}");
+        // Nor is what comes later still held by nobody for longer than that.
+        let began = Instant::now();
+        loop {
+            let record = cell.record().await;
+            let now = record.get_datetime("last_seen").unwrap();
+            let lives = |entry: &Bson| {
+                let until = entry.as_document().and_then(|entry| entry.get_datetime("expires_at").ok());
+                until.is_none_or(|until| *until > *now)
+            };
+            if !["holders", "queue"].iter().any(|all| record.get_array(all).unwrap().iter().any(lives)) {
+                return;
+            }
+            if began.elapsed() > left {
+                // Whoever is over stays in the record until its next change.
+                let next = cell.other.acquire(key).await;
+                assert!(next.is_ok(), "{key}: {record}");
+                return;
+            }
+            tokio::time::sleep(millis(50)).await;
         }
     }
 }
 
 impl Cell {
-    /// That the record has this lease as its only one.
-    async fn shows(&self, lease: &Lease) {
+    /// That the record has this lease as its only one, and that its id never had another token, unless it was
+    /// over meanwhile.
+    async fn shows(&self, lease: &Lease, since: Instant) {
+        if let (true, Some(tokens)) = (since.elapsed() < TTL, self.granted().await.get(&lease.id().to_bytes()[..])) {
+            assert_eq!(*tokens, [i64::from(lease.token())], "{}: tokens of one lease id", self.key);
+        }
         let record = self.record().await;
+        if !lease.is_valid() {
+            return;
+        }
         let mut held = Vec::new();
         leases(&Bson::Document(record.clone()), &mut |lease, token| held.push((lease.to_vec(), token)));
         let token = i64::from(lease.token());
         assert_eq!(held, [(lease.id().to_bytes().to_vec(), token)], "{}: {record}", self.key);
         assert_eq!(record.get_i64("version").unwrap(), token, "{}", self.key);
     }
+}
+
+/// Gives it back. Where the time for that is too short, on a busy machine, the ttl does it.
+async fn released(lease: Lease) {
+    let released = lease.release().await;
+    let expired = Released::Gone { cause: LossCause::Expired };
+    let fine = released.as_ref().map_or_else(
+        |error| matches!(error, Error::Unavailable { .. }),
+        |released| *released == Released::Ours || *released == expired,
+    );
+    assert!(fine, "{released:?}");
 }
 
 /// All that an error says, with whatever lies behind it.
