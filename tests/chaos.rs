@@ -132,6 +132,25 @@ fn record(version: u64, holders: &[u64]) -> Value {
     json!({ "record": { "version": version, "holders": holders } })
 }
 
+/// A write of the document of `k` by the holder of this token, that found so many writes, the last by another.
+fn entry(token: Option<u64>, at: u64, count: i64, last: u64) -> Value {
+    json!({
+        "event": "entry", "worker": 1, "lease": 1, "key": "k", "token": token, "begin": at * 1000,
+        "end": at * 1000 + 500, "within": 3_000_000, "outcome": "ok", "before": [count, last],
+    })
+}
+
+fn revoke(tokens: &[u64], begin: u64, end: u64) -> Value {
+    json!({
+        "event": "revoke", "worker": 3, "key": "k", "begin": begin * 1000, "end": end * 1000,
+        "outcome": if tokens.is_empty() { "begun" } else { "ok" }, "tokens": tokens,
+    })
+}
+
+fn held_by(lease: u64, at: u64) -> Value {
+    inspect(2, at, &json!({ "record": { "version": 5, "holders": [5], "asked": [[1, lease]] } }))
+}
+
 fn queued(asked: u64, knew: u64) -> Value {
     json!({ "first": [asked * 1000, knew * 1000], "position": 0, "sent": asked * 1000, "kept": true })
 }
@@ -141,6 +160,8 @@ fn each_invariant_is_broken_by_a_history_made_for_it_and_no_other() -> Result<()
     let stall = json!({ "event": "stall", "worker": 1, "from": 100_000, "to": 1_000_000 });
     let drop = json!({ "event": "fault", "kind": "drop", "what": "", "begin": 30_000, "end": 40_000 });
     let probe = with(with(grant(9, 9, 10, 20), "probe", json!(true)), "outcome", json!("held"));
+    let unanswered = with(first(), "outcome", json!({ "unavailable": { "message": "late" } }));
+    let partition = json!({ "event": "fault", "kind": "partition", "what": "", "begin": 1, "end": 6_000_000 });
     let odd = with(first(), "outcome", json!({ "other": { "message": "odd" } }));
     let histories: Vec<(&str, &[&str], Vec<Value>)> = vec![
         (
@@ -151,6 +172,12 @@ fn each_invariant_is_broken_by_a_history_made_for_it_and_no_other() -> Result<()
         ("twice", &["I1"], vec![first(), grant(2, 5, 15, 25)]),
         ("back", &["I2"], vec![first(), ends(21), grant(2, 4, 30, 40)]),
         ("fence", &["I3"], vec![first(), grant(2, 6, 15, 25), write(2, 6, 26, true), write(1, 5, 27, true)]),
+        ("written", &[], vec![entry(Some(5), 10, 0, 0), entry(Some(6), 20, 2, 5), entry(None, 30, 3, 6)]),
+        ("written-over", &["I3"], vec![entry(Some(5), 10, 0, 0), entry(Some(6), 20, 0, 0)]),
+        ("written-back", &["I3"], vec![entry(Some(6), 10, 0, 0), entry(Some(5), 20, 1, 6)]),
+        ("written-between", &["I3"], vec![entry(Some(6), 10, 0, 0), entry(Some(7), 20, 2, 5)]),
+        ("gone-back", &["I3"], vec![entry(Some(5), 10, 4, 3), entry(Some(6), 20, 2, 3)]),
+        ("gone-at-last", &["I3"], vec![entry(Some(5), 10, 4, 3), entry(None, 20, 4, 3)]),
         ("refused", &[], vec![first(), grant(2, 6, 15, 25), write(2, 6, 26, true), write(1, 5, 27, false)]),
         (
             "overlap",
@@ -175,8 +202,22 @@ fn each_invariant_is_broken_by_a_history_made_for_it_and_no_other() -> Result<()
             &["I5"],
             vec![first(), write(1, 5, 21, true), write(1, 5, 90, true), inspect(1, 50, &record(5, &[]))],
         ),
+        (
+            "missed",
+            &["I5"],
+            vec![first(), call("refresh-group", "missed", 30, 40), write(1, 5, 21, true), write(1, 5, 90, true)],
+        ),
         ("given", &["I5"], vec![first(), call("release", "ours", 30, 40), inspect(1, 50, &record(5, &[5]))]),
         ("left", &["I6"], vec![first(), inspect(0, 9000, &record(5, &[5]))]),
+        ("in-doubt", &["I6"], vec![unanswered.clone(), held_by(1, 9000)]),
+        ("held-up", &[], vec![unanswered.clone(), partition, held_by(1, 9000)]),
+        ("lapses", &[], vec![unanswered, held_by(1, 4000)]),
+        ("taken", &[], vec![first(), revoke(&[5], 30, 40), lost(41, "revoked", None), grant(2, 6, 45, 50)]),
+        ("taken-unsaid", &[], vec![first(), revoke(&[], 30, 40), lost(35, "revoked", None)]),
+        ("not-taken", &["I9"], vec![first(), lost(41, "revoked", None)]),
+        ("taken-and-kept", &["I5"], vec![first(), revoke(&[5], 30, 40), call("verify", "ok", 50, 60)]),
+        ("taken-and-there", &["I5"], vec![first(), revoke(&[5], 30, 40), inspect(1, 50, &record(5, &[5]))]),
+        ("handed-on", &["I5"], vec![first(), call("transfer", "ok", 30, 40), inspect(1, 50, &record(6, &[5]))]),
         ("late", &["I8"], vec![first(), call("refresh", "unavailable", 100, 3400)]),
         ("paused", &[], vec![first(), stall, call("refresh", "unavailable", 100, 3400)]),
         ("odd", &["I8"], vec![odd]),

@@ -1,15 +1,18 @@
 //! What must hold of every history, and what a history must have seen to say anything.
 
+mod documents;
+mod doubts;
 mod leases;
 mod order;
 mod outcomes;
 mod overlap;
 mod reads;
+mod revocations;
 mod stalls;
 
 use std::collections::BTreeMap;
 
-use crate::words::{Acquire, Event, Inspect, Micros, Outcome, Write};
+use crate::words::{Acquire, Entry, Event, Fault, Inspect, Micros, Outcome, Revoke, Write};
 
 pub(crate) use leases::{Lease, leases};
 pub(crate) use stalls::Stalls;
@@ -35,12 +38,18 @@ pub(crate) struct Case<'a> {
     pub(crate) acquires: Vec<&'a Acquire>,
     pub(crate) inspections: Vec<&'a Inspect>,
     pub(crate) writes: Vec<&'a Write>,
+    pub(crate) entries: Vec<&'a Entry>,
+    /// By worker and begin: what it came to stands in place of what was to be.
+    pub(crate) revocations: BTreeMap<(u32, Micros), &'a Revoke>,
+    faults: Vec<&'a Fault>,
     /// When records were deleted by hand.
     drops: Vec<(Micros, Micros)>,
     pub(crate) stalls: Stalls,
     retention: Micros,
     /// Whether a server's clock was set: then nothing is promised that goes by time.
     pub(crate) clocks_jumped: bool,
+    /// Whether it is judged all the while, and what came before may be told after.
+    is_sabotaged: bool,
     events: &'a [Event],
 }
 
@@ -51,20 +60,35 @@ impl<'a> Case<'a> {
             acquires: Vec::new(),
             inspections: Vec::new(),
             writes: Vec::new(),
+            entries: Vec::new(),
+            revocations: BTreeMap::new(),
+            faults: Vec::new(),
             drops: Vec::new(),
             stalls: Stalls::of(events),
             retention: 0,
             clocks_jumped: false,
+            is_sabotaged: false,
             events,
         };
         for event in events {
             match event {
-                Event::Run { retention, .. } => case.retention = *retention,
+                Event::Run { retention, sabotage, .. } => {
+                    (case.retention, case.is_sabotaged) = (*retention, sabotage.is_some());
+                }
                 Event::Acquire(acquire) => case.acquires.push(acquire),
                 Event::Inspect(inspect) => case.inspections.push(inspect),
                 Event::Write(write) => case.writes.push(write),
-                Event::Fault(fault) if fault.kind == "drop" => case.drops.push((fault.begin, fault.end)),
-                Event::Fault(fault) if fault.kind == "clock-jump" => case.clocks_jumped = true,
+                Event::Entry(entry) => case.entries.push(entry),
+                Event::Revoke(revoke) => {
+                    case.revocations.insert((revoke.worker, revoke.begin), revoke);
+                }
+                Event::Fault(fault) => {
+                    case.faults.push(fault);
+                    case.clocks_jumped |= fault.kind == "clock-jump";
+                    if fault.kind == "drop" {
+                        case.drops.push((fault.begin, fault.end));
+                    }
+                }
                 _ => {}
             }
         }
@@ -77,6 +101,7 @@ impl<'a> Case<'a> {
         self.tokens_are_unique(&mut found);
         self.tokens_grow(&mut found);
         self.the_fence_holds(&mut found);
+        self.documents_keep_their_writes(&mut found);
         self.versions_are_there(&mut found);
         self.calls_return(&mut found);
         self.old_requests_touch_nothing(&mut found);
@@ -87,7 +112,10 @@ impl<'a> Case<'a> {
             self.grants_too_soon(&mut found);
             self.losses_have_causes(&mut found);
             self.acknowledged_is_there(&mut found);
+            self.groups_are_whole(&mut found);
             self.doubts_are_resolved(&mut found);
+            self.doubts_lapse(&mut found);
+            self.revoked_is_over(&mut found);
             self.keys_can_be_had(&mut found);
             self.queues_are_in_order(&mut found);
         }
@@ -97,6 +125,11 @@ impl<'a> Case<'a> {
     /// Whether records were deleted by hand at some time in between.
     fn was_dropped(&self, from: Micros, to: Micros) -> bool {
         self.drops.iter().any(|(begin, end)| *begin <= to && *end >= from)
+    }
+
+    /// Whether records were deleted by hand, or this key taken from who held it.
+    fn was_taken(&self, key: &str, from: Micros, to: Micros) -> bool {
+        self.was_dropped(from, to) || self.was_revoked(key, from, to)
     }
 }
 

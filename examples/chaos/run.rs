@@ -2,7 +2,12 @@
 
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
-use mongoseal::Mongoseal;
+use mongodb::{
+    Collection,
+    bson::{Document, doc},
+    options::ReadConcern,
+};
+use mongoseal::{Lease, Mongoseal};
 use mongoseal_test_support::ReplicaSet;
 use tokio::time::sleep;
 
@@ -12,8 +17,8 @@ use crate::{
     history::History,
     judge::Case,
     options::Options,
-    words::{Acquire, Event, Inspect, micros, now},
-    worker::{HOT_KEYS, OPERATION_TIMEOUT, RETENTION, client},
+    words::{Acquire, Entry, Event, Inspect, micros, now},
+    worker::{DOCUMENTS, HOT_KEYS, LEADERSHIP, OPERATION_TIMEOUT, RETENTION, WRITTEN_KEYS, client, holder::contents},
 };
 
 /// The longest ttl and grace together, and a little.
@@ -43,10 +48,14 @@ pub(crate) async fn run(options: &Options) -> Vec<Event> {
         retention: micros(RETENTION),
         begin,
     });
+    let database = set.client().await.database(DATABASE);
+    let documents = database.collection::<Document>(DOCUMENTS);
+    let empty = WRITTEN_KEYS.map(|key| doc! { "_id": key, "count": 0_i64 });
+    documents.insert_many(empty).await.expect("a new set takes documents");
     // Also what is there before the workers: the index, by a handle that nobody sabotages.
     let seal =
         Mongoseal::builder().ttl(Duration::from_secs(2)).retention(RETENTION).operation_timeout(OPERATION_TIMEOUT);
-    let seal = seal.on(&set.client().await.database(DATABASE)).expect("the settings are valid");
+    let seal = seal.on(&database).expect("the settings are valid");
     let crew = Arc::new(Crew::start(&set, options, &history));
     let until = begin + micros(Duration::from_secs_f64(options.minutes * 60.0));
     let chaos = Chaos {
@@ -76,6 +85,7 @@ pub(crate) async fn run(options: &Options) -> Vec<Event> {
     drop(chaos);
     Arc::into_inner(crew).expect("nobody else has the crew").end().await;
     look(&seal, &history).await;
+    read(&documents, &history).await;
     history.events()
 }
 
@@ -97,11 +107,12 @@ fn is_caught(history: &History) -> bool {
 
 /// The last look: every key that many wanted can be had, and nobody holds any.
 async fn look(seal: &Mongoseal, history: &History) {
-    for (number, key) in (0..).zip(HOT_KEYS) {
+    let keys = HOT_KEYS.into_iter().chain(WRITTEN_KEYS).chain([LEADERSHIP]);
+    for (number, key) in (0..).zip(keys) {
         let begin = now();
         let answer = seal.acquire(key).ttl(Duration::from_secs(2)).wait(LAPSE).await;
         let end = now();
-        let outcome = client::outcome(&answer);
+        let outcome = client::outcome(answer.as_ref().map(Lease::token));
         if let Ok(lease) = answer {
             lease.release().await.ok();
         }
@@ -131,6 +142,19 @@ async fn look(seal: &Mongoseal, history: &History) {
         let seen = client::seen(seal.inspect(key.as_str()).await);
         let (end, within) = (now(), micros(OPERATION_TIMEOUT));
         history.note(Event::Inspect(Inspect { worker: 0, key, begin, end, within, seen }));
+    }
+}
+
+/// What became of the documents.
+async fn read(documents: &Collection<Document>, history: &History) {
+    for key in WRITTEN_KEYS {
+        let begin = now();
+        let found = documents.find_one(doc! { "_id": key }).read_concern(ReadConcern::linearizable()).await;
+        let before = found.as_ref().ok().and_then(Option::as_ref).and_then(contents);
+        let outcome = if before.is_some() { "ok".into() } else { format!("{found:?}") };
+        let (end, within) = (now(), micros(OPERATION_TIMEOUT));
+        let (worker, lease, token, key) = (0, 0, None, key.into());
+        history.note(Event::Entry(Entry { worker, lease, key, token, begin, end, within, outcome, before }));
     }
 }
 

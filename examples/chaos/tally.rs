@@ -5,6 +5,7 @@ use std::{collections::BTreeMap, fmt};
 use crate::{
     judge::Case,
     words::{Event, Outcome, Seen},
+    worker::LEADERSHIP,
 };
 
 #[derive(Default)]
@@ -20,6 +21,11 @@ pub(crate) struct Tally {
     takeovers: usize,
     doubts: usize,
     refused: usize,
+    written: usize,
+    fenced: usize,
+    revoked: usize,
+    elected: usize,
+    transferred: usize,
     handed: usize,
     unavailable: usize,
     stalls: usize,
@@ -38,6 +44,7 @@ impl Tally {
                     tally.doubts += acquire.doubts as usize;
                     let granted = matches!(acquire.outcome, Outcome::Granted { .. });
                     tally.grants += usize::from(granted);
+                    tally.elected += usize::from(granted && acquire.key == LEADERSHIP);
                     tally.handed += usize::from(granted && acquire.queued.is_some());
                     tally.unavailable += usize::from(matches!(acquire.outcome, Outcome::Unavailable { .. }));
                     let before = case.leases.get(acquire.key.as_str()).and_then(|leases| leases.first());
@@ -48,8 +55,22 @@ impl Tally {
                     tally.operations += 1;
                     tally.unavailable += usize::from(matches!(inspect.seen, Seen::Unavailable));
                 }
-                Event::Call(_) | Event::Refreshed { .. } => tally.operations += 1,
-                Event::Lost { .. } => tally.losses += 1,
+                Event::Call(call) => {
+                    tally.operations += 1;
+                    tally.transferred += usize::from(call.verb == "transfer" && call.outcome == "ok");
+                }
+                Event::Refreshed { .. } => tally.operations += 1,
+                Event::Lost { cause, .. } => tally.losses += usize::from(cause != "revoked"),
+                Event::Entry(entry) => {
+                    tally.operations += 1;
+                    tally.written += usize::from(entry.token.is_some() && entry.outcome == "ok");
+                    tally.fenced += usize::from(entry.outcome == "fenced");
+                    tally.unavailable += usize::from(entry.outcome == "unavailable");
+                }
+                Event::Revoke(revoke) => {
+                    tally.operations += usize::from(revoke.outcome != "begun");
+                    tally.revoked += revoke.tokens.len();
+                }
                 Event::Write(write) => tally.refused += usize::from(write.accepted == Some(false)),
                 Event::Elected { term } => began = Some(*term),
                 Event::Healed { term, .. } => tally.failovers = term - began.unwrap_or(*term),
@@ -77,6 +98,7 @@ impl Tally {
             (self.takeovers, "a key taken over after expiry"),
             (self.doubts, "an answer that left in doubt whether it was done"),
             (self.refused, "a write that the fence refused"),
+            (self.fenced, "a write that the fence of a collection refused"),
             (self.handed, "a key handed over to a waiter"),
             (failovers, "a failover"),
             (self.recreations, "a record created again after its collection"),
@@ -93,6 +115,7 @@ fn takeovers(case: &Case<'_>) -> usize {
         let pairs = by_token.windows(2);
         pairs
             .filter(|pair| pair[0].ends.is_none_or(|(at, how)| how == "orphan" || at > pair[1].acquire.end))
+            .filter(|pair| pair[0].lost.is_none_or(|(_, cause, _)| cause != "revoked"))
             .filter(|pair| pair[0].is_exclusive() && pair[1].is_exclusive())
             .count()
     };
@@ -110,6 +133,8 @@ impl fmt::Display for Tally {
         writeln!(f, "re-creations {}", self.recreations)?;
         writeln!(f, "losses       {}, and {} keys taken over after expiry", self.losses, self.takeovers)?;
         writeln!(f, "refused      {} writes, by the fence", self.refused)?;
+        writeln!(f, "documents    {} written, {} writes refused by the collection", self.written, self.fenced)?;
+        writeln!(f, "elections    {}, {} leases revoked, {} handed on", self.elected, self.revoked, self.transferred)?;
         write!(f, "stalls       {} times a process did not run for 0.1 s", self.stalls)
     }
 }

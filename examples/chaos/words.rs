@@ -63,9 +63,12 @@ pub(crate) enum Event {
         cause: String,
         newer: Option<u64>,
     },
-    /// A call on a lease: refresh, verify or release.
+    /// A call on a lease: refresh, verify, release or transfer.
     Call(Call),
     Inspect(Inspect),
+    Entry(Entry),
+    /// Told when it begins, and again when it has ended.
+    Revoke(Revoke),
     /// A process did not run.
     Stall {
         worker: u32,
@@ -173,6 +176,38 @@ pub(crate) struct Call {
     pub(crate) outcome: String,
 }
 
+/// A write of the document of a key in MongoDB, at the fence of its collection or in a transaction. Each
+/// counts one more.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Entry {
+    pub(crate) worker: u32,
+    pub(crate) lease: u64,
+    pub(crate) key: String,
+    /// Who writes; nobody, where it is only looked at, when all is over.
+    pub(crate) token: Option<u64>,
+    pub(crate) begin: Micros,
+    pub(crate) end: Micros,
+    pub(crate) within: Micros,
+    /// `ok`, `fenced`, `lost`, `unavailable`, or an error that nobody expects.
+    pub(crate) outcome: String,
+    /// What was there before: how many writes, and the token of the last, 0 where there was none.
+    pub(crate) before: Option<(i64, u64)>,
+}
+
+/// A key taken from whoever holds it.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Revoke {
+    pub(crate) worker: u32,
+    pub(crate) key: String,
+    pub(crate) begin: Micros,
+    /// When it ended, or is to have ended.
+    pub(crate) end: Micros,
+    /// `begun`, `ok`, `unavailable`, or an error that nobody expects.
+    pub(crate) outcome: String,
+    /// What was taken.
+    pub(crate) tokens: Vec<u64>,
+}
+
 /// A linearizable read of a record.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Inspect {
@@ -192,7 +227,12 @@ pub(crate) enum Seen {
         version: u64,
         /// The tokens of those whose time is not over.
         holders: Vec<u64>,
+        /// Which acquires they came of, by worker and lease.
+        #[serde(default)]
+        asked: Vec<(u32, u64)>,
     },
+    /// No leader, whether there is a record or not.
+    Nobody,
     Unavailable,
     Other {
         message: String,

@@ -1,8 +1,9 @@
 //! A process that asks for keys, holds them and writes, and tells all of it on its standard output.
 
 pub(crate) mod client;
-mod holder;
+pub(crate) mod holder;
 pub(crate) mod observed;
+mod writer;
 
 use std::{
     io::{BufRead, Write},
@@ -13,7 +14,7 @@ use std::{
     time::Duration,
 };
 
-use mongodb::Client;
+use mongodb::{Client, Collection, bson::Document};
 use mongoseal::{Mongoseal, store::MongoStore};
 use nix::sys::{prctl::set_pdeathsig, signal::Signal};
 use serde::{Deserialize, Serialize};
@@ -32,11 +33,19 @@ pub(crate) const RETENTION: Duration = Duration::from_secs(4);
 pub(crate) const OPERATION_TIMEOUT: Duration = Duration::from_secs(3);
 /// Of keys that many ask for. Those of which three may hold are the last two.
 pub(crate) const HOT_KEYS: [&str; 5] = ["hot/0", "hot/1", "hot/2", "pool/0", "pool/1"];
+/// Of keys that have a document each: the first two are fenced, the others written in transactions.
+pub(crate) const WRITTEN_KEYS: [&str; 4] = ["doc/0", "doc/1", "ledger/0", "ledger/1"];
+/// The collection of those documents.
+pub(crate) const DOCUMENTS: &str = "documents";
+/// What is led.
+pub(crate) const LEADERSHIP: &str = "lead/0";
 /// How many may share a key of a pool.
 pub(crate) const POOL: u32 = 3;
 const COLD_KEYS: usize = 150;
-/// How many ask at once in a process.
-const CLIENTS: usize = 5;
+/// How many ask at once in a process. The last one, who writes documents, leads and revokes, sits out
+/// where the library is broken on purpose: what is revoked is excused when it is known, and such a run is
+/// judged all the while.
+const CLIENTS: usize = 6;
 
 /// What a worker is told at its start.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -62,6 +71,9 @@ impl Spec {
 struct Worker {
     spec: Spec,
     seal: Mongoseal,
+    /// Another handle, of which nobody takes notes: transactions need it, and what is handed on goes to it.
+    plain: Mongoseal,
+    documents: Collection<Document>,
     notes: Arc<Notes>,
     ending: AtomicBool,
     leases: AtomicU64,
@@ -103,21 +115,24 @@ fn watch_for_stalls(worker: u32) {
 
 async fn work(spec: Spec) {
     let client = Client::with_uri_str(&spec.uri).await.expect("the runner's connection string is valid");
-    let store = MongoStore::new(&client.database(&spec.database), "mongoseal", RETENTION);
+    let database = client.database(&spec.database);
+    let store = MongoStore::new(&database, "mongoseal", RETENTION);
     let notes = Arc::new(Notes::default());
     let sabotage = spec.sabotage.as_deref().and_then(|name| Sabotage::parse(name).ok());
     let observed = Observed { store, worker: spec.worker, sabotage, notes: Arc::clone(&notes) };
-    let seal = Mongoseal::builder()
-        .owner(format!("slot-{}/{}", spec.slot, spec.worker))
-        .ttl(Duration::from_secs(2))
-        .operation_timeout(OPERATION_TIMEOUT)
-        .on_store(Arc::new(observed))
-        .expect("the settings are valid");
-    let ending = AtomicBool::new(false);
-    let worker = Arc::new(Worker { spec, seal, notes, ending, leases: AtomicU64::new(0) });
+    let builder = || {
+        let owner = format!("slot-{}/{}", spec.slot, spec.worker);
+        Mongoseal::builder().owner(owner).ttl(Duration::from_secs(2)).operation_timeout(OPERATION_TIMEOUT)
+    };
+    let seal = builder().on_store(Arc::new(observed)).expect("the settings are valid");
+    let plain = builder().retention(RETENTION).on(&database).expect("the settings are valid");
+    let documents = database.collection(DOCUMENTS);
+    let (ending, leases) = (AtomicBool::new(false), AtomicU64::new(0));
+    let worker = Arc::new(Worker { spec, seal, plain, documents, notes, ending, leases });
     say(&Event::Ready { worker: worker.spec.worker, slot: worker.spec.slot });
     listen(&worker);
-    let clients: Vec<_> = (0..CLIENTS)
+    let clients = CLIENTS - usize::from(worker.spec.sabotage.is_some());
+    let clients: Vec<_> = (0..clients)
         .map(|client| {
             let worker = Arc::clone(&worker);
             tokio::spawn(async move { client::run(&worker, client).await })
@@ -127,6 +142,7 @@ async fn work(spec: Spec) {
         client.await.expect("a client does not panic");
     }
     worker.seal.shutdown().await;
+    worker.plain.shutdown().await;
     say(&Event::Done { worker: worker.spec.worker, at: now() });
 }
 

@@ -1,11 +1,15 @@
 //! Commands that fail, hang, or are not confirmed.
 
 use fastrand::Rng;
-use mongodb::bson::{Document, doc};
+use mongodb::{
+    Client,
+    bson::{Document, doc},
+};
 use mongoseal_test_support::FailPoint;
 use tokio::time::sleep;
 
 use super::{Chaos, millis};
+use crate::crew::DATABASE;
 
 impl Chaos {
     async fn fail(&self, commands: &[&str], how: Document, times: u32) -> FailPoint {
@@ -65,4 +69,35 @@ impl Chaos {
         sleep(millis(rng, 800..2000)).await;
         format!("{} with code {code}", point.off().await)
     }
+
+    /// The cursors of change streams are killed, those that wait for a change and those that do not, some
+    /// times.
+    pub(super) async fn kill_cursor(&self, rng: &mut Rng) -> String {
+        let primary = self.set.primary().await;
+        let client = Client::with_uri_str(self.set.direct_uri(primary)).await.expect("a member has an address");
+        let mut killed = 0;
+        for _ in 0..rng.u8(1..4) {
+            let ids = stream_cursors(&client).await.unwrap_or_default();
+            let kill = doc! { "killCursors": "mongoseal", "cursors": ids };
+            // Whatever has ended meanwhile cannot be killed.
+            if let Ok(answer) = client.database(DATABASE).run_command(kill).await {
+                killed += answer.get_array("cursorsKilled").map_or(0, Vec::len);
+            }
+            sleep(millis(rng, 100..600)).await;
+        }
+        format!("{killed} at member {primary}")
+    }
+}
+
+/// The cursors of all change streams of a member.
+async fn stream_cursors(client: &Client) -> mongodb::error::Result<Vec<i64>> {
+    let all = doc! { "$currentOp": { "allUsers": true, "idleCursors": true, "localOps": true } };
+    let streams = doc! { "$match": { "ns": format!("{DATABASE}.mongoseal"), "cursor.awaitData": true } };
+    let id = doc! { "$project": { "id": "$cursor.cursorId" } };
+    let mut found = client.database("admin").aggregate([all, streams, id]).await?;
+    let mut ids = Vec::new();
+    while found.advance().await? {
+        ids.push(found.current().get_i64("id").unwrap_or_default());
+    }
+    Ok(ids)
 }

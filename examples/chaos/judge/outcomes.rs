@@ -1,7 +1,14 @@
 //! I6, I8, I9 and I10: what calls came to, and that nothing is left.
 
 use super::{Case, Lease, SLACK, Violation};
-use crate::words::{Event, Micros, Outcome, Seen};
+use crate::{
+    words::{Event, Micros, Outcome, Seen, micros},
+    worker::OPERATION_TIMEOUT,
+};
+
+/// What a call may come to.
+const EXPECTED: [&str; 10] =
+    ["ok", "ours", "unknown", "gone", "lost", "unavailable", "begun", "fenced", "lapsing", "missed"];
 
 impl Case<'_> {
     /// I6: an acquire of which nobody knows showed no token and was resolved: when all is over, nobody
@@ -39,6 +46,12 @@ impl Case<'_> {
         for inspect in &self.inspections {
             call(inspect.worker, format!("inspect {}", inspect.key), inspect.begin, inspect.end, inspect.within);
         }
+        for entry in &self.entries {
+            call(entry.worker, format!("write {}", entry.key), entry.begin, entry.end, entry.within);
+        }
+        for revoke in self.revocations.values().filter(|revoke| revoke.outcome != "begun") {
+            call(revoke.worker, format!("revoke {}", revoke.key), revoke.begin, revoke.end, micros(OPERATION_TIMEOUT));
+        }
         let calls = || self.leases.values().flatten().flat_map(|lease| &lease.calls);
         for one in calls() {
             call(one.worker, format!("{} {}", one.verb, one.key), one.begin, one.end, one.within);
@@ -55,9 +68,15 @@ impl Case<'_> {
             }
         }
         for one in calls() {
-            if !["ok", "ours", "unknown", "gone", "lost", "unavailable"].contains(&one.outcome.as_str()) {
+            if !EXPECTED.contains(&one.outcome.as_str()) {
                 odd(format!("{} {} at {}: {}", one.verb, one.key, one.end, one.outcome));
             }
+        }
+        for one in self.entries.iter().filter(|one| !EXPECTED.contains(&one.outcome.as_str())) {
+            odd(format!("write {} at {}: {}", one.key, one.end, one.outcome));
+        }
+        for one in self.revocations.values().filter(|one| !EXPECTED.contains(&one.outcome.as_str())) {
+            odd(format!("revoke {} at {}: {}", one.key, one.end, one.outcome));
         }
     }
 
@@ -96,7 +115,9 @@ impl Case<'_> {
                 "expired" => at >= deadline(lease),
                 "taken-over" => at >= sent + ttl && newer > Some(lease.token),
                 "removed" => at >= sent + ttl + grace + self.retention,
-                "revoked" => lease.acquire.group.is_some(),
+                "revoked" => {
+                    lease.acquire.group.is_some() || self.was_revoked(&lease.acquire.key, lease.acquire.begin, at)
+                }
                 _ => false,
             };
             if !is_right {

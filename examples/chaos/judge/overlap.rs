@@ -15,7 +15,7 @@ impl Case<'_> {
                 holding.push(((first, last), lease));
                 let limit = holding.iter().map(|(_, lease)| lease.limit()).min().unwrap_or(1);
                 let since = holding.iter().map(|(_, lease)| lease.acquire.begin).min().unwrap_or(first);
-                if holding.len() > limit && !self.was_dropped(since, first) {
+                if holding.len() > limit && !self.was_taken(&lease.acquire.key, since, first) {
                     let names: Vec<_> = holding
                         .iter()
                         .map(|((from, to), lease)| format!("{} believed {from} to {to}", lease.name()))
@@ -34,12 +34,12 @@ impl Case<'_> {
             for after in leases {
                 let (asked, granted) = (after.acquire.begin, after.acquire.end);
                 let before = leases.iter().find(|before| {
-                    let until = before.confirmed(asked) + before.acquire.ttl + before.acquire.grace;
+                    let lasts = before.acquire.ttl + before.acquire.grace;
                     before.acquire.end < asked
-                        && granted + DRIFT < until
                         && (before.is_exclusive() || after.is_exclusive())
+                        && granted + DRIFT < before.confirmed(asked) + lasts
                         && !before.gives_back(granted)
-                        && !self.was_dropped(before.acquire.begin, granted)
+                        && !self.was_taken(&after.acquire.key, before.acquire.begin, granted)
                 });
                 if let Some(before) = before {
                     let what = format!("{} by {granted}, and until then there was {}", after.name(), before.name());

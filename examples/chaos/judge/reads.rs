@@ -1,7 +1,7 @@
 //! I5: what was acknowledged is there.
 
 use super::{Case, DRIFT, Lease, Violation};
-use crate::words::{Inspect, Seen};
+use crate::words::{Call, Inspect, Seen};
 
 impl Case<'_> {
     fn read(&self, inspect: &Inspect) -> impl Iterator<Item = &Lease<'_>> {
@@ -34,20 +34,33 @@ impl Case<'_> {
         }
     }
 
+    /// A group that was refreshed was refreshed with each lease that was believed before and after.
+    pub(super) fn groups_are_whole(&self, found: &mut Vec<Violation>) {
+        for lease in self.leases.values().flatten() {
+            for call in lease.calls.iter().filter(|call| call.outcome == "missed") {
+                let believed = lease.believed.is_some_and(|(_, last)| call.end < last);
+                if believed && !self.was_dropped(lease.acquire.begin, call.end) {
+                    let what = format!("{} of {} at {} without it", call.verb, lease.name(), call.end);
+                    found.push(Violation { of: "I5", what });
+                }
+            }
+        }
+    }
+
     /// A linearizable read sees every holder who believed before and after it, and none who gave back.
     pub(super) fn acknowledged_is_there(&self, found: &mut Vec<Violation>) {
         for inspect in &self.inspections {
             let holders = match &inspect.seen {
                 Seen::Record { holders, .. } => holders.as_slice(),
-                Seen::Nothing => &[],
+                Seen::Nothing | Seen::Nobody => &[],
                 _ => continue,
             };
             for lease in self.read(inspect) {
                 let is_there = holders.contains(&lease.token);
                 let believed = lease.believed.is_some_and(|(_, last)| inspect.end < last);
-                let dropped = self.was_dropped(lease.acquire.begin, inspect.end);
-                let released = lease.calls.iter().any(|call| call.outcome == "ours" && call.end < inspect.begin);
-                if believed && !is_there && !dropped {
+                let gives = |call: &&&Call| call.outcome == "ours" || call.verb == "transfer" && call.outcome == "ok";
+                let released = lease.calls.iter().filter(gives).any(|call| call.end < inspect.begin);
+                if believed && !is_there && !self.was_taken(&inspect.key, lease.acquire.begin, inspect.end) {
                     let what = format!("{:?} at {} without {}", inspect.seen, inspect.end, lease.name());
                     found.push(Violation { of: "I5", what });
                 }

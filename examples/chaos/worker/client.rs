@@ -3,10 +3,15 @@
 use std::time::Duration;
 
 use fastrand::Rng;
-use mongoseal::Error;
+use mongoseal::{Error, FencingToken, Leader, Lease, LeaseId, Mongoseal};
 use tokio::time::sleep;
 
-use super::{COLD_KEYS, HOT_KEYS, OPERATION_TIMEOUT, POOL, Worker, holder, observed::NUMBER, say};
+use super::{
+    COLD_KEYS, HOT_KEYS, OPERATION_TIMEOUT, POOL, Worker,
+    holder::{self, Held},
+    observed::NUMBER,
+    say, writer,
+};
 use crate::words::{Acquire, Event, Inspect, Outcome, Seen, micros, now};
 
 /// What is asked for, and what is done with it.
@@ -20,6 +25,20 @@ pub(crate) struct Plan {
     pub(crate) group: Option<String>,
     pub(crate) hold: Duration,
     pub(crate) anew: bool,
+    pub(crate) aim: Aim,
+    /// Under which id, where somebody handed the key on to it.
+    pub(crate) id: Option<LeaseId>,
+}
+
+/// What a key is wanted for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Aim {
+    Hold,
+    /// To write its document at the fence of the collection.
+    Fence,
+    /// To write its document in transactions.
+    Transaction,
+    Lead,
 }
 
 pub(super) async fn run(worker: &Worker, client: usize) {
@@ -27,8 +46,15 @@ pub(super) async fn run(worker: &Worker, client: usize) {
     while !worker.is_ending() {
         let plan = match client {
             0 => waiting(&mut rng),
-            1 => trying(&mut rng),
+            1 => {
+                let plan = trying(&mut rng);
+                if rng.u8(..8) == 0 {
+                    inspect(worker, &plan.key).await;
+                }
+                plan
+            }
             2 => sharing(&mut rng),
+            5 => writer::plan(worker, &mut rng).await,
             _ => {
                 let mut plan = cold(&mut rng);
                 if rng.u8(..8) < 5 {
@@ -40,9 +66,11 @@ pub(super) async fn run(worker: &Worker, client: usize) {
                 plan
             }
         };
-        let granted = ask(worker, &plan).await;
-        if let Some((lease, number)) = granted {
-            holder::hold(worker, &plan, lease, number, &mut rng).await;
+        let mut next = Some(plan);
+        while let Some(plan) = next.take() {
+            let Some((held, number)) = ask(worker, &plan).await else { break };
+            let handed_to = holder::hold(worker, &plan, held, number, &mut rng).await;
+            next = handed_to.map(|id| Plan { id: Some(id), wait: None, anew: false, ..plan });
         }
         let pause = if client == 1 { rng.u64(1..20) } else { rng.u64(1..60) };
         sleep(Duration::from_millis(pause)).await;
@@ -58,7 +86,7 @@ fn hold(rng: &mut Rng) -> Duration {
     if rng.u8(..12) == 0 { millis(rng, 800..2800) } else { millis(rng, 2..60) }
 }
 
-fn waiting(rng: &mut Rng) -> Plan {
+pub(super) fn waiting(rng: &mut Rng) -> Plan {
     Plan {
         key: HOT_KEYS[rng.usize(..3)].into(),
         limit: 0,
@@ -69,6 +97,8 @@ fn waiting(rng: &mut Rng) -> Plan {
         group: None,
         hold: hold(rng),
         anew: false,
+        aim: Aim::Hold,
+        id: None,
     }
 }
 
@@ -108,17 +138,27 @@ pub(crate) fn seen(answer: mongoseal::Result<Option<mongoseal::Inspection>>) -> 
     match answer {
         Ok(None) => Seen::Nothing,
         Ok(Some(record)) => {
-            let live = record.holders.iter().filter(|holding| !holding.is_expired());
-            Seen::Record { version: record.version.get(), holders: live.map(|holding| holding.token.get()).collect() }
+            let live = || record.holders.iter().filter(|holding| !holding.is_expired());
+            let asked = live().filter_map(|holding| asked(holding.owner.as_str(), holding.metadata.get(NUMBER)?));
+            let holders = live().map(|holding| holding.token.get()).collect();
+            Seen::Record { version: record.version.get(), holders, asked: asked.collect() }
         }
         Err(Error::Unavailable { .. }) => Seen::Unavailable,
         Err(error) => Seen::Other { message: error.to_string() },
     }
 }
 
-async fn ask(worker: &Worker, plan: &Plan) -> Option<(mongoseal::Lease, u64)> {
-    let number = worker.next_lease();
-    let mut ask = worker.seal.acquire(plan.key.as_str()).ttl(plan.ttl).grace(plan.grace);
+/// Which acquire a holder came of, by who it is and what it says of itself.
+pub(super) fn asked(owner: &str, number: &str) -> Option<(u32, u64)> {
+    let (_, worker) = owner.split_once('/')?;
+    Some((worker.parse().ok()?, number.parse().ok()?))
+}
+
+/// Asks for a key, by the handle that its aim needs.
+async fn acquire(worker: &Worker, plan: &Plan, number: u64) -> mongoseal::Result<Lease> {
+    let needs_plain = plan.aim == Aim::Transaction || plan.id.is_some();
+    let seal: &Mongoseal = if needs_plain { &worker.plain } else { &worker.seal };
+    let mut ask = seal.acquire(plan.key.as_str()).ttl(plan.ttl).grace(plan.grace);
     ask = ask.metadata(NUMBER, number.to_string());
     if plan.limit > 0 {
         ask = ask.shared_up_to(plan.limit);
@@ -132,10 +172,27 @@ async fn ask(worker: &Worker, plan: &Plan) -> Option<(mongoseal::Lease, u64)> {
     if !plan.refreshed {
         ask = ask.without_refresh();
     }
+    if let Some(id) = plan.id {
+        ask = ask.lease_id(id);
+    }
+    ask.await
+}
+
+async fn campaign(worker: &Worker, plan: &Plan, number: u64) -> mongoseal::Result<Leader> {
+    let campaign = worker.seal.campaign(plan.key.as_str()).value(number.to_string());
+    let campaign = campaign.ttl(plan.ttl + plan.grace).stop_within(plan.grace);
+    campaign.wait(plan.wait.unwrap_or_default()).await
+}
+
+async fn ask(worker: &Worker, plan: &Plan) -> Option<(Held, u64)> {
+    let number = worker.next_lease();
     let begin = now();
-    let answer = ask.await;
+    let answer = match plan.aim {
+        Aim::Lead => campaign(worker, plan, number).await.map(Held::Leader),
+        _ => acquire(worker, plan, number).await.map(Held::Lease),
+    };
     let end = now();
-    let outcome = outcome(&answer);
+    let outcome = outcome(answer.as_ref().map(|held| held.lease().token()));
     let noted = worker.notes.take(number);
     say(&Event::Acquire(Acquire {
         worker: worker.spec.worker,
@@ -155,12 +212,12 @@ async fn ask(worker: &Worker, plan: &Plan) -> Option<(mongoseal::Lease, u64)> {
         anew: plan.anew,
         probe: false,
     }));
-    answer.ok().map(|lease| (lease, number))
+    answer.ok().map(|held| (held, number))
 }
 
-pub(crate) fn outcome(answer: &mongoseal::Result<mongoseal::Lease>) -> Outcome {
+pub(crate) fn outcome(answer: Result<FencingToken, &Error>) -> Outcome {
     match answer {
-        Ok(lease) => Outcome::Granted { token: lease.token().get() },
+        Ok(token) => Outcome::Granted { token: token.get() },
         Err(Error::Held { .. }) => Outcome::Held,
         Err(Error::QueueFull { .. }) => Outcome::Full,
         Err(error @ Error::Unavailable { .. }) => Outcome::Unavailable { message: error.to_string() },

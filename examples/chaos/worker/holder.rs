@@ -1,30 +1,66 @@
 //! One who holds a key: looks whether it does, writes, and gives it back or not.
 
+mod documents;
+
 use std::time::Duration;
 
 use fastrand::Rng;
-use mongoseal::{Error, Lease, LeaseState, LossCause, Released};
+use mongoseal::{Error, Leader, Lease, LeaseId, LeaseState, LossCause, Released};
 use tokio::time::sleep;
 
-use super::{OPERATION_TIMEOUT, Worker, client::Plan, say};
+use super::{
+    OPERATION_TIMEOUT, Worker,
+    client::{Aim, Plan},
+    say,
+};
 use crate::words::{Call, Event, Write, micros, now};
+use documents::Writer;
+pub(crate) use documents::contents;
+
+/// A key that is held, or a leadership, which is one.
+pub(crate) enum Held {
+    Lease(Lease),
+    Leader(Leader),
+}
+
+impl Held {
+    pub(crate) fn lease(&self) -> &Lease {
+        match self {
+            Self::Lease(lease) => lease,
+            Self::Leader(leader) => leader.lease(),
+        }
+    }
+
+    async fn release(self) -> mongoseal::Result<Released> {
+        match self {
+            Self::Lease(lease) => lease.release().await,
+            Self::Leader(leader) => leader.resign().await,
+        }
+    }
+}
 
 /// A lease and what is told of it.
 struct Holder<'a> {
     worker: &'a Worker,
     plan: &'a Plan,
-    lease: Lease,
+    held: Held,
     number: u64,
     token: u64,
 }
 
-pub(crate) async fn hold(worker: &Worker, plan: &Plan, lease: Lease, number: u64, rng: &mut Rng) {
-    let token = lease.token().get();
-    let holder = Holder { worker, plan, lease, number, token };
+/// Holds a key to its end. Gives the lease id that it was handed on to, where it was.
+pub(super) async fn hold(worker: &Worker, plan: &Plan, held: Held, number: u64, rng: &mut Rng) -> Option<LeaseId> {
+    let token = held.lease().token();
+    let writer = Writer { worker, plan, number, token };
+    let holder = Holder { worker, plan, held, number, token: token.get() };
     let until = now() + micros(plan.hold);
     loop {
         if !holder.write() {
-            return holder.lost(rng).await;
+            holder.lost(rng).await;
+            if plan.aim == Aim::Fence {
+                writer.write(token).await;
+            }
+            return None;
         }
         let left = until.saturating_sub(now());
         if left == 0 || worker.is_ending() {
@@ -33,17 +69,26 @@ pub(crate) async fn hold(worker: &Worker, plan: &Plan, lease: Lease, number: u64
         match rng.u8(..40) {
             0 => holder.refresh().await,
             1 => holder.verify().await,
+            2..10 if plan.group.is_some() => holder.refresh_group().await,
+            _ if plan.aim == Aim::Fence => writer.write(holder.held.lease()).await,
+            _ if plan.aim == Aim::Transaction => writer.transact(holder.held.lease()).await,
             _ => sleep(Duration::from_micros(left.min(rng.u64(5_000..60_000)))).await,
         }
     }
-    holder.end(rng).await;
+    let handed_to = holder.end(rng).await;
+    if plan.aim == Aim::Fence && rng.u8(..4) == 0 {
+        // A part of its work that knows the token and not that the lease is over.
+        sleep(Duration::from_millis(rng.u64(1..300))).await;
+        writer.write(token).await;
+    }
+    handed_to
 }
 
 impl Holder<'_> {
     /// Looks, and writes whatever it saw: the fence is there for those who did not look.
     fn write(&self) -> bool {
         let at = now();
-        let valid = self.lease.is_valid();
+        let valid = self.held.lease().is_valid();
         self.say_write(at, valid);
         valid
     }
@@ -55,7 +100,7 @@ impl Holder<'_> {
     }
 
     async fn lost(self, rng: &mut Rng) {
-        let cause = match self.lease.state() {
+        let cause = match self.held.lease().state() {
             LeaseState::Lost { cause } => cause,
             state => return self.odd(&format!("is not valid and {state:?}")),
         };
@@ -93,14 +138,36 @@ impl Holder<'_> {
 
     async fn refresh(&self) {
         let begin = now();
-        let answer = self.lease.refresh().await;
+        let answer = self.held.lease().refresh().await;
         self.say_call("refresh", begin, micros(OPERATION_TIMEOUT), &said(answer.as_ref().err(), "ok"));
     }
 
     async fn verify(&self) {
         let begin = now();
-        let answer = self.lease.verify().await;
+        let answer = self.held.lease().verify().await;
         self.say_call("verify", begin, micros(OPERATION_TIMEOUT), &said(answer.as_ref().err(), "ok"));
+    }
+
+    /// Which refreshes this lease, where it answers that it did.
+    async fn refresh_group(&self) {
+        let Some(group) = &self.plan.group else { return };
+        let begin = now();
+        let answer = self.worker.seal.refresh_group(group.as_str(), self.plan.ttl).await;
+        let end = now();
+        let ours = |lease: &mongoseal::ListedLease| lease.holding.token.get() == self.token;
+        let outcome = match &answer {
+            Ok(leases) if leases.iter().any(ours) => {
+                let (worker, lease, key, token) =
+                    (self.worker.spec.worker, self.number, self.plan.key.clone(), self.token);
+                say(&Event::Refreshed { worker, lease, key, token, begin, end });
+                "ok".into()
+            }
+            Ok(_) => "missed".into(),
+            // Another one of the group was left to its ttl.
+            Err(Error::Lapsing { .. }) => "lapsing".into(),
+            Err(error) => said(Some(error), "ok"),
+        };
+        self.say_call("refresh-group", begin, micros(OPERATION_TIMEOUT), &outcome);
     }
 
     fn ends(&self, how: &str) {
@@ -108,7 +175,7 @@ impl Holder<'_> {
         say(&Event::Ends { worker, lease, key, token, at: now(), how: how.into() });
     }
 
-    async fn end(self, rng: &mut Rng) {
+    async fn end(self, rng: &mut Rng) -> Option<LeaseId> {
         match (&self.plan.group, rng.u8(..20)) {
             (Some(group), ..12) => {
                 self.ends("group");
@@ -117,23 +184,40 @@ impl Holder<'_> {
                 let within = micros(OPERATION_TIMEOUT);
                 self.say_call("release-group", begin, within, &said(answer.as_ref().err(), "ok"));
             }
-            (_, 19) => {
+            // Who takes up one that is shared may ask after others who were granted the key later.
+            (None, 16) if self.plan.aim == Aim::Hold && self.plan.limit == 0 => return self.transfer().await,
+            (_, 19) if self.plan.aim != Aim::Lead => {
                 self.ends("orphan");
-                self.lease.orphan();
+                if let Held::Lease(lease) = self.held {
+                    lease.orphan();
+                }
             }
-            (_, 17..19) => {
+            (_, 17..) => {
                 self.ends("drop");
-                drop(self.lease);
+                drop(self.held);
             }
             _ => self.release().await,
         }
+        None
+    }
+
+    /// Hands the key on to another lease id. Whoever has that asks for it, whatever the answer.
+    async fn transfer(self) -> Option<LeaseId> {
+        self.ends("transfer");
+        let (worker, lease, key, token) = (self.worker.spec.worker, self.number, self.plan.key.clone(), self.token);
+        let Held::Lease(held) = self.held else { return None };
+        let (begin, id) = (now(), LeaseId::random());
+        let outcome = said(held.transfer(id).await.err().as_ref(), "ok");
+        let (verb, within) = ("transfer".into(), micros(OPERATION_TIMEOUT));
+        say(&Event::Call(Call { worker, lease, key, token, verb, begin, end: now(), within, outcome }));
+        Some(id)
     }
 
     async fn release(self) {
         self.ends("release");
         let (worker, lease, key, token) = (self.worker.spec.worker, self.number, self.plan.key.clone(), self.token);
         let begin = now();
-        let answer = self.lease.release().await;
+        let answer = self.held.release().await;
         let outcome = match &answer {
             Ok(Released::Ours) => "ours".into(),
             Ok(Released::Unknown) => "unknown".into(),
@@ -151,6 +235,7 @@ fn said(error: Option<&Error>, otherwise: &str) -> String {
         None => otherwise.into(),
         Some(Error::Unavailable { .. }) => "unavailable".into(),
         Some(Error::Lost { .. }) => "lost".into(),
+        Some(Error::Fenced { .. }) => "fenced".into(),
         Some(error) => error.to_string(),
     }
 }

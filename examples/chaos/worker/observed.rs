@@ -26,8 +26,9 @@ use crate::{
     words::{Event, Micros, Queued, now},
 };
 
-/// The entry of the metadata that tells which acquire of the worker a request belongs to.
-pub(crate) const NUMBER: &str = "number";
+/// The entry of the metadata that tells which acquire of the worker a request belongs to; also what a
+/// leader says of itself.
+pub(crate) const NUMBER: &str = "value";
 
 #[derive(Clone, Debug)]
 pub(crate) struct Observed {
@@ -71,6 +72,9 @@ impl Notes {
     }
 
     fn asks(&self, request: &Request) {
+        if let Request::Release(release) = request {
+            open(&self.numbers).remove(&release.lease);
+        }
         let Request::Acquire(acquire) = request else { return };
         let number = acquire.terms.metadata.get(NUMBER).and_then(|number| number.parse().ok());
         if let Some(number) = number {
