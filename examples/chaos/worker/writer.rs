@@ -49,9 +49,9 @@ async fn revoke(worker: &Worker, key: &str) {
     let begin = now();
     let end = begin + micros(OPERATION_TIMEOUT);
     let (outcome, tokens) = ("begun".into(), Vec::new());
-    let begun = Revoke { worker: worker.spec.worker, key: key.into(), begin, end, outcome, tokens };
+    let asked_for = Revoke { worker: worker.spec.worker, key: key.into(), begin, end, outcome, tokens };
     // It may be made, and whoever asked for it killed.
-    say(&Event::Revoke(begun.clone()));
+    say(&Event::Revoke(asked_for.clone()));
     let answer = worker.plain.revoke(key).reason("on purpose").await;
     let outcome = match &answer {
         Ok(_) => "ok".into(),
@@ -59,5 +59,5 @@ async fn revoke(worker: &Worker, key: &str) {
         Err(error) => error.to_string(),
     };
     let tokens = answer.into_iter().flatten().map(|revoked| revoked.token.get()).collect();
-    say(&Event::Revoke(Revoke { end: now(), outcome, tokens, ..begun }));
+    say(&Event::Revoke(Revoke { end: now(), outcome, tokens, ..asked_for }));
 }
