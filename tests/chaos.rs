@@ -253,7 +253,7 @@ fn invariant(line: &str) -> Option<&str> {
 }
 
 fn main() -> ExitCode {
-    let sabotages: [(&str, &str, &[&str]); 8] = [
+    let sabotages: [(&str, &str, &[&str]); 9] = [
         ("w1", "minority", &["I1", "I2", "I4", "I5", "I9"]),
         ("version-only", "stall-collection", &["I1", "I2"]),
         ("no-op-success", "stall-collection", &["I1"]),
@@ -262,6 +262,7 @@ fn main() -> ExitCode {
         ("lower-expiry", "pause-client", &["I5"]),
         ("client-clock", "swallow-reply", &["I4"]),
         ("release-by-key", "swallow-reply", &["I4", "I9"]),
+        ("no-fence", "swallow-reply", &["I3"]),
     ];
     let mut tests: Vec<_> = sabotages
         .into_iter()

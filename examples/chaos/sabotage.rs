@@ -9,6 +9,8 @@ use std::time::{Duration, SystemTime};
 use mongodb::bson::{Bson, DateTime, Document, doc};
 use mongoseal_test_support::{ReplicaSet, Way};
 
+use crate::worker::DOCUMENTS;
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Sabotage {
     /// Writes are acknowledged by the primary alone.
@@ -27,10 +29,12 @@ pub(crate) enum Sabotage {
     ClientClock,
     /// A release ends whatever lease there is.
     ReleaseByKey,
+    /// The writes of a fenced collection carry no condition.
+    NoFence,
 }
 
 impl Sabotage {
-    const ALL: [(Self, &str); 8] = [
+    const ALL: [(Self, &str); 9] = [
         (Self::W1, "w1"),
         (Self::VersionOnly, "version-only"),
         (Self::NoOpSuccess, "no-op-success"),
@@ -39,6 +43,7 @@ impl Sabotage {
         (Self::LowerExpiry, "lower-expiry"),
         (Self::ClientClock, "client-clock"),
         (Self::ReleaseByKey, "release-by-key"),
+        (Self::NoFence, "no-fence"),
     ];
 
     pub(crate) fn parse(name: &str) -> Result<Self, String> {
@@ -62,10 +67,14 @@ impl Sabotage {
         if way == Way::Reply {
             return self == Self::IgnoreWriteConcernError && message.remove("writeConcernError").is_some();
         }
-        if !message.contains_key("findAndModify") {
+        let writes = message.get_str("findAndModify").unwrap_or_default();
+        if writes.is_empty() || (writes == DOCUMENTS) != (self == Self::NoFence) {
             return false;
         }
         match self {
+            Self::NoFence => message.get_document_mut("query").is_ok_and(|query| {
+                rewrite(query, &|value| value.as_document()?.contains_key("$or").then(|| doc! {}.into()))
+            }),
             Self::W1 => message.get_document_mut("writeConcern").is_ok_and(|concern| concern.insert("w", 1).is_some()),
             Self::VersionOnly => rewrite(message, &|value| {
                 let next = doc! { "$add": ["$v", 1] };

@@ -43,8 +43,7 @@ pub(crate) const LEADERSHIP: &str = "lead/0";
 pub(crate) const POOL: u32 = 3;
 const COLD_KEYS: usize = 150;
 /// How many ask at once in a process. The last one, who writes documents, leads and revokes, sits out
-/// where the library is broken on purpose: what is revoked is excused when it is known, and such a run is
-/// judged all the while.
+/// where something else is broken on purpose.
 const CLIENTS: usize = 6;
 
 /// What a worker is told at its start.
@@ -131,7 +130,7 @@ async fn work(spec: Spec) {
     let worker = Arc::new(Worker { spec, seal, plain, documents, notes, ending, leases });
     say(&Event::Ready { worker: worker.spec.worker, slot: worker.spec.slot });
     listen(&worker);
-    let clients = CLIENTS - usize::from(worker.spec.sabotage.is_some());
+    let clients = CLIENTS - usize::from(sabotage.is_some_and(|sabotage| sabotage != Sabotage::NoFence));
     let clients: Vec<_> = (0..clients)
         .map(|client| {
             let worker = Arc::clone(&worker);

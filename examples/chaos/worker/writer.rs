@@ -21,7 +21,8 @@ pub(super) async fn plan(worker: &Worker, rng: &mut Rng) -> Plan {
     if aim == Aim::Lead && rng.u8(..4) == 0 {
         look(worker).await;
     }
-    if rng.u8(..8) == 0 {
+    // What is revoked is excused when it is known, and a sabotaged run is judged all the while.
+    if worker.spec.sabotage.is_none() && rng.u8(..8) == 0 {
         revoke(worker, key).await;
     }
     let wait = rng.bool().then(|| Duration::from_secs(3));
