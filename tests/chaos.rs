@@ -147,6 +147,10 @@ fn revoke(tokens: &[u64], begin: u64, end: u64) -> Value {
     })
 }
 
+fn fault(begin: u64, end: u64) -> Value {
+    json!({ "event": "fault", "kind": "pause", "what": "", "begin": begin * 1000, "end": end * 1000 })
+}
+
 fn held_by(lease: u64, at: u64) -> Value {
     inspect(2, at, &json!({ "record": { "version": 5, "holders": [5], "asked": [[1, lease]] } }))
 }
@@ -161,7 +165,6 @@ fn each_invariant_is_broken_by_a_history_made_for_it_and_no_other() -> Result<()
     let drop = json!({ "event": "fault", "kind": "drop", "what": "", "begin": 30_000, "end": 40_000 });
     let probe = with(with(grant(9, 9, 10, 20), "probe", json!(true)), "outcome", json!("held"));
     let unanswered = with(first(), "outcome", json!({ "unavailable": { "message": "late" } }));
-    let partition = json!({ "event": "fault", "kind": "partition", "what": "", "begin": 1, "end": 6_000_000 });
     let odd = with(first(), "outcome", json!({ "other": { "message": "odd" } }));
     let histories: Vec<(&str, &[&str], Vec<Value>)> = vec![
         (
@@ -210,7 +213,9 @@ fn each_invariant_is_broken_by_a_history_made_for_it_and_no_other() -> Result<()
         ("given", &["I5"], vec![first(), call("release", "ours", 30, 40), inspect(1, 50, &record(5, &[5]))]),
         ("left", &["I6"], vec![first(), inspect(0, 9000, &record(5, &[5]))]),
         ("in-doubt", &["I6"], vec![unanswered.clone(), held_by(1, 9000)]),
-        ("held-up", &[], vec![unanswered.clone(), partition, held_by(1, 9000)]),
+        ("held-up", &[], vec![unanswered.clone(), fault(1, 6000), held_by(1, 9000)]),
+        ("held-up-again", &[], vec![unanswered.clone(), fault(3000, 6000), fault(1, 4000), held_by(1, 9000)]),
+        ("not-held-up", &["I6"], vec![unanswered.clone(), fault(3000, 6000), held_by(1, 9000)]),
         ("lapses", &[], vec![unanswered, held_by(1, 4000)]),
         ("taken", &[], vec![first(), revoke(&[5], 30, 40), lost(41, "revoked", None), grant(2, 6, 45, 50)]),
         ("taken-unsaid", &[], vec![first(), revoke(&[], 30, 40), lost(35, "revoked", None)]),

@@ -92,6 +92,7 @@ impl<'a> Case<'a> {
                 _ => {}
             }
         }
+        case.faults.sort_unstable_by_key(|fault| fault.begin);
         case
     }
 

@@ -5,10 +5,13 @@ use std::collections::HashMap;
 use super::{Case, SLACK, Violation};
 use crate::words::{Acquire, Micros, Outcome, Seen};
 
+/// How often the driver of a worker looks for a primary.
+const HEARTBEAT: Micros = 500_000;
+
 impl Case<'_> {
     /// An acquire that was not granted, because nobody answered or since it gave up, holds nothing when its
-    /// time is over, counted from when its last request can have arrived: from its end, or from that of a
-    /// fault which held it up.
+    /// time is over, counted from when its last request can have arrived: from its end, or from when the
+    /// faults were over that held it up, one after another.
     pub(super) fn doubts_lapse(&self, found: &mut Vec<Violation>) {
         if self.is_sabotaged {
             return;
@@ -31,8 +34,11 @@ impl Case<'_> {
         }
     }
 
+    /// It may be held in the network, by a server, or by a driver that looks for a primary, also when nobody
+    /// waits for it any more; and that driver looks every half a second.
     fn arrived(&self, acquire: &Acquire) -> Micros {
-        let during = self.faults.iter().filter(|fault| fault.begin <= acquire.end && fault.end >= acquire.begin);
-        during.map(|fault| fault.end).fold(acquire.end, Micros::max)
+        let since = self.faults.iter().filter(|fault| fault.end >= acquire.begin);
+        let over = since.fold(acquire.end, |over, fault| if fault.begin <= over { over.max(fault.end) } else { over });
+        over + HEARTBEAT + self.stalls.within(acquire.worker, over, over + HEARTBEAT)
     }
 }

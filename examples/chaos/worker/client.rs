@@ -193,7 +193,7 @@ async fn ask(worker: &Worker, plan: &Plan) -> Option<(Held, u64)> {
     };
     let end = now();
     let outcome = outcome(answer.as_ref().map(|held| held.lease().token()));
-    let noted = worker.notes.take(number);
+    let noted = worker.notes.take(number, answer.is_ok());
     say(&Event::Acquire(Acquire {
         worker: worker.spec.worker,
         lease: number,

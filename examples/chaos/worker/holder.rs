@@ -50,13 +50,14 @@ struct Holder<'a> {
 
 /// Holds a key to its end. Gives the lease id that it was handed on to, where it was.
 pub(super) async fn hold(worker: &Worker, plan: &Plan, held: Held, number: u64, rng: &mut Rng) -> Option<LeaseId> {
-    let token = held.lease().token();
+    let (token, id) = (held.lease().token(), held.lease().id());
     let writer = Writer { worker, plan, number, token };
     let holder = Holder { worker, plan, held, number, token: token.get() };
     let until = now() + micros(plan.hold);
     loop {
         if !holder.write() {
             holder.lost(rng).await;
+            worker.notes.forget(id);
             if plan.aim == Aim::Fence {
                 writer.write(token).await;
             }
@@ -76,6 +77,7 @@ pub(super) async fn hold(worker: &Worker, plan: &Plan, held: Held, number: u64, 
         }
     }
     let handed_to = holder.end(rng).await;
+    worker.notes.forget(id);
     if plan.aim == Aim::Fence && rng.u8(..4) == 0 {
         // A part of its work that knows the token and not that the lease is over.
         sleep(Duration::from_millis(rng.u64(1..300))).await;

@@ -52,6 +52,7 @@ type Late = watch::Receiver<Option<std::result::Result<Applied, ()>>>;
 
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Asked {
+    lease: Option<LeaseId>,
     pub(crate) attempts: u32,
     pub(crate) doubts: u32,
     pub(crate) queued: Option<Queued>,
@@ -62,9 +63,18 @@ fn open<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Notes {
-    /// What was seen of an acquire that has ended.
-    pub(crate) fn take(&self, number: u64) -> Asked {
-        open(&self.asked).remove(&number).unwrap_or_default()
+    /// What was seen of an acquire that has ended. Of one that was not granted nothing more is to be seen.
+    pub(crate) fn take(&self, number: u64, granted: bool) -> Asked {
+        let asked = open(&self.asked).remove(&number).unwrap_or_default();
+        if let Some(lease) = asked.lease.filter(|_| !granted) {
+            self.forget(lease);
+        }
+        asked
+    }
+
+    /// Forgets a lease that has ended: all that grows here is the history of the runner.
+    pub(crate) fn forget(&self, lease: LeaseId) {
+        open(&self.numbers).remove(&lease);
     }
 
     fn number(&self, lease: LeaseId) -> Option<u64> {
@@ -72,14 +82,13 @@ impl Notes {
     }
 
     fn asks(&self, request: &Request) {
-        if let Request::Release(release) = request {
-            open(&self.numbers).remove(&release.lease);
-        }
         let Request::Acquire(acquire) = request else { return };
         let number = acquire.terms.metadata.get(NUMBER).and_then(|number| number.parse().ok());
         if let Some(number) = number {
             open(&self.numbers).insert(acquire.terms.lease, number);
-            open(&self.asked).entry(number).or_default().attempts += 1;
+            let mut asked = open(&self.asked);
+            let asked = asked.entry(number).or_default();
+            (asked.lease, asked.attempts) = (Some(acquire.terms.lease), asked.attempts + 1);
         }
     }
 
