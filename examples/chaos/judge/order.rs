@@ -70,9 +70,11 @@ impl Case<'_> {
         }
     }
 
+    /// Whether one may have lost its place without its fault: also one that was handed the key and had not
+    /// heard of it loses it by a revocation, and queues again.
     fn requeued(&self, one: &Lease<'_>, other: &Lease<'_>) -> bool {
         let begin = one.acquire.begin.min(other.acquire.begin);
-        self.was_dropped(begin, one.acquire.end.max(other.acquire.end))
+        self.was_taken(&one.acquire.key, begin, one.acquire.end.max(other.acquire.end))
     }
 }
 
