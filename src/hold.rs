@@ -160,8 +160,12 @@ impl Hold {
         self.end(&LeaseState::Lost { cause });
     }
 
-    /// Ends the lease, unless it has ended.
+    /// Ends the lease, unless it has ended. After its deadline that is by nobody's will any more, also
+    /// where nobody has seen it pass: the store keeps the key for the grace.
     pub(crate) fn end(&self, end: &LeaseState) {
+        let by_will = matches!(end, LeaseState::Released | LeaseState::Lost { cause: LossCause::ShutDown });
+        let lapsed = LeaseState::Lost { cause: LossCause::Expired };
+        let end = if by_will && self.remaining().is_zero() { &lapsed } else { end };
         if self.shift(end)
             && let LeaseState::Lost { cause } = end
         {

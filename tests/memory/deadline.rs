@@ -252,6 +252,28 @@ async fn a_late_answer_does_not_revive_a_lease_whose_thread_was_blocked() {
     assert!(!lease.is_valid());
 }
 
+/// The thread of the runtime is blocked past the deadline, so that the lease ends here before its task sees
+/// that it is over: such an end is none by its holder's will, and the grace is there for it.
+#[tokio::test]
+async fn a_lease_that_ends_after_its_deadline_is_lost_and_its_grace_kept() {
+    let seal = Mongoseal::in_memory();
+    for released in [false, true] {
+        let key = format!("released/{released}");
+        let lease = seal.acquire(key.as_str()).ttl(millis(50)).grace(secs(20)).without_refresh().await.unwrap();
+        let states = lease.watch_state();
+        std::thread::sleep(millis(60));
+        if released {
+            assert_eq!(lease.release().await.unwrap(), Released::Gone { cause: LossCause::Expired });
+        } else {
+            drop(lease);
+        }
+        assert_eq!(*states.borrow(), LeaseState::Lost { cause: LossCause::Expired }, "{key}");
+        tokio::time::sleep(millis(50)).await;
+        let next = seal.acquire(key.as_str()).await;
+        assert!(matches!(next, Err(Error::Held { .. })), "{key}: {next:?}");
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn calls_that_come_together_do_not_wait_for_one_another() {
     let store = Faulty::new();

@@ -84,8 +84,15 @@ impl Chaos {
 
     async fn collect(&self, enabled: bool) {
         for member in 0..3 {
-            let command = doc! { "setParameter": 1, "ttlMonitorEnabled": enabled };
-            self.set.admin(member, command).await.expect("a member takes a parameter");
+            let mut times = 1;
+            // A member that rolls back closes its connections.
+            while let Err(error) =
+                self.set.admin(member, doc! { "setParameter": 1, "ttlMonitorEnabled": enabled }).await
+            {
+                assert!(times < 20, "a member takes a parameter: {error}");
+                times += 1;
+                sleep(Duration::from_millis(500)).await;
+            }
         }
     }
 
