@@ -6,7 +6,7 @@ use mongodb::{
     Client, Collection,
     bson::{Document, doc},
 };
-use mongoseal::{Error, Fence, fence::Change};
+use mongoseal::{Error, Fence, Mongoseal, fence::Change};
 
 use crate::{Bench, millis, token, turn};
 
@@ -92,5 +92,27 @@ async fn a_write_takes_no_longer_than_its_timeout() {
     let began = Instant::now();
     unavailable(by.update_one(doc! { "_id": 1 }, doc! { "$set": { "n": 1 } }).await);
     assert!(began.elapsed() < millis(1_000), "{:?}", began.elapsed());
+    slow.off().await;
+}
+
+#[tokio::test]
+async fn a_transaction_does_not_wait_past_its_timeout_to_be_aborted() {
+    let _turn = turn().await;
+    let bench = Bench::new("aborted").await;
+    let orders = orders(&bench, "appName=aborted").await;
+    let database = orders.client().database(bench.database.name());
+    let seal = Mongoseal::builder().operation_timeout(millis(1_000)).on(&database).unwrap();
+    let lease = seal.acquire("k").await.unwrap();
+    let slow = doc! { "blockConnection": true, "blockTimeMS": 3_000 };
+    let slow = bench.set.fail_command("aborted", &["abortTransaction"], slow, 1).await;
+    let began = Instant::now();
+    let failed = lease.transaction(async |session| -> mongoseal::Result<()> {
+        orders.find_one(doc! {}).session(session).await?;
+        tokio::time::sleep(millis(900)).await;
+        Err(Error::unavailable("what this work needs is away"))
+    });
+    unavailable(failed.await);
+    assert!(began.elapsed() < millis(1_250), "{:?}", began.elapsed());
+    slow.hit(1).await;
     slow.off().await;
 }

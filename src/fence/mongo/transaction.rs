@@ -56,7 +56,7 @@ where
         // In the session of before, so that the server ends what was left of that transaction.
         let mut session = stake.begin(last.take()).await?;
         let unsettled: E = match work(&mut session).await {
-            Ok(value) => match stake.settle(session, lease).await? {
+            Ok(value) => match stake.settle(session, lease, give_up).await? {
                 Settled::Committed => return Ok(value),
                 Settled::Not(error, session) => {
                     last = session.map(|session| *session);
@@ -69,7 +69,7 @@ where
                 }
             },
             Err(error) => {
-                last = stake.abort(session).await;
+                last = stake.abort(session, give_up).await;
                 if !fault::is_transient(&error) {
                     return Err(error);
                 }
@@ -109,9 +109,15 @@ impl Stake {
         .await
     }
 
-    /// Aborts a transaction. Where nobody answers, the server ends it by itself.
-    async fn abort(&self, mut session: ClientSession) -> Option<ClientSession> {
-        let aborted = MongoStore::run(self.attempt, async move {
+    /// How long the next command may take.
+    fn within(&self, until: Duration) -> Duration {
+        until.saturating_sub(self.store.clock().now()).min(self.attempt)
+    }
+
+    /// Aborts a transaction, which is not waited for any longer than until then. Where nobody answers, the
+    /// server ends it by itself.
+    async fn abort(&self, mut session: ClientSession, until: Duration) -> Option<ClientSession> {
+        let aborted = MongoStore::run(self.within(until), async move {
             // The driver says nothing of it where the server did not answer.
             drop(session.abort_transaction().await);
             Ok(session)
@@ -119,12 +125,14 @@ impl Stake {
         aborted.await.ok()
     }
 
-    /// Makes sure of the lease and commits.
-    async fn settle(&self, session: ClientSession, held: &dyn Keeping) -> Result<Settled> {
+    /// Makes sure of the lease and commits: until then, or, for work that took so long, for one attempt.
+    async fn settle(&self, session: ClientSession, held: &dyn Keeping, give_up: Duration) -> Result<Settled> {
         if let Err(ended) = held.check() {
-            self.abort(session).await;
+            self.abort(session, give_up).await;
             return Err(ended);
         }
+        let clock = self.store.clock();
+        let until = clock.now().saturating_add(self.attempt).max(give_up);
         let (store, key, lease, token) = (self.store.clone(), self.key.clone(), self.lease, self.token);
         let (session, touched) = MongoStore::run(self.attempt, async move {
             let mut session = session;
@@ -133,24 +141,28 @@ impl Stake {
         })
         .await?;
         match touched {
-            Ok(true) => self.commit(session).await,
+            Ok(true) => self.commit(session, until).await,
             Ok(false) => {
-                self.abort(session).await;
+                self.abort(session, until).await;
                 Ok(Settled::Unfounded(in_the_way()))
             }
             Err(error) if fault::is_transient(&error) => {
-                let session = self.abort(session).await;
+                let session = self.abort(session, until).await;
                 // It may have been a refresh that was in the way. Where this one is not confirmed, the next
                 // try tells.
-                match held.refresh().await {
-                    Ok(()) | Err(Error::Unavailable { .. }) => {}
-                    Err(error) => return Err(error),
+                tokio::select! {
+                    biased;
+                    refreshed = held.refresh() => match refreshed {
+                        Ok(()) | Err(Error::Unavailable { .. }) => {}
+                        Err(error) => return Err(error),
+                    },
+                    () = clock.sleep_until(until) => {}
                 }
                 Ok(Settled::Not(in_the_way().caused_by(driver::source(error)), session.map(Box::new)))
             }
             Err(error) if is_misuse(&error) => Err(refused(error)),
             Err(error) => {
-                let session = self.abort(session).await;
+                let session = self.abort(session, until).await;
                 match self.store.meaning(error) {
                     error @ Error::Unavailable { .. } => Ok(Settled::Not(error, session.map(Box::new))),
                     // Of a record that is none the server cannot count anything up.
@@ -160,13 +172,11 @@ impl Stake {
         }
     }
 
-    /// Commits, and where it is not known whether that was done, again.
-    async fn commit(&self, mut session: ClientSession) -> Result<Settled> {
+    /// Commits, and where it is not known whether that was done, again until then.
+    async fn commit(&self, mut session: ClientSession, give_up: Duration) -> Result<Settled> {
         let clock = self.store.clock();
-        let give_up = clock.now().saturating_add(self.operation_timeout);
         loop {
-            let within = give_up.saturating_sub(clock.now()).min(self.attempt);
-            let committed = MongoStore::run(within, async move {
+            let committed = MongoStore::run(self.within(give_up), async move {
                 let committed = session.commit_transaction().await;
                 Ok((session, committed))
             });

@@ -56,7 +56,7 @@ impl Writer<'_> {
             timeout(WORK, work).await.unwrap_or_else(|_| Err(Error::unavailable("the work took too long")))
         });
         let before = done.await;
-        self.say(begin, OPERATION_TIMEOUT + WORK, before);
+        self.say(begin, 3 * OPERATION_TIMEOUT + WORK, before);
     }
 
     fn say(self, begin: Micros, within: Duration, before: Result<Option<(i64, u64)>>) {
