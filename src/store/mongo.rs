@@ -98,6 +98,12 @@ impl MongoStore {
         Self { inner: Arc::new(inner) }
     }
 
+    /// Runs `work`, which says itself what came of it and ends with the time of those who wait for that.
+    fn run_unwatched(work: impl Future<Output = ()> + Send + 'static) {
+        #[allow(clippy::disallowed_methods, reason = "owned by those who wait for what it says")]
+        let _task = tokio::spawn(work);
+    }
+
     /// Runs `work` on a task of its own and waits for it no longer than `within`.
     ///
     /// The driver warns that a future of it that is dropped half-way can leave a connection in a

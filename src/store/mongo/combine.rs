@@ -144,10 +144,7 @@ impl Drop for Lane {
         match <[Queued; 1]>::try_from(next) {
             // Where nobody waits any more the lane comes back, and goes to the next one.
             Ok([one]) => drop(one.turn.send(Turn::Alone(lane))),
-            Err(many) => {
-                #[allow(clippy::disallowed_methods, reason = "owned by those who wait for it; ends with their time")]
-                let _sent = tokio::spawn(send(lane, many));
-            }
+            Err(many) => MongoStore::run_unwatched(send(lane, many)),
         }
     }
 }
