@@ -93,7 +93,8 @@ async fn an_index_with_other_options_is_refused_and_left_alone() {
 async fn a_record_of_foreign_shape_is_corrupt_and_left_as_it_is() {
     let bench = Bench::new("foreign").await;
     let seal = bench.seal();
-    let date = mongodb::bson::DateTime::from_millis(1);
+    // Not to be collected meanwhile.
+    let date = mongodb::bson::DateTime::from_millis(4_000_000_000_000);
     let record = |holders: Bson| {
         doc! { "_id": "k", "version": 7_i64, "holders": holders, "queue": [], "handed": "", "history": [], "last_seen": date, "expires_at": date }
     };

@@ -38,6 +38,10 @@ const LANES: usize = 8;
 /// The fewest requests that are worth a command for many, which is two where there are acquires.
 const FEWEST: usize = 8;
 
+/// How much time a request must have left to be sent: what arrives when its caller has just given up would
+/// hold a key for nobody.
+const LEAST: Duration = Duration::from_millis(20);
+
 /// The most requests of one command.
 const MOST: usize = 64;
 
@@ -117,8 +121,7 @@ async fn enter(inner: &Arc<Inner>, key: &Key, request: &Request, until: Duration
     };
     match timeout(left(until), turn).await {
         Ok(Ok(turn)) => Ok(turn),
-        Ok(Err(_gone)) => Err(Error::unavailable("requests before this one were ended early: ask again")),
-        Err(_elapsed) => Err(Error::unavailable(
+        Ok(Err(_)) | Err(_) => Err(Error::unavailable(
             "earlier requests of this handle were not answered: check that a primary can be reached and ask again",
         )),
     }
@@ -128,7 +131,7 @@ impl Drop for Lane {
     fn drop(&mut self) {
         let next: Vec<Queued> = {
             let mut state = self.0.lanes.state();
-            state.queue.retain(|queued| !queued.turn.is_closed());
+            state.queue.retain(|queued| !queued.turn.is_closed() && left(queued.until) > LEAST);
             let count = match state.queue.len() {
                 count if count >= FEWEST => count.min(MOST),
                 count => count.min(1),
