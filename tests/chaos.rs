@@ -235,6 +235,14 @@ fn each_invariant_is_broken_by_a_history_made_for_it_and_no_other() -> Result<()
         ("stuck", &["I10"], vec![first(), json!({ "event": "stuck", "worker": 1, "at": 9_000_000 })]),
         ("held", &["I10"], vec![probe]),
         (
+            "queue-left",
+            &[],
+            vec![
+                with(with(grant(1, 6, 10, 60), "queued", queued(10, 20)), "doubts", json!(1)),
+                with(grant(2, 5, 25, 50), "queued", queued(25, 30)),
+            ],
+        ),
+        (
             "queue-taken",
             &[],
             vec![

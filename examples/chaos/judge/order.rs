@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 
 use super::{Case, Lease, Violation};
+use crate::{words::micros, worker::OPERATION_TIMEOUT};
 
 impl Case<'_> {
     /// I1: no token twice for a key.
@@ -81,6 +82,11 @@ impl Case<'_> {
 /// When it asked and when it knew itself queued, if it can never have lost its place.
 fn place(lease: &Lease<'_>) -> Option<(u64, u64)> {
     let queued = lease.acquire.queued.as_ref()?;
+    // The last attempt does not wait: where its answer is lost it has left the queue, and asks again.
+    let wait = lease.acquire.within.saturating_sub(micros(OPERATION_TIMEOUT));
+    if lease.acquire.doubts > 0 && lease.acquire.end >= lease.acquire.begin + wait {
+        return None;
+    }
     let kept = queued.kept && lease.acquire.end.saturating_sub(queued.sent) < lease.acquire.ttl * 9 / 10;
     kept.then_some(queued.first)
 }
