@@ -6,7 +6,7 @@
 //! batch or two. Nobody waits for the next batch: whoever is due and not under way starts another.
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, VecDeque},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
@@ -18,7 +18,7 @@ use crate::{
     Error, LeaseId, Result, Ttl,
     hold::Hold,
     record::{Joint, named},
-    retry::{self, Limit},
+    retry::{Backoff, Limit},
     seal::Inner,
 };
 
@@ -28,8 +28,11 @@ const MOST: usize = 5_000;
 /// How long a store may take for each lease of a batch: several times what MongoDB takes on a small machine.
 const EACH: Duration = Duration::from_micros(100);
 
-/// How many are asked for at once where some of a batch are over, to find out which.
+/// Of so many that were asked for at once, some of whom are over, each asks by itself.
 const TO_FIND: usize = 64;
+
+/// In how many a batch is split where some of it are over, or nobody can say.
+const PARTS: usize = 8;
 
 /// The leases of a handle that can travel together, by their ttl.
 #[derive(Debug, Default)]
@@ -205,29 +208,45 @@ impl Batch {
         }
     }
 
-    /// Refreshes all of them until the store confirms or time is up. Where some are over, the few that are
-    /// likely to be it ask by themselves, and learn why.
+    /// Refreshes all of them until the store confirms or time is up, by one request where it can be.
+    ///
+    /// Where some are over, and where the store failed twice, the parts are sent one after another: the few
+    /// that are likely to be over ask by themselves, and learn why; and a record that cannot be written for a
+    /// while, as by an open transaction, takes no more than its own part with it.
     async fn refresh(&self, holds: &[Arc<Hold>]) {
+        let clock = self.inner.clock();
         let until = holds.iter().map(|hold| hold.deadline()).max().unwrap_or_default();
         let many = u32::try_from(holds.len()).unwrap_or(u32::MAX);
-        let limit = Limit::growing(self.longest).and_at_first(EACH.saturating_mul(many));
-        let all = |within| self.attempt(holds, within);
-        match retry::until_definite(self.inner.clock(), until, limit, all).await {
-            Ok(true) => return,
-            Ok(false) => {}
-            Err(error) => {
-                for hold in holds.iter().filter(|hold| hold.is_valid()) {
-                    hold.at_risk(&error);
-                }
-                return;
-            }
-        }
-        for some in holds.chunks(TO_FIND) {
-            match self.attempt(some, self.longest).await {
+        let mut limit = Limit::growing(self.longest).and_at_first(EACH.saturating_mul(many));
+        let (mut backoff, mut failed) = (Backoff::new(), false);
+        let mut open = VecDeque::from([holds]);
+        while let Some(some) = open.pop_front() {
+            let parts = some.chunks(some.len().div_ceil(PARTS).max(1));
+            let left = until.saturating_sub(clock.now());
+            match self.attempt(some, limit.next(left).min(left)).await {
                 Ok(true) => {}
-                Ok(false) => self.note(some, |member| member.apart = true),
-                // They are still due.
-                Err(_told) => return,
+                Ok(false) if some.len() <= TO_FIND => self.note(some, |member| member.apart = true),
+                Ok(false) => parts.rev().for_each(|part| open.push_front(part)),
+                Err(Error::Unavailable { .. }) => {
+                    // What was not tried yet comes before what failed.
+                    if failed {
+                        open.extend(parts);
+                    } else {
+                        open.push_back(some);
+                    }
+                    failed = true;
+                    let next = clock.now().saturating_add(backoff.next());
+                    if next >= until {
+                        return;
+                    }
+                    clock.sleep_until(next).await;
+                }
+                Err(error) => {
+                    for hold in holds.iter().filter(|hold| hold.is_valid()) {
+                        hold.at_risk(&error);
+                    }
+                    return;
+                }
             }
         }
     }

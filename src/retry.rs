@@ -60,7 +60,7 @@ impl Limit {
     }
 
     /// How long the next attempt may take where so much time is left.
-    fn next(&mut self, left: Duration) -> Duration {
+    pub(crate) fn next(&mut self, left: Duration) -> Duration {
         if left.saturating_sub(self.next) < self.longest {
             self.next = self.longest;
         }

@@ -36,7 +36,7 @@ pub(crate) enum Fault {
 pub(crate) enum Call<'a> {
     Prepare,
     Apply(&'a Request),
-    Jointly,
+    Jointly(&'a Named),
     Read,
     List,
     Overdue,
@@ -151,7 +151,7 @@ impl Store for Faulty {
     }
 
     fn apply_jointly(&self, leases: &Named, joint: &Joint, within: Duration) -> BoxFuture<Result<bool>> {
-        meet(self.fault(Call::Jointly), within, self.records.apply_jointly(leases, joint, within))
+        meet(self.fault(Call::Jointly(leases)), within, self.records.apply_jointly(leases, joint, within))
     }
 
     fn read(&self, key: &Key, within: Duration) -> BoxFuture<Result<Sighting>> {

@@ -91,7 +91,7 @@ async fn the_holders_of_this_handle_stop_before_the_store_is_asked() {
     let seal = store.seal();
     let lease = member(&seal, "k").await;
     let asked = store.requests().len();
-    store.script(|call| matches!(call, Call::Jointly).then_some(Fault::Fail));
+    store.script(|call| matches!(call, Call::Jointly(_)).then_some(Fault::Fail));
     assert!(matches!(seal.release_group("g").await, Err(Error::Unavailable { .. })));
     assert!(!lease.is_valid());
     assert!(matches!(lease.release().await.unwrap(), Released::Gone { cause: LossCause::Revoked { .. } }));
@@ -110,7 +110,7 @@ async fn a_release_whose_answer_was_lost_still_tells_what_was_released() {
     seal.acquire("short").group("g").ttl(millis(100)).without_refresh().await.unwrap().orphan();
     let mut lost = false;
     store.script(move |call| match call {
-        Call::Jointly if !std::mem::replace(&mut lost, true) => Some(Fault::DelayReply(secs(60))),
+        Call::Jointly(_) if !std::mem::replace(&mut lost, true) => Some(Fault::DelayReply(secs(60))),
         _ => None,
     });
     let released = seal.release_group("g").await.unwrap();
@@ -123,7 +123,7 @@ async fn where_one_was_given_back_meanwhile_the_others_are_released_all_the_same
     let (seal, other) = (store.seal(), store.seal());
     let (one, two) = (other.acquire("k").shared().group("g").await.unwrap(), member(&other, "l").await);
     let three = other.acquire("k").shared().group("g").await.unwrap();
-    store.script(|call| matches!(call, Call::Jointly).then_some(Fault::Delay(millis(100))));
+    store.script(|call| matches!(call, Call::Jointly(_)).then_some(Fault::Delay(millis(100))));
     let releasing = tokio::spawn(async move { seal.release_group("g").await });
     tokio::time::sleep(millis(50)).await;
     one.release().await.unwrap();
@@ -195,7 +195,7 @@ async fn a_group_that_changes_while_it_is_refreshed_is_looked_at_again() {
     let store = Faulty::new();
     let seal = store.seal();
     let (a, b) = (member(&seal, "a").await, member(&seal, "b").await);
-    store.script(|call| matches!(call, Call::Jointly).then_some(Fault::Delay(millis(100))));
+    store.script(|call| matches!(call, Call::Jointly(_)).then_some(Fault::Delay(millis(100))));
     let refreshing = seal.clone();
     let refreshing = tokio::spawn(async move { refreshing.refresh_group("g", secs(60)).await });
     tokio::time::sleep(millis(50)).await;
@@ -209,7 +209,7 @@ async fn a_refresh_of_a_group_that_is_dropped_half_way_leaves_the_leases_as_good
     let store = Faulty::new();
     let seal = store.seal();
     let lease = member(&seal, "a").await;
-    store.script(|call| matches!(call, Call::Jointly).then_some(Fault::DelayReply(secs(1))));
+    store.script(|call| matches!(call, Call::Jointly(_)).then_some(Fault::DelayReply(secs(1))));
     let dropped = tokio::time::timeout(millis(500), seal.refresh_group("g", secs(60)).into_future()).await;
     assert!(dropped.is_err());
     assert!(lease.is_valid() && lease.remaining() < secs(30));
@@ -265,7 +265,7 @@ async fn a_lease_that_expires_before_the_group_is_released_holds_nothing_up() {
     let token = long.token();
     let mut asked = 0;
     store.script(move |call| match call {
-        Call::Jointly => {
+        Call::Jointly(_) => {
             asked += 1;
             assert!(asked < 100, "it does not ask all the time");
             (asked == 1).then_some(Fault::Delay(millis(200)))
@@ -296,7 +296,7 @@ async fn deadlines_here_are_counted_from_before_the_group_was_asked_for() {
     let store = Faulty::new();
     let seal = store.seal();
     let lease = member(&seal, "a").await;
-    store.script(|call| matches!(call, Call::Jointly).then_some(Fault::DelayReply(secs(3))));
+    store.script(|call| matches!(call, Call::Jointly(_)).then_some(Fault::DelayReply(secs(3))));
     seal.refresh_group("g", secs(60)).await.unwrap();
     let left = seal.inspect("a").await.unwrap().unwrap().holders[0].remaining.unwrap();
     assert!(lease.remaining() < left && left == secs(57), "{:?} and {left:?}", lease.remaining());
@@ -339,7 +339,7 @@ async fn a_release_of_a_group_ends_with_the_operation_timeout_whatever_it_has_to
     let _a = member(&seal, "a").await;
     let b = member(&elsewhere, "b").await;
     store.script(|call| match call {
-        Call::Jointly => Some(Fault::Delay(secs(4))),
+        Call::Jointly(_) => Some(Fault::Delay(secs(4))),
         Call::Read => Some(Fault::Hang),
         _ => None,
     });

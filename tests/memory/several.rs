@@ -55,7 +55,7 @@ async fn a_set_is_released_and_dropped_by_one_command() {
         let joint = Arc::new(AtomicUsize::new(0));
         let count = Arc::clone(&joint);
         store.script(move |call| {
-            count.fetch_add(usize::from(matches!(call, Call::Jointly)), Ordering::Relaxed);
+            count.fetch_add(usize::from(matches!(call, Call::Jointly(_))), Ordering::Relaxed);
             None
         });
         if by_drop {
@@ -74,7 +74,7 @@ async fn where_the_one_command_fails_or_its_answer_is_lost_each_is_released_by_i
     for fault in [Fault::Fail, Fault::LoseReply] {
         let store = Faulty::new();
         let (set, asked) = three(&store).await;
-        store.script(move |call| matches!(call, Call::Jointly).then_some(fault));
+        store.script(move |call| matches!(call, Call::Jointly(_)).then_some(fault));
         let released = set.release().await.unwrap();
         assert!(released.iter().all(|(_, how)| *how == Released::Ours) && released.len() == 3, "{released:?}");
         assert_eq!(store.requests().len(), asked + 3);
@@ -104,7 +104,7 @@ async fn no_key_of_a_set_is_given_back_before_all_work_under_it_has_been_stopped
     let seen = Arc::new(Mutex::new(None));
     let (stopped, note) = (signal.clone(), Arc::clone(&seen));
     store.script(move |call| {
-        if matches!(call, Call::Jointly) {
+        if matches!(call, Call::Jointly(_)) {
             *note.lock().unwrap() = Some(stopped.is_cancelled());
         }
         None
@@ -200,7 +200,7 @@ async fn duplicates_and_nothing_are_refused_and_a_failed_release_leaves_the_othe
     let set = seal.acquire_all(["a", "b"]).await.unwrap();
     let first = set.token("a").unwrap();
     store.script(move |call| match call {
-        Call::Jointly => Some(Fault::Refuse),
+        Call::Jointly(_) => Some(Fault::Refuse),
         Call::Apply(Request::Release(release)) if release.token == Some(first) => Some(Fault::Refuse),
         _ => None,
     });

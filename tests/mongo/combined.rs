@@ -143,3 +143,108 @@ async fn a_crowd_that_gave_up_is_not_granted_what_it_asked_for_later() {
     // What the server had begun with can come after it was taken back, and lapses with its ttl.
     assert!(held <= 8, "nothing else is sent: {held}");
 }
+
+/// Asks a store itself, which takes requests of any lease id.
+mod of_a_store {
+    use mongodb::bson::doc;
+    use mongoseal::{
+        Caller, Error, FencingToken, HandleId, Key, LeaseId, Metadata,
+        record::{Acquire, Outcome, Release, Request, Terms},
+        store::{Applied, MongoStore, Store},
+    };
+    use tokio::task::JoinSet;
+
+    use crate::{Bench, secs};
+
+    fn key(number: usize) -> Key {
+        format!("key/{number}").parse().unwrap()
+    }
+
+    fn acquire(lease: LeaseId) -> Request {
+        let terms = Terms {
+            lease,
+            caller: Caller { handle: HandleId::random(), number: 1 },
+            owner: "me".parse().unwrap(),
+            limit: 0,
+            ttl: 60_000,
+            grace: 0,
+            group: None,
+            metadata: Metadata::default(),
+        };
+        Request::Acquire(Acquire { terms, patience: None })
+    }
+
+    fn release((lease, token): (LeaseId, FencingToken)) -> Request {
+        Request::Release(Release { lease, token: Some(token) })
+    }
+
+    /// Sends all of these side by side; gives what came of them in this order.
+    async fn send(store: &MongoStore, requests: Vec<(Key, Request)>) -> Vec<mongoseal::Result<Applied>> {
+        let mut sent = JoinSet::new();
+        for (number, (key, request)) in requests.into_iter().enumerate() {
+            let applied = store.apply(&key, request, secs(5));
+            sent.spawn(async move { (number, applied.await) });
+        }
+        let mut came = sent.join_all().await;
+        came.sort_by_key(|(number, _)| *number);
+        came.into_iter().map(|(_, applied)| applied).collect()
+    }
+
+    async fn granted(store: &MongoStore, numbers: std::ops::Range<usize>) -> Vec<(LeaseId, FencingToken)> {
+        let leases: Vec<LeaseId> = numbers.clone().map(|_| LeaseId::random()).collect();
+        let requests = numbers.zip(&leases).map(|(number, lease)| (key(number), acquire(*lease))).collect();
+        let came = send(store, requests).await;
+        let token = |applied: mongoseal::Result<Applied>| match applied.unwrap().outcome {
+            Outcome::Granted { token } => token,
+            outcome => panic!("{outcome:?}"),
+        };
+        leases.into_iter().zip(came.into_iter().map(token)).collect()
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn what_was_granted_before_does_not_answer_for_a_write_that_failed_in_a_crowd() {
+        let bench = Bench::new("combined_failed").await;
+        let store = MongoStore::new(&bench.database, "mongoseal", secs(24 * 3600));
+        store.prepare(secs(5)).await.unwrap();
+        let before = granted(&store, 0..1).await;
+        // From now on nobody's second request of a lease can be written.
+        let refuses = doc! { "$expr": { "$not": { "$gt": [{ "$max": "$holders.refreshes" }, 0] } } };
+        bench.database.run_command(doc! { "collMod": "mongoseal", "validator": refuses }).await.unwrap();
+        let mut crowd: Vec<_> = (1..200).map(|number| (key(number), acquire(LeaseId::random()))).collect();
+        crowd.push((key(0), acquire(before[0].0)));
+        let mut came = send(&store, crowd).await;
+        let again = came.pop().unwrap();
+        assert!(matches!(again, Err(Error::Invalid { .. })), "it holds, but not by this: {again:?}");
+        for applied in came {
+            assert!(matches!(applied.unwrap().outcome, Outcome::Granted { .. }));
+        }
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn releases_that_were_not_confirmed_spoil_no_others() {
+        let name = "combined_spoilt";
+        let bench = Bench::new(name).await;
+        let client = mongodb::Client::with_uri_str(bench.set.uri_with(&format!("appName={name}"))).await.unwrap();
+        let store = MongoStore::new(&client.database(&format!("mongoseal_{name}")), "mongoseal", secs(24 * 3600));
+        store.prepare(secs(5)).await.unwrap();
+        let (first, second) = (granted(&store, 0..100).await, granted(&store, 100..200).await);
+        let releases = |leases: &[(LeaseId, FencingToken)], from: usize| -> Vec<(Key, Request)> {
+            leases.iter().enumerate().map(|(number, lease)| (key(from + number), release(*lease))).collect()
+        };
+        let unconfirmed = doc! { "writeConcernError": { "code": 64, "errmsg": "waiting for replication timed out" } };
+        let point = bench.set.fail_command(name, &["update"], unconfirmed, 1).await;
+        let came = send(&store, releases(&first, 0)).await;
+        drop(point);
+        let doubtful: Vec<usize> = (0..100).filter(|number| came[*number].is_err()).collect();
+        assert!(doubtful.len() >= 8, "those of one command are in doubt: {}", doubtful.len());
+        // They are asked for again, side by side with others.
+        let again = doubtful.iter().map(|number| (key(*number), release(first[*number])));
+        let together: Vec<_> = releases(&second, 100).into_iter().chain(again).collect();
+        let came = send(&store, together).await;
+        for (number, applied) in came.into_iter().enumerate() {
+            let outcome = applied.unwrap_or_else(|error| panic!("{number}: {error}")).outcome;
+            let expected = if number < 100 { Outcome::Released } else { Outcome::Absent };
+            assert_eq!(outcome, expected, "{number}");
+        }
+    }
+}

@@ -8,7 +8,7 @@
 //! can be done twice.
 
 use std::{
-    collections::VecDeque,
+    collections::{HashMap, VecDeque},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
@@ -26,8 +26,8 @@ use super::{
     verb::Verb,
 };
 use crate::{
-    Clock, Error, Key, Result,
-    record::{Acquire, Joint, Outcome, Release, Request, named},
+    Clock, Error, Key, LeaseId, Result, Tick,
+    record::{Acquire, Joint, Moment, Outcome, Release, Request, named},
     store::Applied,
 };
 
@@ -42,6 +42,9 @@ const FEWEST: usize = 8;
 /// hold a key for nobody.
 const LEAST: Duration = Duration::from_millis(20);
 
+/// How long it is remembered that a release was not confirmed. Whoever asks again does so sooner.
+const ASKED_AGAIN: Duration = Duration::from_secs(60);
+
 /// The most requests of one command.
 const MOST: usize = 64;
 
@@ -53,6 +56,10 @@ pub(super) struct Lanes(Mutex<State>);
 struct State {
     busy: usize,
     queue: VecDeque<Queued>,
+    /// The releases that travelled together and were not confirmed, which go by themselves when they are
+    /// asked for again: they may be made already, and would spoil the count of others. With the time at which
+    /// that was.
+    spoilt: HashMap<LeaseId, Duration>,
 }
 
 struct Queued {
@@ -74,7 +81,12 @@ enum Turn {
 }
 
 /// A lane that is taken. Dropping it gives it to who comes next.
-struct Lane(Arc<Inner>);
+struct Lane {
+    inner: Arc<Inner>,
+    /// Whether many were given it whose task has not begun: a runtime that shuts down drops such a one where it
+    /// is spawned.
+    waits_for_task: bool,
+}
 
 impl Lanes {
     fn state(&self) -> MutexGuard<'_, State> {
@@ -111,9 +123,10 @@ fn can_travel(request: &Request) -> bool {
 async fn enter(inner: &Arc<Inner>, key: &Key, request: &Request, until: Duration) -> Result<Turn> {
     let turn = {
         let mut state = inner.lanes.state();
-        if state.busy < LANES {
+        let spoilt = request.lease().is_some_and(|lease| state.spoilt.remove(&lease).is_some());
+        if state.busy < LANES || spoilt {
             state.busy = state.busy.saturating_add(1);
-            return Ok(Turn::Alone(Lane(Arc::clone(inner))));
+            return Ok(Turn::Alone(Lane { inner: Arc::clone(inner), waits_for_task: false }));
         }
         let (turn, taken) = oneshot::channel();
         state.queue.push_back(Queued { key: key.clone(), request: request.clone(), until, turn });
@@ -129,34 +142,73 @@ async fn enter(inner: &Arc<Inner>, key: &Key, request: &Request, until: Duration
 
 impl Drop for Lane {
     fn drop(&mut self) {
-        let next: Vec<Queued> = {
-            let mut state = self.0.lanes.state();
-            state.queue.retain(|queued| !queued.turn.is_closed() && left(queued.until) > LEAST);
-            let count = match state.queue.len() {
-                count if count >= FEWEST => count.min(MOST),
-                count => count.min(1),
-            };
-            // Without a runtime nobody waits any more.
-            if count == 0 || Handle::try_current().is_err() {
-                state.busy = state.busy.saturating_sub(1);
-                return;
-            }
-            state.queue.drain(..count).collect()
-        };
-        let lane = Self(Arc::clone(&self.0));
-        match <[Queued; 1]>::try_from(next) {
+        let mut next = self.inner.lanes.state().next(self.waits_for_task);
+        let Some(first) = next.pop() else { return };
+        let lane = Self { inner: Arc::clone(&self.inner), waits_for_task: !next.is_empty() };
+        if next.is_empty() {
             // Where nobody waits any more the lane comes back, and goes to the next one.
-            Ok([one]) => drop(one.turn.send(Turn::Alone(lane))),
-            Err(many) => MongoStore::run_unwatched(send(lane, many)),
+            drop(first.turn.send(Turn::Alone(lane)));
+        } else {
+            next.push(first);
+            MongoStore::run_unwatched(send(lane, next));
         }
     }
 }
 
+impl State {
+    /// Those who go next on a lane that was left: one, or many. Where there are none the lane is free.
+    fn next(&mut self, is_over: bool) -> Vec<Queued> {
+        if is_over {
+            self.queue.clear();
+        }
+        let now = Clock::Boot.now();
+        let mut next = Vec::new();
+        while next.len() < MOST
+            && let Some(queued) = self.queue.pop_front()
+        {
+            if !queued.turn.is_closed() && queued.until.saturating_sub(now) > LEAST {
+                next.push(queued);
+            }
+        }
+        // Without a runtime there is no task for many.
+        if next.len() < FEWEST || Handle::try_current().is_err() {
+            while next.len() > 1
+                && let Some(queued) = next.pop()
+            {
+                self.queue.push_front(queued);
+            }
+        }
+        if self.queue.is_empty() {
+            // A burst is not remembered.
+            self.queue = VecDeque::new();
+        }
+        if next.is_empty() {
+            self.busy = self.busy.saturating_sub(1);
+        }
+        next
+    }
+
+    /// Notes releases that were not confirmed.
+    fn spoil(&mut self, leases: impl Iterator<Item = LeaseId>) {
+        let now = Clock::Boot.now();
+        self.spoilt.retain(|_, since| since.saturating_add(ASKED_AGAIN) > now);
+        self.spoilt.extend(leases.map(|lease| (lease, now)));
+    }
+}
+
 /// Sends many requests, and tells each what came of it.
-async fn send(lane: Lane, requests: Vec<Queued>) {
+async fn send(mut lane: Lane, requests: Vec<Queued>) {
+    lane.waits_for_task = false;
+    let half = longest(&requests).mul_f64(0.5);
+    // Whoever gives up long before the others must have a limit of its own at the server: what is written
+    // after that holds the key for nobody.
+    let (requests, hurried): (Vec<_>, Vec<_>) = requests.into_iter().partition(|queued| left(queued.until) >= half);
+    for queued in hurried {
+        tell(queued, Turn::Apart);
+    }
     let (releases, acquires): (Vec<_>, Vec<_>) =
         requests.into_iter().partition(|queued| matches!(queued.request, Request::Release(_)));
-    tokio::join!(acquire(&lane.0, acquires), release(&lane.0, releases));
+    tokio::join!(acquire(&lane.inner, acquires), release(&lane.inner, releases));
 }
 
 /// How long the last of them is waited for.
@@ -183,7 +235,9 @@ async fn acquire(inner: &Arc<Inner>, requests: Vec<Queued>) {
                 tell(queued, granted.map_or(Turn::Apart, |applied| Turn::Together(Ok(applied))));
             }
         }
-        Err(error) => tell_all(requests, error),
+        Err(error @ Error::Unavailable { .. }) => tell_all(requests, error),
+        // What asking again does not mend each hears by itself.
+        Err(_definite) => requests.into_iter().for_each(|queued| tell(queued, Turn::Apart)),
     }
 }
 
@@ -196,29 +250,31 @@ async fn release(inner: &Arc<Inner>, requests: Vec<Queued>) {
         Request::Release(Release { token: Some(token), .. }) => Some((queued.key.clone(), *token)),
         _ => None,
     }));
-    let inner = Arc::clone(inner);
-    let released =
-        MongoStore::run(within, async move { inner.apply_jointly(&leases, &Joint::Release, within).await }).await;
-    match released {
+    let released = {
+        let inner = Arc::clone(inner);
+        MongoStore::run(within, async move { inner.apply_jointly(&leases, &Joint::Release, within).await }).await
+    };
+    let error = match released {
         Ok(true) => {
             for queued in requests {
                 tell(queued, Turn::Together(Ok(Applied { outcome: Outcome::Released, at: None })));
             }
+            return;
         }
-        // Some were, and which cannot be told: as after a lost answer.
-        Ok(false) => tell_all(requests, Error::unavailable("one of several leases was not held: ask again")),
-        Err(error) => tell_all(requests, error),
-    }
+        // Some were made, and which cannot be told: as after a lost answer.
+        Ok(false) => Error::unavailable("one of several leases was not held: ask again"),
+        Err(error) => error,
+    };
+    inner.lanes.state().spoil(requests.iter().filter_map(|queued| queued.request.lease()));
+    tell_all(requests, error);
 }
 
-/// Tells all of them the same. What asking again does not mend each hears by itself.
+/// Tells all of them that it is not known what was done.
 fn tell_all(requests: Vec<Queued>, error: Error) {
-    let unavailable = matches!(error, Error::Unavailable { .. });
     let error = Arc::new(error);
     for queued in requests {
-        let told = || Error::unavailable("MongoDB did not confirm several requests: ask again");
-        let turn = if unavailable { Turn::Together(Err(told().caused_by(Arc::clone(&error)))) } else { Turn::Apart };
-        tell(queued, turn);
+        let told = Error::unavailable("MongoDB did not confirm several requests: ask again");
+        tell(queued, Turn::Together(Err(told.caused_by(Arc::clone(&error)))));
     }
 }
 
@@ -228,7 +284,7 @@ fn tell(queued: Queued, turn: Turn) {
 }
 
 impl Inner {
-    /// Sends many acquires that do not wait; gives what came of those that were granted.
+    /// Sends many acquires that do not wait; gives what came of them, as far as it can be told.
     async fn acquire_many(&self, asked: &[(Key, Request)], within: Duration) -> Result<Vec<Option<Applied>>> {
         let _no_transaction = self.no_transaction(within).await?;
         let head = doc! {
@@ -259,13 +315,30 @@ impl Inner {
             .get_document("cursor")
             .and_then(|cursor| cursor.get_array("firstBatch"))
             .map_err(fault::unreadable)?;
-        let granted = |(key, request): &(Key, Request)| {
+        // A statement that failed has written nothing, though the lease may hold by an earlier request.
+        let failed: Vec<usize> = written
+            .get_array("writeErrors")
+            .into_iter()
+            .flatten()
+            .filter_map(|error| usize::try_from(error.as_document()?.get_i32("index").ok()?).ok())
+            .collect();
+        // Of the update, which is before whatever became of the leases since.
+        let tick = Tick { seconds: after.time.into(), ordinal: after.increment.into() };
+        let came_to = |(number, (key, request)): (usize, &(Key, Request))| {
             let mut found = found.iter().filter_map(Bson::as_document);
             let record = found.find(|record| record.get_str("_id").is_ok_and(|id| id == key.as_str()))?;
             let (view, at, _written) = document::decode_view(key, record).ok()?;
             let outcome = request.outcome(Some(&view), at.now);
-            matches!(outcome, Outcome::Granted { .. }).then_some(Applied { outcome, at: Some(at) })
+            let lasts = match &outcome {
+                Outcome::Granted { token } => {
+                    view.holders.iter().any(|holder| holder.version == *token && holder.expires_at > at.now)
+                }
+                // A hint, as that of an update which changed nothing.
+                Outcome::Refused { holder } => holder.expires_at > at.now,
+                _ => false,
+            };
+            (lasts && !failed.contains(&number)).then_some(Applied { outcome, at: Some(Moment { tick, ..at }) })
         };
-        Ok(asked.iter().map(granted).collect())
+        Ok(asked.iter().enumerate().map(came_to).collect())
     }
 }
