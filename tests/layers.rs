@@ -59,6 +59,7 @@ fn the_tests_that_documents_name_are_there() {
         "docs/failure-modes.md",
         "docs/chaos.md",
         "docs/privileges.md",
+        "docs/performance.md",
         "README.md",
     ] {
         let text = fs::read_to_string(root.join(document)).unwrap();
