@@ -155,8 +155,11 @@ fn held_by(lease: u64, at: u64) -> Value {
     inspect(2, at, &json!({ "record": { "version": 5, "holders": [5], "asked": [[1, lease]] } }))
 }
 
-fn queued(asked: u64, knew: u64) -> Value {
-    json!({ "first": [asked * 1000, knew * 1000], "position": 0, "sent": asked * 1000, "kept": true })
+/// One that asked, knew itself queued, and was granted the key before its wait of three seconds was over.
+fn waited(lease: u64, token: u64, asked: u64, granted: u64) -> Value {
+    let first = [asked * 1000, (asked + 5) * 1000];
+    let queued = json!({ "first": first, "position": 0, "sent": asked * 1000, "kept": true });
+    with(with(grant(lease, token, asked, granted), "queued", queued), "within", json!(6_000_000))
 }
 
 /// A name, the invariants that it breaks, and what happened.
@@ -243,31 +246,9 @@ fn each_invariant_is_broken_by_a_history_made_for_it_and_no_other() -> Result<()
         ("deleted", &[], vec![first(), drop, lost(3000, "removed", None)]),
         ("stuck", &["I10"], vec![first(), json!({ "event": "stuck", "worker": 1, "at": 9_000_000 })]),
         ("held", &["I10"], vec![probe]),
-        (
-            "queue-left",
-            &[],
-            vec![
-                with(with(grant(1, 6, 10, 60), "queued", queued(10, 20)), "doubts", json!(1)),
-                with(grant(2, 5, 25, 50), "queued", queued(25, 30)),
-            ],
-        ),
-        (
-            "queue-taken",
-            &[],
-            vec![
-                with(grant(1, 6, 10, 60), "queued", queued(10, 20)),
-                with(grant(2, 5, 25, 50), "queued", queued(25, 30)),
-                revoke(&[4], 30, 40),
-            ],
-        ),
-        (
-            "queue",
-            &["I11"],
-            vec![
-                with(grant(1, 6, 10, 60), "queued", queued(10, 20)),
-                with(grant(2, 5, 25, 50), "queued", queued(25, 30)),
-            ],
-        ),
+        ("queue-left", &[], vec![with(waited(1, 6, 10, 60), "within", json!(3_000_000)), waited(2, 5, 25, 50)]),
+        ("queue-taken", &[], vec![waited(1, 6, 10, 60), waited(2, 5, 25, 50), revoke(&[4], 30, 40)]),
+        ("queue", &["I11"], vec![waited(1, 6, 10, 60), waited(2, 5, 25, 50)]),
     ];
     histories.extend(histories_of_fences_doubts_and_revocations());
     for (name, wanted, events) in histories {

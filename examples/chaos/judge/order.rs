@@ -82,9 +82,9 @@ impl Case<'_> {
 /// When it asked and when it knew itself queued, if it can never have lost its place.
 fn place(lease: &Lease<'_>) -> Option<(u64, u64)> {
     let queued = lease.acquire.queued.as_ref()?;
-    // The last attempt does not wait: where its answer is lost it has left the queue, and asks again.
+    // The last attempt does not wait: it has left the queue, and is granted the key behind it.
     let wait = lease.acquire.within.saturating_sub(micros(OPERATION_TIMEOUT));
-    if lease.acquire.doubts > 0 && lease.acquire.end >= lease.acquire.begin + wait {
+    if lease.acquire.end >= lease.acquire.begin + wait {
         return None;
     }
     let kept = queued.kept && lease.acquire.end.saturating_sub(queued.sent) < lease.acquire.ttl * 9 / 10;
