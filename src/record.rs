@@ -211,3 +211,6 @@ impl Record {
         self.queue.iter().position(|waiter| waiter.terms.lease == lease)
     }
 }
+
+#[cfg(test)]
+mod tests;

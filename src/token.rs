@@ -59,12 +59,18 @@ impl FencingToken {
         format!("{:016}", self.0)
     }
 
-    /// The token that follows `last` at `tick` of the store's hybrid clock:
-    /// the larger of the next number and the one the clock gives.
+    /// The token that follows `last` at `tick` of the store's hybrid clock, for a key for which so many
+    /// `others` wait: the larger of the next number and the one the clock gives, less a number for each of
+    /// the others.
+    ///
+    /// Many of them may be granted the key by one write, which moves the clock on by one and tokens by
+    /// many. But each has moved the clock on when it was queued. With that in reserve no token is ever
+    /// ahead of the clock, so whatever becomes of the record the next one is larger.
     #[must_use]
-    pub fn following(last: Option<Self>, tick: Tick) -> Self {
+    pub fn following(last: Option<Self>, tick: Tick, others: usize) -> Self {
         let next = last.map_or(Self::MIN.0, |last| last.0.saturating_add(1));
-        Self(next.max(tick.number()).clamp(Self::MIN.0, Self::MAX.0))
+        let by_clock = tick.number().saturating_sub(u64::try_from(others).unwrap_or(u64::MAX));
+        Self(next.max(by_clock).clamp(Self::MIN.0, Self::MAX.0))
     }
 }
 
@@ -86,6 +92,7 @@ impl Tick {
     /// The largest count within a second that a token can carry.
     pub const MAX_ORDINAL: u64 = (1 << Self::ORDINAL_BITS) - 1;
 
+    /// The two halves have no bit in common, so `^` for `|` would be the same.
     fn number(self) -> u64 {
         let seconds = self.seconds.saturating_sub(Self::EPOCH_SECONDS);
         seconds.saturating_mul(1 << Self::ORDINAL_BITS) | self.ordinal.min(Self::MAX_ORDINAL)
@@ -174,6 +181,13 @@ mod tests {
     }
 
     #[test]
+    fn a_token_is_written_in_decimal_digits_and_is_that_number() {
+        let token: FencingToken = "42".parse().unwrap();
+        assert_eq!((token.to_string(), format!("{token:?}")), ("42".into(), "FencingToken(42)".into()));
+        assert_eq!((u64::from(token), i64::from(token)), (42, 42));
+    }
+
+    #[test]
     fn the_sortable_form_sorts_and_parses() {
         let tokens = [1, 9, 10, 99, 1 << 40, (1 << 53) - 1].map(|n| FencingToken::new(n).unwrap());
         let mut forms = tokens.map(FencingToken::sortable);
@@ -195,18 +209,19 @@ mod tests {
     fn the_following_token_is_the_larger_of_the_next_and_the_clock() {
         let tick = Tick { seconds: Tick::EPOCH_SECONDS + 5, ordinal: 7 };
         let by_clock = FencingToken::new((5 << 20) | 7).unwrap();
-        assert_eq!(FencingToken::following(None, tick), by_clock);
-        assert_eq!(FencingToken::following(Some(FencingToken::MIN), tick), by_clock);
-        assert_eq!(FencingToken::following(Some(by_clock), tick).get(), by_clock.get() + 1);
+        assert_eq!(FencingToken::following(None, tick, 0), by_clock);
+        assert_eq!(FencingToken::following(Some(FencingToken::MIN), tick, 0), by_clock);
+        assert_eq!(FencingToken::following(Some(FencingToken::MIN), tick, 3).get(), by_clock.get() - 3);
+        assert_eq!(FencingToken::following(Some(by_clock), tick, 3).get(), by_clock.get() + 1);
     }
 
     #[test]
     fn a_count_too_large_for_a_token_does_not_reach_into_the_seconds() {
         let tick = Tick { seconds: Tick::EPOCH_SECONDS, ordinal: u64::MAX };
-        assert_eq!(FencingToken::following(None, tick).get(), (1 << 20) - 1);
+        assert_eq!(FencingToken::following(None, tick, 0).get(), (1 << 20) - 1);
         let before_2020 = Tick { seconds: 0, ordinal: 0 };
-        assert_eq!(FencingToken::following(None, before_2020), FencingToken::MIN);
+        assert_eq!(FencingToken::following(None, before_2020, 1), FencingToken::MIN);
         let never = Tick { seconds: u64::MAX, ordinal: 0 };
-        assert_eq!(FencingToken::following(None, never), FencingToken::MAX);
+        assert_eq!(FencingToken::following(None, never, 0), FencingToken::MAX);
     }
 }

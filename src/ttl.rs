@@ -79,5 +79,17 @@ mod tests {
         }
         assert_eq!(Ttl::try_from(Duration::from_millis(10)).unwrap(), Ttl::MIN);
         assert_eq!(Ttl::try_from(Ttl::MAX.duration()).unwrap(), Ttl::MAX);
+        assert_eq!(Ttl::MAX.millis(), 31_536_000_000);
+    }
+
+    #[test]
+    fn no_expiry_is_seven_thousand_years_and_no_ttl_that_can_be_asked_for() {
+        assert_eq!(Ttl::FOREVER.millis(), 220_752_000_000_000);
+        assert!(Ttl::try_from(Ttl::FOREVER.duration()).is_err());
+    }
+
+    #[test]
+    fn a_third_of_a_ttl_is_a_third_of_it() {
+        assert_eq!(Ttl::DEFAULT.third(), Duration::from_secs(10));
     }
 }

@@ -243,7 +243,8 @@ async fn jointly(
     }
     // The first token that was granted tells the tick; where none was, the tick told nothing.
     let granted = record.holders.iter().map(|holder| holder.version).find(|token| *token > met.version);
-    let version = granted.unwrap_or(record.version).get();
+    let waiting = met.queue.iter().filter(|waiter| waiter.expires_at > record.last_seen).count();
+    let version = granted.unwrap_or(record.version).get() + u64::try_from(waiting.saturating_sub(1)).unwrap();
     let seconds = (version >> Tick::ORDINAL_BITS) + Tick::EPOCH_SECONDS;
     let tick = Tick { seconds, ordinal: version & Tick::MAX_ORDINAL };
     let after = record::apply_jointly(met, Moment { now: record.last_seen, tick }, &tokens, joint);

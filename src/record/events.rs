@@ -154,7 +154,7 @@ impl<'a> Change<'a> {
     }
 
     /// To whom a holder gave the key: a transfer changes lease id and token, and not the acquire it came
-    /// from.
+    /// from. Who arrived has a version that no one had before, so `>=` would be the same.
     fn heir(&self, holder: &Holder) -> Option<&'a Holder> {
         self.arrived().find(|heir| {
             heir.terms.caller == holder.terms.caller

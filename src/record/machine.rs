@@ -170,7 +170,7 @@ impl State {
     /// The holder becomes another lease, with a larger token; or where that was done before, it is
     /// counted.
     fn transfer(&mut self, transfer: &Transfer) {
-        let (now, version) = (self.at.now, FencingToken::following(self.version, self.at.tick));
+        let (now, version) = (self.at.now, FencingToken::following(self.version, self.at.tick, self.queue.len()));
         let is_theirs = |holder: &&mut Holder| holder.terms.lease == transfer.to;
         if let Some(holder) = self.holders.iter_mut().find(is_theirs) {
             holder.refreshes = holder.refreshes.saturating_add(1);
@@ -202,8 +202,9 @@ impl State {
     fn grant(&mut self, asking: Option<LeaseId>) {
         let ready = self.ready();
         let now = self.at.now;
+        let others = self.queue.len().saturating_sub(1);
         for Waiter { terms, patience, last_seen, .. } in self.queue.drain(..ready) {
-            let version = FencingToken::following(self.version, self.at.tick);
+            let version = FencingToken::following(self.version, self.at.tick, others);
             let lasts = if asking == Some(terms.lease) {
                 terms.ttl
             } else {

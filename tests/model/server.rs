@@ -204,7 +204,7 @@ impl Server {
                 .is_none_or(|before| before.holder(holder.terms.lease).is_none_or(|old| old.version != holder.version))
         };
         let Some(mut after) = after else { return (None, outcome) };
-        let by_clock = FencingToken::following(None, at.tick);
+        let by_clock = FencingToken::following(None, at.tick, 0);
         if let Some(holder) = after.holders.iter_mut().find(|holder| new(holder)) {
             holder.version = by_clock;
             after.version = by_clock;

@@ -170,6 +170,16 @@ fn a_deleted_record_removes_its_holders_and_one_put_back_holds_again() {
 }
 
 #[test]
+fn the_holder_of_the_newest_token_that_is_put_back_is_no_grant() {
+    let mut bench = Bench::new();
+    bench.send(&acquire(1, 0, 1000, None));
+    let whole = bench.record.clone();
+    bench.send(&release(1));
+    let events = changes(bench.record.as_ref(), whole.as_ref(), bench.now());
+    assert_eq!(kinds(&events), ["holds"]);
+}
+
+#[test]
 fn who_is_in_the_record_and_over_is_told_once_and_never_as_a_holder() {
     let mut bench = Bench::new();
     bench.send(&acquire(1, 9, 1000, None));

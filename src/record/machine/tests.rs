@@ -7,6 +7,8 @@ use crate::{
 
 mod claims;
 mod joint;
+mod tokens;
+mod transfers;
 
 /// A record and the clocks of its store.
 struct Bench {
@@ -110,7 +112,7 @@ fn queued(outcome: &Outcome) -> usize {
 fn a_new_key_is_granted_with_the_clock_s_token() {
     let mut bench = Bench::new();
     let token = granted(&bench.send(once(1, 0)));
-    assert_eq!(token, FencingToken::following(None, Tick { seconds: 1_700_000_000, ordinal: 1 }));
+    assert_eq!(token, FencingToken::following(None, Tick { seconds: 1_700_000_000, ordinal: 1 }, 0));
     assert_eq!(bench.record().version, token);
     assert_eq!(bench.record().expires_at, bench.now().after(1000));
 }

@@ -36,7 +36,7 @@ pub(super) fn update(verb: Verb) -> Vec<Document> {
         doc! { "$replaceWith": { "r": "$$ROOT", "ours": is_ours() } },
         doc! { "$set": pruned(verb) },
         doc! { "$set": applied(verb) },
-        doc! { "$set": { "t": next_version(), "w": ready() } },
+        doc! { "$set": { "t": next_version(1), "w": ready() } },
         doc! { "$set": { "g": granted(verb), "q": { "$slice": ["$q", "$w.n", i32::MAX] } } },
         doc! { "$set": after(verb) },
         doc! { "$replaceWith": stamped(verb) },
@@ -111,7 +111,7 @@ fn applied(verb: Verb) -> Document {
 fn transferred() -> Document {
     let next = doc! { "$mergeObjects": ["$$this", {
         "lease": "$$to",
-        "version": next_version(),
+        "version": next_version(0),
         "refreshes": 0_i64,
         "since": "$$NOW",
         "last_seen": "$$NOW",
@@ -134,7 +134,7 @@ fn transferred() -> Document {
     doc! {
         "h": choose(again.into(), given.into(), "$h".into()),
         "q": choose("$q".into(), others.into(), "$q".into()),
-        "v": choose("$v".into(), next_version().into(), "$v".into()),
+        "v": choose("$v".into(), next_version(0).into(), "$v".into()),
         "told": choose(Bson::Array(vec![]), waited.into(), Bson::Array(vec![])),
     }
 }
@@ -182,8 +182,8 @@ fn ready() -> Document {
 }
 
 /// The waiters at the head of `q` as the holders they become. The first has the token
-/// `max(version + 1, token(hybrid clock))`; those that follow count on from it. The one who asks gets
-/// its ttl.
+/// `max(version + 1, token(hybrid clock) - others)`; those that follow count on from it. The one who asks
+/// gets its ttl.
 fn granted(verb: Verb) -> Document {
     let claimed = doc! { "$min": ["$$this.ttl", "$$this.patience"] };
     let lasts = if verb.asks() {
@@ -217,17 +217,18 @@ fn granted(verb: Verb) -> Document {
     }] } } }
 }
 
-/// The first token that can be granted.
-fn next_version() -> Document {
+/// The first token that can be granted, where so many of `q` are granted by it: see
+/// `FencingToken::following`.
+fn next_version(of_queue: u64) -> Document {
     // The clock's second and increment as a token, from the beginning of tokens on.
-    let epoch = document::long(Tick::EPOCH_SECONDS << Tick::ORDINAL_BITS);
+    let epoch = document::long((Tick::EPOCH_SECONDS << Tick::ORDINAL_BITS).saturating_sub(of_queue));
     let second = document::long(1 << Tick::ORDINAL_BITS);
     doc! { "$max": [{ "$add": ["$v", 1] }, { "$subtract": [
         { "$add": [
             { "$multiply": [{ "$tsSecond": "$$CLUSTER_TIME" }, second] },
             { "$min": [{ "$tsIncrement": "$$CLUSTER_TIME" }, document::long(Tick::MAX_ORDINAL)] },
         ] },
-        epoch,
+        { "$add": [epoch, { "$size": "$q" }] },
     ] }] }
 }
 

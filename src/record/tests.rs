@@ -1,0 +1,73 @@
+use super::*;
+
+fn record() -> Record {
+    let now = StoreTime::from_millis(1_000);
+    let holder = |number: u8, limit: u32, ttl: u64| Holder {
+        terms: Terms {
+            lease: LeaseId::from_bytes([number; 16]),
+            caller: format!("{number:016x}/0").parse().unwrap(),
+            owner: "test".parse().unwrap(),
+            limit,
+            ttl,
+            grace: 0,
+            group: None,
+            metadata: Metadata::default(),
+        },
+        version: FencingToken::new(number.into()).unwrap(),
+        refreshes: 0,
+        since: now,
+        last_seen: now,
+        expires_at: now.after(ttl),
+    };
+    Record {
+        version: FencingToken::new(3).unwrap(),
+        holders: vec![holder(1, 0, 100), holder(2, 4, 200), holder(3, 4, Ttl::FOREVER.millis())],
+        queue: vec![],
+        handed: vec![],
+        last_seen: now,
+        expires_at: now.after(Ttl::FOREVER.millis()),
+        history: vec![],
+    }
+}
+
+#[test]
+fn a_holder_is_found_by_its_lease_and_lives_until_its_expiry() {
+    let (record, id) = (record(), LeaseId::from_bytes([2; 16]));
+    let live = |millis| record.live_holder(id, StoreTime::from_millis(millis)).map(|holder| holder.version.get());
+    assert_eq!(record.holder(id).map(|holder| holder.version.get()), Some(2));
+    assert_eq!(record.holder(LeaseId::from_bytes([9; 16])), None);
+    assert_eq!((live(1_000), live(1_199), live(1_200), live(1_201)), (Some(2), Some(2), None, None));
+}
+
+#[test]
+fn what_remains_is_counted_down_to_zero_and_is_nothing_without_expiry() {
+    let left = |holder: usize, millis| record().holders[holder].remaining(StoreTime::from_millis(millis));
+    assert_eq!(left(0, 1_000), Some(Duration::from_millis(100)));
+    assert_eq!(left(0, 1_101), Some(Duration::ZERO));
+    assert_eq!(left(2, 1_000), None);
+    let longest = StoreTime::from_millis(0).after(Ttl::MAX.millis());
+    assert_eq!(remaining(longest, StoreTime::from_millis(0)), Some(Ttl::MAX.duration()));
+    assert_eq!(remaining(longest.after(1), StoreTime::from_millis(0)), None);
+}
+
+#[test]
+fn a_version_leaves_room_for_a_million_grants() {
+    assert_eq!(Record::MAX_VERSION, FencingToken::MAX.get() - 1_048_576);
+}
+
+#[test]
+fn people_see_who_holds_alone_and_whose_time_is_over() {
+    let seen = Inspection::of("k".parse().unwrap(), record(), StoreTime::from_millis(1_100));
+    let of_each = |what: fn(&Holding) -> bool| seen.holders.iter().map(what).collect::<Vec<_>>();
+    assert_eq!(of_each(Holding::is_expired), [true, false, false]);
+    assert_eq!(of_each(Holding::is_exclusive), [true, false, false]);
+    assert_eq!(seen.holders[1].limit, Some(4));
+}
+
+#[test]
+fn leases_are_named_by_key_in_the_order_in_which_the_keys_come() {
+    let lease = |key: &str, token| (key.parse::<crate::Key>().unwrap(), FencingToken::new(token).unwrap());
+    let named = named([lease("b", 1), lease("a", 2), lease("b", 3)]);
+    let named: Vec<_> = named.iter().map(|(key, tokens)| (key.as_str(), tokens.len())).collect();
+    assert_eq!(named, [("b", 2), ("a", 1)]);
+}
