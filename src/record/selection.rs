@@ -85,3 +85,6 @@ impl Position {
         (self.token, self.key.as_str()) < (lease.holding.token, lease.key.as_str())
     }
 }
+
+#[cfg(test)]
+mod tests;

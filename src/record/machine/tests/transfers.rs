@@ -10,3 +10,22 @@ fn who_waits_under_the_id_that_is_given_a_lease_is_told_and_who_waits_under_anot
     assert_eq!((bench.holders(), bench.queue()), (vec![2], vec![3]));
     assert_eq!(bench.record().handed, [(caller(2), None)]);
 }
+
+fn transfer(from: u8, token: FencingToken, to: u8) -> Request {
+    Request::Transfer(Transfer { lease: lease(from), token, to: lease(to) })
+}
+
+#[test]
+fn only_the_lease_that_is_named_by_its_id_and_its_token_is_given() {
+    let mut bench = Bench::new();
+    let first = granted(&bench.send(once(1, 9)));
+    let other = granted(&bench.send(once(2, 9)));
+    let before = bench.record().clone();
+    for wrong in [transfer(1, other, 3), transfer(2, first, 3), transfer(4, first, 3)] {
+        assert_eq!(bench.send(wrong), Outcome::Absent);
+        assert_eq!(bench.record(), &before);
+    }
+    assert!(matches!(bench.send(transfer(2, other, 1)), Outcome::Refused { holder } if holder.version == first));
+    assert!(matches!(bench.send(transfer(1, first, 3)), Outcome::Transferred { token } if token > other));
+    assert!(matches!(bench.send(transfer(1, first, 3)), Outcome::Transferred { .. }), "again");
+}

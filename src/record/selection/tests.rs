@@ -1,0 +1,92 @@
+use super::*;
+use crate::{Holding, Metadata};
+
+const SINCE: StoreTime = StoreTime::from_millis(1_000);
+const LEFT: Duration = Duration::from_millis(50);
+
+fn lease() -> ListedLease {
+    let holding = Holding {
+        owner: "alice".parse().unwrap(),
+        token: FencingToken::new(7).unwrap(),
+        limit: None,
+        since: SINCE,
+        last_seen: SINCE,
+        remaining: Some(LEFT),
+        group: Some("night".parse().unwrap()),
+        metadata: Metadata::default(),
+    };
+    ListedLease { key: "reports/1".parse().unwrap(), holding, read_at: SINCE }
+}
+
+fn admitted(narrow: impl FnOnce(&mut Selection)) -> bool {
+    let mut selection = Selection::default();
+    narrow(&mut selection);
+    selection.admits(&lease())
+}
+
+#[test]
+fn a_lease_is_wanted_unless_something_does_not_hold_for_it() {
+    let millisecond = Duration::from_millis(1);
+    let admitted = [
+        admitted(|_| ()),
+        admitted(|all| all.key = Some("reports/1".parse().unwrap())),
+        admitted(|all| all.prefix = "reports/".into()),
+        admitted(|all| all.owner = Some("alice".parse().unwrap())),
+        admitted(|all| all.group = Some("night".parse().unwrap())),
+        admitted(|all| all.sharing = Some(Sharing::Exclusive)),
+        admitted(|all| all.since_after = Some(StoreTime::from_millis(999))),
+        admitted(|all| all.since_before = Some(SINCE.after(1))),
+        admitted(|all| all.remaining_at_least = Some(LEFT)),
+        admitted(|all| all.remaining_less_than = Some(LEFT + millisecond)),
+    ];
+    assert_eq!(admitted, [true; 10]);
+}
+
+#[test]
+fn each_thing_that_does_not_hold_is_enough() {
+    let admitted = [
+        admitted(|all| all.key = Some("reports/2".parse().unwrap())),
+        admitted(|all| all.prefix = "reports/2".into()),
+        admitted(|all| all.owner = Some("bob".parse().unwrap())),
+        admitted(|all| all.group = Some("day".parse().unwrap())),
+        admitted(|all| all.sharing = Some(Sharing::Shared)),
+        admitted(|all| all.since_after = Some(SINCE)),
+        admitted(|all| all.since_before = Some(SINCE)),
+        admitted(|all| all.remaining_at_least = Some(LEFT + Duration::from_millis(1))),
+        admitted(|all| all.remaining_less_than = Some(LEFT)),
+    ];
+    assert_eq!(admitted, [false; 9]);
+}
+
+#[test]
+fn times_are_met_on_both_sides_of_their_bounds() {
+    assert!(admitted(|all| all.since_before = Some(SINCE.after(1_000))));
+    assert!(!admitted(|all| all.since_before = Some(StoreTime::from_millis(1))));
+    assert!(!admitted(|all| all.since_after = Some(SINCE.after(1))));
+    assert!(admitted(|all| all.since_after = Some(StoreTime::from_millis(1))));
+    assert!(!admitted(|all| all.remaining_less_than = Some(Duration::ZERO)));
+    assert!(admitted(|all| all.remaining_less_than = Some(Duration::MAX)));
+}
+
+#[test]
+fn one_without_expiry_has_more_left_than_any_and_one_that_is_over_must_be_asked_for() {
+    let (mut endless, mut over) = (lease(), lease());
+    endless.holding.remaining = None;
+    over.holding.remaining = Some(Duration::ZERO);
+    let least = Selection { remaining_at_least: Some(Duration::MAX), ..Selection::default() };
+    let most = Selection { remaining_less_than: Some(Duration::MAX), ..Selection::default() };
+    assert_eq!((least.admits(&endless), most.admits(&endless)), (true, false));
+    let all = Selection { with_expired: true, ..Selection::default() };
+    assert_eq!((Selection::default().admits(&over), all.admits(&over), all.admits(&lease())), (false, true, true));
+}
+
+#[test]
+fn a_place_precedes_larger_tokens_and_of_its_own_the_larger_keys() {
+    let place = |token, key: &str| Position { token: FencingToken::new(token).unwrap(), key: key.into() };
+    let precedes = |token, key| place(token, key).precedes(&lease());
+    assert_eq!(
+        [precedes(6, "z"), precedes(7, "a"), precedes(7, "reports/1"), precedes(8, "a")],
+        [true, true, false, false]
+    );
+    assert_eq!(Position::behind(&lease()), place(7, "reports/1"));
+}
