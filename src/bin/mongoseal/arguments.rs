@@ -1,0 +1,204 @@
+//! What can be said on the command line.
+
+use std::{ffi::OsString, time::Duration};
+
+use clap::{Args, Parser, Subcommand};
+use clap_complete::Shell;
+
+use crate::{connection::Connection, time};
+
+/// Leases with fencing tokens on MongoDB: run anything under a lease, and see who holds what.
+#[derive(Debug, Parser)]
+#[command(name = "mongoseal", version, propagate_version = true)]
+pub(crate) struct Arguments {
+    #[command(flatten)]
+    pub(crate) connection: Connection,
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Run a command while a lease is held, and end it before the lease ends
+    Run(Run),
+    /// Stand for election, and lead while a command runs or until told to stop
+    Elect(Elect),
+    /// Say who leads
+    Leader(Leader),
+    /// List the leases there are
+    Ls(Ls),
+    /// Look at one key: who holds it, who waits for it, who took it away
+    Show(Show),
+    /// Follow what becomes of keys
+    Watch(Watch),
+    /// Take a key away from whoever holds it
+    Revoke(Revoke),
+    /// Clear away now what is over and would go by itself
+    Purge(Purge),
+    /// Check whether MongoDB is fit for leases, and say what to do where it is not
+    Doctor(Doctor),
+    /// Ask whether a token is still the newest of its key
+    Verify(Verify),
+    /// See in a minute what fencing is for, without a database
+    Demo,
+    /// Print what a shell needs to complete these commands
+    Completions {
+        /// For which shell
+        shell: Shell,
+    },
+    /// Print the manual page
+    Man,
+}
+
+/// How a key is asked for.
+#[derive(Args, Debug)]
+pub(crate) struct Asking {
+    /// How long the lease lasts when nothing is heard of its holder
+    #[arg(long, default_value = "30s", value_parser = time::parse, value_name = "TIME")]
+    pub(crate) ttl: Duration,
+    /// Who holds it, for people; host, process id and a random part unless it is said
+    #[arg(long, value_name = "NAME")]
+    pub(crate) owner: Option<String>,
+    /// How long before the end of a lease that cannot be refreshed the command is told to end (SIGTERM)
+    #[arg(long, default_value = "5s", value_parser = time::parse, value_name = "TIME")]
+    pub(crate) term_before: Duration,
+    /// How long before it the command is ended where it did not (SIGKILL)
+    #[arg(long, default_value = "1s", value_parser = time::parse, value_name = "TIME")]
+    pub(crate) kill_before: Duration,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Run {
+    /// The key to hold
+    pub(crate) key: String,
+    #[command(flatten)]
+    pub(crate) asking: Asking,
+    /// Wait at most so long for the key; for as long as it takes unless this or --no-wait is said
+    #[arg(long, value_parser = time::parse, value_name = "TIME", conflicts_with = "no_wait")]
+    pub(crate) wait: Option<Duration>,
+    /// Give up at once where somebody else holds the key
+    #[arg(long)]
+    pub(crate) no_wait: bool,
+    /// Share the key with up to so many holders
+    #[arg(long, value_name = "N")]
+    pub(crate) shared: Option<u32>,
+    /// The command and its arguments
+    #[arg(last = true, required = true, value_name = "COMMAND")]
+    pub(crate) command: Vec<OsString>,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Elect {
+    /// What is led
+    pub(crate) name: String,
+    /// What others are to know of the leader, such as its address
+    pub(crate) value: String,
+    #[command(flatten)]
+    pub(crate) asking: Asking,
+    /// What to run while leading; without one it leads until it is told to stop
+    #[arg(last = true, value_name = "COMMAND")]
+    pub(crate) command: Vec<OsString>,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Leader {
+    /// What is led
+    pub(crate) name: String,
+    /// Go on, and say each new leader
+    #[arg(long)]
+    pub(crate) follow: bool,
+    /// One JSON object a line
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Ls {
+    /// Only keys that begin with this
+    pub(crate) prefix: Option<String>,
+    /// Only of this owner
+    #[arg(long, value_name = "NAME")]
+    pub(crate) owner: Option<String>,
+    /// Only of this group
+    #[arg(long, value_name = "NAME")]
+    pub(crate) group: Option<String>,
+    /// Only keys held alone
+    #[arg(long, conflicts_with = "shared")]
+    pub(crate) exclusive: bool,
+    /// Only keys that may be shared
+    #[arg(long)]
+    pub(crate) shared: bool,
+    /// Only held for longer than this
+    #[arg(long, value_parser = time::parse, value_name = "TIME")]
+    pub(crate) older: Option<Duration>,
+    /// Only with less than this left
+    #[arg(long, value_parser = time::parse, value_name = "TIME")]
+    pub(crate) expiring: Option<Duration>,
+    /// Also leases that are over and not cleared away
+    #[arg(long)]
+    pub(crate) expired: bool,
+    /// One JSON object a line
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Show {
+    /// The key to look at
+    pub(crate) key: String,
+    /// One JSON object
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Watch {
+    /// The key; all keys that begin with it, with --prefix; all there are unless it is said
+    pub(crate) key: Option<String>,
+    /// Take it for the beginning of keys
+    #[arg(long, requires = "key")]
+    pub(crate) prefix: bool,
+    /// One JSON object a line
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Revoke {
+    /// The key to take away
+    pub(crate) key: String,
+    /// Why, for the holder and for people
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) reason: String,
+    /// Who revokes; this user and host unless it is said
+    #[arg(long, value_name = "NAME")]
+    pub(crate) by: Option<String>,
+    /// Do not ask
+    #[arg(long)]
+    pub(crate) yes: bool,
+    /// One JSON object for each lease that was revoked
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Purge {
+    /// One JSON object for each lease and record that went
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Doctor {
+    /// One JSON object for each check
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Verify {
+    /// The key
+    pub(crate) key: String,
+    /// The token, as MONGOSEAL_TOKEN has it
+    pub(crate) token: u64,
+}

@@ -1,0 +1,15 @@
+//! What can be done, one file for each.
+
+pub(crate) mod completions;
+pub(crate) mod demo;
+pub(crate) mod doctor;
+pub(crate) mod elect;
+pub(crate) mod leader;
+pub(crate) mod ls;
+pub(crate) mod man;
+pub(crate) mod purge;
+pub(crate) mod revoke;
+pub(crate) mod run;
+pub(crate) mod show;
+pub(crate) mod verify;
+pub(crate) mod watch;

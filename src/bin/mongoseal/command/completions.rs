@@ -1,0 +1,19 @@
+//! `mongoseal completions`.
+
+use std::io::{self, Write};
+
+use clap::CommandFactory;
+use clap_complete::{Shell, generate};
+
+use crate::{
+    arguments::Arguments,
+    status::{Failure, Status},
+};
+
+pub(crate) fn perform(shell: Shell) -> Result<Status, Failure> {
+    // The generator panics where its output cannot be written, as when `head` has gone.
+    let mut script = Vec::new();
+    generate(shell, &mut Arguments::command(), "mongoseal", &mut script);
+    io::stdout().write_all(&script)?;
+    Ok(Status::DONE)
+}
