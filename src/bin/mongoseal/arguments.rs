@@ -5,7 +5,7 @@ use std::{ffi::OsString, time::Duration};
 use clap::{Args, Parser, Subcommand};
 use clap_complete::Shell;
 
-use crate::{connection::Connection, time};
+use crate::{connection::Connection, examples, time};
 
 /// Leases with fencing tokens on MongoDB: run anything under a lease, and see who holds what.
 #[derive(Debug, Parser)]
@@ -20,33 +20,46 @@ pub(crate) struct Arguments {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// Run a command while a lease is held, and end it before the lease ends
+    #[command(after_help = examples::RUN)]
     Run(Run),
     /// Stand for election, and lead while a command runs or until told to stop
+    #[command(after_help = examples::ELECT)]
     Elect(Elect),
     /// Say who leads
+    #[command(after_help = examples::LEADER)]
     Leader(Leader),
     /// List the leases there are
+    #[command(after_help = examples::LS)]
     Ls(Ls),
     /// Look at one key: who holds it, who waits for it, who took it away
+    #[command(after_help = examples::SHOW)]
     Show(Show),
     /// Follow what becomes of keys
+    #[command(after_help = examples::WATCH)]
     Watch(Watch),
     /// Take a key away from whoever holds it
+    #[command(after_help = examples::REVOKE)]
     Revoke(Revoke),
     /// Clear away now what is over and would go by itself
+    #[command(after_help = examples::PURGE)]
     Purge(Purge),
     /// Check whether MongoDB is fit for leases, and say what to do where it is not
+    #[command(after_help = examples::DOCTOR)]
     Doctor(Doctor),
     /// Ask whether a token is still the newest of its key
+    #[command(after_help = examples::VERIFY)]
     Verify(Verify),
     /// See in a minute what fencing is for, without a database
+    #[command(after_help = examples::DEMO)]
     Demo,
     /// Print what a shell needs to complete these commands
+    #[command(after_help = examples::COMPLETIONS)]
     Completions {
         /// For which shell
         shell: Shell,
     },
     /// Print the manual page
+    #[command(after_help = examples::MAN)]
     Man,
 }
 
@@ -113,6 +126,7 @@ pub(crate) struct Leader {
 }
 
 #[derive(Args, Debug)]
+#[allow(clippy::struct_excessive_bools, reason = "each is a flag of its own on the command line")]
 pub(crate) struct Ls {
     /// Only keys that begin with this
     pub(crate) prefix: Option<String>,
@@ -158,6 +172,9 @@ pub(crate) struct Watch {
     /// Take it for the beginning of keys
     #[arg(long, requires = "key")]
     pub(crate) prefix: bool,
+    /// One line for each event on a terminal, too, and no table
+    #[arg(long)]
+    pub(crate) plain: bool,
     /// One JSON object a line
     #[arg(long)]
     pub(crate) json: bool,
@@ -199,6 +216,6 @@ pub(crate) struct Doctor {
 pub(crate) struct Verify {
     /// The key
     pub(crate) key: String,
-    /// The token, as MONGOSEAL_TOKEN has it
+    /// The token, as `MONGOSEAL_TOKEN` has it
     pub(crate) token: u64,
 }

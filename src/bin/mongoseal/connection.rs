@@ -55,4 +55,21 @@ impl Connection {
             )
         })
     }
+
+    /// As it was said.
+    pub(crate) fn db(&self) -> Option<&str> {
+        self.db.as_deref()
+    }
+
+    pub(crate) fn collection(&self) -> &str {
+        &self.collection
+    }
+
+    pub(crate) fn timeout(&self) -> Duration {
+        self.timeout
+    }
+
+    pub(crate) fn retention(&self) -> Duration {
+        self.retention
+    }
 }

@@ -6,8 +6,13 @@
 mod arguments;
 mod command;
 mod connection;
+mod examples;
+mod output;
 mod status;
+mod table;
+mod text;
 mod time;
+mod view;
 
 use std::process::ExitCode;
 

@@ -5,6 +5,8 @@ use std::{error::Error as _, fmt, io, process::ExitCode};
 use anstream::eprintln;
 use mongoseal::Error;
 
+use crate::text;
+
 /// The statuses of its own. Those of a command that was run are passed on, a signal as 128 and its number;
 /// so these are chosen, as those of env(1) and timeout(1), where commands seldom end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,6 +28,19 @@ impl Status {
     pub(crate) const NOT_EXECUTABLE: Self = Self(126);
     /// There is no such command.
     pub(crate) const NOT_FOUND: Self = Self(127);
+
+    /// What each means, for the manual.
+    pub(crate) const MEANINGS: [(&str, &str); 9] = [
+        ("0", "It was done; the answer is yes."),
+        ("1", "The answer is no: not the newest token, no such record, nobody to revoke, a check that failed."),
+        ("2", "The arguments are not understood."),
+        ("121", "Somebody else holds the key."),
+        ("122", "The lease was lost, and the command was ended."),
+        ("123", "MongoDB did not answer in time; what was asked may have been done."),
+        ("125", "What was asked, or the deployment, must be changed."),
+        ("126", "The command could not be started."),
+        ("127", "There is no such command."),
+    ];
 
     /// That of a command which was run.
     pub(crate) const fn of_command(code: u8) -> Self {
@@ -60,10 +75,20 @@ impl Failure {
         Self::new(Status::INVALID, error)
     }
 
+    /// The sentence.
+    pub(crate) fn sentence(&self) -> &str {
+        &self.sentence
+    }
+
+    pub(crate) fn status(&self) -> Status {
+        self.status
+    }
+
     /// Says it on the standard error.
     pub(crate) fn report(self) -> Status {
         if !self.sentence.is_empty() {
-            eprintln!("mongoseal: {}", self.sentence);
+            // It may quote an owner, or what a server said.
+            eprintln!("mongoseal: {}", text::visible(&self.sentence));
         }
         self.status
     }
@@ -80,11 +105,21 @@ impl From<Error> for Failure {
         let mut sentence = error.to_string();
         let mut source = error.source();
         while let Some(cause) = source {
-            sentence = format!("{sentence}: {cause}");
+            if let Some(words) = in_words(&cause.to_string()) {
+                sentence = format!("{sentence}: {words}");
+            }
             source = cause.source();
         }
         Self { sentence, status }
     }
+}
+
+/// What a driver says without what it dumps behind it. Nothing, where it only lists the servers that could not be
+/// reached: the library names them, and says why.
+fn in_words(cause: &str) -> Option<&str> {
+    let words = cause.strip_prefix("Kind: ").unwrap_or(cause);
+    let words = words.split(", labels: {").next().unwrap_or(words);
+    (!words.starts_with("Server selection timeout")).then_some(words)
 }
 
 /// Whoever read the output has gone, as `head` does: that is no failure, and nothing is left to say.
@@ -95,5 +130,17 @@ impl From<io::Error> for Failure {
         } else {
             Self::internal(error)
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_a_driver_its_words_are_kept_and_not_its_dump() {
+        assert_eq!(in_words("Unauthorized (code 13): no"), Some("Unauthorized (code 13): no"));
+        assert_eq!(in_words("Kind: I/O error: refused, labels: {\"a\"}, source: None"), Some("I/O error: refused"));
+        assert_eq!(in_words("Kind: Server selection timeout: No available servers. Topology: {"), None);
     }
 }

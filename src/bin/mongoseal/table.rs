@@ -1,0 +1,156 @@
+//! Rows in aligned columns, with a header and without borders.
+
+use unicode_width::UnicodeWidthStr;
+
+use crate::text;
+
+/// Between two columns.
+const GAP: &str = "  ";
+/// A cell with nothing in it.
+const NOTHING: &str = "-";
+/// A column that gives way is left as wide as this at least, or as its title.
+const LEAST: usize = 8;
+
+/// A column.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Column {
+    title: &'static str,
+    gives_way: bool,
+}
+
+impl Column {
+    /// One that is always shown whole.
+    pub(crate) const fn whole(title: &'static str) -> Self {
+        Self { title, gives_way: false }
+    }
+
+    /// One that is cut where the terminal is too narrow.
+    pub(crate) const fn cut(title: &'static str) -> Self {
+        Self { title, gives_way: true }
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct Table<const N: usize> {
+    columns: [Column; N],
+    rows: Vec<[String; N]>,
+}
+
+impl<const N: usize> Table<N> {
+    pub(crate) const fn new(columns: [Column; N]) -> Self {
+        Self { columns, rows: Vec::new() }
+    }
+
+    /// Adds a row; what is in it may have been written by anybody.
+    pub(crate) fn row(&mut self, cells: [String; N]) {
+        self.rows.push(cells.map(|cell| if cell.is_empty() { NOTHING.into() } else { text::visible(&cell) }));
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.rows.is_empty()
+    }
+
+    /// The header, and a line for each row: no wider than this, where it is given, and then without the columns
+    /// that say nothing.
+    pub(crate) fn lines(&self, width: Option<usize>) -> Vec<String> {
+        let shown: Vec<usize> = (0..N).filter(|at| width.is_none() || self.says_something(*at)).collect();
+        let widths = self.widths(&shown, width);
+        let titles = self.columns.map(|column| column.title.to_owned());
+        let rows = std::iter::once(&titles).chain(&self.rows);
+        rows.map(|cells| {
+            let padded: Vec<String> = shown.iter().map(|at| fill(&cells[*at], widths[*at])).collect();
+            let line = padded.join(GAP).trim_end().to_owned();
+            width.map_or(line.clone(), |width| cut(&line, width))
+        })
+        .collect()
+    }
+
+    fn says_something(&self, column: usize) -> bool {
+        self.rows.iter().any(|row| row[column] != NOTHING)
+    }
+
+    fn widths(&self, shown: &[usize], bound: Option<usize>) -> [usize; N] {
+        let mut widths = self.columns.map(|column| column.title.width());
+        for row in &self.rows {
+            for (width, cell) in widths.iter_mut().zip(row) {
+                *width = (*width).max(cell.width());
+            }
+        }
+        let Some(bound) = bound else { return widths };
+        let gaps = GAP.len() * shown.len().saturating_sub(1);
+        while shown.iter().map(|at| widths[*at]).sum::<usize>() + gaps > bound {
+            // The widest gives way first, so that the narrow ones stay readable.
+            let may = |at: &&usize| {
+                let column = self.columns[**at];
+                column.gives_way && widths[**at] > LEAST.max(column.title.width())
+            };
+            let Some(widest) = shown.iter().filter(may).max_by_key(|at| widths[**at]) else { break };
+            widths[*widest] -= 1;
+        }
+        widths
+    }
+}
+
+/// A text cut to a width, with a sign that it was.
+pub(crate) fn cut(text: &str, width: usize) -> String {
+    if text.width() <= width {
+        return text.to_owned();
+    }
+    let mut kept = String::new();
+    for character in text.chars() {
+        let next = format!("{kept}{character}");
+        if next.width() >= width {
+            break;
+        }
+        kept = next;
+    }
+    kept.push('…');
+    kept
+}
+
+fn fill(cell: &str, width: usize) -> String {
+    let cell = cut(cell, width);
+    let missing = width.saturating_sub(cell.width());
+    cell + &" ".repeat(missing)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn table() -> Table<3> {
+        let mut table = Table::new([Column::cut("KEY"), Column::whole("TOKEN"), Column::cut("OWNER")]);
+        table.row(["reports/nightly/of/all/the/shops".into(), "226650000001".into(), "host-1/4711".into()]);
+        table.row(["夜".into(), "7".into(), String::new()]);
+        table
+    }
+
+    #[test]
+    fn columns_are_aligned_by_what_is_seen_and_nothing_is_cut_without_a_width() {
+        let lines = table().lines(None);
+        assert_eq!(lines[0], "KEY                               TOKEN         OWNER");
+        assert_eq!(lines[1], "reports/nightly/of/all/the/shops  226650000001  host-1/4711");
+        assert_eq!(lines[2], "夜                                7             -");
+    }
+
+    #[test]
+    fn a_column_that_says_nothing_is_left_out_where_room_is_dear() {
+        let mut table = Table::new([Column::cut("KEY"), Column::cut("GROUP")]);
+        table.row(["k".into(), String::new()]);
+        assert_eq!(
+            (table.lines(Some(80)), table.lines(None)[0].as_str()),
+            (vec!["KEY".into(), "k".into()], "KEY  GROUP")
+        );
+    }
+
+    #[test]
+    fn the_widest_column_that_may_is_cut_first_and_no_line_is_wider_than_the_terminal() {
+        let lines = table().lines(Some(44));
+        assert_eq!(lines[1], "reports/nightly/…  226650000001  host-1/4711");
+        for width in 1..80 {
+            for line in table().lines(Some(width)) {
+                assert!(line.width() <= width, "{width}: {line}");
+            }
+        }
+    }
+}
