@@ -1,14 +1,101 @@
 //! `mongoseal ls`.
 
+use std::{mem, time::Duration};
+
+use mongoseal::{Leases, ListedLease, Mongoseal};
+
 use crate::{
     arguments::Ls,
     connection::Connection,
+    output,
     status::{Failure, Status},
+    view::{self, LeaseTable, LeaseView},
 };
+
+/// How many leases are shown at once, and how many keys are looked at together.
+const AT_ONCE: usize = 64;
 
 pub(crate) async fn perform(connection: &Connection, options: Ls) -> Result<Status, Failure> {
     let seal = connection.open().await?;
-    drop(options);
+    let listed = list(&seal, &options).await;
     seal.shutdown().await;
-    Ok(Status::DONE)
+    listed.map(|()| Status::DONE)
+}
+
+/// What the filters say.
+fn chosen(seal: &Mongoseal, options: &Ls) -> Leases {
+    let mut leases = seal.leases();
+    if let Some(prefix) = &options.prefix {
+        leases = leases.prefix(prefix);
+    }
+    if let Some(owner) = &options.owner {
+        leases = leases.owner(owner);
+    }
+    if let Some(group) = &options.group {
+        leases = leases.group(group);
+    }
+    if options.exclusive {
+        leases = leases.exclusive();
+    }
+    if options.shared {
+        leases = leases.shared();
+    }
+    if let Some(time) = options.expiring {
+        leases = leases.remaining_less_than(time);
+    }
+    if options.expired { leases.with_expired() } else { leases }
+}
+
+async fn list(seal: &Mongoseal, options: &Ls) -> Result<(), Failure> {
+    let older = options.older.unwrap_or(Duration::ZERO);
+    let mut stream = chosen(seal, options).await?;
+    let mut list = List { json: options.json, table: LeaseTable::new(), read: Vec::new() };
+    while let Some(lease) = stream.next().await {
+        let lease = lease?;
+        // By the store's clock, as it was when the lease was read.
+        if lease.read_at.since(lease.holding.since) >= older {
+            list.read.push(lease);
+        }
+        if list.read.len() >= AT_ONCE {
+            list.take(seal).await?;
+        }
+    }
+    list.take(seal).await?;
+    list.end(options.prefix.as_deref())
+}
+
+struct List {
+    json: bool,
+    table: LeaseTable,
+    /// What is not shown yet.
+    read: Vec<ListedLease>,
+}
+
+impl List {
+    /// Shows what was read, or keeps it for the table.
+    async fn take(&mut self, seal: &Mongoseal) -> Result<(), Failure> {
+        let read = mem::take(&mut self.read);
+        let waiting = view::queues(seal, &read).await;
+        for lease in &read {
+            let waiting = waiting.get(&lease.key).copied();
+            if self.json {
+                output::json(&LeaseView::of(lease, waiting))?;
+            } else {
+                self.table.row(lease, waiting);
+            }
+        }
+        Ok(())
+    }
+
+    fn end(self, prefix: Option<&str>) -> Result<(), Failure> {
+        if self.json {
+            return Ok(());
+        }
+        if self.table.is_empty() {
+            let of = prefix.map(|prefix| format!(" of a key that begins with {prefix:?}")).unwrap_or_default();
+            anstream::eprintln!("There is no such lease{of}.");
+            return Ok(());
+        }
+        Ok(output::lines(&output::with_bold_header(self.table.lines(output::width())))?)
+    }
 }

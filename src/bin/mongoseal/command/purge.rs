@@ -1,14 +1,70 @@
 //! `mongoseal purge`.
 
+use mongoseal::{Purged, StoreTime};
+use serde::Serialize;
+
 use crate::{
     arguments::Purge,
     connection::Connection,
+    output,
     status::{Failure, Status},
+    text, time,
 };
 
 pub(crate) async fn perform(connection: &Connection, options: Purge) -> Result<Status, Failure> {
     let seal = connection.open().await?;
-    drop(options);
+    let purged = seal.purge().await;
     seal.shutdown().await;
+    let purged = purged?;
+    if options.json {
+        as_json(&purged)?;
+    } else {
+        in_words(&purged)?;
+    }
     Ok(Status::DONE)
+}
+
+#[derive(Serialize)]
+#[serde(tag = "purged", rename_all = "lowercase")]
+enum Gone<'a> {
+    Lease { key: &'a str, token: u64, owner: &'a str, since: String },
+    Record { key: &'a str },
+}
+
+fn as_json(purged: &Purged) -> Result<(), Failure> {
+    for lease in &purged.leases {
+        let holding = &lease.holding;
+        output::json(&Gone::Lease {
+            key: lease.key.as_str(),
+            token: holding.token.get(),
+            owner: holding.owner.as_str(),
+            since: time::of_store(holding.since),
+        })?;
+    }
+    for key in &purged.records {
+        output::json(&Gone::Record { key: key.as_str() })?;
+    }
+    Ok(())
+}
+
+fn in_words(purged: &Purged) -> Result<(), Failure> {
+    let ago = |from: StoreTime, now: StoreTime| time::brief(now.since(from));
+    for lease in &purged.leases {
+        let holding = &lease.holding;
+        output::line(&text::visible(&format!(
+            "lease on {:?} of {}, with token {}, granted {} ago and last heard of {} ago",
+            lease.key,
+            holding.owner,
+            holding.token,
+            ago(holding.since, lease.read_at),
+            ago(holding.last_seen, lease.read_at),
+        )))?;
+    }
+    for key in &purged.records {
+        output::line(&format!("record of {key:?}"))?;
+    }
+    if purged.leases.is_empty() && purged.records.is_empty() {
+        output::line("Nothing was over.")?;
+    }
+    Ok(())
 }
