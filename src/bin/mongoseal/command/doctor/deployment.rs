@@ -1,0 +1,141 @@
+//! The replica set, its version, its journal, its change streams.
+
+use super::{
+    Finding,
+    driver::{Bson, Deployment, Document, Refusal, doc},
+};
+
+/// The wire version of MongoDB 6.0.
+const WIRE_VERSION_6_0: i32 = 17;
+/// States of a member: primary, secondary, arbiter.
+const HEALTHY: [i32; 3] = [1, 2, 7];
+
+const SET: &str = "replica set";
+
+pub(super) async fn replica_set(deployment: &Deployment) -> Finding {
+    if deployment.is_router() {
+        return Finding::warn(
+            SET,
+            "this is a sharded cluster, whose routers' clocks time the leases",
+            "keep their clocks together, and the retention of idle records far above any lag",
+        );
+    }
+    let Ok(name) = deployment.hello.get_str("setName") else {
+        return Finding::fail(
+            SET,
+            "this is a standalone server, which cannot confirm a write by a majority",
+            "start it with --replSet and run rs.initiate(), one member is enough",
+        );
+    };
+    let hosts = deployment.hosts().len();
+    let members = format!("{name} with {hosts} {}", if hosts == 1 { "member" } else { "members" });
+    if deployment.hello.get_array("arbiters").is_ok_and(|arbiters| !arbiters.is_empty()) {
+        return Finding::warn(
+            SET,
+            format!("{members} that hold data, and an arbiter: with one of them down no majority confirms a write"),
+            "replace the arbiter by a member that holds data",
+        );
+    }
+    match deployment.admin(doc! { "replSetGetStatus": 1 }).await {
+        Ok(status) => {
+            let ill = ill(&status);
+            if ill.is_empty() {
+                let healthy = if hosts == 1 { "healthy; there is no other to take over" } else { "all healthy" };
+                Finding::pass(SET, format!("{members}, {healthy}"))
+            } else {
+                let advice = "bring them back, lest one more failure leaves no majority";
+                Finding::warn(SET, format!("{members}, of which not healthy: {}", ill.join(", ")), advice)
+            }
+        }
+        Err(Refusal::Unauthorized) => {
+            Finding::pass(SET, format!("{members}; whether all are healthy is seen with replSetGetStatus only"))
+        }
+        Err(refusal) => Finding::warn(SET, format!("{members}; their health is not known, {refusal}"), "ask again"),
+    }
+}
+
+/// The members that are not well, and how they are.
+fn ill(status: &Document) -> Vec<String> {
+    let members = status.get_array("members").into_iter().flatten().filter_map(Bson::as_document);
+    let is_ill = |member: &&Document| {
+        let up = member.get("health").is_none_or(|health| health.as_f64() != Some(0.0));
+        !up || !member.get_i32("state").is_ok_and(|state| HEALTHY.contains(&state))
+    };
+    let named = |member: &Document| {
+        format!("{} {}", member.get_str("name").unwrap_or("?"), member.get_str("stateStr").unwrap_or("?"))
+    };
+    members.filter(is_ill).map(named).collect()
+}
+
+pub(super) async fn version(deployment: &Deployment) -> Finding {
+    let build = deployment.admin(doc! { "buildInfo": 1 }).await;
+    let version = build.ok().and_then(|build| build.get_str("version").ok().map(str::to_owned));
+    let wire = deployment.hello.get_i32("maxWireVersion").unwrap_or(0);
+    let found = version.map_or_else(|| format!("wire version {wire}"), |version| format!("MongoDB {version}"));
+    if wire < WIRE_VERSION_6_0 {
+        return Finding::fail("version", found, "upgrade to MongoDB 6.0 or later");
+    }
+    Finding::pass("version", found)
+}
+
+const JOURNAL: &str = "journal";
+
+pub(super) async fn journal(deployment: &Deployment) -> Finding {
+    let not_seen = |why: String| {
+        Finding::warn(
+            JOURNAL,
+            format!("whether a majority means the journal could not be seen, {why}"),
+            "let an operator look that rs.conf().writeConcernMajorityJournalDefault is not false",
+        )
+    };
+    match deployment.admin(doc! { "replSetGetConfig": 1 }).await {
+        Ok(reply) => {
+            let journaled =
+                reply.get_document("config").map(|config| config.get_bool("writeConcernMajorityJournalDefault"));
+            if matches!(journaled, Ok(Ok(false))) {
+                return Finding::fail(
+                    JOURNAL,
+                    "majority writes are confirmed before they are in the journal, so a lease can be lost in a crash",
+                    "set writeConcernMajorityJournalDefault to true with rs.reconfig()",
+                );
+            }
+            Finding::pass(JOURNAL, "a majority confirms what is in its journal")
+        }
+        Err(Refusal::Unauthorized) => not_seen("for which the user needs replSetGetConfig".into()),
+        Err(refusal) => not_seen(refusal.to_string()),
+    }
+}
+
+const STREAM: &str = "change stream";
+
+pub(super) async fn change_stream(deployment: &Deployment) -> Finding {
+    let slower = "waiters ask and need not be told, and a revocation is heard of with the next refresh";
+    match deployment.watch().await {
+        Ok(()) => Finding::pass(STREAM, "waiters are told when it is their turn"),
+        Err(Refusal::Unauthorized) => Finding::warn(
+            STREAM,
+            format!("it is refused to this user: {slower}"),
+            "grant changeStream on the collection",
+        ),
+        Err(refusal) => Finding::warn(STREAM, format!("there is none, {refusal}: {slower}"), "see what MongoDB says"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn members_that_are_down_or_do_not_follow_are_named() {
+        let member = |name: &str, state: i32, word: &str, health: f64| {
+            doc! { "name": name, "state": state, "stateStr": word, "health": health }
+        };
+        let members = vec![
+            member("a:1", 1, "PRIMARY", 1.0),
+            member("b:1", 2, "SECONDARY", 1.0),
+            member("c:1", 8, "(not reachable/healthy)", 0.0),
+            member("d:1", 3, "RECOVERING", 1.0),
+        ];
+        assert_eq!(ill(&doc! { "members": members }), ["c:1 (not reachable/healthy)", "d:1 RECOVERING"]);
+    }
+}

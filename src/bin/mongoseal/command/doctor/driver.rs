@@ -1,0 +1,207 @@
+//! MongoDB itself, asked through the driver that the library gives on.
+
+use std::time::Duration;
+
+pub(super) use mongoseal::mongodb::bson::{Bson, Document, doc};
+use mongoseal::{
+    Clock,
+    mongodb::{
+        Client, Database,
+        error::{Error, ErrorKind},
+        options::{ClientOptions, ReadPreference, SelectionCriteria, ServerAddress},
+    },
+};
+
+use tokio::task::JoinSet;
+
+use crate::connection::Connection;
+
+const UNAUTHORIZED: i32 = 13;
+/// The collection is not there yet.
+const NAMESPACE_NOT_FOUND: i32 = 26;
+
+/// Why a command gave nothing.
+#[derive(Debug)]
+pub(super) enum Refusal {
+    /// The user may not.
+    Unauthorized,
+    /// There is no such collection.
+    NothingThere,
+    /// What the server or the driver said.
+    Other(String),
+}
+
+impl From<Error> for Refusal {
+    fn from(error: Error) -> Self {
+        match error.kind.as_ref() {
+            ErrorKind::Command(command) if command.code == UNAUTHORIZED => Self::Unauthorized,
+            ErrorKind::Command(command) if command.code == NAMESPACE_NOT_FOUND => Self::NothingThere,
+            ErrorKind::Command(command) => {
+                Self::Other(format!("{} (code {}): {}", command.code_name, command.code, command.message))
+            }
+            kind => Self::Other(kind.to_string()),
+        }
+    }
+}
+
+impl std::fmt::Display for Refusal {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Unauthorized => f.write_str("the user may not"),
+            Self::NothingThere => f.write_str("there is no such collection"),
+            Self::Other(said) => f.write_str(said),
+        }
+    }
+}
+
+pub(super) type Answer<T> = Result<T, Refusal>;
+
+/// A deployment that answers.
+pub(super) struct Deployment {
+    options: ClientOptions,
+    client: Client,
+    database: Database,
+    pub(super) collection: String,
+    /// What the server says of itself.
+    pub(super) hello: Document,
+}
+
+impl Deployment {
+    pub(super) async fn open(uri: &str, connection: &Connection) -> Answer<Self> {
+        let mut options = ClientOptions::parse(uri).await?;
+        let within = connection.timeout();
+        options.server_selection_timeout = Some(options.server_selection_timeout.map_or(within, |own| own.min(within)));
+        options.connect_timeout = Some(options.connect_timeout.map_or(within, |own| own.min(within)));
+        options.app_name = Some("mongoseal doctor".into());
+        let client = Client::with_options(options.clone())?;
+        let name = connection.db().map(str::to_owned).or_else(|| options.default_database.clone());
+        let database = client.database(name.as_deref().unwrap_or("mongoseal"));
+        let hello = ask(&client.database("admin"), doc! { "hello": 1 }).await?;
+        Ok(Self { options, client, database, collection: connection.collection().to_owned(), hello })
+    }
+
+    pub(super) async fn close(self) {
+        self.client.shutdown().immediate(true).await;
+    }
+
+    /// Asks the primary, on the database `admin`.
+    pub(super) async fn admin(&self, command: Document) -> Answer<Document> {
+        ask(&self.client.database("admin"), command).await
+    }
+
+    /// Asks the primary, on the database of the leases.
+    pub(super) async fn ask(&self, command: Document) -> Answer<Document> {
+        ask(&self.database, command).await
+    }
+
+    pub(super) fn database(&self) -> &str {
+        self.database.name()
+    }
+
+    /// Who answers.
+    pub(super) fn answering(&self) -> String {
+        let me = self.hello.get_str("me").map(str::to_owned);
+        me.unwrap_or_else(|_| self.options.hosts.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "))
+    }
+
+    pub(super) fn is_router(&self) -> bool {
+        self.hello.get_str("msg").is_ok_and(|msg| msg == "isdbgrid")
+    }
+
+    pub(super) fn is_standalone(&self) -> bool {
+        !self.is_router() && !self.hello.contains_key("setName")
+    }
+
+    /// The members that hold data, as the set names them.
+    pub(super) fn hosts(&self) -> Vec<String> {
+        let named =
+            |list: &str| self.hello.get_array(list).into_iter().flatten().filter_map(Bson::as_str).map(str::to_owned);
+        ["hosts", "passives"].into_iter().flat_map(|list| named(list).collect::<Vec<_>>()).collect()
+    }
+
+    /// Opens a change stream on the leases and closes it.
+    pub(super) async fn watch(&self) -> Answer<()> {
+        let collection = self.database.collection::<Document>(&self.collection);
+        run(async move {
+            let mut events = collection.watch().max_await_time(Duration::from_millis(50)).await?;
+            events.next_if_any().await?;
+            Ok(())
+        })
+        .await
+    }
+
+    /// What the clock of one member reads, against the clock of this machine, and by how much that may be
+    /// wrong: of several answers the one that came the soonest. In milliseconds.
+    pub(super) async fn offset(&self, host: &str) -> Answer<Offset> {
+        let mut options = self.options.clone();
+        options.hosts = vec![ServerAddress::parse(host)?];
+        options.repl_set_name = None;
+        options.direct_connection = Some(true);
+        let soon = Duration::from_secs(3);
+        options.server_selection_timeout = options.server_selection_timeout.map(|own| own.min(soon));
+        let client = Client::with_options(options)?;
+        let admin = client.database("admin");
+        let mut best: Option<Offset> = None;
+        for _ in 0..7 {
+            let sent = Clock::Boot.now();
+            let hello = ask_any(&admin, doc! { "hello": 1 }).await;
+            let received = Clock::Boot.now();
+            let local = match hello {
+                Ok(hello) => hello.get_datetime("localTime").map(|time| time.timestamp_millis()),
+                Err(refusal) => {
+                    client.shutdown().immediate(true).await;
+                    return Err(refusal);
+                }
+            };
+            let Ok(local) = local else { continue };
+            let half = received.saturating_sub(sent) / 2;
+            let middle = i64::try_from((sent + half).as_millis()).unwrap_or(i64::MAX);
+            // A millisecond for what the server cuts off.
+            let offset = Offset { millis: local.saturating_sub(middle), uncertain: half + Duration::from_millis(1) };
+            if best.as_ref().is_none_or(|best| offset.uncertain < best.uncertain) {
+                best = Some(offset);
+            }
+        }
+        client.shutdown().immediate(true).await;
+        best.ok_or_else(|| Refusal::Other("it does not say its time".into()))
+    }
+}
+
+/// How far a clock is from the one of this machine.
+#[derive(Clone, Copy)]
+pub(super) struct Offset {
+    pub(super) millis: i64,
+    pub(super) uncertain: Duration,
+}
+
+async fn ask(database: &Database, command: Document) -> Answer<Document> {
+    send(database, command, ReadPreference::Primary).await
+}
+
+async fn ask_any(database: &Database, command: Document) -> Answer<Document> {
+    send(database, command, ReadPreference::Nearest { options: None }).await
+}
+
+async fn send(database: &Database, command: Document, to: ReadPreference) -> Answer<Document> {
+    let database = database.clone();
+    let to = SelectionCriteria::ReadPreference(to);
+    run(async move { database.run_command(command).selection_criteria(to).await }).await
+}
+
+/// How long an answer is waited for that the driver waits for without end.
+const LONGEST: Duration = Duration::from_secs(10);
+
+/// On a task of its own, which goes on where it is not waited for any more: a future of the driver that is
+/// dropped half-way can leave a connection in a bad state.
+async fn run<T: Send + 'static>(work: impl Future<Output = Result<T, Error>> + Send + 'static) -> Answer<T> {
+    let mut task = JoinSet::new();
+    task.spawn(work);
+    match tokio::time::timeout(LONGEST, task.join_next()).await {
+        Ok(Some(Ok(done))) => Ok(done?),
+        Ok(_) => Err(Refusal::Other("the task that asked has ended early".into())),
+        Err(_elapsed) => {
+            task.detach_all();
+            Err(Refusal::Other(format!("it did not answer within {} s", LONGEST.as_secs())))
+        }
+    }
+}
