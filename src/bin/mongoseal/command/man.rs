@@ -1,18 +1,115 @@
-//! `mongoseal man`.
+//! `mongoseal man`: one page, with all commands on it.
 
 use std::io::{self, Write};
 
-use clap::CommandFactory;
-use clap_mangen::Man;
+use clap::{Arg, Command, CommandFactory};
+use clap_mangen::{
+    Man,
+    roff::{Roff, bold, italic, roman},
+};
 
 use crate::{
     arguments::Arguments,
+    examples,
     status::{Failure, Status},
 };
 
 pub(crate) fn perform() -> Result<Status, Failure> {
-    let mut page = Vec::new();
-    Man::new(Arguments::command()).render(&mut page)?;
-    io::stdout().write_all(&page)?;
+    io::stdout().write_all(&page()?)?;
     Ok(Status::DONE)
+}
+
+fn page() -> io::Result<Vec<u8>> {
+    let mut program = Arguments::command();
+    program.build();
+    let man = Man::new(program.clone());
+    let mut page = Vec::new();
+    man.render_title(&mut page)?;
+    man.render_name_section(&mut page)?;
+    man.render_synopsis_section(&mut page)?;
+    man.render_description_section(&mut page)?;
+    let mut roff = Roff::new();
+    roff.control("SH", ["COMMANDS"]);
+    for command in program.get_subcommands().filter(|command| command.get_name() != "help") {
+        describe(&mut roff, command);
+    }
+    roff.control("SH", ["OPTIONS OF ALL COMMANDS"]);
+    for argument in program.get_arguments() {
+        explain(&mut roff, argument);
+    }
+    environment(&mut roff, &program);
+    roff.control("SH", ["EXIT STATUS"]);
+    roff.text([roman(
+        "A command that was run gives its own status on, and 128 and the number where a signal ended it.",
+    )]);
+    for (status, meaning) in Status::MEANINGS {
+        roff.control("TP", []);
+        roff.text([bold(status)]);
+        roff.text([roman(meaning)]);
+    }
+    roff.control("SH", ["EXAMPLES"]);
+    for example in examples::ALL {
+        roff.control("PP", []);
+        roff.control("EX", []);
+        for line in example.lines().filter(|line| line.starts_with("  ")) {
+            roff.text([roman(line.trim_start())]);
+        }
+        roff.control("EE", []);
+    }
+    roff.to_writer(&mut page)?;
+    Ok(page)
+}
+
+/// One command, with its own options.
+fn describe(roff: &mut Roff, command: &Command) {
+    let mut command = command.clone();
+    let usage = command.render_usage().to_string();
+    roff.control("SS", [usage.trim_start_matches("Usage: ")]);
+    let about = command.get_about().map(ToString::to_string).unwrap_or_default();
+    roff.text([roman(format!("{about}."))]);
+    for argument in command.get_arguments().filter(|argument| !argument.is_global_set()) {
+        explain(roff, argument);
+    }
+}
+
+fn explain(roff: &mut Roff, argument: &Arg) {
+    if argument.is_hide_set() || ["help", "version"].contains(&argument.get_id().as_str()) {
+        return;
+    }
+    let value = argument.get_value_names().and_then(|names| names.first()).map(ToString::to_string);
+    let takes_value = argument.get_action().takes_values();
+    roff.control("TP", []);
+    let mut said = Vec::new();
+    match argument.get_long() {
+        Some(long) => said.push(bold(format!("--{long}"))),
+        None => said.push(italic(value.clone().unwrap_or_default())),
+    }
+    if let (Some(_), Some(value), true) = (argument.get_long(), value, takes_value) {
+        said.extend([roman(" "), italic(value)]);
+    }
+    roff.text(said);
+    let help = argument.get_help().map(ToString::to_string).unwrap_or_default();
+    let default = argument.get_default_values().first().and_then(|value| value.to_str()).filter(|_| takes_value);
+    let default = default.map(|value| format!(" Default: {value}.")).unwrap_or_default();
+    roff.text([roman(format!("{help}.{default}"))]);
+}
+
+fn environment(roff: &mut Roff, program: &Command) {
+    roff.control("SH", ["ENVIRONMENT"]);
+    for argument in program.get_arguments() {
+        let (Some(name), Some(long)) = (argument.get_env().and_then(|name| name.to_str()), argument.get_long()) else {
+            continue;
+        };
+        roff.control("TP", []);
+        roff.text([bold(name)]);
+        roff.text([roman(format!("As --{long}, which goes before it."))]);
+    }
+    for (names, meaning) in [
+        ("MONGOSEAL_KEY, MONGOSEAL_TOKEN, MONGOSEAL_LEASE_ID", "What a command that is run is told of its lease."),
+        ("NO_COLOR", "No colours, also on a terminal."),
+    ] {
+        roff.control("TP", []);
+        roff.text([bold(names)]);
+        roff.text([roman(meaning)]);
+    }
 }
