@@ -1,0 +1,104 @@
+//! What needs no database.
+
+use crate::{Said, program, secs, shell};
+
+async fn said(arguments: &[&str]) -> Said {
+    let mut program = program();
+    program.args(arguments);
+    Said::by(program).await
+}
+
+#[tokio::test]
+async fn the_demo_loses_an_update_without_a_fence_and_none_with_one() {
+    let told = tokio::time::timeout(secs(15), said(&["demo"])).await.expect("it takes less than 15 s");
+    assert_eq!((told.status, told.err.as_str()), (0, ""));
+    let (without, with) = told.out.split_once("2. With a fence").unwrap();
+    assert!(without.contains("is not stopped: the balance is 110"), "{without}");
+    assert!(with.contains("is refused") && with.contains("reads 150 and writes 160"), "{with}");
+    let tokens = |story: &str| -> Vec<u64> {
+        story
+            .split("with token ")
+            .skip(1)
+            .map(|rest| rest.split_whitespace().next().unwrap().parse().unwrap())
+            .collect()
+    };
+    for story in [without, with] {
+        assert!(tokens(story).len() > 1 && tokens(story).is_sorted_by(|one, next| one < next), "{story}");
+    }
+    assert!(told.out.lines().all(|line| line.chars().count() <= 80), "{}", told.out);
+}
+
+const COMMANDS: [&str; 13] = [
+    "run",
+    "elect",
+    "leader",
+    "ls",
+    "show",
+    "watch",
+    "revoke",
+    "purge",
+    "doctor",
+    "verify",
+    "demo",
+    "completions",
+    "man",
+];
+
+#[tokio::test]
+async fn each_command_has_help_with_an_example_that_its_parser_takes() {
+    for command in COMMANDS {
+        let help = said(&[command, "--help"]).await;
+        assert_eq!(help.status, 0);
+        let (_, examples) = help.out.split_once("Examples:\n").unwrap_or_else(|| panic!("{command}: {}", help.out));
+        let examples: Vec<&str> = examples.lines().take_while(|line| line.starts_with("  mongoseal")).collect();
+        assert!(!examples.is_empty(), "{command}");
+        for example in examples {
+            // What comes behind it in a pipe is not ours.
+            let ours = example.split([';', '|', '>']).next().unwrap().split(" && ").next().unwrap();
+            let parsed =
+                shell("", &format!("export MONGOSEAL_KEY=k MONGOSEAL_TOKEN=7; set -- {ours} --help; \"$@\"")).await;
+            // Behind `--` it is the command's.
+            assert!(parsed.status == 0 || ours.contains(" -- "), "{ours}: {}", parsed.err);
+            assert!(!parsed.err.contains("unexpected argument"), "{ours}: {}", parsed.err);
+        }
+    }
+}
+
+#[tokio::test]
+async fn the_manual_names_each_command_option_status_and_variable() {
+    let page = said(&["man"]).await;
+    assert_eq!(page.status, 0);
+    let page = page.out.replace("\\-", "-");
+    for command in COMMANDS {
+        assert!(page.contains(&format!(".SS \"mongoseal {command}")), "{command}:\n{page}");
+    }
+    for part in ["--expiring", "--reason", "--retention", "MONGODB_URI", "NO_COLOR", "EXIT STATUS", "121", "EXAMPLES"] {
+        assert!(page.contains(part), "{part}");
+    }
+    assert!(!page.contains("mongodb://"), "no connection string is in it");
+}
+
+#[tokio::test]
+async fn what_is_printed_for_a_shell_completes_each_command_and_bash_can_read_its_own() {
+    for shell in ["bash", "zsh", "fish"] {
+        let script = said(&["completions", shell]).await;
+        assert_eq!((script.status, script.err.as_str()), (0, ""));
+        for word in COMMANDS.into_iter().chain(["reason", "expiring", "no-wait"]) {
+            assert!(script.out.contains(word), "{shell}: {word}");
+        }
+    }
+    let asked = "set -e; mongoseal completions bash | bash -n; eval \"$(mongoseal completions bash)\"; complete -p mongoseal; \
+                 COMP_WORDS=(mongoseal rev); COMP_CWORD=1; _mongoseal mongoseal rev mongoseal; echo \"${COMPREPLY[@]}\"";
+    let completed = shell("", asked).await;
+    assert_eq!((completed.status, completed.err.as_str()), (0, ""), "{}", completed.out);
+    assert!(completed.out.lines().last() == Some("revoke"), "{}", completed.out);
+}
+
+#[tokio::test]
+async fn without_a_connection_string_it_is_said_how_to_give_one() {
+    for command in [vec!["ls"], vec!["doctor"], vec!["purge"], vec!["watch"]] {
+        let told = said(&command).await;
+        assert_eq!((told.status, told.out.as_str()), (125, ""));
+        assert!(told.err.contains("MONGODB_URI"), "{}", told.err);
+    }
+}
