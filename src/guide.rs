@@ -20,3 +20,6 @@ pub mod failure_modes {}
 
 #[doc = include_str!("../docs/privileges.md")]
 pub mod privileges {}
+
+#[doc = include_str!("../docs/cli.md")]
+pub mod cli {}

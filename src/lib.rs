@@ -1,7 +1,7 @@
 #![doc = include_str!("../README.md")]
 //!
 //! The documents that this refers to are here as [`guide::guarantees`], [`guide::protocol`], [`guide::fencing`] and
-//! [`guide::comparison`]; how long work is done: [`guide::jobs`]. Where to begin: [`Mongoseal`], then [`Acquire`] and [`Lease`].
+//! [`guide::comparison`]; how long work is done: [`guide::jobs`]; the program `mongoseal`: [`guide::cli`]. Where to begin: [`Mongoseal`], then [`Acquire`] and [`Lease`].
 #![cfg_attr(docsrs, feature(doc_cfg))]
 // Here and not in the manifest, because tests and examples may panic, print and compute freely.
 #![warn(
