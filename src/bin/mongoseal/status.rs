@@ -2,10 +2,9 @@
 
 use std::{error::Error as _, fmt, io, process::ExitCode};
 
-use anstream::eprintln;
 use mongoseal::Error;
 
-use crate::text;
+use crate::say;
 
 /// The statuses of its own. Those of a command that was run are passed on, a signal as 128 and its number;
 /// so these are chosen, as those of env(1) and timeout(1), where commands seldom end.
@@ -45,6 +44,15 @@ impl Status {
     /// That of a command which was run.
     pub(crate) const fn of_command(code: u8) -> Self {
         Self(code)
+    }
+
+    /// That of what a signal ended.
+    pub(crate) fn of_signal(signal: i32) -> Self {
+        Self(u8::try_from(signal).unwrap_or_default().saturating_add(128))
+    }
+
+    pub(crate) const fn code(self) -> u8 {
+        self.0
     }
 }
 
@@ -87,8 +95,7 @@ impl Failure {
     /// Says it on the standard error.
     pub(crate) fn report(self) -> Status {
         if !self.sentence.is_empty() {
-            // It may quote an owner, or what a server said.
-            eprintln!("mongoseal: {}", text::visible(&self.sentence));
+            say(&self.sentence);
         }
         self.status
     }
