@@ -72,12 +72,14 @@ pub(crate) struct Asking {
     /// Who holds it, for people; host, process id and a random part unless it is said
     #[arg(long, value_name = "NAME")]
     pub(crate) owner: Option<String>,
-    /// How long before the end of a lease that cannot be refreshed the command is told to end (SIGTERM)
-    #[arg(long, default_value = "5s", value_parser = time::parse, value_name = "TIME")]
-    pub(crate) term_before: Duration,
-    /// How long before it the command is ended where it did not (SIGKILL)
-    #[arg(long, default_value = "1s", value_parser = time::parse, value_name = "TIME")]
-    pub(crate) kill_before: Duration,
+    /// How long before the end of a lease that cannot be refreshed the command is told to end (SIGTERM): up to half
+    /// the ttl; a sixth of it unless it is said
+    #[arg(long, value_parser = time::parse, value_name = "TIME")]
+    pub(crate) term_before: Option<Duration>,
+    /// How long before that end the command is ended where it goes on (SIGKILL); a fifth of --term-before unless it
+    /// is said
+    #[arg(long, value_parser = time::parse, value_name = "TIME")]
+    pub(crate) kill_before: Option<Duration>,
 }
 
 #[derive(Args, Debug)]

@@ -12,7 +12,7 @@ use std::{
 use clap::Args;
 use mongoseal::{Builder, Mongoseal};
 
-use crate::{status::Failure, time};
+use crate::{status::Failure, this_program, time};
 
 /// Where this program keeps, from others, a connection string that was among its arguments. Whatever it runs is
 /// not given this.
@@ -97,7 +97,7 @@ pub(crate) fn conceal() -> io::Result<()> {
     let mut arguments = env::args_os();
     let name = arguments.next().unwrap_or_default();
     let Some((uri, rest)) = without_uri(arguments) else { return Ok(()) };
-    Err(Command::new(env::current_exe()?).arg0(name).args(rest).env(KEPT, uri).exec())
+    Err(Command::new(this_program()?).arg0(name).args(rest).env(KEPT, uri).exec())
 }
 
 /// The connection string among these arguments, the last if it is there more than once, and the others.

@@ -10,15 +10,22 @@ mod arguments;
 mod command;
 mod connection;
 mod examples;
+mod guard;
+mod job;
+mod obtain;
 mod output;
+mod signals;
 mod status;
 mod table;
+mod terminal;
 mod text;
 mod time;
 mod view;
 
 use std::{
+    env,
     io::{self, Write},
+    path::PathBuf,
     process::ExitCode,
 };
 
@@ -28,6 +35,9 @@ use arguments::{Arguments, Command};
 use status::{Failure, Status};
 
 fn main() -> ExitCode {
+    if let Some(ended) = guard::stage() {
+        return ended;
+    }
     let status = connection::conceal().map_err(Failure::internal).and_then(|()| match Arguments::try_parse() {
         Ok(arguments) => perform(arguments),
         Err(said) => Ok(answer(&said)),
@@ -45,6 +55,12 @@ fn answer(said: &clap::Error) -> Status {
 /// Says a line on the standard error, to whoever reads that; and to a terminal nothing that it would obey.
 fn say(line: &str) {
     drop(writeln!(io::stderr(), "mongoseal: {}", text::visible(line)));
+}
+
+/// Where this program is, to begin it once more. What was put in its place meanwhile is another one.
+fn this_program() -> io::Result<PathBuf> {
+    let path = env::current_exe()?;
+    Ok(if cfg!(target_os = "linux") && !path.exists() { "/proc/self/exe".into() } else { path })
 }
 
 fn perform(arguments: Arguments) -> Result<Status, Failure> {

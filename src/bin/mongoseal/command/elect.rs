@@ -1,14 +1,75 @@
 //! `mongoseal elect`.
 
+use std::time::Duration;
+
+use mongoseal::{Leader, Mongoseal};
+
 use crate::{
     arguments::Elect,
     connection::Connection,
+    guard::word::Times,
+    job, obtain, say,
+    signals::Signals,
     status::{Failure, Status},
 };
 
 pub(crate) async fn perform(connection: &Connection, options: Elect) -> Result<Status, Failure> {
-    let seal = connection.open().await?;
-    drop(options);
-    seal.shutdown().await;
-    Ok(Status::DONE)
+    let times = Times::of(&options.asking)?;
+    let mut signals = Signals::that_end()?;
+    let mut builder = connection.builder();
+    if let Some(owner) = &options.asking.owner {
+        builder = builder.owner(owner.as_str());
+    }
+    let seal = match signals.unless(connection.open_with(builder)).await {
+        Ok(seal) => seal?,
+        Err(number) => return Ok(Status::of_signal(number)),
+    };
+    let leader = match signals.unless(campaign(&seal, &options)).await {
+        Ok(Ok(leader)) => leader,
+        Ok(Err(error)) => {
+            obtain::withdraw(&seal, &mut signals).await;
+            return Err(error.into());
+        }
+        Err(number) => {
+            obtain::withdraw(&seal, &mut signals).await;
+            return Ok(Status::of_signal(number));
+        }
+    };
+    let lease = leader.lease();
+    let verdict = if options.command.is_empty() {
+        lead(&leader, &mut signals).await
+    } else {
+        match job::run(lease, times, &options.command, &mut signals).await {
+            Ok(end) => job::verdict(lease, &end),
+            Err(failure) => Err(failure),
+        }
+    };
+    job::finish(&seal, &mut signals, lease.remaining(), leader.resign(), verdict).await
+}
+
+async fn campaign(seal: &Mongoseal, options: &Elect) -> mongoseal::Result<Leader> {
+    obtain::obtain(seal, &options.name, Duration::MAX, |wait| {
+        let campaign = seal.campaign(options.name.as_str()).value(&options.value).ttl(options.asking.ttl).wait(wait);
+        if options.command.is_empty() {
+            campaign
+        } else {
+            // The command is ended before the lease is, so it needs no time after that.
+            campaign.stop_within(Duration::ZERO)
+        }
+        .into_future()
+    })
+    .await
+}
+
+/// Leads until told to stop, which is what was asked for.
+async fn lead(leader: &Leader, signals: &mut Signals) -> Result<Status, Failure> {
+    let lease = leader.lease();
+    say(&format!("leads {:?} with token {}", lease.key(), lease.token()));
+    match signals.unless(lease.cancelled()).await {
+        Err(_told) => Ok(Status::DONE),
+        Ok(cause) => Err(Failure::new(
+            Status::LOST,
+            format!("{:?} is led by this one no more, with token {}: {cause}", lease.key(), lease.token()),
+        )),
+    }
 }

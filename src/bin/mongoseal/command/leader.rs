@@ -1,14 +1,62 @@
 //! `mongoseal leader`.
 
+use std::io::{self, Write};
+
+use mongoseal::Incumbent;
+use serde_json::json;
+
 use crate::{
     arguments::Leader,
     connection::Connection,
+    say,
     status::{Failure, Status},
+    time,
 };
 
 pub(crate) async fn perform(connection: &Connection, options: Leader) -> Result<Status, Failure> {
     let seal = connection.open().await?;
-    drop(options);
+    let name = options.name.as_str();
+    if options.follow {
+        let mut leaders = seal.observe(name).await?;
+        while let Some(leader) = leaders.next().await {
+            tell(&options, leader?.as_ref())?;
+        }
+        return Ok(Status::DONE);
+    }
+    let leader = seal.leader(name).await?;
     seal.shutdown().await;
-    Ok(Status::DONE)
+    if leader.is_some() || options.json {
+        tell(&options, leader.as_ref())?;
+    } else {
+        say(&format!("nobody leads {name:?}"));
+    }
+    Ok(if leader.is_some() { Status::DONE } else { Status::NO })
+}
+
+/// A line on the standard output: the value first, for cut(1), then who leads.
+fn tell(options: &Leader, leader: Option<&Incumbent>) -> io::Result<()> {
+    let line = match (options.json, leader) {
+        (true, leader) => json!({
+            "key": options.name,
+            "value": leader.map(|leader| &leader.value),
+            "owner": leader.map(|leader| leader.owner.as_str()),
+            "token": leader.map(|leader| leader.token.get()),
+            "age_ms": leader.map(|leader| millis(leader.seen_at.since(leader.since))),
+            "remaining_ms": leader.and_then(|leader| leader.remaining).map(millis),
+        })
+        .to_string(),
+        (false, None) => "-\tnobody leads".to_owned(),
+        (false, Some(leader)) => {
+            let since = time::brief(leader.seen_at.since(leader.since));
+            let line = format!("{}\t{}\ttoken {}\tfor {since}", leader.value, leader.owner, leader.token);
+            line.chars().map(|letter| if letter.is_control() && letter != '\t' { '?' } else { letter }).collect()
+        }
+    };
+    let mut out = io::stdout().lock();
+    writeln!(out, "{line}")?;
+    out.flush()
+}
+
+fn millis(duration: std::time::Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }

@@ -1,14 +1,58 @@
 //! `mongoseal run`.
 
+use std::time::Duration;
+
+use mongoseal::{Lease, LeaseId, Mongoseal};
+
 use crate::{
     arguments::Run,
     connection::Connection,
+    guard::word::Times,
+    job, obtain,
+    signals::Signals,
     status::{Failure, Status},
 };
 
 pub(crate) async fn perform(connection: &Connection, options: Run) -> Result<Status, Failure> {
-    let seal = connection.open().await?;
-    drop(options);
-    seal.shutdown().await;
-    Ok(Status::DONE)
+    let times = Times::of(&options.asking)?;
+    let mut signals = Signals::that_end()?;
+    let mut builder = connection.builder();
+    if let Some(owner) = &options.asking.owner {
+        builder = builder.owner(owner.as_str());
+    }
+    let seal = match signals.unless(connection.open_with(builder)).await {
+        Ok(seal) => seal?,
+        Err(number) => return Ok(Status::of_signal(number)),
+    };
+    let lease = match signals.unless(acquire(&seal, &options)).await {
+        Ok(Ok(lease)) => lease,
+        Ok(Err(error)) => {
+            obtain::withdraw(&seal, &mut signals).await;
+            return Err(error.into());
+        }
+        Err(number) => {
+            obtain::withdraw(&seal, &mut signals).await;
+            return Ok(Status::of_signal(number));
+        }
+    };
+    let verdict = match job::run(&lease, times, &options.command, &mut signals).await {
+        Ok(end) => job::verdict(&lease, &end),
+        Err(failure) => Err(failure),
+    };
+    job::finish(&seal, &mut signals, lease.remaining(), lease.release(), verdict).await
+}
+
+async fn acquire(seal: &Mongoseal, options: &Run) -> mongoseal::Result<Lease> {
+    let wait = if options.no_wait { Duration::ZERO } else { options.wait.unwrap_or(Duration::MAX) };
+    // The same each time it is asked, so that a place in the queue is not lost where an answer was.
+    let id = LeaseId::random();
+    obtain::obtain(seal, &options.key, wait, |wait| {
+        let asked = seal.acquire(options.key.as_str()).ttl(options.asking.ttl).lease_id(id).wait(wait);
+        match options.shared {
+            Some(holders) => asked.shared_up_to(holders),
+            None => asked,
+        }
+        .into_future()
+    })
+    .await
 }

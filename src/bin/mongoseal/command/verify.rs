@@ -1,14 +1,27 @@
 //! `mongoseal verify`.
 
+use mongoseal::FencingToken;
+
 use crate::{
     arguments::Verify,
     connection::Connection,
+    say,
     status::{Failure, Status},
 };
 
 pub(crate) async fn perform(connection: &Connection, options: Verify) -> Result<Status, Failure> {
+    let Verify { key, token } = options;
+    let token = FencingToken::new(token)?;
     let seal = connection.open().await?;
-    drop(options);
+    let record = seal.inspect(key.as_str()).await?;
     seal.shutdown().await;
-    Ok(Status::DONE)
+    let no = match record {
+        Some(record) if record.version == token => return Ok(Status::DONE),
+        Some(record) if record.version > token => format!("a newer token of {key:?} was issued: {}", record.version),
+        // As after a restore of the database, or where the token is another key's.
+        Some(record) => format!("token {token} is not one of {key:?}, of which the newest is {}", record.version),
+        None => format!("nothing is known of {key:?}: nobody has held it for as long as records are kept"),
+    };
+    say(&no);
+    Ok(Status::NO)
 }

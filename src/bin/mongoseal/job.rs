@@ -1,0 +1,291 @@
+//! A command that runs while a lease is held, as the process that holds the lease sees it.
+
+use std::{
+    ffi::OsString,
+    io,
+    os::{fd::AsFd, unix::net::UnixStream as Socket},
+    process::Stdio,
+    time::Duration,
+};
+
+use mongoseal::{Clock, Lease, LeaseState, LossCause, Mongoseal, Released};
+use nix::sys::signal::{SigSet, Signal::SIGTTOU};
+use rustix::process::{Pid, Signal, kill_process_group, test_kill_process_group};
+use tokio::{
+    io::{AsyncBufReadExt, BufReader, Lines},
+    net::{
+        UnixStream,
+        unix::{OwnedReadHalf, OwnedWriteHalf},
+    },
+    process::{Child, Command},
+    time::sleep,
+};
+
+use crate::{
+    arguments::Asking,
+    connection,
+    guard::{
+        GUARD,
+        word::{self, Order, Report, Times},
+    },
+    say,
+    signals::Signals,
+    status::{Failure, Status},
+    terminal::Terminal,
+    this_program,
+};
+
+/// How long a guard gets to tell of the end of a command that was killed.
+const GRACE: Duration = Duration::from_secs(1);
+
+/// How a command ended.
+#[derive(Debug)]
+pub(crate) enum End {
+    /// By itself, with this status.
+    Itself(u8),
+    /// It was told to, because its lease was ending.
+    Told,
+    /// Its guard was killed, and it with that.
+    Unguarded,
+}
+
+impl Times {
+    /// Those that were asked for, where they fit the ttl.
+    pub(crate) fn of(asking: &Asking) -> Result<Self, Failure> {
+        let term_before = asking.term_before.unwrap_or(asking.ttl / 6);
+        let kill_before = asking.kill_before.unwrap_or(term_before / 5);
+        if term_before > asking.ttl / 2 {
+            return Err(Failure::invalid(format!(
+                "--term-before {term_before:?} is more than half of a ttl of {:?}: choose less, so that a refresh that comes late is not the end",
+                asking.ttl
+            )));
+        }
+        if kill_before.is_zero() || kill_before >= term_before {
+            return Err(Failure::invalid(format!(
+                "--kill-before {kill_before:?} does not lie between --term-before {term_before:?} and the end of the lease: choose less than that, and more than nothing"
+            )));
+        }
+        Ok(Self { term_before, kill_before })
+    }
+}
+
+/// Runs the command until it has ended and nothing of it is left, at the latest when the lease ends.
+pub(crate) async fn run(
+    lease: &Lease,
+    times: Times,
+    command: &[OsString],
+    signals: &mut Signals,
+) -> Result<End, Failure> {
+    signals.and_others()?;
+    let mut block = SigSet::empty();
+    // Lest it be stopped for taking back a terminal that the command had.
+    block.add(SIGTTOU);
+    block.thread_block().map_err(io::Error::from)?;
+    let mut job = Job::begin(lease, times, command)?;
+    let end = job.follow(lease, signals).await;
+    job.terminal.take_back();
+    end
+}
+
+struct Job {
+    guard: Child,
+    orders: OwnedWriteHalf,
+    reports: Lines<BufReader<OwnedReadHalf>>,
+    times: Times,
+    /// Until when, on the clock, the guard takes the lease to be good.
+    until: Duration,
+    group: Option<Pid>,
+    /// When it was killed from here.
+    killed_at: Option<Duration>,
+    terminal: Terminal,
+}
+
+impl Job {
+    fn begin(lease: &Lease, times: Times, command: &[OsString]) -> Result<Self, Failure> {
+        let (ours, theirs) = Socket::pair()?;
+        let until = good_until(lease);
+        let guard = Command::new(this_program()?)
+            .arg0("mongoseal")
+            .arg(GUARD)
+            .args(command)
+            .env_remove(connection::KEPT)
+            .env("MONGOSEAL_KEY", lease.key().as_str())
+            .env("MONGOSEAL_TOKEN", lease.token().to_string())
+            .env("MONGOSEAL_LEASE_ID", lease.id().expose())
+            .env("MONGOSEAL_DEADLINE", until.as_millis().to_string())
+            .stdin(Stdio::from(std::os::fd::OwnedFd::from(theirs)))
+            .process_group(0)
+            .spawn()?;
+        word::begin(&ours, Order::Begin { until, times }, io::stdin().as_fd())?;
+        ours.set_nonblocking(true)?;
+        let (hear, orders) = UnixStream::from_std(ours)?.into_split();
+        let reports = BufReader::new(hear).lines();
+        let terminal = Terminal::open();
+        Ok(Self { guard, orders, reports, times, until, group: None, killed_at: None, terminal })
+    }
+
+    async fn follow(&mut self, lease: &Lease, signals: &mut Signals) -> Result<End, Failure> {
+        let mut lost = false;
+        loop {
+            self.tell_until(lease);
+            self.kill_if_due();
+            let look = if self.killed_at.is_some() { GRACE / 10 } else { self.look() };
+            tokio::select! {
+                report = self.reports.next_line() => match report.ok().flatten().map(|line| line.parse()) {
+                    Some(Ok(Report::Group(group))) => self.group = Some(group),
+                    Some(Ok(Report::Stopped(signal))) => self.stopped(signal),
+                    Some(Ok(Report::Over { status, told })) => {
+                        return Ok(if told || self.killed_at.is_some() { End::Told } else { End::Itself(status) });
+                    }
+                    Some(Err(_)) | None => return self.unguarded().await,
+                },
+                number = signals.next() => self.tell(Order::Signal(number)),
+                _cause = lease.cancelled(), if !lost => {
+                    lost = true;
+                    self.end();
+                }
+                () = sleep(look) => {}
+            }
+            // It does not tell, as where somebody has stopped it.
+            if self.killed_at.is_some_and(|at| Clock::Boot.now() > at.saturating_add(GRACE)) {
+                return self.unguarded().await;
+            }
+        }
+    }
+
+    /// How often it looks whether the lease was refreshed, which is not told.
+    fn look(&self) -> Duration {
+        (self.times.term_before / 4).clamp(Duration::from_millis(5), Duration::from_secs(1))
+    }
+
+    /// Tells the guard when the lease has become good for longer.
+    fn tell_until(&mut self, lease: &Lease) {
+        let until = good_until(lease);
+        if lease.is_valid() && until > self.until.saturating_add(Duration::from_millis(1)) {
+            self.until = until;
+            self.tell(Order::Until(until));
+        }
+    }
+
+    /// The lease is lost, and somebody else may have the key.
+    fn end(&mut self) {
+        self.tell(Order::End);
+        let by = Clock::Boot.now().saturating_add(self.times.between()).saturating_add(self.times.kill_before);
+        self.until = self.until.min(by);
+    }
+
+    /// One that does not hear, because it was stopped, is told no more than there is room for.
+    fn tell(&self, order: Order) {
+        drop(self.orders.try_write(format!("{order}\n").as_bytes()));
+    }
+
+    fn stopped(&mut self, signal: i32) {
+        if let Some(group) = self.group
+            && self.terminal.stopped(group, signal)
+        {
+            self.tell(Order::Signal(Signal::CONT.as_raw()));
+        }
+    }
+
+    /// Does what the guard should have done a moment ago.
+    fn kill_if_due(&mut self) {
+        let now = Clock::Boot.now();
+        if self.killed_at.is_none() && now >= self.until.saturating_sub(self.times.kill_before / 2) {
+            self.killed_at = Some(now);
+            self.kill();
+        }
+    }
+
+    fn kill(&self) {
+        if let Some(group) = self.group {
+            drop(kill_process_group(group, Signal::KILL));
+        }
+    }
+
+    /// Ends what is left of the command when its guard has ended, or tells nothing.
+    async fn unguarded(&mut self) -> Result<End, Failure> {
+        drop(self.guard.start_kill());
+        let status = self.guard.wait().await?;
+        let Some(group) = self.group else {
+            return Err(Failure::new(Status::INVALID, format!("the command was not begun: {status}")));
+        };
+        self.kill();
+        for _ in 0..100 {
+            if test_kill_process_group(group).is_err() {
+                break;
+            }
+            sleep(GRACE / 100).await;
+        }
+        Ok(if self.killed_at.is_some() { End::Told } else { End::Unguarded })
+    }
+}
+
+/// Until when the lease is good, on the clock, or a little less.
+fn good_until(lease: &Lease) -> Duration {
+    let now = Clock::Boot.now();
+    now.saturating_add(lease.remaining())
+}
+
+/// What the end of a command means, before the lease is given back.
+pub(crate) fn verdict(lease: &Lease, end: &End) -> Result<Status, Failure> {
+    let state = lease.state();
+    let lease = format!("the lease on {:?} with token {}", lease.key(), lease.token());
+    match (end, state) {
+        (End::Itself(code), LeaseState::Held | LeaseState::AtRisk) => Ok(Status::of_command(*code)),
+        (End::Itself(_), LeaseState::Lost { cause }) => Err(lost(format!(
+            "{lease} was lost before the command had ended: {cause}; what it did last it may have done without the lease"
+        ))),
+        (End::Told, LeaseState::Lost { cause }) if cause != LossCause::Expired => {
+            Err(lost(format!("{lease} is lost, so the command was ended: {cause}")))
+        }
+        (End::Told | End::Itself(_), _) => {
+            Err(lost(format!("{lease} could not be refreshed in time, so the command was ended before the lease was")))
+        }
+        (End::Unguarded, _) => Err(Failure::new(
+            Status::of_signal(Signal::KILL.as_raw()),
+            "the guard of the command was killed, and the command with it",
+        )),
+    }
+}
+
+fn lost(sentence: String) -> Failure {
+    Failure::new(Status::LOST, sentence)
+}
+
+/// Gives the lease back, by `release`, and ends with what the command's end means.
+pub(crate) async fn finish(
+    seal: &Mongoseal,
+    signals: &mut Signals,
+    remaining: Duration,
+    release: impl Future<Output = mongoseal::Result<Released>>,
+    verdict: Result<Status, Failure>,
+) -> Result<Status, Failure> {
+    let released = async {
+        let released = release.await;
+        seal.shutdown().await;
+        released
+    };
+    // After that it is over by itself, and where somebody cannot wait for that, soon enough.
+    let until = Clock::Boot.now().saturating_add(remaining.max(GRACE));
+    let released = tokio::select! {
+        biased;
+        released = released => Some(released),
+        _number = signals.ending() => None,
+        () = Clock::Boot.sleep_until(until) => None,
+    };
+    let doubt = match released {
+        Some(Ok(Released::Ours)) => return verdict,
+        Some(Ok(Released::Gone { cause })) => {
+            return verdict.and(Err(lost(format!(
+                "the lease was lost before the command had ended: {cause}; what it did last it may have done without the lease"
+            ))));
+        }
+        Some(Ok(_)) => "an answer was lost".to_owned(),
+        Some(Err(error)) => error.to_string(),
+        None => "nobody answered".to_owned(),
+    };
+    if verdict.is_ok() {
+        say(&format!("whether the lease was released is not known, its ttl ends it: {doubt}"));
+    }
+    verdict
+}

@@ -1,0 +1,121 @@
+//! Waiting for a key, and saying so on a terminal.
+
+use std::{
+    io::{self, IsTerminal, Write},
+    pin::pin,
+    time::Duration,
+};
+
+use mongoseal::{Clock, Error, Inspection, Mongoseal, Result};
+use rustix::termios::tcgetwinsize;
+use tokio::time::sleep;
+
+use crate::{say, signals::Signals, time};
+
+/// After how long a wait is said, and how often that is brought up to date.
+const FIRST: Duration = Duration::from_millis(300);
+const EVERY: Duration = Duration::from_secs(2);
+/// How long it is until MongoDB, which did not answer, is asked again.
+const PAUSE: Duration = Duration::from_millis(500);
+
+/// Asks for a key by `ask`, which waits as long as it is told, until it is given or `wait` is over. A database that
+/// goes away meanwhile is asked again.
+pub(crate) async fn obtain<T, A: Future<Output = Result<T>>>(
+    seal: &Mongoseal,
+    key: &str,
+    wait: Duration,
+    ask: impl Fn(Duration) -> A,
+) -> Result<T> {
+    let clock = Clock::Boot;
+    let until = clock.now().saturating_add(wait);
+    let mut said = false;
+    loop {
+        let left = until.saturating_sub(clock.now());
+        let asked = beside(seal, key, ask(left)).await;
+        let Err(Error::Unavailable { message, .. }) = &asked else { return asked };
+        if wait.is_zero() || clock.now() >= until {
+            return asked;
+        }
+        if !said {
+            say(&format!("asks again for {key:?} until MongoDB answers: {message}"));
+            said = true;
+        }
+        sleep(PAUSE).await;
+    }
+}
+
+/// Withdraws whoever was told to end while they waited, unless they are told again.
+pub(crate) async fn withdraw(seal: &Mongoseal, signals: &mut Signals) {
+    // Either way it has ended: what is left undone, the ttl does.
+    drop(signals.unless(seal.shutdown()).await);
+}
+
+/// Waits for what was asked, and says for whom on a terminal.
+async fn beside<T>(seal: &Mongoseal, key: &str, asked: impl Future<Output = T>) -> T {
+    let mut asked = pin!(asked);
+    if !io::stderr().is_terminal() {
+        return asked.await;
+    }
+    let mut line = Line { is_shown: false };
+    let mut pause = FIRST;
+    loop {
+        tokio::select! {
+            biased;
+            answer = &mut asked => return answer,
+            () = sleep(pause) => {}
+        }
+        tokio::select! {
+            biased;
+            answer = &mut asked => return answer,
+            seen = seal.inspect(key) => if let Ok(Some(record)) = seen {
+                line.show(&sentence(&record, seal));
+            }
+        }
+        pause = EVERY;
+    }
+}
+
+/// Who holds the key, and how many come before this one.
+fn sentence(record: &Inspection, seal: &Mongoseal) -> String {
+    let mut sentence = format!("waits for {:?}", record.key.as_str());
+    let mut holders = record.holders.iter().filter(|holder| !holder.is_expired());
+    if let Some(holder) = holders.next() {
+        let for_long = holder.remaining.map(|left| format!(" ({} left)", time::brief(left))).unwrap_or_default();
+        let others = match holders.count() {
+            0 => String::new(),
+            more => format!(" and {more} more"),
+        };
+        sentence = format!("{sentence}, held by {}{for_long}{others}", holder.owner);
+    }
+    // Others may go by the same owner, and then nobody knows which of them this is.
+    let mut ours = record.queue.iter().filter(|waiter| waiter.owner == *seal.owner());
+    match (ours.next(), ours.next()) {
+        (Some(one), None) if one.position == 0 => sentence + "; is next",
+        (Some(one), None) => format!("{sentence}; {} before this one", one.position),
+        _ => format!("{sentence}; {} wait", record.queue.len()),
+    }
+}
+
+/// The line that is rewritten while somebody waits, and gone afterwards.
+struct Line {
+    is_shown: bool,
+}
+
+impl Line {
+    fn show(&mut self, sentence: &str) {
+        let width = tcgetwinsize(io::stderr()).map_or(80, |size| usize::from(size.ws_col)).max(20);
+        let harmless = |letter: char| if letter.is_control() { '?' } else { letter };
+        let whole: String = format!("mongoseal: {sentence}").chars().map(harmless).collect();
+        let cut: String = whole.chars().take(width.saturating_sub(1)).collect();
+        drop(write!(io::stderr(), "\r{cut}\x1b[K"));
+        self.is_shown = true;
+    }
+}
+
+impl Drop for Line {
+    fn drop(&mut self) {
+        if self.is_shown {
+            drop(write!(io::stderr(), "\r\x1b[K"));
+        }
+    }
+}
