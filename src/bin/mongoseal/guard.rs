@@ -189,7 +189,7 @@ fn watch(socket: &mut UnixStream, heard: &Receiver<Heard>, group: Pid, mut plan:
 
 /// Signals all of the group. Where nobody is left, nobody needs it.
 fn signal(group: Pid, signal: Signal) {
-    drop(kill_process_group(group, signal));
+    kill_process_group(group, signal).unwrap_or_default();
 }
 
 /// Whether nothing is left of a group whose first process has ended. Those whose parent has ended are collected.

@@ -198,7 +198,7 @@ impl Job {
 
     fn kill(&self) {
         if let Some(group) = self.group {
-            drop(kill_process_group(group, Signal::KILL));
+            kill_process_group(group, Signal::KILL).unwrap_or_default();
         }
     }
 

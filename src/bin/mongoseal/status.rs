@@ -50,10 +50,6 @@ impl Status {
     pub(crate) fn of_signal(signal: i32) -> Self {
         Self(u8::try_from(signal).unwrap_or_default().saturating_add(128))
     }
-
-    pub(crate) const fn code(self) -> u8 {
-        self.0
-    }
 }
 
 impl From<Status> for ExitCode {

@@ -33,7 +33,7 @@ impl Terminal {
     pub(crate) fn take_back(&mut self) -> bool {
         if let (Some(file), true) = (&self.file, self.lent) {
             // Where it is gone there is nothing to take.
-            drop(tcsetpgrp(file, getpgrp()));
+            tcsetpgrp(file, getpgrp()).unwrap_or_default();
         }
         std::mem::take(&mut self.lent)
     }
@@ -52,7 +52,7 @@ impl Terminal {
         }
         let had = self.take_back();
         if is_job_of_a_shell() {
-            drop(kill_process(getpid(), Signal::STOP));
+            kill_process(getpid(), Signal::STOP).unwrap_or_default();
             // It goes on here, in the foreground or not.
             if wants || had {
                 self.lend(group);

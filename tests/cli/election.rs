@@ -1,0 +1,52 @@
+//! `elect`, `leader` and `verify`.
+
+use nix::sys::signal::Signal::SIGTERM;
+use tokio::io::{AsyncBufReadExt, BufReader};
+
+use crate::bench::{Bench, done, ended, id, signal};
+
+#[tokio::test]
+async fn a_leader_is_seen_by_its_value_until_it_is_told_to_stop_and_the_next_follows() {
+    let bench = Bench::new("elected").await;
+    done(bench.mongoseal(&["leader", "scheduler"])).await.says(1, "nobody leads \"scheduler\"");
+    let mut follow = bench.mongoseal(&["leader", "scheduler", "--follow"]).spawn().unwrap();
+    let mut seen = BufReader::new(follow.stdout.take().unwrap()).lines();
+    assert!(seen.next_line().await.unwrap().unwrap().starts_with("-\tnobody"));
+    let first = bench.mongoseal(&["elect", "scheduler", "10.0.0.7:4000", "--owner", "one"]).spawn().unwrap();
+    assert!(seen.next_line().await.unwrap().unwrap().starts_with("10.0.0.7:4000\tone\ttoken "));
+    let script = r#"echo "leads with $MONGOSEAL_TOKEN"; exit 5"#;
+    let second =
+        bench.mongoseal(&["elect", "scheduler", "b", "--owner", "two", "--", "sh", "-c", script]).spawn().unwrap();
+    while bench.seal.inspect("scheduler").await.unwrap().unwrap().queue.is_empty() {
+        tokio::time::sleep(crate::millis(20)).await;
+    }
+    let told = done(bench.mongoseal(&["leader", "scheduler", "--json"])).await;
+    told.is_quiet(0);
+    let told: serde_json::Value = serde_json::from_str(&told.stdout).unwrap();
+    assert_eq!((told["value"].as_str(), told["owner"].as_str()), (Some("10.0.0.7:4000"), Some("one")));
+    assert!(told["token"].as_u64() > Some(0) && told["remaining_ms"].as_u64() > Some(0), "{told}");
+
+    signal(id(&first), SIGTERM);
+    ended(first).await.says(0, "leads \"scheduler\" with token ");
+    assert!(seen.next_line().await.unwrap().unwrap().starts_with("b\ttwo\ttoken "));
+    let second = ended(second).await;
+    second.is_quiet(5);
+    assert!(second.stdout.starts_with("leads with "), "{}", second.stdout);
+    assert!(seen.next_line().await.unwrap().unwrap().starts_with("-\tnobody"));
+}
+
+#[tokio::test]
+async fn only_the_newest_token_is_verified() {
+    let bench = Bench::new("verified").await;
+    let verify = async |token: String| done(bench.mongoseal(&["verify", "k", &token])).await;
+    verify("1".into()).await.says(1, "nothing is known of \"k\"");
+    let older = bench.seal.acquire("k").await.unwrap();
+    let token = older.token().to_string();
+    verify(token.clone()).await.is_quiet(0);
+    older.release().await.unwrap();
+    verify(token.clone()).await.is_quiet(0);
+    let newer = bench.seal.acquire("k").await.unwrap();
+    verify(token).await.says(1, "a newer token of \"k\" was issued");
+    verify((newer.token().get() + 1).to_string()).await.says(1, "is not one of \"k\"");
+    newer.release().await.unwrap();
+}

@@ -1,0 +1,28 @@
+//! The command line: the real binary against a real replica set.
+
+#![allow(clippy::disallowed_methods, reason = "a test measures time by the clocks it is about, and spawns as users do")]
+#![allow(
+    clippy::unchecked_time_subtraction,
+    reason = "a test that finds a time before its cause fails, and that is right"
+)]
+
+mod bench;
+mod database;
+mod election;
+mod endings;
+mod killed;
+mod order;
+mod secrets;
+mod statuses;
+
+use std::time::Duration;
+
+/// So many seconds.
+const fn secs(seconds: u64) -> Duration {
+    Duration::from_secs(seconds)
+}
+
+/// So many milliseconds.
+const fn millis(millis: u64) -> Duration {
+    Duration::from_millis(millis)
+}
