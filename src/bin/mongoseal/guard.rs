@@ -82,7 +82,7 @@ fn guard(command: impl Iterator<Item = OsString>) -> io::Result<()> {
         return Err(io::Error::other("it was not told until when the lease is good"));
     };
     let group = begin(command, stdin)?;
-    report(&mut socket, &Report::Group(group));
+    report(&mut socket, Report::Group(group));
     let (hear, heard) = channel();
     let listening = (hear.clone(), BufReader::new(socket.try_clone()?));
     thread::Builder::new().spawn(move || listen(&listening.0, listening.1))?;
@@ -105,7 +105,7 @@ fn begin(command: impl Iterator<Item = OsString>, stdin: OwnedFd) -> io::Result<
 }
 
 /// Says it to the holder of the lease. One that has gone needs to hear nothing.
-fn report(socket: &mut UnixStream, report: &Report) {
+fn report(socket: &mut UnixStream, report: Report) {
     drop(writeln!(socket, "{report}"));
 }
 
@@ -134,8 +134,8 @@ fn wait(hear: &Sender<Heard>, group: Pid) {
             }
             Ok(Some(status)) => return drop(hear.send(Heard::Ended(code(&status)))),
             Ok(None) | Err(rustix::io::Errno::INTR) => {}
-            // There is nothing to wait for.
-            Err(_) => return drop(hear.send(Heard::Ended(0))),
+            // Nobody can tell how it ended.
+            Err(_) => return drop(hear.send(Heard::Ended(u8::MAX))),
         }
     }
 }
@@ -164,7 +164,7 @@ fn watch(socket: &mut UnixStream, heard: &Receiver<Heard>, group: Pid, mut plan:
         if let Some(status) = ended
             && is_empty(group)
         {
-            return report(socket, &Report::Over { status, told: plan.is_told() });
+            return report(socket, Report::Over { status, told: plan.is_told() });
         }
         let nap = if ended.is_some() { SWEEP } else { plan.next(now).min(LOOK) };
         match heard.recv_timeout(nap) {
@@ -175,7 +175,7 @@ fn watch(socket: &mut UnixStream, heard: &Receiver<Heard>, group: Pid, mut plan:
                 }
             }
             Ok(Heard::Order(Order::End) | Heard::Alone) => plan.end(Clock::Boot.now()),
-            Ok(Heard::Stopped(signal)) => report(socket, &Report::Stopped(signal)),
+            Ok(Heard::Stopped(signal)) => report(socket, Report::Stopped(signal)),
             Ok(Heard::Ended(status)) => {
                 plan.ended(Clock::Boot.now());
                 ended = Some(status);
@@ -192,8 +192,8 @@ fn signal(group: Pid, signal: Signal) {
     kill_process_group(group, signal).unwrap_or_default();
 }
 
-/// Whether nothing is left of a group whose first process has ended. Those whose parent has ended are collected.
-fn is_empty(group: Pid) -> bool {
+/// Whether nothing is left of a group. Those that have ended, and whose parent has, are collected.
+pub(crate) fn is_empty(group: Pid) -> bool {
     while let Ok(Some(_collected)) = waitid(WaitId::Pgid(Some(group)), WaitIdOptions::EXITED | WaitIdOptions::NOHANG) {}
     test_kill_process_group(group).is_err()
 }

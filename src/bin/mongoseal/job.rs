@@ -10,7 +10,7 @@ use std::{
 
 use mongoseal::{Clock, Lease, LeaseState, LossCause, Mongoseal, Released};
 use nix::sys::signal::{SigSet, Signal::SIGTTOU};
-use rustix::process::{Pid, Signal, kill_process_group, test_kill_process_group};
+use rustix::process::{Pid, Signal, kill_process_group};
 use tokio::{
     io::{AsyncBufReadExt, BufReader, Lines},
     net::{
@@ -25,7 +25,7 @@ use crate::{
     arguments::Asking,
     connection,
     guard::{
-        GUARD,
+        self, GUARD,
         word::{self, Order, Report, Times},
     },
     say,
@@ -81,6 +81,9 @@ pub(crate) async fn run(
     // Lest it be stopped for taking back a terminal that the command had.
     block.add(SIGTTOU);
     block.thread_block().map_err(io::Error::from)?;
+    // Should the guard be killed, what it leaves is this process's to collect, and until then keeps its number.
+    #[cfg(target_os = "linux")]
+    rustix::process::set_child_subreaper(Some(rustix::process::getpid())).map_err(io::Error::from)?;
     let mut job = Job::begin(lease, times, command)?;
     let end = job.follow(lease, signals).await;
     job.terminal.take_back();
@@ -190,7 +193,9 @@ impl Job {
     /// Does what the guard should have done a moment ago.
     fn kill_if_due(&mut self) {
         let now = Clock::Boot.now();
-        if self.killed_at.is_none() && now >= self.until.saturating_sub(self.times.kill_before / 2) {
+        let is_due = self.killed_at.is_none() && now >= self.until.saturating_sub(self.times.kill_before / 2);
+        // A guard that has ended tells how, and what was the group's number may be another's.
+        if is_due && matches!(self.guard.try_wait(), Ok(None)) {
             self.killed_at = Some(now);
             self.kill();
         }
@@ -211,7 +216,7 @@ impl Job {
         };
         self.kill();
         for _ in 0..100 {
-            if test_kill_process_group(group).is_err() {
+            if guard::is_empty(group) {
                 break;
             }
             sleep(GRACE / 100).await;
@@ -274,13 +279,14 @@ pub(crate) async fn finish(
         () = Clock::Boot.sleep_until(until) => None,
     };
     let doubt = match released {
-        Some(Ok(Released::Ours)) => return verdict,
+        // By this release or, where an answer was lost, by another end: it was good when the command had ended.
+        Some(Ok(Released::Ours | Released::Unknown)) => return verdict,
         Some(Ok(Released::Gone { cause })) => {
             return verdict.and(Err(lost(format!(
                 "the lease was lost before the command had ended: {cause}; what it did last it may have done without the lease"
             ))));
         }
-        Some(Ok(_)) => "an answer was lost".to_owned(),
+        Some(Ok(other)) => format!("{other:?}"),
         Some(Err(error)) => error.to_string(),
         None => "nobody answered".to_owned(),
     };

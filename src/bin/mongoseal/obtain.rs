@@ -103,10 +103,11 @@ struct Line {
 
 impl Line {
     fn show(&mut self, sentence: &str) {
-        let width = tcgetwinsize(io::stderr()).map_or(80, |size| usize::from(size.ws_col)).max(20);
+        // Some do not know how wide they are.
+        let width = tcgetwinsize(io::stderr()).ok().map(|size| usize::from(size.ws_col)).filter(|width| *width > 0);
         let harmless = |letter: char| if letter.is_control() { '?' } else { letter };
         let whole: String = format!("mongoseal: {sentence}").chars().map(harmless).collect();
-        let cut: String = whole.chars().take(width.saturating_sub(1)).collect();
+        let cut: String = whole.chars().take(width.unwrap_or(80).saturating_sub(1)).collect();
         drop(write!(io::stderr(), "\r{cut}\x1b[K"));
         self.is_shown = true;
     }

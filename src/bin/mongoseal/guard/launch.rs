@@ -1,7 +1,7 @@
 //! The last step before the command: the process that becomes it.
 
 use std::{
-    ffi::OsString,
+    ffi::{OsStr, OsString},
     io,
     os::unix::process::CommandExt,
     process::{Command, ExitCode},
@@ -17,7 +17,7 @@ pub(crate) const LAUNCH: &str = "__launch";
 /// Becomes the command; comes back where it cannot.
 pub(super) fn main(mut arguments: impl Iterator<Item = OsString>) -> ExitCode {
     let (guard, command) = (arguments.next(), arguments.next().unwrap_or_default());
-    if let Err(error) = prepare(guard) {
+    if let Err(error) = prepare(guard.as_deref()) {
         say(&format!("the command could not be tied to its guard: {error}"));
         return Status::INVALID.into();
     }
@@ -28,12 +28,12 @@ pub(super) fn main(mut arguments: impl Iterator<Item = OsString>) -> ExitCode {
 }
 
 /// Sees to it that this process, whatever it becomes, ends with the guard, and hears signals again.
-fn prepare(guard: Option<OsString>) -> io::Result<()> {
+fn prepare(guard: Option<&OsStr>) -> io::Result<()> {
     #[cfg(any(target_os = "linux", target_os = "android"))]
     rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))?;
     // It may have ended before.
     let parent = rustix::process::getppid().map(|parent| parent.as_raw_pid().to_string());
-    if parent.map(OsString::from) != guard {
+    if parent.as_deref().map(OsStr::new) != guard {
         return Err(io::Error::other("it has ended"));
     }
     SigSet::empty().thread_set_mask()?;
