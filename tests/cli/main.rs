@@ -14,6 +14,7 @@ mod killed;
 mod order;
 mod secrets;
 mod statuses;
+mod terminal;
 
 use std::time::Duration;
 
