@@ -75,25 +75,24 @@ async fn beside<T>(seal: &Mongoseal, key: &str, asked: impl Future<Output = T>) 
     }
 }
 
-/// Who holds the key, and how many come before this one.
+/// How many come before this one, and who holds the key: in this order, as a narrow terminal has no room for all.
 fn sentence(record: &Inspection, seal: &Mongoseal) -> String {
-    let mut sentence = format!("waits for {:?}", record.key.as_str());
-    let mut holders = record.holders.iter().filter(|holder| !holder.is_expired());
-    if let Some(holder) = holders.next() {
-        let for_long = holder.remaining.map(|left| format!(" ({} left)", time::brief(left))).unwrap_or_default();
-        let others = match holders.count() {
-            0 => String::new(),
-            more => format!(" and {more} more"),
-        };
-        sentence = format!("{sentence}, held by {}{for_long}{others}", holder.owner);
-    }
     // Others may go by the same owner, and then nobody knows which of them this is.
     let mut ours = record.queue.iter().filter(|waiter| waiter.owner == *seal.owner());
-    match (ours.next(), ours.next()) {
-        (Some(one), None) if one.position == 0 => sentence + "; is next",
-        (Some(one), None) => format!("{sentence}; {} before this one", one.position),
-        _ => format!("{sentence}; {} wait", record.queue.len()),
-    }
+    let place = match (ours.next(), ours.next()) {
+        (Some(one), None) if one.position == 0 => "next in line".to_owned(),
+        (Some(one), None) => format!("{} before it", one.position),
+        _ => format!("{} in line", record.queue.len()),
+    };
+    let sentence = format!("waits for {:?}, {place}", record.key.as_str());
+    let mut holders = record.holders.iter().filter(|holder| !holder.is_expired());
+    let Some(holder) = holders.next() else { return sentence };
+    let left = holder.remaining.map(|left| format!(" ({} left)", time::brief(left))).unwrap_or_default();
+    let others = match holders.count() {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    format!("{sentence}; held by {}{left}{others}", holder.owner)
 }
 
 /// The line that is rewritten while somebody waits, and gone afterwards.
