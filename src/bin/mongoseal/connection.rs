@@ -35,7 +35,14 @@ pub(crate) struct Connection {
     #[arg(long, global = true, default_value = "10s", value_parser = time::parse, value_name = "TIME")]
     timeout: Duration,
     /// How long the records of idle keys are kept, as all users of the collection must agree
-    #[arg(long, global = true, default_value = "24h", value_parser = time::parse, value_name = "TIME")]
+    #[arg(
+        long,
+        global = true,
+        env = "MONGOSEAL_RETENTION",
+        default_value = "24h",
+        value_parser = time::parse,
+        value_name = "TIME"
+    )]
     retention: Duration,
 }
 

@@ -29,14 +29,13 @@ impl Status {
     pub(crate) const NOT_FOUND: Self = Self(127);
 
     /// What each means, for the manual.
-    pub(crate) const MEANINGS: [(&str, &str); 9] = [
+    pub(crate) const MEANINGS: [(&str, &str); 8] = [
         ("0", "It was done; the answer is yes."),
         ("1", "The answer is no: not the newest token, no such record, nobody to revoke, a check that failed."),
-        ("2", "The arguments are not understood."),
         ("121", "Somebody else holds the key."),
         ("122", "The lease was lost, and the command was ended."),
         ("123", "MongoDB did not answer in time; what was asked may have been done."),
-        ("125", "What was asked, or the deployment, must be changed."),
+        ("125", "The arguments, or the deployment, must be changed."),
         ("126", "The command could not be started."),
         ("127", "There is no such command."),
     ];

@@ -99,7 +99,7 @@ pub(crate) async fn perform(connection: &Connection, options: Doctor) -> Result<
         report.add(&Finding::refused("reachable", failure))?;
         return Ok(report.status());
     }
-    match Deployment::open(uri, connection).await {
+    match Deployment::open(&uri, connection).await {
         Ok(deployment) => {
             let examined = examine(&deployment, opened.as_ref().ok(), connection, &mut report).await;
             deployment.close().await;

@@ -105,7 +105,10 @@ fn environment(roff: &mut Roff, program: &Command) {
         roff.text([roman(format!("As --{long}, which goes before it."))]);
     }
     for (names, meaning) in [
-        ("MONGOSEAL_KEY, MONGOSEAL_TOKEN, MONGOSEAL_LEASE_ID", "What a command that is run is told of its lease."),
+        (
+            "MONGOSEAL_KEY, MONGOSEAL_TOKEN, MONGOSEAL_LEASE_ID, MONGOSEAL_DEADLINE",
+            "What a command that is run is told of its lease.",
+        ),
         ("NO_COLOR", "No colours, also on a terminal."),
     ] {
         roff.control("TP", []);
