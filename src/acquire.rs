@@ -277,7 +277,7 @@ impl IntoFuture for Acquire {
                 position = field::Empty,
                 waited = field::Empty,
             );
-            let task = inner.tasks.spawn(ask.run(reply).instrument(span));
+            let task = inner.tasks.spawn(ask.task(reply).instrument(span));
             if let Ok(answer) = granted.await {
                 return answer;
             }
@@ -290,5 +290,18 @@ impl IntoFuture for Acquire {
                 }),
             }
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Mongoseal;
+
+    #[tokio::test]
+    async fn what_keeps_a_lease_takes_less_than_a_kilobyte() {
+        let ask = Mongoseal::in_memory().acquire("k").checked().unwrap();
+        let size = size_of_val(&ask.task(oneshot::channel().0));
+        assert!(size < 1_000, "{size}");
     }
 }

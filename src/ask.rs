@@ -67,7 +67,19 @@ const SLACK: Duration = Duration::from_millis(5);
 
 impl Ask {
     /// Asks, answers, and keeps the lease until it ends.
-    pub(crate) async fn run(self, mut reply: oneshot::Sender<Result<Lease>>) {
+    pub(crate) fn task(self, reply: oneshot::Sender<Result<Lease>>) -> impl Future<Output = ()> + Send {
+        // In a box, because it is much larger than what keeps the lease from then on.
+        let granted = Box::pin(self.run(reply));
+        async move {
+            if let Some(mut keeper) = granted.await {
+                keeper.keep().await;
+                Box::pin(keeper.end()).await;
+            }
+        }
+    }
+
+    /// Asks and answers; gives what keeps the lease.
+    async fn run(self, mut reply: oneshot::Sender<Result<Lease>>) -> Option<Box<Keeper>> {
         let inner = Arc::clone(self.in_use.by());
         let clock = inner.clock();
         let began = clock.now();
@@ -90,7 +102,7 @@ impl Ask {
                 let (lease, keeper) = Keeper::start(hold, self.ttl, self.refreshing, self.in_use, watch);
                 // Whoever is gone drops the lease here, which releases it.
                 drop(reply.send(Ok(lease)));
-                keeper.run().await;
+                Some(keeper)
             }
             Err(error) => {
                 debug!(%error, "not granted");
@@ -104,6 +116,7 @@ impl Ask {
                     drop(self.in_use);
                     drop(reply.send(Err(error)));
                 }
+                None
             }
         }
     }

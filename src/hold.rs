@@ -3,7 +3,7 @@
 use std::{
     fmt,
     sync::{
-        OnceLock,
+        Mutex, MutexGuard, OnceLock, PoisonError,
         atomic::{AtomicU64, AtomicUsize, Ordering},
     },
     time::Duration,
@@ -15,6 +15,7 @@ use tracing::{debug, warn};
 
 use crate::{
     Clock, Error, FencingToken, Key, LeaseId, LossCause, Owner, Result, Tick, farewell::Farewell, record::Terms,
+    wishes::Wishes,
 };
 
 /// Where a lease stands. It only ever moves down this list, save that a refresh brings `AtRisk`
@@ -56,11 +57,15 @@ pub(crate) struct Hold {
     clock: Clock,
     /// Nanoseconds on the clock. Only ever moves on, and at last to [`PASSED`].
     deadline: AtomicU64,
-    state: watch::Sender<LeaseState>,
+    state: Mutex<LeaseState>,
+    /// Who follows the state. Few leases are followed, and this is larger than all else here.
+    followed: OnceLock<watch::Sender<LeaseState>>,
     /// What becomes of the lease at the store when its holder has no more use for it.
     pub(crate) farewell: OnceLock<Farewell>,
     /// How much work is being done that ends with the lease.
     working: AtomicUsize,
+    /// What its task is asked for.
+    pub(crate) wishes: Wishes,
     /// Cancelled after the state has become one of the two ends.
     pub(crate) ended: CancellationToken,
     /// What else ends with it.
@@ -85,10 +90,12 @@ impl Hold {
             tick,
             clock,
             deadline: AtomicU64::new(nanos(deadline)),
-            state: watch::Sender::new(LeaseState::Held),
+            state: Mutex::new(LeaseState::Held),
+            followed: OnceLock::new(),
             farewell: OnceLock::new(),
             together: OnceLock::new(),
             working: AtomicUsize::new(0),
+            wishes: Wishes::default(),
             ended: CancellationToken::new(),
         }
     }
@@ -204,13 +211,33 @@ impl Hold {
 
     /// Moves to another state, unless the lease has ended or is there; says whether it moved.
     fn shift(&self, to: &LeaseState) -> bool {
-        self.state.send_if_modified(|state| {
-            let moves = !matches!(state, LeaseState::Lost { .. } | LeaseState::Released) && state != to;
-            if moves {
-                *state = to.clone();
+        {
+            let mut state = self.lock();
+            if matches!(*state, LeaseState::Lost { .. } | LeaseState::Released) || *state == *to {
+                return false;
             }
-            moves
-        })
+            state.clone_from(to);
+        }
+        if let Some(followed) = self.followed.get() {
+            self.tell(followed);
+        }
+        true
+    }
+
+    /// Tells who follows the state as it is at this moment, so that of two who tell at once it is the later
+    /// one's that stays.
+    fn tell(&self, followed: &watch::Sender<LeaseState>) {
+        followed.send_if_modified(|told| {
+            let state = self.lock();
+            let moved = *told != *state;
+            told.clone_from(&state);
+            moved
+        });
+    }
+
+    /// Never while another lock is taken.
+    fn lock(&self) -> MutexGuard<'_, LeaseState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Refuses a lease that has ended.
@@ -222,7 +249,8 @@ impl Hold {
     /// since.
     pub(crate) fn state(&self) -> LeaseState {
         let valid = self.is_valid();
-        match self.state.borrow().clone() {
+        let state = self.lock().clone();
+        match state {
             LeaseState::Held | LeaseState::AtRisk if !valid => LeaseState::Lost { cause: LossCause::Expired },
             state => state,
         }
@@ -239,12 +267,16 @@ impl Hold {
 
     /// Follows the state.
     pub(crate) fn watch(&self) -> watch::Receiver<LeaseState> {
-        self.state.subscribe()
+        let followed = self.followed.get_or_init(|| watch::Sender::new(self.lock().clone()));
+        let follows = followed.subscribe();
+        // It may have moved before there was anybody to tell.
+        self.tell(followed);
+        follows
     }
 
     /// What ended the lease, if it was not its holder's will.
     pub(crate) fn is_lost(&self) -> Option<LossCause> {
-        match &*self.state.borrow() {
+        match &*self.lock() {
             LeaseState::Lost { cause } => Some(cause.clone()),
             _ => None,
         }
@@ -271,7 +303,7 @@ impl fmt::Debug for Hold {
             .field("owner", &self.owner)
             .field("id", &self.lease)
             .field("token", &self.token)
-            .field("state", &*self.state.borrow())
+            .field("state", &*self.lock())
             .finish_non_exhaustive()
     }
 }

@@ -2,16 +2,16 @@
 
 use std::{fmt, future::poll_fn, pin::pin, sync::Arc, time::Duration};
 
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
     Error, FencingToken, Key, LeaseId, LossCause, Metadata, Owner, Result, Ttl,
     farewell::Farewell,
     hold::{Hold, LeaseState},
-    refresh::{self, Wish},
-    retry,
+    refresh, retry,
     seal::Inner,
+    wishes::Wish,
 };
 
 /// A key held: the right to act on it until the lease ends, and the [`FencingToken`] to show.
@@ -32,7 +32,6 @@ use crate::{
 pub struct Lease {
     pub(crate) inner: Arc<Inner>,
     hold: Arc<Hold>,
-    wishes: mpsc::Sender<Wish>,
     /// Filled by the task when it has released the lease.
     released: Option<oneshot::Receiver<Result<End>>>,
 }
@@ -61,13 +60,8 @@ pub enum Released {
 }
 
 impl Lease {
-    pub(crate) fn new(
-        inner: Arc<Inner>,
-        hold: Arc<Hold>,
-        wishes: mpsc::Sender<Wish>,
-        released: oneshot::Receiver<Result<End>>,
-    ) -> Self {
-        Self { inner, hold, wishes, released: Some(released) }
+    pub(crate) fn new(inner: Arc<Inner>, hold: Arc<Hold>, released: oneshot::Receiver<Result<End>>) -> Self {
+        Self { inner, hold, released: Some(released) }
     }
 
     /// The key that is held.
@@ -278,14 +272,10 @@ impl Lease {
         self.inner.runs()?;
         let clock = self.inner.clock();
         let (reply, done) = oneshot::channel();
-        let answered = async {
-            // A task that has ended takes no wish and drops the reply of one it had.
-            drop(self.wishes.send(Wish { ttl, metadata, reply }).await);
-            done.await
-        };
+        self.hold.wishes.refresh(Wish { ttl, metadata, reply });
         tokio::select! {
             biased;
-            answer = answered => answer.unwrap_or_else(|_ended| Err(self.hold.lost(self.hold.cause()))),
+            answer = done => answer.unwrap_or_else(|_ended| Err(self.hold.lost(self.hold.cause()))),
             () = clock.sleep_until(self.inner.give_up()) => Err(Error::unavailable(
                 "the refresh was not confirmed within the operation timeout: the lease lives on to its deadline",
             )),

@@ -56,6 +56,7 @@ mod ttl;
 mod wait;
 mod watch;
 mod watchdog;
+mod wishes;
 
 pub use acquire::Acquire;
 pub use caller::{Caller, HandleId};

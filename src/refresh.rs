@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::oneshot;
 use tracing::debug;
 
 use crate::{
@@ -16,6 +16,7 @@ use crate::{
     seal::{InUse, Inner},
     store::{Applied, Sighting},
     wait::Watch,
+    wishes::{Asked, Wish},
 };
 
 /// When the task refreshes.
@@ -52,16 +53,6 @@ impl Refreshing {
     }
 }
 
-/// A refresh that the holder asks for.
-#[derive(Debug)]
-pub(crate) struct Wish {
-    /// With another ttl from now on.
-    pub(crate) ttl: Option<Ttl>,
-    /// With other words for others from now on.
-    pub(crate) metadata: Option<Metadata>,
-    pub(crate) reply: oneshot::Sender<Result<()>>,
-}
-
 /// How long a lease is held before somebody listens for its revocation.
 const SETTLED: Duration = Duration::from_secs(1);
 
@@ -71,10 +62,22 @@ pub(crate) struct Keeper {
     hold: Arc<Hold>,
     ttl: Ttl,
     refreshing: Refreshing,
-    wishes: mpsc::Receiver<Wish>,
-    released: oneshot::Sender<Result<End>>,
-    in_use: InUse,
+    /// When, on the clock, to refresh, and when to listen for a revocation.
+    due: Option<Duration>,
+    listen_at: Option<Duration>,
+    /// What was last said to others.
+    words: Option<Metadata>,
+    /// Its place among those that travel together.
+    berth: Option<Place>,
     watch: Watch,
+    in_use: InUse,
+    released: oneshot::Sender<Result<End>>,
+}
+
+/// What there is to do for a lease.
+enum Task {
+    Asked(Asked),
+    Refresh,
 }
 
 impl Keeper {
@@ -85,121 +88,159 @@ impl Keeper {
         refreshing: Refreshing,
         in_use: InUse,
         watch: Watch,
-    ) -> (Lease, Self) {
+    ) -> (Lease, Box<Self>) {
         let inner = Arc::clone(in_use.by());
-        let (wish, wishes) = mpsc::channel(1);
         let (released, done) = oneshot::channel();
-        let lease = Lease::new(Arc::clone(&inner), Arc::clone(&hold), wish, done);
-        (lease, Self { inner, hold, ttl, refreshing, wishes, released, in_use, watch })
+        let lease = Lease::new(Arc::clone(&inner), Arc::clone(&hold), done);
+        let now = inner.clock().now();
+        // A lease that is held for a moment only is not worth a listener.
+        let listen_at = Some(now.saturating_add(SETTLED));
+        let (due, words, berth) = (None, None, None);
+        let mut keeper = Self { inner, hold, ttl, refreshing, due, listen_at, words, berth, watch, in_use, released };
+        // From when the granted request was sent, which for one who waited is a while ago.
+        let sent = keeper.hold.deadline().saturating_sub(keeper.inner.settings.lasts(ttl));
+        keeper.due = keeper.due_after(if keeper.hold.never_expires() { now } else { sent });
+        keeper.berth = keeper.place(sent);
+        (lease, Box::new(keeper))
     }
 
-    /// Keeps the lease until it ends, and releases it if it ended by the will of this process.
-    pub(crate) async fn run(self) {
-        let Self { inner, hold, mut ttl, refreshing, mut wishes, released, in_use, watch } = self;
+    fn due_after(&self, from: Duration) -> Option<Duration> {
+        self.refreshing.interval(self.ttl).map(|interval| from.saturating_add(interval))
+    }
+
+    /// Soon, where a refresh has failed for good.
+    fn due_later(&self) -> Option<Duration> {
+        let (now, soon) = (self.inner.clock().now(), self.ttl.duration().checked_div(10).unwrap_or_default());
+        self.due_after(now).map(|due| due.min(now.saturating_add(soon)))
+    }
+
+    /// A place among those that travel together. What is said to others is said by each lease for itself.
+    fn place(&self, sent: Duration) -> Option<Place> {
+        let alone = self.words.is_some() || self.hold.never_expires();
+        let interval = self.refreshing.interval(self.ttl).filter(|_| !alone)?;
+        Some(Place::take(&self.inner, &self.hold, self.ttl, interval, sent))
+    }
+
+    /// Keeps the lease until it ends.
+    ///
+    /// A task has the size of the largest that it ever waits for, for good. What is under way for a moment
+    /// only is in a box of its own, here and in [`Ask::task`](crate::ask::Ask::task).
+    pub(crate) async fn keep(&mut self) {
         // A runtime that shuts down drops this task where it stands.
-        let _ended = EndsWithTask(&hold);
-        let clock = inner.clock();
-        let due_after = |from: Duration, ttl| refreshing.interval(ttl).map(|interval| from.saturating_add(interval));
-        // Soon, where a refresh has failed for good.
-        let due_later = |ttl: Ttl| {
-            let (now, soon) = (clock.now(), ttl.duration().checked_div(10).unwrap_or_default());
-            due_after(now, ttl).map(|due| due.min(now.saturating_add(soon)))
-        };
-        // From when the granted request was sent, which for one who waited is a while ago.
-        let sent = hold.deadline().saturating_sub(inner.settings.lasts(ttl));
-        let mut due = due_after(if hold.never_expires() { clock.now() } else { sent }, ttl);
-        let mut words = None;
-        // What is said to others is said by each lease for itself.
-        let place = |ttl, sent, words: Option<&Metadata>| {
-            let interval = refreshing.interval(ttl).filter(|_| words.is_none() && !hold.never_expires())?;
-            Some(Place::take(&inner, &hold, ttl, interval, sent))
-        };
-        let mut berth = place(ttl, sent, None);
-        // A lease that is held for a moment only is not worth a listener.
-        let mut listen_at = clock.now().saturating_add(SETTLED);
+        let _ended = EndsWithTask(Arc::clone(&self.hold));
+        while let Some(task) = self.task().await {
+            Box::pin(self.perform(task)).await;
+        }
+    }
+
+    /// Waits for something to do until the lease has ended, and ends it when its handle or its time does.
+    async fn task(&mut self) -> Option<Task> {
         loop {
-            let wish = tokio::select! {
+            let clock = self.inner.clock();
+            // The deadline may have been moved on meanwhile, and others may have refreshed the lease.
+            let next = self.due.into_iter().chain(self.listen_at).fold(self.hold.deadline(), Duration::min);
+            tokio::select! {
                 biased;
-                () = over(&inner, &hold) => break,
-                Some(wish) = wishes.recv() => Some(wish),
-                () = watch.taken() => {
-                    tokio::select! {
-                        biased;
-                        () = over(&inner, &hold) => break,
-                        () = look(&inner, &hold, ttl) => continue,
-                    }
-                }
-                () = clock.sleep_until(listen_at) => {
-                    watch.listen(hold.tick);
-                    listen_at = Duration::MAX;
-                    continue;
-                }
-                () = clock.sleep_until(due.unwrap_or(Duration::MAX)) => None,
-            };
-            if wish.is_none()
-                && let Some(berth) = &berth
-            {
-                // It may have travelled along with others.
-                due = Some(berth.due());
-                if due > Some(clock.now()) {
-                    continue;
-                }
-                // By itself it learns the tick to listen from, where listening has failed since.
-                let by_itself = listen_at == Duration::MAX && watch.is_deaf();
-                let travelled = tokio::select! {
-                    biased;
-                    () = over(&inner, &hold) => break,
-                    travelled = berth.travel(by_itself) => travelled,
-                };
-                due = match travelled {
-                    Travelled::Kept => Some(berth.due()),
-                    Travelled::InVain => due_later(ttl),
-                    Travelled::Not => due,
-                };
-                if !matches!(travelled, Travelled::Not) {
-                    continue;
-                }
+                () = self.hold.ended.cancelled() => return None,
+                () = self.inner.closing.cancelled() => self.hold.lose(LossCause::ShutDown),
+                asked = self.hold.wishes.next() => return Some(Task::Asked(asked)),
+                () = clock.sleep_until(next) => {}
             }
-            let wanted = wish.as_ref().and_then(|wish| wish.ttl).unwrap_or(ttl);
-            // Words that were said once are said again, or older ones that arrive late would stand.
-            let metadata = wish.as_ref().and_then(|wish| wish.metadata.as_ref()).or(words.as_ref());
-            let done = tokio::select! {
-                biased;
-                () = over(&inner, &hold) => break,
-                done = refresh(&inner, &hold, wanted, metadata, wish.is_some()) => done,
-            };
-            match &done {
-                Ok(Kept { sent, tick }) => {
-                    ttl = wanted;
-                    words = metadata.cloned();
-                    due = due_after(*sent, ttl);
-                    match &berth {
-                        Some(berth) if wish.is_none() => berth.kept(*sent),
-                        _ => {
-                            drop(berth.take());
-                            berth = place(ttl, *sent, words.as_ref());
-                        }
-                    }
-                    // Again, where listening has failed since.
-                    if listen_at == Duration::MAX {
-                        watch.listen(*tick);
-                    }
+            let now = clock.now();
+            if self.hold.remaining().is_zero() {
+                self.hold.lose(LossCause::Expired);
+            } else if self.listen_at.is_some_and(|at| at <= now) {
+                self.watch.listen(self.hold.tick);
+                self.listen_at = None;
+            } else if self.due.is_some_and(|due| due <= now) {
+                if let Some(berth) = &self.berth {
+                    // It may have travelled along with others.
+                    self.due = Some(berth.due());
                 }
-                // Until the deadline somebody may mend what is wrong. A wish leaves the schedule
-                // as it is.
-                Err(error) => {
-                    hold.at_risk(error);
-                    if wish.is_none() {
-                        due = due_later(ttl);
-                    }
+                if self.due.is_some_and(|due| due <= now) {
+                    return Some(Task::Refresh);
                 }
-            }
-            if let Some(wish) = wish {
-                drop(wish.reply.send(done.map(|_sent| ())));
             }
         }
+    }
+
+    /// Does it, unless the lease ends first.
+    async fn perform(&mut self, task: Task) {
+        let (inner, hold) = (Arc::clone(&self.inner), Arc::clone(&self.hold));
+        let done = async {
+            match task {
+                Task::Asked(Asked::Look) => look(&self.inner, &self.hold, self.ttl).await,
+                Task::Asked(Asked::Refresh(wish)) => self.refresh(Some(wish)).await,
+                Task::Refresh => {
+                    if !self.travel().await {
+                        self.refresh(None).await;
+                    }
+                }
+            }
+        };
+        tokio::select! {
+            biased;
+            () = over(&inner, &hold) => {}
+            () = done => {}
+        }
+    }
+
+    /// Refreshes together with others, if it can; says whether it did.
+    async fn travel(&mut self) -> bool {
+        let Some(berth) = &self.berth else { return false };
+        // By itself it learns the tick to listen from, where listening has failed since.
+        let by_itself = self.listen_at.is_none() && self.watch.is_deaf();
+        match berth.travel(by_itself).await {
+            Travelled::Kept => self.due = Some(berth.due()),
+            Travelled::InVain => self.due = self.due_later(),
+            Travelled::Not => return false,
+        }
+        true
+    }
+
+    /// Refreshes by itself, perhaps because its holder wants it.
+    async fn refresh(&mut self, wish: Option<Wish>) {
+        let wanted = wish.as_ref().and_then(|wish| wish.ttl).unwrap_or(self.ttl);
+        // Words that were said once are said again, or older ones that arrive late would stand.
+        let metadata = wish.as_ref().and_then(|wish| wish.metadata.as_ref()).or(self.words.as_ref());
+        let done = refresh(&self.inner, &self.hold, wanted, metadata, wish.is_some()).await;
+        match &done {
+            Ok(Kept { sent, tick }) => {
+                self.ttl = wanted;
+                self.words = metadata.cloned();
+                self.due = self.due_after(*sent);
+                match &self.berth {
+                    Some(berth) if wish.is_none() => berth.kept(*sent),
+                    _ => {
+                        drop(self.berth.take());
+                        self.berth = self.place(*sent);
+                    }
+                }
+                // Again, where listening has failed since.
+                if self.listen_at.is_none() {
+                    self.watch.listen(*tick);
+                }
+            }
+            // Until the deadline somebody may mend what is wrong. A wish leaves the schedule
+            // as it is.
+            Err(error) => {
+                self.hold.at_risk(error);
+                if wish.is_none() {
+                    self.due = self.due_later();
+                }
+            }
+        }
+        if let Some(wish) = wish {
+            drop(wish.reply.send(done.map(|_kept| ())));
+        }
+    }
+
+    /// Releases the lease that has ended, if it ended by the will of this process.
+    pub(crate) async fn end(self: Box<Self>) {
+        let Self { inner, hold, berth, watch, in_use, released, .. } = *self;
         drop(berth);
         let end = farewell::say(&inner, &hold).await;
+        drop(watch);
         // Whoever hears of the end may ask with the same id at once.
         drop(in_use);
         drop(released.send(end));
@@ -337,10 +378,11 @@ pub(crate) fn stale() -> Error {
 }
 
 /// Ends the lease when its task is dropped, as a runtime does that shuts down.
-struct EndsWithTask<'a>(&'a Hold);
+struct EndsWithTask(Arc<Hold>);
 
-impl Drop for EndsWithTask<'_> {
+impl Drop for EndsWithTask {
     fn drop(&mut self) {
         self.0.lose(LossCause::ShutDown);
+        self.0.wishes.end();
     }
 }

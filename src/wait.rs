@@ -6,10 +6,7 @@ use std::{
     time::Duration,
 };
 
-use tokio::sync::{
-    Notify,
-    mpsc::{self, UnboundedReceiver, UnboundedSender},
-};
+use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
 use tracing::{debug, warn};
 
 use crate::{Error, FencingToken, Result, Tick, hold::Hold, seal::Inner, store::Told};
@@ -39,17 +36,10 @@ struct State {
     /// By the number of their acquire.
     waiting: HashMap<u64, UnboundedSender<Wake>>,
     /// By the number of their acquire.
-    holding: HashMap<u64, Holding>,
+    holding: HashMap<u64, Arc<Hold>>,
     listening: Listening,
     /// When, on the clock, the last of them left.
     idle_since: Duration,
-}
-
-/// A lease that is held here.
-#[derive(Debug)]
-struct Holding {
-    hold: Arc<Hold>,
-    taken: Arc<Notify>,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -111,20 +101,12 @@ impl Drop for Turn {
 pub(crate) struct Watch {
     inner: Arc<Inner>,
     number: u64,
-    taken: Arc<Notify>,
 }
 
 impl Watch {
     pub(crate) fn take(inner: &Arc<Inner>, number: u64, hold: &Arc<Hold>) -> Self {
-        let taken = Arc::<Notify>::default();
-        let holding = Holding { hold: Arc::clone(hold), taken: Arc::clone(&taken) };
-        inner.waiters.state().holding.insert(number, holding);
-        Self { inner: Arc::clone(inner), number, taken }
-    }
-
-    /// Waits until the key is taken away, as far as that is heard.
-    pub(crate) async fn taken(&self) {
-        self.taken.notified().await;
+        inner.waiters.state().holding.insert(number, Arc::clone(hold));
+        Self { inner: Arc::clone(inner), number }
     }
 
     /// Whether nobody listens, who could.
@@ -176,7 +158,7 @@ impl Waiters {
 
     /// The leases that are held here.
     pub(crate) fn holds(&self) -> Vec<Arc<Hold>> {
-        self.state().holding.values().map(|holding| Arc::clone(&holding.hold)).collect()
+        self.state().holding.values().map(Arc::clone).collect()
     }
 
     /// Wakes whom it concerns. A waiter that has just left is not there to be woken.
@@ -190,8 +172,8 @@ impl Waiters {
             Told::Handed { number, token } => state.wake_one(*number, Wake::Handed(*token)),
             Told::Taken { number } => {
                 state.wake_one(*number, Wake::Ask);
-                if let Some(holding) = state.holding.get(number) {
-                    holding.taken.notify_one();
+                if let Some(hold) = state.holding.get(number) {
+                    hold.wishes.look();
                 }
             }
         }
