@@ -43,7 +43,7 @@ pub(crate) struct Ask {
 
 /// What a request that was not refused came to.
 enum Answer {
-    Granted(Hold),
+    Granted(Arc<Hold>),
     Queued(Place),
 }
 
@@ -97,7 +97,6 @@ impl Ask {
             Ok(hold) => {
                 Span::current().record("token", hold.token.get());
                 debug!("granted");
-                let hold = Arc::new(hold);
                 let watch = Watch::take(&inner, self.terms.caller.number, &hold);
                 let (lease, keeper) = Keeper::start(hold, self.ttl, self.refreshing, self.in_use, watch);
                 // Whoever is gone drops the lease here, which releases it.
@@ -122,7 +121,7 @@ impl Ask {
     }
 
     /// Asks as often, and waits as long, as the caller wants.
-    async fn obtain(&self, inner: &Arc<Inner>, reply: &mut oneshot::Sender<Result<Lease>>) -> Result<Hold> {
+    async fn obtain(&self, inner: &Arc<Inner>, reply: &mut oneshot::Sender<Result<Lease>>) -> Result<Arc<Hold>> {
         let clock = inner.clock();
         let began = clock.now();
         let policy = match &self.contention {
@@ -153,7 +152,7 @@ impl Ask {
         inner: &Arc<Inner>,
         reply: &mut oneshot::Sender<Result<Lease>>,
         until: Option<Duration>,
-    ) -> Result<Hold> {
+    ) -> Result<Arc<Hold>> {
         let clock = inner.clock();
         let mut backoff = Backoff::new();
         // Before anything is sent, so that nothing is handed over unheard.
@@ -222,8 +221,8 @@ impl Ask {
         }
     }
 
-    fn hold(&self, granted: (FencingToken, Tick), clock: Clock, deadline: Duration) -> Hold {
-        Hold::new(self.key.clone(), &self.terms, granted, clock, deadline)
+    fn hold(&self, granted: (FencingToken, Tick), clock: Clock, deadline: Duration) -> Arc<Hold> {
+        Arc::new(Hold::new(self.key.clone(), &self.terms, granted, clock, deadline))
     }
 
     /// Sends the request once.

@@ -48,17 +48,24 @@ impl Clock {
     /// # Cancel safety
     ///
     /// Dropping it loses nothing.
-    pub async fn sleep_until(self, until: Duration) {
-        loop {
-            let left = until.saturating_sub(self.now());
-            if left.is_zero() {
-                return;
+    #[allow(
+        clippy::manual_async_fn,
+        reason = "an async fn keeps its arguments twice, and each lease that is held waits for this"
+    )]
+    pub fn sleep_until(self, until: Duration) -> impl Future<Output = ()> + Send {
+        async move {
+            while self.now() < until {
+                tokio::time::sleep(self.left(until)).await;
             }
-            tokio::time::sleep(match self {
-                Self::Boot => left.min(LOOK),
-                Self::Tokio { .. } => left,
-            })
-            .await;
+        }
+    }
+
+    /// How long to sleep before the clock is looked at again.
+    fn left(self, until: Duration) -> Duration {
+        let left = until.saturating_sub(self.now());
+        match self {
+            Self::Boot => left.min(LOOK),
+            Self::Tokio { .. } => left,
         }
     }
 }

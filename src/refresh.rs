@@ -138,7 +138,6 @@ impl Keeper {
     /// Waits for something to do until the lease has ended, and ends it when its handle or its time does.
     async fn task(&mut self) -> Option<Task> {
         loop {
-            let clock = self.inner.clock();
             // The deadline may have been moved on meanwhile, and others may have refreshed the lease.
             let next = self.due.into_iter().chain(self.listen_at).fold(self.hold.deadline(), Duration::min);
             tokio::select! {
@@ -146,9 +145,9 @@ impl Keeper {
                 () = self.hold.ended.cancelled() => return None,
                 () = self.inner.closing.cancelled() => self.hold.lose(LossCause::ShutDown),
                 asked = self.hold.wishes.next() => return Some(Task::Asked(asked)),
-                () = clock.sleep_until(next) => {}
+                () = self.inner.clock().sleep_until(next) => {}
             }
-            let now = clock.now();
+            let now = self.inner.clock().now();
             if self.hold.remaining().is_zero() {
                 self.hold.lose(LossCause::Expired);
             } else if self.listen_at.is_some_and(|at| at <= now) {
@@ -172,7 +171,7 @@ impl Keeper {
         let done = async {
             match task {
                 Task::Asked(Asked::Look) => look(&self.inner, &self.hold, self.ttl).await,
-                Task::Asked(Asked::Refresh(wish)) => self.refresh(Some(wish)).await,
+                Task::Asked(Asked::Refresh(wish)) => self.refresh(Some(*wish)).await,
                 Task::Refresh => {
                     if !self.travel().await {
                         self.refresh(None).await;

@@ -23,7 +23,7 @@ pub(crate) struct Wish {
 #[derive(Debug)]
 pub(crate) enum Asked {
     /// A refresh.
-    Refresh(Wish),
+    Refresh(Box<Wish>),
     /// To look whether the lease is gone, as was heard.
     Look,
 }
@@ -96,7 +96,7 @@ impl Wishes {
 impl State {
     fn next(&mut self) -> Option<Asked> {
         match self.refreshes.pop_front() {
-            Some(wish) => Some(Asked::Refresh(wish)),
+            Some(wish) => Some(Asked::Refresh(Box::new(wish))),
             None => std::mem::take(&mut self.look).then_some(Asked::Look),
         }
     }
