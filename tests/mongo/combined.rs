@@ -65,6 +65,25 @@ async fn many_requests_at_once_are_few_commands() {
     assert_eq!(held, 0, "nothing is left held");
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn releases_beside_acquires_are_few_commands_too() {
+    let bench = Bench::new("combined_mixed").await;
+    let (client, sent) = noting_client(&bench.set.uri()).await;
+    let seal = bench_seal(&client.database("mongoseal_combined_mixed"));
+    let before: Vec<Lease> = ask(&seal, keys()).await.into_iter().map(Result::unwrap).collect();
+    sent.lock().unwrap().clear();
+    let others = keys().map(|key| format!("other/{key}"));
+    let (released, asked) = tokio::join!(release(before), ask(&seal, others));
+    assert!(released.into_iter().all(|released| released.unwrap() == Released::Ours));
+    let commands = sent.lock().unwrap().clone();
+    let alone = commands.iter().filter(|name| *name == "findAndModify").count();
+    println!("{alone} of {MANY} acquires and as many releases went by themselves");
+    assert!(alone < MANY / 2, "{alone} went by themselves: {commands:?}");
+    for released in release(asked.into_iter().map(Result::unwrap).collect()).await {
+        assert_eq!(released.unwrap(), Released::Ours);
+    }
+}
+
 fn bench_seal(database: &mongodb::Database) -> Mongoseal {
     Mongoseal::builder().owner("$owner").on(database).unwrap()
 }

@@ -55,6 +55,8 @@ pub(super) struct Lanes(Mutex<State>);
 #[derive(Default)]
 struct State {
     busy: usize,
+    /// Without a bound of its own: whoever is in it waits for it, has a time at which it goes, and takes more memory
+    /// itself. To refuse it would only make it ask again.
     queue: VecDeque<Queued>,
     /// The releases that travelled together and were not confirmed, which go by themselves when they are
     /// asked for again: they may be made already, and would spoil the count of others. With the time at which
@@ -199,16 +201,22 @@ impl State {
 /// Sends many requests, and tells each what came of it.
 async fn send(mut lane: Lane, requests: Vec<Queued>) {
     lane.waits_for_task = false;
+    let (releases, acquires): (Vec<_>, Vec<_>) =
+        requests.into_iter().partition(|queued| matches!(queued.request, Request::Release(_)));
+    // Each kind by itself: a release is given less time at first than an acquire.
+    let (releases, acquires) = (in_step(releases), in_step(acquires));
+    tokio::join!(acquire(&lane.inner, acquires), release(&lane.inner, releases));
+}
+
+/// Those who wait for about as long as the others; the rest go by themselves. Whoever gives up long before the
+/// others must have a limit of its own at the server: what is written after that holds the key for nobody.
+fn in_step(requests: Vec<Queued>) -> Vec<Queued> {
     let half = longest(&requests).mul_f64(0.5);
-    // Whoever gives up long before the others must have a limit of its own at the server: what is written
-    // after that holds the key for nobody.
-    let (requests, hurried): (Vec<_>, Vec<_>) = requests.into_iter().partition(|queued| left(queued.until) >= half);
+    let (in_step, hurried): (Vec<_>, Vec<_>) = requests.into_iter().partition(|queued| left(queued.until) >= half);
     for queued in hurried {
         tell(queued, Turn::Apart);
     }
-    let (releases, acquires): (Vec<_>, Vec<_>) =
-        requests.into_iter().partition(|queued| matches!(queued.request, Request::Release(_)));
-    tokio::join!(acquire(&lane.inner, acquires), release(&lane.inner, releases));
+    in_step
 }
 
 /// How long the last of them is waited for.
