@@ -6,6 +6,7 @@
 //!   swallowed replies, late requests.
 //! - [`Standalone`] is one server without a replica set.
 //! - [`Postgres`] and [`Redis`] are other storages that a lease may protect, where they are installed.
+//! - [`Etcd`] has locks of its own, to compare with, where it is installed.
 //! - [`built`] builds an example.
 //! - [`mongod()`] and [`libfaketime`] find, or fetch, the programs these need.
 //!
@@ -22,6 +23,7 @@
 //! - No wait is without a deadline.
 
 mod certificate;
+mod etcd;
 mod example;
 mod fail_point;
 mod fetch;
@@ -36,6 +38,7 @@ mod server;
 mod standalone;
 mod supervisor;
 
+pub use etcd::Etcd;
 pub use example::built;
 pub use fail_point::FailPoint;
 pub use postgres::Postgres;
