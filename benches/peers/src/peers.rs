@@ -1,0 +1,90 @@
+//! Who is compared.
+
+mod distributed_lock_mongo;
+#[cfg(feature = "etcd")]
+mod etcd;
+mod mongo_lock_async;
+mod mongodb_lock;
+mod mongoseal;
+mod poll_loop;
+mod rslock;
+
+use std::sync::Arc;
+
+use mongoseal_test_support::Redis;
+
+use crate::{
+    peer::Peer,
+    set::Set,
+    table::{Row, Table},
+};
+
+/// A peer, or why it is not there.
+type Found = std::result::Result<Arc<dyn Peer>, String>;
+
+/// All that are wanted, by name, with servers of their own started for those that need them.
+pub(crate) async fn all(set: &Set, wanted: impl Fn(&str) -> bool) -> Vec<(&'static str, Found)> {
+    let uri = || set.uri().to_owned();
+    let on_mongodb: [Arc<dyn Peer>; 5] = [
+        Arc::new(mongoseal::Peer(uri())),
+        Arc::new(mongodb_lock::Peer(uri())),
+        Arc::new(mongo_lock_async::Peer(uri())),
+        Arc::new(distributed_lock_mongo::Peer(uri())),
+        Arc::new(poll_loop::Peer(uri())),
+    ];
+    let mut all: Vec<(_, Found)> = Vec::new();
+    for peer in on_mongodb {
+        let name = peer.about().name;
+        if wanted(name) {
+            all.push((name, Ok(peer)));
+        }
+    }
+    if wanted("etcd") {
+        all.push(("etcd", etcd().await));
+    }
+    if wanted("rslock") {
+        all.push(("rslock", redis().await));
+    }
+    all
+}
+
+#[cfg(feature = "etcd")]
+async fn etcd() -> Found {
+    match mongoseal_test_support::Etcd::missing() {
+        Some(reason) => Err(reason),
+        None => Ok(Arc::new(etcd::Peer(mongoseal_test_support::Etcd::start().await))),
+    }
+}
+
+#[cfg(not(feature = "etcd"))]
+#[expect(clippy::unused_async, reason = "with the feature there is something to wait for")]
+async fn etcd() -> Found {
+    Err("not built: that takes `--features etcd`, and protoc for its client".into())
+}
+
+async fn redis() -> Found {
+    if let Some(reason) = Redis::missing() {
+        return Err(reason);
+    }
+    Ok(Arc::new(rslock::Peer([Redis::start().await, Redis::start().await, Redis::start().await])))
+}
+
+/// Each in words, and those that are missing.
+pub(crate) fn table(found: &[Arc<dyn Peer>], missing: &[(&'static str, String)]) -> Table {
+    let there = found.iter().map(|peer| {
+        let about = peer.about();
+        let note = about.note.map(str::to_owned);
+        let cells = [about.version, about.waits, about.lasts].map(Into::into).to_vec();
+        Row { peer: about.name, cells, notes: note.into_iter().collect() }
+    });
+    let others = missing.iter().map(|(name, reason)| {
+        let cells = vec!["not measured".into(), serde_json::Value::Null, serde_json::Value::Null];
+        Row { peer: name, cells, notes: vec![reason.clone()] }
+    });
+    Table {
+        case: "peers",
+        what: "who is compared, and how each is used here".into(),
+        columns: vec!["version", "waits by", "a lock lasts"],
+        rows: there.chain(others).collect(),
+    }
+}
