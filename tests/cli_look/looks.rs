@@ -94,7 +94,7 @@ async fn a_key_without_a_record_is_no_success_and_a_bad_one_names_what_is_wrong(
     bench.records().insert_one(doc! { "_id": "foreign", "somebody": "else" }).await.unwrap();
     let said = bench.run(&["show", "foreign"]).await;
     assert!(said.status == 125 && said.err.contains("is not a lease record"), "{} {}", said.status, said.err);
-    assert_eq!(bench.run(&["show"]).await.status, 2);
+    assert_eq!(bench.run(&["show"]).await.status, 125);
 }
 
 #[tokio::test]
