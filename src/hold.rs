@@ -183,6 +183,10 @@ impl Hold {
                 cause => warn!(key = %self.key, token = %self.token, %cause, "the lease is lost"),
             }
         }
+        // Also where another thread has moved it and not told yet: whoever is woken by the token finds the end.
+        if let Some(followed) = self.followed.get() {
+            self.tell(followed);
+        }
         self.ended.cancel();
         if let Some(together) = self.together.get() {
             together.cancel();
@@ -235,7 +239,7 @@ impl Hold {
         });
     }
 
-    /// Never while another lock is taken.
+    /// No other lock is taken while it is held.
     fn lock(&self) -> MutexGuard<'_, LeaseState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

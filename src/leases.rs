@@ -69,7 +69,7 @@ pub struct Leases {
 }
 
 impl Mongoseal {
-    /// Asks which leases there are, in order of their tokens, and so in the order in which they were
+    /// Asks which leases there are, in order of their tokens, and so nearly in the order in which they were
     /// granted as far as the store's hybrid clock tells. Nothing is sent until the returned builder is
     /// awaited.
     pub fn leases(&self) -> Leases {

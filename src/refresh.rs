@@ -128,8 +128,6 @@ impl Keeper {
     pub(crate) async fn keep(&mut self) {
         // A runtime that shuts down drops this task where it stands.
         let _ended = EndsWithTask(Arc::clone(&self.hold));
-        // A lease that is released at once needs no timer.
-        tokio::task::yield_now().await;
         while let Some(task) = self.task().await {
             Box::pin(self.perform(task)).await;
         }

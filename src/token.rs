@@ -65,7 +65,8 @@ impl FencingToken {
     ///
     /// Many of them may be granted the key by one write, which moves the clock on by one and tokens by
     /// many. But each has moved the clock on when it was queued. With that in reserve no token is ever
-    /// ahead of the clock, so whatever becomes of the record the next one is larger.
+    /// ahead of the clock, so the next one is larger also where the record was deleted. (Where an older copy in
+    /// which some still wait was put back, it is from the clock's next second on.)
     #[must_use]
     pub fn following(last: Option<Self>, tick: Tick, others: usize) -> Self {
         let next = last.map_or(Self::MIN.0, |last| last.0.saturating_add(1));

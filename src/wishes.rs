@@ -95,10 +95,13 @@ impl Wishes {
 
 impl State {
     fn next(&mut self) -> Option<Asked> {
-        match self.refreshes.pop_front() {
-            Some(wish) => Some(Asked::Refresh(Box::new(wish))),
-            None => std::mem::take(&mut self.look).then_some(Asked::Look),
+        while let Some(wish) = self.refreshes.pop_front() {
+            // What nobody waits for any more is not done, or it would be done after they were told that it was not.
+            if !wish.reply.is_closed() {
+                return Some(Asked::Refresh(Box::new(wish)));
+            }
         }
+        std::mem::take(&mut self.look).then_some(Asked::Look)
     }
 }
 
@@ -118,8 +121,8 @@ mod tests {
         let (second, _waits) = wish();
         wishes.look();
         wishes.refresh(first);
-        drop(gone);
         wishes.refresh(second);
+        drop(gone);
         assert!(matches!(wishes.next().await, Asked::Refresh(wish) if !wish.reply.is_closed()));
         assert!(matches!(wishes.next().await, Asked::Look));
         let (third, _waits) = wish();

@@ -57,6 +57,43 @@ fn work_that_blocks_the_runtime_past_the_deadline_is_called_on_once_after_the_sl
     });
 }
 
+/// A lease, granted to a task that then blocks its thread. There is another one.
+fn blocking(blocks: impl FnOnce(&Lease) + Send + 'static, refreshed: bool) -> Lease {
+    let runtime = Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    let done = runtime.spawn(async move {
+        let seal = Mongoseal::in_memory();
+        let acquire = seal.acquire("k").ttl(TTL);
+        let lease = if refreshed { acquire.await } else { acquire.without_refresh().await }.unwrap();
+        blocks(&lease);
+        lease
+    });
+    runtime.block_on(done).unwrap()
+}
+
+fn a_lease_is_refreshed_while_the_thread_that_it_was_granted_on_is_blocked() {
+    let lease = blocking(
+        |lease| {
+            thread::sleep(BLOCKED);
+            assert!(lease.is_valid());
+        },
+        true,
+    );
+    drop(lease);
+}
+
+fn work_that_never_yields_is_told_of_the_deadline_by_the_token_that_it_looks_at() {
+    blocking(
+        |lease| {
+            let (token, began) = (lease.cancellation_token(), Instant::now());
+            while !token.is_cancelled() {
+                assert!(began.elapsed() < BLOCKED, "it is told");
+                thread::sleep(Duration::from_millis(1));
+            }
+        },
+        false,
+    );
+}
+
 fn without_work_a_blocked_runtime_is_noticed_because_nobody_ends_the_lease() {
     current_thread().block_on(async {
         let (lease, heard) = watched(&Mongoseal::in_memory()).await;
@@ -138,6 +175,8 @@ fn main() -> ExitCode {
         a_lease_that_is_kept_alive_and_released_is_left_alone,
         work_that_stops_when_its_lease_is_lost_is_left_alone,
         by_default_the_process_is_aborted_and_says_why,
+        a_lease_is_refreshed_while_the_thread_that_it_was_granted_on_is_blocked,
+        work_that_never_yields_is_told_of_the_deadline_by_the_token_that_it_looks_at,
     ];
     libtest_mimic::run(&Arguments::from_args(), tests).exit_code()
 }

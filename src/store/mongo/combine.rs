@@ -134,12 +134,16 @@ async fn enter(inner: &Arc<Inner>, key: &Key, request: &Request, until: Duration
         state.queue.push_back(Queued { key: key.clone(), request: request.clone(), until, turn });
         taken
     };
-    match timeout(left(until), turn).await {
-        Ok(Ok(turn)) => Ok(turn),
-        Ok(Err(_)) | Err(_) => Err(Error::unavailable(
-            "earlier requests of this handle were not answered: check that a primary can be reached and ask again",
-        )),
+    if let Ok(Ok(turn)) = timeout(left(until), turn).await {
+        return Ok(turn);
     }
+    // It may have been sent with others, whose time is not over.
+    if let Request::Release(release) = request {
+        inner.lanes.state().spoil([release.lease].into_iter());
+    }
+    Err(Error::unavailable(
+        "earlier requests of this handle were not answered: check that a primary can be reached and ask again",
+    ))
 }
 
 impl Drop for Lane {
