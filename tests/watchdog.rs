@@ -82,7 +82,7 @@ fn a_lease_is_refreshed_while_the_thread_that_it_was_granted_on_is_blocked() {
 }
 
 fn work_that_never_yields_is_told_of_the_deadline_by_the_token_that_it_looks_at() {
-    blocking(
+    drop(blocking(
         |lease| {
             let (token, began) = (lease.cancellation_token(), Instant::now());
             while !token.is_cancelled() {
@@ -91,7 +91,7 @@ fn work_that_never_yields_is_told_of_the_deadline_by_the_token_that_it_looks_at(
             }
         },
         false,
-    );
+    ));
 }
 
 fn without_work_a_blocked_runtime_is_noticed_because_nobody_ends_the_lease() {
