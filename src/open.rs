@@ -145,14 +145,42 @@ mod mongo {
     /// Reads a connection string; for `mongodb+srv://` that means to ask a name server.
     async fn parse(uri: &str, within: Duration) -> Result<ClientOptions> {
         let unanswered = || Error::unavailable("the name server did not answer for the connection string: ask again");
+        // The driver panics at some that are cut within a letter.
+        if !uri.is_ascii() {
+            return Err(Error::invalid(
+                "the MongoDB connection string has a letter that is not ASCII: write it with a percent sign and two digits for each of its bytes",
+            ));
+        }
         match tokio::time::timeout(within, ClientOptions::parse(uri)).await {
             Ok(Ok(options)) => Ok(options),
             Ok(Err(error)) if matches!(*error.kind, ErrorKind::DnsResolve { .. } | ErrorKind::Io(_)) => {
                 Err(unanswered().caused_by(error))
             }
-            Ok(Err(error)) => Err(unusable(error)),
+            Ok(Err(error)) => Err(misread(uri, error, within).await),
             Err(elapsed) => Err(unanswered().caused_by(elapsed)),
         }
+    }
+
+    /// What is wrong with a connection string, without a word of what may be a password: the driver quotes what it
+    /// took for a host.
+    async fn misread(uri: &str, error: mongodb::error::Error, within: Duration) -> Error {
+        let Some((scheme, rest)) = uri.split_once("://") else { return unusable(error) };
+        if let Some((_user_and_password, rest)) = rest.rsplit_once('@') {
+            let bare = format!("{scheme}://{rest}");
+            return match tokio::time::timeout(within, ClientOptions::parse(bare)).await {
+                Ok(Err(error)) => unusable(error),
+                Ok(Ok(_)) | Err(_) => Error::invalid(
+                    "the user or the password in the MongoDB connection string cannot be read: write `:`, `/`, `?`, `#`, `[`, `]`, `@` and `%` in them with a percent sign and two digits",
+                ),
+            };
+        }
+        let hosts = rest.split(['/', '?']).next().unwrap_or(rest);
+        if hosts.split(':').skip(1).any(|port| port.contains(|letter: char| letter.is_ascii_alphabetic())) {
+            return Error::invalid(
+                "the MongoDB connection string has no host, or a port that is no number: it is mongodb://user:password@host:port",
+            );
+        }
+        unusable(error)
     }
 
     fn unusable(error: mongodb::error::Error) -> Error {

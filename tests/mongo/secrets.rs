@@ -153,6 +153,26 @@ async fn no_line_of_a_log_and_no_error_carries_a_password_or_a_whole_lease_id() 
     secrets.are_not_in(&said, "the log");
 }
 
+#[tokio::test]
+async fn a_connection_string_that_is_misread_is_refused_without_its_password() {
+    for uri in [
+        "mongodb://user:hunter2?x@127.0.0.1:9/",
+        "mongodb://user:hunter2/x@127.0.0.1:9/",
+        "mongodb://user:hunter2#x@127.0.0.1:9/",
+        "mongodb://user:%hunter2@127.0.0.1:9/",
+        "mongodb://user:%a\u{e9}hunter2@127.0.0.1:9/",
+        "mongodb://user:hunter2",
+        "mongodb://user:hunter2@127.0.0.1:many/",
+        "mongodb://user:hunter2@127.0.0.1:9/?maxPoolSize=many",
+        "mongodb+srv://user:hunter2@127.0.0.1:9/",
+    ] {
+        let error = Mongoseal::connect(uri).await.expect_err(uri);
+        assert!(matches!(error, Error::Invalid { .. }), "{uri}: {error:?}");
+        let said = all_of(&error);
+        assert!(!said.contains("hunter2"), "{uri}: {said}");
+    }
+}
+
 /// A filler of about so many bytes.
 fn filler(bytes: usize) -> String {
     "x".repeat(bytes)

@@ -3,7 +3,7 @@
 mod listing;
 mod screen;
 
-use std::{io, time::Duration};
+use std::{io, pin::pin, time::Duration};
 
 use mongoseal::{Event, EventKind, EventStream, Key, Mongoseal, Result};
 use serde::Serialize;
@@ -25,7 +25,12 @@ const OFTEN: Duration = Duration::from_secs(1);
 pub(crate) async fn perform(connection: &Connection, options: Watch) -> Result<Status, Failure> {
     // From here on, so that none is missed.
     let told_to_end = told_to_end().map_err(Failure::internal)?;
-    let seal = connection.open().await?;
+    let mut told_to_end = pin!(told_to_end);
+    let seal = tokio::select! {
+        biased;
+        () = &mut told_to_end => return Ok(Status::DONE),
+        seal = connection.open() => seal?,
+    };
     let ended = tokio::select! {
         biased;
         () = told_to_end => Ok(Status::DONE),

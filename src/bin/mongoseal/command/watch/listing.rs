@@ -12,6 +12,7 @@ use std::{
 use mongoseal::{Error, FencingToken, Holding, Key, ListedLease, Mongoseal, Result, StoreTime};
 
 use super::{Happened, OFTEN, Seen, What};
+use crate::say;
 
 /// The leases of some keys, listed again and again.
 pub(super) struct Listing {
@@ -72,7 +73,7 @@ impl Listing {
             }
             Err(error @ Error::Unavailable { .. }) if self.known.is_some() => {
                 if !mem::replace(&mut self.is_silent, true) {
-                    anstream::eprintln!("mongoseal: nothing can be told for now: {error}");
+                    say(&format!("nothing can be told for now: {error}"));
                 }
                 Ok(Vec::new())
             }
