@@ -5,28 +5,28 @@ pub(crate) const RUN: &str = "Examples:
   mongoseal run deploy --wait 5m --ttl 1m -- make deploy
   mongoseal run gpu --shared 4 --no-wait -- python train.py
 
-The command finds in its environment MONGOSEAL_KEY, MONGOSEAL_TOKEN (to pass with what it writes), MONGOSEAL_LEASE_ID
-(a secret) and MONGOSEAL_DEADLINE (until when the lease was good when the command began, in milliseconds on the clock
-of /proc/uptime; refreshes move it on). It runs in a process group of its own. Signals are passed on to that; what is
-left of it when the command has ended is told to end after a second, and ended. While it is stopped at a terminal
+The command finds in its environment MONGOSEAL_KEY, MONGOSEAL_TOKEN (to pass with what it writes), MONGOSEAL_LEASE_ID \
+(a secret) and MONGOSEAL_DEADLINE (until when the lease was good when the command began, in milliseconds on the clock \
+of /proc/uptime; refreshes move it on). It runs in a process group of its own. Signals are passed on to that; what is \
+left of it when the command has ended is told to end after a second, and ended. While it is stopped at a terminal \
 (Ctrl-Z) the lease is not refreshed.
 
-Status: the command's own, or 128 and the signal that ended it; 121 where somebody else held the key, 122 where the
-lease was lost and the command ended for that, 123 where MongoDB did not answer, 125 for wrong arguments or a
+Status: the command's own, or 128 and the signal that ended it; 121 where somebody else held the key, 122 where the \
+lease was lost and the command ended for that, 123 where MongoDB did not answer, 125 for wrong arguments or a \
 deployment that must be changed, 126 and 127 where the command cannot be run or is not there.";
 
 pub(crate) const ELECT: &str = "Examples:
   mongoseal elect scheduler 10.0.0.7:4000 -- ./scheduler
   mongoseal elect scheduler \"$(hostname)\"
 
-The command is run as by `mongoseal run`, with the same variables and statuses. Without one, SIGINT or SIGTERM ends the
+The command is run as by `mongoseal run`, with the same variables and statuses. Without one, SIGINT or SIGTERM ends the \
 leadership with status 0.";
 
 pub(crate) const LEADER: &str = "Examples:
   mongoseal leader scheduler | cut -f1
   mongoseal leader scheduler --follow --json
 
-A line has the leader's value, its owner, its token and for how long it has led, with tabs between them. Status 1 where
+A line has the leader's value, its owner, its token and for how long it has led, with tabs between them. Status 1 where \
 nobody leads.";
 
 pub(crate) const LS: &str = "Examples:
@@ -56,7 +56,7 @@ pub(crate) const DOCTOR: &str = "Examples:
 pub(crate) const VERIFY: &str = "Examples:
   mongoseal verify \"$MONGOSEAL_KEY\" \"$MONGOSEAL_TOKEN\" || exit
 
-Status 0 where no newer token of the key was issued, held or not, and 1 where one was: the answer may be over the
+Status 0 where no newer token of the key was issued, held or not, and 1 where one was: the answer may be over the \
 moment after, so pass the token with what is written, too.";
 
 pub(crate) const DEMO: &str = "Examples:
