@@ -11,6 +11,7 @@ mod database;
 mod election;
 mod endings;
 mod killed;
+mod left;
 mod order;
 mod secrets;
 mod statuses;

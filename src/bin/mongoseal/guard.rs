@@ -26,8 +26,9 @@ use std::{
 
 use mongoseal::Clock;
 use nix::sys::signal::SigSet;
-use rustix::process::{
-    Pid, Signal, WaitId, WaitIdOptions, WaitIdStatus, kill_process_group, test_kill_process_group, waitid,
+use rustix::{
+    io::Errno,
+    process::{Pid, Signal, WaitId, WaitIdOptions, WaitIdStatus, kill_process_group, test_kill_process_group, waitid},
 };
 
 use crate::this_program;
@@ -133,7 +134,7 @@ fn wait(hear: &Sender<Heard>, group: Pid) {
                 }
             }
             Ok(Some(status)) => return drop(hear.send(Heard::Ended(code(&status)))),
-            Ok(None) | Err(rustix::io::Errno::INTR) => {}
+            Ok(None) | Err(Errno::INTR) => {}
             // Nobody can tell how it ended.
             Err(_) => return drop(hear.send(Heard::Ended(u8::MAX))),
         }
@@ -195,5 +196,6 @@ fn signal(group: Pid, signal: Signal) {
 /// Whether nothing is left of a group. Those that have ended, and whose parent has, are collected.
 pub(crate) fn is_empty(group: Pid) -> bool {
     while let Ok(Some(_collected)) = waitid(WaitId::Pgid(Some(group)), WaitIdOptions::EXITED | WaitIdOptions::NOHANG) {}
-    test_kill_process_group(group).is_err()
+    // A process of another user refuses the signal, and is there.
+    test_kill_process_group(group) == Err(Errno::SRCH)
 }

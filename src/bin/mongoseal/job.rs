@@ -47,6 +47,8 @@ pub(crate) enum End {
     Told,
     /// Its guard was killed, and it with that.
     Unguarded,
+    /// It did not, in all the time of the lease: something of it could not be ended.
+    Never,
 }
 
 impl Times {
@@ -140,7 +142,7 @@ impl Job {
                     Some(Ok(Report::Over { status, told })) => {
                         return Ok(if told || self.killed_at.is_some() { End::Told } else { End::Itself(status) });
                     }
-                    Some(Err(_)) | None => return self.unguarded().await,
+                    Some(Err(_)) | None => return self.unguarded(lease).await,
                 },
                 number = signals.next() => self.tell(Order::Signal(number)),
                 _cause = lease.cancelled(), if !lost => {
@@ -151,7 +153,7 @@ impl Job {
             }
             // It does not tell, as where somebody has stopped it.
             if self.killed_at.is_some_and(|at| Clock::Boot.now() > at.saturating_add(GRACE)) {
-                return self.unguarded().await;
+                return self.unguarded(lease).await;
             }
         }
     }
@@ -207,17 +209,19 @@ impl Job {
         }
     }
 
-    /// Ends what is left of the command when its guard has ended, or tells nothing.
-    async fn unguarded(&mut self) -> Result<End, Failure> {
+    /// Ends what is left of the command when its guard has ended, or tells nothing. What cannot be ended, as a process
+    /// of another user, is waited for while the lease is good.
+    async fn unguarded(&mut self, lease: &Lease) -> Result<End, Failure> {
         drop(self.guard.start_kill());
         let status = self.guard.wait().await?;
         let Some(group) = self.group else {
             return Err(Failure::new(Status::INVALID, format!("the command was not begun: {status}")));
         };
         self.kill();
-        for _ in 0..100 {
-            if guard::is_empty(group) {
-                break;
+        let by = Clock::Boot.now().saturating_add(GRACE);
+        while !guard::is_empty(group) {
+            if matches!(lease.state(), LeaseState::Lost { .. }) && Clock::Boot.now() >= by {
+                return Ok(End::Never);
             }
             sleep(GRACE / 100).await;
         }
@@ -250,6 +254,9 @@ pub(crate) fn verdict(lease: &Lease, end: &End) -> Result<Status, Failure> {
             Status::of_signal(Signal::KILL.as_raw()),
             "the guard of the command was killed, and the command with it",
         )),
+        (End::Never, _) => Err(lost(format!(
+            "{lease} ended while something of the command was running that could not be ended: the lease is not released, its ttl ends it"
+        ))),
     }
 }
 
@@ -257,7 +264,8 @@ fn lost(sentence: String) -> Failure {
     Failure::new(Status::LOST, sentence)
 }
 
-/// Gives the lease back, by `release`, and ends with what the command's end means.
+/// Gives the lease back, by `release`, and ends with what the command's end means. One that is lost is only told of:
+/// nothing is sent that would give somebody the key before its time.
 pub(crate) async fn finish(
     seal: &Mongoseal,
     signals: &mut Signals,
