@@ -1,6 +1,9 @@
 //! Signals to the binary, and the ends of a command.
 
+use std::process::Stdio;
+
 use nix::sys::signal::Signal::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
+use tokio::process::Command;
 
 use crate::{
     bench::{Bench, KEY, TTL, done, ended, gone, id, signal},
@@ -50,18 +53,23 @@ async fn one_that_is_told_to_end_while_it_waits_leaves_the_queue() {
     lease.release().await.unwrap();
 }
 
-#[tokio::test]
-async fn a_signal_that_was_ignored_before_is_ignored_by_the_command() {
-    let bench = Bench::new("nohup").await;
-    let inner = r#"echo $$ >"$F/id"; until [ -e "$F/go" ]; do sleep 0.05; done; echo done"#;
-    let mut outer = tokio::process::Command::new("sh");
-    let run = bench.run(inner);
-    outer.args(["-c", r#"trap '' HUP; exec "$0" "$@""#, env!("CARGO_BIN_EXE_mongoseal")]);
+/// The same, begun by one that ignores this signal.
+fn ignoring(signal: &str, run: &Command) -> Command {
+    let mut outer = Command::new("sh");
+    outer.args(["-c", &format!(r#"trap '' {signal}; exec "$0" "$@""#), env!("CARGO_BIN_EXE_mongoseal")]);
     outer.args(run.as_std().get_args());
     for (name, value) in run.as_std().get_envs() {
         outer.env(name, value.unwrap_or_default());
     }
-    let run = outer.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped()).spawn().unwrap();
+    outer
+}
+
+#[tokio::test]
+async fn a_signal_that_was_ignored_before_is_ignored_by_the_command() {
+    let bench = Bench::new("nohup").await;
+    let inner = r#"echo $$ >"$F/id"; until [ -e "$F/go" ]; do sleep 0.05; done; echo done"#;
+    let mut outer = ignoring("HUP", &bench.run(inner));
+    let run = outer.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     bench.processes("id", 1).await;
     signal(id(&run), SIGHUP);
     signal(bench.processes("id", 1).await[0], SIGHUP);
@@ -70,6 +78,15 @@ async fn a_signal_that_was_ignored_before_is_ignored_by_the_command() {
     let run = ended(run).await;
     run.is_quiet(0);
     assert_eq!(run.stdout, "done\n");
+}
+
+#[tokio::test]
+async fn the_status_is_that_of_the_command_where_the_ends_of_children_were_ignored_before() {
+    let bench = Bench::new("ignored_ends").await;
+    let mut outer = ignoring("CHLD", &bench.run("sh -c 'exit 6'; exit $(($? + 1))"));
+    let run = outer.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    ended(run).await.is_quiet(7);
+    bench.is_free().await;
 }
 
 #[tokio::test]
@@ -95,7 +112,7 @@ async fn a_command_is_given_its_input_and_its_lease_and_nothing_else_is_on_the_o
         r#"cat; echo "$MONGOSEAL_KEY $MONGOSEAL_TOKEN $MONGOSEAL_LEASE_ID $MONGOSEAL_DEADLINE"
            cut -d' ' -f1 /proc/uptime; ls -l /proc/self/fd | grep -c socket; grep SigBlk /proc/self/status; exit 3"#,
     );
-    let mut run = command.stdin(std::process::Stdio::piped()).spawn().unwrap();
+    let mut run = command.stdin(Stdio::piped()).spawn().unwrap();
     let mut input = run.stdin.take().unwrap();
     input.write_all(b"from outside\n").await.unwrap();
     drop(input);

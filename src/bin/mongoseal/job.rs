@@ -213,11 +213,11 @@ impl Job {
     /// of another user, is waited for while the lease is good.
     async fn unguarded(&mut self, lease: &Lease) -> Result<End, Failure> {
         drop(self.guard.start_kill());
+        self.kill();
         let status = self.guard.wait().await?;
         let Some(group) = self.group else {
             return Err(Failure::new(Status::INVALID, format!("the command was not begun: {status}")));
         };
-        self.kill();
         let by = Clock::Boot.now().saturating_add(GRACE);
         while !guard::is_empty(group) {
             if matches!(lease.state(), LeaseState::Lost { .. }) && Clock::Boot.now() >= by {

@@ -30,6 +30,8 @@ impl Signals {
     /// under nohup(1), stays so: for it and for what it runs.
     pub(crate) fn that_end() -> io::Result<Self> {
         let mut signals = Self { heard: Vec::new(), ignored: ignored() };
+        // Of children that nobody asks about, the system keeps no status. That is inherited; a handler is not.
+        drop(signal(SignalKind::child())?);
         for kind in ENDS {
             signals.hear(kind)?;
         }
