@@ -2,11 +2,11 @@
 
 use std::process::Stdio;
 
-use nix::sys::signal::Signal::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
+use nix::sys::signal::Signal::{SIGCONT, SIGHUP, SIGINT, SIGSTOP, SIGTERM, SIGUSR1};
 use tokio::process::Command;
 
 use crate::{
-    bench::{Bench, KEY, TTL, done, ended, gone, id, signal},
+    bench::{Bench, KEY, TTL, children, done, ended, gone, id, signal},
     millis, secs,
 };
 
@@ -50,7 +50,36 @@ async fn one_that_is_told_to_end_while_it_waits_leaves_the_queue() {
         assert_eq!(run.stdout, "");
         bench.queued(0).await;
     }
+    // Told twice at once, it leaves it too.
+    let run = bench.run("echo never").spawn().unwrap();
+    bench.queued(1).await;
+    for sent in [SIGSTOP, SIGINT, SIGTERM, SIGCONT] {
+        signal(id(&run), sent);
+    }
+    assert!(matches!(ended(run).await.code, Some(130 | 143)));
+    bench.queued(0).await;
     lease.release().await.unwrap();
+}
+
+#[tokio::test]
+async fn one_that_is_told_to_end_in_the_moment_of_release_releases_before_it_leaves() {
+    let bench = Bench::new("release_told").await;
+    for _ in 0..6 {
+        let run = bench.run(r#"echo $$ >"$F/id"; until [ -e "$F/go" ]; do sleep 0.02; done"#).spawn().unwrap();
+        let command = bench.processes("id", 1).await;
+        let [guard] = *children(id(&run)) else { panic!("it has one child, the guard") };
+        signal(id(&run), SIGSTOP);
+        std::fs::write(bench.file("go"), "").unwrap();
+        gone(&[command[0], guard], secs(3)).await;
+        // That its command has ended and that it is to end, it finds at once.
+        for sent in [SIGTERM, SIGINT, SIGCONT] {
+            signal(id(&run), sent);
+        }
+        ended(run).await.is_quiet(0);
+        bench.is_free().await;
+        std::fs::remove_file(bench.file("id")).unwrap();
+        std::fs::remove_file(bench.file("go")).unwrap();
+    }
 }
 
 /// The same, begun by one that ignores this signal.

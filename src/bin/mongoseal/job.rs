@@ -282,8 +282,7 @@ pub(crate) async fn finish(
     let until = Clock::Boot.now().saturating_add(remaining.max(GRACE));
     let released = tokio::select! {
         biased;
-        released = released => Some(released),
-        _number = signals.ending() => None,
+        released = signals.hurry(released) => released,
         () = Clock::Boot.sleep_until(until) => None,
     };
     let doubt = match released {

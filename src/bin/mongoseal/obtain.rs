@@ -44,10 +44,10 @@ pub(crate) async fn obtain<T, A: Future<Output = Result<T>>>(
     }
 }
 
-/// Withdraws whoever was told to end while they waited, unless they are told again.
+/// Withdraws whoever was told to end while they waited; soon, where they are told again.
 pub(crate) async fn withdraw(seal: &Mongoseal, signals: &mut Signals) {
     // Either way it has ended: what is left undone, the ttl does.
-    signals.unless(seal.shutdown()).await.unwrap_or_default();
+    signals.hurry(seal.shutdown()).await.unwrap_or_default();
 }
 
 /// Waits for what was asked, and says for whom on a terminal.

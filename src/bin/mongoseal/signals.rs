@@ -1,8 +1,14 @@
 //! The signals that this program hears.
 
-use std::{future::poll_fn, io, task::Poll};
+use std::{future::poll_fn, io, pin::pin, task::Poll, time::Duration};
 
-use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::{
+    signal::unix::{Signal, SignalKind, signal},
+    time::timeout,
+};
+
+/// How long what a program does last may still take when it is told to end meanwhile.
+const GRACE: Duration = Duration::from_secs(2);
 
 /// Those that end a program.
 const ENDS: [SignalKind; 4] =
@@ -82,6 +88,30 @@ impl Signals {
             number = self.ending() => Err(number),
             done = work => Ok(done),
         }
+    }
+
+    /// Does what a program does last. One that is told to end meanwhile leaves it [`GRACE`]; what came before told
+    /// something else to end.
+    pub(crate) async fn hurry<T>(&mut self, work: impl Future<Output = T>) -> Option<T> {
+        self.forget().await;
+        let mut work = pin!(work);
+        tokio::select! {
+            biased;
+            done = &mut work => return Some(done),
+            _number = self.ending() => {}
+        }
+        timeout(GRACE, work).await.ok()
+    }
+
+    /// Forgets those that have come.
+    async fn forget(&mut self) {
+        poll_fn(|context| {
+            for (_, signal) in &mut self.heard {
+                while let Poll::Ready(Some(())) = signal.poll_recv(context) {}
+            }
+            Poll::Ready(())
+        })
+        .await;
     }
 }
 
