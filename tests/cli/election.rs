@@ -36,6 +36,16 @@ async fn a_leader_is_seen_by_its_value_until_it_is_told_to_stop_and_the_next_fol
 }
 
 #[tokio::test]
+async fn one_that_follows_leaders_ends_when_nobody_reads_any_more() {
+    let bench = Bench::new("unread").await;
+    let mut follow = bench.mongoseal(&["leader", "scheduler", "--follow"]).spawn().unwrap();
+    let mut seen = BufReader::new(follow.stdout.take().unwrap()).lines();
+    assert!(seen.next_line().await.unwrap().unwrap().starts_with("-\tnobody"));
+    drop(seen);
+    ended(follow).await.is_quiet(0);
+}
+
+#[tokio::test]
 async fn only_the_newest_token_is_verified() {
     let bench = Bench::new("verified").await;
     let verify = async |token: String| done(bench.mongoseal(&["verify", "k", &token])).await;

@@ -1,25 +1,36 @@
 //! `mongoseal leader`.
 
-use std::io::{self, Write};
+use std::{
+    io::{self, Write},
+    time::Duration,
+};
 
 use mongoseal::Incumbent;
 use serde_json::json;
+use tokio::time::timeout;
 
 use crate::{
     arguments::Leader,
     connection::Connection,
-    say,
+    output, say,
     status::{Failure, Status},
     time,
 };
+
+/// How often it looks whether anybody still reads.
+const OFTEN: Duration = Duration::from_secs(1);
 
 pub(crate) async fn perform(connection: &Connection, options: Leader) -> Result<Status, Failure> {
     let seal = connection.open().await?;
     let name = options.name.as_str();
     if options.follow {
         let mut leaders = seal.observe(name).await?;
-        while let Some(leader) = leaders.next().await {
-            tell(&options, leader?.as_ref())?;
+        while !output::is_closed() {
+            match timeout(OFTEN, leaders.next()).await {
+                Ok(Some(leader)) => tell(&options, leader?.as_ref())?,
+                Ok(None) => break,
+                Err(_nothing_new) => {}
+            }
         }
         return Ok(Status::DONE);
     }
@@ -57,6 +68,6 @@ fn tell(options: &Leader, leader: Option<&Incumbent>) -> io::Result<()> {
     out.flush()
 }
 
-fn millis(duration: std::time::Duration) -> u64 {
+fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
