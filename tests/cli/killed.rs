@@ -85,6 +85,26 @@ async fn a_guard_that_was_stopped_does_not_keep_the_command_past_the_deadline() 
 }
 
 #[tokio::test]
+async fn a_guard_that_was_stopped_does_not_keep_the_command_past_a_deadline_between_two_looks() {
+    let bench = Bench::new("looks").await;
+    // It looks every second, and kills 25 ms before the end.
+    let times = ["--ttl=20s", "--term-before=4500ms", "--kill-before=50ms"];
+    let arguments = [&["run", KEY], &times[..], &["--", "sh", "-c", STUBBORN]].concat();
+    let run = bench.mongoseal(&arguments).env("F", bench.file("")).spawn().unwrap();
+    let family = bench.processes("ids", 2).await;
+    let [guard] = *children(id(&run)) else { panic!("it has one child, the guard") };
+    signal(guard, SIGSTOP);
+    // It listens for a revocation once it has held for a second.
+    tokio::time::sleep(secs(2)).await;
+    bench.seal.revoke(KEY).by("test").reason("moved").await.unwrap();
+    let revoked = Clock::Boot.now();
+    let last = gone(&family, secs(20)).await;
+    println!("ended {:?} after it was revoked", last - revoked);
+    assert!(last < revoked + millis(4500 + 450), "{:?}", last - revoked);
+    ended(run).await.says(122, "revoked by test (moved)");
+}
+
+#[tokio::test]
 async fn what_a_command_leaves_running_is_ended_before_the_key_is_free() {
     let bench = Bench::new("left").await;
     let script = r#"sleep 100 & echo $! >"$F/ids"; sh -c 'sleep 0.2; echo late' & exit 3"#;

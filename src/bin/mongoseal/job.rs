@@ -158,9 +158,16 @@ impl Job {
         }
     }
 
-    /// How often it looks whether the lease was refreshed, which is not told.
+    /// How long until it looks again whether the lease was refreshed, which is not told, or the guard is late.
     fn look(&self) -> Duration {
-        (self.times.term_before / 4).clamp(Duration::from_millis(5), Duration::from_secs(1))
+        let often = (self.times.term_before / 4).clamp(Duration::from_millis(5), Duration::from_secs(1));
+        let due = self.kill_at().saturating_sub(Clock::Boot.now());
+        often.min(due.max(Duration::from_millis(1)))
+    }
+
+    /// When a guard should have killed the command a moment ago.
+    fn kill_at(&self) -> Duration {
+        self.until.saturating_sub(self.times.kill_before / 2)
     }
 
     /// Tells the guard when the lease has become good for longer.
@@ -195,7 +202,7 @@ impl Job {
     /// Does what the guard should have done a moment ago.
     fn kill_if_due(&mut self) {
         let now = Clock::Boot.now();
-        let is_due = self.killed_at.is_none() && now >= self.until.saturating_sub(self.times.kill_before / 2);
+        let is_due = self.killed_at.is_none() && now >= self.kill_at();
         // A guard that has ended tells how, and what was the group's number may be another's.
         if is_due && matches!(self.guard.try_wait(), Ok(None)) {
             self.killed_at = Some(now);
@@ -203,9 +210,11 @@ impl Job {
         }
     }
 
-    fn kill(&self) {
-        if let Some(group) = self.group {
-            kill_process_group(group, Signal::KILL).unwrap_or_default();
+    /// Kills the command; where it is not known yet, the guard, with which it ends.
+    fn kill(&mut self) {
+        match self.group {
+            Some(group) => kill_process_group(group, Signal::KILL).unwrap_or_default(),
+            None => drop(self.guard.start_kill()),
         }
     }
 
@@ -216,6 +225,9 @@ impl Job {
         self.kill();
         let status = self.guard.wait().await?;
         let Some(group) = self.group else {
+            if self.killed_at.is_some() {
+                return Ok(End::Told);
+            }
             return Err(Failure::new(Status::INVALID, format!("the command was not begun: {status}")));
         };
         let by = Clock::Boot.now().saturating_add(GRACE);
