@@ -6,7 +6,7 @@ use mongoseal::Clock;
 use nix::sys::signal::Signal::{SIGCONT, SIGKILL, SIGSTOP};
 
 use crate::{
-    bench::{Bench, KEY, TTL, children, ended, gone, id, signal},
+    bench::{Bench, KEY, TTL, children, ended, gone, id, is_running, signal},
     millis, secs,
 };
 
@@ -102,6 +102,35 @@ async fn a_guard_that_was_stopped_does_not_keep_the_command_past_a_deadline_betw
     println!("ended {:?} after it was revoked", last - revoked);
     assert!(last < revoked + millis(4500 + 450), "{:?}", last - revoked);
     ended(run).await.says(122, "revoked by test (moved)");
+}
+
+#[tokio::test]
+async fn a_guard_that_was_stopped_past_the_ttl_lets_a_command_whose_lease_was_refreshed_go_on() {
+    let bench = Bench::new("guard_late").await;
+    let run = bench.run(r#"echo $$ >"$F/id"; until [ -e "$F/go" ]; do sleep 0.05; done; exit 6"#).spawn().unwrap();
+    let command = bench.processes("id", 1).await;
+    let [guard] = *children(id(&run)) else { panic!("it has one child, the guard") };
+    signal(guard, SIGSTOP);
+    tokio::time::sleep(TTL + secs(1)).await;
+    signal(guard, SIGCONT);
+    tokio::time::sleep(secs(1)).await;
+    assert!(is_running(command[0]));
+    fs::write(bench.file("go"), "").unwrap();
+    ended(run).await.is_quiet(6);
+    bench.is_free().await;
+}
+
+#[tokio::test]
+async fn a_command_that_had_ended_before_its_lease_did_gives_its_status_also_where_the_binary_was_stopped() {
+    let bench = Bench::new("ended_in_time").await;
+    let run = bench.run(r#"echo $$ >"$F/id"; until [ -e "$F/go" ]; do sleep 0.05; done; exit 6"#).spawn().unwrap();
+    let command = bench.processes("id", 1).await;
+    signal(id(&run), SIGSTOP);
+    fs::write(bench.file("go"), "").unwrap();
+    gone(&command, secs(2)).await;
+    tokio::time::sleep(TTL + secs(1)).await;
+    signal(id(&run), SIGCONT);
+    ended(run).await.is_quiet(6);
 }
 
 #[tokio::test]

@@ -168,24 +168,45 @@ fn watch(socket: &mut UnixStream, heard: &Receiver<Heard>, group: Pid, mut plan:
             return report(socket, Report::Over { status, told: plan.is_told() });
         }
         let nap = if ended.is_some() { SWEEP } else { plan.next(now).min(LOOK) };
-        match heard.recv_timeout(nap) {
-            Ok(Heard::Order(Order::Begin { until, .. } | Order::Until(until))) => plan.good_until(until),
-            Ok(Heard::Order(Order::Signal(number))) => {
-                if let Some(named) = Signal::from_named_raw(number) {
-                    signal(group, named);
+        for heard in hear(heard, nap) {
+            match heard {
+                Heard::Order(Order::Begin { until, .. } | Order::Until(until)) => plan.good_until(until),
+                Heard::Order(Order::Signal(number)) => {
+                    if let Some(named) = Signal::from_named_raw(number) {
+                        signal(group, named);
+                    }
+                }
+                Heard::Order(Order::End) | Heard::Alone => plan.end(Clock::Boot.now()),
+                Heard::Stopped(signal) => report(socket, Report::Stopped(signal)),
+                Heard::Ended(status) => {
+                    plan.ended(Clock::Boot.now());
+                    ended = Some(status);
                 }
             }
-            Ok(Heard::Order(Order::End) | Heard::Alone) => plan.end(Clock::Boot.now()),
-            Ok(Heard::Stopped(signal)) => report(socket, Report::Stopped(signal)),
-            Ok(Heard::Ended(status)) => {
-                plan.ended(Clock::Boot.now());
-                ended = Some(status);
-            }
-            Err(RecvTimeoutError::Timeout) => {}
-            // Both threads have ended, which is not before the command has.
-            Err(RecvTimeoutError::Disconnected) => thread::sleep(nap),
         }
     }
+}
+
+/// What is heard within this time. Where it took much longer, because this process was stopped, it is all that came
+/// meanwhile, orders first: a lease that was refreshed is not one to end the command for.
+fn hear(heard: &Receiver<Heard>, nap: Duration) -> Vec<Heard> {
+    let late = Clock::Boot.now().saturating_add(nap).saturating_add(LOOK);
+    let mut all = match heard.recv_timeout(nap) {
+        Ok(one) => vec![one],
+        Err(RecvTimeoutError::Timeout) => Vec::new(),
+        // Both threads have ended, which is not before the command has.
+        Err(RecvTimeoutError::Disconnected) => {
+            thread::sleep(nap);
+            return Vec::new();
+        }
+    };
+    if Clock::Boot.now() > late {
+        while let Ok(more) = heard.recv_timeout(SWEEP) {
+            all.push(more);
+        }
+        all.sort_by_key(|heard| !matches!(heard, Heard::Order(_)));
+    }
+    all
 }
 
 /// Signals all of the group. Where nobody is left, nobody needs it.

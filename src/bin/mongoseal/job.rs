@@ -252,7 +252,10 @@ pub(crate) fn verdict(lease: &Lease, end: &End) -> Result<Status, Failure> {
     let state = lease.state();
     let lease = format!("the lease on {:?} with token {}", lease.key(), lease.token());
     match (end, state) {
-        (End::Itself(code), LeaseState::Held | LeaseState::AtRisk) => Ok(Status::of_command(*code)),
+        // One that was not told to end did so before its time, and that was before a lease expired.
+        (End::Itself(code), LeaseState::Held | LeaseState::AtRisk | LeaseState::Lost { cause: LossCause::Expired }) => {
+            Ok(Status::of_command(*code))
+        }
         (End::Itself(_), LeaseState::Lost { cause }) => Err(lost(format!(
             "{lease} was lost before the command had ended: {cause}; what it did last it may have done without the lease"
         ))),
@@ -299,10 +302,10 @@ pub(crate) async fn finish(
     };
     let doubt = match released {
         // By this release or, where an answer was lost, by another end: it was good when the command had ended.
-        Some(Ok(Released::Ours | Released::Unknown)) => return verdict,
+        Some(Ok(Released::Ours | Released::Unknown | Released::Gone { cause: LossCause::Expired })) => return verdict,
         Some(Ok(Released::Gone { cause })) => {
             return verdict.and(Err(lost(format!(
-                "the lease was lost before the command had ended: {cause}; what it did last it may have done without the lease"
+                "the lease was lost before it was released: {cause}; what was done last may have been done without it"
             ))));
         }
         Some(Ok(other)) => format!("{other:?}"),

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use mongoseal::{Leader, Mongoseal};
+use mongoseal::{Leader, LeaseState, Mongoseal};
 
 use crate::{
     arguments::Elect,
@@ -65,11 +65,13 @@ async fn campaign(seal: &Mongoseal, options: &Elect) -> mongoseal::Result<Leader
 async fn lead(leader: &Leader, signals: &mut Signals) -> Result<Status, Failure> {
     let lease = leader.lease();
     say(&format!("leads {:?} with token {}", lease.key(), lease.token()));
-    match signals.unless(lease.cancelled()).await {
-        Err(_told) => Ok(Status::DONE),
-        Ok(cause) => Err(Failure::new(
+    // Either way: one that was told to stop may have been so late that it led no more.
+    drop(signals.unless(lease.cancelled()).await);
+    match lease.state() {
+        LeaseState::Lost { cause } => Err(Failure::new(
             Status::LOST,
             format!("{:?} is led by this one no more, with token {}: {cause}", lease.key(), lease.token()),
         )),
+        _ => Ok(Status::DONE),
     }
 }

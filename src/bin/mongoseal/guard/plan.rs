@@ -56,8 +56,10 @@ impl Plan {
         self.term_by(now);
     }
 
-    /// The command has ended; what it left behind has a little time.
+    /// The command has ended; what it left behind has a little time. Where it should have been told to by now, nobody
+    /// can tell that it ended before.
     pub(crate) fn ended(&mut self, now: Duration) {
+        self.told |= now >= self.term_at;
         self.has_ended = true;
         self.term_by(now.saturating_add(LINGER));
     }
@@ -91,7 +93,7 @@ impl Plan {
         }
     }
 
-    /// Whether the command was told to end before it had.
+    /// Whether the command was told to end, or should have been, before it had.
     pub(crate) fn is_told(&self) -> bool {
         self.told
     }
@@ -154,5 +156,16 @@ mod tests {
             (None, Some(Act::Term), Some(Act::Kill))
         );
         assert!(!plan.is_told());
+    }
+
+    #[test]
+    fn a_command_whose_end_is_seen_when_it_should_have_been_told_counts_as_told() {
+        let mut late = plan(100);
+        late.ended(secs(95));
+        assert!(late.is_told());
+        let mut refreshed = plan(100);
+        refreshed.good_until(secs(110));
+        refreshed.ended(secs(95));
+        assert!(!refreshed.is_told());
     }
 }
