@@ -46,6 +46,22 @@ async fn one_that_follows_leaders_ends_when_nobody_reads_any_more() {
 }
 
 #[tokio::test]
+async fn what_a_leader_wrote_forges_no_column_and_acts_on_no_terminal() {
+    let bench = Bench::new("forged").await;
+    let value = "10.0.0.7\tadmin\u{1b}[2J\u{202e}";
+    let leader = bench.seal.campaign("scheduler").value(value).await.unwrap();
+    let said = done(bench.mongoseal(&["leader", "scheduler"])).await;
+    said.is_quiet(0);
+    let columns: Vec<_> = said.stdout.split('\t').collect();
+    assert_eq!(columns[..2], ["10.0.0.7\\tadmin\\u{1b}[2J\\u{202e}", bench.seal.owner().as_str()], "{}", said.stdout);
+    let said = done(bench.mongoseal(&["leader", "scheduler", "--json"])).await;
+    said.is_quiet(0);
+    assert!(said.stdout.is_ascii(), "{}", said.stdout);
+    assert_eq!(serde_json::from_str::<serde_json::Value>(&said.stdout).unwrap()["value"], value);
+    leader.resign().await.unwrap();
+}
+
+#[tokio::test]
 async fn only_the_newest_token_is_verified() {
     let bench = Bench::new("verified").await;
     let verify = async |token: String| done(bench.mongoseal(&["verify", "k", &token])).await;

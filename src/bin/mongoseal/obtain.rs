@@ -10,7 +10,7 @@ use mongoseal::{Clock, Error, Inspection, Mongoseal, Result};
 use rustix::termios::tcgetwinsize;
 use tokio::time::sleep;
 
-use crate::{say, signals::Signals, time};
+use crate::{say, signals::Signals, text, time};
 
 /// After how long a wait is said, and how often that is brought up to date.
 const FIRST: Duration = Duration::from_millis(300);
@@ -104,8 +104,7 @@ impl Line {
     fn show(&mut self, sentence: &str) {
         // Some do not know how wide they are.
         let width = tcgetwinsize(io::stderr()).ok().map(|size| usize::from(size.ws_col)).filter(|width| *width > 0);
-        let harmless = |letter: char| if letter.is_control() { '?' } else { letter };
-        let whole: String = format!("mongoseal: {sentence}").chars().map(harmless).collect();
+        let whole = text::visible(&format!("mongoseal: {sentence}"));
         let cut: String = whole.chars().take(width.unwrap_or(80).saturating_sub(1)).collect();
         drop(write!(io::stderr(), "\r{cut}\x1b[K"));
         self.is_shown = true;

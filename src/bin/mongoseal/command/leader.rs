@@ -1,9 +1,6 @@
 //! `mongoseal leader`.
 
-use std::{
-    io::{self, Write},
-    time::Duration,
-};
+use std::{io, time::Duration};
 
 use mongoseal::Incumbent;
 use serde_json::json;
@@ -14,7 +11,7 @@ use crate::{
     connection::Connection,
     output, say,
     status::{Failure, Status},
-    time,
+    text, time,
 };
 
 /// How often it looks whether anybody still reads.
@@ -46,26 +43,21 @@ pub(crate) async fn perform(connection: &Connection, options: Leader) -> Result<
 
 /// A line on the standard output: the value first, for cut(1), then who leads.
 fn tell(options: &Leader, leader: Option<&Incumbent>) -> io::Result<()> {
-    let line = match (options.json, leader) {
-        (true, leader) => json!({
+    if options.json {
+        return output::json(&json!({
             "key": options.name,
             "value": leader.map(|leader| &leader.value),
             "owner": leader.map(|leader| leader.owner.as_str()),
             "token": leader.map(|leader| leader.token.get()),
             "age_ms": leader.map(|leader| millis(leader.seen_at.since(leader.since))),
             "remaining_ms": leader.and_then(|leader| leader.remaining).map(millis),
-        })
-        .to_string(),
-        (false, None) => "-\tnobody leads".to_owned(),
-        (false, Some(leader)) => {
-            let since = time::brief(leader.seen_at.since(leader.since));
-            let line = format!("{}\t{}\ttoken {}\tfor {since}", leader.value, leader.owner, leader.token);
-            line.chars().map(|letter| if letter.is_control() && letter != '\t' { '?' } else { letter }).collect()
-        }
-    };
-    let mut out = io::stdout().lock();
-    writeln!(out, "{line}")?;
-    out.flush()
+        }));
+    }
+    let Some(leader) = leader else { return output::line("-\tnobody leads") };
+    let since = time::brief(leader.seen_at.since(leader.since));
+    // A tab in what others wrote would begin a column.
+    let (value, owner) = (text::visible(&leader.value), text::visible(leader.owner.as_str()));
+    output::line(&format!("{value}\t{owner}\ttoken {}\tfor {since}", leader.token))
 }
 
 fn millis(duration: Duration) -> u64 {
