@@ -2,7 +2,7 @@
 
 use std::{
     fmt,
-    io::{self, IoSlice, IoSliceMut},
+    io::{self, IoSlice, IoSliceMut, Read},
     mem::MaybeUninit,
     num::ParseIntError,
     os::{
@@ -144,13 +144,20 @@ pub(crate) fn begin(socket: &UnixStream, order: Order, stdin: BorrowedFd<'_>) ->
     Ok(())
 }
 
-/// Hears the first order. Nothing else is said before it was answered, so it is all there is.
+/// Hears the first order, and nothing of what follows it.
 pub(crate) fn first(socket: &UnixStream) -> io::Result<(Order, OwnedFd)> {
     let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(1))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
-    let mut line = [0; LONGEST];
-    let length = recvmsg(socket.as_fd(), &mut [IoSliceMut::new(&mut line)], &mut ancillary, RecvFlags::empty())?.bytes;
-    let order = line.get(..length).and_then(|line| str::from_utf8(line).ok()?.parse().ok());
+    let mut byte = [0];
+    // The descriptor comes with the first byte.
+    recvmsg(socket.as_fd(), &mut [IoSliceMut::new(&mut byte)], &mut ancillary, RecvFlags::empty())?;
+    let mut line = byte.to_vec();
+    let mut rest = socket;
+    while !line.ends_with(b"\n") && line.len() < LONGEST {
+        rest.read_exact(&mut byte)?;
+        line.extend(byte);
+    }
+    let order = str::from_utf8(&line).ok().and_then(|line| line.parse().ok());
     let mut given = ancillary.drain().filter_map(|message| match message {
         RecvAncillaryMessage::ScmRights(mut descriptors) => descriptors.next(),
         _ => None,
@@ -201,8 +208,12 @@ mod tests {
         let (one, other) = UnixStream::pair().unwrap();
         let (mut reads, mut writes) = io::pipe().unwrap();
         begin(&one, Order::Until(Duration::from_secs(1)), writes.as_fd()).unwrap();
+        io::Write::write_all(&mut &one, b"end\n").unwrap();
         let (order, given) = first(&other).unwrap();
         assert_eq!(order, Order::Until(Duration::from_secs(1)));
+        let mut next = [0; 4];
+        io::Read::read_exact(&mut &other, &mut next).unwrap();
+        assert_eq!(&next, b"end\n", "what follows is left for whoever hears that");
         io::Write::write_all(&mut std::fs::File::from(given), b"to").unwrap();
         io::Write::write_all(&mut writes, b"gether").unwrap();
         drop(writes);
