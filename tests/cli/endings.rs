@@ -84,8 +84,8 @@ async fn one_that_is_told_to_end_in_the_moment_of_release_releases_before_it_lea
 
 /// The same, begun by one that ignores this signal.
 fn ignoring(signal: &str, run: &Command) -> Command {
-    let mut outer = Command::new("sh");
-    outer.args(["-c", &format!(r#"trap '' {signal}; exec "$0" "$@""#), env!("CARGO_BIN_EXE_mongoseal")]);
+    let mut outer = Command::new("env");
+    outer.args([&format!("--ignore-signal={signal}"), env!("CARGO_BIN_EXE_mongoseal")]);
     outer.args(run.as_std().get_args());
     for (name, value) in run.as_std().get_envs() {
         outer.env(name, value.unwrap_or_default());

@@ -288,18 +288,18 @@ pub(crate) async fn finish(
     release: impl Future<Output = mongoseal::Result<Released>>,
     verdict: Result<Status, Failure>,
 ) -> Result<Status, Failure> {
-    let released = async {
-        let released = release.await;
+    let mut released = None;
+    let farewell = async {
+        released = Some(release.await);
         seal.shutdown().await;
-        released
     };
     // After that it is over by itself, and where somebody cannot wait for that, soon enough.
     let until = Clock::Boot.now().saturating_add(remaining.max(GRACE));
-    let released = tokio::select! {
+    tokio::select! {
         biased;
-        released = signals.hurry(released) => released,
-        () = Clock::Boot.sleep_until(until) => None,
-    };
+        _ = signals.hurry(farewell) => {}
+        () = Clock::Boot.sleep_until(until) => {}
+    }
     let doubt = match released {
         // By this release or, where an answer was lost, by another end: it was good when the command had ended.
         Some(Ok(Released::Ours | Released::Unknown | Released::Gone { cause: LossCause::Expired })) => return verdict,
