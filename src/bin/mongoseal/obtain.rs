@@ -10,7 +10,7 @@ use mongoseal::{Clock, Error, Inspection, Mongoseal, Result};
 use rustix::termios::tcgetwinsize;
 use tokio::time::sleep;
 
-use crate::{say, signals::Signals, text, time};
+use crate::{arguments::Asking, connection::Connection, say, signals::Signals, status::Failure, text, time};
 
 /// After how long a wait is said, and how often that is brought up to date.
 const FIRST: Duration = Duration::from_millis(300);
@@ -44,10 +44,33 @@ pub(crate) async fn obtain<T, A: Future<Output = Result<T>>>(
     }
 }
 
-/// Withdraws whoever was told to end while they waited; soon, where they are told again.
-pub(crate) async fn withdraw(seal: &Mongoseal, signals: &mut Signals) {
+/// Opens the leases, for one who holds some, unless told to end.
+pub(crate) async fn open(
+    connection: &Connection,
+    asking: &Asking,
+    signals: &mut Signals,
+) -> std::result::Result<Mongoseal, Failure> {
+    let mut builder = connection.builder();
+    if let Some(owner) = &asking.owner {
+        builder = builder.owner(owner.as_str());
+    }
+    signals.unless(connection.open_with(builder)).await.unwrap_or_else(|number| Err(Failure::by_signal(number)))
+}
+
+/// Waits for what was asked, unless told to end. Whoever is not given it withdraws; soon, where they are told again.
+pub(crate) async fn given<T>(
+    seal: &Mongoseal,
+    signals: &mut Signals,
+    asked: impl Future<Output = Result<T>>,
+) -> std::result::Result<T, Failure> {
+    let failure = match signals.unless(asked).await {
+        Ok(Ok(given)) => return Ok(given),
+        Ok(Err(error)) => error.into(),
+        Err(number) => Failure::by_signal(number),
+    };
     // Either way it has ended: what is left undone, the ttl does.
     signals.hurry(seal.shutdown()).await.unwrap_or_default();
+    Err(failure)
 }
 
 /// Waits for what was asked, and says for whom on a terminal.

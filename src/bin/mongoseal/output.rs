@@ -2,6 +2,7 @@
 
 use std::io::{self, IsTerminal, Write};
 
+use rustix::event::{PollFd, PollFlags, poll};
 use serde::Serialize;
 
 use crate::text;
@@ -21,30 +22,17 @@ pub(crate) fn width() -> Option<usize> {
     size().map(|(columns, _)| columns)
 }
 
-#[cfg(unix)]
 fn window() -> Option<(usize, usize)> {
     let size = rustix::termios::tcgetwinsize(io::stdout()).ok()?;
     (size.ws_col > 0 && size.ws_row > 0).then(|| (size.ws_col.into(), size.ws_row.into()))
 }
 
-#[cfg(not(unix))]
-fn window() -> Option<(usize, usize)> {
-    None
-}
-
 /// Whether whoever read the output has gone, as `head` does.
-#[cfg(unix)]
 pub(crate) fn is_closed() -> bool {
-    use rustix::event::{PollFd, PollFlags, poll};
     let stdout = io::stdout();
     let mut asked = [PollFd::new(&stdout, PollFlags::empty())];
     let now = rustix::time::Timespec { tv_sec: 0, tv_nsec: 0 };
     poll(&mut asked, Some(&now)).is_ok() && asked[0].revents().intersects(PollFlags::ERR | PollFlags::HUP)
-}
-
-#[cfg(not(unix))]
-pub(crate) fn is_closed() -> bool {
-    false
 }
 
 /// One line, at once. Colours in it are left out where nobody wants them.

@@ -73,6 +73,11 @@ impl Failure {
         Self::new(Status::INVALID, sentence)
     }
 
+    /// Told to end by this signal: nobody needs to be told why.
+    pub(crate) fn by_signal(signal: i32) -> Self {
+        Self::new(Status::of_signal(signal), "")
+    }
+
     /// What the system refused this program.
     pub(crate) fn internal(error: io::Error) -> Self {
         Self::new(Status::INVALID, error)

@@ -16,25 +16,8 @@ use crate::{
 pub(crate) async fn perform(connection: &Connection, options: Elect) -> Result<Status, Failure> {
     let times = Times::of(&options.asking)?;
     let mut signals = Signals::that_end()?;
-    let mut builder = connection.builder();
-    if let Some(owner) = &options.asking.owner {
-        builder = builder.owner(owner.as_str());
-    }
-    let seal = match signals.unless(connection.open_with(builder)).await {
-        Ok(seal) => seal?,
-        Err(number) => return Ok(Status::of_signal(number)),
-    };
-    let leader = match signals.unless(campaign(&seal, &options)).await {
-        Ok(Ok(leader)) => leader,
-        Ok(Err(error)) => {
-            obtain::withdraw(&seal, &mut signals).await;
-            return Err(error.into());
-        }
-        Err(number) => {
-            obtain::withdraw(&seal, &mut signals).await;
-            return Ok(Status::of_signal(number));
-        }
-    };
+    let seal = obtain::open(connection, &options.asking, &mut signals).await?;
+    let leader = obtain::given(&seal, &mut signals, campaign(&seal, &options)).await?;
     let lease = leader.lease();
     let verdict = if options.command.is_empty() {
         lead(&leader, &mut signals).await

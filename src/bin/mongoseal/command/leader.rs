@@ -49,8 +49,8 @@ fn tell(options: &Leader, leader: Option<&Incumbent>) -> io::Result<()> {
             "value": leader.map(|leader| &leader.value),
             "owner": leader.map(|leader| leader.owner.as_str()),
             "token": leader.map(|leader| leader.token.get()),
-            "age_ms": leader.map(|leader| millis(leader.seen_at.since(leader.since))),
-            "remaining_ms": leader.and_then(|leader| leader.remaining).map(millis),
+            "age_ms": leader.map(|leader| time::millis(leader.seen_at.since(leader.since))),
+            "remaining_ms": leader.and_then(|leader| leader.remaining).map(time::millis),
         }));
     }
     let Some(leader) = leader else { return output::line("-\tnobody leads") };
@@ -58,8 +58,4 @@ fn tell(options: &Leader, leader: Option<&Incumbent>) -> io::Result<()> {
     // A tab in what others wrote would begin a column.
     let (value, owner) = (text::visible(&leader.value), text::visible(leader.owner.as_str()));
     output::line(&format!("{value}\t{owner}\ttoken {}\tfor {since}", leader.token))
-}
-
-fn millis(duration: Duration) -> u64 {
-    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }

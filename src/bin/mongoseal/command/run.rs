@@ -16,25 +16,8 @@ use crate::{
 pub(crate) async fn perform(connection: &Connection, options: Run) -> Result<Status, Failure> {
     let times = Times::of(&options.asking)?;
     let mut signals = Signals::that_end()?;
-    let mut builder = connection.builder();
-    if let Some(owner) = &options.asking.owner {
-        builder = builder.owner(owner.as_str());
-    }
-    let seal = match signals.unless(connection.open_with(builder)).await {
-        Ok(seal) => seal?,
-        Err(number) => return Ok(Status::of_signal(number)),
-    };
-    let lease = match signals.unless(acquire(&seal, &options)).await {
-        Ok(Ok(lease)) => lease,
-        Ok(Err(error)) => {
-            obtain::withdraw(&seal, &mut signals).await;
-            return Err(error.into());
-        }
-        Err(number) => {
-            obtain::withdraw(&seal, &mut signals).await;
-            return Ok(Status::of_signal(number));
-        }
-    };
+    let seal = obtain::open(connection, &options.asking, &mut signals).await?;
+    let lease = obtain::given(&seal, &mut signals, acquire(&seal, &options)).await?;
     let verdict = match job::run(&lease, times, &options.command, &mut signals).await {
         Ok(end) => job::verdict(&lease, &end),
         Err(failure) => Err(failure),

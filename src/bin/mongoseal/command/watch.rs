@@ -3,7 +3,7 @@
 mod listing;
 mod screen;
 
-use std::{io, pin::pin, time::Duration};
+use std::{io, time::Duration};
 
 use mongoseal::{Event, EventKind, EventStream, Key, Mongoseal, Result};
 use serde::Serialize;
@@ -13,6 +13,7 @@ use crate::{
     arguments::Watch,
     connection::Connection,
     output,
+    signals::Signals,
     status::{Failure, Status},
     text, time,
 };
@@ -24,18 +25,10 @@ const OFTEN: Duration = Duration::from_secs(1);
 
 pub(crate) async fn perform(connection: &Connection, options: Watch) -> Result<Status, Failure> {
     // From here on, so that none is missed.
-    let told_to_end = told_to_end().map_err(Failure::internal)?;
-    let mut told_to_end = pin!(told_to_end);
-    let seal = tokio::select! {
-        biased;
-        () = &mut told_to_end => return Ok(Status::DONE),
-        seal = connection.open() => seal?,
-    };
-    let ended = tokio::select! {
-        biased;
-        () = told_to_end => Ok(Status::DONE),
-        ended = watch(&seal, &options) => ended,
-    };
+    let mut signals = Signals::that_end()?;
+    let Ok(seal) = signals.unless(connection.open()).await else { return Ok(Status::DONE) };
+    let seal = seal?;
+    let ended = signals.unless(watch(&seal, &options)).await.unwrap_or(Ok(Status::DONE));
     seal.shutdown().await;
     ended
 }
@@ -211,25 +204,4 @@ async fn watch(seal: &Mongoseal, options: &Watch) -> Result<Status, Failure> {
             return Ok(Status::DONE);
         }
     }
-}
-
-/// Ends when the program is told to end.
-#[cfg(unix)]
-fn told_to_end() -> io::Result<impl Future<Output = ()>> {
-    use tokio::signal::unix::{SignalKind, signal};
-    let mut interrupt = signal(SignalKind::interrupt())?;
-    let mut terminate = signal(SignalKind::terminate())?;
-    let mut hangup = signal(SignalKind::hangup())?;
-    Ok(async move {
-        tokio::select! {
-            _ = interrupt.recv() => {}
-            _ = terminate.recv() => {}
-            _ = hangup.recv() => {}
-        }
-    })
-}
-
-#[cfg(not(unix))]
-fn told_to_end() -> io::Result<impl Future<Output = ()>> {
-    Ok(async { drop(tokio::signal::ctrl_c().await) })
 }
