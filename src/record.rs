@@ -154,7 +154,7 @@ pub struct Record {
     pub handed: Vec<(Caller, Option<FencingToken>)>,
     /// When the record last changed.
     pub last_seen: StoreTime,
-    /// When the record stops mattering. Never goes back.
+    /// When the record has stopped mattering. Never goes back.
     pub expires_at: StoreTime,
     /// The last revocations, oldest first.
     pub history: Vec<Revocation>,

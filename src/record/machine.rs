@@ -251,14 +251,14 @@ impl State {
         if let Some(same) = same {
             return Some(same.clone());
         }
-        let expires_at = holders
-            .iter()
-            .map(|holder| holder.expires_at)
-            .chain(queue.iter().map(|waiter| waiter.expires_at))
-            .chain(before.map(|before| before.expires_at))
-            .chain([at.now, at.hybrid()])
-            .max()
-            .unwrap_or(at.now);
+        let now = at.now.max(at.hybrid());
+        let ends = holders.iter().map(|holder| holder.expires_at).chain(queue.iter().map(|waiter| waiter.expires_at));
+        let end = ends.fold(now, StoreTime::max);
+        let expires_at = match before.map(|before| before.expires_at) {
+            Some(later) if later >= end => later,
+            // Twice as far as it must, so that most writes leave the index on it alone.
+            _ => end.after(end.millis().abs_diff(now.millis())),
+        };
         Some(Record { version, holders, queue, handed, last_seen: at.now, expires_at, history })
     }
 }

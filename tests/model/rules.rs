@@ -26,7 +26,7 @@ fn breaks(config: Config, rule: Rule, promises: &[&str]) {
 
 #[test]
 fn an_idle_record_is_kept_for_the_longest_ttl() {
-    let found = explore("with a retention below the ttl", Config { ttls: [1, 3, 1], ..TWO });
+    let found = explore("with a retention below the ttl", Config { ttls: [1, 4, 1], ..TWO });
     let steps = found.get(ORDER).or(found.get(TWICE)).unwrap_or_else(|| panic!("nothing breaks: {found:#?}"));
     println!("with a retention below the ttl {ORDER:?} breaks in {} steps: {}", steps.len(), steps.join(", "));
 }

@@ -50,7 +50,8 @@ async fn what_is_stored_is_what_the_protocol_says() {
     assert_eq!(holder.get_document("metadata").unwrap().get_str("build").unwrap(), "$1");
     let acquired = holder.get_datetime("since").unwrap().timestamp_millis();
     assert_eq!(holder.get_datetime("expires_at").unwrap().timestamp_millis() - acquired, 65_000, "ttl and grace");
-    assert_eq!(record.get_datetime("expires_at").unwrap(), holder.get_datetime("expires_at").unwrap());
+    let matters = record.get_datetime("expires_at").unwrap().timestamp_millis() - acquired;
+    assert!((128_000..=130_000).contains(&matters), "as long again, from the later clock: {matters}");
     assert!(record.contains_key("last_seen") && record.get_array("queue").unwrap().is_empty());
 }
 

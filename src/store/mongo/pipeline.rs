@@ -16,6 +16,8 @@
 //! | `v`, `t` | the highest token so far, and the next one |
 //! | `w.n` | how many at the head of the queue are granted the key |
 //! | `g` | those, as holders |
+//! | `d` | whom the request concerned |
+//! | `now` | the later of the server's two clocks |
 //!
 //! What differs from one request to the next of the same verb comes in variables, so that the rest is
 //! encoded once: see `template.rs`. Their values are wrapped in `$literal`, so that no text of a caller
@@ -247,10 +249,12 @@ fn after(verb: Verb) -> Document {
     } else {
         "".into()
     };
+    let hybrid = doc! { "$toDate": { "$multiply": [{ "$tsSecond": "$$CLUSTER_TIME" }, 1000] } };
     let mut after = doc! {
         "h": { "$concatArrays": ["$h", "$g"] },
         "v": { "$max": ["$v", { "$max": "$g.version" }] },
         "d": { "$reduce": { "input": "$g", "initialValue": taken, "in": told } },
+        "now": { "$max": ["$$NOW", hybrid] },
     };
     if verb == Verb::Acquire {
         after.insert("q", without("$q"));
@@ -260,7 +264,7 @@ fn after(verb: Verb) -> Document {
 
 /// The record afterwards: as it was, unless something changed; then with its times moved on.
 fn stamped(verb: Verb) -> Document {
-    let hybrid = doc! { "$toDate": { "$multiply": [{ "$tsSecond": "$$CLUSTER_TIME" }, 1000] } };
+    let end = doc! { "$max": ["$now", { "$max": "$h.expires_at" }, { "$max": "$q.expires_at" }] };
     let mut history = doc! { "$ifNull": ["$r.history", []] };
     if verb.revokes() {
         let revocation = doc! { "by": "$$by", "reason": "$$reason", "at": "$$NOW", "tokens": "$told.version" };
@@ -275,9 +279,12 @@ fn stamped(verb: Verb) -> Document {
         "handed": "$d",
         "history": history,
         "last_seen": "$$NOW",
-        "expires_at": { "$max": [
-            "$r.expires_at", "$$NOW", hybrid, { "$max": "$h.expires_at" }, { "$max": "$q.expires_at" },
-        ] },
+        "expires_at": { "$let": { "vars": { "end": end }, "in": { "$cond": [
+            { "$gte": ["$r.expires_at", "$$end"] },
+            "$r.expires_at",
+            // Twice as far as it must, so that most writes leave the index on it alone.
+            { "$add": ["$$end", { "$subtract": ["$$end", "$now"] }] },
+        ] } } },
     };
     let changed = doc! { "$ne": [["$v", "$h", "$q"], ["$r.version", "$r.holders", "$r.queue"]] };
     // What was no record, and was not granted to anybody, is none afterwards.
