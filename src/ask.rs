@@ -71,10 +71,9 @@ impl Ask {
         // In a box, because it is much larger than what keeps the lease from then on.
         let granted = Box::pin(self.run(reply));
         async move {
-            if let Some(mut keeper) = granted.await {
-                keeper.keep().await;
-                Box::pin(keeper.end()).await;
-            }
+            let Some(mut keeper) = granted.await else { return };
+            keeper.keep().await;
+            Box::pin(keeper.end()).await;
         }
     }
 

@@ -95,8 +95,8 @@ pub(crate) enum Travelled {
 #[derive(Debug)]
 pub(crate) struct Place {
     inner: Arc<Inner>,
+    hold: Arc<Hold>,
     ttl: Ttl,
-    lease: LeaseId,
 }
 
 impl Place {
@@ -104,12 +104,12 @@ impl Place {
     pub(crate) fn take(inner: &Arc<Inner>, hold: &Arc<Hold>, ttl: Ttl, interval: Duration, sent: Duration) -> Self {
         let member = Member { hold: Arc::clone(hold), interval, sent, leads: true, batch: None, apart: false };
         inner.batches.members().entry(ttl).or_default().insert(hold.lease, member);
-        Self { inner: Arc::clone(inner), ttl, lease: hold.lease }
+        Self { inner: Arc::clone(inner), hold: Arc::clone(hold), ttl }
     }
 
     fn with<T: Default>(&self, act: impl FnOnce(&mut Member) -> T) -> T {
         let mut members = self.inner.batches.members();
-        members.get_mut(&self.ttl).and_then(|members| members.get_mut(&self.lease)).map(act).unwrap_or_default()
+        members.get_mut(&self.ttl).and_then(|members| members.get_mut(&self.hold.lease)).map(act).unwrap_or_default()
     }
 
     /// When, on the clock, it falls due.
@@ -150,15 +150,15 @@ impl Place {
         let most = most.unwrap_or(MOST).clamp(2, MOST);
         let mut members = self.inner.batches.members();
         let members = members.get_mut(&self.ttl)?;
-        let own = members.get(&self.lease)?;
+        let own = members.get(&self.hold.lease)?;
         if let Some(over) = own.batch() {
             return Some(over.clone());
         }
         if own.apart {
             return None;
         }
-        let own = (!by_itself).then_some(self.lease);
-        let ready = members.iter().filter(|(lease, member)| **lease != self.lease && member.is_ready(now));
+        let own = (!by_itself).then_some(self.hold.lease);
+        let ready = members.iter().filter(|(lease, member)| **lease != self.hold.lease && member.is_ready(now));
         let others = ready.map(|(lease, _)| *lease).take(most.saturating_sub(1));
         let leases: Vec<LeaseId> = own.into_iter().chain(others).collect();
         if leases.len() < 2 {
@@ -183,7 +183,7 @@ impl Drop for Place {
     fn drop(&mut self) {
         let mut all = self.inner.batches.members();
         if let Some(members) = all.get_mut(&self.ttl) {
-            members.remove(&self.lease);
+            members.remove(&self.hold.lease);
             if members.is_empty() {
                 all.remove(&self.ttl);
             }

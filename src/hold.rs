@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 
 use crate::{
-    Clock, Error, FencingToken, Key, LeaseId, LossCause, Owner, Result, Tick, farewell::Farewell, record::Terms,
+    Clock, Error, FencingToken, Key, LeaseId, LossCause, Result, Tick, farewell::Farewell, record::Terms,
     wishes::Wishes,
 };
 
@@ -45,7 +45,6 @@ const NEVER: u64 = u64::MAX;
 /// What a lease and its task know together.
 pub(crate) struct Hold {
     pub(crate) key: Key,
-    pub(crate) owner: Owner,
     pub(crate) lease: LeaseId,
     pub(crate) token: FencingToken,
     /// How much longer than its ttl the store keeps the key, in milliseconds.
@@ -82,7 +81,6 @@ impl Hold {
     ) -> Self {
         Self {
             key,
-            owner: terms.owner.clone(),
             lease: terms.lease,
             grace: terms.grace,
             exclusive: terms.limit <= 1,
@@ -302,13 +300,7 @@ impl Drop for AtWork<'_> {
 
 impl fmt::Debug for Hold {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Lease")
-            .field("key", &self.key)
-            .field("owner", &self.owner)
-            .field("id", &self.lease)
-            .field("token", &self.token)
-            .field("state", &*self.lock())
-            .finish_non_exhaustive()
+        f.debug_struct("Hold").field("key", &self.key).field("token", &self.token).finish_non_exhaustive()
     }
 }
 

@@ -33,7 +33,7 @@ pub struct Lease {
     pub(crate) inner: Arc<Inner>,
     hold: Arc<Hold>,
     /// Filled by the task when it has released the lease.
-    released: Option<oneshot::Receiver<Result<End>>>,
+    released: oneshot::Receiver<Result<End>>,
 }
 
 /// What the task of a lease did at its end.
@@ -61,7 +61,7 @@ pub enum Released {
 
 impl Lease {
     pub(crate) fn new(inner: Arc<Inner>, hold: Arc<Hold>, released: oneshot::Receiver<Result<End>>) -> Self {
-        Self { inner, hold, released: Some(released) }
+        Self { inner, hold, released }
     }
 
     /// The key that is held.
@@ -73,7 +73,7 @@ impl Lease {
     /// Who holds it, as others see it.
     #[must_use]
     pub fn owner(&self) -> &Owner {
-        &self.hold.owner
+        &self.inner.settings.owner
     }
 
     /// The secret that stands for this lease, to take it up again after a restart with
@@ -367,10 +367,7 @@ impl Lease {
     /// Waits for what its task did at the end of the lease.
     async fn ended(&mut self) -> Result<End> {
         let gone = || Error::unavailable("the runtime that kept the lease has ended: its ttl ends the lease");
-        match self.released.take() {
-            Some(released) => released.await.unwrap_or_else(|source| Err(gone().caused_by(source))),
-            None => Err(gone()),
-        }
+        (&mut self.released).await.unwrap_or_else(|source| Err(gone().caused_by(source)))
     }
 }
 
@@ -382,6 +379,12 @@ impl Drop for Lease {
 
 impl fmt::Debug for Lease {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Debug::fmt(&self.hold, f)
+        f.debug_struct("Lease")
+            .field("key", self.key())
+            .field("owner", self.owner())
+            .field("id", &self.id())
+            .field("token", &self.token())
+            .field("state", &self.state())
+            .finish_non_exhaustive()
     }
 }

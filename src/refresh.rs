@@ -58,7 +58,6 @@ const SETTLED: Duration = Duration::from_secs(1);
 
 /// The task of a lease.
 pub(crate) struct Keeper {
-    inner: Arc<Inner>,
     hold: Arc<Hold>,
     ttl: Ttl,
     refreshing: Refreshing,
@@ -89,19 +88,23 @@ impl Keeper {
         in_use: InUse,
         watch: Watch,
     ) -> (Lease, Box<Self>) {
-        let inner = Arc::clone(in_use.by());
         let (released, done) = oneshot::channel();
-        let lease = Lease::new(Arc::clone(&inner), Arc::clone(&hold), done);
-        let now = inner.clock().now();
+        let lease = Lease::new(Arc::clone(in_use.by()), Arc::clone(&hold), done);
+        let now = in_use.by().clock().now();
         // A lease that is held for a moment only is not worth a listener.
         let listen_at = Some(now.saturating_add(SETTLED));
         let (due, words, berth) = (None, None, None);
-        let mut keeper = Self { inner, hold, ttl, refreshing, due, listen_at, words, berth, watch, in_use, released };
+        let mut keeper = Self { hold, ttl, refreshing, due, listen_at, words, berth, watch, in_use, released };
         // From when the granted request was sent, which for one who waited is a while ago.
-        let sent = keeper.hold.deadline().saturating_sub(keeper.inner.settings.lasts(ttl));
+        let sent = keeper.hold.deadline().saturating_sub(keeper.inner().settings.lasts(ttl));
         keeper.due = keeper.due_after(if keeper.hold.never_expires() { now } else { sent });
         keeper.berth = keeper.place(sent);
         (lease, Box::new(keeper))
+    }
+
+    /// The handle.
+    fn inner(&self) -> &Arc<Inner> {
+        self.in_use.by()
     }
 
     fn due_after(&self, from: Duration) -> Option<Duration> {
@@ -110,7 +113,7 @@ impl Keeper {
 
     /// Soon, where a refresh has failed for good.
     fn due_later(&self) -> Option<Duration> {
-        let (now, soon) = (self.inner.clock().now(), self.ttl.duration().checked_div(10).unwrap_or_default());
+        let (now, soon) = (self.inner().clock().now(), self.ttl.duration().checked_div(10).unwrap_or_default());
         self.due_after(now).map(|due| due.min(now.saturating_add(soon)))
     }
 
@@ -118,57 +121,58 @@ impl Keeper {
     fn place(&self, sent: Duration) -> Option<Place> {
         let alone = self.words.is_some() || self.hold.never_expires();
         let interval = self.refreshing.interval(self.ttl).filter(|_| !alone)?;
-        Some(Place::take(&self.inner, &self.hold, self.ttl, interval, sent))
+        Some(Place::take(self.inner(), &self.hold, self.ttl, interval, sent))
     }
 
-    /// Keeps the lease until it ends.
+    /// Keeps the lease until it has ended, and ends it when its handle or its time does.
     ///
     /// A task has the size of the largest that it ever waits for, for good. What is under way for a moment
     /// only is in a box of its own, here and in [`Ask::task`](crate::ask::Ask::task).
     pub(crate) async fn keep(&mut self) {
         // A runtime that shuts down drops this task where it stands.
         let _ended = EndsWithTask(Arc::clone(&self.hold));
-        while let Some(task) = self.task().await {
+        loop {
+            // The deadline may have been moved on meanwhile, and others may have refreshed the lease.
+            let next = self.due.into_iter().chain(self.listen_at).fold(self.hold.deadline(), Duration::min);
+            let asked = tokio::select! {
+                biased;
+                () = self.hold.ended.cancelled() => return,
+                () = self.inner().closing.cancelled() => {
+                    self.hold.lose(LossCause::ShutDown);
+                    None
+                }
+                asked = self.hold.wishes.next() => Some(asked),
+                () = self.inner().clock().sleep_until(next) => None,
+            };
+            let Some(task) = asked.map(Task::Asked).or_else(|| self.by_the_clock()) else { continue };
             Box::pin(self.perform(task)).await;
         }
     }
 
-    /// Waits for something to do until the lease has ended, and ends it when its handle or its time does.
-    async fn task(&mut self) -> Option<Task> {
-        loop {
-            // The deadline may have been moved on meanwhile, and others may have refreshed the lease.
-            let next = self.due.into_iter().chain(self.listen_at).fold(self.hold.deadline(), Duration::min);
-            tokio::select! {
-                biased;
-                () = self.hold.ended.cancelled() => return None,
-                () = self.inner.closing.cancelled() => self.hold.lose(LossCause::ShutDown),
-                asked = self.hold.wishes.next() => return Some(Task::Asked(asked)),
-                () = self.inner.clock().sleep_until(next) => {}
+    /// What there is to do at this time. Ends the lease when its time is over.
+    fn by_the_clock(&mut self) -> Option<Task> {
+        let now = self.inner().clock().now();
+        if self.hold.remaining().is_zero() {
+            self.hold.lose(LossCause::Expired);
+        } else if self.listen_at.is_some_and(|at| at <= now) {
+            self.watch.listen(self.hold.tick);
+            self.listen_at = None;
+        } else if self.due.is_some_and(|due| due <= now) {
+            if let Some(berth) = &self.berth {
+                // It may have travelled along with others.
+                self.due = Some(berth.due());
             }
-            let now = self.inner.clock().now();
-            if self.hold.remaining().is_zero() {
-                self.hold.lose(LossCause::Expired);
-            } else if self.listen_at.is_some_and(|at| at <= now) {
-                self.watch.listen(self.hold.tick);
-                self.listen_at = None;
-            } else if self.due.is_some_and(|due| due <= now) {
-                if let Some(berth) = &self.berth {
-                    // It may have travelled along with others.
-                    self.due = Some(berth.due());
-                }
-                if self.due.is_some_and(|due| due <= now) {
-                    return Some(Task::Refresh);
-                }
-            }
+            return self.due.filter(|due| *due <= now).map(|_| Task::Refresh);
         }
+        None
     }
 
     /// Does it, unless the lease ends first.
     async fn perform(&mut self, task: Task) {
-        let (inner, hold) = (Arc::clone(&self.inner), Arc::clone(&self.hold));
+        let (inner, hold) = (Arc::clone(self.inner()), Arc::clone(&self.hold));
         let done = async {
             match task {
-                Task::Asked(Asked::Look) => look(&self.inner, &self.hold, self.ttl).await,
+                Task::Asked(Asked::Look) => look(self.inner(), &self.hold, self.ttl).await,
                 Task::Asked(Asked::Refresh(wish)) => self.refresh(Some(*wish)).await,
                 Task::Refresh => {
                     if !self.travel().await {
@@ -202,7 +206,7 @@ impl Keeper {
         let wanted = wish.as_ref().and_then(|wish| wish.ttl).unwrap_or(self.ttl);
         // Words that were said once are said again, or older ones that arrive late would stand.
         let metadata = wish.as_ref().and_then(|wish| wish.metadata.as_ref()).or(self.words.as_ref());
-        let done = refresh(&self.inner, &self.hold, wanted, metadata, wish.is_some()).await;
+        let done = refresh(self.inner(), &self.hold, wanted, metadata, wish.is_some()).await;
         match &done {
             Ok(Kept { sent, tick }) => {
                 self.ttl = wanted;
@@ -236,9 +240,9 @@ impl Keeper {
 
     /// Releases the lease that has ended, if it ended by the will of this process.
     pub(crate) async fn end(self: Box<Self>) {
-        let Self { inner, hold, berth, watch, in_use, released, .. } = *self;
+        let Self { hold, berth, watch, in_use, released, .. } = *self;
         drop(berth);
-        let end = farewell::say(&inner, &hold).await;
+        let end = farewell::say(in_use.by(), &hold).await;
         drop(watch);
         // Whoever hears of the end may ask with the same id at once.
         drop(in_use);
