@@ -308,3 +308,6 @@ impl fmt::Debug for Hold {
 fn nanos(reading: Duration) -> u64 {
     u64::try_from(reading.as_nanos()).unwrap_or(NEVER)
 }
+
+#[cfg(test)]
+mod tests;
