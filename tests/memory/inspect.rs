@@ -321,8 +321,8 @@ async fn a_record_is_purged_when_it_was_idle_for_the_retention_and_its_token_is_
     let lease = seal.acquire("idle").ttl(secs(500)).await.unwrap();
     let token = lease.token();
     lease.release().await.unwrap();
-    // A released record stays for what its lease would have lasted, and then for the retention.
-    tokio::time::sleep(secs(1_000)).await;
+    // A released record stays for twice what its lease would have lasted, and then for the retention.
+    tokio::time::sleep(secs(1_500)).await;
     let live = seal.acquire("live").ttl(secs(900)).await.unwrap();
     // With this the store collects by itself, which it does once in a minute.
     tokio::time::sleep(secs(499)).await;

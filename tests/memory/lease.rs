@@ -22,6 +22,17 @@ async fn a_lease_carries_what_was_asked_and_keeps_itself_alive() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn people_see_whose_lease_it_is_and_where_it_stands_and_not_its_secret() {
+    let seal = Mongoseal::builder().owner("alice").in_memory().unwrap();
+    let lease = seal.acquire("k").await.unwrap();
+    let shown = format!("{lease:?}");
+    for part in ["Lease {", "\"k\"", "alice", &lease.token().to_string(), "Held"] {
+        assert!(shown.contains(part), "{part} in {shown}");
+    }
+    assert!(!shown.contains(&lease.id().expose()), "{shown}");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_held_key_is_refused_with_holder_token_and_remaining_time() {
     let seal = Mongoseal::in_memory();
     let lease = seal.acquire("k").ttl(secs(30)).await.unwrap();
