@@ -64,8 +64,8 @@ pub(crate) struct Keeper {
     /// When, on the clock, to refresh, and when to listen for a revocation.
     due: Option<Duration>,
     listen_at: Option<Duration>,
-    /// What was last said to others.
-    words: Option<Metadata>,
+    /// What was last said to others. In a box, because few leases say anything.
+    words: Option<Box<Metadata>>,
     /// Its place among those that travel together.
     berth: Option<Place>,
     watch: Watch,
@@ -205,12 +205,12 @@ impl Keeper {
     async fn refresh(&mut self, wish: Option<Wish>) {
         let wanted = wish.as_ref().and_then(|wish| wish.ttl).unwrap_or(self.ttl);
         // Words that were said once are said again, or older ones that arrive late would stand.
-        let metadata = wish.as_ref().and_then(|wish| wish.metadata.as_ref()).or(self.words.as_ref());
+        let metadata = wish.as_ref().and_then(|wish| wish.metadata.as_ref()).or(self.words.as_deref());
         let done = refresh(self.inner(), &self.hold, wanted, metadata, wish.is_some()).await;
         match &done {
             Ok(Kept { sent, tick }) => {
                 self.ttl = wanted;
-                self.words = metadata.cloned();
+                self.words = metadata.cloned().map(Box::new);
                 self.due = self.due_after(*sent);
                 match &self.berth {
                     Some(berth) if wish.is_none() => berth.kept(*sent),
