@@ -87,6 +87,7 @@ mod boot {
     }
 }
 
+// What is changed here no test notices on a unix, which does not compile it.
 #[cfg(not(unix))]
 mod boot {
     use std::{
@@ -106,17 +107,35 @@ mod boot {
 mod tests {
     use super::*;
 
+    const HOUR: Duration = Duration::from_secs(3600);
+
     #[tokio::test(start_paused = true)]
     async fn the_tokio_clock_moves_with_paused_time_only() {
         let clock = Clock::tokio();
         assert_eq!(clock.now(), Duration::ZERO);
-        clock.sleep_until(Duration::from_secs(3600)).await;
-        assert_eq!(clock.now(), Duration::from_secs(3600));
+        tokio::time::advance(HOUR).await;
+        assert_eq!(clock.now(), HOUR);
+        clock.sleep_until(HOUR * 2).await;
+        assert_eq!(clock.now(), HOUR * 2);
+        clock.sleep_until(HOUR).await;
+        assert_eq!(clock.now(), HOUR * 2, "that was before");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_sleeper_looks_at_the_boot_clock_each_second_and_at_tokio_s_when_it_is_time() {
+        let (boot, tokio) = (Clock::Boot, Clock::tokio());
+        assert_eq!((boot.left(boot.now() + HOUR), tokio.left(HOUR)), (LOOK, HOUR));
+        assert_eq!((boot.left(Duration::ZERO), tokio.left(Duration::ZERO)), (Duration::ZERO, Duration::ZERO));
+        let soon = boot.left(boot.now() + LOOK / 2);
+        assert!(soon <= LOOK / 2, "{soon:?}");
     }
 
     #[tokio::test]
-    async fn the_boot_clock_never_wakes_a_sleeper_early() {
-        let until = Clock::Boot.now() + Duration::from_millis(20);
+    async fn the_boot_clock_moves_by_itself_and_never_wakes_a_sleeper_early() {
+        let (began, pause) = (Clock::Boot.now(), Duration::from_millis(20));
+        std::thread::sleep(pause);
+        assert!(Clock::Boot.now() >= began + pause);
+        let until = Clock::Boot.now() + pause;
         Clock::Boot.sleep_until(until).await;
         assert!(Clock::Boot.now() >= until);
     }

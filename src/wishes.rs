@@ -107,6 +107,10 @@ impl State {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
+    use tokio::{sync::oneshot::error::TryRecvError, time::timeout};
+
     use super::*;
 
     fn wish() -> (Wish, oneshot::Receiver<Result<()>>) {
@@ -114,29 +118,57 @@ mod tests {
         (Wish { ttl: None, metadata: None, reply }, done)
     }
 
-    #[tokio::test]
+    /// What is asked next, unless nothing is.
+    async fn next(wishes: &Wishes) -> Option<Asked> {
+        timeout(Duration::from_secs(1), wishes.next()).await.ok()
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn what_is_asked_before_anybody_listens_is_heard_and_what_nobody_waits_for_is_forgotten() {
         let wishes = Wishes::default();
+        assert!(next(&wishes).await.is_none());
         let (first, gone) = wish();
         let (second, _waits) = wish();
         wishes.look();
         wishes.refresh(first);
         wishes.refresh(second);
         drop(gone);
-        assert!(matches!(wishes.next().await, Asked::Refresh(wish) if !wish.reply.is_closed()));
-        assert!(matches!(wishes.next().await, Asked::Look));
+        assert!(matches!(next(&wishes).await, Some(Asked::Refresh(wish)) if !wish.reply.is_closed()));
+        assert!(matches!(next(&wishes).await, Some(Asked::Look)));
+        assert!(next(&wishes).await.is_none());
         let (third, _waits) = wish();
-        let asked = tokio::join!(wishes.next(), async { wishes.refresh(third) }).0;
-        assert!(matches!(asked, Asked::Refresh(_)));
+        let asked = tokio::join!(next(&wishes), async { wishes.refresh(third) }).0;
+        assert!(matches!(asked, Some(Asked::Refresh(_))));
+        let looks = tokio::join!(next(&wishes), async { wishes.look() }).0;
+        assert!(matches!(looks, Some(Asked::Look)));
     }
 
-    #[tokio::test]
+    #[tokio::test(start_paused = true)]
+    async fn all_who_wait_are_heard_in_the_order_they_came_and_no_others_are_kept() {
+        let wishes = Wishes::default();
+        let ((first, waits), (second, gone), (third, waits_too)) = (wish(), wish(), wish());
+        wishes.refresh(first);
+        wishes.refresh(second);
+        drop(gone);
+        wishes.refresh(third);
+        assert_eq!(wishes.state().refreshes.len(), 2);
+        for mut waiting in [waits, waits_too] {
+            assert!(waiting.try_recv().is_err());
+            let Some(Asked::Refresh(wish)) = next(&wishes).await else { panic!("it was asked for") };
+            wish.reply.send(Ok(())).unwrap();
+            assert!(matches!(waiting.try_recv(), Ok(Ok(()))), "it was its turn");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn whoever_asks_a_task_that_ends_or_has_ended_is_told() {
         let wishes = Wishes::default();
-        let ((before, told), (after, told_too)) = (wish(), wish());
+        let ((before, mut told), (after, mut told_too)) = (wish(), wish());
         wishes.refresh(before);
+        assert_eq!(told.try_recv().unwrap_err(), TryRecvError::Empty);
         wishes.end();
         wishes.refresh(after);
-        assert!(told.await.is_err() && told_too.await.is_err());
+        let dropped = (told.try_recv().unwrap_err(), told_too.try_recv().unwrap_err());
+        assert_eq!(dropped, (TryRecvError::Closed, TryRecvError::Closed));
     }
 }
