@@ -82,8 +82,11 @@ impl Sabotage {
                 (largest.first() == Some(&Bson::from(next.clone()))).then(|| next.into())
             }),
             Self::LowerExpiry => rewrite(message, &|value| {
-                let (first, others) = value.as_document()?.get_array("$max").ok()?.split_first()?;
-                (first == &Bson::from("$r.expires_at")).then(|| doc! { "$max": others.to_vec() }.into())
+                let enough = doc! { "$gte": ["$r.expires_at", "$$end"] };
+                let [condition, _, anew] = value.as_document()?.get_array("$cond").ok()?.as_slice() else {
+                    return None;
+                };
+                (condition == &Bson::from(enough)).then(|| anew.clone())
             }),
             Self::ClientClock => {
                 // Every other one is four seconds ahead.
