@@ -1,8 +1,8 @@
 //! Who was refused a key looks before it asks for it again: a look costs less than half of an attempt.
 //!
-//! What must be true: nobody is refused by a look whom the machine would not refuse. So it is the machine that
-//! says what the attempt would come to, on the record that was read, and only a refusal is taken from it.
-//! A refusal may be stale, as one that the server wrote nothing for may be.
+//! What must be true: a look stands for an attempt that would be refused and change nothing, and for no other. So it
+//! is the machine that says what the attempt would come to, on the whole record that was read.
+//! That may be stale, as a refusal may be that the server wrote nothing for.
 
 use std::{
     collections::HashMap,
@@ -65,8 +65,7 @@ impl Inner {
         let find = doc! {
             "find": &self.collection,
             "filter": { "_id": key.as_str() },
-            // Whom the holders keep out the queue does not let in.
-            "projection": document::view(Verb::Acquire),
+            "projection": document::all(),
             "limit": 1,
             "singleBatch": true,
             "readConcern": { "level": "majority" },
@@ -79,6 +78,7 @@ impl Inner {
         };
         let (before, at) = document::decode(key, found)?;
         let (after, outcome) = record::apply(Some(&before), at, request);
+        // An attempt can be refused and change the record: whoever waited and does not any more gives up its place.
         let is_refused = matches!(outcome, Outcome::Refused { .. }) && after.as_ref() == Some(&before);
         Ok(is_refused.then_some(Applied { outcome, at: Some(at) }))
     }
