@@ -36,7 +36,7 @@ impl Mongoseal {
     /// It is never needed. A live lease is never touched: whether it is over is looked at again, on the
     /// store's clock, in the step that removes it. A record is never deleted sooner than the retention
     /// allows, because its version protects the tokens; one that has just lost its holder is idle
-    /// from now on.
+    /// from then on, or from up to a ttl and grace later.
     ///
     /// What is given is what this call removed, and neither what others cleared away meanwhile nor what
     /// came to its end behind it.

@@ -55,7 +55,8 @@ fn step() -> impl Strategy<Value = Step> {
     // Few leases, so that requests meet; short times, so that they pass.
     let lease_of = || (1_u8..=6).prop_map(|number| LeaseId::from_bytes([number; 16]));
     let lease = lease_of();
-    let millis = prop_oneof![1 => 1_u64..60, 4 => Just(60_000_u64)];
+    // The last is that of a lease without expiry.
+    let millis = prop_oneof![2 => 1_u64..60, 8 => Just(60_000_u64), 1 => Just(220_752_000_000_000_u64)];
     let limit = prop_oneof![2 => Just(0_u32), 3 => 1_u32..4, 1 => Just(u32::try_from(i32::MAX).unwrap())];
     let grace = prop_oneof![3 => Just(0_u64), 1 => 1_u64..30];
     let patience = (millis.clone(), prop_oneof![1 => 1_u32..4, 2 => Just(u32::MAX)]);

@@ -4,7 +4,7 @@ use super::{
     Acquire, Holder, Image, Joint, Moment, Outcome, Patience, Record, Refresh, Release, Request, Revocation, Revoke,
     StoreTime, Terms, Transfer, Waiter,
 };
-use crate::{Caller, FencingToken, LeaseId};
+use crate::{Caller, FencingToken, LeaseId, Ttl};
 
 /// Applies a request to the record of a key at a moment: gives the record as it is afterwards, and
 /// the outcome.
@@ -254,10 +254,12 @@ impl State {
         let now = at.now.max(at.hybrid());
         let ends = holders.iter().map(|holder| holder.expires_at).chain(queue.iter().map(|waiter| waiter.expires_at));
         let end = ends.fold(now, StoreTime::max);
+        let more = end.millis().abs_diff(now.millis());
         let expires_at = match before.map(|before| before.expires_at) {
             Some(later) if later >= end => later,
             // Twice as far as it must, so that most writes leave the index on it alone.
-            _ => end.after(end.millis().abs_diff(now.millis())),
+            _ if more <= Ttl::MAX.millis() => end.after(more),
+            _ => end,
         };
         Some(Record { version, holders, queue, handed, last_seen: at.now, expires_at, history })
     }

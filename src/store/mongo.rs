@@ -7,7 +7,6 @@
 //! | `verb.rs` | what is written alike, and what differs from one request to the next |
 //! | `joint.rs` | what is done to many leases at once |
 //! | `combine.rs` | how requests travel together that come faster than they are answered |
-//! | `refusal.rs` | how who was refused looks before it asks again |
 //! | `template.rs` | commands whose larger part is encoded once |
 //! | `document.rs` | how a record looks as a document |
 //! | `list.rs` | how leases of many keys are listed |
@@ -32,7 +31,6 @@ mod list;
 mod pipeline;
 mod preflight;
 mod purge;
-mod refusal;
 mod template;
 mod touch;
 mod verb;
@@ -50,7 +48,7 @@ use tokio::sync::{
     mpsc::{Sender, UnboundedSender},
 };
 
-use self::{combine::Lanes, fault::needs, refusal::Refusals};
+use self::{combine::Lanes, fault::needs};
 use super::{Applied, Backlog, BoxFuture, Page, Sighting, State, Store, Told};
 use crate::{
     Clock, Error, FencingToken, HandleId, Key, Result, Tick,
@@ -76,7 +74,6 @@ struct Inner {
     /// Held alone by a transaction: see `joint.rs`.
     quiet: RwLock<()>,
     lanes: Lanes,
-    refusals: Refusals,
 }
 
 impl MongoStore {
@@ -96,8 +93,8 @@ impl MongoStore {
     }
 
     fn build(database: &Database, collection: String, retention: Duration, owns_client: bool) -> Self {
-        let (quiet, lanes, refusals) = (RwLock::default(), Lanes::default(), Refusals::default());
-        let inner = Inner { database: database.clone(), collection, retention, owns_client, quiet, lanes, refusals };
+        let (quiet, lanes) = (RwLock::default(), Lanes::default());
+        let inner = Inner { database: database.clone(), collection, retention, owns_client, quiet, lanes };
         Self { inner: Arc::new(inner) }
     }
 
@@ -226,18 +223,6 @@ impl fmt::Debug for Inner {
 
 impl Inner {
     async fn apply(&self, key: &Key, request: &Request, within: Duration) -> Result<Applied> {
-        let until = Clock::Boot.now().saturating_add(within);
-        let applied = match self.still_refused(key, request, within).await? {
-            Some(refused) => refused,
-            None => self.ask(key, request, until.saturating_sub(Clock::Boot.now())).await?,
-        };
-        if matches!(request, Request::Acquire(_)) {
-            self.refusals.note(key, &applied);
-        }
-        Ok(applied)
-    }
-
-    async fn ask(&self, key: &Key, request: &Request, within: Duration) -> Result<Applied> {
         let head = doc! {
             "findAndModify": &self.collection,
             "query": { "_id": key.as_str() },

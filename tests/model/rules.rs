@@ -46,7 +46,7 @@ fn the_expiry_of_a_record_never_goes_back() {
 
 #[test]
 fn the_expiry_of_a_record_waits_for_the_hybrid_clock() {
-    let jumpy = Config { jumps_to: &[-3, 0], jumps: 2, ticks: true, ttls: [2; 3], retention: 2, ..TWO };
+    let jumpy = Config { jumps_to: &[-6, 0], jumps: 2, ticks: true, ttls: [2; 3], retention: 2, ..TWO };
     breaks(jumpy, Rule::HybridInExpiry, &[ORDER, TWICE]);
 }
 

@@ -21,11 +21,11 @@ fn holds(name: &str, config: Config, full: Config, reached: &[&str]) {
 /// Two clients, of whom the first sends another request, too.
 const TWO: Config = Config { asks: [1, 1, 0], sends: [2, 1, 0], ..Config::PLAIN };
 /// The same with more time.
-const LONG: Config = Config { ttls: [2; 3], retention: 2, until: 5, ..TWO };
+const LONG: Config = Config { ttls: [2; 3], retention: 2, until: 6, ..TWO };
 
 #[test]
 fn nothing_breaks_where_requests_stall_and_records_are_collected() {
-    let full = Config { ttls: [2; 3], retention: 2, until: 5, ..Config::PLAIN };
+    let full = Config { ttls: [2; 3], retention: 2, until: 6, ..Config::PLAIN };
     holds("stalls", Config::PLAIN, full, &[AGAIN, BELIEVES]);
 }
 
@@ -56,7 +56,7 @@ fn nothing_breaks_where_a_primary_is_deposed_and_does_not_know() {
 
 #[test]
 fn tokens_are_in_order_where_clocks_jump() {
-    let jumpy = Config { jumps_to: &[-3, 0], jumps: 2, ticks: true, ttls: [2; 3], retention: 2, ..TWO };
+    let jumpy = Config { jumps_to: &[-6, 0], jumps: 2, ticks: true, ttls: [2; 3], retention: 2, ..TWO };
     let jumpy = Config { sends: [1, 1, 0], ..jumpy };
     holds("jumps", jumpy, Config { sends: [2, 1, 0], until: 4, ..jumpy }, &[AGAIN, BELIEVES]);
 }

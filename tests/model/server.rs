@@ -164,8 +164,10 @@ impl Server {
                     if before != Some(&after) {
                         let ends = after.holders.iter().map(|holder| holder.expires_at);
                         let ends = ends.chain(after.queue.iter().map(|waiter| waiter.expires_at));
-                        let ends = ends.chain(before.map(|before| before.expires_at)).chain([at.now]);
-                        after.expires_at = ends.max().unwrap();
+                        let end = ends.chain([at.now]).max().unwrap();
+                        let later = before.map(|before| before.expires_at).filter(|later| *later >= end);
+                        let twice = || end.after(end.millis().abs_diff(at.now.millis()));
+                        after.expires_at = later.unwrap_or_else(twice);
                     }
                     after
                 });

@@ -25,39 +25,6 @@ async fn an_acquire_is_one_find_and_modify_and_a_release_is_one_command() {
 }
 
 #[tokio::test]
-async fn who_was_refused_looks_before_it_asks_again_and_asks_once_the_key_is_free() {
-    let bench = Bench::new("looks").await;
-    let (client, sent) = noting_client(&bench.set.uri()).await;
-    let (seal, holder) = (Mongoseal::new(&client.database("mongoseal_looks")), bench.seal());
-    let names = || -> Vec<String> { sent.lock().unwrap().drain(..).collect() };
-    let lease = holder.acquire("k").shared().await.unwrap();
-    assert!(matches!(seal.acquire("k").await, Err(Error::Held { .. })));
-    names();
-
-    for _ in 0..3 {
-        let refused = seal.acquire("k").await.unwrap_err();
-        let Error::Held { remaining, .. } = &refused else { panic!("{refused}") };
-        assert!((secs(20)..=secs(30)).contains(remaining), "{refused}");
-        assert_eq!(names(), ["find"]);
-    }
-    // What would be granted is asked for, whoever was refused before.
-    let shares = seal.acquire("k").shared().await.unwrap();
-    assert_eq!(names(), ["find", "findAndModify"]);
-    shares.release().await.unwrap();
-    lease.release().await.unwrap();
-    names();
-    let lease = seal.acquire("k").await.unwrap();
-    assert_eq!(names(), ["findAndModify"], "the key was granted since it was refused");
-    assert!(matches!(seal.acquire("k").await, Err(Error::Held { .. })));
-    assert!(matches!(seal.acquire("k").await, Err(Error::Held { .. })));
-    assert_eq!(names(), ["findAndModify", "find"]);
-    lease.release().await.unwrap();
-    names();
-    seal.acquire("k").await.unwrap().release().await.unwrap();
-    assert_eq!(names(), ["find", "findAndModify", "findAndModify"]);
-}
-
-#[tokio::test]
 async fn a_refused_attempt_leaves_no_oplog_entry() {
     let bench = Bench::new("oplog").await;
     let seal = bench.seal();

@@ -356,6 +356,15 @@ fn the_record_s_expiry_never_goes_back_and_waits_for_the_hybrid_clock() {
 }
 
 #[test]
+fn the_record_of_a_lease_without_expiry_ends_with_it_and_no_later() {
+    let mut bench = Bench::new();
+    let Request::Acquire(mut acquire) = once(1, 0) else { unreachable!("it asks") };
+    acquire.terms.ttl = Ttl::FOREVER.millis();
+    granted(&bench.send(Request::Acquire(acquire)));
+    assert_eq!(bench.record().expires_at, bench.record().holders[0].expires_at);
+}
+
+#[test]
 fn a_key_without_a_record_stays_so_unless_it_is_granted() {
     let mut bench = Bench::new();
     assert_eq!(bench.send(refresh(1)), Outcome::Absent);

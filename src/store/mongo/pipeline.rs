@@ -30,7 +30,7 @@ use super::{
     document,
     verb::{Verb, literal},
 };
-use crate::{record::Record, token::Tick};
+use crate::{Ttl, record::Record, token::Tick};
 
 /// The update that applies a request of this verb, with its [`variables`](super::verb::variables), to the record it meets.
 pub(super) fn update(verb: Verb) -> Vec<Document> {
@@ -264,6 +264,7 @@ fn after(verb: Verb) -> Document {
 
 /// The record afterwards: as it was, unless something changed; then with its times moved on.
 fn stamped(verb: Verb) -> Document {
+    let more = doc! { "$subtract": ["$$end", "$now"] };
     let end = doc! { "$max": ["$now", { "$max": "$h.expires_at" }, { "$max": "$q.expires_at" }] };
     let mut history = doc! { "$ifNull": ["$r.history", []] };
     if verb.revokes() {
@@ -283,7 +284,7 @@ fn stamped(verb: Verb) -> Document {
             { "$gte": ["$r.expires_at", "$$end"] },
             "$r.expires_at",
             // Twice as far as it must, so that most writes leave the index on it alone.
-            { "$add": ["$$end", { "$subtract": ["$$end", "$now"] }] },
+            { "$add": ["$$end", { "$cond": [{ "$lte": [&more, document::long(Ttl::MAX.millis())] }, &more, 0] }] },
         ] } } },
     };
     let changed = doc! { "$ne": [["$v", "$h", "$q"], ["$r.version", "$r.holders", "$r.queue"]] };
