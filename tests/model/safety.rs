@@ -1,7 +1,7 @@
 //! With all rules in place no promise is broken.
 //!
-//! Each push explores what takes seconds. `MONGOSEAL_MODEL=full cargo test --test model` explores 11 million
-//! states, in 100 seconds and 0.9 GB on two cores.
+//! Each push explores what takes seconds. `MONGOSEAL_MODEL=full cargo test --test model` explores 18 million
+//! states, in minutes.
 
 use crate::{config::Config, explore};
 
