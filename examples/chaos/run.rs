@@ -29,6 +29,9 @@ pub(crate) async fn run(options: &Options) -> Vec<Event> {
     println!("seed         {}", options.seed);
     let mut builder = ReplicaSet::builder().members(3).proxied().election_timeout(Duration::from_secs(2));
     builder = builder.parameter("shutdownTimeoutMillisForSignaledShutdown", "500");
+    // A worker that is killed in a transaction keeps the record locked for so long, by default for a minute: longer
+    // than any claim, so that at the end of a run its key could not be had.
+    builder = builder.parameter("transactionLifetimeLimitSeconds", "5");
     if kinds.contains(&Kind::ClockJump) {
         builder = builder.own_clocks();
     }
