@@ -6,6 +6,7 @@ use crate::{
 };
 
 mod claims;
+mod expiry;
 mod joint;
 mod tokens;
 mod transfers;
@@ -338,30 +339,6 @@ fn a_revocation_takes_the_key_from_all_and_says_who_and_why() {
     let revoked = bench.record().history.last().unwrap().clone();
     assert_eq!((revoked.by.as_str(), revoked.tokens), ("ops", tokens));
     assert_eq!(bench.send(refresh(1)), Outcome::Absent);
-}
-
-#[test]
-fn the_record_s_expiry_never_goes_back_and_waits_for_the_hybrid_clock() {
-    let mut bench = Bench::new();
-    bench.send(once(1, 0));
-    let end = bench.record().expires_at;
-    bench.send(release(1));
-    assert_eq!(bench.record().expires_at, end);
-    bench.pass(-3_600_000);
-    granted(&bench.send(once(2, 0)));
-    assert_eq!(bench.record().expires_at, end, "not even where the store's wall clock does");
-    let ahead = Moment { now: bench.now(), tick: Tick { seconds: 1_800_000_000, ordinal: 0 } };
-    let (record, _) = apply(bench.record.as_ref(), ahead, &release(2));
-    assert_eq!(record.unwrap().expires_at.millis(), 1_800_000_000_000);
-}
-
-#[test]
-fn the_record_of_a_lease_without_expiry_ends_with_it_and_no_later() {
-    let mut bench = Bench::new();
-    let Request::Acquire(mut acquire) = once(1, 0) else { unreachable!("it asks") };
-    acquire.terms.ttl = Ttl::FOREVER.millis();
-    granted(&bench.send(Request::Acquire(acquire)));
-    assert_eq!(bench.record().expires_at, bench.record().holders[0].expires_at);
 }
 
 #[test]
