@@ -18,6 +18,20 @@ fn the_record_s_expiry_never_goes_back_and_waits_for_the_hybrid_clock() {
 }
 
 #[test]
+fn of_three_refreshes_two_leave_the_record_s_expiry_where_it_is() {
+    let mut bench = Bench::new();
+    bench.send(once(1, 0));
+    let moved = |bench: &mut Bench| {
+        let before = bench.record().expires_at;
+        bench.pass(334);
+        bench.send(refresh(1));
+        bench.record().expires_at != before
+    };
+    let moves: Vec<bool> = (0..6).map(|_| moved(&mut bench)).collect();
+    assert_eq!(moves, [false, false, true, false, false, true]);
+}
+
+#[test]
 fn the_record_of_a_lease_without_expiry_ends_with_it_and_no_later() {
     let mut bench = Bench::new();
     let Request::Acquire(mut acquire) = once(1, 0) else { unreachable!("it asks") };
