@@ -27,8 +27,8 @@ fn of_three_refreshes_two_leave_the_record_s_expiry_where_it_is() {
         bench.send(refresh(1));
         bench.record().expires_at != before
     };
-    let moves: Vec<bool> = (0..6).map(|_| moved(&mut bench)).collect();
-    assert_eq!(moves, [false, false, true, false, false, true]);
+    let writes: Vec<bool> = (0..6).map(|_| moved(&mut bench)).collect();
+    assert_eq!(writes, [false, false, true, false, false, true]);
 }
 
 #[test]
