@@ -80,8 +80,9 @@ pub(crate) async fn transaction(bench: &Bench) -> Figures {
             session.commit_transaction().await.expect("it is committed");
             floor.push(began.elapsed());
             let began = Instant::now();
-            let fenced = lease.transaction(async |session| -> mongoseal::Result<()> {
-                documents.update_one(doc! { "_id": 1 }, plus()).session(session).await?;
+            let own = documents.clone();
+            let fenced = lease.transaction(async move |session| -> mongoseal::Result<()> {
+                own.update_one(doc! { "_id": 1 }, plus()).session(session).await?;
                 Ok(())
             });
             fenced.await.expect("it is committed");

@@ -17,7 +17,7 @@ const TTL: Duration = Duration::from_secs(30);
 
 /// What happens to one member.
 #[derive(Clone, Copy, PartialEq)]
-enum Fault {
+pub(crate) enum Fault {
     Kill,
     Terminate,
     StepDown,
@@ -49,13 +49,18 @@ const FAULTS: [(Fault, &str, &str); 12] = [
     (Fault::PauseSource, "recovery-pause-source", "SIGSTOP of the secondary that the other one follows"),
 ];
 
-/// Measures the faults whose names are asked for, on servers with these parameters.
+/// The faults whose names are asked for.
+pub(crate) fn faults(wanted: impl Fn(&str) -> bool) -> Vec<(Fault, &'static str, &'static str)> {
+    FAULTS.into_iter().filter(|(_, case, _)| wanted(case)).collect()
+}
+
+/// Measures these faults on servers with these parameters.
 pub(crate) async fn measure(
     rounds: usize,
     parameters: &[(String, String)],
-    wanted: impl Fn(&str) -> bool,
+    faults: Vec<(Fault, &'static str, &'static str)>,
 ) -> Vec<Figures> {
-    if !FAULTS.iter().any(|(_, case, _)| wanted(case)) {
+    if faults.is_empty() {
         return Vec::new();
     }
     let mut builder = ReplicaSet::builder().members(3).election_timeout(Duration::from_secs(2)).proxied();
@@ -65,7 +70,7 @@ pub(crate) async fn measure(
     // Tasks refer to it, and it ends with the process.
     let set: &'static ReplicaSet = Box::leak(Box::new(builder.start().await));
     let mut all = Vec::new();
-    for (fault, case, what) in FAULTS.into_iter().filter(|(_, case, _)| wanted(case)) {
+    for (fault, case, what) in faults {
         let (mut ours, mut lost) = (Vec::new(), 0);
         for round in 0..rounds {
             let (took, lives) = one(set, fault).await;

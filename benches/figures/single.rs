@@ -16,28 +16,29 @@ use crate::{
 
 /// Acquires and releases new and known keys, beside two updates.
 pub(crate) async fn acquire_release(bench: &Bench) -> Figures {
+    const CYCLES: u64 = 100;
     let seal = bench.handle().await;
-    let (mut rounds, mut commands, mut cycles) = (Vec::new(), 0, 0);
+    let (mut rounds, mut commands) = (Vec::new(), 0);
     for round in 0..bench.rounds {
         let (mut ours, mut floor) = (Vec::new(), Vec::new());
-        for number in 0..100 {
+        let before = bench.commands("findAndModify").await;
+        for number in 0..CYCLES {
             let updates = bench.floor(2).await;
             floor.push(updates.iter().sum());
             // Every other one is a key that has no record yet.
             let key = if number % 2 == 0 { "known".into() } else { format!("new/{round}/{number}") };
-            let before = bench.commands("findAndModify").await;
             let began = Instant::now();
             let lease = seal.acquire(key.as_str()).await.expect("the key is free");
             lease.release().await.expect("it is released");
             ours.push(began.elapsed());
-            commands += bench.commands("findAndModify").await - before;
-            cycles += 1;
         }
+        // Less those of the floor.
+        commands += bench.commands("findAndModify").await - before - 2 * CYCLES;
         rounds.push(Round { ours, floor });
     }
     seal.shutdown().await;
     #[expect(clippy::cast_precision_loss, reason = "a count of commands is small")]
-    let commands = commands as f64 / f64::from(cycles);
+    let commands = commands as f64 / (CYCLES as f64 * bench.rounds as f64);
     Figures {
         case: "acquire-release",
         what: "acquire and release, beside two updates",

@@ -12,7 +12,8 @@ use crate::{Caller, FencingToken, LeaseId, Ttl};
 /// Where nothing changes, the record that comes out equals the one that went in.
 #[must_use]
 pub fn apply(before: Option<&Record>, at: Moment, request: &Request) -> (Option<Record>, Outcome) {
-    let mut state = State::pruned(before, at);
+    let mut state = State::of(before, at);
+    state.prune();
     match request {
         Request::Acquire(acquire) => state.acquire(acquire),
         Request::Refresh(refresh) => state.refresh(refresh),
@@ -32,9 +33,11 @@ pub fn apply(before: Option<&Record>, at: Moment, request: &Request) -> (Option<
 
 /// Does the same to those holders of a key that have these tokens: gives the record as it is
 /// afterwards, or nothing where one of them is over, or nearly so as far as that counts.
+///
+/// Whom it keeps alive is all that this changes: nobody else is dropped or let in.
 #[must_use]
 pub fn apply_jointly(before: &Record, at: Moment, tokens: &[FencingToken], joint: &Joint) -> Option<Record> {
-    let mut state = State::pruned(Some(before), at);
+    let mut state = State::of(Some(before), at);
     let enough = at.now.after(joint.least());
     let lasts = |token: &FencingToken| {
         state.holders.iter().any(|holder| holder.version == *token && holder.expires_at >= enough)
@@ -44,15 +47,23 @@ pub fn apply_jointly(before: &Record, at: Moment, tokens: &[FencingToken], joint
     }
     let is_named = |holder: &Holder| tokens.contains(&holder.version);
     match joint {
-        Joint::Release => state.holders.retain(|holder| !is_named(holder)),
-        Joint::Revoke { by, reason } => state.take(is_named, by, reason),
+        Joint::Release => {
+            state.prune();
+            state.holders.retain(|holder| !is_named(holder));
+            state.grant(None);
+        }
+        Joint::Revoke { by, reason } => {
+            state.prune();
+            state.take(is_named, by, reason);
+            state.grant(None);
+        }
+        // Who waits for somebody else's end asks at that time, so this is spared looking for it.
         Joint::Keep { ttl } | Joint::Refresh { ttl, .. } => {
             for holder in state.holders.iter_mut().filter(|holder| is_named(holder)) {
                 holder.push_out(at.now, *ttl, holder.terms.grace);
             }
         }
     }
-    state.grant(None);
     state.stamped(Some(before))
 }
 
@@ -68,19 +79,22 @@ struct State {
 }
 
 impl State {
-    /// Drops the holders and waiters whose time is over.
-    fn pruned(before: Option<&Record>, at: Moment) -> Self {
-        let mut state = Self {
+    fn of(before: Option<&Record>, at: Moment) -> Self {
+        Self {
             at,
             version: before.map(|record| record.version),
             holders: before.map(|record| record.holders.clone()).unwrap_or_default(),
             queue: before.map(|record| record.queue.clone()).unwrap_or_default(),
             history: before.map(|record| record.history.clone()).unwrap_or_default(),
             handed: Vec::new(),
-        };
-        state.holders.retain(|holder| holder.expires_at > at.now);
-        state.queue.retain(|waiter| waiter.expires_at > at.now);
-        state
+        }
+    }
+
+    /// Drops the holders and waiters whose time is over.
+    fn prune(&mut self) {
+        let now = self.at.now;
+        self.holders.retain(|holder| holder.expires_at > now);
+        self.queue.retain(|waiter| waiter.expires_at > now);
     }
 
     fn acquire(&mut self, Acquire { terms, patience }: &Acquire) {

@@ -114,7 +114,7 @@ impl Inner {
             let keys: Bson = leases.iter().map(|(key, _)| key.as_str()).collect();
             let tokens: Bson = leases.iter().map(|(_, tokens)| tokens.clone()).collect();
             doc! {
-                "q": { "_id": { "$in": &keys }, "$expr": pipeline::holds_named(&keys, &tokens) },
+                "q": pipeline::holding(&keys, &tokens),
                 "u": pipeline::update(Verb::of_joint(joint)),
                 "c": { "keys": keys, "tokens": tokens },
                 "multi": true,

@@ -34,6 +34,9 @@ use crate::{Ttl, record::Record, token::Tick};
 
 /// The update that applies a request of this verb, with its [`variables`](super::verb::variables), to the record it meets.
 pub(super) fn update(verb: Verb) -> Vec<Document> {
+    if verb == Verb::RefreshNamed {
+        return kept();
+    }
     vec![
         doc! { "$replaceWith": { "r": "$$ROOT", "ours": is_ours() } },
         doc! { "$set": pruned(verb) },
@@ -85,10 +88,6 @@ fn applied(verb: Verb) -> Document {
     match verb {
         Verb::Acquire | Verb::Wait => doc! { "h": pushed("$h", is_theirs(), "$$who", "$$lasts"), "q": enqueued(verb) },
         Verb::Refresh => doc! { "h": pushed("$h", is_theirs(), "$$who", "$$lasts") },
-        // Of several holders each keeps its own grace.
-        Verb::RefreshNamed => {
-            doc! { "h": pushed("$h", is_named(), "$$who", doc! { "$add": ["$$lasts", "$$this.grace"] }) }
-        }
         Verb::ReleaseNamed => doc! { "h": { "$filter": { "input": "$h", "cond": { "$not": is_named() } } } },
         Verb::RevokeNamed => doc! {
             "h": { "$filter": { "input": "$h", "cond": { "$not": is_named() } } },
@@ -105,7 +104,7 @@ fn applied(verb: Verb) -> Document {
         },
         Verb::Transfer => transferred(),
         // A stage has to set something.
-        Verb::Prune => doc! { "h": "$h" },
+        Verb::Prune | Verb::RefreshNamed => doc! { "h": "$h" },
     }
 }
 
@@ -249,12 +248,11 @@ fn after(verb: Verb) -> Document {
     } else {
         "".into()
     };
-    let hybrid = doc! { "$toDate": { "$multiply": [{ "$tsSecond": "$$CLUSTER_TIME" }, 1000] } };
     let mut after = doc! {
         "h": { "$concatArrays": ["$h", "$g"] },
         "v": { "$max": ["$v", { "$max": "$g.version" }] },
         "d": { "$reduce": { "input": "$g", "initialValue": taken, "in": told } },
-        "now": { "$max": ["$$NOW", hybrid] },
+        "now": latest(),
     };
     if verb == Verb::Acquire {
         after.insert("q", without("$q"));
@@ -264,8 +262,6 @@ fn after(verb: Verb) -> Document {
 
 /// The record afterwards: as it was, unless something changed; then with its times moved on.
 fn stamped(verb: Verb) -> Document {
-    let more = doc! { "$subtract": ["$$end", "$now"] };
-    let end = doc! { "$max": ["$now", { "$max": "$h.expires_at" }, { "$max": "$q.expires_at" }] };
     let mut history = doc! { "$ifNull": ["$r.history", []] };
     if verb.revokes() {
         let revocation = doc! { "by": "$$by", "reason": "$$reason", "at": "$$NOW", "tokens": "$told.version" };
@@ -280,12 +276,7 @@ fn stamped(verb: Verb) -> Document {
         "handed": "$d",
         "history": history,
         "last_seen": "$$NOW",
-        "expires_at": { "$let": { "vars": { "end": end }, "in": { "$cond": [
-            { "$gte": ["$r.expires_at", "$$end"] },
-            "$r.expires_at",
-            // Twice as far as it must, so that most writes leave the index on it alone.
-            { "$add": ["$$end", { "$cond": [{ "$lte": [&more, document::long(Ttl::MAX.millis())] }, &more, 0] }] },
-        ] } } },
+        "expires_at": expiry("$r.expires_at", "$now", "$h", "$q"),
     };
     let changed = doc! { "$ne": [["$v", "$h", "$q"], ["$r.version", "$r.holders", "$r.queue"]] };
     // What was no record, and was not granted to anybody, is none afterwards.
@@ -293,10 +284,51 @@ fn stamped(verb: Verb) -> Document {
     doc! { "$cond": [writes, { "$mergeObjects": ["$r", record] }, "$r"] }
 }
 
+/// When the record has stopped mattering.
+fn expiry(before: &str, now: &str, holders: &str, queue: &str) -> Document {
+    let each = |entries: &str| doc! { "$max": format!("{entries}.expires_at") };
+    let more = doc! { "$subtract": ["$$end", now] };
+    doc! { "$let": { "vars": { "end": { "$max": [now, each(holders), each(queue)] } }, "in": { "$cond": [
+        { "$gte": [before, "$$end"] },
+        before,
+        // Twice as far as it must, so that most writes leave the index on it alone.
+        { "$add": ["$$end", { "$cond": [{ "$lte": [&more, document::long(Ttl::MAX.millis())] }, &more, 0] }] },
+    ] } } }
+}
+
+/// Keeps the named holders of a record alive, and leaves all others as they are. What it is applied to is
+/// a record already.
+fn kept() -> Vec<Document> {
+    // Of several holders each keeps its own grace.
+    let named = named("$_id", "$$keys", "$$tokens");
+    let is_named = doc! { "$in": ["$$this.version", named] };
+    let holders = pushed("$holders", is_named, "$$who", doc! { "$add": ["$$lasts", "$$this.grace"] });
+    let expires_at = expiry("$expires_at", "$$now", "$holders", "$queue");
+    vec![
+        doc! { "$set": { "holders": holders, "handed": "", "last_seen": "$$NOW" } },
+        doc! { "$set": { "expires_at": { "$let": { "vars": { "now": latest() }, "in": expires_at } } } },
+    ]
+}
+
+/// The later of the server's two clocks.
+fn latest() -> Document {
+    doc! { "$max": ["$$NOW", { "$toDate": "$$CLUSTER_TIME" }] }
+}
+
+/// What a joint request is applied to: the records of these keys where all holders that are named are there
+/// and have enough time left. A filter does not see what is constant for its update alone, so it is told the names.
+pub(super) fn holding(keys: &Bson, tokens: &Bson) -> Document {
+    let mut filter = doc! { "_id": { "$in": keys }, "$expr": holds_named(keys, tokens) };
+    for (name, kind) in document::FIELDS {
+        filter.insert(name, doc! { "$type": kind });
+    }
+    filter.insert("version", doc! { "$type": "long", "$gte": 1, "$lte": document::long(Record::MAX_VERSION) });
+    filter
+}
+
 /// Whether all holders that are named are there and have enough time left, as a condition on any
-/// document: what a joint request is applied to. A filter does not see what is constant for its update
-/// alone, so it is told the names.
-pub(super) fn holds_named(keys: &Bson, tokens: &Bson) -> Document {
+/// document.
+fn holds_named(keys: &Bson, tokens: &Bson) -> Document {
     let enough = doc! { "$gte": ["$$this.expires_at", { "$add": ["$$NOW", "$$least"] }] };
     let holders = doc! { "$cond": [{ "$isArray": "$holders" }, "$holders", []] };
     let lasting = doc! { "$filter": { "input": holders, "cond": enough } };

@@ -31,3 +31,18 @@ fn what_is_done_jointly_is_done_to_all_that_are_named_or_to_none() {
     assert_eq!((bench.holders(), bench.queue()), (vec![4], vec![]));
     assert!(!bench.jointly(&tokens[1..2], &Joint::Release), "the second time nothing is left of it");
 }
+
+#[test]
+fn whoever_is_kept_alive_jointly_drops_and_lets_in_nobody() {
+    let mut bench = Bench::new();
+    let tokens: Vec<_> = (1..=2).map(|number| granted(&bench.send(once(number, 2)))).collect();
+    bench.pass(600);
+    bench.send(wait(3, 2));
+    assert!(bench.jointly(&tokens[..1], &Joint::Keep { ttl: 1_000 }));
+    bench.pass(401);
+    assert!(bench.jointly(&tokens[..1], &Joint::Keep { ttl: 1_000 }));
+    assert_eq!((bench.holders(), bench.queue()), (vec![1, 2], vec![3]), "the second is over");
+    assert!(!bench.jointly(&tokens[1..], &Joint::Keep { ttl: 1_000 }), "what is over is not kept alive");
+    bench.send(Request::Prune);
+    assert_eq!((bench.holders(), bench.queue()), (vec![1, 3], vec![]));
+}
