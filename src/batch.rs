@@ -3,7 +3,9 @@
 //!
 //! The lease that falls due first takes along those of the same ttl that are past half of their interval. They
 //! are due together from then on, so that after one interval leases that were acquired one by one are a
-//! batch or two. Nobody waits for the next batch: whoever is due and not under way starts another.
+//! batch or two. Nobody waits for the next batch: whoever is due and not under way starts another. Of several that
+//! are due at once each is sent when the one before has been answered, as long as that does not take long: at
+//! the same time they take the servers as long, and each is under way for the time of all.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -11,6 +13,7 @@ use std::{
     time::Duration,
 };
 
+use tokio::time::timeout;
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tracing::debug;
 
@@ -35,9 +38,14 @@ const TO_FIND: usize = 64;
 /// In how many a batch is split where some of it are over, or nobody can say.
 const PARTS: usize = 8;
 
-/// The leases of a handle that can travel together, by their ttl.
+/// The leases of a handle that can travel together.
 #[derive(Debug, Default)]
-pub(crate) struct Batches(Mutex<HashMap<Ttl, HashMap<LeaseId, Member>>>);
+pub(crate) struct Batches {
+    /// By their ttl.
+    members: Mutex<HashMap<Ttl, HashMap<LeaseId, Member>>>,
+    /// Held by the batch that is under way.
+    turn: tokio::sync::Mutex<()>,
+}
 
 /// A lease that can travel with others.
 #[derive(Debug)]
@@ -75,7 +83,7 @@ impl Member {
 
 impl Batches {
     fn members(&self) -> MutexGuard<'_, HashMap<Ttl, HashMap<LeaseId, Member>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.members.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -173,6 +181,8 @@ impl Place {
                 holds.push(Arc::clone(&member.hold));
             }
         }
+        // Neighbours lie side by side at the store, too.
+        holds.sort_unstable_by(|one, other| one.key.cmp(&other.key));
         let batch = Batch { inner: Arc::clone(&self.inner), ttl: self.ttl, longest, _over: over.clone().drop_guard() };
         self.inner.tasks.spawn(batch.run(holds));
         own.map(|_| over)
@@ -255,6 +265,9 @@ impl Batch {
     /// Sends one refresh of those that still hold; says whether all of them did.
     async fn attempt(&self, holds: &[Arc<Hold>], within: Duration) -> Result<bool> {
         let inner = &self.inner;
+        // One that hangs does not hold up the others for long.
+        let patience = self.ttl.third().checked_div(8).unwrap_or_default();
+        let _turn = timeout(patience.min(within), inner.batches.turn.lock()).await;
         let holds: Vec<_> = holds.iter().filter(|hold| hold.is_valid()).collect();
         if holds.is_empty() {
             return Ok(true);

@@ -5,7 +5,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use mongodb::bson::doc;
+use mongodb::{
+    bson::{Document, doc},
+    options::WriteConcern,
+};
 use mongoseal::{Lease, LeaseState, Mongoseal};
 use tokio::task::JoinSet;
 
@@ -73,14 +76,37 @@ pub(crate) async fn refresh(bench: &Bench, quick: bool) -> Figures {
             after.saturating_sub(before).as_secs_f64() * 1e6 / f64::from(u32::try_from(refreshed).unwrap_or(u32::MAX));
         notes.push(format!("servers: {each:.0} µs of processor for each refresh, on all members together"));
     }
-    let rounds = vec![Round { ours: vec![each], floor: vec![] }];
+    let rounds = vec![Round { ours: vec![each], floor: bare_updates(bench, many).await }];
     Figures {
         case: "refresh-10000",
-        what: "one of the refreshes, as the server's time for writes over their number",
+        what: "one of the refreshes, as the server's time for writes over their number, beside a bare update of many",
         rounds,
         commands,
         notes,
     }
+}
+
+/// The same of bare updates of 5,000 such documents by one command, which take no time of a condition or a
+/// pipeline: as a batch, each after a pause.
+async fn bare_updates(bench: &Bench, many: u32) -> Vec<Duration> {
+    const AT_ONCE: u32 = 5_000;
+    let copies = bench.database().collection::<Document>("copies");
+    let copy = vec![doc! { "$match": { "_id": { "$regex": "^many/" } } }, doc! { "$out": "copies" }];
+    bench.records().aggregate(copy).await.expect("the records can be copied");
+    let mut took = Vec::new();
+    for round in 0..6 {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        let first = round * AT_ONCE % many;
+        let last = (first + AT_ONCE).min(many);
+        let names = doc! { "$gte": format!("many/{first:05}"), "$lt": format!("many/{last:05}") };
+        let before = bench.writes().await;
+        let plus = doc! { "$inc": { "holders.0.refreshes": 1_i64 } };
+        let update = copies.update_many(doc! { "_id": names }, plus).write_concern(WriteConcern::majority());
+        let updated = update.await.expect("they are updated").modified_count;
+        assert_eq!(updated, u64::from(last - first), "all of them are there");
+        took.push((bench.writes().await - before) / (last - first));
+    }
+    took
 }
 
 /// How often the holders there are were refreshed.

@@ -2,13 +2,14 @@
 
 use std::{
     sync::{
-        Arc,
+        Arc, Mutex,
         atomic::{AtomicUsize, Ordering},
     },
     time::Duration,
 };
 
 use mongoseal::{Lease, LeaseState, LossCause, Mongoseal, record::Request, store::Store};
+use tokio::time::Instant;
 
 use crate::{
     faulty::{Call, Fault, Faulty},
@@ -68,6 +69,27 @@ async fn leases_that_were_acquired_one_by_one_are_soon_refreshed_by_two_requests
     assert!((10..=20).contains(&together) && alone == 0, "in ten intervals {together} together, {alone} alone");
     assert!(are_held(&leases));
     assert!(leases.iter().all(|lease| lease.remaining() > secs(19)), "none waits longer than its interval");
+}
+
+#[tokio::test(start_paused = true)]
+async fn of_batches_that_are_due_at_once_each_is_sent_when_the_one_before_was_answered_or_hangs() {
+    // As long as an attempt may last, 400 fit into one request.
+    let (ttl, takes) = (millis(1_200), millis(15));
+    for (fault, apart) in [(Fault::DelayReply(takes), [takes, takes]), (Fault::Hang, [ttl / 24, Duration::ZERO])] {
+        let store = Faulty::new();
+        let leases = leases(&store.seal(), 1_000, ttl, Duration::ZERO).await;
+        let sent = Arc::new(Mutex::new(Vec::new()));
+        let noted = Arc::clone(&sent);
+        Asked::of(&store, move |_| {
+            noted.lock().unwrap().push(Instant::now());
+            Some(fault)
+        });
+        tokio::time::sleep(ttl / 2).await;
+        let sent = sent.lock().unwrap().clone();
+        let pauses: Vec<_> = sent.windows(2).take(2).map(|pair| pair[1] - pair[0]).collect();
+        assert_eq!(pauses, apart, "a thousand are three batches: {fault:?}");
+        assert!(leases.iter().all(Lease::is_valid));
+    }
 }
 
 #[tokio::test(start_paused = true)]
@@ -167,7 +189,7 @@ async fn a_batch_that_the_store_refuses_leaves_its_leases_at_risk_until_somebody
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_batch_that_hangs_holds_nobody_up_who_comes_due_after_it() {
+async fn a_batch_that_hangs_holds_nobody_up_for_long_who_comes_due_after_it() {
     let store = Faulty::new();
     let seal = store.seal();
     let early = leases(&seal, 50, secs(30), Duration::ZERO).await;
@@ -178,6 +200,7 @@ async fn a_batch_that_hangs_holds_nobody_up_who_comes_due_after_it() {
     Asked::of(&store, |number| (number < 3).then_some(Fault::Hang));
     tokio::time::sleep(millis(10_900)).await;
     assert!(early.iter().all(|lease| lease.state() == LeaseState::AtRisk));
+    tokio::time::sleep(millis(500)).await;
     assert!(late.iter().all(|lease| lease.remaining() > secs(28)), "{:?}", late[0].remaining());
     assert!(short.remaining() > secs(1), "who is alone with its ttl refreshes alone: {:?}", short.remaining());
     tokio::time::sleep(secs(60)).await;

@@ -138,10 +138,11 @@ impl ReplicaSet {
         &self.inner.owned().hosts
     }
 
-    /// The id of the process each member runs, or last ran, in.
+    /// The id of the process each member runs, or last ran, in; none of a set that was started elsewhere.
     #[must_use]
     pub fn process_ids(&self) -> Vec<u32> {
-        self.inner.owned().members.iter().map(|member| member.server.process_id()).collect()
+        let members = self.inner.owned.iter().flat_map(|owned| &owned.members);
+        members.map(|member| member.server.process_id()).collect()
     }
 
     /// A new client, which belongs to the caller's runtime.
