@@ -7,6 +7,7 @@
 //! | `verb.rs` | what is written alike, and what differs from one request to the next |
 //! | `joint.rs` | what is done to many leases at once |
 //! | `combine.rs` | how requests travel together that come faster than they are answered |
+//! | `refusal.rs` | how who asks again for a key that was held is refused by a read |
 //! | `template.rs` | commands whose larger part is encoded once |
 //! | `document.rs` | how a record looks as a document |
 //! | `list.rs` | how leases of many keys are listed |
@@ -31,6 +32,7 @@ mod list;
 mod pipeline;
 mod preflight;
 mod purge;
+mod refusal;
 mod template;
 mod touch;
 mod verb;
@@ -48,7 +50,7 @@ use tokio::sync::{
     mpsc::{Sender, UnboundedSender},
 };
 
-use self::{combine::Lanes, fault::needs};
+use self::{combine::Lanes, fault::needs, refusal::Held};
 use super::{Applied, Backlog, BoxFuture, Page, Sighting, State, Store, Told};
 use crate::{
     Clock, Error, FencingToken, HandleId, Key, Result, Tick,
@@ -74,6 +76,7 @@ struct Inner {
     /// Held alone by a transaction: see `joint.rs`.
     quiet: RwLock<()>,
     lanes: Lanes,
+    held: Held,
 }
 
 impl MongoStore {
@@ -93,8 +96,8 @@ impl MongoStore {
     }
 
     fn build(database: &Database, collection: String, retention: Duration, owns_client: bool) -> Self {
-        let (quiet, lanes) = (RwLock::default(), Lanes::default());
-        let inner = Inner { database: database.clone(), collection, retention, owns_client, quiet, lanes };
+        let (quiet, lanes, held) = (RwLock::default(), Lanes::default(), Held::default());
+        let inner = Inner { database: database.clone(), collection, retention, owns_client, quiet, lanes, held };
         Self { inner: Arc::new(inner) }
     }
 
@@ -230,6 +233,9 @@ impl Inner {
             "maxTimeMS": server_limit(within),
         };
         let _no_transaction = self.no_transaction(within).await?;
+        if let Some(refused) = self.refusal(key, request, within).await? {
+            return Ok(refused);
+        }
         let reply = self
             .database
             .run_raw_command(template::command(head, request)?)
@@ -259,6 +265,9 @@ impl Inner {
             // What was not looked at in the view makes it a document that is not ours.
             self.read(key, within).await?;
             return Err(Error::unavailable("MongoDB answered without having written what it says: ask again"));
+        }
+        if matches!(request, Request::Acquire(_)) {
+            self.held.note(key, matches!(outcome, Outcome::Refused { .. } | Outcome::Queued { .. }));
         }
         Ok(Applied { outcome, at: Some(at) })
     }

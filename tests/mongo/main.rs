@@ -2,6 +2,7 @@
 
 #![allow(clippy::disallowed_methods, reason = "a test measures time by the clocks it is about, and spawns as users do")]
 
+mod asked_again;
 mod bad_input;
 mod batch;
 mod combined;
