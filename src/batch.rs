@@ -9,6 +9,8 @@
 
 use std::{
     collections::{HashMap, VecDeque},
+    mem,
+    pin::pin,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
@@ -230,11 +232,13 @@ impl Batch {
         let many = u32::try_from(holds.len()).unwrap_or(u32::MAX);
         let mut limit = Limit::growing(self.longest).and_at_first(EACH.saturating_mul(many));
         let (mut backoff, mut failed) = (Backoff::new(), false);
-        let mut open = VecDeque::from([holds]);
+        let (mut open, mut is_first) = (VecDeque::from([holds]), true);
         while let Some(some) = open.pop_front() {
             let parts = some.chunks(some.len().div_ceil(PARTS).max(1));
             let left = until.saturating_sub(clock.now());
-            match self.attempt(some, limit.next(left).min(left)).await {
+            let attempt = self.attempt(some, limit.next(left).min(left));
+            let kept = if mem::take(&mut is_first) { self.in_turn(attempt).await } else { attempt.await };
+            match kept {
                 Ok(true) => {}
                 Ok(false) if some.len() <= TO_FIND => self.note(some, |member| member.apart = true),
                 Ok(false) => parts.rev().for_each(|part| open.push_front(part)),
@@ -262,12 +266,22 @@ impl Batch {
         }
     }
 
+    /// Sends a batch when those before it were answered. One that takes long holds up the others no longer than
+    /// they can do without.
+    async fn in_turn<T>(&self, batch: impl Future<Output = T>) -> T {
+        let patience = self.ttl.third().checked_div(8).unwrap_or_default();
+        let turn = timeout(patience, self.inner.batches.turn.lock()).await;
+        let mut batch = pin!(batch);
+        if let Ok(done) = timeout(patience, &mut batch).await {
+            return done;
+        }
+        drop(turn);
+        batch.await
+    }
+
     /// Sends one refresh of those that still hold; says whether all of them did.
     async fn attempt(&self, holds: &[Arc<Hold>], within: Duration) -> Result<bool> {
         let inner = &self.inner;
-        // One that hangs does not hold up the others for long.
-        let patience = self.ttl.third().checked_div(8).unwrap_or_default();
-        let _turn = timeout(patience.min(within), inner.batches.turn.lock()).await;
         let holds: Vec<_> = holds.iter().filter(|hold| hold.is_valid()).collect();
         if holds.is_empty() {
             return Ok(true);

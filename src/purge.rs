@@ -29,7 +29,7 @@ pub struct Purged {
 
 impl Mongoseal {
     /// Clears away now what would go by itself: holders and waiters whose time is over, which stay in
-    /// their record until its next change, and records that have been idle for the retention, which a
+    /// their record until that is asked for the next time, and records that have been idle for the retention, which a
     /// store deletes when it comes to it. Where somebody waits behind a holder that went, the key is
     /// handed over.
     ///

@@ -16,7 +16,7 @@ pub struct Inspection {
     /// The highest fencing token ever issued for the key.
     pub version: FencingToken,
     /// Who holds the key, in the order in which they came. Among them may be holders whose time is over:
-    /// they stay in the record until its next change.
+    /// they stay in the record until it is asked for the next time.
     pub holders: Vec<Holding>,
     /// Who waits for it, in order of their turn. As with holders, some may be gone.
     pub queue: Vec<Waiting>,

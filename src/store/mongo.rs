@@ -7,7 +7,7 @@
 //! | `verb.rs` | what is written alike, and what differs from one request to the next |
 //! | `joint.rs` | what is done to many leases at once |
 //! | `combine.rs` | how requests travel together that come faster than they are answered |
-//! | `refusal.rs` | how who asks again for a key that was held is refused by a read |
+//! | `refusal.rs` | how who asks again for a key that was held is refused by less |
 //! | `template.rs` | commands whose larger part is encoded once |
 //! | `document.rs` | how a record looks as a document |
 //! | `list.rs` | how leases of many keys are listed |
@@ -56,6 +56,10 @@ use crate::{
     Clock, Error, FencingToken, HandleId, Key, Result, Tick,
     record::{Joint, Named, Outcome, Position, Request, Selection, StoreTime},
 };
+
+/// How much time a request must have left to be sent: what arrives when its caller has just given up would
+/// hold a key for nobody.
+const LEAST: Duration = Duration::from_millis(20);
 
 /// Records in a collection of a MongoDB replica set.
 ///
@@ -226,16 +230,21 @@ impl fmt::Debug for Inner {
 
 impl Inner {
     async fn apply(&self, key: &Key, request: &Request, within: Duration) -> Result<Applied> {
+        let until = Clock::Boot.now().saturating_add(within);
+        let _no_transaction = self.no_transaction(within).await?;
+        if let Some(refused) = self.refusal(key, request, within.mul_f64(0.5)).await? {
+            return Ok(refused);
+        }
+        let left = until.saturating_sub(Clock::Boot.now());
+        if left < LEAST {
+            return Err(Error::unavailable("what had to be sent first took too long: ask again"));
+        }
         let head = doc! {
             "findAndModify": &self.collection,
             "query": { "_id": key.as_str() },
-            "writeConcern": { "w": "majority", "wtimeout": server_limit(within) },
-            "maxTimeMS": server_limit(within),
+            "writeConcern": { "w": "majority", "wtimeout": server_limit(left) },
+            "maxTimeMS": server_limit(left),
         };
-        let _no_transaction = self.no_transaction(within).await?;
-        if let Some(refused) = self.refusal(key, request, within).await? {
-            return Ok(refused);
-        }
         let reply = self
             .database
             .run_raw_command(template::command(head, request)?)
@@ -267,7 +276,8 @@ impl Inner {
             return Err(Error::unavailable("MongoDB answered without having written what it says: ask again"));
         }
         if matches!(request, Request::Acquire(_)) {
-            self.held.note(key, matches!(outcome, Outcome::Refused { .. } | Outcome::Queued { .. }));
+            self.held
+                .note(key, matches!(outcome, Outcome::Refused { .. } | Outcome::Queued { .. } | Outcome::Full { .. }));
         }
         Ok(Applied { outcome, at: Some(at) })
     }

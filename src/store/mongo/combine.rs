@@ -20,7 +20,7 @@ use mongodb::{
 use tokio::{runtime::Handle, sync::oneshot, time::timeout};
 
 use super::{
-    Inner, MongoStore, document,
+    Inner, LEAST, MongoStore, document,
     fault::{self, needs},
     server_limit, template,
     verb::Verb,
@@ -37,10 +37,6 @@ const LANES: usize = 8;
 
 /// The fewest requests that are worth a command for many, which is two where there are acquires.
 const FEWEST: usize = 8;
-
-/// How much time a request must have left to be sent: what arrives when its caller has just given up would
-/// hold a key for nobody.
-const LEAST: Duration = Duration::from_millis(20);
 
 /// How long it is remembered that a release was not confirmed. Whoever asks again does so sooner.
 const ASKED_AGAIN: Duration = Duration::from_secs(60);

@@ -11,17 +11,6 @@ use crate::{
     token::Tick,
 };
 
-/// The types of the fields of a record.
-pub(super) const FIELDS: [(&str, &str); 7] = [
-    ("version", "long"),
-    ("holders", "array"),
-    ("queue", "array"),
-    ("handed", "string"),
-    ("history", "array"),
-    ("last_seen", "date"),
-    ("expires_at", "date"),
-];
-
 /// The fields of a record, and under `now` and `tick` when the server looked at it. A caller who
 /// is refused so learns the remaining time without owning a clock.
 pub(super) fn all() -> Document {
@@ -45,7 +34,16 @@ pub(super) fn view(verb: Verb) -> Document {
 /// Whether the fields of a document are of the types of a record's, as an expression that is true or
 /// false and never fails.
 pub(super) fn has_fields_of_a_record() -> Document {
-    types("", &FIELDS)
+    let fields = [
+        ("version", "long"),
+        ("holders", "array"),
+        ("queue", "array"),
+        ("handed", "string"),
+        ("history", "array"),
+        ("last_seen", "date"),
+        ("expires_at", "date"),
+    ];
+    types("", &fields)
 }
 
 /// Whether what [`decode_listed`] reads of a holder is of the right types, where `holders` is one of

@@ -118,6 +118,7 @@ impl Inner {
                 "u": pipeline::update(Verb::of_joint(joint)),
                 "c": { "keys": keys, "tokens": tokens },
                 "multi": true,
+                "hint": { "_id": 1 },
             }
         };
         let at_once = if matches!(joint, Joint::Refresh { .. }) { IN_ORDER } else { AT_ONCE };

@@ -52,19 +52,20 @@ pub(super) fn update(verb: Verb) -> Vec<Document> {
 /// is. Of the holders this looks at what decides whether one is dropped and whether another fits
 /// beside it, and of those who wait at nothing: there may be a thousand.
 fn is_ours() -> Bson {
+    // Last, because it looks at the whole document.
+    Bson::Document(doc! { "$or": [is_record(), { "$eq": [{ "$size": { "$objectToArray": "$$ROOT" } }, 1] }] })
+}
+
+fn is_record() -> Document {
     let holders = doc! { "$map": {
         "input": "$holders", "in": [{ "$type": "$$this.expires_at" }, { "$type": "$$this.limit" }],
     } };
-    Bson::Document(doc! { "$or": [
-        { "$and": [
-            document::has_fields_of_a_record(),
-            { "$gte": ["$version", 1] },
-            { "$lte": ["$version", document::long(Record::MAX_VERSION)] },
-            { "$setIsSubset": [holders, literal(vec![Bson::from(vec!["date", "int"])])] },
-        ] },
-        // Last, because it looks at the whole document.
-        { "$eq": [{ "$size": { "$objectToArray": "$$ROOT" } }, 1] },
-    ] })
+    doc! { "$and": [
+        document::has_fields_of_a_record(),
+        { "$gte": ["$version", 1] },
+        { "$lte": ["$version", document::long(Record::MAX_VERSION)] },
+        { "$setIsSubset": [holders, literal(vec![Bson::from(vec!["date", "int"])])] },
+    ] }
 }
 
 /// Drops the holders and waiters whose time is over. Of a document that is not ours nothing is left.
@@ -318,20 +319,13 @@ fn latest() -> Document {
 /// What a joint request is applied to: the records of these keys where all holders that are named are there
 /// and have enough time left. A filter does not see what is constant for its update alone, so it is told the names.
 pub(super) fn holding(keys: &Bson, tokens: &Bson) -> Document {
-    let mut filter = doc! { "_id": { "$in": keys }, "$expr": holds_named(keys, tokens) };
-    for (name, kind) in document::FIELDS {
-        filter.insert(name, doc! { "$type": kind });
-    }
-    filter.insert("version", doc! { "$type": "long", "$gte": 1, "$lte": document::long(Record::MAX_VERSION) });
-    filter
+    doc! { "_id": { "$in": keys }, "$expr": { "$and": [is_record(), holds_named(keys, tokens)] } }
 }
 
-/// Whether all holders that are named are there and have enough time left, as a condition on any
-/// document.
+/// Whether all holders that are named are there and have enough time left.
 fn holds_named(keys: &Bson, tokens: &Bson) -> Document {
     let enough = doc! { "$gte": ["$$this.expires_at", { "$add": ["$$NOW", "$$least"] }] };
-    let holders = doc! { "$cond": [{ "$isArray": "$holders" }, "$holders", []] };
-    let lasting = doc! { "$filter": { "input": holders, "cond": enough } };
+    let lasting = doc! { "$filter": { "input": "$holders", "cond": enough } };
     let versions = doc! { "$map": { "input": lasting, "in": "$$this.version" } };
     doc! { "$setIsSubset": [named("$_id", literal(keys.clone()), literal(tokens.clone())), versions] }
 }

@@ -1,10 +1,10 @@
-//! Who asks again for a key that was held is refused by a read.
+//! Who asks again for a key that was held is refused by less.
 //!
-//! What must be true: a read refuses only whom the request itself would have refused at the same server and time,
-//! and nobody reads who was not refused before. A request that is refused changes nothing, and a read costs
-//! the server a third of it. So what is read is what the request would have met: the primary's state of now, with what
-//! it may not have told a majority yet. An older one would not know of a grant whose answer was lost. Whatever the
-//! state machine would do but refuse, the request does.
+//! A request that is refused changes nothing, and what it costs the server is mostly to read what it might have to do.
+//! So whoever was refused before sends one that does nothing first, and the state machine is run here on what that
+//! met. Where it would change nothing and refuse, the request need not be sent; else it is. An update that does
+//! nothing and not a read, because it goes to the primary only, sees the asker's own grant whose answer was lost, and is
+//! answered when a majority has what it saw: it is as good as the refusal that it stands for.
 
 use std::{
     collections::HashSet,
@@ -14,14 +14,14 @@ use std::{
 
 use mongodb::bson::{Bson, doc};
 
-use super::{Inner, document, fault, fault::needs, server_limit, verb::literal};
+use super::{Inner, document, fault, fault::needs, server_limit};
 use crate::{
-    Key, Result,
+    Error, Key, Result,
     record::{self, Acquire, Outcome, Request},
     store::Applied,
 };
 
-/// The most keys that are kept in mind. Above that all are forgotten, and nothing is read first.
+/// The most keys that are kept in mind. Above that all are forgotten.
 const MOST: usize = 1_000;
 
 /// The keys that somebody else held when they were last asked for.
@@ -48,37 +48,41 @@ impl Held {
 }
 
 impl Inner {
-    /// The refusal that an acquire would meet which does not wait, as far as a read can tell.
+    /// The refusal that an acquire would meet which does not wait, as far as it can be told without sending it.
     pub(super) async fn refusal(&self, key: &Key, request: &Request, within: Duration) -> Result<Option<Applied>> {
-        let Request::Acquire(Acquire { terms, patience: None }) = request else { return Ok(None) };
+        let Request::Acquire(Acquire { patience: None, .. }) = request else { return Ok(None) };
         if !self.held.keys().contains(key) {
             return Ok(None);
         }
-        // Of those who wait the one who asks is enough: only a request can take it off the queue.
-        let is_theirs = doc! { "$eq": ["$$this.lease", literal(document::lease(terms.lease))] };
-        let mut projection = document::all();
-        let theirs = doc! { "$filter": { "input": "$queue", "cond": is_theirs } };
-        projection.insert("queue", doc! { "$cond": [{ "$isArray": "$queue" }, theirs, "$queue"] });
-        let find = doc! {
-            "find": &self.collection,
-            "filter": { "_id": key.as_str() },
-            "projection": projection,
-            "limit": 1,
-            "singleBatch": true,
-            "readConcern": { "level": "local" },
+        let mut fields = document::all();
+        fields.insert("queue", doc! { "$size": "$queue" });
+        let nothing = doc! {
+            "findAndModify": &self.collection,
+            "query": { "_id": key.as_str() },
+            // Without an upsert there is no insert.
+            "update": { "$setOnInsert": { "version": 0_i64 } },
+            "upsert": false,
+            "fields": fields,
+            "writeConcern": { "w": "majority", "wtimeout": server_limit(within) },
             "maxTimeMS": server_limit(within),
         };
-        let reply = self.command(find, needs::HOLD).await?;
-        let found = reply.get_document("cursor").and_then(|cursor| cursor.get_array("firstBatch"));
-        let Some(Bson::Document(found)) = found.map_err(fault::unreadable)?.first() else { return Ok(None) };
-        // The request says what is wrong with a document that is not ours.
-        let Ok((record, at)) = document::decode(key, found) else { return Ok(None) };
-        let is_theirs = record.holders.iter().any(|holder| holder.terms.lease == terms.lease);
-        if is_theirs || !record.queue.is_empty() {
+        let mut reply = match self.command(nothing, needs::HOLD).await {
+            // As of a document that is not ours, of which the request says what is wrong.
+            Err(Error::Invalid { .. }) => return Ok(None),
+            reply => reply?,
+        };
+        if let Some(error) = reply.get("writeConcernError") {
+            return Err(fault::unconfirmed(error));
+        }
+        let Some(Bson::Document(mut found)) = reply.remove("value") else { return Ok(None) };
+        // Of those who wait some may be let in or be over, or this one takes itself off the queue.
+        if found.insert("queue", Bson::Array(vec![])) != Some(Bson::Int32(0)) {
             return Ok(None);
         }
-        let (_unchanged, outcome) = record::apply(Some(&record), at, request);
-        Ok(matches!(outcome, Outcome::Refused { .. }).then_some(Applied { outcome, at: Some(at) }))
+        let Ok((record, at)) = document::decode(key, &found) else { return Ok(None) };
+        let (after, outcome) = record::apply(Some(&record), at, request);
+        let refused = matches!(outcome, Outcome::Refused { .. }) && after.as_ref() == Some(&record);
+        Ok(refused.then_some(Applied { outcome, at: Some(at) }))
     }
 }
 
