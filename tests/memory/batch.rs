@@ -208,6 +208,31 @@ async fn a_batch_that_hangs_holds_nobody_up_for_long_who_comes_due_after_it() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_batch_that_hangs_for_ever_lets_another_find_those_of_it_that_are_over() {
+    let store = Faulty::new();
+    let seal = store.seal();
+    let mut leases = Vec::new();
+    for number in 0..600 {
+        // Those that hang are due first.
+        let (name, ttl) = if number < 100 { ("hangs", 29) } else { ("kept", 30) };
+        leases.push(seal.acquire(format!("{name}/{number}")).ttl(secs(ttl)).await.unwrap());
+    }
+    let over = [150, 370, 590];
+    for number in over {
+        store.records.remove(leases[number].key());
+    }
+    store.script(|call| match call {
+        Call::Jointly(named) if named[0].0.as_str().starts_with("hangs") => Some(Fault::Hang),
+        Call::Jointly(_) => Some(Fault::DelayReply(millis(20))),
+        _ => None,
+    });
+    tokio::time::sleep(secs(13)).await;
+    for (number, lease) in leases.iter().enumerate().skip(100) {
+        assert_eq!(lease.is_valid() && lease.remaining() > secs(20), !over.contains(&number), "{number}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn who_leaves_a_batch_under_way_is_not_held_up_by_it_and_stays_away() {
     let store = Faulty::new();
     let seal = store.seal();

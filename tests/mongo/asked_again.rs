@@ -111,6 +111,30 @@ async fn it_asks_until_it_is_answered_and_leaves_nothing_behind() {
     }
 }
 
+#[tokio::test]
+async fn once_it_has_given_up_nothing_is_sent_for_it_any_more() {
+    let name = "asked_again_late";
+    let bench = Bench::new(name).await;
+    let holder = bench.seal().acquire("k").await.unwrap();
+    let seal = bench.build(Mongoseal::builder().operation_timeout(secs(1)));
+    assert!(matches!(seal.acquire("k").await, Err(Error::Held { .. })));
+    holder.release().await.unwrap();
+    // Done, but not answered.
+    let point = doc! {
+        "configureFailPoint": "waitAfterCommandFinishesExecution",
+        "mode": "alwaysOn",
+        "data": { "ns": format!("mongoseal_{name}.mongoseal"), "commands": ["findAndModify"] },
+    };
+    let point = bench.set.fail_point(0, point).await;
+    let error = seal.acquire("k").await.unwrap_err();
+    assert!(matches!(error, Error::Unavailable { .. }), "{error}");
+    point.hit(1).await;
+    point.off().await;
+    // In this time whatever was to follow would have been answered.
+    tokio::time::sleep(secs(1)).await;
+    assert!(bench.record("k").await.unwrap().get_array("holders").unwrap().is_empty());
+}
+
 /// A document that is not ours is told of as ever.
 #[tokio::test]
 async fn it_hears_what_is_wrong_with_a_record_that_somebody_broke_meanwhile() {
