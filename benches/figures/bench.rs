@@ -46,8 +46,16 @@ impl Bench {
 
     /// The floor: the driver's bare `find_one_and_update` with `$inc`, confirmed by a majority.
     pub(crate) async fn floor(&self, times: usize) -> Vec<Duration> {
+        self.floor_after(Duration::ZERO, times).await
+    }
+
+    /// The same, each after a pause, in which processors fall asleep and others' data into their caches.
+    pub(crate) async fn floor_after(&self, pause: Duration, times: usize) -> Vec<Duration> {
         let mut took = Vec::new();
         for _ in 0..times {
+            if !pause.is_zero() {
+                tokio::time::sleep(pause).await;
+            }
             let began = Instant::now();
             self.floor
                 .find_one_and_update(doc! { "_id": "floor" }, doc! { "$inc": { "n": 1 } })

@@ -21,8 +21,10 @@ struct Turn {
 
 pub(crate) async fn measure(bench: &Bench) -> [Figures; 2] {
     let (mut from_return, mut from_call, mut commands) = (Vec::new(), Vec::new(), 0);
+    let mut after_work = Vec::new();
     for round in 0..bench.rounds {
         let floor = bench.floor(GRANTS).await;
+        after_work.extend(bench.floor_after(WORK, GRANTS / 4).await);
         let before = bench.commands("findAndModify").await;
         let turns = contend(bench, &format!("hot/{round}")).await;
         commands += bench.commands("findAndModify").await - before;
@@ -38,7 +40,11 @@ pub(crate) async fn measure(bench: &Bench) -> [Figures; 2] {
     }
     #[expect(clippy::cast_precision_loss, reason = "a count of commands is small")]
     let commands = commands as f64 / (bench.rounds * GRANTS) as f64;
-    let figures = |case, what, rounds| Figures { case, what, rounds, commands, notes: vec![] };
+    after_work.sort();
+    let after_work = after_work[after_work.len() / 2].as_micros();
+    let note =
+        format!("the floor after {} ms without a request, as a release comes: {after_work} µs", WORK.as_millis());
+    let figures = |case, what, rounds| Figures { case, what, rounds, commands, notes: vec![note.clone()] };
     [
         figures("hand-over-from-return", "return of `release` to return of the next `acquire`", from_return),
         figures("hand-over-from-call", "call of `release` to return of the next `acquire`", from_call),

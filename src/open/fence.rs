@@ -40,6 +40,10 @@ impl Lease {
     /// transactions after 60 seconds, and until then keeps the record of one whose process died just
     /// before its commit.
     ///
+    /// Where the future of this is to be spawned, the work must own what it uses: `async move`, and clones.
+    /// Of work that borrows, compilers cannot say yet that it may go to another thread: «implementation of
+    /// `Send` is not general enough».
+    ///
     /// # Errors
     ///
     /// Those of the work. [`Error::Lost`] where the lease has ended: nothing is committed.

@@ -236,7 +236,8 @@ impl Inner {
             return Ok(refused);
         }
         let left = until.saturating_sub(Clock::Boot.now());
-        if left < LEAST {
+        // A lease of a short ttl is given little time from the beginning.
+        if left < LEAST.min(within.mul_f64(0.5)) {
             return Err(Error::unavailable("what had to be sent first took too long: ask again"));
         }
         let head = doc! {

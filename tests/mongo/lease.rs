@@ -164,3 +164,16 @@ async fn a_lease_is_given_to_another_process_with_a_larger_token_and_nobody_come
     assert!(waiting.await.unwrap().unwrap().token() > larger);
     other.shutdown().await;
 }
+
+/// An attempt of its refresh may last for a sixth of the ttl only.
+#[tokio::test]
+async fn a_lease_of_a_tenth_of_a_second_can_be_refreshed() {
+    let bench = Bench::new("tenth").await;
+    let seal = bench.seal();
+    // On a busy machine some come too late.
+    eventually(secs(20), "one of them is", async || {
+        let lease = seal.acquire("k").ttl(millis(100)).without_refresh().await.unwrap();
+        lease.refresh().await.is_ok()
+    })
+    .await;
+}

@@ -104,7 +104,7 @@ fn applied(verb: Verb) -> Document {
             "told": { "$filter": { "input": "$h", "cond": { "$lte": ["$$this.version", "$$upto"] } } },
         },
         Verb::Transfer => transferred(),
-        // A stage has to set something.
+        // A stage has to set something. The other has stages of its own.
         Verb::Prune | Verb::RefreshNamed => doc! { "h": "$h" },
     }
 }
