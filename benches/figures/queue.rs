@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use mongodb::bson::{Document, doc};
+use mongoseal::Mongoseal;
 
 use crate::{
     bench::Bench,
@@ -51,7 +52,8 @@ pub(crate) async fn pass_on(bench: &Bench, key: &str, waiters: usize) -> PassedO
     let mut handles = Vec::new();
     let mut waiting = Vec::new();
     for _ in 0..HANDLES {
-        let seal = bench.handle().await;
+        // A thousand that come at once queue one after another, which takes as long as the default timeout.
+        let seal = bench.connect(Mongoseal::builder().operation_timeout(Duration::from_secs(60))).await;
         for _ in 0..waiters / HANDLES {
             let (seal, key) = (seal.clone(), key.to_owned());
             waiting.push(tokio::spawn(async move {
