@@ -20,6 +20,8 @@ use crate::{
 
 const TTL: Duration = Duration::from_secs(30);
 const AT_ONCE: usize = 32;
+/// The collection of copies of the records.
+const COPIES: &str = "copies";
 
 /// Leases of these keys, asked for side by side.
 pub(crate) async fn acquired(seal: &Mongoseal, keys: impl Iterator<Item = String>) -> Vec<Lease> {
@@ -54,6 +56,9 @@ pub(crate) async fn refresh(bench: &Bench, quick: bool) -> Figures {
     let after = (refreshes(bench).await, bench.writes().await, cpu::of_client(), cpu::of(bench.set));
     let lost = leases.iter().filter(|lease| lease.state() != LeaseState::Held).count();
     let least = leases.iter().map(Lease::remaining).min().unwrap_or_default();
+    // As they are while they are held.
+    let copy = vec![doc! { "$match": { "_id": { "$regex": "^many/" } } }, doc! { "$out": COPIES }];
+    bench.records().aggregate(copy).await.expect("the records can be copied");
     seal.shutdown().await;
     let refreshed = after.0 - before.0;
     let each = after.1.saturating_sub(before.1) / u32::try_from(refreshed).expect("they are some").max(1);
@@ -86,13 +91,11 @@ pub(crate) async fn refresh(bench: &Bench, quick: bool) -> Figures {
     }
 }
 
-/// The same of bare updates of 5,000 such documents by one command, which take no time of a condition or a
+/// The same of bare updates of 5,000 copies of the records by one command, which take no time of a condition or a
 /// pipeline: as a batch, each after a pause.
 async fn bare_updates(bench: &Bench, many: u32) -> Vec<Duration> {
     const AT_ONCE: u32 = 5_000;
-    let copies = bench.database().collection::<Document>("copies");
-    let copy = vec![doc! { "$match": { "_id": { "$regex": "^many/" } } }, doc! { "$out": "copies" }];
-    bench.records().aggregate(copy).await.expect("the records can be copied");
+    let copies = bench.database().collection::<Document>(COPIES);
     let mut took = Vec::new();
     for round in 0..6 {
         tokio::time::sleep(Duration::from_secs(1)).await;

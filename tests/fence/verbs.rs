@@ -171,7 +171,7 @@ async fn a_lease_writes_while_it_holds_and_is_refused_here_once_it_has_ended() {
     lease.release().await.unwrap();
 
     let lease = bench.seal().acquire("orders/1").ttl(millis(200)).without_refresh().await.unwrap();
-    tokio::time::sleep(millis(250)).await;
+    lease.cancelled().await;
     let before = bench.order(1).await;
     let (client, sent) = crate::commands::noting(bench.set).await;
     let orders = client.database(bench.database.name()).collection::<Document>("orders");

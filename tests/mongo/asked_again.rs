@@ -3,7 +3,7 @@
 use mongodb::bson::doc;
 use mongoseal::{Error, LeaseId, Mongoseal};
 
-use crate::{Bench, Sent, millis, noting_client, secs};
+use crate::{Bench, Sent, eventually, millis, noting_client, secs};
 
 /// A handle that was refused `k`, which somebody else holds, and the commands it has sent since.
 async fn refused(bench: &Bench, name: &str) -> (Mongoseal, Sent) {
@@ -47,8 +47,11 @@ async fn it_is_granted_what_a_holder_left_whose_time_is_over_and_what_it_can_sha
     let other = bench.seal();
     let _dead = other.acquire("k").ttl(millis(800)).without_refresh().await.unwrap();
     let (seal, _sent) = refused(&bench, "asked_again_over").await;
-    tokio::time::sleep(millis(900)).await;
-    seal.acquire("k").await.unwrap().release().await.unwrap();
+    let taken = async || match seal.acquire("k").await {
+        Ok(lease) => lease.release().await.is_ok(),
+        Err(_held) => false,
+    };
+    eventually(secs(5), "its time is over", taken).await;
 
     let one = other.acquire("k").shared_up_to(2).await.unwrap();
     assert!(matches!(seal.acquire("k").await, Err(Error::Held { .. })), "alone it cannot be had");
