@@ -229,7 +229,6 @@ impl Ask {
         let clock = inner.clock();
         let until = clock.now().saturating_add(within);
         inner.prepare(within).await?;
-        let _pass = if waits { Some(inner.gate.enter(&self.key, within.mul_f64(0.5)).await) } else { None };
         let patience = waits.then_some(Patience { lasts: self.patience.millis(), room: inner.settings.queue_limit });
         let request = Request::Acquire(record::Acquire { terms: self.terms.clone(), patience });
         // The store counts the ttl from some time after this one.

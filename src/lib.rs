@@ -27,7 +27,6 @@ mod election;
 mod error;
 mod farewell;
 pub mod fence;
-mod gate;
 mod group;
 mod groups;
 pub mod guide;

@@ -21,7 +21,6 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use crate::{
     Acquire, Caller, Clock, Error, HandleId, Key, LeaseId, Owner, Result, Revoke,
     batch::Batches,
-    gate::Gate,
     retry,
     store::{Sighting, Store},
     wait::Waiters,
@@ -79,8 +78,6 @@ pub(crate) struct Inner {
     pub(crate) waiters: Waiters,
     /// Leases that are refreshed together.
     pub(crate) batches: Batches,
-    /// Where they let one another pass.
-    pub(crate) gate: Gate,
 }
 
 impl Mongoseal {
@@ -103,7 +100,6 @@ impl Mongoseal {
             in_use: Mutex::default(),
             waiters: Waiters::default(),
             batches: Batches::default(),
-            gate: Gate::default(),
         };
         Ok(Self { inner: Arc::new(inner) })
     }

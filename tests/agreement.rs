@@ -4,11 +4,12 @@
 #![allow(clippy::disallowed_methods, reason = "a test spawns as users do")]
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, HashSet},
     sync::{
         Mutex,
         atomic::{AtomicUsize, Ordering},
     },
+    task::{Context, Waker},
     time::Duration,
 };
 
@@ -49,6 +50,8 @@ enum Asked {
     /// Of those holders whose bits are set, in the order of the record; the last bit stands for one who
     /// never held.
     Jointly(Joint, u8),
+    /// Of the same key at the same time.
+    Together(Vec<Acquire>),
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -100,10 +103,27 @@ fn step() -> impl Strategy<Value = Step> {
     // Of a holder, if there is one: see `sent`.
     let transfer = (lease_of(), lease_of())
         .prop_map(|(lease, to)| Request::Transfer(Transfer { lease, token: FencingToken::MAX, to }));
+    let together = vec(acquire.clone(), 2..6).prop_map(|acquires| {
+        let mut acquires: Vec<Acquire> = acquires
+            .into_iter()
+            .filter_map(|request| match request {
+                Request::Acquire(acquire) => Some(acquire),
+                _ => None,
+            })
+            .collect();
+        // All wait, with the same bound on how many do.
+        let room = acquires[0].patience.map_or(4, |patience| patience.room);
+        for Acquire { terms, patience } in &mut acquires {
+            *patience = Some(Patience { lasts: patience.map_or(terms.ttl, |patience| patience.lasts), room });
+        }
+        let mut leases = HashSet::new();
+        acquires.retain(|acquire| leases.insert(acquire.terms.lease));
+        Asked::Together(acquires)
+    });
     let request =
         prop_oneof![12 => acquire, 4 => refresh, 4 => release, 1 => revoke, 2 => transfer, 1 => Just(Request::Prune)];
     let pause = prop_oneof![4 => Just(0_u64), 1 => 1_u64..25].prop_map(Duration::from_millis);
-    let asked = prop_oneof![24 => request.prop_map(Asked::Of), 3 => joint];
+    let asked = prop_oneof![24 => request.prop_map(Asked::Of), 3 => joint, 3 => together];
     (pause, asked, proptest::bool::weighted(0.15)).prop_map(|(pause, asked, twice)| Step { pause, asked, twice })
 }
 
@@ -186,6 +206,7 @@ async fn compare(store: &MongoStore, key: &Key, steps: Vec<Step>, seen: &Seen) {
                 (Asked::Of(request), met) => single(store, key, request, met.as_ref()).await,
                 (Asked::Jointly(joint, which), Some(met)) => jointly(store, key, joint, *which, met).await,
                 (Asked::Jointly(..), None) => continue,
+                (Asked::Together(acquires), met) => together(store, key, acquires, met.as_ref()).await,
             };
             assert_eq!(read(store, key).await, expected, "the record after {step:?} on {met:#?}");
             seen.note(met.as_ref(), expected.as_ref(), outcome);
@@ -219,6 +240,34 @@ async fn single(
     };
     assert_eq!(outcome, expected, "the outcome of {request:?} on {met:#?}");
     (after, name(&outcome))
+}
+
+/// The same for acquires that wait and are asked for at the same time: the first goes by itself, and the others,
+/// which come meanwhile, together.
+async fn together(
+    store: &MongoStore,
+    key: &Key,
+    acquires: &[Acquire],
+    met: Option<&Record>,
+) -> (Option<Record>, &'static str) {
+    let asked = acquires.iter().map(|acquire| store.apply(key, Request::Acquire(acquire.clone()), WITHIN));
+    let mut asked: Vec<_> = asked.collect();
+    for answer in &mut asked {
+        assert!(answer.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+    }
+    let mut applied = Vec::new();
+    for answer in asked {
+        applied.push(answer.await.unwrap());
+    }
+    let at = |applied: &Applied| applied.at.unwrap();
+    let (after, expected) = record::acquire_together(met, at(&applied[0]), &acquires[..1]);
+    assert_eq!(applied[0].outcome, expected[0], "the outcome of {:?} on {met:#?}", acquires[0]);
+    let Some(second) = applied.get(1) else { return (after, "one of its own") };
+    let (after, expected) = record::acquire_together(after.as_ref(), at(second), &acquires[1..]);
+    for (applied, expected) in applied[1..].iter().zip(expected) {
+        assert_eq!((&applied.outcome, applied.at), (&expected, second.at), "{acquires:?} on {met:#?}");
+    }
+    (after, "asked together")
 }
 
 /// The same for what is done to many leases at once. The server does not say when it did, but the record
@@ -316,6 +365,7 @@ async fn the_machine_and_the_pipeline_agree_on_random_requests() {
         "kept jointly",
         "refreshed jointly",
         "not all of them",
+        "asked together",
     ] {
         assert!(outcomes.get(reached).is_some_and(|times| *times >= 10), "rarely or never {reached}: {outcomes:?}");
     }

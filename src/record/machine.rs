@@ -1,5 +1,7 @@
 //! The state machine: every verb is prune, apply, grant, stamp.
 
+use std::slice;
+
 use super::{
     Acquire, Holder, Image, Joint, Moment, Outcome, Patience, Record, Refresh, Release, Request, Revocation, Revoke,
     StoreTime, Terms, Transfer, Waiter,
@@ -15,12 +17,12 @@ pub fn apply(before: Option<&Record>, at: Moment, request: &Request) -> (Option<
     let mut state = State::of(before, at);
     state.prune();
     match request {
-        Request::Acquire(acquire) => state.acquire(acquire),
+        Request::Acquire(acquire) => state.acquire(slice::from_ref(acquire)),
         Request::Refresh(refresh) => state.refresh(refresh),
         Request::Release(release) => state.release(release),
         Request::Revoke(revoke) => state.revoke(revoke),
         Request::Transfer(transfer) => state.transfer(transfer),
-        Request::Prune => state.grant(None),
+        Request::Prune => state.grant(&[]),
     }
     let after = state.stamped(before);
     let image = match request.image() {
@@ -31,7 +33,24 @@ pub fn apply(before: Option<&Record>, at: Moment, request: &Request) -> (Option<
     (after, outcome)
 }
 
-/// Does the same to those holders of a key that have these tokens: gives the record as it is
+/// Applies several acquires of a key that wait, each of another lease, in this order and as one: gives the
+/// record as it is afterwards, and the outcome of each.
+///
+/// They are prolonged or queued one after another; what is pruned before and granted after them is
+/// pruned and granted once.
+#[must_use]
+pub fn acquire_together(before: Option<&Record>, at: Moment, acquires: &[Acquire]) -> (Option<Record>, Vec<Outcome>) {
+    let mut state = State::of(before, at);
+    state.prune();
+    state.acquire(acquires);
+    let after = state.stamped(before);
+    let came_to =
+        |acquire: &Acquire| acquire.outcome(after.as_ref().map(|after| after.view(Some(acquire.terms.lease))).as_ref());
+    let outcomes = acquires.iter().map(came_to).collect();
+    (after, outcomes)
+}
+
+/// Does what is asked to those holders of a key that have these tokens: gives the record as it is
 /// afterwards, or nothing where one of them is over, or nearly so as far as that counts.
 ///
 /// Whom it keeps alive is all that this changes: nobody else is dropped or let in.
@@ -50,12 +69,12 @@ pub fn apply_jointly(before: &Record, at: Moment, tokens: &[FencingToken], joint
         Joint::Release => {
             state.prune();
             state.holders.retain(|holder| !is_named(holder));
-            state.grant(None);
+            state.grant(&[]);
         }
         Joint::Revoke { by, reason } => {
             state.prune();
             state.take(is_named, by, reason);
-            state.grant(None);
+            state.grant(&[]);
         }
         // Who waits for somebody else's end asks at that time, so this is spared looking for it.
         Joint::Keep { ttl } | Joint::Refresh { ttl, .. } => {
@@ -97,20 +116,21 @@ impl State {
         self.queue.retain(|waiter| waiter.expires_at > now);
     }
 
-    fn acquire(&mut self, Acquire { terms, patience }: &Acquire) {
-        let lease = terms.lease;
-        if let Some(holder) = self.push_out(lease, terms.ttl, terms.grace) {
-            // A process that takes its lease up again after a restart is who others see from now on.
-            holder.terms.caller = terms.caller;
-            holder.terms.owner = terms.owner.clone();
-            holder.terms.group.clone_from(&terms.group);
-            holder.terms.metadata = terms.metadata.clone();
-        } else {
-            self.enqueue(terms, *patience);
+    fn acquire(&mut self, acquires: &[Acquire]) {
+        for Acquire { terms, patience } in acquires {
+            if let Some(holder) = self.push_out(terms.lease, terms.ttl, terms.grace) {
+                // A process that takes its lease up again after a restart is who others see from now on.
+                holder.terms.caller = terms.caller;
+                holder.terms.owner = terms.owner.clone();
+                holder.terms.group.clone_from(&terms.group);
+                holder.terms.metadata = terms.metadata.clone();
+            } else {
+                self.enqueue(terms, *patience);
+            }
         }
-        self.grant(Some(lease));
-        if patience.is_none() {
-            self.queue.retain(|waiter| waiter.terms.lease != lease);
+        self.grant(acquires);
+        for Acquire { terms, .. } in acquires.iter().filter(|acquire| acquire.patience.is_none()) {
+            self.queue.retain(|waiter| waiter.terms.lease != terms.lease);
         }
     }
 
@@ -150,18 +170,18 @@ impl State {
         if let (Some(holder), Some(metadata)) = (holder, &refresh.metadata) {
             holder.terms.metadata.clone_from(metadata);
         }
-        self.grant(None);
+        self.grant(&[]);
     }
 
     fn release(&mut self, release: &Release) {
         self.holders.retain(|holder| !release.ends(holder));
         self.queue.retain(|waiter| !release.dismisses(waiter));
-        self.grant(None);
+        self.grant(&[]);
     }
 
     fn revoke(&mut self, revoke: &Revoke) {
         self.take(|holder| revoke.ends(holder), &revoke.by, &revoke.reason);
-        self.grant(None);
+        self.grant(&[]);
     }
 
     /// Takes the key from those holders, and remembers it.
@@ -200,7 +220,7 @@ impl State {
             let told = self.queue.extract_if(.., |waiter| waiter.terms.lease == transfer.to);
             self.handed.extend(told.map(|waiter| (waiter.terms.caller, None)));
         }
-        self.grant(None);
+        self.grant(&[]);
     }
 
     /// Pushes the expiry of a lease out and counts that it did, if the lease holds.
@@ -213,13 +233,13 @@ impl State {
     /// Moves waiters from the head of the queue to the holders, up to the first that has to wait.
     /// `asking` gets its whole ttl; the others get a short claim until they are heard of. A waiter counts
     /// it from when it asked last, which can be later than this request was parsed.
-    fn grant(&mut self, asking: Option<LeaseId>) {
+    fn grant(&mut self, asking: &[Acquire]) {
         let ready = self.ready();
         let now = self.at.now;
         let others = self.queue.len().saturating_sub(1);
         for Waiter { terms, patience, last_seen, .. } in self.queue.drain(..ready) {
             let version = FencingToken::following(self.version, self.at.tick, others);
-            let lasts = if asking == Some(terms.lease) {
+            let lasts = if asking.iter().any(|acquire| acquire.terms.lease == terms.lease) {
                 terms.ttl
             } else {
                 self.handed.push((terms.caller, Some(version)));

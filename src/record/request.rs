@@ -32,6 +32,32 @@ pub struct Acquire {
     pub patience: Option<Patience>,
 }
 
+impl Acquire {
+    /// What came of it, told from the view of the record after it. `None` is no record.
+    #[must_use]
+    pub fn outcome(&self, after: Option<&View>) -> Outcome {
+        let Some(after) = after else { return Outcome::Absent };
+        let boxed = |holder: &Holder| Box::new(holder.clone());
+        if let Some(holder) = after.holder(self.terms.lease) {
+            // Who asks for a key alone, or with few, is not content with a share of many.
+            return if holder.terms.limit.max(1) <= self.terms.limit.max(1) {
+                Outcome::Granted { token: holder.version }
+            } else {
+                Outcome::Refused { holder: boxed(holder) }
+            };
+        }
+        let by_expiry = |holder: &&Holder| holder.expires_at;
+        let (first, last) = (after.holders.iter().min_by_key(by_expiry), after.holders.iter().max_by_key(by_expiry));
+        // Whoever is not granted the key meets somebody who holds it.
+        let (Some(first), Some(last)) = (first, last) else { return Outcome::Absent };
+        match (after.position, self.patience) {
+            (Some(position), _) => Outcome::Queued { position, version: after.version, holder: boxed(first) },
+            (None, Some(_)) => Outcome::Full { length: after.waiting },
+            (None, None) => Outcome::Refused { holder: boxed(last) },
+        }
+    }
+}
+
 /// How to wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Patience {
@@ -190,6 +216,12 @@ pub struct View {
     pub waiting: usize,
 }
 
+impl View {
+    fn holder(&self, lease: LeaseId) -> Option<&Holder> {
+        self.holders.iter().find(|holder| holder.terms.lease == lease)
+    }
+}
+
 impl Request {
     /// The lease that it is about, if it is about one.
     #[must_use]
@@ -216,30 +248,9 @@ impl Request {
     /// which the request was applied.
     #[must_use]
     pub fn outcome(&self, image: Option<&View>, now: StoreTime) -> Outcome {
-        let holder = |image: &View, lease| image.holders.iter().find(|holder| holder.terms.lease == lease).cloned();
         match (self, image) {
-            (Self::Acquire(acquire), Some(after)) => {
-                if let Some(holder) = holder(after, acquire.terms.lease) {
-                    // Who asks for a key alone, or with few, is not content with a share of many.
-                    return if holder.terms.limit.max(1) <= acquire.terms.limit.max(1) {
-                        Outcome::Granted { token: holder.version }
-                    } else {
-                        Outcome::Refused { holder: Box::new(holder) }
-                    };
-                }
-                let by_expiry = |holder: &&Holder| holder.expires_at;
-                let (first, last) =
-                    (after.holders.iter().min_by_key(by_expiry), after.holders.iter().max_by_key(by_expiry));
-                // Whoever is not granted the key meets somebody who holds it.
-                let (Some(first), Some(last)) = (first, last) else { return Outcome::Absent };
-                let boxed = |holder: &Holder| Box::new(holder.clone());
-                match (after.position, acquire.patience) {
-                    (Some(position), _) => Outcome::Queued { position, version: after.version, holder: boxed(first) },
-                    (None, Some(_)) => Outcome::Full { length: after.waiting },
-                    (None, None) => Outcome::Refused { holder: boxed(last) },
-                }
-            }
-            (Self::Refresh(refresh), Some(after)) => match holder(after, refresh.lease) {
+            (Self::Acquire(acquire), after) => acquire.outcome(after),
+            (Self::Refresh(refresh), Some(after)) => match after.holder(refresh.lease) {
                 Some(holder) => Outcome::Refreshed { token: holder.version },
                 None => Outcome::Absent,
             },
@@ -252,10 +263,10 @@ impl Request {
                 let ends = |holder: &&Holder| holder.expires_at > now && revoke.ends(holder);
                 Outcome::Revoked { holders: before.holders.iter().filter(ends).cloned().collect() }
             }
-            (Self::Transfer(transfer), Some(after)) => match holder(after, transfer.to) {
+            (Self::Transfer(transfer), Some(after)) => match after.holder(transfer.to) {
                 // Both hold: nothing was given.
                 Some(holder) if after.holders.iter().any(|holder| transfer.gives(holder)) => {
-                    Outcome::Refused { holder: Box::new(holder) }
+                    Outcome::Refused { holder: Box::new(holder.clone()) }
                 }
                 Some(holder) => Outcome::Transferred { token: holder.version },
                 None => Outcome::Absent,

@@ -6,7 +6,9 @@
 //! | `pipeline.rs` | the state machine as an update pipeline |
 //! | `verb.rs` | what is written alike, and what differs from one request to the next |
 //! | `joint.rs` | what is done to many leases at once |
-//! | `combine.rs` | how requests travel together that come faster than they are answered |
+//! | `combine.rs` | which requests travel together, where they come faster than they are answered |
+//! | `many.rs` | how those who do not wait travel together, whatever their keys |
+//! | `line.rs` | how those who wait for one key travel together |
 //! | `refusal.rs` | how who asks again for a key that was held is refused by less |
 //! | `template.rs` | commands whose larger part is encoded once |
 //! | `document.rs` | how a record looks as a document |
@@ -28,7 +30,9 @@ mod follow;
 #[cfg(fuzzing)]
 pub mod fuzzing;
 mod joint;
+mod line;
 mod list;
+mod many;
 mod pipeline;
 mod preflight;
 mod purge;
@@ -41,7 +45,7 @@ use std::{fmt, sync::Arc, time::Duration};
 
 use mongodb::{
     Database,
-    bson::{Bson, Document, doc},
+    bson::{Bson, Document, RawDocumentBuf, doc},
     options::{ReadPreference, SelectionCriteria},
 };
 
@@ -235,41 +239,68 @@ impl Inner {
         if let Some(refused) = self.refusal(key, request, within.mul_f64(0.5)).await? {
             return Ok(refused);
         }
-        let left = until.saturating_sub(Clock::Boot.now());
-        // A lease of a short ttl is given little time from the beginning.
-        if left < LEAST.min(within.mul_f64(0.5)) {
-            return Err(Error::unavailable("what had to be sent first took too long: ask again"));
+        let left = worthwhile(until, within)?;
+        let needs = if matches!(request, Request::Acquire(_)) { needs::HOLD } else { needs::CHANGE };
+        let command = template::command(self.head(key, left), request)?;
+        match self.update(key, command, needs, left).await? {
+            Some(value) => self.applied(key, request, &value, 0, left).await,
+            // There was no record, so nothing was done and no time was told.
+            None => Ok(Applied { outcome: request.outcome(None, StoreTime::default()), at: None }),
         }
-        let head = doc! {
+    }
+
+    /// What the command begins with that applies something to the record of a key.
+    fn head(&self, key: &Key, within: Duration) -> Document {
+        doc! {
             "findAndModify": &self.collection,
             "query": { "_id": key.as_str() },
-            "writeConcern": { "w": "majority", "wtimeout": server_limit(left) },
-            "maxTimeMS": server_limit(left),
-        };
+            "writeConcern": { "w": "majority", "wtimeout": server_limit(within) },
+            "maxTimeMS": server_limit(within),
+        }
+    }
+
+    /// Sends such a command; gives the document that it answers with, if there is one.
+    async fn update(
+        &self,
+        key: &Key,
+        command: RawDocumentBuf,
+        needs: &str,
+        within: Duration,
+    ) -> Result<Option<Document>> {
         let reply = self
             .database
-            .run_raw_command(template::command(head, request)?)
+            .run_raw_command(command)
             .selection_criteria(SelectionCriteria::ReadPreference(ReadPreference::Primary))
             .await;
-        let reply = match reply {
+        let mut reply = match reply {
             Ok(reply) => reply,
             Err(error) => {
                 // A document that is not ours can make the update fail, which then wrote nothing.
                 if fault::is_refusal(&error) && fault::code(&error) != Some(fault::UNAUTHORIZED) {
                     self.read(key, within).await?;
                 }
-                let needs = if matches!(request, Request::Acquire(_)) { needs::HOLD } else { needs::CHANGE };
                 return Err(self.meaning(error, needs));
             }
         };
         if let Some(error) = reply.get("writeConcernError") {
             return Err(fault::unconfirmed(error));
         }
-        // There was no record, so nothing was done and no time was told.
-        let Some(Bson::Document(value)) = reply.get("value") else {
-            return Ok(Applied { outcome: request.outcome(None, StoreTime::default()), at: None });
-        };
-        let (view, at, written) = document::decode_view(key, value)?;
+        match reply.remove("value") {
+            Some(Bson::Document(value)) => Ok(Some(value)),
+            _ => Ok(None),
+        }
+    }
+
+    /// What such an answer says to this one of those who asked.
+    async fn applied(
+        &self,
+        key: &Key,
+        request: &Request,
+        value: &Document,
+        asker: usize,
+        within: Duration,
+    ) -> Result<Applied> {
+        let (view, at, written) = document::decode_view(key, value, asker)?;
         let outcome = request.outcome(Some(&view), at.now);
         if !is_plausible(request, &outcome, written, at.now) {
             // What was not looked at in the view makes it a document that is not ours.
@@ -322,6 +353,16 @@ impl Inner {
             .selection_criteria(SelectionCriteria::ReadPreference(ReadPreference::Primary))
             .await
     }
+}
+
+/// What is left of the time that a request was given, where it is worth sending.
+fn worthwhile(until: Duration, within: Duration) -> Result<Duration> {
+    let left = until.saturating_sub(Clock::Boot.now());
+    // A lease of a short ttl is given little time from the beginning.
+    if left < LEAST.min(within.mul_f64(0.5)) {
+        return Err(Error::unavailable("what had to be sent first took too long: ask again"));
+    }
+    Ok(left)
 }
 
 /// Whether the pipeline can have come to this. It leaves a document as it is that is not ours.

@@ -6,6 +6,10 @@
 //! comes, all of them are the next command. An acquire is granted by what is read after that command, so
 //! a lease id that is seen to hold was written by it; whoever is not seen to hold asks by itself, which
 //! can be done twice.
+//!
+//! Who waits for a key, for which another of this store is just asking, queues in the same way in a line of that
+//! key's, and all who are in it are the next command: writes of one record that meet at the server
+//! make each other start over, and each writes all who wait.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -13,22 +17,13 @@ use std::{
     time::Duration,
 };
 
-use mongodb::{
-    bson::{Bson, doc},
-    options::{ReadPreference, SelectionCriteria},
-};
 use tokio::{runtime::Handle, sync::oneshot, time::timeout};
 
-use super::{
-    Inner, LEAST, MongoStore, document,
-    fault::{self, needs},
-    server_limit, template,
-    verb::Verb,
-};
+use super::{Inner, LEAST, MongoStore, line, many};
 use crate::{
-    Clock, Error, Key, LeaseId, Result, Tick,
-    record::{Acquire, Joint, Moment, Outcome, Release, Request, named},
-    store::Applied,
+    Clock, Error, Key, LeaseId, Result,
+    record::{Acquire, Release, Request},
+    store::{Applied, BoxFuture},
 };
 
 /// How many requests or commands for many are under way at most. The driver has ten connections, of which
@@ -41,8 +36,11 @@ const FEWEST: usize = 8;
 /// How long it is remembered that a release was not confirmed. Whoever asks again does so sooner.
 const ASKED_AGAIN: Duration = Duration::from_secs(60);
 
+/// The same for one key, where it is one command.
+const FEWEST_OF_A_KEY: usize = 2;
+
 /// The most requests of one command.
-const MOST: usize = 64;
+pub(super) const MOST: usize = 64;
 
 /// The lanes of a store, and who queues for one.
 #[derive(Default)]
@@ -54,22 +52,24 @@ struct State {
     /// Without a bound of its own: whoever is in it waits for it, has a time at which it goes, and takes more memory
     /// itself. To refuse it would only make it ask again.
     queue: VecDeque<Queued>,
+    /// Those who queue for the lane of a key, which is taken.
+    lines: HashMap<Key, VecDeque<Queued>>,
     /// The releases that travelled together and were not confirmed, which go by themselves when they are
     /// asked for again: they may be made already, and would spoil the count of others. With the time at which
     /// that was.
     spoilt: HashMap<LeaseId, Duration>,
 }
 
-struct Queued {
-    key: Key,
-    request: Request,
+pub(super) struct Queued {
+    pub(super) key: Key,
+    pub(super) request: Request,
     /// When, on the clock, nobody waits for it any more.
-    until: Duration,
+    pub(super) until: Duration,
     turn: oneshot::Sender<Turn>,
 }
 
 /// What becomes of a request that queued.
-enum Turn {
+pub(super) enum Turn {
     /// It is sent by itself, on this lane.
     Alone(Lane),
     /// It is sent by itself, because it was not granted with others.
@@ -79,55 +79,94 @@ enum Turn {
 }
 
 /// A lane that is taken. Dropping it gives it to who comes next.
-struct Lane {
+pub(super) struct Lane {
     inner: Arc<Inner>,
+    /// Whose lane it is.
+    of: Of,
     /// Whether many were given it whose task has not begun: a runtime that shuts down drops such a one where it
     /// is spawned.
     waits_for_task: bool,
+}
+
+/// Which requests share a lane.
+#[derive(Clone)]
+enum Of {
+    /// Those that do not wait, of any key.
+    Any,
+    /// Those who wait for this key.
+    Waiters(Key),
 }
 
 impl Lanes {
     fn state(&self) -> MutexGuard<'_, State> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
+
+    /// Notes releases that were not confirmed.
+    pub(super) fn spoil(&self, leases: impl IntoIterator<Item = LeaseId>) {
+        let now = Clock::Boot.now();
+        let mut state = self.state();
+        state.spoilt.retain(|_, since| since.saturating_add(ASKED_AGAIN) > now);
+        state.spoilt.extend(leases.into_iter().map(|lease| (lease, now)));
+    }
 }
 
 /// Applies a request by itself or with others.
 pub(super) async fn apply(inner: Arc<Inner>, key: Key, request: Request, within: Duration) -> Result<Applied> {
     let until = Clock::Boot.now().saturating_add(within);
-    let lane = if can_travel(&request) {
-        match enter(&inner, &key, &request, until).await? {
+    let lane = match whose_lane(&key, &request) {
+        None => None,
+        Some(of) => match enter(&inner, of, &key, &request, until).await? {
             Turn::Alone(lane) => Some(lane),
             Turn::Apart => None,
             Turn::Together(applied) => return applied,
-        }
-    } else {
-        None
+        },
     };
     let left = left(until);
-    let applied = MongoStore::run(left, async move { inner.apply(&key, &request, left).await }).await;
+    let applied = MongoStore::run(left, async move { inner.apply(&key, &request, left).await });
+    answered(lane, left, applied).await
+}
+
+/// Which lane it takes, if it can be told from the record afterwards what came of it.
+fn whose_lane(key: &Key, request: &Request) -> Option<Of> {
+    match request {
+        Request::Acquire(Acquire { patience: Some(_), .. }) => Some(Of::Waiters(key.clone())),
+        Request::Acquire(Acquire { patience: None, .. }) | Request::Release(Release { token: Some(_), .. }) => {
+            Some(Of::Any)
+        }
+        _ => None,
+    }
+}
+
+/// Waits for an answer, and leaves the lane then. That of a key's waiters is left to the others after half of the
+/// time: there is no other for them, and one that hangs must not hold them up until they, too, give up.
+pub(super) async fn answered<T>(lane: Option<Lane>, within: Duration, mut answer: BoxFuture<T>) -> T {
+    if !matches!(lane, Some(Lane { of: Of::Waiters(_), .. })) {
+        let answer = answer.await;
+        drop(lane);
+        return answer;
+    }
+    if let Ok(answer) = timeout(within.mul_f64(0.5), &mut answer).await {
+        return answer;
+    }
     drop(lane);
-    applied
+    answer.await
 }
 
-/// Whether it can be told from the record afterwards what came of it.
-fn can_travel(request: &Request) -> bool {
-    matches!(
-        request,
-        Request::Acquire(Acquire { patience: None, .. }) | Request::Release(Release { token: Some(_), .. })
-    )
-}
-
-async fn enter(inner: &Arc<Inner>, key: &Key, request: &Request, until: Duration) -> Result<Turn> {
+async fn enter(inner: &Arc<Inner>, of: Of, key: &Key, request: &Request, until: Duration) -> Result<Turn> {
     let turn = {
         let mut state = inner.lanes.state();
-        let spoilt = request.lease().is_some_and(|lease| state.spoilt.remove(&lease).is_some());
-        if state.busy < LANES || spoilt {
-            state.busy = state.busy.saturating_add(1);
-            return Ok(Turn::Alone(Lane { inner: Arc::clone(inner), waits_for_task: false }));
+        let is_any = matches!(of, Of::Any);
+        let spoilt = is_any && request.lease().is_some_and(|lease| state.spoilt.remove(&lease).is_some());
+        if state.is_free(&of) || spoilt {
+            state.take(&of);
+            return Ok(Turn::Alone(Lane { inner: Arc::clone(inner), of, waits_for_task: false }));
         }
         let (turn, taken) = oneshot::channel();
-        state.queue.push_back(Queued { key: key.clone(), request: request.clone(), until, turn });
+        let queued = Queued { key: key.clone(), request: request.clone(), until, turn };
+        if let Some(queue) = state.queue_of(&of) {
+            queue.push_back(queued);
+        }
         taken
     };
     if let Ok(Ok(turn)) = timeout(left(until), turn).await {
@@ -135,7 +174,7 @@ async fn enter(inner: &Arc<Inner>, key: &Key, request: &Request, until: Duration
     }
     // It may have been sent with others, whose time is not over.
     if let Request::Release(release) = request {
-        inner.lanes.state().spoil([release.lease].into_iter());
+        inner.lanes.spoil([release.lease]);
     }
     Err(Error::unavailable(
         "earlier requests of this handle were not answered: check that a primary can be reached and ask again",
@@ -144,9 +183,9 @@ async fn enter(inner: &Arc<Inner>, key: &Key, request: &Request, until: Duration
 
 impl Drop for Lane {
     fn drop(&mut self) {
-        let mut next = self.inner.lanes.state().next(self.waits_for_task);
+        let mut next = self.inner.lanes.state().next(&self.of, self.waits_for_task);
         let Some(first) = next.pop() else { return };
-        let lane = Self { inner: Arc::clone(&self.inner), waits_for_task: !next.is_empty() };
+        let lane = Self { inner: Arc::clone(&self.inner), of: self.of.clone(), waits_for_task: !next.is_empty() };
         if next.is_empty() {
             // Where nobody waits any more the lane comes back, and goes to the next one.
             drop(first.turn.send(Turn::Alone(lane)));
@@ -159,58 +198,82 @@ impl Drop for Lane {
 
 impl State {
     /// Those who go next on a lane that was left: one, or many. Where there are none the lane is free.
-    fn next(&mut self, is_over: bool) -> Vec<Queued> {
+    fn next(&mut self, of: &Of, is_over: bool) -> Vec<Queued> {
+        let fewest = if matches!(of, Of::Any) { FEWEST } else { FEWEST_OF_A_KEY };
+        let mut next = Vec::new();
+        let Some(queue) = self.queue_of(of) else { return next };
         if is_over {
-            self.queue.clear();
+            queue.clear();
         }
         let now = Clock::Boot.now();
-        let mut next = Vec::new();
         while next.len() < MOST
-            && let Some(queued) = self.queue.pop_front()
+            && let Some(queued) = queue.pop_front()
         {
             if !queued.turn.is_closed() && queued.until.saturating_sub(now) > LEAST {
                 next.push(queued);
             }
         }
         // Without a runtime there is no task for many.
-        if next.len() < FEWEST || Handle::try_current().is_err() {
+        if next.len() < fewest || Handle::try_current().is_err() {
             while next.len() > 1
                 && let Some(queued) = next.pop()
             {
-                self.queue.push_front(queued);
+                queue.push_front(queued);
             }
         }
-        if self.queue.is_empty() {
+        if queue.is_empty() {
             // A burst is not remembered.
-            self.queue = VecDeque::new();
+            *queue = VecDeque::new();
         }
         if next.is_empty() {
-            self.busy = self.busy.saturating_sub(1);
+            self.leave(of);
         }
         next
     }
 
-    /// Notes releases that were not confirmed.
-    fn spoil(&mut self, leases: impl Iterator<Item = LeaseId>) {
-        let now = Clock::Boot.now();
-        self.spoilt.retain(|_, since| since.saturating_add(ASKED_AGAIN) > now);
-        self.spoilt.extend(leases.map(|lease| (lease, now)));
+    fn is_free(&self, of: &Of) -> bool {
+        match of {
+            Of::Any => self.busy < LANES,
+            Of::Waiters(key) => !self.lines.contains_key(key),
+        }
+    }
+
+    fn take(&mut self, of: &Of) {
+        match of {
+            Of::Any => self.busy = self.busy.saturating_add(1),
+            Of::Waiters(key) => drop(self.lines.insert(key.clone(), VecDeque::new())),
+        }
+    }
+
+    fn leave(&mut self, of: &Of) {
+        match of {
+            Of::Any => self.busy = self.busy.saturating_sub(1),
+            Of::Waiters(key) => drop(self.lines.remove(key)),
+        }
+    }
+
+    /// Those who queue for a lane that is taken.
+    fn queue_of(&mut self, of: &Of) -> Option<&mut VecDeque<Queued>> {
+        match of {
+            Of::Any => Some(&mut self.queue),
+            Of::Waiters(key) => self.lines.get_mut(key),
+        }
     }
 }
 
 /// Sends many requests, and tells each what came of it.
 async fn send(mut lane: Lane, requests: Vec<Queued>) {
     lane.waits_for_task = false;
-    let (releases, acquires): (Vec<_>, Vec<_>) =
-        requests.into_iter().partition(|queued| matches!(queued.request, Request::Release(_)));
-    // Each kind by itself: a release is given less time at first than an acquire.
-    let (releases, acquires) = (in_step(releases), in_step(acquires));
-    tokio::join!(acquire(&lane.inner, acquires), release(&lane.inner, releases));
+    if let Of::Waiters(key) = &lane.of {
+        let (inner, key) = (Arc::clone(&lane.inner), key.clone());
+        return line::send(lane, inner, key, requests).await;
+    }
+    many::send(&lane.inner, requests).await;
 }
 
 /// Those who wait for about as long as the others; the rest go by themselves. Whoever gives up long before the
 /// others must have a limit of its own at the server: what is written after that holds the key for nobody.
-fn in_step(requests: Vec<Queued>) -> Vec<Queued> {
+pub(super) fn in_step(requests: Vec<Queued>) -> Vec<Queued> {
     let half = longest(&requests).mul_f64(0.5);
     let (in_step, hurried): (Vec<_>, Vec<_>) = requests.into_iter().partition(|queued| left(queued.until) >= half);
     for queued in hurried {
@@ -220,7 +283,7 @@ fn in_step(requests: Vec<Queued>) -> Vec<Queued> {
 }
 
 /// How long the last of them is waited for.
-fn longest(requests: &[Queued]) -> Duration {
+pub(super) fn longest(requests: &[Queued]) -> Duration {
     requests.iter().map(|queued| left(queued.until)).max().unwrap_or_default()
 }
 
@@ -228,57 +291,8 @@ fn left(until: Duration) -> Duration {
     until.saturating_sub(Clock::Boot.now())
 }
 
-async fn acquire(inner: &Arc<Inner>, requests: Vec<Queued>) {
-    if requests.is_empty() {
-        return;
-    }
-    let within = longest(&requests);
-    let asked: Vec<(Key, Request)> =
-        requests.iter().map(|queued| (queued.key.clone(), queued.request.clone())).collect();
-    let inner = Arc::clone(inner);
-    let granted = MongoStore::run(within, async move { inner.acquire_many(&asked, within).await }).await;
-    match granted {
-        Ok(granted) => {
-            for (queued, granted) in requests.into_iter().zip(granted) {
-                tell(queued, granted.map_or(Turn::Apart, |applied| Turn::Together(Ok(applied))));
-            }
-        }
-        Err(error @ Error::Unavailable { .. }) => tell_all(requests, error),
-        // What asking again does not mend each hears by itself.
-        Err(_definite) => requests.into_iter().for_each(|queued| tell(queued, Turn::Apart)),
-    }
-}
-
-async fn release(inner: &Arc<Inner>, requests: Vec<Queued>) {
-    if requests.is_empty() {
-        return;
-    }
-    let within = longest(&requests);
-    let leases = named(requests.iter().filter_map(|queued| match &queued.request {
-        Request::Release(Release { token: Some(token), .. }) => Some((queued.key.clone(), *token)),
-        _ => None,
-    }));
-    let released = {
-        let inner = Arc::clone(inner);
-        MongoStore::run(within, async move { inner.apply_jointly(&leases, &Joint::Release, within).await }).await
-    };
-    let error = match released {
-        Ok(true) => {
-            for queued in requests {
-                tell(queued, Turn::Together(Ok(Applied { outcome: Outcome::Released, at: None })));
-            }
-            return;
-        }
-        // Some were made, and which cannot be told: as after a lost answer.
-        Ok(false) => Error::unavailable("one of several leases was not held: ask again"),
-        Err(error) => error,
-    };
-    inner.lanes.state().spoil(requests.iter().filter_map(|queued| queued.request.lease()));
-    tell_all(requests, error);
-}
-
 /// Tells all of them that it is not known what was done.
-fn tell_all(requests: Vec<Queued>, error: Error) {
+pub(super) fn tell_all(requests: Vec<Queued>, error: Error) {
     let error = Arc::new(error);
     for queued in requests {
         let told = Error::unavailable("MongoDB did not confirm several requests: ask again");
@@ -286,67 +300,7 @@ fn tell_all(requests: Vec<Queued>, error: Error) {
     }
 }
 
-fn tell(queued: Queued, turn: Turn) {
+pub(super) fn tell(queued: Queued, turn: Turn) {
     // Whoever is gone asks again, or takes back what it asked for.
     drop(queued.turn.send(turn));
-}
-
-impl Inner {
-    /// Sends many acquires that do not wait; gives what came of them, as far as it can be told.
-    async fn acquire_many(&self, asked: &[(Key, Request)], within: Duration) -> Result<Vec<Option<Applied>>> {
-        let _no_transaction = self.no_transaction(within).await?;
-        let head = doc! {
-            "update": &self.collection,
-            "ordered": false,
-            "writeConcern": { "w": "majority", "wtimeout": server_limit(within) },
-            "maxTimeMS": server_limit(within),
-        };
-        let written = self.database.run_raw_command(template::acquires(&head, asked)?);
-        let written = written.selection_criteria(SelectionCriteria::ReadPreference(ReadPreference::Primary)).await;
-        let written = written.map_err(|error| self.meaning(error, needs::HOLD))?;
-        if let Some(error) = written.get("writeConcernError") {
-            return Err(fault::unconfirmed(error));
-        }
-        let keys: Bson = asked.iter().map(|(key, _)| key.as_str()).collect();
-        let after = written.get_timestamp("operationTime").map_err(fault::unreadable)?;
-        let find = doc! {
-            "find": &self.collection,
-            "filter": { "_id": { "$in": keys } },
-            "projection": document::view(Verb::Acquire),
-            "batchSize": i64::try_from(MOST).unwrap_or(i64::MAX),
-            "singleBatch": true,
-            "readConcern": { "level": "majority", "afterClusterTime": after },
-            "maxTimeMS": server_limit(within),
-        };
-        let found = self.command(find, needs::READ).await?;
-        let found = found
-            .get_document("cursor")
-            .and_then(|cursor| cursor.get_array("firstBatch"))
-            .map_err(fault::unreadable)?;
-        // A statement that failed has written nothing, though the lease may hold by an earlier request.
-        let failed: Vec<usize> = written
-            .get_array("writeErrors")
-            .into_iter()
-            .flatten()
-            .filter_map(|error| usize::try_from(error.as_document()?.get_i32("index").ok()?).ok())
-            .collect();
-        // Of the update, which is before whatever became of the leases since.
-        let tick = Tick { seconds: after.time.into(), ordinal: after.increment.into() };
-        let came_to = |(number, (key, request)): (usize, &(Key, Request))| {
-            let mut found = found.iter().filter_map(Bson::as_document);
-            let record = found.find(|record| record.get_str("_id").is_ok_and(|id| id == key.as_str()))?;
-            let (view, at, _written) = document::decode_view(key, record).ok()?;
-            let outcome = request.outcome(Some(&view), at.now);
-            let lasts = match &outcome {
-                Outcome::Granted { token } => {
-                    view.holders.iter().any(|holder| holder.version == *token && holder.expires_at > at.now)
-                }
-                // A hint, as that of an update which changed nothing.
-                Outcome::Refused { holder } => holder.expires_at > at.now,
-                _ => false,
-            };
-            (lasts && !failed.contains(&number)).then_some(Applied { outcome, at: Some(Moment { tick, ..at }) })
-        };
-        Ok(asked.iter().enumerate().map(came_to).collect())
-    }
 }

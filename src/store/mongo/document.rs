@@ -24,10 +24,14 @@ pub(super) fn all() -> Document {
 pub(super) fn view(verb: Verb) -> Document {
     let mut view = all();
     view.insert("queue", doc! { "$slice": 0 });
-    if matches!(verb, Verb::Wait | Verb::Leave) {
-        view.insert("position", doc! { "$indexOfArray": ["$queue.lease", "$$lease"] });
-        view.insert("waiting", doc! { "$size": "$queue" });
-    }
+    let place = |lease: &str| doc! { "$indexOfArray": ["$$queued", lease] };
+    let places = match verb {
+        Verb::Wait => doc! { "$map": { "input": "$$lease", "in": place("$$this") } },
+        Verb::Leave => doc! { "$map": { "input": ["$$lease"], "in": place("$$this") } },
+        _ => return view,
+    };
+    view.insert("places", doc! { "$let": { "vars": { "queued": "$queue.lease" }, "in": places } });
+    view.insert("waiting", doc! { "$size": "$queue" });
     view
 }
 
@@ -102,14 +106,15 @@ pub(super) fn decode_record(key: &Key, document: &Document) -> Result<Record> {
     fields.record().map_err(|message| Error::Corrupt { key: key.clone(), message })
 }
 
-/// What a [`view`] of the document of `key` says, when the server looked at it, and whether it wrote
-/// it then.
-pub(super) fn decode_view(key: &Key, document: &Document) -> Result<(View, Moment, bool)> {
+/// What a [`view`] of the document of `key` says to this one of those who asked, when the server looked at it,
+/// and whether it wrote it then.
+pub(super) fn decode_view(key: &Key, document: &Document, asker: usize) -> Result<(View, Moment, bool)> {
     let fields = Fields { of: document, at: String::new() };
     let read = || {
         let (record, at) = (fields.record()?, fields.moment()?);
-        let count = |name| document.get_i32(name).ok().and_then(|count| usize::try_from(count).ok());
-        let (position, waiting) = (count("position"), count("waiting").unwrap_or_default());
+        let count = |count: &Bson| count.as_i32().and_then(|count| usize::try_from(count).ok());
+        let position = document.get_array("places").ok().and_then(|places| count(places.get(asker)?));
+        let waiting = document.get("waiting").and_then(count).unwrap_or_default();
         let view = View { version: record.version, holders: record.holders, position, waiting };
         Ok((view, at, record.last_seen == at.now))
     };

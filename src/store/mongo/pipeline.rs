@@ -87,8 +87,11 @@ fn pruned(verb: Verb) -> Document {
 /// Turns `h` and `q` into holders and queue as the request asks.
 fn applied(verb: Verb) -> Document {
     match verb {
-        Verb::Acquire | Verb::Wait => doc! { "h": pushed("$h", is_theirs(), "$$who", "$$lasts"), "q": enqueued(verb) },
-        Verb::Refresh => doc! { "h": pushed("$h", is_theirs(), "$$who", "$$lasts") },
+        Verb::Acquire | Verb::Wait => doc! {
+            "h": pushed("$h", is_theirs(verb), own(verb, "$$who"), own(verb, "$$lasts")),
+            "q": enqueued(verb),
+        },
+        Verb::Refresh => doc! { "h": pushed("$h", is_theirs(verb), "$$who", "$$lasts") },
         Verb::ReleaseNamed => doc! { "h": { "$filter": { "input": "$h", "cond": { "$not": is_named() } } } },
         Verb::RevokeNamed => doc! {
             "h": { "$filter": { "input": "$h", "cond": { "$not": is_named() } } },
@@ -142,8 +145,8 @@ fn transferred() -> Document {
 }
 
 /// An array with the entries that are meant pushed out, the push counted, and some of it said anew.
-fn pushed(array: &str, which: Document, anew: &str, lasts: impl Into<Bson>) -> Document {
-    let kept = doc! { "$mergeObjects": ["$$this", anew, {
+fn pushed(array: &str, which: Document, anew: impl Into<Bson>, lasts: impl Into<Bson>) -> Document {
+    let kept = doc! { "$mergeObjects": ["$$this", anew.into(), {
         "refreshes": { "$add": ["$$this.refreshes", 1] },
         "last_seen": { "$max": ["$$this.last_seen", "$$NOW"] },
         "expires_at": { "$max": ["$$this.expires_at", { "$add": ["$$NOW", lasts.into()] }] },
@@ -151,19 +154,23 @@ fn pushed(array: &str, which: Document, anew: &str, lasts: impl Into<Bson>) -> D
     doc! { "$map": { "input": array, "in": { "$cond": [which, kept, "$$this"] } } }
 }
 
-/// `q`, with the one who asks in it unless it holds already or there is no room.
+/// `q`, with those who ask in it unless they hold already or there is no room.
 fn enqueued(verb: Verb) -> Document {
-    let new = doc! { "$mergeObjects": [
-        "$$entry", { "since": "$$NOW", "last_seen": "$$NOW", "expires_at": { "$add": ["$$NOW", "$$patience"] } },
-    ] };
-    let queued = if verb == Verb::Wait {
-        let fits = doc! { "$lt": [{ "$size": "$q" }, "$$room"] };
-        let appended = doc! { "$cond": [fits, { "$concatArrays": ["$q", [new]] }, "$q"] };
-        doc! { "$cond": [{ "$in": ["$$lease", "$q.lease"] }, pushed("$q", is_theirs(), "$$entry", "$$patience"), appended] }
-    } else {
-        doc! { "$concatArrays": [without("$q"), [new]] }
+    let new = |entry: &str| {
+        let expires_at = doc! { "$add": ["$$NOW", format!("{entry}.patience")] };
+        doc! { "$mergeObjects": [entry, { "since": "$$NOW", "last_seen": "$$NOW", "expires_at": expires_at }] }
     };
-    doc! { "$cond": [{ "$in": ["$$lease", "$h.lease"] }, "$q", queued] }
+    if verb == Verb::Acquire {
+        let queued = doc! { "$concatArrays": [without("$q"), [new("$$entry")]] };
+        return doc! { "$cond": [{ "$in": ["$$lease", "$h.lease"] }, "$q", queued] };
+    }
+    let waiting = pushed("$q", is_theirs(verb), own(verb, "$$entry"), own(verb, "$$patience"));
+    let others = doc! { "$filter": { "input": "$$entry", "cond": { "$not": { "$in": ["$$this.lease", "$$known"] } } } };
+    // Looked up once, and not for each of them.
+    let others = doc! { "$let": { "vars": { "known": { "$concatArrays": ["$h.lease", "$q.lease"] } }, "in": others } };
+    let room = doc! { "$max": [{ "$subtract": ["$$room", { "$size": "$q" }] }, 0] };
+    let appended = doc! { "$map": { "input": { "$slice": [others, room] }, "in": new("$$this") } };
+    doc! { "$concatArrays": [waiting, appended] }
 }
 
 /// How many waiters at the head of `q` can hold the key together with `h`: as many as leave the
@@ -184,12 +191,12 @@ fn ready() -> Document {
 }
 
 /// The waiters at the head of `q` as the holders they become. The first has the token
-/// `max(version + 1, token(hybrid clock) - others)`; those that follow count on from it. The one who asks
+/// `max(version + 1, token(hybrid clock) - others)`; those that follow count on from it. Who asks
 /// gets its ttl.
 fn granted(verb: Verb) -> Document {
     let claimed = doc! { "$min": ["$$this.ttl", "$$this.patience"] };
     let lasts = if verb.asks() {
-        doc! { "$cond": [is_theirs(), "$$this.ttl", claimed] }
+        doc! { "$cond": [is_theirs(verb), "$$this.ttl", claimed] }
     } else {
         claimed
     };
@@ -234,12 +241,12 @@ fn next_version(of_queue: u64) -> Document {
     ] }] }
 }
 
-/// The fields of the record after the grant, and in `d` whom it concerned. The one who asks
-/// learns of its own grant by the answer, and is taken off the queue if it does not wait.
+/// The fields of the record after the grant, and in `d` whom it concerned. Who asks learns of its own
+/// grant by the answer, and is taken off the queue if it does not wait.
 fn after(verb: Verb) -> Document {
     let told = doc! { "$concat": ["$$value", "$$this.caller", "=", { "$toString": "$$this.version" }, ";"] };
     let told = if verb.asks() {
-        doc! { "$cond": [is_theirs(), "$$value", told] }
+        doc! { "$cond": [is_theirs(verb), "$$value", told] }
     } else {
         told
     };
@@ -340,9 +347,19 @@ fn is_named() -> Document {
     doc! { "$in": ["$$this.version", "$m"] }
 }
 
-/// Whether `this` is of the lease.
-fn is_theirs() -> Document {
-    doc! { "$eq": ["$$this.lease", "$$lease"] }
+/// Whether `this` is of the lease, or of one of several.
+fn is_theirs(verb: Verb) -> Document {
+    let is_theirs = if verb.is_of_several() { "$in" } else { "$eq" };
+    doc! { is_theirs: ["$$this.lease", "$$lease"] }
+}
+
+/// What a variable says of the lease that `this` is of.
+fn own(verb: Verb, variable: &str) -> Bson {
+    if verb.is_of_several() {
+        Bson::Document(doc! { "$arrayElemAt": [variable, { "$indexOfArray": ["$$lease", "$$this.lease"] }] })
+    } else {
+        variable.into()
+    }
 }
 
 /// An array less the entries of the lease.

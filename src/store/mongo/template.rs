@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{
     Key, Result,
-    record::{Image, Request},
+    record::{Acquire, Image, Request},
 };
 
 /// What all commands of a verb have in common, encoded, by verb.
@@ -29,10 +29,18 @@ fn common(verb: Verb) -> Document {
 }
 
 /// The command that applies `request`, beginning with what `head` says.
-pub(super) fn command(mut head: Document, request: &Request) -> Result<RawDocumentBuf> {
-    head.insert("let", verb::variables(request));
-    head.insert("new", request.image() == Image::After);
-    let verb = Verb::of(request);
+pub(super) fn command(head: Document, request: &Request) -> Result<RawDocumentBuf> {
+    filled(head, Verb::of(request), verb::constants(request), request.image())
+}
+
+/// The command that applies acquires of a key that wait, beginning with what `head` says.
+pub(super) fn waits<'a>(head: Document, acquires: impl IntoIterator<Item = &'a Acquire>) -> Result<RawDocumentBuf> {
+    filled(head, Verb::Wait, verb::waits(acquires), Image::After)
+}
+
+fn filled(mut head: Document, verb: Verb, constants: Document, image: Image) -> Result<RawDocumentBuf> {
+    head.insert("let", verb::literals(constants));
+    head.insert("new", image == Image::After);
     let common = Verb::OF_REQUESTS.iter().position(|each| *each == verb).and_then(|index| COMMON.get(index));
     joined(&encoded(&head)?, common.map_or(&[], Vec::as_slice))
 }

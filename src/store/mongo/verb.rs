@@ -3,14 +3,14 @@
 use mongodb::bson::{Bson, Document, doc};
 
 use super::document;
-use crate::record::{Acquire, Joint, Patience, Refresh, Release, Request, Revoke, Transfer};
+use crate::record::{Acquire, Joint, Refresh, Release, Request, Revoke, Transfer};
 
 /// The requests that are written alike.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Verb {
     /// Acquires without waiting.
     Acquire,
-    /// Acquires or waits.
+    /// Acquires or waits, for one lease or several of a key.
     Wait,
     Refresh,
     /// Gives back what a lease id holds with this token.
@@ -66,49 +66,27 @@ impl Verb {
         matches!(self, Self::ReleaseNamed | Self::RevokeNamed | Self::RefreshNamed)
     }
 
+    /// Whether its variables are lists of the same length, one entry for each lease.
+    pub(super) fn is_of_several(self) -> bool {
+        self == Self::Wait
+    }
+
     /// Whether it takes the key from its holders.
     pub(super) fn revokes(self) -> bool {
         matches!(self, Self::Revoke | Self::RevokeNamed)
     }
 
-    /// Whether the one who asks may be granted the key.
+    /// Whether who asks may be granted the key.
     pub(super) fn asks(self) -> bool {
         matches!(self, Self::Acquire | Self::Wait)
     }
 }
 
-/// What a request fills the pipeline of its verb with, as expressions.
-pub(super) fn variables(request: &Request) -> Document {
-    literals(constants(request))
-}
-
 /// What a request fills the pipeline of its verb with.
 pub(super) fn constants(request: &Request) -> Document {
     let mut variables = match request {
-        Request::Acquire(Acquire { terms, patience }) => {
-            let (ttl, grace) = (document::long(terms.ttl), document::long(terms.grace));
-            let (group, metadata) = (document::group(terms.group.as_ref()), document::metadata(&terms.metadata));
-            let Patience { lasts, room } = patience.unwrap_or(Patience { lasts: 0, room: 0 });
-            doc! {
-                "who": { "caller": terms.caller.to_string(), "owner": terms.owner.as_str(), "group": group, "metadata": metadata.clone(), "ttl": &ttl, "grace": &grace },
-                "lasts": document::long(terms.ttl.saturating_add(terms.grace)),
-                "entry": {
-                    "lease": document::lease(terms.lease),
-                    "caller": terms.caller.to_string(),
-                    "owner": terms.owner.as_str(),
-                    "version": 0_i64,
-                    "limit": document::int(terms.limit),
-                    "ttl": ttl,
-                    "grace": grace,
-                    "patience": document::long(lasts),
-                    "group": group,
-                    "metadata": metadata,
-                    "refreshes": 0_i64,
-                },
-                "patience": document::long(lasts),
-                "room": document::int(room),
-            }
-        }
+        Request::Acquire(acquire) if acquire.patience.is_some() => return waits([acquire]),
+        Request::Acquire(acquire) => asks(acquire),
         Request::Refresh(Refresh { ttl, grace, metadata, .. }) => {
             let mut who = doc! { "ttl": document::long(*ttl), "grace": document::long(*grace) };
             who.extend(metadata.as_ref().map(|metadata| ("metadata".to_owned(), document::metadata(metadata))));
@@ -125,6 +103,45 @@ pub(super) fn constants(request: &Request) -> Document {
     variables
 }
 
+/// The same of acquires of a key that wait: a list of what each of them fills it with. How many may wait is for
+/// all of them what it is for the first.
+pub(super) fn waits<'a>(acquires: impl IntoIterator<Item = &'a Acquire>) -> Document {
+    let acquires: Vec<&Acquire> = acquires.into_iter().collect();
+    let room = acquires.iter().find_map(|acquire| Some(acquire.patience?.room));
+    let each: Vec<Document> = acquires.into_iter().map(asks).collect();
+    let all = |name: &str| each.iter().filter_map(|asks| asks.get(name).cloned()).collect::<Vec<Bson>>();
+    doc! {
+        "lease": all("lease"), "who": all("who"), "lasts": all("lasts"), "entry": all("entry"), "patience": all("patience"),
+        "room": document::int(room.unwrap_or_default()),
+    }
+}
+
+fn asks(Acquire { terms, patience }: &Acquire) -> Document {
+    let (ttl, grace) = (document::long(terms.ttl), document::long(terms.grace));
+    let (group, metadata) = (document::group(terms.group.as_ref()), document::metadata(&terms.metadata));
+    let (lease, patience) =
+        (document::lease(terms.lease), document::long(patience.map_or(0, |patience| patience.lasts)));
+    doc! {
+        "lease": &lease,
+        "who": { "caller": terms.caller.to_string(), "owner": terms.owner.as_str(), "group": group, "metadata": metadata.clone(), "ttl": &ttl, "grace": &grace },
+        "lasts": document::long(terms.ttl.saturating_add(terms.grace)),
+        "entry": {
+            "lease": lease,
+            "caller": terms.caller.to_string(),
+            "owner": terms.owner.as_str(),
+            "version": 0_i64,
+            "limit": document::int(terms.limit),
+            "ttl": ttl,
+            "grace": grace,
+            "patience": &patience,
+            "group": group,
+            "metadata": metadata,
+            "refreshes": 0_i64,
+        },
+        "patience": patience,
+    }
+}
+
 /// What a joint request fills the pipeline of its verb with, and the filter beside it, whichever leases
 /// it names.
 pub(super) fn joint_variables(joint: &Joint) -> Document {
@@ -139,7 +156,8 @@ pub(super) fn joint_variables(joint: &Joint) -> Document {
     literals(variables)
 }
 
-fn literals(mut variables: Document) -> Document {
+/// Values that are not read as expressions.
+pub(super) fn literals(mut variables: Document) -> Document {
     for (_, value) in variables.iter_mut() {
         *value = literal(std::mem::take(value)).into();
     }
