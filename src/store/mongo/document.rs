@@ -30,7 +30,8 @@ pub(super) fn view(verb: Verb) -> Document {
         Verb::Leave => doc! { "$map": { "input": ["$$lease"], "in": place("$$this") } },
         _ => return view,
     };
-    view.insert("places", doc! { "$let": { "vars": { "queued": "$queue.lease" }, "in": places } });
+    let queued = doc! { "$reverseArray": "$queue.lease" };
+    view.insert("places", doc! { "$let": { "vars": { "queued": queued }, "in": places } });
     view.insert("waiting", doc! { "$size": "$queue" });
     view
 }
@@ -287,7 +288,7 @@ impl<'a> Fields<'a> {
             version: self.version("version")?,
             holders: self.each("holders", Fields::holder)?,
             // As the pipeline does, which drops a waiter that nobody can have queued.
-            queue: self.each("queue", |entry| Ok(entry.waiter().ok()))?.into_iter().flatten().collect(),
+            queue: self.each("queue", |entry| Ok(entry.waiter().ok()))?.into_iter().rev().flatten().collect(),
             handed: self.read("handed", "a list of callers and tokens", |value| handed(value.as_str()?))?,
             last_seen: self.time("last_seen")?,
             expires_at: self.time("expires_at")?,

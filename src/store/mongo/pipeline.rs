@@ -12,12 +12,15 @@
 //! | `r` | the document as it was |
 //! | `ours` | whether it is a record |
 //! | `m` | the tokens that a joint request names |
-//! | `h`, `q` | holders and queue, on their way to what they will be |
+//! | `h`, `q` | holders and queue, on their way to what they will be; whose turn is next comes first in `q` |
 //! | `v`, `t` | the highest token so far, and the next one |
 //! | `w.n` | how many at the head of the queue are granted the key |
 //! | `g` | those, as holders |
 //! | `d` | whom the request concerned |
 //! | `now` | the later of the server's two clocks |
+//!
+//! In the document whose turn is next comes last. So a hand-over takes the end off an array, and that is all that is
+//! logged of it and sent to the other members; where it took the beginning off, all who wait were written anew.
 //!
 //! What differs from one request to the next of the same verb comes in variables, so that the rest is
 //! encoded once: see `template.rs`. Their values are wrapped in `$literal`, so that no text of a caller
@@ -77,7 +80,8 @@ fn pruned(verb: Verb) -> Document {
         } }
     };
     let version = doc! { "$ifNull": [{ "$cond": ["$ours", "$r.version", Bson::Null] }, Bson::Int64(0)] };
-    let mut pruned = doc! { "h": alive("$r.holders"), "q": alive("$r.queue"), "v": version };
+    let queue = doc! { "$reverseArray": alive("$r.queue") };
+    let mut pruned = doc! { "h": alive("$r.holders"), "q": queue, "v": version };
     if verb.is_joint() {
         pruned.insert("m", named("$r._id", "$$keys", "$$tokens"));
     }
@@ -256,16 +260,14 @@ fn after(verb: Verb) -> Document {
     } else {
         "".into()
     };
-    let mut after = doc! {
+    let queue = if verb == Verb::Acquire { without("$q").into() } else { Bson::from("$q") };
+    doc! {
         "h": { "$concatArrays": ["$h", "$g"] },
+        "q": { "$reverseArray": queue },
         "v": { "$max": ["$v", { "$max": "$g.version" }] },
         "d": { "$reduce": { "input": "$g", "initialValue": taken, "in": told } },
         "now": latest(),
-    };
-    if verb == Verb::Acquire {
-        after.insert("q", without("$q"));
     }
-    after
 }
 
 /// The record afterwards: as it was, unless something changed; then with its times moved on.
