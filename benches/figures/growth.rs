@@ -74,9 +74,8 @@ async fn leases(bench: &Bench, most: usize) -> Points {
 async fn waiters(bench: &Bench, most: usize) -> Points {
     let mut points = Points::new();
     for count in [8, 16, 32, 64, 100, 200, 500, 1_000].into_iter().filter(|count| *count <= most) {
-        let grants = queue::pass_on(bench, &format!("growth/{count}"), count).await.grants;
-        let gaps = grants.windows(2).map(|pair| pair[1].saturating_duration_since(pair[0])).collect();
-        points.push(point(count, median(gaps)));
+        let passed_on = queue::pass_on(bench, &format!("growth/{count}"), count).await;
+        points.push(point(count, median(passed_on.gaps())));
     }
     points
 }

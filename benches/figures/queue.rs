@@ -3,7 +3,6 @@
 use std::time::{Duration, Instant};
 
 use mongodb::bson::{Document, doc};
-use mongoseal::Mongoseal;
 
 use crate::{
     bench::Bench,
@@ -16,23 +15,47 @@ const WORK: Duration = Duration::from_millis(1);
 /// What became of many waiters.
 pub(crate) struct PassedOn {
     /// When each was granted the key, in the order of their tokens.
-    pub(crate) grants: Vec<Instant>,
-    took: Duration,
+    grants: Vec<Instant>,
     commands: u64,
     /// The largest that the record was, in bytes.
     size: usize,
 }
 
+/// So few that their number costs nothing, and how often they are measured.
+const FEW: usize = 8;
+const TIMES: usize = 10;
+
+impl PassedOn {
+    /// From one grant to the next.
+    pub(crate) fn gaps(&self) -> Vec<Duration> {
+        self.grants.windows(2).map(|pair| pair[1].saturating_duration_since(pair[0])).collect()
+    }
+}
+
 /// Measures from one grant to the next.
 pub(crate) async fn measure(bench: &Bench, quick: bool) -> Figures {
     let waiters = if quick { 200 } else { 1_000 };
-    let PassedOn { grants, took, commands, size } = pass_on(bench, "queue", waiters).await;
+    let mut few = Vec::new();
+    for _ in 0..TIMES {
+        few.extend(pass_on(bench, "few", FEW).await.gaps());
+    }
+    let passed_on = pass_on(bench, "queue", waiters).await;
+    let (ours, commands, size) = (passed_on.gaps(), passed_on.commands, passed_on.size);
+    for _ in 0..TIMES {
+        few.extend(pass_on(bench, "few", FEW).await.gaps());
+    }
     let floor = bench.floor(waiters / 4).await;
-    let ours = grants.windows(2).map(|pair| pair[1].saturating_duration_since(pair[0])).collect();
     #[expect(clippy::cast_precision_loss, reason = "a count is small")]
-    let (commands, rate) = (commands as f64 / waiters as f64, waiters as f64 / took.as_secs_f64());
+    let rate = |gaps: &[Duration]| gaps.len() as f64 / gaps.iter().sum::<Duration>().as_secs_f64();
+    let (rate, rate_of_few) = (rate(&ours), rate(&few));
+    #[expect(clippy::cast_precision_loss, reason = "a count is small")]
+    let commands = commands as f64 / waiters as f64;
     let notes = vec![
-        format!("{waiters} waiters of {HANDLES} handles: {rate:.0} grants a second"),
+        format!(
+            "{waiters} waiters of {HANDLES} handles: {rate:.0} grants a second, {:.2} of the {rate_of_few:.0} of {FEW} \
+             waiters before and after",
+            rate / rate_of_few
+        ),
         format!("largest record: {size} bytes"),
     ];
     Figures {
@@ -52,8 +75,7 @@ pub(crate) async fn pass_on(bench: &Bench, key: &str, waiters: usize) -> PassedO
     let mut handles = Vec::new();
     let mut waiting = Vec::new();
     for _ in 0..HANDLES {
-        // A thousand that come at once queue one after another, which takes as long as the default timeout.
-        let seal = bench.connect(Mongoseal::builder().operation_timeout(Duration::from_secs(60))).await;
+        let seal = bench.handle().await;
         for _ in 0..waiters / HANDLES {
             let (seal, key) = (seal.clone(), key.to_owned());
             waiting.push(tokio::spawn(async move {
@@ -70,20 +92,18 @@ pub(crate) async fn pass_on(bench: &Bench, key: &str, waiters: usize) -> PassedO
     while queued(bench, key, &mut size).await < waiters {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
-    let began = Instant::now();
     first.release().await.expect("it is released");
     let mut grants = Vec::new();
     for waiter in waiting {
         grants.push(waiter.await.expect("no waiter panics"));
     }
-    let took = began.elapsed();
     let commands = bench.commands("findAndModify").await - before;
     for seal in handles {
         seal.shutdown().await;
     }
     holder.shutdown().await;
     grants.sort_by_key(|(_, token)| *token);
-    PassedOn { grants: grants.into_iter().map(|(granted, _)| granted).collect(), took, commands, size }
+    PassedOn { grants: grants.into_iter().map(|(granted, _)| granted).collect(), commands, size }
 }
 
 /// How many wait, and how large the record is.

@@ -179,12 +179,16 @@ fn enqueued(verb: Verb) -> Document {
 
 /// How many waiters at the head of `q` can hold the key together with `h`: as many as leave the
 /// holders no more than the smallest limit among them. Exclusive is a limit of one. The first who has
-/// to wait leaves a limit that lets nobody pass.
+/// to wait leaves a limit that lets nobody pass; so where the first wants it alone, nobody behind it is looked at.
 fn ready() -> Document {
+    let considered = doc! { "$let": {
+        "vars": { "first": { "$first": "$q" } },
+        "in": { "$cond": [{ "$eq": ["$$first.limit", 0] }, ["$$first"], "$q"] },
+    } };
     let limit = doc! { "$min": ["$$value.m", "$$this.limit"] };
     let room = doc! { "$lt": [{ "$add": ["$$value.n", { "$size": "$h" }] }, { "$max": [limit.clone(), 1] }] };
     doc! { "$reduce": {
-        "input": "$q",
+        "input": considered,
         "initialValue": { "n": 0, "m": { "$min": "$h.limit" } },
         "in": { "$cond": [
             room,
