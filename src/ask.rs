@@ -212,12 +212,24 @@ impl Ask {
     /// first in line when the holder's time is over; else ever less often.
     fn next_look(&self, place: &Place, heard: bool, backoff: &mut Backoff) -> Duration {
         let free = place.answered.saturating_add(place.remaining).saturating_add(SLACK);
-        let keep = place.sent.saturating_add(self.patience.third());
+        let keep = self.keeps_at(place.sent);
         match (heard, place.position) {
             (false, _) => place.answered.saturating_add(backoff.next()).min(free),
             (true, 0) => keep.min(free),
             (true, _) => keep,
         }
+    }
+
+    /// When to keep the place in the queue: a third of the patience after this was sent, or up to an eighth of that
+    /// sooner, when the others of the handle do whose patience is the same; requests for a key that come together
+    /// travel together. Counted from when the handle was made, so that those of a machine do not all come at once.
+    fn keeps_at(&self, sent: Duration) -> Duration {
+        let third = self.patience.third();
+        let keep = sent.saturating_add(third);
+        let apart = third.checked_div(8).unwrap_or_default().as_nanos();
+        let since = keep.saturating_sub(self.in_use.by().since).as_nanos();
+        let beyond = since.checked_rem(apart).unwrap_or_default();
+        keep.saturating_sub(Duration::from_nanos(u64::try_from(beyond).unwrap_or_default()))
     }
 
     fn hold(&self, granted: (FencingToken, Tick), clock: Clock, deadline: Duration) -> Arc<Hold> {

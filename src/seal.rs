@@ -62,6 +62,8 @@ pub(crate) struct Inner {
     pub(crate) settings: Settings,
     /// By which the store tells this handle from others.
     pub(crate) id: HandleId,
+    /// When, on the clock, it was made.
+    pub(crate) since: Duration,
     /// How many acquires there were.
     asked: AtomicU64,
     /// Cancelled when the handle is shut down.
@@ -88,10 +90,12 @@ impl Mongoseal {
 
     pub(crate) fn from_parts(store: Arc<dyn Store>, settings: Settings) -> Result<Self> {
         settings.check_ttl(settings.ttl.duration(), settings.grace)?;
+        let since = store.clock().now();
         let inner = Inner {
             store,
             settings,
             id: HandleId::random(),
+            since,
             asked: AtomicU64::new(0),
             closing: CancellationToken::new(),
             tasks: TaskTracker::new(),

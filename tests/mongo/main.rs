@@ -7,6 +7,7 @@ mod bad_input;
 mod batch;
 mod combined;
 mod commands;
+mod crowd;
 mod enforced;
 mod groups;
 mod inspect;

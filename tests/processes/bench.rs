@@ -67,7 +67,12 @@ impl Bench {
     pub(crate) async fn owners(&self, array: &str) -> Vec<String> {
         let record = self.record().await;
         let owner = |entry: &mongodb::bson::Bson| entry.as_document().unwrap().get_str("owner").unwrap().to_owned();
-        record.get_array(array).unwrap().iter().map(owner).collect()
+        let mut owners: Vec<String> = record.get_array(array).unwrap().iter().map(owner).collect();
+        if array == "queue" {
+            // Whose turn is next comes last.
+            owners.reverse();
+        }
+        owners
     }
 
     /// How many wait.

@@ -1,0 +1,231 @@
+//! Many of a handle who wait for one key travel together, and nobody notices.
+
+use std::sync::{Arc, Mutex};
+
+use mongodb::bson::{Bson, doc};
+use mongoseal::{Error, Lease, Mongoseal, Result};
+use tokio::task::JoinSet;
+
+use crate::{Bench, Sent, eventually, millis, noting_client, secs};
+
+async fn queued(bench: &Bench) -> usize {
+    bench.record("k").await.map_or(0, |record| record.get_array("queue").unwrap().len())
+}
+
+fn writes(sent: &Sent) -> usize {
+    sent.lock().unwrap().iter().filter(|name| *name == "findAndModify").count()
+}
+
+/// Waits for the key so many times side by side.
+fn wait(seal: &Mongoseal, times: usize) -> JoinSet<Result<Lease>> {
+    (0..times).map(|_| seal.acquire("k").wait(secs(60)).into_future()).collect()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_thousand_who_come_at_once_are_queued_by_few_commands_and_served_in_their_order() {
+    let bench = Bench::new("crowd").await;
+    let (client, sent) = noting_client(&bench.set.uri()).await;
+    let seal = Mongoseal::new(&client.database("mongoseal_crowd"));
+    let first = bench.seal().acquire("k").await.unwrap();
+    let served = Arc::new(Mutex::new(Vec::new()));
+    let mut waiting = JoinSet::new();
+    for _ in 0..1_000 {
+        let (asking, served) = (seal.acquire("k").wait(secs(120)), Arc::clone(&served));
+        waiting.spawn(async move {
+            let lease = asking.await.unwrap();
+            served.lock().unwrap().push((lease.id(), lease.token()));
+            lease.release().await.unwrap();
+        });
+    }
+    eventually(secs(30), "all are queued", async || queued(&bench).await == 1_000).await;
+    // One, and then as many as fit in a command.
+    let asked = writes(&sent);
+    assert!(asked <= 1 + 1_000_usize.div_ceil(64) + 4, "{asked} commands");
+    // Whose turn is next comes last.
+    let record = bench.record("k").await.unwrap();
+    let queue = record.get_array("queue").unwrap().iter().rev();
+    let lease = |entry: &Bson| match entry.as_document().unwrap().get("lease") {
+        Some(Bson::Binary(lease)) => lease.bytes.clone(),
+        other => panic!("{other:?}"),
+    };
+    let queue: Vec<Vec<u8>> = queue.map(lease).collect();
+    first.release().await.unwrap();
+    waiting.join_all().await;
+    let served = served.lock().unwrap().clone();
+    assert!(served.iter().map(|(id, _)| id.to_bytes().to_vec()).eq(queue), "each in its turn");
+    assert!(served.is_sorted_by(|(_, one), (_, next)| one < next), "with tokens that grow");
+    assert_eq!(queued(&bench).await, 0);
+    seal.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn those_who_came_one_after_another_keep_their_places_together() {
+    let bench = Bench::new("crowd_kept").await;
+    let (client, sent) = noting_client(&bench.set.uri()).await;
+    let seal = Mongoseal::builder().ttl(secs(6)).on(&client.database("mongoseal_crowd_kept")).unwrap();
+    let _holder = bench.seal().acquire("k").await.unwrap();
+    let mut waiting = JoinSet::new();
+    for _ in 0..40 {
+        waiting.spawn(seal.acquire("k").wait(secs(60)).into_future());
+        tokio::time::sleep(millis(40)).await;
+    }
+    eventually(secs(5), "all are queued", async || queued(&bench).await == 40).await;
+    // They came in 1.6 seconds, and ask each 2 seconds, at times a quarter of a second apart.
+    tokio::time::sleep(secs(2)).await;
+    let before = writes(&sent);
+    tokio::time::sleep(secs(8)).await;
+    let asked = writes(&sent) - before;
+    println!("{asked} commands");
+    assert!((8..=100).contains(&asked), "40 waiters sent {asked} commands in 4 of their intervals");
+    assert_eq!(queued(&bench).await, 40, "all kept their places");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_that_is_not_answered_does_not_hold_up_the_others_until_it_gives_up() {
+    let bench = Bench::new("crowd_hung").await;
+    let client = mongodb::Client::with_uri_str(bench.set.uri_with("appName=crowd_hung")).await.unwrap();
+    let seal = Mongoseal::new(&client.database("mongoseal_crowd_hung"));
+    let _holder = seal.acquire("k").await.unwrap();
+    let slow = doc! { "blockConnection": true, "blockTimeMS": 20_000 };
+    let point = bench.set.fail_command("crowd_hung", &["findAndModify"], slow, 1).await;
+    let began = std::time::Instant::now();
+    let waiting = wait(&seal, 20);
+    eventually(secs(20), "the others are queued", async || queued(&bench).await == 19).await;
+    let took = began.elapsed();
+    // An attempt is given up after five seconds.
+    assert!((millis(2_400)..millis(4_500)).contains(&took), "{took:?}");
+    drop((waiting, point));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_crowd_that_is_not_answered_asks_again_and_nobody_is_queued_twice() {
+    let faults = [
+        doc! { "errorCode": 91 },
+        doc! { "closeConnection": true },
+        doc! { "writeConcernError": { "code": 64, "errmsg": "waiting for replication timed out" } },
+    ];
+    for (number, fault) in faults.into_iter().enumerate() {
+        let name = format!("crowd_fault_{number}");
+        let bench = Bench::new(&name).await;
+        let client = mongodb::Client::with_uri_str(bench.set.uri_with(&format!("appName={name}"))).await.unwrap();
+        let seal = Mongoseal::new(&client.database(&format!("mongoseal_{name}")));
+        let holder = seal.acquire("k").await.unwrap();
+        let point = bench.set.fail_command(&name, &["findAndModify"], fault, 3).await;
+        let mut waiting = wait(&seal, 50);
+        eventually(secs(10), "all are queued", async || queued(&bench).await == 50).await;
+        point.hit(3).await;
+        drop(point);
+        let before = holder.token();
+        holder.release().await.unwrap();
+        let mut last = before;
+        while let Some(lease) = waiting.join_next().await {
+            let lease = lease.unwrap().unwrap();
+            assert!(lease.token() > last);
+            last = lease.token();
+            lease.release().await.unwrap();
+        }
+        assert_eq!(queued(&bench).await, 0);
+        seal.shutdown().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_a_crowd_as_many_wait_as_there_is_room_for_and_the_others_are_told() {
+    let bench = Bench::new("crowd_full").await;
+    let seal = bench.build(Mongoseal::builder().queue_limit(7));
+    let _holder = seal.acquire("k").await.unwrap();
+    let mut waiting = wait(&seal, 30);
+    for _ in 0..23 {
+        let told = waiting.join_next().await.unwrap().unwrap();
+        assert!(matches!(told, Err(Error::QueueFull { length: 7, .. })), "{told:?}");
+    }
+    assert_eq!(queued(&bench).await, 7);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_a_crowd_that_shares_a_free_key_each_is_granted_it_with_a_token_of_its_own() {
+    let bench = Bench::new("crowd_shared").await;
+    let seal = bench.seal();
+    let mut asking = JoinSet::new();
+    for _ in 0..30 {
+        asking.spawn(seal.acquire("k").shared_up_to(20).wait(secs(60)).into_future());
+    }
+    let mut leases = Vec::new();
+    for _ in 0..20 {
+        leases.push(asking.join_next().await.unwrap().unwrap().unwrap());
+    }
+    eventually(secs(5), "the others wait", async || queued(&bench).await == 10).await;
+    for lease in &leases {
+        lease.verify().await.unwrap();
+    }
+    let mut tokens: Vec<_> = leases.iter().map(Lease::token).collect();
+    tokens.sort();
+    tokens.dedup();
+    assert_eq!(tokens.len(), 20);
+    drop(leases);
+    for _ in 0..10 {
+        let lease = asking.join_next().await.unwrap().unwrap().unwrap();
+        assert!(lease.token() > tokens[19]);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn each_of_a_crowd_hears_that_the_record_is_somebody_else_s() {
+    let bench = Bench::new("crowd_foreign").await;
+    let seal = bench.seal();
+    let foreign = doc! { "_id": "k", "version": "none of ours" };
+    bench.records().insert_one(foreign.clone()).await.unwrap();
+    for told in wait(&seal, 20).join_all().await {
+        assert!(matches!(told, Err(Error::Corrupt { .. })), "{told:?}");
+    }
+    assert_eq!(bench.record("k").await.unwrap(), foreign);
+}
+
+/// Asks a store itself, which takes requests of any lease id.
+mod of_a_store {
+    use mongoseal::{
+        Caller, HandleId, Key, LeaseId, Metadata,
+        record::{Acquire, Outcome, Patience, Request, Terms},
+        store::{MongoStore, Store},
+    };
+    use tokio::task::JoinSet;
+
+    use super::queued;
+    use crate::{Bench, secs};
+
+    fn wait(lease: u8, room: u32) -> Request {
+        let terms = Terms {
+            lease: LeaseId::from_bytes([lease; 16]),
+            caller: Caller { handle: HandleId::random(), number: lease.into() },
+            owner: "me".parse().unwrap(),
+            limit: 0,
+            ttl: 60_000,
+            grace: 0,
+            group: None,
+            metadata: Metadata::default(),
+        };
+        Request::Acquire(Acquire { terms, patience: Some(Patience { lasts: 60_000, room }) })
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn one_lease_id_that_asks_twice_at_once_is_queued_once_and_each_has_its_own_bound() {
+        let bench = Bench::new("crowd_twice").await;
+        let store = MongoStore::new(&bench.database, "mongoseal", secs(24 * 3600));
+        let key: Key = "k".parse().unwrap();
+        store.apply(&key, wait(0, 100), secs(5)).await.unwrap();
+        // Those with room for three come first or are told that there is none.
+        let asked = (0..40).map(|number| wait(1 + number / 2, if number < 20 { 100 } else { 3 }));
+        let mut asking: JoinSet<_> = asked.map(|request| store.apply(&key, request, secs(10))).collect();
+        let (mut waiting, mut full) = (0, 0);
+        while let Some(applied) = asking.join_next().await {
+            match applied.unwrap().unwrap().outcome {
+                Outcome::Queued { .. } => waiting += 1,
+                Outcome::Full { length } if length >= 3 => full += 1,
+                outcome => panic!("{outcome:?}"),
+            }
+        }
+        assert_eq!((waiting + full, waiting % 2), (40, 0), "{waiting} wait");
+        assert_eq!(queued(&bench).await, waiting / 2);
+        assert!((20..=26).contains(&waiting), "all those that had room, and of the others three at most: {waiting}");
+    }
+}
