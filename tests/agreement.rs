@@ -111,9 +111,10 @@ fn step() -> impl Strategy<Value = Step> {
                 _ => None,
             })
             .collect();
-        // All wait, with the same bound on how many do.
+        // All wait to have it alone, with the same bound on how many do.
         let room = acquires[0].patience.map_or(4, |patience| patience.room);
         for Acquire { terms, patience } in &mut acquires {
+            terms.limit = terms.limit.min(1);
             *patience = Some(Patience { lasts: patience.map_or(terms.ttl, |patience| patience.lasts), room });
         }
         let mut leases = HashSet::new();

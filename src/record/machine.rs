@@ -33,11 +33,11 @@ pub fn apply(before: Option<&Record>, at: Moment, request: &Request) -> (Option<
     (after, outcome)
 }
 
-/// Applies several acquires of a key that wait, each of another lease, in this order and as one: gives the
-/// record as it is afterwards, and the outcome of each.
+/// Applies several acquires of a key that wait to have it alone, each of another lease, in this order and as one:
+/// gives the record as it is afterwards, and the outcome of each.
 ///
 /// They are prolonged or queued one after another; what is pruned before and granted after them is
-/// pruned and granted once.
+/// pruned and granted once. Those who share it must be queued one by one: see [`FencingToken::following`].
 #[must_use]
 pub fn acquire_together(before: Option<&Record>, at: Moment, acquires: &[Acquire]) -> (Option<Record>, Vec<Outcome>) {
     let mut state = State::of(before, at);

@@ -68,6 +68,18 @@ pub(super) struct Queued {
     turn: oneshot::Sender<Turn>,
 }
 
+impl Queued {
+    /// Whether it can be sent with these. Who waits to share a key is queued by a write of its own: see
+    /// `FencingToken::following`.
+    fn can_join(&self, others: &[Self]) -> bool {
+        others.is_empty() || !(self.waits_to_share() || others.iter().any(Self::waits_to_share))
+    }
+
+    fn waits_to_share(&self) -> bool {
+        matches!(&self.request, Request::Acquire(Acquire { terms, patience: Some(_) }) if terms.limit > 1)
+    }
+}
+
 /// What becomes of a request that queued.
 pub(super) enum Turn {
     /// It is sent by itself, on this lane.
@@ -207,6 +219,7 @@ impl State {
         }
         let now = Clock::Boot.now();
         while next.len() < MOST
+            && queue.front().is_some_and(|queued| queued.can_join(&next))
             && let Some(queued) = queue.pop_front()
         {
             if !queued.turn.is_closed() && queued.until.saturating_sub(now) > LEAST {

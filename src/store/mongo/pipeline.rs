@@ -245,7 +245,8 @@ fn next_version(of_queue: u64) -> Document {
             { "$multiply": [{ "$tsSecond": "$$CLUSTER_TIME" }, second] },
             { "$min": [{ "$tsIncrement": "$$CLUSTER_TIME" }, document::long(Tick::MAX_ORDINAL)] },
         ] },
-        { "$add": [epoch, { "$size": "$q" }] },
+        // Before the first token there is none.
+        { "$add": [epoch, { "$cond": ["$v", { "$size": "$q" }, document::long(of_queue)] }] },
     ] }] }
 }
 

@@ -14,10 +14,22 @@ impl Second {
         Self { record: None, writes: 0, issued: Vec::new() }
     }
 
-    fn send(&mut self, request: &Request) {
+    fn at(&self) -> Moment {
         let now = StoreTime::from_millis(1_700_000_000_000);
-        let at = Moment { now, tick: Tick { seconds: 1_700_000_000, ordinal: self.writes } };
-        let (after, _outcome) = apply(self.record.as_ref(), at, request);
+        Moment { now, tick: Tick { seconds: 1_700_000_000, ordinal: self.writes } }
+    }
+
+    fn send(&mut self, request: &Request) {
+        let (after, _outcome) = apply(self.record.as_ref(), self.at(), request);
+        self.write(after);
+    }
+
+    fn send_together(&mut self, acquires: &[Acquire]) {
+        let (after, _outcomes) = acquire_together(self.record.as_ref(), self.at(), acquires);
+        self.write(after);
+    }
+
+    fn write(&mut self, after: Option<Record>) {
         let before = self.record.as_ref().map(|record| record.version);
         let mut new: Vec<_> = after.iter().flat_map(|record| &record.holders).map(|holder| holder.version).collect();
         new.retain(|version| before.is_none_or(|before| *version > before));
@@ -48,9 +60,33 @@ fn tokens_that_were_handed_out_together_are_not_ahead_of_the_clock_if_the_record
     assert!(second.issued.is_sorted_by(|one, next| one < next), "{:?}", second.issued);
 }
 
+#[test]
+fn those_who_ask_together_for_a_key_without_a_record_are_granted_tokens_larger_than_those_of_the_one_that_was() {
+    let mut second = Second::new();
+    second.send(&once(1, 0));
+    second.delete();
+    second.send_together(&(2..=9).map(alone).collect::<Vec<_>>());
+    for holder in 2..=9 {
+        second.send(&release(holder));
+    }
+    second.delete();
+    second.send(&once(10, 0));
+    assert_eq!(second.issued.len(), 10);
+    assert!(second.issued.is_sorted_by(|one, next| one < next), "{:?}", second.issued);
+}
+
+/// One who waits to have the key alone.
+fn alone(number: u8) -> Acquire {
+    match acquire(number, 0, Some(Patience { lasts: 500, room: 100 })) {
+        Request::Acquire(acquire) => acquire,
+        other => panic!("{other:?}"),
+    }
+}
+
 #[derive(Clone, Debug)]
 enum Step {
     Ask(Request),
+    AskTogether(std::collections::BTreeSet<u8>),
     Transfer(u8, u8),
     /// What follows is asked of a key without a record.
     AskAndDelete(Request),
@@ -63,6 +99,7 @@ fn step() -> impl Strategy<Value = Step> {
         8 => (lease.clone(), limit.clone()).prop_map(|(number, limit)| Step::Ask(wait(number, limit))),
         2 => (lease.clone(), limit).prop_map(|(number, limit)| Step::Ask(once(number, limit))),
         2 => lease.clone().prop_map(|number| Step::Ask(release(number))),
+        2 => proptest::collection::btree_set(1..30_u8, 2..20).prop_map(Step::AskTogether),
         1 => (lease.clone(), lease.clone()).prop_map(|(from, to)| Step::Transfer(from, to)),
         1 => lease.prop_map(|number| Step::AskAndDelete(release(number))),
         1 => Just(Step::AskAndDelete(revoke())),
@@ -76,6 +113,7 @@ proptest! {
         for step in steps {
             match step {
                 Step::Ask(request) => second.send(&request),
+                Step::AskTogether(who) => second.send_together(&who.into_iter().map(alone).collect::<Vec<_>>()),
                 Step::Transfer(from, to) => {
                     let holder = second.record.as_ref().and_then(|record| record.holder(lease(from)));
                     if let Some(token) = holder.map(|holder| holder.version) {
