@@ -1,6 +1,7 @@
 //! The request behind an acquire: asked, waited for, and taken back.
 
 use std::{
+    hash::{BuildHasher, BuildHasherDefault, DefaultHasher},
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -221,13 +222,14 @@ impl Ask {
     }
 
     /// When to keep the place in the queue: a third of the patience after this was sent, or up to an eighth of that
-    /// sooner, when the others of the handle do whose patience is the same; requests for a key that come together
-    /// travel together. Counted from when the handle was made, so that those of a machine do not all come at once.
+    /// sooner, when the others of the handle do who wait for the key with the same patience; so they travel together.
+    /// At other times for other keys and handles, which do not.
     fn keeps_at(&self, sent: Duration) -> Duration {
         let third = self.patience.third();
         let keep = sent.saturating_add(third);
         let apart = third.checked_div(8).unwrap_or_default().as_nanos();
-        let since = keep.saturating_sub(self.in_use.by().since).as_nanos();
+        let of_key = u128::from(BuildHasherDefault::<DefaultHasher>::default().hash_one(&self.key));
+        let since = keep.saturating_sub(self.in_use.by().since).as_nanos().saturating_add(of_key);
         let beyond = since.checked_rem(apart).unwrap_or_default();
         keep.saturating_sub(Duration::from_nanos(u64::try_from(beyond).unwrap_or_default()))
     }

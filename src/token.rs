@@ -65,16 +65,14 @@ impl FencingToken {
     ///
     /// Many of them may be granted the key by one write, which moves the clock on by one and tokens by
     /// many. But each who shares it has moved the clock on when it was queued. With that in reserve no token is
-    /// ever ahead of the clock, so the next one is larger also where the record was deleted. (Where an older copy in
+    /// ever ahead of the clock, so the next one is larger also where the record was deleted. Those who come by the
+    /// write itself have moved nothing on yet and are no others. (Where an older copy in
     /// which some still wait was put back, it is from the clock's next second on.)
-    ///
-    /// Those who want it alone are granted it by a write each, and may be queued by one: so the first token of a
-    /// record keeps nothing in reserve.
     #[must_use]
     pub fn following(last: Option<Self>, tick: Tick, others: usize) -> Self {
-        let Some(last) = last else { return Self(tick.number().clamp(Self::MIN.0, Self::MAX.0)) };
+        let next = last.map_or(Self::MIN.0, |last| last.0.saturating_add(1));
         let by_clock = tick.number().saturating_sub(u64::try_from(others).unwrap_or(u64::MAX));
-        Self(last.0.saturating_add(1).max(by_clock).min(Self::MAX.0))
+        Self(next.max(by_clock).clamp(Self::MIN.0, Self::MAX.0))
     }
 }
 
@@ -214,7 +212,6 @@ mod tests {
         let tick = Tick { seconds: Tick::EPOCH_SECONDS + 5, ordinal: 7 };
         let by_clock = FencingToken::new((5 << 20) | 7).unwrap();
         assert_eq!(FencingToken::following(None, tick, 0), by_clock);
-        assert_eq!(FencingToken::following(None, tick, 3), by_clock);
         assert_eq!(FencingToken::following(Some(FencingToken::MIN), tick, 0), by_clock);
         assert_eq!(FencingToken::following(Some(FencingToken::MIN), tick, 3).get(), by_clock.get() - 3);
         assert_eq!(FencingToken::following(Some(by_clock), tick, 3).get(), by_clock.get() + 1);
@@ -225,7 +222,7 @@ mod tests {
         let tick = Tick { seconds: Tick::EPOCH_SECONDS, ordinal: u64::MAX };
         assert_eq!(FencingToken::following(None, tick, 0).get(), (1 << 20) - 1);
         let before_2020 = Tick { seconds: 0, ordinal: 0 };
-        assert_eq!(FencingToken::following(None, before_2020, 0), FencingToken::MIN);
+        assert_eq!(FencingToken::following(None, before_2020, 1), FencingToken::MIN);
         let never = Tick { seconds: u64::MAX, ordinal: 0 };
         assert_eq!(FencingToken::following(None, never, 0), FencingToken::MAX);
     }

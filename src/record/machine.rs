@@ -92,6 +92,8 @@ struct State {
     version: Option<FencingToken>,
     holders: Vec<Holder>,
     queue: Vec<Waiter>,
+    /// How many waited before the request.
+    waited: usize,
     history: Vec<Revocation>,
     /// To whom this request hands the key, and from whom it takes it.
     handed: Vec<(Caller, Option<FencingToken>)>,
@@ -104,6 +106,7 @@ impl State {
             version: before.map(|record| record.version),
             holders: before.map(|record| record.holders.clone()).unwrap_or_default(),
             queue: before.map(|record| record.queue.clone()).unwrap_or_default(),
+            waited: 0,
             history: before.map(|record| record.history.clone()).unwrap_or_default(),
             handed: Vec::new(),
         }
@@ -114,6 +117,7 @@ impl State {
         let now = self.at.now;
         self.holders.retain(|holder| holder.expires_at > now);
         self.queue.retain(|waiter| waiter.expires_at > now);
+        self.waited = self.queue.len();
     }
 
     fn acquire(&mut self, acquires: &[Acquire]) {
@@ -236,7 +240,7 @@ impl State {
     fn grant(&mut self, asking: &[Acquire]) {
         let ready = self.ready();
         let now = self.at.now;
-        let others = self.queue.len().saturating_sub(1);
+        let others = self.waited.min(self.queue.len().saturating_sub(1));
         for Waiter { terms, patience, last_seen, .. } in self.queue.drain(..ready) {
             let version = FencingToken::following(self.version, self.at.tick, others);
             let lasts = if asking.iter().any(|acquire| acquire.terms.lease == terms.lease) {
@@ -277,7 +281,7 @@ impl State {
 
     /// The record afterwards, with its times moved on if anything else changed.
     fn stamped(self, before: Option<&Record>) -> Option<Record> {
-        let Self { at, version, holders, queue, history, handed } = self;
+        let Self { at, version, holders, queue, history, handed, .. } = self;
         let version = version?;
         let same = before.filter(|before| {
             before.version == version && before.holders == holders && before.queue == queue && before.history == history

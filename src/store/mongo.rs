@@ -12,6 +12,7 @@
 //! | `refusal.rs` | how who asks again for a key that was held is refused by less |
 //! | `template.rs` | commands whose larger part is encoded once |
 //! | `document.rs` | how a record looks as a document |
+//! | `token.rs` | how a token looks as a number |
 //! | `list.rs` | how leases of many keys are listed |
 //! | `purge.rs` | how what is over is found, and idle records are deleted |
 //! | `events.rs` | how a handle hears of what it is handed |
@@ -38,10 +39,11 @@ mod preflight;
 mod purge;
 mod refusal;
 mod template;
+mod token;
 mod touch;
 mod verb;
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{fmt, slice, sync::Arc, time::Duration};
 
 use mongodb::{
     Database,
@@ -54,7 +56,7 @@ use tokio::sync::{
     mpsc::{Sender, UnboundedSender},
 };
 
-use self::{combine::Lanes, fault::needs, refusal::Held};
+use self::{combine::Lanes, document::Seen, fault::needs, refusal::Held};
 use super::{Applied, Backlog, BoxFuture, Page, Sighting, State, Store, Told};
 use crate::{
     Clock, Error, FencingToken, HandleId, Key, Result, Tick,
@@ -240,13 +242,9 @@ impl Inner {
             return Ok(refused);
         }
         let left = worthwhile(until, within)?;
-        let needs = if matches!(request, Request::Acquire(_)) { needs::HOLD } else { needs::CHANGE };
         let command = template::command(self.head(key, left), request)?;
-        match self.update(key, command, needs, left).await? {
-            Some(value) => self.applied(key, request, &value, 0, left).await,
-            // There was no record, so nothing was done and no time was told.
-            None => Ok(Applied { outcome: request.outcome(None, StoreTime::default()), at: None }),
-        }
+        let mut applied = self.update(key, command, slice::from_ref(request), left).await?;
+        applied.pop().ok_or_else(|| Error::invalid("a request was sent for nobody: this is a mistake of mongoseal's"))
     }
 
     /// What the command begins with that applies something to the record of a key.
@@ -259,59 +257,57 @@ impl Inner {
         }
     }
 
-    /// Sends such a command; gives the document that it answers with, if there is one.
+    /// Sends such a command; gives what came of these requests, which it applies.
     async fn update(
         &self,
         key: &Key,
         command: RawDocumentBuf,
-        needs: &str,
+        requests: &[Request],
         within: Duration,
-    ) -> Result<Option<Document>> {
+    ) -> Result<Vec<Applied>> {
+        let asks = requests.iter().any(|request| matches!(request, Request::Acquire(_)));
         let reply = self
             .database
             .run_raw_command(command)
             .selection_criteria(SelectionCriteria::ReadPreference(ReadPreference::Primary))
             .await;
-        let mut reply = match reply {
+        let reply = match reply {
             Ok(reply) => reply,
             Err(error) => {
                 // A document that is not ours can make the update fail, which then wrote nothing.
                 if fault::is_refusal(&error) && fault::code(&error) != Some(fault::UNAUTHORIZED) {
                     self.read(key, within).await?;
                 }
-                return Err(self.meaning(error, needs));
+                return Err(self.meaning(error, if asks { needs::HOLD } else { needs::CHANGE }));
             }
         };
         if let Some(error) = reply.get("writeConcernError") {
             return Err(fault::unconfirmed(error));
         }
-        match reply.remove("value") {
-            Some(Bson::Document(value)) => Ok(Some(value)),
-            _ => Ok(None),
+        // There was no record, so nothing was done and no time was told.
+        let Some(Bson::Document(value)) = reply.get("value") else {
+            let nothing = |request: &Request| request.outcome(None, StoreTime::default());
+            return Ok(requests.iter().map(|request| Applied { outcome: nothing(request), at: None }).collect());
+        };
+        let Seen { mut view, places, at, written } = document::decode_view(key, value)?;
+        let mut applied = Vec::new();
+        for (asker, request) in requests.iter().enumerate() {
+            view.position = places.get(asker).copied().flatten();
+            let outcome = request.outcome(Some(&view), at.now);
+            if !is_plausible(request, &outcome, written, at.now) {
+                // What was not looked at in the view makes it a document that is not ours.
+                self.read(key, within).await?;
+                return Err(Error::unavailable("MongoDB answered without having written what it says: ask again"));
+            }
+            applied.push(Applied { outcome, at: Some(at) });
         }
-    }
-
-    /// What such an answer says to this one of those who asked.
-    async fn applied(
-        &self,
-        key: &Key,
-        request: &Request,
-        value: &Document,
-        asker: usize,
-        within: Duration,
-    ) -> Result<Applied> {
-        let (view, at, written) = document::decode_view(key, value, asker)?;
-        let outcome = request.outcome(Some(&view), at.now);
-        if !is_plausible(request, &outcome, written, at.now) {
-            // What was not looked at in the view makes it a document that is not ours.
-            self.read(key, within).await?;
-            return Err(Error::unavailable("MongoDB answered without having written what it says: ask again"));
+        if asks {
+            let is_held = |Applied { outcome, .. }: &Applied| {
+                matches!(outcome, Outcome::Refused { .. } | Outcome::Queued { .. } | Outcome::Full { .. })
+            };
+            self.held.note(key, applied.iter().any(is_held));
         }
-        if matches!(request, Request::Acquire(_)) {
-            self.held
-                .note(key, matches!(outcome, Outcome::Refused { .. } | Outcome::Queued { .. } | Outcome::Full { .. }));
-        }
-        Ok(Applied { outcome, at: Some(at) })
+        Ok(applied)
     }
 
     async fn read(&self, key: &Key, within: Duration) -> Result<Sighting> {

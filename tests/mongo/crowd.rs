@@ -23,9 +23,9 @@ fn wait(seal: &Mongoseal, times: usize) -> JoinSet<Result<Lease>> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_thousand_who_come_at_once_are_queued_by_few_commands_and_served_in_their_order() {
-    let bench = Bench::new("crowd").await;
+    let bench = Bench::new("crowd_thousand").await;
     let (client, sent) = noting_client(&bench.set.uri()).await;
-    let seal = Mongoseal::new(&client.database("mongoseal_crowd"));
+    let seal = Mongoseal::new(&client.database("mongoseal_crowd_thousand"));
     let first = bench.seal().acquire("k").await.unwrap();
     let served = Arc::new(Mutex::new(Vec::new()));
     let mut waiting = JoinSet::new();
@@ -183,6 +183,8 @@ async fn each_of_a_crowd_hears_that_the_record_is_somebody_else_s() {
 
 /// Asks a store itself, which takes requests of any lease id.
 mod of_a_store {
+    use std::task::{Context, Waker};
+
     use mongoseal::{
         Caller, HandleId, Key, LeaseId, Metadata,
         record::{Acquire, Outcome, Patience, Request, Terms},
@@ -194,17 +196,43 @@ mod of_a_store {
     use crate::{Bench, secs};
 
     fn wait(lease: u8, room: u32) -> Request {
+        wait_for(60_000, lease, room)
+    }
+
+    fn wait_for(ttl: u64, lease: u8, room: u32) -> Request {
         let terms = Terms {
             lease: LeaseId::from_bytes([lease; 16]),
             caller: Caller { handle: HandleId::random(), number: lease.into() },
             owner: "me".parse().unwrap(),
             limit: 0,
-            ttl: 60_000,
+            ttl,
             grace: 0,
             group: None,
             metadata: Metadata::default(),
         };
         Request::Acquire(Acquire { terms, patience: Some(Patience { lasts: 60_000, room }) })
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn whoever_is_let_in_at_once_takes_no_room_from_those_who_wait() {
+        let bench = Bench::new("crowd_room").await;
+        let store = MongoStore::new(&bench.database, "mongoseal", secs(24 * 3600));
+        let key: Key = "k".parse().unwrap();
+        // The first has the key for a millisecond, so that it is free when the others come together.
+        let asked = [wait_for(1, 1, 1), wait(2, 1), wait(3, 1), wait(4, 1)];
+        let mut asking: Vec<_> = asked.into_iter().map(|request| store.apply(&key, request, secs(10))).collect();
+        for answer in &mut asking {
+            assert!(answer.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+        }
+        let asking: Vec<_> = asking.into_iter().map(tokio::spawn).collect();
+        let mut outcomes = Vec::new();
+        for answer in asking {
+            outcomes.push(answer.await.unwrap().unwrap().outcome);
+        }
+        assert!(matches!(outcomes[0], Outcome::Granted { .. }), "{:?}", outcomes[0]);
+        assert!(matches!(outcomes[1], Outcome::Granted { .. }), "{:?}", outcomes[1]);
+        assert!(matches!(outcomes[2], Outcome::Queued { position: 0, .. }), "{:?}", outcomes[2]);
+        assert!(matches!(outcomes[3], Outcome::Full { length: 1 }), "{:?}", outcomes[3]);
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

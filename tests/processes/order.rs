@@ -8,7 +8,7 @@ use crate::{
     words::{self, Ask, Word},
 };
 
-/// The default: some ask again to keep their places while others are served.
+/// The default.
 const TTL: std::time::Duration = secs(30);
 
 pub(crate) async fn waiters_of_three_processes_are_granted_the_key_in_the_order_they_came() {

@@ -33,11 +33,11 @@ const LANES: usize = 8;
 /// The fewest requests that are worth a command for many, which is two where there are acquires.
 const FEWEST: usize = 8;
 
+/// The same of those who wait for one key, for whom it is one.
+const FEWEST_OF_A_KEY: usize = 2;
+
 /// How long it is remembered that a release was not confirmed. Whoever asks again does so sooner.
 const ASKED_AGAIN: Duration = Duration::from_secs(60);
-
-/// The same for one key, where it is one command.
-const FEWEST_OF_A_KEY: usize = 2;
 
 /// The most requests of one command.
 pub(super) const MOST: usize = 64;
@@ -65,18 +65,17 @@ pub(super) struct Queued {
     pub(super) request: Request,
     /// When, on the clock, nobody waits for it any more.
     pub(super) until: Duration,
+    /// How much time it must have left to be sent.
+    least: Duration,
+    /// Whether it has to be sent by itself.
+    alone: bool,
     turn: oneshot::Sender<Turn>,
 }
 
 impl Queued {
-    /// Whether it can be sent with these. Who waits to share a key is queued by a write of its own: see
-    /// `FencingToken::following`.
+    /// Whether it can be sent with these.
     fn can_join(&self, others: &[Self]) -> bool {
-        others.is_empty() || !(self.waits_to_share() || others.iter().any(Self::waits_to_share))
-    }
-
-    fn waits_to_share(&self) -> bool {
-        matches!(&self.request, Request::Acquire(Acquire { terms, patience: Some(_) }) if terms.limit > 1)
+        others.is_empty() || !(self.alone || others.iter().any(|other| other.alone))
     }
 }
 
@@ -136,7 +135,8 @@ pub(super) async fn apply(inner: Arc<Inner>, key: Key, request: Request, within:
     };
     let left = left(until);
     let applied = MongoStore::run(left, async move { inner.apply(&key, &request, left).await });
-    answered(lane, left, applied).await
+    let (applied, _lane) = answered(lane, left, applied).await;
+    applied
 }
 
 /// Which lane it takes, if it can be told from the record afterwards what came of it.
@@ -150,19 +150,17 @@ fn whose_lane(key: &Key, request: &Request) -> Option<Of> {
     }
 }
 
-/// Waits for an answer, and leaves the lane then. That of a key's waiters is left to the others after half of the
-/// time: there is no other for them, and one that hangs must not hold them up until they, too, give up.
-pub(super) async fn answered<T>(lane: Option<Lane>, within: Duration, mut answer: BoxFuture<T>) -> T {
+/// Waits for an answer; gives it and the lane. That of a key's waiters is left to the others after half of the time:
+/// there is no other for them, and one that hangs must not hold them up until they, too, give up.
+pub(super) async fn answered<T>(lane: Option<Lane>, within: Duration, mut answer: BoxFuture<T>) -> (T, Option<Lane>) {
     if !matches!(lane, Some(Lane { of: Of::Waiters(_), .. })) {
-        let answer = answer.await;
-        drop(lane);
-        return answer;
+        return (answer.await, lane);
     }
     if let Ok(answer) = timeout(within.mul_f64(0.5), &mut answer).await {
-        return answer;
+        return (answer, lane);
     }
     drop(lane);
-    answer.await
+    (answer.await, None)
 }
 
 async fn enter(inner: &Arc<Inner>, of: Of, key: &Key, request: &Request, until: Duration) -> Result<Turn> {
@@ -175,9 +173,8 @@ async fn enter(inner: &Arc<Inner>, of: Of, key: &Key, request: &Request, until: 
             return Ok(Turn::Alone(Lane { inner: Arc::clone(inner), of, waits_for_task: false }));
         }
         let (turn, taken) = oneshot::channel();
-        let queued = Queued { key: key.clone(), request: request.clone(), until, turn };
         if let Some(queue) = state.queue_of(&of) {
-            queue.push_back(queued);
+            queue.push_back(queued(key.clone(), request.clone(), until, turn));
         }
         taken
     };
@@ -191,6 +188,24 @@ async fn enter(inner: &Arc<Inner>, of: Of, key: &Key, request: &Request, until: 
     Err(Error::unavailable(
         "earlier requests of this handle were not answered: check that a primary can be reached and ask again",
     ))
+}
+
+fn queued(key: Key, request: Request, until: Duration, turn: oneshot::Sender<Turn>) -> Queued {
+    // Who waits to share a key is queued by a write of its own: see `FencingToken::following`.
+    let alone = matches!(&request, Request::Acquire(Acquire { terms, patience: Some(_) }) if terms.limit > 1);
+    let least = LEAST.min(left(until).mul_f64(0.5));
+    Queued { key, request, until, least, alone, turn }
+}
+
+impl Lane {
+    /// Puts these back before those who queue for it, to be sent one by one.
+    pub(super) fn put_back(&self, requests: Vec<Queued>) {
+        let mut state = self.inner.lanes.state();
+        let Some(queue) = state.queue_of(&self.of) else { return };
+        for queued in requests.into_iter().rev() {
+            queue.push_front(Queued { alone: true, ..queued });
+        }
+    }
 }
 
 impl Drop for Lane {
@@ -222,7 +237,7 @@ impl State {
             && queue.front().is_some_and(|queued| queued.can_join(&next))
             && let Some(queued) = queue.pop_front()
         {
-            if !queued.turn.is_closed() && queued.until.saturating_sub(now) > LEAST {
+            if !queued.turn.is_closed() && queued.until.saturating_sub(now) > queued.least {
                 next.push(queued);
             }
         }
@@ -316,4 +331,55 @@ pub(super) fn tell_all(requests: Vec<Queued>, error: Error) {
 pub(super) fn tell(queued: Queued, turn: Turn) {
     // Whoever is gone asks again, or takes back what it asked for.
     drop(queued.turn.send(turn));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        Caller, HandleId, Metadata,
+        record::{Patience, Terms},
+    };
+
+    /// One who waits for a key, and what keeps it waiting.
+    fn waiter(number: u8, limit: u32) -> (Queued, oneshot::Receiver<Turn>) {
+        let terms = Terms {
+            lease: LeaseId::from_bytes([number; 16]),
+            caller: Caller { handle: HandleId::random(), number: number.into() },
+            owner: "me".parse().unwrap(),
+            limit,
+            ttl: 1,
+            grace: 0,
+            group: None,
+            metadata: Metadata::default(),
+        };
+        let request = Request::Acquire(Acquire { terms, patience: Some(Patience { lasts: 1, room: 9 }) });
+        let (turn, taken) = oneshot::channel();
+        (queued("k".parse().unwrap(), request, Duration::MAX, turn), taken)
+    }
+
+    #[tokio::test]
+    async fn those_in_line_go_together_in_their_order_but_one_by_one_who_must_and_a_line_nobody_is_in_is_forgotten() {
+        let key: Key = "k".parse().unwrap();
+        let of = Of::Waiters(key.clone());
+        let mut state = State::default();
+        assert!(state.is_free(&of));
+        state.take(&of);
+        assert!(!state.is_free(&of) && state.is_free(&Of::Waiters("other".parse().unwrap())));
+        let (mut waiting, mut kept) = (Vec::new(), Vec::new());
+        for (number, limit) in [(1, 0), (2, 1), (3, 9), (4, 9), (5, 0), (6, 0), (7, 0)] {
+            let (queued, taken) = waiter(number, limit);
+            waiting.push(queued);
+            // The sixth is gone.
+            kept.extend(Some(taken).filter(|_| number != 6));
+        }
+        state.queue_of(&of).unwrap().extend(waiting);
+        let mut next = || -> Vec<u8> {
+            let next = state.next(&of, false);
+            next.iter().map(|queued| queued.request.lease().unwrap().to_bytes()[0]).collect()
+        };
+        assert_eq!([next(), next(), next(), next()], [vec![1, 2], vec![3], vec![4], vec![5, 7]]);
+        assert_eq!(next(), Vec::<u8>::new());
+        assert!(state.is_free(&of) && state.lines.is_empty());
+    }
 }

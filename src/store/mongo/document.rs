@@ -24,14 +24,14 @@ pub(super) fn all() -> Document {
 pub(super) fn view(verb: Verb) -> Document {
     let mut view = all();
     view.insert("queue", doc! { "$slice": 0 });
-    let place = |lease: &str| doc! { "$indexOfArray": ["$$queued", lease] };
-    let places = match verb {
-        Verb::Wait => doc! { "$map": { "input": "$$lease", "in": place("$$this") } },
-        Verb::Leave => doc! { "$map": { "input": ["$$lease"], "in": place("$$this") } },
+    let leases = match verb {
+        Verb::Wait => Bson::from("$$lease"),
+        Verb::Leave => vec!["$$lease"].into(),
         _ => return view,
     };
-    let queued = doc! { "$reverseArray": "$queue.lease" };
-    view.insert("places", doc! { "$let": { "vars": { "queued": queued }, "in": places } });
+    let places = doc! { "$map": { "input": leases, "in": { "$indexOfArray": ["$$queued", "$$this"] } } };
+    let queued = doc! { "queued": { "$reverseArray": "$queue.lease" } };
+    view.insert("places", doc! { "$let": { "vars": queued, "in": places } });
     view.insert("waiting", doc! { "$size": "$queue" });
     view
 }
@@ -107,17 +107,28 @@ pub(super) fn decode_record(key: &Key, document: &Document) -> Result<Record> {
     fields.record().map_err(|message| Error::Corrupt { key: key.clone(), message })
 }
 
-/// What a [`view`] of the document of `key` says to this one of those who asked, when the server looked at it,
-/// and whether it wrote it then.
-pub(super) fn decode_view(key: &Key, document: &Document, asker: usize) -> Result<(View, Moment, bool)> {
+/// What a [`view`] of a document says.
+pub(super) struct Seen {
+    /// Without a place in the queue.
+    pub(super) view: View,
+    /// Of each who asked, how many wait before it, if it waits.
+    pub(super) places: Vec<Option<usize>>,
+    /// When the server looked at it.
+    pub(super) at: Moment,
+    /// Whether it wrote it then.
+    pub(super) written: bool,
+}
+
+/// What a [`view`] of the document of `key` says.
+pub(super) fn decode_view(key: &Key, document: &Document) -> Result<Seen> {
     let fields = Fields { of: document, at: String::new() };
     let read = || {
         let (record, at) = (fields.record()?, fields.moment()?);
         let count = |count: &Bson| count.as_i32().and_then(|count| usize::try_from(count).ok());
-        let position = document.get_array("places").ok().and_then(|places| count(places.get(asker)?));
+        let places = document.get_array("places").map(|places| places.iter().map(count).collect()).unwrap_or_default();
         let waiting = document.get("waiting").and_then(count).unwrap_or_default();
-        let view = View { version: record.version, holders: record.holders, position, waiting };
-        Ok((view, at, record.last_seen == at.now))
+        let view = View { version: record.version, holders: record.holders, position: None, waiting };
+        Ok(Seen { view, places, at, written: record.last_seen == at.now })
     };
     read().map_err(|message| Error::Corrupt { key: key.clone(), message })
 }
@@ -327,38 +338,9 @@ fn as_metadata(value: &Bson) -> Option<Metadata> {
     Some(metadata)
 }
 
-impl From<FencingToken> for Bson {
-    fn from(token: FencingToken) -> Self {
-        Self::Int64(token.into())
-    }
-}
-
-impl TryFrom<Bson> for FencingToken {
-    type Error = Error;
-
-    fn try_from(value: Bson) -> Result<Self> {
-        match value {
-            Bson::Int64(number) => number.try_into(),
-            _ => Err(Error::invalid(
-                "a fencing token is stored as a 64-bit integer and this is none: store it as the lease gave it",
-            )),
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_token_goes_to_bson_and_back_and_nothing_else_does() {
-        let token = FencingToken::MAX;
-        assert_eq!(Bson::from(token), Bson::Int64((1 << 53) - 1));
-        assert_eq!(FencingToken::try_from(Bson::from(token)).unwrap(), token);
-        for bad in [Bson::Int64(0), Bson::Int64(-1), Bson::Int32(1), Bson::Double(1.0), Bson::Null] {
-            assert!(FencingToken::try_from(bad.clone()).is_err(), "{bad}");
-        }
-    }
 
     fn seen(mut record: Document) -> Result<(Record, Moment)> {
         record.insert("now", DateTime::from_millis(5));

@@ -48,7 +48,7 @@ fn decoded(bytes: &[u8]) -> Option<Document> {
 fn read(found: &Document) {
     if let Ok(key) = "k".parse::<Key>() {
         drop(document::decode(&key, found));
-        drop(document::decode_view(&key, found, 0));
+        drop(document::decode_view(&key, found));
     }
     drop(document::decode_listed(found));
 }

@@ -8,12 +8,11 @@ use std::{collections::HashSet, sync::Arc, time::Duration};
 use super::{
     Inner, MongoStore,
     combine::{Lane, Queued, Turn, answered, in_step, longest, tell, tell_all},
-    fault::needs,
     template, worthwhile,
 };
 use crate::{
     Clock, Error, Key, Result,
-    record::{Acquire, Request, StoreTime},
+    record::{Acquire, Outcome, Request},
     store::Applied,
 };
 
@@ -23,15 +22,35 @@ pub(super) async fn send(lane: Lane, inner: Arc<Inner>, key: Key, requests: Vec<
     let within = longest(&requests);
     let asked: Vec<Request> = requests.iter().map(|queued| queued.request.clone()).collect();
     let applied = MongoStore::run(within, async move { inner.apply_together(&key, &asked, within).await });
-    match answered(Some(lane), within, applied).await {
+    let (applied, lane) = answered(Some(lane), within, applied).await;
+    let one_by_one = match applied {
         Ok(applied) => {
+            let mut others = Vec::new();
             for (queued, applied) in requests.into_iter().zip(applied) {
-                tell(queued, Turn::Together(applied));
+                if has_its_answer(&queued.request, &applied.outcome) {
+                    tell(queued, Turn::Together(Ok(applied)));
+                } else {
+                    others.push(queued);
+                }
             }
+            others
         }
-        Err(error @ Error::Unavailable { .. }) => tell_all(requests, error),
+        Err(error @ Error::Unavailable { .. }) => return tell_all(requests, error),
         // What asking again does not mend each hears by itself.
-        Err(_definite) => requests.into_iter().for_each(|queued| tell(queued, Turn::Apart)),
+        Err(_definite) => requests,
+    };
+    match lane {
+        Some(lane) => lane.put_back(one_by_one),
+        None => one_by_one.into_iter().for_each(|queued| tell(queued, Turn::Apart)),
+    }
+}
+
+/// Whether this is what came of it. Room is counted before the grant, for all of them; where the grant has made some,
+/// those for whom there was none ask once more.
+fn has_its_answer(request: &Request, outcome: &Outcome) -> bool {
+    match (outcome, room(request)) {
+        (Outcome::Full { length }, Some(room)) => u32::try_from(*length).is_ok_and(|length| length >= room),
+        _ => true,
     }
 }
 
@@ -40,13 +59,17 @@ pub(super) async fn send(lane: Lane, inner: Arc<Inner>, key: Key, requests: Vec<
 fn alike(requests: Vec<Queued>) -> Vec<Queued> {
     let (mut leases, mut bound) = (HashSet::new(), None);
     let (alike, others): (Vec<_>, Vec<_>) = requests.into_iter().partition(|queued| {
-        let room = acquire(&queued.request).and_then(|acquire| Some(acquire.patience?.room));
+        let room = room(&queued.request);
         queued.request.lease().is_some_and(|lease| leases.insert(lease)) && *bound.get_or_insert(room) == room
     });
     for queued in others {
         tell(queued, Turn::Apart);
     }
     alike
+}
+
+fn room(request: &Request) -> Option<u32> {
+    Some(acquire(request)?.patience?.room)
 }
 
 fn acquire(request: &Request) -> Option<&Acquire> {
@@ -58,19 +81,11 @@ fn acquire(request: &Request) -> Option<&Acquire> {
 
 impl Inner {
     /// Applies acquires of a key that wait as one; gives what came of each.
-    async fn apply_together(&self, key: &Key, asked: &[Request], within: Duration) -> Result<Vec<Result<Applied>>> {
+    async fn apply_together(&self, key: &Key, asked: &[Request], within: Duration) -> Result<Vec<Applied>> {
         let until = Clock::Boot.now().saturating_add(within);
         let _no_transaction = self.no_transaction(within).await?;
         let left = worthwhile(until, within)?;
         let command = template::waits(self.head(key, left), asked.iter().filter_map(acquire))?;
-        let value = self.update(key, command, needs::HOLD, left).await?;
-        let mut applied = Vec::new();
-        for (asker, request) in asked.iter().enumerate() {
-            applied.push(match &value {
-                Some(value) => self.applied(key, request, value, asker, left).await,
-                None => Ok(Applied { outcome: request.outcome(None, StoreTime::default()), at: None }),
-            });
-        }
-        Ok(applied)
+        self.update(key, command, asked, left).await
     }
 }

@@ -10,7 +10,7 @@ use mongodb::{
 use super::{
     Inner, MongoStore,
     combine::{MOST, Queued, Turn, in_step, longest, tell, tell_all},
-    document,
+    document::{self, Seen},
     fault::{self, needs},
     server_limit, template,
     verb::Verb,
@@ -123,7 +123,7 @@ impl Inner {
         let came_to = |(number, (key, request)): (usize, &(Key, Request))| {
             let mut found = found.iter().filter_map(Bson::as_document);
             let record = found.find(|record| record.get_str("_id").is_ok_and(|id| id == key.as_str()))?;
-            let (view, at, _written) = document::decode_view(key, record, 0).ok()?;
+            let Seen { view, at, .. } = document::decode_view(key, record).ok()?;
             let outcome = request.outcome(Some(&view), at.now);
             let lasts = match &outcome {
                 Outcome::Granted { token } => {

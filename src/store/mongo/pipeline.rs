@@ -13,6 +13,7 @@
 //! | `ours` | whether it is a record |
 //! | `m` | the tokens that a joint request names |
 //! | `h`, `q` | holders and queue, on their way to what they will be; whose turn is next comes first in `q` |
+//! | `n` | how many waited before those who ask together |
 //! | `v`, `t` | the highest token so far, and the next one |
 //! | `w.n` | how many at the head of the queue are granted the key |
 //! | `g` | those, as holders |
@@ -20,7 +21,8 @@
 //! | `now` | the later of the server's two clocks |
 //!
 //! In the document whose turn is next comes last. So a hand-over takes the end off an array, and that is all that is
-//! logged of it and sent to the other members; where it took the beginning off, all who wait were written anew.
+//! logged of it and sent to the other members; where it took the beginning off, all who wait were logged anew. Now they
+//! are where somebody is queued, for whom nobody waits yet.
 //!
 //! What differs from one request to the next of the same verb comes in variables, so that the rest is
 //! encoded once: see `template.rs`. Their values are wrapped in `$literal`, so that no text of a caller
@@ -35,7 +37,7 @@ use super::{
 };
 use crate::{Ttl, record::Record, token::Tick};
 
-/// The update that applies a request of this verb, with its [`variables`](super::verb::variables), to the record it meets.
+/// The update that applies a request of this verb, with its [`constants`](super::verb::constants), to the record it meets.
 pub(super) fn update(verb: Verb) -> Vec<Document> {
     if verb == Verb::RefreshNamed {
         return kept();
@@ -44,7 +46,7 @@ pub(super) fn update(verb: Verb) -> Vec<Document> {
         doc! { "$replaceWith": { "r": "$$ROOT", "ours": is_ours() } },
         doc! { "$set": pruned(verb) },
         doc! { "$set": applied(verb) },
-        doc! { "$set": { "t": next_version(1), "w": ready() } },
+        doc! { "$set": { "t": next_version(others(verb)), "w": ready() } },
         doc! { "$set": { "g": granted(verb), "q": { "$slice": ["$q", "$w.n", i32::MAX] } } },
         doc! { "$set": after(verb) },
         doc! { "$replaceWith": stamped(verb) },
@@ -91,9 +93,11 @@ fn pruned(verb: Verb) -> Document {
 /// Turns `h` and `q` into holders and queue as the request asks.
 fn applied(verb: Verb) -> Document {
     match verb {
-        Verb::Acquire | Verb::Wait => doc! {
-            "h": pushed("$h", is_theirs(verb), own(verb, "$$who"), own(verb, "$$lasts")),
+        Verb::Acquire => doc! { "h": pushed("$h", is_theirs(verb), "$$who", "$$lasts"), "q": enqueued(verb) },
+        Verb::Wait => doc! {
+            "h": pushed("$h", is_theirs(verb), own("$$who"), own("$$lasts")),
             "q": enqueued(verb),
+            "n": { "$size": "$q" },
         },
         Verb::Refresh => doc! { "h": pushed("$h", is_theirs(verb), "$$who", "$$lasts") },
         Verb::ReleaseNamed => doc! { "h": { "$filter": { "input": "$h", "cond": { "$not": is_named() } } } },
@@ -118,9 +122,10 @@ fn applied(verb: Verb) -> Document {
 
 /// `h` with the holder as the other lease, with the next token; or where that was done before, counted.
 fn transferred() -> Document {
+    let version = next_version(doc! { "$size": "$q" });
     let next = doc! { "$mergeObjects": ["$$this", {
         "lease": "$$to",
-        "version": next_version(0),
+        "version": version.clone(),
         "refreshes": 0_i64,
         "since": "$$NOW",
         "last_seen": "$$NOW",
@@ -143,7 +148,7 @@ fn transferred() -> Document {
     doc! {
         "h": choose(again.into(), given.into(), "$h".into()),
         "q": choose("$q".into(), others.into(), "$q".into()),
-        "v": choose("$v".into(), next_version(0).into(), "$v".into()),
+        "v": choose("$v".into(), version.into(), "$v".into()),
         "told": choose(Bson::Array(vec![]), waited.into(), Bson::Array(vec![])),
     }
 }
@@ -168,7 +173,7 @@ fn enqueued(verb: Verb) -> Document {
         let queued = doc! { "$concatArrays": [without("$q"), [new("$$entry")]] };
         return doc! { "$cond": [{ "$in": ["$$lease", "$h.lease"] }, "$q", queued] };
     }
-    let waiting = pushed("$q", is_theirs(verb), own(verb, "$$entry"), own(verb, "$$patience"));
+    let waiting = pushed("$q", is_theirs(verb), own("$$entry"), own("$$patience"));
     let others = doc! { "$filter": { "input": "$$entry", "cond": { "$not": { "$in": ["$$this.lease", "$$known"] } } } };
     // Looked up once, and not for each of them.
     let others = doc! { "$let": { "vars": { "known": { "$concatArrays": ["$h.lease", "$q.lease"] } }, "in": others } };
@@ -234,19 +239,27 @@ fn granted(verb: Verb) -> Document {
     }] } } }
 }
 
-/// The first token that can be granted, where so many of `q` are granted by it: see
-/// `FencingToken::following`.
-fn next_version(of_queue: u64) -> Document {
+/// How many others wait for whom tokens are kept in reserve: see `FencingToken::following`.
+fn others(verb: Verb) -> Document {
+    let others = doc! { "$subtract": [{ "$size": "$q" }, 1] };
+    if verb.is_of_several() {
+        doc! { "$min": ["$n", others] }
+    } else {
+        others
+    }
+}
+
+/// The first token that can be granted, with so many in reserve.
+fn next_version(others: Document) -> Document {
     // The clock's second and increment as a token, from the beginning of tokens on.
-    let epoch = document::long((Tick::EPOCH_SECONDS << Tick::ORDINAL_BITS).saturating_sub(of_queue));
+    let epoch = document::long(Tick::EPOCH_SECONDS << Tick::ORDINAL_BITS);
     let second = document::long(1 << Tick::ORDINAL_BITS);
     doc! { "$max": [{ "$add": ["$v", 1] }, { "$subtract": [
         { "$add": [
             { "$multiply": [{ "$tsSecond": "$$CLUSTER_TIME" }, second] },
             { "$min": [{ "$tsIncrement": "$$CLUSTER_TIME" }, document::long(Tick::MAX_ORDINAL)] },
         ] },
-        // Before the first token there is none.
-        { "$add": [epoch, { "$cond": ["$v", { "$size": "$q" }, document::long(of_queue)] }] },
+        { "$add": [epoch, others] },
     ] }] }
 }
 
@@ -360,13 +373,9 @@ fn is_theirs(verb: Verb) -> Document {
     doc! { is_theirs: ["$$this.lease", "$$lease"] }
 }
 
-/// What a variable says of the lease that `this` is of.
-fn own(verb: Verb, variable: &str) -> Bson {
-    if verb.is_of_several() {
-        Bson::Document(doc! { "$arrayElemAt": [variable, { "$indexOfArray": ["$$lease", "$$this.lease"] }] })
-    } else {
-        variable.into()
-    }
+/// What a list of several, in the order of their leases, says of the lease that `this` is of.
+fn own(list: &str) -> Document {
+    doc! { "$arrayElemAt": [list, { "$indexOfArray": ["$$lease", "$$this.lease"] }] }
 }
 
 /// An array less the entries of the lease.

@@ -75,6 +75,23 @@ fn those_who_ask_together_for_a_key_without_a_record_are_granted_tokens_larger_t
     assert!(second.issued.is_sorted_by(|one, next| one < next), "{:?}", second.issued);
 }
 
+#[test]
+fn those_who_ask_together_where_an_older_copy_was_put_back_are_granted_tokens_larger_than_those_since() {
+    let mut second = Second::new();
+    second.send(&once(1, 0));
+    second.send(&release(1));
+    let copy = second.record.clone();
+    second.send(&once(2, 0));
+    second.send(&release(2));
+    second.delete();
+    second.record = copy;
+    second.writes += 1;
+    second.issued.truncate(2);
+    second.send_together(&(3..=9).map(alone).collect::<Vec<_>>());
+    assert_eq!(second.issued.len(), 3);
+    assert!(second.issued.is_sorted_by(|one, next| one < next), "{:?}", second.issued);
+}
+
 /// One who waits to have the key alone.
 fn alone(number: u8) -> Acquire {
     match acquire(number, 0, Some(Patience { lasts: 500, room: 100 })) {
