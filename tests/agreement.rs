@@ -264,9 +264,13 @@ async fn together(
     let (after, expected) = record::acquire_together(met, at(&applied[0]), &acquires[..1]);
     assert_eq!(applied[0].outcome, expected[0], "the outcome of {:?} on {met:#?}", acquires[0]);
     let Some(second) = applied.get(1) else { return (after, "one of its own") };
+    if applied[1..].iter().any(|applied| applied.at != second.at) {
+        // Room was made by the grant, and who had found none asked once more: when the others did is not told.
+        return (read(store, key).await, "asked once more");
+    }
     let (after, expected) = record::acquire_together(after.as_ref(), at(second), &acquires[1..]);
     for (applied, expected) in applied[1..].iter().zip(expected) {
-        assert_eq!((&applied.outcome, applied.at), (&expected, second.at), "{acquires:?} on {met:#?}");
+        assert_eq!(applied.outcome, expected, "{acquires:?} on {met:#?}");
     }
     (after, "asked together")
 }

@@ -7,7 +7,7 @@
 //! a lease id that is seen to hold was written by it; whoever is not seen to hold asks by itself, which
 //! can be done twice.
 //!
-//! Who waits for a key, for which another of this store is just asking, queues in the same way in a line of that
+//! Who waits for a key for which another of this store is just asking queues in the same way, in a line of that
 //! key's, and all who are in it are the next command: writes of one record that meet at the server
 //! make each other start over, and each writes all who wait.
 
