@@ -54,7 +54,8 @@ fn median(mut samples: Vec<Duration>) -> Duration {
 async fn leases(bench: &Bench, most: usize) -> Points {
     let seal = bench.handle().await;
     let store = MongoStore::new(&bench.database(), "mongoseal", Duration::from_secs(24 * 3600));
-    let leases = many::acquired(&seal, (0..most).map(|number| format!("growth/{number:05}"))).await;
+    let leases =
+        many::acquired(&seal, Duration::from_secs(30), (0..most).map(|number| format!("growth/{number:05}"))).await;
     let mut points = Points::new();
     for count in powers(most) {
         let some = named(leases.iter().take(count).map(|lease| (lease.key().clone(), lease.token())));
@@ -72,11 +73,13 @@ async fn leases(bench: &Bench, most: usize) -> Points {
 }
 
 async fn waiters(bench: &Bench, most: usize) -> Points {
+    let crew = queue::Crew::new(bench).await;
     let mut points = Points::new();
     for count in [8, 16, 32, 64, 100, 200, 500, 1_000].into_iter().filter(|count| *count <= most) {
-        let passed_on = queue::pass_on(bench, &format!("growth/{count}"), count).await;
+        let passed_on = crew.pass_on(bench, &format!("growth/{count}"), count).await;
         points.push(point(count, median(passed_on.gaps())));
     }
+    crew.shutdown().await;
     points
 }
 

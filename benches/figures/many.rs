@@ -24,7 +24,7 @@ const AT_ONCE: usize = 32;
 const COPIES: &str = "copies";
 
 /// Leases of these keys, asked for side by side.
-pub(crate) async fn acquired(seal: &Mongoseal, keys: impl Iterator<Item = String>) -> Vec<Lease> {
+pub(crate) async fn acquired(seal: &Mongoseal, ttl: Duration, keys: impl Iterator<Item = String>) -> Vec<Lease> {
     let (mut leases, mut asking) = (Vec::new(), JoinSet::new());
     for key in keys {
         if asking.len() == AT_ONCE
@@ -32,7 +32,7 @@ pub(crate) async fn acquired(seal: &Mongoseal, keys: impl Iterator<Item = String
         {
             leases.push(lease.expect("no task panics"));
         }
-        let asked = seal.acquire(key).ttl(TTL).into_future();
+        let asked = seal.acquire(key).ttl(ttl).into_future();
         asking.spawn(async move { asked.await.expect("the key is free") });
     }
     leases.extend(asking.join_all().await);
@@ -41,11 +41,11 @@ pub(crate) async fn acquired(seal: &Mongoseal, keys: impl Iterator<Item = String
 
 /// Keeps many leases for a while.
 pub(crate) async fn refresh(bench: &Bench, quick: bool) -> Figures {
-    let (many, time) = if quick { (2_000, Duration::from_secs(12)) } else { (10_000, Duration::from_secs(60)) };
+    let (many, ttl, time) = if quick { (2_000, TTL / 4, TTL / 4) } else { (10_000, TTL, 2 * TTL) };
     let seal = bench.handle().await;
-    let leases = acquired(&seal, (0..many).map(|number| format!("many/{number:05}"))).await;
+    let leases = acquired(&seal, ttl, (0..many).map(|number| format!("many/{number:05}"))).await;
     // Until each has been refreshed, and all are in step.
-    tokio::time::sleep(if quick { TTL / 3 } else { TTL }).await;
+    tokio::time::sleep(if quick { ttl / 3 } else { ttl }).await;
     let before = (refreshes(bench).await, bench.writes().await, cpu::of_client(), cpu::of(bench.set));
     let sent = (bench.commands("update").await, bench.commands("findAndModify").await);
     let began = Instant::now();
@@ -62,7 +62,7 @@ pub(crate) async fn refresh(bench: &Bench, quick: bool) -> Figures {
     seal.shutdown().await;
     let refreshed = after.0 - before.0;
     let each = after.1.saturating_sub(before.1) / u32::try_from(refreshed).expect("they are some").max(1);
-    let intervals = took.as_secs_f64() / (TTL / 3).as_secs_f64();
+    let intervals = took.as_secs_f64() / (ttl / 3).as_secs_f64();
     #[expect(clippy::cast_precision_loss, reason = "a count of commands is small")]
     let commands = commands as f64 / intervals / (f64::from(many) / 5_000.0);
     let mut notes = vec![
@@ -81,7 +81,7 @@ pub(crate) async fn refresh(bench: &Bench, quick: bool) -> Figures {
             after.saturating_sub(before).as_secs_f64() * 1e6 / f64::from(u32::try_from(refreshed).unwrap_or(u32::MAX));
         notes.push(format!("servers: {each:.0} µs of processor for each refresh, on all members together"));
     }
-    let rounds = vec![Round { ours: vec![each], floor: bare_updates(bench, many).await }];
+    let rounds = vec![Round { ours: vec![each], floor: bare_updates(bench, many, if quick { 2 } else { 6 }).await }];
     Figures {
         case: "refresh-10000",
         what: "one of the refreshes, as the server's time for writes over their number, beside a bare update of many",
@@ -93,11 +93,11 @@ pub(crate) async fn refresh(bench: &Bench, quick: bool) -> Figures {
 
 /// The same of bare updates of 5,000 copies of the records by one command, which take no time of a condition or a
 /// pipeline: as a batch, each after a pause.
-async fn bare_updates(bench: &Bench, many: u32) -> Vec<Duration> {
+async fn bare_updates(bench: &Bench, many: u32, rounds: u32) -> Vec<Duration> {
     const AT_ONCE: u32 = 5_000;
     let copies = bench.database().collection::<Document>(COPIES);
     let mut took = Vec::new();
-    for round in 0..6 {
+    for round in 0..rounds {
         tokio::time::sleep(Duration::from_secs(1)).await;
         let first = round * AT_ONCE % many;
         let last = (first + AT_ONCE).min(many);
@@ -132,9 +132,9 @@ pub(crate) async fn memory(bench: &Bench, quick: bool) -> Figures {
     let many = if quick { 2_000 } else { 10_000 };
     let seal = bench.handle().await;
     // What is there once and for all is there then.
-    let first = acquired(&seal, (0..many / 10).map(|number| format!("memory/first/{number:05}"))).await;
+    let first = acquired(&seal, TTL, (0..many / 10).map(|number| format!("memory/first/{number:05}"))).await;
     let before = resident();
-    let leases = acquired(&seal, (0..many).map(|number| format!("memory/{number:05}"))).await;
+    let leases = acquired(&seal, TTL, (0..many).map(|number| format!("memory/{number:05}"))).await;
     let after = resident();
     let each = after.saturating_sub(before) / many;
     let held = first.iter().chain(&leases).filter(|lease| lease.is_valid()).count();

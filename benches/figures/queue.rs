@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use mongodb::bson::{Document, doc};
+use mongoseal::Mongoseal;
 
 use crate::{
     bench::Bench,
@@ -21,9 +22,8 @@ pub(crate) struct PassedOn {
     size: usize,
 }
 
-/// So few that their number costs nothing, and how often they are measured.
+/// So few that their number costs nothing.
 const FEW: usize = 8;
-const TIMES: usize = 10;
 
 impl PassedOn {
     /// From one grant to the next.
@@ -34,16 +34,18 @@ impl PassedOn {
 
 /// Measures from one grant to the next.
 pub(crate) async fn measure(bench: &Bench, quick: bool) -> Figures {
-    let waiters = if quick { 200 } else { 1_000 };
+    let (waiters, times) = if quick { (200, 3) } else { (1_000, 10) };
+    let crew = Crew::new(bench).await;
     let mut few = Vec::new();
-    for _ in 0..TIMES {
-        few.extend(pass_on(bench, "few", FEW).await.gaps());
+    for _ in 0..times {
+        few.extend(crew.pass_on(bench, "few", FEW).await.gaps());
     }
-    let passed_on = pass_on(bench, "queue", waiters).await;
+    let passed_on = crew.pass_on(bench, "queue", waiters).await;
     let (ours, commands, size) = (passed_on.gaps(), passed_on.commands, passed_on.size);
-    for _ in 0..TIMES {
-        few.extend(pass_on(bench, "few", FEW).await.gaps());
+    for _ in 0..times {
+        few.extend(crew.pass_on(bench, "few", FEW).await.gaps());
     }
+    crew.shutdown().await;
     let floor = bench.floor(waiters / 4).await;
     #[expect(clippy::cast_precision_loss, reason = "a count is small")]
     let rate = |gaps: &[Duration]| gaps.len() as f64 / gaps.iter().sum::<Duration>().as_secs_f64();
@@ -67,43 +69,58 @@ pub(crate) async fn measure(bench: &Bench, quick: bool) -> Figures {
     }
 }
 
-/// Queues so many behind a holder, who then releases the key.
-pub(crate) async fn pass_on(bench: &Bench, key: &str, waiters: usize) -> PassedOn {
-    let holder = bench.handle().await;
-    let first = holder.acquire(key).await.expect("the key is free");
-    let before = bench.commands("findAndModify").await;
-    let mut handles = Vec::new();
-    let mut waiting = Vec::new();
-    for _ in 0..HANDLES {
-        let seal = bench.handle().await;
-        for _ in 0..waiters / HANDLES {
-            let (seal, key) = (seal.clone(), key.to_owned());
-            waiting.push(tokio::spawn(async move {
-                let lease = seal.acquire(key).wait(Duration::MAX).await.expect("it is granted");
-                let granted = (Instant::now(), lease.token());
-                tokio::time::sleep(WORK).await;
-                lease.release().await.expect("it is released");
-                granted
-            }));
+/// One who holds a key, and the handles of those who wait for it.
+pub(crate) struct Crew {
+    holder: Mongoseal,
+    handles: Vec<Mongoseal>,
+}
+
+impl Crew {
+    pub(crate) async fn new(bench: &Bench) -> Self {
+        let mut handles = Vec::new();
+        for _ in 0..HANDLES {
+            handles.push(bench.handle().await);
         }
-        handles.push(seal);
+        Self { holder: bench.handle().await, handles }
     }
-    let mut size = 0;
-    while queued(bench, key, &mut size).await < waiters {
-        tokio::time::sleep(Duration::from_millis(20)).await;
+
+    /// Queues so many behind a holder, who then releases the key.
+    pub(crate) async fn pass_on(&self, bench: &Bench, key: &str, waiters: usize) -> PassedOn {
+        let first = self.holder.acquire(key).await.expect("the key is free");
+        let before = bench.commands("findAndModify").await;
+        let mut waiting = Vec::new();
+        for seal in &self.handles {
+            for _ in 0..waiters / HANDLES {
+                let acquire = seal.acquire(key).wait(Duration::MAX);
+                waiting.push(tokio::spawn(async move {
+                    let lease = acquire.await.expect("it is granted");
+                    let granted = (Instant::now(), lease.token());
+                    tokio::time::sleep(WORK).await;
+                    lease.release().await.expect("it is released");
+                    granted
+                }));
+            }
+        }
+        let mut size = 0;
+        while queued(bench, key, &mut size).await < waiters {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        first.release().await.expect("it is released");
+        let mut grants = Vec::new();
+        for waiter in waiting {
+            grants.push(waiter.await.expect("no waiter panics"));
+        }
+        let commands = bench.commands("findAndModify").await - before;
+        grants.sort_by_key(|(_, token)| *token);
+        PassedOn { grants: grants.into_iter().map(|(granted, _)| granted).collect(), commands, size }
     }
-    first.release().await.expect("it is released");
-    let mut grants = Vec::new();
-    for waiter in waiting {
-        grants.push(waiter.await.expect("no waiter panics"));
+
+    pub(crate) async fn shutdown(self) {
+        for seal in self.handles {
+            seal.shutdown().await;
+        }
+        self.holder.shutdown().await;
     }
-    let commands = bench.commands("findAndModify").await - before;
-    for seal in handles {
-        seal.shutdown().await;
-    }
-    holder.shutdown().await;
-    grants.sort_by_key(|(_, token)| *token);
-    PassedOn { grants: grants.into_iter().map(|(granted, _)| granted).collect(), commands, size }
 }
 
 /// How many wait, and how large the record is.

@@ -18,7 +18,10 @@ use crate::{
     judge::Case,
     options::Options,
     words::{Acquire, Entry, Event, Inspect, micros, now},
-    worker::{DOCUMENTS, HOT_KEYS, LEADERSHIP, OPERATION_TIMEOUT, RETENTION, WRITTEN_KEYS, client, holder::contents},
+    worker::{
+        CROWDED_KEY, DOCUMENTS, HOT_KEYS, LEADERSHIP, OPERATION_TIMEOUT, RETENTION, WRITTEN_KEYS, client,
+        holder::contents,
+    },
 };
 
 /// The longest ttl and grace together, and a little.
@@ -110,7 +113,7 @@ fn is_caught(history: &History) -> bool {
 
 /// The last look: every key that many wanted can be had, and nobody holds any.
 async fn look(seal: &Mongoseal, history: &History) {
-    let keys = HOT_KEYS.into_iter().chain(WRITTEN_KEYS).chain([LEADERSHIP]);
+    let keys = HOT_KEYS.into_iter().chain(WRITTEN_KEYS).chain([LEADERSHIP, CROWDED_KEY]);
     for (number, key) in (0..).zip(keys) {
         let begin = now();
         let answer = seal.acquire(key).ttl(Duration::from_secs(2)).wait(LAPSE).await;

@@ -39,12 +39,14 @@ pub(crate) const WRITTEN_KEYS: [&str; 4] = ["doc/0", "doc/1", "ledger/0", "ledge
 pub(crate) const DOCUMENTS: &str = "documents";
 /// What is led.
 pub(crate) const LEADERSHIP: &str = "lead/0";
+/// The key that four of each process wait for all the time.
+pub(crate) const CROWDED_KEY: &str = "crowd/0";
 /// How many may share a key of a pool.
 pub(crate) const POOL: u32 = 3;
 const COLD_KEYS: usize = 150;
 /// How many ask at once in a process. The last one, who writes documents, leads and revokes, sits out
 /// where something else is broken on purpose.
-const CLIENTS: usize = 6;
+const CLIENTS: usize = 10;
 
 /// What a worker is told at its start.
 #[derive(Clone, Debug, Serialize, Deserialize)]

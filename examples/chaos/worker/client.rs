@@ -7,7 +7,7 @@ use mongoseal::{Error, FencingToken, Leader, Lease, LeaseId, Mongoseal};
 use tokio::time::sleep;
 
 use super::{
-    COLD_KEYS, HOT_KEYS, OPERATION_TIMEOUT, POOL, Worker,
+    COLD_KEYS, CROWDED_KEY, HOT_KEYS, OPERATION_TIMEOUT, POOL, Worker,
     holder::{self, Held},
     observed::NUMBER,
     say, writer,
@@ -54,7 +54,8 @@ pub(super) async fn run(worker: &Worker, client: usize) {
                 plan
             }
             2 => sharing(&mut rng),
-            5 => writer::plan(worker, &mut rng).await,
+            5..=8 => crowding(&mut rng),
+            9 => writer::plan(worker, &mut rng).await,
             _ => {
                 let mut plan = cold(&mut rng);
                 if rng.u8(..8) < 5 {
@@ -110,6 +111,11 @@ fn sharing(rng: &mut Rng) -> Plan {
     let limit = if rng.u8(..10) == 0 { 0 } else { POOL };
     let wait = rng.bool().then(|| Duration::from_secs(3));
     Plan { key: HOT_KEYS[rng.usize(3..5)].into(), limit, wait, ..waiting(rng) }
+}
+
+/// Several of a process at the same time, whose requests so travel together.
+fn crowding(rng: &mut Rng) -> Plan {
+    Plan { key: CROWDED_KEY.into(), grace: Duration::ZERO, hold: millis(rng, 1..15), ..waiting(rng) }
 }
 
 fn cold(rng: &mut Rng) -> Plan {
