@@ -6,7 +6,10 @@ use std::{
     time::Duration,
 };
 
-use mongodb::bson::{Bson, Document, doc};
+use mongodb::{
+    bson::{Bson, Document, doc},
+    error::ErrorKind,
+};
 use tokio::sync::OwnedMutexGuard;
 
 use crate::{
@@ -58,7 +61,14 @@ impl FailPoint {
     pub(crate) async fn arm(set: Arc<Inner>, member: usize, command: Document) -> Self {
         let name = command.get_str("configureFailPoint").expect("a fail point has a name").to_owned();
         let turn = set.turns.take(member, &name).await;
-        let answer = set.command(member, "admin", command).await.unwrap_or_else(|error| {
+        let answer = match set.command(member, "admin", command.clone()).await {
+            // A connection that the member closed when it changed its state.
+            Err(error) if matches!(*error.kind, ErrorKind::Io(_) | ErrorKind::ConnectionPoolCleared { .. }) => {
+                set.command(member, "admin", command).await
+            }
+            answer => answer,
+        };
+        let answer = answer.unwrap_or_else(|error| {
             panic!("the fail point {name} was refused, which it is without the parameter enableTestCommands: {error}")
         });
         Self { set, member, name, before: entered(&answer), turn: Some(turn) }
