@@ -9,6 +9,7 @@ use crate::{
 
 const HANDLES: usize = 8;
 const GRANTS: usize = 200;
+const GRANTS_IF_QUICK: usize = 80;
 const WORK: Duration = Duration::from_millis(5);
 
 /// One lease, from its grant to its release.
@@ -19,14 +20,15 @@ struct Turn {
     returned: Instant,
 }
 
-pub(crate) async fn measure(bench: &Bench) -> [Figures; 2] {
+pub(crate) async fn measure(bench: &Bench, quick: bool) -> [Figures; 2] {
+    let grants = if quick { GRANTS_IF_QUICK } else { GRANTS };
     let (mut from_return, mut from_call, mut commands) = (Vec::new(), Vec::new(), 0);
     let mut after_work = Vec::new();
     for round in 0..bench.rounds {
-        let floor = bench.floor(GRANTS).await;
-        after_work.extend(bench.floor_after(WORK, GRANTS / 4).await);
+        let floor = bench.floor(grants).await;
+        after_work.extend(bench.floor_after(WORK, grants / 4).await);
         let before = bench.commands("findAndModify").await;
-        let turns = contend(bench, &format!("hot/{round}")).await;
+        let turns = contend(bench, &format!("hot/{round}"), grants).await;
         commands += bench.commands("findAndModify").await - before;
         let pairs = || turns.windows(2).map(|pair| (&pair[0], &pair[1]));
         from_return.push(Round {
@@ -39,7 +41,7 @@ pub(crate) async fn measure(bench: &Bench) -> [Figures; 2] {
         });
     }
     #[expect(clippy::cast_precision_loss, reason = "a count of commands is small")]
-    let commands = commands as f64 / (bench.rounds * GRANTS) as f64;
+    let commands = commands as f64 / (bench.rounds * grants) as f64;
     after_work.sort();
     let after_work = after_work[after_work.len() / 2].as_micros();
     let note =
@@ -51,14 +53,14 @@ pub(crate) async fn measure(bench: &Bench) -> [Figures; 2] {
     ]
 }
 
-/// Handles that want one key all the time, until it was granted [`GRANTS`] times.
-async fn contend(bench: &Bench, key: &str) -> Vec<Turn> {
+/// Handles that want one key all the time, until it was granted so many times.
+async fn contend(bench: &Bench, key: &str, grants: usize) -> Vec<Turn> {
     let mut contenders = Vec::new();
     for _ in 0..HANDLES {
         let (seal, key) = (bench.handle().await, key.to_owned());
         contenders.push(tokio::spawn(async move {
             let mut turns = Vec::new();
-            for _ in 0..GRANTS / HANDLES {
+            for _ in 0..grants / HANDLES {
                 let lease = seal.acquire(key.as_str()).wait(Duration::from_secs(60)).await.expect("it is granted");
                 let granted = Instant::now();
                 let token = lease.token().get();

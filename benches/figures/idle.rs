@@ -11,7 +11,7 @@ const HANDLES: usize = 8;
 
 /// Counts what eight waiters with clients of their own send while nothing happens.
 pub(crate) async fn measure(bench: &Bench, quick: bool) -> Figures {
-    let seconds: u32 = if quick { 5 } else { 10 };
+    let seconds: u32 = if quick { 3 } else { 10 };
     let holder = bench.handle().await;
     let lease = holder.acquire("idle").await.expect("the key is free");
     let mut handles = Vec::new();

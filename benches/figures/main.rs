@@ -117,7 +117,9 @@ async fn run() -> ExitCode {
         all.push(single::memory_store(&bench).await);
     }
     if wanted.has("hand-over-from-return") || wanted.has("hand-over-from-call") {
-        all.extend(hand_over::measure(&bench).await.into_iter().filter(|figures| wanted.has(figures.case)));
+        all.extend(
+            hand_over::measure(&bench, wanted.quick).await.into_iter().filter(|figures| wanted.has(figures.case)),
+        );
     }
     if wanted.has("idle-waiters") {
         all.push(idle::measure(&bench, wanted.quick).await);

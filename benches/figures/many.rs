@@ -41,7 +41,7 @@ pub(crate) async fn acquired(seal: &Mongoseal, ttl: Duration, keys: impl Iterato
 
 /// Keeps many leases for a while.
 pub(crate) async fn refresh(bench: &Bench, quick: bool) -> Figures {
-    let (many, ttl, time) = if quick { (2_000, TTL / 4, TTL / 4) } else { (10_000, TTL, 2 * TTL) };
+    let (many, ttl, time) = if quick { (1_000, TTL / 5, TTL / 5) } else { (10_000, TTL, 2 * TTL) };
     let seal = bench.handle().await;
     let leases = acquired(&seal, ttl, (0..many).map(|number| format!("many/{number:05}"))).await;
     // Until each has been refreshed, and all are in step.

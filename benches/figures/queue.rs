@@ -34,7 +34,7 @@ impl PassedOn {
 
 /// Measures from one grant to the next.
 pub(crate) async fn measure(bench: &Bench, quick: bool) -> Figures {
-    let (waiters, times) = if quick { (200, 3) } else { (1_000, 10) };
+    let (waiters, times) = if quick { (100, 2) } else { (1_000, 10) };
     let crew = Crew::new(bench).await;
     let mut few = Vec::new();
     for _ in 0..times {
