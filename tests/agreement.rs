@@ -74,7 +74,7 @@ fn step() -> impl Strategy<Value = Step> {
             let group = described.then(|| owner.parse().unwrap());
             let caller = format!("{:016x}/{asks}", lease.to_bytes()[0]).parse().unwrap();
             let terms = Terms { lease, caller, owner: owner.parse().unwrap(), limit, ttl, grace, group, metadata };
-            Request::Acquire(Acquire { terms, patience })
+            Acquire { terms, patience }
         });
     let enough = prop_oneof![Just(0_u64), Just(1_000_u64), Just(100_000_u64)];
     let joint = prop_oneof![
@@ -103,14 +103,7 @@ fn step() -> impl Strategy<Value = Step> {
     // Of a holder, if there is one: see `sent`.
     let transfer = (lease_of(), lease_of())
         .prop_map(|(lease, to)| Request::Transfer(Transfer { lease, token: FencingToken::MAX, to }));
-    let together = vec(acquire.clone(), 2..6).prop_map(|acquires| {
-        let mut acquires: Vec<Acquire> = acquires
-            .into_iter()
-            .filter_map(|request| match request {
-                Request::Acquire(acquire) => Some(acquire),
-                _ => None,
-            })
-            .collect();
+    let together = vec(acquire.clone(), 2..6).prop_map(|mut acquires| {
         // All wait to have it alone, with the same bound on how many do.
         let room = acquires[0].patience.map_or(4, |patience| patience.room);
         for Acquire { terms, patience } in &mut acquires {
@@ -121,6 +114,7 @@ fn step() -> impl Strategy<Value = Step> {
         acquires.retain(|acquire| leases.insert(acquire.terms.lease));
         Asked::Together(acquires)
     });
+    let acquire = acquire.prop_map(Request::Acquire);
     let request =
         prop_oneof![12 => acquire, 4 => refresh, 4 => release, 1 => revoke, 2 => transfer, 1 => Just(Request::Prune)];
     let pause = prop_oneof![4 => Just(0_u64), 1 => 1_u64..25].prop_map(Duration::from_millis);

@@ -7,7 +7,7 @@ use mongodb::{
     bson::{Document, doc},
     options::{ClientOptions, ReturnDocument, WriteConcern},
 };
-use mongoseal::{Builder, Mongoseal};
+use mongoseal::Mongoseal;
 use mongoseal_test_support::{ReplicaSet, shared};
 
 pub(crate) struct Bench {
@@ -71,12 +71,7 @@ impl Bench {
 
     /// A handle with a client of its own, as a process has.
     pub(crate) async fn handle(&self) -> Mongoseal {
-        self.connect(Mongoseal::builder()).await
-    }
-
-    /// The same with settings of its own.
-    pub(crate) async fn connect(&self, builder: Builder) -> Mongoseal {
-        builder.database("mongoseal_figures").connect(as_users(self.set)).await.expect("the set is fit")
+        Mongoseal::builder().database("mongoseal_figures").connect(as_users(self.set)).await.expect("the set is fit")
     }
 
     pub(crate) fn database(&self) -> Database {
