@@ -45,13 +45,18 @@ mod mongo {
     use super::{Arc, Builder, Mongoseal, Result};
     use crate::{Error, store::MongoStore};
 
+    /// How many connections to a server a client of ours opens at most. Each request is a command of its own, and one
+    /// that waits for a locked record keeps its connection; the driver's default is 10.
+    const POOL_SIZE: u32 = 64;
+
     impl Mongoseal {
         /// Connects to a MongoDB replica set and checks it, with the default settings.
         ///
         /// The database is the one in the connection string, or `mongoseal`; the collection is
         /// `mongoseal`. The client belongs to the handle, which closes it at
         /// [`shutdown`](Self::shutdown). Concerns, read preference and retries in the connection
-        /// string do not count: what the promise needs is set in every command. A
+        /// string do not count: what the promise needs is set in every command. The client opens up to 64
+        /// connections to a server, or `maxPoolSize` of the connection string. A
         /// `serverSelectionTimeoutMS` that is longer than an attempt is cut short, so that the error says
         /// why no server could be reached.
         ///
@@ -115,6 +120,7 @@ mod mongo {
             let selection = options.server_selection_timeout.get_or_insert(longest);
             *selection = longest.min(*selection);
             options.app_name.get_or_insert_with(|| "mongoseal".into());
+            options.max_pool_size.get_or_insert(POOL_SIZE);
             let name = self.database.or_else(|| options.default_database.clone());
             let client = Client::with_options(options).map_err(unusable)?;
             let database = client.database(name.as_deref().unwrap_or("mongoseal"));

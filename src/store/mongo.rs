@@ -6,9 +6,7 @@
 //! | `pipeline.rs` | the state machine as an update pipeline |
 //! | `verb.rs` | what is written alike, and what differs from one request to the next |
 //! | `joint.rs` | what is done to many leases at once |
-//! | `combine.rs` | which requests travel together, where they come faster than they are answered |
-//! | `many.rs` | how those who do not wait travel together, whatever their keys |
-//! | `line.rs` | how those who wait for one key travel together |
+//! | `coalesce.rs` | which acquires of a key travel in one command |
 //! | `refusal.rs` | how who asks again for a key that was held is refused by less |
 //! | `template.rs` | commands whose larger part is encoded once |
 //! | `document.rs` | how a record looks as a document |
@@ -22,7 +20,7 @@
 //! | `touch.rs` | how a transaction makes sure of its lease |
 //! | `fault.rs` | what each error of the driver means |
 
-mod combine;
+mod coalesce;
 mod delta;
 mod document;
 mod events;
@@ -31,9 +29,7 @@ mod follow;
 #[cfg(fuzzing)]
 pub mod fuzzing;
 mod joint;
-mod line;
 mod list;
-mod many;
 mod pipeline;
 mod preflight;
 mod purge;
@@ -56,7 +52,7 @@ use tokio::sync::{
     mpsc::{Sender, UnboundedSender},
 };
 
-use self::{combine::Lanes, document::Seen, fault::needs, refusal::Held};
+use self::{coalesce::Coalescer, document::Seen, fault::needs, refusal::Held};
 use super::{Applied, Backlog, BoxFuture, Page, Sighting, State, Store, Told};
 use crate::{
     Clock, Error, FencingToken, HandleId, Key, Result, Tick,
@@ -85,7 +81,7 @@ struct Inner {
     owns_client: bool,
     /// Held alone by a transaction: see `joint.rs`.
     quiet: RwLock<()>,
-    lanes: Lanes,
+    coalescer: Coalescer,
     held: Held,
 }
 
@@ -106,8 +102,8 @@ impl MongoStore {
     }
 
     fn build(database: &Database, collection: String, retention: Duration, owns_client: bool) -> Self {
-        let (quiet, lanes, held) = (RwLock::default(), Lanes::default(), Held::default());
-        let inner = Inner { database: database.clone(), collection, retention, owns_client, quiet, lanes, held };
+        let (quiet, coalescer, held) = (RwLock::default(), Coalescer::default(), Held::default());
+        let inner = Inner { database: database.clone(), collection, retention, owns_client, quiet, coalescer, held };
         Self { inner: Arc::new(inner) }
     }
 
@@ -150,7 +146,7 @@ impl Store for MongoStore {
     }
 
     fn apply(&self, key: &Key, request: Request, within: Duration) -> BoxFuture<Result<Applied>> {
-        Box::pin(combine::apply(Arc::clone(&self.inner), key.clone(), request, within))
+        Box::pin(coalesce::apply(Arc::clone(&self.inner), key.clone(), request, within))
     }
 
     fn apply_jointly(&self, leases: &Named, joint: &Joint, within: Duration) -> BoxFuture<Result<bool>> {

@@ -5,13 +5,14 @@
 mod asked_again;
 mod bad_input;
 mod batch;
-mod combined;
+
 mod commands;
 mod crowd;
 mod enforced;
 mod groups;
 mod inspect;
 mod lease;
+mod many;
 mod privileges;
 mod purge;
 mod race;

@@ -12,7 +12,7 @@ use super::{
     verb::{self, Verb},
 };
 use crate::{
-    Key, Result,
+    Result,
     record::{Acquire, Image, Request},
 };
 
@@ -45,28 +45,6 @@ fn filled(mut head: Document, verb: Verb, constants: Document, image: Image) -> 
     joined(&encoded(&head)?, common.map_or(&[], Vec::as_slice))
 }
 
-/// The command that applies acquires that do not wait, each as an update of its own, beginning with what
-/// `head` says.
-pub(super) fn acquires(head: &Document, asked: &[(Key, Request)]) -> Result<RawDocumentBuf> {
-    static UPDATE: LazyLock<Vec<u8>> =
-        LazyLock::new(|| encoded(&doc! { "u": pipeline::update(Verb::Acquire), "upsert": true }).unwrap_or_default());
-    let mut updates = Vec::new();
-    for (number, (key, request)) in asked.iter().enumerate() {
-        let own = doc! { "q": { "_id": key.as_str() }, "c": verb::constants(request) };
-        // An element of an array is a document under the name of its number.
-        updates.push(ELEMENT_DOCUMENT);
-        updates.extend_from_slice(number.to_string().as_bytes());
-        updates.push(0);
-        updates.extend_from_slice(joined(&encoded(&own)?, &UPDATE)?.as_bytes());
-    }
-    let updates = [&[ELEMENT_ARRAY], b"updates\0".as_slice(), &of_fields(&updates)].concat();
-    joined(&encoded(head)?, &of_fields(&updates))
-}
-
-/// What begins an element: <https://bsonspec.org/spec.html>.
-const ELEMENT_DOCUMENT: u8 = 3;
-const ELEMENT_ARRAY: u8 = 4;
-
 fn encoded(document: &Document) -> Result<Vec<u8>> {
     let mut bytes = Vec::new();
     document.to_writer(&mut bytes).map_err(fault::unreadable)?;
@@ -77,13 +55,9 @@ fn encoded(document: &Document) -> Result<Vec<u8>> {
 fn joined(first: &[u8], second: &[u8]) -> Result<RawDocumentBuf> {
     let fields = |document: &[u8]| document.get(4..document.len().saturating_sub(1)).unwrap_or_default().to_vec();
     let fields = [fields(first), fields(second)].concat();
-    RawDocumentBuf::from_bytes(of_fields(&fields)).map_err(fault::unreadable)
-}
-
-/// A document of these fields: its length, they, and a zero.
-fn of_fields(fields: &[u8]) -> Vec<u8> {
+    // A document is its length, its fields and a zero: <https://bsonspec.org/spec.html>.
     let length = i32::try_from(fields.len().saturating_add(5)).unwrap_or(i32::MAX).to_le_bytes();
-    [&length, fields, &[0]].concat()
+    RawDocumentBuf::from_bytes([&length, fields.as_slice(), &[0]].concat()).map_err(fault::unreadable)
 }
 
 #[cfg(test)]

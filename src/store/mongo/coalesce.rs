@@ -1,0 +1,357 @@
+//! Acquires that wait for one key and travel in one command.
+//!
+//! Purpose: writes of one record that meet at the server make each other start over, and each writes the whole queue.
+//! A thousand waiters that ask one after another write a thousand entries a thousand times.
+//!
+//! Mechanism: one command of each key is under way. The acquires that come meanwhile wait in the key's line and are the
+//! next command, which the pipeline of an acquire that waits takes as a list (see `verb.rs`). All other requests are a
+//! command each, at once.
+//!
+//! Invariants: requests of different keys never wait for one another. A request is never delayed by more than half of
+//! the time of the one before it, and an abandoned request is never sent. Each answer is told from its own write.
+
+use std::{
+    collections::{HashMap, HashSet, VecDeque},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use tokio::{runtime::Handle, sync::oneshot, time::timeout};
+
+use super::{Inner, LEAST, MongoStore, template, worthwhile};
+use crate::{
+    Clock, Error, Key, Result,
+    record::{Acquire, Outcome, Request},
+    store::{Applied, BoxFuture},
+};
+
+/// The most requests of one command.
+const MAX_BATCH: usize = 64;
+
+/// The keys with a command under way, and the requests that wait for it in the order in which they came.
+#[derive(Default)]
+pub(super) struct Coalescer(Mutex<Lines>);
+
+#[derive(Default)]
+struct Lines(HashMap<Key, VecDeque<Queued>>);
+
+/// A request that waits for the command before it.
+struct Queued {
+    request: Request,
+    /// When, on the clock, its caller stops waiting for it.
+    until: Duration,
+    /// How much time it must have left to be sent.
+    least: Duration,
+    /// Whether it must be a command of its own.
+    alone: bool,
+    dispatch: oneshot::Sender<Dispatch>,
+}
+
+impl Queued {
+    fn new(request: Request, until: Duration, dispatch: oneshot::Sender<Dispatch>) -> Self {
+        // A waiter that shares the key is queued by a write of its own: see `FencingToken::following`.
+        let alone = acquire(&request).is_some_and(|acquire| acquire.terms.limit > 1);
+        let least = LEAST.min(left(until).mul_f64(0.5));
+        Self { request, until, least, alone, dispatch }
+    }
+
+    /// Whether it can be sent with these.
+    fn can_join(&self, others: &[Self]) -> bool {
+        others.is_empty() || !(self.alone || others.iter().any(|other| other.alone))
+    }
+
+    /// Tells its caller. One that is gone asks again, or takes back what it asked for.
+    fn tell(self, dispatch: Dispatch) {
+        drop(self.dispatch.send(dispatch));
+    }
+}
+
+/// What becomes of a request that waited in line.
+enum Dispatch {
+    /// Its caller sends it, as the command of its key that is under way.
+    Alone(Permit),
+    /// Its caller sends it, beside whatever is under way.
+    Apart,
+    /// It was sent with others.
+    Together(Result<Applied>),
+}
+
+/// The right to be the command of a key that is under way. Dropping it hands it to the next in line.
+struct Permit {
+    inner: Arc<Inner>,
+    key: Key,
+    /// Whether it was given to a task that has not begun. A runtime that shuts down drops such a task where it is
+    /// spawned.
+    waits_for_task: bool,
+}
+
+impl Coalescer {
+    fn lines(&self) -> MutexGuard<'_, Lines> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Applies a request by a command of its own, or, of an acquire that waits, perhaps by one with others of its key.
+pub(super) async fn apply(inner: Arc<Inner>, key: Key, request: Request, within: Duration) -> Result<Applied> {
+    let until = Clock::Boot.now().saturating_add(within);
+    let waits = acquire(&request).is_some_and(|acquire| acquire.patience.is_some());
+    let permit = if waits {
+        match enter(&inner, &key, &request, until).await? {
+            Dispatch::Alone(permit) => Some(permit),
+            Dispatch::Apart => None,
+            Dispatch::Together(applied) => return applied,
+        }
+    } else {
+        None
+    };
+    let left = left(until);
+    let applied = MongoStore::run(left, async move { inner.apply(&key, &request, left).await });
+    let (applied, _permit) = answered(permit, left, applied).await;
+    applied
+}
+
+/// Waits for an answer; gives it and the permit. After half of the time the permit goes to the next in line: a command
+/// that hangs must not hold the others up until they, too, run out of time.
+async fn answered<T>(permit: Option<Permit>, within: Duration, mut answer: BoxFuture<T>) -> (T, Option<Permit>) {
+    if permit.is_none() {
+        return (answer.await, None);
+    }
+    if let Ok(answer) = timeout(within.mul_f64(0.5), &mut answer).await {
+        return (answer, permit);
+    }
+    drop(permit);
+    (answer.await, None)
+}
+
+async fn enter(inner: &Arc<Inner>, key: &Key, request: &Request, until: Duration) -> Result<Dispatch> {
+    let dispatched = {
+        let mut lines = inner.coalescer.lines();
+        let Some(line) = lines.0.get_mut(key) else {
+            lines.0.insert(key.clone(), VecDeque::new());
+            return Ok(Dispatch::Alone(Permit { inner: Arc::clone(inner), key: key.clone(), waits_for_task: false }));
+        };
+        let (dispatch, dispatched) = oneshot::channel();
+        line.push_back(Queued::new(request.clone(), until, dispatch));
+        dispatched
+    };
+    timeout(left(until), dispatched).await.ok().and_then(Result::ok).ok_or_else(|| {
+        Error::unavailable(
+            "earlier requests of this handle for the key were not answered: check that a primary can be reached and retry",
+        )
+    })
+}
+
+impl Permit {
+    /// Puts these first in line, to be sent one by one.
+    fn put_back(&self, requests: Vec<Queued>) {
+        let mut lines = self.inner.coalescer.lines();
+        let Some(line) = lines.0.get_mut(&self.key) else { return };
+        for queued in requests.into_iter().rev() {
+            line.push_front(Queued { alone: true, ..queued });
+        }
+    }
+}
+
+impl Drop for Permit {
+    fn drop(&mut self) {
+        let mut next = self.inner.coalescer.lines().next(&self.key, self.waits_for_task);
+        let Some(first) = next.pop() else { return };
+        let (inner, key) = (Arc::clone(&self.inner), self.key.clone());
+        let permit = Self { inner, key, waits_for_task: !next.is_empty() };
+        if next.is_empty() {
+            // If its caller is gone, the permit comes back and goes to the next.
+            first.tell(Dispatch::Alone(permit));
+        } else {
+            next.push(first);
+            MongoStore::run_unwatched(send(permit, next));
+        }
+    }
+}
+
+impl Lines {
+    /// The requests of the next command of a key. If there are none, no command of the key is under way any more.
+    fn next(&mut self, key: &Key, is_over: bool) -> Vec<Queued> {
+        let mut next = Vec::new();
+        let Some(line) = self.0.get_mut(key) else { return next };
+        if is_over {
+            line.clear();
+        }
+        let now = Clock::Boot.now();
+        while next.len() < MAX_BATCH
+            && line.front().is_some_and(|queued| queued.can_join(&next))
+            && let Some(queued) = line.pop_front()
+        {
+            if !queued.dispatch.is_closed() && queued.until.saturating_sub(now) > queued.least {
+                next.push(queued);
+            }
+        }
+        // Without a runtime there is no task that could send several.
+        if Handle::try_current().is_err() {
+            while next.len() > 1
+                && let Some(queued) = next.pop()
+            {
+                line.push_front(queued);
+            }
+        }
+        if line.is_empty() {
+            // The memory of a burst is given back.
+            *line = VecDeque::new();
+        }
+        if next.is_empty() {
+            self.0.remove(key);
+        }
+        next
+    }
+}
+
+/// Sends several acquires of a key as one command, and tells each what came of it.
+async fn send(mut permit: Permit, requests: Vec<Queued>) {
+    permit.waits_for_task = false;
+    let requests = split_by_deadline(split_batchable(requests));
+    let within = longest(&requests);
+    let asked: Vec<Request> = requests.iter().map(|queued| queued.request.clone()).collect();
+    let (inner, key) = (Arc::clone(&permit.inner), permit.key.clone());
+    let applied = MongoStore::run(within, async move { inner.apply_together(&key, &asked, within).await });
+    let (applied, permit) = answered(Some(permit), within, applied).await;
+    let one_by_one = match applied {
+        Ok(applied) => {
+            let mut others = Vec::new();
+            for (queued, applied) in requests.into_iter().zip(applied) {
+                if has_its_answer(&queued.request, &applied.outcome) {
+                    queued.tell(Dispatch::Together(Ok(applied)));
+                } else {
+                    others.push(queued);
+                }
+            }
+            others
+        }
+        Err(error @ Error::Unavailable { .. }) => return tell_all(requests, error),
+        // An error that a retry does not mend is told to each by its own command.
+        Err(_definite) => requests,
+    };
+    match permit {
+        Some(permit) => permit.put_back(one_by_one),
+        None => one_by_one.into_iter().for_each(|queued| queued.tell(Dispatch::Apart)),
+    }
+}
+
+/// Whether this is what came of the request. The server counts the room before the grant, for all requests of the
+/// command; if the grant has made room, those that found none ask once more.
+fn has_its_answer(request: &Request, outcome: &Outcome) -> bool {
+    match (outcome, room(request)) {
+        (Outcome::Full { length }, Some(room)) => u32::try_from(*length).is_ok_and(|length| length >= room),
+        _ => true,
+    }
+}
+
+/// Keeps the requests that can be one command: each of another lease, and with the same limit of waiters. The others are
+/// sent by their callers.
+fn split_batchable(requests: Vec<Queued>) -> Vec<Queued> {
+    let (mut leases, mut limit) = (HashSet::new(), None);
+    let (batchable, others): (Vec<_>, Vec<_>) = requests.into_iter().partition(|queued| {
+        let room = room(&queued.request);
+        queued.request.lease().is_some_and(|lease| leases.insert(lease)) && *limit.get_or_insert(room) == room
+    });
+    for queued in others {
+        queued.tell(Dispatch::Apart);
+    }
+    batchable
+}
+
+/// Keeps the requests that have at least half of the longest time left. The others are sent by their callers, with a
+/// limit of their own at the server: a write that comes after its caller has gone holds the key for nobody.
+fn split_by_deadline(requests: Vec<Queued>) -> Vec<Queued> {
+    let half = longest(&requests).mul_f64(0.5);
+    let (kept, hurried): (Vec<_>, Vec<_>) = requests.into_iter().partition(|queued| left(queued.until) >= half);
+    for queued in hurried {
+        queued.tell(Dispatch::Apart);
+    }
+    kept
+}
+
+/// The longest time that one of them has left.
+fn longest(requests: &[Queued]) -> Duration {
+    requests.iter().map(|queued| left(queued.until)).max().unwrap_or_default()
+}
+
+fn left(until: Duration) -> Duration {
+    until.saturating_sub(Clock::Boot.now())
+}
+
+/// Tells all of them that it is not known what was done.
+fn tell_all(requests: Vec<Queued>, error: Error) {
+    let error = Arc::new(error);
+    for queued in requests {
+        let told = Error::unavailable("MongoDB did not confirm several requests: retry");
+        queued.tell(Dispatch::Together(Err(told.caused_by(Arc::clone(&error)))));
+    }
+}
+
+fn room(request: &Request) -> Option<u32> {
+    Some(acquire(request)?.patience?.room)
+}
+
+fn acquire(request: &Request) -> Option<&Acquire> {
+    match request {
+        Request::Acquire(acquire) => Some(acquire),
+        _ => None,
+    }
+}
+
+impl Inner {
+    /// Applies acquires of a key that wait as one command; gives what came of each.
+    async fn apply_together(&self, key: &Key, asked: &[Request], within: Duration) -> Result<Vec<Applied>> {
+        let until = Clock::Boot.now().saturating_add(within);
+        let _no_transaction = self.no_transaction(within).await?;
+        let left = worthwhile(until, within)?;
+        let command = template::waits(self.head(key, left), asked.iter().filter_map(acquire))?;
+        self.update(key, command, asked, left).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        Caller, HandleId, LeaseId, Metadata,
+        record::{Patience, Terms},
+    };
+
+    /// A waiter for a key, and what keeps it waiting.
+    fn waiter(number: u8, limit: u32) -> (Queued, oneshot::Receiver<Dispatch>) {
+        let terms = Terms {
+            lease: LeaseId::from_bytes([number; 16]),
+            caller: Caller { handle: HandleId::random(), number: number.into() },
+            owner: "me".parse().unwrap(),
+            limit,
+            ttl: 1,
+            grace: 0,
+            group: None,
+            metadata: Metadata::default(),
+        };
+        let request = Request::Acquire(Acquire { terms, patience: Some(Patience { lasts: 1, room: 9 }) });
+        let (dispatch, dispatched) = oneshot::channel();
+        (Queued::new(request, Duration::MAX, dispatch), dispatched)
+    }
+
+    #[tokio::test]
+    async fn a_line_is_sent_together_in_its_order_but_sharers_one_by_one_and_an_empty_line_is_forgotten() {
+        let key: Key = "k".parse().unwrap();
+        let mut lines = Lines::default();
+        let (mut line, mut kept) = (VecDeque::new(), Vec::new());
+        for (number, limit) in [(1, 0), (2, 1), (3, 9), (4, 9), (5, 0), (6, 0), (7, 0)] {
+            let (queued, dispatched) = waiter(number, limit);
+            line.push_back(queued);
+            // The sixth is gone.
+            kept.extend(Some(dispatched).filter(|_| number != 6));
+        }
+        lines.0.insert(key.clone(), line);
+        let mut next = || -> Vec<u8> {
+            let next = lines.next(&key, false);
+            next.iter().map(|queued| queued.request.lease().unwrap().to_bytes()[0]).collect()
+        };
+        assert_eq!([next(), next(), next(), next()], [vec![1, 2], vec![3], vec![4], vec![5, 7]]);
+        assert_eq!(next(), Vec::<u8>::new());
+        assert!(lines.0.is_empty());
+    }
+}

@@ -1,0 +1,135 @@
+//! An acquire is one command whose answer is its own write, and requests of different keys never share a fate.
+
+use std::time::{Duration, Instant};
+
+use mongodb::bson::{Document, doc};
+use mongoseal::{
+    Caller, Error, HandleId, Key, LeaseId, Metadata, Mongoseal,
+    record::{Acquire, Outcome, Request, Terms},
+    store::{MongoStore, Sighting, Store},
+};
+use mongoseal_test_support::ReplicaSet;
+use tokio::task::JoinSet;
+
+use crate::{connect, millis, secs, turn};
+
+fn acquire(lease: LeaseId, ttl: Duration) -> Request {
+    let terms = Terms {
+        lease,
+        caller: Caller { handle: HandleId::random(), number: 1 },
+        owner: "me".parse().unwrap(),
+        limit: 0,
+        ttl: u64::try_from(ttl.as_millis()).unwrap(),
+        grace: 0,
+        group: None,
+        metadata: Metadata::default(),
+    };
+    Request::Acquire(Acquire { terms, patience: None })
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_acquire_is_granted_by_its_own_write_and_not_by_an_earlier_attempt_that_executes_meanwhile() {
+    let _turn = turn().await;
+    let set = ReplicaSet::builder().proxied().start().await;
+    let store = async |name: &str| {
+        let client = mongodb::Client::with_uri_str(set.uri_with(&format!("appName={name}"))).await.unwrap();
+        let store = MongoStore::new(&client.database("app"), "mongoseal", secs(24 * 3600));
+        store.prepare(secs(5)).await.unwrap();
+        store
+    };
+    let (store, other) = (store("one").await, store("two").await);
+    let key = |number: usize| format!("key/{number}").parse::<Key>().unwrap();
+
+    // Another holder has the key when the attempt executes, for less than the attempt's `find` is late.
+    other.apply(&key(0), acquire(LeaseId::random(), millis(1_800)), secs(5)).await.unwrap();
+    // The replies of many requests are late, so that those behind them meet in the handle.
+    set.proxy().delay("one", "findAndModify", millis(500));
+    set.proxy().delay("one", "find", secs(2));
+    let (lease, long) = (LeaseId::random(), secs(60));
+    let mut asked = JoinSet::new();
+    let sent = Instant::now();
+    for number in 1..=24 {
+        let mine = store.apply(&key(100 + number), acquire(LeaseId::random(), long), secs(10));
+        asked.spawn(async move { (number, mine.await) });
+    }
+    let attempt = store.apply(&key(0), acquire(lease, long), secs(10));
+    asked.spawn(async move { (0, attempt.await) });
+
+    // An earlier attempt of the same lease, of a shorter ttl so that it can be told apart, executes when the holder is gone.
+    tokio::time::sleep(millis(2_000).saturating_sub(sent.elapsed())).await;
+    let earlier = other.apply(&key(0), acquire(lease, secs(20)), secs(5)).await.unwrap();
+    assert!(matches!(earlier.outcome, Outcome::Granted { .. }), "{earlier:?}");
+
+    let answers = asked.join_all().await;
+    let (_, answer) = answers.into_iter().find(|(number, _)| *number == 0).unwrap();
+    let Ok(Sighting::Seen { record, at }) = store.read(&key(0), secs(10)).await else { panic!("it is held") };
+    let left = record.live_holder(lease, at.now).unwrap().remaining(at.now).unwrap();
+    if let Ok(applied) = answer
+        && matches!(applied.outcome, Outcome::Granted { .. })
+    {
+        let believed = long.saturating_sub(sent.elapsed());
+        assert!(left >= believed, "the attempt believes for {believed:?}, and the store keeps the key for {left:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_record_that_a_transaction_has_locked_costs_requests_of_other_keys_nothing() {
+    const LOCKED_FOR: Duration = Duration::from_secs(10);
+    let _turn = turn().await;
+    let set = ReplicaSet::builder().start().await;
+    let seal = connect(Mongoseal::builder(), set.uri()).await;
+    seal.acquire("locked").await.unwrap().release().await.unwrap();
+
+    let client = set.client().await;
+    let records = client.database("mongoseal").collection::<Document>("mongoseal");
+    let mut session = client.start_session().await.unwrap();
+    session.start_transaction().await.unwrap();
+    let lock = records.update_one(doc! { "_id": "locked" }, doc! { "$set": { "theirs": 1 } });
+    lock.session(&mut session).await.unwrap();
+
+    let until = Instant::now() + LOCKED_FOR;
+    let mut asking = JoinSet::new();
+    for number in 0..60 {
+        let (seal, key) = (seal.clone(), format!("other/{number}"));
+        asking.spawn(async move {
+            let (mut times, mut slowest, mut errors) = (0, Duration::ZERO, Vec::<Error>::new());
+            while Instant::now() < until {
+                let began = Instant::now();
+                match seal.acquire(&key).await {
+                    Ok(lease) => errors.extend(lease.release().await.err()),
+                    Err(error) => errors.push(error),
+                }
+                slowest = slowest.max(began.elapsed());
+                times += 1;
+            }
+            (times, slowest, errors)
+        });
+    }
+    // When the others keep the handle busy.
+    tokio::time::sleep(millis(200)).await;
+    for _ in 0..4 {
+        let seal = seal.clone();
+        asking.spawn(async move {
+            while Instant::now() < until {
+                drop(seal.acquire("locked").await);
+            }
+            (0, Duration::ZERO, Vec::new())
+        });
+    }
+    let mut all = (0, Duration::ZERO, Vec::new());
+    let mut unlocked = false;
+    while let Some(done) = asking.join_next().await {
+        let (times, slowest, errors) = done.unwrap();
+        all.0 += times;
+        all.1 = all.1.max(slowest);
+        all.2.extend(errors);
+        if !unlocked && Instant::now() >= until {
+            session.abort_transaction().await.unwrap();
+            unlocked = true;
+        }
+    }
+    let (times, slowest, errors) = all;
+    println!("{times} acquires and releases of other keys, the slowest {slowest:?}, {} errors", errors.len());
+    assert!(errors.is_empty(), "{} errors, as {:?}", errors.len(), errors.first());
+    assert!(slowest <= secs(1), "{slowest:?}");
+}
