@@ -16,8 +16,9 @@ use crate::{
     Clock, Error, FencingToken, Key, Lease, LeaseId, Result, Tick, Ttl,
     contention::{Attempts, Contention},
     hold::Hold,
+    lease_task::LeaseTask,
     record::{self, Holder, Outcome, Patience, Request, Terms},
-    refresh::{self, Keeper, Refreshing},
+    refresh::{self, Refreshing},
     retry::{self, Backoff},
     seal::{self, InUse, Inner},
     store::Applied,
@@ -79,7 +80,7 @@ impl Ask {
     }
 
     /// Asks and answers; gives what keeps the lease.
-    async fn run(self, mut reply: oneshot::Sender<Result<Lease>>) -> Option<Box<Keeper>> {
+    async fn run(self, mut reply: oneshot::Sender<Result<Lease>>) -> Option<Box<LeaseTask>> {
         let inner = Arc::clone(self.in_use.by());
         let clock = inner.clock();
         let began = clock.now();
@@ -98,7 +99,7 @@ impl Ask {
                 Span::current().record("token", hold.token.get());
                 debug!("granted");
                 let watch = Watch::take(&inner, self.terms.caller.number, &hold);
-                let (lease, keeper) = Keeper::start(hold, self.ttl, self.refreshing, self.in_use, watch);
+                let (lease, keeper) = LeaseTask::start(hold, self.ttl, self.refreshing, self.in_use, watch);
                 // Whoever is gone drops the lease here, which releases it.
                 drop(reply.send(Ok(lease)));
                 Some(keeper)
@@ -203,7 +204,9 @@ impl Ask {
                 // The key was granted after the answer, so after this was sent.
                 let deadline = place.sent.saturating_add(inner.settings.lasts(self.patience));
                 if clock.now() < deadline {
-                    return Ok(self.hold((token, place.tick), clock, deadline));
+                    let hold = self.hold((token, place.tick), clock, deadline);
+                    hold.note_round_trip(place.answered.saturating_sub(place.sent));
+                    return Ok(hold);
                 }
             }
         }
@@ -267,7 +270,9 @@ impl Ask {
                         self.patience.duration()
                     )));
                 }
-                Ok(Answer::Granted(self.hold((token, tick), clock, deadline)))
+                let hold = self.hold((token, tick), clock, deadline);
+                hold.note_round_trip(clock.now().saturating_sub(sent));
+                Ok(Answer::Granted(hold))
             }
             Outcome::Queued { position, version, holder } if waits => {
                 Span::current().record("position", position);
@@ -275,6 +280,8 @@ impl Ask {
                 let remaining = left(&holder);
                 Ok(Answer::Queued(Place { sent, answered: clock.now(), tick, version, position, remaining }))
             }
+            // Only a refusal that changed the record is definite: one that wrote nothing may come from a deposed primary.
+            // So `in_doubt` and `queued` are never taken back here, and what was sent before is taken back in any case.
             Outcome::Refused { holder } => Err(Error::Held {
                 key: self.key.clone(),
                 remaining: left(&holder),

@@ -8,9 +8,9 @@
 //! the same time they take the servers as long, and each is under way for the time of all.
 
 use std::{
-    collections::{HashMap, VecDeque},
+    collections::HashMap,
     mem,
-    pin::pin,
+    ops::Range,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
@@ -22,8 +22,9 @@ use tracing::debug;
 use crate::{
     Error, LeaseId, Result, Ttl,
     hold::Hold,
+    in_flight::{InFlight, Resend, attempt_life},
     record::{Joint, named},
-    retry::{Backoff, Limit},
+    retry::Backoff,
     seal::Inner,
 };
 
@@ -34,11 +35,11 @@ const MOST: usize = 5_000;
 /// machine, until a majority had confirmed.
 const EACH: Duration = Duration::from_micros(500);
 
-/// Of so many that were asked for at once, some of whom are over, each asks by itself.
-const TO_FIND: usize = 64;
+/// The most leases of a part of a batch. If some of a part are over, or one of it cannot be refreshed, each asks by itself.
+const PART: usize = 64;
 
-/// In how many a batch is split where some of it are over, or nobody can say.
-const PARTS: usize = 8;
+/// How often a batch may fail at once before it is split.
+const MAX_FAILURES: u32 = 3;
 
 /// The leases of a handle that can travel together.
 #[derive(Debug, Default)]
@@ -136,15 +137,13 @@ impl Place {
         });
     }
 
-    /// Refreshes the lease and all that would come along; or those alone, where it wants to go by itself.
-    ///
-    /// # Cancel safety
-    ///
-    /// Dropping it abandons the answer; the others are refreshed all the same.
-    pub(crate) async fn travel(&self, by_itself: bool) -> Travelled {
-        let before = self.with(|member| member.sent);
-        let Some(over) = self.depart(by_itself) else { return Travelled::Not };
-        over.cancelled().await;
+    /// When, on the clock, the last request was sent that the store confirmed.
+    pub(crate) fn refreshed_at(&self) -> Duration {
+        self.with(|member| member.sent)
+    }
+
+    /// What came of a batch that is over, of a lease that had been refreshed at `before`.
+    pub(crate) fn travelled(&self, before: Duration) -> Travelled {
         self.with(|member| match member {
             Member { apart: true, .. } => Travelled::Not,
             Member { sent, .. } if *sent > before => Travelled::Kept,
@@ -152,8 +151,9 @@ impl Place {
         })
     }
 
-    /// Begins a batch, and gives the end of the one that this lease is in.
-    fn depart(&self, by_itself: bool) -> Option<CancellationToken> {
+    /// Begins to refresh the lease and all that come along; or those alone, if it wants to go by itself. Gives the end of
+    /// the batch that this lease is in.
+    pub(crate) fn depart(&self, by_itself: bool) -> Option<CancellationToken> {
         let (now, settings) = (self.inner.clock().now(), &self.inner.settings);
         let longest = settings.longest_attempt(self.ttl);
         let most = longest.as_micros().checked_div(EACH.as_micros()).and_then(|most| usize::try_from(most).ok());
@@ -185,8 +185,8 @@ impl Place {
         }
         // Neighbours lie side by side at the store, too.
         holds.sort_unstable_by(|one, other| one.key.cmp(&other.key));
-        let batch = Batch { inner: Arc::clone(&self.inner), ttl: self.ttl, longest, _over: over.clone().drop_guard() };
-        self.inner.tasks.spawn(batch.run(holds));
+        let batch = Batch { inner: Arc::clone(&self.inner), ttl: self.ttl, longest };
+        self.inner.tasks.spawn(batch.run(holds, over.clone().drop_guard()));
         own.map(|_| over)
     }
 }
@@ -203,108 +203,100 @@ impl Drop for Place {
     }
 }
 
-/// Leases of one ttl under way to the store. Its end is told when this is dropped.
+/// Leases of one ttl that are refreshed together.
+#[derive(Clone)]
 struct Batch {
     inner: Arc<Inner>,
     ttl: Ttl,
-    /// How long one request may take.
+    /// How long the store may take to answer all of it.
     longest: Duration,
-    _over: DropGuard,
+}
+
+/// The answer to a request for some leases of a batch.
+struct Answer {
+    /// Which of them.
+    some: Range<usize>,
+    /// The time on the clock just before it was sent.
+    sent: Duration,
+    holds: Vec<Arc<Hold>>,
+    /// Whether the store has refreshed all of them.
+    kept: Result<bool>,
 }
 
 impl Batch {
-    async fn run(self, holds: Vec<Arc<Hold>>) {
+    /// Refreshes all of them until the store confirms or time is up. The batch is over when `over` is dropped.
+    async fn run(self, holds: Vec<Arc<Hold>>, over: DropGuard) {
+        let closing = self.inner.closing.clone();
         tokio::select! {
             biased;
-            () = self.inner.closing.cancelled() => {}
-            () = self.refresh(&holds) => {}
+            () = closing.cancelled() => {}
+            () = self.refresh(&holds, over) => {}
         }
     }
 
-    /// Refreshes all of them until the store confirms or time is up, by one request where it can be.
-    ///
-    /// Where some are over, and where the store failed twice, the parts are sent one after another: the few
-    /// that are likely to be over ask by themselves, and learn why; and a record that cannot be written for a
-    /// while, as by an open transaction, takes no more than its own part with it.
-    async fn refresh(&self, holds: &[Arc<Hold>]) {
+    async fn refresh(&self, holds: &[Arc<Hold>], over: DropGuard) {
         let clock = self.inner.clock();
-        let until = holds.iter().map(|hold| hold.deadline()).max().unwrap_or_default();
-        let many = u32::try_from(holds.len()).unwrap_or(u32::MAX);
-        let mut limit = Limit::growing(self.longest).and_at_first(EACH.saturating_mul(many));
-        let (mut backoff, mut failed) = (Backoff::new(), false);
-        let (mut open, mut is_first) = (VecDeque::from([holds]), true);
-        while let Some(some) = open.pop_front() {
-            let parts = some.chunks(some.len().div_ceil(PARTS).max(1));
-            let left = until.saturating_sub(clock.now());
-            let attempt = self.attempt(some, limit.next(left).min(left));
-            let kept = if mem::take(&mut is_first) { self.in_turn(attempt).await } else { attempt.await };
-            match kept {
-                Ok(true) => {}
-                Ok(false) if some.len() <= TO_FIND => self.note(some, |member| member.apart = true),
-                Ok(false) => parts.rev().for_each(|part| open.push_front(part)),
-                Err(Error::Unavailable { .. }) => {
-                    // What was not tried yet comes before what failed.
-                    if failed {
-                        open.extend(parts);
-                    } else {
-                        open.push_back(some);
-                    }
-                    failed = true;
-                    let next = clock.now().saturating_add(backoff.next());
-                    if next >= until {
-                        return;
-                    }
-                    clock.sleep_until(next).await;
-                }
-                Err(error) => {
-                    for hold in holds.iter().filter(|hold| hold.is_valid()) {
-                        hold.at_risk(&error);
-                    }
-                    return;
-                }
-            }
-        }
-    }
-
-    /// Sends a batch when those before it were answered. One that takes long holds up the others no longer than
-    /// they can do without.
-    async fn in_turn<T>(&self, batch: impl Future<Output = T>) -> T {
         let patience = self.ttl.third().checked_div(8).unwrap_or_default();
-        let turn = timeout(patience, self.inner.batches.turn.lock()).await;
-        let mut batch = pin!(batch);
-        if let Ok(done) = timeout(patience, &mut batch).await {
-            return done;
+        // Of batches that are due at once each is sent when the one before was answered, or has taken long.
+        let mut turn = timeout(patience, self.inner.batches.turn.lock()).await.ok();
+        let now = clock.now();
+        let until = holds.iter().map(|hold| hold.deadline()).max().unwrap_or_default();
+        let silence = holds.iter().map(|hold| hold.risk_after(self.ttl)).max().unwrap_or_default();
+        let (mut turn_ends, mut risk_at) = (Some(now.saturating_add(patience)), Some(now.saturating_add(silence)));
+        let mut round = Round::begin(self, holds, now);
+        while !round.is_over() && clock.now() < until {
+            let wake_at = [turn_ends, risk_at].into_iter().flatten().fold(until.min(round.next), Duration::min);
+            let answer = tokio::select! {
+                biased;
+                answer = round.sent.next() => Some(answer),
+                () = clock.sleep_until(wake_at) => None,
+            };
+            let now = clock.now();
+            if turn_ends.take_if(|at| answer.is_some() || *at <= now).is_some() {
+                drop(turn.take());
+            }
+            if risk_at.take_if(|at| *at <= now).is_some() {
+                at_risk(
+                    round.open(0..holds.len()),
+                    &Error::unavailable("the store has not answered a refresh of several leases"),
+                );
+            }
+            match answer {
+                Some(answer) => round.answered(answer, now),
+                None if round.next <= now => round.resend(now),
+                None => {}
+            }
         }
-        drop(turn);
-        batch.await
+        let sent = mem::take(&mut round.sent);
+        drop(over);
+        self.listen(sent).await;
     }
 
-    /// Sends one refresh of those that still hold; says whether all of them did.
-    async fn attempt(&self, holds: &[Arc<Hold>], within: Duration) -> Result<bool> {
-        let inner = &self.inner;
-        let holds: Vec<_> = holds.iter().filter(|hold| hold.is_valid()).collect();
-        if holds.is_empty() {
-            return Ok(true);
+    /// Listens to what was sent and not answered, for leases that ask by themselves meanwhile.
+    async fn listen(&self, mut sent: InFlight<Answer>) {
+        while !sent.is_empty() {
+            let answer = sent.next().await;
+            self.note_answer(&answer);
         }
-        let leases = named(holds.iter().map(|hold| (hold.key.clone(), hold.token)));
-        let sent = inner.clock().now();
-        let kept = inner.store.apply_jointly(&leases, &Joint::Keep { ttl: self.ttl.millis() }, within).await;
-        debug!(leases = holds.len(), ?kept, "refreshed together");
-        match &kept {
+    }
+
+    /// Notes what came of a request.
+    fn note_answer(&self, Answer { holds, sent, kept, .. }: &Answer) {
+        match kept {
             Ok(true) => {
-                let until = sent.saturating_add(inner.settings.lasts(self.ttl));
-                let kept = holds.into_iter().filter(|hold| hold.kept_until(until) && hold.is_valid());
-                self.note(kept, |member| member.sent = sent);
+                let until = sent.saturating_add(self.inner.settings.lasts(self.ttl));
+                let took = self.inner.clock().now().saturating_sub(*sent);
+                let kept = holds.iter().filter(|hold| hold.kept_until(until) && hold.is_valid());
+                let kept = kept.inspect(|hold| hold.note_round_trip(took));
+                self.note(kept, |member| member.sent = member.sent.max(*sent));
             }
-            Ok(false) => {}
             Err(error @ Error::Unavailable { .. }) => {
-                for hold in holds {
-                    hold.at_risk(error);
-                }
+                // What was refreshed by a later request is not at risk.
+                let until = sent.saturating_add(self.inner.settings.lasts(self.ttl));
+                at_risk(holds.iter().filter(|hold| hold.deadline() < until), error);
             }
-            Err(_definite) => {}
+            Ok(false) | Err(_) => {}
         }
-        kept
     }
 
     /// Notes something of those that have not left meanwhile.
@@ -314,5 +306,144 @@ impl Batch {
         for hold in holds {
             members.get_mut(&hold.lease).map(&note);
         }
+    }
+}
+
+/// One refresh of a batch.
+///
+/// A request that is not answered, or fails after a long time, may wait for one record that cannot be written, as by an
+/// open transaction. So the leases are asked for again in small parts. If the store answers some of the parts, the leases of
+/// the others ask by themselves; if it answers none, all are one request again.
+struct Round<'a> {
+    batch: &'a Batch,
+    holds: &'a [Arc<Hold>],
+    /// Which of them are refreshed, or ask by themselves.
+    is_done: Vec<bool>,
+    sent: InFlight<Answer>,
+    /// When, on the clock, it is sent again.
+    next: Duration,
+    resend: Resend,
+    backoff: Backoff,
+    failures: u32,
+    /// Whether the parts were asked for, and whether some of them were answered.
+    is_split: bool,
+    is_alive: bool,
+}
+
+impl<'a> Round<'a> {
+    fn begin(batch: &'a Batch, holds: &'a [Arc<Hold>], now: Duration) -> Self {
+        let many = u32::try_from(holds.len()).unwrap_or(u32::MAX);
+        let mut round = Self {
+            batch,
+            holds,
+            is_done: vec![false; holds.len()],
+            sent: InFlight::default(),
+            next: now,
+            resend: Resend::of(batch.ttl, EACH.saturating_mul(many)),
+            backoff: Backoff::new(),
+            failures: 0,
+            is_split: false,
+            is_alive: false,
+        };
+        round.send_all(now);
+        round
+    }
+
+    fn is_over(&self) -> bool {
+        self.is_done.iter().all(|done| *done)
+    }
+
+    /// Those of some that are not done.
+    fn open(&self, some: Range<usize>) -> impl Iterator<Item = &'a Arc<Hold>> {
+        let open = self.holds.iter().zip(&self.is_done).skip(some.start).take(some.len());
+        open.filter(|(_, is_done)| !**is_done).map(|(hold, _)| hold)
+    }
+
+    fn send_all(&mut self, now: Duration) {
+        self.send(0..self.holds.len());
+        self.next = now.saturating_add(self.resend.next());
+    }
+
+    /// Sends one refresh of these, as far as they still hold and are not done.
+    fn send(&mut self, some: Range<usize>) {
+        let holds: Vec<_> = self.open(some.clone()).filter(|hold| hold.is_valid()).map(Arc::clone).collect();
+        if holds.is_empty() {
+            return self.finish(some);
+        }
+        let (inner, ttl) = (Arc::clone(&self.batch.inner), self.batch.ttl);
+        self.sent.push(Box::pin(async move {
+            let leases = named(holds.iter().map(|hold| (hold.key.clone(), hold.token)));
+            let sent = inner.clock().now();
+            let joint = Joint::Keep { ttl: ttl.millis() };
+            let kept = inner.store.apply_jointly(&leases, &joint, attempt_life(ttl)).await;
+            debug!(leases = holds.len(), ?kept, "refreshed together");
+            Answer { some, sent, holds, kept }
+        }));
+    }
+
+    fn answered(&mut self, answer: Answer, now: Duration) {
+        self.batch.note_answer(&answer);
+        let Answer { some, sent, kept, .. } = answer;
+        match kept {
+            Ok(true) => {
+                self.is_alive = self.is_split;
+                self.finish(some);
+            }
+            Ok(false) if some.len() <= PART => self.leave(some),
+            Ok(false) => self.split(now),
+            Err(Error::Unavailable { .. }) => {
+                self.failures = self.failures.saturating_add(1);
+                let took = now.saturating_sub(sent);
+                self.next = self.next.min(now.saturating_add(self.backoff.next()));
+                if took > self.batch.longest.mul_f64(0.5) || self.failures > MAX_FAILURES {
+                    self.split(now);
+                }
+            }
+            Err(error) => {
+                at_risk(self.open(0..self.holds.len()), &error);
+                self.is_done.fill(true);
+            }
+        }
+    }
+
+    /// It was not answered in time.
+    fn resend(&mut self, now: Duration) {
+        if self.is_alive || (self.is_split && self.holds.len() <= PART) {
+            self.leave(0..self.holds.len());
+        } else if self.is_split {
+            self.send_all(now);
+        } else {
+            self.split(now);
+        }
+    }
+
+    /// Asks for the leases in small parts, once.
+    fn split(&mut self, now: Duration) {
+        if mem::replace(&mut self.is_split, true) {
+            return;
+        }
+        if self.holds.len() <= PART {
+            return self.leave(0..self.holds.len());
+        }
+        for start in (0..self.holds.len()).step_by(PART) {
+            self.send(start..start.saturating_add(PART).min(self.holds.len()));
+        }
+        self.next = now.saturating_add(self.resend.next());
+    }
+
+    /// Lets those ask by themselves that are not done.
+    fn leave(&mut self, some: Range<usize>) {
+        self.batch.note(self.open(some.clone()), |member| member.apart = true);
+        self.finish(some);
+    }
+
+    fn finish(&mut self, some: Range<usize>) {
+        self.is_done.get_mut(some).into_iter().flatten().for_each(|done| *done = true);
+    }
+}
+
+fn at_risk<'a>(holds: impl IntoIterator<Item = &'a Arc<Hold>>, error: &Error) {
+    for hold in holds.into_iter().filter(|hold| hold.is_valid()) {
+        hold.at_risk(error);
     }
 }

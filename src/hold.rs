@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 
 use crate::{
-    Clock, Error, FencingToken, Key, LeaseId, LossCause, Result, Tick, farewell::Farewell, record::Terms,
+    Clock, Error, FencingToken, Key, LeaseId, LossCause, Result, Tick, Ttl, farewell::Farewell, record::Terms,
     wishes::Wishes,
 };
 
@@ -42,6 +42,9 @@ const PASSED: u64 = 0;
 /// The deadline of a lease without expiry, and all that a clock cannot count to.
 const NEVER: u64 = u64::MAX;
 
+/// How long a refresh of a long ttl may be unanswered before the lease is at risk.
+const LONGEST_SILENCE: Duration = Duration::from_secs(5);
+
 /// What a lease and its task know together.
 pub(crate) struct Hold {
     pub(crate) key: Key,
@@ -56,6 +59,8 @@ pub(crate) struct Hold {
     clock: Clock,
     /// Nanoseconds on the clock. Only ever moves on, and at last to [`PASSED`].
     deadline: AtomicU64,
+    /// Nanoseconds that the last confirmed request took.
+    round_trip: AtomicU64,
     state: Mutex<LeaseState>,
     /// Who follows the state. Few leases are followed, and this is larger than all else here.
     followed: OnceLock<watch::Sender<LeaseState>>,
@@ -88,6 +93,7 @@ impl Hold {
             tick,
             clock,
             deadline: AtomicU64::new(nanos(deadline)),
+            round_trip: AtomicU64::new(0),
             state: Mutex::new(LeaseState::Held),
             followed: OnceLock::new(),
             farewell: OnceLock::new(),
@@ -106,6 +112,18 @@ impl Hold {
     /// Whether there is no deadline.
     pub(crate) fn never_expires(&self) -> bool {
         self.deadline.load(Ordering::Acquire) == NEVER
+    }
+
+    /// Notes how long a confirmed request took.
+    pub(crate) fn note_round_trip(&self, took: Duration) {
+        self.round_trip.store(nanos(took), Ordering::Relaxed);
+    }
+
+    /// How long a refresh may be unanswered before the lease is at risk: a sixth of the ttl, 5 seconds at most, and no less
+    /// than twice the last round trip. So a round trip that is long and always was puts nothing at risk.
+    pub(crate) fn risk_after(&self, ttl: Ttl) -> Duration {
+        let usual = Duration::from_nanos(self.round_trip.load(Ordering::Relaxed)).saturating_mul(2);
+        ttl.duration().checked_div(6).unwrap_or_default().min(LONGEST_SILENCE).max(usual)
     }
 
     /// How long it is to the deadline. One that was found passed stays so: whoever is told that the

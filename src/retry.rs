@@ -54,11 +54,6 @@ impl Limit {
         Self { next: longest.min(Self::SHORT), longest }
     }
 
-    /// So much longer at first.
-    pub(crate) fn and_at_first(self, longer: Duration) -> Self {
-        Self { next: self.next.saturating_add(longer).min(self.longest), ..self }
-    }
-
     /// How long the next attempt may take where so much time is left.
     pub(crate) fn next(&mut self, left: Duration) -> Duration {
         if left.saturating_sub(self.next) < self.longest {

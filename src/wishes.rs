@@ -63,14 +63,14 @@ impl Wishes {
         self.asked.notify_one();
     }
 
-    /// Waits for what is asked next; for the task alone.
+    /// Waits for what is asked next, a refresh only if `takes_refresh`; for the task alone.
     ///
     /// # Cancel safety
     ///
     /// Dropping it loses nothing.
-    pub(crate) async fn next(&self) -> Asked {
+    pub(crate) async fn next(&self, takes_refresh: bool) -> Asked {
         loop {
-            if let Some(asked) = self.state().next() {
+            if let Some(asked) = self.state().next(takes_refresh) {
                 return asked;
             }
             self.asked.notified().await;
@@ -94,8 +94,8 @@ impl Wishes {
 }
 
 impl State {
-    fn next(&mut self) -> Option<Asked> {
-        while let Some(wish) = self.refreshes.pop_front() {
+    fn next(&mut self, takes_refresh: bool) -> Option<Asked> {
+        while takes_refresh && let Some(wish) = self.refreshes.pop_front() {
             // What nobody waits for any more is not done, or it would be done after they were told that it was not.
             if !wish.reply.is_closed() {
                 return Some(Asked::Refresh(Box::new(wish)));
@@ -120,7 +120,7 @@ mod tests {
 
     /// What is asked next, unless nothing is.
     async fn next(wishes: &Wishes) -> Option<Asked> {
-        timeout(Duration::from_secs(1), wishes.next()).await.ok()
+        timeout(Duration::from_secs(1), wishes.next(true)).await.ok()
     }
 
     #[tokio::test(start_paused = true)]

@@ -47,7 +47,7 @@ async fn an_acquire_is_granted_by_its_own_write_and_not_by_an_earlier_attempt_th
     set.proxy().delay("one", "find", secs(2));
     let (lease, long) = (LeaseId::random(), secs(60));
     let mut asked = JoinSet::new();
-    let sent = Instant::now();
+    let began = Instant::now();
     for number in 1..=24 {
         let mine = store.apply(&key(100 + number), acquire(LeaseId::random(), long), secs(10));
         asked.spawn(async move { (number, mine.await) });
@@ -56,7 +56,7 @@ async fn an_acquire_is_granted_by_its_own_write_and_not_by_an_earlier_attempt_th
     asked.spawn(async move { (0, attempt.await) });
 
     // An earlier attempt of the same lease, of a shorter ttl so that it can be told apart, executes when the holder is gone.
-    tokio::time::sleep(millis(2_000).saturating_sub(sent.elapsed())).await;
+    tokio::time::sleep(millis(2_000).saturating_sub(began.elapsed())).await;
     let earlier = other.apply(&key(0), acquire(lease, secs(20)), secs(5)).await.unwrap();
     assert!(matches!(earlier.outcome, Outcome::Granted { .. }), "{earlier:?}");
 
@@ -67,7 +67,7 @@ async fn an_acquire_is_granted_by_its_own_write_and_not_by_an_earlier_attempt_th
     if let Ok(applied) = answer
         && matches!(applied.outcome, Outcome::Granted { .. })
     {
-        let believed = long.saturating_sub(sent.elapsed());
+        let believed = long.saturating_sub(began.elapsed());
         assert!(left >= believed, "the attempt believes for {believed:?}, and the store keeps the key for {left:?}");
     }
 }

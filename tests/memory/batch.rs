@@ -1,6 +1,7 @@
 //! Leases of one handle are refreshed together, and none is the worse for it.
 
 use std::{
+    collections::HashSet,
     sync::{
         Arc, Mutex,
         atomic::{AtomicUsize, Ordering},
@@ -196,8 +197,15 @@ async fn a_batch_that_hangs_holds_nobody_up_for_long_who_comes_due_after_it() {
     tokio::time::sleep(secs(6)).await;
     let short = seal.acquire("short").ttl(secs(3)).await.unwrap();
     let late = [seal.acquire("late/1").await.unwrap(), seal.acquire("late/2").await.unwrap()];
-    // That of the early ones, for one second, two, and four. That of the late ones is due before those are over.
-    Asked::of(&store, |number| (number < 3).then_some(Fault::Hang));
+    // That of the early ones. That of the late ones is due before those are over.
+    let hangs_until = Instant::now() + millis(11_500);
+    let ids: HashSet<_> = early.iter().map(Lease::id).collect();
+    store.script(move |call| match call {
+        _ if Instant::now() > hangs_until => None,
+        Call::Jointly(leases) => leases.iter().any(|(key, _)| key.as_str().starts_with("key/")).then_some(Fault::Hang),
+        Call::Apply(Request::Refresh(refresh)) => ids.contains(&refresh.lease).then_some(Fault::Hang),
+        _ => None,
+    });
     tokio::time::sleep(millis(10_900)).await;
     assert!(early.iter().all(|lease| lease.state() == LeaseState::AtRisk));
     tokio::time::sleep(millis(500)).await;

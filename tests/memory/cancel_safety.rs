@@ -115,9 +115,8 @@ async fn a_refresh_or_extend_dropped_half_way_may_still_be_made() {
     let (store, _seal, lease) = held_on_slow_store(secs(2)).await;
     tokio::time::sleep(secs(5)).await;
     drop_half_way(lease.refresh(), secs(1)).await;
-    // Its first two attempts are too short for a store this slow.
     tokio::time::sleep(secs(5)).await;
-    assert!(lease.remaining() > secs(26), "the refresh was made");
+    assert!(lease.remaining() > secs(23), "the refresh was made");
     drop_half_way(lease.extend(secs(3600)), secs(1)).await;
     tokio::time::sleep(secs(5)).await;
     assert!(lease.remaining() > secs(3500), "and the extension");

@@ -13,6 +13,7 @@ mod inspect;
 mod lease;
 mod retry;
 mod revoke;
+mod round_trip;
 mod scope;
 mod several;
 mod shared;

@@ -1,0 +1,432 @@
+//! The one background task of a lease: it refreshes, ends and releases it.
+//!
+//! A refresh is sent at a third of the ttl, and again while no attempt is answered: up to four are under way at once. The
+//! first confirmation counts, and the deadline moves to the ttl after the send of the attempt that it confirms.
+
+use std::{sync::Arc, time::Duration};
+
+use tokio::sync::oneshot;
+
+use crate::{
+    Error, Lease, LossCause, Metadata, Result, Tick, Ttl,
+    batch::{Place, Travelled},
+    farewell,
+    hold::Hold,
+    in_flight::{InFlight, MAX_ATTEMPTS, Resend, attempt_life},
+    lease::End,
+    refresh::{self, Confirmed, Refreshing},
+    retry::Backoff,
+    seal::{InUse, Inner},
+    wait::Watch,
+    wishes::{Asked, Wish},
+};
+
+/// How long a lease is held before its handle listens for its revocation.
+const SETTLED: Duration = Duration::from_secs(1);
+
+/// The task of a lease.
+pub(crate) struct LeaseTask {
+    hold: Arc<Hold>,
+    ttl: Ttl,
+    refreshing: Refreshing,
+    /// When, on the clock, to refresh, and when to listen for a revocation.
+    due: Option<Duration>,
+    listen_at: Option<Duration>,
+    /// The metadata that was last confirmed. In a box, because few leases have any.
+    words: Option<Box<Metadata>>,
+    /// Its place among those that travel together.
+    berth: Option<Place>,
+    /// Whether it travels in a batch that is under way.
+    travels: bool,
+    /// How many attempts are among what was sent. One of an earlier round that is confirmed still moves the deadline.
+    attempts: u8,
+    /// What was sent and not answered.
+    sent: InFlight<Answer>,
+    /// What attempts are sent for, and how often there was such a thing.
+    round: Option<Box<Round>>,
+    rounds: u32,
+    watch: Watch,
+    in_use: InUse,
+    released: oneshot::Sender<Result<End>>,
+}
+
+/// A refresh that is sent until one of its attempts is confirmed.
+struct Round {
+    number: u32,
+    /// What the holder asked for, if it did.
+    wish: Option<Wish>,
+    ttl: Ttl,
+    metadata: Option<Metadata>,
+    /// When, on the clock, it gives up. The deadline of the lease comes before that.
+    until: Duration,
+    /// When the next attempt is sent.
+    next_attempt: Duration,
+    resend: Resend,
+    backoff: Backoff,
+    /// When a store that has not answered puts the lease at risk.
+    risk_at: Option<Duration>,
+    last_error: Option<Error>,
+}
+
+/// The answer to one request.
+enum Answer {
+    Attempt(Attempt),
+    /// What a look for a loss that was heard of came to.
+    Look(Result<Option<LossCause>>),
+    /// The batch that it travels in is over, of a lease that had been refreshed at this time.
+    BatchOver(Duration),
+}
+
+/// An attempt to refresh that has come to its end.
+struct Attempt {
+    round: u32,
+    ttl: Ttl,
+    /// The deadline of the lease when it was sent.
+    deadline: Duration,
+    /// `None` is a lease that was lost by it.
+    confirmed: Result<Option<Confirmed>>,
+}
+
+/// What the task wakes up for.
+enum Event {
+    Asked(Asked),
+    Answered(Answer),
+    Time,
+}
+
+impl LeaseTask {
+    /// A lease and the task that keeps it.
+    pub(crate) fn start(
+        hold: Arc<Hold>,
+        ttl: Ttl,
+        refreshing: Refreshing,
+        in_use: InUse,
+        watch: Watch,
+    ) -> (Lease, Box<Self>) {
+        let (released, done) = oneshot::channel();
+        let lease = Lease::new(Arc::clone(in_use.by()), Arc::clone(&hold), done);
+        let now = in_use.by().clock().now();
+        // A lease that is held for a moment only is not worth a listener.
+        let listen_at = Some(now.saturating_add(SETTLED));
+        // From when the granted request was sent, which for a waiter is a while ago.
+        let sent = hold.deadline().saturating_sub(in_use.by().settings.lasts(ttl));
+        let from = if hold.never_expires() { now } else { sent };
+        let mut task = Self {
+            hold,
+            ttl,
+            refreshing,
+            due: None,
+            listen_at,
+            words: None,
+            berth: None,
+            travels: false,
+            attempts: 0,
+            sent: InFlight::default(),
+            round: None,
+            rounds: 0,
+            watch,
+            in_use,
+            released,
+        };
+        task.due = task.due_after(from);
+        task.berth = task.place(sent);
+        (lease, Box::new(task))
+    }
+
+    /// The handle.
+    fn inner(&self) -> &Arc<Inner> {
+        self.in_use.by()
+    }
+
+    fn now(&self) -> Duration {
+        self.inner().clock().now()
+    }
+
+    fn due_after(&self, from: Duration) -> Option<Duration> {
+        self.refreshing.interval(self.ttl).map(|interval| from.saturating_add(interval))
+    }
+
+    /// Soon, if a refresh has failed for good.
+    fn due_later(&self) -> Option<Duration> {
+        let (now, soon) = (self.now(), self.ttl.duration().checked_div(10).unwrap_or_default());
+        self.due_after(now).map(|due| due.min(now.saturating_add(soon)))
+    }
+
+    /// A place among those that travel together. A lease with metadata of its own is refreshed by itself.
+    fn place(&self, sent: Duration) -> Option<Place> {
+        let alone = self.words.is_some() || self.hold.never_expires();
+        let interval = self.refreshing.interval(self.ttl).filter(|_| !alone)?;
+        Some(Place::take(self.inner(), &self.hold, self.ttl, interval, sent))
+    }
+
+    /// Keeps the lease until it has ended, and ends it when its handle or its time does.
+    ///
+    /// A task has the size of the largest that it ever waits for, for good. What is under way for a moment
+    /// only is in a box of its own, here and in [`Ask::task`](crate::ask::Ask::task).
+    pub(crate) async fn keep(&mut self) {
+        // A runtime that shuts down drops this task where it stands.
+        let _ended = EndsWithTask(Arc::clone(&self.hold));
+        loop {
+            let wake_at = self.wake_at();
+            let takes_wishes = self.round.as_ref().is_none_or(|round| round.wish.is_none());
+            let Self { hold, sent, in_use, .. } = self;
+            let inner = in_use.by();
+            let event = tokio::select! {
+                biased;
+                () = hold.ended.cancelled() => return,
+                () = inner.closing.cancelled() => {
+                    hold.lose(LossCause::ShutDown);
+                    continue;
+                }
+                answer = sent.next(), if !sent.is_empty() => Event::Answered(answer),
+                asked = hold.wishes.next(takes_wishes) => Event::Asked(asked),
+                () = inner.clock().sleep_until(wake_at) => Event::Time,
+            };
+            match event {
+                Event::Answered(Answer::Attempt(attempt)) => self.answered(attempt),
+                Event::Answered(Answer::BatchOver(before)) => self.travelled(before),
+                Event::Answered(Answer::Look(Ok(Some(cause)))) => self.hold.lose(cause),
+                Event::Asked(Asked::Refresh(wish)) => self.begin(Some(*wish)),
+                Event::Asked(Asked::Look) => self.look(),
+                // If a look for a loss was not answered, the next refresh will tell.
+                Event::Answered(Answer::Look(_)) | Event::Time => {}
+            }
+            self.by_the_clock();
+        }
+    }
+
+    /// When, on the clock, there is something to do.
+    fn wake_at(&self) -> Duration {
+        let mut next = self.hold.deadline();
+        if let Some(round) = &self.round {
+            next = round.risk_at.into_iter().fold(next.min(round.until), Duration::min);
+            if self.can_send() {
+                next = next.min(round.next_attempt);
+            }
+        } else if !self.travels {
+            next = self.due.into_iter().fold(next, Duration::min);
+        }
+        self.listen_at.into_iter().fold(next, Duration::min)
+    }
+
+    /// Does what is due. Ends the lease when its time is over.
+    fn by_the_clock(&mut self) {
+        let now = self.now();
+        if self.hold.remaining().is_zero() {
+            self.hold.lose(LossCause::Expired);
+            return;
+        }
+        if self.listen_at.is_some_and(|at| at <= now) {
+            self.watch.listen(self.hold.tick);
+            self.listen_at = None;
+        }
+        self.give_up(now);
+        if self.round.is_none() && !self.travels && self.due.is_some_and(|due| due <= now) {
+            self.refresh();
+        }
+        if self.can_send() {
+            self.send(now);
+        }
+        let silent = self.round.as_mut().filter(|round| round.risk_at.is_some_and(|at| at <= now));
+        if let Some(round) = silent {
+            round.risk_at = None;
+            self.hold.at_risk(&unanswered());
+        }
+    }
+
+    /// Ends a refresh that was not confirmed in time. The holder is told why.
+    fn give_up(&mut self, now: Duration) {
+        if let Some(mut round) = self.round.take_if(|round| round.until <= now)
+            && let Some(wish) = round.wish.take()
+        {
+            drop(wish.reply.send(Err(round.last_error.unwrap_or_else(unanswered))));
+        }
+    }
+
+    /// Refreshes together with others if it can, and else by itself.
+    fn refresh(&mut self) {
+        if let Some(berth) = &self.berth {
+            // It may have travelled along with others.
+            let due = berth.due();
+            self.due = Some(due);
+            if due > self.now() {
+                return;
+            }
+            // By itself it learns the tick to listen from, if listening has failed since.
+            let by_itself = self.listen_at.is_none() && self.watch.is_deaf();
+            let before = berth.refreshed_at();
+            if let Some(over) = berth.depart(by_itself) {
+                self.travels = true;
+                self.sent.push(Box::pin(async move {
+                    over.cancelled_owned().await;
+                    Answer::BatchOver(before)
+                }));
+                return;
+            }
+        }
+        self.begin(None);
+    }
+
+    /// The batch that it travels in is over.
+    fn travelled(&mut self, before: Duration) {
+        self.travels = false;
+        let Some(berth) = &self.berth else { return };
+        match berth.travelled(before) {
+            Travelled::Kept => self.due = Some(berth.due()),
+            Travelled::InVain => self.due = self.due_later(),
+            // The batch has asked for it.
+            Travelled::Not if self.round.is_none() => {
+                self.begin(None);
+                if let Some(round) = &mut self.round {
+                    round.resend.skip_first();
+                }
+            }
+            Travelled::Not => {}
+        }
+    }
+
+    /// Begins to refresh by itself, perhaps because its holder wants it. That comes before what is under way.
+    fn begin(&mut self, wish: Option<Wish>) {
+        let now = self.now();
+        let ttl = wish.as_ref().and_then(|wish| wish.ttl).unwrap_or(self.ttl);
+        // Metadata that was confirmed once is sent again, or an older one that arrives late would stand.
+        let metadata = wish.as_ref().and_then(|wish| wish.metadata.clone()).or_else(|| self.words.as_deref().cloned());
+        let until = if wish.is_some() { self.inner().give_up() } else { Duration::MAX };
+        self.rounds = self.rounds.wrapping_add(1);
+        self.round = Some(Box::new(Round {
+            number: self.rounds,
+            wish,
+            ttl,
+            metadata,
+            until,
+            next_attempt: now,
+            resend: Resend::of(ttl, Duration::ZERO),
+            backoff: Backoff::new(),
+            risk_at: Some(now.saturating_add(self.hold.risk_after(ttl))),
+            last_error: None,
+        }));
+    }
+
+    /// Whether an attempt may be under way beside those that are. A change of the metadata waits for those: one that
+    /// arrives late would take it back.
+    fn can_send(&self) -> bool {
+        let changes = |wish: &Wish| wish.metadata.is_some();
+        let changes = self.round.as_ref().is_some_and(|round| round.wish.as_ref().is_some_and(changes));
+        let first = self.round.as_ref().is_some_and(|round| round.is_unsent());
+        let free = if changes && first {
+            self.attempts == 0 && !self.travels
+        } else {
+            usize::from(self.attempts) < MAX_ATTEMPTS
+        };
+        self.round.is_some() && free
+    }
+
+    /// Sends the next attempt, if it is time.
+    fn send(&mut self, now: Duration) {
+        let (inner, hold) = (Arc::clone(self.inner()), Arc::clone(&self.hold));
+        let Some(round) = self.round.as_mut().filter(|round| round.next_attempt <= now) else { return };
+        round.next_attempt = now.saturating_add(round.resend.next());
+        let deadline = hold.deadline();
+        let left = round.until.min(deadline).saturating_sub(now);
+        let within = attempt_life(round.ttl).min(left);
+        let (round, ttl, metadata) = (round.number, round.ttl, round.metadata.clone());
+        self.attempts = self.attempts.saturating_add(1);
+        self.sent.push(Box::pin(async move {
+            let confirmed = refresh::attempt(&inner, &hold, ttl, metadata.as_ref(), within).await;
+            Answer::Attempt(Attempt { round, ttl, deadline, confirmed })
+        }));
+    }
+
+    fn look(&mut self) {
+        let (inner, hold, within) = (Arc::clone(self.inner()), Arc::clone(&self.hold), attempt_life(self.ttl));
+        self.sent.push(Box::pin(async move { Answer::Look(refresh::sight(&inner, &hold, within).await) }));
+    }
+
+    /// An attempt has come to its end.
+    fn answered(&mut self, Attempt { round, ttl, deadline, confirmed }: Attempt) {
+        self.attempts = self.attempts.saturating_sub(1);
+        match confirmed {
+            // The lease is lost, which the next look at its state finds.
+            Ok(None) => {}
+            Ok(Some(Confirmed { sent, tick })) => {
+                let until = sent.saturating_add(self.inner().settings.lasts(ttl));
+                if self.hold.kept_until(until)
+                    && let Some(done) = self.round.take_if(|current| current.number == round)
+                {
+                    self.confirmed(*done, sent, tick);
+                }
+            }
+            // What comes of an earlier round is no news.
+            Err(error) => {
+                let now = self.now();
+                let Some(current) = self.round.as_mut().filter(|current| current.number == round) else { return };
+                // If another attempt was confirmed meanwhile, this one had too little time.
+                if self.hold.deadline() <= deadline {
+                    self.hold.at_risk(&error);
+                }
+                if matches!(error, Error::Unavailable { .. }) {
+                    current.next_attempt = current.next_attempt.min(now.saturating_add(current.backoff.next()));
+                    current.last_error = Some(error);
+                    return;
+                }
+                // Until the deadline somebody may mend what is wrong. A wish leaves the schedule as it is.
+                match self.round.take().and_then(|round| round.wish) {
+                    Some(wish) => drop(wish.reply.send(Err(error))),
+                    None => self.due = self.due_later(),
+                }
+            }
+        }
+    }
+
+    /// The store confirmed a refresh that was sent at this time.
+    fn confirmed(&mut self, round: Round, sent: Duration, tick: Tick) {
+        self.ttl = round.ttl;
+        self.words = round.metadata.map(Box::new);
+        self.due = self.due_after(sent);
+        match &self.berth {
+            Some(berth) if round.wish.is_none() => berth.kept(sent),
+            _ => {
+                drop(self.berth.take());
+                self.berth = self.place(sent);
+            }
+        }
+        // Again, if listening has failed since.
+        if self.listen_at.is_none() {
+            self.watch.listen(tick);
+        }
+        if let Some(wish) = round.wish {
+            drop(wish.reply.send(Ok(())));
+        }
+    }
+
+    /// Releases the lease that has ended, if it ended by the will of this process.
+    pub(crate) async fn end(self: Box<Self>) {
+        let Self { hold, berth, watch, in_use, released, .. } = *self;
+        drop(berth);
+        let end = farewell::say(in_use.by(), &hold).await;
+        drop(watch);
+        // The caller that hears of the end may ask with the same id at once.
+        drop(in_use);
+        drop(released.send(end));
+    }
+}
+
+impl Round {
+    fn is_unsent(&self) -> bool {
+        self.resend.is_unused()
+    }
+}
+
+fn unanswered() -> Error {
+    Error::unavailable("the store has not answered a refresh: it is sent again until the deadline")
+}
+
+/// Ends the lease when its task is dropped, as a runtime does that shuts down.
+struct EndsWithTask(Arc<Hold>);
+
+impl Drop for EndsWithTask {
+    fn drop(&mut self) {
+        self.0.lose(LossCause::ShutDown);
+        self.0.wishes.end();
+    }
+}
