@@ -128,6 +128,15 @@ impl Proxy {
         self.rules.delay(app_name, command, by)
     }
 
+    /// Delays each reply to the client `app_name` by the same time.
+    ///
+    /// The delay counts from the arrival of the reply at the proxy, so several replies of one connection are
+    /// on their way at a time. The rule covers all connections of the client, those of the driver's monitoring
+    /// among them. If several such rules name a client, the last one counts. The hits count replies.
+    pub fn delay_replies(&self, app_name: &str, by: Duration) -> Hits {
+        self.rules.delay_replies(app_name, by)
+    }
+
     /// Changes what clients and members tell each other, for ever: a client broken on purpose, without
     /// another build of it. To be called once.
     pub fn tamper_with(&self, tamper: impl Fn(&str, Way, &mut Document) -> bool + Send + Sync + 'static) {

@@ -4,15 +4,22 @@ use std::{
     collections::HashSet,
     io,
     net::Ipv4Addr,
+    pin::pin,
     sync::{Arc, Mutex, PoisonError},
 };
 
 use tokio::{
     io::AsyncWriteExt,
     net::{TcpListener, TcpStream, tcp::OwnedReadHalf, tcp::OwnedWriteHalf},
+    sync::mpsc,
+    time::Instant,
 };
 
 use super::{How, Peer, Way, rules::Rules, wire::Message};
+
+/// How many replies of a connection may be on their way at a time. If the server sends more, it waits, as for
+/// a full window of TCP.
+const IN_FLIGHT: usize = 64;
 
 /// Serves the proxy of `member`, for ever.
 pub(super) async fn accept(listener: TcpListener, member: usize, rules: Arc<Rules>) {
@@ -97,11 +104,36 @@ impl Lane<'_> {
     async fn carry_replies(
         &self,
         mut server: OwnedReadHalf,
+        caller: OwnedWriteHalf,
+        doomed: &Doomed,
+    ) -> io::Result<()> {
+        let (arriving, arrived) = mpsc::channel(IN_FLIGHT);
+        let arrive = async move {
+            loop {
+                let reply = Message::read(&mut server).await?;
+                let due = Instant::now() + self.rules.latency(self.to);
+                if arriving.send((due, reply)).await.is_err() {
+                    return io::Result::Ok(());
+                }
+            }
+        };
+        let mut forward = pin!(self.forward_replies(arrived, caller, doomed));
+        tokio::select! {
+            ended = &mut forward => ended,
+            // The server has closed the connection: the replies on their way are still delivered.
+            ended = arrive => forward.await.and(ended),
+        }
+    }
+
+    /// Forwards each reply when it is due.
+    async fn forward_replies(
+        &self,
+        mut arrived: mpsc::Receiver<(Instant, Message)>,
         mut caller: OwnedWriteHalf,
         doomed: &Doomed,
     ) -> io::Result<()> {
-        loop {
-            let mut reply = Message::read(&mut server).await?;
+        while let Some((due, mut reply)) = arrived.recv().await {
+            tokio::time::sleep_until(due).await;
             let swallow = reply.reply_to().is_some_and(|id| doomed.ids().contains(&id));
             if swallow || !self.is_passable().await {
                 return Ok(());
@@ -109,6 +141,7 @@ impl Lane<'_> {
             self.rules.tamper(self.to, Way::Reply, &mut reply);
             caller.write_all(reply.bytes()).await?;
         }
+        Ok(())
     }
 
     /// Waits out a blackhole; false if the lane is reset instead.

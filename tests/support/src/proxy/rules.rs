@@ -13,12 +13,12 @@ use tokio::sync::watch;
 
 use super::{How, Peer, Tamper, Way, wire::Message};
 
-/// How often a rule met a request so far: for a test to know that its fault happened.
+/// How often a rule met a message so far: for a test to know that its fault happened.
 #[derive(Clone, Debug, Default)]
 pub struct Hits(Arc<AtomicU32>);
 
 impl Hits {
-    /// The number of requests.
+    /// The number of messages: of requests, unless the rule is one for replies.
     #[must_use]
     pub fn count(&self) -> u32 {
         self.0.load(Ordering::SeqCst)
@@ -42,6 +42,8 @@ struct State {
     cuts: Vec<(Peer, Peer, How)>,
     swallows: Vec<Rule<u32>>,
     delays: Vec<Rule<Duration>>,
+    /// Delays of all replies to a client.
+    latencies: Vec<(Peer, Duration, Hits)>,
     seen: HashMap<(Peer, usize), u64>,
 }
 
@@ -99,6 +101,22 @@ impl Rules {
         let hits = rule.hits.clone();
         self.state().delays.push(rule);
         hits
+    }
+
+    pub(super) fn delay_replies(&self, app_name: &str, by: Duration) -> Hits {
+        let hits = Hits::default();
+        self.state().latencies.push((Peer::client(app_name), by, hits.clone()));
+        hits
+    }
+
+    /// Returns the delay of a reply to `client`, and counts the hit.
+    pub(super) fn latency(&self, client: &Peer) -> Duration {
+        let state = self.state();
+        let Some((_, by, hits)) = state.latencies.iter().rfind(|(covered, _, _)| covered == client) else {
+            return Duration::ZERO;
+        };
+        hits.add();
+        *by
     }
 
     pub(super) fn tamper_with(&self, tamper: Box<Tamper>) {
