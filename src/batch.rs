@@ -239,11 +239,11 @@ impl Batch {
         let patience = self.ttl.third().checked_div(8).unwrap_or_default();
         // Of batches that are due at once each is sent when the one before was answered, or has taken long.
         let mut turn = timeout(patience, self.inner.batches.turn.lock()).await.ok();
-        let now = clock.now();
+        let began = clock.now();
         let until = holds.iter().map(|hold| hold.deadline()).max().unwrap_or_default();
         let silence = holds.iter().map(|hold| hold.risk_after(self.ttl)).max().unwrap_or_default();
-        let (mut turn_ends, mut risk_at) = (Some(now.saturating_add(patience)), Some(now.saturating_add(silence)));
-        let mut round = Round::begin(self, holds, now);
+        let (mut turn_ends, mut risk_at) = (Some(began.saturating_add(patience)), Some(began.saturating_add(silence)));
+        let mut round = Round::begin(self, holds, began);
         while !round.is_over() && clock.now() < until {
             let wake_at = [turn_ends, risk_at].into_iter().flatten().fold(until.min(round.next), Duration::min);
             let answer = tokio::select! {
@@ -256,10 +256,7 @@ impl Batch {
                 drop(turn.take());
             }
             if risk_at.take_if(|at| *at <= now).is_some() {
-                at_risk(
-                    round.open(0..holds.len()),
-                    &Error::unavailable("the store has not answered a refresh of several leases"),
-                );
+                self.at_risk_since(round.open(0..holds.len()), began, &unanswered());
             }
             match answer {
                 Some(answer) => round.answered(answer, now),
@@ -290,13 +287,15 @@ impl Batch {
                 let kept = kept.inspect(|hold| hold.note_round_trip(took));
                 self.note(kept, |member| member.sent = member.sent.max(*sent));
             }
-            Err(error @ Error::Unavailable { .. }) => {
-                // What was refreshed by a later request is not at risk.
-                let until = sent.saturating_add(self.inner.settings.lasts(self.ttl));
-                at_risk(holds.iter().filter(|hold| hold.deadline() < until), error);
-            }
+            Err(error @ Error::Unavailable { .. }) => self.at_risk_since(holds, *sent, error),
             Ok(false) | Err(_) => {}
         }
+    }
+
+    /// Puts those at risk of which no request was confirmed that was sent at this time or later.
+    fn at_risk_since<'a>(&self, holds: impl IntoIterator<Item = &'a Arc<Hold>>, sent: Duration, error: &Error) {
+        let until = sent.saturating_add(self.inner.settings.lasts(self.ttl));
+        at_risk(holds.into_iter().filter(|hold| hold.deadline() < until), error);
     }
 
     /// Notes something of those that have not left meanwhile.
@@ -333,13 +332,15 @@ struct Round<'a> {
 impl<'a> Round<'a> {
     fn begin(batch: &'a Batch, holds: &'a [Arc<Hold>], now: Duration) -> Self {
         let many = u32::try_from(holds.len()).unwrap_or(u32::MAX);
+        // Many requests at once would wait for connections that a slow network takes long to open.
+        let usual = holds.iter().map(|hold| hold.round_trip()).max().unwrap_or_default().mul_f64(1.5);
         let mut round = Self {
             batch,
             holds,
             is_done: vec![false; holds.len()],
             sent: InFlight::default(),
             next: now,
-            resend: Resend::of(batch.ttl, EACH.saturating_mul(many)),
+            resend: Resend::of(batch.ttl, EACH.saturating_mul(many)).no_sooner(usual),
             backoff: Backoff::new(),
             failures: 0,
             is_split: false,
@@ -446,4 +447,8 @@ fn at_risk<'a>(holds: impl IntoIterator<Item = &'a Arc<Hold>>, error: &Error) {
     for hold in holds.into_iter().filter(|hold| hold.is_valid()) {
         hold.at_risk(error);
     }
+}
+
+fn unanswered() -> Error {
+    Error::unavailable("the store has not answered a refresh of several leases: it is sent again until the deadline")
 }

@@ -122,8 +122,13 @@ impl Hold {
     /// How long a refresh may be unanswered before the lease is at risk: a sixth of the ttl, 5 seconds at most, and no less
     /// than twice the last round trip. So a round trip that is long and always was puts nothing at risk.
     pub(crate) fn risk_after(&self, ttl: Ttl) -> Duration {
-        let usual = Duration::from_nanos(self.round_trip.load(Ordering::Relaxed)).saturating_mul(2);
+        let usual = self.round_trip().saturating_mul(2);
         ttl.duration().checked_div(6).unwrap_or_default().min(LONGEST_SILENCE).max(usual)
+    }
+
+    /// How long the last confirmed request took.
+    pub(crate) fn round_trip(&self) -> Duration {
+        Duration::from_nanos(self.round_trip.load(Ordering::Relaxed))
     }
 
     /// How long it is to the deadline. One that was found passed stays so: whoever is told that the

@@ -49,6 +49,11 @@ impl Resend {
         Self { interval, first: Some(interval.min(Duration::from_secs(1).saturating_add(first))) }
     }
 
+    /// The same, but no sooner than this after the attempt before.
+    pub(crate) fn no_sooner(self, than: Duration) -> Self {
+        Self { interval: self.interval.max(than), first: self.first.map(|first| first.max(than)) }
+    }
+
     /// How long to wait for an answer to the attempt that is sent now.
     pub(crate) fn next(&mut self) -> Duration {
         self.first.take().unwrap_or(self.interval)

@@ -63,8 +63,9 @@ struct Round {
     next_attempt: Duration,
     resend: Resend,
     backoff: Backoff,
-    /// When a store that has not answered puts the lease at risk.
+    /// When a store that has not answered puts the lease at risk, and the deadline when that was decided.
     risk_at: Option<Duration>,
+    deadline: Duration,
     last_error: Option<Error>,
 }
 
@@ -227,10 +228,17 @@ impl LeaseTask {
         if self.can_send() {
             self.send(now);
         }
-        let silent = self.round.as_mut().filter(|round| round.risk_at.is_some_and(|at| at <= now));
-        if let Some(round) = silent {
-            round.risk_at = None;
-            self.hold.at_risk(&unanswered());
+        let Self { round, hold, .. } = self;
+        if let Some(round) = round
+            && round.risk_at.take_if(|at| *at <= now).is_some()
+        {
+            // A deadline that has moved was moved by an answer to an earlier request.
+            if hold.deadline() == round.deadline {
+                hold.at_risk(&unanswered());
+            } else {
+                round.deadline = hold.deadline();
+                round.risk_at = Some(now.saturating_add(hold.risk_after(round.ttl)));
+            }
         }
     }
 
@@ -303,6 +311,7 @@ impl LeaseTask {
             resend: Resend::of(ttl, Duration::ZERO),
             backoff: Backoff::new(),
             risk_at: Some(now.saturating_add(self.hold.risk_after(ttl))),
+            deadline: self.hold.deadline(),
             last_error: None,
         }));
     }

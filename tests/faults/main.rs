@@ -9,6 +9,7 @@ mod failover;
 mod lost_replies;
 mod matrix;
 mod recovery;
+mod round_trip;
 mod unconfirmed;
 mod unreachable;
 mod watch;

@@ -1,0 +1,43 @@
+//! A slow network costs no lease, as long as its round trip is at most two fifths of the ttl.
+
+use std::time::{Duration, Instant};
+
+use mongoseal::{LeaseState, Mongoseal};
+use mongoseal_test_support::ReplicaSet;
+
+use crate::{connect, millis, secs, turn};
+
+/// How long a lease is held with each delay; `MONGOSEAL_HOLD=300` holds it for five minutes.
+fn held_for() -> Duration {
+    secs(std::env::var("MONGOSEAL_HOLD").map_or(6, |seconds| seconds.parse().expect("a number of seconds")))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_constant_round_trip_below_two_fifths_of_the_ttl_neither_loses_a_lease_nor_puts_it_at_risk() {
+    let _turn = turn().await;
+    let set = ReplicaSet::builder().proxied().start().await;
+    for (ttl, delay) in [(millis(1_500), millis(300)), (millis(2_400), millis(700))] {
+        let seal = connect(Mongoseal::builder().ttl(ttl), set.uri_with("appName=slow")).await;
+        set.proxy().delay_replies("slow", delay);
+        // One alone, and several that are refreshed together.
+        for many in [1, 8] {
+            let mut leases = Vec::new();
+            for number in 0..many {
+                leases.push(seal.acquire(format!("k{number}")).await.unwrap());
+            }
+            let until = Instant::now() + held_for();
+            while Instant::now() < until {
+                for lease in &leases {
+                    assert_eq!(lease.state(), LeaseState::Held, "{many} leases of {ttl:?} with a delay of {delay:?}");
+                }
+                tokio::time::sleep(millis(10)).await;
+            }
+            for lease in leases {
+                lease.verify().await.unwrap();
+                lease.release().await.unwrap();
+            }
+        }
+        set.proxy().heal();
+        seal.shutdown().await;
+    }
+}
