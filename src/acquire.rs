@@ -132,8 +132,9 @@ impl Acquire {
         self
     }
 
-    /// How much longer than the ttl the store waits before it gives the key to somebody else: see
-    /// [`Builder::grace`](crate::Builder::grace). Default: the handle's.
+    /// Sets how much longer than the ttl the store keeps the key of a holder that is not heard of: see
+    /// [`Builder::grace`](crate::Builder::grace) for why and what it costs. Default: the handle's, which is a
+    /// tenth of the ttl, up to 500 milliseconds, unless it was set.
     pub fn grace(mut self, grace: Duration) -> Self {
         self.grace = Some(grace);
         self
@@ -224,8 +225,10 @@ impl Acquire {
         if shared_by == Some(0) {
             return Err(Error::invalid("a key cannot be shared by 0 holders: this one counts, so 1 or more"));
         }
-        let grace = grace.unwrap_or(inner.settings.grace);
-        let patience = inner.settings.check_ttl(ttl.unwrap_or(inner.settings.ttl.duration()), grace)?;
+        // What a lease without expiry claims until its first refresh has the ttl of the handle.
+        let claim = ttl.unwrap_or(inner.settings.ttl.duration());
+        let grace = grace.unwrap_or_else(|| inner.settings.grace_for(claim));
+        let patience = inner.settings.check_ttl(claim, grace)?;
         let ttl = match (expires, ttl) {
             (true, _) => patience,
             (false, None) => Ttl::FOREVER,

@@ -142,7 +142,8 @@ impl RefreshGroup {
     async fn run(self) -> Result<Vec<ListedLease>> {
         let Self { inner, group, ttl, least } = self;
         let group = group?;
-        let ttl = inner.settings.check_ttl(ttl, inner.settings.grace)?;
+        // Each lease keeps its own grace, which is at most this if its acquire set none.
+        let ttl = inner.settings.check_ttl(ttl, inner.settings.longest_grace())?;
         inner.runs()?;
         // No lease has more than that but those without expiry, which have more than any.
         inner.refresh_group(group, ttl, least.min(Ttl::MAX.duration())).await

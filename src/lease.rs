@@ -233,8 +233,8 @@ impl Lease {
     }
 
     /// Refreshes the lease with another ttl, which later refreshes keep to. The lease never ends
-    /// sooner than it would have; and where this is not confirmed, the store may keep the key for
-    /// the whole new ttl although the lease was lost.
+    /// sooner than it would have, and keeps its [`grace`](crate::Acquire::grace). Where this is not
+    /// confirmed, the store may keep the key for the whole new ttl although the lease was lost.
     ///
     /// # Errors
     ///

@@ -46,7 +46,7 @@ use crate::{
 /// # Clean shutdown
 ///
 /// [`shutdown`](Self::shutdown) releases what is held and waits for it. A process that ends
-/// without it leaves its leases to expire, which costs whoever comes next up to a ttl.
+/// without it leaves its leases to expire, which costs whoever comes next up to a ttl and its grace.
 #[derive(Clone)]
 pub struct Mongoseal {
     pub(crate) inner: Arc<Inner>,
@@ -89,7 +89,8 @@ impl Mongoseal {
     }
 
     pub(crate) fn from_parts(store: Arc<dyn Store>, settings: Settings) -> Result<Self> {
-        settings.check_ttl(settings.ttl.duration(), settings.grace)?;
+        let ttl = settings.ttl.duration();
+        settings.check_ttl(ttl, settings.grace_for(ttl))?;
         let since = store.clock().now();
         let inner = Inner {
             store,

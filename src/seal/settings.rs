@@ -9,7 +9,8 @@ use crate::{Error, Mongoseal, Owner, Result, Retry, Ttl, contention::Contention,
 pub(crate) struct Settings {
     pub(crate) owner: Owner,
     pub(crate) ttl: Ttl,
-    pub(crate) grace: Duration,
+    /// `None` is [the default](Self::grace_for) of each ttl.
+    pub(crate) grace: Option<Duration>,
     pub(crate) drift_ppm: u32,
     pub(crate) retention: Duration,
     pub(crate) operation_timeout: Duration,
@@ -21,7 +22,24 @@ pub(crate) struct Settings {
     pub(crate) attempt: Duration,
 }
 
+/// The default grace of a lease with a long ttl. NTP keeps clocks much closer than that.
+const LONGEST_DEFAULT_GRACE: Duration = Duration::from_millis(500);
+
 impl Settings {
+    /// The grace of a lease with this ttl whose acquire sets none. The default is a tenth of the ttl, up to 500
+    /// milliseconds and to what the retention leaves.
+    pub(crate) fn grace_for(&self, ttl: Duration) -> Duration {
+        self.grace.unwrap_or_else(|| {
+            let tenth = ttl.checked_div(10).unwrap_or_default();
+            tenth.min(LONGEST_DEFAULT_GRACE).min(self.retention.saturating_sub(ttl))
+        })
+    }
+
+    /// The longest grace of leases whose acquires set none, whatever their ttl.
+    pub(crate) fn longest_grace(&self) -> Duration {
+        self.grace.unwrap_or(LONGEST_DEFAULT_GRACE)
+    }
+
     /// Checks a ttl against the retention: a record must outlive every lease that was asked for while
     /// it was there, or a delayed request could bring an old token back to one who still waits for it.
     pub(crate) fn check_ttl(&self, ttl: Duration, grace: Duration) -> Result<Ttl> {
@@ -68,7 +86,7 @@ impl Settings {
 pub struct Builder {
     owner: Option<Result<Owner, String>>,
     ttl: Duration,
-    grace: Duration,
+    grace: Option<Duration>,
     drift_ppm: u32,
     retention: Duration,
     operation_timeout: Duration,
@@ -86,7 +104,7 @@ impl Default for Builder {
         Self {
             owner: None,
             ttl: Ttl::DEFAULT.duration(),
-            grace: Duration::ZERO,
+            grace: None,
             drift_ppm: 1_000,
             retention: Duration::from_secs(24 * 3600),
             operation_timeout: Duration::from_secs(10),
@@ -121,11 +139,18 @@ impl Builder {
         self
     }
 
-    /// How much longer than the ttl the store waits, after a holder was last heard of, before it
-    /// gives the key to somebody else: the lock-delay of Chubby and Consul. A release ends it at
-    /// once. Default: none.
+    /// Sets how much longer than the ttl the store keeps the key of a holder that is not heard of: the
+    /// lock-delay of Chubby and Consul. A release ends it at once.
+    ///
+    /// The grace covers members whose clocks differ. If a failover makes a member primary whose clock is
+    /// ahead, that member ends leases sooner, by the difference. As long as the clocks differ by no more than
+    /// the grace, the holder still stops first. The cost: the key of a holder that died is free that much later.
+    ///
+    /// Default: a tenth of the ttl, up to 500 milliseconds, and no more than the [`retention`](Self::retention)
+    /// leaves. For a lease [without expiry](crate::Acquire::without_expiry) the ttl is the handle's.
+    /// `Duration::ZERO` is no grace: then one clock that is ahead lets two holders believe after a failover.
     pub fn grace(mut self, grace: Duration) -> Self {
-        self.grace = grace;
+        self.grace = Some(grace);
         self
     }
 

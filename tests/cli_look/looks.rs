@@ -17,11 +17,11 @@ fn keys(said: &Said) -> Vec<String> {
 async fn ls_and_show_say_who_holds_what_since_when_for_how_long_and_who_waits() {
     let bench = Bench::new("looks").await;
     let (alice, bob) = (bench.seal("alice"), bench.seal("bob"));
-    let nightly = alice.acquire("reports/nightly").ttl(secs(600)).metadata("build", "1.4").await.unwrap();
+    let nightly = alice.acquire("reports/nightly").ttl(secs(595)).metadata("build", "1.4").await.unwrap();
     let waiting = bob.acquire("reports/nightly").ttl(secs(600)).wait(secs(60)).into_future();
     let waiting = tokio::spawn(waiting);
     bench.queued("reports/nightly", 1).await;
-    let first = alice.acquire("gpu").shared_up_to(2).group("night").ttl(secs(5)).await.unwrap();
+    let first = alice.acquire("gpu").shared_up_to(2).group("night").ttl(secs(4)).await.unwrap();
     let second = bob.acquire("gpu").shared().await.unwrap();
     let forever = bob.acquire("forever").without_expiry().await.unwrap();
 

@@ -218,8 +218,8 @@ async fn an_answer_from_a_stale_copy_ends_no_lease_and_no_release() {
 async fn a_release_that_finds_the_lease_gone_after_its_deadline_does_not_claim_it() {
     let store = Faulty::new();
     let seal = store.build(Mongoseal::builder().operation_timeout(secs(20)));
-    let lease = seal.acquire("k").ttl(secs(1)).without_refresh().await.unwrap();
-    // The first send never arrives; meanwhile the lease expires and somebody else comes.
+    let lease = seal.acquire("k").ttl(millis(800)).without_refresh().await.unwrap();
+    // The first send never arrives; meanwhile the lease expires, its grace ends, and somebody else comes.
     let first = AtomicBool::new(true);
     store.script(move |call| match call {
         Call::Apply(Request::Release(_)) if first.swap(false, Ordering::Relaxed) => Some(Fault::Hang),

@@ -9,6 +9,7 @@ use mongoseal::{
 };
 
 use crate::{
+    GRACE,
     faulty::{Call, Fault, Faulty},
     millis, secs,
 };
@@ -142,18 +143,18 @@ async fn a_group_is_refreshed_to_a_new_ttl_and_the_deadlines_here_move_on() {
     tokio::time::sleep(secs(20)).await;
     let refreshed = seal.refresh_group("g", secs(60)).await.unwrap();
     assert_eq!(keys(&refreshed), ["a", "b", "c"]);
-    assert_eq!(refreshed[0].holding.remaining, Some(secs(10)), "as they were before");
+    assert_eq!(refreshed[0].holding.remaining, Some(secs(10) + GRACE), "as they were before");
     assert!(here.remaining() > secs(59), "{:?}", here.remaining());
     assert_eq!(forever.remaining(), std::time::Duration::MAX);
     for key in ["a", "b"] {
-        assert_eq!(seal.inspect(key).await.unwrap().unwrap().holders[0].remaining, Some(secs(60)));
+        assert_eq!(seal.inspect(key).await.unwrap().unwrap().holders[0].remaining, Some(secs(60) + GRACE));
     }
     assert_eq!(seal.inspect("c").await.unwrap().unwrap().holders[0].remaining, None);
     // Past the end that it began with, on a task that slept until then.
     tokio::time::sleep(secs(30)).await;
     assert!(here.is_valid() && !there.is_valid());
     here.verify().await.unwrap();
-    tokio::time::sleep(secs(30)).await;
+    tokio::time::sleep(secs(30) + GRACE).await;
     assert!(!here.is_valid(), "and not for ever");
     assert!(matches!(seal.refresh_group("g", secs(2)).await, Err(Error::Lapsing { .. })));
     assert_eq!(keys(&seal.release_group("g").await.unwrap()), ["c"], "and what was over is cleared away");
@@ -174,11 +175,11 @@ async fn where_one_has_too_little_time_left_none_is_refreshed() {
     tokio::time::sleep(millis(2_500)).await;
     match seal.refresh_group("g", secs(60)).await {
         Err(Error::Lapsing { key, token: its, remaining, least }) => {
-            assert_eq!((key.as_str(), its, remaining, least), ("b", token, millis(500), secs(1)));
+            assert_eq!((key.as_str(), its, remaining, least), ("b", token, millis(800), secs(1)));
         }
         other => panic!("{other:?}"),
     }
-    assert_eq!(left().await, millis(27_500));
+    assert_eq!(left().await, millis(27_500) + GRACE);
     tokio::time::sleep(millis(1_000)).await;
     match seal.refresh_group("g", secs(60)).remaining_at_least(millis(0)).await {
         Err(Error::Lapsing { remaining, .. }) => assert!(remaining.is_zero(), "one that is over is never refreshed"),
@@ -187,7 +188,7 @@ async fn where_one_has_too_little_time_left_none_is_refreshed() {
     seal.purge().await.unwrap();
     assert!(matches!(seal.refresh_group("g", secs(60)).remaining_at_least(secs(28)).await, Err(Error::Lapsing { .. })));
     assert_eq!(keys(&seal.refresh_group("g", secs(60)).remaining_at_least(secs(26)).await.unwrap()), ["a"]);
-    assert_eq!(left().await, secs(60));
+    assert_eq!(left().await, secs(60) + GRACE);
 }
 
 #[tokio::test(start_paused = true)]
@@ -291,6 +292,16 @@ async fn a_refresh_of_a_group_leaves_each_lease_its_own_grace() {
     assert!(left >= lease.remaining() + secs(5), "it has stopped that long before: {left:?}");
 }
 
+/// A refresh of the group cannot know which of them have one by default.
+#[tokio::test(start_paused = true)]
+async fn a_refresh_of_a_group_leaves_room_for_default_graces_within_the_retention() {
+    let seal = Mongoseal::builder().retention(secs(60)).in_memory().unwrap();
+    let _lease = member(&seal, "a").await;
+    seal.refresh_group("g", millis(59_500)).await.unwrap();
+    assert_eq!(seal.inspect("a").await.unwrap().unwrap().holders[0].remaining, Some(secs(60)));
+    assert!(matches!(seal.refresh_group("g", secs(60)).await, Err(Error::Invalid { .. })));
+}
+
 #[tokio::test(start_paused = true)]
 async fn deadlines_here_are_counted_from_before_the_group_was_asked_for() {
     let store = Faulty::new();
@@ -299,7 +310,7 @@ async fn deadlines_here_are_counted_from_before_the_group_was_asked_for() {
     store.script(|call| matches!(call, Call::Jointly(_)).then_some(Fault::DelayReply(secs(3))));
     seal.refresh_group("g", secs(60)).await.unwrap();
     let left = seal.inspect("a").await.unwrap().unwrap().holders[0].remaining.unwrap();
-    assert!(lease.remaining() < left && left == secs(57), "{:?} and {left:?}", lease.remaining());
+    assert!(lease.remaining() < left && left == secs(57) + GRACE, "{:?} and {left:?}", lease.remaining());
 }
 
 #[tokio::test(start_paused = true)]

@@ -10,6 +10,7 @@ use mongoseal::{
 };
 
 use crate::{
+    GRACE,
     faulty::{Call, Fault, Faulty},
     millis, secs,
 };
@@ -64,7 +65,7 @@ async fn an_inspection_tells_who_holds_and_who_waits_and_no_lease_id() {
     let [holder] = seen.holders.as_slice() else { panic!("{seen:?}") };
     assert_eq!((holder.owner.as_str(), holder.token, holder.limit), ("me", lease.token(), None));
     assert_eq!(holder.metadata.get("build"), Some("1.4"));
-    assert_eq!(holder.remaining, Some(secs(24)));
+    assert_eq!(holder.remaining, Some(secs(24) + GRACE));
     assert_eq!(seen.read_at.since(holder.since), secs(6));
     assert_eq!(seen.read_at.since(seen.last_seen), secs(4));
     let queue: Vec<_> = seen.queue.iter().map(|waiting| (waiting.owner.as_str(), waiting.position)).collect();

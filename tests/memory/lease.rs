@@ -1,8 +1,11 @@
 //! What a lease does when nothing goes wrong.
 
+use std::time::Duration;
+
 use mongoseal::{Error, LeaseId, LeaseState, LossCause, Metadata, Mongoseal, Released, record::Request};
 
 use crate::{
+    GRACE,
     faulty::{Call, Fault, Faulty},
     millis, secs,
 };
@@ -40,7 +43,7 @@ async fn a_held_key_is_refused_with_holder_token_and_remaining_time() {
     match seal.acquire("k").await.unwrap_err() {
         Error::Held { key, owner, token, remaining } => {
             assert_eq!((&key, &owner, token), (lease.key(), lease.owner(), lease.token()));
-            assert_eq!(remaining, secs(26));
+            assert_eq!(remaining, secs(26) + GRACE);
         }
         other => panic!("{other}"),
     }
@@ -76,8 +79,8 @@ async fn without_refresh_a_lease_ends_with_its_ttl_and_can_be_refreshed_by_hand(
     assert!(lease.is_valid());
     assert_eq!(lease.cancelled().await, LossCause::Expired);
     assert!(matches!(lease.refresh().await, Err(Error::Lost { cause: LossCause::Expired, .. })));
-    seal.acquire("k").await.expect_err("the store waits for its whole ttl, the holder stopped a little earlier");
-    tokio::time::sleep(millis(20)).await;
+    seal.acquire("k").await.expect_err("the store waits for its whole ttl and grace, the holder stopped earlier");
+    tokio::time::sleep(GRACE + millis(20)).await;
     assert!(seal.acquire("k").await.unwrap().token() > lease.token());
 }
 
@@ -279,4 +282,47 @@ async fn a_lease_has_a_grace_of_its_own_which_its_refreshes_keep_to() {
     assert_eq!(left().await, secs(70));
     let error = seal.acquire("l").grace(secs(24 * 3600)).await.unwrap_err();
     assert!(matches!(error, Error::Invalid { .. }), "{error}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn by_default_the_store_keeps_a_key_longer_than_its_ttl_by_a_tenth_of_it_and_half_a_second_at_most() {
+    let store = Faulty::new();
+    let (holder, other) = (store.seal(), store.seal());
+    for (ttl, grace) in [(secs(600), GRACE), (secs(5), GRACE), (secs(2), millis(200)), (millis(50), millis(5))] {
+        let lease = holder.acquire("k").ttl(ttl).without_refresh().await.unwrap();
+        let Err(Error::Held { remaining, .. }) = other.acquire("k").await else { panic!("the key is held") };
+        assert_eq!(remaining, ttl + grace);
+        assert!(lease.remaining() < ttl, "the grace is not the holder's: {:?}", lease.remaining());
+        tokio::time::sleep(ttl).await;
+        assert!(!lease.is_valid());
+        let Err(Error::Held { remaining, .. }) = other.acquire("k").await else { panic!("the key is kept: {ttl:?}") };
+        assert!(remaining <= grace && remaining + millis(1) >= grace, "{remaining:?}");
+        tokio::time::sleep(grace + millis(1)).await;
+        other.acquire("k").await.unwrap().release().await.unwrap();
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_default_grace_never_exceeds_the_retention_and_an_explicit_one_stays_as_it_is() {
+    let kept = async |seal: &Mongoseal, ttl| {
+        let lease = seal.acquire("k").ttl(ttl).without_refresh().await.unwrap();
+        let holders = seal.inspect("k").await.unwrap().unwrap().holders;
+        lease.release().await.unwrap();
+        holders[0].remaining.unwrap().checked_sub(ttl).unwrap()
+    };
+    let short = Mongoseal::builder().retention(secs(60)).in_memory().unwrap();
+    assert_eq!(kept(&short, secs(30)).await, GRACE);
+    assert_eq!(kept(&short, millis(59_800)).await, millis(200));
+    assert_eq!(kept(&short, secs(60)).await, Duration::ZERO);
+    assert!(matches!(short.acquire("k").ttl(secs(61)).await, Err(Error::Invalid { .. })));
+
+    let none = Mongoseal::builder().grace(Duration::ZERO).in_memory().unwrap();
+    assert_eq!(kept(&none, secs(30)).await, Duration::ZERO);
+    let lease = short.acquire("k").grace(Duration::ZERO).without_refresh().await.unwrap();
+    assert_eq!(short.inspect("k").await.unwrap().unwrap().holders[0].remaining.unwrap(), secs(30));
+    lease.release().await.unwrap();
+
+    // The claim of a lease without expiry has the ttl of its handle, and so that one's grace.
+    let all = Mongoseal::builder().ttl(secs(60)).retention(secs(60)).in_memory().unwrap();
+    drop(all.acquire("k").without_expiry().await.unwrap());
 }

@@ -9,6 +9,7 @@ use std::{
 use mongoseal::{Attempt, Error, Mongoseal, Retry, record::Request};
 
 use crate::{
+    GRACE,
     faulty::{Call, Fault, Faulty},
     millis, secs,
 };
@@ -100,7 +101,10 @@ async fn a_closure_is_told_what_there_is_to_know_and_can_stop() {
         told.iter().map(|attempt| attempt.previous_delay).collect::<Vec<_>>(),
         [None, Some(secs(10)), Some(secs(10))]
     );
-    assert_eq!(told.iter().map(|attempt| attempt.remaining).collect::<Vec<_>>(), [60, 50, 40].map(secs));
+    assert_eq!(
+        told.iter().map(|attempt| attempt.remaining).collect::<Vec<_>>(),
+        [60, 50, 40].map(|left| secs(left) + GRACE)
+    );
     assert!(told.iter().all(|attempt| attempt.owner == *holder.owner() && attempt.token == holder.token()));
 }
 

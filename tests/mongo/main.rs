@@ -34,6 +34,9 @@ use mongodb::{
 use mongoseal::{Builder, Mongoseal};
 use mongoseal_test_support::{ReplicaSet, shared};
 
+/// The default grace of a lease with a ttl of 5 seconds or more.
+const GRACE: Duration = Duration::from_millis(500);
+
 /// So many seconds.
 fn secs(seconds: u64) -> Duration {
     Duration::from_secs(seconds)

@@ -23,7 +23,7 @@ use std::{
 };
 
 use link::World;
-use process::{Beliefs, LONGEST, OPERATION, Process};
+use process::{Beliefs, GRACE, LONGEST, OPERATION, Process};
 
 const fn secs(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
@@ -45,7 +45,7 @@ fn simulate(seed: u64, world: &OnceLock<Arc<World>>) {
     fastrand::seed(seed);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
     // In the runtime, whose clock begins here.
-    runtime.block_on(async { live(world.get_or_init(|| World::new(seed, millis(LONGEST)))).await });
+    runtime.block_on(async { live(world.get_or_init(|| World::new(seed, millis(LONGEST + GRACE)))).await });
 }
 
 async fn live(world: &Arc<World>) {
@@ -102,7 +102,7 @@ async fn live(world: &Arc<World>) {
 /// I10: nobody holds or waits who is not there, and whoever comes is granted the key.
 async fn settle(world: &Arc<World>) {
     // A ghost arrives within nine seconds, waits for a ttl and holds for another.
-    tokio::time::sleep(secs(9) + 2 * millis(LONGEST) + OPERATION).await;
+    tokio::time::sleep(secs(9) + 2 * millis(LONGEST) + millis(GRACE) + OPERATION).await;
     for key in ["one", "two", "shared"] {
         let key = key.parse().unwrap();
         let Some(record) = world.record(&key).await else { continue };

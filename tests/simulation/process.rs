@@ -16,8 +16,10 @@ use crate::{
 pub(crate) const OPERATION: Duration = secs(2);
 /// What else a call may take.
 const SLACK: Duration = millis(250);
-/// The longest ttl, and how long idle records are kept.
+/// The longest ttl.
 pub(crate) const LONGEST: u64 = 6_000;
+/// The default grace of a lease with that ttl. The store keeps idle records for both together.
+pub(crate) const GRACE: u64 = 500;
 
 /// Which leases there are, so that everybody can be asked at once whether it believes.
 #[derive(Default)]
