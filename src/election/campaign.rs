@@ -26,6 +26,9 @@ use crate::{
 /// that, and a time to stop of more than half the ttl is refused: such a leader would be lost by the
 /// first answer that is late.
 ///
+/// The handle's [`grace`](crate::Builder::grace) comes on top of the ttl. So a leader has its whole time to stop
+/// even if a failover makes a member primary whose clock is ahead.
+///
 /// # Errors
 ///
 /// As of an [`Acquire`] that waits, with [`Error::Held`] where somebody else led until the
@@ -82,7 +85,8 @@ impl Campaign {
         self
     }
 
-    /// How long nobody else can lead after this one was last heard of. Default: the handle's ttl.
+    /// Sets how long nobody else can lead after this candidate was last heard of as the leader. The handle's
+    /// [`grace`](crate::Builder::grace) for this ttl comes on top. Default: the handle's ttl.
     pub fn ttl(mut self, ttl: Duration) -> Self {
         self.ttl = Some(ttl);
         self
@@ -125,7 +129,8 @@ impl Campaign {
                 "a leader with a ttl of {ttl:?} cannot stop {stop_within:?} earlier: choose up to half the ttl, so that one late answer is not the end"
             )));
         }
-        Ok(Stand { inner, name: name?, value, leads, stop_within, refresh_every, wait })
+        let grace = stop_within.saturating_add(inner.settings.grace_for(ttl));
+        Ok(Stand { inner, name: name?, value, leads, grace, refresh_every, wait })
     }
 }
 
@@ -137,7 +142,8 @@ pub(super) struct Stand {
     value: String,
     /// How long it leads without being heard of.
     pub(super) leads: Duration,
-    stop_within: Duration,
+    /// The time to stop, and the handle's grace after that.
+    grace: Duration,
     refresh_every: Option<Duration>,
     wait: Duration,
 }
@@ -146,7 +152,7 @@ impl Stand {
     pub(super) async fn elected(&self) -> Result<Leader> {
         let mut acquire = Acquire::new(&self.inner, Ok(self.name.clone()))
             .ttl(self.leads)
-            .grace(self.stop_within)
+            .grace(self.grace)
             .wait(self.wait)
             .metadata(VALUE, &self.value);
         if let Some(interval) = self.refresh_every {

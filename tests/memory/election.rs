@@ -6,6 +6,7 @@ use mongoseal::{Error, Incumbent, LeaderStream, LossCause, Mongoseal, Released};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
+    GRACE,
     faulty::{Call, Fault, Faulty},
     millis, secs,
 };
@@ -66,6 +67,30 @@ async fn a_leader_that_is_cut_off_has_stopped_before_the_next_one_leads() {
     let followed = clock.elapsed();
     assert!(followed >= secs(30) && followed < secs(31), "{followed:?}");
     assert!(next.token() > leader.token());
+}
+
+/// A member whose clock is ahead by as much ends the leader's time that much sooner.
+#[tokio::test(start_paused = true)]
+async fn the_grace_of_the_handle_comes_on_top_of_the_time_that_a_leader_has_to_stop() {
+    let kept = async |seal: Mongoseal, stop_within| {
+        let leader = seal.campaign("k").ttl(secs(30)).stop_within(stop_within).await.unwrap();
+        let holders = seal.inspect("k").await.unwrap().unwrap().holders;
+        (holders[0].remaining.unwrap(), leader.lease().remaining())
+    };
+    for stop_within in [secs(0), secs(5)] {
+        let leads = secs(30).checked_sub(stop_within).unwrap();
+        for (builder, grace) in [
+            (Mongoseal::builder(), GRACE),
+            (Mongoseal::builder().grace(secs(2)), secs(2)),
+            (Mongoseal::builder().grace(secs(0)), secs(0)),
+        ] {
+            let (store, leader) = kept(builder.in_memory().unwrap(), stop_within).await;
+            assert_eq!(store, secs(30) + grace);
+            assert!(leader <= leads, "{leader:?}");
+        }
+    }
+    let all = Mongoseal::builder().retention(secs(30)).in_memory().unwrap();
+    assert_eq!(kept(all, secs(5)).await.0, secs(30), "no longer than idle records are kept");
 }
 
 #[tokio::test(start_paused = true)]
