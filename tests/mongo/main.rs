@@ -5,7 +5,7 @@
 mod asked_again;
 mod bad_input;
 mod batch;
-
+mod clocks;
 mod commands;
 mod crowd;
 mod enforced;

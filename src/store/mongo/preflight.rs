@@ -11,11 +11,20 @@ use crate::{Error, Result};
 /// The wire version of MongoDB 6.0, the first with all that the pipeline uses.
 const WIRE_VERSION_6_0: i32 = 17;
 const INDEX_CONFLICTS: [i32; 2] = [85, 86];
+/// By how much the cluster time may be ahead of the primary's clock. The server reads one after the other, and may
+/// stall in between.
+const STALL: Duration = Duration::from_secs(1);
 
 /// Checks the deployment and sees to the TTL index. Three commands where all is well.
 pub(super) async fn run(store: &Inner, within: Duration) -> Result<()> {
     let hello = store.command(doc! { "hello": 1 }, "hello").await?;
     deployment(&hello)?;
+    if let Some(ahead) = cluster_time_ahead(&hello) {
+        warn!(
+            ?ahead,
+            "the cluster time is ahead of the primary's clock, so the clock of a member that was primary is or was ahead by at least that: run NTP on each member, or set a grace above the difference"
+        );
+    }
     journal(store).await?;
     index(store, within).await
 }
@@ -43,6 +52,15 @@ fn deployment(hello: &Document) -> Result<()> {
         );
     }
     Ok(())
+}
+
+/// By how much the cluster time is ahead of the clock of the server that answered, if it did not only stall. The
+/// cluster time is the latest second that the clock of a primary has shown.
+fn cluster_time_ahead(hello: &Document) -> Option<Duration> {
+    let latest = hello.get_document("$clusterTime").and_then(|time| time.get_timestamp("clusterTime")).ok()?;
+    let now = hello.get_datetime("localTime").ok()?.timestamp_millis();
+    let ahead = i64::from(latest.time).saturating_mul(1_000).saturating_sub(now);
+    u64::try_from(ahead).ok().map(Duration::from_millis).filter(|ahead| *ahead > STALL)
 }
 
 /// Refuses a set whose majority does not mean the journal, as far as the user may look.
@@ -154,6 +172,8 @@ pub(super) fn retention_seconds(retention: Duration) -> i64 {
 
 #[cfg(test)]
 mod tests {
+    use mongodb::bson::{DateTime, Timestamp};
+
     use super::*;
 
     #[test]
@@ -162,6 +182,25 @@ mod tests {
         assert!(error.to_string().contains("upgrade to MongoDB 6.0"), "{error}");
         assert!(deployment(&doc! { "setName": "rs0", "maxWireVersion": 17 }).is_ok());
         assert!(deployment(&doc! { "msg": "isdbgrid", "maxWireVersion": 17 }).is_ok());
+    }
+
+    #[test]
+    fn a_cluster_time_ahead_of_the_primary_s_clock_is_seen() {
+        let hello = |seconds, millis| {
+            doc! {
+                "$clusterTime": { "clusterTime": Timestamp { time: seconds, increment: 7 } },
+                "localTime": DateTime::from_millis(millis),
+            }
+        };
+        assert_eq!(cluster_time_ahead(&hello(1_700_000_005, 1_700_000_000_250)), Some(Duration::from_millis(4_750)));
+        assert_eq!(cluster_time_ahead(&hello(1_700_000_002, 1_700_000_000_999)), Some(Duration::from_millis(1_001)));
+        // A stall, no difference, and a primary whose clock is ahead of all that were primary before.
+        assert_eq!(cluster_time_ahead(&hello(1_700_000_002, 1_700_000_001_000)), None);
+        assert_eq!(cluster_time_ahead(&hello(1_700_000_000, 1_700_000_000_999)), None);
+        assert_eq!(cluster_time_ahead(&hello(1_700_000_000, 1_700_000_060_000)), None);
+        // Not said.
+        assert_eq!(cluster_time_ahead(&doc! { "localTime": DateTime::from_millis(0) }), None);
+        assert_eq!(cluster_time_ahead(&doc! {}), None);
     }
 
     #[test]
