@@ -93,6 +93,29 @@ async fn an_index_with_another_retention_fails_with_what_to_do() {
 }
 
 #[tokio::test]
+async fn a_member_whose_clock_is_ahead_by_more_than_the_grace_fails_with_what_to_do() {
+    let set = ReplicaSet::builder().members(3).own_clocks().start().await;
+    let ahead = (set.primary().await + 1) % 3;
+    set.set_clock(ahead, "+3");
+    // The member notices within a second.
+    let until = std::time::Instant::now() + std::time::Duration::from_secs(30);
+    let (said, words) = loop {
+        let said = doctor(&set.uri(), &["--json"]).await;
+        let (verdict, words) = verdict(&said, "clocks");
+        if verdict == "fail" {
+            break (said, words);
+        }
+        assert!(std::time::Instant::now() < until, "{words}");
+    };
+    assert_eq!((said.status, checks(&said, "fail").len()), (1, 1), "{}", said.out);
+    assert!(words.contains("the grace is 500 ms") && words.contains("run NTP on each member"), "{words}");
+    assert!(words.contains(&format!("{} is ahead", set.hosts()[ahead])), "{words}");
+
+    let said = doctor(&set.uri(), &["--json", "--grace", "30s"]).await;
+    assert_eq!((said.status, verdict(&said, "clocks").0.as_str()), (0, "pass"), "{}", said.out);
+}
+
+#[tokio::test]
 async fn documents_of_somebody_else_are_named() {
     let bench = Bench::new("doctor_foreign").await;
     let lease = bench.seal("alice").acquire("ours").await.unwrap();

@@ -209,6 +209,10 @@ pub(crate) struct Purge {
 
 #[derive(Args, Debug)]
 pub(crate) struct Doctor {
+    /// Smallest grace of the leases, which the members' clocks are measured against; default: 500ms, that of a lease
+    /// with a ttl of 5s or more
+    #[arg(long, value_parser = time::parse, value_name = "TIME")]
+    pub(crate) grace: Option<Duration>,
     /// One JSON object for each check
     #[arg(long)]
     pub(crate) json: bool,

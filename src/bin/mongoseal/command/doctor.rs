@@ -14,6 +14,8 @@ mod driver;
 mod privileges;
 mod times;
 
+use std::time::Duration;
+
 use mongoseal::Mongoseal;
 use serde::Serialize;
 
@@ -101,7 +103,7 @@ pub(crate) async fn perform(connection: &Connection, options: Doctor) -> Result<
     }
     match Deployment::open(&uri, connection).await {
         Ok(deployment) => {
-            let examined = examine(&deployment, opened.as_ref().ok(), connection, &mut report).await;
+            let examined = examine(&deployment, opened.as_ref().ok(), connection, options.grace, &mut report).await;
             deployment.close().await;
             examined?;
             // What the library refuses for a reason of its own.
@@ -127,6 +129,7 @@ async fn examine(
     deployment: &Deployment,
     seal: Option<&Mongoseal>,
     connection: &Connection,
+    grace: Option<Duration>,
     report: &mut Report,
 ) -> Result<(), Failure> {
     report.add(&Finding::pass("reachable", format!("{} answers", deployment.answering())))?;
@@ -138,7 +141,7 @@ async fn examine(
     report.add(&collection::index(deployment, connection.retention()).await)?;
     report.add_all(&privileges::of_the_user(deployment).await)?;
     if !deployment.is_standalone() {
-        report.add(&times::clocks(deployment).await)?;
+        report.add(&times::clocks(deployment, grace).await)?;
     }
     report.add(&times::round_trip(deployment).await)?;
     if !deployment.is_standalone() {

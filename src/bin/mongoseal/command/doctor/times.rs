@@ -12,16 +12,15 @@ use crate::status::Failure;
 
 /// How often each is measured.
 const TIMES: usize = 10;
-/// From when on a difference of clocks is worth a word, and from when on it ends leases of the default ttl.
-const NOTICEABLE: i64 = 250;
-const HARMFUL: i64 = 10_000;
+/// The grace that the clocks are measured against by default: that of a lease with the default ttl.
+const GRACE: Duration = Duration::from_millis(500);
 /// From when on a commit takes too long for refreshes at a third of a short ttl.
 const SLOW: Duration = Duration::from_millis(500);
 
 const CLOCKS: &str = "clocks";
 
-/// How far the clocks of the members are apart.
-pub(super) async fn clocks(deployment: &Deployment) -> Finding {
+/// Measures how far the clocks of the members are apart, against the smallest grace of the leases.
+pub(super) async fn clocks(deployment: &Deployment, grace: Option<Duration>) -> Finding {
     let (mut offsets, mut silent) = (Vec::new(), Vec::new());
     for host in deployment.hosts() {
         match deployment.offset(&host).await {
@@ -29,17 +28,22 @@ pub(super) async fn clocks(deployment: &Deployment) -> Finding {
             Err(_silent) => silent.push(host),
         }
     }
-    compared(&offsets, &silent)
+    compared(&offsets, &silent, grace.unwrap_or(GRACE))
 }
 
-fn compared(offsets: &[(String, Offset)], silent: &[String]) -> Finding {
-    let advice = "run NTP on each: after a failover to a member whose clock is ahead, leases end that much sooner";
+fn compared(offsets: &[(String, Offset)], silent: &[String], grace: Duration) -> Finding {
+    let advice = "run NTP on each member, or set a larger grace: after a failover to a member whose clock is ahead by more than the grace, two holders of a key may believe";
+    let grace = i64::try_from(grace.as_millis()).unwrap_or(i64::MAX);
     match spread(offsets) {
-        // What may be an error of the measurement counts for nothing.
-        Some((apart, uncertain, ahead)) if apart.saturating_sub(uncertain) > NOTICEABLE => {
-            let found = format!("up to {apart} ms apart, give or take {uncertain} ms; {ahead} is ahead");
-            let harmful = apart.saturating_sub(uncertain) > HARMFUL;
-            if harmful { Finding::fail(CLOCKS, found, advice) } else { Finding::warn(CLOCKS, found, advice) }
+        // Half of the grace is far more than NTP leaves.
+        Some((apart, uncertain, ahead))
+            if apart.saturating_add(uncertain) > grace || apart.saturating_sub(uncertain) > grace / 2 =>
+        {
+            let found = format!(
+                "up to {apart} ms apart, give or take {uncertain} ms, and the grace is {grace} ms; {ahead} is ahead"
+            );
+            let is_above = apart.saturating_sub(uncertain) > grace;
+            if is_above { Finding::fail(CLOCKS, found, advice) } else { Finding::warn(CLOCKS, found, advice) }
         }
         _ if !silent.is_empty() => Finding::warn(
             CLOCKS,
@@ -117,6 +121,8 @@ fn millis(time: Duration) -> String {
 
 #[cfg(test)]
 mod tests {
+    use mongoseal::Ttl;
+
     use super::{super::Verdict, *};
 
     fn clock(name: &str, millis: i64, uncertain: u64) -> (String, Offset) {
@@ -124,17 +130,37 @@ mod tests {
     }
 
     #[test]
-    fn clocks_that_are_apart_by_more_than_may_be_an_error_are_told_and_who_is_ahead() {
-        let found = compared(&[clock("a", 5_000, 2), clock("b", 5_400, 2), clock("c", 5_010, 2)], &[]);
+    fn clocks_that_are_further_apart_than_the_grace_fail_and_near_it_they_are_told_and_who_is_ahead() {
+        let found = compared(&[clock("a", 5_000, 2), clock("b", 5_400, 2), clock("c", 5_010, 2)], &[], GRACE);
         assert_eq!(found.verdict, Verdict::Warn);
-        assert_eq!(found.found, "up to 400 ms apart, give or take 4 ms; b is ahead");
-        for (other, uncertain, verdict) in
-            [(5_200, 2, Verdict::Pass), (5_400, 100, Verdict::Pass), (-6_000, 2, Verdict::Fail)]
-        {
+        assert_eq!(found.found, "up to 400 ms apart, give or take 4 ms, and the grace is 500 ms; b is ahead");
+        let minute = Duration::from_secs(60);
+        for (other, uncertain, grace, verdict) in [
+            (5_200, 2, GRACE, Verdict::Pass),
+            (5_254, 2, GRACE, Verdict::Pass),
+            (5_255, 2, GRACE, Verdict::Warn),
+            (5_504, 2, GRACE, Verdict::Warn),
+            (5_505, 2, GRACE, Verdict::Fail),
+            (-6_000, 2, GRACE, Verdict::Fail),
+            (-6_000, 2, minute, Verdict::Pass),
+            // May be more, may be less.
+            (5_400, 100, GRACE, Verdict::Warn),
+            (5_000, 250, GRACE, Verdict::Pass),
+            (5_000, 251, GRACE, Verdict::Warn),
+        ] {
             let both = [clock("a", 5_000, uncertain), clock("b", other, uncertain)];
-            assert_eq!(compared(&both, &[]).verdict, verdict, "{other}");
+            assert_eq!(compared(&both, &[], grace).verdict, verdict, "{other} give or take {uncertain}");
         }
-        assert_eq!(compared(&[clock("a", 5_000, 2)], &["b".into()]).verdict, Verdict::Warn);
-        assert_eq!(compared(&[clock("a", 5_000, 2)], &[]).verdict, Verdict::Pass);
+        assert_eq!(compared(&[clock("a", 5_000, 2)], &["b".into()], GRACE).verdict, Verdict::Warn);
+        assert_eq!(compared(&[clock("a", 5_000, 2)], &[], GRACE).verdict, Verdict::Pass);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn clocks_are_measured_against_the_default_grace_of_the_default_ttl() {
+        let seal = Mongoseal::in_memory();
+        let lease = seal.acquire("k").without_refresh().await.unwrap();
+        let holders = seal.inspect("k").await.unwrap().unwrap().holders;
+        assert_eq!(holders[0].remaining.unwrap(), Ttl::DEFAULT.duration() + GRACE);
+        lease.release().await.unwrap();
     }
 }
