@@ -25,7 +25,7 @@ use crate::{
 pub enum LeaseState {
     /// Held, as far as this process can know.
     Held,
-    /// Refreshes fail; the deadline is still ahead. Time to bring work to a point where it can
+    /// Refreshes fail or are not answered; the deadline is still ahead. Time to bring work to a point where it can
     /// stop.
     AtRisk,
     /// Over, and not by its holder's will.

@@ -7,13 +7,14 @@ use crate::Error;
 /// How long a lease lasts if it is not refreshed, in whole milliseconds:
 /// from 10 milliseconds to 365 days.
 ///
-/// The lower bound is a few round trips to a store. A fraction of a millisecond is dropped,
-/// because a store keeps time in milliseconds.
+/// A lease needs a ttl of at least two and a half times the round trip of a confirmed write. The lower bound is for the memory
+/// store: on MongoDB a ttl below a second is lost to any pause of the process or of the server. A fraction of a
+/// millisecond is dropped, because a store keeps time in milliseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Ttl(u64);
 
 impl Ttl {
-    /// The shortest ttl.
+    /// The shortest ttl, which is of use with the memory store only.
     pub const MIN: Self = Self(10);
     /// The longest ttl.
     pub const MAX: Self = Self(365 * 24 * 3600 * 1000);
