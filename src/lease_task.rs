@@ -3,19 +3,21 @@
 //! A refresh is sent at a third of the ttl, and again while no attempt is answered: up to four are under way at once. The
 //! first confirmation counts, and the deadline moves to the ttl after the send of the attempt that it confirms.
 
+mod round;
+
 use std::{sync::Arc, time::Duration};
 
 use tokio::sync::oneshot;
 
+use self::round::Round;
 use crate::{
     Error, Lease, LossCause, Metadata, Result, Tick, Ttl,
     batch::{Place, Travelled},
     farewell,
     hold::Hold,
-    in_flight::{InFlight, MAX_ATTEMPTS, Resend, attempt_life},
+    in_flight::{InFlight, MAX_ATTEMPTS, attempt_life},
     lease::End,
     refresh::{self, Confirmed, Refreshing},
-    retry::Backoff,
     seal::{InUse, Inner},
     wait::Watch,
     wishes::{Asked, Wish},
@@ -48,25 +50,6 @@ pub(crate) struct LeaseTask {
     watch: Watch,
     in_use: InUse,
     released: oneshot::Sender<Result<End>>,
-}
-
-/// A refresh that is sent until one of its attempts is confirmed.
-struct Round {
-    number: u32,
-    /// What the holder asked for, if it did.
-    wish: Option<Wish>,
-    ttl: Ttl,
-    metadata: Option<Metadata>,
-    /// When, on the clock, it gives up. The deadline of the lease comes before that.
-    until: Duration,
-    /// When the next attempt is sent.
-    next_attempt: Duration,
-    resend: Resend,
-    backoff: Backoff,
-    /// When a store that has not answered puts the lease at risk, and the deadline when that was decided.
-    risk_at: Option<Duration>,
-    deadline: Duration,
-    last_error: Option<Error>,
 }
 
 /// The answer to one request.
@@ -228,17 +211,8 @@ impl LeaseTask {
         if self.can_send() {
             self.send(now);
         }
-        let Self { round, hold, .. } = self;
-        if let Some(round) = round
-            && round.risk_at.take_if(|at| *at <= now).is_some()
-        {
-            // A deadline that has moved was moved by an answer to an earlier request.
-            if hold.deadline() == round.deadline {
-                hold.at_risk(&unanswered());
-            } else {
-                round.deadline = hold.deadline();
-                round.risk_at = Some(now.saturating_add(hold.risk_after(round.ttl)));
-            }
+        if let Some(round) = &mut self.round {
+            round.look_at_silence(now, &self.hold);
         }
     }
 
@@ -247,7 +221,7 @@ impl LeaseTask {
         if let Some(mut round) = self.round.take_if(|round| round.until <= now)
             && let Some(wish) = round.wish.take()
         {
-            drop(wish.reply.send(Err(round.last_error.unwrap_or_else(unanswered))));
+            drop(wish.reply.send(Err(round.last_error.unwrap_or_else(round::unanswered))));
         }
     }
 
@@ -301,33 +275,17 @@ impl LeaseTask {
         let metadata = wish.as_ref().and_then(|wish| wish.metadata.clone()).or_else(|| self.words.as_deref().cloned());
         let until = if wish.is_some() { self.inner().give_up() } else { Duration::MAX };
         self.rounds = self.rounds.wrapping_add(1);
-        self.round = Some(Box::new(Round {
-            number: self.rounds,
-            wish,
-            ttl,
-            metadata,
-            until,
-            next_attempt: now,
-            resend: Resend::of(ttl, Duration::ZERO),
-            backoff: Backoff::new(),
-            risk_at: Some(now.saturating_add(self.hold.risk_after(ttl))),
-            deadline: self.hold.deadline(),
-            last_error: None,
-        }));
+        self.round = Some(Box::new(Round::begin(self.rounds, wish, (ttl, metadata), (now, until), &self.hold)));
     }
 
     /// Whether an attempt may be under way beside those that are. A change of the metadata waits for those: one that
     /// arrives late would take it back.
     fn can_send(&self) -> bool {
-        let changes = |wish: &Wish| wish.metadata.is_some();
-        let changes = self.round.as_ref().is_some_and(|round| round.wish.as_ref().is_some_and(changes));
-        let first = self.round.as_ref().is_some_and(|round| round.is_unsent());
-        let free = if changes && first {
-            self.attempts == 0 && !self.travels
-        } else {
-            usize::from(self.attempts) < MAX_ATTEMPTS
-        };
-        self.round.is_some() && free
+        let Some(round) = &self.round else { return false };
+        if round.begins_with_a_change() {
+            return self.attempts == 0 && !self.travels;
+        }
+        usize::from(self.attempts) < MAX_ATTEMPTS
     }
 
     /// Sends the next attempt, if it is time.
@@ -418,16 +376,6 @@ impl LeaseTask {
         drop(in_use);
         drop(released.send(end));
     }
-}
-
-impl Round {
-    fn is_unsent(&self) -> bool {
-        self.resend.is_unused()
-    }
-}
-
-fn unanswered() -> Error {
-    Error::unavailable("the store has not answered a refresh: it is sent again until the deadline")
 }
 
 /// Ends the lease when its task is dropped, as a runtime does that shuts down.

@@ -85,7 +85,7 @@ fn the_tests_that_documents_name_are_there() {
     assert!(named > 10);
 }
 
-const ENGINE: [&str; 18] = [
+const ENGINE: [&str; 23] = [
     "contention.rs",
     "hold.rs",
     "wait.rs",
@@ -95,6 +95,11 @@ const ENGINE: [&str; 18] = [
     "ask.rs",
     "lease.rs",
     "refresh.rs",
+    "lease_task.rs",
+    "lease_task/round.rs",
+    "in_flight.rs",
+    "batch.rs",
+    "batch/round.rs",
     "retry.rs",
     "clock.rs",
     "inspect.rs",
