@@ -255,7 +255,8 @@ impl Ask {
         if matches!(answer, Err(Error::Unavailable { .. } | Error::Corrupt { .. })) {
             self.in_doubt.store(true, Ordering::Relaxed);
         }
-        let Applied { outcome, at } = answer?;
+        let Applied { outcome, at, sent: left_at } = answer?;
+        let sent = left_at.map_or(sent, |left_at| left_at.max(sent));
         // Never taken back: a refusal may be a stale answer, and a release that finds nothing is cheap.
         self.queued.fetch_or(matches!(outcome, Outcome::Queued { .. }), Ordering::Relaxed);
         let tick = at.map_or(Tick { seconds: 0, ordinal: 0 }, |at| at.tick);

@@ -110,7 +110,7 @@ impl Inner {
     /// second would be that nobody went.
     async fn prune(&self, key: &Key) -> Result<Vec<ListedLease>> {
         match self.store.apply(key, Request::Prune, self.one_attempt()).await {
-            Ok(Applied { outcome: Outcome::Pruned { holders }, at: Some(at) }) => {
+            Ok(Applied { outcome: Outcome::Pruned { holders }, at: Some(at), .. }) => {
                 Ok(holders.into_iter().map(|holder| ListedLease::of(key.clone(), holder, at.now)).collect())
             }
             // The record has gone meanwhile.

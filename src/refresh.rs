@@ -112,7 +112,7 @@ pub(crate) async fn attempt(
         metadata: metadata.cloned(),
     });
     let sent = clock.now();
-    let Applied { outcome, at } = inner.store.apply(&hold.key, request, within).await?;
+    let Applied { outcome, at, .. } = inner.store.apply(&hold.key, request, within).await?;
     match outcome {
         Outcome::Refreshed { token } if token == hold.token => {
             hold.note_round_trip(clock.now().saturating_sub(sent));

@@ -116,9 +116,10 @@ pub trait Store: Any + fmt::Debug + Send + Sync {
 pub struct Applied {
     /// What came of it.
     pub outcome: Outcome,
-    /// When, on the store's clocks. `None` where there was no record and nothing to do, and of a release where
-    /// the store did not say.
+    /// When, on the store's clocks. `None` where there was no record and nothing to do.
     pub at: Option<Moment>,
+    /// When, on the [`Clock`] of holders, the request left, if it had to wait after the call: deadlines count from then.
+    pub sent: Option<Duration>,
 }
 
 /// What a handle is told that watches.

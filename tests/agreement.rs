@@ -225,7 +225,7 @@ async fn single(
     met: Option<&Record>,
 ) -> (Option<Record>, &'static str) {
     let request = sent(request, met);
-    let Applied { outcome, at } = store.apply(key, request.clone(), WITHIN).await.unwrap();
+    let Applied { outcome, at, .. } = store.apply(key, request.clone(), WITHIN).await.unwrap();
     let (after, expected) = if let Some(at) = at {
         record::apply(met, at, &request)
     } else {

@@ -197,7 +197,7 @@ impl Store for MemoryStore {
                     }
                     records.by_key.insert(key, after);
                 }
-                Ok(Applied { outcome, at: Some(at) })
+                Ok(Applied { outcome, at: Some(at), sent: None })
             })
         })
     }

@@ -283,7 +283,10 @@ impl Inner {
         // There was no record, so nothing was done and no time was told.
         let Some(Bson::Document(value)) = reply.get("value") else {
             let nothing = |request: &Request| request.outcome(None, StoreTime::default());
-            return Ok(requests.iter().map(|request| Applied { outcome: nothing(request), at: None }).collect());
+            return Ok(requests
+                .iter()
+                .map(|request| Applied { outcome: nothing(request), at: None, sent: None })
+                .collect());
         };
         let Seen { mut view, places, at, written } = document::decode_view(key, value)?;
         let mut applied = Vec::new();
@@ -295,7 +298,7 @@ impl Inner {
                 self.read(key, within).await?;
                 return Err(Error::unavailable("MongoDB answered without having written what it says: ask again"));
             }
-            applied.push(Applied { outcome, at: Some(at) });
+            applied.push(Applied { outcome, at: Some(at), sent: None });
         }
         if asks {
             let is_held = |Applied { outcome, .. }: &Applied| {

@@ -128,8 +128,8 @@ impl Observed {
     /// Takes what changed nothing for a success.
     fn no_op_success(request: &Request, answer: Result<Applied>) -> Result<Applied> {
         match (request, answer) {
-            (Request::Acquire(_), Ok(Applied { outcome: Outcome::Refused { holder }, at })) => {
-                Ok(Applied { outcome: Outcome::Granted { token: holder.version }, at })
+            (Request::Acquire(_), Ok(Applied { outcome: Outcome::Refused { holder }, at, sent })) => {
+                Ok(Applied { outcome: Outcome::Granted { token: holder.version }, at, sent })
             }
             (_, answer) => answer,
         }

@@ -7,7 +7,10 @@
 //! next command, which the pipeline of an acquire that waits takes as a list (see `verb.rs`). All other requests are a
 //! command each, at once.
 //!
-//! Invariants: requests of different keys never wait for one another. A request is never delayed by more than half of
+//! A bounded number of requests is under way, refreshes beside them: the driver serves those that wait for a connection
+//! in their order, and a burst of acquires must not keep a refresh waiting until its lease is lost.
+//!
+//! Invariants: a refresh never waits for more than [`MAX_UNDER_WAY`] other requests. A request is never delayed by more than half of
 //! the time of the one before it, and an abandoned request is never sent. Each answer is told from its own write.
 
 use std::{
@@ -16,7 +19,11 @@ use std::{
     time::Duration,
 };
 
-use tokio::{runtime::Handle, sync::oneshot, time::timeout};
+use tokio::{
+    runtime::Handle,
+    sync::{Semaphore, SemaphorePermit, oneshot},
+    time::timeout,
+};
 
 use super::{Inner, LEAST, MongoStore, template, worthwhile};
 use crate::{
@@ -28,9 +35,20 @@ use crate::{
 /// The most requests of one command.
 const MAX_BATCH: usize = 64;
 
+/// The most commands that are under way at once, besides refreshes and reads: fewer than `connect` opens connections.
+const MAX_UNDER_WAY: usize = 48;
+
 /// The keys with a command under way, and the requests that wait for it in the order in which they came.
-#[derive(Default)]
-pub(super) struct Coalescer(Mutex<Lines>);
+pub(super) struct Coalescer {
+    lines: Mutex<Lines>,
+    under_way: Semaphore,
+}
+
+impl Default for Coalescer {
+    fn default() -> Self {
+        Self { lines: Mutex::default(), under_way: Semaphore::new(MAX_UNDER_WAY) }
+    }
+}
 
 #[derive(Default)]
 struct Lines(HashMap<Key, VecDeque<Queued>>);
@@ -86,8 +104,18 @@ struct Permit {
 }
 
 impl Coalescer {
+    /// Waits until another command may be under way. A request whose caller gives up meanwhile is never sent.
+    async fn admitted(&self, until: Duration) -> Result<SemaphorePermit<'_>> {
+        let admitted = timeout(left(until), self.under_way.acquire()).await.ok().and_then(Result::ok);
+        admitted.ok_or_else(|| {
+            Error::unavailable(
+                "earlier requests of this handle were not answered: check that a primary can be reached and retry",
+            )
+        })
+    }
+
     fn lines(&self) -> MutexGuard<'_, Lines> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.lines.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -104,10 +132,13 @@ pub(super) async fn apply(inner: Arc<Inner>, key: Key, request: Request, within:
     } else {
         None
     };
-    let left = left(until);
-    let applied = MongoStore::run(left, async move { inner.apply(&key, &request, left).await });
+    let is_refresh = matches!(request, Request::Refresh(_));
+    let _under_way = if is_refresh { None } else { Some(inner.coalescer.admitted(until).await?) };
+    let (sent, left) = (Clock::Boot.now(), left(until));
+    let sender = Arc::clone(&inner);
+    let applied = MongoStore::run(left, async move { sender.apply(&key, &request, left).await });
     let (applied, _permit) = answered(permit, left, applied).await;
-    applied
+    applied.map(|applied| Applied { sent: Some(sent), ..applied })
 }
 
 /// Waits for an answer; gives it and the permit. After half of the time the permit goes to the next in line: a command
@@ -208,17 +239,22 @@ impl Lines {
 async fn send(mut permit: Permit, requests: Vec<Queued>) {
     permit.waits_for_task = false;
     let requests = split_by_deadline(split_batchable(requests));
-    let within = longest(&requests);
+    let inner = Arc::clone(&permit.inner);
+    let _under_way = match inner.coalescer.admitted(Clock::Boot.now().saturating_add(longest(&requests))).await {
+        Ok(admitted) => admitted,
+        Err(error) => return tell_all(requests, error),
+    };
+    let (sent, within) = (Clock::Boot.now(), longest(&requests));
     let asked: Vec<Request> = requests.iter().map(|queued| queued.request.clone()).collect();
-    let (inner, key) = (Arc::clone(&permit.inner), permit.key.clone());
-    let applied = MongoStore::run(within, async move { inner.apply_together(&key, &asked, within).await });
+    let (sender, key) = (Arc::clone(&inner), permit.key.clone());
+    let applied = MongoStore::run(within, async move { sender.apply_together(&key, &asked, within).await });
     let (applied, permit) = answered(Some(permit), within, applied).await;
     let one_by_one = match applied {
         Ok(applied) => {
             let mut others = Vec::new();
             for (queued, applied) in requests.into_iter().zip(applied) {
                 if has_its_answer(&queued.request, &applied.outcome) {
-                    queued.tell(Dispatch::Together(Ok(applied)));
+                    queued.tell(Dispatch::Together(Ok(Applied { sent: Some(sent), ..applied })));
                 } else {
                     others.push(queued);
                 }
