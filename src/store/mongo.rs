@@ -66,7 +66,7 @@ const LEAST: Duration = Duration::from_millis(20);
 /// Records in a collection of a MongoDB replica set.
 ///
 /// Concerns are set in each command, so those of the caller's client, database and collection do
-/// not count: writes are acknowledged by a majority, reads are linearizable, both go to the
+/// not count: writes are acknowledged by the journals of a majority, reads are linearizable, both go to the
 /// primary. None is a retryable write, whatever `retryWrites` says: every request can be sent again,
 /// and the engine does.
 #[derive(Clone, Debug)]
@@ -248,7 +248,7 @@ impl Inner {
         doc! {
             "findAndModify": &self.collection,
             "query": { "_id": key.as_str() },
-            "writeConcern": { "w": "majority", "wtimeout": server_limit(within) },
+            "writeConcern": write_concern(within),
             "maxTimeMS": server_limit(within),
         }
     }
@@ -378,6 +378,14 @@ fn is_plausible(request: &Request, outcome: &Outcome, written: bool, now: StoreT
         Outcome::Full { length } => is_full(*length),
         Outcome::Released | Outcome::Revoked { .. } | Outcome::Pruned { .. } => true,
     }
+}
+
+/// The write concern of each write: the journals of a majority have it.
+///
+/// A majority means its journals by default, and `preflight.rs` refuses a set where it does not. But an operator can
+/// change that later, and a user may lack the privilege to see it. So each write says it.
+fn write_concern(within: Duration) -> Document {
+    doc! { "w": "majority", "j": true, "wtimeout": server_limit(within) }
 }
 
 /// How long the server may take, in milliseconds: a little less than we wait, so that it is the

@@ -5,6 +5,7 @@
 
 mod apart;
 mod deposed;
+mod durable;
 mod failover;
 mod lost_replies;
 mod matrix;

@@ -13,6 +13,7 @@ use super::{
     fault::{self, needs},
     pipeline, server_limit,
     verb::{self, Verb},
+    write_concern,
 };
 use crate::{
     Error, FencingToken, Key, Result,
@@ -44,8 +45,7 @@ impl Inner {
                 let mut all = true;
                 for leases in commands(leases) {
                     let mut update = self.joint_update(leases, joint, within);
-                    let concern = doc! { "w": "majority", "wtimeout": server_limit(within) };
-                    update.insert("writeConcern", concern);
+                    update.insert("writeConcern", write_concern(within));
                     all &= match is_done(&self.command(update, needs::CHANGE).await?, leases) {
                         // One of the records is none; the others can be kept without it.
                         Err(Error::Invalid { .. }) if matches!(joint, Joint::Keep { .. }) => false,

@@ -7,7 +7,7 @@ use mongodb::bson::{Bson, Document, doc};
 use super::{
     Inner, document,
     fault::{self, needs},
-    list, preflight, server_limit,
+    list, preflight, server_limit, write_concern,
 };
 use crate::{
     FencingToken, Key, Result,
@@ -73,7 +73,7 @@ impl Inner {
         let delete = doc! {
             "delete": &self.collection,
             "deletes": [{ "q": { "_id": key.as_str(), "version": version, "$expr": idle }, "limit": 1 }],
-            "writeConcern": { "w": "majority", "wtimeout": server_limit(within) },
+            "writeConcern": write_concern(within),
             "maxTimeMS": server_limit(within),
         };
         let reply =

@@ -14,7 +14,7 @@ use std::{
 
 use mongodb::bson::{Bson, doc};
 
-use super::{Inner, document, fault, fault::needs, server_limit};
+use super::{Inner, document, fault, fault::needs, server_limit, write_concern};
 use crate::{
     Error, Key, Result,
     record::{self, Acquire, Outcome, Request},
@@ -63,7 +63,7 @@ impl Inner {
             "update": { "$setOnInsert": { "version": 0_i64 } },
             "upsert": false,
             "fields": fields,
-            "writeConcern": { "w": "majority", "wtimeout": server_limit(within) },
+            "writeConcern": write_concern(within),
             "maxTimeMS": server_limit(within),
         };
         let mut reply = match self.command(nothing, needs::HOLD).await {

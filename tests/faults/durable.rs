@@ -1,0 +1,44 @@
+//! What was acknowledged is in the journal.
+
+use std::time::{Duration, Instant};
+
+use mongodb::bson::doc;
+use mongoseal::Mongoseal;
+use mongoseal_test_support::ReplicaSet;
+
+use crate::{connect, secs, turn};
+
+const ROUNDS: usize = 50;
+
+/// How often the server writes its journal where nothing asks it to.
+const JOURNAL_INTERVAL: Duration = Duration::from_millis(100);
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_grant_is_there_after_its_only_member_was_killed_right_after_it_was_acknowledged() {
+    let _turn = turn().await;
+    let set = ReplicaSet::start(1).await;
+    let seal = connect(Mongoseal::builder().operation_timeout(secs(30)), set.uri()).await;
+    // From now on a majority means memory, so that what is in the journal is there because the write asked for it.
+    let config = set.admin(0, doc! { "replSetGetConfig": 1 }).await.unwrap();
+    let mut config = config.get_document("config").unwrap().clone();
+    config.insert("version", config.get_i32("version").unwrap() + 1);
+    config.insert("writeConcernMajorityJournalDefault", false);
+    set.admin(0, doc! { "replSetReconfig": config }).await.unwrap();
+
+    let began = Instant::now();
+    let mut prompt = 0;
+    for round in 0..ROUNDS {
+        let key = format!("k/{round}");
+        let lease = seal.acquire(key.as_str()).ttl(secs(3_600)).without_refresh().await.unwrap();
+        let granted = Instant::now();
+        set.kill(0).await;
+        prompt += usize::from(granted.elapsed() < JOURNAL_INTERVAL);
+        set.restart(0).await;
+        let found = seal.inspect(key.as_str()).await.unwrap();
+        let holders = found.map(|found| found.holders).unwrap_or_default();
+        assert_eq!(holders.iter().map(|holder| holder.token).collect::<Vec<_>>(), [lease.token()], "round {round}");
+        lease.orphan();
+    }
+    println!("{ROUNDS} kills in {:?}, {prompt} of them within {JOURNAL_INTERVAL:?} of the grant", began.elapsed());
+    assert!(prompt > 0, "each kill came later than the journal is written anyway, so this shows nothing");
+}
