@@ -96,12 +96,12 @@ async fn a_record_of_foreign_shape_is_corrupt_and_left_as_it_is() {
     // Not to be collected meanwhile.
     let date = mongodb::bson::DateTime::from_millis(4_000_000_000_000);
     let record = |holders: Bson| {
-        doc! { "_id": "k", "version": 7_i64, "holders": holders, "queue": [], "handed": "", "history": [], "last_seen": date, "expires_at": date }
+        doc! { "_id": "k", "version": 7_i64, "holders": holders, "queue": [], "handover": "", "history": [], "last_seen": date, "expires_at": date }
     };
     let foreign = [
         doc! { "_id": "k", "locked": true },
         doc! { "_id": "k", "version": 7 },
-        doc! { "_id": "k", "version": 7_i64, "holders": [], "queue": [], "handed": "", "history": [], "last_seen": date, "expires_at": 5 },
+        doc! { "_id": "k", "version": 7_i64, "holders": [], "queue": [], "handover": "", "history": [], "last_seen": date, "expires_at": 5 },
         record(Bson::from("me")),
         record(Bson::from(vec![1])),
         record(Bson::from(vec![doc! { "owner": "somebody", "expires_at": "tomorrow" }])),

@@ -3,7 +3,7 @@
 use mongodb::bson::{Bson, Document};
 
 /// What of a record is followed. Fields beside these are somebody else's, and the queue is left out.
-const FIELDS: [&str; 6] = ["version", "holders", "handed", "last_seen", "expires_at", "history"];
+const FIELDS: [&str; 6] = ["version", "holders", "handover", "last_seen", "expires_at", "history"];
 
 /// Applies an `updateDescription`. `None` where it does not fit the document, of which some is applied
 /// then.
@@ -104,7 +104,7 @@ mod tests {
 
     fn record() -> Document {
         doc! {
-            "version": 1_i64, "handed": "",
+            "version": 1_i64, "handover": "",
             "holders": [{ "owner": "a", "metadata": { "0": "x" } }, { "owner": "b" }],
             "history": [{ "leases": [1, 2] }],
         }
@@ -122,7 +122,7 @@ mod tests {
                 "version": 2_i64, "holders.0.owner": "c", "holders.0.metadata.0": "y", "holders.0.metadata.1": "z",
                 "holders.1": { "owner": "d" }, "history.1": { "leases": [] },
             },
-            "removedFields": ["handed"],
+            "removedFields": ["handover"],
             "truncatedArrays": [{ "field": "history.0.leases", "newSize": 1 }],
         };
         let expected = doc! {

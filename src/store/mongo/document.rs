@@ -15,7 +15,7 @@ use crate::{
 /// is refused so learns the remaining time without owning a clock.
 pub(super) fn all() -> Document {
     doc! {
-        "version": 1, "holders": 1, "queue": 1, "handed": 1, "last_seen": 1, "expires_at": 1, "history": 1,
+        "version": 1, "holders": 1, "queue": 1, "handover": 1, "last_seen": 1, "expires_at": 1, "history": 1,
         "now": "$$NOW", "tick": "$$CLUSTER_TIME",
     }
 }
@@ -43,7 +43,7 @@ pub(super) fn has_fields_of_a_record() -> Document {
         ("version", "long"),
         ("holders", "array"),
         ("queue", "array"),
-        ("handed", "string"),
+        ("handover", "string"),
         ("history", "array"),
         ("last_seen", "date"),
         ("expires_at", "date"),
@@ -247,7 +247,7 @@ impl<'a> Fields<'a> {
     fn holder(&self) -> Result<Holder, String> {
         let terms = self.terms()?;
         // Left over from when it waited.
-        self.long("patience")?;
+        self.long("wait_ttl")?;
         Ok(Holder {
             terms,
             version: self.version("version")?,
@@ -275,7 +275,7 @@ impl<'a> Fields<'a> {
     fn waiter(&self) -> Result<Waiter, String> {
         Ok(Waiter {
             terms: self.terms()?,
-            patience: self.long("patience")?,
+            patience: self.long("wait_ttl")?,
             refreshes: self.long("refreshes")?,
             since: self.time("since")?,
             last_seen: self.time("last_seen")?,
@@ -300,7 +300,7 @@ impl<'a> Fields<'a> {
             holders: self.each("holders", Fields::holder)?,
             // As the pipeline does, which drops a waiter that nobody can have queued.
             queue: self.each("queue", |entry| Ok(entry.waiter().ok()))?.into_iter().rev().flatten().collect(),
-            handed: self.read("handed", "a list of callers and tokens", |value| handed(value.as_str()?))?,
+            handed: self.read("handover", "a list of callers and tokens", |value| handed(value.as_str()?))?,
             last_seen: self.time("last_seen")?,
             expires_at: self.time("expires_at")?,
             history: self.read("history", "an array", |value| {
@@ -350,10 +350,10 @@ mod tests {
 
     fn record() -> Document {
         doc! {
-            "_id": "k", "version": 7_i64, "queue": [], "handed": "", "history": [],
+            "_id": "k", "version": 7_i64, "queue": [], "handover": "", "history": [],
             "holders": [{
                 "lease": lease(LeaseId::from_bytes([1; 16])), "caller": "0123456789abcdef/1", "owner": "me", "version": 7_i64, "limit": 0,
-                "ttl": 1_i64, "grace": 0_i64, "patience": 0_i64, "refreshes": 0_i64, "since": DateTime::from_millis(1),
+                "ttl": 1_i64, "grace": 0_i64, "wait_ttl": 0_i64, "refreshes": 0_i64, "since": DateTime::from_millis(1),
                 "last_seen": DateTime::from_millis(1), "expires_at": DateTime::from_millis(2), "group": "", "metadata": {},
             }],
             "last_seen": DateTime::from_millis(1), "expires_at": DateTime::from_millis(2),

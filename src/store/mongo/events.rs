@@ -55,10 +55,10 @@ fn concerning(handle: HandleId) -> [Document; 2] {
     let theirs = doc! { "$regex": format!("(^|;){handle}/") };
     [
         doc! { "$match": { "$or": [
-            { "operationType": "replace", "fullDocument.handed": theirs.clone() },
-            { "operationType": "update", "updateDescription.updatedFields.handed": theirs },
+            { "operationType": "replace", "fullDocument.handover": theirs.clone() },
+            { "operationType": "update", "updateDescription.updatedFields.handover": theirs },
         ] } },
-        doc! { "$project": { "fullDocument.handed": 1, "updateDescription.updatedFields.handed": 1 } },
+        doc! { "$project": { "fullDocument.handover": 1, "updateDescription.updatedFields.handover": 1 } },
     ]
 }
 
@@ -66,8 +66,8 @@ fn concerning(handle: HandleId) -> [Document; 2] {
 pub(super) fn told(event: &Document, handle: HandleId) -> Vec<Told> {
     let replaced = event.get_document("fullDocument");
     let updated = event.get_document("updateDescription").and_then(|update| update.get_document("updatedFields"));
-    let handed = replaced.or(updated).and_then(|fields| fields.get_str("handed")).unwrap_or_default();
-    let handed = document::handed(handed).unwrap_or_default().into_iter();
+    let handover = replaced.or(updated).and_then(|fields| fields.get_str("handover")).unwrap_or_default();
+    let handed = document::handed(handover).unwrap_or_default().into_iter();
     let theirs = handed.filter(|(caller, _)| caller.handle == handle);
     theirs.map(|(caller, token)| Told::of(caller, token)).collect()
 }
@@ -84,12 +84,12 @@ mod tests {
             [(other, 1), (own, 2), (own, 3)].map(|(handle, number)| format!("{}=9;", Caller { handle, number }));
         let handed = handed.concat();
         let both = [2, 3].map(|number| Told::Handed { number, token: FencingToken::new(9).unwrap() });
-        let replacement = doc! { "fullDocument": { "handed": &handed } };
-        let update = doc! { "updateDescription": { "updatedFields": { "handed": &handed } } };
+        let replacement = doc! { "fullDocument": { "handover": &handed } };
+        let update = doc! { "updateDescription": { "updatedFields": { "handover": &handed } } };
         assert_eq!(told(&replacement, own), both);
         assert_eq!(told(&update, own), both);
         for strange in
-            [doc! {}, doc! { "fullDocument": { "handed": 1 } }, doc! { "fullDocument": { "handed": "x=y;" } }]
+            [doc! {}, doc! { "fullDocument": { "handover": 1 } }, doc! { "fullDocument": { "handover": "x=y;" } }]
         {
             assert_eq!(told(&strange, own), []);
         }

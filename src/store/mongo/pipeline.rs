@@ -166,14 +166,14 @@ fn pushed(array: &str, which: Document, anew: impl Into<Bson>, lasts: impl Into<
 /// `q`, with those who ask in it unless they hold already or there is no room.
 fn enqueued(verb: Verb) -> Document {
     let new = |entry: &str| {
-        let expires_at = doc! { "$add": ["$$NOW", format!("{entry}.patience")] };
+        let expires_at = doc! { "$add": ["$$NOW", format!("{entry}.wait_ttl")] };
         doc! { "$mergeObjects": [entry, { "since": "$$NOW", "last_seen": "$$NOW", "expires_at": expires_at }] }
     };
     if verb == Verb::Acquire {
         let queued = doc! { "$concatArrays": [without("$q"), [new("$$entry")]] };
         return doc! { "$cond": [{ "$in": ["$$lease", "$h.lease"] }, "$q", queued] };
     }
-    let waiting = pushed("$q", is_theirs(verb), own("$$entry"), own("$$patience"));
+    let waiting = pushed("$q", is_theirs(verb), own("$$entry"), own("$$wait_ttl"));
     let others = doc! { "$filter": { "input": "$$entry", "cond": { "$not": { "$in": ["$$this.lease", "$$known"] } } } };
     // Looked up once, and not for each of them.
     let others = doc! { "$let": { "vars": { "known": { "$concatArrays": ["$h.lease", "$q.lease"] } }, "in": others } };
@@ -207,7 +207,7 @@ fn ready() -> Document {
 /// `max(version + 1, token(hybrid clock) - others)`; those that follow count on from it. Who asks
 /// gets its ttl.
 fn granted(verb: Verb) -> Document {
-    let claimed = doc! { "$min": ["$$this.ttl", "$$this.patience"] };
+    let claimed = doc! { "$min": ["$$this.ttl", "$$this.wait_ttl"] };
     let lasts = if verb.asks() {
         doc! { "$cond": [is_theirs(verb), "$$this.ttl", claimed] }
     } else {
@@ -220,7 +220,7 @@ fn granted(verb: Verb) -> Document {
         ("limit", "int"),
         ("ttl", "long"),
         ("grace", "long"),
-        ("patience", "long"),
+        ("wait_ttl", "long"),
         ("last_seen", "date"),
         ("expires_at", "date"),
     ];
@@ -301,7 +301,7 @@ fn stamped(verb: Verb) -> Document {
         "version": "$v",
         "holders": "$h",
         "queue": "$q",
-        "handed": "$d",
+        "handover": "$d",
         "history": history,
         "last_seen": "$$NOW",
         "expires_at": expiry("$r.expires_at", "$now", "$h", "$q"),
@@ -333,7 +333,7 @@ fn kept() -> Vec<Document> {
     let holders = pushed("$holders", is_named, "$$who", doc! { "$add": ["$$lasts", "$$this.grace"] });
     let expires_at = expiry("$expires_at", "$$now", "$holders", "$queue");
     vec![
-        doc! { "$set": { "holders": holders, "handed": "", "last_seen": "$$NOW" } },
+        doc! { "$set": { "holders": holders, "handover": "", "last_seen": "$$NOW" } },
         doc! { "$set": { "expires_at": { "$let": { "vars": { "now": latest() }, "in": expires_at } } } },
     ]
 }

@@ -70,7 +70,7 @@ impl Inner {
                 "update": {
                     "$inc": { "holders.$.refreshes": 1_i64 },
                     // This change hands the key to nobody.
-                    "$set": { "handed": "" },
+                    "$set": { "handover": "" },
                     "$currentDate": { "last_seen": true },
                 },
                 "fields": { "_id": 1 },

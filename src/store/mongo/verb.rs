@@ -111,7 +111,7 @@ pub(super) fn waits<'a>(acquires: impl IntoIterator<Item = &'a Acquire>) -> Docu
     let each: Vec<Document> = acquires.into_iter().map(asks).collect();
     let all = |name: &str| each.iter().filter_map(|asks| asks.get(name).cloned()).collect::<Vec<Bson>>();
     doc! {
-        "lease": all("lease"), "who": all("who"), "lasts": all("lasts"), "entry": all("entry"), "patience": all("patience"),
+        "lease": all("lease"), "who": all("who"), "lasts": all("lasts"), "entry": all("entry"), "wait_ttl": all("wait_ttl"),
         "room": document::int(room.unwrap_or_default()),
     }
 }
@@ -119,7 +119,7 @@ pub(super) fn waits<'a>(acquires: impl IntoIterator<Item = &'a Acquire>) -> Docu
 fn asks(Acquire { terms, patience }: &Acquire) -> Document {
     let (ttl, grace) = (document::long(terms.ttl), document::long(terms.grace));
     let (group, metadata) = (document::group(terms.group.as_ref()), document::metadata(&terms.metadata));
-    let (lease, patience) =
+    let (lease, wait_ttl) =
         (document::lease(terms.lease), document::long(patience.map_or(0, |patience| patience.lasts)));
     doc! {
         "lease": &lease,
@@ -133,12 +133,12 @@ fn asks(Acquire { terms, patience }: &Acquire) -> Document {
             "limit": document::int(terms.limit),
             "ttl": ttl,
             "grace": grace,
-            "patience": &patience,
+            "wait_ttl": &wait_ttl,
             "group": group,
             "metadata": metadata,
             "refreshes": 0_i64,
         },
-        "patience": patience,
+        "wait_ttl": wait_ttl,
     }
 }
 
