@@ -111,7 +111,8 @@ pub enum Error {
         source: Option<Source>,
     },
 
-    /// The request or the deployment is wrong, and stays wrong until somebody changes it.
+    /// The request or the deployment is wrong, and stays wrong until somebody changes it. If the record of a key is of a
+    /// newer format, this build must be upgraded.
     #[error("{message}")]
     Invalid {
         /// What is wrong and what to do.

@@ -116,8 +116,11 @@ impl Revoke {
             // The request before, whose answer was lost, revoked them.
             (Outcome::Revoked { holders }, true) if holders.is_empty() => held,
             (Outcome::Revoked { holders }, _) => holders,
-            // The record has gone meanwhile.
-            (Outcome::Absent, _) => Vec::new(),
+            // The record has gone meanwhile; unless the read says that it can no longer be read.
+            (Outcome::Absent, _) => {
+                inner.sighted(&key, until).await?;
+                Vec::new()
+            }
             (outcome, _) => {
                 return Err(Error::invalid(format!("the store answered a revocation with {outcome:?}: it is broken")));
             }

@@ -247,7 +247,7 @@ impl Inner {
     fn head(&self, key: &Key, within: Duration) -> Document {
         doc! {
             "findAndModify": &self.collection,
-            "query": { "_id": key.as_str() },
+            "query": document::of(key),
             "writeConcern": write_concern(within),
             "maxTimeMS": server_limit(within),
         }
@@ -270,8 +270,12 @@ impl Inner {
         let reply = match reply {
             Ok(reply) => reply,
             Err(error) => {
-                // A document that is not ours can make the update fail, which then wrote nothing.
-                if fault::is_refusal(&error) && fault::code(&error) != Some(fault::UNAUTHORIZED) {
+                // A document that is not ours can make the update fail, which then wrote nothing. An upsert fails with
+                // a duplicate key where the query does not match the document of the key. If the read finds a record
+                // that can be read, or none, another first insert came before this one, and a retry meets its record.
+                let is_taken = fault::code(&error) == Some(fault::DUPLICATE_KEY);
+                let is_refused = fault::is_refusal(&error) && fault::code(&error) != Some(fault::UNAUTHORIZED);
+                if is_taken || is_refused {
                     self.read(key, within).await?;
                 }
                 return Err(self.meaning(error, if asks { needs::HOLD } else { needs::CHANGE }));
@@ -280,7 +284,8 @@ impl Inner {
         if let Some(error) = reply.get("writeConcernError") {
             return Err(fault::unconfirmed(error));
         }
-        // There was no record, so nothing was done and no time was told.
+        // There was no record of this format, so nothing was done and no time was told. The engine reads what is there
+        // before it tells that to anybody.
         let Some(Bson::Document(value)) = reply.get("value") else {
             let nothing = |request: &Request| request.outcome(None, StoreTime::default());
             return Ok(requests

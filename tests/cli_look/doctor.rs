@@ -134,6 +134,20 @@ async fn documents_of_somebody_else_are_named() {
 }
 
 #[tokio::test]
+async fn records_of_a_newer_build_are_named_and_the_advice_is_to_upgrade() {
+    let bench = Bench::new("doctor_newer").await;
+    bench.seal("alice").acquire("newer").await.unwrap().orphan();
+    bench.records().update_one(doc! { "_id": "newer" }, doc! { "$set": { "v": 2 } }).await.unwrap();
+    let said = bench.run(&["doctor", "--json"]).await;
+    let (verdict, words) = verdict(&said, "records");
+    assert_eq!((said.status, verdict.as_str()), (0, "warn"));
+    assert!(words.starts_with("of 2 documents a newer mongoseal wrote 1") && words.contains("newer"), "{words}");
+    assert!(said.out.contains("upgrade this mongoseal"), "{}", said.out);
+    let said = bench.run(&["show", "newer"]).await;
+    assert!(said.status == 125 && said.err.contains("upgrade mongoseal"), "{}", said.err);
+}
+
+#[tokio::test]
 async fn a_standalone_server_fails_with_what_to_do() {
     let server = Standalone::start().await;
     let said = doctor(&server.uri(), &["--json"]).await;

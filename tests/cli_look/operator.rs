@@ -62,7 +62,7 @@ async fn purge_says_what_went_and_leaves_what_lives() {
     // The server's own monitor may be sooner, so that it is looked for what went and not how.
     let long_ago = DateTime::from_millis(1);
     let idle = doc! {
-        "_id": "idle", "version": 1_i64, "holders": [], "queue": [], "handover": "", "history": [],
+        "_id": "idle", "v": 1, "version": 1_i64, "holders": [], "queue": [], "handover": "", "history": [],
         "last_seen": long_ago, "expires_at": long_ago,
     };
     bench.records().insert_one(idle).await.unwrap();

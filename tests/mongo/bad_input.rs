@@ -96,26 +96,37 @@ async fn a_record_of_foreign_shape_is_corrupt_and_left_as_it_is() {
     // Not to be collected meanwhile.
     let date = mongodb::bson::DateTime::from_millis(4_000_000_000_000);
     let record = |holders: Bson| {
-        doc! { "_id": "k", "version": 7_i64, "holders": holders, "queue": [], "handover": "", "history": [], "last_seen": date, "expires_at": date }
+        doc! { "_id": "k", "v": 1, "version": 7_i64, "holders": holders, "queue": [], "handover": "", "history": [], "last_seen": date, "expires_at": date }
+    };
+    let with = |name: &str, value: Bson| {
+        let mut record = record(Bson::Array(vec![]));
+        record.insert(name, value);
+        record
     };
     let foreign = [
         doc! { "_id": "k", "locked": true },
         doc! { "_id": "k", "version": 7 },
-        doc! { "_id": "k", "version": 7_i64, "holders": [], "queue": [], "handover": "", "history": [], "last_seen": date, "expires_at": 5 },
+        doc! { "_id": "k", "v": 1 },
+        doc! { "_id": "k", "v": [1] },
+        doc! { "_id": "k", "v": 1, "version": 7_i64 },
+        with("expires_at", 5.into()),
+        with("v", 1_i64.into()),
+        with("v", 1.0.into()),
+        with("v", vec![1].into()),
+        with("v", 0.into()),
+        with("version", vec![7_i64].into()),
+        with("version", 0_i64.into()),
+        with("version", ((1_i64 << 53) - 1).into()),
+        with("queue", "me".into()),
+        {
+            let mut without = record(Bson::Array(vec![]));
+            without.remove("v");
+            without
+        },
         record(Bson::from("me")),
         record(Bson::from(vec![1])),
         record(Bson::from(vec![doc! { "owner": "somebody", "expires_at": "tomorrow" }])),
         record(Bson::Null),
-        {
-            let mut full = record(Bson::Array(vec![]));
-            full.insert("version", (1_i64 << 53) - 1);
-            full
-        },
-        {
-            let mut queue = record(Bson::Array(vec![]));
-            queue.insert("queue", "me");
-            queue
-        },
     ];
     for document in foreign {
         bench.records().replace_one(doc! { "_id": "k" }, &document).upsert(true).await.unwrap();
@@ -231,24 +242,30 @@ async fn a_broken_entry_of_the_queue_costs_no_more_than_its_time() {
 }
 
 #[tokio::test]
-async fn a_document_of_nothing_but_its_key_is_left_as_it_is_by_who_asks_for_nothing() {
+async fn an_acquire_of_a_key_under_which_another_program_keeps_a_bare_document_is_corrupt_and_the_document_stays() {
     let bench = Bench::new("bare").await;
-    let (key, within): (Key, _) = ("k".parse().unwrap(), secs(5));
+    let (seal, within) = (bench.seal(), secs(5));
     let store = MongoStore::new(&bench.database, "mongoseal", secs(24 * 3600));
-    bench.records().insert_one(doc! { "_id": "k" }).await.unwrap();
     let (lease, token) = (LeaseId::random(), mongoseal::FencingToken::new(1).unwrap());
-    for request in [
-        Request::Refresh(record::Refresh { lease, ttl: 1_000, grace: 0, metadata: None }),
-        Request::Release(record::Release { lease, token: None }),
-        Request::Release(record::Release { lease, token: Some(token) }),
-        Request::Revoke(record::Revoke { by: "a".into(), reason: String::new(), upto: token }),
-        Request::Transfer(record::Transfer { lease, token, to: LeaseId::random() }),
-        Request::Prune,
-    ] {
-        drop(store.apply(&key, request.clone(), within).await);
-        assert_eq!(bench.record("k").await.unwrap(), doc! { "_id": "k" }, "{request:?}");
+    for (key, bare) in [("b", doc! { "_id": "b" }), ("c", doc! { "_id": "c", "v": 1 })] {
+        bench.records().insert_one(&bare).await.unwrap();
+        for request in [
+            Request::Acquire(record::Acquire { terms: terms(lease, 60_000), patience: None }),
+            Request::Refresh(record::Refresh { lease, ttl: 1_000, grace: 0, metadata: None }),
+            Request::Release(record::Release { lease, token: None }),
+            Request::Release(record::Release { lease, token: Some(token) }),
+            Request::Revoke(record::Revoke { by: "a".into(), reason: String::new(), upto: token }),
+            Request::Transfer(record::Transfer { lease, token, to: LeaseId::random() }),
+            Request::Prune,
+        ] {
+            drop(store.apply(&key.parse().unwrap(), request.clone(), within).await);
+            assert_eq!(bench.record(key).await.unwrap(), bare, "{request:?}");
+        }
+        for answer in [seal.acquire(key).await, seal.acquire(key).wait(secs(5)).await] {
+            assert!(matches!(answer, Err(Error::Corrupt { .. })), "{bare}: {answer:?}");
+            assert_eq!(bench.record(key).await.unwrap(), bare);
+        }
     }
-    bench.seal().acquire("k").await.unwrap().release().await.unwrap();
 }
 
 /// The paths of all fields and elements of a document.

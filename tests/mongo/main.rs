@@ -9,6 +9,7 @@ mod clocks;
 mod commands;
 mod crowd;
 mod enforced;
+mod formats;
 mod groups;
 mod inspect;
 mod lease;

@@ -90,7 +90,7 @@ impl Bench {
             "purge" => {
                 let long_ago = DateTime::from_millis(1);
                 let idle = doc! {
-                    "_id": format!("idle {key}"), "version": 1_i64, "holders": [], "queue": [], "handover": "",
+                    "_id": format!("idle {key}"), "v": 1, "version": 1_i64, "holders": [], "queue": [], "handover": "",
                     "history": [], "last_seen": long_ago, "expires_at": long_ago,
                 };
                 self.root.collection("mongoseal").insert_one(idle).await.unwrap();

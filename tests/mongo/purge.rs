@@ -57,7 +57,7 @@ async fn a_record_is_deleted_only_idle_and_at_the_version_that_was_seen() {
     let bench = Bench::new("forgotten").await;
     let (store, long) = (bench.store(secs(1)), bench.store(secs(3600)));
     let idle = doc! {
-        "_id": "k", "version": 7_i64, "holders": [], "queue": [], "handover": "", "history": [],
+        "_id": "k", "v": 1, "version": 7_i64, "holders": [], "queue": [], "handover": "", "history": [],
         "last_seen": DateTime::from_millis(1), "expires_at": DateTime::from_millis(1),
     };
     bench.records().insert_one(&idle).await.unwrap();
@@ -74,6 +74,8 @@ async fn a_record_is_deleted_only_idle_and_at_the_version_that_was_seen() {
         ("queue", vec![Bson::Document(doc! { "expires_at": DateTime::from_millis(1) })].into()),
         ("queue", Bson::Null),
         ("handover", Bson::Null),
+        ("v", 2.into()),
+        ("v", 1_i64.into()),
     ] {
         let mut other = idle.clone();
         other.insert(field, value);

@@ -2,10 +2,10 @@
 
 use mongodb::error::{Error as DriverError, ErrorKind, TRANSIENT_TRANSACTION_ERROR, WriteFailure};
 
-use crate::{Error, store::mongo::fault};
-
-/// Two documents would have the same `_id`, or the same entry of a unique index.
-const DUPLICATE_KEY: i32 = 11000;
+use crate::{
+    Error,
+    store::mongo::fault::{self, DUPLICATE_KEY},
+};
 
 /// What an error means that came of a write to a caller's collection.
 ///

@@ -3,7 +3,7 @@
 use mongodb::bson::{Bson, Document};
 
 /// What of a record is followed. Fields beside these are somebody else's, and the queue is left out.
-const FIELDS: [&str; 6] = ["version", "holders", "handover", "last_seen", "expires_at", "history"];
+const FIELDS: [&str; 7] = ["v", "version", "holders", "handover", "last_seen", "expires_at", "history"];
 
 /// Applies an `updateDescription`. `None` where it does not fit the document, of which some is applied
 /// then.

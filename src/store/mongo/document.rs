@@ -11,11 +11,50 @@ use crate::{
     token::Tick,
 };
 
+/// The format version that this build writes and reads, under `v`. `docs/protocol.md` says which changes raise it.
+pub(super) const FORMAT: i32 = 1;
+
+/// Matches the record of a key: the query of each write of one record.
+///
+/// An upsert with this query inserts `{ _id, v }`, so the pipeline meets a document without a `version` only where it
+/// inserts one. If the document of the key is not a record of this format, the query does not match it, and the upsert
+/// fails with a duplicate key. That holds for a document `{ _id, v: 1 }` of another program, too: a grant would make it
+/// a record, and the TTL index would delete it later.
+pub(super) fn of(key: &Key) -> Document {
+    let mut query = doc! { "_id": key.as_str() };
+    query.extend(of_this_format());
+    query
+}
+
+/// Matches documents of this format, if they are records: [`has_fields_of_a_record`] says whether they are.
+pub(super) fn of_this_format() -> Document {
+    doc! { "v": FORMAT, "version": versions() }
+}
+
+/// Matches the tokens from which a key can issue the next one.
+pub(super) fn versions() -> Document {
+    doc! { "$gte": 1_i64, "$lte": long(Record::MAX_VERSION) }
+}
+
+/// Refuses a document whose format this build does not know. A newer record is `Invalid` and not `Corrupt`: the reader
+/// of the error changes the deployment, and leaves the record where it is.
+fn check_format(key: &Key, document: &Document) -> Result<()> {
+    let corrupt = |message: &str| Err(Error::Corrupt { key: key.clone(), message: message.into() });
+    match document.get("v") {
+        Some(Bson::Int32(FORMAT)) => Ok(()),
+        Some(Bson::Int32(found)) if *found > FORMAT => Err(Error::invalid(format!(
+            "the record of {key:?} has format version {found} and this build of mongoseal knows version {FORMAT}: upgrade mongoseal"
+        ))),
+        Some(_) => corrupt("`v` is not a format version"),
+        None => corrupt("`v` is missing"),
+    }
+}
+
 /// The fields of a record, and under `now` and `tick` when the server looked at it. A caller who
 /// is refused so learns the remaining time without owning a clock.
 pub(super) fn all() -> Document {
     doc! {
-        "version": 1, "holders": 1, "queue": 1, "handover": 1, "last_seen": 1, "expires_at": 1, "history": 1,
+        "v": 1, "version": 1, "holders": 1, "queue": 1, "handover": 1, "last_seen": 1, "expires_at": 1, "history": 1,
         "now": "$$NOW", "tick": "$$CLUSTER_TIME",
     }
 }
@@ -40,6 +79,7 @@ pub(super) fn view(verb: Verb) -> Document {
 /// false and never fails.
 pub(super) fn has_fields_of_a_record() -> Document {
     let fields = [
+        ("v", "int"),
         ("version", "long"),
         ("holders", "array"),
         ("queue", "array"),
@@ -96,6 +136,7 @@ pub(super) fn decode_listed(document: &Document) -> Result<ListedLease, String> 
 
 /// What the document of `key` says, and when the server looked at it.
 pub(super) fn decode(key: &Key, document: &Document) -> Result<(Record, Moment)> {
+    check_format(key, document)?;
     let fields = Fields { of: document, at: String::new() };
     let read = || Ok((fields.record()?, fields.moment()?));
     read().map_err(|message| Error::Corrupt { key: key.clone(), message })
@@ -103,6 +144,7 @@ pub(super) fn decode(key: &Key, document: &Document) -> Result<(Record, Moment)>
 
 /// What the document of `key` says, without a word of when the server looked at it.
 pub(super) fn decode_record(key: &Key, document: &Document) -> Result<Record> {
+    check_format(key, document)?;
     let fields = Fields { of: document, at: String::new() };
     fields.record().map_err(|message| Error::Corrupt { key: key.clone(), message })
 }
@@ -121,6 +163,7 @@ pub(super) struct Seen {
 
 /// What a [`view`] of the document of `key` says.
 pub(super) fn decode_view(key: &Key, document: &Document) -> Result<Seen> {
+    check_format(key, document)?;
     let fields = Fields { of: document, at: String::new() };
     let read = || {
         let (record, at) = (fields.record()?, fields.moment()?);
@@ -350,7 +393,7 @@ mod tests {
 
     fn record() -> Document {
         doc! {
-            "_id": "k", "version": 7_i64, "queue": [], "handover": "", "history": [],
+            "_id": "k", "v": 1, "version": 7_i64, "queue": [], "handover": "", "history": [],
             "holders": [{
                 "lease": lease(LeaseId::from_bytes([1; 16])), "caller": "0123456789abcdef/1", "owner": "me", "version": 7_i64, "limit": 0,
                 "ttl": 1_i64, "grace": 0_i64, "wait_ttl": 0_i64, "refreshes": 0_i64, "since": DateTime::from_millis(1),
@@ -364,7 +407,10 @@ mod tests {
     fn a_record_of_another_shape_is_corrupt_and_the_error_names_the_field() {
         assert!(seen(record()).is_ok());
         assert!(seen(doc! { "_id": "k" }).is_err());
-        let breaks: [(&str, Document); 6] = [
+        let breaks: [(&str, Document); 9] = [
+            ("`v` is not a format version", doc! { "v": 0 }),
+            ("`v` is not a format version", doc! { "v": 1.0 }),
+            ("`v` is not a format version", doc! { "v": 2_i64 }),
             ("`version` is not", doc! { "version": 7 }),
             ("`version` is not", doc! { "version": (1_i64 << 53) - 1 }),
             ("`holders` is not an array", doc! { "holders": "me" }),
@@ -377,6 +423,22 @@ mod tests {
             broken.extend(part);
             let error = seen(broken).unwrap_err();
             assert!(matches!(error, Error::Corrupt { .. }));
+            assert!(error.to_string().contains(says), "{error}");
+        }
+        let mut broken = record();
+        broken.remove("v");
+        let error = seen(broken).unwrap_err();
+        assert!(matches!(&error, Error::Corrupt { .. }) && error.to_string().contains("`v` is missing"), "{error}");
+    }
+
+    #[test]
+    fn a_record_of_a_newer_format_is_invalid_and_the_error_says_to_upgrade() {
+        let mut newer = record();
+        newer.insert("v", 2);
+        newer.remove("history");
+        let error = seen(newer).unwrap_err();
+        assert!(matches!(error, Error::Invalid { .. }), "{error:?}");
+        for says in ["\"k\"", "version 2", "version 1", "upgrade mongoseal"] {
             assert!(error.to_string().contains(says), "{error}");
         }
     }

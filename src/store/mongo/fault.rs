@@ -17,15 +17,36 @@ use crate::{Error, Result, Source};
 /// Codes of a server that cannot do it now but may soon, or that did it and could not say so.
 /// The names are in MongoDB's `error_codes.yml`.
 const TRANSIENT: [i32; 30] = [
-    6, 7, 89, 9001, // host unreachable or not found, network timeout, socket error
-    91, 189, 10107, 10058, 11600, 11602, 13435, 13436, // shutting down, stepping down, not primary
-    50, 64, 202, 262, 365, 11601, // out of time, write concern not met, unavailable, interrupted
-    24, 46, 112, // lock timeout, lock busy, write conflict
-    133, 134, 211, // no member that fits, read concern not yet available, keys not found yet
-    63, 150, 13388, // a router behind the times
-    175,   // the collection was dropped under the command
-    11000, // two inserted the first record of a key at once
-    117,   // a conflicting operation is in progress
+    6,
+    7,
+    89,
+    9001, // host unreachable or not found, network timeout, socket error
+    91,
+    189,
+    10107,
+    10058,
+    11600,
+    11602,
+    13435,
+    13436, // shutting down, stepping down, not primary
+    50,
+    64,
+    202,
+    262,
+    365,
+    11601, // out of time, write concern not met, unavailable, interrupted
+    24,
+    46,
+    112, // lock timeout, lock busy, write conflict
+    133,
+    134,
+    211, // no member that fits, read concern not yet available, keys not found yet
+    63,
+    150,
+    13388,         // a router behind the times
+    175,           // the collection was dropped under the command
+    DUPLICATE_KEY, // two inserted the first record of a key at once
+    117,           // a conflicting operation is in progress
 ];
 
 /// Labels with which a server or the driver says the same.
@@ -38,6 +59,8 @@ const RETRY: [&str; 5] = [
 ];
 
 pub(crate) const UNAUTHORIZED: i32 = 13;
+/// Two documents would have the same `_id`, or the same entry of a unique index.
+pub(crate) const DUPLICATE_KEY: i32 = 11000;
 const AUTHENTICATION_FAILED: i32 = 18;
 
 /// The actions that a user must be granted, by what is done.

@@ -12,7 +12,7 @@ use super::{
 };
 use crate::{
     FencingToken, Key, Result, Ttl,
-    record::{Position, Record, Selection, Sharing, StoreTime},
+    record::{Position, Selection, Sharing, StoreTime},
     store::Page,
 };
 
@@ -85,9 +85,9 @@ impl Inner {
 fn pipeline(selection: &Selection, after: Option<&Position>, most: u32) -> Vec<Document> {
     let mut records = doc! {
         "_id": keys(selection),
-        "version": versions(),
         "$expr": document::has_fields_of_a_record(),
     };
+    records.extend(document::of_this_format());
     if let Some(group) = &selection.group {
         // Said twice, so that an index of groups can be used.
         records.insert("holders.group", doc! { "$eq": group.as_str() });
@@ -117,11 +117,6 @@ fn keys(selection: &Selection) -> Document {
     keys
 }
 
-/// The tokens that can be read.
-fn versions() -> Document {
-    doc! { "$gte": 1_i64, "$lte": document::long(Record::MAX_VERSION) }
-}
-
 /// The smallest text that is larger than all that begin with this one, if there is any. Texts compare
 /// byte by byte, which for UTF-8 is character by character.
 fn end_of(prefix: &str) -> Option<String> {
@@ -138,7 +133,7 @@ fn end_of(prefix: &str) -> Option<String> {
 
 /// Which holders, each of them alone in `holders`.
 fn holders(selection: &Selection, after: Option<&Position>) -> Document {
-    let mut version = versions();
+    let mut version = document::versions();
     let mut holders = doc! {};
     if let Some(Position { token, key }) = after {
         version.insert("$gte", *token);

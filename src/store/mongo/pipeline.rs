@@ -53,22 +53,21 @@ pub(super) fn update(verb: Verb) -> Vec<Document> {
     ]
 }
 
-/// Whether the document is a record, or one that is just being inserted. Anything else is left as it
-/// is. Of the holders this looks at what decides whether one is dropped and whether another fits
-/// beside it, and of those who wait at nothing: there may be a thousand.
-fn is_ours() -> Bson {
-    // Last, because it looks at the whole document.
-    Bson::Document(doc! { "$or": [is_record(), { "$eq": [{ "$size": { "$objectToArray": "$$ROOT" } }, 1] }] })
+/// Whether the document is a record, or one that is just being inserted. Anything else is left as it is.
+fn is_ours() -> Document {
+    // The query demands a `version` of each document that it finds: see `document::of`.
+    doc! { "$or": [{ "$not": "$version" }, is_record()] }
 }
 
+/// Whether a document that the query found is a record. `v` and `version` are what the query says, if they are of the
+/// type of a record's. Of the holders this looks at what decides whether one is dropped and whether another fits beside
+/// it, and of those who wait at nothing: there may be a thousand.
 fn is_record() -> Document {
     let holders = doc! { "$map": {
         "input": "$holders", "in": [{ "$type": "$$this.expires_at" }, { "$type": "$$this.limit" }],
     } };
     doc! { "$and": [
         document::has_fields_of_a_record(),
-        { "$gte": ["$version", 1] },
-        { "$lte": ["$version", document::long(Record::MAX_VERSION)] },
         { "$setIsSubset": [holders, literal(vec![Bson::from(vec!["date", "int"])])] },
     ] }
 }
@@ -346,7 +345,9 @@ fn latest() -> Document {
 /// What a joint request is applied to: the records of these keys where all holders that are named are there
 /// and have enough time left. A filter does not see what is constant for its update alone, so it is told the names.
 pub(super) fn holding(keys: &Bson, tokens: &Bson) -> Document {
-    doc! { "_id": { "$in": keys }, "$expr": { "$and": [is_record(), holds_named(keys, tokens)] } }
+    let mut holding = doc! { "_id": { "$in": keys }, "$expr": { "$and": [is_record(), holds_named(keys, tokens)] } };
+    holding.extend(document::of_this_format());
+    holding
 }
 
 /// Whether all holders that are named are there and have enough time left.

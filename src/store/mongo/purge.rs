@@ -46,8 +46,10 @@ impl Inner {
         if let Some(after) = after {
             keys.insert("$gt", after);
         }
+        let mut records = doc! { "_id": keys, "$expr": document::has_fields_of_a_record() };
+        records.extend(document::of_this_format());
         vec![
-            doc! { "$match": { "_id": keys, "$expr": document::has_fields_of_a_record() } },
+            doc! { "$match": records },
             doc! { "$project": {
                 "version": 1,
                 "idle": self.is_idle(),
@@ -70,9 +72,10 @@ impl Inner {
 
     pub(super) async fn forget(&self, key: &Key, version: FencingToken, within: Duration) -> Result<bool> {
         let idle = doc! { "$and": [document::has_fields_of_a_record(), self.is_idle()] };
+        let query = doc! { "_id": key.as_str(), "v": document::FORMAT, "version": version, "$expr": idle };
         let delete = doc! {
             "delete": &self.collection,
-            "deletes": [{ "q": { "_id": key.as_str(), "version": version, "$expr": idle }, "limit": 1 }],
+            "deletes": [{ "q": query, "limit": 1 }],
             "writeConcern": write_concern(within),
             "maxTimeMS": server_limit(within),
         };

@@ -58,7 +58,7 @@ impl Inner {
         fields.insert("queue", doc! { "$size": "$queue" });
         let nothing = doc! {
             "findAndModify": &self.collection,
-            "query": { "_id": key.as_str() },
+            "query": document::of(key),
             // Without an upsert there is no insert.
             "update": { "$setOnInsert": { "version": 0_i64 } },
             "upsert": false,

@@ -86,8 +86,8 @@ fn held(key: &Key, lease: LeaseId, token: FencingToken) -> Document {
     let lease = document::lease(lease);
     let theirs = doc! { "$eq": [["$$this.lease", "$$this.version"], { "$literal": [&lease, token] }] };
     let alive = doc! { "$and": [theirs, { "$gt": ["$$this.expires_at", "$$NOW"] }] };
-    doc! {
-        "_id": key.as_str(),
+    let mut query = document::of(key);
+    query.extend(doc! {
         "holders": { "$elemMatch": { "lease": lease, "version": token, "expires_at": { "$type": "date" } } },
         "$expr": { "$and": [
             document::has_fields_of_a_record(),
@@ -95,5 +95,6 @@ fn held(key: &Key, lease: LeaseId, token: FencingToken) -> Document {
                 "input": { "$cond": [{ "$isArray": "$holders" }, "$holders", []] }, "in": alive,
             } }] },
         ] },
-    }
+    });
+    query
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use mongoseal::{Error, Mongoseal};
+use mongoseal::{Error, Key, Mongoseal};
 
 use super::{
     Finding,
@@ -105,16 +105,22 @@ pub(super) async fn foreign(deployment: &Deployment, seal: &Mongoseal) -> Findin
         Err(refusal) => return Finding::warn(RECORDS, format!("they could not be read, {refusal}"), "grant find"),
     };
     let more = found.len() > MOST;
-    let mut foreign = Vec::new();
+    let (mut foreign, mut newer) = (Vec::new(), Vec::new());
     for document in found.iter().take(MOST) {
-        let is_ours = match document.get("_id") {
-            Some(Bson::String(key)) => {
-                !matches!(seal.inspect(key).await, Err(Error::Corrupt { .. } | Error::Invalid { .. }))
-            }
-            _ => false,
+        let key = match document.get("_id") {
+            Some(Bson::String(key)) => key.parse::<Key>().ok(),
+            _ => None,
         };
-        if !is_ours {
-            foreign.push(document.get("_id").map(ToString::to_string).unwrap_or_default());
+        let id = || document.get("_id").map(ToString::to_string).unwrap_or_default();
+        let Some(key) = key else {
+            foreign.push(id());
+            continue;
+        };
+        match seal.inspect(key).await {
+            Err(Error::Corrupt { .. }) => foreign.push(id()),
+            // The user may read, as the look above shows: so it is the format that is refused.
+            Err(Error::Invalid { .. }) => newer.push(id()),
+            _ => {}
         }
     }
     let looked = match (more, found.len()) {
@@ -122,18 +128,32 @@ pub(super) async fn foreign(deployment: &Deployment, seal: &Mongoseal) -> Findin
         (false, 1) => "of 1 document".into(),
         (false, count) => format!("of {count} documents"),
     };
-    if foreign.is_empty() {
-        return Finding::pass(RECORDS, format!("{looked} none is of foreign shape"));
+    if !foreign.is_empty() {
+        return Finding::warn(
+            RECORDS,
+            format!(
+                "{looked} {} cannot be read, and whoever asks for that key gets an error: {}",
+                foreign.len(),
+                some(&foreign)
+            ),
+            "look at them with a MongoDB shell and move them away",
+        );
     }
-    let named = foreign.iter().take(NAMED).map(String::as_str).collect::<Vec<_>>().join(", ");
-    let others = foreign.len().saturating_sub(NAMED);
-    let others = if others > 0 { format!(" and {others} more") } else { String::new() };
-    Finding::warn(
-        RECORDS,
-        format!(
-            "{looked} {} cannot be read, and whoever asks for that key gets an error: {named}{others}",
-            foreign.len()
-        ),
-        "look at them with a MongoDB shell and move them away",
-    )
+    if !newer.is_empty() {
+        return Finding::warn(
+            RECORDS,
+            format!("{looked} a newer mongoseal wrote {}, which this one refuses: {}", newer.len(), some(&newer)),
+            "upgrade this mongoseal",
+        );
+    }
+    Finding::pass(RECORDS, format!("{looked} none is of foreign shape"))
+}
+
+/// The first of them, and how many more there are.
+fn some(ids: &[String]) -> String {
+    let named = ids.iter().take(NAMED).map(String::as_str).collect::<Vec<_>>().join(", ");
+    match ids.len().saturating_sub(NAMED) {
+        0 => named,
+        others => format!("{named} and {others} more"),
+    }
 }
