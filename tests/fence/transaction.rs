@@ -119,10 +119,14 @@ async fn one_that_was_taken_over_while_it_worked_aborts() {
 async fn a_record_that_is_gone_or_none_aborts_it() {
     let bench = bench("gone").await;
     let records = bench.database.collection::<Document>("mongoseal");
-    for (number, (field, value)) in
-        [("version", Bson::from("x")), ("holders", 1.into()), ("holders.0.refreshes", "x".into())]
-            .into_iter()
-            .enumerate()
+    for (number, (field, value)) in [
+        ("version", Bson::from("x")),
+        ("holders", 1.into()),
+        ("holders.0.refreshes", "x".into()),
+        ("history.0", 1.into()),
+    ]
+    .into_iter()
+    .enumerate()
     {
         let key = format!("corrupt/{number}");
         let lease = bench.seal().acquire(key.as_str()).without_refresh().await.unwrap();

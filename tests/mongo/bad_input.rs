@@ -174,8 +174,8 @@ async fn a_record_with_any_one_field_broken_is_corrupt_and_keeps_what_it_has() {
     let another = acquire(LeaseId::random(), wait);
 
     let mut broken = 0;
-    // What the history says is for people, and who waits is not looked at: there may be a thousand.
-    let unseen = |path: &str| path == "_id" || path.starts_with("history.") || path.starts_with("queue.");
+    // The tokens of a revocation are for people, and who waits is not looked at: there may be a thousand.
+    let unseen = |path: &str| path == "_id" || path.starts_with("history.0.tokens.") || path.starts_with("queue.");
     for path in paths(&whole, "").into_iter().filter(|path| !unseen(path)) {
         for wrong in [Some(Bson::Boolean(true)), Some(Bson::Int64(-1)), None] {
             let unset = || doc! { "$unset": { &path: "" } };
@@ -266,6 +266,44 @@ async fn an_acquire_of_a_key_under_which_another_program_keeps_a_bare_document_i
             assert_eq!(bench.record(key).await.unwrap(), bare);
         }
     }
+}
+
+#[tokio::test]
+async fn a_history_with_an_entry_that_cannot_be_read_is_corrupt_and_nothing_is_written() {
+    let bench = Bench::new("history").await;
+    let seal = bench.seal();
+    let lease = seal.acquire("k").without_refresh().await.unwrap();
+    for entry in [
+        Bson::from(1),
+        Bson::Null,
+        Bson::Array(vec![]),
+        doc! { "by": "ops" }.into(),
+        doc! { "by": 1, "reason": "", "at": mongodb::bson::DateTime::now(), "tokens": [] }.into(),
+        doc! { "by": "ops", "reason": "", "at": mongodb::bson::DateTime::now(), "tokens": {} }.into(),
+    ] {
+        let history = doc! { "$set": { "history": [&entry] } };
+        bench.records().update_one(doc! { "_id": "k" }, history).await.unwrap();
+        let before = bench.record("k").await.unwrap();
+        let answers = [
+            seal.acquire("k").await.map(drop),
+            seal.acquire("k").wait(secs(1)).await.map(drop),
+            lease.refresh().await,
+            lease.verify().await,
+            seal.revoke("k").await.map(drop),
+        ];
+        for answer in answers {
+            assert!(matches!(answer, Err(Error::Corrupt { .. })), "{entry}: {answer:?}");
+        }
+        assert_eq!(bench.record("k").await.unwrap(), before, "{entry}");
+    }
+    // Of the tokens of a revocation those are left out that are none: they take nothing from anybody.
+    let revocation = doc! { "by": "ops", "reason": "", "at": mongodb::bson::DateTime::now(), "tokens": ["x", 7_i64] };
+    let history = doc! { "$set": { "history": [revocation] } };
+    bench.records().update_one(doc! { "_id": "k" }, history).await.unwrap();
+    lease.refresh().await.unwrap();
+    let inspection = seal.inspect("k").await.unwrap().unwrap();
+    assert_eq!(inspection.history[0].tokens, [mongoseal::FencingToken::new(7).unwrap()]);
+    lease.release().await.unwrap();
 }
 
 /// The paths of all fields and elements of a document.

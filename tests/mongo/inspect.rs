@@ -277,6 +277,8 @@ async fn strangers(bench: &Bench) -> Vec<Document> {
         like(&|document, _| drop(document.insert("version", 7))),
         like(&|document, _| drop(document.insert("version", vec![7_i64]))),
         like(&|document, _| drop(document.insert("queue", doc! {}))),
+        like(&|document, _| drop(document.insert("history", 1))),
+        like(&|document, _| drop(document.insert("history", vec![1]))),
         like(&|document, _| drop(document.insert("holders", Bson::Null))),
         like(&|document, _| drop(document.insert("holders", vec![Bson::from(1), vec![Bson::from(2)].into()]))),
         like(&|_, holder| drop(holder.remove("lease"))),

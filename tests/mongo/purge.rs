@@ -74,6 +74,7 @@ async fn a_record_is_deleted_only_idle_and_at_the_version_that_was_seen() {
         ("queue", vec![Bson::Document(doc! { "expires_at": DateTime::from_millis(1) })].into()),
         ("queue", Bson::Null),
         ("handover", Bson::Null),
+        ("history", vec![1].into()),
         ("v", 2.into()),
         ("v", 1_i64.into()),
     ] {

@@ -85,7 +85,7 @@ impl Inner {
 fn pipeline(selection: &Selection, after: Option<&Position>, most: u32) -> Vec<Document> {
     let mut records = doc! {
         "_id": keys(selection),
-        "$expr": document::has_fields_of_a_record(),
+        "$expr": document::is_record_beside_entries(),
     };
     records.extend(document::of_this_format());
     if let Some(group) = &selection.group {

@@ -69,6 +69,7 @@ fn is_record() -> Document {
     doc! { "$and": [
         document::has_fields_of_a_record(),
         { "$setIsSubset": [holders, literal(vec![Bson::from(vec!["date", "int"])])] },
+        document::has_revocations("$history"),
     ] }
 }
 

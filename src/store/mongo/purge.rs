@@ -46,7 +46,7 @@ impl Inner {
         if let Some(after) = after {
             keys.insert("$gt", after);
         }
-        let mut records = doc! { "_id": keys, "$expr": document::has_fields_of_a_record() };
+        let mut records = doc! { "_id": keys, "$expr": document::is_record_beside_entries() };
         records.extend(document::of_this_format());
         vec![
             doc! { "$match": records },
@@ -71,7 +71,7 @@ impl Inner {
     }
 
     pub(super) async fn forget(&self, key: &Key, version: FencingToken, within: Duration) -> Result<bool> {
-        let idle = doc! { "$and": [document::has_fields_of_a_record(), self.is_idle()] };
+        let idle = doc! { "$and": [document::is_record_beside_entries(), self.is_idle()] };
         let query = doc! { "_id": key.as_str(), "v": document::FORMAT, "version": version, "$expr": idle };
         let delete = doc! {
             "delete": &self.collection,

@@ -90,7 +90,7 @@ fn held(key: &Key, lease: LeaseId, token: FencingToken) -> Document {
     query.extend(doc! {
         "holders": { "$elemMatch": { "lease": lease, "version": token, "expires_at": { "$type": "date" } } },
         "$expr": { "$and": [
-            document::has_fields_of_a_record(),
+            document::is_record_beside_entries(),
             { "$anyElementTrue": [{ "$map": {
                 "input": { "$cond": [{ "$isArray": "$holders" }, "$holders", []] }, "in": alive,
             } }] },
