@@ -6,7 +6,8 @@ use crate::{
     config::{Config, Rule},
     server::Server,
     state::{
-        Answer, Breach, Client, Doing, Grant, IDS, Lease, Message, Place, Stage, State, Time, Token, Verb, client_of,
+        Answer, Breach, Client, Doing, Grant, IDS, Lease, Message, Place, Rare, Stage, State, Time, Token, Verb,
+        client_of,
     },
 };
 
@@ -26,6 +27,7 @@ pub(crate) enum Action {
     GiveUp(usize),
     /// It dies, and another process begins in its place.
     Crash(usize),
+    /// A holder sends an attempt to refresh. It awaits this one beside its earlier attempts.
     Refresh(usize),
     Release(usize),
     /// It writes to the fenced resource with its token, also when it was paused and holds no more.
@@ -63,9 +65,19 @@ impl Server {
 
     /// Nobody awaits what this client sent any more.
     fn abandon(state: &mut State, who: usize) {
-        for message in &mut state.messages {
-            message.awaited &= client_of(message.lease) != who;
+        for message in state.messages.iter_mut().filter(|message| client_of(message.lease) == who) {
+            message.awaited = false;
+            // No deadline counts from it.
+            if let Verb::Refresh { sent } = &mut message.verb {
+                *sent = 0;
+            }
         }
+    }
+
+    /// When this client sent the attempts to refresh that it awaits.
+    fn refreshes(state: &State, who: usize) -> impl Iterator<Item = Time> {
+        let awaited = state.messages.iter().filter(move |message| message.awaited && client_of(message.lease) == who);
+        awaited.filter_map(|message| message.verb.refresh_sent())
     }
 
     /// A client is told that it holds the key, by an answer to what it sent at some time.
@@ -76,7 +88,7 @@ impl Server {
             state.clients[who].doing = Doing::Nothing;
             return;
         }
-        state.clients[who].doing = Doing::Holds { lease, token, grant, deadline, refreshing: None };
+        state.clients[who].doing = Doing::Holds { lease, token, grant, deadline };
         state.learns(grant, token);
         self.exclude(state, who);
     }
@@ -92,40 +104,54 @@ impl Server {
     }
 
     fn receive(&self, state: &mut State, message: &Message, answer: Answer) {
+        match message.verb {
+            Verb::Acquire { .. } => self.acquire_answered(state, message, answer),
+            Verb::Refresh { sent } => self.refresh_answered(state, message, sent, answer),
+            Verb::Release { .. } => unreachable!("no client awaits the answer to a release"),
+        }
+    }
+
+    fn acquire_answered(&self, state: &mut State, message: &Message, answer: Answer) {
         let who = client_of(message.lease);
-        let client = state.clients[who];
-        match (client.doing, answer) {
-            (Doing::Asks { lease, sent, .. }, Answer::Granted { token, grant }) => {
-                self.believe(state, lease, (token, grant), sent);
-            }
-            (Doing::Asks { lease, sent, .. }, Answer::Queued { version }) => {
+        let Doing::Asks { lease, sent, .. } = state.clients[who].doing else {
+            unreachable!("a client awaits an acquire only while it asks: {message:?}")
+        };
+        match answer {
+            Answer::Granted { token, grant } => self.believe(state, lease, (token, grant), sent),
+            Answer::Queued { version } => {
                 state.clients[who].doing = Doing::Waits { lease, place: Place { sent, version } };
             }
-            (Doing::Asks { .. }, _) => state.clients[who].doing = Doing::Nothing,
-            (
-                Doing::Holds { lease, token, grant, deadline, refreshing: Some(sent) },
-                Answer::Refreshed { token: kept },
-            ) => {
-                state.clients[who].doing = if kept == token && state.time < deadline {
-                    let deadline = deadline.max(sent + self.config.ttl(lease));
-                    Doing::Holds { lease, token, grant, deadline, refreshing: None }
-                } else {
-                    Doing::Nothing
-                };
-                self.exclude(state, who);
-            }
+            _ => state.clients[who].doing = Doing::Nothing,
+        }
+    }
+
+    /// The first confirmation of several attempts counts. A later confirmation can only move the deadline on.
+    fn refresh_answered(&self, state: &mut State, message: &Message, sent: Time, answer: Answer) {
+        let who = client_of(message.lease);
+        let Doing::Holds { lease, token, grant, deadline } = state.clients[who].doing else {
+            unreachable!("a client awaits a refresh only while it holds: {message:?}")
+        };
+        let last = Self::refreshes(state, who).fold(sent, Time::max);
+        let holds = match answer {
+            Answer::Refreshed { token: kept } => kept == token && state.time < deadline,
             // A refusal may be stale: a linearizable read tells.
-            (Doing::Holds { lease, token, grant, deadline, refreshing: Some(_) }, _) => {
-                let held = state.record.as_ref().and_then(|record| record.holder);
-                let held = held
-                    .is_some_and(|held| held.lease == lease && held.token == token && held.expires_at > state.wall());
-                state.clients[who].doing = if held {
-                    Doing::Holds { lease, token, grant, deadline, refreshing: None }
-                } else {
-                    Doing::Nothing
-                };
+            _ => state
+                .record
+                .as_ref()
+                .and_then(|record| record.holder)
+                .is_some_and(|held| held.lease == lease && held.token == token && held.expires_at > state.wall()),
+        };
+        if !holds {
+            Self::abandon(state, who);
+            state.clients[who].doing = Doing::Nothing;
+        } else if matches!(answer, Answer::Refreshed { .. }) {
+            if last > sent {
+                state.rare = Some(Rare::EarlierConfirmed);
             }
-            _ => {}
+            let from = if self.config.without == Some(Rule::OwnSend) { last } else { sent };
+            let deadline = deadline.max(from + self.config.ttl(lease));
+            state.clients[who].doing = Doing::Holds { lease, token, grant, deadline };
+            self.exclude(state, who);
         }
     }
 
@@ -164,9 +190,9 @@ impl Server {
                     actions.push(Action::GiveUp(who));
                 }
             }
-            Doing::Holds { refreshing, .. } => {
+            Doing::Holds { .. } => {
                 let believes = client.believes(state.time);
-                if room && believes && config.refreshes && refreshing.is_none() {
+                if room && believes && Self::refreshes(state, who).count() < config.refreshes {
                     actions.push(Action::Refresh(who));
                 }
                 if room && believes {
@@ -186,6 +212,21 @@ impl Server {
             actions.push(Action::Crash(who));
         }
     }
+
+    /// What can happen to a request.
+    fn message_actions(state: &State, at: usize, actions: &mut Vec<Action>) {
+        let message = &state.messages[at];
+        match message.stage {
+            Stage::Sent => {
+                actions.push(Action::Parse(at));
+                if state.deposed.is_some() && message.awaited {
+                    actions.push(Action::ExecuteDeposed(at));
+                }
+            }
+            Stage::Parsed { .. } => actions.push(Action::Execute(at)),
+            Stage::Answered(_) => actions.push(Action::Receive(at)),
+        }
+    }
 }
 
 impl Model for Server {
@@ -194,7 +235,7 @@ impl Model for Server {
 
     fn init_states(&self) -> Vec<State> {
         let client = |who: usize| Client { doing: Doing::Nothing, asked: 0, sends: self.config.sends[who] };
-        vec![State {
+        let mut state = State {
             time: 0,
             skew: 0,
             jumps: self.config.jumps,
@@ -209,7 +250,17 @@ impl Model for Server {
             grants: 0,
             fence: None,
             breach: None,
-        }]
+            rare: None,
+        };
+        if let Some(who) = self.config.holder {
+            let mut steps = vec![Action::Ask(who)];
+            while !steps.is_empty() {
+                state = self.next_state(&state, steps.swap_remove(0)).unwrap();
+                steps.clear();
+                (0..state.messages.len()).for_each(|at| Self::message_actions(&state, at, &mut steps));
+            }
+        }
+        vec![state]
     }
 
     fn actions(&self, state: &State, actions: &mut Vec<Action>) {
@@ -229,17 +280,8 @@ impl Model for Server {
         for who in 0..state.clients.len() {
             self.client_actions(state, who, actions);
         }
-        for (at, message) in state.messages.iter().enumerate() {
-            match message.stage {
-                Stage::Sent => {
-                    actions.push(Action::Parse(at));
-                    if state.deposed.is_some() && message.awaited {
-                        actions.push(Action::ExecuteDeposed(at));
-                    }
-                }
-                Stage::Parsed { .. } => actions.push(Action::Execute(at)),
-                Stage::Answered(_) => actions.push(Action::Receive(at)),
-            }
+        for at in 0..state.messages.len() {
+            Self::message_actions(state, at, actions);
         }
         actions.extend((0..state.notices.len()).map(Action::Hear));
         if state.record.as_ref().is_some_and(|record| record.expires_at + config.retention <= state.wall()) {
@@ -249,6 +291,7 @@ impl Model for Server {
 
     fn next_state(&self, last: &State, action: Action) -> Option<State> {
         let mut state = last.clone();
+        state.rare = None;
         match action {
             Action::Tick => {
                 state.time += 1;
@@ -288,11 +331,9 @@ impl Model for Server {
                 state.clients[who].doing = if self.config.fair { Doing::Gone } else { Doing::Nothing };
             }
             Action::Refresh(who) => {
-                let now = state.time;
-                let Doing::Holds { lease, refreshing, .. } = &mut state.clients[who].doing else { return None };
-                *refreshing = Some(now);
-                let lease = *lease;
-                Self::send(&mut state, who, lease, Verb::Refresh, true);
+                let Doing::Holds { lease, .. } = state.clients[who].doing else { return None };
+                let sent = state.time;
+                Self::send(&mut state, who, lease, Verb::Refresh { sent }, true);
             }
             Action::Release(who) => {
                 let Doing::Holds { lease, token, .. } = state.clients[who].doing else { return None };
@@ -360,9 +401,17 @@ impl Model for Server {
                 .push(Property::sometimes("a collected record is made again, and believed in", |_, state: &State| {
                     state.collected && state.record.is_some() && state.known.len() > 1
                 }));
+            properties.push(Property::sometimes(
+                "an earlier refresh is confirmed while a later one is awaited",
+                |_, state| reaches(state, Rare::EarlierConfirmed),
+            ));
         }
         properties
     }
+}
+
+fn reaches(state: &State, rare: Rare) -> bool {
+    state.rare == Some(rare)
 }
 
 fn unbroken(state: &State, breach: Breach) -> bool {

@@ -24,6 +24,8 @@ pub(crate) enum Rule {
     ReleaseNamesToken,
     /// A release names the token, and not only the lease id, which may have been granted anew.
     ReleaseNamesGrant,
+    /// A confirmed refresh counts its deadline from its own send, and not from the last send.
+    OwnSend,
 }
 
 /// One exploration.
@@ -37,6 +39,8 @@ pub(crate) struct Config {
     pub(crate) grace: Time,
     /// How long an idle record is kept.
     pub(crate) retention: Time,
+    /// Which client holds the key when the exploration begins.
+    pub(crate) holder: Option<usize>,
     /// How many lease ids each client uses, and how many requests it sends.
     pub(crate) asks: [u8; 3],
     pub(crate) sends: [u8; 3],
@@ -48,8 +52,8 @@ pub(crate) struct Config {
     pub(crate) loses: bool,
     /// Whether clients die.
     pub(crate) crashes: bool,
-    /// Whether holders refresh.
-    pub(crate) refreshes: bool,
+    /// How many attempts to refresh one lease are in flight at most.
+    pub(crate) refreshes: usize,
     /// Whether holders write to a fenced resource, also when they hold the key no more.
     pub(crate) writes: bool,
     /// Whether a primary may be deposed and not know.
@@ -73,13 +77,14 @@ impl Config {
         ttls: [1; 3],
         grace: 0,
         retention: 1,
+        holder: None,
         asks: [1, 1, 1],
         sends: [2, 1, 1],
         in_flight: 3,
         waits: false,
         loses: false,
         crashes: false,
-        refreshes: false,
+        refreshes: 0,
         writes: false,
         deposes: false,
         jumps_to: &[],

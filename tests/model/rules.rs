@@ -21,7 +21,8 @@ fn breaks(config: Config, rule: Rule, promises: &[&str]) {
     let found = explore(&format!("without {rule:?}"), config.without(rule));
     let broken = found.iter().find(|(name, _)| promises.contains(name));
     let Some((name, steps)) = broken else { panic!("without {rule:?} nothing breaks: {found:#?}") };
-    println!("without {rule:?} {name:?} breaks in {} steps: {}", steps.len(), steps.join(", "));
+    let holds = config.holder.map(|who| format!(" after client {who} is granted the key")).unwrap_or_default();
+    println!("without {rule:?} {name:?} breaks in {} steps{holds}: {}", steps.len(), steps.join(", "));
 }
 
 #[test]
@@ -73,7 +74,7 @@ fn a_fence_is_crossed_where_tokens_repeat() {
 
 #[test]
 fn that_somebody_holds_is_told_by_a_write_only() {
-    let deposed = Config { deposes: true, refreshes: true, ttls: [2; 3], retention: 2, sends: [2, 1, 0], ..TWO };
+    let deposed = Config { deposes: true, refreshes: 1, ttls: [2; 3], retention: 2, sends: [2, 1, 0], ..TWO };
     breaks(deposed, Rule::SuccessWrites, &[EXCLUSION]);
 }
 
@@ -92,4 +93,10 @@ fn a_release_names_a_lease_and_not_only_the_key() {
 fn a_release_names_the_token_and_not_only_the_lease_id() {
     let repeated = Config { loses: true, asks: [1, 0, 0], sends: [4, 0, 0], ..FEW };
     breaks(repeated, Rule::ReleaseNamesGrant, &[TOUCHED]);
+}
+
+#[test]
+fn a_confirmed_refresh_counts_its_deadline_from_its_own_send() {
+    let refreshes = Config { holder: Some(0), refreshes: 2, ttls: [2; 3], retention: 2, sends: [3, 1, 0], ..TWO };
+    breaks(Config { until: 2, ..refreshes }, Rule::OwnSend, &[EXCLUSION]);
 }

@@ -130,7 +130,7 @@ impl Server {
                 terms: self.terms[usize::from(message.lease)].clone(),
                 patience: waits.then_some(Patience { lasts: millis(self.config.ttl(message.lease)), room: 10 }),
             }),
-            Verb::Refresh => Request::Refresh(Refresh {
+            Verb::Refresh { .. } => Request::Refresh(Refresh {
                 lease,
                 ttl: millis(self.config.ttl(message.lease)),
                 grace: millis(self.config.grace),

@@ -40,9 +40,26 @@ pub(crate) struct Stored {
 /// What is asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) enum Verb {
-    Acquire { waits: bool },
-    Refresh,
-    Release { token: Option<Token> },
+    Acquire {
+        waits: bool,
+    },
+    /// One attempt of several to refresh, with the time at which the client sends it.
+    Refresh {
+        sent: Time,
+    },
+    Release {
+        token: Option<Token>,
+    },
+}
+
+impl Verb {
+    /// When the client sends a refresh.
+    pub(crate) fn refresh_sent(self) -> Option<Time> {
+        match self {
+            Self::Refresh { sent } => Some(sent),
+            Self::Acquire { .. } | Self::Release { .. } => None,
+        }
+    }
 }
 
 /// What the server answered.
@@ -109,8 +126,6 @@ pub(crate) enum Doing {
         token: Token,
         grant: Grant,
         deadline: Time,
-        /// When the refresh was sent whose answer it awaits.
-        refreshing: Option<Time>,
     },
     /// It has nothing left to do, or has died.
     Gone,
@@ -150,6 +165,13 @@ pub(crate) enum Breach {
     OutOfTurn,
 }
 
+/// What the last step does, if few orders of steps lead to it. An exploration must reach each of these.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Rare {
+    /// The server confirms a refresh while a later attempt of the same lease is awaited.
+    EarlierConfirmed,
+}
+
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct State {
     pub(crate) time: Time,
@@ -171,6 +193,7 @@ pub(crate) struct State {
     /// The newest that the fenced resource has seen.
     pub(crate) fence: Option<(Token, Grant)>,
     pub(crate) breach: Option<Breach>,
+    pub(crate) rare: Option<Rare>,
 }
 
 impl State {
