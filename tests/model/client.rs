@@ -38,6 +38,10 @@ pub(crate) enum Action {
     Execute(usize),
     /// A deposed primary answers.
     ExecuteDeposed(usize),
+    /// A rule is taken out: the write of an acquire fails, and a read is to answer in its place.
+    Fail(usize),
+    /// A rule is taken out: the server reads the record and answers an acquire from what it reads.
+    Read(usize),
     /// The answer arrives.
     Receive(usize),
     /// The change stream tells.
@@ -178,7 +182,7 @@ impl Server {
                 }
             }
             Doing::Asks { .. } => {
-                if room && config.loses {
+                if room && config.loses[who] {
                     actions.extend([Action::AskAgain(who), Action::GiveUp(who)]);
                 }
             }
@@ -186,7 +190,7 @@ impl Server {
                 if room && place.sent < state.time {
                     actions.push(Action::AskAgain(who));
                 }
-                if room && config.loses {
+                if room && config.loses[who] {
                     actions.push(Action::GiveUp(who));
                 }
             }
@@ -214,8 +218,9 @@ impl Server {
     }
 
     /// What can happen to a request.
-    fn message_actions(state: &State, at: usize, actions: &mut Vec<Action>) {
+    fn message_actions(&self, state: &State, at: usize, actions: &mut Vec<Action>) {
         let message = &state.messages[at];
+        let acquires = matches!(message.verb, Verb::Acquire { .. });
         match message.stage {
             Stage::Sent => {
                 actions.push(Action::Parse(at));
@@ -223,7 +228,13 @@ impl Server {
                     actions.push(Action::ExecuteDeposed(at));
                 }
             }
-            Stage::Parsed { .. } => actions.push(Action::Execute(at)),
+            Stage::Parsed { .. } => {
+                actions.push(Action::Execute(at));
+                if self.config.without == Some(Rule::FailureIsNoAnswer) && acquires {
+                    actions.push(Action::Fail(at));
+                }
+            }
+            Stage::Written => actions.push(Action::Read(at)),
             Stage::Answered(_) => actions.push(Action::Receive(at)),
         }
     }
@@ -257,7 +268,7 @@ impl Model for Server {
             while !steps.is_empty() {
                 state = self.next_state(&state, steps.swap_remove(0)).unwrap();
                 steps.clear();
-                (0..state.messages.len()).for_each(|at| Self::message_actions(&state, at, &mut steps));
+                (0..state.messages.len()).for_each(|at| self.message_actions(&state, at, &mut steps));
             }
         }
         vec![state]
@@ -281,7 +292,7 @@ impl Model for Server {
             self.client_actions(state, who, actions);
         }
         for at in 0..state.messages.len() {
-            Self::message_actions(state, at, actions);
+            self.message_actions(state, at, actions);
         }
         actions.extend((0..state.notices.len()).map(Action::Hear));
         if state.record.as_ref().is_some_and(|record| record.expires_at + config.retention <= state.wall()) {
@@ -355,6 +366,8 @@ impl Model for Server {
             }
             Action::Execute(at) => self.execute(&mut state, at),
             Action::ExecuteDeposed(at) => self.execute_deposed(&mut state, at),
+            Action::Fail(at) => state.messages[at].stage = Stage::Written,
+            Action::Read(at) => Self::read(&mut state, at),
             Action::Receive(at) => {
                 let message = state.messages.remove(at);
                 let Stage::Answered(answer) = message.stage else { return None };
@@ -401,10 +414,14 @@ impl Model for Server {
                 .push(Property::sometimes("a collected record is made again, and believed in", |_, state: &State| {
                     state.collected && state.record.is_some() && state.known.len() > 1
                 }));
-            properties.push(Property::sometimes(
-                "an earlier refresh is confirmed while a later one is awaited",
-                |_, state| reaches(state, Rare::EarlierConfirmed),
-            ));
+            properties.extend([
+                Property::sometimes("an earlier refresh is confirmed while a later one is awaited", |_, state| {
+                    reaches(state, Rare::EarlierConfirmed)
+                }),
+                Property::sometimes("an abandoned attempt is granted the key after a retry is refused", |_, state| {
+                    reaches(state, Rare::GhostGranted)
+                }),
+            ]);
         }
         properties
     }

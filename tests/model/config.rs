@@ -26,6 +26,10 @@ pub(crate) enum Rule {
     ReleaseNamesGrant,
     /// A confirmed refresh counts its deadline from its own send, and not from the last send.
     OwnSend,
+    /// The write of an acquire gives its answer, and not a read after that write.
+    AnswerIsOwnWrite,
+    /// If the write of an acquire fails, no read answers in its place.
+    FailureIsNoAnswer,
 }
 
 /// One exploration.
@@ -48,8 +52,8 @@ pub(crate) struct Config {
     pub(crate) in_flight: usize,
     /// Whether acquires wait.
     pub(crate) waits: bool,
-    /// Whether replies are lost, so that clients ask again or give up, and leave ghosts behind.
-    pub(crate) loses: bool,
+    /// Which clients lose replies, so that they ask again or give up, and leave ghosts behind.
+    pub(crate) loses: [bool; 3],
     /// Whether clients die.
     pub(crate) crashes: bool,
     /// How many attempts to refresh one lease are in flight at most.
@@ -82,7 +86,7 @@ impl Config {
         sends: [2, 1, 1],
         in_flight: 3,
         waits: false,
-        loses: false,
+        loses: [false; 3],
         crashes: false,
         refreshes: 0,
         writes: false,

@@ -86,12 +86,12 @@ fn a_claim_lasts_from_when_its_waiter_was_last_heard_of() {
 
 #[test]
 fn a_release_names_a_lease_and_not_only_the_key() {
-    breaks(Config { loses: true, asks: [1, 1, 0], ..FEW }, Rule::ReleaseNamesToken, &[TOUCHED]);
+    breaks(Config { loses: [true; 3], asks: [1, 1, 0], ..FEW }, Rule::ReleaseNamesToken, &[TOUCHED]);
 }
 
 #[test]
 fn a_release_names_the_token_and_not_only_the_lease_id() {
-    let repeated = Config { loses: true, asks: [1, 0, 0], sends: [4, 0, 0], ..FEW };
+    let repeated = Config { loses: [true; 3], asks: [1, 0, 0], sends: [4, 0, 0], ..FEW };
     breaks(repeated, Rule::ReleaseNamesGrant, &[TOUCHED]);
 }
 
@@ -99,4 +99,19 @@ fn a_release_names_the_token_and_not_only_the_lease_id() {
 fn a_confirmed_refresh_counts_its_deadline_from_its_own_send() {
     let refreshes = Config { holder: Some(0), refreshes: 2, ttls: [2; 3], retention: 2, sends: [3, 1, 0], ..TWO };
     breaks(Config { until: 2, ..refreshes }, Rule::OwnSend, &[EXCLUSION]);
+}
+
+/// The second client holds the key, may release it, and asks anew. The first asks, and asks again.
+const RETRIES: Config =
+    Config { holder: Some(1), loses: [true, false, false], asks: [1, 2, 0], sends: [2, 3, 0], ..TWO };
+
+#[test]
+fn the_answer_to_an_acquire_is_its_own_write() {
+    breaks(Config { ttls: [2; 3], retention: 2, until: 2, ..RETRIES }, Rule::AnswerIsOwnWrite, &[EXCLUSION]);
+}
+
+#[test]
+fn if_the_write_of_an_acquire_fails_no_read_answers() {
+    let fails = Config { holder: None, asks: [1, 1, 0], sends: [2, 1, 0], ttls: [2; 3], retention: 2, ..RETRIES };
+    breaks(Config { until: 2, ..fails }, Rule::FailureIsNoAnswer, &[EXCLUSION]);
 }

@@ -9,7 +9,9 @@ use mongoseal::{
 
 use crate::{
     config::{Config, Rule},
-    state::{Answer, Breach, Grant, Holds, Hybrid, Lease, Message, Notice, Stage, State, Stored, Time, Token, Verb},
+    state::{
+        Answer, Breach, Grant, Holds, Hybrid, Lease, Message, Notice, Rare, Stage, State, Stored, Time, Token, Verb,
+    },
 };
 
 /// A tick is a second.
@@ -240,6 +242,8 @@ impl Server {
         if let Some(breach) = misdeed(before.as_ref(), stored.as_ref(), now, &message) {
             state.breaks(breach);
         }
+        let answer = Self::answer(&outcome, stored.as_ref());
+        state.rare = rare(state, &message, answer);
         let holder = stored.as_ref().and_then(|stored| stored.holder);
         if holder.is_some_and(|holder| holder.grant == state.grants) {
             state.grants += 1;
@@ -252,8 +256,19 @@ impl Server {
         if changed {
             state.wrote();
         }
-        state.messages[at].stage = Stage::Answered(Self::answer(&outcome, stored.as_ref()));
+        let is_read = self.config.without == Some(Rule::AnswerIsOwnWrite);
+        let acquires = matches!(message.verb, Verb::Acquire { .. });
+        state.messages[at].stage = if is_read && acquires { Stage::Written } else { Stage::Answered(answer) };
         state.record = stored;
+    }
+
+    /// A rule is taken out: the record as a read finds it answers an acquire whose write is over.
+    pub(crate) fn read(state: &mut State, at: usize) {
+        let lease = state.messages[at].lease;
+        let holder = state.record.as_ref().and_then(|record| record.holder);
+        let held = holder.filter(|held| held.lease == lease && held.expires_at > state.wall());
+        let answer = held.map_or(Answer::No, |held| Answer::Granted { token: held.token, grant: held.grant });
+        state.messages[at].stage = Stage::Answered(answer);
     }
 
     /// A deposed primary looks at its own record. What it writes is never confirmed, so only an answer
@@ -308,4 +323,11 @@ fn misdeed(before: Option<&Stored>, after: Option<&Stored>, now: Time, message: 
         (Some(granted), Some(first)) if granted.lease != first => Some(Breach::OutOfTurn),
         _ => None,
     }
+}
+
+/// What this request does, if few orders of steps lead to it.
+fn rare(state: &State, message: &Message, answer: Answer) -> Option<Rare> {
+    let retry = Message { awaited: true, stage: Stage::Answered(Answer::No), ..*message };
+    let is_new = matches!(answer, Answer::Granted { grant, .. } if grant == state.grants);
+    (is_new && !message.awaited && state.messages.contains(&retry)).then_some(Rare::GhostGranted)
 }

@@ -78,6 +78,8 @@ pub(crate) enum Stage {
     Sent,
     /// The server has read its clocks for it, and has not looked at the record.
     Parsed { now: Time, tick: Hybrid },
+    /// A rule is taken out: the write is over, and a later read of the record gives the answer.
+    Written,
     /// The answer is under way.
     Answered(Answer),
 }
@@ -170,6 +172,8 @@ pub(crate) enum Breach {
 pub(crate) enum Rare {
     /// The server confirms a refresh while a later attempt of the same lease is awaited.
     EarlierConfirmed,
+    /// The server grants the key to an abandoned attempt, after it refused a later attempt of the same lease.
+    GhostGranted,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -229,7 +233,8 @@ impl State {
     /// Makes states that differ in nothing that matters one.
     pub(crate) fn settled(mut self) -> Self {
         let clients = self.clients;
-        self.messages.retain(|message| message.awaited || !matches!(message.stage, Stage::Answered(_)));
+        let is_over = |stage| matches!(stage, Stage::Written | Stage::Answered(_));
+        self.messages.retain(|message| message.awaited || !is_over(message.stage));
         self.messages.sort_unstable();
         self.notices.retain(|notice| clients[client_of(notice.lease)].lease() == Some(notice.lease));
         self.notices.sort_unstable();
