@@ -17,6 +17,8 @@ pub(crate) enum Action {
     Tick,
     /// The server's wall clock is off by this from now on.
     Jump(Time),
+    /// Another member becomes primary. Its wall clock is ahead by this, and the hybrid clock does not go back.
+    FailOver(Time),
     /// Another primary takes over, and the old one does not know.
     Depose,
     /// A client asks for the key.
@@ -250,6 +252,7 @@ impl Model for Server {
             time: 0,
             skew: 0,
             jumps: self.config.jumps,
+            failovers: self.config.failovers,
             hybrid: (0, 0),
             record: None,
             collected: false,
@@ -285,6 +288,10 @@ impl Model for Server {
         if state.jumps > 0 {
             actions.extend(config.jumps_to.iter().filter(|to| **to != state.skew).map(|to| Action::Jump(*to)));
         }
+        if state.failovers > 0 {
+            let others = config.members.iter().filter(|ahead| **ahead != state.skew);
+            actions.extend(others.map(|ahead| Action::FailOver(*ahead)));
+        }
         if config.deposes && state.deposed.is_none() && state.record.is_some() {
             actions.push(Action::Depose);
         }
@@ -311,6 +318,11 @@ impl Model for Server {
             Action::Jump(to) => {
                 state.jumps -= 1;
                 state.skew = to;
+            }
+            // A request that the old primary has parsed can still execute: a real failover allows less.
+            Action::FailOver(ahead) => {
+                state.failovers -= 1;
+                state.skew = ahead;
             }
             Action::Depose => state.deposed.clone_from(&state.record),
             Action::Ask(who) => {
@@ -420,6 +432,9 @@ impl Model for Server {
                 }),
                 Property::sometimes("an abandoned attempt is granted the key after a retry is refused", |_, state| {
                     reaches(state, Rare::GhostGranted)
+                }),
+                Property::sometimes("a clock that is ahead grants the key", |_, state| {
+                    reaches(state, Rare::GrantedAhead)
                 }),
             ]);
         }

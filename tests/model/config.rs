@@ -30,6 +30,8 @@ pub(crate) enum Rule {
     AnswerIsOwnWrite,
     /// If the write of an acquire fails, no read answers in its place.
     FailureIsNoAnswer,
+    /// The grace is at least as long as the clocks of two members differ.
+    GraceCoversOffset,
 }
 
 /// One exploration.
@@ -65,6 +67,9 @@ pub(crate) struct Config {
     /// To which error the server's wall clock may jump, and how often.
     pub(crate) jumps_to: &'static [Time],
     pub(crate) jumps: u8,
+    /// By how much the wall clock of each member is ahead that may become primary, and how many failovers happen.
+    pub(crate) members: &'static [Time],
+    pub(crate) failovers: u8,
     /// Whether the hybrid clock follows the true time without a write, as other members tell it.
     pub(crate) ticks: bool,
     /// Whether time stands still until all requests are answered and all waiters have asked: then nobody
@@ -93,6 +98,8 @@ impl Config {
         deposes: false,
         jumps_to: &[],
         jumps: 0,
+        members: &[],
+        failovers: 0,
         ticks: false,
         fair: false,
         without: None,
@@ -103,12 +110,18 @@ impl Config {
         self.ttls[client_of(lease)]
     }
 
+    /// How much longer than its ttl the server keeps a lease.
+    pub(crate) fn grace(&self) -> Time {
+        if self.without == Some(Rule::GraceCoversOffset) { 0 } else { self.grace }
+    }
+
     pub(crate) fn without(self, rule: Rule) -> Self {
         Self { without: Some(rule), ..self }
     }
 
-    /// Whether two may never believe at once: while clocks do not jump.
+    /// Whether two may never believe at once: while clocks do not jump. A failover to a member whose clock is
+    /// ahead is no jump, as long as the grace covers the difference.
     pub(crate) fn excludes(&self) -> bool {
-        self.jumps == 0
+        self.jumps == 0 && self.members.iter().all(|ahead| *ahead <= self.grace)
     }
 }

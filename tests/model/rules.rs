@@ -115,3 +115,9 @@ fn if_the_write_of_an_acquire_fails_no_read_answers() {
     let fails = Config { holder: None, asks: [1, 1, 0], sends: [2, 1, 0], ttls: [2; 3], retention: 2, ..RETRIES };
     breaks(Config { until: 2, ..fails }, Rule::FailureIsNoAnswer, &[EXCLUSION]);
 }
+
+#[test]
+fn the_grace_covers_the_offset_between_the_clocks_of_members() {
+    let members = Config { members: &[0, 1], failovers: 1, grace: 1, retention: 2, ..TWO };
+    breaks(members, Rule::GraceCoversOffset, &[EXCLUSION]);
+}

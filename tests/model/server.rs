@@ -52,7 +52,7 @@ pub(crate) fn terms(config: &Config) -> Vec<Terms> {
         owner: "model".parse().unwrap(),
         limit: 0,
         ttl: millis(config.ttl(lease)),
-        grace: millis(config.grace),
+        grace: millis(config.grace()),
         group: None,
         metadata: Metadata::default(),
     };
@@ -135,7 +135,7 @@ impl Server {
             Verb::Refresh { .. } => Request::Refresh(Refresh {
                 lease,
                 ttl: millis(self.config.ttl(message.lease)),
-                grace: millis(self.config.grace),
+                grace: millis(self.config.grace()),
                 metadata: None,
             }),
             Verb::Release { token } => Request::Release(Release { lease, token: token.map(store_token) }),
@@ -243,7 +243,7 @@ impl Server {
             state.breaks(breach);
         }
         let answer = Self::answer(&outcome, stored.as_ref());
-        state.rare = rare(state, &message, answer);
+        state.rare = rare(state, before.as_ref(), now, &message, answer);
         let holder = stored.as_ref().and_then(|stored| stored.holder);
         if holder.is_some_and(|holder| holder.grant == state.grants) {
             state.grants += 1;
@@ -326,8 +326,14 @@ fn misdeed(before: Option<&Stored>, after: Option<&Stored>, now: Time, message: 
 }
 
 /// What this request does, if few orders of steps lead to it.
-fn rare(state: &State, message: &Message, answer: Answer) -> Option<Rare> {
+fn rare(state: &State, before: Option<&Stored>, now: Time, message: &Message, answer: Answer) -> Option<Rare> {
+    if !matches!(answer, Answer::Granted { grant, .. } if grant == state.grants) {
+        return None;
+    }
     let retry = Message { awaited: true, stage: Stage::Answered(Answer::No), ..*message };
-    let is_new = matches!(answer, Answer::Granted { grant, .. } if grant == state.grants);
-    (is_new && !message.awaited && state.messages.contains(&retry)).then_some(Rare::GhostGranted)
+    if !message.awaited && state.messages.contains(&retry) {
+        return Some(Rare::GhostGranted);
+    }
+    let held = before.and_then(|before| before.holder)?;
+    (now >= held.expires_at && held.expires_at > state.time).then_some(Rare::GrantedAhead)
 }

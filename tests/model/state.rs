@@ -174,6 +174,8 @@ pub(crate) enum Rare {
     EarlierConfirmed,
     /// The server grants the key to an abandoned attempt, after it refused a later attempt of the same lease.
     GhostGranted,
+    /// The server grants the key although, by the true time, the record still keeps it for another lease.
+    GrantedAhead,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -182,6 +184,8 @@ pub(crate) struct State {
     /// How far the server's wall clock is off.
     pub(crate) skew: Time,
     pub(crate) jumps: u8,
+    /// How often another member may still become primary.
+    pub(crate) failovers: u8,
     pub(crate) hybrid: Hybrid,
     pub(crate) record: Option<Stored>,
     /// Whether a record was collected.
