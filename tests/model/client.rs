@@ -6,8 +6,8 @@ use crate::{
     config::{Config, Rule},
     server::Server,
     state::{
-        Answer, Breach, Client, Doing, Grant, IDS, Lease, Message, Place, Rare, Stage, State, Time, Token, Verb,
-        client_of,
+        Answer, Breach, Client, Command, Doing, Grant, IDS, Lease, Message, Place, Rare, Stage, State, Time, Token,
+        Verb, client_of,
     },
 };
 
@@ -31,11 +31,15 @@ pub(crate) enum Action {
     Crash(usize),
     /// A holder sends an attempt to refresh. It awaits this one beside its earlier attempts.
     Refresh(usize),
+    /// A holder sends such an attempt as a joint refresh.
+    RefreshJointly(usize),
     Release(usize),
     /// It writes to the fenced resource with its token, also when it was paused and holds no more.
     Write(usize),
     /// The server begins with a request, and looks at its clocks.
     Parse(usize),
+    /// The server begins with two acquires that wait, in this order, as one command.
+    ParseTogether(usize, usize),
     /// It goes on, and looks at the record.
     Execute(usize),
     /// A deposed primary answers.
@@ -74,7 +78,7 @@ impl Server {
         for message in state.messages.iter_mut().filter(|message| client_of(message.lease) == who) {
             message.awaited = false;
             // No deadline counts from it.
-            if let Verb::Refresh { sent } = &mut message.verb {
+            if let Verb::Refresh { sent } | Verb::Keep { sent, .. } = &mut message.verb {
                 *sent = 0;
             }
         }
@@ -84,6 +88,11 @@ impl Server {
     fn refreshes(state: &State, who: usize) -> impl Iterator<Item = Time> {
         let awaited = state.messages.iter().filter(move |message| message.awaited && client_of(message.lease) == who);
         awaited.filter_map(|message| message.verb.refresh_sent())
+    }
+
+    /// The server reads its clocks for a request.
+    fn parse(state: &mut State, at: usize, command: Command) {
+        state.messages[at].stage = Stage::Parsed { now: state.wall(), tick: state.hybrid, command };
     }
 
     /// A client is told that it holds the key, by an answer to what it sent at some time.
@@ -112,7 +121,7 @@ impl Server {
     fn receive(&self, state: &mut State, message: &Message, answer: Answer) {
         match message.verb {
             Verb::Acquire { .. } => self.acquire_answered(state, message, answer),
-            Verb::Refresh { sent } => self.refresh_answered(state, message, sent, answer),
+            Verb::Refresh { sent } | Verb::Keep { sent, .. } => self.refresh_answered(state, message, sent, answer),
             Verb::Release { .. } => unreachable!("no client awaits the answer to a release"),
         }
     }
@@ -140,6 +149,8 @@ impl Server {
         let last = Self::refreshes(state, who).fold(sent, Time::max);
         let holds = match answer {
             Answer::Refreshed { token: kept } => kept == token && state.time < deadline,
+            // A joint refresh does not tell which lease is over: the client refreshes by itself from now on.
+            _ if matches!(message.verb, Verb::Keep { .. }) => return,
             // A refusal may be stale: a linearizable read tells.
             _ => state
                 .record
@@ -200,6 +211,9 @@ impl Server {
                 let believes = client.believes(state.time);
                 if room && believes && Self::refreshes(state, who).count() < config.refreshes {
                     actions.push(Action::Refresh(who));
+                    if config.jointly {
+                        actions.push(Action::RefreshJointly(who));
+                    }
                 }
                 if room && believes {
                     actions.push(Action::Release(who));
@@ -226,10 +240,20 @@ impl Server {
         match message.stage {
             Stage::Sent => {
                 actions.push(Action::Parse(at));
+                if self.config.together {
+                    let joins = |(_, other): &(usize, &Message)| {
+                        let wait = |message: &Message| message.verb == Verb::Acquire { waits: true };
+                        other.stage == Stage::Sent && other.lease != message.lease && wait(other) && wait(message)
+                    };
+                    let others = state.messages.iter().enumerate().filter(joins);
+                    actions.extend(others.map(|(other, _)| Action::ParseTogether(at, other)));
+                }
                 if state.deposed.is_some() && message.awaited {
                     actions.push(Action::ExecuteDeposed(at));
                 }
             }
+            // The first request of the command executes it.
+            Stage::Parsed { command: Command::Second { .. }, .. } => {}
             Stage::Parsed { .. } => {
                 actions.push(Action::Execute(at));
                 if self.config.without == Some(Rule::FailureIsNoAnswer) && acquires {
@@ -358,6 +382,11 @@ impl Model for Server {
                 let sent = state.time;
                 Self::send(&mut state, who, lease, Verb::Refresh { sent }, true);
             }
+            Action::RefreshJointly(who) => {
+                let Doing::Holds { lease, token, .. } = state.clients[who].doing else { return None };
+                let sent = state.time;
+                Self::send(&mut state, who, lease, Verb::Keep { token, sent }, true);
+            }
             Action::Release(who) => {
                 let Doing::Holds { lease, token, .. } = state.clients[who].doing else { return None };
                 Self::abandon(&mut state, who);
@@ -373,8 +402,11 @@ impl Model for Server {
                     state.fence = Some((token, grant));
                 }
             }
-            Action::Parse(at) => {
-                state.messages[at].stage = Stage::Parsed { now: state.wall(), tick: state.hybrid };
+            Action::Parse(at) => Self::parse(&mut state, at, Command::Alone),
+            Action::ParseTogether(at, other) => {
+                let (first, second) = (state.messages[at].lease, state.messages[other].lease);
+                Self::parse(&mut state, at, Command::First { second });
+                Self::parse(&mut state, other, Command::Second { first });
             }
             Action::Execute(at) => self.execute(&mut state, at),
             Action::ExecuteDeposed(at) => self.execute_deposed(&mut state, at),
@@ -435,6 +467,12 @@ impl Model for Server {
                 }),
                 Property::sometimes("a clock that is ahead grants the key", |_, state| {
                     reaches(state, Rare::GrantedAhead)
+                }),
+                Property::sometimes("one command grants the key and queues a waiter", |_, state| {
+                    reaches(state, Rare::GrantedTogether)
+                }),
+                Property::sometimes("a stalled joint refresh meets another's lease", |_, state| {
+                    reaches(state, Rare::KeptTooLate)
                 }),
             ]);
         }

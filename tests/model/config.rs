@@ -32,6 +32,12 @@ pub(crate) enum Rule {
     FailureIsNoAnswer,
     /// The grace is at least as long as the clocks of two members differ.
     GraceCoversOffset,
+    /// A joint refresh names tokens, and not only keys.
+    JointNamesToken,
+    /// A joint refresh succeeds only if it changed as many records as it names.
+    JointCounts,
+    /// Each of two acquires in one command has an answer of its own.
+    EachItsAnswer,
 }
 
 /// One exploration.
@@ -60,6 +66,10 @@ pub(crate) struct Config {
     pub(crate) crashes: bool,
     /// How many attempts to refresh one lease are in flight at most.
     pub(crate) refreshes: usize,
+    /// Whether holders also refresh jointly.
+    pub(crate) jointly: bool,
+    /// Whether two acquires that wait may share a command.
+    pub(crate) together: bool,
     /// Whether holders write to a fenced resource, also when they hold the key no more.
     pub(crate) writes: bool,
     /// Whether a primary may be deposed and not know.
@@ -94,6 +104,8 @@ impl Config {
         loses: [false; 3],
         crashes: false,
         refreshes: 0,
+        jointly: false,
+        together: false,
         writes: false,
         deposes: false,
         jumps_to: &[],

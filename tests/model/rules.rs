@@ -121,3 +121,20 @@ fn the_grace_covers_the_offset_between_the_clocks_of_members() {
     let members = Config { members: &[0, 1], failovers: 1, grace: 1, retention: 2, ..TWO };
     breaks(members, Rule::GraceCoversOffset, &[EXCLUSION]);
 }
+
+#[test]
+fn a_joint_refresh_names_tokens_and_not_only_keys() {
+    let jointly = Config { holder: Some(0), refreshes: 1, jointly: true, sends: [2, 1, 0], ..TWO };
+    breaks(Config { ttls: [2, 1, 1], retention: 2, ..jointly }, Rule::JointNamesToken, &[TOUCHED]);
+}
+
+#[test]
+fn a_joint_refresh_succeeds_only_if_it_changed_all_that_it_names() {
+    let deposed = Config { holder: Some(1), deposes: true, refreshes: 1, jointly: true, sends: [2, 1, 1], ..FEW };
+    breaks(Config { ttls: [2, 1, 1], retention: 2, ..deposed }, Rule::JointCounts, &[EXCLUSION]);
+}
+
+#[test]
+fn each_of_two_acquires_in_one_command_has_an_answer_of_its_own() {
+    breaks(Config { waits: true, together: true, ..TWO }, Rule::EachItsAnswer, &[EXCLUSION]);
+}

@@ -10,13 +10,15 @@ const AGAIN: &str = "a collected record is made again, and believed in";
 const EARLIER: &str = "an earlier refresh is confirmed while a later one is awaited";
 const GHOST: &str = "an abandoned attempt is granted the key after a retry is refused";
 const AHEAD: &str = "a clock that is ahead grants the key";
+const TOGETHER: &str = "one command grants the key and queues a waiter";
+const TOO_LATE: &str = "a stalled joint refresh meets another's lease";
 
 /// Explores a configuration, or where there is time another, in which nothing may be broken and all must be
 /// reached that is named.
 fn holds(name: &str, config: Config, full: Config, reached: &[&str]) {
     let is_full = std::env::var("MONGOSEAL_MODEL").is_ok_and(|how_much| how_much == "full");
     let found = explore(name, if is_full { full } else { config });
-    let may_be_reached = [BELIEVES, AGAIN, EARLIER, GHOST, AHEAD];
+    let may_be_reached = [BELIEVES, AGAIN, EARLIER, GHOST, AHEAD, TOGETHER, TOO_LATE];
     let broken: Vec<&str> = found.keys().copied().filter(|name| !may_be_reached.contains(name)).collect();
     assert!(broken.is_empty(), "{name}: {broken:?} in {found:#?}");
     assert!(reached.iter().all(|name| found.contains_key(name)), "{name}: only {found:#?}");
@@ -103,8 +105,25 @@ fn nothing_breaks_if_the_clocks_of_members_differ_by_at_most_the_grace() {
 }
 
 #[test]
+fn nothing_breaks_if_waiters_share_a_command() {
+    let together = Config { waits: true, together: true, sends: [2, 1, 1], until: 2, ..Config::PLAIN };
+    let together = Config { members: &[0, 1], failovers: 1, grace: 1, retention: 2, ..together };
+    let full = Config { loses: [false, true, false], ..together };
+    let together = Config { holder: Some(0), ..together };
+    holds("together", together, full, &[BELIEVES, TOGETHER]);
+}
+
+#[test]
+fn nothing_breaks_if_joint_refreshes_stall() {
+    let jointly = Config { holder: Some(0), refreshes: 2, jointly: true, ttls: [2, 1, 1], sends: [3, 1, 0], ..LONG };
+    let jointly = Config { until: 3, ..jointly };
+    let full = Config { deposes: true, sends: [3, 2, 0], until: 4, ..jointly };
+    holds("joint refreshes", jointly, full, &[BELIEVES, TOO_LATE]);
+}
+
+#[test]
 fn every_waiter_that_lives_is_granted_the_key() {
-    let fair = Config { fair: true, crashes: true, waits: true, sends: [12; 3], in_flight: 9, ..LONG };
+    let fair = Config { fair: true, crashes: true, waits: true, together: true, sends: [12; 3], in_flight: 9, ..LONG };
     let fair = Config { asks: [1; 3], until: 8, ..fair };
     holds("waiters", fair, Config { ttls: [2, 3, 2], retention: 3, until: 10, ..fair }, &[]);
 }

@@ -3,14 +3,16 @@
 use mongoseal::{
     FencingToken, LeaseId, Metadata, Tick,
     record::{
-        self, Acquire, Holder, Moment, Outcome, Patience, Record, Refresh, Release, Request, StoreTime, Terms, Waiter,
+        self, Acquire, Holder, Joint, Moment, Outcome, Patience, Record, Refresh, Release, Request, StoreTime, Terms,
+        Waiter,
     },
 };
 
 use crate::{
     config::{Config, Rule},
     state::{
-        Answer, Breach, Grant, Holds, Hybrid, Lease, Message, Notice, Rare, Stage, State, Stored, Time, Token, Verb,
+        Answer, Breach, Command, Grant, Holds, Hybrid, Lease, Message, Notice, Rare, Stage, State, Stored, Time, Token,
+        Verb,
     },
 };
 
@@ -125,25 +127,66 @@ impl Server {
         }
     }
 
-    fn request(&self, message: &Message) -> Request {
-        let lease = lease_id(message.lease);
-        match message.verb {
-            Verb::Acquire { waits } => Request::Acquire(Acquire {
-                terms: self.terms[usize::from(message.lease)].clone(),
-                patience: waits.then_some(Patience { lasts: millis(self.config.ttl(message.lease)), room: 10 }),
-            }),
-            Verb::Refresh { .. } => Request::Refresh(Refresh {
-                lease,
-                ttl: millis(self.config.ttl(message.lease)),
-                grace: millis(self.config.grace()),
-                metadata: None,
-            }),
-            Verb::Release { token } => Request::Release(Release { lease, token: token.map(store_token) }),
+    fn acquire(&self, lease: Lease, waits: bool) -> Acquire {
+        Acquire {
+            terms: self.terms[usize::from(lease)].clone(),
+            patience: waits.then_some(Patience { lasts: millis(self.config.ttl(lease)), room: 10 }),
         }
     }
 
+    /// The machine on what travels as one command: a request, a joint refresh, or two acquires.
+    fn apply(&self, before: Option<&Record>, at: Moment, asked: &[Message]) -> (Option<Record>, Vec<Outcome>) {
+        let &[Message { lease, verb, .. }] = asked else { return self.acquire_together(before, at, asked) };
+        let (after, outcome) = match verb {
+            Verb::Keep { token, .. } => self.keep(before, at, lease, store_token(token)),
+            Verb::Acquire { waits } => self.apply_one(before, at, &Request::Acquire(self.acquire(lease, waits))),
+            Verb::Refresh { .. } => {
+                let (ttl, grace) = (millis(self.config.ttl(lease)), millis(self.config.grace()));
+                let refresh = Refresh { lease: lease_id(lease), ttl, grace, metadata: None };
+                self.apply_one(before, at, &Request::Refresh(refresh))
+            }
+            Verb::Release { token } => {
+                let release = Release { lease: lease_id(lease), token: token.map(store_token) };
+                self.apply_one(before, at, &Request::Release(release))
+            }
+        };
+        (after, vec![outcome])
+    }
+
+    /// Two acquires that wait, applied as one.
+    fn acquire_together(
+        &self,
+        before: Option<&Record>,
+        at: Moment,
+        asked: &[Message],
+    ) -> (Option<Record>, Vec<Outcome>) {
+        let acquires: Vec<Acquire> = asked.iter().map(|message| self.acquire(message.lease, true)).collect();
+        let (after, mut outcomes) = record::acquire_together(before, at, &acquires);
+        if self.config.without == Some(Rule::EachItsAnswer) {
+            outcomes[1] = outcomes[0].clone();
+        }
+        (after, outcomes)
+    }
+
+    /// A joint refresh. It counts what it changed, and so its answer is all or nothing.
+    fn keep(
+        &self,
+        before: Option<&Record>,
+        at: Moment,
+        lease: Lease,
+        token: FencingToken,
+    ) -> (Option<Record>, Outcome) {
+        let holds = before.and_then(|before| before.holders.first()).map(|holder| holder.version);
+        let named = if self.config.without == Some(Rule::JointNamesToken) { holds.unwrap_or(token) } else { token };
+        let joint = Joint::Keep { ttl: millis(self.config.ttl(lease)) };
+        let after = before.and_then(|before| record::apply_jointly(before, at, &[named], &joint));
+        let succeeds = after.is_some() || self.config.without == Some(Rule::JointCounts);
+        let outcome = if succeeds { Outcome::Refreshed { token } } else { Outcome::Absent };
+        (after.or_else(|| before.cloned()), outcome)
+    }
+
     /// The machine, with the rule taken out that is to be missed.
-    fn apply(&self, before: Option<&Record>, at: Moment, request: &Request) -> (Option<Record>, Outcome) {
+    fn apply_one(&self, before: Option<&Record>, at: Moment, request: &Request) -> (Option<Record>, Outcome) {
         let real = |at| record::apply(before, at, request);
         match self.config.without {
             Some(Rule::ClockInTokens) => real(Moment { tick: Tick { seconds: 0, ordinal: 0 }, ..at }),
@@ -230,20 +273,26 @@ impl Server {
         }
     }
 
-    /// The server looks at the record for a request that it has parsed.
+    /// The server looks at the record for a command that it has parsed: for one request, or for two at once.
     pub(crate) fn execute(&self, state: &mut State, at: usize) {
-        let message = state.messages[at];
-        let Stage::Parsed { now, tick } = message.stage else { unreachable!("it was parsed") };
+        let Stage::Parsed { now, tick, command } = state.messages[at].stage else { unreachable!("it was parsed") };
+        let mut places = vec![at];
+        if let Command::First { second } = command {
+            let joined = Stage::Parsed { now, tick, command: Command::Second { first: state.messages[at].lease } };
+            let joins = |message: &Message| message.lease == second && message.stage == joined;
+            places.push(state.messages.iter().position(joins).unwrap());
+        }
+        let asked: Vec<Message> = places.iter().map(|at| state.messages[*at]).collect();
         let before = state.record.take();
         let wide = before.as_ref().map(|before| self.widened(before));
-        let (after, outcome) = self.apply(wide.as_ref(), moment(now, tick), &self.request(&message));
+        let (after, outcomes) = self.apply(wide.as_ref(), moment(now, tick), &asked);
         let changed = after != wide;
         let stored = after.as_ref().map(|after| Self::narrowed(after, before.as_ref(), state.grants));
-        if let Some(breach) = misdeed(before.as_ref(), stored.as_ref(), now, &message) {
+        if let Some(breach) = misdeed(before.as_ref(), stored.as_ref(), now, &asked) {
             state.breaks(breach);
         }
-        let answer = Self::answer(&outcome, stored.as_ref());
-        state.rare = rare(state, before.as_ref(), now, &message, answer);
+        let answers: Vec<Answer> = outcomes.iter().map(|outcome| Self::answer(outcome, stored.as_ref())).collect();
+        state.rare = rare(state, before.as_ref(), now, &asked, &answers);
         let holder = stored.as_ref().and_then(|stored| stored.holder);
         if holder.is_some_and(|holder| holder.grant == state.grants) {
             state.grants += 1;
@@ -256,9 +305,12 @@ impl Server {
         if changed {
             state.wrote();
         }
-        let is_read = self.config.without == Some(Rule::AnswerIsOwnWrite);
-        let acquires = matches!(message.verb, Verb::Acquire { .. });
-        state.messages[at].stage = if is_read && acquires { Stage::Written } else { Stage::Answered(answer) };
+        for (at, answer) in places.into_iter().zip(answers) {
+            let message = &mut state.messages[at];
+            let is_read = self.config.without == Some(Rule::AnswerIsOwnWrite);
+            let acquires = matches!(message.verb, Verb::Acquire { .. });
+            message.stage = if is_read && acquires { Stage::Written } else { Stage::Answered(answer) };
+        }
         state.record = stored;
     }
 
@@ -277,63 +329,87 @@ impl Server {
         let message = state.messages[at];
         let Some(before) = state.deposed.clone() else { return };
         let wide = self.widened(&before);
-        let request = self.request(&message);
         let at_once = moment(state.time, state.hybrid);
-        let (after, outcome) = self.apply(Some(&wide), at_once, &request);
+        let (after, outcomes) = self.apply(Some(&wide), at_once, &[message]);
         let lives = wide.live_holder(lease_id(message.lease), at_once.now).is_some();
         // Who holds the key is told so, without a write.
         let unwritten = self.config.without == Some(Rule::SuccessWrites) && lives;
         if after.as_ref() == Some(&wide) || (unwritten && !matches!(message.verb, Verb::Release { .. })) {
-            state.messages[at].stage = Stage::Answered(Self::answer(&outcome, Some(&before)));
+            state.messages[at].stage = Stage::Answered(Self::answer(&outcomes[0], Some(&before)));
         } else {
             state.messages.remove(at);
         }
     }
 }
 
-/// Whether a request did to others what it may not.
-fn misdeed(before: Option<&Stored>, after: Option<&Stored>, now: Time, message: &Message) -> Option<Breach> {
-    let before = before?;
-    let (holder, queue) = (after.and_then(|after| after.holder), after.map(|after| &after.queue));
-    if let Some(held) = before.holder.filter(|held| held.expires_at > now) {
-        let theirs = held.lease == message.lease;
-        let may_end = match message.verb {
-            Verb::Release { token } => theirs && token.is_none_or(|token| token == held.token),
-            _ => false,
+/// Whether a command did to others what it may not.
+fn misdeed(before: Option<&Stored>, after: Option<&Stored>, now: Time, asked: &[Message]) -> Option<Breach> {
+    let (had, holder) = (before.and_then(|before| before.holder), after.and_then(|after| after.holder));
+    let queued = before.map(|before| before.queue.as_slice()).unwrap_or_default();
+    let queue = after.map(|after| &after.queue);
+    if let Some(held) = had {
+        let may = |what: fn(Verb, Holds) -> bool| {
+            asked.iter().any(|message| message.lease == held.lease && what(message.verb, held))
         };
-        let kept =
-            holder.is_some_and(|holder| holder.grant == held.grant && (theirs || holder.expires_at == held.expires_at));
-        if !kept && !may_end {
+        let touched = match holder.filter(|holder| holder.grant == held.grant) {
+            Some(holder) => holder.expires_at != held.expires_at && !may(may_prolong),
+            None => held.expires_at > now && !may(may_end),
+        };
+        if touched {
             return Some(Breach::NewerTouched);
         }
     }
-    let waiting = before.queue.iter().filter(|(lease, until)| *until > now && *lease != message.lease);
+    let asks = |lease: Lease| asked.iter().find(|message| message.lease == lease);
+    let waiting = queued.iter().filter(|(lease, until)| *until > now && asks(*lease).is_none());
     let waiting: Vec<Lease> = waiting.map(|(lease, _)| *lease).collect();
-    let granted = holder.filter(|holder| before.holder.is_none_or(|held| held.grant != holder.grant));
+    let granted = holder.filter(|holder| had.is_none_or(|held| held.grant != holder.grant));
     let waits_on = |lease: &Lease| queue.is_some_and(|queue| queue.iter().any(|(other, _)| other == lease));
     if waiting.iter().any(|lease| !waits_on(lease) && granted.is_none_or(|granted| granted.lease != *lease)) {
         return Some(Breach::NewerTouched);
     }
-    // Of those who were in the queue and may be, in their order, the one who asks included.
+    // First the waiters of the queue in their order, those that ask again among them; then the other acquires.
     let stays = |(lease, until): &&(Lease, Time)| {
-        *until > now && (*lease != message.lease || message.verb == Verb::Acquire { waits: true })
+        *until > now && asks(*lease).is_none_or(|message| message.verb == Verb::Acquire { waits: true })
     };
-    let first = before.queue.iter().find(stays).map(|(lease, _)| *lease);
-    match (granted, first) {
-        (Some(granted), Some(first)) if granted.lease != first => Some(Breach::OutOfTurn),
+    let acquires = asked.iter().filter(|message| matches!(message.verb, Verb::Acquire { .. }));
+    let mut line = queued.iter().filter(stays).map(|(lease, _)| *lease).chain(acquires.map(|one| one.lease));
+    match (granted, line.next()) {
+        (Some(granted), first) if first != Some(granted.lease) => Some(Breach::OutOfTurn),
         _ => None,
     }
 }
 
-/// What this request does, if few orders of steps lead to it.
-fn rare(state: &State, before: Option<&Stored>, now: Time, message: &Message, answer: Answer) -> Option<Rare> {
-    if !matches!(answer, Answer::Granted { grant, .. } if grant == state.grants) {
-        return None;
+/// Whether a request for the lease of this holder may push its expiry out.
+fn may_prolong(verb: Verb, held: Holds) -> bool {
+    match verb {
+        Verb::Acquire { .. } | Verb::Refresh { .. } => true,
+        Verb::Keep { token, .. } => token == held.token,
+        Verb::Release { .. } => false,
     }
-    let retry = Message { awaited: true, stage: Stage::Answered(Answer::No), ..*message };
-    if !message.awaited && state.messages.contains(&retry) {
-        return Some(Rare::GhostGranted);
+}
+
+/// Whether a request for the lease of this holder may end it.
+fn may_end(verb: Verb, held: Holds) -> bool {
+    matches!(verb, Verb::Release { token } if token.is_none_or(|token| token == held.token))
+}
+
+/// What this command does, if few orders of steps lead to it.
+fn rare(state: &State, before: Option<&Stored>, now: Time, asked: &[Message], answers: &[Answer]) -> Option<Rare> {
+    let held = before.and_then(|before| before.holder);
+    match (asked, answers) {
+        (_, [Answer::Granted { .. }, Answer::Queued { .. }]) => Some(Rare::GrantedTogether),
+        ([message], [Answer::Granted { grant, .. }]) if *grant == state.grants => {
+            let retry = Message { awaited: true, stage: Stage::Answered(Answer::No), ..*message };
+            let is_ahead = |held: Holds| now >= held.expires_at && held.expires_at > state.time;
+            if !message.awaited && state.messages.contains(&retry) {
+                Some(Rare::GhostGranted)
+            } else {
+                held.is_some_and(is_ahead).then_some(Rare::GrantedAhead)
+            }
+        }
+        ([Message { lease, verb: Verb::Keep { .. }, .. }], _) => {
+            held.is_some_and(|held| held.lease != *lease && now < state.wall()).then_some(Rare::KeptTooLate)
+        }
+        _ => None,
     }
-    let held = before.and_then(|before| before.holder)?;
-    (now >= held.expires_at && held.expires_at > state.time).then_some(Rare::GrantedAhead)
 }

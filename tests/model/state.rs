@@ -47,16 +47,21 @@ pub(crate) enum Verb {
     Refresh {
         sent: Time,
     },
+    /// The part of a joint refresh that names this key: the token of the holder.
+    Keep {
+        token: Token,
+        sent: Time,
+    },
     Release {
         token: Option<Token>,
     },
 }
 
 impl Verb {
-    /// When the client sends a refresh.
+    /// When the client sends a refresh of either kind.
     pub(crate) fn refresh_sent(self) -> Option<Time> {
         match self {
-            Self::Refresh { sent } => Some(sent),
+            Self::Refresh { sent } | Self::Keep { sent, .. } => Some(sent),
             Self::Acquire { .. } | Self::Release { .. } => None,
         }
     }
@@ -65,19 +70,44 @@ impl Verb {
 /// What the server answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) enum Answer {
-    Granted { token: Token, grant: Grant },
-    Queued { version: Token },
-    Refreshed { token: Token },
+    Granted {
+        token: Token,
+        grant: Grant,
+    },
+    Queued {
+        version: Token,
+    },
+    /// Also the answer to a joint refresh that changed as many records as it names.
+    Refreshed {
+        token: Token,
+    },
     No,
 }
 
+/// How a request shares a command with another acquire of the key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) enum Command {
+    Alone,
+    /// The first of two acquires: the lease of the second.
+    First {
+        second: Lease,
+    },
+    /// The second of two acquires: the lease of the first.
+    Second {
+        first: Lease,
+    },
+}
+
 /// Where a request is.
+///
+/// Requests of every verb, alone or two in a command, go from `Sent` to `Parsed` and from there to `Answered`. Any
+/// steps can come between. So each verb can stall behind a locked record, and execute long after its parse.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) enum Stage {
     /// Under way to the server.
     Sent,
     /// The server has read its clocks for it, and has not looked at the record.
-    Parsed { now: Time, tick: Hybrid },
+    Parsed { now: Time, tick: Hybrid, command: Command },
     /// A rule is taken out: the write is over, and a later read of the record gives the answer.
     Written,
     /// The answer is under way.
@@ -176,6 +206,10 @@ pub(crate) enum Rare {
     GhostGranted,
     /// The server grants the key although, by the true time, the record still keeps it for another lease.
     GrantedAhead,
+    /// One command of two acquires grants the key to the first and queues the second.
+    GrantedTogether,
+    /// A joint refresh stalls, and another lease is in the record when it executes.
+    KeptTooLate,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
