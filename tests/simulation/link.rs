@@ -140,6 +140,10 @@ pub(crate) struct Link {
     pub(crate) world: Arc<World>,
     /// Until when it is cut off; for ever, once the process died.
     pub(crate) cut: Mutex<Duration>,
+    /// The constant round trip of a process that is far away, of which nothing is lost.
+    pub(crate) far: Option<Duration>,
+    /// Whether a refresh is given up after a sixth of its ttl: a rule taken out, to see that somebody notices.
+    pub(crate) short_attempts: bool,
 }
 
 impl fmt::Debug for Link {
@@ -153,8 +157,13 @@ fn away() -> Error {
 }
 
 impl Link {
-    pub(crate) fn new(world: &Arc<World>) -> Arc<Self> {
-        Arc::new(Self { world: Arc::clone(world), cut: Mutex::default() })
+    pub(crate) fn new(world: &Arc<World>, far: Option<Duration>, short_attempts: bool) -> Arc<Self> {
+        Arc::new(Self { world: Arc::clone(world), cut: Mutex::default(), far, short_attempts })
+    }
+
+    /// How long the answer to a refresh is waited for.
+    fn patience(&self, ttl: u64, within: Duration) -> Duration {
+        if self.short_attempts { within.min(millis(ttl / 6)) } else { within }
     }
 
     fn is_cut(&self) -> bool {
@@ -162,6 +171,9 @@ impl Link {
     }
 
     fn fate(&self) -> Fate {
+        if let Some(round_trip) = self.far {
+            return Fate::Takes(round_trip / 2, round_trip / 2);
+        }
         let mut rng = self.world.rng.lock().unwrap();
         let quick = |rng: &mut Rng| millis(rng.u64(..8));
         if !*self.world.faulty.lock().unwrap() {
@@ -237,6 +249,10 @@ impl Store for Link {
 
     fn apply(&self, key: &Key, request: Request, within: Duration) -> BoxFuture<Result<Applied>> {
         let (world, key) = (Arc::clone(&self.world), key.clone());
+        let within = match &request {
+            Request::Refresh(refresh) => self.patience(refresh.ttl, within),
+            _ => within,
+        };
         if *world.faulty.lock().unwrap()
             && !self.is_cut()
             && world.below(25) == 0
@@ -260,6 +276,10 @@ impl Store for Link {
 
     fn apply_jointly(&self, leases: &Named, joint: &Joint, within: Duration) -> BoxFuture<Result<bool>> {
         let (world, leases, joint) = (Arc::clone(&self.world), leases.clone(), joint.clone());
+        let within = match &joint {
+            Joint::Keep { ttl } => self.patience(*ttl, within),
+            _ => within,
+        };
         self.send(within, move || world.records.apply_jointly(&leases, &joint, within))
     }
 

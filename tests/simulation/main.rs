@@ -22,8 +22,8 @@ use std::{
     time::Duration,
 };
 
-use link::World;
-use process::{Beliefs, GRACE, LONGEST, OPERATION, Process};
+use link::{Link, World};
+use process::{Beliefs, GRACE, LONGEST, OPERATION, Process, SHORTEST};
 
 const fn secs(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
@@ -38,6 +38,8 @@ const SEEDS: u64 = 2_000;
 /// How long processes work in each.
 const WORK: Duration = secs(40);
 const PROCESSES: u64 = 3;
+/// How many seeds are run in which processes are far away and nothing else goes wrong.
+const FAR_SEEDS: u64 = 60;
 
 /// Runs a seed to its end.
 fn simulate(seed: u64, world: &OnceLock<Arc<World>>) {
@@ -208,4 +210,50 @@ fn a_seed_is_the_same_each_time() {
         assert_eq!(differs, None, "seed {seed}: {:?}", differs.map(|at| (&first[at], &second[at])));
         assert_eq!(first.len(), second.len(), "seed {seed}");
     }
+}
+
+/// Runs processes that are far away, each by up to so many hundredths of the shortest ttl, with no other fault. Gives what
+/// was seen.
+fn run_far(seed: u64, hundredths: u64, short_attempts: bool) -> BTreeMap<&'static str, usize> {
+    fastrand::seed(seed);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
+    runtime.block_on(async {
+        let world = World::new(seed, millis(LONGEST + GRACE));
+        *world.faulty.lock().unwrap() = false;
+        let (beliefs, given) = (Arc::<Beliefs>::default(), Arc::default());
+        let start = |number| {
+            let far = millis(1 + world.below(SHORTEST * hundredths / 100));
+            let link = Link::new(&world, Some(far), short_attempts);
+            let process = Process::start_on(link, number, &world, &beliefs, &given);
+            let worker = tokio::spawn(process.clone().work(WORK));
+            (process, worker)
+        };
+        let running: Vec<_> = (1..=PROCESSES).map(start).collect();
+        for (process, worker) in running {
+            worker.await.unwrap();
+            process.shut_down().await;
+        }
+        let seen = world.seen.lock().unwrap().clone();
+        seen
+    })
+}
+
+#[test]
+fn a_constant_round_trip_below_two_fifths_of_the_ttl_costs_no_lease_and_puts_none_at_risk() {
+    let mut granted = 0;
+    for seed in 0..FAR_SEEDS {
+        let seen = run_far(seed, 38, false);
+        for what in ["lost by expiry", "at risk"] {
+            assert!(!seen.contains_key(what), "seed {seed}: {what}: {seen:#?}");
+        }
+        granted += seen.get("granted").copied().unwrap_or_default();
+    }
+    assert!(granted > 100, "{granted}");
+}
+
+#[test]
+fn an_attempt_that_is_given_up_after_a_sixth_of_the_ttl_is_noticed() {
+    let lost = (0..FAR_SEEDS).find(|seed| run_far(*seed, 38, true).contains_key("lost by expiry"));
+    println!("a lease is lost with seed {lost:?}");
+    assert!(lost.is_some());
 }

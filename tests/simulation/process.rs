@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-use mongoseal::{Acquire, Error, Key, Lease, LeaseId, Mongoseal, Released};
+use mongoseal::{Acquire, Error, Key, Lease, LeaseId, LeaseState, LossCause, Mongoseal, Released};
 
 use crate::{
     link::{Link, World},
@@ -18,6 +18,8 @@ pub(crate) const OPERATION: Duration = secs(2);
 const SLACK: Duration = millis(250);
 /// The longest ttl.
 pub(crate) const LONGEST: u64 = 6_000;
+/// The shortest ttl.
+pub(crate) const SHORTEST: u64 = 1_000;
 /// The default grace of a lease with that ttl. The store keeps idle records for both together.
 pub(crate) const GRACE: u64 = 500;
 
@@ -67,7 +69,16 @@ impl Process {
         beliefs: &Arc<Beliefs>,
         given: &Arc<Mutex<Vec<(Key, LeaseId)>>>,
     ) -> Self {
-        let link = Link::new(world);
+        Self::start_on(Link::new(world, None, false), number, world, beliefs, given)
+    }
+
+    pub(crate) fn start_on(
+        link: Arc<Link>,
+        number: u64,
+        world: &Arc<World>,
+        beliefs: &Arc<Beliefs>,
+        given: &Arc<Mutex<Vec<(Key, LeaseId)>>>,
+    ) -> Self {
         let builder = Mongoseal::builder().owner(format!("process-{number}")).operation_timeout(OPERATION);
         let seal = builder.ttl(secs(3)).on_store(link.clone()).unwrap();
         let (world, beliefs, given) = (Arc::clone(world), Arc::clone(beliefs), Arc::clone(given));
@@ -97,7 +108,7 @@ impl Process {
     pub(crate) async fn work(self, stop: Duration) {
         while self.world.now() < stop {
             let key = ["one", "two", "shared"][usize::try_from(self.world.below(3)).unwrap()];
-            let ttl = millis(1_000 + self.world.below(LONGEST - 1_000));
+            let ttl = millis(SHORTEST + self.world.below(LONGEST - SHORTEST));
             let wait = if self.world.below(2) == 0 { Duration::ZERO } else { millis(self.world.below(15_000)) };
             let mut acquire = self.seal.acquire(key).ttl(ttl).wait(wait);
             if key == "shared" {
@@ -152,6 +163,9 @@ impl Process {
         for _ in 0..self.world.below(4) {
             tokio::time::sleep(millis(self.world.below(3_000))).await;
             self.beliefs.check(&self.world);
+            if lease.state() == LeaseState::AtRisk {
+                self.world.count("at risk");
+            }
             match self.world.below(6) {
                 0 => drop(self.within("refreshes", OPERATION, lease.refresh()).await),
                 1 => drop(self.within("verifies", OPERATION, lease.verify()).await),
@@ -159,8 +173,11 @@ impl Process {
                 _ => {}
             }
         }
-        if !lease.is_valid() {
+        if let LeaseState::Lost { cause } = lease.state() {
             self.world.count("lost");
+            if cause == LossCause::Expired {
+                self.world.count("lost by expiry");
+            }
         }
         let lease = Arc::into_inner(lease).expect("others only look");
         match self.world.below(9) {
