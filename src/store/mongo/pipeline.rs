@@ -73,15 +73,14 @@ fn is_record() -> Document {
     ] }
 }
 
-/// Drops the holders and waiters whose time is over. Of a document that is not ours nothing is left.
+/// Drops the holders and waiters whose time is over. What comes of a document that is not ours does not count: this or a
+/// later expression fails on it, or the last stage leaves it as it was.
 fn pruned(verb: Verb) -> Document {
     let alive = |array: &str| {
-        doc! { "$filter": {
-            "input": { "$ifNull": [{ "$cond": ["$ours", array, Bson::Null] }, []] },
-            "cond": { "$gt": ["$$this.expires_at", "$$NOW"] },
-        } }
+        let array = doc! { "$ifNull": [array, []] };
+        doc! { "$filter": { "input": array, "cond": { "$gt": ["$$this.expires_at", "$$NOW"] } } }
     };
-    let version = doc! { "$ifNull": [{ "$cond": ["$ours", "$r.version", Bson::Null] }, Bson::Int64(0)] };
+    let version = doc! { "$ifNull": ["$r.version", Bson::Int64(0)] };
     let queue = doc! { "$reverseArray": alive("$r.queue") };
     let mut pruned = doc! { "h": alive("$r.holders"), "q": queue, "v": version };
     if verb.is_joint() {
