@@ -233,8 +233,8 @@ fn run_far(seed: u64, hundredths: u64, short_attempts: bool) -> BTreeMap<&'stati
             worker.await.unwrap();
             process.shut_down().await;
         }
-        let seen = world.seen.lock().unwrap().clone();
-        seen
+        let counted = world.seen.lock().unwrap();
+        counted.clone()
     })
 }
 
