@@ -49,9 +49,6 @@ mod mongo {
     /// that waits for a locked record keeps its connection; the driver's default is 10.
     const POOL_SIZE: u32 = 64;
 
-    /// How many connections it keeps open: to open one takes several round trips, and a change stream occupies one.
-    const WARM_POOL_SIZE: u32 = 2;
-
     impl Mongoseal {
         /// Connects to a MongoDB replica set and checks it, with the default settings.
         ///
@@ -123,8 +120,7 @@ mod mongo {
             let selection = options.server_selection_timeout.get_or_insert(longest);
             *selection = longest.min(*selection);
             options.app_name.get_or_insert_with(|| "mongoseal".into());
-            let most = *options.max_pool_size.get_or_insert(POOL_SIZE);
-            options.min_pool_size.get_or_insert(most.min(WARM_POOL_SIZE));
+            options.max_pool_size.get_or_insert(POOL_SIZE);
             let name = self.database.or_else(|| options.default_database.clone());
             let client = Client::with_options(options).map_err(unusable)?;
             let database = client.database(name.as_deref().unwrap_or("mongoseal"));

@@ -72,6 +72,36 @@ async fn an_acquire_is_granted_by_its_own_write_and_not_by_an_earlier_attempt_th
     }
 }
 
+type Counted = (u32, Duration, Vec<Error>);
+
+/// Sixty tasks that acquire and release a key each.
+fn others(seal: &Mongoseal, until: Instant) -> JoinSet<Counted> {
+    let acquires_and_releases = |number: u32| {
+        let (seal, key) = (seal.clone(), format!("other/{number}"));
+        async move {
+            let (mut times, mut slowest, mut errors) = (0, Duration::ZERO, Vec::new());
+            while Instant::now() < until {
+                let began = Instant::now();
+                match seal.acquire(&key).await {
+                    Ok(lease) => errors.extend(lease.release().await.err()),
+                    Err(error) => errors.push(error),
+                }
+                slowest = slowest.max(began.elapsed());
+                times += 1;
+            }
+            (times, slowest, errors)
+        }
+    };
+    (0..60).map(acquires_and_releases).collect()
+}
+
+/// How often they did, how long it took at most, and what went wrong.
+async fn collect(asking: JoinSet<Counted>) -> Counted {
+    asking.join_all().await.into_iter().fold((0, Duration::ZERO, Vec::new()), |all, (times, slowest, errors)| {
+        (all.0 + times, all.1.max(slowest), all.2.into_iter().chain(errors).collect())
+    })
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_record_that_a_transaction_has_locked_costs_requests_of_other_keys_nothing() {
     const LOCKED_FOR: Duration = Duration::from_secs(10);
@@ -87,49 +117,30 @@ async fn a_record_that_a_transaction_has_locked_costs_requests_of_other_keys_not
     let lock = records.update_one(doc! { "_id": "locked" }, doc! { "$set": { "theirs": 1 } });
     lock.session(&mut session).await.unwrap();
 
+    // What the machine makes of it while nobody asks for the locked key.
+    let (_, floor, errors) = collect(others(&seal, Instant::now() + secs(4))).await;
+    assert!(errors.is_empty(), "{errors:?}");
+
     let until = Instant::now() + LOCKED_FOR;
-    let mut asking = JoinSet::new();
-    for number in 0..60 {
-        let (seal, key) = (seal.clone(), format!("other/{number}"));
-        asking.spawn(async move {
-            let (mut times, mut slowest, mut errors) = (0, Duration::ZERO, Vec::<Error>::new());
-            while Instant::now() < until {
-                let began = Instant::now();
-                match seal.acquire(&key).await {
-                    Ok(lease) => errors.extend(lease.release().await.err()),
-                    Err(error) => errors.push(error),
-                }
-                slowest = slowest.max(began.elapsed());
-                times += 1;
-            }
-            (times, slowest, errors)
-        });
-    }
+    let asking = others(&seal, until);
     // When the others keep the handle busy.
     tokio::time::sleep(millis(200)).await;
+    let mut waiting = JoinSet::new();
     for _ in 0..4 {
         let seal = seal.clone();
-        asking.spawn(async move {
+        waiting.spawn(async move {
             while Instant::now() < until {
                 drop(seal.acquire("locked").await);
             }
-            (0, Duration::ZERO, Vec::new())
         });
     }
-    let mut all = (0, Duration::ZERO, Vec::new());
-    let mut unlocked = false;
-    while let Some(done) = asking.join_next().await {
-        let (times, slowest, errors) = done.unwrap();
-        all.0 += times;
-        all.1 = all.1.max(slowest);
-        all.2.extend(errors);
-        if !unlocked && Instant::now() >= until {
-            session.abort_transaction().await.unwrap();
-            unlocked = true;
-        }
-    }
-    let (times, slowest, errors) = all;
-    println!("{times} acquires and releases of other keys, the slowest {slowest:?}, {} errors", errors.len());
+    let (times, slowest, errors) = collect(asking).await;
+    session.abort_transaction().await.unwrap();
+    waiting.join_all().await;
+    println!(
+        "{times} acquires and releases of other keys, the slowest {slowest:?}, before that {floor:?}; {} errors",
+        errors.len()
+    );
     assert!(errors.is_empty(), "{} errors, as {:?}", errors.len(), errors.first());
-    assert!(slowest <= secs(1), "{slowest:?}");
+    assert!(slowest <= secs(1).max(2 * floor), "{slowest:?}");
 }

@@ -25,8 +25,9 @@ pub(super) async fn run(store: &Inner, within: Duration) -> Result<()> {
             "the cluster time is ahead of the primary's clock, so the clock of a member that was primary is or was ahead by at least that: run NTP on each member, or set a grace above the difference"
         );
     }
-    journal(store).await?;
-    index(store, within).await
+    // Together: so the client has two connections when the first request comes, and to open one takes several round trips.
+    let (journal, index) = tokio::join!(journal(store), index(store, within));
+    journal.and(index)
 }
 
 /// Refuses a deployment that cannot keep the promises.
