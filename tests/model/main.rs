@@ -12,6 +12,7 @@ use std::{collections::BTreeMap, sync::Mutex};
 
 use config::Config;
 use server::Server;
+use state::Breach;
 use stateright::{Checker, HasDiscoveries, Model};
 
 /// No exploration knows more states than this, so that none takes more memory than a few gigabytes.
@@ -43,6 +44,10 @@ fn explore(name: &str, config: Config) -> BTreeMap<&'static str, Vec<String>> {
         checker.max_depth(),
     );
     assert!(checker.state_count() < MOST_STATES, "{name}: there are more states than are explored");
-    let found = checker.discoveries().into_iter();
-    found.map(|(name, path)| (name, path.into_actions().iter().map(|action| format!("{action:?}")).collect())).collect()
+    let found = checker.discoveries().into_iter().map(|(name, path)| {
+        let breach = path.last_state().breach.filter(|_| name == Breach::NONE);
+        let steps = path.into_actions().iter().map(|action| format!("{action:?}")).collect();
+        (breach.map_or(name, Breach::promise), steps)
+    });
+    found.collect()
 }

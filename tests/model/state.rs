@@ -197,6 +197,23 @@ pub(crate) enum Breach {
     OutOfTurn,
 }
 
+impl Breach {
+    /// All promises in one.
+    pub(crate) const NONE: &str = "no promise is broken";
+
+    /// The promise.
+    pub(crate) fn promise(self) -> &'static str {
+        match self {
+            Self::TokenTwice => "no token is issued twice",
+            Self::TokenOutOfOrder => "tokens are in the order of grants",
+            Self::OldTokenAccepted => "no older token is accepted after a newer",
+            Self::TwoBelieve => "no two believe at once",
+            Self::NewerTouched => "no request touches another's lease",
+            Self::OutOfTurn => "waiters are served in order",
+        }
+    }
+}
+
 /// What the last step does, if few orders of steps lead to it. An exploration must reach each of these.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Rare {
