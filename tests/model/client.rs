@@ -57,7 +57,7 @@ pub(crate) enum Action {
 }
 
 impl Server {
-    fn config(&self) -> &Config {
+    pub(crate) fn config(&self) -> &Config {
         &self.config
     }
 
@@ -85,7 +85,7 @@ impl Server {
     }
 
     /// When this client sent the attempts to refresh that it awaits.
-    fn refreshes(state: &State, who: usize) -> impl Iterator<Item = Time> {
+    pub(crate) fn refreshes(state: &State, who: usize) -> impl Iterator<Item = Time> {
         let awaited = state.messages.iter().filter(move |message| message.awaited && client_of(message.lease) == who);
         awaited.filter_map(|message| message.verb.refresh_sent())
     }
@@ -169,99 +169,6 @@ impl Server {
             let deadline = deadline.max(from + self.config.ttl(lease));
             state.clients[who].doing = Doing::Holds { lease, token, grant, deadline };
             self.exclude(state, who);
-        }
-    }
-
-    /// Whether, in a fair world, time may pass: all that was sent is answered and all have asked.
-    fn is_quiet(state: &State) -> bool {
-        let asked = |client: &Client| match client.doing {
-            Doing::Nothing => client.asked > 0,
-            Doing::Asks { .. } => false,
-            Doing::Waits { place, .. } => place.sent == state.time,
-            Doing::Holds { deadline, .. } => state.time < deadline,
-            Doing::Gone => true,
-        };
-        state.messages.is_empty() && state.clients.iter().all(asked)
-    }
-
-    fn client_actions(&self, state: &State, who: usize, actions: &mut Vec<Action>) {
-        let config = self.config();
-        let client = &state.clients[who];
-        let room = state.messages.len() < config.in_flight && client.sends > 0;
-        match client.doing {
-            Doing::Nothing => {
-                if room && client.asked < config.asks[who] {
-                    actions.push(Action::Ask(who));
-                }
-            }
-            Doing::Asks { .. } => {
-                if room && config.loses[who] {
-                    actions.extend([Action::AskAgain(who), Action::GiveUp(who)]);
-                }
-            }
-            Doing::Waits { place, .. } => {
-                if room && place.sent < state.time {
-                    actions.push(Action::AskAgain(who));
-                }
-                if room && config.loses[who] {
-                    actions.push(Action::GiveUp(who));
-                }
-            }
-            Doing::Holds { .. } => {
-                let believes = client.believes(state.time);
-                if room && believes && Self::refreshes(state, who).count() < config.refreshes {
-                    actions.push(Action::Refresh(who));
-                    if config.jointly {
-                        actions.push(Action::RefreshJointly(who));
-                    }
-                }
-                if room && believes {
-                    actions.push(Action::Release(who));
-                }
-                if config.writes {
-                    actions.push(Action::Write(who));
-                }
-                // Nor does it keep a lease that is over in mind for ever.
-                if !believes && !config.crashes {
-                    actions.push(Action::Crash(who));
-                }
-            }
-            Doing::Gone => {}
-        }
-        if config.crashes && !matches!(client.doing, Doing::Nothing | Doing::Gone) {
-            actions.push(Action::Crash(who));
-        }
-    }
-
-    /// What can happen to a request.
-    fn message_actions(&self, state: &State, at: usize, actions: &mut Vec<Action>) {
-        let message = &state.messages[at];
-        let acquires = matches!(message.verb, Verb::Acquire { .. });
-        match message.stage {
-            Stage::Sent => {
-                actions.push(Action::Parse(at));
-                if self.config.together {
-                    let joins = |(_, other): &(usize, &Message)| {
-                        let wait = |message: &Message| message.verb == Verb::Acquire { waits: true };
-                        other.stage == Stage::Sent && other.lease != message.lease && wait(other) && wait(message)
-                    };
-                    let others = state.messages.iter().enumerate().filter(joins);
-                    actions.extend(others.map(|(other, _)| Action::ParseTogether(at, other)));
-                }
-                if state.deposed.is_some() && message.awaited {
-                    actions.push(Action::ExecuteDeposed(at));
-                }
-            }
-            // The first request of the command executes it.
-            Stage::Parsed { command: Command::Second { .. }, .. } => {}
-            Stage::Parsed { .. } => {
-                actions.push(Action::Execute(at));
-                if self.config.without == Some(Rule::FailureIsNoAnswer) && acquires {
-                    actions.push(Action::Fail(at));
-                }
-            }
-            Stage::Written => actions.push(Action::Read(at)),
-            Stage::Answered(_) => actions.push(Action::Receive(at)),
         }
     }
 }

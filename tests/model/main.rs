@@ -1,8 +1,10 @@
 //! The state machine of a record, and the rules of those who ask, explored: all orders in which three
 //! clients, the server and what goes wrong between them can act.
 
+mod actions;
 mod client;
 mod config;
+mod misdeed;
 mod rules;
 mod safety;
 mod server;

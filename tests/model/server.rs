@@ -10,10 +10,8 @@ use mongoseal::{
 
 use crate::{
     config::{Config, Rule},
-    state::{
-        Answer, Breach, Command, Grant, Holds, Hybrid, Lease, Message, Notice, Rare, Stage, State, Stored, Time, Token,
-        Verb,
-    },
+    misdeed::{misdeed, rare},
+    state::{Answer, Command, Grant, Holds, Hybrid, Lease, Message, Notice, Stage, State, Stored, Time, Token, Verb},
 };
 
 /// A tick is a second.
@@ -339,77 +337,5 @@ impl Server {
         } else {
             state.messages.remove(at);
         }
-    }
-}
-
-/// Whether a command did to others what it may not.
-fn misdeed(before: Option<&Stored>, after: Option<&Stored>, now: Time, asked: &[Message]) -> Option<Breach> {
-    let (had, holder) = (before.and_then(|before| before.holder), after.and_then(|after| after.holder));
-    let queued = before.map(|before| before.queue.as_slice()).unwrap_or_default();
-    let queue = after.map(|after| &after.queue);
-    if let Some(held) = had {
-        let may = |what: fn(Verb, Holds) -> bool| {
-            asked.iter().any(|message| message.lease == held.lease && what(message.verb, held))
-        };
-        let touched = match holder.filter(|holder| holder.grant == held.grant) {
-            Some(holder) => holder.expires_at != held.expires_at && !may(may_prolong),
-            None => held.expires_at > now && !may(may_end),
-        };
-        if touched {
-            return Some(Breach::NewerTouched);
-        }
-    }
-    let asks = |lease: Lease| asked.iter().find(|message| message.lease == lease);
-    let waiting = queued.iter().filter(|(lease, until)| *until > now && asks(*lease).is_none());
-    let waiting: Vec<Lease> = waiting.map(|(lease, _)| *lease).collect();
-    let granted = holder.filter(|holder| had.is_none_or(|held| held.grant != holder.grant));
-    let waits_on = |lease: &Lease| queue.is_some_and(|queue| queue.iter().any(|(other, _)| other == lease));
-    if waiting.iter().any(|lease| !waits_on(lease) && granted.is_none_or(|granted| granted.lease != *lease)) {
-        return Some(Breach::NewerTouched);
-    }
-    // First the waiters of the queue in their order, those that ask again among them; then the other acquires.
-    let stays = |(lease, until): &&(Lease, Time)| {
-        *until > now && asks(*lease).is_none_or(|message| message.verb == Verb::Acquire { waits: true })
-    };
-    let acquires = asked.iter().filter(|message| matches!(message.verb, Verb::Acquire { .. }));
-    let mut line = queued.iter().filter(stays).map(|(lease, _)| *lease).chain(acquires.map(|one| one.lease));
-    match (granted, line.next()) {
-        (Some(granted), first) if first != Some(granted.lease) => Some(Breach::OutOfTurn),
-        _ => None,
-    }
-}
-
-/// Whether a request for the lease of this holder may push its expiry out.
-fn may_prolong(verb: Verb, held: Holds) -> bool {
-    match verb {
-        Verb::Acquire { .. } | Verb::Refresh { .. } => true,
-        Verb::Keep { token, .. } => token == held.token,
-        Verb::Release { .. } => false,
-    }
-}
-
-/// Whether a request for the lease of this holder may end it.
-fn may_end(verb: Verb, held: Holds) -> bool {
-    matches!(verb, Verb::Release { token } if token.is_none_or(|token| token == held.token))
-}
-
-/// What this command does, if few orders of steps lead to it.
-fn rare(state: &State, before: Option<&Stored>, now: Time, asked: &[Message], answers: &[Answer]) -> Option<Rare> {
-    let held = before.and_then(|before| before.holder);
-    match (asked, answers) {
-        (_, [Answer::Granted { .. }, Answer::Queued { .. }]) => Some(Rare::GrantedTogether),
-        ([message], [Answer::Granted { grant, .. }]) if *grant == state.grants => {
-            let retry = Message { awaited: true, stage: Stage::Answered(Answer::No), ..*message };
-            let is_ahead = |held: Holds| now >= held.expires_at && held.expires_at > state.time;
-            if !message.awaited && state.messages.contains(&retry) {
-                Some(Rare::GhostGranted)
-            } else {
-                held.is_some_and(is_ahead).then_some(Rare::GrantedAhead)
-            }
-        }
-        ([Message { lease, verb: Verb::Keep { .. }, .. }], _) => {
-            held.is_some_and(|held| held.lease != *lease && now < state.wall()).then_some(Rare::KeptTooLate)
-        }
-        _ => None,
     }
 }
