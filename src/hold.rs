@@ -120,10 +120,12 @@ impl Hold {
     }
 
     /// How long a refresh may be unanswered before the lease is at risk: a sixth of the ttl, 5 seconds at most, and no less
-    /// than twice the last round trip. So a round trip that is long and always was puts nothing at risk.
+    /// than two and a half times the last round trip, as long as that is before the deadline. So a round trip that is long and
+    /// always was puts nothing at risk, nor does one for which a connection is opened.
     pub(crate) fn risk_after(&self, ttl: Ttl) -> Duration {
-        let usual = self.round_trip().saturating_mul(2);
-        ttl.duration().checked_div(6).unwrap_or_default().min(LONGEST_SILENCE).max(usual)
+        let usual = self.round_trip().mul_f64(2.5);
+        let silence = ttl.duration().checked_div(6).unwrap_or_default().min(LONGEST_SILENCE).max(usual);
+        silence.min(self.remaining().mul_f64(0.94))
     }
 
     /// How long the last confirmed request took.

@@ -18,35 +18,28 @@ pub(crate) const MAX_ATTEMPTS: usize = 4;
 const LONGEST_LIFE: Duration = Duration::from_secs(60);
 const LONGEST_RESEND: Duration = Duration::from_secs(24);
 
-/// How long an unanswered attempt is listened to. With a refresh at a third of the ttl, a constant round trip of two
-/// fifths of the ttl is within it and leaves a fifth.
-pub(crate) fn attempt_life(ttl: Ttl) -> Duration {
-    twelfths(ttl, 5).min(LONGEST_LIFE)
-}
-
-/// How long after an unanswered attempt the next one is sent; the first time after a second at most. A primary that died
-/// without a word is replaced within seconds. In the life of an attempt no more than [`MAX_ATTEMPTS`] are sent.
-pub(crate) fn resend_interval(ttl: Ttl) -> Duration {
-    twelfths(ttl, 2).min(LONGEST_RESEND)
-}
-
-fn twelfths(ttl: Ttl, many: u32) -> Duration {
-    ttl.duration().saturating_mul(many).checked_div(12).unwrap_or_default()
+/// How long an unanswered attempt is listened to, of a lease with this time to its deadline.
+pub(crate) fn attempt_life(left: Duration) -> Duration {
+    left.min(LONGEST_LIFE)
 }
 
 /// When the next of several attempts is sent.
 #[derive(Debug)]
 pub(crate) struct Resend {
     interval: Duration,
-    /// Of the first attempt, until it is sent.
+    /// The time after the first attempt, until that is sent.
     first: Option<Duration>,
 }
 
 impl Resend {
-    /// `first` is added to the second after which the first attempt is sent again.
-    pub(crate) fn of(ttl: Ttl, first: Duration) -> Self {
-        let interval = resend_interval(ttl);
-        Self { interval, first: Some(interval.min(Duration::from_secs(1).saturating_add(first))) }
+    /// A primary that died without a word is replaced within seconds, so the second attempt follows soon: after a second
+    /// or a sixth of the ttl. Those after it are spread to the deadline, a third of the time from the refresh to it apart:
+    /// so [`MAX_ATTEMPTS`] are enough. `longer` is added to the second.
+    pub(crate) fn of(ttl: Ttl, longer: Duration) -> Self {
+        let ttl = ttl.duration();
+        let (sixth, third) = (ttl.checked_div(6), ttl.saturating_mul(2).checked_div(9));
+        let first = Duration::from_secs(1).saturating_add(longer).min(sixth.unwrap_or_default());
+        Self { interval: third.unwrap_or_default().min(LONGEST_RESEND), first: Some(first) }
     }
 
     /// The same, but no sooner than this after the attempt before.
@@ -138,11 +131,10 @@ mod tests {
     }
 
     #[test]
-    fn no_more_than_four_attempts_are_sent_in_the_life_of_one_and_one_lasts_for_two_fifths_of_the_ttl() {
-        for millis in [10, 1_500, 2_400, 6_000, 30_000, 3_600_000, 365 * 24 * 3_600_000] {
+    fn no_more_than_four_attempts_are_sent_in_the_life_of_one() {
+        for millis in [10, 1_500, 2_400, 6_000, 30_000, 60_000, 100_000, 3_600_000, 365 * 24 * 3_600_000] {
             let ttl = Ttl::try_from(Duration::from_millis(millis)).unwrap();
-            let life = attempt_life(ttl);
-            assert!(life >= ttl.duration().mul_f64(0.4).min(LONGEST_LIFE), "{ttl:?}");
+            let life = attempt_life(ttl.duration() - ttl.third());
             let mut resend = Resend::of(ttl, Duration::ZERO);
             let mut sent = vec![Duration::ZERO];
             while sent.len() < 40 {

@@ -1,7 +1,8 @@
 //! The one background task of a lease: it refreshes, ends and releases it.
 //!
-//! A refresh is sent at a third of the ttl, and again while no attempt is answered: up to four are under way at once. The
-//! first confirmation counts, and the deadline moves to the ttl after the send of the attempt that it confirms.
+//! A refresh is sent at a third of the ttl, and again while no attempt is answered: up to four are under way at once. Each is
+//! listened to until the deadline. The first confirmation counts, and the deadline moves to the ttl after the send of the
+//! attempt that it confirms.
 
 mod round;
 
@@ -295,7 +296,7 @@ impl LeaseTask {
         round.next_attempt = now.saturating_add(round.resend.next());
         let deadline = hold.deadline();
         let left = round.until.min(deadline).saturating_sub(now);
-        let within = attempt_life(round.ttl).min(left);
+        let within = attempt_life(left);
         let (round, ttl, metadata) = (round.number, round.ttl, round.metadata.clone());
         self.attempts = self.attempts.saturating_add(1);
         self.sent.push(Box::pin(async move {
@@ -305,7 +306,8 @@ impl LeaseTask {
     }
 
     fn look(&mut self) {
-        let (inner, hold, within) = (Arc::clone(self.inner()), Arc::clone(&self.hold), attempt_life(self.ttl));
+        let (inner, hold, within) =
+            (Arc::clone(self.inner()), Arc::clone(&self.hold), attempt_life(self.hold.remaining()));
         self.sent.push(Box::pin(async move { Answer::Look(refresh::sight(&inner, &hold, within).await) }));
     }
 

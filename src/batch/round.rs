@@ -82,12 +82,13 @@ impl<'a> Round<'a> {
         if holds.is_empty() {
             return self.finish(some);
         }
+        let left = holds.iter().map(|hold| hold.remaining()).max().unwrap_or_default();
         let (inner, ttl) = (Arc::clone(&self.batch.inner), self.batch.ttl);
         self.sent.push(Box::pin(async move {
             let leases = named(holds.iter().map(|hold| (hold.key.clone(), hold.token)));
             let sent = inner.clock().now();
             let joint = Joint::Keep { ttl: ttl.millis() };
-            let kept = inner.store.apply_jointly(&leases, &joint, attempt_life(ttl)).await;
+            let kept = inner.store.apply_jointly(&leases, &joint, attempt_life(left)).await;
             debug!(leases = holds.len(), ?kept, "refreshed together");
             Answer { some, sent, holds, kept }
         }));

@@ -169,7 +169,7 @@ async fn leases_at_risk_together_are_held_again_when_the_store_is_back() {
     tokio::time::sleep(secs(15)).await;
     assert!(leases.iter().all(|lease| lease.state() == LeaseState::AtRisk));
     store.heal();
-    tokio::time::sleep(secs(6)).await;
+    tokio::time::sleep(secs(7)).await;
     assert!(are_held(&leases));
     tokio::time::sleep(secs(60)).await;
     assert!(are_held(&leases));
