@@ -9,8 +9,8 @@ use std::{
     sync::LazyLock,
 };
 
-use libtest_mimic::{Arguments, Failed, Trial};
-use mongoseal_test_support::built;
+use libtest_mimic::{Arguments, Completion, Failed, Trial};
+use mongoseal_test_support::{built, find_libfaketime};
 use serde_json::{Value, json};
 
 static RUNNER: LazyLock<PathBuf> = LazyLock::new(|| built("chaos"));
@@ -30,8 +30,9 @@ fn figure(said: &str, name: &str) -> Result<usize, Failed> {
     Ok(number.parse()?)
 }
 
+/// Without libfaketime the clocks of the members do not differ, and the run says so.
 fn a_run_of_two_minutes_breaks_nothing() -> Result<(), Failed> {
-    let (said, code) = run(&["--minutes", "2", "--seed", "7"])?;
+    let (said, code) = run(&["--minutes", "2", "--seed", "7", "--clock-offsets"])?;
     assert_eq!(code, Some(0), "{said}");
     let kinds = said.split(" of ").nth(1).and_then(|rest| rest.split(' ').next()).unwrap_or_default();
     let figures = [("faults", 20), ("attempts", 5_000), ("grants", 500), ("re-creations", 100)]
@@ -44,11 +45,31 @@ fn a_run_of_two_minutes_breaks_nothing() -> Result<(), Failed> {
     Ok(())
 }
 
+fn locked_records_and_delays_cost_other_keys_and_leases_nothing() -> Result<(), Failed> {
+    let (said, code) = run(&["--minutes", "1", "--seed", "7", "--only", "lock-record,latency"])?;
+    assert_eq!(code, Some(0), "{said}");
+    for (name, least) in [("beside locks", 200), ("delayed", 10)] {
+        let found = figure(&said, name)?;
+        assert!(found >= least, "{found} {name} of {least}");
+    }
+    Ok(())
+}
+
+/// Two hold a key at once if the clocks of members differ and leases have no grace.
+fn no_grace_is_caught() -> Result<Completion, Failed> {
+    if let Err(reason) = find_libfaketime() {
+        return Ok(Completion::ignored_with(reason));
+    }
+    is_caught("no-grace", "step-down,step-up", &["I4"], &["--clock-offsets"])?;
+    Ok(Completion::Completed)
+}
+
 /// A run of a library that is broken so fails by one of these invariants.
-fn is_caught(name: &str, only: &str, by: &[&str]) -> Result<(), Failed> {
+fn is_caught(name: &str, only: &str, by: &[&str], more: &[&str]) -> Result<(), Failed> {
     let kept = std::env::temp_dir().join(format!("chaos-{name}-{}.jsonl", std::process::id()));
     let file = kept.to_str().ok_or("the directory has a name")?;
-    let (said, code) = run(&["--minutes", "2", "--seed", "3", "--sabotage", name, "--only", only, "--json", file])?;
+    let asked = ["--minutes", "2", "--seed", "3", "--sabotage", name, "--only", only, "--json", file];
+    let (said, code) = run(&[&asked, more].concat())?;
     assert_eq!(code, Some(1), "{name}: {said}");
     let invariants: Vec<_> = said
         .lines()
@@ -151,6 +172,16 @@ fn fault(begin: u64, end: u64) -> Value {
     json!({ "event": "fault", "kind": "pause", "what": "", "begin": begin * 1000, "end": end * 1000 })
 }
 
+/// A transaction has locked the record of another key, or of this one.
+fn lock(key: &str, begin: u64, end: u64) -> Value {
+    with(with(fault(begin, end), "kind", json!("lock-record")), "key", json!(key))
+}
+
+/// Replies are late by 400 ms.
+fn delay(begin: u64, end: u64) -> Value {
+    with(with(fault(begin, end), "kind", json!("latency")), "by", json!(400_000))
+}
+
 fn held_by(lease: u64, at: u64) -> Value {
     inspect(2, at, &json!({ "record": { "version": 5, "holders": [5], "asked": [[1, lease]] } }))
 }
@@ -186,6 +217,37 @@ fn histories_of_fences_doubts_and_revocations() -> Vec<History> {
         ("taken-and-kept", &["I5"], vec![first(), revoke(&[5], 30, 40), call("verify", "ok", 50, 60)]),
         ("taken-and-there", &["I5"], vec![first(), revoke(&[5], 30, 40), inspect(1, 50, &record(5, &[5]))]),
         ("handed-on", &["I5"], vec![first(), call("transfer", "ok", 30, 40), inspect(1, 50, &record(6, &[5]))]),
+    ]
+}
+
+fn histories_of_locks_and_delays() -> Vec<History> {
+    let first = || grant(1, 5, 5000, 6500);
+    let unavailable = json!({ "unavailable": { "message": "late" } });
+    let unanswered = with(grant(1, 5, 5000, 5500), "outcome", unavailable);
+    let other = |slot: u32| {
+        let ready = json!({ "event": "ready", "worker": 1, "slot": 0 });
+        vec![first(), lock("other", 4900, 9000), ready, with(fault(4000, 5000), "slot", json!(slot))]
+    };
+    let slow = |from: u64, to: u64| json!({ "event": "slow", "worker": 1, "from": from * 1000, "to": to * 1000 });
+    let refreshed = || with(first(), "refreshes", json!(true));
+    let expired = || lost(8600, "expired", None);
+    vec![
+        ("beside", &["I12"], vec![first(), lock("other", 4900, 9000)]),
+        ("beside-early", &[], vec![first(), lock("other", 5100, 9000)]),
+        ("beside-quick", &[], vec![grant(1, 5, 5000, 5900), lock("other", 4900, 9000)]),
+        ("beside-waiting", &[], vec![with(first(), "within", json!(6_000_000)), lock("other", 4900, 9000)]),
+        ("beside-unanswered", &["I12"], vec![unanswered, lock("other", 4900, 9000)]),
+        ("beside-itself", &[], vec![first(), lock("k", 4900, 9000)]),
+        ("beside-slow", &[], vec![first(), lock("other", 4900, 9000), slow(6000, 6400)]),
+        ("beside-little", &["I12"], vec![first(), lock("other", 4900, 9000), slow(6000, 6100)]),
+        ("beside-fault", &[], vec![first(), lock("other", 4900, 9000), fault(1000, 3000)]),
+        ("beside-own", &[], other(0)),
+        ("beside-another", &["I12"], other(1)),
+        ("delayed", &["I13"], vec![refreshed(), delay(4000, 9000), expired()]),
+        ("delayed-by-hand", &[], vec![first(), delay(4000, 9000), expired()]),
+        ("delayed-before", &[], vec![refreshed(), delay(4000, 8000), expired()]),
+        ("delayed-slow", &[], vec![refreshed(), delay(4000, 9000), expired(), slow(7000, 7400)]),
+        ("delayed-fault", &[], vec![refreshed(), delay(4000, 9000), expired(), fault(3500, 3900)]),
     ]
 }
 
@@ -251,6 +313,7 @@ fn each_invariant_is_broken_by_a_history_made_for_it_and_no_other() -> Result<()
         ("queue", &["I11"], vec![waited(1, 6, 10, 60), waited(2, 5, 25, 50)]),
     ];
     histories.extend(histories_of_fences_doubts_and_revocations());
+    histories.extend(histories_of_locks_and_delays());
     for (name, wanted, events) in histories {
         let said = judged(name, &events)?;
         let found: Vec<_> = said.lines().filter_map(invariant).collect();
@@ -266,7 +329,7 @@ fn invariant(line: &str) -> Option<&str> {
 }
 
 fn main() -> ExitCode {
-    let sabotages: [(&str, &str, &[&str]); 9] = [
+    let sabotages: [(&str, &str, &[&str]); 12] = [
         ("w1", "minority", &["I1", "I2", "I4", "I5", "I9"]),
         ("version-only", "stall-collection", &["I1", "I2"]),
         ("no-op-success", "stall-collection", &["I1"]),
@@ -276,13 +339,19 @@ fn main() -> ExitCode {
         ("client-clock", "swallow-reply", &["I4"]),
         ("release-by-key", "swallow-reply", &["I4", "I9"]),
         ("no-fence", "swallow-reply", &["I3"]),
+        ("shared-fate", "lock-record", &["I12"]),
+        ("grant-by-read", "lock-record", &["I4"]),
+        ("short-attempts", "latency", &["I13"]),
     ];
     let mut tests: Vec<_> = sabotages
         .into_iter()
-        .map(|(name, only, by)| Trial::test(format!("{name}_is_caught"), move || is_caught(name, only, by)))
+        .map(|(name, only, by)| Trial::test(format!("{name}_is_caught"), move || is_caught(name, only, by, &[])))
         .collect();
+    tests.push(Trial::ignorable_test("no-grace_is_caught", no_grace_is_caught));
     let by_hand = each_invariant_is_broken_by_a_history_made_for_it_and_no_other;
     tests.push(Trial::test("each_invariant_is_broken_by_a_history_made_for_it_and_no_other", by_hand));
+    let beside = locked_records_and_delays_cost_other_keys_and_leases_nothing;
+    tests.push(Trial::test("locked_records_and_delays_cost_other_keys_and_leases_nothing", beside));
     tests.push(Trial::test("a_run_of_two_minutes_breaks_nothing", a_run_of_two_minutes_breaks_nothing));
     let arguments = Arguments { test_threads: Some(1), ..Arguments::from_args() };
     libtest_mimic::run(&arguments, tests).exit_code()

@@ -22,7 +22,7 @@ use tokio::{
 use crate::{
     history::History,
     options::Options,
-    words::{Event, now},
+    words::{Event, Micros, now},
     worker::{SPEC, Spec},
 };
 
@@ -34,8 +34,10 @@ pub(crate) const SLOTS: u32 = 5;
 /// As many places as there are workers at a time.
 pub(crate) struct Crew {
     uri: Box<dyn Fn(u32) -> String + Send + Sync>,
+    control_uri: String,
     seed: u64,
     sabotage: Option<String>,
+    least_grace: Micros,
     started: AtomicU32,
     history: History,
     slots: Vec<Mutex<Process>>,
@@ -53,12 +55,16 @@ pub(crate) fn app_name(slot: u32) -> String {
 }
 
 impl Crew {
-    pub(crate) fn start(set: &ReplicaSet, options: &Options, history: &History) -> Self {
-        let uri = set.uri_with("appName=");
+    pub(crate) fn start(set: &ReplicaSet, options: &Options, least_grace: Micros, history: &History) -> Self {
+        // The pool of `Mongoseal::connect`. It opens several connections at a time: if the way to the servers is long,
+        // one after another takes seconds.
+        let uri = set.uri_with("maxPoolSize=64&maxConnecting=8&appName=");
         let mut crew = Self {
             uri: Box::new(move |slot| format!("{uri}{}", app_name(slot))),
+            control_uri: set.uri_with("appName=control"),
             seed: options.seed,
             sabotage: options.sabotage.map(|sabotage| sabotage.name().to_owned()),
+            least_grace,
             // The runner itself is 0.
             started: AtomicU32::new(1),
             history: history.clone(),
@@ -72,11 +78,13 @@ impl Crew {
         let worker = self.started.fetch_add(1, Ordering::Relaxed);
         let spec = Spec {
             uri: (self.uri)(slot),
+            control_uri: self.control_uri.clone(),
             database: DATABASE.into(),
             worker,
             slot,
             seed: self.seed,
             sabotage: self.sabotage.clone(),
+            least_grace: self.least_grace,
         };
         // Also where another build has taken its place on the disk.
         let mut child = Command::new("/proc/self/exe")

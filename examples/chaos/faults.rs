@@ -3,6 +3,7 @@
 mod commands;
 mod network;
 mod processes;
+mod records;
 
 use std::{sync::Arc, time::Duration};
 
@@ -54,6 +55,8 @@ kinds! {
     KillCursor "kill-cursor",
     Drop "drop",
     StallCollection "stall-collection",
+    LockRecord "lock-record",
+    Latency "latency",
     ClockJump "clock-jump",
 }
 
@@ -68,6 +71,11 @@ impl Kind {
     fn is_of_clients(self) -> bool {
         matches!(self, Self::KillClient | Self::PauseClient | Self::SwallowReply)
     }
+
+    /// Whether it is judged by what it does alone, so that what came before it must have ended.
+    fn is_judged_alone(self) -> bool {
+        matches!(self, Self::LockRecord | Self::Latency)
+    }
 }
 
 /// Does harm, until it is stopped.
@@ -78,6 +86,27 @@ pub(crate) struct Chaos {
     pub(crate) kinds: Vec<Kind>,
     pub(crate) seed: u64,
     pub(crate) until: Micros,
+    /// How far the wall clock of each member is ahead, in the language of libfaketime.
+    pub(crate) offsets: Vec<String>,
+}
+
+/// How long the consequences of a fault of the servers last after it.
+pub(crate) const AFTERMATH: Duration = Duration::from_secs(3);
+
+/// What a fault was.
+#[derive(Default)]
+struct Done {
+    what: String,
+    /// As in [`Fault`].
+    slot: Option<u32>,
+    key: Option<String>,
+    by: Option<Micros>,
+}
+
+impl From<String> for Done {
+    fn from(what: String) -> Self {
+        Self { what, ..Self::default() }
+    }
 }
 
 impl Chaos {
@@ -107,20 +136,28 @@ impl Chaos {
                 rng.shuffle(&mut bag);
             }
             let Some(kind) = bag.pop() else { break };
+            if kind.is_judged_alone() && kinds.iter().any(|kind| !kind.is_judged_alone()) {
+                sleep(AFTERMATH).await;
+            }
             let begin = now();
-            let what = self.inflict(kind, &mut rng).await;
+            let Done { what, slot, key, by } = self.inflict(kind, &mut rng).await;
             if !clients {
                 self.set.settled().await;
             }
             let kind = kind.name().to_owned();
-            self.history.note(Event::Fault(Fault { kind, what, begin, end: now() }));
+            self.history.note(Event::Fault(Fault { kind, what, begin, end: now(), slot, key, by }));
             sleep(millis(&mut rng, 300..1200)).await;
         }
     }
 
-    /// Does it and heals it; says in words what it was.
-    async fn inflict(&self, kind: Kind, rng: &mut Rng) -> String {
-        match kind {
+    /// Does it and heals it; says what it was.
+    async fn inflict(&self, kind: Kind, rng: &mut Rng) -> Done {
+        let what = match kind {
+            Kind::SwallowReply => return self.swallow_reply(rng).await,
+            Kind::KillClient => return self.kill_client(rng).await,
+            Kind::PauseClient => return self.pause_client(rng).await,
+            Kind::LockRecord => return self.lock_record(rng).await,
+            Kind::Latency => return self.latency(rng).await,
             Kind::Kill => self.kill(rng).await,
             Kind::Terminate => self.terminate(rng).await,
             Kind::Pause => self.pause(rng).await,
@@ -134,18 +171,16 @@ impl Chaos {
             Kind::Minority => self.minority(rng).await,
             Kind::SplitClient => self.split_client(rng).await,
             Kind::DeafClient => self.deaf_client(rng).await,
-            Kind::SwallowReply => self.swallow_reply(rng).await,
             Kind::Unconfirmed => self.unconfirmed(rng).await,
             Kind::Uncommitted => self.uncommitted(rng).await,
             Kind::Delay => self.delay(rng).await,
-            Kind::KillClient => self.kill_client(rng).await,
-            Kind::PauseClient => self.pause_client(rng).await,
             Kind::KillStream => self.kill_stream(rng).await,
             Kind::KillCursor => self.kill_cursor(rng).await,
             Kind::Drop => self.drop_collection().await,
             Kind::StallCollection => self.stall_collection(rng).await,
             Kind::ClockJump => self.clock_jump(rng).await,
-        }
+        };
+        what.into()
     }
 }
 

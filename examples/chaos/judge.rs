@@ -2,7 +2,9 @@
 
 mod documents;
 mod doubts;
+mod latency;
 mod leases;
+mod locks;
 mod order;
 mod outcomes;
 mod overlap;
@@ -10,9 +12,15 @@ mod reads;
 mod revocations;
 mod stalls;
 
-use std::collections::BTreeMap;
+use std::{
+    collections::{BTreeMap, HashMap},
+    ptr,
+};
 
-use crate::words::{Acquire, Entry, Event, Fault, Inspect, Micros, Outcome, Revoke, Write};
+use crate::{
+    faults::AFTERMATH,
+    words::{Acquire, Entry, Event, Fault, Inspect, Micros, Outcome, Revoke, Write, micros},
+};
 
 pub(crate) use leases::{Lease, leases};
 pub(crate) use stalls::Stalls;
@@ -28,7 +36,7 @@ pub(crate) struct Violation {
 /// Clocks of processes are one, but what is measured is a busy machine.
 const SLACK: Micros = 250_000;
 
-/// By what the wall clock of a server and ours may come to differ in the life of a lease.
+/// The same, of clocks that are set alike.
 const DRIFT: Micros = 50_000;
 
 /// A history in the shape in which it is judged.
@@ -46,6 +54,10 @@ pub(crate) struct Case<'a> {
     drops: Vec<(Micros, Micros)>,
     pub(crate) stalls: Stalls,
     retention: Micros,
+    /// By how much the wall clocks of two servers, or of a server and ours, may differ in the life of a lease.
+    drift: Micros,
+    /// In which slot a worker runs.
+    slots: HashMap<u32, u32>,
     /// Whether a server's clock was set: then nothing is promised that goes by time.
     pub(crate) clocks_jumped: bool,
     /// Whether it is judged all the while, and what came before may be told after.
@@ -66,14 +78,20 @@ impl<'a> Case<'a> {
             drops: Vec::new(),
             stalls: Stalls::of(events),
             retention: 0,
+            drift: DRIFT,
+            slots: HashMap::new(),
             clocks_jumped: false,
             is_sabotaged: false,
             events,
         };
         for event in events {
             match event {
-                Event::Run { retention, sabotage, .. } => {
+                Event::Run { retention, sabotage, spread, .. } => {
                     (case.retention, case.is_sabotaged) = (*retention, sabotage.is_some());
+                    case.drift = DRIFT + spread;
+                }
+                Event::Ready { worker, slot } => {
+                    case.slots.insert(*worker, *slot);
                 }
                 Event::Acquire(acquire) => case.acquires.push(acquire),
                 Event::Inspect(inspect) => case.inspections.push(inspect),
@@ -119,8 +137,36 @@ impl<'a> Case<'a> {
             self.revoked_is_over(&mut found);
             self.keys_can_be_had(&mut found);
             self.queues_are_in_order(&mut found);
+            self.other_keys_go_on(&mut found);
+            self.leases_outlive_delays(&mut found);
         }
         found
+    }
+
+    /// The faults of which all is told that happened meanwhile. If a history is judged while it goes on, what was slow
+    /// or hurt during the last of them may be told later.
+    fn settled_faults(&self) -> impl Iterator<Item = &'a Fault> {
+        let latest = self.acquires.iter().map(|acquire| acquire.end).max().unwrap_or(0);
+        let is_settled = move |fault: &&Fault| !self.is_sabotaged || fault.end + micros(AFTERMATH) <= latest;
+        self.faults.iter().copied().filter(is_settled)
+    }
+
+    /// Whether another fault than this one may have concerned a worker in between.
+    fn is_disturbed(&self, worker: u32, but: &Fault, from: Micros, to: Micros) -> bool {
+        let slot = self.slots.get(&worker).copied();
+        let concerns = |fault: &Fault| fault.slot.is_none() || slot.is_none() || fault.slot == slot;
+        // After a lock or a delay nothing has to recover.
+        let lasts = |fault: &Fault| if fault.key.is_some() || fault.by.is_some() { SLACK } else { micros(AFTERMATH) };
+        let mut others = self.faults.iter().filter(|fault| !ptr::eq(**fault, but) && concerns(fault));
+        others.any(|fault| fault.begin <= to && fault.end + lasts(fault) >= from)
+    }
+
+    /// How much longer so many writes, one after another, took in between because of the machine: the worker or the
+    /// runner did not run, or writes of the worker beside all leases were slow, too. Also while the handle refreshed a
+    /// group, which holds up its other requests.
+    fn slowness(&self, writes: u64, worker: u32, from: Micros, to: Micros) -> Micros {
+        let stalled = self.stalls.within(worker, from, to) + self.stalls.within(0, from, to);
+        stalled + self.stalls.of_groups(worker, from, to) + writes * self.stalls.slowest(worker, from, to)
     }
 
     /// Whether records were deleted by hand at some time in between.

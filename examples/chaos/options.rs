@@ -12,16 +12,31 @@ pub(crate) struct Options {
     pub(crate) only: Vec<Kind>,
     pub(crate) sabotage: Option<Sabotage>,
     pub(crate) judge: Option<PathBuf>,
+    /// Whether the wall clocks of the members differ.
+    pub(crate) clock_offsets: bool,
 }
 
-pub(crate) const USAGE: &str = "chaos [--minutes N] [--seed S] [--json FILE] [--only FAULT,…] [--sabotage NAME]
+pub(crate) const USAGE: &str =
+    "chaos [--minutes N] [--seed S] [--json FILE] [--only FAULT,…] [--sabotage NAME] [--clock-offsets]
 chaos --judge FILE";
 
 impl Options {
     pub(crate) fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Self, String> {
         let seed = fastrand::u64(1..1_000_000);
-        let mut options = Self { minutes: 1.0, seed, json: None, only: Vec::new(), sabotage: None, judge: None };
+        let mut options = Self {
+            minutes: 1.0,
+            seed,
+            json: None,
+            only: Vec::new(),
+            sabotage: None,
+            judge: None,
+            clock_offsets: false,
+        };
         while let Some(name) = arguments.next() {
+            if name == "--clock-offsets" {
+                options.clock_offsets = true;
+                continue;
+            }
             let value = arguments.next().ok_or_else(|| format!("{name} needs a value"))?;
             let bad = |said: String| format!("{name} {value}: {said}");
             match name.as_str() {

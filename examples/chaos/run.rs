@@ -1,14 +1,19 @@
 //! One run, from the start of the servers to the last look at the records.
 
-use std::{collections::BTreeSet, sync::Arc, time::Duration};
+use std::{
+    collections::BTreeSet,
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
 
+use fastrand::Rng;
 use mongodb::{
     Collection,
     bson::{Document, doc},
     options::ReadConcern,
 };
 use mongoseal::{Lease, Mongoseal};
-use mongoseal_test_support::ReplicaSet;
+use mongoseal_test_support::{ReplicaSet, find_libfaketime};
 use tokio::time::sleep;
 
 use crate::{
@@ -19,26 +24,34 @@ use crate::{
     options::Options,
     words::{Acquire, Entry, Event, Inspect, micros, now},
     worker::{
-        CROWDED_KEY, DOCUMENTS, HOT_KEYS, LEADERSHIP, OPERATION_TIMEOUT, RETENTION, WRITTEN_KEYS, client,
-        holder::contents,
+        CROWDED_KEY, DOCUMENTS, HOT_KEYS, LEADERSHIP, OPERATION_TIMEOUT, OUTSTAYED_KEYS, RETENTION, SMALLEST_GRACE,
+        STALL, WRITTEN_KEYS, client, holder::contents,
     },
 };
 
-/// The longest ttl and grace together, and a little.
-const LAPSE: Duration = Duration::from_millis(4300);
+/// How many members the set has.
+const MEMBERS: usize = 3;
+/// The longest ttl and grace together, and a little: by how much clocks may differ, too.
+const LAPSE: Duration = Duration::from_millis(4500);
 
 pub(crate) async fn run(options: &Options) -> Vec<Event> {
     let kinds = kinds(options);
     println!("seed         {}", options.seed);
-    let mut builder = ReplicaSet::builder().members(3).proxied().election_timeout(Duration::from_secs(2));
+    let mut builder = ReplicaSet::builder().members(MEMBERS).proxied().election_timeout(Duration::from_secs(2));
     builder = builder.parameter("shutdownTimeoutMillisForSignaledShutdown", "500");
     // A worker that is killed in a transaction keeps the record locked for so long, by default for a minute: longer
     // than any claim, so that at the end of a run its key could not be had.
     builder = builder.parameter("transactionLifetimeLimitSeconds", "5");
-    if kinds.contains(&Kind::ClockJump) {
+    let differ = options.clock_offsets && clocks_can_differ();
+    if differ || kinds.contains(&Kind::ClockJump) {
         builder = builder.own_clocks();
     }
     let set = Arc::new(builder.start().await);
+    let offsets = if differ { offsets(options.seed) } else { [Duration::ZERO; MEMBERS] };
+    if differ {
+        set_clocks(&set, offsets).await;
+        println!("clocks       ahead by {offsets:?}");
+    }
     if let Some(sabotage) = options.sabotage {
         sabotage.tamper(&set);
         println!("sabotage     {}", sabotage.name());
@@ -53,16 +66,19 @@ pub(crate) async fn run(options: &Options) -> Vec<Event> {
         only: options.only.iter().map(|kind| kind.name().to_owned()).collect(),
         retention: micros(RETENTION),
         begin,
+        spread: micros(offsets.into_iter().max().unwrap_or_default()),
     });
     let database = set.client().await.database(DATABASE);
     let documents = database.collection::<Document>(DOCUMENTS);
     let empty = WRITTEN_KEYS.map(|key| doc! { "_id": key, "count": 0_i64 });
     documents.insert_many(empty).await.expect("a new set takes documents");
+    let least_grace = if differ { micros(SMALLEST_GRACE) } else { 0 };
     // Also what is there before the workers: the index, by a handle that nobody sabotages.
     let seal =
         Mongoseal::builder().ttl(Duration::from_secs(2)).retention(RETENTION).operation_timeout(OPERATION_TIMEOUT);
+    let seal = seal.grace(Duration::from_micros(least_grace));
     let seal = seal.on(&database).expect("the settings are valid");
-    let crew = Arc::new(Crew::start(&set, options, &history));
+    let crew = Arc::new(Crew::start(&set, options, least_grace, &history));
     let until = begin + micros(Duration::from_secs_f64(options.minutes * 60.0));
     let chaos = Chaos {
         set: Arc::clone(&set),
@@ -71,6 +87,7 @@ pub(crate) async fn run(options: &Options) -> Vec<Event> {
         kinds,
         seed: options.seed,
         until,
+        offsets: offsets.map(shift).to_vec(),
     };
     let chaos = Arc::new(chaos);
     let chaotic = tokio::spawn({
@@ -95,6 +112,48 @@ pub(crate) async fn run(options: &Options) -> Vec<Event> {
     history.events()
 }
 
+/// Whether there is a libfaketime. Says so if there is none.
+fn clocks_can_differ() -> bool {
+    let found = find_libfaketime();
+    if let Err(error) = &found {
+        println!("clocks       do not differ: {error}");
+    }
+    found.is_ok()
+}
+
+/// By how much the clock of each member is ahead: one not at all, one by the most, and one by either.
+fn offsets(seed: u64) -> [Duration; MEMBERS] {
+    let mut rng = Rng::with_seed(seed);
+    let most = SMALLEST_GRACE.mul_f64(rng.f64().mul_add(0.25, 0.75));
+    let mut offsets = [Duration::ZERO, if rng.bool() { Duration::ZERO } else { most }, most];
+    rng.shuffle(&mut offsets);
+    offsets
+}
+
+/// In the language of libfaketime.
+fn shift(offset: Duration) -> String {
+    format!("+{}", offset.as_secs_f64())
+}
+
+/// Sets the clock of each member ahead, and waits until its answers say so.
+async fn set_clocks(set: &ReplicaSet, offsets: [Duration; MEMBERS]) {
+    for (member, offset) in offsets.into_iter().enumerate() {
+        set.set_clock(member, &shift(offset));
+        let begin = now();
+        loop {
+            let asked = SystemTime::now();
+            let hello = set.admin(member, doc! { "hello": 1 }).await.expect("a member that is well says hello");
+            let told = hello.get_datetime("localTime").expect("a hello tells the time").to_system_time();
+            let answered = SystemTime::now() + Duration::from_millis(1);
+            if (asked + offset - Duration::from_millis(1)..=answered + offset).contains(&told) {
+                break;
+            }
+            assert!(now() - begin < 10_000_000, "the clock of member {member} is at {told:?}, asked at {asked:?}");
+            sleep(Duration::from_millis(50)).await;
+        }
+    }
+}
+
 /// All, but clocks: a run in which they jump cannot say whether two held a key at once, and is one of
 /// its own.
 fn kinds(options: &Options) -> Vec<Kind> {
@@ -107,13 +166,14 @@ fn kinds(options: &Options) -> Vec<Kind> {
     Kind::ALL.iter().copied().filter(|kind| !left_out(*kind)).collect()
 }
 
+/// Whether more was found than calls that took long, which they do on a busy machine, too.
 fn is_caught(history: &History) -> bool {
-    !Case::of(&history.events()).judge().is_empty()
+    Case::of(&history.events()).judge().iter().any(|violation| violation.of != "I8")
 }
 
 /// The last look: every key that many wanted can be had, and nobody holds any.
 async fn look(seal: &Mongoseal, history: &History) {
-    let keys = HOT_KEYS.into_iter().chain(WRITTEN_KEYS).chain([LEADERSHIP, CROWDED_KEY]);
+    let keys = HOT_KEYS.into_iter().chain(WRITTEN_KEYS).chain(OUTSTAYED_KEYS).chain([LEADERSHIP, CROWDED_KEY]);
     for (number, key) in (0..).zip(keys) {
         let begin = now();
         let answer = seal.acquire(key).ttl(Duration::from_secs(2)).wait(LAPSE).await;
@@ -139,6 +199,7 @@ async fn look(seal: &Mongoseal, history: &History) {
             queued: None,
             anew: false,
             probe: true,
+            refreshes: true,
         }));
     }
     sleep(LAPSE).await;
@@ -179,7 +240,7 @@ fn watch_for_stalls(history: &History) {
         loop {
             std::thread::sleep(Duration::from_millis(20));
             let to = now();
-            if to - last > 100_000 {
+            if to - last > STALL {
                 history.note(Event::Stall { worker: 0, from: last, to });
             }
             last = to;

@@ -31,10 +31,18 @@ pub(crate) enum Sabotage {
     ReleaseByKey,
     /// The writes of a fenced collection carry no condition.
     NoFence,
+    /// Each request of a handle waits until the one before has been answered.
+    SharedFate,
+    /// An acquire is granted by a read after its write.
+    GrantByRead,
+    /// A refresh is given up after a sixth of the ttl, and its answer is not used.
+    ShortAttempts,
+    /// Leases have no grace, though clocks differ.
+    NoGrace,
 }
 
 impl Sabotage {
-    const ALL: [(Self, &str); 9] = [
+    const ALL: [(Self, &str); 13] = [
         (Self::W1, "w1"),
         (Self::VersionOnly, "version-only"),
         (Self::NoOpSuccess, "no-op-success"),
@@ -44,6 +52,10 @@ impl Sabotage {
         (Self::ClientClock, "client-clock"),
         (Self::ReleaseByKey, "release-by-key"),
         (Self::NoFence, "no-fence"),
+        (Self::SharedFate, "shared-fate"),
+        (Self::GrantByRead, "grant-by-read"),
+        (Self::ShortAttempts, "short-attempts"),
+        (Self::NoGrace, "no-grace"),
     ];
 
     pub(crate) fn parse(name: &str) -> Result<Self, String> {
@@ -56,8 +68,24 @@ impl Sabotage {
         Self::ALL.into_iter().find(|(other, _)| *other == self).map_or("", |(_, name)| name)
     }
 
+    /// Whether it is done in the workers, and not on the way to the servers.
+    fn is_done_in_workers(self) -> bool {
+        matches!(
+            self,
+            Self::NoOpSuccess
+                | Self::LateReply
+                | Self::SharedFate
+                | Self::GrantByRead
+                | Self::ShortAttempts
+                | Self::NoGrace
+        )
+    }
+
     /// Does it, where it is done on the way between workers and servers.
     pub(crate) fn tamper(self, set: &ReplicaSet) {
+        if self.is_done_in_workers() {
+            return;
+        }
         set.proxy().tamper_with(move |client, way, message| {
             client.starts_with(crate::crew::APP_NAME) && self.tampers(client, way, message)
         });
@@ -98,7 +126,7 @@ impl Sabotage {
                 let other = doc! { "$ne": [["$$this.lease", "$$this.version"], ["$$lease", "$$token"]] };
                 rewrite(message, &|value| (value.as_document()? == &other).then(|| Bson::from(false)))
             }
-            Self::NoOpSuccess | Self::IgnoreWriteConcernError | Self::LateReply => false,
+            _ => false,
         }
     }
 }

@@ -29,6 +29,8 @@ pub(crate) struct Tally {
     handed: usize,
     unavailable: usize,
     stalls: usize,
+    beside_locks: usize,
+    delayed: usize,
 }
 
 impl Tally {
@@ -79,6 +81,8 @@ impl Tally {
             }
         }
         tally.takeovers = takeovers(case);
+        tally.beside_locks = case.beside_locks().count();
+        tally.delayed = case.delayed().count();
         tally
     }
 
@@ -135,6 +139,8 @@ impl fmt::Display for Tally {
         writeln!(f, "refused      {} writes, by the fence", self.refused)?;
         writeln!(f, "documents    {} written, {} writes refused by the collection", self.written, self.fenced)?;
         writeln!(f, "elections    {}, {} leases revoked, {} handed on", self.elected, self.revoked, self.transferred)?;
+        writeln!(f, "beside locks {} acquires of other keys while a record was locked", self.beside_locks)?;
+        writeln!(f, "delayed      {} leases refreshed while replies were late by a constant time", self.delayed)?;
         write!(f, "stalls       {} times a process did not run for 0.1 s", self.stalls)
     }
 }

@@ -1,6 +1,6 @@
 //! What is said of a history at the end.
 
-use std::path::PathBuf;
+use std::{collections::BTreeMap, path::PathBuf};
 
 use crate::{
     history,
@@ -10,8 +10,8 @@ use crate::{
     words::{Event, Micros},
 };
 
-/// How many violations are told in words.
-const TOLD: usize = 20;
+/// How many violations of an invariant are told in words.
+const TOLD: usize = 10;
 /// From how long a run on it must have seen all that it is about.
 const MINUTE: Micros = 60_000_000;
 
@@ -25,11 +25,16 @@ pub(crate) fn pass(options: &Options, events: &[Event]) -> std::io::Result<bool>
         println!("overlaps     {}, which are not promised against while clocks jump", case.overlaps().len());
     }
     println!("violations   {}", violations.len());
-    for violation in violations.iter().take(TOLD) {
-        println!("  {} {}", violation.of, violation.what);
+    let mut told: BTreeMap<&str, usize> = BTreeMap::new();
+    for violation in &violations {
+        let told = told.entry(violation.of).or_default();
+        *told += 1;
+        if *told <= TOLD {
+            println!("  {} {}", violation.of, violation.what);
+        }
     }
-    if violations.len() > TOLD {
-        println!("  and {} more", violations.len() - TOLD);
+    for (of, count) in told.into_iter().filter(|(_, count)| *count > TOLD) {
+        println!("  and {} more of {of}", count - TOLD);
     }
     let unseen = if is_whole(events) { tally.unseen() } else { Vec::new() };
     for what in &unseen {

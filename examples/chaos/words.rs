@@ -26,6 +26,9 @@ pub(crate) enum Event {
         only: Vec<String>,
         retention: Micros,
         begin: Micros,
+        /// By how much the wall clocks of the members differ.
+        #[serde(default)]
+        spread: Micros,
     },
     /// A worker process has connected and begins.
     Ready {
@@ -71,6 +74,13 @@ pub(crate) enum Event {
     Revoke(Revoke),
     /// A process did not run.
     Stall {
+        worker: u32,
+        from: Micros,
+        to: Micros,
+    },
+    /// A worker's write of a document beside all leases was slow, over a network in which nothing is broken for
+    /// workers: so the machine was, or the servers.
+    Slow {
         worker: u32,
         from: Micros,
         to: Micros,
@@ -123,6 +133,9 @@ pub(crate) struct Acquire {
     pub(crate) anew: bool,
     /// Whether it is the check at the end that the key can be had.
     pub(crate) probe: bool,
+    /// Whether the handle refreshes the lease in the background.
+    #[serde(default)]
+    pub(crate) refreshes: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -245,4 +258,13 @@ pub(crate) struct Fault {
     pub(crate) what: String,
     pub(crate) begin: Micros,
     pub(crate) end: Micros,
+    /// The slot of the only worker that it concerns, if it concerns one.
+    #[serde(default)]
+    pub(crate) slot: Option<u32>,
+    /// The key whose record is locked.
+    #[serde(default)]
+    pub(crate) key: Option<String>,
+    /// The constant delay of replies.
+    #[serde(default)]
+    pub(crate) by: Option<Micros>,
 }

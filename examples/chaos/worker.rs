@@ -7,6 +7,7 @@ mod writer;
 
 use std::{
     io::{BufRead, Write},
+    iter,
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicU64, Ordering},
@@ -14,15 +15,22 @@ use std::{
     time::Duration,
 };
 
-use mongodb::{Client, Collection, bson::Document};
+use fastrand::Rng;
+use mongodb::{
+    Client, Collection,
+    bson::{Document, doc},
+    options::WriteConcern,
+};
 use mongoseal::{Mongoseal, store::MongoStore};
 use nix::sys::{prctl::set_pdeathsig, signal::Signal};
 use serde::{Deserialize, Serialize};
+use tokio::time::sleep;
 
 use crate::{
     sabotage::Sabotage,
-    words::{Event, Micros, now},
+    words::{Event, Micros, micros, now},
 };
+use client::Plan;
 use observed::{Notes, Observed};
 
 /// The variable of the environment with the [`Spec`] of a worker.
@@ -41,23 +49,94 @@ pub(crate) const DOCUMENTS: &str = "documents";
 pub(crate) const LEADERSHIP: &str = "lead/0";
 /// The key that four of each process wait for all the time.
 pub(crate) const CROWDED_KEY: &str = "crowd/0";
+/// Keys whose holders keep them until they expire.
+pub(crate) const OUTSTAYED_KEYS: [&str; 3] = ["outstayed/0", "outstayed/1", "outstayed/2"];
 /// How many may share a key of a pool.
 pub(crate) const POOL: u32 = 3;
+/// The smallest ttl of a lease of a worker.
+pub(crate) const SMALLEST_TTL: Duration = Duration::from_millis(1500);
+/// The smallest grace of a lease of a worker, if the clocks of the members differ.
+pub(crate) const SMALLEST_GRACE: Duration = Duration::from_millis(400);
+/// From how long on a process that does not run says so.
+pub(crate) const STALL: Micros = 50_000;
+/// From how long on a write is slow, and how often one is made to see that.
+const SLOW: Duration = Duration::from_millis(50);
+const WRITE_EVERY: Duration = Duration::from_millis(200);
 const COLD_KEYS: usize = 150;
-/// How many ask at once in a process. The last one, who writes documents, leads and revokes, sits out
-/// where something else is broken on purpose.
-const CLIENTS: usize = 10;
+/// Keys that are asked for in bursts.
+const BUSY_KEYS: usize = 60;
+/// How often there is a burst.
+const BURST_EVERY: Duration = Duration::from_secs(3);
+
+/// The clients of a process: what each asks for, and by which handle. The two handles share one
+/// `mongodb::Client`.
+const CLIENTS: [(Role, By, usize); 13] = [
+    (Role::Waiting, By::Observed, 1),
+    (Role::Trying, By::Observed, 1),
+    (Role::Sharing, By::Observed, 1),
+    (Role::Cold, By::Observed, 2),
+    (Role::Crowding, By::Observed, 4),
+    (Role::Writing, By::Observed, 1),
+    (Role::Waiting, By::Plain, 1),
+    (Role::Trying, By::Plain, 1),
+    (Role::Cold, By::Plain, 1),
+    (Role::Keeping, By::Observed, 1),
+    (Role::Keeping, By::Plain, 2),
+    (Role::Outstaying, By::Observed, 2),
+    (Role::Bursting, By::Observed, 20),
+];
+
+/// What a client asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Role {
+    Waiting,
+    Trying,
+    Sharing,
+    Cold,
+    Crowding,
+    /// Documents, a leadership, and revocations. It sits out if something else is broken on purpose.
+    Writing,
+    /// A key of its own, held for long.
+    Keeping,
+    /// A key that it holds until the lease expires.
+    Outstaying,
+    /// Some key, at the same moment as the others of its kind in the process.
+    Bursting,
+}
+
+/// The handle by which a client asks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum By {
+    /// [`Worker::seal`].
+    Observed,
+    /// [`Worker::plain`].
+    Plain,
+}
+
+/// A key for which few ask.
+pub(crate) fn cold_key(rng: &mut Rng) -> String {
+    format!("cold/{}", rng.usize(..COLD_KEYS))
+}
+
+/// Whether it is a key for which few ask, some of them for a group.
+pub(crate) fn is_cold(key: &str) -> bool {
+    key.starts_with("cold/")
+}
 
 /// What a worker is told at its start.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Spec {
     pub(crate) uri: String,
+    /// The same set, for clients under another name.
+    pub(crate) control_uri: String,
     pub(crate) database: String,
     /// Unique among all processes of the run.
     pub(crate) worker: u32,
     pub(crate) slot: u32,
     pub(crate) seed: u64,
     pub(crate) sabotage: Option<String>,
+    /// The smallest grace of its leases.
+    pub(crate) least_grace: Micros,
 }
 
 impl Spec {
@@ -66,13 +145,18 @@ impl Spec {
         let spec = std::env::var(SPEC).ok()?;
         Some(serde_json::from_str(&spec).expect("the runner writes what a worker reads"))
     }
+
+    fn least_grace(&self) -> Duration {
+        Duration::from_micros(self.least_grace)
+    }
 }
 
 /// What the clients of a process share.
 struct Worker {
     spec: Spec,
     seal: Mongoseal,
-    /// Another handle, of which nobody takes notes: transactions need it, and what is handed on goes to it.
+    /// Another handle on the same client, of which nobody takes notes: transactions need it, what is handed on goes
+    /// to it, and some clients ask by it.
     plain: Mongoseal,
     documents: Collection<Document>,
     notes: Arc<Notes>,
@@ -106,7 +190,7 @@ fn watch_for_stalls(worker: u32) {
         loop {
             std::thread::sleep(Duration::from_millis(20));
             let to = now();
-            if to - last > 100_000 {
+            if to - last > STALL {
                 say(&Event::Stall { worker, from: last, to });
             }
             last = to;
@@ -114,16 +198,36 @@ fn watch_for_stalls(worker: u32) {
     });
 }
 
+/// Writes all the while, and tells when that took long.
+async fn watch_for_slowness(spec: Spec) {
+    let client = Client::with_uri_str(&spec.control_uri).await.expect("the runner's connection string is valid");
+    let control = client.database(&spec.database).collection::<Document>("control");
+    let (filter, update) = (doc! { "_id": spec.slot }, doc! { "$inc": { "count": 1_i64 } });
+    loop {
+        let from = now();
+        let write = control.update_one(filter.clone(), update.clone()).upsert(true);
+        let written = write.write_concern(WriteConcern::majority()).await;
+        let to = now();
+        if written.is_err() || to - from > micros(SLOW) {
+            say(&Event::Slow { worker: spec.worker, from, to });
+        }
+        sleep(WRITE_EVERY).await;
+    }
+}
+
 async fn work(spec: Spec) {
+    let watching = tokio::spawn(watch_for_slowness(spec.clone()));
     let client = Client::with_uri_str(&spec.uri).await.expect("the runner's connection string is valid");
     let database = client.database(&spec.database);
     let store = MongoStore::new(&database, "mongoseal", RETENTION);
     let notes = Arc::new(Notes::default());
     let sabotage = spec.sabotage.as_deref().and_then(|name| Sabotage::parse(name).ok());
-    let observed = Observed { store, worker: spec.worker, sabotage, notes: Arc::clone(&notes) };
+    let (notes_of, spread) = (Arc::clone(&notes), spec.least_grace);
+    let observed = Observed { store, worker: spec.worker, sabotage, spread, notes: notes_of };
     let builder = || {
         let owner = format!("slot-{}/{}", spec.slot, spec.worker);
-        Mongoseal::builder().owner(owner).ttl(Duration::from_secs(2)).operation_timeout(OPERATION_TIMEOUT)
+        let builder = Mongoseal::builder().owner(owner).ttl(Duration::from_secs(2)).grace(spec.least_grace());
+        builder.operation_timeout(OPERATION_TIMEOUT)
     };
     let seal = builder().on_store(Arc::new(observed)).expect("the settings are valid");
     let plain = builder().retention(RETENTION).on(&database).expect("the settings are valid");
@@ -132,16 +236,20 @@ async fn work(spec: Spec) {
     let worker = Arc::new(Worker { spec, seal, plain, documents, notes, ending, leases });
     say(&Event::Ready { worker: worker.spec.worker, slot: worker.spec.slot });
     listen(&worker);
-    let clients = CLIENTS - usize::from(sabotage.is_some_and(|sabotage| sabotage != Sabotage::NoFence));
-    let clients: Vec<_> = (0..clients)
-        .map(|client| {
+    let sits_out = |role: Role| role == Role::Writing && sabotage.is_some_and(|sabotage| sabotage != Sabotage::NoFence);
+    let clients = CLIENTS.into_iter().flat_map(|(role, by, count)| iter::repeat_n((role, by), count));
+    let clients: Vec<_> = clients
+        .enumerate()
+        .filter(|(_, (role, _))| !sits_out(*role))
+        .map(|(number, (role, by))| {
             let worker = Arc::clone(&worker);
-            tokio::spawn(async move { client::run(&worker, client).await })
+            tokio::spawn(async move { client::run(&worker, number, role, by).await })
         })
         .collect();
     for client in clients {
         client.await.expect("a client does not panic");
     }
+    watching.abort();
     worker.seal.shutdown().await;
     worker.plain.shutdown().await;
     say(&Event::Done { worker: worker.spec.worker, at: now() });
@@ -165,6 +273,13 @@ impl Worker {
 
     fn next_lease(&self) -> u64 {
         self.leases.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// A plan with a grace that the run needs.
+    fn with_grace(&self, plan: Plan) -> Plan {
+        let is_left_out = self.spec.sabotage.as_deref() == Some(Sabotage::NoGrace.name());
+        let grace = if is_left_out { Duration::ZERO } else { plan.grace.max(self.spec.least_grace()) };
+        Plan { grace, ..plan }
     }
 
     fn id(&self) -> Micros {

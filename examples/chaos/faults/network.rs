@@ -1,15 +1,25 @@
 //! Partitions, and replies that never come.
 
+use std::ops::Range;
+
 use fastrand::Rng;
 use mongodb::bson::doc;
-use mongoseal_test_support::{How, Peer};
+use mongoseal_test_support::{Hits, How, Peer};
 use tokio::time::sleep;
 
-use super::{Chaos, millis};
-use crate::crew::{SLOTS, app_name};
+use super::{Chaos, Done, millis};
+use crate::{
+    crew::{SLOTS, app_name},
+    words::micros,
+    worker::SMALLEST_TTL,
+};
 
 fn how(rng: &mut Rng) -> How {
     if rng.bool() { How::Blackhole } else { How::Reset }
+}
+
+fn one_of(slot: u32) -> Range<u32> {
+    slot..slot + 1
 }
 
 impl Chaos {
@@ -72,10 +82,22 @@ impl Chaos {
     }
 
     /// Requests of some clients are executed and not answered.
-    pub(super) async fn swallow_reply(&self, rng: &mut Rng) -> String {
+    pub(super) async fn swallow_reply(&self, rng: &mut Rng) -> Done {
         let (slot, times) = (rng.u32(..SLOTS), rng.u32(1..12));
         let hits = self.set.proxy().swallow_reply(&app_name(slot), "findAndModify", times);
         sleep(millis(rng, 500..2000)).await;
-        format!("{} of slot {slot}", hits.count())
+        Done { what: format!("{} of slot {slot}", hits.count()), slot: Some(slot), ..Done::default() }
+    }
+
+    /// The way between the servers and a worker, or all, is long for a while: each reply is late by the same time,
+    /// which a lease of the smallest ttl can live with.
+    pub(super) async fn latency(&self, rng: &mut Rng) -> Done {
+        let by = SMALLEST_TTL.mul_f64(rng.u32(10..=35).into()) / 100;
+        let slots = if rng.bool() { 0..SLOTS } else { one_of(rng.u32(..SLOTS)) };
+        let hits: Vec<_> = slots.clone().map(|slot| self.set.proxy().delay_replies(&app_name(slot), by)).collect();
+        sleep(millis(rng, 4000..8000)).await;
+        self.set.proxy().heal();
+        let hits: u32 = hits.iter().map(Hits::count).sum();
+        Done { what: format!("{hits} replies to slots {slots:?} by {by:?}"), by: Some(micros(by)), ..Done::default() }
     }
 }

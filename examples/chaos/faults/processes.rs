@@ -6,7 +6,7 @@ use fastrand::Rng;
 use mongodb::bson::{Document, doc};
 use tokio::time::sleep;
 
-use super::{Chaos, millis};
+use super::{Chaos, Done, millis};
 use crate::{
     crew::{DATABASE, SLOTS},
     worker::RETENTION,
@@ -49,16 +49,16 @@ impl Chaos {
         format!("member {member}")
     }
 
-    pub(super) async fn kill_client(&self, rng: &mut Rng) -> String {
+    pub(super) async fn kill_client(&self, rng: &mut Rng) -> Done {
         let slot = rng.u32(..SLOTS);
         self.crew.kill(slot, millis(rng, 0..1000)).await;
-        format!("the worker of slot {slot}")
+        Done { what: format!("the worker of slot {slot}"), slot: Some(slot), ..Done::default() }
     }
 
-    pub(super) async fn pause_client(&self, rng: &mut Rng) -> String {
+    pub(super) async fn pause_client(&self, rng: &mut Rng) -> Done {
         let (slot, length) = (rng.u32(..SLOTS), millis(rng, 300..6000));
         self.crew.pause(slot, length).await;
-        format!("the worker of slot {slot} for {length:?}")
+        Done { what: format!("the worker of slot {slot} for {length:?}"), slot: Some(slot), ..Done::default() }
     }
 
     /// Drops all records and the index with them, which a new handle makes again.
@@ -101,7 +101,7 @@ impl Chaos {
         let shift = ["+30", "-20", "+5", "-5", "+1h"][rng.usize(..5)];
         self.set.set_clock(member, shift);
         sleep(millis(rng, 1500..4000)).await;
-        self.set.set_clock(member, "+0");
+        self.set.set_clock(member, &self.offsets[member]);
         sleep(Duration::from_secs(1)).await;
         format!("{shift} at member {member}")
     }

@@ -22,7 +22,7 @@ impl Case<'_> {
         for inspect in &self.inspections {
             let Seen::Record { asked, .. } = &inspect.seen else { continue };
             for acquire in asked.iter().filter_map(|asked| doubts.get(asked)) {
-                let until = self.arrived(acquire) + 2 * acquire.ttl + acquire.grace + SLACK;
+                let until = self.arrived(acquire) + 2 * acquire.ttl + acquire.grace + self.drift + SLACK;
                 if inspect.begin > until {
                     let what = format!(
                         "{} is held at {} by lease {} of worker {}, which nobody has: its acquire ended at {}",

@@ -58,7 +58,7 @@ impl Case<'_> {
     /// queued before the other asked has the smaller token.
     pub(super) fn queues_are_in_order(&self, found: &mut Vec<Violation>) {
         for leases in self.leases.values() {
-            let queued: Vec<_> = leases.iter().filter_map(|lease| Some((place(lease)?, lease))).collect();
+            let queued: Vec<_> = leases.iter().filter_map(|lease| Some((self.place(lease)?, lease))).collect();
             for ((_, queued_by), before) in &queued {
                 let after = queued.iter().find(|((asked_at, _), after)| {
                     queued_by < asked_at && before.token > after.token && !self.requeued(before, after)
@@ -77,16 +77,17 @@ impl Case<'_> {
         let begin = one.acquire.begin.min(other.acquire.begin);
         self.was_taken(&one.acquire.key, begin, one.acquire.end.max(other.acquire.end))
     }
-}
 
-/// When it asked and when it knew itself queued, if it can never have lost its place.
-fn place(lease: &Lease<'_>) -> Option<(u64, u64)> {
-    let queued = lease.acquire.queued.as_ref()?;
-    // The last attempt does not wait: it has left the queue, and is granted the key behind it.
-    let wait = lease.acquire.within.saturating_sub(micros(OPERATION_TIMEOUT));
-    if lease.acquire.end >= lease.acquire.begin + wait {
-        return None;
+    /// When it asked and when it knew itself queued, if it can never have lost its place.
+    fn place(&self, lease: &Lease<'_>) -> Option<(u64, u64)> {
+        let queued = lease.acquire.queued.as_ref()?;
+        // The last attempt does not wait: it has left the queue, and is granted the key behind it.
+        let wait = lease.acquire.within.saturating_sub(micros(OPERATION_TIMEOUT));
+        if lease.acquire.end >= lease.acquire.begin + wait {
+            return None;
+        }
+        let kept =
+            queued.kept && lease.acquire.end.saturating_sub(queued.sent) + self.drift < lease.acquire.ttl * 9 / 10;
+        kept.then_some(queued.first)
     }
-    let kept = queued.kept && lease.acquire.end.saturating_sub(queued.sent) < lease.acquire.ttl * 9 / 10;
-    kept.then_some(queued.first)
 }

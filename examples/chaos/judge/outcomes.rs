@@ -114,7 +114,7 @@ impl Case<'_> {
             let is_right = match cause {
                 "expired" => at >= deadline(lease),
                 "taken-over" => at >= sent + ttl && newer > Some(lease.token),
-                "removed" => at >= sent + ttl + grace + self.retention,
+                "removed" => at + self.drift >= sent + ttl + grace + self.retention,
                 "revoked" => {
                     lease.acquire.group.is_some() || self.was_revoked(&lease.acquire.key, lease.acquire.begin, at)
                 }

@@ -1,6 +1,6 @@
 //! I4: no two hold a key at once who exclude each other.
 
-use super::{Case, DRIFT, Lease, Violation};
+use super::{Case, Lease, Violation};
 
 impl Case<'_> {
     /// Whoever believed together, and were more than may be.
@@ -37,7 +37,7 @@ impl Case<'_> {
                     let lasts = before.acquire.ttl + before.acquire.grace;
                     before.acquire.end < asked
                         && (before.is_exclusive() || after.is_exclusive())
-                        && granted + DRIFT < before.confirmed(asked) + lasts
+                        && granted + self.drift < before.confirmed(asked) + lasts
                         && !before.gives_back(granted)
                         && !self.was_taken(&after.acquire.key, before.acquire.begin, granted)
                 });

@@ -1,6 +1,6 @@
 //! I5: what was acknowledged is there.
 
-use super::{Case, DRIFT, Lease, Violation};
+use super::{Case, Lease, Violation};
 use crate::words::{Call, Inspect, Seen};
 
 impl Case<'_> {
@@ -20,7 +20,7 @@ impl Case<'_> {
                     Seen::Nothing if self.clocks_jumped => true,
                     Seen::Nothing => {
                         let kept = lease.acquire.ttl + lease.acquire.grace + self.retention;
-                        inspect.end + DRIFT >= lease.confirmed(inspect.begin) + kept
+                        inspect.end + self.drift >= lease.confirmed(inspect.begin) + kept
                             || self.was_dropped(lease.acquire.begin, inspect.end)
                     }
                     _ => true,

@@ -7,12 +7,16 @@ use mongoseal::{Error, FencingToken, Leader, Lease, LeaseId, Mongoseal};
 use tokio::time::sleep;
 
 use super::{
-    COLD_KEYS, CROWDED_KEY, HOT_KEYS, OPERATION_TIMEOUT, POOL, Worker,
+    BURST_EVERY, BUSY_KEYS, By, CROWDED_KEY, HOT_KEYS, OPERATION_TIMEOUT, OUTSTAYED_KEYS, POOL, Role, SMALLEST_TTL,
+    Worker, cold_key,
     holder::{self, Held},
     observed::NUMBER,
     say, writer,
 };
-use crate::words::{Acquire, Event, Inspect, Outcome, Seen, micros, now};
+use crate::{
+    crew::SLOTS,
+    words::{Acquire, Event, Inspect, Outcome, Seen, micros, now},
+};
 
 /// What is asked for, and what is done with it.
 pub(crate) struct Plan {
@@ -26,6 +30,7 @@ pub(crate) struct Plan {
     pub(crate) hold: Duration,
     pub(crate) anew: bool,
     pub(crate) aim: Aim,
+    pub(crate) by: By,
     /// Under which id, where somebody handed the key on to it.
     pub(crate) id: Option<LeaseId>,
 }
@@ -34,6 +39,10 @@ pub(crate) struct Plan {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Aim {
     Hold,
+    /// To hold it for long, refreshed in the background alone.
+    Keep,
+    /// To hold it until the lease expires.
+    Outstay,
     /// To write its document at the fence of the collection.
     Fence,
     /// To write its document in transactions.
@@ -41,41 +50,59 @@ pub(crate) enum Aim {
     Lead,
 }
 
-pub(super) async fn run(worker: &Worker, client: usize) {
+pub(super) async fn run(worker: &Worker, client: usize, role: Role, by: By) {
     let mut rng = Rng::with_seed(worker.spec.seed ^ (worker.id() << 8) ^ client as u64);
     while !worker.is_ending() {
-        let plan = match client {
-            0 => waiting(&mut rng),
-            1 => {
+        let plan = match role {
+            Role::Waiting => waiting(&mut rng),
+            Role::Trying => {
                 let plan = trying(&mut rng);
                 if rng.u8(..8) == 0 {
                     inspect(worker, &plan.key).await;
                 }
                 plan
             }
-            2 => sharing(&mut rng),
-            5..=8 => crowding(&mut rng),
-            9 => writer::plan(worker, &mut rng).await,
-            _ => {
+            Role::Sharing => sharing(&mut rng),
+            Role::Crowding => crowding(&mut rng),
+            Role::Writing => writer::plan(worker, &mut rng).await,
+            Role::Keeping => keeping(format!("kept/{}-{client}", worker.spec.slot), &mut rng),
+            Role::Outstaying => outstaying(&mut rng),
+            Role::Bursting => {
+                burst(worker.spec.slot).await;
+                bursting(&mut rng)
+            }
+            Role::Cold => {
                 let mut plan = cold(&mut rng);
                 if rng.u8(..8) < 5 {
                     plan.anew = inspect(worker, &plan.key).await;
                 }
-                if rng.u8(..4) == 0 {
+                // A group is refreshed by the handle that holds its leases.
+                if by == By::Observed && rng.u8(..4) == 0 {
                     plan.group = Some(format!("group-{}-{client}", worker.spec.worker));
                 }
                 plan
             }
         };
-        let mut next = Some(plan);
+        let mut next = Some(worker.with_grace(Plan { by, ..plan }));
         while let Some(plan) = next.take() {
             let Some((held, number)) = ask(worker, &plan).await else { break };
             let handed_to = holder::hold(worker, &plan, held, number, &mut rng).await;
             next = handed_to.map(|id| Plan { id: Some(id), wait: None, anew: false, ..plan });
         }
-        let pause = if client == 1 { rng.u64(1..20) } else { rng.u64(1..60) };
-        sleep(Duration::from_millis(pause)).await;
+        let pause = match role {
+            Role::Trying if by == By::Observed => 1..20,
+            Role::Outstaying => 100..400,
+            _ => 1..60,
+        };
+        sleep(millis(&mut rng, pause)).await;
     }
+}
+
+/// Waits for the next burst of this slot. Those of the slots follow one another.
+async fn burst(slot: u32) {
+    let (every, own) = (micros(BURST_EVERY), u64::from(slot) * micros(BURST_EVERY) / u64::from(SLOTS));
+    let next = every - (now() + every - own) % every;
+    sleep(Duration::from_micros(next)).await;
 }
 
 fn millis(rng: &mut Rng, range: std::ops::Range<u64>) -> Duration {
@@ -99,12 +126,41 @@ pub(super) fn waiting(rng: &mut Rng) -> Plan {
         hold: hold(rng),
         anew: false,
         aim: Aim::Hold,
+        by: By::Observed,
         id: None,
     }
 }
 
 fn trying(rng: &mut Rng) -> Plan {
-    Plan { wait: None, ttl: Duration::from_millis(1500), refreshed: rng.bool(), ..waiting(rng) }
+    Plan { wait: None, ttl: SMALLEST_TTL, refreshed: rng.bool(), ..waiting(rng) }
+}
+
+fn keeping(key: String, rng: &mut Rng) -> Plan {
+    let ttl = if rng.bool() { SMALLEST_TTL } else { Duration::from_secs(2) };
+    let hold = millis(rng, 2000..8000);
+    Plan { key, ttl, wait: None, refreshed: true, hold, aim: Aim::Keep, ..waiting(rng) }
+}
+
+/// Whoever asks again and again meets the end of a lease, also if it comes early.
+fn outstaying(rng: &mut Rng) -> Plan {
+    Plan {
+        key: OUTSTAYED_KEYS[rng.usize(..OUTSTAYED_KEYS.len())].into(),
+        ttl: Duration::from_secs(3),
+        grace: Duration::ZERO,
+        wait: None,
+        refreshed: false,
+        hold: Duration::from_secs(4),
+        aim: Aim::Outstay,
+        ..waiting(rng)
+    }
+}
+
+/// Mostly one of many keys, sometimes one that others hold.
+fn bursting(rng: &mut Rng) -> Plan {
+    if rng.u8(..5) == 0 {
+        return Plan { hold: millis(rng, 2..60), ..trying(rng) };
+    }
+    Plan { key: format!("busy/{}", rng.usize(..BUSY_KEYS)), ..cold(rng) }
 }
 
 fn sharing(rng: &mut Rng) -> Plan {
@@ -120,7 +176,7 @@ fn crowding(rng: &mut Rng) -> Plan {
 
 fn cold(rng: &mut Rng) -> Plan {
     Plan {
-        key: format!("cold/{}", rng.usize(..COLD_KEYS)),
+        key: cold_key(rng),
         ttl: Duration::from_millis(3500),
         grace: Duration::ZERO,
         wait: None,
@@ -162,7 +218,7 @@ pub(super) fn asked(owner: &str, number: &str) -> Option<(u32, u64)> {
 
 /// Asks for a key, by the handle that its aim needs.
 async fn acquire(worker: &Worker, plan: &Plan, number: u64) -> mongoseal::Result<Lease> {
-    let needs_plain = plan.aim == Aim::Transaction || plan.id.is_some();
+    let needs_plain = plan.by == By::Plain || plan.aim == Aim::Transaction || plan.id.is_some();
     let seal: &Mongoseal = if needs_plain { &worker.plain } else { &worker.seal };
     let mut ask = seal.acquire(plan.key.as_str()).ttl(plan.ttl).grace(plan.grace);
     ask = ask.metadata(NUMBER, number.to_string());
@@ -217,6 +273,7 @@ async fn ask(worker: &Worker, plan: &Plan) -> Option<(Held, u64)> {
         queued: noted.queued,
         anew: plan.anew,
         probe: false,
+        refreshes: plan.refreshed || plan.aim == Aim::Lead,
     }));
     answer.ok().map(|held| (held, number))
 }

@@ -2,7 +2,7 @@
 //! engine where the run is sabotaged so.
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
@@ -17,10 +17,10 @@ use tokio::{
         mpsc::{Sender, UnboundedSender},
         watch,
     },
-    time::timeout,
+    time::{Instant, sleep_until, timeout},
 };
 
-use super::say;
+use super::{OUTSTAYED_KEYS, say};
 use crate::{
     sabotage::Sabotage,
     words::{Event, Micros, Queued, now},
@@ -35,6 +35,8 @@ pub(crate) struct Observed {
     pub(crate) store: MongoStore,
     pub(crate) worker: u32,
     pub(crate) sabotage: Option<Sabotage>,
+    /// By how much the wall clocks of the members differ at most.
+    pub(crate) spread: Micros,
     pub(crate) notes: Arc<Notes>,
 }
 
@@ -46,6 +48,10 @@ pub(crate) struct Notes {
     numbers: Mutex<HashMap<LeaseId, u64>>,
     /// Answers that come when nobody waits for them any more.
     late: Mutex<HashMap<LeaseId, Late>>,
+    /// Held by the request that is under way, if all wait for one another.
+    fate: tokio::sync::Mutex<()>,
+    /// The acquires whose first write was sent.
+    written: Mutex<HashSet<LeaseId>>,
 }
 
 type Late = watch::Receiver<Option<std::result::Result<Applied, ()>>>;
@@ -75,6 +81,7 @@ impl Notes {
     /// Forgets a lease that has ended: all that grows here is the history of the runner.
     pub(crate) fn forget(&self, lease: LeaseId) {
         open(&self.numbers).remove(&lease);
+        open(&self.written).remove(&lease);
     }
 
     fn number(&self, lease: LeaseId) -> Option<u64> {
@@ -92,7 +99,7 @@ impl Notes {
         }
     }
 
-    fn answered(&self, request: &Request, sent: Micros, answer: &Result<Applied>) {
+    fn answered(&self, request: &Request, sent: Micros, spread: Micros, answer: &Result<Applied>) {
         let Request::Acquire(acquire) = request else { return };
         let Some(number) = self.number(acquire.terms.lease) else { return };
         let mut asked = open(&self.asked);
@@ -102,7 +109,7 @@ impl Notes {
             Ok(Applied { outcome: Outcome::Queued { position, .. }, .. }) => {
                 let patience = acquire.patience.map_or(0, |patience| patience.lasts * 900);
                 if let Some(queued) = &mut asked.queued {
-                    queued.kept &= *position <= queued.position && now() - queued.sent < patience;
+                    queued.kept &= *position <= queued.position && now() - queued.sent + spread < patience;
                     (queued.position, queued.sent) = (*position, sent);
                 } else {
                     // An attempt without an answer may have been queued before.
@@ -158,6 +165,48 @@ impl Observed {
         open(&self.notes.late).remove(&lease);
         came.and_then(Result::ok).ok_or_else(late)
     }
+
+    /// Waits for the answer to the request before, of whatever key.
+    async fn share_fate(self, key: Key, request: Request, within: Duration) -> Result<Applied> {
+        let begin = Instant::now();
+        let late = |_| Error::unavailable("the request before was not answered");
+        let _alone = timeout(within, self.notes.fate.lock()).await.map_err(late)?;
+        self.store.apply(&key, request, within.saturating_sub(begin.elapsed())).await
+    }
+
+    /// Sends an acquire again while its first write is still under way, and tells from a read whether it was
+    /// granted: so the engine counts a deadline from the last request, whichever was executed. It does so for the
+    /// keys that show it, in every other worker: the others are granted a key as soon as it is free.
+    async fn grant_by_read(self, key: Key, request: Request, within: Duration) -> Result<Applied> {
+        let asks = matches!(request, Request::Acquire(_)) && OUTSTAYED_KEYS.contains(&key.as_str());
+        let Some(lease) = request.lease().filter(|_| asks && self.worker % 2 == 1) else {
+            return self.store.apply(&key, request, within).await;
+        };
+        let is_first = open(&self.notes.written).insert(lease);
+        let longest = if is_first { Duration::from_secs(20) } else { Duration::from_millis(50) };
+        let wait = Duration::from_millis(500).min(within / 2);
+        let look_at = Instant::now() + wait;
+        let writing = tokio::spawn(self.store.apply(&key, request, longest));
+        if let Ok(Ok(answer)) = timeout(wait, writing).await
+            && !matches!(answer, Err(Error::Unavailable { .. }))
+        {
+            return answer;
+        }
+        sleep_until(look_at).await;
+        if let Ok(Sighting::Seen { record, at }) = self.store.read(&key, within / 2).await {
+            let holder = record.holders.iter().find(|holder| holder.terms.lease == lease);
+            if let Some(holder) = holder.filter(|holder| holder.expires_at > at.now) {
+                return Ok(Applied { outcome: Outcome::Granted { token: holder.version }, at: Some(at), sent: None });
+            }
+        }
+        Err(Error::unavailable("the lease is not there yet"))
+    }
+
+    /// Gives up after a sixth of the ttl.
+    async fn cut_short<T>(ttl: u64, answer: impl Future<Output = Result<T>>) -> Result<T> {
+        let cut = Duration::from_millis(ttl) / 6;
+        timeout(cut, answer).await.unwrap_or_else(|_| Err(Error::unavailable("a sixth of the ttl is over")))
+    }
 }
 
 impl Store for Observed {
@@ -171,9 +220,18 @@ impl Store for Observed {
                 Some(Sabotage::NoOpSuccess) => {
                     Self::no_op_success(&request, this.store.apply(&key, request.clone(), within).await)
                 }
+                Some(Sabotage::SharedFate) => this.clone().share_fate(key.clone(), request.clone(), within).await,
+                Some(Sabotage::GrantByRead) => this.clone().grant_by_read(key.clone(), request.clone(), within).await,
+                Some(Sabotage::ShortAttempts) => {
+                    let answer = this.store.apply(&key, request.clone(), within);
+                    match &request {
+                        Request::Refresh(refresh) => Self::cut_short(refresh.ttl, answer).await,
+                        _ => answer.await,
+                    }
+                }
                 _ => this.store.apply(&key, request.clone(), within).await,
             };
-            this.notes.answered(&request, sent, &answer);
+            this.notes.answered(&request, sent, this.spread, &answer);
             this.refreshed(&key, &request, sent, &answer);
             answer
         })
@@ -184,7 +242,13 @@ impl Store for Observed {
     }
 
     fn apply_jointly(&self, leases: &Named, joint: &Joint, within: Duration) -> BoxFuture<Result<bool>> {
-        self.store.apply_jointly(leases, joint, within)
+        let kept = self.store.apply_jointly(leases, joint, within);
+        match joint {
+            Joint::Keep { ttl } if self.sabotage == Some(Sabotage::ShortAttempts) => {
+                Box::pin(Self::cut_short(*ttl, kept))
+            }
+            _ => kept,
+        }
     }
 
     fn read(&self, key: &Key, within: Duration) -> BoxFuture<Result<Sighting>> {

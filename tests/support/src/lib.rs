@@ -42,7 +42,7 @@ pub use etcd::Etcd;
 pub use example::built;
 pub use fail_point::FailPoint;
 pub use postgres::Postgres;
-pub use programs::{libfaketime, mongod};
+pub use programs::{find_libfaketime, libfaketime, mongod};
 pub use proxy::{Hits, How, Peer, Proxy, Way};
 pub use redis::Redis;
 pub use replica_set::{Builder, ReplicaSet, shared};

@@ -78,6 +78,9 @@ fn shifting_clock(file: &Path) -> Vec<String> {
         ("FAKETIME_CACHE_DURATION", "1".into()),
         // Only what time it is moves: timers keep running as they did.
         ("FAKETIME_DONT_FAKE_MONOTONIC", "1".into()),
+        // A workaround for a C library before 2.24. With a later one, waits of a mongod end late, and with a hundred
+        // requests at a time each takes ten times as long.
+        ("FAKETIME_FORCE_MONOTONIC_FIX", "0".into()),
     ];
     let environment = environment.map(|(name, value)| format!("{name}={value}"));
     ["env".to_owned()].into_iter().chain(environment).collect()

@@ -44,8 +44,18 @@ pub fn mongod() -> PathBuf {
 ///
 /// May take as long as a download: not for the thread of a runtime.
 pub fn libfaketime() -> PathBuf {
-    static FOUND: OnceLock<PathBuf> = OnceLock::new();
-    FOUND.get_or_init(|| from_env("LIBFAKETIME").or_else(installed_faketime).unwrap_or_else(fetched_faketime)).clone()
+    find_libfaketime().unwrap_or_else(|error| panic!("{error}"))
+}
+
+/// Finds or fetches the [`libfaketime`] to preload, for callers that can do without.
+///
+/// # Errors
+///
+/// A sentence that says why there is none, and what to do.
+pub fn find_libfaketime() -> Result<PathBuf, String> {
+    static FOUND: OnceLock<Result<PathBuf, String>> = OnceLock::new();
+    let found = || from_env("LIBFAKETIME").or_else(installed_faketime).map_or_else(fetched_faketime, Ok);
+    FOUND.get_or_init(found).clone()
 }
 
 /// The program that a variable names.
@@ -75,13 +85,13 @@ fn installed_faketime() -> Option<PathBuf> {
     FAKETIME_NAMES.iter().find_map(|name| dirs.iter().map(|dir| dir.join(name)).find(|file| file.is_file()))
 }
 
-fn fetched_faketime() -> PathBuf {
+fn fetched_faketime() -> Result<PathBuf, String> {
     fetch::fetched("libfaketimeMT.so.1", faketime_from_debian)
         .or_else(|debian| {
             fetch::fetched("libfaketime.so.1", faketime_from_pypi).map_err(|pypi| format!("{debian}; {pypi}"))
         })
-        .unwrap_or_else(|error| {
-            panic!("no libfaketime ({error}): install the package faketime, or set LIBFAKETIME to its library")
+        .map_err(|error| {
+            format!("no libfaketime ({error}): install the package faketime, or set LIBFAKETIME to its library")
         })
 }
 

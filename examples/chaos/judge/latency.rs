@@ -1,0 +1,53 @@
+//! I13: a constant delay of replies costs no lease.
+
+use super::{Case, Lease, SLACK, Violation};
+use crate::{
+    words::{Fault, Micros, micros},
+    worker::{OPERATION_TIMEOUT, WRITTEN_KEYS},
+};
+
+impl Case<'_> {
+    /// The leases that their handles refreshed for a whole ttl while all replies were late by the same time, and
+    /// nothing else was wrong. Gives with each when it was lost by that, or the end of the delay.
+    pub(crate) fn delayed(&self) -> impl Iterator<Item = (&Fault, &Lease<'_>, Micros)> {
+        let delays = self.settled_faults().filter(|fault| fault.by.is_some());
+        delays.flat_map(move |delay| {
+            let leases = self.leases.values().flatten().filter(|lease| lease.acquire.refreshes);
+            // The transaction of a worker locks the record of its own lease.
+            let leases = leases.filter(|lease| !WRITTEN_KEYS.contains(&lease.acquire.key.as_str()));
+            leases.filter_map(move |lease| {
+                let at = outlived(delay, lease)?;
+                let from = at.saturating_sub(lease.acquire.ttl + SLACK);
+                let alone = !self.is_disturbed(lease.acquire.worker, delay, from, at);
+                alone.then_some((delay, lease, at))
+            })
+        })
+    }
+
+    /// Such a lease is not lost by expiry.
+    pub(super) fn leases_outlive_delays(&self, found: &mut Vec<Violation>) {
+        for (delay, lease, at) in self.delayed().filter(|(_, lease, _)| lease.lost.is_some()) {
+            let (by, ttl) = (delay.by.unwrap_or_default(), lease.acquire.ttl);
+            // A round trip of two fifths of the ttl is promised to do no harm.
+            let slow = self.slowness(2, lease.acquire.worker, at.saturating_sub(ttl + SLACK), at);
+            if (by + slow) * 5 < ttl * 2 {
+                let what = format!("{} expired at {at} while replies were late by {by} µs", lease.name());
+                found.push(Violation { of: "I13", what });
+            }
+        }
+    }
+}
+
+/// Until when it had to outlive a delay.
+fn outlived(delay: &Fault, lease: &Lease<'_>) -> Option<Micros> {
+    // A waiter that was handed the key counts from its last request, which may be most of a ttl ago.
+    let waited = lease.acquire.within > micros(OPERATION_TIMEOUT) && lease.refreshed.is_empty();
+    let until = match lease.lost {
+        Some((at, "expired", _)) => at,
+        Some(_) => return None,
+        None => lease.believed?.1.min(delay.end),
+    };
+    let begin =
+        if lease.lost.is_some() { delay.begin } else { delay.begin.max(lease.acquire.begin) + lease.acquire.ttl };
+    (!waited && (begin..=delay.end).contains(&until)).then_some(until)
+}

@@ -1,0 +1,58 @@
+//! I12: a locked record delays no request of another key.
+
+use super::{Case, Violation};
+use crate::{
+    words::{Acquire, Fault, Micros, Outcome, micros},
+    worker::{OPERATION_TIMEOUT, WRITTEN_KEYS, is_cold},
+};
+
+/// How long an acquire takes at most beside a locked record, without its own wait.
+const PROMPT: Micros = 1_000_000;
+
+/// How many writes an acquire is at most, one after another.
+const WRITES: u64 = 3;
+
+/// How long servers keep a transaction open of which they hear nothing: `transactionLifetimeLimitSeconds`, and half
+/// of that until they look.
+const LEFT_OPEN: Micros = 8_000_000;
+
+impl Case<'_> {
+    /// The acquires of other keys that began while a transaction had locked a record, and nothing else was wrong.
+    pub(crate) fn beside_locks(&self) -> impl Iterator<Item = (&Fault, &Acquire)> {
+        let locks = self.settled_faults().filter_map(|fault| Some((fault, fault.key.as_deref()?)));
+        locks.flat_map(move |(lock, key)| {
+            let meanwhile = |acquire: &&&Acquire| (lock.begin..lock.end).contains(&acquire.begin);
+            let others = self.acquires.iter().filter(meanwhile).filter(move |acquire| acquire.key != key);
+            let others = others.filter(|acquire| !self.may_be_locked(acquire));
+            let alone = others.filter(|acquire| !self.is_disturbed(acquire.worker, lock, acquire.begin, acquire.end));
+            alone.map(move |acquire| (lock, *acquire))
+        })
+    }
+
+    /// Whether the transaction of a worker may have locked the record: it writes documents under a lease, or
+    /// refreshes a group. That of a worker which was stopped or killed stays open for a while.
+    fn may_be_locked(&self, acquire: &Acquire) -> bool {
+        let stops = |fault: &&Fault| fault.kind == "kill-client" || fault.kind == "pause-client";
+        let meanwhile = |fault: &Fault| fault.begin <= acquire.end && fault.end + LEFT_OPEN >= acquire.begin;
+        WRITTEN_KEYS.contains(&acquire.key.as_str())
+            || is_cold(&acquire.key) && self.faults.iter().copied().filter(stops).any(meanwhile)
+    }
+
+    /// Such an acquire returns within a second, and with an answer.
+    pub(super) fn other_keys_go_on(&self, found: &mut Vec<Violation>) {
+        for (lock, acquire) in self.beside_locks() {
+            let took = acquire.end.saturating_sub(acquire.begin);
+            let slow = self.slowness(WRITES, acquire.worker, acquire.begin, acquire.end);
+            let allowed = acquire.within.saturating_sub(micros(OPERATION_TIMEOUT)) + PROMPT + slow;
+            let is_unanswered = matches!(acquire.outcome, Outcome::Unavailable { .. });
+            if took > allowed || is_unanswered && slow < PROMPT {
+                let Acquire { key, worker, begin, outcome, .. } = acquire;
+                let what = format!(
+                    "acquire {key} of worker {worker}, begun at {begin}, took {took} µs of {allowed} while a transaction held the record of {}: {outcome:?}",
+                    lock.key.as_deref().unwrap_or_default()
+                );
+                found.push(Violation { of: "I12", what });
+            }
+        }
+    }
+}
