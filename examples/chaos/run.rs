@@ -22,6 +22,7 @@ use crate::{
     history::History,
     judge::Case,
     options::Options,
+    sabotage::Sabotage,
     words::{Acquire, Entry, Event, Inspect, micros, now},
     worker::{
         CROWDED_KEY, DOCUMENTS, HOT_KEYS, LEADERSHIP, OPERATION_TIMEOUT, OUTSTAYED_KEYS, RETENTION, SMALLEST_GRACE,
@@ -94,7 +95,10 @@ pub(crate) async fn run(options: &Options) -> Vec<Event> {
         let chaos = Arc::clone(&chaos);
         async move { chaos.run().await }
     });
-    while now() < until && !chaotic.is_finished() && !(options.sabotage.is_some() && is_caught(&history)) {
+    while now() < until
+        && !chaotic.is_finished()
+        && !options.sabotage.is_some_and(|sabotage| is_caught(sabotage, &history))
+    {
         sleep(Duration::from_secs(2)).await;
     }
     if now() < until && !chaotic.is_finished() {
@@ -166,9 +170,11 @@ fn kinds(options: &Options) -> Vec<Kind> {
     Kind::ALL.iter().copied().filter(|kind| !left_out(*kind)).collect()
 }
 
-/// Whether more was found than calls that took long, which they do on a busy machine, too.
-fn is_caught(history: &History) -> bool {
-    Case::of(&history.events()).judge().iter().any(|violation| violation.of != "I8")
+/// Whether more was found than calls that took long, which they do on a busy machine, too; unless that is what the
+/// sabotage does.
+fn is_caught(sabotage: Sabotage, history: &History) -> bool {
+    let is_enough = |of: &str| of != "I8" && (of != "I12" || sabotage == Sabotage::SharedFate);
+    Case::of(&history.events()).judge().iter().any(|violation| is_enough(violation.of))
 }
 
 /// The last look: every key that many wanted can be had, and nobody holds any.
