@@ -1,9 +1,6 @@
 //! A refresh is sent again while it is not answered, and each attempt counts from its own send.
 
-use std::{
-    sync::{Arc, Mutex},
-    time::Duration,
-};
+use std::sync::{Arc, Mutex};
 
 use mongoseal::{Lease, LeaseState, Metadata, Mongoseal, record::Request, store::Sighting, store::Store};
 use tokio::time::Instant;
