@@ -134,7 +134,7 @@ mod tests {
     fn no_more_than_four_attempts_are_sent_in_the_life_of_one() {
         for millis in [10, 1_500, 2_400, 6_000, 30_000, 60_000, 100_000, 3_600_000, 365 * 24 * 3_600_000] {
             let ttl = Ttl::try_from(Duration::from_millis(millis)).unwrap();
-            let life = attempt_life(ttl.duration() - ttl.third());
+            let life = attempt_life(ttl.third().saturating_mul(2));
             let mut resend = Resend::of(ttl, Duration::ZERO);
             let mut sent = vec![Duration::ZERO];
             while sent.len() < 40 {
