@@ -53,3 +53,30 @@ async fn hold(set: &ReplicaSet, many: usize, ttl: Duration, delay: Duration) {
     }
     seal.shutdown().await;
 }
+
+/// The driver serves requests that wait for a connection in their order. So the number of other requests is bounded.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_burst_of_acquires_does_not_keep_a_refresh_waiting() {
+    let _turn = turn().await;
+    let set = ReplicaSet::builder().proxied().start().await;
+    let seal = connect(Mongoseal::builder().ttl(secs(30)), set.uri_with("appName=burst")).await;
+    let burst = |name: &'static str, many: u32| -> JoinSet<_> {
+        (0..many).map(|number| seal.acquire(format!("{name} {number}")).into_future()).collect()
+    };
+    // Opens connections.
+    burst("first", 400).join_all().await.into_iter().for_each(|opened| drop(opened.unwrap()));
+    let lease = seal.acquire("held").ttl(millis(2_400)).await.unwrap();
+    let delayed = set.proxy().delay_replies("burst", millis(200));
+    let mut asking = burst("then", 1_600);
+    let began = Instant::now();
+    while !asking.is_empty() {
+        while asking.try_join_next().is_some() {}
+        assert_eq!(lease.state(), LeaseState::Held, "{:?} after 1,600 acquires were sent", began.elapsed());
+        tokio::time::sleep(millis(10)).await;
+    }
+    assert!(began.elapsed() > secs(4), "the burst outlasts the lease: {:?}", began.elapsed());
+    assert!(delayed.count() >= 1_600);
+    set.proxy().heal();
+    lease.release().await.unwrap();
+    seal.shutdown().await;
+}

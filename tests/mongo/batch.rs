@@ -25,8 +25,8 @@ async fn two_thousand_leases_of_a_handle_are_refreshed_by_one_or_two_commands_an
     let (client, sent) = noting_client(&bench.set.uri()).await;
     let seal = Mongoseal::new(&client.database("mongoseal_batch"));
     let leases = leases(&seal, 2_000).await;
-    // Until each has been refreshed once.
-    tokio::time::sleep(secs(4)).await;
+    // Until each has been refreshed once, and those between two batches have joined one.
+    tokio::time::sleep(secs(7)).await;
     sent.lock().unwrap().clear();
     tokio::time::sleep(secs(9)).await;
     let commands: Vec<String> = sent.lock().unwrap().iter().filter(|name| *name != "getMore").cloned().collect();
