@@ -71,7 +71,7 @@ async fn a_burst_of_acquires_does_not_keep_a_refresh_waiting() {
     let began = Instant::now();
     while !asking.is_empty() {
         while asking.try_join_next().is_some() {}
-        assert_eq!(lease.state(), LeaseState::Held, "{:?} after 1,600 acquires were sent", began.elapsed());
+        assert!(lease.is_valid(), "{:?} {:?} after 1,600 acquires were sent", lease.state(), began.elapsed());
         tokio::time::sleep(millis(10)).await;
     }
     assert!(began.elapsed() > secs(4), "the burst outlasts the lease: {:?}", began.elapsed());
