@@ -45,6 +45,9 @@ const NEVER: u64 = u64::MAX;
 /// How long a refresh of a long ttl may be unanswered before the lease is at risk.
 const LONGEST_SILENCE: Duration = Duration::from_secs(5);
 
+/// The part of the time to the deadline after which a silent store puts the lease at risk at the latest.
+const LAST_WARNING: f64 = 0.94;
+
 /// What a lease and its task know together.
 pub(crate) struct Hold {
     pub(crate) key: Key,
@@ -125,7 +128,7 @@ impl Hold {
     pub(crate) fn risk_after(&self, ttl: Ttl) -> Duration {
         let usual = self.round_trip().mul_f64(2.5);
         let silence = ttl.duration().checked_div(6).unwrap_or_default().min(LONGEST_SILENCE).max(usual);
-        silence.min(self.remaining().mul_f64(0.94))
+        silence.min(self.remaining().mul_f64(LAST_WARNING))
     }
 
     /// How long the last confirmed request took.

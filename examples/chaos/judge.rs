@@ -143,8 +143,8 @@ impl<'a> Case<'a> {
         found
     }
 
-    /// The faults of which all is told that happened meanwhile. If a history is judged while it goes on, what was slow
-    /// or hurt during the last of them may be told later.
+    /// The faults whose events are complete. If a run is judged while it goes on, workers may still write events that
+    /// excuse what happened during the latest faults.
     fn settled_faults(&self) -> impl Iterator<Item = &'a Fault> {
         let latest = self.acquires.iter().map(|acquire| acquire.end).max().unwrap_or(0);
         let is_settled = move |fault: &&Fault| !self.is_sabotaged || fault.end + micros(AFTERMATH) <= latest;

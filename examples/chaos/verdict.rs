@@ -10,7 +10,7 @@ use crate::{
     words::{Event, Micros},
 };
 
-/// How many violations of an invariant are told in words.
+/// The most violations of one invariant that the verdict prints.
 const TOLD: usize = 10;
 /// From how long a run on it must have seen all that it is about.
 const MINUTE: Micros = 60_000_000;

@@ -155,8 +155,8 @@ impl Spec {
 struct Worker {
     spec: Spec,
     seal: Mongoseal,
-    /// Another handle on the same client, of which nobody takes notes: transactions need it, what is handed on goes
-    /// to it, and some clients ask by it.
+    /// Another handle on the same client. Its store takes no notes. Transactions need it, transferred leases go to it,
+    /// and some clients acquire by it.
     plain: Mongoseal,
     documents: Collection<Document>,
     notes: Arc<Notes>,

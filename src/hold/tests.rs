@@ -190,3 +190,14 @@ async fn it_is_exclusive_unless_others_may_hold_the_key_too() {
     let exclusive = [0, 1, 2].map(|limit| held(Clock::tokio(), SECOND, limit).exclusive);
     assert_eq!(exclusive, [true, true, false]);
 }
+
+#[tokio::test(start_paused = true)]
+async fn silence_puts_a_lease_at_risk_after_two_and_a_half_round_trips_and_always_before_its_deadline() {
+    let ttl = Ttl::try_from(6 * SECOND).unwrap();
+    let hold = lasting(4 * SECOND);
+    assert_eq!(hold.risk_after(ttl), SECOND);
+    hold.note_round_trip(SECOND);
+    assert_eq!(hold.risk_after(ttl), SECOND.mul_f64(2.5));
+    hold.note_round_trip(2 * SECOND);
+    assert!(hold.risk_after(ttl) > 3 * SECOND && hold.risk_after(ttl) < hold.remaining());
+}

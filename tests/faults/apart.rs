@@ -117,7 +117,7 @@ async fn a_record_that_a_transaction_has_locked_costs_requests_of_other_keys_not
     let lock = records.update_one(doc! { "_id": "locked" }, doc! { "$set": { "theirs": 1 } });
     lock.session(&mut session).await.unwrap();
 
-    // What the machine makes of it while nobody asks for the locked key.
+    // The floor: the slowest cycle on this machine before any request for the locked key.
     let (_, floor, errors) = collect(others(&seal, Instant::now() + secs(4))).await;
     assert!(errors.is_empty(), "{errors:?}");
 

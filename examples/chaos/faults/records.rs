@@ -1,4 +1,4 @@
-//! A record that somebody else holds in a transaction.
+//! Locks a record by an open transaction.
 
 use std::time::Duration;
 

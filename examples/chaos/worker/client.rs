@@ -141,7 +141,7 @@ fn keeping(key: String, rng: &mut Rng) -> Plan {
     Plan { key, ttl, wait: None, refreshed: true, hold, aim: Aim::Keep, ..waiting(rng) }
 }
 
-/// Whoever asks again and again meets the end of a lease, also if it comes early.
+/// A client that retries often acquires the key soon after the lease expires, also if the lease expires too early.
 fn outstaying(rng: &mut Rng) -> Plan {
     Plan {
         key: OUTSTAYED_KEYS[rng.usize(..OUTSTAYED_KEYS.len())].into(),
