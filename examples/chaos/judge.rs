@@ -20,6 +20,7 @@ use std::{
 use crate::{
     faults::AFTERMATH,
     words::{Acquire, Entry, Event, Fault, Inspect, Micros, Outcome, Revoke, Write, micros},
+    worker::is_cold,
 };
 
 pub(crate) use leases::{Lease, leases};
@@ -161,12 +162,14 @@ impl<'a> Case<'a> {
         others.any(|fault| fault.begin <= to && fault.end + lasts(fault) >= from)
     }
 
-    /// How much longer so many writes, one after another, took in between because of the machine: the worker or the
-    /// runner did not run, or writes of the worker beside all leases were slow, too. Also while the handle refreshed a
-    /// group, which holds up its other requests.
-    fn slowness(&self, writes: u64, worker: u32, from: Micros, to: Micros) -> Micros {
+    /// How much longer so many writes of a key, one after another, took in between because of the machine: the worker or
+    /// the runner did not run, or writes of the worker beside all leases were slow, too. A key that leases of groups are
+    /// on also waits for the refresh of its group.
+    fn slowness(&self, writes: u64, acquire: &Acquire, from: Micros, to: Micros) -> Micros {
+        let worker = acquire.worker;
         let stalled = self.stalls.within(worker, from, to) + self.stalls.within(0, from, to);
-        stalled + self.stalls.of_groups(worker, from, to) + writes * self.stalls.slowest(worker, from, to)
+        let groups = if is_cold(&acquire.key) { self.stalls.of_groups(from, to) } else { 0 };
+        stalled + groups + writes * self.stalls.slowest(worker, from, to)
     }
 
     /// Whether records were deleted by hand at some time in between.

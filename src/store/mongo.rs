@@ -28,6 +28,7 @@ pub(crate) mod fault;
 mod follow;
 #[cfg(fuzzing)]
 pub mod fuzzing;
+mod gate;
 mod joint;
 mod list;
 mod pipeline;
@@ -47,12 +48,9 @@ use mongodb::{
     options::{ReadPreference, SelectionCriteria},
 };
 
-use tokio::sync::{
-    RwLock,
-    mpsc::{Sender, UnboundedSender},
-};
+use tokio::sync::mpsc::{Sender, UnboundedSender};
 
-use self::{coalesce::Coalescer, document::Seen, fault::needs, refusal::Held};
+use self::{coalesce::Coalescer, document::Seen, fault::needs, gate::Gates, refusal::Held};
 use super::{Applied, Backlog, BoxFuture, Page, Sighting, State, Store, Told};
 use crate::{
     Clock, Error, FencingToken, HandleId, Key, Result, Tick,
@@ -79,8 +77,7 @@ struct Inner {
     collection: String,
     retention: Duration,
     owns_client: bool,
-    /// Held alone by a transaction: see `joint.rs`.
-    quiet: RwLock<()>,
+    gates: Gates,
     coalescer: Coalescer,
     held: Held,
 }
@@ -102,8 +99,8 @@ impl MongoStore {
     }
 
     fn build(database: &Database, collection: String, retention: Duration, owns_client: bool) -> Self {
-        let (quiet, coalescer, held) = (RwLock::default(), Coalescer::default(), Held::default());
-        let inner = Inner { database: database.clone(), collection, retention, owns_client, quiet, coalescer, held };
+        let (gates, coalescer, held) = (Gates::default(), Coalescer::default(), Held::default());
+        let inner = Inner { database: database.clone(), collection, retention, owns_client, gates, coalescer, held };
         Self { inner: Arc::new(inner) }
     }
 
@@ -233,7 +230,6 @@ impl fmt::Debug for Inner {
 impl Inner {
     async fn apply(&self, key: &Key, request: &Request, within: Duration) -> Result<Applied> {
         let until = Clock::Boot.now().saturating_add(within);
-        let _no_transaction = self.no_transaction(within).await?;
         if let Some(refused) = self.refusal(key, request, within.mul_f64(0.5)).await? {
             return Ok(refused);
         }

@@ -2,7 +2,10 @@
 
 use std::time::{Duration, Instant};
 
-use mongodb::bson::{Document, doc};
+use mongodb::{
+    ClientSession,
+    bson::{Document, doc},
+};
 use mongoseal::{
     Caller, Error, HandleId, Key, LeaseId, Metadata, Mongoseal,
     record::{Acquire, Outcome, Request, Terms},
@@ -102,6 +105,17 @@ async fn collect(asking: JoinSet<Counted>) -> Counted {
     })
 }
 
+/// A transaction that has locked the record of a key.
+async fn lock(set: &ReplicaSet, key: &str) -> ClientSession {
+    let client = set.client().await;
+    let records = client.database("mongoseal").collection::<Document>("mongoseal");
+    let mut session = client.start_session().await.unwrap();
+    session.start_transaction().await.unwrap();
+    let lock = records.update_one(doc! { "_id": key }, doc! { "$set": { "theirs": 1 } });
+    lock.session(&mut session).await.unwrap();
+    session
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_record_that_a_transaction_has_locked_costs_requests_of_other_keys_nothing() {
     const LOCKED_FOR: Duration = Duration::from_secs(10);
@@ -110,12 +124,7 @@ async fn a_record_that_a_transaction_has_locked_costs_requests_of_other_keys_not
     let seal = connect(Mongoseal::builder(), set.uri()).await;
     seal.acquire("locked").await.unwrap().release().await.unwrap();
 
-    let client = set.client().await;
-    let records = client.database("mongoseal").collection::<Document>("mongoseal");
-    let mut session = client.start_session().await.unwrap();
-    session.start_transaction().await.unwrap();
-    let lock = records.update_one(doc! { "_id": "locked" }, doc! { "$set": { "theirs": 1 } });
-    lock.session(&mut session).await.unwrap();
+    let mut session = lock(&set, "locked").await;
 
     // The floor: the slowest cycle on this machine before any request for the locked key.
     let (_, floor, errors) = collect(others(&seal, Instant::now() + secs(4))).await;
@@ -143,4 +152,57 @@ async fn a_record_that_a_transaction_has_locked_costs_requests_of_other_keys_not
     );
     assert!(errors.is_empty(), "{} errors, as {:?}", errors.len(), errors.first());
     assert!(slowest <= secs(1).max(2 * floor), "{slowest:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_refresh_of_a_group_and_a_locked_record_cost_requests_of_other_keys_nothing() {
+    let _turn = turn().await;
+    let set = ReplicaSet::builder().start().await;
+    let seal = connect(Mongoseal::builder(), set.uri()).await;
+    let mut leases = Vec::new();
+    for (key, group) in [("locked", "hindered"), ("beside", "hindered"), ("apart/1", "free"), ("apart/2", "free")] {
+        leases.push(seal.acquire(key).group(group).ttl(secs(60)).without_refresh().await.unwrap());
+    }
+    let mut session = lock(&set, "locked").await;
+    let (_, floor, errors) = collect(others(&seal, Instant::now() + secs(3))).await;
+    assert!(errors.is_empty(), "{errors:?}");
+
+    let until = Instant::now() + secs(8);
+    let asking = others(&seal, until);
+    let mut beside = JoinSet::new();
+    // A request for the locked record is always under way.
+    let locked = leases.swap_remove(0);
+    beside.spawn(async move {
+        while Instant::now() < until {
+            drop(locked.verify().await);
+            drop(locked.refresh().await);
+        }
+        (Duration::ZERO, Vec::new())
+    });
+    for group in ["hindered", "free"] {
+        let seal = seal.clone();
+        beside.spawn(async move {
+            let (mut slowest, mut errors) = (Duration::ZERO, Vec::new());
+            while Instant::now() < until {
+                let began = Instant::now();
+                let refreshed = seal.refresh_group(group, secs(60)).await;
+                if group == "free" {
+                    slowest = slowest.max(began.elapsed());
+                    errors.extend(refreshed.err());
+                }
+                tokio::time::sleep(millis(100)).await;
+            }
+            (slowest, errors)
+        });
+    }
+    let (times, slowest, errors) = collect(asking).await;
+    session.abort_transaction().await.unwrap();
+    let (of_free, failed) = beside.join_all().await.into_iter().max_by_key(|(slowest, _)| *slowest).unwrap();
+    println!(
+        "{times} acquires and releases of other keys, the slowest {slowest:?}, before that {floor:?}; {} errors; the slowest refresh of a group {of_free:?}",
+        errors.len()
+    );
+    assert!(errors.is_empty(), "{} errors, as {:?}", errors.len(), errors.first());
+    assert!(failed.is_empty(), "{} errors of the group, as {:?}", failed.len(), failed.first());
+    assert!(slowest.max(of_free) <= secs(1).max(2 * floor), "{slowest:?}, {of_free:?}");
 }

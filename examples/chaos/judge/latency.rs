@@ -29,7 +29,7 @@ impl Case<'_> {
         for (delay, lease, at) in self.delayed().filter(|(_, lease, _)| lease.lost.is_some()) {
             let (by, ttl) = (delay.by.unwrap_or_default(), lease.acquire.ttl);
             // A round trip of two fifths of the ttl is promised to do no harm.
-            let slow = self.slowness(2, lease.acquire.worker, at.saturating_sub(ttl + SLACK), at);
+            let slow = self.slowness(2, lease.acquire, at.saturating_sub(ttl + SLACK), at);
             if (by + slow) * 5 < ttl * 2 {
                 let what = format!("{} expired at {at} while replies were late by {by} µs", lease.name());
                 found.push(Violation { of: "I13", what });

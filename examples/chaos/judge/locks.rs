@@ -42,7 +42,7 @@ impl Case<'_> {
     pub(super) fn other_keys_go_on(&self, found: &mut Vec<Violation>) {
         for (lock, acquire) in self.beside_locks() {
             let took = acquire.end.saturating_sub(acquire.begin);
-            let slow = self.slowness(WRITES, acquire.worker, acquire.begin, acquire.end);
+            let slow = self.slowness(WRITES, acquire, acquire.begin, acquire.end);
             let allowed = acquire.within.saturating_sub(micros(OPERATION_TIMEOUT)) + PROMPT + slow;
             let is_unanswered = matches!(acquire.outcome, Outcome::Unavailable { .. });
             if took > allowed || is_unanswered && slow < PROMPT {

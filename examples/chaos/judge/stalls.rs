@@ -9,8 +9,8 @@ pub(crate) struct Stalls {
     by_worker: HashMap<u32, Vec<(Micros, Micros)>>,
     /// When writes beside all leases were slow.
     slow: HashMap<u32, Vec<(Micros, Micros)>>,
-    /// When groups were refreshed, in a transaction that holds up the other requests of its handle.
-    groups: HashMap<u32, Vec<(Micros, Micros)>>,
+    /// When groups were refreshed, in a transaction that holds up the requests of its keys.
+    groups: Vec<(Micros, Micros)>,
 }
 
 impl Stalls {
@@ -23,12 +23,12 @@ impl Stalls {
                 }
                 Event::Slow { worker, from, to } => stalls.slow.entry(*worker).or_default().push((*from, *to)),
                 Event::Call(call) if call.verb == "refresh-group" => {
-                    stalls.groups.entry(call.worker).or_default().push((call.begin, call.end));
+                    stalls.groups.push((call.begin, call.end));
                 }
                 _ => {}
             }
         }
-        for stalls in stalls.by_worker.values_mut().chain(stalls.groups.values_mut()) {
+        for stalls in stalls.by_worker.values_mut().chain([&mut stalls.groups]) {
             stalls.sort_unstable();
         }
         stalls
@@ -39,9 +39,9 @@ impl Stalls {
         self.by_worker.get(&worker).map_or(0, |stalls| overlap(stalls, from, to))
     }
 
-    /// For how long in between the worker refreshed a group.
-    pub(super) fn of_groups(&self, worker: u32, from: Micros, to: Micros) -> Micros {
-        self.groups.get(&worker).map_or(0, |groups| overlap(groups, from, to))
+    /// For how long in between any group was refreshed.
+    pub(super) fn of_groups(&self, from: Micros, to: Micros) -> Micros {
+        overlap(&self.groups, from, to)
     }
 
     /// How long the slowest write beside all leases took in between, if any of that worker was slow.

@@ -78,6 +78,11 @@ impl Queued {
         others.is_empty() || !(self.alone || others.iter().any(|other| other.alone))
     }
 
+    /// Whether its caller waits for it, and long enough for an answer.
+    fn is_awaited(&self) -> bool {
+        !self.dispatch.is_closed() && left(self.until) > self.least
+    }
+
     /// Tells its caller. One that is gone asks again, or takes back what it asked for.
     fn tell(self, dispatch: Dispatch) {
         drop(self.dispatch.send(dispatch));
@@ -132,11 +137,15 @@ pub(super) async fn apply(inner: Arc<Inner>, key: Key, request: Request, within:
     } else {
         None
     };
+    let passed = inner.gates.pass(&key, left(until)).await?;
     let is_refresh = matches!(request, Request::Refresh(_));
     let _under_way = if is_refresh { None } else { Some(inner.coalescer.admitted(until).await?) };
-    let (sent, left) = (Clock::Boot.now(), left(until));
+    let (sent, left) = (Clock::Boot.now(), worthwhile(until, within)?);
     let sender = Arc::clone(&inner);
-    let applied = MongoStore::run(left, async move { sender.apply(&key, &request, left).await });
+    let applied = MongoStore::run(left, async move {
+        let _passed = passed;
+        sender.apply(&key, &request, left).await
+    });
     let (applied, _permit) = answered(permit, left, applied).await;
     applied.map(|applied| Applied { sent: Some(sent), ..applied })
 }
@@ -207,12 +216,11 @@ impl Lines {
         if is_over {
             line.clear();
         }
-        let now = Clock::Boot.now();
         while next.len() < MAX_BATCH
             && line.front().is_some_and(|queued| queued.can_join(&next))
             && let Some(queued) = line.pop_front()
         {
-            if !queued.dispatch.is_closed() && queued.until.saturating_sub(now) > queued.least {
+            if queued.is_awaited() {
                 next.push(queued);
             }
         }
@@ -238,16 +246,27 @@ impl Lines {
 /// Sends several acquires of a key as one command, and tells each what came of it.
 async fn send(mut permit: Permit, requests: Vec<Queued>) {
     permit.waits_for_task = false;
-    let requests = split_by_deadline(split_batchable(requests));
+    let mut requests = split_by_deadline(split_batchable(requests));
     let inner = Arc::clone(&permit.inner);
+    let passed = match inner.gates.pass(&permit.key, longest(&requests)).await {
+        Ok(passed) => passed,
+        Err(error) => return tell_all(requests, error),
+    };
     let _under_way = match inner.coalescer.admitted(Clock::Boot.now().saturating_add(longest(&requests))).await {
         Ok(admitted) => admitted,
         Err(error) => return tell_all(requests, error),
     };
+    requests.retain(Queued::is_awaited);
+    if requests.is_empty() {
+        return;
+    }
     let (sent, within) = (Clock::Boot.now(), longest(&requests));
     let asked: Vec<Request> = requests.iter().map(|queued| queued.request.clone()).collect();
     let (sender, key) = (Arc::clone(&inner), permit.key.clone());
-    let applied = MongoStore::run(within, async move { sender.apply_together(&key, &asked, within).await });
+    let applied = MongoStore::run(within, async move {
+        let _passed = passed;
+        sender.apply_together(&key, &asked, within).await
+    });
     let (applied, permit) = answered(Some(permit), within, applied).await;
     let one_by_one = match applied {
         Ok(applied) => {
@@ -337,57 +356,10 @@ fn acquire(request: &Request) -> Option<&Acquire> {
 impl Inner {
     /// Applies acquires of a key that wait as one command; gives what came of each.
     async fn apply_together(&self, key: &Key, asked: &[Request], within: Duration) -> Result<Vec<Applied>> {
-        let until = Clock::Boot.now().saturating_add(within);
-        let _no_transaction = self.no_transaction(within).await?;
-        let left = worthwhile(until, within)?;
-        let command = template::waits(self.head(key, left), asked.iter().filter_map(acquire))?;
-        self.update(key, command, asked, left).await
+        let command = template::waits(self.head(key, within), asked.iter().filter_map(acquire))?;
+        self.update(key, command, asked, within).await
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::{
-        Caller, HandleId, LeaseId, Metadata,
-        record::{Patience, Terms},
-    };
-
-    /// A waiter for a key, and what keeps it waiting.
-    fn waiter(number: u8, limit: u32) -> (Queued, oneshot::Receiver<Dispatch>) {
-        let terms = Terms {
-            lease: LeaseId::from_bytes([number; 16]),
-            caller: Caller { handle: HandleId::random(), number: number.into() },
-            owner: "me".parse().unwrap(),
-            limit,
-            ttl: 1,
-            grace: 0,
-            group: None,
-            metadata: Metadata::default(),
-        };
-        let request = Request::Acquire(Acquire { terms, patience: Some(Patience { lasts: 1, room: 9 }) });
-        let (dispatch, dispatched) = oneshot::channel();
-        (Queued::new(request, Duration::MAX, dispatch), dispatched)
-    }
-
-    #[tokio::test]
-    async fn a_line_is_sent_together_in_its_order_but_sharers_one_by_one_and_an_empty_line_is_forgotten() {
-        let key: Key = "k".parse().unwrap();
-        let mut lines = Lines::default();
-        let (mut line, mut kept) = (VecDeque::new(), Vec::new());
-        for (number, limit) in [(1, 0), (2, 1), (3, 9), (4, 9), (5, 0), (6, 0), (7, 0)] {
-            let (queued, dispatched) = waiter(number, limit);
-            line.push_back(queued);
-            // The sixth is gone.
-            kept.extend(Some(dispatched).filter(|_| number != 6));
-        }
-        lines.0.insert(key.clone(), line);
-        let mut next = || -> Vec<u8> {
-            let next = lines.next(&key, false);
-            next.iter().map(|queued| queued.request.lease().unwrap().to_bytes()[0]).collect()
-        };
-        assert_eq!([next(), next(), next(), next()], [vec![1, 2], vec![3], vec![4], vec![5, 7]]);
-        assert_eq!(next(), Vec::<u8>::new());
-        assert!(lines.0.is_empty());
-    }
-}
+mod tests;

@@ -2,12 +2,6 @@
 
 use std::{pin::pin, time::Duration};
 
-use mongodb::{
-    ClientSession,
-    bson::{Bson, Document, doc},
-};
-use tokio::sync::RwLockReadGuard;
-
 use super::{
     Inner, MongoStore,
     fault::{self, needs},
@@ -19,9 +13,10 @@ use crate::{
     Error, FencingToken, Key, Result,
     record::{Joint, Named},
 };
-
-/// How long a transaction waits for the requests before it: as long those behind it wait, too.
-const QUIET_WITHIN: Duration = Duration::from_secs(1);
+use mongodb::{
+    ClientSession,
+    bson::{Bson, Document, doc},
+};
 
 /// The most keys that are written by one command.
 const MOST: usize = 5_000;
@@ -41,7 +36,6 @@ impl Inner {
         match joint {
             Joint::Refresh { .. } => self.all_or_none(leases, joint, within).await,
             Joint::Release | Joint::Revoke { .. } | Joint::Keep { .. } => {
-                let _no_transaction = self.no_transaction(within).await?;
                 let mut all = true;
                 for leases in commands(leases) {
                     let mut update = self.joint_update(leases, joint, within);
@@ -57,31 +51,18 @@ impl Inner {
         }
     }
 
-    /// In a transaction, which is given up where one of them is over.
+    /// In a transaction, which is given up if one of them is over.
     ///
-    /// While it is open other writes of the same records wait for it at the server, each with a connection.
-    /// Were there as many of ours as the client has connections, there would be none to commit with; so
-    /// nothing else is applied meanwhile; but for no longer than anybody waits for the transaction, which on
-    /// a dead connection may be at its end much later.
+    /// While it is open, other requests of this handle for its keys wait in `gate.rs`, but no longer than anybody waits
+    /// for the transaction: on a dead connection, the transaction may end much later.
     async fn all_or_none(&self, leases: &Named, joint: &Joint, within: Duration) -> Result<bool> {
-        let quiet = tokio::time::timeout(QUIET_WITHIN, self.quiet.write()).await;
-        let Ok(alone) = quiet else {
-            return Err(Error::unavailable("other requests of this handle have not been answered: ask again"));
-        };
+        let closed = self.gates.close(leases.iter().map(|(key, _)| key)).await?;
         let mut transaction = pin!(self.transaction(leases, joint, within));
         if let Ok(done) = tokio::time::timeout(within, &mut transaction).await {
             return done;
         }
-        drop(alone);
+        drop(closed);
         transaction.await
-    }
-
-    /// Waits until no transaction is open, for as long as an answer is waited for: what would be sent after
-    /// that nobody counts on.
-    pub(super) async fn no_transaction(&self, within: Duration) -> Result<RwLockReadGuard<'_, ()>> {
-        tokio::time::timeout(within, self.quiet.read())
-            .await
-            .map_err(|_elapsed| Error::unavailable("a group was refreshed meanwhile: ask again"))
     }
 
     async fn transaction(&self, leases: &Named, joint: &Joint, within: Duration) -> Result<bool> {
