@@ -21,14 +21,16 @@ const SHARED_BY_ALL: u32 = i32::MAX.unsigned_abs();
 /// Asks for a key: awaiting it gives the [`Lease`], or [`Error::Held`], at once, after a
 /// [`wait`](Self::wait) in the key's queue, or after the attempts of a [`retry`](Self::retry).
 ///
-/// Made by [`Mongoseal::acquire`](crate::Mongoseal::acquire).
+/// Made by [`Mongoseal::acquire`](crate::Mongoseal::acquire). If a lease of the same key was released or dropped by the same
+/// handle, the acquire first waits for that release.
 ///
 /// # Errors
 ///
 /// - [`Error::Held`]: somebody else holds the key, and held it until the wait was over.
 /// - [`Error::QueueFull`]: too many wait for the key already.
 /// - [`Error::Exhausted`]: it was held at each attempt of its [`retry`](Self::retry) policy.
-/// - [`Error::Unavailable`]: nobody confirmed within the operation timeout. If the request was
+/// - [`Error::Unavailable`]: nobody confirmed within the operation timeout, and the acquire was not queued; or it was,
+///   and nobody confirmed within the operation timeout after its wait. If the request was
 ///   applied after all, it is taken back in the background, and at the latest its ttl ends it, or
 ///   twice its ttl if it waited.
 /// - [`Error::Invalid`], [`Error::Corrupt`]: asking again gives the same.
@@ -107,6 +109,9 @@ impl Acquire {
     /// `Duration::MAX` waits for ever. A waiter is told when it is its turn, by a change stream that
     /// all waiters of the handle share. Where there is none (the user lacks `changeStream`), it asks,
     /// with growing delays of up to 0.64 seconds, and when the present holder's time is over.
+    ///
+    /// Once it was queued, an outage of the store does not end the wait. A waiter keeps its place in the queue for its ttl
+    /// after its last request; after a longer outage it is queued again, at the end.
     ///
     /// A waiter that dies falls out of the queue after its ttl, and one that dies when it was just
     /// handed the key costs the next one that ttl and the grace, and up to a third of the next one's own

@@ -124,15 +124,29 @@ impl Ask {
     /// Asks as often, and waits as long, as the caller wants.
     async fn obtain(&self, inner: &Arc<Inner>, reply: &mut oneshot::Sender<Result<Lease>>) -> Result<Arc<Hold>> {
         let clock = inner.clock();
-        let began = clock.now();
+        let (began, mut give_up) = (clock.now(), inner.give_up());
+        tokio::select! {
+            biased;
+            () = reply.closed() => return Err(nobody()),
+            () = inner.closing.cancelled() => return Err(seal::shut_down()),
+            // An earlier lease of this handle must not refuse it.
+            () = inner.releases.all_over(&self.key) => {}
+            () = clock.sleep_until(give_up) => {
+                return Err(Error::unavailable(
+                    "the store has not confirmed this handle's release of the key within the operation timeout: check that the store can be reached and retry",
+                ));
+            }
+        }
         let policy = match &self.contention {
-            Contention::Once => return self.queue_up(inner, reply, None).await,
-            Contention::Wait(wait) => return self.queue_up(inner, reply, Some(began.saturating_add(*wait))).await,
+            Contention::Once => return self.queue_up(inner, reply, None, give_up).await,
+            Contention::Wait(wait) => {
+                return self.queue_up(inner, reply, Some(began.saturating_add(*wait)), give_up).await;
+            }
             Contention::Retry(policy) => policy,
         };
         let mut attempts = Attempts::of(policy);
         loop {
-            let error = match self.queue_up(inner, reply, None).await {
+            let error = match self.queue_up(inner, reply, None, give_up).await {
                 Err(error) => error,
                 granted => return granted,
             };
@@ -144,17 +158,22 @@ impl Ask {
                 () = inner.closing.cancelled() => return Err(seal::shut_down()),
                 () = clock.sleep_until(clock.now().saturating_add(delay)) => {}
             }
+            give_up = inner.give_up();
         }
     }
 
-    /// Asks until the key is granted or refused, or, on the clock, it is `until`. `None` does not wait.
+    /// Asks until the key is granted or refused, or, on the clock, it is `until`. `None` does not wait. If no request is
+    /// answered before `give_up`, the acquire ends. Once it was queued, an outage costs at most its place: it asks until
+    /// its wait ends.
     async fn queue_up(
         &self,
         inner: &Arc<Inner>,
         reply: &mut oneshot::Sender<Result<Lease>>,
         until: Option<Duration>,
+        give_up: Duration,
     ) -> Result<Arc<Hold>> {
         let clock = inner.clock();
+        let mut first = Some(give_up);
         let mut backoff = Backoff::new();
         // Before anything is sent, so that nothing is handed over unheard.
         let mut turn = until.map(|_| Turn::take(inner, self.terms.caller.number));
@@ -163,7 +182,8 @@ impl Ask {
         loop {
             // The last attempt does not wait: it is granted the key or leaves the queue.
             let waits = until.is_some_and(|until| clock.now() < until);
-            let give_up = inner.give_up().min(end.saturating_add(inner.settings.operation_timeout));
+            let give_up = first.take().unwrap_or_else(|| inner.give_up());
+            let give_up = give_up.min(end.saturating_add(inner.settings.operation_timeout));
             let answer = retry::until_definite(clock, give_up, inner.settings.attempt, |within| {
                 // Looked at between attempts and never within one: what was sent must have come to
                 // its end before it can be taken back.
@@ -176,9 +196,14 @@ impl Ask {
                     }
                 }
             });
-            let place = match answer.await? {
-                Answer::Granted(hold) => return Ok(hold),
-                Answer::Queued(place) => place,
+            let place = match answer.await {
+                Ok(Answer::Granted(hold)) => return Ok(hold),
+                Ok(Answer::Queued(place)) => place,
+                Err(error @ Error::Unavailable { .. }) if waits && self.queued.load(Ordering::Relaxed) => {
+                    debug!(%error, "the store is away: keeps waiting");
+                    continue;
+                }
+                Err(error) => return Err(error),
             };
             // One that does not wait is not queued.
             let Some(turn) = &mut turn else { return Err(nobody()) };

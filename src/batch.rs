@@ -272,8 +272,12 @@ impl Batch {
             Ok(true) => {
                 let until = sent.saturating_add(self.inner.settings.lasts(self.ttl));
                 let took = self.inner.clock().now().saturating_sub(*sent);
-                let kept = holds.iter().filter(|hold| hold.kept_until(until) && hold.is_valid());
-                let kept = kept.inspect(|hold| hold.note_round_trip(took));
+                // Collected, because moving a deadline on wakes those who follow the lease, and that must not happen under
+                // the lock of `note`.
+                let kept: Vec<_> = holds.iter().filter(|hold| hold.kept_until(until) && hold.is_valid()).collect();
+                for hold in &kept {
+                    hold.note_round_trip(took);
+                }
                 self.note(kept, |member| member.sent = member.sent.max(*sent));
             }
             Err(error @ Error::Unavailable { .. }) => self.at_risk_since(holds, *sent, error),

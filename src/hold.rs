@@ -15,7 +15,7 @@ use tracing::{debug, warn};
 
 use crate::{
     Clock, Error, FencingToken, Key, LeaseId, LossCause, Result, Tick, Ttl, farewell::Farewell, record::Terms,
-    wishes::Wishes,
+    releases::ReleaseStage, wishes::Wishes,
 };
 
 /// Where a lease stands. It only ever moves down this list, save that a refresh brings `AtRisk`
@@ -69,6 +69,8 @@ pub(crate) struct Hold {
     followed: OnceLock<watch::Sender<LeaseState>>,
     /// What becomes of the lease at the store when its holder has no more use for it.
     pub(crate) farewell: OnceLock<Farewell>,
+    /// Where its release stands, for the acquires of its own handle.
+    pub(crate) release: ReleaseStage,
     /// How much work is being done that ends with the lease.
     working: AtomicUsize,
     /// What its task is asked for.
@@ -101,6 +103,7 @@ impl Hold {
             followed: OnceLock::new(),
             farewell: OnceLock::new(),
             together: OnceLock::new(),
+            release: ReleaseStage::default(),
             working: AtomicUsize::new(0),
             wishes: Wishes::default(),
             ended: CancellationToken::new(),

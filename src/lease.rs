@@ -2,11 +2,11 @@
 
 use std::{fmt, future::poll_fn, pin::pin, sync::Arc, time::Duration};
 
-use tokio::sync::{oneshot, watch};
+use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    Error, FencingToken, Key, LeaseId, LossCause, Metadata, Owner, Result, Ttl,
+    Error, FencingToken, Key, LeaseId, LossCause, Metadata, Owner, Result, StateStream, Ttl,
     farewell::Farewell,
     hold::{Hold, LeaseState},
     refresh, retry,
@@ -114,10 +114,9 @@ impl Lease {
         self.hold.state()
     }
 
-    /// Follows where the lease stands. The receiver outlives the lease and sees its end.
-    #[must_use]
-    pub fn watch_state(&self) -> watch::Receiver<LeaseState> {
-        self.hold.watch()
+    /// Follows where the lease stands. The stream outlives the lease and gives its end.
+    pub fn watch_state(&self) -> StateStream {
+        StateStream::new(&self.hold)
     }
 
     /// A token that is cancelled when the lease ends, in whatever way: for code that takes one.
@@ -351,6 +350,7 @@ impl Lease {
 
     /// Ends the lease, which its task then releases.
     fn ends(&self) {
+        self.inner.releases.begin(&self.hold);
         self.hold.end(&LeaseState::Released);
     }
 

@@ -21,6 +21,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use crate::{
     Acquire, Caller, Clock, Error, HandleId, Key, LeaseId, Owner, Result, Revoke,
     batch::Batches,
+    releases::Releases,
     retry,
     store::{Sighting, Store},
     wait::Waiters,
@@ -76,6 +77,8 @@ pub(crate) struct Inner {
     end: OnceLock<Duration>,
     /// The leases that are held, asked for, released or taken back at this moment.
     in_use: Mutex<HashSet<LeaseId>>,
+    /// The releases that acquires of the same key wait for.
+    pub(crate) releases: Releases,
     /// Those who wait for a key.
     pub(crate) waiters: Waiters,
     /// Leases that are refreshed together.
@@ -103,6 +106,7 @@ impl Mongoseal {
             prepared: AtomicBool::new(false),
             end: OnceLock::new(),
             in_use: Mutex::default(),
+            releases: Releases::default(),
             waiters: Waiters::default(),
             batches: Batches::default(),
         };
@@ -162,6 +166,9 @@ impl Mongoseal {
     ///
     /// A client that [`connect`](Self::connect) opened is closed; one given by the caller is not.
     /// Calling it again, or on a clone, waits for the same end.
+    ///
+    /// It waits for the answers to all requests, with one exception: the server holds the request for the next events of a
+    /// change stream for up to two seconds. A task of the runtime awaits that answer and closes its connection.
     ///
     /// # Cancel safety
     ///

@@ -122,7 +122,11 @@ impl Watch {
 
 impl Drop for Watch {
     fn drop(&mut self) {
-        self.inner.leave(|state| drop(state.holding.remove(&self.number)));
+        let mut hold = None;
+        self.inner.leave(|state| hold = state.holding.remove(&self.number));
+        if let Some(hold) = hold {
+            self.inner.releases.end(&hold);
+        }
     }
 }
 
@@ -163,16 +167,16 @@ impl Waiters {
 
     /// Wakes whom it concerns. A waiter that has just left is not there to be woken.
     fn tell(&self, told: &Told) {
-        let mut state = self.state();
         match told {
             Told::Watching { since } => {
-                state.listening = Listening::Since(*since);
-                state.wake(&Wake::Listening);
+                self.state().listening = Listening::Since(*since);
+                self.wake(&Wake::Listening);
             }
-            Told::Handed { number, token } => state.wake_one(*number, Wake::Handed(*token)),
+            Told::Handed { number, token } => self.wake_one(*number, Wake::Handed(*token)),
             Told::Taken { number } => {
-                state.wake_one(*number, Wake::Ask);
-                if let Some(hold) = state.holding.get(number) {
+                self.wake_one(*number, Wake::Ask);
+                let hold = self.state().holding.get(number).map(Arc::clone);
+                if let Some(hold) = hold {
                     hold.wishes.look();
                 }
             }
@@ -187,21 +191,22 @@ impl Waiters {
 
     /// The listener has ended: from here on waiters ask.
     fn unheard(&self, listening: Listening) {
-        let mut state = self.state();
-        state.listening = listening;
-        state.wake(&Wake::Ask);
+        self.state().listening = listening;
+        self.wake(&Wake::Ask);
     }
-}
 
-impl State {
+    /// Wakes one waiter, after the lock has been released.
     fn wake_one(&self, number: u64, why: Wake) {
-        if let Some(wake) = self.waiting.get(&number) {
+        let wake = self.state().waiting.get(&number).cloned();
+        if let Some(wake) = wake {
             drop(wake.send(why));
         }
     }
 
+    /// Wakes all waiters, after the lock has been released.
     fn wake(&self, why: &Wake) {
-        for wake in self.waiting.values() {
+        let waiting: Vec<_> = self.state().waiting.values().cloned().collect();
+        for wake in waiting {
             drop(wake.send(why.clone()));
         }
     }

@@ -2,10 +2,12 @@
 //!
 //! | file | says |
 //! |---|---|
-//! | `mongo.rs` | which commands are sent, with which concerns, and how their replies are read |
+//! | `mongo.rs` | the store, its tasks and its end |
+//! | `execute.rs` | how a command is sent, with which concern, and its answer read |
 //! | `pipeline.rs` | the state machine as an update pipeline |
 //! | `verb.rs` | what is written alike, and what differs from one request to the next |
 //! | `joint.rs` | what is done to many leases at once |
+//! | `gate.rs` | how requests of a key wait for a transaction of their handle |
 //! | `coalesce.rs` | which acquires of a key travel in one command |
 //! | `refusal.rs` | how who asks again for a key that was held is refused by less |
 //! | `template.rs` | commands whose larger part is encoded once |
@@ -24,6 +26,7 @@ mod coalesce;
 mod delta;
 mod document;
 mod events;
+mod execute;
 pub(crate) mod fault;
 mod follow;
 #[cfg(fuzzing)]
@@ -40,26 +43,29 @@ mod token;
 mod touch;
 mod verb;
 
-use std::{fmt, slice, sync::Arc, time::Duration};
+use std::{fmt, sync::Arc, time::Duration};
 
 use mongodb::{
     Database,
-    bson::{Bson, Document, RawDocumentBuf, doc},
-    options::{ReadPreference, SelectionCriteria},
+    bson::{Document, doc},
 };
-
 use tokio::sync::mpsc::{Sender, UnboundedSender};
+use tokio_util::task::TaskTracker;
 
-use self::{coalesce::Coalescer, document::Seen, fault::needs, gate::Gates, refusal::Held};
+use self::{coalesce::Coalescer, gate::Gates, refusal::Held};
 use super::{Applied, Backlog, BoxFuture, Page, Sighting, State, Store, Told};
 use crate::{
     Clock, Error, FencingToken, HandleId, Key, Result, Tick,
-    record::{Joint, Named, Outcome, Position, Request, Selection, StoreTime},
+    record::{Joint, Named, Position, Request, Selection},
 };
 
 /// How much time a request must have left to be sent: what arrives when its caller has just given up would
 /// hold a key for nobody.
 const LEAST: Duration = Duration::from_millis(20);
+
+/// How long [`MongoStore::close`] waits for its client. The client waits for a `getMore` of a change stream, which the server
+/// holds for up to two seconds. It is closed by a task of its own in any case.
+const CLOSE_CLIENT: Duration = Duration::from_millis(30);
 
 /// Records in a collection of a MongoDB replica set.
 ///
@@ -80,6 +86,8 @@ struct Inner {
     gates: Gates,
     coalescer: Coalescer,
     held: Held,
+    /// What was sent and not answered, change streams excepted.
+    requests: TaskTracker,
 }
 
 impl MongoStore {
@@ -100,8 +108,18 @@ impl MongoStore {
 
     fn build(database: &Database, collection: String, retention: Duration, owns_client: bool) -> Self {
         let (gates, coalescer, held) = (Gates::default(), Coalescer::default(), Held::default());
-        let inner = Inner { database: database.clone(), collection, retention, owns_client, gates, coalescer, held };
+        let (database, requests) = (database.clone(), TaskTracker::new());
+        let inner = Inner { database, collection, retention, owns_client, gates, coalescer, held, requests };
         Self { inner: Arc::new(inner) }
+    }
+
+    /// Runs a request as [`run`](Self::run) does. [`Store::close`] waits for its end.
+    fn request<T: Send + 'static>(
+        &self,
+        within: Duration,
+        work: impl Future<Output = Result<T>> + Send + 'static,
+    ) -> BoxFuture<Result<T>> {
+        Self::run(within, self.inner.requests.track_future(work))
     }
 
     /// Runs `work`, which says itself what came of it and ends with the time of those who wait for that.
@@ -139,7 +157,7 @@ impl MongoStore {
 impl Store for MongoStore {
     fn prepare(&self, within: Duration) -> BoxFuture<Result<()>> {
         let inner = Arc::clone(&self.inner);
-        Self::run(within, async move { preflight::run(&inner, within).await })
+        self.request(within, async move { preflight::run(&inner, within).await })
     }
 
     fn apply(&self, key: &Key, request: Request, within: Duration) -> BoxFuture<Result<Applied>> {
@@ -148,12 +166,12 @@ impl Store for MongoStore {
 
     fn apply_jointly(&self, leases: &Named, joint: &Joint, within: Duration) -> BoxFuture<Result<bool>> {
         let (inner, leases, joint) = (Arc::clone(&self.inner), leases.clone(), joint.clone());
-        Self::run(within, async move { inner.apply_jointly(&leases, &joint, within).await })
+        self.request(within, async move { inner.apply_jointly(&leases, &joint, within).await })
     }
 
     fn read(&self, key: &Key, within: Duration) -> BoxFuture<Result<Sighting>> {
         let (inner, key) = (Arc::clone(&self.inner), key.clone());
-        Self::run(within, async move { inner.read(&key, within).await })
+        self.request(within, async move { inner.read(&key, within).await })
     }
 
     fn list(
@@ -164,17 +182,17 @@ impl Store for MongoStore {
         within: Duration,
     ) -> BoxFuture<Result<Page>> {
         let (inner, selection) = (Arc::clone(&self.inner), selection.clone());
-        Self::run(within, async move { inner.list(&selection, after.as_ref(), most, within).await })
+        self.request(within, async move { inner.list(&selection, after.as_ref(), most, within).await })
     }
 
     fn overdue(&self, after: Option<String>, most: u32, within: Duration) -> BoxFuture<Result<Backlog>> {
         let inner = Arc::clone(&self.inner);
-        Self::run(within, async move { inner.overdue(after.as_deref(), most, within).await })
+        self.request(within, async move { inner.overdue(after.as_deref(), most, within).await })
     }
 
     fn forget(&self, key: &Key, version: FencingToken, within: Duration) -> BoxFuture<Result<bool>> {
         let (inner, key) = (Arc::clone(&self.inner), key.clone());
-        Self::run(within, async move { inner.forget(&key, version, within).await })
+        self.request(within, async move { inner.forget(&key, version, within).await })
     }
 
     fn watch(&self, handle: HandleId, since: Tick, tell: UnboundedSender<Told>) -> BoxFuture<Result<()>> {
@@ -200,15 +218,19 @@ impl Store for MongoStore {
 
     fn close(&self, within: Duration) -> BoxFuture<()> {
         let inner = Arc::clone(&self.inner);
-        let closed = Self::run(within, async move {
-            if inner.owns_client {
-                // Not waiting for handles: a call that nobody waits for any more may be stuck.
-                inner.database.client().clone().shutdown().immediate(true).await;
-            }
-            Ok(())
-        });
-        // The driver says good-bye to its servers; where they do not answer it is not waited for.
-        Box::pin(async move { drop(closed.await) })
+        Box::pin(async move {
+            inner.requests.close();
+            let answered = tokio::time::timeout(within, inner.requests.wait());
+            drop(answered.await);
+            let closed = Self::run(CLOSE_CLIENT.min(within), async move {
+                if inner.owns_client {
+                    // Not waiting for handles: a request without a caller may be stuck.
+                    inner.database.client().clone().shutdown().immediate(true).await;
+                }
+                Ok(())
+            });
+            drop(closed.await);
+        })
     }
 
     fn clock(&self) -> Clock {
@@ -224,160 +246,6 @@ impl Store for MongoStore {
 impl fmt::Debug for Inner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}.{}", self.database.name(), self.collection)
-    }
-}
-
-impl Inner {
-    async fn apply(&self, key: &Key, request: &Request, within: Duration) -> Result<Applied> {
-        let until = Clock::Boot.now().saturating_add(within);
-        if let Some(refused) = self.refusal(key, request, within.mul_f64(0.5)).await? {
-            return Ok(refused);
-        }
-        let left = worthwhile(until, within)?;
-        let command = template::command(self.head(key, left), request)?;
-        let mut applied = self.update(key, command, slice::from_ref(request), left).await?;
-        applied.pop().ok_or_else(|| Error::invalid("a request was sent for nobody: this is a mistake of mongoseal's"))
-    }
-
-    /// What the command begins with that applies something to the record of a key.
-    fn head(&self, key: &Key, within: Duration) -> Document {
-        doc! {
-            "findAndModify": &self.collection,
-            "query": document::of(key),
-            "writeConcern": write_concern(within),
-            "maxTimeMS": server_limit(within),
-        }
-    }
-
-    /// Sends such a command; gives what came of these requests, which it applies.
-    async fn update(
-        &self,
-        key: &Key,
-        command: RawDocumentBuf,
-        requests: &[Request],
-        within: Duration,
-    ) -> Result<Vec<Applied>> {
-        let asks = requests.iter().any(|request| matches!(request, Request::Acquire(_)));
-        let reply = self
-            .database
-            .run_raw_command(command)
-            .selection_criteria(SelectionCriteria::ReadPreference(ReadPreference::Primary))
-            .await;
-        let reply = match reply {
-            Ok(reply) => reply,
-            Err(error) => {
-                // A document that is not ours can make the update fail, which then wrote nothing. An upsert fails with
-                // a duplicate key where the query does not match the document of the key. If the read finds a record
-                // that can be read, or none, another first insert came before this one, and a retry meets its record.
-                let is_taken = fault::code(&error) == Some(fault::DUPLICATE_KEY);
-                let is_refused = fault::is_refusal(&error) && fault::code(&error) != Some(fault::UNAUTHORIZED);
-                if is_taken || is_refused {
-                    self.read(key, within).await?;
-                }
-                return Err(self.meaning(error, if asks { needs::HOLD } else { needs::CHANGE }));
-            }
-        };
-        if let Some(error) = reply.get("writeConcernError") {
-            return Err(fault::unconfirmed(error));
-        }
-        // There was no record of this format, so nothing was done and no time was told. The engine reads what is there
-        // before it tells that to anybody.
-        let Some(Bson::Document(value)) = reply.get("value") else {
-            let nothing = |request: &Request| request.outcome(None, StoreTime::default());
-            return Ok(requests
-                .iter()
-                .map(|request| Applied { outcome: nothing(request), at: None, sent: None })
-                .collect());
-        };
-        let Seen { mut view, places, at, written } = document::decode_view(key, value)?;
-        let mut applied = Vec::new();
-        for (asker, request) in requests.iter().enumerate() {
-            view.position = places.get(asker).copied().flatten();
-            let outcome = request.outcome(Some(&view), at.now);
-            if !is_plausible(request, &outcome, written, at.now) {
-                // What was not looked at in the view makes it a document that is not ours.
-                self.read(key, within).await?;
-                return Err(Error::unavailable("MongoDB answered without having written what it says: ask again"));
-            }
-            applied.push(Applied { outcome, at: Some(at), sent: None });
-        }
-        if asks {
-            let is_held = |Applied { outcome, .. }: &Applied| {
-                matches!(outcome, Outcome::Refused { .. } | Outcome::Queued { .. } | Outcome::Full { .. })
-            };
-            self.held.note(key, applied.iter().any(is_held));
-        }
-        Ok(applied)
-    }
-
-    async fn read(&self, key: &Key, within: Duration) -> Result<Sighting> {
-        let find = doc! {
-            "find": &self.collection,
-            "filter": { "_id": key.as_str() },
-            "projection": document::all(),
-            "limit": 1,
-            "singleBatch": true,
-            "readConcern": { "level": "linearizable" },
-            "maxTimeMS": server_limit(within),
-        };
-        let reply = self.command(find, needs::READ).await?;
-        let found = reply
-            .get_document("cursor")
-            .and_then(|cursor| cursor.get_array("firstBatch"))
-            .map_err(fault::unreadable)?
-            .first();
-        let Some(Bson::Document(found)) = found else {
-            return Ok(Sighting::Nothing);
-        };
-        let (record, at) = document::decode(key, found)?;
-        Ok(Sighting::Seen { record: Box::new(record), at })
-    }
-
-    /// Sends a command to the primary, for which the user needs these actions. The driver adds no concern
-    /// and no retry of its own.
-    async fn command(&self, command: Document, needs: &str) -> Result<Document> {
-        self.raw_command(&self.database, command).await.map_err(|error| self.meaning(error, needs))
-    }
-
-    fn meaning(&self, error: mongodb::error::Error, needs: &str) -> Error {
-        fault::meaning(error, self.database.name(), &self.collection, needs)
-    }
-
-    async fn raw_command(&self, database: &Database, command: Document) -> mongodb::error::Result<Document> {
-        database
-            .run_command(command)
-            .selection_criteria(SelectionCriteria::ReadPreference(ReadPreference::Primary))
-            .await
-    }
-}
-
-/// What is left of the time that a request was given, where it is worth sending.
-fn worthwhile(until: Duration, within: Duration) -> Result<Duration> {
-    let left = until.saturating_sub(Clock::Boot.now());
-    // A lease of a short ttl is given little time from the beginning.
-    if left < LEAST.min(within.mul_f64(0.5)) {
-        return Err(Error::unavailable("what had to be sent first took too long: ask again"));
-    }
-    Ok(left)
-}
-
-/// Whether the pipeline can have come to this. It leaves a document as it is that is not ours.
-fn is_plausible(request: &Request, outcome: &Outcome, written: bool, now: StoreTime) -> bool {
-    let room = match request {
-        Request::Acquire(acquire) => acquire.patience.map(|patience| patience.room),
-        _ => None,
-    };
-    let is_full = |length: usize| room.is_none_or(|room| u32::try_from(length).is_ok_and(|length| length >= room));
-    match outcome {
-        // Who asks for a key that nobody holds is granted it; unless what waited before it was none.
-        Outcome::Absent => !matches!(request, Request::Acquire(_)),
-        _ if written => true,
-        Outcome::Granted { .. } | Outcome::Queued { .. } | Outcome::Refreshed { .. } | Outcome::Transferred { .. } => {
-            false
-        }
-        Outcome::Refused { holder } => holder.expires_at > now,
-        Outcome::Full { length } => is_full(*length),
-        Outcome::Released | Outcome::Revoked { .. } | Outcome::Pruned { .. } => true,
     }
 }
 

@@ -41,7 +41,7 @@ async fn work_until_lost(set: &ReplicaSet, key: &str, hurt: impl AsyncFnOnce(&Re
     let stopped = worked.load(Ordering::Relaxed);
     tokio::time::sleep(millis(100)).await;
     assert_eq!(worked.load(Ordering::Relaxed), stopped, "the work has stopped");
-    assert!(matches!(*states.borrow(), LeaseState::Lost { .. }));
+    assert!(matches!(states.get(), LeaseState::Lost { .. }));
     ended
 }
 
@@ -86,10 +86,10 @@ async fn a_lease_is_at_risk_while_the_primary_is_away_and_held_when_it_is_back()
     let lease = seal.acquire("k").ttl(secs(12)).refresh_every(secs(1)).await.unwrap();
     let mut states = lease.watch_state();
     set.proxy().cut_both(&Peer::client("holder"), &Peer::Anyone, How::Blackhole);
-    tokio::time::timeout(secs(6), states.wait_for(|state| *state == LeaseState::AtRisk)).await.unwrap().unwrap();
+    assert_eq!(tokio::time::timeout(secs(6), states.changed()).await.unwrap(), Some(LeaseState::AtRisk));
     assert!(lease.is_valid());
     set.proxy().heal();
-    tokio::time::timeout(secs(6), states.wait_for(|state| *state == LeaseState::Held)).await.unwrap().unwrap();
+    assert_eq!(tokio::time::timeout(secs(6), states.changed()).await.unwrap(), Some(LeaseState::Held));
     lease.verify().await.unwrap();
     lease.release().await.unwrap();
 }

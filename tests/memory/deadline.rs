@@ -267,7 +267,7 @@ async fn a_lease_that_ends_after_its_deadline_is_lost_and_its_grace_kept() {
         } else {
             drop(lease);
         }
-        assert_eq!(*states.borrow(), LeaseState::Lost { cause: LossCause::Expired }, "{key}");
+        assert_eq!(states.get(), LeaseState::Lost { cause: LossCause::Expired }, "{key}");
         tokio::time::sleep(millis(50)).await;
         let next = seal.acquire(key.as_str()).await;
         assert!(matches!(next, Err(Error::Held { .. })), "{key}: {next:?}");

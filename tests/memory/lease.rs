@@ -1,8 +1,9 @@
 //! What a lease does when nothing goes wrong.
 
-use std::time::Duration;
+use std::{future::poll_fn, pin::Pin, time::Duration};
 
-use mongoseal::{Error, LeaseId, LeaseState, LossCause, Metadata, Mongoseal, Released, record::Request};
+use futures_core::Stream;
+use mongoseal::{Error, LeaseId, LeaseState, LossCause, Metadata, Mongoseal, Released, record::Request, store::Store};
 
 use crate::{
     GRACE,
@@ -108,25 +109,42 @@ async fn a_lease_refreshed_at_a_chosen_interval_survives_a_shorter_ttl() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lease_can_be_asked_while_its_state_is_borrowed() {
+async fn a_lease_can_be_dropped_by_a_match_on_its_state_and_the_stream_gives_the_end_once() {
     let seal = Mongoseal::in_memory();
     let lease = seal.acquire("k").ttl(secs(1)).without_refresh().await.unwrap();
-    let states = lease.watch_state();
+    let mut states = lease.watch_state();
+    match states.get() {
+        LeaseState::Held => drop(lease),
+        other => panic!("it is held: {other:?}"),
+    }
+    assert_eq!(states.get(), LeaseState::Released);
+    assert_eq!(states.changed().await, Some(LeaseState::Released));
+    assert_eq!(states.changed().await, None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_deadline_that_has_passed_is_seen_at_once_and_told_when_the_task_runs() {
+    let seal = Mongoseal::in_memory();
+    let lease = seal.acquire("k").ttl(secs(1)).without_refresh().await.unwrap();
+    let mut states = lease.watch_state();
+    let expired = LeaseState::Lost { cause: LossCause::Expired };
+    let waiting = tokio::spawn(async move { (states.changed().await, states) });
     tokio::time::advance(secs(2)).await;
-    let borrowed = states.borrow();
     assert!(!lease.is_valid() && lease.remaining().is_zero());
-    drop(borrowed);
-    assert_eq!(lease.state(), LeaseState::Lost { cause: LossCause::Expired });
+    assert_eq!(lease.watch_state().get(), expired);
+    let (told, mut states) = waiting.await.unwrap();
+    assert_eq!(told, Some(expired));
+    assert!(poll_fn(|context| Pin::new(&mut states).poll_next(context)).await.is_none());
 }
 
 #[tokio::test(start_paused = true)]
 async fn release_says_whether_it_was_ours_and_frees_the_key_at_once() {
     let seal = Mongoseal::in_memory();
     let lease = seal.acquire("k").await.unwrap();
-    let mut states = lease.watch_state();
+    let states = lease.watch_state();
     let stopped = lease.cancellation_token();
     assert_eq!(lease.release().await.unwrap(), Released::Ours);
-    assert_eq!(*states.borrow_and_update(), LeaseState::Released);
+    assert_eq!(states.get(), LeaseState::Released);
     assert!(stopped.is_cancelled());
 
     let lease = seal.acquire("k").ttl(secs(1)).without_refresh().await.unwrap();
@@ -140,6 +158,45 @@ async fn a_dropped_lease_is_released() {
     drop(seal.acquire("k").ttl(secs(3600)).await.unwrap());
     tokio::task::yield_now().await;
     drop(seal.acquire("k").await.unwrap());
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_acquire_waits_for_the_release_of_a_lease_that_its_own_handle_has_just_dropped() {
+    let store = Faulty::new();
+    let (seal, other) = (store.seal(), store.seal());
+    let is_release = |call: Call<'_>| matches!(call, Call::Apply(Request::Release(_)));
+    store.script(move |call| is_release(call).then_some(Fault::Delay(millis(500))));
+    let clock = store.records.clock();
+    for shared in [false, true] {
+        let acquire = |seal: &Mongoseal| {
+            if shared { seal.acquire("k").shared_up_to(1) } else { seal.acquire("k") }
+        };
+        drop(acquire(&seal).await.unwrap());
+        let began = clock.now();
+        assert!(matches!(acquire(&other).await, Err(Error::Held { .. })), "another handle does not wait");
+        assert_eq!(clock.now(), began);
+        let lease = acquire(&seal).await.unwrap();
+        assert_eq!(clock.now().saturating_sub(began), millis(500));
+        lease.release().await.unwrap();
+    }
+    let both = seal.acquire_all(["k", "l"]).await.unwrap();
+    drop(both);
+    drop(seal.acquire("l").await.unwrap());
+    // One whose release does not come to an end is waited for no longer than a call may take.
+    store.script(move |call| is_release(call).then_some(Fault::Hang));
+    drop(seal.acquire("k").await.unwrap());
+    let began = clock.now();
+    let error = seal.acquire("k").await.unwrap_err();
+    assert!(error.to_string().contains("this handle's release of the key"), "{error}");
+    assert_eq!(clock.now().saturating_sub(began), secs(10));
+}
+
+#[tokio::test]
+async fn a_lease_that_is_dropped_and_acquired_again_is_never_refused() {
+    let seal = Mongoseal::in_memory();
+    for _ in 0..1_000 {
+        drop(seal.acquire("k").await.unwrap());
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -79,7 +79,7 @@ async fn an_orphan_is_neither_refreshed_nor_released_and_can_be_taken_up_by_its_
     let (id, token, state) = (lease.id(), lease.token(), lease.watch_state());
     lease.orphan();
     tokio::time::sleep(secs(20)).await;
-    assert_eq!(*state.borrow(), LeaseState::Released);
+    assert_eq!(state.get(), LeaseState::Released);
     assert_eq!(store.requests().len(), 1);
     let again = store.seal().acquire("k").lease_id(id).ttl(secs(30)).await.unwrap();
     assert_eq!(again.token(), token);
@@ -101,7 +101,7 @@ async fn a_lease_is_given_away_without_a_gap_and_its_giver_lost_at_once() {
     let id = LeaseId::random();
     let larger = giver.transfer(id).await.unwrap();
     assert!(larger > token);
-    assert_eq!(*state.borrow(), LeaseState::Lost { cause: LossCause::Transferred });
+    assert_eq!(state.get(), LeaseState::Lost { cause: LossCause::Transferred });
     tokio::time::sleep(secs(20)).await;
     let taker = store.seal().acquire("k").lease_id(id).ttl(secs(30)).await.unwrap();
     assert_eq!(taker.token(), larger);

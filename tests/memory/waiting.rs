@@ -9,7 +9,7 @@ use std::{
 };
 
 use mongoseal::{
-    Error, Key, Lease, LossCause, Mongoseal, Result,
+    Error, Key, Lease, Mongoseal, Result,
     record::Request,
     store::{Sighting, Store},
 };
@@ -276,24 +276,70 @@ async fn a_waiter_that_dies_costs_the_next_one_no_more_than_its_ttl() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_waiter_survives_a_store_that_is_away_for_a_moment_and_not_one_that_stays_away() {
-    let store = Faulty::new();
-    let holder = store.seal().acquire("k").ttl(secs(600)).await.unwrap();
-    let waiting = waiter(&store.seal(), secs(3600));
-    tokio::time::sleep(secs(1)).await;
-    store.always(Fault::Fail);
-    tokio::time::sleep(secs(8)).await;
-    assert!(!waiting.is_finished());
-    store.heal();
-    tokio::time::sleep(secs(1)).await;
-    holder.release().await.unwrap();
-    let lease = waiting.await.unwrap().unwrap();
+async fn waiters_that_were_queued_outlast_an_outage_and_keep_their_order_if_it_is_shorter_than_their_ttl() {
+    for (fault, outage, keeps_order) in [(Fault::Fail, 15, true), (Fault::Hang, 15, true), (Fault::Hang, 60, false)] {
+        let store = Faulty::new();
+        let holder = store.seal().acquire("k").ttl(secs(600)).without_refresh().await.unwrap();
+        let served = Arc::new(Mutex::new(Vec::new()));
+        let mut waiting = Vec::new();
+        for number in 0..20 {
+            let (seal, served) = (store.seal(), Arc::clone(&served));
+            waiting.push(tokio::spawn(async move {
+                let lease = seal.acquire("k").ttl(secs(60)).wait(secs(3600)).await.unwrap();
+                served.lock().unwrap().push(number);
+                lease.release().await.unwrap();
+            }));
+            tokio::time::sleep(millis(10)).await;
+        }
+        store.always(fault);
+        tokio::time::sleep(secs(outage)).await;
+        assert!(waiting.iter().all(|waiter| !waiter.is_finished()), "{fault:?} for {outage} s");
+        store.heal();
+        tokio::time::sleep(secs(10)).await;
+        assert_eq!(queued(&store).await, 20, "{fault:?} for {outage} s");
+        holder.release().await.unwrap();
+        for waiter in waiting {
+            waiter.await.unwrap();
+        }
+        let served = served.lock().unwrap();
+        assert!(served.len() == 20 && (!keeps_order || served.is_sorted()), "{fault:?} for {outage} s: {served:?}");
+    }
+}
 
-    let waiting = waiter(&store.seal(), secs(3600));
+#[tokio::test(start_paused = true)]
+async fn a_waiter_that_was_never_queued_ends_with_the_operation_timeout_and_one_whose_wait_ends_soon_after_it() {
+    let store = Faulty::new();
+    let _holder = store.seal().acquire("k").ttl(secs(600)).without_refresh().await.unwrap();
+    let clock = store.records.clock();
+    let was_queued = waiter(&store.seal(), secs(30));
     tokio::time::sleep(secs(1)).await;
     store.always(Fault::Hang);
-    assert!(matches!(waiting.await.unwrap(), Err(Error::Unavailable { .. })));
-    assert_eq!(lease.cancelled().await, LossCause::Expired);
+    let began = clock.now();
+    assert!(matches!(waiter(&store.seal(), secs(3600)).await.unwrap(), Err(Error::Unavailable { .. })));
+    assert_eq!(clock.now().saturating_sub(began), secs(10));
+    assert!(matches!(was_queued.await.unwrap(), Err(Error::Unavailable { .. })));
+    let took = clock.now().saturating_sub(began);
+    assert!((secs(29)..=secs(40)).contains(&took), "{took:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_waiter_that_an_outage_keeps_waiting_ends_with_its_caller_and_with_its_handle() {
+    let store = Faulty::new();
+    let _holder = store.seal().acquire("k").ttl(secs(600)).without_refresh().await.unwrap();
+    let (seal, dropped) = (store.seal(), store.seal());
+    let (closed, waiting) = (waiter(&seal, secs(3600)), waiter(&dropped, secs(3600)));
+    tokio::time::sleep(secs(1)).await;
+    store.always(Fault::Hang);
+    tokio::time::sleep(secs(30)).await;
+    let clock = store.records.clock();
+    let began = clock.now();
+    seal.shutdown().await;
+    assert!(clock.now().saturating_sub(began) <= secs(10) + millis(100), "{:?}", clock.now());
+    assert!(closed.await.unwrap().unwrap_err().to_string().contains("shut down"));
+    waiting.abort();
+    store.heal();
+    tokio::time::sleep(secs(11)).await;
+    assert_eq!(queued(&store).await, 0);
 }
 
 #[tokio::test(start_paused = true)]

@@ -141,6 +141,24 @@ async fn shutdown_releases_at_the_server_and_closes_only_its_own_client() {
     drop(bench.seal().acquire("own").await.unwrap());
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn shutdown_does_not_wait_for_the_next_events_of_a_change_stream() {
+    let bench = Bench::new("soon").await;
+    let mut longest = Duration::ZERO;
+    for round in 0..3 {
+        let seal = Mongoseal::builder().database("mongoseal_soon").connect(bench.set.uri()).await.unwrap();
+        let lease = seal.acquire("k").await.unwrap();
+        // Its handle listens for a revocation from a second on.
+        tokio::time::sleep(millis(1_300 + 200 * round)).await;
+        lease.release().await.unwrap();
+        let began = Instant::now();
+        seal.shutdown().await;
+        longest = longest.max(began.elapsed());
+    }
+    println!("the longest shutdown took {longest:?}");
+    assert!(longest < millis(150), "{longest:?}");
+}
+
 #[tokio::test]
 async fn a_lease_is_given_to_another_process_with_a_larger_token_and_nobody_comes_between() {
     let bench = Bench::new("given").await;
@@ -155,7 +173,7 @@ async fn a_lease_is_given_to_another_process_with_a_larger_token_and_nobody_come
     crate::eventually(secs(5), "both wait", queued).await;
     let larger = giver.transfer(id).await.unwrap();
     assert!(larger > token);
-    assert_eq!(*state.borrow(), LeaseState::Lost { cause: LossCause::Transferred });
+    assert_eq!(state.get(), LeaseState::Lost { cause: LossCause::Transferred });
     let lease = tokio::time::timeout(secs(2), named_waits).await.expect("it is told").unwrap().unwrap();
     assert_eq!(lease.token(), larger);
     lease.verify().await.unwrap();

@@ -25,7 +25,7 @@ use tokio::{
     time::timeout,
 };
 
-use super::{Inner, LEAST, MongoStore, template, worthwhile};
+use super::{Inner, LEAST, MongoStore, execute::worthwhile, template};
 use crate::{
     Clock, Error, Key, Result,
     record::{Acquire, Outcome, Request},
@@ -142,10 +142,11 @@ pub(super) async fn apply(inner: Arc<Inner>, key: Key, request: Request, within:
     let _under_way = if is_refresh { None } else { Some(inner.coalescer.admitted(until).await?) };
     let (sent, left) = (Clock::Boot.now(), worthwhile(until, within)?);
     let sender = Arc::clone(&inner);
-    let applied = MongoStore::run(left, async move {
+    let applied = inner.requests.track_future(async move {
         let _passed = passed;
         sender.apply(&key, &request, left).await
     });
+    let applied = MongoStore::run(left, applied);
     let (applied, _permit) = answered(permit, left, applied).await;
     applied.map(|applied| Applied { sent: Some(sent), ..applied })
 }
@@ -263,10 +264,11 @@ async fn send(mut permit: Permit, requests: Vec<Queued>) {
     let (sent, within) = (Clock::Boot.now(), longest(&requests));
     let asked: Vec<Request> = requests.iter().map(|queued| queued.request.clone()).collect();
     let (sender, key) = (Arc::clone(&inner), permit.key.clone());
-    let applied = MongoStore::run(within, async move {
+    let applied = inner.requests.track_future(async move {
         let _passed = passed;
         sender.apply_together(&key, &asked, within).await
     });
+    let applied = MongoStore::run(within, applied);
     let (applied, permit) = answered(Some(permit), within, applied).await;
     let one_by_one = match applied {
         Ok(applied) => {
