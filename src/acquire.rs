@@ -285,7 +285,7 @@ impl IntoFuture for Acquire {
                 position = field::Empty,
                 waited = field::Empty,
             );
-            let task = inner.tasks.spawn(ask.task(reply).instrument(span));
+            let task = inner.spawn(ask.task(reply).instrument(span));
             if let Ok(answer) = granted.await {
                 return answer;
             }

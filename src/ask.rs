@@ -39,7 +39,7 @@ pub(crate) struct Ask {
     pub(crate) chosen: bool,
     /// Whether a request was sent whose end is not known.
     pub(crate) in_doubt: AtomicBool,
-    /// Whether it was ever queued.
+    /// Whether it may be in the queue.
     pub(crate) queued: AtomicBool,
 }
 
@@ -280,10 +280,14 @@ impl Ask {
         if matches!(answer, Err(Error::Unavailable { .. } | Error::Corrupt { .. })) {
             self.in_doubt.store(true, Ordering::Relaxed);
         }
-        let Applied { outcome, at, sent: left_at } = answer?;
+        let Applied { outcome, at, changed, sent: left_at } = answer?;
         let sent = left_at.map_or(sent, |left_at| left_at.max(sent));
-        // Never taken back: a refusal may be a stale answer, and a release that finds nothing is cheap.
-        self.queued.fetch_or(matches!(outcome, Outcome::Queued { .. }), Ordering::Relaxed);
+        // Only a refusal that changed the record is definite: one that wrote nothing may come from a deposed primary.
+        match outcome {
+            Outcome::Queued { .. } => self.queued.store(true, Ordering::Relaxed),
+            Outcome::Refused { .. } if changed => self.queued.store(false, Ordering::Relaxed),
+            _ => {}
+        }
         let tick = at.map_or(Tick { seconds: 0, ordinal: 0 }, |at| at.tick);
         let left = |holder: &Holder| at.map(|at| holder.remaining(at.now).unwrap_or(Duration::MAX)).unwrap_or_default();
         match outcome {
@@ -306,8 +310,7 @@ impl Ask {
                 let remaining = left(&holder);
                 Ok(Answer::Queued(Place { sent, answered: clock.now(), tick, version, position, remaining }))
             }
-            // Only a refusal that changed the record is definite: one that wrote nothing may come from a deposed primary.
-            // So `in_doubt` and `queued` are never taken back here, and what was sent before is taken back in any case.
+            // `in_doubt` is never taken back: a request without an answer may be executed later.
             Outcome::Refused { holder } => Err(Error::Held {
                 key: self.key.clone(),
                 remaining: left(&holder),

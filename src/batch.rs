@@ -17,7 +17,10 @@ use std::{
     time::Duration,
 };
 
-use tokio::time::timeout;
+use tokio::{
+    runtime::{self, Handle},
+    time::timeout,
+};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use self::round::Round;
@@ -33,11 +36,14 @@ const EACH: Duration = Duration::from_micros(500);
 /// The leases of a handle that can travel together.
 #[derive(Debug, Default)]
 pub(crate) struct Batches {
-    /// By their ttl.
-    members: Mutex<HashMap<Ttl, HashMap<LeaseId, Member>>>,
+    members: Mutex<HashMap<Kind, HashMap<LeaseId, Member>>>,
     /// Held by the batch that is under way.
     turn: tokio::sync::Mutex<()>,
 }
+
+/// Which leases can travel together: those of one ttl whose tasks are on one runtime. A runtime that is not driven any more
+/// stops its own leases only.
+type Kind = (Ttl, Option<runtime::Id>);
 
 /// A lease that can travel with others.
 #[derive(Debug)]
@@ -74,7 +80,7 @@ impl Member {
 }
 
 impl Batches {
-    fn members(&self) -> MutexGuard<'_, HashMap<Ttl, HashMap<LeaseId, Member>>> {
+    fn members(&self) -> MutexGuard<'_, HashMap<Kind, HashMap<LeaseId, Member>>> {
         self.members.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -96,20 +102,21 @@ pub(crate) enum Travelled {
 pub(crate) struct Place {
     inner: Arc<Inner>,
     hold: Arc<Hold>,
-    ttl: Ttl,
+    kind: Kind,
 }
 
 impl Place {
     /// For a lease of this ttl that is refreshed so often and was so for the last time at `sent`.
     pub(crate) fn take(inner: &Arc<Inner>, hold: &Arc<Hold>, ttl: Ttl, interval: Duration, sent: Duration) -> Self {
         let member = Member { hold: Arc::clone(hold), interval, sent, leads: true, batch: None, apart: false };
-        inner.batches.members().entry(ttl).or_default().insert(hold.lease, member);
-        Self { inner: Arc::clone(inner), hold: Arc::clone(hold), ttl }
+        let kind = (ttl, Handle::try_current().ok().map(|runtime| runtime.id()));
+        inner.batches.members().entry(kind).or_default().insert(hold.lease, member);
+        Self { inner: Arc::clone(inner), hold: Arc::clone(hold), kind }
     }
 
     fn with<T: Default>(&self, act: impl FnOnce(&mut Member) -> T) -> T {
         let mut members = self.inner.batches.members();
-        members.get_mut(&self.ttl).and_then(|members| members.get_mut(&self.hold.lease)).map(act).unwrap_or_default()
+        members.get_mut(&self.kind).and_then(|members| members.get_mut(&self.hold.lease)).map(act).unwrap_or_default()
     }
 
     /// When, on the clock, it falls due.
@@ -144,11 +151,12 @@ impl Place {
     /// the batch that this lease is in.
     pub(crate) fn depart(&self, by_itself: bool) -> Option<CancellationToken> {
         let (now, settings) = (self.inner.clock().now(), &self.inner.settings);
-        let longest = settings.longest_attempt(self.ttl);
+        let (ttl, _) = self.kind;
+        let longest = settings.longest_attempt(ttl);
         let most = longest.as_micros().checked_div(EACH.as_micros()).and_then(|most| usize::try_from(most).ok());
         let most = most.unwrap_or(MOST).clamp(2, MOST);
         let mut members = self.inner.batches.members();
-        let members = members.get_mut(&self.ttl)?;
+        let members = members.get_mut(&self.kind)?;
         let own = members.get(&self.hold.lease)?;
         if let Some(over) = own.batch() {
             return Some(over.clone());
@@ -174,8 +182,8 @@ impl Place {
         }
         // Neighbours lie side by side at the store, too.
         holds.sort_unstable_by(|one, other| one.key.cmp(&other.key));
-        let batch = Batch { inner: Arc::clone(&self.inner), ttl: self.ttl, longest };
-        self.inner.tasks.spawn(batch.run(holds, over.clone().drop_guard()));
+        let batch = Batch { inner: Arc::clone(&self.inner), ttl, kind: self.kind, longest };
+        self.inner.spawn(batch.run(holds, over.clone().drop_guard()));
         own.map(|_| over)
     }
 }
@@ -183,10 +191,10 @@ impl Place {
 impl Drop for Place {
     fn drop(&mut self) {
         let mut all = self.inner.batches.members();
-        if let Some(members) = all.get_mut(&self.ttl) {
+        if let Some(members) = all.get_mut(&self.kind) {
             members.remove(&self.hold.lease);
             if members.is_empty() {
-                all.remove(&self.ttl);
+                all.remove(&self.kind);
             }
         }
     }
@@ -197,6 +205,7 @@ impl Drop for Place {
 struct Batch {
     inner: Arc<Inner>,
     ttl: Ttl,
+    kind: Kind,
     /// How long the store may take to answer all of it.
     longest: Duration,
 }
@@ -294,7 +303,7 @@ impl Batch {
     /// Notes something of those that have not left meanwhile.
     fn note<'a>(&self, holds: impl IntoIterator<Item = &'a Arc<Hold>>, note: impl Fn(&mut Member)) {
         let mut members = self.inner.batches.members();
-        let Some(members) = members.get_mut(&self.ttl) else { return };
+        let Some(members) = members.get_mut(&self.kind) else { return };
         for hold in holds {
             members.get_mut(&hold.lease).map(&note);
         }

@@ -36,6 +36,9 @@ pub struct Lease {
     released: oneshot::Receiver<Result<End>>,
 }
 
+/// How much longer than its task, which ends with the operation timeout, a call on a lease waits.
+const SLACK: Duration = Duration::from_millis(100);
+
 /// What the task of a lease did at its end.
 #[derive(Debug)]
 pub(crate) enum End {
@@ -367,7 +370,13 @@ impl Lease {
     /// Waits for what its task did at the end of the lease.
     async fn ended(&mut self) -> Result<End> {
         let gone = || Error::unavailable("the runtime that kept the lease has ended: its ttl ends the lease");
-        (&mut self.released).await.unwrap_or_else(|source| Err(gone().caused_by(source)))
+        let inner = Arc::clone(&self.inner);
+        let Some(end) = inner.before(inner.give_up().saturating_add(SLACK), &mut self.released).await else {
+            return Err(Error::unavailable(
+                "the lease's task did not end it within the operation timeout: drive the runtime on which it was acquired, or its ttl ends the lease",
+            ));
+        };
+        end.unwrap_or_else(|source| Err(gone().caused_by(source)))
     }
 }
 

@@ -23,6 +23,7 @@ mod clock;
 #[cfg(feature = "test-util")]
 pub mod conformance;
 mod contention;
+mod dedicated;
 mod election;
 mod error;
 mod farewell;

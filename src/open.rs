@@ -43,7 +43,7 @@ mod mongo {
     use mongodb::{Client, Database, error::ErrorKind, options::ClientOptions};
 
     use super::{Arc, Builder, Mongoseal, Result};
-    use crate::{Error, store::MongoStore};
+    use crate::{Error, dedicated::DedicatedThread, store::MongoStore};
 
     /// How many connections to a server a client of ours opens at most. Each request is a command of its own, and one
     /// that waits for a locked record keeps its connection; the driver's default is 10.
@@ -112,8 +112,21 @@ mod mongo {
         /// As [`Mongoseal::connect`].
         pub async fn connect(self, uri: impl AsRef<str>) -> Result<Mongoseal> {
             crate::seal::in_runtime()?;
+            if !self.dedicated_thread {
+                return self.connect_here(uri.as_ref(), None).await;
+            }
+            let thread = DedicatedThread::start()?;
+            let (runtime, uri) = (thread.runtime().clone(), uri.as_ref().to_owned());
+            // The client reads its connections where it is made.
+            let connected = runtime.spawn(async move { self.connect_here(&uri, Some(thread)).await });
+            connected.await.unwrap_or_else(|join| {
+                Err(Error::unavailable("the thread of this handle has ended: retry").caused_by(join))
+            })
+        }
+
+        async fn connect_here(self, uri: &str, thread: Option<DedicatedThread>) -> Result<Mongoseal> {
             let settings = self.settings()?;
-            let mut options = parse(uri.as_ref(), settings.operation_timeout).await?;
+            let mut options = parse(uri, settings.operation_timeout).await?;
             // Sooner than an attempt gives up, the second at the latest, so that it is the driver who says
             // what is wrong.
             let longest = settings.attempt.min(Duration::from_secs(2)).mul_f64(0.8);
@@ -125,7 +138,7 @@ mod mongo {
             let client = Client::with_options(options).map_err(unusable)?;
             let database = client.database(name.as_deref().unwrap_or("mongoseal"));
             let store = MongoStore::owning(&database, check_collection(self.collection)?, settings.retention);
-            let seal = Mongoseal::from_parts(Arc::new(store), settings)?;
+            let seal = Mongoseal::from_parts(Arc::new(store), settings, thread)?;
             seal.prepare().await?;
             Ok(seal)
         }
@@ -142,9 +155,14 @@ mod mongo {
                     "two databases are named, one in the settings and one in the call: leave out the one in the settings",
                 ));
             }
+            if self.dedicated_thread {
+                return Err(Error::invalid(
+                    "a handle on a client of yours cannot have a thread of its own, because that client reads its connections on your runtime: use `connect`",
+                ));
+            }
             let settings = self.settings()?;
             let store = MongoStore::new(database, check_collection(self.collection)?, settings.retention);
-            Mongoseal::from_parts(Arc::new(store), settings)
+            Mongoseal::from_parts(Arc::new(store), settings, None)
         }
     }
 

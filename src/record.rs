@@ -13,7 +13,7 @@ mod selection;
 pub use events::{Event, EventKind};
 pub use inspection::{Holding, Inspection, ListedLease, PastRevocation, Waiting};
 pub use joint::{Joint, Named, named};
-pub use machine::{acquire_together, apply, apply_jointly};
+pub use machine::{apply, apply_jointly, apply_together};
 pub use request::{Acquire, Image, Outcome, Patience, Refresh, Release, Request, Revoke, Transfer, View};
 pub use selection::{Position, Selection, Sharing};
 

@@ -15,12 +15,13 @@ use std::{
     time::Duration,
 };
 
-use tokio::runtime::Handle;
+use tokio::{runtime::Handle, task::JoinHandle};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
     Acquire, Caller, Clock, Error, HandleId, Key, LeaseId, Owner, Result, Revoke,
     batch::Batches,
+    dedicated::DedicatedThread,
     releases::Releases,
     retry,
     store::{Sighting, Store},
@@ -53,6 +54,9 @@ pub struct Mongoseal {
     pub(crate) inner: Arc<Inner>,
 }
 
+/// How much longer than its tasks, which end with the operation timeout, a shutdown waits.
+const SLACK: Duration = Duration::from_millis(50);
+
 /// What a store gets to close in when releasing took all the time there was.
 const GOOD_BYE: Duration = Duration::from_millis(100);
 
@@ -71,6 +75,8 @@ pub(crate) struct Inner {
     pub(crate) closing: CancellationToken,
     /// One task for each acquire under way and each lease held.
     pub(crate) tasks: TaskTracker,
+    /// Where these tasks run, if not on the runtime of who begins them.
+    thread: Option<DedicatedThread>,
     /// Whether the store was found fit.
     prepared: AtomicBool,
     /// When, on the clock, all must have ended: set by a shutdown.
@@ -91,7 +97,12 @@ impl Mongoseal {
         Builder::default()
     }
 
-    pub(crate) fn from_parts(store: Arc<dyn Store>, settings: Settings) -> Result<Self> {
+    /// The tasks of the handle run on `thread`, or where they are begun.
+    pub(crate) fn from_parts(
+        store: Arc<dyn Store>,
+        settings: Settings,
+        thread: Option<DedicatedThread>,
+    ) -> Result<Self> {
         let ttl = settings.ttl.duration();
         settings.check_ttl(ttl, settings.grace_for(ttl))?;
         let since = store.clock().now();
@@ -103,6 +114,7 @@ impl Mongoseal {
             asked: AtomicU64::new(0),
             closing: CancellationToken::new(),
             tasks: TaskTracker::new(),
+            thread,
             prepared: AtomicBool::new(false),
             end: OnceLock::new(),
             in_use: Mutex::default(),
@@ -179,7 +191,8 @@ impl Mongoseal {
         let give_up = *inner.end.get_or_init(|| inner.give_up());
         inner.closing.cancel();
         inner.tasks.close();
-        inner.tasks.wait().await;
+        // The tasks of a runtime that is not driven do not end.
+        inner.before(give_up.saturating_add(SLACK), inner.tasks.wait()).await;
         // Without a runtime there is nothing open that would have to be closed.
         if Handle::try_current().is_ok() {
             inner.store.close(give_up.saturating_sub(inner.clock().now()).max(GOOD_BYE)).await;
@@ -190,6 +203,26 @@ impl Mongoseal {
 impl Inner {
     pub(crate) fn clock(&self) -> Clock {
         self.store.clock()
+    }
+
+    /// Begins a task of this handle.
+    pub(crate) fn spawn<T: Send + 'static>(&self, task: impl Future<Output = T> + Send + 'static) -> JoinHandle<T> {
+        match &self.thread {
+            Some(thread) => self.tasks.spawn_on(task, thread.runtime()),
+            None => self.tasks.spawn(task),
+        }
+    }
+
+    /// Waits for `done` until the clock reads `until`. Outside of a runtime, where there is no timer, it waits for ever.
+    pub(crate) async fn before<T>(&self, until: Duration, done: impl Future<Output = T>) -> Option<T> {
+        if Handle::try_current().is_err() {
+            return Some(done.await);
+        }
+        tokio::select! {
+            biased;
+            done = done => Some(done),
+            () = self.clock().sleep_until(until) => None,
+        }
     }
 
     /// When, on the clock, an operation that begins now gives up.

@@ -118,6 +118,8 @@ pub struct Applied {
     pub outcome: Outcome,
     /// When, on the store's clocks. `None` where there was no record and nothing to do.
     pub at: Option<Moment>,
+    /// Whether it changed the record, in which case the outcome is not stale. `false` if that is not known.
+    pub changed: bool,
     /// When, on the [`Clock`] of holders, the request left, if it had to wait after the call: deadlines count from then.
     pub sent: Option<Duration>,
 }

@@ -151,7 +151,7 @@ fn is_heard(inner: &Arc<Inner>, asked: Tick) -> bool {
         Listening::Not | Listening::NotBefore(_) => state.listening = Listening::Opening(asked),
     }
     drop(state);
-    inner.tasks.spawn(listen(Arc::clone(inner), asked));
+    inner.spawn(listen(Arc::clone(inner), asked));
     true
 }
 

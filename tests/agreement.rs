@@ -50,8 +50,8 @@ enum Asked {
     /// Of those holders whose bits are set, in the order of the record; the last bit stands for one who
     /// never held.
     Jointly(Joint, u8),
-    /// Of the same key at the same time.
-    Together(Vec<Acquire>),
+    /// Of the same key at the same time: acquires that wait, acquires that do not, or releases without a token.
+    Together(Vec<Request>),
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -103,16 +103,21 @@ fn step() -> impl Strategy<Value = Step> {
     // Of a holder, if there is one: see `sent`.
     let transfer = (lease_of(), lease_of())
         .prop_map(|(lease, to)| Request::Transfer(Transfer { lease, token: FencingToken::MAX, to }));
-    let together = vec(acquire.clone(), 2..6).prop_map(|mut acquires| {
-        // All wait to have it alone, with the same bound on how many do.
+    let together = (vec(acquire.clone(), 2..6), 0_u8..3).prop_map(|(mut acquires, verb)| {
+        // With the same bound on how many wait.
         let room = acquires[0].patience.map_or(4, |patience| patience.room);
         for Acquire { terms, patience } in &mut acquires {
             terms.limit = terms.limit.min(1);
-            *patience = Some(Patience { lasts: patience.map_or(terms.ttl, |patience| patience.lasts), room });
+            let lasts = patience.map_or(terms.ttl, |patience| patience.lasts);
+            *patience = (verb == 0).then_some(Patience { lasts, room });
         }
         let mut leases = HashSet::new();
         acquires.retain(|acquire| leases.insert(acquire.terms.lease));
-        Asked::Together(acquires)
+        let request = |acquire: Acquire| match verb {
+            0 | 1 => Request::Acquire(acquire),
+            _ => Request::Release(Release { lease: acquire.terms.lease, token: None }),
+        };
+        Asked::Together(acquires.into_iter().map(request).collect())
     });
     let acquire = acquire.prop_map(Request::Acquire);
     let request =
@@ -201,7 +206,7 @@ async fn compare(store: &MongoStore, key: &Key, steps: Vec<Step>, seen: &Seen) {
                 (Asked::Of(request), met) => single(store, key, request, met.as_ref()).await,
                 (Asked::Jointly(joint, which), Some(met)) => jointly(store, key, joint, *which, met).await,
                 (Asked::Jointly(..), None) => continue,
-                (Asked::Together(acquires), met) => together(store, key, acquires, met.as_ref()).await,
+                (Asked::Together(requests), met) => together(store, key, requests, met.as_ref()).await,
             };
             assert_eq!(read(store, key).await, expected, "the record after {step:?} on {met:#?}");
             seen.note(met.as_ref(), expected.as_ref(), outcome);
@@ -237,36 +242,45 @@ async fn single(
     (after, name(&outcome))
 }
 
-/// The same for acquires that wait and are asked for at the same time: the first goes by itself, and the others,
-/// which come meanwhile, together.
+/// The same for requests that are sent at the same time: the first goes by itself, and the others, which come meanwhile,
+/// together.
 async fn together(
     store: &MongoStore,
     key: &Key,
-    acquires: &[Acquire],
+    requests: &[Request],
     met: Option<&Record>,
 ) -> (Option<Record>, &'static str) {
-    let asked = acquires.iter().map(|acquire| store.apply(key, Request::Acquire(acquire.clone()), WITHIN));
-    let mut asked: Vec<_> = asked.collect();
-    for answer in &mut asked {
+    let mut sent: Vec<_> = requests.iter().map(|request| store.apply(key, request.clone(), WITHIN)).collect();
+    for answer in &mut sent {
         assert!(answer.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
     }
     let mut applied = Vec::new();
-    for answer in asked {
+    for answer in sent {
         applied.push(answer.await.unwrap());
     }
+    if applied.iter().all(|applied| applied.at.is_none()) {
+        // There was no record that they could change.
+        assert!(met.is_none() && applied.iter().all(|applied| applied.outcome == Outcome::Absent));
+        return (None, "absent");
+    }
     let at = |applied: &Applied| applied.at.unwrap();
-    let (after, expected) = record::acquire_together(met, at(&applied[0]), &acquires[..1]);
-    assert_eq!(applied[0].outcome, expected[0], "the outcome of {:?} on {met:#?}", acquires[0]);
+    let (after, expected) = record::apply(met, at(&applied[0]), &requests[0]);
+    assert_eq!(applied[0].outcome, expected, "the outcome of {:?} on {met:#?}", requests[0]);
     let Some(second) = applied.get(1) else { return (after, "one of its own") };
     if applied[1..].iter().any(|applied| applied.at != second.at) {
-        // Room was made by the grant, and who had found none asked once more: when the others did is not told.
+        // The grant made room, and an acquire that had found none was sent once more. When the others were is not known.
         return (read(store, key).await, "asked once more");
     }
-    let (after, expected) = record::acquire_together(after.as_ref(), at(second), &acquires[1..]);
+    let (after, expected) = record::apply_together(after.as_ref(), at(second), &requests[1..]);
     for (applied, expected) in applied[1..].iter().zip(expected) {
-        assert_eq!(applied.outcome, expected, "{acquires:?} on {met:#?}");
+        assert_eq!(applied.outcome, expected, "{requests:?} on {met:#?}");
     }
-    (after, "asked together")
+    let name = match requests[0] {
+        Request::Acquire(Acquire { patience: Some(_), .. }) => "waited together",
+        Request::Acquire(_) => "acquired together",
+        _ => "left together",
+    };
+    (after, name)
 }
 
 /// The same for what is done to many leases at once. The server does not say when it did, but the record
@@ -364,7 +378,9 @@ async fn the_machine_and_the_pipeline_agree_on_random_requests() {
         "kept jointly",
         "refreshed jointly",
         "not all of them",
-        "asked together",
+        "waited together",
+        "acquired together",
+        "left together",
     ] {
         assert!(outcomes.get(reached).is_some_and(|times| *times >= 10), "rarely or never {reached}: {outcomes:?}");
     }

@@ -85,7 +85,7 @@ fn the_tests_that_documents_name_are_there() {
     assert!(named > 10);
 }
 
-const ENGINE: [&str; 23] = [
+const ENGINE: [&str; 25] = [
     "contention.rs",
     "hold.rs",
     "wait.rs",
@@ -101,6 +101,8 @@ const ENGINE: [&str; 23] = [
     "batch.rs",
     "batch/round.rs",
     "retry.rs",
+    "releases.rs",
+    "state_stream.rs",
     "clock.rs",
     "inspect.rs",
     "leases.rs",

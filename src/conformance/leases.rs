@@ -24,6 +24,7 @@ pub(super) async fn a_held_key_is_refused_and_its_record_stays_as_it_is(bench: B
     let before = bench.record().await;
     match bench.applied(once(&terms())).await {
         applied @ crate::store::Applied { outcome: Outcome::Refused { .. }, .. } => {
+            assert!(!applied.changed, "an answer of a request that changed nothing does not say that it did");
             let Outcome::Refused { holder } = applied.outcome else { return };
             assert_eq!(holder.version, token, "whoever is refused is told of the holder");
             let left = holder.expires_at.since(applied.at.expect("there is a record").now);

@@ -19,7 +19,10 @@ pub fn apply(before: Option<&Record>, at: Moment, request: &Request) -> (Option<
     match request {
         Request::Acquire(acquire) => state.acquire(slice::from_ref(acquire)),
         Request::Refresh(refresh) => state.refresh(refresh),
-        Request::Release(release) => state.release(release),
+        Request::Release(release) => {
+            state.release(&[release]);
+            state.grant(&[]);
+        }
         Request::Revoke(revoke) => state.revoke(revoke),
         Request::Transfer(transfer) => state.transfer(transfer),
         Request::Prune => state.grant(&[]),
@@ -33,20 +36,35 @@ pub fn apply(before: Option<&Record>, at: Moment, request: &Request) -> (Option<
     (after, outcome)
 }
 
-/// Applies several acquires of a key that wait to have it alone, each of another lease, in this order and as one:
-/// gives the record as it is afterwards, and the outcome of each.
+/// Applies several requests of a key as one, in this order, each of another lease: gives the record as it is afterwards,
+/// and the outcome of each. They are acquires that wait, or acquires that do not, in either case to have the key alone; or
+/// they are releases without a token.
 ///
-/// They are prolonged or queued one after another; what is pruned before and granted after them is
-/// pruned and granted once. Those who share it must be queued one by one: see [`FencingToken::following`].
+/// The record is pruned once before them, and the key granted once after them. Acquires that share the key must be applied
+/// one by one: see [`FencingToken::following`].
 #[must_use]
-pub fn acquire_together(before: Option<&Record>, at: Moment, acquires: &[Acquire]) -> (Option<Record>, Vec<Outcome>) {
+pub fn apply_together(before: Option<&Record>, at: Moment, requests: &[Request]) -> (Option<Record>, Vec<Outcome>) {
     let mut state = State::of(before, at);
     state.prune();
-    state.acquire(acquires);
+    let (mut acquires, mut releases) = (Vec::new(), Vec::new());
+    for request in requests {
+        match request {
+            Request::Acquire(acquire) => acquires.push(acquire.clone()),
+            Request::Release(release) => releases.push(release),
+            _ => {}
+        }
+    }
+    state.release(&releases);
+    state.acquire(&acquires);
     let after = state.stamped(before);
-    let came_to =
-        |acquire: &Acquire| acquire.outcome(after.as_ref().map(|after| after.view(Some(acquire.terms.lease))).as_ref());
-    let outcomes = acquires.iter().map(came_to).collect();
+    let outcome = |request: &Request| {
+        let image = match request.image() {
+            Image::Before => before,
+            Image::After => after.as_ref(),
+        };
+        request.outcome(image.map(|image| image.view(request.lease())).as_ref(), at.now)
+    };
+    let outcomes = requests.iter().map(outcome).collect();
     (after, outcomes)
 }
 
@@ -177,10 +195,9 @@ impl State {
         self.grant(&[]);
     }
 
-    fn release(&mut self, release: &Release) {
-        self.holders.retain(|holder| !release.ends(holder));
-        self.queue.retain(|waiter| !release.dismisses(waiter));
-        self.grant(&[]);
+    fn release(&mut self, releases: &[&Release]) {
+        self.holders.retain(|holder| !releases.iter().any(|release| release.ends(holder)));
+        self.queue.retain(|waiter| !releases.iter().any(|release| release.dismisses(waiter)));
     }
 
     fn revoke(&mut self, revoke: &Revoke) {

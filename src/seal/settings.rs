@@ -2,7 +2,9 @@
 
 use std::{sync::Arc, time::Duration};
 
-use crate::{Error, Mongoseal, Owner, Result, Retry, Ttl, contention::Contention, store::Store};
+use crate::{
+    Error, Mongoseal, Owner, Result, Retry, Ttl, contention::Contention, dedicated::DedicatedThread, store::Store,
+};
 
 /// The settings of a handle, checked.
 #[derive(Clone, Debug)]
@@ -93,6 +95,7 @@ pub struct Builder {
     queue_limit: u32,
     wait: Option<Duration>,
     retry: Option<Retry>,
+    pub(crate) dedicated_thread: bool,
     #[cfg(feature = "mongodb")]
     pub(crate) database: Option<String>,
     #[cfg(feature = "mongodb")]
@@ -111,6 +114,7 @@ impl Default for Builder {
             queue_limit: 1_000,
             wait: None,
             retry: None,
+            dedicated_thread: false,
             #[cfg(feature = "mongodb")]
             database: None,
             #[cfg(feature = "mongodb")]
@@ -199,6 +203,21 @@ impl Builder {
         self
     }
 
+    /// Runs the tasks of the handle on a thread of its own: the acquires, the refreshes and releases of its leases, and its
+    /// change streams. Default: they run on the runtime that acquires the lease.
+    ///
+    /// Work that blocks all threads of a runtime, without a call of `spawn_blocking`, also stops the refreshes on that
+    /// runtime, and the leases expire. With a thread of its own the handle keeps them. The holder must still see by
+    /// itself that a lease was lost: a blocked thread notices nothing.
+    ///
+    /// It needs a client of its own, by [`connect`](Self::connect): a client of the caller reads its connections on the
+    /// caller's runtime. The closure of a [`retry`](Self::retry) policy runs on the thread, too. It ends when the last clone
+    /// of the handle and its last lease are gone.
+    pub fn dedicated_thread(mut self) -> Self {
+        self.dedicated_thread = true;
+        self
+    }
+
     /// On a store of one's own.
     ///
     /// # Errors
@@ -206,7 +225,8 @@ impl Builder {
     /// [`Error::Invalid`] where the settings contradict each other.
     pub fn on_store(self, store: Arc<dyn Store>) -> Result<Mongoseal> {
         let settings = Settings { retention: store.retention(), ..self.settings()? };
-        Mongoseal::from_parts(store, settings)
+        let thread = self.dedicated_thread.then(DedicatedThread::start).transpose()?;
+        Mongoseal::from_parts(store, settings, thread)
     }
 
     /// Checks what was set.

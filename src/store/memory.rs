@@ -190,14 +190,15 @@ impl Store for MemoryStore {
                     return Err(Error::Corrupt { key, message: "`version` leaves no room to grow".into() });
                 }
                 let (after, outcome) = record::apply(before, at, &request);
+                let changed = before != after.as_ref();
                 if let Some(after) = after {
-                    if before != Some(&after) {
+                    if changed {
                         tell(&mut records.watchers, &after);
                         records.followers.tell(&key, Some(&after), at);
                     }
                     records.by_key.insert(key, after);
                 }
-                Ok(Applied { outcome, at: Some(at), sent: None })
+                Ok(Applied { outcome, at: Some(at), changed, sent: None })
             })
         })
     }

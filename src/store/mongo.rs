@@ -8,6 +8,7 @@
 //! | `verb.rs` | what is written alike, and what differs from one request to the next |
 //! | `joint.rs` | what is done to many leases at once |
 //! | `gate.rs` | how requests of a key wait for a transaction of their handle |
+//! | `traffic.rs` | what requests of one runtime share |
 //! | `coalesce.rs` | which acquires of a key travel in one command |
 //! | `refusal.rs` | how who asks again for a key that was held is refused by less |
 //! | `template.rs` | commands whose larger part is encoded once |
@@ -41,6 +42,7 @@ mod refusal;
 mod template;
 mod token;
 mod touch;
+mod traffic;
 mod verb;
 
 use std::{fmt, sync::Arc, time::Duration};
@@ -52,7 +54,7 @@ use mongodb::{
 use tokio::sync::mpsc::{Sender, UnboundedSender};
 use tokio_util::task::TaskTracker;
 
-use self::{coalesce::Coalescer, gate::Gates, refusal::Held};
+use self::{refusal::Held, traffic::ByRuntime};
 use super::{Applied, Backlog, BoxFuture, Page, Sighting, State, Store, Told};
 use crate::{
     Clock, Error, FencingToken, HandleId, Key, Result, Tick,
@@ -83,8 +85,7 @@ struct Inner {
     collection: String,
     retention: Duration,
     owns_client: bool,
-    gates: Gates,
-    coalescer: Coalescer,
+    traffic: ByRuntime,
     held: Held,
     /// What was sent and not answered, change streams excepted.
     requests: TaskTracker,
@@ -107,9 +108,9 @@ impl MongoStore {
     }
 
     fn build(database: &Database, collection: String, retention: Duration, owns_client: bool) -> Self {
-        let (gates, coalescer, held) = (Gates::default(), Coalescer::default(), Held::default());
+        let (traffic, held) = (ByRuntime::default(), Held::default());
         let (database, requests) = (database.clone(), TaskTracker::new());
-        let inner = Inner { database, collection, retention, owns_client, gates, coalescer, held, requests };
+        let inner = Inner { database, collection, retention, owns_client, traffic, held, requests };
         Self { inner: Arc::new(inner) }
     }
 

@@ -66,7 +66,7 @@ impl<T: Send + 'static> Watcher<T> {
             before: None,
             seen: None,
         };
-        inner.tasks.spawn(watcher.run());
+        inner.spawn(watcher.run());
         (beginning, events)
     }
 

@@ -1,6 +1,7 @@
 //! A holder that cannot reach the store stops by its deadline, not later.
 
 use std::{
+    env,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -11,6 +12,7 @@ use std::{
 use mongodb::bson::doc;
 use mongoseal::{Error, LeaseState, LossCause, Mongoseal};
 use mongoseal_test_support::{How, Peer, ReplicaSet};
+use tokio::task::JoinSet;
 
 use crate::{connect, millis, secs, turn};
 
@@ -92,6 +94,50 @@ async fn a_lease_is_at_risk_while_the_primary_is_away_and_held_when_it_is_back()
     assert_eq!(tokio::time::timeout(secs(6), states.changed()).await.unwrap(), Some(LeaseState::Held));
     lease.verify().await.unwrap();
     lease.release().await.unwrap();
+}
+
+/// `MONGOSEAL_OUTAGE` says how many seconds the outage lasts: longer than the operation timeout, and by default shorter
+/// than the time that waiters keep their places.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn waiters_outlast_an_outage_that_is_longer_than_the_operation_timeout() {
+    let _turn = turn().await;
+    let outage = env::var("MONGOSEAL_OUTAGE").map_or(12, |seconds| seconds.parse().unwrap());
+    let set = ReplicaSet::builder().proxied().start().await;
+    let holder = connect(Mongoseal::builder(), set.uri_with("appName=holder")).await;
+    let lease = holder.acquire("k").ttl(secs(600)).await.unwrap();
+    let seal = connect(Mongoseal::builder().operation_timeout(secs(3)), set.uri_with("appName=waiter")).await;
+    let (served, mut order) = tokio::sync::mpsc::unbounded_channel();
+    let mut waiting = JoinSet::new();
+    for number in 0..20 {
+        let (acquire, served) = (seal.acquire("k").ttl(secs(30)).wait(secs(3600)), served.clone());
+        waiting.spawn(async move {
+            let lease = acquire.await?;
+            served.send(number).unwrap();
+            lease.release().await
+        });
+        tokio::time::sleep(millis(50)).await;
+    }
+    set.proxy().cut_both(&Peer::client("waiter"), &Peer::Anyone, How::Blackhole);
+    tokio::time::sleep(secs(outage)).await;
+    assert!(waiting.try_join_next().is_none(), "all still wait after {outage} s");
+    set.proxy().heal();
+    let waits = async || holder.inspect("k").await.unwrap().unwrap().queue.len();
+    let healed = Instant::now();
+    while waits().await < 20 {
+        assert!(healed.elapsed() < secs(10), "{} wait", waits().await);
+        tokio::time::sleep(millis(50)).await;
+    }
+    lease.release().await.unwrap();
+    while let Some(ended) = waiting.join_next().await {
+        ended.unwrap().unwrap();
+    }
+    drop(served);
+    let mut numbers = Vec::new();
+    while let Some(number) = order.recv().await {
+        numbers.push(number);
+    }
+    // After a longer outage they are queued anew, in any order.
+    assert!(numbers.len() == 20 && (outage > 20 || numbers.is_sorted()), "{numbers:?}");
 }
 
 #[tokio::test]

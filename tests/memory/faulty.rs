@@ -145,7 +145,7 @@ impl Store for Faulty {
         self.requests.lock().unwrap().push(request.clone());
         let fault = self.fault(Call::Apply(&request));
         if matches!(fault, Some(Fault::Stale)) {
-            return Box::pin(async { Ok(Applied { outcome: Outcome::Absent, at: None, sent: None }) });
+            return Box::pin(async { Ok(Applied { outcome: Outcome::Absent, at: None, changed: false, sent: None }) });
         }
         meet(fault, within, self.records.apply(key, request, within))
     }

@@ -14,6 +14,7 @@ mod lease;
 mod retry;
 mod revoke;
 mod round_trip;
+mod runtimes;
 mod scope;
 mod several;
 mod shared;

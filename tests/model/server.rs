@@ -158,8 +158,9 @@ impl Server {
         at: Moment,
         asked: &[Message],
     ) -> (Option<Record>, Vec<Outcome>) {
-        let acquires: Vec<Acquire> = asked.iter().map(|message| self.acquire(message.lease, true)).collect();
-        let (after, mut outcomes) = record::acquire_together(before, at, &acquires);
+        let acquire = |message: &Message| Request::Acquire(self.acquire(message.lease, true));
+        let acquires: Vec<Request> = asked.iter().map(acquire).collect();
+        let (after, mut outcomes) = record::apply_together(before, at, &acquires);
         if self.config.without == Some(Rule::EachItsAnswer) {
             outcomes[1] = outcomes[0].clone();
         }

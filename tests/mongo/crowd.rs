@@ -1,10 +1,13 @@
 //! Many of a handle who wait for one key travel together, and nobody notices.
 
-use std::sync::{Arc, Mutex};
+use std::{
+    sync::{Arc, Mutex},
+    time::{Duration, Instant},
+};
 
 use mongodb::bson::{Bson, doc};
-use mongoseal::{Error, Lease, Mongoseal, Result};
-use tokio::task::JoinSet;
+use mongoseal::{Error, Lease, Mongoseal, Result, StateStream};
+use tokio::{task::JoinSet, time::timeout};
 
 use crate::{Bench, Sent, eventually, millis, noting_client, secs};
 
@@ -58,6 +61,85 @@ async fn a_thousand_who_come_at_once_are_queued_by_few_commands_and_served_in_th
     seal.shutdown().await;
 }
 
+/// Handles of one database, each with a client of its own, and what the clients send.
+async fn handles(bench: &Bench, name: &str, count: usize) -> Vec<(Mongoseal, Sent)> {
+    let mut handles = Vec::new();
+    for _ in 0..count {
+        let (client, sent) = noting_client(&bench.set.uri_with("maxPoolSize=64")).await;
+        handles.push((Mongoseal::new(&client.database(name)), sent));
+    }
+    handles
+}
+
+/// A lease of each handle, which must not be at risk while many waits of its handle end.
+async fn bystanders(handles: &[(Mongoseal, Sent)]) -> Vec<(Lease, StateStream)> {
+    let mut leases = Vec::new();
+    for (number, (seal, _)) in handles.iter().enumerate() {
+        let lease = seal.acquire(format!("beside/{number}")).ttl(secs(10)).await.unwrap();
+        let states = lease.watch_state();
+        leases.push((lease, states));
+    }
+    leases
+}
+
+async fn were_never_at_risk(bystanders: Vec<(Lease, StateStream)>) {
+    for (lease, mut states) in bystanders {
+        assert!(timeout(millis(1), states.changed()).await.is_err(), "its state never changed");
+        lease.verify().await.unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_thousand_waits_that_end_together_end_in_time_and_by_few_commands() {
+    const WAIT: Duration = Duration::from_secs(9);
+    let bench = Bench::new("crowd_ends").await;
+    let _holder = bench.seal().acquire("k").ttl(secs(600)).await.unwrap();
+    let handles = handles(&bench, "mongoseal_crowd_ends", 4).await;
+    let bystanders = bystanders(&handles).await;
+    let mut waiting = JoinSet::new();
+    let began = Instant::now();
+    for _ in 0..250 {
+        for (seal, _) in &handles {
+            waiting.spawn(seal.acquire("k").wait(WAIT).into_future());
+        }
+    }
+    let asked = began.elapsed();
+    assert!(asked < secs(1), "they end within a second, and not {asked:?}");
+    eventually(secs(8), "all are queued", async || queued(&bench).await == 1_000).await;
+    let before: usize = handles.iter().map(|(_, sent)| writes(sent)).sum();
+    while let Some(ended) = waiting.join_next().await {
+        let ended = ended.unwrap();
+        assert!(matches!(ended, Err(Error::Held { .. })), "{ended:?}");
+    }
+    let late = began.elapsed().saturating_sub(WAIT + asked);
+    eventually(secs(2), "none is left", async || queued(&bench).await == 0).await;
+    let sent = handles.iter().map(|(_, sent)| writes(sent)).sum::<usize>() - before;
+    println!("the last of 1,000 waits ended {late:?} after its time, {sent} commands");
+    assert!(late < secs(2), "{late:?}");
+    assert!(sent <= 100, "{sent} commands");
+    were_never_at_risk(bystanders).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_thousand_acquires_that_are_dropped_leave_the_queue_by_few_commands() {
+    let bench = Bench::new("crowd_drops").await;
+    let _holder = bench.seal().acquire("k").ttl(secs(600)).await.unwrap();
+    let handles = handles(&bench, "mongoseal_crowd_drops", 4).await;
+    let bystanders = bystanders(&handles).await;
+    let mut waiting: Vec<_> = handles.iter().map(|(seal, _)| wait(seal, 250)).collect();
+    eventually(secs(30), "all are queued", async || queued(&bench).await == 1_000).await;
+    let before: usize = handles.iter().map(|(_, sent)| writes(sent)).sum();
+    let began = Instant::now();
+    waiting.iter_mut().for_each(JoinSet::abort_all);
+    eventually(secs(10), "none is left", async || queued(&bench).await == 0).await;
+    let took = began.elapsed();
+    let sent = handles.iter().map(|(_, sent)| writes(sent)).sum::<usize>() - before;
+    println!("1,000 dropped acquires had left the queue after {took:?}, {sent} commands");
+    assert!(took < secs(2), "{took:?}");
+    assert!(sent <= 100, "{sent} commands");
+    were_never_at_risk(bystanders).await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn those_who_came_one_after_another_keep_their_places_together() {
     let bench = Bench::new("crowd_kept").await;
@@ -88,7 +170,7 @@ async fn one_that_is_not_answered_does_not_hold_up_the_others_until_it_gives_up(
     let _holder = seal.acquire("k").await.unwrap();
     let slow = doc! { "blockConnection": true, "blockTimeMS": 20_000 };
     let point = bench.set.fail_command("crowd_hung", &["findAndModify"], slow, 1).await;
-    let began = std::time::Instant::now();
+    let began = Instant::now();
     let waiting = wait(&seal, 20);
     eventually(secs(20), "the others are queued", async || queued(&bench).await == 19).await;
     let took = began.elapsed();

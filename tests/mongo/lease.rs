@@ -1,5 +1,7 @@
 //! The life of a lease on a real server.
 
+use std::time::{Duration, Instant};
+
 use mongodb::bson::doc;
 use mongoseal::{Error, LeaseState, LossCause, Mongoseal, Released};
 

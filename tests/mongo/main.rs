@@ -18,6 +18,7 @@ mod privileges;
 mod purge;
 mod race;
 mod revoke;
+mod runtimes;
 mod secrets;
 mod several;
 mod shared;

@@ -114,7 +114,7 @@ impl World {
     fn stale(&self, key: &Key, request: &Request) -> Option<Applied> {
         let (record, at) = self.past.lock().unwrap().get(key).cloned()?;
         let (after, outcome) = record::apply(Some(&record), at, request);
-        (after.as_ref() == Some(&record)).then_some(Applied { outcome, at: Some(at), sent: None })
+        (after.as_ref() == Some(&record)).then_some(Applied { outcome, at: Some(at), changed: false, sent: None })
     }
 }
 

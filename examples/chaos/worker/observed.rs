@@ -135,8 +135,8 @@ impl Observed {
     /// Takes what changed nothing for a success.
     fn no_op_success(request: &Request, answer: Result<Applied>) -> Result<Applied> {
         match (request, answer) {
-            (Request::Acquire(_), Ok(Applied { outcome: Outcome::Refused { holder }, at, sent })) => {
-                Ok(Applied { outcome: Outcome::Granted { token: holder.version }, at, sent })
+            (Request::Acquire(_), Ok(Applied { outcome: Outcome::Refused { holder }, at, changed, sent })) => {
+                Ok(Applied { outcome: Outcome::Granted { token: holder.version }, at, changed, sent })
             }
             (_, answer) => answer,
         }
@@ -196,7 +196,8 @@ impl Observed {
         if let Ok(Sighting::Seen { record, at }) = self.store.read(&key, within / 2).await {
             let holder = record.holders.iter().find(|holder| holder.terms.lease == lease);
             if let Some(holder) = holder.filter(|holder| holder.expires_at > at.now) {
-                return Ok(Applied { outcome: Outcome::Granted { token: holder.version }, at: Some(at), sent: None });
+                let outcome = Outcome::Granted { token: holder.version };
+                return Ok(Applied { outcome, at: Some(at), changed: false, sent: None });
             }
         }
         Err(Error::unavailable("the lease is not there yet"))

@@ -1,13 +1,14 @@
-//! Acquires that wait for one key and travel in one command.
+//! Requests of one key that travel in one command.
 //!
 //! Purpose: writes of one record that meet at the server make each other start over, and each writes the whole queue.
-//! A thousand waiters that ask one after another write a thousand entries a thousand times.
+//! A thousand waiters that ask one after another write a thousand entries a thousand times, and so do a thousand that leave
+//! the queue.
 //!
-//! Mechanism: one command of each key is under way. The acquires that come meanwhile wait in the key's line and are the
-//! next command, which the pipeline of an acquire that waits takes as a list (see `verb.rs`). All other requests are a
-//! command each, at once.
+//! Mechanism: one command of each key is under way. The acquires of the key that come meanwhile, and the releases of what a
+//! lease id holds or waits for, wait in the key's line. (Acquires that share the key and do not wait are not in it.) The next command is those at the head of the line that are of one
+//! verb: their pipeline takes lists (see `verb.rs`). All other requests are a command each, at once.
 //!
-//! A bounded number of requests is under way, refreshes beside them: the driver serves those that wait for a connection
+//! A bounded number of requests of each runtime is under way, refreshes beside them: the driver serves those that wait for a connection
 //! in their order, and a burst of acquires must not keep a refresh waiting until its lease is lost.
 //!
 //! Invariants: a refresh never waits for more than [`MAX_UNDER_WAY`] other requests. A request is never delayed by more than half of
@@ -25,7 +26,7 @@ use tokio::{
     time::timeout,
 };
 
-use super::{Inner, LEAST, MongoStore, execute::worthwhile, template};
+use super::{Inner, LEAST, MongoStore, execute::worthwhile, template, traffic::Traffic, verb::Verb};
 use crate::{
     Clock, Error, Key, Result,
     record::{Acquire, Outcome, Request},
@@ -60,22 +61,21 @@ struct Queued {
     until: Duration,
     /// How much time it must have left to be sent.
     least: Duration,
-    /// Whether it must be a command of its own.
-    alone: bool,
+    /// With which others it can be a command. `None`: with none.
+    verb: Option<Verb>,
     dispatch: oneshot::Sender<Dispatch>,
 }
 
 impl Queued {
     fn new(request: Request, until: Duration, dispatch: oneshot::Sender<Dispatch>) -> Self {
-        // A waiter that shares the key is queued by a write of its own: see `FencingToken::following`.
-        let alone = acquire(&request).is_some_and(|acquire| acquire.terms.limit > 1);
+        let verb = Verb::of_several(&request).filter(|_| !shares(&request));
         let least = LEAST.min(left(until).mul_f64(0.5));
-        Self { request, until, least, alone, dispatch }
+        Self { request, until, least, verb, dispatch }
     }
 
     /// Whether it can be sent with these.
     fn can_join(&self, others: &[Self]) -> bool {
-        others.is_empty() || !(self.alone || others.iter().any(|other| other.alone))
+        others.first().is_none_or(|first| self.verb.is_some() && first.verb == self.verb)
     }
 
     /// Whether its caller waits for it, and long enough for an answer.
@@ -102,6 +102,7 @@ enum Dispatch {
 /// The right to be the command of a key that is under way. Dropping it hands it to the next in line.
 struct Permit {
     inner: Arc<Inner>,
+    traffic: Arc<Traffic>,
     key: Key,
     /// Whether it was given to a task that has not begun. A runtime that shuts down drops such a task where it is
     /// spawned.
@@ -124,12 +125,13 @@ impl Coalescer {
     }
 }
 
-/// Applies a request by a command of its own, or, of an acquire that waits, perhaps by one with others of its key.
+/// Applies a request by a command of its own, or by one with others of its key.
 pub(super) async fn apply(inner: Arc<Inner>, key: Key, request: Request, within: Duration) -> Result<Applied> {
     let until = Clock::Boot.now().saturating_add(within);
     let waits = acquire(&request).is_some_and(|acquire| acquire.patience.is_some());
-    let permit = if waits {
-        match enter(&inner, &key, &request, until).await? {
+    let traffic = inner.traffic.here();
+    let permit = if waits || (Verb::of_several(&request).is_some() && !shares(&request)) {
+        match enter(&inner, &traffic, &key, &request, until).await? {
             Dispatch::Alone(permit) => Some(permit),
             Dispatch::Apart => None,
             Dispatch::Together(applied) => return applied,
@@ -137,9 +139,9 @@ pub(super) async fn apply(inner: Arc<Inner>, key: Key, request: Request, within:
     } else {
         None
     };
-    let passed = inner.gates.pass(&key, left(until)).await?;
+    let passed = traffic.gates.pass(&key, left(until)).await?;
     let is_refresh = matches!(request, Request::Refresh(_));
-    let _under_way = if is_refresh { None } else { Some(inner.coalescer.admitted(until).await?) };
+    let _under_way = if is_refresh { None } else { Some(traffic.coalescer.admitted(until).await?) };
     let (sent, left) = (Clock::Boot.now(), worthwhile(until, within)?);
     let sender = Arc::clone(&inner);
     let applied = inner.requests.track_future(async move {
@@ -164,12 +166,19 @@ async fn answered<T>(permit: Option<Permit>, within: Duration, mut answer: BoxFu
     (answer.await, None)
 }
 
-async fn enter(inner: &Arc<Inner>, key: &Key, request: &Request, until: Duration) -> Result<Dispatch> {
+async fn enter(
+    inner: &Arc<Inner>,
+    traffic: &Arc<Traffic>,
+    key: &Key,
+    request: &Request,
+    until: Duration,
+) -> Result<Dispatch> {
     let dispatched = {
-        let mut lines = inner.coalescer.lines();
+        let mut lines = traffic.coalescer.lines();
         let Some(line) = lines.0.get_mut(key) else {
             lines.0.insert(key.clone(), VecDeque::new());
-            return Ok(Dispatch::Alone(Permit { inner: Arc::clone(inner), key: key.clone(), waits_for_task: false }));
+            let (inner, traffic, key) = (Arc::clone(inner), Arc::clone(traffic), key.clone());
+            return Ok(Dispatch::Alone(Permit { inner, traffic, key, waits_for_task: false }));
         };
         let (dispatch, dispatched) = oneshot::channel();
         line.push_back(Queued::new(request.clone(), until, dispatch));
@@ -185,20 +194,20 @@ async fn enter(inner: &Arc<Inner>, key: &Key, request: &Request, until: Duration
 impl Permit {
     /// Puts these first in line, to be sent one by one.
     fn put_back(&self, requests: Vec<Queued>) {
-        let mut lines = self.inner.coalescer.lines();
+        let mut lines = self.traffic.coalescer.lines();
         let Some(line) = lines.0.get_mut(&self.key) else { return };
         for queued in requests.into_iter().rev() {
-            line.push_front(Queued { alone: true, ..queued });
+            line.push_front(Queued { verb: None, ..queued });
         }
     }
 }
 
 impl Drop for Permit {
     fn drop(&mut self) {
-        let mut next = self.inner.coalescer.lines().next(&self.key, self.waits_for_task);
+        let mut next = self.traffic.coalescer.lines().next(&self.key, self.waits_for_task);
         let Some(first) = next.pop() else { return };
-        let (inner, key) = (Arc::clone(&self.inner), self.key.clone());
-        let permit = Self { inner, key, waits_for_task: !next.is_empty() };
+        let (inner, traffic, key) = (Arc::clone(&self.inner), Arc::clone(&self.traffic), self.key.clone());
+        let permit = Self { inner, traffic, key, waits_for_task: !next.is_empty() };
         if next.is_empty() {
             // If its caller is gone, the permit comes back and goes to the next.
             first.tell(Dispatch::Alone(permit));
@@ -244,16 +253,16 @@ impl Lines {
     }
 }
 
-/// Sends several acquires of a key as one command, and tells each what came of it.
+/// Sends several requests of a key as one command, and tells each what came of it.
 async fn send(mut permit: Permit, requests: Vec<Queued>) {
     permit.waits_for_task = false;
     let mut requests = split_by_deadline(split_batchable(requests));
-    let inner = Arc::clone(&permit.inner);
-    let passed = match inner.gates.pass(&permit.key, longest(&requests)).await {
+    let (inner, traffic) = (Arc::clone(&permit.inner), Arc::clone(&permit.traffic));
+    let passed = match traffic.gates.pass(&permit.key, longest(&requests)).await {
         Ok(passed) => passed,
         Err(error) => return tell_all(requests, error),
     };
-    let _under_way = match inner.coalescer.admitted(Clock::Boot.now().saturating_add(longest(&requests))).await {
+    let _under_way = match traffic.coalescer.admitted(Clock::Boot.now().saturating_add(longest(&requests))).await {
         Ok(admitted) => admitted,
         Err(error) => return tell_all(requests, error),
     };
@@ -301,8 +310,8 @@ fn has_its_answer(request: &Request, outcome: &Outcome) -> bool {
     }
 }
 
-/// Keeps the requests that can be one command: each of another lease, and with the same limit of waiters. The others are
-/// sent by their callers.
+/// Keeps the requests that can be one command: each of another lease, and, if they wait, with the same limit of waiters.
+/// The others are sent by their callers.
 fn split_batchable(requests: Vec<Queued>) -> Vec<Queued> {
     let (mut leases, mut limit) = (HashSet::new(), None);
     let (batchable, others): (Vec<_>, Vec<_>) = requests.into_iter().partition(|queued| {
@@ -348,6 +357,11 @@ fn room(request: &Request) -> Option<u32> {
     Some(acquire(request)?.patience?.room)
 }
 
+/// Whether an acquire shares the key. Then it must be a command of its own: see `FencingToken::following`.
+fn shares(request: &Request) -> bool {
+    acquire(request).is_some_and(|acquire| acquire.terms.limit > 1)
+}
+
 fn acquire(request: &Request) -> Option<&Acquire> {
     match request {
         Request::Acquire(acquire) => Some(acquire),
@@ -356,9 +370,9 @@ fn acquire(request: &Request) -> Option<&Acquire> {
 }
 
 impl Inner {
-    /// Applies acquires of a key that wait as one command; gives what came of each.
+    /// Applies requests of a key as one command; gives what came of each.
     async fn apply_together(&self, key: &Key, asked: &[Request], within: Duration) -> Result<Vec<Applied>> {
-        let command = template::waits(self.head(key, within), asked.iter().filter_map(acquire))?;
+        let command = template::command_of_several(self.head(key, within), asked)?;
         self.update(key, command, asked, within).await
     }
 }

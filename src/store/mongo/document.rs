@@ -63,12 +63,10 @@ pub(super) fn all() -> Document {
 pub(super) fn view(verb: Verb) -> Document {
     let mut view = all();
     view.insert("queue", doc! { "$slice": 0 });
-    let leases = match verb {
-        Verb::Wait => Bson::from("$$lease"),
-        Verb::Leave => vec!["$$lease"].into(),
-        _ => return view,
-    };
-    let places = doc! { "$map": { "input": leases, "in": { "$indexOfArray": ["$$queued", "$$this"] } } };
+    if !matches!(verb, Verb::Wait | Verb::Leave) {
+        return view;
+    }
+    let places = doc! { "$map": { "input": "$$lease", "in": { "$indexOfArray": ["$$queued", "$$this"] } } };
     let queued = doc! { "queued": { "$reverseArray": "$queue.lease" } };
     view.insert("places", doc! { "$let": { "vars": queued, "in": places } });
     view.insert("waiting", doc! { "$size": "$queue" });

@@ -82,7 +82,7 @@ impl Inner {
             let nothing = |request: &Request| request.outcome(None, StoreTime::default());
             return Ok(requests
                 .iter()
-                .map(|request| Applied { outcome: nothing(request), at: None, sent: None })
+                .map(|request| Applied { outcome: nothing(request), at: None, changed: false, sent: None })
                 .collect());
         };
         let Seen { mut view, places, at, written } = document::decode_view(key, value)?;
@@ -95,7 +95,7 @@ impl Inner {
                 self.read(key, within).await?;
                 return Err(Error::unavailable("MongoDB answered without having written what it says: ask again"));
             }
-            applied.push(Applied { outcome, at: Some(at), sent: None });
+            applied.push(Applied { outcome, at: Some(at), changed: written, sent: None });
         }
         if asks {
             let is_held = |Applied { outcome, .. }: &Applied| {

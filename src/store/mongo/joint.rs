@@ -56,7 +56,7 @@ impl Inner {
     /// While it is open, other requests of this handle for its keys wait in `gate.rs`, but no longer than anybody waits
     /// for the transaction: on a dead connection, the transaction may end much later.
     async fn all_or_none(&self, leases: &Named, joint: &Joint, within: Duration) -> Result<bool> {
-        let closed = self.gates.close(leases.iter().map(|(key, _)| key)).await?;
+        let closed = self.traffic.here().gates.close(leases.iter().map(|(key, _)| key)).await?;
         let mut transaction = pin!(self.transaction(leases, joint, within));
         if let Ok(done) = tokio::time::timeout(within, &mut transaction).await {
             return done;

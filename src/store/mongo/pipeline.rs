@@ -93,7 +93,7 @@ fn pruned(verb: Verb) -> Document {
 fn applied(verb: Verb) -> Document {
     match verb {
         Verb::Acquire => doc! { "h": pushed("$h", is_theirs(verb), "$$who", "$$lasts"), "q": enqueued(verb) },
-        Verb::Wait => doc! {
+        Verb::Wait | Verb::AcquireSeveral => doc! {
             "h": pushed("$h", is_theirs(verb), own("$$who"), own("$$lasts")),
             "q": enqueued(verb),
             "n": { "$size": "$q" },
@@ -108,7 +108,7 @@ fn applied(verb: Verb) -> Document {
             let other = doc! { "$ne": [["$$this.lease", "$$this.version"], ["$$lease", "$$token"]] };
             doc! { "h": { "$filter": { "input": "$h", "cond": other } } }
         }
-        Verb::Leave => doc! { "h": without("$h"), "q": without("$q") },
+        Verb::Leave => doc! { "h": without("$h", verb), "q": without("$q", verb) },
         Verb::Revoke => doc! {
             "h": { "$filter": { "input": "$h", "cond": { "$gt": ["$$this.version", "$$upto"] } } },
             "told": { "$filter": { "input": "$h", "cond": { "$lte": ["$$this.version", "$$upto"] } } },
@@ -169,8 +169,14 @@ fn enqueued(verb: Verb) -> Document {
         doc! { "$mergeObjects": [entry, { "since": "$$NOW", "last_seen": "$$NOW", "expires_at": expires_at }] }
     };
     if verb == Verb::Acquire {
-        let queued = doc! { "$concatArrays": [without("$q"), [new("$$entry")]] };
+        let queued = doc! { "$concatArrays": [without("$q", verb), [new("$$entry")]] };
         return doc! { "$cond": [{ "$in": ["$$lease", "$h.lease"] }, "$q", queued] };
+    }
+    if verb == Verb::AcquireSeveral {
+        let holds = doc! { "$in": ["$$this.lease", "$h.lease"] };
+        let others = doc! { "$filter": { "input": "$$entry", "cond": { "$not": holds } } };
+        let appended = doc! { "$map": { "input": others, "in": new("$$this") } };
+        return doc! { "$concatArrays": [without("$q", verb), appended] };
     }
     let waiting = pushed("$q", is_theirs(verb), own("$$entry"), own("$$wait_ttl"));
     let others = doc! { "$filter": { "input": "$$entry", "cond": { "$not": { "$in": ["$$this.lease", "$$known"] } } } };
@@ -241,7 +247,7 @@ fn granted(verb: Verb) -> Document {
 /// How many others wait for whom tokens are kept in reserve: see `FencingToken::following`.
 fn others(verb: Verb) -> Document {
     let others = doc! { "$subtract": [{ "$size": "$q" }, 1] };
-    if verb.is_of_several() {
+    if matches!(verb, Verb::Wait | Verb::AcquireSeveral) {
         doc! { "$min": ["$n", others] }
     } else {
         others
@@ -277,7 +283,8 @@ fn after(verb: Verb) -> Document {
     } else {
         "".into()
     };
-    let queue = if verb == Verb::Acquire { without("$q").into() } else { Bson::from("$q") };
+    let gives_up = matches!(verb, Verb::Acquire | Verb::AcquireSeveral);
+    let queue = if gives_up { without("$q", verb).into() } else { Bson::from("$q") };
     doc! {
         "h": { "$concatArrays": ["$h", "$g"] },
         "q": { "$reverseArray": queue },
@@ -379,7 +386,12 @@ fn own(list: &str) -> Document {
     doc! { "$arrayElemAt": [list, { "$indexOfArray": ["$$lease", "$$this.lease"] }] }
 }
 
-/// An array less the entries of the lease.
-fn without(array: &str) -> Document {
-    doc! { "$filter": { "input": array, "cond": { "$ne": ["$$this.lease", "$$lease"] } } }
+/// An array less the entries of the lease, or of several.
+fn without(array: &str, verb: Verb) -> Document {
+    let is_other = if verb.is_of_several() {
+        doc! { "$not": is_theirs(verb) }
+    } else {
+        doc! { "$ne": ["$$this.lease", "$$lease"] }
+    };
+    doc! { "$filter": { "input": array, "cond": is_other } }
 }

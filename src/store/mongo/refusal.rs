@@ -82,7 +82,7 @@ impl Inner {
         let Ok((record, at)) = document::decode(key, &found) else { return Ok(None) };
         let (after, outcome) = record::apply(Some(&record), at, request);
         let refused = matches!(outcome, Outcome::Refused { .. }) && after.as_ref() == Some(&record);
-        Ok(refused.then_some(Applied { outcome, at: Some(at), sent: None }))
+        Ok(refused.then_some(Applied { outcome, at: Some(at), changed: false, sent: None }))
     }
 }
 

@@ -12,8 +12,8 @@ use super::{
     verb::{self, Verb},
 };
 use crate::{
-    Result,
-    record::{Acquire, Image, Request},
+    Error, Result,
+    record::{Image, Request},
 };
 
 /// What all commands of a verb have in common, encoded, by verb.
@@ -24,7 +24,7 @@ fn common(verb: Verb) -> Document {
     doc! {
         "update": pipeline::update(verb),
         "fields": document::view(verb),
-        "upsert": matches!(verb, Verb::Acquire | Verb::Wait),
+        "upsert": verb.asks(),
     }
 }
 
@@ -33,9 +33,12 @@ pub(super) fn command(head: Document, request: &Request) -> Result<RawDocumentBu
     filled(head, Verb::of(request), verb::constants(request), request.image())
 }
 
-/// The command that applies acquires of a key that wait, beginning with what `head` says.
-pub(super) fn waits<'a>(head: Document, acquires: impl IntoIterator<Item = &'a Acquire>) -> Result<RawDocumentBuf> {
-    filled(head, Verb::Wait, verb::waits(acquires), Image::After)
+/// The command that applies several requests of a key, beginning with what `head` says.
+pub(super) fn command_of_several(head: Document, requests: &[Request]) -> Result<RawDocumentBuf> {
+    let Some((first, verb)) = requests.first().and_then(|first| Some((first, Verb::of_several(first)?))) else {
+        return Err(Error::invalid("requests were sent together that cannot be: this is a mistake of mongoseal's"));
+    };
+    filled(head, verb, verb::constants_of_several(requests), first.image())
 }
 
 fn filled(mut head: Document, verb: Verb, constants: Document, image: Image) -> Result<RawDocumentBuf> {

@@ -3,7 +3,10 @@
 use mongodb::bson::{Bson, Document, doc};
 
 use super::document;
-use crate::record::{Acquire, Joint, Refresh, Release, Request, Revoke, Transfer};
+use crate::{
+    LeaseId,
+    record::{Acquire, Joint, Refresh, Release, Request, Revoke, Transfer},
+};
 
 /// The requests that are written alike.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -12,10 +15,12 @@ pub(super) enum Verb {
     Acquire,
     /// Acquires or waits, for one lease or several of a key.
     Wait,
+    /// Acquires without waiting, for several leases of a key.
+    AcquireSeveral,
     Refresh,
     /// Gives back what a lease id holds with this token.
     Release,
-    /// Gives back whatever a lease id holds or waits for.
+    /// Gives back whatever a lease id holds or waits for, or several lease ids of a key.
     Leave,
     Revoke,
     Transfer,
@@ -29,9 +34,10 @@ pub(super) enum Verb {
 
 impl Verb {
     /// Those of requests.
-    pub(super) const OF_REQUESTS: [Self; 8] = [
+    pub(super) const OF_REQUESTS: [Self; 9] = [
         Self::Acquire,
         Self::Wait,
+        Self::AcquireSeveral,
         Self::Refresh,
         Self::Release,
         Self::Leave,
@@ -66,9 +72,19 @@ impl Verb {
         matches!(self, Self::ReleaseNamed | Self::RevokeNamed | Self::RefreshNamed)
     }
 
+    /// The verb of a command that applies several requests of a key, of which this is the first. `None`: it cannot be
+    /// applied together with others.
+    pub(super) fn of_several(first: &Request) -> Option<Self> {
+        match Self::of(first) {
+            Self::Acquire => Some(Self::AcquireSeveral),
+            verb @ (Self::Wait | Self::Leave) => Some(verb),
+            _ => None,
+        }
+    }
+
     /// Whether its variables are lists of the same length, one entry for each lease.
     pub(super) fn is_of_several(self) -> bool {
-        self == Self::Wait
+        matches!(self, Self::Wait | Self::AcquireSeveral | Self::Leave)
     }
 
     /// Whether it takes the key from its holders.
@@ -78,14 +94,15 @@ impl Verb {
 
     /// Whether who asks may be granted the key.
     pub(super) fn asks(self) -> bool {
-        matches!(self, Self::Acquire | Self::Wait)
+        matches!(self, Self::Acquire | Self::Wait | Self::AcquireSeveral)
     }
 }
 
 /// What a request fills the pipeline of its verb with.
 pub(super) fn constants(request: &Request) -> Document {
     let mut variables = match request {
-        Request::Acquire(acquire) if acquire.patience.is_some() => return waits([acquire]),
+        Request::Acquire(acquire) if acquire.patience.is_some() => return acquires([acquire]),
+        Request::Release(Release { lease, token: None }) => return leaves([*lease]),
         Request::Acquire(acquire) => asks(acquire),
         Request::Refresh(Refresh { ttl, grace, metadata, .. }) => {
             let mut who = doc! { "ttl": document::long(*ttl), "grace": document::long(*grace) };
@@ -103,9 +120,24 @@ pub(super) fn constants(request: &Request) -> Document {
     variables
 }
 
-/// The same of acquires of a key that wait: a list of what each of them fills it with. How many may wait is for
-/// all of them what it is for the first.
-pub(super) fn waits<'a>(acquires: impl IntoIterator<Item = &'a Acquire>) -> Document {
+/// The same of several requests of a key, which all are of the same [`Verb::of_several`].
+pub(super) fn constants_of_several(requests: &[Request]) -> Document {
+    if matches!(requests, [Request::Acquire(_), ..]) {
+        return acquires(requests.iter().filter_map(|request| match request {
+            Request::Acquire(acquire) => Some(acquire),
+            _ => None,
+        }));
+    }
+    leaves(requests.iter().filter_map(Request::lease))
+}
+
+fn leaves(leases: impl IntoIterator<Item = LeaseId>) -> Document {
+    doc! { "lease": leases.into_iter().map(document::lease).collect::<Vec<Bson>>() }
+}
+
+/// Lists of what each of these acquires fills the pipeline with. How many may wait is for all of them what it is for the
+/// first.
+fn acquires<'a>(acquires: impl IntoIterator<Item = &'a Acquire>) -> Document {
     let acquires: Vec<&Acquire> = acquires.into_iter().collect();
     let room = acquires.iter().find_map(|acquire| Some(acquire.patience?.room));
     let each: Vec<Document> = acquires.into_iter().map(asks).collect();

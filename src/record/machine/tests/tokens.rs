@@ -24,8 +24,8 @@ impl Second {
         self.write(after);
     }
 
-    fn send_together(&mut self, acquires: &[Acquire]) {
-        let (after, _outcomes) = acquire_together(self.record.as_ref(), self.at(), acquires);
+    fn send_together(&mut self, requests: &[Request]) {
+        let (after, _outcomes) = apply_together(self.record.as_ref(), self.at(), requests);
         self.write(after);
     }
 
@@ -65,7 +65,7 @@ fn those_who_ask_together_for_a_key_without_a_record_are_granted_tokens_larger_t
     let mut second = Second::new();
     second.send(&once(1, 0));
     second.delete();
-    second.send_together(&(2..=9).map(alone).collect::<Vec<_>>());
+    second.send_together(&(2..=9).map(alone).map(Request::Acquire).collect::<Vec<_>>());
     for holder in 2..=9 {
         second.send(&release(holder));
     }
@@ -87,7 +87,7 @@ fn those_who_ask_together_where_an_older_copy_was_put_back_are_granted_tokens_la
     second.record = copy;
     second.writes += 1;
     second.issued.truncate(2);
-    second.send_together(&(3..=9).map(alone).collect::<Vec<_>>());
+    second.send_together(&(3..=9).map(alone).map(Request::Acquire).collect::<Vec<_>>());
     assert_eq!(second.issued.len(), 3);
     assert!(second.issued.is_sorted_by(|one, next| one < next), "{:?}", second.issued);
 }
@@ -130,7 +130,7 @@ proptest! {
         for step in steps {
             match step {
                 Step::Ask(request) => second.send(&request),
-                Step::AskTogether(who) => second.send_together(&who.into_iter().map(alone).collect::<Vec<_>>()),
+                Step::AskTogether(who) => second.send_together(&who.into_iter().map(alone).map(Request::Acquire).collect::<Vec<_>>()),
                 Step::Transfer(from, to) => {
                     let holder = second.record.as_ref().and_then(|record| record.holder(lease(from)));
                     if let Some(token) = holder.map(|holder| holder.version) {

@@ -3,11 +3,20 @@
 use super::*;
 use crate::{
     Caller, HandleId, LeaseId, Metadata,
-    record::{Patience, Terms},
+    record::{Patience, Release, Terms},
 };
 
 /// A waiter for a key, and what keeps it waiting.
 fn waiter(number: u8, limit: u32) -> (Queued, oneshot::Receiver<Dispatch>) {
+    queued(acquire_of(number, limit, Some(Patience { lasts: 1, room: 9 })))
+}
+
+fn queued(request: Request) -> (Queued, oneshot::Receiver<Dispatch>) {
+    let (dispatch, dispatched) = oneshot::channel();
+    (Queued::new(request, Duration::MAX, dispatch), dispatched)
+}
+
+fn acquire_of(number: u8, limit: u32, patience: Option<Patience>) -> Request {
     let terms = Terms {
         lease: LeaseId::from_bytes([number; 16]),
         caller: Caller { handle: HandleId::random(), number: number.into() },
@@ -18,9 +27,15 @@ fn waiter(number: u8, limit: u32) -> (Queued, oneshot::Receiver<Dispatch>) {
         group: None,
         metadata: Metadata::default(),
     };
-    let request = Request::Acquire(Acquire { terms, patience: Some(Patience { lasts: 1, room: 9 }) });
-    let (dispatch, dispatched) = oneshot::channel();
-    (Queued::new(request, Duration::MAX, dispatch), dispatched)
+    Request::Acquire(Acquire { terms, patience })
+}
+
+fn release_of(number: u8) -> Request {
+    Request::Release(Release { lease: LeaseId::from_bytes([number; 16]), token: None })
+}
+
+fn numbers(requests: &[Queued]) -> Vec<u8> {
+    requests.iter().map(|queued| queued.request.lease().unwrap().to_bytes()[0]).collect()
 }
 
 #[tokio::test]
@@ -35,11 +50,30 @@ async fn a_line_is_sent_together_in_its_order_but_sharers_one_by_one_and_an_empt
         kept.extend(Some(dispatched).filter(|_| number != 6));
     }
     lines.0.insert(key.clone(), line);
-    let mut next = || -> Vec<u8> {
-        let next = lines.next(&key, false);
-        next.iter().map(|queued| queued.request.lease().unwrap().to_bytes()[0]).collect()
-    };
+    let mut next = || numbers(&lines.next(&key, false));
     assert_eq!([next(), next(), next(), next()], [vec![1, 2], vec![3], vec![4], vec![5, 7]]);
     assert_eq!(next(), Vec::<u8>::new());
     assert!(lines.0.is_empty());
+}
+
+#[tokio::test]
+async fn a_command_is_of_one_verb_and_the_order_of_the_line_stays() {
+    let key: Key = "k".parse().unwrap();
+    let wait = |number| acquire_of(number, 0, Some(Patience { lasts: 1, room: 9 }));
+    let requests = [
+        wait(1),
+        wait(2),
+        acquire_of(3, 0, None),
+        acquire_of(4, 1, None),
+        release_of(5),
+        release_of(6),
+        wait(7),
+        acquire_of(8, 9, None),
+        acquire_of(9, 0, None),
+    ];
+    let (line, _kept): (VecDeque<_>, Vec<_>) = requests.into_iter().map(queued).unzip();
+    let mut lines = Lines(HashMap::from([(key.clone(), line)]));
+    let mut next = || numbers(&lines.next(&key, false));
+    assert_eq!([next(), next(), next(), next()], [vec![1, 2], vec![3, 4], vec![5, 6], vec![7]]);
+    assert_eq!([next(), next(), next()], [vec![8], vec![9], vec![]]);
 }

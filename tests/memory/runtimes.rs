@@ -1,0 +1,77 @@
+//! Runtimes that are not driven any more.
+
+use std::time::{Duration, Instant};
+
+use mongoseal::{Error, Mongoseal};
+use tokio::runtime::Runtime;
+
+use crate::{
+    faulty::{Call, Fault, Faulty},
+    millis, secs,
+};
+
+const TIMEOUT: Duration = Duration::from_millis(300);
+
+fn idle() -> Runtime {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap()
+}
+
+/// Runs `test` with a runtime that nothing drives in between.
+fn beside_idle(test: impl AsyncFnOnce(&Runtime)) {
+    let (idle, driven) = (idle(), idle());
+    driven.block_on(test(&idle));
+}
+
+/// Runs something on a runtime from a thread that drives another one.
+fn on<T: Send>(runtime: &Runtime, work: impl Future<Output = T> + Send) -> T {
+    std::thread::scope(|scope| scope.spawn(|| runtime.block_on(work)).join().unwrap())
+}
+
+#[test]
+fn calls_on_a_lease_whose_runtime_is_not_driven_return_within_the_operation_timeout() {
+    beside_idle(async |idle| {
+        let seal = Mongoseal::builder().operation_timeout(TIMEOUT).in_memory().unwrap();
+        let acquire = async |key: &str| seal.acquire(key).ttl(secs(60)).await.unwrap();
+        let (released, refreshed, kept) =
+            on(idle, async { (acquire("a").await, acquire("b").await, acquire("c").await) });
+        let mut began = Instant::now();
+        let mut took = || std::mem::replace(&mut began, Instant::now()).elapsed();
+        let longest = TIMEOUT + millis(250);
+
+        let error = released.release().await.unwrap_err();
+        assert!(error.to_string().contains("drive the runtime on which it was acquired"), "{error}");
+        let release = took();
+        assert!(release <= longest, "{release:?}");
+
+        assert!(matches!(refreshed.refresh().await, Err(Error::Unavailable { .. })));
+        let refresh = took();
+        assert!(refresh <= longest, "{refresh:?}");
+
+        // Its own handle's release is not confirmed.
+        assert!(matches!(seal.acquire("a").await, Err(Error::Unavailable { .. })));
+        let acquire = took();
+        assert!(acquire <= longest, "{acquire:?}");
+
+        seal.shutdown().await;
+        let shutdown = took();
+        assert!(shutdown <= longest, "{shutdown:?}");
+        drop(kept);
+    });
+}
+
+#[test]
+fn leases_of_a_runtime_that_is_driven_are_refreshed_beside_those_of_one_that_is_not() {
+    beside_idle(async |idle| {
+        let store = Faulty::new();
+        // The idle runtime stops while a batch waits for its answer.
+        store.script(|call| matches!(call, Call::Jointly(_)).then_some(Fault::DelayReply(millis(50))));
+        let seal = store.seal();
+        let acquire = async |number: usize| seal.acquire(format!("k{number}")).ttl(millis(600)).await.unwrap();
+        let stopped = on(idle, async { [acquire(1).await, acquire(2).await] });
+        let kept = [acquire(3).await, acquire(4).await];
+        on(idle, async { tokio::time::sleep(millis(210)).await });
+        tokio::time::sleep(millis(1_500)).await;
+        assert!(kept.iter().all(|lease| lease.is_valid()));
+        assert!(stopped.iter().all(|lease| !lease.is_valid()));
+    });
+}
