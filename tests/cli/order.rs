@@ -1,8 +1,12 @@
 //! Many that want one key.
 
-use std::{fs, sync::Arc, time::Instant};
+use std::{
+    fs,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
-use tokio::{sync::Semaphore, task::JoinSet};
+use tokio::{process::Command, sync::Semaphore, task::JoinSet};
 
 use crate::bench::{Bench, done};
 
@@ -44,4 +48,34 @@ async fn two_hundred_runs_on_one_key_never_overlap_and_their_tokens_grow() {
         assert!(token > last, "{token} after {last}");
         last = token;
     }
+}
+
+/// Runs `script`, which runs something five times, twice side by side. Gives how long both took.
+async fn two_loops(bench: &Bench, script: &str) -> Duration {
+    let script = format!("for i in 1 2 3 4 5; do {script}; done");
+    let began = Instant::now();
+    let run = || {
+        let mut shell = Command::new("sh");
+        let mongoseal = bench.mongoseal(&[]);
+        shell
+            .args(["-c", &script])
+            .envs(mongoseal.as_std().get_envs().filter_map(|(name, value)| Some((name, value?))));
+        shell.env("LOCK", bench.file("lock")).env("MONGOSEAL", env!("CARGO_BIN_EXE_mongoseal"));
+        shell.spawn().unwrap()
+    };
+    let (mut one, mut other) = (run(), run());
+    assert!(one.wait().await.unwrap().success() && other.wait().await.unwrap().success());
+    began.elapsed()
+}
+
+#[tokio::test]
+async fn two_loops_that_contend_for_a_key_take_about_as_long_as_with_flock() {
+    let bench = Bench::new("loops").await;
+    let (mut best, mut floor) = (Duration::MAX, Duration::MAX);
+    for _ in 0..3 {
+        floor = floor.min(two_loops(&bench, "flock \"$LOCK\" sleep 0.1").await);
+        best = best.min(two_loops(&bench, "\"$MONGOSEAL\" run loops -- sleep 0.1").await);
+    }
+    println!("two loops of five times 0.1 s took {best:?}, with flock {floor:?}");
+    assert!(best < floor.mul_f64(1.5), "{best:?}, with flock {floor:?}");
 }

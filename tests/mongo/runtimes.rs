@@ -16,30 +16,30 @@ async fn requests_of_a_runtime_that_is_not_driven_hold_up_no_others() {
     let bench = Bench::new("idle_runtime").await;
     let holder = bench.seal();
     let _held = holder.acquire("k").ttl(secs(60)).await.unwrap();
-    // A request that was begun keeps its connection, so there must be more of them.
+    // A request that was acquires keeps its connection, so there must be more of them.
     let builder = Mongoseal::builder().operation_timeout(secs(3)).database("mongoseal_idle_runtime");
     let seal = builder.connect(bench.set.uri()).await.unwrap();
 
     let idle = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let mut begun: Vec<_> = (0..100)
+    let mut acquires: Vec<_> = (0..100)
         .map(|number| {
             let key = if number < 8 { "k".to_owned() } else { format!("k{number}") };
             seal.acquire(key).wait(secs(60)).into_future()
         })
         .collect();
-    let begin = async move {
-        for acquire in &mut begun {
+    let poll_each = async move {
+        for acquire in &mut acquires {
             assert!(acquire.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
         }
         // So that each task has come as far as it comes without an answer.
         for _ in 0..20 {
             tokio::task::yield_now().await;
         }
-        begun
+        acquires
     };
-    let (idle, begun) = std::thread::spawn(move || {
-        let begun = idle.block_on(begin);
-        (idle, begun)
+    let (idle, acquires) = std::thread::spawn(move || {
+        let acquires = idle.block_on(poll_each);
+        (idle, acquires)
     })
     .join()
     .unwrap();
@@ -52,7 +52,7 @@ async fn requests_of_a_runtime_that_is_not_driven_hold_up_no_others() {
     lease.release().await.unwrap();
     seal.shutdown().await;
     assert!(began.elapsed() < secs(7), "{:?}", began.elapsed());
-    drop(begun);
+    drop(acquires);
     idle.shutdown_background();
 }
 
