@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use mongoseal::{Error, Mongoseal};
+use mongoseal::{Error, Lease, Mongoseal};
 use tokio::runtime::Runtime;
 
 use crate::{
@@ -71,7 +71,7 @@ fn leases_of_a_runtime_that_is_driven_are_refreshed_beside_those_of_one_that_is_
         let kept = [acquire(3).await, acquire(4).await];
         on(idle, async { tokio::time::sleep(millis(210)).await });
         tokio::time::sleep(millis(1_500)).await;
-        assert!(kept.iter().all(|lease| lease.is_valid()));
-        assert!(stopped.iter().all(|lease| !lease.is_valid()));
+        assert!(kept.iter().all(Lease::is_valid));
+        assert!(!stopped.iter().any(Lease::is_valid));
     });
 }

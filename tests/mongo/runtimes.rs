@@ -16,7 +16,7 @@ async fn requests_of_a_runtime_that_is_not_driven_hold_up_no_others() {
     let bench = Bench::new("idle_runtime").await;
     let holder = bench.seal();
     let _held = holder.acquire("k").ttl(secs(60)).await.unwrap();
-    // A request that was acquires keeps its connection, so there must be more of them.
+    // A request that was sent keeps its connection, so there must be more of them.
     let builder = Mongoseal::builder().operation_timeout(secs(3)).database("mongoseal_idle_runtime");
     let seal = builder.connect(bench.set.uri()).await.unwrap();
 
