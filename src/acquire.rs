@@ -250,7 +250,7 @@ impl Acquire {
         let contention = Contention::of(wait, retry)?.unwrap_or_else(|| inner.settings.contention.clone());
         let terms = Terms {
             lease: lease.unwrap_or_else(LeaseId::random),
-            caller: inner.caller(),
+            caller: inner.shared().caller(),
             owner: inner.settings.owner.clone(),
             limit: shared_by.unwrap_or(EXCLUSIVE),
             // Only a refresh, which never creates, makes a lease one without expiry: an acquire may

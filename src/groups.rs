@@ -270,7 +270,7 @@ impl Inner {
     /// Those of the leases that are held here.
     fn held_of(&self, leases: &[ListedLease]) -> Vec<Arc<Hold>> {
         let leases: HashSet<_> = leases.iter().map(name).collect();
-        let mut holds = self.waiters.holds();
+        let mut holds = self.shared().waiters.holds();
         holds.retain(|hold| leases.contains(&(hold.key.clone(), hold.token)));
         holds
     }

@@ -51,6 +51,7 @@ mod revoke;
 mod scope;
 mod seal;
 mod several;
+mod shared;
 mod state_stream;
 pub mod store;
 mod text;

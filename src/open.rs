@@ -45,8 +45,9 @@ mod mongo {
     use super::{Arc, Builder, Mongoseal, Result};
     use crate::{Error, dedicated::DedicatedThread, store::MongoStore};
 
-    /// How many connections to a server a client of ours opens at most. Each request is a command of its own, and one
-    /// that waits for a locked record keeps its connection; the driver's default is 10.
+    /// How many connections to a server a client of ours may open at least. Each request is a command of its own, and one
+    /// that waits for a locked record keeps its connection; so does each change stream. With the driver's default of 10
+    /// they can keep a refresh waiting until its lease is lost.
     const POOL_SIZE: u32 = 64;
 
     impl Mongoseal {
@@ -56,7 +57,7 @@ mod mongo {
         /// `mongoseal`. The client belongs to the handle, which closes it at
         /// [`shutdown`](Self::shutdown). Concerns, read preference and retries in the connection
         /// string do not count: what the promise needs is set in every command. The client opens up to 64
-        /// connections to a server, or `maxPoolSize` of the connection string. A
+        /// connections to a server, as requests need them, or `maxPoolSize` of the connection string if that is more. A
         /// `serverSelectionTimeoutMS` that is longer than an attempt is cut short, so that the error says
         /// why no server could be reached.
         ///
@@ -79,8 +80,8 @@ mod mongo {
         /// A client whose `serverSelectionTimeoutMS` is longer than the operation timeout, as it is
         /// by default, does not come to say why no server could be reached. And a handle that waits, or
         /// has held a lease for a second, keeps one connection of the client's pool for its change
-        /// stream, of 10 by default: give many such handles a larger `maxPoolSize`, or share one
-        /// handle.
+        /// stream, of 10 by default: make many such handles
+        /// [siblings](Builder::sibling_of) of one, which share one stream, or give the client a larger `maxPoolSize`.
         #[must_use]
         pub fn new(database: &Database) -> Self {
             Self::with_defaults(|builder| builder.on(database))
@@ -133,7 +134,11 @@ mod mongo {
             let selection = options.server_selection_timeout.get_or_insert(longest);
             *selection = longest.min(*selection);
             options.app_name.get_or_insert_with(|| "mongoseal".into());
-            options.max_pool_size.get_or_insert(POOL_SIZE);
+            let connections = options.max_pool_size.get_or_insert(POOL_SIZE);
+            // Zero is no bound.
+            if *connections > 0 {
+                *connections = POOL_SIZE.max(*connections);
+            }
             let name = self.database.or_else(|| options.default_database.clone());
             let client = Client::with_options(options).map_err(unusable)?;
             let database = client.database(name.as_deref().unwrap_or("mongoseal"));

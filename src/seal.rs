@@ -6,12 +6,8 @@ pub use settings::Builder;
 pub(crate) use settings::Settings;
 
 use std::{
-    collections::HashSet,
     fmt,
-    sync::{
-        Arc, Mutex, OnceLock, PoisonError,
-        atomic::{AtomicBool, AtomicU64, Ordering},
-    },
+    sync::{Arc, OnceLock, atomic::Ordering},
     time::Duration,
 };
 
@@ -19,13 +15,13 @@ use tokio::{runtime::Handle, task::JoinHandle};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
-    Acquire, Caller, Clock, Error, HandleId, Key, LeaseId, Owner, Result, Revoke,
+    Acquire, Clock, Error, Key, LeaseId, Owner, Result, Revoke,
     batch::Batches,
     dedicated::DedicatedThread,
     releases::Releases,
     retry,
+    shared::{Membership, Shared},
     store::{Sighting, Store},
-    wait::Waiters,
 };
 
 /// A handle on a store of leases. Cheap to clone; clones share everything.
@@ -65,28 +61,17 @@ const GOOD_BYE: Duration = Duration::from_millis(100);
 pub(crate) struct Inner {
     pub(crate) store: Arc<dyn Store>,
     pub(crate) settings: Settings,
-    /// By which the store tells this handle from others.
-    pub(crate) id: HandleId,
+    membership: Membership,
     /// When, on the clock, it was made.
     pub(crate) since: Duration,
-    /// How many acquires there were.
-    asked: AtomicU64,
     /// Cancelled when the handle is shut down.
     pub(crate) closing: CancellationToken,
     /// One task for each acquire under way and each lease held.
     pub(crate) tasks: TaskTracker,
-    /// Where these tasks run, if not on the runtime of who begins them.
-    thread: Option<DedicatedThread>,
-    /// Whether the store was found fit.
-    prepared: AtomicBool,
     /// When, on the clock, all must have ended: set by a shutdown.
     end: OnceLock<Duration>,
-    /// The leases that are held, asked for, released or taken back at this moment.
-    in_use: Mutex<HashSet<LeaseId>>,
     /// The releases that acquires of the same key wait for.
     pub(crate) releases: Releases,
-    /// Those who wait for a key.
-    pub(crate) waiters: Waiters,
     /// Leases that are refreshed together.
     pub(crate) batches: Batches,
 }
@@ -103,23 +88,27 @@ impl Mongoseal {
         settings: Settings,
         thread: Option<DedicatedThread>,
     ) -> Result<Self> {
+        Self::with_membership(Shared::begin(store, thread), settings)
+    }
+
+    pub(crate) fn sibling(&self, settings: Settings) -> Result<Self> {
+        Self::with_membership(self.inner.membership.join()?, settings)
+    }
+
+    fn with_membership(membership: Membership, settings: Settings) -> Result<Self> {
+        let store = Arc::clone(&membership.shared().store);
         let ttl = settings.ttl.duration();
         settings.check_ttl(ttl, settings.grace_for(ttl))?;
         let since = store.clock().now();
         let inner = Inner {
             store,
             settings,
-            id: HandleId::random(),
+            membership,
             since,
-            asked: AtomicU64::new(0),
             closing: CancellationToken::new(),
             tasks: TaskTracker::new(),
-            thread,
-            prepared: AtomicBool::new(false),
             end: OnceLock::new(),
-            in_use: Mutex::default(),
             releases: Releases::default(),
-            waiters: Waiters::default(),
             batches: Batches::default(),
         };
         Ok(Self { inner: Arc::new(inner) })
@@ -176,7 +165,8 @@ impl Mongoseal {
     /// task has ended when this returns. It takes no longer than the operation timeout and a tenth
     /// of a second.
     ///
-    /// A client that [`connect`](Self::connect) opened is closed; one given by the caller is not.
+    /// A client that [`connect`](Self::connect) opened is closed, by the last of its
+    /// [siblings](Builder::sibling_of); one given by the caller is not.
     /// Calling it again, or on a clone, waits for the same end.
     ///
     /// It waits for the answers to all requests, with one exception: the server holds the request for the next events of a
@@ -193,21 +183,27 @@ impl Mongoseal {
         inner.tasks.close();
         // The tasks of a runtime that is not driven do not end.
         inner.before(give_up.saturating_add(SLACK), inner.tasks.wait()).await;
+        inner.membership.leave();
         // Without a runtime there is nothing open that would have to be closed.
-        if Handle::try_current().is_ok() {
+        if inner.shared().is_over() && Handle::try_current().is_ok() {
             inner.store.close(give_up.saturating_sub(inner.clock().now()).max(GOOD_BYE)).await;
         }
     }
 }
 
 impl Inner {
+    /// What the handle shares with its siblings.
+    pub(crate) fn shared(&self) -> &Shared {
+        self.membership.shared()
+    }
+
     pub(crate) fn clock(&self) -> Clock {
         self.store.clock()
     }
 
     /// Begins a task of this handle.
     pub(crate) fn spawn<T: Send + 'static>(&self, task: impl Future<Output = T> + Send + 'static) -> JoinHandle<T> {
-        match &self.thread {
+        match &self.shared().thread {
             Some(thread) => self.tasks.spawn_on(task, thread.runtime()),
             None => self.tasks.spawn(task),
         }
@@ -234,9 +230,9 @@ impl Inner {
     /// Sees to it that the store was found fit before anything is asked of it. Callers that come
     /// together check it together: waiting for one another would add up their timeouts.
     pub(crate) async fn prepare(&self, within: Duration) -> Result<()> {
-        if !self.prepared.load(Ordering::Acquire) {
+        if !self.shared().prepared.load(Ordering::Acquire) {
             self.store.prepare(within).await?;
-            self.prepared.store(true, Ordering::Release);
+            self.shared().prepared.store(true, Ordering::Release);
         }
         Ok(())
     }
@@ -252,14 +248,9 @@ impl Inner {
         .await
     }
 
-    /// The next caller of this handle.
-    pub(crate) fn caller(&self) -> Caller {
-        Caller { handle: self.id, number: self.asked.fetch_add(1, Ordering::Relaxed) }
-    }
-
     /// Keeps a lease id from being used twice at once in this handle.
     pub(crate) fn use_id(self: &Arc<Self>, lease: LeaseId) -> Result<InUse> {
-        if self.in_use.lock().unwrap_or_else(PoisonError::into_inner).insert(lease) {
+        if self.shared().in_use().insert(lease) {
             Ok(InUse { inner: Arc::clone(self), lease })
         } else {
             Err(Error::invalid(format!(
@@ -305,7 +296,7 @@ impl InUse {
 
 impl Drop for InUse {
     fn drop(&mut self) {
-        self.inner.in_use.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.lease);
+        self.inner.shared().in_use().remove(&self.lease);
     }
 }
 

@@ -69,7 +69,7 @@ impl Turn {
     /// Joins the waiters: to be done before the request that may be queued is sent.
     pub(crate) fn take(inner: &Arc<Inner>, number: u64) -> Self {
         let (wake, wakes) = mpsc::unbounded_channel();
-        inner.waiters.state().waiting.insert(number, wake);
+        inner.shared().waiters.state().waiting.insert(number, wake);
         Self { inner: Arc::clone(inner), number, wakes }
     }
 
@@ -105,13 +105,13 @@ pub(crate) struct Watch {
 
 impl Watch {
     pub(crate) fn take(inner: &Arc<Inner>, number: u64, hold: &Arc<Hold>) -> Self {
-        inner.waiters.state().holding.insert(number, Arc::clone(hold));
+        inner.shared().waiters.state().holding.insert(number, Arc::clone(hold));
         Self { inner: Arc::clone(inner), number }
     }
 
     /// Whether nobody listens, who could.
     pub(crate) fn is_deaf(&self) -> bool {
-        matches!(self.inner.waiters.state().listening, Listening::Not | Listening::NotBefore(_))
+        matches!(self.inner.shared().waiters.state().listening, Listening::Not | Listening::NotBefore(_))
     }
 
     /// Sees to it that somebody listens, from `asked`, the tick of the last answer, on.
@@ -134,7 +134,7 @@ impl Inner {
     /// Somebody leaves those who are listened for.
     fn leave(&self, leave: impl FnOnce(&mut State)) {
         let now = self.clock().now();
-        let mut state = self.waiters.state();
+        let mut state = self.shared().waiters.state();
         leave(&mut state);
         state.idle_since = now;
     }
@@ -143,7 +143,7 @@ impl Inner {
 /// Sees to it that somebody listens; says whether what happens after `asked` will be heard of.
 fn is_heard(inner: &Arc<Inner>, asked: Tick) -> bool {
     let now = inner.clock().now();
-    let mut state = inner.waiters.state();
+    let mut state = inner.shared().waiters.state();
     match state.listening {
         Listening::Opening(since) | Listening::Since(since) => return since <= asked,
         Listening::NotBefore(time) if now < time => return false,
@@ -219,15 +219,15 @@ async fn listen(inner: Arc<Inner>, since: Tick) {
     // Should this task be dropped where it stands, somebody else has to listen.
     let mut ended = Ends { inner: Arc::clone(&inner), listening: Listening::Not };
     let (tell, mut told) = mpsc::unbounded_channel();
-    let mut watching = inner.store.watch(inner.id, since, tell);
+    let mut watching = inner.store.watch(inner.shared().id, since, tell);
     let failed: Result<()> = loop {
         tokio::select! {
             biased;
             () = inner.closing.cancelled() => return,
-            Some(told) = told.recv() => inner.waiters.tell(&told),
+            Some(told) = told.recv() => inner.shared().waiters.tell(&told),
             ended = &mut watching => break ended,
             () = clock.sleep_until(clock.now().saturating_add(LINGER)) => {
-                if inner.waiters.is_idle(clock.now()) {
+                if inner.shared().waiters.is_idle(clock.now()) {
                     return;
                 }
             }
@@ -257,6 +257,6 @@ struct Ends {
 
 impl Drop for Ends {
     fn drop(&mut self) {
-        self.inner.waiters.unheard(self.listening);
+        self.inner.shared().waiters.unheard(self.listening);
     }
 }

@@ -55,6 +55,14 @@ fn locked_records_and_delays_cost_other_keys_and_leases_nothing() -> Result<(), 
     Ok(())
 }
 
+fn waits_outlast_outages() -> Result<(), Failed> {
+    let (said, code) = run(&["--minutes", "1", "--seed", "7", "--only", "outage"])?;
+    assert_eq!(code, Some(0), "{said}");
+    let found = figure(&said, "outlasted")?;
+    assert!(found >= 20, "{found} outlasted");
+    Ok(())
+}
+
 /// Two hold a key at once if the clocks of members differ and leases have no grace.
 fn no_grace_is_caught() -> Result<Completion, Failed> {
     if let Err(reason) = find_libfaketime() {
@@ -220,10 +228,12 @@ fn histories_of_fences_doubts_and_revocations() -> Vec<History> {
     ]
 }
 
-fn histories_of_locks_and_delays() -> Vec<History> {
+fn histories_of_locks_delays_and_outages() -> Vec<History> {
     let first = || grant(1, 5, 5000, 6500);
     let unavailable = json!({ "unavailable": { "message": "late" } });
-    let unanswered = with(grant(1, 5, 5000, 5500), "outcome", unavailable);
+    let unanswered = with(grant(1, 5, 5000, 5500), "outcome", unavailable.clone());
+    // It waits for three seconds.
+    let gives_up = |at: u64| vec![with(waited(1, 5, 1000, at), "outcome", unavailable.clone()), fault(2000, 3400)];
     let other = |slot: u32| {
         let ready = json!({ "event": "ready", "worker": 1, "slot": 0 });
         vec![first(), lock("other", 4900, 9000), ready, with(fault(4000, 5000), "slot", json!(slot))]
@@ -243,6 +253,8 @@ fn histories_of_locks_and_delays() -> Vec<History> {
         ("beside-fault", &[], vec![first(), lock("other", 4900, 9000), fault(1000, 3000)]),
         ("beside-own", &[], other(0)),
         ("beside-another", &["I12"], other(1)),
+        ("impatient", &["I14"], gives_up(3500)),
+        ("patient", &[], gives_up(4100)),
         ("delayed", &["I13"], vec![refreshed(), delay(4000, 9000), expired()]),
         ("delayed-by-hand", &[], vec![first(), delay(4000, 9000), expired()]),
         ("delayed-before", &[], vec![refreshed(), delay(4000, 8000), expired()]),
@@ -313,7 +325,7 @@ fn each_invariant_is_broken_by_a_history_made_for_it_and_no_other() -> Result<()
         ("queue", &["I11"], vec![waited(1, 6, 10, 60), waited(2, 5, 25, 50)]),
     ];
     histories.extend(histories_of_fences_doubts_and_revocations());
-    histories.extend(histories_of_locks_and_delays());
+    histories.extend(histories_of_locks_delays_and_outages());
     for (name, wanted, events) in histories {
         let said = judged(name, &events)?;
         let found: Vec<_> = said.lines().filter_map(invariant).collect();
@@ -352,6 +364,7 @@ fn main() -> ExitCode {
     tests.push(Trial::test("each_invariant_is_broken_by_a_history_made_for_it_and_no_other", by_hand));
     let beside = locked_records_and_delays_cost_other_keys_and_leases_nothing;
     tests.push(Trial::test("locked_records_and_delays_cost_other_keys_and_leases_nothing", beside));
+    tests.push(Trial::test("waits_outlast_outages", waits_outlast_outages));
     tests.push(Trial::test("a_run_of_two_minutes_breaks_nothing", a_run_of_two_minutes_breaks_nothing));
     let arguments = Arguments { test_threads: Some(1), ..Arguments::from_args() };
     libtest_mimic::run(&arguments, tests).exit_code()

@@ -85,7 +85,7 @@ fn the_tests_that_documents_name_are_there() {
     assert!(named > 10);
 }
 
-const ENGINE: [&str; 25] = [
+const ENGINE: [&str; 27] = [
     "contention.rs",
     "hold.rs",
     "wait.rs",
@@ -102,6 +102,8 @@ const ENGINE: [&str; 25] = [
     "batch/round.rs",
     "retry.rs",
     "releases.rs",
+    "shared.rs",
+    "dedicated.rs",
     "state_stream.rs",
     "clock.rs",
     "inspect.rs",

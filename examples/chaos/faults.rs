@@ -57,6 +57,7 @@ kinds! {
     StallCollection "stall-collection",
     LockRecord "lock-record",
     Latency "latency",
+    Outage "outage",
     ClockJump "clock-jump",
 }
 
@@ -178,6 +179,7 @@ impl Chaos {
             Kind::KillCursor => self.kill_cursor(rng).await,
             Kind::Drop => self.drop_collection().await,
             Kind::StallCollection => self.stall_collection(rng).await,
+            Kind::Outage => self.outage(rng).await,
             Kind::ClockJump => self.clock_jump(rng).await,
         };
         what.into()

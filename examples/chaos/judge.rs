@@ -11,6 +11,7 @@ mod overlap;
 mod reads;
 mod revocations;
 mod stalls;
+mod waits;
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -138,6 +139,7 @@ impl<'a> Case<'a> {
             self.revoked_is_over(&mut found);
             self.keys_can_be_had(&mut found);
             self.queues_are_in_order(&mut found);
+            self.waits_outlast_outages(&mut found);
             self.other_keys_go_on(&mut found);
             self.leases_outlive_delays(&mut found);
         }

@@ -31,6 +31,7 @@ pub(crate) struct Tally {
     stalls: usize,
     beside_locks: usize,
     delayed: usize,
+    outlasting: usize,
 }
 
 impl Tally {
@@ -83,6 +84,7 @@ impl Tally {
         tally.takeovers = takeovers(case);
         tally.beside_locks = case.beside_locks().count();
         tally.delayed = case.delayed().count();
+        tally.outlasting = case.outlasting().count();
         tally
     }
 
@@ -141,6 +143,7 @@ impl fmt::Display for Tally {
         writeln!(f, "elections    {}, {} leases revoked, {} handed on", self.elected, self.revoked, self.transferred)?;
         writeln!(f, "beside locks {} acquires of other keys while a record was locked", self.beside_locks)?;
         writeln!(f, "delayed      {} leases refreshed while replies were late by a constant time", self.delayed)?;
+        writeln!(f, "outlasted    {} acquires were queued before an outage and waited through it", self.outlasting)?;
         write!(f, "stalls       {} times a process did not run for 0.1 s", self.stalls)
     }
 }

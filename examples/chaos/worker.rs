@@ -49,6 +49,11 @@ pub(crate) const DOCUMENTS: &str = "documents";
 pub(crate) const LEADERSHIP: &str = "lead/0";
 /// The key that four of each process wait for all the time.
 pub(crate) const CROWDED_KEY: &str = "crowd/0";
+/// The key that is waited for longer than an outage lasts.
+pub(crate) const PATIENT_KEY: &str = "patient/0";
+/// The key for which all waits end at the same moments, and how far these are apart.
+pub(crate) const ENDING_KEY: &str = "ending/0";
+pub(crate) const ENDS_EVERY: Duration = Duration::from_secs(2);
 /// Keys whose holders keep them until they expire.
 pub(crate) const OUTSTAYED_KEYS: [&str; 3] = ["outstayed/0", "outstayed/1", "outstayed/2"];
 /// How many may share a key of a pool.
@@ -70,12 +75,14 @@ const BURST_EVERY: Duration = Duration::from_secs(3);
 
 /// The clients of a process: what each asks for, and by which handle. The two handles share one
 /// `mongodb::Client`.
-const CLIENTS: [(Role, By, usize); 13] = [
+const CLIENTS: [(Role, By, usize); 15] = [
     (Role::Waiting, By::Observed, 1),
     (Role::Trying, By::Observed, 1),
     (Role::Sharing, By::Observed, 1),
     (Role::Cold, By::Observed, 2),
     (Role::Crowding, By::Observed, 4),
+    (Role::Patient, By::Observed, 2),
+    (Role::Ending, By::Plain, 4),
     (Role::Writing, By::Observed, 1),
     (Role::Waiting, By::Plain, 1),
     (Role::Trying, By::Plain, 1),
@@ -94,6 +101,10 @@ enum Role {
     Sharing,
     Cold,
     Crowding,
+    /// A key that it waits for through an outage.
+    Patient,
+    /// A key, by a wait that ends together with the others'.
+    Ending,
     /// Documents, a leadership, and revocations. It sits out if something else is broken on purpose.
     Writing,
     /// A key of its own, held for long.

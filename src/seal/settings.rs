@@ -218,6 +218,48 @@ impl Builder {
         self
     }
 
+    /// Makes a sibling of another handle: with settings of its own, on the same records. Siblings share a client, one
+    /// change stream for all their waiters and holders, and, if the other has one, a
+    /// [thread](Self::dedicated_thread). So a process can have a handle for each of many tenants. Each is shut down by
+    /// itself.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Invalid`] if the settings contradict each other or name a database or a collection, or if the other handle
+    /// and all its siblings were shut down.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use mongoseal::Mongoseal;
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> mongoseal::Result<()> {
+    /// let seal = Mongoseal::in_memory();
+    /// let tenant = Mongoseal::builder().owner("tenant-7").sibling_of(&seal)?;
+    /// let lease = tenant.acquire("tenant-7/import").await?;
+    /// tenant.shutdown().await;
+    /// assert!(!lease.is_valid());
+    /// seal.acquire("tenant-7/import").await?.release().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn sibling_of(self, other: &Mongoseal) -> Result<Mongoseal> {
+        #[cfg(feature = "mongodb")]
+        if self.database.is_some() || self.collection != Self::default().collection {
+            return Err(Error::invalid(
+                "a sibling has the records of the handle that it is made of: leave out the database and the collection",
+            ));
+        }
+        if self.dedicated_thread {
+            return Err(Error::invalid(
+                "a sibling runs where the handle runs that it is made of: set `dedicated_thread` for that one",
+            ));
+        }
+        let settings = Settings { retention: other.inner.store.retention(), ..self.settings()? };
+        other.sibling(settings)
+    }
+
     /// On a store of one's own.
     ///
     /// # Errors

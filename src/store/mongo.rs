@@ -147,7 +147,7 @@ impl MongoStore {
                 )
                 .caused_by(join)),
                 Err(_elapsed) => Err(Error::unavailable(format!(
-                    "MongoDB did not answer within {} ms: check that a primary can be reached and ask again",
+                    "MongoDB did not answer within {} ms: check that a primary can be reached and that the client has a free connection (`maxPoolSize`), and retry",
                     within.as_millis()
                 ))),
             }

@@ -143,6 +143,24 @@ async fn shutdown_releases_at_the_server_and_closes_only_its_own_client() {
     drop(bench.seal().acquire("own").await.unwrap());
 }
 
+#[tokio::test]
+async fn a_pool_in_the_connection_string_that_is_too_small_is_not_used() {
+    let bench = Bench::new("small_pool").await;
+    let builder = Mongoseal::builder().database("mongoseal_small_pool");
+    let seal = builder.connect(bench.set.uri_with("maxPoolSize=1")).await.unwrap();
+    let lease = seal.acquire("k").ttl(secs(2)).await.unwrap();
+    let mut watches = Vec::new();
+    for number in 0..5 {
+        watches.push(seal.watch(format!("watched/{number}")).await.unwrap());
+    }
+    tokio::time::sleep(secs(5)).await;
+    let began = Instant::now();
+    seal.acquire("other").await.unwrap().release().await.unwrap();
+    assert!(began.elapsed() < secs(1), "{:?}", began.elapsed());
+    lease.verify().await.unwrap();
+    seal.shutdown().await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn shutdown_does_not_wait_for_the_next_events_of_a_change_stream() {
     let bench = Bench::new("soon").await;

@@ -22,6 +22,7 @@ mod runtimes;
 mod secrets;
 mod several;
 mod shared;
+mod siblings;
 mod tls;
 mod tokens;
 mod waiting;

@@ -11,7 +11,7 @@ use super::{Chaos, Done, millis};
 use crate::{
     crew::{SLOTS, app_name},
     words::micros,
-    worker::SMALLEST_TTL,
+    worker::{OPERATION_TIMEOUT, SMALLEST_TTL},
 };
 
 fn how(rng: &mut Rng) -> How {
@@ -87,6 +87,19 @@ impl Chaos {
         let hits = self.set.proxy().swallow_reply(&app_name(slot), "findAndModify", times);
         sleep(millis(rng, 500..2000)).await;
         Done { what: format!("{} of slot {slot}", hits.count()), slot: Some(slot), ..Done::default() }
+    }
+
+    /// No worker reaches any member, for longer than a call may take.
+    pub(super) async fn outage(&self, rng: &mut Rng) -> String {
+        let how = how(rng);
+        for slot in 0..SLOTS {
+            self.set.proxy().cut_both(&Peer::client(app_name(slot)), &Peer::Anyone, how);
+        }
+        // Some last longer than the waiters of a worker keep their places.
+        let longest = OPERATION_TIMEOUT + millis(rng, 500..4000);
+        sleep(longest).await;
+        self.set.proxy().heal();
+        format!("{how:?} for {longest:?}")
     }
 
     /// The way between the servers and a worker, or all, is long for a while: each reply is late by the same time,

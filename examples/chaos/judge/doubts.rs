@@ -3,7 +3,10 @@
 use std::collections::HashMap;
 
 use super::{Case, SLACK, Violation};
-use crate::words::{Acquire, Micros, Outcome, Seen};
+use crate::{
+    faults::AFTERMATH,
+    words::{Acquire, Fault, Micros, Outcome, Seen, micros},
+};
 
 /// How often the driver of a worker looks for a primary.
 const HEARTBEAT: Micros = 500_000;
@@ -35,10 +38,13 @@ impl Case<'_> {
     }
 
     /// It may be held in the network, by a server, or by a driver that looks for a primary, also when nobody
-    /// waits for it any more; and that driver looks every half a second.
+    /// waits for it any more; and that driver looks every half a second. After an outage it also opens all connections
+    /// anew, before which the next fault may begin.
     fn arrived(&self, acquire: &Acquire) -> Micros {
-        let since = self.faults.iter().filter(|fault| fault.end >= acquire.begin);
-        let over = since.fold(acquire.end, |over, fault| if fault.begin <= over { over.max(fault.end) } else { over });
+        let lasts = |fault: &Fault| if fault.kind == "outage" { fault.end + micros(AFTERMATH) } else { fault.end };
+        let since = self.faults.iter().filter(|fault| lasts(fault) >= acquire.begin);
+        let over =
+            since.fold(acquire.end, |over, fault| if fault.begin <= over { over.max(lasts(fault)) } else { over });
         over + HEARTBEAT + self.stalls.within(acquire.worker, over, over + HEARTBEAT)
     }
 }

@@ -7,8 +7,8 @@ use mongoseal::{Error, FencingToken, Leader, Lease, LeaseId, Mongoseal};
 use tokio::time::sleep;
 
 use super::{
-    BURST_EVERY, BUSY_KEYS, By, CROWDED_KEY, HOT_KEYS, OPERATION_TIMEOUT, OUTSTAYED_KEYS, POOL, Role, SMALLEST_TTL,
-    Worker, cold_key,
+    BURST_EVERY, BUSY_KEYS, By, CROWDED_KEY, ENDING_KEY, ENDS_EVERY, HOT_KEYS, OPERATION_TIMEOUT, OUTSTAYED_KEYS,
+    PATIENT_KEY, POOL, Role, SMALLEST_TTL, Worker, cold_key,
     holder::{self, Held},
     observed::NUMBER,
     say, writer,
@@ -64,6 +64,8 @@ pub(super) async fn run(worker: &Worker, client: usize, role: Role, by: By) {
             }
             Role::Sharing => sharing(&mut rng),
             Role::Crowding => crowding(&mut rng),
+            Role::Patient => patient(&mut rng),
+            Role::Ending => ending(&mut rng),
             Role::Writing => writer::plan(worker, &mut rng).await,
             Role::Keeping => keeping(format!("kept/{}-{client}", worker.spec.slot), &mut rng),
             Role::Outstaying => outstaying(&mut rng),
@@ -172,6 +174,20 @@ fn sharing(rng: &mut Rng) -> Plan {
 /// Several of a process at the same time, whose requests so travel together.
 fn crowding(rng: &mut Rng) -> Plan {
     Plan { key: CROWDED_KEY.into(), grace: Duration::ZERO, hold: millis(rng, 1..15), ..waiting(rng) }
+}
+
+fn patient(rng: &mut Rng) -> Plan {
+    let hold = millis(rng, 200..600);
+    Plan { key: PATIENT_KEY.into(), wait: Some(Duration::from_secs(15)), hold, ..waiting(rng) }
+}
+
+/// Waits until the same moment as all others, if that is not too near. One of them has the key for most of the time.
+fn ending(rng: &mut Rng) -> Plan {
+    let every = micros(ENDS_EVERY);
+    let left = every - now() % every;
+    let left = if left < every / 4 { left + every } else { left };
+    let hold = millis(rng, 1000..1900);
+    Plan { key: ENDING_KEY.into(), wait: Some(Duration::from_micros(left)), refreshed: true, hold, ..waiting(rng) }
 }
 
 fn cold(rng: &mut Rng) -> Plan {

@@ -1,0 +1,105 @@
+//! Handles on one store, made one of another.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicUsize, Ordering},
+};
+
+use mongoseal::{Error, LeaseId, LeaseState, LossCause, Mongoseal};
+use tokio::task::JoinSet;
+
+use crate::{
+    faulty::{Call, Faulty},
+    millis, secs,
+};
+
+fn siblings(of: &Mongoseal, count: usize) -> Vec<Mongoseal> {
+    (0..count).map(|number| Mongoseal::builder().owner(format!("tenant-{number}")).sibling_of(of).unwrap()).collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn siblings_share_one_listener_and_each_waiter_is_handed_its_own_key() {
+    let store = Faulty::new();
+    let watches = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&watches);
+    store.script(move |call| {
+        counted.fetch_add(usize::from(matches!(call, Call::Watch)), Ordering::Relaxed);
+        None
+    });
+    let seal = store.seal();
+    let mut holders = Vec::new();
+    for number in 0..100 {
+        holders.push(store.seal().acquire(format!("k{number}")).ttl(secs(600)).await.unwrap());
+    }
+    let mut waiting = JoinSet::new();
+    for (number, sibling) in siblings(&seal, 100).into_iter().enumerate() {
+        waiting.spawn(async move {
+            let lease = sibling.acquire(format!("k{number}")).wait(secs(3600)).await.unwrap();
+            assert_eq!(lease.key().as_str(), format!("k{number}"));
+            assert_eq!(lease.owner().as_str(), format!("tenant-{number}"));
+            lease.verify().await.unwrap();
+        });
+    }
+    tokio::time::sleep(secs(60)).await;
+    // Each holder is a handle of its own, and listens for itself.
+    assert_eq!(watches.load(Ordering::Relaxed), 100 + 1);
+    for holder in holders {
+        holder.release().await.unwrap();
+    }
+    while let Some(waited) = waiting.join_next().await {
+        waited.unwrap();
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_sibling_is_shut_down_by_itself_and_the_others_go_on() {
+    let store = Faulty::new();
+    let seal = store.seal();
+    let [one, other] = siblings(&seal, 2).try_into().unwrap();
+    let holder = store.seal().acquire("k").ttl(secs(600)).await.unwrap();
+    let lease = one.acquire("of one").await.unwrap();
+    let kept = other.acquire("of other").await.unwrap();
+    let waiting = [&one, &other].map(|seal| tokio::spawn(seal.acquire("k").wait(secs(3600)).into_future()));
+    tokio::time::sleep(secs(2)).await;
+    // Also the first, from which they were made.
+    one.shutdown().await;
+    seal.shutdown().await;
+    assert_eq!(lease.state(), LeaseState::Lost { cause: LossCause::ShutDown });
+    let [of_one, of_other] = waiting;
+    assert!(of_one.await.unwrap().unwrap_err().to_string().contains("shut down"));
+    tokio::time::sleep(secs(60)).await;
+    assert!(kept.is_valid() && !of_other.is_finished());
+    holder.release().await.unwrap();
+    of_other.await.unwrap().unwrap().verify().await.unwrap();
+    assert!(matches!(seal.acquire("l").await, Err(Error::Invalid { .. })));
+    let third = Mongoseal::builder().sibling_of(&seal).unwrap();
+    third.acquire("l").await.unwrap().release().await.unwrap();
+    drop(third);
+    other.shutdown().await;
+    let error = Mongoseal::builder().sibling_of(&other).unwrap_err();
+    assert!(error.to_string().contains("shut down"), "{error}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn siblings_do_not_use_one_lease_id_at_once() {
+    let seal = Mongoseal::in_memory();
+    let [one, other] = siblings(&seal, 2).try_into().unwrap();
+    let id = LeaseId::random();
+    let lease = one.acquire("k").lease_id(id).await.unwrap();
+    let error = other.acquire("k").lease_id(id).await.unwrap_err();
+    assert!(matches!(error, Error::Invalid { .. }), "{error}");
+    lease.release().await.unwrap();
+    tokio::time::sleep(millis(1)).await;
+    other.acquire("k").lease_id(id).await.unwrap().release().await.unwrap();
+}
+
+#[tokio::test]
+async fn what_a_sibling_cannot_have_is_refused_with_what_to_do() {
+    let seal = Mongoseal::in_memory();
+    for builder in [Mongoseal::builder().collection("other"), Mongoseal::builder().database("other")] {
+        let error = builder.sibling_of(&seal).unwrap_err();
+        assert!(error.to_string().contains("leave out"), "{error}");
+    }
+    let error = Mongoseal::builder().dedicated_thread().sibling_of(&seal).unwrap_err();
+    assert!(error.to_string().contains("for that one"), "{error}");
+}
