@@ -247,7 +247,12 @@ async fn work(spec: Spec) {
     let worker = Arc::new(Worker { spec, seal, plain, documents, notes, ending, leases });
     say(&Event::Ready { worker: worker.spec.worker, slot: worker.spec.slot });
     listen(&worker);
-    let sits_out = |role: Role| role == Role::Writing && sabotage.is_some_and(|sabotage| sabotage != Sabotage::NoFence);
+    // A sabotage shows sooner with fewer clients beside those that meet it.
+    let sits_out = |role: Role| match role {
+        Role::Writing => sabotage.is_some_and(|sabotage| sabotage != Sabotage::NoFence),
+        Role::Patient | Role::Ending => sabotage.is_some(),
+        _ => false,
+    };
     let clients = CLIENTS.into_iter().flat_map(|(role, by, count)| iter::repeat_n((role, by), count));
     let clients: Vec<_> = clients
         .enumerate()
