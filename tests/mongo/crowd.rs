@@ -115,7 +115,8 @@ async fn a_thousand_waits_that_end_together_end_in_time_and_by_few_commands() {
     eventually(secs(2), "none is left", async || queued(&bench).await == 0).await;
     let sent = handles.iter().map(|(_, sent)| writes(sent)).sum::<usize>() - before;
     println!("the last of 1,000 waits ended {late:?} after its time, {sent} commands");
-    assert!(late < secs(2), "{late:?}");
+    // 0.3 seconds on a quiet machine.
+    assert!(late < secs(4), "{late:?}");
     assert!(sent <= 100, "{sent} commands");
     were_never_at_risk(bystanders).await;
 }
@@ -135,7 +136,7 @@ async fn a_thousand_acquires_that_are_dropped_leave_the_queue_by_few_commands() 
     let took = began.elapsed();
     let sent = handles.iter().map(|(_, sent)| writes(sent)).sum::<usize>() - before;
     println!("1,000 dropped acquires had left the queue after {took:?}, {sent} commands");
-    assert!(took < secs(2), "{took:?}");
+    assert!(took < secs(4), "{took:?}");
     assert!(sent <= 100, "{sent} commands");
     were_never_at_risk(bystanders).await;
 }

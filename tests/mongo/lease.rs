@@ -176,7 +176,8 @@ async fn shutdown_does_not_wait_for_the_next_events_of_a_change_stream() {
         longest = longest.max(began.elapsed());
     }
     println!("the longest shutdown took {longest:?}");
-    assert!(longest < millis(150), "{longest:?}");
+    // The request for the next events would have taken 0.7 seconds more at least.
+    assert!(longest < millis(400), "{longest:?}");
 }
 
 #[tokio::test]
