@@ -29,8 +29,8 @@ const SHARED_BY_ALL: u32 = i32::MAX.unsigned_abs();
 /// - [`Error::Held`]: somebody else holds the key, and held it until the wait was over.
 /// - [`Error::QueueFull`]: too many wait for the key already.
 /// - [`Error::Exhausted`]: it was held at each attempt of its [`retry`](Self::retry) policy.
-/// - [`Error::Unavailable`]: nobody confirmed within the operation timeout, and the acquire was not queued; or it was,
-///   and nobody confirmed within the operation timeout after its wait. If the request was
+/// - [`Error::Unavailable`]: the store did not confirm the acquire within the operation timeout. For an acquire that was
+///   queued, this timeout begins when its wait ends. If the request was
 ///   applied after all, it is taken back in the background, and at the latest its ttl ends it, or
 ///   twice its ttl if it waited.
 /// - [`Error::Invalid`], [`Error::Corrupt`]: asking again gives the same.

@@ -5,8 +5,9 @@
 //! the queue.
 //!
 //! Mechanism: one command of each key is under way. The acquires of the key that come meanwhile, and the releases of what a
-//! lease id holds or waits for, wait in the key's line. (Acquires that share the key and do not wait are not in it.) The next command is those at the head of the line that are of one
-//! verb: their pipeline takes lists (see `verb.rs`). All other requests are a command each, at once.
+//! lease id holds or waits for, wait in the key's line. (Acquires that share the key and do not wait are not in it.) The
+//! next command takes the requests of one verb from the head of the line: the pipeline takes lists (see `verb.rs`). Each
+//! other request is sent at once, as a command of its own.
 //!
 //! A bounded number of requests of each runtime is under way, refreshes beside them: the driver serves those that wait for a connection
 //! in their order, and a burst of acquires must not keep a refresh waiting until its lease is lost.

@@ -165,7 +165,7 @@ fn is_plausible(request: &Request, outcome: &Outcome, written: bool, now: StoreT
     };
     let is_full = |length: usize| room.is_none_or(|room| u32::try_from(length).is_ok_and(|length| length >= room));
     match outcome {
-        // Who asks for a key that nobody holds is granted it; unless what waited before it was none.
+        // An acquire of a free key is granted, unless an entry before it in the queue is not one of a waiter.
         Outcome::Absent => !matches!(request, Request::Acquire(_)),
         _ if written => true,
         Outcome::Granted { .. } | Outcome::Queued { .. } | Outcome::Refreshed { .. } | Outcome::Transferred { .. } => {

@@ -4,7 +4,7 @@
 //! refresh of a group is such a transaction. If writes of its own handle kept all connections, none would be left for
 //! its commit.
 //!
-//! Mechanism: each key has a gate, a fair read-write lock that is there as long as somebody uses it. A request of one
+//! Mechanism: each key in use has a gate, a fair read-write lock. A request of one
 //! record holds its key's gate as a reader, a transaction those of its keys as a writer.
 //!
 //! Invariants: a transaction holds up requests of its own keys only. Transactions enter gates in the order of the keys,
@@ -26,7 +26,7 @@ use crate::{Error, Key, Result};
 /// How long a transaction waits for the requests before it. Later requests of its keys wait as long, too.
 const CLOSED_WITHIN: Duration = Duration::from_secs(1);
 
-/// The gates that somebody uses.
+/// The gates of the keys in use.
 #[derive(Clone, Default)]
 pub(super) struct Gates(Arc<Mutex<HashMap<Key, Arc<RwLock<()>>>>>);
 
