@@ -191,7 +191,7 @@ async fn an_acquire_waits_for_the_release_of_a_lease_that_its_own_handle_has_jus
     assert_eq!(clock.now().saturating_sub(began), secs(10));
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lease_that_is_dropped_and_acquired_again_is_never_refused() {
     let seal = Mongoseal::in_memory();
     for _ in 0..1_000 {
