@@ -12,6 +12,7 @@ use crate::{
     refresh::{sight, stale},
     retry::{self, Limit},
     seal::Inner,
+    shutdown_releases::{self, BatchOutcome},
     together::{Together, WithGroup},
 };
 
@@ -29,16 +30,22 @@ pub(crate) enum Farewell {
 }
 
 /// Does what is to be done at the store about a lease that has ended.
-pub(crate) async fn say(inner: &Inner, hold: &Hold) -> Result<End> {
+pub(crate) async fn say(inner: &Arc<Inner>, hold: &Hold) -> Result<End> {
     let end = end(inner, hold).await;
     if let Err(error) = &end {
+        if hold.is_lost() == Some(LossCause::ShutDown) {
+            // The shutdown warns of all of them at once.
+            inner.shutdown_releases.note_unreleased();
+            debug!(key = %hold.key, token = %hold.token, %error, "not released");
+            return end;
+        }
         let error: &(dyn std::error::Error + 'static) = error;
         warn!(key = %hold.key, token = %hold.token, error, "the lease could not be released and is left to its ttl");
     }
     end
 }
 
-async fn end(inner: &Inner, hold: &Hold) -> Result<End> {
+async fn end(inner: &Arc<Inner>, hold: &Hold) -> Result<End> {
     match (hold.is_lost(), hold.farewell.get()) {
         (Some(LossCause::Transferred), Some(Farewell::Transfer(to))) => {
             let given = transfer(inner, hold, *to).await;
@@ -55,6 +62,19 @@ async fn end(inner: &Inner, hold: &Hold) -> Result<End> {
             Ok(End::Released(Released::Gone { cause }))
         }
         (Some(cause), _) if cause != LossCause::ShutDown => Ok(End::Released(Released::Gone { cause })),
+        (Some(LossCause::ShutDown), _) => {
+            let sent_before = match shutdown_releases::release(inner, hold).await {
+                BatchOutcome::Released => return Ok(End::Released(Released::Ours)),
+                BatchOutcome::Unconfirmed => true,
+                BatchOutcome::NotSent => false,
+                BatchOutcome::OutOfTime => {
+                    return Err(Error::unavailable(
+                        "the shutdown had no time left to release the lease: its ttl ends it, or raise `operation_timeout`",
+                    ));
+                }
+            };
+            release(inner, hold, inner.give_up(), sent_before).await.map(End::Released)
+        }
         (None, Some(Farewell::Orphan)) => Ok(End::Released(Released::Ours)),
         (None, Some(Farewell::Together(others))) => {
             let until = inner.give_up();

@@ -52,6 +52,11 @@ impl Resend {
         self.first.take().unwrap_or(self.interval)
     }
 
+    /// How long it is between two attempts, the first two excepted.
+    pub(crate) fn interval(&self) -> Duration {
+        self.interval
+    }
+
     /// Skips the short time after the first attempt, for a lease of which others have just asked.
     pub(crate) fn skip_first(&mut self) {
         self.first = self.first.map(|_| self.interval);

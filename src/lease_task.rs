@@ -1,24 +1,25 @@
 //! The one background task of a lease: it refreshes, ends and releases it.
 //!
-//! A refresh is sent at a third of the ttl, and again while no attempt is answered: up to four are under way at once. Each is
-//! listened to until the deadline. The first confirmation counts, and the deadline moves to the ttl after the send of the
-//! attempt that it confirms.
+//! The schedule of the handle (`schedule.rs`) says when the lease is due and when it has lapsed, and refreshes most leases
+//! itself. This task refreshes the lease by itself where the schedule or the holder asks for it. A refresh is sent again while
+//! no attempt is answered: up to four are under way at once. Each is listened to until the deadline. The first confirmation
+//! counts, and the deadline moves to the ttl after the send of the attempt that it confirms.
 
 mod round;
 
-use std::{sync::Arc, time::Duration};
+use std::{future::pending, pin::Pin, sync::Arc, time::Duration};
 
 use tokio::sync::oneshot;
 
 use self::round::Round;
 use crate::{
     Error, Lease, LossCause, Metadata, Result, Tick, Ttl,
-    batch::{Place, Travelled},
     farewell,
     hold::Hold,
     in_flight::{InFlight, MAX_ATTEMPTS, attempt_life},
     lease::End,
     refresh::{self, Confirmed, Refreshing},
+    schedule::{Slot, Wanted},
     seal::{InUse, Inner},
     wait::Watch,
     wishes::{Asked, Wish},
@@ -32,15 +33,12 @@ pub(crate) struct LeaseTask {
     hold: Arc<Hold>,
     ttl: Ttl,
     refreshing: Refreshing,
-    /// When, on the clock, to refresh, and when to listen for a revocation.
-    due: Option<Duration>,
+    /// When, on the clock, to listen for a revocation.
     listen_at: Option<Duration>,
     /// The metadata that was last confirmed. In a box, because few leases have any.
     words: Option<Box<Metadata>>,
-    /// Its place among those that travel together.
-    berth: Option<Place>,
-    /// Whether it travels in a batch that is under way.
-    travels: bool,
+    /// Its place on the schedule, or when, on the clock, to take one.
+    slot: Placed,
     /// How many attempts are among what was sent. One of an earlier round that is confirmed still moves the deadline.
     attempts: u8,
     /// What was sent and not answered.
@@ -53,13 +51,19 @@ pub(crate) struct LeaseTask {
     released: oneshot::Sender<Result<End>>,
 }
 
+/// The place of a lease on the schedule.
+enum Placed {
+    At(Slot),
+    /// It takes one at this time: one that is held for a moment only needs none. The last request that the store confirmed
+    /// was sent at `sent`, and the next one is due at `due_at`.
+    From { time: Duration, sent: Duration, due_at: Duration },
+}
+
 /// The answer to one request.
 enum Answer {
     Attempt(Attempt),
     /// What a look for a loss that was heard of came to.
     Look(Result<Option<LossCause>>),
-    /// The batch that it travels in is over, of a lease that had been refreshed at this time.
-    BatchOver(Duration),
 }
 
 /// An attempt to refresh that has come to its end.
@@ -96,15 +100,15 @@ impl LeaseTask {
         // From when the granted request was sent, which for a waiter is a while ago.
         let sent = hold.deadline().saturating_sub(in_use.by().settings.lasts(ttl));
         let from = if hold.never_expires() { now } else { sent };
-        let mut task = Self {
+        let due_at = due_after(refreshing, ttl, from);
+        let time = listen_at.into_iter().fold(due_at.min(hold.deadline()), Duration::min);
+        let task = Self {
             hold,
             ttl,
             refreshing,
-            due: None,
             listen_at,
             words: None,
-            berth: None,
-            travels: false,
+            slot: Placed::From { time, sent, due_at },
             attempts: 0,
             sent: InFlight::default(),
             round: None,
@@ -113,8 +117,6 @@ impl LeaseTask {
             in_use,
             released,
         };
-        task.due = task.due_after(from);
-        task.berth = task.place(sent);
         (lease, Box::new(task))
     }
 
@@ -127,21 +129,33 @@ impl LeaseTask {
         self.inner().clock().now()
     }
 
-    fn due_after(&self, from: Duration) -> Option<Duration> {
-        self.refreshing.interval(self.ttl).map(|interval| from.saturating_add(interval))
+    /// When it is due after a refresh that was sent at this time.
+    fn due_after(&self, sent: Duration) -> Duration {
+        due_after(self.refreshing, self.ttl, sent)
     }
 
-    /// Soon, if a refresh has failed for good.
-    fn due_later(&self) -> Option<Duration> {
+    /// When it is due after a refresh that has failed for good: soon.
+    fn due_soon(&self) -> Duration {
         let (now, soon) = (self.now(), self.ttl.duration().checked_div(10).unwrap_or_default());
-        self.due_after(now).map(|due| due.min(now.saturating_add(soon)))
+        self.due_after(now).min(now.saturating_add(soon))
     }
 
-    /// A place among those that travel together. A lease with metadata of its own is refreshed by itself.
-    fn place(&self, sent: Duration) -> Option<Place> {
-        let alone = self.words.is_some() || self.hold.never_expires();
-        let interval = self.refreshing.interval(self.ttl).filter(|_| !alone)?;
-        Some(Place::take(self.inner(), &self.hold, self.ttl, interval, sent))
+    /// Takes a place on the schedule.
+    fn place(&mut self, sent: Duration, due_at: Duration) {
+        let wanted = Wanted {
+            ttl: self.ttl,
+            interval: self.refreshing.interval(self.ttl),
+            is_single: self.is_single(),
+            has_listened: self.listen_at.is_none(),
+            sent,
+            due_at,
+        };
+        self.slot = Placed::At(Slot::take(self.in_use.by(), &self.hold, wanted));
+    }
+
+    /// Whether it is refreshed by itself. A lease with metadata of its own is.
+    fn is_single(&self) -> bool {
+        self.words.is_some() || self.hold.never_expires()
     }
 
     /// Keeps the lease until it has ended, and ends it when its handle or its time does.
@@ -152,7 +166,7 @@ impl LeaseTask {
         // A runtime that shuts down drops this task where it stands.
         let _ended = EndsWithTask(Arc::clone(&self.hold));
         loop {
-            let wake_at = self.wake_at();
+            let sleep = self.wake_at().map(|at| Box::pin(self.inner().clock().sleep_until(at)));
             let takes_wishes = self.round.as_ref().is_none_or(|round| round.wish.is_none());
             let Self { hold, sent, in_use, .. } = self;
             let inner = in_use.by();
@@ -165,33 +179,32 @@ impl LeaseTask {
                 }
                 answer = sent.next(), if !sent.is_empty() => Event::Answered(answer),
                 asked = hold.wishes.next(takes_wishes) => Event::Asked(asked),
-                () = inner.clock().sleep_until(wake_at) => Event::Time,
+                () = slept(sleep) => Event::Time,
             };
             match event {
                 Event::Answered(Answer::Attempt(attempt)) => self.answered(attempt),
-                Event::Answered(Answer::BatchOver(before)) => self.travelled(before),
                 Event::Answered(Answer::Look(Ok(Some(cause)))) => self.hold.lose(cause),
                 Event::Asked(Asked::Refresh(wish)) => self.begin(Some(*wish)),
+                Event::Asked(Asked::RefreshSingle { was_sent }) => self.refresh_single(was_sent),
                 Event::Asked(Asked::Look) => self.look(),
                 // If a look for a loss was not answered, the next refresh will tell.
-                Event::Answered(Answer::Look(_)) | Event::Time => {}
+                Event::Answered(Answer::Look(_)) | Event::Asked(Asked::End) | Event::Time => {}
             }
             self.by_the_clock();
         }
     }
 
-    /// When, on the clock, there is something to do.
-    fn wake_at(&self) -> Duration {
-        let mut next = self.hold.deadline();
-        if let Some(round) = &self.round {
-            next = round.risk_at.into_iter().fold(next.min(round.until), Duration::min);
-            if self.can_send() {
-                next = next.min(round.next_attempt);
-            }
-        } else if !self.travels {
-            next = self.due.into_iter().fold(next, Duration::min);
-        }
-        self.listen_at.into_iter().fold(next, Duration::min)
+    /// When, on the clock, there is something to do. The schedule sees to all else.
+    fn wake_at(&self) -> Option<Duration> {
+        let placed_at = match self.slot {
+            Placed::At(_) => None,
+            Placed::From { time, .. } => Some(time),
+        };
+        let resent_at = self.round.as_ref().map(|round| {
+            let next = round.risk_at.into_iter().fold(round.until.min(self.hold.deadline()), Duration::min);
+            if self.can_send() { next.min(round.next_attempt) } else { next }
+        });
+        [self.listen_at, placed_at, resent_at].into_iter().flatten().min()
     }
 
     /// Does what is due. Ends the lease when its time is over.
@@ -204,11 +217,16 @@ impl LeaseTask {
         if self.listen_at.is_some_and(|at| at <= now) {
             self.watch.listen(self.hold.tick);
             self.listen_at = None;
+            if let Placed::At(slot) = &self.slot {
+                slot.has_listened();
+            }
+        }
+        if let Placed::From { time, sent, due_at } = self.slot
+            && time <= now
+        {
+            self.place(sent, due_at);
         }
         self.give_up(now);
-        if self.round.is_none() && !self.travels && self.due.is_some_and(|due| due <= now) {
-            self.refresh();
-        }
         if self.can_send() {
             self.send(now);
         }
@@ -223,48 +241,24 @@ impl LeaseTask {
             && let Some(wish) = round.wish.take()
         {
             drop(wish.reply.send(Err(round.last_error.unwrap_or_else(round::unanswered))));
+            self.unconfirmed(now);
         }
     }
 
-    /// Refreshes together with others if it can, and else by itself.
-    fn refresh(&mut self) {
-        if let Some(berth) = &self.berth {
-            // It may have travelled along with others.
-            let due = berth.due();
-            self.due = Some(due);
-            if due > self.now() {
-                return;
-            }
-            // By itself it learns the tick to listen from, if listening has failed since.
-            let by_itself = self.listen_at.is_none() && self.watch.is_deaf();
-            let before = berth.refreshed_at();
-            if let Some(over) = berth.depart(by_itself) {
-                self.travels = true;
-                self.sent.push(Box::pin(async move {
-                    over.cancelled_owned().await;
-                    Answer::BatchOver(before)
-                }));
-                return;
-            }
+    /// A refresh by itself has ended without being confirmed.
+    fn unconfirmed(&self, due_at: Duration) {
+        if let Placed::At(slot) = &self.slot {
+            slot.unconfirmed(due_at);
         }
-        self.begin(None);
     }
 
-    /// The batch that it travels in is over.
-    fn travelled(&mut self, before: Duration) {
-        self.travels = false;
-        let Some(berth) = &self.berth else { return };
-        match berth.travelled(before) {
-            Travelled::Kept => self.due = Some(berth.due()),
-            Travelled::InVain => self.due = self.due_later(),
-            // The batch has asked for it.
-            Travelled::Not if self.round.is_none() => {
-                self.begin(None);
-                if let Some(round) = &mut self.round {
-                    round.resend.skip_first();
-                }
+    /// Refreshes by itself, because the schedule asks for it. What its holder asked for is a refresh, too.
+    fn refresh_single(&mut self, was_sent: bool) {
+        if self.round.is_none() {
+            self.begin(None);
+            if let Some(round) = self.round.as_mut().filter(|_| was_sent) {
+                round.resend.skip_first();
             }
-            Travelled::Not => {}
         }
     }
 
@@ -284,7 +278,7 @@ impl LeaseTask {
     fn can_send(&self) -> bool {
         let Some(round) = &self.round else { return false };
         if round.begins_with_a_change() {
-            return self.attempts == 0 && !self.travels;
+            return self.attempts == 0;
         }
         usize::from(self.attempts) < MAX_ATTEMPTS
     }
@@ -339,10 +333,10 @@ impl LeaseTask {
                     return;
                 }
                 // Until the deadline somebody may mend what is wrong. A wish leaves the schedule as it is.
-                match self.round.take().and_then(|round| round.wish) {
-                    Some(wish) => drop(wish.reply.send(Err(error))),
-                    None => self.due = self.due_later(),
+                if let Some(wish) = self.round.take().and_then(|round| round.wish) {
+                    drop(wish.reply.send(Err(error)));
                 }
+                self.unconfirmed(self.due_soon());
             }
         }
     }
@@ -351,13 +345,9 @@ impl LeaseTask {
     fn confirmed(&mut self, round: Round, sent: Duration, tick: Tick) {
         self.ttl = round.ttl;
         self.words = round.metadata.map(Box::new);
-        self.due = self.due_after(sent);
-        match &self.berth {
-            Some(berth) if round.wish.is_none() => berth.kept(sent),
-            _ => {
-                drop(self.berth.take());
-                self.berth = self.place(sent);
-            }
+        match &self.slot {
+            Placed::At(slot) if slot.ttl == self.ttl && slot.is_single == self.is_single() => slot.confirmed(sent),
+            _ => self.place(sent, self.due_after(sent)),
         }
         // Again, if listening has failed since.
         if self.listen_at.is_none() {
@@ -370,13 +360,26 @@ impl LeaseTask {
 
     /// Releases the lease that has ended, if it ended by the will of this process.
     pub(crate) async fn end(self: Box<Self>) {
-        let Self { hold, berth, watch, in_use, released, .. } = *self;
-        drop(berth);
+        let Self { hold, slot, watch, in_use, released, .. } = *self;
+        drop(slot);
         let end = farewell::say(in_use.by(), &hold).await;
         drop(watch);
         // The caller that hears of the end may ask with the same id at once.
         drop(in_use);
         drop(released.send(end));
+    }
+}
+
+/// When a lease is due after a refresh that was sent at this time.
+fn due_after(refreshing: Refreshing, ttl: Ttl, sent: Duration) -> Duration {
+    refreshing.interval(ttl).map_or(Duration::MAX, |interval| sent.saturating_add(interval))
+}
+
+/// Waits for the end of a sleep; for ever without one.
+async fn slept(sleep: Option<Pin<Box<impl Future<Output = ()>>>>) {
+    match sleep {
+        Some(sleep) => sleep.await,
+        None => pending().await,
     }
 }
 

@@ -17,7 +17,6 @@
 
 mod acquire;
 mod ask;
-mod batch;
 mod caller;
 mod clock;
 #[cfg(feature = "test-util")]
@@ -48,10 +47,12 @@ mod refresh;
 mod releases;
 mod retry;
 mod revoke;
+mod schedule;
 mod scope;
 mod seal;
 mod several;
 mod shared;
+mod shutdown_releases;
 mod state_stream;
 pub mod store;
 mod text;

@@ -13,14 +13,16 @@ use std::{
 
 use tokio::{runtime::Handle, task::JoinHandle};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
+use tracing::warn;
 
 use crate::{
     Acquire, Clock, Error, Key, LeaseId, Owner, Result, Revoke,
-    batch::Batches,
     dedicated::DedicatedThread,
     releases::Releases,
     retry,
+    schedule::Schedules,
     shared::{Membership, Shared},
+    shutdown_releases::ShutdownReleases,
     store::{Sighting, Store},
 };
 
@@ -72,8 +74,10 @@ pub(crate) struct Inner {
     end: OnceLock<Duration>,
     /// The releases that acquires of the same key wait for.
     pub(crate) releases: Releases,
-    /// Leases that are refreshed together.
-    pub(crate) batches: Batches,
+    /// The releases at the shutdown.
+    pub(crate) shutdown_releases: ShutdownReleases,
+    /// When leases are refreshed, and together with which.
+    pub(crate) schedules: Schedules,
 }
 
 impl Mongoseal {
@@ -109,7 +113,8 @@ impl Mongoseal {
             tasks: TaskTracker::new(),
             end: OnceLock::new(),
             releases: Releases::default(),
-            batches: Batches::default(),
+            shutdown_releases: ShutdownReleases::default(),
+            schedules: Schedules::default(),
         };
         Ok(Self { inner: Arc::new(inner) })
     }
@@ -183,6 +188,10 @@ impl Mongoseal {
         inner.tasks.close();
         // The tasks of a runtime that is not driven do not end.
         inner.before(give_up.saturating_add(SLACK), inner.tasks.wait()).await;
+        let unreleased = inner.shutdown_releases.unreleased.swap(0, Ordering::Relaxed);
+        if unreleased > 0 {
+            warn!(leases = unreleased, "not all leases could be released at the shutdown: their ttls end them");
+        }
         inner.membership.leave();
         // Without a runtime there is nothing open that would have to be closed.
         if inner.shared().is_over() && Handle::try_current().is_ok() {

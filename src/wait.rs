@@ -109,11 +109,6 @@ impl Watch {
         Self { inner: Arc::clone(inner), number }
     }
 
-    /// Whether nobody listens, who could.
-    pub(crate) fn is_deaf(&self) -> bool {
-        matches!(self.inner.shared().waiters.state().listening, Listening::Not | Listening::NotBefore(_))
-    }
-
     /// Sees to it that somebody listens, from `asked`, the tick of the last answer, on.
     pub(crate) fn listen(&self, asked: Tick) {
         is_heard(&self.inner, asked);
@@ -158,6 +153,11 @@ fn is_heard(inner: &Arc<Inner>, asked: Tick) -> bool {
 impl Waiters {
     fn state(&self) -> MutexGuard<'_, State> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether nobody listens, who could.
+    pub(crate) fn is_deaf(&self) -> bool {
+        matches!(self.state().listening, Listening::Not | Listening::NotBefore(_))
     }
 
     /// The leases that are held here.

@@ -24,8 +24,12 @@ pub(crate) struct Wish {
 pub(crate) enum Asked {
     /// A refresh.
     Refresh(Box<Wish>),
+    /// To refresh the lease by itself. `was_sent`: the batch that it was in has asked for it, without an answer.
+    RefreshSingle { was_sent: bool },
     /// To look whether the lease is gone, as was heard.
     Look,
+    /// To end the lease, because its deadline has passed.
+    End,
 }
 
 /// What the task of a lease has been asked for and has not begun. Most leases are never asked for
@@ -36,10 +40,18 @@ pub(crate) struct Wishes {
     asked: Notify,
 }
 
+/// A refresh by itself.
+#[derive(Debug)]
+struct Single {
+    was_sent: bool,
+}
+
 #[derive(Debug, Default)]
 struct State {
     refreshes: VecDeque<Wish>,
     look: bool,
+    end: bool,
+    single: Option<Single>,
     /// Whether the task has ended.
     is_over: bool,
 }
@@ -60,6 +72,18 @@ impl Wishes {
     /// Asks to look.
     pub(crate) fn look(&self) {
         self.state().look = true;
+        self.asked.notify_one();
+    }
+
+    /// Asks to end the lease, because its deadline has passed.
+    pub(crate) fn lapsed(&self) {
+        self.state().end = true;
+        self.asked.notify_one();
+    }
+
+    /// Asks for a refresh by itself.
+    pub(crate) fn refresh_single(&self, was_sent: bool) {
+        self.state().single = Some(Single { was_sent });
         self.asked.notify_one();
     }
 
@@ -100,6 +124,12 @@ impl State {
             if !wish.reply.is_closed() {
                 return Some(Asked::Refresh(Box::new(wish)));
             }
+        }
+        if std::mem::take(&mut self.end) {
+            return Some(Asked::End);
+        }
+        if let Some(Single { was_sent }) = self.single.take() {
+            return Some(Asked::RefreshSingle { was_sent });
         }
         std::mem::take(&mut self.look).then_some(Asked::Look)
     }

@@ -5,6 +5,7 @@
 //! cargo bench --bench figures                          # all cases, five rounds
 //! cargo bench --bench figures -- --quick               # under a minute
 //! cargo bench --bench figures -- hand-over idle        # cases whose name contains one of these
+//! cargo bench --bench figures -- hold                  # 100,000 leases, ten minutes
 //! cargo bench --bench figures -- recovery              # how long a fault of one member lasts; 20 minutes
 //! cargo bench --bench figures -- recovery-pause --parameter NAME=VALUE    # with a parameter of the servers
 //! cargo bench --bench figures -- --json figures.jsonl  # one object a line, too
@@ -23,6 +24,7 @@ mod fence;
 mod figures;
 mod growth;
 mod hand_over;
+mod hold;
 mod idle;
 mod many;
 mod queue;
@@ -139,8 +141,11 @@ async fn run() -> ExitCode {
     if wanted.has("fenced-transaction") {
         all.push(fence::transaction(&bench).await);
     }
-    // Takes minutes and hurts its set, so only where it is asked for.
+    // These take minutes, and the second hurts its set, so only where they are asked for.
     if !wanted.names.is_empty() {
+        if wanted.has("hold-100000") {
+            all.push(hold::measure(&bench, wanted.quick).await);
+        }
         let faults = recovery::faults(|case| wanted.has(case));
         all.extend(recovery::measure(bench.rounds, &wanted.parameters, faults).await);
     }

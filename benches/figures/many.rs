@@ -113,7 +113,7 @@ async fn bare_updates(bench: &Bench, many: u32, rounds: u32) -> Vec<Duration> {
 }
 
 /// How often the holders there are were refreshed.
-async fn refreshes(bench: &Bench) -> i64 {
+pub(crate) async fn refreshes(bench: &Bench) -> i64 {
     let sum = doc! { "$sum": { "$sum": "$holders.refreshes" } };
     let mut found = bench
         .records()
@@ -149,7 +149,7 @@ pub(crate) async fn memory(bench: &Bench, quick: bool) -> Figures {
 }
 
 /// The bytes of this process that are in memory.
-fn resident() -> usize {
+pub(crate) fn resident() -> usize {
     let status = fs::read_to_string("/proc/self/status").expect("the system tells of this process");
     let line = status.lines().find(|line| line.starts_with("VmRSS:")).expect("it says how large it is");
     line.split_whitespace()

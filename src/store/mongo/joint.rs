@@ -3,7 +3,7 @@
 use std::{pin::pin, time::Duration};
 
 use super::{
-    Inner, MongoStore,
+    Inner, MongoStore, document,
     fault::{self, needs},
     pipeline, server_limit,
     verb::{self, Verb},
@@ -15,7 +15,8 @@ use crate::{
 };
 use mongodb::{
     ClientSession,
-    bson::{Bson, Document, doc},
+    bson::{Document, RawArrayBuf, RawDocumentBuf, rawdoc},
+    options::{ReadPreference, SelectionCriteria},
 };
 
 /// The most keys that are written by one command.
@@ -31,6 +32,8 @@ const AT_ONCE: usize = 64;
 /// The same where the order counts: the server writes those of one update in an order of its own.
 const IN_ORDER: usize = 25;
 
+const PRIMARY: SelectionCriteria = SelectionCriteria::ReadPreference(ReadPreference::Primary);
+
 impl Inner {
     pub(super) async fn apply_jointly(&self, leases: &Named, joint: &Joint, within: Duration) -> Result<bool> {
         match joint {
@@ -38,9 +41,10 @@ impl Inner {
             Joint::Release | Joint::Revoke { .. } | Joint::Keep { .. } => {
                 let mut all = true;
                 for leases in commands(leases) {
-                    let mut update = self.joint_update(leases, joint, within);
-                    update.insert("writeConcern", write_concern(within));
-                    all &= match is_done(&self.command(update, needs::CHANGE).await?, leases) {
+                    let update = self.joint_update(leases, joint, within)?;
+                    let reply = self.database.run_raw_command(update).selection_criteria(PRIMARY).await;
+                    let reply = reply.map_err(|error| self.meaning(error, needs::CHANGE))?;
+                    all &= match is_done(&reply, leases) {
                         // One of the records is none; the others can be kept without it.
                         Err(Error::Invalid { .. }) if matches!(joint, Joint::Keep { .. }) => false,
                         done => done?,
@@ -81,8 +85,8 @@ impl Inner {
 
     async fn all(&self, session: &mut ClientSession, leases: &Named, joint: &Joint, within: Duration) -> Result<bool> {
         for leases in commands(leases) {
-            let update = self.joint_update(leases, joint, within);
-            let reply = self.database.run_command(update).session(&mut *session).await;
+            let update = self.joint_update(leases, joint, within)?;
+            let reply = self.database.run_raw_command(update).session(&mut *session).await;
             if !is_done(&reply.map_err(|error| self.meaning(error, needs::CHANGE))?, leases)? {
                 return Ok(false);
             }
@@ -90,26 +94,85 @@ impl Inner {
         Ok(true)
     }
 
-    fn joint_update(&self, leases: &[(Key, Vec<FencingToken>)], joint: &Joint, within: Duration) -> Document {
-        let update = |leases: &[(Key, Vec<FencingToken>)]| {
-            let keys: Bson = leases.iter().map(|(key, _)| key.as_str()).collect();
-            let tokens: Bson = leases.iter().map(|(_, tokens)| tokens.clone()).collect();
-            doc! {
-                "q": pipeline::holding(&keys, &tokens),
-                "u": pipeline::update(Verb::of_joint(joint)),
-                "c": { "keys": keys, "tokens": tokens },
-                "multi": true,
-                "hint": { "_id": 1 },
-            }
-        };
+    fn joint_update(
+        &self,
+        leases: &[(Key, Vec<FencingToken>)],
+        joint: &Joint,
+        within: Duration,
+    ) -> Result<RawDocumentBuf> {
+        let template = Template::new(joint)?;
+        let mut updates = RawArrayBuf::new();
         let at_once = if matches!(joint, Joint::Refresh { .. }) { IN_ORDER } else { AT_ONCE };
-        doc! {
-            "update": &self.collection,
-            "updates": leases.chunks(at_once).map(update).collect::<Vec<_>>(),
-            "let": verb::joint_variables(joint),
+        for leases in leases.chunks(at_once) {
+            updates.push(template.update(leases));
+        }
+        let mut command = rawdoc! {
+            "update": self.collection.as_str(),
+            "updates": updates,
+            "let": encoded(&verb::joint_variables(joint))?,
             "maxTimeMS": server_limit(within),
+        };
+        // A transaction confirms its writes when it is committed.
+        if !matches!(joint, Joint::Refresh { .. }) {
+            command.append("writeConcern", encoded(&write_concern(within))?);
+        }
+        Ok(command)
+    }
+}
+
+/// What the updates of a command have in common, encoded once: to build it for each took most of the client's time.
+struct Template {
+    pipeline: RawArrayBuf,
+    is_record: RawDocumentBuf,
+    lasting: RawDocumentBuf,
+    of_this_format: RawDocumentBuf,
+}
+
+impl Template {
+    fn new(joint: &Joint) -> Result<Self> {
+        let mut pipeline = RawArrayBuf::new();
+        for stage in pipeline::update(Verb::of_joint(joint)) {
+            pipeline.push(encoded(&stage)?);
+        }
+        Ok(Self {
+            pipeline,
+            is_record: encoded(&pipeline::is_record())?,
+            lasting: encoded(&pipeline::lasting())?,
+            of_this_format: encoded(&document::of_this_format())?,
+        })
+    }
+
+    /// Updates the records of these keys where all holders that are named are there and have enough time left. A filter does
+    /// not see what is constant for its update alone, so it is told the names.
+    fn update(&self, leases: &[(Key, Vec<FencingToken>)]) -> RawDocumentBuf {
+        let (mut keys, mut tokens) = (RawArrayBuf::new(), RawArrayBuf::new());
+        for (key, of_key) in leases {
+            keys.push(key.as_str());
+            let mut array = RawArrayBuf::new();
+            for token in of_key {
+                array.push(i64::from(*token));
+            }
+            tokens.push(array);
+        }
+        let index = rawdoc! { "$indexOfArray": [{ "$literal": keys.clone() }, "$_id"] };
+        let named = rawdoc! { "$arrayElemAt": [{ "$literal": tokens.clone() }, index] };
+        let holds_named = rawdoc! { "$setIsSubset": [named, self.lasting.clone()] };
+        let is_record = self.is_record.clone();
+        rawdoc! {
+            "q": { "$and": [
+                { "_id": { "$in": keys.clone() }, "$expr": { "$and": [is_record, holds_named] } },
+                self.of_this_format.clone(),
+            ] },
+            "u": self.pipeline.clone(),
+            "c": { "keys": keys, "tokens": tokens },
+            "multi": true,
+            "hint": { "_id": 1 },
         }
     }
+}
+
+fn encoded(document: &Document) -> Result<RawDocumentBuf> {
+    RawDocumentBuf::from_document(document).map_err(fault::unreadable)
 }
 
 /// The leases, as many at a time as one command can name.

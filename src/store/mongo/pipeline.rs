@@ -62,7 +62,7 @@ fn is_ours() -> Document {
 /// Whether a document that the query found is a record. `v` and `version` are what the query says, if they are of the
 /// type of a record's. Of the holders this looks at what decides whether one is dropped and whether another fits beside
 /// it, and of those who wait at nothing: there may be a thousand.
-fn is_record() -> Document {
+pub(super) fn is_record() -> Document {
     let holders = doc! { "$map": {
         "input": "$holders", "in": [{ "$type": "$$this.expires_at" }, { "$type": "$$this.limit" }],
     } };
@@ -349,20 +349,11 @@ fn latest() -> Document {
     doc! { "$max": ["$$NOW", { "$toDate": "$$CLUSTER_TIME" }] }
 }
 
-/// What a joint request is applied to: the records of these keys where all holders that are named are there
-/// and have enough time left. A filter does not see what is constant for its update alone, so it is told the names.
-pub(super) fn holding(keys: &Bson, tokens: &Bson) -> Document {
-    let mut holding = doc! { "_id": { "$in": keys }, "$expr": { "$and": [is_record(), holds_named(keys, tokens)] } };
-    holding.extend(document::of_this_format());
-    holding
-}
-
-/// Whether all holders that are named are there and have enough time left.
-fn holds_named(keys: &Bson, tokens: &Bson) -> Document {
+/// The tokens of the holders of a record that have enough time left, for a filter.
+pub(super) fn lasting() -> Document {
     let enough = doc! { "$gte": ["$$this.expires_at", { "$add": ["$$NOW", "$$least"] }] };
     let lasting = doc! { "$filter": { "input": "$holders", "cond": enough } };
-    let versions = doc! { "$map": { "input": lasting, "in": "$$this.version" } };
-    doc! { "$setIsSubset": [named("$_id", literal(keys.clone()), literal(tokens.clone())), versions] }
+    doc! { "$map": { "input": lasting, "in": "$$this.version" } }
 }
 
 /// The tokens that are named of a key.

@@ -1,0 +1,75 @@
+//! A hundred thousand leases of one handle, held for minutes.
+
+use std::{
+    iter,
+    time::{Duration, Instant},
+};
+
+use mongoseal::{Lease, LeaseState};
+
+use crate::{
+    bench::Bench,
+    cpu,
+    figures::Figures,
+    many::{acquired, refreshes, resident},
+};
+
+const TTL: Duration = Duration::from_secs(60);
+/// How often the leases are looked at.
+const LOOK: Duration = Duration::from_secs(5);
+
+/// Keeps so many leases that the servers can just about refresh them.
+pub(crate) async fn measure(bench: &Bench, quick: bool) -> Figures {
+    let (many, time) = if quick { (5_000_u32, 2 * LOOK) } else { (100_000, Duration::from_secs(300)) };
+    let seal = bench.handle().await;
+    // What is there once and for all is there then.
+    drop(acquired(&seal, TTL, (0..many / 100).map(|number| format!("hold/first/{number:06}"))).await);
+    let (before, began) = (resident(), Instant::now());
+    let leases = acquired(&seal, TTL, (0..many).map(|number| format!("hold/{number:06}"))).await;
+    let (acquiring, after) = (began.elapsed(), resident());
+    let lost_before = lost(&leases);
+    let counters = (refreshes(bench).await, cpu::of_client(), cpu::of(bench.set));
+    let began = Instant::now();
+    let (mut least, mut at_risk) = (TTL, 0);
+    while began.elapsed() < time {
+        tokio::time::sleep(LOOK).await;
+        least = leases.iter().map(Lease::remaining).min().unwrap_or_default().min(least);
+        let risk = leases.iter().filter(|lease| lease.state() == LeaseState::AtRisk).count();
+        at_risk = risk.max(at_risk);
+        eprintln!(
+            "{:>4.0} s: {} lost, {risk} at risk, {:.1?} left at least",
+            began.elapsed().as_secs_f64(),
+            lost(&leases),
+            leases.iter().filter(|lease| lease.is_valid()).map(Lease::remaining).min().unwrap_or_default()
+        );
+    }
+    let took = began.elapsed();
+    let ended = (refreshes(bench).await, cpu::of_client(), cpu::of(bench.set));
+    let held = resident();
+    let lost = lost(&leases);
+    let ending = Instant::now();
+    seal.shutdown().await;
+    let shutdown = ending.elapsed();
+    let each = |bytes: usize| bytes.saturating_sub(before) / usize::try_from(many).unwrap_or(1);
+    let refreshed = ended.0 - counters.0;
+    let mut notes = vec![
+        format!("{many} leases, acquired in {:.0} s, {lost_before} lost meanwhile", acquiring.as_secs_f64()),
+        format!(
+            "held for {:.0} s: {refreshed} refreshes, {lost} lost, {at_risk} at risk at most, {least:.1?} left at least",
+            took.as_secs_f64()
+        ),
+        format!("client: {:.1} % of a core", share(counters.1, ended.1, took)),
+        format!("{} bytes resident for each after acquiring, {} at the end", each(after), each(held)),
+        format!("shutdown: {:.1} s", shutdown.as_secs_f64()),
+    ];
+    notes.extend(iter::zip(counters.2, ended.2).map(|(before, after)| format!("servers: {:.0} % of a core", share(before, after, took))));
+    Figures { case: "hold-100000", what: "no time", rounds: vec![], commands: 0.0, notes }
+}
+
+fn share(before: Duration, after: Duration, took: Duration) -> f64 {
+    100.0 * after.saturating_sub(before).as_secs_f64() / took.as_secs_f64()
+}
+
+fn lost(leases: &[Lease]) -> usize {
+    leases.iter().filter(|lease| !lease.is_valid()).count()
+}
