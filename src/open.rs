@@ -5,7 +5,7 @@ mod fence;
 
 use std::sync::Arc;
 
-use crate::{Builder, Mongoseal, Result, store::MemoryStore};
+use crate::{Builder, Error, Mongoseal, Result, seal::Settings, store::MemoryStore};
 
 impl Mongoseal {
     /// A handle on records in this process, on tokio's clock, for tests, examples and programs that
@@ -36,19 +36,85 @@ impl Builder {
     }
 }
 
+impl Builder {
+    /// Makes a sibling of another handle: a handle with settings of its own, on the client of the other. So a process can
+    /// have a handle for each of many tenants. Each is shut down by itself; the last one closes the client.
+    ///
+    /// Siblings on the same collection share their records and one change stream for all their waiters and holders. If a
+    /// database or a collection is named, the sibling keeps its records there, and shares the client with the other handle,
+    /// but no record. A client that [`connect`](Self::connect) opened has at most 16 change streams, or `maxPoolSize` less 48:
+    /// a sibling that finds none left polls, and warns of it.
+    ///
+    /// Siblings also share the [thread](Self::dedicated_thread), if the other handle has one.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Invalid`](crate::Error::Invalid) if the settings contradict each other, or if the other handle and all its
+    /// siblings were shut down.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use mongoseal::Mongoseal;
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> mongoseal::Result<()> {
+    /// let seal = Mongoseal::in_memory();
+    /// let tenant = Mongoseal::builder().owner("tenant-7").sibling_of(&seal)?;
+    /// let lease = tenant.acquire("tenant-7/import").await?;
+    /// tenant.shutdown().await;
+    /// assert!(!lease.is_valid());
+    /// seal.acquire("tenant-7/import").await?.release().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// On MongoDB a tenant can have a collection of its own:
+    ///
+    /// ```no_run
+    /// use mongoseal::Mongoseal;
+    ///
+    /// # async fn tenant() -> mongoseal::Result<()> {
+    /// let seal = Mongoseal::connect("mongodb://localhost:27017").await?;
+    /// let tenant = Mongoseal::builder().collection("tenant_7").sibling_of(&seal)?;
+    /// # tenant.acquire("import").await?.release().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn sibling_of(self, other: &Mongoseal) -> Result<Mongoseal> {
+        if self.dedicated_thread {
+            return Err(Error::invalid(
+                "a sibling runs where the handle runs that it is made of: set `dedicated_thread` for that one",
+            ));
+        }
+        let settings = self.settings()?;
+        #[cfg(feature = "mongodb")]
+        if let Some(store) = mongo::sibling_store(&*other.inner.store, &self, settings.retention)? {
+            return other.sibling_on(Arc::new(store), settings);
+        }
+        other.sibling(Settings { retention: other.inner.store.retention(), ..settings })
+    }
+}
+
 #[cfg(feature = "mongodb")]
 mod mongo {
-    use std::time::Duration;
+    use std::{any::Any, time::Duration};
 
     use mongodb::{Client, Database, error::ErrorKind, options::ClientOptions};
 
     use super::{Arc, Builder, Mongoseal, Result};
-    use crate::{Error, dedicated::DedicatedThread, store::MongoStore};
+    use crate::{Error, dedicated::DedicatedThread, store::{MongoStore, Store}};
 
     /// How many connections to a server a client of ours may open at least. Each request is a command of its own, and one
     /// that waits for a locked record keeps its connection; so does each change stream. With the driver's default of 10
     /// they can keep a refresh waiting until its lease is lost.
     const POOL_SIZE: u32 = 64;
+
+    /// How many of them are left to requests: the others may be kept by change streams.
+    const REQUESTS: u32 = 48;
+
+    /// The collection of the records where none is named.
+    const COLLECTION: &str = "mongoseal";
 
     impl Mongoseal {
         /// Connects to a MongoDB replica set and checks it, with the default settings.
@@ -97,7 +163,7 @@ mod mongo {
 
         /// The collection of the records, which should hold nothing else. Default: `mongoseal`.
         pub fn collection(mut self, name: impl Into<String>) -> Self {
-            self.collection = name.into();
+            self.collection = Some(name.into());
             self
         }
 
@@ -116,7 +182,7 @@ mod mongo {
             if !self.dedicated_thread {
                 return self.connect_here(uri.as_ref(), None).await;
             }
-            let thread = DedicatedThread::start()?;
+            let thread = Arc::new(DedicatedThread::start()?);
             let (runtime, uri) = (thread.runtime().clone(), uri.as_ref().to_owned());
             // The client reads its connections where it is made.
             let connected = runtime.spawn(async move { self.connect_here(&uri, Some(thread)).await });
@@ -125,7 +191,7 @@ mod mongo {
             })
         }
 
-        async fn connect_here(self, uri: &str, thread: Option<DedicatedThread>) -> Result<Mongoseal> {
+        async fn connect_here(self, uri: &str, thread: Option<Arc<DedicatedThread>>) -> Result<Mongoseal> {
             let settings = self.settings()?;
             let mut options = parse(uri, settings.operation_timeout).await?;
             // Sooner than an attempt gives up, the second at the latest, so that it is the driver who says
@@ -139,10 +205,14 @@ mod mongo {
             if *connections > 0 {
                 *connections = POOL_SIZE.max(*connections);
             }
+            let connections = *connections;
             let name = self.database.or_else(|| options.default_database.clone());
             let client = Client::with_options(options).map_err(unusable)?;
             let database = client.database(name.as_deref().unwrap_or("mongoseal"));
-            let store = MongoStore::owning(&database, check_collection(self.collection)?, settings.retention);
+            // No bound is zero.
+            let streams = connections.checked_sub(REQUESTS).map_or(usize::MAX, |streams| usize::try_from(streams).unwrap_or(usize::MAX));
+            let collection = collection(self.collection)?;
+            let store = MongoStore::with_streams(&database, collection, settings.retention, streams);
             let seal = Mongoseal::from_parts(Arc::new(store), settings, thread)?;
             seal.prepare().await?;
             Ok(seal)
@@ -166,7 +236,7 @@ mod mongo {
                 ));
             }
             let settings = self.settings()?;
-            let store = MongoStore::new(database, check_collection(self.collection)?, settings.retention);
+            let store = MongoStore::new(database, collection(self.collection)?, settings.retention);
             Mongoseal::from_parts(Arc::new(store), settings, None)
         }
     }
@@ -216,13 +286,34 @@ mod mongo {
         Error::invalid("the MongoDB connection string cannot be used: correct it").caused_by(error)
     }
 
-    fn check_collection(name: String) -> Result<String> {
+    /// The collection to use.
+    fn collection(name: Option<String>) -> Result<String> {
+        checked(name.unwrap_or_else(|| COLLECTION.into()))
+    }
+
+    fn checked(name: String) -> Result<String> {
         if name.is_empty() || name.contains(['$', '\0']) || name.starts_with("system.") {
             return Err(Error::invalid(format!(
                 "{name:?} cannot name a collection: use letters, digits, `.`, `-` and `_`"
             )));
         }
         Ok(name)
+    }
+
+    /// The store of a sibling on the client of `store`, in the named collection of the named database. `None`: it is `store`.
+    pub(super) fn sibling_store(store: &dyn Store, builder: &Builder, retention: Duration) -> Result<Option<MongoStore>> {
+        let Builder { database, collection, .. } = builder;
+        if database.is_none() && collection.is_none() {
+            return Ok(None);
+        }
+        let store: &dyn Any = store;
+        let Some(store) = store.downcast_ref::<MongoStore>() else {
+            return Err(Error::invalid(
+                "the handle has a store without databases and collections: leave them out of the settings of its sibling",
+            ));
+        };
+        let collection = collection.clone().map(checked).transpose()?;
+        Ok(store.sibling(database.as_deref(), collection.as_deref(), retention))
     }
 }
 

@@ -7,8 +7,9 @@
 //! half of their interval, the earliest deadlines first. So after one interval leases that were acquired one by one are a
 //! batch or two. A lease that is refreshed by itself, such as one with metadata, is left to its task when it is due.
 //!
-//! A batch is sent when the one before was answered, or was not for a sixteenth of the time to the earliest deadline. Batches
-//! that are under way at the same time take the servers as long, and each is under way for the time of all.
+//! A batch is sent when the one before was answered, or was not for a sixteenth of the time to the earliest deadline, or
+//! longer if the store is known to be slow. Batches that are under way at the same time take the servers as long, and each is
+//! under way for the time of all.
 //!
 //! The task of a schedule looks at the clock every two seconds, so no lease needs a timer to notice that the machine was
 //! suspended.
@@ -20,7 +21,7 @@ use std::{
     collections::{BTreeSet, HashMap},
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicUsize, Ordering},
+        atomic::{AtomicU64, AtomicUsize, Ordering},
     },
     time::Duration,
 };
@@ -33,14 +34,19 @@ use tokio::{
 use self::batch::Batch;
 use crate::{Ttl, hold::Hold, seal::Inner};
 
+/// So many leases take the store as long as one.
+const FEW: u16 = 256;
+
 /// The schedules of a handle.
 #[derive(Debug, Default)]
 pub(crate) struct Schedules {
-    schedules: Mutex<HashMap<Kind, Arc<Schedule>>>,
+    by_kind: Mutex<HashMap<Kind, Arc<Schedule>>>,
     /// Held by the batch that is under way.
     turn: tokio::sync::Mutex<()>,
     /// How many leases are in batches that are under way.
     under_way: AtomicUsize,
+    /// How long the store took for the last batch, for each lease that was under way then, in nanoseconds.
+    each: AtomicU64,
 }
 
 /// Which leases have one schedule: those of one ttl whose tasks are on one runtime. A runtime that is not driven any more
@@ -180,7 +186,7 @@ struct Todo {
 
 impl Schedules {
     fn schedules(&self) -> MutexGuard<'_, HashMap<Kind, Arc<Schedule>>> {
-        self.schedules.lock().unwrap_or_else(PoisonError::into_inner)
+        self.by_kind.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Forgets a schedule that has no leases. Says whether it did.
@@ -194,8 +200,34 @@ impl Schedules {
     }
 
     /// How many leases are in batches that are under way.
-    fn under_way(&self) -> usize {
-        self.under_way.load(Ordering::Relaxed)
+    fn under_way(&self) -> u32 {
+        u32::try_from(self.under_way.load(Ordering::Relaxed)).unwrap_or(u32::MAX)
+    }
+
+    /// Notes how long the store took for a batch that was sent when so many leases were under way.
+    fn note_took(&self, took: Duration, under_way: u32) {
+        let each = took.checked_div(under_way.max(FEW.into())).unwrap_or_default();
+        self.each.store(u64::try_from(each.as_nanos()).unwrap_or(u64::MAX), Ordering::Relaxed);
+    }
+
+    /// How many leases of this ttl a store as fast as the last time refreshes in a 24th of the ttl.
+    fn max_batch(&self, ttl: Ttl) -> usize {
+        let part = ttl.duration().checked_div(24).unwrap_or_default().as_nanos();
+        let each = u128::from(self.each.load(Ordering::Relaxed));
+        let many = part.checked_div(each).and_then(|many| usize::try_from(many).ok());
+        many.map_or(usize::MAX, |many| many.max(FEW.into()))
+    }
+
+    /// How long a batch waits for the one before, if it is so long to the earliest deadline: a sixteenth of it. A store that
+    /// is slow, but answers, is not sent more and more at once, as long as a third of it is left.
+    fn patience(&self, left: Duration) -> Duration {
+        let part = |of: u32| left.checked_div(of).unwrap_or_default();
+        part(16).max(self.may_take(self.under_way()).min(part(3)))
+    }
+
+    /// How long the store may take if so many leases are under way, as fast as it was the last time.
+    fn may_take(&self, under_way: u32) -> Duration {
+        Duration::from_nanos(self.each.load(Ordering::Relaxed)).saturating_mul(under_way).mul_f64(1.5)
     }
 }
 
@@ -225,7 +257,7 @@ impl Schedule {
                 hold.wishes.refresh_single(false);
             }
             if let Some(until) = batch_until {
-                let patience = until.saturating_sub(clock.now()).checked_div(16).unwrap_or_default();
+                let patience = inner.schedules.patience(until.saturating_sub(clock.now()));
                 inner.spawn(Batch::run(Arc::clone(&inner), Arc::clone(&self), kind.0, patience));
             }
             if next.is_none() && inner.schedules.forget_if_empty(kind) {
@@ -298,6 +330,7 @@ pub(crate) struct Slot {
 }
 
 /// What is scheduled.
+#[derive(Clone, Copy)]
 pub(crate) struct Wanted {
     pub(crate) ttl: Ttl,
     /// Between two refreshes; `None` for a lease that is refreshed only when its holder says so.

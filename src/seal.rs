@@ -90,13 +90,21 @@ impl Mongoseal {
     pub(crate) fn from_parts(
         store: Arc<dyn Store>,
         settings: Settings,
-        thread: Option<DedicatedThread>,
+        thread: Option<Arc<DedicatedThread>>,
     ) -> Result<Self> {
         Self::with_membership(Shared::begin(store, thread), settings)
     }
 
     pub(crate) fn sibling(&self, settings: Settings) -> Result<Self> {
         Self::with_membership(self.inner.membership.join()?, settings)
+    }
+
+    /// A sibling with other records.
+    #[cfg(feature = "mongodb")]
+    pub(crate) fn sibling_on(&self, store: Arc<dyn Store>, settings: Settings) -> Result<Self> {
+        // Refuses those of which all were shut down.
+        drop(self.inner.membership.join()?);
+        Self::from_parts(store, settings, self.inner.shared().thread.clone())
     }
 
     fn with_membership(membership: Membership, settings: Settings) -> Result<Self> {

@@ -36,7 +36,7 @@ pub(crate) struct Shared {
     /// Those who wait for a key.
     pub(crate) waiters: Waiters,
     /// Where their tasks run, if not on the runtime of who begins them.
-    pub(crate) thread: Option<DedicatedThread>,
+    pub(crate) thread: Option<Arc<DedicatedThread>>,
 }
 
 /// The part of one handle in what it shares, given up at its shutdown or when this is dropped.
@@ -48,7 +48,7 @@ pub(crate) struct Membership {
 
 impl Shared {
     /// Of a first handle.
-    pub(crate) fn begin(store: Arc<dyn Store>, thread: Option<DedicatedThread>) -> Membership {
+    pub(crate) fn begin(store: Arc<dyn Store>, thread: Option<Arc<DedicatedThread>>) -> Membership {
         let shared = Self {
             store,
             id: HandleId::random(),

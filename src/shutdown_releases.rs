@@ -5,6 +5,8 @@
 //! Mechanism: the tasks of the leases queue up. A few senders each release the leases at the head of the queue by one request,
 //! until the queue is empty or the time is over. A lease whose batch was not confirmed is released by itself.
 //!
+//! If the store cannot release all of them in half of the operation timeout, the others are left to their ttls.
+//!
 //! Invariants: a lease is released after it has ended here, and before its task ends.
 
 use std::{
@@ -35,8 +37,9 @@ const MAX_SENDERS: usize = 4;
 /// The part of the operation timeout after which a batch is not waited for: one record in it may be locked.
 const PATIENCE: u32 = 5;
 
-/// The part of the operation timeout that is kept to end the tasks of leases that could not be released.
-const RESERVE: u32 = 20;
+/// The part of the operation timeout in which batches are released. A store that needs longer for all of them is left to
+/// expire the others: whoever ends a process waits for this.
+const TIME: u32 = 2;
 
 /// The leases that wait for their release.
 #[derive(Debug, Default)]
@@ -108,11 +111,12 @@ pub(crate) async fn release(inner: &Arc<Inner>, hold: &Hold) -> BatchOutcome {
 async fn send(inner: Arc<Inner>) {
     let timeout = inner.settings.operation_timeout;
     let part = |of: u32| timeout.checked_div(of).unwrap_or_default();
+    let until = inner.give_up().saturating_sub(part(TIME));
     while let Some(batch) = inner.shutdown_releases.next() {
-        let left = inner.give_up().saturating_sub(inner.clock().now()).saturating_sub(part(RESERVE));
+        let left = until.saturating_sub(inner.clock().now());
         let outcome = match batch.len() {
-            _ if left.is_zero() => BatchOutcome::OutOfTime,
             1 => BatchOutcome::NotSent,
+            _ if left.is_zero() => BatchOutcome::OutOfTime,
             _ => release_batch(&inner, &batch, left.min(part(PATIENCE))).await,
         };
         for waiting in batch {

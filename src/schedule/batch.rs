@@ -68,7 +68,7 @@ impl Batch {
         let holds = || batch.members.iter().map(|member| &member.hold);
         let until = holds().map(|hold| hold.deadline()).max().unwrap_or_default();
         let silence = holds().map(|hold| hold.risk_after(ttl)).max().unwrap_or_default();
-        let turn_ends = began.saturating_add(earliest.saturating_sub(began).checked_div(16).unwrap_or_default());
+        let turn_ends = began.saturating_add(inner.schedules.patience(earliest.saturating_sub(began)));
         let (mut turn_ends, mut risk_at) = (Some(turn_ends), Some(began.saturating_add(silence)));
         let mut round = Round::begin(&batch, began);
         while !round.is_over() && clock.now() < until {
@@ -99,7 +99,7 @@ impl Batch {
     /// The leases that are due now. One that cannot be refreshed together with others is left to its task.
     fn members(inner: &Inner, schedule: &Schedule, ttl: Ttl, longest: Duration) -> Vec<Member> {
         let most = longest.as_micros().checked_div(EACH.as_micros()).and_then(|most| usize::try_from(most).ok());
-        let most = most.unwrap_or(MAX_BATCH).clamp(2, MAX_BATCH);
+        let most = most.unwrap_or(MAX_BATCH).clamp(2, MAX_BATCH).min(inner.schedules.max_batch(ttl));
         let taken = schedule.leases().take_batch(inner.clock().now(), most, ttl);
         let mut members: Vec<_> = taken.into_iter().map(|(slot, hold)| Member { slot, hold }).collect();
         // The answer to a batch has no tick from which to listen. That to a single lease has one.

@@ -36,6 +36,9 @@ pub(super) struct Round<'a> {
     pub(super) sent: InFlight<Answer>,
     /// When, on the clock, it is sent again.
     pub(super) next: Duration,
+    /// When it was sent first, and how many leases were under way then.
+    began: Duration,
+    under_way: u32,
     resend: Resend,
     backoff: Backoff,
     failures: u32,
@@ -53,7 +56,7 @@ pub(super) struct Round<'a> {
 
 impl<'a> Round<'a> {
     pub(super) fn begin(batch: &'a Batch, now: Duration) -> Self {
-        let many = u32::try_from(batch.inner.schedules.under_way()).unwrap_or(u32::MAX);
+        let under_way = batch.inner.schedules.under_way();
         // Many requests at once would wait for connections that a slow network takes long to open.
         let round_trips = batch.members.iter().map(|member| member.hold.round_trip());
         let usual = round_trips.max().unwrap_or_default().mul_f64(1.5);
@@ -62,7 +65,9 @@ impl<'a> Round<'a> {
             is_done: vec![false; batch.members.len()],
             sent: InFlight::default(),
             next: now,
-            resend: Resend::of(batch.ttl, EACH.saturating_mul(many)).no_sooner(usual),
+            began: now,
+            under_way,
+            resend: Resend::of(batch.ttl, EACH.saturating_mul(under_way)).no_sooner(usual),
             backoff: Backoff::new(),
             failures: 0,
             is_split: false,
@@ -120,6 +125,8 @@ impl<'a> Round<'a> {
             Ok(true) => {
                 if self.sent_parts.iter().any(|(part, _)| *part == some) {
                     self.slowest = self.slowest.max(Some(took));
+                } else if sent == self.began {
+                    self.batch.inner.schedules.note_took(took, self.under_way);
                 }
                 self.finish(some);
             }
@@ -144,7 +151,11 @@ impl<'a> Round<'a> {
     /// It was not answered in time.
     pub(super) fn resend(&mut self, now: Duration) {
         if !self.is_split {
-            return self.split(now);
+            self.next = self.patient_until(0.5);
+            if self.next <= now {
+                self.split(now);
+            }
+            return;
         }
         self.next = now.saturating_add(self.pace());
         if let Some(slowest) = self.slowest {
@@ -154,10 +165,20 @@ impl<'a> Round<'a> {
                 self.leave(part);
             }
             self.send_parts(now);
-        } else if self.all_again <= now || self.sent_parts.iter().all(|(_, at)| *at == FAILED) {
+        } else if self.all_again.max(self.patient_until(0.75)) <= now
+            || self.sent_parts.iter().all(|(_, at)| *at == FAILED)
+        {
             self.send_all(now);
             self.all_again = self.next;
         }
+    }
+
+    /// Until when a store that is slow, but answers other batches, is sent nothing more: this part of the time to the deadlines
+    /// at most.
+    fn patient_until(&self, part: f64) -> Duration {
+        let earliest = self.batch.members.iter().map(|member| member.hold.deadline()).min().unwrap_or_default();
+        let longest = earliest.saturating_sub(self.began).mul_f64(part);
+        self.began.saturating_add(self.batch.inner.schedules.may_take(self.under_way).min(longest))
     }
 
     /// Asks for the leases in small parts, once.

@@ -99,7 +99,7 @@ pub struct Builder {
     #[cfg(feature = "mongodb")]
     pub(crate) database: Option<String>,
     #[cfg(feature = "mongodb")]
-    pub(crate) collection: String,
+    pub(crate) collection: Option<String>,
 }
 
 impl Default for Builder {
@@ -118,7 +118,7 @@ impl Default for Builder {
             #[cfg(feature = "mongodb")]
             database: None,
             #[cfg(feature = "mongodb")]
-            collection: "mongoseal".into(),
+            collection: None,
         }
     }
 }
@@ -218,48 +218,6 @@ impl Builder {
         self
     }
 
-    /// Makes a sibling of another handle: with settings of its own, on the same records. Siblings share a client, one
-    /// change stream for all their waiters and holders, and, if the other has one, a
-    /// [thread](Self::dedicated_thread). So a process can have a handle for each of many tenants. Each is shut down by
-    /// itself.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Invalid`] if the settings contradict each other or name a database or a collection, or if the other handle
-    /// and all its siblings were shut down.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// use mongoseal::Mongoseal;
-    ///
-    /// # #[tokio::main(flavor = "current_thread")]
-    /// # async fn main() -> mongoseal::Result<()> {
-    /// let seal = Mongoseal::in_memory();
-    /// let tenant = Mongoseal::builder().owner("tenant-7").sibling_of(&seal)?;
-    /// let lease = tenant.acquire("tenant-7/import").await?;
-    /// tenant.shutdown().await;
-    /// assert!(!lease.is_valid());
-    /// seal.acquire("tenant-7/import").await?.release().await?;
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub fn sibling_of(self, other: &Mongoseal) -> Result<Mongoseal> {
-        #[cfg(feature = "mongodb")]
-        if self.database.is_some() || self.collection != Self::default().collection {
-            return Err(Error::invalid(
-                "a sibling has the records of the handle that it is made of: leave out the database and the collection",
-            ));
-        }
-        if self.dedicated_thread {
-            return Err(Error::invalid(
-                "a sibling runs where the handle runs that it is made of: set `dedicated_thread` for that one",
-            ));
-        }
-        let settings = Settings { retention: other.inner.store.retention(), ..self.settings()? };
-        other.sibling(settings)
-    }
-
     /// On a store of one's own.
     ///
     /// # Errors
@@ -267,7 +225,7 @@ impl Builder {
     /// [`Error::Invalid`] where the settings contradict each other.
     pub fn on_store(self, store: Arc<dyn Store>) -> Result<Mongoseal> {
         let settings = Settings { retention: store.retention(), ..self.settings()? };
-        let thread = self.dedicated_thread.then(DedicatedThread::start).transpose()?;
+        let thread = self.dedicated_thread.then(DedicatedThread::start).transpose()?.map(Arc::new);
         Mongoseal::from_parts(store, settings, thread)
     }
 

@@ -3,6 +3,7 @@
 //! | file | says |
 //! |---|---|
 //! | `mongo.rs` | the store, its tasks and its end |
+//! | `client.rs` | the client, which stores may share |
 //! | `execute.rs` | how a command is sent, with which concern, and its answer read |
 //! | `pipeline.rs` | the state machine as an update pipeline |
 //! | `verb.rs` | what is written alike, and what differs from one request to the next |
@@ -18,11 +19,13 @@
 //! | `purge.rs` | how what is over is found, and idle records are deleted |
 //! | `events.rs` | how a handle hears of what it is handed |
 //! | `follow.rs` | how it is told what becomes of a record |
+//! | `watch_stream.rs` | the one change stream for all that are told so |
 //! | `delta.rs` | what a change stream says of an update |
 //! | `preflight.rs` | what is checked before the first request |
 //! | `touch.rs` | how a transaction makes sure of its lease |
 //! | `fault.rs` | what each error of the driver means |
 
+mod client;
 mod coalesce;
 mod delta;
 mod document;
@@ -44,6 +47,7 @@ mod token;
 mod touch;
 mod traffic;
 mod verb;
+mod watch_stream;
 
 use std::{fmt, sync::Arc, time::Duration};
 
@@ -54,7 +58,7 @@ use mongodb::{
 use tokio::sync::mpsc::{Sender, UnboundedSender};
 use tokio_util::task::TaskTracker;
 
-use self::{refusal::Held, traffic::ByRuntime};
+use self::{client::ClientShare, refusal::Held, traffic::ByRuntime};
 use super::{Applied, Backlog, BoxFuture, Page, Sighting, State, Store, Told};
 use crate::{
     Clock, Error, FencingToken, HandleId, Key, Result, Tick,
@@ -84,7 +88,7 @@ struct Inner {
     database: Database,
     collection: String,
     retention: Duration,
-    owns_client: bool,
+    client: ClientShare,
     traffic: ByRuntime,
     held: Held,
     /// What was sent and not answered, change streams excepted.
@@ -98,19 +102,45 @@ impl MongoStore {
     /// The client is the caller's and is never closed.
     #[must_use]
     pub fn new(database: &Database, collection: impl Into<String>, retention: Duration) -> Self {
-        Self::build(database, collection.into(), retention, false)
+        let client = ClientShare::of_caller(database.client().clone());
+        Self::build(database, collection.into(), retention, client)
     }
 
     /// The same on a client that belongs to the store, which closes it at the end.
     #[must_use]
     pub fn owning(database: &Database, collection: impl Into<String>, retention: Duration) -> Self {
-        Self::build(database, collection.into(), retention, true)
+        Self::with_streams(database, collection, retention, usize::MAX)
     }
 
-    fn build(database: &Database, collection: String, retention: Duration, owns_client: bool) -> Self {
+    /// The same on a client that may have so many change streams at a time.
+    pub(crate) fn with_streams(
+        database: &Database,
+        collection: impl Into<String>,
+        retention: Duration,
+        max_streams: usize,
+    ) -> Self {
+        let client = ClientShare::owned(database.client().clone(), max_streams);
+        Self::build(database, collection.into(), retention, client)
+    }
+
+    /// Records in another collection or database on the same client. `None`: they are not others.
+    pub(crate) fn sibling(
+        &self,
+        database: Option<&str>,
+        collection: Option<&str>,
+        retention: Duration,
+    ) -> Option<Self> {
+        let Inner { database: own, collection: own_collection, client, .. } = &*self.inner;
+        let database = database.map_or_else(|| own.clone(), |name| own.client().database(name));
+        let collection = collection.unwrap_or(own_collection);
+        let is_own = database.name() == own.name() && collection == own_collection;
+        (!is_own).then(|| Self::build(&database, collection.to_owned(), retention, client.join()))
+    }
+
+    fn build(database: &Database, collection: String, retention: Duration, client: ClientShare) -> Self {
         let (traffic, held) = (ByRuntime::default(), Held::default());
         let (database, requests) = (database.clone(), TaskTracker::new());
-        let inner = Inner { database, collection, retention, owns_client, traffic, held, requests };
+        let inner = Inner { database, collection, retention, client, traffic, held, requests };
         Self { inner: Arc::new(inner) }
     }
 
@@ -223,11 +253,10 @@ impl Store for MongoStore {
             inner.requests.close();
             let answered = tokio::time::timeout(within, inner.requests.wait());
             drop(answered.await);
+            let Some(client) = inner.client.leave() else { return };
             let closed = Self::run(CLOSE_CLIENT.min(within), async move {
-                if inner.owns_client {
-                    // Not waiting for handles: a request without a caller may be stuck.
-                    inner.database.client().clone().shutdown().immediate(true).await;
-                }
+                // Not waiting for handles: a request without a caller may be stuck.
+                client.shutdown().immediate(true).await;
                 Ok(())
             });
             drop(closed.await);

@@ -18,6 +18,7 @@ mod runtimes;
 mod scope;
 mod several;
 mod shared;
+mod shutdown;
 mod siblings;
 mod tokens;
 mod tracing;

@@ -1,6 +1,6 @@
 //! Many handles on one client.
 
-use std::env;
+use std::{env, time::Instant};
 
 use mongodb::{
     Client,
@@ -9,23 +9,26 @@ use mongodb::{
 use mongoseal::{Error, Lease, LeaseState, Mongoseal};
 use tokio::task::JoinSet;
 
-use crate::{Bench, secs};
+use crate::{Bench, eventually, secs};
 
-/// How many change streams clients of this name have open.
-async fn streams(client: &Client, name: &str) -> usize {
+/// How many operations and idle connections of clients of this name match.
+async fn operations(client: &Client, name: &str, mut matching: Document) -> usize {
+    matching.insert("appName", name);
     let admin = client.database("admin");
-    let operations = admin.aggregate([
-        doc! { "$currentOp": { "allUsers": true, "idleCursors": true } },
-        doc! { "$match": {
-            "appName": name, "cursor.originatingCommand.pipeline.0.$changeStream": { "$exists": true },
-        } },
-    ]);
+    let all = doc! { "$currentOp": { "allUsers": true, "idleCursors": true, "idleConnections": true } };
+    let operations = admin.aggregate([all, doc! { "$match": matching }]);
     let mut operations = operations.with_type::<Document>().await.unwrap();
     let mut count = 0;
     while operations.advance().await.unwrap() {
         count += 1;
     }
     count
+}
+
+/// How many change streams clients of this name have open.
+pub(crate) async fn streams(client: &Client, name: &str) -> usize {
+    let is_stream = doc! { "cursor.originatingCommand.pipeline.0.$changeStream": { "$exists": true } };
+    operations(client, name, is_stream).await
 }
 
 /// `MONGOSEAL_HOLD` says for how many seconds they hold.
@@ -71,4 +74,57 @@ async fn the_client_of_siblings_is_closed_by_the_last_that_is_shut_down() {
     sibling.acquire("k").await.unwrap().release().await.unwrap();
     sibling.shutdown().await;
     assert!(matches!(sibling.acquire("k").await, Err(Error::Invalid { .. })));
+}
+
+#[tokio::test]
+async fn a_sibling_in_another_collection_has_records_of_its_own_on_the_same_client() {
+    let bench = Bench::new("tenants").await;
+    let builder = Mongoseal::builder().database("mongoseal_tenants");
+    let seal = builder.connect(bench.set.uri_with("appName=tenants")).await.unwrap();
+    let other = Mongoseal::builder().collection("tenant_7").sibling_of(&seal).unwrap();
+    let same = Mongoseal::builder().collection("mongoseal").sibling_of(&seal).unwrap();
+    let _lease = seal.acquire("k").await.unwrap();
+    assert!(matches!(same.acquire("k").await, Err(Error::Held { .. })), "the collection is the same");
+    let _other = other.acquire("k").await.unwrap();
+    let record = bench.database.collection::<Document>("tenant_7").find_one(doc! { "_id": "k" }).await.unwrap();
+    assert!(record.is_some_and(|record| !record.get_array("holders").unwrap().is_empty()));
+    seal.shutdown().await;
+    same.shutdown().await;
+    other.acquire("second").await.unwrap().release().await.unwrap();
+    other.shutdown().await;
+    eventually(secs(10), "the last one closes the client", || async {
+        operations(&bench.client, "tenants", doc! {}).await == 0
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_client_that_connect_opened_has_sixteen_change_streams_and_whoever_finds_none_left_polls() {
+    let bench = Bench::new("many_streams").await;
+    let builder = Mongoseal::builder().database("mongoseal_many_streams");
+    let first = builder.connect(bench.set.uri_with("appName=many_streams")).await.unwrap();
+    let tenants: Vec<Mongoseal> = (0..24)
+        .map(|number| Mongoseal::builder().collection(format!("tenant_{number}")).sibling_of(&first).unwrap())
+        .collect();
+    let (mut leases, mut waiting) = (Vec::new(), JoinSet::new());
+    for seal in &tenants {
+        leases.push(seal.acquire("k").ttl(secs(5)).await.unwrap());
+        waiting.spawn(seal.acquire("k").ttl(secs(5)).wait(secs(60)).into_future());
+    }
+    eventually(secs(10), "sixteen", || async { streams(&bench.client, "many_streams").await == 16 }).await;
+    tokio::time::sleep(secs(6)).await;
+    assert_eq!(streams(&bench.client, "many_streams").await, 16);
+    assert!(leases.iter().all(|lease| lease.state() == LeaseState::Held));
+    for lease in leases {
+        lease.release().await.unwrap();
+    }
+    let began = Instant::now();
+    while let Some(waited) = waiting.join_next().await {
+        waited.unwrap().unwrap().release().await.unwrap();
+    }
+    // A third of the ttl, and some.
+    assert!(began.elapsed() < secs(4), "{:?}", began.elapsed());
+    for seal in tenants.iter().chain([&first]) {
+        seal.shutdown().await;
+    }
 }

@@ -1,13 +1,13 @@
 //! Watching what happens to a key of a real server.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use mongodb::bson::{Bson, Document, doc};
 use mongoseal::{Error, Event, EventKind, EventStream, FencingToken, LeaseId, Mongoseal};
 use mongoseal_test_support::ReplicaSet;
-use tokio::time::timeout;
+use tokio::{task::JoinSet, time::timeout};
 
-use crate::{Bench, eventually, millis, secs};
+use crate::{Bench, eventually, millis, secs, siblings::streams};
 
 /// The next event, which comes soon.
 async fn next(events: &mut EventStream) -> Event {
@@ -278,4 +278,87 @@ async fn who_may_not_open_a_change_stream_polls() {
     }
     assert!(matches!(connect("nobody").await.unwrap().watch("k").await, Err(Error::Invalid { .. })));
     seal.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_hundred_watches_of_a_handle_share_one_change_stream_and_delay_no_request() {
+    let bench = Bench::new("watches").await;
+    let builder = Mongoseal::builder().database("mongoseal_watches");
+    let seal = builder.connect(bench.set.uri_with("appName=watches")).await.unwrap();
+    let key = |number: usize| format!("k{number}");
+    let began = Instant::now();
+    let (first, mut watching) = (seal.watch(key(0)).await.unwrap(), JoinSet::new());
+    for number in 1..100 {
+        let seal = seal.clone();
+        watching.spawn(async move { (number, seal.watch(key(number)).await.unwrap()) });
+    }
+    let mut watches = watching.join_all().await;
+    watches.push((0, first));
+    let beginning = began.elapsed();
+    // The streams that others have replaced end soon.
+    eventually(secs(5), "one", || async { streams(&bench.client, "watches").await == 1 }).await;
+    let mut slowest = Duration::ZERO;
+    for (number, events) in &mut watches {
+        let began = Instant::now();
+        let lease = seal.acquire(key(*number)).await.unwrap();
+        slowest = slowest.max(began.elapsed());
+        is_granted(events, lease.token()).await;
+        let token = lease.token();
+        lease.release().await.unwrap();
+        is(events, token, EventKind::Released).await;
+    }
+    println!("{beginning:?} to begin, the slowest acquire took {slowest:?}");
+    assert!(beginning < secs(5) && slowest < secs(1), "{beginning:?}, {slowest:?}");
+    assert_eq!(streams(&bench.client, "watches").await, 1);
+    drop(watches);
+    eventually(secs(5), "none", || async { streams(&bench.client, "watches").await == 0 }).await;
+    let mut again = seal.watch(key(0)).await.unwrap();
+    let lease = seal.acquire(key(0)).await.unwrap();
+    is_granted(&mut again, lease.token()).await;
+    seal.shutdown().await;
+}
+
+/// Has the record of a key changed so often, as by somebody else's field.
+async fn change(bench: &Bench, key: &str, times: usize) {
+    let updates = vec![doc! { "q": { "_id": key }, "u": { "$inc": { "theirs": 1 } } }; times];
+    bench.database.run_command(doc! { "update": "mongoseal", "updates": updates }).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_watch_that_is_read_slowly_delays_no_other_and_is_told_how_the_record_is_then() {
+    let bench = Bench::new("slow_watch").await;
+    let seal = bench.seal();
+    let (mut slow, mut quick) = (seal.watch("slow").await.unwrap(), seal.watch("quick").await.unwrap());
+    let hold = async |times: usize| {
+        let mut tokens = Vec::new();
+        for _ in 0..times {
+            let lease = seal.acquire("slow").await.unwrap();
+            tokens.push(lease.token());
+            lease.release().await.unwrap();
+        }
+        tokens
+    };
+    // More than are kept for it: 64 events, 64 states and 4,096 changes.
+    let first = hold(70).await;
+    change(&bench, "slow", 5_000).await;
+    let left_out = hold(5).await;
+    let lease = seal.acquire("quick").await.unwrap();
+    let began = Instant::now();
+    is_granted(&mut quick, lease.token()).await;
+    assert!(began.elapsed() < secs(2), "{:?}", began.elapsed());
+
+    let last = seal.acquire("slow").await.unwrap();
+    let mut told = Vec::new();
+    loop {
+        let event = next(&mut slow).await;
+        if event.token == last.token() {
+            break;
+        }
+        told.push(event.token);
+    }
+    assert!(told.contains(&first[0]) && told.is_sorted());
+    assert!(!told.contains(&left_out[0]), "it was left behind before");
+    let token = last.token();
+    last.release().await.unwrap();
+    is(&mut slow, token, EventKind::Released).await;
 }

@@ -12,15 +12,17 @@ use super::{
     super::Told,
     Inner, document,
     fault::{self, needs},
+    watch_stream,
 };
 use crate::{Error, HandleId, Result, Tick};
 
 /// How long the server holds a request for events when there is none: also how long a stream lives on
 /// after nobody listens any more.
-pub(super) const AWAIT: Duration = Duration::from_secs(2);
+const AWAIT: Duration = Duration::from_secs(2);
 
 /// Tells what is handed to this handle from `since` on, until nobody listens.
 pub(super) async fn watch(store: &Inner, handle: HandleId, since: Tick, tell: &UnboundedSender<Told>) -> Result<()> {
+    let _permit = store.client.stream_permit().map_err(watch_stream::too_many)?;
     let number = |number: u64| u32::try_from(number).unwrap_or(u32::MAX);
     let mut events = store
         .database

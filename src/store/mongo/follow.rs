@@ -1,28 +1,28 @@
-//! How it is told what becomes of a record: a snapshot of it, and a change stream from there on.
+//! How it is told what becomes of a record: a snapshot of it, and a change stream from there on, which `watch_stream.rs` reads
+//! for all who follow a record. Whoever is too slow for the changes is told the next snapshot instead.
 //!
 //! An update of a larger document is logged as what changed in it. That is applied to the document as it
 //! was before (`delta.rs`): to look up the whole document, as the server offers, finds a later one, and so
 //! leaves states out.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use mongodb::{
     bson::{Bson, DateTime, Document, Timestamp, doc},
-    change_stream::{ChangeStream, event::ResumeToken},
-    error::{Error as DriverError, Result as DriverResult},
-    options::{ChangeStreamOptions, ReadConcern, ReadPreference, SelectionCriteria},
+    error::Error as DriverError,
 };
 use tokio::sync::mpsc::Sender;
+use tracing::debug;
 
 use super::{
     super::State,
     Inner, delta, document,
-    events::AWAIT,
     fault::{self, needs},
     server_limit,
+    watch_stream::{self, Following},
 };
 use crate::{
-    Error, Key, Result,
+    Clock, Error, Key, Result,
     record::{Moment, StoreTime},
     token::Tick,
 };
@@ -34,48 +34,36 @@ const WITHIN: Duration = Duration::from_secs(5);
 /// majority has not come as far.
 const NO_SNAPSHOT: [i32; 2] = [239, 246];
 
+/// How long to wait before a snapshot is taken again that was too early.
+const TOO_EARLY: Duration = Duration::from_millis(20);
+
 /// Tells what becomes of the record of a key until nobody listens.
-pub(super) async fn follow(store: &Inner, key: &Key, tell: &Sender<State>) -> Result<()> {
-    let (mut last, from, at) = store.snapshot(key).await?;
-    let mut heard = tell.send(last.state(key, at)?).await.is_ok();
-    // Not what happened at that time itself: where it is the last thing that happened, and that was the drop of
-    // the collection, the stream would end with it again and again.
-    let after = Timestamp { increment: from.increment.saturating_add(1), ..from };
-    let opened = store.changes(key, Start::At(after)).await;
-    let mut events = opened.map_err(|error| store.meaning(error, needs::WATCH))?;
-    // One that ends is taken up where it ended. One that then ends at once is not.
-    let mut taken_up = false;
-    while heard && !tell.is_closed() {
-        match events.next_if_any().await {
-            Ok(Some(event)) => {
-                taken_up = false;
-                // What is in the snapshot is known.
-                if event.get_timestamp("clusterTime").is_ok_and(|time| time > from) {
-                    heard = tell.send(last.meet(key, &event)?).await.is_ok();
-                }
-            }
-            Ok(None) if events.is_alive() => taken_up = false,
-            Ok(None) => return Err(over()),
-            Err(error) => match events.resume_token() {
-                Some(token) if !taken_up => {
-                    events = store.changes(key, Start::Behind(token)).await.map_err(fault::watch_ended)?;
-                    taken_up = true;
-                }
-                _ => return Err(fault::watch_ended(error)),
-            },
+pub(super) async fn follow(store: &Arc<Inner>, key: &Key, tell: &Sender<State>) -> Result<()> {
+    loop {
+        let mut following = Following::begin(store, key);
+        let begun = following.begun(store).await?;
+        let (mut last, as_of, at) = store.snapshot_after(key, begun).await?;
+        if tell.send(last.state(key, at)?).await.is_err() {
+            return Ok(());
         }
+        loop {
+            let change = tokio::select! {
+                change = following.changes.recv() => change,
+                () = tell.closed() => return Ok(()),
+            };
+            let Some(change) = change else { break };
+            // What is in the snapshot is known.
+            if change.get_timestamp("clusterTime").is_ok_and(|time| time > as_of)
+                && tell.send(last.meet(key, &change)?).await.is_err()
+            {
+                return Ok(());
+            }
+        }
+        if let Some(error) = following.end(store) {
+            return Err(error);
+        }
+        debug!(%key, "a watch was too slow: the record is read again");
     }
-    Ok(())
-}
-
-fn over() -> Error {
-    Error::unavailable("the change stream ended, as it does when its collection is dropped: it is opened again")
-}
-
-/// Where a change stream begins.
-enum Start {
-    At(Timestamp),
-    Behind(ResumeToken),
 }
 
 /// What a read finds.
@@ -88,6 +76,23 @@ struct Look {
 }
 
 impl Inner {
+    /// A snapshot that is not older than this time. A new primary may not know yet how far a majority has come.
+    async fn snapshot_after(&self, key: &Key, time: Timestamp) -> Result<(Last, Timestamp, Moment)> {
+        let until = Clock::Boot.now().saturating_add(WITHIN);
+        loop {
+            let (last, as_of, at) = self.snapshot(key).await?;
+            if as_of >= time {
+                return Ok((last, as_of, at));
+            }
+            if Clock::Boot.now() > until {
+                return Err(Error::unavailable(
+                    "no majority has what the primary has applied: check the other members of the replica set",
+                ));
+            }
+            tokio::time::sleep(TOO_EARLY).await;
+        }
+    }
+
     /// The record of a key as a majority has it, as of which cluster time, and when.
     async fn snapshot(&self, key: &Key) -> Result<(Last, Timestamp, Moment)> {
         let (found, from) = match self.look(key).await? {
@@ -132,39 +137,6 @@ impl Inner {
         }
         self.meaning(error, needs::READ)
     }
-
-    /// What happens to the document of a key.
-    async fn changes(&self, key: &Key, start: Start) -> DriverResult<ChangeStream<Document>> {
-        let (from, behind) = match start {
-            Start::At(from) => (Some(from), None),
-            Start::Behind(token) => (None, Some(token)),
-        };
-        let options = ChangeStreamOptions::builder()
-            .start_at_operation_time(from)
-            .resume_after(behind)
-            .max_await_time(AWAIT)
-            .read_concern(ReadConcern::majority())
-            .selection_criteria(SelectionCriteria::ReadPreference(ReadPreference::Primary))
-            .build();
-        let collection = self.database.collection::<Document>(&self.collection);
-        let events = collection.watch().pipeline(concerning(key, &self.collection)).with_options(options).await?;
-        Ok(events.with_type::<Document>())
-    }
-}
-
-/// The events that concern a key, and those that concern all keys of its collection. Without the queue,
-/// which may be long.
-fn concerning(key: &Key, collection: &str) -> [Document; 2] {
-    [
-        doc! { "$match": { "$or": [
-            {
-                "operationType": { "$in": ["insert", "replace", "update", "delete"] },
-                "documentKey._id": { "$eq": key.as_str() },
-            },
-            { "operationType": { "$in": ["drop", "rename"] }, "ns.coll": { "$eq": collection } },
-        ] } },
-        doc! { "$project": { "fullDocument.queue": 0, "updateDescription.updatedFields.queue": 0 } },
-    ]
 }
 
 /// The document of a key as the last event left it, if it is there.
@@ -186,7 +158,7 @@ impl Last {
             }
             "delete" | "drop" | "rename" => self.0 = None,
             // The stream that ends says so.
-            _ => return Err(over()),
+            _ => return Err(watch_stream::closed()),
         }
         // What changes a record says when. What somebody else writes may not.
         let said = self.last_seen().filter(|said| seen.is_none_or(|seen| *said > seen));

@@ -1,0 +1,368 @@
+//! One change stream for all records of a store that are followed on one runtime.
+//!
+//! Purpose: each open change stream keeps a connection of the client, so a thousand watches cannot have a thousand streams.
+//!
+//! Mechanism: one task reads a stream of the changes of all followed keys and passes each change on to the followers of its
+//! key. Where a key is followed that the stream does not have, the task opens another stream with it, behind the last change
+//! that it has passed on. The stream before it ends with its pending request.
+//!
+//! Invariants: a follower is told a time; it is passed each change of its key after that time, in their order, until it is
+//! left behind or the stream ends. A follower that is slow is left behind: nobody waits for it.
+
+use std::{
+    collections::{HashMap, HashSet},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use mongodb::{
+    bson::{Bson, Document, Timestamp, doc},
+    change_stream::{ChangeStream, event::ResumeToken},
+    error::{Error as DriverError, Result as DriverResult},
+    options::{ChangeStreamOptions, ReadConcern, ReadPreference, SelectionCriteria},
+};
+use tokio::sync::{
+    Notify, Semaphore,
+    mpsc::{self, Receiver, Sender},
+    oneshot,
+};
+
+use super::{
+    Inner, MongoStore,
+    fault::{self, needs},
+    traffic::Traffic,
+};
+use crate::{Error, Key, Result};
+
+/// How long the server holds a request for changes when there is none: also how long a stream lives on that another one has
+/// replaced.
+const AWAIT: Duration = Duration::from_millis(250);
+
+/// How many streams may live on at the same time that others have replaced.
+const MAX_REPLACED: usize = 3;
+
+/// How many changes are kept for a follower that is slow.
+const MAX_BEHIND: usize = 4_096;
+
+/// The followers of a store on one runtime.
+#[derive(Default)]
+pub(super) struct WatchStream {
+    state: Mutex<State>,
+    /// Wakes the task that reads: a follower has come or gone.
+    changed: Notify,
+}
+
+#[derive(Default)]
+struct State {
+    followers: HashMap<u64, Follower>,
+    /// How many followers there were.
+    joined: u64,
+    /// The stream, if it is open.
+    open: Option<Open>,
+    /// Whether the task that reads runs.
+    is_run: bool,
+}
+
+/// An open stream.
+struct Open {
+    keys: HashSet<Key>,
+    /// Each change of these keys after this time is still to be passed on.
+    passed_on: Timestamp,
+}
+
+struct Follower {
+    key: Key,
+    begins: Option<oneshot::Sender<Timestamp>>,
+    changes: Sender<Arc<Document>>,
+    ends: oneshot::Sender<End>,
+}
+
+/// Why a stream has ended.
+#[derive(Clone, Debug)]
+enum End {
+    NotOpened(DriverError),
+    /// As many streams are open as may be.
+    TooMany(usize),
+    Failed(DriverError),
+    /// The server has ended it.
+    Closed,
+}
+
+/// A follower's end of the stream.
+pub(super) struct Following {
+    traffic: Arc<Traffic>,
+    number: u64,
+    begins: oneshot::Receiver<Timestamp>,
+    pub(super) changes: Receiver<Arc<Document>>,
+    ends: oneshot::Receiver<End>,
+}
+
+impl Following {
+    /// Follows the changes of a key.
+    pub(super) fn begin(store: &Arc<Inner>, key: &Key) -> Self {
+        let traffic = store.traffic.here();
+        let (begin, begins) = oneshot::channel();
+        let (pass_on, changes) = mpsc::channel(MAX_BEHIND);
+        let (end, ends) = oneshot::channel();
+        let mut state = traffic.watch_stream.state();
+        state.joined = state.joined.saturating_add(1);
+        let number = state.joined;
+        let follower = Follower { key: key.clone(), begins: Some(begin), changes: pass_on, ends: end };
+        state.followers.insert(number, follower);
+        state.begin_those_of_open_stream();
+        let is_run = std::mem::replace(&mut state.is_run, true);
+        drop(state);
+        if is_run {
+            traffic.watch_stream.changed.notify_one();
+        } else {
+            MongoStore::run_unwatched(run(Arc::clone(store), Arc::clone(&traffic)));
+        }
+        Self { traffic, number, begins, changes, ends }
+    }
+
+    /// Waits until the stream has the key. Gives the time after which each change is passed on.
+    pub(super) async fn begun(&mut self, store: &Inner) -> Result<Timestamp> {
+        match (&mut self.begins).await {
+            Ok(from) => Ok(from),
+            Err(_ended) => Err(self.end(store).unwrap_or_else(ended_early)),
+        }
+    }
+
+    /// Why the stream has ended whose changes have; `None` if this follower was left behind.
+    pub(super) fn end(&mut self, store: &Inner) -> Option<Error> {
+        Some(match self.ends.try_recv().ok()? {
+            End::NotOpened(error) => store.meaning(error, needs::WATCH),
+            End::TooMany(most) => too_many(most),
+            End::Failed(error) => fault::watch_ended(error),
+            End::Closed => closed(),
+        })
+    }
+}
+
+impl Drop for Following {
+    fn drop(&mut self) {
+        let stream = &self.traffic.watch_stream;
+        stream.state().followers.remove(&self.number);
+        stream.changed.notify_one();
+    }
+}
+
+impl WatchStream {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The keys that are followed. If there are none, the task that reads ends.
+    fn keys(&self) -> Option<HashSet<Key>> {
+        let mut state = self.state();
+        state.open = None;
+        let keys: HashSet<Key> = state.followers.values().map(|follower| follower.key.clone()).collect();
+        state.is_run = !keys.is_empty();
+        state.is_run.then_some(keys)
+    }
+
+    /// A stream of these keys is open. What follows this time will be passed on.
+    fn opened(&self, keys: HashSet<Key>, passed_on: Timestamp) {
+        let mut state = self.state();
+        state.open = Some(Open { keys, passed_on });
+        state.begin_those_of_open_stream();
+    }
+
+    /// Whether nobody follows any more, or a key that the stream does not have.
+    fn has_changed(&self) -> bool {
+        let state = self.state();
+        state.followers.is_empty() || state.followers.values().any(|follower| follower.begins.is_some())
+    }
+
+    /// Passes a change on. A follower that has no room for it is left behind.
+    fn pass_on(&self, change: Document) {
+        let key = change.get_document("documentKey").and_then(|key| key.get_str("_id")).ok().map(str::to_owned);
+        let time = change.get_timestamp("clusterTime").ok();
+        let change = Arc::new(change);
+        let mut state = self.state();
+        if let (Some(open), Some(time)) = (&mut state.open, time) {
+            open.passed_on = open.passed_on.max(time);
+        }
+        // One without a key concerns all.
+        let concerns = |follower: &Follower| key.as_ref().is_none_or(|key| follower.key.as_str() == key);
+        state.followers.retain(|_, follower| {
+            !concerns(follower) || follower.changes.try_send(Arc::clone(&change)).is_ok()
+        });
+    }
+
+    /// Ends the stream for all followers.
+    fn end(&self, end: &End) {
+        let followers = {
+            let mut state = self.state();
+            state.open = None;
+            state.is_run = false;
+            std::mem::take(&mut state.followers)
+        };
+        for (_, follower) in followers {
+            drop(follower.ends.send(end.clone()));
+        }
+    }
+}
+
+impl State {
+    fn begin_those_of_open_stream(&mut self) {
+        let Some(open) = &self.open else { return };
+        for follower in self.followers.values_mut().filter(|follower| open.keys.contains(&follower.key)) {
+            if let Some(begins) = follower.begins.take() {
+                // Whoever is gone takes its entry away.
+                let _told = begins.send(open.passed_on);
+            }
+        }
+    }
+}
+
+/// Reads the changes of the followed keys until nobody follows or the stream ends.
+async fn run(store: Arc<Inner>, traffic: Arc<Traffic>) {
+    let stream = &traffic.watch_stream;
+    // Should this task be dropped with its runtime, so are its followers.
+    let end = match read_all(&store, stream).await {
+        Ok(()) => return,
+        Err(end) => end,
+    };
+    stream.end(&end);
+}
+
+async fn read_all(store: &Arc<Inner>, stream: &WatchStream) -> std::result::Result<(), End> {
+    let permit = Arc::new(store.client.stream_permit().map_err(End::TooMany)?);
+    let streams = Arc::new(Semaphore::new(MAX_REPLACED.saturating_add(1)));
+    let mut position = None;
+    while let Some(keys) = stream.keys() {
+        // Closed by nobody.
+        let slot = Arc::clone(&streams).acquire_owned().await.map_err(|_closed| End::Closed)?;
+        // After the answer that the last token came with. So no change of a key that is new can be between that token and a
+        // snapshot as of this time.
+        let now = store.operation_time().await.map_err(End::NotOpened)?;
+        // Not what happened at that time itself: where it is the last thing that happened, and that was the drop of the
+        // collection, the stream would end with it again and again.
+        let after = Start::At(Timestamp { increment: now.increment.saturating_add(1), ..now });
+        let start = position.get_or_insert(after).clone();
+        let events = store.changes(&keys, start).await.map_err(End::NotOpened)?;
+        let (pass_on, mut changes) = mpsc::channel(1);
+        let (reads, of_keys, permit) = (Arc::clone(store), keys.clone(), Arc::clone(&permit));
+        MongoStore::run_unwatched(async move {
+            read(&reads, &of_keys, events, pass_on).await;
+            drop((slot, permit));
+        });
+        stream.opened(keys, now);
+        loop {
+            tokio::select! {
+                read = changes.recv() => {
+                    let Some((change, token)) = read else { return Err(End::Closed) };
+                    if let Some(token) = token {
+                        position = Some(Start::Behind(token));
+                    }
+                    if let Some(change) = change? {
+                        stream.pass_on(change);
+                    }
+                }
+                () = stream.changed.notified() => {
+                    if stream.has_changed() {
+                        break;
+                    }
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// A change, if there was one meanwhile, and behind which token the stream goes on.
+type Read = (std::result::Result<Option<Document>, End>, Option<ResumeToken>);
+
+/// Reads a stream until nobody listens or it ends.
+async fn read(store: &Inner, keys: &HashSet<Key>, mut events: ChangeStream<Document>, pass_on: Sender<Read>) {
+    // One that ends is taken up where it ended. One that then ends at once is not.
+    let mut is_taken_up = false;
+    loop {
+        let change = match events.next_if_any().await {
+            Ok(change) if change.is_some() || events.is_alive() => {
+                is_taken_up = false;
+                Ok(change)
+            }
+            Ok(_) => Err(End::Closed),
+            Err(error) => match events.resume_token() {
+                Some(token) if !is_taken_up => match store.changes(keys, Start::Behind(token)).await {
+                    Ok(again) => {
+                        (events, is_taken_up) = (again, true);
+                        continue;
+                    }
+                    Err(error) => Err(End::Failed(error)),
+                },
+                _ => Err(End::Failed(error)),
+            },
+        };
+        let is_over = change.is_err();
+        if pass_on.send((change, events.resume_token())).await.is_err() || is_over {
+            return;
+        }
+    }
+}
+
+/// Where a change stream begins.
+#[derive(Clone)]
+enum Start {
+    At(Timestamp),
+    Behind(ResumeToken),
+}
+
+impl Inner {
+    /// The time of the last operation that the primary has applied.
+    async fn operation_time(&self) -> DriverResult<Timestamp> {
+        let reply = self.raw_command(&self.database, doc! { "ping": 1 }).await?;
+        reply.get_timestamp("operationTime").map_err(|error| DriverError::custom(error.to_string()))
+    }
+
+    /// What happens to the documents of these keys.
+    async fn changes(&self, keys: &HashSet<Key>, start: Start) -> DriverResult<ChangeStream<Document>> {
+        let (from, behind) = match start {
+            Start::At(from) => (Some(from), None),
+            Start::Behind(token) => (None, Some(token)),
+        };
+        let options = ChangeStreamOptions::builder()
+            .start_at_operation_time(from)
+            .resume_after(behind)
+            .max_await_time(AWAIT)
+            .read_concern(ReadConcern::majority())
+            .selection_criteria(SelectionCriteria::ReadPreference(ReadPreference::Primary))
+            .build();
+        let collection = self.database.collection::<Document>(&self.collection);
+        let events = collection.watch().pipeline(concerning(keys, &self.collection)).with_options(options).await?;
+        Ok(events.with_type::<Document>())
+    }
+}
+
+/// The events that concern these keys, and those that concern all keys of the collection. Without the queue, which may be
+/// long.
+fn concerning(keys: &HashSet<Key>, collection: &str) -> [Document; 2] {
+    let keys: Vec<Bson> = keys.iter().map(|key| key.as_str().into()).collect();
+    [
+        doc! { "$match": { "$or": [
+            {
+                "operationType": { "$in": ["insert", "replace", "update", "delete"] },
+                "documentKey._id": { "$in": keys },
+            },
+            { "operationType": { "$in": ["drop", "rename"] }, "ns.coll": { "$eq": collection } },
+        ] } },
+        doc! { "$project": { "fullDocument.queue": 0, "updateDescription.updatedFields.queue": 0 } },
+    ]
+}
+
+pub(super) fn closed() -> Error {
+    Error::unavailable("the change stream ended, as it does when its collection is dropped: it is opened again")
+}
+
+fn ended_early() -> Error {
+    Error::unavailable("the task that reads the change stream was ended early: it is opened again")
+}
+
+/// What is said where no more change streams may be opened.
+pub(super) fn too_many(most: usize) -> Error {
+    Error::invalid(format!(
+        "{most} change streams are open, as many as this client may have beside requests: make handles with `sibling_of`, which share a stream, or raise `maxPoolSize` in the connection string"
+    ))
+}
