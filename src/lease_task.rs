@@ -13,8 +13,7 @@ use tokio::sync::oneshot;
 
 use self::round::Round;
 use crate::{
-    Error, Lease, LossCause, Metadata, Result, Tick, Ttl,
-    farewell,
+    Error, Lease, LossCause, Metadata, Result, Tick, Ttl, farewell,
     hold::Hold,
     in_flight::{InFlight, MAX_ATTEMPTS, attempt_life},
     lease::End,
@@ -56,7 +55,11 @@ enum Placed {
     At(Slot),
     /// It takes one at this time: one that is held for a moment only needs none. The last request that the store confirmed
     /// was sent at `sent`, and the next one is due at `due_at`.
-    From { time: Duration, sent: Duration, due_at: Duration },
+    From {
+        time: Duration,
+        sent: Duration,
+        due_at: Duration,
+    },
 }
 
 /// The answer to one request.

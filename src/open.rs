@@ -103,7 +103,11 @@ mod mongo {
     use mongodb::{Client, Database, error::ErrorKind, options::ClientOptions};
 
     use super::{Arc, Builder, Mongoseal, Result};
-    use crate::{Error, dedicated::DedicatedThread, store::{MongoStore, Store}};
+    use crate::{
+        Error,
+        dedicated::DedicatedThread,
+        store::{MongoStore, Store},
+    };
 
     /// How many connections to a server a client of ours may open at least. Each request is a command of its own, and one
     /// that waits for a locked record keeps its connection; so does each change stream. With the driver's default of 10
@@ -210,7 +214,9 @@ mod mongo {
             let client = Client::with_options(options).map_err(unusable)?;
             let database = client.database(name.as_deref().unwrap_or("mongoseal"));
             // No bound is zero.
-            let streams = connections.checked_sub(REQUESTS).map_or(usize::MAX, |streams| usize::try_from(streams).unwrap_or(usize::MAX));
+            let streams = connections
+                .checked_sub(REQUESTS)
+                .map_or(usize::MAX, |streams| usize::try_from(streams).unwrap_or(usize::MAX));
             let collection = collection(self.collection)?;
             let store = MongoStore::with_streams(&database, collection, settings.retention, streams);
             let seal = Mongoseal::from_parts(Arc::new(store), settings, thread)?;
@@ -301,7 +307,11 @@ mod mongo {
     }
 
     /// The store of a sibling on the client of `store`, in the named collection of the named database. `None`: it is `store`.
-    pub(super) fn sibling_store(store: &dyn Store, builder: &Builder, retention: Duration) -> Result<Option<MongoStore>> {
+    pub(super) fn sibling_store(
+        store: &dyn Store,
+        builder: &Builder,
+        retention: Duration,
+    ) -> Result<Option<MongoStore>> {
         let Builder { database, collection, .. } = builder;
         if database.is_none() && collection.is_none() {
             return Ok(None);

@@ -15,10 +15,14 @@
 //! suspended.
 
 mod batch;
+mod leases;
 mod round;
+mod slot;
+
+pub(crate) use slot::{Slot, Wanted};
 
 use std::{
-    collections::{BTreeSet, HashMap},
+    collections::HashMap,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicU64, AtomicUsize, Ordering},
@@ -26,13 +30,13 @@ use std::{
     time::Duration,
 };
 
-use tokio::{
-    runtime::{self, Handle},
-    sync::Notify,
-};
+use tokio::{runtime, sync::Notify};
 
-use self::batch::Batch;
-use crate::{Ttl, hold::Hold, seal::Inner};
+use self::{
+    batch::Batch,
+    leases::{Leases, Scheduled, Todo},
+};
+use crate::{Ttl, seal::Inner};
 
 /// So many leases take the store as long as one.
 const FEW: u16 = 256;
@@ -59,129 +63,6 @@ struct Schedule {
     leases: Mutex<Leases>,
     /// Wakes the task of the schedule.
     changed: Notify,
-}
-
-/// The leases of a schedule, by the numbers of their slots.
-#[derive(Debug, Default)]
-struct Leases {
-    slots: u64,
-    by_slot: HashMap<u64, Scheduled>,
-    /// When, on the clock, each is looked at next.
-    looks: BTreeSet<(Duration, u64)>,
-    /// The deadlines of those that wait for the next batch.
-    due: BTreeSet<(Duration, u64)>,
-    /// Whether a batch has begun that has not taken its leases.
-    is_batch_pending: bool,
-    /// Whether the task of the schedule runs.
-    is_run: bool,
-}
-
-/// A lease on a schedule.
-#[derive(Debug)]
-struct Scheduled {
-    hold: Arc<Hold>,
-    /// Between two refreshes; `None` for a lease that is refreshed only when its holder says so.
-    interval: Option<Duration>,
-    /// Whether its task refreshes it by itself each time.
-    is_single: bool,
-    /// Whether its handle has listened for its revocation.
-    has_listened: bool,
-    /// When, on the clock, the last request was sent that the store confirmed.
-    sent: Duration,
-    /// When the next one is due.
-    due_at: Duration,
-    /// When it is looked at next, as in [`Leases::looks`].
-    look_at: Duration,
-    stage: Stage,
-}
-
-/// What is done about the refresh of a lease.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stage {
-    /// It is not due.
-    Waiting,
-    /// It is due, and in [`Leases::due`] with this deadline.
-    Due(Duration),
-    InBatch,
-    /// Its task refreshes it by itself.
-    Single,
-}
-
-impl Scheduled {
-    /// The store confirmed a request that was sent at this time.
-    fn confirmed(&mut self, sent: Duration) {
-        if sent > self.sent {
-            self.sent = sent;
-            self.due_at = self.interval.map_or(Duration::MAX, |interval| sent.saturating_add(interval));
-        }
-    }
-
-    /// Whether it can be in a batch that begins now, although it is not due.
-    fn is_ready(&self, now: Duration) -> bool {
-        let half = self.interval.and_then(|interval| interval.checked_div(2));
-        self.stage == Stage::Waiting
-            && !self.is_single
-            && half.is_some_and(|half| self.sent.saturating_add(half) <= now)
-            && self.hold.is_valid()
-    }
-}
-
-impl Leases {
-    /// Changes what is said of a lease, and notes when to look at it.
-    fn update<T>(&mut self, slot: u64, change: impl FnOnce(&mut Scheduled) -> T) -> Option<T> {
-        let Self { by_slot, looks, due, .. } = self;
-        let lease = by_slot.get_mut(&slot)?;
-        let before = lease.stage;
-        let changed = change(lease);
-        if before != lease.stage {
-            if let Stage::Due(deadline) = before {
-                due.remove(&(deadline, slot));
-            }
-            if let Stage::Due(deadline) = lease.stage {
-                due.insert((deadline, slot));
-            }
-        }
-        let lapses_at = lease.hold.deadline();
-        let look_at = if lease.stage == Stage::Waiting { lapses_at.min(lease.due_at) } else { lapses_at };
-        looks.remove(&(lease.look_at, slot));
-        looks.insert((look_at, slot));
-        lease.look_at = look_at;
-        Some(changed)
-    }
-
-    fn remove(&mut self, slot: u64) {
-        let Some(lease) = self.by_slot.remove(&slot) else { return };
-        self.looks.remove(&(lease.look_at, slot));
-        if let Stage::Due(deadline) = lease.stage {
-            self.due.remove(&(deadline, slot));
-        }
-    }
-
-    /// Takes the leases of a batch: those that are due, the earliest deadlines first, and those that are ready.
-    fn take_batch(&mut self, now: Duration, most: usize, ttl: Ttl) -> Vec<(u64, Arc<Hold>)> {
-        self.is_batch_pending = false;
-        let ready_until = now.saturating_add(ttl.duration().checked_div(4).unwrap_or_default());
-        let ready = self.looks.iter().take_while(|(look_at, _)| *look_at <= ready_until).map(|(_, slot)| *slot);
-        let ready = ready.filter(|slot| self.by_slot.get(slot).is_some_and(|lease| lease.is_ready(now)));
-        let slots: Vec<u64> = self.due.iter().map(|(_, slot)| *slot).chain(ready).take(most).collect();
-        let taken = |slot| Some((slot, self.update(slot, |lease| {
-            lease.stage = Stage::InBatch;
-            Arc::clone(&lease.hold)
-        })?));
-        slots.into_iter().filter_map(taken).collect()
-    }
-}
-
-/// What the task of a schedule has to do.
-#[derive(Default)]
-struct Todo {
-    lapsed: Vec<Arc<Hold>>,
-    /// Leases that their tasks refresh.
-    singles: Vec<Arc<Hold>>,
-    /// The earliest deadline of a batch that has to begin.
-    batch_until: Option<Duration>,
-    /// When, on the clock, to look again.
-    next: Option<Duration>,
 }
 
 impl Schedules {
@@ -249,7 +130,7 @@ impl Schedule {
         let _runs = Runs(Arc::clone(&self));
         let clock = inner.clock();
         loop {
-            let Todo { lapsed, singles, batch_until, next } = self.todo(clock.now());
+            let Todo { lapsed, singles, batch_until, next } = self.leases().todo(clock.now());
             for hold in lapsed {
                 hold.wishes.lapsed();
             }
@@ -271,41 +152,6 @@ impl Schedule {
             }
         }
     }
-
-    /// Notes which leases have lapsed and which are due.
-    fn todo(&self, now: Duration) -> Todo {
-        let mut leases = self.leases();
-        let mut todo = Todo::default();
-        while let Some((look_at, slot)) = leases.looks.first().copied()
-            && look_at <= now
-        {
-            let lapsed = leases.update(slot, |lease| {
-                if lease.hold.remaining().is_zero() {
-                    return Some(Arc::clone(&lease.hold));
-                }
-                if lease.stage == Stage::Waiting && lease.due_at <= now {
-                    if lease.is_single {
-                        lease.stage = Stage::Single;
-                        todo.singles.push(Arc::clone(&lease.hold));
-                    } else {
-                        lease.stage = Stage::Due(lease.hold.deadline());
-                    }
-                }
-                None
-            });
-            if let Some(hold) = lapsed.flatten() {
-                // Its task ends it.
-                leases.remove(slot);
-                todo.lapsed.push(hold);
-            }
-        }
-        if !leases.is_batch_pending {
-            todo.batch_until = leases.due.first().map(|(deadline, _)| *deadline);
-            leases.is_batch_pending = todo.batch_until.is_some();
-        }
-        todo.next = leases.looks.first().map(|(look_at, _)| *look_at);
-        todo
-    }
 }
 
 /// That the task of a schedule runs, until this is dropped.
@@ -316,102 +162,5 @@ impl Drop for Runs {
         let mut leases = self.0.leases();
         leases.is_run = false;
         leases.is_batch_pending = false;
-    }
-}
-
-/// The place of a lease on a schedule, given up when dropped.
-#[derive(Debug)]
-pub(crate) struct Slot {
-    schedule: Arc<Schedule>,
-    number: u64,
-    /// The ttl of the schedule.
-    pub(crate) ttl: Ttl,
-    pub(crate) is_single: bool,
-}
-
-/// What is scheduled.
-#[derive(Clone, Copy)]
-pub(crate) struct Wanted {
-    pub(crate) ttl: Ttl,
-    /// Between two refreshes; `None` for a lease that is refreshed only when its holder says so.
-    pub(crate) interval: Option<Duration>,
-    /// Whether the lease's task refreshes it by itself each time.
-    pub(crate) is_single: bool,
-    /// Whether its handle has listened for its revocation.
-    pub(crate) has_listened: bool,
-    /// When, on the clock, the last request was sent that the store confirmed.
-    pub(crate) sent: Duration,
-    /// When the next one is due.
-    pub(crate) due_at: Duration,
-}
-
-impl Slot {
-    /// For a lease whose task calls this.
-    pub(crate) fn take(inner: &Arc<Inner>, hold: &Arc<Hold>, wanted: Wanted) -> Self {
-        let Wanted { ttl, interval, is_single, has_listened, sent, due_at } = wanted;
-        let kind = (ttl, Handle::try_current().ok().map(|runtime| runtime.id()));
-        // Under this lock, so that the schedule is not forgotten meanwhile.
-        let mut schedules = inner.schedules.schedules();
-        let schedule = Arc::clone(schedules.entry(kind).or_default());
-        let mut leases = schedule.leases();
-        leases.slots = leases.slots.saturating_add(1);
-        let number = leases.slots;
-        let hold = Arc::clone(hold);
-        let look_at = hold.deadline();
-        let lease =
-            Scheduled { hold, interval, is_single, has_listened, sent, due_at, look_at, stage: Stage::Waiting };
-        leases.by_slot.insert(number, lease);
-        leases.update(number, |_| ());
-        let is_first = leases.looks.first().is_some_and(|(_, first)| *first == number);
-        let is_run = std::mem::replace(&mut leases.is_run, true);
-        drop(leases);
-        drop(schedules);
-        if !is_run {
-            inner.spawn(Arc::clone(&schedule).run(Arc::clone(inner), kind));
-        } else if is_first {
-            schedule.changed.notify_one();
-        }
-        Self { schedule, number, ttl, is_single }
-    }
-
-    /// Changes what is said of the lease, which may be due sooner after that.
-    fn update(&self, change: impl Fn(&mut Scheduled)) {
-        self.schedule.update([self.number], change);
-        self.schedule.changed.notify_one();
-    }
-
-    /// The handle has listened for the revocation of the lease.
-    pub(crate) fn has_listened(&self) {
-        self.schedule.update([self.number], |lease| lease.has_listened = true);
-    }
-
-    /// The store confirmed a request of the lease's task.
-    pub(crate) fn confirmed(&self, sent: Duration) {
-        self.update(|lease| {
-            lease.stage = Stage::Waiting;
-            lease.confirmed(sent);
-        });
-    }
-
-    /// The lease's task does not refresh it by itself any more. If it did, the lease is due again at this time.
-    pub(crate) fn unconfirmed(&self, due_at: Duration) {
-        self.update(|lease| {
-            if lease.stage == Stage::Single {
-                lease.stage = Stage::Waiting;
-                lease.due_at = due_at;
-            }
-        });
-    }
-}
-
-impl Drop for Slot {
-    fn drop(&mut self) {
-        let mut leases = self.schedule.leases();
-        leases.remove(self.number);
-        let is_last = leases.by_slot.is_empty();
-        drop(leases);
-        if is_last {
-            self.schedule.changed.notify_one();
-        }
     }
 }

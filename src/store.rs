@@ -29,7 +29,8 @@
 //!    that were there when it was called, each as it was at some time between the call and its answer.
 //! 9. `forget` deletes nothing but a record that nobody holds or waits for and that has been idle for
 //!    the retention, looking at it and deleting it in one step.
-//! 10. What `follow` tells is durable, in the order in which it happened, and all of it.
+//! 10. What `follow` tells is durable, in the order in which it happened, and all of it. A listener that is slow may be told
+//!     the record as it is in place of the changes that it has not taken.
 //! 11. Every call answers within the time it is given. Dropping a future abandons the answer, not
 //!     necessarily the request.
 
@@ -96,9 +97,9 @@ pub trait Store: Any + fmt::Debug + Send + Sync {
 
     /// Tells what becomes of the record of a key, until nobody listens any more or telling fails.
     ///
-    /// First comes the record as it is, then, in order, as each change has made it: none is left out.
-    /// Where whoever listens is slow, telling waits. A store that cannot tell answers `Invalid`, and is
-    /// asked instead.
+    /// First comes the record as it is, then, in order, as each change has made it. Where whoever listens is slow, telling
+    /// waits, or goes on with the record as it is then; no other listener waits for a slow one. A store that cannot tell
+    /// answers `Invalid`, and is asked instead.
     fn follow(&self, key: &Key, tell: Sender<State>) -> BoxFuture<Result<()>>;
 
     /// Gives up what the store opened itself. Nothing is asked of it afterwards.

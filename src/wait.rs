@@ -13,6 +13,9 @@ use crate::{Error, FencingToken, Result, Tick, hold::Hold, seal::Inner, store::T
 
 /// How long the listener stays without waiters: opening it costs more than keeping it for a while.
 const LINGER: Duration = Duration::from_secs(10);
+/// How often the listener says that its runtime is driven, and how long after that another one listens in its place.
+const BEAT: Duration = Duration::from_secs(1);
+const SILENCE: Duration = Duration::from_secs(3);
 /// How long to wait before listening again after it failed.
 const PAUSE: Duration = Duration::from_secs(1);
 
@@ -38,6 +41,9 @@ struct State {
     /// By the number of their acquire.
     holding: HashMap<u64, Arc<Hold>>,
     listening: Listening,
+    /// Which listener that is, and when, on the clock, it last said that its runtime is driven.
+    listener: u64,
+    beat_at: Duration,
     /// When, on the clock, the last of them left.
     idle_since: Duration,
 }
@@ -139,14 +145,19 @@ impl Inner {
 fn is_heard(inner: &Arc<Inner>, asked: Tick) -> bool {
     let now = inner.clock().now();
     let mut state = inner.shared().waiters.state();
+    let is_silent = state.beat_at.saturating_add(SILENCE) < now;
     match state.listening {
-        Listening::Opening(since) | Listening::Since(since) => return since <= asked,
+        Listening::Opening(since) | Listening::Since(since) if !is_silent => return since <= asked,
         Listening::NotBefore(time) if now < time => return false,
         Listening::Never => return false,
-        Listening::Not | Listening::NotBefore(_) => state.listening = Listening::Opening(asked),
+        _ => {}
     }
+    state.listening = Listening::Opening(asked);
+    state.listener = state.listener.saturating_add(1);
+    state.beat_at = now;
+    let listener = state.listener;
     drop(state);
-    inner.spawn(listen(Arc::clone(inner), asked));
+    inner.spawn(listen(Arc::clone(inner), asked, listener));
     true
 }
 
@@ -166,11 +177,12 @@ impl Waiters {
     }
 
     /// Wakes whom it concerns. A waiter that has just left is not there to be woken.
-    fn tell(&self, told: &Told) {
+    fn tell(&self, told: &Told, listener: u64) {
         match told {
             Told::Watching { since } => {
-                self.state().listening = Listening::Since(*since);
-                self.wake(&Wake::Listening);
+                if self.is_listener(listener, |state| state.listening = Listening::Since(*since)) {
+                    self.wake(&Wake::Listening);
+                }
             }
             Told::Handed { number, token } => self.wake_one(*number, Wake::Handed(*token)),
             Told::Taken { number } => {
@@ -189,10 +201,21 @@ impl Waiters {
         state.waiting.is_empty() && state.holding.is_empty() && state.idle_since.saturating_add(LINGER) <= now
     }
 
+    /// Whether no other one listens in place of this listener. If so, `note` is noted.
+    fn is_listener(&self, listener: u64, note: impl FnOnce(&mut State)) -> bool {
+        let mut state = self.state();
+        let is_listener = state.listener == listener;
+        if is_listener {
+            note(&mut state);
+        }
+        is_listener
+    }
+
     /// The listener has ended: from here on waiters ask.
-    fn unheard(&self, listening: Listening) {
-        self.state().listening = listening;
-        self.wake(&Wake::Ask);
+    fn unheard(&self, listening: Listening, listener: u64) {
+        if self.is_listener(listener, |state| state.listening = listening) {
+            self.wake(&Wake::Ask);
+        }
     }
 
     /// Wakes one waiter, after the lock has been released.
@@ -212,22 +235,26 @@ impl Waiters {
     }
 }
 
-/// Listens for the waiters and holders of a handle until there were none for a while, or listening
-/// fails.
-async fn listen(inner: Arc<Inner>, since: Tick) {
+/// Listens for the waiters and holders of a handle until there were none for a while, another one listens in its place, or
+/// listening fails. Another one does if the runtime of this one is not driven for a while.
+async fn listen(inner: Arc<Inner>, since: Tick, listener: u64) {
     let clock = inner.clock();
     // Should this task be dropped where it stands, somebody else has to listen.
-    let mut ended = Ends { inner: Arc::clone(&inner), listening: Listening::Not };
+    let mut ended = Ends { inner: Arc::clone(&inner), listening: Listening::Not, listener };
     let (tell, mut told) = mpsc::unbounded_channel();
     let mut watching = inner.store.watch(inner.shared().id, since, tell);
+    let mut beat_at = clock.now().saturating_add(BEAT);
     let failed: Result<()> = loop {
         tokio::select! {
             biased;
             () = inner.closing.cancelled() => return,
-            Some(told) = told.recv() => inner.shared().waiters.tell(&told),
+            Some(told) = told.recv() => inner.shared().waiters.tell(&told, listener),
             ended = &mut watching => break ended,
-            () = clock.sleep_until(clock.now().saturating_add(LINGER)) => {
-                if inner.shared().waiters.is_idle(clock.now()) {
+            () = clock.sleep_until(beat_at) => {
+                let now = clock.now();
+                beat_at = now.saturating_add(BEAT);
+                let waiters = &inner.shared().waiters;
+                if !waiters.is_listener(listener, |state| state.beat_at = now) || waiters.is_idle(now) {
                     return;
                 }
             }
@@ -253,10 +280,11 @@ async fn listen(inner: Arc<Inner>, since: Tick) {
 struct Ends {
     inner: Arc<Inner>,
     listening: Listening,
+    listener: u64,
 }
 
 impl Drop for Ends {
     fn drop(&mut self) {
-        self.inner.shared().waiters.unheard(self.listening);
+        self.inner.shared().waiters.unheard(self.listening, self.listener);
     }
 }

@@ -89,8 +89,9 @@ impl Mongoseal {
 /// It polls where there is no change stream, as for a user without the privilege `changeStream`: at
 /// intervals that grow to a second, and when the time of the next holder is over.
 ///
-/// Events wait for who reads slowly, and on MongoDB for no longer than the oplog keeps them. Each watch
-/// is a change stream of its own, and takes one of its client's connections.
+/// Events wait for who reads slowly. On MongoDB, if 4,096 changes of the key are waiting, the watch goes on with the record as
+/// it is then, as after an interruption. All watches of a handle and its siblings on one runtime share one change stream,
+/// which keeps one of the client's connections.
 #[must_use = "events are told to who asks for them"]
 pub struct EventStream {
     told: Told<Event>,

@@ -63,6 +63,23 @@ fn waits_outlast_outages() -> Result<(), Failed> {
     Ok(())
 }
 
+/// Longer than a waiter keeps its place, and than a call may take.
+fn waits_outlast_an_outage_of_a_quarter_of_a_minute() -> Result<(), Failed> {
+    let (said, code) = run(&["--minutes", "1", "--seed", "7", "--only", "outage", "--outage", "15"])?;
+    assert_eq!(code, Some(0), "{said}");
+    let found = figure(&said, "outlasted")?;
+    assert!(found >= 3, "{found} outlasted");
+    Ok(())
+}
+
+fn blocked_runtimes_cost_no_lease_of_a_handle_with_a_thread() -> Result<(), Failed> {
+    let (said, code) = run(&["--minutes", "0.7", "--seed", "7", "--only", "block-client"])?;
+    assert_eq!(code, Some(0), "{said}");
+    let found = figure(&said, "blocked")?;
+    assert!(found >= 3, "{found} kept");
+    Ok(())
+}
+
 /// Two hold a key at once if the clocks of members differ and leases have no grace.
 fn no_grace_is_caught() -> Result<Completion, Failed> {
     if let Err(reason) = find_libfaketime() {
@@ -343,7 +360,7 @@ fn invariant(line: &str) -> Option<&str> {
 }
 
 fn main() -> ExitCode {
-    let sabotages: [(&str, &str, &[&str]); 12] = [
+    let sabotages: [(&str, &str, &[&str]); 14] = [
         ("w1", "minority", &["I1", "I2", "I4", "I5", "I9"]),
         ("version-only", "stall-collection", &["I1", "I2"]),
         ("no-op-success", "stall-collection", &["I1"]),
@@ -356,6 +373,8 @@ fn main() -> ExitCode {
         ("shared-fate", "lock-record", &["I12"]),
         ("grant-by-read", "lock-record", &["I4"]),
         ("short-attempts", "latency", &["I13"]),
+        ("impatient", "outage", &["I14"]),
+        ("no-thread", "block-client", &["I15"]),
     ];
     let mut tests: Vec<_> = sabotages
         .into_iter()
@@ -367,6 +386,10 @@ fn main() -> ExitCode {
     let beside = locked_records_and_delays_cost_other_keys_and_leases_nothing;
     tests.push(Trial::test("locked_records_and_delays_cost_other_keys_and_leases_nothing", beside));
     tests.push(Trial::test("waits_outlast_outages", waits_outlast_outages));
+    let quarter = waits_outlast_an_outage_of_a_quarter_of_a_minute;
+    tests.push(Trial::test("waits_outlast_an_outage_of_a_quarter_of_a_minute", quarter));
+    let blocked = blocked_runtimes_cost_no_lease_of_a_handle_with_a_thread;
+    tests.push(Trial::test("blocked_runtimes_cost_no_lease_of_a_handle_with_a_thread", blocked));
     tests.push(Trial::test("a_run_of_two_minutes_breaks_nothing", a_run_of_two_minutes_breaks_nothing));
     let arguments = Arguments { test_threads: Some(1), ..Arguments::from_args() };
     libtest_mimic::run(&arguments, tests).exit_code()

@@ -85,7 +85,7 @@ fn the_tests_that_documents_name_are_there() {
     assert!(named > 10);
 }
 
-const ENGINE: [&str; 29] = [
+const ENGINE: [&str; 31] = [
     "contention.rs",
     "hold.rs",
     "wait.rs",
@@ -100,7 +100,9 @@ const ENGINE: [&str; 29] = [
     "in_flight.rs",
     "schedule.rs",
     "schedule/batch.rs",
+    "schedule/leases.rs",
     "schedule/round.rs",
+    "schedule/slot.rs",
     "retry.rs",
     "releases.rs",
     "shared.rs",

@@ -62,7 +62,10 @@ pub(crate) async fn measure(bench: &Bench, quick: bool) -> Figures {
         format!("{} bytes resident for each after acquiring, {} at the end", each(after), each(held)),
         format!("shutdown: {:.1} s", shutdown.as_secs_f64()),
     ];
-    notes.extend(iter::zip(counters.2, ended.2).map(|(before, after)| format!("servers: {:.0} % of a core", share(before, after, took))));
+    notes.extend(
+        iter::zip(counters.2, ended.2)
+            .map(|(before, after)| format!("servers: {:.0} % of a core", share(before, after, took))),
+    );
     Figures { case: "hold-100000", what: "no time", rounds: vec![], commands: 0.0, notes }
 }
 

@@ -22,8 +22,8 @@ use tokio::{
 use crate::{
     history::History,
     options::Options,
-    words::{Event, Micros, now},
-    worker::{SPEC, Spec},
+    words::{Event, Micros, micros, now},
+    worker::{PATIENCE, SPEC, Spec},
 };
 
 /// Workers are clients of this name and their slot.
@@ -38,6 +38,7 @@ pub(crate) struct Crew {
     seed: u64,
     sabotage: Option<String>,
     least_grace: Micros,
+    patience: Micros,
     started: AtomicU32,
     history: History,
     slots: Vec<Mutex<Process>>,
@@ -65,6 +66,7 @@ impl Crew {
             seed: options.seed,
             sabotage: options.sabotage.map(|sabotage| sabotage.name().to_owned()),
             least_grace,
+            patience: micros(PATIENCE + Duration::from_secs_f64(options.outage.unwrap_or_default())),
             // The runner itself is 0.
             started: AtomicU32::new(1),
             history: history.clone(),
@@ -85,6 +87,7 @@ impl Crew {
             seed: self.seed,
             sabotage: self.sabotage.clone(),
             least_grace: self.least_grace,
+            patience: self.patience,
         };
         // Also where another build has taken its place on the disk.
         let mut child = Command::new("/proc/self/exe")
@@ -125,6 +128,14 @@ impl Crew {
         tokio::time::sleep(away).await;
         process.signal(Signal::SIGCONT);
         self.history.note(Event::Stall { worker: process.worker, from, to: now() });
+    }
+
+    /// Blocks the threads of the worker's runtime. The worker itself says when they ran again.
+    pub(crate) async fn block(&self, slot: u32, length: Duration) {
+        let mut process = self.slots[slot as usize].lock().await;
+        let order = format!("{} {}\n", crate::worker::BLOCK, length.as_millis());
+        process.orders.write_all(order.as_bytes()).await.ok();
+        tokio::time::sleep(length).await;
     }
 
     /// Lets all come to their end.

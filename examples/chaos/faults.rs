@@ -51,6 +51,7 @@ kinds! {
     Delay "delay",
     KillClient "kill-client",
     PauseClient "pause-client",
+    BlockClient "block-client",
     KillStream "kill-stream",
     KillCursor "kill-cursor",
     Drop "drop",
@@ -70,7 +71,7 @@ impl Kind {
 
     /// Whether it is done to workers, which can be while servers are hurt.
     fn is_of_clients(self) -> bool {
-        matches!(self, Self::KillClient | Self::PauseClient | Self::SwallowReply)
+        matches!(self, Self::KillClient | Self::PauseClient | Self::BlockClient | Self::SwallowReply)
     }
 
     /// Whether it is judged by what it does alone, so that what came before it must have ended.
@@ -85,6 +86,8 @@ pub(crate) struct Chaos {
     pub(crate) crew: Arc<Crew>,
     pub(crate) history: History,
     pub(crate) kinds: Vec<Kind>,
+    /// How long an outage lasts, if all last as long.
+    pub(crate) outage: Option<Duration>,
     pub(crate) seed: u64,
     pub(crate) until: Micros,
     /// How far the wall clock of each member is ahead, in the language of libfaketime.
@@ -157,6 +160,7 @@ impl Chaos {
             Kind::SwallowReply => return self.swallow_reply(rng).await,
             Kind::KillClient => return self.kill_client(rng).await,
             Kind::PauseClient => return self.pause_client(rng).await,
+            Kind::BlockClient => return self.block_client(rng).await,
             Kind::LockRecord => return self.lock_record(rng).await,
             Kind::Latency => return self.latency(rng).await,
             Kind::Kill => self.kill(rng).await,

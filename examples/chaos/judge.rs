@@ -11,6 +11,7 @@ mod overlap;
 mod reads;
 mod revocations;
 mod stalls;
+mod threads;
 mod waits;
 
 use std::{
@@ -142,6 +143,7 @@ impl<'a> Case<'a> {
             self.waits_outlast_outages(&mut found);
             self.other_keys_go_on(&mut found);
             self.leases_outlive_delays(&mut found);
+            self.leases_outlive_blocks(&mut found);
         }
         found
     }

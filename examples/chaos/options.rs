@@ -12,12 +12,14 @@ pub(crate) struct Options {
     pub(crate) only: Vec<Kind>,
     pub(crate) sabotage: Option<Sabotage>,
     pub(crate) judge: Option<PathBuf>,
+    /// How long an outage lasts, in seconds; a few seconds unless said otherwise.
+    pub(crate) outage: Option<f64>,
     /// Whether the wall clocks of the members differ.
     pub(crate) clock_offsets: bool,
 }
 
-pub(crate) const USAGE: &str =
-    "chaos [--minutes N] [--seed S] [--json FILE] [--only FAULT,…] [--sabotage NAME] [--clock-offsets]
+pub(crate) const USAGE: &str = "chaos [--minutes N] [--seed S] [--json FILE] [--only FAULT,…] [--outage SECONDS]
+      [--sabotage NAME] [--clock-offsets]
 chaos --judge FILE";
 
 impl Options {
@@ -30,6 +32,7 @@ impl Options {
             only: Vec::new(),
             sabotage: None,
             judge: None,
+            outage: None,
             clock_offsets: false,
         };
         while let Some(name) = arguments.next() {
@@ -45,6 +48,7 @@ impl Options {
                 "--json" => options.json = Some(value.into()),
                 "--only" => options.only = value.split(',').map(Kind::parse).collect::<Result<_, _>>().map_err(bad)?,
                 "--sabotage" => options.sabotage = Some(Sabotage::parse(&value).map_err(bad)?),
+                "--outage" => options.outage = Some(value.parse().map_err(|error| bad(format!("{error}")))?),
                 "--judge" => options.judge = Some(value.into()),
                 _ => return Err(format!("there is no {name}")),
             }

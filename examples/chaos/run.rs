@@ -86,6 +86,7 @@ pub(crate) async fn run(options: &Options) -> Vec<Event> {
         crew: Arc::clone(&crew),
         history: history.clone(),
         kinds,
+        outage: options.outage.map(Duration::from_secs_f64),
         seed: options.seed,
         until,
         offsets: offsets.map(shift).to_vec(),

@@ -39,10 +39,14 @@ pub(crate) enum Sabotage {
     ShortAttempts,
     /// Leases have no grace, though clocks differ.
     NoGrace,
+    /// A waiter gives up with the first request that is not answered.
+    Impatient,
+    /// The handle that should have a thread of its own has none.
+    NoThread,
 }
 
 impl Sabotage {
-    const ALL: [(Self, &str); 13] = [
+    const ALL: [(Self, &str); 15] = [
         (Self::W1, "w1"),
         (Self::VersionOnly, "version-only"),
         (Self::NoOpSuccess, "no-op-success"),
@@ -56,6 +60,8 @@ impl Sabotage {
         (Self::GrantByRead, "grant-by-read"),
         (Self::ShortAttempts, "short-attempts"),
         (Self::NoGrace, "no-grace"),
+        (Self::Impatient, "impatient"),
+        (Self::NoThread, "no-thread"),
     ];
 
     pub(crate) fn parse(name: &str) -> Result<Self, String> {
@@ -78,6 +84,8 @@ impl Sabotage {
                 | Self::GrantByRead
                 | Self::ShortAttempts
                 | Self::NoGrace
+                | Self::Impatient
+                | Self::NoThread
         )
     }
 

@@ -32,6 +32,7 @@ pub(crate) struct Tally {
     beside_locks: usize,
     delayed: usize,
     outlasting: usize,
+    blocked: usize,
 }
 
 impl Tally {
@@ -85,6 +86,7 @@ impl Tally {
         tally.beside_locks = case.beside_locks().count();
         tally.delayed = case.delayed().count();
         tally.outlasting = case.outlasting().count();
+        tally.blocked = case.blocked().count();
         tally
     }
 
@@ -144,6 +146,7 @@ impl fmt::Display for Tally {
         writeln!(f, "beside locks {} acquires of other keys while a record was locked", self.beside_locks)?;
         writeln!(f, "delayed      {} leases refreshed while replies were late by a constant time", self.delayed)?;
         writeln!(f, "outlasted    {} acquires were queued before an outage and waited through it", self.outlasting)?;
+        writeln!(f, "blocked      {} leases were kept by a thread while others were blocked for a ttl", self.blocked)?;
         write!(f, "stalls       {} times a process did not run for 0.1 s", self.stalls)
     }
 }

@@ -9,7 +9,7 @@ use std::{
     io::{BufRead, Write},
     iter,
     sync::{
-        Arc,
+        Arc, Barrier,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Duration,
@@ -21,10 +21,10 @@ use mongodb::{
     bson::{Document, doc},
     options::WriteConcern,
 };
-use mongoseal::{Mongoseal, store::MongoStore};
+use mongoseal::{Builder, Error, Mongoseal, store::MongoStore};
 use nix::sys::{prctl::set_pdeathsig, signal::Signal};
 use serde::{Deserialize, Serialize};
-use tokio::time::sleep;
+use tokio::{runtime::Handle, time::sleep};
 
 use crate::{
     sabotage::Sabotage,
@@ -49,8 +49,19 @@ pub(crate) const DOCUMENTS: &str = "documents";
 pub(crate) const LEADERSHIP: &str = "lead/0";
 /// The key that four of each process wait for all the time.
 pub(crate) const CROWDED_KEY: &str = "crowd/0";
-/// The key that is waited for longer than an outage lasts.
+/// The key that is waited for longer than an outage lasts, and for how long if outages last a few seconds.
 pub(crate) const PATIENT_KEY: &str = "patient/0";
+pub(crate) const PATIENCE: Duration = Duration::from_secs(15);
+/// What keys begin with that are kept by a handle with a thread of its own.
+pub(crate) const OF_THREAD: &str = "thread/";
+/// The order to block all threads of the runtime, before a number of milliseconds.
+pub(crate) const BLOCK: &str = "block";
+/// How many threads the runtime of a process has.
+const THREADS: usize = 2;
+/// How many siblings the second handle of a process has.
+const SIBLINGS: usize = 12;
+/// How long a runtime needs at most, after it was blocked, to do what was due.
+const SETTLING: Duration = Duration::from_millis(300);
 /// The key for which all waits end at the same moments, and how far these are apart.
 pub(crate) const ENDING_KEY: &str = "ending/0";
 pub(crate) const ENDS_EVERY: Duration = Duration::from_secs(2);
@@ -73,9 +84,9 @@ const BUSY_KEYS: usize = 60;
 /// How often there is a burst.
 const BURST_EVERY: Duration = Duration::from_secs(3);
 
-/// The clients of a process: what each asks for, and by which handle. The two handles share one
+/// The clients of a process: what each asks for, and by which handle. The first two handles share one
 /// `mongodb::Client`.
-const CLIENTS: [(Role, By, usize); 15] = [
+const CLIENTS: [(Role, By, usize); 16] = [
     (Role::Waiting, By::Observed, 1),
     (Role::Trying, By::Observed, 1),
     (Role::Sharing, By::Observed, 1),
@@ -89,6 +100,7 @@ const CLIENTS: [(Role, By, usize); 15] = [
     (Role::Cold, By::Plain, 1),
     (Role::Keeping, By::Observed, 1),
     (Role::Keeping, By::Plain, 2),
+    (Role::Keeping, By::Threaded, 2),
     (Role::Outstaying, By::Observed, 2),
     (Role::Bursting, By::Observed, 20),
 ];
@@ -120,8 +132,10 @@ enum Role {
 pub(crate) enum By {
     /// [`Worker::seal`].
     Observed,
-    /// [`Worker::plain`].
+    /// One of [`Worker::plain`].
     Plain,
+    /// [`Worker::threaded`].
+    Threaded,
 }
 
 /// A key for which few ask.
@@ -148,6 +162,8 @@ pub(crate) struct Spec {
     pub(crate) sabotage: Option<String>,
     /// The smallest grace of its leases.
     pub(crate) least_grace: Micros,
+    /// How long it waits for the key that is waited for through outages.
+    pub(crate) patience: Micros,
 }
 
 impl Spec {
@@ -166,9 +182,11 @@ impl Spec {
 struct Worker {
     spec: Spec,
     seal: Mongoseal,
-    /// Another handle on the same client. Its store takes no notes. Transactions need it, transferred leases go to it,
-    /// and some clients acquire by it.
-    plain: Mongoseal,
+    /// Another handle on the same client, and its siblings. Their store takes no notes. Transactions need it, transferred
+    /// leases go to one of them, and some clients acquire by them.
+    plain: Vec<Mongoseal>,
+    /// A handle with a client and a thread of its own.
+    threaded: Mongoseal,
     documents: Collection<Document>,
     notes: Arc<Notes>,
     ending: AtomicBool,
@@ -178,7 +196,7 @@ struct Worker {
 pub(crate) fn main(spec: Spec) {
     // A worker that is stopped when the runner dies does not see its standard input end.
     set_pdeathsig(Signal::SIGKILL).expect("the kernel tells us of the runner's end");
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(THREADS).enable_all().build();
     let runtime = runtime.expect("a runtime starts");
     watch_for_stalls(spec.worker);
     runtime.block_on(work(spec));
@@ -241,16 +259,21 @@ async fn work(spec: Spec) {
         builder.operation_timeout(OPERATION_TIMEOUT)
     };
     let seal = builder().on_store(Arc::new(observed)).expect("the settings are valid");
-    let plain = builder().retention(RETENTION).on(&database).expect("the settings are valid");
+    let first = builder().retention(RETENTION).on(&database).expect("the settings are valid");
+    let sibling = |_| builder().sibling_of(&first).expect("the settings are valid");
+    let mut plain: Vec<_> = (1..SIBLINGS).map(sibling).collect();
+    plain.push(first);
+    let threaded = threaded(&spec, builder, sabotage).await;
     let documents = database.collection(DOCUMENTS);
     let (ending, leases) = (AtomicBool::new(false), AtomicU64::new(0));
-    let worker = Arc::new(Worker { spec, seal, plain, documents, notes, ending, leases });
+    let worker = Arc::new(Worker { spec, seal, plain, threaded, documents, notes, ending, leases });
     say(&Event::Ready { worker: worker.spec.worker, slot: worker.spec.slot });
     listen(&worker);
     // A sabotage shows sooner with fewer clients beside those that meet it.
     let sits_out = |role: Role| match role {
         Role::Writing => sabotage.is_some_and(|sabotage| sabotage != Sabotage::NoFence),
-        Role::Patient | Role::Ending => sabotage.is_some(),
+        Role::Patient => sabotage.is_some_and(|sabotage| sabotage != Sabotage::Impatient),
+        Role::Ending => sabotage.is_some(),
         _ => false,
     };
     let clients = CLIENTS.into_iter().flat_map(|(role, by, count)| iter::repeat_n((role, by), count));
@@ -267,18 +290,59 @@ async fn work(spec: Spec) {
     }
     watching.abort();
     worker.seal.shutdown().await;
-    worker.plain.shutdown().await;
+    worker.threaded.shutdown().await;
+    for plain in &worker.plain {
+        plain.shutdown().await;
+    }
     say(&Event::Done { worker: worker.spec.worker, at: now() });
 }
 
-/// Ends the process orderly at the first line on the standard input, and at once where that ends.
+/// A handle with a client and a thread of its own. It waits for servers that do not answer now.
+async fn threaded(spec: &Spec, builder: impl Fn() -> Builder, sabotage: Option<Sabotage>) -> Mongoseal {
+    loop {
+        let mut builder = builder().retention(RETENTION).database(&spec.database);
+        if sabotage != Some(Sabotage::NoThread) {
+            builder = builder.dedicated_thread();
+        }
+        match builder.connect(&spec.uri).await {
+            Ok(threaded) => return threaded,
+            Err(Error::Unavailable { .. }) => {}
+            Err(error) => panic!("a worker can connect: {error}"),
+        }
+    }
+}
+
+/// Does what the runner orders by a line on the standard input: blocks the runtime, or ends the process orderly. Ends it at
+/// once where the standard input ends.
 fn listen(worker: &Arc<Worker>) {
-    let worker = Arc::clone(worker);
+    let (worker, runtime) = (Arc::clone(worker), Handle::current());
     std::thread::spawn(move || {
-        for _ in std::io::stdin().lock().lines() {
-            worker.ending.store(true, Ordering::Relaxed);
+        for line in std::io::stdin().lock().lines().map_while(Result::ok) {
+            let millis = line.strip_prefix(BLOCK).and_then(|millis| millis.trim().parse().ok());
+            match millis.map(Duration::from_millis) {
+                Some(length) => block(&runtime, worker.spec.worker, length),
+                None => worker.ending.store(true, Ordering::Relaxed),
+            }
         }
         std::process::exit(0);
+    });
+}
+
+/// Blocks all threads of the runtime. For its callers that is as if the process did not run.
+fn block(runtime: &Handle, worker: u32, length: Duration) {
+    let from = now();
+    let together = Arc::new(Barrier::new(THREADS));
+    for _ in 0..THREADS {
+        let together = Arc::clone(&together);
+        runtime.spawn(async move {
+            together.wait();
+            std::thread::sleep(length);
+            together.wait();
+        });
+    }
+    std::thread::spawn(move || {
+        std::thread::sleep(length + SETTLING);
+        say(&Event::Stall { worker, from, to: now() });
     });
 }
 

@@ -4,7 +4,7 @@ use std::{mem, ops::Range, sync::Arc, sync::atomic::Ordering, time::Duration};
 
 use tokio::time::timeout;
 
-use super::{Schedule, Stage, round::Round};
+use super::{Schedule, leases::Stage, round::Round};
 use crate::{Error, Result, Ttl, hold::Hold, in_flight::InFlight, seal::Inner};
 
 /// The most leases of one batch.

@@ -75,3 +75,25 @@ fn leases_of_a_runtime_that_is_driven_are_refreshed_beside_those_of_one_that_is_
         assert!(!stopped.iter().any(Lease::is_valid));
     });
 }
+
+#[test]
+fn a_waiter_hears_of_its_hand_over_although_the_runtime_of_the_listener_is_not_driven_any_more() {
+    beside_idle(async |idle| {
+        let store = Faulty::new();
+        let (seal, holder) = (store.seal(), store.seal());
+        let held = holder.acquire("k").await.unwrap();
+        // The listener of the handle begins on the idle runtime.
+        let other = holder.acquire("other").await.unwrap();
+        let waits = |key: &str, within: Duration| seal.acquire(key).wait(within).into_future();
+        assert!(on(idle, waits("other", millis(50))).is_err());
+        tokio::time::sleep(secs(4)).await;
+        let waiting = tokio::spawn(waits("k", secs(60)));
+        tokio::time::sleep(millis(100)).await;
+        let began = Instant::now();
+        held.release().await.unwrap();
+        let _lease = waiting.await.unwrap().unwrap();
+        // It asks by itself after 10 seconds, a third of its ttl.
+        assert!(began.elapsed() < secs(1), "{:?}", began.elapsed());
+        drop(other);
+    });
+}

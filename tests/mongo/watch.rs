@@ -309,7 +309,8 @@ async fn a_hundred_watches_of_a_handle_share_one_change_stream_and_delay_no_requ
     }
     println!("{beginning:?} to begin, the slowest acquire took {slowest:?}");
     assert!(beginning < secs(5) && slowest < secs(1), "{beginning:?}, {slowest:?}");
-    assert_eq!(streams(&bench.client, "watches").await, 1);
+    // Seen neither as an operation nor as an idle cursor at some moments.
+    eventually(secs(5), "still one", || async { streams(&bench.client, "watches").await == 1 }).await;
     drop(watches);
     eventually(secs(5), "none", || async { streams(&bench.client, "watches").await == 0 }).await;
     let mut again = seal.watch(key(0)).await.unwrap();

@@ -96,10 +96,11 @@ impl Chaos {
             self.set.proxy().cut_both(&Peer::client(app_name(slot)), &Peer::Anyone, how);
         }
         // Some last longer than the waiters of a worker keep their places.
-        let longest = OPERATION_TIMEOUT + millis(rng, 500..4000);
-        sleep(longest).await;
+        let drawn = OPERATION_TIMEOUT + millis(rng, 500..4000);
+        let length = self.outage.unwrap_or(drawn);
+        sleep(length).await;
         self.set.proxy().heal();
-        format!("{how:?} for {longest:?}")
+        format!("{how:?} for {length:?}")
     }
 
     /// The way between the servers and a worker, or all, is long for a while: each reply is late by the same time,

@@ -61,6 +61,13 @@ impl Chaos {
         Done { what: format!("the worker of slot {slot} for {length:?}"), slot: Some(slot), ..Done::default() }
     }
 
+    /// Blocks all threads of a worker's runtime, for longer than its ttls. The process runs.
+    pub(super) async fn block_client(&self, rng: &mut Rng) -> Done {
+        let (slot, length) = (rng.u32(..SLOTS), millis(rng, 2500..5000));
+        self.crew.block(slot, length).await;
+        Done { what: format!("the worker of slot {slot} for {length:?}"), slot: Some(slot), ..Done::default() }
+    }
+
     /// Drops all records and the index with them, which a new handle makes again.
     pub(super) async fn drop_collection(&self) -> String {
         let database = self.set.client().await.database(DATABASE);

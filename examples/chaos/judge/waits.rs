@@ -17,16 +17,16 @@ impl Case<'_> {
         self.acquires.iter().filter(outlasts).copied()
     }
 
-    /// An acquire that was queued ends in `Unavailable` only after its wait.
+    /// An acquire that was queued ends in an error only after its wait.
     pub(super) fn waits_outlast_outages(&self, found: &mut Vec<Violation>) {
         for acquire in &self.acquires {
-            let is_unanswered = matches!(acquire.outcome, Outcome::Unavailable { .. });
+            let is_unanswered = matches!(acquire.outcome, Outcome::Unavailable { .. } | Outcome::Other { .. });
             let Some(queued) = acquire.queued.as_ref().filter(|_| is_unanswered) else { continue };
             let ends = acquire.begin + wait(acquire);
             if acquire.end < ends {
                 let Acquire { key, worker, begin, end, .. } = acquire;
                 let what = format!(
-                    "acquire {key} of worker {worker}, begun at {begin} and queued at {}, ended in Unavailable at {end}, and its wait at {ends}",
+                    "acquire {key} of worker {worker}, begun at {begin} and queued at {}, ended in an error at {end}, and its wait at {ends}",
                     queued.first.1
                 );
                 found.push(Violation { of: "I14", what });

@@ -7,8 +7,8 @@ use mongoseal::{Error, FencingToken, Leader, Lease, LeaseId, Mongoseal};
 use tokio::time::sleep;
 
 use super::{
-    BURST_EVERY, BUSY_KEYS, By, CROWDED_KEY, ENDING_KEY, ENDS_EVERY, HOT_KEYS, OPERATION_TIMEOUT, OUTSTAYED_KEYS,
-    PATIENT_KEY, POOL, Role, SMALLEST_TTL, Worker, cold_key,
+    BURST_EVERY, BUSY_KEYS, By, CROWDED_KEY, ENDING_KEY, ENDS_EVERY, HOT_KEYS, OF_THREAD, OPERATION_TIMEOUT,
+    OUTSTAYED_KEYS, PATIENT_KEY, POOL, Role, SMALLEST_TTL, Worker, cold_key,
     holder::{self, Held},
     observed::NUMBER,
     say, writer,
@@ -64,9 +64,14 @@ pub(super) async fn run(worker: &Worker, client: usize, role: Role, by: By) {
             }
             Role::Sharing => sharing(&mut rng),
             Role::Crowding => crowding(&mut rng),
-            Role::Patient => patient(&mut rng),
+            Role::Patient => patient(Duration::from_micros(worker.spec.patience), &mut rng),
             Role::Ending => ending(&mut rng),
             Role::Writing => writer::plan(worker, &mut rng).await,
+            Role::Keeping if by == By::Threaded => {
+                let mut plan = keeping(format!("{OF_THREAD}{}-{client}", worker.spec.slot), &mut rng);
+                plan.ttl = Duration::from_secs(2);
+                plan
+            }
             Role::Keeping => keeping(format!("kept/{}-{client}", worker.spec.slot), &mut rng),
             Role::Outstaying => outstaying(&mut rng),
             Role::Bursting => {
@@ -176,9 +181,9 @@ fn crowding(rng: &mut Rng) -> Plan {
     Plan { key: CROWDED_KEY.into(), grace: Duration::ZERO, hold: millis(rng, 1..15), ..waiting(rng) }
 }
 
-fn patient(rng: &mut Rng) -> Plan {
+fn patient(wait: Duration, rng: &mut Rng) -> Plan {
     let hold = millis(rng, 200..600);
-    Plan { key: PATIENT_KEY.into(), wait: Some(Duration::from_secs(15)), hold, ..waiting(rng) }
+    Plan { key: PATIENT_KEY.into(), wait: Some(wait), hold, ..waiting(rng) }
 }
 
 /// Waits until the same moment as all others, if that is not too near. One of them has the key for most of the time.
@@ -235,7 +240,12 @@ pub(super) fn asked(owner: &str, number: &str) -> Option<(u32, u64)> {
 /// Asks for a key, by the handle that its aim needs.
 async fn acquire(worker: &Worker, plan: &Plan, number: u64) -> mongoseal::Result<Lease> {
     let needs_plain = plan.by == By::Plain || plan.aim == Aim::Transaction || plan.id.is_some();
-    let seal: &Mongoseal = if needs_plain { &worker.plain } else { &worker.seal };
+    let any = usize::try_from(number).unwrap_or_default() % worker.plain.len();
+    let seal: &Mongoseal = match plan.by {
+        _ if needs_plain => &worker.plain[any],
+        By::Threaded => &worker.threaded,
+        _ => &worker.seal,
+    };
     let mut ask = seal.acquire(plan.key.as_str()).ttl(plan.ttl).grace(plan.grace);
     ask = ask.metadata(NUMBER, number.to_string());
     if plan.limit > 0 {

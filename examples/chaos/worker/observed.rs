@@ -9,7 +9,7 @@ use std::{
 
 use mongoseal::{
     Clock, Error, FencingToken, HandleId, Key, LeaseId, Result, Tick,
-    record::{Joint, Named, Outcome, Position, Request, Selection},
+    record::{Acquire, Joint, Named, Outcome, Position, Request, Selection},
     store::{Applied, Backlog, BoxFuture, MongoStore, Page, Sighting, State, Store, Told},
 };
 use tokio::{
@@ -228,6 +228,15 @@ impl Store for Observed {
                     match &request {
                         Request::Refresh(refresh) => Self::cut_short(refresh.ttl, answer).await,
                         _ => answer.await,
+                    }
+                }
+                Some(Sabotage::Impatient) => {
+                    let answer = this.store.apply(&key, request.clone(), within).await;
+                    match (&request, answer) {
+                        (Request::Acquire(Acquire { patience: Some(_), .. }), Err(Error::Unavailable { .. })) => {
+                            Err(Error::invalid("a request of a waiter was not answered"))
+                        }
+                        (_, answer) => answer,
                     }
                 }
                 _ => this.store.apply(&key, request.clone(), within).await,

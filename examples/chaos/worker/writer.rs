@@ -53,7 +53,7 @@ async fn revoke(worker: &Worker, key: &str) {
     let asked_for = Revoke { worker: worker.spec.worker, key: key.into(), begin, end, outcome, tokens };
     // It may be made, and whoever asked for it killed.
     say(&Event::Revoke(asked_for.clone()));
-    let answer = worker.plain.revoke(key).reason("on purpose").await;
+    let answer = worker.plain[0].revoke(key).reason("on purpose").await;
     let outcome = match &answer {
         Ok(_) => "ok".into(),
         Err(Error::Unavailable { .. }) => "unavailable".into(),

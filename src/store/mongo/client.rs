@@ -39,7 +39,10 @@ impl ClientShare {
 
     fn begin(client: Client, is_owned: bool, max_streams: usize) -> Self {
         let (open, streams) = (AtomicUsize::new(1), Arc::new(Semaphore::new(max_streams)));
-        Self { shared: Arc::new(Shared { client, is_owned, open, streams, max_streams }), has_left: AtomicBool::new(false) }
+        Self {
+            shared: Arc::new(Shared { client, is_owned, open, streams, max_streams }),
+            has_left: AtomicBool::new(false),
+        }
     }
 
     /// Of another store.

@@ -185,9 +185,9 @@ impl WatchStream {
         }
         // One without a key concerns all.
         let concerns = |follower: &Follower| key.as_ref().is_none_or(|key| follower.key.as_str() == key);
-        state.followers.retain(|_, follower| {
-            !concerns(follower) || follower.changes.try_send(Arc::clone(&change)).is_ok()
-        });
+        state
+            .followers
+            .retain(|_, follower| !concerns(follower) || follower.changes.try_send(Arc::clone(&change)).is_ok());
     }
 
     /// Ends the stream for all followers.
