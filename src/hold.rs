@@ -341,4 +341,4 @@ fn nanos(reading: Duration) -> u64 {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

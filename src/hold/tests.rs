@@ -10,7 +10,7 @@ fn lasting(left: Duration) -> Hold {
     held(Clock::tokio(), left, 0)
 }
 
-fn held(clock: Clock, deadline: Duration, limit: u32) -> Hold {
+pub(crate) fn held(clock: Clock, deadline: Duration, limit: u32) -> Hold {
     let terms = Terms {
         lease: LeaseId::from_bytes([7; 16]),
         caller: "0000000000000007/0".parse().unwrap(),

@@ -169,3 +169,64 @@ pub(super) struct Todo {
     /// When, on the clock, to look again.
     pub(super) next: Option<Duration>,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Clock, hold::tests::held};
+
+    const INTERVAL: Duration = Duration::from_secs(20);
+
+    /// Leases of 60 seconds that were refreshed at these seconds of the clock.
+    fn refreshed_at(clock: Clock, seconds: &[u64]) -> Leases {
+        let mut leases = Leases::default();
+        for (slot, sent) in (0..).zip(seconds) {
+            let sent = Duration::from_secs(*sent);
+            let hold = Arc::new(held(clock, sent + 3 * INTERVAL, 0));
+            let (look_at, due_at) = (hold.deadline(), sent + INTERVAL);
+            let (interval, is_single, has_listened, stage) = (Some(INTERVAL), false, false, Stage::Waiting);
+            leases
+                .by_slot
+                .insert(slot, Scheduled { hold, interval, is_single, has_listened, sent, due_at, look_at, stage });
+            leases.update(slot, |_| ());
+        }
+        leases
+    }
+
+    fn taken(leases: &mut Leases, now: u64, most: usize) -> Vec<u64> {
+        let ttl = Ttl::try_from(3 * INTERVAL).unwrap();
+        leases.take_batch(Duration::from_secs(now), most, ttl).into_iter().map(|(slot, _)| slot).collect()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_batch_takes_the_earliest_deadlines_first_and_then_those_past_half_of_their_interval() {
+        let mut leases = refreshed_at(Clock::tokio(), &[3, 1, 2, 8, 11, 5]);
+        let now = Duration::from_secs(23);
+        let todo = leases.todo(now);
+        assert_eq!(todo.batch_until, Some(Duration::from_secs(61)));
+        assert!(leases.todo(now).batch_until.is_none(), "a batch has begun and has not taken its leases");
+        assert_eq!(taken(&mut leases, 23, 2), [1, 2]);
+        assert_eq!(leases.todo(now).batch_until, Some(Duration::from_secs(63)), "more are due");
+        assert_eq!(taken(&mut leases, 23, 9), [0, 5, 3, 4]);
+        assert_eq!(taken(&mut leases, 23, 9), [0; 0], "all are in a batch");
+        leases.update(2, |lease| {
+            lease.stage = Stage::Waiting;
+            lease.confirmed(Duration::from_secs(23));
+        });
+        assert_eq!(taken(&mut leases, 32, 9), [0; 0]);
+        assert_eq!(taken(&mut leases, 33, 9), [2]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_has_lapsed_is_told_once_and_a_deadline_that_has_moved_is_looked_at_again() {
+        let clock = Clock::tokio();
+        let mut leases = refreshed_at(clock, &[0, 0, 0]);
+        assert!(leases.todo(INTERVAL).lapsed.is_empty());
+        assert_eq!(taken(&mut leases, 20, 9), [0, 1, 2]);
+        leases.by_slot[&1].hold.kept_until(Duration::from_secs(80));
+        tokio::time::advance(3 * INTERVAL).await;
+        let todo = leases.todo(clock.now());
+        assert_eq!((todo.lapsed.len(), todo.next), (2, Some(Duration::from_secs(80))));
+        assert!(leases.todo(clock.now()).lapsed.is_empty());
+    }
+}
