@@ -63,17 +63,17 @@ async fn end(inner: &Arc<Inner>, hold: &Hold) -> Result<End> {
         }
         (Some(cause), _) if cause != LossCause::ShutDown => Ok(End::Released(Released::Gone { cause })),
         (Some(LossCause::ShutDown), _) => {
-            let sent_before = match shutdown_releases::release(inner, hold).await {
+            let (sent_before, until) = match shutdown_releases::release(inner, hold).await {
                 BatchOutcome::Released => return Ok(End::Released(Released::Ours)),
-                BatchOutcome::Unconfirmed => true,
-                BatchOutcome::NotSent => false,
+                BatchOutcome::Unconfirmed(until) => (true, until),
+                BatchOutcome::NotSent => (false, inner.give_up()),
                 BatchOutcome::OutOfTime => {
                     return Err(Error::unavailable(
                         "the shutdown had no time left to release the lease: its ttl ends it, or raise `operation_timeout`",
                     ));
                 }
             };
-            release(inner, hold, inner.give_up(), sent_before).await.map(End::Released)
+            release(inner, hold, until, sent_before).await.map(End::Released)
         }
         (None, Some(Farewell::Orphan)) => Ok(End::Released(Released::Ours)),
         (None, Some(Farewell::Together(others))) => {

@@ -176,8 +176,8 @@ impl Mongoseal {
     /// Ends the handle: no further acquire, every lease is [`Lost`](crate::LeaseState::Lost) with
     /// cause [`ShutDown`](crate::LossCause::ShutDown) at once, is released at the store, and its
     /// task has ended when this returns. It takes no longer than the operation timeout and a tenth
-    /// of a second. If the store cannot release all leases in half of the operation timeout, their ttls end the others, and a
-    /// warning says how many.
+    /// of a second. If there are many leases and the store cannot release all of them in two fifths of the operation timeout,
+    /// their ttls end the others, and a warning says how many.
     ///
     /// A client that [`connect`](Self::connect) opened is closed, by the last of its
     /// [siblings](Builder::sibling_of); one given by the caller is not.

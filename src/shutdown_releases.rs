@@ -5,7 +5,8 @@
 //! Mechanism: the tasks of the leases queue up. A few senders each release the leases at the head of the queue by one request,
 //! until the queue is empty or the time is over. A lease whose batch was not confirmed is released by itself.
 //!
-//! If the store cannot release all of them in half of the operation timeout, the others are left to their ttls.
+//! If there are more than a few leases, they have two fifths of the operation timeout. A store that needs longer for all of
+//! them leaves the others to their ttls: whoever ends a process waits for this.
 //!
 //! Invariants: a lease is released after it has ended here, and before its task ends.
 
@@ -29,7 +30,7 @@ use crate::{
 };
 
 /// The most leases of one request.
-const MAX_BATCH: usize = 500;
+const MAX_BATCH: usize = 200;
 
 /// The most senders.
 const MAX_SENDERS: usize = 4;
@@ -37,9 +38,11 @@ const MAX_SENDERS: usize = 4;
 /// The part of the operation timeout after which a batch is not waited for: one record in it may be locked.
 const PATIENCE: u32 = 5;
 
-/// The part of the operation timeout in which batches are released. A store that needs longer for all of them is left to
-/// expire the others: whoever ends a process waits for this.
-const TIME: u32 = 2;
+/// So many leases of a batch are few: they are released by themselves until the operation timeout is over.
+const FEW: usize = 16;
+
+/// The part of the operation timeout in which more leases than a few are released.
+const TIME: f64 = 0.4;
 
 /// The leases that wait for their release.
 #[derive(Debug, Default)]
@@ -66,8 +69,8 @@ struct Waiting {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum BatchOutcome {
     Released,
-    /// It was sent, and the store did not confirm all of it.
-    Unconfirmed,
+    /// It was sent, and the store did not confirm all of it. The lease may be released by itself until this time on the clock.
+    Unconfirmed(Duration),
     /// There was no other lease to release.
     NotSent,
     /// There was no time to send it.
@@ -110,14 +113,16 @@ pub(crate) async fn release(inner: &Arc<Inner>, hold: &Hold) -> BatchOutcome {
 /// Releases leases as long as some wait for it.
 async fn send(inner: Arc<Inner>) {
     let timeout = inner.settings.operation_timeout;
-    let part = |of: u32| timeout.checked_div(of).unwrap_or_default();
-    let until = inner.give_up().saturating_sub(part(TIME));
+    let give_up = inner.give_up();
+    let until = give_up.saturating_sub(timeout.mul_f64(1.0 - TIME));
+    let patience = timeout.checked_div(PATIENCE).unwrap_or_default();
     while let Some(batch) = inner.shutdown_releases.next() {
         let left = until.saturating_sub(inner.clock().now());
         let outcome = match batch.len() {
             1 => BatchOutcome::NotSent,
-            _ if left.is_zero() => BatchOutcome::OutOfTime,
-            _ => release_batch(&inner, &batch, left.min(part(PATIENCE))).await,
+            many if left.is_zero() && many > FEW => BatchOutcome::OutOfTime,
+            few if few <= FEW => release_batch(&inner, &batch, patience, give_up).await,
+            _ => release_batch(&inner, &batch, left.min(patience), until).await,
         };
         for waiting in batch {
             // The task of a lease may have been dropped with its runtime.
@@ -126,11 +131,11 @@ async fn send(inner: Arc<Inner>) {
     }
 }
 
-async fn release_batch(inner: &Inner, batch: &[Waiting], within: Duration) -> BatchOutcome {
+async fn release_batch(inner: &Inner, batch: &[Waiting], within: Duration, until: Duration) -> BatchOutcome {
     let leases = named(batch.iter().map(|waiting| (waiting.key.clone(), waiting.token)));
     let released = inner.store.apply_jointly(&leases, &Joint::Release, within).await;
     debug!(leases = leases.len(), ?released, "released at the shutdown");
-    if matches!(released, Ok(true)) { BatchOutcome::Released } else { BatchOutcome::Unconfirmed }
+    if matches!(released, Ok(true)) { BatchOutcome::Released } else { BatchOutcome::Unconfirmed(until) }
 }
 
 impl ShutdownReleases {

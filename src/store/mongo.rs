@@ -19,6 +19,7 @@
 //! | `purge.rs` | how what is over is found, and idle records are deleted |
 //! | `events.rs` | how a handle hears of what it is handed |
 //! | `follow.rs` | how it is told what becomes of a record |
+//! | `key_streams.rs` | how the change stream is opened and read that it needs |
 //! | `watch_stream.rs` | the one change stream for all that are told so |
 //! | `delta.rs` | what a change stream says of an update |
 //! | `preflight.rs` | what is checked before the first request |
@@ -37,6 +38,7 @@ mod follow;
 pub mod fuzzing;
 mod gate;
 mod joint;
+mod key_streams;
 mod list;
 mod pipeline;
 mod preflight;

@@ -6,23 +6,20 @@
 //! key. Where a key is followed that the stream does not have, the task opens another stream with it, behind the last change
 //! that it has passed on. The stream before it ends with its pending request.
 //!
+//! If another stream cannot be opened, only those who wait for it are told; the stream before goes on.
+//!
 //! Invariants: a follower is told a time; it is passed each change of its key after that time, in their order, until it is
 //! left behind or the stream ends. A follower that is slow is left behind: nobody waits for it.
 
 use std::{
     collections::{HashMap, HashSet},
+    mem,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Duration,
 };
 
-use mongodb::{
-    bson::{Bson, Document, Timestamp, doc},
-    change_stream::{ChangeStream, event::ResumeToken},
-    error::{Error as DriverError, Result as DriverResult},
-    options::{ChangeStreamOptions, ReadConcern, ReadPreference, SelectionCriteria},
-};
+use mongodb::bson::{Document, Timestamp};
 use tokio::sync::{
-    Notify, Semaphore,
+    Notify,
     mpsc::{self, Receiver, Sender},
     oneshot,
 };
@@ -30,16 +27,10 @@ use tokio::sync::{
 use super::{
     Inner, MongoStore,
     fault::{self, needs},
+    key_streams::{End, Streams},
     traffic::Traffic,
 };
 use crate::{Error, Key, Result};
-
-/// How long the server holds a request for changes when there is none: also how long a stream lives on that another one has
-/// replaced.
-const AWAIT: Duration = Duration::from_millis(250);
-
-/// How many streams may live on at the same time that others have replaced.
-const MAX_REPLACED: usize = 3;
 
 /// How many changes are kept for a follower that is slow.
 const MAX_BEHIND: usize = 4_096;
@@ -77,17 +68,6 @@ struct Follower {
     ends: oneshot::Sender<End>,
 }
 
-/// Why a stream has ended.
-#[derive(Clone, Debug)]
-enum End {
-    NotOpened(DriverError),
-    /// As many streams are open as may be.
-    TooMany(usize),
-    Failed(DriverError),
-    /// The server has ended it.
-    Closed,
-}
-
 /// A follower's end of the stream.
 pub(super) struct Following {
     traffic: Arc<Traffic>,
@@ -110,7 +90,7 @@ impl Following {
         let follower = Follower { key: key.clone(), begins: Some(begin), changes: pass_on, ends: end };
         state.followers.insert(number, follower);
         state.begin_those_of_open_stream();
-        let is_run = std::mem::replace(&mut state.is_run, true);
+        let is_run = mem::replace(&mut state.is_run, true);
         drop(state);
         if is_run {
             traffic.watch_stream.changed.notify_one();
@@ -155,10 +135,13 @@ impl WatchStream {
     /// The keys that are followed. If there are none, the task that reads ends.
     fn keys(&self) -> Option<HashSet<Key>> {
         let mut state = self.state();
-        state.open = None;
         let keys: HashSet<Key> = state.followers.values().map(|follower| follower.key.clone()).collect();
-        state.is_run = !keys.is_empty();
-        state.is_run.then_some(keys)
+        if keys.is_empty() {
+            state.is_run = false;
+            state.open = None;
+            return None;
+        }
+        Some(keys)
     }
 
     /// A stream of these keys is open. What follows this time will be passed on.
@@ -192,19 +175,26 @@ impl WatchStream {
 
     /// Ends the stream for all followers.
     fn end(&self, end: &End) {
-        let followers = {
-            let mut state = self.state();
-            state.open = None;
-            state.is_run = false;
-            std::mem::take(&mut state.followers)
-        };
-        for (_, follower) in followers {
-            drop(follower.ends.send(end.clone()));
-        }
+        let mut state = self.state();
+        state.open = None;
+        state.is_run = false;
+        state.end(end, |_| true);
+    }
+
+    /// Ends it for the followers of keys that the stream does not have.
+    fn end_those_that_wait(&self, end: &End) {
+        self.state().end(end, |follower| follower.begins.is_some());
     }
 }
 
 impl State {
+    fn end(&mut self, end: &End, which: impl Fn(&Follower) -> bool) {
+        for (_, follower) in self.followers.extract_if(|_, follower| which(follower)) {
+            // Whoever is gone need not be told.
+            let _told = follower.ends.send(end.clone());
+        }
+    }
+
     fn begin_those_of_open_stream(&mut self) {
         let Some(open) = &self.open else { return };
         for follower in self.followers.values_mut().filter(|follower| open.keys.contains(&follower.key)) {
@@ -228,33 +218,25 @@ async fn run(store: Arc<Inner>, traffic: Arc<Traffic>) {
 }
 
 async fn read_all(store: &Arc<Inner>, stream: &WatchStream) -> std::result::Result<(), End> {
-    let permit = Arc::new(store.client.stream_permit().map_err(End::TooMany)?);
-    let streams = Arc::new(Semaphore::new(MAX_REPLACED.saturating_add(1)));
-    let mut position = None;
+    let mut streams = Streams::new(store)?;
+    let mut changes = None;
     while let Some(keys) = stream.keys() {
-        // Closed by nobody.
-        let slot = Arc::clone(&streams).acquire_owned().await.map_err(|_closed| End::Closed)?;
-        // After the answer that the last token came with. So no change of a key that is new can be between that token and a
-        // snapshot as of this time.
-        let now = store.operation_time().await.map_err(End::NotOpened)?;
-        // Not what happened at that time itself: where it is the last thing that happened, and that was the drop of the
-        // collection, the stream would end with it again and again.
-        let after = Start::At(Timestamp { increment: now.increment.saturating_add(1), ..now });
-        let start = position.get_or_insert(after).clone();
-        let events = store.changes(&keys, start).await.map_err(End::NotOpened)?;
-        let (pass_on, mut changes) = mpsc::channel(1);
-        let (reads, of_keys, permit) = (Arc::clone(store), keys.clone(), Arc::clone(&permit));
-        MongoStore::run_unwatched(async move {
-            read(&reads, &of_keys, events, pass_on).await;
-            drop((slot, permit));
-        });
-        stream.opened(keys, now);
+        match streams.open(&keys).await {
+            Ok((opened, from)) => {
+                stream.opened(keys, from);
+                changes = Some(opened);
+            }
+            // The others still have the stream before.
+            Err(end) if changes.is_some() => stream.end_those_that_wait(&end),
+            Err(end) => return Err(end),
+        }
+        let Some(changes) = &mut changes else { return Err(End::Closed) };
         loop {
             tokio::select! {
                 read = changes.recv() => {
                     let Some((change, token)) = read else { return Err(End::Closed) };
                     if let Some(token) = token {
-                        position = Some(Start::Behind(token));
+                        streams.read_up_to(token);
                     }
                     if let Some(change) = change? {
                         stream.pass_on(change);
@@ -269,87 +251,6 @@ async fn read_all(store: &Arc<Inner>, stream: &WatchStream) -> std::result::Resu
         }
     }
     Ok(())
-}
-
-/// A change, if there was one meanwhile, and behind which token the stream goes on.
-type Read = (std::result::Result<Option<Document>, End>, Option<ResumeToken>);
-
-/// Reads a stream until nobody listens or it ends.
-async fn read(store: &Inner, keys: &HashSet<Key>, mut events: ChangeStream<Document>, pass_on: Sender<Read>) {
-    // One that ends is taken up where it ended. One that then ends at once is not.
-    let mut is_taken_up = false;
-    loop {
-        let change = match events.next_if_any().await {
-            Ok(change) if change.is_some() || events.is_alive() => {
-                is_taken_up = false;
-                Ok(change)
-            }
-            Ok(_) => Err(End::Closed),
-            Err(error) => match events.resume_token() {
-                Some(token) if !is_taken_up => match store.changes(keys, Start::Behind(token)).await {
-                    Ok(again) => {
-                        (events, is_taken_up) = (again, true);
-                        continue;
-                    }
-                    Err(error) => Err(End::Failed(error)),
-                },
-                _ => Err(End::Failed(error)),
-            },
-        };
-        let is_over = change.is_err();
-        if pass_on.send((change, events.resume_token())).await.is_err() || is_over {
-            return;
-        }
-    }
-}
-
-/// Where a change stream begins.
-#[derive(Clone)]
-enum Start {
-    At(Timestamp),
-    Behind(ResumeToken),
-}
-
-impl Inner {
-    /// The time of the last operation that the primary has applied.
-    async fn operation_time(&self) -> DriverResult<Timestamp> {
-        let reply = self.raw_command(&self.database, doc! { "ping": 1 }).await?;
-        reply.get_timestamp("operationTime").map_err(|error| DriverError::custom(error.to_string()))
-    }
-
-    /// What happens to the documents of these keys.
-    async fn changes(&self, keys: &HashSet<Key>, start: Start) -> DriverResult<ChangeStream<Document>> {
-        let (from, behind) = match start {
-            Start::At(from) => (Some(from), None),
-            Start::Behind(token) => (None, Some(token)),
-        };
-        let options = ChangeStreamOptions::builder()
-            .start_at_operation_time(from)
-            .resume_after(behind)
-            .max_await_time(AWAIT)
-            .read_concern(ReadConcern::majority())
-            .selection_criteria(SelectionCriteria::ReadPreference(ReadPreference::Primary))
-            .build();
-        let collection = self.database.collection::<Document>(&self.collection);
-        let events = collection.watch().pipeline(concerning(keys, &self.collection)).with_options(options).await?;
-        Ok(events.with_type::<Document>())
-    }
-}
-
-/// The events that concern these keys, and those that concern all keys of the collection. Without the queue, which may be
-/// long.
-fn concerning(keys: &HashSet<Key>, collection: &str) -> [Document; 2] {
-    let keys: Vec<Bson> = keys.iter().map(|key| key.as_str().into()).collect();
-    [
-        doc! { "$match": { "$or": [
-            {
-                "operationType": { "$in": ["insert", "replace", "update", "delete"] },
-                "documentKey._id": { "$in": keys },
-            },
-            { "operationType": { "$in": ["drop", "rename"] }, "ns.coll": { "$eq": collection } },
-        ] } },
-        doc! { "$project": { "fullDocument.queue": 0, "updateDescription.updatedFields.queue": 0 } },
-    ]
 }
 
 pub(super) fn closed() -> Error {
