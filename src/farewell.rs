@@ -65,8 +65,7 @@ async fn end(inner: &Arc<Inner>, hold: &Hold) -> Result<End> {
         (Some(LossCause::ShutDown), _) => {
             let (sent_before, until) = match shutdown_releases::release(inner, hold).await {
                 BatchOutcome::Released => return Ok(End::Released(Released::Ours)),
-                BatchOutcome::Unconfirmed(until) => (true, until),
-                BatchOutcome::NotSent => (false, inner.give_up()),
+                BatchOutcome::Single { was_sent, until } => (was_sent, until),
                 BatchOutcome::OutOfTime => {
                     return Err(Error::unavailable(
                         "the shutdown had no time left to release the lease: its ttl ends it, or raise `operation_timeout`",

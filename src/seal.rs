@@ -55,6 +55,9 @@ pub struct Mongoseal {
 /// How much longer than its tasks, which end with the operation timeout, a shutdown waits.
 const SLACK: Duration = Duration::from_millis(50);
 
+/// The part of the operation timeout in which a shutdown with many leases waits for the answers to what was sent.
+const ANSWERS: f64 = 0.45;
+
 /// What a store gets to close in when releasing took all the time there was.
 const GOOD_BYE: Duration = Duration::from_millis(100);
 
@@ -204,7 +207,9 @@ impl Mongoseal {
         inner.membership.leave();
         // Without a runtime there is nothing open that would have to be closed.
         if inner.shared().is_over() && Handle::try_current().is_ok() {
-            inner.store.close(give_up.saturating_sub(inner.clock().now()).max(GOOD_BYE)).await;
+            // What is sent and not answered then may be requests for many leases, to a store that is busy with them.
+            let until = inner.shutdown_releases.until(inner, ANSWERS);
+            inner.store.close(until.saturating_sub(inner.clock().now()).max(GOOD_BYE)).await;
         }
     }
 }

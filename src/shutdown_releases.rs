@@ -38,8 +38,8 @@ const MAX_SENDERS: usize = 4;
 /// The part of the operation timeout after which a batch is not waited for: one record in it may be locked.
 const PATIENCE: u32 = 5;
 
-/// So many leases of a batch are few: they are released by themselves until the operation timeout is over.
-const FEW: usize = 16;
+/// So many leases are few: they are released until the operation timeout is over.
+const FEW: usize = 64;
 
 /// The part of the operation timeout in which more leases than a few are released.
 const TIME: f64 = 0.4;
@@ -55,6 +55,8 @@ pub(crate) struct ShutdownReleases {
 #[derive(Debug, Default)]
 struct Queue {
     waiting: VecDeque<Waiting>,
+    /// How many leases there were.
+    leases: usize,
     senders: usize,
 }
 
@@ -69,10 +71,12 @@ struct Waiting {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum BatchOutcome {
     Released,
-    /// It was sent, and the store did not confirm all of it. The lease may be released by itself until this time on the clock.
-    Unconfirmed(Duration),
-    /// There was no other lease to release.
-    NotSent,
+    /// The lease is released by itself, until this time on the clock: there is no other one, or the batch was sent and the
+    /// store did not confirm all of it.
+    Single {
+        was_sent: bool,
+        until: Duration,
+    },
     /// There was no time to send it.
     OutOfTime,
 }
@@ -92,6 +96,13 @@ impl ShutdownReleases {
         }
         Some(queue.waiting.drain(..many).collect())
     }
+
+    /// When, on the clock, this part of the operation timeout is over; if there are few leases, all of it.
+    pub(crate) fn until(&self, inner: &Inner, part: f64) -> Duration {
+        let are_few = self.queue().leases <= FEW;
+        let rest = if are_few { Duration::ZERO } else { inner.settings.operation_timeout.mul_f64(1.0 - part) };
+        inner.give_up().saturating_sub(rest)
+    }
 }
 
 /// Releases a lease together with others. The time for that is over when the handle gives up.
@@ -99,6 +110,7 @@ pub(crate) async fn release(inner: &Arc<Inner>, hold: &Hold) -> BatchOutcome {
     let (released, outcome) = oneshot::channel();
     let begins = {
         let mut queue = inner.shutdown_releases.queue();
+        queue.leases = queue.leases.saturating_add(1);
         queue.waiting.push_back(Waiting { key: hold.key.clone(), token: hold.token, released });
         let begins = queue.senders < MAX_SENDERS;
         queue.senders = queue.senders.saturating_add(usize::from(begins));
@@ -112,16 +124,13 @@ pub(crate) async fn release(inner: &Arc<Inner>, hold: &Hold) -> BatchOutcome {
 
 /// Releases leases as long as some wait for it.
 async fn send(inner: Arc<Inner>) {
-    let timeout = inner.settings.operation_timeout;
-    let give_up = inner.give_up();
-    let until = give_up.saturating_sub(timeout.mul_f64(1.0 - TIME));
-    let patience = timeout.checked_div(PATIENCE).unwrap_or_default();
+    let patience = inner.settings.operation_timeout.checked_div(PATIENCE).unwrap_or_default();
     while let Some(batch) = inner.shutdown_releases.next() {
+        let until = inner.shutdown_releases.until(&inner, TIME);
         let left = until.saturating_sub(inner.clock().now());
         let outcome = match batch.len() {
-            1 => BatchOutcome::NotSent,
-            many if left.is_zero() && many > FEW => BatchOutcome::OutOfTime,
-            few if few <= FEW => release_batch(&inner, &batch, patience, give_up).await,
+            _ if left.is_zero() => BatchOutcome::OutOfTime,
+            1 => BatchOutcome::Single { was_sent: false, until },
             _ => release_batch(&inner, &batch, left.min(patience), until).await,
         };
         for waiting in batch {
@@ -135,7 +144,7 @@ async fn release_batch(inner: &Inner, batch: &[Waiting], within: Duration, until
     let leases = named(batch.iter().map(|waiting| (waiting.key.clone(), waiting.token)));
     let released = inner.store.apply_jointly(&leases, &Joint::Release, within).await;
     debug!(leases = leases.len(), ?released, "released at the shutdown");
-    if matches!(released, Ok(true)) { BatchOutcome::Released } else { BatchOutcome::Unconfirmed(until) }
+    if matches!(released, Ok(true)) { BatchOutcome::Released } else { BatchOutcome::Single { was_sent: true, until } }
 }
 
 impl ShutdownReleases {

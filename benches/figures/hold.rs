@@ -46,7 +46,7 @@ pub(crate) async fn measure(bench: &Bench, quick: bool) -> Figures {
     }
     let took = began.elapsed();
     let ended = (refreshes(bench).await, cpu::of_client(), cpu::of(bench.set));
-    let held = resident();
+    let at_end = resident();
     let lost = lost(&leases);
     let ending = Instant::now();
     seal.shutdown().await;
@@ -60,7 +60,7 @@ pub(crate) async fn measure(bench: &Bench, quick: bool) -> Figures {
             took.as_secs_f64()
         ),
         format!("client: {:.1} % of a core", share(counters.1, ended.1, took)),
-        format!("{} bytes resident for each after acquiring, {} at the end", each(after), each(held)),
+        format!("{} bytes resident for each after acquiring, {} at the end", each(after), each(at_end)),
         format!("shutdown: {:.1} s", shutdown.as_secs_f64()),
     ];
     notes.extend(

@@ -3,12 +3,12 @@
 use std::{
     collections::HashMap,
     fmt::Debug,
-    sync::{Arc, Mutex},
+    sync::{Arc, LazyLock, Mutex},
 };
 
 use mongoseal::{Mongoseal, Retry};
 use tracing::{
-    Event, Level, Subscriber,
+    Dispatch, Event, Level, Subscriber,
     field::{Field, Visit},
     span::{Attributes, Id, Record},
     subscriber::DefaultGuard,
@@ -40,6 +40,11 @@ impl Fields {
     }
 }
 
+/// A subscriber that sees all and is there to the end. With one subscriber at a time, a callsite that another thread meets first
+/// is off for all threads.
+static OTHER: LazyLock<Dispatch> =
+    LazyLock::new(|| Dispatch::new(tracing_subscriber::registry().with(Seen::default())));
+
 /// The spans and events of this crate, as they were seen.
 #[derive(Clone, Default)]
 struct Seen(Arc<Mutex<Traces>>);
@@ -54,6 +59,7 @@ struct Traces {
 impl Seen {
     /// Watches the thread from now on.
     fn watch() -> (Self, DefaultGuard) {
+        LazyLock::force(&OTHER);
         let seen = Self::default();
         let guard = tracing_subscriber::registry().with(seen.clone()).set_default();
         (seen, guard)
