@@ -106,17 +106,17 @@ impl Inner {
         for leases in leases.chunks(at_once) {
             updates.push(template.update(leases));
         }
-        let mut command = rawdoc! {
-            "update": self.collection.as_str(),
-            "updates": updates,
-            "let": encoded(&verb::joint_variables(joint))?,
-            "maxTimeMS": server_limit(within),
-        };
-        // A transaction confirms its writes when it is committed.
-        if !matches!(joint, Joint::Refresh { .. }) {
-            command.append("writeConcern", encoded(&write_concern(within))?);
-        }
-        Ok(command)
+        let (collection, variables) = (self.collection.as_str(), encoded(&verb::joint_variables(joint))?);
+        let limit = server_limit(within);
+        Ok(if matches!(joint, Joint::Refresh { .. }) {
+            // A transaction confirms its writes when it is committed.
+            rawdoc! { "update": collection, "updates": updates, "let": variables, "maxTimeMS": limit }
+        } else {
+            let concern = encoded(&write_concern(within))?;
+            rawdoc! {
+                "update": collection, "updates": updates, "let": variables, "maxTimeMS": limit, "writeConcern": concern,
+            }
+        })
     }
 }
 
@@ -172,7 +172,9 @@ impl Template {
 }
 
 fn encoded(document: &Document) -> Result<RawDocumentBuf> {
-    RawDocumentBuf::from_document(document).map_err(fault::unreadable)
+    let mut bytes = Vec::new();
+    document.to_writer(&mut bytes).map_err(fault::unreadable)?;
+    RawDocumentBuf::from_bytes(bytes).map_err(fault::unreadable)
 }
 
 /// The leases, as many at a time as one command can name.
