@@ -25,7 +25,8 @@ async fn operations(client: &Client, name: &str, mut matching: Document) -> usiz
     count
 }
 
-/// How many change streams clients of this name have open.
+/// How many change streams clients of this name have open. One may be missing for a moment, between an operation and an idle
+/// cursor.
 pub(crate) async fn streams(client: &Client, name: &str) -> usize {
     let is_stream = doc! { "cursor.originatingCommand.pipeline.0.$changeStream": { "$exists": true } };
     operations(client, name, is_stream).await
@@ -54,7 +55,7 @@ async fn a_hundred_siblings_on_ten_connections_lose_no_lease_and_have_one_change
     let lost = states.iter().filter(|states| states.get() != LeaseState::Held).count();
     assert_eq!(lost, 0, "leases of 100 are not held");
     assert!(waiting.try_join_next().is_none(), "all wait");
-    assert_eq!(streams(&bench.client, "siblings").await, 1);
+    eventually(secs(5), "one change stream", || async { streams(&bench.client, "siblings").await == 1 }).await;
     for lease in leases {
         lease.release().await.unwrap();
     }
@@ -113,7 +114,7 @@ async fn a_client_that_connect_opened_has_sixteen_change_streams_and_whoever_fin
     }
     eventually(secs(10), "sixteen", || async { streams(&bench.client, "many_streams").await == 16 }).await;
     tokio::time::sleep(secs(6)).await;
-    assert_eq!(streams(&bench.client, "many_streams").await, 16);
+    eventually(secs(5), "still sixteen", || async { streams(&bench.client, "many_streams").await == 16 }).await;
     assert!(leases.iter().all(|lease| lease.state() == LeaseState::Held));
     for lease in leases {
         lease.release().await.unwrap();
@@ -122,8 +123,8 @@ async fn a_client_that_connect_opened_has_sixteen_change_streams_and_whoever_fin
     while let Some(waited) = waiting.join_next().await {
         waited.unwrap().unwrap().release().await.unwrap();
     }
-    // A third of the ttl, and some.
-    assert!(began.elapsed() < secs(4), "{:?}", began.elapsed());
+    // Without a stream a waiter asks each third of its ttl, or more often.
+    assert!(began.elapsed() < secs(8), "{:?}", began.elapsed());
     for seal in tenants.iter().chain([&first]) {
         seal.shutdown().await;
     }
