@@ -99,17 +99,17 @@ impl LeaseTask {
         let lease = Lease::new(Arc::clone(in_use.by()), Arc::clone(&hold), done);
         let now = in_use.by().clock().now();
         // A lease that is held for a moment only is not worth a listener.
-        let listen_at = Some(now.saturating_add(SETTLED));
+        let listen_at = now.saturating_add(SETTLED);
         // From when the granted request was sent, which for a waiter is a while ago.
         let sent = hold.deadline().saturating_sub(in_use.by().settings.lasts(ttl));
         let from = if hold.never_expires() { now } else { sent };
         let due_at = due_after(refreshing, ttl, from);
-        let time = listen_at.into_iter().fold(due_at.min(hold.deadline()), Duration::min);
+        let time = listen_at.min(due_at).min(hold.deadline());
         let task = Self {
             hold,
             ttl,
             refreshing,
-            listen_at,
+            listen_at: Some(listen_at),
             words: None,
             slot: Placed::From { time, sent, due_at },
             attempts: 0,

@@ -7,9 +7,9 @@
 //! half of their interval, the earliest deadlines first. So after one interval leases that were acquired one by one are a
 //! batch or two. A lease that is refreshed by itself, such as one with metadata, is left to its task when it is due.
 //!
-//! A batch is sent when the one before was answered, or was not for a sixteenth of the time to the earliest deadline, or
-//! longer if the store is known to be slow. Batches that are under way at the same time take the servers as long, and each is
-//! under way for the time of all.
+//! A batch is sent when the store has answered the one before, or after a sixteenth of the time to the earliest deadline. If
+//! the store was slow the last two times, a batch waits for longer and takes fewer leases: batches that are under way at the
+//! same time take the servers as long, and each of them takes the time of all.
 //!
 //! The task of a schedule looks at the clock every two seconds, so no lease needs a timer to notice that the machine was
 //! suspended.
@@ -25,7 +25,7 @@ use std::{
     collections::HashMap,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicU64, AtomicUsize, Ordering},
+        atomic::{AtomicUsize, Ordering},
     },
     time::Duration,
 };
@@ -49,8 +49,8 @@ pub(crate) struct Schedules {
     turn: tokio::sync::Mutex<()>,
     /// How many leases are in batches that are under way.
     under_way: AtomicUsize,
-    /// How long the store took for the last batch, for each lease that was under way then, in nanoseconds.
-    each: AtomicU64,
+    /// How long the store took for the last two batches, for each lease that was under way then.
+    took: Mutex<[Duration; 2]>,
 }
 
 /// Which leases have one schedule: those of one ttl whose tasks are on one runtime. A runtime that is not driven any more
@@ -85,17 +85,27 @@ impl Schedules {
         u32::try_from(self.under_way.load(Ordering::Relaxed)).unwrap_or(u32::MAX)
     }
 
+    fn took(&self) -> MutexGuard<'_, [Duration; 2]> {
+        self.took.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Notes how long the store took for a batch that was sent when so many leases were under way.
     fn note_took(&self, took: Duration, under_way: u32) {
         let each = took.checked_div(under_way.max(FEW.into())).unwrap_or_default();
-        self.each.store(u64::try_from(each.as_nanos()).unwrap_or(u64::MAX), Ordering::Relaxed);
+        let mut took = self.took();
+        *took = [each, took[0]];
     }
 
-    /// How many leases of this ttl a store as fast as the last time refreshes in a 24th of the ttl.
+    /// How long the store takes for each lease: the shorter one of the last two times, because one batch may have waited for a
+    /// locked record.
+    fn each(&self) -> Duration {
+        self.took().iter().copied().min().unwrap_or_default()
+    }
+
+    /// How many leases of this ttl the store refreshes in a 24th of the ttl.
     fn max_batch(&self, ttl: Ttl) -> usize {
         let part = ttl.duration().checked_div(24).unwrap_or_default().as_nanos();
-        let each = u128::from(self.each.load(Ordering::Relaxed));
-        let many = part.checked_div(each).and_then(|many| usize::try_from(many).ok());
+        let many = part.checked_div(self.each().as_nanos()).and_then(|many| usize::try_from(many).ok());
         many.map_or(usize::MAX, |many| many.max(FEW.into()))
     }
 
@@ -106,9 +116,9 @@ impl Schedules {
         part(16).max(self.may_take(self.under_way()).min(part(3)))
     }
 
-    /// How long the store may take if so many leases are under way, as fast as it was the last time.
+    /// How long the store may take if so many leases are under way.
     fn may_take(&self, under_way: u32) -> Duration {
-        Duration::from_nanos(self.each.load(Ordering::Relaxed)).saturating_mul(under_way).mul_f64(1.5)
+        self.each().saturating_mul(under_way).mul_f64(1.5)
     }
 }
 

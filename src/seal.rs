@@ -200,7 +200,7 @@ impl Mongoseal {
         inner.tasks.close();
         // The tasks of a runtime that is not driven do not end.
         inner.before(give_up.saturating_add(SLACK), inner.tasks.wait()).await;
-        let unreleased = inner.shutdown_releases.unreleased.swap(0, Ordering::Relaxed);
+        let unreleased = inner.shutdown_releases.take_unreleased();
         if unreleased > 0 {
             warn!(leases = unreleased, "not all leases could be released at the shutdown: their ttls end them");
         }

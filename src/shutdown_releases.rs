@@ -5,8 +5,8 @@
 //! Mechanism: the tasks of the leases queue up. A few senders each release the leases at the head of the queue by one request,
 //! until the queue is empty or the time is over. A lease whose batch was not confirmed is released by itself.
 //!
-//! If there are more than a few leases, they have two fifths of the operation timeout. A store that needs longer for all of
-//! them leaves the others to their ttls: whoever ends a process waits for this.
+//! More leases than a few are released in two fifths of the operation timeout, because the process cannot end before. The ttls
+//! end the leases for which the store needs longer.
 //!
 //! Invariants: a lease is released after it has ended here, and before its task ends.
 
@@ -49,7 +49,7 @@ const TIME: f64 = 0.4;
 pub(crate) struct ShutdownReleases {
     queue: Mutex<Queue>,
     /// How many leases were not released.
-    pub(crate) unreleased: AtomicUsize,
+    unreleased: AtomicUsize,
 }
 
 #[derive(Debug, Default)]
@@ -95,6 +95,16 @@ impl ShutdownReleases {
             return None;
         }
         Some(queue.waiting.drain(..many).collect())
+    }
+
+    /// Notes that a lease was not released.
+    pub(crate) fn note_unreleased(&self) {
+        self.unreleased.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// How many leases were not released since this was called the last time.
+    pub(crate) fn take_unreleased(&self) -> usize {
+        self.unreleased.swap(0, Ordering::Relaxed)
     }
 
     /// When, on the clock, this part of the operation timeout is over; if there are few leases, all of it.
@@ -145,11 +155,4 @@ async fn release_batch(inner: &Inner, batch: &[Waiting], within: Duration, until
     let released = inner.store.apply_jointly(&leases, &Joint::Release, within).await;
     debug!(leases = leases.len(), ?released, "released at the shutdown");
     if matches!(released, Ok(true)) { BatchOutcome::Released } else { BatchOutcome::Single { was_sent: true, until } }
-}
-
-impl ShutdownReleases {
-    /// Notes that a lease was not released.
-    pub(crate) fn note_unreleased(&self) {
-        self.unreleased.fetch_add(1, Ordering::Relaxed);
-    }
 }

@@ -97,9 +97,9 @@ pub trait Store: Any + fmt::Debug + Send + Sync {
 
     /// Tells what becomes of the record of a key, until nobody listens any more or telling fails.
     ///
-    /// First comes the record as it is, then, in order, as each change has made it. Where whoever listens is slow, telling
-    /// waits, or goes on with the record as it is then; no other listener waits for a slow one. A store that cannot tell
-    /// answers `Invalid`, and is asked instead.
+    /// The store sends the record as it is, and then, in order, as each change has made it. If the receiver is slow, the store
+    /// waits for it, or goes on with the record as it is then. No other receiver waits for a slow one. A store that has no
+    /// notifications answers `Invalid`; its handle then polls the record.
     fn follow(&self, key: &Key, tell: Sender<State>) -> BoxFuture<Result<()>>;
 
     /// Gives up what the store opened itself. Nothing is asked of it afterwards.

@@ -145,9 +145,8 @@ impl Inner {
 fn is_heard(inner: &Arc<Inner>, asked: Tick) -> bool {
     let now = inner.clock().now();
     let mut state = inner.shared().waiters.state();
-    let is_silent = state.beat_at.saturating_add(SILENCE) < now;
     match state.listening {
-        Listening::Opening(since) | Listening::Since(since) if !is_silent => return since <= asked,
+        Listening::Opening(since) | Listening::Since(since) if !state.is_silent(now) => return since <= asked,
         Listening::NotBefore(time) if now < time => return false,
         Listening::Never => return false,
         _ => {}
@@ -161,14 +160,26 @@ fn is_heard(inner: &Arc<Inner>, asked: Tick) -> bool {
     true
 }
 
+impl State {
+    /// Whether the runtime of the listener is not driven any more, as far as can be told.
+    fn is_silent(&self, now: Duration) -> bool {
+        self.beat_at.saturating_add(SILENCE) < now
+    }
+}
+
 impl Waiters {
     fn state(&self) -> MutexGuard<'_, State> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether nobody listens, who could.
-    pub(crate) fn is_deaf(&self) -> bool {
-        matches!(self.state().listening, Listening::Not | Listening::NotBefore(_))
+    /// Whether no task listens, though one could.
+    pub(crate) fn is_deaf(&self, now: Duration) -> bool {
+        let state = self.state();
+        match state.listening {
+            Listening::Not | Listening::NotBefore(_) => true,
+            Listening::Opening(_) | Listening::Since(_) => state.is_silent(now),
+            Listening::Never => false,
+        }
     }
 
     /// The leases that are held here.
@@ -248,8 +259,7 @@ async fn listen(inner: Arc<Inner>, since: Tick, listener: u64) {
         tokio::select! {
             biased;
             () = inner.closing.cancelled() => return,
-            Some(told) = told.recv() => inner.shared().waiters.tell(&told, listener),
-            ended = &mut watching => break ended,
+            // Before what is told, of which there may always be more.
             () = clock.sleep_until(beat_at) => {
                 let now = clock.now();
                 beat_at = now.saturating_add(BEAT);
@@ -258,6 +268,8 @@ async fn listen(inner: Arc<Inner>, since: Tick, listener: u64) {
                     return;
                 }
             }
+            Some(told) = told.recv() => inner.shared().waiters.tell(&told, listener),
+            ended = &mut watching => break ended,
         }
     };
     ended.listening = Listening::NotBefore(clock.now().saturating_add(PAUSE));

@@ -1,6 +1,11 @@
 //! Leases of one schedule that are refreshed together.
 
-use std::{mem, ops::Range, sync::Arc, sync::atomic::Ordering, time::Duration};
+use std::{
+    mem,
+    ops::Range,
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
 
 use tokio::time::timeout;
 
@@ -103,7 +108,7 @@ impl Batch {
         let taken = schedule.leases().take_batch(inner.clock().now(), most, ttl);
         let mut members: Vec<_> = taken.into_iter().map(|(slot, hold)| Member { slot, hold }).collect();
         // The answer to a batch has no tick from which to listen. That to a single lease has one.
-        let is_deaf = inner.shared().waiters.is_deaf();
+        let is_deaf = inner.shared().waiters.is_deaf(inner.clock().now());
         let single = if members.len() == 1 {
             Some(0)
         } else if is_deaf {

@@ -21,9 +21,6 @@ const PART: usize = 64;
 /// The most parts that are under way at once. A store that is slow is not sent all of a batch a second time at once.
 const MAX_PARTS: usize = 8;
 
-/// In place of the time at which a part was sent: the request has failed.
-const FAILED: Duration = Duration::ZERO;
-
 /// One refresh of a batch.
 ///
 /// A request that is not answered, or fails after a long time, may wait for one record that cannot be written, as by an
@@ -46,8 +43,8 @@ pub(super) struct Round<'a> {
     is_split: bool,
     /// The parts that were not sent.
     parts: VecDeque<Range<usize>>,
-    /// Those that were sent and are not done, and when they were sent, or [`FAILED`].
-    sent_parts: Vec<(Range<usize>, Duration)>,
+    /// Those that were sent and are not done, and when they were sent; `None` if the request has failed.
+    sent_parts: Vec<(Range<usize>, Option<Duration>)>,
     /// How long the slowest part took that was answered.
     slowest: Option<Duration>,
     /// When all of it is sent again if no part is answered.
@@ -125,7 +122,7 @@ impl<'a> Round<'a> {
             Ok(true) => {
                 if self.sent_parts.iter().any(|(part, _)| *part == some) {
                     self.slowest = self.slowest.max(Some(took));
-                } else if sent == self.began {
+                } else if some == self.all() {
                     self.batch.inner.schedules.note_took(took, self.under_way);
                 }
                 self.finish(some);
@@ -135,7 +132,7 @@ impl<'a> Round<'a> {
             Err(Error::Unavailable { .. }) => {
                 self.failures = self.failures.saturating_add(1);
                 self.next = self.next.min(now.saturating_add(self.backoff.next()));
-                self.sent_parts.iter_mut().filter(|(part, _)| *part == some).for_each(|(_, at)| *at = FAILED);
+                self.sent_parts.iter_mut().filter(|(part, _)| *part == some).for_each(|(_, at)| *at = None);
                 if took > self.batch.longest.mul_f64(0.5) || self.failures > MAX_FAILURES {
                     self.split(now);
                 }
@@ -160,13 +157,14 @@ impl<'a> Round<'a> {
         self.next = now.saturating_add(self.pace());
         if let Some(slowest) = self.slowest {
             let late_after = self.pace().max(slowest.saturating_mul(4));
-            let late = self.sent_parts.extract_if(.., |(_, at)| at.saturating_add(late_after) <= now);
+            let late =
+                self.sent_parts.extract_if(.., |(_, at)| at.is_none_or(|at| at.saturating_add(late_after) <= now));
             for (part, _) in late.collect::<Vec<_>>() {
                 self.leave(part);
             }
             self.send_parts(now);
         } else if self.all_again.max(self.patient_until(0.75)) <= now
-            || self.sent_parts.iter().all(|(_, at)| *at == FAILED)
+            || self.sent_parts.iter().all(|(_, at)| at.is_none())
         {
             self.send_all(now);
             self.all_again = self.next;
@@ -203,11 +201,11 @@ impl<'a> Round<'a> {
 
     /// Sends as many of the parts that were not sent as may be under way.
     fn send_parts(&mut self, now: Duration) {
-        while self.sent_parts.iter().filter(|(_, at)| *at != FAILED).count() < MAX_PARTS
+        while self.sent_parts.iter().filter(|(_, at)| at.is_some()).count() < MAX_PARTS
             && let Some(part) = self.parts.pop_front()
         {
             if self.open(part.clone()).next().is_some() {
-                self.sent_parts.push((part.clone(), now));
+                self.sent_parts.push((part.clone(), Some(now)));
                 self.send(part);
             }
         }

@@ -19,8 +19,8 @@
 //! | `purge.rs` | how what is over is found, and idle records are deleted |
 //! | `events.rs` | how a handle hears of what it is handed |
 //! | `follow.rs` | how it is told what becomes of a record |
-//! | `key_streams.rs` | how the change stream is opened and read that it needs |
-//! | `watch_stream.rs` | the one change stream for all that are told so |
+//! | `key_streams.rs` | how `watch_stream.rs` opens and reads change streams of some keys |
+//! | `watch_stream.rs` | the one change stream that all watches of a runtime share |
 //! | `delta.rs` | what a change stream says of an update |
 //! | `preflight.rs` | what is checked before the first request |
 //! | `touch.rs` | how a transaction makes sure of its lease |

@@ -317,3 +317,26 @@ async fn a_store_that_can_just_keep_up_is_asked_for_the_earliest_deadlines_first
     let work = work.load(Ordering::Relaxed);
     assert!(work <= 13 * many, "{work} refreshes in twelve times 20 seconds");
 }
+
+/// On a clock that runs, unlike the others.
+#[tokio::test]
+async fn a_batch_is_no_larger_than_what_the_store_refreshed_in_a_24th_of_the_ttl_the_last_times() {
+    let (ttl, many) = (millis(2_400), 700);
+    let store = Faulty::new();
+    let leases = leases(&store.seal(), many, ttl, Duration::ZERO).await;
+    let sizes = Arc::new(Mutex::new(Vec::new()));
+    let noted = Arc::clone(&sizes);
+    // A 24th of the ttl is 100 ms, in which such a store refreshes 350.
+    store.script(move |call| match call {
+        Call::Jointly(leases) => {
+            noted.lock().unwrap().push(leases.len());
+            Some(Fault::DelayReply(millis(200)))
+        }
+        _ => None,
+    });
+    tokio::time::sleep(secs(4)).await;
+    assert!(leases.iter().all(Lease::is_valid));
+    let sizes = sizes.lock().unwrap().clone();
+    let last = &sizes[sizes.len().saturating_sub(4)..];
+    assert!(last.len() == 4 && last.iter().all(|size| *size <= 400), "{sizes:?}");
+}

@@ -363,3 +363,32 @@ async fn a_watch_that_is_read_slowly_delays_no_other_and_is_told_how_the_record_
     last.release().await.unwrap();
     is(&mut slow, token, EventKind::Released).await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_watch_is_told_of_every_grant_while_others_begin_and_replace_its_stream() {
+    let bench = Bench::new("replaced_stream").await;
+    let seal = bench.seal();
+    let mut events = seal.watch("k").await.unwrap();
+    let holds = tokio::spawn({
+        let seal = bench.seal();
+        async move {
+            let mut tokens = Vec::new();
+            for _ in 0..200 {
+                let lease = seal.acquire("k").await.unwrap();
+                tokens.push(lease.token());
+                lease.release().await.unwrap();
+            }
+            tokens
+        }
+    });
+    let mut others = Vec::new();
+    while !holds.is_finished() {
+        others.push(seal.watch(format!("other/{}", others.len())).await.unwrap());
+    }
+    assert!(others.len() > 5, "{}", others.len());
+    for token in holds.await.unwrap() {
+        is_granted(&mut events, token).await;
+        is(&mut events, token, EventKind::Released).await;
+    }
+    nothing(&mut events).await;
+}

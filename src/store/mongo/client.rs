@@ -66,7 +66,7 @@ impl ClientShare {
 
 impl Drop for ClientShare {
     fn drop(&mut self) {
-        // The driver closes a client that nobody has any more.
+        // The driver closes a client when its last clone is dropped.
         drop(self.leave());
     }
 }

@@ -4,13 +4,14 @@ use std::time::Duration;
 
 use mongodb::{
     bson::{Document, Timestamp, doc},
-    options::{ReadConcern, ReadPreference, SelectionCriteria},
+    options::ReadConcern,
 };
 use tokio::sync::mpsc::UnboundedSender;
 
 use super::{
     super::Told,
     Inner, document,
+    execute::PRIMARY,
     fault::{self, needs},
     watch_stream,
 };
@@ -32,7 +33,7 @@ pub(super) async fn watch(store: &Inner, handle: HandleId, since: Tick, tell: &U
         .start_at_operation_time(Timestamp { time: number(since.seconds), increment: number(since.ordinal) })
         .max_await_time(AWAIT)
         .read_concern(ReadConcern::majority())
-        .selection_criteria(SelectionCriteria::ReadPreference(ReadPreference::Primary))
+        .selection_criteria(PRIMARY)
         .await
         .map_err(|error| store.meaning(error, needs::WATCH))?
         .with_type::<Document>();

@@ -23,6 +23,9 @@ use crate::{
     store::{Applied, Sighting},
 };
 
+/// The member that commands and change streams go to.
+pub(super) const PRIMARY: SelectionCriteria = SelectionCriteria::ReadPreference(ReadPreference::Primary);
+
 impl Inner {
     pub(super) async fn apply(&self, key: &Key, request: &Request, within: Duration) -> Result<Applied> {
         let until = Clock::Boot.now().saturating_add(within);
@@ -54,11 +57,7 @@ impl Inner {
         within: Duration,
     ) -> Result<Vec<Applied>> {
         let asks = requests.iter().any(|request| matches!(request, Request::Acquire(_)));
-        let reply = self
-            .database
-            .run_raw_command(command)
-            .selection_criteria(SelectionCriteria::ReadPreference(ReadPreference::Primary))
-            .await;
+        let reply = self.database.run_raw_command(command).selection_criteria(PRIMARY).await;
         let reply = match reply {
             Ok(reply) => reply,
             Err(error) => {
@@ -140,10 +139,7 @@ impl Inner {
     }
 
     pub(super) async fn raw_command(&self, database: &Database, command: Document) -> mongodb::error::Result<Document> {
-        database
-            .run_command(command)
-            .selection_criteria(SelectionCriteria::ReadPreference(ReadPreference::Primary))
-            .await
+        database.run_command(command).selection_criteria(PRIMARY).await
     }
 }
 

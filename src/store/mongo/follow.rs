@@ -1,5 +1,7 @@
-//! How it is told what becomes of a record: a snapshot of it, and a change stream from there on, which `watch_stream.rs` reads
-//! for all who follow a record. Whoever is too slow for the changes is told the next snapshot instead.
+//! Notifications of the changes of a record: a snapshot of the record, and the changes after it.
+//!
+//! `watch_stream.rs` reads the changes of all followed records. If a follower is slower than the changes of its record, it gets
+//! the next snapshot in their place.
 //!
 //! An update of a larger document is logged as what changed in it. That is applied to the document as it
 //! was before (`delta.rs`): to look up the whole document, as the server offers, finds a later one, and so

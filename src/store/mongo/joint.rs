@@ -4,8 +4,9 @@ use std::{pin::pin, time::Duration};
 
 use super::{
     Inner, MongoStore, document,
+    execute::PRIMARY,
     fault::{self, needs},
-    pipeline, server_limit,
+    pipeline, server_limit, template,
     verb::{self, Verb},
     write_concern,
 };
@@ -16,7 +17,6 @@ use crate::{
 use mongodb::{
     ClientSession,
     bson::{Document, RawArrayBuf, RawDocumentBuf, rawdoc},
-    options::{ReadPreference, SelectionCriteria},
 };
 
 /// The most keys that are written by one command.
@@ -31,8 +31,6 @@ const AT_ONCE: usize = 64;
 
 /// The same where the order counts: the server writes those of one update in an order of its own.
 const IN_ORDER: usize = 25;
-
-const PRIMARY: SelectionCriteria = SelectionCriteria::ReadPreference(ReadPreference::Primary);
 
 impl Inner {
     pub(super) async fn apply_jointly(&self, leases: &Named, joint: &Joint, within: Duration) -> Result<bool> {
@@ -142,8 +140,8 @@ impl Template {
         })
     }
 
-    /// Updates the records of these keys where all holders that are named are there and have enough time left. A filter does
-    /// not see what is constant for its update alone, so it is told the names.
+    /// An update of the records of these keys where all named holders are there and have enough time left. The filter repeats
+    /// the names, because the server does not show the constants of an update to its filter.
     fn update(&self, leases: &[(Key, Vec<FencingToken>)]) -> RawDocumentBuf {
         let (mut keys, mut tokens) = (RawArrayBuf::new(), RawArrayBuf::new());
         for (key, of_key) in leases {
@@ -172,9 +170,7 @@ impl Template {
 }
 
 fn encoded(document: &Document) -> Result<RawDocumentBuf> {
-    let mut bytes = Vec::new();
-    document.to_writer(&mut bytes).map_err(fault::unreadable)?;
-    RawDocumentBuf::from_bytes(bytes).map_err(fault::unreadable)
+    RawDocumentBuf::from_bytes(template::encoded(document)?).map_err(fault::unreadable)
 }
 
 /// The leases, as many at a time as one command can name.

@@ -6,14 +6,14 @@ use mongodb::{
     bson::{Bson, Document, Timestamp, doc},
     change_stream::{ChangeStream, event::ResumeToken},
     error::{Error as DriverError, Result as DriverResult},
-    options::{ChangeStreamOptions, ReadConcern, ReadPreference, SelectionCriteria},
+    options::{ChangeStreamOptions, ReadConcern},
 };
 use tokio::sync::{
     OwnedSemaphorePermit, Semaphore,
     mpsc::{self, Receiver, Sender},
 };
 
-use super::{Inner, MongoStore};
+use super::{Inner, MongoStore, execute::PRIMARY};
 use crate::Key;
 
 /// How long the server holds a request for changes when there is none: also how long a stream lives on that another one has
@@ -139,7 +139,7 @@ impl Inner {
             .resume_after(behind)
             .max_await_time(AWAIT)
             .read_concern(ReadConcern::majority())
-            .selection_criteria(SelectionCriteria::ReadPreference(ReadPreference::Primary))
+            .selection_criteria(PRIMARY)
             .build();
         let collection = self.database.collection::<Document>(&self.collection);
         let events = collection.watch().pipeline(concerning(keys, &self.collection)).with_options(options).await?;

@@ -48,7 +48,7 @@ fn filled(mut head: Document, verb: Verb, constants: Document, image: Image) -> 
     joined(&encoded(&head)?, common.map_or(&[], Vec::as_slice))
 }
 
-fn encoded(document: &Document) -> Result<Vec<u8>> {
+pub(super) fn encoded(document: &Document) -> Result<Vec<u8>> {
     let mut bytes = Vec::new();
     document.to_writer(&mut bytes).map_err(fault::unreadable)?;
     Ok(bytes)
