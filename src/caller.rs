@@ -1,6 +1,10 @@
 //! Whom a store tells that it was handed a key.
 
-use std::{fmt, str::FromStr};
+use std::{
+    fmt,
+    str::FromStr,
+    sync::atomic::{AtomicU64, Ordering},
+};
 
 use crate::Error;
 
@@ -13,6 +17,36 @@ impl HandleId {
     #[must_use]
     pub fn random() -> Self {
         Self(uuid::Uuid::new_v4().as_u64_pair().0)
+    }
+}
+
+/// Ids of handles that begin with the same digits, which are random.
+pub(crate) struct HandleIds {
+    first: u64,
+    count: AtomicU64,
+}
+
+impl HandleIds {
+    /// The bits of an id that tell handles with the same beginning apart: six digits.
+    const OWN_BITS: u64 = 0xff_ffff;
+
+    pub(crate) fn random() -> Self {
+        Self { first: HandleId::random().0, count: AtomicU64::new(0) }
+    }
+
+    /// An id that comes again after sixteen million others.
+    pub(crate) fn next(&self) -> HandleId {
+        let count = self.count.fetch_add(1, Ordering::Relaxed);
+        HandleId(self.first & !Self::OWN_BITS | self.first.wrapping_add(count) & Self::OWN_BITS)
+    }
+
+    /// The digits with which an id begins that is one of these. Of another id all digits.
+    pub(crate) fn common_digits(&self, id: HandleId) -> String {
+        let mut digits = id.to_string();
+        if (id.0 ^ self.first) & !Self::OWN_BITS == 0 {
+            digits.truncate(10);
+        }
+        digits
     }
 }
 
@@ -56,6 +90,19 @@ impl FromStr for Caller {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn ids_of_a_store_differ_and_begin_with_the_same_ten_digits() {
+        let mut ids = HandleIds::random();
+        // Where the last digits begin again.
+        ids.first |= HandleIds::OWN_BITS;
+        let (one, other, strange) = (ids.next(), ids.next(), HandleId::random());
+        assert_ne!(one, other);
+        assert!(one.to_string().ends_with("ffffff") && other.to_string().ends_with("000000"));
+        assert_eq!(ids.common_digits(one), ids.common_digits(other));
+        assert_eq!(ids.common_digits(one), one.to_string()[..10]);
+        assert_eq!(ids.common_digits(strange), strange.to_string());
+    }
 
     #[test]
     fn a_caller_is_written_and_read() {

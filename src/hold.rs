@@ -4,7 +4,7 @@ use std::{
     fmt,
     sync::{
         Mutex, MutexGuard, OnceLock, PoisonError,
-        atomic::{AtomicU64, AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
     },
     time::Duration,
 };
@@ -77,6 +77,8 @@ pub(crate) struct Hold {
     pub(crate) wishes: Wishes,
     /// Cancelled after the state has become one of the two ends.
     pub(crate) ended: CancellationToken,
+    /// Whether it is. A look at the token takes a lock, and all leases of a batch are looked at.
+    has_ended: AtomicBool,
     /// What else ends with it.
     together: OnceLock<CancellationToken>,
 }
@@ -107,6 +109,7 @@ impl Hold {
             working: AtomicUsize::new(0),
             wishes: Wishes::default(),
             ended: CancellationToken::new(),
+            has_ended: AtomicBool::new(false),
         }
     }
 
@@ -158,7 +161,7 @@ impl Hold {
     /// Whether the lease has not ended. Takes no lock, so that it can be asked while the state is
     /// borrowed.
     pub(crate) fn is_valid(&self) -> bool {
-        !self.ended.is_cancelled() && !self.remaining().is_zero()
+        !self.has_ended.load(Ordering::Acquire) && !self.remaining().is_zero()
     }
 
     /// The store confirmed a refresh: moves the deadline on, unless it has passed. A thread that was
@@ -216,6 +219,7 @@ impl Hold {
         if let Some(followed) = self.followed.get() {
             self.tell(followed);
         }
+        self.has_ended.store(true, Ordering::Release);
         self.ended.cancel();
         if let Some(together) = self.together.get() {
             together.cancel();

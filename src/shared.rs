@@ -50,8 +50,8 @@ impl Shared {
     /// Of a first handle.
     pub(crate) fn begin(store: Arc<dyn Store>, thread: Option<Arc<DedicatedThread>>) -> Membership {
         let shared = Self {
+            id: store.handle_id(),
             store,
-            id: HandleId::random(),
             acquires: AtomicU64::new(0),
             open: AtomicUsize::new(1),
             prepared: AtomicBool::new(false),

@@ -88,6 +88,12 @@ pub trait Store: Any + fmt::Debug + Send + Sync {
     /// it has been idle for the [`retention`](Self::retention). Gives whether it did.
     fn forget(&self, key: &Key, version: FencingToken, within: Duration) -> BoxFuture<Result<bool>>;
 
+    /// The id of a new handle, which no other handle has. A store may choose it, so that its handles can share what
+    /// [`watch`](Self::watch) needs.
+    fn handle_id(&self) -> HandleId {
+        HandleId::random()
+    }
+
     /// Tells a handle what its waiters are handed and its holders are robbed of, until nobody listens
     /// any more or telling fails.
     ///

@@ -17,10 +17,11 @@
 //! | `token.rs` | how a token looks as a number |
 //! | `list.rs` | how leases of many keys are listed |
 //! | `purge.rs` | how what is over is found, and idle records are deleted |
-//! | `events.rs` | how a handle hears of what it is handed |
+//! | `hand_over_stream.rs` | how handles hear of what they are handed, by one change stream |
 //! | `follow.rs` | how it is told what becomes of a record |
 //! | `key_streams.rs` | how `watch_stream.rs` opens and reads change streams of some keys |
 //! | `watch_stream.rs` | the one change stream that all watches of a runtime share |
+//! | `stream_end.rs` | why a change stream has ended |
 //! | `delta.rs` | what a change stream says of an update |
 //! | `preflight.rs` | what is checked before the first request |
 //! | `touch.rs` | how a transaction makes sure of its lease |
@@ -30,13 +31,13 @@ mod client;
 mod coalesce;
 mod delta;
 mod document;
-mod events;
 mod execute;
 pub(crate) mod fault;
 mod follow;
 #[cfg(fuzzing)]
 pub mod fuzzing;
 mod gate;
+mod hand_over_stream;
 mod joint;
 mod key_streams;
 mod list;
@@ -44,6 +45,7 @@ mod pipeline;
 mod preflight;
 mod purge;
 mod refusal;
+mod stream_end;
 mod template;
 mod token;
 mod touch;
@@ -55,7 +57,7 @@ use std::{fmt, sync::Arc, time::Duration};
 
 use mongodb::{
     Database,
-    bson::{Document, doc},
+    bson::{Document, Timestamp, doc},
 };
 use tokio::sync::mpsc::{Sender, UnboundedSender};
 use tokio_util::task::TaskTracker;
@@ -64,6 +66,7 @@ use self::{client::ClientShare, refusal::Held, traffic::ByRuntime};
 use super::{Applied, Backlog, BoxFuture, Page, Sighting, State, Store, Told};
 use crate::{
     Clock, Error, FencingToken, HandleId, Key, Result, Tick,
+    caller::HandleIds,
     record::{Joint, Named, Position, Request, Selection},
 };
 
@@ -91,6 +94,8 @@ struct Inner {
     collection: String,
     retention: Duration,
     client: ClientShare,
+    /// The ids of its handles.
+    handles: HandleIds,
     traffic: ByRuntime,
     held: Held,
     /// What was sent and not answered, change streams excepted.
@@ -142,7 +147,8 @@ impl MongoStore {
     fn build(database: &Database, collection: String, retention: Duration, client: ClientShare) -> Self {
         let (traffic, held) = (ByRuntime::default(), Held::default());
         let (database, requests) = (database.clone(), TaskTracker::new());
-        let inner = Inner { database, collection, retention, client, traffic, held, requests };
+        let handles = HandleIds::random();
+        let inner = Inner { database, collection, retention, client, handles, traffic, held, requests };
         Self { inner: Arc::new(inner) }
     }
 
@@ -228,11 +234,15 @@ impl Store for MongoStore {
         self.request(within, async move { inner.forget(&key, version, within).await })
     }
 
+    fn handle_id(&self) -> HandleId {
+        self.inner.handles.next()
+    }
+
     fn watch(&self, handle: HandleId, since: Tick, tell: UnboundedSender<Told>) -> BoxFuture<Result<()>> {
         let inner = Arc::clone(&self.inner);
         Box::pin(async move {
             #[allow(clippy::disallowed_methods, reason = "owned by the call; ends soon after nobody listens any more")]
-            let task = tokio::spawn(async move { events::watch(&inner, handle, since, &tell).await });
+            let task = tokio::spawn(async move { hand_over_stream::watch(&inner, handle, since, &tell).await });
             task.await
                 .unwrap_or_else(|join| Err(Error::unavailable("the task that watched was ended early").caused_by(join)))
         })
@@ -272,6 +282,10 @@ impl Store for MongoStore {
     fn retention(&self) -> Duration {
         self.inner.retention
     }
+}
+
+fn tick(timestamp: Timestamp) -> Tick {
+    Tick { seconds: timestamp.time.into(), ordinal: timestamp.increment.into() }
 }
 
 /// Without the client, whose options hold secrets.

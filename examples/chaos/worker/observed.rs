@@ -283,6 +283,10 @@ impl Store for Observed {
         self.store.forget(key, version, within)
     }
 
+    fn handle_id(&self) -> HandleId {
+        self.store.handle_id()
+    }
+
     fn watch(&self, handle: HandleId, since: Tick, tell: UnboundedSender<Told>) -> BoxFuture<Result<()>> {
         self.store.watch(handle, since, tell)
     }

@@ -20,13 +20,12 @@ use super::{
     super::State,
     Inner, delta, document,
     fault::{self, needs},
-    server_limit,
-    watch_stream::{self, Following},
+    server_limit, stream_end, tick,
+    watch_stream::Following,
 };
 use crate::{
     Clock, Error, Key, Result,
     record::{Moment, StoreTime},
-    token::Tick,
 };
 
 /// How long a snapshot may take.
@@ -160,7 +159,7 @@ impl Last {
             }
             "delete" | "drop" | "rename" => self.0 = None,
             // The stream that ends says so.
-            _ => return Err(watch_stream::closed()),
+            _ => return Err(stream_end::closed()),
         }
         // What changes a record says when. What somebody else writes may not.
         let said = self.last_seen().filter(|said| seen.is_none_or(|seen| *said > seen));
@@ -189,8 +188,4 @@ fn time(document: &Document, name: &str) -> Option<StoreTime> {
 
 fn second(timestamp: Timestamp) -> StoreTime {
     StoreTime::from_millis(i64::from(timestamp.time).saturating_mul(1000))
-}
-
-fn tick(timestamp: Timestamp) -> Tick {
-    Tick { seconds: timestamp.time.into(), ordinal: timestamp.increment.into() }
 }

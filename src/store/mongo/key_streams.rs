@@ -13,7 +13,7 @@ use tokio::sync::{
     mpsc::{self, Receiver, Sender},
 };
 
-use super::{Inner, MongoStore, execute::PRIMARY};
+use super::{Inner, MongoStore, execute::PRIMARY, stream_end::End};
 use crate::Key;
 
 /// How long the server holds a request for changes when there is none: also how long a stream lives on that another one has
@@ -22,17 +22,6 @@ const AWAIT: Duration = Duration::from_millis(250);
 
 /// How many streams may live on at the same time that others have replaced.
 const MAX_REPLACED: usize = 3;
-
-/// Why a stream has ended.
-#[derive(Clone, Debug)]
-pub(super) enum End {
-    NotOpened(DriverError),
-    /// As many streams are open as may be.
-    TooMany(usize),
-    Failed(DriverError),
-    /// The server has ended it.
-    Closed,
-}
 
 /// The streams of one task, of which each but the last was replaced.
 pub(super) struct Streams {
@@ -123,7 +112,7 @@ enum Start {
 
 impl Inner {
     /// The time of the last operation that the primary has applied.
-    async fn operation_time(&self) -> DriverResult<Timestamp> {
+    pub(super) async fn operation_time(&self) -> DriverResult<Timestamp> {
         let reply = self.raw_command(&self.database, doc! { "ping": 1 }).await?;
         reply.get_timestamp("operationTime").map_err(|error| DriverError::custom(error.to_string()))
     }

@@ -10,13 +10,14 @@ use std::{
 
 use tokio::runtime::{Handle, Id};
 
-use super::{coalesce::Coalescer, gate::Gates, watch_stream::WatchStream};
+use super::{coalesce::Coalescer, gate::Gates, hand_over_stream::HandOverStreams, watch_stream::WatchStream};
 
 /// What requests of one runtime share.
 #[derive(Default)]
 pub(super) struct Traffic {
     pub(super) coalescer: Coalescer,
     pub(super) gates: Gates,
+    pub(super) hand_over_streams: HandOverStreams,
     pub(super) watch_stream: WatchStream,
 }
 

@@ -26,8 +26,8 @@ use tokio::sync::{
 
 use super::{
     Inner, MongoStore,
-    fault::{self, needs},
-    key_streams::{End, Streams},
+    key_streams::Streams,
+    stream_end::{End, ended_early},
     traffic::Traffic,
 };
 use crate::{Error, Key, Result};
@@ -110,12 +110,7 @@ impl Following {
 
     /// Why the stream has ended whose changes have; `None` if this follower was left behind.
     pub(super) fn end(&mut self, store: &Inner) -> Option<Error> {
-        Some(match self.ends.try_recv().ok()? {
-            End::NotOpened(error) => store.meaning(error, needs::WATCH),
-            End::TooMany(most) => too_many(most),
-            End::Failed(error) => fault::watch_ended(error),
-            End::Closed => closed(),
-        })
+        self.ends.try_recv().ok().map(|end| end.meaning(store))
     }
 }
 
@@ -251,19 +246,4 @@ async fn read_all(store: &Arc<Inner>, stream: &WatchStream) -> std::result::Resu
         }
     }
     Ok(())
-}
-
-pub(super) fn closed() -> Error {
-    Error::unavailable("the change stream ended, as it does when its collection is dropped: it is opened again")
-}
-
-fn ended_early() -> Error {
-    Error::unavailable("the task that reads the change stream was ended early: it is opened again")
-}
-
-/// What is said where no more change streams may be opened.
-pub(super) fn too_many(most: usize) -> Error {
-    Error::invalid(format!(
-        "{most} change streams are open, as many as this client may have beside requests: make handles with `sibling_of`, which share a stream, or raise `maxPoolSize` in the connection string"
-    ))
 }
