@@ -2,6 +2,7 @@
 
 mod documents;
 mod doubts;
+mod ends;
 mod latency;
 mod leases;
 mod locks;
@@ -144,26 +145,44 @@ impl<'a> Case<'a> {
             self.other_keys_go_on(&mut found);
             self.leases_outlive_delays(&mut found);
             self.leases_outlive_blocks(&mut found);
+            self.own_leases_refuse_nobody(&mut found);
+            self.shutdowns_are_quick(&mut found);
         }
+        self.streams_are_few(&mut found);
         found
     }
 
     /// The faults whose events are complete. If a run is judged while it goes on, workers may still write events that
     /// excuse what happened during the latest faults.
     fn settled_faults(&self) -> impl Iterator<Item = &'a Fault> {
-        let latest = self.acquires.iter().map(|acquire| acquire.end).max().unwrap_or(0);
+        let latest = self.latest();
         let is_settled = move |fault: &&Fault| !self.is_sabotaged || fault.end + micros(AFTERMATH) <= latest;
         self.faults.iter().copied().filter(is_settled)
     }
 
+    /// The end of the latest acquire.
+    fn latest(&self) -> Micros {
+        self.acquires.iter().map(|acquire| acquire.end).max().unwrap_or(0)
+    }
+
     /// Whether another fault than this one may have concerned a worker in between.
     fn is_disturbed(&self, worker: u32, but: &Fault, from: Micros, to: Micros) -> bool {
+        self.faults_of(worker, from, to).any(|fault| !ptr::eq(fault, but))
+    }
+
+    /// Whether a fault may have concerned a worker in between.
+    fn was_at_fault(&self, worker: u32, from: Micros, to: Micros) -> bool {
+        self.faults_of(worker, from, to).next().is_some()
+    }
+
+    /// The faults that may have concerned a worker in between.
+    fn faults_of(&self, worker: u32, from: Micros, to: Micros) -> impl Iterator<Item = &'a Fault> {
         let slot = self.slots.get(&worker).copied();
-        let concerns = |fault: &Fault| fault.slot.is_none() || slot.is_none() || fault.slot == slot;
+        let concerns = move |fault: &Fault| fault.slot.is_none() || slot.is_none() || fault.slot == slot;
         // After a lock or a delay nothing has to recover.
         let lasts = |fault: &Fault| if fault.key.is_some() || fault.by.is_some() { SLACK } else { micros(AFTERMATH) };
-        let mut others = self.faults.iter().filter(|fault| !ptr::eq(**fault, but) && concerns(fault));
-        others.any(|fault| fault.begin <= to && fault.end + lasts(fault) >= from)
+        let meanwhile = move |fault: &&Fault| fault.begin <= to && fault.end + lasts(fault) >= from;
+        self.faults.iter().copied().filter(move |fault| concerns(fault)).filter(meanwhile)
     }
 
     /// How much longer so many writes of a key, one after another, took in between because of the machine: the worker or

@@ -8,7 +8,7 @@ use std::{
 
 use fastrand::Rng;
 use mongodb::{
-    Collection,
+    Client, Collection,
     bson::{Document, doc},
     options::ReadConcern,
 };
@@ -17,13 +17,13 @@ use mongoseal_test_support::{ReplicaSet, find_libfaketime};
 use tokio::time::sleep;
 
 use crate::{
-    crew::{Crew, DATABASE},
+    crew::{APP_NAME, Crew, DATABASE},
     faults::{Chaos, Kind, term},
     history::History,
     judge::Case,
     options::Options,
     sabotage::Sabotage,
-    words::{Acquire, Entry, Event, Inspect, micros, now},
+    words::{Acquire, Entry, Event, Inspect, Micros, micros, now},
     worker::{
         CROWDED_KEY, DOCUMENTS, HOT_KEYS, LEADERSHIP, OPERATION_TIMEOUT, OUTSTAYED_KEYS, RETENTION, SMALLEST_GRACE,
         STALL, WRITTEN_KEYS, client, holder::contents,
@@ -92,6 +92,7 @@ pub(crate) async fn run(options: &Options) -> Vec<Event> {
         offsets: offsets.map(shift).to_vec(),
     };
     let chaos = Arc::new(chaos);
+    let counting = tokio::spawn(count_streams(set.client().await, history.clone(), until));
     let chaotic = tokio::spawn({
         let chaos = Arc::clone(&chaos);
         async move { chaos.run().await }
@@ -108,6 +109,7 @@ pub(crate) async fn run(options: &Options) -> Vec<Event> {
         return history.events();
     }
     chaotic.await.expect("faults can be done and healed");
+    counting.await.expect("change streams can be counted");
     set.settled().await;
     history.note(Event::Healed { at: now(), term: term(&set).await });
     drop(chaos);
@@ -236,6 +238,35 @@ fn key(event: Event) -> Option<String> {
     match event {
         Event::Acquire(acquire) => Some(acquire.key),
         _ => None,
+    }
+}
+
+/// Tells how many change streams each process has open, once a second. A primary that does not answer has nothing to tell.
+async fn count_streams(client: Client, history: History, until: Micros) {
+    let admin = client.database("admin");
+    let is_stream = doc! {
+        "appName": { "$regex": format!("^{APP_NAME}") },
+        "cursor.originatingCommand.pipeline.0.$changeStream": { "$exists": true },
+        // The cursor of a process that was killed may be there for long.
+        "$expr": { "$gt": ["$cursor.lastAccessDate", { "$subtract": ["$$NOW", 5000] }] },
+    };
+    let pipeline = [
+        doc! { "$currentOp": { "allUsers": true, "idleCursors": true } },
+        doc! { "$match": is_stream },
+        doc! { "$group": { "_id": "$appName", "count": { "$sum": 1_i64 } } },
+    ];
+    while now() < until {
+        sleep(Duration::from_secs(1)).await;
+        let Ok(mut counts) = admin.aggregate(pipeline.clone()).await else { continue };
+        let at = now();
+        while counts.advance().await.unwrap_or(false) {
+            let counted = counts.current();
+            let slot = counted.get_str("_id").ok().and_then(|name| name.strip_prefix(APP_NAME)?.parse().ok());
+            let count = counted.get_i64("count").ok().and_then(|count| u64::try_from(count).ok());
+            if let (Some(slot), Some(count)) = (slot, count) {
+                history.note(Event::Streams { slot, count, at });
+            }
+        }
     }
 }
 

@@ -43,10 +43,18 @@ pub(crate) enum Sabotage {
     Impatient,
     /// The handle that should have a thread of its own has none.
     NoThread,
+    /// Handles that should be siblings are independent.
+    OwnStreams,
+    /// An acquire does not wait for the release of the lease that its handle has dropped.
+    NoOwnWait,
+    /// A batch of refreshes is not sent, and counts as confirmed.
+    UnsentBatch,
+    /// A store closes only when the pending request of its change stream has been answered.
+    SlowClose,
 }
 
 impl Sabotage {
-    const ALL: [(Self, &str); 15] = [
+    const ALL: [(Self, &str); 19] = [
         (Self::W1, "w1"),
         (Self::VersionOnly, "version-only"),
         (Self::NoOpSuccess, "no-op-success"),
@@ -62,6 +70,10 @@ impl Sabotage {
         (Self::NoGrace, "no-grace"),
         (Self::Impatient, "impatient"),
         (Self::NoThread, "no-thread"),
+        (Self::OwnStreams, "own-streams"),
+        (Self::NoOwnWait, "no-own-wait"),
+        (Self::UnsentBatch, "unsent-batch"),
+        (Self::SlowClose, "slow-close"),
     ];
 
     pub(crate) fn parse(name: &str) -> Result<Self, String> {
@@ -86,6 +98,10 @@ impl Sabotage {
                 | Self::NoGrace
                 | Self::Impatient
                 | Self::NoThread
+                | Self::OwnStreams
+                | Self::NoOwnWait
+                | Self::UnsentBatch
+                | Self::SlowClose
         )
     }
 

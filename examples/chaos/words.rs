@@ -85,6 +85,18 @@ pub(crate) enum Event {
         from: Micros,
         to: Micros,
     },
+    /// So many change streams of the process in a slot were open.
+    Streams {
+        slot: u32,
+        count: u64,
+        at: Micros,
+    },
+    /// A handle of a worker was shut down.
+    Shutdown {
+        worker: u32,
+        begin: Micros,
+        end: Micros,
+    },
     /// A worker has ended by itself, with nothing left open.
     Done {
         worker: u32,

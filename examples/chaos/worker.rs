@@ -6,6 +6,7 @@ pub(crate) mod observed;
 mod writer;
 
 use std::{
+    future::pending,
     io::{BufRead, Write},
     iter,
     sync::{
@@ -65,6 +66,8 @@ const SETTLING: Duration = Duration::from_millis(300);
 /// The key for which all waits end at the same moments, and how far these are apart.
 pub(crate) const ENDING_KEY: &str = "ending/0";
 pub(crate) const ENDS_EVERY: Duration = Duration::from_secs(2);
+/// What keys begin with whose only client drops the lease and asks for it again at once.
+pub(crate) const OWN: &str = "own/";
 /// Keys whose holders keep them until they expire.
 pub(crate) const OUTSTAYED_KEYS: [&str; 3] = ["outstayed/0", "outstayed/1", "outstayed/2"];
 /// How many may share a key of a pool.
@@ -86,7 +89,7 @@ const BURST_EVERY: Duration = Duration::from_secs(3);
 
 /// The clients of a process: what each asks for, and by which handle. The first two handles share one
 /// `mongodb::Client`.
-const CLIENTS: [(Role, By, usize); 16] = [
+const CLIENTS: [(Role, By, usize); 17] = [
     (Role::Waiting, By::Observed, 1),
     (Role::Trying, By::Observed, 1),
     (Role::Sharing, By::Observed, 1),
@@ -98,11 +101,12 @@ const CLIENTS: [(Role, By, usize); 16] = [
     (Role::Waiting, By::Plain, 1),
     (Role::Trying, By::Plain, 1),
     (Role::Cold, By::Plain, 1),
-    (Role::Keeping, By::Observed, 1),
+    (Role::Keeping, By::Observed, 3),
     (Role::Keeping, By::Plain, 2),
     (Role::Keeping, By::Threaded, 2),
     (Role::Outstaying, By::Observed, 2),
     (Role::Bursting, By::Observed, 20),
+    (Role::Again, By::Observed, 1),
 ];
 
 /// What a client asks for.
@@ -125,6 +129,8 @@ enum Role {
     Outstaying,
     /// Some key, at the same moment as the others of its kind in the process.
     Bursting,
+    /// A key of its own, as soon as it has dropped its lease.
+    Again,
 }
 
 /// The handle by which a client asks.
@@ -246,11 +252,11 @@ async fn watch_for_slowness(spec: Spec) {
 
 async fn work(spec: Spec) {
     let watching = tokio::spawn(watch_for_slowness(spec.clone()));
+    let sabotage = spec.sabotage.as_deref().and_then(|name| Sabotage::parse(name).ok());
     let client = Client::with_uri_str(&spec.uri).await.expect("the runner's connection string is valid");
     let database = client.database(&spec.database);
     let store = MongoStore::new(&database, "mongoseal", RETENTION);
     let notes = Arc::new(Notes::default());
-    let sabotage = spec.sabotage.as_deref().and_then(|name| Sabotage::parse(name).ok());
     let (notes_of, spread) = (Arc::clone(&notes), spec.least_grace);
     let observed = Observed { store, worker: spec.worker, sabotage, spread, notes: notes_of };
     let builder = || {
@@ -259,10 +265,18 @@ async fn work(spec: Spec) {
         builder.operation_timeout(OPERATION_TIMEOUT)
     };
     let seal = builder().on_store(Arc::new(observed)).expect("the settings are valid");
-    let first = builder().retention(RETENTION).on(&database).expect("the settings are valid");
-    let sibling = |_| builder().sibling_of(&first).expect("the settings are valid");
+    let has_own_streams = sabotage == Some(Sabotage::OwnStreams);
+    let independent = || builder().retention(RETENTION).on(&database).expect("the settings are valid");
+    let first = independent();
+    let sibling = |_| {
+        if has_own_streams {
+            return independent();
+        }
+        builder().sibling_of(&first).expect("the settings are valid")
+    };
     let mut plain: Vec<_> = (1..SIBLINGS).map(sibling).collect();
     plain.push(first);
+    let listening = tokio::spawn(listen_all_the_time(spec.worker, plain.clone()));
     let threaded = threaded(&spec, builder, sabotage).await;
     let documents = database.collection(DOCUMENTS);
     let (ending, leases) = (AtomicBool::new(false), AtomicU64::new(0));
@@ -289,12 +303,24 @@ async fn work(spec: Spec) {
         client.await.expect("a client does not panic");
     }
     watching.abort();
-    worker.seal.shutdown().await;
-    worker.threaded.shutdown().await;
-    for plain in &worker.plain {
-        plain.shutdown().await;
+    listening.abort();
+    for seal in [&worker.seal, &worker.threaded].into_iter().chain(&worker.plain) {
+        let begin = now();
+        seal.shutdown().await;
+        say(&Event::Shutdown { worker: worker.spec.worker, begin, end: now() });
     }
     say(&Event::Done { worker: worker.spec.worker, at: now() });
+}
+
+/// Holds a lease by each handle, for which each would listen if it had no siblings.
+async fn listen_all_the_time(worker: u32, handles: Vec<Mongoseal>) {
+    let mut leases = Vec::new();
+    for (number, seal) in handles.iter().enumerate() {
+        let key = format!("listening/{worker}-{number}");
+        leases.push(seal.acquire(key).ttl(Duration::from_secs(30)).await);
+    }
+    // Until all is over.
+    pending::<()>().await;
 }
 
 /// A handle with a client and a thread of its own. It waits for servers that do not answer now.
@@ -357,9 +383,13 @@ impl Worker {
 
     /// A plan with a grace that the run needs.
     fn with_grace(&self, plan: Plan) -> Plan {
-        let is_left_out = self.spec.sabotage.as_deref() == Some(Sabotage::NoGrace.name());
-        let grace = if is_left_out { Duration::ZERO } else { plan.grace.max(self.spec.least_grace()) };
+        let grace =
+            if self.is_sabotaged(Sabotage::NoGrace) { Duration::ZERO } else { plan.grace.max(self.spec.least_grace()) };
         Plan { grace, ..plan }
+    }
+
+    fn is_sabotaged(&self, sabotage: Sabotage) -> bool {
+        self.spec.sabotage.as_deref() == Some(sabotage.name())
     }
 
     fn id(&self) -> Micros {

@@ -8,13 +8,14 @@ use tokio::time::sleep;
 
 use super::{
     BURST_EVERY, BUSY_KEYS, By, CROWDED_KEY, ENDING_KEY, ENDS_EVERY, HOT_KEYS, OF_THREAD, OPERATION_TIMEOUT,
-    OUTSTAYED_KEYS, PATIENT_KEY, POOL, Role, SMALLEST_TTL, Worker, cold_key,
+    OUTSTAYED_KEYS, OWN, PATIENT_KEY, POOL, Role, SMALLEST_TTL, Worker, cold_key,
     holder::{self, Held},
     observed::NUMBER,
     say, writer,
 };
 use crate::{
     crew::SLOTS,
+    sabotage::Sabotage,
     words::{Acquire, Event, Inspect, Outcome, Seen, micros, now},
 };
 
@@ -43,6 +44,8 @@ pub(crate) enum Aim {
     Keep,
     /// To hold it until the lease expires.
     Outstay,
+    /// To drop it.
+    Drop,
     /// To write its document at the fence of the collection.
     Fence,
     /// To write its document in transactions.
@@ -74,6 +77,13 @@ pub(super) async fn run(worker: &Worker, client: usize, role: Role, by: By) {
             }
             Role::Keeping => keeping(format!("kept/{}-{client}", worker.spec.slot), &mut rng),
             Role::Outstaying => outstaying(&mut rng),
+            Role::Again => Plan {
+                key: format!("{OWN}{}-{client}", worker.spec.worker),
+                wait: None,
+                hold: millis(&mut rng, 2..60),
+                aim: Aim::Drop,
+                ..waiting(&mut rng)
+            },
             Role::Bursting => {
                 burst(worker.spec.slot).await;
                 bursting(&mut rng)
@@ -97,6 +107,7 @@ pub(super) async fn run(worker: &Worker, client: usize, role: Role, by: By) {
             next = handed_to.map(|id| Plan { id: Some(id), wait: None, anew: false, ..plan });
         }
         let pause = match role {
+            Role::Again => continue,
             Role::Trying if by == By::Observed => 1..20,
             Role::Outstaying => 100..400,
             _ => 1..60,
@@ -208,7 +219,7 @@ fn cold(rng: &mut Rng) -> Plan {
 }
 
 /// Looks at a record, and says whether it is gone.
-async fn inspect(worker: &Worker, key: &str) -> bool {
+pub(super) async fn inspect(worker: &Worker, key: &str) -> bool {
     let begin = now();
     let seen = seen(worker.seal.inspect(key).await);
     let gone = matches!(seen, Seen::Nothing);
@@ -239,7 +250,9 @@ pub(super) fn asked(owner: &str, number: &str) -> Option<(u32, u64)> {
 
 /// Asks for a key, by the handle that its aim needs.
 async fn acquire(worker: &Worker, plan: &Plan, number: u64) -> mongoseal::Result<Lease> {
-    let needs_plain = plan.by == By::Plain || plan.aim == Aim::Transaction || plan.id.is_some();
+    // Each handle waits for its own releases only.
+    let is_elsewhere = plan.aim == Aim::Drop && worker.is_sabotaged(Sabotage::NoOwnWait);
+    let needs_plain = plan.by == By::Plain || plan.aim == Aim::Transaction || plan.id.is_some() || is_elsewhere;
     let any = usize::try_from(number).unwrap_or_default() % worker.plain.len();
     let seal: &Mongoseal = match plan.by {
         _ if needs_plain => &worker.plain[any],

@@ -10,7 +10,7 @@ use tokio::time::sleep;
 
 use super::{
     OPERATION_TIMEOUT, Worker,
-    client::{Aim, Plan},
+    client::{self, Aim, Plan},
     say,
 };
 use crate::words::{Call, Event, Write, micros, now};
@@ -68,6 +68,7 @@ pub(super) async fn hold(worker: &Worker, plan: &Plan, held: Held, number: u64, 
             break;
         }
         match rng.u8(..40) {
+            0..4 if plan.aim == Aim::Keep => drop(client::inspect(worker, &plan.key).await),
             _ if plan.aim == Aim::Keep => sleep(Duration::from_micros(left.min(rng.u64(50_000..200_000)))).await,
             _ if plan.aim == Aim::Outstay => sleep(Duration::from_micros(left.min(rng.u64(20_000..60_000)))).await,
             0 => holder.refresh().await,
@@ -181,6 +182,10 @@ impl Holder<'_> {
 
     async fn end(self, rng: &mut Rng) -> Option<LeaseId> {
         match (&self.plan.group, rng.u8(..20)) {
+            _ if self.plan.aim == Aim::Drop => {
+                self.ends("drop");
+                drop(self.held);
+            }
             (Some(group), ..12) => {
                 self.ends("group");
                 let begin = now();

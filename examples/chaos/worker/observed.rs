@@ -17,7 +17,7 @@ use tokio::{
         mpsc::{Sender, UnboundedSender},
         watch,
     },
-    time::{Instant, sleep_until, timeout},
+    time::{Instant, sleep, sleep_until, timeout},
 };
 
 use super::{OUTSTAYED_KEYS, say};
@@ -254,6 +254,7 @@ impl Store for Observed {
     fn apply_jointly(&self, leases: &Named, joint: &Joint, within: Duration) -> BoxFuture<Result<bool>> {
         let kept = self.store.apply_jointly(leases, joint, within);
         match joint {
+            Joint::Keep { .. } if self.sabotage == Some(Sabotage::UnsentBatch) => Box::pin(async { Ok(true) }),
             Joint::Keep { ttl } if self.sabotage == Some(Sabotage::ShortAttempts) => {
                 Box::pin(Self::cut_short(*ttl, kept))
             }
@@ -296,7 +297,13 @@ impl Store for Observed {
     }
 
     fn close(&self, within: Duration) -> BoxFuture<()> {
-        self.store.close(within)
+        let (closed, is_slow) = (self.store.close(within), self.sabotage == Some(Sabotage::SlowClose));
+        Box::pin(async move {
+            if is_slow {
+                sleep(Duration::from_secs(2)).await;
+            }
+            closed.await;
+        })
     }
 
     fn clock(&self) -> Clock {

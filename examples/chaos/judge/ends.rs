@@ -1,0 +1,75 @@
+//! I16, I17 and I18: what a handle has ended does not stand in its own way, its end is not waited for in vain, and it keeps few
+//! connections.
+
+use std::time::Duration;
+
+use super::{Case, SLACK, Violation};
+use crate::{
+    words::{Acquire, Event, Micros, Outcome, micros},
+    worker::{OPERATION_TIMEOUT, OWN},
+};
+
+/// How long a shutdown may take while nothing is wrong: a request that releases, and a little.
+const SHUTDOWN: Micros = 750_000;
+
+/// How long a fault may last that is told when it is over.
+const LONGEST_FAULT: Duration = Duration::from_secs(8);
+
+/// The longest claim that a release in doubt leaves behind: a ttl and a grace.
+const CLAIM: Micros = 3_000_000;
+
+/// How many change streams a process may have: one for the siblings, one for each of the two other handles, and as many again
+/// that others have replaced.
+const STREAMS: u64 = 6;
+
+impl Case<'_> {
+    /// I18: handles of one client share change streams.
+    pub(super) fn streams_are_few(&self, found: &mut Vec<Violation>) {
+        for event in self.events {
+            if let Event::Streams { slot, count, at } = event
+                && *count > STREAMS
+            {
+                let what = format!("the handles of the process in slot {slot} had {count} change streams at {at}");
+                found.push(Violation { of: "I18", what });
+            }
+        }
+    }
+
+    /// I16: an acquire is not refused by a lease that its own handle has dropped. Nobody else asks for such a key.
+    pub(super) fn own_leases_refuse_nobody(&self, found: &mut Vec<Violation>) {
+        let latest = self.latest();
+        let refused = |acquire: &&Acquire| {
+            // The fault that excuses it may not have been told yet, if the run is judged all the while.
+            let is_settled = !self.is_sabotaged || acquire.end + CLAIM + micros(LONGEST_FAULT) <= latest;
+            is_settled && acquire.key.starts_with(OWN) && matches!(acquire.outcome, Outcome::Held)
+        };
+        for acquire in self.acquires.iter().copied().filter(refused) {
+            let from = acquire.begin.saturating_sub(micros(OPERATION_TIMEOUT) + CLAIM);
+            let was_stopped = self.stalls.within(acquire.worker, from, acquire.end) > SLACK;
+            if !was_stopped && !self.was_at_fault(acquire.worker, from, acquire.end) {
+                let what = format!(
+                    "acquire {} of worker {}, begun at {}, was refused by its own lease",
+                    acquire.key, acquire.worker, acquire.begin
+                );
+                found.push(Violation { of: "I16", what });
+            }
+        }
+    }
+
+    /// I17: when all is healed, a shutdown waits for its releases only.
+    pub(super) fn shutdowns_are_quick(&self, found: &mut Vec<Violation>) {
+        let healed = self.events.iter().find_map(|event| match event {
+            Event::Healed { at, .. } => Some(*at),
+            _ => None,
+        });
+        for event in self.events {
+            let Event::Shutdown { worker, begin, end } = event else { continue };
+            let stalled = self.stalls.within(*worker, *begin, *end) + self.stalls.slowest(*worker, *begin, *end);
+            let took = end - begin;
+            if healed.is_some_and(|healed| healed < *begin) && took > SHUTDOWN + SLACK + stalled {
+                let what = format!("the shutdown of a handle of worker {worker} at {begin} took {took} µs");
+                found.push(Violation { of: "I17", what });
+            }
+        }
+    }
+}
