@@ -9,8 +9,10 @@ use crate::{
 /// How long an acquire takes at most beside a locked record, without its own wait.
 const PROMPT: Micros = 1_000_000;
 
-/// How many writes an acquire is at most, one after another.
+/// How many writes an acquire is at most, one after another, and one that waits for a key beside other processes, whose
+/// writes of the same record it waits for, too.
 const WRITES: u64 = 3;
+const WRITES_OF_WAITER: u64 = 6;
 
 /// How long servers keep a transaction open of which they hear nothing: `transactionLifetimeLimitSeconds`, and half
 /// of that until they look.
@@ -42,8 +44,10 @@ impl Case<'_> {
     pub(super) fn other_keys_go_on(&self, found: &mut Vec<Violation>) {
         for (lock, acquire) in self.beside_locks() {
             let took = acquire.end.saturating_sub(acquire.begin);
-            let slow = self.slowness(WRITES, acquire, acquire.begin, acquire.end);
-            let allowed = acquire.within.saturating_sub(micros(OPERATION_TIMEOUT)) + PROMPT + slow;
+            let wait = acquire.within.saturating_sub(micros(OPERATION_TIMEOUT));
+            let writes = if wait > 0 { WRITES_OF_WAITER } else { WRITES };
+            let slow = self.slowness(writes, acquire, acquire.begin, acquire.end);
+            let allowed = wait + PROMPT + slow;
             let is_unanswered = matches!(acquire.outcome, Outcome::Unavailable { .. });
             if took > allowed || is_unanswered && slow < PROMPT {
                 let Acquire { key, worker, begin, outcome, .. } = acquire;

@@ -80,7 +80,7 @@ pub(super) async fn run(worker: &Worker, client: usize, role: Role, by: By) {
             Role::Again => Plan {
                 key: format!("{OWN}{}-{client}", worker.spec.worker),
                 wait: None,
-                hold: millis(&mut rng, 2..60),
+                hold: millis(&mut rng, 100..400),
                 aim: Aim::Drop,
                 ..waiting(&mut rng)
             },

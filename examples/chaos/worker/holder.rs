@@ -68,7 +68,7 @@ pub(super) async fn hold(worker: &Worker, plan: &Plan, held: Held, number: u64, 
             break;
         }
         match rng.u8(..40) {
-            0..4 if plan.aim == Aim::Keep => drop(client::inspect(worker, &plan.key).await),
+            0 if plan.aim == Aim::Keep => drop(client::inspect(worker, &plan.key).await),
             _ if plan.aim == Aim::Keep => sleep(Duration::from_micros(left.min(rng.u64(50_000..200_000)))).await,
             _ if plan.aim == Aim::Outstay => sleep(Duration::from_micros(left.min(rng.u64(20_000..60_000)))).await,
             0 => holder.refresh().await,
