@@ -5,11 +5,15 @@ use std::{
     time::{Duration, Instant},
 };
 
+use mongodb::{Client, bson::doc};
 use mongoseal::{LeaseState, Mongoseal};
 use mongoseal_test_support::ReplicaSet;
 use tokio::task::JoinSet;
 
 use crate::{connect, millis, secs, turn};
+
+/// How many connections a handle has before its replies are late.
+const CONNECTIONS: usize = 24;
 
 /// How long a lease is held with each delay; `MONGOSEAL_HOLD=300` holds it for five minutes.
 fn held_for() -> Duration {
@@ -31,10 +35,14 @@ async fn a_constant_round_trip_below_two_fifths_of_the_ttl_neither_loses_a_lease
 /// Holds leases over a slow network.
 async fn hold(set: &ReplicaSet, many: usize, ttl: Duration, delay: Duration) {
     let name = format!("{many}-after-{}", delay.as_millis());
-    let seal = connect(Mongoseal::builder().ttl(ttl), set.uri_with(&format!("appName={name}"))).await;
-    // What is measured is a round trip, and to open a connection takes several.
-    let opening: JoinSet<_> = (0..16).map(|number| seal.acquire(format!("{name} {number}")).into_future()).collect();
-    opening.join_all().await.into_iter().for_each(|opened| drop(opened.unwrap()));
+    // What is measured is a round trip, and to open a connection takes several. No more of them are needed at a time than one
+    // for the change stream and two for each lease.
+    let uri = set.uri_with(&format!("appName={name}&minPoolSize={CONNECTIONS}"));
+    let seal = connect(Mongoseal::builder().ttl(ttl), uri).await;
+    let looking = set.client().await;
+    while connections(&looking, &name).await < CONNECTIONS {
+        tokio::time::sleep(millis(20)).await;
+    }
     set.proxy().delay_replies(&name, delay);
     let mut leases = Vec::new();
     for number in 0..many {
@@ -52,6 +60,19 @@ async fn hold(set: &ReplicaSet, many: usize, ttl: Duration, delay: Duration) {
         lease.release().await.unwrap();
     }
     seal.shutdown().await;
+}
+
+/// How many connections to the primary clients of this name have.
+async fn connections(looking: &Client, name: &str) -> usize {
+    let admin = looking.database("admin");
+    let all = doc! { "$currentOp": { "allUsers": true, "idleConnections": true } };
+    let of_client = doc! { "$match": { "appName": name, "desc": { "$regex": "^conn" } } };
+    let mut found = admin.aggregate([all, of_client]).await.unwrap();
+    let mut count = 0;
+    while found.advance().await.unwrap() {
+        count += 1;
+    }
+    count
 }
 
 /// The driver serves requests that wait for a connection in their order. So the number of other requests is bounded.
