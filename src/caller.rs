@@ -1,10 +1,8 @@
 //! Whom a store tells that it was handed a key.
 
-use std::{
-    fmt,
-    str::FromStr,
-    sync::atomic::{AtomicU64, Ordering},
-};
+#[cfg(feature = "mongodb")]
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::{fmt, str::FromStr};
 
 use crate::Error;
 
@@ -21,11 +19,13 @@ impl HandleId {
 }
 
 /// Ids of handles that begin with the same digits, which are random.
+#[cfg(feature = "mongodb")]
 pub(crate) struct HandleIds {
     first: u64,
     count: AtomicU64,
 }
 
+#[cfg(feature = "mongodb")]
 impl HandleIds {
     /// The bits of an id that tell handles with the same beginning apart: six digits.
     const OWN_BITS: u64 = 0xff_ffff;
@@ -91,6 +91,7 @@ impl FromStr for Caller {
 mod tests {
     use super::*;
 
+    #[cfg(feature = "mongodb")]
     #[test]
     fn ids_of_a_store_differ_and_begin_with_the_same_ten_digits() {
         let mut ids = HandleIds::random();
