@@ -77,7 +77,7 @@ pub(crate) struct Hold {
     pub(crate) wishes: Wishes,
     /// Cancelled after the state has become one of the two ends.
     pub(crate) ended: CancellationToken,
-    /// Whether it is. A look at the token takes a lock, and all leases of a batch are looked at.
+    /// Whether `ended` is cancelled. A look at the token takes a lock, and all leases of a batch are looked at.
     has_ended: AtomicBool,
     /// What else ends with it.
     together: OnceLock<CancellationToken>,

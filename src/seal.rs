@@ -209,7 +209,8 @@ impl Mongoseal {
         if inner.shared().is_over() && Handle::try_current().is_ok() {
             // What is sent and not answered then may be requests for many leases, to a store that is busy with them.
             let until = inner.shutdown_releases.until(inner, ANSWERS);
-            inner.store.close(until.saturating_sub(inner.clock().now()).max(GOOD_BYE)).await;
+            let within = until.saturating_sub(inner.clock().now()).max(GOOD_BYE);
+            inner.shared().closed.get_or_init(|| inner.store.close(within)).await;
         }
     }
 }

@@ -15,6 +15,8 @@ use std::{
     },
 };
 
+use tokio::sync::OnceCell;
+
 use crate::{
     Caller, HandleId, LeaseId, Result, dedicated::DedicatedThread, seal::shut_down, store::Store, wait::Waiters,
 };
@@ -29,6 +31,8 @@ pub(crate) struct Shared {
     acquires: AtomicU64,
     /// How many of the handles were not shut down.
     open: AtomicUsize,
+    /// Whether the store was told that these handles need it no more.
+    pub(crate) closed: OnceCell<()>,
     /// Whether the store was found fit.
     pub(crate) prepared: AtomicBool,
     /// The leases that are held, acquired, released or taken back at this moment.
@@ -54,6 +58,7 @@ impl Shared {
             store,
             acquires: AtomicU64::new(0),
             open: AtomicUsize::new(1),
+            closed: OnceCell::new(),
             prepared: AtomicBool::new(false),
             in_use: Mutex::default(),
             waiters: Waiters::default(),

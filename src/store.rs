@@ -108,7 +108,8 @@ pub trait Store: Any + fmt::Debug + Send + Sync {
     /// notifications answers `Invalid`; its handle then polls the record.
     fn follow(&self, key: &Key, tell: Sender<State>) -> BoxFuture<Result<()>>;
 
-    /// Gives up what the store opened itself. Nothing is asked of it afterwards.
+    /// A handle and its siblings need the store no more. With the last of the handles that have asked for a
+    /// [`handle_id`](Self::handle_id), it gives up what it opened itself.
     fn close(&self, within: Duration) -> BoxFuture<()>;
 
     /// The clock on which holders count their deadlines.

@@ -16,6 +16,8 @@ const LINGER: Duration = Duration::from_secs(10);
 /// How often the listener says that its runtime is driven, and how long after that another one listens in its place.
 const BEAT: Duration = Duration::from_secs(1);
 const SILENCE: Duration = Duration::from_secs(3);
+/// How many holders look by themselves for what was not heard.
+const MAX_LOOKS: usize = 256;
 /// How long to wait before listening again after it failed.
 const PAUSE: Duration = Duration::from_secs(1);
 
@@ -55,7 +57,8 @@ enum Listening {
     Not,
     /// Not again before this time on the clock.
     NotBefore(Duration),
-    /// The listener is being opened, and will hear of all that is handed over after this tick.
+    /// The listener is being opened, and will hear of all that is handed over after this tick, or after a later one that it
+    /// then tells.
     Opening(Tick),
     /// All that is handed over after this tick is heard of.
     Since(Tick),
@@ -206,6 +209,16 @@ impl Waiters {
         }
     }
 
+    /// The holders look for what may have happened before this tick, from which on all is heard: a few of them, for a look is a
+    /// request. The others learn of it with their next refresh.
+    fn look_at_holders(&self, from: Tick) {
+        let holds: Vec<_> =
+            self.state().holding.values().filter(|hold| hold.tick < from).take(MAX_LOOKS).cloned().collect();
+        for hold in holds {
+            hold.wishes.look();
+        }
+    }
+
     /// Whether nobody has waited or held for a while.
     fn is_idle(&self, now: Duration) -> bool {
         let state = self.state();
@@ -268,7 +281,12 @@ async fn listen(inner: Arc<Inner>, since: Tick, listener: u64) {
                     return;
                 }
             }
-            Some(told) = told.recv() => inner.shared().waiters.tell(&told, listener),
+            Some(told) = told.recv() => {
+                if let Told::Watching { since: from } = told && from > since {
+                    inner.shared().waiters.look_at_holders(from);
+                }
+                inner.shared().waiters.tell(&told, listener);
+            }
             ended = &mut watching => break ended,
         }
     };

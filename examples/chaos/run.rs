@@ -18,7 +18,7 @@ use tokio::time::sleep;
 
 use crate::{
     crew::{APP_NAME, Crew, DATABASE},
-    faults::{Chaos, Kind, term},
+    faults::{AFTERMATH, Chaos, Kind, term},
     history::History,
     judge::Case,
     options::Options,
@@ -113,6 +113,8 @@ pub(crate) async fn run(options: &Options) -> Vec<Event> {
     set.settled().await;
     history.note(Event::Healed { at: now(), term: term(&set).await });
     drop(chaos);
+    // What the last faults have held up comes to its end.
+    sleep(AFTERMATH).await;
     Arc::into_inner(crew).expect("nobody else has the crew").end().await;
     look(&seal, &history).await;
     read(&documents, &history).await;
@@ -241,17 +243,15 @@ fn key(event: Event) -> Option<String> {
     }
 }
 
-/// Tells how many change streams each process has open, once a second. A primary that does not answer has nothing to tell.
+/// Tells how many change streams each process waits for, once a second. A primary that does not answer has nothing to tell.
 async fn count_streams(client: Client, history: History, until: Micros) {
     let admin = client.database("admin");
     let is_stream = doc! {
         "appName": { "$regex": format!("^{APP_NAME}") },
         "cursor.originatingCommand.pipeline.0.$changeStream": { "$exists": true },
-        // The cursor of a process that was killed may be there for long.
-        "$expr": { "$gt": ["$cursor.lastAccessDate", { "$subtract": ["$$NOW", 5000] }] },
     };
     let pipeline = [
-        doc! { "$currentOp": { "allUsers": true, "idleCursors": true } },
+        doc! { "$currentOp": { "allUsers": true } },
         doc! { "$match": is_stream },
         doc! { "$group": { "_id": "$appName", "count": { "$sum": 1_i64 } } },
     ];

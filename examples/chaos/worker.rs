@@ -302,13 +302,13 @@ async fn work(spec: Spec) {
     for client in clients {
         client.await.expect("a client does not panic");
     }
-    watching.abort();
     listening.abort();
     for seal in [&worker.seal, &worker.threaded].into_iter().chain(&worker.plain) {
         let begin = now();
         seal.shutdown().await;
         say(&Event::Shutdown { worker: worker.spec.worker, begin, end: now() });
     }
+    watching.abort();
     say(&Event::Done { worker: worker.spec.worker, at: now() });
 }
 

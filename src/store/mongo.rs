@@ -53,7 +53,14 @@ mod traffic;
 mod verb;
 mod watch_stream;
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{
+    fmt,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
 
 use mongodb::{
     Database,
@@ -94,8 +101,9 @@ struct Inner {
     collection: String,
     retention: Duration,
     client: ClientShare,
-    /// The ids of its handles.
+    /// The ids of its handles, and how many of those that were made were not closed.
     handles: HandleIds,
+    open_handles: AtomicUsize,
     traffic: ByRuntime,
     held: Held,
     /// What was sent and not answered, change streams excepted.
@@ -113,7 +121,7 @@ impl MongoStore {
         Self::build(database, collection.into(), retention, client)
     }
 
-    /// The same on a client that belongs to the store, which closes it at the end.
+    /// The same on a client that belongs to the store. The last of its handles that is shut down closes it.
     #[must_use]
     pub fn owning(database: &Database, collection: impl Into<String>, retention: Duration) -> Self {
         Self::with_streams(database, collection, retention, usize::MAX)
@@ -148,7 +156,17 @@ impl MongoStore {
         let (traffic, held) = (ByRuntime::default(), Held::default());
         let (database, requests) = (database.clone(), TaskTracker::new());
         let handles = HandleIds::random();
-        let inner = Inner { database, collection, retention, client, handles, traffic, held, requests };
+        let inner = Inner {
+            database,
+            collection,
+            retention,
+            client,
+            handles,
+            open_handles: AtomicUsize::new(0),
+            traffic,
+            held,
+            requests,
+        };
         Self { inner: Arc::new(inner) }
     }
 
@@ -235,6 +253,7 @@ impl Store for MongoStore {
     }
 
     fn handle_id(&self) -> HandleId {
+        self.inner.open_handles.fetch_add(1, Ordering::AcqRel);
         self.inner.handles.next()
     }
 
@@ -261,7 +280,13 @@ impl Store for MongoStore {
 
     fn close(&self, within: Duration) -> BoxFuture<()> {
         let inner = Arc::clone(&self.inner);
+        // One whose handle did not ask for an id is the last.
+        let left = inner.open_handles.fetch_update(Ordering::AcqRel, Ordering::Acquire, |open| open.checked_sub(1));
+        let is_last = left.is_err() || left == Ok(1);
         Box::pin(async move {
+            if !is_last {
+                return;
+            }
             inner.requests.close();
             let answered = tokio::time::timeout(within, inner.requests.wait());
             drop(answered.await);

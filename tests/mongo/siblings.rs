@@ -98,6 +98,39 @@ async fn handles_of_one_store_are_told_of_hand_overs_by_one_change_stream() {
 }
 
 #[tokio::test]
+async fn a_holder_whose_handle_joins_a_stream_learns_of_a_revocation_before_that() {
+    let bench = Bench::new("joined").await;
+    let store = Arc::new(MongoStore::new(&bench.database, "mongoseal", secs(3600)));
+    let seal = || Mongoseal::builder().on_store(Arc::clone(&store) as Arc<dyn Store>).unwrap();
+    let (first, second) = (seal(), seal());
+    // It listens from a second after its grant on, as the other one does.
+    let _first = first.acquire("first").await.unwrap();
+    tokio::time::sleep(secs(2)).await;
+    let lease = second.acquire("k").without_refresh().await.unwrap();
+    let mut states = lease.watch_state();
+    first.revoke("k").await.unwrap();
+    let lost = tokio::time::timeout(secs(4), states.changed()).await.expect("it hears of it");
+    assert!(matches!(lost, Some(LeaseState::Lost { .. })), "{lost:?}");
+}
+
+#[tokio::test]
+async fn the_client_of_a_store_is_closed_by_the_last_of_its_handles_that_is_shut_down() {
+    let bench = Bench::new("last_of_store").await;
+    let client = Client::with_uri_str(bench.set.uri_with("appName=last_of_store")).await.unwrap();
+    let store = Arc::new(MongoStore::owning(&client.database("mongoseal_last_of_store"), "mongoseal", secs(3600)));
+    let seal = || Mongoseal::builder().on_store(Arc::clone(&store) as Arc<dyn Store>).unwrap();
+    let (first, second) = (seal(), seal());
+    first.acquire("k").await.unwrap().release().await.unwrap();
+    first.shutdown().await;
+    first.shutdown().await;
+    second.acquire("k").await.unwrap().release().await.unwrap();
+    second.shutdown().await;
+    drop(client);
+    eventually(secs(10), "it is closed", || async { operations(&bench.client, "last_of_store", doc! {}).await == 0 })
+        .await;
+}
+
+#[tokio::test]
 async fn the_client_of_siblings_is_closed_by_the_last_that_is_shut_down() {
     let bench = Bench::new("last_sibling").await;
     let builder = Mongoseal::builder().database("mongoseal_last_sibling");

@@ -12,6 +12,9 @@ use crate::{
 /// How long a shutdown may take while nothing is wrong: a request that releases, and a little.
 const SHUTDOWN: Micros = 750_000;
 
+/// How many writes a release and an acquire after it are.
+const WRITES: u64 = 2;
+
 /// How long a fault may last that is told when it is over.
 const LONGEST_FAULT: Duration = Duration::from_secs(8);
 
@@ -45,8 +48,9 @@ impl Case<'_> {
         };
         for acquire in self.acquires.iter().copied().filter(refused) {
             let from = acquire.begin.saturating_sub(micros(OPERATION_TIMEOUT) + CLAIM);
-            let was_stopped = self.stalls.within(acquire.worker, from, acquire.end) > SLACK;
-            if !was_stopped && !self.was_at_fault(acquire.worker, from, acquire.end) {
+            // A release that takes as long as that may have been given up.
+            let was_slow = self.slowness(WRITES, acquire, from, acquire.end) > micros(OPERATION_TIMEOUT) / 2;
+            if !was_slow && !self.was_at_fault(acquire.worker, from, acquire.end) {
                 let what = format!(
                     "acquire {} of worker {}, begun at {}, was refused by its own lease",
                     acquire.key, acquire.worker, acquire.begin

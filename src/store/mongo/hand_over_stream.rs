@@ -6,11 +6,12 @@
 //! the same when a handle comes or goes. One task reads the stream and passes on what it says of each handle. A handle whose id
 //! begins with other digits has a stream of its own.
 //!
-//! Invariant: what happens after the tick that a handle is told first is passed on to it. One that joins a stream is told the
-//! time of a request that was sent after it had joined. What happened later than that cannot have been read before.
+//! Invariant: what happens after the tick that a handle is told first is passed on to it. The stream keeps what it has read
+//! last, so that a handle which joins is passed on what happened before it joined. Where that is not kept any more, the handle
+//! is told the time of a request that was sent after it had joined: an event after that time was not read before it had joined.
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, VecDeque},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
@@ -31,77 +32,184 @@ use super::{
     stream_end::{End, ended_early},
     traffic::Traffic,
 };
-use crate::{Caller, FencingToken, HandleId, Result, Tick};
+use crate::{Caller, Clock, FencingToken, HandleId, Result, Tick};
 
 /// How long the server holds a request for events when there is none: also how long a stream lives on
 /// after nobody listens any more.
 const AWAIT: Duration = Duration::from_secs(2);
 
+/// How long a stream may be silent before another one is opened for whoever joins.
+const SILENCE: Duration = AWAIT.saturating_mul(5);
+
+/// How many hand-overs a stream keeps for handles that join.
+const MAX_KEPT: usize = 4_096;
+
 /// The streams of a store on one runtime, by the digits with which the ids of their handles begin.
 #[derive(Default)]
-pub(super) struct HandOverStreams(Mutex<HashMap<String, Vec<Listener>>>);
+pub(super) struct HandOverStreams(Mutex<State>);
+
+#[derive(Default)]
+struct State {
+    by_digits: HashMap<String, Stream>,
+    /// How many there were.
+    opened: u64,
+}
+
+/// A stream that is read or being opened.
+struct Stream {
+    number: u64,
+    listeners: Vec<Listener>,
+    /// All hand-overs after `kept_from` that were read.
+    kept: VecDeque<HandOver>,
+    kept_from: Timestamp,
+    /// When, on the clock, the server answered last.
+    heard_at: Duration,
+}
+
+/// That a handle was handed a key, or, without a token, robbed of it.
+#[derive(Clone, Copy)]
+struct HandOver {
+    caller: Caller,
+    token: Option<FencingToken>,
+    at: Timestamp,
+}
 
 /// A handle that listens to a stream, until its receiver is dropped.
 struct Listener {
     handle: HandleId,
-    pass_on: Passed,
+    pass_on: UnboundedSender<Passed>,
 }
 
 /// What is passed on to a handle, and at last why the stream has ended.
-type Passed = UnboundedSender<std::result::Result<Told, End>>;
+type Passed = std::result::Result<Told, End>;
 
 impl HandOverStreams {
-    fn streams(&self) -> MutexGuard<'_, HashMap<String, Vec<Listener>>> {
+    fn state(&self) -> MutexGuard<'_, State> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether somebody listens to a stream. If nobody does, the task that reads it ends.
-    fn is_heard(&self, digits: &str) -> bool {
-        let mut streams = self.streams();
-        let Some(listeners) = streams.get_mut(digits) else { return false };
-        listeners.retain(|listener| !listener.pass_on.is_closed());
-        let is_heard = !listeners.is_empty();
+    /// Joins a stream. Gives the number of one that has to be opened, and otherwise whether the handle is passed on all since
+    /// the time for which it asked.
+    fn join(&self, digits: &str, handle: HandleId, since: Timestamp, pass_on: &UnboundedSender<Passed>) -> Joined {
+        let (now, mut state) = (Clock::Boot.now(), self.state());
+        let listener = Listener { handle, pass_on: pass_on.clone() };
+        if let Some(stream) = state.by_digits.get_mut(digits)
+            && stream.heard_at.saturating_add(SILENCE) > now
+        {
+            let has_all = stream.kept_from <= since;
+            if has_all {
+                // Whoever is gone need not be told.
+                let _told = pass_on.send(Ok(Told::Watching { since: super::tick(since) }));
+                for HandOver { caller, token, .. } in stream.kept.iter().filter(|kept| kept.at > since) {
+                    listener.tell(*caller, *token);
+                }
+            }
+            stream.listeners.push(listener);
+            return Joined::Open { has_all };
+        }
+        state.opened = state.opened.saturating_add(1);
+        let number = state.opened;
+        let (listeners, kept) = (vec![listener], VecDeque::new());
+        // Those who listen to one that is silent listen again.
+        state.by_digits.insert(digits.to_owned(), Stream { number, listeners, kept, kept_from: since, heard_at: now });
+        Joined::First { number }
+    }
+}
+
+enum Joined {
+    First { number: u64 },
+    Open { has_all: bool },
+}
+
+impl Listener {
+    fn tell(&self, caller: Caller, token: Option<FencingToken>) {
+        if self.handle == caller.handle {
+            // Whoever is gone is left out before the next event is read.
+            let _told = self.pass_on.send(Ok(Told::of(caller, token)));
+        }
+    }
+}
+
+/// A stream from the side of the task that reads it. When this is dropped, all who listen are left.
+struct Reading {
+    traffic: Arc<Traffic>,
+    digits: String,
+    number: u64,
+}
+
+impl Reading {
+    /// Does something with the stream, unless another one has taken its place.
+    fn with<T>(&self, act: impl FnOnce(&mut Stream) -> T) -> Option<T> {
+        let mut state = self.traffic.hand_over_streams.state();
+        state.by_digits.get_mut(&self.digits).filter(|stream| stream.number == self.number).map(act)
+    }
+
+    /// Notes that the server has answered, and that somebody listens. If nobody does, the stream is given up.
+    fn is_heard(&self) -> bool {
+        let mut state = self.traffic.hand_over_streams.state();
+        let Some(stream) = state.by_digits.get_mut(&self.digits).filter(|stream| stream.number == self.number) else {
+            return false;
+        };
+        stream.heard_at = Clock::Boot.now();
+        stream.listeners.retain(|listener| !listener.pass_on.is_closed());
+        let is_heard = !stream.listeners.is_empty();
         if !is_heard {
-            streams.remove(digits);
+            state.by_digits.remove(&self.digits);
         }
         is_heard
     }
 
     /// Passes on what an event says of each handle.
-    fn pass_on(&self, digits: &str, event: &Document) {
-        let streams = self.streams();
-        for (caller, token) in handed(event) {
-            let listeners = streams.get(digits).into_iter().flatten();
-            for listener in listeners.filter(|listener| listener.handle == caller.handle) {
-                // Whoever is gone is left out before the next event is read.
-                let _passed_on = listener.pass_on.send(Ok(Told::of(caller, token)));
-            }
+    fn pass_on(&self, event: &Document) {
+        // An event always has a time.
+        if let Ok(at) = event.get_timestamp("clusterTime") {
+            self.with(|stream| stream.pass_on(handed(event), at));
         }
     }
 
-    /// Ends a stream for all who listen.
-    fn end(&self, digits: &str, end: &End) {
-        for listener in self.streams().remove(digits).into_iter().flatten() {
-            let _told = listener.pass_on.send(Err(end.clone()));
+    /// Tells why the stream has ended. Where it could not be opened, that is for whom it was opened: it may be because of
+    /// the time from which it was to begin. The others listen again.
+    fn end(&self, end: &End) {
+        let told = if matches!(end, End::NotOpened(_)) { 1 } else { usize::MAX };
+        self.with(|stream| {
+            for listener in stream.listeners.iter().take(told) {
+                let _told = listener.pass_on.send(Err(end.clone()));
+            }
+        });
+    }
+}
+
+impl Drop for Reading {
+    fn drop(&mut self) {
+        let mut state = self.traffic.hand_over_streams.state();
+        if state.by_digits.get(&self.digits).is_some_and(|stream| stream.number == self.number) {
+            state.by_digits.remove(&self.digits);
         }
     }
 }
 
-/// Tells what is handed to this handle from `since` on, or from now on, until nobody listens.
+impl Stream {
+    fn pass_on(&mut self, handed: Vec<(Caller, Option<FencingToken>)>, at: Timestamp) {
+        for (caller, token) in handed {
+            for listener in &self.listeners {
+                listener.tell(caller, token);
+            }
+            self.kept.push_back(HandOver { caller, token, at });
+        }
+        while self.kept.len() > MAX_KEPT {
+            self.kept_from = self.kept.pop_front().map_or(self.kept_from, |forgotten| forgotten.at);
+        }
+    }
+}
+
+/// Tells what is handed to this handle from `since` on, or from a later time that it tells, until nobody listens.
 pub(super) async fn watch(
     store: &Arc<Inner>,
     handle: HandleId,
     since: Tick,
     tell: &UnboundedSender<Told>,
 ) -> Result<()> {
-    let mut passed = match join(store, handle, since) {
-        Joined::First(passed) => passed,
-        Joined::Open(passed) => {
-            let now = store.operation_time().await.map_err(|error| store.meaning(error, needs::WATCH))?;
-            let _is_heard = tell.send(Told::Watching { since: super::tick(now) });
-            passed
-        }
-    };
+    let mut passed = join(store, handle, since, tell).await?;
     loop {
         let told = tokio::select! {
             told = passed.recv() => told,
@@ -115,52 +223,53 @@ pub(super) async fn watch(
     }
 }
 
-/// What is passed on to a handle that has joined a stream.
-enum Joined {
-    /// That is opened for it, and begins with the tick from which on all is passed on.
-    First(UnboundedReceiver<std::result::Result<Told, End>>),
-    /// That was there.
-    Open(UnboundedReceiver<std::result::Result<Told, End>>),
-}
-
-fn join(store: &Arc<Inner>, handle: HandleId, since: Tick) -> Joined {
-    let traffic = store.traffic.here();
-    let digits = store.handles.common_digits(handle);
+/// Joins the stream of this handle, which is opened if there is none. Gives what is passed on.
+async fn join(
+    store: &Arc<Inner>,
+    handle: HandleId,
+    since: Tick,
+    tell: &UnboundedSender<Told>,
+) -> Result<UnboundedReceiver<Passed>> {
+    let number = |number: u64| u32::try_from(number).unwrap_or(u32::MAX);
+    let from = Timestamp { time: number(since.seconds), increment: number(since.ordinal) };
+    let (traffic, digits) = (store.traffic.here(), store.handles.common_digits(handle));
     let (pass_on, passed) = mpsc::unbounded_channel();
-    let mut streams = traffic.hand_over_streams.streams();
-    let is_open = streams.contains_key(&digits);
-    streams.entry(digits.clone()).or_default().push(Listener { handle, pass_on: pass_on.clone() });
-    drop(streams);
-    if is_open {
-        return Joined::Open(passed);
+    match traffic.hand_over_streams.join(&digits, handle, from, &pass_on) {
+        Joined::First { number } => {
+            let reading = Reading { traffic, digits, number };
+            MongoStore::run_unwatched(run(Arc::clone(store), reading, since, from, pass_on));
+        }
+        Joined::Open { has_all: true } => {}
+        Joined::Open { has_all: false } => {
+            let now = store.operation_time().await.map_err(|error| store.meaning(error, needs::WATCH))?;
+            let _told = tell.send(Told::Watching { since: super::tick(now) });
+        }
     }
-    MongoStore::run_unwatched(run(Arc::clone(store), traffic, digits, since, pass_on));
-    Joined::First(passed)
+    Ok(passed)
 }
 
-/// Reads a stream until nobody listens or it ends. Should this task be dropped with its runtime, so are all who listen.
-async fn run(store: Arc<Inner>, traffic: Arc<Traffic>, digits: String, since: Tick, first: Passed) {
-    let streams = &traffic.hand_over_streams;
-    if let Err(end) = read(&store, streams, &digits, since, first).await {
-        streams.end(&digits, &end);
+/// Reads a stream until nobody listens or it ends.
+async fn run(store: Arc<Inner>, reading: Reading, since: Tick, from: Timestamp, first: UnboundedSender<Passed>) {
+    if let Err(end) = read(&store, &reading, since, from, first).await {
+        reading.end(&end);
     }
 }
 
 async fn read(
     store: &Inner,
-    streams: &HandOverStreams,
-    digits: &str,
+    reading: &Reading,
     since: Tick,
-    first: Passed,
+    from: Timestamp,
+    first: UnboundedSender<Passed>,
 ) -> std::result::Result<(), End> {
     let _permit = store.client.stream_permit().map_err(End::TooMany)?;
-    let mut events = store.hand_overs(digits, since).await.map_err(End::NotOpened)?;
+    let mut events = store.hand_overs(&reading.digits, from).await.map_err(End::NotOpened)?;
     let _told = first.send(Ok(Told::Watching { since }));
     drop(first);
-    while streams.is_heard(digits) {
+    while reading.is_heard() {
         // One that was opened can be opened again, whatever ended it.
         match events.next_if_any().await.map_err(End::Failed)? {
-            Some(event) => streams.pass_on(digits, &event),
+            Some(event) => reading.pass_on(&event),
             None if events.is_alive() => {}
             None => return Err(End::Closed),
         }
@@ -170,13 +279,12 @@ async fn read(
 
 impl Inner {
     /// What is handed to the handles whose ids begin with these digits.
-    async fn hand_overs(&self, digits: &str, since: Tick) -> DriverResult<ChangeStream<Document>> {
-        let number = |number: u64| u32::try_from(number).unwrap_or(u32::MAX);
+    async fn hand_overs(&self, digits: &str, from: Timestamp) -> DriverResult<ChangeStream<Document>> {
         let collection = self.database.collection::<Document>(&self.collection);
         let events = collection
             .watch()
             .pipeline(concerning(digits))
-            .start_at_operation_time(Timestamp { time: number(since.seconds), increment: number(since.ordinal) })
+            .start_at_operation_time(from)
             .max_await_time(AWAIT)
             .read_concern(ReadConcern::majority())
             .selection_criteria(PRIMARY)
@@ -195,7 +303,9 @@ fn concerning(digits: &str) -> [Document; 2] {
             { "operationType": "replace", "fullDocument.handover": theirs.clone() },
             { "operationType": "update", "updateDescription.updatedFields.handover": theirs },
         ] } },
-        doc! { "$project": { "fullDocument.handover": 1, "updateDescription.updatedFields.handover": 1 } },
+        doc! { "$project": {
+            "clusterTime": 1, "fullDocument.handover": 1, "updateDescription.updatedFields.handover": 1,
+        } },
     ]
 }
 
@@ -208,39 +318,4 @@ fn handed(event: &Document) -> Vec<(Caller, Option<FencingToken>)> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_event_tells_a_handle_of_what_is_its_own_in_either_form() {
-        let (own, other) = (HandleId::random(), HandleId::random());
-        let handed =
-            [(other, 1), (own, 2), (own, 3)].map(|(handle, number)| format!("{}=9;", Caller { handle, number }));
-        let handed = handed.concat();
-        let both = [2, 3].map(|number| Told::Handed { number, token: FencingToken::new(9).unwrap() });
-        let replacement = doc! { "fullDocument": { "handover": &handed } };
-        let update = doc! { "updateDescription": { "updatedFields": { "handover": &handed } } };
-        assert_eq!(passed_on(&replacement, own), both);
-        assert_eq!(passed_on(&update, own), both);
-        for strange in
-            [doc! {}, doc! { "fullDocument": { "handover": 1 } }, doc! { "fullDocument": { "handover": "x=y;" } }]
-        {
-            assert_eq!(passed_on(&strange, own), []);
-        }
-    }
-
-    /// What a handle is told of an event.
-    fn passed_on(event: &Document, handle: HandleId) -> Vec<Told> {
-        let (streams, (pass_on, mut passed)) = (HandOverStreams::default(), mpsc::unbounded_channel());
-        streams.streams().entry("0".into()).or_default().push(Listener { handle, pass_on });
-        streams.pass_on("0", event);
-        assert!(streams.is_heard("0"));
-        let mut told = Vec::new();
-        while let Ok(Ok(one)) = passed.try_recv() {
-            told.push(one);
-        }
-        drop(passed);
-        assert!(!streams.is_heard("0"), "nobody listens");
-        told
-    }
-}
+mod tests;
