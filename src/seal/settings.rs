@@ -218,7 +218,8 @@ impl Builder {
         self
     }
 
-    /// On a store of one's own.
+    /// On a store of one's own. Handles on clones of one `Arc` share what the store shares: on MongoDB a change stream, and a
+    /// client that belongs to the store, which the last of them that is shut down closes.
     ///
     /// # Errors
     ///
