@@ -16,7 +16,7 @@ const LINGER: Duration = Duration::from_secs(10);
 /// How often the listener says that its runtime is driven, and how long after that another one listens in its place.
 const BEAT: Duration = Duration::from_secs(1);
 const SILENCE: Duration = Duration::from_secs(3);
-/// How many holders look by themselves for what was not heard.
+/// How many holders look for a revocation that the listener may not have heard of.
 const MAX_LOOKS: usize = 256;
 /// How long to wait before listening again after it failed.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -209,8 +209,8 @@ impl Waiters {
         }
     }
 
-    /// The holders look for what may have happened before this tick, from which on all is heard: a few of them, for a look is a
-    /// request. The others learn of it with their next refresh.
+    /// Makes holders look for a revocation before this tick, which the listener did not hear of. Each look is a request, so only
+    /// a few of them look. The others learn of it with their next refresh.
     fn look_at_holders(&self, from: Tick) {
         let holds: Vec<_> =
             self.state().holding.values().filter(|hold| hold.tick < from).take(MAX_LOOKS).cloned().collect();

@@ -43,7 +43,7 @@ pub(crate) enum Sabotage {
     Impatient,
     /// The handle that should have a thread of its own has none.
     NoThread,
-    /// Handles that should be siblings are independent.
+    /// Handles that should share a change stream are independent.
     OwnStreams,
     /// An acquire does not wait for the release of the lease that its handle has dropped.
     NoOwnWait,

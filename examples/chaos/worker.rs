@@ -6,7 +6,6 @@ pub(crate) mod observed;
 mod writer;
 
 use std::{
-    future::pending,
     io::{BufRead, Write},
     iter,
     sync::{
@@ -22,7 +21,10 @@ use mongodb::{
     bson::{Document, doc},
     options::WriteConcern,
 };
-use mongoseal::{Builder, Error, Mongoseal, store::MongoStore};
+use mongoseal::{
+    Builder, Error, Mongoseal,
+    store::{MongoStore, Store},
+};
 use nix::sys::{prctl::set_pdeathsig, signal::Signal};
 use serde::{Deserialize, Serialize};
 use tokio::{runtime::Handle, time::sleep};
@@ -59,8 +61,8 @@ pub(crate) const OF_THREAD: &str = "thread/";
 pub(crate) const BLOCK: &str = "block";
 /// How many threads the runtime of a process has.
 const THREADS: usize = 2;
-/// How many siblings the second handle of a process has.
-const SIBLINGS: usize = 12;
+/// How many of the handles of a process take no notes.
+const PLAIN: usize = 12;
 /// How long a runtime needs at most, after it was blocked, to do what was due.
 const SETTLING: Duration = Duration::from_millis(300);
 /// The key for which all waits end at the same moments, and how far these are apart.
@@ -188,7 +190,7 @@ impl Spec {
 struct Worker {
     spec: Spec,
     seal: Mongoseal,
-    /// Another handle on the same client, and its siblings. Their store takes no notes. Transactions need it, transferred
+    /// Siblings on the same client, and handles of one store. Their stores take no notes. Transactions need that, transferred
     /// leases go to one of them, and some clients acquire by them.
     plain: Vec<Mongoseal>,
     /// A handle with a client and a thread of its own.
@@ -268,15 +270,15 @@ async fn work(spec: Spec) {
     let has_own_streams = sabotage == Some(Sabotage::OwnStreams);
     let independent = || builder().retention(RETENTION).on(&database).expect("the settings are valid");
     let first = independent();
-    let sibling = |_| {
-        if has_own_streams {
-            return independent();
-        }
-        builder().sibling_of(&first).expect("the settings are valid")
+    let shared: Arc<dyn Store> = Arc::new(MongoStore::new(&database, "mongoseal", RETENTION));
+    let handle = |number: usize| match number % 2 {
+        _ if has_own_streams => independent(),
+        0 => builder().sibling_of(&first).expect("the settings are valid"),
+        _ => builder().on_store(Arc::clone(&shared)).expect("the settings are valid"),
     };
-    let mut plain: Vec<_> = (1..SIBLINGS).map(sibling).collect();
+    let mut plain: Vec<_> = (1..PLAIN).map(handle).collect();
     plain.push(first);
-    let listening = tokio::spawn(listen_all_the_time(spec.worker, plain.clone()));
+    let listening = tokio::spawn(client::listen_all_the_time(spec.worker, plain.clone()));
     let threaded = threaded(&spec, builder, sabotage).await;
     let documents = database.collection(DOCUMENTS);
     let (ending, leases) = (AtomicBool::new(false), AtomicU64::new(0));
@@ -310,17 +312,6 @@ async fn work(spec: Spec) {
     }
     watching.abort();
     say(&Event::Done { worker: worker.spec.worker, at: now() });
-}
-
-/// Holds a lease by each handle, for which each would listen if it had no siblings.
-async fn listen_all_the_time(worker: u32, handles: Vec<Mongoseal>) {
-    let mut leases = Vec::new();
-    for (number, seal) in handles.iter().enumerate() {
-        let key = format!("listening/{worker}-{number}");
-        leases.push(seal.acquire(key).ttl(Duration::from_secs(30)).await);
-    }
-    // Until all is over.
-    pending::<()>().await;
 }
 
 /// A handle with a client and a thread of its own. It waits for servers that do not answer now.

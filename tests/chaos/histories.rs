@@ -190,8 +190,8 @@ fn histories_of_ends() -> Vec<History> {
         ("shutdown", &["I17"], shutdown(200, 1300)),
         ("shutdown-quick", &[], shutdown(200, 1100)),
         ("shutdown-before", &[], shutdown(50, 1300)),
-        ("streams", &["I18"], vec![json!({ "event": "streams", "slot": 1, "count": 7, "at": 100_000 })]),
-        ("few-streams", &[], vec![json!({ "event": "streams", "slot": 1, "count": 6, "at": 100_000 })]),
+        ("streams", &["I18"], vec![json!({ "event": "streams", "slot": 1, "count": 9, "at": 100_000 })]),
+        ("few-streams", &[], vec![json!({ "event": "streams", "slot": 1, "count": 8, "at": 100_000 })]),
     ]
 }
 

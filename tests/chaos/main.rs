@@ -57,27 +57,24 @@ fn locked_records_and_delays_cost_other_keys_and_leases_nothing() -> Result<(), 
 }
 
 fn waits_outlast_outages() -> Result<(), Failed> {
-    let (said, code) = run(&["--minutes", "1", "--seed", "7", "--only", "outage"])?;
-    assert_eq!(code, Some(0), "{said}");
-    let found = figure(&said, "outlasted")?;
-    assert!(found >= 3, "{found} outlasted");
-    Ok(())
+    outlives("outlasted", &["--minutes", "1", "--only", "outage"])
 }
 
 /// Longer than a waiter keeps its place, and than a call may take.
 fn waits_outlast_an_outage_of_a_quarter_of_a_minute() -> Result<(), Failed> {
-    let (said, code) = run(&["--minutes", "1", "--seed", "7", "--only", "outage", "--outage", "15"])?;
-    assert_eq!(code, Some(0), "{said}");
-    let found = figure(&said, "outlasted")?;
-    assert!(found >= 3, "{found} outlasted");
-    Ok(())
+    outlives("outlasted", &["--minutes", "1", "--only", "outage", "--outage", "15"])
 }
 
 fn blocked_runtimes_cost_no_lease_of_a_handle_with_a_thread() -> Result<(), Failed> {
-    let (said, code) = run(&["--minutes", "0.7", "--seed", "7", "--only", "block-client"])?;
+    outlives("blocked", &["--minutes", "0.7", "--only", "block-client"])
+}
+
+/// A run breaks nothing, and has seen three or more of what this figure counts.
+fn outlives(name: &str, asked: &[&str]) -> Result<(), Failed> {
+    let (said, code) = run(&[asked, &["--seed", "7"]].concat())?;
     assert_eq!(code, Some(0), "{said}");
-    let found = figure(&said, "blocked")?;
-    assert!(found >= 3, "{found} kept");
+    let found = figure(&said, name)?;
+    assert!(found >= 3, "{found} {name}");
     Ok(())
 }
 

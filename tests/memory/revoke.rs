@@ -37,6 +37,17 @@ async fn where_nobody_tells_the_next_refresh_does() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_lease_that_was_revoked_before_its_handle_listened_is_lost_when_it_does() {
+    let store = Faulty::new();
+    let lease = store.seal().acquire("k").without_refresh().await.unwrap();
+    tokio::time::sleep(millis(500)).await;
+    store.seal().revoke("k").await.unwrap();
+    assert!(lease.is_valid(), "the handle listens after a second");
+    tokio::time::sleep(millis(700)).await;
+    assert!(!lease.is_valid());
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_holder_listens_again_where_listening_failed() {
     let store = Faulty::new();
     let mut failed = false;

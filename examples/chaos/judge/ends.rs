@@ -1,5 +1,5 @@
-//! I16, I17 and I18: what a handle has ended does not stand in its own way, its end is not waited for in vain, and it keeps few
-//! connections.
+//! I16, I17 and I18: a handle is not refused by a lease that it has dropped, its shutdown is short, and handles share change
+//! streams.
 
 use std::time::Duration;
 
@@ -15,15 +15,15 @@ const SHUTDOWN: Micros = 750_000;
 /// How many writes a release and an acquire after it are.
 const WRITES: u64 = 2;
 
-/// How long a fault may last that is told when it is over.
+/// How long a fault may last. The runner writes its event when the fault is over.
 const LONGEST_FAULT: Duration = Duration::from_secs(8);
 
 /// The longest claim that a release in doubt leaves behind: a ttl and a grace.
 const CLAIM: Micros = 3_000_000;
 
-/// How many change streams a process may have: one for the siblings, one for each of the two other handles, and as many again
-/// that others have replaced.
-const STREAMS: u64 = 6;
+/// How many change streams a process may have: one for the siblings, one for the handles of one store, one for each of the two
+/// other handles, and as many again that others have replaced.
+const STREAMS: u64 = 8;
 
 impl Case<'_> {
     /// I18: handles of one client share change streams.
@@ -38,7 +38,7 @@ impl Case<'_> {
         }
     }
 
-    /// I16: an acquire is not refused by a lease that its own handle has dropped. Nobody else asks for such a key.
+    /// I16: a lease that a handle has dropped refuses no acquire of that handle. No other client asks for such a key.
     pub(super) fn own_leases_refuse_nobody(&self, found: &mut Vec<Violation>) {
         let latest = self.latest();
         let refused = |acquire: &&Acquire| {
@@ -60,7 +60,7 @@ impl Case<'_> {
         }
     }
 
-    /// I17: when all is healed, a shutdown waits for its releases only.
+    /// I17: when the last fault is over, a shutdown waits for its releases only.
     pub(super) fn shutdowns_are_quick(&self, found: &mut Vec<Violation>) {
         let healed = self.events.iter().find_map(|event| match event {
             Event::Healed { at, .. } => Some(*at),

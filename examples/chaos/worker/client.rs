@@ -1,6 +1,6 @@
 //! One who asks for keys, again and again.
 
-use std::time::Duration;
+use std::{future::pending, time::Duration};
 
 use fastrand::Rng;
 use mongoseal::{Error, FencingToken, Leader, Lease, LeaseId, Mongoseal};
@@ -114,6 +114,17 @@ pub(super) async fn run(worker: &Worker, client: usize, role: Role, by: By) {
         };
         sleep(millis(&mut rng, pause)).await;
     }
+}
+
+/// Holds a lease by each handle, so that each listens.
+pub(super) async fn listen_all_the_time(worker: u32, handles: Vec<Mongoseal>) {
+    let mut leases = Vec::new();
+    for (number, seal) in handles.iter().enumerate() {
+        let key = format!("listening/{worker}-{number}");
+        leases.push(seal.acquire(key).ttl(Duration::from_secs(30)).await);
+    }
+    // Until all is over.
+    pending::<()>().await;
 }
 
 /// Waits for the next burst of this slot. Those of the slots follow one another.

@@ -6,9 +6,9 @@
 //! the same when a handle comes or goes. One task reads the stream and passes on what it says of each handle. A handle whose id
 //! begins with other digits has a stream of its own.
 //!
-//! Invariant: what happens after the tick that a handle is told first is passed on to it. The stream keeps what it has read
-//! last, so that a handle which joins is passed on what happened before it joined. Where that is not kept any more, the handle
-//! is told the time of a request that was sent after it had joined: an event after that time was not read before it had joined.
+//! Invariant: the stream tells each handle a tick first, and passes on each later hand-over to it. The stream keeps the last
+//! hand-overs that it has read, for handles that join. If the stream has dropped some that a handle needs, the handle asks the
+//! primary for its time. The stream cannot have read an event after that time before the handle had joined.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -34,11 +34,11 @@ use super::{
 };
 use crate::{Caller, Clock, FencingToken, HandleId, Result, Tick};
 
-/// How long the server holds a request for events when there is none: also how long a stream lives on
-/// after nobody listens any more.
+/// How long the server holds a request for events when there is none. A stream also lives on for so long after its last listener
+/// has gone.
 const AWAIT: Duration = Duration::from_secs(2);
 
-/// How long a stream may be silent before another one is opened for whoever joins.
+/// How long the server may be silent before a handle that joins opens another stream.
 const SILENCE: Duration = AWAIT.saturating_mul(5);
 
 /// How many hand-overs a stream keeps for handles that join.
@@ -237,7 +237,7 @@ async fn join(
     match traffic.hand_over_streams.join(&digits, handle, from, &pass_on) {
         Joined::First { number } => {
             let reading = Reading { traffic, digits, number };
-            MongoStore::run_unwatched(run(Arc::clone(store), reading, since, from, pass_on));
+            MongoStore::run_unwatched(run(Arc::clone(store), reading, from, pass_on));
         }
         Joined::Open { has_all: true } => {}
         Joined::Open { has_all: false } => {
@@ -249,8 +249,8 @@ async fn join(
 }
 
 /// Reads a stream until nobody listens or it ends.
-async fn run(store: Arc<Inner>, reading: Reading, since: Tick, from: Timestamp, first: UnboundedSender<Passed>) {
-    if let Err(end) = read(&store, &reading, since, from, first).await {
+async fn run(store: Arc<Inner>, reading: Reading, from: Timestamp, first: UnboundedSender<Passed>) {
+    if let Err(end) = read(&store, &reading, from, first).await {
         reading.end(&end);
     }
 }
@@ -258,13 +258,12 @@ async fn run(store: Arc<Inner>, reading: Reading, since: Tick, from: Timestamp, 
 async fn read(
     store: &Inner,
     reading: &Reading,
-    since: Tick,
     from: Timestamp,
     first: UnboundedSender<Passed>,
 ) -> std::result::Result<(), End> {
     let _permit = store.client.stream_permit().map_err(End::TooMany)?;
     let mut events = store.hand_overs(&reading.digits, from).await.map_err(End::NotOpened)?;
-    let _told = first.send(Ok(Told::Watching { since }));
+    let _told = first.send(Ok(Told::Watching { since: super::tick(from) }));
     drop(first);
     while reading.is_heard() {
         // One that was opened can be opened again, whatever ended it.

@@ -1,3 +1,5 @@
+use mongodb::error::Error as DriverError;
+
 use super::*;
 
 fn at(increment: u32) -> Timestamp {
@@ -74,6 +76,23 @@ fn a_handle_that_joins_is_told_of_what_happened_since_the_time_for_which_it_asks
     assert!(matches!(streams.join("0", own, at(2), &pass_on), Joined::Open { has_all: false }));
     assert_eq!(told(&mut passed), []);
     assert!(matches!(streams.join("0", own, at(3), &pass_on), Joined::Open { has_all: true }));
+}
+
+#[test]
+fn a_stream_that_cannot_be_opened_says_why_to_the_handle_that_opened_it_and_one_that_fails_to_all() {
+    let error = || DriverError::custom("it is too old");
+    for (end, is_told) in [(End::NotOpened(error()), false), (End::Failed(error()), true)] {
+        let (reading, mut first) = opened(HandleId::random());
+        let (pass_on, mut second) = mpsc::unbounded_channel();
+        reading.traffic.hand_over_streams.join("0", HandleId::random(), at(0), &pass_on);
+        told(&mut second);
+        drop(pass_on);
+        reading.end(&end);
+        drop(reading);
+        assert!(matches!(first.try_recv(), Ok(Err(_))));
+        assert_eq!(matches!(second.try_recv(), Ok(Err(_))), is_told);
+        assert!(matches!(second.try_recv(), Err(mpsc::error::TryRecvError::Disconnected)), "it listens again");
+    }
 }
 
 #[test]
