@@ -10,8 +10,8 @@ use tokio::sync::oneshot;
 use tracing::{Instrument, debug_span, field};
 
 use crate::{
-    Error, Group, Key, Lease, LeaseId, Metadata, Result, Retry, Ttl, ask::Ask, contention::Contention, record::Terms,
-    refresh::Refreshing, seal::Inner, store::BoxFuture, ttl,
+    Error, Group, Key, Lease, LeaseId, Metadata, Result, Retry, Ttl, ask::Ask, contention::Contention, in_use::InUse,
+    record::Terms, refresh::Refreshing, seal::Inner, store::BoxFuture, ttl,
 };
 
 /// The limits of those who want a key alone, and of those who share it with anybody.
@@ -199,8 +199,11 @@ impl Acquire {
     ///
     /// Who asks with the id of a lease that still holds is given that lease, with its token: so a
     /// process that kept its id takes its own lease up again after a restart. The process before
-    /// must have ended: two that use one id both believe they hold it. And an id is spent once its
+    /// must have ended: two that use one id both believe they hold it. An id is spent once its
     /// lease was released or dropped, because a release that was delayed may still be under way.
+    ///
+    /// After [`Error::Held`] or [`Error::QueueFull`] the id can be used again. If the acquire before is still being taken
+    /// back, the next one waits until that is over, for the operation timeout at most.
     ///
     /// An acquire with a chosen id that ends in [`Error::Unavailable`] is not taken back, so that it
     /// can be asked again; the ttl ends what it may have been granted.
@@ -262,7 +265,7 @@ impl Acquire {
         };
         let key = key?;
         inner.runs()?;
-        let in_use = inner.use_id(terms.lease)?;
+        let in_use = InUse::begin(&inner, terms.lease)?;
         let (in_doubt, queued) = (AtomicBool::new(false), AtomicBool::new(false));
         Ok(Ask { in_use, key, ttl, patience, terms, refreshing, contention, chosen: lease.is_some(), in_doubt, queued })
     }

@@ -13,14 +13,15 @@ use tokio::sync::oneshot;
 use tracing::{Span, debug, field};
 
 use crate::{
-    Clock, Error, FencingToken, Key, Lease, LeaseId, Result, Tick, Ttl,
+    Clock, Error, FencingToken, Key, Lease, Result, Tick, Ttl,
     contention::{Attempts, Contention},
     hold::Hold,
+    in_use::InUse,
     lease_task::LeaseTask,
     record::{self, Holder, Outcome, Patience, Request, Terms},
     refresh::{self, Refreshing},
     retry::{self, Backoff},
-    seal::{self, InUse, Inner},
+    seal::{self, Inner},
     store::Applied,
     wait::{Turn, Wake, Watch},
 };
@@ -109,8 +110,10 @@ impl Ask {
                 let unfinished = self.in_doubt.load(Ordering::Relaxed) || self.queued.load(Ordering::Relaxed);
                 let asks_again = self.chosen && !reply.is_closed() && matches!(error, Error::Unavailable { .. });
                 if unfinished && !asks_again {
+                    let _taken_back = self.in_use.into_taken_back();
                     drop(reply.send(Err(error)));
-                    take_back(&inner, &self.key, self.terms.lease).await;
+                    let leave = record::Leave { lease: self.terms.lease, caller: self.terms.caller };
+                    take_back(&inner, &self.key, leave).await;
                 } else {
                     // Whoever chose the id may ask again with it at once.
                     drop(self.in_use);
@@ -129,8 +132,7 @@ impl Ask {
             biased;
             () = reply.closed() => return Err(nobody()),
             () = inner.closing.cancelled() => return Err(seal::shut_down()),
-            // An earlier lease of this handle must not refuse it.
-            () = inner.releases.all_over(&self.key) => {}
+            () = self.earlier_is_over(inner) => {}
             () = clock.sleep_until(give_up) => {
                 return Err(Error::unavailable(
                     "the store has not confirmed this handle's release of the key within the operation timeout: check that the store can be reached and retry",
@@ -160,6 +162,13 @@ impl Ask {
             }
             give_up = inner.give_up();
         }
+    }
+
+    /// Waits for the end of what the handle has asked earlier and gives back now: the releases of the key, so that none of
+    /// these leases refuses this acquire, and the take-back of an acquire with the same lease id.
+    async fn earlier_is_over(&self, inner: &Inner) {
+        self.in_use.earlier_is_over().await;
+        inner.releases.all_over(&self.key).await;
     }
 
     /// Asks until the key is granted or refused, or, on the clock, it is `until`. `None` does not wait. If no request is
@@ -330,9 +339,9 @@ fn nobody() -> Error {
 
 /// Sees to it that a request in doubt leaves nothing held. Where the store cannot be reached the ttl
 /// does the same, later.
-async fn take_back(inner: &Inner, key: &Key, lease: LeaseId) {
+async fn take_back(inner: &Inner, key: &Key, leave: record::Leave) {
     let released = retry::until_definite(inner.clock(), inner.give_up(), inner.settings.attempt, |within| {
-        inner.store.apply(key, Request::Release(record::Release { lease, token: None }), within)
+        inner.store.apply(key, Request::Leave(leave), within)
     });
     match released.await {
         Ok(applied) => debug!(outcome = ?applied.outcome, "took back a request in doubt"),

@@ -96,7 +96,7 @@ async fn release(inner: &Inner, hold: &Hold, until: Duration, mut sent_before: b
         let sent_before = mem::replace(&mut sent_before, true);
         async move {
             let until = clock.now().saturating_add(within);
-            let request = Request::Release(record::Release { lease: hold.lease, token: Some(hold.token) });
+            let request = Request::Release(record::Release { lease: hold.lease, token: hold.token });
             match inner.store.apply(&hold.key, request, within).await?.outcome {
                 Outcome::Released => Ok(Released::Ours),
                 Outcome::Absent => match sight(inner, hold, until.saturating_sub(clock.now())).await? {

@@ -16,10 +16,11 @@ use crate::{
     Error, Lease, LossCause, Metadata, Result, Tick, Ttl, farewell,
     hold::Hold,
     in_flight::{InFlight, MAX_ATTEMPTS, attempt_life},
+    in_use::InUse,
     lease::End,
     refresh::{self, Confirmed, Refreshing},
     schedule::{Slot, Wanted},
-    seal::{InUse, Inner},
+    seal::Inner,
     wait::Watch,
     wishes::{Asked, Wish},
 };

@@ -32,6 +32,7 @@ mod groups;
 pub mod guide;
 mod hold;
 mod in_flight;
+mod in_use;
 mod inspect;
 mod key;
 mod lease;

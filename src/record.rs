@@ -14,7 +14,7 @@ pub use events::{Event, EventKind};
 pub use inspection::{Holding, Inspection, ListedLease, PastRevocation, Waiting};
 pub use joint::{Joint, Named, named};
 pub use machine::{apply, apply_jointly, apply_together};
-pub use request::{Acquire, Image, Outcome, Patience, Refresh, Release, Request, Revoke, Transfer, View};
+pub use request::{Acquire, Image, Leave, Outcome, Patience, Refresh, Release, Request, Revoke, Transfer, View};
 pub use selection::{Position, Selection, Sharing};
 
 use std::time::Duration;
@@ -194,15 +194,14 @@ impl Record {
         self.holder(lease).filter(|holder| holder.expires_at > now)
     }
 
-    /// What of the record tells the outcome of a request for this lease.
+    /// What of the record tells the outcome of a request.
     #[must_use]
-    pub fn view(&self, lease: Option<LeaseId>) -> View {
-        View {
-            version: self.version,
-            holders: self.holders.clone(),
-            position: lease.and_then(|lease| self.position(lease)),
-            waiting: self.queue.len(),
-        }
+    pub fn view(&self, request: &Request) -> View {
+        let position = match request {
+            Request::Leave(leave) => self.queue.iter().position(|waiter| leave.ends(&waiter.terms)),
+            request => request.lease().and_then(|lease| self.position(lease)),
+        };
+        View { version: self.version, holders: self.holders.clone(), position, waiting: self.queue.len() }
     }
 
     /// How many wait before this lease.

@@ -16,7 +16,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tracing::warn;
 
 use crate::{
-    Acquire, Clock, Error, Key, LeaseId, Owner, Result, Revoke,
+    Acquire, Clock, Error, Key, Owner, Result, Revoke,
     dedicated::DedicatedThread,
     releases::Releases,
     retry,
@@ -272,17 +272,6 @@ impl Inner {
         .await
     }
 
-    /// Keeps a lease id from being used twice at once in this handle.
-    pub(crate) fn use_id(self: &Arc<Self>, lease: LeaseId) -> Result<InUse> {
-        if self.shared().in_use().insert(lease) {
-            Ok(InUse { inner: Arc::clone(self), lease })
-        } else {
-            Err(Error::invalid(format!(
-                "lease id {lease} is in use by this handle: wait for the end of its lease, or use another"
-            )))
-        }
-    }
-
     /// Refuses what needs a runtime where there is none, instead of a panic half-way, and what
     /// comes after the end.
     pub(crate) fn runs(&self) -> Result<()> {
@@ -303,25 +292,6 @@ pub(crate) fn in_runtime() -> Result<()> {
 /// What is said to whoever comes after the end.
 pub(crate) fn shut_down() -> Error {
     Error::invalid("this handle was shut down: make a new one")
-}
-
-/// A lease id that is in use, until this is dropped.
-#[derive(Debug)]
-pub(crate) struct InUse {
-    inner: Arc<Inner>,
-    lease: LeaseId,
-}
-
-impl InUse {
-    pub(crate) fn by(&self) -> &Arc<Inner> {
-        &self.inner
-    }
-}
-
-impl Drop for InUse {
-    fn drop(&mut self) {
-        self.inner.shared().in_use().remove(&self.lease);
-    }
 }
 
 impl fmt::Debug for Mongoseal {

@@ -7,18 +7,16 @@
 //!
 //! Invariants: no two acquires of siblings have the same number. The store is closed by the last sibling that is shut down.
 
-use std::{
-    collections::HashSet,
-    sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
-    },
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
 };
 
 use tokio::sync::OnceCell;
 
 use crate::{
-    Caller, HandleId, LeaseId, Result, dedicated::DedicatedThread, seal::shut_down, store::Store, wait::Waiters,
+    Caller, HandleId, Result, dedicated::DedicatedThread, in_use::IdsInUse, seal::shut_down, store::Store,
+    wait::Waiters,
 };
 
 /// What a handle shares with its siblings.
@@ -36,7 +34,7 @@ pub(crate) struct Shared {
     /// Whether the store was found fit.
     pub(crate) prepared: AtomicBool,
     /// The leases that are held, acquired, released or taken back at this moment.
-    in_use: Mutex<HashSet<LeaseId>>,
+    pub(crate) in_use: IdsInUse,
     /// Those who wait for a key.
     pub(crate) waiters: Waiters,
     /// Where their tasks run, if not on the runtime of who begins them.
@@ -60,7 +58,7 @@ impl Shared {
             open: AtomicUsize::new(1),
             closed: OnceCell::new(),
             prepared: AtomicBool::new(false),
-            in_use: Mutex::default(),
+            in_use: IdsInUse::default(),
             waiters: Waiters::default(),
             thread,
         };
@@ -70,11 +68,6 @@ impl Shared {
     /// The next acquire of these handles.
     pub(crate) fn caller(&self) -> Caller {
         Caller { handle: self.id, number: self.acquires.fetch_add(1, Ordering::Relaxed) }
-    }
-
-    /// The leases in use.
-    pub(crate) fn in_use(&self) -> MutexGuard<'_, HashSet<LeaseId>> {
-        self.in_use.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Whether all of the handles were shut down.

@@ -14,9 +14,10 @@ use std::{
 };
 
 use mongoseal::{
-    FencingToken, Key, LeaseId, Metadata, Tick,
+    Caller, FencingToken, Key, LeaseId, Metadata, Tick,
     record::{
-        self, Acquire, Joint, Moment, Outcome, Patience, Record, Refresh, Release, Request, Revoke, Terms, Transfer,
+        self, Acquire, Joint, Leave, Moment, Outcome, Patience, Record, Refresh, Release, Request, Revoke, Terms,
+        Transfer,
     },
     store::{Applied, MongoStore, Sighting, Store},
 };
@@ -50,8 +51,13 @@ enum Asked {
     /// Of those holders whose bits are set, in the order of the record; the last bit stands for one who
     /// never held.
     Jointly(Joint, u8),
-    /// Of the same key at the same time: acquires that wait, acquires that do not, or releases without a token.
+    /// Of the same key at the same time: acquires that wait, acquires that do not, or leaves.
     Together(Vec<Request>),
+}
+
+/// One of the few callers that ask with a lease.
+fn caller_of(lease: LeaseId, asks: u64) -> Caller {
+    format!("{:016x}/{asks}", lease.to_bytes()[0]).parse().unwrap()
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -72,7 +78,7 @@ fn step() -> impl Strategy<Value = Step> {
                 metadata.insert("note", owner).unwrap();
             }
             let group = described.then(|| owner.parse().unwrap());
-            let caller = format!("{:016x}/{asks}", lease.to_bytes()[0]).parse().unwrap();
+            let caller = caller_of(lease, asks);
             let terms = Terms { lease, caller, owner: owner.parse().unwrap(), limit, ttl, grace, group, metadata };
             Acquire { terms, patience }
         });
@@ -94,9 +100,10 @@ fn step() -> impl Strategy<Value = Step> {
         });
         Request::Refresh(Refresh { lease, ttl, grace, metadata })
     });
-    // A third of the releases carry a token: see `sent`.
-    let release = (lease, proptest::option::weighted(0.3, Just(FencingToken::MAX)))
-        .prop_map(|(lease, token)| Request::Release(Release { lease, token }));
+    // With the token of a holder, if there is one: see `sent`.
+    let release = lease.clone().prop_map(|lease| Request::Release(Release { lease, token: FencingToken::MAX }));
+    let leave =
+        (lease, 0_u64..3).prop_map(|(lease, asks)| Request::Leave(Leave { lease, caller: caller_of(lease, asks) }));
     // Half of the revocations are of those who held before the last: see `sent`.
     let upto = prop_oneof![Just(FencingToken::MAX), Just(FencingToken::new(1).unwrap())];
     let revoke = upto.prop_map(|upto| Request::Revoke(Revoke { by: "$ops".into(), reason: "$$ROOT".into(), upto }));
@@ -115,13 +122,12 @@ fn step() -> impl Strategy<Value = Step> {
         acquires.retain(|acquire| leases.insert(acquire.terms.lease));
         let request = |acquire: Acquire| match verb {
             0 | 1 => Request::Acquire(acquire),
-            _ => Request::Release(Release { lease: acquire.terms.lease, token: None }),
+            _ => Request::Leave(Leave { lease: acquire.terms.lease, caller: acquire.terms.caller }),
         };
         Asked::Together(acquires.into_iter().map(request).collect())
     });
     let acquire = acquire.prop_map(Request::Acquire);
-    let request =
-        prop_oneof![12 => acquire, 4 => refresh, 4 => release, 1 => revoke, 2 => transfer, 1 => Just(Request::Prune)];
+    let request = prop_oneof![12 => acquire, 4 => refresh, 1 => release, 3 => leave, 1 => revoke, 2 => transfer, 1 => Just(Request::Prune)];
     let pause = prop_oneof![4 => Just(0_u64), 1 => 1_u64..25].prop_map(Duration::from_millis);
     let asked = prop_oneof![24 => request.prop_map(Asked::Of), 3 => joint, 3 => together];
     (pause, asked, proptest::bool::weighted(0.15)).prop_map(|(pause, asked, twice)| Step { pause, asked, twice })
@@ -179,13 +185,13 @@ fn name(outcome: &Outcome) -> &'static str {
     }
 }
 
-/// The request as it is sent: a release with a token names the one of the first holder, which is
-/// its own or another's, and so does a revocation that does not mean all.
+/// The request as it is sent: a release names the token of the first holder, which is its own or another's, and so does
+/// a revocation that does not mean all.
 fn sent(request: &Request, met: Option<&Record>) -> Request {
     let mut request = request.clone();
     let Some(first) = met.and_then(|record| record.holders.first()) else { return request };
     match &mut request {
-        Request::Release(Release { token: Some(token), .. }) => *token = first.version,
+        Request::Release(Release { token, .. }) => *token = first.version,
         Request::Transfer(Transfer { lease, token, .. }) => {
             let own = met.and_then(|record| record.holder(*lease));
             *token = own.map_or(first.version, |own| own.version);

@@ -85,7 +85,7 @@ fn the_tests_that_documents_name_are_there() {
     assert!(named > 10);
 }
 
-const ENGINE: [&str; 31] = [
+const ENGINE: [&str; 32] = [
     "contention.rs",
     "hold.rs",
     "wait.rs",
@@ -105,6 +105,7 @@ const ENGINE: [&str; 31] = [
     "schedule/slot.rs",
     "retry.rs",
     "releases.rs",
+    "in_use.rs",
     "shared.rs",
     "shutdown_releases.rs",
     "dedicated.rs",

@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use crate::{
     Caller, FencingToken, HandleId, Key, LeaseId, Metadata,
-    record::{Acquire, Holder, Moment, Outcome, Patience, Record, Refresh, Release, Request, StoreTime, Terms},
+    record::{Acquire, Holder, Leave, Moment, Outcome, Patience, Record, Refresh, Release, Request, StoreTime, Terms},
     store::{Applied, Sighting, Store},
 };
 
@@ -108,8 +108,13 @@ pub(super) fn refresh(terms: &Terms) -> Request {
     Request::Refresh(Refresh { lease: terms.lease, ttl: terms.ttl, grace: terms.grace, metadata: None })
 }
 
-pub(super) fn release(terms: &Terms, token: Option<FencingToken>) -> Request {
+pub(super) fn release(terms: &Terms, token: FencingToken) -> Request {
     Request::Release(Release { lease: terms.lease, token })
+}
+
+/// Gives back what an acquire of these terms was granted, or its place in the queue.
+pub(super) fn leave(terms: &Terms) -> Request {
+    Request::Leave(Leave { lease: terms.lease, caller: terms.caller })
 }
 
 impl From<Acquire> for Request {

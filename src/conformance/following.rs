@@ -7,7 +7,7 @@ use tokio::{
     task::JoinHandle,
 };
 
-use super::bench::{Bench, WITHIN, once, refresh, release, terms, wait};
+use super::bench::{Bench, WITHIN, leave, once, refresh, release, terms, wait};
 use crate::{
     FencingToken, Result,
     record::{Joint, Record, Request, Revoke, Terms},
@@ -57,9 +57,9 @@ pub(super) async fn what_each_change_makes_of_a_record_is_told_in_order(bench: B
     let waiters: Vec<Terms> = (0..20).map(|number| Terms { limit: number % 3, ..terms() }).collect();
     let revoke = || Request::Revoke(Revoke { by: "ops".into(), reason: "drill".into(), upto: FencingToken::MAX });
     let mut requests: Vec<Request> = waiters.iter().map(|waiter| wait(waiter).into()).collect();
-    requests.extend(waiters[..8].iter().flat_map(|waiter| [refresh(waiter), release(waiter, None)]));
+    requests.extend(waiters[..8].iter().flat_map(|waiter| [refresh(waiter), leave(waiter)]));
     requests.push(revoke());
-    requests.extend(waiters[8..].iter().map(|waiter| release(waiter, None)));
+    requests.extend(waiters[8..].iter().map(leave));
     // All of it before anything is read, so that nothing can be looked up meanwhile.
     let mut expected = Vec::new();
     for request in requests {
@@ -103,7 +103,7 @@ pub(super) async fn a_record_that_is_there_is_told_first(bench: Bench) {
     assert_eq!(without_queue(&first), told(record));
     let at = at.expect("there is a record");
     assert!(first.at.now <= at.now && first.at.tick <= at.tick, "seen before the call returned");
-    bench.send(release(&holder, Some(token))).await;
+    bench.send(release(&holder, token)).await;
     assert_eq!(without_queue(&follower.next().await), told(Some(bench.record().await)));
 }
 

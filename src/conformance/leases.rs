@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::bench::{Bench, LONG, SHORT, once, refresh, release, terms};
+use super::bench::{Bench, LONG, SHORT, leave, once, refresh, release, terms};
 use crate::{
     Metadata,
     record::{Outcome, Request, Revoke, Terms, Transfer},
@@ -57,7 +57,7 @@ pub(super) async fn tokens_grow_over_release_and_expiry(bench: Bench) {
             let end = bench.holders().await[0].expires_at;
             bench.pass(end).await;
         } else {
-            assert_eq!(bench.send(release(&terms, Some(token))).await, Outcome::Released, "it is released");
+            assert_eq!(bench.send(release(&terms, token)).await, Outcome::Released, "it is released");
         }
     }
 }
@@ -104,18 +104,22 @@ pub(super) async fn grace_keeps_the_key_after_the_ttl_and_a_release_ends_it(benc
     let ttl_over = bench.holders().await[0].since.after(SHORT);
     bench.pass(ttl_over).await;
     assert!(matches!(bench.send(once(&terms())).await, Outcome::Refused { .. }), "the grace keeps others out");
-    assert_eq!(bench.send(release(&graceful, Some(token))).await, Outcome::Released);
+    assert_eq!(bench.send(release(&graceful, token)).await, Outcome::Released);
     bench.granted(once(&terms())).await;
 }
 
 pub(super) async fn a_release_ends_its_own_lease_and_no_other(bench: Bench) {
     let first = terms();
     let old = bench.granted(once(&first)).await;
-    assert_eq!(bench.send(release(&terms(), None)).await, Outcome::Absent, "nobody else's");
-    assert_eq!(bench.send(release(&first, Some(old))).await, Outcome::Released);
-    assert_eq!(bench.send(release(&first, Some(old))).await, Outcome::Absent, "it can be sent twice");
+    assert_eq!(bench.send(release(&terms(), old)).await, Outcome::Absent, "nobody else's");
+    assert_eq!(bench.send(release(&first, old)).await, Outcome::Released);
+    assert_eq!(bench.send(release(&first, old)).await, Outcome::Absent, "it can be sent twice");
     let new = bench.granted(once(&first)).await;
-    assert_eq!(bench.send(release(&first, Some(old))).await, Outcome::Absent, "not a later grant of the same id");
+    assert_eq!(bench.send(release(&first, old)).await, Outcome::Absent, "not a later grant of the same id");
+    let again = Terms { caller: terms().caller, ..first.clone() };
+    assert_eq!(bench.granted(once(&again)).await, new, "the lease is taken up by another acquire");
+    assert_eq!(bench.send(leave(&first)).await, Outcome::Absent, "not what another acquire with the same id holds");
+    assert_eq!(bench.send(leave(&again)).await, Outcome::Released, "what the acquire itself holds");
     assert_eq!(bench.record().await.version, new, "the record stays: its version is the point");
 }
 

@@ -114,7 +114,7 @@ pub(super) async fn a_record_is_not_deleted_before_its_retention(bench: Bench) {
     let token = bench.granted(once(&terms)).await;
     let forgotten = || async { bench.store.forget(&bench.key, token, WITHIN).await.expect("it can be asked for") };
     assert!(!forgotten().await, "somebody holds the key");
-    bench.send(release(&terms, Some(token))).await;
+    bench.send(release(&terms, token)).await;
     assert!(!forgotten().await, "its version still protects the tokens");
     assert_eq!(bench.record().await.version, token);
     assert!(!bench.beside("never").store.forget(&bench.beside("never").key, token, WITHIN).await.expect("no error"));

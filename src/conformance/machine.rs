@@ -3,7 +3,7 @@
 use super::bench::{Bench, WITHIN, terms};
 use crate::{
     FencingToken, LeaseId,
-    record::{self, Acquire, Patience, Record, Refresh, Release, Request, Revoke, Terms, Transfer},
+    record::{self, Acquire, Leave, Patience, Record, Refresh, Release, Request, Revoke, Terms, Transfer},
 };
 
 pub(super) async fn random_requests_come_to_what_the_machine_says(bench: Bench) {
@@ -27,11 +27,21 @@ pub(super) async fn random_requests_come_to_what_the_machine_says(bench: Bench) 
 fn random(met: Option<&Record>) -> Request {
     let lease = || LeaseId::from_bytes([fastrand::u8(1..=6); 16]);
     let millis = || if fastrand::u8(0..5) == 0 { fastrand::u64(1..60) } else { 60_000 };
+    let caller = |lease: LeaseId| {
+        let text = format!("{:016x}/{}", lease.to_bytes()[0], fastrand::u8(0..2));
+        text.parse().expect("it is a caller")
+    };
+    let taken_back = || {
+        let lease = lease();
+        Request::Leave(Leave { lease, caller: caller(lease) })
+    };
     let first = met.and_then(|record| record.holders.first());
     match fastrand::u8(0..21) {
         0..=10 => {
+            let lease = lease();
             let terms = Terms {
-                lease: lease(),
+                lease,
+                caller: caller(lease),
                 limit: fastrand::u32(0..4),
                 ttl: millis(),
                 grace: fastrand::u64(0..20),
@@ -41,9 +51,9 @@ fn random(met: Option<&Record>) -> Request {
             Request::Acquire(Acquire { terms, patience: (fastrand::u8(0..4) > 0).then_some(patience) })
         }
         11..=13 => Request::Refresh(Refresh { lease: lease(), ttl: millis(), grace: 0, metadata: None }),
-        14..=15 => Request::Release(Release { lease: lease(), token: None }),
-        16..=17 => first.map_or(Request::Release(Release { lease: lease(), token: None }), |first| {
-            Request::Release(Release { lease: first.terms.lease, token: Some(first.version) })
+        14..=15 => taken_back(),
+        16..=17 => first.map_or_else(taken_back, |first| {
+            Request::Release(Release { lease: first.terms.lease, token: first.version })
         }),
         18 => Request::Revoke(Revoke {
             by: "ops".into(),

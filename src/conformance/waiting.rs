@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tokio::sync::mpsc;
 
-use super::bench::{Bench, LONG, SHORT, once, release, terms, wait};
+use super::bench::{Bench, LONG, SHORT, leave, once, terms, wait};
 use crate::{
     Caller, FencingToken, HandleId,
     record::{Acquire, Outcome, Patience, Request, Revoke, Terms},
@@ -27,7 +27,7 @@ pub(super) async fn waiters_are_granted_the_key_in_the_order_they_came(bench: Be
     }
     let mut last = bench.record().await.version;
     for waiter in waiters {
-        bench.send(release(&holder, None)).await;
+        bench.send(leave(&holder)).await;
         let holders = bench.holders().await;
         assert!(
             holders.iter().map(|holder| holder.terms.lease).eq([waiter.lease]),
@@ -49,7 +49,7 @@ pub(super) async fn a_waiter_that_is_not_heard_of_falls_out(bench: Bench) {
     bench.send(wait(&alive)).await;
     let end = bench.record().await.queue[0].expires_at;
     bench.pass(end).await;
-    bench.send(release(&holder, None)).await;
+    bench.send(leave(&holder)).await;
     assert!(bench.holders().await.iter().map(|holder| holder.terms.lease).eq([alive.lease]));
 }
 
@@ -74,7 +74,7 @@ pub(super) async fn a_handle_is_told_what_it_is_handed_and_robbed_of(bench: Benc
     let queued = bench.applied(wait(&own)).await;
     let since = queued.at.expect("there is a record").tick;
     // Before anybody listens: it is told all the same, from that tick on.
-    bench.send(release(&holder, None)).await;
+    bench.send(leave(&holder)).await;
     let (tell, mut told) = mpsc::unbounded_channel();
     let watching = bench.store.watch(handle, since, tell);
     #[allow(clippy::disallowed_methods, reason = "ends with the receiver")]

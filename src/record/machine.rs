@@ -3,7 +3,7 @@
 use std::slice;
 
 use super::{
-    Acquire, Holder, Image, Joint, Moment, Outcome, Patience, Record, Refresh, Release, Request, Revocation, Revoke,
+    Acquire, Holder, Image, Joint, Leave, Moment, Outcome, Patience, Record, Refresh, Request, Revocation, Revoke,
     StoreTime, Terms, Transfer, Waiter,
 };
 use crate::{Caller, FencingToken, LeaseId, Ttl};
@@ -20,7 +20,11 @@ pub fn apply(before: Option<&Record>, at: Moment, request: &Request) -> (Option<
         Request::Acquire(acquire) => state.acquire(slice::from_ref(acquire)),
         Request::Refresh(refresh) => state.refresh(refresh),
         Request::Release(release) => {
-            state.release(&[release]);
+            state.holders.retain(|holder| !release.ends(holder));
+            state.grant(&[]);
+        }
+        Request::Leave(leave) => {
+            state.leave(slice::from_ref(leave));
             state.grant(&[]);
         }
         Request::Revoke(revoke) => state.revoke(revoke),
@@ -32,13 +36,13 @@ pub fn apply(before: Option<&Record>, at: Moment, request: &Request) -> (Option<
         Image::Before => before,
         Image::After => after.as_ref(),
     };
-    let outcome = request.outcome(image.map(|image| image.view(request.lease())).as_ref(), at.now);
+    let outcome = request.outcome(image.map(|image| image.view(request)).as_ref(), at.now);
     (after, outcome)
 }
 
 /// Applies several requests of a key as one, in this order, each of another lease: gives the record as it is afterwards,
 /// and the outcome of each. They are acquires that wait, or acquires that do not, in either case to have the key alone; or
-/// they are releases without a token.
+/// they are leaves.
 ///
 /// The record is pruned once before them, and the key granted once after them. Acquires that share the key must be applied
 /// one by one: see [`FencingToken::following`].
@@ -46,15 +50,15 @@ pub fn apply(before: Option<&Record>, at: Moment, request: &Request) -> (Option<
 pub fn apply_together(before: Option<&Record>, at: Moment, requests: &[Request]) -> (Option<Record>, Vec<Outcome>) {
     let mut state = State::of(before, at);
     state.prune();
-    let (mut acquires, mut releases) = (Vec::new(), Vec::new());
+    let (mut acquires, mut leaves) = (Vec::new(), Vec::new());
     for request in requests {
         match request {
             Request::Acquire(acquire) => acquires.push(acquire.clone()),
-            Request::Release(release) => releases.push(release),
+            Request::Leave(leave) => leaves.push(*leave),
             _ => {}
         }
     }
-    state.release(&releases);
+    state.leave(&leaves);
     state.acquire(&acquires);
     let after = state.stamped(before);
     let outcome = |request: &Request| {
@@ -62,7 +66,7 @@ pub fn apply_together(before: Option<&Record>, at: Moment, requests: &[Request])
             Image::Before => before,
             Image::After => after.as_ref(),
         };
-        request.outcome(image.map(|image| image.view(request.lease())).as_ref(), at.now)
+        request.outcome(image.map(|image| image.view(request)).as_ref(), at.now)
     };
     let outcomes = requests.iter().map(outcome).collect();
     (after, outcomes)
@@ -195,9 +199,10 @@ impl State {
         self.grant(&[]);
     }
 
-    fn release(&mut self, releases: &[&Release]) {
-        self.holders.retain(|holder| !releases.iter().any(|release| release.ends(holder)));
-        self.queue.retain(|waiter| !releases.iter().any(|release| release.dismisses(waiter)));
+    fn leave(&mut self, leaves: &[Leave]) {
+        let stays = |terms: &Terms| !leaves.iter().any(|leave| leave.ends(terms));
+        self.holders.retain(|holder| stays(&holder.terms));
+        self.queue.retain(|waiter| stays(&waiter.terms));
     }
 
     fn revoke(&mut self, revoke: &Revoke) {

@@ -1,7 +1,7 @@
 //! What can be asked of a record, and what comes of it.
 
-use super::{Holder, StoreTime, Terms, Waiter};
-use crate::{FencingToken, LeaseId, Metadata};
+use super::{Holder, StoreTime, Terms};
+use crate::{Caller, FencingToken, LeaseId, Metadata};
 
 /// What can be asked of a record. Every request can be sent twice.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -10,8 +10,10 @@ pub enum Request {
     Acquire(Acquire),
     /// Keeps a lease alive.
     Refresh(Refresh),
-    /// Gives a lease, or a place in the queue, back.
+    /// Gives a lease back.
     Release(Release),
+    /// Gives back what an acquire was granted, or its place in the queue.
+    Leave(Leave),
     /// Takes the key from its holders.
     Revoke(Revoke),
     /// Gives a lease to another lease id.
@@ -81,25 +83,36 @@ pub struct Refresh {
     pub metadata: Option<Metadata>,
 }
 
-/// Gives a lease, or a place in the queue, back.
+/// Gives a lease back.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Release {
     /// Which lease.
     pub lease: LeaseId,
-    /// With which token: a release that was delayed does not touch a later grant of the same lease
-    /// id. `None` is whatever the id holds or waits for.
-    pub token: Option<FencingToken>,
+    /// With which token: a release that was delayed does not end a later grant of the same lease id.
+    pub token: FencingToken,
 }
 
 impl Release {
     /// Whether this holder is the one to go.
     pub(crate) fn ends(&self, holder: &Holder) -> bool {
-        holder.terms.lease == self.lease && self.token.is_none_or(|token| holder.version == token)
+        holder.terms.lease == self.lease && holder.version == self.token
     }
+}
 
-    /// Whether this waiter is the one to go.
-    pub(crate) fn dismisses(&self, waiter: &Waiter) -> bool {
-        waiter.terms.lease == self.lease && self.token.is_none()
+/// Gives back what an acquire was granted, or its place in the queue, by an asker who was not told what came of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Leave {
+    /// The lease id of the acquire.
+    pub lease: LeaseId,
+    /// The caller of the acquire. So a leave that was delayed does not end what a later acquire with the same lease id was
+    /// granted.
+    pub caller: Caller,
+}
+
+impl Leave {
+    /// Whether this holder or waiter is the one to go.
+    pub(crate) fn ends(&self, terms: &Terms) -> bool {
+        terms.lease == self.lease && terms.caller == self.caller
     }
 }
 
@@ -210,7 +223,7 @@ pub struct View {
     pub version: FencingToken,
     /// Who holds the key, in the order in which they came.
     pub holders: Vec<Holder>,
-    /// How many wait before the lease of the request, if it waits.
+    /// How many wait before the lease of the request, if it waits. Of a leave, before that of its caller.
     pub position: Option<usize>,
     /// How many wait.
     pub waiting: usize,
@@ -230,6 +243,7 @@ impl Request {
             Self::Acquire(acquire) => Some(acquire.terms.lease),
             Self::Refresh(refresh) => Some(refresh.lease),
             Self::Release(release) => Some(release.lease),
+            Self::Leave(leave) => Some(leave.lease),
             Self::Transfer(transfer) => Some(transfer.lease),
             Self::Revoke(_) | Self::Prune => None,
         }
@@ -240,7 +254,7 @@ impl Request {
     pub fn image(&self) -> Image {
         match self {
             Self::Acquire(_) | Self::Refresh(_) | Self::Transfer(_) => Image::After,
-            Self::Release(_) | Self::Revoke(_) | Self::Prune => Image::Before,
+            Self::Release(_) | Self::Leave(_) | Self::Revoke(_) | Self::Prune => Image::Before,
         }
     }
 
@@ -256,8 +270,11 @@ impl Request {
             },
             (Self::Release(release), Some(before)) => {
                 let held = before.holders.iter().any(|holder| release.ends(holder) && holder.expires_at > now);
-                let waited = release.token.is_none() && before.position.is_some();
-                if held || waited { Outcome::Released } else { Outcome::Absent }
+                if held { Outcome::Released } else { Outcome::Absent }
+            }
+            (Self::Leave(leave), Some(before)) => {
+                let held = before.holders.iter().any(|holder| leave.ends(&holder.terms) && holder.expires_at > now);
+                if held || before.position.is_some() { Outcome::Released } else { Outcome::Absent }
             }
             (Self::Revoke(revoke), Some(before)) => {
                 let ends = |holder: &&Holder| holder.expires_at > now && revoke.ends(holder);

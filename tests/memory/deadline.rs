@@ -193,7 +193,7 @@ async fn one_who_chose_the_id_and_was_queued_when_the_store_went_away_keeps_its_
     store.script(|call| matches!(call, Call::Apply(Request::Acquire(_))).then_some(Fault::Fail));
     assert!(matches!(waiting.await.unwrap(), Err(Error::Unavailable { .. })));
     tokio::time::sleep(secs(1)).await;
-    assert!(!store.requests().iter().any(|request| matches!(request, Request::Release(_))));
+    assert!(!store.requests().iter().any(|request| matches!(request, Request::Leave(_))));
 }
 
 #[tokio::test(start_paused = true)]

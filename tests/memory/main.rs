@@ -11,6 +11,7 @@ mod faulty;
 mod groups;
 mod inspect;
 mod lease;
+mod lease_ids;
 mod retry;
 mod revoke;
 mod round_trip;

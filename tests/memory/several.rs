@@ -201,7 +201,7 @@ async fn duplicates_and_nothing_are_refused_and_a_failed_release_leaves_the_othe
     let first = set.token("a").unwrap();
     store.script(move |call| match call {
         Call::Jointly(_) => Some(Fault::Refuse),
-        Call::Apply(Request::Release(release)) if release.token == Some(first) => Some(Fault::Refuse),
+        Call::Apply(Request::Release(release)) if release.token == first => Some(Fault::Refuse),
         _ => None,
     });
     assert!(matches!(set.release().await, Err(Error::Invalid { .. })));

@@ -261,7 +261,7 @@ async fn a_waiter_that_dies_costs_the_next_one_no_more_than_its_ttl() {
     let asked = tokio::spawn(dead.acquire("k").ttl(secs(20)).wait(secs(3600)).into_future());
     tokio::time::sleep(millis(1)).await;
     asked.abort();
-    store.script(|call| matches!(call, Call::Apply(Request::Release(_))).then_some(Fault::Hang));
+    store.script(|call| matches!(call, Call::Apply(Request::Leave(_))).then_some(Fault::Hang));
     tokio::time::sleep(millis(1)).await;
     assert_eq!(queued(&store).await, 1);
     let next = waiter(&store.seal(), secs(3600));

@@ -3,8 +3,8 @@
 use mongoseal::{
     FencingToken, LeaseId, Metadata, Tick,
     record::{
-        self, Acquire, Holder, Joint, Moment, Outcome, Patience, Record, Refresh, Release, Request, StoreTime, Terms,
-        Waiter,
+        self, Acquire, Holder, Joint, Leave, Moment, Outcome, Patience, Record, Refresh, Release, Request, StoreTime,
+        Terms, Waiter,
     },
 };
 
@@ -132,6 +132,10 @@ impl Server {
         }
     }
 
+    fn leave(&self, lease: Lease) -> Leave {
+        Leave { lease: lease_id(lease), caller: self.terms[usize::from(lease)].caller }
+    }
+
     /// The machine on what travels as one command: a request, a joint refresh, or two acquires.
     fn apply(&self, before: Option<&Record>, at: Moment, asked: &[Message]) -> (Option<Record>, Vec<Outcome>) {
         let &[Message { lease, verb, .. }] = asked else { return self.acquire_together(before, at, asked) };
@@ -143,10 +147,11 @@ impl Server {
                 let refresh = Refresh { lease: lease_id(lease), ttl, grace, metadata: None };
                 self.apply_one(before, at, &Request::Refresh(refresh))
             }
-            Verb::Release { token } => {
-                let release = Release { lease: lease_id(lease), token: token.map(store_token) };
+            Verb::Release { token: Some(token) } => {
+                let release = Release { lease: lease_id(lease), token: store_token(token) };
                 self.apply_one(before, at, &Request::Release(release))
             }
+            Verb::Release { token: None } => self.apply_one(before, at, &Request::Leave(self.leave(lease))),
         };
         (after, vec![outcome])
     }
@@ -226,15 +231,16 @@ impl Server {
                 (after, outcome)
             }
             Some(Rule::ReleaseNamesToken) => match (request, before.and_then(|before| before.holders.first())) {
-                (Request::Release(_), Some(holder)) => {
-                    let whoever = Request::Release(Release { lease: holder.terms.lease, token: None });
-                    record::apply(before, at, &whoever)
+                (Request::Release(_) | Request::Leave(_), Some(holder)) => {
+                    let whoever = Release { lease: holder.terms.lease, token: holder.version };
+                    record::apply(before, at, &Request::Release(whoever))
                 }
                 _ => real(at),
             },
             Some(Rule::ReleaseNamesGrant) => match request {
                 Request::Release(Release { lease, .. }) => {
-                    record::apply(before, at, &Request::Release(Release { lease: *lease, token: None }))
+                    let asked = self.terms.iter().find(|terms| terms.lease == *lease).unwrap();
+                    record::apply(before, at, &Request::Leave(Leave { lease: *lease, caller: asked.caller }))
                 }
                 _ => real(at),
             },
@@ -255,7 +261,7 @@ impl Server {
             holder.version = by_clock;
             after.version = by_clock;
         }
-        let outcome = request.outcome(Some(&after.view(request.lease())), at.now);
+        let outcome = request.outcome(Some(&after.view(request)), at.now);
         (Some(after), outcome)
     }
 

@@ -229,8 +229,8 @@ async fn a_broken_entry_of_the_queue_costs_no_more_than_its_time() {
             let unset = || doc! { "$unset": { &path: "" } };
             let update = wrong.as_ref().map_or_else(unset, |wrong| doc! { "$set": { &path: wrong } });
             bench.records().update_one(doc! { "_id": key.as_str() }, update).await.unwrap();
-            let release = Request::Release(record::Release { lease: holder, token: None });
-            drop(store.apply(&key, release, within).await);
+            let leave = Request::Leave(record::Leave { lease: holder, caller: terms(holder, 1).caller });
+            drop(store.apply(&key, leave, within).await);
             broken.push(key);
         }
     }
@@ -252,8 +252,8 @@ async fn an_acquire_of_a_key_under_which_another_program_keeps_a_bare_document_i
         for request in [
             Request::Acquire(record::Acquire { terms: terms(lease, 60_000), patience: None }),
             Request::Refresh(record::Refresh { lease, ttl: 1_000, grace: 0, metadata: None }),
-            Request::Release(record::Release { lease, token: None }),
-            Request::Release(record::Release { lease, token: Some(token) }),
+            Request::Leave(record::Leave { lease, caller: terms(lease, 1).caller }),
+            Request::Release(record::Release { lease, token }),
             Request::Revoke(record::Revoke { by: "a".into(), reason: String::new(), upto: token }),
             Request::Transfer(record::Transfer { lease, token, to: LeaseId::random() }),
             Request::Prune,

@@ -213,10 +213,10 @@ async fn fields_of_a_later_build_stay_in_the_record_in_holders_and_in_waiters_wh
     seal.purge().await.unwrap();
     there("a purge", true, true).await;
     let other = LeaseId::random();
-    lease.transfer(other).await.unwrap();
+    let token = lease.transfer(other).await.unwrap();
     there("transfer", true, true).await;
 
-    assert_eq!(applied("k", Request::Release(Release { lease: other, token: None })).await, Outcome::Released);
+    assert_eq!(applied("k", Request::Release(Release { lease: other, token })).await, Outcome::Released);
     let holder = of_a_waiter();
     all_there(&bench, "k", "a release handed the key over", (Some(holder.clone()), None)).await;
     let upto = seen(&store, "k").await.0.version;

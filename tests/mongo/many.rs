@@ -155,7 +155,7 @@ mod of_a_store {
     }
 
     fn release((lease, token): (LeaseId, FencingToken)) -> Request {
-        Request::Release(Release { lease, token: Some(token) })
+        Request::Release(Release { lease, token })
     }
 
     /// Sends all of these side by side; gives what came of them in this order.

@@ -70,7 +70,8 @@ impl World {
         for held in before.iter().flat_map(|before| &before.holders).filter(|held| held.expires_at > at.now) {
             let theirs = request.lease() == Some(held.terms.lease);
             let named = match &request {
-                Request::Release(release) => theirs && release.token.is_none_or(|token| token == held.version),
+                Request::Release(release) => theirs && release.token == held.version,
+                Request::Leave(leave) => theirs && leave.caller == held.terms.caller,
                 Request::Transfer(transfer) => theirs && transfer.token == held.version,
                 Request::Revoke(revoke) => held.version <= revoke.upto,
                 _ => false,

@@ -5,7 +5,7 @@ use proptest::{collection::vec, prelude::*};
 use super::*;
 use crate::{
     Caller, LeaseId, Metadata,
-    record::{self, Acquire, Moment, Patience, Refresh, Release, Request, Revoke, Terms, Transfer},
+    record::{self, Acquire, Leave, Moment, Patience, Refresh, Request, Revoke, Terms, Transfer},
     token::Tick,
 };
 
@@ -44,11 +44,14 @@ fn lease(number: u8) -> LeaseId {
     LeaseId::from_bytes([number; 16])
 }
 
+fn caller(number: u8) -> Caller {
+    format!("{number:016x}/{number}").parse().unwrap()
+}
+
 fn acquire(number: u8, limit: u32, ttl: u64, patience: Option<u64>) -> Request {
-    let caller: Caller = format!("{number:016x}/{number}").parse().unwrap();
     let terms = Terms {
         lease: lease(number),
-        caller,
+        caller: caller(number),
         owner: format!("owner {number}").parse().unwrap(),
         limit,
         ttl,
@@ -60,7 +63,7 @@ fn acquire(number: u8, limit: u32, ttl: u64, patience: Option<u64>) -> Request {
 }
 
 fn release(number: u8) -> Request {
-    Request::Release(Release { lease: lease(number), token: None })
+    Request::Leave(Leave { lease: lease(number), caller: caller(number) })
 }
 
 fn revoke() -> Request {
@@ -243,7 +246,7 @@ proptest! {
                         prop_assert!(holding.remove(&token) && matches!(request, Request::Revoke(_)));
                     }
                     EventKind::Released => {
-                        prop_assert!(holding.remove(&token) && matches!(request, Request::Release(_)));
+                        prop_assert!(holding.remove(&token) && matches!(request, Request::Leave(_)));
                     }
                     EventKind::Expired => prop_assert!(holding.remove(&token)),
                     EventKind::Holds { .. } | EventKind::Removed => prop_assert!(false, "{kind:?} of no operator"),

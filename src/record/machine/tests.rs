@@ -1,7 +1,7 @@
 use super::*;
 use crate::{
     Metadata,
-    record::{Acquire, Release, Revoke, Terms},
+    record::{Acquire, Leave, Release, Revoke, Terms},
     token::Tick,
 };
 
@@ -88,7 +88,7 @@ fn refresh(number: u8) -> Request {
 }
 
 fn release(number: u8) -> Request {
-    Request::Release(Release { lease: lease(number), token: None })
+    Request::Leave(Leave { lease: lease(number), caller: caller(number) })
 }
 
 fn revoke() -> Request {
@@ -192,11 +192,11 @@ fn a_release_that_was_delayed_does_not_touch_a_later_grant_of_its_id() {
     let first = granted(&bench.send(once(1, 0)));
     bench.send(release(1));
     let second = granted(&bench.send(once(1, 0)));
-    let delayed = |token| Request::Release(Release { lease: lease(1), token: Some(token) });
+    let delayed = |token| Request::Release(Release { lease: lease(1), token });
     assert_eq!(bench.send(delayed(first)), Outcome::Absent);
     assert_eq!(bench.holders(), [1]);
     assert_eq!(queued(&bench.send(wait(2, 0))), 0);
-    let waiting = Request::Release(Release { lease: lease(2), token: Some(second) });
+    let waiting = Request::Release(Release { lease: lease(2), token: second });
     assert_eq!(bench.send(waiting), Outcome::Absent);
     assert_eq!(bench.queue(), [2]);
     assert_eq!(bench.send(delayed(second)), Outcome::Released);

@@ -4,8 +4,8 @@
 //! A thousand waiters that ask one after another write a thousand entries a thousand times, and so do a thousand that leave
 //! the queue.
 //!
-//! Mechanism: one command of each key is under way. The acquires of the key that come meanwhile, and the releases of what a
-//! lease id holds or waits for, wait in the key's line. (Acquires that share the key and do not wait are not in it.) The
+//! Mechanism: one command of each key is under way. The acquires and leaves of the key that come meanwhile wait in the
+//! key's line. (Acquires that share the key and do not wait are not in it.) The
 //! next command takes the requests of one verb from the head of the line: the pipeline takes lists (see `verb.rs`). Each
 //! other request is sent at once, as a command of its own.
 //!

@@ -67,7 +67,12 @@ pub(super) fn view(verb: Verb) -> Document {
         return view;
     }
     let places = doc! { "$map": { "input": "$$lease", "in": { "$indexOfArray": ["$$queued", "$$this"] } } };
-    let queued = doc! { "queued": { "$reverseArray": "$queue.lease" } };
+    let queue: Bson = if verb == Verb::Leave {
+        doc! { "$map": { "input": "$queue", "in": ["$$this.lease", "$$this.caller"] } }.into()
+    } else {
+        "$queue.lease".into()
+    };
+    let queued = doc! { "queued": { "$reverseArray": queue } };
     view.insert("places", doc! { "$let": { "vars": queued, "in": places } });
     view.insert("waiting", doc! { "$size": "$queue" });
     view

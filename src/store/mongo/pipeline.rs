@@ -368,8 +368,11 @@ fn is_named() -> Document {
 
 /// Whether `this` is of the lease, or of one of several.
 fn is_theirs(verb: Verb) -> Document {
-    let is_theirs = if verb.is_of_several() { "$in" } else { "$eq" };
-    doc! { is_theirs: ["$$this.lease", "$$lease"] }
+    match verb {
+        Verb::Leave => doc! { "$in": [["$$this.lease", "$$this.caller"], "$$lease"] },
+        _ if verb.is_of_several() => doc! { "$in": ["$$this.lease", "$$lease"] },
+        _ => doc! { "$eq": ["$$this.lease", "$$lease"] },
+    }
 }
 
 /// What a list of several, in the order of their leases, says of the lease that `this` is of.

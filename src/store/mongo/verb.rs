@@ -3,10 +3,7 @@
 use mongodb::bson::{Bson, Document, doc};
 
 use super::document;
-use crate::{
-    LeaseId,
-    record::{Acquire, Joint, Refresh, Release, Request, Revoke, Transfer},
-};
+use crate::record::{Acquire, Joint, Leave, Refresh, Release, Request, Revoke, Transfer};
 
 /// The requests that are written alike.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -20,7 +17,7 @@ pub(super) enum Verb {
     Refresh,
     /// Gives back what a lease id holds with this token.
     Release,
-    /// Gives back whatever a lease id holds or waits for, or several lease ids of a key.
+    /// Gives back what an acquire was granted, or its place in the queue, or those of several acquires of a key.
     Leave,
     Revoke,
     Transfer,
@@ -51,8 +48,8 @@ impl Verb {
             Request::Acquire(Acquire { patience: None, .. }) => Self::Acquire,
             Request::Acquire(Acquire { patience: Some(_), .. }) => Self::Wait,
             Request::Refresh(_) => Self::Refresh,
-            Request::Release(Release { token: Some(_), .. }) => Self::Release,
-            Request::Release(Release { token: None, .. }) => Self::Leave,
+            Request::Release(_) => Self::Release,
+            Request::Leave(_) => Self::Leave,
             Request::Revoke(_) => Self::Revoke,
             Request::Transfer(_) => Self::Transfer,
             Request::Prune => Self::Prune,
@@ -102,14 +99,14 @@ impl Verb {
 pub(super) fn constants(request: &Request) -> Document {
     let mut variables = match request {
         Request::Acquire(acquire) if acquire.patience.is_some() => return acquires([acquire]),
-        Request::Release(Release { lease, token: None }) => return leaves([*lease]),
+        Request::Leave(leave) => return leaves([leave]),
         Request::Acquire(acquire) => asks(acquire),
         Request::Refresh(Refresh { ttl, grace, metadata, .. }) => {
             let mut who = doc! { "ttl": document::long(*ttl), "grace": document::long(*grace) };
             who.extend(metadata.as_ref().map(|metadata| ("metadata".to_owned(), document::metadata(metadata))));
             doc! { "who": who, "lasts": document::long(ttl.saturating_add(*grace)) }
         }
-        Request::Release(Release { token, .. }) => doc! { "token": token.map(Bson::from) },
+        Request::Release(Release { token, .. }) => doc! { "token": *token },
         Request::Transfer(Transfer { token, to, .. }) => doc! { "token": *token, "to": document::lease(*to) },
         Request::Revoke(Revoke { by, reason, upto }) => doc! { "by": by, "reason": reason, "upto": *upto },
         Request::Prune => doc! {},
@@ -128,11 +125,16 @@ pub(super) fn constants_of_several(requests: &[Request]) -> Document {
             _ => None,
         }));
     }
-    leaves(requests.iter().filter_map(Request::lease))
+    leaves(requests.iter().filter_map(|request| match request {
+        Request::Leave(leave) => Some(leave),
+        _ => None,
+    }))
 }
 
-fn leaves(leases: impl IntoIterator<Item = LeaseId>) -> Document {
-    doc! { "lease": leases.into_iter().map(document::lease).collect::<Vec<Bson>>() }
+/// A list of the entries to drop, each as its lease and its caller.
+fn leaves<'a>(leaves: impl IntoIterator<Item = &'a Leave>) -> Document {
+    let entry = |leave: &Leave| Bson::Array(vec![document::lease(leave.lease), leave.caller.to_string().into()]);
+    doc! { "lease": leaves.into_iter().map(entry).collect::<Vec<Bson>>() }
 }
 
 /// Lists of what each of these acquires fills the pipeline with. How many may wait is for all of them what it is for the

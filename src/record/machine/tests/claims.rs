@@ -27,17 +27,38 @@ fn a_waiter_whose_time_ends_at_this_moment_has_left_the_queue() {
 }
 
 #[test]
-fn a_release_by_id_alone_ends_what_waits_and_one_with_a_token_what_holds() {
+fn a_leave_ends_what_waits_and_a_release_what_holds() {
     let mut bench = Bench::new();
     let token = granted(&bench.send(once(1, 0)));
     bench.send(wait(2, 0));
-    let by = |number, token| Request::Release(Release { lease: lease(number), token });
-    assert_eq!(bench.send(by(2, Some(token))), Outcome::Absent);
+    let by_token = |number| Request::Release(Release { lease: lease(number), token });
+    assert_eq!(bench.send(by_token(2)), Outcome::Absent);
     assert_eq!(bench.queue(), [2]);
-    assert_eq!(bench.send(by(2, None)), Outcome::Released);
+    assert_eq!(bench.send(release(2)), Outcome::Released);
     assert!(bench.queue().is_empty());
     bench.pass(1000);
-    assert_eq!(bench.send(by(1, Some(token))), Outcome::Absent, "its time is over at this moment");
+    assert_eq!(bench.send(by_token(1)), Outcome::Absent, "its time is over at this moment");
+}
+
+#[test]
+fn a_leave_does_not_end_what_a_later_acquire_with_its_lease_id_holds_or_waits_for() {
+    let mut bench = Bench::new();
+    let by = |number, asked_by| match wait(number, 0) {
+        Request::Acquire(acquire) => {
+            Request::Acquire(Acquire { terms: Terms { caller: caller(asked_by), ..acquire.terms }, ..acquire })
+        }
+        other => other,
+    };
+    for number in [1, 2] {
+        bench.send(wait(number, 0));
+        bench.send(by(number, number + 10));
+    }
+    let before = bench.record().clone();
+    assert_eq!([bench.send(release(1)), bench.send(release(2))], [Outcome::Absent, Outcome::Absent]);
+    assert_eq!(bench.record(), &before);
+    let later = |number| Request::Leave(Leave { lease: lease(number), caller: caller(number + 10) });
+    assert_eq!([bench.send(later(2)), bench.send(later(1))], [Outcome::Released, Outcome::Released]);
+    assert!(bench.record().holders.is_empty() && bench.record().queue.is_empty());
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use super::*;
 use crate::{
     Caller, HandleId, LeaseId, Metadata,
-    record::{Patience, Release, Terms},
+    record::{Leave, Patience, Terms},
 };
 
 /// A waiter for a key, and what keeps it waiting.
@@ -31,7 +31,8 @@ fn acquire_of(number: u8, limit: u32, patience: Option<Patience>) -> Request {
 }
 
 fn release_of(number: u8) -> Request {
-    Request::Release(Release { lease: LeaseId::from_bytes([number; 16]), token: None })
+    let caller = Caller { handle: HandleId::random(), number: 1 };
+    Request::Leave(Leave { lease: LeaseId::from_bytes([number; 16]), caller })
 }
 
 fn numbers(requests: &[Queued]) -> Vec<u8> {

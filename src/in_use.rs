@@ -1,0 +1,120 @@
+//! The lease ids that a handle and its siblings use.
+//!
+//! Purpose: two acquires of one process with one lease id would both believe that they hold its lease.
+//!
+//! Mechanism: a lease id is in use from its acquire until its lease has ended. If an acquire fails and has to be taken back,
+//! the next acquire can use the id at once, but waits until the take-back is over. Otherwise it could be granted what the
+//! take-back then ends.
+//!
+//! Invariant: no acquire sends a request while an earlier acquire with the same lease id is sent or taken back.
+
+use std::{
+    collections::{HashMap, hash_map::Entry},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use tokio_util::sync::CancellationToken;
+
+use crate::{Error, LeaseId, Result, seal::Inner};
+
+/// The lease ids in use.
+#[derive(Debug, Default)]
+pub(crate) struct IdsInUse(Mutex<HashMap<LeaseId, Use>>);
+
+#[derive(Debug)]
+enum Use {
+    /// By an acquire or a lease.
+    Active,
+    /// By an acquire that is taken back, until this is cancelled.
+    TakenBack(CancellationToken),
+}
+
+impl IdsInUse {
+    fn by_id(&self) -> MutexGuard<'_, HashMap<LeaseId, Use>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A lease id that is in use, until this is dropped.
+#[derive(Debug)]
+pub(crate) struct InUse {
+    inner: Arc<Inner>,
+    lease: LeaseId,
+    /// Cancelled when the earlier acquire with this id has been taken back, if there is one.
+    earlier: Option<CancellationToken>,
+}
+
+/// A lease id whose acquire is taken back, until this is dropped.
+#[derive(Debug)]
+pub(crate) struct TakenBack {
+    inner: Arc<Inner>,
+    lease: LeaseId,
+    over: CancellationToken,
+}
+
+impl InUse {
+    pub(crate) fn begin(inner: &Arc<Inner>, lease: LeaseId) -> Result<Self> {
+        let mut by_id = inner.shared().in_use.by_id();
+        let earlier = match by_id.entry(lease) {
+            Entry::Vacant(entry) => {
+                entry.insert(Use::Active);
+                None
+            }
+            Entry::Occupied(mut entry) => match entry.insert(Use::Active) {
+                Use::TakenBack(over) => Some(over),
+                Use::Active => {
+                    return Err(Error::invalid(format!(
+                        "lease id {lease} is in use by this handle: wait for the end of its lease, or use another"
+                    )));
+                }
+            },
+        };
+        drop(by_id);
+        Ok(Self { inner: Arc::clone(inner), lease, earlier })
+    }
+
+    pub(crate) fn by(&self) -> &Arc<Inner> {
+        &self.inner
+    }
+
+    /// Waits until the earlier acquire with this id has been taken back.
+    pub(crate) async fn earlier_is_over(&self) {
+        if let Some(earlier) = &self.earlier {
+            earlier.cancelled().await;
+        }
+    }
+
+    /// Lets the next acquire use the id, which then waits until the take-back is over.
+    pub(crate) fn into_taken_back(self) -> TakenBack {
+        let taken_back =
+            TakenBack { inner: Arc::clone(&self.inner), lease: self.lease, over: CancellationToken::new() };
+        self.inner.shared().in_use.by_id().insert(self.lease, Use::TakenBack(taken_back.over.clone()));
+        taken_back
+    }
+}
+
+impl Drop for InUse {
+    fn drop(&mut self) {
+        let mut by_id = self.inner.shared().in_use.by_id();
+        let Entry::Occupied(mut entry) = by_id.entry(self.lease) else { return };
+        match (entry.get(), self.earlier.take()) {
+            // The id was passed on.
+            (Use::TakenBack(_), _) => {}
+            (Use::Active, Some(earlier)) if !earlier.is_cancelled() => drop(entry.insert(Use::TakenBack(earlier))),
+            (Use::Active, _) => drop(entry.remove()),
+        }
+    }
+}
+
+impl Drop for TakenBack {
+    fn drop(&mut self) {
+        let mut by_id = self.inner.shared().in_use.by_id();
+        // Under the lock, so that no acquire gives this back as the earlier one after the id was freed.
+        self.over.cancel();
+        if let Entry::Occupied(entry) = by_id.entry(self.lease)
+            && matches!(entry.get(), Use::TakenBack(_))
+        {
+            entry.remove();
+        }
+    }
+}

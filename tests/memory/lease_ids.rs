@@ -1,0 +1,80 @@
+//! Lease ids that the caller chose.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use mongoseal::{Error, LeaseId, record::Request};
+
+use crate::{
+    faulty::{Call, Fault, Faulty},
+    millis, secs,
+};
+
+/// The first acquire ends without an answer, and each leave takes so long.
+fn fail_one_acquire_and_delay_leaves(store: &Faulty, delay: u64) {
+    let first = AtomicBool::new(true);
+    store.script(move |call| match call {
+        Call::Apply(Request::Acquire(_)) if first.swap(false, Ordering::Relaxed) => Some(Fault::Fail),
+        Call::Apply(Request::Leave(_)) => Some(Fault::Delay(secs(delay))),
+        _ => None,
+    });
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_chosen_lease_id_can_be_used_again_at_once_after_held_and_the_next_acquire_waits_for_the_take_back() {
+    let store = Faulty::new();
+    let holder = store.seal().acquire("k").await.unwrap();
+    let (seal, id) = (store.seal(), LeaseId::random());
+    fail_one_acquire_and_delay_leaves(&store, 1);
+    for _ in 0..3 {
+        let error = seal.acquire("k").lease_id(id).await.unwrap_err();
+        assert!(matches!(error, Error::Held { .. }), "{error}");
+    }
+    holder.release().await.unwrap();
+    fail_one_acquire_and_delay_leaves(&store, 1);
+    let lease = seal.acquire("k").lease_id(id).await.unwrap();
+    tokio::time::sleep(secs(60)).await;
+    lease.verify().await.unwrap();
+
+    let sent = store.requests();
+    let of_id = sent.iter().filter(|request| request.lease() == Some(id));
+    let kinds: Vec<_> = of_id.take_while(|request| !matches!(request, Request::Refresh(_))).collect();
+    let leaves = kinds.iter().filter(|request| matches!(request, Request::Leave(_))).count();
+    assert_eq!(leaves, 1, "of the acquire without an answer: {kinds:?}");
+    assert!(matches!(kinds[..], [Request::Acquire(_), Request::Acquire(_), Request::Leave(_), ..]), "{kinds:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_acquire_sends_nothing_while_the_acquire_before_with_its_id_is_taken_back_and_can_be_dropped() {
+    let store = Faulty::new();
+    let _holder = store.seal().acquire("k").await.unwrap();
+    let (seal, id) = (store.seal(), LeaseId::random());
+    fail_one_acquire_and_delay_leaves(&store, 1);
+    assert!(matches!(seal.acquire("k").lease_id(id).await, Err(Error::Held { .. })));
+    let dropped = tokio::time::timeout(secs(0), seal.acquire("k").lease_id(id).into_future());
+    assert!(dropped.await.is_err());
+    // It gave the id back without having sent anything, and the take-back goes on.
+    tokio::time::sleep(millis(1)).await;
+    let before = store.requests().len();
+    let asking = tokio::spawn(seal.acquire("k").lease_id(id).into_future());
+    tokio::time::sleep(millis(500)).await;
+    assert_eq!(store.requests().len(), before, "nothing is sent while the acquire before is taken back");
+    let twice = seal.acquire("k").lease_id(id).await.unwrap_err();
+    assert!(matches!(twice, Error::Invalid { .. }), "two cannot ask with one id: {twice}");
+    assert!(matches!(asking.await.unwrap(), Err(Error::Held { .. })));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_take_back_that_was_delayed_does_not_end_the_lease_of_the_next_process_with_the_id() {
+    let store = Faulty::new();
+    let holder = store.seal().acquire("k").await.unwrap();
+    let id = LeaseId::random();
+    fail_one_acquire_and_delay_leaves(&store, 2);
+    let error = store.seal().acquire("k").lease_id(id).await.unwrap_err();
+    assert!(matches!(error, Error::Held { .. }), "{error}");
+    holder.release().await.unwrap();
+    // The process before has ended, and what it sent is still under way.
+    let lease = store.seal().acquire("k").lease_id(id).await.unwrap();
+    tokio::time::sleep(secs(3)).await;
+    assert!(store.requests().iter().any(|request| matches!(request, Request::Leave(_))));
+    lease.verify().await.unwrap();
+}
