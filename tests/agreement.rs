@@ -102,7 +102,7 @@ fn step() -> impl Strategy<Value = Step> {
     });
     // With the token of a holder, if there is one: see `sent`.
     let release = lease.clone().prop_map(|lease| Request::Release(Release { lease, token: FencingToken::MAX }));
-    let leave =
+    let taken_back =
         (lease, 0_u64..3).prop_map(|(lease, asks)| Request::Leave(Leave { lease, caller: caller_of(lease, asks) }));
     // Half of the revocations are of those who held before the last: see `sent`.
     let upto = prop_oneof![Just(FencingToken::MAX), Just(FencingToken::new(1).unwrap())];
@@ -127,7 +127,7 @@ fn step() -> impl Strategy<Value = Step> {
         Asked::Together(acquires.into_iter().map(request).collect())
     });
     let acquire = acquire.prop_map(Request::Acquire);
-    let request = prop_oneof![12 => acquire, 4 => refresh, 1 => release, 3 => leave, 1 => revoke, 2 => transfer, 1 => Just(Request::Prune)];
+    let request = prop_oneof![12 => acquire, 4 => refresh, 1 => release, 3 => taken_back, 1 => revoke, 2 => transfer, 1 => Just(Request::Prune)];
     let pause = prop_oneof![4 => Just(0_u64), 1 => 1_u64..25].prop_map(Duration::from_millis);
     let asked = prop_oneof![24 => request.prop_map(Asked::Of), 3 => joint, 3 => together];
     (pause, asked, proptest::bool::weighted(0.15)).prop_map(|(pause, asked, twice)| Step { pause, asked, twice })

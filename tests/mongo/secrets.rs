@@ -6,7 +6,7 @@ use std::{
     time::Instant,
 };
 
-use mongodb::bson::{Bson, Document, doc};
+use mongodb::bson::{Binary, Bson, Document, doc, spec::BinarySubtype};
 use mongoseal::{Error, LeaseId, Mongoseal};
 use mongoseal_test_support::ReplicaSet;
 use tracing::{Event, Subscriber, field::Field, field::Visit, span};
@@ -84,10 +84,14 @@ impl Secrets {
         assert!(!text.contains(self.password), "the password is in {what}");
         for id in self.ids {
             let (whole, bytes) = (id.expose(), id.to_bytes());
+            // As base64 after the first bytes.
+            let bson = Bson::Binary(Binary { subtype: BinarySubtype::Uuid, bytes: bytes.to_vec() }).to_string();
+            let base64 = bson.rsplit(' ').next().unwrap().trim_end_matches(')');
             let forms = [
                 whole[9..].to_owned(),
                 whole.replace('-', "")[8..].to_owned(),
                 whole.replace('-', "")[8..].to_uppercase(),
+                base64[6..].to_owned(),
                 format!("{:?}", &bytes[4..]).trim_matches(['[', ']']).to_owned(),
             ];
             for form in forms {
@@ -151,6 +155,29 @@ async fn no_line_of_a_log_and_no_error_carries_a_password_or_a_whole_lease_id() 
     let said = said.take();
     assert!(!said.is_empty(), "something was heard");
     secrets.are_not_in(&said, "the log");
+}
+
+#[tokio::test]
+async fn what_a_validator_makes_the_server_quote_is_in_no_error_and_its_code_is() {
+    let bench = Bench::new("validator").await;
+    let secrets = Secrets { password: "unused-s3cret", ids: [LeaseId::random(), LeaseId::random()] };
+    let seal = bench.seal();
+    let lease = seal.acquire("k").lease_id(secrets.ids[0]).shared().group("g").await.unwrap();
+    let other = seal.acquire("k").lease_id(secrets.ids[1]).shared().await.unwrap();
+    let admits_none = doc! { "collMod": "mongoseal", "validator": { "version": { "$type": "string" } } };
+    bench.database.run_command(admits_none).await.unwrap();
+    for error in [
+        lease.refresh().await.unwrap_err(),
+        lease.transaction(async |_session| -> mongoseal::Result<()> { Ok(()) }).await.unwrap_err(),
+        seal.acquire("k").shared().await.unwrap_err(),
+        seal.refresh_group("g", secs(40)).await.unwrap_err(),
+        seal.release_group("g").await.unwrap_err(),
+        seal.revoke("k").await.unwrap_err(),
+        other.release().await.unwrap_err(),
+    ] {
+        secrets.are_not_in(&all_of(&error), &format!("the error {error}"));
+        assert!(matches!(error, Error::Invalid { .. }) && error.code() == Some(121), "{error:?}");
+    }
 }
 
 #[tokio::test]

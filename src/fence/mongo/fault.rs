@@ -4,7 +4,7 @@ use mongodb::error::{Error as DriverError, ErrorKind, TRANSIENT_TRANSACTION_ERRO
 
 use crate::{
     Error,
-    store::mongo::fault::{self, DUPLICATE_KEY},
+    store::mongo::fault::{self, DUPLICATE_KEY, Refusal},
 };
 
 /// What an error means that came of a write to a caller's collection.
@@ -36,7 +36,7 @@ pub(super) fn written_not(code: i32, message: &str) -> Error {
     } else {
         Error::invalid("MongoDB refused the write: see the source of this error")
     };
-    error.caused_by(message.to_owned())
+    error.caused_by(Refusal::new(code, "", message))
 }
 
 /// Whether a document with the same `_id`, or the same entry of a unique index, is there.

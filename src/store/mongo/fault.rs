@@ -8,7 +8,7 @@ use mongodb::{
     bson::{Bson, Document},
     error::{
         CommandError, Error as DriverError, ErrorKind, RETRYABLE_ERROR, RETRYABLE_WRITE_ERROR, SYSTEM_OVERLOADED_ERROR,
-        TRANSIENT_TRANSACTION_ERROR, UNKNOWN_TRANSACTION_COMMIT_RESULT,
+        TRANSIENT_TRANSACTION_ERROR, UNKNOWN_TRANSACTION_COMMIT_RESULT, WriteFailure,
     },
 };
 
@@ -110,33 +110,67 @@ pub(crate) fn meaning(error: DriverError, database: &str, collection: &str, need
     .caused_by(source(error))
 }
 
-/// What the server or the driver said. A server may quote the whole command, and with it the lease
-/// id, which is a secret; so of its words only those up to there are kept.
+/// What the server or the driver said. A server may quote the command or the record, and with it the lease
+/// id, which is a secret. So of its error only the code and the words before that are kept.
 pub(crate) fn source(error: DriverError) -> Source {
     match error.kind.as_ref() {
-        ErrorKind::Command(command) => Box::new(Refusal::from(command)),
+        ErrorKind::Command(CommandError { code, code_name, message, .. }) => {
+            Box::new(Refusal::new(*code, code_name, message))
+        }
         _ => Box::new(error),
     }
 }
 
 /// A server's error without what it quotes.
 #[derive(Debug)]
-struct Refusal {
+pub(crate) struct Refusal {
     code: i32,
     name: String,
     message: String,
 }
 
-impl From<&CommandError> for Refusal {
-    fn from(error: &CommandError) -> Self {
-        let said = error.message.split(['{', '[']).next().unwrap_or_default();
-        Self { code: error.code, name: error.code_name.clone(), message: said.trim_end().to_owned() }
+impl Refusal {
+    pub(crate) fn new(code: i32, name: &str, message: &str) -> Self {
+        let quotes = ["{", "[", "UUID(", "BinData("].iter().filter_map(|quote| message.find(quote)).min();
+        let said = quotes.and_then(|quotes| message.get(..quotes)).unwrap_or(message);
+        Self { code, name: name.to_owned(), message: said.trim_end().to_owned() }
+    }
+
+    /// Of a write error or a write concern error in a reply.
+    fn of(error: &Bson) -> Self {
+        let fields = error.as_document();
+        let text = |name| fields.and_then(|fields| fields.get_str(name).ok()).unwrap_or_default();
+        let code = fields.and_then(|fields| fields.get_i32("code").ok()).unwrap_or_default();
+        Self::new(code, text("codeName"), text("errmsg"))
+    }
+}
+
+impl Error {
+    /// The code of the server's error, if a server of MongoDB answered with one: see
+    /// [its list of them](https://www.mongodb.com/docs/manual/reference/error-codes/). 121, for one, is a document that the
+    /// collection's validator does not admit.
+    ///
+    /// This is for logs and metrics. What to do is told by the variant.
+    #[must_use]
+    pub fn code(&self) -> Option<i32> {
+        let mut next = std::error::Error::source(self);
+        while let Some(error) = next {
+            let refused = error.downcast_ref::<Refusal>().map(|refusal| refusal.code);
+            if let Some(code) = refused.or_else(|| error.downcast_ref::<DriverError>().and_then(code)) {
+                return Some(code);
+            }
+            next = error.source();
+        }
+        None
     }
 }
 
 impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} (code {}): {}", self.name, self.code, self.message)
+        match self.name.as_str() {
+            "" => write!(f, "code {}: {}", self.code, self.message),
+            name => write!(f, "{name} (code {}): {}", self.code, self.message),
+        }
     }
 }
 
@@ -150,7 +184,7 @@ pub(super) fn watch_ended(error: DriverError) -> Error {
 /// A write concern error is never success: the write is there, and whether it stays is not known.
 pub(crate) fn unconfirmed(error: &Bson) -> Error {
     Error::unavailable("a majority of the replica set did not confirm the write in time: ask again")
-        .caused_by(error.to_string())
+        .caused_by(Refusal::of(error))
 }
 
 /// Refuses the reply to a command whose writes failed or were not confirmed: such a command says so in
@@ -167,13 +201,13 @@ pub(super) fn written(reply: &Document) -> Result<()> {
 
 /// What it means that a command was taken and its write failed.
 fn unwritten(error: &Bson) -> Error {
-    let code = error.as_document().and_then(|error| error.get_i32("code").ok());
-    let failed = if code.is_some_and(|code| TRANSIENT.contains(&code)) {
+    let refusal = Refusal::of(error);
+    let failed = if TRANSIENT.contains(&refusal.code) {
         not_now()
     } else {
         Error::invalid("MongoDB refused to write: see the source of this error")
     };
-    failed.caused_by(error.to_string())
+    failed.caused_by(refusal)
 }
 
 /// A reply without the fields that every server gives.
@@ -191,6 +225,8 @@ fn is_anonymous(error: &CommandError) -> bool {
 pub(crate) fn code(error: &DriverError) -> Option<i32> {
     match error.kind.as_ref() {
         ErrorKind::Command(command) => Some(command.code),
+        ErrorKind::Write(WriteFailure::WriteError(failure)) => Some(failure.code),
+        ErrorKind::Write(WriteFailure::WriteConcernError(failure)) => Some(failure.code),
         _ => std::error::Error::source(error)?.downcast_ref::<DriverError>().and_then(code),
     }
 }
@@ -215,7 +251,32 @@ fn not_now() -> Error {
 
 #[cfg(test)]
 mod tests {
+    use mongodb::bson::doc;
+
     use super::*;
+
+    #[test]
+    fn of_what_a_server_says_its_code_is_kept_and_not_what_it_quotes() {
+        let quotes = [
+            "Document failed validation",
+            "E11000 duplicate key error dup key: { _id: \"k\" }",
+            "cannot compare to [UUID(\"c0ffee00\")]",
+            "no such entry UUID(\"c0ffee00\")",
+            "no such entry BinData(4, \"wP/uAA==\")",
+        ];
+        for said in quotes {
+            let error =
+                doc! { "code": 64, "codeName": "WriteConcernFailed", "errmsg": said, "errInfo": { "c0ffee00": 1 } };
+            let error = unconfirmed(&error.into());
+            assert_eq!(error.code(), Some(64));
+            let source = std::error::Error::source(&error).unwrap();
+            for shown in [source.to_string(), format!("{error:?}")] {
+                assert!(!shown.contains("c0ffee00") && !shown.contains("wP/") && !shown.contains("_id"), "{shown}");
+                assert!(shown.contains(&said[..13]), "{shown}");
+            }
+        }
+        assert_eq!(Error::invalid("no server").code(), None);
+    }
 
     #[test]
     fn an_error_of_the_caller_is_invalid_and_one_of_the_moment_is_unavailable() {

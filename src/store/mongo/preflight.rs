@@ -124,7 +124,7 @@ async fn index(store: &Inner, within: Duration) -> Result<()> {
             "{} has another index on expires_at or of its name: drop it, or set the retention of idle records to its expireAfterSeconds; {seconds} is wanted",
             store.collection
         ))
-        .caused_by(error)),
+        .caused_by(fault::source(error))),
         found => {
             warn!(
                 collection = store.collection,
