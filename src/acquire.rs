@@ -40,6 +40,11 @@ const SHARED_BY_ALL: u32 = i32::MAX.unsigned_abs();
 /// Dropping it gives the key up: if the request was or is being granted or queued, it is taken back
 /// in the background. Nothing stays held by nobody.
 ///
+/// An acquire that was polled once and is polled no more, but not dropped either, goes on by itself: the key is granted,
+/// refreshed and held until the acquire is dropped. That happens in a loop around `select!` that polls `&mut acquire` and
+/// leaves the loop by another branch while `acquire` stays in scope. Drop the acquire there, or give `select!` the acquire
+/// itself and not a reference to it.
+///
 /// # Examples
 ///
 /// ```

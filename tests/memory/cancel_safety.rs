@@ -3,7 +3,7 @@
 use std::{future::IntoFuture, time::Duration};
 
 use mongoseal::{
-    Lease, LeaseState, LossCause, Mongoseal,
+    Error, Lease, LeaseState, LossCause, Mongoseal,
     record::Request,
     store::{Sighting, Store},
 };
@@ -108,6 +108,21 @@ async fn a_verify_dropped_half_way_changes_nothing() {
     assert_eq!(record(before), record(after));
     store.heal();
     lease.verify().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_acquire_that_is_polled_once_and_left_alone_holds_the_key_until_it_is_dropped() {
+    let store = Faulty::new();
+    let mut acquire = store.seal().acquire("k").ttl(secs(10)).into_future();
+    tokio::select! {
+        biased;
+        _ = &mut acquire => panic!("the store has not answered"),
+        () = std::future::ready(()) => {}
+    }
+    tokio::time::sleep(secs(60)).await;
+    assert!(matches!(store.seal().acquire("k").await, Err(Error::Held { .. })), "it is refreshed");
+    drop(acquire);
+    store.seal().acquire("k").wait(secs(1)).await.unwrap().release().await.unwrap();
 }
 
 #[tokio::test(start_paused = true)]
