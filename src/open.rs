@@ -87,6 +87,12 @@ impl Builder {
                 "a sibling runs where the handle runs that it is made of: set `dedicated_thread` for that one",
             ));
         }
+        #[cfg(feature = "mongodb")]
+        if self.allow_sharded {
+            return Err(Error::invalid(
+                "a sibling is on the deployment of the handle that it is made of: set `allow_sharded` for that one",
+            ));
+        }
         let settings = self.settings()?;
         #[cfg(feature = "mongodb")]
         if let Some(store) = mongo::sibling_store(&*other.inner.store, &self, settings.retention)? {
@@ -106,7 +112,7 @@ mod mongo {
     use crate::{
         Error,
         dedicated::DedicatedThread,
-        store::{MongoStore, Store},
+        store::{MongoStore, Store, mongo::set_name},
     };
 
     /// How many connections to a server a client of ours may open at least. Each request is a command of its own, and one
@@ -171,6 +177,15 @@ mod mongo {
             self
         }
 
+        /// Accepts a sharded cluster. Default: a sharded cluster is refused with [`Error::Invalid`].
+        ///
+        /// On a sharded cluster nothing but expiry is promised: see [guarantees](crate::guide::guarantees#sharded-clusters).
+        /// It is set for the handle that connects; its siblings follow it.
+        pub fn allow_sharded(mut self) -> Self {
+            self.allow_sharded = true;
+            self
+        }
+
         /// Connects to a MongoDB replica set and checks it. See [`Mongoseal::connect`].
         ///
         /// # Errors
@@ -211,17 +226,20 @@ mod mongo {
             }
             let connections = *connections;
             let name = self.database.or_else(|| options.default_database.clone());
-            let client = Client::with_options(options).map_err(unusable)?;
+            let client = Client::with_options(options.clone()).map_err(unusable)?;
             let database = client.database(name.as_deref().unwrap_or("mongoseal"));
             // No bound is zero.
             let streams = connections
                 .checked_sub(REQUESTS)
                 .map_or(usize::MAX, |streams| usize::try_from(streams).unwrap_or(usize::MAX));
             let collection = collection(self.collection)?;
+            let (allow_sharded, attempt) = (self.allow_sharded, settings.attempt);
             let store = MongoStore::with_streams(&database, collection, settings.retention, streams);
-            let seal = Mongoseal::from_parts(Arc::new(store), settings, thread)?;
-            seal.prepare().await?;
-            Ok(seal)
+            let seal = Mongoseal::from_parts(Arc::new(store.with_sharded(allow_sharded)), settings, thread)?;
+            match seal.prepare().await {
+                Ok(()) => Ok(seal),
+                Err(error) => Err(set_name::explain(error, options, allow_sharded, attempt).await),
+            }
         }
 
         /// On a collection of a database of the caller's client, which is never closed. The
@@ -242,7 +260,8 @@ mod mongo {
                 ));
             }
             let settings = self.settings()?;
-            let store = MongoStore::new(database, collection(self.collection)?, settings.retention);
+            let store = MongoStore::new(database, collection(self.collection)?, settings.retention)
+                .with_sharded(self.allow_sharded);
             Mongoseal::from_parts(Arc::new(store), settings, None)
         }
     }

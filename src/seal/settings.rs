@@ -100,6 +100,8 @@ pub struct Builder {
     pub(crate) database: Option<String>,
     #[cfg(feature = "mongodb")]
     pub(crate) collection: Option<String>,
+    #[cfg(feature = "mongodb")]
+    pub(crate) allow_sharded: bool,
 }
 
 impl Default for Builder {
@@ -119,6 +121,8 @@ impl Default for Builder {
             database: None,
             #[cfg(feature = "mongodb")]
             collection: None,
+            #[cfg(feature = "mongodb")]
+            allow_sharded: false,
         }
     }
 }

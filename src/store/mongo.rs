@@ -25,6 +25,7 @@
 //! | `delta.rs` | what a change stream says of an update |
 //! | `preflight.rs` | what is checked before the first request |
 //! | `touch.rs` | how a transaction makes sure of its lease |
+//! | `set_name.rs` | which replica set answers to a wrong name |
 //! | `fault.rs` | what each error of the driver means |
 
 mod client;
@@ -45,6 +46,7 @@ mod pipeline;
 mod preflight;
 mod purge;
 mod refusal;
+pub(crate) mod set_name;
 mod stream_end;
 mod template;
 mod token;
@@ -57,7 +59,7 @@ use std::{
     fmt,
     sync::{
         Arc,
-        atomic::{AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     time::Duration,
 };
@@ -100,6 +102,7 @@ struct Inner {
     database: Database,
     collection: String,
     retention: Duration,
+    allow_sharded: AtomicBool,
     client: ClientShare,
     /// The ids of its handles, and how many of those that were made were not closed.
     handles: HandleIds,
@@ -127,6 +130,18 @@ impl MongoStore {
         Self::with_streams(database, collection, retention, usize::MAX)
     }
 
+    /// Accepts a sharded cluster, which is refused otherwise. See
+    /// [`Builder::allow_sharded`](crate::Builder::allow_sharded). It holds for all clones of the store.
+    #[must_use]
+    pub fn allow_sharded(self) -> Self {
+        self.with_sharded(true)
+    }
+
+    pub(crate) fn with_sharded(self, allow: bool) -> Self {
+        self.inner.allow_sharded.store(allow, Ordering::Release);
+        self
+    }
+
     /// The same on a client that may have so many change streams at a time.
     pub(crate) fn with_streams(
         database: &Database,
@@ -146,10 +161,13 @@ impl MongoStore {
         retention: Duration,
     ) -> Option<Self> {
         let Inner { database: own, collection: own_collection, client, .. } = &*self.inner;
+        let allow_sharded = self.inner.is_sharded_allowed();
         let database = database.map_or_else(|| own.clone(), |name| own.client().database(name));
         let collection = collection.unwrap_or(own_collection);
         let is_own = database.name() == own.name() && collection == own_collection;
-        (!is_own).then(|| Self::build(&database, collection.to_owned(), retention, client.join()))
+        (!is_own).then(|| {
+            Self::build(&database, collection.to_owned(), retention, client.join()).with_sharded(allow_sharded)
+        })
     }
 
     fn build(database: &Database, collection: String, retention: Duration, client: ClientShare) -> Self {
@@ -160,6 +178,7 @@ impl MongoStore {
             database,
             collection,
             retention,
+            allow_sharded: AtomicBool::new(false),
             client,
             handles,
             open_handles: AtomicUsize::new(0),
@@ -306,6 +325,12 @@ impl Store for MongoStore {
 
     fn retention(&self) -> Duration {
         self.inner.retention
+    }
+}
+
+impl Inner {
+    fn is_sharded_allowed(&self) -> bool {
+        self.allow_sharded.load(Ordering::Acquire)
     }
 }
 

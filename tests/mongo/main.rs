@@ -17,6 +17,7 @@ mod many;
 mod privileges;
 mod purge;
 mod race;
+mod refused;
 mod revoke;
 mod runtimes;
 mod secrets;

@@ -2,6 +2,8 @@
 
 mod unreachable;
 
+pub(crate) use unreachable::misnamed_set;
+
 use std::fmt;
 
 use mongodb::{
@@ -58,6 +60,9 @@ const RETRY: [&str; 5] = [
     UNKNOWN_TRANSACTION_COMMIT_RESULT,
 ];
 
+/// Those of a server that is not the primary of its set, or is none any more.
+const NOT_PRIMARY: [i32; 4] = [10107, 10058, 13435, 13436];
+
 pub(crate) const UNAUTHORIZED: i32 = 13;
 /// Two documents would have the same `_id`, or the same entry of a unique index.
 pub(crate) const DUPLICATE_KEY: i32 = 11000;
@@ -77,8 +82,8 @@ pub(crate) mod needs {
 pub(crate) fn meaning(error: DriverError, database: &str, collection: &str, needs: &str) -> Error {
     let code = code(&error);
     match error.kind.as_ref() {
-        ErrorKind::Command(command) if code == Some(UNAUTHORIZED) && is_anonymous(command) => Error::invalid(
-            "MongoDB wants to know who asks: put user, password and authSource into the connection string",
+        ErrorKind::Command(_) if code == Some(UNAUTHORIZED) && is_anonymous(&error) => Error::invalid(
+            "the MongoDB server requires a login: put user, password and authSource into the connection string",
         ),
         ErrorKind::Command(_) if code == Some(UNAUTHORIZED) => Error::invalid(format!(
             "the MongoDB user may not do this with {database}.{collection}: grant it {needs} there"
@@ -87,6 +92,7 @@ pub(crate) fn meaning(error: DriverError, database: &str, collection: &str, need
         ErrorKind::Authentication { .. } if code.is_some_and(|code| TRANSIENT.contains(&code)) => not_now(),
         ErrorKind::Authentication { .. } => refused_credentials(),
         ErrorKind::Command(_) if code == Some(AUTHENTICATION_FAILED) => refused_credentials(),
+        ErrorKind::Command(_) if code.is_some_and(|code| NOT_PRIMARY.contains(&code)) => not_primary(),
         ErrorKind::Command(_) if code.is_some_and(|code| TRANSIENT.contains(&code)) => not_now(),
         ErrorKind::Command(_) if RETRY.iter().any(|label| error.contains_label(label)) => not_now(),
         ErrorKind::Command(_) => Error::invalid(format!(
@@ -101,10 +107,7 @@ pub(crate) fn meaning(error: DriverError, database: &str, collection: &str, need
         ErrorKind::Shutdown => {
             Error::invalid("the MongoDB client was shut down: make the handle on one that is kept open")
         }
-        ErrorKind::ServerSelection { message, .. } => Error::unavailable(format!(
-            "no primary of the MongoDB replica set can be reached{}: check addresses, TLS options and the set's state",
-            unreachable::causes(message)
-        )),
+        ErrorKind::ServerSelection { message, .. } => unreachable::meaning(message),
         _ => not_now(),
     }
     .caused_by(source(error))
@@ -216,9 +219,9 @@ pub(super) fn unreadable(error: impl std::error::Error + Send + Sync + 'static) 
         .caused_by(error)
 }
 
-/// Whether the server refuses because nobody has logged in.
-fn is_anonymous(error: &CommandError) -> bool {
-    error.message.contains("requires authentication")
+/// Whether the server refuses because the client has not logged in.
+pub(super) fn is_anonymous(error: &DriverError) -> bool {
+    matches!(*error.kind, ErrorKind::Command(ref command) if command.message.contains("requires authentication"))
 }
 
 /// The code of the server's error, if it is one or wraps one.
@@ -243,6 +246,13 @@ pub(crate) fn is_refusal(error: &DriverError) -> bool {
 
 fn refused_credentials() -> Error {
     Error::invalid("MongoDB refused the credentials: check user, password and authSource")
+}
+
+/// A client that follows the set finds the next primary by itself.
+pub(super) fn not_primary() -> Error {
+    Error::unavailable(
+        "the MongoDB server is not the primary of its replica set: retry, and leave out directConnection if the connection string has it",
+    )
 }
 
 fn not_now() -> Error {

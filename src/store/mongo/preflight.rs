@@ -1,58 +1,70 @@
-//! What is checked before the first request: in each finding, what to do.
+//! Checks a deployment before the first request. Each refusal says what to do.
+//!
+//! | file | says |
+//! |---|---|
+//! | `preflight.rs` | in which order the checks run |
+//! | `preflight/deployment.rs` | which deployments are refused, by what a server says of itself |
+//! | `preflight/product.rs` | which other products speak MongoDB's protocol |
+//! | `preflight/direct.rs` | whether a client can reach the primary |
+//! | `preflight/probe.rs` | whether the collection takes the updates of this store |
+//! | `preflight/index.rs` | the TTL index |
+//!
+//! Nothing is written before all other checks have passed.
+
+mod deployment;
+mod direct;
+mod index;
+mod probe;
+mod product;
 
 use std::time::Duration;
 
-use mongodb::bson::{Bson, Document, doc};
+use mongodb::bson::{Document, doc};
 use tracing::{debug, warn};
 
-use super::{Inner, fault, server_limit};
+use super::{Inner, fault};
 use crate::{Error, Result};
 
-/// The wire version of MongoDB 6.0, the first with all that the pipeline uses.
-const WIRE_VERSION_6_0: i32 = 17;
-const INDEX_CONFLICTS: [i32; 2] = [85, 86];
+pub(super) use self::{deployment::check as check_deployment, index::retention_seconds, product::at as product_at};
+
 /// By how much the cluster time may be ahead of the primary's clock. The server reads one after the other, and may
 /// stall in between.
 const STALL: Duration = Duration::from_secs(1);
 
-/// Checks the deployment and sees to the TTL index. Three commands where all is well.
+/// Checks the deployment and creates the TTL index. If all is well it sends `hello`, then three commands together that read,
+/// and then one that writes.
 pub(super) async fn run(store: &Inner, within: Duration) -> Result<()> {
+    // Alone: if a login is refused, other commands only learn that the pool of connections was cleared.
     let hello = store.command(doc! { "hello": 1 }, "hello").await?;
-    deployment(&hello)?;
+    // Together: so the client has two connections when the first request comes, and to open one takes several round trips.
+    let (build, journal, probe) = tokio::join!(build_info(store), journal(store), probe::run(store));
+    let known = build.as_ref().ok().and_then(Option::as_ref);
+    check_deployment(&hello, known, store.is_sharded_allowed())?;
+    direct::check(store, &hello).await?;
     if let Some(ahead) = cluster_time_ahead(&hello) {
         warn!(
             ?ahead,
             "the cluster time is ahead of the primary's clock, so the clock of a member that was primary is or was ahead by at least that: run NTP on each member, or set a grace above the difference"
         );
     }
-    // Together: so the client has two connections when the first request comes, and to open one takes several round trips.
-    let (journal, index) = tokio::join!(journal(store), index(store, within));
-    journal.and(index)
+    journal?;
+    probe?;
+    build?;
+    index::ensure(store, within).await
 }
 
-/// Refuses a deployment that cannot keep the promises.
-fn deployment(hello: &Document) -> Result<()> {
-    let wire_version = hello.get_i32("maxWireVersion").unwrap_or(0);
-    if wire_version < WIRE_VERSION_6_0 {
-        return Err(Error::invalid(format!(
-            "this MongoDB server speaks wire version {wire_version} and mongoseal needs {WIRE_VERSION_6_0}: upgrade to MongoDB 6.0 or later"
-        )));
+/// What the server says of its build. `None`: it does not say that to this user, or to a client that keeps to the stable
+/// API.
+async fn build_info(store: &Inner) -> Result<Option<Document>> {
+    let admin = store.database.client().database("admin");
+    match store.raw_command(&admin, doc! { "buildInfo": 1 }).await {
+        Ok(reply) => Ok(Some(reply)),
+        Err(error) if fault::is_refusal(&error) => {
+            debug!(%error, "the server does not say what it is");
+            Ok(None)
+        }
+        Err(error) => Err(fault::meaning(error, "admin", "$cmd", "buildInfo")),
     }
-    if hello.get_str("msg").is_ok_and(|router| router == "isdbgrid") {
-        warn!(
-            "this is a sharded cluster: leases are timed by its routers' clocks, so keep those together and the retention of idle records far above any lag"
-        );
-    } else if !hello.contains_key("setName") {
-        return Err(Error::invalid(
-            "this MongoDB server is a standalone, which cannot confirm a write by a majority: start it with --replSet and run rs.initiate(), one member is enough",
-        ));
-    }
-    if hello.get_array("arbiters").is_ok_and(|arbiters| !arbiters.is_empty()) {
-        warn!(
-            "this replica set has an arbiter: with one data-bearing member down, no majority can confirm a write and leases are lost; replace the arbiter by a data-bearing member"
-        );
-    }
-    Ok(())
 }
 
 /// By how much the cluster time is ahead of the clock of the server that answered, if it did not only stall. The
@@ -86,104 +98,11 @@ async fn journal(store: &Inner) -> Result<()> {
     Ok(())
 }
 
-/// Sees to the TTL index that collects idle records.
-async fn index(store: &Inner, within: Duration) -> Result<()> {
-    let seconds = retention_seconds(store.retention);
-    let created = store
-        .raw_command(
-            &store.database,
-            doc! {
-                "createIndexes": &store.collection,
-                "indexes": [{ "key": { "expires_at": 1 }, "name": "expires_at_1", "expireAfterSeconds": seconds }],
-                // Not all of the voting members, which is the default: one may be down.
-                "commitQuorum": "majority",
-                "writeConcern": { "w": "majority", "wtimeout": server_limit(within) },
-                "maxTimeMS": server_limit(within),
-            },
-        )
-        .await;
-    let error = match created {
-        Ok(reply) => return reply.get("writeConcernError").map_or(Ok(()), |error| Err(fault::unconfirmed(error))),
-        Err(error) => error,
-    };
-    let code = fault::code(&error);
-    let conflict = code.is_some_and(|code| INDEX_CONFLICTS.contains(&code));
-    if !conflict && code != Some(fault::UNAUTHORIZED) {
-        return Err(store.meaning(error, "createIndex"));
-    }
-    // A conflict says that there is one; a missing privilege says nothing.
-    match existing(store).await {
-        Ok(Some(index)) if collects_after(&index, seconds) => Ok(()),
-        Ok(Some(index)) if !conflict => Err(Error::invalid(format!(
-            "the index {} of {} does not collect idle records after {seconds} seconds, and this user may not change it: have an operator do so, or set the retention of idle records to what it says",
-            index.get_str("name").unwrap_or("on expires_at"),
-            store.collection
-        ))),
-        Err(unavailable @ Error::Unavailable { .. }) => Err(unavailable),
-        _ if conflict => Err(Error::invalid(format!(
-            "{} has another index on expires_at or of its name: drop it, or set the retention of idle records to its expireAfterSeconds; {seconds} is wanted",
-            store.collection
-        ))
-        .caused_by(fault::source(error))),
-        found => {
-            warn!(
-                collection = store.collection,
-                listed = found.is_ok(),
-                "the TTL index cannot be created or seen by this user, so idle records may stay: have an operator run createIndex({{expires_at: 1}}, {{expireAfterSeconds: {seconds}}})"
-            );
-            Ok(())
-        }
-    }
-}
-
-/// The index on `expires_at` alone, if there is one.
-async fn existing(store: &Inner) -> Result<Option<Document>> {
-    let reply = match store.raw_command(&store.database, doc! { "listIndexes": &store.collection }).await {
-        Ok(reply) => reply,
-        Err(error) => return Err(store.meaning(error, "listIndexes")),
-    };
-    let batch =
-        reply.get_document("cursor").and_then(|cursor| cursor.get_array("firstBatch")).map_err(fault::unreadable)?;
-    let on_expiry = |index: &Document| index.get_document("key").is_ok_and(|key| key.keys().eq(["expires_at"]));
-    Ok(batch.iter().filter_map(Bson::as_document).find(|index| on_expiry(index)).cloned())
-}
-
-/// Whether an index collects all idle records after so many seconds.
-fn collects_after(index: &Document, seconds: i64) -> bool {
-    let after = match index.get("expireAfterSeconds") {
-        Some(Bson::Int32(after)) => i64::from(*after) == seconds,
-        Some(Bson::Int64(after)) => *after == seconds,
-        #[allow(
-            clippy::float_cmp,
-            clippy::cast_precision_loss,
-            clippy::as_conversions,
-            reason = "both are whole and small"
-        )]
-        Some(Bson::Double(after)) => *after == seconds as f64,
-        _ => false,
-    };
-    after && !index.contains_key("partialFilterExpression")
-}
-
-/// A retention in whole seconds, never shorter than asked for.
-pub(super) fn retention_seconds(retention: Duration) -> i64 {
-    let seconds = retention.as_millis().div_ceil(1000);
-    i64::try_from(seconds).unwrap_or(i64::MAX).min(i32::MAX.into())
-}
-
 #[cfg(test)]
 mod tests {
     use mongodb::bson::{DateTime, Timestamp};
 
     use super::*;
-
-    #[test]
-    fn a_server_below_6_0_is_refused() {
-        let error = deployment(&doc! { "setName": "rs0", "maxWireVersion": 13 }).unwrap_err();
-        assert!(error.to_string().contains("upgrade to MongoDB 6.0"), "{error}");
-        assert!(deployment(&doc! { "setName": "rs0", "maxWireVersion": 17 }).is_ok());
-        assert!(deployment(&doc! { "msg": "isdbgrid", "maxWireVersion": 17 }).is_ok());
-    }
 
     #[test]
     fn a_cluster_time_ahead_of_the_primary_s_clock_is_seen() {
@@ -202,23 +121,5 @@ mod tests {
         // Not said.
         assert_eq!(cluster_time_ahead(&doc! { "localTime": DateTime::from_millis(0) }), None);
         assert_eq!(cluster_time_ahead(&doc! {}), None);
-    }
-
-    #[test]
-    fn retention_is_never_rounded_down() {
-        assert_eq!(retention_seconds(Duration::from_millis(1_001)), 2);
-        assert_eq!(retention_seconds(Duration::from_secs(86_400)), 86_400);
-        assert_eq!(retention_seconds(Duration::MAX), i64::from(i32::MAX));
-    }
-
-    #[test]
-    fn an_index_counts_by_what_it_does_and_not_by_its_name() {
-        let index = doc! { "key": { "expires_at": 1 }, "name": "other", "expireAfterSeconds": 60 };
-        assert!(collects_after(&index, 60));
-        assert!(!collects_after(&index, 61));
-        assert!(!collects_after(&doc! { "key": { "expires_at": 1 } }, 60));
-        let mut partial = index;
-        partial.insert("partialFilterExpression", doc! { "a": 1 });
-        assert!(!collects_after(&partial, 60));
     }
 }

@@ -2,6 +2,94 @@
 //!
 //! The driver has it in words only, in the midst of all that it knows of each server.
 
+use mongodb::error::{Error as DriverError, ErrorKind};
+
+use super::super::preflight::product_at;
+use crate::Error;
+
+/// What it means that the driver finds no server. Servers that answered and do not fit stay as they are.
+pub(super) fn meaning(message: &str) -> Error {
+    if message.starts_with("Server at ") && message.contains(" wire version ") {
+        let address = message.split(' ').nth(2).unwrap_or_default();
+        return product_at(address).map_or_else(
+            || {
+                Error::invalid(
+                    "the MongoDB server and the driver in this program have no wire version in common: upgrade to MongoDB 6.0 or later, or this program if it is the older one",
+                )
+            },
+            |product| product.refusal(),
+        );
+    }
+    if let Some(misnamed) = Misnamed::read(message) {
+        return misnamed.refusal();
+    }
+    Error::unavailable(format!(
+        "no primary of the MongoDB replica set can be reached{}: check addresses, TLS options and the set's state",
+        causes(message)
+    ))
+}
+
+/// The replica set that the client was told to use, if none of its servers belongs to it and the client does not know the
+/// set to which they belong.
+pub(crate) fn misnamed_set(error: &Error) -> Option<String> {
+    let Error::Invalid { source: Some(source), .. } = error else { return None };
+    let ErrorKind::ServerSelection { message, .. } = source.downcast_ref::<DriverError>()?.kind.as_ref() else {
+        return None;
+    };
+    match Misnamed::read(message)? {
+        Misnamed { wanted, found: Found::Unknown } => Some(wanted.to_owned()),
+        _ => None,
+    }
+}
+
+/// The set name in a connection string, to which no server answers.
+struct Misnamed<'a> {
+    wanted: &'a str,
+    found: Found<'a>,
+}
+
+/// What the servers belong to.
+enum Found<'a> {
+    Set(&'a str),
+    Nothing,
+    Unknown,
+}
+
+impl<'a> Misnamed<'a> {
+    fn read(message: &'a str) -> Option<Self> {
+        // A direct connection keeps its server, with this for an error.
+        if let Some((_, names)) = message.split_once("Connection string replicaSet name \"") {
+            let (wanted, rest) = names.split_once("\" does not match actual name ")?;
+            let found = match rest.strip_prefix('"') {
+                Some(actual) => Found::Set(actual.split('"').next()?),
+                None => Found::Nothing,
+            };
+            return Some(Self { wanted, found });
+        }
+        // Other connections drop servers that answered and do not belong to the set. They never take them back.
+        let (_, topology) = message.split_once("Topology: { Type: ReplicaSetNoPrimary, Set Name: ")?;
+        if topology.contains("Servers: [") {
+            return None;
+        }
+        Some(Self { wanted: topology.split([',', '}']).next()?.trim_end(), found: Found::Unknown })
+    }
+
+    fn refusal(&self) -> Error {
+        let wanted = self.wanted;
+        Error::invalid(match self.found {
+            Found::Set(actual) => format!(
+                "the MongoDB connection string says replicaSet={wanted}, but the replica set is called {actual}: write replicaSet={actual}"
+            ),
+            Found::Nothing => format!(
+                "the MongoDB connection string says replicaSet={wanted}, but the server belongs to no replica set: start it with --replSet and run rs.initiate(), one member is enough"
+            ),
+            Found::Unknown => format!(
+                "no server of the MongoDB connection string belongs to the replica set {wanted:?}: correct its option replicaSet (rs.conf()._id is the name) or leave it out"
+            ),
+        })
+    }
+}
+
 /// How many causes are told, and how much of each.
 const MOST: usize = 3;
 const LONGEST: usize = 200;
@@ -29,6 +117,45 @@ pub(super) fn causes(message: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_set_name_to_which_no_server_answers_is_invalid_and_a_set_that_cannot_be_reached_is_not() {
+        let invalid = |message: &str, says: &str| {
+            let error = meaning(message);
+            assert!(matches!(error, Error::Invalid { .. }) && error.to_string().contains(says), "{error:?}");
+        };
+        let dropped =
+            "Server selection timeout: No available servers. Topology: { Type: ReplicaSetNoPrimary, Set Name: other }";
+        invalid(dropped, "the replica set \"other\"");
+        let direct = |actual: &str| {
+            format!(
+                "Server selection timeout: No available servers. Topology: {{ Type: Single, Set Name: other, Servers: [ \
+                 {{ Address: a:1, Type: Unknown, Error: Kind: An invalid argument was provided: Connection string \
+                 replicaSet name \"other\" does not match actual name {actual}, labels: {{}} }} ] }}"
+            )
+        };
+        invalid(&direct("\"rs0\""), "write replicaSet=rs0");
+        invalid(&direct("<none>"), "run rs.initiate()");
+        let away = "Server selection timeout: No available servers. Topology: { Type: ReplicaSetNoPrimary, Set Name: rs0, \
+            Servers: [ { Address: a:1, Type: Unknown, Error: Kind: I/O error: refused, labels: {} } ] }";
+        assert!(matches!(meaning(away), Error::Unavailable { .. }));
+    }
+
+    #[test]
+    fn a_server_whose_wire_version_the_driver_refuses_is_invalid_and_named_if_its_host_tells_the_product() {
+        let message = |host: &str| {
+            format!(
+                "Server at {host} reports wire version 6, but this version of the MongoDB Rust driver requires at least 9 (MongoDB 4.4)."
+            )
+        };
+        let said = |host: &str| {
+            let error = meaning(&message(host));
+            assert!(matches!(error, Error::Invalid { .. }), "{error:?}");
+            error.to_string()
+        };
+        assert!(said("db0:27017").contains("upgrade to MongoDB 6.0"));
+        assert!(said("a.mongo.cosmos.azure.com:10255").contains("Azure Cosmos DB"));
+    }
 
     #[test]
     fn each_server_s_cause_is_told_and_nothing_else() {

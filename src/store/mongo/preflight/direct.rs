@@ -1,0 +1,93 @@
+//! Whether a client can reach the primary.
+//!
+//! A client with `directConnection=true` sends each command to one server, whatever that is, and never follows the
+//! primary. A client that follows the set sends to the server that it takes for the primary. If that server takes no
+//! writes any more, the client finds the next primary by itself.
+
+use std::{
+    collections::HashSet,
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use mongodb::{
+    bson::{Document, doc},
+    options::{SelectionCriteria, ServerAddress},
+};
+
+use super::super::{Inner, fault};
+use crate::{Error, Result};
+
+/// Refuses a direct connection to a member that is not the primary, if that member knows of another that is. As long as the
+/// set has no primary, the member may become it.
+pub(super) async fn check(store: &Inner, hello: &Document) -> Result<()> {
+    if hello.get_bool("isWritablePrimary").unwrap_or(true) {
+        return Ok(());
+    }
+    let known = servers(store).await?;
+    Err(unwritable(hello, &known))
+}
+
+/// The servers that the client knows and that hold data.
+async fn servers(store: &Inner) -> Result<HashSet<ServerAddress>> {
+    let known = Arc::<Mutex<HashSet<ServerAddress>>>::default();
+    let note = Arc::clone(&known);
+    // The driver offers each server that it could select. It selects one only if there is one, so a command must be sent.
+    let any = SelectionCriteria::Predicate(Arc::new(move |server| {
+        note.lock().unwrap_or_else(PoisonError::into_inner).insert(server.address().clone());
+        true
+    }));
+    let asked = store.database.run_command(doc! { "hello": 1 }).selection_criteria(any).await;
+    asked.map_err(|error| store.meaning(error, "hello"))?;
+    Ok(std::mem::take(&mut known.lock().unwrap_or_else(PoisonError::into_inner)))
+}
+
+/// What it means that a server takes no writes, to a client that knows these servers.
+fn unwritable(hello: &Document, known: &HashSet<ServerAddress>) -> Error {
+    let word = |field| hello.get_str(field).unwrap_or("?");
+    let (set, me) = (word("setName"), word("me"));
+    let Ok(primary) = hello.get_str("primary") else {
+        return Error::unavailable(format!(
+            "the MongoDB replica set {set} has no primary: retry, and check that a majority of its members is up"
+        ));
+    };
+    let is_followed = known.len() != 1 || ServerAddress::parse(primary).is_ok_and(|primary| known.contains(&primary));
+    if is_followed {
+        return fault::not_primary();
+    }
+    Error::invalid(format!(
+        "the connection goes to one member of the MongoDB replica set {set}, {me}, which is not the primary: leave out directConnection and write replicaSet={set}, or connect to the primary, {primary}"
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn known(hosts: &[&str]) -> HashSet<ServerAddress> {
+        hosts.iter().map(|host| ServerAddress::parse(host).unwrap()).collect()
+    }
+
+    #[test]
+    fn only_a_client_that_never_follows_the_primary_is_refused() {
+        let secondary = doc! { "setName": "rs0", "isWritablePrimary": false, "me": "b:1", "primary": "a:1" };
+        let refused = unwritable(&secondary, &known(&["b:1"]));
+        assert!(
+            matches!(refused, Error::Invalid { .. }) && refused.to_string().contains("replicaSet=rs0"),
+            "{refused}"
+        );
+        // As the connection string calls the member.
+        assert!(matches!(unwritable(&secondary, &known(&["127.0.0.1:1"])), Error::Invalid { .. }));
+        // A primary that has just stepped down, to a client that follows the set.
+        assert!(matches!(unwritable(&secondary, &known(&["a:1", "b:1"])), Error::Unavailable { .. }));
+        // One that is about to take writes.
+        let draining = doc! { "setName": "rs0", "isWritablePrimary": false, "me": "a:1", "primary": "a:1" };
+        assert!(matches!(unwritable(&draining, &known(&["a:1"])), Error::Unavailable { .. }));
+        // An election.
+        let between = doc! { "setName": "rs0", "isWritablePrimary": false, "me": "b:1" };
+        let passing = unwritable(&between, &known(&["b:1"]));
+        assert!(
+            matches!(passing, Error::Unavailable { .. }) && passing.to_string().contains("no primary"),
+            "{passing}"
+        );
+    }
+}

@@ -1,0 +1,71 @@
+//! Whether the collection takes the updates of this store.
+//!
+//! The server explains an update by a pipeline that uses its clocks, and executes nothing. So a server that has no such
+//! updates says so before the first acquire. The plan also has the collation that comparisons in the collection use.
+
+use mongodb::bson::{Document, doc};
+use tracing::debug;
+
+use super::super::{Inner, fault, fault::needs};
+use crate::{Error, Result};
+
+/// The codes with which a server refuses what it cannot read: bad value, failed to parse, type mismatch, command not
+/// supported, not implemented, undefined variable, no variable of this name on this server.
+const UNKNOWN_UPDATE: [i32; 7] = [2, 9, 14, 115, 238, 17276, 51144];
+
+/// Refuses a collection with a collation of its own, a server without updates by a pipeline, and a client that did not log
+/// in.
+pub(super) async fn run(store: &Inner) -> Result<()> {
+    let update = doc! {
+        "findAndModify": &store.collection,
+        // Of a query by the id alone the plan has no collation.
+        "query": { "_id": "", "v": 0 },
+        "update": [{ "$set": { "last_seen": "$$NOW", "version": "$$CLUSTER_TIME" } }],
+    };
+    let explain = doc! { "explain": update, "verbosity": "queryPlanner" };
+    match store.raw_command(&store.database, explain).await {
+        Ok(plan) => match collation(&plan) {
+            None => Ok(()),
+            Some(locale) => Err(Error::invalid(format!(
+                "the collection {}.{} has a collation, {locale:?}, under which two keys can be one: use a collection without a collation",
+                store.database.name(),
+                store.collection
+            ))),
+        },
+        Err(error) if fault::code(&error).is_some_and(|code| UNKNOWN_UPDATE.contains(&code)) => {
+            Err(Error::invalid(
+                "this server does not know updates by a pipeline with $$NOW and $$CLUSTER_TIME, so it is not MongoDB as mongoseal needs it: use MongoDB 6.0 or later",
+            )
+            .caused_by(fault::source(error)))
+        }
+        // A user who may not hold leases may still read them, and a client that keeps to the stable API may not explain.
+        Err(error) if fault::is_refusal(&error) && !fault::is_anonymous(&error) => {
+            debug!(%error, "cannot see the collation of the collection");
+            Ok(())
+        }
+        Err(error) => Err(store.meaning(error, needs::HOLD)),
+    }
+}
+
+/// The locale of the collation that a plan uses, if there is one. The simple collation, which compares byte by byte, is
+/// none.
+fn collation(plan: &Document) -> Option<&str> {
+    let planner = plan.get_document("queryPlanner").ok()?;
+    let collation = planner.get_document("collation").ok()?;
+    let locale = collation.get_str("locale").unwrap_or("?");
+    (locale != "simple").then_some(locale)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_plan_with_any_collation_but_the_simple_one_is_seen() {
+        let plan = |collation: Document| doc! { "queryPlanner": { "collation": collation } };
+        assert_eq!(collation(&plan(doc! { "locale": "en", "strength": 2 })), Some("en"));
+        assert_eq!(collation(&plan(doc! { "locale": "simple" })), None);
+        assert_eq!(collation(&doc! { "queryPlanner": { "namespace": "d.c" } }), None);
+        assert_eq!(collation(&doc! {}), None);
+    }
+}
