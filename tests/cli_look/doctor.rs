@@ -1,7 +1,7 @@
 //! `doctor`.
 
 use mongodb::bson::doc;
-use mongoseal_test_support::{ReplicaSet, Standalone};
+use mongoseal_test_support::{ReplicaSet, Standalone, Way};
 use serde_json::Value;
 
 use crate::{Bench, Said, program};
@@ -225,4 +225,26 @@ async fn a_host_where_nobody_listens_is_one_failed_check_within_the_timeout() {
     each_command_says_one_sentence(&uri, 123, "Connection refused").await;
     let nonsense = doctor(&format!("mongodbb://user:{PASSWORD}@h"), &["--json"]).await;
     assert_eq!((nonsense.status, checks(&nonsense, "fail")), (1, vec!["reachable".into()]), "{}", nonsense.out);
+}
+
+#[tokio::test]
+async fn a_sharded_cluster_fails_and_only_warns_if_it_is_allowed() {
+    let set = ReplicaSet::builder().proxied().start().await;
+    // The answers of a member with the mark of a router: there is no router here.
+    set.proxy().tamper_with(|_client, way, reply| {
+        let is_hello = way == Way::Reply && reply.contains_key("maxWireVersion");
+        if is_hello {
+            reply.remove("setName");
+            reply.insert("msg", "isdbgrid");
+        }
+        is_hello
+    });
+    let uri = format!("mongodb://{}/?directConnection=true&appName=look", set.hosts()[0]);
+    let refused = doctor(&uri, &["--json"]).await;
+    let (verdict, words) = verdict(&refused, "replica set");
+    assert!(refused.status == 1 && verdict == "fail" && words.contains("--allow-sharded"), "{words}");
+    each_command_says_one_sentence(&uri, 125, "--allow-sharded").await;
+    let allowed = doctor(&uri, &["--json", "--allow-sharded"]).await;
+    assert_eq!(self::verdict(&allowed, "replica set").0, "warn", "{}", allowed.out);
+    assert_eq!(self::verdict(&allowed, "commit").0, "pass", "{}", allowed.out);
 }

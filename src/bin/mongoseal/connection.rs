@@ -44,6 +44,9 @@ pub(crate) struct Connection {
         value_name = "TIME"
     )]
     retention: Duration,
+    /// Accept a sharded cluster, where nothing but expiry is promised
+    #[arg(long, global = true)]
+    allow_sharded: bool,
 }
 
 impl Connection {
@@ -51,6 +54,7 @@ impl Connection {
     pub(crate) fn builder(&self) -> Builder {
         let builder =
             Mongoseal::builder().collection(&self.collection).operation_timeout(self.timeout).retention(self.retention);
+        let builder = if self.allow_sharded { builder.allow_sharded() } else { builder };
         match &self.db {
             Some(db) => builder.database(db),
             None => builder,
@@ -87,6 +91,10 @@ impl Connection {
 
     pub(crate) fn timeout(&self) -> Duration {
         self.timeout
+    }
+
+    pub(crate) fn allows_sharded(&self) -> bool {
+        self.allow_sharded
     }
 
     pub(crate) fn retention(&self) -> Duration {

@@ -133,7 +133,7 @@ async fn examine(
     report: &mut Report,
 ) -> Result<(), Failure> {
     report.add(&Finding::pass("reachable", format!("{} answers", deployment.answering())))?;
-    report.add(&deployment::replica_set(deployment).await)?;
+    report.add(&deployment::replica_set(deployment, connection.allows_sharded()).await)?;
     report.add(&deployment::version(deployment).await)?;
     if !deployment.is_standalone() {
         report.add(&deployment::journal(deployment).await)?;

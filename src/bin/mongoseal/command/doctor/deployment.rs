@@ -12,13 +12,14 @@ const HEALTHY: [i32; 3] = [1, 2, 7];
 
 const SET: &str = "replica set";
 
-pub(super) async fn replica_set(deployment: &Deployment) -> Finding {
+pub(super) async fn replica_set(deployment: &Deployment, allow_sharded: bool) -> Finding {
     if deployment.is_router() {
-        return Finding::warn(
-            SET,
-            "this is a sharded cluster, whose routers' clocks time the leases",
-            "keep their clocks together, and the retention of idle records far above any lag",
-        );
+        let found = "this is a sharded cluster, where the clocks of the routers time leases";
+        if !allow_sharded {
+            return Finding::fail(SET, found, "use a replica set, or --allow-sharded if expiry is all that is needed");
+        }
+        let advice = "keep their clocks together, and the retention of idle records far above any lag";
+        return Finding::warn(SET, found, advice);
     }
     let Ok(name) = deployment.hello.get_str("setName") else {
         return Finding::fail(
