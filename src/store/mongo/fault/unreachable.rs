@@ -11,14 +11,12 @@ use crate::Error;
 pub(super) fn meaning(message: &str) -> Error {
     if message.starts_with("Server at ") && message.contains(" wire version ") {
         let address = message.split(' ').nth(2).unwrap_or_default();
-        return product_at(address).map_or_else(
-            || {
-                Error::invalid(
-                    "the MongoDB server and the driver in this program have no wire version in common: upgrade to MongoDB 6.0 or later, or this program if it is the older one",
-                )
-            },
-            |product| product.refusal(),
-        );
+        return match product_at(address) {
+            Some(product) => product.refusal(),
+            None => Error::invalid(
+                "the MongoDB server and the driver in this program have no wire version in common: upgrade the server to MongoDB 6.0 or later, or this program if it is older than the server",
+            ),
+        };
     }
     if let Some(misnamed) = Misnamed::read(message) {
         return misnamed.refusal();
@@ -153,7 +151,7 @@ mod tests {
             assert!(matches!(error, Error::Invalid { .. }), "{error:?}");
             error.to_string()
         };
-        assert!(said("db0:27017").contains("upgrade to MongoDB 6.0"));
+        assert!(said("db0:27017").contains("upgrade the server to MongoDB 6.0"));
         assert!(said("a.mongo.cosmos.azure.com:10255").contains("Azure Cosmos DB"));
     }
 
