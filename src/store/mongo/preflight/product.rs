@@ -8,7 +8,7 @@
 //! | FerretDB 1 | `ferretdbVersion` in `buildInfo` | [its source](https://github.com/FerretDB/FerretDB/blob/0bc7d4582a86feaab5de1868629365273eb88ab5/internal/handler/msg_buildinfo.go) |
 //! | FerretDB 2 | `ferretdb` in `buildInfo` | [MongoDB's own tools](https://github.com/mongodb-js/devtools-shared/blob/61b694262882936e155cf4fd0e0659f76a916955/packages/mongodb-build-info/src/index.ts) |
 //! | DocumentDB, the extension of PostgreSQL | `internal.documentdb_versions` in `hello` | [an issue](https://github.com/documentdb/documentdb/issues/672) |
-//! | Azure DocumentDB, once Cosmos DB for MongoDB vCore | the same, or `internal.cosmos_versions`; `internal.kind` | [its extension of VS Code](https://github.com/microsoft/vscode-documentdb), [a user's test](https://github.com/powersync-ja/powersync-service) |
+//! | Azure DocumentDB, once Cosmos DB for MongoDB vCore | the same, or `internal.cosmos_versions`; `internal.kind` | [its extension of VS Code](https://github.com/microsoft/vscode-documentdb), [a user's test](https://github.com/powersync-ja/powersync-service/blob/f220713bacd65d7e41c5f2d67d49d34586b2da56/modules/module-mongodb/test/src/documentdb_helpers.test.ts) |
 //! | Azure Cosmos DB for MongoDB | `_t: "BuildInfoResponse"` in `buildInfo`; hosts below `cosmos.azure.com` | [MongoDB's own tools](https://github.com/mongodb-js/devtools-shared/blob/0c7549ee44d10f2c526d8a707498148d56791c27/packages/mongodb-build-info/test/fixtures.ts) |
 //! | Amazon DocumentDB | hosts below `docdb.amazonaws.com` and `docdb-elastic.amazonaws.com` | the same |
 
