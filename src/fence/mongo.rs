@@ -35,7 +35,7 @@ use tokio::runtime::Handle;
 
 use crate::{
     Error, FencingToken, Result,
-    store::{MongoStore, mongo::server_limit},
+    store::{MongoStore, mongo::server_time},
 };
 use stamp::Stamp;
 
@@ -216,12 +216,7 @@ impl Target {
 
     /// What makes a write one that stays.
     fn write_concern(&self) -> WriteConcern {
-        let limit = u64::try_from(server_limit(self.within)).unwrap_or_default();
-        WriteConcern::builder()
-            .w(Acknowledgment::Majority)
-            .journal(true)
-            .w_timeout(Duration::from_millis(limit))
-            .build()
+        WriteConcern::builder().w(Acknowledgment::Majority).journal(true).w_timeout(server_time(self.within)).build()
     }
 
     fn meaning(&self, error: DriverError) -> Error {
@@ -272,7 +267,7 @@ impl Target {
             .projection(self.stamp.view())
             .read_concern(ReadConcern::local())
             .selection_criteria(SelectionCriteria::ReadPreference(ReadPreference::Primary))
-            .max_time(self.within)
+            .max_time(server_time(self.within))
             .build();
         options.collation = reading.collation;
         options.hint = reading.hint;

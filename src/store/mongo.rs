@@ -353,8 +353,14 @@ fn write_concern(within: Duration) -> Document {
     doc! { "w": "majority", "j": true, "wtimeout": server_limit(within) }
 }
 
-/// How long the server may take, in milliseconds: a little less than we wait, so that it is the
-/// server who says what it waited for. At least one, because zero is «for ever» to it.
+/// How long the server may take, in milliseconds, for each `maxTimeMS` and each `wtimeout`: a little less than we wait,
+/// so that it is the server who says what it waited for. At least one, because zero is «for ever» to it. At most
+/// `i32::MAX`, which is 24.8 days, because the server refuses more.
 pub(crate) fn server_limit(within: Duration) -> i64 {
     i64::try_from(within.mul_f64(0.9).as_millis()).unwrap_or(i64::MAX).clamp(1, i32::MAX.into())
+}
+
+/// The same for an option of the driver.
+pub(crate) fn server_time(within: Duration) -> Duration {
+    Duration::from_millis(u64::try_from(server_limit(within)).unwrap_or_default())
 }

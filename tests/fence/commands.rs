@@ -1,6 +1,9 @@
 //! What goes over the wire.
 
-use std::sync::{Arc, Mutex};
+use std::{
+    sync::{Arc, Mutex},
+    time::Duration,
+};
 
 use mongodb::{
     Client,
@@ -11,7 +14,7 @@ use mongodb::{
 use mongoseal::{Error, Fence, Mongoseal, fence::Change};
 use mongoseal_test_support::ReplicaSet;
 
-use crate::{Bench, refused_by, token};
+use crate::{Bench, refused_by, secs, token};
 
 /// The commands that a client sent.
 #[derive(Clone, Default)]
@@ -122,6 +125,27 @@ async fn a_write_is_confirmed_by_a_majority_and_its_journal_whatever_the_client_
     assert_eq!(commands[0].get_document("readConcern").unwrap().get_str("level").unwrap(), "snapshot");
     let concern = commands[2].get_document("writeConcern").unwrap();
     assert_eq!((concern.get_str("w"), concern.get_bool("j")), (Ok("majority"), Ok(true)));
+}
+
+/// The server refuses a time limit above 2^31 - 1 milliseconds, which is 24.8 days.
+#[tokio::test]
+async fn an_operation_timeout_of_any_length_is_one_that_the_server_takes() {
+    let bench = Bench::new("long_timeout").await;
+    let (client, sent) = noting(bench.set).await;
+    let orders = client.database(bench.database.name()).collection::<Document>("orders");
+    for timeout in [secs(30 * 24 * 3_600), Duration::MAX] {
+        bench.put(doc! { "_id": 1, "fence": 7_i64 }).await;
+        let by = orders.fenced(token(5)).operation_timeout(timeout);
+        refused_by(by.update_one(doc! { "_id": 1 }, doc! {}).await, 7);
+        refused_by(by.update_one(doc! { "_id": 1 }, doc! {}).upsert(true).await, 7);
+        refused_by(by.bulk_write([Change::update_one(doc! { "_id": 1 }, doc! {})]).await, 7);
+        by.update_one(doc! { "_id": 2 }, doc! {}).await.unwrap();
+        let limits = |command: &Document| {
+            command.get("maxTimeMS").and_then(|limit| limit.as_i64().or(limit.as_i32().map(i64::from)))
+        };
+        let limits: Vec<_> = sent.all().iter().filter_map(limits).collect();
+        assert_eq!(limits, [i64::from(i32::MAX); 5], "the bulk write and the four reads that ask why");
+    }
 }
 
 #[test]

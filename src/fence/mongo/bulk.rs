@@ -6,10 +6,13 @@ use mongodb::{
     results::{SummaryBulkWriteResult, UpdateResult},
 };
 
-use super::{Fenced, Reading, Target, fault, server_limit, stamp::pinned};
+use super::{Fenced, Reading, Target, fault, stamp::pinned};
 use crate::{
     Error, Result,
-    store::mongo::fault::{self as driver, needs},
+    store::mongo::{
+        fault::{self as driver, needs},
+        server_limit,
+    },
 };
 
 /// The most changes of one command. The server takes 100,000; but a reply comes only after the last.
