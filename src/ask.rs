@@ -315,7 +315,7 @@ impl Ask {
             }
             Outcome::Queued { position, version, holder } if waits => {
                 Span::current().record("position", position);
-                debug!(position, holder = %holder.terms.owner, token = %holder.version, "waiting");
+                debug!(position, holder = ?holder.terms.owner, token = %holder.version, "waiting");
                 let remaining = left(&holder);
                 Ok(Answer::Queued(Place { sent, answered: clock.now(), tick, version, position, remaining }))
             }

@@ -25,7 +25,7 @@ pub enum Error {
     ///
     /// What is said of the holder is a hint for people and for choosing when to ask again: it was
     /// true at the store a moment ago.
-    #[error("{key:?} is held by {owner} with token {token} {}: ask again later", lasting(*remaining))]
+    #[error("{key:?} is held by {owner:?} with token {token} {}: ask again later", lasting(*remaining))]
     Held {
         /// The key that was asked for.
         key: Key,
@@ -174,7 +174,9 @@ impl fmt::Display for LossCause {
         match self {
             Self::Expired => f.write_str("its time ran out before the store confirmed a refresh"),
             Self::TakenOver { token } => write!(f, "the key was granted to somebody else with token {token}"),
-            Self::Revoked { by, reason } => write!(f, "it was revoked by {by} ({reason})"),
+            // Others wrote these texts: quoted and escaped they cannot act on a terminal or begin a line of a log.
+            Self::Revoked { by, reason } if reason.is_empty() => write!(f, "it was revoked by {by:?}"),
+            Self::Revoked { by, reason } => write!(f, "it was revoked by {by:?} (reason: {reason:?})"),
             Self::Removed => f.write_str("its record was deleted or replaced by an older one"),
             Self::Transferred => f.write_str("its holder gave it to another lease id"),
             Self::ShutDown => f.write_str("the handle or its runtime was shut down"),
@@ -206,5 +208,27 @@ impl Error {
 impl From<Infallible> for Error {
     fn from(never: Infallible) -> Self {
         match never {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Clears a terminal, begins a line of a log, and turns the order of reading.
+    const NASTY: &str = "eve\u{1b}[2J\nWARN \u{202e}all is well";
+    const SHOWN: &str = r#""eve\u{1b}[2J\nWARN \u{202e}all is well""#;
+
+    #[test]
+    fn what_others_wrote_stands_in_an_error_in_quotes_and_escaped() {
+        let (key, owner, token) = (Key::try_from("k").unwrap(), Owner::try_from(NASTY).unwrap(), FencingToken::MIN);
+        let held = Error::Held { key: key.clone(), owner, token, remaining: Duration::MAX }.to_string();
+        assert_eq!(held, format!("\"k\" is held by {SHOWN} with token 1 without expiry: ask again later"));
+        let cause = LossCause::Revoked { by: NASTY.into(), reason: NASTY.into() };
+        assert_eq!(cause.to_string(), format!("it was revoked by {SHOWN} (reason: {SHOWN})"));
+        let lost = Error::Lost { key, token, cause }.to_string();
+        assert!(!lost.contains(char::is_control) && lost.contains(SHOWN), "{lost}");
+        let unsaid = LossCause::Revoked { by: "alice".into(), reason: String::new() };
+        assert_eq!(unsaid.to_string(), "it was revoked by \"alice\"");
     }
 }

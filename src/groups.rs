@@ -162,7 +162,7 @@ impl IntoFuture for RefreshGroup {
 impl Inner {
     async fn release_group(&self, group: Group) -> Result<Vec<ListedLease>> {
         let (clock, until) = (self.clock(), self.give_up());
-        let (by, reason) = (self.settings.owner.to_string(), format!("its group {group:?} was released"));
+        let (by, reason) = (self.settings.owner.to_string(), format!("its group {group} was released"));
         let selection = Selection { group: Some(group), with_expired: true, ..Selection::default() };
         let members = self.members(&selection, until).await?;
         let (over, mut released) = apart(members);

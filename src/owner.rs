@@ -10,6 +10,9 @@ use crate::{Error, text::text_word};
 ///
 /// Two processes may carry the same owner and still exclude each other; what identifies a lease
 /// is its [`LeaseId`](crate::LeaseId). The default is `host/pid/random`.
+///
+/// Another process may have chosen it, with any characters. `Display` writes it as it is. `Debug` writes it in quotes and
+/// escaped: use `{:?}` for logs and terminals, as [`Error`](crate::Error) does.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Owner(Arc<str>);

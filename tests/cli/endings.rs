@@ -129,7 +129,9 @@ async fn a_revoked_lease_ends_the_command_at_once_and_says_why() {
     tokio::time::sleep(secs(2)).await;
     let began = std::time::Instant::now();
     bench.seal.revoke(KEY).by("ops").reason("the host is going away").await.unwrap();
-    ended(run).await.says(122, "is lost, so the command was ended: it was revoked by ops (the host is going away)");
+    ended(run)
+        .await
+        .says(122, "is lost, so the command was ended: it was revoked by \"ops\" (reason: \"the host is going away\")");
     assert!(began.elapsed() < secs(8), "{:?}", began.elapsed());
 }
 

@@ -81,7 +81,7 @@ async fn a_guard_that_was_stopped_does_not_keep_the_command_past_the_deadline() 
     let revoked = Clock::Boot.now();
     let last = gone(&family, TTL + SLACK).await;
     assert!(last < revoked + TTL, "{:?}", last - revoked);
-    ended(run).await.says(122, "revoked by test (moved)");
+    ended(run).await.says(122, "revoked by \"test\" (reason: \"moved\")");
 }
 
 #[tokio::test]
@@ -101,7 +101,7 @@ async fn a_guard_that_was_stopped_does_not_keep_the_command_past_a_deadline_betw
     let last = gone(&family, secs(20)).await;
     println!("ended {:?} after it was revoked", last - revoked);
     assert!(last < revoked + millis(4500 + 450), "{:?}", last - revoked);
-    ended(run).await.says(122, "revoked by test (moved)");
+    ended(run).await.says(122, "revoked by \"test\" (reason: \"moved\")");
 }
 
 #[tokio::test]

@@ -16,7 +16,7 @@ async fn a_key_that_is_held_is_a_status_of_its_own() {
     let lease = bench.hold().await;
     for wait in ["--no-wait", "--wait=200ms"] {
         let run = done(bench.mongoseal(&["run", KEY, wait, "--", "echo", "never"])).await;
-        run.says(121, &format!("\"{KEY}\" is held by {}", lease.owner()));
+        run.says(121, &format!("\"{KEY}\" is held by {:?}", lease.owner()));
     }
     lease.release().await.unwrap();
     let shared = bench.seal.acquire(KEY).shared_up_to(2).await.unwrap();

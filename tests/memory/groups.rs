@@ -39,7 +39,7 @@ async fn a_group_is_released_from_any_process_newest_first_and_nothing_else_is()
     for lease in [a, b, c] {
         match lease.verify().await {
             Err(Error::Lost { cause: LossCause::Revoked { by, reason }, .. }) => {
-                assert_eq!((by.as_str(), reason.as_str()), (other.owner().as_str(), "its group \"g\" was released"));
+                assert_eq!((by.as_str(), reason.as_str()), (other.owner().as_str(), "its group g was released"));
             }
             other => panic!("{other:?}"),
         }
