@@ -4,7 +4,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::{fmt, str::FromStr};
 
-use crate::Error;
+use crate::{Error, text::decimal};
 
 /// A handle, among all that use a store. Not a secret.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -77,9 +77,11 @@ impl FromStr for Caller {
 
     fn from_str(text: &str) -> Result<Self, Error> {
         let read = || {
-            let (handle, number) = text.split_once('/').filter(|(handle, _)| handle.len() == 16)?;
+            let (handle, number) = text.split_once('/')?;
+            let is_hexadecimal = handle.len() == 16 && handle.bytes().all(|digit| digit.is_ascii_hexdigit());
+            let handle = is_hexadecimal.then_some(handle)?;
             let handle = HandleId(u64::from_str_radix(handle, 16).ok()?);
-            Some(Self { handle, number: number.parse().ok()? })
+            Some(Self { handle, number: decimal(number)? })
         };
         read().ok_or_else(|| {
             Error::invalid("a caller is written as sixteen hexadecimal digits, a slash and a number: correct it")
@@ -109,9 +111,17 @@ mod tests {
     fn a_caller_is_written_and_read() {
         let caller = Caller { handle: HandleId::random(), number: 17 };
         assert_eq!(caller.to_string().parse::<Caller>().unwrap(), caller);
-        for text in
-            ["", "/", "1/2", "0123456789abcdef", "0123456789abcdef/", "0123456789abcdeg/1", "0123456789abcdef/-1"]
-        {
+        for text in [
+            "",
+            "/",
+            "1/2",
+            "0123456789abcdef",
+            "0123456789abcdef/",
+            "0123456789abcdeg/1",
+            "+123456789abcdef/1",
+            "0123456789abcdef/-1",
+            "0123456789abcdef/+1",
+        ] {
             assert!(matches!(text.parse::<Caller>(), Err(Error::Invalid { .. })), "{text}");
         }
     }

@@ -1,5 +1,10 @@
 //! What all words that are texts can do: they differ in what they mean and in what they refuse.
 
+/// The number that a text of decimal digits is. `str::parse` takes a leading plus, too.
+pub(crate) fn decimal(text: &str) -> Option<u64> {
+    text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse().ok())?
+}
+
 /// Gives a word, a tuple of one `Arc<str>` that is `FromStr`, the rest of what a text can do.
 macro_rules! text_word {
     ($word:ident) => {

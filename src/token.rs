@@ -1,10 +1,10 @@
 //! The number that fences.
 
-use std::{fmt, num::ParseIntError, str::FromStr};
+use std::{fmt, str::FromStr};
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
-use crate::Error;
+use crate::{Error, text::decimal};
 
 /// A number that is larger for every later holder of a key, for ever.
 ///
@@ -134,9 +134,10 @@ impl FromStr for FencingToken {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self, Error> {
-        let number = text.parse().map_err(|source: ParseIntError| {
-            Error::invalid("a fencing token is written in decimal digits: pass one that a lease carried")
-                .caused_by(source)
+        let number = decimal(text).ok_or_else(|| {
+            Error::invalid(
+                "a fencing token is written in decimal digits only and is below 2^53: pass one that a lease carried",
+            )
         })?;
         Self::new(number)
     }
@@ -177,7 +178,7 @@ mod tests {
         assert!(FencingToken::new(1 << 53).is_err());
         assert!(FencingToken::try_from(-1_i64).is_err());
         assert_eq!(FencingToken::new((1 << 53) - 1).unwrap(), FencingToken::MAX);
-        for text in ["", "-1", "0", "1.5", "x", "9007199254740992"] {
+        for text in ["", "-1", "+5", " 5", "5 ", "0", "1.5", "x", "9007199254740992"] {
             assert!(text.parse::<FencingToken>().is_err(), "{text}");
         }
     }
