@@ -1,13 +1,20 @@
 //! A key held, and the right to act on it.
 
-use std::{fmt, future::poll_fn, pin::pin, sync::Arc, time::Duration};
+mod transfer;
+
+use std::{
+    fmt,
+    future::poll_fn,
+    pin::pin,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
 
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
     Error, FencingToken, Key, LeaseId, LossCause, Metadata, Owner, Result, StateStream, Ttl,
-    farewell::Farewell,
     hold::{Hold, LeaseState},
     refresh, retry,
     seal::Inner,
@@ -32,8 +39,8 @@ use crate::{
 pub struct Lease {
     pub(crate) inner: Arc<Inner>,
     hold: Arc<Hold>,
-    /// Filled by the task when it has released the lease.
-    released: oneshot::Receiver<Result<End>>,
+    /// Filled by the task when it has ended the lease at the store. `None`: a call waits or waited for that.
+    released: Mutex<Option<oneshot::Receiver<Result<End>>>>,
 }
 
 /// How much longer than its task, which ends with the operation timeout, a call on a lease waits.
@@ -64,7 +71,7 @@ pub enum Released {
 
 impl Lease {
     pub(crate) fn new(inner: Arc<Inner>, hold: Arc<Hold>, released: oneshot::Receiver<Result<End>>) -> Self {
-        Self { inner, hold, released }
+        Self { inner, hold, released: Mutex::new(Some(released)) }
     }
 
     /// The key that is held.
@@ -295,7 +302,7 @@ impl Lease {
     /// # Cancel safety
     ///
     /// Dropping it abandons the answer. The release is made all the same.
-    pub async fn release(mut self) -> Result<Released> {
+    pub async fn release(self) -> Result<Released> {
         self.ends();
         match self.ended().await? {
             End::Released(released) => Ok(released),
@@ -305,47 +312,6 @@ impl Lease {
 }
 
 impl Lease {
-    /// Stops refreshing, and leaves the lease to lapse at its ttl instead of releasing it: for a process
-    /// that goes and does not want another one to begin at once. Who knows its [`id`](Self::id) can take
-    /// it up until then, with [`Acquire::lease_id`](crate::Acquire::lease_id) of another handle. This one
-    /// holds it no more. A lease without expiry stays until it is revoked.
-    pub fn orphan(self) {
-        // Nobody else says farewell: that takes the lease.
-        self.hold.farewell.get_or_init(|| Farewell::Orphan);
-    }
-
-    /// Gives the lease to another lease id without a gap in which somebody else could come: gives the
-    /// larger token that it has from now on.
-    ///
-    /// Whoever is to have it, in this or another process, asks for the key with that id, by
-    /// [`Acquire::lease_id`](crate::Acquire::lease_id), within the ttl, before or after this. This lease is
-    /// lost at once, before the store is asked, and work under it stopped.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Lost`] where the lease had ended before. [`Error::Unavailable`] where nobody
-    /// confirmed within the operation timeout: then either id may hold the key, for a ttl at most, or
-    /// without expiry until it is revoked.
-    /// [`Error::Corrupt`] or [`Error::Invalid`] where somebody wrote over the record or took a privilege
-    /// away, or the other id holds the key already.
-    ///
-    /// # Cancel safety
-    ///
-    /// Dropping it abandons the answer. Once polled, the lease is given away all the same.
-    pub async fn transfer(mut self, to: LeaseId) -> Result<FencingToken> {
-        self.hold.check()?;
-        if to == self.hold.lease {
-            return Err(Error::invalid("a lease cannot be given to its own id: choose another one"));
-        }
-        self.hold.farewell.get_or_init(|| Farewell::Transfer(to));
-        self.hold.lose(LossCause::Transferred);
-        match self.ended().await? {
-            End::Transferred(token) => Ok(token),
-            End::Released(Released::Gone { cause }) => Err(self.hold.lost(cause)),
-            End::Released(_) => Err(self.hold.lost(LossCause::Expired)),
-        }
-    }
-
     /// What it knows together with its task.
     pub(crate) fn hold(&self) -> &Arc<Hold> {
         &self.hold
@@ -368,10 +334,13 @@ impl Lease {
     }
 
     /// Waits for what its task did at the end of the lease.
-    async fn ended(&mut self) -> Result<End> {
+    async fn ended(&self) -> Result<End> {
+        let released = self.released.lock().unwrap_or_else(PoisonError::into_inner).take();
+        // A transfer took it, before a release or at the same time as another transfer.
+        let Some(released) = released else { return Ok(End::Released(Released::Gone { cause: self.hold.cause() })) };
         let gone = || Error::unavailable("the runtime that kept the lease has ended: its ttl ends the lease");
         let inner = Arc::clone(&self.inner);
-        let Some(end) = inner.before(inner.give_up().saturating_add(SLACK), &mut self.released).await else {
+        let Some(end) = inner.before(inner.give_up().saturating_add(SLACK), released).await else {
             return Err(Error::unavailable(
                 "the lease's task did not end it within the operation timeout: drive the runtime on which it was acquired, or its ttl ends the lease",
             ));

@@ -94,6 +94,7 @@ const ENGINE: [&str; 32] = [
     "acquire.rs",
     "ask.rs",
     "lease.rs",
+    "lease/transfer.rs",
     "refresh.rs",
     "lease_task.rs",
     "lease_task/round.rs",

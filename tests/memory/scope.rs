@@ -1,6 +1,6 @@
 //! Leases that are used in a scope, left behind, and larger away.
 
-use mongoseal::{Error, LeaseId, LeaseState, LossCause, Mongoseal, record::Request};
+use mongoseal::{Error, LeaseId, LeaseState, LossCause, Mongoseal, Released, record::Request};
 
 use crate::{
     faulty::{Call, Fault, Faulty},
@@ -147,9 +147,18 @@ async fn a_transfer_whose_answer_was_lost_is_made_once() {
 async fn what_cannot_be_given_is_refused_with_the_reason() {
     let store = Faulty::new();
     let seal = store.seal();
-    let lease = seal.acquire("k").await.unwrap();
-    let id = lease.id();
-    assert!(matches!(lease.transfer(id).await, Err(Error::Invalid { .. })));
+    // To itself: nothing is sent, and the lease lives on.
+    let lease = seal.acquire("k").ttl(secs(30)).await.unwrap();
+    let error = lease.transfer(lease.id()).await.unwrap_err();
+    assert!(matches!(error, Error::Invalid { .. }) && error.to_string().contains("lives on"), "{error}");
+    tokio::time::sleep(secs(60)).await;
+    assert_eq!(lease.state(), LeaseState::Held);
+    lease.verify().await.unwrap();
+    // What was given is not ours any more.
+    let larger = lease.transfer(LeaseId::random()).await.unwrap();
+    assert!(larger > lease.token());
+    assert!(matches!(lease.transfer(LeaseId::random()).await, Err(Error::Lost { cause: LossCause::Transferred, .. })));
+    assert_eq!(lease.release().await.unwrap(), Released::Gone { cause: LossCause::Transferred });
     // To one that holds a share itself.
     let (one, two) = (seal.acquire("s").shared().await.unwrap(), seal.acquire("s").shared().await.unwrap());
     let error = two.transfer(one.id()).await.unwrap_err();

@@ -1,0 +1,51 @@
+//! A lease that ends here, and goes on for another process.
+
+use super::{End, Lease, Released};
+use crate::{Error, FencingToken, LeaseId, LossCause, Result, farewell::Farewell};
+
+impl Lease {
+    /// Stops refreshing, and leaves the lease to lapse at its ttl instead of releasing it: for a process
+    /// that goes and does not want another one to begin at once. Who knows its [`id`](Self::id) can take
+    /// it up until then, with [`Acquire::lease_id`](crate::Acquire::lease_id) of another handle. This one
+    /// holds it no more. A lease without expiry stays until it is revoked.
+    pub fn orphan(self) {
+        // Nobody else says farewell: that takes the lease.
+        self.hold.farewell.get_or_init(|| Farewell::Orphan);
+    }
+
+    /// Gives the lease to another lease id without a gap in which somebody else could come: gives the
+    /// larger token that it has from now on.
+    ///
+    /// Whoever is to have it, in this or another process, asks for the key with that id, by
+    /// [`Acquire::lease_id`](crate::Acquire::lease_id), within the ttl, before or after this. This lease is
+    /// lost at once, before the store is asked, and work under it stopped. To release it then gives
+    /// [`Released::Gone`].
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Lost`] where the lease had ended before. [`Error::Unavailable`] where nobody
+    /// confirmed within the operation timeout: then either id may hold the key, for a ttl at most, or
+    /// without expiry until it is revoked.
+    /// [`Error::Corrupt`] or [`Error::Invalid`] where somebody wrote over the record or took a privilege
+    /// away, or the other id holds the key already. [`Error::Invalid`] for the lease's own id: then nothing
+    /// is sent, and the lease lives on.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping it abandons the answer. Once polled, the lease is given away all the same.
+    pub async fn transfer(&self, to: LeaseId) -> Result<FencingToken> {
+        self.hold.check()?;
+        if to == self.hold.lease {
+            return Err(Error::invalid(
+                "a lease cannot be transferred to its own id, and this one lives on: pass another id",
+            ));
+        }
+        self.hold.farewell.get_or_init(|| Farewell::Transfer(to));
+        self.hold.lose(LossCause::Transferred);
+        match self.ended().await? {
+            End::Transferred(token) => Ok(token),
+            End::Released(Released::Gone { cause }) => Err(self.hold.lost(cause)),
+            End::Released(_) => Err(self.hold.lost(LossCause::Expired)),
+        }
+    }
+}
