@@ -29,7 +29,8 @@ impl Lease {
     /// handle that opened its own client, [`ClientSession::client`] gives the collections. It neither
     /// commits nor aborts: it returns, or returns an error, any that can be made of this crate's. It may
     /// run several times, where MongoDB says that the transaction can be tried again, until the operation
-    /// timeout is over. An error of a call in it must end it.
+    /// timeout is over. An error of a call in it must end it: return that error. Work that hides one goes on in a
+    /// transaction that MongoDB has aborted. It is run once more, and then refused.
     ///
     /// # Caveats
     ///
@@ -49,8 +50,8 @@ impl Lease {
     /// Those of the work. [`Error::Lost`] where the lease has ended: nothing is committed.
     /// [`Error::Unavailable`] where nobody confirmed within the operation timeout, or other writes were in
     /// the way all that time: the transaction may have been committed or not. [`Error::Corrupt`] where
-    /// somebody wrote over the record, and [`Error::Invalid`] in memory, or where MongoDB refuses a
-    /// transaction.
+    /// somebody wrote over the record, and [`Error::Invalid`] in memory, where the work hides an error of a
+    /// call, or where MongoDB refuses a transaction.
     ///
     /// # Cancel safety
     ///

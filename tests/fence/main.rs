@@ -7,6 +7,7 @@ mod cancel_safety;
 mod commands;
 mod documents;
 mod faults;
+mod hidden_errors;
 mod takeover;
 mod transaction;
 mod upsert;

@@ -1,11 +1,16 @@
 //! What each error of the driver means to whoever writes documents of his own.
 
+use std::{error::Error as StdError, iter};
+
 use mongodb::error::{Error as DriverError, ErrorKind, TRANSIENT_TRANSACTION_ERROR, WriteFailure};
 
 use crate::{
     Error,
     store::mongo::fault::{self, DUPLICATE_KEY, Refusal},
 };
+
+/// The server knows nothing of the transaction, because it has aborted it or has become primary since.
+const NO_SUCH_TRANSACTION: i32 = 251;
 
 /// What an error means that came of a write to a caller's collection.
 ///
@@ -66,16 +71,20 @@ fn refused(error: DriverError) -> Error {
 }
 
 /// Whether a transaction can be run again that ended in this error, or in one that it caused.
-pub(crate) fn is_transient(error: &(dyn std::error::Error + 'static)) -> bool {
-    let mut next = Some(error);
-    while let Some(error) = next {
-        let driver = error.downcast_ref::<DriverError>();
-        if driver.is_some_and(|error| error.contains_label(TRANSIENT_TRANSACTION_ERROR)) {
-            return true;
-        }
-        next = error.source();
-    }
-    false
+pub(crate) fn is_transient(error: &(dyn StdError + 'static)) -> bool {
+    of_driver(error).any(|error| error.contains_label(TRANSIENT_TRANSACTION_ERROR))
+}
+
+/// Whether the server had aborted the transaction before the statement that ended in this error, or in one that it
+/// caused.
+pub(super) fn had_aborted(error: &(dyn StdError + 'static)) -> bool {
+    of_driver(error).any(|error| fault::code(error) == Some(NO_SUCH_TRANSACTION))
+}
+
+/// The errors of the driver among an error and its causes.
+fn of_driver<'a>(error: &'a (dyn StdError + 'static)) -> impl Iterator<Item = &'a DriverError> {
+    iter::successors(Some(error), |error: &&'a (dyn StdError + 'static)| (*error).source())
+        .filter_map(|error| error.downcast_ref())
 }
 
 /// For `?` in the work of a [transaction](crate::Lease::transaction): what the driver said is the source.
@@ -90,7 +99,12 @@ impl From<DriverError> for Error {
             | ErrorKind::Shutdown => false,
             _ => !is_final(&error),
         };
-        if may_pass {
+        if had_aborted(&error) {
+            Self::unavailable(
+                "MongoDB had aborted the transaction before this statement: return the first error of a statement from the work",
+            )
+            .caused_by(error)
+        } else if may_pass {
             Self::unavailable("MongoDB could not confirm what it was asked: ask again").caused_by(error)
         } else {
             Self::invalid("MongoDB or its driver refused what it was asked: see the source of this error")

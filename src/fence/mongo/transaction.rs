@@ -4,6 +4,7 @@ use std::{error::Error as StdError, pin::Pin, time::Duration};
 
 use mongodb::{
     ClientSession,
+    bson::oid::ObjectId,
     error::{Error as DriverError, ErrorKind, UNKNOWN_TRANSACTION_COMMIT_RESULT},
 };
 use tracing::debug;
@@ -51,14 +52,23 @@ where
     let clock = stake.store.clock();
     let give_up = clock.now().saturating_add(stake.operation_timeout);
     let mut pause = PAUSE;
-    let mut last = None;
+    let (mut last, mut aborted_in) = (None, None);
     loop {
+        let before = aborted_in.take();
         // In the session of before, so that the server ends what was left of that transaction.
         let mut session = stake.begin(last.take()).await?;
         let unsettled: E = match work(&mut session).await {
             Ok(value) => match stake.settle(session, lease, give_up).await? {
                 Settled::Committed => return Ok(value),
                 Settled::Not(error, session) => {
+                    last = session.map(|session| *session);
+                    error.into()
+                }
+                Settled::Aborted(error, session) => {
+                    aborted_in = stake.election(give_up).await;
+                    if aborted_in.is_some() && aborted_in == before {
+                        return Err(error_was_hidden().caused_by(error).into());
+                    }
                     last = session.map(|session| *session);
                     error.into()
                 }
@@ -72,6 +82,12 @@ where
                 last = stake.abort(session, give_up).await;
                 if !fault::is_transient(&error) {
                     return Err(error);
+                }
+                if fault::had_aborted(&error) {
+                    aborted_in = stake.election(give_up).await;
+                    if aborted_in.is_some() && aborted_in == before {
+                        return Err(error_was_hidden().caused_by(error.to_string()).into());
+                    }
                 }
                 error
             }
@@ -90,6 +106,8 @@ enum Settled {
     Committed,
     /// It can be tried again.
     Not(Error, Option<Box<ClientSession>>),
+    /// The server had aborted it before the work was done. It can be tried again.
+    Aborted(Error, Option<Box<ClientSession>>),
     /// The lease was not found, or its record could not be written.
     Unfounded(Error),
 }
@@ -107,6 +125,12 @@ impl Stake {
             Ok(session)
         })
         .await
+    }
+
+    /// The election that made the primary what it is now, as far as that can be seen: a router does not say.
+    async fn election(&self, until: Duration) -> Option<ObjectId> {
+        let store = self.store.clone();
+        MongoStore::run(self.within(until), async move { store.election().await }).await.ok().flatten()
     }
 
     /// How long the next command may take.
@@ -145,6 +169,10 @@ impl Stake {
             Ok(false) => {
                 self.abort(session, until).await;
                 Ok(Settled::Unfounded(in_the_way()))
+            }
+            Err(error) if fault::had_aborted(&error) => {
+                let session = self.abort(session, until).await;
+                Ok(Settled::Aborted(was_aborted().caused_by(driver::source(error)), session.map(Box::new)))
             }
             Err(error) if fault::is_transient(&error) => {
                 let session = self.abort(session, until).await;
@@ -213,6 +241,20 @@ fn refused(error: DriverError) -> Error {
         .caused_by(error);
     }
     error.into()
+}
+
+fn was_aborted() -> Error {
+    Error::unavailable(
+        "MongoDB had aborted the transaction before its commit, and nothing was committed: return each error of a statement from the work, and retry",
+    )
+}
+
+/// What it means that the transactions of two runs in a row were gone under one primary. A step-down ends a transaction
+/// without any error before it, and the next run is under another primary, or the same one after another election.
+fn error_was_hidden() -> Error {
+    Error::invalid(
+        "the work went on twice in a transaction that MongoDB had aborted, and nothing was committed: return each error of a statement from the work instead of hiding it, and keep the work shorter than transactionLifetimeLimitSeconds of the server",
+    )
 }
 
 fn in_the_way() -> Error {

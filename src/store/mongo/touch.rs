@@ -9,12 +9,12 @@ use std::time::Duration;
 
 use mongodb::{
     ClientSession,
-    bson::{Bson, Document, doc},
+    bson::{Bson, Document, doc, oid::ObjectId},
     options::{Acknowledgment, ReadConcern, ReadPreference, SelectionCriteria, WriteConcern},
 };
 
-use super::{Inner, MongoStore, document, fault::needs, server_limit};
-use crate::{Error, FencingToken, Key, LeaseId};
+use super::{Inner, MongoStore, document, fault::needs, server_time};
+use crate::{Error, FencingToken, Key, LeaseId, Result};
 
 impl MongoStore {
     /// A session of the client that the records are read and written with.
@@ -25,7 +25,7 @@ impl MongoStore {
     /// Begins a transaction that counts: of what a majority has, to be confirmed by one. The commit waits
     /// for that so long.
     pub(crate) async fn begin(session: &mut ClientSession, within: Duration) -> mongodb::error::Result<()> {
-        let limit = Duration::from_millis(u64::try_from(server_limit(within)).unwrap_or_default());
+        let limit = server_time(within);
         let concern = WriteConcern::builder().w(Acknowledgment::Majority).journal(true).w_timeout(limit).build();
         session
             .start_transaction()
@@ -45,6 +45,12 @@ impl MongoStore {
         token: FencingToken,
     ) -> mongodb::error::Result<bool> {
         self.inner.touch(session, key, lease, token).await
+    }
+
+    /// The id of the election that made the primary what it is now. A router gives none.
+    pub(crate) async fn election(&self) -> Result<Option<ObjectId>> {
+        let hello = self.inner.command(doc! { "hello": 1 }, "hello").await?;
+        Ok(hello.get_object_id("electionId").ok())
     }
 
     /// What an error means that came of the record.
