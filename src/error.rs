@@ -2,7 +2,7 @@
 
 use std::{convert::Infallible, fmt, time::Duration};
 
-use crate::{FencingToken, Key, Owner};
+use crate::{FencingToken, Group, Key, Owner};
 
 /// Why a call failed, one variant for each thing that a caller can do about it.
 ///
@@ -13,6 +13,7 @@ use crate::{FencingToken, Key, Owner};
 /// | [`Exhausted`](Self::Exhausted) | have asked as often as I wanted to: the key stayed held |
 /// | [`Lost`](Self::Lost) | stop acting on the key at once; acquire again if still needed |
 /// | [`Lapsing`](Self::Lapsing) | release the group and begin anew: not all of its leases would have lasted |
+/// | [`Incomplete`](Self::Incomplete) | check the name of the group; else stop acting on the keys whose leases are missing |
 /// | [`Fenced`](Self::Fenced) | stop, and undo nothing: a later holder has written there, and its writes stand |
 /// | [`Unavailable`](Self::Unavailable) | ask again: the store did not answer in time, and the request may have been applied |
 /// | [`Invalid`](Self::Invalid) | change the code or the deployment: asking again gives the same |
@@ -87,6 +88,19 @@ pub enum Error {
         remaining: Duration,
         /// How long it should have lasted.
         least: Duration,
+    },
+
+    /// A group has fewer leases than its caller expects: its name is wrong, or leases of it were lost or released.
+    #[error(
+        "{found} leases were found in the group {group:?} and at least {least} were expected: check its name, and stop acting on each key whose lease is missing"
+    )]
+    Incomplete {
+        /// The group that was asked for.
+        group: Group,
+        /// How many leases it has.
+        found: usize,
+        /// How many it should have had.
+        least: usize,
     },
 
     /// The storage was written by a later holder of the key, and refused the write of an earlier one.

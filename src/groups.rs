@@ -25,53 +25,14 @@ const AT_ONCE: u32 = 2_000;
 const LEAST: Duration = Duration::from_secs(1);
 
 impl Mongoseal {
-    /// Releases all leases of a group, whichever processes hold them, and gives them as they were, the
-    /// newest first. Nothing is given where nobody holds anything in the group.
-    ///
-    /// Those are meant that are held when it is called. Their holders lose them with
-    /// [`LossCause::Revoked`], which names this handle's owner and the group: those of this handle before
-    /// the store is asked, others as [`revoke`](Self::revoke) has it. Whoever waits is handed the key, and
-    /// a lease of the group that is still waited for is none yet, and stays. A lease that its own
-    /// holder gives back at the same moment is among those that are given.
-    ///
-    /// What is left of leases whose time was over is cleared away, and not given. A key is released with all
-    /// its leases of the group at once, one key after another; 1,000 leases take two commands.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Unavailable`] where nobody confirmed within the operation timeout: some of the leases may
-    /// be released, and it can be asked for again. [`Error::Invalid`] for a group that is none or where the
-    /// deployment or its privileges must be changed; [`Error::Corrupt`] where somebody wrote over a record.
-    ///
-    /// # Cancel safety
-    ///
-    /// Dropping it abandons the answer; the group may be released, or a part of it. As after an error, the
-    /// leases of this handle that it has ended already are given back in the background.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// # use mongoseal::Mongoseal;
-    /// # #[tokio::main(flavor = "current_thread")]
-    /// # async fn main() -> mongoseal::Result<()> {
-    /// # let seal = Mongoseal::in_memory();
-    /// let one = seal.acquire("volumes/1").group("job-17").await?;
-    /// let two = seal.acquire("volumes/2").group("job-17").await?;
-    ///
-    /// let released = seal.release_group("job-17").await?; // in this or any other process
-    /// assert_eq!(released[0].holding.token, two.token());
-    /// assert!(!one.is_valid());
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub async fn release_group<G>(&self, group: G) -> Result<Vec<ListedLease>>
+    /// Releases all leases of a group: see [`ReleaseGroup`]. Nothing is sent until the returned builder is
+    /// awaited.
+    pub fn release_group<G>(&self, group: G) -> ReleaseGroup
     where
         G: TryInto<Group>,
         G::Error: Into<Error>,
     {
-        let group = group.try_into().map_err(Into::into)?;
-        self.inner.runs()?;
-        self.inner.release_group(group).await
+        ReleaseGroup { inner: Arc::clone(&self.inner), group: group.try_into().map_err(Into::into), leases: 0 }
     }
 
     /// Refreshes all leases of a group, or none: see [`RefreshGroup`]. Nothing is sent until the
@@ -81,22 +42,108 @@ impl Mongoseal {
         G: TryInto<Group>,
         G::Error: Into<Error>,
     {
-        RefreshGroup { inner: Arc::clone(&self.inner), group: group.try_into().map_err(Into::into), ttl, least: LEAST }
+        let (inner, group) = (Arc::clone(&self.inner), group.try_into().map_err(Into::into));
+        RefreshGroup { inner, group, ttl, least: LEAST, leases: 0 }
+    }
+}
+
+/// Releases all leases of a group, whichever processes hold them; awaiting it gives them as they were, the
+/// newest first.
+///
+/// Made by [`Mongoseal::release_group`]. If nobody holds anything in the group, nothing is given: so it is with
+/// a group whose name is misspelt. [`leases_at_least`](Self::leases_at_least) makes that an error.
+///
+/// Those are meant that are held when it is called. Their holders lose them with
+/// [`LossCause::Revoked`], which names this handle's owner and the group: those of this handle before
+/// the store is asked, others as [`revoke`](Mongoseal::revoke) has it. Whoever waits is handed the key, and
+/// a lease of the group that is still waited for is none yet, and stays. A lease that its own
+/// holder gives back at the same moment is among those that are given.
+///
+/// What is left of leases whose time was over is cleared away, and not given. A key is released with all
+/// its leases of the group at once, one key after another; 1,000 leases take two commands.
+///
+/// # Errors
+///
+/// - [`Error::Incomplete`]: fewer leases than expected were there. They are released.
+/// - [`Error::Unavailable`]: nobody confirmed within the operation timeout. Some of the leases may
+///   be released, and it can be asked for again.
+/// - [`Error::Invalid`]: a group that is none, or the deployment or its privileges must be changed;
+///   [`Error::Corrupt`]: somebody wrote over a record.
+///
+/// # Cancel safety
+///
+/// Dropping it abandons the answer; the group may be released, or a part of it. As after an error, the
+/// leases of this handle that it has ended already are given back in the background.
+///
+/// # Examples
+///
+/// ```
+/// use mongoseal::{Error, Mongoseal};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> mongoseal::Result<()> {
+/// let seal = Mongoseal::in_memory();
+/// let one = seal.acquire("volumes/1").group("job-17").await?;
+/// let two = seal.acquire("volumes/2").group("job-17").await?;
+///
+/// let released = seal.release_group("job-17").leases_at_least(2).await?; // in this or any other process
+/// assert_eq!(released[0].holding.token, two.token());
+/// assert!(!one.is_valid());
+///
+/// let misspelt = seal.release_group("job-71").leases_at_least(1).await;
+/// assert!(matches!(misspelt, Err(Error::Incomplete { found: 0, .. })));
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug)]
+#[must_use = "a release is not asked for until it is awaited"]
+pub struct ReleaseGroup {
+    inner: Arc<Inner>,
+    group: Result<Group>,
+    leases: usize,
+}
+
+impl ReleaseGroup {
+    /// Sets how many leases the group must have, so that the caller learns of a name that is misspelt and of
+    /// leases that were lost. If it has fewer, these are released and the answer is [`Error::Incomplete`].
+    /// Default: 0.
+    pub fn leases_at_least(mut self, leases: usize) -> Self {
+        self.leases = leases;
+        self
+    }
+
+    async fn run(self) -> Result<Vec<ListedLease>> {
+        let Self { inner, group, leases } = self;
+        let group = group?;
+        inner.runs()?;
+        let released = inner.release_group(group.clone()).await?;
+        check_count(&group, released.len(), leases)?;
+        Ok(released)
+    }
+}
+
+impl IntoFuture for ReleaseGroup {
+    type Output = Result<Vec<ListedLease>>;
+    type IntoFuture = BoxFuture<Result<Vec<ListedLease>>>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        Box::pin(self.run())
     }
 }
 
 /// Refreshes all leases of a group, whichever processes hold them, to a ttl from now, or none of them;
 /// awaiting it gives them as they were before, the oldest first.
 ///
-/// Made by [`Mongoseal::refresh_group`]. Where nobody holds anything in the group nothing is given, and a
-/// lease that was lost and cleared away is not missed: compare with what you expect. A lease never ends
-/// sooner than it would have, keeps its own [`grace`](crate::Acquire::grace), and one without expiry stays so. Of the leases of this handle the deadlines
+/// Made by [`Mongoseal::refresh_group`]. If nobody holds anything in the group, nothing is given, and a
+/// lease that was lost and cleared away is not missed: [`leases_at_least`](Self::leases_at_least) makes that an
+/// error. A lease never ends sooner than it would have, keeps its own [`grace`](crate::Acquire::grace), and one without expiry stays so. Of the leases of this handle the deadlines
 /// move on; another process, which keeps to its own ttl, learns of it with its next refresh. On MongoDB it
 /// is a transaction; 1,000 leases take three commands.
 ///
 /// # Errors
 ///
 /// - [`Error::Lapsing`]: one has too little time left, or none. No lease was refreshed.
+/// - [`Error::Incomplete`]: the group has fewer leases than expected. No lease was refreshed.
 /// - [`Error::Unavailable`]: nobody confirmed within the operation timeout, or the leases of the group
 ///   came and went all the time; all or none were refreshed, and it can be asked for again.
 /// - [`Error::Invalid`]: a group or a ttl that is none, or the deployment or its privileges must be changed;
@@ -117,7 +164,7 @@ impl Mongoseal {
 /// let seal = Mongoseal::in_memory();
 /// let lease = seal.acquire("volumes/1").group("job-17").ttl(Duration::from_secs(5)).without_refresh().await?;
 ///
-/// let refreshed = seal.refresh_group("job-17", Duration::from_secs(60)).await?;
+/// let refreshed = seal.refresh_group("job-17", Duration::from_secs(60)).leases_at_least(1).await?;
 /// assert_eq!(refreshed.len(), 1);
 /// assert!(lease.remaining() > Duration::from_secs(50));
 /// # Ok(())
@@ -130,6 +177,7 @@ pub struct RefreshGroup {
     group: Result<Group>,
     ttl: Duration,
     least: Duration,
+    leases: usize,
 }
 
 impl RefreshGroup {
@@ -139,14 +187,22 @@ impl RefreshGroup {
         self
     }
 
+    /// Sets how many leases the group must have, so that the caller learns of a name that is misspelt and of
+    /// leases that were lost. If it has fewer, none is refreshed and the answer is [`Error::Incomplete`].
+    /// Default: 0.
+    pub fn leases_at_least(mut self, leases: usize) -> Self {
+        self.leases = leases;
+        self
+    }
+
     async fn run(self) -> Result<Vec<ListedLease>> {
-        let Self { inner, group, ttl, least } = self;
+        let Self { inner, group, ttl, least, leases } = self;
         let group = group?;
         // Each lease keeps its own grace, which is at most this if its acquire set none.
         let ttl = inner.settings.check_ttl(ttl, inner.settings.longest_grace())?;
         inner.runs()?;
         // No lease has more than that but those without expiry, which have more than any.
-        inner.refresh_group(group, ttl, least.min(Ttl::MAX.duration())).await
+        inner.refresh_group(group, ttl, least.min(Ttl::MAX.duration()), leases).await
     }
 }
 
@@ -217,9 +273,9 @@ impl Inner {
         Ok(released)
     }
 
-    async fn refresh_group(&self, group: Group, ttl: Ttl, least: Duration) -> Result<Vec<ListedLease>> {
+    async fn refresh_group(&self, group: Group, ttl: Ttl, least: Duration, leases: usize) -> Result<Vec<ListedLease>> {
         let (clock, until) = (self.clock(), self.give_up());
-        let selection = Selection { group: Some(group), with_expired: true, ..Selection::default() };
+        let selection = Selection { group: Some(group.clone()), with_expired: true, ..Selection::default() };
         let refresh = Joint::Refresh { ttl: ttl.millis(), least: ttl::millis(least) };
         let refused = Mutex::new(Named::new());
         retry::until_definite(clock, until, self.settings.attempt, |_| async {
@@ -229,6 +285,7 @@ impl Inner {
                     return Err(Error::Lapsing { key: key.clone(), token: holding.token, remaining, least });
                 }
             }
+            check_count(&group, members.len(), leases)?;
             // Whoever was heard of long ago is heard of again soon: the transaction comes to it first, so that
             // it is the other one who waits, and nobody gives way.
             members.sort_by_key(|lease| lease.holding.last_seen);
@@ -274,6 +331,11 @@ impl Inner {
         holds.retain(|hold| leases.contains(&(hold.key.clone(), hold.token)));
         holds
     }
+}
+
+/// Refuses a group with fewer leases than its caller expects.
+fn check_count(group: &Group, found: usize, least: usize) -> Result<()> {
+    if found < least { Err(Error::Incomplete { group: group.clone(), found, least }) } else { Ok(()) }
 }
 
 /// Those whose time is over, and the others.

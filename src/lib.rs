@@ -75,7 +75,7 @@ pub use fence::FenceGate;
 #[cfg(feature = "mongodb")]
 pub use fence::{Bearer, Fence, Fenced};
 pub use group::Group;
-pub use groups::RefreshGroup;
+pub use groups::{RefreshGroup, ReleaseGroup};
 pub use hold::LeaseState;
 pub use key::Key;
 pub use lease::{Lease, Released};

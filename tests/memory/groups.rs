@@ -87,6 +87,27 @@ async fn an_unknown_group_is_an_empty_answer_and_a_store_that_is_away_an_error()
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_group_with_fewer_leases_than_expected_is_an_error_and_only_a_refresh_is_not_made() {
+    let store = Faulty::new();
+    let seal = store.seal();
+    let (a, _b) = (member(&seal, "a").await, member(&seal, "b").await);
+    let incomplete = |answer: mongoseal::Result<Vec<ListedLease>>, has: usize| match answer {
+        Err(error @ Error::Incomplete { found, least: 3, .. }) if found == has => error.to_string(),
+        other => panic!("{other:?}"),
+    };
+    incomplete(seal.refresh_group("h", secs(60)).leases_at_least(3).await, 0);
+    incomplete(seal.refresh_group("g", secs(60)).leases_at_least(3).await, 2);
+    assert!(a.remaining() <= secs(30), "nothing was refreshed");
+    assert_eq!(seal.refresh_group("g", secs(60)).leases_at_least(2).await.unwrap().len(), 2);
+    let says = incomplete(seal.release_group("h").leases_at_least(3).await, 0);
+    assert!(says.starts_with("0 leases were found in the group \"h\" and at least 3 were expected: "), "{says}");
+    assert!(a.is_valid());
+    incomplete(seal.release_group("g").leases_at_least(3).await, 2);
+    assert!(!a.is_valid(), "those that are there are released");
+    assert_eq!(seal.release_group("g").await.unwrap(), []);
+}
+
+#[tokio::test(start_paused = true)]
 async fn the_holders_of_this_handle_stop_before_the_store_is_asked() {
     let store = Faulty::new();
     let seal = store.seal();

@@ -95,7 +95,7 @@ impl Process {
     }
 
     /// I8: a call returns in time.
-    async fn within<T>(&self, what: &str, most: Duration, call: impl Future<Output = T>) -> T {
+    async fn within<T>(&self, what: &str, most: Duration, call: impl IntoFuture<Output = T>) -> T {
         let began = self.world.now();
         self.note(what);
         let value = call.await;
