@@ -24,6 +24,7 @@
 //! | `stream_end.rs` | why a change stream has ended |
 //! | `delta.rs` | what a change stream says of an update |
 //! | `preflight.rs` | what is checked before the first request |
+//! | `index.rs` | the TTL index, and when it is made again |
 //! | `touch.rs` | how a transaction makes sure of its lease |
 //! | `set_name.rs` | which replica set answers to a wrong name |
 //! | `fault.rs` | what each error of the driver means |
@@ -39,6 +40,7 @@ mod follow;
 pub mod fuzzing;
 mod gate;
 mod hand_over_stream;
+mod index;
 mod joint;
 mod key_streams;
 mod list;
@@ -71,7 +73,7 @@ use mongodb::{
 use tokio::sync::mpsc::{Sender, UnboundedSender};
 use tokio_util::task::TaskTracker;
 
-use self::{client::ClientShare, refusal::Held, traffic::ByRuntime};
+use self::{client::ClientShare, index::IndexState, refusal::Held, traffic::ByRuntime};
 use super::{Applied, Backlog, BoxFuture, Page, Sighting, State, Store, Told};
 use crate::{
     Clock, Error, FencingToken, HandleId, Key, Result, Tick,
@@ -109,6 +111,7 @@ struct Inner {
     open_handles: AtomicUsize,
     traffic: ByRuntime,
     held: Held,
+    index: IndexState,
     /// What was sent and not answered, change streams excepted.
     requests: TaskTracker,
 }
@@ -184,6 +187,7 @@ impl MongoStore {
             open_handles: AtomicUsize::new(0),
             traffic,
             held,
+            index: IndexState::default(),
             requests,
         };
         Self { inner: Arc::new(inner) }
@@ -200,7 +204,7 @@ impl MongoStore {
 
     /// Runs `work`, which says itself what came of it and ends with the time of those who wait for that.
     fn run_unwatched(work: impl Future<Output = ()> + Send + 'static) {
-        #[allow(clippy::disallowed_methods, reason = "owned by those who wait for what it says")]
+        #[allow(clippy::disallowed_methods, reason = "owned by those who wait for what it says, or by the store")]
         let _task = tokio::spawn(work);
     }
 
@@ -237,12 +241,21 @@ impl Store for MongoStore {
     }
 
     fn apply(&self, key: &Key, request: Request, within: Duration) -> BoxFuture<Result<Applied>> {
-        Box::pin(coalesce::apply(Arc::clone(&self.inner), key.clone(), request, within))
+        let (inner, key) = (Arc::clone(&self.inner), key.clone());
+        Box::pin(async move {
+            let applied = coalesce::apply(Arc::clone(&inner), key, request, within).await;
+            index::renew(&inner);
+            applied
+        })
     }
 
     fn apply_jointly(&self, leases: &Named, joint: &Joint, within: Duration) -> BoxFuture<Result<bool>> {
         let (inner, leases, joint) = (Arc::clone(&self.inner), leases.clone(), joint.clone());
-        self.request(within, async move { inner.apply_jointly(&leases, &joint, within).await })
+        self.request(within, async move {
+            let applied = inner.apply_jointly(&leases, &joint, within).await;
+            index::renew(&inner);
+            applied
+        })
     }
 
     fn read(&self, key: &Key, within: Duration) -> BoxFuture<Result<Sighting>> {

@@ -96,7 +96,7 @@ async fn work_whose_primary_steps_down_twice_is_run_again_and_commits() {
         .await
         .unwrap();
     assert_eq!(runs.into_inner(), 3);
-    let failures = failures.lock().unwrap();
+    let failures = failures.lock().unwrap().clone();
     let aborted = failures.iter().filter(|failure| **failure == ("findAndModify".to_owned(), 251)).count();
     assert_eq!(aborted, 2, "{failures:?}");
     let order = orders.find_one(doc! { "_id": 1 }).await.unwrap().unwrap();

@@ -11,6 +11,7 @@ mod crowd;
 mod enforced;
 mod formats;
 mod groups;
+mod index;
 mod inspect;
 mod lease;
 mod many;

@@ -59,8 +59,14 @@ impl Inner {
         let asks = requests.iter().any(|request| matches!(request, Request::Acquire(_)));
         let reply = self.database.run_raw_command(command).selection_criteria(PRIMARY).await;
         let reply = match reply {
-            Ok(reply) => reply,
+            Ok(reply) => {
+                self.index.note(&reply);
+                reply
+            }
             Err(error) => {
+                if asks {
+                    self.index.note_doubt();
+                }
                 // A document that is not ours can make the update fail, which then wrote nothing. An upsert fails with
                 // a duplicate key where the query does not match the document of the key. If the read finds a record
                 // that can be read, or none, another first insert came before this one, and a retry meets its record.

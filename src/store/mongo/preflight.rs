@@ -7,13 +7,12 @@
 //! | `preflight/product.rs` | which other products speak MongoDB's protocol |
 //! | `preflight/direct.rs` | whether a client can reach the primary |
 //! | `preflight/probe.rs` | whether the collection takes the updates of this store |
-//! | `preflight/index.rs` | the TTL index |
+//! | `index.rs` | the TTL index |
 //!
 //! Nothing is written before all other checks have passed.
 
 mod deployment;
 mod direct;
-mod index;
 mod probe;
 mod product;
 
@@ -22,10 +21,10 @@ use std::time::Duration;
 use mongodb::bson::{Document, doc};
 use tracing::{debug, warn};
 
-use super::{Inner, fault};
+use super::{Inner, fault, index};
 use crate::{Error, Result};
 
-pub(super) use self::{deployment::check as check_deployment, index::retention_seconds, product::at as product_at};
+pub(super) use self::{deployment::check as check_deployment, product::at as product_at};
 
 /// By how much the cluster time may be ahead of the primary's clock. The server reads one after the other, and may
 /// stall in between.

@@ -7,7 +7,7 @@ use mongodb::bson::{Bson, Document, doc};
 use super::{
     Inner, document,
     fault::{self, needs},
-    list, preflight, server_limit, write_concern,
+    index, list, server_limit, write_concern,
 };
 use crate::{
     FencingToken, Key, Result,
@@ -63,7 +63,7 @@ impl Inner {
 
     /// Whether nobody holds or waits, and nobody has for the retention: what the TTL index goes by.
     fn is_idle(&self) -> Document {
-        let retention = preflight::retention_seconds(self.retention).saturating_mul(1000);
+        let retention = index::retention_seconds(self.retention).saturating_mul(1000);
         doc! { "$and": [
             { "$eq": [["$holders", "$queue"], { "$literal": [[], []] }] },
             { "$lte": ["$expires_at", { "$subtract": ["$$NOW", retention] }] },
