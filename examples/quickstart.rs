@@ -16,7 +16,7 @@ async fn main() -> mongoseal::Result<()> {
 
     match bob.acquire("reports/nightly").await {
         Err(Error::Held { owner, token, remaining, .. }) => {
-            println!("bob is refused: {owner} holds it with token {token} for another {remaining:.0?}");
+            println!("bob is refused: {owner:?} holds it with token {token} for another {remaining:.0?}");
             assert_eq!((&owner, token), (lease.owner(), lease.token()));
         }
         other => panic!("one at a time, and not {other:?}"),

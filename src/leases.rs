@@ -55,7 +55,7 @@ const AT_ONCE: u32 = 500;
 /// let mut soon_over = seal.leases().prefix("reports/").remaining_less_than(Duration::from_secs(10)).await?;
 /// while let Some(lease) = soon_over.next().await {
 ///     let lease = lease?;
-///     println!("{} is held by {}", lease.key, lease.holding.owner);
+///     println!("{:?} is held by {:?}", lease.key, lease.holding.owner);
 ///     assert_eq!(lease.holding.token, nightly.token());
 /// }
 /// # Ok(())
