@@ -301,7 +301,7 @@ impl IntoFuture for Acquire {
                 // Of a policy's closure: it belongs to whoever wrote it.
                 Err(ended) if ended.is_panic() => resume_unwind(ended.into_panic()),
                 ended => Err(Error::Unavailable {
-                    message: "the runtime shut down while a key was asked for: ask again on a running one".into(),
+                    message: "the runtime shut down while a key was acquired: retry on a running one".into(),
                     source: ended.err().map(Into::into),
                 }),
             }

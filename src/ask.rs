@@ -134,9 +134,10 @@ impl Ask {
             () = inner.closing.cancelled() => return Err(seal::shut_down()),
             () = self.earlier_is_over(inner) => {}
             () = clock.sleep_until(give_up) => {
-                return Err(Error::unavailable(
-                    "the store has not confirmed this handle's release of the key within the operation timeout: check that the store can be reached and retry",
-                ));
+                return Err(Error::unavailable(format!(
+                    "this handle's release of the key {:?} has not ended within the operation timeout: check that the store can be reached and that the runtime of the earlier lease runs, and retry",
+                    self.key
+                )));
             }
         }
         let policy = match &self.contention {
@@ -305,7 +306,7 @@ impl Ask {
                 if clock.now() >= deadline {
                     self.in_doubt.store(true, Ordering::Relaxed);
                     return Err(Error::unavailable(format!(
-                        "the answer came after the {:?} it was good for: choose a longer ttl",
+                        "the store granted the key, but answered after the ttl of {:?} was over: retry, and choose a longer ttl if that happens again",
                         self.patience.duration()
                     )));
                 }
@@ -327,7 +328,9 @@ impl Ask {
                 token: holder.version,
             }),
             Outcome::Full { length } => Err(Error::QueueFull { key: self.key.clone(), length }),
-            outcome => Err(Error::invalid(format!("the store answered an acquire with {outcome:?}: it is broken"))),
+            outcome => Err(Error::invalid(format!(
+                "the store answered an acquire with {outcome:?}: report this bug of the store"
+            ))),
         }
     }
 }

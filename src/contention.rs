@@ -20,7 +20,7 @@ impl Contention {
     pub(crate) fn of(wait: Option<Duration>, retry: Option<Retry>) -> Result<Option<Self>> {
         match (wait, retry) {
             (Some(_), Some(_)) => Err(Error::invalid(
-                "a wait queues for the key and a retry asks for it again and again: set one of them, a wait where order counts",
+                "both `wait` and `retry` are set: set one of them, `wait` if the order of arrival counts",
             )),
             (Some(Duration::ZERO), None) => Ok(Some(Self::Once)),
             (Some(wait), None) => Ok(Some(Self::Wait(wait))),
@@ -171,9 +171,7 @@ impl Retry {
             return Err(Error::invalid("a retry of 0 attempts asks nothing: the first attempt counts, so 1 or more"));
         }
         if self.for_ever && bounded {
-            return Err(Error::invalid(
-                "a retry for ever has no number of attempts and no total time: set one or the other",
-            ));
+            return Err(Error::invalid("`for_ever` is set together with `attempts` or `total`: set one or the other"));
         }
         let Some(first) = first else { return Ok(self) };
         if first.is_zero() {

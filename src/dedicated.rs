@@ -18,7 +18,9 @@ pub(crate) struct DedicatedThread {
 
 impl DedicatedThread {
     pub(crate) fn start() -> Result<Self> {
-        let unable = |source| Error::unavailable("no thread could be started for this handle: retry").caused_by(source);
+        let unable = |source| {
+            Error::unavailable("no thread could be started for this handle: raise the limits of the process on threads and open files, and retry").caused_by(source)
+        };
         let own = runtime::Builder::new_current_thread().enable_all().build().map_err(unable)?;
         let (runtime, end) = (own.handle().clone(), CancellationToken::new());
         let ended = end.clone();

@@ -8,15 +8,15 @@ use crate::{FencingToken, Group, Key, Owner};
 ///
 /// | when I get… | I… |
 /// |---|---|
-/// | [`Held`](Self::Held) | do something else, or ask again later: somebody else has the key |
+/// | [`Held`](Self::Held) | do something else, or retry later: somebody else has the key |
 /// | [`QueueFull`](Self::QueueFull) | shed load: too many wait for the key already |
 /// | [`Exhausted`](Self::Exhausted) | have asked as often as I wanted to: the key stayed held |
 /// | [`Lost`](Self::Lost) | stop acting on the key at once; acquire again if still needed |
 /// | [`Lapsing`](Self::Lapsing) | release the group and begin anew: not all of its leases would have lasted |
 /// | [`Incomplete`](Self::Incomplete) | check the name of the group; else stop acting on the keys whose leases are missing |
 /// | [`Fenced`](Self::Fenced) | stop, and undo nothing: a later holder has written there, and its writes stand |
-/// | [`Unavailable`](Self::Unavailable) | ask again: the store did not answer in time, and the request may have been applied |
-/// | [`Invalid`](Self::Invalid) | change the code or the deployment: asking again gives the same |
+/// | [`Unavailable`](Self::Unavailable) | retry: the store did not confirm in time, and the request may have been applied; read first before a fenced write |
+/// | [`Invalid`](Self::Invalid) | change the code or the deployment: a retry gives the same |
 /// | [`Corrupt`](Self::Corrupt) | look at the record: somebody else wrote it, and it was left as it was |
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -26,7 +26,7 @@ pub enum Error {
     ///
     /// What is said of the holder is a hint for people and for choosing when to ask again: it was
     /// true at the store a moment ago.
-    #[error("{key:?} is held by {owner:?} with token {token} {}: ask again later", lasting(*remaining))]
+    #[error("{key:?} is held by {owner:?} with token {token} {}", lasting(*remaining))]
     Held {
         /// The key that was asked for.
         key: Key,
@@ -40,7 +40,7 @@ pub enum Error {
     },
 
     /// The key is held, and as many wait for it as the handle allows.
-    #[error("{length} wait for {key:?} already: ask again later, or allow a longer queue")]
+    #[error("{length} waiters are queued for {key:?} already: retry later, or raise `queue_limit`")]
     QueueFull {
         /// The key that was asked for.
         key: Key,
@@ -50,7 +50,7 @@ pub enum Error {
 
     /// The key was held at every attempt that a [`Retry`](crate::Retry) allows.
     #[error(
-        "gave up on {key:?} after {attempts} attempts in {elapsed:?}: let the policy go on for longer, or wait in the queue"
+        "{key:?} was held at each of {attempts} attempts in {elapsed:?}: allow the retry policy more attempts or time, or queue with `wait`"
     )]
     Exhausted {
         /// The key that was asked for.
@@ -77,7 +77,7 @@ pub enum Error {
 
     /// A lease of a group has less time left than was asked for, so none of the group was refreshed.
     #[error(
-        "the lease on {key:?} with token {token} has {remaining:?} left and {least:?} was asked for, so nothing of its group was refreshed: release the group and acquire anew"
+        "the lease on {key:?} with token {token} has {remaining:?} left and not {least:?}, so none of its group was refreshed: release the group and acquire it again"
     )]
     Lapsing {
         /// The key of the lease.
@@ -107,7 +107,7 @@ pub enum Error {
     /// Nothing was changed. It does not matter what the earlier one believes: it was paused, or cut
     /// off, past the end of its lease.
     #[error(
-        "a holder with the newer token {newer} has written here: stop acting on the key, and acquire it again if it is still needed"
+        "the write was refused, because the storage has seen the newer token {newer}: stop acting on the key, and acquire it again if it is still needed"
     )]
     Fenced {
         /// The token that the storage has seen.
@@ -136,7 +136,9 @@ pub enum Error {
     },
 
     /// The record under this key is not one of ours. It was left as it was.
-    #[error("the record of {key:?} is not a lease record, {message}: move it away or choose another key or collection")]
+    #[error(
+        "the record of {key:?} is not a lease record ({message}): move it to another collection, or choose another key or collection"
+    )]
     Corrupt {
         /// The key whose record it is.
         key: Key,
@@ -180,14 +182,18 @@ pub enum LossCause {
 
 /// How long a holder keeps its key, for people.
 fn lasting(remaining: Duration) -> String {
-    if remaining == Duration::MAX { "without expiry".into() } else { format!("for another {remaining:?}") }
+    if remaining == Duration::MAX {
+        "without expiry: retry after its release, or have it revoked".into()
+    } else {
+        format!("for another {remaining:?}, longer if it is refreshed: retry later")
+    }
 }
 
 impl fmt::Display for LossCause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Expired => f.write_str("its time ran out before the store confirmed a refresh"),
-            Self::TakenOver { token } => write!(f, "the key was granted to somebody else with token {token}"),
+            Self::TakenOver { token } => write!(f, "the key was granted again with token {token}"),
             // Others wrote these texts: quoted and escaped they cannot act on a terminal or begin a line of a log.
             Self::Revoked { by, reason } if reason.is_empty() => write!(f, "it was revoked by {by:?}"),
             Self::Revoked { by, reason } => write!(f, "it was revoked by {by:?} (reason: {reason:?})"),
@@ -237,7 +243,12 @@ mod tests {
     fn what_others_wrote_stands_in_an_error_in_quotes_and_escaped() {
         let (key, owner, token) = (Key::try_from("k").unwrap(), Owner::try_from(NASTY).unwrap(), FencingToken::MIN);
         let held = Error::Held { key: key.clone(), owner, token, remaining: Duration::MAX }.to_string();
-        assert_eq!(held, format!("\"k\" is held by {SHOWN} with token 1 without expiry: ask again later"));
+        assert_eq!(
+            held,
+            format!(
+                "\"k\" is held by {SHOWN} with token 1 without expiry: retry after its release, or have it revoked"
+            )
+        );
         let cause = LossCause::Revoked { by: NASTY.into(), reason: NASTY.into() };
         assert_eq!(cause.to_string(), format!("it was revoked by {SHOWN} (reason: {SHOWN})"));
         let lost = Error::Lost { key, token, cause }.to_string();

@@ -40,7 +40,12 @@ pub(crate) async fn say(inner: &Arc<Inner>, hold: &Hold) -> Result<End> {
             return end;
         }
         let error: &(dyn std::error::Error + 'static) = error;
-        warn!(key = %hold.key, token = %hold.token, error, "the lease could not be released and is left to its ttl");
+        let (key, token) = (&hold.key, hold.token);
+        if matches!(hold.farewell.get(), Some(Farewell::Transfer(_))) {
+            warn!(%key, %token, error, "the lease could not be transferred: see the error, and inspect the key for its holder");
+        } else {
+            warn!(%key, %token, error, "the lease could not be released: its ttl ends it, or a revocation if it has no expiry");
+        }
     }
     end
 }
@@ -68,7 +73,7 @@ async fn end(inner: &Arc<Inner>, hold: &Hold) -> Result<End> {
                 BatchOutcome::Single { was_sent, until } => (was_sent, until),
                 BatchOutcome::OutOfTime => {
                     return Err(Error::unavailable(
-                        "the shutdown had no time left to release the lease: its ttl ends it, or raise `operation_timeout`",
+                        "the shutdown had no time left to release the lease: raise `operation_timeout`; its ttl ends it, or a revocation if it has no expiry",
                     ));
                 }
             };
@@ -107,7 +112,9 @@ async fn release(inner: &Inner, hold: &Hold, until: Duration, mut sent_before: b
                     Some(LossCause::Expired | LossCause::TakenOver { .. }) if sent_before => Ok(Released::Unknown),
                     Some(cause) => Ok(Released::Gone { cause }),
                 },
-                outcome => Err(Error::invalid(format!("the store answered a release with {outcome:?}: it is broken"))),
+                outcome => Err(Error::invalid(format!(
+                    "the store answered a release with {outcome:?}: report this bug of the store"
+                ))),
             }
         }
     });
@@ -125,14 +132,16 @@ async fn transfer(inner: &Inner, hold: &Hold, to: LeaseId) -> Result<FencingToke
         match inner.store.apply(&hold.key, Request::Transfer(request), within).await?.outcome {
             Outcome::Transferred { token } if token > hold.token => Ok(token),
             Outcome::Transferred { .. } | Outcome::Refused { .. } => Err(Error::invalid(format!(
-                "lease id {to} holds {:?} already: give the lease to one that does not",
+                "lease id {to} holds {:?} already, so the lease was not transferred and is released: acquire the key again, and choose another lease id",
                 hold.key
             ))),
             Outcome::Absent => match sight(inner, hold, until.saturating_sub(clock.now())).await? {
                 Some(cause) => Err(hold.lost(cause)),
                 None => Err(stale()),
             },
-            outcome => Err(Error::invalid(format!("the store answered a transfer with {outcome:?}: it is broken"))),
+            outcome => Err(Error::invalid(format!(
+                "the store answered a transfer with {outcome:?}: report this bug of the store"
+            ))),
         }
     });
     transferred.await

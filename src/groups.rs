@@ -255,7 +255,7 @@ impl Inner {
                 let next = clock.now().saturating_add(backoff.next());
                 if next >= until {
                     return Err(Error::unavailable(
-                        "some leases of the group were not released within the operation timeout: ask again",
+                        "some leases of the group were not released within the operation timeout: retry",
                     ));
                 }
                 clock.sleep_until(next).await;
@@ -301,7 +301,7 @@ impl Inner {
                         self.sighted(key, until).await?;
                     }
                 }
-                return Err(Error::unavailable("leases of the group came or went meanwhile: ask again"));
+                return Err(Error::unavailable("leases of the group came or went meanwhile: retry"));
             }
             for hold in self.held_of(&members) {
                 hold.kept_until(sent.saturating_add(self.settings.lasts(ttl)));

@@ -188,7 +188,7 @@ impl Hold {
         // As an error and not as its text, so that a subscriber can tell the source, too.
         let error: &(dyn std::error::Error + 'static) = error;
         if self.shift(&LeaseState::AtRisk) {
-            warn!(key = %self.key, token = %self.token, ?remaining, error, "the lease is at risk");
+            warn!(key = %self.key, token = %self.token, ?remaining, error, "the lease is at risk: the store does not confirm its refreshes, and it is lost when the remaining time is over");
         } else {
             debug!(key = %self.key, token = %self.token, ?remaining, error, "the lease is still at risk");
         }

@@ -64,7 +64,7 @@ impl InUse {
                 Use::TakenBack(over) => Some(over),
                 Use::Active => {
                     return Err(Error::invalid(format!(
-                        "lease id {lease} is in use by this handle: wait for the end of its lease, or use another"
+                        "lease id {lease} is in use by a lease or an acquire of this handle or a sibling: wait until that has ended, or use another id"
                     )));
                 }
             },

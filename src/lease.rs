@@ -286,7 +286,7 @@ impl Lease {
             biased;
             answer = done => answer.unwrap_or_else(|_ended| Err(self.hold.lost(self.hold.cause()))),
             () = clock.sleep_until(self.inner.give_up()) => Err(Error::unavailable(
-                "the refresh was not confirmed within the operation timeout: the lease lives on to its deadline",
+                "the refresh was not confirmed within the operation timeout: check that the store can be reached and that the runtime of the lease runs, and retry while the lease is valid",
             )),
         }
     }
@@ -338,11 +338,15 @@ impl Lease {
         let released = self.released.lock().unwrap_or_else(PoisonError::into_inner).take();
         // A transfer took it, before a release or at the same time as another transfer.
         let Some(released) = released else { return Ok(End::Released(Released::Gone { cause: self.hold.cause() })) };
-        let gone = || Error::unavailable("the runtime that kept the lease has ended: its ttl ends the lease");
+        let gone = || {
+            Error::unavailable(
+                "the runtime that kept the lease has ended: its ttl ends the lease, or a revocation if it has no expiry",
+            )
+        };
         let inner = Arc::clone(&self.inner);
         let Some(end) = inner.before(inner.give_up().saturating_add(SLACK), released).await else {
             return Err(Error::unavailable(
-                "the lease's task did not end it within the operation timeout: drive the runtime on which it was acquired, or its ttl ends the lease",
+                "the lease's task did not end it within the operation timeout: drive the runtime on which it was acquired; else its ttl ends the lease, or a revocation if it has no expiry",
             ));
         };
         end.unwrap_or_else(|source| Err(gone().caused_by(source)))

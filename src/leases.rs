@@ -202,7 +202,7 @@ impl Leases {
             && before <= after.after(1)
         {
             return Err(contradiction(&format!(
-                "granted after {} and before {}, in milliseconds,",
+                "a grant after {} ms and before {} ms",
                 after.millis(),
                 before.millis()
             )));
@@ -240,7 +240,7 @@ fn only<T: PartialEq>(wanted: &mut Option<T>, value: T, what: &str) -> Result<()
 }
 
 fn contradiction(what: &str) -> Error {
-    Error::invalid(format!("{what} are asked for together, which no lease can be: leave out one"))
+    Error::invalid(format!("the selection asks for {what}, which no lease matches: leave out one"))
 }
 
 /// The leases that were asked for, in order of their tokens, and then of their keys.

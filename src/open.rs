@@ -84,7 +84,7 @@ impl Builder {
     pub fn sibling_of(self, other: &Mongoseal) -> Result<Mongoseal> {
         if self.dedicated_thread {
             return Err(Error::invalid(
-                "a sibling runs where the handle runs that it is made of: set `dedicated_thread` for that one",
+                "a sibling runs on the threads of the handle that it is made of: set `dedicated_thread` for that one",
             ));
         }
         #[cfg(feature = "mongodb")]
@@ -268,7 +268,11 @@ mod mongo {
 
     /// Reads a connection string; for `mongodb+srv://` that means to ask a name server.
     async fn parse(uri: &str, within: Duration) -> Result<ClientOptions> {
-        let unanswered = || Error::unavailable("the name server did not answer for the connection string: ask again");
+        let unanswered = || {
+            Error::unavailable(
+                "the host name in the MongoDB connection string could not be resolved: check the name and the name server, and retry",
+            )
+        };
         // The driver panics at some that are cut within a letter.
         if !uri.is_ascii() {
             return Err(Error::invalid(

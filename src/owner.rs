@@ -41,8 +41,9 @@ impl FromStr for Owner {
         }
         if text.len() > Self::MAX_BYTES || text.contains('\0') {
             return Err(Error::invalid(format!(
-                "an owner may have at most {} bytes and no NUL character: shorten it",
-                Self::MAX_BYTES
+                "an owner may have at most {} bytes and no NUL character, and this one has {} bytes: shorten it, or remove the NUL",
+                Self::MAX_BYTES,
+                text.len()
             )));
         }
         Ok(Self(text.into()))

@@ -39,7 +39,7 @@ impl Refreshing {
         let half = ttl.duration().checked_div(2).unwrap_or_default();
         match self {
             Self::Every(interval) if interval.is_zero() || interval > half => Err(Error::invalid(format!(
-                "a lease of {:?} cannot be refreshed every {interval:?}: choose up to half the ttl, so that one failure is not the end",
+                "a lease of {:?} cannot be refreshed every {interval:?}: choose more than zero and up to half the ttl, so that one failure does not end it",
                 ttl.duration()
             ))),
             _ => Ok(()),
@@ -69,7 +69,7 @@ pub(crate) async fn settle(inner: &Inner, hold: &Hold, ttl: Ttl) -> Result<()> {
     tokio::select! {
         biased;
         () = over(inner, hold) => Err(Error::unavailable(
-            "the lease ended before the store confirmed that it has no expiry: ask again",
+            "the lease ended before the store confirmed that it has no expiry: retry, unless the handle was shut down",
         )),
         settled = refresh(inner, hold, ttl) => settled,
     }
@@ -135,7 +135,9 @@ pub(crate) async fn attempt(
                 None => Err(stale()),
             }
         }
-        outcome => Err(Error::invalid(format!("the store answered a refresh with {outcome:?}: it is broken"))),
+        outcome => {
+            Err(Error::invalid(format!("the store answered a refresh with {outcome:?}: report this bug of the store")))
+        }
     }
 }
 
@@ -160,5 +162,5 @@ pub(crate) async fn sight(inner: &Inner, hold: &Hold, within: Duration) -> Resul
 }
 
 pub(crate) fn stale() -> Error {
-    Error::unavailable("the store answered from a stale copy: ask again")
+    Error::unavailable("the store answered from a stale copy: retry")
 }

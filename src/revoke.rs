@@ -122,7 +122,9 @@ impl Revoke {
                 Vec::new()
             }
             (outcome, _) => {
-                return Err(Error::invalid(format!("the store answered a revocation with {outcome:?}: it is broken")));
+                return Err(Error::invalid(format!(
+                    "the store answered a revocation with {outcome:?}: report this bug of the store"
+                )));
             }
         };
         Ok(holders.into_iter().map(|holder| Revoked { owner: holder.terms.owner, token: holder.version }).collect())

@@ -202,7 +202,10 @@ impl Mongoseal {
         inner.before(give_up.saturating_add(SLACK), inner.tasks.wait()).await;
         let unreleased = inner.shutdown_releases.take_unreleased();
         if unreleased > 0 {
-            warn!(leases = unreleased, "not all leases could be released at the shutdown: their ttls end them");
+            warn!(
+                leases = unreleased,
+                "the shutdown could not release all leases: their ttls end them, and those without expiry have to be revoked"
+            );
         }
         inner.membership.leave();
         // Without a runtime there is nothing open that would have to be closed.

@@ -297,7 +297,7 @@ async fn listen(inner: Arc<Inner>, since: Tick, listener: u64) {
         if never {
             warn!(
                 error,
-                "cannot listen: waiters ask instead, and holders learn of a revocation with their next refresh"
+                "cannot listen to the change stream: from now on waiters poll, and holders learn of a revocation with their next refresh; remove the cause, and make the handle anew"
             );
             ended.listening = Listening::Never;
         } else {

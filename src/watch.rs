@@ -143,7 +143,7 @@ impl<T: Send + 'static> Told<T> {
             },
             () = clock.sleep_until(give_up) => {
                 return Err(Error::unavailable(
-                    "the store did not say who holds the key within the operation timeout: check that it can be reached and ask again",
+                    "the store did not say who holds the key within the operation timeout: check that it can be reached, and retry",
                 ));
             }
         }

@@ -111,8 +111,10 @@ impl Lease {
         let thread = thread::Builder::new().name("mongoseal-watchdog".into());
         let started = thread.spawn(move || watchdog.watch(&hold));
         started.map(drop).map_err(|error| {
-            Error::unavailable("no thread could be started for a watchdog: end some, or raise the limit")
-                .caused_by(error)
+            Error::unavailable(
+                "no thread could be started for the watchdog: raise the limit of the process on threads, and retry",
+            )
+            .caused_by(error)
         })
     }
 }

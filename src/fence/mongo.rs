@@ -211,7 +211,9 @@ impl Reading {
 impl Target {
     /// Runs a write on a task of its own, which ends by itself when nobody waits any more.
     async fn run<R: Send + 'static>(self, work: impl Future<Output = Result<R>> + Send + 'static) -> Result<R> {
-        MongoStore::run(self.within, work).await
+        let within = self.within;
+        let done = MongoStore::run(within, async move { Ok(work.await) });
+        done.await.unwrap_or_else(|error| Err(fault::unanswered(error, within)))
     }
 
     /// What makes a write one that stays.

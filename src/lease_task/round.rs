@@ -68,5 +68,5 @@ impl Round {
 }
 
 pub(super) fn unanswered() -> Error {
-    Error::unavailable("the store has not answered a refresh: it is sent again until the deadline")
+    Error::unavailable("the store has not answered a refresh yet: check that it can be reached")
 }

@@ -196,7 +196,7 @@ pub(super) fn at_risk<'a>(members: impl IntoIterator<Item = &'a Member>, error: 
 }
 
 fn unanswered() -> Error {
-    Error::unavailable("the store has not answered a refresh of several leases: it is sent again until the deadline")
+    Error::unavailable("the store has not answered a refresh of several leases yet: check that it can be reached")
 }
 
 /// That so many leases are in a batch that is under way, until this is dropped.

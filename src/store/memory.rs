@@ -187,7 +187,10 @@ impl Store for MemoryStore {
             store.with(|records, at| {
                 let before = records.by_key.get(&key);
                 if before.is_some_and(|record| record.version.get() > Record::MAX_VERSION) {
-                    return Err(Error::Corrupt { key, message: "`version` leaves no room to grow".into() });
+                    return Err(Error::Corrupt {
+                        key,
+                        message: "`version` is not a fencing token with room to grow".into(),
+                    });
                 }
                 let (after, outcome) = record::apply(before, at, &request);
                 let changed = before != after.as_ref();

@@ -222,7 +222,7 @@ impl MongoStore {
             match tokio::time::timeout(within, task).await {
                 Ok(Ok(result)) => result,
                 Ok(Err(join)) => Err(Error::unavailable(
-                    "the task that asked MongoDB was ended early: ask again on a running runtime",
+                    "the task that sent the request to MongoDB ended early: retry on a running runtime",
                 )
                 .caused_by(join)),
                 Err(_elapsed) => Err(Error::unavailable(format!(

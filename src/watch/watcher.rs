@@ -250,7 +250,7 @@ impl<T: Send + 'static> Watcher<T> {
     }
 
     fn warn(&self, error: &(dyn std::error::Error + 'static)) {
-        warn!(key = %self.key, error, "the store does not tell what happens to a key: it is polled");
+        warn!(key = %self.key, error, "the key cannot be followed by a change stream: from now on this watch polls its record");
     }
 
     /// Whether asking again at this time may mend an error; if not, it is given back.

@@ -99,7 +99,7 @@ async fn durations_that_do_not_fit_are_refused_before_anything_is_sent() {
     let campaign = || store.seal().campaign("k").ttl(secs(30)).wait(secs(1));
     for (bad, says) in [
         (campaign().stop_within(secs(16)), "cannot stop 16s earlier: choose up to half the ttl"),
-        (campaign().stop_within(secs(10)).refresh_every(secs(11)), "choose up to half the ttl"),
+        (campaign().stop_within(secs(10)).refresh_every(secs(11)), "up to half the ttl"),
         (campaign().refresh_every(secs(0)), "cannot be refreshed every 0ns"),
         (campaign().ttl(secs(0)), "a ttl must be from 10 milliseconds"),
         (campaign().ttl(secs(48 * 3600)), "longer than idle records are kept"),

@@ -146,7 +146,11 @@ impl Change {
                 match stamp.on_update(how)? {
                     UpdateModifications::Document(operators) => operators.into(),
                     UpdateModifications::Pipeline(stages) => stages.into(),
-                    _ => return Err(Error::invalid("a fenced update is a document of operators or a pipeline")),
+                    _ => {
+                        return Err(Error::invalid(
+                            "a fenced update is a document of operators or a pipeline: pass one of these",
+                        ));
+                    }
                 },
             ),
             Kind::Replace { filter, replacement } => update(filter, stamp.on_document(replacement)?.into()),
@@ -256,7 +260,11 @@ impl Target {
                     stages.into_iter().filter_map(|stage| stage.as_document().cloned()).collect();
                 self.updated(id, &passing, stages.into()).await?
             }
-            _ => return Err(Error::invalid("a fenced update is a document of operators or a pipeline")),
+            _ => {
+                return Err(Error::invalid(
+                    "a fenced update is a document of operators or a pipeline: pass one of these",
+                ));
+            }
         };
         add(&mut all.upserted_count, done.upserted_id.map_or(0, |_| 1));
         add(&mut all.matched_count, i64::try_from(done.matched_count).unwrap_or(i64::MAX));

@@ -10,8 +10,9 @@ use crate::{Error, Result, Source};
 pub(super) fn document<T: Serialize>(value: &T) -> Result<Document> {
     let raw = either::encoded(value);
     let document = raw.and_then(|raw| Document::try_from(&*raw).map_err(Source::from));
-    document
-        .map_err(|source| Error::invalid("the value cannot be written as a document: see the source").caused_by(source))
+    document.map_err(|source| {
+        Error::invalid("the value cannot be written as a document: see the source of this error").caused_by(source)
+    })
 }
 
 /// The driver's bson has one name for this in version 2 and another in version 3, and any crate in the

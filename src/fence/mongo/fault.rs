@@ -2,6 +2,8 @@
 
 use std::{error::Error as StdError, iter};
 
+use std::time::Duration;
+
 use mongodb::error::{Error as DriverError, ErrorKind, TRANSIENT_TRANSACTION_ERROR, WriteFailure};
 
 use crate::{
@@ -19,7 +21,7 @@ const NO_SUCH_TRANSACTION: i32 = 251;
 pub(super) fn meaning(error: DriverError, database: &str, collection: &str, needs: &str) -> Error {
     match error.kind.as_ref() {
         ErrorKind::Write(WriteFailure::WriteConcernError(_)) => Error::unavailable(
-            "a majority of the replica set did not confirm the write in time, so it may stand or not: read before writing again",
+            "a majority of the replica set did not confirm the write in time, so it may stand or not: read before you write again",
         )
         .caused_by(error),
         ErrorKind::Write(WriteFailure::WriteError(failure)) if !may_pass(failure.code) => refused(error),
@@ -30,18 +32,42 @@ pub(super) fn meaning(error: DriverError, database: &str, collection: &str, need
             "the document was written, but it does not fit the type of the collection: see the source of this error",
         )
         .caused_by(error),
-        _ => fault::meaning(error, database, collection, needs),
+        // It was not sent.
+        ErrorKind::ServerSelection { .. } => fault::meaning(error, database, collection, needs),
+        _ => unconfirmed(fault::meaning(error, database, collection, needs)),
     }
 }
 
 /// What a write error means that the reply of a command names.
 pub(super) fn written_not(code: i32, message: &str) -> Error {
     let error = if may_pass(code) {
-        Error::unavailable("MongoDB could not confirm the write: read before writing again")
+        Error::unavailable("MongoDB did not confirm the write: read before you write again")
     } else {
         Error::invalid("MongoDB refused the write: see the source of this error")
     };
-    error.caused_by(Refusal::new(code, "", message))
+    error.caused_by(Refusal::whole(code, message))
+}
+
+/// The same of a write that may have been made. An equal token passes, so a retry could write twice.
+fn unconfirmed(error: Error) -> Error {
+    match error {
+        Error::Unavailable { source, .. } => Error::Unavailable {
+            message: "MongoDB did not confirm the write, so it may have been made or not: read before you write again"
+                .into(),
+            source,
+        },
+        error => error,
+    }
+}
+
+/// What it means that a write was not answered in time, or that its task ended early.
+pub(super) fn unanswered(error: Error, within: Duration) -> Error {
+    if matches!(error, Error::Unavailable { source: Some(_), .. }) {
+        return unconfirmed(error);
+    }
+    Error::unavailable(format!(
+        "MongoDB did not answer the write within {within:?}, so it may have been made or not: check that a primary can be reached and that the client has a free connection (`maxPoolSize`), and read before you write again"
+    ))
 }
 
 /// Whether a document with the same `_id`, or the same entry of a unique index, is there.
@@ -105,10 +131,10 @@ impl From<DriverError> for Error {
             )
             .caused_by(error)
         } else if may_pass {
-            Self::unavailable("MongoDB could not confirm what it was asked: ask again").caused_by(error)
-        } else {
-            Self::invalid("MongoDB or its driver refused what it was asked: see the source of this error")
+            Self::unavailable("MongoDB did not confirm the operation: retry it only if it may be applied twice")
                 .caused_by(error)
+        } else {
+            Self::invalid("MongoDB or its driver refused the operation: see the source of this error").caused_by(error)
         }
     }
 }

@@ -133,7 +133,9 @@ impl Stamp {
     /// carries an older one.
     pub(super) fn on_document(&self, mut document: Document) -> Result<Document> {
         if document.keys().any(|name| name.starts_with('$')) {
-            return Err(Error::invalid("a replacement has fields and no operators: use an update for those"));
+            return Err(Error::invalid(
+                "a document to insert or replace has fields and no operators: use an update for operators",
+            ));
         }
         document.insert(&self.field, self.token);
         Ok(document)
@@ -163,7 +165,7 @@ pub(super) fn pinned(filter: &Document) -> Result<Bson> {
     };
     id.cloned().ok_or_else(|| {
         Error::invalid(
-            "a fenced upsert names the `_id` that it writes, or a refused one could insert a second document: put the `_id` into the filter, or insert first and update then",
+            "a fenced upsert needs a filter that names the `_id` by equality, because a refused one could insert a second document: add it, or insert first and then update",
         )
     })
 }

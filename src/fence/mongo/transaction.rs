@@ -236,7 +236,7 @@ fn is_misuse(error: &DriverError) -> bool {
 fn refused(error: DriverError) -> Error {
     if is_misuse(&error) {
         return Error::invalid(
-            "the transaction was ended by its own work: return from it, or return an error, instead",
+            "the transaction was ended by its own work, which must not commit or abort it: return Ok to commit it, or an error to abort it",
         )
         .caused_by(error);
     }
@@ -259,12 +259,12 @@ fn error_was_hidden() -> Error {
 
 fn in_the_way() -> Error {
     Error::unavailable(
-        "other writes were in the way of the transaction each time, and nothing was committed: ask again, and keep it shorter than a third of the ttl, at which the lease is refreshed",
+        "the transaction was aborted and nothing was committed, as other writes of the lease's record or an election cause: retry, and keep it shorter than a third of the ttl, at which the lease is refreshed",
     )
 }
 
 fn unknown() -> Error {
     Error::unavailable(
-        "it is not known whether the transaction was committed, because nobody confirmed it in time: read before doing it again",
+        "it is not known whether the transaction was committed, because MongoDB did not confirm it in time: read before you run it again",
     )
 }

@@ -349,7 +349,7 @@ fn left(until: Duration) -> Duration {
 fn tell_all(requests: Vec<Queued>, error: Error) {
     let error = Arc::new(error);
     for queued in requests {
-        let told = Error::unavailable("MongoDB did not confirm several requests: retry");
+        let told = Error::unavailable("MongoDB did not confirm a command with several requests for the key: retry");
         queued.tell(Dispatch::Together(Err(told.caused_by(Arc::clone(&error)))));
     }
 }

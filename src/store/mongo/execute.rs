@@ -35,7 +35,7 @@ impl Inner {
         let left = worthwhile(until, within)?;
         let command = template::command(self.head(key, left), request)?;
         let mut applied = self.update(key, command, slice::from_ref(request), left).await?;
-        applied.pop().ok_or_else(|| Error::invalid("a request was sent for nobody: this is a mistake of mongoseal's"))
+        applied.pop().ok_or_else(|| Error::invalid("a request was sent for nobody: report this bug of mongoseal"))
     }
 
     /// What the command begins with that applies something to the record of a key.
@@ -98,7 +98,7 @@ impl Inner {
             if !is_plausible(request, &outcome, written, at.now) {
                 // What was not looked at in the view makes it a document that is not ours.
                 self.read(key, within).await?;
-                return Err(Error::unavailable("MongoDB answered without having written what it says: ask again"));
+                return Err(Error::unavailable("the answer of MongoDB does not match what it wrote: retry"));
             }
             applied.push(Applied { outcome, at: Some(at), changed: written, sent: None });
         }
@@ -154,7 +154,7 @@ pub(super) fn worthwhile(until: Duration, within: Duration) -> Result<Duration> 
     let left = until.saturating_sub(Clock::Boot.now());
     // A lease of a short ttl is given little time from the beginning.
     if left < LEAST.min(within.mul_f64(0.5)) {
-        return Err(Error::unavailable("what had to be sent first took too long: ask again"));
+        return Err(Error::unavailable("earlier requests left this one no time: retry"));
     }
     Ok(left)
 }

@@ -95,8 +95,8 @@ pub(crate) fn meaning(error: DriverError, database: &str, collection: &str, need
         ErrorKind::Command(_) if code.is_some_and(|code| NOT_PRIMARY.contains(&code)) => not_primary(),
         ErrorKind::Command(_) if code.is_some_and(|code| TRANSIENT.contains(&code)) => not_now(),
         ErrorKind::Command(_) if RETRY.iter().any(|label| error.contains_label(label)) => not_now(),
-        ErrorKind::Command(_) => Error::invalid(format!(
-            "MongoDB refused a command on {database}.{collection}: see the source of this error"
+        ErrorKind::Command(CommandError { code, code_name, .. }) => Error::invalid(format!(
+            "MongoDB refused a command on {database}.{collection} with {code_name} (code {code}): see the source of this error"
         )),
         ErrorKind::InvalidArgument { .. }
         | ErrorKind::InvalidTlsConfig { .. }
@@ -137,6 +137,11 @@ impl Refusal {
         let quotes = ["{", "[", "UUID(", "BinData("].iter().filter_map(|quote| message.find(quote)).min();
         let said = quotes.and_then(|quotes| message.get(..quotes)).unwrap_or(message);
         Self { code, name: name.to_owned(), message: said.trim_end().to_owned() }
+    }
+
+    /// An error that quotes nothing but what its reader wrote.
+    pub(crate) fn whole(code: i32, message: &str) -> Self {
+        Self { code, name: String::new(), message: message.to_owned() }
     }
 
     /// Of a write error or a write concern error in a reply.
@@ -186,7 +191,7 @@ pub(super) fn watch_ended(error: DriverError) -> Error {
 
 /// A write concern error is never success: the write is there, and whether it stays is not known.
 pub(crate) fn unconfirmed(error: &Bson) -> Error {
-    Error::unavailable("a majority of the replica set did not confirm the write in time: ask again")
+    Error::unavailable("a majority of the replica set did not confirm the write in time: retry")
         .caused_by(Refusal::of(error))
 }
 
@@ -208,14 +213,14 @@ fn unwritten(error: &Bson) -> Error {
     let failed = if TRANSIENT.contains(&refusal.code) {
         not_now()
     } else {
-        Error::invalid("MongoDB refused to write: see the source of this error")
+        Error::invalid(format!("MongoDB refused the write with code {}: see the source of this error", refusal.code))
     };
     failed.caused_by(refusal)
 }
 
 /// A reply without the fields that every server gives.
 pub(super) fn unreadable(error: impl std::error::Error + Send + Sync + 'static) -> Error {
-    Error::invalid("the reply of the server cannot be read: check what stands between it and this program")
+    Error::invalid("the reply is not that of a MongoDB server: check whether a proxy or another product answers")
         .caused_by(error)
 }
 
@@ -256,7 +261,9 @@ pub(super) fn not_primary() -> Error {
 }
 
 fn not_now() -> Error {
-    Error::unavailable("MongoDB could not confirm the request: ask again")
+    Error::unavailable(
+        "MongoDB did not confirm the request: retry, and see the source of this error if that happens again",
+    )
 }
 
 #[cfg(test)]

@@ -25,7 +25,7 @@ impl End {
         match self {
             Self::NotOpened(error) => store.meaning(error, needs::WATCH),
             Self::TooMany(most) => Error::invalid(format!(
-                "{most} change streams are open, as many as this client may have beside requests: make handles with `sibling_of`, which share a stream, or raise `maxPoolSize` in the connection string"
+                "all {most} change streams of this client are in use: keep the siblings in one collection, where they share a stream, or raise `maxPoolSize` in the connection string"
             )),
             Self::Failed(error) => fault::watch_ended(error),
             Self::Closed => closed(),

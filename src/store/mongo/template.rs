@@ -36,7 +36,7 @@ pub(super) fn command(head: Document, request: &Request) -> Result<RawDocumentBu
 /// The command that applies several requests of a key, beginning with what `head` says.
 pub(super) fn command_of_several(head: Document, requests: &[Request]) -> Result<RawDocumentBuf> {
     let Some((first, verb)) = requests.first().and_then(|first| Some((first, Verb::of_several(first)?))) else {
-        return Err(Error::invalid("requests were sent together that cannot be: this is a mistake of mongoseal's"));
+        return Err(Error::invalid("requests were sent together that cannot be: report this bug of mongoseal"));
     };
     filled(head, verb, verb::constants_of_several(requests), first.image())
 }
