@@ -162,7 +162,8 @@ pub enum LossCause {
     Expired,
     /// The store granted the key to somebody else.
     TakenOver {
-        /// The largest token that was issued since.
+        /// The largest token that was issued since. If an operator [raised](crate::Mongoseal::raise) the version of the
+        /// key, it can be that one.
         token: FencingToken,
     },
     /// An operator took the key away, or somebody released the whole group of the lease.

@@ -43,6 +43,7 @@ mod metadata;
 mod open;
 mod owner;
 mod purge;
+mod raise;
 pub mod record;
 mod refresh;
 mod releases;

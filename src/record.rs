@@ -14,7 +14,7 @@ pub use events::{Event, EventKind};
 pub use inspection::{Holding, Inspection, ListedLease, PastRevocation, Waiting};
 pub use joint::{Joint, Named, named};
 pub use machine::{apply, apply_jointly, apply_together};
-pub use request::{Acquire, Image, Leave, Outcome, Patience, Refresh, Release, Request, Revoke, Transfer, View};
+pub use request::{Acquire, Image, Leave, Outcome, Patience, Raise, Refresh, Release, Request, Revoke, Transfer, View};
 pub use selection::{Position, Selection, Sharing};
 
 use std::time::Duration;
@@ -142,7 +142,7 @@ pub struct Revocation {
 /// All that is known of a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Record {
-    /// The highest fencing token ever issued for the key.
+    /// The highest fencing token ever issued for the key, or the token that it was raised to.
     pub version: FencingToken,
     /// Who holds the key, in the order in which they came.
     pub holders: Vec<Holder>,

@@ -101,6 +101,14 @@ impl Tick {
     }
 }
 
+/// The reading of the hybrid clock that a token stands for, if the clock numbered it.
+impl From<FencingToken> for Tick {
+    fn from(token: FencingToken) -> Self {
+        let seconds = Self::EPOCH_SECONDS.saturating_add(token.0 >> Self::ORDINAL_BITS);
+        Self { seconds, ordinal: token.0 & Self::MAX_ORDINAL }
+    }
+}
+
 impl From<FencingToken> for u64 {
     fn from(token: FencingToken) -> Self {
         token.0
@@ -216,6 +224,14 @@ mod tests {
         assert_eq!(FencingToken::following(Some(FencingToken::MIN), tick, 0), by_clock);
         assert_eq!(FencingToken::following(Some(FencingToken::MIN), tick, 3).get(), by_clock.get() - 3);
         assert_eq!(FencingToken::following(Some(by_clock), tick, 3).get(), by_clock.get() + 1);
+    }
+
+    #[test]
+    fn a_token_stands_for_the_reading_of_the_clock_that_numbered_it() {
+        for tick in [(0, 1), (5, 7), (220_000_000, Tick::MAX_ORDINAL)] {
+            let tick = Tick { seconds: Tick::EPOCH_SECONDS + tick.0, ordinal: tick.1 };
+            assert_eq!(Tick::from(FencingToken::following(None, tick, 0)), tick);
+        }
     }
 
     #[test]

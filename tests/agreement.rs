@@ -5,10 +5,7 @@
 
 use std::{
     collections::{BTreeMap, HashSet},
-    sync::{
-        Mutex,
-        atomic::{AtomicUsize, Ordering},
-    },
+    sync::{Arc, Mutex, atomic},
     task::{Context, Waker},
     time::Duration,
 };
@@ -16,8 +13,8 @@ use std::{
 use mongoseal::{
     Caller, FencingToken, Key, LeaseId, Metadata, Tick,
     record::{
-        self, Acquire, Joint, Leave, Moment, Outcome, Patience, Record, Refresh, Release, Request, Revoke, Terms,
-        Transfer,
+        self, Acquire, Joint, Leave, Moment, Outcome, Patience, Raise, Record, Refresh, Release, Request, Revoke,
+        Terms, Transfer,
     },
     store::{Applied, MongoStore, Sighting, Store},
 };
@@ -110,6 +107,9 @@ fn step() -> impl Strategy<Value = Step> {
     // Of a holder, if there is one: see `sent`.
     let transfer = (lease_of(), lease_of())
         .prop_map(|(lease, to)| Request::Transfer(Transfer { lease, token: FencingToken::MAX, to }));
+    // From one less than the version to two hours above it: see `sent`.
+    let to = prop_oneof![1_u64..7, Just(7_200 << Tick::ORDINAL_BITS)];
+    let raise = to.prop_map(|to| Request::Raise(Raise { to: FencingToken::new(to).unwrap() }));
     let together = (vec(acquire.clone(), 2..6), 0_u8..3).prop_map(|(mut acquires, verb)| {
         // With the same bound on how many wait.
         let room = acquires[0].patience.map_or(4, |patience| patience.room);
@@ -127,7 +127,7 @@ fn step() -> impl Strategy<Value = Step> {
         Asked::Together(acquires.into_iter().map(request).collect())
     });
     let acquire = acquire.prop_map(Request::Acquire);
-    let request = prop_oneof![12 => acquire, 4 => refresh, 1 => release, 3 => taken_back, 1 => revoke, 2 => transfer, 1 => Just(Request::Prune)];
+    let request = prop_oneof![12 => acquire, 4 => refresh, 1 => release, 3 => taken_back, 1 => revoke, 2 => transfer, 1 => raise, 1 => Just(Request::Prune)];
     let pause = prop_oneof![4 => Just(0_u64), 1 => 1_u64..25].prop_map(Duration::from_millis);
     let asked = prop_oneof![24 => request.prop_map(Asked::Of), 3 => joint, 3 => together];
     (pause, asked, proptest::bool::weighted(0.15)).prop_map(|(pause, asked, twice)| Step { pause, asked, twice })
@@ -136,7 +136,7 @@ fn step() -> impl Strategy<Value = Step> {
 /// What was seen, so that the test can show that it reached what it is about.
 #[derive(Debug, Default)]
 struct Seen {
-    requests: AtomicUsize,
+    requests: atomic::AtomicUsize,
     outcomes: Mutex<BTreeMap<&'static str, usize>>,
 }
 
@@ -146,7 +146,7 @@ impl Seen {
     }
 
     fn note(&self, before: Option<&Record>, after: Option<&Record>, outcome: &'static str) {
-        self.requests.fetch_add(1, Ordering::Relaxed);
+        self.requests.fetch_add(1, atomic::Ordering::Relaxed);
         self.count(outcome);
         let (Some(before), Some(after)) = (before, after) else { return };
         if before == after {
@@ -180,15 +180,19 @@ fn name(outcome: &Outcome) -> &'static str {
         Outcome::Absent => "absent",
         Outcome::Revoked { .. } => "revoked",
         Outcome::Transferred { .. } => "transferred",
+        Outcome::Raised { .. } => "raised",
         Outcome::Pruned { holders } if holders.is_empty() => "nothing to prune",
         Outcome::Pruned { .. } => "pruned",
     }
 }
 
 /// The request as it is sent: a release names the token of the first holder, which is its own or another's, and so does
-/// a revocation that does not mean all.
+/// a revocation that does not mean all. A raise is from one less than the version on.
 fn sent(request: &Request, met: Option<&Record>) -> Request {
     let mut request = request.clone();
+    if let (Request::Raise(raise), Some(met)) = (&mut request, met) {
+        raise.to = FencingToken::new((met.version.get() + raise.to.get()).saturating_sub(2).max(1)).unwrap();
+    }
     let Some(first) = met.and_then(|record| record.holders.first()) else { return request };
     match &mut request {
         Request::Release(Release { token, .. }) => *token = first.version,
@@ -299,7 +303,7 @@ async fn jointly(
     met: &Record,
 ) -> (Option<Record>, &'static str) {
     let held = met.holders.iter().take(7).enumerate().filter(|(at, _)| which & (1 << at) != 0);
-    let mut tokens: Vec<FencingToken> = held.map(|(_, holder)| holder.version).collect();
+    let mut tokens: Vec<_> = held.map(|(_, holder)| holder.version).collect();
     if which & 128 != 0 || tokens.is_empty() {
         tokens.push(FencingToken::new(1).unwrap());
     }
@@ -314,8 +318,9 @@ async fn jointly(
     let granted = record.holders.iter().map(|holder| holder.version).find(|token| *token > met.version);
     let waiting = met.queue.iter().filter(|waiter| waiter.expires_at > record.last_seen).count();
     let version = granted.unwrap_or(record.version).get() + u64::try_from(waiting.saturating_sub(1)).unwrap();
-    let seconds = (version >> Tick::ORDINAL_BITS) + Tick::EPOCH_SECONDS;
-    let tick = Tick { seconds, ordinal: version & Tick::MAX_ORDINAL };
+    let mut tick = Tick::from(FencingToken::new(version).unwrap());
+    // A version that was raised is ahead of the clock.
+    tick.seconds = tick.seconds.min(u64::try_from(record.last_seen.millis()).unwrap() / 1_000);
     let after = record::apply_jointly(met, Moment { now: record.last_seen, tick }, &tokens, joint);
     assert!(after.is_some(), "{joint:?} of {tokens:?} on {met:#?}");
     let outcome = match joint {
@@ -341,8 +346,8 @@ async fn the_machine_and_the_pipeline_agree_on_random_requests() {
     let mut runner = TestRunner::new(Config::default());
     let sequences: Vec<Vec<Step>> =
         (0..SEQUENCES).map(|_| vec(step(), 1..=LENGTH).new_tree(&mut runner).unwrap().current()).collect();
-    let seen = std::sync::Arc::new(Seen::default());
-    let todo = std::sync::Arc::new(Mutex::new(sequences.into_iter().enumerate()));
+    let seen = Arc::new(Seen::default());
+    let todo = Arc::new(Mutex::new(sequences.into_iter().enumerate()));
     let lanes: Vec<_> = (0..LANES)
         .map(|_| {
             // Each with a store of its own: a transaction keeps the other requests of a store waiting.
@@ -372,6 +377,7 @@ async fn the_machine_and_the_pipeline_agree_on_random_requests() {
         "absent",
         "revoked",
         "transferred",
+        "raised",
         "pruned",
         "nothing to prune",
         "nothing changed",

@@ -115,6 +115,7 @@ const ENGINE: [&str; 33] = [
     "inspect.rs",
     "leases.rs",
     "purge.rs",
+    "raise.rs",
     "groups.rs",
     "together.rs",
     "watch.rs",
@@ -155,7 +156,7 @@ fn a_fence_knows_words_and_only_that_of_mongodb_its_store() {
 
 #[test]
 fn recipes_do_not_know_each_other() {
-    let recipes = ["inspect", "leases", "purge", "groups", "watch", "several", "revoke", "scope", "watchdog"];
+    let recipes = ["inspect", "leases", "purge", "raise", "groups", "watch", "several", "revoke", "scope", "watchdog"];
     for recipe in recipes {
         let others: Vec<_> =
             recipes.iter().filter(|other| **other != recipe).map(|other| format!("{other}::")).collect();

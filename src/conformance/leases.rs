@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use super::bench::{Bench, LONG, SHORT, leave, once, refresh, release, terms};
+use super::bench::{Bench, LONG, SHORT, leave, once, refresh, release, terms, wait};
 use crate::{
-    Metadata,
-    record::{Outcome, Request, Revoke, Terms, Transfer},
+    FencingToken, Metadata, Tick,
+    record::{Outcome, Raise, Request, Revoke, StoreTime, Terms, Transfer},
 };
 
 pub(super) async fn a_free_key_is_granted_and_read_at_once(bench: Bench) {
@@ -181,6 +181,36 @@ pub(super) async fn a_transfer_changes_the_holder_and_the_token_once(bench: Benc
     assert_eq!(bench.send(transfer).await, Outcome::Transferred { token: larger }, "it can be sent twice");
     assert_eq!(bench.send(refresh(&giver)).await, Outcome::Absent);
     assert_eq!(bench.granted(once(&taker)).await, larger, "the taker finds it held by itself");
+}
+
+pub(super) async fn a_raise_lifts_the_version_and_ends_no_lease(bench: Bench) {
+    let hours_ahead = |token: FencingToken| {
+        let number = token.get().saturating_add(7_200 << Tick::ORDINAL_BITS);
+        FencingToken::new(number).expect("it is far below the largest")
+    };
+    let holder = terms();
+    let token = bench.granted(once(&holder)).await;
+    let version = hours_ahead(token);
+    let raise = |to| Request::Raise(Raise { to });
+    assert_eq!(bench.send(raise(version)).await, Outcome::Raised { version });
+    let raised = bench.record().await;
+    assert_eq!((raised.version, raised.holders[0].version), (version, token), "the holder keeps its token");
+    let time = |token: FencingToken| Tick::from(token).seconds.saturating_mul(1_000);
+    let passed = StoreTime::from_millis(i64::try_from(time(version)).expect("it is a time"));
+    assert!(raised.expires_at > passed, "the record is kept until the clock has passed the token");
+    assert_eq!(bench.send(raise(version)).await, Outcome::Raised { version }, "it can be sent twice");
+    assert_eq!(bench.send(raise(token)).await, Outcome::Raised { version }, "a version is never lowered");
+    assert_eq!(bench.record().await, raised, "and neither changes the record");
+    assert_eq!(bench.send(refresh(&holder)).await, Outcome::Refreshed { token });
+    let waiter = terms();
+    assert!(matches!(bench.send(wait(&waiter)).await, Outcome::Queued { .. }), "it is held");
+    assert_eq!(bench.send(release(&holder, token)).await, Outcome::Released);
+    let next = bench.granted(wait(&waiter)).await;
+    assert!(next > version, "the next token is larger than the version");
+
+    let unknown = bench.beside("unknown");
+    assert_eq!(unknown.send(raise(version)).await, Outcome::Raised { version }, "a record is made if there is none");
+    assert!(unknown.granted(once(&terms())).await > version);
 }
 
 pub(super) async fn texts_of_callers_come_back_as_they_are(bench: Bench) {

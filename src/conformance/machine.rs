@@ -2,8 +2,8 @@
 
 use super::bench::{Bench, WITHIN, terms};
 use crate::{
-    FencingToken, LeaseId,
-    record::{self, Acquire, Leave, Patience, Record, Refresh, Release, Request, Revoke, Terms, Transfer},
+    FencingToken, LeaseId, Tick,
+    record::{self, Acquire, Leave, Patience, Raise, Record, Refresh, Release, Request, Revoke, Terms, Transfer},
 };
 
 pub(super) async fn random_requests_come_to_what_the_machine_says(bench: Bench) {
@@ -36,7 +36,7 @@ fn random(met: Option<&Record>) -> Request {
         Request::Leave(Leave { lease, caller: caller(lease) })
     };
     let first = met.and_then(|record| record.holders.first());
-    match fastrand::u8(0..21) {
+    match fastrand::u8(0..22) {
         0..=10 => {
             let lease = lease();
             let terms = Terms {
@@ -61,6 +61,12 @@ fn random(met: Option<&Record>) -> Request {
             upto: first.map_or(FencingToken::MAX, |first| first.version),
         }),
         19 => Request::Prune,
+        20 => {
+            let version = met.map_or(0, |record| record.version.get());
+            let more = [0, 1, 5, 7_200 << Tick::ORDINAL_BITS][fastrand::usize(0..4)];
+            let to = FencingToken::new(version.saturating_add(more).max(1)).expect("it is far below the largest");
+            Request::Raise(Raise { to })
+        }
         _ => first.map_or(Request::Refresh(Refresh { lease: lease(), ttl: 1, grace: 0, metadata: None }), |first| {
             Request::Transfer(Transfer { lease: first.terms.lease, token: first.version, to: lease() })
         }),

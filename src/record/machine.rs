@@ -3,8 +3,8 @@
 use std::slice;
 
 use super::{
-    Acquire, Holder, Image, Joint, Leave, Moment, Outcome, Patience, Record, Refresh, Request, Revocation, Revoke,
-    StoreTime, Terms, Transfer, Waiter,
+    Acquire, Holder, Image, Joint, Leave, Moment, Outcome, Patience, Raise, Record, Refresh, Request, Revocation,
+    Revoke, StoreTime, Terms, Transfer, Waiter,
 };
 use crate::{Caller, FencingToken, LeaseId, Ttl};
 
@@ -29,6 +29,7 @@ pub fn apply(before: Option<&Record>, at: Moment, request: &Request) -> (Option<
         }
         Request::Revoke(revoke) => state.revoke(revoke),
         Request::Transfer(transfer) => state.transfer(transfer),
+        Request::Raise(raise) => state.raise(*raise),
         Request::Prune => state.grant(&[]),
     }
     let after = state.stamped(before);
@@ -119,6 +120,8 @@ struct State {
     history: Vec<Revocation>,
     /// To whom this request hands the key, and from whom it takes it.
     handed: Vec<(Caller, Option<FencingToken>)>,
+    /// Until when this request keeps the record, if for longer than its holders and waiters do.
+    kept_until: StoreTime,
 }
 
 impl State {
@@ -131,6 +134,7 @@ impl State {
             waited: 0,
             history: before.map(|record| record.history.clone()).unwrap_or_default(),
             handed: Vec::new(),
+            kept_until: StoreTime::default(),
         }
     }
 
@@ -249,6 +253,13 @@ impl State {
         self.grant(&[]);
     }
 
+    /// Raises the version before the grant, so that a waiter that is granted the key has a larger token, too.
+    fn raise(&mut self, raise: Raise) {
+        self.version = self.version.max(Some(raise.to));
+        self.kept_until = raise.keeps_until();
+        self.grant(&[]);
+    }
+
     /// Pushes the expiry of a lease out and counts that it did, if the lease holds.
     fn push_out(&mut self, lease: LeaseId, ttl: u64, grace: u64) -> Option<&mut Holder> {
         let holder = self.holders.iter_mut().find(|holder| holder.terms.lease == lease)?;
@@ -303,7 +314,7 @@ impl State {
 
     /// The record afterwards, with its times moved on if anything else changed.
     fn stamped(self, before: Option<&Record>) -> Option<Record> {
-        let Self { at, version, holders, queue, history, handed, .. } = self;
+        let Self { at, version, holders, queue, history, handed, kept_until, .. } = self;
         let version = version?;
         let same = before.filter(|before| {
             before.version == version && before.holders == holders && before.queue == queue && before.history == history
@@ -321,6 +332,7 @@ impl State {
             _ if more <= Ttl::MAX.millis() => end.after(more),
             _ => end,
         };
+        let expires_at = expires_at.max(kept_until);
         Some(Record { version, holders, queue, handed, last_seen: at.now, expires_at, history })
     }
 }

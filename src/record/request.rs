@@ -1,7 +1,7 @@
 //! What can be asked of a record, and what comes of it.
 
 use super::{Holder, StoreTime, Terms};
-use crate::{Caller, FencingToken, LeaseId, Metadata};
+use crate::{Caller, FencingToken, LeaseId, Metadata, token::Tick};
 
 /// What can be asked of a record. Every request can be sent twice.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -18,6 +18,8 @@ pub enum Request {
     Revoke(Revoke),
     /// Gives a lease to another lease id.
     Transfer(Transfer),
+    /// Raises the version of the record.
+    Raise(Raise),
     /// Asks for nothing: what is done with every request, to drop those whose time is over and to hand
     /// the key to whoever is next, is done now.
     Prune,
@@ -152,6 +154,23 @@ impl Transfer {
     }
 }
 
+/// Raises the version of the record, so that all tokens of the key are larger from now on. A record is made if there is
+/// none. Holders and waiters stay.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Raise {
+    /// The version is at least this token afterwards.
+    pub to: FencingToken,
+}
+
+impl Raise {
+    /// The record is kept until this time at least: the end of the second that the token stands for. From then on the
+    /// clock alone numbers larger tokens, and the key no longer needs the record.
+    pub(crate) fn keeps_until(self) -> StoreTime {
+        let end = Tick::from(self.to).seconds.saturating_add(1).saturating_mul(1_000);
+        StoreTime::from_millis(i64::try_from(end).unwrap_or(i64::MAX))
+    }
+}
+
 /// What came of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
@@ -200,6 +219,11 @@ pub enum Outcome {
         /// From whom; nobody, if nobody held it.
         holders: Vec<Holder>,
     },
+    /// The version of the record is at least what was asked for.
+    Raised {
+        /// The version. A lease granted later has a larger token.
+        version: FencingToken,
+    },
     /// Those whose time was over are gone.
     Pruned {
         /// Which holders went. Nobody is a hint: nothing may have been written for it.
@@ -219,7 +243,7 @@ pub enum Image {
 /// What of a record tells the outcome of a request: without those who wait, of whom there can be many.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct View {
-    /// The highest fencing token ever issued for the key.
+    /// The highest fencing token ever issued for the key, or the token that it was raised to.
     pub version: FencingToken,
     /// Who holds the key, in the order in which they came.
     pub holders: Vec<Holder>,
@@ -245,7 +269,7 @@ impl Request {
             Self::Release(release) => Some(release.lease),
             Self::Leave(leave) => Some(leave.lease),
             Self::Transfer(transfer) => Some(transfer.lease),
-            Self::Revoke(_) | Self::Prune => None,
+            Self::Revoke(_) | Self::Raise(_) | Self::Prune => None,
         }
     }
 
@@ -253,7 +277,7 @@ impl Request {
     #[must_use]
     pub fn image(&self) -> Image {
         match self {
-            Self::Acquire(_) | Self::Refresh(_) | Self::Transfer(_) => Image::After,
+            Self::Acquire(_) | Self::Refresh(_) | Self::Transfer(_) | Self::Raise(_) => Image::After,
             Self::Release(_) | Self::Leave(_) | Self::Revoke(_) | Self::Prune => Image::Before,
         }
     }
@@ -288,6 +312,7 @@ impl Request {
                 Some(holder) => Outcome::Transferred { token: holder.version },
                 None => Outcome::Absent,
             },
+            (Self::Raise(_), Some(after)) => Outcome::Raised { version: after.version },
             (Self::Prune, Some(before)) => {
                 let over = |holder: &&Holder| holder.expires_at <= now;
                 Outcome::Pruned { holders: before.holders.iter().filter(over).cloned().collect() }

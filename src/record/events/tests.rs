@@ -5,7 +5,7 @@ use proptest::{collection::vec, prelude::*};
 use super::*;
 use crate::{
     Caller, LeaseId, Metadata,
-    record::{self, Acquire, Leave, Moment, Patience, Refresh, Request, Revoke, Terms, Transfer},
+    record::{self, Acquire, Leave, Moment, Patience, Raise, Refresh, Request, Revoke, Terms, Transfer},
     token::Tick,
 };
 
@@ -214,6 +214,7 @@ fn requests() -> impl Strategy<Value = Vec<(i64, Request)>> {
     });
     let request = prop_oneof![
         8 => asks, 2 => refresh, 4 => number().prop_map(release), 2 => gives, 1 => Just(revoke()), 1 => Just(Request::Prune),
+        1 => Just(Request::Raise(Raise { to: FencingToken::MIN })),
     ];
     vec((prop_oneof![Just(0_i64), 1_i64..20], request), 1..40)
 }
@@ -232,6 +233,9 @@ proptest! {
             }
             if let (Request::Transfer(transfer), Some(record)) = (&mut request, &bench.record) {
                 transfer.token = record.holder(transfer.lease).map_or(FencingToken::MAX, |holder| holder.version);
+            }
+            if let (Request::Raise(raise), Some(record)) = (&mut request, &bench.record) {
+                raise.to = FencingToken::new(record.version.get() + (1 << Tick::ORDINAL_BITS)).unwrap();
             }
             for Event { token, kind, .. } in bench.send(&request) {
                 match kind {

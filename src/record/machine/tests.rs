@@ -8,6 +8,7 @@ use crate::{
 mod claims;
 mod expiry;
 mod joint;
+mod raises;
 mod tokens;
 mod transfers;
 

@@ -57,6 +57,7 @@ impl Inner {
         within: Duration,
     ) -> Result<Vec<Applied>> {
         let asks = requests.iter().any(|request| matches!(request, Request::Acquire(_)));
+        let upserts = asks || matches!(requests, [Request::Raise(_)]);
         let reply = self.database.run_raw_command(command).selection_criteria(PRIMARY).await;
         let reply = match reply {
             Ok(reply) => {
@@ -75,7 +76,7 @@ impl Inner {
                 if is_taken || is_refused {
                     self.read(key, within).await?;
                 }
-                return Err(self.meaning(error, if asks { needs::HOLD } else { needs::CHANGE }));
+                return Err(self.meaning(error, if upserts { needs::HOLD } else { needs::CHANGE }));
             }
         };
         if let Some(error) = reply.get("writeConcernError") {
@@ -167,14 +168,16 @@ fn is_plausible(request: &Request, outcome: &Outcome, written: bool, now: StoreT
     };
     let is_full = |length: usize| room.is_none_or(|room| u32::try_from(length).is_ok_and(|length| length >= room));
     match outcome {
-        // An acquire of a free key is granted, unless an entry before it in the queue is not one of a waiter.
-        Outcome::Absent => !matches!(request, Request::Acquire(_)),
+        // An acquire of a free key is granted, unless an entry before it in the queue is not one of a waiter. A raise
+        // makes a record.
+        Outcome::Absent => !matches!(request, Request::Acquire(_) | Request::Raise(_)),
         _ if written => true,
         Outcome::Granted { .. } | Outcome::Queued { .. } | Outcome::Refreshed { .. } | Outcome::Transferred { .. } => {
             false
         }
         Outcome::Refused { holder } => holder.expires_at > now,
         Outcome::Full { length } => is_full(*length),
+        Outcome::Raised { version } => matches!(request, Request::Raise(raise) if *version >= raise.to),
         Outcome::Released | Outcome::Revoked { .. } | Outcome::Pruned { .. } => true,
     }
 }

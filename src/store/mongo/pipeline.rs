@@ -114,6 +114,7 @@ fn applied(verb: Verb) -> Document {
             "told": { "$filter": { "input": "$h", "cond": { "$lte": ["$$this.version", "$$upto"] } } },
         },
         Verb::Transfer => transferred(),
+        Verb::Raise => doc! { "v": { "$max": ["$v", "$$to"] } },
         // A stage has to set something. The other has stages of its own.
         Verb::Prune | Verb::RefreshNamed => doc! { "h": "$h" },
     }
@@ -303,6 +304,10 @@ fn stamped(verb: Verb) -> Document {
         let added = doc! { "$cond": [{ "$size": "$told" }, [revocation], []] };
         history = doc! { "$slice": [{ "$concatArrays": [history, added] }, kept] };
     }
+    let mut expires_at = expiry("$r.expires_at", "$now", "$h", "$q");
+    if verb == Verb::Raise {
+        expires_at = doc! { "$max": [expires_at, "$$until"] };
+    }
     let record = doc! {
         "version": "$v",
         "holders": "$h",
@@ -310,10 +315,10 @@ fn stamped(verb: Verb) -> Document {
         "handover": "$d",
         "history": history,
         "last_seen": "$$NOW",
-        "expires_at": expiry("$r.expires_at", "$now", "$h", "$q"),
+        "expires_at": expires_at,
     };
     let changed = doc! { "$ne": [["$v", "$h", "$q"], ["$r.version", "$r.holders", "$r.queue"]] };
-    // What was no record, and was not granted to anybody, is none afterwards.
+    // What was no record, and was neither granted to anybody nor raised, is none afterwards.
     let writes = doc! { "$and": ["$ours", changed, { "$gt": ["$v", 0] }] };
     doc! { "$cond": [writes, { "$mergeObjects": ["$r", record] }, "$r"] }
 }

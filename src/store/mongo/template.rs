@@ -24,7 +24,7 @@ fn common(verb: Verb) -> Document {
     doc! {
         "update": pipeline::update(verb),
         "fields": document::view(verb),
-        "upsert": verb.asks(),
+        "upsert": verb.upserts(),
     }
 }
 

@@ -1,9 +1,9 @@
 //! What is written alike, and what differs from one request to the next.
 
-use mongodb::bson::{Bson, Document, doc};
+use mongodb::bson::{Bson, DateTime, Document, doc};
 
 use super::document;
-use crate::record::{Acquire, Joint, Leave, Refresh, Release, Request, Revoke, Transfer};
+use crate::record::{Acquire, Joint, Leave, Raise, Refresh, Release, Request, Revoke, Transfer};
 
 /// The requests that are written alike.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -21,6 +21,7 @@ pub(super) enum Verb {
     Leave,
     Revoke,
     Transfer,
+    Raise,
     /// Only what all do.
     Prune,
     /// Does to the leases of several keys what their tokens name.
@@ -31,7 +32,7 @@ pub(super) enum Verb {
 
 impl Verb {
     /// Those of requests.
-    pub(super) const OF_REQUESTS: [Self; 9] = [
+    pub(super) const OF_REQUESTS: [Self; 10] = [
         Self::Acquire,
         Self::Wait,
         Self::AcquireSeveral,
@@ -40,6 +41,7 @@ impl Verb {
         Self::Leave,
         Self::Revoke,
         Self::Transfer,
+        Self::Raise,
         Self::Prune,
     ];
 
@@ -52,6 +54,7 @@ impl Verb {
             Request::Leave(_) => Self::Leave,
             Request::Revoke(_) => Self::Revoke,
             Request::Transfer(_) => Self::Transfer,
+            Request::Raise(_) => Self::Raise,
             Request::Prune => Self::Prune,
         }
     }
@@ -89,6 +92,11 @@ impl Verb {
         matches!(self, Self::Revoke | Self::RevokeNamed)
     }
 
+    /// Whether it makes a record if there is none.
+    pub(super) fn upserts(self) -> bool {
+        self.asks() || self == Self::Raise
+    }
+
     /// Whether who asks may be granted the key.
     pub(super) fn asks(self) -> bool {
         matches!(self, Self::Acquire | Self::Wait | Self::AcquireSeveral)
@@ -109,6 +117,9 @@ pub(super) fn constants(request: &Request) -> Document {
         Request::Release(Release { token, .. }) => doc! { "token": *token },
         Request::Transfer(Transfer { token, to, .. }) => doc! { "token": *token, "to": document::lease(*to) },
         Request::Revoke(Revoke { by, reason, upto }) => doc! { "by": by, "reason": reason, "upto": *upto },
+        Request::Raise(raise @ Raise { to }) => {
+            doc! { "to": *to, "until": DateTime::from_millis(raise.keeps_until().millis()) }
+        }
         Request::Prune => doc! {},
     };
     if let Some(lease) = request.lease() {
