@@ -23,6 +23,8 @@ async fn each_command_says_one_sentence(uri: &str, status: i32, words: &str) {
         vec!["show", "k"],
         vec!["watch", "k"],
         vec!["revoke", "k", "--reason", "r", "--yes"],
+        vec!["fences", "orders"],
+        vec!["raise", "k", "--to", "7"],
         vec!["purge"],
     ] {
         let mut program = program();

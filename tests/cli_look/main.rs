@@ -4,6 +4,7 @@
 
 mod alone;
 mod doctor;
+mod fences;
 mod looks;
 mod operator;
 mod transcripts;

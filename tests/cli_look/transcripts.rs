@@ -3,6 +3,9 @@
 
 use std::{fs, path::Path, time::Duration};
 
+use mongodb::bson::doc;
+use mongoseal::{FencingToken, Tick};
+
 use crate::{Bench, secs, shell};
 
 const BEGIN: &str = "```console\n";
@@ -72,6 +75,9 @@ async fn the_transcripts_in_the_documents_are_what_the_program_says() {
     ];
     bob.acquire("reports/weekly").ttl(Duration::from_millis(20)).without_refresh().await.unwrap().orphan();
     tokio::time::sleep(Duration::from_millis(60)).await;
+    let two_hours_ahead = nightly.token().get() + (7_200 << Tick::ORDINAL_BITS);
+    let order = doc! { "_id": 4711, "fence": FencingToken::new(two_hours_ahead).unwrap() };
+    bench.database.collection("orders").insert_one(order).await.unwrap();
 
     let document = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/cli.md");
     let text = fs::read_to_string(&document).unwrap();

@@ -121,6 +121,7 @@ impl Bench {
             "acquire shared" => drop((seal.acquire(key).shared().await?, seal.acquire(key).shared().await?)),
             "acquire several" => drop(seal.acquire_all([key, "one more"]).await?.release().await?),
             "hold for ever" => drop(seal.acquire(key).without_expiry().await?.release().await?),
+            "raise" => drop(seal.raise(key, token).await?),
             "refresh" => lease().refresh().await?,
             "describe" => lease().describe(Metadata::default()).await?,
             "release" => drop(ready.expect("it is held").release().await?),

@@ -40,6 +40,12 @@ pub(crate) enum Command {
     /// Take a key away from whoever holds it
     #[command(after_help = examples::REVOKE)]
     Revoke(Revoke),
+    /// Show whether documents of a fenced collection carry tokens ahead of the replica set's clock
+    #[command(after_help = examples::FENCES)]
+    Fences(Fences),
+    /// Raise the version of keys, so that their next leases have larger tokens than fenced documents carry
+    #[command(after_help = examples::RAISE)]
+    Raise(Raise),
     /// Clear away now what is over and would go by itself
     #[command(after_help = examples::PURGE)]
     Purge(Purge),
@@ -196,6 +202,32 @@ pub(crate) struct Revoke {
     #[arg(long)]
     pub(crate) yes: bool,
     /// One JSON object for each lease that was revoked
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Fences {
+    /// The fenced collection, in the same database
+    #[arg(value_name = "COLLECTION")]
+    pub(crate) fenced: String,
+    /// Field of the documents that carries the tokens
+    #[arg(long, default_value = "fence", value_name = "NAME")]
+    pub(crate) field: String,
+    /// One JSON object
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Raise {
+    /// The largest token that the fenced documents carry, as `mongoseal fences` prints it
+    #[arg(long, value_name = "TOKEN")]
+    pub(crate) to: u64,
+    /// The keys whose leases protect these documents
+    #[arg(required = true, value_name = "KEY")]
+    pub(crate) keys: Vec<String>,
+    /// One JSON object for each key
     #[arg(long)]
     pub(crate) json: bool,
 }

@@ -46,6 +46,24 @@ pub(crate) const REVOKE: &str = "Examples:
   mongoseal revoke reports/nightly --reason 'stuck since Monday'
   mongoseal revoke reports/nightly --reason 'its host is gone' --yes";
 
+pub(crate) const FENCES: &str = "Examples:
+  mongoseal fences orders
+  mongoseal fences orders --field token --json | jq .ahead
+
+If the replica set was restored elsewhere from a backup, or if its clock once ran ahead, it can number new tokens below \
+those that the documents carry. Writers of these documents are then refused until the clock has passed that time, or \
+until `mongoseal raise` has raised the version of their keys. Without an index on the field this command reads the \
+whole collection. To count the documents whose field is no token it does so in any case. Each read may take --timeout.
+
+Status 0 if no document is ahead of the clock, and 1 if some are, also after their keys were raised.";
+
+pub(crate) const RAISE: &str = "Examples:
+  mongoseal raise --to 228031344934932 reports/nightly
+  mongoseal raise --to 228031344934932 orders/4711 orders/4712 --json | jq .version
+
+Each lease of the keys that is granted from now on has a larger token. Holders keep theirs: a holder whose writes are \
+refused must release the key and acquire it again. A version is never lowered, and to raise it twice does no harm.";
+
 pub(crate) const PURGE: &str = "Examples:
   mongoseal purge";
 
@@ -72,5 +90,5 @@ pub(crate) const MAN: &str = "Examples:
   mongoseal man | man -l -";
 
 /// All of them, in the order of the commands.
-pub(crate) const ALL: [&str; 13] =
-    [RUN, ELECT, LEADER, LS, SHOW, WATCH, REVOKE, PURGE, DOCTOR, VERIFY, DEMO, COMPLETIONS, MAN];
+pub(crate) const ALL: [&str; 15] =
+    [RUN, ELECT, LEADER, LS, SHOW, WATCH, REVOKE, FENCES, RAISE, PURGE, DOCTOR, VERIFY, DEMO, COMPLETIONS, MAN];

@@ -82,6 +82,8 @@ async fn perform_on(connection: &connection::Connection, command: Command) -> Re
         Command::Show(options) => command::show::perform(connection, options).await,
         Command::Watch(options) => command::watch::perform(connection, options).await,
         Command::Revoke(options) => command::revoke::perform(connection, options).await,
+        Command::Fences(options) => command::fences::perform(connection, options).await,
+        Command::Raise(options) => command::raise::perform(connection, options).await,
         Command::Purge(options) => command::purge::perform(connection, options).await,
         Command::Doctor(options) => command::doctor::perform(connection, options).await,
         Command::Verify(options) => command::verify::perform(connection, options).await,

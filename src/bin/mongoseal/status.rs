@@ -13,7 +13,7 @@ pub(crate) struct Status(u8);
 
 impl Status {
     pub(crate) const DONE: Self = Self(0);
-    /// The answer is no: not the newest token, no such record, a check that failed.
+    /// The answer is no: not the newest token, no such record, documents ahead of the clock, a check that failed.
     pub(crate) const NO: Self = Self(1);
     /// Somebody else holds the key.
     pub(crate) const HELD: Self = Self(121);
@@ -31,7 +31,10 @@ impl Status {
     /// What each means, for the manual.
     pub(crate) const MEANINGS: [(&str, &str); 8] = [
         ("0", "It was done; the answer is yes."),
-        ("1", "The answer is no: not the newest token, no such record, nobody to revoke, a check that failed."),
+        (
+            "1",
+            "The answer is no: not the newest token, no such record, nobody to revoke, documents ahead of the clock, a check that failed.",
+        ),
         ("121", "Somebody else holds the key."),
         ("122", "The lease was lost, and the command was ended."),
         ("123", "MongoDB did not answer in time; what was asked may have been done."),

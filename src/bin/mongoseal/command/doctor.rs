@@ -10,7 +10,7 @@
 
 mod collection;
 mod deployment;
-mod driver;
+pub(super) mod driver;
 mod privileges;
 mod times;
 

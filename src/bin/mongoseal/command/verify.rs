@@ -1,6 +1,6 @@
 //! `mongoseal verify`.
 
-use mongoseal::FencingToken;
+use mongoseal::{FencingToken, Inspection};
 
 use crate::{
     arguments::Verify,
@@ -16,7 +16,8 @@ pub(crate) async fn perform(connection: &Connection, options: Verify) -> Result<
     let record = seal.inspect(key.as_str()).await?;
     seal.shutdown().await;
     let no = match record {
-        Some(record) if record.version == token => return Ok(Status::DONE),
+        // Of a key that is held alone no newer token was issued, even if its version was raised.
+        Some(record) if record.version == token || is_held_alone(&record, token) => return Ok(Status::DONE),
         Some(record) if record.version > token => format!("a newer token of {key:?} was issued: {}", record.version),
         // As after a restore of the database, or where the token is another key's.
         Some(record) => format!("token {token} is not one of {key:?}, of which the newest is {}", record.version),
@@ -24,4 +25,8 @@ pub(crate) async fn perform(connection: &Connection, options: Verify) -> Result<
     };
     say(&no);
     Ok(Status::NO)
+}
+
+fn is_held_alone(record: &Inspection, token: FencingToken) -> bool {
+    record.holders.iter().any(|holding| holding.token == token && holding.limit.is_none() && !holding.is_expired())
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-pub(super) use mongoseal::mongodb::bson::{Bson, Document, doc};
+pub(in crate::command) use mongoseal::mongodb::bson::{Bson, Document, doc};
 use mongoseal::{
     Clock,
     mongodb::{
@@ -17,16 +17,20 @@ use tokio::task::JoinSet;
 use crate::connection::Connection;
 
 const UNAUTHORIZED: i32 = 13;
+/// The time limit of the command was over.
+const MAX_TIME_EXPIRED: i32 = 50;
 /// The collection is not there yet.
 const NAMESPACE_NOT_FOUND: i32 = 26;
 
 /// Why a command gave nothing.
 #[derive(Debug)]
-pub(super) enum Refusal {
+pub(in crate::command) enum Refusal {
     /// The user may not.
     Unauthorized,
     /// There is no such collection.
     NothingThere,
+    /// It took longer than the command may.
+    TooSlow,
     /// What the server or the driver said.
     Other(String),
 }
@@ -35,6 +39,7 @@ impl From<Error> for Refusal {
     fn from(error: Error) -> Self {
         match error.kind.as_ref() {
             ErrorKind::Command(command) if command.code == UNAUTHORIZED => Self::Unauthorized,
+            ErrorKind::Command(command) if command.code == MAX_TIME_EXPIRED => Self::TooSlow,
             ErrorKind::Command(command) if command.code == NAMESPACE_NOT_FOUND => Self::NothingThere,
             ErrorKind::Command(command) => {
                 Self::Other(format!("{} (code {}): {}", command.code_name, command.code, command.message))
@@ -49,25 +54,26 @@ impl std::fmt::Display for Refusal {
         match self {
             Self::Unauthorized => f.write_str("the user may not"),
             Self::NothingThere => f.write_str("there is no such collection"),
+            Self::TooSlow => f.write_str("it took too long"),
             Self::Other(said) => f.write_str(said),
         }
     }
 }
 
-pub(super) type Answer<T> = Result<T, Refusal>;
+pub(in crate::command) type Answer<T> = Result<T, Refusal>;
 
 /// A deployment that answers.
-pub(super) struct Deployment {
+pub(in crate::command) struct Deployment {
     options: ClientOptions,
     client: Client,
     database: Database,
     pub(super) collection: String,
     /// What the server says of itself.
-    pub(super) hello: Document,
+    pub(in crate::command) hello: Document,
 }
 
 impl Deployment {
-    pub(super) async fn open(uri: &str, connection: &Connection) -> Answer<Self> {
+    pub(in crate::command) async fn open(uri: &str, connection: &Connection) -> Answer<Self> {
         let mut options = ClientOptions::parse(uri).await?;
         let within = connection.timeout();
         options.server_selection_timeout = Some(options.server_selection_timeout.map_or(within, |own| own.min(within)));
@@ -80,12 +86,12 @@ impl Deployment {
         Ok(Self { options, client, database, collection: connection.collection().to_owned(), hello })
     }
 
-    pub(super) async fn close(self) {
+    pub(in crate::command) async fn close(self) {
         self.client.shutdown().immediate(true).await;
     }
 
     /// Asks the primary, on the database `admin`.
-    pub(super) async fn admin(&self, command: Document) -> Answer<Document> {
+    pub(in crate::command) async fn admin(&self, command: Document) -> Answer<Document> {
         ask(&self.client.database("admin"), command).await
     }
 
@@ -94,7 +100,18 @@ impl Deployment {
         ask(&self.database, command).await
     }
 
-    pub(super) fn database(&self) -> &str {
+    /// Reads from the database of the leases what a majority has, in this time.
+    pub(in crate::command) async fn read(&self, mut command: Document, within: Duration) -> Answer<Document> {
+        command.insert("readConcern", doc! { "level": "majority" });
+        command.insert("maxTimeMS", i64::try_from(within.as_millis()).unwrap_or(i64::MAX).clamp(1, i32::MAX.into()));
+        let database = self.database.clone();
+        let primary = SelectionCriteria::ReadPreference(ReadPreference::Primary);
+        let read = async move { database.run_command(command).selection_criteria(primary).await };
+        // The server says first that it took too long.
+        run(within.saturating_add(Duration::from_secs(1)), read).await
+    }
+
+    pub(in crate::command) fn database(&self) -> &str {
         self.database.name()
     }
 
@@ -122,7 +139,7 @@ impl Deployment {
     /// Opens a change stream on the leases and closes it.
     pub(super) async fn watch(&self) -> Answer<()> {
         let collection = self.database.collection::<Document>(&self.collection);
-        run(async move {
+        run(LONGEST, async move {
             let mut events = collection.watch().max_await_time(Duration::from_millis(50)).await?;
             events.next_if_any().await?;
             Ok(())
@@ -185,7 +202,7 @@ async fn ask_any(database: &Database, command: Document) -> Answer<Document> {
 async fn send(database: &Database, command: Document, to: ReadPreference) -> Answer<Document> {
     let database = database.clone();
     let to = SelectionCriteria::ReadPreference(to);
-    run(async move { database.run_command(command).selection_criteria(to).await }).await
+    run(LONGEST, async move { database.run_command(command).selection_criteria(to).await }).await
 }
 
 /// How long an answer is waited for that the driver waits for without end.
@@ -193,15 +210,18 @@ const LONGEST: Duration = Duration::from_secs(10);
 
 /// On a task of its own, which goes on where it is not waited for any more: a future of the driver that is
 /// dropped half-way can leave a connection in a bad state.
-async fn run<T: Send + 'static>(work: impl Future<Output = Result<T, Error>> + Send + 'static) -> Answer<T> {
+async fn run<T: Send + 'static>(
+    within: Duration,
+    work: impl Future<Output = Result<T, Error>> + Send + 'static,
+) -> Answer<T> {
     let mut task = JoinSet::new();
     task.spawn(work);
-    match tokio::time::timeout(LONGEST, task.join_next()).await {
+    match tokio::time::timeout(within, task.join_next()).await {
         Ok(Some(Ok(done))) => Ok(done?),
         Ok(_) => Err(Refusal::Other("the task that asked has ended early".into())),
         Err(_elapsed) => {
             task.detach_all();
-            Err(Refusal::Other(format!("it did not answer within {} s", LONGEST.as_secs())))
+            Err(Refusal::Other(format!("it did not answer within {} s", within.as_secs())))
         }
     }
 }

@@ -81,8 +81,8 @@ async fn nobody(deployment: &Deployment) -> Finding {
             "nobody has logged in, and the server wants to know who asks",
             "put user, password and authSource into the connection string",
         ),
-        Err(Refusal::Other(said)) => {
-            Finding::warn(USER, format!("nobody has logged in, and a read failed, {said}"), "ask again")
+        Err(refusal @ (Refusal::TooSlow | Refusal::Other(_))) => {
+            Finding::warn(USER, format!("nobody has logged in, and a read failed, {refusal}"), "ask again")
         }
         Ok(_) | Err(Refusal::NothingThere) => {
             Finding::pass(USER, "access is not controlled: everybody may do everything")

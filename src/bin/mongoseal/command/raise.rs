@@ -1,0 +1,42 @@
+//! `mongoseal raise`.
+
+use mongoseal::{FencingToken, Mongoseal};
+use serde::Serialize;
+
+use crate::{
+    arguments::Raise,
+    connection::Connection,
+    output,
+    status::{Failure, Status},
+    text,
+};
+
+pub(crate) async fn perform(connection: &Connection, options: Raise) -> Result<Status, Failure> {
+    let to = FencingToken::new(options.to)?;
+    let seal = connection.open().await?;
+    let raised = raise(&seal, to, &options).await;
+    seal.shutdown().await;
+    raised
+}
+
+#[derive(Serialize)]
+struct RaisedView<'a> {
+    key: &'a str,
+    version: u64,
+}
+
+/// One key after the other, up to the first that fails. It does no harm to raise the others again.
+async fn raise(seal: &Mongoseal, to: FencingToken, options: &Raise) -> Result<Status, Failure> {
+    for key in &options.keys {
+        let version = seal.raise(key.as_str(), to).await.map_err(|error| {
+            let failure = Failure::from(error);
+            Failure::new(failure.status(), format!("{key:?} was not raised: {}", failure.sentence()))
+        })?;
+        if options.json {
+            output::json(&RaisedView { key, version: version.get() })?;
+        } else {
+            output::line(&text::visible(&format!("{key:?} has version {version}: its next token is larger")))?;
+        }
+    }
+    Ok(Status::DONE)
+}
