@@ -319,8 +319,9 @@ async fn jointly(
     let waiting = met.queue.iter().filter(|waiter| waiter.expires_at > record.last_seen).count();
     let version = granted.unwrap_or(record.version).get() + u64::try_from(waiting.saturating_sub(1)).unwrap();
     let mut tick = Tick::from(FencingToken::new(version).unwrap());
-    // A version that was raised is ahead of the clock.
-    tick.seconds = tick.seconds.min(u64::try_from(record.last_seen.millis()).unwrap() / 1_000);
+    // A version that was raised is ahead of the clock, by far or in the same second.
+    let now = u64::try_from(record.last_seen.millis()).unwrap() / 1_000;
+    tick.seconds = if tick.seconds > now + 60 { now } else { tick.seconds };
     let after = record::apply_jointly(met, Moment { now: record.last_seen, tick }, &tokens, joint);
     assert!(after.is_some(), "{joint:?} of {tokens:?} on {met:#?}");
     let outcome = match joint {

@@ -18,6 +18,7 @@ mod many;
 mod privileges;
 mod purge;
 mod race;
+mod raise;
 mod refused;
 mod revoke;
 mod runtimes;
