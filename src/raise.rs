@@ -104,9 +104,9 @@ impl Inner {
         });
         match applied.await? {
             Applied { outcome: Outcome::Raised { version }, at: Some(at), .. } if version >= to => Ok((version, at)),
-            Applied { outcome, .. } => {
-                Err(Error::invalid(format!("the store answered a raise with {outcome:?}: it is broken")))
-            }
+            Applied { outcome, .. } => Err(Error::invalid(format!(
+                "the store answered a raise with {outcome:?}: report this bug of the store"
+            ))),
         }
     }
 }

@@ -85,7 +85,7 @@ fn the_tests_that_documents_name_are_there() {
     assert!(named > 10);
 }
 
-const ENGINE: [&str; 33] = [
+const ENGINE: [&str; 34] = [
     "contention.rs",
     "hold.rs",
     "wait.rs",
