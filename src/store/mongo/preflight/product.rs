@@ -75,10 +75,11 @@ pub(super) fn recognise(hello: &Document, build: Option<&Document>) -> Option<Pr
     if let Ok(internal) = hello.get_document("internal")
         && (internal.contains_key("documentdb_versions") || internal.contains_key("cosmos_versions"))
     {
-        let is_azure = internal.contains_key("cosmos_versions") || internal.get_str("kind") == Ok("azuredocumentdb");
+        let is_azure = internal.contains_key("cosmos_versions")
+            || internal.get_str("kind").is_ok_and(|kind| kind == "azuredocumentdb");
         return Some(if is_azure { AZURE_DOCUMENTDB } else { DOCUMENTDB });
     }
-    if build.is_some_and(|build| build.get_str("_t") == Ok("BuildInfoResponse")) {
+    if build.is_some_and(|build| build.get_str("_t").is_ok_and(|name| name == "BuildInfoResponse")) {
         return Some(COSMOS_DB);
     }
     let hosts = hello.get_array("hosts").into_iter().flatten().filter_map(Bson::as_str);
