@@ -115,7 +115,7 @@ impl Ask {
                     let leave = record::Leave { lease: self.terms.lease, caller: self.terms.caller };
                     take_back(&inner, &self.key, leave).await;
                 } else {
-                    // Whoever chose the id may ask again with it at once.
+                    // The caller may use the id again at once.
                     drop(self.in_use);
                     drop(reply.send(Err(error)));
                 }
@@ -135,7 +135,7 @@ impl Ask {
             () = self.earlier_is_over(inner) => {}
             () = clock.sleep_until(give_up) => {
                 return Err(Error::unavailable(format!(
-                    "this handle's release of the key {:?} has not ended within the operation timeout: check that the store can be reached and that the runtime of the earlier lease runs, and retry",
+                    "this handle's release of the key {:?}, or the take-back of an earlier acquire, has not ended within the operation timeout: check that the store can be reached and that the runtime of the earlier lease runs, and retry",
                     self.key
                 )));
             }

@@ -115,7 +115,7 @@ pub enum Error {
     },
 
     /// The store could not be reached or did not confirm in time. Whether the request was applied
-    /// may be unknown; every request can be sent again.
+    /// may be unknown. Every request of a lease can be sent again; a fenced write could write twice.
     #[error("{message}")]
     Unavailable {
         /// What was asked and what to do.
@@ -194,7 +194,7 @@ impl fmt::Display for LossCause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Expired => f.write_str("its time ran out before the store confirmed a refresh"),
-            Self::TakenOver { token } => write!(f, "the key was granted again with token {token}"),
+            Self::TakenOver { token } => write!(f, "the key has a newer token, {token}"),
             // Others wrote these texts: quoted and escaped they cannot act on a terminal or begin a line of a log.
             Self::Revoked { by, reason } if reason.is_empty() => write!(f, "it was revoked by {by:?}"),
             Self::Revoked { by, reason } => write!(f, "it was revoked by {by:?} (reason: {reason:?})"),

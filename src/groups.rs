@@ -53,10 +53,10 @@ impl Mongoseal {
 /// Made by [`Mongoseal::release_group`]. If nobody holds anything in the group, nothing is given: so it is with
 /// a group whose name is misspelt. [`leases_at_least`](Self::leases_at_least) makes that an error.
 ///
-/// Those are meant that are held when it is called. Their holders lose them with
+/// It releases the leases that are held when it is called. Their holders lose them with
 /// [`LossCause::Revoked`], which names this handle's owner and the group: those of this handle before
-/// the store is asked, others as [`revoke`](Mongoseal::revoke) has it. Whoever waits is handed the key, and
-/// a lease of the group that is still waited for is none yet, and stays. A lease that its own
+/// the store is asked, others as [`revoke`](Mongoseal::revoke) has it. The key goes to the next waiter. Waiters of the group
+/// keep their places. A lease that its own
 /// holder gives back at the same moment is among those that are given.
 ///
 /// What is left of leases whose time was over is cleared away, and not given. A key is released with all
@@ -107,6 +107,8 @@ impl ReleaseGroup {
     /// Sets how many leases the group must have, so that the caller learns of a name that is misspelt and of
     /// leases that were lost. If it has fewer, these are released and the answer is [`Error::Incomplete`].
     /// Default: 0.
+    ///
+    /// After [`Error::Unavailable`] retry without it: some of the leases may be released by then.
     pub fn leases_at_least(mut self, leases: usize) -> Self {
         self.leases = leases;
         self

@@ -42,6 +42,8 @@ pub(crate) struct InUse {
     lease: LeaseId,
     /// Cancelled when the earlier acquire with this id has been taken back, if there is one.
     earlier: Option<CancellationToken>,
+    /// Whether the id is another's by now.
+    is_passed_on: bool,
 }
 
 /// A lease id whose acquire is taken back, until this is dropped.
@@ -70,7 +72,7 @@ impl InUse {
             },
         };
         drop(by_id);
-        Ok(Self { inner: Arc::clone(inner), lease, earlier })
+        Ok(Self { inner: Arc::clone(inner), lease, earlier, is_passed_on: false })
     }
 
     pub(crate) fn by(&self) -> &Arc<Inner> {
@@ -85,23 +87,25 @@ impl InUse {
     }
 
     /// Lets the next acquire use the id, which then waits until the take-back is over.
-    pub(crate) fn into_taken_back(self) -> TakenBack {
+    pub(crate) fn into_taken_back(mut self) -> TakenBack {
         let taken_back =
             TakenBack { inner: Arc::clone(&self.inner), lease: self.lease, over: CancellationToken::new() };
         self.inner.shared().in_use.by_id().insert(self.lease, Use::TakenBack(taken_back.over.clone()));
+        // The next acquire may have it before this is dropped.
+        self.is_passed_on = true;
         taken_back
     }
 }
 
 impl Drop for InUse {
     fn drop(&mut self) {
+        if self.is_passed_on {
+            return;
+        }
         let mut by_id = self.inner.shared().in_use.by_id();
-        let Entry::Occupied(mut entry) = by_id.entry(self.lease) else { return };
-        match (entry.get(), self.earlier.take()) {
-            // The id was passed on.
-            (Use::TakenBack(_), _) => {}
-            (Use::Active, Some(earlier)) if !earlier.is_cancelled() => drop(entry.insert(Use::TakenBack(earlier))),
-            (Use::Active, _) => drop(entry.remove()),
+        match self.earlier.take() {
+            Some(earlier) if !earlier.is_cancelled() => drop(by_id.insert(self.lease, Use::TakenBack(earlier))),
+            _ => drop(by_id.remove(&self.lease)),
         }
     }
 }

@@ -60,7 +60,7 @@ pub enum Released {
     /// The lease was held to this moment; nobody else was granted the key meanwhile.
     Ours,
     /// The lease is gone, and whether an earlier send of this release ended it cannot be told: its
-    /// reply was lost, and meanwhile the deadline passed or somebody else was granted the key.
+    /// reply was lost, and meanwhile the deadline passed, or the key was granted again or its version raised.
     Unknown,
     /// The lease had been lost before.
     Gone {

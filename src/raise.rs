@@ -34,7 +34,8 @@ impl Mongoseal {
     /// # Errors
     ///
     /// [`Error::Invalid`] if the token stands for a time more than 365 days ahead of the store's clock, if the key is none,
-    /// or if the deployment or its privileges must be changed: the version stays as it was. [`Error::Corrupt`] if the
+    /// or if the deployment or its privileges must be changed: the version stays as it was, and a key without a record may have
+    /// one then, of version 1, which is collected like that of an idle key. [`Error::Corrupt`] if the
     /// document is not a record. [`Error::Unavailable`] if the store did not confirm it within the operation timeout: the
     /// version may have been raised. Retry; to raise it twice does no harm.
     ///

@@ -1,4 +1,4 @@
-//! The record of a key: who holds it, who waits for it, and the highest token it ever issued.
+//! The record of a key: who holds it, who waits for it, and the highest token it ever issued or was raised to.
 //!
 //! A record is plain data. What the verbs do to it is [`apply`], a pure function: the memory store
 //! runs it, and the MongoDB store runs the same machine as an update pipeline inside the server.

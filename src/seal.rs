@@ -159,7 +159,9 @@ impl Mongoseal {
     }
 
     /// Checks the deployment now instead of with the first acquire: that it is a replica set of
-    /// MongoDB 6.0 or later whose majority means the journal, and that the TTL index is there.
+    /// MongoDB 6.0 or later, or an allowed sharded cluster; that the client can reach its primary and has logged in where
+    /// that is required; that its majority means the journal; that the collection has no collation; and that the TTL index
+    /// is there, which it makes if it is not.
     ///
     /// # Errors
     ///

@@ -21,6 +21,12 @@ impl Lease {
     /// lost at once, before the store is asked, and work under it stopped. To release it then gives
     /// [`Released::Gone`].
     ///
+    /// # Caveats
+    ///
+    /// A fenced write that is under way may still be made with the old token. Within the work of [`run`](Self::run) or
+    /// [`Acquire::with`](crate::Acquire::with) the transfer stops that work, and its answer, the new token, is lost with it:
+    /// transfer the lease when the work has ended.
+    ///
     /// # Errors
     ///
     /// [`Error::Lost`] where the lease had ended before. [`Error::Unavailable`] where nobody

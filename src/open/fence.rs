@@ -108,7 +108,7 @@ impl Lease {
     }
 }
 
-/// A lease as the writer at a fence. It stays borrowed, so that it cannot be released under a write.
+/// A lease as the writer at a fence. It stays borrowed, so that it cannot be released under a write. It can be transferred under one.
 impl<'a> From<&'a Lease> for Bearer<'a> {
     fn from(lease: &'a Lease) -> Self {
         Self::alive(lease.token(), lease)

@@ -13,7 +13,7 @@ use crate::{FencingToken, Group, Key, Metadata, Owner};
 pub struct Inspection {
     /// The key.
     pub key: Key,
-    /// The highest fencing token ever issued for the key.
+    /// The highest fencing token ever issued for the key, or the token that it was raised to.
     pub version: FencingToken,
     /// Who holds the key, in the order in which they came. Among them may be holders whose time is over:
     /// they stay in the record until it is asked for the next time.

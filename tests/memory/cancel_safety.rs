@@ -3,7 +3,7 @@
 use std::{future::IntoFuture, time::Duration};
 
 use mongoseal::{
-    Error, Lease, LeaseState, LossCause, Mongoseal,
+    Error, FencingToken, Lease, LeaseId, LeaseState, LossCause, Mongoseal,
     record::Request,
     store::{Sighting, Store},
 };
@@ -147,6 +147,30 @@ async fn a_release_dropped_half_way_is_made_all_the_same() {
     assert!(matches!(store.requests().last(), Some(Request::Release(_))));
     store.heal();
     drop(store.seal().acquire("k").await.unwrap());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_transfer_dropped_half_way_is_made_all_the_same() {
+    let (store, _seal, lease) = held_on_slow_store(secs(2)).await;
+    let to = LeaseId::random();
+    drop_half_way(lease.transfer(to), secs(1)).await;
+    assert!(matches!(lease.transfer(LeaseId::random()).await, Err(Error::Lost { .. })), "it is given away once");
+    tokio::time::sleep(secs(2)).await;
+    store.heal();
+    let taken = store.seal().acquire("k").lease_id(to).await.unwrap();
+    assert!(taken.token() > lease.token());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_raise_dropped_half_way_may_still_be_made() {
+    let (store, seal, lease) = held_on_slow_store(secs(2)).await;
+    let to = FencingToken::new(lease.token().get() + 1_000).unwrap();
+    drop_half_way(seal.raise("k", to), secs(3)).await;
+    tokio::time::sleep(secs(5)).await;
+    store.heal();
+    lease.verify().await.unwrap();
+    lease.release().await.unwrap();
+    assert!(seal.acquire("k").await.unwrap().token() > to);
 }
 
 #[tokio::test(start_paused = true)]

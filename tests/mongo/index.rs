@@ -9,7 +9,7 @@ async fn a_handle_makes_the_index_again_in_the_background_after_a_drop_of_the_co
     let bench = Bench::new("index_again").await;
     let (client, sent) = noting_client(&bench.set.uri()).await;
     let made = || sent.lock().unwrap().iter().filter(|name| *name == "createIndexes").count();
-    let builder = Mongoseal::builder().retention(secs(3)).ttl(secs(2));
+    let builder = Mongoseal::builder().retention(secs(6)).ttl(secs(2));
     let seal = builder.on(&client.database(bench.database.name())).unwrap();
     drop(seal.acquire("before").await.unwrap().release().await.unwrap());
     assert_eq!(made(), 1);
@@ -19,17 +19,17 @@ async fn a_handle_makes_the_index_again_in_the_background_after_a_drop_of_the_co
     assert_eq!(bench.records().list_index_names().await.unwrap(), ["_id_"]);
     let has_index = async || bench.records().list_index_names().await.unwrap().contains(&"expires_at_1".to_owned());
     // The refreshes of the lease are enough.
-    eventually(secs(10), "the index is made again", has_index).await;
+    eventually(secs(20), "the index is made again", has_index).await;
     let mut indexes = bench.records().list_indexes().await.unwrap();
     let mut after = None;
     while indexes.advance().await.unwrap() {
         after = after.or(indexes.deserialize_current().unwrap().options.and_then(|options| options.expire_after));
     }
-    assert_eq!(after, Some(secs(3)));
+    assert_eq!(after, Some(secs(6)));
     assert_eq!(made(), 2);
 
     // Where nothing was inserted since, it is not looked at.
-    tokio::time::sleep(millis(3_500)).await;
+    tokio::time::sleep(millis(6_500)).await;
     lease.refresh().await.unwrap();
     drop(seal.acquire("after").await);
     assert_eq!(made(), 2);

@@ -4,6 +4,7 @@ use std::{ffi::OsString, time::Duration};
 
 use clap::{Args, Parser, Subcommand};
 use clap_complete::Shell;
+use mongoseal::FencingToken;
 
 use crate::{connection::Connection, examples, time};
 
@@ -223,7 +224,7 @@ pub(crate) struct Fences {
 pub(crate) struct Raise {
     /// The largest token that the fenced documents carry, as `mongoseal fences` prints it
     #[arg(long, value_name = "TOKEN")]
-    pub(crate) to: u64,
+    pub(crate) to: FencingToken,
     /// The keys whose leases protect these documents
     #[arg(required = true, value_name = "KEY")]
     pub(crate) keys: Vec<String>,
@@ -255,5 +256,5 @@ pub(crate) struct Verify {
     /// The key
     pub(crate) key: String,
     /// The token, as `MONGOSEAL_TOKEN` has it
-    pub(crate) token: u64,
+    pub(crate) token: FencingToken,
 }

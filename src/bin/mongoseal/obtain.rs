@@ -37,7 +37,7 @@ pub(crate) async fn obtain<T, A: Future<Output = Result<T>>>(
             return asked;
         }
         if !said {
-            say(&format!("asks again for {key:?} until MongoDB answers: {message}"));
+            say(&format!("retries {key:?} until MongoDB answers: {message}"));
             said = true;
         }
         sleep(PAUSE).await;

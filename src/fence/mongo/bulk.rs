@@ -204,7 +204,7 @@ impl Target {
             .await
             .map_err(|error| Self { needs, ..self.clone() }.meaning(error))?;
         if let Some(error) = reply.get("writeConcernError") {
-            return Err(driver::unconfirmed(error));
+            return Err(fault::unconfirmed(driver::unconfirmed(error)));
         }
         let failure = reply.get_array("writeErrors").ok().and_then(|errors| errors.first()?.as_document());
         let at = |failure: &Document| failure.get("index").and_then(whole).and_then(|at| usize::try_from(at).ok());

@@ -49,7 +49,7 @@ pub(super) fn written_not(code: i32, message: &str) -> Error {
 }
 
 /// The same of a write that may have been made. An equal token passes, so a retry could write twice.
-fn unconfirmed(error: Error) -> Error {
+pub(super) fn unconfirmed(error: Error) -> Error {
     match error {
         Error::Unavailable { source, .. } => Error::Unavailable {
             message: "MongoDB did not confirm the write, so it may have been made or not: read before you write again"
@@ -131,7 +131,7 @@ impl From<DriverError> for Error {
             )
             .caused_by(error)
         } else if may_pass {
-            Self::unavailable("MongoDB did not confirm the operation: retry it only if it may be applied twice")
+            Self::unavailable("MongoDB did not confirm the statement: return this error from the work of the transaction, which then commits nothing; outside of one, read before you write again")
                 .caused_by(error)
         } else {
             Self::invalid("MongoDB or its driver refused the operation: see the source of this error").caused_by(error)

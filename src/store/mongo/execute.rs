@@ -15,7 +15,9 @@ use super::{
     Inner, LEAST,
     document::{self, Seen},
     fault::{self, needs},
-    server_limit, template, write_concern,
+    server_limit, template,
+    verb::Verb,
+    write_concern,
 };
 use crate::{
     Clock, Error, Key, Result,
@@ -57,7 +59,7 @@ impl Inner {
         within: Duration,
     ) -> Result<Vec<Applied>> {
         let asks = requests.iter().any(|request| matches!(request, Request::Acquire(_)));
-        let upserts = asks || matches!(requests, [Request::Raise(_)]);
+        let upserts = requests.first().is_some_and(|request| Verb::of(request).upserts());
         let reply = self.database.run_raw_command(command).selection_criteria(PRIMARY).await;
         let reply = match reply {
             Ok(reply) => {
@@ -65,7 +67,7 @@ impl Inner {
                 reply
             }
             Err(error) => {
-                if asks {
+                if upserts {
                     self.index.note_doubt();
                 }
                 // A document that is not ours can make the update fail, which then wrote nothing. An upsert fails with

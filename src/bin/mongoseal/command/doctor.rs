@@ -116,7 +116,7 @@ pub(crate) async fn perform(connection: &Connection, options: Doctor) -> Result<
         // The library says the same in better words.
         Err(error) => match &opened {
             Err(failure) => report.add(&Finding::refused("reachable", failure))?,
-            Ok(_) => report.add(&Finding::fail("reachable", error.to_string(), "ask again"))?,
+            Ok(_) => report.add(&Finding::fail("reachable", error.to_string(), "retry"))?,
         },
     }
     if let Ok(seal) = opened {

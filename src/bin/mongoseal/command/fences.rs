@@ -59,15 +59,16 @@ struct Found {
     clock: FencingToken,
     /// How many documents carry a larger one.
     ahead: i64,
-    /// How many documents have something in the field that is no token. `None`: they could not be counted in time.
+    /// How many documents have something in the field that is no token which this set can have numbered. `None`: they could not be counted in time.
     foreign: Option<i64>,
 }
 
 async fn examine(deployment: &Deployment, options: &Fences, within: Duration) -> Answer<Found> {
     let Fences { fenced, field, .. } = options;
+    let possible = farthest(clock_of(deployment).await?);
     let find = doc! {
         "find": fenced,
-        "filter": carries(field, &doc! { "$gte": FencingToken::MIN, "$lte": FencingToken::MAX }),
+        "filter": carries(field, &doc! { "$gte": FencingToken::MIN, "$lte": possible }),
         "sort": { field: -1 },
         "projection": { "_id": 0, field: 1 },
         "limit": 1,
@@ -76,8 +77,7 @@ async fn examine(deployment: &Deployment, options: &Fences, within: Duration) ->
     let found = first(&deployment.read(find, within).await?);
     let largest = found.and_then(|document| FencingToken::try_from(document.get_i64(field).ok()?).ok());
     // After that read: so the clock has passed each token that it has numbered and that was found.
-    let hello = deployment.admin(doc! { "hello": 1 }).await?;
-    let clock = clock(&hello).ok_or_else(|| Refusal::Other("the server does not say its cluster time".into()))?;
+    let clock = clock_of(deployment).await?;
     let count = async |filter: Document| -> Answer<i64> {
         let pipeline = vec![doc! { "$match": filter }, doc! { "$count": "documents" }];
         let counted = deployment.read(doc! { "aggregate": fenced, "pipeline": pipeline, "cursor": {} }, within).await?;
@@ -89,7 +89,7 @@ async fn examine(deployment: &Deployment, options: &Fences, within: Duration) ->
         Some(largest) => count(carries(field, &doc! { "$gt": clock, "$lte": largest })).await?,
         None => 0,
     };
-    let any = carries(field, &doc! { "$lte": FencingToken::MAX });
+    let any = carries(field, &doc! { "$lte": possible });
     let foreign = match count(doc! { "$nor": [{ field: Bson::Null }, any] }).await {
         Ok(count) => Some(count),
         Err(Refusal::TooSlow) => None,
@@ -115,6 +115,17 @@ fn first(reply: &Document) -> Option<Document> {
 /// A count, which the server gives as an int or a long.
 fn number(count: &Bson) -> Option<i64> {
     count.as_i64().or_else(|| count.as_i32().map(i64::from))
+}
+
+async fn clock_of(deployment: &Deployment) -> Answer<FencingToken> {
+    let hello = deployment.admin(doc! { "hello": 1 }).await?;
+    clock(&hello).ok_or_else(|| Refusal::Other("the server does not say its cluster time".into()))
+}
+
+/// The largest token that a set can have numbered, and to which a key can be raised: a year ahead of the clock.
+fn farthest(clock: FencingToken) -> FencingToken {
+    let year = (365 * 24 * 3_600) << Tick::ORDINAL_BITS;
+    FencingToken::new(clock.get().saturating_add(year)).unwrap_or(FencingToken::MAX)
 }
 
 /// The token that the set's clock numbers.

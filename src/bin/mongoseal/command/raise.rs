@@ -12,7 +12,7 @@ use crate::{
 };
 
 pub(crate) async fn perform(connection: &Connection, options: Raise) -> Result<Status, Failure> {
-    let to = FencingToken::new(options.to)?;
+    let to = options.to;
     let seal = connection.open().await?;
     let raised = raise(&seal, to, &options).await;
     seal.shutdown().await;

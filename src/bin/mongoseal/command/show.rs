@@ -115,7 +115,7 @@ fn described(record: &Inspection, width: Option<usize>) -> Vec<String> {
     let ago = |time: StoreTime| format!("{} ago", time::brief(record.read_at.since(time)));
     let mut lines = vec![
         format!("Key      {}", text::visible(record.key.as_str())),
-        format!("Version  {}, the largest token so far", record.version),
+        format!("Version  {}, below each token to come", record.version),
         format!("Changed  {}", ago(record.last_seen)),
         String::new(),
     ];

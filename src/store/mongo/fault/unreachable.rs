@@ -28,14 +28,15 @@ pub(super) fn meaning(message: &str) -> Error {
 }
 
 /// The replica set that the client was told to use, if none of its servers belongs to it and the client does not know the
-/// set to which they belong.
+/// set to which they belong, if to any.
 pub(crate) fn misnamed_set(error: &Error) -> Option<String> {
-    let Error::Invalid { source: Some(source), .. } = error else { return None };
+    let (Error::Invalid { source, .. } | Error::Unavailable { source, .. }) = error else { return None };
+    let source = source.as_ref()?;
     let ErrorKind::ServerSelection { message, .. } = source.downcast_ref::<DriverError>()?.kind.as_ref() else {
         return None;
     };
     match Misnamed::read(message)? {
-        Misnamed { wanted, found: Found::Unknown } => Some(wanted.to_owned()),
+        Misnamed { wanted, found: Found::Unknown | Found::Nothing } => Some(wanted.to_owned()),
         _ => None,
     }
 }
@@ -74,17 +75,18 @@ impl<'a> Misnamed<'a> {
 
     fn refusal(&self) -> Error {
         let wanted = self.wanted;
-        Error::invalid(match self.found {
-            Found::Set(actual) => format!(
+        match self.found {
+            Found::Set(actual) => Error::invalid(format!(
                 "the MongoDB connection string says replicaSet={wanted}, but the replica set is called {actual}: write replicaSet={actual}"
-            ),
-            Found::Nothing => format!(
-                "the MongoDB connection string says replicaSet={wanted}, but the server belongs to no replica set: start it with --replSet and run rs.initiate(), one member is enough"
-            ),
-            Found::Unknown => format!(
+            )),
+            // It may be starting, or about to be initiated.
+            Found::Nothing => Error::unavailable(format!(
+                "the MongoDB connection string says replicaSet={wanted}, but the server belongs to no replica set: start it with --replSet, run rs.initiate(), one member is enough, and retry"
+            )),
+            Found::Unknown => Error::invalid(format!(
                 "no server of the MongoDB connection string belongs to the replica set {wanted:?}: correct its option replicaSet (rs.conf()._id is the name) or leave it out"
-            ),
-        })
+            )),
+        }
     }
 }
 
@@ -133,7 +135,8 @@ mod tests {
             )
         };
         invalid(&direct("\"rs0\""), "write replicaSet=rs0");
-        invalid(&direct("<none>"), "run rs.initiate()");
+        let starting = meaning(&direct("<none>"));
+        assert!(matches!(starting, Error::Unavailable { .. }) && starting.to_string().contains("run rs.initiate()"));
         let away = "Server selection timeout: No available servers. Topology: { Type: ReplicaSetNoPrimary, Set Name: rs0, \
             Servers: [ { Address: a:1, Type: Unknown, Error: Kind: I/O error: refused, labels: {} } ] }";
         assert!(matches!(meaning(away), Error::Unavailable { .. }));

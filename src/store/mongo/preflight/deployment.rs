@@ -29,6 +29,10 @@ pub(in crate::store::mongo) fn check(hello: &Document, build: Option<&Document>,
         warn!(
             "this is a sharded cluster: leases are timed by its routers' clocks, so keep those together and the retention of idle records far above any lag"
         );
+    } else if hello.get_bool("isreplicaset").unwrap_or(false) {
+        return Err(Error::unavailable(
+            "this MongoDB server waits for the configuration of its replica set: run rs.initiate(), one member is enough, and retry",
+        ));
     } else if !hello.contains_key("setName") {
         return Err(Error::invalid(
             "this MongoDB server is a standalone, which cannot confirm a write by a majority: start it with --replSet and run rs.initiate(), one member is enough",

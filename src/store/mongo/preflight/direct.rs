@@ -5,11 +5,12 @@
 //! writes any more, the client finds the next primary by itself.
 
 use std::{
-    collections::HashSet,
+    collections::HashMap,
     sync::{Arc, Mutex, PoisonError},
 };
 
 use mongodb::{
+    ServerType,
     bson::{Document, doc},
     options::{SelectionCriteria, ServerAddress},
 };
@@ -24,16 +25,18 @@ pub(super) async fn check(store: &Inner, hello: &Document) -> Result<()> {
         return Ok(());
     }
     let known = servers(store).await?;
-    Err(unwritable(hello, &known))
+    // A client that follows the set, and knows by now that its server is no primary, does not send this to it.
+    let again = store.command(doc! { "hello": 1 }, "hello").await?;
+    Err(unwritable(&again, &known))
 }
 
-/// The servers that the client knows and that hold data.
-async fn servers(store: &Inner) -> Result<HashSet<ServerAddress>> {
-    let known = Arc::<Mutex<HashSet<ServerAddress>>>::default();
+/// The servers that the client knows and that hold data, and what it takes them for.
+async fn servers(store: &Inner) -> Result<HashMap<ServerAddress, ServerType>> {
+    let known = Arc::<Mutex<HashMap<ServerAddress, ServerType>>>::default();
     let note = Arc::clone(&known);
     // The driver offers each server that it could select. It selects one only if there is one, so a command must be sent.
     let any = SelectionCriteria::Predicate(Arc::new(move |server| {
-        note.lock().unwrap_or_else(PoisonError::into_inner).insert(server.address().clone());
+        note.lock().unwrap_or_else(PoisonError::into_inner).insert(server.address().clone(), server.server_type());
         true
     }));
     let asked = store.database.run_command(doc! { "hello": 1 }).selection_criteria(any).await;
@@ -42,7 +45,7 @@ async fn servers(store: &Inner) -> Result<HashSet<ServerAddress>> {
 }
 
 /// What it means that a server takes no writes, to a client that knows these servers.
-fn unwritable(hello: &Document, known: &HashSet<ServerAddress>) -> Error {
+fn unwritable(hello: &Document, known: &HashMap<ServerAddress, ServerType>) -> Error {
     let word = |field| hello.get_str(field).unwrap_or("?");
     let (set, me) = (word("setName"), word("me"));
     let Ok(primary) = hello.get_str("primary") else {
@@ -50,8 +53,12 @@ fn unwritable(hello: &Document, known: &HashSet<ServerAddress>) -> Error {
             "the MongoDB replica set {set} has no primary: retry, and check that a majority of its members is up"
         ));
     };
-    let is_followed = known.len() != 1 || ServerAddress::parse(primary).is_ok_and(|primary| known.contains(&primary));
-    if is_followed {
+    // One that is about to take writes names itself, maybe not by the name that the client uses.
+    let is_passing = primary == me || hello.get_bool("isWritablePrimary").unwrap_or(false);
+    let is_followed = known.len() != 1
+        || known.values().any(|taken_for| *taken_for == ServerType::RsPrimary)
+        || ServerAddress::parse(primary).is_ok_and(|primary| known.contains_key(&primary));
+    if is_passing || is_followed {
         return fault::not_primary();
     }
     Error::invalid(format!(
@@ -63,8 +70,8 @@ fn unwritable(hello: &Document, known: &HashSet<ServerAddress>) -> Error {
 mod tests {
     use super::*;
 
-    fn known(hosts: &[&str]) -> HashSet<ServerAddress> {
-        hosts.iter().map(|host| ServerAddress::parse(host).unwrap()).collect()
+    fn known(hosts: &[&str]) -> HashMap<ServerAddress, ServerType> {
+        hosts.iter().map(|host| (ServerAddress::parse(host).unwrap(), ServerType::RsSecondary)).collect()
     }
 
     #[test]
@@ -82,6 +89,13 @@ mod tests {
         // One that is about to take writes.
         let draining = doc! { "setName": "rs0", "isWritablePrimary": false, "me": "a:1", "primary": "a:1" };
         assert!(matches!(unwritable(&draining, &known(&["a:1"])), Error::Unavailable { .. }));
+        assert!(matches!(unwritable(&draining, &known(&["127.0.0.1:1"])), Error::Unavailable { .. }));
+        // One of which the client has not heard that it stepped down.
+        let stale = HashMap::from([(ServerAddress::parse("b:1").unwrap(), ServerType::RsPrimary)]);
+        assert!(matches!(unwritable(&secondary, &stale), Error::Unavailable { .. }));
+        // Meanwhile the client has found the primary.
+        let found = doc! { "setName": "rs0", "isWritablePrimary": true, "me": "a:1", "primary": "a:1" };
+        assert!(matches!(unwritable(&found, &known(&["b:1"])), Error::Unavailable { .. }));
         // An election.
         let between = doc! { "setName": "rs0", "isWritablePrimary": false, "me": "b:1" };
         let passing = unwritable(&between, &known(&["b:1"]));

@@ -35,7 +35,7 @@ pub(super) async fn index(deployment: &Deployment, retention: Duration) -> Findi
             "whether there is one that collects idle records could not be seen, for which the user needs listIndexes",
             create,
         ),
-        Err(refusal) => Finding::warn(INDEX, format!("it could not be looked for, {refusal}"), "ask again"),
+        Err(refusal) => Finding::warn(INDEX, format!("it could not be looked for, {refusal}"), "retry"),
     }
 }
 

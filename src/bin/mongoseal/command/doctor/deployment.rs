@@ -51,7 +51,7 @@ pub(super) async fn replica_set(deployment: &Deployment, allow_sharded: bool) ->
         Err(Refusal::Unauthorized) => {
             Finding::pass(SET, format!("{members}; whether all are healthy is seen with replSetGetStatus only"))
         }
-        Err(refusal) => Finding::warn(SET, format!("{members}; their health is not known, {refusal}"), "ask again"),
+        Err(refusal) => Finding::warn(SET, format!("{members}; their health is not known, {refusal}"), "retry"),
     }
 }
 

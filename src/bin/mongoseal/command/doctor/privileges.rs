@@ -58,7 +58,7 @@ pub(super) async fn of_the_user(deployment: &Deployment) -> Vec<Finding> {
     let status = match deployment.admin(doc! { "connectionStatus": 1, "showPrivileges": true }).await {
         Ok(status) => status,
         Err(refusal) => {
-            return vec![Finding::warn(USER, format!("the privileges are not known, {refusal}"), "ask again")];
+            return vec![Finding::warn(USER, format!("the privileges are not known, {refusal}"), "retry")];
         }
     };
     let info = status.get_document("authInfo").cloned().unwrap_or_default();
@@ -82,7 +82,7 @@ async fn nobody(deployment: &Deployment) -> Finding {
             "put user, password and authSource into the connection string",
         ),
         Err(refusal @ (Refusal::TooSlow | Refusal::Other(_))) => {
-            Finding::warn(USER, format!("nobody has logged in, and a read failed, {refusal}"), "ask again")
+            Finding::warn(USER, format!("nobody has logged in, and a read failed, {refusal}"), "retry")
         }
         Ok(_) | Err(Refusal::NothingThere) => {
             Finding::pass(USER, "access is not controlled: everybody may do everything")

@@ -72,7 +72,7 @@ pub(super) async fn round_trip(deployment: &Deployment) -> Finding {
     for _ in 0..TIMES {
         let began = Clock::Boot.now();
         if let Err(refusal) = deployment.admin(doc! { "ping": 1 }).await {
-            return Finding::fail(CHECK, format!("the primary ceased to answer, {refusal}"), "ask again");
+            return Finding::fail(CHECK, format!("the primary ceased to answer, {refusal}"), "retry");
         }
         times.push(Clock::Boot.now().saturating_sub(began));
     }
