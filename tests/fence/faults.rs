@@ -18,7 +18,10 @@ async fn orders(bench: &Bench, options: &str) -> Collection<Document> {
 
 fn unavailable<T: std::fmt::Debug>(result: Result<T, Error>) {
     match result {
-        Err(Error::Unavailable { .. }) => {}
+        // A retry could write twice.
+        Err(Error::Unavailable { message, .. }) => {
+            assert!(message.contains("read before you write again") || !message.contains("retry"), "{message}");
+        }
         other => panic!("it is not known, and not {other:?}"),
     }
 }
