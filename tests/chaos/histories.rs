@@ -153,7 +153,8 @@ fn histories_of_locks_delays_and_outages() -> Vec<History> {
         vec![first(), lock("other", 4900, 9000), ready, with(fault(4000, 5000), "slot", json!(slot))]
     };
     let slow = |from: u64, to: u64| json!({ "event": "slow", "worker": 1, "from": from * 1000, "to": to * 1000 });
-    let refreshed = || with(first(), "refreshes", json!(true));
+    let refreshed = || with(grant(1, 5, 5000, 5500), "refreshes", json!(true));
+    let long_acquired = || with(first(), "refreshes", json!(true));
     let expired = || lost(8600, "expired", None);
     vec![
         ("beside", &["I12"], vec![first(), lock("other", 4900, 9000)]),
@@ -170,6 +171,7 @@ fn histories_of_locks_delays_and_outages() -> Vec<History> {
         ("impatient", &["I14"], gives_up(3500)),
         ("patient", &[], gives_up(4100)),
         ("delayed", &["I13"], vec![refreshed(), delay(4000, 9000), expired()]),
+        ("delayed-acquire", &[], vec![long_acquired(), delay(4000, 9000), expired()]),
         ("delayed-by-hand", &[], vec![first(), delay(4000, 9000), expired()]),
         ("delayed-before", &[], vec![refreshed(), delay(4000, 8000), expired()]),
         ("delayed-slow", &[], vec![refreshed(), delay(4000, 9000), expired(), slow(7000, 7400)]),
@@ -241,7 +243,7 @@ pub(super) fn each_invariant_is_broken_by_a_history_made_for_it_and_no_other() -
         ),
         ("given", &["I5"], vec![first(), call("release", "ours", 30, 40), inspect(1, 50, &record(5, &[5]))]),
         ("left", &["I6"], vec![first(), inspect(0, 9000, &record(5, &[5]))]),
-        ("late", &["I8"], vec![first(), call("refresh", "unavailable", 100, 3400)]),
+        ("late", &["I8"], vec![first(), call("refresh", "unavailable", 100, 3650)]),
         ("paused", &[], vec![first(), stall, call("refresh", "unavailable", 100, 3400)]),
         ("odd", &["I8"], vec![odd]),
         ("old", &["I9"], vec![first(), ends(29), grant(2, 6, 30, 40), call("verify", "ok", 50, 60)]),
