@@ -8,8 +8,8 @@ use crate::{FencingToken, Group, Key, Owner};
 ///
 /// | when I get… | I… |
 /// |---|---|
-/// | [`Held`](Self::Held) | do something else, or retry later: somebody else has the key |
-/// | [`QueueFull`](Self::QueueFull) | shed load: too many wait for the key already |
+/// | [`Held`](Self::Held) | do something else, or retry later: another lease holds the key |
+/// | [`QueueFull`](Self::QueueFull) | shed load: too many waiters are queued for the key |
 /// | [`Exhausted`](Self::Exhausted) | have asked as often as I wanted to: the key stayed held |
 /// | [`Lost`](Self::Lost) | stop acting on the key at once; acquire again if still needed |
 /// | [`Lapsing`](Self::Lapsing) | release the group and begin anew: not all of its leases would have lasted |

@@ -50,25 +50,24 @@ impl Mongoseal {
 /// Releases all leases of a group, whichever processes hold them; awaiting it gives them as they were, the
 /// newest first.
 ///
-/// Made by [`Mongoseal::release_group`]. If nobody holds anything in the group, nothing is given: so it is with
-/// a group whose name is misspelt. [`leases_at_least`](Self::leases_at_least) makes that an error.
+/// Made by [`Mongoseal::release_group`]. If the group has no lease, the list is empty; a misspelt group has none.
+/// [`leases_at_least`](Self::leases_at_least) makes that an error.
 ///
 /// It releases the leases that are held when it is called. Their holders lose them with
 /// [`LossCause::Revoked`], which names this handle's owner and the group: those of this handle before
 /// the store is asked, others as [`revoke`](Mongoseal::revoke) has it. The key goes to the next waiter. Waiters of the group
-/// keep their places. A lease that its own
-/// holder gives back at the same moment is among those that are given.
+/// keep their places. The list has a lease that its own holder releases at the same moment.
 ///
-/// What is left of leases whose time was over is cleared away, and not given. A key is released with all
+/// Entries of leases that had expired are removed, and are not in the list. A key is released with all
 /// its leases of the group at once, one key after another; 1,000 leases take two commands.
 ///
 /// # Errors
 ///
-/// - [`Error::Incomplete`]: fewer leases than expected were there. They are released.
-/// - [`Error::Unavailable`]: nobody confirmed within the operation timeout. Some of the leases may
-///   be released, and it can be asked for again.
-/// - [`Error::Invalid`]: a group that is none, or the deployment or its privileges must be changed;
-///   [`Error::Corrupt`]: somebody wrote over a record.
+/// - [`Error::Incomplete`]: the group had fewer leases than expected. They are released.
+/// - [`Error::Unavailable`]: the store did not confirm the release within the operation timeout. Some of the leases may
+///   be released. Retry.
+/// - [`Error::Invalid`]: the name cannot be that of a group, or the deployment or its privileges must be changed;
+///   [`Error::Corrupt`]: another program wrote over a record.
 ///
 /// # Cancel safety
 ///
@@ -136,20 +135,20 @@ impl IntoFuture for ReleaseGroup {
 /// Refreshes all leases of a group, whichever processes hold them, to a ttl from now, or none of them;
 /// awaiting it gives them as they were before, the oldest first.
 ///
-/// Made by [`Mongoseal::refresh_group`]. If nobody holds anything in the group, nothing is given, and a
-/// lease that was lost and cleared away is not missed: [`leases_at_least`](Self::leases_at_least) makes that an
-/// error. A lease never ends sooner than it would have, keeps its own [`grace`](crate::Acquire::grace), and one without expiry stays so. Of the leases of this handle the deadlines
-/// move on; another process, which keeps to its own ttl, learns of it with its next refresh. On MongoDB it
+/// Made by [`Mongoseal::refresh_group`]. If the group has no lease, the list is empty. A lease that was lost is not in it:
+/// [`leases_at_least`](Self::leases_at_least) makes that an error. A refresh never shortens a lease, and keeps its own
+/// [`grace`](crate::Acquire::grace); a lease without expiry stays without. The deadlines of the leases of this handle
+/// move on. Another process keeps to its own ttl, and learns of the new expiry with its next refresh. On MongoDB the refresh
 /// is a transaction; 1,000 leases take three commands.
 ///
 /// # Errors
 ///
 /// - [`Error::Lapsing`]: one has too little time left, or none. No lease was refreshed.
 /// - [`Error::Incomplete`]: the group has fewer leases than expected. No lease was refreshed.
-/// - [`Error::Unavailable`]: nobody confirmed within the operation timeout, or the leases of the group
+/// - [`Error::Unavailable`]: the store did not confirm within the operation timeout, or the leases of the group
 ///   came and went all the time; all or none were refreshed, and it can be asked for again.
 /// - [`Error::Invalid`]: a group or a ttl that is none, or the deployment or its privileges must be changed;
-///   [`Error::Corrupt`]: somebody wrote over a record.
+///   [`Error::Corrupt`]: another program wrote over a record.
 ///
 /// # Cancel safety
 ///

@@ -122,3 +122,55 @@ impl Drop for TakenBack {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        sync::atomic::{AtomicBool, AtomicU32, Ordering},
+        thread,
+    };
+
+    use super::*;
+    use crate::Mongoseal;
+
+    #[test]
+    fn an_acquire_waits_for_the_take_back_before_it_also_if_one_in_between_gave_up() {
+        let (seal, lease) = (Mongoseal::in_memory(), LeaseId::random());
+        let begin = || InUse::begin(&seal.inner, lease);
+        let waits = |in_use: &InUse| in_use.earlier.as_ref().is_some_and(|earlier| !earlier.is_cancelled());
+        let first = begin().unwrap();
+        assert!(!waits(&first) && begin().is_err());
+        let taken_back = first.into_taken_back();
+        // The one in between is dropped.
+        assert!(waits(&begin().unwrap()));
+        let second = begin().unwrap();
+        assert!(waits(&second));
+        drop(taken_back);
+        assert!(!waits(&second) && begin().is_err());
+        drop(second);
+        assert!(!waits(&begin().unwrap()));
+    }
+
+    /// Many acquires use the id and are taken back, on several threads.
+    #[test]
+    fn an_id_that_is_passed_on_is_used_by_one_acquire_at_a_time() {
+        let (seal, lease) = (Mongoseal::in_memory(), LeaseId::random());
+        let (users, ends) = (AtomicU32::new(0), AtomicBool::new(false));
+        let used = || {
+            while !ends.load(Ordering::Relaxed) {
+                let Ok(in_use) = InUse::begin(&seal.inner, lease) else { continue };
+                assert_eq!(users.fetch_add(1, Ordering::SeqCst), 0, "two use it");
+                thread::yield_now();
+                users.fetch_sub(1, Ordering::SeqCst);
+                drop(in_use.into_taken_back());
+            }
+        };
+        thread::scope(|scope| {
+            let threads: Vec<_> = (0..4).map(|_| scope.spawn(used)).collect();
+            thread::sleep(std::time::Duration::from_millis(300));
+            ends.store(true, Ordering::Relaxed);
+            threads.into_iter().for_each(|thread| thread.join().unwrap());
+        });
+        assert!(seal.inner.shared().in_use.by_id().is_empty(), "it is free at last");
+    }
+}

@@ -167,7 +167,7 @@ fn recipes_do_not_know_each_other() {
 
 #[test]
 fn only_the_mongodb_store_and_fence_name_their_driver() {
-    let rooms = ["store/mongo", "fence/mongo", "open", "bin/mongoseal/command/doctor/driver.rs"];
+    let rooms = ["store/mongo", "fence/mongo", "open", "bin/mongoseal/command/driver.rs"];
     let others = chosen(|name| !rooms.iter().any(|room| name.starts_with(room)) && name != "lib.rs");
     name_none(&others, &["mongodb::"]);
 }

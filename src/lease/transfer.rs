@@ -9,16 +9,16 @@ impl Lease {
     /// it up until then, with [`Acquire::lease_id`](crate::Acquire::lease_id) of another handle. This one
     /// holds it no more. A lease without expiry stays until it is revoked.
     pub fn orphan(self) {
-        // Nobody else says farewell: that takes the lease.
+        // A transfer that was dropped half-way has set it before, and ends the lease.
         self.hold.farewell.get_or_init(|| Farewell::Orphan);
     }
 
-    /// Gives the lease to another lease id without a gap in which somebody else could come: gives the
-    /// larger token that it has from now on.
+    /// Transfers the lease to another lease id, and returns the larger token that it has from then on. No other acquire
+    /// can be granted the key in between.
     ///
-    /// Whoever is to have it, in this or another process, asks for the key with that id, by
-    /// [`Acquire::lease_id`](crate::Acquire::lease_id), within the ttl, before or after this. This lease is
-    /// lost at once, before the store is asked, and work under it stopped. To release it then gives
+    /// The receiver, in this or another process, acquires the key with that id, by
+    /// [`Acquire::lease_id`](crate::Acquire::lease_id), within the ttl, before or after the transfer. This lease is
+    /// lost before the transfer is sent, and work under it is stopped. A later [`release`](Self::release) returns
     /// [`Released::Gone`].
     ///
     /// # Caveats
@@ -29,10 +29,10 @@ impl Lease {
     ///
     /// # Errors
     ///
-    /// [`Error::Lost`] where the lease had ended before. [`Error::Unavailable`] where nobody
-    /// confirmed within the operation timeout: then either id may hold the key, for a ttl at most, or
+    /// [`Error::Lost`] if the lease had ended before. [`Error::Unavailable`] if the store did not
+    /// confirm the transfer within the operation timeout: then either id may hold the key, for a ttl at most, or
     /// without expiry until it is revoked.
-    /// [`Error::Corrupt`] or [`Error::Invalid`] where somebody wrote over the record or took a privilege
+    /// [`Error::Corrupt`] or [`Error::Invalid`] if another program wrote over the record, a privilege was taken
     /// away, or the other id holds the key already. [`Error::Invalid`] for the lease's own id: then nothing
     /// is sent, and the lease lives on.
     ///

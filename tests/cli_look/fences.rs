@@ -29,7 +29,14 @@ async fn a_writer_that_documents_are_ahead_of_is_shown_and_raised_and_writes() {
     for (id, token) in [(2, carried), (3, ahead(lease.token(), 3_600))] {
         orders.insert_one(doc! { "_id": id, "fence": token, "n": 0 }).await.unwrap();
     }
-    for (id, no_token) in [(4, doc! { "fence": "7" }), (5, doc! { "fence": 7 }), (6, doc! { "fence": [carried] })] {
+    // The last could not have been numbered by this set, and no key can be raised to it.
+    let no_tokens = [
+        (4, doc! { "fence": "7" }),
+        (5, doc! { "fence": 7 }),
+        (6, doc! { "fence": [carried] }),
+        (7, doc! { "fence": ahead(lease.token(), 400 * 24 * 3_600) }),
+    ];
+    for (id, no_token) in no_tokens {
         orders.insert_one(no_token).await.unwrap();
         orders.insert_one(doc! { "_id": id }).await.unwrap();
     }
@@ -38,12 +45,12 @@ async fn a_writer_that_documents_are_ahead_of_is_shown_and_raised_and_writes() {
     assert!(matches!(refused, Err(Error::Fenced { newer }) if newer == carried), "{refused:?}");
     let said = bench.run(&["fences", "orders"]).await;
     assert_eq!((said.status, said.err.as_str()), (1, ""), "{}", said.out);
-    assert!(said.out.contains("Ahead          2 documents\nNo token       3 documents\n"), "{}", said.out);
+    assert!(said.out.contains("Ahead          2 documents\nNo token       4 documents\n"), "{}", said.out);
     assert!(said.out.contains("are refused until the clock has passed 20"), "{}", said.out);
     assert!(said.out.contains(&format!("mongoseal raise --to {carried} KEY...")), "{}", said.out);
     let said = bench.run(&["fences", "orders", "--json"]).await;
     let json = &said.json()[0];
-    assert_eq!((said.status, &json["ahead"], &json["foreign"]), (1, &2.into(), &3.into()), "{}", said.out);
+    assert_eq!((said.status, &json["ahead"], &json["foreign"]), (1, &2.into(), &4.into()), "{}", said.out);
     assert_eq!((&json["largest"], &json["raise_to"]), (&carried.get().into(), &carried.get().into()), "{}", said.out);
     assert!(json["clock"].as_u64().unwrap() >= lease.token().get() && json["clock"].as_u64() < Some(carried.get()));
 

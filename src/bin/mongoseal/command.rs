@@ -3,6 +3,7 @@
 pub(crate) mod completions;
 pub(crate) mod demo;
 pub(crate) mod doctor;
+mod driver;
 pub(crate) mod elect;
 pub(crate) mod fences;
 pub(crate) mod leader;

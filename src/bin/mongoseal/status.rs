@@ -33,7 +33,7 @@ impl Status {
         ("0", "It was done; the answer is yes."),
         (
             "1",
-            "The answer is no: not the newest token, no such record, nobody to revoke, documents ahead of the clock, a check that failed.",
+            "The answer is no: not the newest token, no such record, no holder to revoke, documents ahead of the clock, a check that failed.",
         ),
         ("121", "Somebody else holds the key."),
         ("122", "The lease was lost, and the command was ended."),

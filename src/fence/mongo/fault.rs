@@ -1,8 +1,6 @@
 //! What each error of the driver means to whoever writes documents of his own.
 
-use std::{error::Error as StdError, iter};
-
-use std::time::Duration;
+use std::{error::Error as StdError, iter, time::Duration};
 
 use mongodb::error::{Error as DriverError, ErrorKind, TRANSIENT_TRANSACTION_ERROR, WriteFailure};
 
@@ -48,7 +46,7 @@ pub(super) fn written_not(code: i32, message: &str) -> Error {
     error.caused_by(Refusal::whole(code, message))
 }
 
-/// The same of a write that may have been made. An equal token passes, so a retry could write twice.
+/// The error of a write that may have been made. An equal token passes, so a retry could write twice.
 pub(super) fn unconfirmed(error: Error) -> Error {
     match error {
         Error::Unavailable { source, .. } => Error::Unavailable {

@@ -91,8 +91,7 @@ impl IndexState {
 /// Makes the index again in the background, if it is time. The task ends with the driver's own timeouts, and the end of the
 /// store waits for it.
 pub(super) fn renew(inner: &Arc<Inner>) {
-    if inner.index.has_inserted.load(Ordering::Relaxed) && inner.index.begin_if_due(Clock::Boot.now(), inner.retention)
-    {
+    if inner.index.begin_if_due(Clock::Boot.now(), inner.retention) {
         let store = Arc::clone(inner);
         MongoStore::run_unwatched(inner.requests.track_future(async move {
             match make(&store, WITHIN).await {

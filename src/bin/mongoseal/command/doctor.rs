@@ -2,7 +2,6 @@
 //!
 //! | file | looks at |
 //! |---|---|
-//! | `driver.rs` | MongoDB itself, through the driver: nothing else here names it |
 //! | `deployment.rs` | the replica set, its version, its journal |
 //! | `collection.rs` | the index, and records of foreign shape |
 //! | `privileges.rs` | what the user may do |
@@ -10,7 +9,6 @@
 
 mod collection;
 mod deployment;
-pub(super) mod driver;
 mod privileges;
 mod times;
 
@@ -19,6 +17,7 @@ use std::time::Duration;
 use mongoseal::Mongoseal;
 use serde::Serialize;
 
+use super::driver::Deployment;
 use crate::{
     arguments::Doctor,
     connection::Connection,
@@ -26,7 +25,6 @@ use crate::{
     status::{Failure, Status},
     text,
 };
-use driver::Deployment;
 
 /// What a check came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -101,7 +99,7 @@ pub(crate) async fn perform(connection: &Connection, options: Doctor) -> Result<
         report.add(&Finding::refused("reachable", failure))?;
         return Ok(report.status());
     }
-    match Deployment::open(&uri, connection).await {
+    match Deployment::open(&uri, connection, "doctor").await {
         Ok(deployment) => {
             let examined = examine(&deployment, opened.as_ref().ok(), connection, options.grace, &mut report).await;
             deployment.close().await;

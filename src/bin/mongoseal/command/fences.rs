@@ -5,7 +5,7 @@ use std::time::Duration;
 use mongoseal::{FencingToken, StoreTime, Tick};
 use serde::Serialize;
 
-use super::doctor::driver::{Answer, Bson, Deployment, Document, Refusal, doc};
+use super::driver::{Answer, Bson, Deployment, Document, Refusal, doc};
 use crate::{
     arguments::Fences,
     connection::Connection,
@@ -24,7 +24,8 @@ pub(crate) async fn perform(connection: &Connection, options: Fences) -> Result<
     // Says better than the driver why a deployment cannot be used.
     connection.open().await?.shutdown().await;
     let uri = connection.uri()?;
-    let deployment = Deployment::open(&uri, connection).await.map_err(|refusal| refused(&refusal, &options))?;
+    let deployment =
+        Deployment::open(&uri, connection, "fences").await.map_err(|refusal| refused(&refusal, &options))?;
     let found = examine(&deployment, &options, connection.timeout()).await;
     let namespace = format!("{}.{}", deployment.database(), options.fenced);
     deployment.close().await;

@@ -69,6 +69,15 @@ mod tests {
     }
 
     #[test]
+    fn a_member_that_waits_for_its_configuration_is_passing_and_a_standalone_is_not() {
+        // As in MongoDB's manual: https://www.mongodb.com/docs/manual/reference/command/hello/#replica-sets
+        let waiting = check(&doc! { "isreplicaset": true, "maxWireVersion": 17 }, None, false).unwrap_err();
+        assert!(matches!(waiting, Error::Unavailable { .. }), "{waiting:?}");
+        let standalone = check(&doc! { "isWritablePrimary": true, "maxWireVersion": 17 }, None, false).unwrap_err();
+        assert!(matches!(standalone, Error::Invalid { .. }), "{standalone:?}");
+    }
+
+    #[test]
     fn a_router_is_refused_unless_sharded_clusters_are_allowed() {
         // As in MongoDB's manual: https://www.mongodb.com/docs/manual/reference/command/hello/#sharded-instances
         let router = doc! { "isWritablePrimary": true, "msg": "isdbgrid", "maxWireVersion": 17 };

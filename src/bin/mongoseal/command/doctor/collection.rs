@@ -4,10 +4,8 @@ use std::time::Duration;
 
 use mongoseal::{Error, Key, Mongoseal};
 
-use super::{
-    Finding,
-    driver::{Answer, Bson, Deployment, Document, Refusal, doc},
-};
+use super::Finding;
+use crate::command::driver::{Answer, Bson, Deployment, Document, Refusal, doc};
 use crate::time;
 
 const INDEX: &str = "index";

@@ -1,9 +1,7 @@
 //! The replica set, its version, its journal, its change streams.
 
-use super::{
-    Finding,
-    driver::{Bson, Deployment, Document, Refusal, doc},
-};
+use super::Finding;
+use crate::command::driver::{Bson, Deployment, Document, Refusal, doc};
 
 /// The wire version of MongoDB 6.0.
 const WIRE_VERSION_6_0: i32 = 17;

@@ -1,9 +1,7 @@
 //! What the user may do with the leases.
 
-use super::{
-    Finding, Verdict,
-    driver::{Bson, Deployment, Document, Refusal, doc},
-};
+use super::{Finding, Verdict};
+use crate::command::driver::{Bson, Deployment, Document, Refusal, doc};
 
 /// What is done, which actions it takes, and what it means that one is missing.
 struct Task {

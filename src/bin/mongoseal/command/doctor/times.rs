@@ -4,10 +4,8 @@ use std::time::Duration;
 
 use mongoseal::{Clock, Mongoseal};
 
-use super::{
-    Finding,
-    driver::{Deployment, Offset, doc},
-};
+use super::Finding;
+use crate::command::driver::{Deployment, Offset, doc};
 use crate::status::Failure;
 
 /// How often each is measured.

@@ -1,8 +1,9 @@
-//! MongoDB itself, asked through the driver that the library gives on.
+//! MongoDB itself, asked through the driver that the library exports, for what the library has no call for: `doctor` and
+//! `fences`. Nothing else in the program names the driver.
 
 use std::time::Duration;
 
-pub(in crate::command) use mongoseal::mongodb::bson::{Bson, Document, doc};
+pub(super) use mongoseal::mongodb::bson::{Bson, Document, doc};
 use mongoseal::{
     Clock,
     mongodb::{
@@ -24,7 +25,7 @@ const NAMESPACE_NOT_FOUND: i32 = 26;
 
 /// Why a command gave nothing.
 #[derive(Debug)]
-pub(in crate::command) enum Refusal {
+pub(super) enum Refusal {
     /// The user may not.
     Unauthorized,
     /// There is no such collection.
@@ -60,25 +61,25 @@ impl std::fmt::Display for Refusal {
     }
 }
 
-pub(in crate::command) type Answer<T> = Result<T, Refusal>;
+pub(super) type Answer<T> = Result<T, Refusal>;
 
 /// A deployment that answers.
-pub(in crate::command) struct Deployment {
+pub(super) struct Deployment {
     options: ClientOptions,
     client: Client,
     database: Database,
     pub(super) collection: String,
     /// What the server says of itself.
-    pub(in crate::command) hello: Document,
+    pub(super) hello: Document,
 }
 
 impl Deployment {
-    pub(in crate::command) async fn open(uri: &str, connection: &Connection) -> Answer<Self> {
+    pub(super) async fn open(uri: &str, connection: &Connection, purpose: &str) -> Answer<Self> {
         let mut options = ClientOptions::parse(uri).await?;
         let within = connection.timeout();
         options.server_selection_timeout = Some(options.server_selection_timeout.map_or(within, |own| own.min(within)));
         options.connect_timeout = Some(options.connect_timeout.map_or(within, |own| own.min(within)));
-        options.app_name = Some("mongoseal doctor".into());
+        options.app_name = Some(format!("mongoseal {purpose}"));
         let client = Client::with_options(options.clone())?;
         let name = connection.db().map(str::to_owned).or_else(|| options.default_database.clone());
         let database = client.database(name.as_deref().unwrap_or("mongoseal"));
@@ -86,12 +87,12 @@ impl Deployment {
         Ok(Self { options, client, database, collection: connection.collection().to_owned(), hello })
     }
 
-    pub(in crate::command) async fn close(self) {
+    pub(super) async fn close(self) {
         self.client.shutdown().immediate(true).await;
     }
 
     /// Asks the primary, on the database `admin`.
-    pub(in crate::command) async fn admin(&self, command: Document) -> Answer<Document> {
+    pub(super) async fn admin(&self, command: Document) -> Answer<Document> {
         ask(&self.client.database("admin"), command).await
     }
 
@@ -101,7 +102,7 @@ impl Deployment {
     }
 
     /// Reads from the database of the leases what a majority has, in this time.
-    pub(in crate::command) async fn read(&self, mut command: Document, within: Duration) -> Answer<Document> {
+    pub(super) async fn read(&self, mut command: Document, within: Duration) -> Answer<Document> {
         command.insert("readConcern", doc! { "level": "majority" });
         command.insert("maxTimeMS", i64::try_from(within.as_millis()).unwrap_or(i64::MAX).clamp(1, i32::MAX.into()));
         let database = self.database.clone();
@@ -111,7 +112,7 @@ impl Deployment {
         run(within.saturating_add(Duration::from_secs(1)), read).await
     }
 
-    pub(in crate::command) fn database(&self) -> &str {
+    pub(super) fn database(&self) -> &str {
         self.database.name()
     }
 
