@@ -169,7 +169,9 @@ mod tests {
             let threads: Vec<_> = (0..4).map(|_| scope.spawn(used)).collect();
             thread::sleep(std::time::Duration::from_millis(300));
             ends.store(true, Ordering::Relaxed);
-            threads.into_iter().for_each(|thread| thread.join().unwrap());
+            for thread in threads {
+                thread.join().unwrap();
+            }
         });
         assert!(seal.inner.shared().in_use.by_id().is_empty(), "it is free at last");
     }

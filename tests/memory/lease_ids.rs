@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use mongoseal::{Error, LeaseId, record::Request};
+use mongoseal::{Error, Lease, LeaseId, Mongoseal, record::Request};
 
 use crate::{
     faulty::{Call, Fault, Faulty},
@@ -19,12 +19,18 @@ fn fail_one_acquire_and_delay_leaves(store: &Faulty, delay: u64) {
     });
 }
 
-#[tokio::test(start_paused = true)]
-async fn a_chosen_lease_id_can_be_used_again_at_once_after_held_and_the_next_acquire_waits_for_the_take_back() {
+/// A store whose key `k` is held, and that then answers as [`fail_one_acquire_and_delay_leaves`] has it.
+async fn held(delay: u64) -> (Faulty, Lease, Mongoseal, LeaseId) {
     let store = Faulty::new();
     let holder = store.seal().acquire("k").await.unwrap();
-    let (seal, id) = (store.seal(), LeaseId::random());
-    fail_one_acquire_and_delay_leaves(&store, 1);
+    fail_one_acquire_and_delay_leaves(&store, delay);
+    let seal = store.seal();
+    (store, holder, seal, LeaseId::random())
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_chosen_lease_id_can_be_used_again_at_once_after_held_and_the_next_acquire_waits_for_the_take_back() {
+    let (store, holder, seal, id) = held(1).await;
     for _ in 0..3 {
         let error = seal.acquire("k").lease_id(id).await.unwrap_err();
         assert!(matches!(error, Error::Held { .. }), "{error}");
@@ -45,10 +51,7 @@ async fn a_chosen_lease_id_can_be_used_again_at_once_after_held_and_the_next_acq
 
 #[tokio::test(start_paused = true)]
 async fn an_acquire_sends_nothing_while_the_acquire_before_with_its_id_is_taken_back_and_can_be_dropped() {
-    let store = Faulty::new();
-    let _holder = store.seal().acquire("k").await.unwrap();
-    let (seal, id) = (store.seal(), LeaseId::random());
-    fail_one_acquire_and_delay_leaves(&store, 1);
+    let (store, _holder, seal, id) = held(1).await;
     assert!(matches!(seal.acquire("k").lease_id(id).await, Err(Error::Held { .. })));
     let dropped = tokio::time::timeout(secs(0), seal.acquire("k").lease_id(id).into_future());
     assert!(dropped.await.is_err());
@@ -65,11 +68,8 @@ async fn an_acquire_sends_nothing_while_the_acquire_before_with_its_id_is_taken_
 
 #[tokio::test(start_paused = true)]
 async fn a_take_back_that_was_delayed_does_not_end_the_lease_of_the_next_process_with_the_id() {
-    let store = Faulty::new();
-    let holder = store.seal().acquire("k").await.unwrap();
-    let id = LeaseId::random();
-    fail_one_acquire_and_delay_leaves(&store, 2);
-    let error = store.seal().acquire("k").lease_id(id).await.unwrap_err();
+    let (store, holder, before, id) = held(2).await;
+    let error = before.acquire("k").lease_id(id).await.unwrap_err();
     assert!(matches!(error, Error::Held { .. }), "{error}");
     holder.release().await.unwrap();
     // The process before has ended, and what it sent is still under way.
