@@ -20,9 +20,11 @@ use crate::{
 /// How to start a [`ReplicaSet`].
 #[derive(Clone)]
 #[must_use = "a set is started by `start().await`"]
+#[allow(clippy::struct_excessive_bools, reason = "each is one independent choice")]
 pub struct Builder {
     members: usize,
     election_timeout: Duration,
+    chaining: bool,
     proxied: bool,
     auth: bool,
     tls: Option<(Vec<String>, Duration)>,
@@ -40,7 +42,16 @@ impl Default for Builder {
         ];
         let parameters = parameters.map(|(name, value)| (name.to_owned(), value.to_owned())).to_vec();
         let election_timeout = Duration::from_secs(1);
-        Self { members: 1, election_timeout, proxied: false, auth: false, tls: None, own_clocks: false, parameters }
+        Self {
+            members: 1,
+            election_timeout,
+            chaining: true,
+            proxied: false,
+            auth: false,
+            tls: None,
+            own_clocks: false,
+            parameters,
+        }
     }
 }
 
@@ -57,6 +68,13 @@ impl Builder {
     /// that there was none.
     pub fn election_timeout(mut self, timeout: Duration) -> Self {
         self.election_timeout = timeout;
+        self
+    }
+
+    /// Has every secondary replicate from the primary and never from another secondary
+    /// (`settings.chainingAllowed: false`). By default a secondary chooses.
+    pub fn without_chaining(mut self) -> Self {
+        self.chaining = false;
         self
     }
 
@@ -131,7 +149,8 @@ impl Builder {
         if self.proxied {
             owned.put_behind_proxy().await;
         }
-        owned.initiate(self.election_timeout, self.auth).await;
+        let config = configuration(&owned.name, &owned.hosts, self.election_timeout, self.chaining);
+        owned.initiate(config, self.auth).await;
         ReplicaSet::of(owned)
     }
 }
@@ -156,12 +175,11 @@ impl Owned {
     }
 
     /// Makes a set of the members, and its root user if it has one.
-    async fn initiate(&mut self, election_timeout: Duration, auth: bool) {
+    async fn initiate(&mut self, config: Document, auth: bool) {
         // Until there is a user, a server with access control lets clients from its own host do
         // just this.
         let client = Client::with_uri_str(self.direct_uri(0, None)).await.expect("the URI of a member is valid");
         let admin = client.database("admin");
-        let config = configuration(&self.name, &self.hosts, election_timeout);
         admin.run_command(doc! { "replSetInitiate": config }).await.expect("the set can be initiated");
         if !auth {
             return;
@@ -181,7 +199,7 @@ impl Owned {
     }
 }
 
-fn configuration(name: &str, hosts: &[String], election_timeout: Duration) -> Document {
+fn configuration(name: &str, hosts: &[String], election_timeout: Duration, chaining: bool) -> Document {
     let millis = i64::try_from(election_timeout.as_millis()).expect("an election timeout is short");
     // Several heartbeats must fit into the timeout.
     let heartbeat = match millis {
@@ -194,6 +212,7 @@ fn configuration(name: &str, hosts: &[String], election_timeout: Duration) -> Do
         "_id": name,
         "members": members,
         "settings": {
+            "chainingAllowed": chaining,
             "electionTimeoutMillis": millis,
             "heartbeatIntervalMillis": heartbeat,
             "heartbeatTimeoutSecs": (millis / 1000).max(1),
