@@ -12,7 +12,12 @@
 #[path = "fence_http/wire.rs"]
 mod wire;
 
-use std::{collections::HashMap, io, net::SocketAddr, sync::Arc, sync::Mutex};
+use std::{
+    collections::HashMap,
+    io,
+    net::SocketAddr,
+    sync::{Arc, Mutex},
+};
 
 use mongoseal::{FencingToken, Mongoseal};
 use tokio::net::{TcpListener, TcpStream};

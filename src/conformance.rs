@@ -30,8 +30,9 @@ mod waiting;
 
 use std::{fmt, sync::Arc};
 
-use crate::store::{BoxFuture, Store};
 use bench::Bench;
+
+use crate::store::{BoxFuture, Store};
 
 /// One thing that a store must do.
 #[derive(Clone, Copy)]

@@ -4,11 +4,11 @@ mod campaign;
 mod elector;
 mod observe;
 
+use std::time::Duration;
+
 pub use campaign::{Campaign, Leader};
 pub use elector::{Elector, Readiness};
 pub use observe::LeaderStream;
-
-use std::time::Duration;
 
 use crate::{
     Error, FencingToken, Key, Mongoseal, Owner, Result,
@@ -49,7 +49,7 @@ impl Mongoseal {
         K: TryInto<Key>,
         K::Error: Into<Error>,
     {
-        Campaign::new(&self.inner, name.try_into().map_err(Into::into))
+        Campaign::new(&self.shared, name.try_into().map_err(Into::into))
     }
 
     /// Who leads, by a linearizable read; `None` where nobody does. It may be over the moment after: a
@@ -85,8 +85,8 @@ impl Mongoseal {
         K::Error: Into<Error>,
     {
         let key = name.try_into().map_err(Into::into)?;
-        self.inner.runs()?;
-        Ok(match self.inner.sighted(&key, self.inner.give_up()).await? {
+        self.shared.context.ensure_open()?;
+        Ok(match self.shared.context.read_record(&key, self.shared.context.operation_deadline()).await? {
             Sighting::Nothing => None,
             Sighting::Seen { record, at } => Incumbent::of(&record, at.now),
         })

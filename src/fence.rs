@@ -12,13 +12,13 @@
 #[cfg(feature = "mongodb")]
 pub(crate) mod mongo;
 
-#[cfg(feature = "mongodb")]
-pub use mongo::{Bearer, Change, DeleteOne, Fence, Fenced, FindOneAndUpdate, InsertOne, ReplaceOne, UpdateOne};
-
 use std::{
     collections::HashMap,
     sync::{Mutex, MutexGuard, PoisonError},
 };
+
+#[cfg(feature = "mongodb")]
+pub use mongo::{Bearer, Change, DeleteOne, Fence, Fenced, FindOneAndUpdate, InsertOne, ReplaceOne, UpdateOne};
 
 use crate::{Error, FencingToken, Result};
 

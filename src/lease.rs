@@ -1,24 +1,28 @@
 //! A key held, and the right to act on it.
 
+pub(crate) mod state_stream;
+#[cfg(feature = "mongodb")]
+pub(crate) mod transaction;
 mod transfer;
+pub(crate) mod watchdog;
 
-use std::{
-    fmt,
-    future::poll_fn,
-    pin::pin,
-    sync::{Arc, Mutex, PoisonError},
-    time::Duration,
-};
+use std::{fmt, future::poll_fn, pin::pin, sync::Arc, time::Duration};
 
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    Error, FencingToken, Key, LeaseId, LossCause, Metadata, Owner, Result, StateStream, Ttl,
-    hold::{Hold, LeaseState},
-    refresh, retry,
-    seal::Inner,
-    wishes::Wish,
+    Error, FencingToken, Key, LeaseId, LossCause, Metadata, Owner, Result, Ttl,
+    engine::{
+        command_queue::RefreshCommand,
+        confirm::confirm_loss,
+        context::Context,
+        end_action::{End, Released},
+        held_lease::HeldLease,
+        lease_shared::LeaseShared,
+        lease_state::LeaseState,
+        retry,
+    },
 };
 
 /// A key held: the right to act on it until the lease ends, and the [`FencingToken`] to show.
@@ -37,74 +41,45 @@ use crate::{
 /// to its ttl.
 #[must_use = "dropping a lease releases it: bind it to a name, and `_` is none"]
 pub struct Lease {
-    pub(crate) inner: Arc<Inner>,
-    hold: Arc<Hold>,
-    /// Filled by the task when it has ended the lease at the store. `None`: a call waits or waited for that.
-    released: Mutex<Option<oneshot::Receiver<Result<End>>>>,
-}
-
-/// How much longer than its task, which ends with the operation timeout, a call on a lease waits.
-const SLACK: Duration = Duration::from_millis(100);
-
-/// What the task of a lease did at its end.
-#[derive(Debug)]
-pub(crate) enum End {
-    Released(Released),
-    Transferred(FencingToken),
-}
-
-/// What a release found.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Released {
-    /// The lease was held to this moment; nobody else was granted the key meanwhile.
-    Ours,
-    /// The lease is gone, and whether an earlier send of this release ended it cannot be told: its
-    /// reply was lost, and meanwhile the deadline passed, or the key was granted again or its version raised.
-    Unknown,
-    /// The lease had been lost before.
-    Gone {
-        /// What ended it.
-        cause: LossCause,
-    },
+    held: HeldLease,
 }
 
 impl Lease {
-    pub(crate) fn new(inner: Arc<Inner>, hold: Arc<Hold>, released: oneshot::Receiver<Result<End>>) -> Self {
-        Self { inner, hold, released: Mutex::new(Some(released)) }
+    pub(crate) fn new(held: HeldLease) -> Self {
+        Self { held }
     }
 
     /// The key that is held.
     #[must_use]
     pub fn key(&self) -> &Key {
-        &self.hold.key
+        &self.hold().key
     }
 
     /// Who holds it, as others see it.
     #[must_use]
     pub fn owner(&self) -> &Owner {
-        &self.inner.settings.owner
+        &self.context().settings.owner
     }
 
     /// The secret that stands for this lease, to take it up again after a restart with
     /// [`Acquire::lease_id`](crate::Acquire::lease_id).
     #[must_use]
     pub fn id(&self) -> LeaseId {
-        self.hold.lease
+        self.hold().lease
     }
 
     /// The token to pass with every write: larger than that of every earlier holder of the key.
     /// It stays the same for as long as the lease lives.
     #[must_use]
     pub fn token(&self) -> FencingToken {
-        self.hold.token
+        self.hold().token
     }
 
     /// Whether the lease has not ended as far as this process can know. Local and free; read from
     /// a clock that runs while the machine sleeps.
     #[must_use]
     pub fn is_valid(&self) -> bool {
-        self.hold.is_valid()
+        self.hold().is_valid()
     }
 
     /// How long the lease lasts without a further refresh; zero once it has ended, and
@@ -113,27 +88,27 @@ impl Lease {
     pub fn remaining(&self) -> Duration {
         match self.is_valid() {
             false => Duration::ZERO,
-            true if self.hold.never_expires() => Duration::MAX,
-            true => self.hold.remaining(),
+            true if self.hold().never_expires() => Duration::MAX,
+            true => self.hold().remaining(),
         }
     }
 
     /// Where the lease stands now.
     #[must_use]
     pub fn state(&self) -> LeaseState {
-        self.hold.state()
+        self.hold().state()
     }
 
     /// Follows where the lease stands. The stream outlives the lease and gives its end.
-    pub fn watch_state(&self) -> StateStream {
-        StateStream::new(&self.hold)
+    pub fn watch_state(&self) -> state_stream::StateStream {
+        state_stream::StateStream::new(self.hold())
     }
 
     /// A token that is cancelled when the lease ends, in whatever way: for code that takes one.
     /// Cancelling it does not end the lease.
     #[must_use]
     pub fn cancellation_token(&self) -> CancellationToken {
-        self.hold.ended.child_token()
+        self.hold().ended.child_token()
     }
 
     /// Waits until the lease is lost, and says why.
@@ -142,8 +117,8 @@ impl Lease {
     ///
     /// Dropping it loses nothing.
     pub async fn cancelled(&self) -> LossCause {
-        self.hold.ended.cancelled().await;
-        self.hold.cause()
+        self.hold().ended.cancelled().await;
+        self.hold().cause()
     }
 
     /// Does `work` while the lease holds: gives its value, or stops it when the lease is lost.
@@ -177,16 +152,16 @@ impl Lease {
     /// ```
     pub async fn run<F: Future>(&self, work: F) -> Result<F::Output> {
         // Before the work, so that it is dropped after it.
-        let _at_work = self.hold.work();
-        let mut ended = pin!(self.hold.ended.cancelled());
+        let _at_work = self.hold().work();
+        let mut ended = pin!(self.hold().ended.cancelled());
         let mut work = pin!(work);
         poll_fn(|context| {
             // Polled for its waker; whether the lease has ended is for `check` to say.
             let _woken = ended.as_mut().poll(context);
-            self.hold.check()?;
+            self.hold().check()?;
             let value = work.as_mut().poll(context).map(Ok);
             if value.is_ready() {
-                self.hold.check()?;
+                self.hold().check()?;
             }
             value
         })
@@ -209,20 +184,21 @@ impl Lease {
     ///
     /// Dropping it abandons the answer and changes nothing.
     pub async fn verify(&self) -> Result<()> {
-        self.hold.check()?;
-        let inner = &self.inner;
-        inner.runs()?;
-        retry::until_definite(inner.clock(), inner.give_up(), inner.settings.attempt, |within| async move {
-            match refresh::sight(inner, &self.hold, within).await? {
+        self.hold().check()?;
+        let context = self.context();
+        context.ensure_open()?;
+        let until = context.operation_deadline();
+        retry::until_definite(until, context.settings.attempt, |deadline| async move {
+            match confirm_loss(context, self.hold(), deadline).await? {
                 None => Ok(()),
                 Some(cause) => {
-                    self.hold.lose(cause);
+                    self.hold().lose(cause);
                     Ok(())
                 }
             }
         })
         .await?;
-        self.hold.check()
+        self.hold().check()
     }
 
     /// Refreshes the lease now, as the background task does by itself.
@@ -254,10 +230,10 @@ impl Lease {
     ///
     /// As [`refresh`](Self::refresh).
     pub async fn extend(&self, ttl: Duration) -> Result<()> {
-        if self.hold.never_expires() {
+        if self.hold().never_expires() {
             return Err(Error::invalid("this lease has no expiry to extend: release it, or leave it as it is"));
         }
-        let ttl = self.inner.settings.check_ttl(ttl, Duration::from_millis(self.hold.grace))?;
+        let ttl = self.context().settings.check_ttl(ttl, Duration::from_millis(self.hold().grace))?;
         self.wish(Some(ttl), None).await
     }
 
@@ -277,15 +253,14 @@ impl Lease {
     }
 
     async fn wish(&self, ttl: Option<Ttl>, metadata: Option<Metadata>) -> Result<()> {
-        self.hold.check()?;
-        self.inner.runs()?;
-        let clock = self.inner.clock();
+        self.hold().check()?;
+        self.context().ensure_open()?;
         let (reply, done) = oneshot::channel();
-        self.hold.wishes.refresh(Wish { ttl, metadata, reply });
+        self.hold().commands.refresh(RefreshCommand { ttl, metadata, reply });
         tokio::select! {
             biased;
-            answer = done => answer.unwrap_or_else(|_ended| Err(self.hold.lost(self.hold.cause()))),
-            () = clock.sleep_until(self.inner.give_up()) => Err(Error::unavailable(
+            answer = done => answer.unwrap_or_else(|_ended| Err(self.hold().lost(self.hold().cause()))),
+            () = self.context().operation_deadline().passed() => Err(Error::unavailable(
                 "the refresh was not confirmed within the operation timeout: check that the store can be reached and that the runtime of the lease runs, and retry while the lease is valid",
             )),
         }
@@ -303,8 +278,8 @@ impl Lease {
     ///
     /// Dropping it abandons the answer. The release is made all the same.
     pub async fn release(self) -> Result<Released> {
-        self.ends();
-        match self.ended().await? {
+        self.held.end();
+        match self.held.ended().await? {
             End::Released(released) => Ok(released),
             End::Transferred(_) => Ok(Released::Gone { cause: LossCause::Transferred }),
         }
@@ -313,49 +288,22 @@ impl Lease {
 
 impl Lease {
     /// What it knows together with its task.
-    pub(crate) fn hold(&self) -> &Arc<Hold> {
-        &self.hold
+    pub(crate) fn hold(&self) -> &Arc<LeaseShared> {
+        self.held.hold()
     }
 
-    /// Ends the lease, which its task then releases.
-    fn ends(&self) {
-        self.inner.releases.begin(&self.hold);
-        self.hold.end(&LeaseState::Released);
+    fn context(&self) -> &Context {
+        &self.held.shared.context
     }
 
     /// Cancels another token when the lease ends.
     pub(crate) fn ends_with(&self, other: &CancellationToken) {
-        self.hold.ends_with(other);
+        self.hold().ends_with(other);
     }
 
     /// Refuses a lease that has ended.
     pub(crate) fn check(&self) -> Result<()> {
-        self.hold.check()
-    }
-
-    /// Waits for what its task did at the end of the lease.
-    async fn ended(&self) -> Result<End> {
-        let released = self.released.lock().unwrap_or_else(PoisonError::into_inner).take();
-        // A transfer took it, before a release or at the same time as another transfer.
-        let Some(released) = released else { return Ok(End::Released(Released::Gone { cause: self.hold.cause() })) };
-        let gone = || {
-            Error::unavailable(
-                "the runtime that kept the lease has ended: its ttl ends the lease, or a revocation if it has no expiry",
-            )
-        };
-        let inner = Arc::clone(&self.inner);
-        let Some(end) = inner.before(inner.give_up().saturating_add(SLACK), released).await else {
-            return Err(Error::unavailable(
-                "the lease's task did not end it within the operation timeout: drive the runtime on which it was acquired; else its ttl ends the lease, or a revocation if it has no expiry",
-            ));
-        };
-        end.unwrap_or_else(|source| Err(gone().caused_by(source)))
-    }
-}
-
-impl Drop for Lease {
-    fn drop(&mut self) {
-        self.ends();
+        self.hold().check()
     }
 }
 

@@ -15,89 +15,59 @@
 )]
 #![cfg_attr(test, allow(clippy::arithmetic_side_effects, reason = "a test that overflows fails, and that is right"))]
 
-mod acquire;
-mod ask;
-mod caller;
-mod clock;
+mod action;
+mod builder;
 #[cfg(feature = "test-util")]
 pub mod conformance;
-mod contention;
-mod dedicated;
+mod connect;
 mod election;
-mod error;
-mod farewell;
+mod engine;
 pub mod fence;
-mod group;
-mod groups;
 pub mod guide;
-mod hold;
-mod in_flight;
-mod in_use;
-mod inspect;
-mod key;
+mod handle;
 mod lease;
-mod lease_id;
-mod lease_task;
-mod leases;
-mod metadata;
-mod open;
-mod owner;
-mod purge;
-mod raise;
 pub mod record;
-mod refresh;
-mod releases;
-mod retry;
-mod revoke;
-mod schedule;
-mod scope;
-mod seal;
-mod several;
-mod shared;
-mod shutdown_releases;
-mod state_stream;
 pub mod store;
-mod text;
-mod together;
-mod token;
-mod ttl;
-mod wait;
-mod watch;
-mod watchdog;
-mod wishes;
+mod types;
 
-pub use acquire::Acquire;
-pub use caller::{Caller, HandleId};
-pub use clock::Clock;
-pub use contention::{Attempt, Retry};
+pub use action::{
+    acquire::Acquire,
+    acquire_all::{AcquireAll, LeaseSet},
+    group::{RefreshGroup, ReleaseGroup},
+    list::{LeaseStream, Leases},
+    purge::Purged,
+    revoke::{Revoke, Revoked},
+    watch::EventStream,
+};
+pub use builder::Builder;
 pub use election::{Campaign, Elector, Incumbent, Leader, LeaderStream, Readiness};
-pub use error::{Error, LossCause, Result, Source};
+pub use engine::{
+    end_action::Released,
+    lease_state::LeaseState,
+    retry_policy::{Attempt, Retry},
+};
 pub use fence::FenceGate;
 #[cfg(feature = "mongodb")]
 pub use fence::{Bearer, Fence, Fenced};
-pub use group::Group;
-pub use groups::{RefreshGroup, ReleaseGroup};
-pub use hold::LeaseState;
-pub use key::Key;
-pub use lease::{Lease, Released};
-pub use lease_id::LeaseId;
-pub use leases::{LeaseStream, Leases};
-pub use metadata::Metadata;
-pub use owner::Owner;
-pub use purge::Purged;
-pub use record::{Event, EventKind, Holding, Inspection, ListedLease, PastRevocation, StoreTime, Waiting};
-pub use revoke::{Revoke, Revoked};
-pub use seal::{Builder, Mongoseal};
-pub use several::{AcquireAll, LeaseSet};
-pub use state_stream::StateStream;
-pub use token::{FencingToken, Tick};
-pub use ttl::Ttl;
-pub use watch::EventStream;
-pub use watchdog::Watchdog;
-
+pub use handle::Mongoseal;
+pub use lease::{Lease, state_stream::StateStream, watchdog::Watchdog};
 #[cfg(feature = "mongodb")]
 #[doc(no_inline)]
 pub use mongodb;
+pub use record::{Event, EventKind, Holding, Inspection, ListedLease, PastRevocation, StoreTime, Waiting};
 #[cfg(all(fuzzing, feature = "mongodb"))]
 #[doc(hidden)]
 pub use store::mongo::fuzzing;
+pub use types::{
+    acquire_id::{Caller, HandleId},
+    clock::Clock,
+    deadline::Deadline,
+    error::{Error, LossCause, Result, Source},
+    group::Group,
+    key::Key,
+    lease_id::LeaseId,
+    metadata::Metadata,
+    owner::Owner,
+    token::{FencingToken, Tick},
+    ttl::Ttl,
+};

@@ -3,23 +3,23 @@
 //! A record is plain data. What the verbs do to it is [`apply`], a pure function: the memory store
 //! runs it, and the MongoDB store runs the same machine as an update pipeline inside the server.
 
+mod batch;
 pub(crate) mod events;
+mod filter;
 pub(crate) mod inspection;
-mod joint;
-mod machine;
 mod request;
-mod selection;
-
-pub use events::{Event, EventKind};
-pub use inspection::{Holding, Inspection, ListedLease, PastRevocation, Waiting};
-pub use joint::{Joint, Named, named};
-pub use machine::{apply, apply_jointly, apply_together};
-pub use request::{Acquire, Image, Leave, Outcome, Patience, Raise, Refresh, Release, Request, Revoke, Transfer, View};
-pub use selection::{Position, Selection, Sharing};
+mod state_machine;
 
 use std::time::Duration;
 
-use crate::{Caller, FencingToken, Group, LeaseId, Metadata, Owner, Ttl, token::Tick};
+pub use batch::{Joint, Named, named};
+pub use events::{Event, EventKind};
+pub use filter::{Position, Selection, Sharing};
+pub use inspection::{Holding, Inspection, ListedLease, PastRevocation, Waiting};
+pub use request::{Acquire, Image, Leave, Outcome, Patience, Raise, Refresh, Release, Request, Revoke, Transfer, View};
+pub use state_machine::{apply, apply_jointly, apply_together};
+
+use crate::{Caller, FencingToken, Group, LeaseId, Metadata, Owner, Ttl, types::token::Tick};
 
 /// A time on the store's clock: milliseconds since the Unix epoch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -31,23 +31,22 @@
 //!    the retention, looking at it and deleting it in one step.
 //! 10. What `follow` tells is durable, in the order in which it happened, and all of it. A listener that is slow may be told
 //!     the record as it is in place of the changes that it has not taken.
-//! 11. Every call answers within the time it is given. Dropping a future abandons the answer, not
+//! 11. Every call answers before its deadline, which is on the store's [`clock`](Store::clock). Dropping a future abandons the answer, not
 //!     necessarily the request.
 
 mod memory;
 #[cfg(feature = "mongodb")]
 pub(crate) mod mongo;
 
+use std::{any::Any, fmt, pin::Pin, time::Duration};
+
 pub use memory::MemoryStore;
 #[cfg(feature = "mongodb")]
 pub use mongo::MongoStore;
-
-use std::{any::Any, fmt, pin::Pin, time::Duration};
-
 use tokio::sync::mpsc::{Sender, UnboundedSender};
 
 use crate::{
-    Caller, Clock, FencingToken, HandleId, Key, Result, Tick,
+    Caller, Clock, Deadline, FencingToken, HandleId, Key, Result, Tick,
     record::{Joint, ListedLease, Moment, Named, Outcome, Position, Record, Request, Selection},
 };
 
@@ -58,18 +57,18 @@ pub type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 pub trait Store: Any + fmt::Debug + Send + Sync {
     /// Checks that the store can keep its promises and makes it ready: done before the first
     /// request, and again whenever it failed.
-    fn prepare(&self, within: Duration) -> BoxFuture<Result<()>>;
+    fn prepare(&self, deadline: Deadline) -> BoxFuture<Result<()>>;
 
     /// Applies one request to the record of a key.
-    fn apply(&self, key: &Key, request: Request, within: Duration) -> BoxFuture<Result<Applied>>;
+    fn apply(&self, key: &Key, request: Request, deadline: Deadline) -> BoxFuture<Result<Applied>>;
 
     /// Does the same to many leases at once, as [`record::apply_jointly`](crate::record::apply_jointly)
     /// says for each key. Gives whether it was done to all of them. Where not, a refresh was done to none
     /// of them; the others, which are done to each key by itself, to those of some keys.
-    fn apply_jointly(&self, leases: &Named, joint: &Joint, within: Duration) -> BoxFuture<Result<bool>>;
+    fn apply_jointly(&self, leases: &Named, joint: &Joint, deadline: Deadline) -> BoxFuture<Result<bool>>;
 
     /// Reads the record of a key, linearizably.
-    fn read(&self, key: &Key, within: Duration) -> BoxFuture<Result<Sighting>>;
+    fn read(&self, key: &Key, deadline: Deadline) -> BoxFuture<Result<Sighting>>;
 
     /// Lists at most so many of the leases that are wanted, those behind a place in the list.
     fn list(
@@ -77,16 +76,16 @@ pub trait Store: Any + fmt::Debug + Send + Sync {
         selection: &Selection,
         after: Option<Position>,
         most: u32,
-        within: Duration,
+        deadline: Deadline,
     ) -> BoxFuture<Result<Page>>;
 
     /// Looks for at most so many records that can be cleared of something, in order of their keys, behind
     /// this one. A hint: what is found is looked at again when it is cleared.
-    fn overdue(&self, after: Option<String>, most: u32, within: Duration) -> BoxFuture<Result<Backlog>>;
+    fn overdue(&self, after: Option<String>, most: u32, deadline: Deadline) -> BoxFuture<Result<Backlog>>;
 
     /// Deletes the record of a key if its version is this one, nobody holds the key or waits for it, and
     /// it has been idle for the [`retention`](Self::retention). Gives whether it did.
-    fn forget(&self, key: &Key, version: FencingToken, within: Duration) -> BoxFuture<Result<bool>>;
+    fn forget(&self, key: &Key, version: FencingToken, deadline: Deadline) -> BoxFuture<Result<bool>>;
 
     /// The id of a new handle, which no other handle has. A store may choose it, so that its handles can share what
     /// [`watch`](Self::watch) needs.
@@ -110,7 +109,7 @@ pub trait Store: Any + fmt::Debug + Send + Sync {
 
     /// A handle and its siblings need the store no more. With the last of the handles that have asked for a
     /// [`handle_id`](Self::handle_id), it gives up what it opened itself.
-    fn close(&self, within: Duration) -> BoxFuture<()>;
+    fn close(&self, deadline: Deadline) -> BoxFuture<()>;
 
     /// The clock on which holders count their deadlines.
     fn clock(&self) -> Clock;

@@ -11,7 +11,7 @@ use std::{
 };
 
 use mongoseal::{
-    Caller, FencingToken, Key, LeaseId, Metadata, Tick,
+    Caller, Deadline, FencingToken, Key, LeaseId, Metadata, Tick,
     record::{
         self, Acquire, Joint, Leave, Moment, Outcome, Patience, Raise, Record, Refresh, Release, Request, Revoke,
         Terms, Transfer,
@@ -226,7 +226,7 @@ async fn compare(store: &MongoStore, key: &Key, steps: Vec<Step>, seen: &Seen) {
 }
 
 async fn read(store: &MongoStore, key: &Key) -> Option<Record> {
-    match store.read(key, WITHIN).await.unwrap() {
+    match store.read(key, Deadline::after(store.clock(), WITHIN)).await.unwrap() {
         Sighting::Nothing => None,
         Sighting::Seen { record, .. } => Some(*record),
     }
@@ -240,7 +240,8 @@ async fn single(
     met: Option<&Record>,
 ) -> (Option<Record>, &'static str) {
     let request = sent(request, met);
-    let Applied { outcome, at, .. } = store.apply(key, request.clone(), WITHIN).await.unwrap();
+    let Applied { outcome, at, .. } =
+        store.apply(key, request.clone(), Deadline::after(store.clock(), WITHIN)).await.unwrap();
     let (after, expected) = if let Some(at) = at {
         record::apply(met, at, &request)
     } else {
@@ -260,7 +261,10 @@ async fn together(
     requests: &[Request],
     met: Option<&Record>,
 ) -> (Option<Record>, &'static str) {
-    let mut sent: Vec<_> = requests.iter().map(|request| store.apply(key, request.clone(), WITHIN)).collect();
+    let mut sent: Vec<_> = requests
+        .iter()
+        .map(|request| store.apply(key, request.clone(), Deadline::after(store.clock(), WITHIN)))
+        .collect();
     for answer in &mut sent {
         assert!(answer.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
     }
@@ -307,8 +311,13 @@ async fn jointly(
     if which & 128 != 0 || tokens.is_empty() {
         tokens.push(FencingToken::new(1).unwrap());
     }
-    let done = store.apply_jointly(&vec![(key.clone(), tokens.clone())], joint, WITHIN).await.unwrap();
-    let Sighting::Seen { record, at } = store.read(key, WITHIN).await.unwrap() else { panic!("it is there") };
+    let done = store
+        .apply_jointly(&vec![(key.clone(), tokens.clone())], joint, Deadline::after(store.clock(), WITHIN))
+        .await
+        .unwrap();
+    let Sighting::Seen { record, at } = store.read(key, Deadline::after(store.clock(), WITHIN)).await.unwrap() else {
+        panic!("it is there")
+    };
     if !done {
         // Nor could it have been done later.
         assert_eq!(record::apply_jointly(met, at, &tokens, joint), None, "{joint:?} of {tokens:?} on {met:#?}");
@@ -340,7 +349,7 @@ async fn the_machine_and_the_pipeline_agree_on_random_requests() {
     let database = client.database("agreement");
     database.drop().await.unwrap();
     let store = MongoStore::new(&database, "leases", Duration::from_secs(24 * 3600));
-    store.prepare(WITHIN).await.unwrap();
+    store.prepare(Deadline::after(store.clock(), WITHIN)).await.unwrap();
 
     // Sequences are drawn here and driven side by side, so there is no shrinking: the sequence that
     // fails is short, and the failing step is printed with the record it met.

@@ -6,7 +6,7 @@ use std::{sync::Arc, time::Duration};
 
 use libtest_mimic::{Arguments, Trial};
 use mongoseal::{
-    conformance,
+    Deadline, conformance,
     store::{MemoryStore, MongoStore, Store},
 };
 
@@ -19,7 +19,7 @@ fn memory() -> impl Future<Output = Arc<dyn Store>> {
 async fn mongo() -> Arc<dyn Store> {
     let client = mongoseal_test_support::shared(1).await.client().await;
     let store = MongoStore::new(&client.database("conformance"), "mongoseal", RETENTION);
-    store.prepare(Duration::from_secs(20)).await.expect("the store is fit");
+    store.prepare(Deadline::after(store.clock(), Duration::from_secs(20))).await.expect("the store is fit");
     Arc::new(store)
 }
 

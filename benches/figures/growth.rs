@@ -7,7 +7,7 @@ use std::{
 
 use mongodb::bson::{Document, doc};
 use mongoseal::{
-    Key,
+    Deadline, Key,
     record::{Joint, named},
     store::{MongoStore, Store},
 };
@@ -62,7 +62,8 @@ async fn leases(bench: &Bench, most: usize) -> Points {
         let mut samples = Vec::new();
         for _ in 0..bench.rounds {
             let began = Instant::now();
-            let kept = store.apply_jointly(&some, &Joint::Keep { ttl: 60_000 }, WITHIN).await;
+            let kept =
+                store.apply_jointly(&some, &Joint::Keep { ttl: 60_000 }, Deadline::after(store.clock(), WITHIN)).await;
             assert!(kept.expect("the set is there"), "all of them are held");
             samples.push(began.elapsed());
         }

@@ -5,7 +5,6 @@ use std::time::{Duration, Instant};
 use mongodb::bson::doc;
 use mongoseal::{Lease, Mongoseal};
 use mongoseal_test_support::{FailPoint, How, Peer, ReplicaSet};
-
 use tokio::task::JoinHandle;
 
 use crate::{

@@ -20,14 +20,14 @@ use std::{
     ptr,
 };
 
+pub(crate) use leases::{Lease, leases};
+pub(crate) use stalls::Stalls;
+
 use crate::{
     faults::AFTERMATH,
     words::{Acquire, Entry, Event, Fault, Inspect, Micros, Outcome, Revoke, Write, micros},
     worker::is_cold,
 };
-
-pub(crate) use leases::{Lease, leases};
-pub(crate) use stalls::Stalls;
 
 /// A sentence that a history breaks.
 #[derive(Clone, Debug, PartialEq, Eq)]

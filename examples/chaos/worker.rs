@@ -15,6 +15,7 @@ use std::{
     time::Duration,
 };
 
+use client::Plan;
 use fastrand::Rng;
 use mongodb::{
     Client, Collection,
@@ -26,6 +27,7 @@ use mongoseal::{
     store::{MongoStore, Store},
 };
 use nix::sys::{prctl::set_pdeathsig, signal::Signal};
+use observed::{Notes, Observed};
 use serde::{Deserialize, Serialize};
 use tokio::{runtime::Handle, time::sleep};
 
@@ -33,8 +35,6 @@ use crate::{
     sabotage::Sabotage,
     words::{Event, Micros, micros, now},
 };
-use client::Plan;
-use observed::{Notes, Observed};
 
 /// The variable of the environment with the [`Spec`] of a worker.
 pub(crate) const SPEC: &str = "MONGOSEAL_CHAOS_WORKER";

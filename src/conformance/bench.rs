@@ -3,13 +3,13 @@
 use std::{sync::Arc, time::Duration};
 
 use crate::{
-    Caller, FencingToken, HandleId, Key, LeaseId, Metadata,
+    Caller, Deadline, FencingToken, HandleId, Key, LeaseId, Metadata,
     record::{Acquire, Holder, Leave, Moment, Outcome, Patience, Record, Refresh, Release, Request, StoreTime, Terms},
     store::{Applied, Sighting, Store},
 };
 
 /// How long a request may take.
-pub(super) const WITHIN: Duration = Duration::from_secs(10);
+const LONGEST_REQUEST: Duration = Duration::from_secs(10);
 /// A ttl that does not pass in a test.
 pub(super) const LONG: u64 = 60_000;
 /// One that does, in milliseconds.
@@ -28,6 +28,11 @@ impl Bench {
         Self { store, key }
     }
 
+    /// The deadline of a request that is sent now.
+    pub(super) fn deadline(&self) -> Deadline {
+        Deadline::after(self.store.clock(), LONGEST_REQUEST)
+    }
+
     /// The same store with another key, one of those that begin with this one.
     pub(super) fn beside(&self, name: &str) -> Self {
         let key = format!("{}/{name}", self.key).parse().expect("it is a key");
@@ -36,7 +41,7 @@ impl Bench {
 
     pub(super) async fn applied(&self, request: impl Into<Request>) -> Applied {
         let request = request.into();
-        let applied = self.store.apply(&self.key, request.clone(), WITHIN).await;
+        let applied = self.store.apply(&self.key, request.clone(), self.deadline()).await;
         applied.unwrap_or_else(|error| panic!("{request:?} is applied: {error}"))
     }
 
@@ -54,7 +59,7 @@ impl Bench {
 
     /// The record, if there is one, and when it was read.
     pub(super) async fn seen(&self) -> (Option<Record>, Option<Moment>) {
-        match self.store.read(&self.key, WITHIN).await.expect("the record can be read") {
+        match self.store.read(&self.key, self.deadline()).await.expect("the record can be read") {
             Sighting::Nothing => (None, None),
             Sighting::Seen { record, at } => (Some(*record), Some(at)),
         }

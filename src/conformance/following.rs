@@ -7,7 +7,7 @@ use tokio::{
     task::JoinHandle,
 };
 
-use super::bench::{Bench, WITHIN, leave, once, refresh, release, terms, wait};
+use super::bench::{Bench, leave, once, refresh, release, terms, wait};
 use crate::{
     FencingToken, Result,
     record::{Joint, Record, Request, Revoke, Terms},
@@ -75,7 +75,7 @@ pub(super) async fn what_each_change_makes_of_a_record_is_told_in_order(bench: B
     let token = bench.granted(once(&terms())).await;
     expected.push(Some(bench.record().await));
     let named = [(bench.key.clone(), vec![token])].into();
-    assert!(bench.store.apply_jointly(&named, &Joint::Release, WITHIN).await.expect("it is done"));
+    assert!(bench.store.apply_jointly(&named, &Joint::Release, bench.deadline()).await.expect("it is done"));
     expected.push(Some(bench.record().await));
     let mut tick = first.at.tick;
     for (number, after) in expected.into_iter().enumerate() {

@@ -1,6 +1,6 @@
 //! Clauses on many leases at once.
 
-use super::bench::{Bench, LONG, WITHIN, once, terms, wait};
+use super::bench::{Bench, LONG, once, terms, wait};
 use crate::{
     FencingToken,
     record::{Joint, Named, Outcome, Record, Terms},
@@ -8,7 +8,7 @@ use crate::{
 
 impl Bench {
     async fn jointly(&self, leases: &Named, joint: Joint) -> bool {
-        let done = self.store.apply_jointly(leases, &joint, WITHIN).await;
+        let done = self.store.apply_jointly(leases, &joint, self.deadline()).await;
         done.unwrap_or_else(|error| panic!("{joint:?} is done: {error}"))
     }
 

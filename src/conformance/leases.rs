@@ -130,7 +130,7 @@ pub(super) async fn of_many_who_ask_at_once_one_is_granted_the_key(bench: Bench)
             #[allow(clippy::disallowed_methods, reason = "waited for below")]
             tokio::spawn(async move {
                 loop {
-                    match bench.store.apply(&bench.key, once(&terms()).into(), super::bench::WITHIN).await {
+                    match bench.store.apply(&bench.key, once(&terms()).into(), bench.deadline()).await {
                         Ok(applied) => return matches!(applied.outcome, Outcome::Granted { .. }),
                         Err(crate::Error::Unavailable { .. }) => {}
                         Err(error) => panic!("{error}"),

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::bench::{Bench, LONG, SHORT, WITHIN, once, release, terms};
+use super::bench::{Bench, LONG, SHORT, once, release, terms};
 use crate::{
     Key, LeaseId,
     record::{ListedLease, Outcome, Position, Request, Selection, Sharing, Terms},
@@ -14,7 +14,7 @@ impl Bench {
     async fn listed(&self, selection: &Selection, most: u32) -> Vec<ListedLease> {
         let (mut listed, mut after) = (Vec::new(), None::<Position>);
         loop {
-            let page = self.store.list(selection, after, most, WITHIN).await;
+            let page = self.store.list(selection, after, most, self.deadline()).await;
             let Page { leases, next } = page.unwrap_or_else(|error| panic!("{selection:?} is listed: {error}"));
             assert!(leases.len() <= usize::try_from(most).unwrap(), "no more than was asked for");
             listed.extend(leases);
@@ -25,7 +25,7 @@ impl Bench {
 
     /// Of what this key's record, or one behind it, can be cleared first.
     async fn overdue(&self) -> Option<Overdue> {
-        let backlog = self.store.overdue(Some(self.key.as_str().into()), 1, WITHIN).await;
+        let backlog = self.store.overdue(Some(self.key.as_str().into()), 1, self.deadline()).await;
         backlog.expect("what is over can be looked for").overdue.into_iter().next()
     }
 }
@@ -112,10 +112,18 @@ pub(super) async fn a_prune_removes_what_is_over_and_nothing_else(bench: Bench) 
 pub(super) async fn a_record_is_not_deleted_before_its_retention(bench: Bench) {
     let terms = terms();
     let token = bench.granted(once(&terms)).await;
-    let forgotten = || async { bench.store.forget(&bench.key, token, WITHIN).await.expect("it can be asked for") };
+    let forgotten =
+        || async { bench.store.forget(&bench.key, token, bench.deadline()).await.expect("it can be asked for") };
     assert!(!forgotten().await, "somebody holds the key");
     bench.send(release(&terms, token)).await;
     assert!(!forgotten().await, "its version still protects the tokens");
     assert_eq!(bench.record().await.version, token);
-    assert!(!bench.beside("never").store.forget(&bench.beside("never").key, token, WITHIN).await.expect("no error"));
+    assert!(
+        !bench
+            .beside("never")
+            .store
+            .forget(&bench.beside("never").key, token, bench.deadline())
+            .await
+            .expect("no error")
+    );
 }

@@ -1,6 +1,6 @@
 //! The clause behind all: what a store does is what the machine does.
 
-use super::bench::{Bench, WITHIN, terms};
+use super::bench::{Bench, terms};
 use crate::{
     FencingToken, LeaseId, Tick,
     record::{self, Acquire, Leave, Patience, Raise, Record, Refresh, Release, Request, Revoke, Terms, Transfer},
@@ -10,7 +10,7 @@ pub(super) async fn random_requests_come_to_what_the_machine_says(bench: Bench) 
     let mut expected: Option<Record> = None;
     for number in 0..200 {
         let request = random(expected.as_ref());
-        let applied = bench.store.apply(&bench.key, request.clone(), WITHIN).await;
+        let applied = bench.store.apply(&bench.key, request.clone(), bench.deadline()).await;
         let applied = applied.unwrap_or_else(|error| panic!("{request:?} is applied: {error}"));
         let Some(at) = applied.at else {
             assert_eq!(expected, None, "{request:?} found no record");

@@ -6,7 +6,9 @@ use tokio_util::sync::CancellationToken;
 
 use super::{Elector, Incumbent, LeaderStream, VALUE};
 use crate::{
-    Acquire, Error, FencingToken, Key, Lease, Metadata, Released, Result, retry::Backoff, seal::Inner, store::BoxFuture,
+    Acquire, Error, FencingToken, Key, Lease, Metadata, Released, Result,
+    engine::{retry::Backoff, shared::Shared},
+    store::BoxFuture,
 };
 
 /// Stands for a leadership: awaiting it gives the [`Leader`] when it is this one's turn. Candidates queue,
@@ -56,7 +58,7 @@ use crate::{
 #[derive(Debug)]
 #[must_use = "a campaign does nothing until it is awaited"]
 pub struct Campaign {
-    inner: Arc<Inner>,
+    shared: Arc<Shared>,
     name: Result<Key>,
     value: String,
     ttl: Option<Duration>,
@@ -66,9 +68,9 @@ pub struct Campaign {
 }
 
 impl Campaign {
-    pub(super) fn new(inner: &Arc<Inner>, name: Result<Key>) -> Self {
+    pub(super) fn new(shared: &Arc<Shared>, name: Result<Key>) -> Self {
         Self {
-            inner: Arc::clone(inner),
+            shared: Arc::clone(shared),
             name,
             value: String::new(),
             ttl: None,
@@ -114,14 +116,14 @@ impl Campaign {
 
     /// Stands again and again, as an [`Elector`] does. It waits for ever, whatever [`wait`](Self::wait) says.
     pub fn elector(self) -> Elector {
-        let clock = self.inner.clock();
+        let clock = self.shared.context.clock();
         Elector::new(self.wait(Duration::MAX).checked(), clock)
     }
 
     /// Checks what was asked.
     fn checked(self) -> Result<Stand> {
-        let Self { inner, name, value, ttl, stop_within, refresh_every, wait } = self;
-        let ttl = ttl.unwrap_or(inner.settings.ttl.duration());
+        let Self { shared, name, value, ttl, stop_within, refresh_every, wait } = self;
+        let ttl = ttl.unwrap_or(shared.context.settings.ttl.duration());
         let stop_within = stop_within.unwrap_or(ttl.checked_div(6).unwrap_or_default());
         let leads = ttl.saturating_sub(stop_within);
         if leads < stop_within {
@@ -129,15 +131,15 @@ impl Campaign {
                 "a leader with a ttl of {ttl:?} cannot stop {stop_within:?} earlier: choose up to half the ttl, so that one late answer is not the end"
             )));
         }
-        let grace = stop_within.saturating_add(inner.settings.grace_for(ttl));
-        Ok(Stand { inner, name: name?, value, leads, grace, refresh_every, wait })
+        let grace = stop_within.saturating_add(shared.context.settings.grace_for(ttl));
+        Ok(Stand { shared, name: name?, value, leads, grace, refresh_every, wait })
     }
 }
 
 /// A campaign whose durations fit together.
 #[derive(Debug)]
 pub(super) struct Stand {
-    inner: Arc<Inner>,
+    shared: Arc<Shared>,
     pub(super) name: Key,
     value: String,
     /// How long it leads without being heard of.
@@ -150,7 +152,7 @@ pub(super) struct Stand {
 
 impl Stand {
     pub(super) async fn elected(&self) -> Result<Leader> {
-        let mut acquire = Acquire::new(&self.inner, Ok(self.name.clone()))
+        let mut acquire = Acquire::new(&self.shared, Ok(self.name.clone()))
             .ttl(self.leads)
             .grace(self.grace)
             .wait(self.wait)
@@ -166,7 +168,7 @@ impl Stand {
         let mut backoff = Backoff::new();
         let mut last = None;
         loop {
-            let mut leaders = match LeaderStream::begin(&self.inner, self.name.clone()).await {
+            let mut leaders = match LeaderStream::begin(&self.shared.context, self.name.clone()).await {
                 Ok(leaders) => leaders,
                 Err(Error::Unavailable { .. }) => {
                     self.pause(&mut backoff, &CancellationToken::new()).await;
@@ -186,7 +188,7 @@ impl Stand {
 
     /// What its clock reads.
     pub(super) fn now(&self) -> Duration {
-        self.inner.clock().now()
+        self.shared.context.clock().now()
     }
 
     /// Waits before it stands again, unless it is told to end.
@@ -195,7 +197,7 @@ impl Stand {
         tokio::select! {
             biased;
             () = until.cancelled() => {}
-            () = self.inner.clock().sleep_until(next) => {}
+            () = self.shared.context.clock().sleep_until(next) => {}
         }
     }
 }
@@ -269,5 +271,13 @@ impl Leader {
     /// Dropping it drops the work. The leadership stays.
     pub async fn run<F: Future>(&self, work: F) -> Result<F::Output> {
         self.lease.run(work).await
+    }
+}
+
+/// A leader as the writer at a fence, by its lease.
+#[cfg(feature = "mongodb")]
+impl<'a> From<&'a Leader> for crate::fence::Bearer<'a> {
+    fn from(leader: &'a Leader) -> Self {
+        leader.lease().into()
     }
 }

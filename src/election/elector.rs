@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, info};
 
 use super::{Incumbent, Leader, campaign::Stand};
-use crate::{Clock, Error, Key, Result, retry::Backoff, ttl};
+use crate::{Clock, Error, Key, Result, engine::retry::Backoff, types::ttl};
 
 /// Called with who leads.
 type OnNewLeader = Box<dyn FnMut(&Incumbent) + Send>;

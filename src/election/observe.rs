@@ -5,7 +5,7 @@ use std::{
     future::poll_fn,
     pin::Pin,
     sync::Arc,
-    task::{Context, Poll},
+    task::{self, Poll},
 };
 
 use futures_core::Stream;
@@ -13,9 +13,9 @@ use futures_core::Stream;
 use super::Incumbent;
 use crate::{
     Error, FencingToken, Key, Mongoseal, Owner, Result,
+    action::watch::{Tale, Told},
+    engine::context::Context,
     record::{Record, StoreTime},
-    seal::Inner,
-    watch::{Tale, Told},
 };
 
 impl Mongoseal {
@@ -52,7 +52,7 @@ impl Mongoseal {
         K: TryInto<Key>,
         K::Error: Into<Error>,
     {
-        LeaderStream::begin(&self.inner, name.try_into().map_err(Into::into)?).await
+        LeaderStream::begin(&self.shared.context, name.try_into().map_err(Into::into)?).await
     }
 }
 
@@ -68,7 +68,7 @@ pub struct LeaderStream {
 }
 
 impl LeaderStream {
-    pub(super) async fn begin(inner: &Arc<Inner>, name: Key) -> Result<Self> {
+    pub(super) async fn begin(context: &Arc<Context>, name: Key) -> Result<Self> {
         let tale = Tale {
             first: |record, at| vec![leader(record, at)],
             then: |before, after, at| {
@@ -77,7 +77,7 @@ impl LeaderStream {
                 if said(before.as_ref()) == said(after.as_ref()) { vec![] } else { vec![after] }
             },
         };
-        Ok(Self { told: Told::begin(inner, name, tale).await? })
+        Ok(Self { told: Told::begin(context, name, tale).await? })
     }
 
     /// The next leader, or that there is none; `None` after an error.
@@ -90,7 +90,7 @@ impl LeaderStream {
     ///
     /// Dropping it loses nothing: the next call gives what this one would have given.
     pub async fn next(&mut self) -> Option<Result<Option<Incumbent>>> {
-        poll_fn(|context| self.told.poll_next(context)).await
+        poll_fn(|task| self.told.poll_next(task)).await
     }
 }
 
@@ -106,8 +106,8 @@ fn said(leader: Option<&Incumbent>) -> Option<(FencingToken, &Owner, &str)> {
 impl Stream for LeaderStream {
     type Item = Result<Option<Incumbent>>;
 
-    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        self.told.poll_next(context)
+    fn poll_next(mut self: Pin<&mut Self>, task: &mut task::Context<'_>) -> Poll<Option<Self::Item>> {
+        self.told.poll_next(task)
     }
 }
 

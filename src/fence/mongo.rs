@@ -18,11 +18,9 @@ mod stamp;
 pub(crate) mod transaction;
 mod verbs;
 
-pub use bulk::Change;
-pub use verbs::{DeleteOne, FindOneAndUpdate, InsertOne, ReplaceOne, UpdateOne};
-
 use std::{fmt, time::Duration};
 
+pub use bulk::Change;
 use mongodb::{
     Collection,
     bson::{Bson, Document, doc},
@@ -31,13 +29,14 @@ use mongodb::{
         Acknowledgment, Collation, FindOneOptions, Hint, ReadConcern, ReadPreference, SelectionCriteria, WriteConcern,
     },
 };
+use stamp::Stamp;
 use tokio::runtime::Handle;
+pub use verbs::{DeleteOne, FindOneAndUpdate, InsertOne, ReplaceOne, UpdateOne};
 
 use crate::{
     Error, FencingToken, Result,
     store::{MongoStore, mongo::server_time},
 };
-use stamp::Stamp;
 
 /// A storage that can check tokens: the driver's [`Collection`], once this trait is imported.
 pub trait Fence<T: Send + Sync> {

@@ -1,7 +1,10 @@
 //! A lease that ends here, and goes on for another process.
 
-use super::{End, Lease, Released};
-use crate::{Error, FencingToken, LeaseId, LossCause, Result, farewell::Farewell};
+use super::Lease;
+use crate::{
+    Error, FencingToken, LeaseId, LossCause, Result,
+    engine::end_action::{End, EndAction, Released},
+};
 
 impl Lease {
     /// Stops refreshing, and leaves the lease to lapse at its ttl instead of releasing it: for a process
@@ -10,7 +13,7 @@ impl Lease {
     /// holds it no more. A lease without expiry stays until it is revoked.
     pub fn orphan(self) {
         // A transfer that was dropped half-way has set it before, and ends the lease.
-        self.hold.farewell.get_or_init(|| Farewell::Orphan);
+        self.hold().end_action.get_or_init(|| EndAction::Orphan);
     }
 
     /// Transfers the lease to another lease id, and returns the larger token that it has from then on. No other acquire
@@ -40,18 +43,17 @@ impl Lease {
     ///
     /// Dropping it abandons the answer. Once polled, the lease is given away all the same.
     pub async fn transfer(&self, to: LeaseId) -> Result<FencingToken> {
-        self.hold.check()?;
-        if to == self.hold.lease {
+        self.hold().check()?;
+        if to == self.hold().lease {
             return Err(Error::invalid(
                 "a lease cannot be transferred to its own id, and this one lives on: pass another id",
             ));
         }
-        self.hold.farewell.get_or_init(|| Farewell::Transfer(to));
-        self.hold.lose(LossCause::Transferred);
-        match self.ended().await? {
+        self.held.transfer(to);
+        match self.held.ended().await? {
             End::Transferred(token) => Ok(token),
-            End::Released(Released::Gone { cause }) => Err(self.hold.lost(cause)),
-            End::Released(_) => Err(self.hold.lost(LossCause::Expired)),
+            End::Released(Released::Gone { cause }) => Err(self.hold().lost(cause)),
+            End::Released(_) => Err(self.hold().lost(LossCause::Expired)),
         }
     }
 }

@@ -1,7 +1,7 @@
 //! What can be asked of a record, and what comes of it.
 
 use super::{Holder, StoreTime, Terms};
-use crate::{Caller, FencingToken, LeaseId, Metadata, token::Tick};
+use crate::{Caller, FencingToken, LeaseId, Metadata, types::token::Tick};
 
 /// What can be asked of a record. Every request can be sent twice.
 #[derive(Clone, Debug, PartialEq, Eq)]

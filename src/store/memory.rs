@@ -8,16 +8,15 @@ use std::{
     time::Duration,
 };
 
+use follow::Followers;
 use tokio::sync::mpsc::{Sender, UnboundedSender};
 
 use super::{Applied, Backlog, BoxFuture, Overdue, Page, Sighting, State, Store, Told};
 use crate::{
-    Clock, Error, FencingToken, HandleId, Key, Result,
+    Clock, Deadline, Error, FencingToken, HandleId, Key, Result,
     record::{self, Joint, ListedLease, Moment, Named, Position, Record, Request, Selection, StoreTime},
-    token::Tick,
-    ttl::millis,
+    types::{token::Tick, ttl::millis},
 };
-use follow::Followers;
 
 /// Records in the memory of this process, on tokio's clock, so that a test can pause time.
 ///
@@ -177,11 +176,11 @@ impl Default for MemoryStore {
 }
 
 impl Store for MemoryStore {
-    fn prepare(&self, _within: Duration) -> BoxFuture<Result<()>> {
+    fn prepare(&self, _deadline: Deadline) -> BoxFuture<Result<()>> {
         Box::pin(async { Ok(()) })
     }
 
-    fn apply(&self, key: &Key, request: Request, _within: Duration) -> BoxFuture<Result<Applied>> {
+    fn apply(&self, key: &Key, request: Request, _deadline: Deadline) -> BoxFuture<Result<Applied>> {
         let (store, key) = (self.clone(), key.clone());
         Box::pin(async move {
             store.with(|records, at| {
@@ -206,7 +205,7 @@ impl Store for MemoryStore {
         })
     }
 
-    fn apply_jointly(&self, leases: &Named, joint: &Joint, _within: Duration) -> BoxFuture<Result<bool>> {
+    fn apply_jointly(&self, leases: &Named, joint: &Joint, _deadline: Deadline) -> BoxFuture<Result<bool>> {
         let (store, leases, joint) = (self.clone(), leases.clone(), joint.clone());
         Box::pin(async move {
             Ok(store.with(|records, at| {
@@ -228,7 +227,7 @@ impl Store for MemoryStore {
         })
     }
 
-    fn read(&self, key: &Key, _within: Duration) -> BoxFuture<Result<Sighting>> {
+    fn read(&self, key: &Key, _deadline: Deadline) -> BoxFuture<Result<Sighting>> {
         let (store, key) = (self.clone(), key.clone());
         Box::pin(async move {
             Ok(store.with(|records, at| match records.by_key.get(&key) {
@@ -243,7 +242,7 @@ impl Store for MemoryStore {
         selection: &Selection,
         after: Option<Position>,
         most: u32,
-        _within: Duration,
+        _deadline: Deadline,
     ) -> BoxFuture<Result<Page>> {
         let (store, selection) = (self.clone(), selection.clone());
         Box::pin(async move {
@@ -263,7 +262,7 @@ impl Store for MemoryStore {
         })
     }
 
-    fn overdue(&self, after: Option<String>, most: u32, _within: Duration) -> BoxFuture<Result<Backlog>> {
+    fn overdue(&self, after: Option<String>, most: u32, _deadline: Deadline) -> BoxFuture<Result<Backlog>> {
         let store = self.clone();
         Box::pin(async move {
             let mut found: Vec<(Key, Overdue)> = store.with(|records, at| {
@@ -279,7 +278,7 @@ impl Store for MemoryStore {
         })
     }
 
-    fn forget(&self, key: &Key, version: FencingToken, _within: Duration) -> BoxFuture<Result<bool>> {
+    fn forget(&self, key: &Key, version: FencingToken, _deadline: Deadline) -> BoxFuture<Result<bool>> {
         let (store, key) = (self.clone(), key.clone());
         Box::pin(async move {
             Ok(store.with(|records, at| {
@@ -323,7 +322,7 @@ impl Store for MemoryStore {
         })
     }
 
-    fn close(&self, _within: Duration) -> BoxFuture<()> {
+    fn close(&self, _deadline: Deadline) -> BoxFuture<()> {
         Box::pin(async {})
     }
 

@@ -76,9 +76,9 @@ use tokio_util::task::TaskTracker;
 use self::{client::ClientShare, index::IndexState, refusal::Held, traffic::ByRuntime};
 use super::{Applied, Backlog, BoxFuture, Page, Sighting, State, Store, Told};
 use crate::{
-    Clock, Error, FencingToken, HandleId, Key, Result, Tick,
-    caller::HandleIds,
+    Clock, Deadline, Error, FencingToken, HandleId, Key, Result, Tick,
     record::{Joint, Named, Position, Request, Selection},
+    types::acquire_id::HandleIds,
 };
 
 /// How much time a request must have left to be sent: what arrives when its caller has just given up would
@@ -235,12 +235,14 @@ impl MongoStore {
 }
 
 impl Store for MongoStore {
-    fn prepare(&self, within: Duration) -> BoxFuture<Result<()>> {
+    fn prepare(&self, deadline: Deadline) -> BoxFuture<Result<()>> {
+        let within = deadline.remaining();
         let inner = Arc::clone(&self.inner);
         self.request(within, async move { preflight::run(&inner, within).await })
     }
 
-    fn apply(&self, key: &Key, request: Request, within: Duration) -> BoxFuture<Result<Applied>> {
+    fn apply(&self, key: &Key, request: Request, deadline: Deadline) -> BoxFuture<Result<Applied>> {
+        let within = deadline.remaining();
         let (inner, key) = (Arc::clone(&self.inner), key.clone());
         Box::pin(async move {
             let applied = coalesce::apply(Arc::clone(&inner), key, request, within).await;
@@ -249,7 +251,8 @@ impl Store for MongoStore {
         })
     }
 
-    fn apply_jointly(&self, leases: &Named, joint: &Joint, within: Duration) -> BoxFuture<Result<bool>> {
+    fn apply_jointly(&self, leases: &Named, joint: &Joint, deadline: Deadline) -> BoxFuture<Result<bool>> {
+        let within = deadline.remaining();
         let (inner, leases, joint) = (Arc::clone(&self.inner), leases.clone(), joint.clone());
         self.request(within, async move {
             let applied = inner.apply_jointly(&leases, &joint, within).await;
@@ -258,7 +261,8 @@ impl Store for MongoStore {
         })
     }
 
-    fn read(&self, key: &Key, within: Duration) -> BoxFuture<Result<Sighting>> {
+    fn read(&self, key: &Key, deadline: Deadline) -> BoxFuture<Result<Sighting>> {
+        let within = deadline.remaining();
         let (inner, key) = (Arc::clone(&self.inner), key.clone());
         self.request(within, async move { inner.read(&key, within).await })
     }
@@ -268,18 +272,21 @@ impl Store for MongoStore {
         selection: &Selection,
         after: Option<Position>,
         most: u32,
-        within: Duration,
+        deadline: Deadline,
     ) -> BoxFuture<Result<Page>> {
+        let within = deadline.remaining();
         let (inner, selection) = (Arc::clone(&self.inner), selection.clone());
         self.request(within, async move { inner.list(&selection, after.as_ref(), most, within).await })
     }
 
-    fn overdue(&self, after: Option<String>, most: u32, within: Duration) -> BoxFuture<Result<Backlog>> {
+    fn overdue(&self, after: Option<String>, most: u32, deadline: Deadline) -> BoxFuture<Result<Backlog>> {
+        let within = deadline.remaining();
         let inner = Arc::clone(&self.inner);
         self.request(within, async move { inner.overdue(after.as_deref(), most, within).await })
     }
 
-    fn forget(&self, key: &Key, version: FencingToken, within: Duration) -> BoxFuture<Result<bool>> {
+    fn forget(&self, key: &Key, version: FencingToken, deadline: Deadline) -> BoxFuture<Result<bool>> {
+        let within = deadline.remaining();
         let (inner, key) = (Arc::clone(&self.inner), key.clone());
         self.request(within, async move { inner.forget(&key, version, within).await })
     }
@@ -310,7 +317,8 @@ impl Store for MongoStore {
         })
     }
 
-    fn close(&self, within: Duration) -> BoxFuture<()> {
+    fn close(&self, deadline: Deadline) -> BoxFuture<()> {
+        let within = deadline.remaining();
         let inner = Arc::clone(&self.inner);
         // One whose handle did not ask for an id is the last.
         let left = inner.open_handles.fetch_update(Ordering::AcqRel, Ordering::Acquire, |open| open.checked_sub(1));

@@ -4,8 +4,10 @@ use std::fs;
 
 use mongoseal_test_support::ReplicaSet;
 
-use crate::bench::{children, done, ended, eventually, id, mongoseal};
-use crate::secs;
+use crate::{
+    bench::{children, done, ended, eventually, id, mongoseal},
+    secs,
+};
 
 const PASSWORD: &str = "hunter2-s3cret";
 

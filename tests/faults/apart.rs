@@ -7,7 +7,7 @@ use mongodb::{
     bson::{Document, doc},
 };
 use mongoseal::{
-    Caller, Error, HandleId, Key, LeaseId, Metadata, Mongoseal,
+    Caller, Deadline, Error, HandleId, Key, LeaseId, Metadata, Mongoseal,
     record::{Acquire, Outcome, Request, Terms},
     store::{MongoStore, Sighting, Store},
 };
@@ -37,14 +37,17 @@ async fn an_acquire_is_granted_by_its_own_write_and_not_by_an_earlier_attempt_th
     let store = async |name: &str| {
         let client = mongodb::Client::with_uri_str(set.uri_with(&format!("appName={name}"))).await.unwrap();
         let store = MongoStore::new(&client.database("app"), "mongoseal", secs(24 * 3600));
-        store.prepare(secs(5)).await.unwrap();
+        store.prepare(Deadline::after(store.clock(), secs(5))).await.unwrap();
         store
     };
     let (store, other) = (store("one").await, store("two").await);
     let key = |number: usize| format!("key/{number}").parse::<Key>().unwrap();
 
     // Another holder has the key when the attempt executes, for less than the attempt's `find` is late.
-    other.apply(&key(0), acquire(LeaseId::random(), millis(1_800)), secs(5)).await.unwrap();
+    other
+        .apply(&key(0), acquire(LeaseId::random(), millis(1_800)), Deadline::after(other.clock(), secs(5)))
+        .await
+        .unwrap();
     // The replies of many requests are late, so that those behind them meet in the handle.
     set.proxy().delay("one", "findAndModify", millis(500));
     set.proxy().delay("one", "find", secs(2));
@@ -52,20 +55,24 @@ async fn an_acquire_is_granted_by_its_own_write_and_not_by_an_earlier_attempt_th
     let mut asked = JoinSet::new();
     let began = Instant::now();
     for number in 1..=24 {
-        let mine = store.apply(&key(100 + number), acquire(LeaseId::random(), long), secs(10));
+        let mine =
+            store.apply(&key(100 + number), acquire(LeaseId::random(), long), Deadline::after(store.clock(), secs(10)));
         asked.spawn(async move { (number, mine.await) });
     }
-    let attempt = store.apply(&key(0), acquire(lease, long), secs(10));
+    let attempt = store.apply(&key(0), acquire(lease, long), Deadline::after(store.clock(), secs(10)));
     asked.spawn(async move { (0, attempt.await) });
 
     // An earlier attempt of the same lease, of a shorter ttl so that it can be told apart, executes when the holder is gone.
     tokio::time::sleep(millis(2_000).saturating_sub(began.elapsed())).await;
-    let earlier = other.apply(&key(0), acquire(lease, secs(20)), secs(5)).await.unwrap();
+    let earlier =
+        other.apply(&key(0), acquire(lease, secs(20)), Deadline::after(other.clock(), secs(5))).await.unwrap();
     assert!(matches!(earlier.outcome, Outcome::Granted { .. }), "{earlier:?}");
 
     let answers = asked.join_all().await;
     let (_, answer) = answers.into_iter().find(|(number, _)| *number == 0).unwrap();
-    let Ok(Sighting::Seen { record, at }) = store.read(&key(0), secs(10)).await else { panic!("it is held") };
+    let Ok(Sighting::Seen { record, at }) = store.read(&key(0), Deadline::after(store.clock(), secs(10))).await else {
+        panic!("it is held")
+    };
     let left = record.live_holder(lease, at.now).unwrap().remaining(at.now).unwrap();
     if let Ok(applied) = answer
         && matches!(applied.outcome, Outcome::Granted { .. })

@@ -9,14 +9,13 @@ use std::{
     time::Instant,
 };
 
+use cell::{Cell, OPERATION, Ready, VERBS, Verb};
 use mongoseal::Mongoseal;
 use mongoseal_test_support::ReplicaSet;
 use tokio::task::JoinSet;
+use way::Way;
 
 use crate::{connect, secs, turn};
-
-use cell::{Cell, OPERATION, Ready, VERBS, Verb};
-use way::Way;
 
 /// One ambiguous result, met by all verbs.
 #[derive(Clone)]

@@ -3,7 +3,7 @@
 use std::{future::IntoFuture, time::Duration};
 
 use mongoseal::{
-    Error, FencingToken, Lease, LeaseId, LeaseState, LossCause, Mongoseal,
+    Deadline, Error, FencingToken, Lease, LeaseId, LeaseState, LossCause, Mongoseal,
     record::Request,
     store::{Sighting, Store},
 };
@@ -97,10 +97,10 @@ async fn a_run_dropped_half_way_drops_the_work_and_the_lease_stays() {
 #[tokio::test(start_paused = true)]
 async fn a_verify_dropped_half_way_changes_nothing() {
     let (store, _seal, lease) = held_on_slow_store(secs(2)).await;
-    let before = store.records.read(lease.key(), secs(1)).await.unwrap();
+    let before = store.records.read(lease.key(), Deadline::after(store.records.clock(), secs(1))).await.unwrap();
     drop_half_way(lease.verify(), secs(1)).await;
     tokio::time::sleep(secs(2)).await;
-    let after = store.records.read(lease.key(), secs(1)).await.unwrap();
+    let after = store.records.read(lease.key(), Deadline::after(store.records.clock(), secs(1))).await.unwrap();
     let record = |sighting| match sighting {
         Sighting::Seen { record, .. } => record,
         Sighting::Nothing => panic!("the record is there"),

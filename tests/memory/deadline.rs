@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use mongoseal::{Error, LeaseState, LossCause, Mongoseal, Released, record::Request, store::Store};
+use mongoseal::{Deadline, Error, LeaseState, LossCause, Mongoseal, Released, record::Request, store::Store};
 
 use crate::{
     faulty::{Call, Fault, Faulty},
@@ -337,7 +337,11 @@ async fn a_revoked_lease_is_lost_and_says_by_whom_and_why() {
     let store = Faulty::new();
     let lease = store.seal().acquire("k").await.unwrap();
     let revoke = mongoseal::record::Revoke { by: "ops".into(), reason: "drill".into(), upto: lease.token() };
-    store.records.apply(lease.key(), Request::Revoke(revoke), secs(1)).await.unwrap();
+    store
+        .records
+        .apply(lease.key(), Request::Revoke(revoke), Deadline::after(store.records.clock(), secs(1)))
+        .await
+        .unwrap();
     let cause = lease.cancelled().await;
     assert_eq!(cause, LossCause::Revoked { by: "ops".into(), reason: "drill".into() });
 }

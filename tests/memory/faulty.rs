@@ -7,7 +7,7 @@ use std::{
 };
 
 use mongoseal::{
-    Builder, Clock, Error, FencingToken, HandleId, Key, Mongoseal, Result, Tick,
+    Builder, Clock, Deadline, Error, FencingToken, HandleId, Key, Mongoseal, Result, Tick,
     record::{Joint, Moment, Named, Outcome, Position, Request, Selection, StoreTime},
     store::{Applied, Backlog, BoxFuture, MemoryStore, Page, Sighting, State, Store, Told},
 };
@@ -109,7 +109,11 @@ fn away() -> Error {
 
 /// Answers one call as the script says. The work runs on a task of its own, as a driver's
 /// request does: it is done though nobody waits.
-fn meet<T: Send + 'static>(fault: Option<Fault>, within: Duration, work: BoxFuture<Result<T>>) -> BoxFuture<Result<T>> {
+fn meet<T: Send + 'static>(
+    fault: Option<Fault>,
+    deadline: Deadline,
+    work: BoxFuture<Result<T>>,
+) -> BoxFuture<Result<T>> {
     Box::pin(async move {
         let work = tokio::spawn(async move {
             match fault {
@@ -129,7 +133,7 @@ fn meet<T: Send + 'static>(fault: Option<Fault>, within: Duration, work: BoxFutu
                 Some(Fault::Refuse) => Err(Error::invalid("the store refuses")),
             }
         });
-        match tokio::time::timeout(within, work).await {
+        match tokio::time::timeout(deadline.remaining(), work).await {
             Ok(answer) => answer.unwrap(),
             Err(_elapsed) => Err(away()),
         }
@@ -137,25 +141,25 @@ fn meet<T: Send + 'static>(fault: Option<Fault>, within: Duration, work: BoxFutu
 }
 
 impl Store for Faulty {
-    fn prepare(&self, within: Duration) -> BoxFuture<Result<()>> {
-        meet(self.fault(Call::Prepare), within, self.records.prepare(within))
+    fn prepare(&self, deadline: Deadline) -> BoxFuture<Result<()>> {
+        meet(self.fault(Call::Prepare), deadline, self.records.prepare(deadline))
     }
 
-    fn apply(&self, key: &Key, request: Request, within: Duration) -> BoxFuture<Result<Applied>> {
+    fn apply(&self, key: &Key, request: Request, deadline: Deadline) -> BoxFuture<Result<Applied>> {
         self.requests.lock().unwrap().push(request.clone());
         let fault = self.fault(Call::Apply(&request));
         if matches!(fault, Some(Fault::Stale)) {
             return Box::pin(async { Ok(Applied { outcome: Outcome::Absent, at: None, changed: false, sent: None }) });
         }
-        meet(fault, within, self.records.apply(key, request, within))
+        meet(fault, deadline, self.records.apply(key, request, deadline))
     }
 
-    fn apply_jointly(&self, leases: &Named, joint: &Joint, within: Duration) -> BoxFuture<Result<bool>> {
-        meet(self.fault(Call::Jointly(leases)), within, self.records.apply_jointly(leases, joint, within))
+    fn apply_jointly(&self, leases: &Named, joint: &Joint, deadline: Deadline) -> BoxFuture<Result<bool>> {
+        meet(self.fault(Call::Jointly(leases)), deadline, self.records.apply_jointly(leases, joint, deadline))
     }
 
-    fn read(&self, key: &Key, within: Duration) -> BoxFuture<Result<Sighting>> {
-        meet(self.fault(Call::Read), within, self.records.read(key, within))
+    fn read(&self, key: &Key, deadline: Deadline) -> BoxFuture<Result<Sighting>> {
+        meet(self.fault(Call::Read), deadline, self.records.read(key, deadline))
     }
 
     fn list(
@@ -163,17 +167,17 @@ impl Store for Faulty {
         selection: &Selection,
         after: Option<Position>,
         most: u32,
-        within: Duration,
+        deadline: Deadline,
     ) -> BoxFuture<Result<Page>> {
-        meet(self.fault(Call::List), within, self.records.list(selection, after, most, within))
+        meet(self.fault(Call::List), deadline, self.records.list(selection, after, most, deadline))
     }
 
-    fn overdue(&self, after: Option<String>, most: u32, within: Duration) -> BoxFuture<Result<Backlog>> {
-        meet(self.fault(Call::Overdue), within, self.records.overdue(after, most, within))
+    fn overdue(&self, after: Option<String>, most: u32, deadline: Deadline) -> BoxFuture<Result<Backlog>> {
+        meet(self.fault(Call::Overdue), deadline, self.records.overdue(after, most, deadline))
     }
 
-    fn forget(&self, key: &Key, version: FencingToken, within: Duration) -> BoxFuture<Result<bool>> {
-        meet(self.fault(Call::Forget), within, self.records.forget(key, version, within))
+    fn forget(&self, key: &Key, version: FencingToken, deadline: Deadline) -> BoxFuture<Result<bool>> {
+        meet(self.fault(Call::Forget), deadline, self.records.forget(key, version, deadline))
     }
 
     fn watch(&self, handle: HandleId, since: Tick, tell: UnboundedSender<Told>) -> BoxFuture<Result<()>> {
@@ -244,8 +248,8 @@ impl Store for Faulty {
         }
     }
 
-    fn close(&self, within: Duration) -> BoxFuture<()> {
-        self.records.close(within)
+    fn close(&self, deadline: Deadline) -> BoxFuture<()> {
+        self.records.close(deadline)
     }
 
     fn clock(&self) -> Clock {

@@ -3,7 +3,7 @@
 use std::future::IntoFuture;
 
 use mongoseal::{
-    Error, Lease, ListedLease, LossCause, Mongoseal, Released,
+    Deadline, Error, Lease, ListedLease, LossCause, Mongoseal, Released,
     record::Request,
     store::{Sighting, Store},
 };
@@ -340,7 +340,9 @@ async fn a_lease_here_with_the_token_of_another_key_in_the_group_is_not_meant() 
     let seal = store.seal();
     let lease = seal.acquire("a").await.unwrap();
     // As concurrent grants on a real server can have it.
-    let Sighting::Seen { record: mut twin, .. } = store.records.read(lease.key(), secs(1)).await.unwrap() else {
+    let Sighting::Seen { record: mut twin, .. } =
+        store.records.read(lease.key(), Deadline::after(store.records.clock(), secs(1))).await.unwrap()
+    else {
         panic!()
     };
     twin.holders[0].terms.group = Some("g".parse().unwrap());

@@ -4,7 +4,7 @@ use std::{future::poll_fn, mem::forget, pin::Pin, time::Duration};
 
 use futures_core::Stream;
 use mongoseal::{
-    Error, FencingToken, Lease, LeaseId, Leases, ListedLease, Mongoseal, Result,
+    Deadline, Error, FencingToken, Lease, LeaseId, Leases, ListedLease, Mongoseal, Result,
     record::{self, Acquire, Patience, Request, Revoke, StoreTime, Terms},
     store::{MemoryStore, Store},
 };
@@ -43,7 +43,7 @@ fn terms(number: u8, limit: u32, ttl: u64) -> Terms {
 
 async fn hold(store: &MemoryStore, key: &str, terms: Terms) {
     let request = Request::Acquire(Acquire { terms, patience: None });
-    store.apply(&key.parse().unwrap(), request, secs(1)).await.unwrap();
+    store.apply(&key.parse().unwrap(), request, Deadline::after(store.clock(), secs(1))).await.unwrap();
 }
 
 #[tokio::test(start_paused = true)]
@@ -56,7 +56,7 @@ async fn an_inspection_tells_who_holds_and_who_waits_and_no_lease_id() {
     for number in [1, 2] {
         let patience = Some(Patience { lasts: 10_000, room: 10 });
         let request = Request::Acquire(Acquire { terms: terms(number, 3, 60_000), patience });
-        store.records.apply(lease.key(), request, secs(1)).await.unwrap();
+        store.records.apply(lease.key(), request, Deadline::after(store.records.clock(), secs(1))).await.unwrap();
     }
     tokio::time::sleep(secs(4)).await;
 
@@ -73,7 +73,11 @@ async fn an_inspection_tells_who_holds_and_who_waits_and_no_lease_id() {
     assert!(seen.queue.iter().all(|waiting| (waiting.remaining, waiting.limit) == (secs(6), Some(3))));
 
     let revoke = Revoke { by: "ops".into(), reason: "drill".into(), upto: FencingToken::MAX };
-    store.records.apply(lease.key(), Request::Revoke(revoke), secs(1)).await.unwrap();
+    store
+        .records
+        .apply(lease.key(), Request::Revoke(revoke), Deadline::after(store.records.clock(), secs(1)))
+        .await
+        .unwrap();
     let revoked = seal.inspect("k").await.unwrap().unwrap();
     let [past] = revoked.history.as_slice() else { panic!("{revoked:?}") };
     assert_eq!((past.by.as_str(), past.reason.as_str(), past.at), ("ops", "drill", seen.read_at));
@@ -229,7 +233,8 @@ async fn leases_with_one_token_on_many_keys_are_each_listed_once() {
     let store = MemoryStore::default();
     let seal = Mongoseal::builder().on_store(std::sync::Arc::new(store.clone())).unwrap();
     forget(seal.acquire("k").ttl(secs(3600)).without_refresh().await.unwrap());
-    let mongoseal::store::Sighting::Seen { record, .. } = store.read(&"k".parse().unwrap(), secs(1)).await.unwrap()
+    let mongoseal::store::Sighting::Seen { record, .. } =
+        store.read(&"k".parse().unwrap(), Deadline::after(store.clock(), secs(1))).await.unwrap()
     else {
         panic!("it is there")
     };
@@ -300,7 +305,7 @@ async fn a_purge_removes_expired_holders_tells_which_and_hands_over() {
     forget(behind.acquire("c").ttl(millis(500)).without_refresh().await.unwrap());
     let patience = Some(Patience { lasts: 60_000, room: 9 });
     let request = Request::Acquire(Acquire { terms: terms(9, 0, 60_000), patience });
-    store.records.apply(&"c".parse().unwrap(), request, secs(1)).await.unwrap();
+    store.records.apply(&"c".parse().unwrap(), request, Deadline::after(store.records.clock(), secs(1))).await.unwrap();
     tokio::time::sleep(secs(1)).await;
 
     let before = all(seal.leases().with_expired()).await.unwrap();

@@ -1,6 +1,6 @@
 //! Keys that an operator takes away.
 
-use mongoseal::{Error, LossCause, record::Request};
+use mongoseal::{Deadline, Error, LossCause, record::Request};
 
 use crate::{
     faulty::{Call, Fault, Faulty},
@@ -119,7 +119,11 @@ async fn the_record_remembers_the_last_eight_revocations() {
         lease.verify().await.unwrap_err();
     }
     let key = "k".parse().unwrap();
-    let Sighting::Seen { record, .. } = store.records.read(&key, secs(1)).await.unwrap() else { panic!("it is there") };
+    let Sighting::Seen { record, .. } =
+        store.records.read(&key, Deadline::after(store.records.clock(), secs(1))).await.unwrap()
+    else {
+        panic!("it is there")
+    };
     let reasons: Vec<_> = record.history.iter().map(|event| event.reason.as_str()).collect();
     assert_eq!(reasons, ["2", "3", "4", "5", "6", "7", "8", "9"]);
 }

@@ -2,7 +2,11 @@
 
 use std::sync::{Arc, Mutex};
 
-use mongoseal::{Lease, LeaseState, Metadata, Mongoseal, record::Request, store::Sighting, store::Store};
+use mongoseal::{
+    Deadline, Lease, LeaseState, Metadata, Mongoseal,
+    record::Request,
+    store::{Sighting, Store},
+};
 use tokio::time::Instant;
 
 use crate::{
@@ -109,6 +113,10 @@ async fn a_change_of_the_metadata_waits_for_attempts_that_could_take_it_back() {
     lease.describe(words("two")).await.unwrap();
     assert!(began.elapsed() > secs(5), "it waited for the earlier one: {:?}", began.elapsed());
     tokio::time::sleep(secs(1)).await;
-    let Ok(Sighting::Seen { record, .. }) = store.records.read(lease.key(), secs(1)).await else { panic!("held") };
+    let Ok(Sighting::Seen { record, .. }) =
+        store.records.read(lease.key(), Deadline::after(store.records.clock(), secs(1))).await
+    else {
+        panic!("held")
+    };
     assert_eq!(record.holders[0].terms.metadata, words("two"));
 }

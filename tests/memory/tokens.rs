@@ -1,7 +1,7 @@
 //! Tokens grow, whatever becomes of the record.
 
 use mongoseal::{
-    FencingToken, Mongoseal,
+    Deadline, FencingToken, Mongoseal,
     store::{Sighting, Store},
 };
 
@@ -29,7 +29,9 @@ async fn tokens_grow_over_expiry_collection_deletion_and_restore() {
     let (seal, mut last) = (store.seal(), None);
     next(&seal, &mut last).await;
     let key = "k".parse().unwrap();
-    let Sighting::Seen { record: old, .. } = store.records.read(&key, secs(1)).await.unwrap() else {
+    let Sighting::Seen { record: old, .. } =
+        store.records.read(&key, Deadline::after(store.records.clock(), secs(1))).await.unwrap()
+    else {
         panic!("a record is there")
     };
 

@@ -9,7 +9,7 @@ use std::{
 };
 
 use mongoseal::{
-    Error, Key, Lease, Mongoseal, Result,
+    Deadline, Error, Key, Lease, Mongoseal, Result,
     record::Request,
     store::{Sighting, Store},
 };
@@ -28,7 +28,7 @@ fn waiter(seal: &Mongoseal, at_most: std::time::Duration) -> JoinHandle<Result<L
 /// How many wait.
 async fn queued(store: &Faulty) -> usize {
     let key: Key = "k".parse().unwrap();
-    match store.records.read(&key, secs(1)).await.unwrap() {
+    match store.records.read(&key, Deadline::after(store.records.clock(), secs(1))).await.unwrap() {
         Sighting::Seen { record, .. } => record.queue.len(),
         Sighting::Nothing => 0,
     }

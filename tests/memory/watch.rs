@@ -10,7 +10,7 @@ use std::{
 
 use futures_core::Stream;
 use mongoseal::{
-    Error, Event, EventKind, EventStream, FencingToken, LeaseId, Mongoseal,
+    Deadline, Error, Event, EventKind, EventStream, FencingToken, LeaseId, Mongoseal,
     store::{Sighting, Store},
 };
 use tokio::time::{Instant, timeout};
@@ -105,7 +105,11 @@ async fn an_expiry_is_told_when_it_comes_and_once() {
         let took = began.elapsed();
         assert!(took >= secs(10) + GRACE && took < millis(10_050) + GRACE, "{took:?}");
         // It is still in the record, and dropped from there by the next grant.
-        let Sighting::Seen { record, .. } = store.records.read(lease.key(), secs(1)).await.unwrap() else { panic!() };
+        let Sighting::Seen { record, .. } =
+            store.records.read(lease.key(), Deadline::after(store.records.clock(), secs(1))).await.unwrap()
+        else {
+            panic!()
+        };
         assert_eq!(record.holders[0].expires_at, event.at);
         nothing(&mut events, 100).await;
         let second = seal.acquire("k").await.unwrap();
@@ -177,7 +181,11 @@ async fn a_deleted_record_and_one_that_was_put_back_are_told() {
     let lease = seal.acquire("k").ttl(secs(600)).await.unwrap();
     let mut events = seal.watch("k").await.unwrap();
     assert!(matches!(next(&mut events).await.kind, EventKind::Holds { .. }));
-    let Sighting::Seen { record: copy, .. } = store.records.read(lease.key(), secs(1)).await.unwrap() else { panic!() };
+    let Sighting::Seen { record: copy, .. } =
+        store.records.read(lease.key(), Deadline::after(store.records.clock(), secs(1))).await.unwrap()
+    else {
+        panic!()
+    };
     store.records.remove(lease.key());
     let event = next(&mut events).await;
     assert_eq!((event.token, event.kind), (lease.token(), EventKind::Removed));

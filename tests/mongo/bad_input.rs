@@ -8,7 +8,7 @@ use mongodb::{
     options::IndexOptions,
 };
 use mongoseal::{
-    Error, Key, LeaseId, Metadata, Mongoseal,
+    Deadline, Error, Key, LeaseId, Metadata, Mongoseal,
     record::{self, Request, Terms},
     store::{MongoStore, Store},
 };
@@ -167,7 +167,7 @@ async fn a_record_with_any_one_field_broken_is_corrupt_and_keeps_what_it_has() {
         acquire(LeaseId::random(), None),
         acquire(LeaseId::random(), wait),
     ] {
-        store.apply(&key, request, within).await.unwrap();
+        store.apply(&key, request, Deadline::after(store.clock(), within)).await.unwrap();
     }
     let whole = bench.record("k").await.unwrap();
     // What would be granted, and what would find nothing to do.
@@ -183,7 +183,7 @@ async fn a_record_with_any_one_field_broken_is_corrupt_and_keeps_what_it_has() {
             bench.records().replace_one(doc! { "_id": "k" }, &whole).await.unwrap();
             bench.records().update_one(doc! { "_id": "k" }, update).await.unwrap();
             let before = bench.record("k").await.unwrap();
-            let answer = store.apply(&key, another.clone(), within).await;
+            let answer = store.apply(&key, another.clone(), Deadline::after(store.clock(), within)).await;
             assert!(matches!(answer, Err(Error::Corrupt { .. })), "{path} as {wrong:?}: {answer:?}");
             let after = bench.record("k").await.unwrap();
             // Whom a broken holder stands in the way of may be queued behind it.
@@ -198,7 +198,7 @@ async fn a_record_with_any_one_field_broken_is_corrupt_and_keeps_what_it_has() {
     }
     assert!(broken > 50, "{broken}");
     bench.records().replace_one(doc! { "_id": "k" }, &whole).await.unwrap();
-    store.apply(&key, another, within).await.unwrap();
+    store.apply(&key, another, Deadline::after(store.clock(), within)).await.unwrap();
 }
 
 #[tokio::test]
@@ -213,8 +213,8 @@ async fn a_broken_entry_of_the_queue_costs_no_more_than_its_time() {
     let wait = Some(record::Patience { lasts: 300, room: 100 });
     let whole = {
         let key: Key = "whole".parse().unwrap();
-        store.apply(&key, acquire(60_000, None).1, within).await.unwrap();
-        store.apply(&key, acquire(300, wait).1, within).await.unwrap();
+        store.apply(&key, acquire(60_000, None).1, Deadline::after(store.clock(), within)).await.unwrap();
+        store.apply(&key, acquire(300, wait).1, Deadline::after(store.clock(), within)).await.unwrap();
         let record = bench.record("whole").await.unwrap();
         record.get_array("queue").unwrap()[0].as_document().unwrap().clone()
     };
@@ -223,20 +223,20 @@ async fn a_broken_entry_of_the_queue_costs_no_more_than_its_time() {
         for wrong in [Some(Bson::Boolean(true)), Some(Bson::MaxKey), Some(Bson::from("x")), None] {
             let key: Key = format!("{field} as {wrong:?}").parse().unwrap();
             let (holder, request) = acquire(60_000, None);
-            store.apply(&key, request, within).await.unwrap();
-            store.apply(&key, acquire(300, wait).1, within).await.unwrap();
+            store.apply(&key, request, Deadline::after(store.clock(), within)).await.unwrap();
+            store.apply(&key, acquire(300, wait).1, Deadline::after(store.clock(), within)).await.unwrap();
             let path = format!("queue.0.{field}");
             let unset = || doc! { "$unset": { &path: "" } };
             let update = wrong.as_ref().map_or_else(unset, |wrong| doc! { "$set": { &path: wrong } });
             bench.records().update_one(doc! { "_id": key.as_str() }, update).await.unwrap();
             let leave = Request::Leave(record::Leave { lease: holder, caller: terms(holder, 1).caller });
-            drop(store.apply(&key, leave, within).await);
+            drop(store.apply(&key, leave, Deadline::after(store.clock(), within)).await);
             broken.push(key);
         }
     }
     tokio::time::sleep(secs(1)).await;
     for key in broken {
-        let answer = store.apply(&key, acquire(300, None).1, within).await;
+        let answer = store.apply(&key, acquire(300, None).1, Deadline::after(store.clock(), within)).await;
         assert!(answer.is_ok(), "{key:?}: {answer:?} {:?}", bench.record(key.as_str()).await);
     }
 }
@@ -258,7 +258,7 @@ async fn an_acquire_of_a_key_under_which_another_program_keeps_a_bare_document_i
             Request::Transfer(record::Transfer { lease, token, to: LeaseId::random() }),
             Request::Prune,
         ] {
-            drop(store.apply(&key.parse().unwrap(), request.clone(), within).await);
+            drop(store.apply(&key.parse().unwrap(), request.clone(), Deadline::after(store.clock(), within)).await);
             assert_eq!(bench.record(key).await.unwrap(), bare, "{request:?}");
         }
         for answer in [seal.acquire(key).await, seal.acquire(key).wait(secs(5)).await] {

@@ -6,7 +6,7 @@ use std::{
 };
 
 use mongodb::bson::{Bson, doc};
-use mongoseal::{Error, Lease, Mongoseal, Result, StateStream};
+use mongoseal::{Deadline, Error, Lease, Mongoseal, Result, StateStream};
 use tokio::{task::JoinSet, time::timeout};
 
 use crate::{Bench, Sent, eventually, millis, noting_client, secs};
@@ -303,7 +303,10 @@ mod of_a_store {
         let key: Key = "k".parse().unwrap();
         // The first has the key for a millisecond, so that it is free when the others come together.
         let asked = [wait_for(1, 1, 1), wait(2, 1), wait(3, 1), wait(4, 1)];
-        let mut asking: Vec<_> = asked.into_iter().map(|request| store.apply(&key, request, secs(10))).collect();
+        let mut asking: Vec<_> = asked
+            .into_iter()
+            .map(|request| store.apply(&key, request, Deadline::after(store.clock(), secs(10))))
+            .collect();
         for answer in &mut asking {
             assert!(answer.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
         }
@@ -323,10 +326,11 @@ mod of_a_store {
         let bench = Bench::new("crowd_twice").await;
         let store = MongoStore::new(&bench.database, "mongoseal", secs(24 * 3600));
         let key: Key = "k".parse().unwrap();
-        store.apply(&key, wait(0, 100), secs(5)).await.unwrap();
+        store.apply(&key, wait(0, 100), Deadline::after(store.clock(), secs(5))).await.unwrap();
         // Those with room for three come first or are told that there is none.
         let asked = (0..40).map(|number| wait(1 + number / 2, if number < 20 { 100 } else { 3 }));
-        let mut asking: JoinSet<_> = asked.map(|request| store.apply(&key, request, secs(10))).collect();
+        let mut asking: JoinSet<_> =
+            asked.map(|request| store.apply(&key, request, Deadline::after(store.clock(), secs(10)))).collect();
         let (mut waiting, mut full) = (0, 0);
         while let Some(applied) = asking.join_next().await {
             match applied.unwrap().unwrap().outcome {

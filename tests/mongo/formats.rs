@@ -4,7 +4,7 @@ use std::fmt::Debug;
 
 use mongodb::bson::{Bson, DateTime, Document, doc};
 use mongoseal::{
-    Error, EventKind, Lease, LeaseId, Metadata, Mongoseal, Released,
+    Deadline, Error, EventKind, Lease, LeaseId, Metadata, Mongoseal, Released,
     record::{Acquire, Joint, Outcome, Patience, Release, Request, Revoke, Terms},
     store::Store,
 };
@@ -172,7 +172,9 @@ async fn fields_of_a_later_build_stay_in_the_record_in_holders_and_in_waiters_wh
             patience,
         })
     };
-    let applied = async |of: &str, request: Request| store.apply(&key(of), request, within).await.unwrap().outcome;
+    let applied = async |of: &str, request: Request| {
+        store.apply(&key(of), request, Deadline::after(store.clock(), within)).await.unwrap().outcome
+    };
     let wait = Some(Patience { lasts: 600_000, room: 9 });
 
     let lease = seal.acquire("k").ttl(secs(600)).group("g").without_refresh().await.unwrap();
@@ -203,7 +205,12 @@ async fn fields_of_a_later_build_stay_in_the_record_in_holders_and_in_waiters_wh
     lease.describe(metadata).await.unwrap();
     there("describe", true, true).await;
     let both = vec![(key("beside"), vec![beside.token()]), (key("k"), vec![lease.token()])];
-    assert!(store.apply_jointly(&both, &Joint::Keep { ttl: 700_000 }, within).await.unwrap());
+    assert!(
+        store
+            .apply_jointly(&both, &Joint::Keep { ttl: 700_000 }, Deadline::after(store.clock(), within))
+            .await
+            .unwrap()
+    );
     there("a joint refresh", true, true).await;
     assert_eq!(seal.refresh_group("g", secs(800)).await.unwrap().len(), 2);
     there("a refresh of the group", true, true).await;

@@ -4,7 +4,7 @@ use std::{collections::HashSet, mem::forget, time::Duration};
 
 use mongodb::bson::{Bson, DateTime, Document, doc};
 use mongoseal::{
-    Error, FencingToken, Key, LeaseId, Leases, ListedLease, Metadata, Mongoseal,
+    Deadline, Error, FencingToken, Key, LeaseId, Leases, ListedLease, Metadata, Mongoseal,
     record::{Acquire, Position, Record, Request, Selection, Sharing, StoreTime, Terms},
     store::{MemoryStore, MongoStore, Sighting, Store},
 };
@@ -49,7 +49,7 @@ impl Bench {
 }
 
 pub(crate) async fn seen(store: &dyn Store, of: &str) -> (Record, StoreTime) {
-    match store.read(&key(of), secs(5)).await.unwrap() {
+    match store.read(&key(of), Deadline::after(store.clock(), secs(5))).await.unwrap() {
         Sighting::Seen { record, at } => (*record, at.now),
         Sighting::Nothing => panic!("{of} has no record"),
     }
@@ -95,13 +95,16 @@ async fn each_filter_alone_and_two_together_hold_on_a_server() {
     let (store, seal) = (bench.store(secs(24 * 3600)), bench.seal());
     let held = [("a/1", "me", 0, secs(60)), ("a/2", "you", 0, secs(600)), ("a.1", "me", 3, secs(60))];
     for (of, owner, limit, ttl) in held {
-        store.apply(&key(of), acquire(owner, limit, ttl), secs(5)).await.unwrap();
+        store.apply(&key(of), acquire(owner, limit, ttl), Deadline::after(store.clock(), secs(5))).await.unwrap();
     }
     tokio::time::sleep(millis(5)).await;
     let between = seal.inspect("a.1").await.unwrap().unwrap().read_at;
     tokio::time::sleep(millis(5)).await;
-    store.apply(&key("$where"), acquire("$owner", 0, secs(600)), secs(5)).await.unwrap();
-    store.apply(&key("a/over"), acquire("me", 0, millis(10)), secs(5)).await.unwrap();
+    store
+        .apply(&key("$where"), acquire("$owner", 0, secs(600)), Deadline::after(store.clock(), secs(5)))
+        .await
+        .unwrap();
+    store.apply(&key("a/over"), acquire("me", 0, millis(10)), Deadline::after(store.clock(), secs(5))).await.unwrap();
     tokio::time::sleep(millis(20)).await;
 
     let list = || seal.leases();
@@ -126,7 +129,7 @@ async fn each_filter_alone_and_two_together_hold_on_a_server() {
 async fn copied(store: &MongoStore, keys: &[String]) -> (MemoryStore, i64) {
     let memory = MemoryStore::default();
     // What a clock reads in memory, by a record that was made there.
-    memory.apply(&key("clock"), acquire("clock", 0, secs(1)), secs(1)).await.unwrap();
+    memory.apply(&key("clock"), acquire("clock", 0, secs(1)), Deadline::after(memory.clock(), secs(1))).await.unwrap();
     let (_, memory_now) = seen(&memory, "clock").await;
     memory.remove(&key("clock"));
     let (_, now) = seen(store, &keys[0]).await;
@@ -181,7 +184,7 @@ async fn pages(
 ) -> (Vec<impl PartialEq + std::fmt::Debug>, usize) {
     let (mut after, mut listed, mut pages): (Option<Position>, _, _) = (None, Vec::new(), 0);
     loop {
-        let page = store.list(selection, after, most, secs(5)).await.unwrap();
+        let page = store.list(selection, after, most, Deadline::after(store.clock(), secs(5))).await.unwrap();
         assert!(page.leases.len() <= usize::try_from(most).unwrap());
         pages += 1;
         listed.extend(page.leases.into_iter().map(|lease| {
@@ -205,7 +208,10 @@ async fn both_stores_give_equal_lists_for_200_random_selections() {
         let of = format!("{}/{}", fastrand::choice(["a", "b", "bc", "ключ"]).unwrap(), number / 2);
         let ttl = fastrand::choice([millis(10), secs(300), secs(600), secs(900), secs(500 * 24 * 3600)]).unwrap();
         let owner = format!("owner-{}", fastrand::u8(..4));
-        store.apply(&key(&of), acquire(&owner, fastrand::u32(..3), ttl), secs(5)).await.unwrap();
+        store
+            .apply(&key(&of), acquire(&owner, fastrand::u32(..3), ttl), Deadline::after(store.clock(), secs(5)))
+            .await
+            .unwrap();
         let (record, now) = seen(&store, &of).await;
         leases.push((of, record.holders.last().map_or(now, |holder| holder.since)));
     }

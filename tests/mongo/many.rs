@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use mongodb::bson::doc;
-use mongoseal::{Error, Lease, Mongoseal, Released, Result};
+use mongoseal::{Deadline, Error, Lease, Mongoseal, Released, Result};
 use tokio::task::JoinSet;
 
 use crate::{Bench, noting_client};
@@ -162,7 +162,7 @@ mod of_a_store {
     async fn send(store: &MongoStore, requests: Vec<(Key, Request)>) -> Vec<mongoseal::Result<Applied>> {
         let mut sent = JoinSet::new();
         for (number, (key, request)) in requests.into_iter().enumerate() {
-            let applied = store.apply(&key, request, secs(5));
+            let applied = store.apply(&key, request, Deadline::after(store.clock(), secs(5)));
             sent.spawn(async move { (number, applied.await) });
         }
         let mut came = sent.join_all().await;
@@ -185,7 +185,7 @@ mod of_a_store {
     async fn what_was_granted_before_does_not_answer_for_a_write_that_failed_in_a_crowd() {
         let bench = Bench::new("many_failed").await;
         let store = MongoStore::new(&bench.database, "mongoseal", secs(24 * 3600));
-        store.prepare(secs(5)).await.unwrap();
+        store.prepare(Deadline::after(store.clock(), secs(5))).await.unwrap();
         let before = granted(&store, 0..1).await;
         // From now on nobody's second request of a lease can be written.
         let refuses = doc! { "$expr": { "$not": { "$gt": [{ "$max": "$holders.refreshes" }, 0] } } };
@@ -206,7 +206,7 @@ mod of_a_store {
         let bench = Bench::new(name).await;
         let client = mongodb::Client::with_uri_str(bench.set.uri_with(&format!("appName={name}"))).await.unwrap();
         let store = MongoStore::new(&client.database(&format!("mongoseal_{name}")), "mongoseal", secs(24 * 3600));
-        store.prepare(secs(5)).await.unwrap();
+        store.prepare(Deadline::after(store.clock(), secs(5))).await.unwrap();
         let (first, second) = (granted(&store, 0..100).await, granted(&store, 100..200).await);
         let releases = |leases: &[(LeaseId, FencingToken)], from: usize| -> Vec<(Key, Request)> {
             leases.iter().enumerate().map(|(number, lease)| (key(from + number), release(*lease))).collect()

@@ -4,7 +4,7 @@ use std::{collections::HashSet, mem::forget, time::Instant};
 
 use mongodb::bson::{Bson, DateTime, doc};
 use mongoseal::{
-    Error, FencingToken, Mongoseal, Released,
+    Deadline, Error, FencingToken, Mongoseal, Released,
     store::{MongoStore, Overdue, Store},
 };
 use tokio::task::JoinSet;
@@ -63,11 +63,16 @@ async fn a_record_is_deleted_only_idle_and_at_the_version_that_was_seen() {
     };
     bench.records().insert_one(&idle).await.unwrap();
     let version = FencingToken::new(7).unwrap();
-    let backlog = store.overdue(None, 10, secs(5)).await.unwrap();
+    let backlog = store.overdue(None, 10, Deadline::after(store.clock(), secs(5))).await.unwrap();
     assert_eq!(backlog.overdue, [Overdue::Idle { key: key("k"), version }]);
-    assert!(store.overdue(Some("k".into()), 10, secs(5)).await.unwrap().overdue.is_empty(), "that was the last");
+    assert!(
+        store.overdue(Some("k".into()), 10, Deadline::after(store.clock(), secs(5))).await.unwrap().overdue.is_empty(),
+        "that was the last"
+    );
 
-    let kept = |store: MongoStore, version| async move { !store.forget(&key("k"), version, secs(5)).await.unwrap() };
+    let kept = |store: MongoStore, version| async move {
+        !store.forget(&key("k"), version, Deadline::after(store.clock(), secs(5))).await.unwrap()
+    };
     assert!(kept(store.clone(), FencingToken::new(6).unwrap()).await);
     for (field, value) in [
         ("expires_at", Bson::DateTime(DateTime::now())),

@@ -9,7 +9,11 @@ use std::{
 use mongodb::bson::{Binary, Bson, Document, doc, spec::BinarySubtype};
 use mongoseal::{Error, LeaseId, Mongoseal};
 use mongoseal_test_support::ReplicaSet;
-use tracing::{Event, Subscriber, field::Field, field::Visit, span};
+use tracing::{
+    Event, Subscriber,
+    field::{Field, Visit},
+    span,
+};
 use tracing_subscriber::{
     layer::{Context, Layer, SubscriberExt},
     registry::LookupSpan,

@@ -9,7 +9,7 @@ use std::{
 
 use fastrand::Rng;
 use mongoseal::{
-    Clock, Error, FencingToken, HandleId, Key, LeaseId, Result, Tick,
+    Clock, Deadline, Error, FencingToken, HandleId, Key, LeaseId, Result, Tick,
     record::{self, Joint, Moment, Named, Position, Record, Request, Selection},
     store::{Applied, Backlog, BoxFuture, MemoryStore, Page, Sighting, State, Store, Told},
 };
@@ -62,9 +62,9 @@ impl World {
     }
 
     /// Applies a request, and checks that it did what it may to whom it may. All in one poll, so at once.
-    async fn apply(&self, key: &Key, request: Request, within: Duration) -> Result<Applied> {
+    async fn apply(&self, key: &Key, request: Request, deadline: Deadline) -> Result<Applied> {
         let before = self.record(key).await;
-        let applied = self.records.apply(key, request.clone(), within).await?;
+        let applied = self.records.apply(key, request.clone(), deadline).await?;
         let at = applied.at.expect("the memory store tells the time");
         let after = self.record(key).await;
         for held in before.iter().flat_map(|before| &before.holders).filter(|held| held.expires_at > at.now) {
@@ -98,7 +98,7 @@ impl World {
     }
 
     pub(crate) async fn record(&self, key: &Key) -> Option<Record> {
-        match self.records.read(key, millis(1)).await.unwrap() {
+        match self.records.read(key, Deadline::after(self.records.clock(), millis(1))).await.unwrap() {
             Sighting::Nothing => None,
             Sighting::Seen { record, .. } => Some(*record),
         }
@@ -106,7 +106,9 @@ impl World {
 
     /// Keeps how a record is, for later.
     async fn remember(&self, key: &Key) {
-        if let Sighting::Seen { record, at } = self.records.read(key, millis(1)).await.unwrap() {
+        if let Sighting::Seen { record, at } =
+            self.records.read(key, Deadline::after(self.records.clock(), millis(1))).await.unwrap()
+        {
             self.past.lock().unwrap().insert(key.clone(), (*record, at));
         }
     }
@@ -163,8 +165,8 @@ impl Link {
     }
 
     /// How long the answer to a refresh is waited for.
-    fn patience(&self, ttl: u64, within: Duration) -> Duration {
-        if self.short_attempts { within.min(millis(ttl / 6)) } else { within }
+    fn patience(&self, ttl: u64, deadline: Deadline) -> Deadline {
+        if self.short_attempts { deadline.or_after(millis(ttl / 6)) } else { deadline }
     }
 
     fn is_cut(&self) -> bool {
@@ -196,19 +198,18 @@ impl Link {
     /// Sends what is done on a task of its own, as a network does: it is done though nobody waits.
     fn send<T: Send + 'static>(
         &self,
-        within: Duration,
+        deadline: Deadline,
         work: impl Fn() -> BoxFuture<Result<T>> + Send + 'static,
     ) -> BoxFuture<Result<T>> {
         let (world, cut, fate) = (Arc::clone(&self.world), self.is_cut(), self.fate());
         Box::pin(async move {
             let busy = Arc::clone(&world);
-            let begun = world.now();
             let doing = tokio::spawn(async move {
                 match fate {
                     _ if cut => std::future::pending().await,
                     Fate::Takes(before, after) => {
                         tokio::time::sleep(before).await;
-                        if busy.now() >= begun + within {
+                        if deadline.has_passed() {
                             busy.count("a ghost arrives");
                         }
                         let answer = work().await;
@@ -232,7 +233,7 @@ impl Link {
                     }
                 }
             });
-            match tokio::time::timeout(within, doing).await {
+            match tokio::time::timeout(deadline.remaining(), doing).await {
                 Ok(answer) => answer.unwrap(),
                 Err(_elapsed) => {
                     world.count("a request times out");
@@ -244,15 +245,15 @@ impl Link {
 }
 
 impl Store for Link {
-    fn prepare(&self, within: Duration) -> BoxFuture<Result<()>> {
-        self.send(within, || Box::pin(async { Ok(()) }))
+    fn prepare(&self, deadline: Deadline) -> BoxFuture<Result<()>> {
+        self.send(deadline, || Box::pin(async { Ok(()) }))
     }
 
-    fn apply(&self, key: &Key, request: Request, within: Duration) -> BoxFuture<Result<Applied>> {
+    fn apply(&self, key: &Key, request: Request, deadline: Deadline) -> BoxFuture<Result<Applied>> {
         let (world, key) = (Arc::clone(&self.world), key.clone());
-        let within = match &request {
-            Request::Refresh(refresh) => self.patience(refresh.ttl, within),
-            _ => within,
+        let deadline = match &request {
+            Request::Refresh(refresh) => self.patience(refresh.ttl, deadline),
+            _ => deadline,
         };
         if *world.faulty.lock().unwrap()
             && !self.is_cut()
@@ -263,10 +264,10 @@ impl Store for Link {
             return Box::pin(async { Ok(stale) });
         }
         let remembers = world.below(10) == 0;
-        self.send(within, move || {
+        self.send(deadline, move || {
             let (world, key, request) = (Arc::clone(&world), key.clone(), request.clone());
             Box::pin(async move {
-                let applied = world.apply(&key, request, within).await;
+                let applied = world.apply(&key, request, deadline).await;
                 if remembers {
                     world.remember(&key).await;
                 }
@@ -275,18 +276,18 @@ impl Store for Link {
         })
     }
 
-    fn apply_jointly(&self, leases: &Named, joint: &Joint, within: Duration) -> BoxFuture<Result<bool>> {
+    fn apply_jointly(&self, leases: &Named, joint: &Joint, deadline: Deadline) -> BoxFuture<Result<bool>> {
         let (world, leases, joint) = (Arc::clone(&self.world), leases.clone(), joint.clone());
-        let within = match &joint {
-            Joint::Keep { ttl } => self.patience(*ttl, within),
-            _ => within,
+        let deadline = match &joint {
+            Joint::Keep { ttl } => self.patience(*ttl, deadline),
+            _ => deadline,
         };
-        self.send(within, move || world.records.apply_jointly(&leases, &joint, within))
+        self.send(deadline, move || world.records.apply_jointly(&leases, &joint, deadline))
     }
 
-    fn read(&self, key: &Key, within: Duration) -> BoxFuture<Result<Sighting>> {
+    fn read(&self, key: &Key, deadline: Deadline) -> BoxFuture<Result<Sighting>> {
         let (world, key) = (Arc::clone(&self.world), key.clone());
-        self.send(within, move || world.records.read(&key, within))
+        self.send(deadline, move || world.records.read(&key, deadline))
     }
 
     fn list(
@@ -294,20 +295,20 @@ impl Store for Link {
         selection: &Selection,
         after: Option<Position>,
         most: u32,
-        within: Duration,
+        deadline: Deadline,
     ) -> BoxFuture<Result<Page>> {
         let (world, selection) = (Arc::clone(&self.world), selection.clone());
-        self.send(within, move || world.records.list(&selection, after.clone(), most, within))
+        self.send(deadline, move || world.records.list(&selection, after.clone(), most, deadline))
     }
 
-    fn overdue(&self, after: Option<String>, most: u32, within: Duration) -> BoxFuture<Result<Backlog>> {
+    fn overdue(&self, after: Option<String>, most: u32, deadline: Deadline) -> BoxFuture<Result<Backlog>> {
         let world = Arc::clone(&self.world);
-        self.send(within, move || world.records.overdue(after.clone(), most, within))
+        self.send(deadline, move || world.records.overdue(after.clone(), most, deadline))
     }
 
-    fn forget(&self, key: &Key, version: FencingToken, within: Duration) -> BoxFuture<Result<bool>> {
+    fn forget(&self, key: &Key, version: FencingToken, deadline: Deadline) -> BoxFuture<Result<bool>> {
         let (world, key) = (Arc::clone(&self.world), key.clone());
-        self.send(within, move || world.records.forget(&key, version, within))
+        self.send(deadline, move || world.records.forget(&key, version, deadline))
     }
 
     fn watch(&self, handle: HandleId, since: Tick, tell: UnboundedSender<Told>) -> BoxFuture<Result<()>> {
@@ -347,8 +348,8 @@ impl Store for Link {
         self.world.records.follow(key, tell)
     }
 
-    fn close(&self, within: Duration) -> BoxFuture<()> {
-        self.world.records.close(within)
+    fn close(&self, deadline: Deadline) -> BoxFuture<()> {
+        self.world.records.close(deadline)
     }
 
     fn clock(&self) -> Clock {

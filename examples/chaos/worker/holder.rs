@@ -4,6 +4,8 @@ mod documents;
 
 use std::time::Duration;
 
+use documents::Writer;
+pub(crate) use documents::contents;
 use fastrand::Rng;
 use mongoseal::{Error, Leader, Lease, LeaseId, LeaseState, LossCause, Released};
 use tokio::time::sleep;
@@ -14,8 +16,6 @@ use super::{
     say,
 };
 use crate::words::{Call, Event, Write, micros, now};
-use documents::Writer;
-pub(crate) use documents::contents;
 
 /// A key that is held, or a leadership, which is one.
 pub(crate) enum Held {

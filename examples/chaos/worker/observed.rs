@@ -8,7 +8,7 @@ use std::{
 };
 
 use mongoseal::{
-    Clock, Error, FencingToken, HandleId, Key, LeaseId, Result, Tick,
+    Clock, Deadline, Error, FencingToken, HandleId, Key, LeaseId, Result, Tick,
     record::{Acquire, Joint, Named, Outcome, Position, Request, Selection},
     store::{Applied, Backlog, BoxFuture, MongoStore, Page, Sighting, State, Store, Told},
 };
@@ -144,56 +144,59 @@ impl Observed {
 
     /// Lets the engine give up an attempt whose answer is late, and gives it that answer when it asks
     /// again: so it counts its deadline from a request that was never sent.
-    async fn late_reply(self, key: Key, request: Request, within: Duration) -> Result<Applied> {
+    async fn late_reply(self, key: Key, request: Request, deadline: Deadline) -> Result<Applied> {
         let Some(lease) = request.lease().filter(|_| matches!(request, Request::Acquire(_))) else {
-            return self.store.apply(&key, request, within).await;
+            return self.store.apply(&key, request, deadline).await;
         };
         let late = || Error::unavailable("the answer is late");
         let under_way = open(&self.notes.late).get(&lease).cloned();
         let answer = if let Some(answer) = under_way {
             answer
         } else {
-            let asked = self.store.apply(&key, request, Duration::from_secs(20));
+            let asked = self.store.apply(&key, request, Deadline::after(self.store.clock(), Duration::from_secs(20)));
             let (give, answer) = watch::channel(None);
             tokio::spawn(async move { give.send_replace(Some(asked.await.map_err(|_| ()))) });
             open(&self.notes.late).insert(lease, answer.clone());
             answer
         };
         let mut answer = answer;
-        let came = timeout(within.min(Duration::from_millis(250)), answer.wait_for(Option::is_some)).await;
+        let came =
+            timeout(deadline.remaining().min(Duration::from_millis(250)), answer.wait_for(Option::is_some)).await;
         let Ok(Ok(came)) = came.map(|came| came.map(|came| came.clone())) else { return Err(late()) };
         open(&self.notes.late).remove(&lease);
         came.and_then(Result::ok).ok_or_else(late)
     }
 
     /// Waits for the answer to the request before, of whatever key.
-    async fn share_fate(self, key: Key, request: Request, within: Duration) -> Result<Applied> {
-        let begin = Instant::now();
+    async fn share_fate(self, key: Key, request: Request, deadline: Deadline) -> Result<Applied> {
         let late = |_| Error::unavailable("the request before was not answered");
-        let _alone = timeout(within, self.notes.fate.lock()).await.map_err(late)?;
-        self.store.apply(&key, request, within.saturating_sub(begin.elapsed())).await
+        let _alone = timeout(deadline.remaining(), self.notes.fate.lock()).await.map_err(late)?;
+        self.store.apply(&key, request, deadline).await
     }
 
     /// Sends an acquire again while its first write is still under way, and tells from a read whether it was
     /// granted: so the engine counts a deadline from the last request, whichever was executed. It does so for the
     /// keys that show it, in every other worker: the others are granted a key as soon as it is free.
-    async fn grant_by_read(self, key: Key, request: Request, within: Duration) -> Result<Applied> {
+    async fn grant_by_read(self, key: Key, request: Request, deadline: Deadline) -> Result<Applied> {
         let asks = matches!(request, Request::Acquire(_)) && OUTSTAYED_KEYS.contains(&key.as_str());
         let Some(lease) = request.lease().filter(|_| asks && self.worker % 2 == 1) else {
-            return self.store.apply(&key, request, within).await;
+            return self.store.apply(&key, request, deadline).await;
         };
         let is_first = open(&self.notes.written).insert(lease);
         let longest = if is_first { Duration::from_secs(20) } else { Duration::from_millis(50) };
-        let wait = Duration::from_millis(500).min(within / 2);
+        let half = deadline.remaining() / 2;
+        let wait = Duration::from_millis(500).min(half);
         let look_at = Instant::now() + wait;
-        let writing = tokio::spawn(self.store.apply(&key, request, longest));
+        let writing = tokio::spawn(self.store.apply(&key, request, Deadline::after(self.store.clock(), longest)));
         if let Ok(Ok(answer)) = timeout(wait, writing).await
             && !matches!(answer, Err(Error::Unavailable { .. }))
         {
             return answer;
         }
         sleep_until(look_at).await;
-        if let Ok(Sighting::Seen { record, at }) = self.store.read(&key, within / 2).await {
+        if let Ok(Sighting::Seen { record, at }) =
+            self.store.read(&key, Deadline::after(self.store.clock(), half)).await
+        {
             let holder = record.holders.iter().find(|holder| holder.terms.lease == lease);
             if let Some(holder) = holder.filter(|holder| holder.expires_at > at.now) {
                 let outcome = Outcome::Granted { token: holder.version };
@@ -211,27 +214,27 @@ impl Observed {
 }
 
 impl Store for Observed {
-    fn apply(&self, key: &Key, request: Request, within: Duration) -> BoxFuture<Result<Applied>> {
+    fn apply(&self, key: &Key, request: Request, deadline: Deadline) -> BoxFuture<Result<Applied>> {
         let (this, key) = (self.clone(), key.clone());
         Box::pin(async move {
             this.notes.asks(&request);
             let sent = now();
             let answer = match this.sabotage {
-                Some(Sabotage::LateReply) => this.clone().late_reply(key.clone(), request.clone(), within).await,
+                Some(Sabotage::LateReply) => this.clone().late_reply(key.clone(), request.clone(), deadline).await,
                 Some(Sabotage::NoOpSuccess) => {
-                    Self::no_op_success(&request, this.store.apply(&key, request.clone(), within).await)
+                    Self::no_op_success(&request, this.store.apply(&key, request.clone(), deadline).await)
                 }
-                Some(Sabotage::SharedFate) => this.clone().share_fate(key.clone(), request.clone(), within).await,
-                Some(Sabotage::GrantByRead) => this.clone().grant_by_read(key.clone(), request.clone(), within).await,
+                Some(Sabotage::SharedFate) => this.clone().share_fate(key.clone(), request.clone(), deadline).await,
+                Some(Sabotage::GrantByRead) => this.clone().grant_by_read(key.clone(), request.clone(), deadline).await,
                 Some(Sabotage::ShortAttempts) => {
-                    let answer = this.store.apply(&key, request.clone(), within);
+                    let answer = this.store.apply(&key, request.clone(), deadline);
                     match &request {
                         Request::Refresh(refresh) => Self::cut_short(refresh.ttl, answer).await,
                         _ => answer.await,
                     }
                 }
                 Some(Sabotage::Impatient) => {
-                    let answer = this.store.apply(&key, request.clone(), within).await;
+                    let answer = this.store.apply(&key, request.clone(), deadline).await;
                     match (&request, answer) {
                         (Request::Acquire(Acquire { patience: Some(_), .. }), Err(Error::Unavailable { .. })) => {
                             Err(Error::invalid("a request of a waiter was not answered"))
@@ -239,7 +242,7 @@ impl Store for Observed {
                         (_, answer) => answer,
                     }
                 }
-                _ => this.store.apply(&key, request.clone(), within).await,
+                _ => this.store.apply(&key, request.clone(), deadline).await,
             };
             this.notes.answered(&request, sent, this.spread, &answer);
             this.refreshed(&key, &request, sent, &answer);
@@ -247,12 +250,12 @@ impl Store for Observed {
         })
     }
 
-    fn prepare(&self, within: Duration) -> BoxFuture<Result<()>> {
-        self.store.prepare(within)
+    fn prepare(&self, deadline: Deadline) -> BoxFuture<Result<()>> {
+        self.store.prepare(deadline)
     }
 
-    fn apply_jointly(&self, leases: &Named, joint: &Joint, within: Duration) -> BoxFuture<Result<bool>> {
-        let kept = self.store.apply_jointly(leases, joint, within);
+    fn apply_jointly(&self, leases: &Named, joint: &Joint, deadline: Deadline) -> BoxFuture<Result<bool>> {
+        let kept = self.store.apply_jointly(leases, joint, deadline);
         match joint {
             Joint::Keep { .. } if self.sabotage == Some(Sabotage::UnsentBatch) => Box::pin(async { Ok(true) }),
             Joint::Keep { ttl } if self.sabotage == Some(Sabotage::ShortAttempts) => {
@@ -262,8 +265,8 @@ impl Store for Observed {
         }
     }
 
-    fn read(&self, key: &Key, within: Duration) -> BoxFuture<Result<Sighting>> {
-        self.store.read(key, within)
+    fn read(&self, key: &Key, deadline: Deadline) -> BoxFuture<Result<Sighting>> {
+        self.store.read(key, deadline)
     }
 
     fn list(
@@ -271,17 +274,17 @@ impl Store for Observed {
         selection: &Selection,
         after: Option<Position>,
         most: u32,
-        within: Duration,
+        deadline: Deadline,
     ) -> BoxFuture<Result<Page>> {
-        self.store.list(selection, after, most, within)
+        self.store.list(selection, after, most, deadline)
     }
 
-    fn overdue(&self, after: Option<String>, most: u32, within: Duration) -> BoxFuture<Result<Backlog>> {
-        self.store.overdue(after, most, within)
+    fn overdue(&self, after: Option<String>, most: u32, deadline: Deadline) -> BoxFuture<Result<Backlog>> {
+        self.store.overdue(after, most, deadline)
     }
 
-    fn forget(&self, key: &Key, version: FencingToken, within: Duration) -> BoxFuture<Result<bool>> {
-        self.store.forget(key, version, within)
+    fn forget(&self, key: &Key, version: FencingToken, deadline: Deadline) -> BoxFuture<Result<bool>> {
+        self.store.forget(key, version, deadline)
     }
 
     fn handle_id(&self) -> HandleId {
@@ -296,8 +299,8 @@ impl Store for Observed {
         self.store.follow(key, tell)
     }
 
-    fn close(&self, within: Duration) -> BoxFuture<()> {
-        let (closed, is_slow) = (self.store.close(within), self.sabotage == Some(Sabotage::SlowClose));
+    fn close(&self, deadline: Deadline) -> BoxFuture<()> {
+        let (closed, is_slow) = (self.store.close(deadline), self.sabotage == Some(Sabotage::SlowClose));
         Box::pin(async move {
             if is_slow {
                 sleep(Duration::from_secs(2)).await;

@@ -24,18 +24,17 @@ use std::{
     time::Duration,
 };
 
+pub(crate) use launch::LAUNCH;
 use mongoseal::Clock;
 use nix::sys::signal::SigSet;
+use plan::{Act, Plan};
 use rustix::{
     io::Errno,
     process::{Pid, Signal, WaitId, WaitIdOptions, WaitIdStatus, kill_process_group, test_kill_process_group, waitid},
 };
-
-use crate::this_program;
-use plan::{Act, Plan};
 use word::{Order, Report};
 
-pub(crate) use launch::LAUNCH;
+use crate::this_program;
 
 /// The first argument by which this program is a guard.
 pub(crate) const GUARD: &str = "__guard";

@@ -29,9 +29,8 @@ use std::{
     process::ExitCode,
 };
 
-use clap::Parser;
-
 use arguments::{Arguments, Command};
+use clap::Parser;
 use status::{Failure, Status};
 
 fn main() -> ExitCode {

@@ -6,7 +6,7 @@ use super::*;
 use crate::{
     Caller, LeaseId, Metadata,
     record::{self, Acquire, Leave, Moment, Patience, Raise, Refresh, Request, Revoke, Terms, Transfer},
-    token::Tick,
+    types::token::Tick,
 };
 
 /// A record, and what is told of it.

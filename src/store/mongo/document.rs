@@ -8,7 +8,7 @@ use crate::{
     record::{
         self, Holder, Holding, ListedLease, Moment, Record, Revocation, StoreTime, Terms, View, Waiter, inspection,
     },
-    token::Tick,
+    types::token::Tick,
 };
 
 /// The format version that this build writes and reads, under `v`. `docs/protocol.md` says which changes raise it.

@@ -2,8 +2,6 @@
 
 mod unreachable;
 
-pub(crate) use unreachable::misnamed_set;
-
 use std::fmt;
 
 use mongodb::{
@@ -13,6 +11,7 @@ use mongodb::{
         TRANSIENT_TRANSACTION_ERROR, UNKNOWN_TRANSACTION_COMMIT_RESULT, WriteFailure,
     },
 };
+pub(crate) use unreachable::misnamed_set;
 
 use crate::{Error, Result, Source};
 

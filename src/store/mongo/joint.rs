@@ -2,6 +2,11 @@
 
 use std::{pin::pin, time::Duration};
 
+use mongodb::{
+    ClientSession,
+    bson::{Document, RawArrayBuf, RawDocumentBuf, rawdoc},
+};
+
 use super::{
     Inner, MongoStore, document,
     execute::PRIMARY,
@@ -13,10 +18,6 @@ use super::{
 use crate::{
     Error, FencingToken, Key, Result,
     record::{Joint, Named},
-};
-use mongodb::{
-    ClientSession,
-    bson::{Document, RawArrayBuf, RawDocumentBuf, rawdoc},
 };
 
 /// The most keys that are written by one command.

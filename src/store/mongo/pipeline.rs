@@ -35,7 +35,7 @@ use super::{
     document,
     verb::{Verb, literal},
 };
-use crate::{Ttl, record::Record, token::Tick};
+use crate::{Ttl, record::Record, types::token::Tick};
 
 /// The update that applies a request of this verb, with its [`constants`](super::verb::constants), to the record it meets.
 pub(super) fn update(verb: Verb) -> Vec<Document> {

@@ -21,10 +21,9 @@ use std::time::Duration;
 use mongodb::bson::{Document, doc};
 use tracing::{debug, warn};
 
+pub(super) use self::{deployment::check as check_deployment, product::at as product_at};
 use super::{Inner, fault, index};
 use crate::{Error, Result};
-
-pub(super) use self::{deployment::check as check_deployment, product::at as product_at};
 
 /// By how much the cluster time may be ahead of the primary's clock. The server reads one after the other, and may
 /// stall in between.

@@ -12,7 +12,6 @@ use mongoseal::{
         options::{ClientOptions, ReadPreference, SelectionCriteria, ServerAddress},
     },
 };
-
 use tokio::task::JoinSet;
 
 use crate::connection::Connection;

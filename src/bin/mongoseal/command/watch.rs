@@ -5,7 +5,9 @@ mod screen;
 
 use std::{io, time::Duration};
 
+use listing::Listing;
 use mongoseal::{Event, EventKind, EventStream, Key, Mongoseal, Result};
+use screen::Screen;
 use serde::Serialize;
 use serde_json::Value;
 
@@ -17,8 +19,6 @@ use crate::{
     status::{Failure, Status},
     text, time,
 };
-use listing::Listing;
-use screen::Screen;
 
 /// How often leases are listed, where many keys are watched or somebody looks.
 const OFTEN: Duration = Duration::from_secs(1);

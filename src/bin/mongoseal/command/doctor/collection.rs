@@ -5,8 +5,10 @@ use std::time::Duration;
 use mongoseal::{Error, Key, Mongoseal};
 
 use super::Finding;
-use crate::command::driver::{Answer, Bson, Deployment, Document, Refusal, doc};
-use crate::time;
+use crate::{
+    command::driver::{Answer, Bson, Deployment, Document, Refusal, doc},
+    time,
+};
 
 const INDEX: &str = "index";
 

@@ -5,8 +5,10 @@ use std::time::Duration;
 use mongoseal::{Clock, Mongoseal};
 
 use super::Finding;
-use crate::command::driver::{Deployment, Offset, doc};
-use crate::status::Failure;
+use crate::{
+    command::driver::{Deployment, Offset, doc},
+    status::Failure,
+};
 
 /// How often each is measured.
 const TIMES: usize = 10;

@@ -1,0 +1,12 @@
+//! The verbs of a handle, each with its builder: one file for each.
+
+pub(crate) mod acquire;
+pub(crate) mod acquire_all;
+pub(crate) mod group;
+mod inspect;
+pub(crate) mod list;
+pub(crate) mod purge;
+mod raise;
+pub(crate) mod revoke;
+mod scope;
+pub(crate) mod watch;

@@ -1,0 +1,302 @@
+//! Several keys at once, all or none.
+
+use std::{fmt, future::poll_fn, mem, pin::pin, sync::Arc, time::Duration};
+
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    Acquire, Error, FencingToken, Group, Key, Lease, LossCause, Mongoseal, Released, Result,
+    engine::{lease_shared::end_jointly, retry_policy::OnHeld, shared::Shared},
+    store::BoxFuture,
+};
+
+impl Mongoseal {
+    /// Asks for several keys, all or none. Nothing is sent until the returned builder is awaited.
+    pub fn acquire_all<K>(&self, keys: impl IntoIterator<Item = K>) -> AcquireAll
+    where
+        K: TryInto<Key>,
+        K::Error: Into<Error>,
+    {
+        let keys = keys.into_iter().map(|key| key.try_into().map_err(Into::into)).collect();
+        AcquireAll {
+            shared: Arc::clone(&self.shared),
+            keys,
+            ttl: None,
+            group: Ok(None),
+            metadata: Vec::new(),
+            wait: None,
+        }
+    }
+}
+
+/// Asks for several keys: awaiting it gives a [`LeaseSet`] with a lease on each of them, or an error and
+/// no lease.
+///
+/// Made by [`Mongoseal::acquire_all`]. The keys are asked for one after another in their own order,
+/// whatever order they are given in: so two who want the same keys never wait for each other. All the
+/// waiting together is as long as [`wait`](Self::wait) says.
+///
+/// # Errors
+///
+/// As of an [`Acquire`](crate::Acquire), of the first key that was not granted. [`Error::Lost`] where one
+/// of the first leases was lost while the others were waited for. [`Error::Invalid`] where no key is
+/// given, or one twice.
+///
+/// # Cancel safety
+///
+/// Dropping it gives all keys up: what was granted is released in the background.
+///
+/// # Examples
+///
+/// ```
+/// use std::time::Duration;
+/// use mongoseal::Mongoseal;
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> mongoseal::Result<()> {
+/// let seal = Mongoseal::in_memory();
+/// let both = seal.acquire_all(["accounts/7", "accounts/3"]).wait(Duration::from_secs(5)).await?;
+/// let moved = both.run(async { 100 }).await?;
+/// for (key, token) in both.tokens() {
+///     println!("moved {moved}, {key} with token {token}");
+/// }
+/// both.release().await?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug)]
+#[must_use = "an acquire asks nothing until it is awaited"]
+pub struct AcquireAll {
+    shared: Arc<Shared>,
+    keys: Result<Vec<Key>>,
+    ttl: Option<Duration>,
+    group: Result<Option<Group>>,
+    metadata: Vec<(String, String)>,
+    wait: Option<Duration>,
+}
+
+impl AcquireAll {
+    /// Waits up to this long for all of them together: see [`Acquire::wait`](crate::Acquire::wait).
+    /// Default: the handle's wait; a retry policy of the handle's does not count here.
+    pub fn wait(mut self, at_most: Duration) -> Self {
+        self.wait = Some(at_most);
+        self
+    }
+
+    /// How long each lease lasts without a refresh. Default: the handle's.
+    pub fn ttl(mut self, ttl: Duration) -> Self {
+        self.ttl = Some(ttl);
+        self
+    }
+
+    /// Each lease belongs to this group: see [`Acquire::group`](crate::Acquire::group).
+    pub fn group<G>(mut self, group: G) -> Self
+    where
+        G: TryInto<Group>,
+        G::Error: Into<Error>,
+    {
+        self.group = group.try_into().map(Some).map_err(Into::into);
+        self
+    }
+
+    /// Adds an entry to what others see of each lease. See [`Metadata`](crate::Metadata) for its bounds.
+    pub fn metadata(mut self, name: impl Into<String>, text: impl Into<String>) -> Self {
+        self.metadata.push((name.into(), text.into()));
+        self
+    }
+
+    async fn run(self) -> Result<LeaseSet> {
+        let Self { shared, keys, ttl, group, metadata, wait } = self;
+        let (mut keys, group) = (keys?, group?);
+        keys.sort();
+        if keys.is_empty() {
+            return Err(Error::invalid("no key is asked for: name one or more"));
+        }
+        if let Some(twice) = keys.windows(2).find(|pair| pair.first() == pair.last()).and_then(<[Key]>::first) {
+            return Err(Error::invalid(format!("{twice:?} is asked for twice: name each key once")));
+        }
+        let wait = match (wait, &shared.context.settings.on_held) {
+            (None, OnHeld::Wait(wait)) => *wait,
+            (wait, _) => wait.unwrap_or_default(),
+        };
+        let clock = shared.context.clock();
+        let until = clock.now().saturating_add(wait);
+        let mut leases = Vec::new();
+        for key in keys {
+            let left = until.saturating_sub(clock.now());
+            let mut acquire = Acquire::new(&shared, Ok(key)).wait(left);
+            if let Some(ttl) = ttl {
+                acquire = acquire.ttl(ttl);
+            }
+            if let Some(group) = &group {
+                acquire = acquire.group(group);
+            }
+            for (name, text) in &metadata {
+                acquire = acquire.metadata(name, text);
+            }
+            match acquire.await {
+                Ok(lease) => leases.push(lease),
+                Err(error) => {
+                    // Nothing is held any more when this is heard.
+                    drop(LeaseSet::of(leases).release().await);
+                    return Err(error);
+                }
+            }
+        }
+        let set = LeaseSet::of(leases);
+        match set.check() {
+            Ok(()) => Ok(set),
+            Err(lost) => {
+                drop(set.release().await);
+                Err(lost)
+            }
+        }
+    }
+}
+
+impl IntoFuture for AcquireAll {
+    type Output = Result<LeaseSet>;
+    type IntoFuture = BoxFuture<Result<LeaseSet>>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        Box::pin(self.run())
+    }
+}
+
+/// Leases on several keys, which are of use only together: as soon as one is lost, all work under them
+/// has to stop.
+///
+/// Each is refreshed by itself. Dropping the set releases all of them in the background, by one command.
+#[must_use = "dropping leases releases them: bind them to a name, and `_` is none"]
+pub struct LeaseSet {
+    /// In the order of their keys.
+    leases: Vec<Lease>,
+    /// Cancelled when one of them ends.
+    ended: CancellationToken,
+}
+
+impl LeaseSet {
+    fn of(leases: Vec<Lease>) -> Self {
+        let ended = CancellationToken::new();
+        for lease in &leases {
+            lease.ends_with(&ended);
+        }
+        Self { leases, ended }
+    }
+
+    /// The keys and the token to pass with every write to what each stands for, in order of the keys.
+    pub fn tokens(&self) -> impl Iterator<Item = (&Key, FencingToken)> {
+        self.leases.iter().map(|lease| (lease.key(), lease.token()))
+    }
+
+    /// The token of one of the keys.
+    #[must_use]
+    pub fn token(&self, key: &str) -> Option<FencingToken> {
+        self.leases.iter().find(|lease| lease.key().as_str() == key).map(Lease::token)
+    }
+
+    /// Whether none of the leases has ended as far as this process can know. Local and free.
+    #[must_use]
+    pub fn is_valid(&self) -> bool {
+        self.leases.iter().all(Lease::is_valid)
+    }
+
+    /// How long all of them last without a further refresh. Local and free.
+    #[must_use]
+    pub fn remaining(&self) -> Duration {
+        self.leases.iter().map(Lease::remaining).min().unwrap_or_default()
+    }
+
+    /// A token that is cancelled when the first of them ends, in whatever way.
+    #[must_use]
+    pub fn cancellation_token(&self) -> CancellationToken {
+        self.ended.child_token()
+    }
+
+    /// Waits until one of them is lost, and says which and why.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping it loses nothing.
+    pub async fn cancelled(&self) -> (Key, LossCause) {
+        loop {
+            self.ended.cancelled().await;
+            for lease in &self.leases {
+                if !lease.is_valid() {
+                    return (lease.key().clone(), lease.cancelled().await);
+                }
+            }
+        }
+    }
+
+    /// Does `work` while all of them hold, as [`Lease::run`] does for one.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Lost`] of the first that was lost.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping it drops the work. The leases stay.
+    pub async fn run<F: Future>(&self, work: F) -> Result<F::Output> {
+        let mut ended = pin!(self.ended.cancelled());
+        let mut work = pin!(work);
+        poll_fn(|context| {
+            // Polled for its waker; whether a lease has ended is for `check` to say.
+            let _woken = ended.as_mut().poll(context);
+            self.check()?;
+            let value = work.as_mut().poll(context).map(Ok);
+            if value.is_ready() {
+                self.check()?;
+            }
+            value
+        })
+        .await
+    }
+
+    /// Gives all keys back by one command, and says of each whether it was still ours. Work under any of
+    /// them is stopped before the first is given back.
+    ///
+    /// # Errors
+    ///
+    /// That of the first key, in their order, whose release was not confirmed, as
+    /// [`Lease::release`] has it; the others are released all the same.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping it abandons the answer. The releases are made all the same.
+    pub async fn release(mut self) -> Result<Vec<(Key, Released)>> {
+        self.end();
+        let mut released = Vec::new();
+        let mut failed = None;
+        for lease in mem::take(&mut self.leases) {
+            let key = lease.key().clone();
+            match lease.release().await {
+                Ok(how) => released.push((key, how)),
+                Err(error) => failed = failed.or(Some(error)),
+            }
+        }
+        failed.map_or(Ok(released), Err)
+    }
+
+    /// Ends all of them, which their tasks then release.
+    fn end(&self) {
+        end_jointly(self.leases.iter().map(Lease::hold));
+    }
+
+    fn check(&self) -> Result<()> {
+        self.leases.iter().try_for_each(Lease::check)
+    }
+}
+
+impl Drop for LeaseSet {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+impl fmt::Debug for LeaseSet {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(&self.leases).finish()
+    }
+}

@@ -1,0 +1,331 @@
+//! Looking at the leases of many keys.
+
+use std::{
+    collections::VecDeque,
+    fmt,
+    future::poll_fn,
+    pin::Pin,
+    sync::Arc,
+    task::{self, Poll, ready},
+    time::Duration,
+};
+
+use futures_core::Stream;
+
+use crate::{
+    Error, Group, Key, Mongoseal, Owner, Result,
+    engine::context::Context,
+    record::{ListedLease, Position, Selection, Sharing, StoreTime},
+    store::{BoxFuture, Page},
+};
+
+/// How many leases are read at once.
+const AT_ONCE: u32 = 500;
+
+/// Asks which leases there are: awaiting it gives a [`LeaseStream`] of those for which every filter
+/// holds that was set. Leases whose time is over are left out unless
+/// [`with_expired`](Self::with_expired) asks for them.
+///
+/// Made by [`Mongoseal::leases`]. A filter that is set twice holds in both senses, too: the narrower of
+/// two bounds counts, and two owners are a contradiction.
+///
+/// # Errors
+///
+/// - [`Error::Invalid`]: a key, prefix or owner that is none, or filters that no lease can meet
+///   together.
+/// - [`Error::Unavailable`]: nobody answered within the operation timeout.
+///
+/// # Cancel safety
+///
+/// Dropping it abandons the answer and changes nothing.
+///
+/// # Examples
+///
+/// ```
+/// use std::time::Duration;
+/// use mongoseal::Mongoseal;
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> mongoseal::Result<()> {
+/// let seal = Mongoseal::in_memory();
+/// let nightly = seal.acquire("reports/nightly").ttl(Duration::from_secs(5)).await?;
+/// let _weekly = seal.acquire("reports/weekly").ttl(Duration::from_secs(60)).await?;
+///
+/// let mut soon_over = seal.leases().prefix("reports/").remaining_less_than(Duration::from_secs(10)).await?;
+/// while let Some(lease) = soon_over.next().await {
+///     let lease = lease?;
+///     println!("{:?} is held by {:?}", lease.key, lease.holding.owner);
+///     assert_eq!(lease.holding.token, nightly.token());
+/// }
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug)]
+#[must_use = "nothing is asked until it is awaited"]
+pub struct Leases {
+    context: Arc<Context>,
+    selection: Result<Selection>,
+}
+
+impl Mongoseal {
+    /// Asks which leases there are, in order of their tokens, and so nearly in the order in which they were
+    /// granted as far as the store's hybrid clock tells. Nothing is sent until the returned builder is
+    /// awaited.
+    pub fn leases(&self) -> Leases {
+        Leases { context: Arc::clone(&self.shared.context), selection: Ok(Selection::default()) }
+    }
+}
+
+impl Leases {
+    fn and(mut self, narrow: impl FnOnce(&mut Selection) -> Result<()>) -> Self {
+        self.selection = self.selection.and_then(|mut selection| {
+            narrow(&mut selection)?;
+            Ok(selection)
+        });
+        self
+    }
+
+    /// Only of this key.
+    pub fn key<K>(self, key: K) -> Self
+    where
+        K: TryInto<Key>,
+        K::Error: Into<Error>,
+    {
+        let key = key.try_into().map_err(Into::into);
+        self.and(|selection| only(&mut selection.key, key?, "keys"))
+    }
+
+    /// Only of keys that begin with this text, byte for byte; nothing in it is special.
+    pub fn prefix(self, text: impl Into<String>) -> Self {
+        let text = text.into();
+        self.and(|selection| {
+            if text.len() > Key::MAX_BYTES || text.contains('\0') {
+                return Err(Error::invalid(format!(
+                    "no key begins with this prefix of {} bytes: a key has at most {} and no NUL character",
+                    text.len(),
+                    Key::MAX_BYTES
+                )));
+            }
+            if text.starts_with(&selection.prefix) {
+                selection.prefix = text;
+            } else if !selection.prefix.starts_with(&text) {
+                return Err(contradiction(&format!("the prefixes {:?} and {text:?}", selection.prefix)));
+            }
+            Ok(())
+        })
+    }
+
+    /// Only of this owner.
+    pub fn owner<O>(self, owner: O) -> Self
+    where
+        O: TryInto<Owner>,
+        O::Error: Into<Error>,
+    {
+        let owner = owner.try_into().map_err(Into::into);
+        self.and(|selection| only(&mut selection.owner, owner?, "owners"))
+    }
+
+    /// Only of this group.
+    pub fn group<G>(self, group: G) -> Self
+    where
+        G: TryInto<Group>,
+        G::Error: Into<Error>,
+    {
+        let group = group.try_into().map_err(Into::into);
+        self.and(|selection| only(&mut selection.group, group?, "groups"))
+    }
+
+    /// Only of keys that are held alone.
+    pub fn exclusive(self) -> Self {
+        self.and(|selection| only(&mut selection.sharing, Sharing::Exclusive, "ways to hold"))
+    }
+
+    /// Only of keys that may be held by several, also where one holds it.
+    pub fn shared(self) -> Self {
+        self.and(|selection| only(&mut selection.sharing, Sharing::Shared, "ways to hold"))
+    }
+
+    /// Only those granted before this time on the store's clock.
+    pub fn since_before(self, time: StoreTime) -> Self {
+        self.and(|selection| {
+            selection.since_before = Some(selection.since_before.map_or(time, |other| other.min(time)));
+            Ok(())
+        })
+    }
+
+    /// Only those granted after this time on the store's clock.
+    pub fn since_after(self, time: StoreTime) -> Self {
+        self.and(|selection| {
+            selection.since_after = Some(selection.since_after.map_or(time, |other| other.max(time)));
+            Ok(())
+        })
+    }
+
+    /// Only those that last for less than this if nothing is heard of them, by the store's clock. None
+    /// without expiry.
+    pub fn remaining_less_than(self, time: Duration) -> Self {
+        self.and(|selection| {
+            selection.remaining_less_than = Some(selection.remaining_less_than.map_or(time, |other| other.min(time)));
+            Ok(())
+        })
+    }
+
+    /// Only those that last for at least this if nothing is heard of them, by the store's clock. Those
+    /// without expiry are among them.
+    pub fn remaining_at_least(self, time: Duration) -> Self {
+        self.and(|selection| {
+            selection.remaining_at_least = Some(selection.remaining_at_least.map_or(time, |other| other.max(time)));
+            Ok(())
+        })
+    }
+
+    /// Also those whose time is over and that are still in their record: nobody has asked for the key
+    /// since.
+    pub fn with_expired(self) -> Self {
+        self.and(|selection| {
+            selection.with_expired = true;
+            Ok(())
+        })
+    }
+
+    /// Refuses what no lease can be.
+    fn checked(self) -> Result<LeaseStream> {
+        let Self { context, selection } = self;
+        let selection = selection?;
+        if let Some(key) = &selection.key
+            && !key.as_str().starts_with(&selection.prefix)
+        {
+            return Err(contradiction(&format!("the key {key:?} and the prefix {:?}", selection.prefix)));
+        }
+        if let (Some(after), Some(before)) = (selection.since_after, selection.since_before)
+            && before <= after.after(1)
+        {
+            return Err(contradiction(&format!(
+                "a grant after {} ms and before {} ms",
+                after.millis(),
+                before.millis()
+            )));
+        }
+        let least = selection.remaining_at_least.unwrap_or_default();
+        if let Some(bound) = selection.remaining_less_than
+            && bound <= least
+        {
+            return Err(contradiction(&format!("less than {bound:?} remaining and at least {least:?}")));
+        }
+        Ok(LeaseStream { context, selection, read: VecDeque::new(), rest: Rest::Unread(None) })
+    }
+}
+
+impl IntoFuture for Leases {
+    type Output = Result<LeaseStream>;
+    type IntoFuture = BoxFuture<Result<LeaseStream>>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        Box::pin(async move {
+            let mut leases = self.checked()?;
+            // What is wrong is said here and not with the first lease.
+            poll_fn(|task| leases.poll_read(task)).await?;
+            Ok(leases)
+        })
+    }
+}
+
+/// Sets what a lease has one of.
+fn only<T: PartialEq>(wanted: &mut Option<T>, value: T, what: &str) -> Result<()> {
+    if wanted.replace(value).is_some_and(|other| wanted.as_ref() != Some(&other)) {
+        return Err(contradiction(&format!("two {what}")));
+    }
+    Ok(())
+}
+
+fn contradiction(what: &str) -> Error {
+    Error::invalid(format!("the selection asks for {what}, which no lease matches: leave out one"))
+}
+
+/// The leases that were asked for, in order of their tokens, and then of their keys.
+///
+/// They are read a few hundred at a time, when the stream has come to them. A lease that is there from
+/// the first to the last is given once; one that comes or goes meanwhile may be given or not.
+///
+/// Also a [`Stream`]. It ends after the last lease, or after an error, and gives nothing from then on.
+#[must_use = "leases are read as they are asked for"]
+pub struct LeaseStream {
+    context: Arc<Context>,
+    selection: Selection,
+    /// What was read and not given yet.
+    read: VecDeque<ListedLease>,
+    rest: Rest,
+}
+
+/// What was not read yet.
+enum Rest {
+    /// All behind this position.
+    Unread(Option<Position>),
+    /// The next of them are on their way.
+    Reading(BoxFuture<Result<Page>>),
+    Nothing,
+}
+
+impl LeaseStream {
+    /// The next lease; `None` after the last.
+    ///
+    /// # Errors
+    ///
+    /// As [`Leases`]. It is the last that is given.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping it loses nothing: the next call gives the lease that this one would have given.
+    pub async fn next(&mut self) -> Option<Result<ListedLease>> {
+        poll_fn(|task| self.poll_lease(task)).await
+    }
+
+    fn poll_lease(&mut self, task: &mut task::Context<'_>) -> Poll<Option<Result<ListedLease>>> {
+        match ready!(self.poll_read(task)) {
+            Ok(()) => Poll::Ready(self.read.pop_front().map(Ok)),
+            Err(error) => Poll::Ready(Some(Err(error))),
+        }
+    }
+
+    /// Reads on until there is a lease to give, or nothing more to read.
+    fn poll_read(&mut self, task: &mut task::Context<'_>) -> Poll<Result<()>> {
+        while self.read.is_empty() {
+            match &mut self.rest {
+                Rest::Nothing => break,
+                Rest::Unread(after) => {
+                    let page = page(Arc::clone(&self.context), self.selection.clone(), after.take());
+                    self.rest = Rest::Reading(Box::pin(page));
+                }
+                Rest::Reading(page) => {
+                    let page = ready!(page.as_mut().poll(task));
+                    self.rest = Rest::Nothing;
+                    let Page { leases, next } = page?;
+                    self.read = leases.into();
+                    if next.is_some() {
+                        self.rest = Rest::Unread(next);
+                    }
+                }
+            }
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+async fn page(context: Arc<Context>, selection: Selection, after: Option<Position>) -> Result<Page> {
+    context.ensure_open()?;
+    context.list(&selection, after, AT_ONCE, context.operation_deadline()).await
+}
+
+impl Stream for LeaseStream {
+    type Item = Result<ListedLease>;
+
+    fn poll_next(mut self: Pin<&mut Self>, task: &mut task::Context<'_>) -> Poll<Option<Self::Item>> {
+        self.poll_lease(task)
+    }
+}
+
+impl fmt::Debug for LeaseStream {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LeaseStream").field("selection", &self.selection).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,224 @@
+//! What can be set for all leases of a handle.
+
+use std::{sync::Arc, time::Duration};
+
+use crate::{
+    Error, Mongoseal, Owner, Result, Retry, Ttl,
+    engine::{dedicated_thread::DedicatedThread, retry_policy::OnHeld, settings::Settings, shared::Shared},
+    store::Store,
+};
+
+impl Mongoseal {
+    /// Settings other than the defaults.
+    pub fn builder() -> Builder {
+        Builder::default()
+    }
+}
+
+/// Builds a [`Mongoseal`] with settings other than the defaults.
+///
+/// ```
+/// use std::time::Duration;
+/// use mongoseal::Mongoseal;
+///
+/// let seal = Mongoseal::builder()
+///     .owner("reporter-3")
+///     .ttl(Duration::from_secs(60))
+///     .in_memory()?;
+/// assert_eq!(seal.owner().as_str(), "reporter-3");
+/// # Ok::<(), mongoseal::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+#[must_use = "a builder does nothing until it is connected"]
+pub struct Builder {
+    owner: Option<Result<Owner, String>>,
+    ttl: Duration,
+    grace: Option<Duration>,
+    drift_ppm: u32,
+    retention: Duration,
+    operation_timeout: Duration,
+    queue_limit: u32,
+    wait: Option<Duration>,
+    retry: Option<Retry>,
+    pub(crate) dedicated_thread: bool,
+    #[cfg(feature = "mongodb")]
+    pub(crate) database: Option<String>,
+    #[cfg(feature = "mongodb")]
+    pub(crate) collection: Option<String>,
+    #[cfg(feature = "mongodb")]
+    pub(crate) allow_sharded: bool,
+}
+
+impl Default for Builder {
+    fn default() -> Self {
+        Self {
+            owner: None,
+            ttl: Ttl::DEFAULT.duration(),
+            grace: None,
+            drift_ppm: 1_000,
+            retention: Duration::from_secs(24 * 3600),
+            operation_timeout: Duration::from_secs(10),
+            queue_limit: 1_000,
+            wait: None,
+            retry: None,
+            dedicated_thread: false,
+            #[cfg(feature = "mongodb")]
+            database: None,
+            #[cfg(feature = "mongodb")]
+            collection: None,
+            #[cfg(feature = "mongodb")]
+            allow_sharded: false,
+        }
+    }
+}
+
+impl Builder {
+    /// Who this process says it is. Default: host, process id and a random part.
+    pub fn owner<O>(mut self, owner: O) -> Self
+    where
+        O: TryInto<Owner>,
+        O::Error: Into<Error>,
+    {
+        // Errors are not `Clone` and builders are, so the sentence is what is kept.
+        self.owner = Some(owner.try_into().map_err(|error| error.into().to_string()));
+        self
+    }
+
+    /// How long a lease lasts without a refresh, unless its acquire says otherwise. Default:
+    /// 30 seconds, because an ungraceful failover at MongoDB's default election settings took up
+    /// to 19.
+    pub fn ttl(mut self, ttl: Duration) -> Self {
+        self.ttl = ttl;
+        self
+    }
+
+    /// Sets how much longer than the ttl the store keeps the key of a holder that is not heard of: the
+    /// lock-delay of Chubby and Consul. A release ends it at once.
+    ///
+    /// The grace covers members whose clocks differ. If a failover makes a member primary whose clock is
+    /// ahead, that member ends leases sooner, by the difference. As long as the clocks differ by no more than
+    /// the grace, the holder still stops first. The cost: the key of a holder that died is free that much later.
+    ///
+    /// Default: a tenth of the ttl, up to 500 milliseconds, and no more than the [`retention`](Self::retention)
+    /// leaves. For a lease [without expiry](crate::Acquire::without_expiry) the ttl is the handle's.
+    /// `Duration::ZERO` is no grace: then one clock that is ahead lets two holders believe after a failover.
+    pub fn grace(mut self, grace: Duration) -> Self {
+        self.grace = Some(grace);
+        self
+    }
+
+    /// How far the holder's clock and the store's may drift apart, in millionths: a holder stops
+    /// that much before its ttl is over. Default: 1,000, a millisecond in each second; NTP slews a
+    /// clock by at most 500.
+    pub fn drift_allowance_ppm(mut self, ppm: u32) -> Self {
+        self.drift_ppm = ppm;
+        self
+    }
+
+    /// How long the record of an idle key is kept, at least as long as the longest ttl. All
+    /// processes of a collection must agree: it is the TTL index's option. A store of one's own
+    /// has its own. Default: 24 hours.
+    pub fn retention(mut self, retention: Duration) -> Self {
+        self.retention = retention;
+        self
+    }
+
+    /// How long one call may take, with all requests it sends. Default: 10 seconds.
+    pub fn operation_timeout(mut self, timeout: Duration) -> Self {
+        self.operation_timeout = timeout;
+        self
+    }
+
+    /// How many may wait for one key; whoever comes after them gets [`Error::QueueFull`]. A waiter
+    /// takes about 300 bytes of the key's record, and its metadata; MongoDB allows 16 MiB. From 1 to
+    /// 3,000; default: 1,000.
+    pub fn queue_limit(mut self, waiters: u32) -> Self {
+        self.queue_limit = waiters;
+        self
+    }
+
+    /// How long an acquire waits for a key that is held, unless it says otherwise: see
+    /// [`Acquire::wait`](crate::Acquire::wait). Default: zero, one attempt.
+    pub fn wait(mut self, at_most: Duration) -> Self {
+        self.wait = Some(at_most);
+        self
+    }
+
+    /// How an acquire asks again for a key that is held, unless it says otherwise: see
+    /// [`Acquire::retry`](crate::Acquire::retry). It contradicts a [`wait`](Self::wait). Default: one
+    /// attempt.
+    pub fn retry(mut self, policy: Retry) -> Self {
+        self.retry = Some(policy);
+        self
+    }
+
+    /// Runs the tasks of the handle on a thread of its own: the acquires, the refreshes and releases of its leases, and its
+    /// change streams. Default: they run on the runtime that acquires the lease.
+    ///
+    /// Work that blocks all threads of a runtime, without a call of `spawn_blocking`, also stops the refreshes on that
+    /// runtime, and the leases expire. With a thread of its own the handle keeps them. The holder must still see by
+    /// itself that a lease was lost: a blocked thread notices nothing.
+    ///
+    /// It needs a client of its own, by [`connect`](Self::connect): a client of the caller reads its connections on the
+    /// caller's runtime. The closure of a [`retry`](Self::retry) policy runs on the thread, too. It ends when the last clone
+    /// of the handle and its last lease are gone.
+    pub fn dedicated_thread(mut self) -> Self {
+        self.dedicated_thread = true;
+        self
+    }
+
+    /// On a store of one's own. Handles on clones of one `Arc` share what the store shares: on MongoDB a change stream, and a
+    /// client that belongs to the store, which the last of them that is shut down closes.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Invalid`] where the settings contradict each other.
+    pub fn on_store(self, store: Arc<dyn Store>) -> Result<Mongoseal> {
+        let settings = Settings { retention: store.retention(), ..self.settings()? };
+        let thread = self.dedicated_thread.then(DedicatedThread::start).transpose()?.map(Arc::new);
+        Ok(Mongoseal { shared: Shared::new(store, settings, thread)? })
+    }
+
+    /// Checks what was set.
+    pub(crate) fn settings(&self) -> Result<Settings> {
+        let owner = match &self.owner {
+            None => Owner::of_this_process(),
+            Some(owner) => owner.clone().map_err(Error::invalid)?,
+        };
+        if self.operation_timeout < Duration::from_millis(10) || self.operation_timeout > Ttl::MAX.duration() {
+            return Err(Error::invalid(format!(
+                "an operation timeout must be from 10 milliseconds to 365 days and {:?} is not: seconds are usual",
+                self.operation_timeout
+            )));
+        }
+        if !(1..=3_000).contains(&self.queue_limit) {
+            return Err(Error::invalid(format!(
+                "a queue limit must be from 1 to 3,000 waiters and {} is not: a record has 16 MiB at most",
+                self.queue_limit
+            )));
+        }
+        if self.drift_ppm > 500_000 {
+            return Err(Error::invalid(format!(
+                "a drift allowance of {} millionths is more than half: 1,000 covers any clock under NTP",
+                self.drift_ppm
+            )));
+        }
+        if self.retention > Ttl::MAX.duration() {
+            return Err(Error::invalid(format!(
+                "idle records can be kept for 365 days and {:?} is longer: 24 hours are usual",
+                self.retention
+            )));
+        }
+        Ok(Settings {
+            owner,
+            ttl: Ttl::try_from(self.ttl)?,
+            grace: self.grace,
+            drift_ppm: self.drift_ppm,
+            retention: self.retention,
+            operation_timeout: self.operation_timeout,
+            queue_limit: self.queue_limit,
+            on_held: OnHeld::of(self.wait, self.retry.clone())?.unwrap_or(OnHeld::Once),
+            attempt: self.operation_timeout.min(Duration::from_secs(5)),
+        })
+    }
+}

@@ -1,0 +1,26 @@
+//! What runs: the tasks of acquires and leases, and what they share.
+
+pub(crate) mod acquire_task;
+pub(crate) mod command_queue;
+pub(crate) mod confirm;
+pub(crate) mod context;
+pub(crate) mod dedicated_thread;
+pub(crate) mod end_action;
+pub(crate) mod held_lease;
+pub(crate) mod in_flight;
+pub(crate) mod joint_release;
+pub(crate) mod lease_ids;
+pub(crate) mod lease_shared;
+pub(crate) mod lease_state;
+pub(crate) mod lease_task;
+pub(crate) mod notifier;
+pub(crate) mod pending_releases;
+pub(crate) mod refresh;
+pub(crate) mod refresh_schedule;
+pub(crate) mod release;
+pub(crate) mod retry;
+pub(crate) mod retry_policy;
+pub(crate) mod settings;
+pub(crate) mod shared;
+pub(crate) mod shutdown_release;
+pub(crate) mod siblings;

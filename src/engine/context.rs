@@ -1,0 +1,159 @@
+//! What every request of a handle needs: the store, the settings, the clock, the tasks and the end of the handle.
+
+use std::{
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use tokio::{runtime::Handle, task::JoinHandle};
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+
+use crate::{
+    Clock, Deadline, Error, Key, Result,
+    engine::{dedicated_thread::DedicatedThread, retry, settings::Settings},
+    record::{Position, Selection},
+    store::{Page, Sighting, Store},
+};
+
+/// What every request of a handle needs.
+#[derive(Debug)]
+pub(crate) struct Context {
+    pub(crate) store: Arc<dyn Store>,
+    pub(crate) settings: Settings,
+    /// When, on the clock, the handle was made.
+    pub(crate) since: Duration,
+    /// Cancelled when the handle is shut down.
+    pub(crate) closing: CancellationToken,
+    /// One task for each acquire under way and each lease held.
+    pub(crate) tasks: TaskTracker,
+    /// When, on the clock, all must have ended: set by a shutdown.
+    end: OnceLock<Duration>,
+    /// Whether the store was found fit, by this handle or a sibling.
+    is_prepared: Arc<AtomicBool>,
+    /// Where the tasks run, if not on the runtime of the caller that begins them.
+    thread: Option<Arc<DedicatedThread>>,
+}
+
+impl Context {
+    pub(crate) fn new(
+        store: Arc<dyn Store>,
+        settings: Settings,
+        is_prepared: Arc<AtomicBool>,
+        thread: Option<Arc<DedicatedThread>>,
+    ) -> Arc<Self> {
+        let since = store.clock().now();
+        Arc::new(Self {
+            store,
+            settings,
+            since,
+            closing: CancellationToken::new(),
+            tasks: TaskTracker::new(),
+            end: OnceLock::new(),
+            is_prepared,
+            thread,
+        })
+    }
+
+    pub(crate) fn clock(&self) -> Clock {
+        self.store.clock()
+    }
+
+    /// Begins a task of this handle.
+    pub(crate) fn spawn<T: Send + 'static>(&self, task: impl Future<Output = T> + Send + 'static) -> JoinHandle<T> {
+        match &self.thread {
+            Some(thread) => self.tasks.spawn_on(task, thread.runtime()),
+            None => self.tasks.spawn(task),
+        }
+    }
+
+    /// Waits for `done` until the deadline. Outside of a runtime, where there is no timer, it waits for ever.
+    pub(crate) async fn before<T>(&self, deadline: Deadline, done: impl Future<Output = T>) -> Option<T> {
+        if Handle::try_current().is_err() {
+            return Some(done.await);
+        }
+        tokio::select! {
+            biased;
+            done = done => Some(done),
+            () = deadline.passed() => None,
+        }
+    }
+
+    /// When an operation that begins now gives up.
+    pub(crate) fn operation_deadline(&self) -> Deadline {
+        let deadline = Deadline::after(self.clock(), self.settings.operation_timeout);
+        self.end.get().map_or(deadline, |end| deadline.or_at(*end))
+    }
+
+    /// The deadline of a request that is sent once.
+    pub(crate) fn attempt_deadline(&self) -> Deadline {
+        self.operation_deadline().or_after(self.settings.attempt)
+    }
+
+    /// Sets when all must have ended, once, and returns it.
+    pub(crate) fn close(&self) -> Deadline {
+        let end = *self.end.get_or_init(|| self.operation_deadline().reading());
+        self.closing.cancel();
+        self.tasks.close();
+        Deadline::at(self.clock(), end)
+    }
+
+    /// Checks the store before the first request. Concurrent callers check it concurrently: if one waited for another,
+    /// their timeouts would add up.
+    pub(crate) async fn prepare(&self, deadline: Deadline) -> Result<()> {
+        if !self.is_prepared.load(Ordering::Acquire) {
+            self.store.prepare(deadline).await?;
+            self.is_prepared.store(true, Ordering::Release);
+        }
+        Ok(())
+    }
+
+    /// Reads the record of a key.
+    pub(crate) async fn read_record(&self, key: &Key, until: Deadline) -> Result<Sighting> {
+        retry::until_definite(until, self.settings.attempt, |deadline| async move {
+            self.prepare(deadline).await?;
+            self.store.read(key, deadline).await
+        })
+        .await
+    }
+
+    /// Reads at most so many of the leases that are wanted, those behind a place in the list.
+    pub(crate) async fn list(
+        &self,
+        selection: &Selection,
+        after: Option<Position>,
+        most: u32,
+        until: Deadline,
+    ) -> Result<Page> {
+        retry::until_definite(until, self.settings.attempt, |deadline| {
+            let after = after.clone();
+            async move {
+                self.prepare(deadline).await?;
+                self.store.list(selection, after, most, deadline).await
+            }
+        })
+        .await
+    }
+
+    /// Refuses a call outside of a runtime, where it would panic half-way, and a call after the shutdown.
+    pub(crate) fn ensure_open(&self) -> Result<()> {
+        if self.closing.is_cancelled() {
+            return Err(shut_down());
+        }
+        ensure_runtime()
+    }
+}
+
+/// Refuses a call outside of a runtime.
+pub(crate) fn ensure_runtime() -> Result<()> {
+    Handle::try_current()
+        .map(drop)
+        .map_err(|source| Error::invalid("there is no tokio runtime here: call this inside of one").caused_by(source))
+}
+
+/// The error of a call after the shutdown.
+pub(crate) fn shut_down() -> Error {
+    Error::invalid("this handle was shut down: make a new one")
+}

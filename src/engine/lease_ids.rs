@@ -1,0 +1,172 @@
+//! The lease ids that a handle and its siblings use.
+//!
+//! Purpose: two acquires of one process with one lease id would both believe that they hold its lease.
+//!
+//! Mechanism: a lease id is in use from its acquire until its lease has ended. If an acquire fails and has to be taken back,
+//! the next acquire can use the id at once, but waits until the take-back is over. Otherwise it could be granted what the
+//! take-back then ends.
+//!
+//! Invariant: no acquire sends a request while an earlier acquire with the same lease id is sent or taken back.
+
+use std::{
+    collections::{HashMap, hash_map::Entry},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use tokio_util::sync::CancellationToken;
+
+use crate::{Error, LeaseId, Result};
+
+/// The lease ids in use.
+#[derive(Debug, Default)]
+pub(crate) struct LeaseIds(Mutex<HashMap<LeaseId, Use>>);
+
+#[derive(Debug)]
+enum Use {
+    /// By an acquire or a lease.
+    Active,
+    /// By an acquire that is taken back, until this is cancelled.
+    TakenBack(CancellationToken),
+}
+
+impl LeaseIds {
+    fn by_id(&self) -> MutexGuard<'_, HashMap<LeaseId, Use>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A lease id that is in use, until this is dropped.
+#[derive(Debug)]
+pub(crate) struct InUse {
+    ids: Arc<LeaseIds>,
+    lease: LeaseId,
+    /// Cancelled when the earlier acquire with this id has been taken back, if there is one.
+    earlier: Option<CancellationToken>,
+    /// Whether the id is another's by now.
+    is_passed_on: bool,
+}
+
+/// A lease id whose acquire is taken back, until this is dropped.
+#[derive(Debug)]
+pub(crate) struct TakenBack {
+    ids: Arc<LeaseIds>,
+    lease: LeaseId,
+    over: CancellationToken,
+}
+
+impl InUse {
+    pub(crate) fn begin(ids: &Arc<LeaseIds>, lease: LeaseId) -> Result<Self> {
+        let mut by_id = ids.by_id();
+        let earlier = match by_id.entry(lease) {
+            Entry::Vacant(entry) => {
+                entry.insert(Use::Active);
+                None
+            }
+            Entry::Occupied(mut entry) => match entry.insert(Use::Active) {
+                Use::TakenBack(over) => Some(over),
+                Use::Active => {
+                    return Err(Error::invalid(format!(
+                        "lease id {lease} is in use by a lease or an acquire of this handle or a sibling: wait until that has ended, or use another id"
+                    )));
+                }
+            },
+        };
+        drop(by_id);
+        Ok(Self { ids: Arc::clone(ids), lease, earlier, is_passed_on: false })
+    }
+
+    /// Waits until the earlier acquire with this id has been taken back.
+    pub(crate) async fn earlier_is_over(&self) {
+        if let Some(earlier) = &self.earlier {
+            earlier.cancelled().await;
+        }
+    }
+
+    /// Lets the next acquire use the id, which then waits until the take-back is over.
+    pub(crate) fn into_taken_back(mut self) -> TakenBack {
+        let taken_back = TakenBack { ids: Arc::clone(&self.ids), lease: self.lease, over: CancellationToken::new() };
+        self.ids.by_id().insert(self.lease, Use::TakenBack(taken_back.over.clone()));
+        // The next acquire may have it before this is dropped.
+        self.is_passed_on = true;
+        taken_back
+    }
+}
+
+impl Drop for InUse {
+    fn drop(&mut self) {
+        if self.is_passed_on {
+            return;
+        }
+        let mut by_id = self.ids.by_id();
+        match self.earlier.take() {
+            Some(earlier) if !earlier.is_cancelled() => drop(by_id.insert(self.lease, Use::TakenBack(earlier))),
+            _ => drop(by_id.remove(&self.lease)),
+        }
+    }
+}
+
+impl Drop for TakenBack {
+    fn drop(&mut self) {
+        let mut by_id = self.ids.by_id();
+        // Under the lock, so that no acquire gives this back as the earlier one after the id was freed.
+        self.over.cancel();
+        if let Entry::Occupied(entry) = by_id.entry(self.lease)
+            && matches!(entry.get(), Use::TakenBack(_))
+        {
+            entry.remove();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        sync::atomic::{AtomicBool, AtomicU32, Ordering},
+        thread,
+    };
+
+    use super::*;
+
+    #[test]
+    fn an_acquire_waits_for_the_take_back_before_it_also_if_one_in_between_gave_up() {
+        let (ids, lease) = (Arc::default(), LeaseId::random());
+        let begin = || InUse::begin(&ids, lease);
+        let waits = |in_use: &InUse| in_use.earlier.as_ref().is_some_and(|earlier| !earlier.is_cancelled());
+        let first = begin().unwrap();
+        assert!(!waits(&first) && begin().is_err());
+        let taken_back = first.into_taken_back();
+        // The one in between is dropped.
+        assert!(waits(&begin().unwrap()));
+        let second = begin().unwrap();
+        assert!(waits(&second));
+        drop(taken_back);
+        assert!(!waits(&second) && begin().is_err());
+        drop(second);
+        assert!(!waits(&begin().unwrap()));
+    }
+
+    /// Many acquires use the id and are taken back, on several threads.
+    #[test]
+    fn an_id_that_is_passed_on_is_used_by_one_acquire_at_a_time() {
+        let (ids, lease) = (Arc::default(), LeaseId::random());
+        let (users, ends) = (AtomicU32::new(0), AtomicBool::new(false));
+        let used = || {
+            while !ends.load(Ordering::Relaxed) {
+                let Ok(in_use) = InUse::begin(&ids, lease) else { continue };
+                assert_eq!(users.fetch_add(1, Ordering::SeqCst), 0, "two use it");
+                thread::yield_now();
+                users.fetch_sub(1, Ordering::SeqCst);
+                drop(in_use.into_taken_back());
+            }
+        };
+        thread::scope(|scope| {
+            let threads: Vec<_> = (0..4).map(|_| scope.spawn(used)).collect();
+            thread::sleep(std::time::Duration::from_millis(300));
+            ends.store(true, Ordering::Relaxed);
+            for thread in threads {
+                thread.join().unwrap();
+            }
+        });
+        assert!(ids.by_id().is_empty(), "it is free at last");
+    }
+}

@@ -1,0 +1,84 @@
+//! What a handle and all its leases share.
+
+use std::sync::Arc;
+
+use crate::{
+    Result,
+    engine::{
+        context::{Context, shut_down},
+        dedicated_thread::DedicatedThread,
+        pending_releases::PendingReleases,
+        refresh_schedule::Schedules,
+        settings::Settings,
+        shutdown_release::ShutdownReleases,
+        siblings::{Membership, Siblings},
+    },
+    store::Store,
+};
+
+/// What a handle and all its leases share.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) context: Arc<Context>,
+    membership: Membership,
+    /// The releases that acquires of the same key wait for.
+    pub(crate) releases: Arc<PendingReleases>,
+    /// The releases at the shutdown.
+    pub(crate) shutdown_releases: Arc<ShutdownReleases>,
+    /// When leases are refreshed, and together with which.
+    pub(crate) schedules: Arc<Schedules>,
+}
+
+impl Shared {
+    /// Of a first handle. Its tasks run on `thread`, or where they are begun.
+    pub(crate) fn new(
+        store: Arc<dyn Store>,
+        settings: Settings,
+        thread: Option<Arc<DedicatedThread>>,
+    ) -> Result<Arc<Self>> {
+        Self::with_membership(Siblings::begin(store, thread), settings)
+    }
+
+    /// Of a sibling, on the same records.
+    pub(crate) fn sibling(&self, settings: Settings) -> Result<Arc<Self>> {
+        Self::with_membership(self.join()?, settings)
+    }
+
+    /// Of a sibling with other records.
+    #[cfg(feature = "mongodb")]
+    pub(crate) fn sibling_on(&self, store: Arc<dyn Store>, settings: Settings) -> Result<Arc<Self>> {
+        // Refuses those of which all were shut down.
+        drop(self.join()?);
+        Self::new(store, settings, self.siblings().thread.clone())
+    }
+
+    fn join(&self) -> Result<Membership> {
+        self.membership.join().ok_or_else(shut_down)
+    }
+
+    fn with_membership(membership: Membership, settings: Settings) -> Result<Arc<Self>> {
+        let siblings = membership.siblings();
+        let ttl = settings.ttl.duration();
+        settings.check_ttl(ttl, settings.grace_for(ttl))?;
+        let (store, is_prepared) = (Arc::clone(&siblings.store), Arc::clone(&siblings.is_prepared));
+        let context = Context::new(store, settings, is_prepared, siblings.thread.clone());
+        let schedules = Arc::new(Schedules::new(Arc::clone(&context), Arc::clone(&siblings.notifier)));
+        Ok(Arc::new(Self {
+            context,
+            membership,
+            releases: Arc::default(),
+            shutdown_releases: Arc::default(),
+            schedules,
+        }))
+    }
+
+    /// What the handle shares with its siblings.
+    pub(crate) fn siblings(&self) -> &Siblings {
+        self.membership.siblings()
+    }
+
+    /// The handle is shut down: it is no sibling of others any more.
+    pub(crate) fn leave(&self) {
+        self.membership.leave();
+    }
+}

@@ -1,0 +1,103 @@
+//! Following where a lease stands.
+
+use std::{
+    fmt,
+    future::poll_fn,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll, ready},
+};
+
+use futures_core::Stream;
+use tokio::sync::watch::Receiver;
+use tokio_util::sync::ReusableBoxFuture;
+
+use crate::engine::{lease_shared::LeaseShared, lease_state::LeaseState};
+
+/// Follows where a lease stands. Made by [`Lease::watch_state`](crate::Lease::watch_state).
+///
+/// It outlives the lease and gives its end. It gives copies, so the caller can drop or release the lease at any point.
+/// It is also a [`Stream`] of what [`changed`](Self::changed) gives.
+///
+/// # Examples
+///
+/// ```
+/// use mongoseal::{LeaseState, Mongoseal};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> mongoseal::Result<()> {
+/// let seal = Mongoseal::in_memory();
+/// let lease = seal.acquire("reports/nightly").await?;
+/// let mut states = lease.watch_state();
+/// assert_eq!(states.get(), LeaseState::Held);
+///
+/// lease.release().await?;
+/// assert_eq!(states.changed().await, Some(LeaseState::Released));
+/// assert_eq!(states.changed().await, None);
+/// # Ok(())
+/// # }
+/// ```
+#[must_use = "it gives states only to a caller that asks for them"]
+pub struct StateStream {
+    hold: Arc<LeaseShared>,
+    change: ReusableBoxFuture<'static, Receiver<LeaseState>>,
+    is_over: bool,
+}
+
+impl StateStream {
+    pub(crate) fn new(hold: &Arc<LeaseShared>) -> Self {
+        let change = ReusableBoxFuture::new(next_change(hold.watch()));
+        Self { hold: Arc::clone(hold), change, is_over: false }
+    }
+
+    /// The state now. Local and free.
+    #[must_use]
+    pub fn get(&self) -> LeaseState {
+        self.hold.state()
+    }
+
+    /// Waits until the state changes and returns the new state. Returns `None` after it has returned the end of the lease.
+    ///
+    /// If the state changes several times before the call, the call returns the last state only. A deadline that has
+    /// passed changes [`get`](Self::get) at once, and is returned here when the lease's task has noticed it.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future loses nothing: the next call returns the state that this one would have returned.
+    pub async fn changed(&mut self) -> Option<LeaseState> {
+        poll_fn(|context| self.poll_change(context)).await
+    }
+
+    fn poll_change(&mut self, context: &mut Context<'_>) -> Poll<Option<LeaseState>> {
+        if self.is_over {
+            return Poll::Ready(None);
+        }
+        let mut changes = ready!(self.change.poll(context));
+        let state = changes.borrow_and_update().clone();
+        self.change.set(next_change(changes));
+        self.is_over = matches!(state, LeaseState::Lost { .. } | LeaseState::Released);
+        Poll::Ready(Some(state))
+    }
+}
+
+/// Waits for the next change. The sender is there as long as the stream, which keeps its `LeaseShared`.
+async fn next_change(mut changes: Receiver<LeaseState>) -> Receiver<LeaseState> {
+    match changes.changed().await {
+        Ok(()) => changes,
+        Err(_closed) => std::future::pending().await,
+    }
+}
+
+impl Stream for StateStream {
+    type Item = LeaseState;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<LeaseState>> {
+        self.poll_change(context)
+    }
+}
+
+impl fmt::Debug for StateStream {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("StateStream").field("state", &self.get()).finish_non_exhaustive()
+    }
+}

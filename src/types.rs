@@ -1,0 +1,17 @@
+//! The values of the public interface, and the errors of reading them: keys, tokens, durations, ids.
+//!
+//! The lowest layer: it names nothing else of this crate. The errors belong to it, because parsing a value returns
+//! [`Error`](error::Error) and an error names keys, owners and tokens.
+
+pub(crate) mod acquire_id;
+pub(crate) mod clock;
+pub(crate) mod deadline;
+pub(crate) mod error;
+pub(crate) mod group;
+pub(crate) mod key;
+pub(crate) mod lease_id;
+pub(crate) mod metadata;
+pub(crate) mod owner;
+mod string_newtype;
+pub(crate) mod token;
+pub(crate) mod ttl;

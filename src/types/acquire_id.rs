@@ -1,0 +1,128 @@
+//! Whom a store tells that it was handed a key.
+
+#[cfg(feature = "mongodb")]
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::{fmt, str::FromStr};
+
+use crate::{Error, types::string_newtype::decimal};
+
+/// A handle, among all that use a store. Not a secret.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct HandleId(u64);
+
+impl HandleId {
+    /// A new random id.
+    #[must_use]
+    pub fn random() -> Self {
+        Self(uuid::Uuid::new_v4().as_u64_pair().0)
+    }
+}
+
+/// Ids of handles that begin with the same digits, which are random.
+#[cfg(feature = "mongodb")]
+pub(crate) struct HandleIds {
+    first: u64,
+    count: AtomicU64,
+}
+
+#[cfg(feature = "mongodb")]
+impl HandleIds {
+    /// The bits of an id that tell handles with the same beginning apart: six digits.
+    const OWN_BITS: u64 = 0xff_ffff;
+
+    pub(crate) fn random() -> Self {
+        Self { first: HandleId::random().0, count: AtomicU64::new(0) }
+    }
+
+    /// An id that comes again after sixteen million others.
+    pub(crate) fn next(&self) -> HandleId {
+        let count = self.count.fetch_add(1, Ordering::Relaxed);
+        HandleId(self.first & !Self::OWN_BITS | self.first.wrapping_add(count) & Self::OWN_BITS)
+    }
+
+    /// The digits with which an id begins that is one of these. Of another id all digits.
+    pub(crate) fn common_digits(&self, id: HandleId) -> String {
+        let mut digits = id.to_string();
+        if (id.0 ^ self.first) & !Self::OWN_BITS == 0 {
+            digits.truncate(10);
+        }
+        digits
+    }
+}
+
+impl fmt::Display for HandleId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:016x}", self.0)
+    }
+}
+
+/// One acquire of one handle: whom a store tells that it was handed a key. Not a secret, and written
+/// as text, `handle/number`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Caller {
+    /// The handle.
+    pub handle: HandleId,
+    /// Which of its acquires.
+    pub number: u64,
+}
+
+impl fmt::Display for Caller {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.handle, self.number)
+    }
+}
+
+impl FromStr for Caller {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self, Error> {
+        let read = || {
+            let (handle, number) = text.split_once('/')?;
+            let is_hexadecimal = handle.len() == 16 && handle.bytes().all(|digit| digit.is_ascii_hexdigit());
+            let handle = is_hexadecimal.then_some(handle)?;
+            let handle = HandleId(u64::from_str_radix(handle, 16).ok()?);
+            Some(Self { handle, number: decimal(number)? })
+        };
+        read().ok_or_else(|| {
+            Error::invalid("a caller is written as sixteen hexadecimal digits, a slash and a number: correct it")
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[cfg(feature = "mongodb")]
+    #[test]
+    fn ids_of_a_store_differ_and_begin_with_the_same_ten_digits() {
+        let mut ids = HandleIds::random();
+        // Where the last digits begin again.
+        ids.first |= HandleIds::OWN_BITS;
+        let (one, other, strange) = (ids.next(), ids.next(), HandleId::random());
+        assert_ne!(one, other);
+        assert!(one.to_string().ends_with("ffffff") && other.to_string().ends_with("000000"));
+        assert_eq!(ids.common_digits(one), ids.common_digits(other));
+        assert_eq!(ids.common_digits(one), one.to_string()[..10]);
+        assert_eq!(ids.common_digits(strange), strange.to_string());
+    }
+
+    #[test]
+    fn a_caller_is_written_and_read() {
+        let caller = Caller { handle: HandleId::random(), number: 17 };
+        assert_eq!(caller.to_string().parse::<Caller>().unwrap(), caller);
+        for text in [
+            "",
+            "/",
+            "1/2",
+            "0123456789abcdef",
+            "0123456789abcdef/",
+            "0123456789abcdeg/1",
+            "+123456789abcdef/1",
+            "0123456789abcdef/-1",
+            "0123456789abcdef/+1",
+        ] {
+            assert!(matches!(text.parse::<Caller>(), Err(Error::Invalid { .. })), "{text}");
+        }
+    }
+}

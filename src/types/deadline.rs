@@ -1,0 +1,109 @@
+//! A time at which a request is given up.
+
+use std::time::Duration;
+
+use super::clock::Clock;
+
+/// A time on a [`Clock`] at which a request is given up.
+///
+/// It stays the same however often the request is passed on, so no layer has to subtract the time that another took.
+#[derive(Clone, Copy, Debug)]
+pub struct Deadline {
+    clock: Clock,
+    at: Duration,
+}
+
+impl Deadline {
+    /// When the clock reads this.
+    #[must_use]
+    pub fn at(clock: Clock, reading: Duration) -> Self {
+        Self { clock, at: reading }
+    }
+
+    /// This long from now.
+    #[must_use]
+    pub fn after(clock: Clock, time: Duration) -> Self {
+        Self::at(clock, clock.now().saturating_add(time))
+    }
+
+    /// The clock on which it is.
+    #[must_use]
+    pub fn clock(self) -> Clock {
+        self.clock
+    }
+
+    /// What the clock reads then.
+    #[must_use]
+    pub fn reading(self) -> Duration {
+        self.at
+    }
+
+    /// How long it is until then. Zero if it has passed.
+    #[must_use]
+    pub fn remaining(self) -> Duration {
+        self.at.saturating_sub(self.clock.now())
+    }
+
+    /// Whether it has passed.
+    #[must_use]
+    pub fn has_passed(self) -> bool {
+        self.remaining().is_zero()
+    }
+
+    /// The same, or the time at which the clock reads this, whichever is earlier.
+    #[must_use]
+    pub fn or_at(self, reading: Duration) -> Self {
+        Self::at(self.clock, self.at.min(reading))
+    }
+
+    /// The same, or this long from now, whichever is earlier.
+    #[must_use]
+    pub fn or_after(self, time: Duration) -> Self {
+        self.or_at(self.clock.now().saturating_add(time))
+    }
+
+    /// So much later.
+    #[must_use]
+    pub fn later_by(self, time: Duration) -> Self {
+        Self::at(self.clock, self.at.saturating_add(time))
+    }
+
+    /// So much sooner.
+    #[must_use]
+    pub fn sooner_by(self, time: Duration) -> Self {
+        Self::at(self.clock, self.at.saturating_sub(time))
+    }
+
+    /// Waits until then.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping it loses nothing.
+    pub async fn passed(self) {
+        self.clock.sleep_until(self.at).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_deadline_stays_and_the_earlier_of_two_counts() {
+        let (clock, second) = (Clock::tokio(), Duration::from_secs(1));
+        let deadline = Deadline::after(clock, second * 3);
+        tokio::time::advance(second).await;
+        assert_eq!((deadline.remaining(), deadline.reading()), (second * 2, second * 3));
+        assert_eq!(
+            (deadline.or_after(second).remaining(), deadline.or_after(second * 5).remaining()),
+            (second, second * 2)
+        );
+        assert_eq!(deadline.or_at(second).remaining(), Duration::ZERO);
+        assert_eq!(deadline.later_by(second).remaining(), second * 3);
+        assert_eq!(deadline.sooner_by(second).remaining(), second);
+        assert!(!deadline.has_passed());
+        deadline.passed().await;
+        assert!(deadline.has_passed());
+        assert_eq!(clock.now(), second * 3);
+    }
+}

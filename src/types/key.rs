@@ -1,0 +1,79 @@
+//! What a lease is for.
+
+use std::{str::FromStr, sync::Arc};
+
+use serde::{Deserialize, Serialize};
+
+use crate::{Error, types::string_newtype::text_word};
+
+/// The name of the thing a lease is for: any text of 1 to 1,024 bytes without NUL.
+///
+/// Nothing else is special. `$where`, `a.b` and `../x` are keys like any other, because a key is
+/// only ever a value to the store. Keys compare byte for byte: `Job` and `job` are two keys.
+///
+/// ```
+/// use mongoseal::Key;
+///
+/// let key: Key = "reports/nightly".parse()?;
+/// assert_eq!(key.as_str(), "reports/nightly");
+/// assert!("".parse::<Key>().is_err());
+/// # Ok::<(), mongoseal::Error>(())
+/// ```
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Key(Arc<str>);
+
+impl Key {
+    /// The longest key, in bytes.
+    pub const MAX_BYTES: usize = 1024;
+}
+
+impl FromStr for Key {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self, Error> {
+        if text.is_empty() {
+            return Err(Error::invalid("a key must not be empty: name what the lease is for"));
+        }
+        if text.len() > Self::MAX_BYTES {
+            return Err(Error::invalid(format!(
+                "a key may have at most {} bytes and this one has {}: use a hash of it",
+                Self::MAX_BYTES,
+                text.len()
+            )));
+        }
+        if text.contains('\0') {
+            return Err(Error::invalid("a key must not contain a NUL character: remove it"));
+        }
+        Ok(Self(text.into()))
+    }
+}
+
+text_word!(Key);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_that_look_like_operators_are_keys() {
+        for text in ["$where", "a.b", "$$NOW", "../x", " ", "ключ", "{}"] {
+            assert_eq!(text.parse::<Key>().unwrap().as_str(), text);
+        }
+    }
+
+    #[test]
+    fn a_bad_key_is_refused_with_what_to_do() {
+        let longest = "k".repeat(Key::MAX_BYTES);
+        assert!(longest.parse::<Key>().is_ok());
+        for (text, says) in [
+            (String::new(), "must not be empty"),
+            (longest + "k", "has 1025: use a hash"),
+            ("a\0b".into(), "remove it"),
+        ] {
+            let error = text.parse::<Key>().unwrap_err();
+            assert!(matches!(error, Error::Invalid { .. }));
+            assert!(error.to_string().contains(says), "{error}");
+        }
+    }
+}

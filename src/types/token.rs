@@ -1,0 +1,246 @@
+//! The number that fences.
+
+use std::{fmt, str::FromStr};
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+
+use crate::{Error, types::string_newtype::decimal};
+
+/// A number that is larger for every later holder of a key, for ever.
+///
+/// Pass it along with every write to the storage that the lease protects, and let that storage
+/// refuse a token smaller than the largest it has seen: that, and not the lease, is what stops a
+/// holder who was paused past its deadline and does not know.
+///
+/// A token is at least 1 and below 2^53, so it survives JSON, JavaScript and Lua, where numbers
+/// are doubles. It has room for the seconds since 2020 and a counter within the second, taken from
+/// the store's hybrid logical clock, which is why tokens grow even where the record of a key was
+/// deleted or restored from a backup. Tokens of one key are not consecutive; tokens of different
+/// keys mean nothing to each other.
+///
+/// ```
+/// use mongoseal::FencingToken;
+///
+/// let older: FencingToken = "226650000000".parse()?;
+/// let newer = FencingToken::new(226_650_000_001)?;
+/// assert!(newer > older);
+/// assert_eq!(older.sortable(), "0000226650000000"); // sorts as text, too
+/// # Ok::<(), mongoseal::Error>(())
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct FencingToken(u64);
+
+impl FencingToken {
+    /// The smallest token.
+    pub const MIN: Self = Self(1);
+    /// The largest token, 2^53 - 1.
+    pub const MAX: Self = Self((1 << 53) - 1);
+
+    /// The token with this number, which must be from 1 to 2^53 - 1.
+    pub fn new(number: u64) -> Result<Self, Error> {
+        if (Self::MIN.0..=Self::MAX.0).contains(&number) {
+            Ok(Self(number))
+        } else {
+            Err(Error::invalid(format!(
+                "a fencing token is a number from 1 to 2^53 - 1 and {number} is not: pass one that a lease carried"
+            )))
+        }
+    }
+
+    /// The token as a number.
+    #[must_use]
+    pub const fn get(self) -> u64 {
+        self.0
+    }
+
+    /// The token as sixteen digits, for names and headers: sorts as text as it does as a number.
+    #[must_use]
+    pub fn sortable(self) -> String {
+        format!("{:016}", self.0)
+    }
+
+    /// The token that follows `last` at `tick` of the store's hybrid clock, for a key for which so many
+    /// `others` wait: the larger of the next number and the one the clock gives, less a number for each of
+    /// the others.
+    ///
+    /// Many of them may be granted the key by one write, which moves the clock on by one and tokens by
+    /// many. But each who shares it has moved the clock on when it was queued. With that in reserve no token is
+    /// ever ahead of the clock, so the next one is larger also where the record was deleted. Those who come by the
+    /// write itself have moved nothing on yet and are no others. (Where an older copy in
+    /// which some still wait was put back, it is from the clock's next second on.)
+    #[must_use]
+    pub fn following(last: Option<Self>, tick: Tick, others: usize) -> Self {
+        let next = last.map_or(Self::MIN.0, |last| last.0.saturating_add(1));
+        let by_clock = tick.number().saturating_sub(u64::try_from(others).unwrap_or(u64::MAX));
+        Self(next.max(by_clock).clamp(Self::MIN.0, Self::MAX.0))
+    }
+}
+
+/// A reading of a store's hybrid logical clock: seconds since the Unix epoch and a count within
+/// the second. It never goes back, and every write moves it on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Tick {
+    /// Seconds since the Unix epoch.
+    pub seconds: u64,
+    /// Counts the events within the second.
+    pub ordinal: u64,
+}
+
+impl Tick {
+    /// Where the seconds of a token begin: 2020-01-01T00:00:00Z.
+    pub const EPOCH_SECONDS: u64 = 1_577_836_800;
+    /// How many bits of a token count within the second.
+    pub const ORDINAL_BITS: u32 = 20;
+    /// The largest count within a second that a token can carry.
+    pub const MAX_ORDINAL: u64 = (1 << Self::ORDINAL_BITS) - 1;
+
+    /// The two halves have no bit in common, so `^` for `|` would be the same.
+    fn number(self) -> u64 {
+        let seconds = self.seconds.saturating_sub(Self::EPOCH_SECONDS);
+        seconds.saturating_mul(1 << Self::ORDINAL_BITS) | self.ordinal.min(Self::MAX_ORDINAL)
+    }
+}
+
+/// The reading of the hybrid clock that a token stands for, if the clock numbered it.
+impl From<FencingToken> for Tick {
+    fn from(token: FencingToken) -> Self {
+        let seconds = Self::EPOCH_SECONDS.saturating_add(token.0 >> Self::ORDINAL_BITS);
+        Self { seconds, ordinal: token.0 & Self::MAX_ORDINAL }
+    }
+}
+
+impl From<FencingToken> for u64 {
+    fn from(token: FencingToken) -> Self {
+        token.0
+    }
+}
+
+impl From<FencingToken> for i64 {
+    fn from(token: FencingToken) -> Self {
+        // Never saturates: a token is below 2^53.
+        i64::try_from(token.0).unwrap_or(i64::MAX)
+    }
+}
+
+impl TryFrom<u64> for FencingToken {
+    type Error = Error;
+
+    fn try_from(number: u64) -> Result<Self, Error> {
+        Self::new(number)
+    }
+}
+
+impl TryFrom<i64> for FencingToken {
+    type Error = Error;
+
+    fn try_from(number: i64) -> Result<Self, Error> {
+        Self::new(u64::try_from(number).unwrap_or(0))
+    }
+}
+
+impl FromStr for FencingToken {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self, Error> {
+        let number = decimal(text).ok_or_else(|| {
+            Error::invalid(
+                "a fencing token is written in decimal digits only and is below 2^53: pass one that a lease carried",
+            )
+        })?;
+        Self::new(number)
+    }
+}
+
+impl fmt::Display for FencingToken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&self.0, f)
+    }
+}
+
+impl fmt::Debug for FencingToken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "FencingToken({})", self.0)
+    }
+}
+
+impl Serialize for FencingToken {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        // Signed, because BSON has no unsigned integers.
+        serializer.serialize_i64((*self).into())
+    }
+}
+
+impl<'de> Deserialize<'de> for FencingToken {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Self::new(u64::deserialize(deserializer)?).map_err(de::Error::custom)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_token_is_a_number_from_1_to_2_pow_53_less_1() {
+        assert!(FencingToken::new(0).is_err());
+        assert!(FencingToken::new(1 << 53).is_err());
+        assert!(FencingToken::try_from(-1_i64).is_err());
+        assert_eq!(FencingToken::new((1 << 53) - 1).unwrap(), FencingToken::MAX);
+        for text in ["", "-1", "+5", " 5", "5 ", "0", "1.5", "x", "9007199254740992"] {
+            assert!(text.parse::<FencingToken>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_token_is_written_in_decimal_digits_and_is_that_number() {
+        let token: FencingToken = "42".parse().unwrap();
+        assert_eq!((token.to_string(), format!("{token:?}")), ("42".into(), "FencingToken(42)".into()));
+        assert_eq!((u64::from(token), i64::from(token)), (42, 42));
+    }
+
+    #[test]
+    fn the_sortable_form_sorts_and_parses() {
+        let tokens = [1, 9, 10, 99, 1 << 40, (1 << 53) - 1].map(|n| FencingToken::new(n).unwrap());
+        let mut forms = tokens.map(FencingToken::sortable);
+        forms.sort();
+        assert_eq!(forms.map(|form| form.parse::<FencingToken>().unwrap()), tokens);
+    }
+
+    #[test]
+    fn a_token_is_a_number_in_json_and_a_bad_one_is_refused() {
+        let token = FencingToken::new(42).unwrap();
+        assert_eq!(serde_json::to_string(&token).unwrap(), "42");
+        assert_eq!(serde_json::from_str::<FencingToken>("42").unwrap(), token);
+        for text in ["0", "-1", "9007199254740992", "\"42\""] {
+            assert!(serde_json::from_str::<FencingToken>(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn the_following_token_is_the_larger_of_the_next_and_the_clock() {
+        let tick = Tick { seconds: Tick::EPOCH_SECONDS + 5, ordinal: 7 };
+        let by_clock = FencingToken::new((5 << 20) | 7).unwrap();
+        assert_eq!(FencingToken::following(None, tick, 0), by_clock);
+        assert_eq!(FencingToken::following(Some(FencingToken::MIN), tick, 0), by_clock);
+        assert_eq!(FencingToken::following(Some(FencingToken::MIN), tick, 3).get(), by_clock.get() - 3);
+        assert_eq!(FencingToken::following(Some(by_clock), tick, 3).get(), by_clock.get() + 1);
+    }
+
+    #[test]
+    fn a_token_stands_for_the_reading_of_the_clock_that_numbered_it() {
+        for tick in [(0, 1), (5, 7), (220_000_000, Tick::MAX_ORDINAL)] {
+            let tick = Tick { seconds: Tick::EPOCH_SECONDS + tick.0, ordinal: tick.1 };
+            assert_eq!(Tick::from(FencingToken::following(None, tick, 0)), tick);
+        }
+    }
+
+    #[test]
+    fn a_count_too_large_for_a_token_does_not_reach_into_the_seconds() {
+        let tick = Tick { seconds: Tick::EPOCH_SECONDS, ordinal: u64::MAX };
+        assert_eq!(FencingToken::following(None, tick, 0).get(), (1 << 20) - 1);
+        let before_2020 = Tick { seconds: 0, ordinal: 0 };
+        assert_eq!(FencingToken::following(None, before_2020, 1), FencingToken::MIN);
+        let never = Tick { seconds: u64::MAX, ordinal: 0 };
+        assert_eq!(FencingToken::following(None, never, 0), FencingToken::MAX);
+    }
+}
