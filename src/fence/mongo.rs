@@ -45,12 +45,12 @@ pub trait Fence<T: Send + Sync> {
     ///
     /// # Examples
     ///
-    /// ```
+    /// ```no_run
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// use mongoseal::{Error, Fence, Mongoseal, mongodb::{Client, bson::{Document, doc}}};
     ///
-    /// # let client = mongoseal_test_support::shared(1).await.client().await;
+    /// let client = Client::with_uri_str("mongodb://db0,db1,db2/shop?replicaSet=rs0").await?;
     /// let orders = client.database("shop").collection::<Document>("orders");
     /// let seal = Mongoseal::new(&client.database("shop"));
     /// let lease = seal.acquire("orders/4711").await?;

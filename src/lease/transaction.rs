@@ -60,13 +60,12 @@ impl Lease {
     ///
     /// # Examples
     ///
-    /// ```
+    /// ```no_run
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> mongoseal::Result<()> {
     /// use mongoseal::{Mongoseal, mongodb::bson::{Document, doc}};
     ///
-    /// # let uri = mongoseal_test_support::shared(1).await.uri();
-    /// let seal = Mongoseal::connect(uri).await?;
+    /// let seal = Mongoseal::connect("mongodb://db0,db1,db2/shop?replicaSet=rs0").await?;
     /// let lease = seal.acquire("orders/4712").await?;
     /// lease
     ///     .transaction(async |session| -> mongoseal::Result<()> {

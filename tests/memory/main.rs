@@ -29,15 +29,7 @@ mod watch;
 
 use std::time::Duration;
 
+use mongoseal_test_support::{millis, secs};
+
 /// The default grace of a lease with a ttl of 5 seconds or more.
-const GRACE: Duration = Duration::from_millis(500);
-
-/// So many seconds.
-fn secs(seconds: u64) -> Duration {
-    Duration::from_secs(seconds)
-}
-
-/// So many milliseconds.
-fn millis(millis: u64) -> Duration {
-    Duration::from_millis(millis)
-}
+const GRACE: Duration = millis(500);

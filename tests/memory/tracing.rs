@@ -8,15 +8,10 @@ use std::{
 
 use mongoseal::{Mongoseal, Retry};
 use tracing::{
-    Dispatch, Event, Level, Subscriber,
+    Dispatch, Event, Level, Metadata, Subscriber,
     field::{Field, Visit},
     span::{Attributes, Id, Record},
     subscriber::DefaultGuard,
-};
-use tracing_subscriber::{
-    layer::{Context, Layer, SubscriberExt},
-    registry::LookupSpan,
-    util::SubscriberInitExt,
 };
 
 use crate::{
@@ -42,8 +37,7 @@ impl Fields {
 
 /// A subscriber that sees all and is there to the end. With one subscriber at a time, a callsite that another thread meets first
 /// is off for all threads.
-static OTHER: LazyLock<Dispatch> =
-    LazyLock::new(|| Dispatch::new(tracing_subscriber::registry().with(Seen::default())));
+static OTHER: LazyLock<Dispatch> = LazyLock::new(|| Dispatch::new(Seen::default()));
 
 /// The spans and events of this crate, as they were seen.
 #[derive(Clone, Default)]
@@ -51,7 +45,10 @@ struct Seen(Arc<Mutex<Traces>>);
 
 #[derive(Default)]
 struct Traces {
-    spans: Vec<(Id, &'static str, Fields)>,
+    /// The id of a span is its number here, counted from one.
+    spans: Vec<(&'static str, Fields)>,
+    /// Those that the thread is in, the innermost last.
+    entered: Vec<Id>,
     /// With the name of the span they happened in.
     events: Vec<(Level, String, Fields)>,
 }
@@ -61,13 +58,13 @@ impl Seen {
     fn watch() -> (Self, DefaultGuard) {
         LazyLock::force(&OTHER);
         let seen = Self::default();
-        let guard = tracing_subscriber::registry().with(seen.clone()).set_default();
+        let guard = tracing::subscriber::set_default(seen.clone());
         (seen, guard)
     }
 
     fn spans(&self, name: &str) -> Vec<Fields> {
         let traces = self.0.lock().unwrap();
-        traces.spans.iter().filter(|span| span.1 == name).map(|span| span.2.clone()).collect()
+        traces.spans.iter().filter(|span| span.0 == name).map(|span| span.1.clone()).collect()
     }
 
     /// The levels at which something was said that contains this.
@@ -77,24 +74,49 @@ impl Seen {
     }
 }
 
-impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Seen {
-    fn on_new_span(&self, attributes: &Attributes<'_>, id: &Id, _: Context<'_, S>) {
+impl Traces {
+    fn span(&mut self, id: &Id) -> &mut (&'static str, Fields) {
+        &mut self.spans[usize::try_from(id.into_u64()).unwrap() - 1]
+    }
+}
+
+impl Subscriber for Seen {
+    fn enabled(&self, _: &Metadata<'_>) -> bool {
+        true
+    }
+
+    fn new_span(&self, attributes: &Attributes<'_>) -> Id {
         let mut fields = Fields::default();
         attributes.record(&mut fields);
-        self.0.lock().unwrap().spans.push((id.clone(), attributes.metadata().name(), fields));
-    }
-
-    fn on_record(&self, id: &Id, record: &Record<'_>, _: Context<'_, S>) {
         let mut traces = self.0.lock().unwrap();
-        // Ids are used again once a span has closed: the last one is meant.
-        record.record(&mut traces.spans.iter_mut().rev().find(|span| span.0 == *id).unwrap().2);
+        traces.spans.push((attributes.metadata().name(), fields));
+        Id::from_u64(traces.spans.len().try_into().unwrap())
     }
 
-    fn on_event(&self, event: &Event<'_>, context: Context<'_, S>) {
+    fn record(&self, id: &Id, record: &Record<'_>) {
+        record.record(&mut self.0.lock().unwrap().span(id).1);
+    }
+
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+
+    fn event(&self, event: &Event<'_>) {
         let mut fields = Fields::default();
         event.record(&mut fields);
-        let span = context.event_span(event).map_or("", |span| span.name()).to_owned();
-        self.0.lock().unwrap().events.push((*event.metadata().level(), span, fields));
+        let mut traces = self.0.lock().unwrap();
+        let entered = traces.entered.last().filter(|_| event.is_contextual());
+        let id = event.parent().or(entered).cloned();
+        let span = id.map_or("", |id| traces.span(&id).0).to_owned();
+        traces.events.push((*event.metadata().level(), span, fields));
+    }
+
+    fn enter(&self, id: &Id) {
+        self.0.lock().unwrap().entered.push(id.clone());
+    }
+
+    fn exit(&self, id: &Id) {
+        let mut traces = self.0.lock().unwrap();
+        let at = traces.entered.iter().rposition(|entered| entered == id).unwrap();
+        traces.entered.remove(at);
     }
 }
 

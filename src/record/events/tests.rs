@@ -1,6 +1,6 @@
 use std::collections::BTreeSet;
 
-use proptest::{collection::vec, prelude::*};
+use fastrand::Rng;
 
 use super::*;
 use crate::{
@@ -200,35 +200,39 @@ fn who_is_in_the_record_and_over_is_told_once_and_never_as_a_holder() {
     assert_eq!(kinds(&changes(told.as_ref(), bench.record.as_ref(), bench.now())), ["released"]);
 }
 
-fn requests() -> impl Strategy<Value = Vec<(i64, Request)>> {
-    // Few leases, so that requests meet, and short times, so that they pass.
-    let number = || 1_u8..6;
-    let ttl = || prop_oneof![1_u64..50, Just(5_000)];
-    let patience = proptest::option::weighted(0.7, ttl());
-    let asks = (number(), 0_u32..4, ttl(), patience)
-        .prop_map(|(number, limit, ttl, patience)| acquire(number, limit, ttl, patience));
-    let refresh = (number(), ttl())
-        .prop_map(|(number, ttl)| Request::Refresh(Refresh { lease: lease(number), ttl, grace: 0, metadata: None }));
-    let gives = (number(), number()).prop_map(|(number, to)| {
-        Request::Transfer(Transfer { lease: lease(number), token: FencingToken::MAX, to: lease(to) })
-    });
-    let request = prop_oneof![
-        8 => asks, 2 => refresh, 4 => number().prop_map(release), 2 => gives, 1 => Just(revoke()), 1 => Just(Request::Prune),
-        1 => Just(Request::Raise(Raise { to: FencingToken::MIN })),
-    ];
-    vec((prop_oneof![Just(0_i64), 1_i64..20], request), 1..40)
+/// A request that chance chooses, of few leases, so that requests meet, and with short times, so that they pass.
+fn request(rng: &mut Rng) -> Request {
+    let number = rng.u8(1..6);
+    let ttl = |rng: &mut Rng| if rng.bool() { rng.u64(1..50) } else { 5_000 };
+    match rng.u8(..19) {
+        0..8 => {
+            let (limit, time) = (rng.u32(..4), ttl(rng));
+            let patience = (rng.u8(..10) < 7).then(|| ttl(rng));
+            acquire(number, limit, time, patience)
+        }
+        8..10 => Request::Refresh(Refresh { lease: lease(number), ttl: ttl(rng), grace: 0, metadata: None }),
+        10..14 => release(number),
+        14..16 => {
+            let to = lease(rng.u8(1..6));
+            Request::Transfer(Transfer { lease: lease(number), token: FencingToken::MAX, to })
+        }
+        16 => revoke(),
+        17 => Request::Prune,
+        _ => Request::Raise(Raise { to: FencingToken::MIN }),
+    }
 }
 
-proptest! {
-    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
-    #[test]
-    fn who_follows_all_events_knows_who_holds_the_key(requests in requests()) {
+#[test]
+fn who_follows_all_events_knows_who_holds_the_key() {
+    for seed in 0..2_000 {
+        let mut rng = Rng::with_seed(seed);
         let mut bench = Bench::new();
         let mut holding = BTreeSet::new();
-        for (number, (pause, mut request)) in (1000..).zip(requests) {
-            bench.millis += pause;
+        // Every acquire has a number of its own.
+        for number in 1000..1000 + rng.u64(1..40) {
+            bench.millis += if rng.bool() { rng.i64(1..20) } else { 0 };
+            let mut request = request(&mut rng);
             if let Request::Acquire(acquire) = &mut request {
-                // Every acquire has a number of its own.
                 acquire.terms.caller.number = number;
             }
             if let (Request::Transfer(transfer), Some(record)) = (&mut request, &bench.record) {
@@ -237,27 +241,28 @@ proptest! {
             if let (Request::Raise(raise), Some(record)) = (&mut request, &bench.record) {
                 raise.to = FencingToken::new(record.version.get() + (1 << Tick::ORDINAL_BITS)).unwrap();
             }
+            let said = format!("seed {seed}, {number}: {request:?}");
             for Event { token, kind, .. } in bench.send(&request) {
                 match kind {
                     EventKind::Granted { holding: granted } => {
-                        prop_assert!(holding.insert(token) && granted.token == token, "{token} was granted twice");
+                        assert!(holding.insert(token) && granted.token == token, "{said}: {token} was granted twice");
                     }
                     EventKind::Transferred { to } => {
-                        prop_assert!(holding.remove(&token) && to.token > token && holding.insert(to.token));
-                        prop_assert!(matches!(request, Request::Transfer(_)));
+                        assert!(holding.remove(&token) && to.token > token && holding.insert(to.token), "{said}");
+                        assert!(matches!(request, Request::Transfer(_)), "{said}");
                     }
                     EventKind::Revoked { .. } => {
-                        prop_assert!(holding.remove(&token) && matches!(request, Request::Revoke(_)));
+                        assert!(holding.remove(&token) && matches!(request, Request::Revoke(_)), "{said}");
                     }
                     EventKind::Released => {
-                        prop_assert!(holding.remove(&token) && matches!(request, Request::Leave(_)));
+                        assert!(holding.remove(&token) && matches!(request, Request::Leave(_)), "{said}");
                     }
-                    EventKind::Expired => prop_assert!(holding.remove(&token)),
-                    EventKind::Holds { .. } | EventKind::Removed => prop_assert!(false, "{kind:?} of no operator"),
+                    EventKind::Expired => assert!(holding.remove(&token), "{said}"),
+                    EventKind::Holds { .. } | EventKind::Removed => panic!("{said}: {kind:?} of no operator"),
                 }
             }
             let holders = bench.record.iter().flat_map(|record| &record.holders);
-            prop_assert_eq!(&holding, &holders.map(|holder| holder.version).collect::<BTreeSet<_>>());
+            assert_eq!(holding, holders.map(|holder| holder.version).collect::<BTreeSet<_>>(), "{said}");
         }
     }
 }

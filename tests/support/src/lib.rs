@@ -1,13 +1,19 @@
-//! Real servers for the tests, MongoDB's first of all, and the faults to put them through.
+//! What the tests of mongoseal have in common.
+//!
+//! - [`secs`], [`millis`] and [`eventually`] are words of most tests.
+//! - [`harness`] runs tests that are known only when they run.
+//!
+//! With the feature `servers`, which is on by default, real servers, and the faults to put them through:
 //!
 //! - [`ReplicaSet`] starts a set on loopback ports, kills, pauses and restarts its members, moves
-//!   the primary, and arms fail points. [`shared`] is one per process for tests that do it no harm.
+//!   the primary, and arms fail points. [`shared`] is one per process for tests that do it no harm, and
+//!   [`TestDatabase`] a test's own part of it.
 //! - [`Proxy`] stands in front of each member of a [`proxied`](Builder::proxied) set: partitions,
 //!   swallowed replies, late requests.
 //! - [`Standalone`] is one server without a replica set.
 //! - [`Postgres`] and [`Redis`] are other storages that a lease may protect, where they are installed.
 //! - [`Etcd`] has locks of its own, to compare with, where it is installed.
-//! - [`built`] builds an example.
+//! - [`built`] finds an example that was built.
 //! - [`mongod()`] and [`libfaketime`] find, or fetch, the programs these need.
 //!
 //! Everything here fails by panicking with a sentence about what was expected and what was found:
@@ -22,28 +28,11 @@
 //!   Dropping a future of this crate does not stop the work it waited for.
 //! - No wait is without a deadline.
 
-mod certificate;
-mod etcd;
-mod example;
-mod fail_point;
-mod fetch;
-mod mongod;
-mod postgres;
-mod programs;
-mod proxy;
-mod redis;
-mod replica_set;
-mod runtime;
-mod server;
-mod standalone;
-mod supervisor;
+pub mod harness;
+#[cfg(feature = "servers")]
+mod servers;
+mod times;
 
-pub use etcd::Etcd;
-pub use example::built;
-pub use fail_point::FailPoint;
-pub use postgres::Postgres;
-pub use programs::{find_libfaketime, libfaketime, mongod};
-pub use proxy::{Hits, How, Peer, Proxy, Way};
-pub use redis::Redis;
-pub use replica_set::{Builder, ReplicaSet, shared};
-pub use standalone::Standalone;
+#[cfg(feature = "servers")]
+pub use servers::*;
+pub use times::{eventually, millis, secs};

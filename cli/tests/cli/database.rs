@@ -1,0 +1,73 @@
+//! The database going away.
+
+use mongoseal::Clock;
+use mongoseal_test_support::ReplicaSet;
+
+use crate::{
+    killed::STUBBORN,
+    millis,
+    sandbox::{KEY, Sandbox, TTL, ended, gone},
+    secs,
+};
+
+#[tokio::test]
+async fn a_command_is_ended_before_the_deadline_when_the_database_goes_away() {
+    let set = ReplicaSet::start(1).await;
+    let sandbox = Sandbox::on(&set, "gone").await;
+    let obedient = r#"exec 2>/dev/null; trap 'echo told >"$F/told"; exit 0' TERM; echo $$ >"$F/ids"; while :; do sleep 0.05; done"#;
+    for (script, count) in [(obedient, 1), (STUBBORN, 2)] {
+        let run = sandbox.run(script).spawn().unwrap();
+        let family = sandbox.processes("ids", count).await;
+        // Past its first refresh.
+        tokio::time::sleep(TTL / 2).await;
+        if count == 1 {
+            set.pause(0).await;
+        } else {
+            set.kill(0).await;
+        }
+        let away = Clock::Boot.now();
+        let last = gone(&family, TTL + secs(1)).await;
+        println!("ended {:?} after the database went away, of {TTL:?}", last - away);
+        assert!(last < away + TTL, "{:?}", last - away);
+        ended(run).await.says(122, "could not be refreshed in time, so the command was ended");
+        std::fs::remove_file(sandbox.file("ids")).unwrap();
+        if count == 1 {
+            sandbox.lines("told", 1).await;
+            set.resume(0).await;
+            // Until it is heard again, and its lease has lapsed.
+            drop(sandbox.seal.acquire(KEY).wait(secs(30)).await.unwrap());
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_database_that_comes_back_in_time_changes_nothing() {
+    let set = ReplicaSet::start(1).await;
+    let sandbox = Sandbox::on(&set, "back").await;
+    let run = sandbox.run(r#"echo $$ >"$F/ids"; sleep 5; echo done"#).spawn().unwrap();
+    sandbox.processes("ids", 1).await;
+    tokio::time::sleep(millis(600)).await;
+    set.pause(0).await;
+    tokio::time::sleep(TTL / 3).await;
+    set.resume(0).await;
+    let run = ended(run).await;
+    run.is_quiet(0);
+    assert_eq!(run.stdout, "done\n");
+}
+
+#[tokio::test]
+async fn a_waiter_outlives_a_database_that_is_away_for_longer_than_a_request() {
+    let set = ReplicaSet::start(1).await;
+    let sandbox = Sandbox::on(&set, "waiter").await;
+    let lease = sandbox.hold().await;
+    let run = sandbox.mongoseal(&["run", KEY, "--timeout", "1s", "--", "echo", "done"]).spawn().unwrap();
+    sandbox.queued(1).await;
+    set.kill(0).await;
+    tokio::time::sleep(secs(3)).await;
+    set.restart(0).await;
+    set.settled().await;
+    lease.release().await.unwrap();
+    let run = ended(run).await;
+    assert_eq!((run.code, run.stdout.as_str()), (Some(0), "done\n"), "{}", run.stderr);
+    assert!(run.stderr.is_empty() || run.stderr.contains("asks again for"), "{}", run.stderr);
+}

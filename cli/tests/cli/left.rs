@@ -1,0 +1,107 @@
+//! What of a command is still there when it has ended, or cannot be told to.
+
+use std::{
+    fs,
+    os::unix::fs::{MetadataExt, PermissionsExt},
+    path::{Path, PathBuf},
+    process::Stdio,
+};
+
+use nix::{
+    sys::signal::{
+        Signal::{SIGKILL, SIGTERM},
+        kill,
+    },
+    unistd::Pid,
+};
+use tokio::process::{Child, Command};
+
+use crate::{
+    millis,
+    sandbox::{KEY, Sandbox, TTL, children, ended, id, is_running, signal},
+    secs,
+};
+
+/// The number of the user nobody, who may signal none of root's.
+const NOBODY: u32 = 65534;
+
+/// The binary where everybody may run it.
+struct Copied(PathBuf);
+
+impl Copied {
+    fn new() -> Self {
+        let path =
+            std::env::temp_dir().join(format!("mongoseal-{}-{:?}", std::process::id(), std::thread::current().id()));
+        fs::copy(env!("CARGO_BIN_EXE_mongoseal"), &path).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+        Self(path)
+    }
+}
+
+impl Drop for Copied {
+    fn drop(&mut self) {
+        drop(fs::remove_file(&self.0));
+    }
+}
+
+/// Runs this script as nobody, and beside it in its process group a process of root, as sudo(8) would.
+async fn with_one_of_root(sandbox: &Sandbox, binary: &Path, script: &str) -> (Child, Pid, Child) {
+    assert_eq!(fs::metadata("/proc/self").unwrap().uid(), 0, "two users are needed for this, so it is for root");
+    fs::set_permissions(sandbox.file(""), fs::Permissions::from_mode(0o777)).unwrap();
+    let like = sandbox.run(script);
+    let mut run = Command::new(binary);
+    run.args(like.as_std().get_args()).uid(NOBODY).gid(NOBODY).current_dir("/");
+    for (name, value) in like.as_std().get_envs() {
+        run.env(name, value.unwrap_or_default());
+    }
+    run.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
+    let run = run.spawn().unwrap();
+    let command = sandbox.processes("id", 1).await[0];
+    let mut other = Command::new("sleep");
+    let other = other.arg("100").process_group(command.as_raw()).kill_on_drop(true).spawn().unwrap();
+    fs::write(sandbox.file("go"), "").unwrap();
+    (run, command, other)
+}
+
+/// Ends when it is told that the other is there.
+const BRIEF: &str = r#"echo $$ >"$F/id"; until [ -e "$F/go" ]; do sleep 0.02; done; exit 3"#;
+
+#[tokio::test]
+async fn a_process_of_another_user_in_the_group_keeps_the_lease_until_it_ends() {
+    let (sandbox, binary) = (Sandbox::new("another_user").await, Copied::new());
+    let (run, command, mut other) = with_one_of_root(&sandbox, &binary.0, BRIEF).await;
+    // Longer than a ttl, so that it is refreshed.
+    tokio::time::sleep(TTL + secs(1)).await;
+    assert!(!is_running(command) && is_running(id(&run)));
+    assert!(sandbox.seal.acquire(KEY).await.is_err(), "the key is held");
+    other.kill().await.unwrap();
+    ended(run).await.is_quiet(3);
+    sandbox.is_free().await;
+}
+
+#[tokio::test]
+async fn a_lease_that_ends_under_what_could_not_be_ended_is_not_released_and_that_is_said() {
+    let (sandbox, binary) = (Sandbox::new("never").await, Copied::new());
+    let (run, _, mut other) = with_one_of_root(&sandbox, &binary.0, BRIEF).await;
+    tokio::time::sleep(millis(500)).await;
+    sandbox.seal.revoke(KEY).by("test").reason("moved").await.unwrap();
+    ended(run).await.says(122, "something of the command was running that could not be ended");
+    assert!(is_running(id(&other)));
+    other.kill().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_killed_guard_leaves_the_lease_held_while_a_process_of_another_user_runs() {
+    let (sandbox, binary) = (Sandbox::new("another_unguarded").await, Copied::new());
+    let script = r#"echo $$ >"$F/id"; exec sleep 100"#;
+    let (run, command, mut other) = with_one_of_root(&sandbox, &binary.0, script).await;
+    let [guard] = *children(id(&run)) else { panic!("it has one child, the guard") };
+    signal(guard, SIGKILL);
+    tokio::time::sleep(TTL + secs(1)).await;
+    assert!(!is_running(command) && is_running(id(&run)));
+    assert!(sandbox.seal.acquire(KEY).await.is_err(), "the key is held");
+    kill(id(&other), SIGTERM).unwrap();
+    other.wait().await.unwrap();
+    ended(run).await.says(137, "the guard of the command was killed");
+    sandbox.is_free().await;
+}

@@ -1,0 +1,20 @@
+//! The command line: the real binary against a real replica set.
+
+#![allow(clippy::disallowed_methods, reason = "a test measures time by the clocks it is about, and spawns as users do")]
+#![allow(
+    clippy::unchecked_time_subtraction,
+    reason = "a test that finds a time before its cause fails, and that is right"
+)]
+
+mod database;
+mod election;
+mod endings;
+mod killed;
+mod left;
+mod order;
+mod sandbox;
+mod secrets;
+mod statuses;
+mod terminal;
+
+use mongoseal_test_support::{eventually, millis, secs};

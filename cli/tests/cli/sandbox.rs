@@ -1,0 +1,195 @@
+//! What a test works with: a database of its own, a folder of its own, and the binary.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::{Output, Stdio},
+    time::{Duration, Instant},
+};
+
+use mongoseal::{Clock, Lease, Mongoseal};
+use mongoseal_test_support::{ReplicaSet, shared};
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
+use tokio::process::{Child, Command};
+
+use crate::{eventually, millis, secs};
+
+/// The key that tests hold.
+pub(crate) const KEY: &str = "reports/nightly";
+/// The ttl of most of them: short, and long enough for a busy machine.
+pub(crate) const TTL: Duration = secs(4);
+
+pub(crate) struct Sandbox {
+    uri: String,
+    database: String,
+    folder: PathBuf,
+    pub(crate) seal: Mongoseal,
+}
+
+impl Sandbox {
+    /// On the shared set, which nobody hurts.
+    pub(crate) async fn new(name: &str) -> Self {
+        Self::on(shared(1).await, name).await
+    }
+
+    pub(crate) async fn on(set: &ReplicaSet, name: &str) -> Self {
+        let database = format!("cli_{name}");
+        set.client().await.database(&database).drop().await.unwrap();
+        let seal = Mongoseal::builder().database(&database).connect(set.uri()).await.unwrap();
+        let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{database}-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        Self { uri: set.uri(), database, folder, seal }
+    }
+
+    /// The binary with these arguments, on this database.
+    pub(crate) fn mongoseal(&self, arguments: &[&str]) -> Command {
+        let mut command = mongoseal(arguments);
+        command.env("MONGODB_URI", &self.uri).env("MONGOSEAL_DB", &self.database);
+        command
+    }
+
+    /// `mongoseal run` of this shell script under the key, with [`TTL`]. `$F` is the sandbox's folder.
+    pub(crate) fn run(&self, script: &str) -> Command {
+        let ttl = format!("{}ms", TTL.as_millis());
+        let mut command = self.mongoseal(&["run", KEY, "--ttl", &ttl, "--", "sh", "-c", script]);
+        command.env("F", &self.folder);
+        command
+    }
+
+    pub(crate) fn file(&self, name: &str) -> PathBuf {
+        self.folder.join(name)
+    }
+
+    /// What the file has, when it has so many lines.
+    pub(crate) async fn lines(&self, name: &str, count: usize) -> Vec<String> {
+        let mut lines = Vec::new();
+        eventually(secs(20), &format!("{name} has {count} lines"), async || {
+            let text = fs::read_to_string(self.file(name)).unwrap_or_default();
+            lines = text.lines().map(str::to_owned).collect();
+            lines.len() >= count && text.ends_with('\n')
+        })
+        .await;
+        lines
+    }
+
+    /// The processes whose numbers the file has, a line each.
+    pub(crate) async fn processes(&self, name: &str, count: usize) -> Vec<Pid> {
+        self.lines(name, count).await.iter().map(|line| Pid::from_raw(line.parse().unwrap())).collect()
+    }
+
+    /// The key, held by the test.
+    pub(crate) async fn hold(&self) -> Lease {
+        self.seal.acquire(KEY).ttl(secs(60)).await.unwrap()
+    }
+
+    /// The key, had without waiting for it.
+    pub(crate) async fn is_free(&self) {
+        self.seal.acquire(KEY).await.unwrap().release().await.unwrap();
+    }
+
+    /// Waits until so many wait for the key.
+    pub(crate) async fn queued(&self, count: usize) {
+        let began = Instant::now();
+        while self.seal.inspect(KEY).await.unwrap().map_or(0, |record| record.queue.len()) != count {
+            assert!(began.elapsed() < secs(20), "{count} wait");
+            tokio::time::sleep(millis(20)).await;
+        }
+    }
+}
+
+impl Drop for Sandbox {
+    fn drop(&mut self) {
+        drop(fs::remove_dir_all(&self.folder));
+    }
+}
+
+/// The binary with these arguments and nothing in the environment that it reads.
+pub(crate) fn mongoseal(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_mongoseal"));
+    command
+        .args(arguments)
+        .env_remove("MONGODB_URI")
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .kill_on_drop(true);
+    command
+}
+
+/// What it said and how it ended.
+pub(crate) struct Ended {
+    pub(crate) code: Option<i32>,
+    pub(crate) stdout: String,
+    pub(crate) stderr: String,
+}
+
+impl From<Output> for Ended {
+    fn from(output: Output) -> Self {
+        let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+        let ended = Self { code: output.status.code(), stdout: text(output.stdout), stderr: text(output.stderr) };
+        assert!(!ended.stderr.contains("panicked") && !ended.stderr.contains("RUST_BACKTRACE"), "{}", ended.stderr);
+        ended
+    }
+}
+
+impl Ended {
+    /// That it ended with this status, said one sentence with this in it, and nothing on its standard output.
+    pub(crate) fn says(&self, code: i32, part: &str) {
+        assert_eq!((self.code, self.stdout.as_str()), (Some(code), ""), "{}", self.stderr);
+        assert!(self.stderr.contains(part), "{part:?} is in {}", self.stderr);
+        assert!(self.stderr.starts_with("mongoseal: ") && self.stderr.lines().count() == 1, "{}", self.stderr);
+    }
+
+    /// That it ended with this status and said nothing itself.
+    pub(crate) fn is_quiet(&self, code: i32) {
+        assert_eq!((self.code, self.stderr.as_str()), (Some(code), ""));
+    }
+}
+
+pub(crate) async fn ended(child: Child) -> Ended {
+    tokio::time::timeout(secs(40), child.wait_with_output()).await.expect("it ends in time").unwrap().into()
+}
+
+/// Runs it to its end.
+pub(crate) async fn done(mut command: Command) -> Ended {
+    ended(command.spawn().unwrap()).await
+}
+
+pub(crate) fn id(child: &Child) -> Pid {
+    Pid::from_raw(child.id().expect("it was not waited for yet").try_into().unwrap())
+}
+
+pub(crate) fn signal(process: Pid, signal: Signal) {
+    kill(process, signal).unwrap();
+}
+
+/// The children of the only thread of a process that has any.
+pub(crate) fn children(process: Pid) -> Vec<Pid> {
+    let children = fs::read_to_string(format!("/proc/{process}/task/{process}/children")).unwrap();
+    children.split_whitespace().map(|child| Pid::from_raw(child.parse().unwrap())).collect()
+}
+
+/// Whether it does anything any more; one that waits to be collected does not.
+pub(crate) fn is_running(process: Pid) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
+    let state = stat.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next());
+    !matches!(state, None | Some('Z' | 'X'))
+}
+
+/// Waits until none of them runs. Gives when, on the clock of leases, the last was seen.
+pub(crate) async fn gone(processes: &[Pid], within: Duration) -> Duration {
+    let mut last = Clock::Boot.now();
+    eventually(within, &format!("{processes:?} have ended"), async || {
+        let now = Clock::Boot.now();
+        let any = processes.iter().any(|process| is_running(*process));
+        if any {
+            last = now;
+        }
+        !any
+    })
+    .await;
+    last
+}

@@ -1,0 +1,252 @@
+//! `doctor`.
+
+use mongodb::bson::doc;
+use mongoseal_test_support::{ReplicaSet, Standalone, Way};
+use serde_json::Value;
+
+use crate::{Console, Said, program};
+
+const PASSWORD: &str = "hunter2-s3cret";
+
+async fn doctor(uri: &str, arguments: &[&str]) -> Said {
+    let mut program = program();
+    program.arg("doctor").args(arguments).env("MONGODB_URI", uri).env("MONGOSEAL_DB", "app");
+    let said = Said::by(program).await;
+    assert!(!said.out.contains(PASSWORD) && !said.err.contains(PASSWORD));
+    said
+}
+
+/// That those who need MongoDB say what is wrong in a sentence, with this status and these words in it.
+async fn each_command_says_one_sentence(uri: &str, status: i32, words: &str) {
+    for arguments in [
+        vec!["ls"],
+        vec!["show", "k"],
+        vec!["watch", "k"],
+        vec!["revoke", "k", "--reason", "r", "--yes"],
+        vec!["fences", "orders"],
+        vec!["raise", "k", "--to", "7"],
+        vec!["purge"],
+    ] {
+        let mut program = program();
+        program.args(&arguments).args(["--timeout", "2s", "--db", "app"]).env("MONGODB_URI", uri);
+        let said = Said::by(program).await;
+        assert_eq!((said.status, said.out.as_str()), (status, ""), "{arguments:?}: {}", said.err);
+        assert!(said.err.contains(words) && said.err.lines().count() == 1, "{arguments:?}: {}", said.err);
+        assert!(!said.err.contains(PASSWORD) && !said.err.contains("labels"), "{arguments:?}: {}", said.err);
+    }
+}
+
+/// Which verdict a check came to, and what was said.
+fn verdict(said: &Said, check: &str) -> (String, String) {
+    let lines = said.json();
+    let line = lines.iter().find(|line| line["check"] == check);
+    let line = line.unwrap_or_else(|| panic!("no check {check} in {}", said.out));
+    let words = |name: &str| line[name].as_str().unwrap_or_default().to_owned();
+    (words("verdict"), format!("{}: {}", words("found"), words("advice")))
+}
+
+fn checks(said: &Said, verdict: &str) -> Vec<Value> {
+    said.json().into_iter().filter(|line| line["verdict"] == verdict).map(|mut line| line["check"].take()).collect()
+}
+
+#[tokio::test]
+async fn all_is_well_on_a_replica_set() {
+    let console = Console::new("doctor").await;
+    let said = console.run(&["doctor", "--json"]).await;
+    assert_eq!((said.status, said.err.as_str()), (0, ""), "{}", said.out);
+    let passed = checks(&said, "pass");
+    for check in [
+        "reachable",
+        "replica set",
+        "version",
+        "journal",
+        "index",
+        "user",
+        "clocks",
+        "round trip",
+        "commit",
+        "change stream",
+        "records",
+    ] {
+        assert!(passed.contains(&check.into()), "{check}: {}", said.out);
+    }
+    assert_eq!(passed.len(), said.json().len(), "{}", said.out);
+    let words = console.run(&["doctor"]).await;
+    assert!(words.out.lines().all(|line| line.starts_with("pass  ")) && words.out.lines().count() == passed.len());
+}
+
+#[tokio::test]
+async fn an_index_with_another_retention_fails_with_what_to_do() {
+    let console = Console::new("doctor_index").await;
+    console.seal("other").prepare().await.unwrap();
+    let said = console.run(&["doctor", "--json", "--retention", "60s"]).await;
+    assert_eq!(said.status, 1);
+    let (verdict, words) = verdict(&said, "index");
+    assert!(verdict == "fail" && words.contains("1day") && words.contains("--retention 86400s"), "{words}");
+    assert_eq!(checks(&said, "fail").len(), 1, "{}", said.out);
+
+    console.db.records().drop_indexes().await.unwrap();
+    let plain =
+        doc! { "createIndexes": "mongoseal", "indexes": [{ "key": { "expires_at": 1 }, "name": "expires_at_1" }] };
+    console.db.database.run_command(plain).await.unwrap();
+    let said = console.run(&["doctor", "--json"]).await;
+    let (verdict, words) = self::verdict(&said, "index");
+    assert!(said.status == 1 && verdict == "fail" && words.contains("no expireAfterSeconds"), "{words}");
+}
+
+#[tokio::test]
+async fn a_member_whose_clock_is_ahead_by_more_than_the_grace_fails_with_what_to_do() {
+    let set = ReplicaSet::builder().members(3).own_clocks().start().await;
+    let ahead = (set.primary().await + 1) % 3;
+    set.set_clock(ahead, "+3");
+    // The member notices within a second.
+    let until = std::time::Instant::now() + std::time::Duration::from_secs(30);
+    let (said, words) = loop {
+        let said = doctor(&set.uri(), &["--json"]).await;
+        let (verdict, words) = verdict(&said, "clocks");
+        if verdict == "fail" {
+            break (said, words);
+        }
+        assert!(std::time::Instant::now() < until, "{words}");
+    };
+    assert_eq!((said.status, checks(&said, "fail").len()), (1, 1), "{}", said.out);
+    assert!(words.contains("the grace is 500 ms") && words.contains("run NTP on each member"), "{words}");
+    assert!(words.contains(&format!("{} is ahead", set.hosts()[ahead])), "{words}");
+
+    let said = doctor(&set.uri(), &["--json", "--grace", "30s"]).await;
+    assert_eq!((said.status, verdict(&said, "clocks").0.as_str()), (0, "pass"), "{}", said.out);
+}
+
+#[tokio::test]
+async fn documents_of_somebody_else_are_named() {
+    let console = Console::new("doctor_foreign").await;
+    let lease = console.seal("alice").acquire("ours").await.unwrap();
+    for id in ["theirs", "two\u{1b}[2J"] {
+        console.db.records().insert_one(doc! { "_id": id, "some": "thing" }).await.unwrap();
+    }
+    console.db.records().insert_one(doc! { "_id": 7 }).await.unwrap();
+    let said = console.run(&["doctor", "--json"]).await;
+    let (verdict, words) = verdict(&said, "records");
+    assert_eq!((said.status, verdict.as_str()), (0, "warn"));
+    // Ours, and the doctor's own.
+    assert!(words.starts_with("of 5 documents 3 cannot be read") && words.contains("theirs"), "{words}");
+    let words = console.run(&["doctor"]).await;
+    assert!(!words.out.contains('\u{1b}') && words.out.contains("warn  records"), "{}", words.out);
+    lease.release().await.unwrap();
+}
+
+#[tokio::test]
+async fn records_of_a_newer_build_are_named_and_the_advice_is_to_upgrade() {
+    let console = Console::new("doctor_newer").await;
+    console.seal("alice").acquire("newer").await.unwrap().orphan();
+    console.db.records().update_one(doc! { "_id": "newer" }, doc! { "$set": { "v": 2 } }).await.unwrap();
+    let said = console.run(&["doctor", "--json"]).await;
+    let (verdict, words) = verdict(&said, "records");
+    assert_eq!((said.status, verdict.as_str()), (0, "warn"));
+    assert!(words.starts_with("of 2 documents a newer mongoseal wrote 1") && words.contains("newer"), "{words}");
+    assert!(said.out.contains("upgrade this mongoseal"), "{}", said.out);
+    let said = console.run(&["show", "newer"]).await;
+    assert!(said.status == 125 && said.err.contains("upgrade mongoseal"), "{}", said.err);
+}
+
+#[tokio::test]
+async fn a_standalone_server_fails_with_what_to_do() {
+    let server = Standalone::start().await;
+    let said = doctor(&server.uri(), &["--json"]).await;
+    assert_eq!(said.status, 1, "{}", said.err);
+    let (verdict, words) = verdict(&said, "replica set");
+    assert!(verdict == "fail" && words.contains("standalone") && words.contains("rs.initiate()"), "{words}");
+    assert_eq!(self::verdict(&said, "reachable").0, "pass");
+    each_command_says_one_sentence(&server.uri(), 125, "rs.initiate()").await;
+    let words = doctor(&server.uri(), &[]).await;
+    assert!(words.status == 1 && words.out.contains("fail  replica set"), "{}", words.out);
+}
+
+#[tokio::test]
+async fn a_user_learns_what_is_not_granted_and_a_wrong_password_fails() {
+    let set = ReplicaSet::builder().auth().start().await;
+    let on = |actions: &[&str]| {
+        vec![doc! { "resource": { "db": "app", "collection": "mongoseal" }, "actions": actions.to_vec() }]
+    };
+    set.add_user("most", PASSWORD, "app", on(&["find", "insert", "update", "changeStream"])).await;
+    set.add_user("reader", PASSWORD, "app", on(&["find"])).await;
+    set.add_user("nobody", PASSWORD, "app", vec![]).await;
+
+    let root = doctor(&set.uri(), &["--json"]).await;
+    assert_eq!((root.status, checks(&root, "pass").len()), (0, root.json().len()), "{}", root.out);
+
+    // The role that the documents give to most programs.
+    let most = doctor(&set.uri_as("most", PASSWORD, "app"), &["--json"]).await;
+    assert_eq!((most.status, checks(&most, "fail")), (0, vec![]), "{}", most.out);
+    for (check, expected) in [
+        ("user", "pass"),
+        ("may hold", "pass"),
+        ("may wait", "pass"),
+        ("may purge", "warn"),
+        ("may index", "warn"),
+        ("journal", "warn"),
+        ("index", "warn"),
+        ("commit", "pass"),
+        ("change stream", "pass"),
+        ("records", "pass"),
+    ] {
+        assert_eq!(verdict(&most, check).0, expected, "{check}: {}", most.out);
+    }
+    assert!(verdict(&most, "may purge").1.contains("grant remove on app.mongoseal"), "{}", most.out);
+
+    let reader = doctor(&set.uri_as("reader", PASSWORD, "app"), &["--json"]).await;
+    assert_eq!(reader.status, 1);
+    for (check, expected) in
+        [("may look", "pass"), ("may hold", "fail"), ("may wait", "warn"), ("change stream", "warn")]
+    {
+        assert_eq!(verdict(&reader, check).0, expected, "{check}: {}", reader.out);
+    }
+    let nobody = doctor(&set.uri_as("nobody", PASSWORD, "app"), &["--json"]).await;
+    assert_eq!((nobody.status, verdict(&nobody, "may look").0.as_str()), (1, "fail"), "{}", nobody.out);
+
+    let uri = set.uri_as("most", &format!("{PASSWORD}!"), "app");
+    each_command_says_one_sentence(&uri, 125, "password").await;
+    let wrong = doctor(&set.uri_as("most", &format!("{PASSWORD}!"), "app"), &["--json"]).await;
+    let (verdict, words) = verdict(&wrong, "reachable");
+    assert!(wrong.status == 1 && verdict == "fail" && words.contains("password"), "{}", wrong.out);
+    // Without a login.
+    let anonymous =
+        doctor(&set.uri_as("most", PASSWORD, "app").replace(&format!("most:{PASSWORD}@"), ""), &["--json"]).await;
+    assert_eq!(anonymous.status, 1, "{}", anonymous.out);
+    assert_eq!(self::verdict(&anonymous, "user").0, "fail", "{}", anonymous.out);
+}
+
+#[tokio::test]
+async fn a_host_where_nobody_listens_is_one_failed_check_within_the_timeout() {
+    let uri = format!("mongodb://user:{PASSWORD}@127.0.0.1:9/?replicaSet=rs0");
+    let began = std::time::Instant::now();
+    let said = doctor(&uri, &["--json", "--timeout", "3s"]).await;
+    let elapsed = began.elapsed();
+    assert_eq!((said.status, checks(&said, "fail")), (1, vec!["reachable".into()]), "{}", said.out);
+    assert!(elapsed < std::time::Duration::from_secs(8), "{elapsed:?}");
+    each_command_says_one_sentence(&uri, 123, "Connection refused").await;
+    let nonsense = doctor(&format!("mongodbb://user:{PASSWORD}@h"), &["--json"]).await;
+    assert_eq!((nonsense.status, checks(&nonsense, "fail")), (1, vec!["reachable".into()]), "{}", nonsense.out);
+}
+
+#[tokio::test]
+async fn a_sharded_cluster_fails_and_only_warns_if_it_is_allowed() {
+    let set = ReplicaSet::builder().proxied().start().await;
+    // The answers of a member with the mark of a router: there is no router here.
+    set.proxy().tamper_with(|_client, way, reply| {
+        let is_hello = way == Way::Reply && reply.contains_key("maxWireVersion");
+        if is_hello {
+            reply.remove("setName");
+            reply.insert("msg", "isdbgrid");
+        }
+        is_hello
+    });
+    let uri = format!("mongodb://{}/?directConnection=true&appName=look", set.hosts()[0]);
+    let refused = doctor(&uri, &["--json"]).await;
+    let (verdict, words) = verdict(&refused, "replica set");
+    assert!(refused.status == 1 && verdict == "fail" && words.contains("--allow-sharded"), "{words}");
+    each_command_says_one_sentence(&uri, 125, "--allow-sharded").await;
+    let allowed = doctor(&uri, &["--json", "--allow-sharded"]).await;
+    assert_eq!(self::verdict(&allowed, "replica set").0, "warn", "{}", allowed.out);
+    assert_eq!(self::verdict(&allowed, "commit").0, "pass", "{}", allowed.out);
+}

@@ -1,0 +1,153 @@
+//! `ls` and `show`.
+
+use mongodb::bson::doc;
+
+use crate::{Console, Said, secs, shell};
+
+fn rows(said: &Said) -> Vec<Vec<&str>> {
+    assert_eq!((said.status, said.err.as_str()), (0, ""), "{}", said.out);
+    said.out.lines().map(|line| line.split("  ").map(str::trim).filter(|cell| !cell.is_empty()).collect()).collect()
+}
+
+fn keys(said: &Said) -> Vec<String> {
+    said.json().iter().map(|lease| lease["key"].as_str().unwrap().to_owned()).collect()
+}
+
+#[tokio::test]
+async fn ls_and_show_say_who_holds_what_since_when_for_how_long_and_who_waits() {
+    let console = Console::new("looks").await;
+    let (alice, bob) = (console.seal("alice"), console.seal("bob"));
+    let nightly = alice.acquire("reports/nightly").ttl(secs(595)).metadata("build", "1.4").await.unwrap();
+    let waiting = bob.acquire("reports/nightly").ttl(secs(600)).wait(secs(60)).into_future();
+    let waiting = tokio::spawn(waiting);
+    console.queued("reports/nightly", 1).await;
+    let first = alice.acquire("gpu").shared_up_to(2).group("night").ttl(secs(4)).await.unwrap();
+    let second = bob.acquire("gpu").shared().await.unwrap();
+    let forever = bob.acquire("forever").without_expiry().await.unwrap();
+
+    let said = console.run(&["ls"]).await;
+    let table = rows(&said);
+    assert_eq!(table[0], ["KEY", "OWNER", "TOKEN", "HELD", "LEFT", "SHARED", "QUEUE", "GROUP"]);
+    assert_eq!(table.len(), 5, "{}", said.out);
+    let token = nightly.token().to_string();
+    assert_eq!(table[1][..3], ["reports/nightly", "alice", &token]);
+    assert_eq!(table[1][5..], ["alone", "1", "-"]);
+    assert!(table[1][4].starts_with("9m 5"), "{}", said.out);
+    assert_eq!(table[2][5..], ["by 2", "0", "night"]);
+    assert_eq!((table[3][5], table[4][4]), ("shared", "for ever"));
+    // Aligned: every cell of a column begins where its title does.
+    let lines: Vec<&str> = said.out.lines().collect();
+    for title in ["OWNER", "TOKEN", "HELD", "GROUP"] {
+        let at = lines[0].find(title).unwrap();
+        assert!(lines.iter().all(|line| line.as_bytes()[at - 1] == b' ' && line.as_bytes()[at] != b' '), "{title}");
+    }
+    assert!(!said.out.contains('\u{1b}'), "no colour goes into a pipe");
+
+    let listed = console.run(&["ls", "--json"]).await.json();
+    assert_eq!((listed[0]["token"].as_u64(), listed[0]["waiting"].as_u64()), (Some(nightly.token().get()), Some(1)));
+    assert_eq!(listed[0]["metadata"]["build"], "1.4");
+    assert!(listed[0]["remaining_ms"].as_u64().unwrap() > 500_000 && listed[0]["held_ms"].is_u64());
+    assert!(listed[3]["remaining_ms"].is_null() && !listed[0]["shared"].as_bool().unwrap());
+    assert_eq!((&listed[1]["limit"], &listed[2]["limit"]), (&serde_json::json!(2), &serde_json::Value::Null));
+
+    for (filter, wanted) in [
+        (vec!["rep"], vec!["reports/nightly"]),
+        (vec!["--owner", "bob"], vec!["gpu", "forever"]),
+        (vec!["--group", "night"], vec!["gpu"]),
+        (vec!["--shared"], vec!["gpu", "gpu"]),
+        (vec!["--exclusive"], vec!["reports/nightly", "forever"]),
+        (vec!["--expiring", "5s"], vec!["gpu"]),
+        (vec!["--older", "1h"], vec![]),
+        (vec!["--older", "1ms", "f"], vec!["forever"]),
+    ] {
+        let arguments: Vec<&str> = ["ls", "--json"].into_iter().chain(filter).collect();
+        assert_eq!(keys(&console.run(&arguments).await), wanted, "{arguments:?}");
+    }
+
+    let shown = console.run(&["show", "reports/nightly"]).await;
+    for part in ["Key      reports/nightly", "HOLDER", "alice", "build=1.4", "WAITER", "bob", &token] {
+        assert!(shown.out.contains(part), "{part} in\n{}", shown.out);
+    }
+    let shown = console.run(&["show", "reports/nightly", "--json"]).await.json();
+    assert_eq!((&shown[0]["holders"][0]["owner"], &shown[0]["queue"][0]["owner"]), (&"alice".into(), &"bob".into()));
+
+    nightly.release().await.unwrap();
+    waiting.await.unwrap().unwrap().release().await.unwrap();
+    for lease in [first, second, forever] {
+        lease.release().await.unwrap();
+    }
+    let shown = console.run(&["show", "reports/nightly"]).await;
+    assert!(shown.status == 0 && shown.out.contains("Nobody holds it."), "{}", shown.out);
+    let nothing = console.run(&["ls"]).await;
+    assert_eq!((nothing.status, nothing.out.as_str(), nothing.err.as_str()), (0, "", "There is no such lease.\n"));
+}
+
+#[tokio::test]
+async fn a_key_without_a_record_is_no_success_and_a_bad_one_names_what_is_wrong() {
+    let console = Console::new("absent").await;
+    let said = console.run(&["show", "never/asked-for"]).await;
+    assert_eq!((said.status, said.out.as_str()), (1, ""));
+    assert!(said.err.starts_with("mongoseal: there is no record of \"never/asked-for\""), "{}", said.err);
+    assert_eq!(said.err.lines().count(), 1);
+    let said = console.run(&["show", ""]).await;
+    assert!(said.status == 125 && said.err.contains("must not be empty"), "{} {}", said.status, said.err);
+    console.db.records().insert_one(doc! { "_id": "foreign", "somebody": "else" }).await.unwrap();
+    let said = console.run(&["show", "foreign"]).await;
+    assert!(said.status == 125 && said.err.contains("is not a lease record"), "{} {}", said.status, said.err);
+    assert_eq!(console.run(&["show"]).await.status, 125);
+}
+
+#[tokio::test]
+async fn what_others_wrote_cannot_act_on_a_terminal() {
+    let console = Console::new("nasty").await;
+    let nasty = "a\u{1b}[2J\u{1b}]0;title\u{7}\n\r\u{9b}31m\u{202e}gnp\u{200b}";
+    let seal = console.seal(nasty);
+    let lease = seal.acquire(nasty).group(nasty).metadata("note", nasty).ttl(secs(600)).await.unwrap();
+    let acts = |character: char| {
+        (character.is_control() && character != '\n') || ('\u{200b}'..='\u{202e}').contains(&character)
+    };
+    for arguments in [
+        vec!["ls"],
+        vec!["ls", "--json"],
+        vec!["show", nasty],
+        vec!["show", nasty, "--json"],
+        vec!["show", "nothing\u{1b}[2J"],
+        vec!["revoke", nasty, "--reason", nasty, "--by", nasty, "--yes"],
+        vec!["show", nasty],
+        vec!["show", nasty, "--json"],
+    ] {
+        let said = console.run(&arguments).await;
+        assert!(!said.out.contains(acts) && !said.err.contains(acts), "{arguments:?}: {:?} {:?}", said.out, said.err);
+        assert!(said.out.contains("[2J") || said.err.contains("[2J"), "{arguments:?}: {} {}", said.out, said.err);
+        if arguments.contains(&"--json") {
+            assert_eq!(said.json()[0]["key"], nasty);
+        }
+    }
+    lease.cancelled().await;
+}
+
+#[tokio::test]
+async fn nothing_is_cut_in_a_pipe_and_one_that_is_closed_early_is_no_failure() {
+    let console = Console::new("pipes").await;
+    let seal = console.seal(&"o".repeat(300));
+    let long = format!("{}/end", "k".repeat(300));
+    let keys: Vec<String> = (0..400).map(|number| format!("many/{number}")).chain([long.clone()]).collect();
+    let set = seal.acquire_all(keys.iter().map(String::as_str)).ttl(secs(600)).await.unwrap();
+    let said = console.run(&["ls"]).await;
+    assert_eq!(said.out.lines().count(), 402);
+    assert!(said.out.contains(&long) && said.out.contains(&"o".repeat(300)) && !said.out.contains('…'));
+    for words in [
+        "mongoseal ls | head -1",
+        "mongoseal ls --json | head -1",
+        "mongoseal show many/1 | head -1",
+        "mongoseal watch | head -1",
+        "mongoseal watch many/1 --json | head -1",
+        "mongoseal man | head -1",
+        "mongoseal completions bash | head -1",
+        "mongoseal doctor | head -1",
+    ] {
+        let said = shell(&console.uri, words).await;
+        assert_eq!((said.status, said.err.as_str(), said.out.lines().count()), (0, "", 1), "{words}");
+    }
+    set.release().await.unwrap();
+}

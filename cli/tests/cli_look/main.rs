@@ -1,0 +1,95 @@
+//! The command line as one looks with it: each command is the real program on a real replica set.
+
+#![allow(clippy::disallowed_methods, reason = "a test measures time by the clocks it is about, and spawns as users do")]
+
+mod alone;
+mod doctor;
+mod fences;
+mod looks;
+mod operator;
+mod transcripts;
+mod watches;
+
+use std::{path::Path, process::Stdio};
+
+use mongoseal::Mongoseal;
+use mongoseal_test_support::{TestDatabase, eventually, secs};
+use tokio::process::Command;
+
+/// The program, with nothing of this environment that it reads.
+fn program() -> Command {
+    let mut program = Command::new(env!("CARGO_BIN_EXE_mongoseal"));
+    without_settings(&mut program);
+    program
+}
+
+fn without_settings(command: &mut Command) {
+    for name in ["MONGODB_URI", "MONGOSEAL_DB", "MONGOSEAL_COLLECTION", "NO_COLOR", "CLICOLOR_FORCE", "COLUMNS"] {
+        command.env_remove(name);
+    }
+    command.kill_on_drop(true).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+}
+
+/// What a program said, and how it ended.
+struct Said {
+    status: i32,
+    out: String,
+    err: String,
+}
+
+impl Said {
+    async fn by(mut command: Command) -> Self {
+        let output = tokio::time::timeout(secs(60), command.output()).await.expect("it ends").unwrap();
+        let text = |bytes| String::from_utf8(bytes).expect("it says UTF-8");
+        let (out, err) = (text(output.stdout), text(output.stderr));
+        assert!(!err.contains("panicked") && !err.contains("RUST_BACKTRACE"), "{err}");
+        Self { status: output.status.code().expect("it ends by itself"), out, err }
+    }
+
+    /// Its lines as JSON objects.
+    fn json(&self) -> Vec<serde_json::Value> {
+        self.out.lines().map(|line| serde_json::from_str(line).expect("each line is an object")).collect()
+    }
+}
+
+/// A shell's words, with the program on its path.
+async fn shell(uri: &str, words: &str) -> Said {
+    let programs = Path::new(env!("CARGO_BIN_EXE_mongoseal")).parent().unwrap();
+    let path = std::env::var("PATH").unwrap_or_default();
+    let mut shell = Command::new("bash");
+    without_settings(&mut shell);
+    shell.args(["-o", "pipefail", "-c", words]).env("MONGODB_URI", uri);
+    shell.env("PATH", format!("{}:{path}", programs.display()));
+    Said::by(shell).await
+}
+
+/// The program, for a database of a test's own.
+struct Console {
+    db: TestDatabase,
+    uri: String,
+}
+
+impl Console {
+    async fn new(name: &str) -> Self {
+        let db = TestDatabase::new(&format!("cli_{name}")).await;
+        let uri = db.uri();
+        Self { db, uri }
+    }
+
+    async fn run(&self, arguments: &[&str]) -> Said {
+        let mut program = program();
+        program.args(arguments).env("MONGODB_URI", &self.uri);
+        Said::by(program).await
+    }
+
+    fn seal(&self, owner: &str) -> Mongoseal {
+        self.db.build(Mongoseal::builder().owner(owner))
+    }
+
+    /// Waits until so many wait for a key.
+    async fn queued(&self, key: &str, count: usize) {
+        let seal = self.seal("looks");
+        let queued = async || seal.inspect(key).await.unwrap().is_some_and(|record| record.queue.len() == count);
+        eventually(secs(20), &format!("{count} wait"), queued).await;
+    }
+}

@@ -1,0 +1,108 @@
+//! The transcripts in the documents, run again: the words must be the same, and what differs from one run to
+//! the next of the same shape.
+
+use std::{fs, path::Path, time::Duration};
+
+use mongodb::bson::doc;
+use mongoseal::{FencingToken, Tick};
+
+use crate::{Console, secs, shell};
+
+const BEGIN: &str = "```console\n";
+const END: &str = "```";
+
+/// A command, which may go over several lines, and what it says.
+struct Step {
+    command: String,
+    said: String,
+}
+
+/// The steps of a block.
+fn steps(block: &str) -> Vec<Step> {
+    let mut steps: Vec<Step> = Vec::new();
+    for line in block.lines() {
+        match (line.strip_prefix("$ "), steps.last_mut()) {
+            (Some(command), _) => steps.push(Step { command: command.into(), said: String::new() }),
+            (None, Some(step)) if step.said.is_empty() && step.command.ends_with('\\') => {
+                step.command = format!("{}\n{line}", step.command);
+            }
+            (None, Some(step)) => step.said = format!("{}{line}\n", step.said),
+            (None, None) => panic!("a block begins with a command, not with {line}"),
+        }
+    }
+    steps
+}
+
+/// A text without what differs from one run to the next: numbers, spans of time, and how wide a column is.
+fn shape(text: &str) -> String {
+    let lines = text.lines().map(|line| {
+        let mut words: Vec<String> = Vec::new();
+        for word in line.split_whitespace() {
+            let word = shape_of_word(word);
+            if word != "<time>" || words.last().is_none_or(|last| last != "<time>") {
+                words.push(word);
+            }
+        }
+        words.join(" ")
+    });
+    lines.collect::<Vec<_>>().join("\n")
+}
+
+fn shape_of_word(word: &str) -> String {
+    let mut shape = String::new();
+    for character in word.chars() {
+        if !character.is_ascii_digit() {
+            shape.push(character);
+        } else if !shape.ends_with('#') {
+            shape.push('#');
+        }
+    }
+    let bare = shape.trim_end_matches([',', '.', ';', ':']);
+    if ["#ms", "#s", "#m", "#h", "#day", "#days", "#.#"].contains(&bare) { "<time>".into() } else { shape }
+}
+
+#[tokio::test]
+async fn the_transcripts_in_the_documents_are_what_the_program_says() {
+    let console = Console::new("transcripts").await;
+    // As the document says at its beginning.
+    let (alice, bob) = (console.seal("alice@web-1"), console.seal("bob@web-2"));
+    let nightly = alice.acquire("reports/nightly").ttl(secs(600)).metadata("build", "1.4.2").await.unwrap();
+    let waiting = tokio::spawn(bob.acquire("reports/nightly").ttl(secs(600)).wait(secs(120)).into_future());
+    console.queued("reports/nightly", 1).await;
+    let gpus = [
+        alice.acquire("gpu").shared_up_to(2).ttl(secs(600)).await.unwrap(),
+        bob.acquire("gpu").shared_up_to(2).ttl(secs(600)).await.unwrap(),
+    ];
+    bob.acquire("reports/weekly").ttl(Duration::from_millis(20)).without_refresh().await.unwrap().orphan();
+    tokio::time::sleep(Duration::from_millis(60)).await;
+    let two_hours_ahead = nightly.token().get() + (7_200 << Tick::ORDINAL_BITS);
+    let order = doc! { "_id": 4711, "fence": FencingToken::new(two_hours_ahead).unwrap() };
+    console.db.database.collection("orders").insert_one(order).await.unwrap();
+
+    let document = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/cli.md");
+    let text = fs::read_to_string(&document).unwrap();
+    let (mut parts, mut count) = (text.split(BEGIN), 0);
+    let mut anew = parts.next().unwrap().to_owned();
+    for part in parts {
+        let (block, rest) = part.split_once(END).unwrap();
+        anew += BEGIN;
+        for Step { command, said } in steps(block) {
+            let now = shell(&console.uri, &format!("exec 2>&1; {command}")).await.out;
+            assert!(writes() || shape(&now) == shape(&said), "$ {command}\n{now}");
+            anew.extend(["$ ", &command, "\n", &now]);
+            count += 1;
+        }
+        anew = anew + END + rest;
+    }
+    assert!(count > 10);
+    if writes() {
+        fs::write(document, anew).unwrap();
+    }
+    nightly.cancelled().await;
+    drop((waiting, gpus));
+}
+
+/// Whether the transcripts are to be written anew: `MONGOSEAL_TRANSCRIBE=1 cargo test -p mongoseal-cli --test cli_look transcripts`.
+fn writes() -> bool {
+    std::env::var_os("MONGOSEAL_TRANSCRIBE").is_some()
+}

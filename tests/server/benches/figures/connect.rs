@@ -1,0 +1,74 @@
+//! A process that begins.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+    },
+    time::Instant,
+};
+
+use mongodb::{
+    Client,
+    bson::{Document, doc},
+    event::{EventHandler, command::CommandEvent},
+    options::{ClientOptions, WriteConcern},
+};
+use mongoseal::Mongoseal;
+
+use crate::{
+    figures::{Figures, Round},
+    measured_set::{MeasuredSet, as_users, bare_client},
+};
+
+/// From nothing to the first lease, beside a client from nothing to its first update.
+pub(crate) async fn measure(measured: &MeasuredSet) -> Figures {
+    let mut rounds = Vec::new();
+    for round in 0..measured.rounds {
+        let (mut ours, mut floor) = (Vec::new(), Vec::new());
+        for number in 0..10 {
+            let began = Instant::now();
+            let client = bare_client(measured.set).await;
+            let updated = client.database("mongoseal_figures").collection::<Document>("floor");
+            let update = updated.find_one_and_update(doc! { "_id": "floor" }, doc! { "$inc": { "n": 1 } });
+            update.write_concern(WriteConcern::majority()).await.expect("the floor is updated");
+            floor.push(began.elapsed());
+            client.shutdown().await;
+
+            let began = Instant::now();
+            let seal = measured.handle().await;
+            let lease = seal.acquire(format!("first/{round}/{number}")).await.expect("the key is free");
+            ours.push(began.elapsed());
+            lease.release().await.expect("it is released");
+            seal.shutdown().await;
+        }
+        rounds.push(Round { ours, floor });
+    }
+    let commands = f64::from(commands(measured).await);
+    let notes = vec![format!("{commands} commands, the acquire among them, where the floor is one")];
+    Figures {
+        case: "connect",
+        what: "from nothing to the first lease, beside the first update",
+        rounds,
+        commands,
+        notes,
+    }
+}
+
+/// How many commands a handle sends up to its first lease.
+async fn commands(measured: &MeasuredSet) -> u32 {
+    let sent = Arc::new(AtomicU32::new(0));
+    let mut options = ClientOptions::parse(as_users(measured.set)).await.expect("the URI of the set is valid");
+    let count = Arc::clone(&sent);
+    options.command_event_handler = Some(EventHandler::callback(move |event| {
+        if matches!(event, CommandEvent::Started(_)) {
+            count.fetch_add(1, Ordering::Relaxed);
+        }
+    }));
+    let client = Client::with_options(options).expect("the options of the set are valid");
+    let seal = Mongoseal::new(&client.database("mongoseal_figures"));
+    let lease = seal.acquire("first").await.expect("the key is free");
+    let sent = sent.load(Ordering::Relaxed);
+    lease.release().await.expect("it is released");
+    sent
+}

@@ -1,0 +1,82 @@
+//! A contended key, passed from hand to hand.
+
+use std::time::{Duration, Instant};
+
+use crate::{
+    figures::{Figures, Round},
+    measured_set::MeasuredSet,
+};
+
+const HANDLES: usize = 8;
+const GRANTS: usize = 200;
+const GRANTS_IF_QUICK: usize = 80;
+const WORK: Duration = Duration::from_millis(5);
+
+/// One lease, from its grant to its release.
+struct Turn {
+    token: u64,
+    granted: Instant,
+    called: Instant,
+    returned: Instant,
+}
+
+pub(crate) async fn measure(measured: &MeasuredSet, quick: bool) -> [Figures; 2] {
+    let grants = if quick { GRANTS_IF_QUICK } else { GRANTS };
+    let (mut from_return, mut from_call, mut commands) = (Vec::new(), Vec::new(), 0);
+    let mut after_work = Vec::new();
+    for round in 0..measured.rounds {
+        let floor = measured.floor(grants).await;
+        after_work.extend(measured.floor_after(WORK, grants / 4).await);
+        let before = measured.commands("findAndModify").await;
+        let turns = contend(measured, &format!("hot/{round}"), grants).await;
+        commands += measured.commands("findAndModify").await - before;
+        let pairs = || turns.windows(2).map(|pair| (&pair[0], &pair[1]));
+        from_return.push(Round {
+            ours: pairs().map(|(last, next)| next.granted.saturating_duration_since(last.returned)).collect(),
+            floor: floor.clone(),
+        });
+        from_call.push(Round {
+            ours: pairs().map(|(last, next)| next.granted.saturating_duration_since(last.called)).collect(),
+            floor,
+        });
+    }
+    #[expect(clippy::cast_precision_loss, reason = "a count of commands is small")]
+    let commands = commands as f64 / (measured.rounds * grants) as f64;
+    after_work.sort();
+    let after_work = after_work[after_work.len() / 2].as_micros();
+    let note =
+        format!("the floor after {} ms without a request, as a release comes: {after_work} µs", WORK.as_millis());
+    let figures = |case, what, rounds| Figures { case, what, rounds, commands, notes: vec![note.clone()] };
+    [
+        figures("hand-over-from-return", "return of `release` to return of the next `acquire`", from_return),
+        figures("hand-over-from-call", "call of `release` to return of the next `acquire`", from_call),
+    ]
+}
+
+/// Handles that want one key all the time, until it was granted so many times.
+async fn contend(measured: &MeasuredSet, key: &str, grants: usize) -> Vec<Turn> {
+    let mut contenders = Vec::new();
+    for _ in 0..HANDLES {
+        let (seal, key) = (measured.handle().await, key.to_owned());
+        contenders.push(tokio::spawn(async move {
+            let mut turns = Vec::new();
+            for _ in 0..grants / HANDLES {
+                let lease = seal.acquire(key.as_str()).wait(Duration::from_secs(60)).await.expect("it is granted");
+                let granted = Instant::now();
+                let token = lease.token().get();
+                tokio::time::sleep(WORK).await;
+                let called = Instant::now();
+                lease.release().await.expect("it is released");
+                turns.push(Turn { token, granted, called, returned: Instant::now() });
+            }
+            seal.shutdown().await;
+            turns
+        }));
+    }
+    let mut turns = Vec::new();
+    for contender in contenders {
+        turns.extend(contender.await.expect("no contender fails"));
+    }
+    turns.sort_by_key(|turn| turn.token);
+    turns
+}

@@ -1,0 +1,164 @@
+//! What mongoseal costs, each figure beside its floor: what the driver needs for the least that
+//! could do the same, measured in the same rounds.
+//!
+//! ```text
+//! cargo bench -p mongoseal-tests --bench figures                          # all cases, five rounds
+//! cargo bench -p mongoseal-tests --bench figures -- --quick               # under a minute
+//! cargo bench -p mongoseal-tests --bench figures -- hand-over idle        # cases whose name contains one of these
+//! cargo bench -p mongoseal-tests --bench figures -- hold                  # 100,000 leases, ten minutes
+//! cargo bench -p mongoseal-tests --bench figures -- recovery              # how long a fault of one member lasts; 20 minutes
+//! cargo bench -p mongoseal-tests --bench figures -- recovery-pause --parameter NAME=VALUE    # with a parameter of the servers
+//! cargo bench -p mongoseal-tests --bench figures -- --json figures.jsonl  # one object a line, too
+//! cargo bench -p mongoseal-tests --bench figures -- --plots docs/plots    # how cost grows, and nothing else
+//! ```
+//!
+//! Starts a replica set of three members, or takes the one that `MONGOSEAL_TEST_URI` names, which
+//! should have nothing else to do: commands are counted by its primary.
+
+#![allow(clippy::disallowed_methods, reason = "a benchmark measures time, and spawns as users do")]
+
+mod connect;
+mod cpu;
+mod fence;
+mod figures;
+mod growth;
+mod hand_over;
+mod hold;
+mod idle;
+mod many;
+mod measured_set;
+mod queue;
+mod recovery;
+mod single;
+
+use std::{fs::File, io::Write, path::PathBuf, process::ExitCode};
+
+use figures::Figures;
+use measured_set::MeasuredSet;
+
+/// What the command line asks for.
+#[derive(Default)]
+struct Wanted {
+    quick: bool,
+    json: Option<String>,
+    plots: Option<PathBuf>,
+    names: Vec<String>,
+    /// Of the servers that are hurt.
+    parameters: Vec<(String, String)>,
+}
+
+impl Wanted {
+    fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Self, String> {
+        let mut wanted = Self::default();
+        while let Some(argument) = arguments.next() {
+            match argument.as_str() {
+                // Cargo says so to every benchmark.
+                "--bench" => {}
+                "--quick" => wanted.quick = true,
+                "--json" => wanted.json = Some(arguments.next().ok_or("--json needs the name of a file")?),
+                "--plots" => wanted.plots = Some(arguments.next().ok_or("--plots needs the name of a folder")?.into()),
+                "--parameter" => {
+                    let pair = arguments.next().and_then(|pair| {
+                        let (name, value) = pair.split_once('=')?;
+                        Some((name.to_owned(), value.to_owned()))
+                    });
+                    wanted.parameters.push(pair.ok_or("--parameter needs NAME=VALUE")?);
+                }
+                option if option.starts_with('-') => {
+                    return Err(format!(
+                        "{option} is not an option: there are --quick, --json FILE, --plots FOLDER, --parameter NAME=VALUE and names of cases"
+                    ));
+                }
+                name => wanted.names.push(name.into()),
+            }
+        }
+        Ok(wanted)
+    }
+
+    fn has(&self, case: &str) -> bool {
+        self.names.is_empty() || self.names.iter().any(|name| case.contains(name.as_str()))
+    }
+}
+
+#[tokio::main(flavor = "multi_thread", worker_threads = 2)]
+async fn main() -> ExitCode {
+    // In a task, as servers ask: whoever waits outside of the runtime's threads is woken by the system each time.
+    tokio::spawn(run()).await.expect("no case panics")
+}
+
+async fn run() -> ExitCode {
+    let wanted = match Wanted::parse(std::env::args().skip(1)) {
+        Ok(wanted) => wanted,
+        Err(message) => {
+            eprintln!("{message}");
+            return ExitCode::from(2);
+        }
+    };
+    let measured = MeasuredSet::start(if wanted.quick { 2 } else { 5 }).await;
+    if let Some(folder) = wanted.plots {
+        growth::plot(&measured, &folder, wanted.quick).await;
+        return ExitCode::SUCCESS;
+    }
+    let mut all = Vec::new();
+    // First, while this process has given nothing back that could be used again.
+    if wanted.has("memory-per-lease") {
+        all.push(many::memory(&measured, wanted.quick).await);
+    }
+    if wanted.has("acquire-release") {
+        all.push(single::acquire_release(&measured).await);
+    }
+    if wanted.has("refused") {
+        all.push(single::refused(&measured).await);
+    }
+    for (case, handles) in [("throughput-64", 8), ("throughput-64-together", 1)] {
+        if wanted.has(case) {
+            all.push(single::throughput(&measured, case, handles, wanted.quick).await);
+        }
+    }
+    if wanted.has("memory-store") {
+        all.push(single::memory_store(&measured).await);
+    }
+    if wanted.has("hand-over-from-return") || wanted.has("hand-over-from-call") {
+        all.extend(
+            hand_over::measure(&measured, wanted.quick).await.into_iter().filter(|figures| wanted.has(figures.case)),
+        );
+    }
+    if wanted.has("idle-waiters") {
+        all.push(idle::measure(&measured, wanted.quick).await);
+    }
+    if wanted.has("refresh-10000") {
+        all.push(many::refresh(&measured, wanted.quick).await);
+    }
+    if wanted.has("connect") {
+        all.push(connect::measure(&measured).await);
+    }
+    if wanted.has("queue-1000") {
+        all.push(queue::measure(&measured, wanted.quick).await);
+    }
+    if wanted.has("fenced-update") {
+        all.push(fence::update(&measured).await);
+    }
+    if wanted.has("fenced-transaction") {
+        all.push(fence::transaction(&measured).await);
+    }
+    // These take minutes, and the second hurts its set, so only where they are asked for.
+    if !wanted.names.is_empty() {
+        if wanted.has("hold-100000") {
+            all.push(hold::measure(&measured, wanted.quick).await);
+        }
+        let faults = recovery::faults(|case| wanted.has(case));
+        all.extend(recovery::measure(measured.rounds, &wanted.parameters, faults).await);
+    }
+    if all.is_empty() {
+        eprintln!("no case has such a name");
+        return ExitCode::from(2);
+    }
+    Figures::print(&all);
+    if let Some(name) = wanted.json {
+        let mut file = File::create(&name).expect("the file for JSON can be created");
+        for figures in &all {
+            writeln!(file, "{}", figures.json()).expect("the file for JSON can be written");
+        }
+    }
+    ExitCode::SUCCESS
+}

@@ -1,0 +1,132 @@
+//! A thousand waiters of one key.
+
+use std::time::{Duration, Instant};
+
+use mongodb::bson::{Document, doc};
+use mongoseal::Mongoseal;
+
+use crate::{
+    figures::{Figures, Round},
+    measured_set::MeasuredSet,
+};
+
+const HANDLES: usize = 4;
+const WORK: Duration = Duration::from_millis(1);
+
+/// What became of many waiters.
+pub(crate) struct PassedOn {
+    /// When each was granted the key, in the order of their tokens.
+    grants: Vec<Instant>,
+    commands: u64,
+    /// The largest that the record was, in bytes.
+    size: usize,
+}
+
+/// So few that their number costs nothing.
+const FEW: usize = 8;
+
+impl PassedOn {
+    /// From one grant to the next.
+    pub(crate) fn gaps(&self) -> Vec<Duration> {
+        self.grants.windows(2).map(|pair| pair[1].saturating_duration_since(pair[0])).collect()
+    }
+}
+
+/// Measures from one grant to the next.
+pub(crate) async fn measure(measured: &MeasuredSet, quick: bool) -> Figures {
+    let (waiters, times) = if quick { (100, 2) } else { (1_000, 10) };
+    let crew = Crew::new(measured).await;
+    let mut few = Vec::new();
+    for _ in 0..times {
+        few.extend(crew.pass_on(measured, "few", FEW).await.gaps());
+    }
+    let passed_on = crew.pass_on(measured, "queue", waiters).await;
+    let (ours, commands, size) = (passed_on.gaps(), passed_on.commands, passed_on.size);
+    for _ in 0..times {
+        few.extend(crew.pass_on(measured, "few", FEW).await.gaps());
+    }
+    crew.shutdown().await;
+    let floor = measured.floor(waiters / 4).await;
+    #[expect(clippy::cast_precision_loss, reason = "a count is small")]
+    let rate = |gaps: &[Duration]| gaps.len() as f64 / gaps.iter().sum::<Duration>().as_secs_f64();
+    let (rate, rate_of_few) = (rate(&ours), rate(&few));
+    #[expect(clippy::cast_precision_loss, reason = "a count is small")]
+    let commands = commands as f64 / waiters as f64;
+    let notes = vec![
+        format!(
+            "{waiters} waiters of {HANDLES} handles: {rate:.0} grants a second, {:.2} of the {rate_of_few:.0} of {FEW} \
+             waiters before and after",
+            rate / rate_of_few
+        ),
+        format!("largest record: {size} bytes"),
+    ];
+    Figures {
+        case: "queue-1000",
+        what: "one grant to the next, with 1 ms of work",
+        rounds: vec![Round { ours, floor }],
+        commands,
+        notes,
+    }
+}
+
+/// One who holds a key, and the handles of those who wait for it.
+pub(crate) struct Crew {
+    holder: Mongoseal,
+    handles: Vec<Mongoseal>,
+}
+
+impl Crew {
+    pub(crate) async fn new(measured: &MeasuredSet) -> Self {
+        let mut handles = Vec::new();
+        for _ in 0..HANDLES {
+            handles.push(measured.handle().await);
+        }
+        Self { holder: measured.handle().await, handles }
+    }
+
+    /// Queues so many behind a holder, who then releases the key.
+    pub(crate) async fn pass_on(&self, measured: &MeasuredSet, key: &str, waiters: usize) -> PassedOn {
+        let first = self.holder.acquire(key).await.expect("the key is free");
+        let before = measured.commands("findAndModify").await;
+        let mut waiting = Vec::new();
+        for seal in &self.handles {
+            for _ in 0..waiters / HANDLES {
+                let acquire = seal.acquire(key).wait(Duration::MAX);
+                waiting.push(tokio::spawn(async move {
+                    let lease = acquire.await.expect("it is granted");
+                    let granted = (Instant::now(), lease.token());
+                    tokio::time::sleep(WORK).await;
+                    lease.release().await.expect("it is released");
+                    granted
+                }));
+            }
+        }
+        let mut size = 0;
+        while queued(measured, key, &mut size).await < waiters {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        first.release().await.expect("it is released");
+        let mut grants = Vec::new();
+        for waiter in waiting {
+            grants.push(waiter.await.expect("no waiter panics"));
+        }
+        let commands = measured.commands("findAndModify").await - before;
+        grants.sort_by_key(|(_, token)| *token);
+        PassedOn { grants: grants.into_iter().map(|(granted, _)| granted).collect(), commands, size }
+    }
+
+    pub(crate) async fn shutdown(self) {
+        for seal in self.handles {
+            seal.shutdown().await;
+        }
+        self.holder.shutdown().await;
+    }
+}
+
+/// How many wait, and how large the record is.
+async fn queued(measured: &MeasuredSet, key: &str, size: &mut usize) -> usize {
+    let record: Option<Document> = measured.records().find_one(doc! { "_id": key }).await.expect("it can be read");
+    let Some(record) = record else { return 0 };
+    *size = mongodb::bson::to_vec(&record).map_or(0, |bytes| bytes.len()).max(*size);
+    record.get_array("queue").map_or(0, Vec::len)
+}

@@ -1,0 +1,159 @@
+//! The runner of `tests/server/examples/chaos`: it finds nothing in the library, and something in each that is broken
+//! on purpose. `docs/chaos.md` says what it does.
+//!
+//! The tests run one at a time: each has three servers of its own.
+
+mod histories;
+
+use std::{
+    path::PathBuf,
+    process::{Command, ExitCode},
+    sync::LazyLock,
+};
+
+use libtest_mimic::{Arguments, Completion, Failed, Trial};
+use mongoseal_test_support::{built, find_libfaketime};
+
+static RUNNER: LazyLock<PathBuf> = LazyLock::new(|| built("chaos"));
+
+/// What a run printed, and how it ended.
+fn run(arguments: &[&str]) -> Result<(String, Option<i32>), Failed> {
+    let output = Command::new(&*RUNNER).args(arguments).output()?;
+    let said = String::from_utf8(output.stdout)? + &String::from_utf8(output.stderr)?;
+    println!("chaos {}\n{said}", arguments.join(" "));
+    Ok((said, output.status.code()))
+}
+
+/// The number at the beginning of a line of what was said.
+fn figure(said: &str, name: &str) -> Result<usize, Failed> {
+    let line = said.lines().find_map(|line| line.strip_prefix(name)).ok_or("a run tells its figures")?;
+    let number = line.trim_start().split([' ', ',']).next().unwrap_or_default();
+    Ok(number.parse()?)
+}
+
+/// Without libfaketime the clocks of the members do not differ, and the run says so.
+fn a_run_of_two_minutes_breaks_nothing() -> Result<(), Failed> {
+    let (said, code) = run(&["--minutes", "2", "--seed", "7", "--clock-offsets"])?;
+    assert_eq!(code, Some(0), "{said}");
+    let kinds = said.split(" of ").nth(1).and_then(|rest| rest.split(' ').next()).unwrap_or_default();
+    let figures = [("faults", 20), ("attempts", 5_000), ("grants", 500), ("re-creations", 100)]
+        .map(|(name, least)| figure(&said, name).map(|found| (name, found, least)));
+    for figure in figures {
+        let (name, found, least) = figure?;
+        assert!(found >= least, "{found} {name} of {least}");
+    }
+    assert!(kinds.parse::<usize>()? >= 8, "{kinds} kinds of faults");
+    Ok(())
+}
+
+fn locked_records_and_delays_cost_other_keys_and_leases_nothing() -> Result<(), Failed> {
+    let (said, code) = run(&["--minutes", "1", "--seed", "7", "--only", "lock-record,latency"])?;
+    assert_eq!(code, Some(0), "{said}");
+    for (name, least) in [("beside locks", 200), ("delayed", 10)] {
+        let found = figure(&said, name)?;
+        assert!(found >= least, "{found} {name} of {least}");
+    }
+    Ok(())
+}
+
+fn waits_outlast_outages() -> Result<(), Failed> {
+    outlives("outlasted", &["--minutes", "1", "--only", "outage"])
+}
+
+/// Longer than a waiter keeps its place, and than a call may take.
+fn waits_outlast_an_outage_of_a_quarter_of_a_minute() -> Result<(), Failed> {
+    outlives("outlasted", &["--minutes", "1", "--only", "outage", "--outage", "15"])
+}
+
+fn blocked_runtimes_cost_no_lease_of_a_handle_with_a_thread() -> Result<(), Failed> {
+    outlives("blocked", &["--minutes", "0.7", "--only", "block-client"])
+}
+
+/// A run breaks nothing, and has seen three or more of what this figure counts.
+fn outlives(name: &str, asked: &[&str]) -> Result<(), Failed> {
+    let (said, code) = run(&[asked, &["--seed", "7"]].concat())?;
+    assert_eq!(code, Some(0), "{said}");
+    let found = figure(&said, name)?;
+    assert!(found >= 3, "{found} {name}");
+    Ok(())
+}
+
+/// Two hold a key at once if the clocks of members differ and leases have no grace.
+fn no_grace_is_caught() -> Result<Completion, Failed> {
+    if let Err(reason) = find_libfaketime() {
+        return Ok(Completion::ignored_with(reason));
+    }
+    // A server whose clock is ahead ends the lease before its holder does: another one holds the key meanwhile (I4), a read
+    // does not show the holder (I5), or the holder is told so (I9).
+    is_caught("no-grace", "step-down,step-up", &["I4", "I5", "I9"], &["--clock-offsets"])?;
+    Ok(Completion::Completed)
+}
+
+/// A run of a library that is broken so fails by one of these invariants.
+fn is_caught(name: &str, only: &str, by: &[&str], more: &[&str]) -> Result<(), Failed> {
+    let kept = std::env::temp_dir().join(format!("chaos-{name}-{}.jsonl", std::process::id()));
+    let file = kept.to_str().ok_or("the directory has a name")?;
+    // A run ends when the sabotage is caught. Without grace it needs a failover, from a member with a clock that is behind to
+    // one with a clock ahead, within a fraction of a second of an expiry: two of three clocks are ahead by seed 13.
+    let (minutes, seed) = match name {
+        "no-grace" => ("6", "13"),
+        // It is seen when the run is over.
+        "slow-close" => ("0.3", "3"),
+        _ => ("2", "3"),
+    };
+    let asked = ["--minutes", minutes, "--seed", seed, "--sabotage", name, "--only", only, "--json", file];
+    let (said, code) = run(&[&asked, more].concat())?;
+    assert_eq!(code, Some(1), "{name}: {said}");
+    let invariants: Vec<_> = said
+        .lines()
+        .filter_map(|line| line.strip_prefix("  I")?.split(' ').next())
+        .map(|no| format!("I{no}"))
+        .collect();
+    assert!(invariants.iter().any(|one| by.contains(&one.as_str())), "{name} by {by:?}: {said}");
+    // A history that was kept is judged alike.
+    let (again, code) = run(&["--judge", file])?;
+    std::fs::remove_file(&kept)?;
+    assert_eq!(code, Some(1), "{name}: {again}");
+    assert_eq!(figure(&again, "violations")?, figure(&said, "violations")?);
+    Ok(())
+}
+
+fn main() -> ExitCode {
+    let sabotages: [(&str, &str, &[&str]); 18] = [
+        ("w1", "minority", &["I1", "I2", "I4", "I5", "I9"]),
+        ("version-only", "stall-collection", &["I1", "I2"]),
+        ("no-op-success", "stall-collection", &["I1"]),
+        ("ignore-write-concern-error", "minority", &["I1", "I2", "I4", "I5", "I9"]),
+        ("late-reply", "deaf-client", &["I4", "I5"]),
+        ("lower-expiry", "pause-client", &["I5"]),
+        ("client-clock", "swallow-reply", &["I4", "I5", "I9"]),
+        ("release-by-key", "swallow-reply", &["I4", "I5", "I9"]),
+        ("no-fence", "swallow-reply", &["I3"]),
+        ("shared-fate", "lock-record", &["I12"]),
+        ("grant-by-read", "lock-record", &["I4", "I5"]),
+        ("short-attempts", "latency", &["I13"]),
+        ("impatient", "outage", &["I14"]),
+        ("no-thread", "block-client", &["I15"]),
+        ("own-streams", "kill-client", &["I18"]),
+        ("no-own-wait", "kill-client", &["I16"]),
+        ("unsent-batch", "kill-client", &["I4", "I5"]),
+        ("slow-close", "kill-client", &["I17"]),
+    ];
+    let mut tests: Vec<_> = sabotages
+        .into_iter()
+        .map(|(name, only, by)| Trial::test(format!("{name}_is_caught"), move || is_caught(name, only, by, &[])))
+        .collect();
+    tests.push(Trial::ignorable_test("no-grace_is_caught", no_grace_is_caught));
+    let by_hand = histories::each_invariant_is_broken_by_a_history_made_for_it_and_no_other;
+    tests.push(Trial::test("each_invariant_is_broken_by_a_history_made_for_it_and_no_other", by_hand));
+    let beside = locked_records_and_delays_cost_other_keys_and_leases_nothing;
+    tests.push(Trial::test("locked_records_and_delays_cost_other_keys_and_leases_nothing", beside));
+    tests.push(Trial::test("waits_outlast_outages", waits_outlast_outages));
+    let quarter = waits_outlast_an_outage_of_a_quarter_of_a_minute;
+    tests.push(Trial::test("waits_outlast_an_outage_of_a_quarter_of_a_minute", quarter));
+    let blocked = blocked_runtimes_cost_no_lease_of_a_handle_with_a_thread;
+    tests.push(Trial::test("blocked_runtimes_cost_no_lease_of_a_handle_with_a_thread", blocked));
+    tests.push(Trial::test("a_run_of_two_minutes_breaks_nothing", a_run_of_two_minutes_breaks_nothing));
+    let arguments = Arguments { test_threads: Some(1), ..Arguments::from_args() };
+    libtest_mimic::run(&arguments, tests).exit_code()
+}

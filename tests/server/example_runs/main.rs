@@ -1,0 +1,74 @@
+//! The examples do what they say, in memory and on real replica sets, as processes of their own.
+
+#![allow(clippy::disallowed_methods, reason = "a test measures time by the clocks it is about, and spawns as users do")]
+#![allow(
+    clippy::unchecked_time_subtraction,
+    reason = "a test that finds a time before its cause fails, and that is right"
+)]
+
+mod fenced_write;
+mod job_worker;
+mod leader;
+mod quickstart;
+
+use std::{
+    path::Path,
+    process::{Command, Stdio},
+};
+
+use mongoseal_test_support::{TestDatabase, built};
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
+use tokio::{
+    io::{AsyncBufReadExt, BufReader},
+    process::Child,
+};
+
+/// Runs an example to its end, and gives what it printed.
+fn said(name: &str, uri: Option<&str>) -> String {
+    let mut example = Command::new(built(name));
+    example.env_remove("MONGODB_URI");
+    if let Some(uri) = uri {
+        example.env("MONGODB_URI", uri);
+    }
+    let output = example.output().unwrap();
+    let said = String::from_utf8(output.stdout).unwrap();
+    assert!(output.status.success(), "{said}\n{}", String::from_utf8_lossy(&output.stderr));
+    said
+}
+
+/// An example as one of several processes. Killed when dropped.
+struct Process {
+    name: String,
+    child: Child,
+}
+
+impl Process {
+    /// One that says who it is by its first argument.
+    fn start(example: &Path, name: &str, uri: &str, settings: &[(&str, String)]) -> Self {
+        let mut child = tokio::process::Command::new(example)
+            .arg(name)
+            .env("MONGODB_URI", uri)
+            .envs(settings.iter().map(|(name, value)| (name, value)))
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .kill_on_drop(true)
+            .spawn()
+            .unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let own = name.to_owned();
+        tokio::spawn(async move {
+            while let Ok(Some(line)) = lines.next_line().await {
+                println!("  {own}: {line}");
+            }
+        });
+        Self { name: name.to_owned(), child }
+    }
+
+    fn signal(&self, signal: Signal) {
+        let id = self.child.id().expect("it was not waited for yet");
+        kill(Pid::from_raw(id.try_into().unwrap()), signal).unwrap();
+    }
+}

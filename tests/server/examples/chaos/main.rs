@@ -1,0 +1,55 @@
+//! Leases under faults, in processes of their own, and a judge of what they say.
+//!
+//! ```text
+//! cargo run --release -p mongoseal-tests --example chaos -- --minutes 2 --seed 7
+//! ```
+//!
+//! starts three servers behind proxies and several processes of this program as clients; hurts servers,
+//! network and clients; and judges what the clients tell. `docs/chaos.md` says what is judged.
+
+#![allow(clippy::disallowed_methods, reason = "a runner spawns as users do")]
+
+mod crew;
+mod faults;
+mod history;
+mod judge;
+mod options;
+mod run;
+mod sabotage;
+mod tally;
+mod verdict;
+mod words;
+mod worker;
+
+use std::process::ExitCode;
+
+use options::{Options, USAGE};
+use worker::Spec;
+
+fn main() -> ExitCode {
+    if let Some(spec) = Spec::of_this_process() {
+        worker::main(spec);
+        return ExitCode::SUCCESS;
+    }
+    let options = match Options::parse(std::env::args().skip(1)) {
+        Ok(options) => options,
+        Err(what) => {
+            eprintln!("{what}\n{USAGE}");
+            return ExitCode::from(2);
+        }
+    };
+    let events = if let Some(file) = &options.judge {
+        history::load(file)
+    } else {
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
+        runtime.map(|runtime| runtime.block_on(run::run(&options)))
+    };
+    match events.and_then(|events| verdict::pass(&options, &events)) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("{error}");
+            ExitCode::from(2)
+        }
+    }
+}

@@ -1,0 +1,175 @@
+//! Every ambiguous result that a server or a network can give, met by every verb.
+
+mod cell;
+mod way;
+
+use std::{
+    collections::{BTreeMap, VecDeque},
+    sync::{Arc, Mutex},
+    time::Instant,
+};
+
+use cell::{Cell, OPERATION, Ready, VERBS, Verb};
+use mongoseal::Mongoseal;
+use mongoseal_test_support::ReplicaSet;
+use tokio::task::JoinSet;
+use way::Way;
+
+use crate::{connect, secs, turn};
+
+/// One ambiguous result, met by all verbs.
+#[derive(Clone)]
+struct Job {
+    way: Way,
+    /// Whether it goes on for longer than anybody asks again, or passes.
+    lasts: bool,
+    retry_writes: bool,
+}
+
+/// What became of the cells, by the name of the row.
+#[derive(Clone, Default)]
+struct Table(Arc<Mutex<BTreeMap<String, BTreeMap<Verb, String>>>>);
+
+impl Table {
+    fn note(&self, job: &Job, verb: Verb, outcome: String) {
+        let Job { way, lasts, retry_writes } = job;
+        let row =
+            format!("{:<44} {:<6}  retryWrites={retry_writes:<5}", way.name, if *lasts { "lasts" } else { "passes" });
+        self.0.lock().unwrap().entry(row).or_default().insert(verb, outcome);
+    }
+
+    fn print(&self) -> usize {
+        let table = self.0.lock().unwrap();
+        println!("{:73}{}", "", VERBS.map(|verb| format!("{:<16}", format!("{verb:?}"))).concat());
+        for (row, cells) in table.iter() {
+            let cell = |verb: &Verb| cells.get(verb).map_or("-", String::as_str);
+            println!("{row:73}{}", VERBS.map(|verb| format!("{:<16}", cell(&verb))).concat());
+        }
+        table.values().map(BTreeMap::len).sum()
+    }
+}
+
+/// A set, and those on it to whom nothing happens.
+struct MatrixSet {
+    set: Arc<ReplicaSet>,
+    other: Mongoseal,
+    again: Mongoseal,
+}
+
+impl MatrixSet {
+    async fn new(members: usize) -> Self {
+        let set = ReplicaSet::builder().members(members).proxied().start().await;
+        let handle = |name| connect(Mongoseal::builder().operation_timeout(secs(20)), set.uri_with(name));
+        let (other, again) = (handle("appName=other").await, handle("appName=again").await);
+        Self { set: Arc::new(set), other, again }
+    }
+
+    /// Puts all verbs through one ambiguous result. What is to be seen of it later is left to `later`.
+    async fn run(&self, job: &Job, number: usize, table: &Table, later: &mut JoinSet<()>) -> Mongoseal {
+        let app = format!("one-{number}");
+        let builder = Mongoseal::builder().operation_timeout(OPERATION).owner("one");
+        let options = format!("appName={app}&retryWrites={}", job.retry_writes);
+        let began = Instant::now();
+        // On a busy machine a second may be too short for that.
+        let one = loop {
+            match builder.clone().connect(self.set.uri_with(&options)).await {
+                Ok(one) => break one,
+                Err(error) => assert!(began.elapsed() < secs(30), "{error}"),
+            }
+        };
+        let cells: Vec<Cell> = VERBS
+            .into_iter()
+            .filter(|verb| job.lasts || *verb != Verb::GiveUp)
+            .map(|verb| {
+                Cell::new(verb, format!("{} {verb:?} {app}", job.way.name), &self.set, [&one, &self.other, &self.again])
+            })
+            .collect();
+        // What passes is met by one after the other, what lasts by all at once.
+        let at_once = if job.lasts { cells.len() } else { 1 };
+        let mut cells = VecDeque::from(cells);
+        while !cells.is_empty() {
+            let batch: Vec<Cell> = cells.drain(..at_once).collect();
+            let ready = all(batch.into_iter().map(Cell::prepare)).await;
+            let armed = job.way.arm(&self.set, &app, job.lasts).await;
+            let acted = all(ready.into_iter().map(Ready::act)).await;
+            let hits = armed.off(&self.set).await;
+            for acted in acted {
+                let outcome = match hits {
+                    // One that keeps its place may have asked just before.
+                    Some(0) if acted.verb() == Verb::HandOver => "not met".into(),
+                    Some(0) => panic!("{}: {:?} did not meet it", job.way.name, acted.verb()),
+                    _ => acted.outcome(job.way.is_slow(), job.lasts),
+                };
+                table.note(job, acted.verb(), outcome);
+                let settling = acted.settle(job.way.late());
+                // What the next fault would meet, too, has to be waited for.
+                if !job.lasts || job.way.is_of_all() { settling.await } else { drop(later.spawn(settling)) }
+            }
+        }
+        one
+    }
+}
+
+/// Awaits all of them at once, in order.
+async fn all<T: Send + 'static>(futures: impl Iterator<Item = impl Future<Output = T> + Send + 'static>) -> Vec<T> {
+    let tasks: Vec<_> = futures.map(tokio::spawn).collect();
+    let mut results = Vec::new();
+    for task in tasks {
+        results.push(task.await.unwrap());
+    }
+    results
+}
+
+fn jobs(ways: Vec<Way>) -> VecDeque<Job> {
+    let modes = [(true, true), (true, false), (false, true), (false, false)];
+    let of = |way: Way| modes.map(|(lasts, retry_writes)| Job { way: way.clone(), lasts, retry_writes });
+    ways.into_iter().flat_map(of).collect()
+}
+
+/// Works off the jobs on a set of so many members.
+async fn work(members: usize, jobs: Arc<Mutex<VecDeque<Job>>>, table: Table) {
+    let matrix = MatrixSet::new(members).await;
+    let mut later = JoinSet::new();
+    let (mut number, mut ones) = (0, Vec::new());
+    loop {
+        let Some(job) = jobs.lock().unwrap().pop_front() else { break };
+        number += 1;
+        ones.push(matrix.run(&job, number, &table, &mut later).await);
+    }
+    while let Some(done) = later.join_next().await {
+        done.unwrap();
+    }
+    for one in ones {
+        one.shutdown().await;
+    }
+    matrix.other.shutdown().await;
+    matrix.again.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn whatever_becomes_of_a_reply_each_verb_ends_in_time_with_one_token_or_says_that_it_is_not_known() {
+    let _turn = turn().await;
+    let began = Instant::now();
+    let watching = tokio::spawn(cell::watch_the_machine());
+    let table = Table::default();
+    let one = Arc::new(Mutex::new(jobs(way::of_one_client())));
+    let three = Arc::new(Mutex::new(jobs(way::of_a_majority())));
+    let cells =
+        [&one, &three].map(|jobs| jobs.lock().unwrap().iter().map(|job| if job.lasts { 6 } else { 5 }).sum::<usize>());
+    // Several servers, because each has one fail point for commands.
+    let mut workers = JoinSet::new();
+    for (members, jobs) in [(3, &three), (1, &one), (1, &one), (1, &one), (1, &one)] {
+        workers.spawn(work(members, Arc::clone(jobs), table.clone()));
+    }
+    let mut failed = None;
+    while let Some(done) = workers.join_next().await {
+        failed = failed.or(done.err());
+    }
+    watching.abort();
+    let seen = table.print();
+    println!("{seen} cells in {:?}", began.elapsed());
+    if let Some(panic) = failed {
+        std::panic::resume_unwind(panic.into_panic());
+    }
+    assert_eq!(seen, cells.iter().sum::<usize>(), "each cell was met");
+}

@@ -1,0 +1,101 @@
+//! What the documentation says of futures that are dropped half-way.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering},
+};
+
+use mongodb::{
+    Client,
+    bson::{Document, doc},
+};
+use mongoseal::{Fence, Mongoseal, fence::Change};
+use tokio::time::timeout;
+
+use crate::{Orders, TestDatabase, eventually, millis, secs, token, turn};
+
+async fn drop_half_way<F: IntoFuture>(future: F) {
+    assert!(timeout(millis(150), future.into_future()).await.is_err(), "it was to be dropped half-way");
+}
+
+#[tokio::test]
+async fn a_fenced_write_dropped_half_way_is_made_all_the_same_and_harms_no_connection() {
+    let _turn = turn().await;
+    let db = TestDatabase::new("mongoseal_fence_dropped").await;
+    let client = Client::with_uri_str(db.set.uri_with("appName=dropped&maxPoolSize=1")).await.unwrap();
+    let orders = client.database(db.database.name()).collection::<Document>("orders");
+    let by = orders.fenced(token(5));
+    let slow = || doc! { "blockConnection": true, "blockTimeMS": 400 };
+    let commands = ["update", "insert", "delete", "findAndModify"];
+    for id in 0..4 {
+        let slow = db.set.fail_command("dropped", &commands, slow(), 1).await;
+        let one = doc! { "_id": id };
+        match id {
+            0 => drop_half_way(by.update_one(one, doc! {}).upsert(true)).await,
+            1 => drop_half_way(by.find_one_and_update(one, doc! {}).upsert(true)).await,
+            2 => drop_half_way(by.insert_one(one)).await,
+            _ => drop_half_way(by.bulk_write([Change::insert_one(one)])).await,
+        }
+        eventually(secs(5), "it is made", || async {
+            db.orders().find_one(doc! { "_id": id }).await.unwrap().is_some()
+        })
+        .await;
+        slow.off().await;
+        // The pool has one connection, and it is whole.
+        assert_eq!(by.update_one(doc! { "_id": id }, doc! {}).await.unwrap().matched_count, 1);
+    }
+}
+
+#[tokio::test]
+async fn a_fenced_write_dropped_before_it_was_polled_sends_nothing() {
+    let db = TestDatabase::new("mongoseal_fence_unpolled").await;
+    let (client, sent) = crate::commands::noting(db.set).await;
+    let orders = client.database(db.database.name()).collection::<Document>("orders");
+    let by = orders.fenced(token(5));
+    drop(by.insert_one(doc! { "_id": 1 }).into_future());
+    drop(by.bulk_write([Change::insert_one(doc! { "_id": 1 })]));
+    tokio::time::sleep(millis(100)).await;
+    assert_eq!(sent.names(), [""; 0]);
+}
+
+#[tokio::test]
+async fn a_transaction_dropped_in_its_work_is_aborted() {
+    let db = TestDatabase::new("mongoseal_fence_dropped_work").await;
+    db.put(doc! { "_id": 1, "n": 0 }).await;
+    let lease = db.seal().acquire("k").await.unwrap();
+    let orders = db.orders();
+    drop_half_way(lease.transaction(async |session| -> mongoseal::Result<()> {
+        orders.update_one(doc! { "_id": 1 }, doc! { "$inc": { "n": 1 } }).session(session).await?;
+        std::future::pending().await
+    }))
+    .await;
+    // Whoever writes the document waits for the transaction's end: that comes at once.
+    let update = orders.update_one(doc! { "_id": 1 }, doc! { "$inc": { "n": 10 } }).into_future();
+    timeout(secs(5), update).await.expect("nothing is in the way").unwrap();
+    assert_eq!(db.order(1).await.get_i32("n").unwrap(), 10);
+    lease.refresh().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_transaction_dropped_in_its_commit_may_be_made_all_the_same() {
+    let _turn = turn().await;
+    let db = TestDatabase::new("mongoseal_fence_dropped_commit").await;
+    let client = Client::with_uri_str(db.set.uri_with("appName=dropped_commit")).await.unwrap();
+    let database = client.database(db.database.name());
+    let orders = database.collection::<Document>("orders");
+    db.put(doc! { "_id": 1, "n": 0 }).await;
+    let lease = Mongoseal::new(&database).acquire("k").await.unwrap();
+    let slow = doc! { "blockConnection": true, "blockTimeMS": 500 };
+    let slow = db.set.fail_command("dropped_commit", &["commitTransaction"], slow, 1).await;
+    let worked = Arc::new(AtomicBool::new(false));
+    drop_half_way(lease.transaction(async |session| -> mongoseal::Result<()> {
+        orders.update_one(doc! { "_id": 1 }, doc! { "$inc": { "n": 1 } }).session(session).await?;
+        worked.store(true, Ordering::Relaxed);
+        Ok(())
+    }))
+    .await;
+    assert!(worked.load(Ordering::Relaxed));
+    eventually(secs(5), "it is committed", || async { db.order(1).await.get_i32("n").unwrap() == 1 }).await;
+    slow.off().await;
+    lease.refresh().await.unwrap();
+}

@@ -1,0 +1,130 @@
+//! Whatever the documents and the filters are.
+
+use mongodb::bson::{Bson, Document, doc};
+use mongoseal::Fence;
+
+use crate::{Orders, TestDatabase, invalid, refused_by, token};
+
+#[tokio::test]
+async fn something_else_in_the_field_is_left_alone_and_the_error_says_what() {
+    let db = TestDatabase::new("mongoseal_fence_foreign").await;
+    let foreign: [Bson; 9] = [
+        "7".into(),
+        3.into(),
+        3.0.into(),
+        true.into(),
+        doc! { "a": 3_i64 }.into(),
+        Bson::Array(vec![]),
+        vec![3_i64, 99].into(),
+        vec![Bson::Null].into(),
+        i64::MAX.into(),
+    ];
+    for value in foreign {
+        let document = doc! { "_id": 1, "n": 0, "fence": value.clone() };
+        db.put(document.clone()).await;
+        let (one, plus) = (|| doc! { "_id": 1 }, || doc! { "$inc": { "n": 1 } });
+        let says = "not a fencing token";
+        invalid(db.by(5).update_one(one(), plus()).await, says);
+        invalid(db.by(5).update_one(one(), plus()).upsert(true).await, says);
+        invalid(db.by(5).replace_one(one(), doc! {}).await, says);
+        invalid(db.by(5).find_one_and_update(one(), plus()).await, says);
+        invalid(db.by(5).delete_one(one()).await, says);
+        invalid(db.by(5).insert_one(one()).await, says);
+        invalid(db.by(5).bulk_write([mongoseal::fence::Change::update_one(one(), plus())]).await, says);
+        assert_eq!(db.order(1).await, document, "{value:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_document_without_the_field_or_with_null_was_never_written() {
+    let db = TestDatabase::new("mongoseal_fence_never").await;
+    for document in [doc! { "_id": 1 }, doc! { "_id": 1, "fence": Bson::Null }] {
+        db.put(document).await;
+        db.by(1).update_one(doc! { "_id": 1 }, doc! { "$set": { "n": 1 } }).await.unwrap();
+        assert_eq!(db.order(1).await.get_i64("fence").unwrap(), 1);
+    }
+}
+
+#[tokio::test]
+async fn nothing_of_the_callers_filter_is_overridden() {
+    let db = TestDatabase::new("mongoseal_fence_filters").await;
+    let filters = || {
+        [
+            doc! { "$or": [{ "_id": 1 }, { "n": 77 }] },
+            doc! { "$and": [{ "_id": 1 }, { "n": { "$gte": 0 } }] },
+            doc! { "_id": 1, "$expr": { "$gt": [{ "$add": ["$n", 1] }, 0] } },
+            doc! { "$nor": [{ "_id": { "$ne": 1 } }] },
+            doc! { "_id": 1, "fence": { "$exists": true } },
+            doc! { "_id": 1, "$comment": "whose" },
+        ]
+    };
+    for filter in filters() {
+        db.put(doc! { "_id": 1, "n": 0, "fence": 5_i64 }).await;
+        db.put(doc! { "_id": 2, "n": 0, "fence": 1_i64 }).await;
+        let plus = || doc! { "$inc": { "n": 1 } };
+        refused_by(db.by(4).update_one(filter.clone(), plus()).await, 5);
+        let done = db.by(5).update_one(filter.clone(), plus()).await.unwrap();
+        assert_eq!(done.modified_count, 1, "{filter}");
+        assert_eq!(db.order(1).await.get_i32("n").unwrap(), 1);
+        assert_eq!(db.order(2).await.get_i32("n").unwrap(), 0, "{filter} does not mean this one");
+    }
+}
+
+#[tokio::test]
+async fn the_field_can_have_another_name() {
+    let db = TestDatabase::new("mongoseal_fence_field").await;
+    db.put(doc! { "_id": 1, "fence": "around the garden" }).await;
+    let by = |number| db.by(number).field("written_by");
+    by(5).update_one(doc! { "_id": 1 }, doc! { "$set": { "fence": "mended" } }).await.unwrap();
+    assert_eq!(db.order(1).await, doc! { "_id": 1, "fence": "mended", "written_by": 5_i64 });
+    refused_by(by(4).update_one(doc! { "_id": 1 }, doc! { "$set": { "fence": "broken" } }).await, 5);
+    for name in ["", "$fence", "a.b", "_id"] {
+        invalid(db.by(5).field(name).delete_one(doc! { "_id": 1 }).await, "choose a name");
+    }
+    assert_eq!(db.orders().count_documents(doc! {}).await.unwrap(), 1);
+}
+
+#[tokio::test]
+async fn an_update_that_touches_the_field_is_refused_and_not_sent() {
+    let db = TestDatabase::new("mongoseal_fence_touches").await;
+    let document = doc! { "_id": 1, "fence": 3_i64 };
+    db.put(document.clone()).await;
+    let one = || doc! { "_id": 1 };
+    invalid(db.by(5).update_one(one(), doc! { "$set": { "fence": 1_i64 } }).await, "writes `fence`");
+    invalid(db.by(5).update_one(one(), doc! { "$unset": { "fence": "" } }).await, "writes `fence`");
+    invalid(db.by(5).update_one(one(), vec![doc! { "$unset": "fence" }]).await, "writes `fence`");
+    invalid(db.by(5).find_one_and_update(one(), doc! { "$inc": { "fence": 1 } }).await, "writes `fence`");
+    invalid(db.by(5).update_one(one(), doc! { "n": 1 }).await, "no update operator");
+    invalid(db.by(5).replace_one(one(), doc! { "$set": { "n": 1 } }).await, "no operators");
+    assert_eq!(db.order(1).await, document);
+}
+
+#[tokio::test]
+async fn of_several_that_match_one_is_written_that_lets_the_token_pass() {
+    let db = TestDatabase::new("mongoseal_fence_several").await;
+    for (id, fence) in [(1, 9_i64), (2, 3)] {
+        db.put(doc! { "_id": id, "state": "open", "fence": fence }).await;
+    }
+    let open = || doc! { "state": "open" };
+    let closed = doc! { "$set": { "state": "closed" } };
+    assert_eq!(db.by(5).update_one(open(), closed.clone()).await.unwrap().modified_count, 1);
+    assert_eq!(db.order(1).await.get_str("state").unwrap(), "open");
+    assert_eq!(db.order(2).await.get_str("state").unwrap(), "closed");
+    refused_by(db.by(5).update_one(open(), closed).await, 9);
+}
+
+#[tokio::test]
+async fn what_mongodb_itself_refuses_comes_with_the_drivers_error() {
+    let db = TestDatabase::new("mongoseal_fence_validated").await;
+    let validator = doc! { "n": { "$lt": 10 } };
+    db.database.create_collection("orders").validator(validator).await.unwrap();
+    db.put(doc! { "_id": 1, "n": 0 }).await;
+    let error = db.by(5).update_one(doc! { "_id": 1 }, doc! { "$set": { "n": 11 } }).await.unwrap_err();
+    let source = std::error::Error::source(&error).unwrap().downcast_ref::<mongodb::error::Error>().unwrap();
+    assert!(source.to_string().contains("failed validation"), "{source}");
+    let wrong = db.by(5).update_one(doc! { "_id": { "$wrong": 1 } }, doc! {}).await;
+    invalid(wrong, "see the source");
+    let named: Document = db.order(1).await;
+    assert_eq!(named, doc! { "_id": 1, "n": 0 });
+    let _unused = db.orders().fenced(token(1));
+}

@@ -1,0 +1,121 @@
+//! Replies that are lost, late, or say that nobody knows.
+
+use std::time::Instant;
+
+use mongodb::{
+    Client, Collection,
+    bson::{Document, doc},
+};
+use mongoseal::{Error, Fence, Mongoseal, fence::Change};
+
+use crate::{Orders, TestDatabase, millis, token, turn};
+
+/// The orders, by a client of this name with these options.
+async fn orders(db: &TestDatabase, options: &str) -> Collection<Document> {
+    let client = Client::with_uri_str(db.set.uri_with(options)).await.unwrap();
+    client.database(db.database.name()).collection("orders")
+}
+
+fn unavailable<T: std::fmt::Debug>(result: Result<T, Error>) {
+    match result {
+        // A retry could write twice.
+        Err(Error::Unavailable { message, .. }) => {
+            assert!(message.contains("read before you write again") || !message.contains("retry"), "{message}");
+        }
+        other => panic!("it is not known, and not {other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn a_write_whose_reply_is_lost_is_sent_again_by_the_driver_and_counted_once() {
+    let _turn = turn().await;
+    let db = TestDatabase::new("mongoseal_fence_lost_reply").await;
+    db.put(doc! { "_id": 1, "n": 0 }).await;
+    let orders = orders(&db, "appName=lost_reply").await;
+    let plus = || orders.fenced(token(5)).update_one(doc! { "_id": 1 }, doc! { "$inc": { "n": 1 } });
+    plus().await.unwrap();
+    let after_execution = doc! {
+        "configureFailPoint": "onPrimaryTransactionalWrite", "mode": { "times": 1 }, "data": { "closeConnection": true },
+    };
+    let lost = db.set.fail_point(0, after_execution).await;
+    plus().await.unwrap();
+    assert_eq!(lost.off().await, 1);
+    assert_eq!(db.order(1).await, doc! { "_id": 1, "n": 2, "fence": 5_i64 });
+}
+
+#[tokio::test]
+async fn without_the_drivers_retries_a_lost_reply_is_unavailable_and_the_write_may_stand() {
+    let _turn = turn().await;
+    let db = TestDatabase::new("mongoseal_fence_no_retry").await;
+    db.put(doc! { "_id": 1, "n": 0 }).await;
+    let orders = orders(&db, "appName=no_retry&retryWrites=false").await;
+    let by = orders.fenced(token(5));
+    let close = || doc! { "closeConnection": true };
+    let commands = ["update", "delete", "insert", "findAndModify"];
+    let broken = db.set.fail_command("no_retry", &commands, close(), 1_000_000).await;
+    let one = || doc! { "_id": 1 };
+    unavailable(by.update_one(one(), doc! {}).await);
+    unavailable(by.find_one_and_update(one(), doc! {}).await);
+    unavailable(by.delete_one(one()).await);
+    unavailable(by.insert_one(doc! { "_id": 2 }).await);
+    unavailable(by.bulk_write([Change::update_one(one(), doc! {})]).await);
+    assert_eq!(broken.off().await, 5, "each was sent once");
+}
+
+#[tokio::test]
+async fn a_write_that_no_majority_confirmed_is_not_a_success() {
+    let _turn = turn().await;
+    let db = TestDatabase::new("mongoseal_fence_unconfirmed").await;
+    db.put(doc! { "_id": 1, "n": 0 }).await;
+    let orders = orders(&db, "appName=unconfirmed").await;
+    let by = orders.fenced(token(5));
+    let error = doc! { "writeConcernError": { "code": 64, "errmsg": "waiting for replication timed out" } };
+    let commands = ["update", "delete", "insert", "findAndModify"];
+    let armed = db.set.fail_command("unconfirmed", &commands, error, 1_000_000).await;
+    let one = || doc! { "_id": 1 };
+    unavailable(by.update_one(one(), doc! {}).await);
+    unavailable(by.replace_one(one(), doc! {}).await);
+    unavailable(by.find_one_and_update(one(), doc! {}).await);
+    unavailable(by.insert_one(doc! { "_id": 2 }).await);
+    unavailable(by.bulk_write([Change::update_one(one(), doc! {})]).await);
+    unavailable(by.delete_one(one()).await);
+    armed.off().await;
+}
+
+#[tokio::test]
+async fn a_write_takes_no_longer_than_its_timeout() {
+    let _turn = turn().await;
+    let db = TestDatabase::new("mongoseal_fence_slow").await;
+    db.put(doc! { "_id": 1, "n": 0 }).await;
+    let orders = orders(&db, "appName=slow").await;
+    let by = orders.fenced(token(5)).operation_timeout(millis(300));
+    by.update_one(doc! { "_id": 1 }, doc! {}).await.unwrap();
+    let slow = doc! { "blockConnection": true, "blockTimeMS": 2_000 };
+    let slow = db.set.fail_command("slow", &["update"], slow, 1).await;
+    let began = Instant::now();
+    unavailable(by.update_one(doc! { "_id": 1 }, doc! { "$set": { "n": 1 } }).await);
+    assert!(began.elapsed() < millis(1_000), "{:?}", began.elapsed());
+    slow.off().await;
+}
+
+#[tokio::test]
+async fn a_transaction_does_not_wait_past_its_timeout_to_be_aborted() {
+    let _turn = turn().await;
+    let db = TestDatabase::new("mongoseal_fence_aborted").await;
+    let orders = orders(&db, "appName=aborted").await;
+    let database = orders.client().database(db.database.name());
+    let seal = Mongoseal::builder().operation_timeout(millis(1_000)).on(&database).unwrap();
+    let lease = seal.acquire("k").await.unwrap();
+    let slow = doc! { "blockConnection": true, "blockTimeMS": 3_000 };
+    let slow = db.set.fail_command("aborted", &["abortTransaction"], slow, 1).await;
+    let began = Instant::now();
+    let failed = lease.transaction(async |session| -> mongoseal::Result<()> {
+        orders.find_one(doc! {}).session(session).await?;
+        tokio::time::sleep(millis(900)).await;
+        Err(Error::unavailable("what this work needs is away"))
+    });
+    unavailable(failed.await);
+    assert!(began.elapsed() < millis(1_250), "{:?}", began.elapsed());
+    slow.hit(1).await;
+    slow.off().await;
+}

@@ -1,0 +1,300 @@
+//! Transactions that commit only while their lease holds.
+
+use std::{
+    fmt,
+    sync::atomic::{AtomicU32, Ordering},
+    time::Instant,
+};
+
+use mongodb::{
+    Client,
+    bson::{Bson, DateTime, Document, doc},
+};
+use mongoseal::{Error, EventKind, Lease, LossCause, Mongoseal};
+
+use crate::{Orders, TestDatabase, invalid, millis, secs, turn};
+
+const ONE: i32 = 1;
+
+/// Adds one to two documents, and says how often that was tried.
+async fn add(db: &TestDatabase, lease: &Lease, slow: std::time::Duration) -> (mongoseal::Result<()>, u32) {
+    let (orders, tries) = (db.orders(), AtomicU32::new(0));
+    let done = lease
+        .transaction(async |session| -> mongoseal::Result<()> {
+            tries.fetch_add(1, Ordering::Relaxed);
+            let plus = doc! { "$inc": { "n": 1 } };
+            orders.update_one(doc! { "_id": ONE }, plus.clone()).session(&mut *session).await?;
+            tokio::time::sleep(slow).await;
+            orders.update_one(doc! { "_id": 2 }, plus).session(session).await?;
+            Ok(())
+        })
+        .await;
+    (done, tries.into_inner())
+}
+
+async fn two_orders(name: &str) -> TestDatabase {
+    let db = TestDatabase::new(name).await;
+    for id in [ONE, 2] {
+        db.put(doc! { "_id": id, "n": 0 }).await;
+    }
+    db
+}
+
+/// Demands that both documents say this.
+async fn both(db: &TestDatabase, n: i32) {
+    for id in [ONE, 2] {
+        assert_eq!(db.order(id).await.get_i32("n").unwrap(), n);
+    }
+}
+
+#[tokio::test]
+async fn it_commits_while_the_lease_holds_and_leaves_the_record_a_record() {
+    let db = two_orders("commits").await;
+    let seal = db.seal();
+    let lease = seal.acquire("k").without_refresh().await.unwrap();
+    let holder = |record: &Document| record.get_array("holders").unwrap()[0].as_document().unwrap().clone();
+    let before = db.record("k").await.unwrap();
+    assert_eq!(add(&db, &lease, millis(0)).await.1, 1);
+    both(&db, 1).await;
+    let after = db.record("k").await.unwrap();
+    let (mut was, mut is) = (holder(&before), holder(&after));
+    let refreshes = |holder: &mut Document| holder.remove("refreshes").unwrap().as_i64().unwrap();
+    assert_eq!(refreshes(&mut is), refreshes(&mut was) + 1);
+    assert_eq!(is, was, "all else of the holder stays, its expiry too");
+    assert_eq!(after.get("expires_at"), before.get("expires_at"));
+    assert!(after.get_datetime("last_seen").unwrap() > before.get_datetime("last_seen").unwrap());
+
+    assert_eq!(seal.inspect("k").await.unwrap().unwrap().holders.len(), 1);
+    lease.refresh().await.unwrap();
+    lease.verify().await.unwrap();
+    assert_eq!(lease.release().await.unwrap(), mongoseal::Released::Ours);
+}
+
+#[tokio::test]
+async fn a_lease_that_was_revoked_aborts_it_and_the_caller_is_told_why() {
+    let db = two_orders("revoked").await;
+    let lease = db.seal().acquire("k").without_refresh().await.unwrap();
+    db.seal().revoke("k").by("alice").reason("drill").await.unwrap();
+    let (done, _) = add(&db, &lease, millis(0)).await;
+    let revoked = LossCause::Revoked { by: "alice".into(), reason: "drill".into() };
+    assert!(matches!(&done, Err(Error::Lost { cause, .. }) if *cause == revoked), "{done:?}");
+    both(&db, 0).await;
+    assert!(!lease.is_valid(), "and is lost from then on");
+    assert!(matches!(add(&db, &lease, millis(0)).await, (Err(Error::Lost { .. }), 0)));
+}
+
+#[tokio::test]
+async fn a_lease_that_ended_on_the_servers_clock_aborts_it_although_nobody_took_over() {
+    let db = two_orders("expired").await;
+    let lease = db.seal().acquire("k").without_refresh().await.unwrap();
+    let records = db.database.collection::<Document>("mongoseal");
+    let over = doc! { "$set": { "holders.0.expires_at": DateTime::from_millis(1) } };
+    records.update_one(doc! { "_id": "k" }, over).await.unwrap();
+    let (done, _) = add(&db, &lease, millis(0)).await;
+    assert!(matches!(&done, Err(Error::Lost { cause: LossCause::Expired, .. })), "{done:?}");
+    both(&db, 0).await;
+}
+
+#[tokio::test]
+async fn one_that_was_taken_over_while_it_worked_aborts() {
+    let db = two_orders("taken").await;
+    let lease = db.seal().acquire("k").without_refresh().await.unwrap();
+    let (orders, tries) = (db.orders(), AtomicU32::new(0));
+    let done = lease
+        .transaction(async |session| -> mongoseal::Result<()> {
+            tries.fetch_add(1, Ordering::Relaxed);
+            orders.update_one(doc! { "_id": ONE }, doc! { "$inc": { "n": 1 } }).session(session).await?;
+            if tries.load(Ordering::Relaxed) == 1 {
+                db.seal().revoke("k").await?;
+                drop(db.seal().acquire("k").without_refresh().await?);
+            }
+            Ok(())
+        })
+        .await;
+    assert!(matches!(&done, Err(Error::Lost { .. })), "{done:?}");
+    both(&db, 0).await;
+}
+
+#[tokio::test]
+async fn a_record_that_is_gone_or_none_aborts_it() {
+    let db = two_orders("gone").await;
+    let records = db.database.collection::<Document>("mongoseal");
+    for (number, (field, value)) in [
+        ("version", Bson::from("x")),
+        ("holders", 1.into()),
+        ("holders.0.refreshes", "x".into()),
+        ("history.0", 1.into()),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let key = format!("corrupt/{number}");
+        let lease = db.seal().acquire(key.as_str()).without_refresh().await.unwrap();
+        records.update_one(doc! { "_id": &key }, doc! { "$set": { field: value } }).await.unwrap();
+        let before = db.record(&key).await;
+        let (done, _) = add(&db, &lease, millis(0)).await;
+        assert!(matches!(&done, Err(Error::Corrupt { .. })), "{field}: {done:?}");
+        assert_eq!(db.record(&key).await, before, "it is left as it was");
+    }
+    let lease = db.seal().acquire("k").without_refresh().await.unwrap();
+    records.delete_one(doc! { "_id": "k" }).await.unwrap();
+    let (done, _) = add(&db, &lease, millis(0)).await;
+    assert!(matches!(&done, Err(Error::Lost { cause: LossCause::Removed, .. })), "{done:?}");
+    assert_eq!(db.record("k").await, None, "and is not made again");
+    both(&db, 0).await;
+}
+
+#[derive(Debug)]
+enum Shop {
+    SoldOut,
+    Lease(Error),
+}
+
+impl fmt::Display for Shop {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::SoldOut => f.write_str("sold out"),
+            Self::Lease(error) => error.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for Shop {}
+
+impl From<Error> for Shop {
+    fn from(error: Error) -> Self {
+        Self::Lease(error)
+    }
+}
+
+#[tokio::test]
+async fn an_error_of_the_work_aborts_it_and_comes_back_as_it_was() {
+    let db = two_orders("domain").await;
+    let lease = db.seal().acquire("k").await.unwrap();
+    let orders = db.orders();
+    let done = lease
+        .transaction(async |session| -> Result<(), Shop> {
+            let plus = doc! { "$inc": { "n": 1 } };
+            orders.update_one(doc! { "_id": ONE }, plus).session(session).await.map_err(Error::from)?;
+            Err(Shop::SoldOut)
+        })
+        .await;
+    assert!(matches!(done, Err(Shop::SoldOut)), "{done:?}");
+    both(&db, 0).await;
+    lease.release().await.unwrap();
+}
+
+#[tokio::test]
+async fn in_memory_there_is_none() {
+    let lease = Mongoseal::in_memory().acquire("k").await.unwrap();
+    let done = lease.transaction(async |_session| -> mongoseal::Result<()> { unreachable!() }).await;
+    invalid(done, "needs a lease on MongoDB");
+}
+
+#[tokio::test]
+async fn what_can_be_tried_again_is_and_counts_once() {
+    let _turn = turn().await;
+    let db = two_orders("transient").await;
+    let client = Client::with_uri_str(db.set.uri_with("appName=transient")).await.unwrap();
+    let ours = TestDatabase { set: db.set, database: client.database(db.database.name()), client };
+    let lease = ours.seal().acquire("k").await.unwrap();
+    let conflict = || doc! { "errorCode": 112, "errorLabels": ["TransientTransactionError"] };
+    let mut n = 0;
+    for (commands, error, tries) in [
+        ("update", conflict(), 3),
+        ("findAndModify", conflict(), 3),
+        ("commitTransaction", conflict(), 3),
+        ("update", doc! { "closeConnection": true }, 3),
+        ("commitTransaction", doc! { "closeConnection": true }, 1),
+        ("commitTransaction", doc! { "errorCode": 91 }, 1),
+        ("commitTransaction", doc! { "writeConcernError": { "code": 64, "errmsg": "waiting timed out" } }, 1),
+    ] {
+        let trouble = db.set.fail_command("transient", &[commands], error.clone(), 2).await;
+        let (done, tried) = add(&ours, &lease, millis(0)).await;
+        assert!(done.is_ok(), "{commands} {error}: {done:?}");
+        assert!(trouble.off().await >= 1);
+        // A refresh that goes between may take one of the two.
+        assert!((1..=tries).contains(&tried) && (tries == 1 || tried > 1), "{commands} {error}: {tried} tries");
+        n += 1;
+        both(&db, n).await;
+    }
+    let never = db.set.fail_command("transient", &["commitTransaction"], doc! { "errorCode": 91 }, 1_000_000).await;
+    let began = Instant::now();
+    let impatient = Mongoseal::builder().operation_timeout(secs(1)).on(&ours.database).unwrap();
+    let other = impatient.acquire("other").await.unwrap();
+    let (done, _) = add(&ours, &other, millis(0)).await;
+    assert!(matches!(&done, Err(Error::Unavailable { .. })), "{done:?}");
+    assert!(done.unwrap_err().to_string().contains("not known whether"));
+    assert!(began.elapsed() < secs(5), "{:?}", began.elapsed());
+    never.off().await;
+}
+
+#[tokio::test]
+async fn work_that_ends_its_transaction_itself_is_told_so() {
+    let db = two_orders("ends_itself").await;
+    let lease = db.seal().acquire("k").await.unwrap();
+    let orders = db.orders();
+    let done = lease
+        .transaction(async |session| -> mongoseal::Result<()> {
+            orders.update_one(doc! { "_id": ONE }, doc! {"$inc": { "n": 1 }}).session(&mut *session).await?;
+            session.abort_transaction().await?;
+            Ok(())
+        })
+        .await;
+    invalid(done, "ended by its own work");
+    both(&db, 0).await;
+    lease.refresh().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_long_transaction_does_not_cost_the_lease() {
+    let db = two_orders("long").await;
+    let lease = db.seal().acquire("k").ttl(secs(3)).await.unwrap();
+    let began = Instant::now();
+    let (done, tries) = add(&db, &lease, millis(800)).await;
+    println!("a work of 0.8 s under a ttl of 3 s: {done:?} after {tries} tries and {:?}", began.elapsed());
+    done.unwrap();
+    both(&db, 1).await;
+    // Longer than the ttl: it can never be, and the lease lives on.
+    let began = Instant::now();
+    let (done, tries) = add(&db, &lease, secs(5)).await;
+    println!("a work of 5 s under a ttl of 3 s: {done:?} after {tries} tries and {:?}", began.elapsed());
+    let error = done.unwrap_err();
+    assert!(matches!(error, Error::Unavailable { .. }), "{error:?}");
+    assert!(error.to_string().contains("shorter than a third of the ttl"), "{error}");
+    both(&db, 1).await;
+    assert!(lease.is_valid());
+    lease.verify().await.unwrap();
+}
+
+/// The future of a transaction can be spawned.
+#[tokio::test]
+async fn a_transaction_can_run_on_a_task_of_its_own() {
+    let db = two_orders("spawned").await;
+    let lease = db.seal().acquire("k").await.unwrap();
+    let orders = db.orders();
+    let task = tokio::spawn(async move {
+        lease
+            .transaction(async move |session| -> mongoseal::Result<u64> {
+                let plus = doc! { "$inc": { "n": 1 } };
+                Ok(orders.update_many(doc! {}, plus).session(session).await?.modified_count)
+            })
+            .await
+    });
+    assert_eq!(task.await.unwrap().unwrap(), 2);
+    both(&db, 1).await;
+}
+
+#[tokio::test]
+async fn who_watches_the_key_is_told_of_nothing_by_it_and_goes_on() {
+    let db = two_orders("watched").await;
+    let seal = db.seal();
+    let lease = seal.acquire("k").await.unwrap();
+    let mut events = seal.watch("k").await.unwrap();
+    let mut next = async || tokio::time::timeout(secs(20), events.next()).await.unwrap().unwrap().unwrap();
+    assert!(matches!(next().await.kind, EventKind::Holds { .. }));
+    add(&db, &lease, millis(0)).await.0.unwrap();
+    add(&db, &lease, millis(0)).await.0.unwrap();
+    lease.release().await.unwrap();
+    assert_eq!(next().await.kind, EventKind::Released);
+}

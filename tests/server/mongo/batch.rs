@@ -1,0 +1,89 @@
+//! Leases of one handle are refreshed by one command.
+
+use mongodb::bson::{Bson, doc};
+use mongoseal::{Lease, LeaseState, LossCause, Mongoseal};
+
+use crate::{TestDatabase, eventually, millis, noting_client, secs};
+
+/// So many leases of one handle, asked for a hundred at a time, in the order of their keys.
+async fn leases(seal: &Mongoseal, count: usize) -> Vec<Lease> {
+    let mut leases = Vec::new();
+    for first in (0..count).step_by(100) {
+        let mut asking = tokio::task::JoinSet::new();
+        for number in first..count.min(first + 100) {
+            asking.spawn(seal.acquire(format!("key/{number:04}")).ttl(secs(9)).into_future());
+        }
+        leases.extend(asking.join_all().await.into_iter().map(Result::unwrap));
+    }
+    leases.sort_by(|one, other| one.key().cmp(other.key()));
+    leases
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_thousand_leases_of_a_handle_are_refreshed_by_one_or_two_commands_an_interval() {
+    let db = TestDatabase::new("mongoseal_batch").await;
+    let (client, sent) = noting_client(&db.set.uri()).await;
+    let seal = Mongoseal::new(&client.database("mongoseal_batch"));
+    let leases = leases(&seal, 2_000).await;
+    // Until each has been refreshed once, and those between two batches have joined one.
+    tokio::time::sleep(secs(7)).await;
+    sent.lock().unwrap().clear();
+    tokio::time::sleep(secs(9)).await;
+    let commands: Vec<String> = sent.lock().unwrap().iter().filter(|name| *name != "getMore").cloned().collect();
+    println!("in three intervals: {commands:?}");
+    assert!((2..=8).contains(&commands.len()) && commands.iter().all(|name| name == "update"), "{commands:?}");
+    for lease in &leases {
+        assert!(lease.is_valid() && lease.remaining() > secs(4), "{:?}", lease.remaining());
+    }
+    let lasting = doc! { "$expr": { "$gt": [{ "$first": "$holders.expires_at" }, { "$add": ["$$NOW", 4_000] }] } };
+    assert_eq!(db.records().count_documents(lasting).await.unwrap(), 2_000, "the server agrees");
+    seal.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_somebody_did_to_records_of_a_batch_is_told_to_their_holders_and_costs_the_others_nothing() {
+    let db = TestDatabase::new("mongoseal_batch_spoilt").await;
+    let seal = db.seal();
+    let leases = leases(&seal, 200).await;
+    let spoil = |number: usize, update| {
+        let (records, key) = (db.records(), leases[number].key().as_str().to_owned());
+        async move { records.update_one(doc! { "_id": key }, update).await.unwrap() }
+    };
+    db.records().delete_one(doc! { "_id": leases[7].key().as_str() }).await.unwrap();
+    // One that no update of many can touch without failing, one that is none, and one of a backup.
+    spoil(20, doc! { "$set": { "holders.0.refreshes": "many" } }).await;
+    spoil(150, doc! { "$set": { "holders": Bson::Null } }).await;
+    spoil(199, doc! { "$set": { "holders": [] } }).await;
+    let told = || async { [7, 20, 150, 199].iter().all(|number| leases[*number].state() != LeaseState::Held) };
+    eventually(secs(8), "those four are told", told).await;
+    assert_eq!(leases[7].state(), LeaseState::Lost { cause: LossCause::Removed });
+    assert_eq!(leases[199].state(), LeaseState::Lost { cause: LossCause::Expired });
+    for number in [20, 150] {
+        assert_eq!(leases[number].state(), LeaseState::AtRisk, "somebody may mend it: {number}");
+    }
+    tokio::time::sleep(secs(9)).await;
+    for number in [20, 150] {
+        assert_eq!(leases[number].state(), LeaseState::Lost { cause: LossCause::Expired });
+    }
+    let held = leases.iter().filter(|lease| lease.is_valid() && lease.remaining() > secs(3)).count();
+    assert_eq!(held, 196);
+    seal.shutdown().await;
+    tokio::time::sleep(millis(1)).await;
+}
+
+#[tokio::test]
+async fn keys_as_long_as_they_may_be_travel_together_too() {
+    let db = TestDatabase::new("mongoseal_batch_long").await;
+    let seal = db.seal();
+    let long = |number: usize| format!("{number:04}{}", "\u{e9}$\"".repeat(255));
+    let leases: Vec<Lease> = {
+        let mut asking = tokio::task::JoinSet::new();
+        for number in 0..500 {
+            asking.spawn(seal.acquire(long(number)).ttl(secs(6)).into_future());
+        }
+        asking.join_all().await.into_iter().map(Result::unwrap).collect()
+    };
+    tokio::time::sleep(secs(9)).await;
+    assert!(leases.iter().all(|lease| lease.is_valid() && lease.remaining() > secs(2)));
+    seal.shutdown().await;
+}

@@ -1,0 +1,131 @@
+//! What goes over the wire, counted.
+
+use std::sync::{Arc, Mutex};
+
+use mongodb::{
+    Client,
+    bson::{Bson, DateTime, Document, doc},
+    event::{EventHandler, command::CommandEvent},
+    options::ClientOptions,
+};
+use mongoseal::{Error, Mongoseal};
+
+use crate::{TestDatabase, eventually, millis, noting_client, secs};
+
+#[tokio::test]
+async fn an_acquire_is_one_find_and_modify_and_a_release_is_one_command() {
+    let db = TestDatabase::new("mongoseal_counted").await;
+    let (client, sent) = noting_client(&db.set.uri()).await;
+    let seal = Mongoseal::new(&client.database("mongoseal_counted"));
+    seal.prepare().await.unwrap();
+    let names = || -> Vec<String> { sent.lock().unwrap().drain(..).collect() };
+    let mut checks = names();
+    assert_eq!(checks.pop().unwrap(), "createIndexes", "what writes comes last");
+    checks.sort();
+    assert_eq!(checks, ["buildInfo", "explain", "hello", "replSetGetConfig"], "the checks, once");
+
+    let lease = seal.acquire("k").await.unwrap();
+    assert_eq!(names(), ["findAndModify"]);
+    assert!(matches!(seal.acquire("k").await, Err(Error::Held { .. })));
+    assert_eq!(names(), ["findAndModify"]);
+    lease.refresh().await.unwrap();
+    assert_eq!(names(), ["findAndModify"]);
+    lease.release().await.unwrap();
+    assert_eq!(names(), ["findAndModify"]);
+}
+
+#[tokio::test]
+async fn a_refused_attempt_leaves_no_oplog_entry() {
+    let db = TestDatabase::new("mongoseal_oplog").await;
+    let seal = db.seal();
+    let entries = || async { db.set.oplog_entries("mongoseal_oplog.mongoseal", &Bson::from("k")).await.len() };
+    let lease = seal.acquire("k").without_refresh().await.unwrap();
+    assert_eq!(entries().await, 1);
+    for _ in 0..20 {
+        assert!(matches!(seal.acquire("k").await, Err(Error::Held { .. })));
+    }
+    assert_eq!(entries().await, 1);
+    lease.refresh().await.unwrap();
+    assert_eq!(entries().await, 2, "a refresh writes");
+    lease.release().await.unwrap();
+    assert_eq!(entries().await, 3);
+}
+
+#[tokio::test]
+async fn the_release_of_a_lease_whose_record_is_gone_writes_nothing() {
+    let db = TestDatabase::new("mongoseal_absent").await;
+    let seal = db.seal();
+    let lease = seal.acquire("k").ttl(secs(1)).without_refresh().await.unwrap();
+    db.records().delete_one(doc! { "_id": "k" }).await.unwrap();
+    drop(lease);
+    seal.shutdown().await;
+    eventually(secs(2), "no record came back", || async { db.record("k").await.is_none() }).await;
+}
+
+/// A client of the set that notes each command it sends that writes a record, with what it asks to be confirmed.
+async fn noting_writes(uri: &str) -> (Client, Arc<Mutex<Vec<(String, Document)>>>) {
+    let writes = Arc::<Mutex<Vec<(String, Document)>>>::default();
+    let mut options = ClientOptions::parse(uri).await.unwrap();
+    let note = Arc::clone(&writes);
+    options.command_event_handler = Some(EventHandler::callback(move |event| {
+        let CommandEvent::Started(started) = event else { return };
+        let name = started.command_name;
+        let in_transaction = started.command.contains_key("autocommit") && name != "commitTransaction";
+        if ["findAndModify", "update", "delete", "commitTransaction"].contains(&name.as_str()) && !in_transaction {
+            let concern = started.command.get_document("writeConcern").cloned().unwrap_or_default();
+            note.lock().unwrap().push((name, concern));
+        }
+    }));
+    (Client::with_options(options).unwrap(), writes)
+}
+
+#[tokio::test]
+async fn every_write_is_confirmed_by_the_journals_of_a_majority_and_says_how_long_it_may_take() {
+    let db = TestDatabase::new("mongoseal_journaled").await;
+    let (client, writes) = noting_writes(&db.set.uri_with("w=1&journal=false")).await;
+    let seal = Mongoseal::new(&client.database("mongoseal_journaled"));
+    seal.prepare().await.unwrap();
+    // The server deletes no record before the purge does.
+    db.records().drop_indexes().await.unwrap();
+    // Each kind of write that the store sends, by the call that sends it.
+    let mut seen = 0;
+    let mut sent = |call: &str, names: &[&str]| {
+        let writes: Vec<_> = writes.lock().unwrap().drain(..).collect();
+        assert_eq!(writes.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>(), names, "{call}");
+        for (name, concern) in writes {
+            assert_eq!(concern.get_str("w").unwrap(), "majority", "{call}, {name}: {concern}");
+            assert!(concern.get_bool("j").is_ok_and(|journal| journal), "{call}, {name}: {concern}");
+            assert!(concern.contains_key("wtimeout"), "{call}, {name}: {concern}");
+            seen += 1;
+        }
+    };
+
+    let lease = seal.acquire("k").group("g").without_refresh().await.unwrap();
+    sent("acquire", &["findAndModify"]);
+    assert!(matches!(seal.acquire("k").await, Err(Error::Held { .. })));
+    sent("an acquire that is refused", &["findAndModify"]);
+    assert!(matches!(seal.acquire("k").await, Err(Error::Held { .. })));
+    sent("one that is refused by an update that does nothing", &["findAndModify"]);
+    lease.refresh().await.unwrap();
+    sent("refresh", &["findAndModify"]);
+    seal.refresh_group("g", secs(60)).await.unwrap();
+    sent("refresh of a group", &["commitTransaction"]);
+    lease.transaction(async |_session| -> mongoseal::Result<()> { Ok(()) }).await.unwrap();
+    sent("a transaction", &["commitTransaction"]);
+    lease.release().await.unwrap();
+    sent("release", &["findAndModify"]);
+    std::mem::forget(seal.acquire("k").group("g").without_refresh().await.unwrap());
+    sent("acquire of a key that was held", &["findAndModify", "findAndModify"]);
+    seal.release_group("g").await.unwrap();
+    sent("release of a group", &["update"]);
+    std::mem::forget(seal.acquire("k").ttl(millis(100)).without_refresh().await.unwrap());
+    sent("acquire", &["findAndModify"]);
+    tokio::time::sleep(secs(1)).await;
+    assert_eq!(seal.purge().await.unwrap().leases.len(), 1);
+    sent("purge of a lease", &["findAndModify"]);
+    let idle = doc! { "$set": { "expires_at": DateTime::from_millis(1) } };
+    db.records().update_one(doc! { "_id": "k" }, idle).await.unwrap();
+    assert_eq!(seal.purge().await.unwrap().records.len(), 1);
+    sent("purge of a record", &["delete"]);
+    assert_eq!(seen, 13);
+}

@@ -1,0 +1,346 @@
+//! Many of a handle who wait for one key travel together, and nobody notices.
+
+use std::{
+    sync::{Arc, Mutex},
+    time::{Duration, Instant},
+};
+
+use mongodb::bson::{Bson, doc};
+use mongoseal::{Deadline, Error, Lease, Mongoseal, Result, StateStream};
+use tokio::{task::JoinSet, time::timeout};
+
+use crate::{Sent, TestDatabase, eventually, millis, noting_client, secs};
+
+async fn queued(db: &TestDatabase) -> usize {
+    db.record("k").await.map_or(0, |record| record.get_array("queue").unwrap().len())
+}
+
+fn writes(sent: &Sent) -> usize {
+    sent.lock().unwrap().iter().filter(|name| *name == "findAndModify").count()
+}
+
+/// Waits for the key so many times side by side.
+fn wait(seal: &Mongoseal, times: usize) -> JoinSet<Result<Lease>> {
+    (0..times).map(|_| seal.acquire("k").wait(secs(60)).into_future()).collect()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_thousand_who_come_at_once_are_queued_by_few_commands_and_served_in_their_order() {
+    let db = TestDatabase::new("mongoseal_crowd_thousand").await;
+    let (client, sent) = noting_client(&db.set.uri()).await;
+    let seal = Mongoseal::new(&client.database("mongoseal_crowd_thousand"));
+    let first = db.seal().acquire("k").await.unwrap();
+    let served = Arc::new(Mutex::new(Vec::new()));
+    let mut waiting = JoinSet::new();
+    for _ in 0..1_000 {
+        let (asking, served) = (seal.acquire("k").wait(secs(120)), Arc::clone(&served));
+        waiting.spawn(async move {
+            let lease = asking.await.unwrap();
+            served.lock().unwrap().push((lease.id(), lease.token()));
+            lease.release().await.unwrap();
+        });
+    }
+    eventually(secs(30), "all are queued", async || queued(&db).await == 1_000).await;
+    // One, and then as many as fit in a command.
+    let asked = writes(&sent);
+    assert!(asked <= 1 + 1_000_usize.div_ceil(64) + 4, "{asked} commands");
+    // Whose turn is next comes last.
+    let record = db.record("k").await.unwrap();
+    let queue = record.get_array("queue").unwrap().iter().rev();
+    let lease = |entry: &Bson| match entry.as_document().unwrap().get("lease") {
+        Some(Bson::Binary(lease)) => lease.bytes.clone(),
+        other => panic!("{other:?}"),
+    };
+    let queue: Vec<Vec<u8>> = queue.map(lease).collect();
+    first.release().await.unwrap();
+    waiting.join_all().await;
+    let served = served.lock().unwrap().clone();
+    assert!(served.iter().map(|(id, _)| id.to_bytes().to_vec()).eq(queue), "each in its turn");
+    assert!(served.is_sorted_by(|(_, one), (_, next)| one < next), "with tokens that grow");
+    assert_eq!(queued(&db).await, 0);
+    seal.shutdown().await;
+}
+
+/// Handles of one database, each with a client of its own, and what the clients send.
+async fn handles(db: &TestDatabase, name: &str, count: usize) -> Vec<(Mongoseal, Sent)> {
+    let mut handles = Vec::new();
+    for _ in 0..count {
+        let (client, sent) = noting_client(&db.set.uri_with("maxPoolSize=64")).await;
+        handles.push((Mongoseal::new(&client.database(name)), sent));
+    }
+    handles
+}
+
+/// A lease of each handle, which must not be at risk while many waits of its handle end.
+async fn bystanders(handles: &[(Mongoseal, Sent)]) -> Vec<(Lease, StateStream)> {
+    let mut leases = Vec::new();
+    for (number, (seal, _)) in handles.iter().enumerate() {
+        let lease = seal.acquire(format!("beside/{number}")).ttl(secs(10)).await.unwrap();
+        let states = lease.watch_state();
+        leases.push((lease, states));
+    }
+    leases
+}
+
+async fn were_never_at_risk(bystanders: Vec<(Lease, StateStream)>) {
+    for (lease, mut states) in bystanders {
+        assert!(timeout(millis(1), states.changed()).await.is_err(), "its state never changed");
+        lease.verify().await.unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_thousand_waits_that_end_together_end_in_time_and_by_few_commands() {
+    const WAIT: Duration = Duration::from_secs(9);
+    let db = TestDatabase::new("mongoseal_crowd_ends").await;
+    let _holder = db.seal().acquire("k").ttl(secs(600)).await.unwrap();
+    let handles = handles(&db, "mongoseal_crowd_ends", 4).await;
+    let bystanders = bystanders(&handles).await;
+    let mut waiting = JoinSet::new();
+    let began = Instant::now();
+    for _ in 0..250 {
+        for (seal, _) in &handles {
+            waiting.spawn(seal.acquire("k").wait(WAIT).into_future());
+        }
+    }
+    let asked = began.elapsed();
+    assert!(asked < secs(1), "they end within a second, and not {asked:?}");
+    eventually(secs(8), "all are queued", async || queued(&db).await == 1_000).await;
+    let before: usize = handles.iter().map(|(_, sent)| writes(sent)).sum();
+    while let Some(ended) = waiting.join_next().await {
+        let ended = ended.unwrap();
+        assert!(matches!(ended, Err(Error::Held { .. })), "{ended:?}");
+    }
+    let late = began.elapsed().saturating_sub(WAIT + asked);
+    eventually(secs(2), "none is left", async || queued(&db).await == 0).await;
+    let sent = handles.iter().map(|(_, sent)| writes(sent)).sum::<usize>() - before;
+    println!("the last of 1,000 waits ended {late:?} after its time, {sent} commands");
+    // 0.3 seconds on a quiet machine.
+    assert!(late < secs(4), "{late:?}");
+    assert!(sent <= 100, "{sent} commands");
+    were_never_at_risk(bystanders).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_thousand_acquires_that_are_dropped_leave_the_queue_by_few_commands() {
+    let db = TestDatabase::new("mongoseal_crowd_drops").await;
+    let _holder = db.seal().acquire("k").ttl(secs(600)).await.unwrap();
+    let handles = handles(&db, "mongoseal_crowd_drops", 4).await;
+    let bystanders = bystanders(&handles).await;
+    let mut waiting: Vec<_> = handles.iter().map(|(seal, _)| wait(seal, 250)).collect();
+    eventually(secs(30), "all are queued", async || queued(&db).await == 1_000).await;
+    let before: usize = handles.iter().map(|(_, sent)| writes(sent)).sum();
+    let began = Instant::now();
+    waiting.iter_mut().for_each(JoinSet::abort_all);
+    eventually(secs(10), "none is left", async || queued(&db).await == 0).await;
+    let took = began.elapsed();
+    let sent = handles.iter().map(|(_, sent)| writes(sent)).sum::<usize>() - before;
+    println!("1,000 dropped acquires had left the queue after {took:?}, {sent} commands");
+    assert!(took < secs(4), "{took:?}");
+    assert!(sent <= 100, "{sent} commands");
+    were_never_at_risk(bystanders).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn those_who_came_one_after_another_keep_their_places_together() {
+    let db = TestDatabase::new("mongoseal_crowd_kept").await;
+    let (client, sent) = noting_client(&db.set.uri()).await;
+    let seal = Mongoseal::builder().ttl(secs(6)).on(&client.database("mongoseal_crowd_kept")).unwrap();
+    let _holder = db.seal().acquire("k").await.unwrap();
+    let mut waiting = JoinSet::new();
+    for _ in 0..40 {
+        waiting.spawn(seal.acquire("k").wait(secs(60)).into_future());
+        tokio::time::sleep(millis(40)).await;
+    }
+    eventually(secs(5), "all are queued", async || queued(&db).await == 40).await;
+    // They came in 1.6 seconds, and ask each 2 seconds, at times a quarter of a second apart.
+    tokio::time::sleep(secs(2)).await;
+    let before = writes(&sent);
+    tokio::time::sleep(secs(8)).await;
+    let asked = writes(&sent) - before;
+    println!("{asked} commands");
+    assert!((8..=100).contains(&asked), "40 waiters sent {asked} commands in 4 of their intervals");
+    assert_eq!(queued(&db).await, 40, "all kept their places");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_that_is_not_answered_does_not_hold_up_the_others_until_it_gives_up() {
+    let db = TestDatabase::new("mongoseal_crowd_hung").await;
+    let client = mongodb::Client::with_uri_str(db.set.uri_with("appName=crowd_hung")).await.unwrap();
+    let seal = Mongoseal::new(&client.database("mongoseal_crowd_hung"));
+    let _holder = seal.acquire("k").await.unwrap();
+    let slow = doc! { "blockConnection": true, "blockTimeMS": 20_000 };
+    let point = db.set.fail_command("crowd_hung", &["findAndModify"], slow, 1).await;
+    let began = Instant::now();
+    let waiting = wait(&seal, 20);
+    eventually(secs(20), "the others are queued", async || queued(&db).await == 19).await;
+    let took = began.elapsed();
+    // An attempt is given up after five seconds.
+    assert!((millis(2_400)..millis(4_500)).contains(&took), "{took:?}");
+    drop((waiting, point));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_crowd_that_is_not_answered_asks_again_and_nobody_is_queued_twice() {
+    let faults = [
+        doc! { "errorCode": 91 },
+        doc! { "closeConnection": true },
+        doc! { "writeConcernError": { "code": 64, "errmsg": "waiting for replication timed out" } },
+    ];
+    for (number, fault) in faults.into_iter().enumerate() {
+        let name = format!("crowd_fault_{number}");
+        let db = TestDatabase::new(&name).await;
+        let client = mongodb::Client::with_uri_str(db.set.uri_with(&format!("appName={name}"))).await.unwrap();
+        let seal = Mongoseal::new(&client.database(&format!("mongoseal_{name}")));
+        let holder = seal.acquire("k").await.unwrap();
+        let point = db.set.fail_command(&name, &["findAndModify"], fault, 3).await;
+        let mut waiting = wait(&seal, 50);
+        eventually(secs(10), "all are queued", async || queued(&db).await == 50).await;
+        point.hit(3).await;
+        drop(point);
+        let before = holder.token();
+        holder.release().await.unwrap();
+        let mut last = before;
+        while let Some(lease) = waiting.join_next().await {
+            let lease = lease.unwrap().unwrap();
+            assert!(lease.token() > last);
+            last = lease.token();
+            lease.release().await.unwrap();
+        }
+        assert_eq!(queued(&db).await, 0);
+        seal.shutdown().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_a_crowd_as_many_wait_as_there_is_room_for_and_the_others_are_told() {
+    let db = TestDatabase::new("mongoseal_crowd_full").await;
+    let seal = db.build(Mongoseal::builder().queue_limit(7));
+    let _holder = seal.acquire("k").await.unwrap();
+    let mut waiting = wait(&seal, 30);
+    for _ in 0..23 {
+        let told = waiting.join_next().await.unwrap().unwrap();
+        assert!(matches!(told, Err(Error::QueueFull { length: 7, .. })), "{told:?}");
+    }
+    assert_eq!(queued(&db).await, 7);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_a_crowd_that_shares_a_free_key_each_is_granted_it_with_a_token_of_its_own() {
+    let db = TestDatabase::new("mongoseal_crowd_shared").await;
+    let seal = db.seal();
+    let mut asking = JoinSet::new();
+    for _ in 0..30 {
+        asking.spawn(seal.acquire("k").shared_up_to(20).wait(secs(60)).into_future());
+    }
+    let mut leases = Vec::new();
+    for _ in 0..20 {
+        leases.push(asking.join_next().await.unwrap().unwrap().unwrap());
+    }
+    eventually(secs(5), "the others wait", async || queued(&db).await == 10).await;
+    for lease in &leases {
+        lease.verify().await.unwrap();
+    }
+    let mut tokens: Vec<_> = leases.iter().map(Lease::token).collect();
+    tokens.sort();
+    tokens.dedup();
+    assert_eq!(tokens.len(), 20);
+    drop(leases);
+    for _ in 0..10 {
+        let lease = asking.join_next().await.unwrap().unwrap().unwrap();
+        assert!(lease.token() > tokens[19]);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn each_of_a_crowd_hears_that_the_record_is_somebody_else_s() {
+    let db = TestDatabase::new("mongoseal_crowd_foreign").await;
+    let seal = db.seal();
+    let foreign = doc! { "_id": "k", "version": "none of ours" };
+    db.records().insert_one(foreign.clone()).await.unwrap();
+    for told in wait(&seal, 20).join_all().await {
+        assert!(matches!(told, Err(Error::Corrupt { .. })), "{told:?}");
+    }
+    assert_eq!(db.record("k").await.unwrap(), foreign);
+}
+
+/// Asks a store itself, which takes requests of any lease id.
+mod of_a_store {
+    use std::task::{Context, Waker};
+
+    use mongoseal::{
+        Caller, HandleId, Key, LeaseId, Metadata,
+        record::{Acquire, Outcome, Patience, Request, Terms},
+        store::{MongoStore, Store},
+    };
+    use tokio::task::JoinSet;
+
+    use super::queued;
+    use crate::{TestDatabase, secs};
+
+    fn wait(lease: u8, room: u32) -> Request {
+        wait_for(60_000, lease, room)
+    }
+
+    fn wait_for(ttl: u64, lease: u8, room: u32) -> Request {
+        let terms = Terms {
+            lease: LeaseId::from_bytes([lease; 16]),
+            caller: Caller { handle: HandleId::random(), number: lease.into() },
+            owner: "me".parse().unwrap(),
+            limit: 0,
+            ttl,
+            grace: 0,
+            group: None,
+            metadata: Metadata::default(),
+        };
+        Request::Acquire(Acquire { terms, patience: Some(Patience { lasts: 60_000, room }) })
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn whoever_is_let_in_at_once_takes_no_room_from_those_who_wait() {
+        let db = TestDatabase::new("mongoseal_crowd_room").await;
+        let store = MongoStore::new(&db.database, "mongoseal", secs(24 * 3600));
+        let key: Key = "k".parse().unwrap();
+        // The first has the key for a millisecond, so that it is free when the others come together.
+        let asked = [wait_for(1, 1, 1), wait(2, 1), wait(3, 1), wait(4, 1)];
+        let mut asking: Vec<_> = asked
+            .into_iter()
+            .map(|request| store.apply(&key, request, Deadline::after(store.clock(), secs(10))))
+            .collect();
+        for answer in &mut asking {
+            assert!(answer.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+        }
+        let asking: Vec<_> = asking.into_iter().map(tokio::spawn).collect();
+        let mut outcomes = Vec::new();
+        for answer in asking {
+            outcomes.push(answer.await.unwrap().unwrap().outcome);
+        }
+        assert!(matches!(outcomes[0], Outcome::Granted { .. }), "{:?}", outcomes[0]);
+        assert!(matches!(outcomes[1], Outcome::Granted { .. }), "{:?}", outcomes[1]);
+        assert!(matches!(outcomes[2], Outcome::Queued { position: 0, .. }), "{:?}", outcomes[2]);
+        assert!(matches!(outcomes[3], Outcome::Full { length: 1 }), "{:?}", outcomes[3]);
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn one_lease_id_that_asks_twice_at_once_is_queued_once_and_each_has_its_own_bound() {
+        let db = TestDatabase::new("mongoseal_crowd_twice").await;
+        let store = MongoStore::new(&db.database, "mongoseal", secs(24 * 3600));
+        let key: Key = "k".parse().unwrap();
+        store.apply(&key, wait(0, 100), Deadline::after(store.clock(), secs(5))).await.unwrap();
+        // Those with room for three come first or are told that there is none.
+        let asked = (0..40).map(|number| wait(1 + number / 2, if number < 20 { 100 } else { 3 }));
+        let mut asking: JoinSet<_> =
+            asked.map(|request| store.apply(&key, request, Deadline::after(store.clock(), secs(10)))).collect();
+        let (mut waiting, mut full) = (0, 0);
+        while let Some(applied) = asking.join_next().await {
+            match applied.unwrap().unwrap().outcome {
+                Outcome::Queued { .. } => waiting += 1,
+                Outcome::Full { length } if length >= 3 => full += 1,
+                outcome => panic!("{outcome:?}"),
+            }
+        }
+        assert_eq!((waiting + full, waiting % 2), (40, 0), "{waiting} wait");
+        assert_eq!(queued(&db).await, waiting / 2);
+        assert!((20..=26).contains(&waiting), "all those that had room, and of the others three at most: {waiting}");
+    }
+}

@@ -1,0 +1,269 @@
+//! Records of two builds in one collection: a newer format is refused, and fields that this build does not know stay.
+
+use std::fmt::Debug;
+
+use mongodb::bson::{Bson, DateTime, Document, doc};
+use mongoseal::{
+    Deadline, Error, EventKind, Lease, LeaseId, Metadata, Mongoseal, Released,
+    record::{Acquire, Joint, Outcome, Patience, Release, Request, Revoke, Terms},
+    store::Store,
+};
+use tokio::sync::mpsc;
+
+use crate::{
+    TestDatabase,
+    inspect::{key, seen, store},
+    millis, noting_client, secs,
+};
+
+/// Demands the error that says to upgrade.
+fn is_told_to_upgrade<T: Debug>(call: &str, of: &str, result: Result<T, Error>) {
+    let error = result.expect_err(call);
+    assert!(matches!(error, Error::Invalid { .. }), "{call}: {error:?}");
+    for says in [format!("{of:?}"), "format version 2".into(), "version 1".into(), "upgrade mongoseal".into()] {
+        assert!(error.to_string().contains(&says), "{call}: {error}");
+    }
+}
+
+/// A lease whose record a newer build has written since, and that record.
+async fn of_a_newer_build(db: &TestDatabase, of: &str) -> (Lease, Document) {
+    let lease = db.seal().acquire(of).ttl(secs(60)).group("g").without_refresh().await.unwrap();
+    // Without a field of today, so that the version is looked at first.
+    let newer = doc! { "$set": { "v": 2, "leases": {} }, "$unset": { "history": "" } };
+    db.records().update_one(doc! { "_id": of }, newer).await.unwrap();
+    (lease, db.record(of).await.unwrap())
+}
+
+#[tokio::test]
+async fn each_call_for_a_key_whose_record_is_of_a_newer_format_says_to_upgrade_and_the_record_stays() {
+    let db = TestDatabase::new("mongoseal_newer").await;
+    let seal = db.seal();
+    let (lease, record) = of_a_newer_build(&db, "k").await;
+    let told = |call: &'static str, result: Result<(), Error>| is_told_to_upgrade(call, "k", result);
+    told("acquire", seal.acquire("k").await.map(drop));
+    told("an acquire that waits", seal.acquire("k").wait(secs(30)).await.map(drop));
+    told("an acquire of several keys", seal.acquire_all(["j", "k"]).await.map(drop));
+    told("campaign", seal.campaign("k").await.map(drop));
+    told("refresh", lease.refresh().await);
+    told("extend", lease.extend(secs(600)).await);
+    told("describe", lease.describe(Metadata::default()).await);
+    told("verify", lease.verify().await);
+    let committed = lease.transaction(async |_session| -> mongoseal::Result<()> { Ok(()) }).await;
+    told("transaction", committed);
+    told("inspect", seal.inspect("k").await.map(drop));
+    told("revoke", seal.revoke("k").await.map(drop));
+    told("watch", seal.watch("k").await.map(drop));
+    told("observe", seal.observe("k").await.map(drop));
+    let (tell, mut states) = mpsc::channel(1);
+    told("follow", store(&db, secs(24 * 3600)).follow(&key("k"), tell).await);
+    assert!(states.recv().await.is_none());
+    assert!(lease.is_valid(), "the time that was confirmed is this lease's");
+    assert_eq!(db.record("k").await.unwrap(), record);
+
+    let (given, _) = of_a_newer_build(&db, "given").await;
+    is_told_to_upgrade("transfer", "given", given.transfer(LeaseId::random()).await);
+    let (returned, _) = of_a_newer_build(&db, "returned").await;
+    is_told_to_upgrade("release", "returned", returned.release().await);
+
+    // What is done to many keys leaves it out.
+    assert!(seal.leases().with_expired().await.unwrap().next().await.is_none());
+    assert!(seal.refresh_group("g", secs(60)).await.unwrap().is_empty());
+    assert!(seal.release_group("g").await.unwrap().is_empty());
+    let over = doc! { "$set": { "holders.0.expires_at": DateTime::from_millis(1) } };
+    db.records().update_many(doc! {}, over).await.unwrap();
+    db.records().drop_indexes().await.unwrap();
+    let idle = doc! { "_id": "idle", "v": 2, "version": 7_i64, "holders": [], "queue": [], "handover": "",
+    "history": [], "last_seen": DateTime::from_millis(1), "expires_at": DateTime::from_millis(1) };
+    db.records().insert_one(idle).await.unwrap();
+    assert_eq!(seal.purge().await.unwrap(), mongoseal::Purged::default());
+    for of in ["k", "given", "returned", "idle"] {
+        assert_eq!(db.record(of).await.unwrap().get_i32("v").unwrap(), 2, "{of}");
+    }
+}
+
+#[tokio::test]
+async fn a_watch_ends_with_the_error_when_a_newer_build_writes_the_record() {
+    let db = TestDatabase::new("mongoseal_newer_watch").await;
+    let seal = db.seal();
+    let lease = seal.acquire("k").ttl(secs(60)).without_refresh().await.unwrap();
+    let mut events = seal.watch("k").await.unwrap();
+    assert!(matches!(events.next().await.unwrap().unwrap().kind, EventKind::Holds { .. }));
+    db.records().update_one(doc! { "_id": "k" }, doc! { "$set": { "v": 2 } }).await.unwrap();
+    let ended = tokio::time::timeout(secs(20), events.next()).await.unwrap().unwrap();
+    is_told_to_upgrade("watch", "k", ended);
+    assert!(events.next().await.is_none());
+    lease.orphan();
+}
+
+#[tokio::test]
+async fn a_duplicate_key_of_two_first_inserts_is_retried_after_one_read() {
+    let db = TestDatabase::new("mongoseal_first").await;
+    let (client, sent) = noting_client(&db.set.uri_with("appName=first")).await;
+    let seal = Mongoseal::new(&client.database("mongoseal_first"));
+    seal.prepare().await.unwrap();
+    sent.lock().unwrap().clear();
+    let taken =
+        doc! { "errorCode": 11000, "errorExtraInfo": { "keyPattern": { "_id": 1 }, "keyValue": { "_id": "k" } } };
+    let taken = db.set.fail_command("first", &["findAndModify"], taken, 1).await;
+    let lease = seal.acquire("k").without_refresh().await.unwrap();
+    assert_eq!(taken.off().await, 1);
+    assert_eq!(sent.lock().unwrap().drain(..).collect::<Vec<_>>(), ["findAndModify", "find", "findAndModify"]);
+    assert_eq!(lease.release().await.unwrap(), Released::Ours);
+}
+
+/// Fields of a later build that are reserved, and one that nobody has thought of.
+fn of_the_record() -> Document {
+    let at = DateTime::from_millis(1_700_000_000_000);
+    doc! { "done": { "tick": 9_i64, "token": 7_i64, "by": "$host", "at": at }, "later": { "a": [1, { "b": "$$NOW" }] } }
+}
+
+fn of_a_holder() -> Document {
+    doc! { "not_after": DateTime::from_millis(4_000_000_000_000), "later": { "c": ["$$ROOT"] } }
+}
+
+fn of_a_waiter() -> Document {
+    doc! { "later": ["$owner", { "d": 1 }] }
+}
+
+/// Puts fields into a document inside the record of a key, or into the record itself.
+async fn put(db: &TestDatabase, of: &str, at: &str, fields: Document) {
+    let set: Document = fields.into_iter().map(|(name, value)| (format!("{at}{name}"), value)).collect();
+    let updated = db.records().update_one(doc! { "_id": of }, doc! { "$set": set }).await.unwrap();
+    assert_eq!(updated.modified_count, 1, "{of} {at}");
+}
+
+/// Demands that a document has these fields.
+fn has(when: &str, document: &Document, fields: &Document) {
+    for (name, value) in fields {
+        assert_eq!(document.get(name), Some(value), "after {when}: {name} of {document}");
+    }
+}
+
+fn entry<'a>(record: &'a Document, array: &str) -> Option<&'a Document> {
+    record.get_array(array).unwrap().first().map(|entry| entry.as_document().unwrap())
+}
+
+/// Demands that the record of a key, its holder and its waiter have the fields of the later build, and that it has a
+/// holder and a waiter as this says.
+async fn all_there(db: &TestDatabase, of: &str, when: &str, (holder, waiter): (Option<Document>, Option<Document>)) {
+    let record = db.record(of).await.unwrap();
+    has(when, &record, &of_the_record());
+    for (array, fields) in [("holders", holder), ("queue", waiter)] {
+        match (entry(&record, array), fields) {
+            (Some(entry), Some(fields)) => has(when, entry, &fields),
+            (found, fields) => assert_eq!(found.is_some(), fields.is_some(), "after {when}: {array} of {record}"),
+        }
+    }
+}
+
+#[tokio::test]
+async fn fields_of_a_later_build_stay_in_the_record_in_holders_and_in_waiters_whatever_is_done() {
+    let db = TestDatabase::new("mongoseal_two_builds").await;
+    let (seal, store, within) = (db.seal(), store(&db, secs(24 * 3600)), secs(5));
+    let there = async |when: &str, holds: bool, waits: bool| {
+        let expected = (holds.then(of_a_holder), waits.then(of_a_waiter));
+        all_there(&db, "k", when, expected).await;
+    };
+    let acquire = |lease, patience| {
+        let (owner, caller) = ("other".parse().unwrap(), "0123456789abcdef/1".parse().unwrap());
+        let (limit, ttl, grace, group, metadata) = (0, 600_000, 0, None, Metadata::default());
+        Request::Acquire(Acquire {
+            terms: Terms { lease, caller, owner, limit, ttl, grace, group, metadata },
+            patience,
+        })
+    };
+    let applied = async |of: &str, request: Request| {
+        store.apply(&key(of), request, Deadline::after(store.clock(), within)).await.unwrap().outcome
+    };
+    let wait = Some(Patience { lasts: 600_000, room: 9 });
+
+    let lease = seal.acquire("k").ttl(secs(600)).group("g").without_refresh().await.unwrap();
+    let beside = seal.acquire("beside").ttl(secs(600)).group("g").without_refresh().await.unwrap();
+    put(&db, "k", "", of_the_record()).await;
+    put(&db, "k", "holders.0.", of_a_holder()).await;
+    there("being put there", true, false).await;
+
+    let waiter = LeaseId::random();
+    assert!(matches!(applied("k", acquire(waiter, wait)).await, Outcome::Queued { .. }));
+    put(&db, "k", "queue.0.", of_a_waiter()).await;
+    there("a waiter came", true, true).await;
+    assert!(matches!(applied("k", acquire(waiter, wait)).await, Outcome::Queued { .. }));
+    there("it kept its place", true, true).await;
+    for _ in 0..2 {
+        assert!(matches!(seal.acquire("k").await, Err(Error::Held { .. })));
+    }
+    there("an acquire was refused", true, true).await;
+    let again = db.seal().acquire("k").ttl(secs(600)).group("g").lease_id(lease.id()).without_refresh().await.unwrap();
+    assert_eq!(again.token(), lease.token());
+    again.orphan();
+    there("the acquire was sent again", true, true).await;
+    lease.refresh().await.unwrap();
+    there("refresh", true, true).await;
+    let mut metadata = Metadata::default();
+    metadata.insert("step", "2").unwrap();
+    lease.describe(metadata).await.unwrap();
+    there("describe", true, true).await;
+    let both = vec![(key("beside"), vec![beside.token()]), (key("k"), vec![lease.token()])];
+    assert!(
+        store
+            .apply_jointly(&both, &Joint::Keep { ttl: 700_000 }, Deadline::after(store.clock(), within))
+            .await
+            .unwrap()
+    );
+    there("a joint refresh", true, true).await;
+    assert_eq!(seal.refresh_group("g", secs(800)).await.unwrap().len(), 2);
+    there("a refresh of the group", true, true).await;
+    lease.transaction(async |_session| -> mongoseal::Result<()> { Ok(()) }).await.unwrap();
+    there("a transaction", true, true).await;
+    assert!(matches!(applied("k", Request::Prune).await, Outcome::Pruned { .. }));
+    seal.purge().await.unwrap();
+    there("a purge", true, true).await;
+    let other = LeaseId::random();
+    let token = lease.transfer(other).await.unwrap();
+    there("transfer", true, true).await;
+
+    assert_eq!(applied("k", Request::Release(Release { lease: other, token })).await, Outcome::Released);
+    let holder = of_a_waiter();
+    all_there(&db, "k", "a release handed the key over", (Some(holder.clone()), None)).await;
+    let upto = seen(&store, "k").await.0.version;
+    let revoke = Request::Revoke(Revoke { by: "ops".into(), reason: "drill".into(), upto });
+    assert!(matches!(applied("k", revoke).await, Outcome::Revoked { .. }));
+    there("revoke", false, false).await;
+    let revocation = doc! { "of": "a later build" };
+    put(&db, "k", "history.0.", revocation.clone()).await;
+
+    let last = seal.acquire("k").ttl(secs(600)).group("h").without_refresh().await.unwrap();
+    all_there(&db, "k", "acquire", (Some(doc! {}), None)).await;
+    assert_eq!(seal.release_group("h").await.unwrap().len(), 1);
+    there("a release of the group", false, false).await;
+    last.orphan();
+    let set = seal.acquire_all(["k", "beside too"]).await.unwrap();
+    set.release().await.unwrap();
+    there("a set was released", false, false).await;
+    let record = db.record("k").await.unwrap();
+    has("all of it", entry(&record, "history").unwrap(), &revocation);
+    let inspection = seal.inspect("k").await.unwrap().unwrap();
+    assert_eq!(inspection.history.len(), 2, "and it is read");
+    beside.release().await.unwrap();
+}
+
+#[tokio::test]
+async fn an_entry_that_lingers_after_a_release_holds_its_key_to_its_end() {
+    let db = TestDatabase::new("mongoseal_lingers").await;
+    let seal = db.seal();
+    let released = seal.acquire("k").ttl(secs(600)).without_refresh().await.unwrap();
+    // As a later build leaves it: under a lease id that nobody has.
+    let lingers = doc! {
+        "lease": Bson::from(mongodb::bson::Uuid::new()), "released_at": DateTime::now(), "version": i64::from(released.token()),
+    };
+    put(&db, "k", "holders.0.", lingers.clone()).await;
+    assert!(matches!(released.refresh().await, Err(Error::Lost { .. })));
+    drop(released);
+    assert!(matches!(seal.acquire("k").await, Err(Error::Held { .. })));
+    let queued = seal.acquire("k").wait(millis(300)).await;
+    assert!(matches!(queued, Err(Error::Held { .. })), "{queued:?}");
+    has("acquires", entry(&db.record("k").await.unwrap(), "holders").unwrap(), &lingers);
+    let over = doc! { "expires_at": DateTime::now() };
+    put(&db, "k", "holders.0.", over).await;
+    seal.acquire("k").await.unwrap().release().await.unwrap();
+}

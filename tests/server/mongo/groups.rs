@@ -1,0 +1,310 @@
+//! Leases of a group on a real server.
+
+use std::time::{Duration, Instant};
+
+use mongodb::bson::{Document, doc};
+use mongoseal::{Error, Lease, Mongoseal};
+use mongoseal_test_support::ReplicaSet;
+use tokio::task::JoinSet;
+
+use crate::{TestDatabase, millis, noting_client, secs};
+
+const MANY: usize = 1_000;
+
+/// So many leases of a group, on keys that look alike.
+async fn many(seal: &Mongoseal) -> Vec<Lease> {
+    let mut leases = Vec::new();
+    for chunk in (0..MANY).collect::<Vec<_>>().chunks(50) {
+        let asked: Vec<_> = chunk
+            .iter()
+            .map(|number| {
+                tokio::spawn(seal.acquire(format!("volumes/{number:04}")).group("job").ttl(secs(60)).into_future())
+            })
+            .collect();
+        for lease in asked {
+            leases.push(lease.await.unwrap().unwrap());
+        }
+    }
+    leases
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_group_of_1000_leases_is_refreshed_and_released_in_at_most_four_commands_each() {
+    let db = TestDatabase::new("mongoseal_groups").await;
+    let holder = db.seal();
+    let leases = many(&holder).await;
+    let _beside = holder.acquire("volumes/beside").await.unwrap();
+    let (client, sent) = noting_client(&db.set.uri()).await;
+    let seal = Mongoseal::new(&client.database("mongoseal_groups"));
+    seal.prepare().await.unwrap();
+    let names = || -> Vec<String> { sent.lock().unwrap().drain(..).collect() };
+    names();
+
+    let began = Instant::now();
+    let refreshed = seal.refresh_group("job", secs(600)).await.unwrap();
+    println!("{MANY} leases refreshed in {:?}", began.elapsed());
+    assert_eq!(refreshed.len(), MANY);
+    assert_eq!(names(), ["aggregate", "update", "commitTransaction"]);
+    let mut left = seal.leases().remaining_at_least(secs(500)).await.unwrap();
+    let mut count = 0;
+    while let Some(lease) = left.next().await {
+        lease.unwrap();
+        count += 1;
+    }
+    assert_eq!(count, MANY);
+
+    names();
+    let began = Instant::now();
+    let released = seal.release_group("job").await.unwrap();
+    println!("{MANY} leases released in {:?}", began.elapsed());
+    assert_eq!(released.len(), MANY);
+    assert!(released.is_sorted_by_key(|lease| std::cmp::Reverse(lease.holding.token)), "the newest first");
+    assert_eq!(names(), ["aggregate", "update"]);
+    for lease in leases {
+        assert!(matches!(lease.verify().await, Err(Error::Lost { .. })));
+    }
+    let next = seal.leases().await.unwrap().next().await.unwrap().unwrap();
+    assert_eq!(next.key.as_str(), "volumes/beside");
+    holder.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_group_whose_holders_refresh_all_the_time_is_refreshed_all_or_none() {
+    let db = TestDatabase::new("mongoseal_busy_group").await;
+    let holder = db.seal();
+    // With a client of its own: the other's waits at the server while this one's transaction is open.
+    let elsewhere = Mongoseal::builder().database("mongoseal_busy_group").connect(db.set.uri()).await.unwrap();
+    let mut leases = Vec::new();
+    for number in 0..100 {
+        let acquire = holder.acquire(format!("k{number}")).group("g").ttl(secs(30));
+        leases.push(acquire.refresh_every(millis(200)).await.unwrap());
+    }
+    for round in 1..=10_u64 {
+        let ttl = secs(100 * round);
+        let seal = if round % 2 == 0 { &holder } else { &elsewhere };
+        assert_eq!(seal.refresh_group("g", ttl).await.unwrap().len(), 100);
+        let mut all = elsewhere.leases().group("g").remaining_at_least(secs(100 * round - 10)).await.unwrap();
+        let mut count = 0;
+        while all.next().await.is_some() {
+            count += 1;
+        }
+        assert_eq!(count, 100, "round {round}");
+    }
+    assert!(leases.iter().all(Lease::is_valid));
+    // One that is too short of time spares all the others.
+    holder.acquire("short").group("g").ttl(millis(900)).without_refresh().await.unwrap().orphan();
+    assert!(
+        matches!(elsewhere.refresh_group("g", secs(5_000)).await, Err(Error::Lapsing { key, .. }) if key.as_str() == "short")
+    );
+    assert!(elsewhere.leases().remaining_at_least(secs(2_000)).await.unwrap().next().await.is_none());
+    elsewhere.shutdown().await;
+    holder.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_group_is_refreshed_though_more_requests_for_its_keys_come_than_the_client_has_connections() {
+    let db = TestDatabase::new("mongoseal_wanted_group").await;
+    let client = mongodb::Client::with_uri_str(db.set.uri_with("maxPoolSize=10")).await.unwrap();
+    let seal = Mongoseal::new(&client.database("mongoseal_wanted_group"));
+    let mut asking = JoinSet::new();
+    for number in 0..30 {
+        let lease = seal.acquire(format!("k{number}")).group("g").ttl(secs(60)).without_refresh().await.unwrap();
+        asking.spawn(async move {
+            loop {
+                lease.refresh().await.unwrap();
+            }
+        });
+    }
+    let mut slowest = Duration::ZERO;
+    for _ in 0..20 {
+        let began = Instant::now();
+        assert_eq!(seal.refresh_group("g", secs(60)).await.unwrap().len(), 30);
+        slowest = slowest.max(began.elapsed());
+    }
+    println!("the slowest refresh took {slowest:?}");
+    assert!(slowest < secs(2), "{slowest:?}");
+    asking.shutdown().await;
+}
+
+#[tokio::test]
+async fn a_group_of_sharers_of_one_key_is_released_at_once_and_the_others_stay() {
+    let db = TestDatabase::new("mongoseal_sharing_group").await;
+    let seal = db.seal();
+    let mut leases = Vec::new();
+    for number in 0..20 {
+        let group = if number % 2 == 0 { "even" } else { "odd" };
+        leases.push(seal.acquire("k").shared().group(group).await.unwrap());
+    }
+    let released = db.seal().release_group("even").await.unwrap();
+    assert_eq!(released.len(), 10);
+    for (number, lease) in leases.iter().enumerate() {
+        assert_eq!(lease.verify().await.is_ok(), number % 2 == 1, "{number}");
+    }
+    let record = seal.inspect("k").await.unwrap().unwrap();
+    let [past] = record.history.as_slice() else { panic!("{record:?}") };
+    assert!(past.tokens.iter().eq(leases.iter().step_by(2).map(Lease::token).collect::<Vec<_>>().iter()));
+    assert!(seal.leases().group("odd").exclusive().await.unwrap().next().await.is_none());
+    seal.shutdown().await;
+}
+
+#[tokio::test]
+async fn a_group_with_a_record_that_was_written_over_says_which() {
+    let db = TestDatabase::new("mongoseal_broken_group").await;
+    let seal = db.seal();
+    for key in ["a", "b", "c"] {
+        seal.acquire(key).shared().group("g").without_refresh().await.unwrap().orphan();
+    }
+    // A second holder, of somebody else's making.
+    let broken = doc! { "$push": { "holders": { "lease": 1 } } };
+    db.records().update_one(doc! { "_id": "b" }, broken).await.unwrap();
+    let before = db.record("b").await;
+    let refused = seal.refresh_group("g", secs(600)).await;
+    assert!(matches!(refused, Err(Error::Corrupt { key, .. }) if key.as_str() == "b"));
+    assert!(matches!(seal.release_group("g").await, Err(Error::Corrupt { key, .. }) if key.as_str() == "b"));
+    assert_eq!(db.record("b").await, before, "it was left as it was");
+    let mut left = seal.leases().group("g").await.unwrap();
+    assert_eq!(left.next().await.unwrap().unwrap().key.as_str(), "b");
+    assert!(left.next().await.is_none(), "the others were released");
+}
+
+#[tokio::test]
+async fn groups_and_tokens_of_other_keys_are_not_mixed_up() {
+    let db = TestDatabase::new("mongoseal_alike_group").await;
+    let seal = db.seal();
+    let one = seal.acquire("$a.b").shared().group("$$NOW").await.unwrap();
+    // The same token under another key and another group, as concurrent grants can have it.
+    let mut twin = db.record("$a.b").await.unwrap();
+    twin.insert("_id", "twin");
+    let holder = twin.get_array_mut("holders").unwrap()[0].as_document_mut().unwrap();
+    holder.insert("group", "other");
+    db.records().insert_one(&twin).await.unwrap();
+    let two = seal.acquire("twin").shared().group("$$NOW").await.unwrap();
+    assert_eq!(seal.release_group("$$NOW").await.unwrap().len(), 2);
+    assert!(!one.is_valid() && !two.is_valid());
+    let twin = seal.inspect("twin").await.unwrap().unwrap();
+    assert!(twin.holders.len() == 1 && twin.holders[0].token == one.token(), "{twin:?}");
+}
+
+#[tokio::test]
+async fn a_set_of_keys_is_released_by_one_command() {
+    let db = TestDatabase::new("mongoseal_set_commands").await;
+    let (client, sent) = noting_client(&db.set.uri()).await;
+    let seal = Mongoseal::new(&client.database("mongoseal_set_commands"));
+    let all = seal.acquire_all(["a", "b", "c", "d"]).await.unwrap();
+    sent.lock().unwrap().clear();
+    assert!(all.release().await.unwrap().iter().all(|(_, how)| *how == mongoseal::Released::Ours));
+    assert_eq!(*sent.lock().unwrap(), ["update"]);
+    let again = seal.acquire_all(["a", "b", "c", "d"]).await.unwrap();
+    db.seal().revoke("c").await.unwrap();
+    let released = again.release().await.unwrap();
+    for (key, how) in released {
+        assert_eq!(how == mongoseal::Released::Ours, key.as_str() != "c", "{key}: {how:?}");
+    }
+}
+
+#[tokio::test]
+async fn an_index_of_groups_is_used_where_there_is_one() {
+    let db = TestDatabase::new("mongoseal_indexed_group").await;
+    let seal = db.seal();
+    for number in 0..20 {
+        let acquire = seal.acquire(format!("k{number}")).without_refresh();
+        let acquire = if number < 2 { acquire.group("g") } else { acquire };
+        acquire.await.unwrap().orphan();
+    }
+    let partial = doc! { "partialFilterExpression": { "holders.group": { "$gt": "" } } };
+    let mut index = doc! { "key": { "holders.group": 1 }, "name": "groups" };
+    index.extend(partial);
+    db.database.run_command(doc! { "createIndexes": "mongoseal", "indexes": [index] }).await.unwrap();
+    db.database.run_command(doc! { "profile": 2 }).await.unwrap();
+    assert_eq!(seal.release_group("g").await.unwrap().len(), 2);
+    db.database.run_command(doc! { "profile": 0 }).await.unwrap();
+    let asked = db.database.collection::<Document>("system.profile");
+    let listed = asked.find_one(doc! { "command.aggregate": "mongoseal" }).await.unwrap().unwrap();
+    assert_eq!(listed.get_str("planSummary").unwrap(), "IXSCAN { holders.group: 1 }");
+    assert_eq!(listed.get_i32("docsExamined").unwrap(), 2);
+}
+
+#[tokio::test]
+async fn a_group_is_refreshed_whatever_concerns_the_client_has() {
+    let db = TestDatabase::new("mongoseal_concerned_group").await;
+    let lease = db.seal().acquire("k").group("g").grace(secs(5)).without_refresh().await.unwrap();
+    let uri = db.set.uri_with("readConcernLevel=linearizable&w=1&readPreference=secondary");
+    let seal = Mongoseal::builder().database("mongoseal_concerned_group").connect(uri).await.unwrap();
+    assert_eq!(seal.refresh_group("g", secs(600)).await.unwrap().len(), 1);
+    let left = seal.inspect("k").await.unwrap().unwrap().holders[0].remaining.unwrap();
+    assert!(left > secs(600), "and keeps its grace: {left:?}");
+    lease.orphan();
+}
+
+#[tokio::test]
+async fn a_refresh_of_a_group_that_is_stuck_does_not_hold_up_the_handle() {
+    // Of a set of its own, because a fail point is one for all who use a server.
+    let set = ReplicaSet::start(1).await;
+    let uri = set.uri_with("appName=stuck");
+    let seal =
+        Mongoseal::builder().database("mongoseal_stuck_group").operation_timeout(secs(2)).connect(uri).await.unwrap();
+    let lease = seal.acquire("k").group("g").without_refresh().await.unwrap();
+    let stuck = set.fail_command("stuck", &["update"], doc! { "blockConnection": true, "blockTimeMS": 8_000 }, 1).await;
+    let began = Instant::now();
+    assert!(matches!(seal.refresh_group("g", secs(600)).await, Err(Error::Unavailable { .. })));
+    lease.refresh().await.unwrap();
+    assert!(began.elapsed() < secs(5), "{:?}", began.elapsed());
+    stuck.off().await;
+}
+
+#[tokio::test]
+async fn what_is_done_to_many_leases_is_confirmed_by_a_majority_or_not_believed() {
+    let server = ReplicaSet::start(1).await;
+    let (client, sent) = noting_client(&server.uri_with("appName=confirmed&w=1")).await;
+    let seal = Mongoseal::new(&client.database("mongoseal_confirmed_group"));
+    let unconfirmed = || doc! { "writeConcernError": { "code": 64, "errmsg": "waiting for replication timed out" } };
+    let both = seal.acquire_all(["a", "b"]).group("g").await.unwrap();
+    let failing = server.fail_command("confirmed", &["update"], unconfirmed(), 1).await;
+    sent.lock().unwrap().clear();
+    assert_eq!(both.release().await.unwrap().len(), 2);
+    assert!(sent.lock().unwrap().iter().filter(|name| *name == "findAndModify").count() == 2, "each by itself, too");
+    failing.off().await;
+
+    let lease = seal.acquire("c").group("g").without_refresh().await.unwrap();
+    let failing = server.fail_command("confirmed", &["commitTransaction"], unconfirmed(), 1).await;
+    sent.lock().unwrap().clear();
+    assert_eq!(seal.refresh_group("g", secs(600)).await.unwrap().len(), 1);
+    assert!(lease.remaining() > secs(590));
+    assert!(sent.lock().unwrap().iter().filter(|name| *name == "commitTransaction").count() == 2);
+    failing.off().await;
+    lease.orphan();
+}
+
+#[tokio::test]
+async fn a_majority_is_asked_for_whatever_the_client_says() {
+    use mongodb::event::{EventHandler, command::CommandEvent};
+    let db = TestDatabase::new("mongoseal_majority_group").await;
+    let mut options = mongodb::options::ClientOptions::parse(db.set.uri_with("w=1")).await.unwrap();
+    let sent = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
+    let note = std::sync::Arc::clone(&sent);
+    options.command_event_handler = Some(EventHandler::callback(move |event| {
+        if let CommandEvent::Started(started) = event {
+            note.lock().unwrap().push((started.command_name, started.command));
+        }
+    }));
+    let client = mongodb::Client::with_options(options).unwrap();
+    let seal = Mongoseal::new(&client.database("mongoseal_majority_group"));
+    let both = seal.acquire_all(["a", "b"]).group("g").await.unwrap();
+    seal.refresh_group("g", secs(60)).await.unwrap();
+    both.release().await.unwrap();
+    let concerns: Vec<_> = sent
+        .lock()
+        .unwrap()
+        .iter()
+        .filter(|(name, _)| ["update", "commitTransaction"].contains(&name.as_str()))
+        .map(|(name, command)| {
+            let concern =
+                command.get_document("writeConcern").ok().map(|concern| concern.get_str("w").unwrap().to_owned());
+            (name.clone(), concern)
+        })
+        .collect();
+    let majority = Some("majority".to_owned());
+    // The update within a transaction has none of its own.
+    let expected = [("update", None), ("commitTransaction", majority.clone()), ("update", majority)];
+    assert_eq!(concerns, expected.map(|(name, concern)| (name.to_owned(), concern)));
+}

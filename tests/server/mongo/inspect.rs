@@ -1,0 +1,353 @@
+//! Looking at records on a server, and clearing them away.
+
+use std::{collections::HashSet, mem::forget, time::Duration};
+
+use mongodb::bson::{Bson, DateTime, Document, doc};
+use mongoseal::{
+    Deadline, Error, FencingToken, Key, LeaseId, Leases, ListedLease, Metadata, Mongoseal,
+    record::{Acquire, Position, Record, Request, Selection, Sharing, StoreTime, Terms},
+    store::{MemoryStore, MongoStore, Sighting, Store},
+};
+use tokio::task::JoinSet;
+
+use crate::{GRACE, TestDatabase, millis, noting_client, secs};
+
+async fn all(leases: Leases) -> Vec<ListedLease> {
+    let (mut leases, mut listed) = (leases.await.unwrap(), Vec::new());
+    while let Some(lease) = leases.next().await {
+        listed.push(lease.unwrap());
+    }
+    listed
+}
+
+async fn keys(leases: Leases) -> Vec<String> {
+    all(leases).await.into_iter().map(|lease| lease.key.to_string()).collect()
+}
+
+pub(crate) fn key(text: &str) -> Key {
+    text.parse().unwrap()
+}
+
+fn acquire(owner: &str, limit: u32, ttl: Duration) -> Request {
+    let terms = Terms {
+        lease: LeaseId::random(),
+        caller: "0123456789abcdef/1".parse().unwrap(),
+        owner: owner.parse().unwrap(),
+        limit,
+        ttl: ttl.as_millis().try_into().unwrap(),
+        grace: 0,
+        group: (limit == 0).then(|| owner.parse().unwrap()),
+        metadata: Metadata::default(),
+    };
+    Request::Acquire(Acquire { terms, patience: None })
+}
+
+pub(crate) fn store(db: &TestDatabase, retention: Duration) -> MongoStore {
+    MongoStore::new(&db.database, "mongoseal", retention)
+}
+
+pub(crate) async fn seen(store: &dyn Store, of: &str) -> (Record, StoreTime) {
+    match store.read(&key(of), Deadline::after(store.clock(), secs(5))).await.unwrap() {
+        Sighting::Seen { record, at } => (*record, at.now),
+        Sighting::Nothing => panic!("{of} has no record"),
+    }
+}
+
+#[tokio::test]
+async fn an_inspection_is_one_linearizable_read_and_a_list_is_one_aggregation() {
+    let db = TestDatabase::new("mongoseal_inspected").await;
+    let (client, sent) = noting_client(&db.set.uri()).await;
+    let seal = Mongoseal::new(&client.database("mongoseal_inspected"));
+    assert_eq!(seal.inspect("k").await.unwrap(), None);
+    // By another handle: one that holds a lease listens.
+    let holder = db.build(Mongoseal::builder().owner("me"));
+    let lease = holder.acquire("k").ttl(secs(30)).metadata("build", "1.4").without_refresh().await.unwrap();
+    let names = || -> Vec<String> { sent.lock().unwrap().drain(..).collect() };
+    names();
+
+    let seen = seal.inspect("k").await.unwrap().unwrap();
+    assert_eq!(names(), ["find"]);
+    let [holder] = seen.holders.as_slice() else { panic!("{seen:?}") };
+    assert_eq!((holder.token, seen.version, holder.limit), (lease.token(), lease.token(), None));
+    assert_eq!((holder.owner.as_str(), holder.metadata.get("build")), ("me", Some("1.4")));
+    let remaining = holder.remaining.unwrap();
+    assert!(remaining > secs(20) && remaining <= secs(30) + GRACE, "{remaining:?}");
+    assert_eq!(
+        seen.read_at.since(holder.since),
+        (secs(30) + GRACE).checked_sub(remaining).unwrap(),
+        "by the server's clock"
+    );
+
+    let listed = all(seal.leases()).await;
+    assert_eq!(names(), ["aggregate"]);
+    let [only] = listed.as_slice() else { panic!("{listed:?}") };
+    let elapsed = only.read_at.since(seen.read_at);
+    assert_eq!(only.holding.remaining, remaining.checked_sub(elapsed));
+    assert_eq!((&only.key, &only.holding.owner, only.holding.since), (lease.key(), &holder.owner, holder.since));
+    assert_eq!((&only.holding.metadata, only.holding.token), (&holder.metadata, lease.token()));
+}
+
+#[tokio::test]
+async fn each_filter_alone_and_two_together_hold_on_a_server() {
+    let db = TestDatabase::new("mongoseal_filters").await;
+    let (store, seal) = (store(&db, secs(24 * 3600)), db.seal());
+    let held = [("a/1", "me", 0, secs(60)), ("a/2", "you", 0, secs(600)), ("a.1", "me", 3, secs(60))];
+    for (of, owner, limit, ttl) in held {
+        store.apply(&key(of), acquire(owner, limit, ttl), Deadline::after(store.clock(), secs(5))).await.unwrap();
+    }
+    tokio::time::sleep(millis(5)).await;
+    let between = seal.inspect("a.1").await.unwrap().unwrap().read_at;
+    tokio::time::sleep(millis(5)).await;
+    store
+        .apply(&key("$where"), acquire("$owner", 0, secs(600)), Deadline::after(store.clock(), secs(5)))
+        .await
+        .unwrap();
+    store.apply(&key("a/over"), acquire("me", 0, millis(10)), Deadline::after(store.clock(), secs(5))).await.unwrap();
+    tokio::time::sleep(millis(20)).await;
+
+    let list = || seal.leases();
+    assert_eq!(keys(list()).await, ["a/1", "a/2", "a.1", "$where"]);
+    assert_eq!(keys(list().with_expired()).await, ["a/1", "a/2", "a.1", "$where", "a/over"]);
+    assert_eq!(keys(list().key("$where")).await, ["$where"]);
+    assert_eq!(keys(list().prefix("a.")).await, ["a.1"]);
+    assert_eq!(keys(list().prefix("$")).await, ["$where"]);
+    assert_eq!(keys(list().owner("$owner")).await, ["$where"]);
+    assert_eq!(keys(list().shared()).await, ["a.1"]);
+    assert_eq!(keys(list().exclusive()).await, ["a/1", "a/2", "$where"]);
+    assert_eq!(keys(list().since_before(between)).await, ["a/1", "a/2", "a.1"]);
+    assert_eq!(keys(list().since_after(between)).await, ["$where"]);
+    assert_eq!(keys(list().remaining_less_than(secs(100))).await, ["a/1", "a.1"]);
+    assert_eq!(keys(list().remaining_at_least(secs(100))).await, ["a/2", "$where"]);
+    assert_eq!(keys(list().prefix("a/").owner("me")).await, ["a/1"]);
+    assert_eq!(keys(list().exclusive().remaining_less_than(secs(100))).await, ["a/1"]);
+    assert_eq!(keys(list().with_expired().remaining_less_than(millis(1)).owner("me")).await, ["a/over"]);
+}
+
+/// Puts a copy of all records into memory, as old as they are.
+async fn copied(store: &MongoStore, keys: &[String]) -> (MemoryStore, i64) {
+    let memory = MemoryStore::default();
+    // What a clock reads in memory, by a record that was made there.
+    memory.apply(&key("clock"), acquire("clock", 0, secs(1)), Deadline::after(memory.clock(), secs(1))).await.unwrap();
+    let (_, memory_now) = seen(&memory, "clock").await;
+    memory.remove(&key("clock"));
+    let (_, now) = seen(store, &keys[0]).await;
+    let ahead = now.millis() - memory_now.millis();
+    for of in keys {
+        let (mut record, _) = seen(store, of).await;
+        let shift = |time: &mut StoreTime| *time = shifted(*time, ahead);
+        shift(&mut record.last_seen);
+        shift(&mut record.expires_at);
+        for holder in &mut record.holders {
+            shift(&mut holder.since);
+            shift(&mut holder.last_seen);
+            shift(&mut holder.expires_at);
+        }
+        memory.restore(key(of), record);
+    }
+    (memory, ahead)
+}
+
+fn shifted(time: StoreTime, back: i64) -> StoreTime {
+    StoreTime::from_millis(time.millis() - back)
+}
+
+/// A selection by chance, of what the leases have.
+fn any_selection(leases: &[(String, StoreTime)]) -> Selection {
+    fn maybe<T>(value: impl FnOnce() -> T) -> Option<T> {
+        (fastrand::u8(..) < 60).then(value)
+    }
+    let some = || &leases[fastrand::usize(..leases.len())];
+    let mut selection = Selection::default();
+    selection.key = maybe(|| key(&some().0));
+    selection.prefix = maybe(|| some().0.chars().take(fastrand::usize(..4)).collect()).unwrap_or_default();
+    selection.owner = maybe(|| format!("owner-{}", fastrand::u8(..4)).parse().unwrap());
+    selection.group = maybe(|| format!("owner-{}", fastrand::u8(..4)).parse().unwrap());
+    selection.sharing = maybe(|| if fastrand::bool() { Sharing::Exclusive } else { Sharing::Shared });
+    selection.since_after = maybe(|| some().1);
+    selection.since_before = maybe(|| some().1);
+    // Far from what is left of any, which grows less while this runs.
+    let bound = || fastrand::choice([secs(0), secs(150), secs(450), secs(750), Duration::MAX]).unwrap();
+    selection.remaining_at_least = maybe(bound);
+    selection.remaining_less_than = maybe(bound);
+    selection.with_expired = fastrand::bool();
+    selection
+}
+
+/// All pages of a list, and how many there were; without what depends on the moment.
+async fn pages(
+    store: &dyn Store,
+    selection: &Selection,
+    most: u32,
+    ahead: i64,
+) -> (Vec<impl PartialEq + std::fmt::Debug>, usize) {
+    let (mut after, mut listed, mut pages): (Option<Position>, _, _) = (None, Vec::new(), 0);
+    loop {
+        let page = store.list(selection, after, most, Deadline::after(store.clock(), secs(5))).await.unwrap();
+        assert!(page.leases.len() <= usize::try_from(most).unwrap());
+        pages += 1;
+        listed.extend(page.leases.into_iter().map(|lease| {
+            let holding = lease.holding;
+            let expired = holding.is_expired();
+            let (since, last_seen) = (shifted(holding.since, ahead), shifted(holding.last_seen, ahead));
+            let forever = holding.remaining.is_none();
+            (lease.key, holding.owner, holding.token, holding.limit, since, last_seen, expired, forever)
+        }));
+        let Some(next) = page.next else { return (listed, pages) };
+        after = Some(next);
+    }
+}
+
+#[tokio::test]
+async fn both_stores_give_equal_lists_for_200_random_selections() {
+    let db = TestDatabase::new("mongoseal_selections").await;
+    let store = store(&db, secs(24 * 3600));
+    let mut leases = Vec::new();
+    for number in 0..40 {
+        let of = format!("{}/{}", fastrand::choice(["a", "b", "bc", "ключ"]).unwrap(), number / 2);
+        let ttl = fastrand::choice([millis(10), secs(300), secs(600), secs(900), secs(500 * 24 * 3600)]).unwrap();
+        let owner = format!("owner-{}", fastrand::u8(..4));
+        store
+            .apply(&key(&of), acquire(&owner, fastrand::u32(..3), ttl), Deadline::after(store.clock(), secs(5)))
+            .await
+            .unwrap();
+        let (record, now) = seen(&store, &of).await;
+        leases.push((of, record.holders.last().map_or(now, |holder| holder.since)));
+    }
+    tokio::time::sleep(millis(20)).await;
+    let names: Vec<_> = leases.iter().map(|(of, _)| of.clone()).collect();
+    let (memory, ahead) = copied(&store, &names).await;
+
+    let (mut found, mut several_pages) = (0, 0);
+    for _ in 0..200 {
+        let selection = any_selection(&leases);
+        let most = fastrand::u32(1..=12);
+        let mut own = selection.clone();
+        own.since_after = own.since_after.map(|time| shifted(time, ahead));
+        own.since_before = own.since_before.map(|time| shifted(time, ahead));
+        let (in_memory, _) = pages(&memory, &own, most, 0).await;
+        let (on_server, count) = pages(&store, &selection, most, ahead).await;
+        assert_eq!(on_server, in_memory, "{selection:?}, {most} at once");
+        found += on_server.len();
+        several_pages += usize::from(count > 1);
+    }
+    println!("{found} leases found, {several_pages} of 200 lists in several pages");
+    assert!(found > 100 && several_pages > 10, "{found} {several_pages}");
+}
+
+#[tokio::test]
+async fn a_list_over_many_keys_is_in_the_order_of_tokens() {
+    let db = TestDatabase::new("mongoseal_ordered").await;
+    let seal = db.seal();
+    let mut tasks = JoinSet::new();
+    for number in 0_u32..600 {
+        let seal = seal.clone();
+        tasks.spawn(async move {
+            forget(seal.acquire(format!("{number}")).ttl(secs(600)).without_refresh().await.unwrap());
+        });
+    }
+    tasks.join_all().await;
+    let listed = all(seal.leases()).await;
+    let order: Vec<(FencingToken, &str)> =
+        listed.iter().map(|lease| (lease.holding.token, lease.key.as_str())).collect();
+    assert!(order.is_sorted() && order.len() == 600, "{}", order.len());
+    assert_eq!(order.iter().map(|(_, key)| key).collect::<HashSet<_>>().len(), 600, "each once");
+}
+
+/// A document of ours with a holder, and what somebody else made of it.
+async fn strangers(db: &TestDatabase) -> Vec<Document> {
+    let whole = db.record("lease").await.unwrap();
+    let mut number = 0;
+    let mut like = |change: &dyn Fn(&mut Document, &mut Document)| {
+        number += 1;
+        let mut document = whole.clone();
+        document.insert("_id", format!("strange-{number}"));
+        let mut holder = document.get_array("holders").unwrap()[0].as_document().unwrap().clone();
+        change(&mut document, &mut holder);
+        if document.get_array("holders").is_ok_and(|holders| holders.len() == 1) {
+            document.insert("holders", vec![holder]);
+        }
+        document
+    };
+    vec![
+        doc! { "_id": 7, "holders": "me" },
+        doc! { "_id": "locked", "locked": true },
+        like(&|document, _| drop(document.insert("_id", 7.5))),
+        like(&|document, _| drop(document.insert("_id", ""))),
+        like(&|document, _| drop(document.insert("_id", "k".repeat(2_000)))),
+        like(&|document, _| drop(document.remove("v"))),
+        like(&|document, _| drop(document.insert("v", 1_i64))),
+        like(&|document, _| drop(document.insert("v", vec![1]))),
+        like(&|document, _| drop(document.insert("v", 2))),
+        like(&|document, _| drop(document.insert("version", 7))),
+        like(&|document, _| drop(document.insert("version", vec![7_i64]))),
+        like(&|document, _| drop(document.insert("queue", doc! {}))),
+        like(&|document, _| drop(document.insert("history", 1))),
+        like(&|document, _| drop(document.insert("history", vec![1]))),
+        like(&|document, _| drop(document.insert("holders", Bson::Null))),
+        like(&|document, _| drop(document.insert("holders", vec![Bson::from(1), vec![Bson::from(2)].into()]))),
+        like(&|_, holder| drop(holder.remove("lease"))),
+        like(&|_, holder| drop(holder.insert("expires_at", "tomorrow"))),
+        like(&|_, holder| drop(holder.insert("limit", -1))),
+        like(&|_, holder| drop(holder.insert("version", vec![7_i64]))),
+        like(&|_, holder| drop(holder.insert("version", i64::MAX))),
+        like(&|_, holder| drop(holder.insert("owner", ""))),
+        like(&|_, holder| drop(holder.insert("metadata", doc! { "a": { "b": 1 } }))),
+        like(&|_, holder| drop(holder.insert("since", 5))),
+    ]
+}
+
+#[tokio::test]
+async fn documents_of_somebody_else_are_left_out_of_lists_and_left_by_purges() {
+    let db = TestDatabase::new("mongoseal_strangers").await;
+    let seal = db.seal();
+    let lease = seal.acquire("lease").ttl(secs(60)).await.unwrap();
+    let strangers = strangers(&db).await;
+    db.records().insert_many(&strangers).await.unwrap();
+    // Dates at the ends of time are dates.
+    let mut extreme = db.record("lease").await.unwrap();
+    for (of, millis) in [("first", i64::MIN), ("last", i64::MAX)] {
+        extreme.insert("_id", of);
+        let mut holder = extreme.get_array("holders").unwrap()[0].as_document().unwrap().clone();
+        holder.insert("expires_at", DateTime::from_millis(millis));
+        extreme.insert("holders", vec![holder]);
+        db.records().insert_one(&extreme).await.unwrap();
+    }
+    for leases in [seal.leases(), seal.leases().remaining_at_least(secs(1)).remaining_less_than(Duration::MAX)] {
+        let listed = all(leases).await;
+        assert!(listed.iter().all(|lease| ["last", "lease"].contains(&lease.key.as_str())), "{listed:?}");
+        assert!(listed.iter().any(|listed| listed.key == *lease.key()), "{listed:?}");
+    }
+    assert!(matches!(seal.inspect("locked").await, Err(Error::Corrupt { .. })));
+
+    let purged = seal.purge().await.unwrap();
+    let gone: Vec<_> = purged.leases.iter().map(|lease| lease.key.as_str()).collect();
+    assert_eq!((gone, purged.records.len()), (vec!["first"], 0));
+    for stranger in strangers {
+        let id = stranger.get("_id").unwrap();
+        assert_eq!(db.records().find_one(doc! { "_id": id }).await.unwrap(), Some(stranger));
+    }
+    lease.verify().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_list_goes_on_where_a_reply_was_full() {
+    let db = TestDatabase::new("mongoseal_full_reply").await;
+    let (client, sent) = noting_client(&db.set.uri()).await;
+    let seal = Mongoseal::new(&client.database("mongoseal_full_reply"));
+    seal.prepare().await.unwrap();
+    // By another handle: one that holds a lease listens.
+    let _lease = db.seal().acquire("lease").ttl(secs(60)).without_refresh().await.unwrap();
+    let mut large = db.record("lease").await.unwrap();
+    let mut holder = large.get_array("holders").unwrap()[0].as_document().unwrap().clone();
+    holder.insert("metadata", doc! { "large": "x".repeat(1 << 20) });
+    holder.insert("version", 1_i64);
+    large.insert("holders", vec![holder]);
+    for number in 0..20 {
+        large.insert("_id", format!("{number}"));
+        db.records().insert_one(&large).await.unwrap();
+    }
+    sent.lock().unwrap().clear();
+    assert_eq!(keys(seal.leases()).await, ["lease"]);
+    let names = sent.lock().unwrap().clone();
+    assert_eq!(names, ["aggregate", "killCursors", "aggregate"]);
+}

@@ -1,0 +1,60 @@
+//! The library on a real replica set that nobody hurts.
+
+#![allow(clippy::disallowed_methods, reason = "a test measures time by the clocks it is about, and spawns as users do")]
+
+mod asked_again;
+mod bad_input;
+mod batch;
+mod clocks;
+mod commands;
+mod crowd;
+mod enforced;
+mod formats;
+mod groups;
+mod index;
+mod inspect;
+mod lease;
+mod many;
+mod privileges;
+mod purge;
+mod race;
+mod raise;
+mod refused;
+mod revoke;
+mod runtimes;
+mod secrets;
+mod several;
+mod shared;
+mod siblings;
+mod tls;
+mod tokens;
+mod waiting;
+mod watch;
+
+use std::{sync::Arc, time::Duration};
+
+use mongodb::Client;
+use mongoseal_test_support::{TestDatabase, eventually, millis, secs};
+
+/// The default grace of a lease with a ttl of 5 seconds or more.
+const GRACE: Duration = millis(500);
+
+/// The commands a client sent, by name.
+type Sent = Arc<std::sync::Mutex<Vec<String>>>;
+
+/// A client of the set that notes the commands it sends.
+async fn noting_client(uri: &str) -> (Client, Sent) {
+    use mongodb::{
+        event::{EventHandler, command::CommandEvent},
+        options::ClientOptions,
+    };
+    let sent = Sent::default();
+    let mut options = ClientOptions::parse(uri).await.unwrap();
+    let note = Arc::clone(&sent);
+    options.command_event_handler = Some(EventHandler::callback(move |event| {
+        if let CommandEvent::Started(started) = event {
+            note.lock().unwrap().push(started.command_name);
+        }
+    }));
+    (Client::with_options(options).unwrap(), sent)
+}

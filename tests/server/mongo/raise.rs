@@ -1,0 +1,69 @@
+//! Versions that an operator raises, on a real server.
+
+use mongodb::bson::{Bson, DateTime, doc};
+use mongoseal::{Error, FencingToken, Tick};
+
+use crate::{TestDatabase, secs};
+
+/// A token that stands for a time so many seconds after that of another.
+fn ahead(token: FencingToken, seconds: u64) -> FencingToken {
+    FencingToken::new(token.get() + (seconds << Tick::ORDINAL_BITS)).unwrap()
+}
+
+#[tokio::test]
+async fn a_lease_held_across_a_raise_stays_held_and_the_key_is_handed_over_above_it() {
+    let db = TestDatabase::new("mongoseal_raise").await;
+    let seal = db.seal();
+    let lease = seal.acquire("k").ttl(secs(600)).await.unwrap();
+    let waiting = tokio::spawn(db.seal().acquire("k").ttl(secs(600)).wait(secs(60)).into_future());
+    while seal.inspect("k").await.unwrap().unwrap().queue.is_empty() {
+        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+    }
+    let to = ahead(lease.token(), 7_200);
+    assert_eq!(seal.raise("k", to).await.unwrap(), to);
+    lease.refresh().await.unwrap();
+    lease.verify().await.unwrap();
+    assert!(lease.is_valid());
+    let first = lease.token();
+    lease.release().await.unwrap();
+    let next = waiting.await.unwrap().unwrap();
+    assert!(first < to && next.token() > to);
+    next.verify().await.unwrap();
+    let expires_at = db.record("k").await.unwrap().get_datetime("expires_at").unwrap().timestamp_millis();
+    assert!(expires_at / 1_000 > i64::try_from(Tick::from(to).seconds).unwrap(), "kept until the clock has passed it");
+}
+
+#[tokio::test]
+async fn a_document_that_is_not_a_record_is_not_raised_and_stays_as_it_is() {
+    let db = TestDatabase::new("mongoseal_raise_foreign").await;
+    let seal = db.seal();
+    let to = ahead(seal.acquire("whole").await.unwrap().token(), 7_200);
+    let whole = db.record("whole").await.unwrap();
+    let with = |id: &str, field: &str, value: Bson| {
+        let mut document = whole.clone();
+        document.insert("_id", id);
+        document.insert(field, value);
+        document
+    };
+    let foreign = [
+        doc! { "_id": "bare" },
+        doc! { "_id": "v only", "v": 1 },
+        with("newer", "v", 2.into()),
+        with("no version", "version", Bson::Null),
+        with("spent", "version", i64::from(FencingToken::MAX).into()),
+        with("holders", "holders", 7.into()),
+        with("queue", "queue", doc! {}.into()),
+        with("history", "history", vec![doc! { "at": DateTime::from_millis(0) }].into()),
+        with("expires_at", "expires_at", "soon".into()),
+    ];
+    for document in foreign {
+        db.records().insert_one(&document).await.unwrap();
+        let key = document.get_str("_id").unwrap();
+        match seal.raise(key, to).await {
+            Err(Error::Invalid { .. }) if key == "newer" => {}
+            Err(Error::Corrupt { .. }) if key != "newer" => {}
+            other => panic!("{key}: {other:?}"),
+        }
+        assert_eq!(db.record(key).await.unwrap(), document);
+    }
+}

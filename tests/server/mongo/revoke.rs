@@ -1,0 +1,46 @@
+//! Revocation on a real server.
+
+use std::time::Instant;
+
+use mongodb::bson::doc;
+use mongoseal::{LossCause, Mongoseal};
+
+use crate::{TestDatabase, eventually, millis, secs};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_holder_learns_of_its_revocation_by_the_change_stream() {
+    let db = TestDatabase::new("mongoseal_revoked").await;
+    let uri = db.set.uri_with("appName=revoked");
+    let seal = Mongoseal::builder().database("mongoseal_revoked").connect(uri).await.unwrap();
+    let lease = seal.acquire("k").ttl(secs(600)).await.unwrap();
+    let listens = async || {
+        let stream = doc! { "appName": "revoked", "command.getMore": { "$exists": true } };
+        let pipeline = vec![doc! { "$currentOp": { "allUsers": true } }, doc! { "$match": stream }];
+        let mut found = db.client.database("admin").aggregate(pipeline).await.unwrap();
+        found.advance().await.unwrap()
+    };
+    eventually(secs(10), "the holder listens", listens).await;
+    let revoked = db.seal().revoke("k").by("alice").reason("drill").await.unwrap();
+    let began = Instant::now();
+    assert_eq!(revoked.len(), 1);
+    assert_eq!(lease.cancelled().await, LossCause::Revoked { by: "alice".into(), reason: "drill".into() });
+    assert!(began.elapsed() < secs(1), "{:?}", began.elapsed());
+    println!("told {:?} after the revocation returned", began.elapsed());
+    let next = db.seal().acquire("k").await.unwrap();
+    assert!(next.token() > lease.token());
+    let record = db.record("k").await.unwrap();
+    let event = record.get_array("history").unwrap()[0].as_document().unwrap();
+    assert_eq!((event.get_str("by").unwrap(), event.get_str("reason").unwrap()), ("alice", "drill"));
+    seal.shutdown().await;
+}
+
+#[tokio::test]
+async fn texts_of_a_revocation_are_never_read_as_expressions() {
+    let db = TestDatabase::new("mongoseal_literal").await;
+    let _lease = db.seal().acquire("k").await.unwrap();
+    db.seal().revoke("k").by("$version").reason("$$ROOT").await.unwrap();
+    tokio::time::sleep(millis(1)).await;
+    let record = db.record("k").await.unwrap();
+    let event = record.get_array("history").unwrap()[0].as_document().unwrap();
+    assert_eq!((event.get_str("by").unwrap(), event.get_str("reason").unwrap()), ("$version", "$$ROOT"));
+}

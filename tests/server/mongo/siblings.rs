@@ -1,0 +1,197 @@
+//! Many handles on one client.
+
+use std::{env, sync::Arc, time::Instant};
+
+use mongodb::{
+    Client,
+    bson::{Document, doc},
+};
+use mongoseal::{
+    Error, Lease, LeaseState, Mongoseal,
+    store::{MongoStore, Store},
+};
+use tokio::task::JoinSet;
+
+use crate::{TestDatabase, eventually, secs};
+
+/// How many operations and idle connections of clients of this name match.
+async fn operations(client: &Client, name: &str, mut matching: Document) -> usize {
+    matching.insert("appName", name);
+    let admin = client.database("admin");
+    let all = doc! { "$currentOp": { "allUsers": true, "idleCursors": true, "idleConnections": true } };
+    let operations = admin.aggregate([all, doc! { "$match": matching }]);
+    let mut operations = operations.with_type::<Document>().await.unwrap();
+    let mut count = 0;
+    while operations.advance().await.unwrap() {
+        count += 1;
+    }
+    count
+}
+
+/// How many change streams clients of this name have open. One may be missing for a moment, between an operation and an idle
+/// cursor.
+pub(crate) async fn streams(client: &Client, name: &str) -> usize {
+    let is_stream = doc! { "cursor.originatingCommand.pipeline.0.$changeStream": { "$exists": true } };
+    operations(client, name, is_stream).await
+}
+
+/// `MONGOSEAL_HOLD` says for how many seconds they hold.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_hundred_siblings_on_ten_connections_lose_no_lease_and_have_one_change_stream() {
+    let hold = secs(env::var("MONGOSEAL_HOLD").map_or(12, |seconds| seconds.parse().unwrap()));
+    let db = TestDatabase::new("mongoseal_siblings").await;
+    let client = Client::with_uri_str(db.set.uri_with("appName=siblings&maxPoolSize=10")).await.unwrap();
+    let first = Mongoseal::new(&client.database("mongoseal_siblings"));
+    let siblings: Vec<Mongoseal> = (0..100).map(|_| Mongoseal::builder().sibling_of(&first).unwrap()).collect();
+    let mut leases = Vec::new();
+    for (number, seal) in siblings.iter().enumerate() {
+        leases.push(seal.acquire(format!("k{number}")).ttl(secs(5)).await.unwrap());
+    }
+    // Each waits for the next one's key.
+    let mut waiting = JoinSet::new();
+    for (number, seal) in siblings.iter().enumerate() {
+        let key = format!("k{}", (number + 1) % siblings.len());
+        waiting.spawn(seal.acquire(key).ttl(secs(5)).wait(secs(3600)).into_future());
+    }
+    let states: Vec<_> = leases.iter().map(Lease::watch_state).collect();
+    tokio::time::sleep(hold).await;
+    let lost = states.iter().filter(|states| states.get() != LeaseState::Held).count();
+    assert_eq!(lost, 0, "leases of 100 are not held");
+    assert!(waiting.try_join_next().is_none(), "all wait");
+    eventually(secs(5), "one change stream", || async { streams(&db.client, "siblings").await == 1 }).await;
+    for lease in leases {
+        lease.release().await.unwrap();
+    }
+    while let Some(waited) = waiting.join_next().await {
+        waited.unwrap().unwrap().release().await.unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn handles_of_one_store_are_told_of_hand_overs_by_one_change_stream() {
+    let db = TestDatabase::new("mongoseal_of_one_store").await;
+    let client = Client::with_uri_str(db.set.uri_with("appName=of_one_store&maxPoolSize=10")).await.unwrap();
+    let store = Arc::new(MongoStore::new(&client.database("mongoseal_of_one_store"), "mongoseal", secs(3600)));
+    let handles: Vec<Mongoseal> =
+        (0..20).map(|_| Mongoseal::builder().on_store(Arc::clone(&store) as Arc<dyn Store>).unwrap()).collect();
+    let mut leases = Vec::new();
+    for (number, seal) in handles.iter().enumerate() {
+        leases.push(seal.acquire(format!("k{number}")).await.unwrap());
+    }
+    let mut waiting = JoinSet::new();
+    for (number, seal) in handles.iter().enumerate() {
+        let key = format!("k{}", (number + 1) % handles.len());
+        waiting.spawn(seal.acquire(key).wait(secs(3600)).into_future());
+    }
+    // Longer than a waiter asks by itself when it has just been queued, and than a stream of a holder takes to be opened.
+    tokio::time::sleep(secs(4)).await;
+    eventually(secs(5), "one change stream", || async { streams(&db.client, "of_one_store").await == 1 }).await;
+    let began = Instant::now();
+    for lease in leases {
+        lease.release().await.unwrap();
+    }
+    while let Some(waited) = waiting.join_next().await {
+        waited.unwrap().unwrap().release().await.unwrap();
+    }
+    // A waiter that is told of nothing asks after a third of the ttl of 30 seconds.
+    assert!(began.elapsed() < secs(4), "{:?}", began.elapsed());
+}
+
+#[tokio::test]
+async fn a_holder_whose_handle_joins_a_stream_learns_of_a_revocation_before_that() {
+    let db = TestDatabase::new("mongoseal_joined").await;
+    let store = Arc::new(MongoStore::new(&db.database, "mongoseal", secs(3600)));
+    let seal = || Mongoseal::builder().on_store(Arc::clone(&store) as Arc<dyn Store>).unwrap();
+    let (first, second) = (seal(), seal());
+    // It listens from a second after its grant on, as the other one does.
+    let _first = first.acquire("first").await.unwrap();
+    tokio::time::sleep(secs(2)).await;
+    let lease = second.acquire("k").without_refresh().await.unwrap();
+    let mut states = lease.watch_state();
+    first.revoke("k").await.unwrap();
+    let lost = tokio::time::timeout(secs(4), states.changed()).await.expect("it hears of it");
+    assert!(matches!(lost, Some(LeaseState::Lost { .. })), "{lost:?}");
+}
+
+#[tokio::test]
+async fn the_client_of_a_store_is_closed_by_the_last_of_its_handles_that_is_shut_down() {
+    let db = TestDatabase::new("mongoseal_last_of_store").await;
+    let client = Client::with_uri_str(db.set.uri_with("appName=last_of_store")).await.unwrap();
+    let store = Arc::new(MongoStore::owning(&client.database("mongoseal_last_of_store"), "mongoseal", secs(3600)));
+    let seal = || Mongoseal::builder().on_store(Arc::clone(&store) as Arc<dyn Store>).unwrap();
+    let (first, second) = (seal(), seal());
+    first.acquire("k").await.unwrap().release().await.unwrap();
+    first.shutdown().await;
+    first.shutdown().await;
+    second.acquire("k").await.unwrap().release().await.unwrap();
+    second.shutdown().await;
+    drop(client);
+    eventually(secs(10), "it is closed", || async { operations(&db.client, "last_of_store", doc! {}).await == 0 })
+        .await;
+}
+
+#[tokio::test]
+async fn the_client_of_siblings_is_closed_by_the_last_that_is_shut_down() {
+    let db = TestDatabase::new("mongoseal_last_sibling").await;
+    let builder = Mongoseal::builder().database("mongoseal_last_sibling");
+    let seal = builder.connect(db.set.uri()).await.unwrap();
+    let sibling = Mongoseal::builder().sibling_of(&seal).unwrap();
+    seal.shutdown().await;
+    seal.shutdown().await;
+    sibling.acquire("k").await.unwrap().release().await.unwrap();
+    sibling.shutdown().await;
+    assert!(matches!(sibling.acquire("k").await, Err(Error::Invalid { .. })));
+}
+
+#[tokio::test]
+async fn a_sibling_in_another_collection_has_records_of_its_own_on_the_same_client() {
+    let db = TestDatabase::new("mongoseal_tenants").await;
+    let builder = Mongoseal::builder().database("mongoseal_tenants");
+    let seal = builder.connect(db.set.uri_with("appName=tenants")).await.unwrap();
+    let other = Mongoseal::builder().collection("tenant_7").sibling_of(&seal).unwrap();
+    let same = Mongoseal::builder().collection("mongoseal").sibling_of(&seal).unwrap();
+    let _lease = seal.acquire("k").await.unwrap();
+    assert!(matches!(same.acquire("k").await, Err(Error::Held { .. })), "the collection is the same");
+    let _other = other.acquire("k").await.unwrap();
+    let record = db.database.collection::<Document>("tenant_7").find_one(doc! { "_id": "k" }).await.unwrap();
+    assert!(record.is_some_and(|record| !record.get_array("holders").unwrap().is_empty()));
+    seal.shutdown().await;
+    same.shutdown().await;
+    other.acquire("second").await.unwrap().release().await.unwrap();
+    other.shutdown().await;
+    eventually(secs(10), "the last one closes the client", || async {
+        operations(&db.client, "tenants", doc! {}).await == 0
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_client_that_connect_opened_has_sixteen_change_streams_and_whoever_finds_none_left_polls() {
+    let db = TestDatabase::new("mongoseal_many_streams").await;
+    let builder = Mongoseal::builder().database("mongoseal_many_streams");
+    let first = builder.connect(db.set.uri_with("appName=many_streams")).await.unwrap();
+    let tenants: Vec<Mongoseal> = (0..24)
+        .map(|number| Mongoseal::builder().collection(format!("tenant_{number}")).sibling_of(&first).unwrap())
+        .collect();
+    let (mut leases, mut waiting) = (Vec::new(), JoinSet::new());
+    for seal in &tenants {
+        leases.push(seal.acquire("k").ttl(secs(5)).await.unwrap());
+        waiting.spawn(seal.acquire("k").ttl(secs(5)).wait(secs(60)).into_future());
+    }
+    eventually(secs(10), "sixteen", || async { streams(&db.client, "many_streams").await == 16 }).await;
+    tokio::time::sleep(secs(6)).await;
+    eventually(secs(5), "still sixteen", || async { streams(&db.client, "many_streams").await == 16 }).await;
+    assert!(leases.iter().all(|lease| lease.state() == LeaseState::Held));
+    for lease in leases {
+        lease.release().await.unwrap();
+    }
+    let began = Instant::now();
+    while let Some(waited) = waiting.join_next().await {
+        waited.unwrap().unwrap().release().await.unwrap();
+    }
+    // Without a stream a waiter asks each third of its ttl, or more often.
+    assert!(began.elapsed() < secs(8), "{:?}", began.elapsed());
+    for seal in tenants.iter().chain([&first]) {
+        seal.shutdown().await;
+    }
+}

@@ -1,0 +1,129 @@
+//! Waiting for a key on a real server.
+
+use std::{
+    future::IntoFuture,
+    sync::{Arc, Mutex},
+};
+
+use mongodb::bson::doc;
+use mongoseal::{Error, Mongoseal};
+
+use crate::{TestDatabase, eventually, millis, noting_client, secs};
+
+async fn queued(db: &TestDatabase) -> usize {
+    db.record("k").await.map_or(0, |record| record.get_array("queue").unwrap().len())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn waiters_of_many_handles_are_served_in_the_order_they_came() {
+    let db = TestDatabase::new("mongoseal_waiting").await;
+    // Each with a client of its own, as processes have.
+    let mut sent = Vec::new();
+    let first = db.seal().acquire("k").await.unwrap();
+    let served = Arc::new(Mutex::new(Vec::new()));
+    let mut waiting = Vec::new();
+    for number in 0..12 {
+        let (client, commands) = noting_client(&db.set.uri()).await;
+        sent.push(commands);
+        let seal = Mongoseal::new(&client.database("mongoseal_waiting"));
+        let served = Arc::clone(&served);
+        waiting.push(tokio::spawn(async move {
+            let lease = seal.acquire("k").wait(secs(60)).await.unwrap();
+            served.lock().unwrap().push((number, lease.token()));
+            lease.release().await.unwrap();
+            seal.shutdown().await;
+        }));
+        eventually(secs(5), "it is queued", || async { queued(&db).await == number + 1 }).await;
+    }
+    // Until all of them listen. From then on they do not ask, and are told.
+    tokio::time::sleep(secs(1)).await;
+    let asked = || {
+        let each = sent.iter().map(|sent| sent.lock().unwrap().iter().filter(|name| *name == "findAndModify").count());
+        each.sum::<usize>()
+    };
+    let before = asked();
+    tokio::time::sleep(secs(3)).await;
+    let idle = asked() - before;
+    assert!(idle <= 3, "12 waiters sent {idle} commands in 3 seconds");
+    let began = std::time::Instant::now();
+    first.release().await.unwrap();
+    for waiter in waiting {
+        waiter.await.unwrap();
+    }
+    assert!(began.elapsed() < secs(8), "somebody was not told: {:?}", began.elapsed());
+    let served = served.lock().unwrap().clone();
+    assert!(served.iter().map(|(number, _)| *number).eq(0..12), "{served:?}");
+    assert!(served.windows(2).all(|pair| pair[0].1 < pair[1].1), "tokens grow: {served:?}");
+    assert_eq!(queued(&db).await, 0);
+}
+
+#[tokio::test]
+async fn a_wait_that_ends_and_one_that_is_dropped_leave_the_queue() {
+    let db = TestDatabase::new("mongoseal_waited").await;
+    let seal = db.seal();
+    let _holder = seal.acquire("k").await.unwrap();
+    for at_most in [millis(0), millis(1), millis(300)] {
+        assert!(matches!(seal.acquire("k").wait(at_most).await, Err(Error::Held { .. })));
+        assert_eq!(queued(&db).await, 0);
+    }
+    let waiting = tokio::spawn(seal.acquire("k").wait(secs(60)).into_future());
+    eventually(secs(5), "it is queued", || async { queued(&db).await == 1 }).await;
+    waiting.abort();
+    eventually(secs(5), "it is taken off", || async { queued(&db).await == 0 }).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_change_stream_killed_on_the_server_loses_no_hand_over() {
+    let db = TestDatabase::new("mongoseal_killed").await;
+    let seal =
+        Mongoseal::builder().database("mongoseal_killed").connect(db.set.uri_with("appName=killed")).await.unwrap();
+    let holder = db.seal().acquire("k").await.unwrap();
+    let waiting = tokio::spawn(seal.acquire("k").wait(secs(60)).into_future());
+    eventually(secs(5), "it is queued", || async { queued(&db).await == 1 }).await;
+    tokio::time::sleep(secs(1)).await;
+    // Not resumable: the driver gives up, and the waiter asks until it is listened again.
+    let error = doc! { "errorCode": 2, "errmsg": "killed" };
+    let killed = db.set.fail_command("killed", &["getMore"], error, 1).await;
+    killed.hit(1).await;
+    let began = std::time::Instant::now();
+    holder.release().await.unwrap();
+    let lease = waiting.await.unwrap().unwrap();
+    assert!(began.elapsed() < secs(2), "{:?}", began.elapsed());
+    lease.release().await.unwrap();
+    killed.off().await;
+
+    // And it is listened again.
+    let holder = db.seal().acquire("k").await.unwrap();
+    let waiting = tokio::spawn(seal.acquire("k").wait(secs(60)).into_future());
+    tokio::time::sleep(secs(3)).await;
+    let before = db.set.command_count(0, "aggregate").await;
+    holder.release().await.unwrap();
+    waiting.await.unwrap().unwrap().release().await.unwrap();
+    assert!(before >= 2, "the stream was opened {before} times");
+    seal.shutdown().await;
+}
+
+#[tokio::test]
+async fn a_dead_holder_s_key_goes_to_the_waiter_when_its_time_is_over() {
+    let db = TestDatabase::new("mongoseal_inherited").await;
+    let dead = db.seal().acquire("k").ttl(secs(2)).without_refresh().await.unwrap();
+    let token = dead.token();
+    std::mem::forget(dead);
+    let began = std::time::Instant::now();
+    let lease = db.seal().acquire("k").wait(secs(60)).await.unwrap();
+    assert!(lease.token() > token);
+    assert!(began.elapsed() < millis(2_500), "{:?}", began.elapsed());
+    lease.verify().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_full_queue_is_refused_and_the_record_stays_as_it_is() {
+    let db = TestDatabase::new("mongoseal_full").await;
+    let seal = db.build(Mongoseal::builder().queue_limit(1));
+    let _holder = seal.acquire("k").without_refresh().await.unwrap();
+    let waiting = tokio::spawn(seal.acquire("k").wait(secs(60)).into_future());
+    eventually(secs(5), "it is queued", || async { queued(&db).await == 1 }).await;
+    assert!(matches!(seal.acquire("k").wait(secs(60)).await, Err(Error::QueueFull { length: 1, .. })));
+    assert_eq!(queued(&db).await, 1);
+    waiting.abort();
+}

@@ -1,0 +1,394 @@
+//! Watching what happens to a key of a real server.
+
+use std::time::{Duration, Instant};
+
+use mongodb::bson::{Bson, Document, doc};
+use mongoseal::{Error, Event, EventKind, EventStream, FencingToken, LeaseId, Mongoseal};
+use mongoseal_test_support::ReplicaSet;
+use tokio::{task::JoinSet, time::timeout};
+
+use crate::{TestDatabase, eventually, millis, secs, siblings::streams};
+
+/// The next event, which comes soon.
+async fn next(events: &mut EventStream) -> Event {
+    timeout(secs(20), events.next()).await.expect("it comes soon").expect("it goes on").unwrap()
+}
+
+/// That nothing happens for a while.
+async fn nothing(events: &mut EventStream) {
+    let told = timeout(millis(500), events.next()).await;
+    assert!(told.is_err(), "{told:?}");
+}
+
+async fn is_granted(events: &mut EventStream, token: FencingToken) {
+    let event = next(events).await;
+    let granted = matches!(&event.kind, EventKind::Granted { holding } if holding.token == token);
+    assert!(event.token == token && granted, "{event:?}, and not the grant of {token}");
+}
+
+async fn is(events: &mut EventStream, token: FencingToken, kind: EventKind) {
+    let event = next(events).await;
+    assert_eq!((event.token, event.kind), (token, kind));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_grant_of_a_fast_chain_is_told_in_order_and_followed_by_its_end() {
+    let db = TestDatabase::new("mongoseal_watched").await;
+    let mut streams = [db.seal().watch("k").await.unwrap(), db.seal().watch("k").await.unwrap()];
+    // Four processes, as it were, each with clients of its own, and 48 who wait.
+    let (handles, waiters, rounds) = (4, 12, 6);
+    let mut chain = Vec::new();
+    for _ in 0..handles {
+        let seal = Mongoseal::builder().database("mongoseal_watched").connect(db.set.uri()).await.unwrap();
+        for _ in 0..waiters {
+            let seal = seal.clone();
+            chain.push(tokio::spawn(async move {
+                let mut tokens = Vec::new();
+                for _ in 0..rounds {
+                    let lease = seal.acquire("k").wait(secs(120)).await.unwrap();
+                    tokens.push(lease.token());
+                    lease.release().await.unwrap();
+                }
+                tokens
+            }));
+        }
+    }
+    let began = Instant::now();
+    let mut granted = Vec::new();
+    for one in chain {
+        granted.extend(one.await.unwrap());
+    }
+    let took = began.elapsed();
+    granted.sort_unstable();
+    assert_eq!(granted.len(), handles * waiters * rounds);
+    for events in &mut streams {
+        let mut last = None;
+        for token in &granted {
+            is_granted(events, *token).await;
+            let event = next(events).await;
+            assert_eq!((event.token, event.kind), (*token, EventKind::Released));
+            assert!(Some(event.at) >= last, "in the order of the store's clock");
+            last = Some(event.at);
+        }
+        nothing(events).await;
+    }
+    // What this is about: the changes of a record with a queue are logged as deltas.
+    let entries = db.set.oplog_entries("mongoseal_watched.mongoseal", &Bson::from("k")).await;
+    let is_delta = |entry: &&Document| entry.get_document("o").is_ok_and(|change| change.contains_key("$v"));
+    let deltas = entries.iter().filter(is_delta).count();
+    println!("{} grants in {took:?}; {deltas} of {} changes were deltas", granted.len(), entries.len());
+    assert!(deltas > 100, "{deltas} of {}", entries.len());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn each_way_to_end_is_told_of_the_key_that_was_meant() {
+    let db = TestDatabase::new("mongoseal_ends").await;
+    let key = r#"a.b/$where"'{$gt: ""}"#;
+    let seal = db.seal();
+    // Before there is a collection, or even a database.
+    let mut events = seal.watch(key).await.unwrap();
+    let _beside = seal.acquire("a.b/$where").await.unwrap();
+
+    let lease = seal.acquire(key).metadata("$.note".replace(['$', '.'], "_"), "$version").await.unwrap();
+    is_granted(&mut events, lease.token()).await;
+    let (old, id) = (lease.token(), LeaseId::random());
+    lease.transfer(id).await.unwrap();
+    let event = next(&mut events).await;
+    let EventKind::Transferred { to } = &event.kind else { panic!("{event:?}") };
+    assert!(event.token == old && to.token > old && event.at == to.since);
+    let lease = seal.acquire(key).lease_id(id).await.unwrap();
+    assert_eq!(lease.token(), to.token);
+    db.seal().revoke(key).by("$alice").reason("$$ROOT").await.unwrap();
+    is(&mut events, to.token, EventKind::Revoked { by: "$alice".into(), reason: "$$ROOT".into() }).await;
+
+    // Nobody touches the key, and its end is told.
+    let dead = db.seal().acquire(key).ttl(secs(1)).without_refresh().await.unwrap();
+    let began = Instant::now();
+    is_granted(&mut events, dead.token()).await;
+    is(&mut events, dead.token(), EventKind::Expired).await;
+    let took = began.elapsed();
+    println!("an expiry after 1 s was told {took:?} after the grant");
+    assert!(took > millis(900) && took < millis(1_500), "{took:?}");
+    let record = db.record(key).await.unwrap();
+    assert_eq!(record.get_array("holders").unwrap().len(), 1, "it is still in the record");
+
+    let lease = seal.acquire(key).shared().await.unwrap();
+    is_granted(&mut events, lease.token()).await;
+    db.records().delete_one(doc! { "_id": key }).await.unwrap();
+    is(&mut events, lease.token(), EventKind::Removed).await;
+    let lease = db.seal().acquire(key).await.unwrap();
+    is_granted(&mut events, lease.token()).await;
+    let mut second = db.seal().watch(key).await.unwrap();
+    assert!(matches!(next(&mut second).await.kind, EventKind::Holds { .. }));
+    let mut token = lease.token();
+    let mut held = vec![lease];
+    for _ in 0..2 {
+        db.records().drop().await.unwrap();
+        let lease = seal.acquire(key).await.unwrap();
+        for events in [&mut events, &mut second] {
+            is(events, token, EventKind::Removed).await;
+            is_granted(events, lease.token()).await;
+        }
+        token = lease.token();
+        held.push(lease);
+    }
+    // Of a collection that is not there for a while all is told, too.
+    db.records().drop().await.unwrap();
+    for events in [&mut events, &mut second] {
+        is(events, token, EventKind::Removed).await;
+        nothing(events).await;
+    }
+    for _ in 0..2 {
+        let lease = db.seal().acquire(key).await.unwrap();
+        let token = lease.token();
+        lease.release().await.unwrap();
+        for events in [&mut events, &mut second] {
+            is_granted(events, token).await;
+            is(events, token, EventKind::Released).await;
+        }
+    }
+    nothing(&mut events).await;
+    seal.shutdown().await;
+    assert!(matches!(events.next().await, Some(Err(Error::Invalid { .. }))));
+    assert!(events.next().await.is_none());
+}
+
+#[tokio::test]
+async fn fields_of_others_are_no_events_and_what_is_no_record_any_more_is_the_end() {
+    let db = TestDatabase::new("mongoseal_foreign").await;
+    let seal = db.seal();
+    let waiting = db.seal();
+    let lease = seal.acquire("k").shared().await.unwrap();
+    let token = lease.token();
+    let other = seal.acquire("k").shared().metadata("note", "x".repeat(4_000)).await.unwrap();
+    let queued = tokio::spawn(waiting.acquire("k").wait(secs(60)).into_future());
+    let mut events = seal.watch("k").await.unwrap();
+    for held in [token, other.token()] {
+        let event = next(&mut events).await;
+        assert!(event.token == held && matches!(event.kind, EventKind::Holds { .. }), "{event:?}");
+    }
+    let change = async |update: Document| drop(db.records().update_one(doc! { "_id": "k" }, update).await.unwrap());
+    change(doc! { "$set": { "theirs": { "a": [1, 2] } } }).await;
+    change(doc! { "$set": { "theirs.a.1": 3, "holders.0.note": "mine" } }).await;
+    change(doc! { "$unset": { "theirs.a": "", "holders.0.note": "" } }).await;
+    nothing(&mut events).await;
+    // An operator who takes an entry out by hand.
+    let bytes = mongodb::bson::Binary { subtype: mongodb::bson::spec::BinarySubtype::Uuid, bytes: vec![0; 16] };
+    change(doc! { "$pull": { "holders": { "version": token } } }).await;
+    is(&mut events, token, EventKind::Released).await;
+    change(doc! { "$set": { "holders.0.lease": bytes, "holders.0.owner": 7 } }).await;
+    let last = timeout(secs(20), events.next()).await.unwrap();
+    match last {
+        Some(Err(Error::Corrupt { message, .. })) => assert!(message.contains("`holders[0].owner`"), "{message}"),
+        other => panic!("{other:?}"),
+    }
+    assert!(events.next().await.is_none());
+    assert!(matches!(seal.watch("k").await, Err(Error::Corrupt { .. })));
+    queued.abort();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_change_stream_killed_on_the_server_goes_on_where_it_was() {
+    let db = TestDatabase::new("mongoseal_cut").await;
+    let uri = db.set.uri_with("appName=cut");
+    let seal = Mongoseal::builder().database("mongoseal_cut").connect(uri).await.unwrap();
+    // A collection that was just made may have no snapshot yet.
+    seal.prepare().await.unwrap();
+    let too_soon = doc! { "errorCode": 246, "errmsg": "too soon" };
+    let too_soon = db.set.fail_command("cut", &["find"], too_soon, 2).await;
+    let mut events = seal.watch("k").await.unwrap();
+    assert_eq!(too_soon.off().await, 2);
+    for _ in 0..3 {
+        // Not resumable: the driver gives up.
+        let error = doc! { "errorCode": 2, "errmsg": "killed" };
+        let killed = db.set.fail_command("cut", &["getMore"], error, 1).await;
+        killed.hit(1).await;
+        let lease = db.seal().acquire("k").await.unwrap();
+        let token = lease.token();
+        lease.release().await.unwrap();
+        is_granted(&mut events, token).await;
+        is(&mut events, token, EventKind::Released).await;
+        killed.off().await;
+    }
+    // Where it cannot go on, it begins anew with the record as it is then.
+    let error = doc! { "errorCode": 286, "errmsg": "lost" };
+    let lost = db.set.fail_command("cut", &["getMore", "aggregate"], error, 3).await;
+    lost.hit(3).await;
+    let lease = db.seal().acquire("k").await.unwrap();
+    is_granted(&mut events, lease.token()).await;
+    lost.off().await;
+    lease.release().await.unwrap();
+    is(&mut events, next_token(&db).await, EventKind::Released).await;
+    nothing(&mut events).await;
+
+    // Nobody asks the server once nobody listens.
+    drop(events);
+    let listens = async || {
+        let stream = doc! { "appName": "cut", "command.getMore": { "$exists": true } };
+        let pipeline = vec![doc! { "$currentOp": { "allUsers": true } }, doc! { "$match": stream }];
+        let mut found = db.client.database("admin").aggregate(pipeline).await.unwrap();
+        found.advance().await.unwrap()
+    };
+    eventually(secs(5), "the stream is given up", async || !listens().await).await;
+    seal.shutdown().await;
+}
+
+/// The highest token of the record.
+async fn next_token(db: &TestDatabase) -> FencingToken {
+    db.record("k").await.unwrap().get_i64("version").unwrap().try_into().unwrap()
+}
+
+#[tokio::test]
+async fn who_may_not_open_a_change_stream_polls() {
+    let set = ReplicaSet::builder().auth().start().await;
+    let on = |actions: &[&str]| {
+        vec![doc! { "resource": { "db": "app", "collection": "mongoseal" }, "actions": actions.to_vec() }]
+    };
+    set.add_user("least", "pw", "app", on(&["find", "insert", "update"])).await;
+    set.add_user("looks", "pw", "app", on(&["find", "changeStream", "listIndexes"])).await;
+    set.add_user("nobody", "pw", "app", on(&["collStats"])).await;
+    let connect = |user: &str| Mongoseal::builder().database("app").connect(set.uri_as(user, "pw", "app"));
+    let seal = connect("least").await.unwrap();
+    let mut events = seal.watch("k").await.unwrap();
+    // To watch takes no more than to look.
+    let mut told = connect("looks").await.unwrap().watch("k").await.unwrap();
+    let dead = seal.acquire("k").ttl(secs(2)).without_refresh().await.unwrap();
+    let began = Instant::now();
+    for events in [&mut events, &mut told] {
+        is_granted(events, dead.token()).await;
+        assert!(began.elapsed() < millis(1_500), "{:?}", began.elapsed());
+    }
+    for events in [&mut events, &mut told] {
+        is(events, dead.token(), EventKind::Expired).await;
+        assert!(began.elapsed() > millis(1_900) && began.elapsed() < millis(2_500), "{:?}", began.elapsed());
+    }
+    // Too short for who polls.
+    let short = seal.acquire("k").await.unwrap();
+    let token = short.token();
+    short.release().await.unwrap();
+    is_granted(&mut told, token).await;
+    is(&mut told, token, EventKind::Released).await;
+    let lease = seal.acquire("k").await.unwrap();
+    is_granted(&mut told, lease.token()).await;
+    // Who polls hears of the short one by chance.
+    while next(&mut events).await.token != lease.token() {}
+    seal.revoke("k").by("alice").reason("drill").await.unwrap();
+    for events in [&mut events, &mut told] {
+        is(events, lease.token(), EventKind::Revoked { by: "alice".into(), reason: "drill".into() }).await;
+    }
+    assert!(matches!(connect("nobody").await.unwrap().watch("k").await, Err(Error::Invalid { .. })));
+    seal.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_hundred_watches_of_a_handle_share_one_change_stream_and_delay_no_request() {
+    let db = TestDatabase::new("mongoseal_watches").await;
+    let builder = Mongoseal::builder().database("mongoseal_watches");
+    let seal = builder.connect(db.set.uri_with("appName=watches")).await.unwrap();
+    let key = |number: usize| format!("k{number}");
+    let began = Instant::now();
+    let (first, mut watching) = (seal.watch(key(0)).await.unwrap(), JoinSet::new());
+    for number in 1..100 {
+        let seal = seal.clone();
+        watching.spawn(async move { (number, seal.watch(key(number)).await.unwrap()) });
+    }
+    let mut watches = watching.join_all().await;
+    watches.push((0, first));
+    let beginning = began.elapsed();
+    // The streams that others have replaced end soon.
+    eventually(secs(5), "one", || async { streams(&db.client, "watches").await == 1 }).await;
+    let mut slowest = Duration::ZERO;
+    for (number, events) in &mut watches {
+        let began = Instant::now();
+        let lease = seal.acquire(key(*number)).await.unwrap();
+        slowest = slowest.max(began.elapsed());
+        is_granted(events, lease.token()).await;
+        let token = lease.token();
+        lease.release().await.unwrap();
+        is(events, token, EventKind::Released).await;
+    }
+    println!("{beginning:?} to begin, the slowest acquire took {slowest:?}");
+    assert!(beginning < secs(5) && slowest < secs(1), "{beginning:?}, {slowest:?}");
+    // Seen neither as an operation nor as an idle cursor at some moments.
+    eventually(secs(5), "still one", || async { streams(&db.client, "watches").await == 1 }).await;
+    drop(watches);
+    eventually(secs(5), "none", || async { streams(&db.client, "watches").await == 0 }).await;
+    let mut again = seal.watch(key(0)).await.unwrap();
+    let lease = seal.acquire(key(0)).await.unwrap();
+    is_granted(&mut again, lease.token()).await;
+    seal.shutdown().await;
+}
+
+/// Has the record of a key changed so often, as by somebody else's field.
+async fn change(db: &TestDatabase, key: &str, times: usize) {
+    let updates = vec![doc! { "q": { "_id": key }, "u": { "$inc": { "theirs": 1 } } }; times];
+    db.database.run_command(doc! { "update": "mongoseal", "updates": updates }).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_watch_that_is_read_slowly_delays_no_other_and_is_told_how_the_record_is_then() {
+    let db = TestDatabase::new("mongoseal_slow_watch").await;
+    let seal = db.seal();
+    let (mut slow, mut quick) = (seal.watch("slow").await.unwrap(), seal.watch("quick").await.unwrap());
+    let hold = async |times: usize| {
+        let mut tokens = Vec::new();
+        for _ in 0..times {
+            let lease = seal.acquire("slow").await.unwrap();
+            tokens.push(lease.token());
+            lease.release().await.unwrap();
+        }
+        tokens
+    };
+    // More than are kept for it: 64 events, 64 states and 4,096 changes.
+    let first = hold(70).await;
+    change(&db, "slow", 5_000).await;
+    let left_out = hold(5).await;
+    let lease = seal.acquire("quick").await.unwrap();
+    let began = Instant::now();
+    is_granted(&mut quick, lease.token()).await;
+    assert!(began.elapsed() < secs(2), "{:?}", began.elapsed());
+
+    let last = seal.acquire("slow").await.unwrap();
+    let mut told = Vec::new();
+    loop {
+        let event = next(&mut slow).await;
+        if event.token == last.token() {
+            break;
+        }
+        told.push(event.token);
+    }
+    assert!(told.contains(&first[0]) && told.is_sorted());
+    assert!(!told.contains(&left_out[0]), "it was left behind before");
+    let token = last.token();
+    last.release().await.unwrap();
+    is(&mut slow, token, EventKind::Released).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_watch_is_told_of_every_grant_while_others_begin_and_replace_its_stream() {
+    let db = TestDatabase::new("mongoseal_replaced_stream").await;
+    let seal = db.seal();
+    let mut events = seal.watch("k").await.unwrap();
+    let holds = tokio::spawn({
+        let seal = db.seal();
+        async move {
+            let mut tokens = Vec::new();
+            for _ in 0..200 {
+                let lease = seal.acquire("k").await.unwrap();
+                tokens.push(lease.token());
+                lease.release().await.unwrap();
+            }
+            tokens
+        }
+    });
+    let mut others = Vec::new();
+    while !holds.is_finished() {
+        others.push(seal.watch(format!("other/{}", others.len())).await.unwrap());
+    }
+    assert!(others.len() > 5, "{}", others.len());
+    for token in holds.await.unwrap() {
+        is_granted(&mut events, token).await;
+        is(&mut events, token, EventKind::Released).await;
+    }
+    nothing(&mut events).await;
+}

@@ -1,0 +1,57 @@
+//! The primary steps down while processes hand the key to one another.
+
+use std::time::Duration;
+
+use mongoseal::Clock;
+use mongoseal_test_support::ReplicaSet;
+
+use crate::{
+    eventually,
+    fleet::Fleet,
+    millis, secs,
+    words::{Ask, Word},
+};
+
+/// Above the time without a primary, so that most leases live on over it.
+const TTL: Duration = secs(6);
+
+pub(crate) async fn all_are_served_while_the_primary_steps_down_in_the_middle_of_hand_overs() {
+    const STEP_DOWNS: u32 = 5;
+    let set = ReplicaSet::start(3).await;
+    let fleet = Fleet::on(&set, "failover").await;
+    let mut workers = fleet.workers::<3>().await;
+    let mut random = fastrand::Rng::new();
+    for waiter in 0..9 {
+        let ask = Ask { hold: Some(millis(random.u64(0..6))), turns: u32::MAX, ..Ask::new(waiter, TTL) };
+        workers[waiter as usize % 3].ask(ask).await;
+    }
+    let served = || fleet.heard.grants().len();
+    let mut gaps = Vec::new();
+    for _ in 0..STEP_DOWNS {
+        let before = served();
+        eventually(secs(30), "the key goes round", async || served() >= before + 20).await;
+        tokio::time::sleep(millis(random.u64(0..300))).await;
+        set.step_down().await;
+        let (down, at) = (served(), Clock::Boot.now());
+        eventually(secs(30), "it goes round again", async || served() > down + 3).await;
+        gaps.push(Clock::Boot.now().saturating_sub(at));
+    }
+    for worker in &mut workers {
+        worker.finish().await;
+    }
+    let mut done = 0;
+    let all_done = |word: &Word| {
+        done += u32::from(matches!(word, Word::Done { .. }));
+        (done == 9).then_some(())
+    };
+    fleet.heard.until(secs(30), "all are served", all_done).await;
+    let grants = fleet.heard.grants();
+    for waiter in 0..9 {
+        let turns = grants.iter().filter(|grant| grant.1 == waiter).count();
+        assert!(turns * 9 + 100 > grants.len(), "waiter {waiter} had {turns} of {} turns", grants.len());
+    }
+    fleet.is_free(TTL + secs(1)).await;
+    fleet.heard.check();
+    let lost = fleet.heard.words().iter().filter(|word| matches!(word, Word::Lost { .. })).count();
+    println!("{} grants over {STEP_DOWNS} step-downs, {lost} lost; going round again after {gaps:.1?}", grants.len());
+}

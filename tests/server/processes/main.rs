@@ -1,0 +1,59 @@
+//! Waiting for a key, in processes of the operating system that are killed and stopped.
+//!
+//! The test process starts itself again as the [`worker`]s that wait and hold, so this file has its
+//! own `main`. The tests run one at a time: what they measure is time.
+
+#![allow(clippy::disallowed_methods, reason = "a test measures time by the clocks it is about, and spawns as users do")]
+#![allow(
+    clippy::unchecked_time_subtraction,
+    reason = "a test that finds a time before its cause fails, and that is right"
+)]
+
+mod crew;
+mod endings;
+mod failover;
+mod fleet;
+mod killed;
+mod order;
+mod stopped;
+mod words;
+mod worker;
+
+use std::process::ExitCode;
+
+use libtest_mimic::{Arguments, Trial};
+use mongoseal_test_support::{eventually, millis, secs};
+
+/// Each test on a runtime of its own. Its workers end with it.
+macro_rules! tests {
+    ($($file:ident :: $test:ident,)*) => {
+        vec![$(Trial::test(concat!(stringify!($file), "::", stringify!($test)), || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+            runtime.block_on($file::$test());
+            Ok(())
+        })),*]
+    };
+}
+
+fn main() -> ExitCode {
+    if worker::is_wanted() {
+        worker::main();
+        return ExitCode::SUCCESS;
+    }
+    let tests = tests![
+        order::waiters_of_three_processes_are_granted_the_key_in_the_order_they_came,
+        order::a_thousand_waiters_of_four_processes_are_all_served_in_their_order,
+        killed::a_waiter_killed_at_the_head_of_the_queue_costs_the_next_its_claim_at_most,
+        killed::a_waiter_killed_in_the_middle_of_the_queue_costs_nobody_more_than_its_claim,
+        killed::a_waiter_killed_when_it_was_just_granted_costs_the_next_a_ttl_and_the_grace,
+        killed::a_killed_holder_s_key_goes_down_the_queue_when_its_time_is_over,
+        stopped::a_waiter_stopped_past_its_claim_does_not_believe_and_waits_on,
+        stopped::a_key_handed_to_a_stopped_waiter_is_believed_no_longer_than_its_claim,
+        endings::a_shut_down_handle_s_waiters_and_lease_make_way_at_once,
+        endings::a_wait_that_ends_in_the_instant_of_the_hand_over_leaves_nothing_held,
+        endings::a_wait_dropped_in_the_instant_of_the_hand_over_leaves_nothing_held,
+        failover::all_are_served_while_the_primary_steps_down_in_the_middle_of_hand_overs,
+    ];
+    let arguments = Arguments { test_threads: Some(1), ..Arguments::from_args() };
+    libtest_mimic::run(&arguments, tests).exit_code()
+}

@@ -1,0 +1,90 @@
+//! `SIGSTOP` and `SIGCONT`: a process that stands still while the world moves on.
+
+use std::time::Duration;
+
+use mongoseal::Clock;
+
+use crate::{
+    eventually,
+    fleet::Fleet,
+    millis, secs,
+    words::{Ask, Word},
+};
+
+const SLACK: Duration = millis(600);
+const AT_ONCE: Duration = millis(600);
+
+pub(crate) async fn a_waiter_stopped_past_its_claim_does_not_believe_and_waits_on() {
+    const TTL: Duration = millis(1_200);
+    for round in 0..3 {
+        let fleet = Fleet::new("stopped").await;
+        let [mut paused, mut other] = fleet.workers().await;
+        let first = fleet.hold().await;
+        paused.ask(Ask::new(0, TTL).and_holds()).await;
+        fleet.queued(1).await;
+        other.ask(Ask::new(1, TTL).and_holds()).await;
+        fleet.queued(2).await;
+        paused.stop();
+        first.release().await.unwrap();
+        assert_eq!(fleet.owners("holders").await, ["worker-0"], "the stopped one was handed the key");
+        let (token, _) = fleet.heard.granted(1, TTL + SLACK).await;
+        // Also while the other holds for a while, and when it has been refreshed.
+        tokio::time::sleep(millis(200) * round).await;
+        paused.go_on();
+        let waits = async || fleet.owners("queue").await == ["worker-0"];
+        eventually(secs(3), "the one that was stopped waits again", waits).await;
+        // Long enough for a lease that was believed by mistake to be found out, and said.
+        tokio::time::sleep(TTL / 2).await;
+        assert_eq!(fleet.heard.grants().len(), 1, "{:?}", fleet.heard.words());
+        other.release(1).await;
+        let (later, _) = fleet.heard.granted(0, AT_ONCE).await;
+        assert!(later > token);
+        paused.release(0).await;
+        fleet.heard.until(AT_ONCE, "it is released", |word| released(word, 0)).await;
+        fleet.is_free(AT_ONCE).await;
+        fleet.heard.check();
+    }
+}
+
+pub(crate) async fn a_key_handed_to_a_stopped_waiter_is_believed_no_longer_than_its_claim() {
+    const TTL: Duration = secs(3);
+    let fleet = Fleet::new("late").await;
+    let [mut paused, mut other] = fleet.workers().await;
+    let first = fleet.hold().await;
+    paused.ask(Ask::new(0, TTL).and_holds()).await;
+    fleet.queued(1).await;
+    other.ask(Ask::new(1, TTL).and_holds()).await;
+    fleet.queued(2).await;
+    // Stopped as soon as it has kept its place: what it hears next, when it goes on, is old.
+    let asks = async || fleet.record().await.get_array("queue").unwrap()[1].as_document().unwrap().get_i64("refreshes");
+    let before = asks().await.unwrap();
+    eventually(TTL, "it has asked again", async || asks().await.unwrap() > before).await;
+    // And the answer has come: what is in the record is not yet what the waiter knows.
+    tokio::time::sleep(millis(50)).await;
+    paused.stop();
+    first.release().await.unwrap();
+    let handed = Clock::Boot.now();
+    assert_eq!(fleet.owners("holders").await, ["worker-0"], "the stopped one was handed the key");
+    // Before it would ask again by itself, so that it is the old event it goes by.
+    tokio::time::sleep(millis(700)).await;
+    paused.go_on();
+    let (token, began) = fleet.heard.granted(0, AT_ONCE).await;
+    paused.stop();
+    let (next, at) = fleet.heard.granted(1, TTL + SLACK).await;
+    println!("believed from {:?} after the hand-over, the next from {:?}", began - handed, at - handed);
+    paused.go_on();
+    let lost = |word: &Word| match word {
+        Word::Lost { waiter: 0, token, last } => Some((*token, *last)),
+        _ => None,
+    };
+    let (old, until) = fleet.heard.until(AT_ONCE, "it is told that it lost the lease", lost).await;
+    assert!(old == token && next > token && until < at, "{old} until {until:?}, {next} from {at:?}");
+    other.release(1).await;
+    fleet.heard.until(AT_ONCE, "it is released", |word| released(word, 1)).await;
+    fleet.is_free(AT_ONCE).await;
+    fleet.heard.check();
+}
+
+fn released(word: &Word, who: u32) -> Option<()> {
+    matches!(word, Word::Released { waiter, .. } if *waiter == who).then_some(())
+}

@@ -1,0 +1,71 @@
+//! The recipes of `tests/server/examples/` that fence other storages: run as they are, and raced, on real servers.
+//!
+//! Where PostgreSQL or Redis is not installed its tests are reported as ignored, with the reason.
+
+#![allow(clippy::disallowed_methods, reason = "a test measures time, and spawns as users do")]
+
+mod files;
+mod http;
+mod kv;
+mod race;
+mod sql;
+
+// What is raced is what is shown.
+#[allow(dead_code, reason = "its main is run as a program of its own")]
+#[path = "../examples/fence_file.rs"]
+mod fence_file;
+#[allow(dead_code, reason = "its main is run as a program of its own")]
+#[path = "../examples/fence_http.rs"]
+mod fence_http;
+#[allow(dead_code, reason = "its main is run as a program of its own")]
+#[path = "../examples/fence_postgres.rs"]
+mod fence_postgres;
+#[allow(dead_code, reason = "its main is run as a program of its own")]
+#[path = "../examples/fence_redis.rs"]
+mod fence_redis;
+
+use std::process::{Command, ExitCode};
+
+use libtest_mimic::{Arguments, Completion, Trial};
+use mongoseal_test_support::{Postgres, Redis};
+
+/// Runs an example as a reader would, with the address of its server, and gives what it printed.
+async fn example(name: &'static str, server: Option<(&'static str, String)>) -> String {
+    let run = move || Command::new(mongoseal_test_support::built(name)).envs(server).output().unwrap();
+    let output = tokio::task::spawn_blocking(run).await.unwrap();
+    let said = String::from_utf8(output.stdout).unwrap();
+    assert!(output.status.success(), "{said}\n{}", String::from_utf8_lossy(&output.stderr));
+    said
+}
+
+/// Each test on a runtime of its own, unless what it needs is missing.
+macro_rules! tests {
+    ($($missing:expr => $file:ident :: $test:ident,)*) => {
+        vec![$(Trial::ignorable_test(concat!(stringify!($file), "::", stringify!($test)), || {
+            let missing: Option<String> = $missing;
+            if let Some(reason) = missing {
+                return Ok(Completion::ignored_with(reason));
+            }
+            let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+            runtime.block_on($file::$test());
+            Ok(Completion::Completed)
+        })),*]
+    };
+}
+
+fn main() -> ExitCode {
+    let tests = tests![
+        Postgres::missing() => sql::the_example_runs_on_a_real_server,
+        Postgres::missing() => sql::the_largest_of_racing_tokens_stays,
+        Postgres::missing() => sql::a_statement_that_waits_compares_with_what_was_committed,
+        Redis::missing() => kv::the_example_runs_on_a_real_server,
+        Redis::missing() => kv::the_largest_of_racing_tokens_stays,
+        Redis::missing() => kv::tokens_that_differ_by_one_are_told_apart_up_to_the_largest,
+        Redis::missing() => kv::a_failover_that_loses_the_fence_lets_the_older_token_write,
+        None => files::the_example_runs,
+        None => files::the_largest_of_racing_tokens_is_read,
+        None => http::the_example_runs,
+        None => http::the_largest_of_racing_tokens_stays,
+    ];
+    libtest_mimic::run(&Arguments::from_args(), tests).exit_code()
+}

@@ -1,0 +1,255 @@
+//! Several processes on a store where everything goes wrong, on paused time, with all chance from a seed.
+//!
+//! `MONGOSEAL_SEED=17 cargo test -p mongoseal-tests --test simulation -- --nocapture` replays one seed and prints what happened;
+//! `MONGOSEAL_SEEDS=100000 cargo test --release -p mongoseal-tests --test simulation` runs more than each push does.
+
+#![allow(clippy::disallowed_methods, reason = "a test spawns as users do")]
+#![allow(
+    clippy::unchecked_time_subtraction,
+    reason = "a test that finds a time before its cause fails, and that is right"
+)]
+
+mod link;
+mod process;
+
+use std::{
+    collections::BTreeMap,
+    panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
+    sync::{
+        Arc, Mutex, OnceLock,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use mongoseal_test_support::{millis, secs};
+
+use link::{Link, World};
+use process::{Beliefs, GRACE, LONGEST, OPERATION, Process, SHORTEST};
+
+/// How many seeds a push runs.
+const SEEDS: u64 = 2_000;
+/// How long processes work in each.
+const WORK: Duration = secs(40);
+const PROCESSES: u64 = 3;
+/// How many seeds are run in which processes are far away and nothing else goes wrong.
+const FAR_SEEDS: u64 = 60;
+
+/// Runs a seed to its end.
+fn simulate(seed: u64, world: &OnceLock<Arc<World>>) {
+    // The library's own chance, which is of this thread.
+    fastrand::seed(seed);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
+    // In the runtime, whose clock begins here.
+    runtime.block_on(async { live(world.get_or_init(|| World::new(seed, millis(LONGEST + GRACE)))).await });
+}
+
+async fn live(world: &Arc<World>) {
+    let (beliefs, given) = (Arc::<Beliefs>::default(), Arc::default());
+    let start = |number| {
+        let process = Process::start(number, world, &beliefs, &given);
+        let worker = tokio::spawn(process.clone().work(WORK));
+        (process, worker)
+    };
+    let mut running: Vec<_> = (1..=PROCESSES).map(start).collect();
+    let mut next = PROCESSES + 1;
+    while world.now() < WORK {
+        tokio::time::sleep(millis(1 + world.below(500))).await;
+        beliefs.check(world);
+        let at = usize::try_from(world.below(PROCESSES)).unwrap();
+        let (process, worker) = &running[at];
+        if worker.is_finished() && world.now() < WORK {
+            break;
+        }
+        match world.below(40) {
+            0 => {
+                world.note(format_args!("process {} dies", process.number));
+                world.count("died");
+                *process.link.cut.lock().unwrap() = Duration::MAX;
+                worker.abort();
+                beliefs.forget(process.number);
+                running[at] = start(next);
+                next += 1;
+            }
+            1 => {
+                worker.abort();
+                process.shut_down().await;
+                beliefs.forget(process.number);
+                running[at] = start(next);
+                next += 1;
+            }
+            2 | 3 => {
+                world.note(format_args!("process {} is cut off", process.number));
+                world.count("cut off");
+                *process.link.cut.lock().unwrap() = world.now() + millis(world.below(9_000));
+            }
+            _ => {}
+        }
+    }
+    // Nothing goes wrong any more, and all come to their end.
+    *world.faulty.lock().unwrap() = false;
+    for (process, worker) in running {
+        worker.await.unwrap();
+        process.shut_down().await;
+    }
+    settle(world).await;
+}
+
+/// I10: nobody holds or waits who is not there, and whoever comes is granted the key.
+async fn settle(world: &Arc<World>) {
+    // A ghost arrives within nine seconds, waits for a ttl and holds for another.
+    tokio::time::sleep(secs(9) + 2 * millis(LONGEST) + millis(GRACE) + OPERATION).await;
+    for key in ["one", "two", "shared"] {
+        let key = key.parse().unwrap();
+        let Some(record) = world.record(&key).await else { continue };
+        let late = Process::start(0, world, &Arc::default(), &Arc::default());
+        let lease = late.seal.acquire(key.clone()).await;
+        let lease = lease.unwrap_or_else(|error| panic!("I10: {key:?} is not free: {error:?}, {record:#?}"));
+        let queue = world.record(&key).await.unwrap().queue;
+        assert!(queue.is_empty(), "I10: {queue:#?} wait in vain");
+        lease.release().await.unwrap();
+        late.seal.shutdown().await;
+    }
+}
+
+/// Runs a seed and gives what happened and what was seen. Where a promise is broken, says how to see it again.
+fn run(seed: u64) -> (Vec<String>, BTreeMap<&'static str, usize>) {
+    let world = OnceLock::new();
+    if let Err(broken) = catch_unwind(AssertUnwindSafe(|| simulate(seed, &world))) {
+        eprintln!(
+            "seed {seed} fails: MONGOSEAL_SEED={seed} cargo test -p mongoseal-tests --test simulation -- --nocapture"
+        );
+        if std::env::var("MONGOSEAL_SEED").is_ok() {
+            let trace = world.get().unwrap().trace.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+            eprintln!("{}", trace.join("\n"));
+        }
+        resume_unwind(broken);
+    }
+    let world = world.get().unwrap();
+    let trace = world.trace.lock().unwrap().clone();
+    let reached = world.seen.lock().unwrap().clone();
+    (trace, reached)
+}
+
+fn number(variable: &str) -> Option<u64> {
+    std::env::var(variable).ok().map(|text| text.parse().expect("a number"))
+}
+
+#[test]
+fn no_promise_is_broken_whatever_goes_wrong() {
+    if let Some(seed) = number("MONGOSEAL_SEED") {
+        let (trace, seen) = run(seed);
+        println!("{}\nseed {seed}: {seen:#?}", trace.join("\n"));
+        return;
+    }
+    let seeds = number("MONGOSEAL_SEEDS").unwrap_or(SEEDS);
+    let (next, sum) = (AtomicU64::new(0), Mutex::new(BTreeMap::<&str, (usize, u64)>::new()));
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                loop {
+                    let seed = next.fetch_add(1, Ordering::Relaxed);
+                    if seed >= seeds {
+                        break;
+                    }
+                    let (_, reached) = run(seed);
+                    let mut sum = sum.lock().unwrap();
+                    for (what, times) in reached {
+                        let (all, in_seeds) = sum.entry(what).or_default();
+                        *all += times;
+                        *in_seeds += 1;
+                    }
+                }
+            });
+        }
+    });
+    let sum = sum.into_inner().unwrap();
+    println!("{seeds} seeds; what happened how often, and in how many of them: {sum:#?}");
+    for what in [
+        "a collected record is made again",
+        "a ghost arrives",
+        "a group is not refreshed",
+        "a group is refreshed",
+        "a group is released",
+        "a reply is lost",
+        "a request is done twice",
+        "a request times out",
+        "a wake-up is lost",
+        "a watch breaks off",
+        "an acquire is dropped",
+        "an old primary answers",
+        "cut off",
+        "died",
+        "dropped",
+        "granted",
+        "granted to one who would wait",
+        "left to its ttl",
+        "lost",
+        "not answered",
+        "not released",
+        "refused",
+        "released",
+        "released too late",
+        "shut down",
+        "transferred",
+        "waited in vain",
+    ] {
+        assert!(sum.contains_key(what), "never: {what}");
+    }
+}
+
+#[test]
+fn a_seed_is_the_same_each_time() {
+    for seed in [1, 2, 3, 5, 8] {
+        let (first, second) = (run(seed).0, run(seed).0);
+        let differs = first.iter().zip(&second).position(|(one, other)| one != other);
+        assert_eq!(differs, None, "seed {seed}: {:?}", differs.map(|at| (&first[at], &second[at])));
+        assert_eq!(first.len(), second.len(), "seed {seed}");
+    }
+}
+
+/// Runs processes that are far away, each by up to so many hundredths of the shortest ttl, with no other fault. Gives what
+/// was seen.
+fn run_far(seed: u64, hundredths: u64, short_attempts: bool) -> BTreeMap<&'static str, usize> {
+    fastrand::seed(seed);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
+    runtime.block_on(async {
+        let world = World::new(seed, millis(LONGEST + GRACE));
+        *world.faulty.lock().unwrap() = false;
+        let (beliefs, given) = (Arc::<Beliefs>::default(), Arc::default());
+        let start = |number| {
+            let far = millis(1 + world.below(SHORTEST * hundredths / 100));
+            let link = Link::new(&world, Some(far), short_attempts);
+            let process = Process::start_on(link, number, &world, &beliefs, &given);
+            let worker = tokio::spawn(process.clone().work(WORK));
+            (process, worker)
+        };
+        let running: Vec<_> = (1..=PROCESSES).map(start).collect();
+        for (process, worker) in running {
+            worker.await.unwrap();
+            process.shut_down().await;
+        }
+        let counted = world.seen.lock().unwrap();
+        counted.clone()
+    })
+}
+
+#[test]
+fn a_constant_round_trip_below_two_fifths_of_the_ttl_costs_no_lease_and_puts_none_at_risk() {
+    let mut granted = 0;
+    for seed in 0..FAR_SEEDS {
+        let seen = run_far(seed, 38, false);
+        for what in ["lost by expiry", "at risk"] {
+            assert!(!seen.contains_key(what), "seed {seed}: {what}: {seen:#?}");
+        }
+        granted += seen.get("granted").copied().unwrap_or_default();
+    }
+    assert!(granted > 100, "{granted}");
+}
+
+#[test]
+fn an_attempt_that_is_given_up_after_a_sixth_of_the_ttl_is_noticed() {
+    let lost = (0..FAR_SEEDS).find(|seed| run_far(*seed, 38, true).contains_key("lost by expiry"));
+    println!("a lease is lost with seed {lost:?}");
+    assert!(lost.is_some());
+}

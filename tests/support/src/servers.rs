@@ -1,0 +1,29 @@
+//! Servers, and the faults to put them through.
+
+mod certificate;
+mod etcd;
+mod example;
+mod fail_point;
+mod fetch;
+mod mongod;
+mod postgres;
+mod programs;
+mod proxy;
+mod redis;
+mod replica_set;
+mod runtime;
+mod server;
+mod standalone;
+mod supervisor;
+mod test_database;
+
+pub use etcd::Etcd;
+pub use example::built;
+pub use fail_point::FailPoint;
+pub use postgres::Postgres;
+pub use programs::{find_libfaketime, libfaketime, mongod};
+pub use proxy::{Hits, How, Peer, Proxy, Way};
+pub use redis::Redis;
+pub use replica_set::{Builder, ReplicaSet, shared};
+pub use standalone::Standalone;
+pub use test_database::TestDatabase;

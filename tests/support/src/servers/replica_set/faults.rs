@@ -1,0 +1,68 @@
+//! Faults of processes and clocks.
+
+use std::fs;
+
+use mongodb::bson::{Document, doc};
+
+use super::ReplicaSet;
+use crate::servers::{fail_point::FailPoint, mongod::clock_file, runtime::run, server::Server};
+
+impl ReplicaSet {
+    /// Kills a member with SIGKILL and waits until it is gone.
+    pub async fn kill(&self, member: usize) {
+        self.with_server(member, Server::kill).await;
+    }
+
+    /// Ends a member with SIGTERM and waits until it is gone: a primary hands over first, and then
+    /// serves reads for `shutdownTimeoutMillisForSignaledShutdown`, 15 s by default.
+    pub async fn terminate(&self, member: usize) {
+        self.with_server(member, Server::terminate).await;
+    }
+
+    /// Starts a killed member again, with its data, and waits until it accepts connections.
+    /// [`settled`](Self::settled) waits until it takes part again.
+    pub async fn restart(&self, member: usize) {
+        self.with_server(member, Server::restart).await;
+    }
+
+    /// Stops a member where it is, with SIGSTOP. Its connections stay open, and silent.
+    pub async fn pause(&self, member: usize) {
+        self.with_server(member, Server::pause).await;
+    }
+
+    /// Lets a paused member go on.
+    pub async fn resume(&self, member: usize) {
+        self.with_server(member, Server::resume).await;
+    }
+
+    /// Shifts the wall clock of a member of a set with [`own_clocks`](super::Builder::own_clocks):
+    /// `-1h`, `+30`, `+0`, as libfaketime reads it. The member notices within a second.
+    pub fn set_clock(&self, member: usize, shift: &str) {
+        let file = clock_file(self.inner.owned().members[member].server.home());
+        assert!(file.exists(), "only a set built with own_clocks() has clocks to set");
+        // In one step, so that no half-written shift is read.
+        let next = file.with_extension("next");
+        fs::write(&next, format!("{shift}\n")).expect("the directory of a member is writable");
+        fs::rename(next, file).expect("the directory of a member is writable");
+    }
+
+    /// Arms a fail point on one member with a whole `configureFailPoint` command.
+    pub async fn fail_point(&self, member: usize, command: Document) -> FailPoint {
+        let inner = self.inner.clone();
+        run(FailPoint::arm(inner, member, command)).await
+    }
+
+    /// Arms `failCommand` on the primary: what `data` says happens to the next `times` of these
+    /// `commands` from the client `app_name`.
+    pub async fn fail_command(&self, app_name: &str, commands: &[&str], data: Document, times: u32) -> FailPoint {
+        let mut all = doc! { "failCommands": commands, "appName": app_name };
+        all.extend(data);
+        let command = doc! { "configureFailPoint": "failCommand", "mode": { "times": times }, "data": all };
+        let inner = self.inner.clone();
+        run(async move {
+            let primary = inner.primary().await;
+            FailPoint::arm(inner, primary, command).await
+        })
+        .await
+    }
+}

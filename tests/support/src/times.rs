@@ -1,0 +1,29 @@
+//! Durations in short, and waiting for what is to happen.
+
+use std::time::Duration;
+
+/// So many seconds.
+pub const fn secs(seconds: u64) -> Duration {
+    Duration::from_secs(seconds)
+}
+
+/// So many milliseconds.
+pub const fn millis(millis: u64) -> Duration {
+    Duration::from_millis(millis)
+}
+
+/// Polls until `holds` does, for at most `within`.
+///
+/// # Panics
+///
+/// With `what` was to happen, if it has not by then.
+pub async fn eventually(within: Duration, what: &str, mut holds: impl AsyncFnMut() -> bool) {
+    // Short, because some tests measure when something came to hold.
+    const PAUSE: Duration = millis(10);
+    let polled = async {
+        while !holds().await {
+            tokio::time::sleep(PAUSE).await;
+        }
+    };
+    assert!(tokio::time::timeout(within, polled).await.is_ok(), "within {within:?}: {what}");
+}
