@@ -6,7 +6,7 @@ use std::{
 };
 
 use mongodb::bson::{Bson, doc};
-use mongoseal::{Deadline, Error, Lease, Mongoseal, Result, StateStream};
+use mongoseal::{Error, Lease, Mongoseal, Result, StateStream};
 use tokio::{task::JoinSet, time::timeout};
 
 use crate::{Sent, TestDatabase, eventually, millis, noting_client, secs};
@@ -269,7 +269,7 @@ mod of_a_store {
     use std::task::{Context, Waker};
 
     use mongoseal::{
-        Caller, HandleId, Key, LeaseId, Metadata,
+        Caller, Deadline, HandleId, Key, LeaseId, Metadata,
         record::{Acquire, Outcome, Patience, Request, Terms},
         store::{MongoStore, Store},
     };

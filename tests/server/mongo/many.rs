@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use mongodb::bson::doc;
-use mongoseal::{Deadline, Error, Lease, Mongoseal, Released, Result};
+use mongoseal::{Error, Lease, Mongoseal, Released, Result};
 use tokio::task::JoinSet;
 
 use crate::{TestDatabase, noting_client};
@@ -128,7 +128,7 @@ async fn a_crowd_that_is_not_answered_asks_again_and_leaves_nothing_held() {
 mod of_a_store {
     use mongodb::bson::doc;
     use mongoseal::{
-        Caller, Error, FencingToken, HandleId, Key, LeaseId, Metadata,
+        Caller, Deadline, Error, FencingToken, HandleId, Key, LeaseId, Metadata,
         record::{Acquire, Outcome, Release, Request, Terms},
         store::{Applied, MongoStore, Store},
     };
