@@ -150,8 +150,8 @@ impl Store for TableStore {
             let (revision, before, at) = store.read_row(&key);
             let (after, outcome) = record::apply(before.as_ref(), at, &request);
             let changed = before != after;
-            let changes = if changed { vec![(key.clone(), revision, after)] } else { vec![] };
-            (changes, Applied { outcome, at: Some(at), changed, sent: None })
+            let writes = if changed { vec![(key.clone(), revision, after)] } else { vec![] };
+            (writes, Applied { outcome, at: Some(at), changed, sent: None })
         })
     }
 
