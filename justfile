@@ -2,8 +2,9 @@
 
 export RUST_BACKTRACE := "0"
 
-# The pure state machine, whose mutants the tests of tier 0 must notice.
+# The pure state machine. One mutant of it changes nothing: the source says why.
 state_machine := "src/record/**"
+equal_mutant := "replace > with >= in .*heir"
 
 [private]
 default:
@@ -50,9 +51,9 @@ peers:
 model:
     MONGOSEAL_MODEL=full cargo test --release --workspace --test model -- --nocapture
 
-# Mutants of the state machine, each of which a test of tier 0 must notice. Needs cargo-mutants.
+# Mutants of the state machine, each of which a unit test must notice. Needs cargo-mutants.
 mutants:
-    cargo mutants --package mongoseal --file '{{ state_machine }}'
+    cargo mutants --package mongoseal --file '{{ state_machine }}' --exclude-re '{{ equal_mutant }}' -- --lib
 
 # Licences, bans, sources and advisories of the dependencies. Needs cargo-deny.
 deny:
