@@ -1,0 +1,69 @@
+# The commands of CONTRIBUTING.md. `just` alone lists them.
+
+export RUST_BACKTRACE := "0"
+
+# The pure state machine. One mutant of it changes nothing: the source says why.
+state_machine := "src/record/**"
+equal_mutant := "replace > with >= in .*heir"
+
+[private]
+default:
+    @just --list --unsorted
+
+# Tier 0: no server, 30 seconds once built.
+test:
+    cargo test
+
+# Tier 1: every test, on real servers, 8 minutes once built.
+all:
+    cargo test --workspace
+
+# Tier 2: what must hold before a change lands, 25 minutes.
+ci:
+    .ci/run
+
+# Tier 3: the full model, an hour under faults, all figures, the peers, and mutants.
+nightly: model (chaos "60") figures peers mutants
+
+# Formatting, and clippy on everything with the default features. `.ci/run` adds the other feature sets.
+lint:
+    cargo fmt --all --check
+    cargo clippy --workspace --all-targets -- -D warnings
+
+# The documentation as on docs.rs, without its dependencies. Warnings are errors.
+doc:
+    RUSTDOCFLAGS="-D warnings" cargo doc --no-deps --workspace
+    RUSTDOCFLAGS="-D warnings" cargo doc --no-deps -p mongoseal --all-features
+
+# Processes under faults, and a judge: see docs/chaos.md.
+chaos minutes="3" *options="":
+    cargo run --release -p mongoseal-tests --example chaos -- --minutes {{ minutes }} {{ options }}
+
+# The benchmark, or the cases whose names contain one of these words: `just figures hand-over`.
+figures *cases="":
+    cargo bench -p mongoseal-tests --bench figures -- {{ cases }}
+
+# The benchmark of other locks beside mongoseal, on the same servers.
+peers:
+    cargo run --release --manifest-path benches/peers/Cargo.toml
+
+# All states of the model, within larger bounds than a push explores.
+model:
+    MONGOSEAL_MODEL=full cargo test --release --workspace --test model -- --nocapture
+
+# Mutants of the state machine, each of which a unit test must notice. Needs cargo-mutants.
+mutants:
+    cargo mutants --package mongoseal --file '{{ state_machine }}' --exclude-re '{{ equal_mutant }}' -- --lib
+
+# Licences, bans, sources and advisories of the dependencies. Needs cargo-deny.
+deny:
+    cargo deny check
+
+# That the packages build with the declared Rust version. Needs that toolchain.
+msrv:
+    cargo +$(sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml) check -p mongoseal --lib
+    cargo +$(sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml) check -p mongoseal-cli
+
+# That the public API changed no more than the version says. Needs cargo-semver-checks and a published release.
+semver:
+    cargo semver-checks -p mongoseal
