@@ -20,9 +20,9 @@ use std::{
 };
 
 use mongoseal::{
-    Clock, Error, FencingToken, HandleId, Key, Mongoseal, Result, StoreTime, Tick,
-    record::{self, Joint, ListedLease, Moment, Named, Position, Record, Request, Selection},
-    store::{Applied, Backlog, BoxFuture, Overdue, Page, Sighting, State, Store, Told},
+    Clock, Deadline, Error, FencingToken, HandleId, HybridTime, Key, Mongoseal, Result, StoreTime,
+    record::{self, BatchRequest, Filter, LeaseRefs, ListedLease, Position, Record, Request, StoreClock},
+    store::{Applied, BoxFuture, Expired, ExpiredPage, Notification, Page, RecordState, Snapshot, Store},
 };
 use tokio::sync::mpsc::{Sender, UnboundedSender};
 
@@ -35,7 +35,7 @@ const RETENTION: Duration = Duration::from_secs(24 * 3600);
 struct Table {
     rows: BTreeMap<Key, (u64, Record)>,
     revision: u64,
-    tick: Tick,
+    tick: HybridTime,
 }
 
 /// What a transaction wants to write: a key, the revision that it has read, and the new row, or `None` to delete it.
@@ -43,16 +43,21 @@ type Change = (Key, Option<u64>, Option<Record>);
 
 impl Table {
     /// Reads the database's clocks. The hybrid clock follows the wall clock, never goes back, and moves on each time.
-    fn moment(&mut self) -> Moment {
+    fn moment(&mut self) -> StoreClock {
         let elapsed = Clock::Boot.now();
-        let wall = Tick { seconds: Tick::EPOCH_SECONDS + elapsed.as_secs(), ordinal: elapsed.subsec_micros().into() };
+        let wall = HybridTime {
+            seconds: HybridTime::EPOCH_SECONDS + elapsed.as_secs(),
+            ordinal: elapsed.subsec_micros().into(),
+        };
         let next = match self.tick {
-            Tick { seconds, ordinal: Tick::MAX_ORDINAL.. } => Tick { seconds: seconds + 1, ordinal: 0 },
-            Tick { seconds, ordinal } => Tick { seconds, ordinal: ordinal + 1 },
+            HybridTime { seconds, ordinal: HybridTime::MAX_ORDINAL.. } => {
+                HybridTime { seconds: seconds + 1, ordinal: 0 }
+            }
+            HybridTime { seconds, ordinal } => HybridTime { seconds, ordinal: ordinal + 1 },
         };
         self.tick = wall.max(next);
         let millis = u64::try_from(elapsed.as_millis()).expect("the machine has not run for that long");
-        Moment { now: StoreTime::default().after(Tick::EPOCH_SECONDS * 1000 + millis), tick: self.tick }
+        StoreClock { now: StoreTime::default().after(HybridTime::EPOCH_SECONDS * 1000 + millis), tick: self.tick }
     }
 
     /// Writes all rows, if none of them has changed since it was read. Returns whether it did.
@@ -78,7 +83,7 @@ struct TableStore(Arc<Mutex<Table>>);
 
 impl TableStore {
     fn new() -> Self {
-        let tick = Tick { seconds: 0, ordinal: 0 };
+        let tick = HybridTime { seconds: 0, ordinal: 0 };
         Self(Arc::new(Mutex::new(Table { rows: BTreeMap::new(), revision: 0, tick })))
     }
 
@@ -88,7 +93,7 @@ impl TableStore {
     }
 
     /// Reads a row and its revision, and then the clocks.
-    fn read_row(&self, key: &Key) -> (Option<u64>, Option<Record>, Moment) {
+    fn read_row(&self, key: &Key) -> (Option<u64>, Option<Record>, StoreClock) {
         self.query(|table| {
             let (revision, record) = table.rows.get(key).cloned().unzip();
             (revision, record, table.moment())
@@ -99,12 +104,11 @@ impl TableStore {
     /// its changes are committed.
     fn transact<T: Send + 'static>(
         &self,
-        within: Duration,
+        deadline: Deadline,
         run: impl Fn(&Self) -> (Vec<Change>, T) + Send + 'static,
     ) -> BoxFuture<Result<T>> {
         let store = self.clone();
         Box::pin(async move {
-            let until = Clock::Boot.now() + within;
             while Clock::Boot.now() < until {
                 let (changes, answer) = run(&store);
                 if store.query(|table| table.commit(changes)) {
@@ -117,7 +121,7 @@ impl TableStore {
     }
 
     /// Reads all rows at one time, in the order of their keys.
-    fn rows(&self) -> (Vec<(Key, Record)>, Moment) {
+    fn rows(&self) -> (Vec<(Key, Record)>, StoreClock) {
         self.query(|table| {
             let rows = table.rows.iter().map(|(key, (_, record))| (key.clone(), record.clone())).collect();
             (rows, table.moment())
@@ -140,13 +144,13 @@ fn cut<T>(list: &mut Vec<T>, most: u32) -> Option<&T> {
 }
 
 impl Store for TableStore {
-    fn prepare(&self, _within: Duration) -> BoxFuture<Result<()>> {
+    fn prepare(&self, _deadline: Deadline) -> BoxFuture<Result<()>> {
         Box::pin(async { Ok(()) })
     }
 
-    fn apply(&self, key: &Key, request: Request, within: Duration) -> BoxFuture<Result<Applied>> {
+    fn apply(&self, key: &Key, request: Request, deadline: Deadline) -> BoxFuture<Result<Applied>> {
         let key = key.clone();
-        self.transact(within, move |store| {
+        self.transact(deadline, move |store| {
             let (revision, before, at) = store.read_row(&key);
             let (after, outcome) = record::apply(before.as_ref(), at, &request);
             let changed = before != after;
@@ -155,28 +159,28 @@ impl Store for TableStore {
         })
     }
 
-    fn apply_jointly(&self, leases: &Named, joint: &Joint, within: Duration) -> BoxFuture<Result<bool>> {
+    fn apply_batch(&self, leases: &LeaseRefs, joint: &BatchRequest, deadline: Deadline) -> BoxFuture<Result<bool>> {
         let (leases, joint) = (leases.clone(), joint.clone());
-        self.transact(within, move |store| {
+        self.transact(deadline, move |store| {
             let change = |(key, tokens): &(Key, Vec<FencingToken>)| {
                 let (revision, before, at) = store.read_row(key);
-                let after = record::apply_jointly(&before?, at, tokens, &joint)?;
+                let after = record::apply_batch(&before?, at, tokens, &joint)?;
                 Some((key.clone(), revision, Some(after)))
             };
             let changes: Vec<Change> = leases.iter().filter_map(change).collect();
             let is_all = changes.len() == leases.len();
-            let is_refresh = matches!(joint, Joint::Refresh { .. });
+            let is_refresh = matches!(joint, BatchRequest::Refresh { .. });
             (if is_all || !is_refresh { changes } else { vec![] }, is_all)
         })
     }
 
-    fn read(&self, key: &Key, _within: Duration) -> BoxFuture<Result<Sighting>> {
+    fn read(&self, key: &Key, _deadline: Deadline) -> BoxFuture<Result<Option<Snapshot>>> {
         let (_, record, at) = self.read_row(key);
-        let seen = record.map_or(Sighting::Nothing, |record| Sighting::Seen { record: Box::new(record), at });
+        let seen = record.map_or(None, |record| Some(Snapshot { record: Box::new(record), at }));
         Box::pin(async { Ok(seen) })
     }
 
-    fn list(&self, wanted: &Selection, after: Option<Position>, most: u32, _: Duration) -> BoxFuture<Result<Page>> {
+    fn list(&self, wanted: &Filter, after: Option<Position>, most: u32, _: Deadline) -> BoxFuture<Result<Page>> {
         let (rows, at) = self.rows();
         let leases = rows.into_iter().flat_map(|(key, record)| {
             record.holders.into_iter().map(move |holder| ListedLease::of(key.clone(), holder, at.now))
@@ -184,33 +188,33 @@ impl Store for TableStore {
         let is_wanted =
             |lease: &ListedLease| wanted.admits(lease) && after.as_ref().is_none_or(|at| at.precedes(lease));
         let mut leases: Vec<ListedLease> = leases.filter(is_wanted).collect();
-        leases.sort_by(|one, other| (one.holding.token, &one.key).cmp(&(other.holding.token, &other.key)));
+        leases.sort_by(|one, other| (one.holder.token, &one.key).cmp(&(other.holder.token, &other.key)));
         let next = cut(&mut leases, most).map(Position::behind);
         Box::pin(async { Ok(Page { leases, next }) })
     }
 
-    fn overdue(&self, after: Option<String>, most: u32, _within: Duration) -> BoxFuture<Result<Backlog>> {
-        let (rows, Moment { now, .. }) = self.rows();
-        let overdue = |(key, record): (Key, Record)| {
+    fn list_expired(&self, after: Option<String>, most: u32, _deadline: Deadline) -> BoxFuture<Result<ExpiredPage>> {
+        let (rows, StoreClock { now, .. }) = self.rows();
+        let expired = |(key, record): (Key, Record)| {
             let mut ends = record.holders.iter().map(|holder| holder.expires_at);
             let mut waits = record.queue.iter().map(|waiter| waiter.expires_at);
             let is_over = |end: StoreTime| end <= now;
             match record.version {
-                version if is_idle(&record, now) => Some((key.clone(), Overdue::Idle { key, version })),
-                _ if ends.any(is_over) || waits.any(is_over) => Some((key.clone(), Overdue::Lapsed { key })),
+                version if is_idle(&record, now) => Some((key.clone(), Expired::Idle { key, version })),
+                _ if ends.any(is_over) || waits.any(is_over) => Some((key.clone(), Expired::Lapsed { key })),
                 _ => None,
             }
         };
         let is_behind = |(key, _): &(Key, Record)| after.as_deref().is_none_or(|after| key.as_str() > after);
-        let mut found: Vec<(Key, Overdue)> = rows.into_iter().filter(is_behind).filter_map(overdue).collect();
+        let mut found: Vec<(Key, Expired)> = rows.into_iter().filter(is_behind).filter_map(expired).collect();
         let next = cut(&mut found, most).map(|(key, _)| key.as_str().to_owned());
-        let overdue = found.into_iter().map(|(_, overdue)| overdue).collect();
-        Box::pin(async { Ok(Backlog { overdue, next }) })
+        let expired = found.into_iter().map(|(_, expired)| expired).collect();
+        Box::pin(async { Ok(ExpiredPage { expired, next }) })
     }
 
-    fn forget(&self, key: &Key, version: FencingToken, within: Duration) -> BoxFuture<Result<bool>> {
+    fn delete_idle(&self, key: &Key, version: FencingToken, deadline: Deadline) -> BoxFuture<Result<bool>> {
         let key = key.clone();
-        self.transact(within, move |store| {
+        self.transact(deadline, move |store| {
             let (revision, record, at) = store.read_row(&key);
             let goes = record.is_some_and(|record| record.version == version && is_idle(&record, at.now));
             (if goes { vec![(key.clone(), revision, None)] } else { vec![] }, goes)
@@ -218,15 +222,20 @@ impl Store for TableStore {
     }
 
     // This database has no notifications, so handles poll. Waiting is then slower, and no promise changes.
-    fn watch(&self, _handle: HandleId, _since: Tick, _tell: UnboundedSender<Told>) -> BoxFuture<Result<()>> {
+    fn watch(
+        &self,
+        _handle: HandleId,
+        _since: HybridTime,
+        _tell: UnboundedSender<Notification>,
+    ) -> BoxFuture<Result<()>> {
         Box::pin(async { Err(Error::invalid("this store has no notifications: poll")) })
     }
 
-    fn follow(&self, _key: &Key, _tell: Sender<State>) -> BoxFuture<Result<()>> {
+    fn follow(&self, _key: &Key, _tell: Sender<RecordState>) -> BoxFuture<Result<()>> {
         Box::pin(async { Err(Error::invalid("this store has no notifications: poll")) })
     }
 
-    fn close(&self, _within: Duration) -> BoxFuture<()> {
+    fn close(&self, _deadline: Deadline) -> BoxFuture<()> {
         Box::pin(async {})
     }
 

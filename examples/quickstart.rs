@@ -5,7 +5,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use mongoseal::{Error, Mongoseal, Released, store::MemoryStore};
+use mongoseal::{Error, Mongoseal, ReleaseOutcome, store::MemoryStore};
 
 #[tokio::main]
 async fn main() -> mongoseal::Result<()> {
@@ -32,7 +32,7 @@ async fn main() -> mongoseal::Result<()> {
     println!("alice wrote {pages} pages, passing token {} to the storage", lease.token());
 
     let first = lease.token();
-    assert_eq!(lease.release().await?, Released::Ours);
+    assert_eq!(lease.release().await?, ReleaseOutcome::Released);
     println!("alice released it");
 
     let lease = bob.acquire("reports/nightly").await?;

@@ -250,7 +250,7 @@ mod mongo {
         pub fn on(self, database: &Database) -> Result<Mongoseal> {
             if self.database.as_ref().is_some_and(|name| name != database.name()) {
                 return Err(Error::invalid(
-                    "two databases are named, one in the settings and one in the call: leave out the one in the settings",
+                    "two databases are lease_refs, one in the settings and one in the call: leave out the one in the settings",
                 ));
             }
             if self.dedicated_thread {

@@ -13,7 +13,7 @@ pub use observe::LeaderStream;
 use crate::{
     Error, FencingToken, Key, Mongoseal, Owner, Result,
     record::{Holder, Record, StoreTime},
-    store::Sighting,
+    store::Snapshot,
 };
 
 /// The entry of the metadata of a leader's lease that says its value.
@@ -24,7 +24,7 @@ const VALUE: &str = "value";
 /// Made by [`Mongoseal::leader`] and [`Mongoseal::observe`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Incumbent {
+pub struct LeaderInfo {
     /// What it said of itself, as where it can be reached; empty where it said nothing.
     pub value: String,
     /// Who it is, in words for people.
@@ -79,7 +79,7 @@ impl Mongoseal {
     /// # Ok(())
     /// # }
     /// ```
-    pub async fn leader<K>(&self, name: K) -> Result<Option<Incumbent>>
+    pub async fn leader<K>(&self, name: K) -> Result<Option<LeaderInfo>>
     where
         K: TryInto<Key>,
         K::Error: Into<Error>,
@@ -87,13 +87,13 @@ impl Mongoseal {
         let key = name.try_into().map_err(Into::into)?;
         self.shared.context.ensure_open()?;
         Ok(match self.shared.context.read_record(&key, self.shared.context.operation_deadline()).await? {
-            Sighting::Nothing => None,
-            Sighting::Seen { record, at } => Incumbent::of(&record, at.now),
+            None => None,
+            Some(Snapshot { record, at }) => LeaderInfo::of(&record, at.now),
         })
     }
 }
 
-impl Incumbent {
+impl LeaderInfo {
     /// Who leads by a record that was seen at this time.
     fn of(record: &Record, seen_at: StoreTime) -> Option<Self> {
         let leads = |holder: &&Holder| holder.expires_at > seen_at;

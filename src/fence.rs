@@ -18,7 +18,7 @@ use std::{
 };
 
 #[cfg(feature = "mongodb")]
-pub use mongo::{Bearer, Change, DeleteOne, Fence, Fenced, FindOneAndUpdate, InsertOne, ReplaceOne, UpdateOne};
+pub use mongo::{Change, DeleteOne, Fence, Fenced, FencedWriter, FindOneAndUpdate, InsertOne, ReplaceOne, UpdateOne};
 
 use crate::{Error, FencingToken, Result};
 

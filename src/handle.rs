@@ -43,7 +43,7 @@ const SLACK: Duration = Duration::from_millis(50);
 const ANSWERS: f64 = 0.45;
 
 /// What a store gets to close in when releasing took all the time there was.
-const GOOD_BYE: Duration = Duration::from_millis(100);
+const CLOSE_TIMEOUT: Duration = Duration::from_millis(100);
 
 impl Mongoseal {
     /// Who this handle says it is to others.
@@ -107,7 +107,7 @@ impl Mongoseal {
         if shared.siblings().is_over() && Handle::try_current().is_ok() {
             // What is sent and not answered then may be requests for many leases, to a store that is busy with them.
             let until = shared.shutdown_releases.until(context, ANSWERS);
-            let deadline = Deadline::after(context.clock(), until.remaining().max(GOOD_BYE));
+            let deadline = Deadline::after(context.clock(), until.remaining().max(CLOSE_TIMEOUT));
             shared.siblings().closed.get_or_init(|| context.store.close(deadline)).await;
         }
     }

@@ -17,7 +17,7 @@ use crate::{
         command_queue::RefreshCommand,
         confirm::confirm_loss,
         context::Context,
-        end_action::{End, Released},
+        end_action::{End, ReleaseOutcome},
         held_lease::HeldLease,
         lease_shared::LeaseShared,
         lease_state::LeaseState,
@@ -248,7 +248,7 @@ impl Lease {
     ///
     /// As [`refresh`](Self::refresh): the words may be said all the same, until the next refresh says again
     /// those that were confirmed.
-    pub async fn describe(&self, metadata: Metadata) -> Result<()> {
+    pub async fn update_metadata(&self, metadata: Metadata) -> Result<()> {
         self.wish(None, Some(metadata)).await
     }
 
@@ -277,11 +277,11 @@ impl Lease {
     /// # Cancel safety
     ///
     /// Dropping it abandons the answer. The release is made all the same.
-    pub async fn release(self) -> Result<Released> {
+    pub async fn release(self) -> Result<ReleaseOutcome> {
         self.held.end();
         match self.held.ended().await? {
             End::Released(released) => Ok(released),
-            End::Transferred(_) => Ok(Released::Gone { cause: LossCause::Transferred }),
+            End::Transferred(_) => Ok(ReleaseOutcome::AlreadyLost { cause: LossCause::Transferred }),
         }
     }
 }

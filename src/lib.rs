@@ -40,26 +40,26 @@ pub use action::{
     watch::EventStream,
 };
 pub use builder::Builder;
-pub use election::{Campaign, Elector, Incumbent, Leader, LeaderStream, Readiness};
+pub use election::{Campaign, Elector, Leader, LeaderInfo, LeaderStream, Readiness};
 pub use engine::{
-    end_action::Released,
+    end_action::ReleaseOutcome,
     lease_state::LeaseState,
     retry_policy::{Attempt, Retry},
 };
 pub use fence::FenceGate;
 #[cfg(feature = "mongodb")]
-pub use fence::{Bearer, Fence, Fenced};
+pub use fence::{Fence, Fenced, FencedWriter};
 pub use handle::Mongoseal;
 pub use lease::{Lease, state_stream::StateStream, watchdog::Watchdog};
 #[cfg(feature = "mongodb")]
 #[doc(no_inline)]
 pub use mongodb;
-pub use record::{Event, EventKind, Holding, Inspection, ListedLease, PastRevocation, StoreTime, Waiting};
+pub use record::{Event, EventKind, HolderInfo, Inspection, ListedLease, PastRevocation, StoreTime, WaiterInfo};
 #[cfg(all(fuzzing, feature = "mongodb"))]
 #[doc(hidden)]
 pub use store::mongo::fuzzing;
 pub use types::{
-    acquire_id::{Caller, HandleId},
+    acquire_id::{AcquireId, HandleId},
     clock::Clock,
     deadline::Deadline,
     error::{Error, LossCause, Result, Source},
@@ -68,6 +68,6 @@ pub use types::{
     lease_id::LeaseId,
     metadata::Metadata,
     owner::Owner,
-    token::{FencingToken, Tick},
+    token::{FencingToken, HybridTime},
     ttl::Ttl,
 };

@@ -12,14 +12,17 @@ mod state_machine;
 
 use std::time::Duration;
 
-pub use batch::{Joint, Named, named};
+pub use batch::{BatchRequest, LeaseRefs, lease_refs};
 pub use events::{Event, EventKind};
-pub use filter::{Position, Selection, Sharing};
-pub use inspection::{Holding, Inspection, ListedLease, PastRevocation, Waiting};
-pub use request::{Acquire, Image, Leave, Outcome, Patience, Raise, Refresh, Release, Request, Revoke, Transfer, View};
-pub use state_machine::{apply, apply_jointly, apply_together};
+pub use filter::{Filter, Position, SharingFilter};
+pub use inspection::{HolderInfo, Inspection, ListedLease, PastRevocation, WaiterInfo};
+pub use request::{
+    Acquire, Leave, Outcome, Raise, RecordSummary, Refresh, Release, Request, ReturnDocument, Revoke, Transfer,
+    WaitSpec,
+};
+pub use state_machine::{apply, apply_batch, apply_together};
 
-use crate::{Caller, FencingToken, Group, LeaseId, Metadata, Owner, Ttl, types::token::Tick};
+use crate::{AcquireId, FencingToken, Group, LeaseId, Metadata, Owner, Ttl, types::token::HybridTime};
 
 /// A time on the store's clock: milliseconds since the Unix epoch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -54,14 +57,14 @@ impl StoreTime {
 /// When a store looked at a record: on its wall clock, which times leases, and on its hybrid
 /// logical clock, which numbers tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Moment {
+pub struct StoreClock {
     /// The store's wall clock.
     pub now: StoreTime,
     /// The store's hybrid logical clock.
-    pub tick: Tick,
+    pub tick: HybridTime,
 }
 
-impl Moment {
+impl StoreClock {
     /// The hybrid clock's second as a time.
     fn hybrid(&self) -> StoreTime {
         StoreTime(i64::try_from(self.tick.seconds.saturating_mul(1000)).unwrap_or(i64::MAX))
@@ -70,11 +73,11 @@ impl Moment {
 
 /// What somebody asks of a key: who, for how long, alone or with others.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Terms {
+pub struct LeaseSpec {
     /// The secret that stands for the lease.
     pub lease: LeaseId,
     /// Whom to tell when the key was handed over.
-    pub caller: Caller,
+    pub caller: AcquireId,
     /// Who asks.
     pub owner: Owner,
     /// How many may hold the key together at most; 0 is exclusive.
@@ -93,7 +96,7 @@ pub struct Terms {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Holder {
     /// Who, and what was asked.
-    pub terms: Terms,
+    pub terms: LeaseSpec,
     /// The fencing token of this lease, the same for as long as it lives.
     pub version: FencingToken,
     /// Counts the writes that kept this lease alive, so that each of them changes the record:
@@ -111,10 +114,10 @@ pub struct Holder {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Waiter {
     /// Who, and what was asked.
-    pub terms: Terms,
+    pub terms: LeaseSpec,
     /// How long the waiter stays queued, and later keeps a key it was handed, without being heard
     /// of; in milliseconds.
-    pub patience: u64,
+    pub wait_ttl: u64,
     /// Counts how often it asked again, so that each answer "queued" comes from a write that changed
     /// the record.
     pub refreshes: u64,
@@ -151,7 +154,7 @@ pub struct Record {
     /// To whom the last change handed the key from the queue, with which tokens, and, without one, from
     /// whom it took the key: a handle that
     /// looks only at this, in a stream of changes, hears of what concerns it and of nothing else.
-    pub handed: Vec<(Caller, Option<FencingToken>)>,
+    pub handover: Vec<(AcquireId, Option<FencingToken>)>,
     /// When the record last changed.
     pub last_seen: StoreTime,
     /// When the record has stopped mattering. Never goes back.
@@ -196,12 +199,12 @@ impl Record {
 
     /// What of the record tells the outcome of a request.
     #[must_use]
-    pub fn view(&self, request: &Request) -> View {
+    pub fn view(&self, request: &Request) -> RecordSummary {
         let position = match request {
             Request::Leave(leave) => self.queue.iter().position(|waiter| leave.ends(&waiter.terms)),
             request => request.lease().and_then(|lease| self.position(lease)),
         };
-        View { version: self.version, holders: self.holders.clone(), position, waiting: self.queue.len() }
+        RecordSummary { version: self.version, holders: self.holders.clone(), position, waiting: self.queue.len() }
     }
 
     /// How many wait before this lease.

@@ -23,11 +23,11 @@
 //!    on. So tokens grow even where a record was deleted.
 //! 5. An idle record is kept for at least the longest ttl after its `expires_at`.
 //! 6. `read` is linearizable: it sees every write that was answered before it was called.
-//! 7. An answer of `apply_jointly` means that it is durable, like one of `apply`, and `true` comes from
+//! 7. An answer of `apply_batch` means that it is durable, like one of `apply`, and `true` comes from
 //!    writes that changed each record.
-//! 8. `list` gives, in the order of tokens and then of keys, what [`Selection::admits`] of the holders
+//! 8. `list` gives, in the order of tokens and then of keys, what [`Filter::admits`] of the holders
 //!    that were there when it was called, each as it was at some time between the call and its answer.
-//! 9. `forget` deletes nothing but a record that nobody holds or waits for and that has been idle for
+//! 9. `delete_idle` deletes nothing but a record that nobody holds or waits for and that has been idle for
 //!    the retention, looking at it and deleting it in one step.
 //! 10. What `follow` tells is durable, in the order in which it happened, and all of it. A listener that is slow may be told
 //!     the record as it is in place of the changes that it has not taken.
@@ -46,8 +46,8 @@ pub use mongo::MongoStore;
 use tokio::sync::mpsc::{Sender, UnboundedSender};
 
 use crate::{
-    Caller, Clock, Deadline, FencingToken, HandleId, Key, Result, Tick,
-    record::{Joint, ListedLease, Moment, Named, Outcome, Position, Record, Request, Selection},
+    AcquireId, Clock, Deadline, FencingToken, HandleId, HybridTime, Key, Result,
+    record::{BatchRequest, Filter, LeaseRefs, ListedLease, Outcome, Position, Record, Request, StoreClock},
 };
 
 /// A boxed future that owns all it needs.
@@ -62,18 +62,18 @@ pub trait Store: Any + fmt::Debug + Send + Sync {
     /// Applies one request to the record of a key.
     fn apply(&self, key: &Key, request: Request, deadline: Deadline) -> BoxFuture<Result<Applied>>;
 
-    /// Does the same to many leases at once, as [`record::apply_jointly`](crate::record::apply_jointly)
+    /// Does the same to many leases at once, as [`record::apply_batch`](crate::record::apply_jointly)
     /// says for each key. Gives whether it was done to all of them. Where not, a refresh was done to none
     /// of them; the others, which are done to each key by itself, to those of some keys.
-    fn apply_jointly(&self, leases: &Named, joint: &Joint, deadline: Deadline) -> BoxFuture<Result<bool>>;
+    fn apply_batch(&self, leases: &LeaseRefs, joint: &BatchRequest, deadline: Deadline) -> BoxFuture<Result<bool>>;
 
     /// Reads the record of a key, linearizably.
-    fn read(&self, key: &Key, deadline: Deadline) -> BoxFuture<Result<Sighting>>;
+    fn read(&self, key: &Key, deadline: Deadline) -> BoxFuture<Result<Option<Snapshot>>>;
 
     /// Lists at most so many of the leases that are wanted, those behind a place in the list.
     fn list(
         &self,
-        selection: &Selection,
+        selection: &Filter,
         after: Option<Position>,
         most: u32,
         deadline: Deadline,
@@ -81,11 +81,11 @@ pub trait Store: Any + fmt::Debug + Send + Sync {
 
     /// Looks for at most so many records that can be cleared of something, in order of their keys, behind
     /// this one. A hint: what is found is looked at again when it is cleared.
-    fn overdue(&self, after: Option<String>, most: u32, deadline: Deadline) -> BoxFuture<Result<Backlog>>;
+    fn list_expired(&self, after: Option<String>, most: u32, deadline: Deadline) -> BoxFuture<Result<ExpiredPage>>;
 
     /// Deletes the record of a key if its version is this one, nobody holds the key or waits for it, and
     /// it has been idle for the [`retention`](Self::retention). Gives whether it did.
-    fn forget(&self, key: &Key, version: FencingToken, deadline: Deadline) -> BoxFuture<Result<bool>>;
+    fn delete_idle(&self, key: &Key, version: FencingToken, deadline: Deadline) -> BoxFuture<Result<bool>>;
 
     /// The id of a new handle, which no other handle has. A store may choose it, so that its handles can share what
     /// [`watch`](Self::watch) needs.
@@ -96,16 +96,16 @@ pub trait Store: Any + fmt::Debug + Send + Sync {
     /// Tells a handle what its waiters are handed and its holders are robbed of, until nobody listens
     /// any more or telling fails.
     ///
-    /// First comes [`Told::Watching`], then whatever happens after the tick it names. A store that
+    /// First comes [`Notification::Started`], then whatever happens after the tick it names. A store that
     /// cannot tell answers `Invalid`, and waiters ask instead: slower, never wrong.
-    fn watch(&self, handle: HandleId, since: Tick, tell: UnboundedSender<Told>) -> BoxFuture<Result<()>>;
+    fn watch(&self, handle: HandleId, since: HybridTime, tell: UnboundedSender<Notification>) -> BoxFuture<Result<()>>;
 
     /// Tells what becomes of the record of a key, until nobody listens any more or telling fails.
     ///
     /// The store sends the record as it is, and then, in order, as each change has made it. If the receiver is slow, the store
     /// waits for it, or goes on with the record as it is then. No other receiver waits for a slow one. A store that has no
     /// notifications answers `Invalid`; its handle then polls the record.
-    fn follow(&self, key: &Key, tell: Sender<State>) -> BoxFuture<Result<()>>;
+    fn follow(&self, key: &Key, tell: Sender<RecordState>) -> BoxFuture<Result<()>>;
 
     /// A handle and its siblings need the store no more. With the last of the handles that have asked for a
     /// [`handle_id`](Self::handle_id), it gives up what it opened itself.
@@ -124,7 +124,7 @@ pub struct Applied {
     /// What came of it.
     pub outcome: Outcome,
     /// When, on the store's clocks. `None` where there was no record and nothing to do.
-    pub at: Option<Moment>,
+    pub at: Option<StoreClock>,
     /// Whether it changed the record, in which case the outcome is not stale. `false` if that is not known.
     pub changed: bool,
     /// When, on the [`Clock`] of holders, the request left, if it had to wait after the call: deadlines count from then.
@@ -133,57 +133,52 @@ pub struct Applied {
 
 /// What a handle is told that watches.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Told {
+pub enum Notification {
     /// All that is handed over after this tick is told.
-    Watching {
+    Started {
         /// The tick.
-        since: Tick,
+        since: HybridTime,
     },
     /// An acquire of this handle was handed the key it waited for.
-    Handed {
+    Granted {
         /// Which of its acquires.
         number: u64,
         /// The lease's token.
         token: FencingToken,
     },
     /// The key was taken from an acquire of this handle that held it.
-    Taken {
+    Revoked {
         /// Which of its acquires.
         number: u64,
     },
 }
 
-impl Told {
-    /// What an entry of [`Record::handed`] tells its handle.
+impl Notification {
+    /// What an entry of [`Record::handover`] tells its handle.
     #[must_use]
-    pub fn of(caller: Caller, token: Option<FencingToken>) -> Self {
+    pub fn of(caller: AcquireId, token: Option<FencingToken>) -> Self {
         let number = caller.number;
-        token.map_or(Self::Taken { number }, |token| Self::Handed { number, token })
+        token.map_or(Self::Revoked { number }, |token| Self::Granted { number, token })
     }
 }
 
 /// A record as a change has made it, or as it was found.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct State {
+pub struct RecordState {
     /// The record, if there is one. Its queue may be left out.
     pub record: Option<Box<Record>>,
     /// When: of a change, the time at which it was made. Ticks of one key never go back, as long as it
     /// is followed. Where there is no record, the time may be wrong by a second.
-    pub at: Moment,
+    pub at: StoreClock,
 }
 
 /// A record as it was at some time between the call and its answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Sighting {
-    /// There is no record.
-    Nothing,
-    /// The record, and the store's time when it was read.
-    Seen {
-        /// The record.
-        record: Box<Record>,
-        /// When it was read.
-        at: Moment,
-    },
+pub struct Snapshot {
+    /// The record.
+    pub record: Box<Record>,
+    /// The store's time when it was read.
+    pub at: StoreClock,
 }
 
 /// Part of a list of leases.
@@ -197,16 +192,16 @@ pub struct Page {
 
 /// Part of what can be cleared.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Backlog {
+pub struct ExpiredPage {
     /// The records.
-    pub overdue: Vec<Overdue>,
+    pub expired: Vec<Expired>,
     /// Behind which key it goes on, if there may be more.
     pub next: Option<String>,
 }
 
 /// Of what a record can be cleared.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Overdue {
+pub enum Expired {
     /// Of holders or waiters whose time is over.
     Lapsed {
         /// The key.

@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use mongoseal::{Clock, Lease, LeaseState, LossCause, Mongoseal, Released};
+use mongoseal::{Clock, Lease, LeaseState, LossCause, Mongoseal, ReleaseOutcome};
 use nix::sys::signal::{SigSet, Signal::SIGTTOU};
 use rustix::process::{Pid, Signal, kill_process_group};
 use tokio::{
@@ -44,7 +44,7 @@ pub(crate) enum End {
     /// By itself, with this status.
     Itself(u8),
     /// It was told to, because its lease was ending.
-    Told,
+    Signalled,
     /// Its guard was killed, and it with that.
     Unguarded,
     /// It did not, in all the time of the lease: something of it could not be ended.
@@ -140,7 +140,7 @@ impl Job {
                     Some(Ok(Report::Group(group))) => self.group = Some(group),
                     Some(Ok(Report::Stopped(signal))) => self.stopped(signal),
                     Some(Ok(Report::Over { status, told })) => {
-                        return Ok(if told || self.killed_at.is_some() { End::Told } else { End::Itself(status) });
+                        return Ok(if told || self.killed_at.is_some() { End::Signalled } else { End::Itself(status) });
                     }
                     Some(Err(_)) | None => return self.unguarded(lease).await,
                 },
@@ -226,7 +226,7 @@ impl Job {
         let status = self.guard.wait().await?;
         let Some(group) = self.group else {
             if self.killed_at.is_some() {
-                return Ok(End::Told);
+                return Ok(End::Signalled);
             }
             return Err(Failure::new(Status::INVALID, format!("the command was not begun: {status}")));
         };
@@ -237,7 +237,7 @@ impl Job {
             }
             sleep(GRACE / 100).await;
         }
-        Ok(if self.killed_at.is_some() { End::Told } else { End::Unguarded })
+        Ok(if self.killed_at.is_some() { End::Signalled } else { End::Unguarded })
     }
 }
 
@@ -259,10 +259,10 @@ pub(crate) fn verdict(lease: &Lease, end: &End) -> Result<Status, Failure> {
         (End::Itself(_), LeaseState::Lost { cause }) => Err(lost(format!(
             "{lease} was lost before the command had ended: {cause}; what it did last it may have done without the lease"
         ))),
-        (End::Told, LeaseState::Lost { cause }) if cause != LossCause::Expired => {
+        (End::Signalled, LeaseState::Lost { cause }) if cause != LossCause::Expired => {
             Err(lost(format!("{lease} is lost, so the command was ended: {cause}")))
         }
-        (End::Told | End::Itself(_), _) => {
+        (End::Signalled | End::Itself(_), _) => {
             Err(lost(format!("{lease} could not be refreshed in time, so the command was ended before the lease was")))
         }
         (End::Unguarded, _) => Err(Failure::new(
@@ -285,7 +285,7 @@ pub(crate) async fn finish(
     seal: &Mongoseal,
     signals: &mut Signals,
     remaining: Duration,
-    release: impl Future<Output = mongoseal::Result<Released>>,
+    release: impl Future<Output = mongoseal::Result<ReleaseOutcome>>,
     verdict: Result<Status, Failure>,
 ) -> Result<Status, Failure> {
     let mut released = None;
@@ -302,8 +302,12 @@ pub(crate) async fn finish(
     }
     let doubt = match released {
         // By this release or, where an answer was lost, by another end: it was good when the command had ended.
-        Some(Ok(Released::Ours | Released::Unknown | Released::Gone { cause: LossCause::Expired })) => return verdict,
-        Some(Ok(Released::Gone { cause })) => {
+        Some(Ok(
+            ReleaseOutcome::Released
+            | ReleaseOutcome::Unknown
+            | ReleaseOutcome::AlreadyLost { cause: LossCause::Expired },
+        )) => return verdict,
+        Some(Ok(ReleaseOutcome::AlreadyLost { cause })) => {
             return verdict.and(Err(lost(format!(
                 "the lease was lost before it was released: {cause}; what was done last may have been done without it"
             ))));

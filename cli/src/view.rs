@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-use mongoseal::{Holding, Inspection, Key, ListedLease, Metadata, Mongoseal, StoreTime};
+use mongoseal::{HolderInfo, Inspection, Key, ListedLease, Metadata, Mongoseal, StoreTime};
 use serde::Serialize;
 use tokio::task::JoinSet;
 
@@ -30,7 +30,7 @@ pub(crate) struct HoldingView<'a> {
 }
 
 impl<'a> HoldingView<'a> {
-    pub(crate) fn of(holding: &'a Holding, read_at: StoreTime) -> Self {
+    pub(crate) fn of(holding: &'a HolderInfo, read_at: StoreTime) -> Self {
         Self {
             owner: holding.owner.as_str(),
             token: holding.token.get(),
@@ -59,7 +59,7 @@ pub(crate) struct LeaseView<'a> {
 
 impl<'a> LeaseView<'a> {
     pub(crate) fn of(lease: &'a ListedLease, waiting: Option<usize>) -> Self {
-        Self { key: lease.key.as_str(), holding: HoldingView::of(&lease.holding, lease.read_at), waiting }
+        Self { key: lease.key.as_str(), holding: HoldingView::of(&lease.holder, lease.read_at), waiting }
     }
 }
 
@@ -105,7 +105,7 @@ impl LeaseTable {
     }
 
     pub(crate) fn row(&mut self, lease: &ListedLease, waiting: Option<usize>) {
-        let holding = &lease.holding;
+        let holding = &lease.holder;
         let left = if holding.is_expired() { "over".into() } else { time::left(holding.remaining) };
         self.0.row([
             lease.key.to_string(),

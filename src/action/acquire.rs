@@ -12,7 +12,7 @@ use tracing::{Instrument, debug_span, field};
 use crate::{
     Error, Group, Key, Lease, LeaseId, Metadata, Mongoseal, Result, Retry, Ttl,
     engine::{acquire_task::AcquireTask, lease_ids::InUse, refresh::Refreshing, retry_policy::OnHeld, shared::Shared},
-    record::Terms,
+    record::LeaseSpec,
     store::BoxFuture,
     types::ttl,
 };
@@ -45,7 +45,7 @@ impl Mongoseal {
 ///
 /// - [`Error::Held`]: somebody else holds the key, and held it until the wait was over.
 /// - [`Error::QueueFull`]: too many wait for the key already.
-/// - [`Error::Exhausted`]: it was held at each attempt of its [`retry`](Self::retry) policy.
+/// - [`Error::RetriesExhausted`]: it was held at each attempt of its [`retry`](Self::retry) policy.
 /// - [`Error::Unavailable`]: the store did not confirm the acquire within the operation timeout. For an acquire that was
 ///   queued, this timeout begins when its wait ends. If the request was
 ///   applied after all, it is taken back in the background, and at the latest its ttl ends it, or
@@ -258,9 +258,9 @@ impl Acquire {
         // What a lease without expiry claims until its first refresh has the ttl of the handle.
         let claim = ttl.unwrap_or(shared.context.settings.ttl.duration());
         let grace = grace.unwrap_or_else(|| shared.context.settings.grace_for(claim));
-        let patience = shared.context.settings.check_ttl(claim, grace)?;
+        let wait_ttl = shared.context.settings.check_ttl(claim, grace)?;
         let ttl = match (expires, ttl) {
-            (true, _) => patience,
+            (true, _) => wait_ttl,
             (false, None) => Ttl::FOREVER,
             (false, Some(ttl)) => {
                 return Err(Error::invalid(format!(
@@ -270,17 +270,17 @@ impl Acquire {
         };
         refreshing.check(ttl)?;
         if matches!((expires, refreshing), (false, Refreshing::AtAThird)) {
-            refreshing = Refreshing::Every(patience.third());
+            refreshing = Refreshing::Every(wait_ttl.third());
         }
         let on_held = OnHeld::of(wait, retry)?.unwrap_or_else(|| shared.context.settings.on_held.clone());
-        let terms = Terms {
+        let terms = LeaseSpec {
             lease: lease.unwrap_or_else(LeaseId::random),
             caller: shared.siblings().caller(),
             owner: shared.context.settings.owner.clone(),
             limit: shared_by.unwrap_or(EXCLUSIVE),
             // Only a refresh, which never creates, makes a lease one without expiry: an acquire may
             // arrive when nobody waits for it any more.
-            ttl: patience.millis(),
+            ttl: wait_ttl.millis(),
             grace: ttl::millis(grace),
             group: group?,
             metadata: metadata?,
@@ -294,7 +294,7 @@ impl Acquire {
             in_use,
             key,
             ttl,
-            patience,
+            wait_ttl,
             terms,
             refreshing,
             on_held,

@@ -5,7 +5,7 @@ use std::{fmt, future::poll_fn, mem, pin::pin, sync::Arc, time::Duration};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    Acquire, Error, FencingToken, Group, Key, Lease, LossCause, Mongoseal, Released, Result,
+    Acquire, Error, FencingToken, Group, Key, Lease, LossCause, Mongoseal, ReleaseOutcome, Result,
     engine::{lease_shared::end_jointly, retry_policy::OnHeld, shared::Shared},
     store::BoxFuture,
 };
@@ -265,7 +265,7 @@ impl LeaseSet {
     /// # Cancel safety
     ///
     /// Dropping it abandons the answer. The releases are made all the same.
-    pub async fn release(mut self) -> Result<Vec<(Key, Released)>> {
+    pub async fn release(mut self) -> Result<Vec<(Key, ReleaseOutcome)>> {
         self.end();
         let mut released = Vec::new();
         let mut failed = None;

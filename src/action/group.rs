@@ -17,7 +17,7 @@ use crate::{
         retry::{self, Backoff},
         shared::Shared,
     },
-    record::{Joint, ListedLease, Named, Request, Selection, named},
+    record::{BatchRequest, Filter, LeaseRefs, ListedLease, Request, lease_refs},
     store::{BoxFuture, Page},
     types::ttl,
 };
@@ -90,7 +90,7 @@ impl Mongoseal {
 /// let two = seal.acquire("volumes/2").group("job-17").await?;
 ///
 /// let released = seal.release_group("job-17").leases_at_least(2).await?; // in this or any other process
-/// assert_eq!(released[0].holding.token, two.token());
+/// assert_eq!(released[0].holder.token, two.token());
 /// assert!(!one.is_valid());
 ///
 /// let misspelt = seal.release_group("job-71").leases_at_least(1).await;
@@ -147,7 +147,7 @@ impl IntoFuture for ReleaseGroup {
 ///
 /// # Errors
 ///
-/// - [`Error::Lapsing`]: one has too little time left, or none. No lease was refreshed.
+/// - [`Error::ExpiresTooSoon`]: one has too little time left, or none. No lease was refreshed.
 /// - [`Error::Incomplete`]: the group has fewer leases than expected. No lease was refreshed.
 /// - [`Error::Unavailable`]: the store did not confirm within the operation timeout, or the leases of the group
 ///   came and went all the time; all or none were refreshed, and it can be asked for again.
@@ -224,24 +224,24 @@ async fn release_group(shared: &Shared, group: Group) -> Result<Vec<ListedLease>
     let context = &*shared.context;
     let (clock, until) = (context.clock(), context.operation_deadline());
     let (by, reason) = (context.settings.owner.to_string(), format!("its group {group} was released"));
-    let selection = Selection { group: Some(group), with_expired: true, ..Selection::default() };
+    let selection = Filter { group: Some(group), with_expired: true, ..Filter::default() };
     let (over, mut released) = apart(members(context, &selection, until).await?);
     // Their time was over, and they would keep the group from being refreshed.
     let mut over: HashSet<_> = over.into_iter().map(|lease| lease.key).collect();
     released.reverse();
     let listed_at = clock.now();
-    let mut left = named(released.iter().map(name));
+    let mut left = lease_refs(released.iter().map(name));
     // Work here stops before anybody else is let in. Should this come to nothing, each gives its key back
     // by itcontext.
     let releasing = GroupRelease::default();
     for hold in held_of(&shared.siblings().notifier, &released) {
         hold.end_with_group(&releasing, LossCause::Revoked { by: by.clone(), reason: reason.clone() });
     }
-    let revoke = Joint::Revoke { by, reason };
+    let revoke = BatchRequest::Revoke { by, reason };
     let (mut sure, mut backoff) = (true, Backoff::new());
     while !left.is_empty() {
         let done = retry::until_definite(until, context.settings.attempt, |deadline| {
-            context.store.apply_jointly(&left, &revoke, deadline)
+            context.store.apply_batch(&left, &revoke, deadline)
         });
         if done.await? {
             break;
@@ -252,7 +252,7 @@ async fn release_group(shared: &Shared, group: Group) -> Result<Vec<ListedLease>
         let (lapsed, present) = apart(members(context, &selection, until).await?);
         over.extend(lapsed.into_iter().map(|lease| lease.key));
         let present: HashSet<_> = present.iter().map(name).collect();
-        left = named(released.iter().map(name).filter(|lease| present.contains(lease)));
+        left = lease_refs(released.iter().map(name).filter(|lease| present.contains(lease)));
         if let Some((key, _)) = left.first() {
             // What cannot be released may be a record that is none.
             context.read_record(key, until).await?;
@@ -272,7 +272,7 @@ async fn release_group(shared: &Shared, group: Group) -> Result<Vec<ListedLease>
     }
     if !sure {
         let elapsed = clock.now().saturating_sub(listed_at);
-        released.retain(|lease| lease.holding.remaining.is_none_or(|remaining| remaining > elapsed));
+        released.retain(|lease| lease.holder.remaining.is_none_or(|remaining| remaining > elapsed));
     }
     Ok(released)
 }
@@ -286,29 +286,30 @@ async fn refresh_group(
 ) -> Result<Vec<ListedLease>> {
     let context = &*shared.context;
     let (clock, until) = (context.clock(), context.operation_deadline());
-    let selection = Selection { group: Some(group.clone()), with_expired: true, ..Selection::default() };
-    let refresh = Joint::Refresh { ttl: ttl.millis(), least: ttl::millis(least) };
-    let refused = Mutex::new(Named::new());
+    let selection = Filter { group: Some(group.clone()), with_expired: true, ..Filter::default() };
+    let refresh = BatchRequest::Refresh { ttl: ttl.millis(), least: ttl::millis(least) };
+    let refused = Mutex::new(LeaseRefs::new());
     retry::until_definite(until, context.settings.attempt, |_| async {
         let mut listed = members(context, &selection, until).await?;
-        for ListedLease { key, holding, .. } in &listed {
-            if let Some(remaining) = holding.remaining.filter(|left| left.is_zero() || *left < least) {
-                return Err(Error::Lapsing { key: key.clone(), token: holding.token, remaining, least });
+        for ListedLease { key, holder, .. } in &listed {
+            if let Some(remaining) = holder.remaining.filter(|left| left.is_zero() || *left < least) {
+                return Err(Error::ExpiresTooSoon { key: key.clone(), token: holder.token, remaining, least });
             }
         }
         check_count(&group, listed.len(), leases)?;
         // Whoever was heard of long ago is heard of again soon: the transaction comes to it first, so that
         // it is the other one who waits, and nobody gives way.
-        listed.sort_by_key(|lease| lease.holding.last_seen);
-        let named = named(listed.iter().map(name));
-        listed.sort_by_key(|lease| lease.holding.token);
+        listed.sort_by_key(|lease| lease.holder.last_seen);
+        let leases_by_key = lease_refs(listed.iter().map(name));
+        listed.sort_by_key(|lease| lease.holder.token);
         let sent = clock.now();
         let deadline = until.or_after(context.settings.attempt);
-        if !named.is_empty() && !context.store.apply_jointly(&named, &refresh, deadline).await? {
-            let before = mem::replace(&mut *refused.lock().unwrap_or_else(PoisonError::into_inner), named.clone());
-            if before == named {
+        if !leases_by_key.is_empty() && !context.store.apply_batch(&leases_by_key, &refresh, deadline).await? {
+            let before =
+                mem::replace(&mut *refused.lock().unwrap_or_else(PoisonError::into_inner), leases_by_key.clone());
+            if before == leases_by_key {
                 // Nobody came or went, so one of them may be in a record that is none.
-                for (key, _) in &named {
+                for (key, _) in &leases_by_key {
                     context.read_record(key, until).await?;
                 }
             }
@@ -323,7 +324,7 @@ async fn refresh_group(
 }
 
 /// The leases of a group.
-async fn members(context: &Context, selection: &Selection, until: Deadline) -> Result<Vec<ListedLease>> {
+async fn members(context: &Context, selection: &Filter, until: Deadline) -> Result<Vec<ListedLease>> {
     let (mut members, mut after) = (Vec::new(), None);
     loop {
         let Page { leases, next } = context.list(selection, after, AT_ONCE, until).await?;
@@ -350,9 +351,9 @@ fn check_count(group: &Group, found: usize, least: usize) -> Result<()> {
 
 /// Those whose time is over, and the others.
 fn apart(leases: Vec<ListedLease>) -> (Vec<ListedLease>, Vec<ListedLease>) {
-    leases.into_iter().partition(|lease| lease.holding.is_expired())
+    leases.into_iter().partition(|lease| lease.holder.is_expired())
 }
 
 fn name(lease: &ListedLease) -> (Key, FencingToken) {
-    (lease.key.clone(), lease.holding.token)
+    (lease.key.clone(), lease.holder.token)
 }

@@ -1,6 +1,6 @@
 //! Looking at one record.
 
-use crate::{Error, Key, Mongoseal, Result, record::Inspection, store::Sighting};
+use crate::{Error, Key, Mongoseal, Result, record::Inspection, store::Snapshot};
 
 impl Mongoseal {
     /// Looks at the record of a key, by a linearizable read: who holds it and who waits for it, at some
@@ -46,8 +46,8 @@ impl Mongoseal {
         let context = &self.shared.context;
         context.ensure_open()?;
         Ok(match context.read_record(&key, context.operation_deadline()).await? {
-            Sighting::Nothing => None,
-            Sighting::Seen { record, at } => Some(Inspection::of(key, *record, at.now)),
+            None => None,
+            Some(Snapshot { record, at }) => Some(Inspection::of(key, *record, at.now)),
         })
     }
 }

@@ -15,7 +15,7 @@ use futures_core::Stream;
 use crate::{
     Error, Group, Key, Mongoseal, Owner, Result,
     engine::context::Context,
-    record::{ListedLease, Position, Selection, Sharing, StoreTime},
+    record::{Filter, ListedLease, Position, SharingFilter, StoreTime},
     store::{BoxFuture, Page},
 };
 
@@ -54,8 +54,8 @@ const AT_ONCE: u32 = 500;
 /// let mut soon_over = seal.leases().prefix("reports/").remaining_less_than(Duration::from_secs(10)).await?;
 /// while let Some(lease) = soon_over.next().await {
 ///     let lease = lease?;
-///     println!("{:?} is held by {:?}", lease.key, lease.holding.owner);
-///     assert_eq!(lease.holding.token, nightly.token());
+///     println!("{:?} is held by {:?}", lease.key, lease.holder.owner);
+///     assert_eq!(lease.holder.token, nightly.token());
 /// }
 /// # Ok(())
 /// # }
@@ -64,7 +64,7 @@ const AT_ONCE: u32 = 500;
 #[must_use = "nothing is asked until it is awaited"]
 pub struct Leases {
     context: Arc<Context>,
-    selection: Result<Selection>,
+    selection: Result<Filter>,
 }
 
 impl Mongoseal {
@@ -72,12 +72,12 @@ impl Mongoseal {
     /// granted as far as the store's hybrid clock tells. Nothing is sent until the returned builder is
     /// awaited.
     pub fn leases(&self) -> Leases {
-        Leases { context: Arc::clone(&self.shared.context), selection: Ok(Selection::default()) }
+        Leases { context: Arc::clone(&self.shared.context), selection: Ok(Filter::default()) }
     }
 }
 
 impl Leases {
-    fn and(mut self, narrow: impl FnOnce(&mut Selection) -> Result<()>) -> Self {
+    fn and(mut self, narrow: impl FnOnce(&mut Filter) -> Result<()>) -> Self {
         self.selection = self.selection.and_then(|mut selection| {
             narrow(&mut selection)?;
             Ok(selection)
@@ -137,12 +137,12 @@ impl Leases {
 
     /// Only of keys that are held alone.
     pub fn exclusive(self) -> Self {
-        self.and(|selection| only(&mut selection.sharing, Sharing::Exclusive, "ways to hold"))
+        self.and(|selection| only(&mut selection.sharing, SharingFilter::Exclusive, "ways to hold"))
     }
 
     /// Only of keys that may be held by several, also where one holds it.
     pub fn shared(self) -> Self {
-        self.and(|selection| only(&mut selection.sharing, Sharing::Shared, "ways to hold"))
+        self.and(|selection| only(&mut selection.sharing, SharingFilter::Shared, "ways to hold"))
     }
 
     /// Only those granted before this time on the store's clock.
@@ -251,7 +251,7 @@ fn contradiction(what: &str) -> Error {
 #[must_use = "leases are read as they are asked for"]
 pub struct LeaseStream {
     context: Arc<Context>,
-    selection: Selection,
+    selection: Filter,
     /// What was read and not given yet.
     read: VecDeque<ListedLease>,
     rest: Rest,
@@ -311,7 +311,7 @@ impl LeaseStream {
     }
 }
 
-async fn page(context: Arc<Context>, selection: Selection, after: Option<Position>) -> Result<Page> {
+async fn page(context: Arc<Context>, selection: Filter, after: Option<Position>) -> Result<Page> {
     context.ensure_open()?;
     context.list(&selection, after, AT_ONCE, context.operation_deadline()).await
 }

@@ -6,7 +6,7 @@ use crate::{
     Error, Key, Mongoseal, Result,
     engine::{context::Context, retry},
     record::{ListedLease, Outcome, Request},
-    store::{Applied, Backlog, Overdue},
+    store::{Applied, Expired, ExpiredPage},
 };
 
 /// How many records are looked for at once.
@@ -71,13 +71,13 @@ impl Mongoseal {
         let mut after = None;
         loop {
             context.ensure_open()?;
-            let Backlog { overdue: found, next } = overdue(context, after).await?;
+            let ExpiredPage { expired: found, next } = overdue(context, after).await?;
             for overdue in found {
                 context.ensure_open()?;
                 match overdue {
-                    Overdue::Lapsed { key } => purged.leases.extend(prune(context, &key).await?),
-                    Overdue::Idle { key, version } => {
-                        if context.store.forget(&key, version, context.attempt_deadline()).await? {
+                    Expired::Lapsed { key } => purged.leases.extend(prune(context, &key).await?),
+                    Expired::Idle { key, version } => {
+                        if context.store.delete_idle(&key, version, context.attempt_deadline()).await? {
                             purged.records.push(key);
                         }
                     }
@@ -90,12 +90,12 @@ impl Mongoseal {
 }
 
 /// Looks for what can be cleared.
-async fn overdue(context: &Context, after: Option<String>) -> Result<Backlog> {
+async fn overdue(context: &Context, after: Option<String>) -> Result<ExpiredPage> {
     retry::until_definite(context.operation_deadline(), context.settings.attempt, |deadline| {
         let after = after.clone();
         async move {
             context.prepare(deadline).await?;
-            context.store.overdue(after, MOST, deadline).await
+            context.store.list_expired(after, MOST, deadline).await
         }
     })
     .await

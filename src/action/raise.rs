@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use crate::{
-    Deadline, Error, FencingToken, Key, Mongoseal, Result, Tick,
+    Deadline, Error, FencingToken, HybridTime, Key, Mongoseal, Result,
     engine::{context::Context, retry},
-    record::{self, Moment, Outcome, Record, Request},
+    record::{self, Outcome, Record, Request, StoreClock},
     store::Applied,
 };
 
@@ -81,8 +81,8 @@ impl Mongoseal {
 }
 
 /// Refuses a token that no store has numbered: the key could never issue a token that its clock has numbered again.
-fn check(to: FencingToken, now: Tick) -> Result<()> {
-    let ahead = Duration::from_secs(Tick::from(to).seconds.saturating_sub(now.seconds));
+fn check(to: FencingToken, now: HybridTime) -> Result<()> {
+    let ahead = Duration::from_secs(HybridTime::from(to).seconds.saturating_sub(now.seconds));
     if ahead <= FARTHEST {
         return Ok(());
     }
@@ -93,7 +93,7 @@ fn check(to: FencingToken, now: Tick) -> Result<()> {
 }
 
 /// Raises the version of a key. Gives the version after that, and when it was looked at.
-async fn raise(context: &Context, key: &Key, to: FencingToken, until: Deadline) -> Result<(FencingToken, Moment)> {
+async fn raise(context: &Context, key: &Key, to: FencingToken, until: Deadline) -> Result<(FencingToken, StoreClock)> {
     let applied = retry::until_definite(until, context.settings.attempt, |deadline| async move {
         context.prepare(deadline).await?;
         let request = Request::Raise(record::Raise { to });

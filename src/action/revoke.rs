@@ -6,7 +6,7 @@ use crate::{
     Error, FencingToken, Key, Mongoseal, Owner, Result,
     engine::{context::Context, retry},
     record::{self, Holder, Outcome, Request},
-    store::{BoxFuture, Sighting},
+    store::{BoxFuture, Snapshot},
 };
 
 /// How long the name and the reason may be, in bytes.
@@ -110,7 +110,7 @@ impl Revoke {
         }
         context.ensure_open()?;
         let (until, longest) = (context.operation_deadline(), context.settings.attempt);
-        let Sighting::Seen { record, at } = context.read_record(&key, until).await? else { return Ok(Vec::new()) };
+        let Some(Snapshot { record, at }) = context.read_record(&key, until).await? else { return Ok(Vec::new()) };
         let held: Vec<Holder> = record.holders.into_iter().filter(|holder| holder.expires_at > at.now).collect();
         if held.is_empty() {
             return Ok(Vec::new());

@@ -2,7 +2,7 @@
 
 use tracing::debug;
 
-use crate::{Acquire, Error, Key, Lease, Mongoseal, Released, Result};
+use crate::{Acquire, Error, Key, Lease, Mongoseal, ReleaseOutcome, Result};
 
 impl Mongoseal {
     /// Does `work` with a lease on a key, as [`Acquire::with`] on [`acquire`](Self::acquire) does.
@@ -56,8 +56,8 @@ impl Acquire {
         let value = lease.run(work(&lease)).await?;
         let (key, token) = (lease.key().clone(), lease.token());
         match lease.release().await {
-            Ok(Released::Gone { cause }) => return Err(Error::Lost { key, token, cause }),
-            Ok(Released::Ours | Released::Unknown) => {}
+            Ok(ReleaseOutcome::AlreadyLost { cause }) => return Err(Error::Lost { key, token, cause }),
+            Ok(ReleaseOutcome::Released | ReleaseOutcome::Unknown) => {}
             Err(error) => debug!(%error, "the work is done, and its lease left to its ttl"),
         }
         Ok(value)

@@ -12,7 +12,7 @@ use std::{
 
 use futures_core::Stream;
 use tokio::sync::mpsc::Receiver;
-pub(crate) use watcher::Tale;
+pub(crate) use watcher::EventDiff;
 use watcher::Watcher;
 
 use crate::{
@@ -64,8 +64,8 @@ impl Mongoseal {
         K::Error: Into<Error>,
     {
         let key = key.try_into().map_err(Into::into)?;
-        let tale = Tale { first: events::present, then: events::changes };
-        Ok(EventStream { told: Told::begin(&self.shared.context, key, tale).await? })
+        let tale = EventDiff { first: events::present, then: events::changes };
+        Ok(EventStream { events: KeyEvents::begin(&self.shared.context, key, tale).await? })
     }
 }
 
@@ -94,7 +94,7 @@ impl Mongoseal {
 /// which keeps one of the client's connections.
 #[must_use = "events are told to who asks for them"]
 pub struct EventStream {
-    told: Told<Event>,
+    events: KeyEvents<Event>,
 }
 
 impl EventStream {
@@ -110,7 +110,7 @@ impl EventStream {
     ///
     /// Dropping it loses nothing: the next call gives the event that this one would have given.
     pub async fn next(&mut self) -> Option<Result<Event>> {
-        poll_fn(|task| self.told.poll_next(task)).await
+        poll_fn(|task| self.events.poll_next(task)).await
     }
 }
 
@@ -118,20 +118,20 @@ impl Stream for EventStream {
     type Item = Result<Event>;
 
     fn poll_next(mut self: Pin<&mut Self>, task: &mut task::Context<'_>) -> Poll<Option<Result<Event>>> {
-        self.told.poll_next(task)
+        self.events.poll_next(task)
     }
 }
 
 /// What is told of a key, until an error.
-pub(crate) struct Told<T> {
+pub(crate) struct KeyEvents<T> {
     context: Arc<Context>,
     tales: Receiver<Result<T>>,
     ended: bool,
 }
 
-impl<T: Send + 'static> Told<T> {
+impl<T: Send + 'static> KeyEvents<T> {
     /// Begins to watch a key, to tell this of it.
-    pub(crate) async fn begin(context: &Arc<Context>, key: Key, tale: Tale<T>) -> Result<Self> {
+    pub(crate) async fn begin(context: &Arc<Context>, key: Key, tale: EventDiff<T>) -> Result<Self> {
         context.ensure_open()?;
         let give_up = context.operation_deadline();
         let (beginning, tales) = Watcher::start(context, key, tale, give_up);

@@ -3,9 +3,11 @@
 use std::{sync::Arc, time::Duration};
 
 use crate::{
-    Caller, Deadline, FencingToken, HandleId, Key, LeaseId, Metadata,
-    record::{Acquire, Holder, Leave, Moment, Outcome, Patience, Record, Refresh, Release, Request, StoreTime, Terms},
-    store::{Applied, Sighting, Store},
+    AcquireId, Deadline, FencingToken, HandleId, Key, LeaseId, Metadata,
+    record::{
+        Acquire, Holder, LeaseSpec, Leave, Outcome, Record, Refresh, Release, Request, StoreClock, StoreTime, WaitSpec,
+    },
+    store::{Applied, Snapshot, Store},
 };
 
 /// How long a request may take.
@@ -58,10 +60,10 @@ impl Bench {
     }
 
     /// The record, if there is one, and when it was read.
-    pub(super) async fn seen(&self) -> (Option<Record>, Option<Moment>) {
+    pub(super) async fn seen(&self) -> (Option<Record>, Option<StoreClock>) {
         match self.store.read(&self.key, self.deadline()).await.expect("the record can be read") {
-            Sighting::Nothing => (None, None),
-            Sighting::Seen { record, at } => (Some(*record), Some(at)),
+            None => (None, None),
+            Some(Snapshot { record, at }) => (Some(*record), Some(at)),
         }
     }
 
@@ -86,10 +88,10 @@ impl Bench {
 }
 
 /// Terms of a new lease that lasts.
-pub(super) fn terms() -> Terms {
-    Terms {
+pub(super) fn terms() -> LeaseSpec {
+    LeaseSpec {
         lease: LeaseId::random(),
-        caller: Caller { handle: HandleId::random(), number: 1 },
+        caller: AcquireId { handle: HandleId::random(), number: 1 },
         owner: "conformance".parse().expect("it is an owner"),
         limit: 0,
         ttl: LONG,
@@ -100,25 +102,25 @@ pub(super) fn terms() -> Terms {
 }
 
 /// Asks once.
-pub(super) fn once(terms: &Terms) -> Acquire {
-    Acquire { terms: terms.clone(), patience: None }
+pub(super) fn once(terms: &LeaseSpec) -> Acquire {
+    Acquire { terms: terms.clone(), wait: None }
 }
 
 /// Asks and waits.
-pub(super) fn wait(terms: &Terms) -> Acquire {
-    Acquire { terms: terms.clone(), patience: Some(Patience { lasts: LONG, room: 100 }) }
+pub(super) fn wait(terms: &LeaseSpec) -> Acquire {
+    Acquire { terms: terms.clone(), wait: Some(WaitSpec { ttl: LONG, queue_limit: 100 }) }
 }
 
-pub(super) fn refresh(terms: &Terms) -> Request {
+pub(super) fn refresh(terms: &LeaseSpec) -> Request {
     Request::Refresh(Refresh { lease: terms.lease, ttl: terms.ttl, grace: terms.grace, metadata: None })
 }
 
-pub(super) fn release(terms: &Terms, token: FencingToken) -> Request {
+pub(super) fn release(terms: &LeaseSpec, token: FencingToken) -> Request {
     Request::Release(Release { lease: terms.lease, token })
 }
 
 /// Gives back what an acquire of these terms was granted, or its place in the queue.
-pub(super) fn leave(terms: &Terms) -> Request {
+pub(super) fn leave(terms: &LeaseSpec) -> Request {
     Request::Leave(Leave { lease: terms.lease, caller: terms.caller })
 }
 

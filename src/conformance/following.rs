@@ -10,32 +10,32 @@ use tokio::{
 use super::bench::{Bench, leave, once, refresh, release, terms, wait};
 use crate::{
     FencingToken, Result,
-    record::{Joint, Record, Request, Revoke, Terms},
-    store::State,
+    record::{BatchRequest, LeaseSpec, Record, Request, Revoke},
+    store::RecordState,
 };
 
 /// What is told of a record.
-struct Told {
-    states: Receiver<State>,
+struct Follower {
+    states: Receiver<RecordState>,
     following: JoinHandle<Result<()>>,
 }
 
 /// Follows the record of the key. `None` where the store cannot, and says so.
-async fn follow(bench: &Bench, room: usize) -> Option<(Told, State)> {
+async fn follow(bench: &Bench, room: usize) -> Option<(Follower, RecordState)> {
     let (tell, mut states) = mpsc::channel(room);
     #[allow(clippy::disallowed_methods, reason = "ends with the receiver")]
     let following = tokio::spawn(bench.store.follow(&bench.key, tell));
     let first = tokio::time::timeout(Duration::from_secs(10), states.recv()).await;
     if let Some(first) = first.expect("it begins within 10 seconds") {
-        return Some((Told { states, following }, first));
+        return Some((Follower { states, following }, first));
     }
     let ended = following.await.expect("it does not panic");
     assert!(matches!(ended, Err(crate::Error::Invalid { .. })), "a store that cannot tell says so: {ended:?}");
     None
 }
 
-impl Told {
-    async fn next(&mut self) -> State {
+impl Follower {
+    async fn next(&mut self) -> RecordState {
         let next = tokio::time::timeout(Duration::from_secs(10), self.states.recv()).await;
         next.expect("it is told within 10 seconds").expect("somebody tells")
     }
@@ -46,7 +46,7 @@ fn told(record: Option<Record>) -> Option<Box<Record>> {
     record.map(|record| Box::new(Record { queue: Vec::new(), ..record }))
 }
 
-fn without_queue(state: &State) -> Option<Box<Record>> {
+fn without_queue(state: &RecordState) -> Option<Box<Record>> {
     told(state.record.as_deref().cloned())
 }
 
@@ -54,7 +54,7 @@ pub(super) async fn what_each_change_makes_of_a_record_is_told_in_order(bench: B
     let Some((mut follower, first)) = follow(&bench, 1).await else { return };
     assert_eq!(first.record, None, "first it is told that there is no record");
     let neighbour = bench.beside("neighbour");
-    let waiters: Vec<Terms> = (0..20).map(|number| Terms { limit: number % 3, ..terms() }).collect();
+    let waiters: Vec<LeaseSpec> = (0..20).map(|number| LeaseSpec { limit: number % 3, ..terms() }).collect();
     let revoke = || Request::Revoke(Revoke { by: "ops".into(), reason: "drill".into(), upto: FencingToken::MAX });
     let mut requests: Vec<Request> = waiters.iter().map(|waiter| wait(waiter).into()).collect();
     requests.extend(waiters[..8].iter().flat_map(|waiter| [refresh(waiter), leave(waiter)]));
@@ -74,8 +74,8 @@ pub(super) async fn what_each_change_makes_of_a_record_is_told_in_order(bench: B
     // And what is done to many keys at once.
     let token = bench.granted(once(&terms())).await;
     expected.push(Some(bench.record().await));
-    let named = [(bench.key.clone(), vec![token])].into();
-    assert!(bench.store.apply_jointly(&named, &Joint::Release, bench.deadline()).await.expect("it is done"));
+    let leases = [(bench.key.clone(), vec![token])].into();
+    assert!(bench.store.apply_batch(&leases, &BatchRequest::Release, bench.deadline()).await.expect("it is done"));
     expected.push(Some(bench.record().await));
     let mut tick = first.at.tick;
     for (number, after) in expected.into_iter().enumerate() {
@@ -108,7 +108,7 @@ pub(super) async fn a_record_that_is_there_is_told_first(bench: Bench) {
 }
 
 pub(super) async fn who_follows_no_more_is_told_no_more(bench: Bench) {
-    let Some((Told { states, following }, _)) = follow(&bench, 64).await else { return };
+    let Some((Follower { states, following }, _)) = follow(&bench, 64).await else { return };
     drop(states);
     let ended = tokio::time::timeout(Duration::from_secs(10), following).await;
     let ended = ended.expect("it ends within 10 seconds").expect("it does not panic");

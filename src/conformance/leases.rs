@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use super::bench::{Bench, LONG, SHORT, leave, once, refresh, release, terms, wait};
 use crate::{
-    FencingToken, Metadata, Tick,
-    record::{Outcome, Raise, Request, Revoke, StoreTime, Terms, Transfer},
+    FencingToken, HybridTime, Metadata,
+    record::{LeaseSpec, Outcome, Raise, Request, Revoke, StoreTime, Transfer},
 };
 
 pub(super) async fn a_free_key_is_granted_and_read_at_once(bench: Bench) {
@@ -49,7 +49,7 @@ pub(super) async fn the_same_request_again_keeps_its_token(bench: Bench) {
 pub(super) async fn tokens_grow_over_release_and_expiry(bench: Bench) {
     let mut last = None;
     for ttl in [LONG, SHORT, LONG] {
-        let terms = Terms { ttl, ..terms() };
+        let terms = LeaseSpec { ttl, ..terms() };
         let token = bench.granted(once(&terms)).await;
         assert!(Some(token) > last, "{token} comes after {last:?}");
         last = Some(token);
@@ -63,7 +63,7 @@ pub(super) async fn tokens_grow_over_release_and_expiry(bench: Bench) {
 }
 
 pub(super) async fn a_lease_ends_at_its_ttl_and_not_before(bench: Bench) {
-    let short = Terms { ttl: SHORT, ..terms() };
+    let short = LeaseSpec { ttl: SHORT, ..terms() };
     bench.granted(once(&short)).await;
     let holder = bench.holders().await.remove(0);
     assert_eq!(holder.expires_at, holder.since.after(SHORT), "the store counts the ttl from when it granted the key");
@@ -84,12 +84,12 @@ pub(super) async fn a_lease_ends_at_its_ttl_and_not_before(bench: Bench) {
 
 pub(super) async fn a_refresh_pushes_the_end_out_and_never_creates(bench: Bench) {
     // Long enough for three requests to a store that has much to do.
-    let short = Terms { ttl: 2_000, ..terms() };
+    let short = LeaseSpec { ttl: 2_000, ..terms() };
     assert_eq!(bench.send(refresh(&short)).await, Outcome::Absent, "what is not there is not created");
     assert_eq!(bench.seen().await.0, None, "not even a record");
     let token = bench.granted(once(&short)).await;
     let before = bench.holders().await.remove(0);
-    assert_eq!(bench.send(refresh(&Terms { ttl: 1, ..short.clone() })).await, Outcome::Refreshed { token });
+    assert_eq!(bench.send(refresh(&LeaseSpec { ttl: 1, ..short.clone() })).await, Outcome::Refreshed { token });
     assert!(bench.holders().await[0].expires_at >= before.expires_at, "a refresh never pulls the end in");
     bench.send(refresh(&short)).await;
     let after = bench.holders().await.remove(0);
@@ -99,7 +99,7 @@ pub(super) async fn a_refresh_pushes_the_end_out_and_never_creates(bench: Bench)
 }
 
 pub(super) async fn grace_keeps_the_key_after_the_ttl_and_a_release_ends_it(bench: Bench) {
-    let graceful = Terms { ttl: SHORT, grace: LONG, ..terms() };
+    let graceful = LeaseSpec { ttl: SHORT, grace: LONG, ..terms() };
     let token = bench.granted(once(&graceful)).await;
     let ttl_over = bench.holders().await[0].since.after(SHORT);
     bench.pass(ttl_over).await;
@@ -116,7 +116,7 @@ pub(super) async fn a_release_ends_its_own_lease_and_no_other(bench: Bench) {
     assert_eq!(bench.send(release(&first, old)).await, Outcome::Absent, "it can be sent twice");
     let new = bench.granted(once(&first)).await;
     assert_eq!(bench.send(release(&first, old)).await, Outcome::Absent, "not a later grant of the same id");
-    let again = Terms { caller: terms().caller, ..first.clone() };
+    let again = LeaseSpec { caller: terms().caller, ..first.clone() };
     assert_eq!(bench.granted(once(&again)).await, new, "the lease is taken up by another acquire");
     assert_eq!(bench.send(leave(&first)).await, Outcome::Absent, "not what another acquire with the same id holds");
     assert_eq!(bench.send(leave(&again)).await, Outcome::Released, "what the acquire itself holds");
@@ -147,7 +147,7 @@ pub(super) async fn of_many_who_ask_at_once_one_is_granted_the_key(bench: Bench)
 }
 
 pub(super) async fn sharers_are_as_many_as_all_of_them_allow(bench: Bench) {
-    let sharing = |limit| Terms { limit, ..terms() };
+    let sharing = |limit| LeaseSpec { limit, ..terms() };
     let first = bench.granted(once(&sharing(3))).await;
     let second = bench.granted(once(&sharing(2))).await;
     assert!(second > first, "each has a token of its own");
@@ -156,7 +156,7 @@ pub(super) async fn sharers_are_as_many_as_all_of_them_allow(bench: Bench) {
 }
 
 pub(super) async fn a_revocation_ends_the_leases_it_means_and_is_remembered(bench: Bench) {
-    let (one, two) = (Terms { limit: 9, ..terms() }, Terms { limit: 9, ..terms() });
+    let (one, two) = (LeaseSpec { limit: 9, ..terms() }, LeaseSpec { limit: 9, ..terms() });
     let upto = bench.granted(once(&one)).await;
     bench.granted(once(&two)).await;
     let revoke = Request::Revoke(Revoke { by: "$ops".into(), reason: "$$ROOT".into(), upto });
@@ -185,7 +185,7 @@ pub(super) async fn a_transfer_changes_the_holder_and_the_token_once(bench: Benc
 
 pub(super) async fn a_raise_lifts_the_version_and_ends_no_lease(bench: Bench) {
     let hours_ahead = |token: FencingToken| {
-        let number = token.get().saturating_add(7_200 << Tick::ORDINAL_BITS);
+        let number = token.get().saturating_add(7_200 << HybridTime::ORDINAL_BITS);
         FencingToken::new(number).expect("it is far below the largest")
     };
     let holder = terms();
@@ -195,7 +195,7 @@ pub(super) async fn a_raise_lifts_the_version_and_ends_no_lease(bench: Bench) {
     assert_eq!(bench.send(raise(version)).await, Outcome::Raised { version });
     let raised = bench.record().await;
     assert_eq!((raised.version, raised.holders[0].version), (version, token), "the holder keeps its token");
-    let time = |token: FencingToken| Tick::from(token).seconds.saturating_mul(1_000);
+    let time = |token: FencingToken| HybridTime::from(token).seconds.saturating_mul(1_000);
     let passed = StoreTime::from_millis(i64::try_from(time(version)).expect("it is a time"));
     assert!(raised.expires_at > passed, "the record is kept until the clock has passed the token");
     assert_eq!(bench.send(raise(version)).await, Outcome::Raised { version }, "it can be sent twice");
@@ -219,7 +219,7 @@ pub(super) async fn texts_of_callers_come_back_as_they_are(bench: Bench) {
         metadata.insert(name, text).expect("it is metadata");
     }
     let owner = "$$ROOT; drop".parse().expect("it is an owner");
-    let said = Terms { owner, metadata, ..terms() };
+    let said = LeaseSpec { owner, metadata, ..terms() };
     bench.granted(once(&said)).await;
     assert_eq!(bench.holders().await[0].terms, said);
 }

@@ -5,13 +5,13 @@ use std::time::Duration;
 use super::bench::{Bench, LONG, SHORT, once, release, terms};
 use crate::{
     Key, LeaseId,
-    record::{ListedLease, Outcome, Position, Request, Selection, Sharing, Terms},
-    store::{Overdue, Page},
+    record::{Filter, LeaseSpec, ListedLease, Outcome, Position, Request, SharingFilter},
+    store::{Expired, Page},
 };
 
 impl Bench {
     /// All that a store lists, so many at a time.
-    async fn listed(&self, selection: &Selection, most: u32) -> Vec<ListedLease> {
+    async fn listed(&self, selection: &Filter, most: u32) -> Vec<ListedLease> {
         let (mut listed, mut after) = (Vec::new(), None::<Position>);
         loop {
             let page = self.store.list(selection, after, most, self.deadline()).await;
@@ -24,9 +24,9 @@ impl Bench {
     }
 
     /// Of what this key's record, or one behind it, can be cleared first.
-    async fn overdue(&self) -> Option<Overdue> {
-        let backlog = self.store.overdue(Some(self.key.as_str().into()), 1, self.deadline()).await;
-        backlog.expect("what is over can be looked for").overdue.into_iter().next()
+    async fn overdue(&self) -> Option<Expired> {
+        let backlog = self.store.list_expired(Some(self.key.as_str().into()), 1, self.deadline()).await;
+        backlog.expect("what is over can be looked for").expired.into_iter().next()
     }
 }
 
@@ -39,46 +39,46 @@ pub(super) async fn a_list_is_what_was_asked_for_in_the_order_of_tokens(bench: B
         ("$x.y", "$me", 0, LONG),
     ] {
         let group = (ttl == LONG && limit > 0).then(|| "$g".parse().expect("it is a group"));
-        let terms = Terms { owner: owner.parse().expect("it is an owner"), limit, ttl, group, ..terms() };
+        let terms = LeaseSpec { owner: owner.parse().expect("it is an owner"), limit, ttl, group, ..terms() };
         bench.beside(name).granted(once(&terms)).await;
         if name == "a" {
-            bench.beside(name).granted(once(&Terms { lease: LeaseId::random(), ..terms })).await;
+            bench.beside(name).granted(once(&LeaseSpec { lease: LeaseId::random(), ..terms })).await;
         }
     }
     bench.beside("d").pass(bench.beside("d").holders().await.first().expect("it is there").expires_at).await;
 
-    let all = Selection { prefix: format!("{}/", bench.key), with_expired: true, ..Selection::default() };
+    let all = Filter { prefix: format!("{}/", bench.key), with_expired: true, ..Filter::default() };
     let listed = bench.listed(&all, 100).await;
     assert_eq!(listed.len(), 6, "{listed:?}");
-    let order: Vec<_> = listed.iter().map(|lease| (lease.holding.token, lease.key.clone())).collect();
+    let order: Vec<_> = listed.iter().map(|lease| (lease.holder.token, lease.key.clone())).collect();
     assert!(order.is_sorted(), "in the order of tokens: {order:?}");
     for lease in &listed {
         let record = Bench { key: lease.key.clone(), ..bench.clone() }.record().await;
-        let holder = record.holders.into_iter().find(|holder| holder.version == lease.holding.token);
+        let holder = record.holders.into_iter().find(|holder| holder.version == lease.holder.token);
         let expected = ListedLease::of(lease.key.clone(), holder.expect("it holds"), lease.read_at);
         assert_eq!(*lease, expected, "as its record says");
     }
 
-    let since = listed.get(2).map(|lease| lease.holding.since);
+    let since = listed.get(2).map(|lease| lease.holder.since);
     let half = Some(Duration::from_millis(LONG / 2));
     let selections = [
-        Selection { with_expired: false, ..all.clone() },
-        Selection { key: Some(bench.beside("$x.y").key), ..all.clone() },
-        Selection { prefix: format!("{}/$", bench.key), ..all.clone() },
-        Selection { owner: "$me".parse().ok(), ..all.clone() },
-        Selection { group: "$g".parse().ok(), ..all.clone() },
-        Selection { sharing: Some(Sharing::Shared), ..all.clone() },
-        Selection { sharing: Some(Sharing::Exclusive), owner: "me".parse().ok(), ..all.clone() },
-        Selection { since_after: since, ..all.clone() },
-        Selection { since_before: since, with_expired: false, ..all.clone() },
-        Selection { remaining_at_least: half, ..all.clone() },
-        Selection { remaining_less_than: half, ..all.clone() },
-        Selection { remaining_at_least: Some(Duration::ZERO), remaining_less_than: Some(Duration::MAX), ..all.clone() },
-        Selection { remaining_at_least: Some(Duration::MAX), ..all },
+        Filter { with_expired: false, ..all.clone() },
+        Filter { key: Some(bench.beside("$x.y").key), ..all.clone() },
+        Filter { prefix: format!("{}/$", bench.key), ..all.clone() },
+        Filter { owner: "$me".parse().ok(), ..all.clone() },
+        Filter { group: "$g".parse().ok(), ..all.clone() },
+        Filter { sharing: Some(SharingFilter::Shared), ..all.clone() },
+        Filter { sharing: Some(SharingFilter::Exclusive), owner: "me".parse().ok(), ..all.clone() },
+        Filter { since_after: since, ..all.clone() },
+        Filter { since_before: since, with_expired: false, ..all.clone() },
+        Filter { remaining_at_least: half, ..all.clone() },
+        Filter { remaining_less_than: half, ..all.clone() },
+        Filter { remaining_at_least: Some(Duration::ZERO), remaining_less_than: Some(Duration::MAX), ..all.clone() },
+        Filter { remaining_at_least: Some(Duration::MAX), ..all },
     ];
     for selection in selections {
         let names = |leases: &[ListedLease]| -> Vec<_> {
-            leases.iter().map(|lease| (lease.key.clone(), lease.holding.token)).collect()
+            leases.iter().map(|lease| (lease.key.clone(), lease.holder.token)).collect()
         };
         let wanted: Vec<_> = listed.iter().filter(|lease| selection.admits(lease)).cloned().collect();
         for most in [1, 2, 100] {
@@ -91,10 +91,10 @@ pub(super) async fn a_list_is_what_was_asked_for_in_the_order_of_tokens(bench: B
 pub(super) async fn a_prune_removes_what_is_over_and_nothing_else(bench: Bench) {
     let (over, live) = (bench.beside("over"), bench.beside("live"));
     live.granted(once(&terms())).await;
-    let token = over.granted(once(&Terms { ttl: SHORT, ..terms() })).await;
+    let token = over.granted(once(&LeaseSpec { ttl: SHORT, ..terms() })).await;
     assert_eq!(over.send(Request::Prune).await, Outcome::Pruned { holders: vec![] }, "it is not over yet");
     over.pass(over.record().await.expires_at).await;
-    assert_eq!(bench.overdue().await, Some(Overdue::Lapsed { key: over.key.clone() }), "it is found");
+    assert_eq!(bench.overdue().await, Some(Expired::Lapsed { key: over.key.clone() }), "it is found");
     match over.send(Request::Prune).await {
         Outcome::Pruned { holders } => assert!(holders.iter().map(|holder| holder.version).eq([token]), "{holders:?}"),
         other => panic!("who went is told, and not {other:?}"),
@@ -103,8 +103,8 @@ pub(super) async fn a_prune_removes_what_is_over_and_nothing_else(bench: Bench) 
     assert_eq!(live.holders().await.len(), 1, "a live lease stays");
     let ours = |key: &Key| key.as_str().starts_with(bench.key.as_str());
     match bench.overdue().await {
-        Some(Overdue::Lapsed { key }) => assert!(!ours(&key), "nothing is left to clear of {key}"),
-        Some(Overdue::Idle { key, .. }) => assert!(!ours(&key), "{key} is not idle for long"),
+        Some(Expired::Lapsed { key }) => assert!(!ours(&key), "nothing is left to clear of {key}"),
+        Some(Expired::Idle { key, .. }) => assert!(!ours(&key), "{key} is not idle for long"),
         None => {}
     }
 }
@@ -113,7 +113,7 @@ pub(super) async fn a_record_is_not_deleted_before_its_retention(bench: Bench) {
     let terms = terms();
     let token = bench.granted(once(&terms)).await;
     let forgotten =
-        || async { bench.store.forget(&bench.key, token, bench.deadline()).await.expect("it can be asked for") };
+        || async { bench.store.delete_idle(&bench.key, token, bench.deadline()).await.expect("it can be asked for") };
     assert!(!forgotten().await, "somebody holds the key");
     bench.send(release(&terms, token)).await;
     assert!(!forgotten().await, "its version still protects the tokens");
@@ -122,7 +122,7 @@ pub(super) async fn a_record_is_not_deleted_before_its_retention(bench: Bench) {
         !bench
             .beside("never")
             .store
-            .forget(&bench.beside("never").key, token, bench.deadline())
+            .delete_idle(&bench.beside("never").key, token, bench.deadline())
             .await
             .expect("no error")
     );

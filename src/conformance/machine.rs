@@ -2,8 +2,8 @@
 
 use super::bench::{Bench, terms};
 use crate::{
-    FencingToken, LeaseId, Tick,
-    record::{self, Acquire, Leave, Patience, Raise, Record, Refresh, Release, Request, Revoke, Terms, Transfer},
+    FencingToken, HybridTime, LeaseId,
+    record::{self, Acquire, LeaseSpec, Leave, Raise, Record, Refresh, Release, Request, Revoke, Transfer, WaitSpec},
 };
 
 pub(super) async fn random_requests_come_to_what_the_machine_says(bench: Bench) {
@@ -39,7 +39,7 @@ fn random(met: Option<&Record>) -> Request {
     match fastrand::u8(0..22) {
         0..=10 => {
             let lease = lease();
-            let terms = Terms {
+            let terms = LeaseSpec {
                 lease,
                 caller: caller(lease),
                 limit: fastrand::u32(0..4),
@@ -47,8 +47,8 @@ fn random(met: Option<&Record>) -> Request {
                 grace: fastrand::u64(0..20),
                 ..terms()
             };
-            let patience = Patience { lasts: millis(), room: fastrand::u32(1..6) };
-            Request::Acquire(Acquire { terms, patience: (fastrand::u8(0..4) > 0).then_some(patience) })
+            let patience = WaitSpec { ttl: millis(), queue_limit: fastrand::u32(1..6) };
+            Request::Acquire(Acquire { terms, wait: (fastrand::u8(0..4) > 0).then_some(patience) })
         }
         11..=13 => Request::Refresh(Refresh { lease: lease(), ttl: millis(), grace: 0, metadata: None }),
         14..=15 => taken_back(),
@@ -63,7 +63,7 @@ fn random(met: Option<&Record>) -> Request {
         19 => Request::Prune,
         20 => {
             let version = met.map_or(0, |record| record.version.get());
-            let more = [0, 1, 5, 7_200 << Tick::ORDINAL_BITS][fastrand::usize(0..4)];
+            let more = [0, 1, 5, 7_200 << HybridTime::ORDINAL_BITS][fastrand::usize(0..4)];
             let to = FencingToken::new(version.saturating_add(more).max(1)).expect("it is far below the largest");
             Request::Raise(Raise { to })
         }

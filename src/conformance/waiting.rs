@@ -6,15 +6,15 @@ use tokio::sync::mpsc;
 
 use super::bench::{Bench, LONG, SHORT, leave, once, terms, wait};
 use crate::{
-    Caller, FencingToken, HandleId,
-    record::{Acquire, Outcome, Patience, Request, Revoke, Terms},
-    store::Told,
+    AcquireId, FencingToken, HandleId,
+    record::{Acquire, LeaseSpec, Outcome, Request, Revoke, WaitSpec},
+    store::Notification,
 };
 
 pub(super) async fn waiters_are_granted_the_key_in_the_order_they_came(bench: Bench) {
     let mut holder = terms();
     bench.granted(once(&holder)).await;
-    let waiters: Vec<Terms> = (0..5).map(|_| terms()).collect();
+    let waiters: Vec<LeaseSpec> = (0..5).map(|_| terms()).collect();
     for (place, waiter) in waiters.iter().enumerate() {
         match bench.send(wait(waiter)).await {
             Outcome::Queued { position, .. } => assert_eq!(position, place, "behind those who came before"),
@@ -44,8 +44,8 @@ pub(super) async fn a_waiter_that_is_not_heard_of_falls_out(bench: Bench) {
     let holder = terms();
     bench.granted(once(&holder)).await;
     let (dead, alive) = (terms(), terms());
-    let patience = Some(Patience { lasts: SHORT, room: 100 });
-    bench.send(Acquire { terms: dead, patience }).await;
+    let patience = Some(WaitSpec { ttl: SHORT, queue_limit: 100 });
+    bench.send(Acquire { terms: dead, wait: patience }).await;
     bench.send(wait(&alive)).await;
     let end = bench.record().await.queue[0].expires_at;
     bench.pass(end).await;
@@ -55,13 +55,13 @@ pub(super) async fn a_waiter_that_is_not_heard_of_falls_out(bench: Bench) {
 
 pub(super) async fn a_full_queue_takes_nobody(bench: Bench) {
     bench.granted(once(&terms())).await;
-    let patience = Some(Patience { lasts: LONG, room: 2 });
+    let patience = Some(WaitSpec { ttl: LONG, queue_limit: 2 });
     for _ in 0..2 {
-        let outcome = bench.send(Acquire { terms: terms(), patience }).await;
+        let outcome = bench.send(Acquire { terms: terms(), wait: patience }).await;
         assert!(matches!(outcome, Outcome::Queued { .. }), "{outcome:?}");
     }
     let before = bench.record().await;
-    assert_eq!(bench.send(Acquire { terms: terms(), patience }).await, Outcome::Full { length: 2 });
+    assert_eq!(bench.send(Acquire { terms: terms(), wait: patience }).await, Outcome::Full { length: 2 });
     assert_eq!(bench.record().await, before, "nothing is written");
 }
 
@@ -70,7 +70,7 @@ pub(super) async fn a_handle_is_told_what_it_is_handed_and_robbed_of(bench: Benc
     let handle = HandleId::random();
     let holder = terms();
     bench.granted(once(&holder)).await;
-    let own = Terms { caller: Caller { handle, number: 7 }, ..terms() };
+    let own = LeaseSpec { caller: AcquireId { handle, number: 7 }, ..terms() };
     let queued = bench.applied(wait(&own)).await;
     let since = queued.at.expect("there is a record").tick;
     // Before anybody listens: it is told all the same, from that tick on.
@@ -84,20 +84,20 @@ pub(super) async fn a_handle_is_told_what_it_is_handed_and_robbed_of(bench: Benc
         assert!(matches!(ended, Err(crate::Error::Invalid { .. })), "a store that cannot tell says so: {ended:?}");
         return;
     };
-    let Told::Watching { since: heard } = first else { panic!("first it says since when: {first:?}") };
+    let Notification::Started { since: heard } = first else { panic!("first it says since when: {first:?}") };
     let token = bench.record().await.version;
     if heard <= since {
-        assert_eq!(next(&mut told).await, Told::Handed { number: 7, token });
+        assert_eq!(next(&mut told).await, Notification::Granted { number: 7, token });
     }
     let revoke = Revoke { by: "ops".into(), reason: "drill".into(), upto: FencingToken::MAX };
     bench.send(Request::Revoke(revoke)).await;
-    assert_eq!(next(&mut told).await, Told::Taken { number: 7 });
+    assert_eq!(next(&mut told).await, Notification::Revoked { number: 7 });
     // What is not its own it is not told.
     bench.granted(once(&terms())).await;
     assert!(tokio::time::timeout(Duration::from_millis(200), told.recv()).await.is_err());
 }
 
-async fn next(told: &mut mpsc::UnboundedReceiver<Told>) -> Told {
+async fn next(told: &mut mpsc::UnboundedReceiver<Notification>) -> Notification {
     let next = tokio::time::timeout(Duration::from_secs(10), told.recv()).await;
     next.expect("it is told within 10 seconds").expect("somebody tells")
 }

@@ -4,9 +4,9 @@ use std::{sync::Arc, time::Duration};
 
 use tokio_util::sync::CancellationToken;
 
-use super::{Elector, Incumbent, LeaderStream, VALUE};
+use super::{Elector, LeaderInfo, LeaderStream, VALUE};
 use crate::{
-    Acquire, Error, FencingToken, Key, Lease, Metadata, Released, Result,
+    Acquire, Error, FencingToken, Key, Lease, Metadata, ReleaseOutcome, Result,
     engine::{retry::Backoff, shared::Shared},
     store::BoxFuture,
 };
@@ -164,7 +164,7 @@ impl Stand {
     }
 
     /// Tells of each leader that was not seen before, until an error that asking again does not mend.
-    pub(super) async fn tell_of_leaders(&self, call: &mut (dyn FnMut(&Incumbent) + Send)) -> Error {
+    pub(super) async fn tell_of_leaders(&self, call: &mut (dyn FnMut(&LeaderInfo) + Send)) -> Error {
         let mut backoff = Backoff::new();
         let mut last = None;
         loop {
@@ -236,15 +236,15 @@ impl Leader {
     ///
     /// # Errors
     ///
-    /// As [`Lease::describe`], and [`Error::Invalid`] for a value that is too long.
+    /// As [`Lease::update_metadata`], and [`Error::Invalid`] for a value that is too long.
     ///
     /// # Cancel safety
     ///
-    /// As [`Lease::describe`]: the value may be said all the same.
+    /// As [`Lease::update_metadata`]: the value may be said all the same.
     pub async fn proclaim(&self, value: impl Into<String>) -> Result<()> {
         let mut metadata = Metadata::default();
         metadata.insert(VALUE, value)?;
-        self.lease.describe(metadata).await
+        self.lease.update_metadata(metadata).await
     }
 
     /// Leads no more, and says whether it led to this moment. The next in line is elected by that.
@@ -256,7 +256,7 @@ impl Leader {
     /// # Cancel safety
     ///
     /// Dropping it abandons the answer. It resigns all the same.
-    pub async fn resign(self) -> Result<Released> {
+    pub async fn resign(self) -> Result<ReleaseOutcome> {
         self.lease.release().await
     }
 
@@ -276,7 +276,7 @@ impl Leader {
 
 /// A leader as the writer at a fence, by its lease.
 #[cfg(feature = "mongodb")]
-impl<'a> From<&'a Leader> for crate::fence::Bearer<'a> {
+impl<'a> From<&'a Leader> for crate::fence::FencedWriter<'a> {
     fn from(leader: &'a Leader) -> Self {
         leader.lease().into()
     }

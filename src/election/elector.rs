@@ -12,11 +12,11 @@ use std::{
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info};
 
-use super::{Incumbent, Leader, campaign::Stand};
+use super::{Leader, LeaderInfo, campaign::Stand};
 use crate::{Clock, Error, Key, Result, engine::retry::Backoff, types::ttl};
 
 /// Called with who leads.
-type OnNewLeader = Box<dyn FnMut(&Incumbent) + Send>;
+type OnNewLeader = Box<dyn FnMut(&LeaderInfo) + Send>;
 /// Called when this one leads no more.
 type OnStopped = Box<dyn FnMut() + Send>;
 
@@ -54,18 +54,18 @@ pub struct Elector {
     on_new_leader: Option<OnNewLeader>,
     on_stopped: Option<OnStopped>,
     until: CancellationToken,
-    pulse: Arc<Pulse>,
+    pulse: Arc<Heartbeat>,
 }
 
 impl Elector {
     pub(super) fn new(stand: Result<Stand>, clock: Clock) -> Self {
-        let pulse = Arc::new(Pulse { clock, beat: AtomicU64::new(NOT_YET), allowed: AtomicU64::new(0) });
+        let pulse = Arc::new(Heartbeat { clock, beat: AtomicU64::new(NOT_YET), allowed: AtomicU64::new(0) });
         Self { stand, on_new_leader: None, on_stopped: None, until: CancellationToken::new(), pulse }
     }
 
     /// Calls this whenever somebody else or this one is seen to lead with a token that was not seen
     /// before.
-    pub fn on_new_leader(mut self, call: impl FnMut(&Incumbent) + Send + 'static) -> Self {
+    pub fn on_new_leader(mut self, call: impl FnMut(&LeaderInfo) + Send + 'static) -> Self {
         self.on_new_leader = Some(Box::new(call));
         self
     }
@@ -194,7 +194,7 @@ const NO_MORE: u64 = u64::MAX - 1;
 
 /// Signs of life of an elector.
 #[derive(Debug)]
-struct Pulse {
+struct Heartbeat {
     clock: Clock,
     /// When the last was, in milliseconds on the clock.
     beat: AtomicU64,
@@ -203,7 +203,7 @@ struct Pulse {
 }
 
 /// Ends the pulse, however the elector ends.
-struct Ends<'a>(&'a Pulse);
+struct Ends<'a>(&'a Heartbeat);
 
 impl Drop for Ends<'_> {
     fn drop(&mut self) {
@@ -217,7 +217,7 @@ impl Drop for Ends<'_> {
 #[derive(Clone, Debug)]
 pub struct Readiness {
     name: Option<Key>,
-    pulse: Arc<Pulse>,
+    pulse: Arc<Heartbeat>,
 }
 
 impl Readiness {

@@ -10,10 +10,10 @@ use std::{
 
 use futures_core::Stream;
 
-use super::Incumbent;
+use super::LeaderInfo;
 use crate::{
     Error, FencingToken, Key, Mongoseal, Owner, Result,
-    action::watch::{Tale, Told},
+    action::watch::{EventDiff, KeyEvents},
     engine::context::Context,
     record::{Record, StoreTime},
 };
@@ -64,12 +64,12 @@ impl Mongoseal {
 /// [`EventStream`](crate::EventStream).
 #[must_use = "leaders are told to who asks for them"]
 pub struct LeaderStream {
-    told: Told<Option<Incumbent>>,
+    events: KeyEvents<Option<LeaderInfo>>,
 }
 
 impl LeaderStream {
     pub(super) async fn begin(context: &Arc<Context>, name: Key) -> Result<Self> {
-        let tale = Tale {
+        let tale = EventDiff {
             first: |record, at| vec![leader(record, at)],
             then: |before, after, at| {
                 // Whoever held then is left in it, although its time may be over now.
@@ -77,7 +77,7 @@ impl LeaderStream {
                 if said(before.as_ref()) == said(after.as_ref()) { vec![] } else { vec![after] }
             },
         };
-        Ok(Self { told: Told::begin(context, name, tale).await? })
+        Ok(Self { events: KeyEvents::begin(context, name, tale).await? })
     }
 
     /// The next leader, or that there is none; `None` after an error.
@@ -89,25 +89,25 @@ impl LeaderStream {
     /// # Cancel safety
     ///
     /// Dropping it loses nothing: the next call gives what this one would have given.
-    pub async fn next(&mut self) -> Option<Result<Option<Incumbent>>> {
-        poll_fn(|task| self.told.poll_next(task)).await
+    pub async fn next(&mut self) -> Option<Result<Option<LeaderInfo>>> {
+        poll_fn(|task| self.events.poll_next(task)).await
     }
 }
 
-fn leader(record: Option<&Record>, at: StoreTime) -> Option<Incumbent> {
-    Incumbent::of(record?, at)
+fn leader(record: Option<&Record>, at: StoreTime) -> Option<LeaderInfo> {
+    LeaderInfo::of(record?, at)
 }
 
 /// What of a leader is told when it changes.
-fn said(leader: Option<&Incumbent>) -> Option<(FencingToken, &Owner, &str)> {
+fn said(leader: Option<&LeaderInfo>) -> Option<(FencingToken, &Owner, &str)> {
     leader.map(|leader| (leader.token, &leader.owner, leader.value.as_str()))
 }
 
 impl Stream for LeaderStream {
-    type Item = Result<Option<Incumbent>>;
+    type Item = Result<Option<LeaderInfo>>;
 
     fn poll_next(mut self: Pin<&mut Self>, task: &mut task::Context<'_>) -> Poll<Option<Self::Item>> {
-        self.told.poll_next(task)
+        self.events.poll_next(task)
     }
 }
 

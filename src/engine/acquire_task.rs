@@ -13,7 +13,7 @@ use tokio::sync::oneshot;
 use tracing::{Span, debug, field};
 
 use crate::{
-    Clock, Deadline, Error, FencingToken, Key, Result, Tick, Ttl,
+    Clock, Deadline, Error, FencingToken, HybridTime, Key, Result, Ttl,
     engine::{
         context::{Context, shut_down},
         held_lease::HeldLease,
@@ -26,7 +26,7 @@ use crate::{
         retry_policy::{Attempts, OnHeld},
         shared::Shared,
     },
-    record::{self, Holder, Outcome, Patience, Request, Terms},
+    record::{self, Holder, LeaseSpec, Outcome, Request, WaitSpec},
     store::Applied,
 };
 
@@ -37,8 +37,8 @@ pub(crate) struct AcquireTask {
     pub(crate) key: Key,
     pub(crate) ttl: Ttl,
     /// How long it stays queued, or keeps a key it was handed, without being heard of.
-    pub(crate) patience: Ttl,
-    pub(crate) terms: Terms,
+    pub(crate) wait_ttl: Ttl,
+    pub(crate) terms: LeaseSpec,
     pub(crate) refreshing: Refreshing,
     pub(crate) on_held: OnHeld,
     /// Whether the caller chose the lease id.
@@ -61,7 +61,7 @@ struct Place {
     sent: Duration,
     answered: Duration,
     /// The store's tick then.
-    tick: Tick,
+    tick: HybridTime,
     /// The key's highest token then.
     version: FencingToken,
     /// How many wait before.
@@ -251,7 +251,7 @@ impl AcquireTask {
                 && token > place.version
             {
                 // The key was granted after the answer, so after this was sent.
-                let deadline = place.sent.saturating_add(shared.context.settings.validity(self.patience));
+                let deadline = place.sent.saturating_add(shared.context.settings.validity(self.wait_ttl));
                 if clock.now() < deadline {
                     let hold = self.hold((token, place.tick), clock, deadline);
                     hold.note_round_trip(place.answered.saturating_sub(place.sent));
@@ -273,11 +273,11 @@ impl AcquireTask {
         }
     }
 
-    /// When to keep the place in the queue: a third of the patience after this was sent, or up to an eighth of that
-    /// sooner, when the others of the handle do who wait for the key with the same patience; so they travel together.
+    /// When to keep the place in the queue: a third of the wait_ttl after this was sent, or up to an eighth of that
+    /// sooner, when the others of the handle do who wait for the key with the same wait_ttl; so they travel together.
     /// At other times for other keys and handles, which do not.
     fn keeps_at(&self, sent: Duration) -> Duration {
-        let third = self.patience.third();
+        let third = self.wait_ttl.third();
         let keep = sent.saturating_add(third);
         let apart = third.checked_div(8).unwrap_or_default().as_nanos();
         let of_key = u128::from(BuildHasherDefault::<DefaultHasher>::default().hash_one(&self.key));
@@ -286,7 +286,7 @@ impl AcquireTask {
         keep.saturating_sub(Duration::from_nanos(u64::try_from(beyond).unwrap_or_default()))
     }
 
-    fn hold(&self, granted: (FencingToken, Tick), clock: Clock, deadline: Duration) -> Arc<LeaseShared> {
+    fn hold(&self, granted: (FencingToken, HybridTime), clock: Clock, deadline: Duration) -> Arc<LeaseShared> {
         Arc::new(LeaseShared::new(self.key.clone(), &self.terms, granted, clock, deadline))
     }
 
@@ -294,8 +294,9 @@ impl AcquireTask {
     async fn attempt(&self, context: &Context, waits: bool, answer_by: Deadline) -> Result<Answer> {
         let clock = context.clock();
         context.prepare(answer_by).await?;
-        let patience = waits.then_some(Patience { lasts: self.patience.millis(), room: context.settings.queue_limit });
-        let request = Request::Acquire(record::Acquire { terms: self.terms.clone(), patience });
+        let wait_ttl =
+            waits.then_some(WaitSpec { ttl: self.wait_ttl.millis(), queue_limit: context.settings.queue_limit });
+        let request = Request::Acquire(record::Acquire { terms: self.terms.clone(), wait: wait_ttl });
         // The store counts the ttl from some time after this one.
         let sent = clock.now();
         let answer = context.store.apply(&self.key, request, answer_by).await;
@@ -311,16 +312,16 @@ impl AcquireTask {
             Outcome::Refused { .. } if changed => self.queued.store(false, Ordering::Relaxed),
             _ => {}
         }
-        let tick = at.map_or(Tick { seconds: 0, ordinal: 0 }, |at| at.tick);
+        let tick = at.map_or(HybridTime { seconds: 0, ordinal: 0 }, |at| at.tick);
         let left = |holder: &Holder| at.map(|at| holder.remaining(at.now).unwrap_or(Duration::MAX)).unwrap_or_default();
         match outcome {
             Outcome::Granted { token } => {
-                let deadline = sent.saturating_add(context.settings.validity(self.patience));
+                let deadline = sent.saturating_add(context.settings.validity(self.wait_ttl));
                 if clock.now() >= deadline {
                     self.in_doubt.store(true, Ordering::Relaxed);
                     return Err(Error::unavailable(format!(
                         "the store granted the key, but answered after the ttl of {:?} was over: retry, and choose a longer ttl if that happens again",
-                        self.patience.duration()
+                        self.wait_ttl.duration()
                     )));
                 }
                 let hold = self.hold((token, tick), clock, deadline);

@@ -3,7 +3,7 @@
 use crate::{
     Deadline, Error, LossCause, Result,
     engine::{context::Context, lease_shared::LeaseShared},
-    store::Sighting,
+    store::Snapshot,
 };
 
 /// Reads whether the lease is gone, and why. An answer that wrote nothing may be stale, so nobody
@@ -14,8 +14,8 @@ pub(crate) async fn confirm_loss(
     deadline: Deadline,
 ) -> Result<Option<LossCause>> {
     let (record, at) = match context.store.read(&hold.key, deadline).await? {
-        Sighting::Nothing => return Ok(Some(LossCause::Removed)),
-        Sighting::Seen { record, at } => (record, at),
+        None => return Ok(Some(LossCause::Removed)),
+        Some(Snapshot { record, at }) => (record, at),
     };
     if record.live_holder(hold.lease, at.now).is_some_and(|holder| holder.version == hold.token) {
         return Ok(None);

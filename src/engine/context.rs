@@ -14,8 +14,8 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use crate::{
     Clock, Deadline, Error, Key, Result,
     engine::{dedicated_thread::DedicatedThread, retry, settings::Settings},
-    record::{Position, Selection},
-    store::{Page, Sighting, Store},
+    record::{Filter, Position},
+    store::{Page, Snapshot, Store},
 };
 
 /// What every request of a handle needs.
@@ -111,7 +111,7 @@ impl Context {
     }
 
     /// Reads the record of a key.
-    pub(crate) async fn read_record(&self, key: &Key, until: Deadline) -> Result<Sighting> {
+    pub(crate) async fn read_record(&self, key: &Key, until: Deadline) -> Result<Option<Snapshot>> {
         retry::until_definite(until, self.settings.attempt, |deadline| async move {
             self.prepare(deadline).await?;
             self.store.read(key, deadline).await
@@ -122,7 +122,7 @@ impl Context {
     /// Reads at most so many of the leases that are wanted, those behind a place in the list.
     pub(crate) async fn list(
         &self,
-        selection: &Selection,
+        selection: &Filter,
         after: Option<Position>,
         most: u32,
         until: Deadline,

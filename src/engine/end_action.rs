@@ -23,21 +23,21 @@ pub(crate) enum EndAction {
 /// What the task of a lease did at its end.
 #[derive(Debug)]
 pub(crate) enum End {
-    Released(Released),
+    Released(ReleaseOutcome),
     Transferred(FencingToken),
 }
 
 /// What a release found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Released {
+pub enum ReleaseOutcome {
     /// The lease was held to this moment; nobody else was granted the key meanwhile.
-    Ours,
+    Released,
     /// The lease is gone, and whether an earlier send of this release ended it cannot be told: its
     /// reply was lost, and meanwhile the deadline passed, or the key was granted again or its version raised.
     Unknown,
     /// The lease had been lost before.
-    Gone {
+    AlreadyLost {
         /// What ended it.
         cause: LossCause,
     },

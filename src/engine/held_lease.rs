@@ -7,7 +7,7 @@ use tokio::sync::oneshot;
 use crate::{
     Error, LeaseId, LossCause, Result,
     engine::{
-        end_action::{End, EndAction, Released},
+        end_action::{End, EndAction, ReleaseOutcome},
         lease_shared::LeaseShared,
         lease_state::LeaseState,
         shared::Shared,
@@ -51,7 +51,9 @@ impl HeldLease {
     pub(crate) async fn ended(&self) -> Result<End> {
         let released = self.released.lock().unwrap_or_else(PoisonError::into_inner).take();
         // A transfer took it, before a release or at the same time as another transfer.
-        let Some(released) = released else { return Ok(End::Released(Released::Gone { cause: self.hold.cause() })) };
+        let Some(released) = released else {
+            return Ok(End::Released(ReleaseOutcome::AlreadyLost { cause: self.hold.cause() }));
+        };
         let gone = || {
             Error::unavailable(
                 "the runtime that kept the lease has ended: its ttl ends the lease, or a revocation if it has no expiry",

@@ -7,20 +7,20 @@ use tracing::debug;
 use crate::{
     Deadline,
     engine::context::Context,
-    record::{Joint, Named},
+    record::{BatchRequest, LeaseRefs},
 };
 
 /// Leases that were ended together.
 #[derive(Debug)]
 pub(crate) struct JointRelease {
-    leases: Named,
+    leases: LeaseRefs,
     /// Cancelled when all of them have ended here: none is given back before.
     pub(crate) ended: CancellationToken,
     released: OnceCell<bool>,
 }
 
 impl JointRelease {
-    pub(crate) fn new(leases: Named) -> Self {
+    pub(crate) fn new(leases: LeaseRefs) -> Self {
         Self { leases, ended: CancellationToken::new(), released: OnceCell::new() }
     }
 
@@ -29,7 +29,7 @@ impl JointRelease {
     pub(crate) async fn released(&self, context: &Context, deadline: Deadline) -> bool {
         self.ended.cancelled().await;
         let release = || async {
-            let released = context.store.apply_jointly(&self.leases, &Joint::Release, deadline).await;
+            let released = context.store.apply_batch(&self.leases, &BatchRequest::Release, deadline).await;
             debug!(leases = self.leases.len(), ?released, "released together");
             released.unwrap_or(false)
         };

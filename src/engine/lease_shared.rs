@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 
 use crate::{
-    Clock, Error, FencingToken, Key, LeaseId, LossCause, Result, Tick, Ttl,
+    Clock, Error, FencingToken, HybridTime, Key, LeaseId, LossCause, Result, Ttl,
     engine::{
         command_queue::CommandQueue,
         end_action::EndAction,
@@ -22,7 +22,7 @@ use crate::{
         lease_state::LeaseState,
         pending_releases::ReleaseStage,
     },
-    record::{Terms, named},
+    record::{LeaseSpec, lease_refs},
 };
 
 /// A deadline that somebody found passed.
@@ -46,7 +46,7 @@ pub(crate) struct LeaseShared {
     /// Whether nobody else can hold the key meanwhile.
     pub(crate) exclusive: bool,
     /// The store's tick when it last said that the lease was granted, or was not yet.
-    pub(crate) tick: Tick,
+    pub(crate) tick: HybridTime,
     clock: Clock,
     /// Nanoseconds on the clock. Only ever moves on, and at last to [`PASSED`].
     deadline: AtomicU64,
@@ -74,8 +74,8 @@ pub(crate) struct LeaseShared {
 impl LeaseShared {
     pub(crate) fn new(
         key: Key,
-        terms: &Terms,
-        (token, tick): (FencingToken, Tick),
+        terms: &LeaseSpec,
+        (token, tick): (FencingToken, HybridTime),
         clock: Clock,
         deadline: Duration,
     ) -> Self {
@@ -321,7 +321,7 @@ impl LeaseShared {
 /// Ends these leases, as far as they are held. The task of the first to come gives all of them back.
 pub(crate) fn end_jointly<'a>(leases: impl IntoIterator<Item = &'a Arc<LeaseShared>>) {
     let leases: Vec<_> = leases.into_iter().filter(|lease| lease.is_valid()).collect();
-    let release = Arc::new(JointRelease::new(named(leases.iter().map(|lease| (lease.key.clone(), lease.token)))));
+    let release = Arc::new(JointRelease::new(lease_refs(leases.iter().map(|lease| (lease.key.clone(), lease.token)))));
     // One alone is released as any other is.
     for lease in leases.iter().filter(|_| leases.len() > 1) {
         lease.end_action.get_or_init(|| EndAction::Jointly(Arc::clone(&release)));

@@ -13,7 +13,7 @@ use tokio::sync::oneshot;
 
 use self::round::Round;
 use crate::{
-    Deadline, Error, LossCause, Metadata, Result, Tick, Ttl,
+    Deadline, Error, HybridTime, LossCause, Metadata, Result, Ttl,
     engine::{
         command_queue::{Command, RefreshCommand},
         confirm::confirm_loss,
@@ -352,7 +352,7 @@ impl LeaseTask {
     }
 
     /// The store confirmed a refresh that was sent at this time.
-    fn confirmed(&mut self, round: Round, sent: Duration, tick: Tick) {
+    fn confirmed(&mut self, round: Round, sent: Duration, tick: HybridTime) {
         self.ttl = round.ttl;
         self.words = round.metadata.map(Box::new);
         match &self.slot {

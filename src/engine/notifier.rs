@@ -10,9 +10,9 @@ use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
 use tracing::{debug, warn};
 
 use crate::{
-    Error, FencingToken, HandleId, Result, Tick,
+    Error, FencingToken, HandleId, HybridTime, Result,
     engine::{context::Context, lease_shared::LeaseShared, pending_releases::PendingReleases},
-    store::Told,
+    store::Notification,
 };
 
 /// How long the listener stays without waiters: opening it costs more than keeping it for a while.
@@ -67,9 +67,9 @@ enum Listening {
     NotBefore(Duration),
     /// The listener is being opened, and will hear of all that is handed over after this tick, or after a later one that it
     /// then tells.
-    Opening(Tick),
+    Opening(HybridTime),
     /// All that is handed over after this tick is heard of.
-    Since(Tick),
+    Since(HybridTime),
     /// The store cannot tell.
     Never,
 }
@@ -103,7 +103,7 @@ impl WaiterGuard {
     /// Sees to it that somebody listens; says whether what is handed over after `asked`, the tick of
     /// the last answer, will be heard of. Where the listener is still being opened that is so, too:
     /// were everybody to ask until it is open, it might wait for them.
-    pub(crate) fn is_heard(&self, asked: Tick) -> bool {
+    pub(crate) fn is_heard(&self, asked: HybridTime) -> bool {
         self.notifier.listen(&self.context, asked)
     }
 }
@@ -136,7 +136,7 @@ impl HolderGuard {
     }
 
     /// Sees to it that somebody listens, from `asked`, the tick of the last answer, on.
-    pub(crate) fn listen(&self, asked: Tick) {
+    pub(crate) fn listen(&self, asked: HybridTime) {
         self.notifier.listen(&self.context, asked);
     }
 }
@@ -177,7 +177,7 @@ impl Notifier {
     }
 
     /// Sees to it that a task listens; returns whether what happens after `asked` will be heard of.
-    fn listen(self: &Arc<Self>, context: &Arc<Context>, asked: Tick) -> bool {
+    fn listen(self: &Arc<Self>, context: &Arc<Context>, asked: HybridTime) -> bool {
         let now = context.clock().now();
         let mut state = self.state();
         match state.listening {
@@ -211,15 +211,15 @@ impl Notifier {
     }
 
     /// Wakes whom it concerns. A waiter that has just left is not there to be woken.
-    fn tell(&self, told: &Told, listener: u64) {
+    fn tell(&self, told: &Notification, listener: u64) {
         match told {
-            Told::Watching { since } => {
+            Notification::Started { since } => {
                 if self.is_listener(listener, |state| state.listening = Listening::Since(*since)) {
                     self.wake(&Wake::Listening);
                 }
             }
-            Told::Handed { number, token } => self.wake_one(*number, Wake::Handed(*token)),
-            Told::Taken { number } => {
+            Notification::Granted { number, token } => self.wake_one(*number, Wake::Handed(*token)),
+            Notification::Revoked { number } => {
                 self.wake_one(*number, Wake::Ask);
                 let hold = self.state().holding.get(number).map(Arc::clone);
                 if let Some(hold) = hold {
@@ -231,7 +231,7 @@ impl Notifier {
 
     /// Makes holders look for a revocation before this tick, which the listener did not hear of. Each look is a request, so only
     /// a few of them look. The others learn of it with their next refresh.
-    fn look_at_holders(&self, from: Tick) {
+    fn look_at_holders(&self, from: HybridTime) {
         let holds: Vec<_> =
             self.state().holding.values().filter(|hold| hold.tick < from).take(MAX_LOOKS).cloned().collect();
         for hold in holds {
@@ -281,7 +281,7 @@ impl Notifier {
 
 /// Listens for the waiters and holders of a handle until there were none for a while, another one listens in its place, or
 /// listening fails. Another one does if the runtime of this one is not driven for a while.
-async fn listen(context: Arc<Context>, notifier: Arc<Notifier>, since: Tick, listener: u64) {
+async fn listen(context: Arc<Context>, notifier: Arc<Notifier>, since: HybridTime, listener: u64) {
     let clock = context.clock();
     // Should this task be dropped where it stands, somebody else has to listen.
     let mut ended = Ends { notifier: Arc::clone(&notifier), listening: Listening::Not, listener };
@@ -301,7 +301,7 @@ async fn listen(context: Arc<Context>, notifier: Arc<Notifier>, since: Tick, lis
                 }
             }
             Some(told) = told.recv() => {
-                if let Told::Watching { since: from } = told && from > since {
+                if let Notification::Started { since: from } = told && from > since {
                     notifier.look_at_holders(from);
                 }
                 notifier.tell(&told, listener);

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tracing::debug;
 
 use crate::{
-    Deadline, Error, LossCause, Metadata, Result, Tick, Ttl,
+    Deadline, Error, HybridTime, LossCause, Metadata, Result, Ttl,
     engine::{
         confirm::{confirm_loss, stale},
         context::Context,
@@ -98,7 +98,7 @@ pub(crate) struct Confirmed {
     /// The time on the clock just before it was sent, from which the deadline counts.
     pub(crate) sent: Duration,
     /// The store's tick when it was applied.
-    pub(crate) tick: Tick,
+    pub(crate) tick: HybridTime,
 }
 
 /// Sends one refresh. `None` is a lease that was lost by it.

@@ -9,7 +9,7 @@ use crate::{
     engine::{
         confirm::{confirm_loss, stale},
         context::Context,
-        end_action::{End, EndAction, Released},
+        end_action::{End, EndAction, ReleaseOutcome},
         lease_shared::LeaseShared,
         retry::{self, Limit},
         shutdown_release::{BatchOutcome, ShutdownReleases},
@@ -56,12 +56,12 @@ async fn end(context: &Arc<Context>, at_shutdown: &Arc<ShutdownReleases>, hold: 
             if !group.released(context).await {
                 drop(release(context, hold, context.operation_deadline(), true).await);
             }
-            Ok(End::Released(Released::Gone { cause }))
+            Ok(End::Released(ReleaseOutcome::AlreadyLost { cause }))
         }
-        (Some(cause), _) if cause != LossCause::ShutDown => Ok(End::Released(Released::Gone { cause })),
+        (Some(cause), _) if cause != LossCause::ShutDown => Ok(End::Released(ReleaseOutcome::AlreadyLost { cause })),
         (Some(LossCause::ShutDown), _) => {
             let (sent_before, until) = match at_shutdown.release(context, hold).await {
-                BatchOutcome::Released => return Ok(End::Released(Released::Ours)),
+                BatchOutcome::Released => return Ok(End::Released(ReleaseOutcome::Released)),
                 BatchOutcome::Single { was_sent, until } => (was_sent, until),
                 BatchOutcome::OutOfTime => {
                     return Err(Error::unavailable(
@@ -71,11 +71,11 @@ async fn end(context: &Arc<Context>, at_shutdown: &Arc<ShutdownReleases>, hold: 
             };
             release(context, hold, until, sent_before).await.map(End::Released)
         }
-        (None, Some(EndAction::Orphan)) => Ok(End::Released(Released::Ours)),
+        (None, Some(EndAction::Orphan)) => Ok(End::Released(ReleaseOutcome::Released)),
         (None, Some(EndAction::Jointly(others))) => {
             let until = context.operation_deadline();
             if others.released(context, until.or_after(context.settings.attempt)).await {
-                Ok(End::Released(Released::Ours))
+                Ok(End::Released(ReleaseOutcome::Released))
             } else {
                 release(context, hold, until, true).await.map(End::Released)
             }
@@ -86,21 +86,30 @@ async fn end(context: &Arc<Context>, at_shutdown: &Arc<ShutdownReleases>, hold: 
 
 /// Gives the key back, for a lease that has ended here by the will of this process, and whose release may
 /// have been sent before.
-async fn release(context: &Context, hold: &LeaseShared, until: Deadline, mut sent_before: bool) -> Result<Released> {
+async fn release(
+    context: &Context,
+    hold: &LeaseShared,
+    until: Deadline,
+    mut sent_before: bool,
+) -> Result<ReleaseOutcome> {
     let clock = context.clock();
     let released = retry::until_definite(until, Limit::growing(context.settings.attempt), |deadline| {
         let sent_before = mem::replace(&mut sent_before, true);
         async move {
             let request = Request::Release(record::Release { lease: hold.lease, token: hold.token });
             match context.store.apply(&hold.key, request, deadline).await?.outcome {
-                Outcome::Released => Ok(Released::Ours),
+                Outcome::Released => Ok(ReleaseOutcome::Released),
                 Outcome::Absent => match confirm_loss(context, hold, deadline).await? {
                     None => Err(stale()),
                     // Asked before, without an answer. If the deadline is ahead and nobody came
                     // since, it was that request which ended the lease; else who knows.
-                    Some(LossCause::Expired) if sent_before && hold.deadline() > clock.now() => Ok(Released::Ours),
-                    Some(LossCause::Expired | LossCause::TakenOver { .. }) if sent_before => Ok(Released::Unknown),
-                    Some(cause) => Ok(Released::Gone { cause }),
+                    Some(LossCause::Expired) if sent_before && hold.deadline() > clock.now() => {
+                        Ok(ReleaseOutcome::Released)
+                    }
+                    Some(LossCause::Expired | LossCause::TakenOver { .. }) if sent_before => {
+                        Ok(ReleaseOutcome::Unknown)
+                    }
+                    Some(cause) => Ok(ReleaseOutcome::AlreadyLost { cause }),
                 },
                 outcome => Err(Error::invalid(format!(
                     "the store answered a release with {outcome:?}: report this bug of the store"

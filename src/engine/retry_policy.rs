@@ -36,10 +36,10 @@ impl OnHeld {
 /// those who want to decide each time. Whoever waits in the queue comes before whoever tries again.
 ///
 /// Only a key that is held is tried again by this policy: [`Error::Held`]. Any other error surfaces
-/// at once as what it is. Where the policy ends, the error is [`Error::Exhausted`].
+/// at once as what it is. Where the policy ends, the error is [`Error::RetriesExhausted`].
 ///
-/// A policy must have an end: a number of [`attempts`](Self::attempts), a [`total`](Self::total) time,
-/// or a closure, which can stop. [`for_ever`](Self::for_ever) says that it has none.
+/// A policy must have an end: a number of [`attempts`](Self::attempts), a [`max_elapsed`](Self::max_elapsed) time,
+/// or a closure, which can stop. [`unlimited`](Self::unlimited) says that it has none.
 ///
 /// # Examples
 ///
@@ -54,12 +54,12 @@ impl OnHeld {
 ///
 /// let retry = Retry::exponential(Duration::from_millis(1), Duration::from_millis(20)).attempts(3);
 /// match seal.acquire("reports/nightly").retry(retry).await {
-///     Err(Error::Exhausted { attempts, .. }) => assert_eq!(attempts, 3),
+///     Err(Error::RetriesExhausted { attempts, .. }) => assert_eq!(attempts, 3),
 ///     other => panic!("{other:?}"),
 /// }
 ///
 /// // Asks again when the holder's time is over, unless that is long.
-/// let patient = Retry::by(|attempt| Some(attempt.remaining).filter(|left| left.as_secs() < 5));
+/// let patient = Retry::custom(|attempt| Some(attempt.remaining).filter(|left| left.as_secs() < 5));
 /// assert!(seal.acquire("reports/nightly").retry(patient).await.is_err());
 /// # held.release().await?;
 /// # Ok(())
@@ -70,8 +70,8 @@ impl OnHeld {
 pub struct Retry {
     delays: Delays,
     attempts: Option<u32>,
-    total: Option<Duration>,
-    for_ever: bool,
+    max_elapsed: Option<Duration>,
+    unlimited: bool,
 }
 
 /// What a caller wrote to decide on the next delay.
@@ -81,7 +81,7 @@ type Next = dyn Fn(&Attempt) -> Option<Duration> + Send + Sync;
 enum Delays {
     Fixed(Duration),
     Exponential { first: Duration, longest: Duration },
-    By(Arc<Next>),
+    Custom(Arc<Next>),
 }
 
 impl fmt::Debug for Delays {
@@ -91,7 +91,7 @@ impl fmt::Debug for Delays {
             Self::Exponential { first, longest } => {
                 f.debug_struct("Exponential").field("first", first).field("longest", longest).finish()
             }
-            Self::By(_) => f.write_str("By(..)"),
+            Self::Custom(_) => f.write_str("Custom(..)"),
         }
     }
 }
@@ -128,12 +128,12 @@ impl Retry {
 
     /// Asks again after the delay that `next` answers with; `None` stops. It is called on the task
     /// that asks and should not block. If it panics, so does whoever awaits the acquire.
-    pub fn by(next: impl Fn(&Attempt) -> Option<Duration> + Send + Sync + 'static) -> Self {
-        Self::new(Delays::By(Arc::new(next)))
+    pub fn custom(next: impl Fn(&Attempt) -> Option<Duration> + Send + Sync + 'static) -> Self {
+        Self::new(Delays::Custom(Arc::new(next)))
     }
 
     fn new(delays: Delays) -> Self {
-        Self { delays, attempts: None, total: None, for_ever: false }
+        Self { delays, attempts: None, max_elapsed: None, unlimited: false }
     }
 
     /// At most so many attempts, the first included.
@@ -143,20 +143,20 @@ impl Retry {
     }
 
     /// No attempt begins later than this after the first.
-    pub fn total(mut self, at_most: Duration) -> Self {
-        self.total = Some(at_most);
+    pub fn max_elapsed(mut self, at_most: Duration) -> Self {
+        self.max_elapsed = Some(at_most);
         self
     }
 
     /// Until the key is granted: what a policy without an end has to say.
-    pub fn for_ever(mut self) -> Self {
-        self.for_ever = true;
+    pub fn unlimited(mut self) -> Self {
+        self.unlimited = true;
         self
     }
 
     /// Refuses what contradicts itself and what would go on without an end by accident.
     fn checked(self) -> Result<Self> {
-        let bounded = self.attempts.is_some() || self.total.is_some();
+        let bounded = self.attempts.is_some() || self.max_elapsed.is_some();
         let first = match self.delays {
             Delays::Fixed(delay) => Some(delay),
             Delays::Exponential { first, longest } if first > longest => {
@@ -165,13 +165,15 @@ impl Retry {
                 )));
             }
             Delays::Exponential { first, .. } => Some(first),
-            Delays::By(_) => None,
+            Delays::Custom(_) => None,
         };
         if self.attempts == Some(0) {
             return Err(Error::invalid("a retry of 0 attempts asks nothing: the first attempt counts, so 1 or more"));
         }
-        if self.for_ever && bounded {
-            return Err(Error::invalid("`for_ever` is set together with `attempts` or `total`: set one or the other"));
+        if self.unlimited && bounded {
+            return Err(Error::invalid(
+                "`unlimited` is set together with `attempts` or `max_elapsed`: set one or the other",
+            ));
         }
         let Some(first) = first else { return Ok(self) };
         if first.is_zero() {
@@ -179,14 +181,14 @@ impl Retry {
                 "a retry with a delay of zero keeps the store busy: 20 milliseconds or more are usual",
             ));
         }
-        if !bounded && !self.for_ever {
+        if !bounded && !self.unlimited {
             return Err(Error::invalid(
-                "this retry has no end: give it a number of `attempts`, a `total` time, or say `for_ever`",
+                "this retry has no end: give it a number of `attempts`, a `max_elapsed` time, or say `unlimited`",
             ));
         }
-        if let Some(total) = self.total.filter(|total| *total < first) {
+        if let Some(max_elapsed) = self.max_elapsed.filter(|max_elapsed| *max_elapsed < first) {
             return Err(Error::invalid(format!(
-                "a retry whose first delay is {first:?} never asks again within a total of {total:?}: shorten the delay"
+                "a retry whose first delay is {first:?} never asks again within {max_elapsed:?}: shorten the delay"
             )));
         }
         Ok(self)
@@ -206,7 +208,7 @@ impl<'a> Attempts<'a> {
     pub(crate) fn of(policy: &'a Retry) -> Self {
         let backoff = match policy.delays {
             Delays::Exponential { first, longest } => Backoff::between(first, longest),
-            Delays::Fixed(_) | Delays::By(_) => Backoff::new(),
+            Delays::Fixed(_) | Delays::Custom(_) => Backoff::new(),
         };
         Self { policy, backoff, made: 0, previous_delay: None }
     }
@@ -228,14 +230,14 @@ impl<'a> Attempts<'a> {
         let next = match &policy.delays {
             Delays::Fixed(delay) => Some(*delay),
             Delays::Exponential { .. } => Some(self.backoff.next()),
-            Delays::By(next) => next(&attempt),
+            Delays::Custom(next) => next(&attempt),
         };
         let next = next.filter(|delay| {
             policy.attempts.is_none_or(|attempts| self.made < attempts)
-                && policy.total.is_none_or(|total| elapsed.saturating_add(*delay) <= total)
+                && policy.max_elapsed.is_none_or(|max_elapsed| elapsed.saturating_add(*delay) <= max_elapsed)
         });
         self.previous_delay = next;
         let key = key.clone();
-        next.ok_or_else(|| Error::Exhausted { key, attempts: attempt.number, elapsed, held: Box::new(error) })
+        next.ok_or_else(|| Error::RetriesExhausted { key, attempts: attempt.number, elapsed, held: Box::new(error) })
     }
 }

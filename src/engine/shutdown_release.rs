@@ -25,7 +25,7 @@ use tracing::debug;
 use crate::{
     Deadline, FencingToken, Key,
     engine::{context::Context, lease_shared::LeaseShared},
-    record::{Joint, named},
+    record::{BatchRequest, lease_refs},
 };
 
 /// The most leases of one request.
@@ -53,14 +53,14 @@ pub(crate) struct ShutdownReleases {
 
 #[derive(Debug, Default)]
 struct Queue {
-    waiting: VecDeque<Waiting>,
+    waiting: VecDeque<QueuedRelease>,
     /// How many leases there were.
     leases: usize,
     senders: usize,
 }
 
 #[derive(Debug)]
-struct Waiting {
+struct QueuedRelease {
     key: Key,
     token: FencingToken,
     released: oneshot::Sender<BatchOutcome>,
@@ -86,7 +86,7 @@ impl ShutdownReleases {
     }
 
     /// The leases of the next request. If there are none, one sender ends.
-    fn next(&self) -> Option<Vec<Waiting>> {
+    fn next(&self) -> Option<Vec<QueuedRelease>> {
         let mut queue = self.queue();
         let many = queue.waiting.len().min(MAX_BATCH);
         if many == 0 {
@@ -119,7 +119,7 @@ impl ShutdownReleases {
         let begins = {
             let mut queue = self.queue();
             queue.leases = queue.leases.saturating_add(1);
-            queue.waiting.push_back(Waiting { key: hold.key.clone(), token: hold.token, released });
+            queue.waiting.push_back(QueuedRelease { key: hold.key.clone(), token: hold.token, released });
             let begins = queue.senders < MAX_SENDERS;
             queue.senders = queue.senders.saturating_add(usize::from(begins));
             begins
@@ -148,9 +148,14 @@ impl ShutdownReleases {
     }
 }
 
-async fn release_batch(context: &Context, batch: &[Waiting], patience: Duration, until: Deadline) -> BatchOutcome {
-    let leases = named(batch.iter().map(|waiting| (waiting.key.clone(), waiting.token)));
-    let released = context.store.apply_jointly(&leases, &Joint::Release, until.or_after(patience)).await;
+async fn release_batch(
+    context: &Context,
+    batch: &[QueuedRelease],
+    patience: Duration,
+    until: Deadline,
+) -> BatchOutcome {
+    let leases = lease_refs(batch.iter().map(|waiting| (waiting.key.clone(), waiting.token)));
+    let released = context.store.apply_batch(&leases, &BatchRequest::Release, until.or_after(patience)).await;
     debug!(leases = leases.len(), ?released, "released at the shutdown");
     if matches!(released, Ok(true)) { BatchOutcome::Released } else { BatchOutcome::Single { was_sent: true, until } }
 }

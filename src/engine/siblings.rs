@@ -15,7 +15,7 @@ use std::sync::{
 use tokio::sync::OnceCell;
 
 use crate::{
-    Caller, HandleId,
+    AcquireId, HandleId,
     engine::{dedicated_thread::DedicatedThread, lease_ids::LeaseIds, notifier::Notifier},
     store::Store,
 };
@@ -68,8 +68,8 @@ impl Siblings {
     }
 
     /// The next acquire of these handles.
-    pub(crate) fn caller(&self) -> Caller {
-        Caller { handle: self.id, number: self.acquires.fetch_add(1, Ordering::Relaxed) }
+    pub(crate) fn caller(&self) -> AcquireId {
+        AcquireId { handle: self.id, number: self.acquires.fetch_add(1, Ordering::Relaxed) }
     }
 
     /// Whether all of the handles were shut down.

@@ -29,7 +29,7 @@ use mongodb::{
         Acknowledgment, Collation, FindOneOptions, Hint, ReadConcern, ReadPreference, SelectionCriteria, WriteConcern,
     },
 };
-use stamp::Stamp;
+use stamp::TokenField;
 use tokio::runtime::Handle;
 pub use verbs::{DeleteOne, FindOneAndUpdate, InsertOne, ReplaceOne, UpdateOne};
 
@@ -63,18 +63,18 @@ pub trait Fence<T: Send + Sync> {
     /// # Ok(())
     /// # }
     /// ```
-    fn fenced<'a>(&self, by: impl Into<Bearer<'a>>) -> Fenced<'a, T>;
+    fn fenced<'a>(&self, by: impl Into<FencedWriter<'a>>) -> Fenced<'a, T>;
 }
 
 impl<T: Send + Sync> Fence<T> for Collection<T> {
-    fn fenced<'a>(&self, by: impl Into<Bearer<'a>>) -> Fenced<'a, T> {
+    fn fenced<'a>(&self, by: impl Into<FencedWriter<'a>>) -> Fenced<'a, T> {
         Fenced { collection: self.clone(), by: by.into(), field: "fence".into(), within: Duration::from_secs(10) }
     }
 }
 
 /// Who writes: a lease, which is refused here already once it has ended, or a bare token.
 #[derive(Clone, Copy)]
-pub struct Bearer<'a> {
+pub struct FencedWriter<'a> {
     token: FencingToken,
     lease: Option<&'a (dyn Alive + 'a)>,
 }
@@ -84,22 +84,22 @@ pub(crate) trait Alive: Send + Sync {
     fn check(&self) -> Result<()>;
 }
 
-impl<'a> Bearer<'a> {
+impl<'a> FencedWriter<'a> {
     /// Of something that ends.
     pub(crate) fn alive(token: FencingToken, lease: &'a (dyn Alive + 'a)) -> Self {
         Self { token, lease: Some(lease) }
     }
 }
 
-impl From<FencingToken> for Bearer<'_> {
+impl From<FencingToken> for FencedWriter<'_> {
     fn from(token: FencingToken) -> Self {
         Self { token, lease: None }
     }
 }
 
-impl fmt::Debug for Bearer<'_> {
+impl fmt::Debug for FencedWriter<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Bearer").field("token", &self.token).finish_non_exhaustive()
+        f.debug_struct("FencedWriter").field("token", &self.token).finish_non_exhaustive()
     }
 }
 
@@ -138,7 +138,7 @@ impl fmt::Debug for Bearer<'_> {
 #[derive(Debug)]
 pub struct Fenced<'a, T: Send + Sync> {
     collection: Collection<T>,
-    by: Bearer<'a>,
+    by: FencedWriter<'a>,
     field: String,
     within: Duration,
 }
@@ -175,7 +175,7 @@ impl<T: Send + Sync> Fenced<'_, T> {
         if let Some(lease) = self.by.lease {
             lease.check()?;
         }
-        let stamp = Stamp::new(&self.field, self.by.token)?;
+        let stamp = TokenField::new(&self.field, self.by.token)?;
         Ok(Target { documents: self.collection.clone_with_type(), stamp, within: self.within, needs })
     }
 }
@@ -188,7 +188,7 @@ const MEETINGS: u32 = 4;
 #[derive(Clone)]
 struct Target {
     documents: Collection<Document>,
-    stamp: Stamp,
+    stamp: TokenField,
     within: Duration,
     needs: &'static str,
 }
@@ -234,7 +234,7 @@ impl Target {
     {
         let done = send().await.map_err(|error| self.meaning(error))?;
         if !done.wrote() {
-            self.barred(self.stamp.barring(filter), reading).await?;
+            self.barred(self.stamp.blocked_filter(filter), reading).await?;
         }
         Ok(done)
     }

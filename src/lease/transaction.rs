@@ -7,10 +7,10 @@ use mongodb::ClientSession;
 use crate::{
     Error, Lease, Result,
     fence::{
-        Bearer,
+        FencedWriter,
         mongo::{
             Alive,
-            transaction::{Answer, Keeping, Stake, run},
+            transaction::{Answer, LeaseProbe, TransactionLease, run},
         },
     },
     store::MongoStore,
@@ -95,7 +95,7 @@ impl Lease {
             )
             .into());
         };
-        let stake = Stake {
+        let stake = TransactionLease {
             store: store.clone(),
             key: self.key().clone(),
             lease: self.id(),
@@ -108,7 +108,7 @@ impl Lease {
 }
 
 /// A lease as the writer at a fence. It stays borrowed, so that it cannot be released under a write. It can be transferred under one.
-impl<'a> From<&'a Lease> for Bearer<'a> {
+impl<'a> From<&'a Lease> for FencedWriter<'a> {
     fn from(lease: &'a Lease) -> Self {
         Self::alive(lease.token(), lease)
     }
@@ -120,7 +120,7 @@ impl Alive for Lease {
     }
 }
 
-impl Keeping for Lease {
+impl LeaseProbe for Lease {
     fn verify(&self) -> Answer<'_> {
         Box::pin(self.verify())
     }

@@ -3,7 +3,7 @@
 use super::Lease;
 use crate::{
     Error, FencingToken, LeaseId, LossCause, Result,
-    engine::end_action::{End, EndAction, Released},
+    engine::end_action::{End, EndAction, ReleaseOutcome},
 };
 
 impl Lease {
@@ -22,7 +22,7 @@ impl Lease {
     /// The receiver, in this or another process, acquires the key with that id, by
     /// [`Acquire::lease_id`](crate::Acquire::lease_id), within the ttl, before or after the transfer. This lease is
     /// lost before the transfer is sent, and work under it is stopped. A later [`release`](Self::release) returns
-    /// [`Released::Gone`].
+    /// [`ReleaseOutcome::AlreadyLost`].
     ///
     /// # Caveats
     ///
@@ -52,7 +52,7 @@ impl Lease {
         self.held.transfer(to);
         match self.held.ended().await? {
             End::Transferred(token) => Ok(token),
-            End::Released(Released::Gone { cause }) => Err(self.hold().lost(cause)),
+            End::Released(ReleaseOutcome::AlreadyLost { cause }) => Err(self.hold().lost(cause)),
             End::Released(_) => Err(self.hold().lost(LossCause::Expired)),
         }
     }

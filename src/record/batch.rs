@@ -5,27 +5,27 @@ use std::collections::HashMap;
 use crate::{FencingToken, Key};
 
 /// Leases by their keys, each key once, and by their tokens, which no other leases of the key ever have.
-pub type Named = Vec<(Key, Vec<FencingToken>)>;
+pub type LeaseRefs = Vec<(Key, Vec<FencingToken>)>;
 
 /// These leases by their keys, in the order in which the keys come first.
-pub fn named(leases: impl IntoIterator<Item = (Key, FencingToken)>) -> Named {
-    let (mut named, mut place) = (Named::new(), HashMap::new());
+pub fn lease_refs(leases: impl IntoIterator<Item = (Key, FencingToken)>) -> LeaseRefs {
+    let (mut refs, mut place) = (LeaseRefs::new(), HashMap::new());
     for (key, token) in leases {
-        let at = *place.entry(key.clone()).or_insert(named.len());
-        match named.get_mut(at) {
+        let at = *place.entry(key.clone()).or_insert(refs.len());
+        match refs.get_mut(at) {
             Some((_, tokens)) => tokens.push(token),
-            None => named.push((key, vec![token])),
+            None => refs.push((key, vec![token])),
         }
     }
-    named
+    refs
 }
 
 /// What can be done to many leases at once. Each can be asked for twice.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Joint {
-    /// Gives them back: of each key all that are named, or none where one of them is over.
+pub enum BatchRequest {
+    /// Gives them back: of each key all that are leases_by_key, or none where one of them is over.
     Release,
-    /// Takes them from their holders, who are told: of each key all that are named, or none where one
+    /// Takes them from their holders, who are told: of each key all that are leases_by_key, or none where one
     /// of them is over.
     Revoke {
         /// Who does.
@@ -33,7 +33,7 @@ pub enum Joint {
         /// Why.
         reason: String,
     },
-    /// Keeps them alive: of each key all that are named, or none where one of them is over. None ends
+    /// Keeps them alive: of each key all that are leases_by_key, or none where one of them is over. None ends
     /// sooner than it would have, and each keeps its own grace.
     Keep {
         /// How long they last from now without a further refresh, in milliseconds.
@@ -50,7 +50,7 @@ pub enum Joint {
     },
 }
 
-impl Joint {
+impl BatchRequest {
     /// How much time a lease must have left, in milliseconds: any at all.
     #[must_use]
     pub fn least(&self) -> u64 {

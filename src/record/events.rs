@@ -1,6 +1,6 @@
 //! What happens to a key, told from one state of its record to the next.
 
-use super::{Holder, Holding, Record, Revocation, StoreTime};
+use super::{Holder, HolderInfo, Record, Revocation, StoreTime};
 use crate::{FencingToken, Owner};
 
 /// Something that happened to a key.
@@ -28,12 +28,12 @@ pub enum EventKind {
     /// store's clock was set back so far that an expired lease counts again.
     Holds {
         /// The holder.
-        holding: Holding,
+        holding: HolderInfo,
     },
     /// The key was granted to it.
     Granted {
         /// The holder.
-        holding: Holding,
+        holding: HolderInfo,
     },
     /// Its holder gave the key back.
     Released,
@@ -49,7 +49,7 @@ pub enum EventKind {
     /// Its holder gave the key to another lease id, and so to a larger token.
     Transferred {
         /// The holder from now on.
-        to: Holding,
+        to: HolderInfo,
     },
     /// The record was deleted while it held the key, or an older copy was put back.
     Removed,
@@ -106,8 +106,8 @@ fn event(holder: &Holder, at: StoreTime, kind: EventKind) -> Event {
     Event { token: holder.version, owner: holder.terms.owner.clone(), at, kind }
 }
 
-fn holding(holder: &Holder, at: StoreTime) -> Holding {
-    Holding::of(holder.clone(), at)
+fn holding(holder: &Holder, at: StoreTime) -> HolderInfo {
+    HolderInfo::of(holder.clone(), at)
 }
 
 /// From one state to the other.

@@ -11,7 +11,7 @@ use crate::{FencingToken, Group, Key, Owner};
 /// What it means is what [`admits`](Self::admits) says; a store may ask in its own language.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Selection {
+pub struct Filter {
     /// Of this key.
     pub key: Option<Key>,
     /// Of keys that begin with this text.
@@ -21,7 +21,7 @@ pub struct Selection {
     /// Of this group.
     pub group: Option<Group>,
     /// Held alone, or with others.
-    pub sharing: Option<Sharing>,
+    pub sharing: Option<SharingFilter>,
     /// Granted after this time.
     pub since_after: Option<StoreTime>,
     /// Granted before this time.
@@ -36,7 +36,7 @@ pub struct Selection {
 
 /// Whether a key is held alone or with others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Sharing {
+pub enum SharingFilter {
     /// By one at a time.
     Exclusive,
     /// By as many as all of them agree to.
@@ -53,22 +53,22 @@ pub struct Position {
     pub key: String,
 }
 
-impl Selection {
+impl Filter {
     /// Whether a lease is wanted.
     #[must_use]
     pub fn admits(&self, lease: &ListedLease) -> bool {
-        let ListedLease { key, holding, .. } = lease;
-        let sharing = if holding.is_exclusive() { Sharing::Exclusive } else { Sharing::Shared };
+        let ListedLease { key, holder, .. } = lease;
+        let sharing = if holder.is_exclusive() { SharingFilter::Exclusive } else { SharingFilter::Shared };
         self.key.as_ref().is_none_or(|wanted| wanted == key)
             && key.as_str().starts_with(&self.prefix)
-            && self.owner.as_ref().is_none_or(|owner| *owner == holding.owner)
-            && self.group.as_ref().is_none_or(|group| Some(group) == holding.group.as_ref())
+            && self.owner.as_ref().is_none_or(|owner| *owner == holder.owner)
+            && self.group.as_ref().is_none_or(|group| Some(group) == holder.group.as_ref())
             && self.sharing.is_none_or(|wanted| wanted == sharing)
-            && self.since_after.is_none_or(|after| holding.since > after)
-            && self.since_before.is_none_or(|before| holding.since < before)
-            && self.remaining_at_least.is_none_or(|least| holding.remaining.is_none_or(|left| left >= least))
-            && self.remaining_less_than.is_none_or(|bound| holding.remaining.is_some_and(|left| left < bound))
-            && (self.with_expired || !holding.is_expired())
+            && self.since_after.is_none_or(|after| holder.since > after)
+            && self.since_before.is_none_or(|before| holder.since < before)
+            && self.remaining_at_least.is_none_or(|least| holder.remaining.is_none_or(|left| left >= least))
+            && self.remaining_less_than.is_none_or(|bound| holder.remaining.is_some_and(|left| left < bound))
+            && (self.with_expired || !holder.is_expired())
     }
 }
 
@@ -76,13 +76,13 @@ impl Position {
     /// The place behind this lease.
     #[must_use]
     pub fn behind(lease: &ListedLease) -> Self {
-        Self { token: lease.holding.token, key: lease.key.as_str().to_owned() }
+        Self { token: lease.holder.token, key: lease.key.as_str().to_owned() }
     }
 
     /// Whether a lease comes later.
     #[must_use]
     pub fn precedes(&self, lease: &ListedLease) -> bool {
-        (self.token, self.key.as_str()) < (lease.holding.token, lease.key.as_str())
+        (self.token, self.key.as_str()) < (lease.holder.token, lease.key.as_str())
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Holder, Record, Revocation, StoreTime, Terms, Waiter};
+use super::{Holder, LeaseSpec, Record, Revocation, StoreTime, Waiter};
 use crate::{FencingToken, Group, Key, Metadata, Owner};
 
 /// A record as it was when it was read, without the secrets in it.
@@ -17,9 +17,9 @@ pub struct Inspection {
     pub version: FencingToken,
     /// Who holds the key, in the order in which they came. Among them may be holders whose time is over:
     /// they stay in the record until it is asked for the next time.
-    pub holders: Vec<Holding>,
+    pub holders: Vec<HolderInfo>,
     /// Who waits for it, in order of their turn. As with holders, some may be gone.
-    pub queue: Vec<Waiting>,
+    pub queue: Vec<WaiterInfo>,
     /// The last revocations, oldest first.
     pub history: Vec<PastRevocation>,
     /// When the record last changed.
@@ -31,7 +31,7 @@ pub struct Inspection {
 /// Somebody who holds a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Holding {
+pub struct HolderInfo {
     /// Who, in words for people.
     pub owner: Owner,
     /// The lease's fencing token.
@@ -54,7 +54,7 @@ pub struct Holding {
 /// Somebody who waits for a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Waiting {
+pub struct WaiterInfo {
     /// Who, in words for people.
     pub owner: Owner,
     /// How many wait before it.
@@ -95,7 +95,7 @@ pub struct ListedLease {
     /// The key that is held.
     pub key: Key,
     /// By whom.
-    pub holding: Holding,
+    pub holder: HolderInfo,
     /// When it was read: `read_at.since(holding.since)` is for how long it had been held.
     pub read_at: StoreTime,
 }
@@ -105,11 +105,11 @@ impl Inspection {
     #[must_use]
     pub fn of(key: Key, record: Record, read_at: StoreTime) -> Self {
         let Record { version, holders, queue, last_seen, history, .. } = record;
-        let waiting = |(position, waiter)| Waiting::of(waiter, position, read_at);
+        let waiting = |(position, waiter)| WaiterInfo::of(waiter, position, read_at);
         Self {
             key,
             version,
-            holders: holders.into_iter().map(|holder| Holding::of(holder, read_at)).collect(),
+            holders: holders.into_iter().map(|holder| HolderInfo::of(holder, read_at)).collect(),
             queue: queue.into_iter().enumerate().map(waiting).collect(),
             history: history.into_iter().map(PastRevocation::of).collect(),
             last_seen,
@@ -118,12 +118,12 @@ impl Inspection {
     }
 }
 
-impl Holding {
+impl HolderInfo {
     /// What people may see of a holder that was read at this time.
     #[must_use]
     pub fn of(holder: Holder, read_at: StoreTime) -> Self {
         let remaining = holder.remaining(read_at);
-        let Terms { owner, limit, group, metadata, .. } = holder.terms;
+        let LeaseSpec { owner, limit, group, metadata, .. } = holder.terms;
         Self {
             owner,
             token: holder.version,
@@ -149,9 +149,9 @@ impl Holding {
     }
 }
 
-impl Waiting {
+impl WaiterInfo {
     fn of(waiter: Waiter, position: usize, read_at: StoreTime) -> Self {
-        let Terms { owner, limit, group, metadata, .. } = waiter.terms;
+        let LeaseSpec { owner, limit, group, metadata, .. } = waiter.terms;
         Self {
             owner,
             position,
@@ -176,7 +176,7 @@ impl ListedLease {
     /// What people may see of a holder of this key that was read at this time.
     #[must_use]
     pub fn of(key: Key, holder: Holder, read_at: StoreTime) -> Self {
-        Self { key, holding: Holding::of(holder, read_at), read_at }
+        Self { key, holder: HolderInfo::of(holder, read_at), read_at }
     }
 }
 

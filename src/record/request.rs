@@ -1,7 +1,7 @@
 //! What can be asked of a record, and what comes of it.
 
-use super::{Holder, StoreTime, Terms};
-use crate::{Caller, FencingToken, LeaseId, Metadata, types::token::Tick};
+use super::{Holder, LeaseSpec, StoreTime};
+use crate::{AcquireId, FencingToken, LeaseId, Metadata, types::token::HybridTime};
 
 /// What can be asked of a record. Every request can be sent twice.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,16 +30,16 @@ pub enum Request {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Acquire {
     /// Who asks, and for what.
-    pub terms: Terms,
+    pub terms: LeaseSpec,
     /// Whether to wait where the key cannot be had. `None` does not: it takes no place in the queue,
     /// and gives up one it had.
-    pub patience: Option<Patience>,
+    pub wait: Option<WaitSpec>,
 }
 
 impl Acquire {
     /// What came of it, told from the view of the record after it. `None` is no record.
     #[must_use]
-    pub fn outcome(&self, after: Option<&View>) -> Outcome {
+    pub fn outcome(&self, after: Option<&RecordSummary>) -> Outcome {
         let Some(after) = after else { return Outcome::Absent };
         let boxed = |holder: &Holder| Box::new(holder.clone());
         if let Some(holder) = after.holder(self.terms.lease) {
@@ -54,7 +54,7 @@ impl Acquire {
         let (first, last) = (after.holders.iter().min_by_key(by_expiry), after.holders.iter().max_by_key(by_expiry));
         // Whoever is not granted the key meets somebody who holds it.
         let (Some(first), Some(last)) = (first, last) else { return Outcome::Absent };
-        match (after.position, self.patience) {
+        match (after.position, self.wait) {
             (Some(position), _) => Outcome::Queued { position, version: after.version, holder: boxed(first) },
             (None, Some(_)) => Outcome::Full { length: after.waiting },
             (None, None) => Outcome::Refused { holder: boxed(last) },
@@ -64,11 +64,11 @@ impl Acquire {
 
 /// How to wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Patience {
+pub struct WaitSpec {
     /// How long to stay queued without being heard of, in milliseconds.
-    pub lasts: u64,
+    pub ttl: u64,
     /// How many may wait for the key at most, this one among them.
-    pub room: u32,
+    pub queue_limit: u32,
 }
 
 /// Keeps a lease alive. A lease that is not there is not created again.
@@ -108,12 +108,12 @@ pub struct Leave {
     pub lease: LeaseId,
     /// The caller of the acquire. So a leave that was delayed does not end what a later acquire with the same lease id was
     /// granted.
-    pub caller: Caller,
+    pub caller: AcquireId,
 }
 
 impl Leave {
     /// Whether this holder or waiter is the one to go.
-    pub(crate) fn ends(&self, terms: &Terms) -> bool {
+    pub(crate) fn ends(&self, terms: &LeaseSpec) -> bool {
         terms.lease == self.lease && terms.caller == self.caller
     }
 }
@@ -166,7 +166,7 @@ impl Raise {
     /// The record is kept until this time at least: the end of the second that the token stands for. From then on the
     /// clock alone numbers larger tokens, and the key no longer needs the record.
     pub(crate) fn keeps_until(self) -> StoreTime {
-        let end = Tick::from(self.to).seconds.saturating_add(1).saturating_mul(1_000);
+        let end = HybridTime::from(self.to).seconds.saturating_add(1).saturating_mul(1_000);
         StoreTime::from_millis(i64::try_from(end).unwrap_or(i64::MAX))
     }
 }
@@ -233,7 +233,7 @@ pub enum Outcome {
 
 /// Which state of a record tells the outcome of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Image {
+pub enum ReturnDocument {
     /// The one before the request.
     Before,
     /// The one after it.
@@ -242,7 +242,7 @@ pub enum Image {
 
 /// What of a record tells the outcome of a request: without those who wait, of whom there can be many.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct View {
+pub struct RecordSummary {
     /// The highest fencing token ever issued for the key, or the token that it was raised to.
     pub version: FencingToken,
     /// Who holds the key, in the order in which they came.
@@ -253,7 +253,7 @@ pub struct View {
     pub waiting: usize,
 }
 
-impl View {
+impl RecordSummary {
     fn holder(&self, lease: LeaseId) -> Option<&Holder> {
         self.holders.iter().find(|holder| holder.terms.lease == lease)
     }
@@ -275,17 +275,17 @@ impl Request {
 
     /// Which state of the record tells the outcome.
     #[must_use]
-    pub fn image(&self) -> Image {
+    pub fn image(&self) -> ReturnDocument {
         match self {
-            Self::Acquire(_) | Self::Refresh(_) | Self::Transfer(_) | Self::Raise(_) => Image::After,
-            Self::Release(_) | Self::Leave(_) | Self::Revoke(_) | Self::Prune => Image::Before,
+            Self::Acquire(_) | Self::Refresh(_) | Self::Transfer(_) | Self::Raise(_) => ReturnDocument::After,
+            Self::Release(_) | Self::Leave(_) | Self::Revoke(_) | Self::Prune => ReturnDocument::Before,
         }
     }
 
     /// The outcome that the [`image`](Self::image) of the record tells, `now` being the time at
     /// which the request was applied.
     #[must_use]
-    pub fn outcome(&self, image: Option<&View>, now: StoreTime) -> Outcome {
+    pub fn outcome(&self, image: Option<&RecordSummary>, now: StoreTime) -> Outcome {
         match (self, image) {
             (Self::Acquire(acquire), after) => acquire.outcome(after),
             (Self::Refresh(refresh), Some(after)) => match after.holder(refresh.lease) {

@@ -3,17 +3,17 @@
 use std::slice;
 
 use super::{
-    Acquire, Holder, Image, Joint, Leave, Moment, Outcome, Patience, Raise, Record, Refresh, Request, Revocation,
-    Revoke, StoreTime, Terms, Transfer, Waiter,
+    Acquire, BatchRequest, Holder, LeaseSpec, Leave, Outcome, Raise, Record, Refresh, Request, ReturnDocument,
+    Revocation, Revoke, StoreClock, StoreTime, Transfer, WaitSpec, Waiter,
 };
-use crate::{Caller, FencingToken, LeaseId, Ttl};
+use crate::{AcquireId, FencingToken, LeaseId, Ttl};
 
 /// Applies a request to the record of a key at a moment: gives the record as it is afterwards, and
 /// the outcome.
 ///
 /// Where nothing changes, the record that comes out equals the one that went in.
 #[must_use]
-pub fn apply(before: Option<&Record>, at: Moment, request: &Request) -> (Option<Record>, Outcome) {
+pub fn apply(before: Option<&Record>, at: StoreClock, request: &Request) -> (Option<Record>, Outcome) {
     let mut state = State::of(before, at);
     state.prune();
     match request {
@@ -34,8 +34,8 @@ pub fn apply(before: Option<&Record>, at: Moment, request: &Request) -> (Option<
     }
     let after = state.stamped(before);
     let image = match request.image() {
-        Image::Before => before,
-        Image::After => after.as_ref(),
+        ReturnDocument::Before => before,
+        ReturnDocument::After => after.as_ref(),
     };
     let outcome = request.outcome(image.map(|image| image.view(request)).as_ref(), at.now);
     (after, outcome)
@@ -48,7 +48,7 @@ pub fn apply(before: Option<&Record>, at: Moment, request: &Request) -> (Option<
 /// The record is pruned once before them, and the key granted once after them. Acquires that share the key must be applied
 /// one by one: see [`FencingToken::following`].
 #[must_use]
-pub fn apply_together(before: Option<&Record>, at: Moment, requests: &[Request]) -> (Option<Record>, Vec<Outcome>) {
+pub fn apply_together(before: Option<&Record>, at: StoreClock, requests: &[Request]) -> (Option<Record>, Vec<Outcome>) {
     let mut state = State::of(before, at);
     state.prune();
     let (mut acquires, mut leaves) = (Vec::new(), Vec::new());
@@ -64,8 +64,8 @@ pub fn apply_together(before: Option<&Record>, at: Moment, requests: &[Request])
     let after = state.stamped(before);
     let outcome = |request: &Request| {
         let image = match request.image() {
-            Image::Before => before,
-            Image::After => after.as_ref(),
+            ReturnDocument::Before => before,
+            ReturnDocument::After => after.as_ref(),
         };
         request.outcome(image.map(|image| image.view(request)).as_ref(), at.now)
     };
@@ -78,7 +78,7 @@ pub fn apply_together(before: Option<&Record>, at: Moment, requests: &[Request])
 ///
 /// Whom it keeps alive is all that this changes: nobody else is dropped or let in.
 #[must_use]
-pub fn apply_jointly(before: &Record, at: Moment, tokens: &[FencingToken], joint: &Joint) -> Option<Record> {
+pub fn apply_batch(before: &Record, at: StoreClock, tokens: &[FencingToken], joint: &BatchRequest) -> Option<Record> {
     let mut state = State::of(Some(before), at);
     let enough = at.now.after(joint.least());
     let lasts = |token: &FencingToken| {
@@ -89,18 +89,18 @@ pub fn apply_jointly(before: &Record, at: Moment, tokens: &[FencingToken], joint
     }
     let is_named = |holder: &Holder| tokens.contains(&holder.version);
     match joint {
-        Joint::Release => {
+        BatchRequest::Release => {
             state.prune();
             state.holders.retain(|holder| !is_named(holder));
             state.grant(&[]);
         }
-        Joint::Revoke { by, reason } => {
+        BatchRequest::Revoke { by, reason } => {
             state.prune();
             state.take(is_named, by, reason);
             state.grant(&[]);
         }
         // Who waits for somebody else's end asks at that time, so this is spared looking for it.
-        Joint::Keep { ttl } | Joint::Refresh { ttl, .. } => {
+        BatchRequest::Keep { ttl } | BatchRequest::Refresh { ttl, .. } => {
             for holder in state.holders.iter_mut().filter(|holder| is_named(holder)) {
                 holder.push_out(at.now, *ttl, holder.terms.grace);
             }
@@ -111,7 +111,7 @@ pub fn apply_jointly(before: &Record, at: Moment, tokens: &[FencingToken], joint
 
 /// A record while a request is applied to it.
 struct State {
-    at: Moment,
+    at: StoreClock,
     version: Option<FencingToken>,
     holders: Vec<Holder>,
     queue: Vec<Waiter>,
@@ -119,13 +119,13 @@ struct State {
     waited: usize,
     history: Vec<Revocation>,
     /// To whom this request hands the key, and from whom it takes it.
-    handed: Vec<(Caller, Option<FencingToken>)>,
+    handover: Vec<(AcquireId, Option<FencingToken>)>,
     /// Until when this request keeps the record, if for longer than its holders and waiters do.
     kept_until: StoreTime,
 }
 
 impl State {
-    fn of(before: Option<&Record>, at: Moment) -> Self {
+    fn of(before: Option<&Record>, at: StoreClock) -> Self {
         Self {
             at,
             version: before.map(|record| record.version),
@@ -133,7 +133,7 @@ impl State {
             queue: before.map(|record| record.queue.clone()).unwrap_or_default(),
             waited: 0,
             history: before.map(|record| record.history.clone()).unwrap_or_default(),
-            handed: Vec::new(),
+            handover: Vec::new(),
             kept_until: StoreTime::default(),
         }
     }
@@ -147,7 +147,7 @@ impl State {
     }
 
     fn acquire(&mut self, acquires: &[Acquire]) {
-        for Acquire { terms, patience } in acquires {
+        for Acquire { terms, wait } in acquires {
             if let Some(holder) = self.push_out(terms.lease, terms.ttl, terms.grace) {
                 // A process that takes its lease up again after a restart is who others see from now on.
                 holder.terms.caller = terms.caller;
@@ -155,11 +155,11 @@ impl State {
                 holder.terms.group.clone_from(&terms.group);
                 holder.terms.metadata = terms.metadata.clone();
             } else {
-                self.enqueue(terms, *patience);
+                self.enqueue(terms, *wait);
             }
         }
         self.grant(acquires);
-        for Acquire { terms, .. } in acquires.iter().filter(|acquire| acquire.patience.is_none()) {
+        for Acquire { terms, .. } in acquires.iter().filter(|acquire| acquire.wait.is_none()) {
             self.queue.retain(|waiter| waiter.terms.lease != terms.lease);
         }
     }
@@ -167,26 +167,26 @@ impl State {
     /// Puts one who asks at the end of the queue, if there is room. One who waits already keeps its
     /// place and pushes its time out; one who does not wait any more gives it up, and is let in at
     /// the end for as long as it takes to see whether the key can be had.
-    fn enqueue(&mut self, terms: &Terms, patience: Option<Patience>) {
+    fn enqueue(&mut self, terms: &LeaseSpec, wait: Option<WaitSpec>) {
         let lease = terms.lease;
-        let Patience { lasts, room } = patience.unwrap_or(Patience { lasts: 0, room: u32::MAX });
+        let WaitSpec { ttl, queue_limit } = wait.unwrap_or(WaitSpec { ttl: 0, queue_limit: u32::MAX });
         let now = self.at.now;
-        let expires_at = now.after(lasts);
-        if patience.is_none() {
+        let expires_at = now.after(ttl);
+        if wait.is_none() {
             self.queue.retain(|queued| queued.terms.lease != lease);
         } else if let Some(queued) = self.queue.iter_mut().find(|queued| queued.terms.lease == lease) {
             // As whoever asks now counts on: it may be another process than the one before.
             queued.terms = terms.clone();
-            queued.patience = lasts;
+            queued.wait_ttl = ttl;
             queued.refreshes = queued.refreshes.saturating_add(1);
             queued.last_seen = queued.last_seen.max(now);
             queued.expires_at = queued.expires_at.max(expires_at);
             return;
         }
-        if usize::try_from(room).is_ok_and(|room| self.queue.len() < room) {
+        if usize::try_from(queue_limit).is_ok_and(|limit| self.queue.len() < limit) {
             self.queue.push(Waiter {
                 terms: terms.clone(),
-                patience: lasts,
+                wait_ttl: ttl,
                 refreshes: 0,
                 since: now,
                 last_seen: now,
@@ -204,7 +204,7 @@ impl State {
     }
 
     fn leave(&mut self, leaves: &[Leave]) {
-        let stays = |terms: &Terms| !leaves.iter().any(|leave| leave.ends(terms));
+        let stays = |terms: &LeaseSpec| !leaves.iter().any(|leave| leave.ends(terms));
         self.holders.retain(|holder| stays(&holder.terms));
         self.queue.retain(|waiter| stays(&waiter.terms));
     }
@@ -219,7 +219,7 @@ impl State {
         let (ended, kept): (Vec<_>, Vec<_>) = self.holders.drain(..).partition(ends);
         self.holders = kept;
         if !ended.is_empty() {
-            self.handed.extend(ended.iter().map(|holder| (holder.terms.caller, None)));
+            self.handover.extend(ended.iter().map(|holder| (holder.terms.caller, None)));
             self.history.push(Revocation {
                 by: by.to_owned(),
                 reason: reason.to_owned(),
@@ -248,7 +248,7 @@ impl State {
             self.version = Some(version);
             // Whoever waits under that id is told, and asks.
             let told = self.queue.extract_if(.., |waiter| waiter.terms.lease == transfer.to);
-            self.handed.extend(told.map(|waiter| (waiter.terms.caller, None)));
+            self.handover.extend(told.map(|waiter| (waiter.terms.caller, None)));
         }
         self.grant(&[]);
     }
@@ -274,13 +274,13 @@ impl State {
         let ready = self.ready();
         let now = self.at.now;
         let others = self.waited.min(self.queue.len().saturating_sub(1));
-        for Waiter { terms, patience, last_seen, .. } in self.queue.drain(..ready) {
+        for Waiter { terms, wait_ttl, last_seen, .. } in self.queue.drain(..ready) {
             let version = FencingToken::following(self.version, self.at.tick, others);
             let lasts = if asking.iter().any(|acquire| acquire.terms.lease == terms.lease) {
                 terms.ttl
             } else {
-                self.handed.push((terms.caller, Some(version)));
-                terms.ttl.min(patience)
+                self.handover.push((terms.caller, Some(version)));
+                terms.ttl.min(wait_ttl)
             };
             self.version = Some(version);
             self.holders.push(Holder {
@@ -314,7 +314,7 @@ impl State {
 
     /// The record afterwards, with its times moved on if anything else changed.
     fn stamped(self, before: Option<&Record>) -> Option<Record> {
-        let Self { at, version, holders, queue, history, handed, kept_until, .. } = self;
+        let Self { at, version, holders, queue, history, handover, kept_until, .. } = self;
         let version = version?;
         let same = before.filter(|before| {
             before.version == version && before.holders == holders && before.queue == queue && before.history == history
@@ -333,7 +333,7 @@ impl State {
             _ => end,
         };
         let expires_at = expires_at.max(kept_until);
-        Some(Record { version, holders, queue, handed, last_seen: at.now, expires_at, history })
+        Some(Record { version, holders, queue, handover, last_seen: at.now, expires_at, history })
     }
 }
 

@@ -3,7 +3,7 @@ use super::*;
 fn record() -> Record {
     let now = StoreTime::from_millis(1_000);
     let holder = |number: u8, limit: u32, ttl: u64| Holder {
-        terms: Terms {
+        terms: LeaseSpec {
             lease: LeaseId::from_bytes([number; 16]),
             caller: format!("{number:016x}/0").parse().unwrap(),
             owner: "test".parse().unwrap(),
@@ -23,7 +23,7 @@ fn record() -> Record {
         version: FencingToken::new(3).unwrap(),
         holders: vec![holder(1, 0, 100), holder(2, 4, 200), holder(3, 4, Ttl::FOREVER.millis())],
         queue: vec![],
-        handed: vec![],
+        handover: vec![],
         last_seen: now,
         expires_at: now.after(Ttl::FOREVER.millis()),
         history: vec![],
@@ -58,16 +58,16 @@ fn a_version_leaves_room_for_a_million_grants() {
 #[test]
 fn people_see_who_holds_alone_and_whose_time_is_over() {
     let seen = Inspection::of("k".parse().unwrap(), record(), StoreTime::from_millis(1_100));
-    let of_each = |what: fn(&Holding) -> bool| seen.holders.iter().map(what).collect::<Vec<_>>();
-    assert_eq!(of_each(Holding::is_expired), [true, false, false]);
-    assert_eq!(of_each(Holding::is_exclusive), [true, false, false]);
+    let of_each = |what: fn(&HolderInfo) -> bool| seen.holders.iter().map(what).collect::<Vec<_>>();
+    assert_eq!(of_each(HolderInfo::is_expired), [true, false, false]);
+    assert_eq!(of_each(HolderInfo::is_exclusive), [true, false, false]);
     assert_eq!(seen.holders[1].limit, Some(4));
 }
 
 #[test]
 fn leases_are_named_by_key_in_the_order_in_which_the_keys_come() {
     let lease = |key: &str, token| (key.parse::<crate::Key>().unwrap(), FencingToken::new(token).unwrap());
-    let named = named([lease("b", 1), lease("a", 2), lease("b", 3)]);
-    let named: Vec<_> = named.iter().map(|(key, tokens)| (key.as_str(), tokens.len())).collect();
-    assert_eq!(named, [("b", 2), ("a", 1)]);
+    let refs = lease_refs([lease("b", 1), lease("a", 2), lease("b", 3)]);
+    let refs: Vec<_> = refs.iter().map(|(key, tokens)| (key.as_str(), tokens.len())).collect();
+    assert_eq!(refs, [("b", 2), ("a", 1)]);
 }

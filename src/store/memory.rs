@@ -11,11 +11,11 @@ use std::{
 use follow::Followers;
 use tokio::sync::mpsc::{Sender, UnboundedSender};
 
-use super::{Applied, Backlog, BoxFuture, Overdue, Page, Sighting, State, Store, Told};
+use super::{Applied, BoxFuture, Expired, ExpiredPage, Notification, Page, RecordState, Snapshot, Store};
 use crate::{
     Clock, Deadline, Error, FencingToken, HandleId, Key, Result,
-    record::{self, Joint, ListedLease, Moment, Named, Position, Record, Request, Selection, StoreTime},
-    types::{token::Tick, ttl::millis},
+    record::{self, BatchRequest, Filter, LeaseRefs, ListedLease, Position, Record, Request, StoreClock, StoreTime},
+    types::{token::HybridTime, ttl::millis},
 };
 
 /// Records in the memory of this process, on tokio's clock, so that a test can pause time.
@@ -32,11 +32,11 @@ pub struct MemoryStore {
 struct Records {
     by_key: HashMap<Key, Record>,
     /// The last reading of the hybrid clock.
-    tick: Tick,
+    tick: HybridTime,
     /// When idle records are collected next.
     collect_at: StoreTime,
     /// Who is told what it is handed.
-    watchers: Vec<(HandleId, UnboundedSender<Told>)>,
+    watchers: Vec<(HandleId, UnboundedSender<Notification>)>,
     /// Who is told what becomes of a record.
     followers: Followers,
 }
@@ -50,7 +50,7 @@ impl MemoryStore {
             retention,
             records: Arc::new(Mutex::new(Records {
                 by_key: HashMap::new(),
-                tick: Tick { seconds: Tick::EPOCH_SECONDS, ordinal: 0 },
+                tick: HybridTime { seconds: HybridTime::EPOCH_SECONDS, ordinal: 0 },
                 collect_at: StoreTime::default(),
                 watchers: Vec::new(),
                 followers: Followers::default(),
@@ -86,7 +86,7 @@ impl MemoryStore {
         });
     }
 
-    fn with<T>(&self, act: impl FnOnce(&mut Records, Moment) -> T) -> T {
+    fn with<T>(&self, act: impl FnOnce(&mut Records, StoreClock) -> T) -> T {
         let mut records = self.records.lock().unwrap_or_else(PoisonError::into_inner);
         let at = records.moment(self.clock.now());
         records.collect(at, self.retention);
@@ -97,24 +97,24 @@ impl MemoryStore {
 impl Records {
     /// Reads the clocks. The wall clock of this store begins where tokens do; the hybrid clock
     /// follows it and moves on at every reading.
-    fn moment(&mut self, elapsed: Duration) -> Moment {
-        let now = StoreTime::default().after(Tick::EPOCH_SECONDS.saturating_mul(1000)).after(millis(elapsed));
-        let wall = Tick {
-            seconds: Tick::EPOCH_SECONDS.saturating_add(elapsed.as_secs()),
+    fn moment(&mut self, elapsed: Duration) -> StoreClock {
+        let now = StoreTime::default().after(HybridTime::EPOCH_SECONDS.saturating_mul(1000)).after(millis(elapsed));
+        let wall = HybridTime {
+            seconds: HybridTime::EPOCH_SECONDS.saturating_add(elapsed.as_secs()),
             ordinal: elapsed.subsec_micros().into(),
         };
-        let next = if self.tick.ordinal < Tick::MAX_ORDINAL {
-            Tick { ordinal: self.tick.ordinal.saturating_add(1), ..self.tick }
+        let next = if self.tick.ordinal < HybridTime::MAX_ORDINAL {
+            HybridTime { ordinal: self.tick.ordinal.saturating_add(1), ..self.tick }
         } else {
-            Tick { seconds: self.tick.seconds.saturating_add(1), ordinal: 0 }
+            HybridTime { seconds: self.tick.seconds.saturating_add(1), ordinal: 0 }
         };
         self.tick = wall.max(next);
-        Moment { now, tick: self.tick }
+        StoreClock { now, tick: self.tick }
     }
 
     /// Drops the records that have been idle for `retention`. Looks at all of them, so not at
     /// every call.
-    fn collect(&mut self, at: Moment, retention: Duration) {
+    fn collect(&mut self, at: StoreClock, retention: Duration) {
         if at.now < self.collect_at {
             return;
         }
@@ -137,16 +137,16 @@ fn is_idle(record: &Record, now: StoreTime, retention: Duration) -> bool {
 }
 
 /// Of what a record can be cleared.
-fn overdue(key: &Key, record: &Record, now: StoreTime, retention: Duration) -> Option<Overdue> {
+fn overdue(key: &Key, record: &Record, now: StoreTime, retention: Duration) -> Option<Expired> {
     if is_idle(record, now, retention) {
-        return Some(Overdue::Idle { key: key.clone(), version: record.version });
+        return Some(Expired::Idle { key: key.clone(), version: record.version });
     }
     let mut ends = record
         .holders
         .iter()
         .map(|holder| holder.expires_at)
         .chain(record.queue.iter().map(|waiter| waiter.expires_at));
-    ends.any(|end| end <= now).then(|| Overdue::Lapsed { key: key.clone() })
+    ends.any(|end| end <= now).then(|| Expired::Lapsed { key: key.clone() })
 }
 
 /// Cuts a list off behind so many. Gives the last of them, if there were more.
@@ -158,12 +158,12 @@ fn cut<T>(list: &mut Vec<T>, most: u32) -> Option<&T> {
 }
 
 /// Tells the watchers what a change handed to them, and forgets those that are gone.
-fn tell(watchers: &mut Vec<(HandleId, UnboundedSender<Told>)>, after: &Record) {
+fn tell(watchers: &mut Vec<(HandleId, UnboundedSender<Notification>)>, after: &Record) {
     watchers.retain(|(_, told)| !told.is_closed());
     for (handle, told) in watchers {
-        for (caller, token) in after.handed.iter().filter(|(caller, _)| caller.handle == *handle) {
+        for (caller, token) in after.handover.iter().filter(|(caller, _)| caller.handle == *handle) {
             // One that goes at this moment is forgotten the next time.
-            drop(told.send(Told::of(*caller, *token)));
+            drop(told.send(Notification::of(*caller, *token)));
         }
     }
 }
@@ -205,17 +205,17 @@ impl Store for MemoryStore {
         })
     }
 
-    fn apply_jointly(&self, leases: &Named, joint: &Joint, _deadline: Deadline) -> BoxFuture<Result<bool>> {
+    fn apply_batch(&self, leases: &LeaseRefs, joint: &BatchRequest, _deadline: Deadline) -> BoxFuture<Result<bool>> {
         let (store, leases, joint) = (self.clone(), leases.clone(), joint.clone());
         Box::pin(async move {
             Ok(store.with(|records, at| {
                 let done = |(key, tokens): &(Key, Vec<FencingToken>)| {
-                    let after = record::apply_jointly(records.by_key.get(key)?, at, tokens, &joint)?;
+                    let after = record::apply_batch(records.by_key.get(key)?, at, tokens, &joint)?;
                     Some((key.clone(), after))
                 };
                 let done: Vec<(Key, Record)> = leases.iter().filter_map(done).collect();
                 let all = done.len() == leases.len();
-                if all || !matches!(joint, Joint::Refresh { .. }) {
+                if all || !matches!(joint, BatchRequest::Refresh { .. }) {
                     for (key, after) in done {
                         tell(&mut records.watchers, &after);
                         records.followers.tell(&key, Some(&after), at);
@@ -227,19 +227,19 @@ impl Store for MemoryStore {
         })
     }
 
-    fn read(&self, key: &Key, _deadline: Deadline) -> BoxFuture<Result<Sighting>> {
+    fn read(&self, key: &Key, _deadline: Deadline) -> BoxFuture<Result<Option<Snapshot>>> {
         let (store, key) = (self.clone(), key.clone());
         Box::pin(async move {
             Ok(store.with(|records, at| match records.by_key.get(&key) {
-                Some(record) => Sighting::Seen { record: Box::new(record.clone()), at },
-                None => Sighting::Nothing,
+                Some(record) => Some(Snapshot { record: Box::new(record.clone()), at }),
+                None => None,
             }))
         })
     }
 
     fn list(
         &self,
-        selection: &Selection,
+        selection: &Filter,
         after: Option<Position>,
         most: u32,
         _deadline: Deadline,
@@ -256,16 +256,16 @@ impl Store for MemoryStore {
             leases.retain(|lease| {
                 selection.admits(lease) && after.as_ref().is_none_or(|position| position.precedes(lease))
             });
-            leases.sort_by(|one, other| (one.holding.token, &one.key).cmp(&(other.holding.token, &other.key)));
+            leases.sort_by(|one, other| (one.holder.token, &one.key).cmp(&(other.holder.token, &other.key)));
             let next = cut(&mut leases, most).map(Position::behind);
             Ok(Page { leases, next })
         })
     }
 
-    fn overdue(&self, after: Option<String>, most: u32, _deadline: Deadline) -> BoxFuture<Result<Backlog>> {
+    fn list_expired(&self, after: Option<String>, most: u32, _deadline: Deadline) -> BoxFuture<Result<ExpiredPage>> {
         let store = self.clone();
         Box::pin(async move {
-            let mut found: Vec<(Key, Overdue)> = store.with(|records, at| {
+            let mut found: Vec<(Key, Expired)> = store.with(|records, at| {
                 let behind =
                     records.by_key.iter().filter(|(key, _)| after.as_deref().is_none_or(|after| key.as_str() > after));
                 behind
@@ -274,11 +274,11 @@ impl Store for MemoryStore {
             });
             found.sort_by(|(one, _), (other, _)| one.cmp(other));
             let next = cut(&mut found, most).map(|(key, _)| key.as_str().to_owned());
-            Ok(Backlog { overdue: found.into_iter().map(|(_, overdue)| overdue).collect(), next })
+            Ok(ExpiredPage { expired: found.into_iter().map(|(_, overdue)| overdue).collect(), next })
         })
     }
 
-    fn forget(&self, key: &Key, version: FencingToken, _deadline: Deadline) -> BoxFuture<Result<bool>> {
+    fn delete_idle(&self, key: &Key, version: FencingToken, _deadline: Deadline) -> BoxFuture<Result<bool>> {
         let (store, key) = (self.clone(), key.clone());
         Box::pin(async move {
             Ok(store.with(|records, at| {
@@ -295,12 +295,17 @@ impl Store for MemoryStore {
         })
     }
 
-    fn watch(&self, handle: HandleId, _since: Tick, told: UnboundedSender<Told>) -> BoxFuture<Result<()>> {
+    fn watch(
+        &self,
+        handle: HandleId,
+        _since: HybridTime,
+        told: UnboundedSender<Notification>,
+    ) -> BoxFuture<Result<()>> {
         let store = self.clone();
         Box::pin(async move {
             let gone = told.clone();
             store.with(|records, at| {
-                let first = told.send(Told::Watching { since: at.tick });
+                let first = told.send(Notification::Started { since: at.tick });
                 if first.is_ok() {
                     records.watchers.push((handle, told));
                 }
@@ -310,7 +315,7 @@ impl Store for MemoryStore {
         })
     }
 
-    fn follow(&self, key: &Key, tell: Sender<State>) -> BoxFuture<Result<()>> {
+    fn follow(&self, key: &Key, tell: Sender<RecordState>) -> BoxFuture<Result<()>> {
         let (store, key) = (self.clone(), key.clone());
         Box::pin(async move {
             let told = store.with(|records, at| {

@@ -74,10 +74,10 @@ use tokio::sync::mpsc::{Sender, UnboundedSender};
 use tokio_util::task::TaskTracker;
 
 use self::{client::ClientShare, index::IndexState, refusal::Held, traffic::ByRuntime};
-use super::{Applied, Backlog, BoxFuture, Page, Sighting, State, Store, Told};
+use super::{Applied, BoxFuture, ExpiredPage, Notification, Page, RecordState, Snapshot, Store};
 use crate::{
-    Clock, Deadline, Error, FencingToken, HandleId, Key, Result, Tick,
-    record::{Joint, Named, Position, Request, Selection},
+    Clock, Deadline, Error, FencingToken, HandleId, HybridTime, Key, Result,
+    record::{BatchRequest, Filter, LeaseRefs, Position, Request},
     types::acquire_id::HandleIds,
 };
 
@@ -251,17 +251,17 @@ impl Store for MongoStore {
         })
     }
 
-    fn apply_jointly(&self, leases: &Named, joint: &Joint, deadline: Deadline) -> BoxFuture<Result<bool>> {
+    fn apply_batch(&self, leases: &LeaseRefs, joint: &BatchRequest, deadline: Deadline) -> BoxFuture<Result<bool>> {
         let within = deadline.remaining();
         let (inner, leases, joint) = (Arc::clone(&self.inner), leases.clone(), joint.clone());
         self.request(within, async move {
-            let applied = inner.apply_jointly(&leases, &joint, within).await;
+            let applied = inner.apply_batch(&leases, &joint, within).await;
             index::renew(&inner);
             applied
         })
     }
 
-    fn read(&self, key: &Key, deadline: Deadline) -> BoxFuture<Result<Sighting>> {
+    fn read(&self, key: &Key, deadline: Deadline) -> BoxFuture<Result<Option<Snapshot>>> {
         let within = deadline.remaining();
         let (inner, key) = (Arc::clone(&self.inner), key.clone());
         self.request(within, async move { inner.read(&key, within).await })
@@ -269,7 +269,7 @@ impl Store for MongoStore {
 
     fn list(
         &self,
-        selection: &Selection,
+        selection: &Filter,
         after: Option<Position>,
         most: u32,
         deadline: Deadline,
@@ -279,16 +279,16 @@ impl Store for MongoStore {
         self.request(within, async move { inner.list(&selection, after.as_ref(), most, within).await })
     }
 
-    fn overdue(&self, after: Option<String>, most: u32, deadline: Deadline) -> BoxFuture<Result<Backlog>> {
+    fn list_expired(&self, after: Option<String>, most: u32, deadline: Deadline) -> BoxFuture<Result<ExpiredPage>> {
         let within = deadline.remaining();
         let inner = Arc::clone(&self.inner);
-        self.request(within, async move { inner.overdue(after.as_deref(), most, within).await })
+        self.request(within, async move { inner.list_expired(after.as_deref(), most, within).await })
     }
 
-    fn forget(&self, key: &Key, version: FencingToken, deadline: Deadline) -> BoxFuture<Result<bool>> {
+    fn delete_idle(&self, key: &Key, version: FencingToken, deadline: Deadline) -> BoxFuture<Result<bool>> {
         let within = deadline.remaining();
         let (inner, key) = (Arc::clone(&self.inner), key.clone());
-        self.request(within, async move { inner.forget(&key, version, within).await })
+        self.request(within, async move { inner.delete_idle(&key, version, within).await })
     }
 
     fn handle_id(&self) -> HandleId {
@@ -296,7 +296,7 @@ impl Store for MongoStore {
         self.inner.handles.next()
     }
 
-    fn watch(&self, handle: HandleId, since: Tick, tell: UnboundedSender<Told>) -> BoxFuture<Result<()>> {
+    fn watch(&self, handle: HandleId, since: HybridTime, tell: UnboundedSender<Notification>) -> BoxFuture<Result<()>> {
         let inner = Arc::clone(&self.inner);
         Box::pin(async move {
             #[allow(clippy::disallowed_methods, reason = "owned by the call; ends soon after nobody listens any more")]
@@ -306,7 +306,7 @@ impl Store for MongoStore {
         })
     }
 
-    fn follow(&self, key: &Key, tell: Sender<State>) -> BoxFuture<Result<()>> {
+    fn follow(&self, key: &Key, tell: Sender<RecordState>) -> BoxFuture<Result<()>> {
         let (inner, key) = (Arc::clone(&self.inner), key.clone());
         Box::pin(async move {
             #[allow(clippy::disallowed_methods, reason = "owned by the call; ends soon after nobody listens any more")]
@@ -355,8 +355,8 @@ impl Inner {
     }
 }
 
-fn tick(timestamp: Timestamp) -> Tick {
-    Tick { seconds: timestamp.time.into(), ordinal: timestamp.increment.into() }
+fn tick(timestamp: Timestamp) -> HybridTime {
+    HybridTime { seconds: timestamp.time.into(), ordinal: timestamp.increment.into() }
 }
 
 /// Without the client, whose options hold secrets.

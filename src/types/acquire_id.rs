@@ -59,20 +59,20 @@ impl fmt::Display for HandleId {
 /// One acquire of one handle: whom a store tells that it was handed a key. Not a secret, and written
 /// as text, `handle/number`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Caller {
+pub struct AcquireId {
     /// The handle.
     pub handle: HandleId,
     /// Which of its acquires.
     pub number: u64,
 }
 
-impl fmt::Display for Caller {
+impl fmt::Display for AcquireId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/{}", self.handle, self.number)
     }
 }
 
-impl FromStr for Caller {
+impl FromStr for AcquireId {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self, Error> {
@@ -109,8 +109,8 @@ mod tests {
 
     #[test]
     fn a_caller_is_written_and_read() {
-        let caller = Caller { handle: HandleId::random(), number: 17 };
-        assert_eq!(caller.to_string().parse::<Caller>().unwrap(), caller);
+        let caller = AcquireId { handle: HandleId::random(), number: 17 };
+        assert_eq!(caller.to_string().parse::<AcquireId>().unwrap(), caller);
         for text in [
             "",
             "/",
@@ -122,7 +122,7 @@ mod tests {
             "0123456789abcdef/-1",
             "0123456789abcdef/+1",
         ] {
-            assert!(matches!(text.parse::<Caller>(), Err(Error::Invalid { .. })), "{text}");
+            assert!(matches!(text.parse::<AcquireId>(), Err(Error::Invalid { .. })), "{text}");
         }
     }
 }

@@ -10,9 +10,9 @@ use crate::{FencingToken, Group, Key, Owner};
 /// |---|---|
 /// | [`Held`](Self::Held) | do something else, or retry later: another lease holds the key |
 /// | [`QueueFull`](Self::QueueFull) | shed load: too many waiters are queued for the key |
-/// | [`Exhausted`](Self::Exhausted) | have asked as often as I wanted to: the key stayed held |
+/// | [`RetriesExhausted`](Self::RetriesExhausted) | have asked as often as I wanted to: the key stayed held |
 /// | [`Lost`](Self::Lost) | stop acting on the key at once; acquire again if still needed |
-/// | [`Lapsing`](Self::Lapsing) | release the group and begin anew: not all of its leases would have lasted |
+/// | [`ExpiresTooSoon`](Self::ExpiresTooSoon) | release the group and begin anew: not all of its leases would have lasted |
 /// | [`Incomplete`](Self::Incomplete) | check the name of the group; else stop acting on the keys whose leases are missing |
 /// | [`Fenced`](Self::Fenced) | stop, and undo nothing: a later holder has written there, and its writes stand |
 /// | [`Unavailable`](Self::Unavailable) | retry: the store did not confirm in time, and the request may have been applied; read first before a fenced write |
@@ -52,7 +52,7 @@ pub enum Error {
     #[error(
         "{key:?} was held at each of {attempts} attempts in {elapsed:?}: allow the retry policy more attempts or time, or queue with `wait`"
     )]
-    Exhausted {
+    RetriesExhausted {
         /// The key that was asked for.
         key: Key,
         /// How many attempts were made.
@@ -79,7 +79,7 @@ pub enum Error {
     #[error(
         "the lease on {key:?} with token {token} has {remaining:?} left and not {least:?}, so none of its group was refreshed: release the group and acquire it again"
     )]
-    Lapsing {
+    ExpiresTooSoon {
         /// The key of the lease.
         key: Key,
         /// Its token.

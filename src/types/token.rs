@@ -69,7 +69,7 @@ impl FencingToken {
     /// write itself have moved nothing on yet and are no others. (Where an older copy in
     /// which some still wait was put back, it is from the clock's next second on.)
     #[must_use]
-    pub fn following(last: Option<Self>, tick: Tick, others: usize) -> Self {
+    pub fn following(last: Option<Self>, tick: HybridTime, others: usize) -> Self {
         let next = last.map_or(Self::MIN.0, |last| last.0.saturating_add(1));
         let by_clock = tick.number().saturating_sub(u64::try_from(others).unwrap_or(u64::MAX));
         Self(next.max(by_clock).clamp(Self::MIN.0, Self::MAX.0))
@@ -79,14 +79,14 @@ impl FencingToken {
 /// A reading of a store's hybrid logical clock: seconds since the Unix epoch and a count within
 /// the second. It never goes back, and every write moves it on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Tick {
+pub struct HybridTime {
     /// Seconds since the Unix epoch.
     pub seconds: u64,
     /// Counts the events within the second.
     pub ordinal: u64,
 }
 
-impl Tick {
+impl HybridTime {
     /// Where the seconds of a token begin: 2020-01-01T00:00:00Z.
     pub const EPOCH_SECONDS: u64 = 1_577_836_800;
     /// How many bits of a token count within the second.
@@ -102,7 +102,7 @@ impl Tick {
 }
 
 /// The reading of the hybrid clock that a token stands for, if the clock numbered it.
-impl From<FencingToken> for Tick {
+impl From<FencingToken> for HybridTime {
     fn from(token: FencingToken) -> Self {
         let seconds = Self::EPOCH_SECONDS.saturating_add(token.0 >> Self::ORDINAL_BITS);
         Self { seconds, ordinal: token.0 & Self::MAX_ORDINAL }
@@ -218,7 +218,7 @@ mod tests {
 
     #[test]
     fn the_following_token_is_the_larger_of_the_next_and_the_clock() {
-        let tick = Tick { seconds: Tick::EPOCH_SECONDS + 5, ordinal: 7 };
+        let tick = HybridTime { seconds: HybridTime::EPOCH_SECONDS + 5, ordinal: 7 };
         let by_clock = FencingToken::new((5 << 20) | 7).unwrap();
         assert_eq!(FencingToken::following(None, tick, 0), by_clock);
         assert_eq!(FencingToken::following(Some(FencingToken::MIN), tick, 0), by_clock);
@@ -228,19 +228,19 @@ mod tests {
 
     #[test]
     fn a_token_stands_for_the_reading_of_the_clock_that_numbered_it() {
-        for tick in [(0, 1), (5, 7), (220_000_000, Tick::MAX_ORDINAL)] {
-            let tick = Tick { seconds: Tick::EPOCH_SECONDS + tick.0, ordinal: tick.1 };
-            assert_eq!(Tick::from(FencingToken::following(None, tick, 0)), tick);
+        for tick in [(0, 1), (5, 7), (220_000_000, HybridTime::MAX_ORDINAL)] {
+            let tick = HybridTime { seconds: HybridTime::EPOCH_SECONDS + tick.0, ordinal: tick.1 };
+            assert_eq!(HybridTime::from(FencingToken::following(None, tick, 0)), tick);
         }
     }
 
     #[test]
     fn a_count_too_large_for_a_token_does_not_reach_into_the_seconds() {
-        let tick = Tick { seconds: Tick::EPOCH_SECONDS, ordinal: u64::MAX };
+        let tick = HybridTime { seconds: HybridTime::EPOCH_SECONDS, ordinal: u64::MAX };
         assert_eq!(FencingToken::following(None, tick, 0).get(), (1 << 20) - 1);
-        let before_2020 = Tick { seconds: 0, ordinal: 0 };
+        let before_2020 = HybridTime { seconds: 0, ordinal: 0 };
         assert_eq!(FencingToken::following(None, before_2020, 1), FencingToken::MIN);
-        let never = Tick { seconds: u64::MAX, ordinal: 0 };
+        let never = HybridTime { seconds: u64::MAX, ordinal: 0 };
         assert_eq!(FencingToken::following(None, never, 0), FencingToken::MAX);
     }
 }

@@ -5,7 +5,7 @@ use std::{future::IntoFuture, time::Duration};
 use mongoseal::{
     Deadline, Error, FencingToken, Lease, LeaseId, LeaseState, LossCause, Mongoseal,
     record::Request,
-    store::{Sighting, Store},
+    store::{Snapshot, Store},
 };
 use tokio::time::timeout;
 
@@ -102,8 +102,8 @@ async fn a_verify_dropped_half_way_changes_nothing() {
     tokio::time::sleep(secs(2)).await;
     let after = store.records.read(lease.key(), Deadline::after(store.records.clock(), secs(1))).await.unwrap();
     let record = |sighting| match sighting {
-        Sighting::Seen { record, .. } => record,
-        Sighting::Nothing => panic!("the record is there"),
+        Some(Snapshot { record, .. }) => record,
+        None => panic!("the record is there"),
     };
     assert_eq!(record(before), record(after));
     store.heal();

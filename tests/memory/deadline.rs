@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use mongoseal::{Deadline, Error, LeaseState, LossCause, Mongoseal, Released, record::Request, store::Store};
+use mongoseal::{Deadline, Error, LeaseState, LossCause, Mongoseal, ReleaseOutcome, record::Request, store::Store};
 
 use crate::{
     faulty::{Call, Fault, Faulty},
@@ -101,7 +101,7 @@ async fn a_refresh_confirmed_after_the_deadline_does_not_revive_the_lease() {
     store.heal();
     tokio::time::sleep(secs(5)).await;
     assert!(matches!(lease.state(), LeaseState::Lost { .. }));
-    assert_eq!(lease.release().await.unwrap(), Released::Gone { cause: LossCause::Expired });
+    assert_eq!(lease.release().await.unwrap(), ReleaseOutcome::AlreadyLost { cause: LossCause::Expired });
 }
 
 #[tokio::test(start_paused = true)]
@@ -129,7 +129,7 @@ async fn nobody_waits_for_his_own_lost_reply() {
     let sent = store.requests();
     assert_eq!(sent.len(), 2);
     assert_eq!(sent[0], sent[1], "the same request");
-    assert_eq!(lease.release().await.unwrap(), Released::Ours);
+    assert_eq!(lease.release().await.unwrap(), ReleaseOutcome::Released);
 }
 
 #[tokio::test(start_paused = true)]
@@ -138,7 +138,7 @@ async fn a_release_whose_reply_was_lost_was_still_ours() {
     let lease = store.seal().acquire("k").await.unwrap();
     let lost = AtomicBool::new(false);
     store.script(move |_| (!lost.swap(true, Ordering::Relaxed)).then_some(Fault::LoseReply));
-    assert_eq!(lease.release().await.unwrap(), Released::Ours);
+    assert_eq!(lease.release().await.unwrap(), ReleaseOutcome::Released);
 }
 
 #[tokio::test(start_paused = true)]
@@ -210,7 +210,7 @@ async fn an_answer_from_a_stale_copy_ends_no_lease_and_no_release() {
 
     let stale = AtomicBool::new(true);
     store.script(move |_| stale.swap(false, Ordering::Relaxed).then_some(Fault::Stale));
-    assert_eq!(lease.release().await.unwrap(), Released::Ours);
+    assert_eq!(lease.release().await.unwrap(), ReleaseOutcome::Released);
     drop(store.seal().acquire("k").await.unwrap());
 }
 
@@ -228,7 +228,7 @@ async fn a_release_that_finds_the_lease_gone_after_its_deadline_does_not_claim_i
     let releasing = tokio::spawn(lease.release());
     tokio::time::sleep(secs(2)).await;
     let next = seal.acquire("k").await.unwrap();
-    assert_eq!(releasing.await.unwrap().unwrap(), Released::Unknown);
+    assert_eq!(releasing.await.unwrap().unwrap(), ReleaseOutcome::Unknown);
     next.verify().await.unwrap();
 }
 
@@ -263,7 +263,7 @@ async fn a_lease_that_ends_after_its_deadline_is_lost_and_its_grace_kept() {
         let states = lease.watch_state();
         std::thread::sleep(millis(60));
         if released {
-            assert_eq!(lease.release().await.unwrap(), Released::Gone { cause: LossCause::Expired });
+            assert_eq!(lease.release().await.unwrap(), ReleaseOutcome::AlreadyLost { cause: LossCause::Expired });
         } else {
             drop(lease);
         }
@@ -384,6 +384,6 @@ async fn a_refresh_and_a_release_that_are_lost_are_sent_again_after_little_more_
     lease.refresh().await.unwrap();
     assert!(began.elapsed() < millis(1_100), "{:?}", began.elapsed());
     loses_one();
-    assert_eq!(lease.release().await.unwrap(), Released::Ours);
+    assert_eq!(lease.release().await.unwrap(), ReleaseOutcome::Released);
     assert!(began.elapsed() < millis(2_200), "{:?}", began.elapsed());
 }

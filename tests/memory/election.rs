@@ -2,7 +2,7 @@
 
 use std::future::IntoFuture;
 
-use mongoseal::{Error, Incumbent, LeaderStream, LossCause, Mongoseal, Released};
+use mongoseal::{Error, LeaderInfo, LeaderStream, LossCause, Mongoseal, ReleaseOutcome};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
@@ -20,14 +20,14 @@ async fn candidates_lead_in_the_order_they_came_and_others_see_who() {
         rest.push(tokio::spawn(store.seal().campaign("scheduler").value(value).into_future()));
         tokio::time::sleep(millis(10)).await;
     }
-    let seen = |leader: Option<Incumbent>| leader.map(|leader| (leader.value, leader.token));
+    let seen = |leader: Option<LeaderInfo>| leader.map(|leader| (leader.value, leader.token));
     let leads = || async { seen(store.seal().leader("scheduler").await.unwrap()) };
     let mut now = first;
     for next in rest {
         let value = if leads().await.unwrap().0 == "one" { "two" } else { "three" };
         assert_eq!(leads().await.unwrap().1, now.token());
         let token = now.token();
-        assert_eq!(now.resign().await.unwrap(), Released::Ours);
+        assert_eq!(now.resign().await.unwrap(), ReleaseOutcome::Released);
         now = next.await.unwrap().unwrap();
         assert!(now.token() > token);
         assert_eq!(leads().await, Some((value.into(), now.token())));

@@ -7,9 +7,9 @@ use std::{
 };
 
 use mongoseal::{
-    Builder, Clock, Deadline, Error, FencingToken, HandleId, Key, Mongoseal, Result, Tick,
-    record::{Joint, Moment, Named, Outcome, Position, Request, Selection, StoreTime},
-    store::{Applied, Backlog, BoxFuture, MemoryStore, Page, Sighting, State, Store, Told},
+    Builder, Clock, Deadline, Error, FencingToken, HandleId, HybridTime, Key, Mongoseal, Result,
+    record::{BatchRequest, Filter, LeaseRefs, Outcome, Position, Request, StoreClock, StoreTime},
+    store::{Applied, BoxFuture, ExpiredPage, MemoryStore, Notification, Page, RecordState, Snapshot, Store},
 };
 use tokio::sync::mpsc::{Sender, UnboundedSender};
 
@@ -36,10 +36,10 @@ pub(crate) enum Fault {
 pub(crate) enum Call<'a> {
     Prepare,
     Apply(&'a Request),
-    Jointly(&'a Named),
+    Jointly(&'a LeaseRefs),
     Read,
     List,
-    Overdue,
+    Expired,
     Forget,
     Watch,
     Follow,
@@ -154,17 +154,17 @@ impl Store for Faulty {
         meet(fault, deadline, self.records.apply(key, request, deadline))
     }
 
-    fn apply_jointly(&self, leases: &Named, joint: &Joint, deadline: Deadline) -> BoxFuture<Result<bool>> {
-        meet(self.fault(Call::Jointly(leases)), deadline, self.records.apply_jointly(leases, joint, deadline))
+    fn apply_batch(&self, leases: &LeaseRefs, joint: &BatchRequest, deadline: Deadline) -> BoxFuture<Result<bool>> {
+        meet(self.fault(Call::Jointly(leases)), deadline, self.records.apply_batch(leases, joint, deadline))
     }
 
-    fn read(&self, key: &Key, deadline: Deadline) -> BoxFuture<Result<Sighting>> {
+    fn read(&self, key: &Key, deadline: Deadline) -> BoxFuture<Result<Option<Snapshot>>> {
         meet(self.fault(Call::Read), deadline, self.records.read(key, deadline))
     }
 
     fn list(
         &self,
-        selection: &Selection,
+        selection: &Filter,
         after: Option<Position>,
         most: u32,
         deadline: Deadline,
@@ -172,15 +172,15 @@ impl Store for Faulty {
         meet(self.fault(Call::List), deadline, self.records.list(selection, after, most, deadline))
     }
 
-    fn overdue(&self, after: Option<String>, most: u32, deadline: Deadline) -> BoxFuture<Result<Backlog>> {
-        meet(self.fault(Call::Overdue), deadline, self.records.overdue(after, most, deadline))
+    fn list_expired(&self, after: Option<String>, most: u32, deadline: Deadline) -> BoxFuture<Result<ExpiredPage>> {
+        meet(self.fault(Call::Expired), deadline, self.records.list_expired(after, most, deadline))
     }
 
-    fn forget(&self, key: &Key, version: FencingToken, deadline: Deadline) -> BoxFuture<Result<bool>> {
-        meet(self.fault(Call::Forget), deadline, self.records.forget(key, version, deadline))
+    fn delete_idle(&self, key: &Key, version: FencingToken, deadline: Deadline) -> BoxFuture<Result<bool>> {
+        meet(self.fault(Call::Forget), deadline, self.records.delete_idle(key, version, deadline))
     }
 
-    fn watch(&self, handle: HandleId, since: Tick, tell: UnboundedSender<Told>) -> BoxFuture<Result<()>> {
+    fn watch(&self, handle: HandleId, since: HybridTime, tell: UnboundedSender<Notification>) -> BoxFuture<Result<()>> {
         match self.fault(Call::Watch) {
             Some(Fault::Refuse) => Box::pin(async { Err(Error::invalid("the store does not tell")) }),
             Some(Fault::Hang) => Box::pin(std::future::pending()),
@@ -189,7 +189,7 @@ impl Store for Faulty {
         }
     }
 
-    fn follow(&self, key: &Key, tell: Sender<State>) -> BoxFuture<Result<()>> {
+    fn follow(&self, key: &Key, tell: Sender<RecordState>) -> BoxFuture<Result<()>> {
         match self.fault(Call::Follow) {
             Some(Fault::Refuse) => Box::pin(async { Err(Error::invalid("the store does not tell")) }),
             Some(Fault::Hang) => Box::pin(std::future::pending()),
@@ -238,8 +238,8 @@ impl Store for Faulty {
             Some(Fault::LoseReply) => {
                 let following = self.records.follow(key, tell.clone());
                 Box::pin(async move {
-                    let at = Moment { now: StoreTime::default(), tick: Tick { seconds: 0, ordinal: 0 } };
-                    drop(tell.send(State { record: None, at }).await);
+                    let at = StoreClock { now: StoreTime::default(), tick: HybridTime { seconds: 0, ordinal: 0 } };
+                    drop(tell.send(RecordState { record: None, at }).await);
                     following.await
                 })
             }

@@ -3,9 +3,9 @@
 use std::future::IntoFuture;
 
 use mongoseal::{
-    Deadline, Error, Lease, ListedLease, LossCause, Mongoseal, Released,
+    Deadline, Error, Lease, ListedLease, LossCause, Mongoseal, ReleaseOutcome,
     record::Request,
-    store::{Sighting, Store},
+    store::{Snapshot, Store},
 };
 
 use crate::{
@@ -34,8 +34,8 @@ async fn a_group_is_released_from_any_process_newest_first_and_nothing_else_is()
 
     let released = other.release_group("g").await.unwrap();
     assert_eq!(keys(&released), ["b", "a", "c"], "the newest first");
-    assert_eq!(released[0].holding.metadata.get("why"), Some("test"));
-    assert!(released.iter().map(|lease| lease.holding.token).eq([b.token(), a.token(), c.token()]));
+    assert_eq!(released[0].holder.metadata.get("why"), Some("test"));
+    assert!(released.iter().map(|lease| lease.holder.token).eq([b.token(), a.token(), c.token()]));
     for lease in [a, b, c] {
         match lease.verify().await {
             Err(Error::Lost { cause: LossCause::Revoked { by, reason }, .. }) => {
@@ -116,7 +116,7 @@ async fn the_holders_of_this_handle_stop_before_the_store_is_asked() {
     store.script(|call| matches!(call, Call::Jointly(_)).then_some(Fault::Fail));
     assert!(matches!(seal.release_group("g").await, Err(Error::Unavailable { .. })));
     assert!(!lease.is_valid());
-    assert!(matches!(lease.release().await.unwrap(), Released::Gone { cause: LossCause::Revoked { .. } }));
+    assert!(matches!(lease.release().await.unwrap(), ReleaseOutcome::AlreadyLost { cause: LossCause::Revoked { .. } }));
     let own: Vec<_> = store.requests().split_off(asked);
     assert!(matches!(own.as_slice(), [Request::Release(_)]), "what came to nothing is done by itself: {own:?}");
     assert_eq!(seal.inspect("k").await.unwrap().unwrap().holders, []);
@@ -164,7 +164,7 @@ async fn a_group_is_refreshed_to_a_new_ttl_and_the_deadlines_here_move_on() {
     tokio::time::sleep(secs(20)).await;
     let refreshed = seal.refresh_group("g", secs(60)).await.unwrap();
     assert_eq!(keys(&refreshed), ["a", "b", "c"]);
-    assert_eq!(refreshed[0].holding.remaining, Some(secs(10) + GRACE), "as they were before");
+    assert_eq!(refreshed[0].holder.remaining, Some(secs(10) + GRACE), "as they were before");
     assert!(here.remaining() > secs(59), "{:?}", here.remaining());
     assert_eq!(forever.remaining(), std::time::Duration::MAX);
     for key in ["a", "b"] {
@@ -177,7 +177,7 @@ async fn a_group_is_refreshed_to_a_new_ttl_and_the_deadlines_here_move_on() {
     here.verify().await.unwrap();
     tokio::time::sleep(secs(30) + GRACE).await;
     assert!(!here.is_valid(), "and not for ever");
-    assert!(matches!(seal.refresh_group("g", secs(2)).await, Err(Error::Lapsing { .. })));
+    assert!(matches!(seal.refresh_group("g", secs(2)).await, Err(Error::ExpiresTooSoon { .. })));
     assert_eq!(keys(&seal.release_group("g").await.unwrap()), ["c"], "and what was over is cleared away");
     let shorter = seal.acquire("d").group("g").ttl(secs(60)).without_refresh().await.unwrap();
     seal.refresh_group("g", secs(2)).await.unwrap();
@@ -195,7 +195,7 @@ async fn where_one_has_too_little_time_left_none_is_refreshed() {
     let left = || async { seal.inspect("a").await.unwrap().unwrap().holders[0].remaining.unwrap() };
     tokio::time::sleep(millis(2_500)).await;
     match seal.refresh_group("g", secs(60)).await {
-        Err(Error::Lapsing { key, token: its, remaining, least }) => {
+        Err(Error::ExpiresTooSoon { key, token: its, remaining, least }) => {
             assert_eq!((key.as_str(), its, remaining, least), ("b", token, millis(800), secs(1)));
         }
         other => panic!("{other:?}"),
@@ -203,11 +203,16 @@ async fn where_one_has_too_little_time_left_none_is_refreshed() {
     assert_eq!(left().await, millis(27_500) + GRACE);
     tokio::time::sleep(millis(1_000)).await;
     match seal.refresh_group("g", secs(60)).remaining_at_least(millis(0)).await {
-        Err(Error::Lapsing { remaining, .. }) => assert!(remaining.is_zero(), "one that is over is never refreshed"),
+        Err(Error::ExpiresTooSoon { remaining, .. }) => {
+            assert!(remaining.is_zero(), "one that is over is never refreshed")
+        }
         other => panic!("{other:?}"),
     }
     seal.purge().await.unwrap();
-    assert!(matches!(seal.refresh_group("g", secs(60)).remaining_at_least(secs(28)).await, Err(Error::Lapsing { .. })));
+    assert!(matches!(
+        seal.refresh_group("g", secs(60)).remaining_at_least(secs(28)).await,
+        Err(Error::ExpiresTooSoon { .. })
+    ));
     assert_eq!(keys(&seal.refresh_group("g", secs(60)).remaining_at_least(secs(26)).await.unwrap()), ["a"]);
     assert_eq!(left().await, secs(60) + GRACE);
 }
@@ -260,7 +265,7 @@ async fn seal_list(seal: Mongoseal, group: &str) -> usize {
     let mut leases = seal.leases().group(group).await.unwrap();
     let mut count = 0;
     while let Some(lease) = leases.next().await {
-        assert_eq!(lease.unwrap().holding.group.unwrap().as_str(), group);
+        assert_eq!(lease.unwrap().holder.group.unwrap().as_str(), group);
         count += 1;
     }
     count
@@ -297,7 +302,7 @@ async fn a_lease_that_expires_before_the_group_is_released_holds_nothing_up() {
     let began = tokio::time::Instant::now();
     let released = seal.release_group("g").await.unwrap();
     assert!(began.elapsed() < secs(1), "{:?}", began.elapsed());
-    assert!(released.iter().map(|lease| lease.holding.token).eq([token]), "what has expired is not told as released");
+    assert!(released.iter().map(|lease| lease.holder.token).eq([token]), "what has expired is not told as released");
     assert!(seal.leases().with_expired().await.unwrap().next().await.is_none(), "and cleared away");
 }
 
@@ -340,7 +345,7 @@ async fn a_lease_here_with_the_token_of_another_key_in_the_group_is_not_meant() 
     let seal = store.seal();
     let lease = seal.acquire("a").await.unwrap();
     // As concurrent grants on a real server can have it.
-    let Sighting::Seen { record: mut twin, .. } =
+    let Some(Snapshot { record: mut twin, .. }) =
         store.records.read(lease.key(), Deadline::after(store.records.clock(), secs(1))).await.unwrap()
     else {
         panic!()
@@ -348,7 +353,7 @@ async fn a_lease_here_with_the_token_of_another_key_in_the_group_is_not_meant() 
     twin.holders[0].terms.group = Some("g".parse().unwrap());
     store.records.restore("b".parse().unwrap(), *twin);
     let released = seal.release_group("g").await.unwrap();
-    assert_eq!((keys(&released), released[0].holding.token), (vec!["b"], lease.token()));
+    assert_eq!((keys(&released), released[0].holder.token), (vec!["b"], lease.token()));
     assert!(lease.is_valid());
     lease.verify().await.unwrap();
 }

@@ -5,7 +5,7 @@ use std::{future::poll_fn, mem::forget, pin::Pin, time::Duration};
 use futures_core::Stream;
 use mongoseal::{
     Deadline, Error, FencingToken, Lease, LeaseId, Leases, ListedLease, Mongoseal, Result,
-    record::{self, Acquire, Patience, Request, Revoke, StoreTime, Terms},
+    record::{self, Acquire, LeaseSpec, Request, Revoke, StoreTime, WaitSpec},
     store::{MemoryStore, Store},
 };
 
@@ -28,8 +28,8 @@ async fn keys(leases: Leases) -> Vec<String> {
 }
 
 /// What an acquire of the engine asks, and what it has no setter for.
-fn terms(number: u8, limit: u32, ttl: u64) -> Terms {
-    Terms {
+fn terms(number: u8, limit: u32, ttl: u64) -> LeaseSpec {
+    LeaseSpec {
         lease: LeaseId::from_bytes([number; 16]),
         caller: "0123456789abcdef/1".parse().unwrap(),
         owner: format!("owner-{number}").parse().unwrap(),
@@ -41,8 +41,8 @@ fn terms(number: u8, limit: u32, ttl: u64) -> Terms {
     }
 }
 
-async fn hold(store: &MemoryStore, key: &str, terms: Terms) {
-    let request = Request::Acquire(Acquire { terms, patience: None });
+async fn hold(store: &MemoryStore, key: &str, terms: LeaseSpec) {
+    let request = Request::Acquire(Acquire { terms, wait: None });
     store.apply(&key.parse().unwrap(), request, Deadline::after(store.clock(), secs(1))).await.unwrap();
 }
 
@@ -54,8 +54,8 @@ async fn an_inspection_tells_who_holds_and_who_waits_and_no_lease_id() {
     let lease = seal.acquire("k").ttl(secs(30)).metadata("build", "1.4").without_refresh().await.unwrap();
     tokio::time::sleep(secs(2)).await;
     for number in [1, 2] {
-        let patience = Some(Patience { lasts: 10_000, room: 10 });
-        let request = Request::Acquire(Acquire { terms: terms(number, 3, 60_000), patience });
+        let patience = Some(WaitSpec { ttl: 10_000, queue_limit: 10 });
+        let request = Request::Acquire(Acquire { terms: terms(number, 3, 60_000), wait: patience });
         store.records.apply(lease.key(), request, Deadline::after(store.records.clock(), secs(1))).await.unwrap();
     }
     tokio::time::sleep(secs(4)).await;
@@ -159,7 +159,7 @@ async fn an_expired_holder_is_listed_only_where_it_is_asked_for() {
     assert_eq!(keys(seal.leases().key("a/over")).await, [""; 0]);
     assert_eq!(keys(seal.leases().key("a/over").with_expired()).await, ["a/over"]);
     let over = all(seal.leases().with_expired().remaining_less_than(millis(1))).await.unwrap();
-    assert!(matches!(over.as_slice(), [lease] if lease.holding.is_expired()), "{over:?}");
+    assert!(matches!(over.as_slice(), [lease] if lease.holder.is_expired()), "{over:?}");
     assert_eq!(keys(seal.leases().with_expired().remaining_at_least(Duration::ZERO)).await.len(), 5);
 }
 
@@ -216,7 +216,7 @@ async fn a_long_list_is_in_the_order_of_tokens_page_by_page() {
     });
     let listed = all(store.seal().leases()).await.unwrap();
     assert_eq!(pages.load(std::sync::atomic::Ordering::Relaxed), 3);
-    let tokens: Vec<FencingToken> = listed.iter().map(|lease| lease.holding.token).collect();
+    let tokens: Vec<FencingToken> = listed.iter().map(|lease| lease.holder.token).collect();
     assert_eq!(tokens, held.iter().map(Lease::token).collect::<Vec<_>>());
 
     // The same as a stream.
@@ -233,7 +233,7 @@ async fn leases_with_one_token_on_many_keys_are_each_listed_once() {
     let store = MemoryStore::default();
     let seal = Mongoseal::builder().on_store(std::sync::Arc::new(store.clone())).unwrap();
     forget(seal.acquire("k").ttl(secs(3600)).without_refresh().await.unwrap());
-    let mongoseal::store::Sighting::Seen { record, .. } =
+    let Some(mongoseal::store::Snapshot { record, .. }) =
         store.read(&"k".parse().unwrap(), Deadline::after(store.clock(), secs(1))).await.unwrap()
     else {
         panic!("it is there")
@@ -303,8 +303,8 @@ async fn a_purge_removes_expired_holders_tells_which_and_hands_over() {
     // Behind a holder whose time is over, somebody waits.
     let behind = store.seal();
     forget(behind.acquire("c").ttl(millis(500)).without_refresh().await.unwrap());
-    let patience = Some(Patience { lasts: 60_000, room: 9 });
-    let request = Request::Acquire(Acquire { terms: terms(9, 0, 60_000), patience });
+    let patience = Some(WaitSpec { ttl: 60_000, queue_limit: 9 });
+    let request = Request::Acquire(Acquire { terms: terms(9, 0, 60_000), wait: patience });
     store.records.apply(&"c".parse().unwrap(), request, Deadline::after(store.records.clock(), secs(1))).await.unwrap();
     tokio::time::sleep(secs(1)).await;
 
@@ -312,7 +312,7 @@ async fn a_purge_removes_expired_holders_tells_which_and_hands_over() {
     let purged = seal.purge().await.unwrap();
     let gone: Vec<_> = purged.leases.iter().map(|lease| lease.key.as_str()).collect();
     assert_eq!(gone, ["a/over", "c"]);
-    assert_eq!(purged.leases[0].holding.token, held[3].token());
+    assert_eq!(purged.leases[0].holder.token, held[3].token());
     assert!(purged.leases.iter().all(|lease| before.contains(lease)), "as they were listed: {purged:?}");
     assert!(purged.records.is_empty());
     assert_eq!(seal.inspect("c").await.unwrap().unwrap().holders[0].owner.as_str(), "owner-9");
@@ -350,7 +350,7 @@ async fn a_purge_that_meets_an_error_says_so_and_can_be_called_again() {
         store.script(move |call| matches!(call, Call::Apply(Request::Prune)).then_some(fault));
         assert!(matches!(seal.purge().await, Err(Error::Unavailable { .. })), "{fault:?}");
     }
-    store.script(|call| matches!(call, Call::Overdue).then_some(Fault::Fail));
+    store.script(|call| matches!(call, Call::Expired).then_some(Fault::Fail));
     assert!(matches!(seal.purge().await, Err(Error::Unavailable { .. })));
     store.heal();
     assert_eq!(seal.purge().await.unwrap().leases.len(), 1);

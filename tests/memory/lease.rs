@@ -3,7 +3,9 @@
 use std::{future::poll_fn, pin::Pin, time::Duration};
 
 use futures_core::Stream;
-use mongoseal::{Error, LeaseId, LeaseState, LossCause, Metadata, Mongoseal, Released, record::Request, store::Store};
+use mongoseal::{
+    Error, LeaseId, LeaseState, LossCause, Metadata, Mongoseal, ReleaseOutcome, record::Request, store::Store,
+};
 
 use crate::{
     GRACE,
@@ -143,13 +145,13 @@ async fn release_says_whether_it_was_ours_and_frees_the_key_at_once() {
     let lease = seal.acquire("k").await.unwrap();
     let states = lease.watch_state();
     let stopped = lease.cancellation_token();
-    assert_eq!(lease.release().await.unwrap(), Released::Ours);
+    assert_eq!(lease.release().await.unwrap(), ReleaseOutcome::Released);
     assert_eq!(states.get(), LeaseState::Released);
     assert!(stopped.is_cancelled());
 
     let lease = seal.acquire("k").ttl(secs(1)).without_refresh().await.unwrap();
     tokio::time::sleep(secs(2)).await;
-    assert_eq!(lease.release().await.unwrap(), Released::Gone { cause: LossCause::Expired });
+    assert_eq!(lease.release().await.unwrap(), ReleaseOutcome::AlreadyLost { cause: LossCause::Expired });
 }
 
 #[tokio::test(start_paused = true)]
@@ -224,7 +226,7 @@ async fn a_lease_is_taken_up_again_by_its_id_with_its_token() {
         Error::Held { owner, .. } => assert_eq!(&owner, again.owner(), "others see the new process"),
         error => panic!("{error}"),
     }
-    assert_eq!(again.release().await.unwrap(), Released::Ours);
+    assert_eq!(again.release().await.unwrap(), ReleaseOutcome::Released);
 }
 
 #[tokio::test(start_paused = true)]
@@ -246,7 +248,7 @@ async fn shutdown_ends_releases_and_waits() {
     seal.shutdown().await;
     for lease in leases {
         assert_eq!(lease.state(), LeaseState::Lost { cause: LossCause::ShutDown });
-        assert_eq!(lease.release().await.unwrap(), Released::Ours);
+        assert_eq!(lease.release().await.unwrap(), ReleaseOutcome::Released);
     }
     let error = seal.acquire("a").await.unwrap_err();
     assert!(matches!(error, Error::Invalid { .. }) && error.to_string().contains("shut down"), "{error}");
@@ -296,14 +298,14 @@ async fn a_lease_says_other_words_and_stays_the_same_lease() {
     tokio::time::sleep(secs(5)).await;
     let mut words = Metadata::default();
     words.insert("value", "two").unwrap();
-    lease.describe(words.clone()).await.unwrap();
+    lease.update_metadata(words.clone()).await.unwrap();
     assert!(lease.remaining() > secs(29), "it is a refresh, too");
     let holder = seen().await;
     assert_eq!((holder.token, holder.metadata), (lease.token(), words.clone()), "in place of all it said before");
     tokio::time::sleep(secs(25)).await;
     assert_eq!(seen().await.metadata, words, "a refresh leaves it as it is");
     store.script(|call| matches!(call, Call::Apply(Request::Refresh(_))).then_some(Fault::LoseReply));
-    assert!(matches!(lease.describe(Metadata::default()).await, Err(Error::Unavailable { .. })));
+    assert!(matches!(lease.update_metadata(Metadata::default()).await, Err(Error::Unavailable { .. })));
     store.heal();
     tokio::time::sleep(secs(11)).await;
     assert_eq!(seen().await.metadata, words, "what was confirmed is said again by each refresh");
@@ -311,13 +313,13 @@ async fn a_lease_says_other_words_and_stays_the_same_lease() {
     store.script(|call| matches!(call, Call::Apply(Request::Refresh(_))).then_some(Fault::Delay(secs(12))));
     let mut late = Metadata::default();
     late.insert("value", "late").unwrap();
-    assert!(matches!(lease.describe(late).await, Err(Error::Unavailable { .. })));
+    assert!(matches!(lease.update_metadata(late).await, Err(Error::Unavailable { .. })));
     store.heal();
-    lease.describe(words.clone()).await.unwrap();
+    lease.update_metadata(words.clone()).await.unwrap();
     tokio::time::sleep(secs(60)).await;
     assert_eq!(seen().await.metadata, words);
     store.seal().revoke("k").await.unwrap();
-    assert!(matches!(lease.describe(words).await, Err(Error::Lost { .. })));
+    assert!(matches!(lease.update_metadata(words).await, Err(Error::Lost { .. })));
     assert!(seen_nobody(&seal).await, "it is never created again");
 }
 

@@ -1,6 +1,6 @@
 //! Versions that an operator raises.
 
-use mongoseal::{Error, FencingToken, Tick, record::Request};
+use mongoseal::{Error, FencingToken, HybridTime, record::Request};
 
 use crate::{
     faulty::{Call, Fault, Faulty},
@@ -9,7 +9,7 @@ use crate::{
 
 /// A token that stands for a time so many seconds after that of another.
 fn ahead(token: FencingToken, seconds: u64) -> FencingToken {
-    FencingToken::new(token.get() + (seconds << Tick::ORDINAL_BITS)).unwrap()
+    FencingToken::new(token.get() + (seconds << HybridTime::ORDINAL_BITS)).unwrap()
 }
 
 #[tokio::test(start_paused = true)]
@@ -82,7 +82,7 @@ async fn a_token_that_no_store_has_numbered_is_refused_and_the_version_stays() {
 #[tokio::test(start_paused = true)]
 async fn a_raise_whose_answer_was_lost_is_sent_again() {
     let store = Faulty::new();
-    let (seal, to) = (store.seal(), FencingToken::new(7_200 << Tick::ORDINAL_BITS).unwrap());
+    let (seal, to) = (store.seal(), FencingToken::new(7_200 << HybridTime::ORDINAL_BITS).unwrap());
     let mut lost = false;
     store.script(move |call| match call {
         Call::Apply(Request::Raise(raise)) if raise.to == to && !std::mem::replace(&mut lost, true) => {

@@ -21,7 +21,7 @@ fn attempts(store: &Faulty) -> Arc<Mutex<Vec<Duration>>> {
     let noted = Arc::clone(&made);
     store.script(move |call| {
         if let Call::Apply(Request::Acquire(acquire)) = call {
-            assert!(acquire.patience.is_none(), "attempts take no place in the queue");
+            assert!(acquire.wait.is_none(), "attempts take no place in the queue");
             noted.lock().unwrap().push(clock.now());
         }
         None
@@ -40,7 +40,7 @@ async fn a_policy_ends_after_its_attempts_with_an_error_of_its_own() {
     let made = attempts(&store);
     let error = store.seal().acquire("k").retry(Retry::fixed(millis(100)).attempts(4)).await.unwrap_err();
     match &error {
-        Error::Exhausted { key, attempts: 4, elapsed, held } => {
+        Error::RetriesExhausted { key, attempts: 4, elapsed, held } => {
             assert_eq!((key.as_str(), *elapsed), ("k", millis(300)));
             assert!(matches!(&**held, Error::Held { token, .. } if *token == holder.token()));
         }
@@ -55,9 +55,9 @@ async fn no_attempt_begins_after_the_total_time() {
     let store = Faulty::new();
     let _holder = store.seal().acquire("k").await.unwrap();
     let made = attempts(&store);
-    let policy = Retry::fixed(millis(300)).total(secs(1));
+    let policy = Retry::fixed(millis(300)).max_elapsed(secs(1));
     let error = store.seal().acquire("k").retry(policy).await.unwrap_err();
-    assert!(matches!(error, Error::Exhausted { attempts: 4, elapsed, .. } if elapsed == millis(900)), "{error}");
+    assert!(matches!(error, Error::RetriesExhausted { attempts: 4, elapsed, .. } if elapsed == millis(900)), "{error}");
     assert_eq!(made.lock().unwrap().len(), 4);
 }
 
@@ -86,13 +86,13 @@ async fn a_closure_is_told_what_there_is_to_know_and_can_stop() {
     let holder = store.seal().acquire("k").ttl(secs(60)).without_refresh().await.unwrap();
     let told: Arc<Mutex<Vec<Attempt>>> = Arc::default();
     let note = Arc::clone(&told);
-    let policy = Retry::by(move |attempt| {
+    let policy = Retry::custom(move |attempt| {
         note.lock().unwrap().push(attempt.clone());
         (attempt.number < 3).then_some(secs(10))
     });
     assert!(matches!(
         store.seal().acquire("k").retry(policy).await,
-        Err(Error::Exhausted { attempts: 3, elapsed, .. }) if elapsed == secs(20)
+        Err(Error::RetriesExhausted { attempts: 3, elapsed, .. }) if elapsed == secs(20)
     ));
     let told = told.lock().unwrap();
     assert_eq!(told.iter().map(|attempt| attempt.number).collect::<Vec<_>>(), [1, 2, 3]);
@@ -114,11 +114,11 @@ async fn a_key_that_becomes_free_is_granted_at_the_next_attempt() {
     let holder = store.seal().acquire("k").ttl(secs(5)).without_refresh().await.unwrap();
     let token = holder.token();
     std::mem::forget(holder);
-    let lease = store.seal().acquire("k").retry(Retry::fixed(secs(1)).for_ever()).await.unwrap();
+    let lease = store.seal().acquire("k").retry(Retry::fixed(secs(1)).unlimited()).await.unwrap();
     assert!(lease.token() > token);
     // Where nothing changes hands within what was asked for, a policy that bounds a closure ends it.
-    let endless = Retry::by(|_| Some(millis(10))).attempts(7);
-    assert!(matches!(store.seal().acquire("k").retry(endless).await, Err(Error::Exhausted { attempts: 7, .. })));
+    let endless = Retry::custom(|_| Some(millis(10))).attempts(7);
+    assert!(matches!(store.seal().acquire("k").retry(endless).await, Err(Error::RetriesExhausted { attempts: 7, .. })));
 }
 
 #[tokio::test(start_paused = true)]
@@ -143,9 +143,9 @@ async fn policies_that_contradict_themselves_or_have_no_end_are_refused() {
         (Retry::fixed(zero).attempts(3), "zero keeps the store busy"),
         (Retry::exponential(zero, secs(1)).attempts(3), "zero keeps the store busy"),
         (Retry::exponential(secs(2), secs(1)).attempts(3), "swap them"),
-        (Retry::fixed(secs(2)).total(secs(1)), "never asks again"),
-        (Retry::fixed(secs(2)).attempts(3).for_ever(), "one or the other"),
-        (Retry::by(|_| None).attempts(0), "0 attempts"),
+        (Retry::fixed(secs(2)).max_elapsed(secs(1)), "never asks again"),
+        (Retry::fixed(secs(2)).attempts(3).unlimited(), "one or the other"),
+        (Retry::custom(|_| None).attempts(0), "0 attempts"),
     ] {
         let shown = format!("{policy:?}");
         let error = seal.acquire("k").retry(policy.clone()).await.unwrap_err();
@@ -163,7 +163,7 @@ async fn a_handle_has_defaults_and_each_call_can_have_its_own() {
     let store = Faulty::new();
     let _holder = store.seal().acquire("k").ttl(secs(3600)).await.unwrap();
     let held = |result| matches!(result, Err(Error::Held { .. }));
-    let exhausted = |result| matches!(result, Err(Error::Exhausted { .. }));
+    let exhausted = |result| matches!(result, Err(Error::RetriesExhausted { .. }));
     let clock = tokio::time::Instant::now;
     let retry = || Retry::fixed(secs(1)).attempts(4);
 
@@ -191,7 +191,7 @@ async fn an_acquire_dropped_between_attempts_asks_no_more() {
     let holder = store.seal().acquire("k").await.unwrap();
     let made = attempts(&store);
     let seal = store.seal();
-    let asked = seal.acquire("k").retry(Retry::fixed(secs(1)).for_ever());
+    let asked = seal.acquire("k").retry(Retry::fixed(secs(1)).unlimited());
     assert!(tokio::time::timeout(millis(2_500), asked.into_future()).await.is_err());
     tokio::time::sleep(secs(60)).await;
     assert_eq!(made.lock().unwrap().len(), 3);
@@ -199,7 +199,7 @@ async fn an_acquire_dropped_between_attempts_asks_no_more() {
 
     // And a shutdown ends it.
     let _holder = store.seal().acquire("k").await.unwrap();
-    let asked = tokio::spawn(seal.acquire("k").retry(Retry::fixed(secs(1)).for_ever()).into_future());
+    let asked = tokio::spawn(seal.acquire("k").retry(Retry::fixed(secs(1)).unlimited()).into_future());
     tokio::time::sleep(secs(5)).await;
     seal.shutdown().await;
     assert!(asked.await.unwrap().unwrap_err().to_string().contains("shut down"));
@@ -209,7 +209,7 @@ async fn an_acquire_dropped_between_attempts_asks_no_more() {
 async fn a_panic_in_a_closure_is_its_author_s() {
     let store = Faulty::new();
     let _holder = store.seal().acquire("k").await.unwrap();
-    let asked = tokio::spawn(store.seal().acquire("k").retry(Retry::by(|_| panic!("mine"))).into_future());
+    let asked = tokio::spawn(store.seal().acquire("k").retry(Retry::custom(|_| panic!("mine"))).into_future());
     let panicked = asked.await.unwrap_err().into_panic();
     assert_eq!(panicked.downcast_ref(), Some(&"mine"));
 }

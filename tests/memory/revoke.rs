@@ -110,7 +110,7 @@ async fn a_key_nobody_holds_is_left_alone_and_too_long_a_reason_refused() {
 
 #[tokio::test(start_paused = true)]
 async fn the_record_remembers_the_last_eight_revocations() {
-    use mongoseal::store::{Sighting, Store};
+    use mongoseal::store::{Snapshot, Store};
     let store = Faulty::new();
     let seal = store.seal();
     for number in 0..10 {
@@ -119,7 +119,7 @@ async fn the_record_remembers_the_last_eight_revocations() {
         lease.verify().await.unwrap_err();
     }
     let key = "k".parse().unwrap();
-    let Sighting::Seen { record, .. } =
+    let Some(Snapshot { record, .. }) =
         store.records.read(&key, Deadline::after(store.records.clock(), secs(1))).await.unwrap()
     else {
         panic!("it is there")

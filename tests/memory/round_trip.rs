@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use mongoseal::{
     Deadline, Lease, LeaseState, Metadata, Mongoseal,
     record::Request,
-    store::{Sighting, Store},
+    store::{Snapshot, Store},
 };
 use tokio::time::Instant;
 
@@ -104,16 +104,16 @@ async fn a_change_of_the_metadata_waits_for_attempts_that_could_take_it_back() {
     };
     let store = Faulty::new();
     let lease = store.seal().acquire("k").ttl(secs(30)).await.unwrap();
-    lease.describe(words("one")).await.unwrap();
+    lease.update_metadata(words("one")).await.unwrap();
     // The next refresh, which says "one" again, is executed six seconds after it was sent, with others behind it.
     let sent = refreshes(&store, [Some(Fault::Delay(secs(6))), None, None, None, None]);
     tokio::time::sleep(secs(10) + millis(500)).await;
     assert_eq!(sent.lock().unwrap().len(), 1);
     let began = Instant::now();
-    lease.describe(words("two")).await.unwrap();
+    lease.update_metadata(words("two")).await.unwrap();
     assert!(began.elapsed() > secs(5), "it waited for the earlier one: {:?}", began.elapsed());
     tokio::time::sleep(secs(1)).await;
-    let Ok(Sighting::Seen { record, .. }) =
+    let Ok(Some(Snapshot { record, .. })) =
         store.records.read(lease.key(), Deadline::after(store.records.clock(), secs(1))).await
     else {
         panic!("held")

@@ -1,6 +1,6 @@
 //! Leases that are used in a scope, left behind, and larger away.
 
-use mongoseal::{Error, LeaseId, LeaseState, LossCause, Mongoseal, Released, record::Request};
+use mongoseal::{Error, LeaseId, LeaseState, LossCause, Mongoseal, ReleaseOutcome, record::Request};
 
 use crate::{
     faulty::{Call, Fault, Faulty},
@@ -158,7 +158,7 @@ async fn what_cannot_be_given_is_refused_with_the_reason() {
     let larger = lease.transfer(LeaseId::random()).await.unwrap();
     assert!(larger > lease.token());
     assert!(matches!(lease.transfer(LeaseId::random()).await, Err(Error::Lost { cause: LossCause::Transferred, .. })));
-    assert_eq!(lease.release().await.unwrap(), Released::Gone { cause: LossCause::Transferred });
+    assert_eq!(lease.release().await.unwrap(), ReleaseOutcome::AlreadyLost { cause: LossCause::Transferred });
     // To one that holds a share itself.
     let (one, two) = (seal.acquire("s").shared().await.unwrap(), seal.acquire("s").shared().await.unwrap());
     let error = two.transfer(one.id()).await.unwrap_err();

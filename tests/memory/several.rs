@@ -8,7 +8,7 @@ use std::{
     },
 };
 
-use mongoseal::{Error, LeaseSet, LossCause, Mongoseal, Released, Result, record::Request};
+use mongoseal::{Error, LeaseSet, LossCause, Mongoseal, ReleaseOutcome, Result, record::Request};
 
 use crate::{
     faulty::{Call, Fault, Faulty},
@@ -37,7 +37,7 @@ async fn all_keys_are_held_with_a_token_each_and_released_together() {
     let began = tokio::time::Instant::now();
     store.always(Fault::Delay(millis(100)));
     let released = set.release().await.unwrap();
-    assert!(released.iter().all(|(_, how)| *how == Released::Ours) && released.len() == 3);
+    assert!(released.iter().all(|(_, how)| *how == ReleaseOutcome::Released) && released.len() == 3);
     assert!(began.elapsed() < millis(150), "one command: {:?}", began.elapsed());
 }
 
@@ -76,7 +76,10 @@ async fn where_the_one_command_fails_or_its_answer_is_lost_each_is_released_by_i
         let (set, asked) = three(&store).await;
         store.script(move |call| matches!(call, Call::Jointly(_)).then_some(fault));
         let released = set.release().await.unwrap();
-        assert!(released.iter().all(|(_, how)| *how == Released::Ours) && released.len() == 3, "{released:?}");
+        assert!(
+            released.iter().all(|(_, how)| *how == ReleaseOutcome::Released) && released.len() == 3,
+            "{released:?}"
+        );
         assert_eq!(store.requests().len(), asked + 3);
         store.heal();
         three(&store).await.0.release().await.unwrap();
@@ -92,7 +95,7 @@ async fn what_was_lost_of_a_set_does_not_keep_the_rest_from_being_released_by_on
     set.cancelled().await;
     let asked = store.requests().len();
     let released = set.release().await.unwrap();
-    let how: Vec<_> = released.iter().map(|(_, how)| *how == Released::Ours).collect();
+    let how: Vec<_> = released.iter().map(|(_, how)| *how == ReleaseOutcome::Released).collect();
     assert_eq!((how, store.requests().len()), (vec![true, false, true], asked));
 }
 
@@ -173,8 +176,8 @@ async fn when_one_is_lost_the_work_stops_and_the_signal_says_which() {
     let (key, cause) = set.cancelled().await;
     assert!(key.as_str() == "b" && matches!(cause, LossCause::Revoked { .. }));
     let released = set.release().await.unwrap();
-    assert_eq!(released[0].1, Released::Ours);
-    assert!(matches!(released[1].1, Released::Gone { .. }));
+    assert_eq!(released[0].1, ReleaseOutcome::Released);
+    assert!(matches!(released[1].1, ReleaseOutcome::AlreadyLost { .. }));
 }
 
 #[tokio::test(start_paused = true)]

@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use mongoseal::{Error, Lease, LeaseId, LeaseState, LossCause, Mongoseal, Released, Result, record::Request};
+use mongoseal::{Error, Lease, LeaseId, LeaseState, LossCause, Mongoseal, ReleaseOutcome, Result, record::Request};
 use tokio::task::JoinHandle;
 
 use crate::{
@@ -213,7 +213,7 @@ async fn a_sharer_s_larger_token_takes_nothing_from_another() {
         Call::Apply(Request::Release(_)) if !std::mem::replace(&mut lost, true) => Some(Fault::LoseReply),
         _ => None,
     });
-    assert_eq!(one.release().await.unwrap(), Released::Ours);
+    assert_eq!(one.release().await.unwrap(), ReleaseOutcome::Released);
 }
 
 #[tokio::test(start_paused = true)]

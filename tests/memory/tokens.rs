@@ -2,7 +2,7 @@
 
 use mongoseal::{
     Deadline, FencingToken, Mongoseal,
-    store::{Sighting, Store},
+    store::{Snapshot, Store},
 };
 
 use crate::{faulty::Faulty, secs};
@@ -29,7 +29,7 @@ async fn tokens_grow_over_expiry_collection_deletion_and_restore() {
     let (seal, mut last) = (store.seal(), None);
     next(&seal, &mut last).await;
     let key = "k".parse().unwrap();
-    let Sighting::Seen { record: old, .. } =
+    let Some(Snapshot { record: old, .. }) =
         store.records.read(&key, Deadline::after(store.records.clock(), secs(1))).await.unwrap()
     else {
         panic!("a record is there")

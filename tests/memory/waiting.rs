@@ -11,7 +11,7 @@ use std::{
 use mongoseal::{
     Deadline, Error, Key, Lease, Mongoseal, Result,
     record::Request,
-    store::{Sighting, Store},
+    store::{Snapshot, Store},
 };
 use tokio::{task::JoinHandle, time::timeout};
 
@@ -29,8 +29,8 @@ fn waiter(seal: &Mongoseal, at_most: std::time::Duration) -> JoinHandle<Result<L
 async fn queued(store: &Faulty) -> usize {
     let key: Key = "k".parse().unwrap();
     match store.records.read(&key, Deadline::after(store.records.clock(), secs(1))).await.unwrap() {
-        Sighting::Seen { record, .. } => record.queue.len(),
-        Sighting::Nothing => 0,
+        Some(Snapshot { record, .. }) => record.queue.len(),
+        None => 0,
     }
 }
 
@@ -130,7 +130,7 @@ async fn a_hand_over_that_is_heard_of_after_it_lapsed_is_not_believed() {
     // the key, which lapses, and somebody else comes.
     let lost = AtomicBool::new(false);
     store.script(move |call| match call {
-        Call::Apply(Request::Acquire(acquire)) if acquire.patience.is_some() && !lost.swap(true, Ordering::Relaxed) => {
+        Call::Apply(Request::Acquire(acquire)) if acquire.wait.is_some() && !lost.swap(true, Ordering::Relaxed) => {
             Some(Fault::Hang)
         }
         _ => None,

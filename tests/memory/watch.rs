@@ -11,7 +11,7 @@ use std::{
 use futures_core::Stream;
 use mongoseal::{
     Deadline, Error, Event, EventKind, EventStream, FencingToken, LeaseId, Mongoseal,
-    store::{Sighting, Store},
+    store::{Snapshot, Store},
 };
 use tokio::time::{Instant, timeout};
 
@@ -105,7 +105,7 @@ async fn an_expiry_is_told_when_it_comes_and_once() {
         let took = began.elapsed();
         assert!(took >= secs(10) + GRACE && took < millis(10_050) + GRACE, "{took:?}");
         // It is still in the record, and dropped from there by the next grant.
-        let Sighting::Seen { record, .. } =
+        let Some(Snapshot { record, .. }) =
             store.records.read(lease.key(), Deadline::after(store.records.clock(), secs(1))).await.unwrap()
         else {
             panic!()
@@ -181,7 +181,7 @@ async fn a_deleted_record_and_one_that_was_put_back_are_told() {
     let lease = seal.acquire("k").ttl(secs(600)).await.unwrap();
     let mut events = seal.watch("k").await.unwrap();
     assert!(matches!(next(&mut events).await.kind, EventKind::Holds { .. }));
-    let Sighting::Seen { record: copy, .. } =
+    let Some(Snapshot { record: copy, .. }) =
         store.records.read(lease.key(), Deadline::after(store.records.clock(), secs(1))).await.unwrap()
     else {
         panic!()

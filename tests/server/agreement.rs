@@ -11,12 +11,12 @@ use std::{
 };
 
 use mongoseal::{
-    Caller, Deadline, FencingToken, Key, LeaseId, Metadata, Tick,
+    AcquireId, Deadline, FencingToken, HybridTime, Key, LeaseId, Metadata,
     record::{
-        self, Acquire, Joint, Leave, Moment, Outcome, Patience, Raise, Record, Refresh, Release, Request, Revoke,
-        Terms, Transfer,
+        self, Acquire, BatchRequest, LeaseSpec, Leave, Outcome, Raise, Record, Refresh, Release, Request, Revoke,
+        StoreClock, Transfer, WaitSpec,
     },
-    store::{Applied, MongoStore, Sighting, Store},
+    store::{Applied, MongoStore, Snapshot, Store},
 };
 use proptest::{
     collection::vec,
@@ -47,13 +47,13 @@ enum Asked {
     Of(Request),
     /// Of those holders whose bits are set, in the order of the record; the last bit stands for one who
     /// never held.
-    Jointly(Joint, u8),
+    Jointly(BatchRequest, u8),
     /// Of the same key at the same time: acquires that wait, acquires that do not, or leaves.
     Together(Vec<Request>),
 }
 
 /// One of the few callers that ask with a lease.
-fn caller_of(lease: LeaseId, asks: u64) -> Caller {
+fn caller_of(lease: LeaseId, asks: u64) -> AcquireId {
     format!("{:016x}/{asks}", lease.to_bytes()[0]).parse().unwrap()
 }
 
@@ -66,7 +66,8 @@ fn step() -> impl Strategy<Value = Step> {
     let limit = prop_oneof![2 => Just(0_u32), 3 => 1_u32..4, 1 => Just(u32::try_from(i32::MAX).unwrap())];
     let grace = prop_oneof![3 => Just(0_u64), 1 => 1_u64..30];
     let patience = (millis.clone(), prop_oneof![1 => 1_u32..4, 2 => Just(u32::MAX)]);
-    let patience = proptest::option::weighted(0.75, patience.prop_map(|(lasts, room)| Patience { lasts, room }));
+    let patience =
+        proptest::option::weighted(0.75, patience.prop_map(|(lasts, room)| WaitSpec { ttl: lasts, queue_limit: room }));
     let text = prop_oneof![Just("me"), Just("$owner"), Just("$$NOW"), Just("{\"$literal\": 1}")];
     let acquire = (lease.clone(), limit, millis.clone(), grace.clone(), patience, text, (any::<bool>(), 0_u64..3))
         .prop_map(|(lease, limit, ttl, grace, patience, owner, (described, asks))| {
@@ -76,15 +77,15 @@ fn step() -> impl Strategy<Value = Step> {
             }
             let group = described.then(|| owner.parse().unwrap());
             let caller = caller_of(lease, asks);
-            let terms = Terms { lease, caller, owner: owner.parse().unwrap(), limit, ttl, grace, group, metadata };
-            Acquire { terms, patience }
+            let terms = LeaseSpec { lease, caller, owner: owner.parse().unwrap(), limit, ttl, grace, group, metadata };
+            Acquire { terms, wait: patience }
         });
     let enough = prop_oneof![Just(0_u64), Just(1_000_u64), Just(100_000_u64)];
     let joint = prop_oneof![
-        Just(Joint::Release),
-        Just(Joint::Revoke { by: "$ops".into(), reason: "$$ROOT".into() }),
-        (millis.clone(), enough).prop_map(|(ttl, least)| Joint::Refresh { ttl, least }),
-        millis.clone().prop_map(|ttl| Joint::Keep { ttl }),
+        Just(BatchRequest::Release),
+        Just(BatchRequest::Revoke { by: "$ops".into(), reason: "$$ROOT".into() }),
+        (millis.clone(), enough).prop_map(|(ttl, least)| BatchRequest::Refresh { ttl, least }),
+        millis.clone().prop_map(|ttl| BatchRequest::Keep { ttl }),
     ];
     let which = prop_oneof![8 => 1_u8..8, 1 => any::<u8>()];
     let joint = (joint, which).prop_map(|(joint, which)| Asked::Jointly(joint, which));
@@ -108,15 +109,15 @@ fn step() -> impl Strategy<Value = Step> {
     let transfer = (lease_of(), lease_of())
         .prop_map(|(lease, to)| Request::Transfer(Transfer { lease, token: FencingToken::MAX, to }));
     // From one less than the version to two hours above it: see `sent`.
-    let to = prop_oneof![1_u64..7, Just(7_200 << Tick::ORDINAL_BITS)];
+    let to = prop_oneof![1_u64..7, Just(7_200 << HybridTime::ORDINAL_BITS)];
     let raise = to.prop_map(|to| Request::Raise(Raise { to: FencingToken::new(to).unwrap() }));
     let together = (vec(acquire.clone(), 2..6), 0_u8..3).prop_map(|(mut acquires, verb)| {
         // With the same bound on how many wait.
-        let room = acquires[0].patience.map_or(4, |patience| patience.room);
-        for Acquire { terms, patience } in &mut acquires {
+        let room = acquires[0].wait.map_or(4, |wait| wait.queue_limit);
+        for Acquire { terms, wait: patience } in &mut acquires {
             terms.limit = terms.limit.min(1);
-            let lasts = patience.map_or(terms.ttl, |patience| patience.lasts);
-            *patience = (verb == 0).then_some(Patience { lasts, room });
+            let lasts = patience.map_or(terms.ttl, |wait| wait.ttl);
+            *patience = (verb == 0).then_some(WaitSpec { ttl: lasts, queue_limit: room });
         }
         let mut leases = HashSet::new();
         acquires.retain(|acquire| leases.insert(acquire.terms.lease));
@@ -227,8 +228,8 @@ async fn compare(store: &MongoStore, key: &Key, steps: Vec<Step>, seen: &Seen) {
 
 async fn read(store: &MongoStore, key: &Key) -> Option<Record> {
     match store.read(key, Deadline::after(store.clock(), WITHIN)).await.unwrap() {
-        Sighting::Nothing => None,
-        Sighting::Seen { record, .. } => Some(*record),
+        None => None,
+        Some(Snapshot { record, .. }) => Some(*record),
     }
 }
 
@@ -290,7 +291,7 @@ async fn together(
         assert_eq!(applied.outcome, expected, "{requests:?} on {met:#?}");
     }
     let name = match requests[0] {
-        Request::Acquire(Acquire { patience: Some(_), .. }) => "waited together",
+        Request::Acquire(Acquire { wait: Some(_), .. }) => "waited together",
         Request::Acquire(_) => "acquired together",
         _ => "left together",
     };
@@ -302,7 +303,7 @@ async fn together(
 async fn jointly(
     store: &MongoStore,
     key: &Key,
-    joint: &Joint,
+    joint: &BatchRequest,
     which: u8,
     met: &Record,
 ) -> (Option<Record>, &'static str) {
@@ -312,32 +313,32 @@ async fn jointly(
         tokens.push(FencingToken::new(1).unwrap());
     }
     let done = store
-        .apply_jointly(&vec![(key.clone(), tokens.clone())], joint, Deadline::after(store.clock(), WITHIN))
+        .apply_batch(&vec![(key.clone(), tokens.clone())], joint, Deadline::after(store.clock(), WITHIN))
         .await
         .unwrap();
-    let Sighting::Seen { record, at } = store.read(key, Deadline::after(store.clock(), WITHIN)).await.unwrap() else {
+    let Some(Snapshot { record, at }) = store.read(key, Deadline::after(store.clock(), WITHIN)).await.unwrap() else {
         panic!("it is there")
     };
     if !done {
         // Nor could it have been done later.
-        assert_eq!(record::apply_jointly(met, at, &tokens, joint), None, "{joint:?} of {tokens:?} on {met:#?}");
+        assert_eq!(record::apply_batch(met, at, &tokens, joint), None, "{joint:?} of {tokens:?} on {met:#?}");
         return (Some(met.clone()), "not all of them");
     }
     // The first token that was granted tells the tick; where none was, the tick told nothing.
     let granted = record.holders.iter().map(|holder| holder.version).find(|token| *token > met.version);
     let waiting = met.queue.iter().filter(|waiter| waiter.expires_at > record.last_seen).count();
     let version = granted.unwrap_or(record.version).get() + u64::try_from(waiting.saturating_sub(1)).unwrap();
-    let mut tick = Tick::from(FencingToken::new(version).unwrap());
+    let mut tick = HybridTime::from(FencingToken::new(version).unwrap());
     // A version that was raised is ahead of the clock, by far or in the same second.
     let now = u64::try_from(record.last_seen.millis()).unwrap() / 1_000;
     tick.seconds = if tick.seconds > now + 60 { now } else { tick.seconds };
-    let after = record::apply_jointly(met, Moment { now: record.last_seen, tick }, &tokens, joint);
+    let after = record::apply_batch(met, StoreClock { now: record.last_seen, tick }, &tokens, joint);
     assert!(after.is_some(), "{joint:?} of {tokens:?} on {met:#?}");
     let outcome = match joint {
-        Joint::Release => "released jointly",
-        Joint::Revoke { .. } => "revoked jointly",
-        Joint::Keep { .. } => "kept jointly",
-        Joint::Refresh { .. } => "refreshed jointly",
+        BatchRequest::Release => "released jointly",
+        BatchRequest::Revoke { .. } => "revoked jointly",
+        BatchRequest::Keep { .. } => "kept jointly",
+        BatchRequest::Refresh { .. } => "refreshed jointly",
     };
     (after, outcome)
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use mongoseal::{FencingToken, StoreTime, Tick};
+use mongoseal::{FencingToken, HybridTime, StoreTime};
 use serde::Serialize;
 
 use super::driver::{Answer, Bson, Deployment, Document, Refusal, doc};
@@ -125,20 +125,20 @@ async fn clock_of(deployment: &Deployment) -> Answer<FencingToken> {
 
 /// The largest token that a set can have numbered, and to which a key can be raised: a year ahead of the clock.
 fn farthest(clock: FencingToken) -> FencingToken {
-    let year = (365 * 24 * 3_600) << Tick::ORDINAL_BITS;
+    let year = (365 * 24 * 3_600) << HybridTime::ORDINAL_BITS;
     FencingToken::new(clock.get().saturating_add(year)).unwrap_or(FencingToken::MAX)
 }
 
 /// The token that the set's clock numbers.
 fn clock(hello: &Document) -> Option<FencingToken> {
     let time = hello.get_document("$clusterTime").ok()?.get_timestamp("clusterTime").ok()?;
-    let tick = Tick { seconds: time.time.into(), ordinal: time.increment.into() };
+    let tick = HybridTime { seconds: time.time.into(), ordinal: time.increment.into() };
     Some(FencingToken::following(None, tick, 0))
 }
 
 /// The time that a token stands for.
 fn of(token: FencingToken) -> StoreTime {
-    StoreTime::from_millis(i64::try_from(Tick::from(token).seconds.saturating_mul(1_000)).unwrap_or(i64::MAX))
+    StoreTime::from_millis(i64::try_from(HybridTime::from(token).seconds.saturating_mul(1_000)).unwrap_or(i64::MAX))
 }
 
 impl Found {

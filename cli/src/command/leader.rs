@@ -2,7 +2,7 @@
 
 use std::{io, time::Duration};
 
-use mongoseal::Incumbent;
+use mongoseal::LeaderInfo;
 use serde_json::json;
 use tokio::time::timeout;
 
@@ -42,7 +42,7 @@ pub(crate) async fn perform(connection: &Connection, options: Leader) -> Result<
 }
 
 /// A line on the standard output: the value first, for cut(1), then who leads.
-fn tell(options: &Leader, leader: Option<&Incumbent>) -> io::Result<()> {
+fn tell(options: &Leader, leader: Option<&LeaderInfo>) -> io::Result<()> {
     if options.json {
         return output::json(&json!({
             "key": options.name,

@@ -53,7 +53,7 @@ async fn list(seal: &Mongoseal, options: &Ls) -> Result<(), Failure> {
     while let Some(lease) = stream.next().await {
         let lease = lease?;
         // By the store's clock, as it was when the lease was read.
-        if lease.read_at.since(lease.holding.since) >= older {
+        if lease.read_at.since(lease.holder.since) >= older {
             list.read.push(lease);
         }
         if list.read.len() >= AT_ONCE {

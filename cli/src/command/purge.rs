@@ -33,7 +33,7 @@ enum Gone<'a> {
 
 fn as_json(purged: &Purged) -> Result<(), Failure> {
     for lease in &purged.leases {
-        let holding = &lease.holding;
+        let holding = &lease.holder;
         output::json(&Gone::Lease {
             key: lease.key.as_str(),
             token: holding.token.get(),
@@ -50,7 +50,7 @@ fn as_json(purged: &Purged) -> Result<(), Failure> {
 fn in_words(purged: &Purged) -> Result<(), Failure> {
     let ago = |from: StoreTime, now: StoreTime| time::brief(now.since(from));
     for lease in &purged.leases {
-        let holding = &lease.holding;
+        let holding = &lease.holder;
         output::line(&text::visible(&format!(
             "lease on {:?} of {}, with token {}, granted {} ago and last heard of {} ago",
             lease.key,

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use mongoseal::{Inspection, StoreTime, Waiting};
+use mongoseal::{Inspection, StoreTime, WaiterInfo};
 use serde::Serialize;
 
 use crate::{
@@ -94,7 +94,7 @@ impl<'a> RecordView<'a> {
 }
 
 impl<'a> WaitingView<'a> {
-    fn of(waiting: &'a Waiting, read_at: StoreTime) -> Self {
+    fn of(waiting: &'a WaiterInfo, read_at: StoreTime) -> Self {
         Self {
             owner: waiting.owner.as_str(),
             position: waiting.position,

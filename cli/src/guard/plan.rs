@@ -30,7 +30,7 @@ pub(crate) struct Plan {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
     Runs,
-    Told,
+    Signalled,
     Killed,
 }
 
@@ -78,7 +78,7 @@ impl Plan {
         }
         if self.stage == Stage::Runs && now >= self.term_at {
             self.told |= !self.has_ended;
-            self.stage = Stage::Told;
+            self.stage = Stage::Signalled;
             return Some(Act::Term);
         }
         None
@@ -88,7 +88,7 @@ impl Plan {
     pub(crate) fn next(&self, now: Duration) -> Duration {
         match self.stage {
             Stage::Runs => self.term_at.min(self.kill_at).saturating_sub(now),
-            Stage::Told => self.kill_at.saturating_sub(now),
+            Stage::Signalled => self.kill_at.saturating_sub(now),
             Stage::Killed => Duration::MAX,
         }
     }

@@ -4,13 +4,13 @@ use mongodb::{
     Collection,
     bson::{Document, doc},
 };
-use mongoseal::{Error, Fence, FencingToken, Tick};
+use mongoseal::{Error, Fence, FencingToken, HybridTime};
 
 use crate::{Console, secs};
 
 /// A token that stands for a time so many seconds after that of another.
 fn ahead(token: FencingToken, seconds: u64) -> FencingToken {
-    FencingToken::new(token.get() + (seconds << Tick::ORDINAL_BITS)).unwrap()
+    FencingToken::new(token.get() + (seconds << HybridTime::ORDINAL_BITS)).unwrap()
 }
 
 #[tokio::test]

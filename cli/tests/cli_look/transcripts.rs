@@ -4,7 +4,7 @@
 use std::{fs, path::Path, time::Duration};
 
 use mongodb::bson::doc;
-use mongoseal::{FencingToken, Tick};
+use mongoseal::{FencingToken, HybridTime};
 
 use crate::{Console, secs, shell};
 
@@ -75,7 +75,7 @@ async fn the_transcripts_in_the_documents_are_what_the_program_says() {
     ];
     bob.acquire("reports/weekly").ttl(Duration::from_millis(20)).without_refresh().await.unwrap().orphan();
     tokio::time::sleep(Duration::from_millis(60)).await;
-    let two_hours_ahead = nightly.token().get() + (7_200 << Tick::ORDINAL_BITS);
+    let two_hours_ahead = nightly.token().get() + (7_200 << HybridTime::ORDINAL_BITS);
     let order = doc! { "_id": 4711, "fence": FencingToken::new(two_hours_ahead).unwrap() };
     console.db.database.collection("orders").insert_one(order).await.unwrap();
 

@@ -11,9 +11,9 @@ use tracing::{debug, warn};
 use crate::{
     Clock, Deadline, Error, Key, Result,
     engine::{context::Context, retry::Backoff},
-    record::{Moment, Record, StoreTime, events},
-    store::{Sighting, State},
-    types::token::Tick,
+    record::{Record, StoreClock, StoreTime, events},
+    store::{RecordState, Snapshot},
+    types::token::HybridTime,
 };
 
 /// How many states and how many events are kept for who is slow.
@@ -24,7 +24,7 @@ const POLL: (Duration, Duration) = (Duration::from_millis(20), Duration::from_se
 const LAG: Duration = Duration::from_secs(5);
 
 /// What is told of a key: of its record when the watch begins, and of each change after that.
-pub(crate) struct Tale<T> {
+pub(crate) struct EventDiff<T> {
     pub(crate) first: fn(Option<&Record>, StoreTime) -> Vec<T>,
     pub(crate) then: fn(Option<&Record>, Option<&Record>, StoreTime) -> Vec<T>,
 }
@@ -34,14 +34,14 @@ pub(super) struct Watcher<T> {
     context: Arc<Context>,
     key: Key,
     clock: Clock,
-    tale: Tale<T>,
+    tale: EventDiff<T>,
     tell: Sender<Result<T>>,
     /// To whom it is said that the watch has begun, and until when it must have.
     begun: Option<(oneshot::Sender<Result<()>>, Duration)>,
     /// The record as it was last, without holders whose time was over.
     before: Option<Record>,
     /// When that was, and what the clock read then.
-    seen: Option<(Moment, Duration)>,
+    seen: Option<(StoreClock, Duration)>,
 }
 
 impl<T: Send + 'static> Watcher<T> {
@@ -50,7 +50,7 @@ impl<T: Send + 'static> Watcher<T> {
     pub(super) fn start(
         context: &Arc<Context>,
         key: Key,
-        tale: Tale<T>,
+        tale: EventDiff<T>,
         give_up: Deadline,
     ) -> (oneshot::Receiver<Result<()>>, Receiver<Result<T>>) {
         let (tell, events) = mpsc::channel(ROOM);
@@ -148,11 +148,11 @@ impl<T: Send + 'static> Watcher<T> {
         let read = self.context.store.read(&self.key, Deadline::after(self.clock, self.context.settings.attempt)).await;
         look.not_before = self.clock.now().saturating_add(look.backoff.next());
         match read {
-            Ok(Sighting::Seen { record, at }) if self.knows(&record) => {
+            Ok(Some(Snapshot { record, at })) if self.knows(&record) => {
                 *look = Look::default();
                 // What is told next may have an earlier tick than the read.
                 let tick = self.seen.map_or(at.tick, |(seen, _)| seen.tick);
-                self.meet(State { record: Some(record), at: Moment { tick, ..at } }).await;
+                self.meet(RecordState { record: Some(record), at: StoreClock { tick, ..at } }).await;
             }
             // The record has changed since. That is told, too, and what is told comes in order.
             Ok(_) => {
@@ -184,8 +184,8 @@ impl<T: Send + 'static> Watcher<T> {
             let read =
                 self.context.store.read(&self.key, Deadline::after(self.clock, self.context.settings.attempt)).await;
             let state = read.map(|sighting| match sighting {
-                Sighting::Nothing => State { record: None, at: self.about_now() },
-                Sighting::Seen { record, at } => State { record: Some(record), at },
+                None => RecordState { record: None, at: self.about_now() },
+                Some(Snapshot { record, at }) => RecordState { record: Some(record), at },
             });
             let failed = match state {
                 Ok(state) => {
@@ -208,8 +208,8 @@ impl<T: Send + 'static> Watcher<T> {
     }
 
     /// Takes note of a state of the record, and tells what happened. Says whether anything did.
-    async fn meet(&mut self, state: State) -> bool {
-        let State { record, at } = state;
+    async fn meet(&mut self, state: RecordState) -> bool {
+        let RecordState { record, at } = state;
         // A new primary may not know yet what a majority has, and give what was told before.
         if self.seen.is_some_and(|(seen, _)| at.tick < seen.tick) {
             return false;
@@ -241,12 +241,12 @@ impl<T: Send + 'static> Watcher<T> {
     }
 
     /// About what the store's clocks read, where it does not say.
-    fn about_now(&self) -> Moment {
+    fn about_now(&self) -> StoreClock {
         let Some((seen, read_at)) = self.seen else {
-            return Moment { now: StoreTime::default(), tick: Tick { seconds: 0, ordinal: 0 } };
+            return StoreClock { now: StoreTime::default(), tick: HybridTime { seconds: 0, ordinal: 0 } };
         };
         let since = u64::try_from(self.clock.now().saturating_sub(read_at).as_millis()).unwrap_or(u64::MAX);
-        Moment { now: seen.now.after(since), ..seen }
+        StoreClock { now: seen.now.after(since), ..seen }
     }
 
     fn warn(&self, error: &(dyn std::error::Error + 'static)) {

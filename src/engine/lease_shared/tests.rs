@@ -11,7 +11,7 @@ fn lasting(left: Duration) -> LeaseShared {
 }
 
 pub(crate) fn held(clock: Clock, deadline: Duration, limit: u32) -> LeaseShared {
-    let terms = Terms {
+    let terms = LeaseSpec {
         lease: LeaseId::from_bytes([7; 16]),
         caller: "0000000000000007/0".parse().unwrap(),
         owner: "alice".parse().unwrap(),
@@ -21,7 +21,7 @@ pub(crate) fn held(clock: Clock, deadline: Duration, limit: u32) -> LeaseShared 
         group: None,
         metadata: Metadata::default(),
     };
-    let granted = (FencingToken::new(42).unwrap(), Tick { seconds: 1, ordinal: 1 });
+    let granted = (FencingToken::new(42).unwrap(), HybridTime { seconds: 1, ordinal: 1 });
     LeaseShared::new("k".parse().unwrap(), &terms, granted, clock, deadline)
 }
 

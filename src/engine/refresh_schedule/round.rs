@@ -11,7 +11,7 @@ use crate::{
         in_flight::{InFlight, Resend, attempt_life},
         retry::Backoff,
     },
-    record::{Joint, named},
+    record::{BatchRequest, lease_refs},
 };
 
 /// How often a batch may fail at once before it is split.
@@ -107,13 +107,13 @@ impl<'a> Round<'a> {
         let left = members.iter().map(|member| member.hold.remaining()).max().unwrap_or_default();
         let (schedules, ttl) = (Arc::clone(&self.batch.schedules), self.batch.ttl);
         self.sent.push(Box::pin(async move {
-            let leases = named(members.iter().map(|Member { hold, .. }| (hold.key.clone(), hold.token)));
+            let leases = lease_refs(members.iter().map(|Member { hold, .. }| (hold.key.clone(), hold.token)));
             let sent = schedules.context.clock().now();
-            let joint = Joint::Keep { ttl: ttl.millis() };
+            let joint = BatchRequest::Keep { ttl: ttl.millis() };
             let kept = schedules
                 .context
                 .store
-                .apply_jointly(&leases, &joint, Deadline::after(schedules.context.clock(), attempt_life(left)))
+                .apply_batch(&leases, &joint, Deadline::after(schedules.context.clock(), attempt_life(left)))
                 .await;
             debug!(leases = members.len(), ?kept, "refreshed together");
             Answer { some, sent, members, kept }

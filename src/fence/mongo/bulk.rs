@@ -225,8 +225,8 @@ impl Target {
         };
         add(total, found);
         if first.command != Command::Insert && usize::try_from(found).is_ok_and(|found| found < made.len()) {
-            let barring = made.iter().map(|statement| self.stamp.barring(&statement.filter));
-            self.barred(doc! { "$or": barring.collect::<Vec<_>>() }, Reading::default()).await?;
+            let blocked = made.iter().map(|statement| self.stamp.blocked_filter(&statement.filter));
+            self.barred(doc! { "$or": blocked.collect::<Vec<_>>() }, Reading::default()).await?;
         }
         let Some(failure) = failure else { return Ok(statements.len()) };
         let code = failure.get("code").and_then(whole).and_then(|code| i32::try_from(code).ok()).unwrap_or_default();

@@ -9,12 +9,12 @@ use crate::{Error, FencingToken, Result};
 
 /// A token, and the field in which documents carry that of their last writer.
 #[derive(Clone, Debug)]
-pub(super) struct Stamp {
+pub(super) struct TokenField {
     field: String,
     token: FencingToken,
 }
 
-impl Stamp {
+impl TokenField {
     /// A stamp in a field of the document itself: a path could lead into an array, where one element
     /// would do for all.
     pub(super) fn new(field: &str, token: FencingToken) -> Result<Self> {
@@ -44,7 +44,7 @@ impl Stamp {
     }
 
     /// The documents of the caller's filter that do not.
-    pub(super) fn barring(&self, filter: &Document) -> Document {
+    pub(super) fn blocked_filter(&self, filter: &Document) -> Document {
         doc! { "$and": [filter.clone(), { "$nor": [self.passes()] }] }
     }
 
@@ -174,14 +174,14 @@ pub(super) fn pinned(filter: &Document) -> Result<Bson> {
 mod tests {
     use super::*;
 
-    fn stamp() -> Stamp {
-        Stamp::new("fence", FencingToken::new(7).unwrap()).unwrap()
+    fn stamp() -> TokenField {
+        TokenField::new("fence", FencingToken::new(7).unwrap()).unwrap()
     }
 
     #[test]
     fn a_name_that_could_lead_elsewhere_is_refused() {
         for name in ["", "_id", "$fence", "a.b", "a\0b", "a$"] {
-            assert!(Stamp::new(name, FencingToken::MIN).is_err(), "{name:?}");
+            assert!(TokenField::new(name, FencingToken::MIN).is_err(), "{name:?}");
         }
     }
 

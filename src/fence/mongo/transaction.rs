@@ -16,7 +16,7 @@ use crate::{
 };
 
 /// The lease that a transaction stands and falls with.
-pub(crate) struct Stake {
+pub(crate) struct TransactionLease {
     pub(crate) store: MongoStore,
     pub(crate) key: Key,
     pub(crate) lease: LeaseId,
@@ -33,7 +33,7 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(320);
 
 /// What keeps the lease. Its futures are boxed, or the compiler cannot tell that a transaction can be
 /// spawned.
-pub(crate) trait Keeping: Alive {
+pub(crate) trait LeaseProbe: Alive {
     /// Whether it has ended at the store.
     fn verify(&self) -> Answer<'_>;
 
@@ -44,7 +44,7 @@ pub(crate) trait Keeping: Alive {
 pub(crate) type Answer<'a> = Pin<Box<dyn Future<Output = Result<()>> + Send + 'a>>;
 
 /// Runs `work` in a transaction until it is committed or cannot be.
-pub(crate) async fn run<R, E, F>(stake: Stake, lease: &dyn Keeping, mut work: F) -> Result<R, E>
+pub(crate) async fn run<R, E, F>(stake: TransactionLease, lease: &dyn LeaseProbe, mut work: F) -> Result<R, E>
 where
     F: AsyncFnMut(&mut ClientSession) -> Result<R, E>,
     E: From<Error> + StdError + 'static,
@@ -112,7 +112,7 @@ enum Settled {
     Unfounded(Error),
 }
 
-impl Stake {
+impl TransactionLease {
     /// Begins a transaction, on a task of its own.
     async fn begin(&self, last: Option<ClientSession>) -> Result<ClientSession> {
         let (store, within) = (self.store.clone(), self.attempt);
@@ -150,7 +150,7 @@ impl Stake {
     }
 
     /// Makes sure of the lease and commits: until then, or, for work that took so long, for one attempt.
-    async fn settle(&self, session: ClientSession, held: &dyn Keeping, give_up: Duration) -> Result<Settled> {
+    async fn settle(&self, session: ClientSession, held: &dyn LeaseProbe, give_up: Duration) -> Result<Settled> {
         if let Err(ended) = held.check() {
             self.abort(session, give_up).await;
             return Err(ended);

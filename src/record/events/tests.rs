@@ -4,9 +4,9 @@ use fastrand::Rng;
 
 use super::*;
 use crate::{
-    Caller, LeaseId, Metadata,
-    record::{self, Acquire, Leave, Moment, Patience, Raise, Refresh, Request, Revoke, Terms, Transfer},
-    types::token::Tick,
+    AcquireId, LeaseId, Metadata,
+    record::{self, Acquire, LeaseSpec, Leave, Raise, Refresh, Request, Revoke, StoreClock, Transfer, WaitSpec},
+    types::token::HybridTime,
 };
 
 /// A record, and what is told of it.
@@ -29,8 +29,8 @@ impl Bench {
     fn send(&mut self, request: &Request) -> Vec<Event> {
         let before = self.record.take();
         self.ordinal += 1;
-        let tick = Tick { seconds: u64::try_from(self.millis / 1000).unwrap(), ordinal: self.ordinal };
-        self.record = record::apply(before.as_ref(), Moment { now: self.now(), tick }, request).0;
+        let tick = HybridTime { seconds: u64::try_from(self.millis / 1000).unwrap(), ordinal: self.ordinal };
+        self.record = record::apply(before.as_ref(), StoreClock { now: self.now(), tick }, request).0;
         changes(before.as_ref(), self.record.as_ref(), self.now())
     }
 
@@ -44,12 +44,12 @@ fn lease(number: u8) -> LeaseId {
     LeaseId::from_bytes([number; 16])
 }
 
-fn caller(number: u8) -> Caller {
+fn caller(number: u8) -> AcquireId {
     format!("{number:016x}/{number}").parse().unwrap()
 }
 
 fn acquire(number: u8, limit: u32, ttl: u64, patience: Option<u64>) -> Request {
-    let terms = Terms {
+    let terms = LeaseSpec {
         lease: lease(number),
         caller: caller(number),
         owner: format!("owner {number}").parse().unwrap(),
@@ -59,7 +59,7 @@ fn acquire(number: u8, limit: u32, ttl: u64, patience: Option<u64>) -> Request {
         group: None,
         metadata: Metadata::default(),
     };
-    Request::Acquire(Acquire { terms, patience: patience.map(|lasts| Patience { lasts, room: 100 }) })
+    Request::Acquire(Acquire { terms, wait: patience.map(|lasts| WaitSpec { ttl: lasts, queue_limit: 100 }) })
 }
 
 fn release(number: u8) -> Request {
@@ -239,7 +239,7 @@ fn who_follows_all_events_knows_who_holds_the_key() {
                 transfer.token = record.holder(transfer.lease).map_or(FencingToken::MAX, |holder| holder.version);
             }
             if let (Request::Raise(raise), Some(record)) = (&mut request, &bench.record) {
-                raise.to = FencingToken::new(record.version.get() + (1 << Tick::ORDINAL_BITS)).unwrap();
+                raise.to = FencingToken::new(record.version.get() + (1 << HybridTime::ORDINAL_BITS)).unwrap();
             }
             let said = format!("seed {seed}, {number}: {request:?}");
             for Event { token, kind, .. } in bench.send(&request) {

@@ -1,11 +1,11 @@
 use super::*;
-use crate::{Holding, Metadata};
+use crate::{HolderInfo, Metadata};
 
 const SINCE: StoreTime = StoreTime::from_millis(1_000);
 const LEFT: Duration = Duration::from_millis(50);
 
 fn lease() -> ListedLease {
-    let holding = Holding {
+    let holder = HolderInfo {
         owner: "alice".parse().unwrap(),
         token: FencingToken::new(7).unwrap(),
         limit: None,
@@ -15,11 +15,11 @@ fn lease() -> ListedLease {
         group: Some("night".parse().unwrap()),
         metadata: Metadata::default(),
     };
-    ListedLease { key: "reports/1".parse().unwrap(), holding, read_at: SINCE }
+    ListedLease { key: "reports/1".parse().unwrap(), holder, read_at: SINCE }
 }
 
-fn admitted(narrow: impl FnOnce(&mut Selection)) -> bool {
-    let mut selection = Selection::default();
+fn admitted(narrow: impl FnOnce(&mut Filter)) -> bool {
+    let mut selection = Filter::default();
     narrow(&mut selection);
     selection.admits(&lease())
 }
@@ -33,7 +33,7 @@ fn a_lease_is_wanted_unless_something_does_not_hold_for_it() {
         admitted(|all| all.prefix = "reports/".into()),
         admitted(|all| all.owner = Some("alice".parse().unwrap())),
         admitted(|all| all.group = Some("night".parse().unwrap())),
-        admitted(|all| all.sharing = Some(Sharing::Exclusive)),
+        admitted(|all| all.sharing = Some(SharingFilter::Exclusive)),
         admitted(|all| all.since_after = Some(StoreTime::from_millis(999))),
         admitted(|all| all.since_before = Some(SINCE.after(1))),
         admitted(|all| all.remaining_at_least = Some(LEFT)),
@@ -49,7 +49,7 @@ fn each_thing_that_does_not_hold_is_enough() {
         admitted(|all| all.prefix = "reports/2".into()),
         admitted(|all| all.owner = Some("bob".parse().unwrap())),
         admitted(|all| all.group = Some("day".parse().unwrap())),
-        admitted(|all| all.sharing = Some(Sharing::Shared)),
+        admitted(|all| all.sharing = Some(SharingFilter::Shared)),
         admitted(|all| all.since_after = Some(SINCE)),
         admitted(|all| all.since_before = Some(SINCE)),
         admitted(|all| all.remaining_at_least = Some(LEFT + Duration::from_millis(1))),
@@ -71,13 +71,13 @@ fn times_are_met_on_both_sides_of_their_bounds() {
 #[test]
 fn one_without_expiry_has_more_left_than_any_and_one_that_is_over_must_be_asked_for() {
     let (mut endless, mut over) = (lease(), lease());
-    endless.holding.remaining = None;
-    over.holding.remaining = Some(Duration::ZERO);
-    let least = Selection { remaining_at_least: Some(Duration::MAX), ..Selection::default() };
-    let most = Selection { remaining_less_than: Some(Duration::MAX), ..Selection::default() };
+    endless.holder.remaining = None;
+    over.holder.remaining = Some(Duration::ZERO);
+    let least = Filter { remaining_at_least: Some(Duration::MAX), ..Filter::default() };
+    let most = Filter { remaining_less_than: Some(Duration::MAX), ..Filter::default() };
     assert_eq!((least.admits(&endless), most.admits(&endless)), (true, false));
-    let all = Selection { with_expired: true, ..Selection::default() };
-    assert_eq!((Selection::default().admits(&over), all.admits(&over), all.admits(&lease())), (false, true, true));
+    let all = Filter { with_expired: true, ..Filter::default() };
+    assert_eq!((Filter::default().admits(&over), all.admits(&over), all.admits(&lease())), (false, true, true));
 }
 
 #[test]

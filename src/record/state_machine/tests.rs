@@ -1,8 +1,8 @@
 use super::*;
 use crate::{
     Metadata,
-    record::{Acquire, Leave, Release, Revoke, Terms},
-    types::token::Tick,
+    record::{Acquire, LeaseSpec, Leave, Release, Revoke},
+    types::token::HybridTime,
 };
 
 mod claims;
@@ -35,7 +35,7 @@ impl Bench {
     fn send(&mut self, request: impl Into<Request>) -> Outcome {
         self.ordinal += 1;
         let seconds = u64::try_from(self.millis / 1000).unwrap();
-        let at = Moment { now: self.now(), tick: Tick { seconds, ordinal: self.ordinal } };
+        let at = StoreClock { now: self.now(), tick: HybridTime { seconds, ordinal: self.ordinal } };
         let (record, outcome) = apply(self.record.as_ref(), at, &request.into());
         self.record = record;
         outcome
@@ -58,7 +58,7 @@ fn lease(number: u8) -> LeaseId {
     LeaseId::from_bytes([number; 16])
 }
 
-fn caller(number: u8) -> Caller {
+fn caller(number: u8) -> AcquireId {
     format!("{number:016x}/{number}").parse().unwrap()
 }
 
@@ -67,11 +67,11 @@ fn once(number: u8, limit: u32) -> Request {
 }
 
 fn wait(number: u8, limit: u32) -> Request {
-    acquire(number, limit, Some(Patience { lasts: 500, room: 4 }))
+    acquire(number, limit, Some(WaitSpec { ttl: 500, queue_limit: 4 }))
 }
 
-fn acquire(number: u8, limit: u32, patience: Option<Patience>) -> Request {
-    let terms = Terms {
+fn acquire(number: u8, limit: u32, patience: Option<WaitSpec>) -> Request {
+    let terms = LeaseSpec {
         lease: lease(number),
         caller: caller(number),
         owner: "test".parse().unwrap(),
@@ -81,7 +81,7 @@ fn acquire(number: u8, limit: u32, patience: Option<Patience>) -> Request {
         group: None,
         metadata: Metadata::default(),
     };
-    Request::Acquire(Acquire { terms, patience })
+    Request::Acquire(Acquire { terms, wait: patience })
 }
 
 fn refresh(number: u8) -> Request {
@@ -114,7 +114,7 @@ fn queued(outcome: &Outcome) -> usize {
 fn a_new_key_is_granted_with_the_clock_s_token() {
     let mut bench = Bench::new();
     let token = granted(&bench.send(once(1, 0)));
-    assert_eq!(token, FencingToken::following(None, Tick { seconds: 1_700_000_000, ordinal: 1 }, 0));
+    assert_eq!(token, FencingToken::following(None, HybridTime { seconds: 1_700_000_000, ordinal: 1 }, 0));
     assert_eq!(bench.record().version, token);
     assert_eq!(bench.record().expires_at, bench.now().after(2 * 1000), "as long again as it must be");
 }
@@ -228,7 +228,7 @@ fn waiters_are_served_in_order_and_a_handed_over_key_is_claimed_or_passed_on() {
     let second = granted(&bench.send(wait(2, 0)));
     assert_eq!(bench.record().holders[0].expires_at, bench.now().after(1000), "and its ttl when it is heard of");
     assert_eq!(second, bench.record().version);
-    assert!(bench.record().handed.is_empty(), "told once, and not again with the next change");
+    assert!(bench.record().handover.is_empty(), "told once, and not again with the next change");
     bench.pass(400);
     bench.send(wait(3, 0));
     bench.pass(600);
@@ -243,7 +243,7 @@ fn one_who_asks_again_with_other_terms_is_granted_those() {
     let with_ttl = |ttl| match wait(2, 0) {
         Request::Acquire(mut acquire) => {
             acquire.terms.ttl = ttl;
-            acquire.patience = Some(Patience { lasts: ttl, room: 4 });
+            acquire.wait = Some(WaitSpec { ttl: ttl, queue_limit: 4 });
             Request::Acquire(acquire)
         }
         other => other,
@@ -316,7 +316,7 @@ fn several_are_granted_at_once_with_tokens_that_grow() {
     bench.send(wait(5, 0));
     bench.send(release(1));
     assert_eq!((bench.holders(), bench.queue()), (vec![2, 3, 4], vec![5]));
-    let told: Vec<_> = bench.record().handed.iter().map(|(caller, _)| *caller).collect();
+    let told: Vec<_> = bench.record().handover.iter().map(|(caller, _)| *caller).collect();
     assert_eq!(told, [2, 3, 4].map(caller), "they are told");
     let tokens: Vec<_> = bench.record().holders.iter().map(|holder| holder.version).collect();
     assert!(tokens.windows(2).all(|pair| pair[0] < pair[1]));

@@ -2,19 +2,19 @@
 
 use tokio::sync::mpsc::{self, Sender, UnboundedSender};
 
-use super::State;
+use super::RecordState;
 use crate::{
     Key,
-    record::{Moment, Record},
+    record::{Record, StoreClock},
 };
 
 /// Those who follow a key. What they have not taken yet is kept for them, however much it is.
 #[derive(Debug, Default)]
-pub(super) struct Followers(Vec<(Key, UnboundedSender<State>)>);
+pub(super) struct Followers(Vec<(Key, UnboundedSender<RecordState>)>);
 
 impl Followers {
     /// Tells those who follow this key what has become of its record, and forgets who is gone.
-    pub(super) fn tell(&mut self, key: &Key, record: Option<&Record>, at: Moment) {
+    pub(super) fn tell(&mut self, key: &Key, record: Option<&Record>, at: StoreClock) {
         self.0.retain(|(_, states)| !states.is_closed());
         for (_, states) in self.0.iter().filter(|(theirs, _)| theirs == key) {
             // One that goes at this moment is forgotten the next time.
@@ -28,8 +28,8 @@ impl Followers {
         &mut self,
         key: Key,
         record: Option<&Record>,
-        at: Moment,
-        tell: Sender<State>,
+        at: StoreClock,
+        tell: Sender<RecordState>,
     ) -> impl Future<Output = ()> + Send + use<> {
         let (states, mut told) = mpsc::unbounded_channel();
         drop(states.send(state(record, at)));
@@ -51,7 +51,7 @@ impl Followers {
 }
 
 /// Without the queue, which may be long and which nobody looks at.
-fn state(record: Option<&Record>, at: Moment) -> State {
+fn state(record: Option<&Record>, at: StoreClock) -> RecordState {
     let seen = |record: &Record| Box::new(Record { queue: Vec::new(), ..record.clone() });
-    State { record: record.map(seen), at }
+    RecordState { record: record.map(seen), at }
 }

@@ -129,7 +129,7 @@ impl Coalescer {
 /// Applies a request by a command of its own, or by one with others of its key.
 pub(super) async fn apply(inner: Arc<Inner>, key: Key, request: Request, within: Duration) -> Result<Applied> {
     let until = Clock::Boot.now().saturating_add(within);
-    let waits = acquire(&request).is_some_and(|acquire| acquire.patience.is_some());
+    let waits = acquire(&request).is_some_and(|acquire| acquire.wait.is_some());
     let traffic = inner.traffic.here();
     let permit = if waits || (Verb::of_several(&request).is_some() && !shares(&request)) {
         match enter(&inner, &traffic, &key, &request, until).await? {
@@ -355,7 +355,7 @@ fn tell_all(requests: Vec<Queued>, error: Error) {
 }
 
 fn room(request: &Request) -> Option<u32> {
-    Some(acquire(request)?.patience?.room)
+    Some(acquire(request)?.wait?.queue_limit)
 }
 
 /// Whether an acquire shares the key. Then it must be a command of its own: see `FencingToken::following`.

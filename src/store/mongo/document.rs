@@ -4,11 +4,12 @@ use mongodb::bson::{Binary, Bson, DateTime, Document, doc, spec::BinarySubtype};
 
 use super::verb::Verb;
 use crate::{
-    Caller, Error, FencingToken, Group, Key, LeaseId, Metadata, Owner, Result,
+    AcquireId, Error, FencingToken, Group, Key, LeaseId, Metadata, Owner, Result,
     record::{
-        self, Holder, Holding, ListedLease, Moment, Record, Revocation, StoreTime, Terms, View, Waiter, inspection,
+        self, Holder, HolderInfo, LeaseSpec, ListedLease, Record, RecordSummary, Revocation, StoreClock, StoreTime,
+        Waiter, inspection,
     },
-    types::token::Tick,
+    types::token::HybridTime,
 };
 
 /// The format version that this build writes and reads, under `v`. `docs/protocol.md` says which changes raise it.
@@ -147,12 +148,12 @@ pub(super) fn decode_listed(document: &Document) -> Result<ListedLease, String> 
     let key = row.read("_id", "a key", |id| id.as_str()?.parse().ok())?;
     let read_at = row.time("now")?;
     let of = row.read("holders", "a holder", Bson::as_document)?;
-    let holding = Fields { of, at: "holders.".into() }.holding(read_at)?;
-    Ok(ListedLease { key, holding, read_at })
+    let holder = Fields { of, at: "holders.".into() }.holder_info(read_at)?;
+    Ok(ListedLease { key, holder, read_at })
 }
 
 /// What the document of `key` says, and when the server looked at it.
-pub(super) fn decode(key: &Key, document: &Document) -> Result<(Record, Moment)> {
+pub(super) fn decode(key: &Key, document: &Document) -> Result<(Record, StoreClock)> {
     check_format(key, document)?;
     let fields = Fields { of: document, at: String::new() };
     let read = || Ok((fields.record()?, fields.moment()?));
@@ -169,11 +170,11 @@ pub(super) fn decode_record(key: &Key, document: &Document) -> Result<Record> {
 /// What a [`view`] of a document says.
 pub(super) struct Seen {
     /// Without a place in the queue.
-    pub(super) view: View,
+    pub(super) view: RecordSummary,
     /// Of each who asked, how many wait before it, if it waits.
     pub(super) places: Vec<Option<usize>>,
     /// When the server looked at it.
-    pub(super) at: Moment,
+    pub(super) at: StoreClock,
     /// Whether it wrote it then.
     pub(super) written: bool,
 }
@@ -187,7 +188,7 @@ pub(super) fn decode_view(key: &Key, document: &Document) -> Result<Seen> {
         let count = |count: &Bson| count.as_i32().and_then(|count| usize::try_from(count).ok());
         let places = document.get_array("places").map(|places| places.iter().map(count).collect()).unwrap_or_default();
         let waiting = document.get("waiting").and_then(count).unwrap_or_default();
-        let view = View { version: record.version, holders: record.holders, position: None, waiting };
+        let view = RecordSummary { version: record.version, holders: record.holders, position: None, waiting };
         Ok(Seen { view, places, at, written: record.last_seen == at.now })
     };
     read().map_err(|message| Error::Corrupt { key: key.clone(), message })
@@ -195,7 +196,7 @@ pub(super) fn decode_view(key: &Key, document: &Document) -> Result<Seen> {
 
 /// To whom a key was handed, as it is written: `caller=token;` for each, with 0 where it was taken. One text and not an array,
 /// because a change of an array may be logged as one of its elements, which no filter can foresee.
-pub(super) fn handed(text: &str) -> Option<Vec<(Caller, Option<FencingToken>)>> {
+pub(super) fn handed(text: &str) -> Option<Vec<(AcquireId, Option<FencingToken>)>> {
     let each = |entry: &str| {
         let (caller, token) = entry.split_once('=')?;
         let token = if token == "0" { None } else { Some(token.parse().ok()?) };
@@ -285,8 +286,8 @@ impl<'a> Fields<'a> {
         self.read("metadata", "a document of texts", as_metadata)
     }
 
-    fn terms(&self) -> Result<Terms, String> {
-        Ok(Terms {
+    fn terms(&self) -> Result<LeaseSpec, String> {
+        Ok(LeaseSpec {
             lease: self.lease()?,
             caller: self.read("caller", "a caller", |value| value.as_str()?.parse().ok())?,
             owner: self.owner()?,
@@ -298,10 +299,10 @@ impl<'a> Fields<'a> {
         })
     }
 
-    fn moment(&self) -> Result<Moment, String> {
+    fn moment(&self) -> Result<StoreClock, String> {
         let tick = self.read("tick", "a timestamp", Bson::as_timestamp)?;
-        let tick = Tick { seconds: tick.time.into(), ordinal: tick.increment.into() };
-        Ok(Moment { now: self.time("now")?, tick })
+        let tick = HybridTime { seconds: tick.time.into(), ordinal: tick.increment.into() };
+        Ok(StoreClock { now: self.time("now")?, tick })
     }
 
     fn holder(&self) -> Result<Holder, String> {
@@ -319,8 +320,8 @@ impl<'a> Fields<'a> {
     }
 
     /// What people may see of a holder.
-    fn holding(&self, now: StoreTime) -> Result<Holding, String> {
-        Ok(Holding {
+    fn holder_info(&self, now: StoreTime) -> Result<HolderInfo, String> {
+        Ok(HolderInfo {
             owner: self.owner()?,
             token: self.version("version")?,
             limit: inspection::shared_by(self.limit()?),
@@ -335,7 +336,7 @@ impl<'a> Fields<'a> {
     fn waiter(&self) -> Result<Waiter, String> {
         Ok(Waiter {
             terms: self.terms()?,
-            patience: self.long("wait_ttl")?,
+            wait_ttl: self.long("wait_ttl")?,
             refreshes: self.long("refreshes")?,
             since: self.time("since")?,
             last_seen: self.time("last_seen")?,
@@ -362,7 +363,7 @@ impl<'a> Fields<'a> {
             holders: self.each("holders", Fields::holder)?,
             // As the pipeline does, which drops a waiter that nobody can have queued.
             queue: self.each("queue", |entry| Ok(entry.waiter().ok()))?.into_iter().rev().flatten().collect(),
-            handed: self.read("handover", "a list of callers and tokens", |value| handed(value.as_str()?))?,
+            handover: self.read("handover", "a list of callers and tokens", |value| handed(value.as_str()?))?,
             last_seen: self.time("last_seen")?,
             expires_at: self.time("expires_at")?,
             history: self.each("history", Fields::revocation)?,

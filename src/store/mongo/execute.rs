@@ -22,7 +22,7 @@ use super::{
 use crate::{
     Clock, Error, Key, Result,
     record::{Outcome, Request, StoreTime},
-    store::{Applied, Sighting},
+    store::{Applied, Snapshot},
 };
 
 /// The member that commands and change streams go to.
@@ -114,7 +114,7 @@ impl Inner {
         Ok(applied)
     }
 
-    pub(super) async fn read(&self, key: &Key, within: Duration) -> Result<Sighting> {
+    pub(super) async fn read(&self, key: &Key, within: Duration) -> Result<Option<Snapshot>> {
         let find = doc! {
             "find": &self.collection,
             "filter": { "_id": key.as_str() },
@@ -131,10 +131,10 @@ impl Inner {
             .map_err(fault::unreadable)?
             .first();
         let Some(Bson::Document(found)) = found else {
-            return Ok(Sighting::Nothing);
+            return Ok(None);
         };
         let (record, at) = document::decode(key, found)?;
-        Ok(Sighting::Seen { record: Box::new(record), at })
+        Ok(Some(Snapshot { record: Box::new(record), at }))
     }
 
     /// Sends a command to the primary, for which the user needs these actions. The driver adds no concern
@@ -165,7 +165,7 @@ pub(super) fn worthwhile(until: Duration, within: Duration) -> Result<Duration> 
 /// Whether the pipeline can have come to this. It leaves a document as it is that is not ours.
 fn is_plausible(request: &Request, outcome: &Outcome, written: bool, now: StoreTime) -> bool {
     let room = match request {
-        Request::Acquire(acquire) => acquire.patience.map(|patience| patience.room),
+        Request::Acquire(acquire) => acquire.wait.map(|wait| wait.queue_limit),
         _ => None,
     };
     let is_full = |length: usize| room.is_none_or(|room| u32::try_from(length).is_ok_and(|length| length >= room));

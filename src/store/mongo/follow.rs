@@ -17,7 +17,7 @@ use tokio::sync::mpsc::Sender;
 use tracing::debug;
 
 use super::{
-    super::State,
+    super::RecordState,
     Inner, delta, document,
     fault::{self, needs},
     server_limit, stream_end, tick,
@@ -25,7 +25,7 @@ use super::{
 };
 use crate::{
     Clock, Error, Key, Result,
-    record::{Moment, StoreTime},
+    record::{StoreClock, StoreTime},
 };
 
 /// How long a snapshot may take.
@@ -39,7 +39,7 @@ const NO_SNAPSHOT: [i32; 2] = [239, 246];
 const TOO_EARLY: Duration = Duration::from_millis(20);
 
 /// Tells what becomes of the record of a key until nobody listens.
-pub(super) async fn follow(store: &Arc<Inner>, key: &Key, tell: &Sender<State>) -> Result<()> {
+pub(super) async fn follow(store: &Arc<Inner>, key: &Key, tell: &Sender<RecordState>) -> Result<()> {
     loop {
         let mut following = Following::begin(store, key);
         let begun = following.begun(store).await?;
@@ -78,7 +78,7 @@ struct Look {
 
 impl Inner {
     /// A snapshot that is not older than this time. A new primary may not know yet how far a majority has come.
-    async fn snapshot_after(&self, key: &Key, time: Timestamp) -> Result<(Last, Timestamp, Moment)> {
+    async fn snapshot_after(&self, key: &Key, time: Timestamp) -> Result<(Last, Timestamp, StoreClock)> {
         let until = Clock::Boot.now().saturating_add(WITHIN);
         loop {
             let (last, as_of, at) = self.snapshot(key).await?;
@@ -95,7 +95,7 @@ impl Inner {
     }
 
     /// The record of a key as a majority has it, as of which cluster time, and when.
-    async fn snapshot(&self, key: &Key) -> Result<(Last, Timestamp, Moment)> {
+    async fn snapshot(&self, key: &Key) -> Result<(Last, Timestamp, StoreClock)> {
         let (found, from) = match self.look(key).await? {
             Look { found, as_of: Some(from), .. } => (found, from),
             // There is no snapshot of a collection that is not there. If it is still not there after the
@@ -106,7 +106,7 @@ impl Inner {
             },
         };
         let now = found.as_ref().and_then(|found| time(found, "now"));
-        let at = Moment { now: now.unwrap_or_else(|| second(from)), tick: tick(from) };
+        let at = StoreClock { now: now.unwrap_or_else(|| second(from)), tick: tick(from) };
         Ok((Last(found), from, at))
     }
 
@@ -145,7 +145,7 @@ struct Last(Option<Document>);
 
 impl Last {
     /// What an event makes of it.
-    fn meet(&mut self, key: &Key, event: &Document) -> Result<State> {
+    fn meet(&mut self, key: &Key, event: &Document) -> Result<RecordState> {
         let logged = event.get_timestamp("clusterTime").map_err(fault::unreadable)?;
         let seen = self.last_seen();
         match event.get_str("operationType").map_err(fault::unreadable)? {
@@ -164,7 +164,7 @@ impl Last {
         // What changes a record says when. What somebody else writes may not.
         let said = self.last_seen().filter(|said| seen.is_none_or(|seen| *said > seen));
         let now = said.or_else(|| time(event, "wallTime")).unwrap_or_else(|| second(logged));
-        self.state(key, Moment { now, tick: tick(logged) })
+        self.state(key, StoreClock { now, tick: tick(logged) })
     }
 
     fn last_seen(&self) -> Option<StoreTime> {
@@ -172,13 +172,13 @@ impl Last {
     }
 
     /// The record that this is.
-    fn state(&self, key: &Key, at: Moment) -> Result<State> {
+    fn state(&self, key: &Key, at: StoreClock) -> Result<RecordState> {
         let read = |document: &Document| {
             let mut document = document.clone();
             document.insert("queue", Vec::<Bson>::new());
             document::decode_record(key, &document).map(Box::new)
         };
-        Ok(State { record: self.0.as_ref().map(read).transpose()?, at })
+        Ok(RecordState { record: self.0.as_ref().map(read).transpose()?, at })
     }
 }
 

@@ -3,7 +3,7 @@
 use mongodb::bson::{Document, RawDocument};
 
 use super::{delta, document, events};
-use crate::{Caller, FencingToken, Group, HandleId, Key, LeaseId, Owner};
+use crate::{AcquireId, FencingToken, Group, HandleId, Key, LeaseId, Owner};
 
 /// Reads a document in all the ways in which records are read.
 pub fn document(bytes: &[u8]) {
@@ -33,7 +33,7 @@ pub fn text(text: &str) {
     same(text, text.parse::<Group>().ok());
     drop(text.parse::<LeaseId>().map(|id| assert_eq!(id.expose().parse::<LeaseId>().ok(), Some(id))));
     drop(text.parse::<FencingToken>().map(|token| assert_eq!(token.sortable().parse().ok(), Some(token))));
-    drop(text.parse::<Caller>().map(|caller| assert_eq!(caller.to_string().parse().ok(), Some(caller))));
+    drop(text.parse::<AcquireId>().map(|caller| assert_eq!(caller.to_string().parse().ok(), Some(caller))));
     drop(document::handed(text));
 }
 

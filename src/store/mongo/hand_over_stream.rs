@@ -25,14 +25,14 @@ use mongodb::{
 use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
 
 use super::{
-    super::Told,
+    super::Notification,
     Inner, MongoStore, document,
     execute::PRIMARY,
     fault::needs,
     stream_end::{End, ended_early},
     traffic::Traffic,
 };
-use crate::{Caller, Clock, FencingToken, HandleId, Result, Tick};
+use crate::{AcquireId, Clock, FencingToken, HandleId, HybridTime, Result};
 
 /// How long the server holds a request for events when there is none. A stream also lives on for so long after its last listener
 /// has gone.
@@ -69,7 +69,7 @@ struct Stream {
 /// That a handle was handed a key, or, without a token, robbed of it.
 #[derive(Clone, Copy)]
 struct HandOver {
-    caller: Caller,
+    caller: AcquireId,
     token: Option<FencingToken>,
     at: Timestamp,
 }
@@ -81,7 +81,7 @@ struct Listener {
 }
 
 /// What is passed on to a handle, and at last why the stream has ended.
-type Passed = std::result::Result<Told, End>;
+type Passed = std::result::Result<Notification, End>;
 
 impl HandOverStreams {
     fn state(&self) -> MutexGuard<'_, State> {
@@ -99,7 +99,7 @@ impl HandOverStreams {
             let has_all = stream.kept_from <= since;
             if has_all {
                 // Whoever is gone need not be told.
-                let _told = pass_on.send(Ok(Told::Watching { since: super::tick(since) }));
+                let _told = pass_on.send(Ok(Notification::Started { since: super::tick(since) }));
                 for HandOver { caller, token, .. } in stream.kept.iter().filter(|kept| kept.at > since) {
                     listener.tell(*caller, *token);
                 }
@@ -122,10 +122,10 @@ enum Joined {
 }
 
 impl Listener {
-    fn tell(&self, caller: Caller, token: Option<FencingToken>) {
+    fn tell(&self, caller: AcquireId, token: Option<FencingToken>) {
         if self.handle == caller.handle {
             // Whoever is gone is left out before the next event is read.
-            let _told = self.pass_on.send(Ok(Told::of(caller, token)));
+            let _told = self.pass_on.send(Ok(Notification::of(caller, token)));
         }
     }
 }
@@ -189,7 +189,7 @@ impl Drop for Reading {
 }
 
 impl Stream {
-    fn pass_on(&mut self, handed: Vec<(Caller, Option<FencingToken>)>, at: Timestamp) {
+    fn pass_on(&mut self, handed: Vec<(AcquireId, Option<FencingToken>)>, at: Timestamp) {
         for (caller, token) in handed {
             for listener in &self.listeners {
                 listener.tell(caller, token);
@@ -206,8 +206,8 @@ impl Stream {
 pub(super) async fn watch(
     store: &Arc<Inner>,
     handle: HandleId,
-    since: Tick,
-    tell: &UnboundedSender<Told>,
+    since: HybridTime,
+    tell: &UnboundedSender<Notification>,
 ) -> Result<()> {
     let mut passed = join(store, handle, since, tell).await?;
     loop {
@@ -227,8 +227,8 @@ pub(super) async fn watch(
 async fn join(
     store: &Arc<Inner>,
     handle: HandleId,
-    since: Tick,
-    tell: &UnboundedSender<Told>,
+    since: HybridTime,
+    tell: &UnboundedSender<Notification>,
 ) -> Result<UnboundedReceiver<Passed>> {
     let number = |number: u64| u32::try_from(number).unwrap_or(u32::MAX);
     let from = Timestamp { time: number(since.seconds), increment: number(since.ordinal) };
@@ -242,7 +242,7 @@ async fn join(
         Joined::Open { has_all: true } => {}
         Joined::Open { has_all: false } => {
             let now = store.operation_time().await.map_err(|error| store.meaning(error, needs::WATCH))?;
-            let _told = tell.send(Told::Watching { since: super::tick(now) });
+            let _told = tell.send(Notification::Started { since: super::tick(now) });
         }
     }
     Ok(passed)
@@ -263,7 +263,7 @@ async fn read(
 ) -> std::result::Result<(), End> {
     let _permit = store.client.stream_permit().map_err(End::TooMany)?;
     let mut events = store.hand_overs(&reading.digits, from).await.map_err(End::NotOpened)?;
-    let _told = first.send(Ok(Told::Watching { since: super::tick(from) }));
+    let _told = first.send(Ok(Notification::Started { since: super::tick(from) }));
     drop(first);
     while reading.is_heard() {
         // One that was opened can be opened again, whatever ended it.
@@ -309,7 +309,7 @@ fn concerning(digits: &str) -> [Document; 2] {
 }
 
 /// Whom an event says to have been handed its key, or robbed of it.
-fn handed(event: &Document) -> Vec<(Caller, Option<FencingToken>)> {
+fn handed(event: &Document) -> Vec<(AcquireId, Option<FencingToken>)> {
     let replaced = event.get_document("fullDocument");
     let updated = event.get_document("updateDescription").and_then(|update| update.get_document("updatedFields"));
     let handover = replaced.or(updated).and_then(|fields| fields.get_str("handover")).unwrap_or_default();

@@ -17,7 +17,7 @@ use super::{
 };
 use crate::{
     Error, FencingToken, Key, Result,
-    record::{Joint, Named},
+    record::{BatchRequest, LeaseRefs},
 };
 
 /// The most keys that are written by one command.
@@ -34,10 +34,10 @@ const AT_ONCE: usize = 64;
 const IN_ORDER: usize = 25;
 
 impl Inner {
-    pub(super) async fn apply_jointly(&self, leases: &Named, joint: &Joint, within: Duration) -> Result<bool> {
+    pub(super) async fn apply_batch(&self, leases: &LeaseRefs, joint: &BatchRequest, within: Duration) -> Result<bool> {
         match joint {
-            Joint::Refresh { .. } => self.all_or_none(leases, joint, within).await,
-            Joint::Release | Joint::Revoke { .. } | Joint::Keep { .. } => {
+            BatchRequest::Refresh { .. } => self.all_or_none(leases, joint, within).await,
+            BatchRequest::Release | BatchRequest::Revoke { .. } | BatchRequest::Keep { .. } => {
                 let mut all = true;
                 for leases in commands(leases) {
                     let update = self.joint_update(leases, joint, within)?;
@@ -45,7 +45,7 @@ impl Inner {
                     let reply = reply.map_err(|error| self.meaning(error, needs::CHANGE))?;
                     all &= match is_done(&reply, leases) {
                         // One of the records is none; the others can be kept without it.
-                        Err(Error::Invalid { .. }) if matches!(joint, Joint::Keep { .. }) => false,
+                        Err(Error::Invalid { .. }) if matches!(joint, BatchRequest::Keep { .. }) => false,
                         done => done?,
                     };
                 }
@@ -58,7 +58,7 @@ impl Inner {
     ///
     /// While it is open, other requests of this handle for its keys wait in `gate.rs`, but no longer than anybody waits
     /// for the transaction: on a dead connection, the transaction may end much later.
-    async fn all_or_none(&self, leases: &Named, joint: &Joint, within: Duration) -> Result<bool> {
+    async fn all_or_none(&self, leases: &LeaseRefs, joint: &BatchRequest, within: Duration) -> Result<bool> {
         let closed = self.traffic.here().gates.close(leases.iter().map(|(key, _)| key)).await?;
         let mut transaction = pin!(self.transaction(leases, joint, within));
         if let Ok(done) = tokio::time::timeout(within, &mut transaction).await {
@@ -68,7 +68,7 @@ impl Inner {
         transaction.await
     }
 
-    async fn transaction(&self, leases: &Named, joint: &Joint, within: Duration) -> Result<bool> {
+    async fn transaction(&self, leases: &LeaseRefs, joint: &BatchRequest, within: Duration) -> Result<bool> {
         let mut session =
             self.database.client().start_session().await.map_err(|error| self.meaning(error, needs::CHANGE))?;
         MongoStore::begin(&mut session, within).await.map_err(|error| self.meaning(error, needs::CHANGE))?;
@@ -82,7 +82,13 @@ impl Inner {
         done
     }
 
-    async fn all(&self, session: &mut ClientSession, leases: &Named, joint: &Joint, within: Duration) -> Result<bool> {
+    async fn all(
+        &self,
+        session: &mut ClientSession,
+        leases: &LeaseRefs,
+        joint: &BatchRequest,
+        within: Duration,
+    ) -> Result<bool> {
         for leases in commands(leases) {
             let update = self.joint_update(leases, joint, within)?;
             let reply = self.database.run_raw_command(update).session(&mut *session).await;
@@ -96,18 +102,18 @@ impl Inner {
     fn joint_update(
         &self,
         leases: &[(Key, Vec<FencingToken>)],
-        joint: &Joint,
+        joint: &BatchRequest,
         within: Duration,
     ) -> Result<RawDocumentBuf> {
         let template = Template::new(joint)?;
         let mut updates = RawArrayBuf::new();
-        let at_once = if matches!(joint, Joint::Refresh { .. }) { IN_ORDER } else { AT_ONCE };
+        let at_once = if matches!(joint, BatchRequest::Refresh { .. }) { IN_ORDER } else { AT_ONCE };
         for leases in leases.chunks(at_once) {
             updates.push(template.update(leases));
         }
         let (collection, variables) = (self.collection.as_str(), encoded(&verb::joint_variables(joint))?);
         let limit = server_limit(within);
-        Ok(if matches!(joint, Joint::Refresh { .. }) {
+        Ok(if matches!(joint, BatchRequest::Refresh { .. }) {
             // A transaction confirms its writes when it is committed.
             rawdoc! { "update": collection, "updates": updates, "let": variables, "maxTimeMS": limit }
         } else {
@@ -128,7 +134,7 @@ struct Template {
 }
 
 impl Template {
-    fn new(joint: &Joint) -> Result<Self> {
+    fn new(joint: &BatchRequest) -> Result<Self> {
         let mut pipeline = RawArrayBuf::new();
         for stage in pipeline::update(Verb::of_joint(joint)) {
             pipeline.push(encoded(&stage)?);

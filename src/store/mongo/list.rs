@@ -12,7 +12,7 @@ use super::{
 };
 use crate::{
     FencingToken, Key, Result, Ttl,
-    record::{Position, Selection, Sharing, StoreTime},
+    record::{Filter, Position, SharingFilter, StoreTime},
     store::Page,
 };
 
@@ -26,7 +26,7 @@ const AGES: u64 = 1 << 50;
 impl Inner {
     pub(super) async fn list(
         &self,
-        selection: &Selection,
+        selection: &Filter,
         after: Option<&Position>,
         most: u32,
         within: Duration,
@@ -82,7 +82,7 @@ impl Inner {
 
 /// Selects in the order in which the server saves most work: keys, then records, then holders. What a
 /// caller says is only ever a value to compare with. No document of somebody else makes this fail.
-fn pipeline(selection: &Selection, after: Option<&Position>, most: u32) -> Vec<Document> {
+fn pipeline(selection: &Filter, after: Option<&Position>, most: u32) -> Vec<Document> {
     let mut records = doc! {
         "_id": keys(selection),
         "$expr": document::is_record_beside_entries(),
@@ -103,7 +103,7 @@ fn pipeline(selection: &Selection, after: Option<&Position>, most: u32) -> Vec<D
 }
 
 /// Which `_id`s: a range, which is read from the index on them.
-fn keys(selection: &Selection) -> Document {
+fn keys(selection: &Filter) -> Document {
     let mut keys = doc! { "$type": "string" };
     if let Some(key) = &selection.key {
         keys.insert("$eq", key.as_str());
@@ -132,7 +132,7 @@ fn end_of(prefix: &str) -> Option<String> {
 }
 
 /// Which holders, each of them alone in `holders`.
-fn holders(selection: &Selection, after: Option<&Position>) -> Document {
+fn holders(selection: &Filter, after: Option<&Position>) -> Document {
     let mut version = document::versions();
     let mut holders = doc! {};
     if let Some(Position { token, key }) = after {
@@ -150,8 +150,8 @@ fn holders(selection: &Selection, after: Option<&Position>) -> Document {
         holders.insert(
             "holders.limit",
             match sharing {
-                Sharing::Exclusive => doc! { "$eq": 0 },
-                Sharing::Shared => doc! { "$gt": 0 },
+                SharingFilter::Exclusive => doc! { "$eq": 0 },
+                SharingFilter::Shared => doc! { "$gt": 0 },
             },
         );
     }
@@ -172,7 +172,7 @@ fn holders(selection: &Selection, after: Option<&Position>) -> Document {
 }
 
 /// What a selection says of the time that is left, by the server's clock.
-fn times(selection: &Selection) -> Vec<Document> {
+fn times(selection: &Filter) -> Vec<Document> {
     let end = "$holders.expires_at";
     let from_now = |millis: u64| doc! { "$add": ["$$NOW", document::long(millis)] };
     // As `Holder::remaining` says it.

@@ -35,7 +35,7 @@ use super::{
     document,
     verb::{Verb, literal},
 };
-use crate::{Ttl, record::Record, types::token::Tick};
+use crate::{Ttl, record::Record, types::token::HybridTime};
 
 /// The update that applies a request of this verb, with its [`constants`](super::verb::constants), to the record it meets.
 pub(super) fn update(verb: Verb) -> Vec<Document> {
@@ -84,7 +84,7 @@ fn pruned(verb: Verb) -> Document {
     let queue = doc! { "$reverseArray": alive("$r.queue") };
     let mut pruned = doc! { "h": alive("$r.holders"), "q": queue, "v": version };
     if verb.is_joint() {
-        pruned.insert("m", named("$r._id", "$$keys", "$$tokens"));
+        pruned.insert("m", named_tokens("$r._id", "$$keys", "$$tokens"));
     }
     pruned
 }
@@ -258,12 +258,12 @@ fn others(verb: Verb) -> Document {
 /// The first token that can be granted, with so many in reserve.
 fn next_version(others: Document) -> Document {
     // The clock's second and increment as a token, from the beginning of tokens on.
-    let epoch = document::long(Tick::EPOCH_SECONDS << Tick::ORDINAL_BITS);
-    let second = document::long(1 << Tick::ORDINAL_BITS);
+    let epoch = document::long(HybridTime::EPOCH_SECONDS << HybridTime::ORDINAL_BITS);
+    let second = document::long(1 << HybridTime::ORDINAL_BITS);
     doc! { "$max": [{ "$add": ["$v", 1] }, { "$subtract": [
         { "$add": [
             { "$multiply": [{ "$tsSecond": "$$CLUSTER_TIME" }, second] },
-            { "$min": [{ "$tsIncrement": "$$CLUSTER_TIME" }, document::long(Tick::MAX_ORDINAL)] },
+            { "$min": [{ "$tsIncrement": "$$CLUSTER_TIME" }, document::long(HybridTime::MAX_ORDINAL)] },
         ] },
         { "$add": [epoch, others] },
     ] }] }
@@ -339,7 +339,7 @@ fn expiry(before: &str, now: &str, holders: &str, queue: &str) -> Document {
 /// a record already.
 fn kept() -> Vec<Document> {
     // Of several holders each keeps its own grace.
-    let named = named("$_id", "$$keys", "$$tokens");
+    let named = named_tokens("$_id", "$$keys", "$$tokens");
     let is_named = doc! { "$in": ["$$this.version", named] };
     let holders = pushed("$holders", is_named, "$$who", doc! { "$add": ["$$lasts", "$$this.grace"] });
     let expires_at = expiry("$expires_at", "$$now", "$holders", "$queue");
@@ -362,7 +362,7 @@ pub(super) fn lasting() -> Document {
 }
 
 /// The tokens that are named of a key.
-fn named(key: &str, keys: impl Into<Bson>, tokens: impl Into<Bson>) -> Document {
+fn named_tokens(key: &str, keys: impl Into<Bson>, tokens: impl Into<Bson>) -> Document {
     doc! { "$arrayElemAt": [tokens.into(), { "$indexOfArray": [keys.into(), key] }] }
 }
 

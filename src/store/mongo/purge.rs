@@ -11,14 +11,14 @@ use super::{
 };
 use crate::{
     FencingToken, Key, Result,
-    store::{Backlog, Overdue},
+    store::{Expired, ExpiredPage},
 };
 
 /// The most records that are looked for at once.
 const MOST: u32 = 1_000;
 
 impl Inner {
-    pub(super) async fn overdue(&self, after: Option<&str>, most: u32, within: Duration) -> Result<Backlog> {
+    pub(super) async fn list_expired(&self, after: Option<&str>, most: u32, within: Duration) -> Result<ExpiredPage> {
         let most = most.clamp(1, MOST);
         let (rows, more) = self.rows(self.backlog(after, most), most, "majority", within).await?;
         let next = rows.last().filter(|_| more).and_then(|row| row.get_str("_id").ok()).map(str::to_owned);
@@ -26,12 +26,12 @@ impl Inner {
             let key = list::key(row)?;
             if row.get_bool("idle").ok()? {
                 let version = FencingToken::try_from(row.get_i64("version").ok()?).ok()?;
-                Some(Overdue::Idle { key, version })
+                Some(Expired::Idle { key, version })
             } else {
-                Some(Overdue::Lapsed { key })
+                Some(Expired::Lapsed { key })
             }
         };
-        Ok(Backlog { overdue: rows.iter().filter_map(overdue).collect(), next })
+        Ok(ExpiredPage { expired: rows.iter().filter_map(overdue).collect(), next })
     }
 
     fn backlog(&self, after: Option<&str>, most: u32) -> Vec<Document> {
@@ -70,7 +70,7 @@ impl Inner {
         ] }
     }
 
-    pub(super) async fn forget(&self, key: &Key, version: FencingToken, within: Duration) -> Result<bool> {
+    pub(super) async fn delete_idle(&self, key: &Key, version: FencingToken, within: Duration) -> Result<bool> {
         let idle = doc! { "$and": [document::is_record_beside_entries(), self.is_idle()] };
         let query = doc! { "_id": key.as_str(), "v": document::FORMAT, "version": version, "$expr": idle };
         let delete = doc! {

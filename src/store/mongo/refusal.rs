@@ -50,7 +50,7 @@ impl Held {
 impl Inner {
     /// The refusal that an acquire would meet which does not wait, as far as it can be told without sending it.
     pub(super) async fn refusal(&self, key: &Key, request: &Request, within: Duration) -> Result<Option<Applied>> {
-        let Request::Acquire(Acquire { patience: None, .. }) = request else { return Ok(None) };
+        let Request::Acquire(Acquire { wait: None, .. }) = request else { return Ok(None) };
         if !self.held.keys().contains(key) {
             return Ok(None);
         }

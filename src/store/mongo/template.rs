@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{
     Error, Result,
-    record::{Image, Request},
+    record::{Request, ReturnDocument},
 };
 
 /// What all commands of a verb have in common, encoded, by verb.
@@ -41,9 +41,9 @@ pub(super) fn command_of_several(head: Document, requests: &[Request]) -> Result
     filled(head, verb, verb::constants_of_several(requests), first.image())
 }
 
-fn filled(mut head: Document, verb: Verb, constants: Document, image: Image) -> Result<RawDocumentBuf> {
+fn filled(mut head: Document, verb: Verb, constants: Document, image: ReturnDocument) -> Result<RawDocumentBuf> {
     head.insert("let", verb::literals(constants));
-    head.insert("new", image == Image::After);
+    head.insert("new", image == ReturnDocument::After);
     let common = Verb::OF_REQUESTS.iter().position(|each| *each == verb).and_then(|index| COMMON.get(index));
     joined(&encoded(&head)?, common.map_or(&[], Vec::as_slice))
 }

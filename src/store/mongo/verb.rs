@@ -3,7 +3,7 @@
 use mongodb::bson::{Bson, DateTime, Document, doc};
 
 use super::document;
-use crate::record::{Acquire, Joint, Leave, Raise, Refresh, Release, Request, Revoke, Transfer};
+use crate::record::{Acquire, BatchRequest, Leave, Raise, Refresh, Release, Request, Revoke, Transfer};
 
 /// The requests that are written alike.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -47,8 +47,8 @@ impl Verb {
 
     pub(super) fn of(request: &Request) -> Self {
         match request {
-            Request::Acquire(Acquire { patience: None, .. }) => Self::Acquire,
-            Request::Acquire(Acquire { patience: Some(_), .. }) => Self::Wait,
+            Request::Acquire(Acquire { wait: None, .. }) => Self::Acquire,
+            Request::Acquire(Acquire { wait: Some(_), .. }) => Self::Wait,
             Request::Refresh(_) => Self::Refresh,
             Request::Release(_) => Self::Release,
             Request::Leave(_) => Self::Leave,
@@ -59,11 +59,11 @@ impl Verb {
         }
     }
 
-    pub(super) fn of_joint(joint: &Joint) -> Self {
+    pub(super) fn of_joint(joint: &BatchRequest) -> Self {
         match joint {
-            Joint::Release => Self::ReleaseNamed,
-            Joint::Revoke { .. } => Self::RevokeNamed,
-            Joint::Keep { .. } | Joint::Refresh { .. } => Self::RefreshNamed,
+            BatchRequest::Release => Self::ReleaseNamed,
+            BatchRequest::Revoke { .. } => Self::RevokeNamed,
+            BatchRequest::Keep { .. } | BatchRequest::Refresh { .. } => Self::RefreshNamed,
         }
     }
 
@@ -106,7 +106,7 @@ impl Verb {
 /// What a request fills the pipeline of its verb with.
 pub(super) fn constants(request: &Request) -> Document {
     let mut variables = match request {
-        Request::Acquire(acquire) if acquire.patience.is_some() => return acquires([acquire]),
+        Request::Acquire(acquire) if acquire.wait.is_some() => return acquires([acquire]),
         Request::Leave(leave) => return leaves([leave]),
         Request::Acquire(acquire) => asks(acquire),
         Request::Refresh(Refresh { ttl, grace, metadata, .. }) => {
@@ -152,7 +152,7 @@ fn leaves<'a>(leaves: impl IntoIterator<Item = &'a Leave>) -> Document {
 /// first.
 fn acquires<'a>(acquires: impl IntoIterator<Item = &'a Acquire>) -> Document {
     let acquires: Vec<&Acquire> = acquires.into_iter().collect();
-    let room = acquires.iter().find_map(|acquire| Some(acquire.patience?.room));
+    let room = acquires.iter().find_map(|acquire| Some(acquire.wait?.queue_limit));
     let each: Vec<Document> = acquires.into_iter().map(asks).collect();
     let all = |name: &str| each.iter().filter_map(|asks| asks.get(name).cloned()).collect::<Vec<Bson>>();
     doc! {
@@ -161,11 +161,10 @@ fn acquires<'a>(acquires: impl IntoIterator<Item = &'a Acquire>) -> Document {
     }
 }
 
-fn asks(Acquire { terms, patience }: &Acquire) -> Document {
+fn asks(Acquire { terms, wait: patience }: &Acquire) -> Document {
     let (ttl, grace) = (document::long(terms.ttl), document::long(terms.grace));
     let (group, metadata) = (document::group(terms.group.as_ref()), document::metadata(&terms.metadata));
-    let (lease, wait_ttl) =
-        (document::lease(terms.lease), document::long(patience.map_or(0, |patience| patience.lasts)));
+    let (lease, wait_ttl) = (document::lease(terms.lease), document::long(patience.map_or(0, |wait| wait.ttl)));
     doc! {
         "lease": &lease,
         "who": { "caller": terms.caller.to_string(), "owner": terms.owner.as_str(), "group": group, "metadata": metadata.clone(), "ttl": &ttl, "grace": &grace },
@@ -189,11 +188,11 @@ fn asks(Acquire { terms, patience }: &Acquire) -> Document {
 
 /// What a joint request fills the pipeline of its verb with, and the filter beside it, whichever leases
 /// it names.
-pub(super) fn joint_variables(joint: &Joint) -> Document {
+pub(super) fn joint_variables(joint: &BatchRequest) -> Document {
     let mut variables = match joint {
-        Joint::Release => doc! {},
-        Joint::Revoke { by, reason } => doc! { "by": by, "reason": reason },
-        Joint::Keep { ttl } | Joint::Refresh { ttl, .. } => {
+        BatchRequest::Release => doc! {},
+        BatchRequest::Revoke { by, reason } => doc! { "by": by, "reason": reason },
+        BatchRequest::Keep { ttl } | BatchRequest::Refresh { ttl, .. } => {
             doc! { "who": { "ttl": document::long(*ttl) }, "lasts": document::long(*ttl) }
         }
     };

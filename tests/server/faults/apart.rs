@@ -7,9 +7,9 @@ use mongodb::{
     bson::{Document, doc},
 };
 use mongoseal::{
-    Caller, Deadline, Error, HandleId, Key, LeaseId, Metadata, Mongoseal,
-    record::{Acquire, Outcome, Request, Terms},
-    store::{MongoStore, Sighting, Store},
+    AcquireId, Deadline, Error, HandleId, Key, LeaseId, Metadata, Mongoseal,
+    record::{Acquire, LeaseSpec, Outcome, Request},
+    store::{MongoStore, Snapshot, Store},
 };
 use mongoseal_test_support::ReplicaSet;
 use tokio::task::JoinSet;
@@ -17,9 +17,9 @@ use tokio::task::JoinSet;
 use crate::{connect, millis, secs, turn};
 
 fn acquire(lease: LeaseId, ttl: Duration) -> Request {
-    let terms = Terms {
+    let terms = LeaseSpec {
         lease,
-        caller: Caller { handle: HandleId::random(), number: 1 },
+        caller: AcquireId { handle: HandleId::random(), number: 1 },
         owner: "me".parse().unwrap(),
         limit: 0,
         ttl: u64::try_from(ttl.as_millis()).unwrap(),
@@ -27,7 +27,7 @@ fn acquire(lease: LeaseId, ttl: Duration) -> Request {
         group: None,
         metadata: Metadata::default(),
     };
-    Request::Acquire(Acquire { terms, patience: None })
+    Request::Acquire(Acquire { terms, wait: None })
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -70,7 +70,7 @@ async fn an_acquire_is_granted_by_its_own_write_and_not_by_an_earlier_attempt_th
 
     let answers = asked.join_all().await;
     let (_, answer) = answers.into_iter().find(|(number, _)| *number == 0).unwrap();
-    let Ok(Sighting::Seen { record, at }) = store.read(&key(0), Deadline::after(store.clock(), secs(10))).await else {
+    let Ok(Some(Snapshot { record, at })) = store.read(&key(0), Deadline::after(store.clock(), secs(10))).await else {
         panic!("it is held")
     };
     let left = record.live_holder(lease, at.now).unwrap().remaining(at.now).unwrap();

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use mongoseal::{Error, Mongoseal, Released};
+use mongoseal::{Error, Mongoseal, ReleaseOutcome};
 use mongoseal_test_support::ReplicaSet;
 
 use crate::{connect, millis, secs, turn};
@@ -31,7 +31,11 @@ async fn a_swallowed_reply_costs_a_second_send_and_nothing_else() {
         assert_eq!(hits.count(), 1);
 
         let hits = set.proxy().swallow_reply("one", "findAndModify", 1);
-        assert_eq!(lease.release().await.unwrap(), Released::Ours, "the release that was not heard of was ours");
+        assert_eq!(
+            lease.release().await.unwrap(),
+            ReleaseOutcome::Released,
+            "the release that was not heard of was ours"
+        );
         assert_eq!(hits.count(), 1);
         other.acquire(&key).await.unwrap().release().await.unwrap();
     }

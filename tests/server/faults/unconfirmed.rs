@@ -1,7 +1,7 @@
 //! A write concern error is never success.
 
 use mongodb::bson::doc;
-use mongoseal::{Error, Mongoseal, Released};
+use mongoseal::{Error, Mongoseal, ReleaseOutcome};
 use mongoseal_test_support::ReplicaSet;
 
 use crate::{connect, millis, secs, turn};
@@ -24,7 +24,7 @@ async fn a_write_concern_error_on_a_committed_write_is_asked_again_and_then_unav
     assert!(matches!(seal.acquire("other").await, Err(Error::Unavailable { .. })));
     assert!(matches!(lease.refresh().await, Err(Error::Unavailable { .. })));
     assert!(always.off().await > 4);
-    assert_eq!(lease.release().await.unwrap(), Released::Ours);
+    assert_eq!(lease.release().await.unwrap(), ReleaseOutcome::Released);
 }
 
 #[tokio::test]

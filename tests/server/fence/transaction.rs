@@ -67,7 +67,7 @@ async fn it_commits_while_the_lease_holds_and_leaves_the_record_a_record() {
     assert_eq!(seal.inspect("k").await.unwrap().unwrap().holders.len(), 1);
     lease.refresh().await.unwrap();
     lease.verify().await.unwrap();
-    assert_eq!(lease.release().await.unwrap(), mongoseal::Released::Ours);
+    assert_eq!(lease.release().await.unwrap(), mongoseal::ReleaseOutcome::Released);
 }
 
 #[tokio::test]

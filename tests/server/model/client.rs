@@ -14,7 +14,7 @@ use crate::{
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Action {
     /// Time passes.
-    Tick,
+    HybridTime,
     /// The server's wall clock is off by this from now on.
     Jump(Time),
     /// Another member becomes primary. Its wall clock is ahead by this, and the hybrid clock does not go back.
@@ -214,7 +214,7 @@ impl Model for Server {
         }
         let config = self.config();
         if state.time < config.until && (!config.fair || Self::is_quiet(state)) {
-            actions.push(Action::Tick);
+            actions.push(Action::HybridTime);
         }
         if state.jumps > 0 {
             actions.extend(config.jumps_to.iter().filter(|to| **to != state.skew).map(|to| Action::Jump(*to)));
@@ -242,7 +242,7 @@ impl Model for Server {
         let mut state = last.clone();
         state.rare = None;
         match action {
-            Action::Tick => {
+            Action::HybridTime => {
                 state.time += 1;
                 self.follow(&mut state);
             }

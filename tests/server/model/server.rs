@@ -1,10 +1,10 @@
 //! The server of the model: the real machine, on a record that is widened for it and narrowed after.
 
 use mongoseal::{
-    FencingToken, LeaseId, Metadata, Tick,
+    FencingToken, HybridTime, LeaseId, Metadata,
     record::{
-        self, Acquire, Holder, Joint, Leave, Moment, Outcome, Patience, Record, Refresh, Release, Request, StoreTime,
-        Terms, Waiter,
+        self, Acquire, BatchRequest, Holder, LeaseSpec, Leave, Outcome, Record, Refresh, Release, Request, StoreClock,
+        StoreTime, WaitSpec, Waiter,
     },
 };
 
@@ -17,7 +17,7 @@ use crate::{
 /// A tick is a second.
 const MILLIS: i64 = 1_000;
 /// Where the model's time begins, so that a clock can go back from there.
-const ORIGIN: u64 = Tick::EPOCH_SECONDS + 64;
+const ORIGIN: u64 = HybridTime::EPOCH_SECONDS + 64;
 
 fn store_time(time: Time) -> StoreTime {
     StoreTime::from_millis((i64::try_from(ORIGIN).unwrap() + i64::from(time)) * MILLIS)
@@ -27,9 +27,9 @@ fn model_time(time: StoreTime) -> Time {
     Time::try_from(time.millis() / MILLIS - i64::try_from(ORIGIN).unwrap()).unwrap()
 }
 
-fn moment(now: Time, tick: Hybrid) -> Moment {
+fn moment(now: Time, tick: Hybrid) -> StoreClock {
     let seconds = ORIGIN.checked_add_signed(tick.0.into()).unwrap();
-    Moment { now: store_time(now), tick: Tick { seconds, ordinal: tick.1.into() } }
+    StoreClock { now: store_time(now), tick: HybridTime { seconds, ordinal: tick.1.into() } }
 }
 
 fn store_token(token: Token) -> FencingToken {
@@ -45,8 +45,8 @@ fn lease_id(lease: Lease) -> LeaseId {
 }
 
 /// What each lease id asks for.
-pub(crate) fn terms(config: &Config) -> Vec<Terms> {
-    let terms = |lease: Lease| Terms {
+pub(crate) fn terms(config: &Config) -> Vec<LeaseSpec> {
+    let terms = |lease: Lease| LeaseSpec {
         lease: lease_id(lease),
         caller: format!("{:016x}/{lease}", 7).parse().unwrap(),
         owner: "model".parse().unwrap(),
@@ -67,7 +67,7 @@ fn millis(time: Time) -> u64 {
 #[derive(Clone, Debug)]
 pub(crate) struct Server {
     pub(crate) config: Config,
-    pub(crate) terms: Vec<Terms>,
+    pub(crate) terms: Vec<LeaseSpec>,
 }
 
 impl Server {
@@ -88,7 +88,7 @@ impl Server {
         };
         let waiter = |(lease, until): &(Lease, Time)| Waiter {
             terms: terms(*lease),
-            patience: millis(self.config.ttl(*lease)),
+            wait_ttl: millis(self.config.ttl(*lease)),
             refreshes: 0,
             since: zero,
             // All its requests ask for the same time.
@@ -99,7 +99,7 @@ impl Server {
             version: store_token(stored.version),
             holders: stored.holder.map(holder).into_iter().collect(),
             queue: stored.queue.iter().map(waiter).collect(),
-            handed: Vec::new(),
+            handover: Vec::new(),
             last_seen: zero,
             expires_at: store_time(stored.expires_at),
             history: Vec::new(),
@@ -128,7 +128,7 @@ impl Server {
     fn acquire(&self, lease: Lease, waits: bool) -> Acquire {
         Acquire {
             terms: self.terms[usize::from(lease)].clone(),
-            patience: waits.then_some(Patience { lasts: millis(self.config.ttl(lease)), room: 10 }),
+            wait: waits.then_some(WaitSpec { ttl: millis(self.config.ttl(lease)), queue_limit: 10 }),
         }
     }
 
@@ -137,7 +137,7 @@ impl Server {
     }
 
     /// The machine on what travels as one command: a request, a joint refresh, or two acquires.
-    fn apply(&self, before: Option<&Record>, at: Moment, asked: &[Message]) -> (Option<Record>, Vec<Outcome>) {
+    fn apply(&self, before: Option<&Record>, at: StoreClock, asked: &[Message]) -> (Option<Record>, Vec<Outcome>) {
         let &[Message { lease, verb, .. }] = asked else { return self.acquire_together(before, at, asked) };
         let (after, outcome) = match verb {
             Verb::Keep { token, .. } => self.keep(before, at, lease, store_token(token)),
@@ -160,7 +160,7 @@ impl Server {
     fn acquire_together(
         &self,
         before: Option<&Record>,
-        at: Moment,
+        at: StoreClock,
         asked: &[Message],
     ) -> (Option<Record>, Vec<Outcome>) {
         let acquire = |message: &Message| Request::Acquire(self.acquire(message.lease, true));
@@ -176,24 +176,24 @@ impl Server {
     fn keep(
         &self,
         before: Option<&Record>,
-        at: Moment,
+        at: StoreClock,
         lease: Lease,
         token: FencingToken,
     ) -> (Option<Record>, Outcome) {
         let holds = before.and_then(|before| before.holders.first()).map(|holder| holder.version);
         let named = if self.config.without == Some(Rule::JointNamesToken) { holds.unwrap_or(token) } else { token };
-        let joint = Joint::Keep { ttl: millis(self.config.ttl(lease)) };
-        let after = before.and_then(|before| record::apply_jointly(before, at, &[named], &joint));
+        let joint = BatchRequest::Keep { ttl: millis(self.config.ttl(lease)) };
+        let after = before.and_then(|before| record::apply_batch(before, at, &[named], &joint));
         let succeeds = after.is_some() || self.config.without == Some(Rule::JointCounts);
         let outcome = if succeeds { Outcome::Refreshed { token } } else { Outcome::Absent };
         (after.or_else(|| before.cloned()), outcome)
     }
 
     /// The machine, with the rule taken out that is to be missed.
-    fn apply_one(&self, before: Option<&Record>, at: Moment, request: &Request) -> (Option<Record>, Outcome) {
+    fn apply_one(&self, before: Option<&Record>, at: StoreClock, request: &Request) -> (Option<Record>, Outcome) {
         let real = |at| record::apply(before, at, request);
         match self.config.without {
-            Some(Rule::ClockInTokens) => real(Moment { tick: Tick { seconds: 0, ordinal: 0 }, ..at }),
+            Some(Rule::ClockInTokens) => real(StoreClock { tick: HybridTime { seconds: 0, ordinal: 0 }, ..at }),
             Some(Rule::VersionInTokens) => Self::numbered_by_the_clock(before, at, request),
             Some(Rule::ExpiryNeverBack) => {
                 let (after, outcome) = real(at);
@@ -224,7 +224,7 @@ impl Server {
             }
             Some(Rule::ClaimsFromLastAsk) => {
                 let (mut after, outcome) = real(at);
-                let changed = after.as_mut().filter(|after| before != Some(*after) && !after.handed.is_empty());
+                let changed = after.as_mut().filter(|after| before != Some(*after) && !after.handover.is_empty());
                 for holder in changed.into_iter().flat_map(|after| &mut after.holders) {
                     holder.expires_at = at.now.after(holder.terms.ttl + holder.terms.grace);
                 }
@@ -249,7 +249,7 @@ impl Server {
     }
 
     /// Tokens from the clock alone.
-    fn numbered_by_the_clock(before: Option<&Record>, at: Moment, request: &Request) -> (Option<Record>, Outcome) {
+    fn numbered_by_the_clock(before: Option<&Record>, at: StoreClock, request: &Request) -> (Option<Record>, Outcome) {
         let (after, outcome) = record::apply(before, at, request);
         let new = |holder: &Holder| {
             before
@@ -303,7 +303,7 @@ impl Server {
             state.grants += 1;
         }
         if let (true, Some(after), Some(holder)) = (changed, &after, holder) {
-            let handed = after.handed.iter().filter_map(|(_, token)| *token);
+            let handed = after.handover.iter().filter_map(|(_, token)| *token);
             let notice = |token| Notice { lease: holder.lease, token: model_token(token), grant: holder.grant };
             state.notices.extend(handed.map(notice));
         }

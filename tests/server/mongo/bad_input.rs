@@ -9,16 +9,16 @@ use mongodb::{
 };
 use mongoseal::{
     Deadline, Error, Key, LeaseId, Metadata, Mongoseal,
-    record::{self, Request, Terms},
+    record::{self, LeaseSpec, Request},
     store::{MongoStore, Store},
 };
 use mongoseal_test_support::{ReplicaSet, Standalone};
 
 use crate::{TestDatabase, secs};
 
-fn terms(lease: LeaseId, ttl: u64) -> Terms {
+fn terms(lease: LeaseId, ttl: u64) -> LeaseSpec {
     let (owner, caller) = ("me".parse().unwrap(), "0123456789abcdef/1".parse().unwrap());
-    Terms { lease, caller, owner, limit: 0, ttl, grace: 0, group: None, metadata: Metadata::default() }
+    LeaseSpec { lease, caller, owner, limit: 0, ttl, grace: 0, group: None, metadata: Metadata::default() }
 }
 
 fn source(error: &Error) -> String {
@@ -154,8 +154,9 @@ async fn a_record_with_any_one_field_broken_is_corrupt_and_keeps_what_it_has() {
     let db = TestDatabase::new("mongoseal_fields").await;
     let (key, within): (Key, _) = ("k".parse().unwrap(), secs(5));
     let store = MongoStore::new(&db.database, "mongoseal", secs(24 * 3600));
-    let wait = Some(record::Patience { lasts: 3_600_000, room: 100 });
-    let acquire = |lease, patience| Request::Acquire(record::Acquire { terms: terms(lease, 3_600_000), patience });
+    let wait = Some(record::WaitSpec { ttl: 3_600_000, queue_limit: 100 });
+    let acquire =
+        |lease, patience| Request::Acquire(record::Acquire { terms: terms(lease, 3_600_000), wait: patience });
     // A record with all there can be: revoked once, held, and waited for.
     for request in [
         acquire(LeaseId::random(), None),
@@ -208,9 +209,9 @@ async fn a_broken_entry_of_the_queue_costs_no_more_than_its_time() {
     let store = MongoStore::new(&db.database, "mongoseal", secs(24 * 3600));
     let acquire = |ttl, patience| {
         let lease = LeaseId::random();
-        (lease, Request::Acquire(record::Acquire { terms: terms(lease, ttl), patience }))
+        (lease, Request::Acquire(record::Acquire { terms: terms(lease, ttl), wait: patience }))
     };
-    let wait = Some(record::Patience { lasts: 300, room: 100 });
+    let wait = Some(record::WaitSpec { ttl: 300, queue_limit: 100 });
     let whole = {
         let key: Key = "whole".parse().unwrap();
         store.apply(&key, acquire(60_000, None).1, Deadline::after(store.clock(), within)).await.unwrap();
@@ -250,7 +251,7 @@ async fn an_acquire_of_a_key_under_which_another_program_keeps_a_bare_document_i
     for (key, bare) in [("b", doc! { "_id": "b" }), ("c", doc! { "_id": "c", "v": 1 })] {
         db.records().insert_one(&bare).await.unwrap();
         for request in [
-            Request::Acquire(record::Acquire { terms: terms(lease, 60_000), patience: None }),
+            Request::Acquire(record::Acquire { terms: terms(lease, 60_000), wait: None }),
             Request::Refresh(record::Refresh { lease, ttl: 1_000, grace: 0, metadata: None }),
             Request::Leave(record::Leave { lease, caller: terms(lease, 1).caller }),
             Request::Release(record::Release { lease, token }),

@@ -269,8 +269,8 @@ mod of_a_store {
     use std::task::{Context, Waker};
 
     use mongoseal::{
-        Caller, Deadline, HandleId, Key, LeaseId, Metadata,
-        record::{Acquire, Outcome, Patience, Request, Terms},
+        AcquireId, Deadline, HandleId, Key, LeaseId, Metadata,
+        record::{Acquire, LeaseSpec, Outcome, Request, WaitSpec},
         store::{MongoStore, Store},
     };
     use tokio::task::JoinSet;
@@ -283,9 +283,9 @@ mod of_a_store {
     }
 
     fn wait_for(ttl: u64, lease: u8, room: u32) -> Request {
-        let terms = Terms {
+        let terms = LeaseSpec {
             lease: LeaseId::from_bytes([lease; 16]),
-            caller: Caller { handle: HandleId::random(), number: lease.into() },
+            caller: AcquireId { handle: HandleId::random(), number: lease.into() },
             owner: "me".parse().unwrap(),
             limit: 0,
             ttl,
@@ -293,7 +293,7 @@ mod of_a_store {
             group: None,
             metadata: Metadata::default(),
         };
-        Request::Acquire(Acquire { terms, patience: Some(Patience { lasts: 60_000, room }) })
+        Request::Acquire(Acquire { terms, wait: Some(WaitSpec { ttl: 60_000, queue_limit: room }) })
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -4,8 +4,8 @@ use std::fmt::Debug;
 
 use mongodb::bson::{Bson, DateTime, Document, doc};
 use mongoseal::{
-    Deadline, Error, EventKind, Lease, LeaseId, Metadata, Mongoseal, Released,
-    record::{Acquire, Joint, Outcome, Patience, Release, Request, Revoke, Terms},
+    Deadline, Error, EventKind, Lease, LeaseId, Metadata, Mongoseal, ReleaseOutcome,
+    record::{Acquire, BatchRequest, LeaseSpec, Outcome, Release, Request, Revoke, WaitSpec},
     store::Store,
 };
 use tokio::sync::mpsc;
@@ -46,7 +46,7 @@ async fn each_call_for_a_key_whose_record_is_of_a_newer_format_says_to_upgrade_a
     told("campaign", seal.campaign("k").await.map(drop));
     told("refresh", lease.refresh().await);
     told("extend", lease.extend(secs(600)).await);
-    told("describe", lease.describe(Metadata::default()).await);
+    told("describe", lease.update_metadata(Metadata::default()).await);
     told("verify", lease.verify().await);
     let committed = lease.transaction(async |_session| -> mongoseal::Result<()> { Ok(()) }).await;
     told("transaction", committed);
@@ -108,7 +108,7 @@ async fn a_duplicate_key_of_two_first_inserts_is_retried_after_one_read() {
     let lease = seal.acquire("k").without_refresh().await.unwrap();
     assert_eq!(taken.off().await, 1);
     assert_eq!(sent.lock().unwrap().drain(..).collect::<Vec<_>>(), ["findAndModify", "find", "findAndModify"]);
-    assert_eq!(lease.release().await.unwrap(), Released::Ours);
+    assert_eq!(lease.release().await.unwrap(), ReleaseOutcome::Released);
 }
 
 /// Fields of a later build that are reserved, and one that nobody has thought of.
@@ -168,14 +168,14 @@ async fn fields_of_a_later_build_stay_in_the_record_in_holders_and_in_waiters_wh
         let (owner, caller) = ("other".parse().unwrap(), "0123456789abcdef/1".parse().unwrap());
         let (limit, ttl, grace, group, metadata) = (0, 600_000, 0, None, Metadata::default());
         Request::Acquire(Acquire {
-            terms: Terms { lease, caller, owner, limit, ttl, grace, group, metadata },
-            patience,
+            terms: LeaseSpec { lease, caller, owner, limit, ttl, grace, group, metadata },
+            wait: patience,
         })
     };
     let applied = async |of: &str, request: Request| {
         store.apply(&key(of), request, Deadline::after(store.clock(), within)).await.unwrap().outcome
     };
-    let wait = Some(Patience { lasts: 600_000, room: 9 });
+    let wait = Some(WaitSpec { ttl: 600_000, queue_limit: 9 });
 
     let lease = seal.acquire("k").ttl(secs(600)).group("g").without_refresh().await.unwrap();
     let beside = seal.acquire("beside").ttl(secs(600)).group("g").without_refresh().await.unwrap();
@@ -201,12 +201,12 @@ async fn fields_of_a_later_build_stay_in_the_record_in_holders_and_in_waiters_wh
     there("refresh", true, true).await;
     let mut metadata = Metadata::default();
     metadata.insert("step", "2").unwrap();
-    lease.describe(metadata).await.unwrap();
+    lease.update_metadata(metadata).await.unwrap();
     there("describe", true, true).await;
     let both = vec![(key("beside"), vec![beside.token()]), (key("k"), vec![lease.token()])];
     assert!(
         store
-            .apply_jointly(&both, &Joint::Keep { ttl: 700_000 }, Deadline::after(store.clock(), within))
+            .apply_batch(&both, &BatchRequest::Keep { ttl: 700_000 }, Deadline::after(store.clock(), within))
             .await
             .unwrap()
     );

@@ -58,7 +58,7 @@ async fn a_group_of_1000_leases_is_refreshed_and_released_in_at_most_four_comman
     let released = seal.release_group("job").await.unwrap();
     println!("{MANY} leases released in {:?}", began.elapsed());
     assert_eq!(released.len(), MANY);
-    assert!(released.is_sorted_by_key(|lease| std::cmp::Reverse(lease.holding.token)), "the newest first");
+    assert!(released.is_sorted_by_key(|lease| std::cmp::Reverse(lease.holder.token)), "the newest first");
     assert_eq!(names(), ["aggregate", "update"]);
     for lease in leases {
         assert!(matches!(lease.verify().await, Err(Error::Lost { .. })));
@@ -94,7 +94,7 @@ async fn a_group_whose_holders_refresh_all_the_time_is_refreshed_all_or_none() {
     // One that is too short of time spares all the others.
     holder.acquire("short").group("g").ttl(millis(900)).without_refresh().await.unwrap().orphan();
     assert!(
-        matches!(elsewhere.refresh_group("g", secs(5_000)).await, Err(Error::Lapsing { key, .. }) if key.as_str() == "short")
+        matches!(elsewhere.refresh_group("g", secs(5_000)).await, Err(Error::ExpiresTooSoon { key, .. }) if key.as_str() == "short")
     );
     assert!(elsewhere.leases().remaining_at_least(secs(2_000)).await.unwrap().next().await.is_none());
     elsewhere.shutdown().await;
@@ -192,13 +192,13 @@ async fn a_set_of_keys_is_released_by_one_command() {
     let seal = Mongoseal::new(&client.database("mongoseal_set_commands"));
     let all = seal.acquire_all(["a", "b", "c", "d"]).await.unwrap();
     sent.lock().unwrap().clear();
-    assert!(all.release().await.unwrap().iter().all(|(_, how)| *how == mongoseal::Released::Ours));
+    assert!(all.release().await.unwrap().iter().all(|(_, how)| *how == mongoseal::ReleaseOutcome::Released));
     assert_eq!(*sent.lock().unwrap(), ["update"]);
     let again = seal.acquire_all(["a", "b", "c", "d"]).await.unwrap();
     db.seal().revoke("c").await.unwrap();
     let released = again.release().await.unwrap();
     for (key, how) in released {
-        assert_eq!(how == mongoseal::Released::Ours, key.as_str() != "c", "{key}: {how:?}");
+        assert_eq!(how == mongoseal::ReleaseOutcome::Released, key.as_str() != "c", "{key}: {how:?}");
     }
 }
 

@@ -5,8 +5,8 @@ use std::{collections::HashSet, mem::forget, time::Duration};
 use mongodb::bson::{Bson, DateTime, Document, doc};
 use mongoseal::{
     Deadline, Error, FencingToken, Key, LeaseId, Leases, ListedLease, Metadata, Mongoseal,
-    record::{Acquire, Position, Record, Request, Selection, Sharing, StoreTime, Terms},
-    store::{MemoryStore, MongoStore, Sighting, Store},
+    record::{Acquire, Filter, LeaseSpec, Position, Record, Request, SharingFilter, StoreTime},
+    store::{MemoryStore, MongoStore, Snapshot, Store},
 };
 use tokio::task::JoinSet;
 
@@ -29,7 +29,7 @@ pub(crate) fn key(text: &str) -> Key {
 }
 
 fn acquire(owner: &str, limit: u32, ttl: Duration) -> Request {
-    let terms = Terms {
+    let terms = LeaseSpec {
         lease: LeaseId::random(),
         caller: "0123456789abcdef/1".parse().unwrap(),
         owner: owner.parse().unwrap(),
@@ -39,7 +39,7 @@ fn acquire(owner: &str, limit: u32, ttl: Duration) -> Request {
         group: (limit == 0).then(|| owner.parse().unwrap()),
         metadata: Metadata::default(),
     };
-    Request::Acquire(Acquire { terms, patience: None })
+    Request::Acquire(Acquire { terms, wait: None })
 }
 
 pub(crate) fn store(db: &TestDatabase, retention: Duration) -> MongoStore {
@@ -48,8 +48,8 @@ pub(crate) fn store(db: &TestDatabase, retention: Duration) -> MongoStore {
 
 pub(crate) async fn seen(store: &dyn Store, of: &str) -> (Record, StoreTime) {
     match store.read(&key(of), Deadline::after(store.clock(), secs(5))).await.unwrap() {
-        Sighting::Seen { record, at } => (*record, at.now),
-        Sighting::Nothing => panic!("{of} has no record"),
+        Some(Snapshot { record, at }) => (*record, at.now),
+        None => panic!("{of} has no record"),
     }
 }
 
@@ -82,9 +82,9 @@ async fn an_inspection_is_one_linearizable_read_and_a_list_is_one_aggregation() 
     assert_eq!(names(), ["aggregate"]);
     let [only] = listed.as_slice() else { panic!("{listed:?}") };
     let elapsed = only.read_at.since(seen.read_at);
-    assert_eq!(only.holding.remaining, remaining.checked_sub(elapsed));
-    assert_eq!((&only.key, &only.holding.owner, only.holding.since), (lease.key(), &holder.owner, holder.since));
-    assert_eq!((&only.holding.metadata, only.holding.token), (&holder.metadata, lease.token()));
+    assert_eq!(only.holder.remaining, remaining.checked_sub(elapsed));
+    assert_eq!((&only.key, &only.holder.owner, only.holder.since), (lease.key(), &holder.owner, holder.since));
+    assert_eq!((&only.holder.metadata, only.holder.token), (&holder.metadata, lease.token()));
 }
 
 #[tokio::test]
@@ -152,17 +152,17 @@ fn shifted(time: StoreTime, back: i64) -> StoreTime {
 }
 
 /// A selection by chance, of what the leases have.
-fn any_selection(leases: &[(String, StoreTime)]) -> Selection {
+fn any_selection(leases: &[(String, StoreTime)]) -> Filter {
     fn maybe<T>(value: impl FnOnce() -> T) -> Option<T> {
         (fastrand::u8(..) < 60).then(value)
     }
     let some = || &leases[fastrand::usize(..leases.len())];
-    let mut selection = Selection::default();
+    let mut selection = Filter::default();
     selection.key = maybe(|| key(&some().0));
     selection.prefix = maybe(|| some().0.chars().take(fastrand::usize(..4)).collect()).unwrap_or_default();
     selection.owner = maybe(|| format!("owner-{}", fastrand::u8(..4)).parse().unwrap());
     selection.group = maybe(|| format!("owner-{}", fastrand::u8(..4)).parse().unwrap());
-    selection.sharing = maybe(|| if fastrand::bool() { Sharing::Exclusive } else { Sharing::Shared });
+    selection.sharing = maybe(|| if fastrand::bool() { SharingFilter::Exclusive } else { SharingFilter::Shared });
     selection.since_after = maybe(|| some().1);
     selection.since_before = maybe(|| some().1);
     // Far from what is left of any, which grows less while this runs.
@@ -176,7 +176,7 @@ fn any_selection(leases: &[(String, StoreTime)]) -> Selection {
 /// All pages of a list, and how many there were; without what depends on the moment.
 async fn pages(
     store: &dyn Store,
-    selection: &Selection,
+    selection: &Filter,
     most: u32,
     ahead: i64,
 ) -> (Vec<impl PartialEq + std::fmt::Debug>, usize) {
@@ -186,7 +186,7 @@ async fn pages(
         assert!(page.leases.len() <= usize::try_from(most).unwrap());
         pages += 1;
         listed.extend(page.leases.into_iter().map(|lease| {
-            let holding = lease.holding;
+            let holding = lease.holder;
             let expired = holding.is_expired();
             let (since, last_seen) = (shifted(holding.since, ahead), shifted(holding.last_seen, ahead));
             let forever = holding.remaining.is_none();
@@ -248,7 +248,7 @@ async fn a_list_over_many_keys_is_in_the_order_of_tokens() {
     tasks.join_all().await;
     let listed = all(seal.leases()).await;
     let order: Vec<(FencingToken, &str)> =
-        listed.iter().map(|lease| (lease.holding.token, lease.key.as_str())).collect();
+        listed.iter().map(|lease| (lease.holder.token, lease.key.as_str())).collect();
     assert!(order.is_sorted() && order.len() == 600, "{}", order.len());
     assert_eq!(order.iter().map(|(_, key)| key).collect::<HashSet<_>>().len(), 600, "each once");
 }

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use mongodb::bson::doc;
-use mongoseal::{Error, LeaseState, LossCause, Mongoseal, Released};
+use mongoseal::{Error, LeaseState, LossCause, Mongoseal, ReleaseOutcome};
 
 use crate::{GRACE, TestDatabase, eventually, millis, secs};
 
@@ -21,7 +21,7 @@ async fn a_lease_is_kept_alive_beyond_its_ttl_and_keeps_its_token() {
     }
     lease.verify().await.unwrap();
     assert_eq!(lease.token(), token);
-    assert_eq!(lease.release().await.unwrap(), Released::Ours);
+    assert_eq!(lease.release().await.unwrap(), ReleaseOutcome::Released);
     assert!(db.seal().acquire("k").await.unwrap().token() > token);
 }
 
@@ -69,7 +69,7 @@ async fn keys_that_look_like_operators_are_keys_like_any_other() {
         assert!(matches!(seal.acquire(key).await, Err(Error::Held { .. })));
     }
     for lease in leases {
-        assert_eq!(lease.release().await.unwrap(), Released::Ours);
+        assert_eq!(lease.release().await.unwrap(), ReleaseOutcome::Released);
     }
 }
 
@@ -96,7 +96,7 @@ async fn a_lease_is_taken_up_again_by_its_id() {
     std::mem::forget(lease);
     let again = db.seal().acquire("k").lease_id(id.parse().unwrap()).await.unwrap();
     assert_eq!(again.token(), token);
-    assert_eq!(again.release().await.unwrap(), Released::Ours);
+    assert_eq!(again.release().await.unwrap(), ReleaseOutcome::Released);
 }
 
 #[tokio::test]
@@ -106,7 +106,7 @@ async fn a_lease_whose_record_went_is_lost_with_its_next_refresh_and_never_creat
     db.records().delete_one(doc! { "_id": "k" }).await.unwrap();
     assert_eq!(lease.cancelled().await, LossCause::Removed);
     assert_eq!(db.record("k").await, None);
-    assert_eq!(lease.release().await.unwrap(), Released::Gone { cause: LossCause::Removed });
+    assert_eq!(lease.release().await.unwrap(), ReleaseOutcome::AlreadyLost { cause: LossCause::Removed });
 }
 
 #[tokio::test]
@@ -123,7 +123,7 @@ async fn verify_and_refresh_by_hand_see_a_takeover_before_the_next_refresh() {
         assert!(matches!(error, Error::Lost { cause: ref found, .. } if *found == cause), "{error}");
         assert_eq!(lease.state(), LeaseState::Lost { cause });
         drop(lease);
-        assert_eq!(next.release().await.unwrap(), Released::Ours);
+        assert_eq!(next.release().await.unwrap(), ReleaseOutcome::Released);
     }
 }
 

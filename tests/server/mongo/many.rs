@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use mongodb::bson::doc;
-use mongoseal::{Error, Lease, Mongoseal, Released, Result};
+use mongoseal::{Error, Lease, Mongoseal, ReleaseOutcome, Result};
 use tokio::task::JoinSet;
 
 use crate::{TestDatabase, noting_client};
@@ -19,7 +19,7 @@ async fn ask(seal: &Mongoseal, keys: impl IntoIterator<Item = String>) -> Vec<Re
     asking.join_all().await
 }
 
-async fn release(leases: Vec<Lease>) -> Vec<Result<Released>> {
+async fn release(leases: Vec<Lease>) -> Vec<Result<ReleaseOutcome>> {
     let mut releasing = JoinSet::new();
     for lease in leases {
         releasing.spawn(lease.release());
@@ -53,7 +53,7 @@ async fn each_of_many_acquires_and_releases_at_once_is_a_command_of_its_own() {
         assert_eq!(holder.get_str("owner").unwrap(), "$owner", "no text is read as an expression");
         assert_eq!(holder.get_document("metadata").unwrap().get_str("said").unwrap(), "$$ROOT");
         for released in release(leases).await {
-            assert_eq!(released.unwrap(), Released::Ours);
+            assert_eq!(released.unwrap(), ReleaseOutcome::Released);
         }
         let written = sent.lock().unwrap().iter().filter(|name| *name == "findAndModify").count();
         assert!(written >= 2 * MANY, "{written} commands");
@@ -115,7 +115,7 @@ async fn a_crowd_that_is_not_answered_asks_again_and_leaves_nothing_held() {
         let point = db.set.fail_command(&name, &commands, fault, 2).await;
         for released in release(leases).await {
             let released = released.unwrap();
-            assert!(matches!(released, Released::Ours), "nobody asked meanwhile: {released:?}");
+            assert!(matches!(released, ReleaseOutcome::Released), "nobody asked meanwhile: {released:?}");
         }
         drop(point);
         let held = db.records().count_documents(doc! { "holders": { "$ne": [] } }).await.unwrap();
@@ -128,8 +128,8 @@ async fn a_crowd_that_is_not_answered_asks_again_and_leaves_nothing_held() {
 mod of_a_store {
     use mongodb::bson::doc;
     use mongoseal::{
-        Caller, Deadline, Error, FencingToken, HandleId, Key, LeaseId, Metadata,
-        record::{Acquire, Outcome, Release, Request, Terms},
+        AcquireId, Deadline, Error, FencingToken, HandleId, Key, LeaseId, Metadata,
+        record::{Acquire, LeaseSpec, Outcome, Release, Request},
         store::{Applied, MongoStore, Store},
     };
     use tokio::task::JoinSet;
@@ -141,9 +141,9 @@ mod of_a_store {
     }
 
     fn acquire(lease: LeaseId) -> Request {
-        let terms = Terms {
+        let terms = LeaseSpec {
             lease,
-            caller: Caller { handle: HandleId::random(), number: 1 },
+            caller: AcquireId { handle: HandleId::random(), number: 1 },
             owner: "me".parse().unwrap(),
             limit: 0,
             ttl: 60_000,
@@ -151,7 +151,7 @@ mod of_a_store {
             group: None,
             metadata: Metadata::default(),
         };
-        Request::Acquire(Acquire { terms, patience: None })
+        Request::Acquire(Acquire { terms, wait: None })
     }
 
     fn release((lease, token): (LeaseId, FencingToken)) -> Request {

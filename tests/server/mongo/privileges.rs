@@ -123,7 +123,7 @@ impl LimitedUser {
             "hold for ever" => drop(seal.acquire(key).without_expiry().await?.release().await?),
             "raise" => drop(seal.raise(key, token).await?),
             "refresh" => lease().refresh().await?,
-            "describe" => lease().describe(Metadata::default()).await?,
+            "describe" => lease().update_metadata(Metadata::default()).await?,
             "release" => drop(ready.expect("it is held").release().await?),
             "transfer" => drop(ready.expect("it is held").transfer(LeaseId::random()).await?),
             "refresh a group" => assert_eq!(seal.refresh_group(key, secs(60)).await?.len(), 1),

@@ -4,8 +4,8 @@ use std::{collections::HashSet, mem::forget, time::Instant};
 
 use mongodb::bson::{Bson, DateTime, doc};
 use mongoseal::{
-    Deadline, Error, FencingToken, Mongoseal, Released,
-    store::{MongoStore, Overdue, Store},
+    Deadline, Error, FencingToken, Mongoseal, ReleaseOutcome,
+    store::{Expired, MongoStore, Store},
 };
 use tokio::task::JoinSet;
 
@@ -40,7 +40,7 @@ async fn a_purge_removes_exactly_what_is_over_and_an_idle_record_stays_for_the_r
     let names: Vec<_> = sent.lock().unwrap().drain(..).collect();
     assert_eq!(names, ["aggregate", "findAndModify"], "one command for what is over");
     let [gone] = purged.leases.as_slice() else { panic!("{purged:?}") };
-    assert_eq!((gone.key.as_str(), gone.holding.token, gone.holding.is_expired()), ("over", token, true));
+    assert_eq!((gone.key.as_str(), gone.holder.token, gone.holder.is_expired()), ("over", token, true));
     assert!(purged.records.is_empty());
     assert!(db.record("idle").await.is_some(), "the version protects the tokens");
 
@@ -63,15 +63,20 @@ async fn a_record_is_deleted_only_idle_and_at_the_version_that_was_seen() {
     };
     db.records().insert_one(&idle).await.unwrap();
     let version = FencingToken::new(7).unwrap();
-    let backlog = store.overdue(None, 10, Deadline::after(store.clock(), secs(5))).await.unwrap();
-    assert_eq!(backlog.overdue, [Overdue::Idle { key: key("k"), version }]);
+    let backlog = store.list_expired(None, 10, Deadline::after(store.clock(), secs(5))).await.unwrap();
+    assert_eq!(backlog.expired, [Expired::Idle { key: key("k"), version }]);
     assert!(
-        store.overdue(Some("k".into()), 10, Deadline::after(store.clock(), secs(5))).await.unwrap().overdue.is_empty(),
+        store
+            .list_expired(Some("k".into()), 10, Deadline::after(store.clock(), secs(5)))
+            .await
+            .unwrap()
+            .expired
+            .is_empty(),
         "that was the last"
     );
 
     let kept = |store: MongoStore, version| async move {
-        !store.forget(&key("k"), version, Deadline::after(store.clock(), secs(5))).await.unwrap()
+        !store.delete_idle(&key("k"), version, Deadline::after(store.clock(), secs(5))).await.unwrap()
     };
     assert!(kept(store.clone(), FencingToken::new(6).unwrap()).await);
     for (field, value) in [
@@ -107,7 +112,7 @@ async fn live(seal: Mongoseal, of: String, until: Instant) -> usize {
         for _ in 0..3 {
             lease.refresh().await.unwrap();
         }
-        assert_eq!(lease.release().await.unwrap(), Released::Ours);
+        assert_eq!(lease.release().await.unwrap(), ReleaseOutcome::Released);
         rounds += 1;
     }
     rounds
@@ -144,8 +149,8 @@ async fn a_purge_never_touches_a_live_lease() {
     let forgotten: usize = forgetting.join_all().await.into_iter().sum();
     println!("{rounds} live leases, {forgotten} forgotten, {} of them purged", purged.len());
     assert!(rounds > 20 && purged.len() > 20, "{rounds} {}", purged.len());
-    assert!(purged.iter().all(|lease| lease.holding.is_expired()));
-    let told: HashSet<_> = purged.iter().map(|lease| (lease.key.to_string(), lease.holding.token)).collect();
+    assert!(purged.iter().all(|lease| lease.holder.is_expired()));
+    let told: HashSet<_> = purged.iter().map(|lease| (lease.key.to_string(), lease.holder.token)).collect();
     assert_eq!(told.len(), purged.len(), "each once");
     assert!(told.iter().all(|(key, _)| key.starts_with("short-")), "{told:?}");
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use mongoseal::{Error, Released};
+use mongoseal::{Error, ReleaseOutcome};
 use tokio::{sync::Barrier, task::JoinSet};
 
 use crate::TestDatabase;
@@ -41,7 +41,7 @@ async fn ten_thousand_cycles_on_distinct_keys_at_64_at_once_meet_no_error() {
             let cycles = (10_000 - worker).div_ceil(64);
             for cycle in 0..cycles {
                 let lease = seal.acquire(format!("{worker}/{cycle}")).await.unwrap();
-                assert_eq!(lease.release().await.unwrap(), Released::Ours);
+                assert_eq!(lease.release().await.unwrap(), ReleaseOutcome::Released);
             }
             cycles
         });

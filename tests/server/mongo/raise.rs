@@ -1,13 +1,13 @@
 //! Versions that an operator raises, on a real server.
 
 use mongodb::bson::{Bson, DateTime, doc};
-use mongoseal::{Error, FencingToken, Tick};
+use mongoseal::{Error, FencingToken, HybridTime};
 
 use crate::{TestDatabase, secs};
 
 /// A token that stands for a time so many seconds after that of another.
 fn ahead(token: FencingToken, seconds: u64) -> FencingToken {
-    FencingToken::new(token.get() + (seconds << Tick::ORDINAL_BITS)).unwrap()
+    FencingToken::new(token.get() + (seconds << HybridTime::ORDINAL_BITS)).unwrap()
 }
 
 #[tokio::test]
@@ -30,7 +30,10 @@ async fn a_lease_held_across_a_raise_stays_held_and_the_key_is_handed_over_above
     assert!(first < to && next.token() > to);
     next.verify().await.unwrap();
     let expires_at = db.record("k").await.unwrap().get_datetime("expires_at").unwrap().timestamp_millis();
-    assert!(expires_at / 1_000 > i64::try_from(Tick::from(to).seconds).unwrap(), "kept until the clock has passed it");
+    assert!(
+        expires_at / 1_000 > i64::try_from(HybridTime::from(to).seconds).unwrap(),
+        "kept until the clock has passed it"
+    );
 }
 
 #[tokio::test]

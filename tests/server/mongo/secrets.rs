@@ -237,7 +237,7 @@ async fn a_document_of_sixteen_mebibytes_under_a_key_is_an_error_and_not_the_end
     }
     assert!(waiting.iter().any(|asked| matches!(asked, Ok(Err(Error::Invalid { .. })))), "{waiting:?}");
     lease.verify().await.unwrap();
-    assert!(seal.leases().await.unwrap().next().await.unwrap().unwrap().holding.token == lease.token());
+    assert!(seal.leases().await.unwrap().next().await.unwrap().unwrap().holder.token == lease.token());
     lease.release().await.unwrap();
     assert!(began.elapsed() < secs(60), "{:?}", began.elapsed());
     drop(seal.acquire("beside").await.unwrap());

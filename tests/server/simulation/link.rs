@@ -9,9 +9,9 @@ use std::{
 
 use fastrand::Rng;
 use mongoseal::{
-    Clock, Deadline, Error, FencingToken, HandleId, Key, LeaseId, Result, Tick,
-    record::{self, Joint, Moment, Named, Position, Record, Request, Selection},
-    store::{Applied, Backlog, BoxFuture, MemoryStore, Page, Sighting, State, Store, Told},
+    Clock, Deadline, Error, FencingToken, HandleId, HybridTime, Key, LeaseId, Result,
+    record::{self, BatchRequest, Filter, LeaseRefs, Position, Record, Request, StoreClock},
+    store::{Applied, BoxFuture, ExpiredPage, MemoryStore, Notification, Page, RecordState, Snapshot, Store},
 };
 use tokio::sync::mpsc::{Sender, UnboundedSender, unbounded_channel};
 
@@ -28,7 +28,7 @@ pub(crate) struct World {
     /// The last grant of each key, as the store made it.
     last: Mutex<HashMap<Key, (LeaseId, FencingToken)>>,
     /// How records were some time ago, as a deposed primary has them.
-    past: Mutex<HashMap<Key, (Record, Moment)>>,
+    past: Mutex<HashMap<Key, (Record, StoreClock)>>,
 }
 
 impl World {
@@ -99,14 +99,14 @@ impl World {
 
     pub(crate) async fn record(&self, key: &Key) -> Option<Record> {
         match self.records.read(key, Deadline::after(self.records.clock(), millis(1))).await.unwrap() {
-            Sighting::Nothing => None,
-            Sighting::Seen { record, .. } => Some(*record),
+            None => None,
+            Some(Snapshot { record, .. }) => Some(*record),
         }
     }
 
     /// Keeps how a record is, for later.
     async fn remember(&self, key: &Key) {
-        if let Sighting::Seen { record, at } =
+        if let Some(Snapshot { record, at }) =
             self.records.read(key, Deadline::after(self.records.clock(), millis(1))).await.unwrap()
         {
             self.past.lock().unwrap().insert(key.clone(), (*record, at));
@@ -276,23 +276,23 @@ impl Store for Link {
         })
     }
 
-    fn apply_jointly(&self, leases: &Named, joint: &Joint, deadline: Deadline) -> BoxFuture<Result<bool>> {
+    fn apply_batch(&self, leases: &LeaseRefs, joint: &BatchRequest, deadline: Deadline) -> BoxFuture<Result<bool>> {
         let (world, leases, joint) = (Arc::clone(&self.world), leases.clone(), joint.clone());
         let deadline = match &joint {
-            Joint::Keep { ttl } => self.patience(*ttl, deadline),
+            BatchRequest::Keep { ttl } => self.patience(*ttl, deadline),
             _ => deadline,
         };
-        self.send(deadline, move || world.records.apply_jointly(&leases, &joint, deadline))
+        self.send(deadline, move || world.records.apply_batch(&leases, &joint, deadline))
     }
 
-    fn read(&self, key: &Key, deadline: Deadline) -> BoxFuture<Result<Sighting>> {
+    fn read(&self, key: &Key, deadline: Deadline) -> BoxFuture<Result<Option<Snapshot>>> {
         let (world, key) = (Arc::clone(&self.world), key.clone());
         self.send(deadline, move || world.records.read(&key, deadline))
     }
 
     fn list(
         &self,
-        selection: &Selection,
+        selection: &Filter,
         after: Option<Position>,
         most: u32,
         deadline: Deadline,
@@ -301,17 +301,17 @@ impl Store for Link {
         self.send(deadline, move || world.records.list(&selection, after.clone(), most, deadline))
     }
 
-    fn overdue(&self, after: Option<String>, most: u32, deadline: Deadline) -> BoxFuture<Result<Backlog>> {
+    fn list_expired(&self, after: Option<String>, most: u32, deadline: Deadline) -> BoxFuture<Result<ExpiredPage>> {
         let world = Arc::clone(&self.world);
-        self.send(deadline, move || world.records.overdue(after.clone(), most, deadline))
+        self.send(deadline, move || world.records.list_expired(after.clone(), most, deadline))
     }
 
-    fn forget(&self, key: &Key, version: FencingToken, deadline: Deadline) -> BoxFuture<Result<bool>> {
+    fn delete_idle(&self, key: &Key, version: FencingToken, deadline: Deadline) -> BoxFuture<Result<bool>> {
         let (world, key) = (Arc::clone(&self.world), key.clone());
-        self.send(deadline, move || world.records.forget(&key, version, deadline))
+        self.send(deadline, move || world.records.delete_idle(&key, version, deadline))
     }
 
-    fn watch(&self, handle: HandleId, since: Tick, tell: UnboundedSender<Told>) -> BoxFuture<Result<()>> {
+    fn watch(&self, handle: HandleId, since: HybridTime, tell: UnboundedSender<Notification>) -> BoxFuture<Result<()>> {
         let world = Arc::clone(&self.world);
         let (fate, breaks) = (world.below(8), millis(world.below(20_000)));
         let faulty = *world.faulty.lock().unwrap();
@@ -324,7 +324,7 @@ impl Store for Link {
             let relaying = async {
                 while let Some(what) = told.recv().await {
                     let is_lost = *world.faulty.lock().unwrap() && world.below(8) == 0;
-                    if is_lost && !matches!(what, Told::Watching { .. }) {
+                    if is_lost && !matches!(what, Notification::Started { .. }) {
                         world.count("a wake-up is lost");
                     } else if tell.send(what).is_err() {
                         break;
@@ -344,7 +344,7 @@ impl Store for Link {
         })
     }
 
-    fn follow(&self, key: &Key, tell: Sender<State>) -> BoxFuture<Result<()>> {
+    fn follow(&self, key: &Key, tell: Sender<RecordState>) -> BoxFuture<Result<()>> {
         self.world.records.follow(key, tell)
     }
 

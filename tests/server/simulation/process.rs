@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-use mongoseal::{Acquire, Error, Key, Lease, LeaseId, LeaseState, LossCause, Mongoseal, Released};
+use mongoseal::{Acquire, Error, Key, Lease, LeaseId, LeaseState, LossCause, Mongoseal, ReleaseOutcome};
 
 use crate::{
     link::{Link, World},
@@ -200,7 +200,7 @@ impl Process {
                 self.world.count(if refreshed.is_ok() { "a group is refreshed" } else { "a group is not refreshed" });
             }
             _ => match self.within("releases", OPERATION, lease.release()).await {
-                Ok(Released::Ours) => self.world.count("released"),
+                Ok(ReleaseOutcome::Released) => self.world.count("released"),
                 Ok(_) => self.world.count("released too late"),
                 Err(_) => self.world.count("not released"),
             },

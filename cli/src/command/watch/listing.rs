@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use mongoseal::{Error, FencingToken, Holding, Key, ListedLease, Mongoseal, Result, StoreTime};
+use mongoseal::{Error, FencingToken, HolderInfo, Key, ListedLease, Mongoseal, Result, StoreTime};
 
 use super::{Happened, OFTEN, Seen, What};
 use crate::say;
@@ -27,7 +27,7 @@ pub(super) struct Listing {
 
 /// A lease as it was listed last.
 struct Known {
-    holding: Holding,
+    holder: HolderInfo,
     read_at: StoreTime,
     /// Whether it was told that its time is over.
     is_over: bool,
@@ -86,28 +86,28 @@ impl Listing {
         let mut before = self.known.take().unwrap_or_default();
         let (mut now, mut arrived, mut ended) = (BTreeMap::new(), Vec::new(), Vec::new());
         let mut read_at = None;
-        for ListedLease { key, holding, read_at: at, .. } in list {
+        for ListedLease { key, holder, read_at: at, .. } in list {
             read_at = Some(at);
-            let is_over = holding.is_expired();
-            let place = (holding.token, key);
+            let is_over = holder.is_expired();
+            let place = (holder.token, key);
             let known = before.remove(&place);
             if known.is_none() && !is_over {
-                let remaining = holding.remaining;
+                let remaining = holder.remaining;
                 let what = if is_first { What::Holds { remaining } } else { What::Granted { remaining } };
-                let when = if is_first { at } else { holding.since };
-                arrived.push(happened(&place, &holding, when, what));
+                let when = if is_first { at } else { holder.since };
+                arrived.push(happened(&place, &holder, when, what));
             }
             // One that is there again after its time was over, as when a clock was set back, is not told twice.
             if known.is_some_and(|known| !known.is_over) && is_over {
-                ended.push(happened(&place, &holding, at, What::Expired));
+                ended.push(happened(&place, &holder, at, What::Expired));
             }
             if let Entry::Vacant(vacant) = now.entry(place) {
-                vacant.insert(Known { holding, read_at: at, is_over });
+                vacant.insert(Known { holder, read_at: at, is_over });
             }
         }
         for (place, known) in before.into_iter().filter(|(_, known)| !known.is_over) {
             let (what, at) = self.end(&place, &known, read_at).await;
-            ended.push(happened(&place, &known.holding, at, what));
+            ended.push(happened(&place, &known.holder, at, what));
         }
         self.known = Some(now);
         // Of one key, who held it before comes first.
@@ -131,7 +131,7 @@ impl Listing {
                     return (What::Revoked { by: past.by, reason: past.reason }, past.at);
                 }
                 let lasted = record.read_at.since(known.read_at);
-                let was_left = known.holding.remaining.unwrap_or(Duration::MAX);
+                let was_left = known.holder.remaining.unwrap_or(Duration::MAX);
                 (if lasted > was_left { What::Expired } else { What::Released }, record.last_seen)
             }
             Err(_unreadable) => (What::Other, about),
@@ -139,6 +139,6 @@ impl Listing {
     }
 }
 
-fn happened((token, key): &(FencingToken, Key), holding: &Holding, at: StoreTime, what: What) -> Happened {
-    Happened { key: key.clone(), event: Seen { token: *token, owner: holding.owner.clone(), at, what } }
+fn happened((token, key): &(FencingToken, Key), holder: &HolderInfo, at: StoreTime, what: What) -> Happened {
+    Happened { key: key.clone(), event: Seen { token: *token, owner: holder.owner.clone(), at, what } }
 }

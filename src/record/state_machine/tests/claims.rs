@@ -45,7 +45,7 @@ fn a_leave_does_not_end_what_a_later_acquire_with_its_lease_id_holds_or_waits_fo
     let mut bench = Bench::new();
     let by = |number, asked_by| match wait(number, 0) {
         Request::Acquire(acquire) => {
-            Request::Acquire(Acquire { terms: Terms { caller: caller(asked_by), ..acquire.terms }, ..acquire })
+            Request::Acquire(Acquire { terms: LeaseSpec { caller: caller(asked_by), ..acquire.terms }, ..acquire })
         }
         other => other,
     };

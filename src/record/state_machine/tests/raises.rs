@@ -8,7 +8,7 @@ fn raise(to: FencingToken) -> Request {
 /// A token that stands for a time two hours ahead.
 fn ahead(bench: &Bench) -> FencingToken {
     let seconds = u64::try_from(bench.millis / 1000).unwrap() + 7_200;
-    FencingToken::following(None, Tick { seconds, ordinal: 7 }, 0)
+    FencingToken::following(None, HybridTime { seconds, ordinal: 7 }, 0)
 }
 
 #[test]
@@ -22,7 +22,7 @@ fn a_raise_lifts_the_version_keeps_holders_and_queue_and_can_be_sent_twice() {
     let raised = bench.record().clone();
     assert_eq!((&raised.holders, &raised.queue), (&before.holders, &before.queue));
     assert_eq!((raised.version, raised.last_seen), (to, bench.now()));
-    assert!(raised.handed.is_empty(), "nobody is told");
+    assert!(raised.handover.is_empty(), "nobody is told");
     bench.pass(10);
     for smaller in [to, token, FencingToken::MIN] {
         assert_eq!(bench.send(raise(smaller)), Outcome::Raised { version: to });
@@ -62,7 +62,7 @@ fn a_raise_prunes_and_grants_as_each_verb_does_with_tokens_above_it() {
     bench.pass(100);
     let to = ahead(&bench);
     let Outcome::Raised { version } = bench.send(raise(to)) else { panic!("it is raised") };
-    assert_eq!((bench.holders(), bench.record().handed.len()), (vec![2, 3, 4], 3));
+    assert_eq!((bench.holders(), bench.record().handover.len()), (vec![2, 3, 4], 3));
     let tokens: Vec<u64> = bench.record().holders.iter().map(|holder| holder.version.get()).collect();
     assert_eq!(tokens, [1, 2, 3].map(|more| to.get() + more));
     assert_eq!(version.get(), to.get() + 3, "the version after it");

@@ -14,9 +14,9 @@ impl Second {
         Self { record: None, writes: 0, issued: Vec::new() }
     }
 
-    fn at(&self) -> Moment {
+    fn at(&self) -> StoreClock {
         let now = StoreTime::from_millis(1_700_000_000_000);
-        Moment { now, tick: Tick { seconds: 1_700_000_000, ordinal: self.writes } }
+        StoreClock { now, tick: HybridTime { seconds: 1_700_000_000, ordinal: self.writes } }
     }
 
     fn send(&mut self, request: &Request) {
@@ -94,7 +94,7 @@ fn those_who_ask_together_where_an_older_copy_was_put_back_are_granted_tokens_la
 
 /// One who waits to have the key alone.
 fn alone(number: u8) -> Acquire {
-    match acquire(number, 0, Some(Patience { lasts: 500, room: 100 })) {
+    match acquire(number, 0, Some(WaitSpec { ttl: 500, queue_limit: 100 })) {
         Request::Acquire(acquire) => acquire,
         other => panic!("{other:?}"),
     }

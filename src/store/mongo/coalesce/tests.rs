@@ -2,13 +2,13 @@
 
 use super::*;
 use crate::{
-    Caller, HandleId, LeaseId, Metadata,
-    record::{Leave, Patience, Terms},
+    AcquireId, HandleId, LeaseId, Metadata,
+    record::{LeaseSpec, Leave, WaitSpec},
 };
 
 /// A waiter for a key, and what keeps it waiting.
 fn waiter(number: u8, limit: u32) -> (Queued, oneshot::Receiver<Dispatch>) {
-    queued(acquire_of(number, limit, Some(Patience { lasts: 1, room: 9 })))
+    queued(acquire_of(number, limit, Some(WaitSpec { ttl: 1, queue_limit: 9 })))
 }
 
 fn queued(request: Request) -> (Queued, oneshot::Receiver<Dispatch>) {
@@ -16,10 +16,10 @@ fn queued(request: Request) -> (Queued, oneshot::Receiver<Dispatch>) {
     (Queued::new(request, Duration::MAX, dispatch), dispatched)
 }
 
-fn acquire_of(number: u8, limit: u32, patience: Option<Patience>) -> Request {
-    let terms = Terms {
+fn acquire_of(number: u8, limit: u32, patience: Option<WaitSpec>) -> Request {
+    let terms = LeaseSpec {
         lease: LeaseId::from_bytes([number; 16]),
-        caller: Caller { handle: HandleId::random(), number: number.into() },
+        caller: AcquireId { handle: HandleId::random(), number: number.into() },
         owner: "me".parse().unwrap(),
         limit,
         ttl: 1,
@@ -27,11 +27,11 @@ fn acquire_of(number: u8, limit: u32, patience: Option<Patience>) -> Request {
         group: None,
         metadata: Metadata::default(),
     };
-    Request::Acquire(Acquire { terms, patience })
+    Request::Acquire(Acquire { terms, wait: patience })
 }
 
 fn release_of(number: u8) -> Request {
-    let caller = Caller { handle: HandleId::random(), number: 1 };
+    let caller = AcquireId { handle: HandleId::random(), number: 1 };
     Request::Leave(Leave { lease: LeaseId::from_bytes([number; 16]), caller })
 }
 
@@ -60,7 +60,7 @@ async fn a_line_is_sent_together_in_its_order_but_sharers_one_by_one_and_an_empt
 #[tokio::test]
 async fn a_command_is_of_one_verb_and_the_order_of_the_line_stays() {
     let key: Key = "k".parse().unwrap();
-    let wait = |number| acquire_of(number, 0, Some(Patience { lasts: 1, room: 9 }));
+    let wait = |number| acquire_of(number, 0, Some(WaitSpec { ttl: 1, queue_limit: 9 }));
     let requests = [
         wait(1),
         wait(2),

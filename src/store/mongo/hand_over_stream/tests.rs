@@ -8,7 +8,7 @@ fn at(increment: u32) -> Timestamp {
 
 /// An event that hands a key to each of these, with token 9.
 fn event(field: &str, to: &[(HandleId, u64)], increment: u32) -> Document {
-    let handed = to.iter().map(|(handle, number)| format!("{}=9;", Caller { handle: *handle, number: *number }));
+    let handed = to.iter().map(|(handle, number)| format!("{}=9;", AcquireId { handle: *handle, number: *number }));
     let handover = doc! { "handover": handed.collect::<String>() };
     let fields = if field == "fullDocument" {
         handover
@@ -18,8 +18,8 @@ fn event(field: &str, to: &[(HandleId, u64)], increment: u32) -> Document {
     doc! { "clusterTime": at(increment), field: fields }
 }
 
-fn handed(number: u64) -> Told {
-    Told::Handed { number, token: FencingToken::new(9).unwrap() }
+fn handed(number: u64) -> Notification {
+    Notification::Granted { number, token: FencingToken::new(9).unwrap() }
 }
 
 /// A stream that this handle has opened, at time 0.
@@ -32,7 +32,7 @@ fn opened(handle: HandleId) -> (Reading, UnboundedReceiver<Passed>) {
     (Reading { traffic, digits: "0".into(), number }, passed)
 }
 
-fn told(passed: &mut UnboundedReceiver<Passed>) -> Vec<Told> {
+fn told(passed: &mut UnboundedReceiver<Passed>) -> Vec<Notification> {
     std::iter::from_fn(|| passed.try_recv().ok()?.ok()).collect()
 }
 
@@ -67,7 +67,7 @@ fn a_handle_that_joins_is_told_of_what_happened_since_the_time_for_which_it_asks
     let streams = &reading.traffic.hand_over_streams;
     let (pass_on, mut passed) = mpsc::unbounded_channel();
     assert!(matches!(streams.join("0", own, at(1), &pass_on), Joined::Open { has_all: true }));
-    let watching = Told::Watching { since: super::super::tick(at(1)) };
+    let watching = Notification::Started { since: super::super::tick(at(1)) };
     assert_eq!(told(&mut passed), [watching, handed(2), handed(3)]);
     for number in 0..u32::try_from(MAX_KEPT).unwrap() {
         reading.pass_on(&event("fullDocument", &[(other, 0)], 4 + number));

@@ -8,7 +8,7 @@ use std::{
 use mongodb::bson::{Document, doc};
 use mongoseal::{
     Deadline, Key,
-    record::{Joint, named},
+    record::{BatchRequest, lease_refs},
     store::{MongoStore, Store},
 };
 use plotters::prelude::*;
@@ -58,12 +58,13 @@ async fn leases(measured: &MeasuredSet, most: usize) -> Points {
         many::acquired(&seal, Duration::from_secs(30), (0..most).map(|number| format!("growth/{number:05}"))).await;
     let mut points = Points::new();
     for count in powers(most) {
-        let some = named(leases.iter().take(count).map(|lease| (lease.key().clone(), lease.token())));
+        let some = lease_refs(leases.iter().take(count).map(|lease| (lease.key().clone(), lease.token())));
         let mut samples = Vec::new();
         for _ in 0..measured.rounds {
             let began = Instant::now();
-            let kept =
-                store.apply_jointly(&some, &Joint::Keep { ttl: 60_000 }, Deadline::after(store.clock(), WITHIN)).await;
+            let kept = store
+                .apply_batch(&some, &BatchRequest::Keep { ttl: 60_000 }, Deadline::after(store.clock(), WITHIN))
+                .await;
             assert!(kept.expect("the set is there"), "all of them are held");
             samples.push(began.elapsed());
         }

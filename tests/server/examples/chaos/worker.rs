@@ -94,7 +94,7 @@ const BURST_EVERY: Duration = Duration::from_secs(3);
 const CLIENTS: [(Role, By, usize); 17] = [
     (Role::Waiting, By::Observed, 1),
     (Role::Trying, By::Observed, 1),
-    (Role::Sharing, By::Observed, 1),
+    (Role::SharingFilter, By::Observed, 1),
     (Role::Cold, By::Observed, 2),
     (Role::Crowding, By::Observed, 4),
     (Role::Patient, By::Observed, 2),
@@ -103,9 +103,9 @@ const CLIENTS: [(Role, By, usize); 17] = [
     (Role::Waiting, By::Plain, 1),
     (Role::Trying, By::Plain, 1),
     (Role::Cold, By::Plain, 1),
-    (Role::Keeping, By::Observed, 3),
-    (Role::Keeping, By::Plain, 2),
-    (Role::Keeping, By::Threaded, 2),
+    (Role::LeaseProbe, By::Observed, 3),
+    (Role::LeaseProbe, By::Plain, 2),
+    (Role::LeaseProbe, By::Threaded, 2),
     (Role::Outstaying, By::Observed, 2),
     (Role::Bursting, By::Observed, 20),
     (Role::Again, By::Observed, 1),
@@ -116,7 +116,7 @@ const CLIENTS: [(Role, By, usize); 17] = [
 enum Role {
     Waiting,
     Trying,
-    Sharing,
+    SharingFilter,
     Cold,
     Crowding,
     /// A key that it waits for through an outage.
@@ -126,7 +126,7 @@ enum Role {
     /// Documents, a leadership, and revocations. It sits out if something else is broken on purpose.
     Writing,
     /// A key of its own, held for long.
-    Keeping,
+    LeaseProbe,
     /// A key that it holds until the lease expires.
     Outstaying,
     /// Some key, at the same moment as the others of its kind in the process.

@@ -13,7 +13,7 @@ use mongodb::{
     Collection,
     bson::{Binary, Bson, Document, doc, spec::BinarySubtype},
 };
-use mongoseal::{Error, Lease, LeaseId, LossCause, Mongoseal, Released};
+use mongoseal::{Error, Lease, LeaseId, LossCause, Mongoseal, ReleaseOutcome};
 use mongoseal_test_support::ReplicaSet;
 use tokio::task::JoinHandle;
 
@@ -101,7 +101,7 @@ pub(super) struct Acted {
 enum Got {
     Lease(Lease),
     Refreshed,
-    Released(Released),
+    Released(ReleaseOutcome),
 }
 
 impl Cell {
@@ -239,12 +239,8 @@ impl Acted {
         let (key, verb) = (&self.cell.key, self.cell.verb);
         let word = match &self.came_to {
             // Somebody else was granted the key before this was asked again: it is over, by whatever.
-            Ok(Got::Released(released @ (Released::Ours | Released::Unknown))) => {
-                if *released == Released::Ours {
-                    "ok"
-                } else {
-                    "over"
-                }
+            Ok(Got::Released(released @ (ReleaseOutcome::Released | ReleaseOutcome::Unknown))) => {
+                if *released == ReleaseOutcome::Released { "ok" } else { "over" }
             }
             Ok(Got::Released(other)) => panic!("{key}: {other:?}"),
             Ok(_) => "ok",
@@ -309,7 +305,7 @@ impl Acted {
             }
         }
         assert!(granted.len() >= 2, "{key}: {granted:?}");
-        assert_eq!(last.release().await.unwrap(), Released::Ours, "{key}");
+        assert_eq!(last.release().await.unwrap(), ReleaseOutcome::Released, "{key}");
         // Nor is what comes later still held by nobody for longer than that.
         let began = Instant::now();
         loop {
@@ -355,10 +351,10 @@ impl Cell {
 /// Gives it back. Where the time for that is too short, on a busy machine, the ttl does it.
 async fn released(lease: Lease) {
     let released = lease.release().await;
-    let expired = Released::Gone { cause: LossCause::Expired };
+    let expired = ReleaseOutcome::AlreadyLost { cause: LossCause::Expired };
     let fine = released.as_ref().map_or_else(
         |error| matches!(error, Error::Unavailable { .. }),
-        |released| *released == Released::Ours || *released == expired,
+        |released| *released == ReleaseOutcome::Released || *released == expired,
     );
     assert!(fine, "{released:?}");
 }

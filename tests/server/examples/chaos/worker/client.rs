@@ -65,17 +65,17 @@ pub(super) async fn run(worker: &Worker, client: usize, role: Role, by: By) {
                 }
                 plan
             }
-            Role::Sharing => sharing(&mut rng),
+            Role::SharingFilter => sharing(&mut rng),
             Role::Crowding => crowding(&mut rng),
             Role::Patient => patient(Duration::from_micros(worker.spec.patience), &mut rng),
             Role::Ending => ending(&mut rng),
             Role::Writing => writer::plan(worker, &mut rng).await,
-            Role::Keeping if by == By::Threaded => {
+            Role::LeaseProbe if by == By::Threaded => {
                 let mut plan = keeping(format!("{OF_THREAD}{}-{client}", worker.spec.slot), &mut rng);
                 plan.ttl = Duration::from_secs(2);
                 plan
             }
-            Role::Keeping => keeping(format!("kept/{}-{client}", worker.spec.slot), &mut rng),
+            Role::LeaseProbe => keeping(format!("kept/{}-{client}", worker.spec.slot), &mut rng),
             Role::Outstaying => outstaying(&mut rng),
             Role::Again => Plan {
                 key: format!("{OWN}{}-{client}", worker.spec.worker),

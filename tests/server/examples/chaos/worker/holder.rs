@@ -7,7 +7,7 @@ use std::time::Duration;
 use documents::Writer;
 pub(crate) use documents::contents;
 use fastrand::Rng;
-use mongoseal::{Error, Leader, Lease, LeaseId, LeaseState, LossCause, Released};
+use mongoseal::{Error, Leader, Lease, LeaseId, LeaseState, LossCause, ReleaseOutcome};
 use tokio::time::sleep;
 
 use super::{
@@ -31,7 +31,7 @@ impl Held {
         }
     }
 
-    async fn release(self) -> mongoseal::Result<Released> {
+    async fn release(self) -> mongoseal::Result<ReleaseOutcome> {
         match self {
             Self::Lease(lease) => lease.release().await,
             Self::Leader(leader) => leader.resign().await,
@@ -159,7 +159,7 @@ impl Holder<'_> {
         let begin = now();
         let answer = self.worker.seal.refresh_group(group.as_str(), self.plan.ttl).await;
         let end = now();
-        let ours = |lease: &mongoseal::ListedLease| lease.holding.token.get() == self.token;
+        let ours = |lease: &mongoseal::ListedLease| lease.holder.token.get() == self.token;
         let outcome = match &answer {
             Ok(leases) if leases.iter().any(ours) => {
                 let (worker, lease, key, token) =
@@ -169,7 +169,7 @@ impl Holder<'_> {
             }
             Ok(_) => "missed".into(),
             // Another one of the group was left to its ttl.
-            Err(Error::Lapsing { .. }) => "lapsing".into(),
+            Err(Error::ExpiresTooSoon { .. }) => "lapsing".into(),
             Err(error) => said(Some(error), "ok"),
         };
         self.say_call("refresh-group", begin, micros(OPERATION_TIMEOUT), &outcome);
@@ -228,9 +228,9 @@ impl Holder<'_> {
         let begin = now();
         let answer = self.held.release().await;
         let outcome = match &answer {
-            Ok(Released::Ours) => "ours".into(),
-            Ok(Released::Unknown) => "unknown".into(),
-            Ok(Released::Gone { .. }) => "gone".into(),
+            Ok(ReleaseOutcome::Released) => "ours".into(),
+            Ok(ReleaseOutcome::Unknown) => "unknown".into(),
+            Ok(ReleaseOutcome::AlreadyLost { .. }) => "gone".into(),
             other => said(other.as_ref().err(), "ok"),
         };
         let (verb, within) = ("release".into(), micros(OPERATION_TIMEOUT));

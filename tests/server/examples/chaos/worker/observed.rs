@@ -8,9 +8,9 @@ use std::{
 };
 
 use mongoseal::{
-    Clock, Deadline, Error, FencingToken, HandleId, Key, LeaseId, Result, Tick,
-    record::{Acquire, Joint, Named, Outcome, Position, Request, Selection},
-    store::{Applied, Backlog, BoxFuture, MongoStore, Page, Sighting, State, Store, Told},
+    Clock, Deadline, Error, FencingToken, HandleId, HybridTime, Key, LeaseId, Result,
+    record::{Acquire, BatchRequest, Filter, LeaseRefs, Outcome, Position, Request},
+    store::{Applied, BoxFuture, ExpiredPage, MongoStore, Notification, Page, RecordState, Snapshot, Store},
 };
 use tokio::{
     sync::{
@@ -107,7 +107,7 @@ impl Notes {
         match answer {
             Err(Error::Unavailable { .. }) => asked.doubts += 1,
             Ok(Applied { outcome: Outcome::Queued { position, .. }, .. }) => {
-                let patience = acquire.patience.map_or(0, |patience| patience.lasts * 900);
+                let patience = acquire.wait.map_or(0, |wait| wait.ttl * 900);
                 if let Some(queued) = &mut asked.queued {
                     queued.kept &= *position <= queued.position && now() - queued.sent + spread < patience;
                     (queued.position, queued.sent) = (*position, sent);
@@ -194,7 +194,7 @@ impl Observed {
             return answer;
         }
         sleep_until(look_at).await;
-        if let Ok(Sighting::Seen { record, at }) =
+        if let Ok(Some(Snapshot { record, at })) =
             self.store.read(&key, Deadline::after(self.store.clock(), half)).await
         {
             let holder = record.holders.iter().find(|holder| holder.terms.lease == lease);
@@ -236,7 +236,7 @@ impl Store for Observed {
                 Some(Sabotage::Impatient) => {
                     let answer = this.store.apply(&key, request.clone(), deadline).await;
                     match (&request, answer) {
-                        (Request::Acquire(Acquire { patience: Some(_), .. }), Err(Error::Unavailable { .. })) => {
+                        (Request::Acquire(Acquire { wait: Some(_), .. }), Err(Error::Unavailable { .. })) => {
                             Err(Error::invalid("a request of a waiter was not answered"))
                         }
                         (_, answer) => answer,
@@ -254,24 +254,24 @@ impl Store for Observed {
         self.store.prepare(deadline)
     }
 
-    fn apply_jointly(&self, leases: &Named, joint: &Joint, deadline: Deadline) -> BoxFuture<Result<bool>> {
-        let kept = self.store.apply_jointly(leases, joint, deadline);
+    fn apply_batch(&self, leases: &LeaseRefs, joint: &BatchRequest, deadline: Deadline) -> BoxFuture<Result<bool>> {
+        let kept = self.store.apply_batch(leases, joint, deadline);
         match joint {
-            Joint::Keep { .. } if self.sabotage == Some(Sabotage::UnsentBatch) => Box::pin(async { Ok(true) }),
-            Joint::Keep { ttl } if self.sabotage == Some(Sabotage::ShortAttempts) => {
+            BatchRequest::Keep { .. } if self.sabotage == Some(Sabotage::UnsentBatch) => Box::pin(async { Ok(true) }),
+            BatchRequest::Keep { ttl } if self.sabotage == Some(Sabotage::ShortAttempts) => {
                 Box::pin(Self::cut_short(*ttl, kept))
             }
             _ => kept,
         }
     }
 
-    fn read(&self, key: &Key, deadline: Deadline) -> BoxFuture<Result<Sighting>> {
+    fn read(&self, key: &Key, deadline: Deadline) -> BoxFuture<Result<Option<Snapshot>>> {
         self.store.read(key, deadline)
     }
 
     fn list(
         &self,
-        selection: &Selection,
+        selection: &Filter,
         after: Option<Position>,
         most: u32,
         deadline: Deadline,
@@ -279,23 +279,23 @@ impl Store for Observed {
         self.store.list(selection, after, most, deadline)
     }
 
-    fn overdue(&self, after: Option<String>, most: u32, deadline: Deadline) -> BoxFuture<Result<Backlog>> {
-        self.store.overdue(after, most, deadline)
+    fn list_expired(&self, after: Option<String>, most: u32, deadline: Deadline) -> BoxFuture<Result<ExpiredPage>> {
+        self.store.list_expired(after, most, deadline)
     }
 
-    fn forget(&self, key: &Key, version: FencingToken, deadline: Deadline) -> BoxFuture<Result<bool>> {
-        self.store.forget(key, version, deadline)
+    fn delete_idle(&self, key: &Key, version: FencingToken, deadline: Deadline) -> BoxFuture<Result<bool>> {
+        self.store.delete_idle(key, version, deadline)
     }
 
     fn handle_id(&self) -> HandleId {
         self.store.handle_id()
     }
 
-    fn watch(&self, handle: HandleId, since: Tick, tell: UnboundedSender<Told>) -> BoxFuture<Result<()>> {
+    fn watch(&self, handle: HandleId, since: HybridTime, tell: UnboundedSender<Notification>) -> BoxFuture<Result<()>> {
         self.store.watch(handle, since, tell)
     }
 
-    fn follow(&self, key: &Key, tell: Sender<State>) -> BoxFuture<Result<()>> {
+    fn follow(&self, key: &Key, tell: Sender<RecordState>) -> BoxFuture<Result<()>> {
         self.store.follow(key, tell)
     }
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use mongodb::bson::{Bson, Document, doc};
-use mongoseal::{Bearer, Error, Fence, FencingToken, Lease, Result};
+use mongoseal::{Error, Fence, FencedWriter, FencingToken, Lease, Result};
 use tokio::time::timeout;
 
 use super::{OPERATION_TIMEOUT, Plan, Worker, said, say};
@@ -32,7 +32,7 @@ pub(super) struct Writer<'a> {
 
 impl Writer<'_> {
     /// Writes at the fence.
-    pub(super) async fn write(self, by: impl Into<Bearer<'_>>) {
+    pub(super) async fn write(self, by: impl Into<FencedWriter<'_>>) {
         let begin = now();
         let fenced = self.worker.documents.fenced(by).operation_timeout(OPERATION_TIMEOUT);
         let one_more = fenced.find_one_and_update(doc! { "_id": &self.plan.key }, doc! { "$inc": { "count": 1_i64 } });
