@@ -109,7 +109,7 @@ impl TableStore {
     ) -> BoxFuture<Result<T>> {
         let store = self.clone();
         Box::pin(async move {
-            while Clock::Boot.now() < until {
+            while !deadline.has_passed() {
                 let (changes, answer) = run(&store);
                 if store.query(|table| table.commit(changes)) {
                     return Ok(answer);
