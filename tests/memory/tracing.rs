@@ -13,6 +13,7 @@ use tracing::{
     span::{Attributes, Id, Record},
     subscriber::DefaultGuard,
 };
+use tracing_core::span::Current;
 
 use crate::{
     faulty::{Fault, Faulty},
@@ -46,7 +47,7 @@ struct Seen(Arc<Mutex<Traces>>);
 #[derive(Default)]
 struct Traces {
     /// The id of a span is its number here, counted from one.
-    spans: Vec<(&'static str, Fields)>,
+    spans: Vec<(&'static Metadata<'static>, Fields)>,
     /// Those that the thread is in, the innermost last.
     entered: Vec<Id>,
     /// With the name of the span they happened in.
@@ -64,7 +65,7 @@ impl Seen {
 
     fn spans(&self, name: &str) -> Vec<Fields> {
         let traces = self.0.lock().unwrap();
-        traces.spans.iter().filter(|span| span.0 == name).map(|span| span.1.clone()).collect()
+        traces.spans.iter().filter(|span| span.0.name() == name).map(|span| span.1.clone()).collect()
     }
 
     /// The levels at which something was said that contains this.
@@ -75,7 +76,7 @@ impl Seen {
 }
 
 impl Traces {
-    fn span(&mut self, id: &Id) -> &mut (&'static str, Fields) {
+    fn span(&mut self, id: &Id) -> &mut (&'static Metadata<'static>, Fields) {
         &mut self.spans[usize::try_from(id.into_u64()).unwrap() - 1]
     }
 }
@@ -89,7 +90,7 @@ impl Subscriber for Seen {
         let mut fields = Fields::default();
         attributes.record(&mut fields);
         let mut traces = self.0.lock().unwrap();
-        traces.spans.push((attributes.metadata().name(), fields));
+        traces.spans.push((attributes.metadata(), fields));
         Id::from_u64(traces.spans.len().try_into().unwrap())
     }
 
@@ -105,8 +106,15 @@ impl Subscriber for Seen {
         let mut traces = self.0.lock().unwrap();
         let entered = traces.entered.last().filter(|_| event.is_contextual());
         let id = event.parent().or(entered).cloned();
-        let span = id.map_or("", |id| traces.span(&id).0).to_owned();
+        let span = id.map_or("", |id| traces.span(&id).0.name()).to_owned();
         traces.events.push((*event.metadata().level(), span, fields));
+    }
+
+    fn current_span(&self) -> Current {
+        let mut traces = self.0.lock().unwrap();
+        let Some(id) = traces.entered.last().cloned() else { return Current::none() };
+        let metadata = traces.span(&id).0;
+        Current::new(id, metadata)
     }
 
     fn enter(&self, id: &Id) {
