@@ -37,7 +37,7 @@ pub struct Mongoseal {
 }
 
 /// How much longer than its tasks, which end with the operation timeout, a shutdown waits.
-const SLACK: Duration = Duration::from_millis(50);
+const SHUTDOWN_MARGIN: Duration = Duration::from_millis(50);
 
 /// The part of the operation timeout in which a shutdown with many leases waits for the answers to what was sent.
 const ANSWERS: f64 = 0.45;
@@ -94,7 +94,7 @@ impl Mongoseal {
         let context = &shared.context;
         let end = context.close();
         // The tasks of a runtime that is not driven do not end.
-        context.before(end.later_by(SLACK), context.tasks.wait()).await;
+        context.before(end.later_by(SHUTDOWN_MARGIN), context.tasks.wait()).await;
         let unreleased = shared.shutdown_releases.take_unreleased();
         if unreleased > 0 {
             warn!(

@@ -62,6 +62,8 @@ fn the_tests_that_documents_name_are_there() {
         "docs/performance.md",
         "docs/cli.md",
         "README.md",
+        "ARCHITECTURE.md",
+        "CONTRIBUTING.md",
     ] {
         let text = fs::read_to_string(root.join(document)).unwrap();
         let parts: Vec<&str> = text.split('`').collect();
@@ -86,89 +88,199 @@ fn the_tests_that_documents_name_are_there() {
     assert!(named > 10);
 }
 
-const ENGINE: [&str; 34] = [
-    "contention.rs",
-    "hold.rs",
-    "wait.rs",
-    "seal.rs",
-    "seal/settings.rs",
-    "acquire.rs",
-    "ask.rs",
-    "lease.rs",
-    "lease/transfer.rs",
-    "refresh.rs",
-    "lease_task.rs",
-    "lease_task/round.rs",
-    "in_flight.rs",
-    "schedule.rs",
-    "schedule/batch.rs",
-    "schedule/leases.rs",
-    "schedule/round.rs",
-    "schedule/slot.rs",
-    "retry.rs",
-    "releases.rs",
-    "in_use.rs",
-    "shared.rs",
-    "shutdown_releases.rs",
-    "dedicated.rs",
-    "state_stream.rs",
-    "clock.rs",
-    "inspect.rs",
-    "leases.rs",
-    "purge.rs",
-    "raise.rs",
-    "groups.rs",
-    "together.rs",
-    "watch.rs",
-    "watch/watcher.rs",
+/// The folders of `src` and the files beside them, from the lowest layer to the highest. A folder may depend on those of
+/// lower layers only, so also on no other folder of its own layer.
+const LAYERS: [&[&str]; 10] = [
+    &["types"],
+    &["record"],
+    &["store"],
+    &["engine", "fence", "conformance"],
+    &["lease", "handle"],
+    &["action"],
+    &["builder", "election"],
+    &["connect"],
+    &["guide"],
+    &["lib"],
 ];
 
-#[test]
-fn the_engine_names_no_store() {
-    assert_eq!(chosen(|name| ENGINE.contains(&name)).len(), ENGINE.len(), "each of them is there");
-    name_none(&chosen(|name| ENGINE.contains(&name)), &["MemoryStore", "MongoStore", "mongodb::", "bson"]);
+/// A file of `src`, and the paths of this crate that its code names.
+struct Module {
+    file: String,
+    /// Where it is in the tree of modules: `engine`, `lease_task`, `round`.
+    path: Vec<String>,
+    names: Vec<Vec<String>>,
+}
+
+/// All files of `src`.
+fn modules() -> Vec<Module> {
+    let sources = files("src");
+    let reexports = reexports(&sources.iter().find(|(name, _)| name == "lib.rs").expect("there is a root").1);
+    let read = |(file, text): &(String, String)| {
+        let path: Vec<_> = file.trim_end_matches(".rs").split('/').map(str::to_owned).collect();
+        let mut names = Vec::new();
+        // How deep in modules that have no file of their own.
+        let mut inline = 0;
+        for part in code(text).collect::<Vec<_>>().join("\n").split_inclusive("mod ") {
+            for name in paths(part, "crate::") {
+                // What the root gives on is of the layer from which it comes.
+                let from = name.first().and_then(|first| reexports.iter().find(|path| path.last() == Some(first)));
+                names.push(from.cloned().unwrap_or(name));
+            }
+            for name in paths(part, "super::") {
+                let up = 1 + name.iter().take_while(|step| *step == "super").count();
+                let base = path.len().saturating_sub(up.saturating_sub(inline));
+                if inline < up && base > 0 {
+                    names.push([&path[..base], &name[up - 1..]].concat());
+                }
+            }
+            // The tests at the end of a file are its only module of that kind.
+            inline = usize::from(inline > 0 || part.ends_with("#[cfg(test)]\nmod ") && text.contains("mod tests {"));
+        }
+        Module { file: file.clone(), path, names }
+    };
+    sources.iter().map(read).collect()
+}
+
+/// The paths that the root gives on under their last names.
+fn reexports(root: &str) -> Vec<Vec<String>> {
+    let uses = root.split("pub use ").skip(1);
+    uses.flat_map(|text| paths(&format!("crate::{{{}}}", text.split(';').next().unwrap_or_default()), "crate::"))
+        .collect()
+}
+
+/// The paths that follow `root` in a text: each branch of a group is one.
+fn paths(text: &str, root: &str) -> Vec<Vec<String>> {
+    text.match_indices(root)
+        .filter(|(at, _)| {
+            !text[..*at].ends_with(|before: char| before.is_alphanumeric() || before == ':' || before == '$')
+        })
+        .flat_map(|(at, _)| branches(&text[at + root.len()..]))
+        .collect()
+}
+
+fn branches(text: &str) -> Vec<Vec<String>> {
+    let text = text.trim_start();
+    if let Some(group) = text.strip_prefix('{') {
+        let (mut depth, mut from, mut all) = (1, 0, Vec::new());
+        for (at, letter) in group.char_indices() {
+            depth += i32::from(letter == '{') - i32::from(letter == '}');
+            if depth == 0 || (depth == 1 && letter == ',') {
+                all.extend(branches(&group[from..at]));
+                from = at + 1;
+            }
+            if depth == 0 {
+                break;
+            }
+        }
+        return all;
+    }
+    let name: String = text.chars().take_while(|letter| letter.is_alphanumeric() || *letter == '_').collect();
+    if name.is_empty() {
+        return Vec::new();
+    }
+    match text[name.len()..].strip_prefix("::") {
+        Some(rest) => {
+            let rest = branches(rest);
+            let with = |mut tail: Vec<String>| {
+                tail.insert(0, name.clone());
+                tail
+            };
+            if rest.is_empty() { vec![vec![name]] } else { rest.into_iter().map(with).collect() }
+        }
+        None => vec![vec![name]],
+    }
+}
+
+fn layer(folder: &str) -> usize {
+    let found = LAYERS.iter().position(|folders| folders.contains(&folder));
+    found.unwrap_or_else(|| panic!("src/{folder} has no layer: give it one in LAYERS"))
 }
 
 #[test]
-fn a_store_knows_words_machine_and_contract_and_not_the_engine() {
-    let stores = chosen(|name| name.starts_with("store"));
-    name_none(
-        &stores,
-        &["seal::", "acquire::", "lease::", "refresh::", "retry::", "Mongoseal", "Lease,", "Lease;", "Builder"],
-    );
+fn a_folder_depends_on_lower_layers_only() {
+    let (mut dependencies, mut upward) = (0, Vec::new());
+    for Module { file, path, names } in modules() {
+        for name in &names {
+            let (from, to) = (&path[0], &name[0]);
+            if from == to {
+                continue;
+            }
+            dependencies += 1;
+            if layer(to) >= layer(from) {
+                upward.push(format!("src/{file} names {}", name.join("::")));
+            }
+        }
+    }
+    assert!(dependencies > 300, "{dependencies}: they are not read");
+    assert!(upward.is_empty(), "these dependencies go up, or to a folder of the same layer:\n{}", upward.join("\n"));
+}
+
+/// A module may name what is within it, and that may name it back: those are not counted.
+#[test]
+fn no_files_depend_on_each_other_in_a_circle() {
+    let modules = modules();
+    let file_of = |name: &[String]| {
+        let within = |module: &&Module| name.starts_with(&module.path);
+        modules.iter().filter(within).max_by_key(|module| module.path.len()).map(|module| &module.path)
+    };
+    let mut edges: Vec<(&Vec<String>, &Vec<String>)> = Vec::new();
+    for Module { path, names, .. } in &modules {
+        let others = names.iter().filter_map(|name| file_of(name));
+        edges.extend(
+            others.filter(|other| !other.starts_with(path) && !path.starts_with(other)).map(|other| (path, other)),
+        );
+    }
+    // What nothing depends on is in no circle; nor is what depends on nothing.
+    loop {
+        let before = edges.len();
+        let all = edges.clone();
+        edges.retain(|(from, to)| {
+            all.iter().any(|(_, other)| other == from) && all.iter().any(|(other, _)| other == to)
+        });
+        if edges.len() == before {
+            break;
+        }
+    }
+    edges.sort();
+    edges.dedup();
+    let left: Vec<_> = edges.iter().map(|(from, to)| format!("{} -> {}", from.join("::"), to.join("::"))).collect();
+    assert!(left.is_empty(), "there is a circle among these dependencies:\n{}", left.join("\n"));
 }
 
 #[test]
-fn words_and_machine_know_neither_engine_nor_store_nor_runtime() {
-    let words =
-        ["key.rs", "owner.rs", "group.rs", "text.rs", "token.rs", "ttl.rs", "lease_id.rs", "metadata.rs", "error.rs"];
-    let pure = chosen(|name| words.contains(&name) || name.starts_with("record"));
-    name_none(&pure, &["store::", "tokio", "mongodb", "Mongoseal", "Clock", "tracing"]);
+fn the_engine_names_no_store_and_the_lowest_layers_no_runtime() {
+    name_none(&chosen(|name| name.starts_with("engine")), &["MemoryStore", "MongoStore", "mongodb::", "bson"]);
+    let pure = chosen(|name| {
+        name.starts_with("record")
+            || (name.starts_with("types") && !["types/clock.rs", "types/deadline.rs"].contains(&name))
+    });
+    name_none(&pure, &["tokio", "mongodb", "Clock::", "tracing"]);
 }
 
 #[test]
-fn a_fence_knows_words_and_only_that_of_mongodb_its_store() {
-    let engine = ["seal::", "acquire::", "lease::", "refresh::", "retry::", "Mongoseal", "Lease,", "Lease;", "Builder"];
-    name_none(&chosen(|name| name.starts_with("fence")), &engine);
+fn a_fence_knows_no_record_and_only_that_of_mongodb_its_store() {
     name_none(&chosen(|name| name == "fence.rs"), &["store::", "record::", "tokio", "mongodb::", "Clock"]);
     // Of a lease and a record it knows that they are there, not what is in them.
     name_none(&chosen(|name| name.starts_with("fence/")), &["record::", "holders", "MemoryStore", "dyn Store"]);
 }
 
+/// What several of them need is in the engine.
 #[test]
-fn recipes_do_not_know_each_other() {
-    let recipes = ["inspect", "leases", "purge", "raise", "groups", "watch", "several", "revoke", "scope", "watchdog"];
-    for recipe in recipes {
-        let others: Vec<_> =
-            recipes.iter().filter(|other| **other != recipe).map(|other| format!("{other}::")).collect();
-        let others: Vec<_> = others.iter().map(String::as_str).collect();
-        name_none(&chosen(|name| name == format!("{recipe}.rs")), &others);
+fn only_compound_actions_know_another_action() {
+    for Module { file, path, names } in modules().iter().filter(|module| module.path[0] == "action") {
+        let [_, own, ..] = path.as_slice() else { continue };
+        let others: Vec<_> = names
+            .iter()
+            .filter(|name| name[0] == "action" && name[1] != *own && name[1] != "acquire_options")
+            .collect();
+        let is_compound = ["acquire_all", "scope"].contains(&own.as_str());
+        assert!(others.is_empty() || is_compound, "src/{file} names {others:?}");
     }
 }
 
 #[test]
 fn only_the_mongodb_store_and_fence_name_their_driver() {
-    let rooms = ["store/mongo", "fence/mongo", "open"];
+    let rooms = ["store/mongo", "fence/mongo", "lease/transaction.rs", "connect.rs"];
     let others = chosen(|name| !rooms.iter().any(|room| name.starts_with(room)) && name != "lib.rs");
     name_none(&others, &["mongodb::"]);
     for (name, text) in files("cli/src").iter().filter(|(name, _)| name != "command/driver.rs") {

@@ -50,13 +50,13 @@ pub(crate) struct AcquireTask {
 }
 
 /// What a request that was not refused came to.
-enum Answer {
+enum AcquireReply {
     Granted(Arc<LeaseShared>),
-    Queued(Place),
+    Queued(QueuePlace),
 }
 
 /// A place in the queue, as the store last told it.
-struct Place {
+struct QueuePlace {
     /// When, on the clock, the request was sent that was so answered, and when the answer came.
     sent: Duration,
     answered: Duration,
@@ -71,7 +71,7 @@ struct Place {
 }
 
 /// How far past its end an expiry is looked for, so that it is not looked for too early.
-const SLACK: Duration = Duration::from_millis(5);
+const EXPIRY_MARGIN: Duration = Duration::from_millis(5);
 
 impl AcquireTask {
     /// Asks, answers, and keeps the lease until it ends.
@@ -221,8 +221,8 @@ impl AcquireTask {
                 }
             });
             let place = match answer.await {
-                Ok(Answer::Granted(hold)) => return Ok(hold),
-                Ok(Answer::Queued(place)) => place,
+                Ok(AcquireReply::Granted(hold)) => return Ok(hold),
+                Ok(AcquireReply::Queued(place)) => place,
                 Err(error @ Error::Unavailable { .. }) if waits && self.queued.load(Ordering::Relaxed) => {
                     debug!(%error, "the store is away: keeps waiting");
                     continue;
@@ -263,8 +263,8 @@ impl AcquireTask {
 
     /// When to ask again. Where somebody listens, that is to keep the place in the queue, and for the
     /// first in line when the holder's time is over; else ever less often.
-    fn next_look(&self, place: &Place, heard: bool, backoff: &mut Backoff) -> Duration {
-        let free = place.answered.saturating_add(place.remaining).saturating_add(SLACK);
+    fn next_look(&self, place: &QueuePlace, heard: bool, backoff: &mut Backoff) -> Duration {
+        let free = place.answered.saturating_add(place.remaining).saturating_add(EXPIRY_MARGIN);
         let keep = self.keeps_at(place.sent);
         match (heard, place.position) {
             (false, _) => place.answered.saturating_add(backoff.next()).min(free),
@@ -273,8 +273,8 @@ impl AcquireTask {
         }
     }
 
-    /// When to keep the place in the queue: a third of the wait_ttl after this was sent, or up to an eighth of that
-    /// sooner, when the others of the handle do who wait for the key with the same wait_ttl; so they travel together.
+    /// When to keep the place in the queue: a third of the ttl after this was sent, or up to an eighth of that
+    /// sooner, when the others of the handle do who wait for the key with the same ttl; so they travel together.
     /// At other times for other keys and handles, which do not.
     fn keeps_at(&self, sent: Duration) -> Duration {
         let third = self.wait_ttl.third();
@@ -291,7 +291,7 @@ impl AcquireTask {
     }
 
     /// Sends the request once.
-    async fn attempt(&self, context: &Context, waits: bool, answer_by: Deadline) -> Result<Answer> {
+    async fn attempt(&self, context: &Context, waits: bool, answer_by: Deadline) -> Result<AcquireReply> {
         let clock = context.clock();
         context.prepare(answer_by).await?;
         let wait_ttl =
@@ -326,13 +326,13 @@ impl AcquireTask {
                 }
                 let hold = self.hold((token, tick), clock, deadline);
                 hold.note_round_trip(clock.now().saturating_sub(sent));
-                Ok(Answer::Granted(hold))
+                Ok(AcquireReply::Granted(hold))
             }
             Outcome::Queued { position, version, holder } if waits => {
                 Span::current().record("position", position);
                 debug!(position, holder = ?holder.terms.owner, token = %holder.version, "waiting");
                 let remaining = left(&holder);
-                Ok(Answer::Queued(Place { sent, answered: clock.now(), tick, version, position, remaining }))
+                Ok(AcquireReply::Queued(QueuePlace { sent, answered: clock.now(), tick, version, position, remaining }))
             }
             // `in_doubt` is never taken back: a request without an answer may be executed later.
             Outcome::Refused { holder } => Err(Error::Held {

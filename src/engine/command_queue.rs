@@ -36,7 +36,7 @@ pub(crate) enum Command {
 /// anything, so it is small: a channel has room for many messages from the beginning.
 #[derive(Debug, Default)]
 pub(crate) struct CommandQueue {
-    state: Mutex<State>,
+    state: Mutex<QueueState>,
     asked: Notify,
 }
 
@@ -47,7 +47,7 @@ struct Single {
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct QueueState {
     refreshes: VecDeque<RefreshCommand>,
     look: bool,
     end: bool,
@@ -112,12 +112,12 @@ impl CommandQueue {
         drop(left);
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, QueueState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl State {
+impl QueueState {
     fn next(&mut self, takes_refresh: bool) -> Option<Command> {
         while takes_refresh && let Some(wish) = self.refreshes.pop_front() {
             // What nobody waits for any more is not done, or it would be done after they were told that it was not.

@@ -1,6 +1,9 @@
 //! A lease that is held: ends when it is dropped.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::{
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
 
 use tokio::sync::oneshot;
 
@@ -15,7 +18,7 @@ use crate::{
 };
 
 /// How much longer than its task, which ends with the operation timeout, a call on a lease waits.
-const SLACK: std::time::Duration = std::time::Duration::from_millis(100);
+const TASK_MARGIN: Duration = Duration::from_millis(100);
 
 /// A lease that is held. Dropping it tells the task of the lease to release it.
 pub(crate) struct HeldLease {
@@ -60,7 +63,7 @@ impl HeldLease {
             )
         };
         let context = &self.shared.context;
-        let Some(end) = context.before(context.operation_deadline().later_by(SLACK), released).await else {
+        let Some(end) = context.before(context.operation_deadline().later_by(TASK_MARGIN), released).await else {
             return Err(Error::unavailable(
                 "the lease's task did not end it within the operation timeout: drive the runtime on which it was acquired; else its ttl ends the lease, or a revocation if it has no expiry",
             ));

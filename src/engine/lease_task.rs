@@ -11,7 +11,7 @@ use std::{future::pending, pin::Pin, sync::Arc, time::Duration};
 
 use tokio::sync::oneshot;
 
-use self::round::Round;
+use self::round::RefreshRound;
 use crate::{
     Deadline, Error, HybridTime, LossCause, Metadata, Result, Ttl,
     engine::{
@@ -48,9 +48,9 @@ pub(crate) struct LeaseTask {
     /// How many attempts are among what was sent. One of an earlier round that is confirmed still moves the deadline.
     attempts: u8,
     /// What was sent and not answered.
-    sent: InFlight<Answer>,
+    sent: InFlight<Reply>,
     /// What attempts are sent for, and how often there was such a thing.
-    round: Option<Box<Round>>,
+    round: Option<Box<RefreshRound>>,
     rounds: u32,
     watch: HolderGuard,
     shared: Arc<Shared>,
@@ -71,7 +71,7 @@ enum Placed {
 }
 
 /// The answer to one request.
-enum Answer {
+enum Reply {
     Attempt(Attempt),
     /// What a look for a loss that was heard of came to.
     Look(Result<Option<LossCause>>),
@@ -90,7 +90,7 @@ struct Attempt {
 /// What the task wakes up for.
 enum Event {
     Command(Command),
-    Answered(Answer),
+    Answered(Reply),
     Time,
 }
 
@@ -192,13 +192,13 @@ impl LeaseTask {
                 () = slept(sleep) => Event::Time,
             };
             match event {
-                Event::Answered(Answer::Attempt(attempt)) => self.answered(attempt),
-                Event::Answered(Answer::Look(Ok(Some(cause)))) => self.hold.lose(cause),
+                Event::Answered(Reply::Attempt(attempt)) => self.answered(attempt),
+                Event::Answered(Reply::Look(Ok(Some(cause)))) => self.hold.lose(cause),
                 Event::Command(Command::Refresh(wish)) => self.begin(Some(*wish)),
                 Event::Command(Command::RefreshSingle { was_sent }) => self.refresh_single(was_sent),
                 Event::Command(Command::Look) => self.look(),
                 // If a look for a loss was not answered, the next refresh will tell.
-                Event::Answered(Answer::Look(_)) | Event::Command(Command::End) | Event::Time => {}
+                Event::Answered(Reply::Look(_)) | Event::Command(Command::End) | Event::Time => {}
             }
             self.by_the_clock();
         }
@@ -280,7 +280,7 @@ impl LeaseTask {
         let metadata = wish.as_ref().and_then(|wish| wish.metadata.clone()).or_else(|| self.words.as_deref().cloned());
         let until = if wish.is_some() { self.context().operation_deadline().reading() } else { Duration::MAX };
         self.rounds = self.rounds.wrapping_add(1);
-        self.round = Some(Box::new(Round::begin(self.rounds, wish, (ttl, metadata), (now, until), &self.hold)));
+        self.round = Some(Box::new(RefreshRound::begin(self.rounds, wish, (ttl, metadata), (now, until), &self.hold)));
     }
 
     /// Whether an attempt may be under way beside those that are. A change of the metadata waits for those: one that
@@ -305,14 +305,14 @@ impl LeaseTask {
         self.attempts = self.attempts.saturating_add(1);
         self.sent.push(Box::pin(async move {
             let confirmed = refresh::attempt(&context, &hold, ttl, metadata.as_ref(), attempt_deadline).await;
-            Answer::Attempt(Attempt { round, ttl, deadline, confirmed })
+            Reply::Attempt(Attempt { round, ttl, deadline, confirmed })
         }));
     }
 
     fn look(&mut self) {
         let (context, hold) = (Arc::clone(self.context()), Arc::clone(&self.hold));
         let deadline = Deadline::after(context.clock(), attempt_life(hold.remaining()));
-        self.sent.push(Box::pin(async move { Answer::Look(confirm_loss(&context, &hold, deadline).await) }));
+        self.sent.push(Box::pin(async move { Reply::Look(confirm_loss(&context, &hold, deadline).await) }));
     }
 
     /// An attempt has come to its end.
@@ -352,7 +352,7 @@ impl LeaseTask {
     }
 
     /// The store confirmed a refresh that was sent at this time.
-    fn confirmed(&mut self, round: Round, sent: Duration, tick: HybridTime) {
+    fn confirmed(&mut self, round: RefreshRound, sent: Duration, tick: HybridTime) {
         self.ttl = round.ttl;
         self.words = round.metadata.map(Box::new);
         match &self.slot {

@@ -16,14 +16,14 @@ use crate::{
 };
 
 /// How long the listener stays without waiters: opening it costs more than keeping it for a while.
-const LINGER: Duration = Duration::from_secs(10);
+const IDLE_TIMEOUT: Duration = Duration::from_secs(10);
 /// How often the listener says that its runtime is driven, and how long after that another one listens in its place.
-const BEAT: Duration = Duration::from_secs(1);
-const SILENCE: Duration = Duration::from_secs(3);
+const BEAT_INTERVAL: Duration = Duration::from_secs(1);
+const BEAT_TIMEOUT: Duration = Duration::from_secs(3);
 /// How many holders look for a revocation that the listener may not have heard of.
 const MAX_LOOKS: usize = 256;
 /// How long to wait before listening again after it failed.
-const PAUSE: Duration = Duration::from_secs(1);
+const REOPEN_PAUSE: Duration = Duration::from_secs(1);
 
 /// Why a waiter is woken.
 #[derive(Clone, Debug)]
@@ -41,11 +41,11 @@ pub(crate) enum Wake {
 pub(crate) struct Notifier {
     /// By which the store tells the handle from others.
     handle: HandleId,
-    state: Mutex<State>,
+    state: Mutex<Listeners>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct Listeners {
     /// By the number of their acquire.
     waiting: HashMap<u64, UnboundedSender<Wake>>,
     /// By the number of their acquire.
@@ -151,10 +151,10 @@ impl Drop for HolderGuard {
     }
 }
 
-impl State {
+impl Listeners {
     /// Whether the runtime of the listener is not driven any more, as far as can be told.
     fn is_silent(&self, now: Duration) -> bool {
-        self.beat_at.saturating_add(SILENCE) < now
+        self.beat_at.saturating_add(BEAT_TIMEOUT) < now
     }
 }
 
@@ -164,12 +164,12 @@ impl Notifier {
         Self { handle, state: Mutex::default() }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, Listeners> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A waiter or holder leaves.
-    fn leave(&self, context: &Context, leave: impl FnOnce(&mut State)) {
+    fn leave(&self, context: &Context, leave: impl FnOnce(&mut Listeners)) {
         let now = context.clock().now();
         let mut state = self.state();
         leave(&mut state);
@@ -242,11 +242,11 @@ impl Notifier {
     /// Whether nobody has waited or held for a while.
     fn is_idle(&self, now: Duration) -> bool {
         let state = self.state();
-        state.waiting.is_empty() && state.holding.is_empty() && state.idle_since.saturating_add(LINGER) <= now
+        state.waiting.is_empty() && state.holding.is_empty() && state.idle_since.saturating_add(IDLE_TIMEOUT) <= now
     }
 
     /// Whether no other one listens in place of this listener. If so, `note` is noted.
-    fn is_listener(&self, listener: u64, note: impl FnOnce(&mut State)) -> bool {
+    fn is_listener(&self, listener: u64, note: impl FnOnce(&mut Listeners)) -> bool {
         let mut state = self.state();
         let is_listener = state.listener == listener;
         if is_listener {
@@ -287,7 +287,7 @@ async fn listen(context: Arc<Context>, notifier: Arc<Notifier>, since: HybridTim
     let mut ended = Ends { notifier: Arc::clone(&notifier), listening: Listening::Not, listener };
     let (tell, mut told) = mpsc::unbounded_channel();
     let mut watching = context.store.watch(notifier.handle, since, tell);
-    let mut beat_at = clock.now().saturating_add(BEAT);
+    let mut beat_at = clock.now().saturating_add(BEAT_INTERVAL);
     let failed: Result<()> = loop {
         tokio::select! {
             biased;
@@ -295,7 +295,7 @@ async fn listen(context: Arc<Context>, notifier: Arc<Notifier>, since: HybridTim
             // Before what is told, of which there may always be more.
             () = clock.sleep_until(beat_at) => {
                 let now = clock.now();
-                beat_at = now.saturating_add(BEAT);
+                beat_at = now.saturating_add(BEAT_INTERVAL);
                 if !notifier.is_listener(listener, |state| state.beat_at = now) || notifier.is_idle(now) {
                     return;
                 }
@@ -309,7 +309,7 @@ async fn listen(context: Arc<Context>, notifier: Arc<Notifier>, since: HybridTim
             ended = &mut watching => break ended,
         }
     };
-    ended.listening = Listening::NotBefore(clock.now().saturating_add(PAUSE));
+    ended.listening = Listening::NotBefore(clock.now().saturating_add(REOPEN_PAUSE));
     if let Err(error) = failed {
         let never = matches!(error, Error::Invalid { .. });
         let error: &(dyn std::error::Error + 'static) = &error;

@@ -17,6 +17,7 @@
 mod batch;
 mod leases;
 mod round;
+mod run;
 mod slot;
 
 use std::{

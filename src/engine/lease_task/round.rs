@@ -8,7 +8,7 @@ use crate::{
 };
 
 /// A refresh that is sent until one of its attempts is confirmed.
-pub(super) struct Round {
+pub(super) struct RefreshRound {
     pub(super) number: u32,
     /// What the holder asked for, if it did.
     pub(super) wish: Option<RefreshCommand>,
@@ -27,7 +27,7 @@ pub(super) struct Round {
     deadline: Duration,
 }
 
-impl Round {
+impl RefreshRound {
     pub(super) fn begin(
         number: u32,
         wish: Option<RefreshCommand>,

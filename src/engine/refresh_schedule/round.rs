@@ -4,7 +4,7 @@ use std::{collections::VecDeque, mem, ops::Range, sync::Arc, time::Duration};
 
 use tracing::debug;
 
-use super::batch::{Answer, Batch, EACH, Member, at_risk};
+use super::batch::{Batch, BatchReply, EACH, Member, at_risk};
 use crate::{
     Deadline, Error,
     engine::{
@@ -28,11 +28,11 @@ const MAX_PARTS: usize = 8;
 /// A request that is not answered, or fails after a long time, may wait for one record that cannot be written, as by an
 /// open transaction. So the leases are asked for again in small parts, a few parts at a time. If the store answers some of the
 /// parts, the leases of those it does not answer ask by themselves; if it answers none, all are one request again.
-pub(super) struct Round<'a> {
+pub(super) struct BatchRound<'a> {
     batch: &'a Batch,
     /// Which of them are refreshed, or ask by themselves.
     is_done: Vec<bool>,
-    pub(super) sent: InFlight<Answer>,
+    pub(super) sent: InFlight<BatchReply>,
     /// When, on the clock, it is sent again.
     pub(super) next: Duration,
     /// When it was sent first, and how many leases were under way then.
@@ -53,7 +53,7 @@ pub(super) struct Round<'a> {
     all_again: Duration,
 }
 
-impl<'a> Round<'a> {
+impl<'a> BatchRound<'a> {
     pub(super) fn begin(batch: &'a Batch, now: Duration) -> Self {
         let under_way = batch.schedules.under_way();
         // Many requests at once would wait for connections that a slow network takes long to open.
@@ -116,13 +116,13 @@ impl<'a> Round<'a> {
                 .apply_batch(&leases, &joint, Deadline::after(schedules.context.clock(), attempt_life(left)))
                 .await;
             debug!(leases = members.len(), ?kept, "refreshed together");
-            Answer { some, sent, members, kept }
+            BatchReply { some, sent, members, kept }
         }));
     }
 
-    pub(super) fn answered(&mut self, answer: Answer, now: Duration) {
+    pub(super) fn answered(&mut self, answer: BatchReply, now: Duration) {
         self.batch.note_answer(&answer);
-        let Answer { some, sent, kept, .. } = answer;
+        let BatchReply { some, sent, kept, .. } = answer;
         let took = now.saturating_sub(sent);
         match kept {
             Ok(true) => {
