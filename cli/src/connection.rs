@@ -12,7 +12,7 @@ use std::{
 use clap::Args;
 use mongoseal::{Builder, Mongoseal};
 
-use crate::{status::Failure, this_program, time};
+use crate::{exit_status::Failure, this_program, time};
 
 /// Where this program keeps, from others, a connection string that was among its arguments. Whatever it runs is
 /// not given this.

@@ -6,9 +6,9 @@
 //! SIGSTOP can keep it from that. The command is in a process group of its own, begun by [`launch`], which dies with
 //! the guard.
 
-mod launch;
-mod plan;
-pub(crate) mod word;
+mod exec;
+pub(crate) mod protocol;
+mod schedule;
 
 use std::{
     env,
@@ -24,15 +24,15 @@ use std::{
     time::Duration,
 };
 
-pub(crate) use launch::LAUNCH;
+pub(crate) use exec::LAUNCH;
 use mongoseal::Clock;
 use nix::sys::signal::SigSet;
-use plan::{Act, Plan};
+use protocol::{GuardCommand, Report};
 use rustix::{
     io::Errno,
     process::{Pid, Signal, WaitId, WaitIdOptions, WaitIdStatus, kill_process_group, test_kill_process_group, waitid},
 };
-use word::{Order, Report};
+use schedule::{Action, Schedule};
 
 use crate::this_program;
 
@@ -45,8 +45,8 @@ const LOOK: Duration = Duration::from_millis(250);
 const SWEEP: Duration = Duration::from_millis(5);
 
 /// What it hears of.
-enum Heard {
-    Order(Order),
+enum Event {
+    Command(GuardCommand),
     /// The holder of the lease has gone.
     Alone,
     /// The command was stopped by this signal.
@@ -60,13 +60,13 @@ pub(crate) fn stage() -> Option<ExitCode> {
     let mut arguments = env::args_os().skip(1);
     let first = arguments.next()?;
     if first == LAUNCH {
-        return Some(launch::main(arguments));
+        return Some(exec::main(arguments));
     }
     (first == GUARD).then(|| match guard(arguments) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             crate::say(&format!("the guard of a command could not be set up: {error}"));
-            crate::status::Status::INVALID.into()
+            crate::exit_status::Status::INVALID.into()
         }
     })
 }
@@ -77,8 +77,8 @@ fn guard(command: impl Iterator<Item = OsString>) -> io::Result<()> {
     #[cfg(target_os = "linux")]
     rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
     let mut socket = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
-    let (order, stdin) = word::first(&socket)?;
-    let Order::Begin { until, times } = order else {
+    let (order, stdin) = protocol::first(&socket)?;
+    let GuardCommand::Begin { until, times } = order else {
         return Err(io::Error::other("it was not told until when the lease is good"));
     };
     let group = begin(command, stdin)?;
@@ -87,7 +87,7 @@ fn guard(command: impl Iterator<Item = OsString>) -> io::Result<()> {
     let listening = (hear.clone(), BufReader::new(socket.try_clone()?));
     thread::Builder::new().spawn(move || listen(&listening.0, listening.1))?;
     thread::Builder::new().spawn(move || wait(&hear, group))?;
-    watch(&mut socket, &heard, group, Plan::new(until, times));
+    watch(&mut socket, &heard, group, Schedule::new(until, times));
     Ok(())
 }
 
@@ -109,18 +109,18 @@ fn report(socket: &mut UnixStream, report: Report) {
     drop(writeln!(socket, "{report}"));
 }
 
-fn listen(hear: &Sender<Heard>, orders: BufReader<UnixStream>) {
+fn listen(hear: &Sender<Event>, orders: BufReader<UnixStream>) {
     for line in orders.lines() {
         let Some(order) = line.ok().and_then(|line| line.parse().ok()) else { break };
-        if hear.send(Heard::Order(order)).is_err() {
+        if hear.send(Event::Command(order)).is_err() {
             return;
         }
     }
     // Whatever ended it, nothing is heard any more.
-    drop(hear.send(Heard::Alone));
+    drop(hear.send(Event::Alone));
 }
 
-fn wait(hear: &Sender<Heard>, group: Pid) {
+fn wait(hear: &Sender<Event>, group: Pid) {
     let command = WaitId::Pid(group);
     // It is not collected here: until that is done, no other process can have its number.
     let of_interest = WaitIdOptions::EXITED | WaitIdOptions::STOPPED | WaitIdOptions::NOWAIT;
@@ -129,13 +129,13 @@ fn wait(hear: &Sender<Heard>, group: Pid) {
             Ok(Some(status)) if status.stopped() => {
                 let seen = waitid(command.clone(), WaitIdOptions::STOPPED | WaitIdOptions::NOHANG);
                 if let Ok(Some(signal)) = seen.map(|status| status?.stopping_signal()) {
-                    drop(hear.send(Heard::Stopped(signal)));
+                    drop(hear.send(Event::Stopped(signal)));
                 }
             }
-            Ok(Some(status)) => return drop(hear.send(Heard::Ended(code(&status)))),
+            Ok(Some(status)) => return drop(hear.send(Event::Ended(code(&status)))),
             Ok(None) | Err(Errno::INTR) => {}
             // Nobody can tell how it ended.
-            Err(_) => return drop(hear.send(Heard::Ended(u8::MAX))),
+            Err(_) => return drop(hear.send(Event::Ended(u8::MAX))),
         }
     }
 }
@@ -148,17 +148,17 @@ fn code(status: &WaitIdStatus) -> u8 {
 }
 
 /// Ends what must end in time, until nothing of the command is left.
-fn watch(socket: &mut UnixStream, heard: &Receiver<Heard>, group: Pid, mut plan: Plan) {
+fn watch(socket: &mut UnixStream, heard: &Receiver<Event>, group: Pid, mut plan: Schedule) {
     let mut ended = None;
     loop {
         let now = Clock::Boot.now();
         match plan.due(now) {
-            Some(Act::Term) => {
+            Some(Action::Term) => {
                 signal(group, Signal::TERM);
                 // One that is stopped hears nothing else.
                 signal(group, Signal::CONT);
             }
-            Some(Act::Kill) => signal(group, Signal::KILL),
+            Some(Action::Kill) => signal(group, Signal::KILL),
             None => {}
         }
         if let Some(status) = ended
@@ -169,15 +169,17 @@ fn watch(socket: &mut UnixStream, heard: &Receiver<Heard>, group: Pid, mut plan:
         let nap = if ended.is_some() { SWEEP } else { plan.next(now).min(LOOK) };
         for heard in hear(heard, nap) {
             match heard {
-                Heard::Order(Order::Begin { until, .. } | Order::Until(until)) => plan.good_until(until),
-                Heard::Order(Order::Signal(number)) => {
+                Event::Command(GuardCommand::Begin { until, .. } | GuardCommand::Until(until)) => {
+                    plan.good_until(until);
+                }
+                Event::Command(GuardCommand::Signal(number)) => {
                     if let Some(named) = Signal::from_named_raw(number) {
                         signal(group, named);
                     }
                 }
-                Heard::Order(Order::End) | Heard::Alone => plan.end(Clock::Boot.now()),
-                Heard::Stopped(signal) => report(socket, Report::Stopped(signal)),
-                Heard::Ended(status) => {
+                Event::Command(GuardCommand::End) | Event::Alone => plan.end(Clock::Boot.now()),
+                Event::Stopped(signal) => report(socket, Report::Stopped(signal)),
+                Event::Ended(status) => {
                     plan.ended(Clock::Boot.now());
                     ended = Some(status);
                 }
@@ -188,7 +190,7 @@ fn watch(socket: &mut UnixStream, heard: &Receiver<Heard>, group: Pid, mut plan:
 
 /// What is heard within this time. Where it took much longer, because this process was stopped, it is all that came
 /// meanwhile, orders first: a lease that was refreshed is not one to end the command for.
-fn hear(heard: &Receiver<Heard>, nap: Duration) -> Vec<Heard> {
+fn hear(heard: &Receiver<Event>, nap: Duration) -> Vec<Event> {
     let late = Clock::Boot.now().saturating_add(nap).saturating_add(LOOK);
     let mut all = match heard.recv_timeout(nap) {
         Ok(one) => vec![one],
@@ -203,7 +205,7 @@ fn hear(heard: &Receiver<Heard>, nap: Duration) -> Vec<Heard> {
         while let Ok(more) = heard.recv_timeout(SWEEP) {
             all.push(more);
         }
-        all.sort_by_key(|heard| !matches!(heard, Heard::Order(_)));
+        all.sort_by_key(|heard| !matches!(heard, Event::Command(_)));
     }
     all
 }

@@ -24,13 +24,13 @@ use tokio::{
 use crate::{
     arguments::Asking,
     connection,
+    exit_status::{Failure, Status},
     guard::{
         self, GUARD,
-        word::{self, Order, Report, Times},
+        protocol::{self, GuardCommand, Report, Times},
     },
     say,
     signals::Signals,
-    status::{Failure, Status},
     terminal::Terminal,
     this_program,
 };
@@ -121,7 +121,7 @@ impl Job {
             .stdin(Stdio::from(std::os::fd::OwnedFd::from(theirs)))
             .process_group(0)
             .spawn()?;
-        word::begin(&ours, Order::Begin { until, times }, io::stdin().as_fd())?;
+        protocol::begin(&ours, GuardCommand::Begin { until, times }, io::stdin().as_fd())?;
         ours.set_nonblocking(true)?;
         let (hear, orders) = UnixStream::from_std(ours)?.into_split();
         let reports = BufReader::new(hear).lines();
@@ -144,7 +144,7 @@ impl Job {
                     }
                     Some(Err(_)) | None => return self.unguarded(lease).await,
                 },
-                number = signals.next() => self.tell(Order::Signal(number)),
+                number = signals.next() => self.tell(GuardCommand::Signal(number)),
                 _cause = lease.cancelled(), if !lost => {
                     lost = true;
                     self.end();
@@ -175,19 +175,19 @@ impl Job {
         let until = good_until(lease);
         if lease.is_valid() && until > self.until.saturating_add(Duration::from_millis(1)) {
             self.until = until;
-            self.tell(Order::Until(until));
+            self.tell(GuardCommand::Until(until));
         }
     }
 
     /// The lease is lost, and somebody else may have the key.
     fn end(&mut self) {
-        self.tell(Order::End);
+        self.tell(GuardCommand::End);
         let by = Clock::Boot.now().saturating_add(self.times.between()).saturating_add(self.times.kill_before);
         self.until = self.until.min(by);
     }
 
     /// One that does not hear, because it was stopped, is told no more than there is room for.
-    fn tell(&self, order: Order) {
+    fn tell(&self, order: GuardCommand) {
         drop(self.orders.try_write(format!("{order}\n").as_bytes()));
     }
 
@@ -195,7 +195,7 @@ impl Job {
         if let Some(group) = self.group
             && self.terminal.stopped(group, signal)
         {
-            self.tell(Order::Signal(Signal::CONT.as_raw()));
+            self.tell(GuardCommand::Signal(Signal::CONT.as_raw()));
         }
     }
 

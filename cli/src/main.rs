@@ -6,21 +6,21 @@
 #[cfg(not(unix))]
 compile_error!("the command line is for Unix: it runs commands in process groups of their own");
 
+mod acquire;
 mod arguments;
 mod command;
 mod connection;
+mod escape;
 mod examples;
+mod exit_status;
 mod guard;
 mod job;
-mod obtain;
+mod json;
 mod output;
 mod signals;
-mod status;
 mod table;
 mod terminal;
-mod text;
 mod time;
-mod view;
 
 use std::{
     env,
@@ -31,7 +31,7 @@ use std::{
 
 use arguments::{Arguments, Command};
 use clap::Parser;
-use status::{Failure, Status};
+use exit_status::{Failure, Status};
 
 fn main() -> ExitCode {
     if let Some(ended) = guard::stage() {
@@ -53,7 +53,7 @@ fn answer(said: &clap::Error) -> Status {
 
 /// Says a line on the standard error, to whoever reads that; and to a terminal nothing that it would obey.
 fn say(line: &str) {
-    drop(writeln!(io::stderr(), "mongoseal: {}", text::visible(line)));
+    drop(writeln!(io::stderr(), "mongoseal: {}", escape::visible(line)));
 }
 
 /// Where this program is, to begin it once more. What was put in its place meanwhile is another one.

@@ -5,7 +5,7 @@ use std::io::{self, IsTerminal, Write};
 use rustix::event::{PollFd, PollFlags, poll};
 use serde::Serialize;
 
-use crate::text;
+use crate::escape;
 
 /// Whether somebody looks.
 pub(crate) fn is_terminal() -> bool {
@@ -48,7 +48,7 @@ pub(crate) fn lines(lines: &[String]) -> io::Result<()> {
 
 /// One object on a line.
 pub(crate) fn json(value: &impl Serialize) -> io::Result<()> {
-    line(&text::visible_json(&serde_json::to_string(value)?))
+    line(&escape::visible_json(&serde_json::to_string(value)?))
 }
 
 /// A table's lines, its header in bold.

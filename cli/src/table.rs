@@ -2,7 +2,7 @@
 
 use unicode_width::UnicodeWidthStr;
 
-use crate::text;
+use crate::escape;
 
 /// Between two columns.
 const GAP: &str = "  ";
@@ -43,7 +43,7 @@ impl<const N: usize> Table<N> {
 
     /// Adds a row; what is in it may have been written by anybody.
     pub(crate) fn row(&mut self, cells: [String; N]) {
-        self.rows.push(cells.map(|cell| if cell.is_empty() { NOTHING.into() } else { text::visible(&cell) }));
+        self.rows.push(cells.map(|cell| if cell.is_empty() { NOTHING.into() } else { escape::visible(&cell) }));
     }
 
     pub(crate) fn is_empty(&self) -> bool {

@@ -7,7 +7,7 @@ use clap_complete::{Shell, generate};
 
 use crate::{
     arguments::Arguments,
-    status::{Failure, Status},
+    exit_status::{Failure, Status},
 };
 
 pub(crate) fn perform(shell: Shell) -> Result<Status, Failure> {

@@ -12,9 +12,8 @@ use std::{
 use mongoseal::{Clock, Error, FenceGate, FencingToken, Lease, Mongoseal};
 
 use crate::{
-    output,
-    status::{Failure, Status},
-    time,
+    exit_status::{Failure, Status},
+    output, time,
 };
 
 const KEY: &str = "accounts/ada";

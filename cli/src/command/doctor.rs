@@ -21,9 +21,9 @@ use super::driver::Deployment;
 use crate::{
     arguments::Doctor,
     connection::Connection,
+    escape,
+    exit_status::{Failure, Status},
     output,
-    status::{Failure, Status},
-    text,
 };
 
 /// What a check came to.
@@ -161,7 +161,7 @@ fn in_words(finding: &Finding, width: Option<usize>) -> Vec<String> {
     };
     let style = Style::new().fg_color(Some(colour.into()));
     let advice = finding.advice.as_ref().map(|advice| format!(": {advice}")).unwrap_or_default();
-    let sentence = text::visible(&format!("{}{advice}", finding.found));
+    let sentence = escape::visible(&format!("{}{advice}", finding.found));
     let beside = format!("{:<16}  ", finding.check);
     let indent = "pass  ".len() + beside.len();
     let lines = wrapped(&sentence, width.map(|width| width.saturating_sub(indent).max(20)));

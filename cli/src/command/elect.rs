@@ -5,19 +5,20 @@ use std::time::Duration;
 use mongoseal::{Leader, LeaseState, Mongoseal};
 
 use crate::{
+    acquire,
     arguments::Elect,
     connection::Connection,
-    guard::word::Times,
-    job, obtain, say,
+    exit_status::{Failure, Status},
+    guard::protocol::Times,
+    job, say,
     signals::Signals,
-    status::{Failure, Status},
 };
 
 pub(crate) async fn perform(connection: &Connection, options: Elect) -> Result<Status, Failure> {
     let times = Times::of(&options.asking)?;
     let mut signals = Signals::that_end()?;
-    let seal = obtain::open(connection, &options.asking, &mut signals).await?;
-    let leader = obtain::given(&seal, &mut signals, campaign(&seal, &options)).await?;
+    let seal = acquire::open(connection, &options.asking, &mut signals).await?;
+    let leader = acquire::given(&seal, &mut signals, campaign(&seal, &options)).await?;
     let lease = leader.lease();
     let verdict = if options.command.is_empty() {
         lead(&leader, &mut signals).await
@@ -31,7 +32,7 @@ pub(crate) async fn perform(connection: &Connection, options: Elect) -> Result<S
 }
 
 async fn campaign(seal: &Mongoseal, options: &Elect) -> mongoseal::Result<Leader> {
-    obtain::obtain(seal, &options.name, Duration::MAX, |wait| {
+    acquire::acquire(seal, &options.name, Duration::MAX, |wait| {
         let campaign = seal.campaign(options.name.as_str()).value(&options.value).ttl(options.asking.ttl).wait(wait);
         if options.command.is_empty() {
             campaign

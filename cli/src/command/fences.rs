@@ -9,9 +9,9 @@ use super::driver::{Answer, Bson, Deployment, Document, Refusal, doc};
 use crate::{
     arguments::Fences,
     connection::Connection,
-    output,
-    status::{Failure, Status},
-    text, time,
+    escape,
+    exit_status::{Failure, Status},
+    output, time,
 };
 
 pub(crate) async fn perform(connection: &Connection, options: Fences) -> Result<Status, Failure> {
@@ -188,7 +188,7 @@ fn in_words(found: &Found, namespace: &str, field: &str) -> Vec<String> {
     let said = |token: FencingToken| format!("{token}, of {}", time::of_store(of(token)));
     let documents = |count: i64| if count == 1 { "1 document".to_owned() } else { format!("{count} documents") };
     let mut lines = vec![
-        format!("Collection     {}, with tokens in {}", text::visible(namespace), text::visible(field)),
+        format!("Collection     {}, with tokens in {}", escape::visible(namespace), escape::visible(field)),
         format!("Largest token  {}", found.largest.map_or_else(|| "no document has one".into(), said)),
         format!("Clock          {}", said(found.clock)),
         format!("Ahead          {}", documents(found.ahead)),

@@ -9,9 +9,9 @@ use tokio::time::timeout;
 use crate::{
     arguments::Leader,
     connection::Connection,
-    output, say,
-    status::{Failure, Status},
-    text, time,
+    escape,
+    exit_status::{Failure, Status},
+    output, say, time,
 };
 
 /// How often it looks whether anybody still reads.
@@ -56,6 +56,6 @@ fn tell(options: &Leader, leader: Option<&LeaderInfo>) -> io::Result<()> {
     let Some(leader) = leader else { return output::line("-\tnobody leads") };
     let since = time::brief(leader.seen_at.since(leader.since));
     // A tab in what others wrote would begin a column.
-    let (value, owner) = (text::visible(&leader.value), text::visible(leader.owner.as_str()));
+    let (value, owner) = (escape::visible(&leader.value), escape::visible(leader.owner.as_str()));
     output::line(&format!("{value}\t{owner}\ttoken {}\tfor {since}", leader.token))
 }

@@ -7,9 +7,9 @@ use mongoseal::{Leases, ListedLease, Mongoseal};
 use crate::{
     arguments::Ls,
     connection::Connection,
+    exit_status::{Failure, Status},
+    json::{self, LeaseTable, LeaseView},
     output,
-    status::{Failure, Status},
-    view::{self, LeaseTable, LeaseView},
 };
 
 /// How many leases are shown at once, and how many keys are looked at together.
@@ -75,7 +75,7 @@ impl List {
     /// Shows what was read, or keeps it for the table.
     async fn take(&mut self, seal: &Mongoseal) -> Result<(), Failure> {
         let read = mem::take(&mut self.read);
-        let waiting = view::queues(seal, &read).await;
+        let waiting = json::queues(seal, &read).await;
         for lease in &read {
             let waiting = waiting.get(&lease.key).copied();
             if self.json {

@@ -11,7 +11,7 @@ use clap_mangen::{
 use crate::{
     arguments::Arguments,
     examples,
-    status::{Failure, Status},
+    exit_status::{Failure, Status},
 };
 
 pub(crate) fn perform() -> Result<Status, Failure> {

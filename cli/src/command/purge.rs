@@ -6,9 +6,9 @@ use serde::Serialize;
 use crate::{
     arguments::Purge,
     connection::Connection,
-    output,
-    status::{Failure, Status},
-    text, time,
+    escape,
+    exit_status::{Failure, Status},
+    output, time,
 };
 
 pub(crate) async fn perform(connection: &Connection, options: Purge) -> Result<Status, Failure> {
@@ -51,7 +51,7 @@ fn in_words(purged: &Purged) -> Result<(), Failure> {
     let ago = |from: StoreTime, now: StoreTime| time::brief(now.since(from));
     for lease in &purged.leases {
         let holding = &lease.holder;
-        output::line(&text::visible(&format!(
+        output::line(&escape::visible(&format!(
             "lease on {:?} of {}, with token {}, granted {} ago and last heard of {} ago",
             lease.key,
             holding.owner,

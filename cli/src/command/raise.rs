@@ -6,9 +6,9 @@ use serde::Serialize;
 use crate::{
     arguments::Raise,
     connection::Connection,
+    escape,
+    exit_status::{Failure, Status},
     output,
-    status::{Failure, Status},
-    text,
 };
 
 pub(crate) async fn perform(connection: &Connection, options: Raise) -> Result<Status, Failure> {
@@ -35,7 +35,7 @@ async fn raise(seal: &Mongoseal, to: FencingToken, options: &Raise) -> Result<St
         if options.json {
             output::json(&RaisedView { key, version: version.get() })?;
         } else {
-            output::line(&text::visible(&format!("{key:?} has version {version}: its next token is larger")))?;
+            output::line(&escape::visible(&format!("{key:?} has version {version}: its next token is larger")))?;
         }
     }
     Ok(Status::DONE)

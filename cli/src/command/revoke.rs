@@ -11,9 +11,9 @@ use serde::Serialize;
 use crate::{
     arguments::Revoke,
     connection::Connection,
-    output,
-    status::{Failure, Status},
-    text, time,
+    escape,
+    exit_status::{Failure, Status},
+    output, time,
 };
 
 pub(crate) async fn perform(connection: &Connection, options: Revoke) -> Result<Status, Failure> {
@@ -31,7 +31,7 @@ pub(crate) async fn perform(connection: &Connection, options: Revoke) -> Result<
             output::json(&RevokedView { key: &options.key, owner, token })?;
         } else {
             let (key, Revoked { owner, token, .. }) = (&options.key, lease);
-            output::line(&text::visible(&format!("revoked {key:?} from {owner}, with token {token}")))?;
+            output::line(&escape::visible(&format!("revoked {key:?} from {owner}, with token {token}")))?;
         }
     }
     Ok(Status::DONE)
@@ -92,7 +92,7 @@ fn agreed(record: &Inspection) -> Result<bool, Failure> {
             time::brief(record.read_at.since(holding.since)),
             time::brief(record.read_at.since(holding.last_seen)),
         );
-        writeln!(out, "{}", text::visible(&sentence))?;
+        writeln!(out, "{}", escape::visible(&sentence))?;
     }
     write!(out, "Revoke it? Whoever holds it must stop at once. [y/N] ")?;
     out.flush()?;

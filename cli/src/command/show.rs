@@ -8,11 +8,12 @@ use serde::Serialize;
 use crate::{
     arguments::Show,
     connection::Connection,
+    escape,
+    exit_status::{Failure, Status},
+    json::{self, HoldingView},
     output,
-    status::{Failure, Status},
     table::{Column, Table},
-    text, time,
-    view::{self, HoldingView},
+    time,
 };
 
 pub(crate) async fn perform(connection: &Connection, options: Show) -> Result<Status, Failure> {
@@ -99,13 +100,13 @@ impl<'a> WaitingView<'a> {
             owner: waiting.owner.as_str(),
             position: waiting.position,
             shared: waiting.limit.is_some(),
-            limit: view::bound(waiting.limit),
+            limit: json::bound(waiting.limit),
             since: time::of_store(waiting.since),
             waited_ms: time::millis(read_at.since(waiting.since)),
             last_seen: time::of_store(waiting.last_seen),
             remaining_ms: time::millis(waiting.remaining),
             group: waiting.group.as_ref().map(mongoseal::Group::as_str),
-            metadata: view::metadata(&waiting.metadata),
+            metadata: json::metadata(&waiting.metadata),
         }
     }
 }
@@ -114,7 +115,7 @@ impl<'a> WaitingView<'a> {
 fn described(record: &Inspection, width: Option<usize>) -> Vec<String> {
     let ago = |time: StoreTime| format!("{} ago", time::brief(record.read_at.since(time)));
     let mut lines = vec![
-        format!("Key      {}", text::visible(record.key.as_str())),
+        format!("Key      {}", escape::visible(record.key.as_str())),
         format!("Version  {}, below each token to come", record.version),
         format!("Changed  {}", ago(record.last_seen)),
         String::new(),
@@ -159,9 +160,9 @@ fn holders(record: &Inspection) -> Table<8> {
             time::brief(record.read_at.since(holding.since)),
             format!("{} ago", time::brief(record.read_at.since(holding.last_seen))),
             if holding.is_expired() { "over".into() } else { time::left(holding.remaining) },
-            view::sharing(holding.limit),
+            json::sharing(holding.limit),
             holding.group.as_ref().map(ToString::to_string).unwrap_or_default(),
-            view::words(&holding.metadata),
+            json::words(&holding.metadata),
         ]);
     }
     table
@@ -183,9 +184,9 @@ fn queue(record: &Inspection) -> Table<7> {
             (waiting.position + 1).to_string(),
             time::brief(record.read_at.since(waiting.since)),
             format!("{} ago", time::brief(record.read_at.since(waiting.last_seen))),
-            view::sharing(waiting.limit),
+            json::sharing(waiting.limit),
             waiting.group.as_ref().map(ToString::to_string).unwrap_or_default(),
-            view::words(&waiting.metadata),
+            json::words(&waiting.metadata),
         ]);
     }
     table

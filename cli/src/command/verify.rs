@@ -5,8 +5,8 @@ use mongoseal::{FencingToken, Inspection};
 use crate::{
     arguments::Verify,
     connection::Connection,
+    exit_status::{Failure, Status},
     say,
-    status::{Failure, Status},
 };
 
 pub(crate) async fn perform(connection: &Connection, options: Verify) -> Result<Status, Failure> {

@@ -14,10 +14,11 @@ use serde_json::Value;
 use crate::{
     arguments::Watch,
     connection::Connection,
+    escape,
+    exit_status::{Failure, Status},
     output,
     signals::Signals,
-    status::{Failure, Status},
-    text, time,
+    time,
 };
 
 /// How often leases are listed, where many keys are watched or somebody looks.
@@ -105,7 +106,7 @@ impl Happened {
     pub(super) fn line(&self) -> String {
         let Seen { token, owner, at, what } = &self.event;
         let (at, name, details) = (time::of_store(*at), what.name(), what.details());
-        text::visible(&format!("{at}  {name:<11}  {}  {token}  {owner}{details}", self.key))
+        escape::visible(&format!("{at}  {name:<11}  {}  {token}  {owner}{details}", self.key))
     }
 
     fn json(&self) -> io::Result<()> {

@@ -7,7 +7,7 @@ use mongoseal::{Clock, Mongoseal};
 use super::Finding;
 use crate::{
     command::driver::{Deployment, Offset, doc},
-    status::Failure,
+    exit_status::Failure,
 };
 
 /// How often each is measured.

@@ -9,8 +9,9 @@ use mongoseal::{ListedLease, Mongoseal, Result};
 
 use super::Happened;
 use crate::{
-    output, table, text,
-    view::{self, LeaseTable},
+    escape,
+    json::{self, LeaseTable},
+    output, table,
 };
 
 /// How many events are kept for a screen.
@@ -55,7 +56,7 @@ impl Screen {
         let room = (rows - rows / 3).saturating_sub(3).max(1);
         let mut lines = match leases {
             Ok(leases) => held(seal, leases, room, columns).await,
-            Err(error) => vec![table::cut(&text::visible(&error.to_string()), columns)],
+            Err(error) => vec![table::cut(&escape::visible(&error.to_string()), columns)],
         };
         lines.push(String::new());
         let room = rows.saturating_sub(lines.len());
@@ -71,7 +72,7 @@ impl Screen {
 async fn held(seal: &Mongoseal, mut leases: Vec<ListedLease>, room: usize, columns: usize) -> Vec<String> {
     let hidden = leases.len().saturating_sub(room);
     leases.truncate(room);
-    let waiting = view::queues(seal, &leases).await;
+    let waiting = json::queues(seal, &leases).await;
     let mut table = LeaseTable::new();
     for lease in &leases {
         table.row(lease, waiting.get(&lease.key).copied());

@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
-use super::word::Times;
+use super::protocol::Times;
 
 /// How long what a command left behind may go on when it has ended, as that which reads the rest of a pipe does.
 const LINGER: Duration = Duration::from_secs(1);
 
 /// What is due.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Act {
+pub(crate) enum Action {
     /// All of the group are told to end.
     Term,
     /// All of the group are ended.
@@ -18,7 +18,7 @@ pub(crate) enum Act {
 
 /// When the group is told to end, and when it is ended.
 #[derive(Debug)]
-pub(crate) struct Plan {
+pub(crate) struct Schedule {
     times: Times,
     term_at: Duration,
     kill_at: Duration,
@@ -34,7 +34,7 @@ enum Stage {
     Killed,
 }
 
-impl Plan {
+impl Schedule {
     /// For a lease that is good until then, on the clock.
     pub(crate) fn new(until: Duration, times: Times) -> Self {
         let at = Duration::ZERO;
@@ -70,16 +70,16 @@ impl Plan {
     }
 
     /// What is to be done now; it then counts as done.
-    pub(crate) fn due(&mut self, now: Duration) -> Option<Act> {
+    pub(crate) fn due(&mut self, now: Duration) -> Option<Action> {
         if self.stage != Stage::Killed && now >= self.kill_at {
             self.told |= !self.has_ended;
             self.stage = Stage::Killed;
-            return Some(Act::Kill);
+            return Some(Action::Kill);
         }
         if self.stage == Stage::Runs && now >= self.term_at {
             self.told |= !self.has_ended;
             self.stage = Stage::Signalled;
-            return Some(Act::Term);
+            return Some(Action::Term);
         }
         None
     }
@@ -107,17 +107,17 @@ mod tests {
         Duration::from_secs(seconds)
     }
 
-    fn plan(until: u64) -> Plan {
-        Plan::new(secs(until), Times { term_before: secs(5), kill_before: secs(1) })
+    fn plan(until: u64) -> Schedule {
+        Schedule::new(secs(until), Times { term_before: secs(5), kill_before: secs(1) })
     }
 
     #[test]
     fn a_command_is_told_and_then_ended_before_the_lease_ends() {
         let mut plan = plan(100);
         assert_eq!((plan.due(secs(94)), plan.next(secs(94))), (None, secs(1)));
-        assert_eq!((plan.due(secs(95)), plan.next(secs(95))), (Some(Act::Term), secs(4)));
+        assert_eq!((plan.due(secs(95)), plan.next(secs(95))), (Some(Action::Term), secs(4)));
         assert_eq!(plan.due(secs(98)), None);
-        assert_eq!((plan.due(secs(99)), plan.due(secs(200))), (Some(Act::Kill), None));
+        assert_eq!((plan.due(secs(99)), plan.due(secs(200))), (Some(Action::Kill), None));
         assert!(plan.is_told());
     }
 
@@ -126,24 +126,24 @@ mod tests {
         let mut plan = plan(100);
         plan.good_until(secs(110));
         assert_eq!(plan.due(secs(99)), None);
-        assert_eq!(plan.due(secs(105)), Some(Act::Term));
+        assert_eq!(plan.due(secs(105)), Some(Action::Term));
         plan.good_until(secs(120));
-        assert_eq!(plan.due(secs(109)), Some(Act::Kill));
+        assert_eq!(plan.due(secs(109)), Some(Action::Kill));
     }
 
     #[test]
     fn a_lease_that_was_taken_away_ends_the_command_at_once_and_no_later_than_its_own_end() {
         let mut early = plan(100);
         early.end(secs(80));
-        assert_eq!((early.due(secs(80)), early.due(secs(83))), (Some(Act::Term), None));
+        assert_eq!((early.due(secs(80)), early.due(secs(83))), (Some(Action::Term), None));
         early.end(secs(83));
-        assert_eq!(early.due(secs(84)), Some(Act::Kill));
+        assert_eq!(early.due(secs(84)), Some(Action::Kill));
         let mut late = plan(100);
         late.end(secs(98));
-        assert_eq!((late.due(secs(98)), late.due(secs(99))), (Some(Act::Term), Some(Act::Kill)));
+        assert_eq!((late.due(secs(98)), late.due(secs(99))), (Some(Action::Term), Some(Action::Kill)));
         let mut past = plan(100);
         past.end(secs(130));
-        assert_eq!((past.due(secs(130)), past.due(secs(130))), (Some(Act::Kill), None));
+        assert_eq!((past.due(secs(130)), past.due(secs(130))), (Some(Action::Kill), None));
     }
 
     #[test]
@@ -153,7 +153,7 @@ mod tests {
         plan.good_until(secs(200));
         assert_eq!(
             (plan.due(secs(50)), plan.due(secs(51)), plan.due(secs(55))),
-            (None, Some(Act::Term), Some(Act::Kill))
+            (None, Some(Action::Term), Some(Action::Kill))
         );
         assert!(!plan.is_told());
     }

@@ -10,7 +10,7 @@ use mongoseal::{Clock, Error, Inspection, Mongoseal, Result};
 use rustix::termios::tcgetwinsize;
 use tokio::time::sleep;
 
-use crate::{arguments::Asking, connection::Connection, say, signals::Signals, status::Failure, text, time};
+use crate::{arguments::Asking, connection::Connection, escape, exit_status::Failure, say, signals::Signals, time};
 
 /// After how long a wait is said, and how often that is brought up to date.
 const FIRST: Duration = Duration::from_millis(300);
@@ -20,7 +20,7 @@ const PAUSE: Duration = Duration::from_millis(500);
 
 /// Asks for a key by `ask`, which waits as long as it is told, until it is given or `wait` is over. A database that
 /// goes away meanwhile is asked again.
-pub(crate) async fn obtain<T, A: Future<Output = Result<T>>>(
+pub(crate) async fn acquire<T, A: Future<Output = Result<T>>>(
     seal: &Mongoseal,
     key: &str,
     wait: Duration,
@@ -31,7 +31,7 @@ pub(crate) async fn obtain<T, A: Future<Output = Result<T>>>(
     let mut said = false;
     loop {
         let left = until.saturating_sub(clock.now());
-        let asked = beside(seal, key, ask(left)).await;
+        let asked = with_progress(seal, key, ask(left)).await;
         let Err(Error::Unavailable { message, .. }) = &asked else { return asked };
         if wait.is_zero() || clock.now() >= until {
             return asked;
@@ -74,7 +74,7 @@ pub(crate) async fn given<T>(
 }
 
 /// Waits for what was asked, and says for whom on a terminal.
-async fn beside<T>(seal: &Mongoseal, key: &str, asked: impl Future<Output = T>) -> T {
+async fn with_progress<T>(seal: &Mongoseal, key: &str, asked: impl Future<Output = T>) -> T {
     let mut asked = pin!(asked);
     if !io::stderr().is_terminal() {
         return asked.await;
@@ -127,7 +127,7 @@ impl Line {
     fn show(&mut self, sentence: &str) {
         // Some do not know how wide they are.
         let width = tcgetwinsize(io::stderr()).ok().map(|size| usize::from(size.ws_col)).filter(|width| *width > 0);
-        let whole = text::visible(&format!("mongoseal: {sentence}"));
+        let whole = escape::visible(&format!("mongoseal: {sentence}"));
         let cut: String = whole.chars().take(width.unwrap_or(80).saturating_sub(1)).collect();
         drop(write!(io::stderr(), "\r{cut}\x1b[K"));
         self.is_shown = true;

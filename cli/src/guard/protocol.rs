@@ -40,7 +40,7 @@ impl Times {
 
 /// What the guard is told. Times are readings of the boot-time clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Order {
+pub(crate) enum GuardCommand {
     /// First of all, with the command's standard input.
     Begin { until: Duration, times: Times },
     /// The lease is good until then.
@@ -64,15 +64,15 @@ pub(crate) enum Report {
 
 /// A line that is none of these.
 #[derive(Debug)]
-pub(crate) struct Unread;
+pub(crate) struct ParseError;
 
-impl From<ParseIntError> for Unread {
+impl From<ParseIntError> for ParseError {
     fn from(_: ParseIntError) -> Self {
         Self
     }
 }
 
-impl fmt::Display for Order {
+impl fmt::Display for GuardCommand {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Begin { until, times: Times { term_before, kill_before } } => {
@@ -85,11 +85,11 @@ impl fmt::Display for Order {
     }
 }
 
-impl FromStr for Order {
-    type Err = Unread;
+impl FromStr for GuardCommand {
+    type Err = ParseError;
 
-    fn from_str(line: &str) -> Result<Self, Unread> {
-        let micros = |number: &str| Ok::<_, Unread>(Duration::from_micros(number.parse()?));
+    fn from_str(line: &str) -> Result<Self, ParseError> {
+        let micros = |number: &str| Ok::<_, ParseError>(Duration::from_micros(number.parse()?));
         match *line.split_whitespace().collect::<Vec<_>>() {
             ["begin", until, term_before, kill_before] => Ok(Self::Begin {
                 until: micros(until)?,
@@ -98,7 +98,7 @@ impl FromStr for Order {
             ["until", until] => Ok(Self::Until(micros(until)?)),
             ["signal", number] => Ok(Self::Signal(number.parse()?)),
             ["end"] => Ok(Self::End),
-            _ => Err(Unread),
+            _ => Err(ParseError),
         }
     }
 }
@@ -115,15 +115,15 @@ impl fmt::Display for Report {
 }
 
 impl FromStr for Report {
-    type Err = Unread;
+    type Err = ParseError;
 
-    fn from_str(line: &str) -> Result<Self, Unread> {
+    fn from_str(line: &str) -> Result<Self, ParseError> {
         match *line.split_whitespace().collect::<Vec<_>>() {
-            ["group", group] => Ok(Self::Group(Pid::from_raw(group.parse()?).ok_or(Unread)?)),
+            ["group", group] => Ok(Self::Group(Pid::from_raw(group.parse()?).ok_or(ParseError)?)),
             ["stopped", signal] => Ok(Self::Stopped(signal.parse()?)),
             ["over", status, "told"] => Ok(Self::Over { status: status.parse()?, told: true }),
             ["over", status] => Ok(Self::Over { status: status.parse()?, told: false }),
-            _ => Err(Unread),
+            _ => Err(ParseError),
         }
     }
 }
@@ -132,7 +132,7 @@ impl FromStr for Report {
 const LONGEST: usize = 200;
 
 /// Gives the first order, and with it what the command reads.
-pub(crate) fn begin(socket: &UnixStream, order: Order, stdin: BorrowedFd<'_>) -> io::Result<()> {
+pub(crate) fn begin(socket: &UnixStream, order: GuardCommand, stdin: BorrowedFd<'_>) -> io::Result<()> {
     let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(1))];
     let mut ancillary = SendAncillaryBuffer::new(&mut space);
     let stdin = [stdin];
@@ -145,7 +145,7 @@ pub(crate) fn begin(socket: &UnixStream, order: Order, stdin: BorrowedFd<'_>) ->
 }
 
 /// Hears the first order, and nothing of what follows it.
-pub(crate) fn first(socket: &UnixStream) -> io::Result<(Order, OwnedFd)> {
+pub(crate) fn first(socket: &UnixStream) -> io::Result<(GuardCommand, OwnedFd)> {
     let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(1))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
     let mut byte = [0];
@@ -182,12 +182,12 @@ mod tests {
         let micros = Duration::from_micros;
         let times = Times { term_before: micros(5_000_001), kill_before: micros(1) };
         for order in [
-            Order::Begin { until: micros(123_456_789_012), times },
-            Order::Until(micros(7)),
-            Order::Signal(15),
-            Order::End,
+            GuardCommand::Begin { until: micros(123_456_789_012), times },
+            GuardCommand::Until(micros(7)),
+            GuardCommand::Signal(15),
+            GuardCommand::End,
         ] {
-            assert_eq!(order.to_string().parse::<Order>().unwrap(), order);
+            assert_eq!(order.to_string().parse::<GuardCommand>().unwrap(), order);
         }
         let group = Pid::from_raw(4711).unwrap();
         for report in [
@@ -199,7 +199,7 @@ mod tests {
             assert_eq!(report.to_string().parse::<Report>().unwrap(), report);
         }
         for line in ["", "until", "until x", "signal 1 2", "over 256", "group 0", "begin 1 2"] {
-            assert!(line.parse::<Order>().is_err() && line.parse::<Report>().is_err(), "{line}");
+            assert!(line.parse::<GuardCommand>().is_err() && line.parse::<Report>().is_err(), "{line}");
         }
     }
 
@@ -207,10 +207,10 @@ mod tests {
     fn the_first_order_carries_a_descriptor() {
         let (one, other) = UnixStream::pair().unwrap();
         let (mut reads, mut writes) = io::pipe().unwrap();
-        begin(&one, Order::Until(Duration::from_secs(1)), writes.as_fd()).unwrap();
+        begin(&one, GuardCommand::Until(Duration::from_secs(1)), writes.as_fd()).unwrap();
         io::Write::write_all(&mut &one, b"end\n").unwrap();
         let (order, given) = first(&other).unwrap();
-        assert_eq!(order, Order::Until(Duration::from_secs(1)));
+        assert_eq!(order, GuardCommand::Until(Duration::from_secs(1)));
         let mut next = [0; 4];
         io::Read::read_exact(&mut &other, &mut next).unwrap();
         assert_eq!(&next, b"end\n", "what follows is left for whoever hears that");

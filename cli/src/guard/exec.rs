@@ -9,7 +9,7 @@ use std::{
 
 use nix::sys::signal::SigSet;
 
-use crate::{say, status::Status};
+use crate::{exit_status::Status, say};
 
 /// The first argument by which this program becomes a command. The second is the number of the guard.
 pub(crate) const LAUNCH: &str = "__launch";
