@@ -111,7 +111,7 @@ impl LeaseTask {
         // From when the granted request was sent, which for a waiter is a while ago.
         let sent = hold.deadline().saturating_sub(shared.context.settings.validity(ttl));
         let from = if hold.never_expires() { now } else { sent };
-        let due_at = due_after(refreshing, ttl, from);
+        let due_at = refreshing.due_after(ttl, from);
         let time = listen_at.min(due_at).min(hold.deadline());
         let task = Self {
             hold,
@@ -142,7 +142,7 @@ impl LeaseTask {
 
     /// When it is due after a refresh that was sent at this time.
     fn due_after(&self, sent: Duration) -> Duration {
-        due_after(self.refreshing, self.ttl, sent)
+        self.refreshing.due_after(self.ttl, sent)
     }
 
     /// When it is due after a refresh that has failed for good: soon.
@@ -378,11 +378,6 @@ impl LeaseTask {
         drop(in_use);
         drop(released.send(end));
     }
-}
-
-/// When a lease is due after a refresh that was sent at this time.
-fn due_after(refreshing: Refreshing, ttl: Ttl, sent: Duration) -> Duration {
-    refreshing.interval(ttl).map_or(Duration::MAX, |interval| sent.saturating_add(interval))
 }
 
 /// Waits for the end of a sleep; for ever without one.

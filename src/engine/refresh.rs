@@ -37,6 +37,11 @@ impl Refreshing {
         }
     }
 
+    /// When a lease is due after a refresh that was sent at this time.
+    pub(crate) fn due_after(self, ttl: Ttl, sent: Duration) -> Duration {
+        self.interval(ttl).map_or(Duration::MAX, |interval| sent.saturating_add(interval))
+    }
+
     /// Refuses an interval that is at odds with the ttl.
     pub(crate) fn check(self, ttl: Ttl) -> Result<()> {
         let half = ttl.duration().checked_div(2).unwrap_or_default();
