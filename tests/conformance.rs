@@ -34,5 +34,8 @@ fn main() {
         trials.push(Trial::test(format!("memory::{}", clause.name()), move || run(Box::pin(memory()))));
         trials.push(Trial::test(format!("mongo::{}", clause.name()), move || run(Box::pin(mongo()))));
     }
-    libtest_mimic::run(&Arguments::from_args(), trials).exit();
+    let mut arguments = Arguments::from_args();
+    // Most of a clause is waiting.
+    arguments.test_threads.get_or_insert(8);
+    libtest_mimic::run(&arguments, trials).exit();
 }
