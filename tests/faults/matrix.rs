@@ -13,7 +13,7 @@ use mongoseal::Mongoseal;
 use mongoseal_test_support::ReplicaSet;
 use tokio::task::JoinSet;
 
-use crate::{connect, secs, turn};
+use crate::{busy_turn, connect, secs};
 
 use cell::{Cell, OPERATION, Ready, VERBS, Verb};
 use way::Way;
@@ -149,7 +149,7 @@ async fn work(members: usize, jobs: Arc<Mutex<VecDeque<Job>>>, table: Table) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn whatever_becomes_of_a_reply_each_verb_ends_in_time_with_one_token_or_says_that_it_is_not_known() {
-    let _turn = turn().await;
+    let _turn = busy_turn().await;
     let began = Instant::now();
     let watching = tokio::spawn(cell::watch_the_machine());
     let table = Table::default();
