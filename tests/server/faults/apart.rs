@@ -14,7 +14,7 @@ use mongoseal::{
 use mongoseal_test_support::ReplicaSet;
 use tokio::task::JoinSet;
 
-use crate::{connect, millis, secs, turn};
+use crate::{connect, millis, secs, turn, turn_alone};
 
 fn acquire(lease: LeaseId, ttl: Duration) -> Request {
     let terms = LeaseSpec {
@@ -125,8 +125,8 @@ async fn lock(set: &ReplicaSet, key: &str) -> ClientSession {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_record_that_a_transaction_has_locked_costs_requests_of_other_keys_nothing() {
-    const LOCKED_FOR: Duration = Duration::from_secs(10);
-    let _turn = turn().await;
+    const LOCKED_FOR: Duration = Duration::from_secs(7);
+    let _turn = turn_alone().await;
     let set = ReplicaSet::builder().start().await;
     let seal = connect(Mongoseal::builder(), set.uri()).await;
     seal.acquire("locked").await.unwrap().release().await.unwrap();
@@ -163,7 +163,7 @@ async fn a_record_that_a_transaction_has_locked_costs_requests_of_other_keys_not
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_refresh_of_a_group_and_a_locked_record_cost_requests_of_other_keys_nothing() {
-    let _turn = turn().await;
+    let _turn = turn_alone().await;
     let set = ReplicaSet::builder().start().await;
     let seal = connect(Mongoseal::builder(), set.uri()).await;
     let mut leases = Vec::new();
@@ -174,7 +174,7 @@ async fn a_refresh_of_a_group_and_a_locked_record_cost_requests_of_other_keys_no
     let (_, floor, errors) = collect(others(&seal, Instant::now() + secs(3))).await;
     assert!(errors.is_empty(), "{errors:?}");
 
-    let until = Instant::now() + secs(8);
+    let until = Instant::now() + secs(6);
     let asking = others(&seal, until);
     let mut beside = JoinSet::new();
     // A request for the locked record is always under way.

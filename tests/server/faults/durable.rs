@@ -8,7 +8,8 @@ use mongoseal_test_support::ReplicaSet;
 
 use crate::{connect, secs, turn};
 
-const ROUNDS: usize = 50;
+/// Few, because a kill so soon after a write loses one that is in memory only nearly every time.
+const ROUNDS: usize = 12;
 
 /// How often the server writes its journal where nothing asks it to.
 const JOURNAL_INTERVAL: Duration = Duration::from_millis(100);

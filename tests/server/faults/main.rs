@@ -1,5 +1,5 @@
-//! The library on replica sets that are hurt: each test has a set of its own and the machine to
-//! itself, because what it measures is time.
+//! The library on replica sets that are hurt: each test has a set of its own. What it measures is time, so few run at
+//! once, and those that keep the machine busy run alone.
 
 #![allow(clippy::disallowed_methods, reason = "a test measures time by the clocks it is about, and spawns as users do")]
 
@@ -17,13 +17,26 @@ mod watch;
 
 use mongoseal::{Builder, Mongoseal};
 use mongoseal_test_support::{millis, secs};
-use tokio::sync::{Mutex, MutexGuard};
+use tokio::sync::{Semaphore, SemaphorePermit};
 
-static TURN: Mutex<()> = Mutex::const_new(());
+/// How many tests run at once that mostly wait.
+const AT_ONCE: u32 = 4;
 
-/// One test at a time.
-async fn turn() -> MutexGuard<'static, ()> {
-    TURN.lock().await
+static TURNS: Semaphore = Semaphore::const_new(AT_ONCE as usize);
+
+/// The turn of a test that mostly waits.
+async fn turn() -> SemaphorePermit<'static> {
+    TURNS.acquire().await.unwrap()
+}
+
+/// The turn of a test that keeps the machine busy, beside one that mostly waits.
+async fn busy_turn() -> SemaphorePermit<'static> {
+    TURNS.acquire_many(AT_ONCE - 1).await.unwrap()
+}
+
+/// The turn of a test that compares times of a busy machine: no other runs meanwhile.
+async fn turn_alone() -> SemaphorePermit<'static> {
+    TURNS.acquire_many(AT_ONCE).await.unwrap()
 }
 
 /// A handle that has connected.

@@ -81,7 +81,11 @@ async fn of_forty_racers_for_three_places_no_more_than_three_hold_at_once() {
 async fn readers_and_writers_mixed_never_overlap_and_all_get_on() {
     let db = TestDatabase::new("mongoseal_mixed").await;
     let resource = Arc::new(LimitedResource::default());
-    let until = Instant::now() + secs(30);
+    let (began, enough) = (Instant::now(), Arc::new(AtomicUsize::new(0)));
+    // All go on until each got on.
+    let goes_on = move |enough: &AtomicUsize| {
+        began.elapsed() < secs(8) || (enough.load(Ordering::Relaxed) < 16 && began.elapsed() < secs(30))
+    };
     let mut handles = Vec::new();
     for _ in 0..4 {
         let builder = mongoseal::Mongoseal::builder().database("mongoseal_mixed");
@@ -90,10 +94,11 @@ async fn readers_and_writers_mixed_never_overlap_and_all_get_on() {
     let tasks: Vec<_> = (0..16)
         .map(|number: usize| {
             let (seal, resource) = (handles[number % 4].clone(), Arc::clone(&resource));
+            let enough = Arc::clone(&enough);
             tokio::spawn(async move {
-                let (mut read, mut wrote) = (0, 0);
+                let (mut read, mut wrote, mut got_on) = (0, 0, false);
                 let mut last = None;
-                while Instant::now() < until {
+                while goes_on(&enough) {
                     let asked = seal.acquire("k").wait(secs(60));
                     let writes = fastrand::u8(0..4) == 0;
                     let lease: Lease = if writes { asked.await } else { asked.shared().await }.unwrap();
@@ -107,6 +112,10 @@ async fn readers_and_writers_mixed_never_overlap_and_all_get_on() {
                         read += 1;
                     }
                     lease.release().await.unwrap();
+                    if !got_on && read > 10 && wrote > 3 {
+                        got_on = true;
+                        enough.fetch_add(1, Ordering::Relaxed);
+                    }
                 }
                 (read, wrote)
             })
@@ -114,7 +123,7 @@ async fn readers_and_writers_mixed_never_overlap_and_all_get_on() {
         .collect();
     for task in tasks {
         let (read, wrote) = task.await.unwrap();
-        assert!(read > 10 && wrote > 3, "one read {read} times and wrote {wrote} times in 30 s");
+        assert!(read > 10 && wrote > 3, "one read {read} times and wrote {wrote} times in {:?}", began.elapsed());
     }
     println!("{} uses, {} readers at once", resource.uses.load(Ordering::SeqCst), resource.most.load(Ordering::SeqCst));
     assert!(resource.most.load(Ordering::SeqCst) > 1, "readers were there together");

@@ -1,7 +1,7 @@
 //! Waiting for a key, in processes of the operating system that are killed and stopped.
 //!
 //! The test process starts itself again as the [`worker`]s that wait and hold, so this file has its
-//! own `main`. The tests run one at a time: what they measure is time.
+//! own `main`. What the tests measure is time, so two run at once, and those that keep the machine busy run alone.
 
 #![allow(clippy::disallowed_methods, reason = "a test measures time by the clocks it is about, and spawns as users do")]
 #![allow(
@@ -19,15 +19,22 @@ mod stopped;
 mod words;
 mod worker;
 
-use std::process::ExitCode;
+use std::{
+    process::ExitCode,
+    sync::{PoisonError, RwLock},
+};
 
 use libtest_mimic::{Arguments, Trial};
 use mongoseal_test_support::{eventually, millis, secs};
 
-/// Each test on a runtime of its own. Its workers end with it.
+/// A test that keeps the machine busy has it to itself.
+static MACHINE: RwLock<()> = RwLock::new(());
+
+/// Each test on a runtime of its own, having taken its `$turn` of the machine. Its workers end with it.
 macro_rules! tests {
-    ($($file:ident :: $test:ident,)*) => {
+    ($turn:ident: $($file:ident :: $test:ident,)*) => {
         vec![$(Trial::test(concat!(stringify!($file), "::", stringify!($test)), || {
+            let _turn = MACHINE.$turn().unwrap_or_else(PoisonError::into_inner);
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
             runtime.block_on($file::$test());
             Ok(())
@@ -40,9 +47,8 @@ fn main() -> ExitCode {
         worker::main();
         return ExitCode::SUCCESS;
     }
-    let tests = tests![
+    let mut tests = tests![read:
         order::waiters_of_three_processes_are_granted_the_key_in_the_order_they_came,
-        order::a_thousand_waiters_of_four_processes_are_all_served_in_their_order,
         killed::a_waiter_killed_at_the_head_of_the_queue_costs_the_next_its_claim_at_most,
         killed::a_waiter_killed_in_the_middle_of_the_queue_costs_nobody_more_than_its_claim,
         killed::a_waiter_killed_when_it_was_just_granted_costs_the_next_a_ttl_and_the_grace,
@@ -52,8 +58,11 @@ fn main() -> ExitCode {
         endings::a_shut_down_handle_s_waiters_and_lease_make_way_at_once,
         endings::a_wait_that_ends_in_the_instant_of_the_hand_over_leaves_nothing_held,
         endings::a_wait_dropped_in_the_instant_of_the_hand_over_leaves_nothing_held,
-        failover::all_are_served_while_the_primary_steps_down_in_the_middle_of_hand_overs,
     ];
-    let arguments = Arguments { test_threads: Some(1), ..Arguments::from_args() };
+    tests.extend(tests![write:
+        order::a_thousand_waiters_of_four_processes_are_all_served_in_their_order,
+        failover::all_are_served_while_the_primary_steps_down_in_the_middle_of_hand_overs,
+    ]);
+    let arguments = Arguments { test_threads: Some(2), ..Arguments::from_args() };
     libtest_mimic::run(&arguments, tests).exit_code()
 }
