@@ -95,7 +95,7 @@ fn a_stream_that_cannot_be_opened_says_why_to_the_handle_that_opened_it_and_one_
 }
 
 #[test]
-fn who_listens_to_a_stream_whose_reader_has_ended_or_is_replaced_is_left() {
+fn a_listener_of_a_stream_whose_reader_has_ended_or_is_replaced_is_dropped() {
     let own = HandleId::random();
     let (reader, mut passed) = opened(own);
     let streams = Arc::clone(&reader.streams);
