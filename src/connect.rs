@@ -108,7 +108,7 @@ mod mongo {
 
     use super::{Arc, Builder, Mongoseal, Result};
     use crate::{
-        Error,
+        Clock, Deadline, Error,
         engine::{dedicated_thread::DedicatedThread, shared::Shared},
         store::{MongoStore, Store, mongo::set_name},
     };
@@ -237,7 +237,10 @@ mod mongo {
             let seal = Mongoseal { shared: Shared::new(store, settings, thread)? };
             match seal.prepare().await {
                 Ok(()) => Ok(seal),
-                Err(error) => Err(set_name::explain(error, options, allow_sharded, attempt).await),
+                Err(error) => {
+                    let deadline = Deadline::after(Clock::Boot, attempt);
+                    Err(set_name::explain(error, options, allow_sharded, deadline).await)
+                }
             }
         }
 

@@ -34,7 +34,7 @@ use tokio::runtime::Handle;
 pub use verbs::{DeleteOne, FindOneAndUpdate, InsertOne, ReplaceOne, UpdateOne};
 
 use crate::{
-    Error, FencingToken, Result,
+    Clock, Deadline, Error, FencingToken, Result,
     store::{MongoStore, mongo::server_time},
 };
 
@@ -211,13 +211,22 @@ impl Target {
     /// Runs a write on a task of its own, which ends by itself when nobody waits any more.
     async fn run<R: Send + 'static>(self, work: impl Future<Output = Result<R>> + Send + 'static) -> Result<R> {
         let within = self.within;
-        let done = MongoStore::run(within, async move { Ok(work.await) });
+        let done = MongoStore::run(self.deadline(), async move { Ok(work.await) });
         done.await.unwrap_or_else(|error| Err(fault::unanswered(error, within)))
+    }
+
+    /// When a command is given up that is sent now.
+    fn deadline(&self) -> Deadline {
+        Deadline::after(Clock::Boot, self.within)
     }
 
     /// What makes a write one that stays.
     fn write_concern(&self) -> WriteConcern {
-        WriteConcern::builder().w(Acknowledgment::Majority).journal(true).w_timeout(server_time(self.within)).build()
+        WriteConcern::builder()
+            .w(Acknowledgment::Majority)
+            .journal(true)
+            .w_timeout(server_time(self.deadline()))
+            .build()
     }
 
     fn meaning(&self, error: DriverError) -> Error {
@@ -268,7 +277,7 @@ impl Target {
             .projection(self.stamp.view())
             .read_concern(ReadConcern::local())
             .selection_criteria(SelectionCriteria::ReadPreference(ReadPreference::Primary))
-            .max_time(server_time(self.within))
+            .max_time(server_time(self.deadline()))
             .build();
         options.collation = reading.collation;
         options.hint = reading.hint;

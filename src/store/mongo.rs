@@ -1,93 +1,105 @@
-//! Records in a MongoDB collection: one command for every request, on the server's clock.
+//! Records in a MongoDB collection.
 //!
-//! | file | says |
+//! Purpose: leases that a majority of a replica set has confirmed, timed by the server's clock.
+//!
+//! Mechanism: each request is one command, an update with a pipeline that runs the state machine at the server. A request
+//! passes through `coalesce.rs`, `execute.rs` and the driver.
+//!
+//! Invariant: no command depends on the clock of a client, and each can be sent again.
+//!
+//! A file uses files of lines above its own only:
+//!
+//! | file | contains |
 //! |---|---|
-//! | `mongo.rs` | the store, its tasks and its end |
 //! | `client.rs` | the client, which stores may share |
-//! | `execute.rs` | how a command is sent, with which concern, and its answer read |
+//! | `limits.rs` | time limits of commands |
+//! | `task.rs` | tasks that send commands |
+//! | `transaction_lock.rs` | locks: requests of a key wait for a transaction of their handle |
+//! | `token.rs` | a token as a number of a document |
+//! | `document.rs` | the record as a document: projections and decoding |
+//! | `update_description.rs` | applies the difference in a change event to a document |
+//! | `product.rs` | other products that speak MongoDB's protocol |
+//! | `operation.rs` | the operations: requests that share a pipeline and a projection |
 //! | `pipeline.rs` | the state machine as an update pipeline |
-//! | `verb.rs` | what is written alike, and what differs from one request to the next |
-//! | `joint.rs` | what is done to many leases at once |
-//! | `gate.rs` | how requests of a key wait for a transaction of their handle |
-//! | `traffic.rs` | what requests of one runtime share |
-//! | `coalesce.rs` | which acquires of a key travel in one command |
-//! | `refusal.rs` | how who asks again for a key that was held is refused by less |
-//! | `template.rs` | commands whose larger part is encoded once |
-//! | `document.rs` | how a record looks as a document |
-//! | `token.rs` | how a token looks as a number |
-//! | `list.rs` | how leases of many keys are listed |
-//! | `purge.rs` | how what is over is found, and idle records are deleted |
-//! | `hand_over_stream.rs` | how handles hear of what they are handed, by one change stream |
-//! | `follow.rs` | how it is told what becomes of a record |
-//! | `key_streams.rs` | how `watch_stream.rs` opens and reads change streams of some keys |
-//! | `watch_stream.rs` | the one change stream that all watches of a runtime share |
-//! | `stream_end.rs` | why a change stream has ended |
-//! | `delta.rs` | what a change stream says of an update |
-//! | `preflight.rs` | what is checked before the first request |
-//! | `index.rs` | the TTL index, and when it is made again |
-//! | `touch.rs` | how a transaction makes sure of its lease |
-//! | `set_name.rs` | which replica set answers to a wrong name |
-//! | `fault.rs` | what each error of the driver means |
+//! | `error.rs` | what each error of the driver means |
+//! | `command.rs` | commands whose larger part is encoded once |
+//! | `stream_error.rs` | why a change stream has ended |
+//! | `coalesce/queue.rs` | the queue of a key |
+//! | `watch/notification_streams.rs` | the streams of notifications, and their listeners |
+//! | `follow/subscribers.rs` | the subscribers of records |
+//! | `runtime_state.rs` | the state that the requests of one runtime share |
+//! | `fast_rejection/held_keys.rs` | the keys that were held at their last acquire |
+//! | `index/state.rs` | whether the TTL index may be missing |
+//! | `context.rs` | what the requests of a store share, and how a command is sent |
+//! | `fast_rejection.rs` | fast rejection of repeated acquires |
+//! | `execute.rs` | sending a request and reading its answer |
+//! | `coalesce.rs` | requests of one key that are sent in one command |
+//! | `transaction.rs` | writing a lease's record in a transaction of the caller |
+//! | `batch.rs` | requests for many leases |
+//! | `list.rs` | lists of the leases of many keys |
+//! | `index.rs` | the TTL index |
+//! | `purge.rs` | finding what has expired, and deleting idle records |
+//! | `watch.rs` | notifications of a handle: [`Store::watch`] |
+//! | `follow/key_streams.rs` | change streams of some keys, each of which replaces the one before |
+//! | `follow/shared_stream.rs` | the change stream that all subscribers of a runtime share |
+//! | `follow.rs` | the changes of a record: [`Store::follow`] |
+//! | `preflight.rs` | checks of the deployment before the first request |
+//! | `set_name.rs` | the replica set that answers to a wrong set name |
+//! | `mongo.rs` | the store |
 
+mod batch;
 mod client;
 mod coalesce;
-mod delta;
+mod command;
+mod context;
 mod document;
+pub(crate) mod error;
 mod execute;
-pub(crate) mod fault;
+mod fast_rejection;
 mod follow;
 #[cfg(fuzzing)]
 pub mod fuzzing;
-mod gate;
-mod hand_over_stream;
 mod index;
-mod joint;
-mod key_streams;
+mod limits;
 mod list;
+mod operation;
 mod pipeline;
 mod preflight;
+mod product;
 mod purge;
-mod refusal;
+mod runtime_state;
 pub(crate) mod set_name;
-mod stream_end;
-mod template;
+mod stream_error;
+mod task;
 mod token;
-mod touch;
-mod traffic;
-mod verb;
-mod watch_stream;
+mod transaction;
+mod transaction_lock;
+mod update_description;
+mod watch;
 
 use std::{
-    fmt,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, AtomicUsize, Ordering},
-    },
+    sync::{Arc, atomic::Ordering},
     time::Duration,
 };
 
 use mongodb::{
-    Database,
-    bson::{Document, Timestamp, doc},
+    ClientSession, Database,
+    bson::oid::ObjectId,
+    error::{Error as DriverError, Result as DriverResult},
 };
 use tokio::sync::mpsc::{Sender, UnboundedSender};
-use tokio_util::task::TaskTracker;
 
-use self::{client::ClientShare, index::IndexState, refusal::Held, traffic::ByRuntime};
+pub(crate) use self::limits::{server_limit, server_time};
+use self::{client::ClientShare, context::MongoContext, error::needs};
 use super::{Applied, BoxFuture, ExpiredPage, Notification, Page, RecordState, Snapshot, Store};
 use crate::{
-    Clock, Deadline, Error, FencingToken, HandleId, HybridTime, Key, Result,
+    Clock, Deadline, Error, FencingToken, HandleId, HybridTime, Key, LeaseId, Result,
     record::{BatchRequest, Filter, LeaseRefs, Position, Request},
-    types::acquire_id::HandleIds,
 };
-
-/// How much time a request must have left to be sent: what arrives when its caller has just given up would
-/// hold a key for nobody.
-const LEAST: Duration = Duration::from_millis(20);
 
 /// How long [`MongoStore::close`] waits for its client. The client waits for a `getMore` of a change stream, which the server
 /// holds for up to two seconds. It is closed by a task of its own in any case.
-const CLOSE_CLIENT: Duration = Duration::from_millis(30);
+const CLIENT_CLOSE_TIMEOUT: Duration = Duration::from_millis(30);
 
 /// Records in a collection of a MongoDB replica set.
 ///
@@ -97,23 +109,7 @@ const CLOSE_CLIENT: Duration = Duration::from_millis(30);
 /// and the engine does.
 #[derive(Clone, Debug)]
 pub struct MongoStore {
-    inner: Arc<Inner>,
-}
-
-struct Inner {
-    database: Database,
-    collection: String,
-    retention: Duration,
-    allow_sharded: AtomicBool,
-    client: ClientShare,
-    /// The ids of its handles, and how many of those that were made were not closed.
-    handles: HandleIds,
-    open_handles: AtomicUsize,
-    traffic: ByRuntime,
-    held: Held,
-    index: IndexState,
-    /// What was sent and not answered, change streams excepted.
-    requests: TaskTracker,
+    context: Arc<MongoContext>,
 }
 
 impl MongoStore {
@@ -127,13 +123,13 @@ impl MongoStore {
         Self::build(database, collection.into(), retention, client)
     }
 
-    /// The same on a client that belongs to the store. The last of its handles that is shut down closes it.
+    /// The same on a client that belongs to the store. The shutdown of the last of its handles closes the client.
     #[must_use]
     pub fn owning(database: &Database, collection: impl Into<String>, retention: Duration) -> Self {
         Self::with_streams(database, collection, retention, usize::MAX)
     }
 
-    /// Accepts a sharded cluster, which is refused otherwise. See
+    /// Accepts a sharded cluster, which the store otherwise refuses. See
     /// [`Builder::allow_sharded`](crate::Builder::allow_sharded). It holds for all clones of the store.
     #[must_use]
     pub fn allow_sharded(self) -> Self {
@@ -141,7 +137,7 @@ impl MongoStore {
     }
 
     pub(crate) fn with_sharded(self, allow: bool) -> Self {
-        self.inner.allow_sharded.store(allow, Ordering::Release);
+        self.context.allow_sharded.store(allow, Ordering::Release);
         self
     }
 
@@ -156,15 +152,15 @@ impl MongoStore {
         Self::build(database, collection.into(), retention, client)
     }
 
-    /// Records in another collection or database on the same client. `None`: they are not others.
+    /// A store of another collection or database on the same client. `None` if both are those of this store.
     pub(crate) fn sibling(
         &self,
         database: Option<&str>,
         collection: Option<&str>,
         retention: Duration,
     ) -> Option<Self> {
-        let Inner { database: own, collection: own_collection, client, .. } = &*self.inner;
-        let allow_sharded = self.inner.is_sharded_allowed();
+        let MongoContext { database: own, collection: own_collection, client, .. } = &*self.context;
+        let allow_sharded = self.context.is_sharded_allowed();
         let database = database.map_or_else(|| own.clone(), |name| own.client().database(name));
         let collection = collection.unwrap_or(own_collection);
         let is_own = database.name() == own.name() && collection == own_collection;
@@ -174,97 +170,85 @@ impl MongoStore {
     }
 
     fn build(database: &Database, collection: String, retention: Duration, client: ClientShare) -> Self {
-        let (traffic, held) = (ByRuntime::default(), Held::default());
-        let (database, requests) = (database.clone(), TaskTracker::new());
-        let handles = HandleIds::random();
-        let inner = Inner {
-            database,
-            collection,
-            retention,
-            allow_sharded: AtomicBool::new(false),
-            client,
-            handles,
-            open_handles: AtomicUsize::new(0),
-            traffic,
-            held,
-            index: IndexState::default(),
-            requests,
-        };
-        Self { inner: Arc::new(inner) }
+        Self { context: Arc::new(MongoContext::new(database.clone(), collection, retention, client)) }
     }
 
     /// Runs a request as [`run`](Self::run) does. [`Store::close`] waits for its end.
     fn request<T: Send + 'static>(
         &self,
-        within: Duration,
+        deadline: Deadline,
         work: impl Future<Output = Result<T>> + Send + 'static,
     ) -> BoxFuture<Result<T>> {
-        Self::run(within, self.inner.requests.track_future(work))
+        Self::run(deadline, self.context.requests.track_future(work))
     }
 
-    /// Runs `work`, which says itself what came of it and ends with the time of those who wait for that.
-    fn run_unwatched(work: impl Future<Output = ()> + Send + 'static) {
-        #[allow(clippy::disallowed_methods, reason = "owned by those who wait for what it says, or by the store")]
-        let _task = tokio::spawn(work);
-    }
-
-    /// Runs `work` on a task of its own and waits for it no longer than `within`.
-    ///
-    /// The driver warns that a future of it that is dropped half-way can leave a connection in a
-    /// bad state; a task runs to its end whatever becomes of who waits for it.
+    /// Runs `work` on a task of its own and waits for it until the deadline: see `mongo/task.rs`.
     pub(crate) fn run<T: Send + 'static>(
-        within: Duration,
+        deadline: Deadline,
         work: impl Future<Output = Result<T>> + Send + 'static,
     ) -> BoxFuture<Result<T>> {
-        Box::pin(async move {
-            #[allow(clippy::disallowed_methods, reason = "owned by the call; ends with the driver's own timeouts")]
-            let task = tokio::spawn(work);
-            match tokio::time::timeout(within, task).await {
-                Ok(Ok(result)) => result,
-                Ok(Err(join)) => Err(Error::unavailable(
-                    "the task that sent the request to MongoDB ended early: retry on a running runtime",
-                )
-                .caused_by(join)),
-                Err(_elapsed) => Err(Error::unavailable(format!(
-                    "MongoDB did not answer within {} ms: check that a primary can be reached and that the client has a free connection (`maxPoolSize`), and retry",
-                    within.as_millis()
-                ))),
-            }
-        })
+        task::run(deadline, work)
+    }
+
+    /// A session of the client that the records are read and written with.
+    pub(crate) async fn session(&self) -> DriverResult<ClientSession> {
+        self.context.database.client().start_session().await
+    }
+
+    /// Begins a transaction that reads what a majority has, and whose commit waits for a majority until the deadline.
+    pub(crate) async fn begin(session: &mut ClientSession, deadline: Deadline) -> DriverResult<()> {
+        transaction::begin(session, deadline).await
+    }
+
+    /// Writes the record of a lease in a transaction, if the lease holds. Returns whether it did.
+    pub(crate) async fn touch(
+        &self,
+        session: &mut ClientSession,
+        key: &Key,
+        lease: LeaseId,
+        token: FencingToken,
+    ) -> DriverResult<bool> {
+        self.context.touch(session, key, lease, token).await
+    }
+
+    /// The id of the last election of the primary. A router gives none.
+    pub(crate) async fn election(&self) -> Result<Option<ObjectId>> {
+        self.context.election().await
+    }
+
+    /// What an error of the driver means that a write of the record caused.
+    pub(crate) fn meaning(&self, error: DriverError) -> Error {
+        self.context.meaning(error, needs::CHANGE)
     }
 }
 
 impl Store for MongoStore {
     fn prepare(&self, deadline: Deadline) -> BoxFuture<Result<()>> {
-        let within = deadline.remaining();
-        let inner = Arc::clone(&self.inner);
-        self.request(within, async move { preflight::run(&inner, within).await })
+        let context = Arc::clone(&self.context);
+        self.request(deadline, async move { preflight::run(&context, deadline).await })
     }
 
     fn apply(&self, key: &Key, request: Request, deadline: Deadline) -> BoxFuture<Result<Applied>> {
-        let within = deadline.remaining();
-        let (inner, key) = (Arc::clone(&self.inner), key.clone());
+        let (context, key) = (Arc::clone(&self.context), key.clone());
         Box::pin(async move {
-            let applied = coalesce::apply(Arc::clone(&inner), key, request, within).await;
-            index::renew(&inner);
+            let applied = coalesce::apply(Arc::clone(&context), key, request, deadline).await;
+            index::renew(&context);
             applied
         })
     }
 
-    fn apply_batch(&self, leases: &LeaseRefs, joint: &BatchRequest, deadline: Deadline) -> BoxFuture<Result<bool>> {
-        let within = deadline.remaining();
-        let (inner, leases, joint) = (Arc::clone(&self.inner), leases.clone(), joint.clone());
-        self.request(within, async move {
-            let applied = inner.apply_batch(&leases, &joint, within).await;
-            index::renew(&inner);
+    fn apply_batch(&self, leases: &LeaseRefs, request: &BatchRequest, deadline: Deadline) -> BoxFuture<Result<bool>> {
+        let (context, leases, request) = (Arc::clone(&self.context), leases.clone(), request.clone());
+        self.request(deadline, async move {
+            let applied = context.apply_batch(&leases, &request, deadline).await;
+            index::renew(&context);
             applied
         })
     }
 
     fn read(&self, key: &Key, deadline: Deadline) -> BoxFuture<Result<Option<Snapshot>>> {
-        let within = deadline.remaining();
-        let (inner, key) = (Arc::clone(&self.inner), key.clone());
-        self.request(within, async move { inner.read(&key, within).await })
+        let (context, key) = (Arc::clone(&self.context), key.clone());
+        self.request(deadline, async move { context.read(&key, deadline).await })
     }
 
     fn list(
@@ -274,65 +258,57 @@ impl Store for MongoStore {
         most: u32,
         deadline: Deadline,
     ) -> BoxFuture<Result<Page>> {
-        let within = deadline.remaining();
-        let (inner, selection) = (Arc::clone(&self.inner), selection.clone());
-        self.request(within, async move { inner.list(&selection, after.as_ref(), most, within).await })
+        let (context, selection) = (Arc::clone(&self.context), selection.clone());
+        self.request(deadline, async move { context.list(&selection, after.as_ref(), most, deadline).await })
     }
 
     fn list_expired(&self, after: Option<String>, most: u32, deadline: Deadline) -> BoxFuture<Result<ExpiredPage>> {
-        let within = deadline.remaining();
-        let inner = Arc::clone(&self.inner);
-        self.request(within, async move { inner.list_expired(after.as_deref(), most, within).await })
+        let context = Arc::clone(&self.context);
+        self.request(deadline, async move { context.list_expired(after.as_deref(), most, deadline).await })
     }
 
     fn delete_idle(&self, key: &Key, version: FencingToken, deadline: Deadline) -> BoxFuture<Result<bool>> {
-        let within = deadline.remaining();
-        let (inner, key) = (Arc::clone(&self.inner), key.clone());
-        self.request(within, async move { inner.delete_idle(&key, version, within).await })
+        let (context, key) = (Arc::clone(&self.context), key.clone());
+        self.request(deadline, async move { context.delete_idle(&key, version, deadline).await })
     }
 
     fn handle_id(&self) -> HandleId {
-        self.inner.open_handles.fetch_add(1, Ordering::AcqRel);
-        self.inner.handles.next()
+        self.context.open_handles.fetch_add(1, Ordering::AcqRel);
+        self.context.handles.next()
     }
 
-    fn watch(&self, handle: HandleId, since: HybridTime, tell: UnboundedSender<Notification>) -> BoxFuture<Result<()>> {
-        let inner = Arc::clone(&self.inner);
-        Box::pin(async move {
-            #[allow(clippy::disallowed_methods, reason = "owned by the call; ends soon after nobody listens any more")]
-            let task = tokio::spawn(async move { hand_over_stream::watch(&inner, handle, since, &tell).await });
-            task.await
-                .unwrap_or_else(|join| Err(Error::unavailable("the task that watched was ended early").caused_by(join)))
-        })
+    fn watch(
+        &self,
+        handle: HandleId,
+        since: HybridTime,
+        notifications: UnboundedSender<Notification>,
+    ) -> BoxFuture<Result<()>> {
+        let context = Arc::clone(&self.context);
+        let watch = async move { watch::watch(&context, handle, since, &notifications).await };
+        task::run_until_end(watch, "the task that watched was ended early")
     }
 
-    fn follow(&self, key: &Key, tell: Sender<RecordState>) -> BoxFuture<Result<()>> {
-        let (inner, key) = (Arc::clone(&self.inner), key.clone());
-        Box::pin(async move {
-            #[allow(clippy::disallowed_methods, reason = "owned by the call; ends soon after nobody listens any more")]
-            let task = tokio::spawn(async move { follow::follow(&inner, &key, &tell).await });
-            task.await.unwrap_or_else(|join| {
-                Err(Error::unavailable("the task that followed was ended early").caused_by(join))
-            })
-        })
+    fn follow(&self, key: &Key, states: Sender<RecordState>) -> BoxFuture<Result<()>> {
+        let (context, key) = (Arc::clone(&self.context), key.clone());
+        let follow = async move { follow::follow(&context, &key, &states).await };
+        task::run_until_end(follow, "the task that followed was ended early")
     }
 
     fn close(&self, deadline: Deadline) -> BoxFuture<()> {
-        let within = deadline.remaining();
-        let inner = Arc::clone(&self.inner);
-        // One whose handle did not ask for an id is the last.
-        let left = inner.open_handles.fetch_update(Ordering::AcqRel, Ordering::Acquire, |open| open.checked_sub(1));
+        let context = Arc::clone(&self.context);
+        // A store whose handle has no id has one handle.
+        let left = context.open_handles.fetch_update(Ordering::AcqRel, Ordering::Acquire, |open| open.checked_sub(1));
         let is_last = left.is_err() || left == Ok(1);
         Box::pin(async move {
             if !is_last {
                 return;
             }
-            inner.requests.close();
-            let answered = tokio::time::timeout(within, inner.requests.wait());
+            context.requests.close();
+            let answered = tokio::time::timeout(deadline.remaining(), context.requests.wait());
             drop(answered.await);
-            let Some(client) = inner.client.leave() else { return };
-            let closed = Self::run(CLOSE_CLIENT.min(within), async move {
-                // Not waiting for handles: a request without a caller may be stuck.
+            let Some(client) = context.client.leave() else { return };
+            let closed = Self::run(deadline.or_after(CLIENT_CLOSE_TIMEOUT), async move {
+                // Does not wait for handles of the driver: an abandoned request may hang.
                 client.shutdown().immediate(true).await;
                 Ok(())
             });
@@ -345,43 +321,6 @@ impl Store for MongoStore {
     }
 
     fn retention(&self) -> Duration {
-        self.inner.retention
+        self.context.retention
     }
-}
-
-impl Inner {
-    fn is_sharded_allowed(&self) -> bool {
-        self.allow_sharded.load(Ordering::Acquire)
-    }
-}
-
-fn tick(timestamp: Timestamp) -> HybridTime {
-    HybridTime { seconds: timestamp.time.into(), ordinal: timestamp.increment.into() }
-}
-
-/// Without the client, whose options hold secrets.
-impl fmt::Debug for Inner {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}.{}", self.database.name(), self.collection)
-    }
-}
-
-/// The write concern of each write: the journals of a majority have it.
-///
-/// A majority means its journals by default, and `preflight.rs` refuses a set where it does not. But an operator can
-/// change that later, and a user may lack the privilege to see it. So each write says it.
-fn write_concern(within: Duration) -> Document {
-    doc! { "w": "majority", "j": true, "wtimeout": server_limit(within) }
-}
-
-/// How long the server may take, in milliseconds, for each `maxTimeMS` and each `wtimeout`: a little less than we wait,
-/// so that it is the server who says what it waited for. At least one, because zero is «for ever» to it. At most
-/// `i32::MAX`, which is 24.8 days, because the server refuses more.
-pub(crate) fn server_limit(within: Duration) -> i64 {
-    i64::try_from(within.mul_f64(0.9).as_millis()).unwrap_or(i64::MAX).clamp(1, i32::MAX.into())
-}
-
-/// The same for an option of the driver.
-pub(crate) fn server_time(within: Duration) -> Duration {
-    Duration::from_millis(u64::try_from(server_limit(within)).unwrap_or_default())
 }

@@ -10,7 +10,7 @@ use super::{Fenced, Reading, Target, fault, stamp::pinned};
 use crate::{
     Error, Result,
     store::mongo::{
-        fault::{self as driver, needs},
+        error::{self as driver, needs},
         server_limit,
     },
 };
@@ -187,7 +187,7 @@ impl Target {
         let Some(first) = statements.first() else { return Ok(0) };
         let (command, plural, needs) = first.command.names();
         let documents: Vec<&Document> = statements.iter().map(|statement| &statement.document).collect();
-        let limit = server_limit(self.within);
+        let limit = server_limit(self.deadline());
         let command = doc! {
             command: self.documents.name(),
             plural: documents,

@@ -6,7 +6,7 @@ use mongodb::error::{Error as DriverError, ErrorKind, TRANSIENT_TRANSACTION_ERRO
 
 use crate::{
     Error,
-    store::mongo::fault::{self, DUPLICATE_KEY, Refusal},
+    store::mongo::error::{self as fault, DUPLICATE_KEY, Refusal},
 };
 
 /// The server knows nothing of the transaction, because it has aborted it or has become primary since.

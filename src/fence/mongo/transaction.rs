@@ -11,8 +11,8 @@ use tracing::debug;
 
 use super::{Alive, fault};
 use crate::{
-    Error, FencingToken, Key, LeaseId, Result,
-    store::{MongoStore, Store, mongo::fault as driver},
+    Deadline, Error, FencingToken, Key, LeaseId, Result,
+    store::{MongoStore, Store, mongo::error as driver},
 };
 
 /// The lease that a transaction stands and falls with.
@@ -115,13 +115,13 @@ enum Settled {
 impl TransactionLease {
     /// Begins a transaction, on a task of its own.
     async fn begin(&self, last: Option<ClientSession>) -> Result<ClientSession> {
-        let (store, within) = (self.store.clone(), self.attempt);
-        MongoStore::run(within, async move {
+        let (store, deadline) = (self.store.clone(), Deadline::after(self.store.clock(), self.attempt));
+        MongoStore::run(deadline, async move {
             let mut session = match last {
                 Some(session) => session,
                 None => store.session().await?,
             };
-            MongoStore::begin(&mut session, within).await?;
+            MongoStore::begin(&mut session, deadline).await?;
             Ok(session)
         })
         .await
@@ -130,18 +130,18 @@ impl TransactionLease {
     /// The election that made the primary what it is now, as far as that can be seen: a router does not say.
     async fn election(&self, until: Duration) -> Option<ObjectId> {
         let store = self.store.clone();
-        MongoStore::run(self.within(until), async move { store.election().await }).await.ok().flatten()
+        MongoStore::run(self.deadline(until), async move { store.election().await }).await.ok().flatten()
     }
 
-    /// How long the next command may take.
-    fn within(&self, until: Duration) -> Duration {
-        until.saturating_sub(self.store.clock().now()).min(self.attempt)
+    /// When the next command is given up.
+    fn deadline(&self, until: Duration) -> Deadline {
+        Deadline::at(self.store.clock(), until).or_after(self.attempt)
     }
 
     /// Aborts a transaction, which is not waited for any longer than until then. Where nobody answers, the
     /// server ends it by itself.
     async fn abort(&self, mut session: ClientSession, until: Duration) -> Option<ClientSession> {
-        let aborted = MongoStore::run(self.within(until), async move {
+        let aborted = MongoStore::run(self.deadline(until), async move {
             // The driver says nothing of it where the server did not answer.
             drop(session.abort_transaction().await);
             Ok(session)
@@ -158,7 +158,7 @@ impl TransactionLease {
         let clock = self.store.clock();
         let until = clock.now().saturating_add(self.attempt).max(give_up);
         let (store, key, lease, token) = (self.store.clone(), self.key.clone(), self.lease, self.token);
-        let (session, touched) = MongoStore::run(self.attempt, async move {
+        let (session, touched) = MongoStore::run(Deadline::after(clock, self.attempt), async move {
             let mut session = session;
             let touched = store.touch(&mut session, &key, lease, token).await;
             Ok((session, touched))
@@ -204,7 +204,7 @@ impl TransactionLease {
     async fn commit(&self, mut session: ClientSession, give_up: Duration) -> Result<Settled> {
         let clock = self.store.clock();
         loop {
-            let committed = MongoStore::run(self.within(give_up), async move {
+            let committed = MongoStore::run(self.deadline(give_up), async move {
                 let committed = session.commit_transaction().await;
                 Ok((session, committed))
             });

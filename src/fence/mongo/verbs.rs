@@ -14,7 +14,7 @@ use mongodb::{
 use serde::{Serialize, de::DeserializeOwned};
 
 use super::{Fenced, Outcome, Reading, encode, fault, stamp::pinned};
-use crate::{Result, store::mongo::fault::needs};
+use crate::{Result, store::mongo::error::needs};
 
 /// A boxed future, as `IntoFuture` wants one.
 type Sent<'a, R> = std::pin::Pin<Box<dyn Future<Output = Result<R>> + Send + 'a>>;

@@ -9,7 +9,7 @@ use mongodb::Client;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// What the stores on one client share.
-struct Shared {
+struct SharedClient {
     client: Client,
     /// Whether the client is closed with the last of the stores.
     is_owned: bool,
@@ -22,7 +22,7 @@ struct Shared {
 
 /// The part of one store in its client, given up when the store is closed or this is dropped.
 pub(super) struct ClientShare {
-    shared: Arc<Shared>,
+    shared: Arc<SharedClient>,
     has_left: AtomicBool,
 }
 
@@ -40,7 +40,7 @@ impl ClientShare {
     fn begin(client: Client, is_owned: bool, max_streams: usize) -> Self {
         let (open, streams) = (AtomicUsize::new(1), Arc::new(Semaphore::new(max_streams)));
         Self {
-            shared: Arc::new(Shared { client, is_owned, open, streams, max_streams }),
+            shared: Arc::new(SharedClient { client, is_owned, open, streams, max_streams }),
             has_left: AtomicBool::new(false),
         }
     }

@@ -1,8 +1,9 @@
-//! How a record looks as a document. `docs/protocol.md` has it for people.
+//! The record as a document: projections and decoding. `docs/protocol.md` describes the format.
+//!
+//! Invariant: a document that is not a record of this format is an error that names what is wrong with it.
 
-use mongodb::bson::{Binary, Bson, DateTime, Document, doc, spec::BinarySubtype};
+use mongodb::bson::{Binary, Bson, DateTime, Document, Timestamp, doc, spec::BinarySubtype};
 
-use super::verb::Verb;
 use crate::{
     AcquireId, Error, FencingToken, Group, Key, LeaseId, Metadata, Owner, Result,
     record::{
@@ -60,25 +61,6 @@ pub(super) fn all() -> Document {
     }
 }
 
-/// What tells the outcome of a request of this verb: without the queue, which may be long.
-pub(super) fn view(verb: Verb) -> Document {
-    let mut view = all();
-    view.insert("queue", doc! { "$slice": 0 });
-    if !matches!(verb, Verb::Wait | Verb::Leave) {
-        return view;
-    }
-    let places = doc! { "$map": { "input": "$$lease", "in": { "$indexOfArray": ["$$queued", "$$this"] } } };
-    let queue: Bson = if verb == Verb::Leave {
-        doc! { "$map": { "input": "$queue", "in": ["$$this.lease", "$$this.caller"] } }.into()
-    } else {
-        "$queue.lease".into()
-    };
-    let queued = doc! { "queued": { "$reverseArray": queue } };
-    view.insert("places", doc! { "$let": { "vars": queued, "in": places } });
-    view.insert("waiting", doc! { "$size": "$queue" });
-    view
-}
-
 /// Whether a document of this format is a record, except for its holders and waiters, as an expression that is true or
 /// false and never fails.
 pub(super) fn is_record_beside_entries() -> Document {
@@ -133,7 +115,7 @@ fn types(at: &str, fields: &[(&str, &str)]) -> Document {
     doc! { "$eq": [actual, { "$literal": wanted }] }
 }
 
-/// What people may see of a holder, where `holders` is one of them, and when the server looked at it.
+/// The public fields of a holder, where `holders` is one of them, and when the server evaluated it.
 pub(super) fn listed() -> Document {
     let seen = doc! {
         "owner": 1, "version": 1, "limit": 1, "ttl": 1, "since": 1, "last_seen": 1, "expires_at": 1,
@@ -167,20 +149,20 @@ pub(super) fn decode_record(key: &Key, document: &Document) -> Result<Record> {
     fields.record().map_err(|message| Error::Corrupt { key: key.clone(), message })
 }
 
-/// What a [`view`] of a document says.
-pub(super) struct Seen {
+/// What the reply of an update says of the record.
+pub(super) struct DecodedReply {
     /// Without a place in the queue.
     pub(super) view: RecordSummary,
-    /// Of each who asked, how many wait before it, if it waits.
+    /// For each request, how many waiters are before it, if it waits.
     pub(super) places: Vec<Option<usize>>,
-    /// When the server looked at it.
+    /// When the server evaluated it.
     pub(super) at: StoreClock,
     /// Whether it wrote it then.
     pub(super) written: bool,
 }
 
-/// What a [`view`] of the document of `key` says.
-pub(super) fn decode_view(key: &Key, document: &Document) -> Result<Seen> {
+/// Decodes the document of `key` in the reply of an update, whose projection is that of its operation.
+pub(super) fn decode_reply(key: &Key, document: &Document) -> Result<DecodedReply> {
     check_format(key, document)?;
     let fields = Fields { of: document, at: String::new() };
     let read = || {
@@ -189,20 +171,25 @@ pub(super) fn decode_view(key: &Key, document: &Document) -> Result<Seen> {
         let places = document.get_array("places").map(|places| places.iter().map(count).collect()).unwrap_or_default();
         let waiting = document.get("waiting").and_then(count).unwrap_or_default();
         let view = RecordSummary { version: record.version, holders: record.holders, position: None, waiting };
-        Ok(Seen { view, places, at, written: record.last_seen == at.now })
+        Ok(DecodedReply { view, places, at, written: record.last_seen == at.now })
     };
     read().map_err(|message| Error::Corrupt { key: key.clone(), message })
 }
 
-/// To whom a key was handed, as it is written: `caller=token;` for each, with 0 where it was taken. One text and not an array,
+/// Decodes a hand-over: `caller=token;` for each grant, and with the token 0 for each revocation. One text and not an array,
 /// because a change of an array may be logged as one of its elements, which no filter can foresee.
-pub(super) fn handed(text: &str) -> Option<Vec<(AcquireId, Option<FencingToken>)>> {
+pub(super) fn decode_handover(text: &str) -> Option<Vec<(AcquireId, Option<FencingToken>)>> {
     let each = |entry: &str| {
         let (caller, token) = entry.split_once('=')?;
         let token = if token == "0" { None } else { Some(token.parse().ok()?) };
         Some((caller.parse().ok()?, token))
     };
     text.split_terminator(';').map(each).collect()
+}
+
+/// A timestamp of the server as a time of the hybrid clock.
+pub(super) fn hybrid_time(timestamp: Timestamp) -> HybridTime {
+    HybridTime { seconds: timestamp.time.into(), ordinal: timestamp.increment.into() }
 }
 
 /// A lease id as the sixteen bytes of a UUID.
@@ -301,8 +288,7 @@ impl<'a> Fields<'a> {
 
     fn moment(&self) -> Result<StoreClock, String> {
         let tick = self.read("tick", "a timestamp", Bson::as_timestamp)?;
-        let tick = HybridTime { seconds: tick.time.into(), ordinal: tick.increment.into() };
-        Ok(StoreClock { now: self.time("now")?, tick })
+        Ok(StoreClock { now: self.time("now")?, tick: hybrid_time(tick) })
     }
 
     fn holder(&self) -> Result<Holder, String> {
@@ -319,7 +305,7 @@ impl<'a> Fields<'a> {
         })
     }
 
-    /// What people may see of a holder.
+    /// The public fields of a holder.
     fn holder_info(&self, now: StoreTime) -> Result<HolderInfo, String> {
         Ok(HolderInfo {
             owner: self.owner()?,
@@ -361,9 +347,10 @@ impl<'a> Fields<'a> {
         Ok(Record {
             version: self.version("version")?,
             holders: self.each("holders", Fields::holder)?,
-            // As the pipeline does, which drops a waiter that nobody can have queued.
+            // As the pipeline does, which drops a waiter that no request can have queued.
             queue: self.each("queue", |entry| Ok(entry.waiter().ok()))?.into_iter().rev().flatten().collect(),
-            handover: self.read("handover", "a list of callers and tokens", |value| handed(value.as_str()?))?,
+            handover: self
+                .read("handover", "a list of callers and tokens", |value| decode_handover(value.as_str()?))?,
             last_seen: self.time("last_seen")?,
             expires_at: self.time("expires_at")?,
             history: self.each("history", Fields::revocation)?,

@@ -1,65 +1,64 @@
-//! Sending a command and reading its answer.
+//! Sending a request and reading its answer.
 //!
-//! Each answer of a write comes from the write itself. If it is not that of a record, the document of the key is read, so
-//! that the error names what is wrong with it.
+//! Purpose: one request is one command, which the server applies atomically.
+//!
+//! Mechanism: `command.rs` encodes the command, and `document.rs` decodes the record in its reply. If the reply has no record of
+//! this format, the document of the key is read, so that the error names what is wrong with it.
+//!
+//! Invariant: each answer of a write comes from the write itself.
 
-use std::{slice, time::Duration};
+use std::slice;
 
-use mongodb::{
-    Database,
-    bson::{Bson, Document, RawDocumentBuf, doc},
-    options::{ReadPreference, SelectionCriteria},
-};
+use mongodb::bson::{Bson, Document, RawDocumentBuf, doc};
 
 use super::{
-    Inner, LEAST,
-    document::{self, Seen},
-    fault::{self, needs},
-    server_limit, template,
-    verb::Verb,
-    write_concern,
+    command,
+    context::{MongoContext, PRIMARY},
+    document::{self, DecodedReply},
+    error::{self, needs},
+    limits::{ensure_remaining, half_remaining, min_remaining, server_limit, write_concern},
+    operation::Operation,
 };
 use crate::{
-    Clock, Error, Key, Result,
+    Deadline, Error, Key, Result,
     record::{Outcome, Request, StoreTime},
     store::{Applied, Snapshot},
 };
 
-/// The member that commands and change streams go to.
-pub(super) const PRIMARY: SelectionCriteria = SelectionCriteria::ReadPreference(ReadPreference::Primary);
-
-impl Inner {
-    pub(super) async fn apply(&self, key: &Key, request: &Request, within: Duration) -> Result<Applied> {
-        let until = Clock::Boot.now().saturating_add(within);
-        if let Some(refused) = self.refusal(key, request, within.mul_f64(0.5)).await? {
+impl MongoContext {
+    pub(super) async fn apply(&self, key: &Key, request: &Request, deadline: Deadline) -> Result<Applied> {
+        let least = min_remaining(deadline);
+        if let Some(refused) = self.reject_if_held(key, request, deadline.or_after(half_remaining(deadline))).await? {
             return Ok(refused);
         }
-        let left = worthwhile(until, within)?;
-        let command = template::command(self.head(key, left), request)?;
-        let mut applied = self.update(key, command, slice::from_ref(request), left).await?;
-        applied.pop().ok_or_else(|| Error::invalid("a request was sent for nobody: report this bug of mongoseal"))
+        ensure_remaining(deadline, least)?;
+        let command = command::encode(self.command_head(key, deadline), request)?;
+        let mut applied = self.update(key, command, slice::from_ref(request), deadline).await?;
+        applied
+            .pop()
+            .ok_or_else(|| Error::invalid("a command was sent without a request: report this bug of mongoseal"))
     }
 
-    /// What the command begins with that applies something to the record of a key.
-    pub(super) fn head(&self, key: &Key, within: Duration) -> Document {
+    /// The first fields of a command that applies requests to the record of a key.
+    pub(super) fn command_head(&self, key: &Key, deadline: Deadline) -> Document {
         doc! {
             "findAndModify": &self.collection,
             "query": document::of(key),
-            "writeConcern": write_concern(within),
-            "maxTimeMS": server_limit(within),
+            "writeConcern": write_concern(deadline),
+            "maxTimeMS": server_limit(deadline),
         }
     }
 
-    /// Sends such a command; gives what came of these requests, which it applies.
+    /// Sends a command that applies these requests. Returns what came of each.
     pub(super) async fn update(
         &self,
         key: &Key,
         command: RawDocumentBuf,
         requests: &[Request],
-        within: Duration,
+        deadline: Deadline,
     ) -> Result<Vec<Applied>> {
-        let asks = requests.iter().any(|request| matches!(request, Request::Acquire(_)));
-        let upserts = requests.first().is_some_and(|request| Verb::of(request).upserts());
+        let has_acquire = requests.iter().any(|request| matches!(request, Request::Acquire(_)));
+        let upserts = requests.first().is_some_and(|request| Operation::of(request).is_upsert());
         let reply = self.database.run_raw_command(command).selection_criteria(PRIMARY).await;
         let reply = match reply {
             Ok(reply) => {
@@ -73,19 +72,19 @@ impl Inner {
                 // A document that is not ours can make the update fail, which then wrote nothing. An upsert fails with
                 // a duplicate key where the query does not match the document of the key. If the read finds a record
                 // that can be read, or none, another first insert came before this one, and a retry meets its record.
-                let is_taken = fault::code(&error) == Some(fault::DUPLICATE_KEY);
-                let is_refused = fault::is_refusal(&error) && fault::code(&error) != Some(fault::UNAUTHORIZED);
+                let is_taken = error::code(&error) == Some(error::DUPLICATE_KEY);
+                let is_refused = error::is_refusal(&error) && error::code(&error) != Some(error::UNAUTHORIZED);
                 if is_taken || is_refused {
-                    self.read(key, within).await?;
+                    self.read(key, deadline).await?;
                 }
                 return Err(self.meaning(error, if upserts { needs::HOLD } else { needs::CHANGE }));
             }
         };
         if let Some(error) = reply.get("writeConcernError") {
-            return Err(fault::unconfirmed(error));
+            return Err(error::unconfirmed(error));
         }
-        // There was no record of this format, so nothing was done and no time was told. The engine reads what is there
-        // before it tells that to anybody.
+        // There was no record of this format, so the server did nothing and returned no time. The engine reads what is there
+        // before it reports that.
         let Some(Bson::Document(value)) = reply.get("value") else {
             let nothing = |request: &Request| request.outcome(None, StoreTime::default());
             return Ok(requests
@@ -93,28 +92,28 @@ impl Inner {
                 .map(|request| Applied { outcome: nothing(request), at: None, changed: false, sent: None })
                 .collect());
         };
-        let Seen { mut view, places, at, written } = document::decode_view(key, value)?;
+        let DecodedReply { mut view, places, at, written } = document::decode_reply(key, value)?;
         let mut applied = Vec::new();
-        for (asker, request) in requests.iter().enumerate() {
-            view.position = places.get(asker).copied().flatten();
+        for (index, request) in requests.iter().enumerate() {
+            view.position = places.get(index).copied().flatten();
             let outcome = request.outcome(Some(&view), at.now);
             if !is_plausible(request, &outcome, written, at.now) {
                 // What was not looked at in the view makes it a document that is not ours.
-                self.read(key, within).await?;
+                self.read(key, deadline).await?;
                 return Err(Error::unavailable("the answer of MongoDB does not match what it wrote: retry"));
             }
             applied.push(Applied { outcome, at: Some(at), changed: written, sent: None });
         }
-        if asks {
+        if has_acquire {
             let is_held = |Applied { outcome, .. }: &Applied| {
                 matches!(outcome, Outcome::Refused { .. } | Outcome::Queued { .. } | Outcome::Full { .. })
             };
-            self.held.note(key, applied.iter().any(is_held));
+            self.held_keys.note(key, applied.iter().any(is_held));
         }
         Ok(applied)
     }
 
-    pub(super) async fn read(&self, key: &Key, within: Duration) -> Result<Option<Snapshot>> {
+    pub(super) async fn read(&self, key: &Key, deadline: Deadline) -> Result<Option<Snapshot>> {
         let find = doc! {
             "find": &self.collection,
             "filter": { "_id": key.as_str() },
@@ -122,13 +121,13 @@ impl Inner {
             "limit": 1,
             "singleBatch": true,
             "readConcern": { "level": "linearizable" },
-            "maxTimeMS": server_limit(within),
+            "maxTimeMS": server_limit(deadline),
         };
         let reply = self.command(find, needs::READ).await?;
         let found = reply
             .get_document("cursor")
             .and_then(|cursor| cursor.get_array("firstBatch"))
-            .map_err(fault::unreadable)?
+            .map_err(error::unreadable)?
             .first();
         let Some(Bson::Document(found)) = found else {
             return Ok(None);
@@ -136,30 +135,6 @@ impl Inner {
         let (record, at) = document::decode(key, found)?;
         Ok(Some(Snapshot { record: Box::new(record), at }))
     }
-
-    /// Sends a command to the primary, for which the user needs these actions. The driver adds no concern
-    /// and no retry of its own.
-    pub(super) async fn command(&self, command: Document, needs: &str) -> Result<Document> {
-        self.raw_command(&self.database, command).await.map_err(|error| self.meaning(error, needs))
-    }
-
-    pub(super) fn meaning(&self, error: mongodb::error::Error, needs: &str) -> Error {
-        fault::meaning(error, self.database.name(), &self.collection, needs)
-    }
-
-    pub(super) async fn raw_command(&self, database: &Database, command: Document) -> mongodb::error::Result<Document> {
-        database.run_command(command).selection_criteria(PRIMARY).await
-    }
-}
-
-/// What is left of the time that a request was given, where it is worth sending.
-pub(super) fn worthwhile(until: Duration, within: Duration) -> Result<Duration> {
-    let left = until.saturating_sub(Clock::Boot.now());
-    // A lease of a short ttl is given little time from the beginning.
-    if left < LEAST.min(within.mul_f64(0.5)) {
-        return Err(Error::unavailable("earlier requests left this one no time: retry"));
-    }
-    Ok(left)
 }
 
 /// Whether the pipeline can have come to this. It leaves a document as it is that is not ours.

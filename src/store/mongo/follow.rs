@@ -1,11 +1,17 @@
-//! Notifications of the changes of a record: a snapshot of the record, and the changes after it.
+//! The changes of a record: a snapshot of the record, and the changes after it.
 //!
-//! `watch_stream.rs` reads the changes of all followed records. If a follower is slower than the changes of its record, it gets
-//! the next snapshot in their place.
+//! Purpose: a caller that follows a key gets each state of its record.
 //!
-//! An update of a larger document is logged as what changed in it. That is applied to the document as it
-//! was before (`delta.rs`): to look up the whole document, as the server offers, finds a later one, and so
-//! leaves states out.
+//! Mechanism: `follow/shared_stream.rs` reads the changes of all followed records. The server logs an update of a larger
+//! document as its difference. `update_description.rs` applies the difference to the document as it was before. The server
+//! can look up the whole document, but finds a later one, so states would be left out.
+//!
+//! Invariant: states come in their order. If a subscriber is slower than the changes of its record, it gets the next snapshot in
+//! their place.
+
+mod key_streams;
+mod shared_stream;
+pub(super) mod subscribers;
 
 use std::{sync::Arc, time::Duration};
 
@@ -16,59 +22,63 @@ use mongodb::{
 use tokio::sync::mpsc::Sender;
 use tracing::debug;
 
+use self::shared_stream::subscribe;
 use super::{
-    super::RecordState,
-    Inner, delta, document,
-    fault::{self, needs},
-    server_limit, stream_end, tick,
-    watch_stream::Following,
+    context::MongoContext,
+    document::{self, hybrid_time},
+    error::{self, needs},
+    limits::{deadline_after, server_limit},
+    stream_error::{self, StreamEnd},
+    update_description,
 };
 use crate::{
-    Clock, Error, Key, Result,
+    Error, Key, Result,
     record::{StoreClock, StoreTime},
+    store::RecordState,
 };
 
 /// How long a snapshot may take.
-const WITHIN: Duration = Duration::from_secs(5);
+const SNAPSHOT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Codes of a server that has no snapshot to read at this moment: the collection was made just now, or a
 /// majority has not come as far.
-const NO_SNAPSHOT: [i32; 2] = [239, 246];
+const NO_SNAPSHOT_CODES: [i32; 2] = [239, 246];
 
-/// How long to wait before a snapshot is taken again that was too early.
-const TOO_EARLY: Duration = Duration::from_millis(20);
+/// How long to wait after a snapshot that was too early before the next one is taken.
+const SNAPSHOT_RETRY_INTERVAL: Duration = Duration::from_millis(20);
 
-/// Tells what becomes of the record of a key until nobody listens.
-pub(super) async fn follow(store: &Arc<Inner>, key: &Key, tell: &Sender<RecordState>) -> Result<()> {
+/// Sends the states of the record of a key until the receiver is dropped.
+pub(super) async fn follow(store: &Arc<MongoContext>, key: &Key, states: &Sender<RecordState>) -> Result<()> {
     loop {
-        let mut following = Following::begin(store, key);
-        let begun = following.begun(store).await?;
+        let into_error = |end: StreamEnd| end.into_error(store.database.name(), &store.collection);
+        let mut subscription = subscribe(store, key);
+        let begun = subscription.begun().await.map_err(|end| end.map_or_else(stream_error::ended_early, into_error))?;
         let (mut last, as_of, at) = store.snapshot_after(key, begun).await?;
-        if tell.send(last.state(key, at)?).await.is_err() {
+        if states.send(last.state(key, at)?).await.is_err() {
             return Ok(());
         }
         loop {
             let change = tokio::select! {
-                change = following.changes.recv() => change,
-                () = tell.closed() => return Ok(()),
+                change = subscription.changes.recv() => change,
+                () = states.closed() => return Ok(()),
             };
             let Some(change) = change else { break };
             // What is in the snapshot is known.
             if change.get_timestamp("clusterTime").is_ok_and(|time| time > as_of)
-                && tell.send(last.meet(key, &change)?).await.is_err()
+                && states.send(last.apply(key, &change)?).await.is_err()
             {
                 return Ok(());
             }
         }
-        if let Some(error) = following.end(store) {
-            return Err(error);
+        if let Some(end) = subscription.end() {
+            return Err(into_error(end));
         }
         debug!(%key, "a watch was too slow: the record is read again");
     }
 }
 
-/// What a read finds.
-struct Look {
+/// What a snapshot read finds.
+struct SnapshotReply {
     found: Option<Document>,
     /// The cluster time as of which it is, if the collection is there.
     as_of: Option<Timestamp>,
@@ -76,41 +86,41 @@ struct Look {
     answered: Timestamp,
 }
 
-impl Inner {
+impl MongoContext {
     /// A snapshot that is not older than this time. A new primary may not know yet how far a majority has come.
-    async fn snapshot_after(&self, key: &Key, time: Timestamp) -> Result<(Last, Timestamp, StoreClock)> {
-        let until = Clock::Boot.now().saturating_add(WITHIN);
+    async fn snapshot_after(&self, key: &Key, time: Timestamp) -> Result<(FollowedDocument, Timestamp, StoreClock)> {
+        let deadline = deadline_after(SNAPSHOT_TIMEOUT);
         loop {
             let (last, as_of, at) = self.snapshot(key).await?;
             if as_of >= time {
                 return Ok((last, as_of, at));
             }
-            if Clock::Boot.now() > until {
+            if deadline.has_passed() {
                 return Err(Error::unavailable(
                     "no majority has what the primary has applied: check the other members of the replica set",
                 ));
             }
-            tokio::time::sleep(TOO_EARLY).await;
+            tokio::time::sleep(SNAPSHOT_RETRY_INTERVAL).await;
         }
     }
 
     /// The record of a key as a majority has it, as of which cluster time, and when.
-    async fn snapshot(&self, key: &Key) -> Result<(Last, Timestamp, StoreClock)> {
-        let (found, from) = match self.look(key).await? {
-            Look { found, as_of: Some(from), .. } => (found, from),
+    async fn snapshot(&self, key: &Key) -> Result<(FollowedDocument, Timestamp, StoreClock)> {
+        let (found, from) = match self.read_snapshot(key).await? {
+            SnapshotReply { found, as_of: Some(from), .. } => (found, from),
             // There is no snapshot of a collection that is not there. If it is still not there after the
             // time of that answer, whatever becomes of it is told from that time on.
-            Look { answered, .. } => match self.look(key).await? {
-                Look { found, as_of: Some(from), .. } => (found, from),
-                Look { .. } => (None, answered),
+            SnapshotReply { answered, .. } => match self.read_snapshot(key).await? {
+                SnapshotReply { found, as_of: Some(from), .. } => (found, from),
+                SnapshotReply { .. } => (None, answered),
             },
         };
         let now = found.as_ref().and_then(|found| time(found, "now"));
-        let at = StoreClock { now: now.unwrap_or_else(|| second(from)), tick: tick(from) };
-        Ok((Last(found), from, at))
+        let at = StoreClock { now: now.unwrap_or_else(|| second(from)), tick: hybrid_time(from) };
+        Ok((FollowedDocument(found), from, at))
     }
 
-    async fn look(&self, key: &Key) -> Result<Look> {
+    async fn read_snapshot(&self, key: &Key) -> Result<SnapshotReply> {
         let mut projection = document::all();
         projection.insert("queue", doc! { "$slice": 0 });
         let command = doc! {
@@ -120,51 +130,51 @@ impl Inner {
             "limit": 1,
             "singleBatch": true,
             "readConcern": { "level": "snapshot" },
-            "maxTimeMS": server_limit(WITHIN),
+            "maxTimeMS": server_limit(deadline_after(SNAPSHOT_TIMEOUT)),
         };
         let reply = self.raw_command(&self.database, command).await.map_err(|error| self.no_snapshot(error))?;
-        let cursor = reply.get_document("cursor").map_err(fault::unreadable)?;
-        let found = cursor.get_array("firstBatch").map_err(fault::unreadable)?.first();
-        Ok(Look {
+        let cursor = reply.get_document("cursor").map_err(error::unreadable)?;
+        let found = cursor.get_array("firstBatch").map_err(error::unreadable)?.first();
+        Ok(SnapshotReply {
             found: found.and_then(Bson::as_document).cloned(),
             as_of: cursor.get_timestamp("atClusterTime").ok(),
-            answered: reply.get_timestamp("operationTime").map_err(fault::unreadable)?,
+            answered: reply.get_timestamp("operationTime").map_err(error::unreadable)?,
         })
     }
 
     fn no_snapshot(&self, error: DriverError) -> Error {
-        if fault::code(&error).is_some_and(|code| NO_SNAPSHOT.contains(&code)) {
-            return fault::watch_ended(error);
+        if error::code(&error).is_some_and(|code| NO_SNAPSHOT_CODES.contains(&code)) {
+            return error::watch_ended(error);
         }
         self.meaning(error, needs::READ)
     }
 }
 
 /// The document of a key as the last event left it, if it is there.
-struct Last(Option<Document>);
+struct FollowedDocument(Option<Document>);
 
-impl Last {
+impl FollowedDocument {
     /// What an event makes of it.
-    fn meet(&mut self, key: &Key, event: &Document) -> Result<RecordState> {
-        let logged = event.get_timestamp("clusterTime").map_err(fault::unreadable)?;
+    fn apply(&mut self, key: &Key, event: &Document) -> Result<RecordState> {
+        let logged = event.get_timestamp("clusterTime").map_err(error::unreadable)?;
         let seen = self.last_seen();
-        match event.get_str("operationType").map_err(fault::unreadable)? {
+        match event.get_str("operationType").map_err(error::unreadable)? {
             "insert" | "replace" => {
-                self.0 = Some(event.get_document("fullDocument").map_err(fault::unreadable)?.clone());
+                self.0 = Some(event.get_document("fullDocument").map_err(error::unreadable)?.clone());
             }
             "update" => {
-                let update = event.get_document("updateDescription").map_err(fault::unreadable)?;
-                let applied = self.0.as_mut().and_then(|document| delta::apply(document, update));
+                let update = event.get_document("updateDescription").map_err(error::unreadable)?;
+                let applied = self.0.as_mut().and_then(|document| update_description::apply(document, update));
                 applied.ok_or_else(|| Error::unavailable("a change cannot be followed: the record is read again"))?;
             }
             "delete" | "drop" | "rename" => self.0 = None,
             // The stream that ends says so.
-            _ => return Err(stream_end::closed()),
+            _ => return Err(stream_error::closed()),
         }
-        // What changes a record says when. What somebody else writes may not.
-        let said = self.last_seen().filter(|said| seen.is_none_or(|seen| *said > seen));
-        let now = said.or_else(|| time(event, "wallTime")).unwrap_or_else(|| second(logged));
-        self.state(key, StoreClock { now, tick: tick(logged) })
+        // A change by this store writes when it was made. A change by another program may not.
+        let written = self.last_seen().filter(|written| seen.is_none_or(|seen| *written > seen));
+        let now = written.or_else(|| time(event, "wallTime")).unwrap_or_else(|| second(logged));
+        self.state(key, StoreClock { now, tick: hybrid_time(logged) })
     }
 
     fn last_seen(&self) -> Option<StoreTime> {

@@ -1,9 +1,9 @@
-//! What the fuzz targets call. Only there when the crate is built to be fuzzed.
+//! The functions of the fuzz targets, which exist only when the crate is built to be fuzzed.
 
 use mongodb::bson::{Document, RawDocument};
 
-use super::{delta, document, events};
-use crate::{AcquireId, FencingToken, Group, HandleId, Key, LeaseId, Owner};
+use super::{document, update_description, watch::notification_streams};
+use crate::{AcquireId, FencingToken, Group, Key, LeaseId, Owner};
 
 /// Reads a document in all the ways in which records are read.
 pub fn document(bytes: &[u8]) {
@@ -18,9 +18,9 @@ pub fn event(bytes: &[u8]) {
     let length = usize::try_from(length).unwrap_or(usize::MAX);
     let Some((event, document)) = bytes.split_at_checked(length) else { return };
     let Some(event) = decoded(event) else { return };
-    drop(events::told(&event, HandleId::random()));
+    drop(notification_streams::handover_of(&event));
     if let Some(mut document) = decoded(document)
-        && delta::apply(&mut document, &event).is_some()
+        && update_description::apply(&mut document, &event).is_some()
     {
         read(&document);
     }
@@ -34,7 +34,7 @@ pub fn text(text: &str) {
     drop(text.parse::<LeaseId>().map(|id| assert_eq!(id.expose().parse::<LeaseId>().ok(), Some(id))));
     drop(text.parse::<FencingToken>().map(|token| assert_eq!(token.sortable().parse().ok(), Some(token))));
     drop(text.parse::<AcquireId>().map(|caller| assert_eq!(caller.to_string().parse().ok(), Some(caller))));
-    drop(document::handed(text));
+    drop(document::decode_handover(text));
 }
 
 fn same(text: &str, word: Option<impl ToString>) {
@@ -48,7 +48,7 @@ fn decoded(bytes: &[u8]) -> Option<Document> {
 fn read(found: &Document) {
     if let Ok(key) = "k".parse::<Key>() {
         drop(document::decode(&key, found));
-        drop(document::decode_view(&key, found));
+        drop(document::decode_reply(&key, found));
     }
     drop(document::decode_listed(found));
 }

@@ -1,100 +1,41 @@
-//! The TTL index, which collects idle records.
+//! The TTL index, which deletes idle records.
 //!
 //! Purpose: each collection with records has the index, also one that was dropped while handles were open.
 //!
-//! Mechanism: `preflight.rs` makes the index before the first request. After a drop of the collection each record is
+//! Mechanism: `preflight.rs` creates the index before the first request. After a drop of the collection each record is
 //! inserted anew, and the answer to an acquire says whether it inserted one. If it did, or if there is no answer,
-//! `createIndexes` is sent once more in the background: after the next answer that comes [`LONGEST_INTERVAL`] after the last
-//! time.
+//! `createIndexes` is sent once more in the background. `index/state.rs` says when.
 //!
 //! Invariant: no request waits for the index, and a store that inserts nothing sends nothing.
 
-use std::{
-    sync::{
-        Arc, Mutex, PoisonError,
-        atomic::{AtomicBool, Ordering},
-    },
-    time::Duration,
-};
+pub(super) mod state;
+
+use std::{sync::Arc, time::Duration};
 
 use mongodb::bson::{Bson, Document, doc};
 use tracing::{debug, warn};
 
-use super::{Inner, MongoStore, fault, server_limit};
-use crate::{Clock, Error, Result};
+use super::{
+    context::MongoContext,
+    error,
+    limits::{deadline_after, server_limit},
+    task,
+};
+use crate::{Clock, Deadline, Error, Result};
 
-const CONFLICTS: [i32; 2] = [85, 86];
+/// An index of this key or name has other options.
+const INDEX_CONFLICT_CODES: [i32; 2] = [85, 86];
 
-/// How long after the last time the index is made again at the earliest. If the retention is shorter, after that, so that
-/// a record is not kept for many times as long as it should be; but no sooner than after [`SHORTEST_INTERVAL`].
-const LONGEST_INTERVAL: Duration = Duration::from_secs(600);
-const SHORTEST_INTERVAL: Duration = Duration::from_secs(1);
-/// How long the server may take to make it again.
-const WITHIN: Duration = Duration::from_secs(5);
+/// How long the server may take to create it again.
+const CREATE_INDEX_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Whether the index may be missing.
-#[derive(Default)]
-pub(super) struct IndexState {
-    /// Whether a record was, or may have been, inserted since the index was seen to.
-    has_inserted: AtomicBool,
-    last: Mutex<Last>,
-}
-
-/// The last time that the index was seen to.
-#[derive(Clone, Copy, Default)]
-struct Last {
-    /// When, on the clock.
-    at: Duration,
-    /// Whether this user may not make it.
-    is_forbidden: bool,
-}
-
-impl IndexState {
-    /// Notes what the answer of an upsert says.
-    pub(super) fn note(&self, reply: &Document) {
-        if reply.get_document("lastErrorObject").is_ok_and(|last| last.contains_key("upserted")) {
-            self.note_doubt();
-        }
-    }
-
-    /// Notes an upsert without an answer.
-    pub(super) fn note_doubt(&self) {
-        self.has_inserted.store(true, Ordering::Relaxed);
-    }
-
-    fn begin(&self, now: Duration) {
-        self.has_inserted.store(false, Ordering::Relaxed);
-        *self.last.lock().unwrap_or_else(PoisonError::into_inner) = Last { at: now, is_forbidden: false };
-    }
-
-    /// Begins to see to it, if it is time.
-    fn begin_if_due(&self, now: Duration, retention: Duration) -> bool {
-        let interval = retention.clamp(SHORTEST_INTERVAL, LONGEST_INTERVAL);
-        let is_due = |last: Last| !last.is_forbidden && now >= last.at.saturating_add(interval);
-        if !self.has_inserted.load(Ordering::Relaxed) {
-            return false;
-        }
-        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
-        // Of several that come at once, one begins.
-        if !is_due(*last) || !self.has_inserted.swap(false, Ordering::Relaxed) {
-            return false;
-        }
-        last.at = now;
-        true
-    }
-
-    fn forbid(&self) {
-        self.last.lock().unwrap_or_else(PoisonError::into_inner).is_forbidden = true;
-    }
-}
-
-/// Makes the index again in the background, if it is time. The task ends with the driver's own timeouts, and the end of the
-/// store waits for it.
-pub(super) fn renew(inner: &Arc<Inner>) {
-    if inner.index.begin_if_due(Clock::Boot.now(), inner.retention) {
-        let store = Arc::clone(inner);
-        MongoStore::run_unwatched(inner.requests.track_future(async move {
-            match make(&store, WITHIN).await {
+/// Creates the index again in the background, if it is time. The task ends with the driver's own timeouts, and `close` waits
+/// for it.
+pub(super) fn renew(context: &Arc<MongoContext>) {
+    if context.index.begin_if_due(Clock::Boot.now(), context.retention) {
+        let store = Arc::clone(context);
+        task::spawn(context.requests.track_future(async move {
+            match create(&store, deadline_after(CREATE_INDEX_TIMEOUT)).await {
                 Ok(()) => {}
                 Err(error @ Error::Unavailable { .. }) => {
                     store.index.note_doubt();
@@ -112,14 +53,14 @@ pub(super) fn renew(inner: &Arc<Inner>) {
     }
 }
 
-/// Sees to the index before the first request.
-pub(super) async fn ensure(store: &Inner, within: Duration) -> Result<()> {
+/// Creates or checks the index before the first request.
+pub(super) async fn ensure(store: &MongoContext, deadline: Deadline) -> Result<()> {
     store.index.begin(Clock::Boot.now());
-    make(store, within).await
+    create(store, deadline).await
 }
 
-/// Makes the index, or checks the one that is there.
-async fn make(store: &Inner, within: Duration) -> Result<()> {
+/// Creates the index, or checks the one that is there.
+async fn create(store: &MongoContext, deadline: Deadline) -> Result<()> {
     let seconds = retention_seconds(store.retention);
     let created = store
         .raw_command(
@@ -129,18 +70,18 @@ async fn make(store: &Inner, within: Duration) -> Result<()> {
                 "indexes": [{ "key": { "expires_at": 1 }, "name": "expires_at_1", "expireAfterSeconds": seconds }],
                 // Not all of the voting members, which is the default: one may be down.
                 "commitQuorum": "majority",
-                "writeConcern": { "w": "majority", "wtimeout": server_limit(within) },
-                "maxTimeMS": server_limit(within),
+                "writeConcern": { "w": "majority", "wtimeout": server_limit(deadline) },
+                "maxTimeMS": server_limit(deadline),
             },
         )
         .await;
     let error = match created {
-        Ok(reply) => return reply.get("writeConcernError").map_or(Ok(()), |error| Err(fault::unconfirmed(error))),
+        Ok(reply) => return reply.get("writeConcernError").map_or(Ok(()), |error| Err(error::unconfirmed(error))),
         Err(error) => error,
     };
-    let code = fault::code(&error);
-    let conflict = code.is_some_and(|code| CONFLICTS.contains(&code));
-    if !conflict && code != Some(fault::UNAUTHORIZED) {
+    let code = error::code(&error);
+    let conflict = code.is_some_and(|code| INDEX_CONFLICT_CODES.contains(&code));
+    if !conflict && code != Some(error::UNAUTHORIZED) {
         return Err(store.meaning(error, "createIndex"));
     }
     if !conflict {
@@ -159,7 +100,7 @@ async fn make(store: &Inner, within: Duration) -> Result<()> {
             "{} has another index on expires_at or of its name: drop it, or set the retention of idle records to its expireAfterSeconds; {seconds} is wanted",
             store.collection
         ))
-        .caused_by(fault::source(error))),
+        .caused_by(error::source(error))),
         found => {
             warn!(
                 collection = store.collection,
@@ -172,13 +113,13 @@ async fn make(store: &Inner, within: Duration) -> Result<()> {
 }
 
 /// The index on `expires_at` alone, if there is one.
-async fn existing(store: &Inner) -> Result<Option<Document>> {
+async fn existing(store: &MongoContext) -> Result<Option<Document>> {
     let reply = match store.raw_command(&store.database, doc! { "listIndexes": &store.collection }).await {
         Ok(reply) => reply,
         Err(error) => return Err(store.meaning(error, "listIndexes")),
     };
     let batch =
-        reply.get_document("cursor").and_then(|cursor| cursor.get_array("firstBatch")).map_err(fault::unreadable)?;
+        reply.get_document("cursor").and_then(|cursor| cursor.get_array("firstBatch")).map_err(error::unreadable)?;
     let on_expiry = |index: &Document| index.get_document("key").is_ok_and(|key| key.keys().eq(["expires_at"]));
     Ok(batch.iter().filter_map(Bson::as_document).find(|index| on_expiry(index)).cloned())
 }
@@ -209,26 +150,6 @@ pub(super) fn retention_seconds(retention: Duration) -> i64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_index_is_made_again_after_an_insert_and_no_sooner_than_the_interval_allows() {
-        let (state, retention) = (IndexState::default(), Duration::from_secs(3_600));
-        let at = Duration::from_secs;
-        let inserted = doc! { "lastErrorObject": { "n": 1, "updatedExisting": false, "upserted": "k" } };
-        state.begin(at(1_000));
-        state.note(&doc! { "lastErrorObject": { "n": 1, "updatedExisting": true } });
-        assert!(!state.begin_if_due(at(9_000), retention), "nothing was inserted");
-        state.note(&inserted);
-        assert!(!state.begin_if_due(at(1_599), retention));
-        assert!(state.begin_if_due(at(1_600), retention));
-        assert!(!state.begin_if_due(at(9_000), retention), "once for each insert");
-        state.note(&inserted);
-        assert!(!state.begin_if_due(at(1_603), at(5)), "a short retention is a short interval");
-        assert!(state.begin_if_due(at(1_605), at(5)));
-        state.note(&inserted);
-        state.forbid();
-        assert!(!state.begin_if_due(at(9_000), retention), "this user may not");
-    }
 
     #[test]
     fn retention_is_never_rounded_down() {

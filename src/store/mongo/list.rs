@@ -1,4 +1,8 @@
-//! Leases of many keys: one aggregation for each page of the list, so that no cursor is kept open.
+//! Lists of the leases of many keys.
+//!
+//! Mechanism: each page of a list is one aggregation, so that no cursor is kept open.
+//!
+//! Invariant: a document of another program does not make a list fail.
 
 use std::time::Duration;
 
@@ -6,33 +10,34 @@ use mongodb::bson::{Bson, DateTime, Document, doc};
 use tracing::debug;
 
 use super::{
-    Inner, document,
-    fault::{self, needs},
-    server_limit,
+    context::MongoContext,
+    document,
+    error::{self, needs},
+    limits::server_limit,
 };
 use crate::{
-    FencingToken, Key, Result, Ttl,
+    Deadline, FencingToken, Key, Result, Ttl,
     record::{Filter, Position, SharingFilter, StoreTime},
     store::Page,
 };
 
-/// The most leases that are asked for at once. They fit in a reply of 16 MiB unless their metadata is
+/// The most leases of a page. They fit in a reply of 16 MiB unless their metadata is
 /// all of tiny entries, and if they do not, the page ends sooner.
-const MOST: u32 = 2_000;
+const MAX_PAGE: u32 = 2_000;
 
 /// A bound on a remaining time that no lease comes near, and that can be added to any date.
-const AGES: u64 = 1 << 50;
+const MAX_REMAINING_MILLIS: u64 = 1 << 50;
 
-impl Inner {
+impl MongoContext {
     pub(super) async fn list(
         &self,
         selection: &Filter,
         after: Option<&Position>,
         most: u32,
-        within: Duration,
+        deadline: Deadline,
     ) -> Result<Page> {
-        let most = most.clamp(1, MOST);
-        let (rows, more) = self.rows(pipeline(selection, after, most), most, "linearizable", within).await?;
+        let most = most.clamp(1, MAX_PAGE);
+        let (rows, more) = self.rows(pipeline(selection, after, most), most, "linearizable", deadline).await?;
         let next = if more { rows.last().map(position).transpose()? } else { None };
         let read = |row: &Document| {
             let lease = document::decode_listed(row);
@@ -48,7 +53,7 @@ impl Inner {
         pipeline: Vec<Document>,
         most: u32,
         level: &str,
-        within: Duration,
+        deadline: Deadline,
     ) -> Result<(Vec<Document>, bool)> {
         let aggregate = doc! {
             "aggregate": &self.collection,
@@ -56,12 +61,12 @@ impl Inner {
             // One more than there can be, so that the server closes the cursor with the reply.
             "cursor": { "batchSize": document::int(most.saturating_add(1)) },
             "readConcern": { "level": level },
-            "maxTimeMS": server_limit(within),
+            "maxTimeMS": server_limit(deadline),
         };
         let mut reply = self.command(aggregate, needs::READ).await?;
-        let cursor = reply.get_document_mut("cursor").map_err(fault::unreadable)?;
-        let id = cursor.get_i64("id").map_err(fault::unreadable)?;
-        let batch = std::mem::take(cursor.get_array_mut("firstBatch").map_err(fault::unreadable)?);
+        let cursor = reply.get_document_mut("cursor").map_err(error::unreadable)?;
+        let id = cursor.get_i64("id").map_err(error::unreadable)?;
+        let batch = std::mem::take(cursor.get_array_mut("firstBatch").map_err(error::unreadable)?);
         if id != 0 {
             // The reply was full. The next page begins where it ends.
             let kill = doc! { "killCursors": &self.collection, "cursors": [id] };
@@ -81,7 +86,7 @@ impl Inner {
 }
 
 /// Selects in the order in which the server saves most work: keys, then records, then holders. What a
-/// caller says is only ever a value to compare with. No document of somebody else makes this fail.
+/// caller says is only ever a value to compare with. No document of another program makes this fail.
 fn pipeline(selection: &Filter, after: Option<&Position>, most: u32) -> Vec<Document> {
     let mut records = doc! {
         "_id": keys(selection),
@@ -89,7 +94,7 @@ fn pipeline(selection: &Filter, after: Option<&Position>, most: u32) -> Vec<Docu
     };
     records.extend(document::of_this_format());
     if let Some(group) = &selection.group {
-        // Said twice, so that an index of groups can be used.
+        // Repeated here, so that the server can use an index of groups.
         records.insert("holders.group", doc! { "$eq": group.as_str() });
     }
     vec![
@@ -171,7 +176,7 @@ fn holders(selection: &Filter, after: Option<&Position>) -> Document {
     holders
 }
 
-/// What a selection says of the time that is left, by the server's clock.
+/// The conditions of a selection on the remaining time, on the server's clock.
 fn times(selection: &Filter) -> Vec<Document> {
     let end = "$holders.expires_at";
     let from_now = |millis: u64| doc! { "$add": ["$$NOW", document::long(millis)] };
@@ -181,7 +186,7 @@ fn times(selection: &Filter) -> Vec<Document> {
     if !selection.with_expired {
         times.push(doc! { "$gt": [end, "$$NOW"] });
     }
-    // Who has nothing left has at least nothing.
+    // An expired holder has at least zero left.
     if let Some(least) = selection.remaining_at_least.map(whole_millis).filter(|least| *least > 0) {
         times.push(doc! { "$or": [{ "$gte": [end, from_now(least)] }, forever.clone()] });
     }
@@ -196,7 +201,7 @@ fn times(selection: &Filter) -> Vec<Document> {
 
 /// A bound in milliseconds. What is left is in whole ones, so a part of one counts as one.
 fn whole_millis(bound: Duration) -> u64 {
-    u64::try_from(bound.as_nanos().div_ceil(1_000_000)).unwrap_or(AGES).min(AGES)
+    u64::try_from(bound.as_nanos().div_ceil(1_000_000)).unwrap_or(MAX_REMAINING_MILLIS).min(MAX_REMAINING_MILLIS)
 }
 
 fn date(time: StoreTime) -> Bson {
@@ -205,9 +210,9 @@ fn date(time: StoreTime) -> Bson {
 
 /// The place behind a row, which [`holders`] has looked at.
 fn position(row: &Document) -> Result<Position> {
-    let holder = row.get_document("holders").map_err(fault::unreadable)?;
-    let token = FencingToken::try_from(holder.get_i64("version").map_err(fault::unreadable)?)?;
-    Ok(Position { token, key: row.get_str("_id").map_err(fault::unreadable)?.to_owned() })
+    let holder = row.get_document("holders").map_err(error::unreadable)?;
+    let token = FencingToken::try_from(holder.get_i64("version").map_err(error::unreadable)?)?;
+    Ok(Position { token, key: row.get_str("_id").map_err(error::unreadable)?.to_owned() })
 }
 
 /// The `_id` of a row as a key, if it is one.
@@ -241,7 +246,7 @@ mod tests {
             (Duration::from_nanos(1), 1),
             (Duration::from_millis(1), 1),
             (Duration::from_micros(1_001), 2),
-            (Duration::MAX, AGES),
+            (Duration::MAX, MAX_REMAINING_MILLIS),
         ] {
             assert_eq!(whole_millis(bound), millis, "{bound:?}");
         }

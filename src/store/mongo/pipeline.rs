@@ -1,5 +1,5 @@
 //! The state machine as an update pipeline: the same prune, apply, grant and stamp as
-//! `record/machine.rs`, run by the server on the server's clocks in one atomic update. A property
+//! `record/state_machine.rs`, run by the server on the server's clocks in one atomic update. A property
 //! test drives both with the same requests and demands the same records.
 //!
 //! The server parses this anew for every command, which costs more than running it. So each step is
@@ -11,7 +11,7 @@
 //! |---|---|
 //! | `r` | the document as it was |
 //! | `ours` | whether it is a record |
-//! | `m` | the tokens that a joint request names |
+//! | `m` | the tokens that a batch request names |
 //! | `h`, `q` | holders and queue, on their way to what they will be; whose turn is next comes first in `q` |
 //! | `n` | how many waited before those who ask together |
 //! | `v`, `t` | the highest token so far, and the next one |
@@ -24,8 +24,8 @@
 //! logged of it and sent to the other members; where it took the beginning off, all who wait were logged anew. Now they
 //! are where somebody is queued, for whom nobody waits yet.
 //!
-//! What differs from one request to the next of the same verb comes in variables, so that the rest is
-//! encoded once: see `template.rs`. Their values are wrapped in `$literal`, so that no text of a caller
+//! What differs from one request to the next of the same operation comes in variables, so that the rest is
+//! encoded once: see `command.rs`. Their values are wrapped in `$literal`, so that no text of a caller
 //! is ever read as an expression. Where a document that is not ours makes an expression fail, the
 //! command fails and nothing is written; the caller of this looks at the document then.
 
@@ -33,23 +33,23 @@ use mongodb::bson::{Bson, Document, doc};
 
 use super::{
     document,
-    verb::{Verb, literal},
+    operation::{Operation, literal},
 };
 use crate::{Ttl, record::Record, types::token::HybridTime};
 
-/// The update that applies a request of this verb, with its [`constants`](super::verb::constants), to the record it meets.
-pub(super) fn update(verb: Verb) -> Vec<Document> {
-    if verb == Verb::RefreshNamed {
+/// The update that applies a request of this operation, with its [`constants`](super::operation::constants), to the record it meets.
+pub(super) fn update(operation: Operation) -> Vec<Document> {
+    if operation == Operation::RefreshNamed {
         return kept();
     }
     vec![
         doc! { "$replaceWith": { "r": "$$ROOT", "ours": is_ours() } },
-        doc! { "$set": pruned(verb) },
-        doc! { "$set": applied(verb) },
-        doc! { "$set": { "t": next_version(others(verb)), "w": ready() } },
-        doc! { "$set": { "g": granted(verb), "q": { "$slice": ["$q", "$w.n", i32::MAX] } } },
-        doc! { "$set": after(verb) },
-        doc! { "$replaceWith": stamped(verb) },
+        doc! { "$set": pruned(operation) },
+        doc! { "$set": applied(operation) },
+        doc! { "$set": { "t": next_version(others(operation)), "w": ready() } },
+        doc! { "$set": { "g": granted(operation), "q": { "$slice": ["$q", "$w.n", i32::MAX] } } },
+        doc! { "$set": after(operation) },
+        doc! { "$replaceWith": stamped(operation) },
     ]
 }
 
@@ -75,7 +75,7 @@ pub(super) fn is_record() -> Document {
 
 /// Drops the holders and waiters whose time is over. What comes of a document that is not ours does not count: this or a
 /// later expression fails on it, or the last stage leaves it as it was.
-fn pruned(verb: Verb) -> Document {
+fn pruned(operation: Operation) -> Document {
     let alive = |array: &str| {
         let array = doc! { "$ifNull": [array, []] };
         doc! { "$filter": { "input": array, "cond": { "$gt": ["$$this.expires_at", "$$NOW"] } } }
@@ -83,40 +83,42 @@ fn pruned(verb: Verb) -> Document {
     let version = doc! { "$ifNull": ["$r.version", Bson::Int64(0)] };
     let queue = doc! { "$reverseArray": alive("$r.queue") };
     let mut pruned = doc! { "h": alive("$r.holders"), "q": queue, "v": version };
-    if verb.is_joint() {
+    if operation.is_batch() {
         pruned.insert("m", named_tokens("$r._id", "$$keys", "$$tokens"));
     }
     pruned
 }
 
 /// Turns `h` and `q` into holders and queue as the request asks.
-fn applied(verb: Verb) -> Document {
-    match verb {
-        Verb::Acquire => doc! { "h": pushed("$h", is_theirs(verb), "$$who", "$$lasts"), "q": enqueued(verb) },
-        Verb::Wait | Verb::AcquireSeveral => doc! {
-            "h": pushed("$h", is_theirs(verb), own("$$who"), own("$$lasts")),
-            "q": enqueued(verb),
+fn applied(operation: Operation) -> Document {
+    match operation {
+        Operation::Acquire => {
+            doc! { "h": pushed("$h", is_theirs(operation), "$$who", "$$lasts"), "q": enqueued(operation) }
+        }
+        Operation::Wait | Operation::AcquireSeveral => doc! {
+            "h": pushed("$h", is_theirs(operation), own("$$who"), own("$$lasts")),
+            "q": enqueued(operation),
             "n": { "$size": "$q" },
         },
-        Verb::Refresh => doc! { "h": pushed("$h", is_theirs(verb), "$$who", "$$lasts") },
-        Verb::ReleaseNamed => doc! { "h": { "$filter": { "input": "$h", "cond": { "$not": is_named() } } } },
-        Verb::RevokeNamed => doc! {
+        Operation::Refresh => doc! { "h": pushed("$h", is_theirs(operation), "$$who", "$$lasts") },
+        Operation::ReleaseNamed => doc! { "h": { "$filter": { "input": "$h", "cond": { "$not": is_named() } } } },
+        Operation::RevokeNamed => doc! {
             "h": { "$filter": { "input": "$h", "cond": { "$not": is_named() } } },
             "told": { "$filter": { "input": "$h", "cond": is_named() } },
         },
-        Verb::Release => {
+        Operation::Release => {
             let other = doc! { "$ne": [["$$this.lease", "$$this.version"], ["$$lease", "$$token"]] };
             doc! { "h": { "$filter": { "input": "$h", "cond": other } } }
         }
-        Verb::Leave => doc! { "h": without("$h", verb), "q": without("$q", verb) },
-        Verb::Revoke => doc! {
+        Operation::Leave => doc! { "h": without("$h", operation), "q": without("$q", operation) },
+        Operation::Revoke => doc! {
             "h": { "$filter": { "input": "$h", "cond": { "$gt": ["$$this.version", "$$upto"] } } },
             "told": { "$filter": { "input": "$h", "cond": { "$lte": ["$$this.version", "$$upto"] } } },
         },
-        Verb::Transfer => transferred(),
-        Verb::Raise => doc! { "v": { "$max": ["$v", "$$to"] } },
+        Operation::Transfer => transferred(),
+        Operation::Raise => doc! { "v": { "$max": ["$v", "$$to"] } },
         // A stage has to set something. The other has stages of its own.
-        Verb::Prune | Verb::RefreshNamed => doc! { "h": "$h" },
+        Operation::Prune | Operation::RefreshNamed => doc! { "h": "$h" },
     }
 }
 
@@ -164,22 +166,22 @@ fn pushed(array: &str, which: Document, anew: impl Into<Bson>, lasts: impl Into<
 }
 
 /// `q`, with those who ask in it unless they hold already or there is no room.
-fn enqueued(verb: Verb) -> Document {
+fn enqueued(operation: Operation) -> Document {
     let new = |entry: &str| {
         let expires_at = doc! { "$add": ["$$NOW", format!("{entry}.wait_ttl")] };
         doc! { "$mergeObjects": [entry, { "since": "$$NOW", "last_seen": "$$NOW", "expires_at": expires_at }] }
     };
-    if verb == Verb::Acquire {
-        let queued = doc! { "$concatArrays": [without("$q", verb), [new("$$entry")]] };
+    if operation == Operation::Acquire {
+        let queued = doc! { "$concatArrays": [without("$q", operation), [new("$$entry")]] };
         return doc! { "$cond": [{ "$in": ["$$lease", "$h.lease"] }, "$q", queued] };
     }
-    if verb == Verb::AcquireSeveral {
+    if operation == Operation::AcquireSeveral {
         let holds = doc! { "$in": ["$$this.lease", "$h.lease"] };
         let others = doc! { "$filter": { "input": "$$entry", "cond": { "$not": holds } } };
         let appended = doc! { "$map": { "input": others, "in": new("$$this") } };
-        return doc! { "$concatArrays": [without("$q", verb), appended] };
+        return doc! { "$concatArrays": [without("$q", operation), appended] };
     }
-    let waiting = pushed("$q", is_theirs(verb), own("$$entry"), own("$$wait_ttl"));
+    let waiting = pushed("$q", is_theirs(operation), own("$$entry"), own("$$wait_ttl"));
     let others = doc! { "$filter": { "input": "$$entry", "cond": { "$not": { "$in": ["$$this.lease", "$$known"] } } } };
     // Looked up once, and not for each of them.
     let others = doc! { "$let": { "vars": { "known": { "$concatArrays": ["$h.lease", "$q.lease"] } }, "in": others } };
@@ -212,10 +214,10 @@ fn ready() -> Document {
 /// The waiters at the head of `q` as the holders they become. The first has the token
 /// `max(version + 1, token(hybrid clock) - others)`; those that follow count on from it. Who asks
 /// gets its ttl.
-fn granted(verb: Verb) -> Document {
+fn granted(operation: Operation) -> Document {
     let claimed = doc! { "$min": ["$$this.ttl", "$$this.wait_ttl"] };
-    let lasts = if verb.asks() {
-        doc! { "$cond": [is_theirs(verb), "$$this.ttl", claimed] }
+    let lasts = if operation.is_acquire() {
+        doc! { "$cond": [is_theirs(operation), "$$this.ttl", claimed] }
     } else {
         claimed
     };
@@ -246,9 +248,9 @@ fn granted(verb: Verb) -> Document {
 }
 
 /// How many others wait for whom tokens are kept in reserve: see `FencingToken::following`.
-fn others(verb: Verb) -> Document {
+fn others(operation: Operation) -> Document {
     let others = doc! { "$subtract": [{ "$size": "$q" }, 1] };
-    if matches!(verb, Verb::Wait | Verb::AcquireSeveral) {
+    if matches!(operation, Operation::Wait | Operation::AcquireSeveral) {
         doc! { "$min": ["$n", others] }
     } else {
         others
@@ -271,21 +273,21 @@ fn next_version(others: Document) -> Document {
 
 /// The fields of the record after the grant, and in `d` whom it concerned. Who asks learns of its own
 /// grant by the answer, and is taken off the queue if it does not wait.
-fn after(verb: Verb) -> Document {
+fn after(operation: Operation) -> Document {
     let told = doc! { "$concat": ["$$value", "$$this.caller", "=", { "$toString": "$$this.version" }, ";"] };
-    let told = if verb.asks() {
-        doc! { "$cond": [is_theirs(verb), "$$value", told] }
+    let told = if operation.is_acquire() {
+        doc! { "$cond": [is_theirs(operation), "$$value", told] }
     } else {
         told
     };
-    let taken: Bson = if verb.revokes() || verb == Verb::Transfer {
+    let taken: Bson = if operation.is_revoke() || operation == Operation::Transfer {
         let each = doc! { "$concat": ["$$value", "$$this.caller", "=0;"] };
         doc! { "$reduce": { "input": "$told", "initialValue": "", "in": each } }.into()
     } else {
         "".into()
     };
-    let gives_up = matches!(verb, Verb::Acquire | Verb::AcquireSeveral);
-    let queue = if gives_up { without("$q", verb).into() } else { Bson::from("$q") };
+    let gives_up = matches!(operation, Operation::Acquire | Operation::AcquireSeveral);
+    let queue = if gives_up { without("$q", operation).into() } else { Bson::from("$q") };
     doc! {
         "h": { "$concatArrays": ["$h", "$g"] },
         "q": { "$reverseArray": queue },
@@ -296,16 +298,16 @@ fn after(verb: Verb) -> Document {
 }
 
 /// The record afterwards: as it was, unless something changed; then with its times moved on.
-fn stamped(verb: Verb) -> Document {
+fn stamped(operation: Operation) -> Document {
     let mut history = doc! { "$ifNull": ["$r.history", []] };
-    if verb.revokes() {
+    if operation.is_revoke() {
         let revocation = doc! { "by": "$$by", "reason": "$$reason", "at": "$$NOW", "tokens": "$told.version" };
         let kept = i64::try_from(Record::MAX_HISTORY).unwrap_or(i64::MAX).saturating_neg();
         let added = doc! { "$cond": [{ "$size": "$told" }, [revocation], []] };
         history = doc! { "$slice": [{ "$concatArrays": [history, added] }, kept] };
     }
     let mut expires_at = expiry("$r.expires_at", "$now", "$h", "$q");
-    if verb == Verb::Raise {
+    if operation == Operation::Raise {
         expires_at = doc! { "$max": [expires_at, "$$until"] };
     }
     let record = doc! {
@@ -372,10 +374,10 @@ fn is_named() -> Document {
 }
 
 /// Whether `this` is of the lease, or of one of several.
-fn is_theirs(verb: Verb) -> Document {
-    match verb {
-        Verb::Leave => doc! { "$in": [["$$this.lease", "$$this.caller"], "$$lease"] },
-        _ if verb.is_of_several() => doc! { "$in": ["$$this.lease", "$$lease"] },
+fn is_theirs(operation: Operation) -> Document {
+    match operation {
+        Operation::Leave => doc! { "$in": [["$$this.lease", "$$this.caller"], "$$lease"] },
+        _ if operation.is_of_several() => doc! { "$in": ["$$this.lease", "$$lease"] },
         _ => doc! { "$eq": ["$$this.lease", "$$lease"] },
     }
 }
@@ -386,9 +388,9 @@ fn own(list: &str) -> Document {
 }
 
 /// An array less the entries of the lease, or of several.
-fn without(array: &str, verb: Verb) -> Document {
-    let is_other = if verb.is_of_several() {
-        doc! { "$not": is_theirs(verb) }
+fn without(array: &str, operation: Operation) -> Document {
+    let is_other = if operation.is_of_several() {
+        doc! { "$not": is_theirs(operation) }
     } else {
         doc! { "$ne": ["$$this.lease", "$$lease"] }
     };

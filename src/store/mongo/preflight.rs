@@ -1,10 +1,9 @@
 //! Checks a deployment before the first request. Each refusal says what to do.
 //!
-//! | file | says |
+//! | file | checks |
 //! |---|---|
-//! | `preflight.rs` | in which order the checks run |
+//! | `preflight.rs` | the order of the checks |
 //! | `preflight/deployment.rs` | which deployments are refused, by what a server says of itself |
-//! | `preflight/product.rs` | which other products speak MongoDB's protocol |
 //! | `preflight/direct.rs` | whether a client can reach the primary |
 //! | `preflight/probe.rs` | whether the collection takes the updates of this store |
 //! | `index.rs` | the TTL index |
@@ -14,24 +13,23 @@
 mod deployment;
 mod direct;
 mod probe;
-mod product;
 
 use std::time::Duration;
 
 use mongodb::bson::{Document, doc};
 use tracing::{debug, warn};
 
-pub(super) use self::{deployment::check as check_deployment, product::at as product_at};
-use super::{Inner, fault, index};
-use crate::{Error, Result};
+pub(super) use self::deployment::check as check_deployment;
+use super::{context::MongoContext, error, index};
+use crate::{Deadline, Error, Result};
 
 /// By how much the cluster time may be ahead of the primary's clock. The server reads one after the other, and may
 /// stall in between.
-const STALL: Duration = Duration::from_secs(1);
+const MAX_STALL: Duration = Duration::from_secs(1);
 
 /// Checks the deployment and creates the TTL index. If all is well it sends `hello`, then three commands together that read,
 /// and then one that writes.
-pub(super) async fn run(store: &Inner, within: Duration) -> Result<()> {
+pub(super) async fn run(store: &MongoContext, deadline: Deadline) -> Result<()> {
     // Alone: if a login is refused, other commands only learn that the pool of connections was cleared.
     let hello = store.command(doc! { "hello": 1 }, "hello").await?;
     // Together: so the client has two connections when the first request comes, and to open one takes several round trips.
@@ -48,20 +46,20 @@ pub(super) async fn run(store: &Inner, within: Duration) -> Result<()> {
     journal?;
     probe?;
     build?;
-    index::ensure(store, within).await
+    index::ensure(store, deadline).await
 }
 
 /// What the server says of its build. `None`: it does not say that to this user, or to a client that keeps to the stable
 /// API.
-async fn build_info(store: &Inner) -> Result<Option<Document>> {
+async fn build_info(store: &MongoContext) -> Result<Option<Document>> {
     let admin = store.database.client().database("admin");
     match store.raw_command(&admin, doc! { "buildInfo": 1 }).await {
         Ok(reply) => Ok(Some(reply)),
-        Err(error) if fault::is_refusal(&error) => {
+        Err(error) if error::is_refusal(&error) => {
             debug!(%error, "the server does not say what it is");
             Ok(None)
         }
-        Err(error) => Err(fault::meaning(error, "admin", "$cmd", "buildInfo")),
+        Err(error) => Err(error::meaning(error, "admin", "$cmd", "buildInfo")),
     }
 }
 
@@ -71,23 +69,23 @@ fn cluster_time_ahead(hello: &Document) -> Option<Duration> {
     let latest = hello.get_document("$clusterTime").and_then(|time| time.get_timestamp("clusterTime")).ok()?;
     let now = hello.get_datetime("localTime").ok()?.timestamp_millis();
     let ahead = i64::from(latest.time).saturating_mul(1_000).saturating_sub(now);
-    u64::try_from(ahead).ok().map(Duration::from_millis).filter(|ahead| *ahead > STALL)
+    u64::try_from(ahead).ok().map(Duration::from_millis).filter(|ahead| *ahead > MAX_STALL)
 }
 
 /// Refuses a set whose majority does not mean the journal, as far as the user may look.
-async fn journal(store: &Inner) -> Result<()> {
+async fn journal(store: &MongoContext) -> Result<()> {
     let admin = store.database.client().database("admin");
     let reply = match store.raw_command(&admin, doc! { "replSetGetConfig": 1 }).await {
         Ok(reply) => reply,
         // The user may not look, or the command is not served: by a router, a hosted deployment, or
         // to a client that keeps to the stable API.
-        Err(error) if fault::is_refusal(&error) => {
+        Err(error) if error::is_refusal(&error) => {
             debug!(%error, "cannot see whether a majority means the journal");
             return Ok(());
         }
-        Err(error) => return Err(fault::meaning(error, "admin", "$cmd", "replSetGetConfig")),
+        Err(error) => return Err(error::meaning(error, "admin", "$cmd", "replSetGetConfig")),
     };
-    let config = reply.get_document("config").map_err(fault::unreadable)?;
+    let config = reply.get_document("config").map_err(error::unreadable)?;
     if config.get_bool("writeConcernMajorityJournalDefault").is_ok_and(|journaled| !journaled) {
         return Err(Error::invalid(
             "this replica set confirms majority writes before they are in the journal, so a confirmed lease can be lost in a crash: set writeConcernMajorityJournalDefault to true with rs.reconfig()",

@@ -1,28 +1,31 @@
-//! What a record can be cleared of, and the deletion of one that has been idle.
-
-use std::time::Duration;
+//! Finding what has expired in records, and deleting idle records.
+//!
+//! Invariant: a delete checks in the same command that the record is idle.
 
 use mongodb::bson::{Bson, Document, doc};
 
 use super::{
-    Inner, document,
-    fault::{self, needs},
-    index, list, server_limit, write_concern,
+    context::MongoContext,
+    document,
+    error::{self, needs},
+    index,
+    limits::{server_limit, write_concern},
+    list,
 };
 use crate::{
-    FencingToken, Key, Result,
+    Deadline, FencingToken, Key, Result,
     store::{Expired, ExpiredPage},
 };
 
-/// The most records that are looked for at once.
-const MOST: u32 = 1_000;
+/// The most records of a page.
+const MAX_EXPIRED_PAGE: u32 = 1_000;
 
-impl Inner {
-    pub(super) async fn list_expired(&self, after: Option<&str>, most: u32, within: Duration) -> Result<ExpiredPage> {
-        let most = most.clamp(1, MOST);
-        let (rows, more) = self.rows(self.backlog(after, most), most, "majority", within).await?;
+impl MongoContext {
+    pub(super) async fn list_expired(&self, after: Option<&str>, most: u32, deadline: Deadline) -> Result<ExpiredPage> {
+        let most = most.clamp(1, MAX_EXPIRED_PAGE);
+        let (rows, more) = self.rows(self.expired_pipeline(after, most), most, "majority", deadline).await?;
         let next = rows.last().filter(|_| more).and_then(|row| row.get_str("_id").ok()).map(str::to_owned);
-        let overdue = |row: &Document| {
+        let expired = |row: &Document| {
             let key = list::key(row)?;
             if row.get_bool("idle").ok()? {
                 let version = FencingToken::try_from(row.get_i64("version").ok()?).ok()?;
@@ -31,10 +34,10 @@ impl Inner {
                 Some(Expired::Lapsed { key })
             }
         };
-        Ok(ExpiredPage { expired: rows.iter().filter_map(overdue).collect(), next })
+        Ok(ExpiredPage { expired: rows.iter().filter_map(expired).collect(), next })
     }
 
-    fn backlog(&self, after: Option<&str>, most: u32) -> Vec<Document> {
+    fn expired_pipeline(&self, after: Option<&str>, most: u32) -> Vec<Document> {
         // Of arrays only, whatever the server looks at first.
         let lapsed = |array: &str| {
             doc! { "$anyElementTrue": [{ "$map": {
@@ -61,7 +64,7 @@ impl Inner {
         ]
     }
 
-    /// Whether nobody holds or waits, and nobody has for the retention: what the TTL index goes by.
+    /// Whether the record has had neither holders nor waiters for the retention: the condition of the TTL index.
     fn is_idle(&self) -> Document {
         let retention = index::retention_seconds(self.retention).saturating_mul(1000);
         doc! { "$and": [
@@ -70,18 +73,18 @@ impl Inner {
         ] }
     }
 
-    pub(super) async fn delete_idle(&self, key: &Key, version: FencingToken, within: Duration) -> Result<bool> {
+    pub(super) async fn delete_idle(&self, key: &Key, version: FencingToken, deadline: Deadline) -> Result<bool> {
         let idle = doc! { "$and": [document::is_record_beside_entries(), self.is_idle()] };
         let query = doc! { "_id": key.as_str(), "v": document::FORMAT, "version": version, "$expr": idle };
         let delete = doc! {
             "delete": &self.collection,
             "deletes": [{ "q": query, "limit": 1 }],
-            "writeConcern": write_concern(within),
-            "maxTimeMS": server_limit(within),
+            "writeConcern": write_concern(deadline),
+            "maxTimeMS": server_limit(deadline),
         };
         let reply =
             self.raw_command(&self.database, delete).await.map_err(|error| self.meaning(error, needs::REMOVE))?;
-        fault::written(&reply)?;
+        error::ensure_written(&reply)?;
         Ok(reply.get("n").and_then(Bson::as_i32).is_some_and(|count| count > 0))
     }
 }

@@ -1,7 +1,8 @@
-//! Which replica set answers to a connection string with a wrong set name.
+//! The replica set that answers to a connection string with a wrong set name.
 //!
-//! The driver drops a server that belongs to another set, and keeps nothing of what the server said. So one of the servers is
-//! asked again, over a direct connection without a login.
+//! Purpose: the driver drops a server that belongs to another set, and keeps nothing of its answer.
+//!
+//! Mechanism: one of the servers is queried again, over a direct connection without a login.
 
 use std::time::Duration;
 
@@ -11,19 +12,21 @@ use mongodb::{
     options::{ClientOptions, ServerAddress},
 };
 
-use super::{MongoStore, fault, preflight};
-use crate::Error;
+use super::{error, preflight, task};
+use crate::{Deadline, Error};
 
-/// How many servers are asked at most, one after the other.
-const MOST: usize = 3;
+/// The most servers that are tried, one after the other.
+const MAX_SERVERS: usize = 3;
 
 /// Adds the name of the set to an error about a wrong set name. Gives any other error as it is, and this one if no server
-/// answers within `within`.
-pub(crate) async fn explain(error: Error, options: ClientOptions, allow_sharded: bool, within: Duration) -> Error {
-    let Some(wanted) = fault::misnamed_set(&error) else { return error };
-    let corrected = MongoStore::run(within, async move {
-        for host in options.hosts.iter().take(MOST) {
-            if let Ok(hello) = hello(host, &options, within).await {
+/// answers before the deadline.
+pub(crate) async fn explain(error: Error, options: ClientOptions, allow_sharded: bool, deadline: Deadline) -> Error {
+    let Some(wanted) = error::misnamed_set(&error) else { return error };
+    // Of the whole time, so that three servers can be tried.
+    let timeout = deadline.remaining().mul_f64(0.3);
+    let corrected = task::run(deadline, async move {
+        for host in options.hosts.iter().take(MAX_SERVERS) {
+            if let Ok(hello) = hello(host, &options, timeout).await {
                 return Ok(Some(correction(&wanted, host, &hello, allow_sharded)));
             }
         }
@@ -33,13 +36,13 @@ pub(crate) async fn explain(error: Error, options: ClientOptions, allow_sharded:
 }
 
 /// What one server says of itself.
-async fn hello(host: &ServerAddress, options: &ClientOptions, within: Duration) -> mongodb::error::Result<Document> {
+async fn hello(host: &ServerAddress, options: &ClientOptions, timeout: Duration) -> mongodb::error::Result<Document> {
     let mut options = options.clone();
     options.hosts = vec![host.clone()];
     options.direct_connection = Some(true);
     options.repl_set_name = None;
     options.credential = None;
-    options.server_selection_timeout = Some(within.mul_f64(0.3));
+    options.server_selection_timeout = Some(timeout);
     let client = Client::with_options(options)?;
     let reply = client.database("admin").run_command(doc! { "hello": 1 }).await;
     client.shutdown().immediate(true).await;

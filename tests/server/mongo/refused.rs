@@ -181,7 +181,7 @@ async fn a_sharded_cluster_is_refused_unless_it_is_allowed() {
 
 #[tokio::test]
 async fn a_product_that_only_speaks_the_protocol_is_refused_by_its_name() {
-    // A member whose answers have the marks of other products, as `src/store/mongo/preflight/product.rs` knows them.
+    // A member whose answers have the marks of other products, as `src/store/mongo/product.rs` knows them.
     let (_set, uri) = tampered(|client, reply| match client {
         "ferretdb" if reply.contains_key("gitVersion") => {
             reply.insert("ferretdb", doc! { "version": "v2.7.0" }).is_none()

@@ -3,7 +3,7 @@
 use mongodb::bson::Document;
 use tracing::warn;
 
-use super::product;
+use super::super::product;
 use crate::{Error, Result};
 
 /// The wire version of MongoDB 6.0, the first with all that the pipeline uses.
@@ -12,7 +12,7 @@ const WIRE_VERSION_6_0: i32 = 17;
 /// Refuses a deployment that cannot keep the promises, by its answers to `hello` and, if there is one, to `buildInfo`.
 pub(in crate::store::mongo) fn check(hello: &Document, build: Option<&Document>, allow_sharded: bool) -> Result<()> {
     if let Some(product) = product::recognise(hello, build) {
-        return Err(product.refusal());
+        return Err(product.to_error());
     }
     let wire_version = hello.get_i32("maxWireVersion").unwrap_or(0);
     if wire_version < WIRE_VERSION_6_0 {

@@ -15,12 +15,12 @@ use mongodb::{
     options::{SelectionCriteria, ServerAddress},
 };
 
-use super::super::{Inner, fault};
+use super::super::{context::MongoContext, error};
 use crate::{Error, Result};
 
 /// Refuses a direct connection to a member that is not the primary, if that member knows of another that is. As long as the
 /// set has no primary, the member may become it.
-pub(super) async fn check(store: &Inner, hello: &Document) -> Result<()> {
+pub(super) async fn check(store: &MongoContext, hello: &Document) -> Result<()> {
     if hello.get_bool("isWritablePrimary").unwrap_or(true) {
         return Ok(());
     }
@@ -31,7 +31,7 @@ pub(super) async fn check(store: &Inner, hello: &Document) -> Result<()> {
 }
 
 /// The servers that the client knows and that hold data, and what it takes them for.
-async fn servers(store: &Inner) -> Result<HashMap<ServerAddress, ServerType>> {
+async fn servers(store: &MongoContext) -> Result<HashMap<ServerAddress, ServerType>> {
     let known = Arc::<Mutex<HashMap<ServerAddress, ServerType>>>::default();
     let note = Arc::clone(&known);
     // The driver offers each server that it could select. It selects one only if there is one, so a command must be sent.
@@ -59,7 +59,7 @@ fn unwritable(hello: &Document, known: &HashMap<ServerAddress, ServerType>) -> E
         || known.values().any(|taken_for| *taken_for == ServerType::RsPrimary)
         || ServerAddress::parse(primary).is_ok_and(|primary| known.contains_key(&primary));
     if is_passing || is_followed {
-        return fault::not_primary();
+        return error::not_primary();
     }
     Error::invalid(format!(
         "the connection goes to one member of the MongoDB replica set {set}, {me}, which is not the primary: leave out directConnection and write replicaSet={set}, or connect to the primary, {primary}"

@@ -6,7 +6,10 @@
 use mongodb::bson::{Document, doc};
 use tracing::debug;
 
-use super::super::{Inner, fault, fault::needs};
+use super::super::{
+    context::MongoContext,
+    error::{self, needs},
+};
 use crate::{Error, Result};
 
 /// The codes with which a server refuses what it cannot read: bad value, failed to parse, type mismatch, command not
@@ -15,7 +18,7 @@ const UNKNOWN_UPDATE: [i32; 7] = [2, 9, 14, 115, 238, 17276, 51144];
 
 /// Refuses a collection with a collation of its own, a server without updates by a pipeline, and a client that did not log
 /// in.
-pub(super) async fn run(store: &Inner) -> Result<()> {
+pub(super) async fn run(store: &MongoContext) -> Result<()> {
     let update = doc! {
         "findAndModify": &store.collection,
         // Of a query by the id alone the plan has no collation.
@@ -32,14 +35,14 @@ pub(super) async fn run(store: &Inner) -> Result<()> {
                 store.collection
             ))),
         },
-        Err(error) if fault::code(&error).is_some_and(|code| UNKNOWN_UPDATE.contains(&code)) => {
+        Err(error) if error::code(&error).is_some_and(|code| UNKNOWN_UPDATE.contains(&code)) => {
             Err(Error::invalid(
                 "this server does not know updates by a pipeline with $$NOW and $$CLUSTER_TIME, so it is not MongoDB as mongoseal needs it: use MongoDB 6.0 or later",
             )
-            .caused_by(fault::source(error)))
+            .caused_by(error::source(error)))
         }
         // A user who may not hold leases may still read them, and a client that keeps to the stable API may not explain.
-        Err(error) if fault::is_refusal(&error) && !fault::is_anonymous(&error) => {
+        Err(error) if error::is_refusal(&error) && !error::is_anonymous(&error) => {
             debug!(%error, "cannot see the collation of the collection");
             Ok(())
         }

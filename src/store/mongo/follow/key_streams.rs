@@ -1,11 +1,18 @@
 //! Change streams of some keys, each of which replaces the one before.
+//!
+//! Purpose: the keys of an open change stream cannot be changed.
+//!
+//! Mechanism: a new stream begins behind the last change that the task has read. The stream before it ends with its pending
+//! request.
+//!
+//! Invariant: no change is lost between two streams.
 
 use std::{collections::HashSet, sync::Arc, time::Duration};
 
 use mongodb::{
     bson::{Bson, Document, Timestamp, doc},
     change_stream::{ChangeStream, event::ResumeToken},
-    error::{Error as DriverError, Result as DriverResult},
+    error::Result as DriverResult,
     options::{ChangeStreamOptions, ReadConcern},
 };
 use tokio::sync::{
@@ -13,31 +20,35 @@ use tokio::sync::{
     mpsc::{self, Receiver, Sender},
 };
 
-use super::{Inner, MongoStore, execute::PRIMARY, stream_end::End};
+use super::super::{
+    context::{MongoContext, PRIMARY},
+    stream_error::StreamEnd,
+    task,
+};
 use crate::Key;
 
 /// How long the server holds a request for changes when there is none: also how long a stream lives on that another one has
 /// replaced.
-const AWAIT: Duration = Duration::from_millis(250);
+const CHANGES_AWAIT: Duration = Duration::from_millis(250);
 
 /// How many streams may live on at the same time that others have replaced.
 const MAX_REPLACED: usize = 3;
 
 /// The streams of one task, of which each but the last was replaced.
-pub(super) struct Streams {
-    store: Arc<Inner>,
+pub(super) struct KeyStreams {
+    store: Arc<MongoContext>,
     /// Held as long as any of them is open.
     permit: Arc<OwnedSemaphorePermit>,
     slots: Arc<Semaphore>,
     /// Where the next one begins.
-    position: Option<Start>,
+    position: Option<StreamStart>,
 }
 
-impl Streams {
-    pub(super) fn new(store: &Arc<Inner>) -> std::result::Result<Self, End> {
+impl KeyStreams {
+    pub(super) fn new(store: &Arc<MongoContext>) -> std::result::Result<Self, StreamEnd> {
         Ok(Self {
             store: Arc::clone(store),
-            permit: Arc::new(store.client.stream_permit().map_err(End::TooMany)?),
+            permit: Arc::new(store.client.stream_permit().map_err(StreamEnd::TooMany)?),
             slots: Arc::new(Semaphore::new(MAX_REPLACED.saturating_add(1))),
             position: None,
         })
@@ -45,25 +56,28 @@ impl Streams {
 
     /// The next one begins behind this token.
     pub(super) fn read_up_to(&mut self, token: ResumeToken) {
-        self.position = Some(Start::Behind(token));
+        self.position = Some(StreamStart::Behind(token));
     }
 
     /// Opens a stream of these keys. Gives what is read from it, and a time after which it has all changes of each key.
-    pub(super) async fn open(&mut self, keys: &HashSet<Key>) -> std::result::Result<(Receiver<Read>, Timestamp), End> {
+    pub(super) async fn open(
+        &mut self,
+        keys: &HashSet<Key>,
+    ) -> std::result::Result<(Receiver<StreamRead>, Timestamp), StreamEnd> {
         // Closed by nobody.
-        let slot = Arc::clone(&self.slots).acquire_owned().await.map_err(|_closed| End::Closed)?;
+        let slot = Arc::clone(&self.slots).acquire_owned().await.map_err(|_closed| StreamEnd::Closed)?;
         // After the answer that the last token came with. So no change of a key that is new can be between that token and a
         // snapshot as of this time.
-        let now = self.store.operation_time().await.map_err(End::NotOpened)?;
+        let now = self.store.operation_time().await.map_err(StreamEnd::NotOpened)?;
         // Not what happened at that time itself: where it is the last thing that happened, and that was the drop of the
         // collection, the stream would end with it again and again.
-        let after = Start::At(Timestamp { increment: now.increment.saturating_add(1), ..now });
+        let after = StreamStart::At(Timestamp { increment: now.increment.saturating_add(1), ..now });
         let start = self.position.clone().unwrap_or(after);
-        let events = self.store.changes(keys, start.clone()).await.map_err(End::NotOpened)?;
+        let events = self.store.changes(keys, start.clone()).await.map_err(StreamEnd::NotOpened)?;
         self.position = Some(start);
         let (pass_on, changes) = mpsc::channel(1);
         let (store, keys, permit) = (Arc::clone(&self.store), keys.clone(), Arc::clone(&self.permit));
-        MongoStore::run_unwatched(async move {
+        task::spawn(async move {
             read(&store, &keys, events, pass_on).await;
             drop((slot, permit));
         });
@@ -72,10 +86,15 @@ impl Streams {
 }
 
 /// A change, if there was one meanwhile, and behind which token the stream goes on.
-pub(super) type Read = (std::result::Result<Option<Document>, End>, Option<ResumeToken>);
+pub(super) type StreamRead = (std::result::Result<Option<Document>, StreamEnd>, Option<ResumeToken>);
 
-/// Reads a stream until nobody listens or it ends.
-async fn read(store: &Inner, keys: &HashSet<Key>, mut events: ChangeStream<Document>, pass_on: Sender<Read>) {
+/// Reads a stream until its receiver is dropped or it ends.
+async fn read(
+    store: &MongoContext,
+    keys: &HashSet<Key>,
+    mut events: ChangeStream<Document>,
+    pass_on: Sender<StreamRead>,
+) {
     // One that ends is taken up where it ended. One that then ends at once is not.
     let mut is_taken_up = false;
     loop {
@@ -84,16 +103,16 @@ async fn read(store: &Inner, keys: &HashSet<Key>, mut events: ChangeStream<Docum
                 is_taken_up = false;
                 Ok(change)
             }
-            Ok(_) => Err(End::Closed),
+            Ok(_) => Err(StreamEnd::Closed),
             Err(error) => match events.resume_token() {
-                Some(token) if !is_taken_up => match store.changes(keys, Start::Behind(token)).await {
+                Some(token) if !is_taken_up => match store.changes(keys, StreamStart::Behind(token)).await {
                     Ok(again) => {
                         (events, is_taken_up) = (again, true);
                         continue;
                     }
-                    Err(error) => Err(End::Failed(error)),
+                    Err(error) => Err(StreamEnd::Failed(error)),
                 },
-                _ => Err(End::Failed(error)),
+                _ => Err(StreamEnd::Failed(error)),
             },
         };
         let is_over = change.is_err();
@@ -105,28 +124,22 @@ async fn read(store: &Inner, keys: &HashSet<Key>, mut events: ChangeStream<Docum
 
 /// Where a change stream begins.
 #[derive(Clone)]
-enum Start {
+enum StreamStart {
     At(Timestamp),
     Behind(ResumeToken),
 }
 
-impl Inner {
-    /// The time of the last operation that the primary has applied.
-    pub(super) async fn operation_time(&self) -> DriverResult<Timestamp> {
-        let reply = self.raw_command(&self.database, doc! { "ping": 1 }).await?;
-        reply.get_timestamp("operationTime").map_err(|error| DriverError::custom(error.to_string()))
-    }
-
+impl MongoContext {
     /// What happens to the documents of these keys.
-    async fn changes(&self, keys: &HashSet<Key>, start: Start) -> DriverResult<ChangeStream<Document>> {
+    async fn changes(&self, keys: &HashSet<Key>, start: StreamStart) -> DriverResult<ChangeStream<Document>> {
         let (from, behind) = match start {
-            Start::At(from) => (Some(from), None),
-            Start::Behind(token) => (None, Some(token)),
+            StreamStart::At(from) => (Some(from), None),
+            StreamStart::Behind(token) => (None, Some(token)),
         };
         let options = ChangeStreamOptions::builder()
             .start_at_operation_time(from)
             .resume_after(behind)
-            .max_await_time(AWAIT)
+            .max_await_time(CHANGES_AWAIT)
             .read_concern(ReadConcern::majority())
             .selection_criteria(PRIMARY)
             .build();

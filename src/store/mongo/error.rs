@@ -1,4 +1,6 @@
 //! What each error of the driver means to a caller.
+//!
+//! Invariant: an error keeps the code of the server's error, and nothing that the server quotes.
 
 mod unreachable;
 
@@ -17,7 +19,7 @@ use crate::{Error, Result, Source};
 
 /// Codes of a server that cannot do it now but may soon, or that did it and could not say so.
 /// The names are in MongoDB's `error_codes.yml`.
-const TRANSIENT: [i32; 30] = [
+const TRANSIENT_CODES: [i32; 30] = [
     6,
     7,
     89,
@@ -51,7 +53,7 @@ const TRANSIENT: [i32; 30] = [
 ];
 
 /// Labels with which a server or the driver says the same.
-const RETRY: [&str; 5] = [
+const RETRY_LABELS: [&str; 5] = [
     RETRYABLE_WRITE_ERROR,
     RETRYABLE_ERROR,
     SYSTEM_OVERLOADED_ERROR,
@@ -59,8 +61,8 @@ const RETRY: [&str; 5] = [
     UNKNOWN_TRANSACTION_COMMIT_RESULT,
 ];
 
-/// Those of a server that is not the primary of its set, or is none any more.
-const NOT_PRIMARY: [i32; 4] = [10107, 10058, 13435, 13436];
+/// Codes of a server that is not the primary of its set, or is none any more.
+const NOT_PRIMARY_CODES: [i32; 4] = [10107, 10058, 13435, 13436];
 
 pub(crate) const UNAUTHORIZED: i32 = 13;
 /// Two documents would have the same `_id`, or the same entry of a unique index.
@@ -88,12 +90,12 @@ pub(crate) fn meaning(error: DriverError, database: &str, collection: &str, need
             "the MongoDB user may not do this with {database}.{collection}: grant it {needs} there"
         )),
         // The driver wraps whatever happens while it logs in.
-        ErrorKind::Authentication { .. } if code.is_some_and(|code| TRANSIENT.contains(&code)) => not_now(),
+        ErrorKind::Authentication { .. } if code.is_some_and(|code| TRANSIENT_CODES.contains(&code)) => not_now(),
         ErrorKind::Authentication { .. } => refused_credentials(),
         ErrorKind::Command(_) if code == Some(AUTHENTICATION_FAILED) => refused_credentials(),
-        ErrorKind::Command(_) if code.is_some_and(|code| NOT_PRIMARY.contains(&code)) => not_primary(),
-        ErrorKind::Command(_) if code.is_some_and(|code| TRANSIENT.contains(&code)) => not_now(),
-        ErrorKind::Command(_) if RETRY.iter().any(|label| error.contains_label(label)) => not_now(),
+        ErrorKind::Command(_) if code.is_some_and(|code| NOT_PRIMARY_CODES.contains(&code)) => not_primary(),
+        ErrorKind::Command(_) if code.is_some_and(|code| TRANSIENT_CODES.contains(&code)) => not_now(),
+        ErrorKind::Command(_) if RETRY_LABELS.iter().any(|label| error.contains_label(label)) => not_now(),
         ErrorKind::Command(CommandError { code, code_name, .. }) => Error::invalid(format!(
             "MongoDB refused a command on {database}.{collection} with {code_name} (code {code}): see the source of this error"
         )),
@@ -196,7 +198,7 @@ pub(crate) fn unconfirmed(error: &Bson) -> Error {
 
 /// Refuses the reply to a command whose writes failed or were not confirmed: such a command says so in
 /// its reply.
-pub(super) fn written(reply: &Document) -> Result<()> {
+pub(super) fn ensure_written(reply: &Document) -> Result<()> {
     if let Some(error) = reply.get("writeConcernError") {
         return Err(unconfirmed(error));
     }
@@ -209,7 +211,7 @@ pub(super) fn written(reply: &Document) -> Result<()> {
 /// What it means that a command was taken and its write failed.
 fn unwritten(error: &Bson) -> Error {
     let refusal = Refusal::of(error);
-    let failed = if TRANSIENT.contains(&refusal.code) {
+    let failed = if TRANSIENT_CODES.contains(&refusal.code) {
         not_now()
     } else {
         Error::invalid(format!("MongoDB refused the write with code {}: see the source of this error", refusal.code))
@@ -240,12 +242,12 @@ pub(crate) fn code(error: &DriverError) -> Option<i32> {
 
 /// Whether a code is one of a server that cannot do it now but may soon.
 pub(crate) fn is_transient(code: i32) -> bool {
-    TRANSIENT.contains(&code)
+    TRANSIENT_CODES.contains(&code)
 }
 
 /// Whether the server refuses this command, now and later.
 pub(crate) fn is_refusal(error: &DriverError) -> bool {
-    matches!(*error.kind, ErrorKind::Command(ref command) if !TRANSIENT.contains(&command.code))
+    matches!(*error.kind, ErrorKind::Command(ref command) if !TRANSIENT_CODES.contains(&command.code))
 }
 
 fn refused_credentials() -> Error {

@@ -18,7 +18,7 @@ use crate::Error;
 
 /// A product, and what it lacks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::store::mongo) struct Product {
+pub(super) struct Product {
     name: &'static str,
     lack: &'static str,
 }
@@ -46,7 +46,7 @@ const AMAZON_DOCUMENTDB: Product =
     Product { name: "Amazon DocumentDB", lack: "refuses updates by an aggregation pipeline and has no $$NOW" };
 
 /// The ends of the names of hosts. Those of China have one more part.
-const HOSTS: [(&str, Product); 7] = [
+const HOST_SUFFIXES: [(&str, Product); 7] = [
     (".mongocluster.cosmos.azure.com", AZURE_DOCUMENTDB),
     (".cosmos.azure.com", COSMOS_DB),
     (".cosmos.azure.cn", COSMOS_DB),
@@ -58,7 +58,7 @@ const HOSTS: [(&str, Product); 7] = [
 
 impl Product {
     /// Why it cannot be used.
-    pub(in crate::store::mongo) fn refusal(self) -> Error {
+    pub(super) fn to_error(self) -> Error {
         let Self { name, lack } = self;
         Error::invalid(format!(
             "this server is {name}, which speaks MongoDB's protocol but {lack}: use MongoDB 6.0 or later"
@@ -87,9 +87,9 @@ pub(super) fn recognise(hello: &Document, build: Option<&Document>) -> Option<Pr
 }
 
 /// The product at an address, `host:port` or a host.
-pub(in crate::store::mongo) fn at(address: &str) -> Option<Product> {
+pub(super) fn at(address: &str) -> Option<Product> {
     let host = address.split(':').next().unwrap_or_default().to_ascii_lowercase();
-    HOSTS.iter().find(|(end, _product)| host.ends_with(end)).map(|(_end, product)| *product)
+    HOST_SUFFIXES.iter().find(|(end, _product)| host.ends_with(end)).map(|(_end, product)| *product)
 }
 
 #[cfg(test)]
@@ -154,7 +154,7 @@ mod tests {
 
     #[test]
     fn a_refusal_names_the_product_and_what_it_lacks() {
-        let said = AMAZON_DOCUMENTDB.refusal().to_string();
+        let said = AMAZON_DOCUMENTDB.to_error().to_string();
         assert_eq!(
             said,
             "this server is Amazon DocumentDB, which speaks MongoDB's protocol but refuses updates by an aggregation pipeline and has no $$NOW: use MongoDB 6.0 or later"

@@ -1,25 +1,25 @@
-//! Why no server can be reached: what lies behind a server selection that came to no end.
+//! Why no server can be reached: the cause of a server selection that timed out.
 //!
-//! The driver has it in words only, in the midst of all that it knows of each server.
+//! Mechanism: the driver gives the cause as text only, within its description of each server.
 
 use mongodb::error::{Error as DriverError, ErrorKind};
 
-use super::super::preflight::product_at;
+use super::super::product;
 use crate::Error;
 
 /// What it means that the driver finds no server. Servers that answered and do not fit stay as they are.
 pub(super) fn meaning(message: &str) -> Error {
     if message.starts_with("Server at ") && message.contains(" wire version ") {
         let address = message.split(' ').nth(2).unwrap_or_default();
-        return match product_at(address) {
-            Some(product) => product.refusal(),
+        return match product::at(address) {
+            Some(product) => product.to_error(),
             None => Error::invalid(
                 "the MongoDB server and the driver in this program have no wire version in common: upgrade the server to MongoDB 6.0 or later, or this program if it is older than the server",
             ),
         };
     }
     if let Some(misnamed) = Misnamed::read(message) {
-        return misnamed.refusal();
+        return misnamed.to_error();
     }
     Error::unavailable(format!(
         "no primary of the MongoDB replica set can be reached{}: check addresses, TLS options and the set's state",
@@ -36,7 +36,7 @@ pub(crate) fn misnamed_set(error: &Error) -> Option<String> {
         return None;
     };
     match Misnamed::read(message)? {
-        Misnamed { wanted, found: Found::Unknown | Found::Nothing } => Some(wanted.to_owned()),
+        Misnamed { wanted, found: ActualSet::Unknown | ActualSet::Nothing } => Some(wanted.to_owned()),
         _ => None,
     }
 }
@@ -44,11 +44,11 @@ pub(crate) fn misnamed_set(error: &Error) -> Option<String> {
 /// The set name in a connection string, to which no server answers.
 struct Misnamed<'a> {
     wanted: &'a str,
-    found: Found<'a>,
+    found: ActualSet<'a>,
 }
 
 /// What the servers belong to.
-enum Found<'a> {
+enum ActualSet<'a> {
     Set(&'a str),
     Nothing,
     Unknown,
@@ -60,8 +60,8 @@ impl<'a> Misnamed<'a> {
         if let Some((_, names)) = message.split_once("Connection string replicaSet name \"") {
             let (wanted, rest) = names.split_once("\" does not match actual name ")?;
             let found = match rest.strip_prefix('"') {
-                Some(actual) => Found::Set(actual.split('"').next()?),
-                None => Found::Nothing,
+                Some(actual) => ActualSet::Set(actual.split('"').next()?),
+                None => ActualSet::Nothing,
             };
             return Some(Self { wanted, found });
         }
@@ -70,43 +70,42 @@ impl<'a> Misnamed<'a> {
         if topology.contains("Servers: [") {
             return None;
         }
-        Some(Self { wanted: topology.split([',', '}']).next()?.trim_end(), found: Found::Unknown })
+        Some(Self { wanted: topology.split([',', '}']).next()?.trim_end(), found: ActualSet::Unknown })
     }
 
-    fn refusal(&self) -> Error {
+    fn to_error(&self) -> Error {
         let wanted = self.wanted;
         match self.found {
-            Found::Set(actual) => Error::invalid(format!(
+            ActualSet::Set(actual) => Error::invalid(format!(
                 "the MongoDB connection string says replicaSet={wanted}, but the replica set is called {actual}: write replicaSet={actual}"
             )),
             // It may be starting, or about to be initiated.
-            Found::Nothing => Error::unavailable(format!(
+            ActualSet::Nothing => Error::unavailable(format!(
                 "the MongoDB connection string says replicaSet={wanted}, but the server belongs to no replica set: start it with --replSet, run rs.initiate(), one member is enough, and retry"
             )),
-            Found::Unknown => Error::invalid(format!(
+            ActualSet::Unknown => Error::invalid(format!(
                 "no server of the MongoDB connection string belongs to the replica set {wanted:?}: correct its option replicaSet (rs.conf()._id is the name) or leave it out"
             )),
         }
     }
 }
 
-/// How many causes are told, and how much of each.
-const MOST: usize = 3;
-const LONGEST: usize = 200;
+/// How many causes an error names, and how many characters of each.
+const MAX_CAUSES: usize = 3;
+const MAX_CAUSE_LENGTH: usize = 200;
 
-/// The cause of each server that could not be asked, for the end of half a sentence; nothing where none is
-/// told. Neither addresses nor causes have anything of a login in them.
+/// The cause of each server that could not be reached, in parentheses; empty if the driver names none. Neither addresses nor causes have anything of a login in them.
 pub(super) fn causes(message: &str) -> String {
     let mut causes: Vec<String> = Vec::new();
     for server in message.split("{ Address: ").skip(1) {
         let address = server.split(',').next().unwrap_or_default();
         let Some((_, cause)) = server.split_once("Error: Kind: ") else { continue };
         let cause = cause.split(", labels: ").next().unwrap_or_default();
-        let cause: String = cause.chars().take(LONGEST).collect();
+        let cause: String = cause.chars().take(MAX_CAUSE_LENGTH).collect();
         causes.push(format!("{address}: {cause}"));
     }
-    let more = causes.len().saturating_sub(MOST);
-    causes.truncate(MOST);
+    let more = causes.len().saturating_sub(MAX_CAUSES);
+    causes.truncate(MAX_CAUSES);
     match (causes.is_empty(), more) {
         (true, _) => String::new(),
         (_, 0) => format!(" ({})", causes.join("; ")),

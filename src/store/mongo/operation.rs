@@ -1,13 +1,19 @@
-//! What is written alike, and what differs from one request to the next.
+//! The operations: requests that share a pipeline and a projection.
+//!
+//! Purpose: the server parses a pipeline for each command, and the client encodes it once for all requests of an operation.
+//!
+//! Mechanism: what differs from one request of an operation to the next comes in constants.
+//!
+//! Invariant: the server never reads a value of a caller as an expression.
 
 use mongodb::bson::{Bson, DateTime, Document, doc};
 
 use super::document;
 use crate::record::{Acquire, BatchRequest, Leave, Raise, Refresh, Release, Request, Revoke, Transfer};
 
-/// The requests that are written alike.
+/// What a command does. All requests of an operation have the same pipeline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Verb {
+pub(super) enum Operation {
     /// Acquires without waiting.
     Acquire,
     /// Acquires or waits, for one lease or several of a key.
@@ -30,7 +36,7 @@ pub(super) enum Verb {
     RefreshNamed,
 }
 
-impl Verb {
+impl Operation {
     /// Those of requests.
     pub(super) const OF_REQUESTS: [Self; 10] = [
         Self::Acquire,
@@ -59,8 +65,8 @@ impl Verb {
         }
     }
 
-    pub(super) fn of_joint(joint: &BatchRequest) -> Self {
-        match joint {
+    pub(super) fn of_batch(batch: &BatchRequest) -> Self {
+        match batch {
             BatchRequest::Release => Self::ReleaseNamed,
             BatchRequest::Revoke { .. } => Self::RevokeNamed,
             BatchRequest::Keep { .. } | BatchRequest::Refresh { .. } => Self::RefreshNamed,
@@ -68,16 +74,16 @@ impl Verb {
     }
 
     /// Whether it is done to several leases, which are named by their tokens.
-    pub(super) fn is_joint(self) -> bool {
+    pub(super) fn is_batch(self) -> bool {
         matches!(self, Self::ReleaseNamed | Self::RevokeNamed | Self::RefreshNamed)
     }
 
-    /// The verb of a command that applies several requests of a key, of which this is the first. `None`: it cannot be
+    /// The operation of a command that applies several requests of a key, of which this is the first. `None`: it cannot be
     /// applied together with others.
     pub(super) fn of_several(first: &Request) -> Option<Self> {
         match Self::of(first) {
             Self::Acquire => Some(Self::AcquireSeveral),
-            verb @ (Self::Wait | Self::Leave) => Some(verb),
+            operation @ (Self::Wait | Self::Leave) => Some(operation),
             _ => None,
         }
     }
@@ -88,27 +94,46 @@ impl Verb {
     }
 
     /// Whether it takes the key from its holders.
-    pub(super) fn revokes(self) -> bool {
+    pub(super) fn is_revoke(self) -> bool {
         matches!(self, Self::Revoke | Self::RevokeNamed)
     }
 
     /// Whether it makes a record if there is none.
-    pub(super) fn upserts(self) -> bool {
-        self.asks() || self == Self::Raise
+    pub(super) fn is_upsert(self) -> bool {
+        self.is_acquire() || self == Self::Raise
     }
 
-    /// Whether who asks may be granted the key.
-    pub(super) fn asks(self) -> bool {
+    /// Whether it may grant the key to its own lease.
+    pub(super) fn is_acquire(self) -> bool {
         matches!(self, Self::Acquire | Self::Wait | Self::AcquireSeveral)
+    }
+
+    /// The fields of a reply from which the outcome of a request is read: without the queue, which may be long.
+    pub(super) fn projection(self) -> Document {
+        let mut projection = document::all();
+        projection.insert("queue", doc! { "$slice": 0 });
+        if !matches!(self, Self::Wait | Self::Leave) {
+            return projection;
+        }
+        let places = doc! { "$map": { "input": "$$lease", "in": { "$indexOfArray": ["$$queued", "$$this"] } } };
+        let queue: Bson = if self == Self::Leave {
+            doc! { "$map": { "input": "$queue", "in": ["$$this.lease", "$$this.caller"] } }.into()
+        } else {
+            "$queue.lease".into()
+        };
+        let queued = doc! { "queued": { "$reverseArray": queue } };
+        projection.insert("places", doc! { "$let": { "vars": queued, "in": places } });
+        projection.insert("waiting", doc! { "$size": "$queue" });
+        projection
     }
 }
 
-/// What a request fills the pipeline of its verb with.
+/// The constants of a request, which the pipeline of its operation uses.
 pub(super) fn constants(request: &Request) -> Document {
     let mut variables = match request {
         Request::Acquire(acquire) if acquire.wait.is_some() => return acquires([acquire]),
         Request::Leave(leave) => return leaves([leave]),
-        Request::Acquire(acquire) => asks(acquire),
+        Request::Acquire(acquire) => constants_of_acquire(acquire),
         Request::Refresh(Refresh { ttl, grace, metadata, .. }) => {
             let mut who = doc! { "ttl": document::long(*ttl), "grace": document::long(*grace) };
             who.extend(metadata.as_ref().map(|metadata| ("metadata".to_owned(), document::metadata(metadata))));
@@ -128,7 +153,7 @@ pub(super) fn constants(request: &Request) -> Document {
     variables
 }
 
-/// The same of several requests of a key, which all are of the same [`Verb::of_several`].
+/// The same of several requests of a key, which all are of the same [`Operation::of_several`].
 pub(super) fn constants_of_several(requests: &[Request]) -> Document {
     if matches!(requests, [Request::Acquire(_), ..]) {
         return acquires(requests.iter().filter_map(|request| match request {
@@ -153,18 +178,18 @@ fn leaves<'a>(leaves: impl IntoIterator<Item = &'a Leave>) -> Document {
 fn acquires<'a>(acquires: impl IntoIterator<Item = &'a Acquire>) -> Document {
     let acquires: Vec<&Acquire> = acquires.into_iter().collect();
     let room = acquires.iter().find_map(|acquire| Some(acquire.wait?.queue_limit));
-    let each: Vec<Document> = acquires.into_iter().map(asks).collect();
-    let all = |name: &str| each.iter().filter_map(|asks| asks.get(name).cloned()).collect::<Vec<Bson>>();
+    let each: Vec<Document> = acquires.into_iter().map(constants_of_acquire).collect();
+    let all = |name: &str| each.iter().filter_map(|constants| constants.get(name).cloned()).collect::<Vec<Bson>>();
     doc! {
         "lease": all("lease"), "who": all("who"), "lasts": all("lasts"), "entry": all("entry"), "wait_ttl": all("wait_ttl"),
         "room": document::int(room.unwrap_or_default()),
     }
 }
 
-fn asks(Acquire { terms, wait: patience }: &Acquire) -> Document {
+fn constants_of_acquire(Acquire { terms, wait }: &Acquire) -> Document {
     let (ttl, grace) = (document::long(terms.ttl), document::long(terms.grace));
     let (group, metadata) = (document::group(terms.group.as_ref()), document::metadata(&terms.metadata));
-    let (lease, wait_ttl) = (document::lease(terms.lease), document::long(patience.map_or(0, |wait| wait.ttl)));
+    let (lease, wait_ttl) = (document::lease(terms.lease), document::long(wait.map_or(0, |wait| wait.ttl)));
     doc! {
         "lease": &lease,
         "who": { "caller": terms.caller.to_string(), "owner": terms.owner.as_str(), "group": group, "metadata": metadata.clone(), "ttl": &ttl, "grace": &grace },
@@ -186,17 +211,17 @@ fn asks(Acquire { terms, wait: patience }: &Acquire) -> Document {
     }
 }
 
-/// What a joint request fills the pipeline of its verb with, and the filter beside it, whichever leases
+/// What a batch request fills the pipeline of its operation with, and the filter beside it, whichever leases
 /// it names.
-pub(super) fn joint_variables(joint: &BatchRequest) -> Document {
-    let mut variables = match joint {
+pub(super) fn batch_constants(batch: &BatchRequest) -> Document {
+    let mut variables = match batch {
         BatchRequest::Release => doc! {},
         BatchRequest::Revoke { by, reason } => doc! { "by": by, "reason": reason },
         BatchRequest::Keep { ttl } | BatchRequest::Refresh { ttl, .. } => {
             doc! { "who": { "ttl": document::long(*ttl) }, "lasts": document::long(*ttl) }
         }
     };
-    variables.insert("least", document::long(joint.least()));
+    variables.insert("least", document::long(batch.least()));
     literals(variables)
 }
 

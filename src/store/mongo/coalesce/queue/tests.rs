@@ -1,22 +1,22 @@
-//! Lines without a server.
+//! Queues without a server.
 
 use super::*;
 use crate::{
-    AcquireId, HandleId, LeaseId, Metadata,
+    AcquireId, Clock, HandleId, LeaseId, Metadata,
     record::{LeaseSpec, Leave, WaitSpec},
 };
 
 /// A waiter for a key, and what keeps it waiting.
-fn waiter(number: u8, limit: u32) -> (Queued, oneshot::Receiver<Dispatch>) {
+fn waiter(number: u8, limit: u32) -> (QueuedRequest, oneshot::Receiver<Dispatch>) {
     queued(acquire_of(number, limit, Some(WaitSpec { ttl: 1, queue_limit: 9 })))
 }
 
-fn queued(request: Request) -> (Queued, oneshot::Receiver<Dispatch>) {
+fn queued(request: Request) -> (QueuedRequest, oneshot::Receiver<Dispatch>) {
     let (dispatch, dispatched) = oneshot::channel();
-    (Queued::new(request, Duration::MAX, dispatch), dispatched)
+    (QueuedRequest::new(request, Deadline::at(Clock::Boot, Duration::MAX), dispatch), dispatched)
 }
 
-fn acquire_of(number: u8, limit: u32, patience: Option<WaitSpec>) -> Request {
+fn acquire_of(number: u8, limit: u32, wait: Option<WaitSpec>) -> Request {
     let terms = LeaseSpec {
         lease: LeaseId::from_bytes([number; 16]),
         caller: AcquireId { handle: HandleId::random(), number: number.into() },
@@ -27,7 +27,7 @@ fn acquire_of(number: u8, limit: u32, patience: Option<WaitSpec>) -> Request {
         group: None,
         metadata: Metadata::default(),
     };
-    Request::Acquire(Acquire { terms, wait: patience })
+    Request::Acquire(Acquire { terms, wait })
 }
 
 fn release_of(number: u8) -> Request {
@@ -35,30 +35,30 @@ fn release_of(number: u8) -> Request {
     Request::Leave(Leave { lease: LeaseId::from_bytes([number; 16]), caller })
 }
 
-fn numbers(requests: &[Queued]) -> Vec<u8> {
+fn numbers(requests: &[QueuedRequest]) -> Vec<u8> {
     requests.iter().map(|queued| queued.request.lease().unwrap().to_bytes()[0]).collect()
 }
 
 #[tokio::test]
-async fn a_line_is_sent_together_in_its_order_but_sharers_one_by_one_and_an_empty_line_is_forgotten() {
+async fn a_queue_is_sent_together_in_its_order_but_sharers_one_by_one_and_an_empty_queue_is_forgotten() {
     let key: Key = "k".parse().unwrap();
-    let mut lines = Lines::default();
-    let (mut line, mut kept) = (VecDeque::new(), Vec::new());
+    let mut queues = Queues::default();
+    let (mut queue, mut kept) = (VecDeque::new(), Vec::new());
     for (number, limit) in [(1, 0), (2, 1), (3, 9), (4, 9), (5, 0), (6, 0), (7, 0)] {
         let (queued, dispatched) = waiter(number, limit);
-        line.push_back(queued);
+        queue.push_back(queued);
         // The sixth is gone.
         kept.extend(Some(dispatched).filter(|_| number != 6));
     }
-    lines.0.insert(key.clone(), line);
-    let mut next = || numbers(&lines.next(&key, false));
+    queues.0.insert(key.clone(), queue);
+    let mut next = || numbers(&queues.take_batch(&key, false));
     assert_eq!([next(), next(), next(), next()], [vec![1, 2], vec![3], vec![4], vec![5, 7]]);
     assert_eq!(next(), Vec::<u8>::new());
-    assert!(lines.0.is_empty());
+    assert!(queues.0.is_empty());
 }
 
 #[tokio::test]
-async fn a_command_is_of_one_verb_and_the_order_of_the_line_stays() {
+async fn a_command_is_of_one_verb_and_the_order_of_the_queue_stays() {
     let key: Key = "k".parse().unwrap();
     let wait = |number| acquire_of(number, 0, Some(WaitSpec { ttl: 1, queue_limit: 9 }));
     let requests = [
@@ -72,9 +72,9 @@ async fn a_command_is_of_one_verb_and_the_order_of_the_line_stays() {
         acquire_of(8, 9, None),
         acquire_of(9, 0, None),
     ];
-    let (line, _kept): (VecDeque<_>, Vec<_>) = requests.into_iter().map(queued).unzip();
-    let mut lines = Lines(HashMap::from([(key.clone(), line)]));
-    let mut next = || numbers(&lines.next(&key, false));
+    let (queue, _kept): (VecDeque<_>, Vec<_>) = requests.into_iter().map(queued).unzip();
+    let mut queues = Queues(HashMap::from([(key.clone(), queue)]));
+    let mut next = || numbers(&queues.take_batch(&key, false));
     assert_eq!([next(), next(), next(), next()], [vec![1, 2], vec![3, 4], vec![5, 6], vec![7]]);
     assert_eq!([next(), next(), next()], [vec![8], vec![9], vec![]]);
 }

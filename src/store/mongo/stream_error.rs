@@ -1,16 +1,15 @@
-//! Why a change stream has ended, and what is said of that.
+//! Why a change stream has ended, and the error that its listeners get.
+//!
+//! Purpose: all listeners of a shared stream get the same reason, each as an error of its own.
 
 use mongodb::error::Error as DriverError;
 
-use super::{
-    Inner,
-    fault::{self, needs},
-};
+use super::error::{self, needs};
 use crate::Error;
 
 /// Why a stream has ended.
 #[derive(Clone, Debug)]
-pub(super) enum End {
+pub(super) enum StreamEnd {
     NotOpened(DriverError),
     /// As many streams are open as may be.
     TooMany(usize),
@@ -19,15 +18,15 @@ pub(super) enum End {
     Closed,
 }
 
-impl End {
-    /// What is said to those who listened.
-    pub(super) fn meaning(self, store: &Inner) -> Error {
+impl StreamEnd {
+    /// The error that a listener gets, for a stream of this collection.
+    pub(super) fn into_error(self, database: &str, collection: &str) -> Error {
         match self {
-            Self::NotOpened(error) => store.meaning(error, needs::WATCH),
+            Self::NotOpened(error) => error::meaning(error, database, collection, needs::WATCH),
             Self::TooMany(most) => Error::invalid(format!(
                 "all {most} change streams of this client are in use: keep the siblings in one collection, where they share a stream, or raise `maxPoolSize` in the connection string"
             )),
-            Self::Failed(error) => fault::watch_ended(error),
+            Self::Failed(error) => error::watch_ended(error),
             Self::Closed => closed(),
         }
     }

@@ -1,4 +1,5 @@
-use mongodb::error::Error as DriverError;
+use mongodb::{bson::doc, error::Error as DriverError};
+use tokio::sync::mpsc::{self, UnboundedReceiver};
 
 use super::*;
 
@@ -8,8 +9,8 @@ fn at(increment: u32) -> Timestamp {
 
 /// An event that hands a key to each of these, with token 9.
 fn event(field: &str, to: &[(HandleId, u64)], increment: u32) -> Document {
-    let handed = to.iter().map(|(handle, number)| format!("{}=9;", AcquireId { handle: *handle, number: *number }));
-    let handover = doc! { "handover": handed.collect::<String>() };
+    let grants = to.iter().map(|(handle, number)| format!("{}=9;", AcquireId { handle: *handle, number: *number }));
+    let handover = doc! { "handover": grants.collect::<String>() };
     let fields = if field == "fullDocument" {
         handover
     } else {
@@ -18,59 +19,57 @@ fn event(field: &str, to: &[(HandleId, u64)], increment: u32) -> Document {
     doc! { "clusterTime": at(increment), field: fields }
 }
 
-fn handed(number: u64) -> Notification {
+fn granted(number: u64) -> Notification {
     Notification::Granted { number, token: FencingToken::new(9).unwrap() }
 }
 
 /// A stream that this handle has opened, at time 0.
-fn opened(handle: HandleId) -> (Reading, UnboundedReceiver<Passed>) {
-    let traffic = Arc::new(Traffic::default());
+fn opened(handle: HandleId) -> (StreamReader, UnboundedReceiver<Delivery>) {
+    let streams = Arc::new(NotificationStreams::default());
     let (pass_on, passed) = mpsc::unbounded_channel();
-    let Joined::First { number } = traffic.hand_over_streams.join("0", handle, at(0), &pass_on) else {
-        panic!("it is the first")
-    };
-    (Reading { traffic, digits: "0".into(), number }, passed)
+    let Joined::First { number } = streams.join("0", handle, at(0), &pass_on) else { panic!("it is the first") };
+    (StreamReader { streams, digits: "0".into(), number }, passed)
 }
 
-fn told(passed: &mut UnboundedReceiver<Passed>) -> Vec<Notification> {
+fn told(passed: &mut UnboundedReceiver<Delivery>) -> Vec<Notification> {
     std::iter::from_fn(|| passed.try_recv().ok()?.ok()).collect()
 }
 
 #[test]
 fn an_event_tells_a_handle_of_what_is_its_own_in_either_form() {
     let (own, other) = (HandleId::random(), HandleId::random());
-    let (reading, mut passed) = opened(own);
+    let (reader, mut passed) = opened(own);
     for field in ["fullDocument", "updateDescription"] {
-        reading.pass_on(&event(field, &[(other, 1), (own, 2), (own, 3)], 1));
-        assert_eq!(told(&mut passed), [2, 3].map(handed));
+        reader.pass_on(&event(field, &[(other, 1), (own, 2), (own, 3)], 1));
+        assert_eq!(told(&mut passed), [2, 3].map(granted));
     }
     for strange in
         [doc! {}, doc! { "fullDocument": { "handover": 1 } }, doc! { "fullDocument": { "handover": "x=y;" } }]
     {
         let mut strange = strange;
         strange.insert("clusterTime", at(1));
-        reading.pass_on(&strange);
+        reader.pass_on(&strange);
         assert_eq!(told(&mut passed), []);
     }
-    assert!(reading.is_heard());
+    assert!(reader.has_listeners());
     drop(passed);
-    assert!(!reading.is_heard(), "nobody listens");
+    assert!(!reader.has_listeners(), "nobody listens");
 }
 
 #[test]
 fn a_handle_that_joins_is_told_of_what_happened_since_the_time_for_which_it_asks_if_the_stream_keeps_it() {
     let (own, other) = (HandleId::random(), HandleId::random());
-    let (reading, _passed) = opened(other);
+    let (reader, _passed) = opened(other);
     for number in 1..=3 {
-        reading.pass_on(&event("fullDocument", &[(own, number.into())], number));
+        reader.pass_on(&event("fullDocument", &[(own, number.into())], number));
     }
-    let streams = &reading.traffic.hand_over_streams;
+    let streams = &reader.streams;
     let (pass_on, mut passed) = mpsc::unbounded_channel();
     assert!(matches!(streams.join("0", own, at(1), &pass_on), Joined::Open { has_all: true }));
-    let watching = Notification::Started { since: super::super::tick(at(1)) };
-    assert_eq!(told(&mut passed), [watching, handed(2), handed(3)]);
+    let watching = Notification::Started { since: hybrid_time(at(1)) };
+    assert_eq!(told(&mut passed), [watching, granted(2), granted(3)]);
     for number in 0..u32::try_from(MAX_KEPT).unwrap() {
-        reading.pass_on(&event("fullDocument", &[(other, 0)], 4 + number));
+        reader.pass_on(&event("fullDocument", &[(other, 0)], 4 + number));
     }
     let (pass_on, mut passed) = mpsc::unbounded_channel();
     assert!(matches!(streams.join("0", own, at(2), &pass_on), Joined::Open { has_all: false }));
@@ -81,14 +80,14 @@ fn a_handle_that_joins_is_told_of_what_happened_since_the_time_for_which_it_asks
 #[test]
 fn a_stream_that_cannot_be_opened_says_why_to_the_handle_that_opened_it_and_one_that_fails_to_all() {
     let error = || DriverError::custom("it is too old");
-    for (end, is_told) in [(End::NotOpened(error()), false), (End::Failed(error()), true)] {
-        let (reading, mut first) = opened(HandleId::random());
+    for (end, is_told) in [(StreamEnd::NotOpened(error()), false), (StreamEnd::Failed(error()), true)] {
+        let (reader, mut first) = opened(HandleId::random());
         let (pass_on, mut second) = mpsc::unbounded_channel();
-        reading.traffic.hand_over_streams.join("0", HandleId::random(), at(0), &pass_on);
+        reader.streams.join("0", HandleId::random(), at(0), &pass_on);
         told(&mut second);
         drop(pass_on);
-        reading.end(&end);
-        drop(reading);
+        reader.end(&end);
+        drop(reader);
         assert!(matches!(first.try_recv(), Ok(Err(_))));
         assert_eq!(matches!(second.try_recv(), Ok(Err(_))), is_told);
         assert!(matches!(second.try_recv(), Err(mpsc::error::TryRecvError::Disconnected)), "it listens again");
@@ -96,19 +95,19 @@ fn a_stream_that_cannot_be_opened_says_why_to_the_handle_that_opened_it_and_one_
 }
 
 #[test]
-fn who_listens_to_a_stream_whose_reader_has_ended_or_is_replaced_is_left() {
+fn a_listener_of_a_stream_whose_reader_has_ended_or_is_replaced_is_dropped() {
     let own = HandleId::random();
-    let (reading, mut passed) = opened(own);
-    let streams = Arc::clone(&reading.traffic);
-    reading.with(|stream| stream.heard_at = Duration::ZERO).unwrap();
+    let (reader, mut passed) = opened(own);
+    let streams = Arc::clone(&reader.streams);
+    reader.with(|stream| stream.answered_at = Duration::ZERO).unwrap();
     let (pass_on, mut passed_again) = mpsc::unbounded_channel();
-    let Joined::First { number } = streams.hand_over_streams.join("0", own, at(1), &pass_on) else {
+    let Joined::First { number } = streams.join("0", own, at(1), &pass_on) else {
         panic!("the stream was silent for long")
     };
     assert!(matches!(passed.try_recv(), Err(mpsc::error::TryRecvError::Disconnected)));
-    assert!(!reading.is_heard(), "another stream has taken its place");
-    drop((reading, pass_on));
+    assert!(!reader.has_listeners(), "another stream has taken its place");
+    drop((reader, pass_on));
     assert!(matches!(passed_again.try_recv(), Err(mpsc::error::TryRecvError::Empty)), "this one goes on");
-    drop(Reading { traffic: Arc::clone(&streams), digits: "0".into(), number });
+    drop(StreamReader { streams: Arc::clone(&streams), digits: "0".into(), number });
     assert!(matches!(passed_again.try_recv(), Err(mpsc::error::TryRecvError::Disconnected)));
 }

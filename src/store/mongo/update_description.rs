@@ -1,9 +1,9 @@
-//! Applies what a change stream says of an update to the document as it was before.
+//! Applies the `updateDescription` of a change event to the document as it was before.
 
 use mongodb::bson::{Bson, Document};
 
-/// What of a record is followed. Fields beside these are somebody else's, and the queue is left out.
-const FIELDS: [&str; 7] = ["v", "version", "holders", "handover", "last_seen", "expires_at", "history"];
+/// The fields of a record that are followed: without the queue, and without the fields of other programs.
+const FOLLOWED_FIELDS: [&str; 7] = ["v", "version", "holders", "handover", "last_seen", "expires_at", "history"];
 
 /// Applies an `updateDescription`. `None` where it does not fit the document, of which some is applied
 /// then.
@@ -15,21 +15,21 @@ pub(super) fn apply(document: &mut Document, update: &Document) -> Option<()> {
         let path = truncated.get_str("field").ok()?;
         if is_followed(path) {
             let size = usize::try_from(truncated.get_i32("newSize").ok()?).ok()?;
-            let (place, name) = find(document, path)?;
-            place.into_inner(name)?.as_array_mut()?.truncate(size);
+            let (container, name) = find(document, path)?;
+            container.into_inner(name)?.as_array_mut()?.truncate(size);
         }
     }
     for (path, value) in update.get_document("updatedFields").ok().into_iter().flatten() {
         if is_followed(path) {
-            let (place, name) = find(document, path)?;
-            place.set(name, value.clone())?;
+            let (container, name) = find(document, path)?;
+            container.set(name, value.clone())?;
         }
     }
     for path in entries(update, "removedFields") {
         let path = path.as_str()?;
         if is_followed(path) {
-            let (place, name) = find(document, path)?;
-            place.remove(name)?;
+            let (container, name) = find(document, path)?;
+            container.remove(name)?;
         }
     }
     Some(())
@@ -40,30 +40,30 @@ fn entries<'a>(update: &'a Document, name: &str) -> impl Iterator<Item = &'a Bso
 }
 
 fn is_followed(path: &str) -> bool {
-    FIELDS.contains(&path.split('.').next().unwrap_or_default())
+    FOLLOWED_FIELDS.contains(&path.split('.').next().unwrap_or_default())
 }
 
 /// Where a path ends.
-enum Place<'a> {
+enum Container<'a> {
     Fields(&'a mut Document),
     Items(&'a mut Vec<Bson>),
 }
 
 /// Follows a path up to its last name.
-fn find<'a, 'p>(document: &'a mut Document, mut path: &'p str) -> Option<(Place<'a>, &'p str)> {
-    let mut place = Place::Fields(document);
+fn find<'a, 'p>(document: &'a mut Document, mut path: &'p str) -> Option<(Container<'a>, &'p str)> {
+    let mut container = Container::Fields(document);
     while let Some((name, rest)) = path.split_once('.') {
-        place = match place.into_inner(name)? {
-            Bson::Document(fields) => Place::Fields(fields),
-            Bson::Array(items) => Place::Items(items),
+        container = match container.into_inner(name)? {
+            Bson::Document(fields) => Container::Fields(fields),
+            Bson::Array(items) => Container::Items(items),
             _ => return None,
         };
         path = rest;
     }
-    Some((place, path))
+    Some((container, path))
 }
 
-impl<'a> Place<'a> {
+impl<'a> Container<'a> {
     fn into_inner(self, name: &str) -> Option<&'a mut Bson> {
         match self {
             Self::Fields(fields) => fields.get_mut(name),

@@ -1,0 +1,87 @@
+//! Commands whose larger part is encoded once.
+//!
+//! Purpose: of the commands of one operation only a few values differ. To build and encode the rest for each command took
+//! 0.15 ms, of 2.4 ms for the whole round trip.
+//!
+//! Mechanism: the fields that all commands of an operation have in common are encoded once, and appended to the others.
+
+use std::sync::LazyLock;
+
+use mongodb::bson::{Document, RawDocumentBuf, doc};
+
+use super::{
+    error,
+    operation::{self, Operation},
+    pipeline,
+};
+use crate::{
+    Error, Result,
+    record::{Request, ReturnDocument},
+};
+
+/// What all commands of a operation have in common, encoded, by operation.
+static COMMON: LazyLock<Vec<Vec<u8>>> =
+    LazyLock::new(|| Operation::OF_REQUESTS.map(|operation| encoded(&common(operation)).unwrap_or_default()).into());
+
+fn common(operation: Operation) -> Document {
+    doc! {
+        "update": pipeline::update(operation),
+        "fields": operation.projection(),
+        "upsert": operation.is_upsert(),
+    }
+}
+
+/// Encodes the command that applies a request and begins with these fields.
+pub(super) fn encode(head: Document, request: &Request) -> Result<RawDocumentBuf> {
+    fill(head, Operation::of(request), operation::constants(request), request.image())
+}
+
+/// Encodes the command that applies several requests of a key and begins with these fields.
+pub(super) fn encode_several(head: Document, requests: &[Request]) -> Result<RawDocumentBuf> {
+    let Some((first, operation)) = requests.first().and_then(|first| Some((first, Operation::of_several(first)?)))
+    else {
+        return Err(Error::invalid("requests were sent together that cannot be: report this bug of mongoseal"));
+    };
+    fill(head, operation, operation::constants_of_several(requests), first.image())
+}
+
+fn fill(
+    mut head: Document,
+    operation: Operation,
+    constants: Document,
+    image: ReturnDocument,
+) -> Result<RawDocumentBuf> {
+    head.insert("let", operation::literals(constants));
+    head.insert("new", image == ReturnDocument::After);
+    let common = Operation::OF_REQUESTS.iter().position(|each| *each == operation).and_then(|index| COMMON.get(index));
+    join(&encoded(&head)?, common.map_or(&[], Vec::as_slice))
+}
+
+pub(super) fn encoded(document: &Document) -> Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    document.to_writer(&mut bytes).map_err(error::unreadable)?;
+    Ok(bytes)
+}
+
+/// One document of the fields of two.
+fn join(first: &[u8], second: &[u8]) -> Result<RawDocumentBuf> {
+    let fields = |document: &[u8]| document.get(4..document.len().saturating_sub(1)).unwrap_or_default().to_vec();
+    let fields = [fields(first), fields(second)].concat();
+    // A document is its length, its fields and a zero: <https://bsonspec.org/spec.html>.
+    let length = i32::try_from(fields.len().saturating_add(5)).unwrap_or(i32::MAX).to_le_bytes();
+    RawDocumentBuf::from_bytes([&length, fields.as_slice(), &[0]].concat()).map_err(error::unreadable)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn two_documents_are_joined_to_the_one_of_their_fields() {
+        let (first, second) = (doc! { "a": 1, "b": { "c": [2] } }, doc! { "d": "text" });
+        let one = join(&encoded(&first).unwrap(), &encoded(&second).unwrap()).unwrap();
+        let mut both = first;
+        both.extend(second);
+        assert_eq!(Document::try_from(&*one).unwrap(), both);
+    }
+}

@@ -1,0 +1,96 @@
+//! What the requests of a store share, and how a command is sent.
+//!
+//! Purpose: the files that implement one method of the contract each use the same collection, client and state.
+//!
+//! Mechanism: [`MongoContext`] owns that state. Each of those files adds its methods to it.
+//!
+//! Invariant: each command goes to the primary, and the driver adds no concern and no retry.
+
+use std::{
+    fmt,
+    sync::atomic::{AtomicBool, AtomicUsize, Ordering},
+    time::Duration,
+};
+
+use mongodb::{
+    Database,
+    bson::{Document, Timestamp, doc},
+    error::{Error as DriverError, Result as DriverResult},
+    options::{ReadPreference, SelectionCriteria},
+};
+use tokio_util::task::TaskTracker;
+
+use super::{
+    client::ClientShare, error, fast_rejection::held_keys::HeldKeys, index::state::IndexState, runtime_state::ByRuntime,
+};
+use crate::{Error, Result, types::acquire_id::HandleIds};
+
+/// The member that commands and change streams go to.
+pub(super) const PRIMARY: SelectionCriteria = SelectionCriteria::ReadPreference(ReadPreference::Primary);
+
+/// What the requests of a store share.
+pub(super) struct MongoContext {
+    pub(super) database: Database,
+    pub(super) collection: String,
+    pub(super) retention: Duration,
+    pub(super) allow_sharded: AtomicBool,
+    pub(super) client: ClientShare,
+    /// The ids of the handles of this store.
+    pub(super) handles: HandleIds,
+    /// How many of those handles are not closed.
+    pub(super) open_handles: AtomicUsize,
+    pub(super) by_runtime: ByRuntime,
+    pub(super) held_keys: HeldKeys,
+    pub(super) index: IndexState,
+    /// The requests that were sent and not answered, without change streams.
+    pub(super) requests: TaskTracker,
+}
+
+impl MongoContext {
+    pub(super) fn new(database: Database, collection: String, retention: Duration, client: ClientShare) -> Self {
+        Self {
+            database,
+            collection,
+            retention,
+            allow_sharded: AtomicBool::new(false),
+            client,
+            handles: HandleIds::random(),
+            open_handles: AtomicUsize::new(0),
+            by_runtime: ByRuntime::default(),
+            held_keys: HeldKeys::default(),
+            index: IndexState::default(),
+            requests: TaskTracker::new(),
+        }
+    }
+
+    pub(super) fn is_sharded_allowed(&self) -> bool {
+        self.allow_sharded.load(Ordering::Acquire)
+    }
+
+    /// Sends a command, for which the user needs these actions.
+    pub(super) async fn command(&self, command: Document, needs: &str) -> Result<Document> {
+        self.raw_command(&self.database, command).await.map_err(|error| self.meaning(error, needs))
+    }
+
+    pub(super) async fn raw_command(&self, database: &Database, command: Document) -> DriverResult<Document> {
+        database.run_command(command).selection_criteria(PRIMARY).await
+    }
+
+    /// The time of the last operation that the primary has applied.
+    pub(super) async fn operation_time(&self) -> DriverResult<Timestamp> {
+        let reply = self.raw_command(&self.database, doc! { "ping": 1 }).await?;
+        reply.get_timestamp("operationTime").map_err(|error| DriverError::custom(error.to_string()))
+    }
+
+    /// What an error of the driver means that a command on the collection caused.
+    pub(super) fn meaning(&self, error: DriverError, needs: &str) -> Error {
+        error::meaning(error, self.database.name(), &self.collection, needs)
+    }
+}
+
+/// Without the client, whose options hold secrets.
+impl fmt::Debug for MongoContext {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}", self.database.name(), self.collection)
+    }
+}

@@ -1,0 +1,102 @@
+//! Whether the TTL index may be missing.
+//!
+//! Purpose: the index is created again only after an insert, and not too often.
+//!
+//! Mechanism: the answer of an upsert says whether it inserted a record. The state keeps that and the time of the last check.
+
+use std::{
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use mongodb::bson::Document;
+
+/// How long after the last time the index is made again at the earliest. If the retention is shorter, after that, so that
+/// a record is not kept for many times as long as it should be; but no sooner than after [`SHORTEST_INTERVAL`].
+const LONGEST_INTERVAL: Duration = Duration::from_secs(600);
+const SHORTEST_INTERVAL: Duration = Duration::from_secs(1);
+/// Whether the index may be missing.
+#[derive(Default)]
+pub(in crate::store::mongo) struct IndexState {
+    /// Whether a record was, or may have been, inserted since the index was checked.
+    has_inserted: AtomicBool,
+    last: Mutex<LastCheck>,
+}
+
+/// The last check of the index.
+#[derive(Clone, Copy, Default)]
+struct LastCheck {
+    /// When, on the clock.
+    at: Duration,
+    /// Whether this user may not make it.
+    is_forbidden: bool,
+}
+
+impl IndexState {
+    /// Notes whether the answer of an upsert says that it inserted a record.
+    pub(in crate::store::mongo) fn note(&self, reply: &Document) {
+        if reply.get_document("lastErrorObject").is_ok_and(|last| last.contains_key("upserted")) {
+            self.note_doubt();
+        }
+    }
+
+    /// Notes an upsert without an answer.
+    pub(in crate::store::mongo) fn note_doubt(&self) {
+        self.has_inserted.store(true, Ordering::Relaxed);
+    }
+
+    pub(super) fn begin(&self, now: Duration) {
+        self.has_inserted.store(false, Ordering::Relaxed);
+        *self.last.lock().unwrap_or_else(PoisonError::into_inner) = LastCheck { at: now, is_forbidden: false };
+    }
+
+    /// Begins a check, if it is time. Returns whether it did.
+    pub(super) fn begin_if_due(&self, now: Duration, retention: Duration) -> bool {
+        let interval = retention.clamp(SHORTEST_INTERVAL, LONGEST_INTERVAL);
+        let is_due = |last: LastCheck| !last.is_forbidden && now >= last.at.saturating_add(interval);
+        if !self.has_inserted.load(Ordering::Relaxed) {
+            return false;
+        }
+        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        // Of several that come at once, one begins.
+        if !is_due(*last) || !self.has_inserted.swap(false, Ordering::Relaxed) {
+            return false;
+        }
+        last.at = now;
+        true
+    }
+
+    pub(super) fn forbid(&self) {
+        self.last.lock().unwrap_or_else(PoisonError::into_inner).is_forbidden = true;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use mongodb::bson::doc;
+
+    use super::*;
+
+    #[test]
+    fn the_index_is_made_again_after_an_insert_and_no_sooner_than_the_interval_allows() {
+        let (state, retention) = (IndexState::default(), Duration::from_secs(3_600));
+        let at = Duration::from_secs;
+        let inserted = doc! { "lastErrorObject": { "n": 1, "updatedExisting": false, "upserted": "k" } };
+        state.begin(at(1_000));
+        state.note(&doc! { "lastErrorObject": { "n": 1, "updatedExisting": true } });
+        assert!(!state.begin_if_due(at(9_000), retention), "nothing was inserted");
+        state.note(&inserted);
+        assert!(!state.begin_if_due(at(1_599), retention));
+        assert!(state.begin_if_due(at(1_600), retention));
+        assert!(!state.begin_if_due(at(9_000), retention), "once for each insert");
+        state.note(&inserted);
+        assert!(!state.begin_if_due(at(1_603), at(5)), "a short retention is a short interval");
+        assert!(state.begin_if_due(at(1_605), at(5)));
+        state.note(&inserted);
+        state.forbid();
+        assert!(!state.begin_if_due(at(9_000), retention), "this user may not");
+    }
+}

@@ -1,0 +1,59 @@
+//! Time limits of commands.
+//!
+//! Purpose: the server gives up a command before its caller does, so the error names what the server waited for.
+//!
+//! Mechanism: each `maxTimeMS` and `wtimeout` is nine tenths of the time that is left when the command is encoded.
+
+use std::time::Duration;
+
+use mongodb::bson::{Document, doc};
+
+use crate::{Clock, Deadline, Error, Result};
+
+/// How much time a request must have left to be sent. A write that arrives just after its caller has given up holds a key
+/// without a holder.
+const MIN_REMAINING: Duration = Duration::from_millis(20);
+
+/// A deadline this long from now, on the clock of this store.
+pub(super) fn deadline_after(time: Duration) -> Deadline {
+    Deadline::after(Clock::Boot, time)
+}
+
+/// The least time that a request with this deadline must have left to be sent. A request of a lease with a short ttl has
+/// little time from the beginning, so half of its time is enough.
+pub(super) fn min_remaining(deadline: Deadline) -> Duration {
+    MIN_REMAINING.min(half_remaining(deadline))
+}
+
+/// Half of the time until a deadline.
+pub(super) fn half_remaining(deadline: Deadline) -> Duration {
+    deadline.remaining().mul_f64(0.5)
+}
+
+/// Refuses a request that has less than this left.
+pub(super) fn ensure_remaining(deadline: Deadline, least: Duration) -> Result<()> {
+    if deadline.remaining() < least {
+        return Err(Error::unavailable("earlier requests left this one no time: retry"));
+    }
+    Ok(())
+}
+
+/// The write concern of each write: the journals of a majority have it.
+///
+/// A majority means its journals by default, and `preflight.rs` refuses a set where it does not. But an operator can
+/// change that later, and a user may lack the privilege to see it. So each write says it.
+pub(super) fn write_concern(deadline: Deadline) -> Document {
+    doc! { "w": "majority", "j": true, "wtimeout": server_limit(deadline) }
+}
+
+/// How long the server may take, in milliseconds, for each `maxTimeMS` and each `wtimeout`: nine tenths of what is left. At
+/// least one, because zero means "no limit" to the server. At most `i32::MAX`, which is 24.8 days, because the server
+/// refuses more.
+pub(crate) fn server_limit(deadline: Deadline) -> i64 {
+    i64::try_from(deadline.remaining().mul_f64(0.9).as_millis()).unwrap_or(i64::MAX).clamp(1, i32::MAX.into())
+}
+
+/// The same for an option of the driver.
+pub(crate) fn server_time(deadline: Deadline) -> Duration {
+    Duration::from_millis(u64::try_from(server_limit(deadline)).unwrap_or_default())
+}

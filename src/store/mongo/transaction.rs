@@ -1,0 +1,86 @@
+//! Writing a lease's record in a transaction of the caller.
+//!
+//! Purpose: the transaction commits only if the lease holds.
+//!
+//! Mechanism: the transaction writes the lease's record. A request that takes the key away writes the record, too, so the two
+//! conflict and only one of them commits. If the other one came first, after the transaction's snapshot, this write conflicts
+//! and the server aborts the transaction. If it comes between this write and the commit, it waits for the commit.
+//!
+//! Invariant: it is enough that the lease holds, on the server's clock, when this is written.
+
+use mongodb::{
+    ClientSession,
+    bson::{Bson, Document, doc, oid::ObjectId},
+    error::Result as DriverResult,
+    options::{Acknowledgment, ReadConcern, ReadPreference, SelectionCriteria, WriteConcern},
+};
+
+use super::{context::MongoContext, document, limits::server_time};
+use crate::{Deadline, FencingToken, Key, LeaseId, Result};
+
+/// Begins a transaction that reads what a majority has, and whose commit waits for a majority until the deadline.
+pub(super) async fn begin(session: &mut ClientSession, deadline: Deadline) -> DriverResult<()> {
+    let limit = server_time(deadline);
+    let concern = WriteConcern::builder().w(Acknowledgment::Majority).journal(true).w_timeout(limit).build();
+    session
+        .start_transaction()
+        .read_concern(ReadConcern::snapshot())
+        .write_concern(concern)
+        .selection_criteria(SelectionCriteria::ReadPreference(ReadPreference::Primary))
+        .max_commit_time(limit)
+        .await
+}
+
+impl MongoContext {
+    /// The id of the last election of the primary. A router gives none.
+    pub(super) async fn election(&self) -> Result<Option<ObjectId>> {
+        let hello = self.command(doc! { "hello": 1 }, "hello").await?;
+        Ok(hello.get_object_id("electionId").ok())
+    }
+
+    /// Writes the record of a lease in a transaction, if the lease holds. Returns whether it did.
+    ///
+    /// This counts one more write that kept the lease alive, as a refresh does, and leaves its times alone.
+    pub(super) async fn touch(
+        &self,
+        session: &mut ClientSession,
+        key: &Key,
+        lease: LeaseId,
+        token: FencingToken,
+    ) -> DriverResult<bool> {
+        let reply = self
+            .database
+            .run_command(doc! {
+                "findAndModify": &self.collection,
+                "query": held(key, lease, token),
+                "update": {
+                    "$inc": { "holders.$.refreshes": 1_i64 },
+                    // This change grants the key to no waiter.
+                    "$set": { "handover": "" },
+                    "$currentDate": { "last_seen": true },
+                },
+                "fields": { "_id": 1 },
+            })
+            .session(session)
+            .await?;
+        Ok(matches!(reply.get("value"), Some(Bson::Document(_))))
+    }
+}
+
+/// The record, if it is one and the lease holds.
+fn held(key: &Key, lease: LeaseId, token: FencingToken) -> Document {
+    let lease = document::lease(lease);
+    let theirs = doc! { "$eq": [["$$this.lease", "$$this.version"], { "$literal": [&lease, token] }] };
+    let alive = doc! { "$and": [theirs, { "$gt": ["$$this.expires_at", "$$NOW"] }] };
+    let mut query = document::of(key);
+    query.extend(doc! {
+        "holders": { "$elemMatch": { "lease": lease, "version": token, "expires_at": { "$type": "date" } } },
+        "$expr": { "$and": [
+            document::is_record_beside_entries(),
+            { "$anyElementTrue": [{ "$map": {
+                "input": { "$cond": [{ "$isArray": "$holders" }, "$holders", []] }, "in": alive,
+            } }] },
+        ] },
+    });
+    query
+}
