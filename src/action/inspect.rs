@@ -45,9 +45,7 @@ impl Mongoseal {
         let key = key.try_into().map_err(Into::into)?;
         let context = &self.shared.context;
         context.ensure_open()?;
-        Ok(match context.read_record(&key, context.operation_deadline()).await? {
-            None => None,
-            Some(Snapshot { record, at }) => Some(Inspection::of(key, *record, at.now)),
-        })
+        let snapshot = context.read_record(&key, context.operation_deadline()).await?;
+        Ok(snapshot.map(|Snapshot { record, at }| Inspection::of(key, *record, at.now)))
     }
 }

@@ -273,8 +273,8 @@ impl AcquireTask {
         }
     }
 
-    /// When to keep the place in the queue: a third of the wait_ttl after this was sent, or up to an eighth of that
-    /// sooner, when the others of the handle do who wait for the key with the same wait_ttl; so they travel together.
+    /// When to keep the place in the queue: a third of the `wait_ttl` after this was sent, or up to an eighth of that
+    /// sooner, when the others of the handle do who wait for the key with the same `wait_ttl`; so they travel together.
     /// At other times for other keys and handles, which do not.
     fn keeps_at(&self, sent: Duration) -> Duration {
         let third = self.wait_ttl.third();

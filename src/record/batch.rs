@@ -23,9 +23,9 @@ pub fn lease_refs(leases: impl IntoIterator<Item = (Key, FencingToken)>) -> Leas
 /// What can be done to many leases at once. Each can be asked for twice.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum BatchRequest {
-    /// Gives them back: of each key all that are leases_by_key, or none where one of them is over.
+    /// Gives them back: of each key all that are named, or none where one of them is over.
     Release,
-    /// Takes them from their holders, who are told: of each key all that are leases_by_key, or none where one
+    /// Takes them from their holders, who are told: of each key all that are named, or none where one
     /// of them is over.
     Revoke {
         /// Who does.
@@ -33,7 +33,7 @@ pub enum BatchRequest {
         /// Why.
         reason: String,
     },
-    /// Keeps them alive: of each key all that are leases_by_key, or none where one of them is over. None ends
+    /// Keeps them alive: of each key all that are named, or none where one of them is over. None ends
     /// sooner than it would have, and each keeps its own grace.
     Keep {
         /// How long they last from now without a further refresh, in milliseconds.

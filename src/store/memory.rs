@@ -230,9 +230,8 @@ impl Store for MemoryStore {
     fn read(&self, key: &Key, _deadline: Deadline) -> BoxFuture<Result<Option<Snapshot>>> {
         let (store, key) = (self.clone(), key.clone());
         Box::pin(async move {
-            Ok(store.with(|records, at| match records.by_key.get(&key) {
-                Some(record) => Some(Snapshot { record: Box::new(record.clone()), at }),
-                None => None,
+            Ok(store.with(|records, at| {
+                records.by_key.get(&key).map(|record| Snapshot { record: Box::new(record.clone()), at })
             }))
         })
     }
