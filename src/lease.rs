@@ -5,8 +5,9 @@ pub(crate) mod state_stream;
 pub(crate) mod transaction;
 mod transfer;
 pub(crate) mod watchdog;
+pub(crate) mod work;
 
-use std::{fmt, future::poll_fn, pin::pin, sync::Arc, time::Duration};
+use std::{fmt, pin::pin, sync::Arc, time::Duration};
 
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
@@ -153,19 +154,7 @@ impl Lease {
     pub async fn run<F: Future>(&self, work: F) -> Result<F::Output> {
         // Before the work, so that it is dropped after it.
         let _at_work = self.hold().work();
-        let mut ended = pin!(self.hold().ended.cancelled());
-        let mut work = pin!(work);
-        poll_fn(|context| {
-            // Polled for its waker; whether the lease has ended is for `check` to say.
-            let _woken = ended.as_mut().poll(context);
-            self.hold().check()?;
-            let value = work.as_mut().poll(context).map(Ok);
-            if value.is_ready() {
-                self.hold().check()?;
-            }
-            value
-        })
-        .await
+        work::run_while_held(&self.hold().ended, || self.check(), pin!(work)).await
     }
 
     /// Asks the store, by a linearizable read, whether the lease holds at this moment.

@@ -1,25 +1,11 @@
 //! Asking for a key.
 
-use std::{
-    panic::resume_unwind,
-    sync::{Arc, atomic::AtomicBool},
-    time::Duration,
-};
+use std::time::Duration;
 
-use tokio::sync::oneshot;
-use tracing::{Instrument, debug_span, field};
-
+use super::acquire_options::AcquireOptions;
 use crate::{
-    Error, Group, Key, Lease, LeaseId, Metadata, Mongoseal, Result, Retry, Ttl,
-    engine::{acquire_task::AcquireTask, lease_ids::InUse, refresh::Refreshing, retry_policy::OnHeld, shared::Shared},
-    record::LeaseSpec,
-    store::BoxFuture,
-    types::ttl,
+    Error, Group, Key, Lease, LeaseId, Mongoseal, Result, Retry, engine::refresh::Refreshing, store::BoxFuture,
 };
-
-/// The limits of those who want a key alone, and of those who share it with anybody.
-const EXCLUSIVE: u32 = 0;
-const SHARED_BY_ALL: u32 = i32::MAX.unsigned_abs();
 
 impl Mongoseal {
     /// Asks for a key. Nothing is sent until the returned builder is awaited.
@@ -31,7 +17,7 @@ impl Mongoseal {
         K: TryInto<Key>,
         K::Error: Into<Error>,
     {
-        Acquire::new(&self.shared, key.try_into().map_err(Into::into))
+        Acquire { key: key.try_into().map_err(Into::into), options: AcquireOptions::new(&self.shared) }
     }
 }
 
@@ -90,38 +76,11 @@ impl Mongoseal {
 #[derive(Debug)]
 #[must_use = "an acquire asks nothing until it is awaited"]
 pub struct Acquire {
-    shared: Arc<Shared>,
     key: Result<Key>,
-    ttl: Option<Duration>,
-    grace: Option<Duration>,
-    expires: bool,
-    shared_by: Option<u32>,
-    group: Result<Option<Group>>,
-    metadata: Result<Metadata>,
-    lease: Option<LeaseId>,
-    refreshing: Refreshing,
-    wait: Option<Duration>,
-    retry: Option<Retry>,
+    options: AcquireOptions,
 }
 
 impl Acquire {
-    pub(crate) fn new(shared: &Arc<Shared>, key: Result<Key>) -> Self {
-        Self {
-            shared: Arc::clone(shared),
-            key,
-            ttl: None,
-            grace: None,
-            expires: true,
-            shared_by: None,
-            group: Ok(None),
-            metadata: Ok(Metadata::default()),
-            lease: None,
-            refreshing: Refreshing::AtAThird,
-            wait: None,
-            retry: None,
-        }
-    }
-
     /// Waits up to this long where the key is held: queued at the store, behind those who came
     /// before and ahead of those who come later, whatever process they are in. A release hands the
     /// key to the first of them. Zero is one attempt. Default: the handle's, which is one attempt
@@ -141,7 +100,7 @@ impl Acquire {
     /// what is left of its ttl since the waiter last asked, two thirds at least where the store
     /// answers in time.
     pub fn wait(mut self, at_most: Duration) -> Self {
-        self.wait = Some(at_most);
+        self.options.wait = Some(at_most);
         self
     }
 
@@ -149,13 +108,13 @@ impl Acquire {
     /// handle's, which is one attempt unless it was set. It contradicts a [`wait`](Self::wait) on the
     /// same acquire.
     pub fn retry(mut self, policy: Retry) -> Self {
-        self.retry = Some(policy);
+        self.options.retry = Some(policy);
         self
     }
 
     /// How long the lease lasts without a refresh. Default: the handle's.
     pub fn ttl(mut self, ttl: Duration) -> Self {
-        self.ttl = Some(ttl);
+        self.options.ttl = Some(ttl);
         self
     }
 
@@ -163,7 +122,7 @@ impl Acquire {
     /// [`Builder::grace`](crate::Builder::grace) for why and what it costs. Default: the handle's, which is a
     /// tenth of the ttl, up to 500 milliseconds, unless it was set.
     pub fn grace(mut self, grace: Duration) -> Self {
-        self.grace = Some(grace);
+        self.options.grace = Some(grace);
         self
     }
 
@@ -176,7 +135,7 @@ impl Acquire {
     /// where the store stays away for longer than that takes, the key may be left held by nobody, until it
     /// is revoked. The record of such a key stays until an operator deletes it.
     pub fn without_expiry(mut self) -> Self {
-        self.expires = false;
+        self.options.expires = false;
         self
     }
 
@@ -186,14 +145,15 @@ impl Acquire {
     /// Each holder has a token of its own, and the tokens of all grow together: a storage that refuses
     /// smaller ones refuses all sharers but the newest. Those who ask are served in order: neither
     /// readers nor writers starve.
-    pub fn shared(self) -> Self {
-        self.shared_up_to(SHARED_BY_ALL)
+    pub fn shared(mut self) -> Self {
+        self.options.share();
+        self
     }
 
     /// Shares the key with others as long as they are no more than so many, this one among them: a
     /// semaphore. Where holders differ in that number, the smallest counts. Zero is refused.
     pub fn shared_up_to(mut self, holders: u32) -> Self {
-        self.shared_by = Some(holders.min(SHARED_BY_ALL));
+        self.options.share_up_to(holders);
         self
     }
 
@@ -204,16 +164,13 @@ impl Acquire {
         G: TryInto<Group>,
         G::Error: Into<Error>,
     {
-        self.group = group.try_into().map(Some).map_err(Into::into);
+        self.options.group(group);
         self
     }
 
     /// Adds an entry to what others see of this lease. See [`Metadata`] for its bounds.
     pub fn metadata(mut self, name: impl Into<String>, text: impl Into<String>) -> Self {
-        self.metadata = self.metadata.and_then(|mut metadata| {
-            metadata.insert(name, text)?;
-            Ok(metadata)
-        });
+        self.options.metadata(name, text);
         self
     }
 
@@ -230,78 +187,22 @@ impl Acquire {
     /// An acquire with a chosen id that ends in [`Error::Unavailable`] is not taken back, so that it
     /// can be asked again; the ttl ends what it may have been granted.
     pub fn lease_id(mut self, id: LeaseId) -> Self {
-        self.lease = Some(id);
+        self.options.lease = Some(id);
         self
     }
 
     /// Refreshes this often, at most half the ttl, so that one failure is not the end. Default: a
     /// third of the ttl.
     pub fn refresh_every(mut self, interval: Duration) -> Self {
-        self.refreshing = Refreshing::Every(interval);
+        self.options.refreshing = Refreshing::Every(interval);
         self
     }
 
     /// Does not refresh in the background: the lease ends with its ttl unless
     /// [`Lease::refresh`] is called.
     pub fn without_refresh(mut self) -> Self {
-        self.refreshing = Refreshing::ByHand;
+        self.options.refreshing = Refreshing::ByHand;
         self
-    }
-
-    /// Checks what was asked.
-    fn checked(self) -> Result<AcquireTask> {
-        let Self { shared, key, ttl, grace, expires, shared_by, group, metadata, lease, mut refreshing, wait, retry } =
-            self;
-        if shared_by == Some(0) {
-            return Err(Error::invalid("a key cannot be shared by 0 holders: this one counts, so 1 or more"));
-        }
-        // What a lease without expiry claims until its first refresh has the ttl of the handle.
-        let claim = ttl.unwrap_or(shared.context.settings.ttl.duration());
-        let grace = grace.unwrap_or_else(|| shared.context.settings.grace_for(claim));
-        let wait_ttl = shared.context.settings.check_ttl(claim, grace)?;
-        let ttl = match (expires, ttl) {
-            (true, _) => wait_ttl,
-            (false, None) => Ttl::FOREVER,
-            (false, Some(ttl)) => {
-                return Err(Error::invalid(format!(
-                    "a lease cannot have a ttl of {ttl:?} and be without expiry: leave one of them out"
-                )));
-            }
-        };
-        refreshing.check(ttl)?;
-        if matches!((expires, refreshing), (false, Refreshing::AtAThird)) {
-            refreshing = Refreshing::Every(wait_ttl.third());
-        }
-        let on_held = OnHeld::of(wait, retry)?.unwrap_or_else(|| shared.context.settings.on_held.clone());
-        let terms = LeaseSpec {
-            lease: lease.unwrap_or_else(LeaseId::random),
-            caller: shared.siblings().caller(),
-            owner: shared.context.settings.owner.clone(),
-            limit: shared_by.unwrap_or(EXCLUSIVE),
-            // Only a refresh, which never creates, makes a lease one without expiry: an acquire may
-            // arrive when nobody waits for it any more.
-            ttl: wait_ttl.millis(),
-            grace: ttl::millis(grace),
-            group: group?,
-            metadata: metadata?,
-        };
-        let key = key?;
-        shared.context.ensure_open()?;
-        let in_use = InUse::begin(&shared.siblings().lease_ids, terms.lease)?;
-        let (in_doubt, queued) = (AtomicBool::new(false), AtomicBool::new(false));
-        Ok(AcquireTask {
-            shared,
-            in_use,
-            key,
-            ttl,
-            wait_ttl,
-            terms,
-            refreshing,
-            on_held,
-            chosen: lease.is_some(),
-            in_doubt,
-            queued,
-        })
     }
 }
 
@@ -310,43 +211,6 @@ impl IntoFuture for Acquire {
     type IntoFuture = BoxFuture<Result<Lease>>;
 
     fn into_future(self) -> Self::IntoFuture {
-        Box::pin(async move {
-            let ask = self.checked()?;
-            let shared = Arc::clone(&ask.shared);
-            let (reply, granted) = oneshot::channel();
-            let span = debug_span!(
-                "acquire",
-                key = %ask.key,
-                owner = %ask.terms.owner,
-                token = field::Empty,
-                position = field::Empty,
-                waited = field::Empty,
-            );
-            let task = shared.context.spawn(ask.task(reply).instrument(span));
-            if let Ok(answer) = granted.await {
-                return answer.map(Lease::new);
-            }
-            match task.await {
-                // Of a policy's closure: it belongs to whoever wrote it.
-                Err(ended) if ended.is_panic() => resume_unwind(ended.into_panic()),
-                ended => Err(Error::Unavailable {
-                    message: "the runtime shut down while a key was acquired: retry on a running one".into(),
-                    source: ended.err().map(Into::into),
-                }),
-            }
-        })
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::Mongoseal;
-
-    #[tokio::test]
-    async fn what_keeps_a_lease_takes_less_than_half_a_kilobyte() {
-        let ask = Mongoseal::in_memory().acquire("k").checked().unwrap();
-        let size = size_of_val(&ask.task(oneshot::channel().0));
-        assert!(size < 500, "{size}");
+        Box::pin(async move { self.options.check()?.acquire(self.key?).await })
     }
 }

@@ -1,12 +1,14 @@
 //! Several keys at once, all or none.
 
-use std::{fmt, future::poll_fn, mem, pin::pin, sync::Arc, time::Duration};
+use std::{fmt, mem, pin::pin, time::Duration};
 
 use tokio_util::sync::CancellationToken;
 
+use super::acquire_options::AcquireOptions;
 use crate::{
-    Acquire, Error, FencingToken, Group, Key, Lease, LossCause, Mongoseal, ReleaseOutcome, Result,
-    engine::{lease_shared::end_jointly, retry_policy::OnHeld, shared::Shared},
+    Error, FencingToken, Group, Key, Lease, LossCause, Mongoseal, ReleaseOutcome, Result,
+    engine::{lease_shared::end_jointly, retry_policy::OnHeld},
+    lease::work::run_while_held,
     store::BoxFuture,
 };
 
@@ -18,14 +20,7 @@ impl Mongoseal {
         K::Error: Into<Error>,
     {
         let keys = keys.into_iter().map(|key| key.try_into().map_err(Into::into)).collect();
-        AcquireAll {
-            shared: Arc::clone(&self.shared),
-            keys,
-            ttl: None,
-            group: Ok(None),
-            metadata: Vec::new(),
-            wait: None,
-        }
+        AcquireAll { keys, options: AcquireOptions::new(&self.shared) }
     }
 }
 
@@ -67,25 +62,21 @@ impl Mongoseal {
 #[derive(Debug)]
 #[must_use = "an acquire asks nothing until it is awaited"]
 pub struct AcquireAll {
-    shared: Arc<Shared>,
     keys: Result<Vec<Key>>,
-    ttl: Option<Duration>,
-    group: Result<Option<Group>>,
-    metadata: Vec<(String, String)>,
-    wait: Option<Duration>,
+    options: AcquireOptions,
 }
 
 impl AcquireAll {
     /// Waits up to this long for all of them together: see [`Acquire::wait`](crate::Acquire::wait).
     /// Default: the handle's wait; a retry policy of the handle's does not count here.
     pub fn wait(mut self, at_most: Duration) -> Self {
-        self.wait = Some(at_most);
+        self.options.wait = Some(at_most);
         self
     }
 
     /// How long each lease lasts without a refresh. Default: the handle's.
     pub fn ttl(mut self, ttl: Duration) -> Self {
-        self.ttl = Some(ttl);
+        self.options.ttl = Some(ttl);
         self
     }
 
@@ -95,19 +86,19 @@ impl AcquireAll {
         G: TryInto<Group>,
         G::Error: Into<Error>,
     {
-        self.group = group.try_into().map(Some).map_err(Into::into);
+        self.options.group(group);
         self
     }
 
     /// Adds an entry to what others see of each lease. See [`Metadata`](crate::Metadata) for its bounds.
     pub fn metadata(mut self, name: impl Into<String>, text: impl Into<String>) -> Self {
-        self.metadata.push((name.into(), text.into()));
+        self.options.metadata(name, text);
         self
     }
 
     async fn run(self) -> Result<LeaseSet> {
-        let Self { shared, keys, ttl, group, metadata, wait } = self;
-        let (mut keys, group) = (keys?, group?);
+        let Self { keys, options } = self;
+        let mut keys = keys?;
         keys.sort();
         if keys.is_empty() {
             return Err(Error::invalid("no key is asked for: name one or more"));
@@ -115,26 +106,17 @@ impl AcquireAll {
         if let Some(twice) = keys.windows(2).find(|pair| pair.first() == pair.last()).and_then(<[Key]>::first) {
             return Err(Error::invalid(format!("{twice:?} is asked for twice: name each key once")));
         }
-        let wait = match (wait, &shared.context.settings.on_held) {
-            (None, OnHeld::Wait(wait)) => *wait,
-            (wait, _) => wait.unwrap_or_default(),
+        let acquire = options.check()?;
+        let wait = match acquire.on_held {
+            OnHeld::Wait(wait) => wait,
+            OnHeld::Once | OnHeld::Retry(_) => Duration::ZERO,
         };
-        let clock = shared.context.clock();
+        let clock = acquire.shared.context.clock();
         let until = clock.now().saturating_add(wait);
         let mut leases = Vec::new();
         for key in keys {
             let left = until.saturating_sub(clock.now());
-            let mut acquire = Acquire::new(&shared, Ok(key)).wait(left);
-            if let Some(ttl) = ttl {
-                acquire = acquire.ttl(ttl);
-            }
-            if let Some(group) = &group {
-                acquire = acquire.group(group);
-            }
-            for (name, text) in &metadata {
-                acquire = acquire.metadata(name, text);
-            }
-            match acquire.await {
+            match acquire.clone().wait(left).acquire(key).await {
                 Ok(lease) => leases.push(lease),
                 Err(error) => {
                     // Nothing is held any more when this is heard.
@@ -239,19 +221,7 @@ impl LeaseSet {
     ///
     /// Dropping it drops the work. The leases stay.
     pub async fn run<F: Future>(&self, work: F) -> Result<F::Output> {
-        let mut ended = pin!(self.ended.cancelled());
-        let mut work = pin!(work);
-        poll_fn(|context| {
-            // Polled for its waker; whether a lease has ended is for `check` to say.
-            let _woken = ended.as_mut().poll(context);
-            self.check()?;
-            let value = work.as_mut().poll(context).map(Ok);
-            if value.is_ready() {
-                self.check()?;
-            }
-            value
-        })
-        .await
+        run_while_held(&self.ended, || self.check(), pin!(work)).await
     }
 
     /// Gives all keys back by one command, and says of each whether it was still ours. Work under any of

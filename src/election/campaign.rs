@@ -6,8 +6,9 @@ use tokio_util::sync::CancellationToken;
 
 use super::{Elector, LeaderInfo, LeaderStream, VALUE};
 use crate::{
-    Acquire, Error, FencingToken, Key, Lease, Metadata, ReleaseOutcome, Result,
-    engine::{retry::Backoff, shared::Shared},
+    Error, FencingToken, Key, Lease, Metadata, ReleaseOutcome, Result,
+    action::acquire_options::{AcquireOptions, CheckedAcquire},
+    engine::{context::Context, refresh::Refreshing, retry::Backoff, shared::Shared},
     store::BoxFuture,
 };
 
@@ -33,7 +34,7 @@ use crate::{
 ///
 /// # Errors
 ///
-/// As of an [`Acquire`] that waits, with [`Error::Held`] where somebody else led until the
+/// As of an [`Acquire`](crate::Acquire) that waits, with [`Error::Held`] where somebody else led until the
 /// [`wait`](Self::wait) was over.
 ///
 /// # Cancel safety
@@ -58,26 +59,17 @@ use crate::{
 #[derive(Debug)]
 #[must_use = "a campaign does nothing until it is awaited"]
 pub struct Campaign {
-    shared: Arc<Shared>,
     name: Result<Key>,
     value: String,
-    ttl: Option<Duration>,
     stop_within: Option<Duration>,
-    refresh_every: Option<Duration>,
-    wait: Duration,
+    /// Its ttl is that of the campaign, which [`check`](Self::check) shortens by the time to stop.
+    options: AcquireOptions,
 }
 
 impl Campaign {
     pub(super) fn new(shared: &Arc<Shared>, name: Result<Key>) -> Self {
-        Self {
-            shared: Arc::clone(shared),
-            name,
-            value: String::new(),
-            ttl: None,
-            stop_within: None,
-            refresh_every: None,
-            wait: Duration::MAX,
-        }
+        let campaign = Self { name, value: String::new(), stop_within: None, options: AcquireOptions::new(shared) };
+        campaign.wait(Duration::MAX)
     }
 
     /// What others see of this one when it leads, as the address where it can be reached: up to 4,000
@@ -90,7 +82,7 @@ impl Campaign {
     /// Sets how long nobody else can lead after this candidate was last heard of as the leader. The handle's
     /// [`grace`](crate::Builder::grace) for this ttl comes on top. Default: the handle's ttl.
     pub fn ttl(mut self, ttl: Duration) -> Self {
-        self.ttl = Some(ttl);
+        self.options.ttl = Some(ttl);
         self
     }
 
@@ -104,26 +96,27 @@ impl Campaign {
     /// How often the lease is refreshed: up to half the time after which it is lost without. Default: a third
     /// of that.
     pub fn refresh_every(mut self, interval: Duration) -> Self {
-        self.refresh_every = Some(interval);
+        self.options.refreshing = Refreshing::Every(interval);
         self
     }
 
     /// Waits no longer than this for the leadership. Default: for ever.
     pub fn wait(mut self, at_most: Duration) -> Self {
-        self.wait = at_most;
+        self.options.wait = Some(at_most);
         self
     }
 
     /// Stands again and again, as an [`Elector`] does. It waits for ever, whatever [`wait`](Self::wait) says.
     pub fn elector(self) -> Elector {
-        let clock = self.shared.context.clock();
-        Elector::new(self.wait(Duration::MAX).checked(), clock)
+        let clock = self.options.shared.context.clock();
+        Elector::new(self.wait(Duration::MAX).check(), clock)
     }
 
-    /// Checks what was asked.
-    fn checked(self) -> Result<Stand> {
-        let Self { shared, name, value, ttl, stop_within, refresh_every, wait } = self;
-        let ttl = ttl.unwrap_or(shared.context.settings.ttl.duration());
+    /// Checks the options.
+    fn check(self) -> Result<Stand> {
+        let Self { name, value, stop_within, mut options } = self;
+        let settings = &options.shared.context.settings;
+        let ttl = options.ttl.unwrap_or(settings.ttl.duration());
         let stop_within = stop_within.unwrap_or(ttl.checked_div(6).unwrap_or_default());
         let leads = ttl.saturating_sub(stop_within);
         if leads < stop_within {
@@ -131,36 +124,30 @@ impl Campaign {
                 "a leader with a ttl of {ttl:?} cannot stop {stop_within:?} earlier: choose up to half the ttl, so that one late answer is not the end"
             )));
         }
-        let grace = stop_within.saturating_add(shared.context.settings.grace_for(ttl));
-        Ok(Stand { shared, name: name?, value, leads, grace, refresh_every, wait })
+        // The time to stop, and the handle's grace after that.
+        options.grace = Some(stop_within.saturating_add(settings.grace_for(ttl)));
+        options.ttl = Some(leads);
+        options.metadata(VALUE, value);
+        Ok(Stand { name: name?, leads, acquire: options.check()? })
     }
 }
 
-/// A campaign whose durations fit together.
+/// A campaign whose options fit together.
 #[derive(Debug)]
 pub(super) struct Stand {
-    shared: Arc<Shared>,
     pub(super) name: Key,
-    value: String,
     /// How long it leads without being heard of.
     pub(super) leads: Duration,
-    /// The time to stop, and the handle's grace after that.
-    grace: Duration,
-    refresh_every: Option<Duration>,
-    wait: Duration,
+    acquire: CheckedAcquire,
 }
 
 impl Stand {
     pub(super) async fn elected(&self) -> Result<Leader> {
-        let mut acquire = Acquire::new(&self.shared, Ok(self.name.clone()))
-            .ttl(self.leads)
-            .grace(self.grace)
-            .wait(self.wait)
-            .metadata(VALUE, &self.value);
-        if let Some(interval) = self.refresh_every {
-            acquire = acquire.refresh_every(interval);
-        }
-        Ok(Leader { lease: acquire.await? })
+        Ok(Leader { lease: self.acquire.clone().acquire(self.name.clone()).await? })
+    }
+
+    fn context(&self) -> &Arc<Context> {
+        &self.acquire.shared.context
     }
 
     /// Tells of each leader that was not seen before, until an error that asking again does not mend.
@@ -168,7 +155,7 @@ impl Stand {
         let mut backoff = Backoff::new();
         let mut last = None;
         loop {
-            let mut leaders = match LeaderStream::begin(&self.shared.context, self.name.clone()).await {
+            let mut leaders = match LeaderStream::begin(self.context(), self.name.clone()).await {
                 Ok(leaders) => leaders,
                 Err(Error::Unavailable { .. }) => {
                     self.pause(&mut backoff, &CancellationToken::new()).await;
@@ -188,7 +175,7 @@ impl Stand {
 
     /// What its clock reads.
     pub(super) fn now(&self) -> Duration {
-        self.shared.context.clock().now()
+        self.context().clock().now()
     }
 
     /// Waits before it stands again, unless it is told to end.
@@ -197,7 +184,7 @@ impl Stand {
         tokio::select! {
             biased;
             () = until.cancelled() => {}
-            () = self.shared.context.clock().sleep_until(next) => {}
+            () = self.context().clock().sleep_until(next) => {}
         }
     }
 }
@@ -207,7 +194,7 @@ impl IntoFuture for Campaign {
     type IntoFuture = BoxFuture<Result<Leader>>;
 
     fn into_future(self) -> Self::IntoFuture {
-        Box::pin(async move { self.checked()?.elected().await })
+        Box::pin(async move { self.check()?.elected().await })
     }
 }
 

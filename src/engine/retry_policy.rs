@@ -22,11 +22,15 @@ impl OnHeld {
             (Some(_), Some(_)) => Err(Error::invalid(
                 "both `wait` and `retry` are set: set one of them, `wait` if the order of arrival counts",
             )),
-            (Some(Duration::ZERO), None) => Ok(Some(Self::Once)),
-            (Some(wait), None) => Ok(Some(Self::Wait(wait))),
+            (Some(wait), None) => Ok(Some(Self::wait(wait))),
             (None, Some(retry)) => retry.checked().map(|retry| Some(Self::Retry(retry))),
             (None, None) => Ok(None),
         }
+    }
+
+    /// A wait of up to this long. Zero is one attempt.
+    pub(crate) fn wait(at_most: Duration) -> Self {
+        if at_most.is_zero() { Self::Once } else { Self::Wait(at_most) }
     }
 }
 

@@ -1,0 +1,220 @@
+//! The options of an acquire, their checks, and the start of its task.
+//!
+//! The builders of an acquire, of an acquire of several keys and of a campaign wrap [`AcquireOptions`]. Each option is
+//! checked here only, before anything is sent.
+
+use std::{
+    panic::resume_unwind,
+    sync::{Arc, atomic::AtomicBool},
+    time::Duration,
+};
+
+use tokio::sync::oneshot;
+use tracing::{Instrument, debug_span, field};
+
+use crate::{
+    Error, Group, Key, Lease, LeaseId, Metadata, Result, Retry, Ttl,
+    engine::{acquire_task::AcquireTask, lease_ids::InUse, refresh::Refreshing, retry_policy::OnHeld, shared::Shared},
+    record::LeaseSpec,
+    types::ttl,
+};
+
+/// The limit of a lease that excludes all others, and that of a lease that any number of others can share.
+const EXCLUSIVE: u32 = 0;
+const SHARED_BY_ALL: u32 = i32::MAX.unsigned_abs();
+
+/// The options of an acquire, as they were set. `None` is the handle's default.
+#[derive(Debug)]
+pub(crate) struct AcquireOptions {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) ttl: Option<Duration>,
+    pub(crate) grace: Option<Duration>,
+    pub(crate) expires: bool,
+    limit: Result<u32>,
+    group: Result<Option<Group>>,
+    metadata: Result<Metadata>,
+    pub(crate) lease: Option<LeaseId>,
+    pub(crate) refreshing: Refreshing,
+    pub(crate) wait: Option<Duration>,
+    pub(crate) retry: Option<Retry>,
+}
+
+impl AcquireOptions {
+    pub(crate) fn new(shared: &Arc<Shared>) -> Self {
+        Self {
+            shared: Arc::clone(shared),
+            ttl: None,
+            grace: None,
+            expires: true,
+            limit: Ok(EXCLUSIVE),
+            group: Ok(None),
+            metadata: Ok(Metadata::default()),
+            lease: None,
+            refreshing: Refreshing::AtAThird,
+            wait: None,
+            retry: None,
+        }
+    }
+
+    /// Shares the key with any number of holders.
+    pub(crate) fn share(&mut self) {
+        self.share_up_to(SHARED_BY_ALL);
+    }
+
+    /// Shares the key with up to this many holders, this one included.
+    pub(crate) fn share_up_to(&mut self, holders: u32) {
+        self.limit = if holders == 0 {
+            Err(Error::invalid("a key cannot be shared by 0 holders: this one counts, so 1 or more"))
+        } else {
+            Ok(holders.min(SHARED_BY_ALL))
+        };
+    }
+
+    /// Sets the group.
+    pub(crate) fn group<G>(&mut self, group: G)
+    where
+        G: TryInto<Group>,
+        G::Error: Into<Error>,
+    {
+        self.group = group.try_into().map(Some).map_err(Into::into);
+    }
+
+    /// Adds an entry to the metadata, unless an earlier one was refused.
+    pub(crate) fn metadata(&mut self, name: impl Into<String>, text: impl Into<String>) {
+        if let Ok(metadata) = &mut self.metadata
+            && let Err(error) = metadata.insert(name, text)
+        {
+            self.metadata = Err(error);
+        }
+    }
+
+    /// Checks the options, alone and together.
+    pub(crate) fn check(self) -> Result<CheckedAcquire> {
+        let Self { shared, ttl, grace, expires, limit, group, metadata, lease, mut refreshing, wait, retry } = self;
+        let limit = limit?;
+        let settings = &shared.context.settings;
+        // What a lease without expiry claims until its first refresh has the ttl of the handle.
+        let claim = ttl.unwrap_or(settings.ttl.duration());
+        let grace = grace.unwrap_or_else(|| settings.grace_for(claim));
+        let wait_ttl = settings.check_ttl(claim, grace)?;
+        let ttl = match (expires, ttl) {
+            (true, _) => wait_ttl,
+            (false, None) => Ttl::FOREVER,
+            (false, Some(ttl)) => {
+                return Err(Error::invalid(format!(
+                    "a lease cannot have a ttl of {ttl:?} and be without expiry: leave one of them out"
+                )));
+            }
+        };
+        refreshing.check(ttl)?;
+        if matches!((expires, refreshing), (false, Refreshing::AtAThird)) {
+            refreshing = Refreshing::Every(wait_ttl.third());
+        }
+        let on_held = OnHeld::of(wait, retry)?.unwrap_or_else(|| settings.on_held.clone());
+        let (group, metadata) = (group?, metadata?);
+        Ok(CheckedAcquire { shared, ttl, wait_ttl, grace, limit, group, metadata, lease, refreshing, on_held })
+    }
+}
+
+/// Options that were checked. One value can acquire several keys, or one key several times.
+#[derive(Clone, Debug)]
+pub(crate) struct CheckedAcquire {
+    pub(crate) shared: Arc<Shared>,
+    ttl: Ttl,
+    /// The ttl of a place in the queue and of a lease that the acquire creates.
+    wait_ttl: Ttl,
+    grace: Duration,
+    limit: u32,
+    group: Option<Group>,
+    metadata: Metadata,
+    /// The lease id that the caller chose.
+    lease: Option<LeaseId>,
+    refreshing: Refreshing,
+    pub(crate) on_held: OnHeld,
+}
+
+impl CheckedAcquire {
+    /// Waits up to this long if the key is held; zero is one attempt.
+    pub(crate) fn wait(mut self, at_most: Duration) -> Self {
+        self.on_held = OnHeld::wait(at_most);
+        self
+    }
+
+    /// Acquires a key, on a task that then keeps the lease.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping it gives the key up: the task takes back what was requested.
+    pub(crate) async fn acquire(self, key: Key) -> Result<Lease> {
+        let request = self.task(key)?;
+        let shared = Arc::clone(&request.shared);
+        let (reply, granted) = oneshot::channel();
+        let span = debug_span!(
+            "acquire",
+            key = %request.key,
+            owner = %request.terms.owner,
+            token = field::Empty,
+            position = field::Empty,
+            waited = field::Empty,
+        );
+        let task = shared.context.spawn(request.task(reply).instrument(span));
+        if let Ok(answer) = granted.await {
+            return answer.map(Lease::new);
+        }
+        match task.await {
+            // The closure of a retry policy panicked: the panic belongs to its author.
+            Err(ended) if ended.is_panic() => resume_unwind(ended.into_panic()),
+            ended => Err(Error::Unavailable {
+                message: "the runtime shut down while a key was acquired: retry on a running one".into(),
+                source: ended.err().map(Into::into),
+            }),
+        }
+    }
+
+    /// The task that acquires a key. Refused if the handle is closed or the lease id is in use.
+    fn task(self, key: Key) -> Result<AcquireTask> {
+        let Self { shared, ttl, wait_ttl, grace, limit, group, metadata, lease, refreshing, on_held } = self;
+        let terms = LeaseSpec {
+            lease: lease.unwrap_or_else(LeaseId::random),
+            caller: shared.siblings().caller(),
+            owner: shared.context.settings.owner.clone(),
+            limit,
+            // Only a refresh, which never creates, makes a lease one without expiry: an acquire may
+            // arrive when nobody waits for it any more.
+            ttl: wait_ttl.millis(),
+            grace: ttl::millis(grace),
+            group,
+            metadata,
+        };
+        shared.context.ensure_open()?;
+        let in_use = InUse::begin(&shared.siblings().lease_ids, terms.lease)?;
+        let (in_doubt, queued) = (AtomicBool::new(false), AtomicBool::new(false));
+        Ok(AcquireTask {
+            shared,
+            in_use,
+            key,
+            ttl,
+            wait_ttl,
+            terms,
+            refreshing,
+            on_held,
+            chosen: lease.is_some(),
+            in_doubt,
+            queued,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Mongoseal;
+
+    #[tokio::test]
+    async fn what_keeps_a_lease_takes_less_than_half_a_kilobyte() {
+        let options = AcquireOptions::new(&Mongoseal::in_memory().shared).check().unwrap();
+        let task = options.task("k".parse().unwrap()).unwrap();
+        let size = size_of_val(&task.task(oneshot::channel().0));
+        assert!(size < 500, "{size}");
+    }
+}

@@ -1,0 +1,33 @@
+//! Work that runs only while leases hold.
+
+use std::{
+    future::poll_fn,
+    pin::{Pin, pin},
+};
+
+use tokio_util::sync::CancellationToken;
+
+use crate::Result;
+
+/// Polls `work` until it returns or `check` fails.
+///
+/// `check` decides; `ended` only wakes this future when a lease ends. Work that returns after the deadline of a lease is
+/// refused, too.
+pub(crate) async fn run_while_held<F: Future>(
+    ended: &CancellationToken,
+    check: impl Fn() -> Result<()>,
+    mut work: Pin<&mut F>,
+) -> Result<F::Output> {
+    let mut ended = pin!(ended.cancelled());
+    poll_fn(|context| {
+        // Polled for its waker only.
+        let _woken = ended.as_mut().poll(context);
+        check()?;
+        let value = work.as_mut().poll(context).map(Ok);
+        if value.is_ready() {
+            check()?;
+        }
+        value
+    })
+    .await
+}
