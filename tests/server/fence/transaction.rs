@@ -33,7 +33,7 @@ async fn add(db: &TestDatabase, lease: &Lease, slow: std::time::Duration) -> (mo
 }
 
 async fn two_orders(name: &str) -> TestDatabase {
-    let db = TestDatabase::new(name).await;
+    let db = TestDatabase::new(&format!("mongoseal_fence_{name}")).await;
     for id in [ONE, 2] {
         db.put(doc! { "_id": id, "n": 0 }).await;
     }

@@ -90,7 +90,7 @@ async fn it_has_the_key_if_it_was_granted_that_and_did_not_hear_of_it() {
 #[tokio::test]
 async fn it_asks_until_it_is_answered_and_leaves_nothing_behind() {
     let name = "asked_again_faults";
-    let db = TestDatabase::new(name).await;
+    let db = TestDatabase::new(&format!("mongoseal_{name}")).await;
     for fault in [
         doc! { "writeConcernError": { "code": 64, "errmsg": "waiting for replication timed out" } },
         doc! { "closeConnection": true },
@@ -117,7 +117,7 @@ async fn it_asks_until_it_is_answered_and_leaves_nothing_behind() {
 #[tokio::test]
 async fn once_it_has_given_up_nothing_is_sent_for_it_any_more() {
     let name = "asked_again_late";
-    let db = TestDatabase::new(name).await;
+    let db = TestDatabase::new(&format!("mongoseal_{name}")).await;
     let holder = db.seal().acquire("k").await.unwrap();
     let seal = db.build(Mongoseal::builder().operation_timeout(secs(1)));
     assert!(matches!(seal.acquire("k").await, Err(Error::Held { .. })));

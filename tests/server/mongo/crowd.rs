@@ -189,7 +189,7 @@ async fn a_crowd_that_is_not_answered_asks_again_and_nobody_is_queued_twice() {
     ];
     for (number, fault) in faults.into_iter().enumerate() {
         let name = format!("crowd_fault_{number}");
-        let db = TestDatabase::new(&name).await;
+        let db = TestDatabase::new(&format!("mongoseal_{name}")).await;
         let client = mongodb::Client::with_uri_str(db.set.uri_with(&format!("appName={name}"))).await.unwrap();
         let seal = Mongoseal::new(&client.database(&format!("mongoseal_{name}")));
         let holder = seal.acquire("k").await.unwrap();

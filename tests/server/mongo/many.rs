@@ -100,7 +100,7 @@ async fn a_crowd_that_is_not_answered_asks_again_and_leaves_nothing_held() {
     ];
     for (number, fault) in faults.into_iter().enumerate() {
         let name = format!("many_fault_{number}");
-        let db = TestDatabase::new(&name).await;
+        let db = TestDatabase::new(&format!("mongoseal_{name}")).await;
         let client = mongodb::Client::with_uri_str(db.set.uri_with(&format!("appName={name}"))).await.unwrap();
         let seal = Mongoseal::builder().on(&client.database(&format!("mongoseal_{name}"))).unwrap();
         seal.prepare().await.unwrap();
@@ -203,7 +203,7 @@ mod of_a_store {
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn a_release_that_was_not_confirmed_costs_no_other_release() {
         let name = "many_spoilt";
-        let db = TestDatabase::new(name).await;
+        let db = TestDatabase::new(&format!("mongoseal_{name}")).await;
         let client = mongodb::Client::with_uri_str(db.set.uri_with(&format!("appName={name}"))).await.unwrap();
         let store = MongoStore::new(&client.database(&format!("mongoseal_{name}")), "mongoseal", secs(24 * 3600));
         store.prepare(Deadline::after(store.clock(), secs(5))).await.unwrap();
