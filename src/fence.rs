@@ -18,7 +18,7 @@ use std::{
 };
 
 #[cfg(feature = "mongodb")]
-pub use mongo::{Change, DeleteOne, Fence, Fenced, FencedWriter, FindOneAndUpdate, InsertOne, ReplaceOne, UpdateOne};
+pub use mongo::{Change, Fence, Fenced, FencedWrite, FencedWriter};
 
 use crate::{Error, FencingToken, Result};
 

@@ -5,20 +5,22 @@
 //! |---|---|
 //! | `mongo.rs` | what a fenced collection is, and how a refusal is told from a filter that found nothing |
 //! | `verbs.rs` | its writes, one by one |
+//! | `write.rs` | the builder that these writes share |
 //! | `bulk.rs` | many in few commands |
-//! | `stamp.rs` | what is added to a filter and to an update |
+//! | `token_field.rs` | what is added to a filter and to an update |
 //! | `encode.rs` | how a value becomes a document |
 //! | `transaction.rs` | a transaction that cannot commit without its lease |
-//! | `fault.rs` | what each error of the driver means |
+//! | `error.rs` | what each error of the driver means |
 
 mod bulk;
 mod encode;
-mod fault;
-mod stamp;
+mod error;
+mod token_field;
 pub(crate) mod transaction;
 mod verbs;
+mod write;
 
-use std::{fmt, time::Duration};
+use std::{fmt, pin::Pin, time::Duration};
 
 pub use bulk::Change;
 use mongodb::{
@@ -29,14 +31,17 @@ use mongodb::{
         Acknowledgment, Collation, FindOneOptions, Hint, ReadConcern, ReadPreference, SelectionCriteria, WriteConcern,
     },
 };
-use stamp::TokenField;
+use token_field::TokenField;
 use tokio::runtime::Handle;
-pub use verbs::{DeleteOne, FindOneAndUpdate, InsertOne, ReplaceOne, UpdateOne};
+pub use write::FencedWrite;
 
 use crate::{
     Clock, Deadline, Error, FencingToken, Result,
     store::{MongoStore, mongo::server_time},
 };
+
+/// A boxed future that may borrow.
+pub(crate) type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
 /// A storage that can check tokens: the driver's [`Collection`], once this trait is imported.
 pub trait Fence<T: Send + Sync> {
@@ -150,7 +155,7 @@ impl<T: Send + Sync> Clone for Fenced<'_, T> {
     }
 }
 
-impl<T: Send + Sync> Fenced<'_, T> {
+impl<'a, T: Send + Sync> Fenced<'a, T> {
     /// The field of the documents in which tokens are, a name without `$` and `.`. All who write the
     /// collection must agree on it. Default: `fence`.
     #[must_use]
@@ -166,6 +171,12 @@ impl<T: Send + Sync> Fenced<'_, T> {
         self
     }
 
+    /// The same collection, of documents.
+    fn documents(&self) -> Fenced<'a, Document> {
+        let Self { collection, by, field, within } = self;
+        Fenced { collection: collection.clone_with_type(), by: *by, field: field.clone(), within: *within }
+    }
+
     /// Refuses what can be refused without asking anybody, and gives what a write needs to run for which the
     /// user needs these actions.
     fn begin(&self, needs: &'static str) -> Result<Target> {
@@ -175,8 +186,8 @@ impl<T: Send + Sync> Fenced<'_, T> {
         if let Some(lease) = self.by.lease {
             lease.check()?;
         }
-        let stamp = TokenField::new(&self.field, self.by.token)?;
-        Ok(Target { documents: self.collection.clone_with_type(), stamp, within: self.within, needs })
+        let token_field = TokenField::new(&self.field, self.by.token)?;
+        Ok(Target { documents: self.collection.clone_with_type(), token_field, within: self.within, needs })
     }
 }
 
@@ -188,23 +199,17 @@ const MEETINGS: u32 = 4;
 #[derive(Clone)]
 struct Target {
     documents: Collection<Document>,
-    stamp: TokenField,
+    token_field: TokenField,
     within: Duration,
     needs: &'static str,
 }
 
 /// What makes a filter mean the same in a read as in the write.
 #[derive(Clone, Default)]
-struct Reading {
+struct FilterOptions {
     collation: Option<Collation>,
     hint: Option<Hint>,
     let_vars: Option<Document>,
-}
-
-impl Reading {
-    fn of(collation: Option<&Collation>, hint: Option<&Hint>, let_vars: Option<&Document>) -> Self {
-        Self { collation: collation.cloned(), hint: hint.cloned(), let_vars: let_vars.cloned() }
-    }
 }
 
 impl Target {
@@ -212,7 +217,7 @@ impl Target {
     async fn run<R: Send + 'static>(self, work: impl Future<Output = Result<R>> + Send + 'static) -> Result<R> {
         let within = self.within;
         let done = MongoStore::run(self.deadline(), async move { Ok(work.await) });
-        done.await.unwrap_or_else(|error| Err(fault::unanswered(error, within)))
+        done.await.unwrap_or_else(|error| Err(error::unanswered(error, within)))
     }
 
     /// When a command is given up that is sent now.
@@ -231,19 +236,19 @@ impl Target {
 
     fn meaning(&self, error: DriverError) -> Error {
         let namespace = self.documents.namespace();
-        fault::meaning(error, &namespace.db, &namespace.coll, self.needs)
+        error::meaning(error, &namespace.db, &namespace.coll, self.needs)
     }
 
     /// Sends a write that changes what is there: `Err(Fenced)` where all that its filter finds was written
     /// by later holders. Asks that only where the write found nothing.
-    async fn change<R, F>(&self, filter: &Document, reading: Reading, send: impl FnOnce() -> F) -> Result<R>
+    async fn change<R, F>(&self, filter: &Document, options: FilterOptions, send: impl FnOnce() -> F) -> Result<R>
     where
         R: Outcome,
         F: Future<Output = mongodb::error::Result<R>>,
     {
         let done = send().await.map_err(|error| self.meaning(error))?;
         if !done.wrote() {
-            self.barred(self.stamp.blocked_filter(filter), reading).await?;
+            self.ensure_not_blocked(self.token_field.blocked_filter(filter), options).await?;
         }
         Ok(done)
     }
@@ -257,10 +262,10 @@ impl Target {
         let mut meetings = 0_u32;
         loop {
             let error = match send().await {
-                Err(error) if fault::is_duplicate(&error) => error,
+                Err(error) if error::is_duplicate(&error) => error,
                 done => return done.map_err(|error| self.meaning(error)),
             };
-            self.barred(doc! { "_id": { "$eq": id } }, Reading::default()).await?;
+            self.ensure_not_blocked(doc! { "_id": { "$eq": id } }, FilterOptions::default()).await?;
             // It lets this token pass, so either it was inserted at this moment or the caller's own
             // filter keeps it out.
             meetings = meetings.saturating_add(1);
@@ -272,19 +277,20 @@ impl Target {
 
     /// Refuses where a document that is found was written by a later holder. What the primary has is what
     /// counts, whether a majority has it or not: where a larger token was written, there is one.
-    async fn barred(&self, filter: Document, reading: Reading) -> Result<()> {
+    async fn ensure_not_blocked(&self, filter: Document, options: FilterOptions) -> Result<()> {
+        let FilterOptions { collation, hint, let_vars } = options;
         let mut options = FindOneOptions::builder()
-            .projection(self.stamp.view())
+            .projection(self.token_field.view())
             .read_concern(ReadConcern::local())
             .selection_criteria(SelectionCriteria::ReadPreference(ReadPreference::Primary))
             .max_time(server_time(self.deadline()))
             .build();
-        options.collation = reading.collation;
-        options.hint = reading.hint;
-        options.let_vars = reading.let_vars;
+        options.collation = collation;
+        options.hint = hint;
+        options.let_vars = let_vars;
         let found = self.documents.find_one(filter).with_options(options).await;
         match found.map_err(|error| self.meaning(error))? {
-            Some(found) => self.stamp.refused_by(&found),
+            Some(found) => self.token_field.refused_by(&found),
             None => Ok(()),
         }
     }

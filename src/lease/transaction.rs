@@ -9,8 +9,8 @@ use crate::{
     fence::{
         FencedWriter,
         mongo::{
-            Alive,
-            transaction::{Answer, LeaseProbe, TransactionLease, run},
+            Alive, BoxFuture,
+            transaction::{LeaseProbe, TransactionLease, run},
         },
     },
     store::MongoStore,
@@ -95,7 +95,7 @@ impl Lease {
             )
             .into());
         };
-        let stake = TransactionLease {
+        let lease = TransactionLease {
             store: store.clone(),
             key: self.key().clone(),
             lease: self.id(),
@@ -103,7 +103,7 @@ impl Lease {
             operation_timeout: context.settings.operation_timeout,
             attempt: context.settings.attempt,
         };
-        run(stake, self, work).await
+        run(lease, self, work).await
     }
 }
 
@@ -121,11 +121,11 @@ impl Alive for Lease {
 }
 
 impl LeaseProbe for Lease {
-    fn verify(&self) -> Answer<'_> {
+    fn verify(&self) -> BoxFuture<'_, Result<()>> {
         Box::pin(self.verify())
     }
 
-    fn refresh(&self) -> Answer<'_> {
+    fn refresh(&self) -> BoxFuture<'_, Result<()>> {
         Box::pin(self.refresh())
     }
 }

@@ -6,7 +6,7 @@ use mongodb::{
     results::{SummaryBulkWriteResult, UpdateResult},
 };
 
-use super::{Fenced, Reading, Target, fault, stamp::pinned};
+use super::{Fenced, FilterOptions, Target, error, token_field::pinned};
 use crate::{
     Error, Result,
     store::mongo::{
@@ -16,7 +16,7 @@ use crate::{
 };
 
 /// The most changes of one command. The server takes 100,000; but a reply comes only after the last.
-const MOST: usize = 1_000;
+const MAX_STATEMENTS: usize = 1_000;
 
 impl<T: Send + Sync> Fenced<'_, T> {
     /// Makes many changes, in their order, as one command for each run of changes of a kind and 1,000 of
@@ -131,19 +131,19 @@ impl Command {
 impl Change {
     fn stamped(self, target: &Target) -> Result<Statement> {
         let Self { kind, upsert } = self;
-        let stamp = &target.stamp;
+        let token = &target.token_field;
         if upsert && !matches!(kind, Kind::Update { .. } | Kind::Replace { .. }) {
             return Err(Error::invalid("only an update or a replacement can upsert: leave it out here"));
         }
         let update = |filter: Document, update: Bson| {
             let id = if upsert { Some(pinned(&filter)?) } else { None };
-            let document = doc! { "q": stamp.passing(&filter), "u": update, "upsert": upsert };
+            let document = doc! { "q": token.passing_filter(&filter), "u": update, "upsert": upsert };
             Ok(Statement { command: Command::Update, filter, id, document })
         };
         match kind {
             Kind::Update { filter, update: how } => update(
                 filter,
-                match stamp.on_update(how)? {
+                match token.on_update(how)? {
                     UpdateModifications::Document(operators) => operators.into(),
                     UpdateModifications::Pipeline(stages) => stages.into(),
                     _ => {
@@ -153,14 +153,14 @@ impl Change {
                     }
                 },
             ),
-            Kind::Replace { filter, replacement } => update(filter, stamp.on_document(replacement)?.into()),
+            Kind::Replace { filter, replacement } => update(filter, token.on_document(replacement)?.into()),
             Kind::Delete { filter } => {
-                let document = doc! { "q": stamp.passing(&filter), "limit": 1 };
+                let document = doc! { "q": token.passing_filter(&filter), "limit": 1 };
                 Ok(Statement { command: Command::Delete, filter, id: None, document })
             }
             Kind::Insert { document } => {
                 let id = document.get("_id").cloned();
-                let document = stamp.on_document(document)?;
+                let document = token.on_document(document)?;
                 Ok(Statement { command: Command::Insert, filter: doc! {}, id, document })
             }
         }
@@ -171,9 +171,9 @@ impl Target {
     async fn bulk(&self, statements: &[Statement]) -> Result<SummaryBulkWriteResult> {
         let mut all = SummaryBulkWriteResult::default();
         for same in statements.chunk_by(|one, other| one.command == other.command) {
-            for mut left in same.chunks(MOST) {
+            for mut left in same.chunks(MAX_STATEMENTS) {
                 while !left.is_empty() {
-                    let done = self.send(left, &mut all).await?;
+                    let done = self.send_statements(left, &mut all).await?;
                     left = left.get(done..).unwrap_or_default();
                 }
             }
@@ -183,7 +183,7 @@ impl Target {
 
     /// Sends statements of one command and gives how many are made: all, or those up to an upsert that met
     /// another first write of its document.
-    async fn send(&self, statements: &[Statement], all: &mut SummaryBulkWriteResult) -> Result<usize> {
+    async fn send_statements(&self, statements: &[Statement], all: &mut SummaryBulkWriteResult) -> Result<usize> {
         let Some(first) = statements.first() else { return Ok(0) };
         let (command, plural, needs) = first.command.names();
         let documents: Vec<&Document> = statements.iter().map(|statement| &statement.document).collect();
@@ -204,7 +204,7 @@ impl Target {
             .await
             .map_err(|error| Self { needs, ..self.clone() }.meaning(error))?;
         if let Some(error) = reply.get("writeConcernError") {
-            return Err(fault::unconfirmed(driver::unconfirmed(error)));
+            return Err(error::unconfirmed(driver::unconfirmed(error)));
         }
         let failure = reply.get_array("writeErrors").ok().and_then(|errors| errors.first()?.as_document());
         let at = |failure: &Document| failure.get("index").and_then(whole).and_then(|at| usize::try_from(at).ok());
@@ -225,25 +225,25 @@ impl Target {
         };
         add(total, found);
         if first.command != Command::Insert && usize::try_from(found).is_ok_and(|found| found < made.len()) {
-            let blocked = made.iter().map(|statement| self.stamp.blocked_filter(&statement.filter));
-            self.barred(doc! { "$or": blocked.collect::<Vec<_>>() }, Reading::default()).await?;
+            let blocked = made.iter().map(|statement| self.token_field.blocked_filter(&statement.filter));
+            self.ensure_not_blocked(doc! { "$or": blocked.collect::<Vec<_>>() }, FilterOptions::default()).await?;
         }
         let Some(failure) = failure else { return Ok(statements.len()) };
         let code = failure.get("code").and_then(whole).and_then(|code| i32::try_from(code).ok()).unwrap_or_default();
-        let refused = || fault::written_not(code, failure.get_str("errmsg").unwrap_or_default());
-        let next = statements.get(made.len()).filter(|_| fault::says_duplicate(code)).ok_or_else(refused)?;
+        let refused = || error::written_not(code, failure.get_str("errmsg").unwrap_or_default());
+        let next = statements.get(made.len()).filter(|_| error::says_duplicate(code)).ok_or_else(refused)?;
         let Some(id) = &next.id else { return Err(refused()) };
         if next.command == Command::Insert {
-            self.barred(doc! { "_id": { "$eq": id } }, Reading::default()).await?;
+            self.ensure_not_blocked(doc! { "_id": { "$eq": id } }, FilterOptions::default()).await?;
             return Err(refused());
         }
-        self.alone(next, id, all).await?;
+        self.upsert_alone(next, id, all).await?;
         Ok(made.len().saturating_add(1))
     }
 
     /// Makes one upsert by itself.
-    async fn alone(&self, statement: &Statement, id: &Bson, all: &mut SummaryBulkWriteResult) -> Result<()> {
-        let passing = self.stamp.passing(&statement.filter);
+    async fn upsert_alone(&self, statement: &Statement, id: &Bson, all: &mut SummaryBulkWriteResult) -> Result<()> {
+        let passing = self.token_field.passing_filter(&statement.filter);
         let concern = self.write_concern();
         let update = statement.document.get("u").cloned();
         let done: UpdateResult = match update {
@@ -254,11 +254,11 @@ impl Target {
                 };
                 self.upsert(id, send).await?
             }
-            Some(Bson::Document(operators)) => self.updated(id, &passing, operators.into()).await?,
+            Some(Bson::Document(operators)) => self.upsert_by_update(id, &passing, operators.into()).await?,
             Some(Bson::Array(stages)) => {
                 let stages: Vec<Document> =
                     stages.into_iter().filter_map(|stage| stage.as_document().cloned()).collect();
-                self.updated(id, &passing, stages.into()).await?
+                self.upsert_by_update(id, &passing, stages.into()).await?
             }
             _ => {
                 return Err(Error::invalid(
@@ -272,7 +272,12 @@ impl Target {
         Ok(())
     }
 
-    async fn updated(&self, id: &Bson, passing: &Document, update: UpdateModifications) -> Result<UpdateResult> {
+    async fn upsert_by_update(
+        &self,
+        id: &Bson,
+        passing: &Document,
+        update: UpdateModifications,
+    ) -> Result<UpdateResult> {
         let concern = self.write_concern();
         let send = || {
             let sent = self.documents.update_one(passing.clone(), update.clone());

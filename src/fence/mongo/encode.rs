@@ -51,15 +51,15 @@ mod tests {
     use super::*;
 
     #[derive(Serialize)]
-    struct Order {
+    struct Host {
         _id: i32,
         address: std::net::Ipv4Addr,
     }
 
     #[test]
     fn values_are_encoded_as_the_driver_does_and_not_as_for_people() {
-        let order = document(&Order { _id: 1, address: [127, 0, 0, 1].into() }).unwrap();
-        assert!(matches!(order.get("address"), Some(Bson::Array(bytes)) if bytes.len() == 4), "{order}");
+        let host = document(&Host { _id: 1, address: [127, 0, 0, 1].into() }).unwrap();
+        assert!(matches!(host.get("address"), Some(Bson::Array(bytes)) if bytes.len() == 4), "{host}");
         assert_eq!(document(&doc! { "a": { "b": [1] } }).unwrap(), doc! { "a": { "b": [1] } });
         assert!(document(&"a text").is_err());
     }

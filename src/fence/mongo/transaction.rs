@@ -1,6 +1,6 @@
 //! A transaction that cannot commit without its lease.
 
-use std::{error::Error as StdError, pin::Pin, time::Duration};
+use std::{error::Error as StdError, time::Duration};
 
 use mongodb::{
     ClientSession,
@@ -9,7 +9,7 @@ use mongodb::{
 };
 use tracing::debug;
 
-use super::{Alive, fault};
+use super::{Alive, BoxFuture, error};
 use crate::{
     Deadline, Error, FencingToken, Key, LeaseId, Result,
     store::{MongoStore, Store, mongo::error as driver},
@@ -35,56 +35,54 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(320);
 /// spawned.
 pub(crate) trait LeaseProbe: Alive {
     /// Whether it has ended at the store.
-    fn verify(&self) -> Answer<'_>;
+    fn verify(&self) -> BoxFuture<'_, Result<()>>;
 
     /// Sees to it that the next refresh is as far ahead as it can be.
-    fn refresh(&self) -> Answer<'_>;
+    fn refresh(&self) -> BoxFuture<'_, Result<()>>;
 }
 
-pub(crate) type Answer<'a> = Pin<Box<dyn Future<Output = Result<()>> + Send + 'a>>;
-
 /// Runs `work` in a transaction until it is committed or cannot be.
-pub(crate) async fn run<R, E, F>(stake: TransactionLease, lease: &dyn LeaseProbe, mut work: F) -> Result<R, E>
+pub(crate) async fn run<R, E, F>(lease: TransactionLease, probe: &dyn LeaseProbe, mut work: F) -> Result<R, E>
 where
     F: AsyncFnMut(&mut ClientSession) -> Result<R, E>,
     E: From<Error> + StdError + 'static,
 {
-    let clock = stake.store.clock();
-    let give_up = clock.now().saturating_add(stake.operation_timeout);
+    let clock = lease.store.clock();
+    let deadline = Deadline::after(clock, lease.operation_timeout);
     let mut pause = PAUSE;
     let (mut last, mut aborted_in) = (None, None);
     loop {
         let before = aborted_in.take();
         // In the session of before, so that the server ends what was left of that transaction.
-        let mut session = stake.begin(last.take()).await?;
+        let mut session = lease.begin(last.take()).await?;
         let unsettled: E = match work(&mut session).await {
-            Ok(value) => match stake.settle(session, lease, give_up).await? {
+            Ok(value) => match lease.settle(session, probe, deadline).await? {
                 Settled::Committed => return Ok(value),
-                Settled::Not(error, session) => {
+                Settled::Retryable(error, session) => {
                     last = session.map(|session| *session);
                     error.into()
                 }
                 Settled::Aborted(error, session) => {
-                    aborted_in = stake.election(give_up).await;
+                    aborted_in = lease.election(deadline).await;
                     if aborted_in.is_some() && aborted_in == before {
                         return Err(error_was_hidden().caused_by(error).into());
                     }
                     last = session.map(|session| *session);
                     error.into()
                 }
-                Settled::Unfounded(error) => {
+                Settled::LeaseUnconfirmed(error) => {
                     // Says why, where the lease is lost or its record is not one.
-                    lease.verify().await?;
+                    probe.verify().await?;
                     error.into()
                 }
             },
             Err(error) => {
-                last = stake.abort(session, give_up).await;
-                if !fault::is_transient(&error) {
+                last = lease.abort(session, deadline).await;
+                if !error::is_transient(&error) {
                     return Err(error);
                 }
-                if fault::had_aborted(&error) {
-                    aborted_in = stake.election(give_up).await;
+                if error::had_aborted(&error) {
+                    aborted_in = lease.election(deadline).await;
                     if aborted_in.is_some() && aborted_in == before {
                         return Err(error_was_hidden().caused_by(error.to_string()).into());
                     }
@@ -92,10 +90,10 @@ where
                 error
             }
         };
-        if clock.now().saturating_add(pause) >= give_up {
+        if deadline.remaining() <= pause {
             return Err(unsettled);
         }
-        debug!(key = %stake.key, token = %stake.token, "the transaction is tried again");
+        debug!(key = %lease.key, token = %lease.token, "the transaction is tried again");
         clock.sleep_until(clock.now().saturating_add(pause.mul_f64(fastrand::f64().mul_add(0.5, 0.5)))).await;
         pause = pause.saturating_mul(2).min(LONGEST_PAUSE);
     }
@@ -105,11 +103,11 @@ where
 enum Settled {
     Committed,
     /// It can be tried again.
-    Not(Error, Option<Box<ClientSession>>),
+    Retryable(Error, Option<Box<ClientSession>>),
     /// The server had aborted it before the work was done. It can be tried again.
     Aborted(Error, Option<Box<ClientSession>>),
     /// The lease was not found, or its record could not be written.
-    Unfounded(Error),
+    LeaseUnconfirmed(Error),
 }
 
 impl TransactionLease {
@@ -128,20 +126,20 @@ impl TransactionLease {
     }
 
     /// The election that made the primary what it is now, as far as that can be seen: a router does not say.
-    async fn election(&self, until: Duration) -> Option<ObjectId> {
+    async fn election(&self, until: Deadline) -> Option<ObjectId> {
         let store = self.store.clone();
-        MongoStore::run(self.deadline(until), async move { store.election().await }).await.ok().flatten()
+        MongoStore::run(self.attempt_deadline(until), async move { store.election().await }).await.ok().flatten()
     }
 
     /// When the next command is given up.
-    fn deadline(&self, until: Duration) -> Deadline {
-        Deadline::at(self.store.clock(), until).or_after(self.attempt)
+    fn attempt_deadline(&self, until: Deadline) -> Deadline {
+        until.or_after(self.attempt)
     }
 
     /// Aborts a transaction, which is not waited for any longer than until then. Where nobody answers, the
     /// server ends it by itself.
-    async fn abort(&self, mut session: ClientSession, until: Duration) -> Option<ClientSession> {
-        let aborted = MongoStore::run(self.deadline(until), async move {
+    async fn abort(&self, mut session: ClientSession, until: Deadline) -> Option<ClientSession> {
+        let aborted = MongoStore::run(self.attempt_deadline(until), async move {
             // The driver says nothing of it where the server did not answer.
             drop(session.abort_transaction().await);
             Ok(session)
@@ -150,13 +148,13 @@ impl TransactionLease {
     }
 
     /// Makes sure of the lease and commits: until then, or, for work that took so long, for one attempt.
-    async fn settle(&self, session: ClientSession, held: &dyn LeaseProbe, give_up: Duration) -> Result<Settled> {
-        if let Err(ended) = held.check() {
-            self.abort(session, give_up).await;
+    async fn settle(&self, session: ClientSession, probe: &dyn LeaseProbe, deadline: Deadline) -> Result<Settled> {
+        if let Err(ended) = probe.check() {
+            self.abort(session, deadline).await;
             return Err(ended);
         }
         let clock = self.store.clock();
-        let until = clock.now().saturating_add(self.attempt).max(give_up);
+        let until = Deadline::at(clock, clock.now().saturating_add(self.attempt).max(deadline.reading()));
         let (store, key, lease, token) = (self.store.clone(), self.key.clone(), self.lease, self.token);
         let (session, touched) = MongoStore::run(Deadline::after(clock, self.attempt), async move {
             let mut session = session;
@@ -168,43 +166,43 @@ impl TransactionLease {
             Ok(true) => self.commit(session, until).await,
             Ok(false) => {
                 self.abort(session, until).await;
-                Ok(Settled::Unfounded(in_the_way()))
+                Ok(Settled::LeaseUnconfirmed(in_the_way()))
             }
-            Err(error) if fault::had_aborted(&error) => {
+            Err(error) if error::had_aborted(&error) => {
                 let session = self.abort(session, until).await;
                 Ok(Settled::Aborted(was_aborted().caused_by(driver::source(error)), session.map(Box::new)))
             }
-            Err(error) if fault::is_transient(&error) => {
+            Err(error) if error::is_transient(&error) => {
                 let session = self.abort(session, until).await;
                 // It may have been a refresh that was in the way. Where this one is not confirmed, the next
                 // try tells.
                 tokio::select! {
                     biased;
-                    refreshed = held.refresh() => match refreshed {
+                    refreshed = probe.refresh() => match refreshed {
                         Ok(()) | Err(Error::Unavailable { .. }) => {}
                         Err(error) => return Err(error),
                     },
-                    () = clock.sleep_until(until) => {}
+                    () = until.passed() => {}
                 }
-                Ok(Settled::Not(in_the_way().caused_by(driver::source(error)), session.map(Box::new)))
+                Ok(Settled::Retryable(in_the_way().caused_by(driver::source(error)), session.map(Box::new)))
             }
             Err(error) if is_misuse(&error) => Err(refused(error)),
             Err(error) => {
                 let session = self.abort(session, until).await;
                 match self.store.meaning(error) {
-                    error @ Error::Unavailable { .. } => Ok(Settled::Not(error, session.map(Box::new))),
+                    error @ Error::Unavailable { .. } => Ok(Settled::Retryable(error, session.map(Box::new))),
                     // Of a record that is none the server cannot count anything up.
-                    error => Ok(Settled::Unfounded(error)),
+                    error => Ok(Settled::LeaseUnconfirmed(error)),
                 }
             }
         }
     }
 
     /// Commits, and where it is not known whether that was done, again until then.
-    async fn commit(&self, mut session: ClientSession, give_up: Duration) -> Result<Settled> {
+    async fn commit(&self, mut session: ClientSession, deadline: Deadline) -> Result<Settled> {
         let clock = self.store.clock();
         loop {
-            let committed = MongoStore::run(self.deadline(give_up), async move {
+            let committed = MongoStore::run(self.attempt_deadline(deadline), async move {
                 let committed = session.commit_transaction().await;
                 Ok((session, committed))
             });
@@ -213,13 +211,13 @@ impl TransactionLease {
             match committed {
                 Ok(()) => return Ok(Settled::Committed),
                 Err(error) if error.contains_label(UNKNOWN_TRANSACTION_COMMIT_RESULT) => {
-                    if clock.now().saturating_add(PAUSE) >= give_up {
+                    if deadline.remaining() <= PAUSE {
                         return Err(unknown().caused_by(error));
                     }
                     clock.sleep_until(clock.now().saturating_add(PAUSE)).await;
                 }
-                Err(error) if fault::is_transient(&error) => {
-                    return Ok(Settled::Not(in_the_way().caused_by(error), Some(Box::new(session))));
+                Err(error) if error::is_transient(&error) => {
+                    return Ok(Settled::Retryable(in_the_way().caused_by(error), Some(Box::new(session))));
                 }
                 Err(error) => return Err(refused(error)),
             }

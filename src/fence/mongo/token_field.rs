@@ -15,7 +15,7 @@ pub(super) struct TokenField {
 }
 
 impl TokenField {
-    /// A stamp in a field of the document itself: a path could lead into an array, where one element
+    /// A token in a field of the document itself: a path could lead into an array, where one element
     /// would do for all.
     pub(super) fn new(field: &str, token: FencingToken) -> Result<Self> {
         if field.is_empty() || field == "_id" || field.contains(['$', '.', '\0']) {
@@ -39,7 +39,7 @@ impl TokenField {
     }
 
     /// The documents of the caller's filter that let this token pass.
-    pub(super) fn passing(&self, filter: &Document) -> Document {
+    pub(super) fn passing_filter(&self, filter: &Document) -> Document {
         doc! { "$and": [filter.clone(), self.passes()] }
     }
 
@@ -110,7 +110,7 @@ impl TokenField {
         Ok(update)
     }
 
-    /// The stamp comes last, so no stage before it can take it away.
+    /// The token comes last, so no stage before it can take it away.
     fn on_pipeline(&self, mut stages: Vec<Document>) -> Result<Vec<Document>> {
         let names = |stage: &Document| {
             stage.iter().any(|(name, what)| match (name.as_str(), what) {
@@ -174,7 +174,7 @@ pub(super) fn pinned(filter: &Document) -> Result<Bson> {
 mod tests {
     use super::*;
 
-    fn stamp() -> TokenField {
+    fn token_field() -> TokenField {
         TokenField::new("fence", FencingToken::new(7).unwrap()).unwrap()
     }
 
@@ -196,7 +196,7 @@ mod tests {
             doc! { "$rename": { "fence": "other" } },
         ];
         for update in operators {
-            let error = stamp().on_update(update.clone().into()).unwrap_err();
+            let error = token_field().on_update(update.clone().into()).unwrap_err();
             assert!(error.to_string().contains("`fence`"), "{update}: {error}");
         }
         let stages = [
@@ -207,16 +207,16 @@ mod tests {
             doc! { "$project": { "fence": 0 } },
         ];
         for stage in stages {
-            assert!(stamp().on_update(vec![stage.clone()].into()).is_err(), "{stage}");
+            assert!(token_field().on_update(vec![stage.clone()].into()).is_err(), "{stage}");
         }
-        assert!(stamp().on_update(doc! { "fence": 1 }.into()).is_err(), "no operator");
-        assert!(stamp().on_update(doc! { "$set": 1 }.into()).is_err(), "no fields");
-        assert!(stamp().on_update(doc! { "$set": { "fences": 1 } }.into()).is_ok(), "a longer name is another");
+        assert!(token_field().on_update(doc! { "fence": 1 }.into()).is_err(), "no operator");
+        assert!(token_field().on_update(doc! { "$set": 1 }.into()).is_err(), "no fields");
+        assert!(token_field().on_update(doc! { "$set": { "fences": 1 } }.into()).is_ok(), "a longer name is another");
     }
 
     #[test]
     fn every_form_of_update_carries_the_token() {
-        let stamped = |update: UpdateModifications| stamp().on_update(update).unwrap();
+        let stamped = |update: UpdateModifications| token_field().on_update(update).unwrap();
         let UpdateModifications::Document(update) = stamped(doc! { "$set": { "a": 1 }, "$inc": { "b": 1 } }.into())
         else {
             panic!("operators stay operators")
@@ -226,9 +226,9 @@ mod tests {
             panic!("a pipeline stays one")
         };
         assert_eq!(stages.last(), Some(&doc! { "$set": { "fence": 7_i64 } }));
-        let replacement = stamp().on_document(doc! { "fence": 3_i64, "a": 1 }).unwrap();
+        let replacement = token_field().on_document(doc! { "fence": 3_i64, "a": 1 }).unwrap();
         assert_eq!(replacement, doc! { "fence": 7_i64, "a": 1 });
-        assert!(stamp().on_document(doc! { "$set": {} }).is_err());
+        assert!(token_field().on_document(doc! { "$set": {} }).is_err());
     }
 
     #[test]

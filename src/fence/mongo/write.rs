@@ -1,0 +1,149 @@
+//! The builder that all writes of a fenced collection share, and how it is sent.
+
+use std::fmt;
+
+use mongodb::{
+    Collection,
+    bson::Document,
+    options::{DeleteOptions, FindOneAndUpdateOptions, ReplaceOptions, ReturnDocument, UpdateOptions, WriteConcern},
+};
+
+use super::{
+    BoxFuture, Fenced, FilterOptions, Outcome,
+    token_field::{TokenField, pinned},
+};
+use crate::{Result, store::mongo::error::needs};
+
+/// A write of a fenced collection. It is sent when it is awaited.
+///
+/// Made by the methods of [`Fenced`], such as [`update_one`](Fenced::update_one). `O` are the driver's options of the
+/// write, and `R` is its result.
+#[must_use = "a write does nothing until it is awaited"]
+pub struct FencedWrite<'a, O, R> {
+    options: O,
+    send: SendFn<'a, O, R>,
+}
+
+/// Sends a write with the options that were set last.
+type SendFn<'a, O, R> = Box<dyn FnOnce(O) -> BoxFuture<'a, Result<R>> + Send + Sync + 'a>;
+
+impl<'a, O, R> FencedWrite<'a, O, R> {
+    pub(super) fn new<F>(send: impl FnOnce(O) -> F + Send + Sync + 'a) -> Self
+    where
+        O: Default,
+        F: Future<Output = Result<R>> + Send + 'a,
+    {
+        Self { options: O::default(), send: Box::new(|options| Box::pin(send(options))) }
+    }
+
+    /// Options of the driver, instead of those set before. The write concern in them does not count.
+    pub fn with_options(mut self, options: O) -> Self {
+        self.options = options;
+        self
+    }
+}
+
+impl<R> FencedWrite<'_, FindOneAndUpdateOptions, R> {
+    /// Whether to give the document as it was, which is the default, or as it is then.
+    pub fn return_document(mut self, which: ReturnDocument) -> Self {
+        self.options.return_document = Some(which);
+        self
+    }
+}
+
+impl<'a, O, R> IntoFuture for FencedWrite<'a, O, R> {
+    type Output = Result<R>;
+    type IntoFuture = BoxFuture<'a, Result<R>>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        (self.send)(self.options)
+    }
+}
+
+impl<O: fmt::Debug, R> fmt::Debug for FencedWrite<'_, O, R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("FencedWrite").field("options", &self.options).finish_non_exhaustive()
+    }
+}
+
+/// What the driver's options of all writes with a filter have in common.
+pub(super) trait WriteOptions: Clone + Default + Send + Sync + 'static {
+    fn is_upsert(&self) -> bool;
+    fn set_write_concern(&mut self, concern: WriteConcern);
+    fn of_filter(&self) -> FilterOptions;
+}
+
+macro_rules! write_options {
+    ($options:ty, $is_upsert:expr) => {
+        impl WriteOptions for $options {
+            fn is_upsert(&self) -> bool {
+                $is_upsert(self)
+            }
+
+            fn set_write_concern(&mut self, concern: WriteConcern) {
+                self.write_concern = Some(concern);
+            }
+
+            fn of_filter(&self) -> FilterOptions {
+                FilterOptions {
+                    collation: self.collation.clone(),
+                    hint: self.hint.clone(),
+                    let_vars: self.let_vars.clone(),
+                }
+            }
+        }
+    };
+    ($($options:ty),*) => {$(
+        write_options!($options, |options: &Self| options.upsert == Some(true));
+
+        impl<R> FencedWrite<'_, $options, R> {
+            /// Whether to insert the document where the filter matches none. The filter must name its `_id`.
+            pub fn upsert(mut self, upsert: bool) -> Self {
+                self.options.upsert = Some(upsert);
+                self
+            }
+        }
+    )*};
+}
+
+write_options!(UpdateOptions, ReplaceOptions, FindOneAndUpdateOptions);
+write_options!(DeleteOptions, |_| false);
+
+impl<'a, T: Send + Sync> Fenced<'a, T> {
+    /// A write with a filter, for which the user needs `action`, or [`needs::HOLD`] if it is an upsert.
+    ///
+    /// `stamp` adds the token to what is written. `send` sends the command: it gets the filter with the fence, what
+    /// `stamp` returned, and the options.
+    pub(super) fn write<O, R, C, F>(
+        &self,
+        action: &'static str,
+        filter: Document,
+        stamp: impl FnOnce(&TokenField) -> Result<C> + Send + Sync + 'a,
+        send: impl Fn(Collection<Document>, Document, C, O) -> F + Send + Sync + 'static,
+    ) -> FencedWrite<'a, O, R>
+    where
+        O: WriteOptions,
+        R: Outcome + Send + 'static,
+        C: Clone + Send + Sync + 'static,
+        F: Future<Output = mongodb::error::Result<R>> + Send + 'static,
+    {
+        let fenced = self.documents();
+        FencedWrite::new(move |mut options: O| async move {
+            let target = fenced.begin(if options.is_upsert() { needs::HOLD } else { action })?;
+            let content = stamp(&target.token_field)?;
+            options.set_write_concern(target.write_concern());
+            let id = if options.is_upsert() { Some(pinned(&filter)?) } else { None };
+            let to = target.clone();
+            target
+                .run(async move {
+                    let passing = to.token_field.passing_filter(&filter);
+                    let send = || send(to.documents.clone(), passing.clone(), content.clone(), options.clone());
+                    match id {
+                        Some(id) => to.upsert(&id, send).await,
+                        None => to.change(&filter, options.of_filter(), send).await,
+                    }
+                })
+                .await
+        })
+    }
+}
