@@ -10,7 +10,7 @@ use mongoseal::{
 };
 use tokio::task::JoinSet;
 
-use crate::{Bench, GRACE, millis, noting_client, secs};
+use crate::{Bench, GRACE, busy_turn, millis, noting_client, secs};
 
 async fn all(leases: Leases) -> Vec<ListedLease> {
     let (mut leases, mut listed) = (leases.await.unwrap(), Vec::new());
@@ -198,6 +198,7 @@ async fn pages(
 
 #[tokio::test]
 async fn both_stores_give_equal_lists_for_200_random_selections() {
+    let _turn = busy_turn().await;
     let bench = Bench::new("selections").await;
     let store = bench.store(secs(24 * 3600));
     let mut leases = Vec::new();

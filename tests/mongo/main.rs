@@ -39,6 +39,7 @@ use mongodb::{
 };
 use mongoseal::{Builder, Mongoseal};
 use mongoseal_test_support::{ReplicaSet, shared};
+use tokio::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 /// The default grace of a lease with a ttl of 5 seconds or more.
 const GRACE: Duration = Duration::from_millis(500);
@@ -51,6 +52,19 @@ fn secs(seconds: u64) -> Duration {
 /// So many milliseconds.
 fn millis(millis: u64) -> Duration {
     Duration::from_millis(millis)
+}
+
+/// Of the tests of [`busy_turn`] and [`timed_turn`].
+static MACHINE: RwLock<()> = RwLock::const_new(());
+
+/// The turn of a test that asks as fast as the machine can: no other does, and none of [`timed_turn`] runs meanwhile.
+async fn busy_turn() -> RwLockWriteGuard<'static, ()> {
+    MACHINE.write().await
+}
+
+/// The turn of a test that has much to do within a time.
+async fn timed_turn() -> RwLockReadGuard<'static, ()> {
+    MACHINE.read().await
 }
 
 /// An empty database of a test's own on the shared set.

@@ -5,10 +5,11 @@ use std::sync::Arc;
 use mongoseal::{Error, Released};
 use tokio::{sync::Barrier, task::JoinSet};
 
-use crate::Bench;
+use crate::{Bench, busy_turn};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn of_64_that_race_for_a_new_key_one_wins_and_63_are_refused() {
+    let _turn = busy_turn().await;
     let bench = Bench::new("race").await;
     for round in 0..20 {
         let start = Arc::new(Barrier::new(64));
@@ -32,6 +33,7 @@ async fn of_64_that_race_for_a_new_key_one_wins_and_63_are_refused() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn three_thousand_cycles_on_distinct_keys_at_64_at_once_meet_no_error() {
+    let _turn = busy_turn().await;
     let bench = Bench::new("cycles").await;
     let seal = bench.seal();
     let mut workers = JoinSet::new();
