@@ -3,7 +3,7 @@
 use mongodb::bson::{Bson, doc};
 use mongoseal::{Lease, LeaseState, LossCause, Mongoseal};
 
-use crate::{TestDatabase, eventually, millis, noting_client, secs};
+use crate::{timed_turn, TestDatabase, eventually, millis, noting_client, secs};
 
 /// So many leases of one handle, asked for a hundred at a time, in the order of their keys.
 async fn leases(seal: &Mongoseal, count: usize) -> Vec<Lease> {
@@ -21,6 +21,7 @@ async fn leases(seal: &Mongoseal, count: usize) -> Vec<Lease> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_thousand_leases_of_a_handle_are_refreshed_by_one_or_two_commands_an_interval() {
+    let _turn = timed_turn().await;
     let db = TestDatabase::new("mongoseal_batch").await;
     let (client, sent) = noting_client(&db.set.uri()).await;
     let seal = Mongoseal::new(&client.database("mongoseal_batch"));
@@ -42,6 +43,7 @@ async fn two_thousand_leases_of_a_handle_are_refreshed_by_one_or_two_commands_an
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_somebody_did_to_records_of_a_batch_is_told_to_their_holders_and_costs_the_others_nothing() {
+    let _turn = timed_turn().await;
     let db = TestDatabase::new("mongoseal_batch_spoilt").await;
     let seal = db.seal();
     let leases = leases(&seal, 200).await;
@@ -73,6 +75,7 @@ async fn what_somebody_did_to_records_of_a_batch_is_told_to_their_holders_and_co
 
 #[tokio::test]
 async fn keys_as_long_as_they_may_be_travel_together_too() {
+    let _turn = timed_turn().await;
     let db = TestDatabase::new("mongoseal_batch_long").await;
     let seal = db.seal();
     let long = |number: usize| format!("{number:04}{}", "\u{e9}$\"".repeat(255));

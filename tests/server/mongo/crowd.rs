@@ -9,7 +9,7 @@ use mongodb::bson::{Bson, doc};
 use mongoseal::{Error, Lease, Mongoseal, Result, StateStream};
 use tokio::{task::JoinSet, time::timeout};
 
-use crate::{Sent, TestDatabase, eventually, millis, noting_client, secs};
+use crate::{busy_turn, timed_turn, Sent, TestDatabase, eventually, millis, noting_client, secs};
 
 async fn queued(db: &TestDatabase) -> usize {
     db.record("k").await.map_or(0, |record| record.get_array("queue").unwrap().len())
@@ -26,6 +26,7 @@ fn wait(seal: &Mongoseal, times: usize) -> JoinSet<Result<Lease>> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_thousand_who_come_at_once_are_queued_by_few_commands_and_served_in_their_order() {
+    let _turn = busy_turn().await;
     let db = TestDatabase::new("mongoseal_crowd_thousand").await;
     let (client, sent) = noting_client(&db.set.uri()).await;
     let seal = Mongoseal::new(&client.database("mongoseal_crowd_thousand"));
@@ -91,6 +92,7 @@ async fn were_never_at_risk(bystanders: Vec<(Lease, StateStream)>) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_thousand_waits_that_end_together_end_in_time_and_by_few_commands() {
+    let _turn = timed_turn().await;
     const WAIT: Duration = Duration::from_secs(9);
     let db = TestDatabase::new("mongoseal_crowd_ends").await;
     let _holder = db.seal().acquire("k").ttl(secs(600)).await.unwrap();
@@ -123,6 +125,7 @@ async fn a_thousand_waits_that_end_together_end_in_time_and_by_few_commands() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_thousand_acquires_that_are_dropped_leave_the_queue_by_few_commands() {
+    let _turn = timed_turn().await;
     let db = TestDatabase::new("mongoseal_crowd_drops").await;
     let _holder = db.seal().acquire("k").ttl(secs(600)).await.unwrap();
     let handles = handles(&db, "mongoseal_crowd_drops", 4).await;

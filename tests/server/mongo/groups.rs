@@ -7,7 +7,7 @@ use mongoseal::{Error, Lease, Mongoseal};
 use mongoseal_test_support::ReplicaSet;
 use tokio::task::JoinSet;
 
-use crate::{TestDatabase, millis, noting_client, secs};
+use crate::{busy_turn, TestDatabase, millis, noting_client, secs};
 
 const MANY: usize = 1_000;
 
@@ -103,6 +103,7 @@ async fn a_group_whose_holders_refresh_all_the_time_is_refreshed_all_or_none() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_group_is_refreshed_though_more_requests_for_its_keys_come_than_the_client_has_connections() {
+    let _turn = busy_turn().await;
     let db = TestDatabase::new("mongoseal_wanted_group").await;
     let client = mongodb::Client::with_uri_str(db.set.uri_with("maxPoolSize=10")).await.unwrap();
     let seal = Mongoseal::new(&client.database("mongoseal_wanted_group"));

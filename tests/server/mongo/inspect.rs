@@ -10,7 +10,7 @@ use mongoseal::{
 };
 use tokio::task::JoinSet;
 
-use crate::{GRACE, TestDatabase, millis, noting_client, secs};
+use crate::{busy_turn, GRACE, TestDatabase, millis, noting_client, secs};
 
 async fn all(leases: Leases) -> Vec<ListedLease> {
     let (mut leases, mut listed) = (leases.await.unwrap(), Vec::new());
@@ -199,6 +199,7 @@ async fn pages(
 
 #[tokio::test]
 async fn both_stores_give_equal_lists_for_200_random_selections() {
+    let _turn = busy_turn().await;
     let db = TestDatabase::new("mongoseal_selections").await;
     let store = store(&db, secs(24 * 3600));
     let mut leases = Vec::new();

@@ -31,6 +31,7 @@ async fn of_64_that_race_for_a_new_key_one_wins_and_63_are_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    let _turn = busy_turn().await;
 async fn ten_thousand_cycles_on_distinct_keys_at_64_at_once_meet_no_error() {
     let db = TestDatabase::new("mongoseal_cycles").await;
     let seal = db.seal();

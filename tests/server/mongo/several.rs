@@ -11,7 +11,7 @@ use std::{
 
 use mongoseal::{FencingToken, Mongoseal};
 
-use crate::{TestDatabase, secs};
+use crate::{busy_turn, TestDatabase, secs};
 
 /// Whether somebody uses a key now, and the last token it was used with.
 type Use = (bool, Option<FencingToken>);
@@ -20,6 +20,7 @@ const KEYS: [&str; 6] = ["a", "b", "c", "d", "e", "f"];
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn eight_tasks_over_random_subsets_of_six_keys_never_block_each_other_for_ever() {
+    let _turn = busy_turn().await;
     let db = TestDatabase::new("mongoseal_several").await;
     let uses: Arc<Mutex<HashMap<String, Use>>> = Arc::default();
     let (began, enough) = (Instant::now(), Arc::new(AtomicUsize::new(0)));

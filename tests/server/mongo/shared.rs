@@ -10,7 +10,7 @@ use std::{
 
 use mongoseal::{Error, Lease};
 
-use crate::{TestDatabase, millis, secs};
+use crate::{busy_turn, TestDatabase, millis, secs};
 
 /// A resource that fails when more use it at once than may: any number of readers, or a writer.
 #[derive(Default)]
@@ -79,6 +79,7 @@ async fn of_forty_racers_for_three_places_no_more_than_three_hold_at_once() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn readers_and_writers_mixed_never_overlap_and_all_get_on() {
+    let _turn = busy_turn().await;
     let db = TestDatabase::new("mongoseal_mixed").await;
     let resource = Arc::new(LimitedResource::default());
     let (began, enough) = (Instant::now(), Arc::new(AtomicUsize::new(0)));

@@ -1,0 +1,131 @@
+//! The library on a real replica set that nobody hurts.
+
+#![allow(clippy::disallowed_methods, reason = "a test measures time by the clocks it is about, and spawns as users do")]
+
+mod asked_again;
+mod bad_input;
+mod batch;
+mod clocks;
+mod commands;
+mod crowd;
+mod enforced;
+mod formats;
+mod groups;
+mod index;
+mod inspect;
+mod lease;
+mod many;
+mod privileges;
+mod purge;
+mod race;
+mod raise;
+mod refused;
+mod revoke;
+mod runtimes;
+mod secrets;
+mod several;
+mod shared;
+mod siblings;
+mod tls;
+mod tokens;
+mod waiting;
+mod watch;
+
+use std::{sync::Arc, time::Duration};
+
+use mongodb::{
+    Client, Collection, Database,
+    bson::{Document, doc},
+};
+use mongoseal::{Builder, Mongoseal};
+use mongoseal_test_support::{ReplicaSet, shared};
+use tokio::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+/// The default grace of a lease with a ttl of 5 seconds or more.
+const GRACE: Duration = Duration::from_millis(500);
+
+/// So many seconds.
+fn secs(seconds: u64) -> Duration {
+    Duration::from_secs(seconds)
+}
+
+/// So many milliseconds.
+fn millis(millis: u64) -> Duration {
+    Duration::from_millis(millis)
+}
+
+/// Of the tests of [`busy_turn`] and [`timed_turn`].
+static MACHINE: RwLock<()> = RwLock::const_new(());
+
+/// The turn of a test that asks as fast as the machine can: no other does, and none of [`timed_turn`] runs meanwhile.
+async fn busy_turn() -> RwLockWriteGuard<'static, ()> {
+    MACHINE.write().await
+}
+
+/// The turn of a test that has much to do within a time.
+async fn timed_turn() -> RwLockReadGuard<'static, ()> {
+    MACHINE.read().await
+}
+
+/// An empty database of a test's own on the shared set.
+struct Bench {
+    set: &'static ReplicaSet,
+    client: Client,
+    database: Database,
+}
+
+impl Bench {
+    async fn new(name: &str) -> Self {
+        let set = shared(1).await;
+        let client = set.client().await;
+        let database = client.database(&format!("mongoseal_{name}"));
+        database.drop().await.unwrap();
+        Self { set, client, database }
+    }
+
+    fn seal(&self) -> Mongoseal {
+        self.build(Mongoseal::builder())
+    }
+
+    fn build(&self, builder: Builder) -> Mongoseal {
+        builder.on(&self.database).unwrap()
+    }
+
+    fn records(&self) -> Collection<Document> {
+        self.database.collection("mongoseal")
+    }
+
+    async fn record(&self, key: &str) -> Option<Document> {
+        self.records().find_one(doc! { "_id": key }).await.unwrap()
+    }
+}
+
+/// Polls until `holds` does, for at most `within`.
+async fn eventually<F: Future<Output = bool>>(within: Duration, what: &str, mut holds: impl FnMut() -> F) {
+    let polled = async {
+        while !holds().await {
+            tokio::time::sleep(millis(20)).await;
+        }
+    };
+    assert!(tokio::time::timeout(within, polled).await.is_ok(), "within {within:?}: {what}");
+}
+
+/// The commands a client sent, by name.
+type Sent = Arc<std::sync::Mutex<Vec<String>>>;
+
+/// A client of the set that notes the commands it sends.
+async fn noting_client(uri: &str) -> (Client, Sent) {
+    use mongodb::{
+        event::{EventHandler, command::CommandEvent},
+        options::ClientOptions,
+    };
+    let sent = Sent::default();
+    let mut options = ClientOptions::parse(uri).await.unwrap();
+    let note = Arc::clone(&sent);
+    options.command_event_handler = Some(EventHandler::callback(move |event| {
+        if let CommandEvent::Started(started) = event {
+            note.lock().unwrap().push(started.command_name);
+        }
+    }));
+    (Client::with_options(options).unwrap(), sent)
+}
