@@ -3,7 +3,7 @@
 use mongodb::bson::{Bson, doc};
 use mongoseal::{Lease, LeaseState, LossCause, Mongoseal};
 
-use crate::{timed_turn, TestDatabase, eventually, millis, noting_client, secs};
+use crate::{TestDatabase, eventually, millis, noting_client, secs, timed_turn};
 
 /// So many leases of one handle, asked for a hundred at a time, in the order of their keys.
 async fn leases(seal: &Mongoseal, count: usize) -> Vec<Lease> {

@@ -9,7 +9,7 @@ use mongodb::bson::{Bson, doc};
 use mongoseal::{Error, Lease, Mongoseal, Result, StateStream};
 use tokio::{task::JoinSet, time::timeout};
 
-use crate::{busy_turn, timed_turn, Sent, TestDatabase, eventually, millis, noting_client, secs};
+use crate::{Sent, TestDatabase, busy_turn, eventually, millis, noting_client, secs, timed_turn};
 
 async fn queued(db: &TestDatabase) -> usize {
     db.record("k").await.map_or(0, |record| record.get_array("queue").unwrap().len())

@@ -7,7 +7,7 @@ use mongoseal::{Error, Lease, Mongoseal};
 use mongoseal_test_support::ReplicaSet;
 use tokio::task::JoinSet;
 
-use crate::{busy_turn, TestDatabase, millis, noting_client, secs};
+use crate::{TestDatabase, busy_turn, millis, noting_client, secs};
 
 const MANY: usize = 1_000;
 

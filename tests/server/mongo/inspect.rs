@@ -10,7 +10,7 @@ use mongoseal::{
 };
 use tokio::task::JoinSet;
 
-use crate::{busy_turn, GRACE, TestDatabase, millis, noting_client, secs};
+use crate::{GRACE, TestDatabase, busy_turn, millis, noting_client, secs};
 
 async fn all(leases: Leases) -> Vec<ListedLease> {
     let (mut leases, mut listed) = (leases.await.unwrap(), Vec::new());

@@ -35,9 +35,23 @@ use std::{sync::Arc, time::Duration};
 
 use mongodb::Client;
 use mongoseal_test_support::{TestDatabase, eventually, millis, secs};
+use tokio::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 /// The default grace of a lease with a ttl of 5 seconds or more.
 const GRACE: Duration = millis(500);
+
+/// Of the tests of [`busy_turn`] and [`timed_turn`].
+static MACHINE: RwLock<()> = RwLock::const_new(());
+
+/// The turn of a test that asks as fast as the machine can: no other does, and none of [`timed_turn`] runs meanwhile.
+async fn busy_turn() -> RwLockWriteGuard<'static, ()> {
+    MACHINE.write().await
+}
+
+/// The turn of a test that has much to do within a time.
+async fn timed_turn() -> RwLockReadGuard<'static, ()> {
+    MACHINE.read().await
+}
 
 /// The commands a client sent, by name.
 type Sent = Arc<std::sync::Mutex<Vec<String>>>;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use mongoseal::{Error, ReleaseOutcome};
 use tokio::{sync::Barrier, task::JoinSet};
 
-use crate::TestDatabase;
+use crate::{TestDatabase, busy_turn};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn of_64_that_race_for_a_new_key_one_wins_and_63_are_refused() {
@@ -31,8 +31,8 @@ async fn of_64_that_race_for_a_new_key_one_wins_and_63_are_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-    let _turn = busy_turn().await;
 async fn ten_thousand_cycles_on_distinct_keys_at_64_at_once_meet_no_error() {
+    let _turn = busy_turn().await;
     let db = TestDatabase::new("mongoseal_cycles").await;
     let seal = db.seal();
     let mut workers = JoinSet::new();

@@ -11,7 +11,7 @@ use std::{
 
 use mongoseal::{FencingToken, Mongoseal};
 
-use crate::{busy_turn, TestDatabase, secs};
+use crate::{TestDatabase, busy_turn, secs};
 
 /// Whether somebody uses a key now, and the last token it was used with.
 type Use = (bool, Option<FencingToken>);

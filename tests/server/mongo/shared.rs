@@ -10,7 +10,7 @@ use std::{
 
 use mongoseal::{Error, Lease};
 
-use crate::{busy_turn, TestDatabase, millis, secs};
+use crate::{TestDatabase, busy_turn, millis, secs};
 
 /// A resource that fails when more use it at once than may: any number of readers, or a writer.
 #[derive(Default)]
