@@ -1,12 +1,8 @@
 //! Watching what happens to a key.
 
-use std::{
-    future::IntoFuture,
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering},
-    },
-};
+use std::future::IntoFuture;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use futures_core::Stream;
 use mongoseal::{
@@ -15,11 +11,8 @@ use mongoseal::{
 };
 use tokio::time::{Instant, timeout};
 
-use crate::{
-    GRACE,
-    faulty::{Call, Fault, Faulty},
-    millis, secs,
-};
+use crate::faulty::{Call, Fault, Faulty};
+use crate::{GRACE, millis, secs};
 
 /// The next event, which comes within a minute.
 async fn next(events: &mut EventStream) -> Event {

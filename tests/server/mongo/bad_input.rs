@@ -7,11 +7,9 @@ use mongodb::{
     bson::{Bson, Document, doc},
     options::IndexOptions,
 };
-use mongoseal::{
-    Deadline, Error, Key, LeaseId, Metadata, Mongoseal,
-    record::{self, LeaseSpec, Request},
-    store::{MongoStore, Store},
-};
+use mongoseal::record::{self, LeaseSpec, Request};
+use mongoseal::store::{MongoStore, Store};
+use mongoseal::{Deadline, Error, Key, LeaseId, Metadata, Mongoseal};
 use mongoseal_test_support::{ReplicaSet, Standalone};
 
 use crate::{TestDatabase, secs};
