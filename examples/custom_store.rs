@@ -176,7 +176,7 @@ impl Store for TableStore {
 
     fn read(&self, key: &Key, _deadline: Deadline) -> BoxFuture<Result<Option<Snapshot>>> {
         let (_, record, at) = self.read_row(key);
-        let seen = record.map_or(None, |record| Some(Snapshot { record: Box::new(record), at }));
+        let seen = record.map(|record| Snapshot { record: Box::new(record), at });
         Box::pin(async { Ok(seen) })
     }
 

@@ -59,7 +59,7 @@ impl Mongoseal {
     ///
     /// # Errors
     ///
-    /// [`Error::Invalid`] with what to change, or [`Error::Unavailable`] where nobody answered
+    /// [`Error::Invalid`](crate::Error::Invalid) with what to change, or [`Error::Unavailable`](crate::Error::Unavailable) where nobody answered
     /// within the operation timeout.
     ///
     /// # Cancel safety
@@ -79,7 +79,7 @@ impl Mongoseal {
     /// their ttls end the others, and a warning says how many.
     ///
     /// A client that [`connect`](Self::connect) opened is closed, by the last of its
-    /// [siblings](Builder::sibling_of); one given by the caller is not.
+    /// [siblings](crate::Builder::sibling_of); one given by the caller is not.
     /// Calling it again, or on a clone, waits for the same end.
     ///
     /// It waits for the answers to all requests, with one exception: the server holds the request for the next events of a

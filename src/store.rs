@@ -62,7 +62,7 @@ pub trait Store: Any + fmt::Debug + Send + Sync {
     /// Applies one request to the record of a key.
     fn apply(&self, key: &Key, request: Request, deadline: Deadline) -> BoxFuture<Result<Applied>>;
 
-    /// Does the same to many leases at once, as [`record::apply_batch`](crate::record::apply_jointly)
+    /// Does the same to many leases at once, as [`record::apply_batch`](crate::record::apply_batch)
     /// says for each key. Gives whether it was done to all of them. Where not, a refresh was done to none
     /// of them; the others, which are done to each key by itself, to those of some keys.
     fn apply_batch(&self, leases: &LeaseRefs, joint: &BatchRequest, deadline: Deadline) -> BoxFuture<Result<bool>>;

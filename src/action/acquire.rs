@@ -168,7 +168,7 @@ impl Acquire {
         self
     }
 
-    /// Adds an entry to what others see of this lease. See [`Metadata`] for its bounds.
+    /// Adds an entry to what others see of this lease. See [`Metadata`](crate::Metadata) for its bounds.
     pub fn metadata(mut self, name: impl Into<String>, text: impl Into<String>) -> Self {
         self.options.metadata(name, text);
         self

@@ -204,7 +204,7 @@ async fn where_one_has_too_little_time_left_none_is_refreshed() {
     tokio::time::sleep(millis(1_000)).await;
     match seal.refresh_group("g", secs(60)).remaining_at_least(millis(0)).await {
         Err(Error::ExpiresTooSoon { remaining, .. }) => {
-            assert!(remaining.is_zero(), "one that is over is never refreshed")
+            assert!(remaining.is_zero(), "one that is over is never refreshed");
         }
         other => panic!("{other:?}"),
     }

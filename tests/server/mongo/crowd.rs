@@ -92,8 +92,8 @@ async fn were_never_at_risk(bystanders: Vec<(Lease, StateStream)>) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_thousand_waits_that_end_together_end_in_time_and_by_few_commands() {
-    let _turn = timed_turn().await;
     const WAIT: Duration = Duration::from_secs(9);
+    let _turn = timed_turn().await;
     let db = TestDatabase::new("mongoseal_crowd_ends").await;
     let _holder = db.seal().acquire("k").ttl(secs(600)).await.unwrap();
     let handles = handles(&db, "mongoseal_crowd_ends", 4).await;

@@ -112,9 +112,9 @@ async fn instant(fleet: &Fleet, worker: &mut Worker, first: Lease, ask: Ask, aft
         _ => None,
     };
     let ((), (is_granted, answer)) = tokio::join!(
-        async { assert_eq!(format!("{:?}", first.release().await), "Ok(Ours)") },
+        async { assert_eq!(format!("{:?}", first.release().await), "Ok(Released)") },
         fleet.heard.until(secs(5), "its wait ends", end),
     );
-    assert!(!is_granted || answer == "Ok(Ours)", "{answer}");
+    assert!(!is_granted || answer == "Ok(Released)", "{answer}");
     is_granted
 }
