@@ -98,10 +98,8 @@ impl World {
     }
 
     pub(crate) async fn record(&self, key: &Key) -> Option<Record> {
-        match self.records.read(key, Deadline::after(self.records.clock(), millis(1))).await.unwrap() {
-            None => None,
-            Some(Snapshot { record, .. }) => Some(*record),
-        }
+        let read = self.records.read(key, Deadline::after(self.records.clock(), millis(1)));
+        read.await.unwrap().map(|Snapshot { record, .. }| *record)
     }
 
     /// Keeps how a record is, for later.
