@@ -229,10 +229,8 @@ async fn compare(store: &MongoStore, key: &Key, steps: Vec<Step>, seen: &Seen) {
 }
 
 async fn read(store: &MongoStore, key: &Key) -> Option<Record> {
-    match store.read(key, Deadline::after(store.clock(), WITHIN)).await.unwrap() {
-        None => None,
-        Some(Snapshot { record, .. }) => Some(*record),
-    }
+    let read = store.read(key, Deadline::after(store.clock(), WITHIN));
+    read.await.unwrap().map(|Snapshot { record, .. }| *record)
 }
 
 /// Asks the server, and gives what the machine makes of it.

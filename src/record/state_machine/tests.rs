@@ -243,7 +243,7 @@ fn one_who_asks_again_with_other_terms_is_granted_those() {
     let with_ttl = |ttl| match wait(2, 0) {
         Request::Acquire(mut acquire) => {
             acquire.terms.ttl = ttl;
-            acquire.wait = Some(WaitSpec { ttl: ttl, queue_limit: 4 });
+            acquire.wait = Some(WaitSpec { ttl, queue_limit: 4 });
             Request::Acquire(acquire)
         }
         other => other,

@@ -45,8 +45,8 @@ async fn a_queue_is_sent_together_in_its_order_but_sharers_one_by_one_and_an_emp
     let mut queues = Queues::default();
     let (mut queue, mut kept) = (VecDeque::new(), Vec::new());
     for (number, limit) in [(1, 0), (2, 1), (3, 9), (4, 9), (5, 0), (6, 0), (7, 0)] {
-        let (queued, dispatched) = waiter(number, limit);
-        queue.push_back(queued);
+        let (entry, dispatched) = waiter(number, limit);
+        queue.push_back(entry);
         // The sixth is gone.
         kept.extend(Some(dispatched).filter(|_| number != 6));
     }
