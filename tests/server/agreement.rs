@@ -28,7 +28,7 @@ use proptest::{
 
 /// How many sequences of requests a push tries, where `MONGOSEAL_SEQUENCES` does not say. Each is so many requests on a key
 /// of its own: long ones reach what is rare, and begin with short ones.
-const SEQUENCES: usize = 400;
+const SEQUENCES: usize = 1_150;
 const LENGTH: RangeInclusive<usize> = 20..=32;
 /// How many sequences run at once.
 const LANES: usize = 32;

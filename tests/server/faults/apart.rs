@@ -125,7 +125,7 @@ async fn lock(set: &ReplicaSet, key: &str) -> ClientSession {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_record_that_a_transaction_has_locked_costs_requests_of_other_keys_nothing() {
-    const LOCKED_FOR: Duration = Duration::from_secs(7);
+    const LOCKED_FOR: Duration = Duration::from_secs(10);
     let _turn = turn_alone().await;
     let set = ReplicaSet::builder().start().await;
     let seal = connect(Mongoseal::builder(), set.uri()).await;
@@ -174,7 +174,7 @@ async fn a_refresh_of_a_group_and_a_locked_record_cost_requests_of_other_keys_no
     let (_, floor, errors) = collect(others(&seal, Instant::now() + secs(3))).await;
     assert!(errors.is_empty(), "{errors:?}");
 
-    let until = Instant::now() + secs(6);
+    let until = Instant::now() + secs(8);
     let asking = others(&seal, until);
     let mut beside = JoinSet::new();
     // A request for the locked record is always under way.

@@ -8,8 +8,7 @@ use mongoseal_test_support::ReplicaSet;
 
 use crate::{connect, secs, turn};
 
-/// Few, because a kill so soon after a write loses one that is in memory only nearly every time.
-const ROUNDS: usize = 12;
+const ROUNDS: usize = 50;
 
 /// How often the server writes its journal where nothing asks it to.
 const JOURNAL_INTERVAL: Duration = Duration::from_millis(100);
