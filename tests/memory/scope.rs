@@ -150,7 +150,7 @@ async fn what_cannot_be_given_is_refused_with_the_reason() {
     // To itself: nothing is sent, and the lease lives on.
     let lease = seal.acquire("k").ttl(secs(30)).await.unwrap();
     let error = lease.transfer(lease.id()).await.unwrap_err();
-    assert!(matches!(error, Error::Invalid { .. }) && error.to_string().contains("lives on"), "{error}");
+    assert!(matches!(error, Error::Invalid { .. }) && error.to_string().contains("still held"), "{error}");
     tokio::time::sleep(secs(60)).await;
     assert_eq!(lease.state(), LeaseState::Held);
     lease.verify().await.unwrap();
