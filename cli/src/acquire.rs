@@ -11,7 +11,8 @@ use rustix::termios::tcgetwinsize;
 use tokio::time::sleep;
 
 use crate::{
-    arguments::LeaseOptions, connection::Connection, escape, exit_status::Failure, print_message, signals::Signals, time,
+    arguments::LeaseOptions, connection::Connection, escape, exit_status::Failure, print_message, signals::Signals,
+    time,
 };
 
 /// The wait after which the progress line appears, and the interval at which it is updated.
@@ -20,8 +21,8 @@ const PROGRESS_INTERVAL: Duration = Duration::from_secs(2);
 /// The pause before a retry if MongoDB did not answer.
 const RETRY_DELAY: Duration = Duration::from_millis(500);
 
-/// Acquires a key within `wait`. `attempt` is called with the wait that remains; if MongoDB is unavailable, it is called
-/// again.
+/// Acquires a key within `wait`. Calls `attempt` with the wait that remains, and calls it again if MongoDB is
+/// unavailable.
 pub(crate) async fn acquire<T, A: Future<Output = Result<T>>>(
     seal: &Mongoseal,
     key: &str,

@@ -9,13 +9,13 @@ Environment of the command: MONGOSEAL_KEY, MONGOSEAL_TOKEN (pass it with each wr
 MONGOSEAL_DEADLINE (end of the lease at the command's start, in milliseconds of CLOCK_BOOTTIME, the clock of \
 /proc/uptime; each refresh extends the lease).
 
-The command runs in a process group of its own. Signals to mongoseal are forwarded to this group. When the command has \
-ended, the rest of its group has 1 s to end, then gets SIGTERM, then SIGKILL. Ctrl-Z at a terminal stops the refreshes \
-together with the command.
+The command runs in a process group of its own. Signals to mongoseal are forwarded to this group. When the command \
+has ended, the rest of its group has 1 s to end, then gets SIGTERM, then SIGKILL. Ctrl-Z at a terminal stops the \
+refreshes together with the command.
 
-Exit status: that of the command, or 128 plus the number of the signal that ended it; 121 if the key is held; 122 if the \
-lease was lost, which ends the command; 123 if MongoDB did not answer; 125 if the arguments or the deployment must be \
-changed; 126 if the command cannot be run; 127 if it is not found.";
+Exit status: that of the command, or 128 plus the number of the signal that ended it; 121 if the key is held; 122 if \
+the lease was lost, which ends the command; 123 if MongoDB did not answer; 125 if the arguments or the deployment must \
+be changed; 126 if the command cannot be run; 127 if it is not found.";
 
 pub(crate) const ELECT: &str = "Examples:
   mongoseal elect scheduler 10.0.0.7:4000 -- ./scheduler
@@ -68,8 +68,8 @@ pub(crate) const RAISE: &str = "Examples:
   mongoseal raise --to 228031344934932 reports/nightly
   mongoseal raise --to 228031344934932 orders/4711 orders/4712 --json | jq .version
 
-Each later lease of the keys has a larger token. Holders keep their tokens: if the writes of a holder are refused, it must \
-release the key and acquire it again. A version is never lowered, and repeating the command is harmless.";
+Each later lease of the keys has a larger token. Holders keep their tokens: if the writes of a holder are refused, it \
+must release the key and acquire it again. A version is never lowered, and repeating the command is harmless.";
 
 pub(crate) const PURGE: &str = "Examples:
   mongoseal purge";

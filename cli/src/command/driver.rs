@@ -147,8 +147,8 @@ impl Deployment {
         .await
     }
 
-    /// Measures the clock of one member against the clock of this machine. Of seven replies, the fastest counts: half of
-    /// its round trip is the uncertainty.
+    /// Measures the clock of one member against the clock of this machine. Of seven replies, the fastest counts: half
+    /// of its round trip is the uncertainty.
     pub(super) async fn offset(&self, host: &str) -> Answer<Offset> {
         let mut options = self.options.clone();
         options.hosts = vec![ServerAddress::parse(host)?];

@@ -85,7 +85,7 @@ async fn a_lease_that_ends_under_what_could_not_be_ended_is_not_released_and_tha
     let (run, _, mut other) = with_one_of_root(&sandbox, &binary.0, BRIEF).await;
     tokio::time::sleep(millis(500)).await;
     sandbox.seal.revoke(KEY).by("test").reason("moved").await.unwrap();
-    ended(run).await.says(122, "something of the command was running that could not be ended");
+    ended(run).await.says(122, "a process of the command could not be killed");
     assert!(is_running(id(&other)));
     other.kill().await.unwrap();
 }

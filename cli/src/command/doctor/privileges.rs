@@ -106,7 +106,9 @@ fn judge(deployment: &Deployment, task: &Task, granted: &[String]) -> Finding {
 /// Lists the actions that the user is granted on the collection of the leases.
 fn granted(deployment: &Deployment, info: &Document) -> Vec<String> {
     let applies = |resource: &Document| {
-        let is = |name: &str, value: &str| resource.get_str(name).is_ok_and(|granted| granted.is_empty() || granted == value);
+        let is = |name: &str, value: &str| {
+            resource.get_str(name).is_ok_and(|granted| granted.is_empty() || granted == value)
+        };
         resource.get_bool("anyResource").unwrap_or(false)
             || (is("db", deployment.database()) && is("collection", &deployment.collection))
     };

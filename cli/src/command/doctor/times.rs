@@ -39,9 +39,8 @@ fn compared(offsets: &[(String, Offset)], silent: &[String], grace: Duration) ->
         Some((apart, uncertain, ahead))
             if apart.saturating_add(uncertain) > grace || apart.saturating_sub(uncertain) > grace / 2 =>
         {
-            let found = format!(
-                "up to {apart} ms apart (± {uncertain} ms), and the grace is {grace} ms; {ahead} is ahead"
-            );
+            let found =
+                format!("up to {apart} ms apart (± {uncertain} ms), and the grace is {grace} ms; {ahead} is ahead");
             let is_above = apart.saturating_sub(uncertain) > grace;
             if is_above { Finding::fail(CLOCKS, found, advice) } else { Finding::warn(CLOCKS, found, advice) }
         }
@@ -51,9 +50,7 @@ fn compared(offsets: &[(String, Offset)], silent: &[String], grace: Duration) ->
             "check that these members run NTP",
         ),
         None => Finding::pass(CLOCKS, "one member, so only one clock"),
-        Some((apart, uncertain, _)) => {
-            Finding::pass(CLOCKS, format!("at most {apart} ms apart (± {uncertain} ms)"))
-        }
+        Some((apart, uncertain, _)) => Finding::pass(CLOCKS, format!("at most {apart} ms apart (± {uncertain} ms)")),
     }
 }
 
@@ -88,11 +85,7 @@ pub(super) async fn commit(seal: &Mongoseal) -> Finding {
             let median = median(times);
             let found = format!("{} for a write that a majority confirms (median of {SAMPLES})", millis(median));
             if median > SLOW {
-                return Finding::warn(
-                    CHECK,
-                    found,
-                    "find out what slows the replica set down, and use longer ttls",
-                );
+                return Finding::warn(CHECK, found, "find out what slows the replica set down, and use longer ttls");
             }
             Finding::pass(CHECK, found)
         }

@@ -1,7 +1,7 @@
 //! Events of many keys, derived from lists of their leases.
 //!
-//! The library's watch covers one key. For many keys, the leases are listed every second, and each list is compared with
-//! the one before. A lease that was granted and ended between two lists is missed.
+//! The library's watch covers one key. For many keys, the leases are listed every second, and each list is compared
+//! with the one before. A lease that was granted and ended between two lists is missed.
 
 use std::{
     collections::{BTreeMap, btree_map::Entry},
