@@ -1,4 +1,4 @@
-//! The database going away.
+//! MongoDB becomes unavailable during a run or a wait.
 
 use mongoseal::Clock;
 use mongoseal_test_support::ReplicaSet;

@@ -1,4 +1,4 @@
-//! Signals to the binary, and the ends of a command.
+//! Signals to the program, and how a command ends.
 
 use std::process::Stdio;
 

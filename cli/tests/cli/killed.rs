@@ -1,4 +1,4 @@
-//! `kill -9` and SIGSTOP of the binary and of its guard.
+//! SIGKILL and SIGSTOP of the program and of its guard.
 
 use std::fs;
 

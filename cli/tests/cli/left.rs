@@ -1,4 +1,4 @@
-//! What of a command is still there when it has ended, or cannot be told to.
+//! Processes of another user in the command's group: they outlive the command, or cannot be ended.
 
 use std::{
     fs,

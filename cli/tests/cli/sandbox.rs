@@ -1,4 +1,4 @@
-//! What a test works with: a database of its own, a folder of its own, and the binary.
+//! The fixture of a test: a database and a folder of its own, and the program.
 
 use std::{
     fs,

@@ -1,4 +1,4 @@
-//! What is refused, and how.
+//! Exit statuses and messages of failures.
 
 use std::time::Instant;
 

@@ -1,4 +1,4 @@
-//! The binary at a terminal, which script(1) makes for it.
+//! The program at a terminal, which script(1) provides.
 
 use std::process::Stdio;
 

@@ -1,4 +1,4 @@
-//! What needs no database.
+//! What needs no database: help, manual, completions, demo.
 
 use crate::{Said, program, secs, shell};
 

@@ -1,4 +1,4 @@
-//! How cost grows with leases, waiters and keys, as plots.
+//! Measures how the cost grows with the number of leases, waiters and keys, and draws the plots.
 
 use std::{
     path::Path,
