@@ -34,7 +34,7 @@ async fn a_command_is_ended_before_the_deadline_when_the_database_goes_away() {
         if count == 1 {
             sandbox.lines("told", 1).await;
             set.resume(0).await;
-            // Until it is heard again, and its lease has lapsed.
+            // Until the set answers again and the lease has expired.
             drop(sandbox.seal.acquire(KEY).wait(secs(30)).await.unwrap());
         }
     }

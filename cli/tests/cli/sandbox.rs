@@ -30,7 +30,7 @@ pub(crate) struct Sandbox {
 }
 
 impl Sandbox {
-    /// On the shared set, which nobody hurts.
+    /// On the shared set, which has no faults.
     pub(crate) async fn new(name: &str) -> Self {
         Self::on(shared(1).await, name).await
     }

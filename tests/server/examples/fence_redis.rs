@@ -8,8 +8,8 @@
 //!
 //! Limits:
 //! - The fence is as durable as Redis. Replication is asynchronous, so a failover can lose acknowledged writes together
-//!   with their fence. Then the older token can write again, until the newer holder writes. `WAIT` makes that rarer, not
-//!   impossible (<https://redis.io/docs/latest/commands/wait/>).
+//!   with their fence. Then the older token can write again, until the newer holder writes. `WAIT` makes that rarer,
+//!   not impossible (<https://redis.io/docs/latest/commands/wait/>).
 //! - A crash loses what was not on disk: minutes with snapshots alone, a second with `appendfsync everysec`.
 //! - A key that expires, is evicted or is deleted has no fence.
 //! - Data that must never be overwritten by an older holder belongs in a storage with durable commits.

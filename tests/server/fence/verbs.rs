@@ -1,4 +1,5 @@
-//! For every fenced verb: an equal or a larger token passes and is stored; a smaller token is refused and changes nothing.
+//! For every fenced verb: an equal or a larger token passes and is stored; a smaller token is refused and changes
+//! nothing.
 
 use mongodb::{
     bson::{Document, doc},

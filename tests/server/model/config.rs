@@ -1,5 +1,5 @@
-//! The configuration of an exploration: the number of requests, the time, the possible faults, and the rule that is left
-//! out.
+//! The configuration of an exploration: the number of requests, the time, the possible faults, and the rule that is
+//! left out.
 
 use crate::state::{Lease, Time, client_of};
 

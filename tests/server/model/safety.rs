@@ -1,7 +1,7 @@
 //! With all rules, the model finds no violated promise.
 //!
-//! By default it explores for some seconds. `MONGOSEAL_MODEL=full cargo test -p mongoseal-tests --test model` explores 24 million
-//! states, in minutes.
+//! By default it explores for some seconds. `MONGOSEAL_MODEL=full cargo test -p mongoseal-tests --test model` explores
+//! 24 million states, in minutes.
 
 use crate::{config::Config, explore};
 

@@ -1,4 +1,5 @@
-//! The library sets the concerns and the read preference that its promises need, whatever the caller's client is set to.
+//! The library sets the concerns and the read preference that its promises need, whatever the caller's client is set
+//! to.
 
 use mongodb::{
     bson::{Document, doc},

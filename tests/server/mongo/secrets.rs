@@ -1,4 +1,4 @@
-//! Secrets stay out of errors and logs, and malformed data does not crash a client.
+//! Secrets stay out of errors and logs, and oversized or foreign data does not break a client.
 
 use std::{
     fmt::{Debug, Write},

@@ -21,9 +21,9 @@
 //! # Guarantees
 //!
 //! - No server outlives the process that started it, however that process ends. See [`ReplicaSet`].
-//! - Every method works from any tokio runtime, and what it starts survives that runtime. Each test has a runtime of its
-//!   own, and tests share sets, so the work runs on a runtime of this crate. Dropping a future of this crate does not
-//!   stop its work.
+//! - Every method works from any tokio runtime, and what it starts survives that runtime. Each test has a runtime of
+//!   its own, and tests share sets, so the work runs on a runtime of this crate. Dropping a future of this crate does
+//!   not stop its work.
 //! - Every wait has a deadline.
 
 pub mod harness;

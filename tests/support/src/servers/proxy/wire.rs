@@ -1,4 +1,5 @@
-//! The part of the wire protocol that a proxy needs: the end of a message, the sender of a `hello`, the name of a command.
+//! The part of the wire protocol that a proxy needs: the end of a message, the sender of a `hello`, the name of a
+//! command.
 
 use std::io;
 
