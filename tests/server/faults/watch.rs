@@ -1,4 +1,4 @@
-//! A watch over a change of the primary.
+//! A watch continues when the primary changes.
 
 use mongoseal::{EventKind, Mongoseal};
 use mongoseal_test_support::ReplicaSet;

@@ -1,4 +1,4 @@
-//! How cost grows with leases, waiters and keys, as plots.
+//! Measures how the cost grows with the number of leases, waiters and keys, and draws the plots.
 //!
 //! Each plot has two lines, the library and its floor, on logarithmic axes. A point is a median. The bar at a point spans
 //! the middle half of the samples.
