@@ -1,4 +1,4 @@
-//! The roles that the documents print suffice, and each action that is missing is named.
+//! The documented roles suffice, and an error names each missing action.
 
 use mongodb::{
     Client, Collection, Database,
