@@ -71,8 +71,8 @@ impl Page {
     fn labels(&self) -> BTreeSet<String> {
         let text = self.text();
         let full = text.split("][").skip(1).map(|rest| rest.split(']').next().unwrap().to_owned());
-        let shortcut = text.split("[`").skip(1).filter_map(|rest| {
-            let (label, after) = rest.split_once("`]")?;
+        let shortcut = text.match_indices("[`").filter_map(|(at, _)| {
+            let (label, after) = text[at + 2..].split_once("`]")?;
             (!after.starts_with(['[', '('])).then(|| format!("`{label}`"))
         });
         full.chain(shortcut).collect()
@@ -112,15 +112,11 @@ fn pages() -> Vec<Page> {
     paths.into_iter().map(Page::read).collect()
 }
 
-/// Panics if there is no such file or, in it, no such heading.
-fn resolve(page: &Page, target: &str) {
+/// Whether there is such a file and, in it, such a heading.
+fn leads_somewhere(page: &Page, target: &str) -> bool {
     let (file, anchor) = target.split_once('#').map_or((target, None), |(file, anchor)| (file, Some(anchor)));
     let path = if file.is_empty() { page.path.clone() } else { page.path.parent().unwrap().join(file) };
-    assert!(root().join(&path).exists(), "{:?} links to {target}, and there is no {path:?}", page.path);
-    if let Some(anchor) = anchor {
-        let anchors = Page::read(path).anchors();
-        assert!(anchors.contains(anchor), "{:?} links to {target}; there are {anchors:?}", page.path);
-    }
+    root().join(&path).exists() && anchor.is_none_or(|anchor| Page::read(path).anchors().contains(anchor))
 }
 
 fn is_external(target: &str) -> bool {
@@ -129,30 +125,31 @@ fn is_external(target: &str) -> bool {
 
 #[test]
 fn each_link_of_a_document_leads_to_a_file_and_a_heading() {
-    let mut checked = 0;
+    let (mut checked, mut failures) = (0, Vec::new());
     for page in pages() {
+        let mut fail = |reason: String| failures.push(format!("{}: {reason}", page.path.display()));
         let defined: BTreeMap<_, _> = page.definitions().collect();
-        let inline = page.inline();
+        let (inline, labels) = (page.inline(), page.labels());
         for target in defined.values().copied().chain(inline.iter().map(String::as_str)) {
-            if !is_external(target) {
-                resolve(&page, target);
-                checked += 1;
+            checked += 1;
+            if !is_external(target) && !leads_somewhere(&page, target) {
+                fail(format!("there is no {target}"));
             }
         }
-        if page.is_guide() {
-            for target in inline.iter().filter(|target| !is_external(target) && !target.starts_with('#')) {
-                panic!("{:?} links to {target} inline, which rustdoc cannot resolve: use a label", page.path);
+        for target in inline.iter().filter(|target| !is_external(target) && !target.starts_with('#')) {
+            if page.is_guide() {
+                fail(format!("{target} is an inline link, which rustdoc cannot resolve: use a label"));
             }
         }
-        let labels = page.labels();
-        for label in &labels {
-            assert!(defined.contains_key(label.as_str()), "{:?} does not define [{label}]", page.path);
+        for label in labels.iter().filter(|label| !defined.contains_key(label.as_str())) {
+            fail(format!("[{label}] is not defined"));
         }
-        for label in defined.keys() {
-            assert!(labels.contains(*label), "{:?} defines [{label}] and does not use it", page.path);
+        for label in defined.keys().filter(|label| !labels.contains(**label)) {
+            fail(format!("[{label}] is defined and not used"));
         }
     }
-    assert!(checked > 50, "only {checked} links were found");
+    assert!(failures.is_empty(), "{}", failures.join("\n"));
+    assert!(checked > 100, "only {checked} links were found");
 }
 
 /// What rustdoc is told of a label whose target in the repository is this.

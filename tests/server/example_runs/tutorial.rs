@@ -19,7 +19,8 @@ fn blocks(page: &str) -> Vec<(String, String)> {
     let mut lines = page.lines();
     while let Some(line) = lines.next() {
         if let Some(language) = line.strip_prefix("```") {
-            let block: String = lines.by_ref().take_while(|line| *line != "```").map(|line| format!("{line}\n")).collect();
+            let block: String =
+                lines.by_ref().take_while(|line| *line != "```").map(|line| format!("{line}\n")).collect();
             blocks.push((language.to_owned(), block));
         }
     }
@@ -115,7 +116,8 @@ fn change(diff: &str) -> (&str, &str) {
 fn run_each_step(uri: &str) {
     let page = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/tutorial.md")).unwrap();
     let blocks = blocks(&page);
-    let of = |language: &str| blocks.iter().filter(|(of, _)| of == language).map(|(_, block)| block).collect::<Vec<_>>();
+    let of =
+        |language: &str| blocks.iter().filter(|(of, _)| of == language).map(|(_, block)| block).collect::<Vec<_>>();
     let outputs: Vec<&str> = of("console").iter().filter_map(|block| block.strip_prefix("$ cargo run\n")).collect();
     let (manifests, programs, diffs) = (of("toml"), of("rust"), of("diff"));
     let ([manifest], [first @ .., last], [diff]) = (&manifests[..], &programs[..], &diffs[..]) else {
