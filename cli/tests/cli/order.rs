@@ -29,7 +29,7 @@ async fn two_hundred_runs_on_one_key_never_overlap_and_their_tokens_grow() {
             let _place = places.acquire_owned().await.unwrap();
             let ended = done(command).await;
             assert_eq!((ended.code, ended.stdout.as_str()), (Some(0), ""), "{}", ended.stderr);
-                // On a busy machine a reply can be so late that the request is retried, which prints a message.
+            // On a busy machine a reply can be so late that the request is retried, which prints a message.
             print!("{}", ended.stderr);
         });
     }
