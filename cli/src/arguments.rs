@@ -73,16 +73,16 @@ pub(crate) enum Command {
 /// The options of a lease that a command runs under.
 #[derive(Args, Debug)]
 pub(crate) struct LeaseOptions {
-    /// Time after which an unrefreshed lease expires, for example 90s or 5m
+    /// Time until an unrefreshed lease expires, for example 5m
     #[arg(long, default_value = "30s", value_parser = time::parse, value_name = "TIME")]
     pub(crate) ttl: Duration,
-    /// Owner of the lease, as others see it; default: host, process id and a random part
+    /// Owner name that others see; default: host, process id, random part
     #[arg(long, value_name = "NAME")]
     pub(crate) owner: Option<String>,
-    /// Send SIGTERM this long before the lease ends, at most ttl/2; default: ttl/6
+    /// SIGTERM this long before the lease ends, at most ttl/2; default: ttl/6
     #[arg(long, value_parser = time::parse, value_name = "TIME")]
     pub(crate) term_before: Option<Duration>,
-    /// Send SIGKILL this long before the lease ends; default: a fifth of --term-before
+    /// SIGKILL this long before the lease ends; default: --term-before/5
     #[arg(long, value_parser = time::parse, value_name = "TIME")]
     pub(crate) kill_before: Option<Duration>,
 }
@@ -240,7 +240,7 @@ pub(crate) struct Purge {
 
 #[derive(Args, Debug)]
 pub(crate) struct Doctor {
-    /// Smallest grace of the leases, for the clock check; default: 500ms, as with a ttl of 5s or more
+    /// Smallest grace of the leases, for the clock check; default: 500ms
     #[arg(long, value_parser = time::parse, value_name = "TIME")]
     pub(crate) grace: Option<Duration>,
     /// Print one JSON object per check

@@ -25,16 +25,16 @@ pub(crate) struct Connection {
     /// Connection string of the replica set
     #[arg(long, global = true, env = "MONGODB_URI", hide_env_values = true, value_name = "URI")]
     uri: Option<String>,
-    /// Database of the leases; default: that of the connection string, otherwise mongoseal
+    /// Database; default: that of the URI, or mongoseal
     #[arg(long, global = true, env = "MONGOSEAL_DB", value_name = "NAME")]
     db: Option<String>,
-    /// Collection of the leases
+    /// Lease collection
     #[arg(long, global = true, env = "MONGOSEAL_COLLECTION", default_value = "mongoseal", value_name = "NAME")]
     collection: String,
-    /// Time limit of one request, after which MongoDB counts as unavailable
+    /// Time limit of a request to MongoDB, for example 30s
     #[arg(long, global = true, default_value = "10s", value_parser = time::parse, value_name = "TIME")]
     timeout: Duration,
-    /// Time for which idle records are kept; must be the same for all programs on the collection
+    /// Retention of idle records, the same in all programs that use the collection
     #[arg(
         long,
         global = true,

@@ -78,6 +78,9 @@ pub(crate) const DOCTOR: &str = "Examples:
   mongoseal doctor
   mongoseal doctor --json | jq -r 'select(.verdict != \"pass\")'
 
+The clock check compares the members' clocks with the grace of the leases. Unless a program sets it, the grace is 500 ms \
+with a ttl of 5 s or more, and a tenth of a shorter ttl: pass the smallest one with --grace.
+
 Exit status 1 if a check failed.";
 
 pub(crate) const VERIFY: &str = "Examples:
