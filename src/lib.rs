@@ -64,6 +64,7 @@ pub use types::{
     deadline::Deadline,
     error::{Error, LossCause, Result, Source},
     group::Group,
+    into_name::IntoName,
     key::Key,
     lease_id::LeaseId,
     metadata::Metadata,

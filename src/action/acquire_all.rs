@@ -6,7 +6,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::acquire_options::AcquireOptions;
 use crate::{
-    Error, FencingToken, Group, Key, Lease, LossCause, Mongoseal, ReleaseOutcome, Result,
+    Error, FencingToken, Group, IntoName, Key, Lease, LossCause, Mongoseal, ReleaseOutcome, Result,
     engine::{lease_shared::end_jointly, retry_policy::OnHeld},
     lease::work::run_while_held,
     store::BoxFuture,
@@ -16,10 +16,9 @@ impl Mongoseal {
     /// Asks for several keys, all or none. Nothing is sent until the returned builder is awaited.
     pub fn acquire_all<K>(&self, keys: impl IntoIterator<Item = K>) -> AcquireAll
     where
-        K: TryInto<Key>,
-        K::Error: Into<Error>,
+        K: IntoName<Key>,
     {
-        let keys = keys.into_iter().map(|key| key.try_into().map_err(Into::into)).collect();
+        let keys = keys.into_iter().map(IntoName::into_name).collect();
         AcquireAll { keys, options: AcquireOptions::new(&self.shared) }
     }
 }
@@ -83,8 +82,7 @@ impl AcquireAll {
     /// Each lease belongs to this group: see [`Acquire::group`](crate::Acquire::group).
     pub fn group<G>(mut self, group: G) -> Self
     where
-        G: TryInto<Group>,
-        G::Error: Into<Error>,
+        G: IntoName<Group>,
     {
         self.options.group(group);
         self

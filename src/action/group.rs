@@ -8,7 +8,7 @@ use std::{
 };
 
 use crate::{
-    Deadline, Error, FencingToken, Group, Key, LossCause, Mongoseal, Result, Ttl,
+    Deadline, Error, FencingToken, Group, IntoName, Key, LossCause, Mongoseal, Result, Ttl,
     engine::{
         context::Context,
         joint_release::GroupRelease,
@@ -33,20 +33,18 @@ impl Mongoseal {
     /// awaited.
     pub fn release_group<G>(&self, group: G) -> ReleaseGroup
     where
-        G: TryInto<Group>,
-        G::Error: Into<Error>,
+        G: IntoName<Group>,
     {
-        ReleaseGroup { shared: Arc::clone(&self.shared), group: group.try_into().map_err(Into::into), leases: 0 }
+        ReleaseGroup { shared: Arc::clone(&self.shared), group: group.into_name(), leases: 0 }
     }
 
     /// Refreshes all leases of a group, or none: see [`RefreshGroup`]. Nothing is sent until the
     /// returned builder is awaited.
     pub fn refresh_group<G>(&self, group: G, ttl: Duration) -> RefreshGroup
     where
-        G: TryInto<Group>,
-        G::Error: Into<Error>,
+        G: IntoName<Group>,
     {
-        let (shared, group) = (Arc::clone(&self.shared), group.try_into().map_err(Into::into));
+        let (shared, group) = (Arc::clone(&self.shared), group.into_name());
         RefreshGroup { shared, group, ttl, least: LEAST, leases: 0 }
     }
 }

@@ -2,7 +2,7 @@
 
 use tracing::debug;
 
-use crate::{Acquire, Error, Key, Lease, Mongoseal, ReleaseOutcome, Result};
+use crate::{Acquire, Error, IntoName, Key, Lease, Mongoseal, ReleaseOutcome, Result};
 
 impl Mongoseal {
     /// Does `work` with a lease on a key, as [`Acquire::with`] on [`acquire`](Self::acquire) does.
@@ -29,8 +29,7 @@ impl Mongoseal {
     /// ```
     pub async fn with_lease<K, T>(&self, key: K, work: impl AsyncFnOnce(&Lease) -> T) -> Result<T>
     where
-        K: TryInto<Key>,
-        K::Error: Into<Error>,
+        K: IntoName<Key>,
     {
         self.acquire(key).with(work).await
     }

@@ -12,6 +12,7 @@ mod groups;
 mod inspect;
 mod lease;
 mod lease_ids;
+mod names;
 mod raise;
 mod retry;
 mod revoke;
