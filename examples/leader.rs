@@ -8,14 +8,13 @@
 use std::{env, time::Duration};
 
 use mongoseal::{
-    Error, Fence, Leader, Mongoseal, Result,
+    CancellationToken, Error, Fence, Leader, Mongoseal, Result,
     mongodb::{
         Client, Collection,
         bson::{Document, doc},
     },
 };
 use tokio::io::{AsyncBufReadExt, BufReader};
-use tokio_util::sync::CancellationToken;
 
 #[tokio::main]
 async fn main() -> Result<()> {

@@ -2,8 +2,7 @@
 
 use std::future::IntoFuture;
 
-use mongoseal::{Error, LeaderInfo, LeaderStream, LossCause, Mongoseal, ReleaseOutcome};
-use tokio_util::sync::CancellationToken;
+use mongoseal::{CancellationToken, Error, LeaderInfo, LeaderStream, LossCause, Mongoseal, ReleaseOutcome};
 
 use crate::{
     GRACE,
