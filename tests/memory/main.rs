@@ -13,6 +13,7 @@ mod inspect;
 mod lease;
 mod lease_ids;
 mod names;
+mod now;
 mod raise;
 mod retry;
 mod revoke;

@@ -15,6 +15,7 @@ mod index;
 mod inspect;
 mod lease;
 mod many;
+mod now;
 mod privileges;
 mod purge;
 mod race;
