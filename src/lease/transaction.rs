@@ -7,7 +7,7 @@ use mongodb::ClientSession;
 use crate::{
     Error, Lease, Result,
     fence::{
-        FencedWriter,
+        FencedWriter, WorkError,
         mongo::{
             Alive, BoxFuture,
             transaction::{LeaseProbe, TransactionLease, run},
@@ -27,10 +27,12 @@ impl Lease {
     ///
     /// The work gets a session, which it passes to every call that is to be part of the transaction; of a
     /// handle that opened its own client, [`ClientSession::client`] gives the collections. It neither
-    /// commits nor aborts: it returns, or returns an error, any that can be made of this crate's. It may
-    /// run several times, where MongoDB says that the transaction can be tried again, until the operation
-    /// timeout is over. An error of a call in it must end it: return that error. Work that hides one goes on in a
-    /// transaction that MongoDB has aborted. It is run once more, and then refused.
+    /// commits nor aborts: it returns, or returns an error, any that can be made of this crate's: a type of your own,
+    /// `Box<dyn Error + Send + Sync>`, `anyhow::Error` ([`WorkError`]). It may run several times, where MongoDB says that the
+    /// transaction can be tried again, until the operation timeout is over. It says so by an error of the driver, which is
+    /// found in the error of the work and in all its [sources](std::error::Error::source). An error of a call in it must end
+    /// it: return that error. Work that hides one goes on in a transaction that MongoDB has aborted. It is run once more, and
+    /// then refused.
     ///
     /// # Caveats
     ///
@@ -80,10 +82,10 @@ impl Lease {
     /// # Ok(())
     /// # }
     /// ```
-    pub async fn transaction<R, E, F>(&self, work: F) -> Result<R, E>
+    pub async fn transaction<R, E, F, Kind>(&self, work: F) -> Result<R, E>
     where
         F: AsyncFnMut(&mut ClientSession) -> Result<R, E>,
-        E: From<Error> + std::error::Error + 'static,
+        E: From<Error> + WorkError<Kind>,
     {
         let context = self.context();
         self.check()?;

@@ -1,6 +1,6 @@
 //! A transaction that cannot commit without its lease.
 
-use std::{error::Error as StdError, time::Duration};
+use std::time::Duration;
 
 use mongodb::{
     ClientSession,
@@ -9,7 +9,7 @@ use mongodb::{
 };
 use tracing::debug;
 
-use super::{Alive, BoxFuture, error};
+use super::{Alive, BoxFuture, error, work_error::WorkError};
 use crate::{
     Deadline, Error, FencingToken, Key, LeaseId, Result,
     store::{MongoStore, Store, mongo::error as driver},
@@ -42,10 +42,10 @@ pub(crate) trait LeaseProbe: Alive {
 }
 
 /// Runs `work` in a transaction until it is committed or cannot be.
-pub(crate) async fn run<R, E, F>(lease: TransactionLease, probe: &dyn LeaseProbe, mut work: F) -> Result<R, E>
+pub(crate) async fn run<R, E, F, Kind>(lease: TransactionLease, probe: &dyn LeaseProbe, mut work: F) -> Result<R, E>
 where
     F: AsyncFnMut(&mut ClientSession) -> Result<R, E>,
-    E: From<Error> + StdError + 'static,
+    E: From<Error> + WorkError<Kind>,
 {
     let clock = lease.store.clock();
     let deadline = Deadline::after(clock, lease.operation_timeout);
@@ -78,13 +78,13 @@ where
             },
             Err(error) => {
                 last = lease.abort(session, deadline).await;
-                if !error::is_transient(&error) {
+                if !error::is_transient(error.as_error()) {
                     return Err(error);
                 }
-                if error::had_aborted(&error) {
+                if error::had_aborted(error.as_error()) {
                     aborted_in = lease.election(deadline).await;
                     if aborted_in.is_some() && aborted_in == before {
-                        return Err(error_was_hidden().caused_by(error.to_string()).into());
+                        return Err(error_was_hidden().caused_by(error.as_error().to_string()).into());
                     }
                 }
                 error

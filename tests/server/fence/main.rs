@@ -12,6 +12,7 @@ mod takeover;
 mod transaction;
 mod upsert;
 mod verbs;
+mod work_errors;
 
 use std::error::Error as _;
 
