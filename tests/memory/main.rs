@@ -21,6 +21,7 @@ mod round_trip;
 mod runtimes;
 mod scope;
 mod several;
+mod several_options;
 mod shared;
 mod shutdown;
 mod siblings;
