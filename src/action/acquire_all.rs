@@ -1,5 +1,8 @@
 //! Several keys at once, all or none.
 
+#[cfg(feature = "mongodb")]
+mod transaction;
+
 use std::{fmt, mem, pin::pin, slice, time::Duration};
 
 use tokio_util::sync::CancellationToken;

@@ -1,6 +1,6 @@
 //! Leases at a fence: as the writer of a document, and in a transaction with its record.
 
-use std::any::Any;
+use std::{any::Any, slice};
 
 use mongodb::ClientSession;
 
@@ -10,7 +10,7 @@ use crate::{
         FencedWriter, WorkError,
         mongo::{
             Alive, BoxFuture,
-            transaction::{LeaseProbe, TransactionLease, run},
+            transaction::{LeaseProbe, TransactionLease, TransactionLeases, run},
         },
     },
     store::MongoStore,
@@ -87,26 +87,42 @@ impl Lease {
         F: AsyncFnMut(&mut ClientSession) -> Result<R, E>,
         E: From<Error> + WorkError<Kind>,
     {
-        let context = self.context();
-        self.check()?;
-        context.ensure_open()?;
-        let store: &dyn Any = &*context.store;
-        let Some(store) = store.downcast_ref::<MongoStore>() else {
-            return Err(Error::invalid(
-                "a transaction needs a lease on MongoDB, and this one is elsewhere: acquire it on the cluster that is written",
-            )
-            .into());
-        };
-        let lease = TransactionLease {
-            store: store.clone(),
-            key: self.key().clone(),
-            lease: self.id(),
-            token: self.token(),
-            operation_timeout: context.settings.operation_timeout,
-            attempt: context.settings.attempt,
-        };
-        run(lease, self, work).await
+        run_with_leases(slice::from_ref(self), self, work).await
     }
+}
+
+/// Runs `work` in a transaction that commits only while these leases of one handle hold.
+pub(crate) async fn run_with_leases<R, E, F, Kind>(
+    leases: &[Lease],
+    probe: &dyn LeaseProbe,
+    work: F,
+) -> Result<R, E>
+where
+    F: AsyncFnMut(&mut ClientSession) -> Result<R, E>,
+    E: From<Error> + WorkError<Kind>,
+{
+    probe.check()?;
+    run(transaction_leases(leases)?, probe, work).await
+}
+
+fn transaction_leases(leases: &[Lease]) -> Result<TransactionLeases> {
+    let Some(context) = leases.first().map(Lease::context) else {
+        return Err(Error::invalid("a transaction needs a lease to commit with: acquire one"));
+    };
+    context.ensure_open()?;
+    let store: &dyn Any = &*context.store;
+    let Some(store) = store.downcast_ref::<MongoStore>() else {
+        return Err(Error::invalid(
+            "a transaction needs a lease on MongoDB, and this one is elsewhere: acquire it on the cluster that is written",
+        ));
+    };
+    let lease = |lease: &Lease| TransactionLease { key: lease.key().clone(), lease: lease.id(), token: lease.token() };
+    Ok(TransactionLeases {
+        store: store.clone(),
+        leases: leases.iter().map(lease).collect(),
+        operation_timeout: context.settings.operation_timeout,
+        attempt: context.settings.attempt,
+    })
 }
 
 /// A lease as the writer at a fence. It stays borrowed, so that it cannot be released under a write. It can be transferred under one.
@@ -123,7 +139,7 @@ impl Alive for Lease {
 }
 
 impl LeaseProbe for Lease {
-    fn verify(&self) -> BoxFuture<'_, Result<()>> {
+    fn verify(&self, _index: usize) -> BoxFuture<'_, Result<()>> {
         Box::pin(self.verify())
     }
 

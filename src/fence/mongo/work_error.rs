@@ -80,9 +80,9 @@ mod tests {
 
     type Source = Box<dyn StdError + Send + Sync>;
 
-    fn driver<Kind>(error: &impl WorkError<Kind>) -> bool {
-        let causes = std::iter::successors(Some(error.as_error()), |error: &&(dyn StdError + 'static)| (*error).source());
-        causes.into_iter().any(|error| error.is::<DriverError>())
+    fn driver<'a, Kind>(error: &'a impl WorkError<Kind>) -> bool {
+        let causes = |error: &&'a (dyn StdError + 'static)| (*error).source();
+        std::iter::successors(Some(error.as_error()), causes).any(|error| error.is::<DriverError>())
     }
 
     #[test]

@@ -8,6 +8,7 @@ mod commands;
 mod documents;
 mod faults;
 mod hidden_errors;
+mod set_transaction;
 mod takeover;
 mod transaction;
 mod upsert;
