@@ -9,6 +9,7 @@ mod clocks;
 mod commands;
 mod crowd;
 mod enforced;
+mod features;
 mod formats;
 mod groups;
 mod index;
