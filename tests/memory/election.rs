@@ -268,7 +268,7 @@ impl From<Error> for Job {
 async fn an_error_of_the_work_ends_its_elector_which_has_resigned() {
     async fn sees_it(store: &Faulty, said: &Said) -> Result<(), Job> {
         // Whatever is done with the value: the error is not in it.
-        elector(store, "one", said).run(async |_| if true { Err(Job::Full(7)) } else { Ok(()) }).await?;
+        elector(store, "one", said).run(async |_| Err::<(), _>(Job::Full(7))).await?;
         Ok(())
     }
     let (store, said) = (Faulty::new(), Said::default());
@@ -285,7 +285,7 @@ async fn an_error_of_work_that_has_lost_its_leadership_is_dropped_and_the_electo
     let (store, said) = (Faulty::new(), Said::default());
     let other = store.seal();
     let mut rounds = 0;
-    let done = elector(&store, "one", &said).run(async |leader| {
+    let done = elector(&store, "one", &said).run(async |leader| -> mongoseal::Result<u32> {
         rounds += 1;
         if rounds == 1 {
             other.revoke("k").await?;
