@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use super::acquire_options::AcquireOptions;
 use crate::{
-    Error, Group, IntoName, Key, Lease, LeaseId, Mongoseal, Result, Retry, engine::refresh::Refreshing, store::BoxFuture,
+    Error, Group, IntoName, Key, Lease, LeaseId, Mongoseal, Result, Retry, engine::refresh::Refreshing,
+    store::BoxFuture,
 };
 
 impl Mongoseal {

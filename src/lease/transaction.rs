@@ -92,11 +92,7 @@ impl Lease {
 }
 
 /// Runs `work` in a transaction that commits only while these leases of one handle hold.
-pub(crate) async fn run_with_leases<R, E, F, Kind>(
-    leases: &[Lease],
-    probe: &dyn LeaseProbe,
-    work: F,
-) -> Result<R, E>
+pub(crate) async fn run_with_leases<R, E, F, Kind>(leases: &[Lease], probe: &dyn LeaseProbe, work: F) -> Result<R, E>
 where
     F: AsyncFnMut(&mut ClientSession) -> Result<R, E>,
     E: From<Error> + WorkError<Kind>,

@@ -314,7 +314,8 @@ async fn an_elector_can_run_on_a_task_of_its_own() {
 #[tokio::test(start_paused = true)]
 async fn an_elector_that_is_dropped_resigns() {
     let store = Faulty::new();
-    let running = store.seal().campaign("k").elector().run(async |_| std::future::pending::<mongoseal::Result<()>>().await);
+    let running =
+        store.seal().campaign("k").elector().run(async |_| std::future::pending::<mongoseal::Result<()>>().await);
     assert!(tokio::time::timeout(secs(100), running).await.is_err());
     tokio::time::sleep(millis(1)).await;
     assert_eq!(store.seal().leader("k").await.unwrap(), None);

@@ -147,7 +147,9 @@ async fn work_with_several_keys_has_all_leases_and_leaves_none() {
         store.seal().revoke("b").by("ops").await.unwrap();
         std::future::pending::<()>().await;
     });
-    assert!(matches!(lost.await, Err(Error::Lost { key, cause: LossCause::Revoked { .. }, .. }) if key.as_str() == "b"));
+    assert!(
+        matches!(lost.await, Err(Error::Lost { key, cause: LossCause::Revoked { .. }, .. }) if key.as_str() == "b")
+    );
     let unseen = seal.acquire_all(["a", "b"]).without_refresh().with(async |set| {
         let token = set.token("a");
         store.records.remove(set.lease("a").unwrap().key());

@@ -54,7 +54,8 @@ impl MongoContext {
             doc! { "$project": { "now": "$$NOW" } },
         ];
         let (rows, _) = self.rows(pipeline, 1, "linearizable", deadline).await?;
-        let now = rows.first().ok_or_else(|| Error::unavailable("the collection of the leases is being made: retry"))?;
+        let now =
+            rows.first().ok_or_else(|| Error::unavailable("the collection of the leases is being made: retry"))?;
         Ok(StoreTime::from_millis(now.get_datetime("now").map_err(error::unreadable)?.timestamp_millis()))
     }
 

@@ -62,7 +62,10 @@ async fn if_any_lease_of_the_set_is_lost_nothing_is_committed_and_the_error_name
         db.seal().revoke(key).by("alice").await.unwrap();
         let done = add(&db, &set, async |_| ()).await;
         let revoked = |cause: &LossCause| matches!(cause, LossCause::Revoked { by, .. } if by == "alice");
-        assert!(matches!(&done, Err(Error::Lost { key: of, cause, .. }) if of.as_str() == key && revoked(cause)), "{done:?}");
+        assert!(
+            matches!(&done, Err(Error::Lost { key: of, cause, .. }) if of.as_str() == key && revoked(cause)),
+            "{done:?}"
+        );
         assert_eq!(n(&db).await, 0);
         assert!(!set.is_valid());
     }
