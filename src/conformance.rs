@@ -90,6 +90,7 @@ pub fn clauses() -> &'static [Clause] {
         leases::a_raise_lifts_the_version_and_ends_no_lease,
         leases::texts_of_callers_come_back_as_they_are,
         leases::clocks_move_on_and_never_back,
+        leases::the_time_of_the_store_is_that_of_its_writes,
         waiting::waiters_are_granted_the_key_in_the_order_they_came,
         waiting::a_waiter_that_is_not_heard_of_falls_out,
         waiting::a_full_queue_takes_nobody,

@@ -18,7 +18,7 @@ use std::{
 };
 
 #[cfg(feature = "mongodb")]
-pub use mongo::{Change, Fence, Fenced, FencedWrite, FencedWriter};
+pub use mongo::{ByDeref, ByItself, Change, Fence, Fenced, FencedWrite, FencedWriter, WorkError};
 
 use crate::{Error, FencingToken, Result};
 

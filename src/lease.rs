@@ -107,6 +107,27 @@ impl Lease {
 
     /// A token that is cancelled when the lease ends, in whatever way: for code that takes one.
     /// Cancelling it does not end the lease.
+    ///
+    /// ```
+    /// use mongoseal::{CancellationToken, Mongoseal};
+    ///
+    /// async fn export(stop: CancellationToken) -> u32 {
+    ///     let mut pages = 0;
+    ///     while pages < 3 && !stop.is_cancelled() {
+    ///         pages += 1;
+    ///     }
+    ///     pages
+    /// }
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> mongoseal::Result<()> {
+    /// # let seal = Mongoseal::in_memory();
+    /// let lease = seal.acquire("reports/nightly").await?;
+    /// assert_eq!(export(lease.cancellation_token()).await, 3);
+    /// # lease.release().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     #[must_use]
     pub fn cancellation_token(&self) -> CancellationToken {
         self.hold().ended.child_token()

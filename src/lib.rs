@@ -162,12 +162,15 @@ pub use record::{Event, EventKind, HolderInfo, Inspection, ListedLease, PastRevo
 #[cfg(all(fuzzing, feature = "mongodb"))]
 #[doc(hidden)]
 pub use store::mongo::fuzzing;
+#[doc(no_inline)]
+pub use tokio_util::sync::CancellationToken;
 pub use types::{
     acquire_id::{AcquireId, HandleId},
     clock::Clock,
     deadline::Deadline,
     error::{Error, LossCause, Result, Source},
     group::Group,
+    into_name::IntoName,
     key::Key,
     lease_id::LeaseId,
     metadata::Metadata,

@@ -22,7 +22,8 @@
 //! 4. The hybrid clock never goes back, for no key and over no failure, and every write moves it
 //!    on. So tokens grow even where a record was deleted.
 //! 5. An idle record is kept for at least the longest ttl after its `expires_at`.
-//! 6. `read` is linearizable: it sees every write that was answered before it was called.
+//! 6. `read` is linearizable: it sees every write that was answered before it was called. `now` is read from the same clock,
+//!    at some time between the call and its answer.
 //! 7. An answer of `apply_batch` means that it is durable, like one of `apply`, and `true` comes from
 //!    writes that changed each record.
 //! 8. `list` gives, in the order of tokens and then of keys, what [`Filter::admits`] of the holders
@@ -47,7 +48,7 @@ use tokio::sync::mpsc::{Sender, UnboundedSender};
 
 use crate::{
     AcquireId, Clock, Deadline, FencingToken, HandleId, HybridTime, Key, Result,
-    record::{BatchRequest, Filter, LeaseRefs, ListedLease, Outcome, Position, Record, Request, StoreClock},
+    record::{BatchRequest, Filter, LeaseRefs, ListedLease, Outcome, Position, Record, Request, StoreClock, StoreTime},
 };
 
 /// A boxed future that owns all it needs.
@@ -69,6 +70,9 @@ pub trait Store: Any + fmt::Debug + Send + Sync {
 
     /// Reads the record of a key, linearizably.
     fn read(&self, key: &Key, deadline: Deadline) -> BoxFuture<Result<Option<Snapshot>>>;
+
+    /// Reads the store's time: it is that of a moment between the call and its answer, on the clock that ends leases.
+    fn now(&self, deadline: Deadline) -> BoxFuture<Result<StoreTime>>;
 
     /// Lists at most so many of the leases that are wanted, those behind a place in the list.
     fn list(

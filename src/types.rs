@@ -8,6 +8,7 @@ pub(crate) mod clock;
 pub(crate) mod deadline;
 pub(crate) mod error;
 pub(crate) mod group;
+pub(crate) mod into_name;
 pub(crate) mod key;
 pub(crate) mod lease_id;
 pub(crate) mod metadata;

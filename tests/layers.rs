@@ -297,7 +297,8 @@ fn only_compound_actions_know_another_action() {
 
 #[test]
 fn only_the_mongodb_store_and_fence_name_their_driver() {
-    let rooms = ["store/mongo", "fence/mongo", "lease/transaction.rs", "connect.rs"];
+    let rooms =
+        ["store/mongo", "fence/mongo", "lease/transaction.rs", "action/acquire_all/transaction.rs", "connect.rs"];
     let others = chosen(|name| !rooms.iter().any(|room| name.starts_with(room)) && name != "lib.rs");
     name_none(&others, &["mongodb::"]);
     for (name, text) in files("cli/src").iter().filter(|(name, _)| name != "command/driver.rs") {

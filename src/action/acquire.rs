@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use super::acquire_options::AcquireOptions;
 use crate::{
-    Error, Group, Key, Lease, LeaseId, Mongoseal, Result, Retry, engine::refresh::Refreshing, store::BoxFuture,
+    Error, Group, IntoName, Key, Lease, LeaseId, Mongoseal, Result, Retry, engine::refresh::Refreshing,
+    store::BoxFuture,
 };
 
 impl Mongoseal {
@@ -14,10 +15,9 @@ impl Mongoseal {
     /// awaited.
     pub fn acquire<K>(&self, key: K) -> Acquire
     where
-        K: TryInto<Key>,
-        K::Error: Into<Error>,
+        K: IntoName<Key>,
     {
-        Acquire { key: key.try_into().map_err(Into::into), options: AcquireOptions::new(&self.shared) }
+        Acquire { key: key.into_name(), options: AcquireOptions::new(&self.shared) }
     }
 }
 
@@ -76,7 +76,7 @@ impl Mongoseal {
 #[derive(Debug)]
 #[must_use = "an acquire asks nothing until it is awaited"]
 pub struct Acquire {
-    key: Result<Key>,
+    key: Result<Key, Error>,
     options: AcquireOptions,
 }
 
@@ -161,8 +161,7 @@ impl Acquire {
     /// [`Mongoseal::release_group`](crate::Mongoseal::release_group). Default: none.
     pub fn group<G>(mut self, group: G) -> Self
     where
-        G: TryInto<Group>,
-        G::Error: Into<Error>,
+        G: IntoName<Group>,
     {
         self.options.group(group);
         self

@@ -1,13 +1,21 @@
 //! Several keys at once, all or none.
 
-use std::{fmt, mem, pin::pin, time::Duration};
+#[cfg(feature = "mongodb")]
+mod transaction;
+
+use std::{fmt, mem, pin::pin, slice, time::Duration};
 
 use tokio_util::sync::CancellationToken;
 
-use super::acquire_options::AcquireOptions;
+use super::acquire_options::{AcquireOptions, CheckedAcquire};
 use crate::{
-    Error, FencingToken, Group, Key, Lease, LossCause, Mongoseal, ReleaseOutcome, Result,
-    engine::{lease_shared::end_jointly, retry_policy::OnHeld},
+    Error, FencingToken, Group, IntoName, Key, Lease, LossCause, Mongoseal, ReleaseOutcome, Result, Retry,
+    engine::{
+        context::shut_down,
+        lease_shared::end_jointly,
+        refresh::Refreshing,
+        retry_policy::{Attempts, OnHeld},
+    },
     lease::work::run_while_held,
     store::BoxFuture,
 };
@@ -16,10 +24,9 @@ impl Mongoseal {
     /// Asks for several keys, all or none. Nothing is sent until the returned builder is awaited.
     pub fn acquire_all<K>(&self, keys: impl IntoIterator<Item = K>) -> AcquireAll
     where
-        K: TryInto<Key>,
-        K::Error: Into<Error>,
+        K: IntoName<Key>,
     {
-        let keys = keys.into_iter().map(|key| key.try_into().map_err(Into::into)).collect();
+        let keys = keys.into_iter().map(IntoName::into_name).collect();
         AcquireAll { keys, options: AcquireOptions::new(&self.shared) }
     }
 }
@@ -30,6 +37,9 @@ impl Mongoseal {
 /// Made by [`Mongoseal::acquire_all`]. The keys are asked for one after another in their own order,
 /// whatever order they are given in: so two who want the same keys never wait for each other. All the
 /// waiting together is as long as [`wait`](Self::wait) says.
+///
+/// Its options are those of an [`Acquire`](crate::Acquire), for each key, with one exception: a lease id names one lease, so there is none
+/// for several.
 ///
 /// # Errors
 ///
@@ -67,10 +77,16 @@ pub struct AcquireAll {
 }
 
 impl AcquireAll {
-    /// Waits up to this long for all of them together: see [`Acquire::wait`](crate::Acquire::wait).
-    /// Default: the handle's wait; a retry policy of the handle's does not count here.
+    /// Waits up to this long for all of them together: see [`Acquire::wait`](crate::Acquire::wait). Default: the handle's.
     pub fn wait(mut self, at_most: Duration) -> Self {
         self.options.wait = Some(at_most);
+        self
+    }
+
+    /// Retries by this policy, without places in the queues: see [`Acquire::retry`](crate::Acquire::retry). An attempt is for all keys. If one of
+    /// them is held, the others are released before the delay. Default: the handle's.
+    pub fn retry(mut self, policy: Retry) -> Self {
+        self.options.retry = Some(policy);
         self
     }
 
@@ -80,11 +96,34 @@ impl AcquireAll {
         self
     }
 
+    /// Sets how much longer than the ttl the store keeps each key: see [`Acquire::grace`](crate::Acquire::grace). Default: the handle's.
+    pub fn grace(mut self, grace: Duration) -> Self {
+        self.options.grace = Some(grace);
+        self
+    }
+
+    /// The leases have no expiry: see [`Acquire::without_expiry`](crate::Acquire::without_expiry).
+    pub fn without_expiry(mut self) -> Self {
+        self.options.expires = false;
+        self
+    }
+
+    /// Shares each key with all others who ask so: see [`Acquire::shared`](crate::Acquire::shared). Default: alone.
+    pub fn shared(mut self) -> Self {
+        self.options.share();
+        self
+    }
+
+    /// Shares each key with up to this many holders, this one included: see [`Acquire::shared_up_to`](crate::Acquire::shared_up_to).
+    pub fn shared_up_to(mut self, holders: u32) -> Self {
+        self.options.share_up_to(holders);
+        self
+    }
+
     /// Each lease belongs to this group: see [`Acquire::group`](crate::Acquire::group).
     pub fn group<G>(mut self, group: G) -> Self
     where
-        G: TryInto<Group>,
-        G::Error: Into<Error>,
+        G: IntoName<Group>,
     {
         self.options.group(group);
         self
@@ -93,6 +132,18 @@ impl AcquireAll {
     /// Adds an entry to what others see of each lease. See [`Metadata`](crate::Metadata) for its bounds.
     pub fn metadata(mut self, name: impl Into<String>, text: impl Into<String>) -> Self {
         self.options.metadata(name, text);
+        self
+    }
+
+    /// Refreshes each lease this often: see [`Acquire::refresh_every`](crate::Acquire::refresh_every). Default: a third of the ttl.
+    pub fn refresh_every(mut self, interval: Duration) -> Self {
+        self.options.refreshing = Refreshing::Every(interval);
+        self
+    }
+
+    /// Does not refresh in the background: each lease ends with its ttl unless it is [refreshed](Lease::refresh).
+    pub fn without_refresh(mut self) -> Self {
+        self.options.refreshing = Refreshing::ByHand;
         self
     }
 
@@ -107,31 +158,51 @@ impl AcquireAll {
             return Err(Error::invalid(format!("{twice:?} is asked for twice: name each key once")));
         }
         let acquire = options.check()?;
-        let wait = match acquire.on_held {
-            OnHeld::Wait(wait) => wait,
-            OnHeld::Once | OnHeld::Retry(_) => Duration::ZERO,
+        let policy = match &acquire.on_held {
+            OnHeld::Once => return attempt(&acquire, &keys, Duration::ZERO).await,
+            OnHeld::Wait(wait) => return attempt(&acquire, &keys, *wait).await,
+            OnHeld::Retry(policy) => policy,
         };
-        let clock = acquire.shared.context.clock();
-        let until = clock.now().saturating_add(wait);
-        let mut leases = Vec::new();
-        for key in keys {
-            let left = until.saturating_sub(clock.now());
-            match acquire.clone().wait(left).acquire(key).await {
-                Ok(lease) => leases.push(lease),
-                Err(error) => {
-                    // Nothing is held any more when this is heard.
-                    drop(LeaseSet::of(leases).release().await);
-                    return Err(error);
-                }
+        let context = &acquire.shared.context;
+        let (clock, mut attempts) = (context.clock(), Attempts::of(policy));
+        let began = clock.now();
+        loop {
+            let error = match attempt(&acquire, &keys, Duration::ZERO).await {
+                Err(error) => error,
+                granted => return granted,
+            };
+            let delay = attempts.next(error, clock.now().saturating_sub(began))?;
+            tokio::select! {
+                biased;
+                () = context.closing.cancelled() => return Err(shut_down()),
+                () = clock.sleep_until(clock.now().saturating_add(delay)) => {}
             }
         }
-        let set = LeaseSet::of(leases);
-        match set.check() {
-            Ok(()) => Ok(set),
-            Err(lost) => {
-                drop(set.release().await);
-                Err(lost)
+    }
+}
+
+/// Acquires the keys in their order, all or none. Waits up to this long for all of them together.
+async fn attempt(acquire: &CheckedAcquire, keys: &[Key], wait: Duration) -> Result<LeaseSet> {
+    let clock = acquire.shared.context.clock();
+    let until = clock.now().saturating_add(wait);
+    let mut leases = Vec::new();
+    for key in keys {
+        let left = until.saturating_sub(clock.now());
+        match acquire.clone().wait(left).acquire(key.clone()).await {
+            Ok(lease) => leases.push(lease),
+            Err(error) => {
+                // Nothing is held any more when this is heard.
+                drop(LeaseSet::of(leases).release().await);
+                return Err(error);
             }
+        }
+    }
+    let set = LeaseSet::of(leases);
+    match set.check() {
+        Ok(()) => Ok(set),
+        Err(lost) => {
+            drop(set.release().await);
+            Err(lost)
         }
     }
 }
@@ -166,6 +237,34 @@ impl LeaseSet {
         Self { leases, ended }
     }
 
+    /// The leases, in order of their keys.
+    ///
+    /// ```
+    /// # use mongoseal::Mongoseal;
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> mongoseal::Result<()> {
+    /// # let seal = Mongoseal::in_memory();
+    /// let set = seal.acquire_all(["accounts/7", "accounts/3"]).await?;
+    /// for lease in &set {
+    ///     println!("{} with token {}", lease.key(), lease.token());
+    ///     lease.verify().await?;
+    /// }
+    /// assert!(set.iter().map(|lease| lease.key().as_str()).eq(["accounts/3", "accounts/7"]));
+    /// # set.release().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn iter(&self) -> slice::Iter<'_, Lease> {
+        self.leases.iter()
+    }
+
+    /// The lease on one of the keys.
+    #[must_use]
+    pub fn lease(&self, key: &str) -> Option<&Lease> {
+        let index = self.leases.binary_search_by(|lease| lease.key().as_str().cmp(key)).ok()?;
+        self.leases.get(index)
+    }
+
     /// The keys and the token to pass with every write to what each stands for, in order of the keys.
     pub fn tokens(&self) -> impl Iterator<Item = (&Key, FencingToken)> {
         self.leases.iter().map(|lease| (lease.key(), lease.token()))
@@ -174,7 +273,7 @@ impl LeaseSet {
     /// The token of one of the keys.
     #[must_use]
     pub fn token(&self, key: &str) -> Option<FencingToken> {
-        self.leases.iter().find(|lease| lease.key().as_str() == key).map(Lease::token)
+        self.lease(key).map(Lease::token)
     }
 
     /// Whether none of the leases has ended as far as this process can know. Local and free.
@@ -256,6 +355,15 @@ impl LeaseSet {
 
     fn check(&self) -> Result<()> {
         self.leases.iter().try_for_each(Lease::check)
+    }
+}
+
+impl<'a> IntoIterator for &'a LeaseSet {
+    type Item = &'a Lease;
+    type IntoIter = slice::Iter<'a, Lease>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.iter()
     }
 }
 

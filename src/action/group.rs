@@ -8,7 +8,7 @@ use std::{
 };
 
 use crate::{
-    Deadline, Error, FencingToken, Group, Key, LossCause, Mongoseal, Result, Ttl,
+    Deadline, Error, FencingToken, Group, IntoName, Key, LossCause, Mongoseal, Result, Ttl,
     engine::{
         context::Context,
         joint_release::GroupRelease,
@@ -33,20 +33,18 @@ impl Mongoseal {
     /// awaited.
     pub fn release_group<G>(&self, group: G) -> ReleaseGroup
     where
-        G: TryInto<Group>,
-        G::Error: Into<Error>,
+        G: IntoName<Group>,
     {
-        ReleaseGroup { shared: Arc::clone(&self.shared), group: group.try_into().map_err(Into::into), leases: 0 }
+        ReleaseGroup { shared: Arc::clone(&self.shared), group: group.into_name(), leases: 0 }
     }
 
     /// Refreshes all leases of a group, or none: see [`RefreshGroup`]. Nothing is sent until the
     /// returned builder is awaited.
     pub fn refresh_group<G>(&self, group: G, ttl: Duration) -> RefreshGroup
     where
-        G: TryInto<Group>,
-        G::Error: Into<Error>,
+        G: IntoName<Group>,
     {
-        let (shared, group) = (Arc::clone(&self.shared), group.try_into().map_err(Into::into));
+        let (shared, group) = (Arc::clone(&self.shared), group.into_name());
         RefreshGroup { shared, group, ttl, least: LEAST, leases: 0 }
     }
 }
@@ -137,7 +135,10 @@ impl IntoFuture for ReleaseGroup {
 }
 
 /// Refreshes all leases of a group, whichever processes hold them, to a ttl from now, or none of them;
-/// awaiting it gives them as they were before, the oldest first.
+/// awaiting it gives them as they are after that, the oldest first.
+///
+/// `holder.remaining` of each is the time that it has at least, from its `read_at` on: the ttl, or what it had before if that
+/// is more. Its [`grace`](crate::Acquire::grace) comes on top.
 ///
 /// Made by [`Mongoseal::refresh_group`]. If the group has no lease, the list is empty. A lease that was lost is not in it:
 /// [`leases_at_least`](Self::leases_at_least) makes that an error. A refresh never shortens a lease, and keeps its own
@@ -171,6 +172,7 @@ impl IntoFuture for ReleaseGroup {
 ///
 /// let refreshed = seal.refresh_group("job-17", Duration::from_secs(60)).leases_at_least(1).await?;
 /// assert_eq!(refreshed.len(), 1);
+/// assert_eq!(refreshed[0].holder.remaining, Some(Duration::from_secs(60)));
 /// assert!(lease.remaining() > Duration::from_secs(50));
 /// # Ok(())
 /// # }
@@ -317,6 +319,11 @@ async fn refresh_group(
         }
         for hold in held_of(&shared.siblings().notifier, &listed) {
             hold.extend_deadline(sent.saturating_add(context.settings.validity(ttl)));
+        }
+        // The store has refreshed them later than it has listed them, and never shortens one.
+        for lease in &mut listed {
+            lease.holder.last_seen = lease.read_at;
+            lease.holder.remaining = lease.holder.remaining.map(|before| before.max(ttl.duration()));
         }
         Ok(listed)
     })

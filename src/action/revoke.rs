@@ -3,7 +3,7 @@
 use std::{mem, sync::Arc};
 
 use crate::{
-    Error, FencingToken, Key, Mongoseal, Owner, Result,
+    Error, FencingToken, IntoName, Key, Mongoseal, Owner, Result,
     engine::{context::Context, retry},
     record::{self, Holder, Outcome, Request},
     store::{BoxFuture, Snapshot},
@@ -17,10 +17,9 @@ impl Mongoseal {
     /// builder is awaited.
     pub fn revoke<K>(&self, key: K) -> Revoke
     where
-        K: TryInto<Key>,
-        K::Error: Into<Error>,
+        K: IntoName<Key>,
     {
-        Revoke::new(&self.shared.context, key.try_into().map_err(Into::into))
+        Revoke::new(&self.shared.context, key.into_name())
     }
 }
 

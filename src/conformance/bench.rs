@@ -11,7 +11,7 @@ use crate::{
 };
 
 /// How long a request may take.
-const LONGEST_REQUEST: Duration = Duration::from_secs(10);
+pub(super) const LONGEST_REQUEST: Duration = Duration::from_secs(10);
 /// A ttl that does not pass in a test.
 pub(super) const LONG: u64 = 60_000;
 /// One that does, in milliseconds.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::bench::{Bench, LONG, SHORT, leave, once, refresh, release, terms, wait};
+use super::bench::{Bench, LONG, LONGEST_REQUEST, SHORT, leave, once, refresh, release, terms, wait};
 use crate::{
     FencingToken, HybridTime, Metadata,
     record::{LeaseSpec, Outcome, Raise, Request, Revoke, StoreTime, Transfer},
@@ -222,6 +222,15 @@ pub(super) async fn texts_of_callers_come_back_as_they_are(bench: Bench) {
     let said = LeaseSpec { owner, metadata, ..terms() };
     bench.granted(once(&said)).await;
     assert_eq!(bench.holders().await[0].terms, said);
+}
+
+pub(super) async fn the_time_of_the_store_is_that_of_its_writes(bench: Bench) {
+    let now = async || bench.store.now(bench.deadline()).await.expect("the time can be read");
+    let before = now().await;
+    let written = bench.applied(once(&terms())).await.at.expect("there is a record").now;
+    let after = now().await;
+    assert!(before <= written && written <= after, "{before:?}, then a write at {written:?}, then {after:?}");
+    assert!(after.since(before) < LONGEST_REQUEST, "one clock tells all of them");
 }
 
 pub(super) async fn clocks_move_on_and_never_back(bench: Bench) {

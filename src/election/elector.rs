@@ -42,7 +42,7 @@ type OnStopped = Box<dyn FnMut() + Send>;
 /// let readiness = elector.readiness(); // for the probe that restarts a process that is stuck
 ///
 /// // What `run` is given is `on_started` there: it is dropped when the leadership is lost.
-/// let last = elector.run(async |leader| leader.token()).await?;
+/// let last = elector.run(async |leader| -> mongoseal::Result<_> { Ok(leader.token()) }).await?;
 /// assert!(last.is_some());
 /// # drop(readiness);
 /// # Ok(())
@@ -90,19 +90,75 @@ impl Elector {
         Readiness { name, pulse: Arc::clone(&self.pulse) }
     }
 
-    /// Stands for the leadership, does the work as its leader, and stands again where it was lost. Gives the
-    /// value of the work that came to its end, with the leadership resigned; `None` where it was
-    /// [told to end](Self::until).
+    /// Stands for the leadership, does the work as its leader, and stands again where it was lost. If the work returns
+    /// while it leads, the elector resigns and ends: with the value of the work or with its error. If the elector is
+    /// [told to end](Self::until), the result is `None`.
     ///
     /// # Errors
     ///
-    /// [`Error::Invalid`] and [`Error::Corrupt`], as of a [`Campaign`](super::Campaign). Whatever passes is
-    /// asked through.
+    /// The error of the work, if it returned one while it led; what work returns that has lost the leadership is dropped.
+    /// [`Error::Invalid`] and [`Error::Corrupt`], as of a [`Campaign`](super::Campaign). All other errors of a campaign are
+    /// retried.
+    ///
+    /// # Spawning
+    ///
+    /// To spawn the elector, pass it an `async move` closure that owns what it uses. The work can then run several times, and
+    /// each run borrows from the closure:
+    ///
+    /// ```
+    /// # use mongoseal::{CancellationToken, Mongoseal};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> mongoseal::Result<()> {
+    /// # let seal = Mongoseal::in_memory();
+    /// let end = CancellationToken::new();
+    /// let elector = seal.campaign("scheduler").elector().until(end.clone());
+    /// let (jobs, mut rounds) = (vec!["mail", "backup"], 0);
+    ///
+    /// let running = tokio::spawn(elector.run(async move |leader| -> mongoseal::Result<()> {
+    ///     rounds += 1;
+    ///     for job in &jobs {
+    ///         println!("round {rounds}: {job} with token {}", leader.token());
+    ///         leader.lease().verify().await?;
+    ///     }
+    ///     leader.lease().cancelled().await;
+    ///     Ok(())
+    /// }));
+    ///
+    /// # tokio::task::yield_now().await;
+    /// end.cancel();
+    /// assert_eq!(running.await.expect("it does not panic")?, None);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// Work that borrows from its function runs on the task of that function, beside other futures of it:
+    ///
+    /// ```
+    /// # use mongoseal::{CancellationToken, Mongoseal};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> mongoseal::Result<()> {
+    /// # let seal = Mongoseal::in_memory();
+    /// let (mut done, end) = (Vec::new(), CancellationToken::new());
+    /// let elector = seal.campaign("scheduler").elector().until(end.clone());
+    /// let leading = elector.run(async |leader| -> mongoseal::Result<()> {
+    ///     done.push(leader.token());
+    ///     end.cancel();
+    ///     std::future::pending().await
+    /// });
+    /// let (ended, ()) = tokio::join!(leading, end.cancelled());
+    /// assert_eq!(ended?, None);
+    /// assert_eq!(done.len(), 1);
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Cancel safety
     ///
     /// Dropping it drops the work, and resigns or withdraws in the background.
-    pub async fn run<T>(self, work: impl AsyncFnMut(&Leader) -> T) -> Result<Option<T>> {
+    pub async fn run<T, E>(self, work: impl AsyncFnMut(&Leader) -> Result<T, E>) -> Result<Option<T>, E>
+    where
+        E: From<Error>,
+    {
         let Self { stand, mut on_new_leader, on_stopped, until, pulse } = self;
         let _ends = Ends(&pulse);
         let stand = stand?;
@@ -131,17 +187,17 @@ impl Elector {
         };
         // Whoever leads stops, says so and resigns before it is heard why.
         end.cancel();
-        leading.await.and(Err(error))
+        leading.await.and(Err(error.into()))
     }
 }
 
 /// Leads again and again.
-async fn lead<T>(
+async fn lead<T, E: From<Error>>(
     stand: &Stand,
     mut on_stopped: Option<OnStopped>,
     until: &CancellationToken,
-    mut work: impl AsyncFnMut(&Leader) -> T,
-) -> Result<Option<T>> {
+    mut work: impl AsyncFnMut(&Leader) -> Result<T, E>,
+) -> Result<Option<T>, E> {
     let mut backoff = Backoff::new();
     loop {
         let elected = tokio::select! {
@@ -151,7 +207,7 @@ async fn lead<T>(
         };
         let leader = match elected {
             Ok(leader) => leader,
-            Err(error @ (Error::Invalid { .. } | Error::Corrupt { .. })) => return Err(error),
+            Err(error @ (Error::Invalid { .. } | Error::Corrupt { .. })) => return Err(error.into()),
             Err(error) => {
                 debug!(name = %stand.name, %error, "stands again");
                 stand.pause(&mut backoff, until).await;
@@ -178,13 +234,13 @@ async fn lead<T>(
                 stand.pause(&mut backoff, until).await;
                 continue;
             }
-            Some(Ok(value)) => Some(value),
+            Some(Ok(returned)) => Some(returned),
             None => None,
         };
         if let Err(error) = leader.resign().await {
             debug!(name = %stand.name, %error, "the leadership is left to its ttl");
         }
-        return Ok(ended);
+        return ended.transpose();
     }
 }
 

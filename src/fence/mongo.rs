@@ -10,6 +10,7 @@
 //! | `token_field.rs` | what is added to a filter and to an update |
 //! | `encode.rs` | how a value becomes a document |
 //! | `transaction.rs` | a transaction that cannot commit without its lease |
+//! | `work_error.rs` | the errors that the work of a transaction can return |
 //! | `error.rs` | what each error of the driver means |
 
 mod bulk;
@@ -18,6 +19,7 @@ mod error;
 mod token_field;
 pub(crate) mod transaction;
 mod verbs;
+pub(crate) mod work_error;
 mod write;
 
 use std::{fmt, pin::Pin, time::Duration};
@@ -33,6 +35,7 @@ use mongodb::{
 };
 use token_field::TokenField;
 use tokio::runtime::Handle;
+pub use work_error::{ByDeref, ByItself, WorkError};
 pub use write::FencedWrite;
 
 use crate::{

@@ -1,16 +1,16 @@
 //! Leases at a fence: as the writer of a document, and in a transaction with its record.
 
-use std::any::Any;
+use std::{any::Any, slice};
 
 use mongodb::ClientSession;
 
 use crate::{
     Error, Lease, Result,
     fence::{
-        FencedWriter,
+        FencedWriter, WorkError,
         mongo::{
             Alive, BoxFuture,
-            transaction::{LeaseProbe, TransactionLease, run},
+            transaction::{LeaseProbe, TransactionLease, TransactionLeases, run},
         },
     },
     store::MongoStore,
@@ -27,10 +27,12 @@ impl Lease {
     ///
     /// The work gets a session, which it passes to every call that is to be part of the transaction; of a
     /// handle that opened its own client, [`ClientSession::client`] gives the collections. It neither
-    /// commits nor aborts: it returns, or returns an error, any that can be made of this crate's. It may
-    /// run several times, where MongoDB says that the transaction can be tried again, until the operation
-    /// timeout is over. An error of a call in it must end it: return that error. Work that hides one goes on in a
-    /// transaction that MongoDB has aborted. It is run once more, and then refused.
+    /// commits nor aborts: it returns, or returns an error, any that can be made of this crate's: a type of your own,
+    /// `Box<dyn Error + Send + Sync>`, `anyhow::Error` ([`WorkError`]). It may run several times, where MongoDB says that the
+    /// transaction can be tried again, until the operation timeout is over. It says so by an error of the driver, which is
+    /// found in the error of the work and in all its [sources](std::error::Error::source). An error of a call in it must end
+    /// it: return that error. Work that hides one goes on in a transaction that MongoDB has aborted. It is run once more, and
+    /// then refused.
     ///
     /// # Caveats
     ///
@@ -80,31 +82,43 @@ impl Lease {
     /// # Ok(())
     /// # }
     /// ```
-    pub async fn transaction<R, E, F>(&self, work: F) -> Result<R, E>
+    pub async fn transaction<R, E, F, Kind>(&self, work: F) -> Result<R, E>
     where
         F: AsyncFnMut(&mut ClientSession) -> Result<R, E>,
-        E: From<Error> + std::error::Error + 'static,
+        E: From<Error> + WorkError<Kind>,
     {
-        let context = self.context();
-        self.check()?;
-        context.ensure_open()?;
-        let store: &dyn Any = &*context.store;
-        let Some(store) = store.downcast_ref::<MongoStore>() else {
-            return Err(Error::invalid(
-                "a transaction needs a lease on MongoDB, and this one is elsewhere: acquire it on the cluster that is written",
-            )
-            .into());
-        };
-        let lease = TransactionLease {
-            store: store.clone(),
-            key: self.key().clone(),
-            lease: self.id(),
-            token: self.token(),
-            operation_timeout: context.settings.operation_timeout,
-            attempt: context.settings.attempt,
-        };
-        run(lease, self, work).await
+        run_with_leases(slice::from_ref(self), self, work).await
     }
+}
+
+/// Runs `work` in a transaction that commits only while these leases of one handle hold.
+pub(crate) async fn run_with_leases<R, E, F, Kind>(leases: &[Lease], probe: &dyn LeaseProbe, work: F) -> Result<R, E>
+where
+    F: AsyncFnMut(&mut ClientSession) -> Result<R, E>,
+    E: From<Error> + WorkError<Kind>,
+{
+    probe.check()?;
+    run(transaction_leases(leases)?, probe, work).await
+}
+
+fn transaction_leases(leases: &[Lease]) -> Result<TransactionLeases> {
+    let Some(context) = leases.first().map(Lease::context) else {
+        return Err(Error::invalid("a transaction needs a lease to commit with: acquire one"));
+    };
+    context.ensure_open()?;
+    let store: &dyn Any = &*context.store;
+    let Some(store) = store.downcast_ref::<MongoStore>() else {
+        return Err(Error::invalid(
+            "a transaction needs a lease on MongoDB, and this one is elsewhere: acquire it on the cluster that is written",
+        ));
+    };
+    let lease = |lease: &Lease| TransactionLease { key: lease.key().clone(), lease: lease.id(), token: lease.token() };
+    Ok(TransactionLeases {
+        store: store.clone(),
+        leases: leases.iter().map(lease).collect(),
+        operation_timeout: context.settings.operation_timeout,
+        attempt: context.settings.attempt,
+    })
 }
 
 /// A lease as the writer at a fence. It stays borrowed, so that it cannot be released under a write. It can be transferred under one.
@@ -121,7 +135,7 @@ impl Alive for Lease {
 }
 
 impl LeaseProbe for Lease {
-    fn verify(&self) -> BoxFuture<'_, Result<()>> {
+    fn verify(&self, _index: usize) -> BoxFuture<'_, Result<()>> {
         Box::pin(self.verify())
     }
 

@@ -236,6 +236,11 @@ impl Store for MemoryStore {
         })
     }
 
+    fn now(&self, _deadline: Deadline) -> BoxFuture<Result<StoreTime>> {
+        let store = self.clone();
+        Box::pin(async move { Ok(store.with(|_, at| at.now)) })
+    }
+
     fn list(
         &self,
         selection: &Filter,

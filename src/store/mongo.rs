@@ -94,7 +94,7 @@ use self::{client::ClientShare, context::MongoContext, error::needs};
 use super::{Applied, BoxFuture, ExpiredPage, Notification, Page, RecordState, Snapshot, Store};
 use crate::{
     Clock, Deadline, Error, FencingToken, HandleId, HybridTime, Key, LeaseId, Result,
-    record::{BatchRequest, Filter, LeaseRefs, Position, Request},
+    record::{BatchRequest, Filter, LeaseRefs, Position, Request, StoreTime},
 };
 
 /// How long [`MongoStore::close`] waits for its client. The client waits for a `getMore` of a change stream, which the server
@@ -249,6 +249,11 @@ impl Store for MongoStore {
     fn read(&self, key: &Key, deadline: Deadline) -> BoxFuture<Result<Option<Snapshot>>> {
         let (context, key) = (Arc::clone(&self.context), key.clone());
         self.request(deadline, async move { context.read(&key, deadline).await })
+    }
+
+    fn now(&self, deadline: Deadline) -> BoxFuture<Result<StoreTime>> {
+        let context = Arc::clone(&self.context);
+        self.request(deadline, async move { context.now(deadline).await })
     }
 
     fn list(

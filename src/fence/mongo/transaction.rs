@@ -1,6 +1,6 @@
-//! A transaction that cannot commit without its lease.
+//! A transaction that cannot commit without its leases.
 
-use std::{error::Error as StdError, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use mongodb::{
     ClientSession,
@@ -9,18 +9,26 @@ use mongodb::{
 };
 use tracing::debug;
 
-use super::{Alive, BoxFuture, error};
+use super::{Alive, BoxFuture, error, work_error::WorkError};
 use crate::{
     Deadline, Error, FencingToken, Key, LeaseId, Result,
     store::{MongoStore, Store, mongo::error as driver},
 };
 
-/// The lease that a transaction stands and falls with.
+/// A lease that a transaction stands and falls with.
+#[derive(Debug)]
 pub(crate) struct TransactionLease {
-    pub(crate) store: MongoStore,
     pub(crate) key: Key,
     pub(crate) lease: LeaseId,
     pub(crate) token: FencingToken,
+}
+
+/// All the leases that a transaction stands and falls with, one or more.
+pub(crate) struct TransactionLeases {
+    pub(crate) store: MongoStore,
+    /// In the order of their keys. Of two transactions that write some of the same records, the first to write the first of
+    /// these goes on, and the other one is aborted there.
+    pub(crate) leases: Arc<[TransactionLease]>,
     /// How long is tried.
     pub(crate) operation_timeout: Duration,
     /// How long one command may take.
@@ -31,60 +39,60 @@ pub(crate) struct TransactionLease {
 const PAUSE: Duration = Duration::from_millis(5);
 const LONGEST_PAUSE: Duration = Duration::from_millis(320);
 
-/// What keeps the lease. Its futures are boxed, or the compiler cannot tell that a transaction can be
+/// What keeps the leases. Its futures are boxed, or the compiler cannot tell that a transaction can be
 /// spawned.
 pub(crate) trait LeaseProbe: Alive {
-    /// Whether it has ended at the store.
-    fn verify(&self) -> BoxFuture<'_, Result<()>>;
+    /// Whether the lease at this index has ended at the store.
+    fn verify(&self, index: usize) -> BoxFuture<'_, Result<()>>;
 
-    /// Sees to it that the next refresh is as far ahead as it can be.
+    /// Sees to it that the next refresh of each is as far ahead as it can be.
     fn refresh(&self) -> BoxFuture<'_, Result<()>>;
 }
 
 /// Runs `work` in a transaction until it is committed or cannot be.
-pub(crate) async fn run<R, E, F>(lease: TransactionLease, probe: &dyn LeaseProbe, mut work: F) -> Result<R, E>
+pub(crate) async fn run<R, E, F, Kind>(leases: TransactionLeases, probe: &dyn LeaseProbe, mut work: F) -> Result<R, E>
 where
     F: AsyncFnMut(&mut ClientSession) -> Result<R, E>,
-    E: From<Error> + StdError + 'static,
+    E: From<Error> + WorkError<Kind>,
 {
-    let clock = lease.store.clock();
-    let deadline = Deadline::after(clock, lease.operation_timeout);
+    let clock = leases.store.clock();
+    let deadline = Deadline::after(clock, leases.operation_timeout);
     let mut pause = PAUSE;
     let (mut last, mut aborted_in) = (None, None);
     loop {
         let before = aborted_in.take();
         // In the session of before, so that the server ends what was left of that transaction.
-        let mut session = lease.begin(last.take()).await?;
+        let mut session = leases.begin(last.take()).await?;
         let unsettled: E = match work(&mut session).await {
-            Ok(value) => match lease.settle(session, probe, deadline).await? {
+            Ok(value) => match leases.settle(session, probe, deadline).await? {
                 Settled::Committed => return Ok(value),
                 Settled::Retryable(error, session) => {
                     last = session.map(|session| *session);
                     error.into()
                 }
                 Settled::Aborted(error, session) => {
-                    aborted_in = lease.election(deadline).await;
+                    aborted_in = leases.election(deadline).await;
                     if aborted_in.is_some() && aborted_in == before {
                         return Err(error_was_hidden().caused_by(error).into());
                     }
                     last = session.map(|session| *session);
                     error.into()
                 }
-                Settled::LeaseUnconfirmed(error) => {
+                Settled::LeaseUnconfirmed(index, error) => {
                     // Says why, where the lease is lost or its record is not one.
-                    probe.verify().await?;
+                    probe.verify(index).await?;
                     error.into()
                 }
             },
             Err(error) => {
-                last = lease.abort(session, deadline).await;
-                if !error::is_transient(&error) {
+                last = leases.abort(session, deadline).await;
+                if !error::is_transient(error.as_error()) {
                     return Err(error);
                 }
-                if error::had_aborted(&error) {
-                    aborted_in = lease.election(deadline).await;
+                if error::had_aborted(error.as_error()) {
+                    aborted_in = leases.election(deadline).await;
                     if aborted_in.is_some() && aborted_in == before {
-                        return Err(error_was_hidden().caused_by(error.to_string()).into());
+                        return Err(error_was_hidden().caused_by(error.as_error().to_string()).into());
                     }
                 }
                 error
@@ -93,7 +101,7 @@ where
         if deadline.remaining() <= pause {
             return Err(unsettled);
         }
-        debug!(key = %lease.key, token = %lease.token, "the transaction is tried again");
+        debug!(leases = ?leases.leases, "the transaction is tried again");
         clock.sleep_until(clock.now().saturating_add(pause.mul_f64(fastrand::f64().mul_add(0.5, 0.5)))).await;
         pause = pause.saturating_mul(2).min(LONGEST_PAUSE);
     }
@@ -106,11 +114,11 @@ enum Settled {
     Retryable(Error, Option<Box<ClientSession>>),
     /// The server had aborted it before the work was done. It can be tried again.
     Aborted(Error, Option<Box<ClientSession>>),
-    /// The lease was not found, or its record could not be written.
-    LeaseUnconfirmed(Error),
+    /// The lease at this index was not found, or its record could not be written.
+    LeaseUnconfirmed(usize, Error),
 }
 
-impl TransactionLease {
+impl TransactionLeases {
     /// Begins a transaction, on a task of its own.
     async fn begin(&self, last: Option<ClientSession>) -> Result<ClientSession> {
         let (store, deadline) = (self.store.clone(), Deadline::after(self.store.clock(), self.attempt));
@@ -147,7 +155,7 @@ impl TransactionLease {
         aborted.await.ok()
     }
 
-    /// Makes sure of the lease and commits: until then, or, for work that took so long, for one attempt.
+    /// Makes sure of the leases and commits: until then, or, for work that took so long, for one attempt.
     async fn settle(&self, session: ClientSession, probe: &dyn LeaseProbe, deadline: Deadline) -> Result<Settled> {
         if let Err(ended) = probe.check() {
             self.abort(session, deadline).await;
@@ -155,18 +163,25 @@ impl TransactionLease {
         }
         let clock = self.store.clock();
         let until = Deadline::at(clock, clock.now().saturating_add(self.attempt).max(deadline.reading()));
-        let (store, key, lease, token) = (self.store.clone(), self.key.clone(), self.lease, self.token);
-        let (session, touched) = MongoStore::run(Deadline::after(clock, self.attempt), async move {
+        let (store, leases) = (self.store.clone(), Arc::clone(&self.leases));
+        let (session, index, touched) = MongoStore::run(Deadline::after(clock, self.attempt), async move {
             let mut session = session;
-            let touched = store.touch(&mut session, &key, lease, token).await;
-            Ok((session, touched))
+            let (mut last, mut touched) = (0, Ok(true));
+            for (index, TransactionLease { key, lease, token }) in leases.iter().enumerate() {
+                last = index;
+                touched = store.touch(&mut session, key, *lease, *token).await;
+                if !matches!(touched, Ok(true)) {
+                    break;
+                }
+            }
+            Ok((session, last, touched))
         })
         .await?;
         match touched {
             Ok(true) => self.commit(session, until).await,
             Ok(false) => {
                 self.abort(session, until).await;
-                Ok(Settled::LeaseUnconfirmed(in_the_way()))
+                Ok(Settled::LeaseUnconfirmed(index, in_the_way()))
             }
             Err(error) if error::had_aborted(&error) => {
                 let session = self.abort(session, until).await;
@@ -192,7 +207,7 @@ impl TransactionLease {
                 match self.store.meaning(error) {
                     error @ Error::Unavailable { .. } => Ok(Settled::Retryable(error, session.map(Box::new))),
                     // Of a record that is none the server cannot count anything up.
-                    error => Ok(Settled::LeaseUnconfirmed(error)),
+                    error => Ok(Settled::LeaseUnconfirmed(index, error)),
                 }
             }
         }

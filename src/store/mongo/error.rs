@@ -79,8 +79,37 @@ pub(crate) mod needs {
     pub(crate) const REMOVE: &str = "find and remove";
 }
 
+/// The features of the driver that a connection string can need. Those of this crate have the same names.
+const FEATURES: [&str; 10] = [
+    "dns-resolver",
+    "zstd-compression",
+    "zlib-compression",
+    "snappy-compression",
+    "aws-auth",
+    "gssapi-auth",
+    "azure-oidc",
+    "gcp-oidc",
+    "socks5-proxy",
+    "cert-key-password",
+];
+
+/// What an error means with which the driver names a feature that it was built without.
+pub(crate) fn missing_feature(error: &DriverError) -> Option<Error> {
+    let said = match error.kind.as_ref() {
+        ErrorKind::InvalidArgument { message, .. } | ErrorKind::Authentication { message, .. } => message,
+        _ => return None,
+    };
+    let feature = FEATURES.iter().find(|feature| said.contains(**feature)).filter(|_| said.contains("feature"))?;
+    Some(Error::invalid(format!(
+        "the MongoDB connection string needs the cargo feature `{feature}` of mongoseal, which is off: turn it on and build again, or leave out of the connection string what needs it"
+    )))
+}
+
 /// What an error means that came of a command on this collection, which needs these actions.
 pub(crate) fn meaning(error: DriverError, database: &str, collection: &str, needs: &str) -> Error {
+    if let Some(missing) = missing_feature(&error) {
+        return missing.caused_by(error);
+    }
     let code = code(&error);
     match error.kind.as_ref() {
         ErrorKind::Command(_) if code == Some(UNAUTHORIZED) && is_anonymous(&error) => Error::invalid(

@@ -16,7 +16,7 @@ use super::{
     limits::server_limit,
 };
 use crate::{
-    Deadline, FencingToken, Key, Result, Ttl,
+    Deadline, Error, FencingToken, Key, Result, Ttl,
     record::{Filter, Position, SharingFilter, StoreTime},
     store::Page,
 };
@@ -44,6 +44,19 @@ impl MongoContext {
             lease.inspect_err(|message| debug!(id = ?row.get("_id"), message, "not a lease: left out of a list")).ok()
         };
         Ok(Page { leases: rows.iter().filter_map(read).collect(), next })
+    }
+
+    /// The server's time. A stage of facets gives one document, whatever is in the collection.
+    pub(super) async fn now(&self, deadline: Deadline) -> Result<StoreTime> {
+        let pipeline = vec![
+            doc! { "$limit": 1_i64 },
+            doc! { "$facet": { "any": [{ "$limit": 1_i64 }] } },
+            doc! { "$project": { "now": "$$NOW" } },
+        ];
+        let (rows, _) = self.rows(pipeline, 1, "linearizable", deadline).await?;
+        let now =
+            rows.first().ok_or_else(|| Error::unavailable("the collection of the leases is being made: retry"))?;
+        Ok(StoreTime::from_millis(now.get_datetime("now").map_err(error::unreadable)?.timestamp_millis()))
     }
 
     /// The documents that an aggregation ending with at most so many of them gives, and whether there

@@ -8,10 +8,12 @@ mod commands;
 mod documents;
 mod faults;
 mod hidden_errors;
+mod set_transaction;
 mod takeover;
 mod transaction;
 mod upsert;
 mod verbs;
+mod work_errors;
 
 use std::error::Error as _;
 

@@ -150,6 +150,7 @@ impl LimitedUser {
             "inspect" => drop(seal.inspect(key).await?),
             "list" => drop(seal.leases().await?.next().await.transpose()?),
             "read the leader" => drop(seal.leader(key).await?),
+            "read the time" => drop(seal.now().await?),
             "purge" => drop(seal.purge().await?),
             "make the index" => Mongoseal::new(&self.database).prepare().await?,
             "fenced update" => {
