@@ -100,7 +100,7 @@ fn applied(operation: Operation) -> Document {
             "q": enqueued(operation),
             "n": { "$size": "$q" },
         },
-        Operation::Refresh => doc! { "h": pushed("$h", is_theirs(operation), "$$who", "$$lasts") },
+        Operation::Refresh | Operation::Downgrade => doc! { "h": pushed("$h", is_theirs(operation), "$$who", "$$lasts") },
         Operation::ReleaseNamed => doc! { "h": { "$filter": { "input": "$h", "cond": { "$not": is_named() } } } },
         Operation::RevokeNamed => doc! {
             "h": { "$filter": { "input": "$h", "cond": { "$not": is_named() } } },
@@ -377,6 +377,7 @@ fn is_named() -> Document {
 fn is_theirs(operation: Operation) -> Document {
     match operation {
         Operation::Leave => doc! { "$in": [["$$this.lease", "$$this.caller"], "$$lease"] },
+        Operation::Downgrade => doc! { "$in": [["$$this.lease", "$$this.version", "$$this.limit"], "$$lease"] },
         _ if operation.is_of_several() => doc! { "$in": ["$$this.lease", "$$lease"] },
         _ => doc! { "$eq": ["$$this.lease", "$$lease"] },
     }
