@@ -2,6 +2,7 @@
 //! clients, the server and what goes wrong between them can act.
 
 mod actions;
+mod answers;
 mod client;
 mod config;
 mod misdeed;
