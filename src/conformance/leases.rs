@@ -196,7 +196,11 @@ pub(super) async fn a_downgrade_lets_sharers_in_and_keeps_lease_token_and_expiry
     assert_eq!(bench.send(downgrade(token, 3)).await, Outcome::Downgraded);
     let record = bench.record().await;
     let leases = |record: &Record| record.holders.iter().map(|holder| holder.terms.lease).collect::<Vec<_>>();
-    assert_eq!(leases(&record), [holder.lease, sharer.lease], "sharers are let in up to the first that excludes others");
+    assert_eq!(
+        leases(&record),
+        [holder.lease, sharer.lease],
+        "sharers are let in up to the first that excludes others"
+    );
     let after = &record.holders[0];
     assert_eq!((after.version, after.since, after.expires_at), (token, before.since, before.expires_at));
     assert_eq!(after.terms, LeaseSpec { limit: 3, ..holder.clone() });

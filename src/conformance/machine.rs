@@ -4,7 +4,8 @@ use super::bench::{Bench, terms};
 use crate::{
     FencingToken, HybridTime, LeaseId,
     record::{
-        self, Acquire, Downgrade, LeaseSpec, Leave, Raise, Record, Refresh, Release, Request, Revoke, Transfer, WaitSpec,
+        self, Acquire, Downgrade, LeaseSpec, Leave, Raise, Record, Refresh, Release, Request, Revoke, Transfer,
+        WaitSpec,
     },
 };
 

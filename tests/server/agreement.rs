@@ -14,8 +14,8 @@ use std::{
 use mongoseal::{
     AcquireId, Deadline, FencingToken, HybridTime, Key, LeaseId, Metadata,
     record::{
-        self, Acquire, BatchRequest, Downgrade, LeaseSpec, Leave, Outcome, Raise, Record, Refresh, Release, Request, Revoke,
-        StoreClock, Transfer, WaitSpec,
+        self, Acquire, BatchRequest, Downgrade, LeaseSpec, Leave, Outcome, Raise, Record, Refresh, Release, Request,
+        Revoke, StoreClock, Transfer, WaitSpec,
     },
     store::{Applied, MongoStore, Snapshot, Store},
 };

@@ -84,8 +84,8 @@ impl LimitedUser {
     /// What has to be there before.
     async fn prepare(&self, what: &str, key: &str, seal: &Mongoseal) -> Option<Lease> {
         match what {
-            "refresh" | "describe" | "release" | "transfer" | "downgrade" | "refresh a group" | "release a group" | "revoke"
-            | "verify" | "transaction" => Some(seal.acquire(key).group(key).await.unwrap()),
+            "refresh" | "describe" | "release" | "transfer" | "downgrade" | "refresh a group" | "release a group"
+            | "revoke" | "verify" | "transaction" => Some(seal.acquire(key).group(key).await.unwrap()),
             "wait" | "campaign" => Some(self.others.acquire(key).await.unwrap()),
             "purge" => {
                 let long_ago = DateTime::from_millis(1);

@@ -53,7 +53,9 @@ fn a_holder_that_shares_keeps_its_limit() {
     bench.send(downgrade(1, token, 3));
     let before = bench.record().clone();
     for limit in [0, 1, 2, 4] {
-        assert!(matches!(bench.send(downgrade(1, token, limit)), Outcome::Refused { holder } if holder.version == token));
+        assert!(
+            matches!(bench.send(downgrade(1, token, limit)), Outcome::Refused { holder } if holder.version == token)
+        );
         assert_eq!(*bench.record(), before);
     }
 }
