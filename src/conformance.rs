@@ -87,6 +87,7 @@ pub fn clauses() -> &'static [Clause] {
         leases::sharers_are_as_many_as_all_of_them_allow,
         leases::a_revocation_ends_the_leases_it_means_and_is_remembered,
         leases::a_transfer_changes_the_holder_and_the_token_once,
+        leases::a_downgrade_lets_sharers_in_and_keeps_lease_token_and_expiry,
         leases::a_raise_lifts_the_version_and_ends_no_lease,
         leases::texts_of_callers_come_back_as_they_are,
         leases::clocks_move_on_and_never_back,

@@ -16,10 +16,7 @@ pub use batch::{BatchRequest, LeaseRefs, lease_refs};
 pub use events::{Event, EventKind};
 pub use filter::{Filter, Position, SharingFilter};
 pub use inspection::{HolderInfo, Inspection, ListedLease, PastRevocation, WaiterInfo};
-pub use request::{
-    Acquire, Leave, Outcome, Raise, RecordSummary, Refresh, Release, Request, ReturnDocument, Revoke, Transfer,
-    WaitSpec,
-};
+pub use request::*;
 pub use state_machine::{apply, apply_batch, apply_together};
 
 use crate::{AcquireId, FencingToken, Group, LeaseId, Metadata, Owner, Ttl, types::token::HybridTime};

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::bench::{Bench, LONG, LONGEST_REQUEST, SHORT, leave, once, refresh, release, terms, wait};
 use crate::{
     FencingToken, HybridTime, Metadata,
-    record::{LeaseSpec, Outcome, Raise, Request, Revoke, StoreTime, Transfer},
+    record::{Downgrade, LeaseSpec, Outcome, Raise, Record, Request, Revoke, StoreTime, Transfer},
 };
 
 pub(super) async fn a_free_key_is_granted_and_read_at_once(bench: Bench) {
@@ -181,6 +181,38 @@ pub(super) async fn a_transfer_changes_the_holder_and_the_token_once(bench: Benc
     assert_eq!(bench.send(transfer).await, Outcome::Transferred { token: larger }, "it can be sent twice");
     assert_eq!(bench.send(refresh(&giver)).await, Outcome::Absent);
     assert_eq!(bench.granted(once(&taker)).await, larger, "the taker finds it held by itself");
+}
+
+pub(super) async fn a_downgrade_lets_sharers_in_and_keeps_lease_token_and_expiry(bench: Bench) {
+    let sharing = || LeaseSpec { limit: 9, ..terms() };
+    let (holder, sharer, excluding, last) = (terms(), sharing(), terms(), sharing());
+    let token = bench.granted(once(&holder)).await;
+    for waiter in [&sharer, &excluding, &last] {
+        assert!(matches!(bench.send(wait(waiter)).await, Outcome::Queued { .. }), "the key is held");
+    }
+    let before = bench.holders().await.remove(0);
+    let downgrade = |token, limit| Request::Downgrade(Downgrade { lease: holder.lease, token, limit });
+    assert_eq!(bench.send(downgrade(FencingToken::MIN, 3)).await, Outcome::Absent, "it names the token, too");
+    assert_eq!(bench.send(downgrade(token, 3)).await, Outcome::Downgraded);
+    let record = bench.record().await;
+    let leases = |record: &Record| record.holders.iter().map(|holder| holder.terms.lease).collect::<Vec<_>>();
+    assert_eq!(
+        leases(&record),
+        [holder.lease, sharer.lease],
+        "sharers are let in up to the first that excludes others"
+    );
+    let after = &record.holders[0];
+    assert_eq!((after.version, after.since, after.expires_at), (token, before.since, before.expires_at));
+    assert_eq!(after.terms, LeaseSpec { limit: 3, ..holder.clone() });
+    assert!(record.holders[1].version > token, "a sharer has a larger token");
+    assert_eq!(bench.send(downgrade(token, 3)).await, Outcome::Downgraded, "it can be sent twice");
+    let again = bench.record().await;
+    assert!(again.holders[0].refreshes > after.refreshes, "each answer that confirms it comes from a write");
+    assert_eq!(leases(&again), leases(&record), "and has no further effect");
+    assert!(matches!(bench.send(downgrade(token, 4)).await, Outcome::Refused { .. }), "a limit is final");
+    assert_eq!(bench.send(refresh(&holder)).await, Outcome::Refreshed { token });
+    assert_eq!(bench.send(release(&holder, token)).await, Outcome::Released);
+    assert_eq!(bench.send(downgrade(token, 3)).await, Outcome::Absent, "what is over is not downgraded");
 }
 
 pub(super) async fn a_raise_lifts_the_version_and_ends_no_lease(bench: Bench) {

@@ -3,7 +3,10 @@
 use super::bench::{Bench, terms};
 use crate::{
     FencingToken, HybridTime, LeaseId,
-    record::{self, Acquire, LeaseSpec, Leave, Raise, Record, Refresh, Release, Request, Revoke, Transfer, WaitSpec},
+    record::{
+        self, Acquire, Downgrade, LeaseSpec, Leave, Raise, Record, Refresh, Release, Request, Revoke, Transfer,
+        WaitSpec,
+    },
 };
 
 pub(super) async fn random_requests_come_to_what_the_machine_says(bench: Bench) {
@@ -36,7 +39,7 @@ fn random(met: Option<&Record>) -> Request {
         Request::Leave(Leave { lease, caller: caller(lease) })
     };
     let first = met.and_then(|record| record.holders.first());
-    match fastrand::u8(0..22) {
+    match fastrand::u8(0..24) {
         0..=10 => {
             let lease = lease();
             let terms = LeaseSpec {
@@ -67,6 +70,10 @@ fn random(met: Option<&Record>) -> Request {
             let to = FencingToken::new(version.saturating_add(more).max(1)).expect("it is far below the largest");
             Request::Raise(Raise { to })
         }
+        21..=22 => first.map_or(Request::Prune, |first| {
+            let (lease, token) = (first.terms.lease, first.version);
+            Request::Downgrade(Downgrade { lease, token, limit: fastrand::u32(0..4) })
+        }),
         _ => first.map_or(Request::Refresh(Refresh { lease: lease(), ttl: 1, grace: 0, metadata: None }), |first| {
             Request::Transfer(Transfer { lease: first.terms.lease, token: first.version, to: lease() })
         }),

@@ -24,7 +24,7 @@ pub(crate) async fn confirm_loss(
     Ok(Some(match revoked {
         Some(revoked) => LossCause::Revoked { by: revoked.by, reason: revoked.reason },
         // A larger token of one who shares the key takes nothing from this one.
-        None if record.version > hold.token && hold.exclusive => LossCause::TakenOver { token: record.version },
+        None if record.version > hold.token && hold.is_exclusive() => LossCause::TakenOver { token: record.version },
         None if record.version < hold.token => LossCause::Removed,
         None => LossCause::Expired,
     }))

@@ -43,8 +43,8 @@ pub(crate) struct LeaseShared {
     pub(crate) token: FencingToken,
     /// How much longer than its ttl the store keeps the key, in milliseconds.
     pub(crate) grace: u64,
-    /// Whether nobody else can hold the key meanwhile.
-    pub(crate) exclusive: bool,
+    /// Whether no other holder can have the key meanwhile.
+    exclusive: AtomicBool,
     /// The store's tick when it last said that the lease was granted, or was not yet.
     pub(crate) tick: HybridTime,
     clock: Clock,
@@ -83,7 +83,7 @@ impl LeaseShared {
             key,
             lease: terms.lease,
             grace: terms.grace,
-            exclusive: terms.limit <= 1,
+            exclusive: AtomicBool::new(terms.limit <= 1),
             token,
             tick,
             clock,
@@ -99,6 +99,16 @@ impl LeaseShared {
             ended: CancellationToken::new(),
             has_ended: AtomicBool::new(false),
         }
+    }
+
+    /// Whether no other holder can have the key meanwhile.
+    pub(crate) fn is_exclusive(&self) -> bool {
+        self.exclusive.load(Ordering::Acquire)
+    }
+
+    /// A downgrade is sent: from now on other holders may share the key.
+    pub(crate) fn share(&self) {
+        self.exclusive.store(false, Ordering::Release);
     }
 
     /// When the lease ends, on the clock; the beginning of time once it has passed.

@@ -18,6 +18,8 @@ pub enum Request {
     Revoke(Revoke),
     /// Gives a lease to another lease id.
     Transfer(Transfer),
+    /// Lets other holders share the key.
+    Downgrade(Downgrade),
     /// Raises the version of the record.
     Raise(Raise),
     /// Asks for nothing: what is done with every request, to drop those whose time is over and to hand
@@ -154,6 +156,29 @@ impl Transfer {
     }
 }
 
+/// Lets other holders share a key whose holder has excluded them. The lease, its token and its expiry stay as they are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Downgrade {
+    /// The lease id.
+    pub lease: LeaseId,
+    /// The token. A delayed downgrade does not change a later grant of the same lease id.
+    pub token: FencingToken,
+    /// How many holders may share the key from then on, this one included.
+    pub limit: u32,
+}
+
+impl Downgrade {
+    fn names(&self, holder: &Holder) -> bool {
+        holder.terms.lease == self.lease && holder.version == self.token
+    }
+
+    /// Whether this holder gets the limit: it excludes all others, or has the limit already. The limit of a sharing
+    /// holder never changes, so a delayed downgrade does not undo a later one.
+    pub(crate) fn changes(&self, holder: &Holder) -> bool {
+        self.names(holder) && (holder.terms.limit <= 1 || holder.terms.limit == self.limit)
+    }
+}
+
 /// Raises the version of the record, so that all tokens of the key are larger from now on. A record is made if there is
 /// none. Holders and waiters stay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -195,7 +220,7 @@ pub enum Outcome {
     },
     /// The key is held, and the request did not want to wait. A hint: nothing was written. Also where
     /// the lease itself shares the key with more than the request asks for, and where the other lease of a
-    /// transfer holds it already.
+    /// transfer holds it already. Also if the holder of a downgrade shares the key with another limit already.
     Refused {
         /// The holder that would last longest.
         holder: Box<Holder>,
@@ -212,6 +237,8 @@ pub enum Outcome {
         /// Its fencing token.
         token: FencingToken,
     },
+    /// The holder shares the key, up to the limit of the request. The write that says so changed the record.
+    Downgraded,
     /// The lease neither holds the key nor waits for it. A hint: nothing was written for it.
     Absent,
     /// The key was taken from these holders.
@@ -269,6 +296,7 @@ impl Request {
             Self::Release(release) => Some(release.lease),
             Self::Leave(leave) => Some(leave.lease),
             Self::Transfer(transfer) => Some(transfer.lease),
+            Self::Downgrade(downgrade) => Some(downgrade.lease),
             Self::Revoke(_) | Self::Raise(_) | Self::Prune => None,
         }
     }
@@ -277,7 +305,9 @@ impl Request {
     #[must_use]
     pub fn image(&self) -> ReturnDocument {
         match self {
-            Self::Acquire(_) | Self::Refresh(_) | Self::Transfer(_) | Self::Raise(_) => ReturnDocument::After,
+            Self::Acquire(_) | Self::Refresh(_) | Self::Transfer(_) | Self::Downgrade(_) | Self::Raise(_) => {
+                ReturnDocument::After
+            }
             Self::Release(_) | Self::Leave(_) | Self::Revoke(_) | Self::Prune => ReturnDocument::Before,
         }
     }
@@ -312,6 +342,13 @@ impl Request {
                 Some(holder) => Outcome::Transferred { token: holder.version },
                 None => Outcome::Absent,
             },
+            (Self::Downgrade(downgrade), Some(after)) => {
+                match after.holders.iter().find(|holder| downgrade.names(holder)) {
+                    Some(holder) if holder.terms.limit == downgrade.limit => Outcome::Downgraded,
+                    Some(holder) => Outcome::Refused { holder: Box::new(holder.clone()) },
+                    None => Outcome::Absent,
+                }
+            }
             (Self::Raise(_), Some(after)) => Outcome::Raised { version: after.version },
             (Self::Prune, Some(before)) => {
                 let over = |holder: &&Holder| holder.expires_at <= now;

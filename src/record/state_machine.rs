@@ -3,8 +3,8 @@
 use std::slice;
 
 use super::{
-    Acquire, BatchRequest, Holder, LeaseSpec, Leave, Outcome, Raise, Record, Refresh, Request, ReturnDocument,
-    Revocation, Revoke, StoreClock, StoreTime, Transfer, WaitSpec, Waiter,
+    Acquire, BatchRequest, Downgrade, Holder, LeaseSpec, Leave, Outcome, Raise, Record, Refresh, Request,
+    ReturnDocument, Revocation, Revoke, StoreClock, StoreTime, Transfer, WaitSpec, Waiter,
 };
 use crate::{AcquireId, FencingToken, LeaseId, Ttl};
 
@@ -29,6 +29,7 @@ pub fn apply(before: Option<&Record>, at: StoreClock, request: &Request) -> (Opt
         }
         Request::Revoke(revoke) => state.revoke(revoke),
         Request::Transfer(transfer) => state.transfer(transfer),
+        Request::Downgrade(downgrade) => state.downgrade(*downgrade),
         Request::Raise(raise) => state.raise(*raise),
         Request::Prune => state.grant(&[]),
     }
@@ -249,6 +250,16 @@ impl State {
             // Whoever waits under that id is told, and asks.
             let told = self.queue.extract_if(.., |waiter| waiter.terms.lease == transfer.to);
             self.handover.extend(told.map(|waiter| (waiter.terms.caller, None)));
+        }
+        self.grant(&[]);
+    }
+
+    /// The holder gets the limit, or if it has that already, is counted. The grant after it lets sharers in.
+    fn downgrade(&mut self, downgrade: Downgrade) {
+        if let Some(holder) = self.holders.iter_mut().find(|holder| downgrade.changes(holder)) {
+            holder.terms.limit = downgrade.limit;
+            holder.refreshes = holder.refreshes.saturating_add(1);
+            holder.last_seen = holder.last_seen.max(self.at.now);
         }
         self.grant(&[]);
     }

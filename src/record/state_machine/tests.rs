@@ -6,6 +6,7 @@ use crate::{
 };
 
 mod claims;
+mod downgrades;
 mod expiry;
 mod joint;
 mod raises;

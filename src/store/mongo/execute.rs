@@ -149,9 +149,11 @@ fn is_plausible(request: &Request, outcome: &Outcome, written: bool, now: StoreT
         // makes a record.
         Outcome::Absent => !matches!(request, Request::Acquire(_) | Request::Raise(_)),
         _ if written => true,
-        Outcome::Granted { .. } | Outcome::Queued { .. } | Outcome::Refreshed { .. } | Outcome::Transferred { .. } => {
-            false
-        }
+        Outcome::Granted { .. }
+        | Outcome::Queued { .. }
+        | Outcome::Refreshed { .. }
+        | Outcome::Transferred { .. }
+        | Outcome::Downgraded => false,
         Outcome::Refused { holder } => holder.expires_at > now,
         Outcome::Full { length } => is_full(*length),
         Outcome::Raised { version } => matches!(request, Request::Raise(raise) if *version >= raise.to),

@@ -9,7 +9,7 @@
 use mongodb::bson::{Bson, DateTime, Document, doc};
 
 use super::document;
-use crate::record::{Acquire, BatchRequest, Leave, Raise, Refresh, Release, Request, Revoke, Transfer};
+use crate::record::{Acquire, BatchRequest, Downgrade, Leave, Raise, Refresh, Release, Request, Revoke, Transfer};
 
 /// What a command does. All requests of an operation have the same pipeline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -27,6 +27,7 @@ pub(super) enum Operation {
     Leave,
     Revoke,
     Transfer,
+    Downgrade,
     Raise,
     /// Only what all do.
     Prune,
@@ -38,7 +39,7 @@ pub(super) enum Operation {
 
 impl Operation {
     /// Those of requests.
-    pub(super) const OF_REQUESTS: [Self; 10] = [
+    pub(super) const OF_REQUESTS: [Self; 11] = [
         Self::Acquire,
         Self::Wait,
         Self::AcquireSeveral,
@@ -47,6 +48,7 @@ impl Operation {
         Self::Leave,
         Self::Revoke,
         Self::Transfer,
+        Self::Downgrade,
         Self::Raise,
         Self::Prune,
     ];
@@ -60,6 +62,7 @@ impl Operation {
             Request::Leave(_) => Self::Leave,
             Request::Revoke(_) => Self::Revoke,
             Request::Transfer(_) => Self::Transfer,
+            Request::Downgrade(_) => Self::Downgrade,
             Request::Raise(_) => Self::Raise,
             Request::Prune => Self::Prune,
         }
@@ -133,6 +136,7 @@ pub(super) fn constants(request: &Request) -> Document {
     let mut variables = match request {
         Request::Acquire(acquire) if acquire.wait.is_some() => return acquires([acquire]),
         Request::Leave(leave) => return leaves([leave]),
+        Request::Downgrade(downgrade) => return constants_of_downgrade(*downgrade),
         Request::Acquire(acquire) => constants_of_acquire(acquire),
         Request::Refresh(Refresh { ttl, grace, metadata, .. }) => {
             let mut who = doc! { "ttl": document::long(*ttl), "grace": document::long(*grace) };
@@ -209,6 +213,15 @@ fn constants_of_acquire(Acquire { terms, wait }: &Acquire) -> Document {
         },
         "wait_ttl": wait_ttl,
     }
+}
+
+/// The holder that a downgrade changes, as its lease, its token and each limit from which it may change.
+fn constants_of_downgrade(Downgrade { lease, token, limit }: Downgrade) -> Document {
+    let limit = document::int(limit);
+    let from = |limit: Bson| Bson::Array(vec![document::lease(lease), token.into(), limit]);
+    let holder = vec![from(document::int(0)), from(document::int(1)), from(limit.clone())];
+    // Its expiry stays: a live holder lasts for longer than no time at all.
+    doc! { "lease": holder, "who": { "limit": limit }, "lasts": 0_i64 }
 }
 
 /// What a batch request fills the pipeline of its operation with, and the filter beside it, whichever leases

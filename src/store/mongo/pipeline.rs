@@ -91,6 +91,7 @@ fn pruned(operation: Operation) -> Document {
 
 /// Turns `h` and `q` into holders and queue as the request asks.
 fn applied(operation: Operation) -> Document {
+    let holders = |which: Document| doc! { "$filter": { "input": "$h", "cond": which } };
     match operation {
         Operation::Acquire => {
             doc! { "h": pushed("$h", is_theirs(operation), "$$who", "$$lasts"), "q": enqueued(operation) }
@@ -100,20 +101,18 @@ fn applied(operation: Operation) -> Document {
             "q": enqueued(operation),
             "n": { "$size": "$q" },
         },
-        Operation::Refresh => doc! { "h": pushed("$h", is_theirs(operation), "$$who", "$$lasts") },
-        Operation::ReleaseNamed => doc! { "h": { "$filter": { "input": "$h", "cond": { "$not": is_named() } } } },
-        Operation::RevokeNamed => doc! {
-            "h": { "$filter": { "input": "$h", "cond": { "$not": is_named() } } },
-            "told": { "$filter": { "input": "$h", "cond": is_named() } },
-        },
-        Operation::Release => {
-            let other = doc! { "$ne": [["$$this.lease", "$$this.version"], ["$$lease", "$$token"]] };
-            doc! { "h": { "$filter": { "input": "$h", "cond": other } } }
+        Operation::Refresh | Operation::Downgrade => {
+            doc! { "h": pushed("$h", is_theirs(operation), "$$who", "$$lasts") }
         }
+        Operation::ReleaseNamed => doc! { "h": holders(doc! { "$not": is_named() }) },
+        Operation::RevokeNamed => doc! { "h": holders(doc! { "$not": is_named() }), "told": holders(is_named()) },
+        Operation::Release => doc! {
+            "h": holders(doc! { "$ne": [["$$this.lease", "$$this.version"], ["$$lease", "$$token"]] }),
+        },
         Operation::Leave => doc! { "h": without("$h", operation), "q": without("$q", operation) },
         Operation::Revoke => doc! {
-            "h": { "$filter": { "input": "$h", "cond": { "$gt": ["$$this.version", "$$upto"] } } },
-            "told": { "$filter": { "input": "$h", "cond": { "$lte": ["$$this.version", "$$upto"] } } },
+            "h": holders(doc! { "$gt": ["$$this.version", "$$upto"] }),
+            "told": holders(doc! { "$lte": ["$$this.version", "$$upto"] }),
         },
         Operation::Transfer => transferred(),
         Operation::Raise => doc! { "v": { "$max": ["$v", "$$to"] } },
@@ -377,6 +376,7 @@ fn is_named() -> Document {
 fn is_theirs(operation: Operation) -> Document {
     match operation {
         Operation::Leave => doc! { "$in": [["$$this.lease", "$$this.caller"], "$$lease"] },
+        Operation::Downgrade => doc! { "$in": [["$$this.lease", "$$this.version", "$$this.limit"], "$$lease"] },
         _ if operation.is_of_several() => doc! { "$in": ["$$this.lease", "$$lease"] },
         _ => doc! { "$eq": ["$$this.lease", "$$lease"] },
     }

@@ -49,6 +49,9 @@ impl Server {
                 if room && believes {
                     actions.push(Action::Release(who));
                 }
+                if room && believes && config.downgrades && !client.shares() {
+                    actions.push(Action::Downgrade(who));
+                }
                 if config.writes {
                     actions.push(Action::Write(who));
                 }

@@ -2,6 +2,7 @@
 //! clients, the server, and the faults between them.
 
 mod actions;
+mod answers;
 mod client;
 mod config;
 mod misdeed;

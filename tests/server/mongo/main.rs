@@ -8,6 +8,7 @@ mod batch;
 mod clocks;
 mod commands;
 mod crowd;
+mod downgrade;
 mod enforced;
 mod features;
 mod formats;

@@ -84,8 +84,10 @@ impl LimitedUser {
     /// What has to be there before.
     async fn prepare(&self, what: &str, key: &str, seal: &Mongoseal) -> Option<Lease> {
         match what {
-            "refresh" | "update metadata" | "release" | "transfer" | "refresh a group" | "release a group"
-            | "revoke" | "verify" | "transaction" => Some(seal.acquire(key).group(key).await.unwrap()),
+            "refresh" | "update metadata" | "release" | "transfer" | "downgrade" | "refresh a group"
+            | "release a group" | "revoke" | "verify" | "transaction" => {
+                Some(seal.acquire(key).group(key).await.unwrap())
+            }
             "wait" | "campaign" => Some(self.others.acquire(key).await.unwrap()),
             "purge" => {
                 let long_ago = DateTime::from_millis(1);
@@ -126,6 +128,7 @@ impl LimitedUser {
             "update metadata" => lease().update_metadata(Metadata::default()).await?,
             "release" => drop(ready.expect("it is held").release().await?),
             "transfer" => drop(ready.expect("it is held").transfer(LeaseId::random()).await?),
+            "downgrade" => lease().downgrade(2).await?,
             "refresh a group" => assert_eq!(seal.refresh_group(key, secs(60)).await?.len(), 1),
             "release a group" => assert_eq!(seal.release_group(key).await?.len(), 1),
             "revoke" => assert_eq!(seal.revoke(key).await?.len(), 1),
