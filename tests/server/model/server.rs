@@ -276,7 +276,7 @@ impl Server {
             holder.version = by_clock;
             after.version = by_clock;
         }
-        let outcome = request.outcome(Some(&after.view(request)), at.now);
+        let outcome = request.outcome(Some(&after.summarize(request)), at.now);
         (Some(after), outcome)
     }
 
