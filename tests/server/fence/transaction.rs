@@ -188,7 +188,7 @@ async fn an_error_of_the_work_aborts_it_and_comes_back_as_it_was() {
 async fn in_memory_there_is_none() {
     let lease = Mongoseal::in_memory().acquire("k").await.unwrap();
     let done = lease.transaction(async |_session| -> mongoseal::Result<()> { unreachable!() }).await;
-    invalid(done, "needs a lease on MongoDB");
+    invalid(done, "which a transaction needs");
 }
 
 #[tokio::test]
