@@ -34,8 +34,8 @@ impl Page {
             in_code ^= is_fence;
             !in_code && !is_fence
         });
-        let prose = lines.map(|line| format!("{line}\n")).collect();
-        assert!(!in_code, "{path:?} has a block of code without an end");
+        let prose = lines.fold(String::new(), |prose, line| prose + line + "\n");
+        assert!(!in_code, "{} has a block of code without an end", path.display());
         Self { path, prose }
     }
 
@@ -51,14 +51,8 @@ impl Page {
 
     /// The prose without the definitions, and without code spans that are no label of a link.
     fn text(&self) -> String {
-        self.prose.lines().filter(|line| !line.starts_with('[') || !line.contains("]: ")).fold(
-            String::new(),
-            |mut text, line| {
-                text += line;
-                text.push('\n');
-                text
-            },
-        )
+        let lines = self.prose.lines().filter(|line| !line.starts_with('[') || !line.contains("]: "));
+        lines.fold(String::new(), |text, line| text + line + "\n")
     }
 
     /// The targets of its inline links.
@@ -159,8 +153,10 @@ fn in_rustdoc(page: &Path, target: &str) -> Option<String> {
         let mut path = vec!["crate"];
         path.extend(file.trim_end_matches("index.html").split('/').filter(|part| !part.is_empty()));
         // `struct.Lease.html#method.transaction`
-        if let Some(item) = path.last_mut().filter(|item| item.ends_with(".html")) {
-            *item = item.trim_end_matches(".html").split_once('.').expect("a kind and a name").1;
+        if let Some(item) = path.last_mut()
+            && let Some(kind_and_name) = item.strip_suffix(".html")
+        {
+            *item = kind_and_name.split_once('.').expect("a kind and a name").1;
         }
         path.extend(anchor.split_once('.').map(|(_, member)| member));
         return Some(path.join("::"));
@@ -171,8 +167,9 @@ fn in_rustdoc(page: &Path, target: &str) -> Option<String> {
     if target.starts_with("plots/") {
         return Some(NO_IMAGE.to_owned());
     }
-    let (file, anchor) = target.split_once(".md").unwrap_or_else(|| panic!("{page:?} links to {target}: name it only"));
-    assert!(!file.contains('/'), "{page:?} links to {target}, which rustdoc does not have: name it only");
+    let (file, anchor) =
+        target.split_once(".md").unwrap_or_else(|| panic!("{} links to {target}: name it only", page.display()));
+    assert!(!file.contains('/'), "{} links to {target}, which rustdoc does not have: name it only", page.display());
     Some(format!("crate::guide::{}{anchor}", file.replace('-', "_")))
 }
 
@@ -187,7 +184,8 @@ fn rustdoc_knows_each_label_of_the_guide() {
             }
         }
     }
-    let expected: String = links.iter().map(|(label, path)| format!("[{label}]: {path}\n")).collect();
+    let expected: Vec<String> = links.iter().map(|(label, path)| format!("[{label}]: {path}\n")).collect();
+    let expected = expected.concat();
     let file = root().join("src/guide/links.md");
     if std::env::var_os("MONGOSEAL_UPDATE_LINKS").is_some() {
         fs::write(&file, &expected).unwrap();

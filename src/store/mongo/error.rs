@@ -95,11 +95,12 @@ const FEATURES: [&str; 10] = [
 
 /// Translates the error with which the driver names a feature that it was built without.
 pub(crate) fn missing_feature(error: &DriverError) -> Option<Error> {
-    let said = match error.kind.as_ref() {
-        ErrorKind::InvalidArgument { message, .. } | ErrorKind::Authentication { message, .. } => message,
-        _ => return None,
+    let (ErrorKind::InvalidArgument { message, .. } | ErrorKind::Authentication { message, .. }) = error.kind.as_ref()
+    else {
+        return None;
     };
-    let feature = FEATURES.iter().find(|feature| said.contains(**feature)).filter(|_| said.contains("feature"))?;
+    let feature =
+        FEATURES.iter().find(|feature| message.contains(**feature)).filter(|_| message.contains("feature"))?;
     Some(Error::invalid(format!(
         "the MongoDB connection string needs the cargo feature `{feature}` of mongoseal, which is off: turn it on and build again, or leave out of the connection string what needs it"
     )))
