@@ -180,6 +180,11 @@ impl Store for TableStore {
         Box::pin(async { Ok(seen) })
     }
 
+    fn now(&self, _deadline: Deadline) -> BoxFuture<Result<StoreTime>> {
+        let now = self.query(|table| table.moment().now);
+        Box::pin(async move { Ok(now) })
+    }
+
     fn list(&self, wanted: &Filter, after: Option<Position>, most: u32, _: Deadline) -> BoxFuture<Result<Page>> {
         let (rows, at) = self.rows();
         let leases = rows.into_iter().flat_map(|(key, record)| {

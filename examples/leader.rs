@@ -8,14 +8,13 @@
 use std::{env, time::Duration};
 
 use mongoseal::{
-    Error, Fence, Leader, Mongoseal, Result,
+    CancellationToken, Error, Fence, Leader, Mongoseal, Result,
     mongodb::{
         Client, Collection,
         bson::{Document, doc},
     },
 };
 use tokio::io::{AsyncBufReadExt, BufReader};
-use tokio_util::sync::CancellationToken;
 
 #[tokio::main]
 async fn main() -> Result<()> {
@@ -57,8 +56,10 @@ async fn main() -> Result<()> {
                 }
             }
         });
-        if let Some(Err(refused)) = resigned.await? {
-            println!("refused: {refused}"); // another process leads: nothing was written
+        match resigned.await {
+            Ok(_resigned_or_ended) => {}
+            Err(wrong @ (Error::Invalid { .. } | Error::Corrupt { .. })) => return Err(wrong),
+            Err(refused) => println!("refused: {refused}"), // a later leader has written: nothing was written
         }
     }
     seal.shutdown().await;

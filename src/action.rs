@@ -6,6 +6,7 @@ pub(crate) mod acquire_options;
 pub(crate) mod group;
 mod inspect;
 pub(crate) mod list;
+mod now;
 pub(crate) mod purge;
 mod raise;
 pub(crate) mod revoke;

@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use crate::{
-    Error, Mongoseal, Owner, Result, Retry, Ttl,
+    Error, IntoName, Mongoseal, Owner, Result, Retry, Ttl,
     engine::{dedicated_thread::DedicatedThread, retry_policy::OnHeld, settings::Settings, shared::Shared},
     store::Store,
 };
@@ -77,11 +77,10 @@ impl Builder {
     /// random part.
     pub fn owner<O>(mut self, owner: O) -> Self
     where
-        O: TryInto<Owner>,
-        O::Error: Into<Error>,
+        O: IntoName<Owner>,
     {
         // Errors are not `Clone` and builders are, so the message is kept.
-        self.owner = Some(owner.try_into().map_err(|error| error.into().to_string()));
+        self.owner = Some(owner.into_name().map_err(|error| error.to_string()));
         self
     }
 

@@ -112,7 +112,10 @@ mod mongo {
     use crate::{
         Clock, Deadline, Error,
         engine::{dedicated_thread::DedicatedThread, shared::Shared},
-        store::{MongoStore, Store, mongo::set_name},
+        store::{
+            MongoStore, Store,
+            mongo::{error::missing_feature, set_name},
+        },
     };
 
     /// How many connections to a server our client may open at least. Each request is a command of its own, and a
@@ -135,6 +138,11 @@ mod mongo {
         /// connections to a server as requests need them, or `maxPoolSize` of the connection string if that is more. If
         /// `serverSelectionTimeoutMS` is longer than an attempt, it is shortened, so that the error says why no server
         /// could be reached.
+        ///
+        /// Some options of a connection string need a feature of this crate, and the error names the one that is off:
+        /// `compressors` needs `zstd-compression`, `zlib-compression` or `snappy-compression`, `authMechanism` `aws-auth`,
+        /// `gssapi-auth`, `azure-oidc` or `gcp-oidc`, `proxyHost` `socks5-proxy`, `tlsCertificateKeyFilePassword`
+        /// `cert-key-password`, and `mongodb+srv` `dns-resolver`, which is on by default.
         ///
         /// # Errors
         ///
@@ -314,7 +322,9 @@ mod mongo {
     }
 
     fn unusable(error: mongodb::error::Error) -> Error {
-        Error::invalid("the MongoDB connection string cannot be used: correct it").caused_by(error)
+        missing_feature(&error)
+            .unwrap_or_else(|| Error::invalid("the MongoDB connection string cannot be used: correct it"))
+            .caused_by(error)
     }
 
     /// The collection to use.

@@ -13,7 +13,7 @@ pub use elector::{Elector, Readiness};
 pub use observe::LeaderStream;
 
 use crate::{
-    Error, FencingToken, Key, Mongoseal, Owner, Result,
+    FencingToken, IntoName, Key, Mongoseal, Owner, Result,
     record::{Holder, Record, StoreTime},
     store::Snapshot,
 };
@@ -46,10 +46,9 @@ impl Mongoseal {
     /// A leadership is a lease on the key of this name. An acquire of that key takes part in the election.
     pub fn campaign<K>(&self, name: K) -> Campaign
     where
-        K: TryInto<Key>,
-        K::Error: Into<Error>,
+        K: IntoName<Key>,
     {
-        Campaign::new(&self.shared, name.try_into().map_err(Into::into))
+        Campaign::new(&self.shared, name.into_name())
     }
 
     /// Returns the leader by a linearizable read; `None` if there is none. The answer may be outdated a moment later: a
@@ -81,10 +80,9 @@ impl Mongoseal {
     /// ```
     pub async fn leader<K>(&self, name: K) -> Result<Option<LeaderInfo>>
     where
-        K: TryInto<Key>,
-        K::Error: Into<Error>,
+        K: IntoName<Key>,
     {
-        let key = name.try_into().map_err(Into::into)?;
+        let key = name.into_name()?;
         self.shared.context.ensure_open()?;
         Ok(match self.shared.context.read_record(&key, self.shared.context.operation_deadline()).await? {
             None => None,

@@ -3,6 +3,7 @@
 //! Mechanism: a [`Lease`] wraps the engine's `HeldLease`, which releases the lease when it is dropped, and reads the
 //! state that the lease shares with its task.
 
+mod downgrade;
 pub(crate) mod state_stream;
 #[cfg(feature = "mongodb")]
 pub(crate) mod transaction;
@@ -108,6 +109,27 @@ impl Lease {
     }
 
     /// A token that is cancelled when the lease ends, for any reason. Cancelling it does not end the lease.
+    ///
+    /// ```
+    /// use mongoseal::{CancellationToken, Mongoseal};
+    ///
+    /// async fn export(stop: CancellationToken) -> u32 {
+    ///     let mut pages = 0;
+    ///     while pages < 3 && !stop.is_cancelled() {
+    ///         pages += 1;
+    ///     }
+    ///     pages
+    /// }
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> mongoseal::Result<()> {
+    /// # let seal = Mongoseal::in_memory();
+    /// let lease = seal.acquire("reports/nightly").await?;
+    /// assert_eq!(export(lease.cancellation_token()).await, 3);
+    /// # lease.release().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     #[must_use]
     pub fn cancellation_token(&self) -> CancellationToken {
         self.lease_shared().ended.child_token()

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use super::acquire_options::AcquireOptions;
 use crate::{
-    Error, Group, Key, Lease, LeaseId, Mongoseal, Result, Retry, engine::refresh::Refreshing, store::BoxFuture,
+    Error, Group, IntoName, Key, Lease, LeaseId, Mongoseal, Result, Retry, engine::refresh::Refreshing,
+    store::BoxFuture,
 };
 
 impl Mongoseal {
@@ -13,10 +14,9 @@ impl Mongoseal {
     /// Accepts anything that parses as a [`Key`]. If it does not parse, awaiting the builder returns the error.
     pub fn acquire<K>(&self, key: K) -> Acquire
     where
-        K: TryInto<Key>,
-        K::Error: Into<Error>,
+        K: IntoName<Key>,
     {
-        Acquire { key: key.try_into().map_err(Into::into), options: AcquireOptions::new(&self.shared) }
+        Acquire { key: key.into_name(), options: AcquireOptions::new(&self.shared) }
     }
 }
 
@@ -74,7 +74,7 @@ impl Mongoseal {
 #[derive(Debug)]
 #[must_use = "an acquire does nothing until it is awaited"]
 pub struct Acquire {
-    key: Result<Key>,
+    key: Result<Key, Error>,
     options: AcquireOptions,
 }
 
@@ -154,8 +154,7 @@ impl Acquire {
     /// Adds the lease to this group: see [`Mongoseal::release_group`](crate::Mongoseal::release_group). Default: none.
     pub fn group<G>(mut self, group: G) -> Self
     where
-        G: TryInto<Group>,
-        G::Error: Into<Error>,
+        G: IntoName<Group>,
     {
         self.options.group(group);
         self

@@ -1,13 +1,21 @@
 //! The verb `acquire_all`: several keys, all or none.
 
-use std::{fmt, mem, pin::pin, time::Duration};
+#[cfg(feature = "mongodb")]
+mod transaction;
+
+use std::{fmt, mem, pin::pin, slice, time::Duration};
 
 use tokio_util::sync::CancellationToken;
 
-use super::acquire_options::AcquireOptions;
+use super::acquire_options::{AcquireOptions, CheckedAcquire};
 use crate::{
-    Error, FencingToken, Group, Key, Lease, LossCause, Mongoseal, ReleaseOutcome, Result,
-    engine::{lease_shared::end_together, retry_policy::OnHeld},
+    Error, FencingToken, Group, IntoName, Key, Lease, LossCause, Mongoseal, ReleaseOutcome, Result, Retry,
+    engine::{
+        context::shut_down_error,
+        lease_shared::end_together,
+        refresh::Refreshing,
+        retry_policy::{Attempts, OnHeld},
+    },
     lease::work::run_while_held,
     store::BoxFuture,
 };
@@ -16,10 +24,9 @@ impl Mongoseal {
     /// Acquires several keys, all or none. Nothing is sent until the returned builder is awaited.
     pub fn acquire_all<K>(&self, keys: impl IntoIterator<Item = K>) -> AcquireAll
     where
-        K: TryInto<Key>,
-        K::Error: Into<Error>,
+        K: IntoName<Key>,
     {
-        let keys = keys.into_iter().map(|key| key.try_into().map_err(Into::into)).collect();
+        let keys = keys.into_iter().map(IntoName::into_name).collect();
         AcquireAll { keys, options: AcquireOptions::new(&self.shared) }
     }
 }
@@ -28,6 +35,9 @@ impl Mongoseal {
 ///
 /// [`Mongoseal::acquire_all`] makes it. The keys are acquired one after another in their own order, whatever order they
 /// are given in, so two sets with the same keys never deadlock. [`wait`](Self::wait) bounds all the waits together.
+///
+/// Its options are those of an [`Acquire`](crate::Acquire), for each key. There is no option for a lease id, because a lease
+/// id names one lease.
 ///
 /// # Errors
 ///
@@ -65,10 +75,16 @@ pub struct AcquireAll {
 }
 
 impl AcquireAll {
-    /// Waits up to this long for all keys together: see [`Acquire::wait`](crate::Acquire::wait). Default: the handle's
-    /// wait. A retry policy of the handle does not apply.
+    /// Waits up to this long for all keys together: see [`Acquire::wait`](crate::Acquire::wait). Default: the handle's wait.
     pub fn wait(mut self, at_most: Duration) -> Self {
         self.options.wait = Some(at_most);
+        self
+    }
+
+    /// Retries by this policy, without places in the queues: see [`Acquire::retry`](crate::Acquire::retry). An attempt is
+    /// for all keys. If one of them is held, the others are released before the delay. Default: the handle's policy.
+    pub fn retry(mut self, policy: Retry) -> Self {
+        self.options.retry = Some(policy);
         self
     }
 
@@ -78,11 +94,37 @@ impl AcquireAll {
         self
     }
 
+    /// Sets how much longer than the ttl the store keeps each key: see [`Acquire::grace`](crate::Acquire::grace). Default:
+    /// the handle's grace.
+    pub fn grace(mut self, grace: Duration) -> Self {
+        self.options.grace = Some(grace);
+        self
+    }
+
+    /// Holds the keys without expiry: see [`Acquire::without_expiry`](crate::Acquire::without_expiry).
+    pub fn without_expiry(mut self) -> Self {
+        self.options.has_expiry = false;
+        self
+    }
+
+    /// Shares each key with any number of sharing holders: see [`Acquire::shared`](crate::Acquire::shared). Default:
+    /// exclusive.
+    pub fn shared(mut self) -> Self {
+        self.options.share();
+        self
+    }
+
+    /// Shares each key with up to this many holders, this one included: see
+    /// [`Acquire::shared_up_to`](crate::Acquire::shared_up_to).
+    pub fn shared_up_to(mut self, holders: u32) -> Self {
+        self.options.share_up_to(holders);
+        self
+    }
+
     /// Adds each lease to this group: see [`Acquire::group`](crate::Acquire::group).
     pub fn group<G>(mut self, group: G) -> Self
     where
-        G: TryInto<Group>,
-        G::Error: Into<Error>,
+        G: IntoName<Group>,
     {
         self.options.group(group);
         self
@@ -92,6 +134,18 @@ impl AcquireAll {
     /// bounds.
     pub fn metadata(mut self, name: impl Into<String>, text: impl Into<String>) -> Self {
         self.options.metadata(name, text);
+        self
+    }
+
+    /// Refreshes each lease this often: see [`Acquire::refresh_every`](crate::Acquire::refresh_every). Default: a third of the ttl.
+    pub fn refresh_every(mut self, interval: Duration) -> Self {
+        self.options.refreshing = Refreshing::Every(interval);
+        self
+    }
+
+    /// Does not refresh in the background: each lease ends with its ttl unless it is [refreshed](Lease::refresh).
+    pub fn without_refresh(mut self) -> Self {
+        self.options.refreshing = Refreshing::ByHand;
         self
     }
 
@@ -106,31 +160,51 @@ impl AcquireAll {
             return Err(Error::invalid(format!("the key {twice:?} is given twice: name each key once")));
         }
         let acquire = options.check()?;
-        let wait = match acquire.on_held {
-            OnHeld::Wait(wait) => wait,
-            OnHeld::Once | OnHeld::Retry(_) => Duration::ZERO,
+        let policy = match &acquire.on_held {
+            OnHeld::Once => return attempt(&acquire, &keys, Duration::ZERO).await,
+            OnHeld::Wait(wait) => return attempt(&acquire, &keys, *wait).await,
+            OnHeld::Retry(policy) => policy,
         };
-        let clock = acquire.shared.context.clock();
-        let until = clock.now().saturating_add(wait);
-        let mut leases = Vec::new();
-        for key in keys {
-            let left = until.saturating_sub(clock.now());
-            match acquire.clone().wait(left).acquire(key).await {
-                Ok(lease) => leases.push(lease),
-                Err(error) => {
-                    // Released before the caller sees the error.
-                    drop(LeaseSet::of(leases).release().await);
-                    return Err(error);
-                }
+        let context = &acquire.shared.context;
+        let (clock, mut attempts) = (context.clock(), Attempts::of(policy));
+        let began = clock.now();
+        loop {
+            let error = match attempt(&acquire, &keys, Duration::ZERO).await {
+                Err(error) => error,
+                granted => return granted,
+            };
+            let delay = attempts.next(error, clock.now().saturating_sub(began))?;
+            tokio::select! {
+                biased;
+                () = context.closing.cancelled() => return Err(shut_down_error()),
+                () = clock.sleep_until(clock.now().saturating_add(delay)) => {}
             }
         }
-        let set = LeaseSet::of(leases);
-        match set.check() {
-            Ok(()) => Ok(set),
-            Err(lost) => {
-                drop(set.release().await);
-                Err(lost)
+    }
+}
+
+/// Acquires the keys in their order, all or none. Waits up to `wait` for all of them together.
+async fn attempt(acquire: &CheckedAcquire, keys: &[Key], wait: Duration) -> Result<LeaseSet> {
+    let clock = acquire.shared.context.clock();
+    let until = clock.now().saturating_add(wait);
+    let mut leases = Vec::new();
+    for key in keys {
+        let left = until.saturating_sub(clock.now());
+        match acquire.clone().wait(left).acquire(key.clone()).await {
+            Ok(lease) => leases.push(lease),
+            Err(error) => {
+                // Released before the caller sees the error.
+                drop(LeaseSet::of(leases).release().await);
+                return Err(error);
             }
+        }
+    }
+    let set = LeaseSet::of(leases);
+    match set.check() {
+        Ok(()) => Ok(set),
+        Err(lost) => {
+            drop(set.release().await);
+            Err(lost)
         }
     }
 }
@@ -164,6 +238,34 @@ impl LeaseSet {
         Self { leases, ended }
     }
 
+    /// The leases, in order of their keys.
+    ///
+    /// ```
+    /// # use mongoseal::Mongoseal;
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> mongoseal::Result<()> {
+    /// # let seal = Mongoseal::in_memory();
+    /// let set = seal.acquire_all(["accounts/7", "accounts/3"]).await?;
+    /// for lease in &set {
+    ///     println!("{} with token {}", lease.key(), lease.token());
+    ///     lease.verify().await?;
+    /// }
+    /// assert!(set.iter().map(|lease| lease.key().as_str()).eq(["accounts/3", "accounts/7"]));
+    /// # set.release().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn iter(&self) -> slice::Iter<'_, Lease> {
+        self.leases.iter()
+    }
+
+    /// The lease on one of the keys.
+    #[must_use]
+    pub fn lease(&self, key: &str) -> Option<&Lease> {
+        let index = self.leases.binary_search_by(|lease| lease.key().as_str().cmp(key)).ok()?;
+        self.leases.get(index)
+    }
+
     /// The keys, in order, each with the token to pass with every write to what the key protects.
     pub fn tokens(&self) -> impl Iterator<Item = (&Key, FencingToken)> {
         self.leases.iter().map(|lease| (lease.key(), lease.token()))
@@ -172,7 +274,7 @@ impl LeaseSet {
     /// The token of one of the keys.
     #[must_use]
     pub fn token(&self, key: &str) -> Option<FencingToken> {
-        self.leases.iter().find(|lease| lease.key().as_str() == key).map(Lease::token)
+        self.lease(key).map(Lease::token)
     }
 
     /// Whether none of the leases has ended, as far as this process can know. Needs no request.
@@ -254,6 +356,15 @@ impl LeaseSet {
 
     fn check(&self) -> Result<()> {
         self.leases.iter().try_for_each(Lease::check)
+    }
+}
+
+impl<'a> IntoIterator for &'a LeaseSet {
+    type Item = &'a Lease;
+    type IntoIter = slice::Iter<'a, Lease>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.iter()
     }
 }
 

@@ -13,7 +13,7 @@ use tokio::sync::oneshot;
 use tracing::{Instrument, debug_span, field};
 
 use crate::{
-    Error, Group, Key, Lease, LeaseId, Metadata, Result, Retry, Ttl,
+    Error, Group, IntoName, Key, Lease, LeaseId, Metadata, Result, Retry, Ttl,
     engine::{acquire_task::AcquireTask, lease_ids::InUse, refresh::Refreshing, retry_policy::OnHeld, shared::Shared},
     record::LeaseSpec,
     types::ttl,
@@ -73,10 +73,9 @@ impl AcquireOptions {
     /// Sets the group.
     pub(crate) fn group<G>(&mut self, group: G)
     where
-        G: TryInto<Group>,
-        G::Error: Into<Error>,
+        G: IntoName<Group>,
     {
-        self.group = group.try_into().map(Some).map_err(Into::into);
+        self.group = group.into_name().map(Some);
     }
 
     /// Adds an entry to the metadata, unless an earlier one was refused.

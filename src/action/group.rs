@@ -8,7 +8,7 @@ use std::{
 };
 
 use crate::{
-    Deadline, Error, FencingToken, Group, Key, LossCause, Mongoseal, Result, Ttl,
+    Deadline, Error, FencingToken, Group, IntoName, Key, LossCause, Mongoseal, Result, Ttl,
     engine::{
         context::Context,
         joint_release::GroupRelease,
@@ -32,20 +32,18 @@ impl Mongoseal {
     /// Releases all leases of a group: see [`ReleaseGroup`]. Nothing is sent until the returned builder is awaited.
     pub fn release_group<G>(&self, group: G) -> ReleaseGroup
     where
-        G: TryInto<Group>,
-        G::Error: Into<Error>,
+        G: IntoName<Group>,
     {
-        ReleaseGroup { shared: Arc::clone(&self.shared), group: group.try_into().map_err(Into::into), leases: 0 }
+        ReleaseGroup { shared: Arc::clone(&self.shared), group: group.into_name(), leases: 0 }
     }
 
     /// Refreshes all leases of a group, or none: see [`RefreshGroup`]. Nothing is sent until the returned builder is
     /// awaited.
     pub fn refresh_group<G>(&self, group: G, ttl: Duration) -> RefreshGroup
     where
-        G: TryInto<Group>,
-        G::Error: Into<Error>,
+        G: IntoName<Group>,
     {
-        let (shared, group) = (Arc::clone(&self.shared), group.try_into().map_err(Into::into));
+        let (shared, group) = (Arc::clone(&self.shared), group.into_name());
         RefreshGroup { shared, group, ttl, least: MIN_REMAINING, leases: 0 }
     }
 }
@@ -135,7 +133,10 @@ impl IntoFuture for ReleaseGroup {
 }
 
 /// Refreshes all leases of a group to a ttl from now, in whatever processes they are held, or none of them. Awaiting it
-/// returns the leases as they were before, the oldest first.
+/// returns the leases as they are after the refresh, the oldest first.
+///
+/// `holder.remaining` is the least time that the lease has from its `read_at` on: the ttl, or the time that it had before
+/// if that is more. Its [`grace`](crate::Acquire::grace) is not in it.
 ///
 /// [`Mongoseal::refresh_group`] makes it. If the group has no lease, the list is empty, and a lost lease is not in the
 /// list: [`leases_at_least`](Self::leases_at_least) makes that an error. A refresh never shortens a lease, and each
@@ -169,6 +170,7 @@ impl IntoFuture for ReleaseGroup {
 ///
 /// let refreshed = seal.refresh_group("job-17", Duration::from_secs(60)).leases_at_least(1).await?;
 /// assert_eq!(refreshed.len(), 1);
+/// assert_eq!(refreshed[0].holder.remaining, Some(Duration::from_secs(60)));
 /// assert!(lease.remaining() > Duration::from_secs(50));
 /// # Ok(())
 /// # }
@@ -313,6 +315,11 @@ async fn refresh_group(
         }
         for lease in held_of(&shared.siblings().notifier, &listed) {
             lease.extend_deadline(sent.saturating_add(context.settings.validity(ttl)));
+        }
+        // The store has refreshed them after it listed them, and a refresh never shortens a lease.
+        for lease in &mut listed {
+            lease.holder.last_seen = lease.read_at;
+            lease.holder.remaining = lease.holder.remaining.map(|before| before.max(ttl.duration()));
         }
         Ok(listed)
     })

@@ -1,6 +1,6 @@
 //! The verb `inspect`: the record of one key.
 
-use crate::{Error, Key, Mongoseal, Result, record::Inspection, store::Snapshot};
+use crate::{Error, IntoName, Key, Mongoseal, Result, record::Inspection, store::Snapshot};
 
 impl Mongoseal {
     /// Reads the record of a key by a linearizable read: its holders and waiters, at some time between the call and its
@@ -37,12 +37,11 @@ impl Mongoseal {
     /// # Ok(())
     /// # }
     /// ```
-    pub async fn inspect<K>(&self, key: K) -> Result<Option<Inspection>>
+    pub async fn inspect<K>(&self, key: K) -> Result<Option<Inspection>, Error>
     where
-        K: TryInto<Key>,
-        K::Error: Into<Error>,
+        K: IntoName<Key>,
     {
-        let key = key.try_into().map_err(Into::into)?;
+        let key = key.into_name()?;
         let context = &self.shared.context;
         context.ensure_open()?;
         let snapshot = context.read_record(&key, context.operation_deadline()).await?;

@@ -13,7 +13,7 @@ use std::{
 use futures_core::Stream;
 
 use crate::{
-    Error, Group, Key, Mongoseal, Owner, Result,
+    Error, Group, IntoName, Key, Mongoseal, Owner, Result,
     engine::context::Context,
     record::{Filter, ListedLease, Position, SharingFilter, StoreTime},
     store::{BoxFuture, Page},
@@ -85,10 +85,9 @@ impl Leases {
     /// Only leases of this key.
     pub fn key<K>(self, key: K) -> Self
     where
-        K: TryInto<Key>,
-        K::Error: Into<Error>,
+        K: IntoName<Key>,
     {
-        let key = key.try_into().map_err(Into::into);
+        let key = key.into_name();
         self.and(|selection| only(&mut selection.key, key?, "keys"))
     }
 
@@ -115,20 +114,18 @@ impl Leases {
     /// Only leases of this owner.
     pub fn owner<O>(self, owner: O) -> Self
     where
-        O: TryInto<Owner>,
-        O::Error: Into<Error>,
+        O: IntoName<Owner>,
     {
-        let owner = owner.try_into().map_err(Into::into);
+        let owner = owner.into_name();
         self.and(|selection| only(&mut selection.owner, owner?, "owners"))
     }
 
     /// Only leases of this group.
     pub fn group<G>(self, group: G) -> Self
     where
-        G: TryInto<Group>,
-        G::Error: Into<Error>,
+        G: IntoName<Group>,
     {
-        let group = group.try_into().map_err(Into::into);
+        let group = group.into_name();
         self.and(|selection| only(&mut selection.group, group?, "groups"))
     }
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::{
-    Deadline, Error, FencingToken, HybridTime, Key, Mongoseal, Result,
+    Deadline, Error, FencingToken, HybridTime, IntoName, Key, Mongoseal, Result,
     engine::{context::Context, retry},
     record::{self, Outcome, Record, Request, StoreClock},
     store::Applied,
@@ -61,10 +61,9 @@ impl Mongoseal {
     /// ```
     pub async fn raise<K>(&self, key: K, to: FencingToken) -> Result<FencingToken>
     where
-        K: TryInto<Key>,
-        K::Error: Into<Error>,
+        K: IntoName<Key>,
     {
-        let key = key.try_into().map_err(Into::into)?;
+        let key = key.into_name()?;
         if to.get() > Record::MAX_VERSION {
             return Err(Error::invalid(format!(
                 "a key whose version is {to} can issue no further token: pass the largest token that the documents carry"

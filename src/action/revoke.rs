@@ -3,7 +3,7 @@
 use std::{mem, sync::Arc};
 
 use crate::{
-    Error, FencingToken, Key, Mongoseal, Owner, Result,
+    Error, FencingToken, IntoName, Key, Mongoseal, Owner, Result,
     engine::{context::Context, retry},
     record::{self, Holder, Outcome, Request},
     store::{BoxFuture, Snapshot},
@@ -16,10 +16,9 @@ impl Mongoseal {
     /// Revokes all leases of a key: see [`Revoke`]. Nothing is sent until the returned builder is awaited.
     pub fn revoke<K>(&self, key: K) -> Revoke
     where
-        K: TryInto<Key>,
-        K::Error: Into<Error>,
+        K: IntoName<Key>,
     {
-        Revoke::new(&self.shared.context, key.try_into().map_err(Into::into))
+        Revoke::new(&self.shared.context, key.into_name())
     }
 }
 

@@ -2,7 +2,7 @@
 
 use tracing::debug;
 
-use crate::{Acquire, Error, Key, Lease, Mongoseal, ReleaseOutcome, Result};
+use crate::{Acquire, AcquireAll, Error, IntoName, Key, Lease, LeaseSet, Mongoseal, ReleaseOutcome, Result};
 
 impl Mongoseal {
     /// Runs `work` with a lease on a key, as [`Acquire::with`] does after [`acquire`](Self::acquire).
@@ -29,8 +29,7 @@ impl Mongoseal {
     /// ```
     pub async fn with_lease<K, T>(&self, key: K, work: impl AsyncFnOnce(&Lease) -> T) -> Result<T>
     where
-        K: TryInto<Key>,
-        K::Error: Into<Error>,
+        K: IntoName<Key>,
     {
         self.acquire(key).with(work).await
     }
@@ -59,6 +58,49 @@ impl Acquire {
             Ok(ReleaseOutcome::AlreadyLost { cause }) => return Err(Error::Lost { key, token, cause }),
             Ok(ReleaseOutcome::Released | ReleaseOutcome::Unknown) => {}
             Err(error) => debug!(%error, "the work is done, and the ttl ends its lease"),
+        }
+        Ok(value)
+    }
+}
+
+impl AcquireAll {
+    /// Acquires all keys, does `work` while all leases hold, and releases them: gives the work's value. It is
+    /// [`Acquire::with`] for several keys.
+    ///
+    /// # Errors
+    ///
+    /// As the acquire; and [`Error::Lost`] if one of the leases was lost before the work had ended, also if that became known
+    /// only with the release. A release that fails is not an error of the work: the ttl ends the lease.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping it drops the work, and releases all keys in the background.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use mongoseal::Mongoseal;
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> mongoseal::Result<()> {
+    /// let seal = Mongoseal::in_memory();
+    /// let tokens = seal.acquire_all(["accounts/3", "accounts/7"]).with(async |set| set.tokens().count()).await?;
+    /// assert_eq!(tokens, 2);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn with<T>(self, work: impl AsyncFnOnce(&LeaseSet) -> T) -> Result<T> {
+        let leases = self.await?;
+        let value = leases.run(work(&leases)).await?;
+        let tokens: Vec<_> = leases.iter().map(Lease::token).collect();
+        match leases.release().await {
+            Ok(released) => {
+                for ((key, outcome), token) in released.into_iter().zip(tokens) {
+                    if let ReleaseOutcome::AlreadyLost { cause } = outcome {
+                        return Err(Error::Lost { key, token, cause });
+                    }
+                }
+            }
+            Err(error) => debug!(%error, "the work is done, and its leases left to their ttls"),
         }
         Ok(value)
     }

@@ -16,7 +16,7 @@ pub(crate) use watcher::EventDiff;
 use watcher::Watcher;
 
 use crate::{
-    Error, Event, Key, Mongoseal, Result,
+    Error, Event, IntoName, Key, Mongoseal, Result,
     engine::context::{Context, shut_down_error},
     record::events,
 };
@@ -60,10 +60,9 @@ impl Mongoseal {
     /// ```
     pub async fn watch<K>(&self, key: K) -> Result<EventStream>
     where
-        K: TryInto<Key>,
-        K::Error: Into<Error>,
+        K: IntoName<Key>,
     {
-        let key = key.try_into().map_err(Into::into)?;
+        let key = key.into_name()?;
         let diff = EventDiff { first: events::present, then: events::changes };
         Ok(EventStream { events: KeyEvents::begin(&self.shared.context, key, diff).await? })
     }

@@ -44,7 +44,7 @@ type OnStopped = Box<dyn FnMut() + Send>;
 /// let readiness = elector.readiness(); // for the probe that restarts a process that hangs
 ///
 /// // The closure is `on_started` of client-go: its work is dropped when the leadership is lost.
-/// let last = elector.run(async |leader| leader.token()).await?;
+/// let last = elector.run(async |leader| -> mongoseal::Result<_> { Ok(leader.token()) }).await?;
 /// assert!(last.is_some());
 /// # drop(readiness);
 /// # Ok(())
@@ -91,18 +91,75 @@ impl Elector {
         Readiness { name, heartbeat: Arc::clone(&self.heartbeat) }
     }
 
-    /// Campaigns for the leadership, runs the work as its leader, and campaigns again if the leadership was lost. When
-    /// the work has ended, the leader resigns, and this returns the work's value. It returns `None` if the [end was
-    /// requested](Self::until).
+    /// Campaigns for the leadership, runs the work as its leader, and campaigns again if the leadership was lost. If the work
+    /// returns while it leads, the elector resigns, and this returns the value of the work or its error. It returns `None`
+    /// if the [end was requested](Self::until).
     ///
     /// # Errors
     ///
-    /// [`Error::Invalid`] and [`Error::Corrupt`], as of a [`Campaign`](super::Campaign). Other errors are retried.
+    /// The error of the work, if the work returned it while it led. If the leadership is lost, the result of the work is
+    /// dropped. [`Error::Invalid`] and [`Error::Corrupt`], as of a [`Campaign`](super::Campaign). Other errors of a campaign
+    /// are retried.
+    ///
+    /// # Spawning
+    ///
+    /// To spawn the elector, pass it an `async move` closure that owns what it uses. The work can then run several times, and
+    /// each run borrows from the closure:
+    ///
+    /// ```
+    /// # use mongoseal::{CancellationToken, Mongoseal};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> mongoseal::Result<()> {
+    /// # let seal = Mongoseal::in_memory();
+    /// let end = CancellationToken::new();
+    /// let elector = seal.campaign("scheduler").elector().until(end.clone());
+    /// let (jobs, mut rounds) = (vec!["mail", "backup"], 0);
+    ///
+    /// let running = tokio::spawn(elector.run(async move |leader| -> mongoseal::Result<()> {
+    ///     rounds += 1;
+    ///     for job in &jobs {
+    ///         println!("round {rounds}: {job} with token {}", leader.token());
+    ///         leader.lease().verify().await?;
+    ///     }
+    ///     leader.lease().cancelled().await;
+    ///     Ok(())
+    /// }));
+    ///
+    /// # tokio::task::yield_now().await;
+    /// end.cancel();
+    /// assert_eq!(running.await.expect("it does not panic")?, None);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// Work that borrows from its function runs on the task of that function, beside other futures of it:
+    ///
+    /// ```
+    /// # use mongoseal::{CancellationToken, Mongoseal};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> mongoseal::Result<()> {
+    /// # let seal = Mongoseal::in_memory();
+    /// let (mut done, end) = (Vec::new(), CancellationToken::new());
+    /// let elector = seal.campaign("scheduler").elector().until(end.clone());
+    /// let leading = elector.run(async |leader| -> mongoseal::Result<()> {
+    ///     done.push(leader.token());
+    ///     end.cancel();
+    ///     std::future::pending().await
+    /// });
+    /// let (ended, ()) = tokio::join!(leading, end.cancelled());
+    /// assert_eq!(ended?, None);
+    /// assert_eq!(done.len(), 1);
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future drops the work, and resigns or withdraws in the background.
-    pub async fn run<T>(self, work: impl AsyncFnMut(&Leader) -> T) -> Result<Option<T>> {
+    /// Dropping it drops the work, and resigns or withdraws in the background.
+    pub async fn run<T, E>(self, work: impl AsyncFnMut(&Leader) -> Result<T, E>) -> Result<Option<T>, E>
+    where
+        E: From<Error>,
+    {
         let Self { candidacy, mut on_new_leader, on_stopped, until, heartbeat } = self;
         let _end = HeartbeatEnd(&heartbeat);
         let candidacy = candidacy?;
@@ -131,17 +188,17 @@ impl Elector {
         };
         // A leader stops, calls `on_stopped` and resigns before the error is returned.
         end.cancel();
-        leading.await.and(Err(error))
+        leading.await.and(Err(error.into()))
     }
 }
 
 /// Leads again and again.
-async fn lead<T>(
+async fn lead<T, E: From<Error>>(
     candidacy: &Candidacy,
     mut on_stopped: Option<OnStopped>,
     until: &CancellationToken,
-    mut work: impl AsyncFnMut(&Leader) -> T,
-) -> Result<Option<T>> {
+    mut work: impl AsyncFnMut(&Leader) -> Result<T, E>,
+) -> Result<Option<T>, E> {
     let mut backoff = Backoff::new();
     loop {
         let elected = tokio::select! {
@@ -151,7 +208,7 @@ async fn lead<T>(
         };
         let leader = match elected {
             Ok(leader) => leader,
-            Err(error @ (Error::Invalid { .. } | Error::Corrupt { .. })) => return Err(error),
+            Err(error @ (Error::Invalid { .. } | Error::Corrupt { .. })) => return Err(error.into()),
             Err(error) => {
                 debug!(name = %candidacy.name, %error, "not elected: retrying");
                 candidacy.pause(&mut backoff, until).await;
@@ -178,13 +235,13 @@ async fn lead<T>(
                 candidacy.pause(&mut backoff, until).await;
                 continue;
             }
-            Some(Ok(value)) => Some(value),
+            Some(Ok(returned)) => Some(returned),
             None => None,
         };
         if let Err(error) = leader.resign().await {
             debug!(name = %candidacy.name, %error, "could not resign: the ttl ends the leadership");
         }
-        return Ok(ended);
+        return ended.transpose();
     }
 }
 

@@ -12,7 +12,7 @@ use futures_core::Stream;
 
 use super::LeaderInfo;
 use crate::{
-    Error, FencingToken, Key, Mongoseal, Owner, Result,
+    FencingToken, IntoName, Key, Mongoseal, Owner, Result,
     action::watch::{EventDiff, KeyEvents},
     engine::context::Context,
     record::{Record, StoreTime},
@@ -49,10 +49,9 @@ impl Mongoseal {
     /// ```
     pub async fn observe<K>(&self, name: K) -> Result<LeaderStream>
     where
-        K: TryInto<Key>,
-        K::Error: Into<Error>,
+        K: IntoName<Key>,
     {
-        LeaderStream::begin(&self.shared.context, name.try_into().map_err(Into::into)?).await
+        LeaderStream::begin(&self.shared.context, name.into_name()?).await
     }
 }
 

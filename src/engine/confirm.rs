@@ -26,7 +26,7 @@ pub(crate) async fn confirm_loss(
     Ok(Some(match revoked {
         Some(revoked) => LossCause::Revoked { by: revoked.by, reason: revoked.reason },
         // If the key is shared, a larger token of another holder takes nothing from this lease.
-        None if record.version > lease.token && lease.is_exclusive => LossCause::TakenOver { token: record.version },
+        None if record.version > lease.token && lease.is_exclusive() => LossCause::TakenOver { token: record.version },
         None if record.version < lease.token => LossCause::Removed,
         None => LossCause::Expired,
     }))

@@ -48,8 +48,8 @@ pub(crate) struct LeaseShared {
     pub(crate) token: FencingToken,
     /// How much longer than its ttl the store keeps the key, in milliseconds.
     pub(crate) grace: u64,
-    /// Whether no other lease can be granted while this one is held.
-    pub(crate) is_exclusive: bool,
+    /// Whether no other lease can be granted while this one is held. A downgrade ends that.
+    exclusive: AtomicBool,
     /// The store's tick at the last answer before the grant, or at the grant.
     pub(crate) tick: HybridTime,
     clock: Clock,
@@ -88,7 +88,7 @@ impl LeaseShared {
             key,
             id: terms.lease,
             grace: terms.grace,
-            is_exclusive: terms.limit <= 1,
+            exclusive: AtomicBool::new(terms.limit <= 1),
             token,
             tick,
             clock,
@@ -104,6 +104,16 @@ impl LeaseShared {
             ended: CancellationToken::new(),
             has_ended: AtomicBool::new(false),
         }
+    }
+
+    /// Whether no other lease can be granted while this one is held.
+    pub(crate) fn is_exclusive(&self) -> bool {
+        self.exclusive.load(Ordering::Acquire)
+    }
+
+    /// Notes that a downgrade is sent: from now on other holders may share the key.
+    pub(crate) fn share(&self) {
+        self.exclusive.store(false, Ordering::Release);
     }
 
     /// When the lease ends, on the clock. Zero once it was found passed.

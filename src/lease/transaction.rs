@@ -1,16 +1,16 @@
 //! Leases at a fence: a lease as the writer of a document, and transactions that include the lease's record.
 
-use std::any::Any;
+use std::{any::Any, slice};
 
 use mongodb::ClientSession;
 
 use crate::{
     Error, Lease, Result,
     fence::{
-        FencedWriter,
+        FencedWriter, WorkError,
         mongo::{
             Alive, BoxFuture,
-            transaction::{LeaseProbe, TransactionLease, run},
+            transaction::{LeaseProbe, TransactionLease, TransactionLeases, run},
         },
     },
     store::MongoStore,
@@ -26,11 +26,14 @@ impl Lease {
     /// reads from a majority and is confirmed by a majority, whatever the client's settings are.
     ///
     /// The work receives a session and passes it to every call that is part of the transaction. If the handle opened
-    /// its own client, [`ClientSession::client`] returns it. The work neither commits nor aborts. It returns a value,
-    /// or any error that can be made from this crate's. It may run several times, as long as MongoDB says that the
-    /// transaction can be retried and the operation timeout is not over. An error of a call must end the work: return
-    /// it. If the work hides an error, MongoDB has aborted the transaction; the work runs once more, and is then
-    /// refused.
+    /// its own client, [`ClientSession::client`] returns it. The work neither commits nor aborts. It returns a value, or an
+    /// error that can be made from this crate's: a type of your own, `Box<dyn Error + Send + Sync>` or `anyhow::Error`
+    /// ([`WorkError`]).
+    ///
+    /// The work may run several times, as long as MongoDB says that the transaction can be retried and the operation timeout
+    /// is not over. MongoDB says so in an error of the driver, which may be any [source](std::error::Error::source) of the
+    /// work's error. An error of a call must end the work: return it. If the work hides an error, MongoDB has aborted the
+    /// transaction; the work runs once more, and is then refused.
     ///
     /// # Caveats
     ///
@@ -80,31 +83,43 @@ impl Lease {
     /// # Ok(())
     /// # }
     /// ```
-    pub async fn transaction<R, E, F>(&self, work: F) -> Result<R, E>
+    pub async fn transaction<R, E, F, Kind>(&self, work: F) -> Result<R, E>
     where
         F: AsyncFnMut(&mut ClientSession) -> Result<R, E>,
-        E: From<Error> + std::error::Error + 'static,
+        E: From<Error> + WorkError<Kind>,
     {
-        let context = self.context();
-        self.check()?;
-        context.ensure_open()?;
-        let store: &dyn Any = &*context.store;
-        let Some(store) = store.downcast_ref::<MongoStore>() else {
-            return Err(Error::invalid(
-                "this lease is not on MongoDB, which a transaction needs: acquire it on the cluster that is written",
-            )
-            .into());
-        };
-        let lease = TransactionLease {
-            store: store.clone(),
-            key: self.key().clone(),
-            lease: self.id(),
-            token: self.token(),
-            operation_timeout: context.settings.operation_timeout,
-            attempt: context.settings.attempt,
-        };
-        run(lease, self, work).await
+        run_with_leases(slice::from_ref(self), self, work).await
     }
+}
+
+/// Runs `work` in a transaction that commits only while these leases of one handle hold.
+pub(crate) async fn run_with_leases<R, E, F, Kind>(leases: &[Lease], probe: &dyn LeaseProbe, work: F) -> Result<R, E>
+where
+    F: AsyncFnMut(&mut ClientSession) -> Result<R, E>,
+    E: From<Error> + WorkError<Kind>,
+{
+    probe.check()?;
+    run(transaction_leases(leases)?, probe, work).await
+}
+
+fn transaction_leases(leases: &[Lease]) -> Result<TransactionLeases> {
+    let Some(context) = leases.first().map(Lease::context) else {
+        return Err(Error::invalid("a transaction needs a lease to commit with: acquire one"));
+    };
+    context.ensure_open()?;
+    let store: &dyn Any = &*context.store;
+    let Some(store) = store.downcast_ref::<MongoStore>() else {
+        return Err(Error::invalid(
+            "this lease is not on MongoDB, which a transaction needs: acquire it on the cluster that is written",
+        ));
+    };
+    let lease = |lease: &Lease| TransactionLease { key: lease.key().clone(), lease: lease.id(), token: lease.token() };
+    Ok(TransactionLeases {
+        store: store.clone(),
+        leases: leases.iter().map(lease).collect(),
+        operation_timeout: context.settings.operation_timeout,
+        attempt: context.settings.attempt,
+    })
 }
 
 /// A lease as the writer at a fence. It is borrowed, so it cannot be released during a write; it can be transferred.
@@ -121,7 +136,7 @@ impl Alive for Lease {
 }
 
 impl LeaseProbe for Lease {
-    fn verify(&self) -> BoxFuture<'_, Result<()>> {
+    fn verify(&self, _index: usize) -> BoxFuture<'_, Result<()>> {
         Box::pin(self.verify())
     }
 

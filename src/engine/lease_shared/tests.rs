@@ -188,8 +188,8 @@ async fn it_is_at_work_until_the_last_work_is_dropped() {
 
 #[tokio::test(start_paused = true)]
 async fn it_is_exclusive_unless_others_may_hold_the_key_too() {
-    let is_exclusive = [0, 1, 2].map(|limit| held(Clock::tokio(), SECOND, limit).is_exclusive);
-    assert_eq!(is_exclusive, [true, true, false]);
+    let exclusive = [0, 1, 2].map(|limit| held(Clock::tokio(), SECOND, limit).is_exclusive());
+    assert_eq!(exclusive, [true, true, false]);
 }
 
 #[tokio::test(start_paused = true)]

@@ -50,8 +50,8 @@ impl Slot {
         let lease = Arc::clone(lease);
         let check_at = lease.deadline();
         let stage = Stage::Waiting;
-        let scheduled = Scheduled { lease, interval, is_single, has_listened, sent, due_at, check_at, stage };
-        leases.by_slot.insert(number, scheduled);
+        let entry = Scheduled { lease, interval, is_single, has_listened, sent, due_at, check_at, stage };
+        leases.by_slot.insert(number, entry);
         leases.update(number, |_| ());
         let is_first = leases.checks.first().is_some_and(|(_, first)| *first == number);
         let is_running = mem::replace(&mut leases.is_running, true);

@@ -1,4 +1,4 @@
-//! Transactions that commit only while their lease holds.
+//! Transactions that commit only while their lease is valid.
 
 use std::{
     fmt,

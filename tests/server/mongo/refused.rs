@@ -1,4 +1,4 @@
-//! Connections and deployments that stay wrong until a person changes them are `Invalid`, with what to change.
+//! Connections and deployments that an operator must change are `Invalid`, and the error names the change.
 
 use std::time::Instant;
 
