@@ -45,7 +45,7 @@ impl Package {
         let (folder, target) = (scratch.join("tutorial"), scratch.parent().unwrap().to_owned());
         fs::create_dir_all(folder.join("src")).unwrap();
         assert_eq!(manifest.matches(PUBLISHED).count(), 1, "{manifest}");
-        let here = format!("mongoseal = {{ path = {repository:?} }}");
+        let here = format!("mongoseal = {{ path = \"{}\" }}", repository.display());
         // It is below the repository, and not of its workspace.
         let manifest = format!("{}\n[workspace]\n", manifest.replace(PUBLISHED, &here));
         fs::write(folder.join("Cargo.toml"), manifest).unwrap();
