@@ -76,7 +76,7 @@ pub(super) async fn a_lease_ends_at_its_ttl_and_not_before(bench: Bench) {
         let now = applied.at.expect("there must be a record").now;
         match applied.outcome {
             Outcome::Refused { .. } => {
-                assert!(now < holder.expires_at, "an acquire was refused at {now:?}, after the expiry")
+                assert!(now < holder.expires_at, "an acquire was refused at {now:?}, after the expiry");
             }
             Outcome::Granted { .. } => {
                 assert!(now >= holder.expires_at, "an acquire was granted at {now:?}, before the expiry");
