@@ -56,7 +56,7 @@ pub(crate) enum Command {
     /// Check whether a token is still the newest of its key
     #[command(after_help = examples::VERIFY)]
     Verify(Verify),
-    /// Show what a fence is for, in 5 s and without a database
+    /// Show what a fence is for, in about 5 s and without a database
     #[command(after_help = examples::DEMO)]
     Demo,
     /// Print a completion script for a shell
@@ -250,8 +250,8 @@ pub(crate) struct Doctor {
 
 #[derive(Args, Debug)]
 pub(crate) struct Verify {
-    /// Key of the lease, as in MONGOSEAL_KEY
+    /// Key of the lease, as in `MONGOSEAL_KEY`
     pub(crate) key: String,
-    /// Token of the lease, as in MONGOSEAL_TOKEN
+    /// Token of the lease, as in `MONGOSEAL_TOKEN`
     pub(crate) token: FencingToken,
 }

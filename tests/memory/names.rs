@@ -21,11 +21,12 @@ impl From<OrderId> for Group {
 
 #[tokio::test]
 async fn texts_names_and_types_of_the_caller_are_names_of_leases() {
-    let owner: Owner = "me".parse().unwrap();
+    let (owner, me, k, g): (Owner, _, _, _) =
+        ("me".parse().unwrap(), String::from("me"), String::from("k"), String::from("g"));
     for builder in [
         Mongoseal::builder().owner("me"),
         Mongoseal::builder().owner(String::from("me")),
-        Mongoseal::builder().owner(&String::from("me")),
+        Mongoseal::builder().owner(&me),
         Mongoseal::builder().owner(&owner),
         Mongoseal::builder().owner(owner.clone()),
     ] {
@@ -37,7 +38,7 @@ async fn texts_names_and_types_of_the_caller_are_names_of_leases() {
     for acquire in [
         seal.acquire("k").group("g"),
         seal.acquire(String::from("k")).group(String::from("g")),
-        seal.acquire(&String::from("k")).group(&String::from("g")),
+        seal.acquire(&k).group(&g),
         seal.acquire(&key).group(&group),
         seal.acquire(key.clone()).group(group.clone()),
     ] {

@@ -19,8 +19,11 @@ fn blocks(page: &str) -> Vec<(String, String)> {
     let mut lines = page.lines();
     while let Some(line) = lines.next() {
         if let Some(language) = line.strip_prefix("```") {
-            let block: String =
-                lines.by_ref().take_while(|line| *line != "```").map(|line| format!("{line}\n")).collect();
+            let mut block = String::new();
+            for line in lines.by_ref().take_while(|line| *line != "```") {
+                block.push_str(line);
+                block.push('\n');
+            }
             blocks.push((language.to_owned(), block));
         }
     }
@@ -42,7 +45,7 @@ impl Package {
         let (folder, target) = (scratch.join("tutorial"), scratch.parent().unwrap().to_owned());
         fs::create_dir_all(folder.join("src")).unwrap();
         assert_eq!(manifest.matches(PUBLISHED).count(), 1, "{manifest}");
-        let here = format!("mongoseal = {{ path = {repository:?} }}");
+        let here = format!("mongoseal = {{ path = \"{}\" }}", repository.display());
         // It is below the repository, and not of its workspace.
         let manifest = format!("{}\n[workspace]\n", manifest.replace(PUBLISHED, &here));
         fs::write(folder.join("Cargo.toml"), manifest).unwrap();
@@ -85,7 +88,8 @@ fn words_and_tokens(output: &str) -> (String, Vec<u64>) {
         let end = after.find(|letter: char| !letter.is_ascii_digit()).unwrap_or(after.len());
         let (token, behind) = after.split_at(end);
         tokens.push(token.parse().expect("the number of a token"));
-        words += &format!("{before}token TOKEN");
+        words.push_str(before);
+        words.push_str("token TOKEN");
         rest = behind;
     }
     (words + rest, tokens)
