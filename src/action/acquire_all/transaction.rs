@@ -19,7 +19,7 @@ impl LeaseSet {
     /// condition that the lease is held. If one of the leases is lost, nothing is committed.
     ///
     /// Transactions never wait for each other, so they cannot deadlock: MongoDB aborts the transaction that
-    /// writes a record second, and it runs again. Because of the order, the first writer of the first common record commits.
+    /// writes a record second, and it runs again. Because of the order, the first writer of the first common record goes on.
     ///
     /// # Caveats
     ///
