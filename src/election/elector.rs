@@ -164,12 +164,15 @@ impl Elector {
         let _end = HeartbeatEnd(&heartbeat);
         let candidacy = candidacy?;
         let clock = heartbeat.clock;
+        let lasts = candidacy.leads;
+        let beat = || heartbeat.beat.store(ttl::millis(clock.now()), Ordering::Release);
+        // Before the work is first polled, so that its readiness check finds a beat.
+        heartbeat.allowed.store(ttl::millis(lasts), Ordering::Relaxed);
+        beat();
         let alive = async {
-            let lasts = candidacy.leads;
-            heartbeat.allowed.store(ttl::millis(lasts), Ordering::Relaxed);
             loop {
-                heartbeat.beat.store(ttl::millis(clock.now()), Ordering::Release);
                 clock.sleep_until(clock.now().saturating_add(lasts.checked_div(6).unwrap_or_default())).await;
+                beat();
             }
         };
         let observing = async {

@@ -379,3 +379,12 @@ async fn an_elector_that_ends_with_an_error_says_that_its_work_has_stopped() {
         assert_eq!(store.seal().leader("k").await.unwrap(), None, "and it has resigned");
     }
 }
+
+#[tokio::test]
+async fn an_elector_is_ready_when_its_work_begins() {
+    let seal = Mongoseal::in_memory();
+    let elector = seal.campaign("scheduler").elector();
+    let readiness = elector.readiness();
+    let ended = elector.run(async |_leader| readiness.check()).await;
+    assert_eq!(ended.unwrap(), Some(()));
+}

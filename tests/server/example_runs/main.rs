@@ -10,7 +10,6 @@ mod fenced_write;
 mod job_worker;
 mod leader;
 mod quickstart;
-mod tutorial;
 
 use std::{
     path::Path,
