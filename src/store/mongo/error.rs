@@ -93,13 +93,21 @@ const FEATURES: [&str; 10] = [
     "cert-key-password",
 ];
 
+/// The beginning of what the driver says of the option `compressors` if it was built without any compression.
+const UNKNOWN_COMPRESSORS: &str = "compressors is an invalid option";
+
 /// What an error means with which the driver names a feature that it was built without.
 pub(crate) fn missing_feature(error: &DriverError) -> Option<Error> {
-    let said = match error.kind.as_ref() {
-        ErrorKind::InvalidArgument { message, .. } | ErrorKind::Authentication { message, .. } => message,
-        _ => return None,
+    let (ErrorKind::InvalidArgument { message: said, .. } | ErrorKind::Authentication { message: said, .. }) =
+        error.kind.as_ref()
+    else {
+        return None;
     };
-    let feature = FEATURES.iter().find(|feature| said.contains(**feature)).filter(|_| said.contains("feature"))?;
+    let feature = if said.starts_with(UNKNOWN_COMPRESSORS) {
+        "zstd-compression`, `zlib-compression` or `snappy-compression"
+    } else {
+        FEATURES.iter().find(|feature| said.contains(**feature)).filter(|_| said.contains("feature"))?
+    };
     Some(Error::invalid(format!(
         "the MongoDB connection string needs the cargo feature `{feature}` of mongoseal, which is off: turn it on and build again, or leave out of the connection string what needs it"
     )))
