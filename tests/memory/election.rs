@@ -101,7 +101,7 @@ async fn durations_that_do_not_fit_are_refused_before_anything_is_sent() {
         (campaign().stop_within(secs(10)).refresh_every(secs(11)), "up to half the ttl"),
         (campaign().refresh_every(secs(0)), "cannot be refreshed every 0ns"),
         (campaign().ttl(secs(0)), "a ttl must be from 10 milliseconds"),
-        (campaign().ttl(secs(48 * 3600)), "longer than idle records are kept"),
+        (campaign().ttl(secs(48 * 3600)), "exceed the retention of idle records"),
         (campaign().value("x".repeat(5_000)), "at most 4096 bytes"),
     ] {
         let error = bad.await.unwrap_err();

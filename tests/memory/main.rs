@@ -6,6 +6,7 @@ mod bad_input;
 mod batch;
 mod cancel_safety;
 mod deadline;
+mod downgrade;
 mod election;
 mod faulty;
 mod groups;

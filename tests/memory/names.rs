@@ -21,11 +21,11 @@ impl From<OrderId> for Group {
 
 #[tokio::test]
 async fn texts_names_and_types_of_the_caller_are_names_of_leases() {
-    let (me, k, g) = (String::from("me"), String::from("k"), String::from("g"));
-    let owner: Owner = "me".parse().unwrap();
+    let (owner, me, k, g): (Owner, _, _, _) =
+        ("me".parse().unwrap(), String::from("me"), String::from("k"), String::from("g"));
     for builder in [
         Mongoseal::builder().owner("me"),
-        Mongoseal::builder().owner(me.clone()),
+        Mongoseal::builder().owner(String::from("me")),
         Mongoseal::builder().owner(&me),
         Mongoseal::builder().owner(&owner),
         Mongoseal::builder().owner(owner.clone()),
@@ -37,7 +37,7 @@ async fn texts_names_and_types_of_the_caller_are_names_of_leases() {
     let (key, group): (Key, Group) = ("k".parse().unwrap(), "g".parse().unwrap());
     for acquire in [
         seal.acquire("k").group("g"),
-        seal.acquire(k.clone()).group(g.clone()),
+        seal.acquire(String::from("k")).group(String::from("g")),
         seal.acquire(&k).group(&g),
         seal.acquire(&key).group(&group),
         seal.acquire(key.clone()).group(group.clone()),

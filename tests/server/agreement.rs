@@ -1,5 +1,5 @@
-//! The state machine in Rust and the pipeline in the server are one machine: the same requests
-//! make the same records and outcomes.
+//! Property test: the state machine in Rust and the MongoDB pipeline agree. The same requests make the same records and
+//! outcomes.
 
 #![allow(clippy::disallowed_methods, reason = "a test spawns as users do")]
 
@@ -14,8 +14,8 @@ use std::{
 use mongoseal::{
     AcquireId, Deadline, FencingToken, HybridTime, Key, LeaseId, Metadata,
     record::{
-        self, Acquire, BatchRequest, LeaseSpec, Leave, Outcome, Raise, Record, Refresh, Release, Request, Revoke,
-        StoreClock, Transfer, WaitSpec,
+        self, Acquire, BatchRequest, Downgrade, LeaseSpec, Leave, Outcome, Raise, Record, Refresh, Release, Request,
+        Revoke, StoreClock, Transfer, WaitSpec,
     },
     store::{Applied, MongoStore, Snapshot, Store},
 };
@@ -110,6 +110,8 @@ fn step() -> impl Strategy<Value = Step> {
     // Of a holder, if there is one: see `sent`.
     let transfer = (lease_of(), lease_of())
         .prop_map(|(lease, to)| Request::Transfer(Transfer { lease, token: FencingToken::MAX, to }));
+    let downgrade = (lease_of(), 0_u32..5)
+        .prop_map(|(lease, limit)| Request::Downgrade(Downgrade { lease, token: FencingToken::MAX, limit }));
     // From one less than the version to two hours above it: see `sent`.
     let to = prop_oneof![1_u64..7, Just(7_200 << HybridTime::ORDINAL_BITS)];
     let raise = to.prop_map(|to| Request::Raise(Raise { to: FencingToken::new(to).unwrap() }));
@@ -130,7 +132,7 @@ fn step() -> impl Strategy<Value = Step> {
         Asked::Together(acquires.into_iter().map(request).collect())
     });
     let acquire = acquire.prop_map(Request::Acquire);
-    let request = prop_oneof![12 => acquire, 4 => refresh, 1 => release, 3 => taken_back, 1 => revoke, 2 => transfer, 1 => raise, 3 => Just(Request::Prune)];
+    let request = prop_oneof![12 => acquire, 4 => refresh, 1 => release, 3 => taken_back, 1 => revoke, 2 => transfer, 2 => downgrade, 1 => raise, 3 => Just(Request::Prune)];
     let pause = prop_oneof![4 => Just(0_u64), 1 => 1_u64..25].prop_map(Duration::from_millis);
     let asked = prop_oneof![24 => request.prop_map(Asked::Of), 3 => joint, 3 => together];
     (pause, asked, proptest::bool::weighted(0.15)).prop_map(|(pause, asked, twice)| Step { pause, asked, twice })
@@ -183,6 +185,7 @@ fn name(outcome: &Outcome) -> &'static str {
         Outcome::Absent => "absent",
         Outcome::Revoked { .. } => "revoked",
         Outcome::Transferred { .. } => "transferred",
+        Outcome::Downgraded => "downgraded",
         Outcome::Raised { .. } => "raised",
         Outcome::Pruned { holders } if holders.is_empty() => "nothing to prune",
         Outcome::Pruned { .. } => "pruned",
@@ -199,7 +202,7 @@ fn sent(request: &Request, met: Option<&Record>) -> Request {
     let Some(first) = met.and_then(|record| record.holders.first()) else { return request };
     match &mut request {
         Request::Release(Release { token, .. }) => *token = first.version,
-        Request::Transfer(Transfer { lease, token, .. }) => {
+        Request::Transfer(Transfer { lease, token, .. }) | Request::Downgrade(Downgrade { lease, token, .. }) => {
             let own = met.and_then(|record| record.holder(*lease));
             *token = own.map_or(first.version, |own| own.version);
         }
@@ -345,7 +348,7 @@ async fn jointly(
 
 /// What the sequences must reach, each ten times at least.
 const REACHED: &str = "granted, queued, no room to wait, refused, refreshed, released, absent, revoked, \
-    transferred, raised, pruned, nothing to prune, nothing changed, shared, several handed over at once, \
+    transferred, downgraded, raised, pruned, nothing to prune, nothing changed, shared, several handed over at once, \
     a holder expired, a waiter expired, released jointly, revoked jointly, kept jointly, refreshed jointly, \
     not all of them, waited together, acquired together, left together";
 

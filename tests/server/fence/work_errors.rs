@@ -88,7 +88,7 @@ async fn an_error_of_the_work_that_is_final_comes_back_as_it_was() {
     let (done, runs) = add(&db, &lease, |error| anyhow::Error::from(error).context("counting")).await;
     let error = done.unwrap_err();
     assert_eq!((runs, error.to_string().as_str()), (1, "counting"));
-    assert!(error.chain().any(|cause| cause.is::<DriverError>()), "{error:?}");
+    assert!(error.chain().any(<dyn std::error::Error>::is::<DriverError>), "{error:?}");
     let (done, runs) = add(&db, &lease, Boxed::from).await;
     assert!(done.unwrap_err().is::<DriverError>());
     assert_eq!(runs, 1);

@@ -1,4 +1,4 @@
-//! What a client, and what becomes of a message, can do next.
+//! The possible next actions: steps of the clients, and deliveries or losses of messages.
 
 use crate::{client::Action, config::Rule, server::Server, state::*};
 
@@ -48,6 +48,9 @@ impl Server {
                 }
                 if room && believes {
                     actions.push(Action::Release(who));
+                }
+                if room && believes && config.downgrades && !client.shares() {
+                    actions.push(Action::Downgrade(who));
                 }
                 if config.writes {
                     actions.push(Action::Write(who));

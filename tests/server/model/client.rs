@@ -1,4 +1,5 @@
-//! The clients of the model: the engine's rules about what may be believed, and all that can happen.
+//! The clients of the model: the engine's rules for when a client believes that it holds the key, and the client's
+//! steps.
 
 use stateright::{Model, Property};
 
@@ -6,8 +7,7 @@ use crate::{
     config::{Config, Rule},
     server::Server,
     state::{
-        Answer, Breach, Client, Command, Doing, Grant, IDS, Lease, Message, Place, Rare, Stage, State, Time, Token,
-        Verb, client_of,
+        Breach, Client, Command, Doing, Grant, IDS, Lease, Message, Rare, Stage, State, Time, Token, Verb, client_of,
     },
 };
 
@@ -34,6 +34,8 @@ pub(crate) enum Action {
     /// A holder sends such an attempt as a joint refresh.
     RefreshJointly(usize),
     Release(usize),
+    /// A holder lets sharers in.
+    Downgrade(usize),
     /// It writes to the fenced resource with its token, also when it was paused and holds no more.
     Write(usize),
     /// The server begins with a request, and looks at its clocks.
@@ -74,7 +76,7 @@ impl Server {
     }
 
     /// Nobody awaits what this client sent any more.
-    fn abandon(state: &mut State, who: usize) {
+    pub(crate) fn abandon(state: &mut State, who: usize) {
         for message in state.messages.iter_mut().filter(|message| client_of(message.lease) == who) {
             message.awaited = false;
             // No deadline counts from it.
@@ -96,79 +98,27 @@ impl Server {
     }
 
     /// A client is told that it holds the key, by an answer to what it sent at some time.
-    fn believe(&self, state: &mut State, lease: Lease, (token, grant): (Token, Grant), sent: Time) {
+    pub(crate) fn believe(&self, state: &mut State, lease: Lease, (token, grant): (Token, Grant), sent: Time) {
         let who = client_of(lease);
         let deadline = sent + self.config.ttl(lease);
         if state.time >= deadline && self.config.without != Some(Rule::LateReplies) {
             state.clients[who].doing = Doing::Nothing;
             return;
         }
-        state.clients[who].doing = Doing::Holds { lease, token, grant, deadline };
+        let shares = self.config.shares[who];
+        state.clients[who].doing = Doing::Holds { lease, token, grant, deadline, shares };
         state.learns(grant, token);
         self.exclude(state, who);
     }
 
-    fn exclude(&self, state: &mut State, who: usize) {
+    pub(crate) fn exclude(&self, state: &mut State, who: usize) {
+        let shares = state.clients[who].shares();
         let others = state.clients.iter().enumerate().filter(|(other, _)| *other != who);
         if self.config.excludes()
             && state.clients[who].believes(state.time)
-            && others.into_iter().any(|(_, other)| other.believes(state.time))
+            && others.into_iter().any(|(_, other)| other.believes(state.time) && !(shares && other.shares()))
         {
             state.breaks(Breach::TwoBelieve);
-        }
-    }
-
-    fn receive(&self, state: &mut State, message: &Message, answer: Answer) {
-        match message.verb {
-            Verb::Acquire { .. } => self.acquire_answered(state, message, answer),
-            Verb::Refresh { sent } | Verb::Keep { sent, .. } => self.refresh_answered(state, message, sent, answer),
-            Verb::Release { .. } => unreachable!("no client awaits the answer to a release"),
-        }
-    }
-
-    fn acquire_answered(&self, state: &mut State, message: &Message, answer: Answer) {
-        let who = client_of(message.lease);
-        let Doing::Asks { lease, sent, .. } = state.clients[who].doing else {
-            unreachable!("a client awaits an acquire only while it asks: {message:?}")
-        };
-        match answer {
-            Answer::Granted { token, grant } => self.believe(state, lease, (token, grant), sent),
-            Answer::Queued { version } => {
-                state.clients[who].doing = Doing::Waits { lease, place: Place { sent, version } };
-            }
-            _ => state.clients[who].doing = Doing::Nothing,
-        }
-    }
-
-    /// The first confirmation of several attempts counts. A later confirmation can only move the deadline on.
-    fn refresh_answered(&self, state: &mut State, message: &Message, sent: Time, answer: Answer) {
-        let who = client_of(message.lease);
-        let Doing::Holds { lease, token, grant, deadline } = state.clients[who].doing else {
-            unreachable!("a client awaits a refresh only while it holds: {message:?}")
-        };
-        let last = Self::refreshes(state, who).fold(sent, Time::max);
-        let holds = match answer {
-            Answer::Refreshed { token: kept } => kept == token && state.time < deadline,
-            // A joint refresh does not tell which lease is over: the client refreshes by itself from now on.
-            _ if matches!(message.verb, Verb::Keep { .. }) => return,
-            // A refusal may be stale: a linearizable read tells.
-            _ => state
-                .record
-                .as_ref()
-                .and_then(|record| record.holder)
-                .is_some_and(|held| held.lease == lease && held.token == token && held.expires_at > state.wall()),
-        };
-        if !holds {
-            Self::abandon(state, who);
-            state.clients[who].doing = Doing::Nothing;
-        } else if matches!(answer, Answer::Refreshed { .. }) {
-            if last > sent {
-                state.rare = Some(Rare::EarlierConfirmed);
-            }
-            let from = if self.config.without == Some(Rule::OwnSend) { last } else { sent };
-            let deadline = deadline.max(from + self.config.ttl(lease));
-            state.clients[who].doing = Doing::Holds { lease, token, grant, deadline };
-            self.exclude(state, who);
         }
     }
 }
@@ -238,6 +188,7 @@ impl Model for Server {
         }
     }
 
+    #[expect(clippy::too_many_lines, reason = "an arm for each action")]
     fn next_state(&self, last: &State, action: Action) -> Option<State> {
         let mut state = last.clone();
         state.rare = None;
@@ -299,6 +250,11 @@ impl Model for Server {
                 Self::abandon(&mut state, who);
                 state.clients[who].doing = if self.config.fair { Doing::Gone } else { Doing::Nothing };
                 Self::send(&mut state, who, lease, Verb::Release { token: Some(token) }, false);
+            }
+            Action::Downgrade(who) => {
+                let Doing::Holds { lease, token, ref mut shares, .. } = state.clients[who].doing else { return None };
+                *shares |= self.config.without != Some(Rule::SharesFromSend);
+                Self::send(&mut state, who, lease, Verb::Downgrade { token }, true);
             }
             Action::Write(who) => {
                 let Doing::Holds { token, grant, .. } = state.clients[who].doing else { return None };
@@ -384,6 +340,14 @@ impl Model for Server {
         if self.config.jointly {
             properties.push(Property::sometimes("a stalled joint refresh meets another's lease", |_, state| {
                 reaches(state, Rare::KeptTooLate)
+            }));
+        }
+        if self.config.downgrades {
+            properties.push(Property::sometimes("a stalled downgrade meets a later grant", |_, state| {
+                reaches(state, Rare::DowngradedTooLate)
+            }));
+            properties.push(Property::sometimes("a downgraded holder and a sharer believe", |_, state: &State| {
+                state.clients.iter().filter(|client| client.believes(state.time)).count() > 1
             }));
         }
         properties

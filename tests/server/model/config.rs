@@ -1,4 +1,5 @@
-//! What is explored: how many requests, how much time, what may go wrong, and which rule is missing.
+//! The configuration of an exploration: the number of requests, the time, the possible faults, and the rule that is
+//! left out.
 
 use crate::state::{Lease, Time, client_of};
 
@@ -36,9 +37,16 @@ pub(crate) enum Rule {
     JointNamesToken,
     /// A joint refresh succeeds only if it changed as many records as it names.
     JointCounts,
+    /// A downgrade names the token, and not only the lease id.
+    DowngradeNamesToken,
+    /// A holder believes from the send of its downgrade on that it shares the key, and not only from the answer on.
+    SharesFromSend,
     /// Each of two acquires in one command has an answer of its own.
     EachItsAnswer,
 }
+
+/// The limit of those who share the key: all clients.
+pub(crate) const SHARED: u32 = 3;
 
 /// One exploration.
 #[allow(clippy::struct_excessive_bools, reason = "each says whether one thing happens, with or without the others")]
@@ -70,6 +78,9 @@ pub(crate) struct Config {
     pub(crate) jointly: bool,
     /// Whether two acquires that wait may share a command.
     pub(crate) together: bool,
+    /// Which clients share the key, and whether the others downgrade their leases.
+    pub(crate) shares: [bool; 3],
+    pub(crate) downgrades: bool,
     /// Whether holders write to a fenced resource, also when they hold the key no more.
     pub(crate) writes: bool,
     /// Whether a primary may be deposed and not know.
@@ -106,6 +117,8 @@ impl Config {
         refreshes: 0,
         jointly: false,
         together: false,
+        shares: [false; 3],
+        downgrades: false,
         writes: false,
         deposes: false,
         jumps_to: &[],
@@ -125,6 +138,11 @@ impl Config {
     /// How much longer than its ttl the server keeps a lease.
     pub(crate) fn grace(&self) -> Time {
         if self.without == Some(Rule::GraceCoversOffset) { 0 } else { self.grace }
+    }
+
+    /// How many may hold the key together, for the client whose lease it is: 0 is exclusive.
+    pub(crate) fn limit(&self, lease: Lease) -> u32 {
+        if self.shares[client_of(lease)] { SHARED } else { 0 }
     }
 
     pub(crate) fn without(self, rule: Rule) -> Self {

@@ -1,18 +1,21 @@
-//! What a request may not do to others, and what it seldom comes to.
+//! Checks each request's effect on other clients, and that rare outcomes are reached.
 
 use crate::state::{Answer, Breach, Holds, Lease, Message, Rare, Stage, State, Stored, Time, Verb};
 
 /// Whether a command did to others what it may not.
 pub(crate) fn misdeed(before: Option<&Stored>, after: Option<&Stored>, now: Time, asked: &[Message]) -> Option<Breach> {
-    let (had, holder) = (before.and_then(|before| before.holder), after.and_then(|after| after.holder));
+    let (had, holders) = (held(before), held(after));
     let queued = before.map(|before| before.queue.as_slice()).unwrap_or_default();
     let queue = after.map(|after| &after.queue);
-    if let Some(held) = had {
+    for held in had {
         let may = |what: fn(Verb, Holds) -> bool| {
-            asked.iter().any(|message| message.lease == held.lease && what(message.verb, held))
+            asked.iter().any(|message| message.lease == held.lease && what(message.verb, *held))
         };
-        let touched = match holder.filter(|holder| holder.grant == held.grant) {
-            Some(holder) => holder.expires_at != held.expires_at && !may(may_prolong),
+        let touched = match holders.iter().find(|holder| holder.grant == held.grant) {
+            Some(holder) => {
+                (holder.expires_at != held.expires_at && !may(may_prolong))
+                    || (holder.shares != held.shares && !may(may_share))
+            }
             None => held.expires_at > now && !may(may_end),
         };
         if touched {
@@ -22,9 +25,10 @@ pub(crate) fn misdeed(before: Option<&Stored>, after: Option<&Stored>, now: Time
     let asks = |lease: Lease| asked.iter().find(|message| message.lease == lease);
     let waiting = queued.iter().filter(|(lease, until)| *until > now && asks(*lease).is_none());
     let waiting: Vec<Lease> = waiting.map(|(lease, _)| *lease).collect();
-    let granted = holder.filter(|holder| had.is_none_or(|held| held.grant != holder.grant));
+    let is_new = |holder: &&Holds| had.iter().all(|held| held.grant != holder.grant);
+    let granted: Vec<Lease> = holders.iter().filter(is_new).map(|holder| holder.lease).collect();
     let waits_on = |lease: &Lease| queue.is_some_and(|queue| queue.iter().any(|(other, _)| other == lease));
-    if waiting.iter().any(|lease| !waits_on(lease) && granted.is_none_or(|granted| granted.lease != *lease)) {
+    if waiting.iter().any(|lease| !waits_on(lease) && !granted.contains(lease)) {
         return Some(Breach::NewerTouched);
     }
     // First the waiters of the queue in their order, those that ask again among them; then the other acquires.
@@ -32,11 +36,12 @@ pub(crate) fn misdeed(before: Option<&Stored>, after: Option<&Stored>, now: Time
         *until > now && asks(*lease).is_none_or(|message| message.verb == Verb::Acquire { waits: true })
     };
     let acquires = asked.iter().filter(|message| matches!(message.verb, Verb::Acquire { .. }));
-    let mut line = queued.iter().filter(stays).map(|(lease, _)| *lease).chain(acquires.map(|one| one.lease));
-    match (granted, line.next()) {
-        (Some(granted), first) if first != Some(granted.lease) => Some(Breach::OutOfTurn),
-        _ => None,
-    }
+    let line = queued.iter().filter(stays).map(|(lease, _)| *lease).chain(acquires.map(|one| one.lease));
+    (!granted.iter().copied().eq(line.take(granted.len()))).then_some(Breach::OutOfTurn)
+}
+
+fn held(record: Option<&Stored>) -> &[Holds] {
+    record.map(|record| record.holders.as_slice()).unwrap_or_default()
 }
 
 /// Whether a request for the lease of this holder may push its expiry out.
@@ -44,13 +49,18 @@ fn may_prolong(verb: Verb, held: Holds) -> bool {
     match verb {
         Verb::Acquire { .. } | Verb::Refresh { .. } => true,
         Verb::Keep { token, .. } => token == held.token,
-        Verb::Release { .. } => false,
+        Verb::Release { .. } | Verb::Downgrade { .. } => false,
     }
 }
 
 /// Whether a request for the lease of this holder may end it.
 fn may_end(verb: Verb, held: Holds) -> bool {
     matches!(verb, Verb::Release { token } if token.is_none_or(|token| token == held.token))
+}
+
+/// Whether a request for the lease of this holder may let other holders in.
+fn may_share(verb: Verb, held: Holds) -> bool {
+    matches!(verb, Verb::Downgrade { token } if token == held.token)
 }
 
 /// What this command does, if few orders of steps lead to it.
@@ -61,7 +71,7 @@ pub(crate) fn rare(
     asked: &[Message],
     answers: &[Answer],
 ) -> Option<Rare> {
-    let held = before.and_then(|before| before.holder);
+    let held = held(before).first().copied();
     match (asked, answers) {
         (_, [Answer::Granted { .. }, Answer::Queued { .. }]) => Some(Rare::GrantedTogether),
         ([message], [Answer::Granted { grant, .. }]) if *grant == state.grants => {
@@ -75,6 +85,9 @@ pub(crate) fn rare(
         }
         ([Message { lease, verb: Verb::Keep { .. }, .. }], _) => {
             held.is_some_and(|held| held.lease != *lease && now < state.wall()).then_some(Rare::KeptTooLate)
+        }
+        ([Message { lease, verb: Verb::Downgrade { token }, .. }], _) => {
+            held.is_some_and(|held| held.lease == *lease && held.token != *token).then_some(Rare::DowngradedTooLate)
         }
         _ => None,
     }

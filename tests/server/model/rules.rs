@@ -1,4 +1,4 @@
-//! Each rule that keeps a promise is taken out, and the promise breaks.
+//! Each rule is needed: without it the model finds a violated promise.
 
 use crate::{
     config::{Config, Rule},
@@ -8,7 +8,7 @@ use crate::{
 const TWICE: &str = "no token is issued twice";
 const ORDER: &str = "tokens are in the order of grants";
 const ACCEPTED: &str = "no older token is accepted after a newer";
-const EXCLUSION: &str = "no two believe at once";
+const EXCLUSION: &str = "no two believe at once that do not share";
 const TOUCHED: &str = "no request touches another's lease";
 
 /// Three clients with a request each, and one of them with a release.
@@ -137,4 +137,20 @@ fn a_joint_refresh_succeeds_only_if_it_changed_all_that_it_names() {
 #[test]
 fn each_of_two_acquires_in_one_command_has_an_answer_of_its_own() {
     breaks(Config { waits: true, together: true, ..TWO }, Rule::EachItsAnswer, &[EXCLUSION]);
+}
+
+/// The first client downgrades its lease. Its acquires may be late, so its lease id can be granted again.
+const DOWNGRADES: Config = Config { downgrades: true, ..FEW };
+
+#[test]
+fn a_downgrade_names_the_token_and_not_only_the_lease_id() {
+    let repeated = Config { loses: [true; 3], asks: [1, 0, 0], sends: [4, 0, 0], ..DOWNGRADES };
+    breaks(repeated, Rule::DowngradeNamesToken, &[TOUCHED]);
+}
+
+#[test]
+fn a_holder_shares_the_key_from_the_send_of_its_downgrade_on() {
+    let shared =
+        Config { holder: Some(0), shares: [false, true, true], sends: [2, 1, 0], asks: [1, 1, 0], ..DOWNGRADES };
+    breaks(Config { ttls: [2; 3], retention: 2, ..shared }, Rule::SharesFromSend, &[EXCLUSION]);
 }

@@ -1,7 +1,7 @@
-//! With all rules in place no promise is broken.
+//! With all rules, the model finds no violated promise.
 //!
-//! Each push explores what takes seconds. `MONGOSEAL_MODEL=full cargo test -p mongoseal-tests --test model` explores 24 million
-//! states, in minutes.
+//! By default it explores for some seconds. `MONGOSEAL_MODEL=full cargo test -p mongoseal-tests --test model` explores
+//! 24 million states, in minutes.
 
 use crate::{config::Config, explore};
 
@@ -12,13 +12,15 @@ const GHOST: &str = "an abandoned attempt is granted the key after a retry is re
 const AHEAD: &str = "a clock that is ahead grants the key";
 const TOGETHER: &str = "one command grants the key and queues a waiter";
 const TOO_LATE: &str = "a stalled joint refresh meets another's lease";
+const STALLED: &str = "a stalled downgrade meets a later grant";
+const SHARED: &str = "a downgraded holder and a sharer believe";
 
 /// Explores a configuration, or where there is time another, in which nothing may be broken and all must be
 /// reached that is named.
 fn holds(name: &str, config: Config, full: Config, reached: &[&str]) {
     let is_full = std::env::var("MONGOSEAL_MODEL").is_ok_and(|how_much| how_much == "full");
     let found = explore(name, if is_full { full } else { config });
-    let may_be_reached = [BELIEVES, AGAIN, EARLIER, GHOST, AHEAD, TOGETHER, TOO_LATE];
+    let may_be_reached = [BELIEVES, AGAIN, EARLIER, GHOST, AHEAD, TOGETHER, TOO_LATE, STALLED, SHARED];
     let broken: Vec<&str> = found.keys().copied().filter(|name| !may_be_reached.contains(name)).collect();
     assert!(broken.is_empty(), "{name}: {broken:?} in {found:#?}");
     assert!(reached.iter().all(|name| found.contains_key(name)), "{name}: only {found:#?}");
@@ -119,6 +121,22 @@ fn nothing_breaks_if_joint_refreshes_stall() {
     let jointly = Config { until: 3, ..jointly };
     let full = Config { deposes: true, sends: [3, 2, 0], until: 4, ..jointly };
     holds("joint refreshes", jointly, full, &[BELIEVES, TOO_LATE]);
+}
+
+#[test]
+fn nothing_breaks_if_a_holder_lets_sharers_in() {
+    let shared = Config { holder: Some(0), downgrades: true, shares: [false, true, true], waits: true, ..LONG };
+    let shared = Config { asks: [1; 3], sends: [3, 1, 1], until: 2, ..shared };
+    let full = Config { shares: [false, true, false], refreshes: 1, sends: [4, 1, 1], ..shared };
+    holds("downgrades", shared, full, &[BELIEVES, SHARED]);
+}
+
+#[test]
+fn nothing_breaks_if_a_downgrade_stalls_until_its_lease_id_is_granted_again() {
+    let stalled = Config { downgrades: true, loses: [true, false, false], shares: [false, true, false], ..TWO };
+    let stalled = Config { sends: [4, 1, 0], ..stalled };
+    let full = Config { ttls: [2; 3], retention: 2, ..stalled };
+    holds("stalled downgrades", stalled, full, &[BELIEVES, STALLED]);
 }
 
 #[test]

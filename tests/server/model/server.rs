@@ -1,15 +1,16 @@
-//! The server of the model: the real machine, on a record that is widened for it and narrowed after.
+//! The server of the model: runs the library's real state machine, and converts the model's small records to real ones
+//! and back.
 
 use mongoseal::{
     FencingToken, HybridTime, LeaseId, Metadata,
     record::{
-        self, Acquire, BatchRequest, Holder, LeaseSpec, Leave, Outcome, Record, Refresh, Release, Request, StoreClock,
-        StoreTime, WaitSpec, Waiter,
+        self, Acquire, BatchRequest, Downgrade, Holder, LeaseSpec, Leave, Outcome, Record, Refresh, Release, Request,
+        StoreClock, StoreTime, WaitSpec, Waiter,
     },
 };
 
 use crate::{
-    config::{Config, Rule},
+    config::{Config, Rule, SHARED},
     misdeed::{misdeed, rare},
     state::{Answer, Command, Grant, Holds, Hybrid, Lease, Message, Notice, Stage, State, Stored, Time, Token, Verb},
 };
@@ -50,7 +51,7 @@ pub(crate) fn terms(config: &Config) -> Vec<LeaseSpec> {
         lease: lease_id(lease),
         caller: format!("{:016x}/{lease}", 7).parse().unwrap(),
         owner: "model".parse().unwrap(),
-        limit: 0,
+        limit: config.limit(lease),
         ttl: millis(config.ttl(lease)),
         grace: millis(config.grace()),
         group: None,
@@ -79,7 +80,7 @@ impl Server {
         let zero = StoreTime::default();
         let terms = |lease: Lease| self.terms[usize::from(lease)].clone();
         let holder = |holds: Holds| Holder {
-            terms: terms(holds.lease),
+            terms: LeaseSpec { limit: if holds.shares { SHARED } else { 0 }, ..terms(holds.lease) },
             version: store_token(holds.token),
             refreshes: 0,
             since: zero,
@@ -97,7 +98,7 @@ impl Server {
         };
         Record {
             version: store_token(stored.version),
-            holders: stored.holder.map(holder).into_iter().collect(),
+            holders: stored.holders.iter().copied().map(holder).collect(),
             queue: stored.queue.iter().map(waiter).collect(),
             handover: Vec::new(),
             last_seen: zero,
@@ -106,20 +107,22 @@ impl Server {
         }
     }
 
-    /// The record as the model knows it. `grant` is the number that a new holder gets.
-    fn narrowed(record: &Record, before: Option<&Stored>, grant: Grant) -> Stored {
-        assert!(record.holders.len() <= 1, "an exclusive key has one holder: {record:?}");
-        let holder = record.holders.first().map(|holder| {
+    /// The record as the model knows it. New holders get numbers from `grants` on.
+    fn narrowed(record: &Record, before: Option<&Stored>, mut grants: Grant) -> Stored {
+        let is_alone = |holder: &Holder| holder.terms.limit == 0;
+        assert!(record.holders.len() <= 1 || !record.holders.iter().any(is_alone), "one holds alone: {record:?}");
+        let holder = |holder: &Holder| {
             let (lease, token) = (holder.terms.lease.to_bytes()[0], model_token(holder.version));
-            let same =
-                before.and_then(|before| before.holder).filter(|held| held.lease == lease && held.token == token);
-            let grant = same.map_or(grant, |held| held.grant);
-            Holds { lease, token, expires_at: model_time(holder.expires_at), grant }
-        });
+            let mut known = before.iter().flat_map(|before| &before.holders);
+            let grant = known.find(|held| held.lease == lease && held.token == token).map_or(grants, |held| held.grant);
+            grants += Grant::from(grant == grants);
+            Holds { lease, token, expires_at: model_time(holder.expires_at), shares: !is_alone(holder), grant }
+        };
+        let holders = record.holders.iter().map(holder).collect();
         let waiter = |waiter: &Waiter| (waiter.terms.lease.to_bytes()[0], model_time(waiter.expires_at));
         Stored {
             version: model_token(record.version),
-            holder,
+            holders,
             queue: record.queue.iter().map(waiter).collect(),
             expires_at: model_time(record.expires_at),
         }
@@ -150,6 +153,10 @@ impl Server {
             Verb::Release { token: Some(token) } => {
                 let release = Release { lease: lease_id(lease), token: store_token(token) };
                 self.apply_one(before, at, &Request::Release(release))
+            }
+            Verb::Downgrade { token } => {
+                let downgrade = Downgrade { lease: lease_id(lease), token: store_token(token), limit: SHARED };
+                self.apply_one(before, at, &Request::Downgrade(downgrade))
             }
             Verb::Release { token: None } => self.apply_one(before, at, &Request::Leave(self.leave(lease))),
         };
@@ -244,6 +251,14 @@ impl Server {
                 }
                 _ => real(at),
             },
+            Some(Rule::DowngradeNamesToken) => match request {
+                Request::Downgrade(downgrade) => {
+                    let held = before.and_then(|before| before.holder(downgrade.lease));
+                    let token = held.map_or(downgrade.token, |held| held.version);
+                    record::apply(before, at, &Request::Downgrade(Downgrade { token, ..*downgrade }))
+                }
+                _ => real(at),
+            },
             _ => real(at),
         }
     }
@@ -261,19 +276,21 @@ impl Server {
             holder.version = by_clock;
             after.version = by_clock;
         }
-        let outcome = request.outcome(Some(&after.view(request)), at.now);
+        let outcome = request.outcome(Some(&after.summarize(request)), at.now);
         (Some(after), outcome)
     }
 
     /// What the outcome tells the client.
     fn answer(outcome: &Outcome, after: Option<&Stored>) -> Answer {
         match outcome {
-            Outcome::Granted { token } => Answer::Granted {
-                token: model_token(*token),
-                grant: after.and_then(|after| after.holder).map_or(0, |holder| holder.grant),
-            },
+            Outcome::Granted { token } => {
+                let token = model_token(*token);
+                let holder = after.and_then(|after| after.holders.iter().find(|holder| holder.token == token));
+                Answer::Granted { token, grant: holder.map_or(0, |holder| holder.grant) }
+            }
             Outcome::Queued { version, .. } => Answer::Queued { version: model_token(*version) },
             Outcome::Refreshed { token } => Answer::Refreshed { token: model_token(*token) },
+            Outcome::Downgraded => Answer::Downgraded,
             _ => Answer::No,
         }
     }
@@ -298,14 +315,13 @@ impl Server {
         }
         let answers: Vec<Answer> = outcomes.iter().map(|outcome| Self::answer(outcome, stored.as_ref())).collect();
         state.rare = rare(state, before.as_ref(), now, &asked, &answers);
-        let holder = stored.as_ref().and_then(|stored| stored.holder);
-        if holder.is_some_and(|holder| holder.grant == state.grants) {
-            state.grants += 1;
-        }
-        if let (true, Some(after), Some(holder)) = (changed, &after, holder) {
-            let handed = after.handover.iter().filter_map(|(_, token)| *token);
-            let notice = |token| Notice { lease: holder.lease, token: model_token(token), grant: holder.grant };
-            state.notices.extend(handed.map(notice));
+        let holders = stored.as_ref().map(|stored| stored.holders.as_slice()).unwrap_or_default();
+        state.grants = holders.iter().map(|holder| holder.grant + 1).fold(state.grants, Grant::max);
+        if let (true, Some(after)) = (changed, &after) {
+            let handed = after.handover.iter().filter_map(|(_, token)| token.map(model_token));
+            let holder = |token| holders.iter().find(|holder| holder.token == token);
+            let notice = |holder: &Holds| Notice { lease: holder.lease, token: holder.token, grant: holder.grant };
+            state.notices.extend(handed.filter_map(holder).map(notice));
         }
         if changed {
             state.wrote();
@@ -322,8 +338,8 @@ impl Server {
     /// A rule is taken out: the record as a read finds it answers an acquire whose write is over.
     pub(crate) fn read(state: &mut State, at: usize) {
         let lease = state.messages[at].lease;
-        let holder = state.record.as_ref().and_then(|record| record.holder);
-        let held = holder.filter(|held| held.lease == lease && held.expires_at > state.wall());
+        let mut holders = state.record.iter().flat_map(|record| &record.holders);
+        let held = holders.find(|held| held.lease == lease && held.expires_at > state.wall());
         let answer = held.map_or(Answer::No, |held| Answer::Granted { token: held.token, grant: held.grant });
         state.messages[at].stage = Stage::Answered(answer);
     }

@@ -1,4 +1,4 @@
-//! What the model knows: small numbers only, so that millions of states fit into memory.
+//! The states of the model, in small numbers only, so that millions of states fit into memory.
 
 /// A time in ticks: of the true clock, which the clients' boot clocks follow, or of the server's wall.
 pub(crate) type Time = i16;
@@ -24,6 +24,8 @@ pub(crate) struct Holds {
     pub(crate) lease: Lease,
     pub(crate) token: Token,
     pub(crate) expires_at: Time,
+    /// Whether it shares the key.
+    pub(crate) shares: bool,
     /// No part of the record: which grant this is.
     pub(crate) grant: Grant,
 }
@@ -32,7 +34,7 @@ pub(crate) struct Holds {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Stored {
     pub(crate) version: Token,
-    pub(crate) holder: Option<Holds>,
+    pub(crate) holders: Vec<Holds>,
     pub(crate) queue: Vec<(Lease, Time)>,
     pub(crate) expires_at: Time,
 }
@@ -55,6 +57,9 @@ pub(crate) enum Verb {
     Release {
         token: Option<Token>,
     },
+    Downgrade {
+        token: Token,
+    },
 }
 
 impl Verb {
@@ -62,7 +67,7 @@ impl Verb {
     pub(crate) fn refresh_sent(self) -> Option<Time> {
         match self {
             Self::Refresh { sent } | Self::Keep { sent, .. } => Some(sent),
-            Self::Acquire { .. } | Self::Release { .. } => None,
+            Self::Acquire { .. } | Self::Release { .. } | Self::Downgrade { .. } => None,
         }
     }
 }
@@ -81,6 +86,7 @@ pub(crate) enum Answer {
     Refreshed {
         token: Token,
     },
+    Downgraded,
     No,
 }
 
@@ -158,6 +164,8 @@ pub(crate) enum Doing {
         token: Token,
         grant: Grant,
         deadline: Time,
+        /// Whether it believes that it shares the key.
+        shares: bool,
     },
     /// It has nothing left to do, or has died.
     Gone,
@@ -175,6 +183,11 @@ pub(crate) struct Client {
 impl Client {
     pub(crate) fn believes(&self, now: Time) -> bool {
         matches!(self.doing, Doing::Holds { deadline, .. } if now < deadline)
+    }
+
+    /// Whether it believes that it may share the key.
+    pub(crate) fn shares(&self) -> bool {
+        matches!(self.doing, Doing::Holds { shares: true, .. })
     }
 
     /// The lease that it is about.
@@ -207,7 +220,7 @@ impl Breach {
             Self::TokenTwice => "no token is issued twice",
             Self::TokenOutOfOrder => "tokens are in the order of grants",
             Self::OldTokenAccepted => "no older token is accepted after a newer",
-            Self::TwoBelieve => "no two believe at once",
+            Self::TwoBelieve => "no two believe at once that do not share",
             Self::NewerTouched => "no request touches another's lease",
             Self::OutOfTurn => "waiters are served in order",
         }
@@ -227,6 +240,8 @@ pub(crate) enum Rare {
     GrantedTogether,
     /// A joint refresh stalls, and another lease is in the record when it executes.
     KeptTooLate,
+    /// A downgrade stalls, and a later grant of its lease id is in the record when it executes.
+    DowngradedTooLate,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]

@@ -1,4 +1,4 @@
-//! What is wrong with a deployment or a record is said, with what to do, and nothing is lost.
+//! Errors name what is wrong with a deployment or a record and what to do, and no lease is lost by them.
 
 use std::time::Instant;
 
@@ -255,6 +255,7 @@ async fn an_acquire_of_a_key_under_which_another_program_keeps_a_bare_document_i
             Request::Release(record::Release { lease, token }),
             Request::Revoke(record::Revoke { by: "a".into(), reason: String::new(), upto: token }),
             Request::Transfer(record::Transfer { lease, token, to: LeaseId::random() }),
+            Request::Downgrade(record::Downgrade { lease, token, limit: 2 }),
             Request::Prune,
         ] {
             drop(store.apply(&key.parse().unwrap(), request.clone(), Deadline::after(store.clock(), within)).await);

@@ -1,4 +1,4 @@
-//! The library on a real replica set that nobody hurts.
+//! The library on a real replica set without faults.
 
 #![allow(clippy::disallowed_methods, reason = "a test measures time by the clocks it is about, and spawns as users do")]
 
@@ -8,6 +8,7 @@ mod batch;
 mod clocks;
 mod commands;
 mod crowd;
+mod downgrade;
 mod enforced;
 mod features;
 mod formats;

@@ -1,4 +1,4 @@
-//! What is between a process and the store: requests that are late, lost, doubled or cut off.
+//! The link between a process and the store: requests are delayed, lost, duplicated or cut off.
 
 use std::{
     collections::{BTreeMap, HashMap},

@@ -1,5 +1,5 @@
-//! The MongoDB store, with somebody who takes notes between it and the engine, and who lies to the
-//! engine where the run is sabotaged so.
+//! A `Store` around the MongoDB store: records what passes between store and engine, and falsifies it if the run is
+//! sabotaged so.
 
 use std::{
     collections::{HashMap, HashSet},

@@ -1,0 +1,73 @@
+//! What a client makes of an answer.
+
+use crate::{
+    config::Rule,
+    server::Server,
+    state::{Answer, Doing, Message, Place, Rare, State, Time, Verb, client_of},
+};
+
+impl Server {
+    pub(crate) fn receive(&self, state: &mut State, message: &Message, answer: Answer) {
+        match message.verb {
+            Verb::Acquire { .. } => self.acquire_answered(state, message, answer),
+            Verb::Refresh { sent } | Verb::Keep { sent, .. } => self.refresh_answered(state, message, sent, answer),
+            Verb::Downgrade { .. } => self.downgrade_answered(state, message, answer),
+            Verb::Release { .. } => unreachable!("no client awaits the answer to a release"),
+        }
+    }
+
+    fn acquire_answered(&self, state: &mut State, message: &Message, answer: Answer) {
+        let who = client_of(message.lease);
+        let Doing::Asks { lease, sent, .. } = state.clients[who].doing else {
+            unreachable!("a client awaits an acquire only while it asks: {message:?}")
+        };
+        match answer {
+            Answer::Granted { token, grant } => self.believe(state, lease, (token, grant), sent),
+            Answer::Queued { version } => {
+                state.clients[who].doing = Doing::Waits { lease, place: Place { sent, version } };
+            }
+            _ => state.clients[who].doing = Doing::Nothing,
+        }
+    }
+
+    /// It knew before that it may share the key, unless that rule is taken out.
+    fn downgrade_answered(&self, state: &mut State, message: &Message, answer: Answer) {
+        if let Doing::Holds { shares, .. } = &mut state.clients[client_of(message.lease)].doing
+            && self.config.without == Some(Rule::SharesFromSend)
+        {
+            *shares |= answer == Answer::Downgraded;
+        }
+    }
+
+    /// The first confirmation of several attempts counts. A later confirmation can only move the deadline on.
+    fn refresh_answered(&self, state: &mut State, message: &Message, sent: Time, answer: Answer) {
+        let who = client_of(message.lease);
+        let Doing::Holds { lease, token, grant, deadline, shares } = state.clients[who].doing else {
+            unreachable!("a client awaits a refresh only while it holds: {message:?}")
+        };
+        let last = Self::refreshes(state, who).fold(sent, Time::max);
+        let holds = match answer {
+            Answer::Refreshed { token: kept } => kept == token && state.time < deadline,
+            // A joint refresh does not tell which lease is over: the client refreshes by itself from now on.
+            _ if matches!(message.verb, Verb::Keep { .. }) => return,
+            // A refusal may be stale: a linearizable read tells.
+            _ => state
+                .record
+                .iter()
+                .flat_map(|record| &record.holders)
+                .any(|held| held.lease == lease && held.token == token && held.expires_at > state.wall()),
+        };
+        if !holds {
+            Self::abandon(state, who);
+            state.clients[who].doing = Doing::Nothing;
+        } else if matches!(answer, Answer::Refreshed { .. }) {
+            if last > sent {
+                state.rare = Some(Rare::EarlierConfirmed);
+            }
+            let from = if self.config.without == Some(Rule::OwnSend) { last } else { sent };
+            let deadline = deadline.max(from + self.config.ttl(lease));
+            state.clients[who].doing = Doing::Holds { lease, token, grant, deadline, shares };
+            self.exclude(state, who);
+        }
+    }
+}

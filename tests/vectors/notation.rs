@@ -1,0 +1,333 @@
+//! The notation of `protocol/vectors.json`, which `protocol/README.md` describes: what its values stand for at a time.
+
+use mongoseal::{
+    AcquireId, FencingToken, Group, HybridTime, LeaseId, Metadata,
+    record::{
+        Acquire, BatchRequest, Downgrade, Holder, LeaseSpec, Leave, Outcome, Raise, Record, Refresh, Release, Request,
+        Revocation, Revoke, StoreTime, Transfer, WaitSpec, Waiter,
+    },
+};
+use serde_json::{Map, Value, json};
+
+/// How far a token with a symbol is from the symbol at most.
+const NEAR: u64 = 1_000;
+
+/// What a case sends.
+#[derive(Debug)]
+pub(crate) enum Sent {
+    One(Request),
+    /// At the same time, in this order.
+    Together(Vec<Request>),
+    /// For the holders with these tokens.
+    Batch(Vec<FencingToken>, BatchRequest),
+}
+
+/// The values of fields that an entry leaves out, and the times and tokens that numbers and symbols stand for.
+#[derive(Clone, Copy)]
+pub(crate) struct Notation<'a> {
+    pub(crate) defaults: &'a Value,
+    /// The time 0.
+    pub(crate) now: StoreTime,
+    /// The token of the hybrid clock.
+    pub(crate) clock: u64,
+    /// A token two hours ahead of it.
+    pub(crate) ahead: u64,
+}
+
+impl<'a> Notation<'a> {
+    /// At a reading of the store's clocks.
+    pub(crate) fn at(defaults: &'a Value, now: StoreTime, tick: HybridTime) -> Self {
+        let second = u64::try_from(now.millis()).unwrap() / 1_000 + 7_200;
+        let ahead = number(HybridTime { seconds: second, ordinal: 0 });
+        Self { defaults, now, clock: number(tick), ahead }
+    }
+
+    fn field<'v>(&'v self, entry: &'v Value, kinds: &[&str], name: &str) -> &'v Value {
+        let by_default = kinds.iter().find_map(|kind| self.defaults[kind].get(name));
+        entry.get(name).or(by_default).unwrap_or_else(|| panic!("{entry} has no {name}"))
+    }
+
+    fn time(&self, value: &Value) -> StoreTime {
+        StoreTime::from_millis(self.now.millis() + value.as_i64().expect("a time is a number"))
+    }
+
+    fn write_time(&self, time: StoreTime) -> Value {
+        (time.millis() - self.now.millis()).into()
+    }
+
+    pub(crate) fn token(&self, value: &Value) -> FencingToken {
+        let number = value.as_str().map_or_else(|| value.as_u64(), |text| self.symbol(text));
+        number.and_then(|number| FencingToken::new(number).ok()).unwrap_or_else(|| panic!("{value} is no token"))
+    }
+
+    /// The number of `clock`, `clock+1`, `ahead-2`.
+    fn symbol(&self, text: &str) -> Option<u64> {
+        let symbols = [("clock", self.clock), ("ahead", self.ahead)];
+        let (symbol, number) = symbols.into_iter().find(|(symbol, _)| text.starts_with(symbol))?;
+        number.checked_add_signed(more(text, symbol)?)
+    }
+
+    fn write_token(&self, token: FencingToken) -> Value {
+        for (symbol, number) in [("clock", self.clock), ("ahead", self.ahead)] {
+            if token.get() == number {
+                return symbol.into();
+            }
+            if token.get().abs_diff(number) <= NEAR {
+                let more = i128::from(token.get()) - i128::from(number);
+                return format!("{symbol}{more:+}").into();
+            }
+        }
+        token.get().into()
+    }
+
+    fn terms(&self, entry: &Value) -> LeaseSpec {
+        let field = |name: &str| self.field(entry, &["terms"], name);
+        LeaseSpec {
+            lease: lease(field("lease")),
+            caller: caller(entry),
+            owner: field("owner").as_str().unwrap().parse().unwrap(),
+            limit: u32::try_from(long(field("limit"))).unwrap(),
+            ttl: long(field("ttl")),
+            grace: long(field("grace")),
+            group: field("group").as_str().map(|name| name.parse().unwrap()),
+            metadata: metadata(field("metadata")),
+        }
+    }
+
+    fn write_terms(terms: &LeaseSpec) -> Map<String, Value> {
+        let number = terms.lease.to_bytes()[0];
+        let metadata: Map<String, Value> =
+            terms.metadata.iter().map(|(name, text)| (name.to_owned(), text.into())).collect();
+        let mut entry = Map::new();
+        entry.insert("lease".into(), number.into());
+        if terms.caller != caller_of(number) {
+            entry.insert("caller".into(), terms.caller.to_string().into());
+        }
+        entry.insert("owner".into(), terms.owner.as_str().into());
+        entry.insert("limit".into(), terms.limit.into());
+        entry.insert("ttl".into(), terms.ttl.into());
+        entry.insert("grace".into(), terms.grace.into());
+        entry.insert("group".into(), terms.group.as_ref().map(Group::as_str).into());
+        entry.insert("metadata".into(), metadata.into());
+        entry
+    }
+
+    pub(crate) fn record(&self, value: &Value) -> Option<Record> {
+        if value.is_null() {
+            return None;
+        }
+        let list = |name: &str| self.field(value, &["record"], name).as_array().expect("it is a list");
+        let holder = |entry: &Value| {
+            let field = |name: &str| self.field(entry, &["holder"], name);
+            Holder {
+                terms: self.terms(entry),
+                version: self.token(field("version")),
+                refreshes: long(field("refreshes")),
+                since: self.time(field("since")),
+                last_seen: self.time(field("last_seen")),
+                expires_at: self.time(field("expires_at")),
+            }
+        };
+        let waiter = |entry: &Value| {
+            let field = |name: &str| self.field(entry, &["waiter"], name);
+            Waiter {
+                terms: self.terms(entry),
+                wait_ttl: long(field("wait_ttl")),
+                refreshes: long(field("refreshes")),
+                since: self.time(field("since")),
+                last_seen: self.time(field("last_seen")),
+                expires_at: self.time(field("expires_at")),
+            }
+        };
+        let handed = |entry: &Value| {
+            let token = Some(&entry["token"]).filter(|token| !token.is_null());
+            (entry["caller"].as_str().unwrap().parse().unwrap(), token.map(|token| self.token(token)))
+        };
+        let revocation = |entry: &Value| Revocation {
+            by: entry["by"].as_str().unwrap().into(),
+            reason: entry["reason"].as_str().unwrap().into(),
+            at: self.time(&entry["at"]),
+            tokens: entry["tokens"].as_array().unwrap().iter().map(|token| self.token(token)).collect(),
+        };
+        Some(Record {
+            version: self.token(&value["version"]),
+            holders: list("holders").iter().map(holder).collect(),
+            queue: list("queue").iter().map(waiter).collect(),
+            handover: list("handover").iter().map(handed).collect(),
+            last_seen: self.time(self.field(value, &["record"], "last_seen")),
+            expires_at: self.time(self.field(value, &["record"], "expires_at")),
+            history: list("history").iter().map(revocation).collect(),
+        })
+    }
+
+    /// A record without the fields that have their default.
+    pub(crate) fn write_record(&self, record: Option<&Record>) -> Value {
+        let Some(record) = record else { return Value::Null };
+        let holder = |holder: &Holder| {
+            let mut entry = Self::write_terms(&holder.terms);
+            entry.insert("version".into(), self.write_token(holder.version));
+            entry.insert("refreshes".into(), holder.refreshes.into());
+            entry.insert("since".into(), self.write_time(holder.since));
+            entry.insert("last_seen".into(), self.write_time(holder.last_seen));
+            entry.insert("expires_at".into(), self.write_time(holder.expires_at));
+            self.without_defaults(entry, &["terms", "holder"])
+        };
+        let waiter = |waiter: &Waiter| {
+            let mut entry = Self::write_terms(&waiter.terms);
+            entry.insert("wait_ttl".into(), waiter.wait_ttl.into());
+            entry.insert("refreshes".into(), waiter.refreshes.into());
+            entry.insert("since".into(), self.write_time(waiter.since));
+            entry.insert("last_seen".into(), self.write_time(waiter.last_seen));
+            entry.insert("expires_at".into(), self.write_time(waiter.expires_at));
+            self.without_defaults(entry, &["terms", "waiter"])
+        };
+        let handed = |(caller, token): &(AcquireId, Option<FencingToken>)| json!({ "caller": caller.to_string(), "token": token.map(|token| self.write_token(token)) });
+        let revocation = |revocation: &Revocation| {
+            let tokens: Vec<Value> = revocation.tokens.iter().map(|token| self.write_token(*token)).collect();
+            json!({ "by": revocation.by, "reason": revocation.reason, "at": self.write_time(revocation.at), "tokens": tokens })
+        };
+        let entry = json!({
+            "version": self.write_token(record.version),
+            "holders": record.holders.iter().map(holder).collect::<Vec<_>>(),
+            "queue": record.queue.iter().map(waiter).collect::<Vec<_>>(),
+            "handover": record.handover.iter().map(handed).collect::<Vec<_>>(),
+            "last_seen": self.write_time(record.last_seen),
+            "expires_at": self.write_time(record.expires_at),
+            "history": record.history.iter().map(revocation).collect::<Vec<_>>(),
+        });
+        let Value::Object(entry) = entry else { unreachable!("it is an object") };
+        self.without_defaults(entry, &["record"])
+    }
+
+    fn without_defaults(&self, mut entry: Map<String, Value>, kinds: &[&str]) -> Value {
+        entry.retain(|name, value| kinds.iter().all(|kind| self.defaults[kind].get(name) != Some(value)));
+        entry.into()
+    }
+
+    pub(crate) fn sent(&self, value: &Value) -> Sent {
+        let (name, of) = only(value);
+        match name {
+            "together" => Sent::Together(of.as_array().unwrap().iter().map(|one| self.request(one)).collect()),
+            "batch" => {
+                let tokens = of["tokens"].as_array().unwrap().iter().map(|token| self.token(token)).collect();
+                let mut verb = of.clone();
+                verb.as_object_mut().unwrap().remove("tokens");
+                let (name, of) = only(&verb);
+                let text = |name: &str| of[name].as_str().unwrap().to_owned();
+                let batch = match name {
+                    "release" => BatchRequest::Release,
+                    "revoke" => BatchRequest::Revoke { by: text("by"), reason: text("reason") },
+                    "keep" => BatchRequest::Keep { ttl: long(&of["ttl"]) },
+                    "refresh" => BatchRequest::Refresh { ttl: long(&of["ttl"]), least: long(&of["least"]) },
+                    other => panic!("{other} is no batch"),
+                };
+                Sent::Batch(tokens, batch)
+            }
+            _ => Sent::One(self.request(value)),
+        }
+    }
+
+    fn request(&self, value: &Value) -> Request {
+        let (name, of) = only(value);
+        let field = |name: &str| self.field(of, &["terms"], name);
+        let text = |name: &str| of[name].as_str().unwrap().to_owned();
+        let wait = |of: &Value| WaitSpec {
+            ttl: long(&of["ttl"]),
+            queue_limit: u32::try_from(long(&of["queue_limit"])).unwrap(),
+        };
+        match name {
+            "acquire" => Request::Acquire(Acquire { terms: self.terms(of), wait: of.get("wait").map(wait) }),
+            "refresh" => Request::Refresh(Refresh {
+                lease: lease(&of["lease"]),
+                ttl: long(field("ttl")),
+                grace: long(field("grace")),
+                metadata: of.get("metadata").map(metadata),
+            }),
+            "release" => Request::Release(Release { lease: lease(&of["lease"]), token: self.token(&of["token"]) }),
+            "leave" => Request::Leave(Leave { lease: lease(&of["lease"]), caller: caller(of) }),
+            "revoke" => {
+                Request::Revoke(Revoke { by: text("by"), reason: text("reason"), upto: self.token(&of["upto"]) })
+            }
+            "transfer" => Request::Transfer(Transfer {
+                lease: lease(&of["lease"]),
+                token: self.token(&of["token"]),
+                to: lease(&of["to"]),
+            }),
+            "downgrade" => Request::Downgrade(Downgrade {
+                lease: lease(&of["lease"]),
+                token: self.token(&of["token"]),
+                limit: u32::try_from(long(&of["limit"])).unwrap(),
+            }),
+            "raise" => Request::Raise(Raise { to: self.token(&of["to"]) }),
+            "prune" => Request::Prune,
+            other => panic!("{other} is no request"),
+        }
+    }
+
+    pub(crate) fn outcome(&self, outcome: &Outcome) -> Value {
+        let number = |holder: &Holder| holder.terms.lease.to_bytes()[0];
+        let numbers = |holders: &[Holder]| holders.iter().map(number).collect::<Vec<_>>();
+        match outcome {
+            Outcome::Granted { token } => json!({ "granted": { "token": self.write_token(*token) } }),
+            Outcome::Queued { position, version, holder } => json!({ "queued": {
+                "position": position, "version": self.write_token(*version), "holder": number(holder),
+            } }),
+            Outcome::Full { length } => json!({ "full": { "length": length } }),
+            Outcome::Refused { holder } => json!({ "refused": { "holder": number(holder) } }),
+            Outcome::Refreshed { token } => json!({ "refreshed": { "token": self.write_token(*token) } }),
+            Outcome::Released => json!({ "released": {} }),
+            Outcome::Transferred { token } => json!({ "transferred": { "token": self.write_token(*token) } }),
+            Outcome::Downgraded => json!({ "downgraded": {} }),
+            Outcome::Absent => json!({ "absent": {} }),
+            Outcome::Revoked { holders } => json!({ "revoked": { "holders": numbers(holders) } }),
+            Outcome::Raised { version } => json!({ "raised": { "version": self.write_token(*version) } }),
+            Outcome::Pruned { holders } => json!({ "pruned": { "holders": numbers(holders) } }),
+        }
+    }
+}
+
+/// What a symbol adds to another: 2 of `clock+2`.
+pub(crate) fn more(text: &str, symbol: &str) -> Option<i64> {
+    match text.strip_prefix(symbol)? {
+        "" => Some(0),
+        more => more.parse().ok(),
+    }
+}
+
+/// The token of a reading of the hybrid clock.
+pub(crate) fn number(tick: HybridTime) -> u64 {
+    FencingToken::following(None, tick, 0).get()
+}
+
+/// The name and the value of an object with one field.
+pub(crate) fn only(value: &Value) -> (&str, &Value) {
+    let fields = value.as_object().expect("it is an object");
+    assert_eq!(fields.len(), 1, "{value} has one field");
+    fields.iter().next().map(|(name, of)| (name.as_str(), of)).unwrap()
+}
+
+fn long(value: &Value) -> u64 {
+    value.as_u64().unwrap_or_else(|| panic!("{value} is not a positive number"))
+}
+
+fn lease(value: &Value) -> LeaseId {
+    LeaseId::from_bytes([u8::try_from(long(value)).unwrap(); 16])
+}
+
+/// The caller of an entry. If it names none, the first acquire of the handle with the number of its lease.
+fn caller(entry: &Value) -> AcquireId {
+    let by_default = || caller_of(u8::try_from(long(&entry["lease"])).unwrap());
+    entry.get("caller").map_or_else(by_default, |text| text.as_str().unwrap().parse().unwrap())
+}
+
+fn caller_of(lease: u8) -> AcquireId {
+    format!("{lease:016x}/1").parse().unwrap()
+}
+
+fn metadata(value: &Value) -> Metadata {
+    let mut metadata = Metadata::default();
+    for (name, text) in value.as_object().unwrap() {
+        metadata.insert(name, text.as_str().unwrap()).unwrap();
+    }
+    metadata
+}
