@@ -1,4 +1,4 @@
-//! The store's time.
+//! The verb `now`: the store's time.
 
 use crate::{Error, Mongoseal, Result, StoreTime, engine::retry};
 
@@ -7,7 +7,7 @@ impl Mongoseal {
     ///
     /// It is a linearizable read of one round trip: on MongoDB the clock is that of the primary which a majority follows at
     /// that moment. Compare it with the times of an [`Inspection`](crate::Inspection), a
-    /// [`ListedLease`](crate::ListedLease) or a document that the store's server has dated. It decides nothing: after a
+    /// [`ListedLease`](crate::ListedLease) or a document with a date of the store's server. It decides nothing: after a
     /// failover the next primary has its own clock, and this process may be paused before it uses the answer.
     ///
     /// # Errors
@@ -17,7 +17,7 @@ impl Mongoseal {
     ///
     /// # Cancel safety
     ///
-    /// Dropping it abandons the answer and changes nothing.
+    /// Dropping the future abandons the answer and changes nothing.
     ///
     /// # Examples
     ///

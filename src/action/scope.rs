@@ -64,17 +64,17 @@ impl Acquire {
 }
 
 impl AcquireAll {
-    /// Acquires all keys, does `work` while all leases hold, and releases them: gives the work's value. It is
+    /// Acquires all keys, runs `work` while all leases are held, and releases them. Returns the value of the work. It is
     /// [`Acquire::with`] for several keys.
     ///
     /// # Errors
     ///
-    /// As the acquire; and [`Error::Lost`] if one of the leases was lost before the work had ended, also if that became known
-    /// only with the release. A release that fails is not an error of the work: the ttl ends the lease.
+    /// As the acquire. [`Error::Lost`] if one of the leases was lost before the work had ended, even if that is found only
+    /// by the release. A release that fails is not an error of the work: the ttl ends the lease.
     ///
     /// # Cancel safety
     ///
-    /// Dropping it drops the work, and releases all keys in the background.
+    /// Dropping the future drops the work, and releases all keys in the background.
     ///
     /// # Examples
     ///
@@ -100,7 +100,7 @@ impl AcquireAll {
                     }
                 }
             }
-            Err(error) => debug!(%error, "the work is done, and its leases left to their ttls"),
+            Err(error) => debug!(%error, "the work is done, and the ttls end its leases"),
         }
         Ok(value)
     }

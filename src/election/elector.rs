@@ -155,7 +155,7 @@ impl Elector {
     ///
     /// # Cancel safety
     ///
-    /// Dropping it drops the work, and resigns or withdraws in the background.
+    /// Dropping the future drops the work, and resigns or withdraws in the background.
     pub async fn run<T, E>(self, work: impl AsyncFnMut(&Leader) -> Result<T, E>) -> Result<Option<T>, E>
     where
         E: From<Error>,

@@ -44,7 +44,7 @@ impl Lease {
     ///
     /// # Cancel safety
     ///
-    /// Dropping it abandons the answer. Once polled, the downgrade may still be made.
+    /// Dropping the future abandons the answer. Once it was polled, the downgrade may still be applied.
     ///
     /// # Examples
     ///

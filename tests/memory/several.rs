@@ -196,7 +196,7 @@ async fn duplicates_and_nothing_are_refused_and_a_failed_release_leaves_the_othe
     let store = Faulty::new();
     let seal = store.seal();
     let error = seal.acquire_all(["a", "b", "a"]).await.unwrap_err();
-    assert!(error.to_string().contains("\"a\" is asked for twice"), "{error}");
+    assert!(error.to_string().contains("\"a\" is given twice"), "{error}");
     assert!(matches!(seal.acquire_all([""]).await, Err(Error::Invalid { .. })));
     assert!(matches!(seal.acquire_all(Vec::<&str>::new()).await, Err(Error::Invalid { .. })));
     assert!(store.requests().is_empty());

@@ -1,4 +1,4 @@
-//! A transaction that stands and falls with a set of leases.
+//! Transactions that commit only while all leases of a set are held.
 
 use mongodb::ClientSession;
 
@@ -12,14 +12,14 @@ use crate::{
 };
 
 impl LeaseSet {
-    /// Runs `work` in a transaction that commits only while all leases of the set hold, as
+    /// Runs `work` in a transaction that commits only while all leases of the set are held, as
     /// [`Lease::transaction`](crate::Lease::transaction) does for one lease.
     ///
     /// Before the commit the transaction writes the record of each lease, one after another in the order of the keys, on the
-    /// condition that the lease holds. If one of the leases is lost, nothing is committed.
+    /// condition that the lease is held. If one of the leases is lost, nothing is committed.
     ///
-    /// Transactions never wait for each other, so they cannot deadlock: MongoDB aborts the one that comes second to a record,
-    /// and it is run again. Because of the order, the one that comes first to the first record that both write goes on.
+    /// Transactions never wait for each other, so they cannot deadlock: MongoDB aborts the transaction that
+    /// writes a record second, and it runs again. Because of the order, the first writer of the first common record goes on.
     ///
     /// # Caveats
     ///
