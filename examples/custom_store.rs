@@ -1,4 +1,4 @@
-//! A store of your own: leases on any database that has transactions with compare-and-swap.
+//! A custom store: leases on any database that has transactions with compare-and-swap.
 //!
 //! ```text
 //! cargo run --example custom_store     # two handles on this store
@@ -7,11 +7,11 @@
 //!
 //! The library runs the protocol. [`record::apply`] is the state machine of a record: a pure function from a record, a
 //! request and a time to the next record and the outcome. A store reads a row, calls that function, and writes the row
-//! if no other client has changed it since. In this example, `Table` stands for the database. Replace it by a client of
-//! yours, and keep `TableStore`.
+//! if no other client has changed it since. In this example `Table` stands for the database. Replace it by your client,
+//! and keep `TableStore`.
 //!
-//! `mongoseal::conformance`, with the feature `test-util`, checks the promises that [`store`](mongoseal::store) lists. Run
-//! it in the tests of your store, as the end of this file does.
+//! `mongoseal::conformance`, with the feature `test-util`, checks the guarantees that [`store`](mongoseal::store)
+//! lists. Run it in the tests of your store, as the end of this file does.
 
 use std::{
     collections::BTreeMap,
@@ -100,8 +100,8 @@ impl TableStore {
         })
     }
 
-    /// Runs a transaction until it meets no other, for as long as a call may take. The answer of a transaction holds once
-    /// its changes are committed.
+    /// Runs a transaction until no other client has changed its rows, for as long as the call may take. The answer
+    /// holds once the changes are committed.
     fn transact<T: Send + 'static>(
         &self,
         deadline: Deadline,
@@ -180,6 +180,11 @@ impl Store for TableStore {
         Box::pin(async { Ok(seen) })
     }
 
+    fn now(&self, _deadline: Deadline) -> BoxFuture<Result<StoreTime>> {
+        let now = self.query(|table| table.moment().now);
+        Box::pin(async move { Ok(now) })
+    }
+
     fn list(&self, wanted: &Filter, after: Option<Position>, most: u32, _: Deadline) -> BoxFuture<Result<Page>> {
         let (rows, at) = self.rows();
         let leases = rows.into_iter().flat_map(|(key, record)| {
@@ -239,7 +244,7 @@ impl Store for TableStore {
         Box::pin(async {})
     }
 
-    /// Holders run on other machines than the database, so they count their deadlines on the clock of their own.
+    /// Holders run on other machines than the database, so they count their deadlines on their own clock.
     fn clock(&self) -> Clock {
         Clock::Boot
     }
@@ -261,7 +266,7 @@ async fn main() -> Result<()> {
 
     match bob.acquire("reports/nightly").await {
         Err(Error::Held { owner, .. }) => println!("bob is refused: {owner:?} holds the key"),
-        other => panic!("a held key is refused, and not {other:?}"),
+        other => panic!("a held key must be refused: {other:?}"),
     }
 
     let waiting = bob.acquire("reports/nightly").wait(Duration::from_secs(10));

@@ -1,5 +1,5 @@
-//! A holder is paused past its ttl and does not know. Without a fence its late write undoes one of the
-//! next holder; with one it is refused.
+//! A fenced write: a holder is paused past its ttl and does not notice. Without a fence, its late write undoes a write
+//! of the next holder. With a fence, its write is refused.
 //!
 //!     cargo run --example fenced_write                                   # in memory
 //!     MONGODB_URI='mongodb://db0,db1,db2/app?replicaSet=rs0' cargo run --example fenced_write
@@ -8,7 +8,7 @@ use std::{collections::HashMap, sync::Mutex, time::Duration};
 
 use mongoseal::{Error, FenceGate, FencingToken, Mongoseal};
 
-/// A storage of one's own: what each account says, behind a gate or without.
+/// A custom storage: the balance of each account, with or without a gate.
 #[derive(Default)]
 struct Storage {
     gate: Option<FenceGate>,
@@ -23,7 +23,7 @@ impl Storage {
     fn write(&self, account: &str, balance: i64, token: FencingToken) -> mongoseal::Result<()> {
         let mut accounts = self.accounts.lock().unwrap();
         if let Some(gate) = &self.gate {
-            gate.admit(account, token)?; // under the lock that the write is under
+            gate.admit(account, token)?; // under the same lock as the write
         }
         accounts.insert(account.into(), balance);
         Ok(())
@@ -38,20 +38,20 @@ async fn main() -> mongoseal::Result<()> {
     };
     let unfenced = Storage::default();
     story(&seal, &unfenced).await?;
-    assert_eq!(unfenced.read("ada"), 10, "the 5 of the second are gone");
+    assert_eq!(unfenced.read("ada"), 10, "the second holder's 5 are lost");
     println!("without a fence: {} instead of 15, an update is lost", unfenced.read("ada"));
 
     let fenced = Storage { gate: Some(FenceGate::new()), ..Storage::default() };
     let late = story(&seal, &fenced).await;
     assert!(matches!(late, Err(Error::Fenced { .. })), "{late:?}");
     println!("with a fence: {}", late.unwrap_err());
-    assert_eq!(fenced.read("ada"), 5, "the second's stand, and the first knows that its 10 do not");
-    println!("the balance is {}, and the first can do its part again", fenced.read("ada"));
+    assert_eq!(fenced.read("ada"), 5, "the second holder's 5 stand, and the first one knows that its 10 do not");
+    println!("the balance is {}, and the first holder can do its part again", fenced.read("ada"));
     seal.shutdown().await;
     Ok(())
 }
 
-/// Two add to a balance. The first is paused between its read and its write.
+/// Two holders add to a balance. The first is paused between its read and its write.
 async fn story(seal: &Mongoseal, storage: &Storage) -> mongoseal::Result<()> {
     let ttl = Duration::from_millis(200);
     let first = seal.acquire("accounts/ada").ttl(ttl).without_refresh().await?;
@@ -63,5 +63,5 @@ async fn story(seal: &Mongoseal, storage: &Storage) -> mongoseal::Result<()> {
     storage.write("ada", storage.read("ada") + 5, second.token())?;
     second.release().await?;
 
-    storage.write("ada", balance + 10, first.token()) // it looked at nothing but the clock of its own
+    storage.write("ada", balance + 10, first.token()) // it does not know that its lease is lost
 }

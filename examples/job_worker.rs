@@ -1,10 +1,10 @@
-//! Workers share out jobs, which are documents. Each owns a job by a lease and writes its progress through
-//! the fence; where one dies, another resumes from the last checkpoint, and if the first comes back after
-//! all, its writes are refused. Start it as often as you like:
+//! A job worker: several workers share jobs, which are documents. A worker owns a job by a lease and writes its
+//! progress through the fence. If a worker dies, another one resumes from the last checkpoint. If the first one comes
+//! back, its writes are refused. Start as many workers as you like:
 //!
 //!     MONGODB_URI='mongodb://db0,db1,db2/app?replicaSet=rs0' cargo run --example job_worker -- NAME
 //!
-//! It puts six jobs there if there are none, and ends when all are finished.
+//! It inserts six jobs if there are none, and ends when all are finished.
 
 use std::{env, time::Duration};
 
@@ -26,12 +26,12 @@ async fn main() -> Result<()> {
     let jobs: Collection<Document> = database.collection("jobs");
     if jobs.find_one(doc! {}).await.map_err(driver)?.is_none() {
         let new = (1..=6).map(|id| doc! { "_id": id, "steps": 5, "done": 0, "log": [] });
-        drop(jobs.insert_many(new).ordered(false).await); // another worker may have put them there
+        drop(jobs.insert_many(new).ordered(false).await); // another worker may have inserted them
     }
     let seal = Mongoseal::builder().owner(name.as_str()).ttl(Duration::from_millis(1_500)).on(&database)?;
     let open = doc! { "$expr": { "$lt": ["$done", "$steps"] } };
     while jobs.find_one(open.clone()).await.map_err(driver)?.is_some() {
-        // Any that is open, so that workers do not all go for the same one.
+        // A random open job, so that workers do not all choose the same one.
         let some = vec![doc! { "$match": &open }, doc! { "$sample": { "size": 1 } }];
         let mut found = jobs.aggregate(some).await.map_err(driver)?;
         if !found.advance().await.map_err(driver)? {
@@ -44,9 +44,9 @@ async fn main() -> Result<()> {
         };
         match outcome {
             Ok(()) => println!("{name} finished job {id}"),
-            Err(Error::Held { .. }) => sleep(Duration::from_millis(20)).await, // it is being worked at
+            Err(Error::Held { .. }) => sleep(Duration::from_millis(20)).await, // another worker has it
             Err(error @ (Error::Fenced { .. } | Error::Lost { .. })) => println!("{name} leaves job {id}: {error}"),
-            Err(Error::Unavailable { .. }) => println!("{name} tries again"), // a write may have been made: look
+            Err(Error::Unavailable { .. }) => println!("{name} retries"), // a write may have been applied: read again
             Err(error) => return Err(error),
         }
     }
@@ -55,9 +55,9 @@ async fn main() -> Result<()> {
     Ok(())
 }
 
-/// Does what is left of a job. A step and its checkpoint are one write.
+/// Does the rest of a job. A step and its checkpoint are one write.
 async fn work(jobs: &Collection<Document>, lease: &Lease, id: i32, name: &str) -> Result<()> {
-    // An update of nothing leaves the token there: from here on no earlier owner writes.
+    // An update of nothing stores the token: from here on, writes of earlier owners are refused.
     jobs.fenced(lease).update_one(doc! { "_id": id }, doc! {}).await?;
     while let Some(job) = jobs.find_one(doc! { "_id": id }).await.map_err(driver)? {
         let (done, steps) = (job.get_i32("done").unwrap_or_default(), job.get_i32("steps").unwrap_or_default());
@@ -73,5 +73,5 @@ async fn work(jobs: &Collection<Document>, lease: &Lease, id: i32, name: &str) -
 }
 
 fn driver(error: mongoseal::mongodb::error::Error) -> Error {
-    Error::unavailable("MongoDB did not answer: look again").caused_by(error)
+    Error::unavailable("MongoDB did not answer: retry").caused_by(error)
 }

@@ -1,21 +1,20 @@
-//! One of several processes leads, and writes what it does with its token. Start it in three terminals,
-//! and stop one or kill it:
+//! A leader election: one of several processes leads, and its writes are fenced by its token. Start it in three
+//! terminals, and stop or kill one of them:
 //!
 //!     MONGODB_URI='mongodb://db0,db1,db2/app?replicaSet=rs0' cargo run --example leader -- NAME
 //!
-//! A line on its standard input makes the leader resign; the end of that, or Ctrl-C, ends the process.
+//! A line on the standard input makes the leader resign. The end of the input, or Ctrl-C, ends the process.
 
 use std::{env, time::Duration};
 
 use mongoseal::{
-    Error, Fence, Leader, Mongoseal, Result,
+    CancellationToken, Error, Fence, Leader, Mongoseal, Result,
     mongodb::{
         Client, Collection,
         bson::{Document, doc},
     },
 };
 use tokio::io::{AsyncBufReadExt, BufReader};
-use tokio_util::sync::CancellationToken;
 
 #[tokio::main]
 async fn main() -> Result<()> {
@@ -35,15 +34,15 @@ async fn main() -> Result<()> {
         tokio::signal::ctrl_c().await.ok();
         on_ctrl_c.cancel();
     });
-    println!("{name} is there");
-    // Resigned: it stands again, behind the others.
+    println!("{name} started");
+    // After a resignation it campaigns again, behind the other candidates.
     while !end.is_cancelled() {
         let elector = seal
             .campaign("scheduler")
             .value(name.as_str())
             .ttl(Duration::from_millis(ttl))
             .elector()
-            .on_new_leader(|incumbent| println!("{} leads with token {}", incumbent.value, incumbent.token))
+            .on_new_leader(|leader| println!("{} leads with token {}", leader.value, leader.token))
             .on_stopped(|| println!("stopped"))
             .until(end.clone());
         let resigned = elector.run(async |leader| {
@@ -57,15 +56,17 @@ async fn main() -> Result<()> {
                 }
             }
         });
-        if let Some(Err(refused)) = resigned.await? {
-            println!("refused: {refused}"); // somebody else leads: nothing was written
+        match resigned.await {
+            Ok(_resigned_or_ended) => {}
+            Err(wrong @ (Error::Invalid { .. } | Error::Corrupt { .. })) => return Err(wrong),
+            Err(refused) => println!("refused: {refused}"), // a later leader has written: nothing was written
         }
     }
     seal.shutdown().await;
     Ok(())
 }
 
-/// What only the leader does: each write is refused once a later leader has written.
+/// Writes that only the leader makes: each is refused once a later leader has written.
 async fn work(leader: &Leader, board: &Collection<Document>, name: &str) -> Result<()> {
     println!("begins with token {}", leader.token());
     let write = doc! { "$push": { "log": { "by": name, "token": leader.token() } } };

@@ -1,4 +1,4 @@
-//! Acquire, be refused, work, release, acquire again with a larger token.
+//! A quickstart: acquire a key, be refused, work, release it, and acquire it again with a larger token.
 //!
 //!     cargo run --example quickstart                                   # in memory
 //!     MONGODB_URI='mongodb://db0,db1,db2/app?replicaSet=rs0' cargo run --example quickstart
@@ -19,10 +19,10 @@ async fn main() -> mongoseal::Result<()> {
             println!("bob is refused: {owner:?} holds it with token {token} for another {remaining:.0?}");
             assert_eq!((&owner, token), (lease.owner(), lease.token()));
         }
-        other => panic!("one at a time, and not {other:?}"),
+        other => panic!("a held key must be refused: {other:?}"),
     }
 
-    // The lease refreshes itself; if it were lost, the work would be stopped.
+    // The lease refreshes itself. If it is lost, the work is stopped.
     let pages = lease
         .run(async {
             tokio::time::sleep(Duration::from_millis(300)).await;
@@ -40,18 +40,18 @@ async fn main() -> mongoseal::Result<()> {
     assert!(lease.token() > first, "tokens only grow");
     println!("the storage now refuses token {first}: it is smaller");
 
-    // Releases what is held and waits for it.
+    // Releases all leases and waits for that.
     drop(lease);
     alice.shutdown().await;
     bob.shutdown().await;
     Ok(())
 }
 
-/// Two processes in one: a handle for each, on MongoDB where `MONGODB_URI` is set, else in memory.
+/// Opens two handles, as of two processes: on MongoDB if `MONGODB_URI` is set, otherwise in memory.
 async fn open() -> mongoseal::Result<(Mongoseal, Mongoseal)> {
     let named = |name| Mongoseal::builder().owner(name);
     if let Ok(uri) = std::env::var("MONGODB_URI") {
-        println!("on the replica set that MONGODB_URI names");
+        println!("on the replica set of MONGODB_URI");
         return Ok((named("alice").connect(&uri).await?, named("bob").connect(&uri).await?));
     }
     println!("in memory; set MONGODB_URI to run on a MongoDB replica set");

@@ -1,4 +1,4 @@
-//! The verbs of a handle, each with its builder: one file for each.
+//! The verbs of a handle: one file for each verb, with its builder and its checks.
 
 pub(crate) mod acquire;
 pub(crate) mod acquire_all;
@@ -6,6 +6,7 @@ pub(crate) mod acquire_options;
 pub(crate) mod group;
 mod inspect;
 pub(crate) mod list;
+mod now;
 pub(crate) mod purge;
 mod raise;
 pub(crate) mod revoke;

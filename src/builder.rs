@@ -1,15 +1,15 @@
-//! What can be set for all leases of a handle.
+//! The settings of a handle, for all its leases.
 
 use std::{sync::Arc, time::Duration};
 
 use crate::{
-    Error, Mongoseal, Owner, Result, Retry, Ttl,
+    Error, IntoName, Mongoseal, Owner, Result, Retry, Ttl,
     engine::{dedicated_thread::DedicatedThread, retry_policy::OnHeld, settings::Settings, shared::Shared},
     store::Store,
 };
 
 impl Mongoseal {
-    /// Settings other than the defaults.
+    /// Starts a builder with the default settings.
     pub fn builder() -> Builder {
         Builder::default()
     }
@@ -73,113 +73,109 @@ impl Default for Builder {
 }
 
 impl Builder {
-    /// Who this process says it is. Default: host, process id and a random part.
+    /// Sets the owner: the name by which other processes see this handle's leases. Default: host, process id and a
+    /// random part.
     pub fn owner<O>(mut self, owner: O) -> Self
     where
-        O: TryInto<Owner>,
-        O::Error: Into<Error>,
+        O: IntoName<Owner>,
     {
-        // Errors are not `Clone` and builders are, so the sentence is what is kept.
-        self.owner = Some(owner.try_into().map_err(|error| error.into().to_string()));
+        // Errors are not `Clone` and builders are, so the message is kept.
+        self.owner = Some(owner.into_name().map_err(|error| error.to_string()));
         self
     }
 
-    /// How long a lease lasts without a refresh, unless its acquire says otherwise. Default:
-    /// 30 seconds, because an ungraceful failover at MongoDB's default election settings took up
-    /// to 19.
+    /// Sets how long a lease lasts without a refresh, unless its acquire sets it. Default: 30 s, because an ungraceful
+    /// failover with MongoDB's default election settings took up to 19 s.
     pub fn ttl(mut self, ttl: Duration) -> Self {
         self.ttl = ttl;
         self
     }
 
-    /// Sets how much longer than the ttl the store keeps the key of a holder that is not heard of: the
-    /// lock-delay of Chubby and Consul. A release ends it at once.
+    /// Sets how much longer than the ttl the store keeps the key of a holder that stopped refreshing: the lock-delay of
+    /// Chubby and Consul. A release ends it at once.
     ///
-    /// The grace covers members whose clocks differ. If a failover makes a member primary whose clock is
-    /// ahead, that member ends leases sooner, by the difference. As long as the clocks differ by no more than
-    /// the grace, the holder still stops first. The cost: the key of a holder that died is free that much later.
+    /// The grace covers members whose clocks differ. If a failover makes a member primary whose clock is ahead, that
+    /// member ends leases sooner, by the difference. As long as the clocks differ by no more than the grace, the holder
+    /// still stops first. The cost: the key of a holder that died is free that much later.
     ///
-    /// Default: a tenth of the ttl, up to 500 milliseconds, and no more than the [`retention`](Self::retention)
-    /// leaves. For a lease [without expiry](crate::Acquire::without_expiry) the ttl is the handle's.
-    /// `Duration::ZERO` is no grace: then one clock that is ahead lets two holders believe after a failover.
+    /// Default: a tenth of the ttl, up to 500 ms and up to what the [`retention`](Self::retention) leaves. For a lease
+    /// [without expiry](crate::Acquire::without_expiry) the ttl is the handle's. `Duration::ZERO` is no grace: then,
+    /// after a failover to a clock that is ahead, two holders can believe that they hold the key.
     pub fn grace(mut self, grace: Duration) -> Self {
         self.grace = Some(grace);
         self
     }
 
-    /// How far the holder's clock and the store's may drift apart, in millionths: a holder stops
-    /// that much before its ttl is over. Default: 1,000, a millisecond in each second; NTP slews a
-    /// clock by at most 500.
+    /// Sets how far the holder's clock and the store's clock may drift apart, in millionths. A holder stops that much
+    /// before its ttl ends. Default: 1,000, a millisecond in each second; NTP slews a clock by at most 500.
     pub fn drift_allowance_ppm(mut self, ppm: u32) -> Self {
         self.drift_ppm = ppm;
         self
     }
 
-    /// How long the record of an idle key is kept, at least as long as the longest ttl. All
-    /// processes of a collection must agree: it is the TTL index's option. A store of one's own
-    /// has its own. Default: 24 hours.
+    /// Sets how long the record of an idle key is kept: at least as long as the longest ttl. All processes on a
+    /// collection must agree, because it is the option of the TTL index. A custom store has its own retention. Default:
+    /// 24 hours.
     pub fn retention(mut self, retention: Duration) -> Self {
         self.retention = retention;
         self
     }
 
-    /// How long one call may take, with all requests it sends. Default: 10 seconds.
+    /// Sets how long one call may take, with all requests that it sends. Default: 10 s.
     pub fn operation_timeout(mut self, timeout: Duration) -> Self {
         self.operation_timeout = timeout;
         self
     }
 
-    /// How many may wait for one key; whoever comes after them gets [`Error::QueueFull`]. A waiter
-    /// takes about 300 bytes of the key's record, and its metadata; MongoDB allows 16 MiB. From 1 to
-    /// 3,000; default: 1,000.
+    /// Sets how many waiters a key may have; another waiter gets [`Error::QueueFull`]. A waiter takes about 300 bytes
+    /// of the key's record, and its metadata; MongoDB allows 16 MiB. From 1 to 3,000. Default: 1,000.
     pub fn queue_limit(mut self, waiters: u32) -> Self {
         self.queue_limit = waiters;
         self
     }
 
-    /// How long an acquire waits for a key that is held, unless it says otherwise: see
-    /// [`Acquire::wait`](crate::Acquire::wait). Default: zero, one attempt.
+    /// Sets how long an acquire waits for a held key, unless the acquire sets it: see
+    /// [`Acquire::wait`](crate::Acquire::wait). Default: zero, which is one attempt.
     pub fn wait(mut self, at_most: Duration) -> Self {
         self.wait = Some(at_most);
         self
     }
 
-    /// How an acquire asks again for a key that is held, unless it says otherwise: see
-    /// [`Acquire::retry`](crate::Acquire::retry). It contradicts a [`wait`](Self::wait). Default: one
-    /// attempt.
+    /// Sets the policy by which an acquire retries a held key, unless the acquire sets it: see
+    /// [`Acquire::retry`](crate::Acquire::retry). It contradicts a [`wait`](Self::wait). Default: one attempt.
     pub fn retry(mut self, policy: Retry) -> Self {
         self.retry = Some(policy);
         self
     }
 
-    /// Runs the tasks of the handle on a thread of its own: the acquires, the refreshes and releases of its leases, and its
-    /// change streams. Default: they run on the runtime that acquires the lease.
+    /// Runs the handle's tasks on a thread of their own: its acquires, the refreshes and releases of its leases, and
+    /// its change streams. Default: they run on the runtime that acquires the lease.
     ///
-    /// Work that blocks all threads of a runtime, without a call of `spawn_blocking`, also stops the refreshes on that
-    /// runtime, and the leases expire. With a thread of its own the handle keeps them. The holder must still see by
-    /// itself that a lease was lost: a blocked thread notices nothing.
+    /// If work blocks all threads of a runtime, without a call of `spawn_blocking`, the refreshes on that runtime stop,
+    /// too, and the leases expire. A handle with a thread of its own keeps its leases. The holder must still check
+    /// whether a lease was lost: a blocked thread notices nothing.
     ///
-    /// It needs a client of its own, by [`connect`](Self::connect): a client of the caller reads its connections on the
-    /// caller's runtime. The closure of a [`retry`](Self::retry) policy runs on the thread, too. It ends when the last clone
-    /// of the handle and its last lease are gone.
+    /// It needs a client of its own, by [`connect`](Self::connect): a caller's client reads its connections on the
+    /// caller's runtime. The closure of a [`retry`](Self::retry) policy runs on the thread, too. The thread ends when
+    /// the last clone of the handle and its last lease are dropped.
     pub fn dedicated_thread(mut self) -> Self {
         self.dedicated_thread = true;
         self
     }
 
-    /// On a store of one's own. Handles on clones of one `Arc` share what the store shares: on MongoDB a change stream, and a
-    /// client that belongs to the store, which the last of them that is shut down closes.
+    /// Makes a handle on a custom store. Handles on clones of one `Arc` share what the store shares. On MongoDB that is
+    /// a change stream, and a client that belongs to the store: the last handle that is shut down closes it.
     ///
     /// # Errors
     ///
-    /// [`Error::Invalid`] where the settings contradict each other.
+    /// [`Error::Invalid`] if the settings contradict each other.
     pub fn on_store(self, store: Arc<dyn Store>) -> Result<Mongoseal> {
         let settings = Settings { retention: store.retention(), ..self.settings()? };
         let thread = self.dedicated_thread.then(DedicatedThread::start).transpose()?.map(Arc::new);
         Ok(Mongoseal { shared: Shared::new(store, settings, thread)? })
     }
 
-    /// Checks what was set.
+    /// Checks the settings.
     pub(crate) fn settings(&self) -> Result<Settings> {
         let owner = match &self.owner {
             None => Owner::of_this_process(),
@@ -187,25 +183,25 @@ impl Builder {
         };
         if self.operation_timeout < Duration::from_millis(10) || self.operation_timeout > Ttl::MAX.duration() {
             return Err(Error::invalid(format!(
-                "an operation timeout must be from 10 milliseconds to 365 days and {:?} is not: seconds are usual",
+                "an operation timeout must be from 10 ms to 365 days and {:?} is not: seconds are usual",
                 self.operation_timeout
             )));
         }
         if !(1..=3_000).contains(&self.queue_limit) {
             return Err(Error::invalid(format!(
-                "a queue limit must be from 1 to 3,000 waiters and {} is not: a record has 16 MiB at most",
+                "a queue limit must be from 1 to 3,000 waiters and {} is not: a record has at most 16 MiB",
                 self.queue_limit
             )));
         }
         if self.drift_ppm > 500_000 {
             return Err(Error::invalid(format!(
-                "a drift allowance of {} millionths is more than half: 1,000 covers any clock under NTP",
+                "a drift allowance of {} millionths is more than half: choose less, 1,000 covers any clock under NTP",
                 self.drift_ppm
             )));
         }
         if self.retention > Ttl::MAX.duration() {
             return Err(Error::invalid(format!(
-                "idle records can be kept for 365 days and {:?} is longer: 24 hours are usual",
+                "idle records can be kept for at most 365 days and {:?} is longer: 24 hours are usual",
                 self.retention
             )));
         }

@@ -1,7 +1,7 @@
-//! What every store must do, clause by clause: for authors of a [`Store`].
+//! The suite for authors of a [`Store`]: one test for each thing that a store must do.
 //!
-//! Run each of the [`clauses`] on a store of your own in a test, and give the test the clause's name:
-//! it fails with a sentence that says what was expected.
+//! Run each of the [`clauses`] on your store, as a test with the clause's name. A clause that is not kept panics with a
+//! sentence about what was expected.
 //!
 //! ```
 //! use std::sync::Arc;
@@ -16,13 +16,13 @@
 //! # }
 //! ```
 //!
-//! Clauses use keys of their own, random ones, so that they can share a store with others; they leave
-//! records behind. Each takes a second or two, because leases have to expire.
+//! Each clause uses random keys of its own, so stores can be shared with other users. Records are left behind. A clause
+//! takes a second or two, because leases have to expire.
 #![allow(clippy::panic, clippy::unwrap_used, clippy::expect_used, reason = "a clause fails by panicking")]
 
+mod batch;
 mod bench;
 mod following;
-mod joint;
 mod leases;
 mod lists;
 mod machine;
@@ -42,17 +42,17 @@ pub struct Clause {
 }
 
 impl Clause {
-    /// The sentence that it proves, in words joined by `_`.
+    /// The sentence that the clause proves, in words joined by `_`.
     #[must_use]
     pub fn name(&self) -> &'static str {
         self.name
     }
 
-    /// Puts a store to the test. Needs a tokio runtime with time.
+    /// Checks a store. Needs a tokio runtime with time.
     ///
     /// # Panics
     ///
-    /// Where the store does otherwise.
+    /// If the store does otherwise.
     pub async fn check(&self, store: Arc<dyn Store>) {
         (self.run)(Bench::on(store)).await;
     }
@@ -64,48 +64,49 @@ impl fmt::Debug for Clause {
     }
 }
 
-/// Lists functions as clauses, by their names.
-macro_rules! list {
+/// Lists functions as clauses. Each clause has the name of its function.
+macro_rules! clause_list {
     ($($of:ident::$name:ident),* $(,)?) => {
         &[$(Clause { name: stringify!($name), run: |bench| Box::pin($of::$name(bench)) }),*]
     };
 }
 
-/// All clauses.
+/// All clauses of the suite.
 #[must_use]
 pub fn clauses() -> &'static [Clause] {
-    list![
+    clause_list![
         leases::a_free_key_is_granted_and_read_at_once,
         leases::a_held_key_is_refused_and_its_record_stays_as_it_is,
         leases::the_same_request_again_keeps_its_token,
         leases::tokens_grow_over_release_and_expiry,
         leases::a_lease_ends_at_its_ttl_and_not_before,
-        leases::a_refresh_pushes_the_end_out_and_never_creates,
+        leases::a_refresh_extends_a_lease_and_never_creates_one,
         leases::grace_keeps_the_key_after_the_ttl_and_a_release_ends_it,
         leases::a_release_ends_its_own_lease_and_no_other,
-        leases::of_many_who_ask_at_once_one_is_granted_the_key,
-        leases::sharers_are_as_many_as_all_of_them_allow,
-        leases::a_revocation_ends_the_leases_it_means_and_is_remembered,
+        leases::one_of_many_concurrent_acquires_is_granted_the_key,
+        leases::sharers_are_as_many_as_each_of_them_allows,
+        leases::a_revocation_ends_the_leases_up_to_its_token_and_is_recorded,
         leases::a_transfer_changes_the_holder_and_the_token_once,
         leases::a_downgrade_lets_sharers_in_and_keeps_lease_token_and_expiry,
         leases::a_raise_lifts_the_version_and_ends_no_lease,
-        leases::texts_of_callers_come_back_as_they_are,
-        leases::clocks_move_on_and_never_back,
-        waiting::waiters_are_granted_the_key_in_the_order_they_came,
-        waiting::a_waiter_that_is_not_heard_of_falls_out,
-        waiting::a_full_queue_takes_nobody,
-        waiting::a_handle_is_told_what_it_is_handed_and_robbed_of,
-        joint::a_joint_release_gives_back_what_it_names_and_hands_it_over,
-        joint::a_joint_release_of_a_key_is_of_all_that_are_named_or_of_none,
-        joint::a_joint_revocation_is_remembered_with_its_tokens,
-        joint::a_joint_refresh_keeps_all_that_it_names_or_none,
-        joint::what_is_kept_is_kept_though_another_key_is_not,
-        lists::a_list_is_what_was_asked_for_in_the_order_of_tokens,
-        lists::a_prune_removes_what_is_over_and_nothing_else,
+        leases::texts_of_callers_are_returned_unchanged,
+        leases::clocks_never_go_back,
+        leases::the_time_of_the_store_is_that_of_its_writes,
+        waiting::waiters_are_granted_the_key_in_their_order,
+        waiting::a_waiter_that_does_not_repeat_its_acquire_leaves_the_queue,
+        waiting::a_full_queue_takes_no_waiter,
+        waiting::a_handle_is_notified_of_its_grants_and_revocations,
+        batch::a_batch_release_releases_what_it_names_and_hands_the_keys_over,
+        batch::a_batch_release_of_a_key_is_of_all_named_leases_or_of_none,
+        batch::a_batch_revocation_is_recorded_with_its_tokens,
+        batch::a_batch_refresh_refreshes_all_that_it_names_or_none,
+        batch::a_key_is_kept_though_another_key_of_its_batch_is_not,
+        lists::a_list_has_the_wanted_leases_in_the_order_of_tokens,
+        lists::a_prune_removes_what_has_expired_and_nothing_else,
         lists::a_record_is_not_deleted_before_its_retention,
-        following::a_record_that_is_there_is_told_first,
-        following::what_each_change_makes_of_a_record_is_told_in_order,
-        following::who_follows_no_more_is_told_no_more,
-        machine::random_requests_come_to_what_the_machine_says,
+        following::an_existing_record_is_sent_first,
+        following::each_state_of_a_record_is_sent_in_order,
+        following::following_ends_with_its_receiver,
+        machine::random_requests_do_what_the_state_machine_does,
     ]
 }

@@ -1,4 +1,6 @@
-//! Electing a leader.
+//! Leader election.
+//!
+//! Mechanism: a leadership is a lease on a key. Candidates wait in its queue, and the holder's metadata has its value.
 
 mod campaign;
 mod elector;
@@ -11,49 +13,46 @@ pub use elector::{Elector, Readiness};
 pub use observe::LeaderStream;
 
 use crate::{
-    Error, FencingToken, Key, Mongoseal, Owner, Result,
+    FencingToken, IntoName, Key, Mongoseal, Owner, Result,
     record::{Holder, Record, StoreTime},
     store::Snapshot,
 };
 
-/// The entry of the metadata of a leader's lease that says its value.
+/// The name of the metadata entry with a leader's value.
 const VALUE: &str = "value";
 
-/// Who leads, as others see it.
-///
-/// Made by [`Mongoseal::leader`] and [`Mongoseal::observe`].
+/// A leader, as other processes see it. [`Mongoseal::leader`] and [`Mongoseal::observe`] return it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LeaderInfo {
-    /// What it said of itself, as where it can be reached; empty where it said nothing.
+    /// The value that the leader has published, such as its address. Empty if there is none.
     pub value: String,
-    /// Who it is, in words for people.
+    /// The leader's owner.
     pub owner: Owner,
-    /// Its fencing token, larger than that of every leader before.
+    /// The leader's fencing token: larger than that of every earlier leader.
     pub token: FencingToken,
-    /// Since when it leads, on the store's clock.
+    /// When the leadership began, on the store's clock.
     pub since: StoreTime,
-    /// When this was seen, on the store's clock.
+    /// When this was read, on the store's clock.
     pub seen_at: StoreTime,
-    /// How long nobody else can lead if nothing is heard of it, by the store's clock. `None` is for ever.
+    /// How long no other candidate can lead if the leader stops refreshing, by the store's clock. `None` is for ever.
     pub remaining: Option<Duration>,
 }
 
 impl Mongoseal {
-    /// Stands for the leadership of this name: see [`Campaign`]. Nothing is sent until the returned
-    /// builder is awaited.
+    /// Campaigns for the leadership of this name: see [`Campaign`]. Nothing is sent until the returned builder is
+    /// awaited.
     ///
-    /// A leadership is a lease on a key of this name. Whoever acquires that key takes part in the election.
+    /// A leadership is a lease on the key of this name. An acquire of that key takes part in the election.
     pub fn campaign<K>(&self, name: K) -> Campaign
     where
-        K: TryInto<Key>,
-        K::Error: Into<Error>,
+        K: IntoName<Key>,
     {
-        Campaign::new(&self.shared, name.try_into().map_err(Into::into))
+        Campaign::new(&self.shared, name.into_name())
     }
 
-    /// Who leads, by a linearizable read; `None` where nobody does. It may be over the moment after: a
-    /// leader that died is seen here until its time is over.
+    /// Returns the leader by a linearizable read; `None` if there is none. The answer may be outdated a moment later: a
+    /// leader that died is returned until its time is over.
     ///
     /// # Errors
     ///
@@ -61,7 +60,7 @@ impl Mongoseal {
     ///
     /// # Cancel safety
     ///
-    /// Dropping it abandons the answer and changes nothing.
+    /// Dropping the future abandons the answer and changes nothing.
     ///
     /// # Examples
     ///
@@ -73,18 +72,17 @@ impl Mongoseal {
     /// assert_eq!(seal.leader("scheduler").await?, None);
     /// let leader = seal.campaign("scheduler").value("10.0.0.7:4000").await?;
     ///
-    /// let incumbent = seal.leader("scheduler").await?.expect("somebody leads");
-    /// assert_eq!((incumbent.value.as_str(), incumbent.token), ("10.0.0.7:4000", leader.token()));
+    /// let current = seal.leader("scheduler").await?.expect("there is a leader");
+    /// assert_eq!((current.value.as_str(), current.token), ("10.0.0.7:4000", leader.token()));
     /// leader.resign().await?;
     /// # Ok(())
     /// # }
     /// ```
     pub async fn leader<K>(&self, name: K) -> Result<Option<LeaderInfo>>
     where
-        K: TryInto<Key>,
-        K::Error: Into<Error>,
+        K: IntoName<Key>,
     {
-        let key = name.try_into().map_err(Into::into)?;
+        let key = name.into_name()?;
         self.shared.context.ensure_open()?;
         Ok(match self.shared.context.read_record(&key, self.shared.context.operation_deadline()).await? {
             None => None,
@@ -94,7 +92,7 @@ impl Mongoseal {
 }
 
 impl LeaderInfo {
-    /// Who leads by a record that was seen at this time.
+    /// The leader in a record that was read at this time.
     fn of(record: &Record, seen_at: StoreTime) -> Option<Self> {
         let leads = |holder: &&Holder| holder.expires_at > seen_at;
         record.holders.iter().find(leads).map(|holder| Self {

@@ -1,4 +1,4 @@
-//! What runs: the tasks of acquires and leases, and what they share.
+//! The engine: the tasks that acquire, refresh and release leases, and the state that they share.
 
 pub(crate) mod acquire_task;
 pub(crate) mod command_queue;

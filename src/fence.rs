@@ -1,13 +1,13 @@
-//! The check at the storage being written: what makes a lease safe.
+//! Fences: the check that makes a lease safe, at the storage that is written.
 //!
 //! | the storage is | the check is |
 //! |---|---|
-//! | documents that nobody writes but holders | a collection that is fenced, [`Fence::fenced`] |
-//! | anything in the same MongoDB | a transaction that is fenced, [`Lease::transaction`](crate::Lease::transaction) |
+//! | documents that only holders write | a fenced collection, [`Fence::fenced`] |
+//! | anything in the same MongoDB | a fenced transaction, [`Lease::transaction`](crate::Lease::transaction) |
 //! | a service of yours | a [`FenceGate`] in it |
 //! | something that cannot compare | names with the [token](crate::FencingToken::sortable) in them |
 //!
-//! When to choose which: [`guide::fencing`](crate::guide::fencing).
+//! For the choice see [`guide::fencing`](crate::guide::fencing).
 
 #[cfg(feature = "mongodb")]
 pub(crate) mod mongo;
@@ -18,12 +18,11 @@ use std::{
 };
 
 #[cfg(feature = "mongodb")]
-pub use mongo::{Change, Fence, Fenced, FencedWrite, FencedWriter};
+pub use mongo::{ByDeref, ByItself, Change, Fence, Fenced, FencedWrite, FencedWriter, WorkError};
 
 use crate::{Error, FencingToken, Result};
 
-/// The check of a service that is written to: remembers the largest token that each resource has seen
-/// and refuses smaller ones.
+/// The check in a service: remembers the largest token of each resource, and refuses smaller tokens.
 ///
 /// ```
 /// use mongoseal::{Error, FenceGate, FencingToken};
@@ -32,42 +31,41 @@ use crate::{Error, FencingToken, Result};
 /// let (earlier, later) = (FencingToken::new(33)?, FencingToken::new(34)?);
 /// gate.admit("printer", earlier)?;
 /// gate.admit("printer", later)?;
-/// gate.admit("printer", later)?; // a holder writes as often as it likes
+/// gate.admit("printer", later)?; // a holder may write again
 /// assert!(matches!(gate.admit("printer", earlier), Err(Error::Fenced { newer }) if newer == later));
 /// # Ok::<(), mongoseal::Error>(())
 /// ```
 ///
 /// # Guarantees
 ///
-/// Once a token was admitted to a resource, no smaller one is: over all threads, as long as the gate
-/// lives and nobody [`forgets`](Self::forget) the resource.
+/// Once a token was admitted to a resource, no smaller one is admitted: over all threads, while the gate lives and the
+/// resource is not [forgotten](Self::forget).
 ///
 /// # Caveats
 ///
-/// - Admission is not the write. Two that are admitted one after the other may write in the other order
-///   unless something keeps them apart: admit under the lock, or in the queue, in which the resource is
-///   written.
-/// - A gate begins empty. Where the resource outlives the process, save its [`mark`](Self::mark) with it
-///   and [`admit`](Self::admit) that first.
-/// - Each resource takes the memory of its name and about 50 bytes until it is forgotten. Forgetting one
-///   lets older tokens in again: forget those that are gone, or whose mark nobody can be behind any more.
+/// - Admission is not the write. Two admitted writers may write in either order unless something keeps them apart. So
+///   admit under the lock, or in the queue, in which the resource is written.
+/// - A gate begins empty. If the resource outlives the process, save its [`mark`](Self::mark) with it, and
+///   [`admit`](Self::admit) the mark first.
+/// - Each resource takes the memory of its name and about 50 bytes until it is forgotten. A forgotten resource admits
+///   older tokens again. So forget a resource only if it is gone, or if no token below its mark can come any more.
 #[derive(Debug, Default)]
 pub struct FenceGate {
     marks: Mutex<HashMap<String, FencingToken>>,
 }
 
 impl FenceGate {
-    /// A gate that has seen nothing.
+    /// A gate without resources.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Lets a write to `resource` pass that shows `token`, and refuses smaller ones from then on.
+    /// Admits a write to `resource` with this token. From then on smaller tokens are refused.
     ///
     /// # Errors
     ///
-    /// [`Error::Fenced`] where a larger one was admitted before.
+    /// [`Error::Fenced`] if a larger token was admitted before.
     pub fn admit(&self, resource: impl AsRef<str>, token: FencingToken) -> Result<()> {
         let resource = resource.as_ref();
         let mut marks = self.marks();
@@ -87,29 +85,29 @@ impl FenceGate {
         self.marks().get(resource.as_ref()).copied()
     }
 
-    /// Forgets a resource that is gone. Any token is admitted to it afterwards.
+    /// Forgets a resource that is gone. Afterwards it admits any token.
     pub fn forget(&self, resource: impl AsRef<str>) {
         self.marks().remove(resource.as_ref());
     }
 
-    /// Forgets all resources but those of which `keep` says so, by name and mark.
+    /// Forgets the resources for which `keep` returns `false`. `keep` gets the name and the mark.
     pub fn retain(&self, mut keep: impl FnMut(&str, FencingToken) -> bool) {
         self.marks().retain(|resource, mark| keep(resource, *mark));
     }
 
-    /// How many resources are remembered.
+    /// How many resources have a mark.
     #[must_use]
     pub fn len(&self) -> usize {
         self.marks().len()
     }
 
-    /// Whether none is.
+    /// Whether no resource has a mark.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.marks().is_empty()
     }
 
-    /// Whoever panicked under the lock left every mark whole.
+    /// A thread that panics under the lock leaves every mark whole.
     fn marks(&self) -> MutexGuard<'_, HashMap<String, FencingToken>> {
         self.marks.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -159,7 +157,7 @@ mod tests {
                 scope.spawn(move || {
                     for step in 0..500 {
                         let shown = token(first + 8 * (step * 7919 % 500));
-                        // As a service does: admitted where it is written.
+                        // As in a service: admission and write are one step.
                         let mut passed = passed.lock().unwrap();
                         if gate.admit("r", shown).is_ok() {
                             passed.push(shown);

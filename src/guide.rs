@@ -1,25 +1,44 @@
-//! What is promised, and how it is kept.
+//! The pages of `docs`: a tutorial, tasks, reference and explanation.
+//!
+//! The pages link to each other and to the API by labels, which each page defines for its readers in the repository.
+//! `guide/links.md` defines the same labels for rustdoc and is included first: in Markdown, the first definition of a
+//! label wins. `tests/docs.rs` holds the two in step.
 
-#[doc = include_str!("../docs/guarantees.md")]
-pub mod guarantees {}
+macro_rules! pages {
+    ($($(#[$attribute:meta])* $page:ident = $file:literal),* $(,)?) => {
+        $(
+            #[doc = include_str!("guide/links.md")]
+            #[doc = include_str!(concat!("../docs/", $file))]
+            $(#[$attribute])*
+            pub mod $page {}
+        )*
+    };
+}
 
-#[doc = include_str!("../docs/protocol.md")]
-pub mod protocol {}
-
-#[doc = include_str!("../docs/comparison.md")]
-pub mod comparison {}
-
-#[doc = include_str!("../docs/fencing.md")]
-pub mod fencing {}
-
-#[doc = include_str!("../docs/jobs.md")]
-pub mod jobs {}
-
-#[doc = include_str!("../docs/failure-modes.md")]
-pub mod failure_modes {}
-
-#[doc = include_str!("../docs/privileges.md")]
-pub mod privileges {}
-
-#[doc = include_str!("../docs/cli.md")]
-pub mod cli {}
+pages! {
+    tutorial = "tutorial.md",
+    fencing = "fencing.md",
+    election = "election.md",
+    jobs = "jobs.md",
+    shell = "shell.md",
+    services = "services.md",
+    coming_from = "coming-from.md",
+    guarantees = "guarantees.md",
+    protocol = "protocol.md",
+    privileges = "privileges.md",
+    failure_modes = "failure-modes.md",
+    runbook = "runbook.md",
+    cli = "cli.md",
+    glossary = "glossary.md",
+    why = "why.md",
+    comparison = "comparison.md",
+    // Rustdoc cannot show a file beside the page. So the plots follow it, as SVG in the page.
+    #[doc = "\n\n# Plots\n\n"]
+    #[doc = include_str!("../docs/plots/leases.svg")]
+    #[doc = "\n\n"]
+    #[doc = include_str!("../docs/plots/waiters.svg")]
+    #[doc = "\n\n"]
+    #[doc = include_str!("../docs/plots/keys.svg")]
+    performance = "performance.md",
+    chaos = "chaos.md",
+}

@@ -1,4 +1,4 @@
-//! The handle: what all leases of a process share.
+//! The handle: the state that all leases of a process share, and its shutdown.
 
 use std::{fmt, sync::Arc, time::Duration};
 
@@ -10,7 +10,7 @@ use crate::{
     engine::{retry, shared::Shared},
 };
 
-/// A handle on a store of leases. Cheap to clone; clones share everything.
+/// A handle on a store of leases. A clone is cheap and shares everything.
 ///
 /// # Examples
 ///
@@ -29,42 +29,46 @@ use crate::{
 ///
 /// # Clean shutdown
 ///
-/// [`shutdown`](Self::shutdown) releases what is held and waits for it. A process that ends
-/// without it leaves its leases to expire, which costs whoever comes next up to a ttl and its grace.
+/// [`shutdown`](Self::shutdown) releases all leases and waits for that. If a process ends without it, its leases
+/// expire, and the next acquire of a key waits for up to a ttl and its grace.
 #[derive(Clone)]
 pub struct Mongoseal {
     pub(crate) shared: Arc<Shared>,
 }
 
-/// How much longer than its tasks, which end with the operation timeout, a shutdown waits.
+/// How much longer a shutdown waits than its tasks, which end with the operation timeout.
 const SHUTDOWN_MARGIN: Duration = Duration::from_millis(50);
 
-/// The part of the operation timeout in which a shutdown with many leases waits for the answers to what was sent.
-const ANSWERS: f64 = 0.45;
+/// The part of the operation timeout in which a shutdown of many leases waits for answers.
+const ANSWER_PART: f64 = 0.45;
 
-/// What a store gets to close in when releasing took all the time there was.
+/// The time to close the store, if releasing took all of the operation timeout.
 const CLOSE_TIMEOUT: Duration = Duration::from_millis(100);
 
 impl Mongoseal {
-    /// Who this handle says it is to others.
+    /// The name by which other processes see this handle's leases.
     #[must_use]
     pub fn owner(&self) -> &Owner {
         &self.shared.context.settings.owner
     }
 
-    /// Checks the deployment now instead of with the first acquire: that it is a replica set of
-    /// MongoDB 6.0 or later, or an allowed sharded cluster; that the client can reach its primary and has logged in where
-    /// that is required; that its majority means the journal; that the collection has no collation; and that the TTL index
-    /// is there, which it makes if it is not.
+    /// Checks the deployment now instead of with the first acquire. The check fails unless:
+    ///
+    /// - it is a replica set of MongoDB 6.0 or later, or an allowed sharded cluster;
+    /// - the client can reach the primary, and has logged in if that is required;
+    /// - a majority write is in the journal;
+    /// - the collection has no collation.
+    ///
+    /// It creates the TTL index if it is missing.
     ///
     /// # Errors
     ///
-    /// [`Error::Invalid`](crate::Error::Invalid) with what to change, or [`Error::Unavailable`](crate::Error::Unavailable) where nobody answered
-    /// within the operation timeout.
+    /// [`Error::Invalid`](crate::Error::Invalid) says what to change.
+    /// [`Error::Unavailable`](crate::Error::Unavailable): the store did not answer within the operation timeout.
     ///
     /// # Cancel safety
     ///
-    /// Dropping it abandons the answer; the check may go on and does no harm.
+    /// Dropping the future abandons the answer. The check may go on and does no harm.
     pub async fn prepare(&self) -> Result<()> {
         let context = &self.shared.context;
         context.ensure_open()?;
@@ -72,41 +76,41 @@ impl Mongoseal {
         retry::until_definite(until, context.settings.attempt, |deadline| context.prepare(deadline)).await
     }
 
-    /// Ends the handle: no further acquire, every lease is [`Lost`](crate::LeaseState::Lost) with
-    /// cause [`ShutDown`](crate::LossCause::ShutDown) at once, is released at the store, and its
-    /// task has ended when this returns. It takes no longer than the operation timeout and a tenth
-    /// of a second. If there are many leases and the store cannot release all of them in two fifths of the operation timeout,
-    /// their ttls end the others, and a warning says how many.
+    /// Shuts the handle down. No further acquire is possible. Every lease is [`Lost`](crate::LeaseState::Lost) at once
+    /// with the cause [`ShutDown`](crate::LossCause::ShutDown) and is released at the store. The tasks of all leases
+    /// have ended when this returns.
     ///
-    /// A client that [`connect`](Self::connect) opened is closed, by the last of its
-    /// [siblings](crate::Builder::sibling_of); one given by the caller is not.
-    /// Calling it again, or on a clone, waits for the same end.
+    /// It takes at most the operation timeout and 100 ms. If there are many leases and the store cannot release all of
+    /// them in two fifths of the operation timeout, the ttls end the others, and a warning says how many.
     ///
-    /// It waits for the answers to all requests, with one exception: the server holds the request for the next events of a
-    /// change stream for up to two seconds. A task of the runtime awaits that answer and closes its connection.
+    /// If [`connect`](Self::connect) opened the client, the last of the [siblings](crate::Builder::sibling_of) closes
+    /// it. A client of the caller stays open. A second call, or a call on a clone, waits for the same end.
+    ///
+    /// It waits for the answers to all requests, with one exception: the server holds the request for the next events
+    /// of a change stream for up to two seconds. A task of the runtime awaits that answer and closes its connection.
     ///
     /// # Cancel safety
     ///
-    /// Once it was polled the shutdown goes on; dropping it only stops waiting. What is left
-    /// undone is closing the client, which the last clone to be dropped does anyway.
+    /// Once it was polled, the shutdown goes on, and dropping the future only stops the wait. The client is then not
+    /// closed here, but when the last clone is dropped.
     pub async fn shutdown(&self) {
         let shared = &self.shared;
         let context = &shared.context;
         let end = context.close();
-        // The tasks of a runtime that is not driven do not end.
-        context.before(end.later_by(SHUTDOWN_MARGIN), context.tasks.wait()).await;
+        // If a runtime is not driven, its tasks do not end.
+        context.wait_until(end.later_by(SHUTDOWN_MARGIN), context.tasks.wait()).await;
         let unreleased = shared.shutdown_releases.take_unreleased();
         if unreleased > 0 {
             warn!(
                 leases = unreleased,
-                "the shutdown could not release all leases: their ttls end them, and those without expiry have to be revoked"
+                "the shutdown could not release all leases: their ttls end them, and a lease without expiry must be revoked"
             );
         }
         shared.leave();
-        // Without a runtime there is nothing open that would have to be closed.
+        // Without a runtime nothing is open that must be closed.
         if shared.siblings().is_over() && Handle::try_current().is_ok() {
-            // What is sent and not answered then may be requests for many leases, to a store that is busy with them.
-            let until = shared.shutdown_releases.until(context, ANSWERS);
+            // Requests without an answer may be for many leases, and the store may be busy with them.
+            let until = shared.shutdown_releases.deadline_at(context, ANSWER_PART);
             let deadline = Deadline::after(context.clock(), until.remaining().max(CLOSE_TIMEOUT));
             shared.siblings().closed.get_or_init(|| context.store.close(deadline)).await;
         }

@@ -1,5 +1,9 @@
-//! A key held, and the right to act on it.
+//! The lease: the right to act on a key that is held.
+//!
+//! Mechanism: a [`Lease`] wraps the engine's `HeldLease`, which releases the lease when it is dropped, and reads the
+//! state that the lease shares with its task.
 
+mod downgrade;
 pub(crate) mod state_stream;
 #[cfg(feature = "mongodb")]
 pub(crate) mod transaction;
@@ -13,10 +17,10 @@ use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    Deadline, Error, FencingToken, Key, LeaseId, LossCause, Metadata, Owner, Result, Ttl,
+    Error, FencingToken, Key, LeaseId, LossCause, Metadata, Owner, Result, Ttl,
     engine::{
         command_queue::RefreshCommand,
-        confirm::{confirm_loss, stale},
+        confirm::confirm_loss,
         context::Context,
         end_action::{End, ReleaseOutcome},
         held_lease::HeldLease,
@@ -24,27 +28,22 @@ use crate::{
         lease_state::LeaseState,
         retry,
     },
-    record::{Downgrade, Outcome, Request},
 };
 
-/// The largest limit of a lease that shares its key.
-const MAX_SHARERS: u32 = i32::MAX.unsigned_abs();
-
-/// A key held: the right to act on it until the lease ends, and the [`FencingToken`] to show.
+/// A lease: the right to act on its key until it ends, and the [`FencingToken`] for the storage.
 ///
-/// A background task refreshes the lease. When the store cannot be reached the lease is
-/// [`AtRisk`](LeaseState::AtRisk), and at its deadline, which is counted from before the last
-/// confirmed request was sent, it is [`Lost`](LeaseState::Lost). Once lost it stays lost.
+/// A background task refreshes the lease. While the store cannot be reached the lease is
+/// [`AtRisk`](LeaseState::AtRisk). At its deadline it is [`Lost`](LeaseState::Lost); the deadline is counted from
+/// before the last confirmed request was sent. A lost lease stays lost.
 ///
-/// What this process believes is never proof: it may have been paused between looking and acting.
-/// Pass [`token`](Self::token) to the storage being written and let it refuse smaller ones.
+/// What this process knows is no proof: it may have been paused between the check and the write. Pass
+/// [`token`](Self::token) to the storage, and let the storage refuse smaller tokens.
 ///
 /// # Drop
 ///
-/// Dropping a lease releases it in the background: the drop itself only tells the lease's task,
-/// so it does not block, cannot fail and needs no runtime. A lease whose runtime has ended is left
-/// to its ttl.
-#[must_use = "dropping a lease releases it: bind it to a name, and `_` is none"]
+/// Dropping a lease releases it in the background. The drop only notifies the lease's task, so it does not block,
+/// cannot fail and needs no runtime. If the lease's runtime has ended, the ttl ends the lease.
+#[must_use = "a lease is released when it is dropped, and `let _ =` drops it at once: bind it to a variable"]
 pub struct Lease {
     held: HeldLease,
 }
@@ -57,89 +56,107 @@ impl Lease {
     /// The key that is held.
     #[must_use]
     pub fn key(&self) -> &Key {
-        &self.hold().key
+        &self.lease_shared().key
     }
 
-    /// Who holds it, as others see it.
+    /// The owner of the lease, as other processes see it.
     #[must_use]
     pub fn owner(&self) -> &Owner {
         &self.context().settings.owner
     }
 
-    /// The secret that stands for this lease, to take it up again after a restart with
-    /// [`Acquire::lease_id`](crate::Acquire::lease_id).
+    /// The secret id of this lease. After a restart, [`Acquire::lease_id`](crate::Acquire::lease_id) takes the lease up
+    /// again with it.
     #[must_use]
     pub fn id(&self) -> LeaseId {
-        self.hold().lease
+        self.lease_shared().id
     }
 
-    /// The token to pass with every write: larger than that of every earlier holder of the key.
-    /// It stays the same for as long as the lease lives.
+    /// The token to pass with every write: larger than that of every earlier holder of the key. It does not change
+    /// while the lease lives.
     #[must_use]
     pub fn token(&self) -> FencingToken {
-        self.hold().token
+        self.lease_shared().token
     }
 
-    /// Whether the lease has not ended as far as this process can know. Local and free; read from
-    /// a clock that runs while the machine sleeps.
+    /// Whether the lease has not ended, as far as this process can know. Needs no request, and reads a clock that runs
+    /// while the machine sleeps.
     #[must_use]
     pub fn is_valid(&self) -> bool {
-        self.hold().is_valid()
+        self.lease_shared().is_valid()
     }
 
-    /// How long the lease lasts without a further refresh; zero once it has ended, and
-    /// [`Duration::MAX`] without expiry. Local and free.
+    /// How long the lease lasts without another refresh: zero once it has ended, [`Duration::MAX`] without expiry.
+    /// Needs no request.
     #[must_use]
     pub fn remaining(&self) -> Duration {
         match self.is_valid() {
             false => Duration::ZERO,
-            true if self.hold().never_expires() => Duration::MAX,
-            true => self.hold().remaining(),
+            true if self.lease_shared().has_no_expiry() => Duration::MAX,
+            true => self.lease_shared().remaining(),
         }
     }
 
-    /// Where the lease stands now.
+    /// The state of the lease now.
     #[must_use]
     pub fn state(&self) -> LeaseState {
-        self.hold().state()
+        self.lease_shared().state()
     }
 
-    /// Follows where the lease stands. The stream outlives the lease and gives its end.
+    /// Follows the state of the lease. The stream outlives the lease and returns its end.
     pub fn watch_state(&self) -> state_stream::StateStream {
-        state_stream::StateStream::new(self.hold())
+        state_stream::StateStream::new(self.lease_shared())
     }
 
-    /// A token that is cancelled when the lease ends, in whatever way: for code that takes one.
-    /// Cancelling it does not end the lease.
+    /// A token that is cancelled when the lease ends, for any reason. Cancelling it does not end the lease.
+    ///
+    /// ```
+    /// use mongoseal::{CancellationToken, Mongoseal};
+    ///
+    /// async fn export(stop: CancellationToken) -> u32 {
+    ///     let mut pages = 0;
+    ///     while pages < 3 && !stop.is_cancelled() {
+    ///         pages += 1;
+    ///     }
+    ///     pages
+    /// }
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> mongoseal::Result<()> {
+    /// # let seal = Mongoseal::in_memory();
+    /// let lease = seal.acquire("reports/nightly").await?;
+    /// assert_eq!(export(lease.cancellation_token()).await, 3);
+    /// # lease.release().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     #[must_use]
     pub fn cancellation_token(&self) -> CancellationToken {
-        self.hold().ended.child_token()
+        self.lease_shared().ended.child_token()
     }
 
-    /// Waits until the lease is lost, and says why.
+    /// Waits until the lease is lost, and returns the cause.
     ///
     /// # Cancel safety
     ///
-    /// Dropping it loses nothing.
+    /// Dropping the future loses nothing.
     pub async fn cancelled(&self) -> LossCause {
-        self.hold().ended.cancelled().await;
-        self.hold().cause()
+        self.lease_shared().ended.cancelled().await;
+        self.lease_shared().cause()
     }
 
-    /// Does `work` while the lease holds: gives its value, or stops it when the lease is lost.
+    /// Runs `work` while the lease is held: returns its value, or stops it when the lease is lost.
     ///
-    /// The work is dropped before this returns. What it spawned is not: pass it a
-    /// [`cancellation_token`](Self::cancellation_token). Work that blocks its thread is stopped
-    /// only when it yields.
+    /// The work is dropped before this returns. Tasks that it spawned are not: pass them a
+    /// [`cancellation_token`](Self::cancellation_token). Work that blocks its thread stops only when it yields.
     ///
     /// # Errors
     ///
-    /// [`Error::Lost`], also when the work came to its end after the deadline: then part of it was
-    /// done without the lease.
+    /// [`Error::Lost`], also if the work ended after the deadline: then part of it ran without the lease.
     ///
     /// # Cancel safety
     ///
-    /// Dropping it drops the work. The lease stays.
+    /// Dropping the future drops the work. The lease stays.
     ///
     /// # Examples
     ///
@@ -157,81 +174,79 @@ impl Lease {
     /// ```
     pub async fn run<F: Future>(&self, work: F) -> Result<F::Output> {
         // Before the work, so that it is dropped after it.
-        let _at_work = self.hold().work();
-        work::run_while_held(&self.hold().ended, || self.check(), pin!(work)).await
+        let _at_work = self.lease_shared().begin_work();
+        work::run_while_held(&self.lease_shared().ended, || self.check(), pin!(work)).await
     }
 
-    /// Asks the store, by a linearizable read, whether the lease holds at this moment.
+    /// Checks, by a linearizable read, whether the lease is held at this moment.
     ///
-    /// It may end the moment after. Only the token, checked by the storage being written, covers
-    /// that.
+    /// It may end a moment later. Only a storage that checks the token covers that.
     ///
     /// # Errors
     ///
-    /// [`Error::Lost`] where it does not, and the lease is lost from then on.
-    /// [`Error::Unavailable`] where nobody answered within the operation timeout;
-    /// [`Error::Corrupt`] or [`Error::Invalid`] where somebody wrote over the record or took a
-    /// privilege away: the lease lives on to its deadline.
+    /// - [`Error::Lost`]: the lease is not held, and is lost from now on.
+    /// - [`Error::Unavailable`]: the store did not answer within the operation timeout.
+    /// - [`Error::Corrupt`] or [`Error::Invalid`]: another program wrote over the record, or a privilege was removed.
+    ///   The lease lives on to its deadline.
     ///
     /// # Cancel safety
     ///
-    /// Dropping it abandons the answer and changes nothing.
+    /// Dropping the future abandons the answer and changes nothing.
     pub async fn verify(&self) -> Result<()> {
-        self.hold().check()?;
+        self.lease_shared().check()?;
         let context = self.context();
         context.ensure_open()?;
         let until = context.operation_deadline();
         retry::until_definite(until, context.settings.attempt, |deadline| async move {
-            match confirm_loss(context, self.hold(), deadline).await? {
+            match confirm_loss(context, self.lease_shared(), deadline).await? {
                 None => Ok(()),
                 Some(cause) => {
-                    self.hold().lose(cause);
+                    self.lease_shared().lose(cause);
                     Ok(())
                 }
             }
         })
         .await?;
-        self.hold().check()
+        self.lease_shared().check()
     }
 
     /// Refreshes the lease now, as the background task does by itself.
     ///
     /// # Errors
     ///
-    /// [`Error::Lost`] where the lease has ended: it is never created again.
-    /// [`Error::Unavailable`] where nobody confirmed within the operation timeout;
-    /// [`Error::Corrupt`] or [`Error::Invalid`] where somebody wrote over the record or took a
-    /// privilege away: the lease lives on to its deadline.
+    /// - [`Error::Lost`]: the lease has ended. A refresh never creates it again.
+    /// - [`Error::Unavailable`]: the store did not confirm the refresh within the operation timeout.
+    /// - [`Error::Corrupt`] or [`Error::Invalid`]: another program wrote over the record, or a privilege was removed.
+    ///   The lease lives on to its deadline.
     ///
     /// # Cancel safety
     ///
-    /// Dropping it abandons the answer; the refresh may still be made.
+    /// Dropping the future abandons the answer. The refresh may still be applied.
     pub async fn refresh(&self) -> Result<()> {
-        self.wish(None, None).await
+        self.send_refresh(None, None).await
     }
 
-    /// Refreshes the lease with another ttl, which later refreshes keep to. The lease never ends
-    /// sooner than it would have, and keeps its [`grace`](crate::Acquire::grace). Where this is not
-    /// confirmed, the store may keep the key for the whole new ttl although the lease was lost.
+    /// Refreshes the lease with another ttl, which later refreshes keep. The lease never ends sooner than before, and
+    /// keeps its [`grace`](crate::Acquire::grace). If this is not confirmed, the store may keep the key for the whole
+    /// new ttl although the lease is lost.
     ///
     /// # Errors
     ///
-    /// As [`refresh`](Self::refresh), and [`Error::Invalid`] for a ttl that an acquire would
-    /// refuse or a lease without expiry.
+    /// As [`refresh`](Self::refresh), and [`Error::Invalid`] if an acquire would refuse the ttl or the lease has no
+    /// expiry.
     ///
     /// # Cancel safety
     ///
     /// As [`refresh`](Self::refresh).
     pub async fn extend(&self, ttl: Duration) -> Result<()> {
-        if self.hold().never_expires() {
+        if self.lease_shared().has_no_expiry() {
             return Err(Error::invalid("this lease has no expiry to extend: release it, or leave it as it is"));
         }
-        let ttl = self.context().settings.check_ttl(ttl, Duration::from_millis(self.hold().grace))?;
-        self.wish(Some(ttl), None).await
+        let ttl = self.context().settings.check_ttl(ttl, Duration::from_millis(self.lease_shared().grace))?;
+        self.send_refresh(Some(ttl), None).await
     }
 
-    /// Says other words to those who look at this lease, in place of all it said before, and refreshes it by
-    /// that.
+    /// Replaces the lease's metadata and refreshes the lease.
     ///
     /// # Errors
     ///
@@ -239,101 +254,41 @@ impl Lease {
     ///
     /// # Cancel safety
     ///
-    /// As [`refresh`](Self::refresh): the words may be said all the same, until the next refresh says again
-    /// those that were confirmed.
+    /// As [`refresh`](Self::refresh). The new metadata may still be applied, until the next refresh restores the
+    /// metadata that was confirmed.
     pub async fn update_metadata(&self, metadata: Metadata) -> Result<()> {
-        self.wish(None, Some(metadata)).await
+        self.send_refresh(None, Some(metadata)).await
     }
 
-    async fn wish(&self, ttl: Option<Ttl>, metadata: Option<Metadata>) -> Result<()> {
-        self.hold().check()?;
+    async fn send_refresh(&self, ttl: Option<Ttl>, metadata: Option<Metadata>) -> Result<()> {
+        let lease = self.lease_shared();
+        lease.check()?;
         self.context().ensure_open()?;
         let (reply, done) = oneshot::channel();
-        self.hold().commands.refresh(RefreshCommand { ttl, metadata, reply });
+        lease.commands.refresh(RefreshCommand { ttl, metadata, reply });
         tokio::select! {
             biased;
-            answer = done => answer.unwrap_or_else(|_ended| Err(self.hold().lost(self.hold().cause()))),
+            answer = done => answer.unwrap_or_else(|_ended| Err(lease.lost_error(lease.cause()))),
             () = self.context().operation_deadline().passed() => Err(Error::unavailable(
                 "the refresh was not confirmed within the operation timeout: check that the store can be reached and that the runtime of the lease runs, and retry while the lease is valid",
             )),
         }
     }
 
-    /// Lets other holders share the key, up to this many, this one included; `u32::MAX` is any number. Waiters that share
-    /// the key are granted it in the same write, in the order of the queue, up to the first waiter that excludes others.
-    ///
-    /// The lease, its [`id`](Self::id) and its token stay. From the call on, treat the key as shared: the store may let a
-    /// sharer in before this returns. There is no way back: release the key and acquire it again. A lease that shares the
-    /// key keeps its limit: to downgrade it to the same limit changes nothing, and another limit is refused.
-    ///
-    /// # Caveats
-    ///
-    /// Tokens do not fence sharers against each other, and each later sharer has a larger one. Once a sharer has written a
-    /// fenced document, the fence refuses the writes of this lease there. Make the fenced writes before the downgrade, or
-    /// give each sharer documents of its own.
-    ///
-    /// A [`transaction`](Self::transaction) that began before the downgrade commits before it or starts over. Do not call
-    /// this in its work: each attempt would make the transaction start over.
-    ///
-    /// [`Acquire::lease_id`](crate::Acquire::lease_id) takes the lease up again only if that acquire shares the key, with at
-    /// least this limit.
+    /// Releases the lease, and returns whether it was held until then.
     ///
     /// # Errors
     ///
-    /// As [`refresh`](Self::refresh), and [`Error::Invalid`] for fewer than 2 holders, or if the lease shares the key with
-    /// another limit. If it is [`Error::Unavailable`], the key may be shared: retry with the same limit.
+    /// [`Error::Unavailable`] if the store did not confirm the release within the operation timeout. [`Error::Corrupt`]
+    /// or [`Error::Invalid`] if another program wrote over the record or a privilege was removed. The ttl ends the
+    /// lease at the latest.
     ///
     /// # Cancel safety
     ///
-    /// Dropping it abandons the answer. Once polled, the downgrade may still be made.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// # use mongoseal::Mongoseal;
-    /// # #[tokio::main(flavor = "current_thread")]
-    /// # async fn main() -> mongoseal::Result<()> {
-    /// # let seal = Mongoseal::in_memory();
-    /// let writer = seal.acquire("index").await?;
-    /// // Build the index alone, then let others read it.
-    /// writer.downgrade(u32::MAX).await?;
-    /// let reader = seal.acquire("index").shared().await?;
-    /// assert!(writer.is_valid() && reader.token() > writer.token());
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub async fn downgrade(&self, holders: u32) -> Result<()> {
-        let (hold, context) = (self.hold(), self.context());
-        hold.check()?;
-        if holders < 2 {
-            return Err(Error::invalid(format!(
-                "a lease cannot be downgraded to {holders} holders: this one counts, so pass 2 or more"
-            )));
-        }
-        context.ensure_open()?;
-        // The store may apply a request whose answer is lost.
-        hold.share();
-        let limit = holders.min(MAX_SHARERS);
-        let request = Downgrade { lease: hold.lease, token: hold.token, limit };
-        let attempt = |deadline| downgrade(context, hold, request, deadline);
-        let downgraded = retry::until_definite(context.operation_deadline(), context.settings.attempt, attempt);
-        work::run_while_held(&hold.ended, || hold.check(), pin!(downgraded)).await?
-    }
-
-    /// Gives the key back and says whether it was still ours.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Unavailable`] where nobody confirmed within the operation timeout;
-    /// [`Error::Corrupt`] or [`Error::Invalid`] where somebody wrote over the record or took a
-    /// privilege away. The ttl ends the lease at the latest.
-    ///
-    /// # Cancel safety
-    ///
-    /// Dropping it abandons the answer. The release is made all the same.
+    /// Dropping the future abandons the answer. The lease is released all the same.
     pub async fn release(self) -> Result<ReleaseOutcome> {
         self.held.end();
-        match self.held.ended().await? {
+        match self.held.wait_for_end().await? {
             End::Released(released) => Ok(released),
             End::Transferred(_) => Ok(ReleaseOutcome::AlreadyLost { cause: LossCause::Transferred }),
         }
@@ -341,9 +296,9 @@ impl Lease {
 }
 
 impl Lease {
-    /// What it knows together with its task.
-    pub(crate) fn hold(&self) -> &Arc<LeaseShared> {
-        self.held.hold()
+    /// The state that the lease shares with its task.
+    pub(crate) fn lease_shared(&self) -> &Arc<LeaseShared> {
+        self.held.lease_shared()
     }
 
     fn context(&self) -> &Context {
@@ -351,31 +306,13 @@ impl Lease {
     }
 
     /// Cancels another token when the lease ends.
-    pub(crate) fn ends_with(&self, other: &CancellationToken) {
-        self.hold().ends_with(other);
+    pub(crate) fn cancel_at_end(&self, other: &CancellationToken) {
+        self.lease_shared().cancel_at_end(other);
     }
 
     /// Refuses a lease that has ended.
     pub(crate) fn check(&self) -> Result<()> {
-        self.hold().check()
-    }
-}
-
-/// Sends a downgrade once. A lease that is gone is lost by it.
-async fn downgrade(context: &Context, hold: &LeaseShared, request: Downgrade, deadline: Deadline) -> Result<()> {
-    match context.store.apply(&hold.key, Request::Downgrade(request), deadline).await?.outcome {
-        Outcome::Downgraded => Ok(()),
-        Outcome::Refused { holder } => Err(Error::invalid(format!(
-            "the lease shares {:?} with up to {} holders already: release the key and acquire it with another limit",
-            hold.key, holder.terms.limit
-        ))),
-        Outcome::Absent => {
-            hold.lose(confirm_loss(context, hold, deadline).await?.ok_or_else(stale)?);
-            Ok(())
-        }
-        outcome => Err(Error::invalid(format!(
-            "the store answered a downgrade with {outcome:?}: report this bug of the store"
-        ))),
+        self.lease_shared().check()
     }
 }
 

@@ -1,7 +1,111 @@
-#![doc = include_str!("../README.md")]
+//! Leases with fencing tokens on MongoDB.
 //!
-//! The documents that this refers to are here as [`guide::guarantees`], [`guide::protocol`], [`guide::fencing`] and
-//! [`guide::comparison`]; how long work is done: [`guide::jobs`]; the program `mongoseal`: [`guide::cli`]. Where to begin: [`Mongoseal`], then [`Acquire`] and [`Lease`].
+//! A process acquires a *key* and gets a [`Lease`]: the right to act on that key for a while. The lease carries a
+//! [`FencingToken`]. Each later lease on the key has a larger token, so a storage can refuse the writes of an earlier holder.
+//!
+//! ```
+//! use mongoseal::Mongoseal;
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> mongoseal::Result<()> {
+//! let seal = Mongoseal::in_memory(); // or Mongoseal::connect("mongodb://db0,db1,db2/app?replicaSet=rs0").await?
+//! let lease = seal.acquire("reports/nightly").await?;
+//! println!("acting with token {}", lease.token());
+//! lease.release().await?;
+//! seal.shutdown().await;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! The [tutorial](guide::tutorial) goes from here to a fence and a clean shutdown.
+//!
+//! # Contents
+//!
+//! | to | see |
+//! |---|---|
+//! | open a handle | [`Mongoseal::connect`], [`Mongoseal::new`], [`Mongoseal::in_memory`], [`Builder`] |
+//! | acquire one key | [`Mongoseal::acquire`], [`Acquire`], [`Retry`], [`Mongoseal::with_lease`] |
+//! | acquire several keys, or none | [`Mongoseal::acquire_all`], [`LeaseSet`] |
+//! | keep, check and end a lease | [`Lease`], [`LeaseState`], [`Watchdog`] |
+//! | refuse the writes of earlier holders | [`Fence`], [`Lease::transaction`], [`FenceGate`], [`fence`] |
+//! | elect a leader | [`Mongoseal::campaign`], [`Elector`], [`Mongoseal::leader`], [`Mongoseal::observe`] |
+//! | treat leases of several keys and processes as one | [`Mongoseal::refresh_group`], [`Mongoseal::release_group`] |
+//! | look and intervene | [`Mongoseal::inspect`], [`Mongoseal::leases`], [`Mongoseal::watch`], [`Mongoseal::revoke`], [`Mongoseal::raise`], [`Mongoseal::purge`] |
+//! | handle an error | [`Error`] has one variant for each reaction; the [runbook](guide::runbook) has the messages |
+//! | write a store of your own | [`store::Store`], [`record`], and the module `conformance` of the feature `test-util` |
+//! | read what is promised | [`guide::guarantees`], [`guide::failure_modes`], [`guide::protocol`] |
+//!
+//! # Choosing
+//!
+//! **How to open a handle.** [`Mongoseal::connect`] takes a connection string and owns its client. [`Mongoseal::new`] uses a
+//! database of a client of yours. [`Mongoseal::in_memory`] needs no server: it is for tests, examples and a single process.
+//!
+//! **What to do if the key is held.** One attempt, the default, fails at once with [`Error::Held`].
+//! [`wait`](Acquire::wait) queues at the store: waiters of all processes are served in order, and each hand-over is one
+//! write. [`retry`](Acquire::retry) attempts again with delays and takes no place in the queue, so a retrying acquire is not
+//! granted while any waiter is queued. Prefer `wait`; use `retry` for work that may as well be skipped.
+//!
+//! **How many hold the key.** By default one lease holds it. [`shared_up_to`](Acquire::shared_up_to) is a semaphore, and
+//! [`shared`](Acquire::shared) has no limit; an exclusive lease excludes both. A [`LeaseSet`] is several keys that one caller
+//! acquires and releases together. A [group](Acquire::group) is a name for leases of any processes, to refresh or release
+//! them together.
+//!
+//! **How long the ttl is.** A dead holder's key is free after the ttl and the [grace](Builder::grace). The default of 30
+//! seconds outlasts an election of MongoDB. The lease is refreshed, so the work may take hours.
+//!
+//! # One handle per process
+//!
+//! Open one [`Mongoseal`] and clone it. A handle refreshes its leases in batches, and its waiters share one change stream.
+//! Several handles send more commands and keep more connections. If you need handles with different settings, make them
+//! with [`Builder::sibling_of`].
+//!
+//! # Tasks and lifetimes
+//!
+//! All tasks run on the tokio runtime of the caller that starts them, or on a thread of the handle's own
+//! ([`Builder::dedicated_thread`]).
+//!
+//! | task | begins with | ends with |
+//! |---|---|---|
+//! | of a lease | the acquire | the release, the loss, or the end of a take-back of a dropped acquire |
+//! | of the refresh schedule | the first lease that is held for a second | the last such lease |
+//! | of the notifier, which reads the change stream | the first waiter, or the first lease that is held for a second | 10 to 20 seconds after the last of these |
+//! | of an [`EventStream`] | [`Mongoseal::watch`] | its drop |
+//! | of the driver | the client | the client |
+//!
+//! Dropping a [`Lease`] releases it in the background. Dropping the future of a verb never drops a request half-way: the page
+//! of each verb has a section *Cancel safety*. [`Mongoseal::shutdown`] releases all leases and waits for all tasks but one,
+//! which it names. Call it before the runtime ends: without it leases end by their ttl.
+//!
+//! # Tracing
+//!
+//! The library emits [`tracing`](https://docs.rs/tracing) events and prints nothing. An acquire is a span with the fields
+//! `key` and `owner`, and `token` once it is granted.
+//!
+//! | level | events |
+//! |---|---|
+//! | `warn` | a lease is lost or at risk, a release fails, the deployment is doubtful; the [runbook](guide::runbook) lists each |
+//! | `info` | a leadership begins or ends |
+//! | `debug` | grants, refusals, refreshes, releases, retries |
+//!
+//! Contention is `debug`. No event is `error`: what the caller must handle is returned as [`Error`].
+//!
+//! # Features
+//!
+//! | feature | default | what it adds |
+//! |---|---|---|
+//! | `mongodb` | yes | the MongoDB store; needs `rustls` or `openssl` |
+//! | `rustls`, `openssl` | `rustls` | TLS of the driver |
+//! | `dns-resolver` | yes | connection strings with `mongodb+srv://` |
+//! | `bson-3` | no | bson 3 in the driver's types |
+//! | `test-util` | no | the module `conformance`: the test suite for stores |
+//!
+//! # Versions
+//!
+//! The crate follows [semantic versioning](https://semver.org). The driver is part of the public API: [`mongodb`] is
+//! re-exported, and a new major version of the driver is a new major version of this crate. The stored format has a version
+//! of its own, which [the protocol](guide::protocol#the-format-version) explains: processes with different versions of this
+//! crate share a collection. The minimum supported Rust version is 1.88. A minor version may raise it to a release that is at
+//! least six months old.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 // Here and not in the manifest, because tests and examples may panic, print and compute freely.
 #![warn(
@@ -58,12 +162,15 @@ pub use record::{Event, EventKind, HolderInfo, Inspection, ListedLease, PastRevo
 #[cfg(all(fuzzing, feature = "mongodb"))]
 #[doc(hidden)]
 pub use store::mongo::fuzzing;
+#[doc(no_inline)]
+pub use tokio_util::sync::CancellationToken;
 pub use types::{
     acquire_id::{AcquireId, HandleId},
     clock::Clock,
     deadline::Deadline,
     error::{Error, LossCause, Result, Source},
     group::Group,
+    into_name::IntoName,
     key::Key,
     lease_id::LeaseId,
     metadata::Metadata,

@@ -1,38 +1,40 @@
-//! The contract between the engine and the place where records live.
+//! The contract of a store, the place where records are kept.
 //!
 //! # Why this shape
 //!
-//! A store does one thing: it applies a [`Request`] to the record of a key, atomically and on its
-//! own clock, as [`record::apply`](crate::record::apply) says. Everything else (deadlines, retries,
-//! refreshing, waiting) is the engine's and the same for every store.
+//! A store does one thing: it applies a [`Request`] to the record of a key, atomically and on its own clock, as
+//! [`record::apply`](crate::record::apply) does. Deadlines, retries, refreshes and waiting are the engine's, and the
+//! same for every store.
 //!
-//! The trait is object-safe, so that a handle has no type parameter, and its futures are `'static`,
-//! so that a caller can drop one without the store noticing.
+//! The trait is object-safe, so a handle has no type parameter. Its futures are `'static`, so a caller can drop a
+//! future and the store goes on.
 //!
-//! The module `conformance`, with the feature `test-util`, puts a store to the test.
+//! The module `conformance`, with the feature `test-util`, tests a store.
 //!
 //! # What a store promises
 //!
-//! 1. `apply` is atomic, and an answer means that the request is durable: no failure of a part of
-//!    the store takes it back. A request whose answer is `Err(Unavailable)` may or may not have
-//!    been applied.
-//! 2. An answer other than [`Outcome::Refused`], [`Outcome::Absent`] and a [`Outcome::Pruned`] of
-//!    nobody comes from a write that changed the record. Those may be stale.
-//! 3. Times are the store's: nothing in a request says what time it is.
-//! 4. The hybrid clock never goes back, for no key and over no failure, and every write moves it
-//!    on. So tokens grow even where a record was deleted.
+//! 1. `apply` is atomic, and an answer means that the request is durable: no failure of a part of the store undoes it.
+//!    If the answer is `Err(Unavailable)`, the request may have been applied or not.
+//! 2. These answers may come without a change of the record, and may be stale: [`Outcome::Refused`], [`Outcome::Full`],
+//!    [`Outcome::Absent`], and [`Outcome::Revoked`] or [`Outcome::Pruned`] without holders. [`Outcome::Raised`] may
+//!    come without a change, because a version is never lowered. Each other answer comes from a write that changed the
+//!    record.
+//! 3. Times are the store's: no request has the present time in it.
+//! 4. The hybrid clock never goes back, for no key and over no failure, and every write moves it on. So tokens grow
+//!    even if a record was deleted.
 //! 5. An idle record is kept for at least the longest ttl after its `expires_at`.
-//! 6. `read` is linearizable: it sees every write that was answered before it was called.
-//! 7. An answer of `apply_batch` means that it is durable, like one of `apply`, and `true` comes from
-//!    writes that changed each record.
-//! 8. `list` gives, in the order of tokens and then of keys, what [`Filter::admits`] of the holders
-//!    that were there when it was called, each as it was at some time between the call and its answer.
-//! 9. `delete_idle` deletes nothing but a record that nobody holds or waits for and that has been idle for
-//!    the retention, looking at it and deleting it in one step.
-//! 10. What `follow` tells is durable, in the order in which it happened, and all of it. A listener that is slow may be told
-//!     the record as it is in place of the changes that it has not taken.
-//! 11. Every call answers before its deadline, which is on the store's [`clock`](Store::clock). Dropping a future abandons the answer, not
-//!     necessarily the request.
+//! 6. `read` is linearizable: it returns the effect of each write that was answered before the call. `now` reads the clock
+//!    that ends leases, at some time between the call and its answer.
+//! 7. An answer of `apply_batch` means that it is durable, as with `apply`. `true` comes from writes that changed each
+//!    record.
+//! 8. `list` returns, of the holders at the time of the call, those that [`Filter::admits`], in the order of tokens and
+//!    then of keys. Each is as it was at some time between the call and its answer.
+//! 9. `delete_idle` deletes a record only if it has no holders and no waiters and has been idle for the retention. It
+//!    checks and deletes in one step.
+//! 10. What `follow` sends is durable, in the order in which it happened, and complete. If a receiver is slow, it may
+//!     get the present record in place of the changes that it has not received.
+//! 11. Each call answers before its deadline, which is on the store's [`clock`](Store::clock). Dropping a future
+//!     abandons the answer, and not necessarily the request.
 
 mod memory;
 #[cfg(feature = "mongodb")]
@@ -47,114 +49,123 @@ use tokio::sync::mpsc::{Sender, UnboundedSender};
 
 use crate::{
     AcquireId, Clock, Deadline, FencingToken, HandleId, HybridTime, Key, Result,
-    record::{BatchRequest, Filter, LeaseRefs, ListedLease, Outcome, Position, Record, Request, StoreClock},
+    record::{BatchRequest, Filter, LeaseRefs, ListedLease, Outcome, Position, Record, Request, StoreClock, StoreTime},
 };
 
-/// A boxed future that owns all it needs.
+/// A boxed future that owns all its data.
 pub type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
-/// Where records live. See the [module](self) for what an implementation promises.
+/// The place where records are kept. The [module](self) says what an implementation promises.
 pub trait Store: Any + fmt::Debug + Send + Sync {
-    /// Checks that the store can keep its promises and makes it ready: done before the first
-    /// request, and again whenever it failed.
+    /// Checks that the store can keep its promises, and makes it ready. The engine calls this before the first request,
+    /// and again after a failure.
     fn prepare(&self, deadline: Deadline) -> BoxFuture<Result<()>>;
 
-    /// Applies one request to the record of a key.
+    /// Applies a request to the record of a key.
     fn apply(&self, key: &Key, request: Request, deadline: Deadline) -> BoxFuture<Result<Applied>>;
 
-    /// Does the same to many leases at once, as [`record::apply_batch`](crate::record::apply_batch)
-    /// says for each key. Gives whether it was done to all of them. Where not, a refresh was done to none
-    /// of them; the others, which are done to each key by itself, to those of some keys.
-    fn apply_batch(&self, leases: &LeaseRefs, joint: &BatchRequest, deadline: Deadline) -> BoxFuture<Result<bool>>;
+    /// Applies a request to many leases, for each key as [`record::apply_batch`](crate::record::apply_batch) does.
+    /// Returns whether it was applied to all of them. If not, a `Refresh` was applied to none. The other requests are
+    /// applied to each key by itself, so they may have been applied to some keys.
+    fn apply_batch(&self, leases: &LeaseRefs, batch: &BatchRequest, deadline: Deadline) -> BoxFuture<Result<bool>>;
 
     /// Reads the record of a key, linearizably.
     fn read(&self, key: &Key, deadline: Deadline) -> BoxFuture<Result<Option<Snapshot>>>;
 
-    /// Lists at most so many of the leases that are wanted, those behind a place in the list.
+    /// Reads the store's clock, which ends leases, at some time between the call and its answer.
+    fn now(&self, deadline: Deadline) -> BoxFuture<Result<StoreTime>>;
+
+    /// Lists the wanted leases that come after a position, at most `page_size`.
     fn list(
         &self,
-        selection: &Filter,
+        filter: &Filter,
         after: Option<Position>,
-        most: u32,
+        page_size: u32,
         deadline: Deadline,
     ) -> BoxFuture<Result<Page>>;
 
-    /// Looks for at most so many records that can be cleared of something, in order of their keys, behind
-    /// this one. A hint: what is found is looked at again when it is cleared.
-    fn list_expired(&self, after: Option<String>, most: u32, deadline: Deadline) -> BoxFuture<Result<ExpiredPage>>;
+    /// Finds records with expired entries and idle records, in the order of keys, behind this key, at most `page_size`.
+    /// A hint: each is checked again when it is cleared.
+    fn list_expired(&self, after: Option<String>, page_size: u32, deadline: Deadline)
+    -> BoxFuture<Result<ExpiredPage>>;
 
-    /// Deletes the record of a key if its version is this one, nobody holds the key or waits for it, and
-    /// it has been idle for the [`retention`](Self::retention). Gives whether it did.
+    /// Deletes the record of a key if its version is this, it has no holders and no waiters, and it has been idle for
+    /// the [`retention`](Self::retention). Returns whether it did.
     fn delete_idle(&self, key: &Key, version: FencingToken, deadline: Deadline) -> BoxFuture<Result<bool>>;
 
-    /// The id of a new handle, which no other handle has. A store may choose it, so that its handles can share what
-    /// [`watch`](Self::watch) needs.
+    /// Returns the id of a new handle, which no other handle has. A store may choose ids so that its handles can share
+    /// what [`watch`](Self::watch) needs.
     fn handle_id(&self) -> HandleId {
         HandleId::random()
     }
 
-    /// Tells a handle what its waiters are handed and its holders are robbed of, until nobody listens
-    /// any more or telling fails.
+    /// Streams the grants and revocations of a handle until the receiver is dropped or the stream fails.
     ///
-    /// First comes [`Notification::Started`], then whatever happens after the tick it names. A store that
-    /// cannot tell answers `Invalid`, and waiters ask instead: slower, never wrong.
-    fn watch(&self, handle: HandleId, since: HybridTime, tell: UnboundedSender<Notification>) -> BoxFuture<Result<()>>;
+    /// [`Notification::Started`] comes first, and then what happens after its tick. A store without notifications
+    /// returns `Invalid`; then waiters poll, which is slower and never wrong.
+    fn watch(
+        &self,
+        handle: HandleId,
+        since: HybridTime,
+        notifications: UnboundedSender<Notification>,
+    ) -> BoxFuture<Result<()>>;
 
-    /// Tells what becomes of the record of a key, until nobody listens any more or telling fails.
+    /// Streams the states of the record of a key until the receiver is dropped or the stream fails.
     ///
-    /// The store sends the record as it is, and then, in order, as each change has made it. If the receiver is slow, the store
-    /// waits for it, or goes on with the record as it is then. No other receiver waits for a slow one. A store that has no
-    /// notifications answers `Invalid`; its handle then polls the record.
-    fn follow(&self, key: &Key, tell: Sender<RecordState>) -> BoxFuture<Result<()>>;
+    /// The first state is the present record. Then comes the state after each change, in order. If the receiver is
+    /// slow, the store waits for it or goes on with the record as it is then. No other receiver waits for a slow one. A
+    /// store that cannot follow returns `Invalid`; then the handle polls the record.
+    fn follow(&self, key: &Key, states: Sender<RecordState>) -> BoxFuture<Result<()>>;
 
-    /// A handle and its siblings need the store no more. With the last of the handles that have asked for a
-    /// [`handle_id`](Self::handle_id), it gives up what it opened itself.
+    /// Closes a handle and its siblings. With the last of the handles that have called [`handle_id`](Self::handle_id),
+    /// the store closes what it has opened itself.
     fn close(&self, deadline: Deadline) -> BoxFuture<()>;
 
-    /// The clock on which holders count their deadlines.
+    /// The clock of the holders' deadlines.
     fn clock(&self) -> Clock;
 
-    /// How long idle records are kept at least: no ttl may be longer.
+    /// How long idle records are kept at least. No ttl may be longer.
     fn retention(&self) -> Duration;
 }
 
-/// A request was applied.
+/// The answer to a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Applied {
-    /// What came of it.
+    /// The outcome.
     pub outcome: Outcome,
-    /// When, on the store's clocks. `None` where there was no record and nothing to do.
+    /// When the request was applied, on the store's clocks. `None`: there was no record, and nothing to do.
     pub at: Option<StoreClock>,
-    /// Whether it changed the record, in which case the outcome is not stale. `false` if that is not known.
+    /// Whether the record changed. Then the outcome is not stale. `false`: it did not change, or that is not known.
     pub changed: bool,
-    /// When, on the [`Clock`] of holders, the request left, if it had to wait after the call: deadlines count from then.
+    /// When the request was sent, on the holders' [`Clock`], if it had to wait after the call. Deadlines count from
+    /// then.
     pub sent: Option<Duration>,
 }
 
-/// What a handle is told that watches.
+/// A notification to a handle.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Notification {
-    /// All that is handed over after this tick is told.
+    /// Each later hand-over is notified.
     Started {
-        /// The tick.
+        /// The tick after which that holds.
         since: HybridTime,
     },
-    /// An acquire of this handle was handed the key it waited for.
+    /// An acquire of this handle was granted the key that it waited for.
     Granted {
-        /// Which of its acquires.
+        /// The number of the acquire.
         number: u64,
-        /// The lease's token.
+        /// The fencing token of the lease.
         token: FencingToken,
     },
-    /// The key was taken from an acquire of this handle that held it.
+    /// The key was taken from a lease of this handle.
     Revoked {
-        /// Which of its acquires.
+        /// The number of its acquire.
         number: u64,
     },
 }
 
 impl Notification {
-    /// What an entry of [`Record::handover`] tells its handle.
+    /// The notification for an entry of [`Record::handover`].
     #[must_use]
     pub fn of(caller: AcquireId, token: Option<FencingToken>) -> Self {
         let number = caller.number;
@@ -162,13 +173,13 @@ impl Notification {
     }
 }
 
-/// A record as a change has made it, or as it was found.
+/// A state of a record: after a change, or as it was read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RecordState {
     /// The record, if there is one. Its queue may be left out.
     pub record: Option<Box<Record>>,
-    /// When: of a change, the time at which it was made. Ticks of one key never go back, as long as it
-    /// is followed. Where there is no record, the time may be wrong by a second.
+    /// The time of the change. While a key is followed, its ticks never go back. If there is no record, the time may be
+    /// wrong by a second.
     pub at: StoreClock,
 }
 
@@ -177,37 +188,37 @@ pub struct RecordState {
 pub struct Snapshot {
     /// The record.
     pub record: Box<Record>,
-    /// The store's time when it was read.
+    /// The store's time of the read.
     pub at: StoreClock,
 }
 
-/// Part of a list of leases.
+/// A page of a list of leases.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Page {
-    /// The leases, in the order of their tokens and then of their keys.
+    /// The leases, in the order of tokens and then of keys.
     pub leases: Vec<ListedLease>,
-    /// From where the list goes on, if there may be more.
+    /// The position after which the list goes on. `None`: the list has ended.
     pub next: Option<Position>,
 }
 
-/// Part of what can be cleared.
+/// A page of records with expired entries, and of idle records.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ExpiredPage {
-    /// The records.
+    /// What was found.
     pub expired: Vec<Expired>,
-    /// Behind which key it goes on, if there may be more.
+    /// The key after which it goes on. `None`: nothing more was found.
     pub next: Option<String>,
 }
 
-/// Of what a record can be cleared.
+/// What a purge removes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Expired {
-    /// Of holders or waiters whose time is over.
+    /// Expired holders or waiters of a record.
     Lapsed {
         /// The key.
         key: Key,
     },
-    /// Of itself: it has been idle for the retention.
+    /// A whole record, which has been idle for the retention.
     Idle {
         /// The key.
         key: Key,

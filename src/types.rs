@@ -1,13 +1,14 @@
-//! The values of the public interface, and the errors of reading them: keys, tokens, durations, ids.
+//! The values of the public interface, and the errors of parsing them: keys, tokens, durations, ids.
 //!
-//! The lowest layer: it names nothing else of this crate. The errors belong to it, because parsing a value returns
-//! [`Error`](error::Error) and an error names keys, owners and tokens.
+//! Invariant: this is the lowest layer, which uses nothing else of this crate. The errors are here, because parsing a
+//! value returns [`Error`](error::Error), and an error has keys, owners and tokens.
 
 pub(crate) mod acquire_id;
 pub(crate) mod clock;
 pub(crate) mod deadline;
 pub(crate) mod error;
 pub(crate) mod group;
+pub(crate) mod into_name;
 pub(crate) mod key;
 pub(crate) mod lease_id;
 pub(crate) mod metadata;

@@ -50,25 +50,17 @@ fn chosen(which: impl Fn(&str) -> bool) -> Vec<String> {
 fn the_tests_that_documents_name_are_there() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut named = 0;
-    for document in [
-        "docs/guarantees.md",
-        "docs/protocol.md",
-        "docs/comparison.md",
-        "docs/fencing.md",
-        "docs/jobs.md",
-        "docs/failure-modes.md",
-        "docs/chaos.md",
-        "docs/privileges.md",
-        "docs/performance.md",
-        "docs/cli.md",
-        "README.md",
-        "ARCHITECTURE.md",
-        "CONTRIBUTING.md",
-    ] {
+    let mut documents = vec!["README.md".to_owned(), "ARCHITECTURE.md".to_owned(), "CONTRIBUTING.md".to_owned()];
+    documents.extend(fs::read_dir(root.join("docs")).unwrap().filter_map(|entry| {
+        let path = entry.unwrap().path();
+        let is_page = path.extension().is_some_and(|extension| extension == "md");
+        is_page.then(|| format!("docs/{}", path.file_name().unwrap().to_str().unwrap()))
+    }));
+    for document in &documents {
         let text = fs::read_to_string(root.join(document)).unwrap();
         let parts: Vec<&str> = text.split('`').collect();
-        // Other projects have sources, too.
-        let ours = !document.ends_with("comparison.md");
+        // Other projects have sources, too, and so has the reader of the tutorial.
+        let ours = !document.ends_with("comparison.md") && !document.ends_with("tutorial.md");
         let folders: &[_] = if ours { &["tests/", "cli/", "src/"] } else { &["tests/", "cli/"] };
         let is_file = |part: &str| folders.iter().any(|folder| part.starts_with(folder)) && !part.ends_with('/');
         for (at, path) in parts.iter().enumerate().filter(|(_, part)| is_file(part)) {
@@ -86,6 +78,31 @@ fn the_tests_that_documents_name_are_there() {
         }
     }
     assert!(named > 10);
+}
+
+/// The messages of a macro that logs, as in the source: its first text, up to what is filled in.
+fn messages(text: &str) -> Vec<String> {
+    let code = code(text).collect::<Vec<_>>().join("\n");
+    let logged = ["warn!(", "info!("].into_iter().flat_map(|name| code.split(name).skip(1));
+    logged.filter_map(|rest| rest.split('"').nth(1)).map(|message| fixed_part(&message.replace("{{", "{"))).collect()
+}
+
+/// A message up to its first brace.
+fn fixed_part(message: &str) -> String {
+    message.split('{').next().unwrap_or_default().to_owned()
+}
+
+#[test]
+fn the_runbook_has_each_message_that_is_logged_and_no_other() {
+    let mut logged: Vec<String> = files("src").iter().flat_map(|(_, text)| messages(text)).collect();
+    let runbook = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/runbook.md")).unwrap();
+    let section = runbook.split("\n## Log messages\n").nth(1).and_then(|rest| rest.split("\n## ").next()).unwrap();
+    let rows = section.lines().filter(|line| line.starts_with("| `"));
+    let mut described: Vec<String> = rows.filter_map(|row| row.split('`').nth(1)).map(fixed_part).collect();
+    logged.sort();
+    described.sort();
+    assert!(logged.len() > 10, "{logged:?}");
+    assert_eq!(described, logged);
 }
 
 /// The folders of `src` and the files beside them, from the lowest layer to the highest. A folder may depend on those of
@@ -281,7 +298,8 @@ fn only_compound_actions_know_another_action() {
 
 #[test]
 fn only_the_mongodb_store_and_fence_name_their_driver() {
-    let rooms = ["store/mongo", "fence/mongo", "lease/transaction.rs", "connect.rs"];
+    let rooms =
+        ["store/mongo", "fence/mongo", "lease/transaction.rs", "action/acquire_all/transaction.rs", "connect.rs"];
     let others = chosen(|name| !rooms.iter().any(|room| name.starts_with(room)) && name != "lib.rs");
     name_none(&others, &["mongodb::"]);
     for (name, text) in files("cli/src").iter().filter(|(name, _)| name != "command/driver.rs") {

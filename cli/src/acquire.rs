@@ -1,4 +1,4 @@
-//! Waiting for a key, and saying so on a terminal.
+//! Acquires a key for `run` and `elect`, with a progress line on a terminal.
 
 use std::{
     io::{self, IsTerminal, Write},
@@ -10,124 +10,128 @@ use mongoseal::{Clock, Error, Inspection, Mongoseal, Result};
 use rustix::termios::tcgetwinsize;
 use tokio::time::sleep;
 
-use crate::{arguments::Asking, connection::Connection, escape, exit_status::Failure, say, signals::Signals, time};
+use crate::{
+    arguments::LeaseOptions, connection::Connection, escape, exit_status::Failure, print_message, signals::Signals,
+    time,
+};
 
-/// After how long a wait is said, and how often that is brought up to date.
-const FIRST: Duration = Duration::from_millis(300);
-const EVERY: Duration = Duration::from_secs(2);
-/// How long it is until MongoDB, which did not answer, is asked again.
-const PAUSE: Duration = Duration::from_millis(500);
+/// The wait after which the progress line appears, and the interval at which it is updated.
+const PROGRESS_DELAY: Duration = Duration::from_millis(300);
+const PROGRESS_INTERVAL: Duration = Duration::from_secs(2);
+/// The pause before a retry if MongoDB did not answer.
+const RETRY_DELAY: Duration = Duration::from_millis(500);
 
-/// Asks for a key by `ask`, which waits as long as it is told, until it is given or `wait` is over. A database that
-/// goes away meanwhile is asked again.
+/// Acquires a key within `wait`. Calls `attempt` with the wait that remains, and calls it again if MongoDB is
+/// unavailable.
 pub(crate) async fn acquire<T, A: Future<Output = Result<T>>>(
     seal: &Mongoseal,
     key: &str,
     wait: Duration,
-    ask: impl Fn(Duration) -> A,
+    attempt: impl Fn(Duration) -> A,
 ) -> Result<T> {
     let clock = Clock::Boot;
     let until = clock.now().saturating_add(wait);
-    let mut said = false;
+    let mut is_reported = false;
     loop {
-        let left = until.saturating_sub(clock.now());
-        let asked = with_progress(seal, key, ask(left)).await;
-        let Err(Error::Unavailable { message, .. }) = &asked else { return asked };
+        let remaining = until.saturating_sub(clock.now());
+        let result = with_progress(seal, key, attempt(remaining)).await;
+        let Err(Error::Unavailable { message, .. }) = &result else { return result };
         if wait.is_zero() || clock.now() >= until {
-            return asked;
+            return result;
         }
-        if !said {
-            say(&format!("retries {key:?} until MongoDB answers: {message}"));
-            said = true;
+        if !is_reported {
+            print_message(&format!("MongoDB did not answer, retrying {key:?}: {message}"));
+            is_reported = true;
         }
-        sleep(PAUSE).await;
+        sleep(RETRY_DELAY).await;
     }
 }
 
-/// Opens the leases, for one who holds some, unless told to end.
+/// Connects with the owner of `options`, unless a signal ends the program first.
 pub(crate) async fn open(
     connection: &Connection,
-    asking: &Asking,
+    options: &LeaseOptions,
     signals: &mut Signals,
 ) -> std::result::Result<Mongoseal, Failure> {
     let mut builder = connection.builder();
-    if let Some(owner) = &asking.owner {
+    if let Some(owner) = &options.owner {
         builder = builder.owner(owner.as_str());
     }
     signals.unless(connection.open_with(builder)).await.unwrap_or_else(|number| Err(Failure::by_signal(number)))
 }
 
-/// Waits for what was asked, unless told to end. Whoever is not given it withdraws; soon, where they are told again.
-pub(crate) async fn given<T>(
+/// Waits for `request`, unless a signal ends the program first. If there is no result, the handle shuts down, which
+/// withdraws the waiter; a second signal shortens that.
+pub(crate) async fn unless_signalled<T>(
     seal: &Mongoseal,
     signals: &mut Signals,
-    asked: impl Future<Output = Result<T>>,
+    request: impl Future<Output = Result<T>>,
 ) -> std::result::Result<T, Failure> {
-    let failure = match signals.unless(asked).await {
-        Ok(Ok(given)) => return Ok(given),
+    let failure = match signals.unless(request).await {
+        Ok(Ok(result)) => return Ok(result),
         Ok(Err(error)) => error.into(),
         Err(number) => Failure::by_signal(number),
     };
-    // Either way it has ended: what is left undone, the ttl does.
-    signals.hurry(seal.shutdown()).await.unwrap_or_default();
+    // If the shutdown is cut short, the waiter expires by its ttl.
+    signals.finish(seal.shutdown()).await.unwrap_or_default();
     Err(failure)
 }
 
-/// Waits for what was asked, and says for whom on a terminal.
-async fn with_progress<T>(seal: &Mongoseal, key: &str, asked: impl Future<Output = T>) -> T {
-    let mut asked = pin!(asked);
+/// Waits for `request`, and shows the queue and the holder on a terminal meanwhile.
+async fn with_progress<T>(seal: &Mongoseal, key: &str, request: impl Future<Output = T>) -> T {
+    let mut request = pin!(request);
     if !io::stderr().is_terminal() {
-        return asked.await;
+        return request.await;
     }
     let mut line = Line { is_shown: false };
-    let mut pause = FIRST;
+    let mut pause = PROGRESS_DELAY;
     loop {
         tokio::select! {
             biased;
-            answer = &mut asked => return answer,
+            result = &mut request => return result,
             () = sleep(pause) => {}
         }
         tokio::select! {
             biased;
-            answer = &mut asked => return answer,
-            seen = seal.inspect(key) => if let Ok(Some(record)) = seen {
-                line.show(&sentence(&record, seal));
+            result = &mut request => return result,
+            record = seal.inspect(key) => if let Ok(Some(record)) = record {
+                line.show(&progress(&record, seal));
             }
         }
-        pause = EVERY;
+        pause = PROGRESS_INTERVAL;
     }
 }
 
-/// How many come before this one, and who holds the key: in this order, as a narrow terminal has no room for all.
-fn sentence(record: &Inspection, seal: &Mongoseal) -> String {
-    // Others may go by the same owner, and then nobody knows which of them this is.
+/// Returns the text of the progress line. The position comes before the holder, because a narrow terminal cuts the end.
+fn progress(record: &Inspection, seal: &Mongoseal) -> String {
+    // If several waiters have this owner, the position of this one is unknown.
     let mut ours = record.queue.iter().filter(|waiter| waiter.owner == *seal.owner());
-    let place = match (ours.next(), ours.next()) {
-        (Some(one), None) if one.position == 0 => "next in line".to_owned(),
-        (Some(one), None) => format!("{} before it", one.position),
-        _ => format!("{} in line", record.queue.len()),
+    let position = match (ours.next(), ours.next()) {
+        (Some(waiter), None) if waiter.position == 0 => "next in line".to_owned(),
+        (Some(waiter), None) => format!("{} ahead in the queue", waiter.position),
+        _ => format!("{} in the queue", record.queue.len()),
     };
-    let sentence = format!("waits for {:?}, {place}", record.key.as_str());
+    let text = format!("waiting for {:?}, {position}", record.key.as_str());
     let mut holders = record.holders.iter().filter(|holder| !holder.is_expired());
-    let Some(holder) = holders.next() else { return sentence };
-    let left = holder.remaining.map(|left| format!(" ({} left)", time::brief(left))).unwrap_or_default();
+    let Some(holder) = holders.next() else { return text };
+    let remaining = holder.remaining.map(|time| format!(" ({} remaining)", time::brief(time))).unwrap_or_default();
     let others = match holders.count() {
         0 => String::new(),
         more => format!(" and {more} more"),
     };
-    format!("{sentence}; held by {}{left}{others}", holder.owner)
+    format!("{text}; held by {}{remaining}{others}", holder.owner)
 }
 
-/// The line that is rewritten while somebody waits, and gone afterwards.
+/// The progress line, which is rewritten during the wait and erased when dropped.
 struct Line {
     is_shown: bool,
 }
 
 impl Line {
-    fn show(&mut self, sentence: &str) {
-        // Some do not know how wide they are.
+    fn show(&mut self, text: &str) {
+        // Some terminals report a width of 0.
         let width = tcgetwinsize(io::stderr()).ok().map(|size| usize::from(size.ws_col)).filter(|width| *width > 0);
-        let whole = escape::visible(&format!("mongoseal: {sentence}"));
+        let whole = escape::visible(&format!("mongoseal: {text}"));
         let cut: String = whole.chars().take(width.unwrap_or(80).saturating_sub(1)).collect();
         drop(write!(io::stderr(), "\r{cut}\x1b[K"));
         self.is_shown = true;

@@ -1,4 +1,4 @@
-//! What can be said on the command line.
+//! The commands and options of the program, with their help texts.
 
 use std::{ffi::OsString, time::Duration};
 
@@ -8,7 +8,7 @@ use mongoseal::FencingToken;
 
 use crate::{connection::Connection, examples, time};
 
-/// Leases with fencing tokens on MongoDB: run anything under a lease, and see who holds what.
+/// Leases with fencing tokens on MongoDB: run commands under a lease, elect leaders, inspect leases.
 #[derive(Debug, Parser)]
 #[command(name = "mongoseal", version, propagate_version = true)]
 pub(crate) struct Arguments {
@@ -20,49 +20,49 @@ pub(crate) struct Arguments {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Run a command while a lease is held, and end it before the lease ends
+    /// Run a command while holding a lease, and end the command before the lease ends
     #[command(after_help = examples::RUN)]
     Run(Run),
-    /// Stand for election, and lead while a command runs or until told to stop
+    /// Campaign for leadership, and lead while a command runs or until a signal
     #[command(after_help = examples::ELECT)]
     Elect(Elect),
-    /// Say who leads
+    /// Print the current leader
     #[command(after_help = examples::LEADER)]
     Leader(Leader),
-    /// List the leases there are
+    /// List leases
     #[command(after_help = examples::LS)]
     Ls(Ls),
-    /// Look at one key: who holds it, who waits for it, who took it away
+    /// Show one key: its holders, its waiters, its latest revocations
     #[command(after_help = examples::SHOW)]
     Show(Show),
-    /// Follow what becomes of keys
+    /// Print grants, releases, expiries and revocations as they happen
     #[command(after_help = examples::WATCH)]
     Watch(Watch),
-    /// Take a key away from whoever holds it
+    /// Take a key away from its holders
     #[command(after_help = examples::REVOKE)]
     Revoke(Revoke),
-    /// Show whether documents of a fenced collection carry tokens ahead of the replica set's clock
+    /// Compare the tokens in a fenced collection with the replica set's clock
     #[command(after_help = examples::FENCES)]
     Fences(Fences),
-    /// Raise the version of keys, so that their next leases have larger tokens than fenced documents carry
+    /// Raise the version of keys, so that their next tokens are larger than a given one
     #[command(after_help = examples::RAISE)]
     Raise(Raise),
-    /// Clear away now what is over and would go by itself
+    /// Delete expired leases and idle records now (never needed)
     #[command(after_help = examples::PURGE)]
     Purge(Purge),
-    /// Check whether MongoDB is fit for leases, and say what to do where it is not
+    /// Check whether the MongoDB deployment is fit for leases, and print what to change
     #[command(after_help = examples::DOCTOR)]
     Doctor(Doctor),
-    /// Ask whether a token is still the newest of its key
+    /// Check whether a token is still the newest of its key
     #[command(after_help = examples::VERIFY)]
     Verify(Verify),
-    /// See in a minute what fencing is for, without a database
+    /// Show what a fence is for, in about 5 s and without a database
     #[command(after_help = examples::DEMO)]
     Demo,
-    /// Print what a shell needs to complete these commands
+    /// Print a completion script for a shell
     #[command(after_help = examples::COMPLETIONS)]
     Completions {
-        /// For which shell
+        /// Shell, for example bash
         shell: Shell,
     },
     /// Print the manual page
@@ -70,66 +70,64 @@ pub(crate) enum Command {
     Man,
 }
 
-/// How a key is asked for.
+/// The options of a lease that a command runs under.
 #[derive(Args, Debug)]
-pub(crate) struct Asking {
-    /// How long the lease lasts when nothing is heard of its holder
+pub(crate) struct LeaseOptions {
+    /// Time until an unrefreshed lease expires, for example 5m
     #[arg(long, default_value = "30s", value_parser = time::parse, value_name = "TIME")]
     pub(crate) ttl: Duration,
-    /// Who holds it, for people; host, process id and a random part unless it is said
+    /// Owner name that others see; default: host, process id, random part
     #[arg(long, value_name = "NAME")]
     pub(crate) owner: Option<String>,
-    /// How long before the end of a lease that cannot be refreshed the command is told to end (SIGTERM): up to half
-    /// the ttl; a sixth of it unless it is said
+    /// SIGTERM this long before the lease ends, at most ttl/2; default: ttl/6
     #[arg(long, value_parser = time::parse, value_name = "TIME")]
     pub(crate) term_before: Option<Duration>,
-    /// How long before that end the command is ended where it goes on (SIGKILL); a fifth of --term-before unless it
-    /// is said
+    /// SIGKILL this long before the lease ends; default: --term-before/5
     #[arg(long, value_parser = time::parse, value_name = "TIME")]
     pub(crate) kill_before: Option<Duration>,
 }
 
 #[derive(Args, Debug)]
 pub(crate) struct Run {
-    /// The key to hold
+    /// Key to hold, for example reports/nightly
     pub(crate) key: String,
     #[command(flatten)]
-    pub(crate) asking: Asking,
-    /// Wait at most so long for the key; for as long as it takes unless this or --no-wait is said
+    pub(crate) lease: LeaseOptions,
+    /// Wait at most this long for the key, for example 5m; default: no limit
     #[arg(long, value_parser = time::parse, value_name = "TIME", conflicts_with = "no_wait")]
     pub(crate) wait: Option<Duration>,
-    /// Give up at once where somebody else holds the key
+    /// Do not wait: exit with status 121 if the key is held
     #[arg(long)]
     pub(crate) no_wait: bool,
-    /// Share the key with up to so many holders
+    /// Share the key among at most N holders, for example 4; default: exclusive
     #[arg(long, value_name = "N")]
     pub(crate) shared: Option<u32>,
-    /// The command and its arguments
+    /// Command and its arguments, after `--`
     #[arg(last = true, required = true, value_name = "COMMAND")]
     pub(crate) command: Vec<OsString>,
 }
 
 #[derive(Args, Debug)]
 pub(crate) struct Elect {
-    /// What is led
+    /// Name of the election, which is a key, for example scheduler
     pub(crate) name: String,
-    /// What others are to know of the leader, such as its address
+    /// Value to publish about this leader, for example its address 10.0.0.7:4000
     pub(crate) value: String,
     #[command(flatten)]
-    pub(crate) asking: Asking,
-    /// What to run while leading; without one it leads until it is told to stop
+    pub(crate) lease: LeaseOptions,
+    /// Command to run while leading, after `--`; default: lead until SIGINT or SIGTERM
     #[arg(last = true, value_name = "COMMAND")]
     pub(crate) command: Vec<OsString>,
 }
 
 #[derive(Args, Debug)]
 pub(crate) struct Leader {
-    /// What is led
+    /// Name of the election, for example scheduler
     pub(crate) name: String,
-    /// Go on, and say each new leader
+    /// Continue, and print each new leader
     #[arg(long)]
     pub(crate) follow: bool,
-    /// One JSON object a line
+    /// Print one JSON object per line
     #[arg(long)]
     pub(crate) json: bool,
 }
@@ -137,124 +135,123 @@ pub(crate) struct Leader {
 #[derive(Args, Debug)]
 #[allow(clippy::struct_excessive_bools, reason = "each is a flag of its own on the command line")]
 pub(crate) struct Ls {
-    /// Only keys that begin with this
+    /// Only keys with this prefix, for example reports/
     pub(crate) prefix: Option<String>,
-    /// Only of this owner
+    /// Only leases of this owner, for example alice@web-1
     #[arg(long, value_name = "NAME")]
     pub(crate) owner: Option<String>,
-    /// Only of this group
+    /// Only leases of this group
     #[arg(long, value_name = "NAME")]
     pub(crate) group: Option<String>,
-    /// Only keys held alone
+    /// Only exclusive leases
     #[arg(long, conflicts_with = "shared")]
     pub(crate) exclusive: bool,
-    /// Only keys that may be shared
+    /// Only shared leases
     #[arg(long)]
     pub(crate) shared: bool,
-    /// Only held for longer than this
+    /// Only leases held for at least this long, for example 1h
     #[arg(long, value_parser = time::parse, value_name = "TIME")]
     pub(crate) older: Option<Duration>,
-    /// Only with less than this left
+    /// Only leases with less than this time remaining, for example 10s
     #[arg(long, value_parser = time::parse, value_name = "TIME")]
     pub(crate) expiring: Option<Duration>,
-    /// Also leases that are over and not cleared away
+    /// Also list expired leases that are still in their records
     #[arg(long)]
     pub(crate) expired: bool,
-    /// One JSON object a line
+    /// Print one JSON object per line
     #[arg(long)]
     pub(crate) json: bool,
 }
 
 #[derive(Args, Debug)]
 pub(crate) struct Show {
-    /// The key to look at
+    /// Key to show, for example reports/nightly
     pub(crate) key: String,
-    /// One JSON object
+    /// Print one JSON object
     #[arg(long)]
     pub(crate) json: bool,
 }
 
 #[derive(Args, Debug)]
 pub(crate) struct Watch {
-    /// The key; all keys that begin with it, with --prefix; all there are unless it is said
+    /// Key to watch, or a prefix of keys with --prefix; default: all keys
     pub(crate) key: Option<String>,
-    /// Take it for the beginning of keys
+    /// Watch all keys that begin with KEY
     #[arg(long, requires = "key")]
     pub(crate) prefix: bool,
-    /// One line for each event on a terminal, too, and no table
+    /// Print one line per event on a terminal, too, instead of a table
     #[arg(long)]
     pub(crate) plain: bool,
-    /// One JSON object a line
+    /// Print one JSON object per line
     #[arg(long)]
     pub(crate) json: bool,
 }
 
 #[derive(Args, Debug)]
 pub(crate) struct Revoke {
-    /// The key to take away
+    /// Key to revoke, for example reports/nightly
     pub(crate) key: String,
-    /// Why, for the holder and for people
+    /// Reason, which the holder and the record get, for example 'its host is gone'
     #[arg(long, value_name = "TEXT")]
     pub(crate) reason: String,
-    /// Who revokes; this user and host unless it is said
+    /// Name of the revoker, for example olga; default: user@host
     #[arg(long, value_name = "NAME")]
     pub(crate) by: Option<String>,
-    /// Do not ask
+    /// Do not ask for confirmation
     #[arg(long)]
     pub(crate) yes: bool,
-    /// One JSON object for each lease that was revoked
+    /// Print one JSON object per revoked lease
     #[arg(long)]
     pub(crate) json: bool,
 }
 
 #[derive(Args, Debug)]
 pub(crate) struct Fences {
-    /// The fenced collection, in the same database
+    /// Fenced collection, in the database of the leases, for example orders
     #[arg(value_name = "COLLECTION")]
     pub(crate) fenced: String,
-    /// Field of the documents that carries the tokens
+    /// Field with the tokens
     #[arg(long, default_value = "fence", value_name = "NAME")]
     pub(crate) field: String,
-    /// One JSON object
+    /// Print one JSON object
     #[arg(long)]
     pub(crate) json: bool,
 }
 
 #[derive(Args, Debug)]
 pub(crate) struct Raise {
-    /// The largest token that the fenced documents carry, as `mongoseal fences` prints it
+    /// Largest token in the fenced documents, as `mongoseal fences` prints it
     #[arg(long, value_name = "TOKEN")]
     pub(crate) to: FencingToken,
-    /// The keys whose leases protect these documents
+    /// Keys whose leases protect these documents, for example orders/4711
     #[arg(required = true, value_name = "KEY")]
     pub(crate) keys: Vec<String>,
-    /// One JSON object for each key
+    /// Print one JSON object per key
     #[arg(long)]
     pub(crate) json: bool,
 }
 
 #[derive(Args, Debug)]
 pub(crate) struct Purge {
-    /// One JSON object for each lease and record that went
+    /// Print one JSON object per deleted lease or record
     #[arg(long)]
     pub(crate) json: bool,
 }
 
 #[derive(Args, Debug)]
 pub(crate) struct Doctor {
-    /// Smallest grace of the leases, which the members' clocks are measured against; default: 500ms, that of a lease
-    /// with a ttl of 5s or more
+    /// Smallest grace of the leases, for the clock check; default: 500ms
     #[arg(long, value_parser = time::parse, value_name = "TIME")]
     pub(crate) grace: Option<Duration>,
-    /// One JSON object for each check
+    /// Print one JSON object per check
     #[arg(long)]
     pub(crate) json: bool,
 }
 
 #[derive(Args, Debug)]
 pub(crate) struct Verify {
-    /// The key
+    /// Key of the lease, as in `MONGOSEAL_KEY`
     pub(crate) key: String,
-    /// The token, as `MONGOSEAL_TOKEN` has it
+    /// Token of the lease, as in `MONGOSEAL_TOKEN`
     pub(crate) token: FencingToken,
 }

@@ -1,4 +1,4 @@
-//! What can be done, one file for each.
+//! The commands, one file each.
 
 pub(crate) mod completions;
 pub(crate) mod demo;

@@ -1,9 +1,9 @@
-//! Texts that others wrote, made safe to show: a key or an owner must not move a terminal's cursor, nor make a
-//! line read otherwise than it is.
+//! Escapes texts from other programs before they are printed: a key or an owner must not move a terminal's cursor or
+//! change the order in which a line is read.
 
 use std::fmt::Write;
 
-/// Whether a character acts on a terminal or on the order in which a line is read, instead of being seen.
+/// Returns whether a character acts on a terminal, or changes the reading order of a line, instead of being visible.
 fn acts(character: char) -> bool {
     character.is_control()
         || matches!(character,
@@ -11,7 +11,7 @@ fn acts(character: char) -> bool {
             | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e007f}')
 }
 
-/// The same text with whatever acts written out, such as `\u{1b}`.
+/// Returns the text with each acting character escaped, such as `\u{1b}`.
 pub(crate) fn visible(text: &str) -> String {
     let mut shown = String::with_capacity(text.len());
     for character in text.chars() {
@@ -24,8 +24,8 @@ pub(crate) fn visible(text: &str) -> String {
     shown
 }
 
-/// JSON in which whatever acts is written as JSON writes it, such as `\u009b`: it leaves those above U+001F as
-/// they are. They can be in its strings only, so it means the same.
+/// Returns the JSON with each acting character escaped as in JSON, such as `\u009b`. The serializer escapes those up to
+/// U+001F only. Such characters occur only inside strings, so the meaning stays the same.
 pub(crate) fn visible_json(json: &str) -> String {
     let mut shown = String::with_capacity(json.len());
     for character in json.chars() {

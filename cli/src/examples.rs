@@ -1,33 +1,34 @@
-//! What to begin with, for each command: shown below its help, and in the manual.
+//! Examples and notes of each command: printed below its help, and in the manual.
 
 pub(crate) const RUN: &str = "Examples:
   mongoseal run reports/nightly -- ./report.sh
   mongoseal run deploy --wait 5m --ttl 1m -- make deploy
   mongoseal run gpu --shared 4 --no-wait -- python train.py
 
-The command finds in its environment MONGOSEAL_KEY, MONGOSEAL_TOKEN (to pass with what it writes), MONGOSEAL_LEASE_ID \
-(a secret) and MONGOSEAL_DEADLINE (until when the lease was good when the command began, in milliseconds on the clock \
-of /proc/uptime; refreshes move it on). It runs in a process group of its own. Signals are passed on to that; what is \
-left of it when the command has ended is told to end after a second, and ended. While it is stopped at a terminal \
-(Ctrl-Z) the lease is not refreshed.
+Environment of the command: MONGOSEAL_KEY, MONGOSEAL_TOKEN (pass it with each write), MONGOSEAL_LEASE_ID (a secret), \
+MONGOSEAL_DEADLINE (end of the lease at the command's start, in milliseconds of CLOCK_BOOTTIME, the clock of \
+/proc/uptime; each refresh extends the lease).
 
-Status: the command's own, or 128 and the signal that ended it; 121 where somebody else held the key, 122 where the \
-lease was lost and the command ended for that, 123 where MongoDB did not answer, 125 for wrong arguments or a \
-deployment that must be changed, 126 and 127 where the command cannot be run or is not there.";
+The command runs in a process group of its own. Signals to mongoseal are forwarded to this group. When the command \
+has ended, the rest of its group has 1 s to end, then gets SIGTERM, then SIGKILL. Ctrl-Z at a terminal stops the \
+refreshes together with the command.
+
+Exit status: that of the command, or 128 plus the number of the signal that ended it; 121 if the key is held; 122 if \
+the lease was lost, which ends the command; 123 if MongoDB did not answer; 125 if the arguments or the deployment must \
+be changed; 126 if the command cannot be run; 127 if it is not found.";
 
 pub(crate) const ELECT: &str = "Examples:
   mongoseal elect scheduler 10.0.0.7:4000 -- ./scheduler
   mongoseal elect scheduler \"$(hostname)\"
 
-The command is run as by `mongoseal run`, with the same variables and statuses. Without one, SIGINT or SIGTERM ends the \
-leadership with status 0.";
+The command runs as with `mongoseal run`: same variables, same exit statuses. Without a command, SIGINT or SIGTERM ends \
+the leadership with status 0.";
 
 pub(crate) const LEADER: &str = "Examples:
   mongoseal leader scheduler | cut -f1
   mongoseal leader scheduler --follow --json
 
-A line has the leader's value, its owner, its token and for how long it has led, with tabs between them. Status 1 where \
-nobody leads.";
+Output: value, owner, token and time since the grant, separated by tabs. Exit status 1 if there is no leader.";
 
 pub(crate) const LS: &str = "Examples:
   mongoseal ls
@@ -36,46 +37,57 @@ pub(crate) const LS: &str = "Examples:
 
 pub(crate) const SHOW: &str = "Examples:
   mongoseal show reports/nightly
-  mongoseal show reports/nightly --json | jq .queue";
+  mongoseal show reports/nightly --json | jq .queue
+
+Exit status 1 if the key has no record.";
 
 pub(crate) const WATCH: &str = "Examples:
   mongoseal watch reports/nightly
-  mongoseal watch reports/ --prefix --json | tee events";
+  mongoseal watch reports/ --prefix --json | tee events
+
+Ctrl-C ends it with status 0.";
 
 pub(crate) const REVOKE: &str = "Examples:
   mongoseal revoke reports/nightly --reason 'stuck since Monday'
-  mongoseal revoke reports/nightly --reason 'its host is gone' --yes";
+  mongoseal revoke reports/nightly --reason 'its host is gone' --yes
+
+Exit status 1 if the key has no holder, or if the question was not answered with yes.";
 
 pub(crate) const FENCES: &str = "Examples:
   mongoseal fences orders
   mongoseal fences orders --field token --json | jq .ahead
 
-If the replica set was restored elsewhere from a backup, or if its clock once ran ahead, it can number new tokens below \
-those that the documents carry. Writers of these documents are then refused until the clock has passed that time, or \
-until `mongoseal raise` has raised the version of their keys. Without an index on the field this command reads the \
-whole collection. To count the documents whose field is no token it does so in any case. Each read may take --timeout.
+After a restore from a backup, or after the replica set's clock ran ahead, new tokens can be smaller than those in the \
+documents. Writers of these documents are then refused until the clock has passed the documents' tokens, or until \
+`mongoseal raise` has raised the version of their keys. Without an index on the field, this command reads the whole \
+collection; counting the documents without a token always does. --timeout limits each read.
 
-Status 0 if no document is ahead of the clock, and 1 if some are, also after their keys were raised.";
+Exit status 1 if documents are ahead of the clock, even if their keys were raised.";
 
 pub(crate) const RAISE: &str = "Examples:
   mongoseal raise --to 228031344934932 reports/nightly
   mongoseal raise --to 228031344934932 orders/4711 orders/4712 --json | jq .version
 
-Each lease of the keys that is granted from now on has a larger token. Holders keep theirs: a holder whose writes are \
-refused must release the key and acquire it again. A version is never lowered, and to raise it twice does no harm.";
+Each later lease of the keys has a larger token. Holders keep their tokens: if the writes of a holder are refused, it \
+must release the key and acquire it again. A version is never lowered, and repeating the command is harmless.";
 
 pub(crate) const PURGE: &str = "Examples:
   mongoseal purge";
 
 pub(crate) const DOCTOR: &str = "Examples:
   mongoseal doctor
-  mongoseal doctor --json | jq -r 'select(.verdict != \"pass\")'";
+  mongoseal doctor --json | jq -r 'select(.verdict != \"pass\")'
+
+The clock check compares the members' clocks with the grace of the leases. Unless a program sets it, the grace is 500 ms \
+with a ttl of 5 s or more, and a tenth of a shorter ttl: pass the smallest one with --grace.
+
+Exit status 1 if a check failed.";
 
 pub(crate) const VERIFY: &str = "Examples:
   mongoseal verify \"$MONGOSEAL_KEY\" \"$MONGOSEAL_TOKEN\" || exit
 
-Status 0 where no newer token of the key was issued, held or not, and 1 where one was: the answer may be over the \
-moment after, so pass the token with what is written, too.";
+Exit status 0 if no newer token of the key was issued, whether the key is held or not; 1 otherwise. The answer can be \
+outdated at once, so pass the token with each write, too.";
 
 pub(crate) const DEMO: &str = "Examples:
   mongoseal demo";
@@ -89,6 +101,6 @@ pub(crate) const MAN: &str = "Examples:
   mongoseal man > /usr/local/share/man/man1/mongoseal.1
   mongoseal man | man -l -";
 
-/// All of them, in the order of the commands.
+/// The texts of all commands, in the order of the commands.
 pub(crate) const ALL: [&str; 15] =
     [RUN, ELECT, LEADER, LS, SHOW, WATCH, REVOKE, FENCES, RAISE, PURGE, DOCTOR, VERIFY, DEMO, COMPLETIONS, MAN];

@@ -1,54 +1,56 @@
-//! What the program ends with.
+//! Exit statuses and error messages.
 
 use std::{error::Error as _, fmt, io, process::ExitCode};
 
 use mongoseal::Error;
 
-use crate::say;
+use crate::print_message;
 
-/// The statuses of its own. Those of a command that was run are passed on, a signal as 128 and its number;
-/// so these are chosen, as those of env(1) and timeout(1), where commands seldom end.
+/// An exit status of the program.
+///
+/// `run` and `elect` exit with the status of their command, or with 128 plus the number of a signal. The program's own
+/// statuses are, as those of env(1) and timeout(1), numbers that commands seldom use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Status(u8);
 
 impl Status {
     pub(crate) const DONE: Self = Self(0);
-    /// The answer is no: not the newest token, no such record, documents ahead of the clock, a check that failed.
+    /// The answer is no: see [`MEANINGS`](Self::MEANINGS).
     pub(crate) const NO: Self = Self(1);
-    /// Somebody else holds the key.
+    /// The key is held, or its queue is full.
     pub(crate) const HELD: Self = Self(121);
     /// The lease was lost.
     pub(crate) const LOST: Self = Self(122);
-    /// MongoDB did not answer; what was asked may have been done.
+    /// MongoDB did not answer in time; the request may have taken effect.
     pub(crate) const UNAVAILABLE: Self = Self(123);
-    /// Wrong arguments, or a deployment that must be changed.
+    /// The arguments or the deployment must be changed.
     pub(crate) const INVALID: Self = Self(125);
     /// The command could not be started.
     pub(crate) const NOT_EXECUTABLE: Self = Self(126);
-    /// There is no such command.
+    /// The command was not found.
     pub(crate) const NOT_FOUND: Self = Self(127);
 
-    /// What each means, for the manual.
+    /// The meaning of each status, for the manual.
     pub(crate) const MEANINGS: [(&str, &str); 8] = [
-        ("0", "It was done; the answer is yes."),
+        ("0", "Done, or the answer is yes."),
         (
             "1",
-            "The answer is no: not the newest token, no such record, no holder to revoke, documents ahead of the clock, a check that failed.",
+            "The answer is no: not the newest token, no such record, no leader, no holder to revoke, documents ahead of the clock, a failed check.",
         ),
-        ("121", "Somebody else holds the key."),
+        ("121", "The key is held, or its queue is full."),
         ("122", "The lease was lost, and the command was ended."),
-        ("123", "MongoDB did not answer in time; what was asked may have been done."),
-        ("125", "The arguments, or the deployment, must be changed."),
+        ("123", "MongoDB did not answer in time; the request may have taken effect."),
+        ("125", "The arguments or the deployment must be changed."),
         ("126", "The command could not be started."),
-        ("127", "There is no such command."),
+        ("127", "The command was not found."),
     ];
 
-    /// That of a command which was run.
+    /// Returns the status of a command that exited with `code`.
     pub(crate) const fn of_command(code: u8) -> Self {
         Self(code)
     }
 
-    /// That of what a signal ended.
+    /// Returns the status of a command that a signal ended.
     pub(crate) fn of_signal(signal: i32) -> Self {
         Self(u8::try_from(signal).unwrap_or_default().saturating_add(128))
     }
@@ -60,45 +62,44 @@ impl From<Status> for ExitCode {
     }
 }
 
-/// Why something was not done: one sentence, and the status that says it to a script.
+/// An error: a message of one line, and the exit status.
 #[derive(Debug)]
 pub(crate) struct Failure {
-    sentence: String,
+    message: String,
     status: Status,
 }
 
 impl Failure {
-    pub(crate) fn new(status: Status, sentence: impl fmt::Display) -> Self {
-        Self { sentence: sentence.to_string(), status }
+    pub(crate) fn new(status: Status, message: impl fmt::Display) -> Self {
+        Self { message: message.to_string(), status }
     }
 
-    pub(crate) fn invalid(sentence: impl fmt::Display) -> Self {
-        Self::new(Status::INVALID, sentence)
+    pub(crate) fn invalid(message: impl fmt::Display) -> Self {
+        Self::new(Status::INVALID, message)
     }
 
-    /// Told to end by this signal: nobody needs to be told why.
+    /// The end of this program by a signal, which needs no message.
     pub(crate) fn by_signal(signal: i32) -> Self {
         Self::new(Status::of_signal(signal), "")
     }
 
-    /// What the system refused this program.
+    /// An error of a system call.
     pub(crate) fn internal(error: io::Error) -> Self {
         Self::new(Status::INVALID, error)
     }
 
-    /// The sentence.
-    pub(crate) fn sentence(&self) -> &str {
-        &self.sentence
+    pub(crate) fn message(&self) -> &str {
+        &self.message
     }
 
     pub(crate) fn status(&self) -> Status {
         self.status
     }
 
-    /// Says it on the standard error.
+    /// Prints the message to the standard error, and returns the status.
     pub(crate) fn report(self) -> Status {
-        if !self.sentence.is_empty() {
-            say(&self.sentence);
+        if !self.message.is_empty() {
+            print_message(&self.message);
         }
         self.status
     }
@@ -112,31 +113,31 @@ impl From<Error> for Failure {
             Error::Unavailable { .. } => Status::UNAVAILABLE,
             _ => Status::INVALID,
         };
-        let mut sentence = error.to_string();
+        let mut message = error.to_string();
         let mut source = error.source();
         while let Some(cause) = source {
-            if let Some(words) = in_words(&cause.to_string()) {
-                sentence = format!("{sentence}: {words}");
+            if let Some(text) = without_dump(&cause.to_string()) {
+                message = format!("{message}: {text}");
             }
             source = cause.source();
         }
-        Self { sentence, status }
+        Self { message, status }
     }
 }
 
-/// What a driver says without what it dumps behind it. Nothing, where it only lists the servers that could not be
-/// reached: the library names them, and says why.
-fn in_words(cause: &str) -> Option<&str> {
-    let words = cause.strip_prefix("Kind: ").unwrap_or(cause);
-    let words = words.split(", labels: {").next().unwrap_or(words);
-    (!words.starts_with("Server selection timeout")).then_some(words)
+/// Returns the driver's message without the debug dump behind it. Returns `None` if the message only lists unreachable
+/// servers: the library's own message names them with the cause.
+fn without_dump(cause: &str) -> Option<&str> {
+    let text = cause.strip_prefix("Kind: ").unwrap_or(cause);
+    let text = text.split(", labels: {").next().unwrap_or(text);
+    (!text.starts_with("Server selection timeout")).then_some(text)
 }
 
-/// Whoever read the output has gone, as `head` does: that is no failure, and nothing is left to say.
+/// If the reader of the output has closed the pipe, as `head` does, the program exits with 0 silently.
 impl From<io::Error> for Failure {
     fn from(error: io::Error) -> Self {
         if error.kind() == io::ErrorKind::BrokenPipe {
-            Self { sentence: String::new(), status: Status::DONE }
+            Self { message: String::new(), status: Status::DONE }
         } else {
             Self::internal(error)
         }
@@ -149,8 +150,8 @@ mod tests {
 
     #[test]
     fn of_a_driver_its_words_are_kept_and_not_its_dump() {
-        assert_eq!(in_words("Unauthorized (code 13): no"), Some("Unauthorized (code 13): no"));
-        assert_eq!(in_words("Kind: I/O error: refused, labels: {\"a\"}, source: None"), Some("I/O error: refused"));
-        assert_eq!(in_words("Kind: Server selection timeout: No available servers. Topology: {"), None);
+        assert_eq!(without_dump("Unauthorized (code 13): no"), Some("Unauthorized (code 13): no"));
+        assert_eq!(without_dump("Kind: I/O error: refused, labels: {\"a\"}, source: None"), Some("I/O error: refused"));
+        assert_eq!(without_dump("Kind: Server selection timeout: No available servers. Topology: {"), None);
     }
 }

@@ -1,10 +1,11 @@
-//! The guard of a command: a process between the one that holds the lease and the command, which ends the command
-//! before the lease ends, also where the holder is stopped, blocked or dead.
+//! The guard of a command: ends the command before the lease ends, even if the holder is stopped, blocked or dead.
 //!
-//! It asks nobody: the holder tells it until when the lease is good, by a socket that is its standard input, and
-//! what it is not told has not happened. It has no runtime and blocks every signal, so that none but SIGKILL and
-//! SIGSTOP can keep it from that. The command is in a process group of its own, begun by [`launch`], which dies with
-//! the guard.
+//! The guard is a process between the holder of the lease and the command. Its standard input is a socket, on which the
+//! holder sends each new deadline. It has no runtime and blocks every signal. The command is in a process group of its
+//! own, started by [`exec`], and dies with the guard.
+//!
+//! Invariant: without a new deadline, the group gets SIGTERM and then SIGKILL before the last known deadline. Only
+//! SIGKILL and SIGSTOP keep the guard from that.
 
 mod exec;
 pub(crate) mod protocol;
@@ -24,7 +25,7 @@ use std::{
     time::Duration,
 };
 
-pub(crate) use exec::LAUNCH;
+pub(crate) use exec::EXEC;
 use mongoseal::Clock;
 use nix::sys::signal::SigSet;
 use protocol::{GuardCommand, Report};
@@ -36,36 +37,37 @@ use schedule::{Action, Schedule};
 
 use crate::this_program;
 
-/// The first argument by which this program is a guard.
+/// The first argument that makes this program a guard.
 pub(crate) const GUARD: &str = "__guard";
 
-/// How often it looks at the clock, as no timer runs while the machine sleeps.
-const LOOK: Duration = Duration::from_millis(250);
-/// How often it looks whether what the command left behind has ended.
-const SWEEP: Duration = Duration::from_millis(5);
+/// The longest sleep between two readings of the clock, because no timer runs while the machine is suspended.
+const CLOCK_INTERVAL: Duration = Duration::from_millis(250);
+/// The interval of the check whether the remaining processes of the group have ended.
+const GROUP_INTERVAL: Duration = Duration::from_millis(5);
 
-/// What it hears of.
+/// What the guard reacts to.
 enum Event {
     Command(GuardCommand),
-    /// The holder of the lease has gone.
-    Alone,
+    /// The holder of the lease has ended or closed the socket.
+    HolderGone,
     /// The command was stopped by this signal.
     Stopped(i32),
-    /// The command has ended, and nobody has collected it yet.
+    /// The command has ended with this status, and is still a zombie.
     Ended(u8),
 }
 
-/// Does what the first argument says, where it is one that only this program gives itself.
-pub(crate) fn stage() -> Option<ExitCode> {
+/// Runs this process as a guard or as the start of a command, if the first argument says so. Only this program passes
+/// these arguments, to itself.
+pub(crate) fn run_stage() -> Option<ExitCode> {
     let mut arguments = env::args_os().skip(1);
     let first = arguments.next()?;
-    if first == LAUNCH {
+    if first == EXEC {
         return Some(exec::main(arguments));
     }
     (first == GUARD).then(|| match guard(arguments) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            crate::say(&format!("the guard of a command could not be set up: {error}"));
+            crate::print_message(&format!("cannot set up the guard of the command: {error}"));
             crate::exit_status::Status::INVALID.into()
         }
     })
@@ -73,29 +75,29 @@ pub(crate) fn stage() -> Option<ExitCode> {
 
 fn guard(command: impl Iterator<Item = OsString>) -> io::Result<()> {
     SigSet::all().thread_block()?;
-    // Whatever the command leaves behind is then this process's to collect.
+    // Orphans of the command then become children of this process, which reaps them.
     #[cfg(target_os = "linux")]
     rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
     let mut socket = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
-    let (order, stdin) = protocol::first(&socket)?;
-    let GuardCommand::Begin { until, times } = order else {
-        return Err(io::Error::other("it was not told until when the lease is good"));
+    let (begin, stdin) = protocol::receive_begin(&socket)?;
+    let GuardCommand::Begin { until, times } = begin else {
+        return Err(io::Error::other("the holder sent no deadline"));
     };
-    let group = begin(command, stdin)?;
+    let group = start(command, stdin)?;
     report(&mut socket, Report::Group(group));
-    let (hear, heard) = channel();
-    let listening = (hear.clone(), BufReader::new(socket.try_clone()?));
-    thread::Builder::new().spawn(move || listen(&listening.0, listening.1))?;
-    thread::Builder::new().spawn(move || wait(&hear, group))?;
-    watch(&mut socket, &heard, group, Schedule::new(until, times));
+    let (sender, events) = channel();
+    let reader = (sender.clone(), BufReader::new(socket.try_clone()?));
+    thread::Builder::new().spawn(move || read_commands(&reader.0, reader.1))?;
+    thread::Builder::new().spawn(move || wait_for_command(&sender, group))?;
+    supervise(&mut socket, &events, group, Schedule::new(until, times));
     Ok(())
 }
 
-/// Begins the command, on this thread, whose end is its end. Gives its process group.
-fn begin(command: impl Iterator<Item = OsString>, stdin: OwnedFd) -> io::Result<Pid> {
+/// Starts the command and returns its process group. The command dies with this thread.
+fn start(command: impl Iterator<Item = OsString>, stdin: OwnedFd) -> io::Result<Pid> {
     let child = Command::new(this_program()?)
         .arg0("mongoseal")
-        .arg(LAUNCH)
+        .arg(EXEC)
         .arg(std::process::id().to_string())
         .args(command)
         .stdin(stdin)
@@ -104,58 +106,59 @@ fn begin(command: impl Iterator<Item = OsString>, stdin: OwnedFd) -> io::Result<
     Ok(Pid::from_child(&child))
 }
 
-/// Says it to the holder of the lease. One that has gone needs to hear nothing.
+/// Sends a report to the holder of the lease. Ignores that the holder is gone.
 fn report(socket: &mut UnixStream, report: Report) {
     drop(writeln!(socket, "{report}"));
 }
 
-fn listen(hear: &Sender<Event>, orders: BufReader<UnixStream>) {
-    for line in orders.lines() {
-        let Some(order) = line.ok().and_then(|line| line.parse().ok()) else { break };
-        if hear.send(Event::Command(order)).is_err() {
+/// Reads the holder's commands, until the socket ends or a line is invalid.
+fn read_commands(sender: &Sender<Event>, lines: BufReader<UnixStream>) {
+    for line in lines.lines() {
+        let Some(command) = line.ok().and_then(|line| line.parse().ok()) else { break };
+        if sender.send(Event::Command(command)).is_err() {
             return;
         }
     }
-    // Whatever ended it, nothing is heard any more.
-    drop(hear.send(Event::Alone));
+    drop(sender.send(Event::HolderGone));
 }
 
-fn wait(hear: &Sender<Event>, group: Pid) {
+/// Waits until the command has ended, and reports its stops.
+fn wait_for_command(sender: &Sender<Event>, group: Pid) {
     let command = WaitId::Pid(group);
-    // It is not collected here: until that is done, no other process can have its number.
+    // NOWAIT leaves the zombie, so that no other process gets its id.
     let of_interest = WaitIdOptions::EXITED | WaitIdOptions::STOPPED | WaitIdOptions::NOWAIT;
     loop {
         match waitid(command.clone(), of_interest) {
             Ok(Some(status)) if status.stopped() => {
                 let seen = waitid(command.clone(), WaitIdOptions::STOPPED | WaitIdOptions::NOHANG);
                 if let Ok(Some(signal)) = seen.map(|status| status?.stopping_signal()) {
-                    drop(hear.send(Event::Stopped(signal)));
+                    drop(sender.send(Event::Stopped(signal)));
                 }
             }
-            Ok(Some(status)) => return drop(hear.send(Event::Ended(code(&status)))),
+            Ok(Some(status)) => return drop(sender.send(Event::Ended(code(&status)))),
             Ok(None) | Err(Errno::INTR) => {}
-            // Nobody can tell how it ended.
-            Err(_) => return drop(hear.send(Event::Ended(u8::MAX))),
+            // The status is unknown.
+            Err(_) => return drop(sender.send(Event::Ended(u8::MAX))),
         }
     }
 }
 
-/// The status of a command that has ended, as shells have it.
+/// Returns the status of a command that has ended, as a shell does.
 fn code(status: &WaitIdStatus) -> u8 {
     let exited = status.exit_status();
     let code = exited.or_else(|| status.terminating_signal().map(|signal| signal.saturating_add(128)));
     u8::try_from(code.unwrap_or_default() & 0xff).unwrap_or_default()
 }
 
-/// Ends what must end in time, until nothing of the command is left.
-fn watch(socket: &mut UnixStream, heard: &Receiver<Event>, group: Pid, mut plan: Schedule) {
+/// Signals the group on schedule, until no process of the group is left.
+fn supervise(socket: &mut UnixStream, events: &Receiver<Event>, group: Pid, mut schedule: Schedule) {
     let mut ended = None;
     loop {
         let now = Clock::Boot.now();
-        match plan.due(now) {
+        match schedule.due(now) {
             Some(Action::Term) => {
                 signal(group, Signal::TERM);
-                // One that is stopped hears nothing else.
+                // A stopped process handles SIGTERM only after SIGCONT.
                 signal(group, Signal::CONT);
             }
             Some(Action::Kill) => signal(group, Signal::KILL),
@@ -164,23 +167,23 @@ fn watch(socket: &mut UnixStream, heard: &Receiver<Event>, group: Pid, mut plan:
         if let Some(status) = ended
             && is_empty(group)
         {
-            return report(socket, Report::Over { status, told: plan.is_told() });
+            return report(socket, Report::Ended { status, signalled: schedule.is_signalled() });
         }
-        let nap = if ended.is_some() { SWEEP } else { plan.next(now).min(LOOK) };
-        for heard in hear(heard, nap) {
-            match heard {
+        let pause = if ended.is_some() { GROUP_INTERVAL } else { schedule.next(now).min(CLOCK_INTERVAL) };
+        for event in receive(events, pause) {
+            match event {
                 Event::Command(GuardCommand::Begin { until, .. } | GuardCommand::Until(until)) => {
-                    plan.good_until(until);
+                    schedule.extend_to(until);
                 }
                 Event::Command(GuardCommand::Signal(number)) => {
                     if let Some(named) = Signal::from_named_raw(number) {
                         signal(group, named);
                     }
                 }
-                Event::Command(GuardCommand::End) | Event::Alone => plan.end(Clock::Boot.now()),
+                Event::Command(GuardCommand::End) | Event::HolderGone => schedule.end(Clock::Boot.now()),
                 Event::Stopped(signal) => report(socket, Report::Stopped(signal)),
                 Event::Ended(status) => {
-                    plan.ended(Clock::Boot.now());
+                    schedule.ended(Clock::Boot.now());
                     ended = Some(status);
                 }
             }
@@ -188,36 +191,36 @@ fn watch(socket: &mut UnixStream, heard: &Receiver<Event>, group: Pid, mut plan:
     }
 }
 
-/// What is heard within this time. Where it took much longer, because this process was stopped, it is all that came
-/// meanwhile, orders first: a lease that was refreshed is not one to end the command for.
-fn hear(heard: &Receiver<Event>, nap: Duration) -> Vec<Event> {
-    let late = Clock::Boot.now().saturating_add(nap).saturating_add(LOOK);
-    let mut all = match heard.recv_timeout(nap) {
-        Ok(one) => vec![one],
+/// Returns the next event within this time. If it took much longer, this process was stopped: then all events since are
+/// returned, commands first, so that a refresh counts before the deadline that it extends.
+fn receive(events: &Receiver<Event>, pause: Duration) -> Vec<Event> {
+    let late = Clock::Boot.now().saturating_add(pause).saturating_add(CLOCK_INTERVAL);
+    let mut all = match events.recv_timeout(pause) {
+        Ok(event) => vec![event],
         Err(RecvTimeoutError::Timeout) => Vec::new(),
-        // Both threads have ended, which is not before the command has.
+        // Both threads have ended, and so has the command.
         Err(RecvTimeoutError::Disconnected) => {
-            thread::sleep(nap);
+            thread::sleep(pause);
             return Vec::new();
         }
     };
     if Clock::Boot.now() > late {
-        while let Ok(more) = heard.recv_timeout(SWEEP) {
-            all.push(more);
+        while let Ok(event) = events.recv_timeout(GROUP_INTERVAL) {
+            all.push(event);
         }
-        all.sort_by_key(|heard| !matches!(heard, Event::Command(_)));
+        all.sort_by_key(|event| !matches!(event, Event::Command(_)));
     }
     all
 }
 
-/// Signals all of the group. Where nobody is left, nobody needs it.
+/// Signals all processes of the group. Ignores that none is left.
 fn signal(group: Pid, signal: Signal) {
     kill_process_group(group, signal).unwrap_or_default();
 }
 
-/// Whether nothing is left of a group. Those that have ended, and whose parent has, are collected.
+/// Reaps the ended children of this process in a group, and returns whether the group has no process left.
 pub(crate) fn is_empty(group: Pid) -> bool {
     while let Ok(Some(_collected)) = waitid(WaitId::Pgid(Some(group)), WaitIdOptions::EXITED | WaitIdOptions::NOHANG) {}
-    // A process of another user refuses the signal, and is there.
+    // EPERM means that a process of another user is left.
     test_kill_process_group(group) == Err(Errno::SRCH)
 }

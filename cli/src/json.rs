@@ -1,4 +1,4 @@
-//! How a lease looks, to programs and to people.
+//! The JSON form of a lease, and the table of leases.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -11,31 +11,31 @@ use crate::{
     time,
 };
 
-/// A holder, for programs.
+/// A holder, as JSON.
 #[derive(Serialize)]
-pub(crate) struct HoldingView<'a> {
+pub(crate) struct HolderView<'a> {
     owner: &'a str,
     token: u64,
     shared: bool,
-    /// By how many; `null` where it is by any number.
+    /// The limit of holders; `null` if there is none.
     limit: Option<u32>,
     since: String,
     held_ms: u64,
     last_seen: String,
-    /// `null` is for ever.
+    /// `null` if the lease has no expiry.
     remaining_ms: Option<u64>,
     expired: bool,
     group: Option<&'a str>,
     metadata: BTreeMap<&'a str, &'a str>,
 }
 
-impl<'a> HoldingView<'a> {
+impl<'a> HolderView<'a> {
     pub(crate) fn of(holding: &'a HolderInfo, read_at: StoreTime) -> Self {
         Self {
             owner: holding.owner.as_str(),
             token: holding.token.get(),
             shared: !holding.is_exclusive(),
-            limit: bound(holding.limit),
+            limit: finite(holding.limit),
             since: time::of_store(holding.since),
             held_ms: time::millis(read_at.since(holding.since)),
             last_seen: time::of_store(holding.last_seen),
@@ -47,19 +47,19 @@ impl<'a> HoldingView<'a> {
     }
 }
 
-/// A lease, for programs.
+/// A lease, as JSON.
 #[derive(Serialize)]
 pub(crate) struct LeaseView<'a> {
     key: &'a str,
     #[serde(flatten)]
-    holding: HoldingView<'a>,
-    /// How many wait for the key; `null` where that could not be read.
+    holding: HolderView<'a>,
+    /// The number of waiters of the key; `null` if it could not be read.
     waiting: Option<usize>,
 }
 
 impl<'a> LeaseView<'a> {
     pub(crate) fn of(lease: &'a ListedLease, waiting: Option<usize>) -> Self {
-        Self { key: lease.key.as_str(), holding: HoldingView::of(&lease.holder, lease.read_at), waiting }
+        Self { key: lease.key.as_str(), holding: HolderView::of(&lease.holder, lease.read_at), waiting }
     }
 }
 
@@ -67,22 +67,22 @@ pub(crate) fn metadata(metadata: &Metadata) -> BTreeMap<&str, &str> {
     metadata.iter().collect()
 }
 
-/// What an owner says of its lease, in a cell.
-pub(crate) fn words(metadata: &Metadata) -> String {
-    let words: Vec<String> = metadata.iter().map(|(name, text)| format!("{name}={text}")).collect();
-    words.join(" ")
+/// Formats metadata for a cell of a table.
+pub(crate) fn metadata_text(metadata: &Metadata) -> String {
+    let pairs: Vec<String> = metadata.iter().map(|(name, text)| format!("{name}={text}")).collect();
+    pairs.join(" ")
 }
 
-/// A limit that is one: whoever shares with anybody says the largest number there is.
-pub(crate) fn bound(limit: Option<u32>) -> Option<u32> {
+/// Returns the limit if it is finite. A lease that is shared without a limit stores the largest number.
+pub(crate) fn finite(limit: Option<u32>) -> Option<u32> {
     limit.filter(|limit| *limit < i32::MAX.unsigned_abs())
 }
 
-/// How a key is held, in a cell.
-pub(crate) fn sharing(limit: Option<u32>) -> String {
-    match (limit, bound(limit)) {
-        (None, _) => "alone".into(),
-        (Some(_), Some(bound)) => format!("by {bound}"),
+/// Formats the mode of a lease for a cell of a table.
+pub(crate) fn mode(limit: Option<u32>) -> String {
+    match (limit, finite(limit)) {
+        (None, _) => "exclusive".into(),
+        (Some(_), Some(limit)) => format!("shared by {limit}"),
         (Some(_), None) => "shared".into(),
     }
 }
@@ -97,23 +97,23 @@ impl LeaseTable {
             Column::cut("OWNER"),
             Column::whole("TOKEN"),
             Column::whole("HELD"),
-            Column::whole("LEFT"),
-            Column::whole("SHARED"),
-            Column::whole("QUEUE"),
+            Column::whole("REMAINING"),
+            Column::whole("MODE"),
+            Column::whole("WAITERS"),
             Column::cut("GROUP"),
         ]))
     }
 
     pub(crate) fn row(&mut self, lease: &ListedLease, waiting: Option<usize>) {
         let holding = &lease.holder;
-        let left = if holding.is_expired() { "over".into() } else { time::left(holding.remaining) };
+        let remaining = if holding.is_expired() { "expired".into() } else { time::remaining(holding.remaining) };
         self.0.row([
             lease.key.to_string(),
             holding.owner.to_string(),
             holding.token.to_string(),
             time::brief(lease.read_at.since(holding.since)),
-            left,
-            sharing(holding.limit),
+            remaining,
+            mode(holding.limit),
             waiting.map(|waiting| waiting.to_string()).unwrap_or_default(),
             holding.group.as_ref().map(ToString::to_string).unwrap_or_default(),
         ]);
@@ -128,22 +128,21 @@ impl LeaseTable {
     }
 }
 
-/// How many wait for each of the keys of these leases, as far as that can be read.
-pub(crate) async fn queues(seal: &Mongoseal, leases: &[ListedLease]) -> HashMap<Key, usize> {
+/// Counts the waiters of the keys of these leases. A key whose record cannot be read is missing in the result.
+pub(crate) async fn count_waiters(seal: &Mongoseal, leases: &[ListedLease]) -> HashMap<Key, usize> {
     let keys: HashSet<Key> = leases.iter().map(|lease| lease.key.clone()).collect();
-    let mut looks = JoinSet::new();
+    let mut reads = JoinSet::new();
     for key in keys {
         let seal = seal.clone();
-        looks.spawn(async move {
-            // What cannot be read is left out of a list, not the list.
+        reads.spawn(async move {
             let record = seal.inspect(&key).await.ok()?;
-            let waiting = |record: Inspection| record.queue.iter().filter(|one| !one.remaining.is_zero()).count();
-            Some((key, record.map_or(0, waiting)))
+            let count = |record: Inspection| record.queue.iter().filter(|waiter| !waiter.remaining.is_zero()).count();
+            Some((key, record.map_or(0, count)))
         });
     }
     let mut found = HashMap::new();
-    while let Some(look) = looks.join_next().await {
-        found.extend(look.ok().flatten());
+    while let Some(read) = reads.join_next().await {
+        found.extend(read.ok().flatten());
     }
     found
 }

@@ -1,10 +1,11 @@
-//! The command line: run anything under a lease, and see who holds what.
+//! The program `mongoseal`: runs commands under leases, elects leaders, inspects leases.
 //!
-//! Built on what the library makes public, as any program would be.
+//! Each command is a file of `command/`. `run` and `elect` share `acquire`, `job` and `guard`. The program uses the
+//! library's public API only.
 #![allow(clippy::print_stdout, reason = "this is a program")]
 
 #[cfg(not(unix))]
-compile_error!("the command line is for Unix: it runs commands in process groups of their own");
+compile_error!("mongoseal-cli needs Unix: it runs commands in process groups");
 
 mod acquire;
 mod arguments;
@@ -34,29 +35,29 @@ use clap::Parser;
 use exit_status::{Failure, Status};
 
 fn main() -> ExitCode {
-    if let Some(ended) = guard::stage() {
-        return ended;
+    if let Some(status) = guard::run_stage() {
+        return status;
     }
-    let status = connection::conceal().map_err(Failure::internal).and_then(|()| match Arguments::try_parse() {
+    let status = connection::hide_uri().map_err(Failure::internal).and_then(|()| match Arguments::try_parse() {
         Ok(arguments) => perform(arguments),
-        Err(said) => Ok(answer(&said)),
+        Err(error) => Ok(print_usage(&error)),
     });
     status.unwrap_or_else(Failure::report).into()
 }
 
-/// Gives the help that was asked for, or says what is wrong with the arguments.
-fn answer(said: &clap::Error) -> Status {
-    // Where nobody reads it, nothing is left to say.
-    drop(said.print());
-    if said.use_stderr() { Status::INVALID } else { Status::DONE }
+/// Prints the requested help, or what is wrong with the arguments.
+fn print_usage(error: &clap::Error) -> Status {
+    // A reader that has closed the pipe is no failure.
+    drop(error.print());
+    if error.use_stderr() { Status::INVALID } else { Status::DONE }
 }
 
-/// Says a line on the standard error, to whoever reads that; and to a terminal nothing that it would obey.
-fn say(line: &str) {
+/// Prints a line to the standard error, with characters that act on a terminal escaped. Ignores a closed pipe.
+fn print_message(line: &str) {
     drop(writeln!(io::stderr(), "mongoseal: {}", escape::visible(line)));
 }
 
-/// Where this program is, to begin it once more. What was put in its place meanwhile is another one.
+/// Returns the path of this program, to start it again. If its file was replaced or deleted, this is the running image.
 fn this_program() -> io::Result<PathBuf> {
     let path = env::current_exe()?;
     Ok(if cfg!(target_os = "linux") && !path.exists() { "/proc/self/exe".into() } else { path })
@@ -64,10 +65,10 @@ fn this_program() -> io::Result<PathBuf> {
 
 fn perform(arguments: Arguments) -> Result<Status, Failure> {
     let Arguments { connection, command } = arguments;
-    // One thread does: a command waits, and does little else.
+    // One thread is enough: a command mostly waits.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Failure::internal)?;
     let status = runtime.block_on(perform_on(&connection, command));
-    // A name that is being looked up would hold up the end.
+    // Does not wait for a name lookup that still runs.
     runtime.shutdown_background();
     status
 }

@@ -1,4 +1,4 @@
-//! The signals that this program hears.
+//! The signals that this program handles.
 
 use std::{future::poll_fn, io, pin::pin, task::Poll, time::Duration};
 
@@ -7,16 +7,15 @@ use tokio::{
     time::timeout,
 };
 
-/// How long what a program does last may still take when it is told to end meanwhile.
+/// The time that the last step of the program still has after a terminating signal.
 const GRACE: Duration = Duration::from_secs(2);
 
-/// Those that end a program.
-const ENDS: [SignalKind; 4] =
+/// The signals that end a program.
+const TERMINATING: [SignalKind; 4] =
     [SignalKind::hangup(), SignalKind::interrupt(), SignalKind::quit(), SignalKind::terminate()];
 
-/// The other signals that a command may want to hear. The last two are those of a terminal that stops it and of
-/// what lets it go on.
-const OTHERS: [i32; 5] = [
+/// The other signals that are forwarded to a command. The last two stop it at a terminal and continue it.
+const FORWARDED: [i32; 5] = [
     rustix::process::Signal::USR1.as_raw(),
     rustix::process::Signal::USR2.as_raw(),
     rustix::process::Signal::WINCH.as_raw(),
@@ -24,44 +23,44 @@ const OTHERS: [i32; 5] = [
     rustix::process::Signal::CONT.as_raw(),
 ];
 
-/// Hears signals, each by its number.
+/// Receives signals, each with its number.
 #[derive(Debug)]
 pub(crate) struct Signals {
-    heard: Vec<(i32, Signal)>,
+    streams: Vec<(i32, Signal)>,
     ignored: u64,
 }
 
 impl Signals {
-    /// Those that end a program, which end it no more by themselves. One that was ignored when the program began, as
-    /// under nohup(1), stays so: for it and for what it runs.
-    pub(crate) fn that_end() -> io::Result<Self> {
-        let mut signals = Self { heard: Vec::new(), ignored: ignored() };
-        // Of children that nobody asks about, the system keeps no status. That is inherited; a handler is not.
+    /// Handles the terminating signals, which then no longer end the program by themselves. A signal that was ignored
+    /// at the start, as under nohup(1), stays ignored, for this program and for its commands.
+    pub(crate) fn terminating() -> io::Result<Self> {
+        let mut signals = Self { streams: Vec::new(), ignored: ignored() };
+        // If SIGCHLD is ignored, which is inherited, the system keeps no status of children. A handler ends that.
         drop(signal(SignalKind::child())?);
-        for kind in ENDS {
-            signals.hear(kind)?;
+        for kind in TERMINATING {
+            signals.handle(kind)?;
         }
         Ok(signals)
     }
 
-    /// Also those that a command may want to hear.
-    pub(crate) fn and_others(&mut self) -> io::Result<()> {
-        OTHERS.into_iter().try_for_each(|number| self.hear(SignalKind::from_raw(number)))
+    /// Also handles the other signals that are forwarded to a command.
+    pub(crate) fn add_forwarded(&mut self) -> io::Result<()> {
+        FORWARDED.into_iter().try_for_each(|number| self.handle(SignalKind::from_raw(number)))
     }
 
-    fn hear(&mut self, kind: SignalKind) -> io::Result<()> {
+    fn handle(&mut self, kind: SignalKind) -> io::Result<()> {
         let number = kind.as_raw_value();
         let bit = u32::try_from(number).ok().and_then(|number| 1_u64.checked_shl(number.saturating_sub(1)));
         if self.ignored & bit.unwrap_or_default() == 0 {
-            self.heard.push((number, signal(kind)?));
+            self.streams.push((number, signal(kind)?));
         }
         Ok(())
     }
 
-    /// The next one. Dropping this loses none.
+    /// Waits for the next signal. Dropping the future loses none.
     pub(crate) async fn next(&mut self) -> i32 {
         poll_fn(|context| {
-            for (number, signal) in &mut self.heard {
+            for (number, signal) in &mut self.streams {
                 if let Poll::Ready(Some(())) = signal.poll_recv(context) {
                     return Poll::Ready(*number);
                 }
@@ -71,42 +70,42 @@ impl Signals {
         .await
     }
 
-    /// The next one that ends a program.
-    pub(crate) async fn ending(&mut self) -> i32 {
+    /// Waits for the next terminating signal.
+    pub(crate) async fn next_terminating(&mut self) -> i32 {
         loop {
             let number = self.next().await;
-            if ENDS.iter().any(|kind| kind.as_raw_value() == number) {
+            if TERMINATING.iter().any(|kind| kind.as_raw_value() == number) {
                 return number;
             }
         }
     }
 
-    /// Does the work unless told to end first: by which signal, then.
+    /// Waits for `work`, or returns the number of a terminating signal that comes first.
     pub(crate) async fn unless<T>(&mut self, work: impl Future<Output = T>) -> Result<T, i32> {
         tokio::select! {
             biased;
-            number = self.ending() => Err(number),
+            number = self.next_terminating() => Err(number),
             done = work => Ok(done),
         }
     }
 
-    /// Does what a program does last. One that is told to end meanwhile leaves it [`GRACE`]; what came before told
-    /// something else to end.
-    pub(crate) async fn hurry<T>(&mut self, work: impl Future<Output = T>) -> Option<T> {
-        self.forget().await;
+    /// Waits for `work`, the last step of the program. After a terminating signal, waits [`GRACE`] longer at most.
+    /// Signals from before the call do not count: they ended an earlier step.
+    pub(crate) async fn finish<T>(&mut self, work: impl Future<Output = T>) -> Option<T> {
+        self.discard_pending().await;
         let mut work = pin!(work);
         tokio::select! {
             biased;
             done = &mut work => return Some(done),
-            _number = self.ending() => {}
+            _number = self.next_terminating() => {}
         }
         timeout(GRACE, work).await.ok()
     }
 
-    /// Forgets those that have come.
-    async fn forget(&mut self) {
+    /// Discards the signals that were received and not returned.
+    async fn discard_pending(&mut self) {
         poll_fn(|context| {
-            for (_, signal) in &mut self.heard {
+            for (_, signal) in &mut self.streams {
                 while let Poll::Ready(Some(())) = signal.poll_recv(context) {}
             }
             Poll::Ready(())
@@ -115,7 +114,7 @@ impl Signals {
     }
 }
 
-/// The signals that are ignored, a bit each, where the system says it.
+/// Returns the ignored signals as a bit mask, or 0 if the system does not report it.
 fn ignored() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));

@@ -1,32 +1,32 @@
-//! Rows in aligned columns, with a header and without borders.
+//! Tables: rows in aligned columns, with a header, without borders.
 
 use unicode_width::UnicodeWidthStr;
 
 use crate::escape;
 
-/// Between two columns.
+/// The space between two columns.
 const GAP: &str = "  ";
-/// A cell with nothing in it.
-const NOTHING: &str = "-";
-/// A column that gives way is left as wide as this at least, or as its title.
-const LEAST: usize = 8;
+/// The text of an empty cell.
+const EMPTY: &str = "-";
+/// The smallest width to which a column is cut. A longer title counts instead.
+const MIN_WIDTH: usize = 8;
 
 /// A column.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Column {
     title: &'static str,
-    gives_way: bool,
+    can_be_cut: bool,
 }
 
 impl Column {
-    /// One that is always shown whole.
+    /// A column that is never cut.
     pub(crate) const fn whole(title: &'static str) -> Self {
-        Self { title, gives_way: false }
+        Self { title, can_be_cut: false }
     }
 
-    /// One that is cut where the terminal is too narrow.
+    /// A column that is cut if the terminal is too narrow.
     pub(crate) const fn cut(title: &'static str) -> Self {
-        Self { title, gives_way: true }
+        Self { title, can_be_cut: true }
     }
 }
 
@@ -41,19 +41,18 @@ impl<const N: usize> Table<N> {
         Self { columns, rows: Vec::new() }
     }
 
-    /// Adds a row; what is in it may have been written by anybody.
+    /// Adds a row. Escapes the cells, which can come from other programs.
     pub(crate) fn row(&mut self, cells: [String; N]) {
-        self.rows.push(cells.map(|cell| if cell.is_empty() { NOTHING.into() } else { escape::visible(&cell) }));
+        self.rows.push(cells.map(|cell| if cell.is_empty() { EMPTY.into() } else { escape::visible(&cell) }));
     }
 
     pub(crate) fn is_empty(&self) -> bool {
         self.rows.is_empty()
     }
 
-    /// The header, and a line for each row: no wider than this, where it is given, and then without the columns
-    /// that say nothing.
+    /// Formats the header and a line per row. With a `width`, lines are cut to it, and empty columns are omitted.
     pub(crate) fn lines(&self, width: Option<usize>) -> Vec<String> {
-        let shown: Vec<usize> = (0..N).filter(|at| width.is_none() || self.says_something(*at)).collect();
+        let shown: Vec<usize> = (0..N).filter(|at| width.is_none() || self.has_values(*at)).collect();
         let widths = self.widths(&shown, width);
         let titles = self.columns.map(|column| column.title.to_owned());
         let rows = std::iter::once(&titles).chain(&self.rows);
@@ -65,8 +64,8 @@ impl<const N: usize> Table<N> {
         .collect()
     }
 
-    fn says_something(&self, column: usize) -> bool {
-        self.rows.iter().any(|row| row[column] != NOTHING)
+    fn has_values(&self, column: usize) -> bool {
+        self.rows.iter().any(|row| row[column] != EMPTY)
     }
 
     fn widths(&self, shown: &[usize], bound: Option<usize>) -> [usize; N] {
@@ -79,19 +78,19 @@ impl<const N: usize> Table<N> {
         let Some(bound) = bound else { return widths };
         let gaps = GAP.len() * shown.len().saturating_sub(1);
         while shown.iter().map(|at| widths[*at]).sum::<usize>() + gaps > bound {
-            // The widest gives way first, so that the narrow ones stay readable.
-            let may = |at: &&usize| {
+            // The widest column is cut first, so that narrow ones stay readable.
+            let can_be_cut = |at: &&usize| {
                 let column = self.columns[**at];
-                column.gives_way && widths[**at] > LEAST.max(column.title.width())
+                column.can_be_cut && widths[**at] > MIN_WIDTH.max(column.title.width())
             };
-            let Some(widest) = shown.iter().filter(may).max_by_key(|at| widths[**at]) else { break };
+            let Some(widest) = shown.iter().filter(can_be_cut).max_by_key(|at| widths[**at]) else { break };
             widths[*widest] -= 1;
         }
         widths
     }
 }
 
-/// A text cut to a width, with a sign that it was.
+/// Cuts a text to a width; a cut text ends with `…`.
 pub(crate) fn cut(text: &str, width: usize) -> String {
     if text.width() <= width {
         return text.to_owned();

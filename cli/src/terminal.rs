@@ -1,4 +1,4 @@
-//! The terminal: whose turn it is to read from it, and what stops there.
+//! Job control: passes the terminal to the command and back, and stops this program with the command.
 
 use std::fs::File;
 
@@ -7,11 +7,11 @@ use rustix::{
     termios::{tcgetpgrp, tcsetpgrp},
 };
 
-/// The terminal that controls this process, where there is one.
+/// The controlling terminal of this process, if there is one.
 #[derive(Debug)]
 pub(crate) struct Terminal {
     file: Option<File>,
-    /// Whether the command has it.
+    /// Whether the command's group is in the foreground.
     lent: bool,
 }
 
@@ -20,7 +20,7 @@ impl Terminal {
         Self { file: File::options().read(true).write(true).open("/dev/tty").ok(), lent: false }
     }
 
-    /// Gives it to this process group, where it is this one's to give.
+    /// Puts a process group in the foreground, if this process's group is there. Returns whether the command has it.
     fn lend(&mut self, group: Pid) -> bool {
         let Some(file) = &self.file else { return false };
         if tcgetpgrp(file).is_ok_and(|foreground| foreground == getpgrp()) {
@@ -29,22 +29,23 @@ impl Terminal {
         self.lent
     }
 
-    /// Takes it back from the command, where that has it. For which SIGTTOU must be blocked.
+    /// Takes the foreground back from the command, and returns whether the command had it. SIGTTOU must be blocked.
     pub(crate) fn take_back(&mut self) -> bool {
         if let (Some(file), true) = (&self.file, self.lent) {
-            // Where it is gone there is nothing to take.
+            // Fails if the terminal is gone.
             tcsetpgrp(file, getpgrp()).unwrap_or_default();
         }
         std::mem::take(&mut self.lent)
     }
 
-    /// The command, which is this process group, was stopped by this signal: gives it the terminal if that is what it
-    /// stopped for; else stops with it, so that the shell that began this program can go on. Says whether the command
-    /// is to go on now.
+    /// Reacts to a stop of the command's group by `signal`, and returns whether the command must continue now.
+    ///
+    /// If the command stopped because it needs the terminal, it gets the foreground. Otherwise this program stops, too,
+    /// so that the shell which started it continues.
     pub(crate) fn stopped(&mut self, group: Pid, signal: i32) -> bool {
         let wants = [Signal::TTIN, Signal::TTOU].into_iter().any(|want| want.as_raw() == signal);
         if self.file.is_none() || !(wants || self.lent || signal == Signal::TSTP.as_raw()) {
-            // Whoever stopped it there lets it go on.
+            // The sender of the signal continues the command.
             return false;
         }
         if wants && self.lend(group) {
@@ -53,18 +54,18 @@ impl Terminal {
         let had = self.take_back();
         if is_job_of_a_shell() {
             kill_process(getpid(), Signal::STOP).unwrap_or_default();
-            // It goes on here, in the foreground or not.
+            // Continued here by the shell, in the foreground or in the background.
             if wants || had {
                 self.lend(group);
             }
             return true;
         }
-        // Nobody would let it go on.
+        // Without a shell, no process would continue the command.
         had && self.lend(group)
     }
 }
 
-/// Whether whoever began this program can stop it and let it go on, as a shell does.
+/// Returns whether the parent process is in this session, so that it can stop and continue this program, as a shell does.
 fn is_job_of_a_shell() -> bool {
     match (getsid(None), getsid(getppid())) {
         (Ok(ours), Ok(theirs)) => ours == theirs,

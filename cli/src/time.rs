@@ -1,15 +1,15 @@
-//! Times as people write them and read them.
+//! Parses and formats times.
 
 use std::time::{Duration, UNIX_EPOCH};
 
 use mongoseal::StoreTime;
 
-/// Reads `90s`, `1m 30s`, `250ms`.
+/// Parses a duration such as `90s`, `1m 30s` or `250ms`.
 pub(crate) fn parse(text: &str) -> Result<Duration, String> {
-    humantime::parse_duration(text).map_err(|error| format!("{error}: write 30s, 5m or 1h 30m"))
+    humantime::parse_duration(text).map_err(|error| format!("{error}: pass a time such as 30s, 5m or 1h 30m"))
 }
 
-/// To read: whole seconds from one second on, and no more than the two largest units.
+/// Formats a duration: in whole seconds from 1 s on, and in the two largest units at most.
 pub(crate) fn brief(duration: Duration) -> String {
     let rounded = if duration >= Duration::from_secs(1) {
         Duration::from_secs(duration.as_secs())
@@ -21,22 +21,22 @@ pub(crate) fn brief(duration: Duration) -> String {
     largest.join(" ")
 }
 
-/// What is left of a lease: for ever where it has no expiry.
-pub(crate) fn left(remaining: Option<Duration>) -> String {
-    remaining.map_or_else(|| "for ever".into(), brief)
+/// Formats the remaining time of a lease.
+pub(crate) fn remaining(remaining: Option<Duration>) -> String {
+    remaining.map_or_else(|| "unlimited".into(), brief)
 }
 
-/// A time on the store's clock, in UTC.
+/// Formats a time of the store's clock, in UTC.
 pub(crate) fn of_store(time: StoreTime) -> String {
     let since = Duration::from_millis(u64::try_from(time.millis()).unwrap_or(0));
-    // A clock that is set to the year 10000 cannot be written so.
+    // The format ends with the year 9999.
     let last = Duration::from_secs(253_402_300_799);
     UNIX_EPOCH
         .checked_add(since.min(last))
         .map_or_else(String::new, |time| humantime::format_rfc3339_millis(time).to_string())
 }
 
-/// In whole milliseconds, for programs.
+/// Returns whole milliseconds, for JSON.
 pub(crate) fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }

@@ -1,45 +1,53 @@
-//! Several keys at once, all or none.
+//! The verb `acquire_all`: several keys, all or none.
 
-use std::{fmt, mem, pin::pin, time::Duration};
+#[cfg(feature = "mongodb")]
+mod transaction;
+
+use std::{fmt, mem, pin::pin, slice, time::Duration};
 
 use tokio_util::sync::CancellationToken;
 
-use super::acquire_options::AcquireOptions;
+use super::acquire_options::{AcquireOptions, CheckedAcquire};
 use crate::{
-    Error, FencingToken, Group, Key, Lease, LossCause, Mongoseal, ReleaseOutcome, Result,
-    engine::{lease_shared::end_jointly, retry_policy::OnHeld},
+    Error, FencingToken, Group, IntoName, Key, Lease, LossCause, Mongoseal, ReleaseOutcome, Result, Retry,
+    engine::{
+        context::shut_down_error,
+        lease_shared::end_together,
+        refresh::Refreshing,
+        retry_policy::{Attempts, OnHeld},
+    },
     lease::work::run_while_held,
     store::BoxFuture,
 };
 
 impl Mongoseal {
-    /// Asks for several keys, all or none. Nothing is sent until the returned builder is awaited.
+    /// Acquires several keys, all or none. Nothing is sent until the returned builder is awaited.
     pub fn acquire_all<K>(&self, keys: impl IntoIterator<Item = K>) -> AcquireAll
     where
-        K: TryInto<Key>,
-        K::Error: Into<Error>,
+        K: IntoName<Key>,
     {
-        let keys = keys.into_iter().map(|key| key.try_into().map_err(Into::into)).collect();
+        let keys = keys.into_iter().map(IntoName::into_name).collect();
         AcquireAll { keys, options: AcquireOptions::new(&self.shared) }
     }
 }
 
-/// Asks for several keys: awaiting it gives a [`LeaseSet`] with a lease on each of them, or an error and
-/// no lease.
+/// Acquires several keys. Awaiting it returns a [`LeaseSet`] with a lease on each key, or an error and no lease.
 ///
-/// Made by [`Mongoseal::acquire_all`]. The keys are asked for one after another in their own order,
-/// whatever order they are given in: so two who want the same keys never wait for each other. All the
-/// waiting together is as long as [`wait`](Self::wait) says.
+/// [`Mongoseal::acquire_all`] makes it. The keys are acquired one after another in their own order, whatever order they
+/// are given in, so two sets with the same keys never deadlock. [`wait`](Self::wait) bounds all the waits together.
+///
+/// Its options are those of an [`Acquire`](crate::Acquire), for each key. There is no option for a lease id, because a lease
+/// id names one lease.
 ///
 /// # Errors
 ///
-/// As of an [`Acquire`](crate::Acquire), of the first key that was not granted. [`Error::Lost`] where one
-/// of the first leases was lost while the others were waited for. [`Error::Invalid`] where no key is
-/// given, or one twice.
+/// The errors of an [`Acquire`](crate::Acquire), for the first key that was not granted. [`Error::Lost`] if one of the
+/// first leases was lost while the others were waited for. [`Error::Invalid`] if no key is given, or one is given
+/// twice.
 ///
 /// # Cancel safety
 ///
-/// Dropping it gives all keys up: what was granted is released in the background.
+/// Dropping the future gives all keys up: what was granted is released in the background.
 ///
 /// # Examples
 ///
@@ -60,39 +68,84 @@ impl Mongoseal {
 /// # }
 /// ```
 #[derive(Debug)]
-#[must_use = "an acquire asks nothing until it is awaited"]
+#[must_use = "an acquire does nothing until it is awaited"]
 pub struct AcquireAll {
     keys: Result<Vec<Key>>,
     options: AcquireOptions,
 }
 
 impl AcquireAll {
-    /// Waits up to this long for all of them together: see [`Acquire::wait`](crate::Acquire::wait).
-    /// Default: the handle's wait; a retry policy of the handle's does not count here.
+    /// Waits up to this long for all keys together: see [`Acquire::wait`](crate::Acquire::wait). Default: the handle's wait.
     pub fn wait(mut self, at_most: Duration) -> Self {
         self.options.wait = Some(at_most);
         self
     }
 
-    /// How long each lease lasts without a refresh. Default: the handle's.
+    /// Retries by this policy, without places in the queues: see [`Acquire::retry`](crate::Acquire::retry). An attempt is
+    /// for all keys. If one of them is held, the others are released before the delay. Default: the handle's policy.
+    pub fn retry(mut self, policy: Retry) -> Self {
+        self.options.retry = Some(policy);
+        self
+    }
+
+    /// Sets how long each lease lasts without a refresh. Default: the handle's ttl.
     pub fn ttl(mut self, ttl: Duration) -> Self {
         self.options.ttl = Some(ttl);
         self
     }
 
-    /// Each lease belongs to this group: see [`Acquire::group`](crate::Acquire::group).
+    /// Sets how much longer than the ttl the store keeps each key: see [`Acquire::grace`](crate::Acquire::grace). Default:
+    /// the handle's grace.
+    pub fn grace(mut self, grace: Duration) -> Self {
+        self.options.grace = Some(grace);
+        self
+    }
+
+    /// Holds the keys without expiry: see [`Acquire::without_expiry`](crate::Acquire::without_expiry).
+    pub fn without_expiry(mut self) -> Self {
+        self.options.has_expiry = false;
+        self
+    }
+
+    /// Shares each key with any number of sharing holders: see [`Acquire::shared`](crate::Acquire::shared). Default:
+    /// exclusive.
+    pub fn shared(mut self) -> Self {
+        self.options.share();
+        self
+    }
+
+    /// Shares each key with up to this many holders, this one included: see
+    /// [`Acquire::shared_up_to`](crate::Acquire::shared_up_to).
+    pub fn shared_up_to(mut self, holders: u32) -> Self {
+        self.options.share_up_to(holders);
+        self
+    }
+
+    /// Adds each lease to this group: see [`Acquire::group`](crate::Acquire::group).
     pub fn group<G>(mut self, group: G) -> Self
     where
-        G: TryInto<Group>,
-        G::Error: Into<Error>,
+        G: IntoName<Group>,
     {
         self.options.group(group);
         self
     }
 
-    /// Adds an entry to what others see of each lease. See [`Metadata`](crate::Metadata) for its bounds.
+    /// Adds an entry to the metadata that other processes see of each lease. See [`Metadata`](crate::Metadata) for its
+    /// bounds.
     pub fn metadata(mut self, name: impl Into<String>, text: impl Into<String>) -> Self {
         self.options.metadata(name, text);
+        self
+    }
+
+    /// Refreshes each lease this often: see [`Acquire::refresh_every`](crate::Acquire::refresh_every). Default: a third of the ttl.
+    pub fn refresh_every(mut self, interval: Duration) -> Self {
+        self.options.refreshing = Refreshing::Every(interval);
+        self
+    }
+
+    /// Does not refresh in the background: each lease ends with its ttl unless it is [refreshed](Lease::refresh).
+    pub fn without_refresh(mut self) -> Self {
+        self.options.refreshing = Refreshing::ByHand;
         self
     }
 
@@ -101,37 +154,57 @@ impl AcquireAll {
         let mut keys = keys?;
         keys.sort();
         if keys.is_empty() {
-            return Err(Error::invalid("no key is asked for: name one or more"));
+            return Err(Error::invalid("no key is given: name one or more"));
         }
         if let Some(twice) = keys.windows(2).find(|pair| pair.first() == pair.last()).and_then(<[Key]>::first) {
-            return Err(Error::invalid(format!("{twice:?} is asked for twice: name each key once")));
+            return Err(Error::invalid(format!("the key {twice:?} is given twice: name each key once")));
         }
         let acquire = options.check()?;
-        let wait = match acquire.on_held {
-            OnHeld::Wait(wait) => wait,
-            OnHeld::Once | OnHeld::Retry(_) => Duration::ZERO,
+        let policy = match &acquire.on_held {
+            OnHeld::Once => return attempt(&acquire, &keys, Duration::ZERO).await,
+            OnHeld::Wait(wait) => return attempt(&acquire, &keys, *wait).await,
+            OnHeld::Retry(policy) => policy,
         };
-        let clock = acquire.shared.context.clock();
-        let until = clock.now().saturating_add(wait);
-        let mut leases = Vec::new();
-        for key in keys {
-            let left = until.saturating_sub(clock.now());
-            match acquire.clone().wait(left).acquire(key).await {
-                Ok(lease) => leases.push(lease),
-                Err(error) => {
-                    // Nothing is held any more when this is heard.
-                    drop(LeaseSet::of(leases).release().await);
-                    return Err(error);
-                }
+        let context = &acquire.shared.context;
+        let (clock, mut attempts) = (context.clock(), Attempts::of(policy));
+        let began = clock.now();
+        loop {
+            let error = match attempt(&acquire, &keys, Duration::ZERO).await {
+                Err(error) => error,
+                granted => return granted,
+            };
+            let delay = attempts.next(error, clock.now().saturating_sub(began))?;
+            tokio::select! {
+                biased;
+                () = context.closing.cancelled() => return Err(shut_down_error()),
+                () = clock.sleep_until(clock.now().saturating_add(delay)) => {}
             }
         }
-        let set = LeaseSet::of(leases);
-        match set.check() {
-            Ok(()) => Ok(set),
-            Err(lost) => {
-                drop(set.release().await);
-                Err(lost)
+    }
+}
+
+/// Acquires the keys in their order, all or none. Waits up to `wait` for all of them together.
+async fn attempt(acquire: &CheckedAcquire, keys: &[Key], wait: Duration) -> Result<LeaseSet> {
+    let clock = acquire.shared.context.clock();
+    let until = clock.now().saturating_add(wait);
+    let mut leases = Vec::new();
+    for key in keys {
+        let left = until.saturating_sub(clock.now());
+        match acquire.clone().wait(left).acquire(key.clone()).await {
+            Ok(lease) => leases.push(lease),
+            Err(error) => {
+                // Released before the caller sees the error.
+                drop(LeaseSet::of(leases).release().await);
+                return Err(error);
             }
+        }
+    }
+    let set = LeaseSet::of(leases);
+    match set.check() {
+        Ok(()) => Ok(set),
+        Err(lost) => {
+            drop(set.release().await);
+            Err(lost)
         }
     }
 }
@@ -145,15 +218,14 @@ impl IntoFuture for AcquireAll {
     }
 }
 
-/// Leases on several keys, which are of use only together: as soon as one is lost, all work under them
-/// has to stop.
+/// Leases on several keys that are of use only together: when one is lost, all work under them must stop.
 ///
-/// Each is refreshed by itself. Dropping the set releases all of them in the background, by one command.
-#[must_use = "dropping leases releases them: bind them to a name, and `_` is none"]
+/// Each lease is refreshed by itself. Dropping the set releases all leases in the background, by one command.
+#[must_use = "leases are released when they are dropped, and `let _ =` drops them at once: bind them to a variable"]
 pub struct LeaseSet {
     /// In the order of their keys.
     leases: Vec<Lease>,
-    /// Cancelled when one of them ends.
+    /// Cancelled when one of the leases ends.
     ended: CancellationToken,
 }
 
@@ -161,12 +233,40 @@ impl LeaseSet {
     fn of(leases: Vec<Lease>) -> Self {
         let ended = CancellationToken::new();
         for lease in &leases {
-            lease.ends_with(&ended);
+            lease.cancel_at_end(&ended);
         }
         Self { leases, ended }
     }
 
-    /// The keys and the token to pass with every write to what each stands for, in order of the keys.
+    /// The leases, in order of their keys.
+    ///
+    /// ```
+    /// # use mongoseal::Mongoseal;
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> mongoseal::Result<()> {
+    /// # let seal = Mongoseal::in_memory();
+    /// let set = seal.acquire_all(["accounts/7", "accounts/3"]).await?;
+    /// for lease in &set {
+    ///     println!("{} with token {}", lease.key(), lease.token());
+    ///     lease.verify().await?;
+    /// }
+    /// assert!(set.iter().map(|lease| lease.key().as_str()).eq(["accounts/3", "accounts/7"]));
+    /// # set.release().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn iter(&self) -> slice::Iter<'_, Lease> {
+        self.leases.iter()
+    }
+
+    /// The lease on one of the keys.
+    #[must_use]
+    pub fn lease(&self, key: &str) -> Option<&Lease> {
+        let index = self.leases.binary_search_by(|lease| lease.key().as_str().cmp(key)).ok()?;
+        self.leases.get(index)
+    }
+
+    /// The keys, in order, each with the token to pass with every write to what the key protects.
     pub fn tokens(&self) -> impl Iterator<Item = (&Key, FencingToken)> {
         self.leases.iter().map(|lease| (lease.key(), lease.token()))
     }
@@ -174,32 +274,32 @@ impl LeaseSet {
     /// The token of one of the keys.
     #[must_use]
     pub fn token(&self, key: &str) -> Option<FencingToken> {
-        self.leases.iter().find(|lease| lease.key().as_str() == key).map(Lease::token)
+        self.lease(key).map(Lease::token)
     }
 
-    /// Whether none of the leases has ended as far as this process can know. Local and free.
+    /// Whether none of the leases has ended, as far as this process can know. Needs no request.
     #[must_use]
     pub fn is_valid(&self) -> bool {
         self.leases.iter().all(Lease::is_valid)
     }
 
-    /// How long all of them last without a further refresh. Local and free.
+    /// How long all leases last without another refresh. Needs no request.
     #[must_use]
     pub fn remaining(&self) -> Duration {
         self.leases.iter().map(Lease::remaining).min().unwrap_or_default()
     }
 
-    /// A token that is cancelled when the first of them ends, in whatever way.
+    /// A token that is cancelled when the first of the leases ends, for any reason.
     #[must_use]
     pub fn cancellation_token(&self) -> CancellationToken {
         self.ended.child_token()
     }
 
-    /// Waits until one of them is lost, and says which and why.
+    /// Waits until one of the leases is lost, and returns its key and the cause.
     ///
     /// # Cancel safety
     ///
-    /// Dropping it loses nothing.
+    /// Dropping the future loses nothing.
     pub async fn cancelled(&self) -> (Key, LossCause) {
         loop {
             self.ended.cancelled().await;
@@ -211,30 +311,30 @@ impl LeaseSet {
         }
     }
 
-    /// Does `work` while all of them hold, as [`Lease::run`] does for one.
+    /// Runs `work` while all leases are held, as [`Lease::run`] does for one lease.
     ///
     /// # Errors
     ///
-    /// [`Error::Lost`] of the first that was lost.
+    /// [`Error::Lost`] of the first lease that was lost.
     ///
     /// # Cancel safety
     ///
-    /// Dropping it drops the work. The leases stay.
+    /// Dropping the future drops the work. The leases stay.
     pub async fn run<F: Future>(&self, work: F) -> Result<F::Output> {
         run_while_held(&self.ended, || self.check(), pin!(work)).await
     }
 
-    /// Gives all keys back by one command, and says of each whether it was still ours. Work under any of
-    /// them is stopped before the first is given back.
+    /// Releases all leases by one command, and returns for each key whether its lease was held until then. Work under
+    /// the leases is stopped before the first is released.
     ///
     /// # Errors
     ///
-    /// That of the first key, in their order, whose release was not confirmed, as
-    /// [`Lease::release`] has it; the others are released all the same.
+    /// The error of the first key, in order, whose release was not confirmed, as of [`Lease::release`]. The other
+    /// leases are released all the same.
     ///
     /// # Cancel safety
     ///
-    /// Dropping it abandons the answer. The releases are made all the same.
+    /// Dropping the future abandons the answer. The leases are released all the same.
     pub async fn release(mut self) -> Result<Vec<(Key, ReleaseOutcome)>> {
         self.end();
         let mut released = Vec::new();
@@ -249,13 +349,22 @@ impl LeaseSet {
         failed.map_or(Ok(released), Err)
     }
 
-    /// Ends all of them, which their tasks then release.
+    /// Ends all leases. Their tasks then release them.
     fn end(&self) {
-        end_jointly(self.leases.iter().map(Lease::hold));
+        end_together(self.leases.iter().map(Lease::lease_shared));
     }
 
     fn check(&self) -> Result<()> {
         self.leases.iter().try_for_each(Lease::check)
+    }
+}
+
+impl<'a> IntoIterator for &'a LeaseSet {
+    type Item = &'a Lease;
+    type IntoIter = slice::Iter<'a, Lease>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.iter()
     }
 }
 

@@ -1,7 +1,7 @@
 //! The options of an acquire, their checks, and the start of its task.
 //!
 //! The builders of an acquire, of an acquire of several keys and of a campaign wrap [`AcquireOptions`]. Each option is
-//! checked here only, before anything is sent.
+//! checked only here, before anything is sent.
 
 use std::{
     panic::resume_unwind,
@@ -13,23 +13,23 @@ use tokio::sync::oneshot;
 use tracing::{Instrument, debug_span, field};
 
 use crate::{
-    Error, Group, Key, Lease, LeaseId, Metadata, Result, Retry, Ttl,
+    Error, Group, IntoName, Key, Lease, LeaseId, Metadata, Result, Retry, Ttl,
     engine::{acquire_task::AcquireTask, lease_ids::InUse, refresh::Refreshing, retry_policy::OnHeld, shared::Shared},
     record::LeaseSpec,
     types::ttl,
 };
 
-/// The limit of a lease that excludes all others, and that of a lease that any number of others can share.
+/// The limit of an exclusive lease, and the limit of a lease that any number of holders can share.
 const EXCLUSIVE: u32 = 0;
 const SHARED_BY_ALL: u32 = i32::MAX.unsigned_abs();
 
-/// The options of an acquire, as they were set. `None` is the handle's default.
+/// The options of an acquire. `None` is the handle's default.
 #[derive(Debug)]
 pub(crate) struct AcquireOptions {
     pub(crate) shared: Arc<Shared>,
     pub(crate) ttl: Option<Duration>,
     pub(crate) grace: Option<Duration>,
-    pub(crate) expires: bool,
+    pub(crate) has_expiry: bool,
     limit: Result<u32>,
     group: Result<Option<Group>>,
     metadata: Result<Metadata>,
@@ -45,7 +45,7 @@ impl AcquireOptions {
             shared: Arc::clone(shared),
             ttl: None,
             grace: None,
-            expires: true,
+            has_expiry: true,
             limit: Ok(EXCLUSIVE),
             group: Ok(None),
             metadata: Ok(Metadata::default()),
@@ -73,10 +73,9 @@ impl AcquireOptions {
     /// Sets the group.
     pub(crate) fn group<G>(&mut self, group: G)
     where
-        G: TryInto<Group>,
-        G::Error: Into<Error>,
+        G: IntoName<Group>,
     {
-        self.group = group.try_into().map(Some).map_err(Into::into);
+        self.group = group.into_name().map(Some);
     }
 
     /// Adds an entry to the metadata, unless an earlier one was refused.
@@ -90,14 +89,14 @@ impl AcquireOptions {
 
     /// Checks the options, alone and together.
     pub(crate) fn check(self) -> Result<CheckedAcquire> {
-        let Self { shared, ttl, grace, expires, limit, group, metadata, lease, mut refreshing, wait, retry } = self;
+        let Self { shared, ttl, grace, has_expiry, limit, group, metadata, lease, mut refreshing, wait, retry } = self;
         let limit = limit?;
         let settings = &shared.context.settings;
-        // What a lease without expiry claims until its first refresh has the ttl of the handle.
+        // Until its first refresh, a lease without expiry has the ttl of the handle.
         let claim = ttl.unwrap_or(settings.ttl.duration());
         let grace = grace.unwrap_or_else(|| settings.grace_for(claim));
         let wait_ttl = settings.check_ttl(claim, grace)?;
-        let ttl = match (expires, ttl) {
+        let ttl = match (has_expiry, ttl) {
             (true, _) => wait_ttl,
             (false, None) => Ttl::FOREVER,
             (false, Some(ttl)) => {
@@ -107,7 +106,7 @@ impl AcquireOptions {
             }
         };
         refreshing.check(ttl)?;
-        if matches!((expires, refreshing), (false, Refreshing::AtAThird)) {
+        if matches!((has_expiry, refreshing), (false, Refreshing::AtAThird)) {
             refreshing = Refreshing::Every(wait_ttl.third());
         }
         let on_held = OnHeld::of(wait, retry)?.unwrap_or_else(|| settings.on_held.clone());
@@ -116,12 +115,12 @@ impl AcquireOptions {
     }
 }
 
-/// Options that were checked. One value can acquire several keys, or one key several times.
+/// Checked options. One value can acquire several keys, or one key several times.
 #[derive(Clone, Debug)]
 pub(crate) struct CheckedAcquire {
     pub(crate) shared: Arc<Shared>,
     ttl: Ttl,
-    /// The ttl of a place in the queue and of a lease that the acquire creates.
+    /// The ttl of a place in the queue and of a lease that was just granted.
     wait_ttl: Ttl,
     grace: Duration,
     limit: u32,
@@ -140,13 +139,13 @@ impl CheckedAcquire {
         self
     }
 
-    /// Acquires a key, on a task that then keeps the lease.
+    /// Acquires a key on a task, which then keeps the lease.
     ///
     /// # Cancel safety
     ///
-    /// Dropping it gives the key up: the task takes back what was requested.
+    /// Dropping the future gives the key up: the task takes the request back.
     pub(crate) async fn acquire(self, key: Key) -> Result<Lease> {
-        let request = self.task(key)?;
+        let request = self.prepare(key)?;
         let shared = Arc::clone(&request.shared);
         let (reply, granted) = oneshot::channel();
         let span = debug_span!(
@@ -157,7 +156,7 @@ impl CheckedAcquire {
             position = field::Empty,
             waited = field::Empty,
         );
-        let task = shared.context.spawn(request.task(reply).instrument(span));
+        let task = shared.context.spawn(request.run(reply).instrument(span));
         if let Ok(answer) = granted.await {
             return answer.map(Lease::new);
         }
@@ -165,22 +164,22 @@ impl CheckedAcquire {
             // The closure of a retry policy panicked: the panic belongs to its author.
             Err(ended) if ended.is_panic() => resume_unwind(ended.into_panic()),
             ended => Err(Error::Unavailable {
-                message: "the runtime shut down while a key was acquired: retry on a running one".into(),
+                message: "the runtime shut down while a key was acquired: retry on a running runtime".into(),
                 source: ended.err().map(Into::into),
             }),
         }
     }
 
-    /// The task that acquires a key. Refused if the handle is closed or the lease id is in use.
-    fn task(self, key: Key) -> Result<AcquireTask> {
+    /// Creates the task that acquires a key. Fails if the handle is shut down or the lease id is in use.
+    fn prepare(self, key: Key) -> Result<AcquireTask> {
         let Self { shared, ttl, wait_ttl, grace, limit, group, metadata, lease, refreshing, on_held } = self;
         let terms = LeaseSpec {
             lease: lease.unwrap_or_else(LeaseId::random),
-            caller: shared.siblings().caller(),
+            caller: shared.siblings().next_acquire_id(),
             owner: shared.context.settings.owner.clone(),
             limit,
-            // Only a refresh, which never creates, makes a lease one without expiry: an acquire may
-            // arrive when nobody waits for it any more.
+            // Only a refresh, which never creates a lease, removes the expiry: an acquire may arrive after its caller
+            // is gone.
             ttl: wait_ttl.millis(),
             grace: ttl::millis(grace),
             group,
@@ -188,7 +187,7 @@ impl CheckedAcquire {
         };
         shared.context.ensure_open()?;
         let in_use = InUse::begin(&shared.siblings().lease_ids, terms.lease)?;
-        let (in_doubt, queued) = (AtomicBool::new(false), AtomicBool::new(false));
+        let (is_in_doubt, is_queued) = (AtomicBool::new(false), AtomicBool::new(false));
         Ok(AcquireTask {
             shared,
             in_use,
@@ -198,9 +197,9 @@ impl CheckedAcquire {
             terms,
             refreshing,
             on_held,
-            chosen: lease.is_some(),
-            in_doubt,
-            queued,
+            is_id_chosen: lease.is_some(),
+            is_in_doubt,
+            is_queued,
         })
     }
 }
@@ -211,10 +210,10 @@ mod tests {
     use crate::Mongoseal;
 
     #[tokio::test]
-    async fn what_keeps_a_lease_takes_less_than_half_a_kilobyte() {
+    async fn the_task_of_a_lease_takes_less_than_half_a_kilobyte() {
         let options = AcquireOptions::new(&Mongoseal::in_memory().shared).check().unwrap();
-        let task = options.task("k".parse().unwrap()).unwrap();
-        let size = size_of_val(&task.task(oneshot::channel().0));
+        let task = options.prepare("k".parse().unwrap()).unwrap();
+        let size = size_of_val(&task.run(oneshot::channel().0));
         assert!(size < 500, "{size}");
     }
 }

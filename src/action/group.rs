@@ -1,4 +1,4 @@
-//! All leases of a group at once.
+//! The verbs of a group: `release_group` and `refresh_group`.
 
 use std::{
     collections::HashSet,
@@ -8,7 +8,7 @@ use std::{
 };
 
 use crate::{
-    Deadline, Error, FencingToken, Group, Key, LossCause, Mongoseal, Result, Ttl,
+    Deadline, Error, FencingToken, Group, IntoName, Key, LossCause, Mongoseal, Result, Ttl,
     engine::{
         context::Context,
         joint_release::GroupRelease,
@@ -22,61 +22,58 @@ use crate::{
     types::ttl,
 };
 
-/// How many leases are listed at once.
-const AT_ONCE: u32 = 2_000;
+/// How many leases one page lists.
+const PAGE_SIZE: u32 = 2_000;
 
-/// How much time a lease of a group that is refreshed must have left, unless it is said otherwise.
-const LEAST: Duration = Duration::from_secs(1);
+/// How much time each lease must have left for a refresh of its group. The default.
+const MIN_REMAINING: Duration = Duration::from_secs(1);
 
 impl Mongoseal {
-    /// Releases all leases of a group: see [`ReleaseGroup`]. Nothing is sent until the returned builder is
-    /// awaited.
+    /// Releases all leases of a group: see [`ReleaseGroup`]. Nothing is sent until the returned builder is awaited.
     pub fn release_group<G>(&self, group: G) -> ReleaseGroup
     where
-        G: TryInto<Group>,
-        G::Error: Into<Error>,
+        G: IntoName<Group>,
     {
-        ReleaseGroup { shared: Arc::clone(&self.shared), group: group.try_into().map_err(Into::into), leases: 0 }
+        ReleaseGroup { shared: Arc::clone(&self.shared), group: group.into_name(), leases: 0 }
     }
 
-    /// Refreshes all leases of a group, or none: see [`RefreshGroup`]. Nothing is sent until the
-    /// returned builder is awaited.
+    /// Refreshes all leases of a group, or none: see [`RefreshGroup`]. Nothing is sent until the returned builder is
+    /// awaited.
     pub fn refresh_group<G>(&self, group: G, ttl: Duration) -> RefreshGroup
     where
-        G: TryInto<Group>,
-        G::Error: Into<Error>,
+        G: IntoName<Group>,
     {
-        let (shared, group) = (Arc::clone(&self.shared), group.try_into().map_err(Into::into));
-        RefreshGroup { shared, group, ttl, least: LEAST, leases: 0 }
+        let (shared, group) = (Arc::clone(&self.shared), group.into_name());
+        RefreshGroup { shared, group, ttl, least: MIN_REMAINING, leases: 0 }
     }
 }
 
-/// Releases all leases of a group, whichever processes hold them; awaiting it gives them as they were, the
-/// newest first.
+/// Releases all leases of a group, in whatever processes they are held. Awaiting it returns the leases as they were,
+/// the newest first.
 ///
-/// Made by [`Mongoseal::release_group`]. If the group has no lease, the list is empty; a misspelt group has none.
+/// [`Mongoseal::release_group`] makes it. If the group has no lease, the list is empty; so it is for a misspelt name.
 /// [`leases_at_least`](Self::leases_at_least) makes that an error.
 ///
-/// It releases the leases that are held when it is called. Their holders lose them with
-/// [`LossCause::Revoked`], which names this handle's owner and the group: those of this handle before
-/// the store is asked, others as [`revoke`](Mongoseal::revoke) has it. The key goes to the next waiter. Notifier of the group
-/// keep their places. The list has a lease that its own holder releases at the same moment.
+/// It releases the leases that are held when it is called. Their holders lose them with [`LossCause::Revoked`], which
+/// names this handle's owner and the group. This handle's leases are lost before the request is sent, others as after a
+/// [`revoke`](Mongoseal::revoke). The key goes to the next waiter. Waiters of the group keep their places. The list
+/// includes a lease that its own holder releases at the same moment.
 ///
-/// Entries of leases that had expired are removed, and are not in the list. A key is released with all
-/// its leases of the group at once, one key after another; 1,000 leases take two commands.
+/// Entries of expired leases are removed and are not in the list. All leases of the group on one key are released at
+/// once, one key after another. 1,000 leases take two commands.
 ///
 /// # Errors
 ///
 /// - [`Error::Incomplete`]: the group had fewer leases than expected. They are released.
 /// - [`Error::Unavailable`]: the store did not confirm the release within the operation timeout. Some of the leases may
 ///   be released. Retry.
-/// - [`Error::Invalid`]: the name cannot be that of a group, or the deployment or its privileges must be changed;
-///   [`Error::Corrupt`]: another program wrote over a record.
+/// - [`Error::Invalid`]: the name is not valid for a group, or the deployment or its privileges must be changed.
+/// - [`Error::Corrupt`]: another program wrote over a record.
 ///
 /// # Cancel safety
 ///
-/// Dropping it abandons the answer; the group may be released, or a part of it. As after an error, the
-/// leases of this handle that it has ended already are given back in the background.
+/// Dropping the future abandons the answer. All or some of the leases may be released. As after an error, the leases of
+/// this handle that have already ended are released in the background.
 ///
 /// # Examples
 ///
@@ -99,7 +96,7 @@ impl Mongoseal {
 /// # }
 /// ```
 #[derive(Debug)]
-#[must_use = "a release is not asked for until it is awaited"]
+#[must_use = "a release does nothing until it is awaited"]
 pub struct ReleaseGroup {
     shared: Arc<Shared>,
     group: Result<Group>,
@@ -107,11 +104,10 @@ pub struct ReleaseGroup {
 }
 
 impl ReleaseGroup {
-    /// Sets how many leases the group must have, so that the caller learns of a name that is misspelt and of
-    /// leases that were lost. If it has fewer, these are released and the answer is [`Error::Incomplete`].
-    /// Default: 0.
+    /// Sets how many leases the group must have, so that the caller notices a misspelt name and lost leases. If the
+    /// group has fewer, they are released and the result is [`Error::Incomplete`]. Default: 0.
     ///
-    /// After [`Error::Unavailable`] retry without it: some of the leases may be released by then.
+    /// After [`Error::Unavailable`] retry without it: some of the leases may already be released.
     pub fn leases_at_least(mut self, leases: usize) -> Self {
         self.leases = leases;
         self
@@ -136,27 +132,30 @@ impl IntoFuture for ReleaseGroup {
     }
 }
 
-/// Refreshes all leases of a group, whichever processes hold them, to a ttl from now, or none of them;
-/// awaiting it gives them as they were before, the oldest first.
+/// Refreshes all leases of a group to a ttl from now, in whatever processes they are held, or none of them. Awaiting it
+/// returns the leases as they are after the refresh, the oldest first.
 ///
-/// Made by [`Mongoseal::refresh_group`]. If the group has no lease, the list is empty. A lease that was lost is not in it:
-/// [`leases_at_least`](Self::leases_at_least) makes that an error. A refresh never shortens a lease, and keeps its own
-/// [`grace`](crate::Acquire::grace); a lease without expiry stays without. The deadlines of the leases of this handle
-/// move on. Another process keeps to its own ttl, and learns of the new expiry with its next refresh. On MongoDB the refresh
-/// is a transaction; 1,000 leases take three commands.
+/// `holder.remaining` is the least time that the lease has from its `read_at` on: the ttl, or the time that it had before
+/// if that is more. Its [`grace`](crate::Acquire::grace) is not in it.
+///
+/// [`Mongoseal::refresh_group`] makes it. If the group has no lease, the list is empty, and a lost lease is not in the
+/// list: [`leases_at_least`](Self::leases_at_least) makes that an error. A refresh never shortens a lease, and each
+/// lease keeps its own [`grace`](crate::Acquire::grace). A lease without expiry stays without. The deadlines of this
+/// handle's leases are extended. Another process keeps its own ttl, and learns of the new expiry with its next refresh.
+/// On MongoDB the refresh is a transaction; 1,000 leases take three commands.
 ///
 /// # Errors
 ///
-/// - [`Error::ExpiresTooSoon`]: one has too little time left, or none. No lease was refreshed.
+/// - [`Error::ExpiresTooSoon`]: a lease has too little time left, or has expired. No lease was refreshed.
 /// - [`Error::Incomplete`]: the group has fewer leases than expected. No lease was refreshed.
-/// - [`Error::Unavailable`]: the store did not confirm within the operation timeout, or the leases of the group
-///   came and went all the time; all or none were refreshed, and it can be asked for again.
-/// - [`Error::Invalid`]: a group or a ttl that is none, or the deployment or its privileges must be changed;
-///   [`Error::Corrupt`]: another program wrote over a record.
+/// - [`Error::Unavailable`]: the store did not confirm the refresh within the operation timeout, or the leases of the
+///   group kept changing. All or none were refreshed. Retry.
+/// - [`Error::Invalid`]: the group or the ttl is not valid, or the deployment or its privileges must be changed.
+/// - [`Error::Corrupt`]: another program wrote over a record.
 ///
 /// # Cancel safety
 ///
-/// Dropping it abandons the answer; the group may be refreshed or not.
+/// Dropping the future abandons the answer. The group may be refreshed or not.
 ///
 /// # Examples
 ///
@@ -171,12 +170,13 @@ impl IntoFuture for ReleaseGroup {
 ///
 /// let refreshed = seal.refresh_group("job-17", Duration::from_secs(60)).leases_at_least(1).await?;
 /// assert_eq!(refreshed.len(), 1);
+/// assert_eq!(refreshed[0].holder.remaining, Some(Duration::from_secs(60)));
 /// assert!(lease.remaining() > Duration::from_secs(50));
 /// # Ok(())
 /// # }
 /// ```
 #[derive(Debug)]
-#[must_use = "a refresh is not asked for until it is awaited"]
+#[must_use = "a refresh does nothing until it is awaited"]
 pub struct RefreshGroup {
     shared: Arc<Shared>,
     group: Result<Group>,
@@ -186,15 +186,14 @@ pub struct RefreshGroup {
 }
 
 impl RefreshGroup {
-    /// How much time each lease must have left, by the store's clock. Default: one second.
+    /// Sets how much time each lease must have left, by the store's clock. Default: 1 s.
     pub fn remaining_at_least(mut self, least: Duration) -> Self {
         self.least = least;
         self
     }
 
-    /// Sets how many leases the group must have, so that the caller learns of a name that is misspelt and of
-    /// leases that were lost. If it has fewer, none is refreshed and the answer is [`Error::Incomplete`].
-    /// Default: 0.
+    /// Sets how many leases the group must have, so that the caller notices a misspelt name and lost leases. If the
+    /// group has fewer, none is refreshed and the result is [`Error::Incomplete`]. Default: 0.
     pub fn leases_at_least(mut self, leases: usize) -> Self {
         self.leases = leases;
         self
@@ -206,7 +205,7 @@ impl RefreshGroup {
         // Each lease keeps its own grace, which is at most this if its acquire set none.
         let ttl = shared.context.settings.check_ttl(ttl, shared.context.settings.longest_grace())?;
         shared.context.ensure_open()?;
-        // No lease has more than that but those without expiry, which have more than any.
+        // Only leases without expiry have more time left than that, and they have more than any bound.
         refresh_group(&shared, group, ttl, least.min(Ttl::MAX.duration()), leases).await
     }
 }
@@ -225,20 +224,20 @@ async fn release_group(shared: &Shared, group: Group) -> Result<Vec<ListedLease>
     let (clock, until) = (context.clock(), context.operation_deadline());
     let (by, reason) = (context.settings.owner.to_string(), format!("its group {group} was released"));
     let selection = Filter { group: Some(group), with_expired: true, ..Filter::default() };
-    let (over, mut released) = apart(members(context, &selection, until).await?);
-    // Their time was over, and they would keep the group from being refreshed.
-    let mut over: HashSet<_> = over.into_iter().map(|lease| lease.key).collect();
+    let (expired, mut released) = split_expired(list_members(context, &selection, until).await?);
+    // Expired entries would keep the group from being refreshed.
+    let mut expired: HashSet<_> = expired.into_iter().map(|lease| lease.key).collect();
     released.reverse();
     let listed_at = clock.now();
-    let mut left = lease_refs(released.iter().map(name));
-    // Work here stops before anybody else is let in. Should this come to nothing, each gives its key back
-    // by itcontext.
+    let mut left = lease_refs(released.iter().map(lease_ref));
+    // Work in this process stops before another acquire is granted a key. If the release fails, each lease is released
+    // alone by its task.
     let releasing = GroupRelease::default();
-    for hold in held_of(&shared.siblings().notifier, &released) {
-        hold.end_with_group(&releasing, LossCause::Revoked { by: by.clone(), reason: reason.clone() });
+    for lease in held_of(&shared.siblings().notifier, &released) {
+        lease.end_with_group(&releasing, LossCause::Revoked { by: by.clone(), reason: reason.clone() });
     }
     let revoke = BatchRequest::Revoke { by, reason };
-    let (mut sure, mut backoff) = (true, Backoff::new());
+    let (mut is_sure, mut backoff) = (true, Backoff::new());
     while !left.is_empty() {
         let done = retry::until_definite(until, context.settings.attempt, |deadline| {
             context.store.apply_batch(&left, &revoke, deadline)
@@ -246,15 +245,14 @@ async fn release_group(shared: &Shared, group: Group) -> Result<Vec<ListedLease>
         if done.await? {
             break;
         }
-        // Some were given back meanwhile, perhaps by a request before whose answer was lost, or their time
-        // was over.
-        sure = false;
-        let (lapsed, present) = apart(members(context, &selection, until).await?);
-        over.extend(lapsed.into_iter().map(|lease| lease.key));
-        let present: HashSet<_> = present.iter().map(name).collect();
-        left = lease_refs(released.iter().map(name).filter(|lease| present.contains(lease)));
+        // Some leases were released meanwhile, perhaps by an earlier request whose reply was lost, or have expired.
+        is_sure = false;
+        let (lapsed, present) = split_expired(list_members(context, &selection, until).await?);
+        expired.extend(lapsed.into_iter().map(|lease| lease.key));
+        let present: HashSet<_> = present.iter().map(lease_ref).collect();
+        left = lease_refs(released.iter().map(lease_ref).filter(|lease| present.contains(lease)));
         if let Some((key, _)) = left.first() {
-            // What cannot be released may be a record that is none.
+            // If the lease cannot be released, its document may not be a record.
             context.read_record(key, until).await?;
             let next = clock.now().saturating_add(backoff.next());
             if next >= until.reading() {
@@ -265,12 +263,12 @@ async fn release_group(shared: &Shared, group: Group) -> Result<Vec<ListedLease>
             clock.sleep_until(next).await;
         }
     }
-    releasing.done();
-    for key in over {
+    releasing.finish();
+    for key in expired {
         let prune = |deadline| context.store.apply(&key, Request::Prune, deadline);
         retry::until_definite(until, context.settings.attempt, prune).await?;
     }
-    if !sure {
+    if !is_sure {
         let elapsed = clock.now().saturating_sub(listed_at);
         released.retain(|lease| lease.holder.remaining.is_none_or(|remaining| remaining > elapsed));
     }
@@ -290,17 +288,17 @@ async fn refresh_group(
     let refresh = BatchRequest::Refresh { ttl: ttl.millis(), least: ttl::millis(least) };
     let refused = Mutex::new(LeaseRefs::new());
     retry::until_definite(until, context.settings.attempt, |_| async {
-        let mut listed = members(context, &selection, until).await?;
+        let mut listed = list_members(context, &selection, until).await?;
         for ListedLease { key, holder, .. } in &listed {
             if let Some(remaining) = holder.remaining.filter(|left| left.is_zero() || *left < least) {
                 return Err(Error::ExpiresTooSoon { key: key.clone(), token: holder.token, remaining, least });
             }
         }
         check_count(&group, listed.len(), leases)?;
-        // Whoever was heard of long ago is heard of again soon: the transaction comes to it first, so that
-        // it is the other one who waits, and nobody gives way.
+        // The transaction writes the lease that was refreshed longest ago first, because its own refresh is due
+        // soonest: then that refresh waits for the transaction, and neither is aborted.
         listed.sort_by_key(|lease| lease.holder.last_seen);
-        let leases_by_key = lease_refs(listed.iter().map(name));
+        let leases_by_key = lease_refs(listed.iter().map(lease_ref));
         listed.sort_by_key(|lease| lease.holder.token);
         let sent = clock.now();
         let deadline = until.or_after(context.settings.attempt);
@@ -308,26 +306,31 @@ async fn refresh_group(
             let before =
                 mem::replace(&mut *refused.lock().unwrap_or_else(PoisonError::into_inner), leases_by_key.clone());
             if before == leases_by_key {
-                // Nobody came or went, so one of them may be in a record that is none.
+                // The leases are the same as before, so one of the documents may not be a record.
                 for (key, _) in &leases_by_key {
                     context.read_record(key, until).await?;
                 }
             }
-            return Err(Error::unavailable("leases of the group came or went meanwhile: retry"));
+            return Err(Error::unavailable("the leases of the group changed meanwhile: retry"));
         }
-        for hold in held_of(&shared.siblings().notifier, &listed) {
-            hold.extend_deadline(sent.saturating_add(context.settings.validity(ttl)));
+        for lease in held_of(&shared.siblings().notifier, &listed) {
+            lease.extend_deadline(sent.saturating_add(context.settings.validity(ttl)));
+        }
+        // The store has refreshed them after it listed them, and a refresh never shortens a lease.
+        for lease in &mut listed {
+            lease.holder.last_seen = lease.read_at;
+            lease.holder.remaining = lease.holder.remaining.map(|before| before.max(ttl.duration()));
         }
         Ok(listed)
     })
     .await
 }
 
-/// The leases of a group.
-async fn members(context: &Context, selection: &Filter, until: Deadline) -> Result<Vec<ListedLease>> {
+/// Lists the leases of a group.
+async fn list_members(context: &Context, selection: &Filter, until: Deadline) -> Result<Vec<ListedLease>> {
     let (mut members, mut after) = (Vec::new(), None);
     loop {
-        let Page { leases, next } = context.list(selection, after, AT_ONCE, until).await?;
+        let Page { leases, next } = context.list(selection, after, PAGE_SIZE, until).await?;
         members.extend(leases);
         if next.is_none() {
             return Ok(members);
@@ -336,12 +339,12 @@ async fn members(context: &Context, selection: &Filter, until: Deadline) -> Resu
     }
 }
 
-/// Those of the leases that are held here.
-fn held_of(notifier: &Notifier, leases: &[ListedLease]) -> Vec<Arc<LeaseShared>> {
-    let leases: HashSet<_> = leases.iter().map(name).collect();
-    let mut holds = notifier.holds();
-    holds.retain(|hold| leases.contains(&(hold.key.clone(), hold.token)));
-    holds
+/// The leases of a list that this handle or a sibling holds.
+fn held_of(notifier: &Notifier, listed: &[ListedLease]) -> Vec<Arc<LeaseShared>> {
+    let listed: HashSet<_> = listed.iter().map(lease_ref).collect();
+    let mut leases = notifier.leases();
+    leases.retain(|lease| listed.contains(&(lease.key.clone(), lease.token)));
+    leases
 }
 
 /// Refuses a group with fewer leases than its caller expects.
@@ -349,11 +352,11 @@ fn check_count(group: &Group, found: usize, least: usize) -> Result<()> {
     if found < least { Err(Error::Incomplete { group: group.clone(), found, least }) } else { Ok(()) }
 }
 
-/// Those whose time is over, and the others.
-fn apart(leases: Vec<ListedLease>) -> (Vec<ListedLease>, Vec<ListedLease>) {
+/// Separates the expired leases from the others.
+fn split_expired(leases: Vec<ListedLease>) -> (Vec<ListedLease>, Vec<ListedLease>) {
     leases.into_iter().partition(|lease| lease.holder.is_expired())
 }
 
-fn name(lease: &ListedLease) -> (Key, FencingToken) {
+fn lease_ref(lease: &ListedLease) -> (Key, FencingToken) {
     (lease.key.clone(), lease.holder.token)
 }

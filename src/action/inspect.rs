@@ -1,23 +1,23 @@
-//! Looking at one record.
+//! The verb `inspect`: the record of one key.
 
-use crate::{Error, Key, Mongoseal, Result, record::Inspection, store::Snapshot};
+use crate::{Error, IntoName, Key, Mongoseal, Result, record::Inspection, store::Snapshot};
 
 impl Mongoseal {
-    /// Looks at the record of a key, by a linearizable read: who holds it and who waits for it, at some
-    /// time between the call and its answer. `None` where there is no record.
+    /// Reads the record of a key by a linearizable read: its holders and waiters, at some time between the call and its
+    /// answer. Returns `None` if there is no record.
     ///
-    /// What it says may be over the moment after: it is for people, and for choosing what to do next.
-    /// Lease ids are secrets and are not in it.
+    /// The answer may be outdated a moment later: it is for people, and for choosing what to do next. Lease ids are
+    /// secrets and are not in it.
     ///
     /// # Errors
     ///
-    /// [`Error::Unavailable`] where nobody answered within the operation timeout,
-    /// [`Error::Corrupt`] where the document is not a record, [`Error::Invalid`] for a key that is none
-    /// or where the deployment or its privileges must be changed.
+    /// - [`Error::Unavailable`]: the store did not answer within the operation timeout.
+    /// - [`Error::Corrupt`]: the document is not a record.
+    /// - [`Error::Invalid`]: the key is not valid, or the deployment or its privileges must be changed.
     ///
     /// # Cancel safety
     ///
-    /// Dropping it abandons the answer and changes nothing.
+    /// Dropping the future abandons the answer and changes nothing.
     ///
     /// # Examples
     ///
@@ -27,7 +27,7 @@ impl Mongoseal {
     /// # async fn main() -> mongoseal::Result<()> {
     /// # let seal = Mongoseal::in_memory();
     /// let lease = seal.acquire("reports/nightly").await?;
-    /// let record = seal.inspect("reports/nightly").await?.expect("somebody acquired it");
+    /// let record = seal.inspect("reports/nightly").await?.expect("the key was acquired");
     /// for holding in &record.holders {
     ///     println!("{} for another {:?}", holding.owner, holding.remaining);
     ///     assert_eq!(holding.token, lease.token());
@@ -37,12 +37,11 @@ impl Mongoseal {
     /// # Ok(())
     /// # }
     /// ```
-    pub async fn inspect<K>(&self, key: K) -> Result<Option<Inspection>>
+    pub async fn inspect<K>(&self, key: K) -> Result<Option<Inspection>, Error>
     where
-        K: TryInto<Key>,
-        K::Error: Into<Error>,
+        K: IntoName<Key>,
     {
-        let key = key.try_into().map_err(Into::into)?;
+        let key = key.into_name()?;
         let context = &self.shared.context;
         context.ensure_open()?;
         let snapshot = context.read_record(&key, context.operation_deadline()).await?;

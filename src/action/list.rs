@@ -1,4 +1,4 @@
-//! Looking at the leases of many keys.
+//! The verb `leases`: the leases of many keys.
 
 use std::{
     collections::VecDeque,
@@ -13,31 +13,29 @@ use std::{
 use futures_core::Stream;
 
 use crate::{
-    Error, Group, Key, Mongoseal, Owner, Result,
+    Error, Group, IntoName, Key, Mongoseal, Owner, Result,
     engine::context::Context,
     record::{Filter, ListedLease, Position, SharingFilter, StoreTime},
     store::{BoxFuture, Page},
 };
 
-/// How many leases are read at once.
-const AT_ONCE: u32 = 500;
+/// How many leases one page has.
+const PAGE_SIZE: u32 = 500;
 
-/// Asks which leases there are: awaiting it gives a [`LeaseStream`] of those for which every filter
-/// holds that was set. Leases whose time is over are left out unless
-/// [`with_expired`](Self::with_expired) asks for them.
+/// Lists leases. Awaiting it returns a [`LeaseStream`] of the leases that match all filters. Expired leases are left
+/// out unless [`with_expired`](Self::with_expired) includes them.
 ///
-/// Made by [`Mongoseal::leases`]. A filter that is set twice holds in both senses, too: the narrower of
-/// two bounds counts, and two owners are a contradiction.
+/// [`Mongoseal::leases`] makes it. If a filter is set twice, both apply: the narrower of two bounds counts, and two
+/// owners are a contradiction.
 ///
 /// # Errors
 ///
-/// - [`Error::Invalid`]: a key, prefix or owner that is none, or filters that no lease can meet
-///   together.
-/// - [`Error::Unavailable`]: nobody answered within the operation timeout.
+/// - [`Error::Invalid`]: a key, prefix or owner is not valid, or no lease can match all filters.
+/// - [`Error::Unavailable`]: the store did not answer within the operation timeout.
 ///
 /// # Cancel safety
 ///
-/// Dropping it abandons the answer and changes nothing.
+/// Dropping the future abandons the answer and changes nothing.
 ///
 /// # Examples
 ///
@@ -61,16 +59,15 @@ const AT_ONCE: u32 = 500;
 /// # }
 /// ```
 #[derive(Debug)]
-#[must_use = "nothing is asked until it is awaited"]
+#[must_use = "a list does nothing until it is awaited"]
 pub struct Leases {
     context: Arc<Context>,
     selection: Result<Filter>,
 }
 
 impl Mongoseal {
-    /// Asks which leases there are, in order of their tokens, and so nearly in the order in which they were
-    /// granted as far as the store's hybrid clock tells. Nothing is sent until the returned builder is
-    /// awaited.
+    /// Lists leases in the order of their tokens, which is nearly the order in which they were granted, as far as the
+    /// store's hybrid clock tells. Nothing is sent until the returned builder is awaited.
     pub fn leases(&self) -> Leases {
         Leases { context: Arc::clone(&self.shared.context), selection: Ok(Filter::default()) }
     }
@@ -85,17 +82,16 @@ impl Leases {
         self
     }
 
-    /// Only of this key.
+    /// Only leases of this key.
     pub fn key<K>(self, key: K) -> Self
     where
-        K: TryInto<Key>,
-        K::Error: Into<Error>,
+        K: IntoName<Key>,
     {
-        let key = key.try_into().map_err(Into::into);
+        let key = key.into_name();
         self.and(|selection| only(&mut selection.key, key?, "keys"))
     }
 
-    /// Only of keys that begin with this text, byte for byte; nothing in it is special.
+    /// Only leases of keys that begin with this text, byte for byte. No character is special.
     pub fn prefix(self, text: impl Into<String>) -> Self {
         let text = text.into();
         self.and(|selection| {
@@ -115,37 +111,35 @@ impl Leases {
         })
     }
 
-    /// Only of this owner.
+    /// Only leases of this owner.
     pub fn owner<O>(self, owner: O) -> Self
     where
-        O: TryInto<Owner>,
-        O::Error: Into<Error>,
+        O: IntoName<Owner>,
     {
-        let owner = owner.try_into().map_err(Into::into);
+        let owner = owner.into_name();
         self.and(|selection| only(&mut selection.owner, owner?, "owners"))
     }
 
-    /// Only of this group.
+    /// Only leases of this group.
     pub fn group<G>(self, group: G) -> Self
     where
-        G: TryInto<Group>,
-        G::Error: Into<Error>,
+        G: IntoName<Group>,
     {
-        let group = group.try_into().map_err(Into::into);
+        let group = group.into_name();
         self.and(|selection| only(&mut selection.group, group?, "groups"))
     }
 
-    /// Only of keys that are held alone.
+    /// Only exclusive leases.
     pub fn exclusive(self) -> Self {
         self.and(|selection| only(&mut selection.sharing, SharingFilter::Exclusive, "ways to hold"))
     }
 
-    /// Only of keys that may be held by several, also where one holds it.
+    /// Only shared leases, even if the key has one holder.
     pub fn shared(self) -> Self {
         self.and(|selection| only(&mut selection.sharing, SharingFilter::Shared, "ways to hold"))
     }
 
-    /// Only those granted before this time on the store's clock.
+    /// Only leases that were granted before this time on the store's clock.
     pub fn since_before(self, time: StoreTime) -> Self {
         self.and(|selection| {
             selection.since_before = Some(selection.since_before.map_or(time, |other| other.min(time)));
@@ -153,7 +147,7 @@ impl Leases {
         })
     }
 
-    /// Only those granted after this time on the store's clock.
+    /// Only leases that were granted after this time on the store's clock.
     pub fn since_after(self, time: StoreTime) -> Self {
         self.and(|selection| {
             selection.since_after = Some(selection.since_after.map_or(time, |other| other.max(time)));
@@ -161,8 +155,8 @@ impl Leases {
         })
     }
 
-    /// Only those that last for less than this if nothing is heard of them, by the store's clock. None
-    /// without expiry.
+    /// Only leases that last for less than this without a refresh, by the store's clock. Leases without expiry are not
+    /// among them.
     pub fn remaining_less_than(self, time: Duration) -> Self {
         self.and(|selection| {
             selection.remaining_less_than = Some(selection.remaining_less_than.map_or(time, |other| other.min(time)));
@@ -170,8 +164,8 @@ impl Leases {
         })
     }
 
-    /// Only those that last for at least this if nothing is heard of them, by the store's clock. Those
-    /// without expiry are among them.
+    /// Only leases that last for at least this without a refresh, by the store's clock. Leases without expiry are among
+    /// them.
     pub fn remaining_at_least(self, time: Duration) -> Self {
         self.and(|selection| {
             selection.remaining_at_least = Some(selection.remaining_at_least.map_or(time, |other| other.max(time)));
@@ -179,8 +173,7 @@ impl Leases {
         })
     }
 
-    /// Also those whose time is over and that are still in their record: nobody has asked for the key
-    /// since.
+    /// Includes expired leases that are still in their record, because their key was not requested since.
     pub fn with_expired(self) -> Self {
         self.and(|selection| {
             selection.with_expired = true;
@@ -188,7 +181,7 @@ impl Leases {
         })
     }
 
-    /// Refuses what no lease can be.
+    /// Refuses filters that no lease can match together.
     fn checked(self) -> Result<LeaseStream> {
         let Self { context, selection } = self;
         let selection = selection?;
@@ -223,14 +216,14 @@ impl IntoFuture for Leases {
     fn into_future(self) -> Self::IntoFuture {
         Box::pin(async move {
             let mut leases = self.checked()?;
-            // What is wrong is said here and not with the first lease.
+            // An error is returned here and not with the first lease.
             poll_fn(|task| leases.poll_read(task)).await?;
             Ok(leases)
         })
     }
 }
 
-/// Sets what a lease has one of.
+/// Sets a filter of which a lease has one value.
 fn only<T: PartialEq>(wanted: &mut Option<T>, value: T, what: &str) -> Result<()> {
     if wanted.replace(value).is_some_and(|other| wanted.as_ref() != Some(&other)) {
         return Err(contradiction(&format!("two {what}")));
@@ -239,43 +232,43 @@ fn only<T: PartialEq>(wanted: &mut Option<T>, value: T, what: &str) -> Result<()
 }
 
 fn contradiction(what: &str) -> Error {
-    Error::invalid(format!("the selection asks for {what}, which no lease matches: leave out one"))
+    Error::invalid(format!("the selection has {what}, which no lease matches: leave out one"))
 }
 
-/// The leases that were asked for, in order of their tokens, and then of their keys.
+/// The leases that match a [`Leases`] list, in the order of their tokens, and then of their keys.
 ///
-/// They are read a few hundred at a time, when the stream has come to them. A lease that is there from
-/// the first to the last is given once; one that comes or goes meanwhile may be given or not.
+/// A page of a few hundred is read when the stream reaches it. A lease that exists while the whole list is read is
+/// returned once. A lease that is granted or ends meanwhile may be returned or not.
 ///
-/// Also a [`Stream`]. It ends after the last lease, or after an error, and gives nothing from then on.
-#[must_use = "leases are read as they are asked for"]
+/// It is a [`Stream`]. It ends after the last lease or after an error.
+#[must_use = "a stream of leases does nothing until it is polled"]
 pub struct LeaseStream {
     context: Arc<Context>,
     selection: Filter,
-    /// What was read and not given yet.
+    /// What was read and not returned yet.
     read: VecDeque<ListedLease>,
     rest: Rest,
 }
 
 /// What was not read yet.
 enum Rest {
-    /// All behind this position.
+    /// All leases after this position.
     Unread(Option<Position>),
-    /// The next of them are on their way.
+    /// The next page is being read.
     Reading(BoxFuture<Result<Page>>),
     Nothing,
 }
 
 impl LeaseStream {
-    /// The next lease; `None` after the last.
+    /// Returns the next lease; `None` after the last.
     ///
     /// # Errors
     ///
-    /// As [`Leases`]. It is the last that is given.
+    /// As [`Leases`]. An error is the last item.
     ///
     /// # Cancel safety
     ///
-    /// Dropping it loses nothing: the next call gives the lease that this one would have given.
+    /// Dropping the future loses nothing: the next call returns the lease that this one would have returned.
     pub async fn next(&mut self) -> Option<Result<ListedLease>> {
         poll_fn(|task| self.poll_lease(task)).await
     }
@@ -287,13 +280,13 @@ impl LeaseStream {
         }
     }
 
-    /// Reads on until there is a lease to give, or nothing more to read.
+    /// Reads until there is a lease to return, or nothing more to read.
     fn poll_read(&mut self, task: &mut task::Context<'_>) -> Poll<Result<()>> {
         while self.read.is_empty() {
             match &mut self.rest {
                 Rest::Nothing => break,
                 Rest::Unread(after) => {
-                    let page = page(Arc::clone(&self.context), self.selection.clone(), after.take());
+                    let page = read_page(Arc::clone(&self.context), self.selection.clone(), after.take());
                     self.rest = Rest::Reading(Box::pin(page));
                 }
                 Rest::Reading(page) => {
@@ -311,9 +304,9 @@ impl LeaseStream {
     }
 }
 
-async fn page(context: Arc<Context>, selection: Filter, after: Option<Position>) -> Result<Page> {
+async fn read_page(context: Arc<Context>, selection: Filter, after: Option<Position>) -> Result<Page> {
     context.ensure_open()?;
-    context.list(&selection, after, AT_ONCE, context.operation_deadline()).await
+    context.list(&selection, after, PAGE_SIZE, context.operation_deadline()).await
 }
 
 impl Stream for LeaseStream {

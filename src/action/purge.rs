@@ -1,4 +1,4 @@
-//! Clearing away what is over.
+//! The verb `purge`: removes what has expired.
 
 use tracing::debug;
 
@@ -9,47 +9,42 @@ use crate::{
     store::{Applied, Expired, ExpiredPage},
 };
 
-/// How many records are looked for at once.
-const MOST: u32 = 1_000;
+/// How many records one page lists.
+const PAGE_SIZE: u32 = 1_000;
 
-/// What a purge removed.
-///
-/// Made by [`Mongoseal::purge`].
+/// What a purge removed. [`Mongoseal::purge`] returns it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Purged {
-    /// The leases that were still in their records although their time was over, by key.
+    /// The expired leases that were still in their records, by key.
     pub leases: Vec<ListedLease>,
     /// The keys whose idle records were deleted.
     pub records: Vec<Key>,
 }
 
 impl Mongoseal {
-    /// Clears away now what would go by itself: holders and waiters whose time is over, which stay in
-    /// their record until that is asked for the next time, and records that have been idle for the retention, which a
-    /// store deletes when it comes to it. Where somebody waits behind a holder that went, the key is
-    /// handed over.
+    /// Removes now what would be removed later: expired holders and waiters, which stay in their record until the next
+    /// write that prunes, and records that have been idle for the retention, which a store deletes some time after
+    /// that. If a waiter is queued behind a holder that is removed, the key is handed over.
     ///
-    /// It is never needed. A live lease is never touched: whether it is over is looked at again, on the
-    /// store's clock, in the step that removes it. A record is never deleted sooner than the retention
-    /// allows, because its version protects the tokens; one that has just lost its holder is idle
-    /// from then on, or from up to a ttl and grace later.
+    /// It is never necessary. A live lease is never touched: the step that removes a lease checks its expiry again on
+    /// the store's clock. A record is never deleted before the retention allows it, because its version protects the
+    /// tokens. A record that has just lost its holder is idle from then on, or from up to a ttl and a grace later.
     ///
-    /// What is given is what this call removed, and neither what others cleared away meanwhile nor what
-    /// came to its end behind it.
+    /// The result is what this call removed. It has neither what other requests removed meanwhile, nor what expired
+    /// behind it.
     ///
     /// # Errors
     ///
-    /// [`Error::Unavailable`] where the store did not answer a request in time: what went before is
-    /// gone and is not told. [`Error::Invalid`] where a privilege is missing; MongoDB wants `remove` for
-    /// the deletion of records. Records of foreign shape are left as they are.
+    /// [`Error::Unavailable`]: the store did not answer a request in time. What was removed before is gone and is not
+    /// returned. [`Error::Invalid`]: a privilege is missing; on MongoDB the deletion of records needs `remove`.
+    /// Documents that are not records are left as they are.
     ///
-    /// Each record takes a request of its own, and each request is bounded by the operation timeout, not
-    /// all of them together.
+    /// Each record takes a request of its own. The operation timeout bounds each request, not all of them together.
     ///
     /// # Cancel safety
     ///
-    /// Dropping it stops it at the record it has come to; what went is not told.
+    /// Dropping the future stops the purge at the record that it has reached. What was removed is not returned.
     ///
     /// # Examples
     ///
@@ -71,10 +66,10 @@ impl Mongoseal {
         let mut after = None;
         loop {
             context.ensure_open()?;
-            let ExpiredPage { expired: found, next } = overdue(context, after).await?;
-            for overdue in found {
+            let ExpiredPage { expired: found, next } = list_expired(context, after).await?;
+            for expired in found {
                 context.ensure_open()?;
-                match overdue {
+                match expired {
                     Expired::Lapsed { key } => purged.leases.extend(prune(context, &key).await?),
                     Expired::Idle { key, version } => {
                         if context.store.delete_idle(&key, version, context.attempt_deadline()).await? {
@@ -89,29 +84,29 @@ impl Mongoseal {
     }
 }
 
-/// Looks for what can be cleared.
-async fn overdue(context: &Context, after: Option<String>) -> Result<ExpiredPage> {
+/// Lists a page of what can be removed.
+async fn list_expired(context: &Context, after: Option<String>) -> Result<ExpiredPage> {
     retry::until_definite(context.operation_deadline(), context.settings.attempt, |deadline| {
         let after = after.clone();
         async move {
             context.prepare(deadline).await?;
-            context.store.list_expired(after, MOST, deadline).await
+            context.store.list_expired(after, PAGE_SIZE, deadline).await
         }
     })
     .await
 }
 
-/// Drops those holders of a key whose time is over. Not asked again where the answer is missing: the
-/// second would be that nobody went.
+/// Removes the expired holders of a key. If the answer is lost, the request is not sent again: the second answer would
+/// say that no holder was removed.
 async fn prune(context: &Context, key: &Key) -> Result<Vec<ListedLease>> {
     match context.store.apply(key, Request::Prune, context.attempt_deadline()).await {
         Ok(Applied { outcome: Outcome::Pruned { holders }, at: Some(at), .. }) => {
             Ok(holders.into_iter().map(|holder| ListedLease::of(key.clone(), holder, at.now)).collect())
         }
-        // The record has gone meanwhile.
+        // The record was deleted meanwhile.
         Ok(_) => Ok(Vec::new()),
         Err(error @ Error::Corrupt { .. }) => {
-            debug!(%error, "left by a purge");
+            debug!(%error, "a purge skips a document that is not a record");
             Ok(Vec::new())
         }
         Err(error) => Err(error),

@@ -1,46 +1,47 @@
-//! Raising the version of a key, so that its next leases have larger tokens than its fenced documents carry.
+//! The verb `raise`: raises the version of a key, so that its next leases have larger tokens than its fenced documents.
 
 use std::time::Duration;
 
 use crate::{
-    Deadline, Error, FencingToken, HybridTime, Key, Mongoseal, Result,
+    Deadline, Error, FencingToken, HybridTime, IntoName, Key, Mongoseal, Result,
     engine::{context::Context, retry},
     record::{self, Outcome, Record, Request, StoreClock},
     store::Applied,
 };
 
-/// How far a token may stand ahead of the store's clock. A MongoDB server refuses a cluster time that is further ahead of
-/// its wall clock, unless [`maxAcceptableLogicalClockDriftSecs`] was changed. So no set has numbered a larger token.
+/// How far a token may be ahead of the store's clock. A MongoDB server refuses a cluster time that is further ahead of
+/// its wall clock, unless [`maxAcceptableLogicalClockDriftSecs`] was changed. So no set has issued a larger token.
 ///
 /// [`maxAcceptableLogicalClockDriftSecs`]: https://www.mongodb.com/docs/manual/reference/parameters/#mongodb-parameter-param.maxAcceptableLogicalClockDriftSecs
-const FARTHEST: Duration = Duration::from_secs(31_536_000);
+const MAX_AHEAD: Duration = Duration::from_secs(31_536_000);
 
 impl Mongoseal {
-    /// Raises the version of a key to a token, so that each lease granted later has a larger one. Returns the version
-    /// after that: `to`, or a larger token if the version was larger.
+    /// Raises the version of a key to a token, so that each later lease has a larger one. Returns the version after
+    /// that: `to`, or a larger token if the version was larger.
     ///
-    /// For operators. The store's clock numbers tokens. If a replica set was restored elsewhere from a backup, or if its
-    /// hybrid clock once ran ahead, the next tokens can be smaller than those that fenced documents carry. The writers are
-    /// then refused with [`Error::Fenced`] until the clock has passed these. To end that, pass the largest token of the
-    /// documents that leases of the key protect; `mongoseal fences` prints it.
+    /// For operators. The store's clock numbers tokens. If a replica set was restored elsewhere from a backup, or if
+    /// its hybrid clock once ran ahead, the next tokens can be smaller than those of fenced documents. The writers are
+    /// then refused with [`Error::Fenced`] until the clock has passed these tokens. To end that, pass the largest token
+    /// of the documents that leases of the key protect. `mongoseal fences` prints it.
     ///
-    /// Holders and waiters stay. A holder keeps its token, so a holder that is refused must release the key and acquire it
-    /// again. If there is no record of the key, it is made, and kept until the clock has passed the token.
+    /// Holders and waiters stay. A holder keeps its token, so a holder that is refused must release the key and acquire
+    /// it again. If the key has no record, one is created, and kept until the clock has passed the token.
     ///
-    /// After it, [`LossCause::TakenOver`](crate::LossCause::TakenOver) can name the raised version if a lease expired and
-    /// the key was granted to nobody else.
+    /// After a raise, [`LossCause::TakenOver`](crate::LossCause::TakenOver) can name the raised version if a lease
+    /// expired and the key was not granted again.
     ///
     /// # Errors
     ///
-    /// [`Error::Invalid`] if the token stands for a time more than 365 days ahead of the store's clock, if the key is none,
-    /// or if the deployment or its privileges must be changed: the version stays as it was, and a key without a record may have
-    /// one then, of version 1, which is collected like that of an idle key. [`Error::Corrupt`] if the
-    /// document is not a record. [`Error::Unavailable`] if the store did not confirm it within the operation timeout: the
-    /// version may have been raised. Retry; to raise it twice does no harm.
+    /// - [`Error::Invalid`]: the token is more than 365 days ahead of the store's clock, the key is not valid, or the
+    ///   deployment or its privileges must be changed. The version is unchanged. A key without a record may then have
+    ///   one, of version 1, which is deleted like that of any idle key.
+    /// - [`Error::Corrupt`]: the document is not a record.
+    /// - [`Error::Unavailable`]: the store did not confirm the raise within the operation timeout. The version may have
+    ///   been raised. Retry; a second raise does no harm.
     ///
     /// # Cancel safety
     ///
-    /// Dropping it abandons the answer; the version may still be raised.
+    /// Dropping the future abandons the answer. The version may still be raised.
     ///
     /// # Examples
     ///
@@ -60,10 +61,9 @@ impl Mongoseal {
     /// ```
     pub async fn raise<K>(&self, key: K, to: FencingToken) -> Result<FencingToken>
     where
-        K: TryInto<Key>,
-        K::Error: Into<Error>,
+        K: IntoName<Key>,
     {
-        let key = key.try_into().map_err(Into::into)?;
+        let key = key.into_name()?;
         if to.get() > Record::MAX_VERSION {
             return Err(Error::invalid(format!(
                 "a key whose version is {to} can issue no further token: pass the largest token that the documents carry"
@@ -72,7 +72,7 @@ impl Mongoseal {
         let context = &self.shared.context;
         context.ensure_open()?;
         let until = context.operation_deadline();
-        // Raises nothing, and tells the store's clock: also of a key without a record, of which a read does not tell it.
+        // Raises nothing, and returns the store's clock. A read does not return it if the key has no record.
         let (_, at) = raise(context, &key, FencingToken::MIN, until).await?;
         check(to, at.tick)?;
         let (version, _) = raise(context, &key, to, until).await?;
@@ -80,19 +80,19 @@ impl Mongoseal {
     }
 }
 
-/// Refuses a token that no store has numbered: the key could never issue a token that its clock has numbered again.
+/// Refuses a token that no store has issued: the store's clock would not catch up with it.
 fn check(to: FencingToken, now: HybridTime) -> Result<()> {
     let ahead = Duration::from_secs(HybridTime::from(to).seconds.saturating_sub(now.seconds));
-    if ahead <= FARTHEST {
+    if ahead <= MAX_AHEAD {
         return Ok(());
     }
     let days = ahead.as_secs().div_euclid(24 * 3_600);
     Err(Error::invalid(format!(
-        "the token {to} stands for a time {days} days ahead of the store's clock, which no server has issued: pass the largest token that the documents carry, 365 days ahead at most"
+        "the token {to} is {days} days ahead of the store's clock, and no server has issued it: pass the largest token that the documents carry, at most 365 days ahead"
     )))
 }
 
-/// Raises the version of a key. Gives the version after that, and when it was looked at.
+/// Raises the version of a key. Returns the version after that, and the store's clock.
 async fn raise(context: &Context, key: &Key, to: FencingToken, until: Deadline) -> Result<(FencingToken, StoreClock)> {
     let applied = retry::until_definite(until, context.settings.attempt, |deadline| async move {
         context.prepare(deadline).await?;

@@ -1,48 +1,46 @@
-//! Taking a key away from whoever holds it.
+//! The verb `revoke`: takes a key from its holders.
 
 use std::{mem, sync::Arc};
 
 use crate::{
-    Error, FencingToken, Key, Mongoseal, Owner, Result,
+    Error, FencingToken, IntoName, Key, Mongoseal, Owner, Result,
     engine::{context::Context, retry},
     record::{self, Holder, Outcome, Request},
     store::{BoxFuture, Snapshot},
 };
 
-/// How long the name and the reason may be, in bytes.
-const LONGEST: usize = 1_024;
+/// The longest name and the longest reason, in bytes.
+const MAX_TEXT_BYTES: usize = 1_024;
 
 impl Mongoseal {
-    /// Takes a key away from whoever holds it: see [`Revoke`]. Nothing is sent until the returned
-    /// builder is awaited.
+    /// Revokes all leases of a key: see [`Revoke`]. Nothing is sent until the returned builder is awaited.
     pub fn revoke<K>(&self, key: K) -> Revoke
     where
-        K: TryInto<Key>,
-        K::Error: Into<Error>,
+        K: IntoName<Key>,
     {
-        Revoke::new(&self.shared.context, key.try_into().map_err(Into::into))
+        Revoke::new(&self.shared.context, key.into_name())
     }
 }
 
-/// Takes a key away from all who hold it at that moment; awaiting it says from whom. The first who
-/// waits for the key, if somebody does, is handed it.
+/// Revokes all leases that hold a key at that moment. Awaiting it returns them. If waiters are queued, the first is
+/// handed the key.
 ///
-/// Made by [`Mongoseal::revoke`](crate::Mongoseal::revoke). For operators: the holder did nothing
-/// wrong as far as it knows. It learns that it lost the lease at once, by the change stream, or where
-/// there is none with its next refresh, a third of its ttl later at most; and until then it goes on.
-/// Whoever comes next has a larger token, so what the storage refuses by token it refuses from now on.
+/// [`Mongoseal::revoke`](crate::Mongoseal::revoke) makes it. For operators: the holder does not know of it in advance.
+/// The change stream tells the holder at once that its lease is lost. If there is no change stream, its next refresh
+/// does, at most a third of its ttl later; until then its work goes on. The next lease has a larger token, so a storage
+/// that checks tokens refuses the old one from its first write on.
 ///
-/// Name and reason stay in the record, with those of the last eight revocations.
+/// The record keeps the names and the reasons of the last eight revocations.
 ///
 /// # Errors
 ///
-/// [`Error::Unavailable`]: nobody confirmed within the operation timeout; the revocation may have
-/// been made, and can be asked for again. [`Error::Invalid`], [`Error::Corrupt`]: asking again gives
-/// the same.
+/// - [`Error::Unavailable`]: the store did not confirm the revocation within the operation timeout. It may have been
+///   applied. Retry.
+/// - [`Error::Invalid`], [`Error::Corrupt`]: a retry fails in the same way.
 ///
 /// # Cancel safety
 ///
-/// Dropping it abandons the answer; the revocation may still be made.
+/// Dropping the future abandons the answer. The revocation may still be applied.
 ///
 /// # Examples
 ///
@@ -61,7 +59,7 @@ impl Mongoseal {
 /// # }
 /// ```
 #[derive(Debug)]
-#[must_use = "a revocation is not asked for until it is awaited"]
+#[must_use = "a revocation does nothing until it is awaited"]
 pub struct Revoke {
     context: Arc<Context>,
     key: Result<Key>,
@@ -73,9 +71,9 @@ pub struct Revoke {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Revoked {
-    /// Who held the key.
+    /// The owner of the lease.
     pub owner: Owner,
-    /// With which token.
+    /// The token of the lease.
     pub token: FencingToken,
 }
 
@@ -85,13 +83,13 @@ impl Revoke {
         Self { context: Arc::clone(context), key, by, reason: String::new() }
     }
 
-    /// Who revokes, for people. Default: the handle's owner.
+    /// Sets the name of the one that revokes, for people. Default: the handle's owner.
     pub fn by(mut self, name: impl Into<String>) -> Self {
         self.by = name.into();
         self
     }
 
-    /// Why, for people. Default: nothing.
+    /// Sets the reason, for people. Default: none.
     pub fn reason(mut self, reason: impl Into<String>) -> Self {
         self.reason = reason.into();
         self
@@ -101,9 +99,9 @@ impl Revoke {
         let Self { context, key, by, reason } = self;
         let key = key?;
         for (what, text) in [("name", &by), ("reason", &reason)] {
-            if text.len() > LONGEST {
+            if text.len() > MAX_TEXT_BYTES {
                 return Err(Error::invalid(format!(
-                    "the {what} of a revocation has {} bytes and may have {LONGEST}: it stays in the record, so keep it short",
+                    "the {what} of a revocation has {} bytes, more than {MAX_TEXT_BYTES}: shorten it, because it stays in the record",
                     text.len()
                 )));
             }
@@ -115,19 +113,19 @@ impl Revoke {
         if held.is_empty() {
             return Ok(Vec::new());
         }
-        // Only those who were there, so that asking twice does not hit whoever comes after them.
+        // Only the leases that were read, so that a repeated request does not revoke the next ones.
         let request = Request::Revoke(record::Revoke { by, reason, upto: record.version });
-        let mut asked_before = false;
+        let mut was_sent = false;
         let revoked = retry::until_definite(until, longest, |deadline| {
-            let asked_before = mem::replace(&mut asked_before, true);
+            let was_sent = mem::replace(&mut was_sent, true);
             let applied = context.store.apply(&key, request.clone(), deadline);
-            async move { Ok((applied.await?.outcome, asked_before)) }
+            async move { Ok((applied.await?.outcome, was_sent)) }
         });
         let holders = match revoked.await? {
-            // The request before, whose answer was lost, revoked them.
+            // An earlier send, whose answer was lost, revoked them.
             (Outcome::Revoked { holders }, true) if holders.is_empty() => held,
             (Outcome::Revoked { holders }, _) => holders,
-            // The record has gone meanwhile; unless the read says that it can no longer be read.
+            // The record was deleted meanwhile, unless the read finds that it is not a record.
             (Outcome::Absent, _) => {
                 context.read_record(&key, until).await?;
                 Vec::new()

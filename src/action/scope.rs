@@ -1,11 +1,11 @@
-//! Work in the scope of a lease.
+//! The verb `with`: work in the scope of a lease.
 
 use tracing::debug;
 
-use crate::{Acquire, Error, Key, Lease, Mongoseal, ReleaseOutcome, Result};
+use crate::{Acquire, AcquireAll, Error, IntoName, Key, Lease, LeaseSet, Mongoseal, ReleaseOutcome, Result};
 
 impl Mongoseal {
-    /// Does `work` with a lease on a key, as [`Acquire::with`] on [`acquire`](Self::acquire) does.
+    /// Runs `work` with a lease on a key, as [`Acquire::with`] does after [`acquire`](Self::acquire).
     ///
     /// # Errors
     ///
@@ -29,28 +29,27 @@ impl Mongoseal {
     /// ```
     pub async fn with_lease<K, T>(&self, key: K, work: impl AsyncFnOnce(&Lease) -> T) -> Result<T>
     where
-        K: TryInto<Key>,
-        K::Error: Into<Error>,
+        K: IntoName<Key>,
     {
         self.acquire(key).with(work).await
     }
 }
 
 impl Acquire {
-    /// Acquires, does `work` while the lease holds, and releases it: gives the work's value.
+    /// Acquires the key, runs `work` while the lease is held, and releases it. Returns the value of the work.
     ///
-    /// The work is dropped when the lease is lost. The lease is released when the work has ended, by
-    /// its value, an error in it or a panic, and when this is dropped.
+    /// If the lease is lost, the work is dropped. The lease is released when the work has ended, by its value, an error
+    /// in it or a panic, and when this future is dropped.
     ///
     /// # Errors
     ///
-    /// As the acquire; and [`Error::Lost`] where the lease was lost before the work had ended, also if
-    /// that became known only when the lease was released: then part of the work was done without it.
-    /// A release that fails is not an error of the work: the ttl ends the lease.
+    /// As the acquire. [`Error::Lost`] if the lease was lost before the work had ended, even if that is found only by
+    /// the release: then part of the work ran without the lease. A release that fails is not an error of the work: the
+    /// ttl ends the lease.
     ///
     /// # Cancel safety
     ///
-    /// Dropping it drops the work, and gives the key back in the background.
+    /// Dropping the future drops the work, and releases the key in the background.
     pub async fn with<T>(self, work: impl AsyncFnOnce(&Lease) -> T) -> Result<T> {
         let lease = self.await?;
         let value = lease.run(work(&lease)).await?;
@@ -58,7 +57,50 @@ impl Acquire {
         match lease.release().await {
             Ok(ReleaseOutcome::AlreadyLost { cause }) => return Err(Error::Lost { key, token, cause }),
             Ok(ReleaseOutcome::Released | ReleaseOutcome::Unknown) => {}
-            Err(error) => debug!(%error, "the work is done, and its lease left to its ttl"),
+            Err(error) => debug!(%error, "the work is done, and the ttl ends its lease"),
+        }
+        Ok(value)
+    }
+}
+
+impl AcquireAll {
+    /// Acquires all keys, does `work` while all leases hold, and releases them: gives the work's value. It is
+    /// [`Acquire::with`] for several keys.
+    ///
+    /// # Errors
+    ///
+    /// As the acquire; and [`Error::Lost`] if one of the leases was lost before the work had ended, also if that became known
+    /// only with the release. A release that fails is not an error of the work: the ttl ends the lease.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping it drops the work, and releases all keys in the background.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use mongoseal::Mongoseal;
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> mongoseal::Result<()> {
+    /// let seal = Mongoseal::in_memory();
+    /// let tokens = seal.acquire_all(["accounts/3", "accounts/7"]).with(async |set| set.tokens().count()).await?;
+    /// assert_eq!(tokens, 2);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn with<T>(self, work: impl AsyncFnOnce(&LeaseSet) -> T) -> Result<T> {
+        let leases = self.await?;
+        let value = leases.run(work(&leases)).await?;
+        let tokens: Vec<_> = leases.iter().map(Lease::token).collect();
+        match leases.release().await {
+            Ok(released) => {
+                for ((key, outcome), token) in released.into_iter().zip(tokens) {
+                    if let ReleaseOutcome::AlreadyLost { cause } = outcome {
+                        return Err(Error::Lost { key, token, cause });
+                    }
+                }
+            }
+            Err(error) => debug!(%error, "the work is done, and its leases left to their ttls"),
         }
         Ok(value)
     }

@@ -1,4 +1,4 @@
-//! Watching what happens to a key.
+//! The verb `watch`: what happens to a key.
 
 mod watcher;
 
@@ -16,26 +16,26 @@ pub(crate) use watcher::EventDiff;
 use watcher::Watcher;
 
 use crate::{
-    Error, Event, Key, Mongoseal, Result,
-    engine::context::{Context, shut_down},
+    Error, Event, IntoName, Key, Mongoseal, Result,
+    engine::context::{Context, shut_down_error},
     record::events,
 };
 
 impl Mongoseal {
-    /// Watches a key: gives what happens to its leases, one after another.
+    /// Watches a key: returns what happens to its leases, in order.
     ///
-    /// First come those who hold the key, as [`Holds`](crate::EventKind::Holds); then whatever happens
-    /// after this has returned, each event with the token it is about. See [`EventStream`].
+    /// First come the holders, as [`Holds`](crate::EventKind::Holds). Then comes each event after this call has
+    /// returned, with the token that it is about. See [`EventStream`].
     ///
     /// # Errors
     ///
-    /// [`Error::Unavailable`] where nobody answered within the operation timeout,
-    /// [`Error::Corrupt`] where the document is not a record, [`Error::Invalid`] for a key that is none,
-    /// or where the deployment or its privileges must be changed.
+    /// - [`Error::Unavailable`]: the store did not answer within the operation timeout.
+    /// - [`Error::Corrupt`]: the document is not a record.
+    /// - [`Error::Invalid`]: the key is not valid, or the deployment or its privileges must be changed.
     ///
     /// # Cancel safety
     ///
-    /// Dropping it ends the watch and changes nothing.
+    /// Dropping the future ends the watch and changes nothing.
     ///
     /// # Examples
     ///
@@ -60,55 +60,53 @@ impl Mongoseal {
     /// ```
     pub async fn watch<K>(&self, key: K) -> Result<EventStream>
     where
-        K: TryInto<Key>,
-        K::Error: Into<Error>,
+        K: IntoName<Key>,
     {
-        let key = key.try_into().map_err(Into::into)?;
-        let tale = EventDiff { first: events::present, then: events::changes };
-        Ok(EventStream { events: KeyEvents::begin(&self.shared.context, key, tale).await? })
+        let key = key.into_name()?;
+        let diff = EventDiff { first: events::present, then: events::changes };
+        Ok(EventStream { events: KeyEvents::begin(&self.shared.context, key, diff).await? })
     }
 }
 
-/// What happens to a key, in order.
+/// The events of a key, in order.
 ///
-/// Also a [`Stream`]. It goes on until it is dropped, until its handle is shut down, or until an error
-/// that asking again does not mend; that error is the last it gives.
+/// It is a [`Stream`]. It ends when it is dropped, when its handle is shut down, or with an error that a retry does not
+/// remove; that error is its last item.
 ///
 /// # Guarantees
 ///
-/// Where the store tells of each change, as the memory store does and MongoDB with its change stream, no
-/// grant is left out, however short, and every grant is followed by how it ended. An expiry is told when
-/// it comes, also where nobody touches the key. A lease that is kept alive is told once.
+/// If the store reports each change, as the memory store does and MongoDB with its change stream, no grant is left out,
+/// however short, and each grant is followed by how it ended. An expiry is reported when it happens, even if no request
+/// touches the key. A lease that is refreshed is reported once.
 ///
-/// While the store cannot be reached nothing is told. A change stream that was interrupted goes on where
-/// it was. Where it cannot, as when the oplog has moved on or the collection was dropped, the record is
-/// read again and compared with what it was: then a lease that came and went in between is left out, one
-/// that ended after its time would have been over is told as expired, and one that was given on and then
-/// taken up by another acquire as released. The same goes for a watch that polls.
+/// While the store cannot be reached, nothing is reported. An interrupted change stream resumes where it was. If it
+/// cannot, for example because the oplog has moved on or the collection was dropped, the record is read again and
+/// compared with its last state. Then a lease that was granted and ended in between is left out. A lease that ended
+/// after its expiry would have passed is reported as expired. A lease that was transferred and then taken up by another
+/// acquire is reported as released. The same holds for a watch that polls.
 ///
-/// It polls where there is no change stream, as for a user without the privilege `changeStream`: at
-/// intervals that grow to a second, and when the time of the next holder is over.
+/// If there is no change stream, for example because the user lacks the privilege `changeStream`, the watch polls: at
+/// intervals that grow to a second, and when the next holder expires.
 ///
-/// Events wait for who reads slowly. On MongoDB, if 4,096 changes of the key are waiting, the watch goes on with the record as
-/// it is then, as after an interruption. All watches of a handle and its siblings on one runtime share one change stream,
-/// which keeps one of the client's connections.
-#[must_use = "events are told to who asks for them"]
+/// Events wait for a slow reader. On MongoDB, if 4,096 changes of the key are waiting, the watch continues with the
+/// record as it is then, as after an interruption. All watches of a handle and its siblings on one runtime share one
+/// change stream, which keeps one of the client's connections.
+#[must_use = "a stream of events does nothing until it is polled"]
 pub struct EventStream {
     events: KeyEvents<Event>,
 }
 
 impl EventStream {
-    /// The next event, when it happens; `None` after an error.
+    /// Waits for the next event. Returns `None` after an error.
     ///
     /// # Errors
     ///
-    /// [`Error::Corrupt`] where the document has become something else than a record, and
-    /// [`Error::Invalid`] where the deployment or its privileges must be changed, or once the handle was
-    /// shut down. It is the last that is given.
+    /// [`Error::Corrupt`] if the document is no longer a record. [`Error::Invalid`] if the deployment or its privileges
+    /// must be changed, or the handle was shut down. An error is the last item.
     ///
     /// # Cancel safety
     ///
-    /// Dropping it loses nothing: the next call gives the event that this one would have given.
+    /// Dropping the future loses nothing: the next call returns the event that this one would have returned.
     pub async fn next(&mut self) -> Option<Result<Event>> {
         poll_fn(|task| self.events.poll_next(task)).await
     }
@@ -122,47 +120,47 @@ impl Stream for EventStream {
     }
 }
 
-/// What is told of a key, until an error.
+/// The events of a key, until an error.
 pub(crate) struct KeyEvents<T> {
     context: Arc<Context>,
-    tales: Receiver<Result<T>>,
-    ended: bool,
+    events: Receiver<Result<T>>,
+    has_ended: bool,
 }
 
 impl<T: Send + 'static> KeyEvents<T> {
-    /// Begins to watch a key, to tell this of it.
-    pub(crate) async fn begin(context: &Arc<Context>, key: Key, tale: EventDiff<T>) -> Result<Self> {
+    /// Begins to watch a key. `diff` makes the events from its records.
+    pub(crate) async fn begin(context: &Arc<Context>, key: Key, diff: EventDiff<T>) -> Result<Self> {
         context.ensure_open()?;
         let give_up = context.operation_deadline();
-        let (beginning, tales) = Watcher::start(context, key, tale, give_up);
+        let (beginning, events) = Watcher::start(context, key, diff, give_up);
         tokio::select! {
             biased;
             begun = beginning => match begun {
                 Ok(begun) => begun?,
-                Err(_ended) => return Err(shut_down()),
+                Err(_ended) => return Err(shut_down_error()),
             },
             () = give_up.passed() => {
                 return Err(Error::unavailable(
-                    "the store did not say who holds the key within the operation timeout: check that it can be reached, and retry",
+                    "the store did not return the key's record within the operation timeout: check that it can be reached, and retry",
                 ));
             }
         }
-        Ok(Self { context: Arc::clone(context), tales, ended: false })
+        Ok(Self { context: Arc::clone(context), events, has_ended: false })
     }
 
     pub(crate) fn poll_next(&mut self, task: &mut task::Context<'_>) -> Poll<Option<Result<T>>> {
-        if self.ended {
+        if self.has_ended {
             return Poll::Ready(None);
         }
-        let told = ready!(self.tales.poll_recv(task)).unwrap_or_else(|| {
+        let event = ready!(self.events.poll_recv(task)).unwrap_or_else(|| {
             Err(if self.context.closing.is_cancelled() {
-                shut_down()
+                shut_down_error()
             } else {
-                Error::invalid("the runtime that watched has ended: watch on one that goes on")
+                Error::invalid("the runtime of this watch has ended: watch again on a running runtime")
             })
         });
-        self.ended = told.is_err();
-        Poll::Ready(Some(told))
+        self.has_ended = event.is_err();
+        Poll::Ready(Some(event))
     }
 }
 

@@ -1,4 +1,4 @@
-//! A store on the bench.
+//! What the clauses run on: a store and a key.
 
 use std::{sync::Arc, time::Duration};
 
@@ -11,13 +11,13 @@ use crate::{
 };
 
 /// How long a request may take.
-const LONGEST_REQUEST: Duration = Duration::from_secs(10);
-/// A ttl that does not pass in a test.
+pub(super) const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
+/// A ttl that does not expire during a clause, in milliseconds.
 pub(super) const LONG: u64 = 60_000;
-/// One that does, in milliseconds.
+/// A ttl that expires during a clause, in milliseconds.
 pub(super) const SHORT: u64 = 300;
 
-/// A store, and a key of one's own on it.
+/// A store, and a key that no other clause uses.
 #[derive(Clone)]
 pub(super) struct Bench {
     pub(super) store: Arc<dyn Store>,
@@ -26,49 +26,49 @@ pub(super) struct Bench {
 
 impl Bench {
     pub(super) fn on(store: Arc<dyn Store>) -> Self {
-        let key = format!("conformance/{}", LeaseId::random()).parse().expect("it is a key");
+        let key = format!("conformance/{}", LeaseId::random()).parse().expect("the text is a key");
         Self { store, key }
     }
 
     /// The deadline of a request that is sent now.
     pub(super) fn deadline(&self) -> Deadline {
-        Deadline::after(self.store.clock(), LONGEST_REQUEST)
+        Deadline::after(self.store.clock(), REQUEST_TIMEOUT)
     }
 
-    /// The same store with another key, one of those that begin with this one.
+    /// The same store with another key, which begins with this one.
     pub(super) fn beside(&self, name: &str) -> Self {
-        let key = format!("{}/{name}", self.key).parse().expect("it is a key");
+        let key = format!("{}/{name}", self.key).parse().expect("the text is a key");
         Self { store: self.store.clone(), key }
     }
 
     pub(super) async fn applied(&self, request: impl Into<Request>) -> Applied {
         let request = request.into();
         let applied = self.store.apply(&self.key, request.clone(), self.deadline()).await;
-        applied.unwrap_or_else(|error| panic!("{request:?} is applied: {error}"))
+        applied.unwrap_or_else(|error| panic!("{request:?} must be applied: {error}"))
     }
 
     pub(super) async fn send(&self, request: impl Into<Request>) -> Outcome {
         self.applied(request).await.outcome
     }
 
-    /// The token of a request that is granted.
+    /// The token of an acquire that must be granted.
     pub(super) async fn granted(&self, acquire: Acquire) -> FencingToken {
         match self.send(acquire).await {
             Outcome::Granted { token } => token,
-            other => panic!("a free key is granted, and not {other:?}"),
+            other => panic!("a free key must be granted, not {other:?}"),
         }
     }
 
-    /// The record, if there is one, and when it was read.
+    /// The record, if there is one, and the store's time of the read.
     pub(super) async fn seen(&self) -> (Option<Record>, Option<StoreClock>) {
-        match self.store.read(&self.key, self.deadline()).await.expect("the record can be read") {
+        match self.store.read(&self.key, self.deadline()).await.expect("the record must be readable") {
             None => (None, None),
             Some(Snapshot { record, at }) => (Some(*record), Some(at)),
         }
     }
 
     pub(super) async fn record(&self) -> Record {
-        self.seen().await.0.expect("there is a record")
+        self.seen().await.0.expect("there must be a record")
     }
 
     pub(super) async fn holders(&self) -> Vec<Holder> {
@@ -78,7 +78,7 @@ impl Bench {
     /// Waits until the store's clock has passed `time`.
     pub(super) async fn pass(&self, time: StoreTime) {
         loop {
-            let now = self.seen().await.1.expect("there is a record").now;
+            let now = self.seen().await.1.expect("there must be a record").now;
             if now >= time {
                 return;
             }
@@ -87,12 +87,12 @@ impl Bench {
     }
 }
 
-/// Terms of a new lease that lasts.
+/// The spec of a new lease with a long ttl.
 pub(super) fn terms() -> LeaseSpec {
     LeaseSpec {
         lease: LeaseId::random(),
         caller: AcquireId { handle: HandleId::random(), number: 1 },
-        owner: "conformance".parse().expect("it is an owner"),
+        owner: "conformance".parse().expect("the text is an owner"),
         limit: 0,
         ttl: LONG,
         grace: 0,
@@ -101,12 +101,12 @@ pub(super) fn terms() -> LeaseSpec {
     }
 }
 
-/// Asks once.
+/// An acquire that does not wait.
 pub(super) fn once(terms: &LeaseSpec) -> Acquire {
     Acquire { terms: terms.clone(), wait: None }
 }
 
-/// Asks and waits.
+/// An acquire that waits.
 pub(super) fn wait(terms: &LeaseSpec) -> Acquire {
     Acquire { terms: terms.clone(), wait: Some(WaitSpec { ttl: LONG, queue_limit: 100 }) }
 }
@@ -119,7 +119,7 @@ pub(super) fn release(terms: &LeaseSpec, token: FencingToken) -> Request {
     Request::Release(Release { lease: terms.lease, token })
 }
 
-/// Gives back what an acquire of these terms was granted, or its place in the queue.
+/// Returns what an acquire of this spec was granted, or its place in the queue.
 pub(super) fn leave(terms: &LeaseSpec) -> Request {
     Request::Leave(Leave { lease: terms.lease, caller: terms.caller })
 }

@@ -1,4 +1,4 @@
-//! Clauses on following a record. A store that cannot has to say so.
+//! Clauses on following a record. A store that cannot follow must return `Invalid`.
 
 use std::time::Duration;
 
@@ -14,45 +14,48 @@ use crate::{
     store::RecordState,
 };
 
-/// What is told of a record.
+/// Receives the states of a record.
 struct Follower {
     states: Receiver<RecordState>,
     following: JoinHandle<Result<()>>,
 }
 
-/// Follows the record of the key. `None` where the store cannot, and says so.
+/// Follows the record of the key. `None`: the store cannot follow, and returned `Invalid`.
 async fn follow(bench: &Bench, room: usize) -> Option<(Follower, RecordState)> {
-    let (tell, mut states) = mpsc::channel(room);
+    let (sender, mut states) = mpsc::channel(room);
     #[allow(clippy::disallowed_methods, reason = "ends with the receiver")]
-    let following = tokio::spawn(bench.store.follow(&bench.key, tell));
+    let following = tokio::spawn(bench.store.follow(&bench.key, sender));
     let first = tokio::time::timeout(Duration::from_secs(10), states.recv()).await;
-    if let Some(first) = first.expect("it begins within 10 seconds") {
+    if let Some(first) = first.expect("the first state must come within 10 seconds") {
         return Some((Follower { states, following }, first));
     }
-    let ended = following.await.expect("it does not panic");
-    assert!(matches!(ended, Err(crate::Error::Invalid { .. })), "a store that cannot tell says so: {ended:?}");
+    let ended = following.await.expect("following must not panic");
+    assert!(
+        matches!(ended, Err(crate::Error::Invalid { .. })),
+        "a store that cannot follow must return Invalid: {ended:?}"
+    );
     None
 }
 
 impl Follower {
     async fn next(&mut self) -> RecordState {
         let next = tokio::time::timeout(Duration::from_secs(10), self.states.recv()).await;
-        next.expect("it is told within 10 seconds").expect("somebody tells")
+        next.expect("a state must come within 10 seconds").expect("following must go on")
     }
 }
 
-/// As it is told: the queue may be left out.
-fn told(record: Option<Record>) -> Option<Box<Record>> {
+/// A state as it is sent: the store may leave out the queue.
+fn as_sent(record: Option<Record>) -> Option<Box<Record>> {
     record.map(|record| Box::new(Record { queue: Vec::new(), ..record }))
 }
 
 fn without_queue(state: &RecordState) -> Option<Box<Record>> {
-    told(state.record.as_deref().cloned())
+    as_sent(state.record.as_deref().cloned())
 }
 
-pub(super) async fn what_each_change_makes_of_a_record_is_told_in_order(bench: Bench) {
+pub(super) async fn each_state_of_a_record_is_sent_in_order(bench: Bench) {
     let Some((mut follower, first)) = follow(&bench, 1).await else { return };
-    assert_eq!(first.record, None, "first it is told that there is no record");
+    assert_eq!(first.record, None, "the first state must be that there is no record");
     let neighbour = bench.beside("neighbour");
     let waiters: Vec<LeaseSpec> = (0..20).map(|number| LeaseSpec { limit: number % 3, ..terms() }).collect();
     let revoke = || Request::Revoke(Revoke { by: "ops".into(), reason: "drill".into(), upto: FencingToken::MAX });
@@ -60,7 +63,7 @@ pub(super) async fn what_each_change_makes_of_a_record_is_told_in_order(bench: B
     requests.extend(waiters[..8].iter().flat_map(|waiter| [refresh(waiter), leave(waiter)]));
     requests.push(revoke());
     requests.extend(waiters[8..].iter().map(leave));
-    // All of it before anything is read, so that nothing can be looked up meanwhile.
+    // All of it before any state is received, so that the store cannot look up a state late.
     let mut expected = Vec::new();
     for request in requests {
         neighbour.send(once(&terms())).await;
@@ -71,46 +74,52 @@ pub(super) async fn what_each_change_makes_of_a_record_is_told_in_order(bench: B
             expected.push(after);
         }
     }
-    // And what is done to many keys at once.
+    // A batch request changes records, too.
     let token = bench.granted(once(&terms())).await;
     expected.push(Some(bench.record().await));
     let leases = [(bench.key.clone(), vec![token])].into();
-    assert!(bench.store.apply_batch(&leases, &BatchRequest::Release, bench.deadline()).await.expect("it is done"));
+    assert!(
+        bench
+            .store
+            .apply_batch(&leases, &BatchRequest::Release, bench.deadline())
+            .await
+            .expect("the batch must be applied")
+    );
     expected.push(Some(bench.record().await));
     let mut tick = first.at.tick;
     for (number, after) in expected.into_iter().enumerate() {
         let state = follower.next().await;
-        assert_eq!(without_queue(&state), told(after.clone()), "change {number}");
-        let last_seen = after.expect("there is a record").last_seen;
+        assert_eq!(without_queue(&state), as_sent(after.clone()), "change {number}");
+        let last_seen = after.expect("there must be a record").last_seen;
         let late = state.at.now.since(last_seen);
         assert!(
             state.at.now >= last_seen && late < Duration::from_secs(5),
-            "change {number} says when it was made: {late:?}"
+            "state {number} must have the time of its change: {late:?}"
         );
-        assert!(state.at.tick > tick, "and on the hybrid clock, which grows");
+        assert!(state.at.tick > tick, "the hybrid time must grow");
         tick = state.at.tick;
     }
     let more = tokio::time::timeout(Duration::from_millis(200), follower.states.recv()).await;
-    assert!(more.is_err(), "no more than happened is told, and nothing of other keys: {more:?}");
+    assert!(more.is_err(), "nothing else must be sent, and nothing of other keys: {more:?}");
 }
 
-pub(super) async fn a_record_that_is_there_is_told_first(bench: Bench) {
+pub(super) async fn an_existing_record_is_sent_first(bench: Bench) {
     let holder = terms();
     let token = bench.granted(once(&holder)).await;
     bench.send(wait(&terms())).await;
     let Some((mut follower, first)) = follow(&bench, 64).await else { return };
     let (record, at) = bench.seen().await;
-    assert_eq!(without_queue(&first), told(record));
-    let at = at.expect("there is a record");
-    assert!(first.at.now <= at.now && first.at.tick <= at.tick, "seen before the call returned");
+    assert_eq!(without_queue(&first), as_sent(record));
+    let at = at.expect("there must be a record");
+    assert!(first.at.now <= at.now && first.at.tick <= at.tick, "the first state must be from before this read");
     bench.send(release(&holder, token)).await;
-    assert_eq!(without_queue(&follower.next().await), told(Some(bench.record().await)));
+    assert_eq!(without_queue(&follower.next().await), as_sent(Some(bench.record().await)));
 }
 
-pub(super) async fn who_follows_no_more_is_told_no_more(bench: Bench) {
+pub(super) async fn following_ends_with_its_receiver(bench: Bench) {
     let Some((Follower { states, following }, _)) = follow(&bench, 64).await else { return };
     drop(states);
     let ended = tokio::time::timeout(Duration::from_secs(10), following).await;
-    let ended = ended.expect("it ends within 10 seconds").expect("it does not panic");
-    assert!(ended.is_ok(), "and that is no error: {ended:?}");
+    let ended = ended.expect("following must end within 10 seconds").expect("following must not panic");
+    assert!(ended.is_ok(), "a dropped receiver is no error: {ended:?}");
 }

@@ -1,21 +1,25 @@
-//! Clauses on leases.
+//! Clauses on the leases of one key.
 
 use std::time::Duration;
 
-use super::bench::{Bench, LONG, SHORT, leave, once, refresh, release, terms, wait};
+use super::bench::{Bench, LONG, REQUEST_TIMEOUT, SHORT, leave, once, refresh, release, terms, wait};
 use crate::{
     FencingToken, HybridTime, Metadata,
     record::{Downgrade, LeaseSpec, Outcome, Raise, Record, Request, Revoke, StoreTime, Transfer},
 };
 
 pub(super) async fn a_free_key_is_granted_and_read_at_once(bench: Bench) {
-    assert_eq!(bench.seen().await.0, None, "a new key has no record");
+    assert_eq!(bench.seen().await.0, None, "a new key must have no record");
     let terms = terms();
     let token = bench.granted(once(&terms)).await;
     let record = bench.record().await;
-    assert_eq!(record.version, token, "the record's version is the highest token");
-    assert_eq!(record.holders.len(), 1, "one holds it");
-    assert_eq!((&record.holders[0].terms, record.holders[0].version), (&terms, token), "it is the one who asked");
+    assert_eq!(record.version, token, "the version must be the highest token");
+    assert_eq!(record.holders.len(), 1, "one lease must hold the key");
+    assert_eq!(
+        (&record.holders[0].terms, record.holders[0].version),
+        (&terms, token),
+        "the holder must be the lease of the acquire"
+    );
 }
 
 pub(super) async fn a_held_key_is_refused_and_its_record_stays_as_it_is(bench: Bench) {
@@ -24,26 +28,26 @@ pub(super) async fn a_held_key_is_refused_and_its_record_stays_as_it_is(bench: B
     let before = bench.record().await;
     match bench.applied(once(&terms())).await {
         applied @ crate::store::Applied { outcome: Outcome::Refused { .. }, .. } => {
-            assert!(!applied.changed, "an answer of a request that changed nothing does not say that it did");
+            assert!(!applied.changed, "a refusal must not be marked as a change");
             let Outcome::Refused { holder } = applied.outcome else { return };
-            assert_eq!(holder.version, token, "whoever is refused is told of the holder");
-            let left = holder.expires_at.since(applied.at.expect("there is a record").now);
-            assert!(left > Duration::from_millis(LONG / 2), "and how long it holds: {left:?}");
+            assert_eq!(holder.version, token, "a refusal must name the holder");
+            let left = holder.expires_at.since(applied.at.expect("there must be a record").now);
+            assert!(left > Duration::from_millis(LONG / 2), "a refusal must have the remaining time: {left:?}");
         }
-        other => panic!("a held key is refused, and not {other:?}"),
+        other => panic!("a held key must be refused, not {other:?}"),
     }
-    assert_eq!(bench.record().await, before, "a refusal changes nothing");
+    assert_eq!(bench.record().await, before, "a refusal must change nothing");
 }
 
 pub(super) async fn the_same_request_again_keeps_its_token(bench: Bench) {
     let mut terms = terms();
     let token = bench.granted(once(&terms)).await;
     let before = bench.record().await;
-    assert_eq!(bench.granted(once(&terms)).await, token, "the same lease id keeps its token");
-    assert_ne!(bench.record().await, before, "an answer that says so comes from a write");
-    terms.owner = "another process".parse().expect("it is an owner");
+    assert_eq!(bench.granted(once(&terms)).await, token, "the same lease id must keep its token");
+    assert_ne!(bench.record().await, before, "a grant must come from a write that changes the record");
+    terms.owner = "another process".parse().expect("the text is an owner");
     bench.granted(once(&terms)).await;
-    assert_eq!(bench.holders().await[0].terms.owner, terms.owner, "who takes a lease up is who others see");
+    assert_eq!(bench.holders().await[0].terms.owner, terms.owner, "the last acquire of a lease id must set the owner");
 }
 
 pub(super) async fn tokens_grow_over_release_and_expiry(bench: Bench) {
@@ -51,13 +55,13 @@ pub(super) async fn tokens_grow_over_release_and_expiry(bench: Bench) {
     for ttl in [LONG, SHORT, LONG] {
         let terms = LeaseSpec { ttl, ..terms() };
         let token = bench.granted(once(&terms)).await;
-        assert!(Some(token) > last, "{token} comes after {last:?}");
+        assert!(Some(token) > last, "{token} must be larger than {last:?}");
         last = Some(token);
         if ttl == SHORT {
             let end = bench.holders().await[0].expires_at;
             bench.pass(end).await;
         } else {
-            assert_eq!(bench.send(release(&terms, token)).await, Outcome::Released, "it is released");
+            assert_eq!(bench.send(release(&terms, token)).await, Outcome::Released, "the lease must be released");
         }
     }
 }
@@ -66,14 +70,16 @@ pub(super) async fn a_lease_ends_at_its_ttl_and_not_before(bench: Bench) {
     let short = LeaseSpec { ttl: SHORT, ..terms() };
     bench.granted(once(&short)).await;
     let holder = bench.holders().await.remove(0);
-    assert_eq!(holder.expires_at, holder.since.after(SHORT), "the store counts the ttl from when it granted the key");
+    assert_eq!(holder.expires_at, holder.since.after(SHORT), "the ttl must count from the grant");
     loop {
         let applied = bench.applied(once(&terms())).await;
-        let now = applied.at.expect("there is a record").now;
+        let now = applied.at.expect("there must be a record").now;
         match applied.outcome {
-            Outcome::Refused { .. } => assert!(now < holder.expires_at, "refused at {now:?}, after its end"),
+            Outcome::Refused { .. } => {
+                assert!(now < holder.expires_at, "an acquire was refused at {now:?}, after the expiry");
+            }
             Outcome::Granted { .. } => {
-                assert!(now >= holder.expires_at, "granted at {now:?}, before the other's end");
+                assert!(now >= holder.expires_at, "an acquire was granted at {now:?}, before the expiry");
                 return;
             }
             other => panic!("{other:?}"),
@@ -82,20 +88,20 @@ pub(super) async fn a_lease_ends_at_its_ttl_and_not_before(bench: Bench) {
     }
 }
 
-pub(super) async fn a_refresh_pushes_the_end_out_and_never_creates(bench: Bench) {
-    // Long enough for three requests to a store that has much to do.
+pub(super) async fn a_refresh_extends_a_lease_and_never_creates_one(bench: Bench) {
+    // Long enough for three requests to a busy store.
     let short = LeaseSpec { ttl: 2_000, ..terms() };
-    assert_eq!(bench.send(refresh(&short)).await, Outcome::Absent, "what is not there is not created");
-    assert_eq!(bench.seen().await.0, None, "not even a record");
+    assert_eq!(bench.send(refresh(&short)).await, Outcome::Absent, "a refresh must not create a lease");
+    assert_eq!(bench.seen().await.0, None, "a refresh must not create a record");
     let token = bench.granted(once(&short)).await;
     let before = bench.holders().await.remove(0);
     assert_eq!(bench.send(refresh(&LeaseSpec { ttl: 1, ..short.clone() })).await, Outcome::Refreshed { token });
-    assert!(bench.holders().await[0].expires_at >= before.expires_at, "a refresh never pulls the end in");
+    assert!(bench.holders().await[0].expires_at >= before.expires_at, "a refresh must never shorten a lease");
     bench.send(refresh(&short)).await;
     let after = bench.holders().await.remove(0);
-    assert!(after.refreshes > before.refreshes, "each refresh is counted");
+    assert!(after.refreshes > before.refreshes, "each refresh must be counted");
     bench.pass(after.expires_at).await;
-    assert_eq!(bench.send(refresh(&short)).await, Outcome::Absent, "what has expired is over");
+    assert_eq!(bench.send(refresh(&short)).await, Outcome::Absent, "an expired lease must not be refreshed");
 }
 
 pub(super) async fn grace_keeps_the_key_after_the_ttl_and_a_release_ends_it(bench: Bench) {
@@ -103,7 +109,10 @@ pub(super) async fn grace_keeps_the_key_after_the_ttl_and_a_release_ends_it(benc
     let token = bench.granted(once(&graceful)).await;
     let ttl_over = bench.holders().await[0].since.after(SHORT);
     bench.pass(ttl_over).await;
-    assert!(matches!(bench.send(once(&terms())).await, Outcome::Refused { .. }), "the grace keeps others out");
+    assert!(
+        matches!(bench.send(once(&terms())).await, Outcome::Refused { .. }),
+        "no acquire must be granted during the grace"
+    );
     assert_eq!(bench.send(release(&graceful, token)).await, Outcome::Released);
     bench.granted(once(&terms())).await;
 }
@@ -111,19 +120,27 @@ pub(super) async fn grace_keeps_the_key_after_the_ttl_and_a_release_ends_it(benc
 pub(super) async fn a_release_ends_its_own_lease_and_no_other(bench: Bench) {
     let first = terms();
     let old = bench.granted(once(&first)).await;
-    assert_eq!(bench.send(release(&terms(), old)).await, Outcome::Absent, "nobody else's");
+    assert_eq!(
+        bench.send(release(&terms(), old)).await,
+        Outcome::Absent,
+        "a release must not end the lease of another lease id"
+    );
     assert_eq!(bench.send(release(&first, old)).await, Outcome::Released);
-    assert_eq!(bench.send(release(&first, old)).await, Outcome::Absent, "it can be sent twice");
+    assert_eq!(bench.send(release(&first, old)).await, Outcome::Absent, "a second release must find nothing");
     let new = bench.granted(once(&first)).await;
-    assert_eq!(bench.send(release(&first, old)).await, Outcome::Absent, "not a later grant of the same id");
+    assert_eq!(
+        bench.send(release(&first, old)).await,
+        Outcome::Absent,
+        "a delayed release must not end a later grant of the same lease id"
+    );
     let again = LeaseSpec { caller: terms().caller, ..first.clone() };
-    assert_eq!(bench.granted(once(&again)).await, new, "the lease is taken up by another acquire");
-    assert_eq!(bench.send(leave(&first)).await, Outcome::Absent, "not what another acquire with the same id holds");
-    assert_eq!(bench.send(leave(&again)).await, Outcome::Released, "what the acquire itself holds");
-    assert_eq!(bench.record().await.version, new, "the record stays: its version is the point");
+    assert_eq!(bench.granted(once(&again)).await, new, "another acquire of the lease id must keep the token");
+    assert_eq!(bench.send(leave(&first)).await, Outcome::Absent, "a leave must not end the lease of a later acquire");
+    assert_eq!(bench.send(leave(&again)).await, Outcome::Released, "a leave must end the lease of its own acquire");
+    assert_eq!(bench.record().await.version, new, "the record must keep its version");
 }
 
-pub(super) async fn of_many_who_ask_at_once_one_is_granted_the_key(bench: Bench) {
+pub(super) async fn one_of_many_concurrent_acquires_is_granted_the_key(bench: Bench) {
     let asked: Vec<_> = (0..24)
         .map(|_| {
             let bench = bench.clone();
@@ -141,21 +158,27 @@ pub(super) async fn of_many_who_ask_at_once_one_is_granted_the_key(bench: Bench)
         .collect();
     let mut granted = 0_usize;
     for one in asked {
-        granted = granted.saturating_add(usize::from(one.await.expect("it does not panic")));
+        granted = granted.saturating_add(usize::from(one.await.expect("a request must not panic")));
     }
-    assert_eq!(granted, 1, "one of 24");
+    assert_eq!(granted, 1, "one of 24 acquires must be granted");
 }
 
-pub(super) async fn sharers_are_as_many_as_all_of_them_allow(bench: Bench) {
+pub(super) async fn sharers_are_as_many_as_each_of_them_allows(bench: Bench) {
     let sharing = |limit| LeaseSpec { limit, ..terms() };
     let first = bench.granted(once(&sharing(3))).await;
     let second = bench.granted(once(&sharing(2))).await;
-    assert!(second > first, "each has a token of its own");
-    assert!(matches!(bench.send(once(&sharing(3))).await, Outcome::Refused { .. }), "one of them allows two");
-    assert!(matches!(bench.send(once(&sharing(0))).await, Outcome::Refused { .. }), "0 is alone");
+    assert!(second > first, "each sharer must get a larger token");
+    assert!(
+        matches!(bench.send(once(&sharing(3))).await, Outcome::Refused { .. }),
+        "one holder allows two sharers only"
+    );
+    assert!(
+        matches!(bench.send(once(&sharing(0))).await, Outcome::Refused { .. }),
+        "an exclusive acquire must be refused while the key is shared"
+    );
 }
 
-pub(super) async fn a_revocation_ends_the_leases_it_means_and_is_remembered(bench: Bench) {
+pub(super) async fn a_revocation_ends_the_leases_up_to_its_token_and_is_recorded(bench: Bench) {
     let (one, two) = (LeaseSpec { limit: 9, ..terms() }, LeaseSpec { limit: 9, ..terms() });
     let upto = bench.granted(once(&one)).await;
     bench.granted(once(&two)).await;
@@ -167,8 +190,11 @@ pub(super) async fn a_revocation_ends_the_leases_it_means_and_is_remembered(benc
         other => panic!("{other:?}"),
     }
     let record = bench.record().await;
-    assert!(record.holders.iter().map(|holder| holder.terms.lease).eq([two.lease]), "the later one keeps its lease");
-    let event = record.history.last().expect("the record remembers it");
+    assert!(
+        record.holders.iter().map(|holder| holder.terms.lease).eq([two.lease]),
+        "a lease with a later token must stay"
+    );
+    let event = record.history.last().expect("the history must have the revocation");
     assert_eq!((event.by.as_str(), event.reason.as_str(), &event.tokens), ("$ops", "$$ROOT", &vec![upto]));
 }
 
@@ -176,11 +202,21 @@ pub(super) async fn a_transfer_changes_the_holder_and_the_token_once(bench: Benc
     let (giver, taker) = (terms(), terms());
     let token = bench.granted(once(&giver)).await;
     let transfer = Request::Transfer(Transfer { lease: giver.lease, token, to: taker.lease });
-    let Outcome::Transferred { token: larger } = bench.send(transfer.clone()).await else { panic!("it is given") };
-    assert!(larger > token, "the token grows");
-    assert_eq!(bench.send(transfer).await, Outcome::Transferred { token: larger }, "it can be sent twice");
+    let Outcome::Transferred { token: larger } = bench.send(transfer.clone()).await else {
+        panic!("the lease must be transferred")
+    };
+    assert!(larger > token, "the token must grow");
+    assert_eq!(
+        bench.send(transfer).await,
+        Outcome::Transferred { token: larger },
+        "a repeated transfer must return the same token"
+    );
     assert_eq!(bench.send(refresh(&giver)).await, Outcome::Absent);
-    assert_eq!(bench.granted(once(&taker)).await, larger, "the taker finds it held by itself");
+    assert_eq!(
+        bench.granted(once(&taker)).await,
+        larger,
+        "the receiver's acquire must be granted with the token of the transfer"
+    );
 }
 
 pub(super) async fn a_downgrade_lets_sharers_in_and_keeps_lease_token_and_expiry(bench: Bench) {
@@ -218,7 +254,7 @@ pub(super) async fn a_downgrade_lets_sharers_in_and_keeps_lease_token_and_expiry
 pub(super) async fn a_raise_lifts_the_version_and_ends_no_lease(bench: Bench) {
     let hours_ahead = |token: FencingToken| {
         let number = token.get().saturating_add(7_200 << HybridTime::ORDINAL_BITS);
-        FencingToken::new(number).expect("it is far below the largest")
+        FencingToken::new(number).expect("the token is far below the largest")
     };
     let holder = terms();
     let token = bench.granted(once(&holder)).await;
@@ -226,41 +262,57 @@ pub(super) async fn a_raise_lifts_the_version_and_ends_no_lease(bench: Bench) {
     let raise = |to| Request::Raise(Raise { to });
     assert_eq!(bench.send(raise(version)).await, Outcome::Raised { version });
     let raised = bench.record().await;
-    assert_eq!((raised.version, raised.holders[0].version), (version, token), "the holder keeps its token");
+    assert_eq!((raised.version, raised.holders[0].version), (version, token), "the holder must keep its token");
     let time = |token: FencingToken| HybridTime::from(token).seconds.saturating_mul(1_000);
-    let passed = StoreTime::from_millis(i64::try_from(time(version)).expect("it is a time"));
-    assert!(raised.expires_at > passed, "the record is kept until the clock has passed the token");
-    assert_eq!(bench.send(raise(version)).await, Outcome::Raised { version }, "it can be sent twice");
-    assert_eq!(bench.send(raise(token)).await, Outcome::Raised { version }, "a version is never lowered");
-    assert_eq!(bench.record().await, raised, "and neither changes the record");
+    let passed = StoreTime::from_millis(i64::try_from(time(version)).expect("the number is a time"));
+    assert!(raised.expires_at > passed, "the record must be kept until the clock has passed the token");
+    assert_eq!(
+        bench.send(raise(version)).await,
+        Outcome::Raised { version },
+        "a repeated raise must return the same version"
+    );
+    assert_eq!(bench.send(raise(token)).await, Outcome::Raised { version }, "a raise must never lower the version");
+    assert_eq!(bench.record().await, raised, "neither must change the record");
     assert_eq!(bench.send(refresh(&holder)).await, Outcome::Refreshed { token });
     let waiter = terms();
-    assert!(matches!(bench.send(wait(&waiter)).await, Outcome::Queued { .. }), "it is held");
+    assert!(
+        matches!(bench.send(wait(&waiter)).await, Outcome::Queued { .. }),
+        "the key is held, so the acquire must wait"
+    );
     assert_eq!(bench.send(release(&holder, token)).await, Outcome::Released);
     let next = bench.granted(wait(&waiter)).await;
-    assert!(next > version, "the next token is larger than the version");
+    assert!(next > version, "the next token must be larger than the version");
 
     let unknown = bench.beside("unknown");
-    assert_eq!(unknown.send(raise(version)).await, Outcome::Raised { version }, "a record is made if there is none");
+    assert_eq!(unknown.send(raise(version)).await, Outcome::Raised { version }, "a raise must create a missing record");
     assert!(unknown.granted(once(&terms())).await > version);
 }
 
-pub(super) async fn texts_of_callers_come_back_as_they_are(bench: Bench) {
+pub(super) async fn texts_of_callers_are_returned_unchanged(bench: Bench) {
     let mut metadata = Metadata::default();
     for (name, text) in [("a", "$version"), ("literal", "{ \"$literal\": 1 }"), ("ключ", "$$NOW")] {
-        metadata.insert(name, text).expect("it is metadata");
+        metadata.insert(name, text).expect("the text is metadata");
     }
-    let owner = "$$ROOT; drop".parse().expect("it is an owner");
+    let owner = "$$ROOT; drop".parse().expect("the text is an owner");
     let said = LeaseSpec { owner, metadata, ..terms() };
     bench.granted(once(&said)).await;
     assert_eq!(bench.holders().await[0].terms, said);
 }
 
-pub(super) async fn clocks_move_on_and_never_back(bench: Bench) {
+pub(super) async fn the_time_of_the_store_is_that_of_its_writes(bench: Bench) {
+    let now = async || bench.store.now(bench.deadline()).await.expect("the time can be read");
+    let before = now().await;
+    let written = bench.applied(once(&terms())).await.at.expect("there is a record").now;
+    let after = now().await;
+    assert!(before <= written && written <= after, "{before:?}, then a write at {written:?}, then {after:?}");
+    assert!(after.since(before) < REQUEST_TIMEOUT, "one clock tells all of them");
+}
+
+pub(super) async fn clocks_never_go_back(bench: Bench) {
     let terms = terms();
-    let mut last = bench.applied(once(&terms)).await.at.expect("there is a record");
+    let mut last = bench.applied(once(&terms)).await.at.expect("there must be a record");
     for _ in 0..50 {
-        let at = bench.applied(refresh(&terms)).await.at.expect("there is a record");
+        let at = bench.applied(refresh(&terms)).await.at.expect("there must be a record");
         assert!(at.now >= last.now, "the wall clock went back from {last:?} to {at:?}");
         assert!(at.tick >= last.tick, "the hybrid clock went back from {last:?} to {at:?}");
         last = at;

@@ -1,4 +1,4 @@
-//! Leases of many keys, and what is over.
+//! Clauses on lists of leases, and on what has expired.
 
 use std::time::Duration;
 
@@ -10,27 +10,27 @@ use crate::{
 };
 
 impl Bench {
-    /// All that a store lists, so many at a time.
-    async fn listed(&self, selection: &Filter, most: u32) -> Vec<ListedLease> {
+    /// Lists all pages of so many leases each.
+    async fn listed(&self, filter: &Filter, page_size: u32) -> Vec<ListedLease> {
         let (mut listed, mut after) = (Vec::new(), None::<Position>);
         loop {
-            let page = self.store.list(selection, after, most, self.deadline()).await;
-            let Page { leases, next } = page.unwrap_or_else(|error| panic!("{selection:?} is listed: {error}"));
-            assert!(leases.len() <= usize::try_from(most).unwrap(), "no more than was asked for");
+            let page = self.store.list(filter, after, page_size, self.deadline()).await;
+            let Page { leases, next } = page.unwrap_or_else(|error| panic!("{filter:?} must be listed: {error}"));
+            assert!(leases.len() <= usize::try_from(page_size).unwrap(), "a page must not be longer than its limit");
             listed.extend(leases);
             let Some(next) = next else { return listed };
             after = Some(next);
         }
     }
 
-    /// Of what this key's record, or one behind it, can be cleared first.
-    async fn overdue(&self) -> Option<Expired> {
+    /// Finds what has expired in the first record behind this key.
+    async fn find_expired(&self) -> Option<Expired> {
         let backlog = self.store.list_expired(Some(self.key.as_str().into()), 1, self.deadline()).await;
-        backlog.expect("what is over can be looked for").expired.into_iter().next()
+        backlog.expect("the search for expired entries must succeed").expired.into_iter().next()
     }
 }
 
-pub(super) async fn a_list_is_what_was_asked_for_in_the_order_of_tokens(bench: Bench) {
+pub(super) async fn a_list_has_the_wanted_leases_in_the_order_of_tokens(bench: Bench) {
     for (name, owner, limit, ttl) in [
         ("b", "me", 0, LONG),
         ("a", "you", 3, LONG),
@@ -38,30 +38,33 @@ pub(super) async fn a_list_is_what_was_asked_for_in_the_order_of_tokens(bench: B
         ("c", "me", 4, LONG),
         ("$x.y", "$me", 0, LONG),
     ] {
-        let group = (ttl == LONG && limit > 0).then(|| "$g".parse().expect("it is a group"));
-        let terms = LeaseSpec { owner: owner.parse().expect("it is an owner"), limit, ttl, group, ..terms() };
+        let group = (ttl == LONG && limit > 0).then(|| "$g".parse().expect("the text is a group"));
+        let terms = LeaseSpec { owner: owner.parse().expect("the text is an owner"), limit, ttl, group, ..terms() };
         bench.beside(name).granted(once(&terms)).await;
         if name == "a" {
             bench.beside(name).granted(once(&LeaseSpec { lease: LeaseId::random(), ..terms })).await;
         }
     }
-    bench.beside("d").pass(bench.beside("d").holders().await.first().expect("it is there").expires_at).await;
+    bench
+        .beside("d")
+        .pass(bench.beside("d").holders().await.first().expect("the lease must be there").expires_at)
+        .await;
 
     let all = Filter { prefix: format!("{}/", bench.key), with_expired: true, ..Filter::default() };
     let listed = bench.listed(&all, 100).await;
-    assert_eq!(listed.len(), 6, "{listed:?}");
+    assert_eq!(listed.len(), 6, "all leases must be listed: {listed:?}");
     let order: Vec<_> = listed.iter().map(|lease| (lease.holder.token, lease.key.clone())).collect();
-    assert!(order.is_sorted(), "in the order of tokens: {order:?}");
+    assert!(order.is_sorted(), "leases must be in the order of tokens: {order:?}");
     for lease in &listed {
         let record = Bench { key: lease.key.clone(), ..bench.clone() }.record().await;
         let holder = record.holders.into_iter().find(|holder| holder.version == lease.holder.token);
-        let expected = ListedLease::of(lease.key.clone(), holder.expect("it holds"), lease.read_at);
-        assert_eq!(*lease, expected, "as its record says");
+        let expected = ListedLease::of(lease.key.clone(), holder.expect("the lease must hold"), lease.read_at);
+        assert_eq!(*lease, expected, "a listed lease must be as its record says");
     }
 
     let since = listed.get(2).map(|lease| lease.holder.since);
     let half = Some(Duration::from_millis(LONG / 2));
-    let selections = [
+    let filters = [
         Filter { with_expired: false, ..all.clone() },
         Filter { key: Some(bench.beside("$x.y").key), ..all.clone() },
         Filter { prefix: format!("{}/$", bench.key), ..all.clone() },
@@ -76,35 +79,35 @@ pub(super) async fn a_list_is_what_was_asked_for_in_the_order_of_tokens(bench: B
         Filter { remaining_at_least: Some(Duration::ZERO), remaining_less_than: Some(Duration::MAX), ..all.clone() },
         Filter { remaining_at_least: Some(Duration::MAX), ..all },
     ];
-    for selection in selections {
+    for filter in filters {
         let names = |leases: &[ListedLease]| -> Vec<_> {
             leases.iter().map(|lease| (lease.key.clone(), lease.holder.token)).collect()
         };
-        let wanted: Vec<_> = listed.iter().filter(|lease| selection.admits(lease)).cloned().collect();
-        for most in [1, 2, 100] {
-            let found = bench.listed(&selection, most).await;
-            assert_eq!(names(&found), names(&wanted), "{selection:?}, {most} at a time");
+        let wanted: Vec<_> = listed.iter().filter(|lease| filter.admits(lease)).cloned().collect();
+        for page_size in [1, 2, 100] {
+            let found = bench.listed(&filter, page_size).await;
+            assert_eq!(names(&found), names(&wanted), "{filter:?}, {page_size} at a time");
         }
     }
 }
 
-pub(super) async fn a_prune_removes_what_is_over_and_nothing_else(bench: Bench) {
+pub(super) async fn a_prune_removes_what_has_expired_and_nothing_else(bench: Bench) {
     let (over, live) = (bench.beside("over"), bench.beside("live"));
     live.granted(once(&terms())).await;
     let token = over.granted(once(&LeaseSpec { ttl: SHORT, ..terms() })).await;
-    assert_eq!(over.send(Request::Prune).await, Outcome::Pruned { holders: vec![] }, "it is not over yet");
+    assert_eq!(over.send(Request::Prune).await, Outcome::Pruned { holders: vec![] }, "no entry has expired yet");
     over.pass(over.record().await.expires_at).await;
-    assert_eq!(bench.overdue().await, Some(Expired::Lapsed { key: over.key.clone() }), "it is found");
+    assert_eq!(bench.find_expired().await, Some(Expired::Lapsed { key: over.key.clone() }), "the record must be found");
     match over.send(Request::Prune).await {
         Outcome::Pruned { holders } => assert!(holders.iter().map(|holder| holder.version).eq([token]), "{holders:?}"),
-        other => panic!("who went is told, and not {other:?}"),
+        other => panic!("a prune must return the expired holders, not {other:?}"),
     }
     assert_eq!(live.send(Request::Prune).await, Outcome::Pruned { holders: vec![] });
-    assert_eq!(live.holders().await.len(), 1, "a live lease stays");
+    assert_eq!(live.holders().await.len(), 1, "a live lease must stay");
     let ours = |key: &Key| key.as_str().starts_with(bench.key.as_str());
-    match bench.overdue().await {
-        Some(Expired::Lapsed { key }) => assert!(!ours(&key), "nothing is left to clear of {key}"),
-        Some(Expired::Idle { key, .. }) => assert!(!ours(&key), "{key} is not idle for long"),
+    match bench.find_expired().await {
+        Some(Expired::Lapsed { key }) => assert!(!ours(&key), "no expired entry of {key} must be left"),
+        Some(Expired::Idle { key, .. }) => assert!(!ours(&key), "{key} has not been idle for the retention"),
         None => {}
     }
 }
@@ -112,11 +115,12 @@ pub(super) async fn a_prune_removes_what_is_over_and_nothing_else(bench: Bench) 
 pub(super) async fn a_record_is_not_deleted_before_its_retention(bench: Bench) {
     let terms = terms();
     let token = bench.granted(once(&terms)).await;
-    let forgotten =
-        || async { bench.store.delete_idle(&bench.key, token, bench.deadline()).await.expect("it can be asked for") };
-    assert!(!forgotten().await, "somebody holds the key");
+    let delete_idle = || async {
+        bench.store.delete_idle(&bench.key, token, bench.deadline()).await.expect("the request must succeed")
+    };
+    assert!(!delete_idle().await, "a held record must not be deleted");
     bench.send(release(&terms, token)).await;
-    assert!(!forgotten().await, "its version still protects the tokens");
+    assert!(!delete_idle().await, "a record must be kept for the retention");
     assert_eq!(bench.record().await.version, token);
     assert!(
         !bench
@@ -124,6 +128,6 @@ pub(super) async fn a_record_is_not_deleted_before_its_retention(bench: Bench) {
             .store
             .delete_idle(&bench.beside("never").key, token, bench.deadline())
             .await
-            .expect("no error")
+            .expect("the request must succeed")
     );
 }

@@ -1,4 +1,4 @@
-//! The clause behind all: what a store does is what the machine does.
+//! The clause behind all others: a store does what the state machine does.
 
 use super::bench::{Bench, terms};
 use crate::{
@@ -9,14 +9,14 @@ use crate::{
     },
 };
 
-pub(super) async fn random_requests_come_to_what_the_machine_says(bench: Bench) {
+pub(super) async fn random_requests_do_what_the_state_machine_does(bench: Bench) {
     let mut expected: Option<Record> = None;
     for number in 0..200 {
         let request = random(expected.as_ref());
         let applied = bench.store.apply(&bench.key, request.clone(), bench.deadline()).await;
-        let applied = applied.unwrap_or_else(|error| panic!("{request:?} is applied: {error}"));
+        let applied = applied.unwrap_or_else(|error| panic!("{request:?} must be applied: {error}"));
         let Some(at) = applied.at else {
-            assert_eq!(expected, None, "{request:?} found no record");
+            assert_eq!(expected, None, "{request:?} must find the record");
             continue;
         };
         let (after, outcome) = record::apply(expected.as_ref(), at, &request);
@@ -26,13 +26,13 @@ pub(super) async fn random_requests_come_to_what_the_machine_says(bench: Bench) 
     }
 }
 
-/// A request of one of few leases, so that they meet, and for a short time now and then.
+/// A request of one of a few leases, so that requests meet. Some have a short ttl.
 fn random(met: Option<&Record>) -> Request {
     let lease = || LeaseId::from_bytes([fastrand::u8(1..=6); 16]);
     let millis = || if fastrand::u8(0..5) == 0 { fastrand::u64(1..60) } else { 60_000 };
     let caller = |lease: LeaseId| {
         let text = format!("{:016x}/{}", lease.to_bytes()[0], fastrand::u8(0..2));
-        text.parse().expect("it is a caller")
+        text.parse().expect("the text is a caller")
     };
     let taken_back = || {
         let lease = lease();
@@ -50,8 +50,8 @@ fn random(met: Option<&Record>) -> Request {
                 grace: fastrand::u64(0..20),
                 ..terms()
             };
-            let patience = WaitSpec { ttl: millis(), queue_limit: fastrand::u32(1..6) };
-            Request::Acquire(Acquire { terms, wait: (fastrand::u8(0..4) > 0).then_some(patience) })
+            let wait = WaitSpec { ttl: millis(), queue_limit: fastrand::u32(1..6) };
+            Request::Acquire(Acquire { terms, wait: (fastrand::u8(0..4) > 0).then_some(wait) })
         }
         11..=13 => Request::Refresh(Refresh { lease: lease(), ttl: millis(), grace: 0, metadata: None }),
         14..=15 => taken_back(),
@@ -67,7 +67,8 @@ fn random(met: Option<&Record>) -> Request {
         20 => {
             let version = met.map_or(0, |record| record.version.get());
             let more = [0, 1, 5, 7_200 << HybridTime::ORDINAL_BITS][fastrand::usize(0..4)];
-            let to = FencingToken::new(version.saturating_add(more).max(1)).expect("it is far below the largest");
+            let to =
+                FencingToken::new(version.saturating_add(more).max(1)).expect("the token is far below the largest");
             Request::Raise(Raise { to })
         }
         21..=22 => first.map_or(Request::Prune, |first| {

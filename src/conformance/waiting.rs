@@ -1,4 +1,4 @@
-//! Clauses on waiting.
+//! Clauses on waiting and on notifications.
 
 use std::time::Duration;
 
@@ -11,19 +11,19 @@ use crate::{
     store::Notification,
 };
 
-pub(super) async fn waiters_are_granted_the_key_in_the_order_they_came(bench: Bench) {
+pub(super) async fn waiters_are_granted_the_key_in_their_order(bench: Bench) {
     let mut holder = terms();
     bench.granted(once(&holder)).await;
     let waiters: Vec<LeaseSpec> = (0..5).map(|_| terms()).collect();
     for (place, waiter) in waiters.iter().enumerate() {
         match bench.send(wait(waiter)).await {
-            Outcome::Queued { position, .. } => assert_eq!(position, place, "behind those who came before"),
-            other => panic!("it waits, and not {other:?}"),
+            Outcome::Queued { position, .. } => assert_eq!(position, place, "a waiter must be behind the earlier ones"),
+            other => panic!("an acquire of a held key must wait, not {other:?}"),
         }
     }
     match bench.send(wait(&waiters[1])).await {
         Outcome::Queued { position: 1, .. } => {}
-        other => panic!("asking again keeps the place, and not {other:?}"),
+        other => panic!("a repeated acquire must keep its place, not {other:?}"),
     }
     let mut last = bench.record().await.version;
     for waiter in waiters {
@@ -31,73 +31,87 @@ pub(super) async fn waiters_are_granted_the_key_in_the_order_they_came(bench: Be
         let holders = bench.holders().await;
         assert!(
             holders.iter().map(|holder| holder.terms.lease).eq([waiter.lease]),
-            "the release grants it to the next"
+            "the release must grant the key to the next waiter"
         );
-        assert!(holders[0].version > last, "with a larger token");
+        assert!(holders[0].version > last, "the token must grow");
         last = holders[0].version;
-        assert!(matches!(bench.send(once(&terms())).await, Outcome::Refused { .. }), "and nobody comes between");
+        assert!(
+            matches!(bench.send(once(&terms())).await, Outcome::Refused { .. }),
+            "no other acquire must be granted"
+        );
         holder = waiter;
     }
 }
 
-pub(super) async fn a_waiter_that_is_not_heard_of_falls_out(bench: Bench) {
+pub(super) async fn a_waiter_that_does_not_repeat_its_acquire_leaves_the_queue(bench: Bench) {
     let holder = terms();
     bench.granted(once(&holder)).await;
     let (dead, alive) = (terms(), terms());
-    let patience = Some(WaitSpec { ttl: SHORT, queue_limit: 100 });
-    bench.send(Acquire { terms: dead, wait: patience }).await;
+    let wait_spec = Some(WaitSpec { ttl: SHORT, queue_limit: 100 });
+    bench.send(Acquire { terms: dead, wait: wait_spec }).await;
     bench.send(wait(&alive)).await;
     let end = bench.record().await.queue[0].expires_at;
     bench.pass(end).await;
     bench.send(leave(&holder)).await;
-    assert!(bench.holders().await.iter().map(|holder| holder.terms.lease).eq([alive.lease]));
+    assert!(
+        bench.holders().await.iter().map(|holder| holder.terms.lease).eq([alive.lease]),
+        "the expired waiter must be skipped"
+    );
 }
 
-pub(super) async fn a_full_queue_takes_nobody(bench: Bench) {
+pub(super) async fn a_full_queue_takes_no_waiter(bench: Bench) {
     bench.granted(once(&terms())).await;
-    let patience = Some(WaitSpec { ttl: LONG, queue_limit: 2 });
+    let wait = Some(WaitSpec { ttl: LONG, queue_limit: 2 });
     for _ in 0..2 {
-        let outcome = bench.send(Acquire { terms: terms(), wait: patience }).await;
-        assert!(matches!(outcome, Outcome::Queued { .. }), "{outcome:?}");
+        let outcome = bench.send(Acquire { terms: terms(), wait }).await;
+        assert!(matches!(outcome, Outcome::Queued { .. }), "an acquire must wait, not {outcome:?}");
     }
     let before = bench.record().await;
-    assert_eq!(bench.send(Acquire { terms: terms(), wait: patience }).await, Outcome::Full { length: 2 });
-    assert_eq!(bench.record().await, before, "nothing is written");
+    assert_eq!(bench.send(Acquire { terms: terms(), wait }).await, Outcome::Full { length: 2 });
+    assert_eq!(bench.record().await, before, "a full queue must not be written");
 }
 
-/// A store that cannot tell has to say so.
-pub(super) async fn a_handle_is_told_what_it_is_handed_and_robbed_of(bench: Bench) {
+/// A store without notifications must return `Invalid`.
+pub(super) async fn a_handle_is_notified_of_its_grants_and_revocations(bench: Bench) {
     let handle = HandleId::random();
     let holder = terms();
     bench.granted(once(&holder)).await;
     let own = LeaseSpec { caller: AcquireId { handle, number: 7 }, ..terms() };
     let queued = bench.applied(wait(&own)).await;
-    let since = queued.at.expect("there is a record").tick;
-    // Before anybody listens: it is told all the same, from that tick on.
+    let since = queued.at.expect("there must be a record").tick;
+    // The store must send this hand-over, too, because it comes after `since`.
     bench.send(leave(&holder)).await;
-    let (tell, mut told) = mpsc::unbounded_channel();
-    let watching = bench.store.watch(handle, since, tell);
+    let (sender, mut notifications) = mpsc::unbounded_channel();
+    let watching = bench.store.watch(handle, since, sender);
     #[allow(clippy::disallowed_methods, reason = "ends with the receiver")]
     let watching = tokio::spawn(watching);
-    let Some(first) = told.recv().await else {
-        let ended = watching.await.expect("it does not panic");
-        assert!(matches!(ended, Err(crate::Error::Invalid { .. })), "a store that cannot tell says so: {ended:?}");
+    let Some(first) = notifications.recv().await else {
+        let ended = watching.await.expect("watching must not panic");
+        assert!(
+            matches!(ended, Err(crate::Error::Invalid { .. })),
+            "a store without notifications must return Invalid: {ended:?}"
+        );
         return;
     };
-    let Notification::Started { since: heard } = first else { panic!("first it says since when: {first:?}") };
+    let Notification::Started { since: started } = first else {
+        panic!("the first notification must be Started: {first:?}")
+    };
     let token = bench.record().await.version;
-    if heard <= since {
-        assert_eq!(next(&mut told).await, Notification::Granted { number: 7, token });
+    if started <= since {
+        assert_eq!(next(&mut notifications).await, Notification::Granted { number: 7, token });
     }
     let revoke = Revoke { by: "ops".into(), reason: "drill".into(), upto: FencingToken::MAX };
     bench.send(Request::Revoke(revoke)).await;
-    assert_eq!(next(&mut told).await, Notification::Revoked { number: 7 });
-    // What is not its own it is not told.
+    assert_eq!(next(&mut notifications).await, Notification::Revoked { number: 7 });
+    // A handle gets no notifications of other handles.
     bench.granted(once(&terms())).await;
-    assert!(tokio::time::timeout(Duration::from_millis(200), told.recv()).await.is_err());
+    assert!(
+        tokio::time::timeout(Duration::from_millis(200), notifications.recv()).await.is_err(),
+        "nothing else must be sent"
+    );
 }
 
-async fn next(told: &mut mpsc::UnboundedReceiver<Notification>) -> Notification {
-    let next = tokio::time::timeout(Duration::from_secs(10), told.recv()).await;
-    next.expect("it is told within 10 seconds").expect("somebody tells")
+async fn next(notifications: &mut mpsc::UnboundedReceiver<Notification>) -> Notification {
+    let next = tokio::time::timeout(Duration::from_secs(10), notifications.recv()).await;
+    next.expect("a notification must come within 10 seconds").expect("watching must go on")
 }

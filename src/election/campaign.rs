@@ -1,4 +1,4 @@
-//! Standing for a leadership, and having it.
+//! Campaigns for a leadership, and the leadership.
 
 use std::{sync::Arc, time::Duration};
 
@@ -12,34 +12,33 @@ use crate::{
     store::BoxFuture,
 };
 
-/// Stands for a leadership: awaiting it gives the [`Leader`] when it is this one's turn. Candidates queue,
-/// and one who resigns or dies is followed by the next in line.
+/// Campaigns for a leadership. Awaiting it returns the [`Leader`] when this candidate is elected. Candidates queue:
+/// when a leader resigns or dies, the next in line is elected.
 ///
-/// Made by [`Mongoseal::campaign`](crate::Mongoseal::campaign).
+/// [`Mongoseal::campaign`](crate::Mongoseal::campaign) makes it.
 ///
 /// # Three durations
 ///
-/// | here | with Kubernetes | is | default |
+/// | here | Kubernetes | meaning | default |
 /// |---|---|---|---|
-/// | [`ttl`](Self::ttl) | lease duration | how long nobody else leads after a leader was last heard of | the handle's ttl |
-/// | [`stop_within`](Self::stop_within) | lease duration less renew deadline | how much earlier than that a leader loses its lease, and has to have stopped | a sixth of the ttl |
-/// | [`refresh_every`](Self::refresh_every) | retry period | how often a leader is heard of | a third of the time it leads unheard |
+/// | [`ttl`](Self::ttl) | lease duration | how long no other candidate leads after a leader's last refresh | the handle's ttl |
+/// | [`stop_within`](Self::stop_within) | lease duration less renew deadline | how much earlier than that the leader loses its lease and must have stopped | a sixth of the ttl |
+/// | [`refresh_every`](Self::refresh_every) | retry period | how often the leader refreshes | a third of the time it leads without a refresh |
 ///
-/// A leader has to have stopped before anybody else begins, so no default leaves it without time for
-/// that, and a time to stop of more than half the ttl is refused: such a leader would be lost by the
-/// first answer that is late.
+/// A leader must have stopped before another one begins, so no default leaves it without time for that. A time to stop
+/// of more than half the ttl is refused: the first late answer would end such a leadership.
 ///
-/// The handle's [`grace`](crate::Builder::grace) comes on top of the ttl. So a leader has its whole time to stop
-/// even if a failover makes a member primary whose clock is ahead.
+/// The handle's [`grace`](crate::Builder::grace) is added to the ttl. So a leader has its whole time to stop even if a
+/// failover makes a member primary whose clock is ahead.
 ///
 /// # Errors
 ///
-/// As of an [`Acquire`](crate::Acquire) that waits, with [`Error::Held`] where somebody else led until the
-/// [`wait`](Self::wait) was over.
+/// The errors of an [`Acquire`](crate::Acquire) that waits. [`Error::Held`] if another candidate led until the
+/// [`wait`](Self::wait) ended.
 ///
 /// # Cancel safety
 ///
-/// Dropping it withdraws the candidate, also when it was just elected.
+/// Dropping the future withdraws the candidate, even if it was just elected.
 ///
 /// # Examples
 ///
@@ -62,7 +61,7 @@ pub struct Campaign {
     name: Result<Key>,
     value: String,
     stop_within: Option<Duration>,
-    /// Its ttl is that of the campaign, which [`check`](Self::check) shortens by the time to stop.
+    /// Has the ttl of the campaign, which [`check`](Self::check) shortens by the time to stop.
     options: AcquireOptions,
 }
 
@@ -72,48 +71,48 @@ impl Campaign {
         campaign.wait(Duration::MAX)
     }
 
-    /// What others see of this one when it leads, as the address where it can be reached: up to 4,000
-    /// bytes. Default: nothing.
+    /// Sets the value that other processes see while this candidate leads, such as its address: up to 4,000 bytes.
+    /// Default: empty.
     pub fn value(mut self, value: impl Into<String>) -> Self {
         self.value = value.into();
         self
     }
 
-    /// Sets how long nobody else can lead after this candidate was last heard of as the leader. The handle's
-    /// [`grace`](crate::Builder::grace) for this ttl comes on top. Default: the handle's ttl.
+    /// Sets how long no other candidate can lead after this leader's last refresh. The handle's
+    /// [`grace`](crate::Builder::grace) for this ttl is added. Default: the handle's ttl.
     pub fn ttl(mut self, ttl: Duration) -> Self {
         self.options.ttl = Some(ttl);
         self
     }
 
-    /// How much earlier than that this one loses its lease, so that its work has stopped when the next
-    /// one begins. Up to half the ttl; default: a sixth of it.
+    /// Sets how much earlier than that this leader loses its lease, so that its work has stopped when the next leader
+    /// begins. At most half the ttl. Default: a sixth of it.
     pub fn stop_within(mut self, time: Duration) -> Self {
         self.stop_within = Some(time);
         self
     }
 
-    /// How often the lease is refreshed: up to half the time after which it is lost without. Default: a third
-    /// of that.
+    /// Sets the interval between refreshes: at most half the time after which the lease is lost without a refresh.
+    /// Default: a third of that time.
     pub fn refresh_every(mut self, interval: Duration) -> Self {
         self.options.refreshing = Refreshing::Every(interval);
         self
     }
 
-    /// Waits no longer than this for the leadership. Default: for ever.
+    /// Waits for the leadership for at most this long. Default: for ever.
     pub fn wait(mut self, at_most: Duration) -> Self {
         self.options.wait = Some(at_most);
         self
     }
 
-    /// Stands again and again, as an [`Elector`] does. It waits for ever, whatever [`wait`](Self::wait) says.
+    /// Campaigns again and again, as an [`Elector`] does. It waits for ever, whatever [`wait`](Self::wait) is set to.
     pub fn elector(self) -> Elector {
         let clock = self.options.shared.context.clock();
         Elector::new(self.wait(Duration::MAX).check(), clock)
     }
 
     /// Checks the options.
-    fn check(self) -> Result<Stand> {
+    fn check(self) -> Result<Candidacy> {
         let Self { name, value, stop_within, mut options } = self;
         let settings = &options.shared.context.settings;
         let ttl = options.ttl.unwrap_or(settings.ttl.duration());
@@ -124,25 +123,25 @@ impl Campaign {
                 "a leader with a ttl of {ttl:?} cannot stop {stop_within:?} earlier: choose up to half the ttl, so that one late answer is not the end"
             )));
         }
-        // The time to stop, and the handle's grace after that.
+        // The time to stop, plus the handle's grace.
         options.grace = Some(stop_within.saturating_add(settings.grace_for(ttl)));
         options.ttl = Some(leads);
         options.metadata(VALUE, value);
-        Ok(Stand { name: name?, leads, acquire: options.check()? })
+        Ok(Candidacy { name: name?, leads, acquire: options.check()? })
     }
 }
 
-/// A campaign whose options fit together.
+/// A campaign with checked options.
 #[derive(Debug)]
-pub(super) struct Stand {
+pub(super) struct Candidacy {
     pub(super) name: Key,
-    /// How long it leads without being heard of.
+    /// How long it leads without a refresh.
     pub(super) leads: Duration,
     acquire: CheckedAcquire,
 }
 
-impl Stand {
-    pub(super) async fn elected(&self) -> Result<Leader> {
+impl Candidacy {
+    pub(super) async fn campaign(&self) -> Result<Leader> {
         Ok(Leader { lease: self.acquire.clone().acquire(self.name.clone()).await? })
     }
 
@@ -150,8 +149,8 @@ impl Stand {
         &self.acquire.shared.context
     }
 
-    /// Tells of each leader that was not seen before, until an error that asking again does not mend.
-    pub(super) async fn tell_of_leaders(&self, call: &mut (dyn FnMut(&LeaderInfo) + Send)) -> Error {
+    /// Calls `call` with each new leader, until an error that a retry does not remove.
+    pub(super) async fn notify_of_leaders(&self, call: &mut (dyn FnMut(&LeaderInfo) + Send)) -> Error {
         let mut backoff = Backoff::new();
         let mut last = None;
         loop {
@@ -165,7 +164,7 @@ impl Stand {
             };
             while let Some(leader) = leaders.next().await {
                 match leader {
-                    Ok(Some(incumbent)) if last.replace(incumbent.token) != Some(incumbent.token) => call(&incumbent),
+                    Ok(Some(leader)) if last.replace(leader.token) != Some(leader.token) => call(&leader),
                     Ok(_) => {}
                     Err(error) => return error,
                 }
@@ -173,12 +172,12 @@ impl Stand {
         }
     }
 
-    /// What its clock reads.
+    /// The clock's reading.
     pub(super) fn now(&self) -> Duration {
         self.context().clock().now()
     }
 
-    /// Waits before it stands again, unless it is told to end.
+    /// Waits before the next campaign, or until the end is requested.
     pub(super) async fn pause(&self, backoff: &mut Backoff, until: &CancellationToken) {
         let next = self.now().saturating_add(backoff.next());
         tokio::select! {
@@ -194,47 +193,45 @@ impl IntoFuture for Campaign {
     type IntoFuture = BoxFuture<Result<Leader>>;
 
     fn into_future(self) -> Self::IntoFuture {
-        Box::pin(async move { self.check()?.elected().await })
+        Box::pin(async move { self.check()?.campaign().await })
     }
 }
 
-/// A leadership that is held: a [`Lease`] that others look at.
-///
-/// Dropping it resigns in the background.
+/// A leadership: a [`Lease`] that other processes observe. Dropping it resigns in the background.
 #[derive(Debug)]
-#[must_use = "dropping a leader resigns: bind it to a name, and `_` is none"]
+#[must_use = "a leader resigns when it is dropped, and `let _ =` drops it at once: bind it to a variable"]
 pub struct Leader {
     lease: Lease,
 }
 
 impl Leader {
-    /// The lease that it is.
+    /// The lease of the leadership.
     pub fn lease(&self) -> &Lease {
         &self.lease
     }
 
-    /// The token to pass with every write as leader: larger than that of every leader before.
+    /// The token to pass with every write as leader: larger than that of every earlier leader.
     #[must_use]
     pub fn token(&self) -> FencingToken {
         self.lease.token()
     }
 
-    /// Says another value to others. Those who observe are told. The token stays.
+    /// Replaces the leader's value, and notifies the observers. The token stays.
     ///
     /// # Errors
     ///
-    /// As [`Lease::update_metadata`], and [`Error::Invalid`] for a value that is too long.
+    /// As [`Lease::update_metadata`], and [`Error::Invalid`] if the value is too long.
     ///
     /// # Cancel safety
     ///
-    /// As [`Lease::update_metadata`]: the value may be said all the same.
+    /// As [`Lease::update_metadata`]: the value may still be replaced.
     pub async fn proclaim(&self, value: impl Into<String>) -> Result<()> {
         let mut metadata = Metadata::default();
         metadata.insert(VALUE, value)?;
         self.lease.update_metadata(metadata).await
     }
 
-    /// Leads no more, and says whether it led to this moment. The next in line is elected by that.
+    /// Resigns, and returns whether it led until then. The next in line is elected.
     ///
     /// # Errors
     ///
@@ -242,20 +239,20 @@ impl Leader {
     ///
     /// # Cancel safety
     ///
-    /// Dropping it abandons the answer. It resigns all the same.
+    /// Dropping the future abandons the answer. The leader resigns all the same.
     pub async fn resign(self) -> Result<ReleaseOutcome> {
         self.lease.release().await
     }
 
-    /// Does `work` while it leads, as [`Lease::run`] does for a lease.
+    /// Runs `work` while the leadership is held, as [`Lease::run`] does for a lease.
     ///
     /// # Errors
     ///
-    /// [`Error::Lost`] where the leadership was lost before the work had ended.
+    /// [`Error::Lost`] if the leadership was lost before the work had ended.
     ///
     /// # Cancel safety
     ///
-    /// Dropping it drops the work. The leadership stays.
+    /// Dropping the future drops the work. The leadership stays.
     pub async fn run<F: Future>(&self, work: F) -> Result<F::Output> {
         self.lease.run(work).await
     }

@@ -1,4 +1,6 @@
-//! Standing again and again: a loop around campaigns.
+//! The elector: a loop of campaigns.
+//!
+//! Mechanism: each round campaigns, runs the work while it leads, and resigns. A heartbeat shows whether the loop runs.
 
 use std::{
     fmt,
@@ -12,18 +14,18 @@ use std::{
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info};
 
-use super::{Leader, LeaderInfo, campaign::Stand};
+use super::{Leader, LeaderInfo, campaign::Candidacy};
 use crate::{Clock, Error, Key, Result, engine::retry::Backoff, types::ttl};
 
-/// Called with who leads.
+/// Called with each new leader.
 type OnNewLeader = Box<dyn FnMut(&LeaderInfo) + Send>;
-/// Called when this one leads no more.
+/// Called when this candidate stops leading.
 type OnStopped = Box<dyn FnMut() + Send>;
 
-/// Stands for a leadership, does its work while it leads, and stands again when it was lost: in the style
-/// of Kubernetes' client-go.
+/// Campaigns for a leadership, runs its work while it leads, and campaigns again when the leadership was lost, like
+/// Kubernetes' client-go.
 ///
-/// Made by [`Campaign::elector`](super::Campaign::elector).
+/// [`Campaign::elector`](super::Campaign::elector) makes it.
 ///
 /// # Examples
 ///
@@ -37,12 +39,12 @@ type OnStopped = Box<dyn FnMut() + Send>;
 ///     .campaign("scheduler")
 ///     .value("10.0.0.7:4000")
 ///     .elector()
-///     .on_new_leader(|incumbent| println!("{} leads", incumbent.value))
+///     .on_new_leader(|leader| println!("{} leads", leader.value))
 ///     .on_stopped(|| println!("leads no more"));
-/// let readiness = elector.readiness(); // for the probe that restarts a process that is stuck
+/// let readiness = elector.readiness(); // for the probe that restarts a process that hangs
 ///
-/// // What `run` is given is `on_started` there: it is dropped when the leadership is lost.
-/// let last = elector.run(async |leader| leader.token()).await?;
+/// // The closure is `on_started` of client-go: its work is dropped when the leadership is lost.
+/// let last = elector.run(async |leader| -> mongoseal::Result<_> { Ok(leader.token()) }).await?;
 /// assert!(last.is_some());
 /// # drop(readiness);
 /// # Ok(())
@@ -50,116 +52,171 @@ type OnStopped = Box<dyn FnMut() + Send>;
 /// ```
 #[must_use = "an elector does nothing until it is run"]
 pub struct Elector {
-    stand: Result<Stand>,
+    candidacy: Result<Candidacy>,
     on_new_leader: Option<OnNewLeader>,
     on_stopped: Option<OnStopped>,
     until: CancellationToken,
-    pulse: Arc<Heartbeat>,
+    heartbeat: Arc<Heartbeat>,
 }
 
 impl Elector {
-    pub(super) fn new(stand: Result<Stand>, clock: Clock) -> Self {
-        let pulse = Arc::new(Heartbeat { clock, beat: AtomicU64::new(NOT_YET), allowed: AtomicU64::new(0) });
-        Self { stand, on_new_leader: None, on_stopped: None, until: CancellationToken::new(), pulse }
+    pub(super) fn new(candidacy: Result<Candidacy>, clock: Clock) -> Self {
+        let heartbeat = Arc::new(Heartbeat { clock, beat: AtomicU64::new(NOT_YET), allowed: AtomicU64::new(0) });
+        Self { candidacy, on_new_leader: None, on_stopped: None, until: CancellationToken::new(), heartbeat }
     }
 
-    /// Calls this whenever somebody else or this one is seen to lead with a token that was not seen
-    /// before.
+    /// Calls `call` whenever a leader with a new token is seen, this candidate included.
     pub fn on_new_leader(mut self, call: impl FnMut(&LeaderInfo) + Send + 'static) -> Self {
         self.on_new_leader = Some(Box::new(call));
         self
     }
 
-    /// Calls this whenever the work has stopped that was begun as leader: because it came to its end, the
-    /// leadership was lost, or the elector was told to end. Not where [`run`](Self::run) is dropped.
+    /// Calls `call` whenever the work as leader has stopped: it ended, the leadership was lost, or the end of the
+    /// elector was requested. Not if the future of [`run`](Self::run) is dropped.
     pub fn on_stopped(mut self, call: impl FnMut() + Send + 'static) -> Self {
         self.on_stopped = Some(Box::new(call));
         self
     }
 
-    /// Ends when this is cancelled: the work is dropped, and the leadership resigned.
+    /// Ends the elector when this is cancelled: the work is dropped, and the leader resigns.
     pub fn until(mut self, cancelled: CancellationToken) -> Self {
         self.until = cancelled;
         self
     }
 
-    /// Tells whether the elector runs, from any thread.
+    /// Returns a check of whether the elector runs, for any thread.
     #[must_use]
     pub fn readiness(&self) -> Readiness {
-        let name = self.stand.as_ref().ok().map(|stand| stand.name.clone());
-        Readiness { name, pulse: Arc::clone(&self.pulse) }
+        let name = self.candidacy.as_ref().ok().map(|candidacy| candidacy.name.clone());
+        Readiness { name, heartbeat: Arc::clone(&self.heartbeat) }
     }
 
-    /// Stands for the leadership, does the work as its leader, and stands again where it was lost. Gives the
-    /// value of the work that came to its end, with the leadership resigned; `None` where it was
-    /// [told to end](Self::until).
+    /// Campaigns for the leadership, runs the work as its leader, and campaigns again if the leadership was lost. If the work
+    /// returns while it leads, the elector resigns, and this returns the value of the work or its error. It returns `None`
+    /// if the [end was requested](Self::until).
     ///
     /// # Errors
     ///
-    /// [`Error::Invalid`] and [`Error::Corrupt`], as of a [`Campaign`](super::Campaign). Whatever passes is
-    /// asked through.
+    /// The error of the work, if the work returned it while it led. If the leadership is lost, the result of the work is
+    /// dropped. [`Error::Invalid`] and [`Error::Corrupt`], as of a [`Campaign`](super::Campaign). Other errors of a campaign
+    /// are retried.
+    ///
+    /// # Spawning
+    ///
+    /// To spawn the elector, pass it an `async move` closure that owns what it uses. The work can then run several times, and
+    /// each run borrows from the closure:
+    ///
+    /// ```
+    /// # use mongoseal::{CancellationToken, Mongoseal};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> mongoseal::Result<()> {
+    /// # let seal = Mongoseal::in_memory();
+    /// let end = CancellationToken::new();
+    /// let elector = seal.campaign("scheduler").elector().until(end.clone());
+    /// let (jobs, mut rounds) = (vec!["mail", "backup"], 0);
+    ///
+    /// let running = tokio::spawn(elector.run(async move |leader| -> mongoseal::Result<()> {
+    ///     rounds += 1;
+    ///     for job in &jobs {
+    ///         println!("round {rounds}: {job} with token {}", leader.token());
+    ///         leader.lease().verify().await?;
+    ///     }
+    ///     leader.lease().cancelled().await;
+    ///     Ok(())
+    /// }));
+    ///
+    /// # tokio::task::yield_now().await;
+    /// end.cancel();
+    /// assert_eq!(running.await.expect("it does not panic")?, None);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// Work that borrows from its function runs on the task of that function, beside other futures of it:
+    ///
+    /// ```
+    /// # use mongoseal::{CancellationToken, Mongoseal};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> mongoseal::Result<()> {
+    /// # let seal = Mongoseal::in_memory();
+    /// let (mut done, end) = (Vec::new(), CancellationToken::new());
+    /// let elector = seal.campaign("scheduler").elector().until(end.clone());
+    /// let leading = elector.run(async |leader| -> mongoseal::Result<()> {
+    ///     done.push(leader.token());
+    ///     end.cancel();
+    ///     std::future::pending().await
+    /// });
+    /// let (ended, ()) = tokio::join!(leading, end.cancelled());
+    /// assert_eq!(ended?, None);
+    /// assert_eq!(done.len(), 1);
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Cancel safety
     ///
     /// Dropping it drops the work, and resigns or withdraws in the background.
-    pub async fn run<T>(self, work: impl AsyncFnMut(&Leader) -> T) -> Result<Option<T>> {
-        let Self { stand, mut on_new_leader, on_stopped, until, pulse } = self;
-        let _ends = Ends(&pulse);
-        let stand = stand?;
-        let clock = pulse.clock;
+    pub async fn run<T, E>(self, work: impl AsyncFnMut(&Leader) -> Result<T, E>) -> Result<Option<T>, E>
+    where
+        E: From<Error>,
+    {
+        let Self { candidacy, mut on_new_leader, on_stopped, until, heartbeat } = self;
+        let _end = HeartbeatEnd(&heartbeat);
+        let candidacy = candidacy?;
+        let clock = heartbeat.clock;
         let alive = async {
-            let lasts = stand.leads;
-            pulse.allowed.store(ttl::millis(lasts), Ordering::Relaxed);
+            let lasts = candidacy.leads;
+            heartbeat.allowed.store(ttl::millis(lasts), Ordering::Relaxed);
             loop {
-                pulse.beat.store(ttl::millis(clock.now()), Ordering::Release);
+                heartbeat.beat.store(ttl::millis(clock.now()), Ordering::Release);
                 clock.sleep_until(clock.now().saturating_add(lasts.checked_div(6).unwrap_or_default())).await;
             }
         };
         let observing = async {
             match &mut on_new_leader {
-                Some(call) => stand.tell_of_leaders(call).await,
+                Some(call) => candidacy.notify_of_leaders(call).await,
                 None => std::future::pending().await,
             }
         };
         let end = until.child_token();
-        let mut leading = pin!(lead(&stand, on_stopped, &end, work));
+        let mut leading = pin!(lead(&candidacy, on_stopped, &end, work));
         let error = tokio::select! {
             biased;
             done = &mut leading => return done,
             error = observing => error,
             () = alive => return Ok(None),
         };
-        // Whoever leads stops, says so and resigns before it is heard why.
+        // A leader stops, calls `on_stopped` and resigns before the error is returned.
         end.cancel();
-        leading.await.and(Err(error))
+        leading.await.and(Err(error.into()))
     }
 }
 
 /// Leads again and again.
-async fn lead<T>(
-    stand: &Stand,
+async fn lead<T, E: From<Error>>(
+    candidacy: &Candidacy,
     mut on_stopped: Option<OnStopped>,
     until: &CancellationToken,
-    mut work: impl AsyncFnMut(&Leader) -> T,
-) -> Result<Option<T>> {
+    mut work: impl AsyncFnMut(&Leader) -> Result<T, E>,
+) -> Result<Option<T>, E> {
     let mut backoff = Backoff::new();
     loop {
         let elected = tokio::select! {
             biased;
             () = until.cancelled() => return Ok(None),
-            elected = stand.elected() => elected,
+            elected = candidacy.campaign() => elected,
         };
         let leader = match elected {
             Ok(leader) => leader,
-            Err(error @ (Error::Invalid { .. } | Error::Corrupt { .. })) => return Err(error),
+            Err(error @ (Error::Invalid { .. } | Error::Corrupt { .. })) => return Err(error.into()),
             Err(error) => {
-                debug!(name = %stand.name, %error, "stands again");
-                stand.pause(&mut backoff, until).await;
+                debug!(name = %candidacy.name, %error, "not elected: retrying");
+                candidacy.pause(&mut backoff, until).await;
                 continue;
             }
         };
-        let began = stand.now();
-        info!(name = %stand.name, token = %leader.token(), "leads");
+        let began = candidacy.now();
+        info!(name = %candidacy.name, token = %leader.token(), "leads");
         let done = tokio::select! {
             biased;
             () = until.cancelled() => None,
@@ -168,82 +225,80 @@ async fn lead<T>(
         if let Some(call) = &mut on_stopped {
             call();
         }
-        info!(name = %stand.name, token = %leader.token(), "leads no more");
+        info!(name = %candidacy.name, token = %leader.token(), "leads no more");
         let ended = match done {
-            // The lease that was lost says why.
+            // The lease is lost, and has logged why.
             Some(Err(_lost)) => {
-                if stand.now().saturating_sub(began) > stand.leads {
+                if candidacy.now().saturating_sub(began) > candidacy.leads {
                     backoff = Backoff::new();
                 }
-                stand.pause(&mut backoff, until).await;
+                candidacy.pause(&mut backoff, until).await;
                 continue;
             }
-            Some(Ok(value)) => Some(value),
+            Some(Ok(returned)) => Some(returned),
             None => None,
         };
         if let Err(error) = leader.resign().await {
-            debug!(name = %stand.name, %error, "the leadership is left to its ttl");
+            debug!(name = %candidacy.name, %error, "could not resign: the ttl ends the leadership");
         }
-        return Ok(ended);
+        return ended.transpose();
     }
 }
 
-/// A sign of life that is not there: before the first, and after the last.
+/// Stands for no beat: before the first, and after the last.
 const NOT_YET: u64 = u64::MAX;
 const NO_MORE: u64 = u64::MAX - 1;
 
-/// Signs of life of an elector.
+/// The heartbeat of an elector.
 #[derive(Debug)]
 struct Heartbeat {
     clock: Clock,
-    /// When the last was, in milliseconds on the clock.
+    /// When the last beat was, in milliseconds on the clock.
     beat: AtomicU64,
-    /// How long none may be given, in milliseconds.
+    /// How long the elector may be silent, in milliseconds.
     allowed: AtomicU64,
 }
 
-/// Ends the pulse, however the elector ends.
-struct Ends<'a>(&'a Heartbeat);
+/// Ends the heartbeat, however the elector ends.
+struct HeartbeatEnd<'a>(&'a Heartbeat);
 
-impl Drop for Ends<'_> {
+impl Drop for HeartbeatEnd<'_> {
     fn drop(&mut self) {
         self.0.beat.store(NO_MORE, Ordering::Relaxed);
     }
 }
 
-/// Tells whether an elector runs, for a readiness or liveness probe. Cheap to clone, and can be asked from
-/// any thread, also one outside of the elector's runtime, which is the one to ask from: a probe that waits
-/// for a blocked runtime is as stuck as that.
+/// Checks whether an elector runs, for a readiness or liveness probe. A clone is cheap. It can be called from any
+/// thread. Call it from a thread outside of the elector's runtime: a probe on a blocked runtime hangs, too.
 #[derive(Clone, Debug)]
 pub struct Readiness {
     name: Option<Key>,
-    pulse: Arc<Heartbeat>,
+    heartbeat: Arc<Heartbeat>,
 }
 
 impl Readiness {
-    /// Looks whether the elector has given a sign of life within the time for which a leader leads unheard.
+    /// Checks that the elector has shown a sign of life within the time for which a leader leads without a refresh.
     ///
     /// # Errors
     ///
-    /// [`Error::Unavailable`] where it has not, because it was not begun, has ended, or is wedged: something
-    /// blocks its thread.
+    /// [`Error::Unavailable`] if it has not: it was not started, has ended, or hangs because its thread is blocked.
     pub fn check(&self) -> Result<()> {
-        // Before what is allowed, which is said before the first beat.
-        let silent = match self.pulse.beat.load(Ordering::Acquire) {
-            NOT_YET => return Err(self.fails("has not been run yet: run it")),
-            NO_MORE => return Err(self.fails("has ended: run another one")),
-            beat => ttl::millis(self.pulse.clock.now()).saturating_sub(beat),
+        // Before `allowed`, which is stored before the first beat.
+        let silent = match self.heartbeat.beat.load(Ordering::Acquire) {
+            NOT_YET => return Err(self.not_ready("has not been run yet: run it")),
+            NO_MORE => return Err(self.not_ready("has ended: run another one")),
+            beat => ttl::millis(self.heartbeat.clock.now()).saturating_sub(beat),
         };
-        let allowed = self.pulse.allowed.load(Ordering::Relaxed);
+        let allowed = self.heartbeat.allowed.load(Ordering::Relaxed);
         if silent > allowed {
-            return Err(self.fails(&format!(
-                "has given no sign of life for {silent} ms, and {allowed} are allowed: look what blocks its thread"
+            return Err(self.not_ready(&format!(
+                "has shown no sign of life for {silent} ms, and {allowed} ms are allowed: check what blocks its thread"
             )));
         }
         Ok(())
     }
 
-    fn fails(&self, how: &str) -> Error {
+    fn not_ready(&self, how: &str) -> Error {
         let name = self.name.as_ref().map(Key::as_str).unwrap_or_default();
         Error::unavailable(format!("the elector of {name:?} {how}"))
     }
@@ -251,6 +306,6 @@ impl Readiness {
 
 impl fmt::Debug for Elector {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Elector").field("stand", &self.stand).finish_non_exhaustive()
+        f.debug_struct("Elector").field("candidacy", &self.candidacy).finish_non_exhaustive()
     }
 }

@@ -1,4 +1,4 @@
-//! Seeing who leads, as it changes.
+//! The verb `observe`: the leaders of a name, as they change.
 
 use std::{
     fmt,
@@ -12,15 +12,15 @@ use futures_core::Stream;
 
 use super::LeaderInfo;
 use crate::{
-    Error, FencingToken, Key, Mongoseal, Owner, Result,
+    FencingToken, IntoName, Key, Mongoseal, Owner, Result,
     action::watch::{EventDiff, KeyEvents},
     engine::context::Context,
     record::{Record, StoreTime},
 };
 
 impl Mongoseal {
-    /// Observes who leads: gives the present leader, or that there is none, and from then on each change.
-    /// See [`LeaderStream`].
+    /// Observes the leadership of a name: returns the present leader, or that there is none, and then each change. See
+    /// [`LeaderStream`].
     ///
     /// # Errors
     ///
@@ -28,7 +28,7 @@ impl Mongoseal {
     ///
     /// # Cancel safety
     ///
-    /// Dropping it ends the observation and changes nothing.
+    /// Dropping the future ends the observation and changes nothing.
     ///
     /// # Examples
     ///
@@ -42,53 +42,51 @@ impl Mongoseal {
     /// assert_eq!(leaders.next().await.expect("it goes on")?, None);
     ///
     /// let leader = seal.campaign("scheduler").value("10.0.0.7:4000").await?;
-    /// let incumbent = leaders.next().await.expect("it goes on")?.expect("somebody leads");
-    /// assert_eq!((incumbent.value.as_str(), incumbent.token), ("10.0.0.7:4000", leader.token()));
+    /// let current = leaders.next().await.expect("it goes on")?.expect("there is a leader");
+    /// assert_eq!((current.value.as_str(), current.token), ("10.0.0.7:4000", leader.token()));
     /// # Ok(())
     /// # }
     /// ```
     pub async fn observe<K>(&self, name: K) -> Result<LeaderStream>
     where
-        K: TryInto<Key>,
-        K::Error: Into<Error>,
+        K: IntoName<Key>,
     {
-        LeaderStream::begin(&self.shared.context, name.try_into().map_err(Into::into)?).await
+        LeaderStream::begin(&self.shared.context, name.into_name()?).await
     }
 }
 
-/// Who leads, one after another, and `None` while nobody does.
+/// The leaders of a name, in order, and `None` while there is none.
 ///
-/// Also a [`Stream`]. It gives a leader when it is elected and when it proclaims another value, and `None`
-/// when there is none: when a leadership was resigned or its time was over, and nobody stood behind. It is
-/// a [`watch`](Mongoseal::watch) of the name, with the guarantees and the costs of an
-/// [`EventStream`](crate::EventStream).
-#[must_use = "leaders are told to who asks for them"]
+/// It is a [`Stream`]. It returns a leader when it is elected and when it proclaims another value. It returns `None`
+/// when a leadership was resigned or expired and no candidate was waiting. It is a [`watch`](Mongoseal::watch) of the
+/// name, with the guarantees and the costs of an [`EventStream`](crate::EventStream).
+#[must_use = "a stream of leaders does nothing until it is polled"]
 pub struct LeaderStream {
     events: KeyEvents<Option<LeaderInfo>>,
 }
 
 impl LeaderStream {
     pub(super) async fn begin(context: &Arc<Context>, name: Key) -> Result<Self> {
-        let tale = EventDiff {
+        let diff = EventDiff {
             first: |record, at| vec![leader(record, at)],
             then: |before, after, at| {
-                // Whoever held then is left in it, although its time may be over now.
+                // The earlier record still has its holders, although they may have expired by now.
                 let (before, after) = (leader(before, StoreTime::default()), leader(after, at));
-                if said(before.as_ref()) == said(after.as_ref()) { vec![] } else { vec![after] }
+                if visible_part(before.as_ref()) == visible_part(after.as_ref()) { vec![] } else { vec![after] }
             },
         };
-        Ok(Self { events: KeyEvents::begin(context, name, tale).await? })
+        Ok(Self { events: KeyEvents::begin(context, name, diff).await? })
     }
 
-    /// The next leader, or that there is none; `None` after an error.
+    /// Waits for the next leader, or for the news that there is none. Returns `None` after an error.
     ///
     /// # Errors
     ///
-    /// As [`EventStream::next`](crate::EventStream::next). It is the last that is given.
+    /// As [`EventStream::next`](crate::EventStream::next). An error is the last item.
     ///
     /// # Cancel safety
     ///
-    /// Dropping it loses nothing: the next call gives what this one would have given.
+    /// Dropping the future loses nothing: the next call returns what this one would have returned.
     pub async fn next(&mut self) -> Option<Result<Option<LeaderInfo>>> {
         poll_fn(|task| self.events.poll_next(task)).await
     }
@@ -98,8 +96,8 @@ fn leader(record: Option<&Record>, at: StoreTime) -> Option<LeaderInfo> {
     LeaderInfo::of(record?, at)
 }
 
-/// What of a leader is told when it changes.
-fn said(leader: Option<&LeaderInfo>) -> Option<(FencingToken, &Owner, &str)> {
+/// The part of a leader whose change is reported.
+fn visible_part(leader: Option<&LeaderInfo>) -> Option<(FencingToken, &Owner, &str)> {
     leader.map(|leader| (leader.token, &leader.owner, leader.value.as_str()))
 }
 

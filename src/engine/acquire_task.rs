@@ -1,4 +1,12 @@
-//! The request behind an acquire: asked, waited for, and taken back.
+//! The task of an acquire.
+//!
+//! Purpose: an acquire ends in a lease or leaves nothing held, even if its caller drops it or the store does not
+//! answer.
+//!
+//! Mechanism: the task sends the request, waits in the key's queue or retries, and returns the lease. Then it becomes
+//! the task of that lease. If an acquire fails and a request is in doubt, the task takes it back.
+//!
+//! Invariant: a request that was sent ends before it is taken back.
 
 use std::{
     hash::{BuildHasher, BuildHasherDefault, DefaultHasher},
@@ -15,7 +23,7 @@ use tracing::{Span, debug, field};
 use crate::{
     Clock, Deadline, Error, FencingToken, HybridTime, Key, Result, Ttl,
     engine::{
-        context::{Context, shut_down},
+        context::{Context, shut_down_error},
         held_lease::HeldLease,
         lease_ids::InUse,
         lease_shared::LeaseShared,
@@ -30,92 +38,93 @@ use crate::{
     store::Applied,
 };
 
-/// A checked request for a key, which becomes the task of the lease it is granted.
+/// A checked acquire. It becomes the task of the lease that it is granted.
 pub(crate) struct AcquireTask {
     pub(crate) shared: Arc<Shared>,
     pub(crate) in_use: InUse,
     pub(crate) key: Key,
     pub(crate) ttl: Ttl,
-    /// How long it stays queued, or keeps a key it was handed, without being heard of.
+    /// How long, after the last request, the waiter keeps its place in the queue or the key that it was handed.
     pub(crate) wait_ttl: Ttl,
     pub(crate) terms: LeaseSpec,
     pub(crate) refreshing: Refreshing,
     pub(crate) on_held: OnHeld,
     /// Whether the caller chose the lease id.
-    pub(crate) chosen: bool,
-    /// Whether a request was sent whose end is not known.
-    pub(crate) in_doubt: AtomicBool,
-    /// Whether it may be in the queue.
-    pub(crate) queued: AtomicBool,
+    pub(crate) is_id_chosen: bool,
+    /// Whether a request was sent whose outcome is unknown.
+    pub(crate) is_in_doubt: AtomicBool,
+    /// Whether the waiter may be in the queue.
+    pub(crate) is_queued: AtomicBool,
 }
 
-/// What a request that was not refused came to.
+/// The answer to a request that was not refused.
 enum AcquireReply {
     Granted(Arc<LeaseShared>),
     Queued(QueuePlace),
 }
 
-/// A place in the queue, as the store last told it.
+/// A place in the queue, from the store's last answer.
 struct QueuePlace {
-    /// When, on the clock, the request was sent that was so answered, and when the answer came.
+    /// When, on the clock, the request was sent and when its answer arrived.
     sent: Duration,
     answered: Duration,
-    /// The store's tick then.
+    /// The store's tick at the answer.
     tick: HybridTime,
-    /// The key's highest token then.
+    /// The key's highest token at the answer.
     version: FencingToken,
-    /// How many wait before.
+    /// How many waiters are ahead.
     position: usize,
-    /// How long the holder lasted from then on.
+    /// How long the holder had left at the answer.
     remaining: Duration,
 }
 
-/// How far past its end an expiry is looked for, so that it is not looked for too early.
+/// The delay between an expiry and the request that looks for it, so that the request is not early.
 const EXPIRY_MARGIN: Duration = Duration::from_millis(5);
 
 impl AcquireTask {
-    /// Asks, answers, and keeps the lease until it ends.
-    pub(crate) fn task(self, reply: oneshot::Sender<Result<HeldLease>>) -> impl Future<Output = ()> + Send {
-        // In a box, because it is much larger than what keeps the lease from then on.
-        let granted = Box::pin(self.run(reply));
+    /// Acquires the key, replies, and keeps the lease until it ends.
+    pub(crate) fn run(self, reply: oneshot::Sender<Result<HeldLease>>) -> impl Future<Output = ()> + Send {
+        // Boxed, because it is much larger than the lease task that replaces it.
+        let granted = Box::pin(self.acquire(reply));
         async move {
-            let Some(mut keeper) = granted.await else { return };
-            keeper.keep().await;
-            Box::pin(keeper.end()).await;
+            let Some(mut task) = granted.await else { return };
+            task.run().await;
+            Box::pin(task.end()).await;
         }
     }
 
-    /// Asks and answers; gives what keeps the lease.
-    async fn run(self, mut reply: oneshot::Sender<Result<HeldLease>>) -> Option<Box<LeaseTask>> {
+    /// Acquires the key and replies. Returns the task of the lease.
+    async fn acquire(self, mut reply: oneshot::Sender<Result<HeldLease>>) -> Option<Box<LeaseTask>> {
         let shared = Arc::clone(&self.shared);
         let clock = shared.context.clock();
         let began = clock.now();
         let granted = match self.obtain(&shared, &mut reply).await {
-            Ok(hold) if self.ttl > Ttl::MAX => {
-                let settled = refresh::settle(&shared.context, &hold, self.ttl).await;
-                self.in_doubt.fetch_or(settled.is_err(), Ordering::Relaxed);
-                settled.map(|()| hold)
+            Ok(lease) if self.ttl > Ttl::MAX => {
+                let applied = refresh::apply_ttl(&shared.context, &lease, self.ttl).await;
+                self.is_in_doubt.fetch_or(applied.is_err(), Ordering::Relaxed);
+                applied.map(|()| lease)
             }
             granted => granted,
         };
         let waited = clock.now().saturating_sub(began);
         Span::current().record("waited", field::debug(waited));
         match granted {
-            Ok(hold) => {
-                Span::current().record("token", hold.token.get());
+            Ok(lease) => {
+                Span::current().record("token", lease.token.get());
                 debug!("granted");
-                let watched = (self.terms.caller.number, &hold);
-                let watch = HolderGuard::new(&shared.context, &shared.siblings().notifier, &shared.releases, watched);
-                let (lease, keeper) = LeaseTask::start(shared, hold, (self.ttl, self.refreshing), self.in_use, watch);
-                // Whoever is gone drops the lease here, which releases it.
-                drop(reply.send(Ok(lease)));
-                Some(keeper)
+                let holder = (self.terms.caller.number, &lease);
+                let holder = HolderGuard::new(&shared.context, &shared.siblings().notifier, &shared.releases, holder);
+                let (held, task) = LeaseTask::start(shared, lease, (self.ttl, self.refreshing), self.in_use, holder);
+                // If the caller is gone, this drops the lease, which releases it.
+                drop(reply.send(Ok(held)));
+                Some(task)
             }
             Err(error) => {
                 debug!(%error, "not granted");
-                let unfinished = self.in_doubt.load(Ordering::Relaxed) || self.queued.load(Ordering::Relaxed);
-                let asks_again = self.chosen && !reply.is_closed() && matches!(error, Error::Unavailable { .. });
-                if unfinished && !asks_again {
+                let is_unfinished = self.is_in_doubt.load(Ordering::Relaxed) || self.is_queued.load(Ordering::Relaxed);
+                let is_unavailable = matches!(error, Error::Unavailable { .. });
+                let is_retryable = self.is_id_chosen && !reply.is_closed() && is_unavailable;
+                if is_unfinished && !is_retryable {
                     let _taken_back = self.in_use.into_taken_back();
                     drop(reply.send(Err(error)));
                     let leave = record::Leave { lease: self.terms.lease, caller: self.terms.caller };
@@ -130,7 +139,7 @@ impl AcquireTask {
         }
     }
 
-    /// Asks as often, and waits as long, as the caller wants.
+    /// Acquires the key by the caller's policy: one attempt, a wait or retries.
     async fn obtain(
         &self,
         shared: &Arc<Shared>,
@@ -140,12 +149,12 @@ impl AcquireTask {
         let (began, mut give_up) = (clock.now(), shared.context.operation_deadline());
         tokio::select! {
             biased;
-            () = reply.closed() => return Err(nobody()),
-            () = shared.context.closing.cancelled() => return Err(shut_down()),
-            () = self.earlier_is_over(shared) => {}
+            () = reply.closed() => return Err(abandoned_error()),
+            () = shared.context.closing.cancelled() => return Err(shut_down_error()),
+            () = self.wait_for_earlier(shared) => {}
             () = give_up.passed() => {
                 return Err(Error::unavailable(format!(
-                    "this handle's release of the key {:?}, or the take-back of an earlier acquire, has not ended within the operation timeout: check that the store can be reached and that the runtime of the earlier lease runs, and retry",
+                    "an earlier release or take-back of the key {:?} by this handle has not ended within the operation timeout: check that the store can be reached and that the runtime of the earlier lease runs, and retry",
                     self.key
                 )));
             }
@@ -164,27 +173,27 @@ impl AcquireTask {
                 granted => return granted,
             };
             let delay = attempts.next(error, clock.now().saturating_sub(began))?;
-            debug!(?delay, "held: asks again");
+            debug!(?delay, "held: retrying after a delay");
             tokio::select! {
                 biased;
-                () = reply.closed() => return Err(nobody()),
-                () = shared.context.closing.cancelled() => return Err(shut_down()),
+                () = reply.closed() => return Err(abandoned_error()),
+                () = shared.context.closing.cancelled() => return Err(shut_down_error()),
                 () = clock.sleep_until(clock.now().saturating_add(delay)) => {}
             }
             give_up = shared.context.operation_deadline();
         }
     }
 
-    /// Waits for the end of what the handle has asked earlier and gives back now: the releases of the key, so that none of
-    /// these leases refuses this acquire, and the take-back of an acquire with the same lease id.
-    async fn earlier_is_over(&self, shared: &Shared) {
-        self.in_use.earlier_is_over().await;
-        shared.releases.all_over(&self.key).await;
+    /// Waits until this handle's earlier requests that give the key back have ended: releases of the key, which would
+    /// refuse this acquire, and the take-back of an acquire with the same lease id.
+    async fn wait_for_earlier(&self, shared: &Shared) {
+        self.in_use.wait_for_take_back().await;
+        shared.releases.wait_until_none(&self.key).await;
     }
 
-    /// Asks until the key is granted or refused, or, on the clock, it is `until`. `None` does not wait. If no request is
-    /// answered before `give_up`, the acquire ends. Once it was queued, an outage costs at most its place: it asks until
-    /// its wait ends.
+    /// Sends until the key is granted or refused, or until `until` on the clock. `None` does not wait. If no request is
+    /// answered before `give_up`, the acquire ends. Once the waiter was queued, an outage costs at most its place: it
+    /// sends until its wait ends.
     async fn acquire_queued(
         &self,
         shared: &Arc<Shared>,
@@ -195,88 +204,87 @@ impl AcquireTask {
         let clock = shared.context.clock();
         let mut first = Some(give_up);
         let mut backoff = Backoff::new();
-        // Before anything is sent, so that nothing is handed over unheard.
-        let mut turn =
+        // Before the first request, so that no grant is missed.
+        let mut waiter =
             until.map(|_| WaiterGuard::new(&shared.context, &shared.siblings().notifier, self.terms.caller.number));
-        // One that does not wait has no end of its own.
+        // An acquire that does not wait has no end of its own.
         let end = until.unwrap_or(Duration::MAX);
         loop {
             // The last attempt does not wait: it is granted the key or leaves the queue.
-            let waits = until.is_some_and(|until| clock.now() < until);
+            let is_waiter = until.is_some_and(|until| clock.now() < until);
             let give_up = first.take().unwrap_or_else(|| shared.context.operation_deadline());
             let give_up = give_up.or_at(end.saturating_add(shared.context.settings.operation_timeout));
             let answer = retry::until_definite(give_up, shared.context.settings.attempt, |deadline| {
-                // Looked at between attempts and never within one: what was sent must have come to
-                // its end before it can be taken back.
+                // Checked between attempts only: a request that was sent must end before it can be taken back.
                 let stop = if shared.context.closing.is_cancelled() {
-                    Some(shut_down())
+                    Some(shut_down_error())
                 } else {
-                    reply.is_closed().then(nobody)
+                    reply.is_closed().then(abandoned_error)
                 };
                 async move {
                     match stop {
                         Some(error) => Err(error),
-                        None => self.attempt(&shared.context, waits, deadline).await,
+                        None => self.attempt(&shared.context, is_waiter, deadline).await,
                     }
                 }
             });
             let place = match answer.await {
-                Ok(AcquireReply::Granted(hold)) => return Ok(hold),
+                Ok(AcquireReply::Granted(lease)) => return Ok(lease),
                 Ok(AcquireReply::Queued(place)) => place,
-                Err(error @ Error::Unavailable { .. }) if waits && self.queued.load(Ordering::Relaxed) => {
-                    debug!(%error, "the store is away: keeps waiting");
+                Err(error @ Error::Unavailable { .. }) if is_waiter && self.is_queued.load(Ordering::Relaxed) => {
+                    debug!(%error, "the store is unavailable: still waiting");
                     continue;
                 }
                 Err(error) => return Err(error),
             };
-            // One that does not wait is not queued.
-            let Some(turn) = &mut turn else { return Err(nobody()) };
+            // An acquire that does not wait is not queued.
+            let Some(waiter) = &mut waiter else { return Err(abandoned_error()) };
             let wake = loop {
-                let heard = turn.is_heard(place.tick);
-                let look = self.next_look(&place, heard, &mut backoff).min(end);
+                let is_notified = waiter.listen_since(place.tick);
+                let poll_at = self.next_poll(&place, is_notified, &mut backoff).min(end);
                 let wake = tokio::select! {
                     biased;
-                    () = reply.closed() => return Err(nobody()),
-                    () = shared.context.closing.cancelled() => return Err(shut_down()),
-                    wake = turn.woken() => wake,
-                    () = clock.sleep_until(look) => Wake::Ask,
+                    () = reply.closed() => return Err(abandoned_error()),
+                    () = shared.context.closing.cancelled() => return Err(shut_down_error()),
+                    wake = waiter.woken() => wake,
+                    () = clock.sleep_until(poll_at) => Wake::Poll,
                 };
-                // Whoever is heard from where it was queued need not ask again for that.
-                if !matches!(wake, Wake::Listening) || !turn.is_heard(place.tick) {
+                // If the listener now covers the time since the waiter was queued, no poll is needed.
+                if !matches!(wake, Wake::Listening) || !waiter.listen_since(place.tick) {
                     break wake;
                 }
             };
-            // A token that is not larger was handed over before the answer, and lapsed before it.
-            if let Wake::Handed(token) = wake
+            // A token that is not larger was granted before the answer, and expired before it.
+            if let Wake::Granted(token) = wake
                 && token > place.version
             {
-                // The key was granted after the answer, so after this was sent.
+                // The key was granted after the answer, so also after `place.sent`.
                 let deadline = place.sent.saturating_add(shared.context.settings.validity(self.wait_ttl));
                 if clock.now() < deadline {
-                    let hold = self.hold((token, place.tick), clock, deadline);
-                    hold.note_round_trip(place.answered.saturating_sub(place.sent));
-                    return Ok(hold);
+                    let lease = self.new_lease((token, place.tick), clock, deadline);
+                    lease.note_round_trip(place.answered.saturating_sub(place.sent));
+                    return Ok(lease);
                 }
             }
         }
     }
 
-    /// When to ask again. Where somebody listens, that is to keep the place in the queue, and for the
-    /// first in line when the holder's time is over; else ever less often.
-    fn next_look(&self, place: &QueuePlace, heard: bool, backoff: &mut Backoff) -> Duration {
+    /// When to poll next. With a listener: when the place in the queue must be renewed, and for the first in line also
+    /// when the holder expires. Without a listener: at growing intervals.
+    fn next_poll(&self, place: &QueuePlace, is_notified: bool, backoff: &mut Backoff) -> Duration {
         let free = place.answered.saturating_add(place.remaining).saturating_add(EXPIRY_MARGIN);
-        let keep = self.keeps_at(place.sent);
-        match (heard, place.position) {
+        let keep = self.renewal_time(place.sent);
+        match (is_notified, place.position) {
             (false, _) => place.answered.saturating_add(backoff.next()).min(free),
             (true, 0) => keep.min(free),
             (true, _) => keep,
         }
     }
 
-    /// When to keep the place in the queue: a third of the ttl after this was sent, or up to an eighth of that
-    /// sooner, when the others of the handle do who wait for the key with the same ttl; so they travel together.
-    /// At other times for other keys and handles, which do not.
-    fn keeps_at(&self, sent: Duration) -> Duration {
+    /// When to renew the place in the queue: a third of the ttl after `sent`, or up to an eighth of that third sooner.
+    /// The handle's waiters for one key and ttl then renew at the same time and can share a request. The hash spreads
+    /// other keys, and the time at which a handle was made spreads handles.
+    fn renewal_time(&self, sent: Duration) -> Duration {
         let third = self.wait_ttl.third();
         let keep = sent.saturating_add(third);
         let apart = third.checked_div(8).unwrap_or_default().as_nanos();
@@ -286,30 +294,30 @@ impl AcquireTask {
         keep.saturating_sub(Duration::from_nanos(u64::try_from(beyond).unwrap_or_default()))
     }
 
-    fn hold(&self, granted: (FencingToken, HybridTime), clock: Clock, deadline: Duration) -> Arc<LeaseShared> {
+    fn new_lease(&self, granted: (FencingToken, HybridTime), clock: Clock, deadline: Duration) -> Arc<LeaseShared> {
         Arc::new(LeaseShared::new(self.key.clone(), &self.terms, granted, clock, deadline))
     }
 
     /// Sends the request once.
-    async fn attempt(&self, context: &Context, waits: bool, answer_by: Deadline) -> Result<AcquireReply> {
+    async fn attempt(&self, context: &Context, is_waiter: bool, answer_by: Deadline) -> Result<AcquireReply> {
         let clock = context.clock();
         context.prepare(answer_by).await?;
         let wait_ttl =
-            waits.then_some(WaitSpec { ttl: self.wait_ttl.millis(), queue_limit: context.settings.queue_limit });
+            is_waiter.then_some(WaitSpec { ttl: self.wait_ttl.millis(), queue_limit: context.settings.queue_limit });
         let request = Request::Acquire(record::Acquire { terms: self.terms.clone(), wait: wait_ttl });
-        // The store counts the ttl from some time after this one.
+        // The store counts the ttl from a later time.
         let sent = clock.now();
         let answer = context.store.apply(&self.key, request, answer_by).await;
-        // A record that cannot be read may have been written all the same.
+        // A record that cannot be read may have been written.
         if matches!(answer, Err(Error::Unavailable { .. } | Error::Corrupt { .. })) {
-            self.in_doubt.store(true, Ordering::Relaxed);
+            self.is_in_doubt.store(true, Ordering::Relaxed);
         }
         let Applied { outcome, at, changed, sent: left_at } = answer?;
         let sent = left_at.map_or(sent, |left_at| left_at.max(sent));
         // Only a refusal that changed the record is definite: one that wrote nothing may come from a deposed primary.
         match outcome {
-            Outcome::Queued { .. } => self.queued.store(true, Ordering::Relaxed),
-            Outcome::Refused { .. } if changed => self.queued.store(false, Ordering::Relaxed),
+            Outcome::Queued { .. } => self.is_queued.store(true, Ordering::Relaxed),
+            Outcome::Refused { .. } if changed => self.is_queued.store(false, Ordering::Relaxed),
             _ => {}
         }
         let tick = at.map_or(HybridTime { seconds: 0, ordinal: 0 }, |at| at.tick);
@@ -318,23 +326,23 @@ impl AcquireTask {
             Outcome::Granted { token } => {
                 let deadline = sent.saturating_add(context.settings.validity(self.wait_ttl));
                 if clock.now() >= deadline {
-                    self.in_doubt.store(true, Ordering::Relaxed);
+                    self.is_in_doubt.store(true, Ordering::Relaxed);
                     return Err(Error::unavailable(format!(
                         "the store granted the key, but answered after the ttl of {:?} was over: retry, and choose a longer ttl if that happens again",
                         self.wait_ttl.duration()
                     )));
                 }
-                let hold = self.hold((token, tick), clock, deadline);
-                hold.note_round_trip(clock.now().saturating_sub(sent));
-                Ok(AcquireReply::Granted(hold))
+                let lease = self.new_lease((token, tick), clock, deadline);
+                lease.note_round_trip(clock.now().saturating_sub(sent));
+                Ok(AcquireReply::Granted(lease))
             }
-            Outcome::Queued { position, version, holder } if waits => {
+            Outcome::Queued { position, version, holder } if is_waiter => {
                 Span::current().record("position", position);
                 debug!(position, holder = ?holder.terms.owner, token = %holder.version, "waiting");
                 let remaining = left(&holder);
                 Ok(AcquireReply::Queued(QueuePlace { sent, answered: clock.now(), tick, version, position, remaining }))
             }
-            // `in_doubt` is never taken back: a request without an answer may be executed later.
+            // This never clears `is_in_doubt`: a request without an answer may be executed later.
             Outcome::Refused { holder } => Err(Error::Held {
                 key: self.key.clone(),
                 remaining: left(&holder),
@@ -349,19 +357,19 @@ impl AcquireTask {
     }
 }
 
-/// What is said where nobody hears it.
-fn nobody() -> Error {
-    Error::invalid("nobody asks any more")
+/// The error of an acquire whose caller is gone. No caller receives it.
+fn abandoned_error() -> Error {
+    Error::invalid("the caller no longer waits")
 }
 
-/// Sees to it that a request in doubt leaves nothing held. Where the store cannot be reached the ttl
-/// does the same, later.
+/// Takes a request in doubt back, so that it leaves nothing held. If the store cannot be reached, the ttl does so
+/// later.
 async fn take_back(context: &Context, key: &Key, leave: record::Leave) {
     let released = retry::until_definite(context.operation_deadline(), context.settings.attempt, |deadline| {
         context.store.apply(key, Request::Leave(leave), deadline)
     });
     match released.await {
         Ok(applied) => debug!(outcome = ?applied.outcome, "took back a request in doubt"),
-        Err(error) => debug!(%error, "left a request in doubt to its ttl"),
+        Err(error) => debug!(%error, "could not take back a request in doubt: its ttl ends it"),
     }
 }

@@ -1,4 +1,10 @@
-//! What a lease's task is asked for by others.
+//! The commands to a lease's task.
+//!
+//! Purpose: the holder, the schedule and the notifier make the task of a lease act.
+//!
+//! Mechanism: refreshes of the holder queue in order. Other commands are flags, because a second one adds nothing.
+//!
+//! Invariant: a refresh whose caller is gone is not sent.
 
 use std::{
     collections::VecDeque,
@@ -9,38 +15,38 @@ use tokio::sync::{Notify, oneshot};
 
 use crate::{Metadata, Result, Ttl};
 
-/// A refresh that the holder asks for.
+/// A refresh that the holder requests.
 #[derive(Debug)]
 pub(crate) struct RefreshCommand {
-    /// With another ttl from now on.
+    /// The ttl from now on, if it changes.
     pub(crate) ttl: Option<Ttl>,
-    /// With other words for others from now on.
+    /// The metadata from now on, if it changes.
     pub(crate) metadata: Option<Metadata>,
     pub(crate) reply: oneshot::Sender<Result<()>>,
 }
 
-/// What a lease's task is asked for.
+/// A command to a lease's task.
 #[derive(Debug)]
 pub(crate) enum Command {
-    /// A refresh.
+    /// Refresh the lease for its holder.
     Refresh(Box<RefreshCommand>),
-    /// To refresh the lease by itself. `was_sent`: the batch that it was in has asked for it, without an answer.
+    /// Refresh the lease alone. `was_sent`: its batch has sent a refresh of it, without an answer.
     RefreshSingle { was_sent: bool },
-    /// To look whether the lease is gone, as was heard.
-    Look,
-    /// To end the lease, because its deadline has passed.
+    /// Confirm by a read that the lease is lost, as a notification said.
+    CheckLoss,
+    /// End the lease: its deadline has passed.
     End,
 }
 
-/// What the task of a lease has been asked for and has not begun. Most leases are never asked for
-/// anything, so it is small: a channel has room for many messages from the beginning.
+/// The commands that a lease's task has not begun. Most leases never receive one, so this is small: a channel would
+/// reserve room for many messages.
 #[derive(Debug, Default)]
 pub(crate) struct CommandQueue {
     state: Mutex<QueueState>,
-    asked: Notify,
+    added: Notify,
 }
 
-/// A refresh by itself.
+/// A refresh of the lease alone.
 #[derive(Debug)]
 struct Single {
     was_sent: bool,
@@ -49,66 +55,66 @@ struct Single {
 #[derive(Debug, Default)]
 struct QueueState {
     refreshes: VecDeque<RefreshCommand>,
-    look: bool,
-    end: bool,
+    is_loss_check_due: bool,
+    is_end_due: bool,
     single: Option<Single>,
     /// Whether the task has ended.
     is_over: bool,
 }
 
 impl CommandQueue {
-    /// Asks for a refresh. A task that has ended drops the reply.
-    pub(crate) fn refresh(&self, wish: RefreshCommand) {
+    /// Queues a refresh. If the task has ended, the reply is dropped.
+    pub(crate) fn refresh(&self, command: RefreshCommand) {
         let mut state = self.state();
         if !state.is_over {
-            // No more than there are who wait.
-            state.refreshes.retain(|wish| !wish.reply.is_closed());
-            state.refreshes.push_back(wish);
+            // Keeps only refreshes whose callers still wait.
+            state.refreshes.retain(|command| !command.reply.is_closed());
+            state.refreshes.push_back(command);
         }
         drop(state);
-        self.asked.notify_one();
+        self.added.notify_one();
     }
 
-    /// Asks to look.
-    pub(crate) fn look(&self) {
-        self.state().look = true;
-        self.asked.notify_one();
+    /// Queues a check for a loss.
+    pub(crate) fn check_loss(&self) {
+        self.state().is_loss_check_due = true;
+        self.added.notify_one();
     }
 
-    /// Asks to end the lease, because its deadline has passed.
-    pub(crate) fn lapsed(&self) {
-        self.state().end = true;
-        self.asked.notify_one();
+    /// Queues the end of a lease whose deadline has passed.
+    pub(crate) fn end_expired(&self) {
+        self.state().is_end_due = true;
+        self.added.notify_one();
     }
 
-    /// Asks for a refresh by itself.
+    /// Queues a refresh of the lease alone.
     pub(crate) fn refresh_single(&self, was_sent: bool) {
         self.state().single = Some(Single { was_sent });
-        self.asked.notify_one();
+        self.added.notify_one();
     }
 
-    /// Waits for what is asked next, a refresh only if `takes_refresh`; for the task alone.
+    /// Waits for the next command. Returns a refresh of the holder only if `takes_refresh`. Only the task calls this.
     ///
     /// # Cancel safety
     ///
-    /// Dropping it loses nothing.
+    /// Dropping the future loses no command.
     pub(crate) async fn next(&self, takes_refresh: bool) -> Command {
         loop {
-            if let Some(asked) = self.state().next(takes_refresh) {
-                return asked;
+            if let Some(added) = self.state().next(takes_refresh) {
+                return added;
             }
-            self.asked.notified().await;
+            self.added.notified().await;
         }
     }
 
-    /// The task ends: drops what it has not begun.
+    /// Drops the commands that were not begun, because the task ends.
     pub(crate) fn end(&self) {
         let left = {
             let mut state = self.state();
             state.is_over = true;
             std::mem::take(&mut state.refreshes)
         };
-        // Not under the lock: it wakes those who wait.
+        // Not under the lock: it wakes the callers that wait.
         drop(left);
     }
 
@@ -119,19 +125,19 @@ impl CommandQueue {
 
 impl QueueState {
     fn next(&mut self, takes_refresh: bool) -> Option<Command> {
-        while takes_refresh && let Some(wish) = self.refreshes.pop_front() {
-            // What nobody waits for any more is not done, or it would be done after they were told that it was not.
-            if !wish.reply.is_closed() {
-                return Some(Command::Refresh(Box::new(wish)));
+        while takes_refresh && let Some(command) = self.refreshes.pop_front() {
+            // If the caller is gone, it was told that the refresh failed, so the refresh must not be sent.
+            if !command.reply.is_closed() {
+                return Some(Command::Refresh(Box::new(command)));
             }
         }
-        if std::mem::take(&mut self.end) {
+        if std::mem::take(&mut self.is_end_due) {
             return Some(Command::End);
         }
         if let Some(Single { was_sent }) = self.single.take() {
             return Some(Command::RefreshSingle { was_sent });
         }
-        std::mem::take(&mut self.look).then_some(Command::Look)
+        std::mem::take(&mut self.is_loss_check_due).then_some(Command::CheckLoss)
     }
 }
 
@@ -143,62 +149,62 @@ mod tests {
 
     use super::*;
 
-    fn wish() -> (RefreshCommand, oneshot::Receiver<Result<()>>) {
+    fn command() -> (RefreshCommand, oneshot::Receiver<Result<()>>) {
         let (reply, done) = oneshot::channel();
         (RefreshCommand { ttl: None, metadata: None, reply }, done)
     }
 
-    /// What is asked next, unless nothing is.
-    async fn next(wishes: &CommandQueue) -> Option<Command> {
-        timeout(Duration::from_secs(1), wishes.next(true)).await.ok()
+    /// The next command, if there is one.
+    async fn next(queue: &CommandQueue) -> Option<Command> {
+        timeout(Duration::from_secs(1), queue.next(true)).await.ok()
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_is_asked_before_anybody_listens_is_heard_and_what_nobody_waits_for_is_forgotten() {
-        let wishes = CommandQueue::default();
-        assert!(next(&wishes).await.is_none());
-        let (first, gone) = wish();
-        let (second, _waits) = wish();
-        wishes.look();
-        wishes.refresh(first);
-        wishes.refresh(second);
+    async fn a_command_sent_before_the_task_waits_is_received_and_an_abandoned_refresh_is_not() {
+        let queue = CommandQueue::default();
+        assert!(next(&queue).await.is_none());
+        let (first, gone) = command();
+        let (second, _waits) = command();
+        queue.check_loss();
+        queue.refresh(first);
+        queue.refresh(second);
         drop(gone);
-        assert!(matches!(next(&wishes).await, Some(Command::Refresh(wish)) if !wish.reply.is_closed()));
-        assert!(matches!(next(&wishes).await, Some(Command::Look)));
-        assert!(next(&wishes).await.is_none());
-        let (third, _waits) = wish();
-        let asked = tokio::join!(next(&wishes), async { wishes.refresh(third) }).0;
-        assert!(matches!(asked, Some(Command::Refresh(_))));
-        let looks = tokio::join!(next(&wishes), async { wishes.look() }).0;
-        assert!(matches!(looks, Some(Command::Look)));
+        assert!(matches!(next(&queue).await, Some(Command::Refresh(command)) if !command.reply.is_closed()));
+        assert!(matches!(next(&queue).await, Some(Command::CheckLoss)));
+        assert!(next(&queue).await.is_none());
+        let (third, _waits) = command();
+        let added = tokio::join!(next(&queue), async { queue.refresh(third) }).0;
+        assert!(matches!(added, Some(Command::Refresh(_))));
+        let check = tokio::join!(next(&queue), async { queue.check_loss() }).0;
+        assert!(matches!(check, Some(Command::CheckLoss)));
     }
 
     #[tokio::test(start_paused = true)]
-    async fn all_who_wait_are_heard_in_the_order_they_came_and_no_others_are_kept() {
-        let wishes = CommandQueue::default();
-        let ((first, waits), (second, gone), (third, waits_too)) = (wish(), wish(), wish());
-        wishes.refresh(first);
-        wishes.refresh(second);
+    async fn refreshes_are_received_in_order_and_abandoned_ones_are_not_kept() {
+        let queue = CommandQueue::default();
+        let ((first, waits), (second, gone), (third, waits_too)) = (command(), command(), command());
+        queue.refresh(first);
+        queue.refresh(second);
         drop(gone);
-        wishes.refresh(third);
-        assert_eq!(wishes.state().refreshes.len(), 2);
+        queue.refresh(third);
+        assert_eq!(queue.state().refreshes.len(), 2);
         for mut waiting in [waits, waits_too] {
             assert!(waiting.try_recv().is_err());
-            let Some(Command::Refresh(wish)) = next(&wishes).await else { panic!("it was asked for") };
-            wish.reply.send(Ok(())).unwrap();
+            let Some(Command::Refresh(command)) = next(&queue).await else { panic!("it was sent") };
+            command.reply.send(Ok(())).unwrap();
             assert!(matches!(waiting.try_recv(), Ok(Ok(()))), "it was its turn");
         }
     }
 
     #[tokio::test(start_paused = true)]
-    async fn whoever_asks_a_task_that_ends_or_has_ended_is_told() {
-        let wishes = CommandQueue::default();
-        let ((before, mut told), (after, mut told_too)) = (wish(), wish());
-        wishes.refresh(before);
-        assert_eq!(told.try_recv().unwrap_err(), TryRecvError::Empty);
-        wishes.end();
-        wishes.refresh(after);
-        let dropped = (told.try_recv().unwrap_err(), told_too.try_recv().unwrap_err());
+    async fn a_refresh_that_a_task_has_not_begun_when_it_ends_is_dropped() {
+        let queue = CommandQueue::default();
+        let ((before, mut reply), (after, mut late_reply)) = (command(), command());
+        queue.refresh(before);
+        assert_eq!(reply.try_recv().unwrap_err(), TryRecvError::Empty);
+        queue.end();
+        queue.refresh(after);
+        let dropped = (reply.try_recv().unwrap_err(), late_reply.try_recv().unwrap_err());
         assert_eq!(dropped, (TryRecvError::Closed, TryRecvError::Closed));
     }
 }

@@ -1,4 +1,4 @@
-//! What every request of a handle needs: the store, the settings, the clock, the tasks and the end of the handle.
+//! What each request of a handle needs: the store, the settings, the clock, the tasks and the shutdown.
 
 use std::{
     sync::{
@@ -18,7 +18,7 @@ use crate::{
     store::{Page, Snapshot, Store},
 };
 
-/// What every request of a handle needs.
+/// What each request of a handle needs.
 #[derive(Debug)]
 pub(crate) struct Context {
     pub(crate) store: Arc<dyn Store>,
@@ -29,11 +29,11 @@ pub(crate) struct Context {
     pub(crate) closing: CancellationToken,
     /// One task for each acquire under way and each lease held.
     pub(crate) tasks: TaskTracker,
-    /// When, on the clock, all must have ended: set by a shutdown.
+    /// When, on the clock, all tasks must have ended. Set by the shutdown.
     end: OnceLock<Duration>,
-    /// Whether the store was found fit, by this handle or a sibling.
+    /// Whether this handle or a sibling has checked the store.
     is_prepared: Arc<AtomicBool>,
-    /// Where the tasks run, if not on the runtime of the caller that begins them.
+    /// The thread of the tasks. `None`: they run on the runtime of the caller that starts them.
     thread: Option<Arc<DedicatedThread>>,
 }
 
@@ -61,7 +61,7 @@ impl Context {
         self.store.clock()
     }
 
-    /// Begins a task of this handle.
+    /// Starts a task of this handle.
     pub(crate) fn spawn<T: Send + 'static>(&self, task: impl Future<Output = T> + Send + 'static) -> JoinHandle<T> {
         match &self.thread {
             Some(thread) => self.tasks.spawn_on(task, thread.runtime()),
@@ -69,8 +69,8 @@ impl Context {
         }
     }
 
-    /// Waits for `done` until the deadline. Outside of a runtime, where there is no timer, it waits for ever.
-    pub(crate) async fn before<T>(&self, deadline: Deadline, done: impl Future<Output = T>) -> Option<T> {
+    /// Waits for `done` until the deadline. Outside of a runtime there is no timer, and the wait has no limit.
+    pub(crate) async fn wait_until<T>(&self, deadline: Deadline, done: impl Future<Output = T>) -> Option<T> {
         if Handle::try_current().is_err() {
             return Some(done.await);
         }
@@ -81,7 +81,7 @@ impl Context {
         }
     }
 
-    /// When an operation that begins now gives up.
+    /// The deadline of an operation that begins now.
     pub(crate) fn operation_deadline(&self) -> Deadline {
         let deadline = Deadline::after(self.clock(), self.settings.operation_timeout);
         self.end.get().map_or(deadline, |end| deadline.or_at(*end))
@@ -92,7 +92,7 @@ impl Context {
         self.operation_deadline().or_after(self.settings.attempt)
     }
 
-    /// Sets when all must have ended, once, and returns it.
+    /// Sets, once, when all tasks must have ended, cancels `closing`, and returns the deadline.
     pub(crate) fn close(&self) -> Deadline {
         let end = *self.end.get_or_init(|| self.operation_deadline().reading());
         self.closing.cancel();
@@ -100,7 +100,7 @@ impl Context {
         Deadline::at(self.clock(), end)
     }
 
-    /// Checks the store before the first request. Concurrent callers check it concurrently: if one waited for another,
+    /// Checks the store before the first request. Concurrent callers check it concurrently: if each waited for another,
     /// their timeouts would add up.
     pub(crate) async fn prepare(&self, deadline: Deadline) -> Result<()> {
         if !self.is_prepared.load(Ordering::Acquire) {
@@ -119,7 +119,7 @@ impl Context {
         .await
     }
 
-    /// Reads at most so many of the leases that are wanted, those behind a place in the list.
+    /// Reads a page of at most `most` leases that match the filter and follow the position.
     pub(crate) async fn list(
         &self,
         selection: &Filter,
@@ -137,10 +137,10 @@ impl Context {
         .await
     }
 
-    /// Refuses a call outside of a runtime, where it would panic half-way, and a call after the shutdown.
+    /// Refuses a call after the shutdown, and a call outside of a runtime, which would panic half-way.
     pub(crate) fn ensure_open(&self) -> Result<()> {
         if self.closing.is_cancelled() {
-            return Err(shut_down());
+            return Err(shut_down_error());
         }
         ensure_runtime()
     }
@@ -150,10 +150,10 @@ impl Context {
 pub(crate) fn ensure_runtime() -> Result<()> {
     Handle::try_current()
         .map(drop)
-        .map_err(|source| Error::invalid("there is no tokio runtime here: call this inside of one").caused_by(source))
+        .map_err(|source| Error::invalid("no tokio runtime is running here: call this inside of one").caused_by(source))
 }
 
 /// The error of a call after the shutdown.
-pub(crate) fn shut_down() -> Error {
+pub(crate) fn shut_down_error() -> Error {
     Error::invalid("this handle was shut down: make a new one")
 }

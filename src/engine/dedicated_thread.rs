@@ -1,7 +1,9 @@
-//! A thread of its own for the tasks of a handle.
+//! A thread for the tasks of one handle.
 //!
-//! Purpose: a runtime whose threads are all blocked refreshes no lease. A handle with a dedicated thread does not depend on
-//! the threads of its callers.
+//! Purpose: if all threads of a runtime are blocked, it refreshes no lease. A handle with a dedicated thread does not
+//! depend on its callers' threads.
+//!
+//! Mechanism: a current-thread runtime on a new thread. Both end when the [`DedicatedThread`] is dropped.
 
 use std::{fmt, thread};
 
@@ -10,7 +12,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::{Error, Result};
 
-/// A runtime on a thread of its own. Both end when this is dropped.
+/// A runtime on a thread of its own. Dropping it ends both.
 pub(crate) struct DedicatedThread {
     runtime: Handle,
     _end: DropGuard,
@@ -28,7 +30,7 @@ impl DedicatedThread {
         let _detached = thread
             .spawn(move || {
                 own.block_on(ended.cancelled_owned());
-                // Without waiting for what blocks, such as the name resolution of the system.
+                // Does not wait for blocking work, such as the system's name resolution.
                 own.shutdown_background();
             })
             .map_err(unable)?;

@@ -1,4 +1,4 @@
-//! What becomes of a lease at the store when it has ended here, as plain data. `release.rs` does it.
+//! What happens at the store to a lease that has ended in this process. This is plain data: `release.rs` acts on it.
 
 use std::sync::Arc;
 
@@ -7,36 +7,36 @@ use crate::{
     engine::joint_release::{JointRelease, WithGroup},
 };
 
-/// What becomes of a lease at the store, other than its release.
+/// What happens to a lease at the store instead of a plain release.
 #[derive(Debug)]
 pub(crate) enum EndAction {
-    /// It is left to its ttl.
+    /// Its ttl ends it.
     Orphan,
-    /// It is given to this lease id.
+    /// It is transferred to this lease id.
     Transfer(LeaseId),
-    /// It is released together with others.
+    /// One command releases it together with others.
     Jointly(Arc<JointRelease>),
-    /// Its group is being released by this handle.
+    /// The release of its group, by this handle, releases it.
     WithGroup(WithGroup),
 }
 
-/// What the task of a lease did at its end.
+/// What the task of a lease did when the lease ended.
 #[derive(Debug)]
 pub(crate) enum End {
     Released(ReleaseOutcome),
     Transferred(FencingToken),
 }
 
-/// What a release found.
+/// The outcome of a release.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ReleaseOutcome {
-    /// The lease was held to this moment; nobody else was granted the key meanwhile.
+    /// The lease was held until now: the key was granted to no other acquire meanwhile.
     Released,
-    /// The lease is gone, and whether an earlier send of this release ended it cannot be told: its
-    /// reply was lost, and meanwhile the deadline passed, or the key was granted again or its version raised.
+    /// The lease is gone, and it is unknown whether this release ended it. The release was sent before and its reply
+    /// was lost. Meanwhile the deadline passed, the key was granted again, or its version was raised.
     Unknown,
-    /// The lease had been lost before.
+    /// The lease was already lost.
     AlreadyLost {
         /// What ended it.
         cause: LossCause,

@@ -1,4 +1,4 @@
-//! A lease that is held: ends when it is dropped.
+//! The holder's side of a lease. Dropping it ends the lease.
 
 use std::{
     sync::{Arc, Mutex, PoisonError},
@@ -17,55 +17,55 @@ use crate::{
     },
 };
 
-/// How much longer than its task, which ends with the operation timeout, a call on a lease waits.
+/// How much longer a call on a lease waits than the lease's task, which ends with the operation timeout.
 const TASK_MARGIN: Duration = Duration::from_millis(100);
 
-/// A lease that is held. Dropping it tells the task of the lease to release it.
+/// The holder's side of a lease. Dropping it makes the lease's task release it.
 pub(crate) struct HeldLease {
     pub(crate) shared: Arc<Shared>,
-    hold: Arc<LeaseShared>,
-    /// Filled by the task when it has ended the lease at the store. `None`: a call waits or waited for that.
+    lease: Arc<LeaseShared>,
+    /// Receives what the task did at the store when the lease ended. `None`: an earlier call took it.
     released: Mutex<Option<oneshot::Receiver<Result<End>>>>,
 }
 
 impl HeldLease {
-    pub(crate) fn new(shared: Arc<Shared>, hold: Arc<LeaseShared>, released: oneshot::Receiver<Result<End>>) -> Self {
-        Self { shared, hold, released: Mutex::new(Some(released)) }
+    pub(crate) fn new(shared: Arc<Shared>, lease: Arc<LeaseShared>, released: oneshot::Receiver<Result<End>>) -> Self {
+        Self { shared, lease, released: Mutex::new(Some(released)) }
     }
 
-    /// What it knows together with its task.
-    pub(crate) fn hold(&self) -> &Arc<LeaseShared> {
-        &self.hold
+    /// The state that the lease shares with its task.
+    pub(crate) fn lease_shared(&self) -> &Arc<LeaseShared> {
+        &self.lease
     }
 
-    /// Ends the lease, which its task then releases.
+    /// Ends the lease. Its task then releases it.
     pub(crate) fn end(&self) {
-        self.shared.releases.begin(&self.hold.key, &self.hold.release);
-        self.hold.end(&LeaseState::Released);
+        self.shared.releases.begin(&self.lease.key, &self.lease.release);
+        self.lease.end(&LeaseState::Released);
     }
 
-    /// Ends the lease, which its task then transfers.
+    /// Ends the lease. Its task then transfers it.
     pub(crate) fn transfer(&self, to: LeaseId) {
-        self.hold.end_action.get_or_init(|| EndAction::Transfer(to));
-        self.hold.lose(LossCause::Transferred);
+        self.lease.end_action.get_or_init(|| EndAction::Transfer(to));
+        self.lease.lose(LossCause::Transferred);
     }
 
-    /// Waits for what its task did at the end of the lease.
-    pub(crate) async fn ended(&self) -> Result<End> {
+    /// Waits until the task has ended the lease at the store, and returns what it did.
+    pub(crate) async fn wait_for_end(&self) -> Result<End> {
         let released = self.released.lock().unwrap_or_else(PoisonError::into_inner).take();
         // A transfer took it, before a release or at the same time as another transfer.
         let Some(released) = released else {
-            return Ok(End::Released(ReleaseOutcome::AlreadyLost { cause: self.hold.cause() }));
+            return Ok(End::Released(ReleaseOutcome::AlreadyLost { cause: self.lease.cause() }));
         };
         let gone = || {
             Error::unavailable(
-                "the runtime that kept the lease has ended: its ttl ends the lease, or a revocation if it has no expiry",
+                "the runtime that kept the lease has ended: the lease ends with its ttl, or by a revocation if it has no expiry",
             )
         };
         let context = &self.shared.context;
-        let Some(end) = context.before(context.operation_deadline().later_by(TASK_MARGIN), released).await else {
+        let Some(end) = context.wait_until(context.operation_deadline().later_by(TASK_MARGIN), released).await else {
             return Err(Error::unavailable(
-                "the lease's task did not end it within the operation timeout: drive the runtime on which it was acquired; else its ttl ends the lease, or a revocation if it has no expiry",
+                "the lease's task did not end it within the operation timeout: drive the runtime on which it was acquired; otherwise the lease ends with its ttl, or by a revocation if it has no expiry",
             ));
         };
         end.unwrap_or_else(|source| Err(gone().caused_by(source)))

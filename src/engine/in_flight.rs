@@ -1,7 +1,11 @@
-//! Requests of one lease, or of one batch, that are under way at once.
+//! Concurrent attempts of one refresh, of a lease or of a batch.
 //!
-//! A request that is not answered may be lost, or slow. So it is sent again and the first one is still listened to:
-//! a store that is slow is not asked in vain, and one that lost a request is asked anew.
+//! Purpose: an attempt without an answer may be lost or slow.
+//!
+//! Mechanism: the refresh is sent again, and the answers to earlier attempts still count. So a slow store is not sent a
+//! request in vain, and a lost request is replaced.
+//!
+//! Invariant: at most [`MAX_ATTEMPTS`] attempts to refresh a lease are in flight at once.
 
 use std::{
     future::poll_fn,
@@ -11,30 +15,30 @@ use std::{
 
 use crate::{Ttl, store::BoxFuture};
 
-/// The most attempts to refresh one lease that are under way at once.
+/// The most attempts to refresh one lease that are in flight at once.
 pub(crate) const MAX_ATTEMPTS: usize = 4;
 
-/// The longest time that an attempt is listened to, and the longest time until the next one is sent.
+/// The longest time that an attempt waits for its answer, and the longest time until the next attempt.
 const LONGEST_LIFE: Duration = Duration::from_secs(60);
 const LONGEST_RESEND: Duration = Duration::from_secs(24);
 
-/// How long an unanswered attempt is listened to, of a lease with this time to its deadline.
+/// How long an attempt waits for its answer, if this time is left to the lease's deadline.
 pub(crate) fn attempt_life(left: Duration) -> Duration {
     left.min(LONGEST_LIFE)
 }
 
-/// When the next of several attempts is sent.
+/// When the attempts of a refresh are sent.
 #[derive(Debug)]
 pub(crate) struct Resend {
     interval: Duration,
-    /// The time after the first attempt, until that is sent.
+    /// The time between the first attempt and the second, until the first is sent.
     first: Option<Duration>,
 }
 
 impl Resend {
-    /// A primary that died without a word is replaced within seconds, so the second attempt follows soon: after a second
-    /// or a sixth of the ttl. Those after it are spread to the deadline, a third of the time from the refresh to it apart:
-    /// so [`MAX_ATTEMPTS`] are enough. `longer` is added to the second.
+    /// A primary that died is replaced within seconds, so the second attempt follows soon: after a second plus
+    /// `longer`, or after a sixth of the ttl if that is less. Later attempts are apart by a third of the time from the
+    /// refresh to the deadline, so that [`MAX_ATTEMPTS`] are enough.
     pub(crate) fn of(ttl: Ttl, longer: Duration) -> Self {
         let ttl = ttl.duration();
         let (sixth, third) = (ttl.checked_div(6), ttl.saturating_mul(2).checked_div(9));
@@ -42,33 +46,33 @@ impl Resend {
         Self { interval: third.unwrap_or_default().min(LONGEST_RESEND), first: Some(first) }
     }
 
-    /// The same, but no sooner than this after the attempt before.
+    /// Keeps at least this time between attempts.
     pub(crate) fn no_sooner(self, than: Duration) -> Self {
         Self { interval: self.interval.max(than), first: self.first.map(|first| first.max(than)) }
     }
 
-    /// How long to wait for an answer to the attempt that is sent now.
+    /// The time between the attempt that is sent now and the next one.
     pub(crate) fn next(&mut self) -> Duration {
         self.first.take().unwrap_or(self.interval)
     }
 
-    /// How long it is between two attempts, the first two excepted.
+    /// The time between later attempts.
     pub(crate) fn interval(&self) -> Duration {
         self.interval
     }
 
-    /// Skips the short time after the first attempt, for a lease of which others have just asked.
+    /// Skips the short time after the first attempt, because a batch has just sent a refresh of the lease.
     pub(crate) fn skip_first(&mut self) {
         self.first = self.first.map(|_| self.interval);
     }
 
-    /// Whether no attempt was sent.
+    /// Whether no attempt was sent yet.
     pub(crate) fn is_unused(&self) -> bool {
         self.first.is_some()
     }
 }
 
-/// Requests that are under way.
+/// Requests that are in flight.
 pub(crate) struct InFlight<T>(Vec<BoxFuture<T>>);
 
 impl<T> Default for InFlight<T> {
@@ -86,11 +90,11 @@ impl<T> InFlight<T> {
         self.0.is_empty()
     }
 
-    /// Waits for the next answer; for ever if nothing is under way.
+    /// Waits for the next answer. If nothing is in flight, it waits for ever.
     ///
     /// # Cancel safety
     ///
-    /// Dropping it loses nothing.
+    /// Dropping the future loses no answer.
     pub(crate) async fn next(&mut self) -> T {
         poll_fn(|context| self.poll(context)).await
     }
@@ -102,7 +106,7 @@ impl<T> InFlight<T> {
             {
                 drop(self.0.swap_remove(at));
                 if self.0.is_empty() {
-                    // Most leases have nothing under way most of the time.
+                    // Frees the memory: most leases have nothing in flight most of the time.
                     self.0 = Vec::new();
                 }
                 return Poll::Ready(answer);

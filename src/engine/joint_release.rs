@@ -1,4 +1,9 @@
-//! Leases that end together: one command gives all of them back.
+//! Leases that are released together.
+//!
+//! Mechanism: the tasks of the leases share one [`JointRelease`]. The first of them sends one command for all leases. A
+//! lease whose joint release was not confirmed is released alone.
+//!
+//! Invariant: the command is sent after all of the leases have ended in this process.
 
 use tokio::sync::{OnceCell, watch};
 use tokio_util::sync::CancellationToken;
@@ -10,11 +15,11 @@ use crate::{
     record::{BatchRequest, LeaseRefs},
 };
 
-/// Leases that were ended together.
+/// Leases that end together.
 #[derive(Debug)]
 pub(crate) struct JointRelease {
     leases: LeaseRefs,
-    /// Cancelled when all of them have ended here: none is given back before.
+    /// Cancelled when all of them have ended in this process. The release is sent after that.
     pub(crate) ended: CancellationToken,
     released: OnceCell<bool>,
 }
@@ -24,9 +29,8 @@ impl JointRelease {
         Self { leases, ended: CancellationToken::new(), released: OnceCell::new() }
     }
 
-    /// Gives all of them back, once; says whether all were held to this moment. Where not, each has to see
-    /// for itself.
-    pub(crate) async fn released(&self, context: &Context, deadline: Deadline) -> bool {
+    /// Releases all of them, once. Returns whether all were held until now; if not, each lease is released alone.
+    pub(crate) async fn run(&self, context: &Context, deadline: Deadline) -> bool {
         self.ended.cancelled().await;
         let release = || async {
             let released = context.store.apply_batch(&self.leases, &BatchRequest::Release, deadline).await;
@@ -37,31 +41,31 @@ impl JointRelease {
     }
 }
 
-/// The release of a whole group by this handle, as those of its leases see it that are held here.
+/// The release of a group by this handle, for the leases of the group that this handle holds.
 #[derive(Debug, Default)]
 pub(crate) struct GroupRelease {
     released: watch::Sender<bool>,
 }
 
-/// Who waits for that.
+/// A lease's side of the release of its group.
 #[derive(Clone, Debug)]
 pub(crate) struct WithGroup(watch::Receiver<bool>);
 
 impl GroupRelease {
-    /// That a lease waits for it. Should the release come to nothing, the task of the lease gives it back by itself.
+    /// Makes a lease wait for this release. If the release fails, the lease's task releases the lease alone.
     pub(crate) fn subscribe(&self) -> WithGroup {
         WithGroup(self.released.subscribe())
     }
 
-    /// They are released.
-    pub(crate) fn done(self) {
+    /// Notes that the group was released.
+    pub(crate) fn finish(self) {
         self.released.send_replace(true);
     }
 }
 
 impl WithGroup {
-    /// Waits until the group was released; says whether it was.
-    pub(crate) async fn released(&self, context: &Context) -> bool {
+    /// Waits until the group was released. Returns whether it was.
+    pub(crate) async fn wait(&self, context: &Context) -> bool {
         let mut released = self.0.clone();
         tokio::select! {
             biased;

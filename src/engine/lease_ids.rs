@@ -1,12 +1,13 @@
 //! The lease ids that a handle and its siblings use.
 //!
-//! Purpose: two acquires of one process with one lease id would both believe that they hold its lease.
+//! Purpose: two acquires of one process with the same lease id would both believe that they hold its lease.
 //!
-//! Mechanism: a lease id is in use from its acquire until its lease has ended. If an acquire fails and has to be taken back,
-//! the next acquire can use the id at once, but waits until the take-back is over. Otherwise it could be granted what the
-//! take-back then ends.
+//! Mechanism: a lease id is in use from its acquire until its lease has ended. If an acquire fails and is taken back,
+//! the next acquire can use the id at once, but waits until the take-back has ended. Otherwise the take-back could end
+//! what the next acquire was granted.
 //!
-//! Invariant: no acquire sends a request while an earlier acquire with the same lease id is sent or taken back.
+//! Invariant: no acquire sends a request while an earlier acquire with the same lease id is in flight or being taken
+//! back.
 
 use std::{
     collections::{HashMap, hash_map::Entry},
@@ -23,9 +24,9 @@ pub(crate) struct LeaseIds(Mutex<HashMap<LeaseId, Use>>);
 
 #[derive(Debug)]
 enum Use {
-    /// By an acquire or a lease.
+    /// An acquire or a lease uses it.
     Active,
-    /// By an acquire that is taken back, until this is cancelled.
+    /// An acquire that is being taken back uses it, until this is cancelled.
     TakenBack(CancellationToken),
 }
 
@@ -35,18 +36,18 @@ impl LeaseIds {
     }
 }
 
-/// A lease id that is in use, until this is dropped.
+/// A lease id in use, until this is dropped.
 #[derive(Debug)]
 pub(crate) struct InUse {
     ids: Arc<LeaseIds>,
     lease: LeaseId,
     /// Cancelled when the earlier acquire with this id has been taken back, if there is one.
     earlier: Option<CancellationToken>,
-    /// Whether the id is another's by now.
+    /// Whether the next acquire may use the id.
     is_passed_on: bool,
 }
 
-/// A lease id whose acquire is taken back, until this is dropped.
+/// A lease id whose acquire is being taken back, until this is dropped.
 #[derive(Debug)]
 pub(crate) struct TakenBack {
     ids: Arc<LeaseIds>,
@@ -66,7 +67,7 @@ impl InUse {
                 Use::TakenBack(over) => Some(over),
                 Use::Active => {
                     return Err(Error::invalid(format!(
-                        "lease id {lease} is in use by a lease or an acquire of this handle or a sibling: wait until that has ended, or use another id"
+                        "the lease id {lease} is in use by an acquire or a lease of this handle or a sibling: wait until that has ended, or use another id"
                     )));
                 }
             },
@@ -76,17 +77,17 @@ impl InUse {
     }
 
     /// Waits until the earlier acquire with this id has been taken back.
-    pub(crate) async fn earlier_is_over(&self) {
+    pub(crate) async fn wait_for_take_back(&self) {
         if let Some(earlier) = &self.earlier {
             earlier.cancelled().await;
         }
     }
 
-    /// Lets the next acquire use the id, which then waits until the take-back is over.
+    /// Lets the next acquire use the id. It waits until the take-back has ended.
     pub(crate) fn into_taken_back(mut self) -> TakenBack {
         let taken_back = TakenBack { ids: Arc::clone(&self.ids), lease: self.lease, over: CancellationToken::new() };
         self.ids.by_id().insert(self.lease, Use::TakenBack(taken_back.over.clone()));
-        // The next acquire may have it before this is dropped.
+        // The next acquire may use the id before this is dropped.
         self.is_passed_on = true;
         taken_back
     }
@@ -108,7 +109,7 @@ impl Drop for InUse {
 impl Drop for TakenBack {
     fn drop(&mut self) {
         let mut by_id = self.ids.by_id();
-        // Under the lock, so that no acquire gives this back as the earlier one after the id was freed.
+        // Under the lock: no acquire may reinsert this take-back as its earlier one after the id was freed.
         self.over.cancel();
         if let Entry::Occupied(entry) = by_id.entry(self.lease)
             && matches!(entry.get(), Use::TakenBack(_))
@@ -135,7 +136,7 @@ mod tests {
         let first = begin().unwrap();
         assert!(!waits(&first) && begin().is_err());
         let taken_back = first.into_taken_back();
-        // The one in between is dropped.
+        // The acquire in between is dropped.
         assert!(waits(&begin().unwrap()));
         let second = begin().unwrap();
         assert!(waits(&second));

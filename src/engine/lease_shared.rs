@@ -1,4 +1,9 @@
-//! What a lease and its task know together: until when, and how it ended.
+//! The state that a lease shares with its task: until when it is held, and how it ended.
+//!
+//! Mechanism: the deadline is an atomic. The state is behind a lock, and each change of it is published to the
+//! followers.
+//!
+//! Invariants: a lease that has ended, or whose deadline was found passed, is never valid again. The first end stays.
 
 use std::{
     fmt,
@@ -25,50 +30,50 @@ use crate::{
     record::{LeaseSpec, lease_refs},
 };
 
-/// A deadline that somebody found passed.
+/// A deadline that was found passed.
 const PASSED: u64 = 0;
-/// The deadline of a lease without expiry, and all that a clock cannot count to.
+/// The deadline of a lease without expiry, and any that a clock cannot count to.
 const NEVER: u64 = u64::MAX;
 
 /// How long a refresh of a long ttl may be unanswered before the lease is at risk.
 const LONGEST_SILENCE: Duration = Duration::from_secs(5);
 
-/// The part of the time to the deadline after which a silent store puts the lease at risk at the latest.
+/// The part of the remaining time after which a silent store puts the lease at risk at the latest.
 const LAST_WARNING: f64 = 0.94;
 
-/// What a lease and its task know together.
+/// The state that a lease shares with its task.
 pub(crate) struct LeaseShared {
     pub(crate) key: Key,
-    pub(crate) lease: LeaseId,
+    pub(crate) id: LeaseId,
     pub(crate) token: FencingToken,
     /// How much longer than its ttl the store keeps the key, in milliseconds.
     pub(crate) grace: u64,
-    /// Whether no other holder can have the key meanwhile.
+    /// Whether no other lease can be granted while this one is held. A downgrade ends that.
     exclusive: AtomicBool,
-    /// The store's tick when it last said that the lease was granted, or was not yet.
+    /// The store's tick at the last answer before the grant, or at the grant.
     pub(crate) tick: HybridTime,
     clock: Clock,
-    /// Nanoseconds on the clock. Only ever moves on, and at last to [`PASSED`].
+    /// Nanoseconds on the clock. Only increases, except that [`PASSED`] is final.
     deadline: AtomicU64,
     /// Nanoseconds that the last confirmed request took.
     round_trip: AtomicU64,
     state: Mutex<LeaseState>,
-    /// Who follows the state. Few leases are followed, and this is larger than all else here.
-    followed: OnceLock<watch::Sender<LeaseState>>,
-    /// What becomes of the lease at the store when its holder has no more use for it.
+    /// Sends the state to its followers. Few leases have any, and this is larger than all other fields.
+    state_sender: OnceLock<watch::Sender<LeaseState>>,
+    /// What happens to the lease at the store instead of a plain release.
     pub(crate) end_action: OnceLock<EndAction>,
-    /// Where its release stands, for the acquires of its own handle.
+    /// The stage of its release, for which acquires of the same handle wait.
     pub(crate) release: ReleaseStage,
-    /// How much work is being done that ends with the lease.
-    working: AtomicUsize,
-    /// What its task is asked for.
+    /// How many pieces of work run that must stop when the lease ends.
+    work_count: AtomicUsize,
+    /// The commands to its task.
     pub(crate) commands: CommandQueue,
-    /// Cancelled after the state has become one of the two ends.
+    /// Cancelled after the state has become `Lost` or `Released`.
     pub(crate) ended: CancellationToken,
-    /// Whether `ended` is cancelled. A look at the token takes a lock, and all leases of a batch are looked at.
+    /// Whether `ended` is cancelled. Reading the token takes a lock, and each batch reads all its leases.
     has_ended: AtomicBool,
-    /// What else ends with it.
-    together: OnceLock<CancellationToken>,
+    /// Another token that is cancelled when the lease ends.
+    linked: OnceLock<CancellationToken>,
 }
 
 impl LeaseShared {
@@ -81,7 +86,7 @@ impl LeaseShared {
     ) -> Self {
         Self {
             key,
-            lease: terms.lease,
+            id: terms.lease,
             grace: terms.grace,
             exclusive: AtomicBool::new(terms.limit <= 1),
             token,
@@ -90,34 +95,34 @@ impl LeaseShared {
             deadline: AtomicU64::new(nanos(deadline)),
             round_trip: AtomicU64::new(0),
             state: Mutex::new(LeaseState::Held),
-            followed: OnceLock::new(),
+            state_sender: OnceLock::new(),
             end_action: OnceLock::new(),
-            together: OnceLock::new(),
+            linked: OnceLock::new(),
             release: ReleaseStage::default(),
-            working: AtomicUsize::new(0),
+            work_count: AtomicUsize::new(0),
             commands: CommandQueue::default(),
             ended: CancellationToken::new(),
             has_ended: AtomicBool::new(false),
         }
     }
 
-    /// Whether no other holder can have the key meanwhile.
+    /// Whether no other lease can be granted while this one is held.
     pub(crate) fn is_exclusive(&self) -> bool {
         self.exclusive.load(Ordering::Acquire)
     }
 
-    /// A downgrade is sent: from now on other holders may share the key.
+    /// Notes that a downgrade is sent: from now on other holders may share the key.
     pub(crate) fn share(&self) {
         self.exclusive.store(false, Ordering::Release);
     }
 
-    /// When the lease ends, on the clock; the beginning of time once it has passed.
+    /// When the lease ends, on the clock. Zero once it was found passed.
     pub(crate) fn deadline(&self) -> Duration {
         Duration::from_nanos(self.deadline.load(Ordering::Acquire))
     }
 
     /// Whether there is no deadline.
-    pub(crate) fn never_expires(&self) -> bool {
+    pub(crate) fn has_no_expiry(&self) -> bool {
         self.deadline.load(Ordering::Acquire) == NEVER
     }
 
@@ -126,9 +131,9 @@ impl LeaseShared {
         self.round_trip.store(nanos(took), Ordering::Relaxed);
     }
 
-    /// How long a refresh may be unanswered before the lease is at risk: a sixth of the ttl, 5 seconds at most, and no less
-    /// than two and a half times the last round trip, as long as that is before the deadline. So a round trip that is long and
-    /// always was puts nothing at risk, nor does one for which a connection is opened.
+    /// How long a refresh may be unanswered before the lease is at risk: a sixth of the ttl and 5 seconds at most, but
+    /// at least two and a half times the last round trip, as long as that is before the deadline. So neither a round
+    /// trip that is always long nor the opening of a connection puts a lease at risk.
     pub(crate) fn risk_after(&self, ttl: Ttl) -> Duration {
         let usual = self.round_trip().mul_f64(2.5);
         let silence = ttl.duration().checked_div(6).unwrap_or_default().min(LONGEST_SILENCE).max(usual);
@@ -140,8 +145,8 @@ impl LeaseShared {
         Duration::from_nanos(self.round_trip.load(Ordering::Relaxed))
     }
 
-    /// How long it is to the deadline. One that was found passed stays so: whoever is told that the
-    /// lease is over is never told otherwise later, even if a refresh is confirmed at that moment.
+    /// The time to the deadline. A deadline that was found passed stays passed: a caller that was told of the end is
+    /// never told otherwise, even if a refresh is confirmed at that moment.
     pub(crate) fn remaining(&self) -> Duration {
         let mut deadline = self.deadline.load(Ordering::Acquire);
         loop {
@@ -156,14 +161,13 @@ impl LeaseShared {
         }
     }
 
-    /// Whether the lease has not ended. Takes no lock, so that it can be asked while the state is
-    /// borrowed.
+    /// Whether the lease has not ended. Takes no lock, so it can be called while the state is borrowed.
     pub(crate) fn is_valid(&self) -> bool {
         !self.has_ended.load(Ordering::Acquire) && !self.remaining().is_zero()
     }
 
-    /// The store confirmed a refresh: moves the deadline on, unless it has passed. A thread that was
-    /// blocked, or a machine that slept, may see the answer before it sees the time.
+    /// Extends the deadline after a confirmed refresh, unless it has passed. A thread that was blocked, or a machine
+    /// that was suspended, can see the answer before it sees the time.
     pub(crate) fn extend_deadline(&self, until: Duration) -> bool {
         let mut deadline = self.deadline.load(Ordering::Acquire);
         loop {
@@ -180,13 +184,13 @@ impl LeaseShared {
         true
     }
 
-    /// A refresh failed.
-    pub(crate) fn at_risk(&self, error: &Error) {
+    /// Notes that a refresh failed.
+    pub(crate) fn note_at_risk(&self, error: &Error) {
         let remaining = self.remaining();
-        // As an error and not as its text, so that a subscriber can tell the source, too.
+        // As an error and not as text, so that a subscriber can read the source, too.
         let error: &(dyn std::error::Error + 'static) = error;
         if self.transition(&LeaseState::AtRisk) {
-            warn!(key = %self.key, token = %self.token, ?remaining, error, "the lease is at risk: the store does not confirm its refreshes, and it is lost when the remaining time is over");
+            warn!(key = %self.key, token = %self.token, ?remaining, error, "the lease is at risk: its refreshes are not confirmed, and it is lost after the remaining time");
         } else {
             debug!(key = %self.key, token = %self.token, ?remaining, error, "the lease is still at risk");
         }
@@ -197,8 +201,8 @@ impl LeaseShared {
         self.end(&LeaseState::Lost { cause });
     }
 
-    /// Ends the lease, unless it has ended. After its deadline that is by nobody's will any more, also
-    /// where nobody has seen it pass: the store keeps the key for the grace.
+    /// Ends the lease, unless it has ended. After the deadline an end by the holder counts as an expiry, even if the
+    /// deadline was not seen to pass: the store keeps the key for the grace.
     pub(crate) fn end(&self, end: &LeaseState) {
         let by_will = matches!(end, LeaseState::Released | LeaseState::Lost { cause: LossCause::ShutDown });
         let lapsed = LeaseState::Lost { cause: LossCause::Expired };
@@ -208,43 +212,44 @@ impl LeaseShared {
         {
             match cause {
                 LossCause::ShutDown | LossCause::Transferred => {
-                    debug!(key = %self.key, token = %self.token, %cause, "the lease ends by the will of its holder");
+                    debug!(key = %self.key, token = %self.token, %cause, "the holder ended the lease");
                 }
                 cause => warn!(key = %self.key, token = %self.token, %cause, "the lease is lost"),
             }
         }
-        // Also where another thread has moved it and not told yet: whoever is woken by the token finds the end.
-        if let Some(followed) = self.followed.get() {
-            self.tell(followed);
+        // Also if another thread has changed the state and not published it yet: a task that the token wakes finds the
+        // end.
+        if let Some(state_sender) = self.state_sender.get() {
+            self.publish(state_sender);
         }
         self.has_ended.store(true, Ordering::Release);
         self.ended.cancel();
-        if let Some(together) = self.together.get() {
-            together.cancel();
+        if let Some(linked) = self.linked.get() {
+            linked.cancel();
         }
     }
 
-    /// Notes that work begins which ends with the lease, until this is dropped.
-    pub(crate) fn work(&self) -> AtWork<'_> {
-        self.working.fetch_add(1, Ordering::Relaxed);
+    /// Notes that work runs which must stop when the lease ends, until this is dropped.
+    pub(crate) fn begin_work(&self) -> AtWork<'_> {
+        self.work_count.fetch_add(1, Ordering::Relaxed);
         AtWork(self)
     }
 
-    /// Whether such work goes on.
+    /// Whether such work runs.
     pub(crate) fn is_at_work(&self) -> bool {
-        self.working.load(Ordering::Relaxed) > 0
+        self.work_count.load(Ordering::Relaxed) > 0
     }
 
-    /// Cancels another token when the lease ends, or at once if it has.
-    pub(crate) fn ends_with(&self, other: &CancellationToken) {
-        self.together.get_or_init(|| other.clone());
-        // It may have ended before it knew.
+    /// Cancels another token when the lease ends, or at once if it has ended.
+    pub(crate) fn cancel_at_end(&self, other: &CancellationToken) {
+        self.linked.get_or_init(|| other.clone());
+        // The lease may have ended before the token was stored.
         if self.ended.is_cancelled() {
             other.cancel();
         }
     }
 
-    /// Moves to another state, unless the lease has ended or is there; says whether it moved.
+    /// Changes the state, unless the lease has ended or is in that state. Returns whether it changed.
     fn transition(&self, to: &LeaseState) -> bool {
         {
             let mut state = self.lock();
@@ -253,35 +258,34 @@ impl LeaseShared {
             }
             state.clone_from(to);
         }
-        if let Some(followed) = self.followed.get() {
-            self.tell(followed);
+        if let Some(state_sender) = self.state_sender.get() {
+            self.publish(state_sender);
         }
         true
     }
 
-    /// Tells who follows the state as it is at this moment, so that of two who tell at once it is the later
-    /// one's that stays.
-    fn tell(&self, followed: &watch::Sender<LeaseState>) {
-        followed.send_if_modified(|told| {
+    /// Sends the current state to the followers. It is read here, so the latest state is sent last if two threads
+    /// publish at once.
+    fn publish(&self, state_sender: &watch::Sender<LeaseState>) {
+        state_sender.send_if_modified(|published| {
             let state = self.lock();
-            let moved = *told != *state;
-            told.clone_from(&state);
+            let moved = *published != *state;
+            published.clone_from(&state);
             moved
         });
     }
 
-    /// No other lock is taken while it is held.
+    /// No other lock is taken under this one.
     fn lock(&self) -> MutexGuard<'_, LeaseState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Refuses a lease that has ended.
     pub(crate) fn check(&self) -> Result<()> {
-        if self.is_valid() { Ok(()) } else { Err(self.lost(self.cause())) }
+        if self.is_valid() { Ok(()) } else { Err(self.lost_error(self.cause())) }
     }
 
-    /// Where the lease stands. A deadline that has passed is a loss even if the task has not run
-    /// since.
+    /// The state now. A deadline that has passed is a loss, even if the task has not run since.
     pub(crate) fn state(&self) -> LeaseState {
         let valid = self.is_valid();
         let state = self.lock().clone();
@@ -291,22 +295,22 @@ impl LeaseShared {
         }
     }
 
-    /// What ended the lease that has ended.
+    /// What ended a lease that has ended.
     pub(crate) fn cause(&self) -> LossCause {
         match self.state() {
             LeaseState::Lost { cause } => cause,
-            // Who could ask borrows the lease, so it is not released.
+            // The caller borrows the lease, so it is not released.
             _ => LossCause::ShutDown,
         }
     }
 
     /// Follows the state.
     pub(crate) fn watch(&self) -> watch::Receiver<LeaseState> {
-        let followed = self.followed.get_or_init(|| watch::Sender::new(self.lock().clone()));
-        let follows = followed.subscribe();
-        // It may have moved before there was anybody to tell.
-        self.tell(followed);
-        follows
+        let state_sender = self.state_sender.get_or_init(|| watch::Sender::new(self.lock().clone()));
+        let receiver = state_sender.subscribe();
+        // The state may have changed before the sender was there.
+        self.publish(state_sender);
+        receiver
     }
 
     /// Ends the lease with the release of its group.
@@ -315,24 +319,24 @@ impl LeaseShared {
         self.lose(cause);
     }
 
-    /// What ended the lease, if it was not its holder's will.
-    pub(crate) fn is_lost(&self) -> Option<LossCause> {
+    /// What ended the lease, if its holder did not release it.
+    pub(crate) fn loss(&self) -> Option<LossCause> {
         match &*self.lock() {
             LeaseState::Lost { cause } => Some(cause.clone()),
             _ => None,
         }
     }
 
-    pub(crate) fn lost(&self, cause: LossCause) -> Error {
+    pub(crate) fn lost_error(&self, cause: LossCause) -> Error {
         Error::Lost { key: self.key.clone(), token: self.token, cause }
     }
 }
 
-/// Ends these leases, as far as they are held. The task of the first to come gives all of them back.
-pub(crate) fn end_jointly<'a>(leases: impl IntoIterator<Item = &'a Arc<LeaseShared>>) {
+/// Ends those of these leases that are held. The first of their tasks to run releases all of them.
+pub(crate) fn end_together<'a>(leases: impl IntoIterator<Item = &'a Arc<LeaseShared>>) {
     let leases: Vec<_> = leases.into_iter().filter(|lease| lease.is_valid()).collect();
     let release = Arc::new(JointRelease::new(lease_refs(leases.iter().map(|lease| (lease.key.clone(), lease.token)))));
-    // One alone is released as any other is.
+    // A single lease is released like any other.
     for lease in leases.iter().filter(|_| leases.len() > 1) {
         lease.end_action.get_or_init(|| EndAction::Jointly(Arc::clone(&release)));
     }
@@ -342,12 +346,12 @@ pub(crate) fn end_jointly<'a>(leases: impl IntoIterator<Item = &'a Arc<LeaseShar
     release.ended.cancel();
 }
 
-/// Work that is being done.
+/// Work that runs under a lease.
 pub(crate) struct AtWork<'a>(&'a LeaseShared);
 
 impl Drop for AtWork<'_> {
     fn drop(&mut self) {
-        self.0.working.fetch_sub(1, Ordering::Relaxed);
+        self.0.work_count.fetch_sub(1, Ordering::Relaxed);
     }
 }
 

@@ -1,22 +1,20 @@
-//! Where a lease stands.
+//! The states of a lease.
 
 use crate::LossCause;
 
-/// Where a lease stands. It only ever moves down this list, save that a refresh brings `AtRisk`
-/// back to `Held`.
+/// The state of a lease. It only moves down this list, except that a refresh changes `AtRisk` back to `Held`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum LeaseState {
     /// Held, as far as this process can know.
     Held,
-    /// Refreshes fail or are not answered; the deadline is still ahead. Time to bring work to a point where it can
-    /// stop.
+    /// Refreshes fail or are not answered, and the deadline is still ahead. Bring work to a point where it can stop.
     AtRisk,
-    /// Over, and not by its holder's will.
+    /// The lease ended, and its holder did not release it.
     Lost {
         /// What ended it.
         cause: LossCause,
     },
-    /// Over, because its holder released or dropped it.
+    /// The holder released or dropped the lease.
     Released,
 }

@@ -1,9 +1,9 @@
-//! The one background task of a lease: it refreshes, ends and releases it.
+//! The background task of a lease: it refreshes, ends and releases the lease.
 //!
-//! The schedule of the handle (`schedule.rs`) says when the lease is due and when it has lapsed, and refreshes most leases
-//! itself. This task refreshes the lease by itself where the schedule or the holder asks for it. A refresh is sent again while
-//! no attempt is answered: up to four are under way at once. Each is listened to until the deadline. The first confirmation
-//! counts, and the deadline moves to the ttl after the send of the attempt that it confirms.
+//! The schedule (`refresh_schedule.rs`) tells this task when the lease has expired, and refreshes most leases in
+//! batches. This task refreshes the lease alone if the schedule or the holder requests it. Up to four attempts are in
+//! flight at once, and each waits for its answer until the deadline. The first confirmation counts: the new deadline is
+//! the ttl after that attempt was sent.
 
 mod round;
 
@@ -25,34 +25,34 @@ use crate::{
         lease_shared::LeaseShared,
         notifier::HolderGuard,
         refresh::{self, Confirmed, Refreshing},
-        refresh_schedule::{Slot, Wanted},
+        refresh_schedule::{ScheduleSpec, Slot},
         release,
         shared::Shared,
     },
 };
 
-/// How long a lease is held before its handle listens for its revocation.
-const SETTLED: Duration = Duration::from_secs(1);
+/// How long a lease is held before its handle listens for a revocation of it.
+const LISTEN_AFTER: Duration = Duration::from_secs(1);
 
 /// The task of a lease.
 pub(crate) struct LeaseTask {
-    hold: Arc<LeaseShared>,
+    lease: Arc<LeaseShared>,
     ttl: Ttl,
     refreshing: Refreshing,
     /// When, on the clock, to listen for a revocation.
     listen_at: Option<Duration>,
-    /// The metadata that was last confirmed. In a box, because few leases have any.
-    words: Option<Box<Metadata>>,
-    /// Its place on the schedule, or when, on the clock, to take one.
+    /// The metadata that was confirmed last. Boxed, because few leases have any.
+    metadata: Option<Box<Metadata>>,
+    /// The place on the schedule, or when, on the clock, to take one.
     slot: Placed,
-    /// How many attempts are among what was sent. One of an earlier round that is confirmed still moves the deadline.
+    /// How many attempts are in flight. A confirmed attempt of an earlier round still extends the deadline.
     attempts: u8,
-    /// What was sent and not answered.
+    /// The requests in flight.
     sent: InFlight<Reply>,
-    /// What attempts are sent for, and how often there was such a thing.
+    /// The refresh under way, and how many there were.
     round: Option<Box<RefreshRound>>,
     rounds: u32,
-    watch: HolderGuard,
+    holder: HolderGuard,
     shared: Arc<Shared>,
     in_use: InUse,
     released: oneshot::Sender<Result<End>>,
@@ -61,8 +61,8 @@ pub(crate) struct LeaseTask {
 /// The place of a lease on the schedule.
 enum Placed {
     At(Slot),
-    /// It takes one at this time: one that is held for a moment only needs none. The last request that the store confirmed
-    /// was sent at `sent`, and the next one is due at `due_at`.
+    /// The lease takes a place at `time`: a lease that is held for a moment needs none. The last confirmed request was
+    /// sent at `sent`. The next refresh is due at `due_at`.
     From {
         time: Duration,
         sent: Duration,
@@ -73,21 +73,21 @@ enum Placed {
 /// The answer to one request.
 enum Reply {
     Attempt(Attempt),
-    /// What a look for a loss that was heard of came to.
-    Look(Result<Option<LossCause>>),
+    /// The result of a check for a loss.
+    LossCheck(Result<Option<LossCause>>),
 }
 
-/// An attempt to refresh that has come to its end.
+/// The result of an attempt to refresh.
 struct Attempt {
     round: u32,
     ttl: Ttl,
-    /// The deadline of the lease when it was sent.
+    /// The deadline of the lease when the attempt was sent.
     deadline: Duration,
-    /// `None` is a lease that was lost by it.
+    /// `None`: the lease is lost.
     confirmed: Result<Option<Confirmed>>,
 }
 
-/// What the task wakes up for.
+/// What wakes the task.
 enum Event {
     Command(Command),
     Answered(Reply),
@@ -95,41 +95,41 @@ enum Event {
 }
 
 impl LeaseTask {
-    /// A lease and the task that keeps it.
+    /// Creates the holder's side of a lease and the task.
     pub(crate) fn start(
         shared: Arc<Shared>,
-        hold: Arc<LeaseShared>,
+        lease: Arc<LeaseShared>,
         (ttl, refreshing): (Ttl, Refreshing),
         in_use: InUse,
-        watch: HolderGuard,
+        holder: HolderGuard,
     ) -> (HeldLease, Box<Self>) {
         let (released, done) = oneshot::channel();
-        let lease = HeldLease::new(Arc::clone(&shared), Arc::clone(&hold), done);
+        let held = HeldLease::new(Arc::clone(&shared), Arc::clone(&lease), done);
         let now = shared.context.clock().now();
-        // A lease that is held for a moment only is not worth a listener.
-        let listen_at = now.saturating_add(SETTLED);
-        // From when the granted request was sent, which for a waiter is a while ago.
-        let sent = hold.deadline().saturating_sub(shared.context.settings.validity(ttl));
-        let from = if hold.never_expires() { now } else { sent };
+        // A lease that is held for a moment is not worth a listener.
+        let listen_at = now.saturating_add(LISTEN_AFTER);
+        // A waiter's granted request was sent a while ago, and the deadline counts from then.
+        let sent = lease.deadline().saturating_sub(shared.context.settings.validity(ttl));
+        let from = if lease.has_no_expiry() { now } else { sent };
         let due_at = refreshing.due_after(ttl, from);
-        let time = listen_at.min(due_at).min(hold.deadline());
+        let time = listen_at.min(due_at).min(lease.deadline());
         let task = Self {
-            hold,
+            lease,
             ttl,
             refreshing,
             listen_at: Some(listen_at),
-            words: None,
+            metadata: None,
             slot: Placed::From { time, sent, due_at },
             attempts: 0,
             sent: InFlight::default(),
             round: None,
             rounds: 0,
-            watch,
+            holder,
             shared,
             in_use,
             released,
         };
-        (lease, Box::new(task))
+        (held, Box::new(task))
     }
 
     fn context(&self) -> &Arc<Context> {
@@ -140,12 +140,12 @@ impl LeaseTask {
         self.context().clock().now()
     }
 
-    /// When it is due after a refresh that was sent at this time.
+    /// When the lease is due after a refresh that was sent at `sent`.
     fn due_after(&self, sent: Duration) -> Duration {
         self.refreshing.due_after(self.ttl, sent)
     }
 
-    /// When it is due after a refresh that has failed for good: soon.
+    /// When the lease is due after a refresh that failed: soon.
     fn due_soon(&self) -> Duration {
         let (now, soon) = (self.now(), self.ttl.duration().checked_div(10).unwrap_or_default());
         self.due_after(now).min(now.saturating_add(soon))
@@ -153,7 +153,7 @@ impl LeaseTask {
 
     /// Takes a place on the schedule.
     fn place(&mut self, sent: Duration, due_at: Duration) {
-        let wanted = Wanted {
+        let spec = ScheduleSpec {
             ttl: self.ttl,
             interval: self.refreshing.interval(self.ttl),
             is_single: self.is_single(),
@@ -161,74 +161,73 @@ impl LeaseTask {
             sent,
             due_at,
         };
-        self.slot = Placed::At(Slot::take(&self.shared.schedules, &self.hold, wanted));
+        self.slot = Placed::At(Slot::take(&self.shared.schedules, &self.lease, spec));
     }
 
-    /// Whether it is refreshed by itself. A lease with metadata of its own is.
+    /// Whether the lease is refreshed alone, as one with metadata is.
     fn is_single(&self) -> bool {
-        self.words.is_some() || self.hold.never_expires()
+        self.metadata.is_some() || self.lease.has_no_expiry()
     }
 
-    /// Keeps the lease until it has ended, and ends it when its handle or its time does.
+    /// Refreshes the lease until it has ended. Ends it when its time is over or its handle is shut down.
     ///
-    /// A task has the size of the largest that it ever waits for, for good. What is under way for a moment
-    /// only is in a box of its own, here and in [`Ask::task`](crate::engine::acquire_task::Ask::task).
-    pub(crate) async fn keep(&mut self) {
-        // A runtime that shuts down drops this task where it stands.
-        let _ended = EndsWithTask(Arc::clone(&self.hold));
+    /// A future is as large as the largest that it ever awaits. So short-lived futures are boxed, here and in `AcquireTask`.
+    pub(crate) async fn run(&mut self) {
+        // A runtime that shuts down drops this task here.
+        let _ended = LeaseTaskEnd(Arc::clone(&self.lease));
         loop {
             let sleep = self.wake_at().map(|at| Box::pin(self.context().clock().sleep_until(at)));
-            let takes_wishes = self.round.as_ref().is_none_or(|round| round.wish.is_none());
-            let Self { hold, sent, shared, .. } = self;
+            let takes_refresh = self.round.as_ref().is_none_or(|round| round.command.is_none());
+            let Self { lease, sent, shared, .. } = self;
             let event = tokio::select! {
                 biased;
-                () = hold.ended.cancelled() => return,
+                () = lease.ended.cancelled() => return,
                 () = shared.context.closing.cancelled() => {
-                    hold.lose(LossCause::ShutDown);
+                    lease.lose(LossCause::ShutDown);
                     continue;
                 }
                 answer = sent.next(), if !sent.is_empty() => Event::Answered(answer),
-                asked = hold.commands.next(takes_wishes) => Event::Command(asked),
+                command = lease.commands.next(takes_refresh) => Event::Command(command),
                 () = slept(sleep) => Event::Time,
             };
             match event {
-                Event::Answered(Reply::Attempt(attempt)) => self.answered(attempt),
-                Event::Answered(Reply::Look(Ok(Some(cause)))) => self.hold.lose(cause),
-                Event::Command(Command::Refresh(wish)) => self.begin(Some(*wish)),
+                Event::Answered(Reply::Attempt(attempt)) => self.handle_attempt(attempt),
+                Event::Answered(Reply::LossCheck(Ok(Some(cause)))) => self.lease.lose(cause),
+                Event::Command(Command::Refresh(command)) => self.begin(Some(*command)),
                 Event::Command(Command::RefreshSingle { was_sent }) => self.refresh_single(was_sent),
-                Event::Command(Command::Look) => self.look(),
-                // If a look for a loss was not answered, the next refresh will tell.
-                Event::Answered(Reply::Look(_)) | Event::Command(Command::End) | Event::Time => {}
+                Event::Command(Command::CheckLoss) => self.check_loss(),
+                // If a check for a loss fails, the next refresh finds the loss.
+                Event::Answered(Reply::LossCheck(_)) | Event::Command(Command::End) | Event::Time => {}
             }
-            self.by_the_clock();
+            self.run_due();
         }
     }
 
-    /// When, on the clock, there is something to do. The schedule sees to all else.
+    /// When, on the clock, this task has something to do. The schedule does the rest.
     fn wake_at(&self) -> Option<Duration> {
         let placed_at = match self.slot {
             Placed::At(_) => None,
             Placed::From { time, .. } => Some(time),
         };
         let resent_at = self.round.as_ref().map(|round| {
-            let next = round.risk_at.into_iter().fold(round.until.min(self.hold.deadline()), Duration::min);
+            let next = round.risk_at.into_iter().fold(round.until.min(self.lease.deadline()), Duration::min);
             if self.can_send() { next.min(round.next_attempt) } else { next }
         });
         [self.listen_at, placed_at, resent_at].into_iter().flatten().min()
     }
 
-    /// Does what is due. Ends the lease when its time is over.
-    fn by_the_clock(&mut self) {
+    /// Does what is due. If the lease's time is over, ends it.
+    fn run_due(&mut self) {
         let now = self.now();
-        if self.hold.remaining().is_zero() {
-            self.hold.lose(LossCause::Expired);
+        if self.lease.remaining().is_zero() {
+            self.lease.lose(LossCause::Expired);
             return;
         }
         if self.listen_at.is_some_and(|at| at <= now) {
-            self.watch.listen(self.hold.tick);
+            self.holder.listen_since(self.lease.tick);
             self.listen_at = None;
             if let Placed::At(slot) = &self.slot {
-                slot.has_listened();
+                slot.note_listened();
             }
         }
         if let Placed::From { time, sent, due_at } = self.slot
@@ -241,28 +240,28 @@ impl LeaseTask {
             self.send(now);
         }
         if let Some(round) = &mut self.round {
-            round.look_at_silence(now, &self.hold);
+            round.check_silence(now, &self.lease);
         }
     }
 
-    /// Ends a refresh that was not confirmed in time. The holder is told why.
+    /// Ends a refresh that was not confirmed in time, and returns the last error to the holder.
     fn give_up(&mut self, now: Duration) {
         if let Some(mut round) = self.round.take_if(|round| round.until <= now)
-            && let Some(wish) = round.wish.take()
+            && let Some(command) = round.command.take()
         {
-            drop(wish.reply.send(Err(round.last_error.unwrap_or_else(round::unanswered))));
-            self.unconfirmed(now);
+            drop(command.reply.send(Err(round.last_error.unwrap_or_else(round::unanswered_error))));
+            self.note_unconfirmed(now);
         }
     }
 
-    /// A refresh by itself has ended without being confirmed.
-    fn unconfirmed(&self, due_at: Duration) {
+    /// Notes that a refresh of the lease alone was not confirmed.
+    fn note_unconfirmed(&self, due_at: Duration) {
         if let Placed::At(slot) = &self.slot {
-            slot.unconfirmed(due_at);
+            slot.note_unconfirmed(due_at);
         }
     }
 
-    /// Refreshes by itself, because the schedule asks for it. What its holder asked for is a refresh, too.
+    /// Refreshes the lease alone for the schedule. A refresh for the holder that is under way counts.
     fn refresh_single(&mut self, was_sent: bool) {
         if self.round.is_none() {
             self.begin(None);
@@ -272,22 +271,23 @@ impl LeaseTask {
         }
     }
 
-    /// Begins to refresh by itself, perhaps because its holder wants it. That comes before what is under way.
-    fn begin(&mut self, wish: Option<RefreshCommand>) {
+    /// Begins a refresh of the lease alone. One that the holder requests replaces the one under way.
+    fn begin(&mut self, command: Option<RefreshCommand>) {
         let now = self.now();
-        let ttl = wish.as_ref().and_then(|wish| wish.ttl).unwrap_or(self.ttl);
-        // Metadata that was confirmed once is sent again, or an older one that arrives late would stand.
-        let metadata = wish.as_ref().and_then(|wish| wish.metadata.clone()).or_else(|| self.words.as_deref().cloned());
-        let until = if wish.is_some() { self.context().operation_deadline().reading() } else { Duration::MAX };
+        let ttl = command.as_ref().and_then(|command| command.ttl).unwrap_or(self.ttl);
+        // Confirmed metadata is sent again: otherwise older metadata that arrives late would stay.
+        let changed = command.as_ref().and_then(|command| command.metadata.clone());
+        let metadata = changed.or_else(|| self.metadata.as_deref().cloned());
+        let until = if command.is_some() { self.context().operation_deadline().reading() } else { Duration::MAX };
         self.rounds = self.rounds.wrapping_add(1);
-        self.round = Some(Box::new(RefreshRound::begin(self.rounds, wish, (ttl, metadata), (now, until), &self.hold)));
+        let round = RefreshRound::begin(self.rounds, command, (ttl, metadata), (now, until), &self.lease);
+        self.round = Some(Box::new(round));
     }
 
-    /// Whether an attempt may be under way beside those that are. A change of the metadata waits for those: one that
-    /// arrives late would take it back.
+    /// Whether another attempt may be sent. A change of the metadata waits for earlier attempts, which could undo it.
     fn can_send(&self) -> bool {
         let Some(round) = &self.round else { return false };
-        if round.begins_with_a_change() {
+        if round.is_metadata_change_unsent() {
             return self.attempts == 0;
         }
         usize::from(self.attempts) < MAX_ATTEMPTS
@@ -295,92 +295,92 @@ impl LeaseTask {
 
     /// Sends the next attempt, if it is time.
     fn send(&mut self, now: Duration) {
-        let (context, hold) = (Arc::clone(self.context()), Arc::clone(&self.hold));
+        let (context, lease) = (Arc::clone(self.context()), Arc::clone(&self.lease));
         let Some(round) = self.round.as_mut().filter(|round| round.next_attempt <= now) else { return };
         round.next_attempt = now.saturating_add(round.resend.next());
-        let deadline = hold.deadline();
+        let deadline = lease.deadline();
         let left = round.until.min(deadline).saturating_sub(now);
         let attempt_deadline = Deadline::after(context.clock(), attempt_life(left));
         let (round, ttl, metadata) = (round.number, round.ttl, round.metadata.clone());
         self.attempts = self.attempts.saturating_add(1);
         self.sent.push(Box::pin(async move {
-            let confirmed = refresh::attempt(&context, &hold, ttl, metadata.as_ref(), attempt_deadline).await;
+            let confirmed = refresh::attempt(&context, &lease, ttl, metadata.as_ref(), attempt_deadline).await;
             Reply::Attempt(Attempt { round, ttl, deadline, confirmed })
         }));
     }
 
-    fn look(&mut self) {
-        let (context, hold) = (Arc::clone(self.context()), Arc::clone(&self.hold));
-        let deadline = Deadline::after(context.clock(), attempt_life(hold.remaining()));
-        self.sent.push(Box::pin(async move { Reply::Look(confirm_loss(&context, &hold, deadline).await) }));
+    fn check_loss(&mut self) {
+        let (context, lease) = (Arc::clone(self.context()), Arc::clone(&self.lease));
+        let deadline = Deadline::after(context.clock(), attempt_life(lease.remaining()));
+        self.sent.push(Box::pin(async move { Reply::LossCheck(confirm_loss(&context, &lease, deadline).await) }));
     }
 
-    /// An attempt has come to its end.
-    fn answered(&mut self, Attempt { round, ttl, deadline, confirmed }: Attempt) {
+    /// Handles the result of an attempt.
+    fn handle_attempt(&mut self, Attempt { round, ttl, deadline, confirmed }: Attempt) {
         self.attempts = self.attempts.saturating_sub(1);
         match confirmed {
-            // The lease is lost, which the next look at its state finds.
+            // The lease is lost. The state says so.
             Ok(None) => {}
             Ok(Some(Confirmed { sent, tick })) => {
                 let until = sent.saturating_add(self.context().settings.validity(ttl));
-                if self.hold.extend_deadline(until)
+                if self.lease.extend_deadline(until)
                     && let Some(done) = self.round.take_if(|current| current.number == round)
                 {
-                    self.confirmed(*done, sent, tick);
+                    self.note_confirmed(*done, sent, tick);
                 }
             }
-            // What comes of an earlier round is no news.
+            // An error of an earlier round is ignored.
             Err(error) => {
                 let now = self.now();
                 let Some(current) = self.round.as_mut().filter(|current| current.number == round) else { return };
-                // If another attempt was confirmed meanwhile, this one had too little time.
-                if self.hold.deadline() <= deadline {
-                    self.hold.at_risk(&error);
+                // If another attempt was confirmed meanwhile, this one only had too little time.
+                if self.lease.deadline() <= deadline {
+                    self.lease.note_at_risk(&error);
                 }
                 if matches!(error, Error::Unavailable { .. }) {
                     current.next_attempt = current.next_attempt.min(now.saturating_add(current.backoff.next()));
                     current.last_error = Some(error);
                     return;
                 }
-                // Until the deadline somebody may mend what is wrong. A wish leaves the schedule as it is.
-                if let Some(wish) = self.round.take().and_then(|round| round.wish) {
-                    drop(wish.reply.send(Err(error)));
+                // The cause may pass before the deadline. A refresh for the holder leaves the schedule as it is.
+                if let Some(command) = self.round.take().and_then(|round| round.command) {
+                    drop(command.reply.send(Err(error)));
                 }
-                self.unconfirmed(self.due_soon());
+                self.note_unconfirmed(self.due_soon());
             }
         }
     }
 
-    /// The store confirmed a refresh that was sent at this time.
-    fn confirmed(&mut self, round: RefreshRound, sent: Duration, tick: HybridTime) {
+    /// Notes a confirmed refresh.
+    fn note_confirmed(&mut self, round: RefreshRound, sent: Duration, tick: HybridTime) {
         self.ttl = round.ttl;
-        self.words = round.metadata.map(Box::new);
+        self.metadata = round.metadata.map(Box::new);
         match &self.slot {
-            Placed::At(slot) if slot.ttl == self.ttl && slot.is_single == self.is_single() => slot.confirmed(sent),
+            Placed::At(slot) if slot.ttl == self.ttl && slot.is_single == self.is_single() => slot.note_confirmed(sent),
             _ => self.place(sent, self.due_after(sent)),
         }
-        // Again, if listening has failed since.
+        // Listens again if the listener has failed since.
         if self.listen_at.is_none() {
-            self.watch.listen(tick);
+            self.holder.listen_since(tick);
         }
-        if let Some(wish) = round.wish {
-            drop(wish.reply.send(Ok(())));
+        if let Some(command) = round.command {
+            drop(command.reply.send(Ok(())));
         }
     }
 
-    /// Releases the lease that has ended, if it ended by the will of this process.
+    /// Acts at the store on the end of the lease, and replies.
     pub(crate) async fn end(self: Box<Self>) {
-        let Self { hold, slot, watch, shared, in_use, released, .. } = *self;
+        let Self { lease, slot, holder, shared, in_use, released, .. } = *self;
         drop(slot);
-        let end = release::run(&shared.context, &shared.shutdown_releases, &hold).await;
-        drop(watch);
-        // The caller that hears of the end may ask with the same id at once.
+        let end = release::run(&shared.context, &shared.shutdown_releases, &lease).await;
+        drop(holder);
+        // A caller that learns of the end may use the lease id at once.
         drop(in_use);
         drop(released.send(end));
     }
 }
 
-/// Waits for the end of a sleep; for ever without one.
+/// Waits for the end of a sleep. Without one it waits for ever.
 async fn slept(sleep: Option<Pin<Box<impl Future<Output = ()>>>>) {
     match sleep {
         Some(sleep) => sleep.await,
@@ -388,10 +388,10 @@ async fn slept(sleep: Option<Pin<Box<impl Future<Output = ()>>>>) {
     }
 }
 
-/// Ends the lease when its task is dropped, as a runtime does that shuts down.
-struct EndsWithTask(Arc<LeaseShared>);
+/// Ends the lease when a runtime that shuts down drops its task.
+struct LeaseTaskEnd(Arc<LeaseShared>);
 
-impl Drop for EndsWithTask {
+impl Drop for LeaseTaskEnd {
     fn drop(&mut self) {
         self.0.lose(LossCause::ShutDown);
         self.0.commands.end();

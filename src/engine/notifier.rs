@@ -1,4 +1,11 @@
-//! Waiters and holders of a handle, and the one listener that wakes them.
+//! The waiters and holders of a handle and its siblings, and the listener that wakes them.
+//!
+//! Purpose: a waiter learns at once that it was granted its key, and a holder that its lease was revoked.
+//!
+//! Mechanism: one task listens to the store for all of them. A waiter joins before its request is sent. While no task
+//! listens, waiters poll, and holders learn of a revocation with their next refresh.
+//!
+//! Invariant: if `listen_since` returned true, a grant after that tick wakes the waiter, or the end of the listener does.
 
 use std::{
     collections::HashMap,
@@ -15,66 +22,66 @@ use crate::{
     store::Notification,
 };
 
-/// How long the listener stays without waiters: opening it costs more than keeping it for a while.
+/// How long the listener stays without waiters and holders: to keep it for a while costs less than to open it again.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(10);
-/// How often the listener says that its runtime is driven, and how long after that another one listens in its place.
+/// How often the listener shows that its runtime is driven, and after how long without a sign another task replaces it.
 const BEAT_INTERVAL: Duration = Duration::from_secs(1);
 const BEAT_TIMEOUT: Duration = Duration::from_secs(3);
-/// How many holders look for a revocation that the listener may not have heard of.
-const MAX_LOOKS: usize = 256;
-/// How long to wait before listening again after it failed.
+/// How many holders check for a revocation that the listener may have missed.
+const MAX_LOSS_CHECKS: usize = 256;
+/// How long to wait before listening again after a failure.
 const REOPEN_PAUSE: Duration = Duration::from_secs(1);
 
 /// Why a waiter is woken.
 #[derive(Clone, Debug)]
 pub(crate) enum Wake {
-    /// It was handed the key with this token.
-    Handed(FencingToken),
-    /// From now on it is heard what is handed over, perhaps not all that was since it asked.
+    /// The waiter was granted the key with this token.
+    Granted(FencingToken),
+    /// Grants are notified from now on. A grant since the waiter's last request may have been missed.
     Listening,
-    /// It should ask.
-    Ask,
+    /// The waiter should poll.
+    Poll,
 }
 
 /// The waiters and holders of a handle.
 #[derive(Debug)]
 pub(crate) struct Notifier {
-    /// By which the store tells the handle from others.
+    /// The id by which the store knows the handles.
     handle: HandleId,
-    state: Mutex<Listeners>,
+    state: Mutex<NotifierState>,
 }
 
 #[derive(Debug, Default)]
-struct Listeners {
+struct NotifierState {
     /// By the number of their acquire.
     waiting: HashMap<u64, UnboundedSender<Wake>>,
     /// By the number of their acquire.
     holding: HashMap<u64, Arc<LeaseShared>>,
-    listening: Listening,
-    /// Which listener that is, and when, on the clock, it last said that its runtime is driven.
+    listening: ListenerState,
+    /// The number of the listener, and when, on the clock, it last showed that its runtime is driven.
     listener: u64,
     beat_at: Duration,
-    /// When, on the clock, the last of them left.
+    /// When, on the clock, the last waiter or holder left.
     idle_since: Duration,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-enum Listening {
-    /// Not; it may be tried from this time on.
+enum ListenerState {
+    /// No task listens. One can be started.
     #[default]
-    Not,
-    /// Not again before this time on the clock.
-    NotBefore(Duration),
-    /// The listener is being opened, and will hear of all that is handed over after this tick, or after a later one that it
-    /// then tells.
+    Closed,
+    /// No task listens, and none is started before this time on the clock.
+    ClosedUntil(Duration),
+    /// The listener is being opened. It will receive what happens after this tick, or after a later tick that it then
+    /// reports.
     Opening(HybridTime),
-    /// All that is handed over after this tick is heard of.
-    Since(HybridTime),
-    /// The store cannot tell.
-    Never,
+    /// The listener receives what happens after this tick.
+    Open(HybridTime),
+    /// The store cannot notify.
+    Unsupported,
 }
 
-/// A waiter among those of its handle, until this is dropped.
+/// A waiter of a handle, until this is dropped.
 #[derive(Debug)]
 pub(crate) struct WaiterGuard {
     context: Arc<Context>,
@@ -84,27 +91,27 @@ pub(crate) struct WaiterGuard {
 }
 
 impl WaiterGuard {
-    /// Joins the waiters: to be done before the request that may be queued is sent.
+    /// Joins the waiters. Call it before the request is sent that may be queued.
     pub(crate) fn new(context: &Arc<Context>, notifier: &Arc<Notifier>, number: u64) -> Self {
         let (wake, wakes) = mpsc::unbounded_channel();
         notifier.state().waiting.insert(number, wake);
         Self { context: Arc::clone(context), notifier: Arc::clone(notifier), number, wakes }
     }
 
-    /// Waits to be woken.
+    /// Waits until the waiter is woken.
     pub(crate) async fn woken(&mut self) -> Wake {
         match self.wakes.recv().await {
             Some(wake) => wake,
-            // The other end goes with this one.
+            // The sender lives as long as this guard.
             None => std::future::pending().await,
         }
     }
 
-    /// Sees to it that somebody listens; says whether what is handed over after `asked`, the tick of
-    /// the last answer, will be heard of. Where the listener is still being opened that is so, too:
-    /// were everybody to ask until it is open, it might wait for them.
-    pub(crate) fn is_heard(&self, asked: HybridTime) -> bool {
-        self.notifier.listen(&self.context, asked)
+    /// Starts a listener if there is none. Returns whether grants after `tick`, the tick of the last answer, are
+    /// notified. That is so while the listener is being opened, too: if all waiters polled until it is open, it might
+    /// have to wait for them.
+    pub(crate) fn listen_since(&self, tick: HybridTime) -> bool {
+        self.notifier.listen(&self.context, tick)
     }
 }
 
@@ -114,7 +121,7 @@ impl Drop for WaiterGuard {
     }
 }
 
-/// A holder among those of its handle, until this is dropped.
+/// A holder of a handle, until this is dropped.
 #[derive(Debug)]
 pub(crate) struct HolderGuard {
     context: Arc<Context>,
@@ -135,9 +142,9 @@ impl HolderGuard {
         Self { context, notifier, releases, number }
     }
 
-    /// Sees to it that somebody listens, from `asked`, the tick of the last answer, on.
-    pub(crate) fn listen(&self, asked: HybridTime) {
-        self.notifier.listen(&self.context, asked);
+    /// Starts a listener if there is none, for what happens after `tick`, the tick of the last answer.
+    pub(crate) fn listen_since(&self, tick: HybridTime) {
+        self.notifier.listen(&self.context, tick);
     }
 }
 
@@ -151,102 +158,104 @@ impl Drop for HolderGuard {
     }
 }
 
-impl Listeners {
-    /// Whether the runtime of the listener is not driven any more, as far as can be told.
+impl NotifierState {
+    /// Whether the listener has shown no sign of life for too long.
     fn is_silent(&self, now: Duration) -> bool {
         self.beat_at.saturating_add(BEAT_TIMEOUT) < now
     }
 }
 
 impl Notifier {
-    /// Of the handles with this id.
+    /// For the handles with this id.
     pub(crate) fn new(handle: HandleId) -> Self {
         Self { handle, state: Mutex::default() }
     }
 
-    fn state(&self) -> MutexGuard<'_, Listeners> {
+    fn state(&self) -> MutexGuard<'_, NotifierState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A waiter or holder leaves.
-    fn leave(&self, context: &Context, leave: impl FnOnce(&mut Listeners)) {
+    /// Removes a waiter or a holder.
+    fn leave(&self, context: &Context, leave: impl FnOnce(&mut NotifierState)) {
         let now = context.clock().now();
         let mut state = self.state();
         leave(&mut state);
         state.idle_since = now;
     }
 
-    /// Sees to it that a task listens; returns whether what happens after `asked` will be heard of.
-    fn listen(self: &Arc<Self>, context: &Arc<Context>, asked: HybridTime) -> bool {
+    /// Starts a listener if there is none. Returns whether what happens after `tick` is notified.
+    fn listen(self: &Arc<Self>, context: &Arc<Context>, tick: HybridTime) -> bool {
         let now = context.clock().now();
         let mut state = self.state();
         match state.listening {
-            Listening::Opening(since) | Listening::Since(since) if !state.is_silent(now) => return since <= asked,
-            Listening::NotBefore(time) if now < time => return false,
-            Listening::Never => return false,
+            ListenerState::Opening(since) | ListenerState::Open(since) if !state.is_silent(now) => {
+                return since <= tick;
+            }
+            ListenerState::ClosedUntil(time) if now < time => return false,
+            ListenerState::Unsupported => return false,
             _ => {}
         }
-        state.listening = Listening::Opening(asked);
+        state.listening = ListenerState::Opening(tick);
         state.listener = state.listener.saturating_add(1);
         state.beat_at = now;
         let listener = state.listener;
         drop(state);
-        context.spawn(listen(Arc::clone(context), Arc::clone(self), asked, listener));
+        context.spawn(listen(Arc::clone(context), Arc::clone(self), tick, listener));
         true
     }
 
-    /// Whether no task listens, though one could.
-    pub(crate) fn is_deaf(&self, now: Duration) -> bool {
+    /// Whether no task listens, although the store can notify.
+    pub(crate) fn is_listener_missing(&self, now: Duration) -> bool {
         let state = self.state();
         match state.listening {
-            Listening::Not | Listening::NotBefore(_) => true,
-            Listening::Opening(_) | Listening::Since(_) => state.is_silent(now),
-            Listening::Never => false,
+            ListenerState::Closed | ListenerState::ClosedUntil(_) => true,
+            ListenerState::Opening(_) | ListenerState::Open(_) => state.is_silent(now),
+            ListenerState::Unsupported => false,
         }
     }
 
-    /// The leases that are held here.
-    pub(crate) fn holds(&self) -> Vec<Arc<LeaseShared>> {
+    /// The leases that the handles hold.
+    pub(crate) fn leases(&self) -> Vec<Arc<LeaseShared>> {
         self.state().holding.values().map(Arc::clone).collect()
     }
 
-    /// Wakes whom it concerns. A waiter that has just left is not there to be woken.
-    fn tell(&self, told: &Notification, listener: u64) {
-        match told {
+    /// Wakes the waiter or holder of a notification, unless it has left.
+    fn notify(&self, notification: &Notification, listener: u64) {
+        match notification {
             Notification::Started { since } => {
-                if self.is_listener(listener, |state| state.listening = Listening::Since(*since)) {
+                if self.is_listener(listener, |state| state.listening = ListenerState::Open(*since)) {
                     self.wake(&Wake::Listening);
                 }
             }
-            Notification::Granted { number, token } => self.wake_one(*number, Wake::Handed(*token)),
+            Notification::Granted { number, token } => self.wake_one(*number, Wake::Granted(*token)),
             Notification::Revoked { number } => {
-                self.wake_one(*number, Wake::Ask);
-                let hold = self.state().holding.get(number).map(Arc::clone);
-                if let Some(hold) = hold {
-                    hold.commands.look();
+                self.wake_one(*number, Wake::Poll);
+                let lease = self.state().holding.get(number).map(Arc::clone);
+                if let Some(lease) = lease {
+                    lease.commands.check_loss();
                 }
             }
         }
     }
 
-    /// Makes holders look for a revocation before this tick, which the listener did not hear of. Each look is a request, so only
-    /// a few of them look. The others learn of it with their next refresh.
-    fn look_at_holders(&self, from: HybridTime) {
-        let holds: Vec<_> =
-            self.state().holding.values().filter(|hold| hold.tick < from).take(MAX_LOOKS).cloned().collect();
-        for hold in holds {
-            hold.commands.look();
+    /// Makes holders check for a revocation before this tick, which the listener has missed. Each check is a request,
+    /// so only a few holders check. The others learn of it with their next refresh.
+    fn check_holders(&self, from: HybridTime) {
+        let leases: Vec<_> =
+            self.state().holding.values().filter(|lease| lease.tick < from).take(MAX_LOSS_CHECKS).cloned().collect();
+        for lease in leases {
+            lease.commands.check_loss();
         }
     }
 
-    /// Whether nobody has waited or held for a while.
+    /// Whether there has been no waiter and no holder for a while.
     fn is_idle(&self, now: Duration) -> bool {
         let state = self.state();
         state.waiting.is_empty() && state.holding.is_empty() && state.idle_since.saturating_add(IDLE_TIMEOUT) <= now
     }
 
-    /// Whether no other one listens in place of this listener. If so, `note` is noted.
-    fn is_listener(&self, listener: u64, note: impl FnOnce(&mut Listeners)) -> bool {
+    /// Whether this listener was not replaced. If so, calls `note`.
+    fn is_listener(&self, listener: u64, note: impl FnOnce(&mut NotifierState)) -> bool {
         let mut state = self.state();
         let is_listener = state.listener == listener;
         if is_listener {
@@ -255,14 +264,14 @@ impl Notifier {
         is_listener
     }
 
-    /// The listener has ended: from here on waiters ask.
-    fn unheard(&self, listening: Listening, listener: u64) {
+    /// Notes that the listener has ended, and makes the waiters poll.
+    fn note_listener_end(&self, listening: ListenerState, listener: u64) {
         if self.is_listener(listener, |state| state.listening = listening) {
-            self.wake(&Wake::Ask);
+            self.wake(&Wake::Poll);
         }
     }
 
-    /// Wakes one waiter, after the lock has been released.
+    /// Wakes one waiter, not under the lock.
     fn wake_one(&self, number: u64, why: Wake) {
         let wake = self.state().waiting.get(&number).cloned();
         if let Some(wake) = wake {
@@ -270,7 +279,7 @@ impl Notifier {
         }
     }
 
-    /// Wakes all waiters, after the lock has been released.
+    /// Wakes all waiters, not under the lock.
     fn wake(&self, why: &Wake) {
         let waiting: Vec<_> = self.state().waiting.values().cloned().collect();
         for wake in waiting {
@@ -279,20 +288,20 @@ impl Notifier {
     }
 }
 
-/// Listens for the waiters and holders of a handle until there were none for a while, another one listens in its place, or
-/// listening fails. Another one does if the runtime of this one is not driven for a while.
+/// Listens until there has been no waiter and no holder for a while, until it fails, or until another listener replaces
+/// it because its runtime was not driven.
 async fn listen(context: Arc<Context>, notifier: Arc<Notifier>, since: HybridTime, listener: u64) {
     let clock = context.clock();
-    // Should this task be dropped where it stands, somebody else has to listen.
-    let mut ended = Ends { notifier: Arc::clone(&notifier), listening: Listening::Not, listener };
-    let (tell, mut told) = mpsc::unbounded_channel();
+    // If a runtime drops this task here, another one must listen.
+    let mut ended = ListenerEnd { notifier: Arc::clone(&notifier), listening: ListenerState::Closed, listener };
+    let (tell, mut notifications) = mpsc::unbounded_channel();
     let mut watching = context.store.watch(notifier.handle, since, tell);
     let mut beat_at = clock.now().saturating_add(BEAT_INTERVAL);
     let failed: Result<()> = loop {
         tokio::select! {
             biased;
             () = context.closing.cancelled() => return,
-            // Before what is told, of which there may always be more.
+            // Before the notifications, which may never end.
             () = clock.sleep_until(beat_at) => {
                 let now = clock.now();
                 beat_at = now.saturating_add(BEAT_INTERVAL);
@@ -300,40 +309,40 @@ async fn listen(context: Arc<Context>, notifier: Arc<Notifier>, since: HybridTim
                     return;
                 }
             }
-            Some(told) = told.recv() => {
-                if let Notification::Started { since: from } = told && from > since {
-                    notifier.look_at_holders(from);
+            Some(notification) = notifications.recv() => {
+                if let Notification::Started { since: from } = notification && from > since {
+                    notifier.check_holders(from);
                 }
-                notifier.tell(&told, listener);
+                notifier.notify(&notification, listener);
             }
             ended = &mut watching => break ended,
         }
     };
-    ended.listening = Listening::NotBefore(clock.now().saturating_add(REOPEN_PAUSE));
+    ended.listening = ListenerState::ClosedUntil(clock.now().saturating_add(REOPEN_PAUSE));
     if let Err(error) = failed {
         let never = matches!(error, Error::Invalid { .. });
         let error: &(dyn std::error::Error + 'static) = &error;
         if never {
             warn!(
                 error,
-                "cannot listen to the change stream: from now on waiters poll, and holders learn of a revocation with their next refresh; remove the cause, and make the handle anew"
+                "cannot listen to the change stream, so waiters poll, and holders learn of a revocation with their next refresh: remove the cause, and make a new handle"
             );
-            ended.listening = Listening::Never;
+            ended.listening = ListenerState::Unsupported;
         } else {
-            debug!(error, "listening failed: waiters ask until it works again");
+            debug!(error, "the listener failed: waiters poll until it is open again");
         }
     }
 }
 
-/// Says how the listener ended, in whatever way it does.
-struct Ends {
+/// Notes the end of the listener, however it ends.
+struct ListenerEnd {
     notifier: Arc<Notifier>,
-    listening: Listening,
+    listening: ListenerState,
     listener: u64,
 }
 
-impl Drop for Ends {
+impl Drop for ListenerEnd {
     fn drop(&mut self) {
-        self.notifier.unheard(self.listening, self.listener);
+        self.notifier.note_listener_end(self.listening, self.listener);
     }
 }

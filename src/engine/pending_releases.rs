@@ -1,10 +1,12 @@
-//! The releases of a handle that are under way, by key.
+//! The releases of a handle that are in progress, by key.
 //!
-//! Purpose: an acquire waits for the releases of its own handle. So a caller that drops a lease and acquires its key again
-//! is not refused because of the lease that it has just dropped.
+//! Purpose: an acquire waits for the releases of its own handle. So a caller that drops a lease and acquires its key
+//! again is not refused because of that lease.
 //!
-//! Mechanism: the release of a lease begins when its caller drops or releases the lease, and is over when the lease's
-//! task has ended. Both are noted under one lock, so a release that is over never begins again.
+//! Mechanism: a release begins when the caller drops or releases the lease, and ends with the lease's task. Both are
+//! noted under one lock.
+//!
+//! Invariant: a release that has ended never begins again.
 
 use std::{
     collections::HashMap,
@@ -22,24 +24,24 @@ const NOT_BEGUN: u8 = 0;
 const UNDER_WAY: u8 = 1;
 const OVER: u8 = 2;
 
-/// The releases that are under way.
+/// The releases in progress.
 #[derive(Debug, Default)]
 pub(crate) struct PendingReleases(Mutex<HashMap<Key, OfKey>>);
 
-/// Those of one key.
+/// The releases of one key.
 #[derive(Debug, Default)]
 struct OfKey {
     count: usize,
-    /// Cancelled when all of them are over.
+    /// Cancelled when all of them have ended.
     over: CancellationToken,
 }
 
-/// Where the release of one lease stands. Changes only under the lock of [`PendingReleases`].
+/// The stage of a lease's release. Changes only under the lock of [`PendingReleases`].
 #[derive(Debug, Default)]
 pub(crate) struct ReleaseStage(AtomicU8);
 
 impl ReleaseStage {
-    fn moves(&self, from: u8, to: u8) -> bool {
+    fn advance(&self, from: u8, to: u8) -> bool {
         self.0.compare_exchange(from, to, Ordering::Relaxed, Ordering::Relaxed).is_ok()
     }
 }
@@ -52,7 +54,7 @@ impl PendingReleases {
     /// Notes that the release of a lease begins, unless it has begun before.
     pub(crate) fn begin(&self, key: &Key, stage: &ReleaseStage) {
         let mut by_key = self.by_key();
-        if stage.moves(NOT_BEGUN, UNDER_WAY) {
+        if stage.advance(NOT_BEGUN, UNDER_WAY) {
             let of_key = by_key.entry(key.clone()).or_default();
             of_key.count = of_key.count.saturating_add(1);
         }
@@ -61,7 +63,7 @@ impl PendingReleases {
     /// Notes that the task of a lease has ended.
     pub(crate) fn end(&self, key: &Key, stage: &ReleaseStage) {
         let mut by_key = self.by_key();
-        if stage.moves(NOT_BEGUN, OVER) || !stage.moves(UNDER_WAY, OVER) {
+        if stage.advance(NOT_BEGUN, OVER) || !stage.advance(UNDER_WAY, OVER) {
             return;
         }
         let Some(of_key) = by_key.get_mut(key) else { return };
@@ -74,8 +76,8 @@ impl PendingReleases {
         }
     }
 
-    /// Waits until no release of this key is under way.
-    pub(crate) async fn all_over(&self, key: &Key) {
+    /// Waits until no release of this key is in progress.
+    pub(crate) async fn wait_until_none(&self, key: &Key) {
         loop {
             let Some(over) = self.by_key().get(key).map(|of_key| of_key.over.clone()) else { return };
             over.cancelled().await;

@@ -1,4 +1,4 @@
-//! One request to refresh a lease.
+//! The refresh policy of a lease, and one request to refresh it.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use tracing::debug;
 use crate::{
     Deadline, Error, HybridTime, LossCause, Metadata, Result, Ttl,
     engine::{
-        confirm::{confirm_loss, stale},
+        confirm::{confirm_loss, stale_error},
         context::Context,
         lease_shared::LeaseShared,
         retry::{self, Limit},
@@ -16,14 +16,14 @@ use crate::{
     store::Applied,
 };
 
-/// When the task refreshes.
+/// When the task refreshes the lease.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Refreshing {
-    /// At a third of the ttl: two more can fail.
+    /// At a third of the ttl, so two more refreshes can fail.
     AtAThird,
-    /// This often.
+    /// At this interval.
     Every(Duration),
-    /// Only when its holder says so.
+    /// Only when the holder requests it.
     ByHand,
 }
 
@@ -31,7 +31,7 @@ impl Refreshing {
     pub(crate) fn interval(self, ttl: Ttl) -> Option<Duration> {
         match self {
             Self::AtAThird => Some(ttl.third()),
-            // An extension may have made the ttl shorter than was checked.
+            // An extension may have made the ttl shorter than the one that was checked.
             Self::Every(interval) => Some(interval.min(ttl.duration().checked_div(2).unwrap_or_default())),
             Self::ByHand => None,
         }
@@ -42,7 +42,7 @@ impl Refreshing {
         self.interval(ttl).map_or(Duration::MAX, |interval| sent.saturating_add(interval))
     }
 
-    /// Refuses an interval that is at odds with the ttl.
+    /// Refuses an interval that does not fit the ttl.
     pub(crate) fn check(self, ttl: Ttl) -> Result<()> {
         let half = ttl.duration().checked_div(2).unwrap_or_default();
         match self {
@@ -55,92 +55,91 @@ impl Refreshing {
     }
 }
 
-/// Waits until the lease has ended, and ends it when its handle or its time does.
-async fn over(context: &Context, hold: &LeaseShared) {
+/// Waits until the lease has ended. Ends it when its time is over or its handle is shut down.
+async fn wait_for_end(context: &Context, lease: &LeaseShared) {
     tokio::select! {
         biased;
-        () = hold.ended.cancelled() => {}
-        () = context.closing.cancelled() => hold.lose(LossCause::ShutDown),
-        () = lapsed(context, hold) => hold.lose(LossCause::Expired),
+        () = lease.ended.cancelled() => {}
+        () = context.closing.cancelled() => lease.lose(LossCause::ShutDown),
+        () = wait_for_expiry(context, lease) => lease.lose(LossCause::Expired),
     }
 }
 
-/// Waits until the deadline has passed, which may be moved on meanwhile.
-async fn lapsed(context: &Context, hold: &LeaseShared) {
-    while !hold.remaining().is_zero() {
-        context.clock().sleep_until(hold.deadline()).await;
+/// Waits until the deadline has passed, even if it is extended meanwhile.
+async fn wait_for_expiry(context: &Context, lease: &LeaseShared) {
+    while !lease.remaining().is_zero() {
+        context.clock().sleep_until(lease.deadline()).await;
     }
 }
 
-/// Makes a lease that was just granted one of this ttl.
-pub(crate) async fn settle(context: &Context, hold: &LeaseShared, ttl: Ttl) -> Result<()> {
+/// Gives this ttl to a lease that was just granted.
+pub(crate) async fn apply_ttl(context: &Context, lease: &LeaseShared, ttl: Ttl) -> Result<()> {
     tokio::select! {
         biased;
-        () = over(context, hold) => Err(Error::unavailable(
+        () = wait_for_end(context, lease) => Err(Error::unavailable(
             "the lease ended before the store confirmed that it has no expiry: retry, unless the handle was shut down",
         )),
-        settled = refresh(context, hold, ttl) => settled,
+        applied = refresh(context, lease, ttl) => applied,
     }
 }
 
-/// Refreshes until the store confirms or the operation timeout is over.
-async fn refresh(context: &Context, hold: &LeaseShared, ttl: Ttl) -> Result<()> {
+/// Refreshes until the store confirms it or the operation timeout is over.
+async fn refresh(context: &Context, lease: &LeaseShared, ttl: Ttl) -> Result<()> {
     let longest = context.settings.longest_attempt(ttl);
-    let until = context.operation_deadline().or_at(hold.deadline());
+    let until = context.operation_deadline().or_at(lease.deadline());
     let confirmed =
-        retry::until_definite(until, Limit::growing(longest), |deadline| attempt(context, hold, ttl, None, deadline));
+        retry::until_definite(until, Limit::growing(longest), |deadline| attempt(context, lease, ttl, None, deadline));
     match confirmed.await? {
-        Some(Confirmed { sent, .. }) if hold.extend_deadline(sent.saturating_add(context.settings.validity(ttl))) => {
+        Some(Confirmed { sent, .. }) if lease.extend_deadline(sent.saturating_add(context.settings.validity(ttl))) => {
             Ok(())
         }
-        // Lost: the caller is woken by that.
+        // The lease is lost, which ends the caller's wait.
         _ => std::future::pending().await,
     }
 }
 
-/// That the store confirmed a refresh.
+/// A refresh that the store confirmed.
 pub(crate) struct Confirmed {
-    /// The time on the clock just before it was sent, from which the deadline counts.
+    /// When, on the clock, it was about to be sent. The deadline counts from here.
     pub(crate) sent: Duration,
-    /// The store's tick when it was applied.
+    /// The store's tick at which it was applied.
     pub(crate) tick: HybridTime,
 }
 
-/// Sends one refresh. `None` is a lease that was lost by it.
+/// Sends one refresh. Returns `None` if the lease is lost.
 pub(crate) async fn attempt(
     context: &Context,
-    hold: &LeaseShared,
+    lease: &LeaseShared,
     ttl: Ttl,
     metadata: Option<&Metadata>,
     deadline: Deadline,
 ) -> Result<Option<Confirmed>> {
     let clock = context.clock();
     let request = Request::Refresh(record::Refresh {
-        lease: hold.lease,
+        lease: lease.id,
         ttl: ttl.millis(),
-        grace: hold.grace,
+        grace: lease.grace,
         metadata: metadata.cloned(),
     });
     let sent = clock.now();
-    let Applied { outcome, at, .. } = context.store.apply(&hold.key, request, deadline).await?;
+    let Applied { outcome, at, .. } = context.store.apply(&lease.key, request, deadline).await?;
     match outcome {
-        Outcome::Refreshed { token } if token == hold.token => {
-            hold.note_round_trip(clock.now().saturating_sub(sent));
-            debug!(key = %hold.key, token = %hold.token, "refreshed");
-            Ok(Some(Confirmed { sent, tick: at.map_or(hold.tick, |at| at.tick) }))
+        Outcome::Refreshed { token } if token == lease.token => {
+            lease.note_round_trip(clock.now().saturating_sub(sent));
+            debug!(key = %lease.key, token = %lease.token, "refreshed");
+            Ok(Some(Confirmed { sent, tick: at.map_or(lease.tick, |at| at.tick) }))
         }
-        // This lease id was granted anew after the lease had ended: by a request that was long
-        // under way, or in another process.
+        // After the lease had ended, its id was granted again: by a delayed request or in another process.
         Outcome::Refreshed { token } => {
-            hold.lose(LossCause::TakenOver { token });
+            lease.lose(LossCause::TakenOver { token });
             Ok(None)
         }
-        Outcome::Absent => match confirm_loss(context, hold, deadline).await? {
+        Outcome::Absent => match confirm_loss(context, lease, deadline).await? {
             Some(cause) => {
-                hold.lose(cause);
+                lease.lose(cause);
                 Ok(None)
             }
-            None => Err(stale()),
+            None => Err(stale_error()),
         },
         outcome => {
             Err(Error::invalid(format!("the store answered a refresh with {outcome:?}: report this bug of the store")))

@@ -1,18 +1,19 @@
-//! When the leases of a handle are refreshed, and which of them by one request.
+//! The schedules by which a handle refreshes its leases, and the batches that it sends.
 //!
-//! Purpose: a handle that holds a hundred thousand leases has few timers and sends few requests.
+//! Purpose: a handle that holds a hundred thousand leases needs few timers and few requests.
 //!
-//! Mechanism: leases of one ttl, whose tasks are on one runtime, have one schedule. One task for each schedule sleeps until
-//! the first of its leases is due or lapses. When a lease is due, a batch refreshes it together with the leases that are past
-//! half of their interval, the earliest deadlines first. So after one interval leases that were acquired one by one are a
-//! batch or two. A lease that is refreshed by itself, such as one with metadata, is left to its task when it is due.
+//! Mechanism: leases with one ttl whose tasks are on one runtime share a schedule. Each schedule has one task, which
+//! sleeps until its first lease is due or expires. When a lease is due, a batch refreshes it together with the leases
+//! that are past half of their interval, the earliest deadlines first. So after one interval, leases that were acquired
+//! one by one share a batch or two. A lease that is refreshed alone, such as one with metadata, is left to its task
+//! when it is due.
 //!
-//! A batch is sent when the store has answered the one before, or after a sixteenth of the time to the earliest deadline. If
-//! the store was slow the last two times, a batch waits for longer and takes fewer leases: batches that are under way at the
-//! same time take the servers as long, and each of them takes the time of all.
+//! A batch is sent when the store has answered the one before, or after a sixteenth of the time to the earliest
+//! deadline. If the store was slow the last two times, a batch waits longer and takes fewer leases: concurrent batches
+//! cost the servers as much, and each of them then takes the time of all.
 //!
-//! The task of a schedule looks at the clock every two seconds, so no lease needs a timer to notice that the machine was
-//! suspended.
+//! Invariant: the task of a schedule reads the clock every two seconds, so no lease needs a timer to notice that the
+//! machine was suspended.
 
 mod batch;
 mod leases;
@@ -29,7 +30,7 @@ use std::{
     time::Duration,
 };
 
-pub(crate) use slot::{Slot, Wanted};
+pub(crate) use slot::{ScheduleSpec, Slot};
 use tokio::{runtime, sync::Notify};
 
 use self::{
@@ -41,26 +42,26 @@ use crate::{
     engine::{context::Context, notifier::Notifier},
 };
 
-/// So many leases take the store as long as one.
+/// A store takes about as long for this many leases as for one.
 const FEW: u16 = 256;
 
 /// The schedules of a handle.
 #[derive(Debug)]
 pub(crate) struct Schedules {
     context: Arc<Context>,
-    /// Tells whether revocations are heard of.
+    /// Knows whether revocations are notified.
     notifier: Arc<Notifier>,
     by_kind: Mutex<HashMap<Kind, Arc<Schedule>>>,
-    /// Held by the batch that is under way.
-    turn: tokio::sync::Mutex<()>,
-    /// How many leases are in batches that are under way.
+    /// Held by the batch in flight.
+    batch_lock: tokio::sync::Mutex<()>,
+    /// How many leases are in batches in flight.
     under_way: AtomicUsize,
-    /// How long the store took for the last two batches, for each lease that was under way then.
+    /// The store's time for each of the last two batches, per lease in flight.
     took: Mutex<[Duration; 2]>,
 }
 
-/// Which leases have one schedule: those of one ttl whose tasks are on one runtime. A runtime that is not driven any more
-/// stops its own leases only.
+/// Which leases share a schedule: those with one ttl whose tasks are on one runtime. So a runtime that is not driven
+/// stops only its own leases.
 type Kind = (Ttl, Option<runtime::Id>);
 
 /// The schedule of the leases of one kind.
@@ -77,7 +78,7 @@ impl Schedules {
             context,
             notifier,
             by_kind: Mutex::default(),
-            turn: tokio::sync::Mutex::default(),
+            batch_lock: tokio::sync::Mutex::default(),
             under_way: AtomicUsize::default(),
             took: Mutex::default(),
         }
@@ -87,7 +88,7 @@ impl Schedules {
         self.by_kind.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Forgets a schedule that has no leases. Says whether it did.
+    /// Removes a schedule that has no leases. Returns whether it did.
     fn forget_if_empty(&self, kind: Kind) -> bool {
         let mut schedules = self.by_kind();
         let is_empty = schedules.get(&kind).is_none_or(|schedule| schedule.leases().by_slot.is_empty());
@@ -97,7 +98,7 @@ impl Schedules {
         is_empty
     }
 
-    /// How many leases are in batches that are under way.
+    /// How many leases are in batches in flight.
     fn under_way(&self) -> u32 {
         u32::try_from(self.under_way.load(Ordering::Relaxed)).unwrap_or(u32::MAX)
     }
@@ -106,36 +107,36 @@ impl Schedules {
         self.took.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes how long the store took for a batch that was sent when so many leases were under way.
+    /// Notes the store's time for a batch that was sent when `under_way` leases were in flight.
     fn note_took(&self, took: Duration, under_way: u32) {
         let each = took.checked_div(under_way.max(FEW.into())).unwrap_or_default();
         let mut took = self.took();
         *took = [each, took[0]];
     }
 
-    /// How long the store takes for each lease: the shorter one of the last two times, because one batch may have waited for a
-    /// locked record.
-    fn each(&self) -> Duration {
+    /// The store's time per lease: the shorter of the last two, because one batch may have waited for a locked record.
+    fn time_per_lease(&self) -> Duration {
         self.took().iter().copied().min().unwrap_or_default()
     }
 
     /// How many leases of this ttl the store refreshes in a 24th of the ttl.
     fn max_batch(&self, ttl: Ttl) -> usize {
         let part = ttl.duration().checked_div(24).unwrap_or_default().as_nanos();
-        let many = part.checked_div(self.each().as_nanos()).and_then(|many| usize::try_from(many).ok());
+        let many = part.checked_div(self.time_per_lease().as_nanos()).and_then(|many| usize::try_from(many).ok());
         many.map_or(usize::MAX, |many| many.max(FEW.into()))
     }
 
-    /// How long a batch waits for the one before, if it is so long to the earliest deadline: a sixteenth of it. A store that
-    /// is slow, but answers, is not sent more and more at once, as long as a third of it is left.
-    fn patience(&self, left: Duration) -> Duration {
+    /// How long a batch waits for the one before, with this time left to the earliest deadline: a sixteenth of it, or
+    /// the time that a slow store needs, up to a third of it. So a store that is slow, but answers, is not sent more
+    /// and more at once.
+    fn max_wait(&self, left: Duration) -> Duration {
         let part = |of: u32| left.checked_div(of).unwrap_or_default();
-        part(16).max(self.may_take(self.under_way()).min(part(3)))
+        part(16).max(self.expected_time(self.under_way()).min(part(3)))
     }
 
-    /// How long the store may take if so many leases are under way.
-    fn may_take(&self, under_way: u32) -> Duration {
-        self.each().saturating_mul(under_way).mul_f64(1.5)
+    /// The store's expected time if this many leases are in flight.
+    fn expected_time(&self, under_way: u32) -> Duration {
+        self.time_per_lease().saturating_mul(under_way).mul_f64(1.5)
     }
 }
 
@@ -144,7 +145,7 @@ impl Schedule {
         self.leases.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Changes what is said of some leases, as far as they are still on the schedule.
+    /// Changes the entries of those of these leases that are still on the schedule.
     fn update(&self, slots: impl IntoIterator<Item = u64>, change: impl Fn(&mut Scheduled)) {
         let mut leases = self.leases();
         for slot in slots {
@@ -152,21 +153,21 @@ impl Schedule {
         }
     }
 
-    /// Has leases refreshed when they are due, and ended when they lapse, until there are none.
+    /// Runs the schedule until it has no leases: leases that are due are refreshed, and those that have expired end.
     async fn run(self: Arc<Self>, schedules: Arc<Schedules>, kind: Kind) {
-        let _runs = Runs(Arc::clone(&self));
+        let _guard = RunGuard(Arc::clone(&self));
         let clock = schedules.context.clock();
         loop {
-            let Todo { lapsed, singles, batch_until, next } = self.leases().todo(clock.now());
-            for hold in lapsed {
-                hold.commands.lapsed();
+            let Todo { lapsed, singles, batch_until, next } = self.leases().collect_due(clock.now());
+            for lease in lapsed {
+                lease.commands.end_expired();
             }
-            for hold in singles {
-                hold.commands.refresh_single(false);
+            for lease in singles {
+                lease.commands.refresh_single(false);
             }
             if let Some(until) = batch_until {
-                let patience = schedules.patience(until.saturating_sub(clock.now()));
-                schedules.context.spawn(Batch::run(Arc::clone(&schedules), Arc::clone(&self), kind.0, patience));
+                let max_wait = schedules.max_wait(until.saturating_sub(clock.now()));
+                schedules.context.spawn(Batch::run(Arc::clone(&schedules), Arc::clone(&self), kind.0, max_wait));
             }
             if next.is_none() && schedules.forget_if_empty(kind) {
                 return;
@@ -181,13 +182,13 @@ impl Schedule {
     }
 }
 
-/// That the task of a schedule runs, until this is dropped.
-struct Runs(Arc<Schedule>);
+/// Notes, when dropped, that the task of the schedule has ended.
+struct RunGuard(Arc<Schedule>);
 
-impl Drop for Runs {
+impl Drop for RunGuard {
     fn drop(&mut self) {
         let mut leases = self.0.leases();
-        leases.is_run = false;
+        leases.is_running = false;
         leases.is_batch_pending = false;
     }
 }

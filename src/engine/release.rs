@@ -1,4 +1,6 @@
-//! Does at the store what is to be done about a lease that has ended here: releases it, gives it away, or leaves it.
+//! Acts at the store on a lease that has ended in this process: releases it, transfers it, or leaves it to its ttl.
+//!
+//! Invariant: each request can be sent twice with the effect of once.
 
 use std::{mem, sync::Arc};
 
@@ -7,7 +9,7 @@ use tracing::{debug, warn};
 use crate::{
     Deadline, Error, FencingToken, LeaseId, LossCause, Result,
     engine::{
-        confirm::{confirm_loss, stale},
+        confirm::{confirm_loss, stale_error},
         context::Context,
         end_action::{End, EndAction, ReleaseOutcome},
         lease_shared::LeaseShared,
@@ -17,78 +19,77 @@ use crate::{
     record::{self, Outcome, Request},
 };
 
-/// Does what is to be done at the store about a lease that has ended.
+/// Acts at the store on a lease that has ended, and returns what it did.
 pub(crate) async fn run(
     context: &Arc<Context>,
     at_shutdown: &Arc<ShutdownReleases>,
-    hold: &LeaseShared,
+    lease: &LeaseShared,
 ) -> Result<End> {
-    let end = end(context, at_shutdown, hold).await;
+    let end = finish(context, at_shutdown, lease).await;
     if let Err(error) = &end {
-        if hold.is_lost() == Some(LossCause::ShutDown) {
-            // The shutdown warns of all of them at once.
+        if lease.loss() == Some(LossCause::ShutDown) {
+            // The shutdown warns once for all of them.
             at_shutdown.note_unreleased();
-            debug!(key = %hold.key, token = %hold.token, %error, "not released");
+            debug!(key = %lease.key, token = %lease.token, %error, "not released");
             return end;
         }
         let error: &(dyn std::error::Error + 'static) = error;
-        let (key, token) = (&hold.key, hold.token);
-        if matches!(hold.end_action.get(), Some(EndAction::Transfer(_))) {
+        let (key, token) = (&lease.key, lease.token);
+        if matches!(lease.end_action.get(), Some(EndAction::Transfer(_))) {
             warn!(%key, %token, error, "the lease could not be transferred: see the error, and inspect the key for its holder");
         } else {
-            warn!(%key, %token, error, "the lease could not be released: its ttl ends it, or a revocation if it has no expiry");
+            warn!(%key, %token, error, "the lease could not be released: it ends with its ttl, or by a revocation if it has no expiry");
         }
     }
     end
 }
 
-async fn end(context: &Arc<Context>, at_shutdown: &Arc<ShutdownReleases>, hold: &LeaseShared) -> Result<End> {
-    match (hold.is_lost(), hold.end_action.get()) {
+async fn finish(context: &Arc<Context>, at_shutdown: &Arc<ShutdownReleases>, lease: &LeaseShared) -> Result<End> {
+    match (lease.loss(), lease.end_action.get()) {
         (Some(LossCause::Transferred), Some(EndAction::Transfer(to))) => {
-            let given = transfer(context, hold, *to).await;
+            let given = transfer(context, lease, *to).await;
             if matches!(given, Err(Error::Invalid { .. })) {
-                // Nobody here holds it any more, and its ttl may be for ever.
-                drop(release(context, hold, context.operation_deadline(), false).await);
+                // No process holds the lease now, and it may have no expiry.
+                drop(release(context, lease, context.operation_deadline(), false).await);
             }
             given.map(End::Transferred)
         }
         (Some(cause), Some(EndAction::WithGroup(group))) if cause != LossCause::ShutDown => {
-            if !group.released(context).await {
-                drop(release(context, hold, context.operation_deadline(), true).await);
+            if !group.wait(context).await {
+                drop(release(context, lease, context.operation_deadline(), true).await);
             }
             Ok(End::Released(ReleaseOutcome::AlreadyLost { cause }))
         }
         (Some(cause), _) if cause != LossCause::ShutDown => Ok(End::Released(ReleaseOutcome::AlreadyLost { cause })),
         (Some(LossCause::ShutDown), _) => {
-            let (sent_before, until) = match at_shutdown.release(context, hold).await {
+            let (sent_before, until) = match at_shutdown.release(context, lease).await {
                 BatchOutcome::Released => return Ok(End::Released(ReleaseOutcome::Released)),
                 BatchOutcome::Single { was_sent, until } => (was_sent, until),
                 BatchOutcome::OutOfTime => {
                     return Err(Error::unavailable(
-                        "the shutdown had no time left to release the lease: raise `operation_timeout`; its ttl ends it, or a revocation if it has no expiry",
+                        "the shutdown had no time left to release the lease, which ends with its ttl, or by a revocation if it has no expiry: raise `operation_timeout`",
                     ));
                 }
             };
-            release(context, hold, until, sent_before).await.map(End::Released)
+            release(context, lease, until, sent_before).await.map(End::Released)
         }
         (None, Some(EndAction::Orphan)) => Ok(End::Released(ReleaseOutcome::Released)),
         (None, Some(EndAction::Jointly(others))) => {
             let until = context.operation_deadline();
-            if others.released(context, until.or_after(context.settings.attempt)).await {
+            if others.run(context, until.or_after(context.settings.attempt)).await {
                 Ok(End::Released(ReleaseOutcome::Released))
             } else {
-                release(context, hold, until, true).await.map(End::Released)
+                release(context, lease, until, true).await.map(End::Released)
             }
         }
-        _ => release(context, hold, context.operation_deadline(), false).await.map(End::Released),
+        _ => release(context, lease, context.operation_deadline(), false).await.map(End::Released),
     }
 }
 
-/// Gives the key back, for a lease that has ended here by the will of this process, and whose release may
-/// have been sent before.
+/// Releases a lease that this process has ended. `sent_before`: a release may have been sent already.
 async fn release(
     context: &Context,
-    hold: &LeaseShared,
+    lease: &LeaseShared,
     until: Deadline,
     mut sent_before: bool,
 ) -> Result<ReleaseOutcome> {
@@ -96,14 +97,14 @@ async fn release(
     let released = retry::until_definite(until, Limit::growing(context.settings.attempt), |deadline| {
         let sent_before = mem::replace(&mut sent_before, true);
         async move {
-            let request = Request::Release(record::Release { lease: hold.lease, token: hold.token });
-            match context.store.apply(&hold.key, request, deadline).await?.outcome {
+            let request = Request::Release(record::Release { lease: lease.id, token: lease.token });
+            match context.store.apply(&lease.key, request, deadline).await?.outcome {
                 Outcome::Released => Ok(ReleaseOutcome::Released),
-                Outcome::Absent => match confirm_loss(context, hold, deadline).await? {
-                    None => Err(stale()),
-                    // Asked before, without an answer. If the deadline is ahead and nobody came
-                    // since, it was that request which ended the lease; else who knows.
-                    Some(LossCause::Expired) if sent_before && hold.deadline() > clock.now() => {
+                Outcome::Absent => match confirm_loss(context, lease, deadline).await? {
+                    None => Err(stale_error()),
+                    // An earlier send has no answer. If the deadline is ahead and the key was not granted again, that
+                    // send ended the lease. Otherwise the outcome is unknown.
+                    Some(LossCause::Expired) if sent_before && lease.deadline() > clock.now() => {
                         Ok(ReleaseOutcome::Released)
                     }
                     Some(LossCause::Expired | LossCause::TakenOver { .. }) if sent_before => {
@@ -118,26 +119,26 @@ async fn release(
         }
     });
     let released = released.await?;
-    debug!(key = %hold.key, token = %hold.token, ?released, "released");
+    debug!(key = %lease.key, token = %lease.token, ?released, "released");
     Ok(released)
 }
 
-/// Gives the lease to another lease id, for one that has ended here for that.
-async fn transfer(context: &Context, hold: &LeaseShared, to: LeaseId) -> Result<FencingToken> {
+/// Transfers a lease, which has ended in this process for that, to another lease id.
+async fn transfer(context: &Context, lease: &LeaseShared, to: LeaseId) -> Result<FencingToken> {
     let transferred = retry::until_definite(
         context.operation_deadline(),
         context.settings.attempt,
         |deadline| async move {
-            let request = record::Transfer { lease: hold.lease, token: hold.token, to };
-            match context.store.apply(&hold.key, Request::Transfer(request), deadline).await?.outcome {
-                Outcome::Transferred { token } if token > hold.token => Ok(token),
+            let request = record::Transfer { lease: lease.id, token: lease.token, to };
+            match context.store.apply(&lease.key, Request::Transfer(request), deadline).await?.outcome {
+                Outcome::Transferred { token } if token > lease.token => Ok(token),
                 Outcome::Transferred { .. } | Outcome::Refused { .. } => Err(Error::invalid(format!(
-                    "lease id {to} holds {:?} already, so the lease was not transferred and is released: acquire the key again, and choose another lease id",
-                    hold.key
+                    "the lease id {to} already holds {:?}, so the lease was released and not transferred: acquire the key again, and choose another lease id",
+                    lease.key
                 ))),
-                Outcome::Absent => match confirm_loss(context, hold, deadline).await? {
-                    Some(cause) => Err(hold.lost(cause)),
-                    None => Err(stale()),
+                Outcome::Absent => match confirm_loss(context, lease, deadline).await? {
+                    Some(cause) => Err(lease.lost_error(cause)),
+                    None => Err(stale_error()),
                 },
                 outcome => Err(Error::invalid(format!(
                     "the store answered a transfer with {outcome:?}: report this bug of the store"

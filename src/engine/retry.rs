@@ -1,15 +1,18 @@
-//! Asking again until somebody knows.
+//! Retries a request until its outcome is known.
+//!
+//! Mechanism: an attempt that ends with [`Error::Unavailable`] is repeated after a growing random delay, until a
+//! deadline. Any other result is definite.
 
 use std::time::Duration;
 
 use crate::{Deadline, Error, Result};
 
-/// How long to wait before asking a second time; it doubles from there.
-const FIRST: Duration = Duration::from_millis(20);
-/// How long to wait at most.
-const LONGEST: Duration = Duration::from_millis(640);
+/// The delay before the second attempt; later delays double.
+const FIRST_DELAY: Duration = Duration::from_millis(20);
+/// The longest delay.
+const MAX_DELAY: Duration = Duration::from_millis(640);
 
-/// How long to wait before the next attempt.
+/// The delays between attempts.
 #[derive(Debug)]
 pub(crate) struct Backoff {
     next: Duration,
@@ -18,15 +21,15 @@ pub(crate) struct Backoff {
 
 impl Backoff {
     pub(crate) fn new() -> Self {
-        Self::between(FIRST, LONGEST)
+        Self::between(FIRST_DELAY, MAX_DELAY)
     }
 
     pub(crate) fn between(first: Duration, longest: Duration) -> Self {
         Self { next: first, longest }
     }
 
-    /// The next delay: twice the last up to a bound, less up to half of it by chance, so that
-    /// those who failed together do not come back together.
+    /// The next delay: twice the last up to a bound, shortened at random by up to half, so that requests that failed
+    /// together are not repeated together.
     pub(crate) fn next(&mut self) -> Duration {
         let delay = self.next;
         self.next = delay.saturating_mul(2).min(self.longest);
@@ -34,7 +37,7 @@ impl Backoff {
     }
 }
 
-/// How long each of several attempts may take.
+/// How long each attempt may take.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limit {
     next: Duration,
@@ -42,19 +45,18 @@ pub(crate) struct Limit {
 }
 
 impl Limit {
-    /// How long a request for one record may take at first. A primary that died without a word is replaced
-    /// within seconds, and whoever goes on waiting for its answer does not ask the new one.
-    const SHORT: Duration = Duration::from_secs(1);
+    /// The limit of the first attempt. A primary that died is replaced within seconds, and an attempt that waits for
+    /// the old one does not reach the new one.
+    const FIRST_LIMIT: Duration = Duration::from_secs(1);
 
-    /// A short time at first, for requests that take milliseconds where all is well, and twice as long each
-    /// time after that; but the whole time as soon as it would not fit in afterwards, so that a store which is
-    /// slow is waited for. Not for an acquire: one that is given up and executed later holds the key for
-    /// nobody.
+    /// A short limit at first, because a request takes milliseconds if all is well, and twice the limit each time. An
+    /// attempt gets the whole limit as soon as one such attempt would not fit after it, so that a slow store can
+    /// answer. Not for an acquire: an abandoned one that is executed later leaves a key held without a holder.
     pub(crate) fn growing(longest: Duration) -> Self {
-        Self { next: longest.min(Self::SHORT), longest }
+        Self { next: longest.min(Self::FIRST_LIMIT), longest }
     }
 
-    /// How long the next attempt may take where so much time is left.
+    /// The limit of the next attempt, if this time is left.
     pub(crate) fn next(&mut self, left: Duration) -> Duration {
         if left.saturating_sub(self.next) < self.longest {
             self.next = self.longest;
@@ -65,19 +67,20 @@ impl Limit {
     }
 }
 
-/// As long each time.
+/// The same limit for each attempt.
 impl From<Duration> for Limit {
     fn from(longest: Duration) -> Self {
         Self { next: longest, longest }
     }
 }
 
-/// Calls `attempt` with the deadline of each attempt until it returns anything but [`Error::Unavailable`], or until `until`
-/// has passed. Then it returns the last error; or the one before, if the last attempt had less time than others.
+/// Calls `attempt` with a deadline for each attempt, until it returns anything but [`Error::Unavailable`] or `until`
+/// has passed. Then it returns the last error; if the last attempt had less time than the others, it returns the error
+/// before.
 ///
 /// # Cancel safety
 ///
-/// As `attempt`.
+/// The same as that of `attempt`.
 pub(crate) async fn until_definite<T, F>(
     until: Deadline,
     limit: impl Into<Limit>,
@@ -113,29 +116,29 @@ mod tests {
     use crate::Clock;
 
     #[tokio::test(start_paused = true)]
-    async fn an_unavailable_store_is_asked_until_the_end_and_not_beyond() {
+    async fn an_unavailable_request_is_repeated_until_the_deadline_and_not_after() {
         let clock = Clock::tokio();
         let until = Duration::from_secs(5);
-        let asked = Cell::new(0);
+        let sent = Cell::new(0);
         let result: Result<()> = until_definite(Deadline::at(clock, until), until, |deadline| {
-            asked.set(asked.get() + 1);
+            sent.set(sent.get() + 1);
             assert!(deadline.reading() <= until && !deadline.has_passed());
             async { Err(Error::unavailable("away")) }
         })
         .await;
         assert!(matches!(result, Err(Error::Unavailable { .. })));
         assert!(clock.now() <= until);
-        assert!((8..40).contains(&asked.get()), "{}", asked.get());
+        assert!((8..40).contains(&sent.get()), "{}", sent.get());
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_attempt_that_hangs_is_given_a_second_first_and_once_the_whole_time_in_any_case() {
+    async fn an_attempt_that_hangs_gets_a_second_first_and_once_the_whole_limit() {
         let clock = Clock::tokio();
         let given = async |all: u64, longest: u64| {
-            let asked = RefCell::new(Vec::new());
+            let sent = RefCell::new(Vec::new());
             let until = Deadline::after(clock, Duration::from_secs(all));
             let hung: Result<()> = until_definite(until, Limit::growing(Duration::from_secs(longest)), |deadline| {
-                asked.borrow_mut().push(deadline.remaining().as_secs());
+                sent.borrow_mut().push(deadline.remaining().as_secs());
                 async move {
                     deadline.passed().await;
                     Err(Error::unavailable("away"))
@@ -143,7 +146,7 @@ mod tests {
             })
             .await;
             assert!(matches!(hung, Err(Error::Unavailable { .. })));
-            asked.into_inner()
+            sent.into_inner()
         };
         assert_eq!(given(30, 5).await[..5], [1, 2, 4, 5, 5]);
         assert_eq!(given(10, 5).await, [1, 2, 5, 1]);
@@ -152,14 +155,14 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_definite_error_is_not_asked_again() {
-        let asked = Cell::new(0);
+    async fn a_definite_error_is_not_retried() {
+        let sent = Cell::new(0);
         let result: Result<()> = until_definite(Deadline::at(Clock::tokio(), Duration::MAX), Duration::MAX, |_| {
-            asked.set(asked.get() + 1);
+            sent.set(sent.get() + 1);
             async { Err(Error::invalid("wrong")) }
         })
         .await;
         assert!(matches!(result, Err(Error::Invalid { .. })));
-        assert_eq!(asked.get(), 1);
+        assert_eq!(sent.get(), 1);
     }
 }

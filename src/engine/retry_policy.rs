@@ -1,22 +1,22 @@
-//! What to do where a key is held: give up, wait in the queue, or try again.
+//! The policies for a key that is held: one attempt, a wait in the queue, or retries.
 
 use std::{fmt, sync::Arc, time::Duration};
 
 use crate::{Error, FencingToken, Owner, Result, engine::retry::Backoff};
 
-/// What to do where a key is held, checked.
+/// What an acquire does if the key is held. Checked.
 #[derive(Clone, Debug)]
 pub(crate) enum OnHeld {
     /// One attempt.
     Once,
-    /// Waits in the queue so long.
+    /// Waits in the queue for up to this long.
     Wait(Duration),
-    /// Attempts, without a place in the queue.
+    /// Retries without a place in the queue.
     Retry(Retry),
 }
 
 impl OnHeld {
-    /// What was set, if anything was.
+    /// The setting, if there is one.
     pub(crate) fn of(wait: Option<Duration>, retry: Option<Retry>) -> Result<Option<Self>> {
         match (wait, retry) {
             (Some(_), Some(_)) => Err(Error::invalid(
@@ -28,22 +28,22 @@ impl OnHeld {
         }
     }
 
-    /// A wait of up to this long. Zero is one attempt.
+    /// Waits for up to this long. Zero is one attempt.
     pub(crate) fn wait(at_most: Duration) -> Self {
         if at_most.is_zero() { Self::Once } else { Self::Wait(at_most) }
     }
 }
 
-/// When to ask again for a key that is held, instead of waiting in its queue.
+/// A policy for retrying a key that is held, instead of waiting in its queue.
 ///
-/// [`Acquire::wait`](crate::Acquire::wait) is fair, faster and sends fewer requests; attempts are for
-/// those who want to decide each time. Whoever waits in the queue comes before whoever tries again.
+/// [`Acquire::wait`](crate::Acquire::wait) is fair, faster and sends fewer requests. Retries are for callers that
+/// decide after each attempt. A queued waiter is served before a caller that retries.
 ///
-/// Only a key that is held is tried again by this policy: [`Error::Held`]. Any other error surfaces
-/// at once as what it is. Where the policy ends, the error is [`Error::RetriesExhausted`].
+/// The policy applies to [`Error::Held`] only; any other error is returned at once. When the policy ends, the error is
+/// [`Error::RetriesExhausted`].
 ///
-/// A policy must have an end: a number of [`attempts`](Self::attempts), a [`max_elapsed`](Self::max_elapsed) time,
-/// or a closure, which can stop. [`unlimited`](Self::unlimited) says that it has none.
+/// A policy must have an end: a number of [`attempts`](Self::attempts), a [`max_elapsed`](Self::max_elapsed) time, or a
+/// closure, which can stop. [`unlimited`](Self::unlimited) declares that it has none.
 ///
 /// # Examples
 ///
@@ -62,7 +62,7 @@ impl OnHeld {
 ///     other => panic!("{other:?}"),
 /// }
 ///
-/// // Asks again when the holder's time is over, unless that is long.
+/// // Retries when the holder's time is over, unless that is long.
 /// let patient = Retry::custom(|attempt| Some(attempt.remaining).filter(|left| left.as_secs() < 5));
 /// assert!(seal.acquire("reports/nightly").retry(patient).await.is_err());
 /// # held.release().await?;
@@ -75,10 +75,10 @@ pub struct Retry {
     delays: Delays,
     attempts: Option<u32>,
     max_elapsed: Option<Duration>,
-    unlimited: bool,
+    is_unlimited: bool,
 }
 
-/// What a caller wrote to decide on the next delay.
+/// The caller's closure that chooses the next delay.
 type Next = dyn Fn(&Attempt) -> Option<Duration> + Send + Sync;
 
 #[derive(Clone)]
@@ -104,102 +104,100 @@ impl fmt::Debug for Delays {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Attempt {
-    /// Which attempt it was; the first is 1.
+    /// The number of the attempt; the first is 1.
     pub number: u32,
-    /// How long it is since the first attempt began.
+    /// The time since the first attempt began.
     pub elapsed: Duration,
-    /// How long was waited before this attempt. `None` before the first.
+    /// The delay before this attempt. `None` for the first.
     pub previous_delay: Option<Duration>,
-    /// Who holds the key.
+    /// The holder's owner.
     pub owner: Owner,
     /// The holder's token.
     pub token: FencingToken,
-    /// How long the holder keeps the key if it is not refreshed, by the store's clock.
+    /// How long the holder keeps the key without a refresh, by the store's clock.
     pub remaining: Duration,
 }
 
 impl Retry {
-    /// Asks again after the same delay each time.
+    /// Retries after the same delay each time.
     pub fn fixed(delay: Duration) -> Self {
         Self::new(Delays::Fixed(delay))
     }
 
-    /// Asks again after delays that double from `first` to `longest`, each less up to half of it by
-    /// chance, so that those who failed together do not come back together.
+    /// Retries after delays that double from `first` to `longest`. Each is shortened at random by up to half, so that
+    /// callers that failed together do not retry together.
     pub fn exponential(first: Duration, longest: Duration) -> Self {
         Self::new(Delays::Exponential { first, longest })
     }
 
-    /// Asks again after the delay that `next` answers with; `None` stops. It is called on the task
-    /// that asks and should not block. If it panics, so does whoever awaits the acquire.
+    /// Retries after the delay that `next` returns; `None` stops. `next` runs on the task of the acquire and should not
+    /// block. If it panics, awaiting the acquire panics, too.
     pub fn custom(next: impl Fn(&Attempt) -> Option<Duration> + Send + Sync + 'static) -> Self {
         Self::new(Delays::Custom(Arc::new(next)))
     }
 
     fn new(delays: Delays) -> Self {
-        Self { delays, attempts: None, max_elapsed: None, unlimited: false }
+        Self { delays, attempts: None, max_elapsed: None, is_unlimited: false }
     }
 
-    /// At most so many attempts, the first included.
+    /// Limits the number of attempts, the first included.
     pub fn attempts(mut self, at_most: u32) -> Self {
         self.attempts = Some(at_most);
         self
     }
 
-    /// No attempt begins later than this after the first.
+    /// Starts no attempt later than this after the first.
     pub fn max_elapsed(mut self, at_most: Duration) -> Self {
         self.max_elapsed = Some(at_most);
         self
     }
 
-    /// Until the key is granted: what a policy without an end has to say.
+    /// Retries until the key is granted. A policy without an end must set this.
     pub fn unlimited(mut self) -> Self {
-        self.unlimited = true;
+        self.is_unlimited = true;
         self
     }
 
-    /// Refuses what contradicts itself and what would go on without an end by accident.
+    /// Refuses a policy that contradicts itself or has no end by mistake.
     fn checked(self) -> Result<Self> {
-        let bounded = self.attempts.is_some() || self.max_elapsed.is_some();
+        let is_bounded = self.attempts.is_some() || self.max_elapsed.is_some();
         let first = match self.delays {
             Delays::Fixed(delay) => Some(delay),
             Delays::Exponential { first, longest } if first > longest => {
                 return Err(Error::invalid(format!(
-                    "a retry cannot begin with a delay of {first:?} and have none longer than {longest:?}: swap them"
+                    "a retry cannot have a first delay of {first:?} and a longest delay of {longest:?}: swap them"
                 )));
             }
             Delays::Exponential { first, .. } => Some(first),
             Delays::Custom(_) => None,
         };
         if self.attempts == Some(0) {
-            return Err(Error::invalid("a retry of 0 attempts asks nothing: the first attempt counts, so 1 or more"));
+            return Err(Error::invalid(
+                "a retry of 0 attempts sends nothing: allow 1 or more, the first attempt counts",
+            ));
         }
-        if self.unlimited && bounded {
+        if self.is_unlimited && is_bounded {
             return Err(Error::invalid(
                 "`unlimited` is set together with `attempts` or `max_elapsed`: set one or the other",
             ));
         }
         let Some(first) = first else { return Ok(self) };
         if first.is_zero() {
-            return Err(Error::invalid(
-                "a retry with a delay of zero keeps the store busy: 20 milliseconds or more are usual",
-            ));
+            return Err(Error::invalid("a retry has a delay of zero, which keeps the store busy: set 20 ms or more"));
         }
-        if !bounded && !self.unlimited {
-            return Err(Error::invalid(
-                "this retry has no end: give it a number of `attempts`, a `max_elapsed` time, or say `unlimited`",
-            ));
+        if !is_bounded && !self.is_unlimited {
+            return Err(Error::invalid("this retry has no end: set `attempts` or `max_elapsed`, or call `unlimited`"));
         }
         if let Some(max_elapsed) = self.max_elapsed.filter(|max_elapsed| *max_elapsed < first) {
             return Err(Error::invalid(format!(
-                "a retry whose first delay is {first:?} never asks again within {max_elapsed:?}: shorten the delay"
+                "a retry whose first delay is {first:?} makes no second attempt within {max_elapsed:?}: shorten the delay"
             )));
         }
         Ok(self)
     }
 }
 
-/// A policy at work.
+/// The progress of a policy.
 #[derive(Debug)]
 pub(crate) struct Attempts<'a> {
     policy: &'a Retry,
@@ -217,8 +215,8 @@ impl<'a> Attempts<'a> {
         Self { policy, backoff, made: 0, previous_delay: None }
     }
 
-    /// How long to wait after an attempt that ended with `error`, `elapsed` after the first began; or
-    /// the error that is the end of it.
+    /// Returns how long to wait after an attempt that ended with `error`, `elapsed` after the first began. If the
+    /// policy has ended, returns the final error.
     pub(crate) fn next(&mut self, error: Error, elapsed: Duration) -> Result<Duration> {
         let Error::Held { key, owner, token, remaining } = &error else { return Err(error) };
         self.made = self.made.saturating_add(1);

@@ -1,22 +1,22 @@
-//! The settings of a handle, checked.
+//! The checked settings of a handle.
 
 use std::time::Duration;
 
 use crate::{Error, Owner, Result, Ttl, engine::retry_policy::OnHeld};
 
-/// The settings of a handle, checked.
+/// The checked settings of a handle.
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
     pub(crate) owner: Owner,
     pub(crate) ttl: Ttl,
-    /// `None` is [the default](Self::grace_for) of each ttl.
+    /// `None`: [the default](Self::grace_for) for each ttl.
     pub(crate) grace: Option<Duration>,
     pub(crate) drift_ppm: u32,
     pub(crate) retention: Duration,
     pub(crate) operation_timeout: Duration,
-    /// How many may wait for one key.
+    /// How many waiters a key may have.
     pub(crate) queue_limit: u32,
-    /// What an acquire does where the key is held, unless it says otherwise.
+    /// What an acquire that sets nothing does if the key is held.
     pub(crate) on_held: OnHeld,
     /// How long one request of an operation may take before it is sent again.
     pub(crate) attempt: Duration,
@@ -26,8 +26,8 @@ pub(crate) struct Settings {
 const LONGEST_DEFAULT_GRACE: Duration = Duration::from_millis(500);
 
 impl Settings {
-    /// The grace of a lease with this ttl whose acquire sets none. The default is a tenth of the ttl, up to 500
-    /// milliseconds and to what the retention leaves.
+    /// The grace of a lease with this ttl whose acquire sets none. Default: a tenth of the ttl, up to 500 ms and up to
+    /// what the retention leaves.
     pub(crate) fn grace_for(&self, ttl: Duration) -> Duration {
         self.grace.unwrap_or_else(|| {
             let tenth = ttl.checked_div(10).unwrap_or_default();
@@ -40,28 +40,27 @@ impl Settings {
         self.grace.unwrap_or(LONGEST_DEFAULT_GRACE)
     }
 
-    /// Checks a ttl against the retention: a record must outlive every lease that was asked for while
-    /// it was there, or a delayed request could bring an old token back to one who still waits for it.
+    /// Checks a ttl against the retention. A record must outlive each lease that was requested while it existed;
+    /// otherwise a delayed request could bring an old token back to its waiter.
     pub(crate) fn check_ttl(&self, ttl: Duration, grace: Duration) -> Result<Ttl> {
         let checked = Ttl::try_from(ttl)?;
         if ttl.saturating_add(grace) > self.retention {
             return Err(Error::invalid(format!(
-                "a ttl of {ttl:?} and a grace of {:?} are longer than idle records are kept, {:?}: shorten them or raise the retention",
+                "a ttl of {ttl:?} and a grace of {:?} exceed the retention of idle records, {:?}: shorten them or raise the retention",
                 grace, self.retention
             )));
         }
         Ok(checked)
     }
 
-    /// How long one refresh of a lease of this ttl may take before it is sent again: short enough for
-    /// several, so that one that hangs is not the end.
+    /// How long one refresh of a lease of this ttl may take before it is sent again: so short that one refresh that
+    /// hangs does not end the lease.
     pub(crate) fn longest_attempt(&self, ttl: Ttl) -> Duration {
         self.attempt.min(ttl.duration().checked_div(6).unwrap_or_default())
     }
 
-    /// When a holder must stop, counted from just before the request was sent: the ttl, less how
-    /// far two clocks may drift apart in that time, less the millisecond to which stores cut
-    /// their clock.
+    /// How long a lease is valid, from just before its request was sent: the ttl, less the drift of two clocks in that
+    /// time, less the millisecond to which stores truncate their clock.
     pub(crate) fn validity(&self, ttl: Ttl) -> Duration {
         let drift = ttl.duration().saturating_mul(self.drift_ppm).checked_div(1_000_000).unwrap_or_default();
         ttl.duration().saturating_sub(drift).saturating_sub(Duration::from_millis(1))

@@ -1,11 +1,11 @@
-//! What a handle and all its leases share.
+//! The state that a handle and its leases share.
 
 use std::sync::Arc;
 
 use crate::{
     Result,
     engine::{
-        context::{Context, shut_down},
+        context::{Context, shut_down_error},
         dedicated_thread::DedicatedThread,
         pending_releases::PendingReleases,
         refresh_schedule::Schedules,
@@ -16,21 +16,21 @@ use crate::{
     store::Store,
 };
 
-/// What a handle and all its leases share.
+/// The state that a handle and its leases share.
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) context: Arc<Context>,
     membership: Membership,
-    /// The releases that acquires of the same key wait for.
+    /// The releases for which acquires of the same key wait.
     pub(crate) releases: Arc<PendingReleases>,
-    /// The releases at the shutdown.
+    /// The releases of the shutdown.
     pub(crate) shutdown_releases: Arc<ShutdownReleases>,
-    /// When leases are refreshed, and together with which.
+    /// When leases are refreshed, and in which batches.
     pub(crate) schedules: Arc<Schedules>,
 }
 
 impl Shared {
-    /// Of a first handle. Its tasks run on `thread`, or where they are begun.
+    /// For a first handle. Its tasks run on `thread`, or on the runtime that starts them.
     pub(crate) fn new(
         store: Arc<dyn Store>,
         settings: Settings,
@@ -39,21 +39,21 @@ impl Shared {
         Self::with_membership(Siblings::begin(store, thread), settings)
     }
 
-    /// Of a sibling, on the same records.
+    /// For a sibling on the same records.
     pub(crate) fn sibling(&self, settings: Settings) -> Result<Arc<Self>> {
         Self::with_membership(self.join()?, settings)
     }
 
-    /// Of a sibling with other records.
+    /// For a sibling on other records.
     #[cfg(feature = "mongodb")]
     pub(crate) fn sibling_on(&self, store: Arc<dyn Store>, settings: Settings) -> Result<Arc<Self>> {
-        // Refuses those of which all were shut down.
+        // Fails if all siblings were shut down.
         drop(self.join()?);
         Self::new(store, settings, self.siblings().thread.clone())
     }
 
     fn join(&self) -> Result<Membership> {
-        self.membership.join().ok_or_else(shut_down)
+        self.membership.join().ok_or_else(shut_down_error)
     }
 
     fn with_membership(membership: Membership, settings: Settings) -> Result<Arc<Self>> {
@@ -72,12 +72,12 @@ impl Shared {
         }))
     }
 
-    /// What the handle shares with its siblings.
+    /// The state that the handle shares with its siblings.
     pub(crate) fn siblings(&self) -> &Siblings {
         self.membership.siblings()
     }
 
-    /// The handle is shut down: it is no sibling of others any more.
+    /// Leaves the siblings, because the handle is shut down.
     pub(crate) fn leave(&self) {
         self.membership.leave();
     }

@@ -1,11 +1,11 @@
-//! What a handle shares with its siblings.
+//! The state that a handle shares with its siblings.
 //!
-//! Purpose: many handles on one collection, as one for each tenant, need one client and one change stream.
+//! Purpose: many handles on one collection, such as one for each tenant, need one client and one change stream.
 //!
-//! Mechanism: to the store, siblings are one handle. Their acquires are numbered together, so one listener wakes the waiters
-//! and holders of all.
+//! Mechanism: for the store, siblings are one handle. Their acquires share one numbering, so one listener wakes the
+//! waiters and holders of all.
 //!
-//! Invariants: no two acquires of siblings have the same number. The store is closed by the last sibling that is shut down.
+//! Invariants: no two acquires of siblings have the same number. The last sibling that is shut down closes the store.
 
 use std::sync::{
     Arc,
@@ -20,29 +20,29 @@ use crate::{
     store::Store,
 };
 
-/// What a handle shares with its siblings.
+/// The state that a handle shares with its siblings.
 #[derive(Debug)]
 pub(crate) struct Siblings {
     pub(crate) store: Arc<dyn Store>,
-    /// By which the store tells these handles from others.
+    /// The id by which the store knows these handles.
     id: HandleId,
     /// How many acquires there were.
     acquires: AtomicU64,
-    /// How many of the handles were not shut down.
+    /// How many of the handles are not shut down.
     open: AtomicUsize,
-    /// Whether the store was told that these handles need it no more.
+    /// Set when the store was closed for these handles.
     pub(crate) closed: OnceCell<()>,
-    /// Whether the store was found fit.
+    /// Whether the store was checked.
     pub(crate) is_prepared: Arc<AtomicBool>,
-    /// The leases that are held, acquired, released or taken back at this moment.
+    /// The ids of leases that are held, acquired, released or taken back.
     pub(crate) lease_ids: Arc<LeaseIds>,
-    /// Those who wait for a key.
+    /// The waiters and holders.
     pub(crate) notifier: Arc<Notifier>,
-    /// Where their tasks run, if not on the runtime of the caller that begins them.
+    /// The thread of their tasks. `None`: they run on the runtime of the caller that starts them.
     pub(crate) thread: Option<Arc<DedicatedThread>>,
 }
 
-/// The part of one handle in what it shares, given up at its shutdown or when this is dropped.
+/// A handle's membership among siblings. Ends at its shutdown or when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Membership {
     siblings: Arc<Siblings>,
@@ -50,7 +50,7 @@ pub(crate) struct Membership {
 }
 
 impl Siblings {
-    /// Of a first handle.
+    /// For a first handle.
     pub(crate) fn begin(store: Arc<dyn Store>, thread: Option<Arc<DedicatedThread>>) -> Membership {
         let id = store.handle_id();
         let siblings = Self {
@@ -67,12 +67,12 @@ impl Siblings {
         Membership { siblings: Arc::new(siblings), has_left: AtomicBool::new(false) }
     }
 
-    /// The next acquire of these handles.
-    pub(crate) fn caller(&self) -> AcquireId {
+    /// The id of the next acquire.
+    pub(crate) fn next_acquire_id(&self) -> AcquireId {
         AcquireId { handle: self.id, number: self.acquires.fetch_add(1, Ordering::Relaxed) }
     }
 
-    /// Whether all of the handles were shut down.
+    /// Whether all siblings were shut down.
     pub(crate) fn is_over(&self) -> bool {
         self.open.load(Ordering::Acquire) == 0
     }
@@ -83,14 +83,14 @@ impl Membership {
         &self.siblings
     }
 
-    /// That of another handle. `None` if all were shut down.
+    /// Adds another handle. `None`: all siblings were shut down.
     pub(crate) fn join(&self) -> Option<Self> {
         let joined = |open: usize| (open > 0).then(|| open.saturating_add(1));
         self.siblings.open.fetch_update(Ordering::AcqRel, Ordering::Acquire, joined).ok()?;
         Some(Self { siblings: Arc::clone(&self.siblings), has_left: AtomicBool::new(false) })
     }
 
-    /// Gives it up, once.
+    /// Ends the membership, once.
     pub(crate) fn leave(&self) {
         if !self.has_left.swap(true, Ordering::AcqRel) {
             self.siblings.open.fetch_sub(1, Ordering::AcqRel);

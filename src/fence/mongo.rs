@@ -1,15 +1,16 @@
-//! Collections that check: every write carries its writer's token, and the condition that no larger one
-//! has written before.
+//! Fenced collections: each write carries its writer's token, and the condition that no larger token has written
+//! before.
 //!
-//! | file | says |
+//! | file | contains |
 //! |---|---|
-//! | `mongo.rs` | what a fenced collection is, and how a refusal is told from a filter that found nothing |
-//! | `verbs.rs` | its writes, one by one |
+//! | `mongo.rs` | what a fenced collection is, and how a refusal differs from a filter that matches nothing |
+//! | `verbs.rs` | its single writes |
 //! | `write.rs` | the builder that these writes share |
-//! | `bulk.rs` | many in few commands |
+//! | `bulk.rs` | many writes in few commands |
 //! | `token_field.rs` | what is added to a filter and to an update |
 //! | `encode.rs` | how a value becomes a document |
 //! | `transaction.rs` | a transaction that cannot commit without its lease |
+//! | `work_error.rs` | the errors that the work of a transaction can return |
 //! | `error.rs` | what each error of the driver means |
 
 mod bulk;
@@ -18,6 +19,7 @@ mod error;
 mod token_field;
 pub(crate) mod transaction;
 mod verbs;
+pub(crate) mod work_error;
 mod write;
 
 use std::{fmt, pin::Pin, time::Duration};
@@ -33,6 +35,7 @@ use mongodb::{
 };
 use token_field::TokenField;
 use tokio::runtime::Handle;
+pub use work_error::{ByDeref, ByItself, WorkError};
 pub use write::FencedWrite;
 
 use crate::{
@@ -43,10 +46,10 @@ use crate::{
 /// A boxed future that may borrow.
 pub(crate) type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
-/// A storage that can check tokens: the driver's [`Collection`], once this trait is imported.
+/// A storage that can check tokens: the driver's [`Collection`], if this trait is in scope.
 pub trait Fence<T: Send + Sync> {
-    /// The collection as a holder may write it: with a lease, or with the bare
-    /// [`FencingToken`] that a worker was given.
+    /// The collection for writes of a holder: with its lease, or with the bare [`FencingToken`] that a worker was
+    /// given.
     ///
     /// # Examples
     ///
@@ -62,7 +65,7 @@ pub trait Fence<T: Send + Sync> {
     /// let paid = doc! { "$set": { "state": "paid" } };
     /// match orders.fenced(&lease).update_one(doc! { "_id": 4711 }, paid).await {
     ///     Ok(done) => println!("{} written", done.modified_count),
-    ///     Err(Error::Fenced { newer }) => println!("not ours any more: {newer} has written it"),
+    ///     Err(Error::Fenced { newer }) => println!("a later holder has written it, with token {newer}"),
     ///     Err(error) => return Err(error.into()),
     /// }
     /// # Ok(())
@@ -73,24 +76,24 @@ pub trait Fence<T: Send + Sync> {
 
 impl<T: Send + Sync> Fence<T> for Collection<T> {
     fn fenced<'a>(&self, by: impl Into<FencedWriter<'a>>) -> Fenced<'a, T> {
-        Fenced { collection: self.clone(), by: by.into(), field: "fence".into(), within: Duration::from_secs(10) }
+        Fenced { collection: self.clone(), by: by.into(), field: "fence".into(), timeout: Duration::from_secs(10) }
     }
 }
 
-/// Who writes: a lease, which is refused here already once it has ended, or a bare token.
+/// The writer: a lease, which is refused without a command once it has ended, or a bare token.
 #[derive(Clone, Copy)]
 pub struct FencedWriter<'a> {
     token: FencingToken,
     lease: Option<&'a (dyn Alive + 'a)>,
 }
 
-/// What can say that it has ended.
+/// A lease that can end.
 pub(crate) trait Alive: Send + Sync {
     fn check(&self) -> Result<()>;
 }
 
 impl<'a> FencedWriter<'a> {
-    /// Of something that ends.
+    /// A writer with a lease.
     pub(crate) fn alive(token: FencingToken, lease: &'a (dyn Alive + 'a)) -> Self {
         Self { token, lease: Some(lease) }
     }
@@ -108,77 +111,76 @@ impl fmt::Debug for FencedWriter<'_> {
     }
 }
 
-/// A collection as the holder of a token may write it. Made by [`Fence::fenced`].
+/// A collection for writes with a token. [`Fence::fenced`] creates it.
 ///
 /// # Guarantees
 ///
-/// Each write is one command that carries the condition and the token: it is applied to a document only
-/// if the token in it is no larger than the writer's, and leaves the writer's there. So once a holder has
-/// written a document, no earlier one changes it, however late its write arrives. An equal token passes:
-/// one holder writes as often as it likes.
+/// Each write is one command with the condition and the token. It changes a document only if the document's token is no
+/// larger than the writer's, and leaves the writer's token there. So once a holder has written a document, no earlier
+/// holder changes it, however late its write arrives. An equal token passes: a holder may write again.
 ///
-/// Writes are confirmed by a majority and in its journal, whatever the collection's own write concern
-/// says: one that could be rolled back would let an earlier holder in again.
+/// Writes are confirmed by the journals of a majority, whatever the write concern of the collection: a rollback would
+/// let an earlier holder in again.
 ///
 /// # Caveats
 ///
-/// - It is documents that are fenced: a later holder that has not written a document has not fenced it.
-///   An update of nothing, `doc! {}`, just leaves the token there.
-/// - A document without the field, or with `null` in it, was never written by a holder, and any token
-///   passes. One with anything but a token there is left alone, with [`Error::Invalid`].
-/// - Whoever writes without a fence is not refused, and can take the token away.
-/// - Of a document that is deleted no token is left: an earlier holder may insert it again. Mark it as
-///   deleted instead where that matters, or use a [transaction](crate::Lease::transaction).
-/// - Where a filter matches several documents, one is written that lets the token pass.
-/// - Holders who share a key hold at once, with different tokens: each refuses those before it. Fence what
-///   is written under exclusive leases, of one key for each document.
+/// - The fence is of documents. A document that the later holder has not written is not fenced yet. An update of
+///   nothing, `doc! {}`, leaves only the token there.
+/// - A document without the field, or with `null` in it, admits any token. If the field has anything but a token, the
+///   write returns [`Error::Invalid`] and changes nothing.
+/// - Writes without a fence are not refused, and can remove the token.
+/// - A deleted document leaves no token, so an earlier holder may insert it again. If that matters, mark the document
+///   as deleted, or use a [transaction](crate::Lease::transaction).
+/// - If a filter matches several documents, a document that admits the token is written.
+/// - Holders that share a key hold it at once, with different tokens: each refuses the tokens before it. Fence what is
+///   written under exclusive leases, of one key for each document.
 ///
-/// # What happens twice
+/// # Writes that are sent twice
 ///
-/// After [`Error::Unavailable`] the write may have been made or not. The driver sends a write again whose
-/// reply was lost, once, and the server then knows it: not so with `retryWrites=false`, nor in
-/// [`bulk_write`](Self::bulk_write). Whoever writes again after that error writes twice if the first one
-/// was made: the token is equal and passes. A `$set` does not mind; an `$inc` counts twice unless the
-/// filter says from what, and an insert finds its own document there.
+/// After [`Error::Unavailable`], the write may have been made or not. If a reply is lost, the driver resends the write
+/// once, and the server recognises it; but not with `retryWrites=false`, and not in [`bulk_write`](Self::bulk_write).
+/// If a caller writes again after that error and the first write was made, it writes twice: the token is equal and
+/// passes. A `$set` stays right. An `$inc` counts twice unless the filter has the value before it, and an insert finds
+/// its own document.
 #[derive(Debug)]
 pub struct Fenced<'a, T: Send + Sync> {
     collection: Collection<T>,
     by: FencedWriter<'a>,
     field: String,
-    within: Duration,
+    timeout: Duration,
 }
 
 impl<T: Send + Sync> Clone for Fenced<'_, T> {
     fn clone(&self) -> Self {
-        let Self { collection, by, field, within } = self;
-        Self { collection: collection.clone(), by: *by, field: field.clone(), within: *within }
+        let Self { collection, by, field, timeout } = self;
+        Self { collection: collection.clone(), by: *by, field: field.clone(), timeout: *timeout }
     }
 }
 
 impl<'a, T: Send + Sync> Fenced<'a, T> {
-    /// The field of the documents in which tokens are, a name without `$` and `.`. All who write the
-    /// collection must agree on it. Default: `fence`.
+    /// Sets the field of the documents that has the token: a name without `$` and `.`. All writers of the collection
+    /// must use the same field. Default: `fence`.
     #[must_use]
     pub fn field(mut self, name: impl Into<String>) -> Self {
         self.field = name.into();
         self
     }
 
-    /// How long one write may take. Default: 10 seconds.
+    /// Sets how long a write may take. Default: 10 seconds.
     #[must_use]
     pub fn operation_timeout(mut self, timeout: Duration) -> Self {
-        self.within = timeout;
+        self.timeout = timeout;
         self
     }
 
     /// The same collection, of documents.
     fn documents(&self) -> Fenced<'a, Document> {
-        let Self { collection, by, field, within } = self;
-        Fenced { collection: collection.clone_with_type(), by: *by, field: field.clone(), within: *within }
+        let Self { collection, by, field, timeout } = self;
+        Fenced { collection: collection.clone_with_type(), by: *by, field: field.clone(), timeout: *timeout }
     }
 
-    /// Refuses what can be refused without asking anybody, and gives what a write needs to run for which the
-    /// user needs these actions.
+    /// Refuses what can be refused without a command. Returns what a write needs to run, for which the user needs these
+    /// actions.
     fn begin(&self, needs: &'static str) -> Result<Target> {
         Handle::try_current().map_err(|source| {
             Error::invalid("there is no tokio runtime here: call this inside of one").caused_by(source)
@@ -187,24 +189,24 @@ impl<'a, T: Send + Sync> Fenced<'a, T> {
             lease.check()?;
         }
         let token_field = TokenField::new(&self.field, self.by.token)?;
-        Ok(Target { documents: self.collection.clone_with_type(), token_field, within: self.within, needs })
+        Ok(Target { documents: self.collection.clone_with_type(), token_field, timeout: self.timeout, needs })
     }
 }
 
-/// How often a write is sent that met another first write of its document. Whoever comes second finds the
-/// document there; to meet a third takes a delete in between.
-const MEETINGS: u32 = 4;
+/// How often a write is sent that conflicts with another first write of its document. The second attempt finds the
+/// document; to conflict again takes a delete in between.
+const MAX_UPSERT_ATTEMPTS: u32 = 4;
 
-/// What a write needs while it runs, on a task of its own.
+/// What a write needs while it runs on a task of its own.
 #[derive(Clone)]
 struct Target {
     documents: Collection<Document>,
     token_field: TokenField,
-    within: Duration,
+    timeout: Duration,
     needs: &'static str,
 }
 
-/// What makes a filter mean the same in a read as in the write.
+/// The options that make a filter mean the same in a read as in the write.
 #[derive(Clone, Default)]
 struct FilterOptions {
     collation: Option<Collation>,
@@ -213,19 +215,19 @@ struct FilterOptions {
 }
 
 impl Target {
-    /// Runs a write on a task of its own, which ends by itself when nobody waits any more.
+    /// Runs a write on a task of its own. If the caller is dropped, the task still runs to its end.
     async fn run<R: Send + 'static>(self, work: impl Future<Output = Result<R>> + Send + 'static) -> Result<R> {
-        let within = self.within;
+        let timeout = self.timeout;
         let done = MongoStore::run(self.deadline(), async move { Ok(work.await) });
-        done.await.unwrap_or_else(|error| Err(error::unanswered(error, within)))
+        done.await.unwrap_or_else(|error| Err(error::unanswered(error, timeout)))
     }
 
-    /// When a command is given up that is sent now.
+    /// The deadline of a command that is sent now.
     fn deadline(&self) -> Deadline {
-        Deadline::after(Clock::Boot, self.within)
+        Deadline::after(Clock::Boot, self.timeout)
     }
 
-    /// What makes a write one that stays.
+    /// The write concern of a write that cannot be rolled back.
     fn write_concern(&self) -> WriteConcern {
         WriteConcern::builder()
             .w(Acknowledgment::Majority)
@@ -234,53 +236,53 @@ impl Target {
             .build()
     }
 
-    fn meaning(&self, error: DriverError) -> Error {
+    fn translate(&self, error: DriverError) -> Error {
         let namespace = self.documents.namespace();
-        error::meaning(error, &namespace.db, &namespace.coll, self.needs)
+        error::translate(error, &namespace.db, &namespace.coll, self.needs)
     }
 
-    /// Sends a write that changes what is there: `Err(Fenced)` where all that its filter finds was written
-    /// by later holders. Asks that only where the write found nothing.
+    /// Sends a write of existing documents. If it found nothing, checks whether later holders wrote the documents of
+    /// its filter: then the error is `Fenced`.
     async fn change<R, F>(&self, filter: &Document, options: FilterOptions, send: impl FnOnce() -> F) -> Result<R>
     where
         R: Outcome,
         F: Future<Output = mongodb::error::Result<R>>,
     {
-        let done = send().await.map_err(|error| self.meaning(error))?;
-        if !done.wrote() {
+        let done = send().await.map_err(|error| self.translate(error))?;
+        if !done.has_found_document() {
             self.ensure_not_blocked(self.token_field.blocked_filter(filter), options).await?;
         }
         Ok(done)
     }
 
-    /// Sends a write that inserts the document `id` where its filter finds none. Where the fence hides the
-    /// document, or somebody else inserts it first, that fails on the `_id`.
+    /// Sends a write that inserts the document `id` if its filter matches none. If the fence hides the document, or
+    /// another writer inserts it first, the insert fails on the `_id`.
     async fn upsert<R, F>(&self, id: &Bson, mut send: impl FnMut() -> F) -> Result<R>
     where
         F: Future<Output = mongodb::error::Result<R>>,
     {
-        let mut meetings = 0_u32;
+        let mut attempts = 0_u32;
         loop {
             let error = match send().await {
                 Err(error) if error::is_duplicate(&error) => error,
-                done => return done.map_err(|error| self.meaning(error)),
+                done => return done.map_err(|error| self.translate(error)),
             };
             self.ensure_not_blocked(doc! { "_id": { "$eq": id } }, FilterOptions::default()).await?;
-            // It lets this token pass, so either it was inserted at this moment or the caller's own
-            // filter keeps it out.
-            meetings = meetings.saturating_add(1);
-            if meetings >= MEETINGS {
-                return Err(self.meaning(error));
+            // The document admits this token. So either it was inserted at this moment, or the caller's own filter does
+            // not match it.
+            attempts = attempts.saturating_add(1);
+            if attempts >= MAX_UPSERT_ATTEMPTS {
+                return Err(self.translate(error));
             }
         }
     }
 
-    /// Refuses where a document that is found was written by a later holder. What the primary has is what
-    /// counts, whether a majority has it or not: where a larger token was written, there is one.
+    /// Refuses if a later holder wrote a document of the filter. The read is local to the primary: a larger token
+    /// proves a later holder, whether a majority has it or not.
     async fn ensure_not_blocked(&self, filter: Document, options: FilterOptions) -> Result<()> {
         let FilterOptions { collation, hint, let_vars } = options;
         let mut options = FindOneOptions::builder()
-            .projection(self.token_field.view())
+            .projection(self.token_field.projection())
             .read_concern(ReadConcern::local())
             .selection_criteria(SelectionCriteria::ReadPreference(ReadPreference::Primary))
             .max_time(server_time(self.deadline()))
@@ -289,15 +291,15 @@ impl Target {
         options.hint = hint;
         options.let_vars = let_vars;
         let found = self.documents.find_one(filter).with_options(options).await;
-        match found.map_err(|error| self.meaning(error))? {
+        match found.map_err(|error| self.translate(error))? {
             Some(found) => self.token_field.refused_by(&found),
             None => Ok(()),
         }
     }
 }
 
-/// What a write says it did.
+/// The result of a write.
 trait Outcome {
-    /// Whether it found something to write.
-    fn wrote(&self) -> bool;
+    /// Whether the write found a document, or inserted one.
+    fn has_found_document(&self) -> bool;
 }

@@ -1,4 +1,4 @@
-//! Following where a lease stands.
+//! A stream of the states of a lease.
 
 use std::{
     fmt,
@@ -14,10 +14,10 @@ use tokio_util::sync::ReusableBoxFuture;
 
 use crate::engine::{lease_shared::LeaseShared, lease_state::LeaseState};
 
-/// Follows where a lease stands. Made by [`Lease::watch_state`](crate::Lease::watch_state).
+/// A stream of the states of a lease. [`Lease::watch_state`](crate::Lease::watch_state) makes it.
 ///
-/// It outlives the lease and gives its end. It gives copies, so the caller can drop or release the lease at any point.
-/// It is also a [`Stream`] of what [`changed`](Self::changed) gives.
+/// It outlives the lease and returns its end. It returns copies, so the caller can drop or release the lease at any
+/// time. It is a [`Stream`] of what [`changed`](Self::changed) returns.
 ///
 /// # Examples
 ///
@@ -37,29 +37,29 @@ use crate::engine::{lease_shared::LeaseShared, lease_state::LeaseState};
 /// # Ok(())
 /// # }
 /// ```
-#[must_use = "it gives states only to a caller that asks for them"]
+#[must_use = "a stream of states does nothing until it is polled"]
 pub struct StateStream {
-    hold: Arc<LeaseShared>,
+    lease: Arc<LeaseShared>,
     change: ReusableBoxFuture<'static, Receiver<LeaseState>>,
     is_over: bool,
 }
 
 impl StateStream {
-    pub(crate) fn new(hold: &Arc<LeaseShared>) -> Self {
-        let change = ReusableBoxFuture::new(next_change(hold.watch()));
-        Self { hold: Arc::clone(hold), change, is_over: false }
+    pub(crate) fn new(lease: &Arc<LeaseShared>) -> Self {
+        let change = ReusableBoxFuture::new(next_change(lease.watch()));
+        Self { lease: Arc::clone(lease), change, is_over: false }
     }
 
-    /// The state now. Local and free.
+    /// The state now. Needs no request.
     #[must_use]
     pub fn get(&self) -> LeaseState {
-        self.hold.state()
+        self.lease.state()
     }
 
-    /// Waits until the state changes and returns the new state. Returns `None` after it has returned the end of the lease.
+    /// Waits until the state changes, and returns the new state. After the end of the lease it returns `None`.
     ///
-    /// If the state changes several times before the call, the call returns the last state only. A deadline that has
-    /// passed changes [`get`](Self::get) at once, and is returned here when the lease's task has noticed it.
+    /// If the state changes several times before the call, the call returns only the last state. A deadline that has
+    /// passed changes [`get`](Self::get) at once; this returns it when the lease's task has noticed it.
     ///
     /// # Cancel safety
     ///
@@ -80,7 +80,7 @@ impl StateStream {
     }
 }
 
-/// Waits for the next change. The sender is there as long as the stream, which keeps its `LeaseShared`.
+/// Waits for the next change. The sender lives as long as the stream, which keeps the `LeaseShared`.
 async fn next_change(mut changes: Receiver<LeaseState>) -> Receiver<LeaseState> {
     match changes.changed().await {
         Ok(()) => changes,

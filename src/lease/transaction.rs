@@ -1,62 +1,65 @@
-//! Leases at a fence: as the writer of a document, and in a transaction with its record.
+//! Leases at a fence: a lease as the writer of a document, and transactions that include the lease's record.
 
-use std::any::Any;
+use std::{any::Any, slice};
 
 use mongodb::ClientSession;
 
 use crate::{
     Error, Lease, Result,
     fence::{
-        FencedWriter,
+        FencedWriter, WorkError,
         mongo::{
             Alive, BoxFuture,
-            transaction::{LeaseProbe, TransactionLease, run},
+            transaction::{LeaseProbe, TransactionLease, TransactionLeases, run},
         },
     },
     store::MongoStore,
 };
 
 impl Lease {
-    /// Runs `work` in a transaction that commits only while this lease holds: any reads and writes, of any
-    /// collections of the same client, without a token in their documents.
+    /// Runs `work` in a transaction that commits only while this lease is held. The work may read and write any
+    /// collections of the same client, and its documents need no token.
     ///
-    /// Before the commit the transaction writes the record of the lease, on the condition that the lease
-    /// is in it and not over by the server's clock. Whoever takes the key away writes that record, too, so
-    /// the two conflict: either the transaction commits before, or it does not commit. It is confirmed by
-    /// a majority, and reads what a majority has, whatever the client says.
+    /// Before the commit, the transaction writes the lease's record on the condition that the record has the lease and
+    /// that the lease has not expired by the server's clock. A request that takes the key away writes that record, too,
+    /// so the two conflict: either the transaction commits before that request, or it does not commit. The transaction
+    /// reads from a majority and is confirmed by a majority, whatever the client's settings are.
     ///
-    /// The work gets a session, which it passes to every call that is to be part of the transaction; of a
-    /// handle that opened its own client, [`ClientSession::client`] gives the collections. It neither
-    /// commits nor aborts: it returns, or returns an error, any that can be made of this crate's. It may
-    /// run several times, where MongoDB says that the transaction can be tried again, until the operation
-    /// timeout is over. An error of a call in it must end it: return that error. Work that hides one goes on in a
-    /// transaction that MongoDB has aborted. It is run once more, and then refused.
+    /// The work receives a session and passes it to every call that is part of the transaction. If the handle opened
+    /// its own client, [`ClientSession::client`] returns it. The work neither commits nor aborts. It returns a value, or an
+    /// error that can be made from this crate's: a type of your own, `Box<dyn Error + Send + Sync>` or `anyhow::Error`
+    /// ([`WorkError`]).
+    ///
+    /// The work may run several times, as long as MongoDB says that the transaction can be retried and the operation timeout
+    /// is not over. MongoDB says so in an error of the driver, which may be any [source](std::error::Error::source) of the
+    /// work's error. An error of a call must end the work: return it. If the work hides an error, MongoDB has aborted the
+    /// transaction; the work runs once more, and is then refused.
     ///
     /// # Caveats
     ///
-    /// From its first command to its end a transaction must take less time than lies between two writes of
-    /// the record: else each refresh makes it start over. Those are a third of the ttl, 10 seconds by
-    /// default, and shorter where others share the key, or come to wait for it. The lease itself is not
-    /// held up; where its record was in the way, it is refreshed before the next try. MongoDB ends
-    /// transactions after 60 seconds, and until then keeps the record of one whose process died just
-    /// before its commit.
+    /// From its first command to its end, a transaction must take less time than two writes of the record are apart;
+    /// otherwise each refresh makes it start over. That time is a third of the ttl, 10 seconds by default, and less if
+    /// other holders share the key or waiters queue for it. The transaction does not delay the lease: if its record was
+    /// in the way, the lease is refreshed before the next try. MongoDB ends a transaction after 60 seconds. Until then
+    /// it keeps the record locked if the process died just before the commit.
     ///
-    /// Where the future of this is to be spawned, the work must own what it uses: `async move`, and clones.
-    /// Of work that borrows, compilers cannot say yet that it may go to another thread: «implementation of
-    /// `Send` is not general enough».
+    /// To spawn the future, the work must own what it uses: `async move`, and clones. For work that borrows, the
+    /// compiler cannot yet prove that it may move to another thread: "implementation of `Send` is not general enough".
     ///
     /// # Errors
     ///
-    /// Those of the work. [`Error::Lost`] where the lease has ended: nothing is committed.
-    /// [`Error::Unavailable`] where nobody confirmed within the operation timeout, or other writes were in
-    /// the way all that time: the transaction may have been committed or not. [`Error::Corrupt`] where
-    /// somebody wrote over the record, and [`Error::Invalid`] in memory, where the work hides an error of a
-    /// call, or where MongoDB refuses a transaction.
+    /// - Those of the work.
+    /// - [`Error::Lost`]: the lease has ended. Nothing is committed.
+    /// - [`Error::Unavailable`]: the store did not confirm the commit within the operation timeout, or other writes
+    ///   were in the way until then. The transaction may be committed or not.
+    /// - [`Error::Corrupt`]: another program wrote over the record.
+    /// - [`Error::Invalid`]: the lease is in memory, the work hides an error of a call, or MongoDB refuses
+    ///   transactions.
     ///
     /// # Cancel safety
     ///
-    /// Dropping it aborts the transaction, unless its commit is under way: that may still be made. What is
-    /// dropped of the work is dropped half-way, calls of the driver among it.
+    /// Dropping the future aborts the transaction, unless its commit is in flight: that may still be applied. The work
+    /// is dropped where it stands, with its calls of the driver.
     ///
     /// # Examples
     ///
@@ -80,34 +83,46 @@ impl Lease {
     /// # Ok(())
     /// # }
     /// ```
-    pub async fn transaction<R, E, F>(&self, work: F) -> Result<R, E>
+    pub async fn transaction<R, E, F, Kind>(&self, work: F) -> Result<R, E>
     where
         F: AsyncFnMut(&mut ClientSession) -> Result<R, E>,
-        E: From<Error> + std::error::Error + 'static,
+        E: From<Error> + WorkError<Kind>,
     {
-        let context = self.context();
-        self.check()?;
-        context.ensure_open()?;
-        let store: &dyn Any = &*context.store;
-        let Some(store) = store.downcast_ref::<MongoStore>() else {
-            return Err(Error::invalid(
-                "a transaction needs a lease on MongoDB, and this one is elsewhere: acquire it on the cluster that is written",
-            )
-            .into());
-        };
-        let lease = TransactionLease {
-            store: store.clone(),
-            key: self.key().clone(),
-            lease: self.id(),
-            token: self.token(),
-            operation_timeout: context.settings.operation_timeout,
-            attempt: context.settings.attempt,
-        };
-        run(lease, self, work).await
+        run_with_leases(slice::from_ref(self), self, work).await
     }
 }
 
-/// A lease as the writer at a fence. It stays borrowed, so that it cannot be released under a write. It can be transferred under one.
+/// Runs `work` in a transaction that commits only while these leases of one handle hold.
+pub(crate) async fn run_with_leases<R, E, F, Kind>(leases: &[Lease], probe: &dyn LeaseProbe, work: F) -> Result<R, E>
+where
+    F: AsyncFnMut(&mut ClientSession) -> Result<R, E>,
+    E: From<Error> + WorkError<Kind>,
+{
+    probe.check()?;
+    run(transaction_leases(leases)?, probe, work).await
+}
+
+fn transaction_leases(leases: &[Lease]) -> Result<TransactionLeases> {
+    let Some(context) = leases.first().map(Lease::context) else {
+        return Err(Error::invalid("a transaction needs a lease to commit with: acquire one"));
+    };
+    context.ensure_open()?;
+    let store: &dyn Any = &*context.store;
+    let Some(store) = store.downcast_ref::<MongoStore>() else {
+        return Err(Error::invalid(
+            "this lease is not on MongoDB, which a transaction needs: acquire it on the cluster that is written",
+        ));
+    };
+    let lease = |lease: &Lease| TransactionLease { key: lease.key().clone(), lease: lease.id(), token: lease.token() };
+    Ok(TransactionLeases {
+        store: store.clone(),
+        leases: leases.iter().map(lease).collect(),
+        operation_timeout: context.settings.operation_timeout,
+        attempt: context.settings.attempt,
+    })
+}
+
+/// A lease as the writer at a fence. It is borrowed, so it cannot be released during a write; it can be transferred.
 impl<'a> From<&'a Lease> for FencedWriter<'a> {
     fn from(lease: &'a Lease) -> Self {
         Self::alive(lease.token(), lease)
@@ -121,7 +136,7 @@ impl Alive for Lease {
 }
 
 impl LeaseProbe for Lease {
-    fn verify(&self) -> BoxFuture<'_, Result<()>> {
+    fn verify(&self, _index: usize) -> BoxFuture<'_, Result<()>> {
         Box::pin(self.verify())
     }
 

@@ -1,4 +1,8 @@
-//! Stopping a process that does not stop.
+//! Stops a process whose work does not stop.
+//!
+//! Purpose: if the runtime is blocked, asynchronous work does not learn that its lease is lost.
+//!
+//! Mechanism: a thread of its own for each watchdog reads the lease's deadline and calls a hook after it.
 
 use std::{
     fmt,
@@ -11,17 +15,16 @@ use tracing::warn;
 
 use crate::{Error, Lease, Result, engine::lease_shared::LeaseShared};
 
-/// How long the work gets to stop by itself, unless it is said otherwise.
-const SLACK: Duration = Duration::from_millis(100);
-/// Between which bounds the thread sleeps.
-const NAP: (Duration, Duration) = (Duration::from_millis(5), Duration::from_secs(1));
+/// How long the work may run past the deadline. The default.
+const DEFAULT_SLACK: Duration = Duration::from_millis(100);
+/// The shortest and the longest sleep of the thread.
+const SLEEP_BOUNDS: (Duration, Duration) = (Duration::from_millis(5), Duration::from_secs(1));
 
-/// Acts when the deadline of a lease has passed and its work goes on, as it does where the runtime is
-/// blocked and nothing asynchronous is heard: by default it aborts the process.
+/// Acts when the deadline of a lease has passed and its work still runs, for example because the runtime is blocked. By
+/// default it aborts the process.
 ///
-/// It watches from a thread of its own, one for each lease it is set on by [`Lease::watchdog`]. The work is
-/// that which the lease [`run`](Lease::run)s. Without such work it acts where the lease's own task has not noticed the
-/// deadline.
+/// [`Lease::watchdog`] sets it on a lease and starts a thread for it. The work is what the lease [`run`](Lease::run)s.
+/// Without such work, the watchdog acts if the lease's own task has not noticed the deadline.
 ///
 /// # Examples
 ///
@@ -46,50 +49,51 @@ pub struct Watchdog {
 }
 
 impl Watchdog {
-    /// Writes why to the standard error and aborts the process, without unwinding and without waiting for
-    /// any thread.
+    /// Writes the reason to the standard error and aborts the process, without unwinding and without waiting for any
+    /// thread.
     pub fn aborting() -> Self {
         Self::calling(|lost| {
-            // Whether that can be written or not.
+            // Aborts whether this can be written or not.
             drop(writeln!(std::io::stderr(), "{lost}; its work did not stop: the process is aborted"));
             process::abort();
         })
     }
 
-    /// Calls this with an [`Error::Lost`], on the thread of the watchdog.
+    /// Calls `hook` with an [`Error::Lost`], on the thread of the watchdog.
     pub fn calling(hook: impl FnOnce(Error) + Send + 'static) -> Self {
-        Self { hook: Box::new(hook), slack: SLACK }
+        Self { hook: Box::new(hook), slack: DEFAULT_SLACK }
     }
 
-    /// How long after the deadline it waits, in which the work may stop by itself. Others get the key no
-    /// sooner than the [`grace`](crate::Acquire::grace) of the lease after its deadline, so choose that
-    /// longer. Default: 100 milliseconds. On a machine that slept past the deadline the work is told within
-    /// a second of waking up, and this may come first: choose more than that where it matters.
+    /// Sets how long the work may run past the deadline, so that it can stop by itself. Default: 100 ms.
+    ///
+    /// Another holder gets the key only after the deadline and the [`grace`](crate::Acquire::grace) of the lease, so
+    /// choose a longer grace than this. If a machine slept past the deadline, the work is stopped within a second after
+    /// it wakes, and the watchdog may act before: if that matters, choose more than a second.
     pub fn slack(mut self, slack: Duration) -> Self {
         self.slack = slack;
         self
     }
 
-    fn watch(self, hold: &LeaseShared) {
-        let (shortest, longest) = NAP;
+    fn watch(self, lease: &LeaseShared) {
+        let (shortest, longest) = SLEEP_BOUNDS;
         let mut passed: Option<Instant> = None;
         loop {
-            // The one who is to be told is asked first: it may end in between.
-            if hold.ended.is_cancelled() && !hold.is_at_work() {
+            // First the lease, then its deadline: it may end in between.
+            if lease.ended.is_cancelled() && !lease.is_at_work() {
                 return;
             }
-            let left = hold.remaining();
+            let left = lease.remaining();
             if left.is_zero() {
                 #[allow(clippy::disallowed_methods, reason = "how long this thread waited, whatever the lease's clock")]
                 let since = passed.get_or_insert_with(Instant::now).elapsed();
                 if since >= self.slack {
-                    warn!(key = %hold.key, token = %hold.token, "work goes on past the deadline of its lease");
-                    return (self.hook)(hold.lost(hold.cause()));
+                    warn!(key = %lease.key, token = %lease.token, "work still runs past the deadline of its lease");
+                    return (self.hook)(lease.lost_error(lease.cause()));
                 }
             }
-            // Half of what is left, because a clock that runs while the machine sleeps is ahead of this one.
-            let nap = left.checked_div(2).unwrap_or_default().max(shortest);
-            thread::sleep(nap.min(if passed.is_some() { shortest } else { longest }));
+            // Half of the remaining time, because a clock that runs while the machine sleeps is ahead of this one.
+            let pause = left.checked_div(2).unwrap_or_default().max(shortest);
+            thread::sleep(pause.min(if passed.is_some() { shortest } else { longest }));
         }
     }
 }
@@ -105,11 +109,11 @@ impl Lease {
     ///
     /// # Errors
     ///
-    /// [`Error::Unavailable`] where no thread could be started.
+    /// [`Error::Unavailable`] if no thread could be started.
     pub fn watchdog(&self, watchdog: Watchdog) -> Result<()> {
-        let hold = self.hold().clone();
+        let lease = self.lease_shared().clone();
         let thread = thread::Builder::new().name("mongoseal-watchdog".into());
-        let started = thread.spawn(move || watchdog.watch(&hold));
+        let started = thread.spawn(move || watchdog.watch(&lease));
         started.map(drop).map_err(|error| {
             Error::unavailable(
                 "no thread could be started for the watchdog: raise the limit of the process on threads, and retry",

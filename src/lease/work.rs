@@ -1,4 +1,4 @@
-//! Work that runs only while leases hold.
+//! Work that runs only while leases are held.
 
 use std::{
     future::poll_fn,
@@ -11,8 +11,8 @@ use crate::Result;
 
 /// Polls `work` until it returns or `check` fails.
 ///
-/// `check` decides; `ended` only wakes this future when a lease ends. Work that returns after the deadline of a lease is
-/// refused, too.
+/// `check` decides; `ended` only wakes this future when a lease ends. The value of work that returns after the deadline
+/// is refused, too.
 pub(crate) async fn run_while_held<F: Future>(
     ended: &CancellationToken,
     check: impl Fn() -> Result<()>,

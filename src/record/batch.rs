@@ -1,13 +1,13 @@
-//! What can be done to many leases at once.
+//! Requests for many leases.
 
 use std::collections::HashMap;
 
 use crate::{FencingToken, Key};
 
-/// Leases by their keys, each key once, and by their tokens, which no other leases of the key ever have.
+/// Leases by key and token. Each key comes once. A token names one lease of its key for ever.
 pub type LeaseRefs = Vec<(Key, Vec<FencingToken>)>;
 
-/// These leases by their keys, in the order in which the keys come first.
+/// Groups leases by key, in the order in which the keys first come.
 pub fn lease_refs(leases: impl IntoIterator<Item = (Key, FencingToken)>) -> LeaseRefs {
     let (mut refs, mut place) = (LeaseRefs::new(), HashMap::new());
     for (key, token) in leases {
@@ -20,38 +20,38 @@ pub fn lease_refs(leases: impl IntoIterator<Item = (Key, FencingToken)>) -> Leas
     refs
 }
 
-/// What can be done to many leases at once. Each can be asked for twice.
+/// A request for many leases. Each can be sent twice.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum BatchRequest {
-    /// Gives them back: of each key all that are named, or none where one of them is over.
+    /// Releases them: for each key all named leases, or none if one of them has ended.
     Release,
-    /// Takes them from their holders, who are told: of each key all that are named, or none where one
-    /// of them is over.
+    /// Takes the key from them and notifies their holders: for each key all named leases, or none if one of them has
+    /// ended.
     Revoke {
-        /// Who does.
+        /// The operator.
         by: String,
-        /// Why.
+        /// The reason.
         reason: String,
     },
-    /// Keeps them alive: of each key all that are named, or none where one of them is over. None ends
-    /// sooner than it would have, and each keeps its own grace.
+    /// Refreshes them: for each key all named leases, or none if one of them has ended. No lease ends sooner than
+    /// before, and each keeps its own grace.
     Keep {
         /// How long they last from now without a further refresh, in milliseconds.
         ttl: u64,
     },
-    /// Keeps them alive: all of them, or none where one is over or nearly so. Those come first that are
-    /// likely to be written by somebody else soon.
+    /// Refreshes all of them, or none if one has ended or has too little time left. The store writes them in their
+    /// order: so the caller puts those first that other requests may write soon.
     Refresh {
-        /// How long they last from now without a further refresh, in milliseconds. None ends sooner
-        /// than it would have, and each keeps its own grace.
+        /// How long they last from now without a further refresh, in milliseconds. No lease ends sooner than before,
+        /// and each keeps its own grace.
         ttl: u64,
-        /// How much time each must have left, in milliseconds.
+        /// How much time each lease must have left, in milliseconds.
         least: u64,
     },
 }
 
 impl BatchRequest {
-    /// How much time a lease must have left, in milliseconds: any at all.
+    /// How much time each lease must have left, in milliseconds. At least 1: it must not have expired.
     #[must_use]
     pub fn least(&self) -> u64 {
         match self {

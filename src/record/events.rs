@@ -1,20 +1,19 @@
-//! What happens to a key, told from one state of its record to the next.
+//! Events of a key, computed from one state of its record to the next.
 
 use super::{Holder, HolderInfo, Record, Revocation, StoreTime};
 use crate::{FencingToken, Owner};
 
-/// Something that happened to a key.
+/// An event of a key.
 ///
-/// Given by an [`EventStream`](crate::EventStream).
+/// An [`EventStream`](crate::EventStream) returns it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Event {
-    /// The lease to which it happened, by its fencing token.
+    /// The fencing token of the lease.
     pub token: FencingToken,
-    /// Who holds or held it, in words for people.
+    /// The owner of the lease.
     pub owner: Owner,
-    /// When, on the store's clock. Where states in between were not seen, as when polling, it happened
-    /// then or before.
+    /// When, on the store's clock. If states in between were not seen, as when polling, it happened then or before.
     pub at: StoreTime,
     /// What happened.
     pub kind: EventKind,
@@ -24,29 +23,29 @@ pub struct Event {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum EventKind {
-    /// It was there when watching began. Later, too, where an operator put an older record back, or the
-    /// store's clock was set back so far that an expired lease counts again.
+    /// It held the key when the watch began. Later also if an operator put an older record back, or the store's clock
+    /// was set back so far that an expired lease holds again.
     Holds {
         /// The holder.
         holding: HolderInfo,
     },
-    /// The key was granted to it.
+    /// It was granted the key.
     Granted {
         /// The holder.
         holding: HolderInfo,
     },
-    /// Its holder gave the key back.
+    /// Its holder released it.
     Released,
-    /// Its time was over.
+    /// It expired.
     Expired,
-    /// An operator took the key away.
+    /// An operator revoked it.
     Revoked {
-        /// Who did.
+        /// The operator.
         by: String,
-        /// Why.
+        /// The reason.
         reason: String,
     },
-    /// Its holder gave the key to another lease id, and so to a larger token.
+    /// Its holder transferred it to another lease id, which has a larger token.
     Transferred {
         /// The holder from now on.
         to: HolderInfo,
@@ -55,19 +54,19 @@ pub enum EventKind {
     Removed,
 }
 
-/// Who holds the key in a record that was seen at this time, as the first events of who watches.
+/// The first events of a watch: the holders of a record that was read at this time.
 pub(crate) fn present(record: Option<&Record>, at: StoreTime) -> Vec<Event> {
     live(record, at).map(|holder| event(holder, at, EventKind::Holds { holding: holding(holder, at) })).collect()
 }
 
-/// What happened from one state of a record to a later one, which was seen at this time. Who holds the
-/// key before and is not to be told of as expired again is left out of `before`.
+/// The events between a state of a record and a later one, which was seen at this time. If an expired holder was
+/// reported before, leave it out of `before`.
 ///
-/// Of two states that follow each other it tells all. Of others it tells how those ended who held the
-/// key before, as far as the later record shows, and who holds it after.
+/// Between two consecutive states this returns all events. Otherwise it returns how the holders of `before` ended, as
+/// far as the later record shows, and who holds the key after.
 pub(crate) fn changes(before: Option<&Record>, after: Option<&Record>, at: StoreTime) -> Vec<Event> {
-    let change = Change { before, after, at };
-    let mut events: Vec<Event> = holders(before).filter_map(|holder| change.end(holder)).collect();
+    let diff = EventDiff { before, after, at };
+    let mut events: Vec<Event> = holders(before).filter_map(|holder| diff.end_event(holder)).collect();
     let received: Vec<FencingToken> = events
         .iter()
         .filter_map(|event| match &event.kind {
@@ -75,9 +74,9 @@ pub(crate) fn changes(before: Option<&Record>, after: Option<&Record>, at: Store
             _ => None,
         })
         .collect();
-    events.extend(change.arrived().filter(|holder| !received.contains(&holder.version)).map(|holder| {
+    events.extend(diff.arrived().filter(|holder| !received.contains(&holder.version)).map(|holder| {
         let holding = holding(holder, at);
-        // A token that was issued before is no grant.
+        // A token that was issued before is not a new grant.
         if before.is_none_or(|before| holder.version > before.version) {
             event(holder, holder.since, EventKind::Granted { holding })
         } else {
@@ -87,8 +86,7 @@ pub(crate) fn changes(before: Option<&Record>, after: Option<&Record>, at: Store
     events
 }
 
-/// The record without the holders whose time is over: they are nobody, and stay in it until its next
-/// change.
+/// The record without its expired holders, which stay in it until the next write that prunes.
 pub(crate) fn without_expired(mut record: Record, at: StoreTime) -> Record {
     record.holders.retain(|holder| holder.expires_at > at);
     record
@@ -110,22 +108,22 @@ fn holding(holder: &Holder, at: StoreTime) -> HolderInfo {
     HolderInfo::of(holder.clone(), at)
 }
 
-/// From one state to the other.
-struct Change<'a> {
+/// The difference between two states.
+struct EventDiff<'a> {
     before: Option<&'a Record>,
     after: Option<&'a Record>,
     at: StoreTime,
 }
 
-impl<'a> Change<'a> {
-    /// Those who hold the key now and did not before.
+impl<'a> EventDiff<'a> {
+    /// The holders of the later state that the earlier one did not have.
     fn arrived(&self) -> impl Iterator<Item = &'a Holder> {
         let before = self.before;
         live(self.after, self.at).filter(move |holder| holders(before).all(|other| other.version != holder.version))
     }
 
     /// How a holder ended, if it did.
-    fn end(&self, holder: &Holder) -> Option<Event> {
+    fn end_event(&self, holder: &Holder) -> Option<Event> {
         let still = holders(self.after).find(|other| other.version == holder.version);
         if still.is_some_and(|still| still.expires_at > self.at) {
             return None;
@@ -138,28 +136,28 @@ impl<'a> Change<'a> {
         };
         Some(if let Some(Revocation { by, reason, at, .. }) = self.revocation(holder) {
             event(holder, *at, EventKind::Revoked { by: by.clone(), reason: reason.clone() })
-        } else if let Some(heir) = self.heir(holder) {
-            event(holder, heir.since, EventKind::Transferred { to: holding(heir, self.at) })
+        } else if let Some(receiver) = self.receiver(holder) {
+            event(holder, receiver.since, EventKind::Transferred { to: holding(receiver, self.at) })
         } else if still.is_some() || end <= after.last_seen {
-            // The change that drops a holder is made at `last_seen`, and drops first whose time is over.
+            // The change that removes a holder is made at `last_seen`, and first removes what has expired.
             expired
         } else {
             event(holder, after.last_seen, EventKind::Released)
         })
     }
 
-    /// The revocation that took the key from a holder.
+    /// The revocation that ended a holder.
     fn revocation(&self, holder: &Holder) -> Option<&'a Revocation> {
         self.after?.history.iter().find(|event| event.tokens.contains(&holder.version))
     }
 
-    /// To whom a holder gave the key: a transfer changes lease id and token, and not the acquire it came
-    /// from. Who arrived has a version that no one had before, so `>=` would be the same.
-    fn heir(&self, holder: &Holder) -> Option<&'a Holder> {
-        self.arrived().find(|heir| {
-            heir.terms.caller == holder.terms.caller
-                && heir.terms.lease != holder.terms.lease
-                && heir.version > holder.version
+    /// The holder to which a holder transferred its lease. A transfer changes the lease id and the token, but not the
+    /// acquire. New holders have versions of their own, so `>=` would mean the same.
+    fn receiver(&self, holder: &Holder) -> Option<&'a Holder> {
+        self.arrived().find(|receiver| {
+            receiver.terms.caller == holder.terms.caller
+                && receiver.terms.lease != holder.terms.lease
+                && receiver.version > holder.version
         })
     }
 }

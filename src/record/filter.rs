@@ -1,55 +1,54 @@
-//! Which leases are wanted.
+//! Filters of leases.
 
 use std::time::Duration;
 
 use super::{ListedLease, StoreTime};
 use crate::{FencingToken, Group, Key, Owner};
 
-/// Which leases are wanted: those that everything here holds for. The default is all that have not
-/// expired.
+/// A filter of leases: all conditions must hold. Default: all leases that have not expired.
 ///
-/// What it means is what [`admits`](Self::admits) says; a store may ask in its own language.
+/// [`admits`](Self::admits) defines its meaning; a store may query in its own language.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Filter {
-    /// Of this key.
+    /// With this key.
     pub key: Option<Key>,
-    /// Of keys that begin with this text.
+    /// With a key that begins with this text.
     pub prefix: String,
-    /// Of this owner.
+    /// With this owner.
     pub owner: Option<Owner>,
-    /// Of this group.
+    /// With this group.
     pub group: Option<Group>,
-    /// Held alone, or with others.
+    /// Exclusive or shared.
     pub sharing: Option<SharingFilter>,
     /// Granted after this time.
     pub since_after: Option<StoreTime>,
     /// Granted before this time.
     pub since_before: Option<StoreTime>,
-    /// With at least this much time left. A lease without expiry has more than any.
+    /// With at least this much time left. A lease without expiry always has enough.
     pub remaining_at_least: Option<Duration>,
-    /// With less than this left.
+    /// With less time left than this.
     pub remaining_less_than: Option<Duration>,
-    /// Also those whose time is over, and that nobody has cleared away yet.
+    /// Also expired leases that are still in their records.
     pub with_expired: bool,
 }
 
-/// Whether a key is held alone or with others.
+/// Whether a key is held exclusively or shared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SharingFilter {
-    /// By one at a time.
+    /// Held by one lease at a time.
     Exclusive,
-    /// By as many as all of them agree to.
+    /// Held by as many leases as each of them allows.
     Shared,
 }
 
-/// A place in a list of leases: behind the one with this token and this key.
+/// A position in a list of leases: behind the lease with this token and this key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Position {
     /// The token.
     pub token: FencingToken,
-    /// The key, in which leases with the same token are in order. A text, because it may be of
-    /// something in between that is none of ours.
+    /// The key. Leases with the same token are in the order of keys. A text, because it may be the id of a document
+    /// that is not a record.
     pub key: String,
 }
 
@@ -73,13 +72,13 @@ impl Filter {
 }
 
 impl Position {
-    /// The place behind this lease.
+    /// The position behind this lease.
     #[must_use]
     pub fn behind(lease: &ListedLease) -> Self {
         Self { token: lease.holder.token, key: lease.key.as_str().to_owned() }
     }
 
-    /// Whether a lease comes later.
+    /// Whether a lease comes after this position.
     #[must_use]
     pub fn precedes(&self, lease: &ListedLease) -> bool {
         (self.token, self.key.as_str()) < (lease.holder.token, lease.key.as_str())

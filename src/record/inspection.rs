@@ -1,13 +1,13 @@
-//! What of a record is for people to see: all but the lease ids, which are secrets.
+//! The public part of a record: all but the lease ids, which are secrets.
 
 use std::time::Duration;
 
 use super::{Holder, LeaseSpec, Record, Revocation, StoreTime, Waiter};
 use crate::{FencingToken, Group, Key, Metadata, Owner};
 
-/// A record as it was when it was read, without the secrets in it.
+/// A record as it was when it was read, without its secrets.
 ///
-/// Made by [`Mongoseal::inspect`](crate::Mongoseal::inspect).
+/// [`Mongoseal::inspect`](crate::Mongoseal::inspect) returns it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Inspection {
@@ -15,10 +15,10 @@ pub struct Inspection {
     pub key: Key,
     /// The highest fencing token ever issued for the key, or the token that it was raised to.
     pub version: FencingToken,
-    /// Who holds the key, in the order in which they came. Among them may be holders whose time is over:
-    /// they stay in the record until it is asked for the next time.
+    /// The holders, in the order of their grants. Some may have expired: an expired holder stays in the record until
+    /// the next write that prunes.
     pub holders: Vec<HolderInfo>,
-    /// Who waits for it, in order of their turn. As with holders, some may be gone.
+    /// The waiters, in the order of their turn. Some may have expired.
     pub queue: Vec<WaiterInfo>,
     /// The last revocations, oldest first.
     pub history: Vec<PastRevocation>,
@@ -28,63 +28,62 @@ pub struct Inspection {
     pub read_at: StoreTime,
 }
 
-/// Somebody who holds a key.
+/// A holder of a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct HolderInfo {
-    /// Who, in words for people.
+    /// The owner, chosen by its process.
     pub owner: Owner,
-    /// The lease's fencing token.
+    /// The fencing token of the lease.
     pub token: FencingToken,
-    /// How many may hold the key together at most, as far as this holder cares; `None` is exclusive.
+    /// How many holders may share the key at most, as this holder wants it. `None`: exclusive.
     pub limit: Option<u32>,
     /// When the key was granted.
     pub since: StoreTime,
-    /// When the holder was last heard of.
+    /// When the lease was granted or last extended.
     pub last_seen: StoreTime,
-    /// How long the store keeps the key for this holder if nothing is heard of it, by the store's
-    /// clock; zero where that time is over. `None` is for ever: a lease without expiry.
+    /// How long the store keeps the key for this holder without a refresh, by the store's clock. Zero: expired. `None`:
+    /// without expiry.
     pub remaining: Option<Duration>,
-    /// The group it belongs to, if it belongs to one.
+    /// The group of the lease, if it has one.
     pub group: Option<Group>,
-    /// What the owner says of its lease.
+    /// The metadata of the lease.
     pub metadata: Metadata,
 }
 
-/// Somebody who waits for a key.
+/// A waiter for a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct WaiterInfo {
-    /// Who, in words for people.
+    /// The owner, chosen by its process.
     pub owner: Owner,
-    /// How many wait before it.
+    /// How many waiters are before it.
     pub position: usize,
-    /// How many may hold the key together at most, as far as this waiter cares; `None` is exclusive.
+    /// How many holders may share the key at most, as this waiter wants it. `None`: exclusive.
     pub limit: Option<u32>,
     /// When it was queued.
     pub since: StoreTime,
-    /// When it was last heard of.
+    /// When its last acquire came.
     pub last_seen: StoreTime,
-    /// How long it keeps its place if nothing is heard of it, by the store's clock; zero where that
-    /// time is over.
+    /// How long it keeps its place without a further acquire, by the store's clock. Zero: expired.
     pub remaining: Duration,
-    /// The group it will belong to, if it belongs to one.
+    /// The group that its lease will have, if any.
     pub group: Option<Group>,
-    /// What it says of itself.
+    /// The metadata that its lease will have.
     pub metadata: Metadata,
 }
 
-/// That an operator took the key from its holders.
+/// A revocation: an operator took the key from its holders.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PastRevocation {
-    /// Who did.
+    /// The operator.
     pub by: String,
-    /// Why.
+    /// The reason.
     pub reason: String,
     /// When.
     pub at: StoreTime,
-    /// Which tokens were taken.
+    /// The tokens of the leases that it ended.
     pub tokens: Vec<FencingToken>,
 }
 
@@ -92,16 +91,16 @@ pub struct PastRevocation {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ListedLease {
-    /// The key that is held.
+    /// The key.
     pub key: Key,
-    /// By whom.
+    /// The holder.
     pub holder: HolderInfo,
-    /// When it was read: `read_at.since(holding.since)` is for how long it had been held.
+    /// When it was read: `read_at.since(holder.since)` is for how long the key had been held.
     pub read_at: StoreTime,
 }
 
 impl Inspection {
-    /// What people may see of a record that was read at this time.
+    /// The public part of a record that was read at this time.
     #[must_use]
     pub fn of(key: Key, record: Record, read_at: StoreTime) -> Self {
         let Record { version, holders, queue, last_seen, history, .. } = record;
@@ -119,7 +118,7 @@ impl Inspection {
 }
 
 impl HolderInfo {
-    /// What people may see of a holder that was read at this time.
+    /// The public part of a holder that was read at this time.
     #[must_use]
     pub fn of(holder: Holder, read_at: StoreTime) -> Self {
         let remaining = holder.remaining(read_at);
@@ -136,13 +135,13 @@ impl HolderInfo {
         }
     }
 
-    /// Whether its time was over: the store gives the key to whoever asks next.
+    /// Whether the lease had expired: the store grants the key to the next acquire.
     #[must_use]
     pub fn is_expired(&self) -> bool {
         self.remaining == Some(Duration::ZERO)
     }
 
-    /// Whether the key is held by this one alone.
+    /// Whether the key is held by this holder alone.
     #[must_use]
     pub fn is_exclusive(&self) -> bool {
         self.limit.is_none()
@@ -173,14 +172,14 @@ impl PastRevocation {
 }
 
 impl ListedLease {
-    /// What people may see of a holder of this key that was read at this time.
+    /// The public part of a holder of this key that was read at this time.
     #[must_use]
     pub fn of(key: Key, holder: Holder, read_at: StoreTime) -> Self {
         Self { key, holder: HolderInfo::of(holder, read_at), read_at }
     }
 }
 
-/// A limit as people see it.
+/// A limit in public form: `None` is exclusive.
 pub(crate) fn shared_by(limit: u32) -> Option<u32> {
     (limit > 0).then_some(limit)
 }

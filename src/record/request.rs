@@ -1,51 +1,50 @@
-//! What can be asked of a record, and what comes of it.
+//! The requests to a record, and their outcomes.
 
 use super::{Holder, LeaseSpec, StoreTime};
 use crate::{AcquireId, FencingToken, LeaseId, Metadata, types::token::HybridTime};
 
-/// What can be asked of a record. Every request can be sent twice.
+/// A request to the record of a key. Each can be sent twice.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Request {
-    /// Asks for the key.
+    /// Acquires the key.
     Acquire(Acquire),
-    /// Keeps a lease alive.
+    /// Refreshes a lease.
     Refresh(Refresh),
-    /// Gives a lease back.
+    /// Releases a lease.
     Release(Release),
-    /// Gives back what an acquire was granted, or its place in the queue.
+    /// Releases what an acquire was granted, or leaves its place in the queue.
     Leave(Leave),
     /// Takes the key from its holders.
     Revoke(Revoke),
-    /// Gives a lease to another lease id.
+    /// Transfers a lease to another lease id.
     Transfer(Transfer),
     /// Lets other holders share the key.
     Downgrade(Downgrade),
     /// Raises the version of the record.
     Raise(Raise),
-    /// Asks for nothing: what is done with every request, to drop those whose time is over and to hand
-    /// the key to whoever is next, is done now.
+    /// Only prunes and grants, as each request does: removes what has expired and hands the key over to the next
+    /// waiter.
     Prune,
 }
 
-/// Asks for the key. The same lease id asking again is the same request: it keeps its token, or
-/// its place in the queue.
+/// Acquires the key. If the lease id holds or waits already, it keeps its token or its place in the queue.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Acquire {
-    /// Who asks, and for what.
+    /// The lease that is wanted.
     pub terms: LeaseSpec,
-    /// Whether to wait where the key cannot be had. `None` does not: it takes no place in the queue,
-    /// and gives up one it had.
+    /// How to wait if the key cannot be granted now. `None`: the acquire takes no place in the queue, and leaves the
+    /// place that its lease id has.
     pub wait: Option<WaitSpec>,
 }
 
 impl Acquire {
-    /// What came of it, told from the view of the record after it. `None` is no record.
+    /// The outcome, read from the record after the acquire. `None`: there is no record.
     #[must_use]
     pub fn outcome(&self, after: Option<&RecordSummary>) -> Outcome {
         let Some(after) = after else { return Outcome::Absent };
         let boxed = |holder: &Holder| Box::new(holder.clone());
         if let Some(holder) = after.holder(self.terms.lease) {
-            // Who asks for a key alone, or with few, is not content with a share of many.
+            // An acquire that wants the key alone, or with few others, is not satisfied by a share of many.
             return if holder.terms.limit.max(1) <= self.terms.limit.max(1) {
                 Outcome::Granted { token: holder.version }
             } else {
@@ -54,7 +53,7 @@ impl Acquire {
         }
         let by_expiry = |holder: &&Holder| holder.expires_at;
         let (first, last) = (after.holders.iter().min_by_key(by_expiry), after.holders.iter().max_by_key(by_expiry));
-        // Whoever is not granted the key meets somebody who holds it.
+        // If the acquire is not granted, there is a holder.
         let (Some(first), Some(last)) = (first, last) else { return Outcome::Absent };
         match (after.position, self.wait) {
             (Some(position), _) => Outcome::Queued { position, version: after.version, holder: boxed(first) },
@@ -67,54 +66,54 @@ impl Acquire {
 /// How to wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WaitSpec {
-    /// How long to stay queued without being heard of, in milliseconds.
+    /// How long the waiter stays queued after its last acquire, in milliseconds.
     pub ttl: u64,
-    /// How many may wait for the key at most, this one among them.
+    /// How many may wait for the key at most, this one included.
     pub queue_limit: u32,
 }
 
-/// Keeps a lease alive. A lease that is not there is not created again.
+/// Refreshes a lease. Never creates one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refresh {
-    /// Which lease.
+    /// The lease id.
     pub lease: LeaseId,
-    /// How long it lasts from now without a further refresh, in milliseconds. It never ends
-    /// sooner than it would have.
+    /// How long it lasts from now without a further refresh, in milliseconds. It never ends sooner than before.
     pub ttl: u64,
     /// How much longer the store waits, in milliseconds.
     pub grace: u64,
-    /// What the owner says of its lease from now on, unless that stays as it is.
+    /// The new metadata. `None`: it stays as it is.
     pub metadata: Option<Metadata>,
 }
 
-/// Gives a lease back.
+/// Releases a lease.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Release {
-    /// Which lease.
+    /// The lease id.
     pub lease: LeaseId,
-    /// With which token: a release that was delayed does not end a later grant of the same lease id.
+    /// The token. So a delayed release does not end a later grant of the same lease id.
     pub token: FencingToken,
 }
 
 impl Release {
-    /// Whether this holder is the one to go.
+    /// Whether it releases this holder.
     pub(crate) fn ends(&self, holder: &Holder) -> bool {
         holder.terms.lease == self.lease && holder.version == self.token
     }
 }
 
-/// Gives back what an acquire was granted, or its place in the queue, by an asker who was not told what came of it.
+/// Releases what an acquire was granted, or leaves its place in the queue. Its caller does not know the outcome of the
+/// acquire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Leave {
     /// The lease id of the acquire.
     pub lease: LeaseId,
-    /// The caller of the acquire. So a leave that was delayed does not end what a later acquire with the same lease id was
+    /// The caller of the acquire. So a delayed leave does not end what a later acquire with the same lease id was
     /// granted.
     pub caller: AcquireId,
 }
 
 impl Leave {
-    /// Whether this holder or waiter is the one to go.
+    /// Whether it removes this holder or waiter.
     pub(crate) fn ends(&self, terms: &LeaseSpec) -> bool {
         terms.lease == self.lease && terms.caller == self.caller
     }
@@ -123,35 +122,35 @@ impl Leave {
 /// Takes the key from its holders.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Revoke {
-    /// Who does.
+    /// The operator.
     pub by: String,
-    /// Why.
+    /// The reason.
     pub reason: String,
-    /// Up to which token: whoever was granted the key later keeps it.
+    /// The last token to revoke: a lease with a later token stays.
     pub upto: FencingToken,
 }
 
 impl Revoke {
-    /// Whether this holder is one of those to go.
+    /// Whether it revokes this holder.
     pub(crate) fn ends(&self, holder: &Holder) -> bool {
         holder.version <= self.upto
     }
 }
 
-/// Gives a lease to another lease id, with a larger token, for a ttl from now.
+/// Transfers a lease to another lease id, with a larger token and its ttl from now.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Transfer {
-    /// Which lease.
+    /// The lease id.
     pub lease: LeaseId,
-    /// With which token.
+    /// The token.
     pub token: FencingToken,
     /// The lease id that holds the key from now on.
     pub to: LeaseId,
 }
 
 impl Transfer {
-    /// Whether this holder is the one to become another.
-    pub(crate) fn gives(&self, holder: &Holder) -> bool {
+    /// Whether it transfers this holder.
+    pub(crate) fn transfers(&self, holder: &Holder) -> bool {
         holder.terms.lease == self.lease && holder.version == self.token
     }
 }
@@ -179,8 +178,8 @@ impl Downgrade {
     }
 }
 
-/// Raises the version of the record, so that all tokens of the key are larger from now on. A record is made if there is
-/// none. Holders and waiters stay.
+/// Raises the version of the record, so that each later token of the key is larger. Creates a missing record. Holders
+/// and waiters stay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Raise {
     /// The version is at least this token afterwards.
@@ -188,93 +187,94 @@ pub struct Raise {
 }
 
 impl Raise {
-    /// The record is kept until this time at least: the end of the second that the token stands for. From then on the
-    /// clock alone numbers larger tokens, and the key no longer needs the record.
-    pub(crate) fn keeps_until(self) -> StoreTime {
+    /// The record is kept at least until this time: the end of the second that the token stands for. After it the clock
+    /// alone numbers larger tokens, and the key no longer needs the record.
+    pub(crate) fn keep_until(self) -> StoreTime {
         let end = HybridTime::from(self.to).seconds.saturating_add(1).saturating_mul(1_000);
         StoreTime::from_millis(i64::try_from(end).unwrap_or(i64::MAX))
     }
 }
 
-/// What came of a request.
+/// The outcome of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// The lease holds the key. The write that says so changed the record.
+    /// The lease holds the key. The answer comes from a write that changed the record.
     Granted {
         /// The lease's fencing token.
         token: FencingToken,
     },
-    /// The lease waits.
+    /// The lease waits. The answer comes from a write that changed the record.
     Queued {
-        /// How many wait before it.
+        /// How many waiters are before it.
         position: usize,
-        /// The highest token of the key so far: the lease's own will be larger.
+        /// The highest token of the key so far. The token of the lease will be larger.
         version: FencingToken,
-        /// The holder whose time is over first.
+        /// The holder that expires first.
         holder: Box<Holder>,
     },
-    /// The key is held, and there was no room to wait. A hint: nothing was written.
+    /// The key is held, and the queue is full. A hint: nothing was written.
     Full {
         /// How many wait.
         length: usize,
     },
-    /// The key is held, and the request did not want to wait. A hint: nothing was written. Also where
-    /// the lease itself shares the key with more than the request asks for, and where the other lease of a
-    /// transfer holds it already. Also if the holder of a downgrade shares the key with another limit already.
+    /// The key is held, and the request does not wait. A hint: nothing was written. This is also the outcome if the
+    /// lease itself shares the key with more holders than the request wants, and if the receiver of a transfer holds
+    /// the key already. Also if
+    /// the holder of a downgrade shares the key with another limit.
     Refused {
-        /// The holder that would last longest.
+        /// The holder that expires last.
         holder: Box<Holder>,
     },
-    /// The lease was kept alive. The write that says so changed the record.
+    /// The lease was refreshed. The answer comes from a write that changed the record.
     Refreshed {
         /// The lease's fencing token.
         token: FencingToken,
     },
-    /// The lease, or its place in the queue, was given back.
+    /// The lease was released, or its place in the queue was left.
     Released,
-    /// The other lease id holds the key. The write that says so changed the record.
+    /// The other lease id holds the key. The answer comes from a write that changed the record.
     Transferred {
         /// Its fencing token.
         token: FencingToken,
     },
     /// The holder shares the key, up to the limit of the request. The write that says so changed the record.
     Downgraded,
-    /// The lease neither holds the key nor waits for it. A hint: nothing was written for it.
+    /// The lease neither holds the key nor waits for it. A hint: nothing was written.
     Absent,
     /// The key was taken from these holders.
     Revoked {
-        /// From whom; nobody, if nobody held it.
+        /// The holders. Empty if the key was not held.
         holders: Vec<Holder>,
     },
-    /// The version of the record is at least what was asked for.
+    /// The version of the record is at least the token of the request.
     Raised {
-        /// The version. A lease granted later has a larger token.
+        /// The version. A lease that is granted later has a larger token.
         version: FencingToken,
     },
-    /// Those whose time was over are gone.
+    /// The expired entries were removed.
     Pruned {
-        /// Which holders went. Nobody is a hint: nothing may have been written for it.
+        /// The holders that were removed. If empty, a hint: nothing may have been written.
         holders: Vec<Holder>,
     },
 }
 
-/// Which state of a record tells the outcome of a request.
+/// The state of a record from which the outcome of a request is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReturnDocument {
-    /// The one before the request.
+    /// The state before the request.
     Before,
-    /// The one after it.
+    /// The state after it.
     After,
 }
 
-/// What of a record tells the outcome of a request: without those who wait, of whom there can be many.
+/// The part of a record from which the outcome of a request is read. It has no list of waiters, which can be long.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RecordSummary {
     /// The highest fencing token ever issued for the key, or the token that it was raised to.
     pub version: FencingToken,
-    /// Who holds the key, in the order in which they came.
+    /// The holders, in the order of their grants.
     pub holders: Vec<Holder>,
-    /// How many wait before the lease of the request, if it waits. Of a leave, before that of its caller.
+    /// How many waiters are before the lease of the request, if it waits. For a leave, before the waiter of its caller.
     pub position: Option<usize>,
     /// How many wait.
     pub waiting: usize,
@@ -287,7 +287,7 @@ impl RecordSummary {
 }
 
 impl Request {
-    /// The lease that it is about, if it is about one.
+    /// The lease id of the request, if it has one.
     #[must_use]
     pub fn lease(&self) -> Option<LeaseId> {
         match self {
@@ -301,9 +301,9 @@ impl Request {
         }
     }
 
-    /// Which state of the record tells the outcome.
+    /// The state of the record from which the outcome is read.
     #[must_use]
-    pub fn image(&self) -> ReturnDocument {
+    pub fn return_document(&self) -> ReturnDocument {
         match self {
             Self::Acquire(_) | Self::Refresh(_) | Self::Transfer(_) | Self::Downgrade(_) | Self::Raise(_) => {
                 ReturnDocument::After
@@ -312,11 +312,11 @@ impl Request {
         }
     }
 
-    /// The outcome that the [`image`](Self::image) of the record tells, `now` being the time at
-    /// which the request was applied.
+    /// Reads the outcome from the [state](Self::return_document) of the record. `now` is the time at which the request
+    /// was applied.
     #[must_use]
-    pub fn outcome(&self, image: Option<&RecordSummary>, now: StoreTime) -> Outcome {
-        match (self, image) {
+    pub fn outcome(&self, summary: Option<&RecordSummary>, now: StoreTime) -> Outcome {
+        match (self, summary) {
             (Self::Acquire(acquire), after) => acquire.outcome(after),
             (Self::Refresh(refresh), Some(after)) => match after.holder(refresh.lease) {
                 Some(holder) => Outcome::Refreshed { token: holder.version },
@@ -335,8 +335,8 @@ impl Request {
                 Outcome::Revoked { holders: before.holders.iter().filter(ends).cloned().collect() }
             }
             (Self::Transfer(transfer), Some(after)) => match after.holder(transfer.to) {
-                // Both hold: nothing was given.
-                Some(holder) if after.holders.iter().any(|holder| transfer.gives(holder)) => {
+                // The giver still holds: nothing was transferred.
+                Some(holder) if after.holders.iter().any(|holder| transfer.transfers(holder)) => {
                     Outcome::Refused { holder: Box::new(holder.clone()) }
                 }
                 Some(holder) => Outcome::Transferred { token: holder.version },

@@ -1,4 +1,9 @@
-//! The state machine: every verb is prune, apply, grant, stamp.
+//! The state machine of a record.
+//!
+//! Mechanism: each request is four steps: prune, apply, grant, stamp.
+//!
+//! Invariants: tokens of a key only grow, an expired entry is never extended, and a request that changes nothing
+//! returns an equal record.
 
 use std::slice;
 
@@ -8,10 +13,9 @@ use super::{
 };
 use crate::{AcquireId, FencingToken, LeaseId, Ttl};
 
-/// Applies a request to the record of a key at a moment: gives the record as it is afterwards, and
-/// the outcome.
+/// Applies a request to the record of a key. Returns the record afterwards and the outcome.
 ///
-/// Where nothing changes, the record that comes out equals the one that went in.
+/// If nothing changes, the returned record equals the given one.
 #[must_use]
 pub fn apply(before: Option<&Record>, at: StoreClock, request: &Request) -> (Option<Record>, Outcome) {
     let mut state = State::of(before, at);
@@ -33,21 +37,21 @@ pub fn apply(before: Option<&Record>, at: StoreClock, request: &Request) -> (Opt
         Request::Raise(raise) => state.raise(*raise),
         Request::Prune => state.grant(&[]),
     }
-    let after = state.stamped(before);
-    let image = match request.image() {
+    let after = state.stamp(before);
+    let record = match request.return_document() {
         ReturnDocument::Before => before,
         ReturnDocument::After => after.as_ref(),
     };
-    let outcome = request.outcome(image.map(|image| image.view(request)).as_ref(), at.now);
+    let outcome = request.outcome(record.map(|record| record.summarize(request)).as_ref(), at.now);
     (after, outcome)
 }
 
-/// Applies several requests of a key as one, in this order, each of another lease: gives the record as it is afterwards,
-/// and the outcome of each. They are acquires that wait, or acquires that do not, in either case to have the key alone; or
-/// they are leaves.
+/// Applies several requests for a key in this order as one write. Returns the record afterwards and the outcome of
+/// each.
 ///
-/// The record is pruned once before them, and the key granted once after them. Acquires that share the key must be applied
-/// one by one: see [`FencingToken::following`].
+/// The requests are of different leases. All are acquires that wait, or acquires that do not, in either case exclusive;
+/// or all are leaves. The record is pruned once before them, and the key granted once after them. Shared acquires must
+/// be applied one by one: see [`FencingToken::following`].
 #[must_use]
 pub fn apply_together(before: Option<&Record>, at: StoreClock, requests: &[Request]) -> (Option<Record>, Vec<Outcome>) {
     let mut state = State::of(before, at);
@@ -62,34 +66,34 @@ pub fn apply_together(before: Option<&Record>, at: StoreClock, requests: &[Reque
     }
     state.leave(&leaves);
     state.acquire(&acquires);
-    let after = state.stamped(before);
+    let after = state.stamp(before);
     let outcome = |request: &Request| {
-        let image = match request.image() {
+        let record = match request.return_document() {
             ReturnDocument::Before => before,
             ReturnDocument::After => after.as_ref(),
         };
-        request.outcome(image.map(|image| image.view(request)).as_ref(), at.now)
+        request.outcome(record.map(|record| record.summarize(request)).as_ref(), at.now)
     };
     let outcomes = requests.iter().map(outcome).collect();
     (after, outcomes)
 }
 
-/// Does what is asked to those holders of a key that have these tokens: gives the record as it is
-/// afterwards, or nothing where one of them is over, or nearly so as far as that counts.
+/// Applies a batch request to the holders of a key with these tokens. Returns the record afterwards, or `None` if one
+/// of them has ended or has too little time left.
 ///
-/// Whom it keeps alive is all that this changes: nobody else is dropped or let in.
+/// A batch refresh changes only the named holders; it neither prunes nor grants.
 #[must_use]
-pub fn apply_batch(before: &Record, at: StoreClock, tokens: &[FencingToken], joint: &BatchRequest) -> Option<Record> {
+pub fn apply_batch(before: &Record, at: StoreClock, tokens: &[FencingToken], batch: &BatchRequest) -> Option<Record> {
     let mut state = State::of(Some(before), at);
-    let enough = at.now.after(joint.least());
-    let lasts = |token: &FencingToken| {
+    let enough = at.now.after(batch.least());
+    let has_time_left = |token: &FencingToken| {
         state.holders.iter().any(|holder| holder.version == *token && holder.expires_at >= enough)
     };
-    if !tokens.iter().all(lasts) {
+    if !tokens.iter().all(has_time_left) {
         return None;
     }
     let is_named = |holder: &Holder| tokens.contains(&holder.version);
-    match joint {
+    match batch {
         BatchRequest::Release => {
             state.prune();
             state.holders.retain(|holder| !is_named(holder));
@@ -100,14 +104,15 @@ pub fn apply_batch(before: &Record, at: StoreClock, tokens: &[FencingToken], joi
             state.take(is_named, by, reason);
             state.grant(&[]);
         }
-        // Who waits for somebody else's end asks at that time, so this is spared looking for it.
+        // A waiter repeats its acquire when the holder expires, so a batch refresh need not look for expired
+        // entries.
         BatchRequest::Keep { ttl } | BatchRequest::Refresh { ttl, .. } => {
             for holder in state.holders.iter_mut().filter(|holder| is_named(holder)) {
-                holder.push_out(at.now, *ttl, holder.terms.grace);
+                holder.extend_expiry(at.now, *ttl, holder.terms.grace);
             }
         }
     }
-    state.stamped(Some(before))
+    state.stamp(Some(before))
 }
 
 /// A record while a request is applied to it.
@@ -119,10 +124,10 @@ struct State {
     /// How many waited before the request.
     waited: usize,
     history: Vec<Revocation>,
-    /// To whom this request hands the key, and from whom it takes it.
+    /// The acquires to which this request grants the key, and those from which it takes it.
     handover: Vec<(AcquireId, Option<FencingToken>)>,
-    /// Until when this request keeps the record, if for longer than its holders and waiters do.
-    kept_until: StoreTime,
+    /// The time until which this request keeps the record at least.
+    keep_until: StoreTime,
 }
 
 impl State {
@@ -135,11 +140,11 @@ impl State {
             waited: 0,
             history: before.map(|record| record.history.clone()).unwrap_or_default(),
             handover: Vec::new(),
-            kept_until: StoreTime::default(),
+            keep_until: StoreTime::default(),
         }
     }
 
-    /// Drops the holders and waiters whose time is over.
+    /// Removes expired holders and waiters.
     fn prune(&mut self) {
         let now = self.at.now;
         self.holders.retain(|holder| holder.expires_at > now);
@@ -149,8 +154,8 @@ impl State {
 
     fn acquire(&mut self, acquires: &[Acquire]) {
         for Acquire { terms, wait } in acquires {
-            if let Some(holder) = self.push_out(terms.lease, terms.ttl, terms.grace) {
-                // A process that takes its lease up again after a restart is who others see from now on.
+            if let Some(holder) = self.extend_expiry(terms.lease, terms.ttl, terms.grace) {
+                // After a restart, a process that takes its lease up again is the holder that other processes see.
                 holder.terms.caller = terms.caller;
                 holder.terms.owner = terms.owner.clone();
                 holder.terms.group.clone_from(&terms.group);
@@ -165,9 +170,9 @@ impl State {
         }
     }
 
-    /// Puts one who asks at the end of the queue, if there is room. One who waits already keeps its
-    /// place and pushes its time out; one who does not wait any more gives it up, and is let in at
-    /// the end for as long as it takes to see whether the key can be had.
+    /// Puts an acquire at the end of the queue, if there is room. A waiter keeps its place, and its expiry is extended.
+    /// An acquire that does not wait leaves the place of its lease id, and is put at the end for as long as the grant
+    /// takes.
     fn enqueue(&mut self, terms: &LeaseSpec, wait: Option<WaitSpec>) {
         let lease = terms.lease;
         let WaitSpec { ttl, queue_limit } = wait.unwrap_or(WaitSpec { ttl: 0, queue_limit: u32::MAX });
@@ -176,7 +181,7 @@ impl State {
         if wait.is_none() {
             self.queue.retain(|queued| queued.terms.lease != lease);
         } else if let Some(queued) = self.queue.iter_mut().find(|queued| queued.terms.lease == lease) {
-            // As whoever asks now counts on: it may be another process than the one before.
+            // The last acquire counts: it may come from another process than the one before.
             queued.terms = terms.clone();
             queued.wait_ttl = ttl;
             queued.refreshes = queued.refreshes.saturating_add(1);
@@ -197,7 +202,7 @@ impl State {
     }
 
     fn refresh(&mut self, refresh: &Refresh) {
-        let holder = self.push_out(refresh.lease, refresh.ttl, refresh.grace);
+        let holder = self.extend_expiry(refresh.lease, refresh.ttl, refresh.grace);
         if let (Some(holder), Some(metadata)) = (holder, &refresh.metadata) {
             holder.terms.metadata.clone_from(metadata);
         }
@@ -215,7 +220,7 @@ impl State {
         self.grant(&[]);
     }
 
-    /// Takes the key from those holders, and remembers it.
+    /// Takes the key from these holders, and records that.
     fn take(&mut self, ends: impl Fn(&Holder) -> bool, by: &str, reason: &str) {
         let (ended, kept): (Vec<_>, Vec<_>) = self.holders.drain(..).partition(ends);
         self.holders = kept;
@@ -232,14 +237,13 @@ impl State {
         }
     }
 
-    /// The holder becomes another lease, with a larger token; or where that was done before, it is
-    /// counted.
+    /// Gives the holder another lease id and a larger token. If that was done before, counts the request.
     fn transfer(&mut self, transfer: &Transfer) {
         let (now, version) = (self.at.now, FencingToken::following(self.version, self.at.tick, self.queue.len()));
-        let is_theirs = |holder: &&mut Holder| holder.terms.lease == transfer.to;
-        if let Some(holder) = self.holders.iter_mut().find(is_theirs) {
+        let is_receiver = |holder: &&mut Holder| holder.terms.lease == transfer.to;
+        if let Some(holder) = self.holders.iter_mut().find(is_receiver) {
             holder.refreshes = holder.refreshes.saturating_add(1);
-        } else if let Some(holder) = self.holders.iter_mut().find(|holder| transfer.gives(holder)) {
+        } else if let Some(holder) = self.holders.iter_mut().find(|holder| transfer.transfers(holder)) {
             holder.terms.lease = transfer.to;
             holder.version = version;
             holder.refreshes = 0;
@@ -247,9 +251,9 @@ impl State {
             holder.last_seen = now;
             holder.expires_at = expiry(now, holder.terms.ttl, holder.terms.grace);
             self.version = Some(version);
-            // Whoever waits under that id is told, and asks.
-            let told = self.queue.extract_if(.., |waiter| waiter.terms.lease == transfer.to);
-            self.handover.extend(told.map(|waiter| (waiter.terms.caller, None)));
+            // A waiter with the other lease id is notified, and repeats its acquire.
+            let notified = self.queue.extract_if(.., |waiter| waiter.terms.lease == transfer.to);
+            self.handover.extend(notified.map(|waiter| (waiter.terms.caller, None)));
         }
         self.grant(&[]);
     }
@@ -264,30 +268,30 @@ impl State {
         self.grant(&[]);
     }
 
-    /// Raises the version before the grant, so that a waiter that is granted the key has a larger token, too.
+    /// Raises the version before the grant, so that a granted waiter has a larger token, too.
     fn raise(&mut self, raise: Raise) {
         self.version = self.version.max(Some(raise.to));
-        self.kept_until = raise.keeps_until();
+        self.keep_until = raise.keep_until();
         self.grant(&[]);
     }
 
-    /// Pushes the expiry of a lease out and counts that it did, if the lease holds.
-    fn push_out(&mut self, lease: LeaseId, ttl: u64, grace: u64) -> Option<&mut Holder> {
+    /// Extends the expiry of a lease and counts that, if the lease holds.
+    fn extend_expiry(&mut self, lease: LeaseId, ttl: u64, grace: u64) -> Option<&mut Holder> {
         let holder = self.holders.iter_mut().find(|holder| holder.terms.lease == lease)?;
-        holder.push_out(self.at.now, ttl, grace);
+        holder.extend_expiry(self.at.now, ttl, grace);
         Some(holder)
     }
 
-    /// Moves waiters from the head of the queue to the holders, up to the first that has to wait.
-    /// `asking` gets its whole ttl; the others get a short claim until they are heard of. A waiter counts
-    /// it from when it asked last, which can be later than this request was parsed.
-    fn grant(&mut self, asking: &[Acquire]) {
-        let ready = self.ready();
+    /// Grants the key to the waiters at the head of the queue, up to the first that has to wait. The acquires of this
+    /// request get their whole ttl. Other waiters get a short claim, until their next request. The claim counts from
+    /// the waiter's last acquire, which can be later than the time at which this request was parsed.
+    fn grant(&mut self, acquires: &[Acquire]) {
+        let ready = self.count_ready();
         let now = self.at.now;
         let others = self.waited.min(self.queue.len().saturating_sub(1));
         for Waiter { terms, wait_ttl, last_seen, .. } in self.queue.drain(..ready) {
             let version = FencingToken::following(self.version, self.at.tick, others);
-            let lasts = if asking.iter().any(|acquire| acquire.terms.lease == terms.lease) {
+            let validity = if acquires.iter().any(|acquire| acquire.terms.lease == terms.lease) {
                 terms.ttl
             } else {
                 self.handover.push((terms.caller, Some(version)));
@@ -299,16 +303,16 @@ impl State {
                 refreshes: 0,
                 since: now,
                 last_seen: now,
-                expires_at: expiry(now.max(last_seen), lasts, terms.grace),
+                expires_at: expiry(now.max(last_seen), validity, terms.grace),
                 terms,
             });
         }
     }
 
     /// How many waiters at the head of the queue can hold the key together with its holders.
-    fn ready(&self) -> usize {
+    fn count_ready(&self) -> usize {
         let mut count = self.holders.len();
-        // The smallest limit among the holders says how many they are willing to be.
+        // The holders allow as many sharers as the smallest limit among them.
         let mut limit = self.holders.iter().map(|holder| holder.terms.limit).min();
         self.queue
             .iter()
@@ -323,9 +327,9 @@ impl State {
             .count()
     }
 
-    /// The record afterwards, with its times moved on if anything else changed.
-    fn stamped(self, before: Option<&Record>) -> Option<Record> {
-        let Self { at, version, holders, queue, history, handover, kept_until, .. } = self;
+    /// The record afterwards. If anything has changed, its times are moved on.
+    fn stamp(self, before: Option<&Record>) -> Option<Record> {
+        let Self { at, version, holders, queue, history, handover, keep_until, .. } = self;
         let version = version?;
         let same = before.filter(|before| {
             before.version == version && before.holders == holders && before.queue == queue && before.history == history
@@ -339,17 +343,17 @@ impl State {
         let more = end.millis().abs_diff(now.millis());
         let expires_at = match before.map(|before| before.expires_at) {
             Some(later) if later >= end => later,
-            // Twice as far as it must, so that most writes leave the index on it alone.
+            // Twice as far as it must be, so that most writes do not change the index on it.
             _ if more <= Ttl::MAX.millis() => end.after(more),
             _ => end,
         };
-        let expires_at = expires_at.max(kept_until);
+        let expires_at = expires_at.max(keep_until);
         Some(Record { version, holders, queue, handover, last_seen: at.now, expires_at, history })
     }
 }
 
 impl Holder {
-    fn push_out(&mut self, now: StoreTime, ttl: u64, grace: u64) {
+    fn extend_expiry(&mut self, now: StoreTime, ttl: u64, grace: u64) {
         self.terms.ttl = ttl;
         self.terms.grace = grace;
         self.refreshes = self.refreshes.saturating_add(1);

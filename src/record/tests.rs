@@ -40,7 +40,7 @@ fn a_holder_is_found_by_its_lease_and_lives_until_its_expiry() {
 }
 
 #[test]
-fn what_remains_is_counted_down_to_zero_and_is_nothing_without_expiry() {
+fn the_remaining_time_ends_at_zero_and_is_none_without_expiry() {
     let left = |holder: usize, millis| record().holders[holder].remaining(StoreTime::from_millis(millis));
     assert_eq!(left(0, 1_000), Some(Duration::from_millis(100)));
     assert_eq!(left(0, 1_101), Some(Duration::ZERO));
@@ -56,7 +56,7 @@ fn a_version_leaves_room_for_a_million_grants() {
 }
 
 #[test]
-fn people_see_who_holds_alone_and_whose_time_is_over() {
+fn an_inspection_shows_exclusive_and_expired_holders() {
     let seen = Inspection::of("k".parse().unwrap(), record(), StoreTime::from_millis(1_100));
     let of_each = |what: fn(&HolderInfo) -> bool| seen.holders.iter().map(what).collect::<Vec<_>>();
     assert_eq!(of_each(HolderInfo::is_expired), [true, false, false]);
@@ -65,7 +65,7 @@ fn people_see_who_holds_alone_and_whose_time_is_over() {
 }
 
 #[test]
-fn leases_are_named_by_key_in_the_order_in_which_the_keys_come() {
+fn lease_refs_are_grouped_by_key_in_the_order_of_the_keys() {
     let lease = |key: &str, token| (key.parse::<crate::Key>().unwrap(), FencingToken::new(token).unwrap());
     let refs = lease_refs([lease("b", 1), lease("a", 2), lease("b", 3)]);
     let refs: Vec<_> = refs.iter().map(|(key, tokens)| (key.as_str(), tokens.len())).collect();

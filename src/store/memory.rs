@@ -1,4 +1,4 @@
-//! Records in this process: for tests, examples, and programs that are alone.
+//! Records in this process: for tests, for examples, and for programs without other processes.
 
 mod follow;
 
@@ -18,9 +18,9 @@ use crate::{
     types::{token::HybridTime, ttl::millis},
 };
 
-/// Records in the memory of this process, on tokio's clock, so that a test can pause time.
+/// Records in the memory of this process, on tokio's clock, which a test can pause.
 ///
-/// A clone shares the records. They and their tokens end with the process.
+/// A clone shares the records. Records and tokens end with the process.
 #[derive(Clone, Debug)]
 pub struct MemoryStore {
     clock: Clock,
@@ -35,14 +35,14 @@ struct Records {
     tick: HybridTime,
     /// When idle records are collected next.
     collect_at: StoreTime,
-    /// Who is told what it is handed.
+    /// The handles that get notifications.
     watchers: Vec<(HandleId, UnboundedSender<Notification>)>,
-    /// Who is told what becomes of a record.
+    /// The receivers of records' states.
     followers: Followers,
 }
 
 impl MemoryStore {
-    /// An empty store that keeps idle records for `retention`.
+    /// Creates an empty store that keeps idle records for `retention`.
     #[must_use]
     pub fn new(retention: Duration) -> Self {
         Self {
@@ -74,30 +74,30 @@ impl MemoryStore {
     pub fn remove(&self, key: &Key) {
         self.with(|records, at| {
             records.by_key.remove(key);
-            records.followers.tell(key, None, at);
+            records.followers.send(key, None, at);
         });
     }
 
-    /// Puts a record in place of what is there, as an operator who restores a backup might.
+    /// Replaces the record of a key, as an operator who restores a backup might.
     pub fn restore(&self, key: Key, record: Record) {
         self.with(|records, at| {
-            records.followers.tell(&key, Some(&record), at);
+            records.followers.send(&key, Some(&record), at);
             records.by_key.insert(key, record);
         });
     }
 
     fn with<T>(&self, act: impl FnOnce(&mut Records, StoreClock) -> T) -> T {
         let mut records = self.records.lock().unwrap_or_else(PoisonError::into_inner);
-        let at = records.moment(self.clock.now());
+        let at = records.read_clocks(self.clock.now());
         records.collect(at, self.retention);
         act(&mut records, at)
     }
 }
 
 impl Records {
-    /// Reads the clocks. The wall clock of this store begins where tokens do; the hybrid clock
-    /// follows it and moves on at every reading.
-    fn moment(&mut self, elapsed: Duration) -> StoreClock {
+    /// Reads the clocks. The wall clock of this store begins where tokens do. The hybrid clock follows it, and moves on
+    /// at each reading.
+    fn read_clocks(&mut self, elapsed: Duration) -> StoreClock {
         let now = StoreTime::default().after(HybridTime::EPOCH_SECONDS.saturating_mul(1000)).after(millis(elapsed));
         let wall = HybridTime {
             seconds: HybridTime::EPOCH_SECONDS.saturating_add(elapsed.as_secs()),
@@ -112,8 +112,8 @@ impl Records {
         StoreClock { now, tick: self.tick }
     }
 
-    /// Drops the records that have been idle for `retention`. Looks at all of them, so not at
-    /// every call.
+    /// Removes the records that have been idle for `retention`. This looks at all records, so it does not run at each
+    /// call.
     fn collect(&mut self, at: StoreClock, retention: Duration) {
         if at.now < self.collect_at {
             return;
@@ -121,23 +121,23 @@ impl Records {
         let retention = millis(retention);
         let Self { by_key, followers, .. } = self;
         by_key.retain(|key, record| {
-            let stays = record.expires_at.after(retention) > at.now;
-            if !stays {
-                followers.tell(key, None, at);
+            let is_kept = record.expires_at.after(retention) > at.now;
+            if !is_kept {
+                followers.send(key, None, at);
             }
-            stays
+            is_kept
         });
         self.collect_at = at.now.after((retention / 4).clamp(1_000, 60_000));
     }
 }
 
-/// Whether a record matters to nobody any more.
+/// Whether a record has no holders and no waiters and has been idle for the retention.
 fn is_idle(record: &Record, now: StoreTime, retention: Duration) -> bool {
     record.holders.is_empty() && record.queue.is_empty() && record.expires_at.after(millis(retention)) <= now
 }
 
-/// Of what a record can be cleared.
-fn overdue(key: &Key, record: &Record, now: StoreTime, retention: Duration) -> Option<Expired> {
+/// What a purge removes of a record.
+fn find_expired(key: &Key, record: &Record, now: StoreTime, retention: Duration) -> Option<Expired> {
     if is_idle(record, now, retention) {
         return Some(Expired::Idle { key: key.clone(), version: record.version });
     }
@@ -149,27 +149,27 @@ fn overdue(key: &Key, record: &Record, now: StoreTime, retention: Duration) -> O
     ends.any(|end| end <= now).then(|| Expired::Lapsed { key: key.clone() })
 }
 
-/// Cuts a list off behind so many. Gives the last of them, if there were more.
-fn cut<T>(list: &mut Vec<T>, most: u32) -> Option<&T> {
-    let most = usize::try_from(most).unwrap_or(usize::MAX).max(1);
-    let more = list.len() > most;
-    list.truncate(most);
-    list.last().filter(|_| more)
+/// Shortens a list to a page. Returns the last entry of the page, if there are more.
+fn cut<T>(list: &mut Vec<T>, page_size: u32) -> Option<&T> {
+    let page_size = usize::try_from(page_size).unwrap_or(usize::MAX).max(1);
+    let has_more = list.len() > page_size;
+    list.truncate(page_size);
+    list.last().filter(|_| has_more)
 }
 
-/// Tells the watchers what a change handed to them, and forgets those that are gone.
-fn tell(watchers: &mut Vec<(HandleId, UnboundedSender<Notification>)>, after: &Record) {
-    watchers.retain(|(_, told)| !told.is_closed());
-    for (handle, told) in watchers {
+/// Sends the hand-overs of a change to the watchers. Removes watchers that are gone.
+fn notify(watchers: &mut Vec<(HandleId, UnboundedSender<Notification>)>, after: &Record) {
+    watchers.retain(|(_, notifications)| !notifications.is_closed());
+    for (handle, notifications) in watchers {
         for (caller, token) in after.handover.iter().filter(|(caller, _)| caller.handle == *handle) {
-            // One that goes at this moment is forgotten the next time.
-            drop(told.send(Notification::of(*caller, *token)));
+            // A receiver that is dropped now is removed the next time.
+            drop(notifications.send(Notification::of(*caller, *token)));
         }
     }
 }
 
 impl Default for MemoryStore {
-    /// An empty store that keeps idle records for 24 hours, as a handle does by default.
+    /// Creates an empty store that keeps idle records for 24 hours, the default of a handle.
     fn default() -> Self {
         Self::new(Duration::from_secs(24 * 3600))
     }
@@ -195,8 +195,8 @@ impl Store for MemoryStore {
                 let changed = before != after.as_ref();
                 if let Some(after) = after {
                     if changed {
-                        tell(&mut records.watchers, &after);
-                        records.followers.tell(&key, Some(&after), at);
+                        notify(&mut records.watchers, &after);
+                        records.followers.send(&key, Some(&after), at);
                     }
                     records.by_key.insert(key, after);
                 }
@@ -205,20 +205,20 @@ impl Store for MemoryStore {
         })
     }
 
-    fn apply_batch(&self, leases: &LeaseRefs, joint: &BatchRequest, _deadline: Deadline) -> BoxFuture<Result<bool>> {
-        let (store, leases, joint) = (self.clone(), leases.clone(), joint.clone());
+    fn apply_batch(&self, leases: &LeaseRefs, batch: &BatchRequest, _deadline: Deadline) -> BoxFuture<Result<bool>> {
+        let (store, leases, batch) = (self.clone(), leases.clone(), batch.clone());
         Box::pin(async move {
             Ok(store.with(|records, at| {
                 let done = |(key, tokens): &(Key, Vec<FencingToken>)| {
-                    let after = record::apply_batch(records.by_key.get(key)?, at, tokens, &joint)?;
+                    let after = record::apply_batch(records.by_key.get(key)?, at, tokens, &batch)?;
                     Some((key.clone(), after))
                 };
                 let done: Vec<(Key, Record)> = leases.iter().filter_map(done).collect();
                 let all = done.len() == leases.len();
-                if all || !matches!(joint, BatchRequest::Refresh { .. }) {
+                if all || !matches!(batch, BatchRequest::Refresh { .. }) {
                     for (key, after) in done {
-                        tell(&mut records.watchers, &after);
-                        records.followers.tell(&key, Some(&after), at);
+                        notify(&mut records.watchers, &after);
+                        records.followers.send(&key, Some(&after), at);
                         records.by_key.insert(key, after);
                     }
                 }
@@ -236,14 +236,19 @@ impl Store for MemoryStore {
         })
     }
 
+    fn now(&self, _deadline: Deadline) -> BoxFuture<Result<StoreTime>> {
+        let store = self.clone();
+        Box::pin(async move { Ok(store.with(|_, at| at.now)) })
+    }
+
     fn list(
         &self,
-        selection: &Filter,
+        filter: &Filter,
         after: Option<Position>,
-        most: u32,
+        page_size: u32,
         _deadline: Deadline,
     ) -> BoxFuture<Result<Page>> {
-        let (store, selection) = (self.clone(), selection.clone());
+        let (store, filter) = (self.clone(), filter.clone());
         Box::pin(async move {
             let mut leases: Vec<ListedLease> = store.with(|records, at| {
                 let held = |(key, record): (&Key, &Record)| {
@@ -252,28 +257,34 @@ impl Store for MemoryStore {
                 };
                 records.by_key.iter().flat_map(held).collect()
             });
-            leases.retain(|lease| {
-                selection.admits(lease) && after.as_ref().is_none_or(|position| position.precedes(lease))
-            });
+            leases
+                .retain(|lease| filter.admits(lease) && after.as_ref().is_none_or(|position| position.precedes(lease)));
             leases.sort_by(|one, other| (one.holder.token, &one.key).cmp(&(other.holder.token, &other.key)));
-            let next = cut(&mut leases, most).map(Position::behind);
+            let next = cut(&mut leases, page_size).map(Position::behind);
             Ok(Page { leases, next })
         })
     }
 
-    fn list_expired(&self, after: Option<String>, most: u32, _deadline: Deadline) -> BoxFuture<Result<ExpiredPage>> {
+    fn list_expired(
+        &self,
+        after: Option<String>,
+        page_size: u32,
+        _deadline: Deadline,
+    ) -> BoxFuture<Result<ExpiredPage>> {
         let store = self.clone();
         Box::pin(async move {
             let mut found: Vec<(Key, Expired)> = store.with(|records, at| {
                 let behind =
                     records.by_key.iter().filter(|(key, _)| after.as_deref().is_none_or(|after| key.as_str() > after));
                 behind
-                    .filter_map(|(key, record)| Some((key.clone(), overdue(key, record, at.now, store.retention)?)))
+                    .filter_map(|(key, record)| {
+                        Some((key.clone(), find_expired(key, record, at.now, store.retention)?))
+                    })
                     .collect()
             });
             found.sort_by(|(one, _), (other, _)| one.cmp(other));
-            let next = cut(&mut found, most).map(|(key, _)| key.as_str().to_owned());
-            Ok(ExpiredPage { expired: found.into_iter().map(|(_, overdue)| overdue).collect(), next })
+            let next = cut(&mut found, page_size).map(|(key, _)| key.as_str().to_owned());
+            Ok(ExpiredPage { expired: found.into_iter().map(|(_, expired)| expired).collect(), next })
         })
     }
 
@@ -281,15 +292,15 @@ impl Store for MemoryStore {
         let (store, key) = (self.clone(), key.clone());
         Box::pin(async move {
             Ok(store.with(|records, at| {
-                let goes = records
+                let is_deleted = records
                     .by_key
                     .get(&key)
                     .is_some_and(|record| record.version == version && is_idle(record, at.now, store.retention));
-                if goes {
+                if is_deleted {
                     records.by_key.remove(&key);
-                    records.followers.tell(&key, None, at);
+                    records.followers.send(&key, None, at);
                 }
-                goes
+                is_deleted
             }))
         })
     }
@@ -298,30 +309,30 @@ impl Store for MemoryStore {
         &self,
         handle: HandleId,
         _since: HybridTime,
-        told: UnboundedSender<Notification>,
+        notifications: UnboundedSender<Notification>,
     ) -> BoxFuture<Result<()>> {
         let store = self.clone();
         Box::pin(async move {
-            let gone = told.clone();
+            let receiver = notifications.clone();
             store.with(|records, at| {
-                let first = told.send(Notification::Started { since: at.tick });
+                let first = notifications.send(Notification::Started { since: at.tick });
                 if first.is_ok() {
-                    records.watchers.push((handle, told));
+                    records.watchers.push((handle, notifications));
                 }
             });
-            gone.closed().await;
+            receiver.closed().await;
             Ok(())
         })
     }
 
-    fn follow(&self, key: &Key, tell: Sender<RecordState>) -> BoxFuture<Result<()>> {
+    fn follow(&self, key: &Key, states: Sender<RecordState>) -> BoxFuture<Result<()>> {
         let (store, key) = (self.clone(), key.clone());
         Box::pin(async move {
-            let told = store.with(|records, at| {
+            let followed = store.with(|records, at| {
                 let record = records.by_key.get(&key);
-                records.followers.join(key.clone(), record, at, tell)
+                records.followers.join(key.clone(), record, at, states)
             });
-            told.await;
+            followed.await;
             Ok(())
         })
     }

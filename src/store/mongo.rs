@@ -2,8 +2,8 @@
 //!
 //! Purpose: leases that a majority of a replica set has confirmed, timed by the server's clock.
 //!
-//! Mechanism: each request is one command, an update with a pipeline that runs the state machine at the server. A request
-//! passes through `coalesce.rs`, `execute.rs` and the driver.
+//! Mechanism: each request is one command, an update with a pipeline that runs the state machine at the server. A
+//! request passes through `coalesce.rs`, `execute.rs` and the driver.
 //!
 //! Invariant: no command depends on the clock of a client, and each can be sent again.
 //!
@@ -94,27 +94,26 @@ use self::{client::ClientShare, context::MongoContext, error::needs};
 use super::{Applied, BoxFuture, ExpiredPage, Notification, Page, RecordState, Snapshot, Store};
 use crate::{
     Clock, Deadline, Error, FencingToken, HandleId, HybridTime, Key, LeaseId, Result,
-    record::{BatchRequest, Filter, LeaseRefs, Position, Request},
+    record::{BatchRequest, Filter, LeaseRefs, Position, Request, StoreTime},
 };
 
-/// How long [`MongoStore::close`] waits for its client. The client waits for a `getMore` of a change stream, which the server
-/// holds for up to two seconds. It is closed by a task of its own in any case.
+/// How long [`MongoStore::close`] waits for its client, which waits for a `getMore` of a change stream. The server
+/// holds that for up to two seconds. In any case, a task of its own closes the client.
 const CLIENT_CLOSE_TIMEOUT: Duration = Duration::from_millis(30);
 
 /// Records in a collection of a MongoDB replica set.
 ///
-/// Concerns are set in each command, so those of the caller's client, database and collection do
-/// not count: writes are acknowledged by the journals of a majority, reads are linearizable, both go to the
-/// primary. None is a retryable write, whatever `retryWrites` says: every request can be sent again,
-/// and the engine does.
+/// Each command sets its own concerns, so those of the caller's client, database and collection have no effect. The
+/// journals of a majority acknowledge a write, reads are linearizable, and both go to the primary. No command is a
+/// retryable write, whatever `retryWrites` says: each request can be resent, and the engine does that.
 #[derive(Clone, Debug)]
 pub struct MongoStore {
     context: Arc<MongoContext>,
 }
 
 impl MongoStore {
-    /// Records in this collection of this database. Idle ones are kept for `retention`, which is
-    /// rounded up to whole seconds.
+    /// Creates a store of records in this collection. Idle records are kept for `retention`, rounded up to whole
+    /// seconds.
     ///
     /// The client is the caller's and is never closed.
     #[must_use]
@@ -123,7 +122,7 @@ impl MongoStore {
         Self::build(database, collection.into(), retention, client)
     }
 
-    /// The same on a client that belongs to the store. The shutdown of the last of its handles closes the client.
+    /// Creates a store that owns its client. The shutdown of the last of its handles closes the client.
     #[must_use]
     pub fn owning(database: &Database, collection: impl Into<String>, retention: Duration) -> Self {
         Self::with_streams(database, collection, retention, usize::MAX)
@@ -141,7 +140,7 @@ impl MongoStore {
         self
     }
 
-    /// The same on a client that may have so many change streams at a time.
+    /// Creates a store that owns its client, which may have this many change streams at a time.
     pub(crate) fn with_streams(
         database: &Database,
         collection: impl Into<String>,
@@ -190,12 +189,12 @@ impl MongoStore {
         task::run(deadline, work)
     }
 
-    /// A session of the client that the records are read and written with.
+    /// Starts a session of the store's client.
     pub(crate) async fn session(&self) -> DriverResult<ClientSession> {
         self.context.database.client().start_session().await
     }
 
-    /// Begins a transaction that reads what a majority has, and whose commit waits for a majority until the deadline.
+    /// Begins a transaction that reads what a majority has. Its commit waits for a majority until the deadline.
     pub(crate) async fn begin(session: &mut ClientSession, deadline: Deadline) -> DriverResult<()> {
         transaction::begin(session, deadline).await
     }
@@ -211,14 +210,14 @@ impl MongoStore {
         self.context.touch(session, key, lease, token).await
     }
 
-    /// The id of the last election of the primary. A router gives none.
-    pub(crate) async fn election(&self) -> Result<Option<ObjectId>> {
-        self.context.election().await
+    /// The id of the last election of the primary. A router has none.
+    pub(crate) async fn read_election(&self) -> Result<Option<ObjectId>> {
+        self.context.read_election().await
     }
 
-    /// What an error of the driver means that a write of the record caused.
-    pub(crate) fn meaning(&self, error: DriverError) -> Error {
-        self.context.meaning(error, needs::CHANGE)
+    /// Translates an error of the driver from a write of the record.
+    pub(crate) fn translate(&self, error: DriverError) -> Error {
+        self.context.translate(error, needs::CHANGE)
     }
 }
 
@@ -251,20 +250,30 @@ impl Store for MongoStore {
         self.request(deadline, async move { context.read(&key, deadline).await })
     }
 
-    fn list(
-        &self,
-        selection: &Filter,
-        after: Option<Position>,
-        most: u32,
-        deadline: Deadline,
-    ) -> BoxFuture<Result<Page>> {
-        let (context, selection) = (Arc::clone(&self.context), selection.clone());
-        self.request(deadline, async move { context.list(&selection, after.as_ref(), most, deadline).await })
+    fn now(&self, deadline: Deadline) -> BoxFuture<Result<StoreTime>> {
+        let context = Arc::clone(&self.context);
+        self.request(deadline, async move { context.now(deadline).await })
     }
 
-    fn list_expired(&self, after: Option<String>, most: u32, deadline: Deadline) -> BoxFuture<Result<ExpiredPage>> {
+    fn list(
+        &self,
+        filter: &Filter,
+        after: Option<Position>,
+        page_size: u32,
+        deadline: Deadline,
+    ) -> BoxFuture<Result<Page>> {
+        let (context, filter) = (Arc::clone(&self.context), filter.clone());
+        self.request(deadline, async move { context.list(&filter, after.as_ref(), page_size, deadline).await })
+    }
+
+    fn list_expired(
+        &self,
+        after: Option<String>,
+        page_size: u32,
+        deadline: Deadline,
+    ) -> BoxFuture<Result<ExpiredPage>> {
         let context = Arc::clone(&self.context);
-        self.request(deadline, async move { context.list_expired(after.as_deref(), most, deadline).await })
+        self.request(deadline, async move { context.list_expired(after.as_deref(), page_size, deadline).await })
     }
 
     fn delete_idle(&self, key: &Key, version: FencingToken, deadline: Deadline) -> BoxFuture<Result<bool>> {
@@ -285,13 +294,13 @@ impl Store for MongoStore {
     ) -> BoxFuture<Result<()>> {
         let context = Arc::clone(&self.context);
         let watch = async move { watch::watch(&context, handle, since, &notifications).await };
-        task::run_until_end(watch, "the task that watched was ended early")
+        task::run_until_end(watch, "the task that reads notifications ended early: it is started again")
     }
 
     fn follow(&self, key: &Key, states: Sender<RecordState>) -> BoxFuture<Result<()>> {
         let (context, key) = (Arc::clone(&self.context), key.clone());
         let follow = async move { follow::follow(&context, &key, &states).await };
-        task::run_until_end(follow, "the task that followed was ended early")
+        task::run_until_end(follow, "the task that follows the record ended early: it is started again")
     }
 
     fn close(&self, deadline: Deadline) -> BoxFuture<()> {
@@ -308,7 +317,7 @@ impl Store for MongoStore {
             drop(answered.await);
             let Some(client) = context.client.leave() else { return };
             let closed = Self::run(deadline.or_after(CLIENT_CLOSE_TIMEOUT), async move {
-                // Does not wait for handles of the driver: an abandoned request may hang.
+                // Immediate, because an abandoned request may hang and keep handles of the driver.
                 client.shutdown().immediate(true).await;
                 Ok(())
             });

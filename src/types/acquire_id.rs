@@ -1,4 +1,4 @@
-//! Whom a store tells that it was handed a key.
+//! The ids of handles and of their acquires, to which stores send notifications.
 
 #[cfg(feature = "mongodb")]
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -6,19 +6,19 @@ use std::{fmt, str::FromStr};
 
 use crate::{Error, types::string_newtype::decimal};
 
-/// A handle, among all that use a store. Not a secret.
+/// The id of a handle among all handles of a store. Not a secret.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct HandleId(u64);
 
 impl HandleId {
-    /// A new random id.
+    /// Creates a random id.
     #[must_use]
     pub fn random() -> Self {
         Self(uuid::Uuid::new_v4().as_u64_pair().0)
     }
 }
 
-/// Ids of handles that begin with the same digits, which are random.
+/// Creates the ids of a store's handles, which all begin with the same random digits.
 #[cfg(feature = "mongodb")]
 pub(crate) struct HandleIds {
     first: u64,
@@ -27,20 +27,20 @@ pub(crate) struct HandleIds {
 
 #[cfg(feature = "mongodb")]
 impl HandleIds {
-    /// The bits of an id that tell handles with the same beginning apart: six digits.
+    /// The bits of an id that differ between handles of a store: six digits.
     const OWN_BITS: u64 = 0xff_ffff;
 
     pub(crate) fn random() -> Self {
         Self { first: HandleId::random().0, count: AtomicU64::new(0) }
     }
 
-    /// An id that comes again after sixteen million others.
+    /// Returns the next id. Ids repeat after sixteen million.
     pub(crate) fn next(&self) -> HandleId {
         let count = self.count.fetch_add(1, Ordering::Relaxed);
         HandleId(self.first & !Self::OWN_BITS | self.first.wrapping_add(count) & Self::OWN_BITS)
     }
 
-    /// The digits with which an id begins that is one of these. Of another id all digits.
+    /// The digits that this id has in common with all ids of the store. For the id of another store, all digits.
     pub(crate) fn common_digits(&self, id: HandleId) -> String {
         let mut digits = id.to_string();
         if (id.0 ^ self.first) & !Self::OWN_BITS == 0 {
@@ -56,13 +56,12 @@ impl fmt::Display for HandleId {
     }
 }
 
-/// One acquire of one handle: whom a store tells that it was handed a key. Not a secret, and written
-/// as text, `handle/number`.
+/// The id of one acquire of one handle. A store sends its notifications. Not a secret. Its text is `handle/number`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct AcquireId {
     /// The handle.
     pub handle: HandleId,
-    /// Which of its acquires.
+    /// The number of the acquire.
     pub number: u64,
 }
 
@@ -83,9 +82,7 @@ impl FromStr for AcquireId {
             let handle = HandleId(u64::from_str_radix(handle, 16).ok()?);
             Some(Self { handle, number: decimal(number)? })
         };
-        read().ok_or_else(|| {
-            Error::invalid("a caller is written as sixteen hexadecimal digits, a slash and a number: correct it")
-        })
+        read().ok_or_else(|| Error::invalid("a caller is sixteen hexadecimal digits, a slash and a number: correct it"))
     }
 }
 
@@ -97,7 +94,7 @@ mod tests {
     #[test]
     fn ids_of_a_store_differ_and_begin_with_the_same_ten_digits() {
         let mut ids = HandleIds::random();
-        // Where the last digits begin again.
+        // The next id begins the last digits again.
         ids.first |= HandleIds::OWN_BITS;
         let (one, other, strange) = (ids.next(), ids.next(), HandleId::random());
         assert_ne!(one, other);
@@ -108,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn a_caller_is_written_and_read() {
+    fn a_caller_is_shown_and_parsed() {
         let caller = AcquireId { handle: HandleId::random(), number: 17 };
         assert_eq!(caller.to_string().parse::<AcquireId>().unwrap(), caller);
         for text in [

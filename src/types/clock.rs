@@ -1,45 +1,43 @@
-//! The clock on which a holder counts its deadline.
+//! The clocks of holders' deadlines.
 
 use std::time::Duration;
 
-/// The clock on which a holder counts its deadline: never the wall clock.
+/// The clock of a holder's deadlines. Never the wall clock.
 ///
-/// A store says which one its holders use. Readings of one clock can be compared with each other
-/// and with nothing else.
+/// A store names the clock of its holders. Readings of different clocks cannot be compared.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub enum Clock {
-    /// Runs while the machine sleeps: `CLOCK_BOOTTIME` on Linux and Android, `CLOCK_MONOTONIC` on
-    /// Apple's systems, the performance counter on Windows. Elsewhere the system has no such
-    /// clock, and the monotonic one is read.
+    /// Runs while the machine sleeps: `CLOCK_BOOTTIME` on Linux and Android, `CLOCK_MONOTONIC` on Apple's systems, the
+    /// performance counter on Windows. Other systems have no such clock; there it is the monotonic clock.
     Boot,
-    /// Tokio's clock, which a test can pause. For stores that live in this process.
+    /// Tokio's clock, which a test can pause. For stores in this process.
     Tokio {
-        /// Where its readings begin.
+        /// The time of reading zero.
         origin: tokio::time::Instant,
     },
 }
 
-/// A timer cannot be set on a clock that runs during suspend, so a sleep on [`Clock::Boot`] looks
-/// at the clock this often: a machine that wakes up notices a passed deadline within this time. Ten thousand
-/// leases that look each second are one percent of a processor.
-const LOOK: Duration = Duration::from_secs(2);
+/// How often a sleep on [`Clock::Boot`] reads the clock. No timer can run on a clock that runs during suspend. So after
+/// a machine wakes up, a passed deadline is noticed within this time. Ten thousand leases that read it each second take
+/// one percent of a processor.
+const CHECK_INTERVAL: Duration = Duration::from_secs(2);
 
 impl Clock {
-    /// Tokio's clock, its readings counted from now.
+    /// Tokio's clock, with readings counted from now.
     #[must_use]
     pub fn tokio() -> Self {
-        #[allow(clippy::disallowed_methods, reason = "this is the clock that others are sent to")]
+        #[allow(clippy::disallowed_methods, reason = "this is the replacement of the banned call")]
         let origin = tokio::time::Instant::now();
         Self::Tokio { origin }
     }
 
-    /// The time since this clock's beginning.
+    /// The time since the origin of this clock.
     #[must_use]
     pub fn now(self) -> Duration {
         match self {
             Self::Boot => boot::now(),
-            #[allow(clippy::disallowed_methods, reason = "this is the clock that others are sent to")]
+            #[allow(clippy::disallowed_methods, reason = "this is the replacement of the banned call")]
             Self::Tokio { origin } => tokio::time::Instant::now().saturating_duration_since(origin),
         }
     }
@@ -48,24 +46,24 @@ impl Clock {
     ///
     /// # Cancel safety
     ///
-    /// Dropping it loses nothing.
+    /// Dropping the future loses nothing.
     #[allow(
         clippy::manual_async_fn,
-        reason = "an async fn keeps its arguments twice, and each lease that is held waits for this"
+        reason = "an async fn keeps its arguments twice, and each held lease has one of these futures"
     )]
     pub fn sleep_until(self, until: Duration) -> impl Future<Output = ()> + Send {
         async move {
             while self.now() < until {
-                tokio::time::sleep(self.left(until)).await;
+                tokio::time::sleep(self.sleep_time(until)).await;
             }
         }
     }
 
-    /// How long to sleep before the clock is looked at again.
-    fn left(self, until: Duration) -> Duration {
+    /// How long to sleep before the clock is read again.
+    fn sleep_time(self, until: Duration) -> Duration {
         let left = until.saturating_sub(self.now());
         match self {
-            Self::Boot => left.min(LOOK),
+            Self::Boot => left.min(CHECK_INTERVAL),
             Self::Tokio { .. } => left,
         }
     }
@@ -88,7 +86,7 @@ mod boot {
     }
 }
 
-// What is changed here no test notices on a unix, which does not compile it.
+// Not compiled on unix, so no test covers it there.
 #[cfg(not(unix))]
 mod boot {
     use std::{
@@ -96,7 +94,7 @@ mod boot {
         time::{Duration, Instant},
     };
 
-    #[allow(clippy::disallowed_methods, reason = "this is the clock that others are sent to")]
+    #[allow(clippy::disallowed_methods, reason = "this is the replacement of the banned call")]
     pub(super) fn now() -> Duration {
         static ORIGIN: LazyLock<Instant> = LazyLock::new(Instant::now);
         let origin = *ORIGIN;
@@ -119,16 +117,19 @@ mod tests {
         clock.sleep_until(HOUR * 2).await;
         assert_eq!(clock.now(), HOUR * 2);
         clock.sleep_until(HOUR).await;
-        assert_eq!(clock.now(), HOUR * 2, "that was before");
+        assert_eq!(clock.now(), HOUR * 2, "the time has passed");
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_sleeper_looks_at_the_boot_clock_every_other_second_and_at_tokio_s_when_it_is_time() {
+    async fn a_sleep_reads_the_boot_clock_every_other_second_and_tokio_s_clock_at_its_end() {
         let (boot, tokio) = (Clock::Boot, Clock::tokio());
-        assert_eq!((boot.left(boot.now() + HOUR), tokio.left(HOUR)), (LOOK, HOUR));
-        assert_eq!((boot.left(Duration::ZERO), tokio.left(Duration::ZERO)), (Duration::ZERO, Duration::ZERO));
-        let soon = boot.left(boot.now() + LOOK / 2);
-        assert!(soon <= LOOK / 2, "{soon:?}");
+        assert_eq!((boot.sleep_time(boot.now() + HOUR), tokio.sleep_time(HOUR)), (CHECK_INTERVAL, HOUR));
+        assert_eq!(
+            (boot.sleep_time(Duration::ZERO), tokio.sleep_time(Duration::ZERO)),
+            (Duration::ZERO, Duration::ZERO)
+        );
+        let soon = boot.sleep_time(boot.now() + CHECK_INTERVAL / 2);
+        assert!(soon <= CHECK_INTERVAL / 2, "{soon:?}");
     }
 
     #[tokio::test]

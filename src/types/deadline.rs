@@ -1,4 +1,4 @@
-//! A time at which a request is given up.
+//! The deadline of a request.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use super::clock::Clock;
 
 /// A time on a [`Clock`] at which a request is given up.
 ///
-/// It stays the same however often the request is passed on, so no layer has to subtract the time that another took.
+/// It does not change while the request is passed on, so no layer has to subtract the time that another layer took.
 #[derive(Clone, Copy, Debug)]
 pub struct Deadline {
     clock: Clock,
@@ -14,71 +14,71 @@ pub struct Deadline {
 }
 
 impl Deadline {
-    /// When the clock reads this.
+    /// The deadline at this reading of the clock.
     #[must_use]
     pub fn at(clock: Clock, reading: Duration) -> Self {
         Self { clock, at: reading }
     }
 
-    /// This long from now.
+    /// The deadline this long from now.
     #[must_use]
     pub fn after(clock: Clock, time: Duration) -> Self {
         Self::at(clock, clock.now().saturating_add(time))
     }
 
-    /// The clock on which it is.
+    /// The clock of the deadline.
     #[must_use]
     pub fn clock(self) -> Clock {
         self.clock
     }
 
-    /// What the clock reads then.
+    /// The clock's reading at the deadline.
     #[must_use]
     pub fn reading(self) -> Duration {
         self.at
     }
 
-    /// How long it is until then. Zero if it has passed.
+    /// The time until the deadline. Zero if it has passed.
     #[must_use]
     pub fn remaining(self) -> Duration {
         self.at.saturating_sub(self.clock.now())
     }
 
-    /// Whether it has passed.
+    /// Whether the deadline has passed.
     #[must_use]
     pub fn has_passed(self) -> bool {
         self.remaining().is_zero()
     }
 
-    /// The same, or the time at which the clock reads this, whichever is earlier.
+    /// The earlier of this deadline and that at this reading of the clock.
     #[must_use]
     pub fn or_at(self, reading: Duration) -> Self {
         Self::at(self.clock, self.at.min(reading))
     }
 
-    /// The same, or this long from now, whichever is earlier.
+    /// The earlier of this deadline and that this long from now.
     #[must_use]
     pub fn or_after(self, time: Duration) -> Self {
         self.or_at(self.clock.now().saturating_add(time))
     }
 
-    /// So much later.
+    /// The deadline this much later.
     #[must_use]
     pub fn later_by(self, time: Duration) -> Self {
         Self::at(self.clock, self.at.saturating_add(time))
     }
 
-    /// So much sooner.
+    /// The deadline this much sooner.
     #[must_use]
     pub fn sooner_by(self, time: Duration) -> Self {
         Self::at(self.clock, self.at.saturating_sub(time))
     }
 
-    /// Waits until then.
+    /// Waits until the deadline.
     ///
     /// # Cancel safety
     ///
-    /// Dropping it loses nothing.
+    /// Dropping the future loses nothing.
     pub async fn passed(self) {
         self.clock.sleep_until(self.at).await;
     }

@@ -1,81 +1,80 @@
-//! The one error, a variant for each thing that a caller can do about it.
+//! The error of this crate. Each variant is one thing that a caller can do about it.
 
 use std::{convert::Infallible, fmt, time::Duration};
 
 use crate::{FencingToken, Group, Key, Owner};
 
-/// Why a call failed, one variant for each thing that a caller can do about it.
+/// Why a call failed. Each variant is one thing that a caller can do about it.
 ///
 /// | when I get… | I… |
 /// |---|---|
 /// | [`Held`](Self::Held) | do something else, or retry later: another lease holds the key |
 /// | [`QueueFull`](Self::QueueFull) | shed load: too many waiters are queued for the key |
-/// | [`RetriesExhausted`](Self::RetriesExhausted) | have asked as often as I wanted to: the key stayed held |
+/// | [`RetriesExhausted`](Self::RetriesExhausted) | give up: the key was held at each attempt of my retry policy |
 /// | [`Lost`](Self::Lost) | stop acting on the key at once; acquire again if still needed |
-/// | [`ExpiresTooSoon`](Self::ExpiresTooSoon) | release the group and begin anew: not all of its leases would have lasted |
+/// | [`ExpiresTooSoon`](Self::ExpiresTooSoon) | release the group and start again: a lease of it had too little time left |
 /// | [`Incomplete`](Self::Incomplete) | check the name of the group; else stop acting on the keys whose leases are missing |
 /// | [`Fenced`](Self::Fenced) | stop, and undo nothing: a later holder has written there, and its writes stand |
 /// | [`Unavailable`](Self::Unavailable) | retry: the store did not confirm in time, and the request may have been applied; read first before a fenced write |
-/// | [`Invalid`](Self::Invalid) | change the code or the deployment: a retry gives the same |
-/// | [`Corrupt`](Self::Corrupt) | look at the record: somebody else wrote it, and it was left as it was |
+/// | [`Invalid`](Self::Invalid) | change the code or the deployment: a retry returns the same |
+/// | [`Corrupt`](Self::Corrupt) | look at the record: another program wrote it, and it was left as it was |
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// Somebody else holds the key, and held it until the wait was over, if there was one. Nothing is
-    /// left queued.
+    /// Another lease holds the key, and held it until the end of the wait, if there was one. The acquire left the
+    /// queue.
     ///
-    /// What is said of the holder is a hint for people and for choosing when to ask again: it was
-    /// true at the store a moment ago.
+    /// The fields about the holder are a hint, for people and for the time of a retry: they were true at the store a
+    /// moment ago.
     #[error("{key:?} is held by {owner:?} with token {token} {}", lasting(*remaining))]
     Held {
-        /// The key that was asked for.
+        /// The key of the acquire.
         key: Key,
-        /// Who holds it.
+        /// The owner of the holder.
         owner: Owner,
         /// The holder's token.
         token: FencingToken,
-        /// How long the holder keeps it if it is not refreshed, by the store's clock:
-        /// [`Duration::MAX`] without expiry.
+        /// How long the holder keeps it without a refresh, by the store's clock. [`Duration::MAX`]: without expiry.
         remaining: Duration,
     },
 
-    /// The key is held, and as many wait for it as the handle allows.
+    /// The key is held, and its queue is full.
     #[error("{length} waiters are queued for {key:?} already: retry later, or raise `queue_limit`")]
     QueueFull {
-        /// The key that was asked for.
+        /// The key of the acquire.
         key: Key,
         /// How many wait for it.
         length: usize,
     },
 
-    /// The key was held at every attempt that a [`Retry`](crate::Retry) allows.
+    /// The key was held at each attempt that a [`Retry`](crate::Retry) allowed.
     #[error(
         "{key:?} was held at each of {attempts} attempts in {elapsed:?}: allow the retry policy more attempts or time, or queue with `wait`"
     )]
     RetriesExhausted {
-        /// The key that was asked for.
+        /// The key of the acquire.
         key: Key,
         /// How many attempts were made.
         attempts: u32,
-        /// How long it took, from the beginning of the first.
+        /// How long they took, from the start of the first.
         elapsed: Duration,
-        /// What the last one found: always a [`Held`](Self::Held).
+        /// The error of the last attempt: always [`Held`](Self::Held).
         #[source]
         held: Box<Error>,
     },
 
-    /// The lease is over, and not because its holder released it. It never comes back.
-    #[error("the lease on {key:?} with token {token} is lost: {cause}; stop acting on the key")]
+    /// The lease has ended, and its holder has not released it. It never comes back.
+    #[error("the lease on {key:?} with token {token} is lost, because {cause}: stop acting on the key")]
     Lost {
         /// The key that was held.
         key: Key,
-        /// The token that is now, or soon will be, an old one.
+        /// The token, which is older than that of the next holder.
         token: FencingToken,
         /// What ended the lease.
         cause: LossCause,
     },
 
-    /// A lease of a group has less time left than was asked for, so none of the group was refreshed.
+    /// A lease of a group had less time left than required, so no lease of the group was refreshed.
     #[error(
         "the lease on {key:?} with token {token} has {remaining:?} left and not {least:?}, so none of its group was refreshed: release the group and acquire it again"
     )]
@@ -90,52 +89,51 @@ pub enum Error {
         least: Duration,
     },
 
-    /// A group has fewer leases than its caller expects: its name is wrong, or leases of it were lost or released.
+    /// A group has fewer leases than required: its name is wrong, or some of its leases were lost or released.
     #[error(
         "{found} leases were found in the group {group:?} and at least {least} were expected: check its name, and stop acting on each key whose lease is missing"
     )]
     Incomplete {
-        /// The group that was asked for.
+        /// The name of the group.
         group: Group,
         /// How many leases it has.
         found: usize,
-        /// How many it should have had.
+        /// How many leases it should have.
         least: usize,
     },
 
-    /// The storage was written by a later holder of the key, and refused the write of an earlier one.
-    /// Nothing was changed. It does not matter what the earlier one believes: it was paused, or cut
-    /// off, past the end of its lease.
+    /// A later holder of the key has written to the storage, so the storage refused this write. Nothing was changed.
+    /// The earlier holder may not know yet that its lease has ended: it was paused, or cut off.
     #[error(
         "the write was refused, because the storage has seen the newer token {newer}: stop acting on the key, and acquire it again if it is still needed"
     )]
     Fenced {
-        /// The token that the storage has seen.
+        /// The token that the storage has.
         newer: FencingToken,
     },
 
-    /// The store could not be reached or did not confirm in time. Whether the request was applied
-    /// may be unknown. Every request of a lease can be sent again; a fenced write could write twice.
+    /// The store could not be reached or did not confirm in time. The request may have been applied or not. Each
+    /// request of a lease can be resent; a fenced write could write twice.
     #[error("{message}")]
     Unavailable {
-        /// What was asked and what to do.
+        /// What failed and what to do.
         message: String,
-        /// What the store or its driver said.
+        /// The error of the store or its driver.
         #[source]
         source: Option<Source>,
     },
 
-    /// The request or the deployment is wrong, and stays wrong until somebody changes it. If the record of a key is of a
-    /// newer format, this build must be upgraded.
+    /// The request or the deployment is wrong, and a retry returns the same error. If the record of a key has a newer
+    /// format, this build must be upgraded.
     #[error("{message}")]
     Invalid {
         /// What is wrong and what to do.
         message: String,
-        /// What the store or its driver said.
+        /// The error of the store or its driver.
         source: Option<Source>,
     },
 
-    /// The record under this key is not one of ours. It was left as it was.
+    /// The document under this key is not a lease record. It was left as it was.
     #[error(
         "the record of {key:?} is not a lease record ({message}): move it to another collection, or choose another key or collection"
     )]
@@ -147,7 +145,7 @@ pub enum Error {
     },
 }
 
-/// What lies behind an [`Error`].
+/// The cause of an [`Error`].
 pub type Source = Box<dyn std::error::Error + Send + Sync>;
 
 /// A result with this crate's [`Error`].
@@ -157,31 +155,30 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum LossCause {
-    /// Its time ran out: the store did not confirm a refresh before the deadline, or the lease
-    /// was not refreshed at all.
+    /// It expired: the store did not confirm a refresh before the deadline, or the lease was not refreshed.
     Expired,
-    /// The store granted the key to somebody else.
+    /// The store granted the key to another lease.
     TakenOver {
         /// The largest token that was issued since. If an operator [raised](crate::Mongoseal::raise) the version of the
-        /// key, it can be that one.
+        /// key, it can be that version.
         token: FencingToken,
     },
-    /// An operator took the key away, or somebody released the whole group of the lease.
+    /// An operator revoked it, or a call released the whole group of the lease.
     Revoked {
-        /// Who did.
+        /// The operator.
         by: String,
-        /// Why.
+        /// The reason.
         reason: String,
     },
     /// The record of the key was deleted, or an older copy of it was put back.
     Removed,
-    /// Its holder gave it to another lease id.
+    /// Its holder transferred it to another lease id.
     Transferred,
-    /// The handle was shut down, or the runtime that kept the lease ended.
+    /// The handle was shut down, or the runtime of the lease ended.
     ShutDown,
 }
 
-/// How long a holder keeps its key, for people.
+/// How long a holder keeps its key, as text.
 fn lasting(remaining: Duration) -> String {
     if remaining == Duration::MAX {
         "without expiry: retry after its release, or have it revoked".into()
@@ -195,28 +192,29 @@ impl fmt::Display for LossCause {
         match self {
             Self::Expired => f.write_str("its time ran out before the store confirmed a refresh"),
             Self::TakenOver { token } => write!(f, "the key has a newer token, {token}"),
-            // Others wrote these texts: quoted and escaped they cannot act on a terminal or begin a line of a log.
+            // Other processes wrote these texts. Quoted and escaped, they cannot control a terminal or begin a line of
+            // a log.
             Self::Revoked { by, reason } if reason.is_empty() => write!(f, "it was revoked by {by:?}"),
             Self::Revoked { by, reason } => write!(f, "it was revoked by {by:?} (reason: {reason:?})"),
             Self::Removed => f.write_str("its record was deleted or replaced by an older one"),
-            Self::Transferred => f.write_str("its holder gave it to another lease id"),
+            Self::Transferred => f.write_str("its holder transferred it to another lease id"),
             Self::ShutDown => f.write_str("the handle or its runtime was shut down"),
         }
     }
 }
 
 impl Error {
-    /// An [`Invalid`](Self::Invalid) that says what is wrong and what to do.
+    /// Creates an [`Invalid`](Self::Invalid) that says what is wrong and what to do.
     pub fn invalid(message: impl Into<String>) -> Self {
         Self::Invalid { message: message.into(), source: None }
     }
 
-    /// An [`Unavailable`](Self::Unavailable) that says what was asked and what to do.
+    /// Creates an [`Unavailable`](Self::Unavailable) that says what failed and what to do.
     pub fn unavailable(message: impl Into<String>) -> Self {
         Self::Unavailable { message: message.into(), source: None }
     }
 
-    /// The same error with what lies behind it, where the variant has room for it.
+    /// Adds the cause, if the variant has a field for it.
     #[must_use]
     pub fn caused_by(mut self, cause: impl Into<Source>) -> Self {
         if let Self::Unavailable { source, .. } | Self::Invalid { source, .. } = &mut self {
@@ -236,12 +234,12 @@ impl From<Infallible> for Error {
 mod tests {
     use super::*;
 
-    /// Clears a terminal, begins a line of a log, and turns the order of reading.
+    /// A text that clears a terminal, begins a line of a log, and reverses the reading order.
     const NASTY: &str = "eve\u{1b}[2J\nWARN \u{202e}all is well";
     const SHOWN: &str = r#""eve\u{1b}[2J\nWARN \u{202e}all is well""#;
 
     #[test]
-    fn what_others_wrote_stands_in_an_error_in_quotes_and_escaped() {
+    fn an_error_quotes_and_escapes_texts_of_other_processes() {
         let (key, owner, token) = (Key::try_from("k").unwrap(), Owner::try_from(NASTY).unwrap(), FencingToken::MIN);
         let held = Error::Held { key: key.clone(), owner, token, remaining: Duration::MAX }.to_string();
         assert_eq!(

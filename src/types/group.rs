@@ -1,15 +1,15 @@
-//! What several leases have in common.
+//! The group of a lease.
 
 use std::{str::FromStr, sync::Arc};
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Error, types::string_newtype::text_word};
+use crate::{Error, types::string_newtype::string_newtype};
 
-/// The name that several leases share, so that they can be released or refreshed together by whoever
-/// knows it: any text of 1 to 256 bytes without NUL.
+/// The name that several leases share, so that a caller that knows it can release or refresh them together: a text of 1
+/// to 256 bytes without NUL.
 ///
-/// It is no secret: others see it with each lease.
+/// It is not a secret: each listing of a lease shows it.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Group(Arc<str>);
@@ -25,7 +25,7 @@ impl FromStr for Group {
     fn from_str(text: &str) -> Result<Self, Error> {
         if text.is_empty() || text.len() > Self::MAX_BYTES || text.contains('\0') {
             return Err(Error::invalid(format!(
-                "a group has a name of 1 to {} bytes without a NUL character, and this one has {} bytes: choose another",
+                "a group name has 1 to {} bytes and no NUL character, and this one has {} bytes: choose another",
                 Self::MAX_BYTES,
                 text.len()
             )));
@@ -34,7 +34,7 @@ impl FromStr for Group {
     }
 }
 
-text_word!(Group);
+string_newtype!(Group);
 
 #[cfg(test)]
 mod tests {

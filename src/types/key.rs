@@ -1,15 +1,15 @@
-//! What a lease is for.
+//! The key of a lease.
 
 use std::{str::FromStr, sync::Arc};
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Error, types::string_newtype::text_word};
+use crate::{Error, types::string_newtype::string_newtype};
 
-/// The name of the thing a lease is for: any text of 1 to 1,024 bytes without NUL.
+/// The name of what a lease is for: any text of 1 to 1,024 bytes without NUL.
 ///
-/// Nothing else is special. `$where`, `a.b` and `../x` are keys like any other, because a key is
-/// only ever a value to the store. Keys compare byte for byte: `Job` and `job` are two keys.
+/// No other text is special. `$where`, `a.b` and `../x` are valid keys, because a store treats a key as a value only.
+/// Keys compare byte by byte: `Job` and `job` are two keys.
 ///
 /// ```
 /// use mongoseal::Key;
@@ -49,7 +49,7 @@ impl FromStr for Key {
     }
 }
 
-text_word!(Key);
+string_newtype!(Key);
 
 #[cfg(test)]
 mod tests {

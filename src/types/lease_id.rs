@@ -1,4 +1,4 @@
-//! The secret that stands for one lease.
+//! The lease id, a secret.
 
 use std::{fmt, str::FromStr};
 
@@ -6,19 +6,19 @@ use uuid::Uuid;
 
 use crate::Error;
 
-/// The random secret that stands for one lease: who knows it may refresh and release the lease.
+/// The random secret of a lease. A process that knows it may refresh and release the lease.
 ///
-/// 122 random bits from the operating system (a version 4 UUID). It is the identity of a request
-/// too: an acquire sent twice with the same id is one acquire.
+/// It has 122 random bits from the operating system (a version 4 UUID). It also identifies a request: two acquires with
+/// the same id are one acquire.
 ///
-/// `Debug` and `Display` show the first eight digits, enough to find a lease in a log and too few
-/// to release it. [`expose`](Self::expose) gives the whole text, to be kept where only the holder
-/// reads it; parse it again to take one's own lease up after a restart.
+/// `Debug` and `Display` show the first eight digits: enough to find a lease in a log, and too few to release it.
+/// [`expose`](Self::expose) returns the whole text. Keep it where only the holder can read it. To take the lease up
+/// after a restart, parse it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct LeaseId(Uuid);
 
 impl LeaseId {
-    /// A new random id.
+    /// Creates a random id.
     #[must_use]
     pub fn random() -> Self {
         Self(Uuid::new_v4())
@@ -30,13 +30,13 @@ impl LeaseId {
         self.0.to_string()
     }
 
-    /// The sixteen bytes a store keeps.
+    /// The sixteen bytes that a store keeps.
     #[must_use]
     pub fn to_bytes(self) -> [u8; 16] {
         self.0.into_bytes()
     }
 
-    /// The id a store kept as these bytes.
+    /// The id with these bytes, from a store.
     #[must_use]
     pub fn from_bytes(bytes: [u8; 16]) -> Self {
         Self(Uuid::from_bytes(bytes))
@@ -47,10 +47,10 @@ impl FromStr for LeaseId {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self, Error> {
-        // The source would quote parts of a secret, so it stays behind.
+        // Without the source, which would quote parts of a secret.
         Uuid::from_str(text)
             .map(Self)
-            .map_err(|_| Error::invalid("this is not a lease id: pass the text that `LeaseId::expose` gave"))
+            .map_err(|_| Error::invalid("this is not a lease id: pass the text of `LeaseId::expose`"))
     }
 }
 

@@ -1,22 +1,21 @@
-//! What an owner says of its lease.
+//! The metadata of a lease.
 
 use std::collections::BTreeMap;
 
 use crate::Error;
 
-/// A few words an owner attaches to its lease for whoever looks at it: names and texts, at most
-/// 4 KiB together. They decide nothing.
+/// Names and texts that an owner attaches to its lease, for people: at most 4 KiB together. They decide nothing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Metadata(BTreeMap<String, String>);
 
 impl Metadata {
-    /// The most that names and texts may take together, in bytes.
+    /// The most bytes of all names and texts together.
     pub const MAX_BYTES: usize = 4096;
 
-    /// Adds an entry, or replaces the one of that name.
+    /// Adds an entry, or replaces the entry with this name.
     ///
-    /// A name is not empty, does not begin with `$`, and contains neither `.` nor NUL, so that it
-    /// can be queried as a field.
+    /// A name is not empty, does not begin with `$`, and contains neither `.` nor NUL, so that it can be queried as a
+    /// field.
     pub fn insert(&mut self, name: impl Into<String>, text: impl Into<String>) -> Result<(), Error> {
         let (name, text) = (name.into(), text.into());
         if name.is_empty() || name.starts_with('$') || name.contains(['.', '\0']) {
@@ -35,7 +34,7 @@ impl Metadata {
         Ok(())
     }
 
-    /// The text of the entry of that name.
+    /// The text of the entry with this name.
     #[must_use]
     pub fn get(&self, name: &str) -> Option<&str> {
         self.0.get(name).map(String::as_str)
@@ -47,7 +46,7 @@ impl Metadata {
         self.0.is_empty()
     }
 
-    /// The entries, in order of their names.
+    /// The entries, in the order of their names.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
         self.0.iter().map(|(name, text)| (name.as_str(), text.as_str()))
     }

@@ -1,18 +1,18 @@
-//! Who holds a lease, for people to read.
+//! The owner of a lease, a name for people.
 
 use std::{str::FromStr, sync::Arc};
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Error, types::string_newtype::text_word};
+use crate::{Error, types::string_newtype::string_newtype};
 
-/// Who holds or wants a lease, in words for people: it decides nothing.
+/// The owner of a lease or of an acquire, a name for people. It decides nothing.
 ///
-/// Two processes may carry the same owner and still exclude each other; what identifies a lease
-/// is its [`LeaseId`](crate::LeaseId). The default is `host/pid/random`.
+/// Two processes with the same owner still exclude each other: the [`LeaseId`](crate::LeaseId) identifies a lease.
+/// Default: `host/pid/random`.
 ///
-/// Another process may have chosen it, with any characters. `Display` writes it as it is. `Debug` writes it in quotes and
-/// escaped: use `{:?}` for logs and terminals, as [`Error`](crate::Error) does.
+/// Another process may have chosen it, with any characters. `Display` writes it as it is. `Debug` quotes and escapes
+/// it: use `{:?}` for logs and terminals, as [`Error`](crate::Error) does.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Owner(Arc<str>);
@@ -25,7 +25,7 @@ impl Owner {
     #[must_use]
     pub fn of_this_process() -> Self {
         let host = gethostname::gethostname();
-        // A host name has at most 255 bytes everywhere, so the whole stays far below the bound.
+        // A host name has at most 255 bytes on each system, so the whole stays far below the limit.
         let text =
             format!("{}/{}/{:08x}", host.to_string_lossy().replace('\0', ""), std::process::id(), fastrand::u32(..));
         Self(text.into())
@@ -37,7 +37,7 @@ impl FromStr for Owner {
 
     fn from_str(text: &str) -> Result<Self, Error> {
         if text.is_empty() {
-            return Err(Error::invalid("an owner must not be empty: say who holds the lease, or leave the default"));
+            return Err(Error::invalid("an owner must not be empty: name the holder, or use the default"));
         }
         if text.len() > Self::MAX_BYTES || text.contains('\0') {
             return Err(Error::invalid(format!(
@@ -50,7 +50,7 @@ impl FromStr for Owner {
     }
 }
 
-text_word!(Owner);
+string_newtype!(Owner);
 
 #[cfg(test)]
 mod tests {

@@ -1,22 +1,22 @@
-//! What all words that are texts can do: they differ in what they mean and in what they refuse.
+//! The common part of the text types. They differ in meaning, and in which texts they refuse.
 
-/// The number that a text of decimal digits is. `str::parse` takes a leading plus, too.
+/// Parses decimal digits. `str::parse` would accept a leading plus, too.
 pub(crate) fn decimal(text: &str) -> Option<u64> {
     text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse().ok())?
 }
 
-/// Gives a word, a tuple of one `Arc<str>` that is `FromStr`, the rest of what a text can do.
-macro_rules! text_word {
-    ($word:ident) => {
-        impl $word {
-            /// It as text.
+/// Implements the common part of a text type: a tuple of one `Arc<str>` that is `FromStr`.
+macro_rules! string_newtype {
+    ($name:ident) => {
+        impl $name {
+            /// The text.
             #[must_use]
             pub fn as_str(&self) -> &str {
                 &self.0
             }
         }
 
-        impl TryFrom<&str> for $word {
+        impl TryFrom<&str> for $name {
             type Error = $crate::Error;
 
             fn try_from(text: &str) -> Result<Self, $crate::Error> {
@@ -24,7 +24,7 @@ macro_rules! text_word {
             }
         }
 
-        impl TryFrom<String> for $word {
+        impl TryFrom<String> for $name {
             type Error = $crate::Error;
 
             fn try_from(text: String) -> Result<Self, $crate::Error> {
@@ -32,7 +32,7 @@ macro_rules! text_word {
             }
         }
 
-        impl TryFrom<&String> for $word {
+        impl TryFrom<&String> for $name {
             type Error = $crate::Error;
 
             fn try_from(text: &String) -> Result<Self, $crate::Error> {
@@ -40,25 +40,25 @@ macro_rules! text_word {
             }
         }
 
-        impl From<&$word> for $word {
-            fn from(word: &$word) -> Self {
-                word.clone()
+        impl From<&$name> for $name {
+            fn from(value: &$name) -> Self {
+                value.clone()
             }
         }
 
-        impl From<$word> for String {
-            fn from(word: $word) -> Self {
-                word.0.as_ref().into()
+        impl From<$name> for String {
+            fn from(value: $name) -> Self {
+                value.0.as_ref().into()
             }
         }
 
-        impl std::fmt::Display for $word {
+        impl std::fmt::Display for $name {
             fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
                 f.write_str(&self.0)
             }
         }
 
-        impl std::fmt::Debug for $word {
+        impl std::fmt::Debug for $name {
             fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
                 std::fmt::Debug::fmt(&self.0, f)
             }
@@ -66,4 +66,4 @@ macro_rules! text_word {
     };
 }
 
-pub(crate) use text_word;
+pub(crate) use string_newtype;

@@ -1,4 +1,4 @@
-//! The number that fences.
+//! Fencing tokens.
 
 use std::{fmt, str::FromStr};
 
@@ -6,17 +6,16 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
 use crate::{Error, types::string_newtype::decimal};
 
-/// A number that is larger for every later holder of a key, for ever.
+/// A number that is larger for each later holder of a key, for ever.
 ///
-/// Pass it along with every write to the storage that the lease protects, and let that storage
-/// refuse a token smaller than the largest it has seen: that, and not the lease, is what stops a
-/// holder who was paused past its deadline and does not know.
+/// Send it with each write to the storage that the lease protects. The storage must refuse a token smaller than the
+/// largest that it has seen. That, and not the lease, stops a holder that was paused past its deadline and does not
+/// know it.
 ///
-/// A token is at least 1 and below 2^53, so it survives JSON, JavaScript and Lua, where numbers
-/// are doubles. It has room for the seconds since 2020 and a counter within the second, taken from
-/// the store's hybrid logical clock, which is why tokens grow even where the record of a key was
-/// deleted or restored from a backup. Tokens of one key are not consecutive; tokens of different
-/// keys mean nothing to each other.
+/// A token is at least 1 and below 2^53, so it survives JSON, JavaScript and Lua, where numbers are doubles. It has the
+/// seconds since 2020 and a count within the second, from the store's hybrid logical clock. So tokens grow even if the
+/// record of a key was deleted or restored from a backup. Tokens of one key are not consecutive. Tokens of different
+/// keys cannot be compared.
 ///
 /// ```
 /// use mongoseal::FencingToken;
@@ -42,7 +41,7 @@ impl FencingToken {
             Ok(Self(number))
         } else {
             Err(Error::invalid(format!(
-                "a fencing token is a number from 1 to 2^53 - 1 and {number} is not: pass one that a lease carried"
+                "a fencing token is a number from 1 to 2^53 - 1 and {number} is not: pass the token of a lease"
             )))
         }
     }
@@ -53,21 +52,20 @@ impl FencingToken {
         self.0
     }
 
-    /// The token as sixteen digits, for names and headers: sorts as text as it does as a number.
+    /// The token as sixteen digits, for names and headers. Their order as text is that of the numbers.
     #[must_use]
     pub fn sortable(self) -> String {
         format!("{:016}", self.0)
     }
 
-    /// The token that follows `last` at `tick` of the store's hybrid clock, for a key for which so many
-    /// `others` wait: the larger of the next number and the one the clock gives, less a number for each of
-    /// the others.
+    /// The token after `last` at `tick` of the store's hybrid clock, if this many `others` wait for the key. It is the
+    /// larger of `last + 1` and the clock's number less the number of others.
     ///
-    /// Many of them may be granted the key by one write, which moves the clock on by one and tokens by
-    /// many. But each who shares it has moved the clock on when it was queued. With that in reserve no token is
-    /// ever ahead of the clock, so the next one is larger also where the record was deleted. Those who come by the
-    /// write itself have moved nothing on yet and are no others. (Where an older copy in
-    /// which some still wait was put back, it is from the clock's next second on.)
+    /// One write may grant the key to many waiters. It moves the clock on by one, and tokens by many. But each of these
+    /// waiters moved the clock on when it was queued. With these in reserve no token is ever ahead of the clock, so the
+    /// next token is larger even if the record was deleted. Waiters of the write itself have not moved the clock on
+    /// yet, so they do not count as others. (If an older copy with waiters was put back, the next token is larger from
+    /// the clock's next second on.)
     #[must_use]
     pub fn following(last: Option<Self>, tick: HybridTime, others: usize) -> Self {
         let next = last.map_or(Self::MIN.0, |last| last.0.saturating_add(1));
@@ -76,25 +74,25 @@ impl FencingToken {
     }
 }
 
-/// A reading of a store's hybrid logical clock: seconds since the Unix epoch and a count within
-/// the second. It never goes back, and every write moves it on.
+/// A reading of a store's hybrid logical clock: seconds since the Unix epoch and a count within the second. It never
+/// goes back, and each write moves it on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct HybridTime {
     /// Seconds since the Unix epoch.
     pub seconds: u64,
-    /// Counts the events within the second.
+    /// The count within the second.
     pub ordinal: u64,
 }
 
 impl HybridTime {
-    /// Where the seconds of a token begin: 2020-01-01T00:00:00Z.
+    /// The second zero of tokens: 2020-01-01T00:00:00Z.
     pub const EPOCH_SECONDS: u64 = 1_577_836_800;
-    /// How many bits of a token count within the second.
+    /// How many bits of a token are the count within the second.
     pub const ORDINAL_BITS: u32 = 20;
-    /// The largest count within a second that a token can carry.
+    /// The largest count within a second that a token can have.
     pub const MAX_ORDINAL: u64 = (1 << Self::ORDINAL_BITS) - 1;
 
-    /// The two halves have no bit in common, so `^` for `|` would be the same.
+    /// The two halves have no bit in common, so `^` for `|` would mean the same.
     fn number(self) -> u64 {
         let seconds = self.seconds.saturating_sub(Self::EPOCH_SECONDS);
         seconds.saturating_mul(1 << Self::ORDINAL_BITS) | self.ordinal.min(Self::MAX_ORDINAL)
@@ -143,9 +141,7 @@ impl FromStr for FencingToken {
 
     fn from_str(text: &str) -> Result<Self, Error> {
         let number = decimal(text).ok_or_else(|| {
-            Error::invalid(
-                "a fencing token is written in decimal digits only and is below 2^53: pass one that a lease carried",
-            )
+            Error::invalid("a fencing token has decimal digits only and is below 2^53: pass the token of a lease")
         })?;
         Self::new(number)
     }

@@ -1,28 +1,27 @@
-//! How long a lease lasts without a refresh.
+//! The ttl of a lease.
 
 use std::time::Duration;
 
 use crate::Error;
 
-/// How long a lease lasts if it is not refreshed, in whole milliseconds:
-/// from 10 milliseconds to 365 days.
+/// How long a lease lasts without a refresh, in whole milliseconds: from 10 milliseconds to 365 days.
 ///
-/// A lease needs a ttl of at least two and a half times the round trip of a confirmed write. The lower bound is for the memory
-/// store: on MongoDB a ttl below a second is lost to any pause of the process or of the server. A fraction of a
-/// millisecond is dropped, because a store keeps time in milliseconds.
+/// A lease needs a ttl of at least two and a half times the round trip of a confirmed write. The lower bound is for the
+/// memory store: on MongoDB a lease with a ttl below a second is lost in any pause of the process or of the server. A
+/// fraction of a millisecond is dropped, because a store counts milliseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Ttl(u64);
 
 impl Ttl {
-    /// The shortest ttl, which is of use with the memory store only.
+    /// The shortest ttl. It is useful with the memory store only.
     pub const MIN: Self = Self(10);
     /// The longest ttl.
     pub const MAX: Self = Self(365 * 24 * 3600 * 1000);
-    /// The ttl of a lease that asks for none: an ungraceful failover at MongoDB's default election
-    /// settings took up to 19 seconds, and a lease should outlast it.
+    /// The default ttl. With MongoDB's default election settings an ungraceful failover took up to 19 seconds, and a
+    /// lease should outlast it.
     pub const DEFAULT: Self = Self(30_000);
 
-    /// That of a lease without expiry: seven thousand years, which a store takes for any other.
+    /// The ttl of a lease without expiry: seven thousand years. A store treats it like any other.
     pub(crate) const FOREVER: Self = Self(7_000 * 365 * 24 * 3600 * 1000);
 
     /// The ttl as a duration.
@@ -31,7 +30,8 @@ impl Ttl {
         Duration::from_millis(self.0)
     }
 
-    /// A third of it, after which a lease is refreshed, or a place in a queue kept: two more can fail.
+    /// A third of the ttl. At this interval leases are refreshed and waiters keep their places, so two attempts may
+    /// fail.
     pub(crate) fn third(self) -> Duration {
         Duration::from_millis(self.0 / 3)
     }
@@ -52,13 +52,13 @@ impl TryFrom<Duration> for Ttl {
             Ok(Self(millis))
         } else {
             Err(Error::invalid(format!(
-                "a ttl must be from 10 milliseconds to 365 days and {duration:?} is not: seconds to minutes are usual"
+                "a ttl must be from 10 milliseconds to 365 days and {duration:?} is not: choose seconds to minutes"
             )))
         }
     }
 }
 
-/// A duration in whole milliseconds, as records count them.
+/// A duration in whole milliseconds, as records have it.
 pub(crate) fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn no_expiry_is_seven_thousand_years_and_no_ttl_that_can_be_asked_for() {
+    fn no_expiry_is_seven_thousand_years_and_no_valid_ttl() {
         assert_eq!(Ttl::FOREVER.millis(), 220_752_000_000_000);
         assert!(Ttl::try_from(Ttl::FOREVER.duration()).is_err());
     }

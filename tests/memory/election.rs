@@ -2,8 +2,7 @@
 
 use std::future::IntoFuture;
 
-use mongoseal::{Error, LeaderInfo, LeaderStream, LossCause, Mongoseal, ReleaseOutcome};
-use tokio_util::sync::CancellationToken;
+use mongoseal::{CancellationToken, Error, LeaderInfo, LeaderStream, LossCause, Mongoseal, ReleaseOutcome};
 
 use crate::{
     GRACE,
@@ -102,7 +101,7 @@ async fn durations_that_do_not_fit_are_refused_before_anything_is_sent() {
         (campaign().stop_within(secs(10)).refresh_every(secs(11)), "up to half the ttl"),
         (campaign().refresh_every(secs(0)), "cannot be refreshed every 0ns"),
         (campaign().ttl(secs(0)), "a ttl must be from 10 milliseconds"),
-        (campaign().ttl(secs(48 * 3600)), "longer than idle records are kept"),
+        (campaign().ttl(secs(48 * 3600)), "exceed the retention of idle records"),
         (campaign().value("x".repeat(5_000)), "at most 4096 bytes"),
     ] {
         let error = bad.await.unwrap_err();
@@ -191,7 +190,7 @@ async fn an_elector_works_while_it_leads_and_stands_again_where_it_lost() {
         if rounds == 1 {
             std::future::pending::<()>().await;
         }
-        (rounds, leader.token())
+        Ok::<_, Error>((rounds, leader.token()))
     });
     let revoking = store.clone();
     let revoke = async move {
@@ -215,11 +214,11 @@ async fn an_elector_that_is_told_to_end_stops_its_work_and_makes_way() {
     let first = elector(&store, "one", &said).until(end.clone());
     let readiness = first.readiness();
     assert!(readiness.check().unwrap_err().to_string().contains("has not been run"));
-    let first = tokio::spawn(first.run(async |_| std::future::pending::<()>().await));
+    let first = tokio::spawn(first.run(async |_| std::future::pending::<mongoseal::Result<()>>().await));
     tokio::time::sleep(secs(1)).await;
     let second_end = CancellationToken::new();
     let second = elector(&store, "two", &said).until(second_end.clone());
-    let second = tokio::spawn(second.run(async |_| std::future::pending::<()>().await));
+    let second = tokio::spawn(second.run(async |_| std::future::pending::<mongoseal::Result<()>>().await));
     tokio::time::sleep(secs(600)).await;
     readiness.check().unwrap();
     end.cancel();
@@ -242,20 +241,81 @@ async fn an_elector_asks_through_what_passes_and_ends_with_what_does_not() {
         tokio::time::sleep(secs(60)).await;
         healing.heal();
     });
-    assert_eq!(elector(&store, "one", &said).run(async |_| 42).await.unwrap(), Some(42));
+    assert_eq!(elector(&store, "one", &said).run(async |_| Ok::<_, Error>(42)).await.unwrap(), Some(42));
     store.script(|call| matches!(call, Call::Apply(_)).then_some(Fault::Refuse));
-    let refused = elector(&store, "one", &said).run(async |_| 42).await;
+    let refused = elector(&store, "one", &said).run(async |_| Ok::<_, Error>(42)).await;
     assert!(matches!(refused, Err(Error::Invalid { .. })));
     let mistaken = store.seal().campaign("k").ttl(secs(30)).stop_within(secs(20)).elector();
     let readiness = mistaken.readiness();
-    assert!(matches!(mistaken.run(async |_| ()).await, Err(Error::Invalid { .. })));
+    assert!(matches!(mistaken.run(async |_| Ok(())).await, Err(Error::Invalid { .. })));
     assert!(readiness.check().unwrap_err().to_string().contains("has ended"));
+}
+
+/// An error of a program with a type of its own.
+#[derive(Debug, PartialEq)]
+enum Job {
+    Full(u32),
+    Seal(String),
+}
+
+impl From<Error> for Job {
+    fn from(error: Error) -> Self {
+        Self::Seal(error.to_string())
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_error_of_the_work_ends_its_elector_which_has_resigned() {
+    async fn sees_it(store: &Faulty, said: &Said) -> Result<(), Job> {
+        // Whatever is done with the value: the error is not in it.
+        elector(store, "one", said).run(async |_| Err::<(), _>(Job::Full(7))).await?;
+        Ok(())
+    }
+    let (store, said) = (Faulty::new(), Said::default());
+    assert_eq!(sees_it(&store, &said).await, Err(Job::Full(7)));
+    assert_eq!(store.seal().leader("k").await.unwrap(), None);
+    assert_eq!(said.lock().unwrap().last().unwrap(), "one stops");
+    store.script(|call| matches!(call, Call::Apply(_)).then_some(Fault::Refuse));
+    let refused = elector(&store, "one", &said).run(async |_| Err::<(), _>(Job::Full(7))).await;
+    assert!(matches!(&refused, Err(Job::Seal(why)) if why.contains("refuses")), "{refused:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_error_of_work_that_has_lost_its_leadership_is_dropped_and_the_elector_stands_again() {
+    let (store, said) = (Faulty::new(), Said::default());
+    let other = store.seal();
+    let mut rounds = 0;
+    let done = elector(&store, "one", &said).run(async |leader| -> mongoseal::Result<u32> {
+        rounds += 1;
+        if rounds == 1 {
+            other.revoke("k").await?;
+            // The work sees it before the elector does.
+            return leader.lease().verify().await.map(|()| rounds);
+        }
+        Ok(rounds)
+    });
+    assert_eq!(done.await.unwrap(), Some(2));
+}
+
+/// A spawned elector whose work uses what it owns, its leader and values of other calls across awaits.
+#[tokio::test(start_paused = true)]
+async fn an_elector_can_run_on_a_task_of_its_own() {
+    let (store, said) = (Faulty::new(), Said::default());
+    let (seal, mut jobs) = (store.seal(), vec!["mail".to_owned()]);
+    let task = tokio::spawn(elector(&store, "one", &said).run(async move |leader| -> mongoseal::Result<usize> {
+        leader.lease().verify().await?;
+        jobs.push(format!("{:?}", seal.leader("k").await?.map(|leader| leader.value)));
+        leader.proclaim(jobs[0].as_str()).await?;
+        Ok(jobs.len())
+    }));
+    assert_eq!(task.await.unwrap().unwrap(), Some(2));
 }
 
 #[tokio::test(start_paused = true)]
 async fn an_elector_that_is_dropped_resigns() {
     let store = Faulty::new();
-    let running = store.seal().campaign("k").elector().run(async |_| std::future::pending::<()>().await);
+    let running =
+        store.seal().campaign("k").elector().run(async |_| std::future::pending::<mongoseal::Result<()>>().await);
     assert!(tokio::time::timeout(secs(100), running).await.is_err());
     tokio::time::sleep(millis(1)).await;
     assert_eq!(store.seal().leader("k").await.unwrap(), None);
@@ -284,6 +344,7 @@ fn a_wedged_elector_is_told_from_another_thread() {
             // It stands again, and leads again, when nobody asks any more.
             tell.send(()).ok();
             std::thread::sleep(millis(700));
+            Ok::<_, Error>(())
         });
         drop(tokio::time::timeout(millis(100), running).await);
     });
@@ -304,7 +365,7 @@ async fn an_elector_that_ends_with_an_error_says_that_its_work_has_stopped() {
             .elector()
             .on_new_leader(move |_| leads.lock().unwrap().push("leads".into()))
             .on_stopped(move || stops.lock().unwrap().push("stops".into()));
-        let running = tokio::spawn(elector.run(async |_| std::future::pending::<()>().await));
+        let running = tokio::spawn(elector.run(async |_| std::future::pending::<mongoseal::Result<()>>().await));
         tokio::time::sleep(secs(1)).await;
         if by_shutdown {
             seal.shutdown().await;

@@ -38,6 +38,7 @@ pub(crate) enum Call<'a> {
     Apply(&'a Request),
     Jointly(&'a LeaseRefs),
     Read,
+    Now,
     List,
     Expired,
     Forget,
@@ -160,6 +161,10 @@ impl Store for Faulty {
 
     fn read(&self, key: &Key, deadline: Deadline) -> BoxFuture<Result<Option<Snapshot>>> {
         meet(self.fault(Call::Read), deadline, self.records.read(key, deadline))
+    }
+
+    fn now(&self, deadline: Deadline) -> BoxFuture<Result<StoreTime>> {
+        meet(self.fault(Call::Now), deadline, self.records.now(deadline))
     }
 
     fn list(

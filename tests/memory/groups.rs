@@ -164,7 +164,14 @@ async fn a_group_is_refreshed_to_a_new_ttl_and_the_deadlines_here_move_on() {
     tokio::time::sleep(secs(20)).await;
     let refreshed = seal.refresh_group("g", secs(60)).await.unwrap();
     assert_eq!(keys(&refreshed), ["a", "b", "c"]);
-    assert_eq!(refreshed[0].holder.remaining, Some(secs(10) + GRACE), "as they were before");
+    let remaining: Vec<_> = refreshed.iter().map(|lease| lease.holder.remaining).collect();
+    assert_eq!(remaining, [Some(secs(60)), Some(secs(60)), None], "as they are now, without the grace");
+    for ListedLease { key, holder, read_at, .. } in &refreshed {
+        let record = seal.inspect(key).await.unwrap().unwrap();
+        let now = &record.holders[0];
+        assert!(holder.last_seen <= now.last_seen && now.last_seen.since(*read_at) < millis(10));
+        assert_eq!((&holder.owner, holder.token), (&now.owner, now.token));
+    }
     assert!(here.remaining() > secs(59), "{:?}", here.remaining());
     assert_eq!(forever.remaining(), std::time::Duration::MAX);
     for key in ["a", "b"] {
@@ -180,7 +187,8 @@ async fn a_group_is_refreshed_to_a_new_ttl_and_the_deadlines_here_move_on() {
     assert!(matches!(seal.refresh_group("g", secs(2)).await, Err(Error::ExpiresTooSoon { .. })));
     assert_eq!(keys(&seal.release_group("g").await.unwrap()), ["c"], "and what was over is cleared away");
     let shorter = seal.acquire("d").group("g").ttl(secs(60)).without_refresh().await.unwrap();
-    seal.refresh_group("g", secs(2)).await.unwrap();
+    let kept = seal.refresh_group("g", secs(2)).await.unwrap();
+    assert!(kept[0].holder.remaining > Some(secs(59)), "{kept:?}");
     assert!(shorter.remaining() > secs(59), "it never ends sooner than it would have");
 }
 

@@ -189,7 +189,7 @@ async fn an_acquire_waits_for_the_release_of_a_lease_that_its_own_handle_has_jus
     drop(seal.acquire("k").await.unwrap());
     let began = clock.now();
     let error = seal.acquire("k").await.unwrap_err();
-    assert!(error.to_string().contains("this handle's release of the key"), "{error}");
+    assert!(error.to_string().contains("release or take-back of the key"), "{error}");
     assert_eq!(clock.now().saturating_sub(began), secs(10));
 }
 

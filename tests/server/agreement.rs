@@ -1,5 +1,5 @@
-//! The state machine in Rust and the pipeline in the server are one machine: the same requests
-//! make the same records and outcomes.
+//! Property test: the state machine in Rust and the MongoDB pipeline agree. The same requests make the same records and
+//! outcomes.
 
 #![allow(clippy::disallowed_methods, reason = "a test spawns as users do")]
 

@@ -1,8 +1,7 @@
-//! A holder whose clocks are tampered with: the wall clock jumps, and the machine is suspended.
+//! A holder whose clocks are manipulated: the wall clock jumps, and the machine is suspended.
 //!
-//! Both need a process of their own, one under libfaketime and one with a single thread, so this
-//! file has its own `main`: it starts itself again as the holder and judges what that one says. A
-//! test that cannot run here fails.
+//! Each test needs a process of its own, one under libfaketime and one with a single thread. So this file has its own
+//! `main`: it starts itself again as the holder and checks the holder's output. A test that cannot run here fails.
 
 #![allow(clippy::disallowed_methods, reason = "a test measures time by the clocks it is about, and spawns as users do")]
 

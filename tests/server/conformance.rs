@@ -1,4 +1,4 @@
-//! Every clause that a store must keep, on MongoDB. `tests/conformance.rs` has them on the memory store.
+//! Runs the conformance suite for stores on MongoDB. `tests/conformance.rs` runs it on the memory store.
 
 use std::{process::ExitCode, sync::Arc, time::Duration};
 

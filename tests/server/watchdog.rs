@@ -1,4 +1,5 @@
-//! What stops a process that does not stop. On real time, because a blocked runtime has no other.
+//! The watchdog, which is called when work outlives its lease, for example to abort the process. The tests run on real
+//! time, because a blocked runtime cannot advance paused time.
 //!
 //! One test starts this program again as the process that is aborted, so this file has its own `main`.
 

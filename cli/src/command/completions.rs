@@ -11,7 +11,7 @@ use crate::{
 };
 
 pub(crate) fn perform(shell: Shell) -> Result<Status, Failure> {
-    // The generator panics where its output cannot be written, as when `head` has gone.
+    // The generator panics if a write fails, as after `| head` has exited.
     let mut script = Vec::new();
     generate(shell, &mut Arguments::command(), "mongoseal", &mut script);
     io::stdout().write_all(&script)?;

@@ -1,7 +1,7 @@
 //! `mongoseal demo`: a holder that is paused past its ttl, and what a fence is for.
 //!
-//! Nothing here is told that does not happen: two workers with a lease each, one of them on a thread that
-//! sleeps, a storage, and a gate in front of it or none.
+//! Two workers use leases of the memory store and write to one storage, once with a fence and once without. The paused
+//! worker runs on a thread that sleeps. Each line is printed when its event happens.
 
 use std::{
     sync::{Arc, Mutex, PoisonError, mpsc},
@@ -18,7 +18,7 @@ use crate::{
 
 const KEY: &str = "accounts/ada";
 const TTL: Duration = Duration::from_secs(2);
-/// For how long the first worker is paused, at most: until the second has written.
+/// The longest pause of the first worker, which ends when the second has written; also the longest wait for the lease.
 const PAUSE: Duration = Duration::from_secs(10);
 const BEFORE: i64 = 100;
 const FIRST: i64 = 10;
@@ -27,25 +27,25 @@ const SECOND: i64 = 50;
 pub(crate) async fn perform() -> Result<Status, Failure> {
     output::line(&format!(
         "Two workers add to Ada's balance of {BEFORE}: Alice {FIRST}, Bob {SECOND}. Each reads it, adds,\n\
-         and writes it back, under a lease on {KEY:?} of {}. Alice is paused\n\
-         between her read and her write, as a program is by a garbage collector or a\n\
-         suspended machine.",
+         and writes the sum, under a lease on {KEY:?} with a ttl of {}.\n\
+         Alice is paused between her read and her write, as garbage collection or a\n\
+         suspended machine pauses a program.",
         time::brief(TTL)
     ))?;
     output::line("\n1. Without a fence")?;
     let without = story(Storage::new(None)).await?;
-    output::line("\n2. With a fence: the storage refuses tokens smaller than one it has seen")?;
+    output::line("\n2. With a fence: the storage refuses a token smaller than one it has seen")?;
     let with = story(Storage::new(Some(FenceGate::new()))).await?;
     let right = BEFORE + FIRST + SECOND;
     output::line(&format!(
-        "\nThe balance must be {right}. Without a fence it is {without}, with one it is {with}. No lease\n\
-         could have told Alice in time: she was paused. The token can, because it is\n\
-         looked at where she writes."
+        "\nThe balance must be {right}. Without a fence it is {without}, with a fence {with}. No lease\n\
+         can stop Alice in time, because she is paused. The token can, because the\n\
+         storage checks it with each write."
     ))?;
     Ok(if with == right { Status::DONE } else { Status::NO })
 }
 
-/// What is written to: a balance, behind a gate or without.
+/// The storage: a balance, with or without a gate.
 struct Storage {
     gate: Option<FenceGate>,
     balance: Mutex<i64>,
@@ -63,14 +63,14 @@ impl Storage {
     fn write(&self, balance: i64, token: FencingToken) -> mongoseal::Result<()> {
         let mut now = self.balance.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(gate) = &self.gate {
-            gate.admit(KEY, token)?; // under the lock that the write is under
+            gate.admit(KEY, token)?; // check and write are under one lock
         }
         *now = balance;
         Ok(())
     }
 }
 
-/// Who says what, and when.
+/// Prints what a worker does, with the time since the beginning.
 #[derive(Clone, Copy)]
 struct Narrator {
     clock: Clock,
@@ -83,26 +83,26 @@ impl Narrator {
         Self { clock, began: clock.now() }
     }
 
-    fn says(self, who: &str, what: &str) -> Result<(), Failure> {
+    fn print(self, worker: &str, action: &str) -> Result<(), Failure> {
         let since = self.clock.now().saturating_sub(self.began).as_secs_f64();
-        Ok(output::line(&format!("  {since:>4.1} s  {who:<5}  {what}"))?)
+        Ok(output::line(&format!("  {since:>4.1} s  {worker:<5}  {action}"))?)
     }
 }
 
-/// Both add, the first is paused. Gives the balance at the end.
+/// Runs both workers, the first with a pause. Returns the final balance.
 async fn story(storage: Storage) -> Result<i64, Failure> {
     let (seal, storage, narrator) = (Mongoseal::in_memory(), Arc::new(storage), Narrator::begin());
     let alice = Worker { name: "Alice", seal: seal.clone(), storage: Arc::clone(&storage), narrator };
     let bob = Worker { name: "Bob", ..alice.clone() };
     let (paused, has_paused) = tokio::sync::oneshot::channel();
     let (wake, woken) = mpsc::channel();
-    // On a thread of her own, which sleeps: nothing that belongs to her runs meanwhile.
+    // Alice has a thread and a runtime of her own, so that during the pause nothing of hers runs, not even a refresh.
     let thread = thread::spawn(move || alice.add_and_be_paused(paused, &woken));
-    // She says why, where she ends sooner.
+    // If Alice fails before her pause, `join` returns her error.
     if has_paused.await.is_ok() {
         bob.add(SECOND).await?;
     }
-    // Where she is gone already there is nobody to wake.
+    // Fails only if Alice has ended already.
     wake.send(()).ok();
     let alice = thread.join().map_err(|_panicked| Failure::invalid("Alice panicked"))?;
     if let Some(alice) = alice? {
@@ -121,8 +121,8 @@ struct Worker {
 }
 
 impl Worker {
-    fn says(&self, what: &str) -> Result<(), Failure> {
-        self.narrator.says(self.name, what)
+    fn print(&self, action: &str) -> Result<(), Failure> {
+        self.narrator.print(self.name, action)
     }
 
     async fn acquire(&self) -> Result<Lease, Failure> {
@@ -130,18 +130,17 @@ impl Worker {
     }
 
     async fn add(&self, more: i64) -> Result<(), Failure> {
-        self.says("waits for the lease")?;
+        self.print("waits for the lease")?;
         let lease = self.acquire().await?;
-        self.says(&format!("has it, with token {}", lease.token()))?;
+        self.print(&format!("gets it, with token {}", lease.token()))?;
         let balance = self.storage.read();
         self.storage.write(balance + more, lease.token())?;
-        self.says(&format!("reads {balance} and writes {}", balance + more))?;
+        self.print(&format!("reads {balance} and writes {}", balance + more))?;
         lease.release().await?;
         Ok(())
     }
 
-    /// Reads, is paused until it is woken, and writes. Gives itself back where that was refused, and it must
-    /// be done again.
+    /// Reads, pauses until it is woken, and writes. If the write was refused, returns the worker for another attempt.
     fn add_and_be_paused(
         self,
         paused: tokio::sync::oneshot::Sender<()>,
@@ -149,29 +148,29 @@ impl Worker {
     ) -> Result<Option<Self>, Failure> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Failure::internal)?;
         let lease = runtime.block_on(self.acquire())?;
-        self.says(&format!("has the lease, with token {}", lease.token()))?;
+        self.print(&format!("gets the lease, with token {}", lease.token()))?;
         let balance = self.storage.read();
-        self.says(&format!("reads {balance}; does she hold it? {}", yes_or_no(lease.is_valid())))?;
-        self.says("is paused")?;
+        self.print(&format!("reads {balance}; is her lease valid? {}", yes_or_no(lease.is_valid())))?;
+        self.print("is paused")?;
         paused.send(()).ok();
         woken.recv_timeout(PAUSE).ok();
-        self.says(&format!("wakes up, knows of nothing, and writes {}", balance + FIRST))?;
+        self.print(&format!("wakes up, has noticed nothing, and writes {}", balance + FIRST))?;
         let written = self.storage.write(balance + FIRST, lease.token());
         let again = match written {
             Ok(()) => {
-                self.says(&format!(
-                    "is not stopped: the balance is {}, and Bob's {SECOND} are gone",
+                self.print(&format!(
+                    "is not refused: the balance is {}, and Bob's {SECOND} are lost",
                     self.storage.read()
                 ))?;
                 None
             }
             Err(Error::Fenced { newer }) => {
-                self.says(&format!("is refused: the storage has seen token {newer}"))?;
+                self.print(&format!("is refused: the storage has seen token {newer}"))?;
                 Some(self.clone())
             }
             Err(other) => return Err(other.into()),
         };
-        self.says(&format!("looks again: does she hold it? {}", yes_or_no(lease.is_valid())))?;
+        self.print(&format!("checks again: is her lease valid? {}", yes_or_no(lease.is_valid())))?;
         lease.orphan();
         Ok(again)
     }

@@ -1,10 +1,10 @@
-//! `mongoseal doctor`: whether a deployment is fit for leases.
+//! `mongoseal doctor`: checks whether a deployment is fit for leases.
 //!
-//! | file | looks at |
+//! | file | checks |
 //! |---|---|
-//! | `deployment.rs` | the replica set, its version, its journal |
-//! | `collection.rs` | the index, and records of foreign shape |
-//! | `privileges.rs` | what the user may do |
+//! | `deployment.rs` | the replica set, its version, its journal, its change streams |
+//! | `collection.rs` | the TTL index, and documents that are not lease records |
+//! | `privileges.rs` | the user's privileges |
 //! | `times.rs` | clocks, round trips, commits |
 
 mod collection;
@@ -26,7 +26,7 @@ use crate::{
     output,
 };
 
-/// What a check came to.
+/// The result of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 enum Verdict {
@@ -35,7 +35,7 @@ enum Verdict {
     Fail,
 }
 
-/// A check, what it found, and what to do.
+/// A check, its result, what it found, and what to do.
 #[derive(Debug, Serialize)]
 struct Finding {
     check: &'static str,
@@ -57,13 +57,13 @@ impl Finding {
         Self { check, verdict: Verdict::Fail, found: found.into(), advice: Some(advice.into()) }
     }
 
-    /// What the library says comes with what to do.
+    /// A failure that the library reports: its message includes the advice.
     fn refused(check: &'static str, failure: &Failure) -> Self {
-        Self { check, verdict: Verdict::Fail, found: failure.sentence().into(), advice: None }
+        Self { check, verdict: Verdict::Fail, found: failure.message().into(), advice: None }
     }
 }
 
-/// Shows findings as they come.
+/// Prints each finding at once, and keeps the worst verdict.
 struct Report {
     json: bool,
     worst: Verdict,
@@ -75,7 +75,7 @@ impl Report {
         if self.json {
             output::json(finding)?;
         } else {
-            output::lines(&in_words(finding, output::width()))?;
+            output::lines(&text(finding, output::width()))?;
         }
         Ok(())
     }
@@ -104,14 +104,14 @@ pub(crate) async fn perform(connection: &Connection, options: Doctor) -> Result<
             let examined = examine(&deployment, opened.as_ref().ok(), connection, options.grace, &mut report).await;
             deployment.close().await;
             examined?;
-            // What the library refuses for a reason of its own.
+            // The library refuses the deployment for a reason that no check covers.
             if let Err(failure) = &opened
                 && report.worst != Verdict::Fail
             {
                 report.add(&Finding::refused("library", failure))?;
             }
         }
-        // The library says the same in better words.
+        // The library's message is better than the driver's.
         Err(error) => match &opened {
             Err(failure) => report.add(&Finding::refused("reachable", failure))?,
             Ok(_) => report.add(&Finding::fail("reachable", error.to_string(), "retry"))?,
@@ -145,14 +145,14 @@ async fn examine(
     if !deployment.is_standalone() {
         report.add(&deployment::change_stream(deployment).await)?;
     }
-    // The rest is asked of the library, which refuses where something above failed.
+    // The other checks use the library, which refuses the deployment if a check above failed.
     let Some(seal) = seal else { return Ok(()) };
     report.add(&times::commit(seal).await)?;
     report.add(&collection::foreign(deployment, seal).await)
 }
 
-/// A finding as a line; on a terminal, wrapped below itself.
-fn in_words(finding: &Finding, width: Option<usize>) -> Vec<String> {
+/// Formats a finding as one line; on a terminal, wraps it.
+fn text(finding: &Finding, width: Option<usize>) -> Vec<String> {
     use anstyle::{AnsiColor, Style};
     let (word, colour) = match finding.verdict {
         Verdict::Pass => ("pass", AnsiColor::Green),
@@ -162,15 +162,15 @@ fn in_words(finding: &Finding, width: Option<usize>) -> Vec<String> {
     let style = Style::new().fg_color(Some(colour.into()));
     let advice = finding.advice.as_ref().map(|advice| format!(": {advice}")).unwrap_or_default();
     let sentence = escape::visible(&format!("{}{advice}", finding.found));
-    let beside = format!("{:<16}  ", finding.check);
-    let indent = "pass  ".len() + beside.len();
+    let check = format!("{:<16}  ", finding.check);
+    let indent = "pass  ".len() + check.len();
     let lines = wrapped(&sentence, width.map(|width| width.saturating_sub(indent).max(20)));
-    let first = |line: &String| format!("{style}{word}{style:#}  {beside}{line}");
+    let first = |line: &String| format!("{style}{word}{style:#}  {check}{line}");
     let further = |line: &String| format!("{}{line}", " ".repeat(indent));
     lines.iter().take(1).map(first).chain(lines.iter().skip(1).map(further)).collect()
 }
 
-/// Lines of whole words, each as wide as this at most unless it is one word.
+/// Splits a text between words into lines of at most `width`. A longer word is a line of its own.
 fn wrapped(sentence: &str, width: Option<usize>) -> Vec<String> {
     use unicode_width::UnicodeWidthStr;
     let Some(width) = width else { return vec![sentence.to_owned()] };

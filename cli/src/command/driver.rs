@@ -1,5 +1,5 @@
-//! MongoDB itself, asked through the driver that the library exports, for what the library has no call for: `doctor` and
-//! `fences`. Nothing else in the program names the driver.
+//! Commands to MongoDB that the library has no API for, through the driver that it exports. `doctor` and `fences` use
+//! them. No other file of the program names the driver.
 
 use std::time::Duration;
 
@@ -17,21 +17,21 @@ use tokio::task::JoinSet;
 use crate::connection::Connection;
 
 const UNAUTHORIZED: i32 = 13;
-/// The time limit of the command was over.
+/// The command exceeded its time limit.
 const MAX_TIME_EXPIRED: i32 = 50;
-/// The collection is not there yet.
+/// The collection does not exist.
 const NAMESPACE_NOT_FOUND: i32 = 26;
 
-/// Why a command gave nothing.
+/// Why a command failed.
 #[derive(Debug)]
 pub(super) enum Refusal {
-    /// The user may not.
+    /// The user lacks a privilege.
     Unauthorized,
-    /// There is no such collection.
-    NothingThere,
-    /// It took longer than the command may.
+    /// The collection does not exist.
+    NoCollection,
+    /// The command exceeded its time limit.
     TooSlow,
-    /// What the server or the driver said.
+    /// Another error of the server or the driver.
     Other(String),
 }
 
@@ -40,7 +40,7 @@ impl From<Error> for Refusal {
         match error.kind.as_ref() {
             ErrorKind::Command(command) if command.code == UNAUTHORIZED => Self::Unauthorized,
             ErrorKind::Command(command) if command.code == MAX_TIME_EXPIRED => Self::TooSlow,
-            ErrorKind::Command(command) if command.code == NAMESPACE_NOT_FOUND => Self::NothingThere,
+            ErrorKind::Command(command) if command.code == NAMESPACE_NOT_FOUND => Self::NoCollection,
             ErrorKind::Command(command) => {
                 Self::Other(format!("{} (code {}): {}", command.code_name, command.code, command.message))
             }
@@ -52,23 +52,23 @@ impl From<Error> for Refusal {
 impl std::fmt::Display for Refusal {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Self::Unauthorized => f.write_str("the user may not"),
-            Self::NothingThere => f.write_str("there is no such collection"),
-            Self::TooSlow => f.write_str("it took too long"),
-            Self::Other(said) => f.write_str(said),
+            Self::Unauthorized => f.write_str("the user lacks a privilege"),
+            Self::NoCollection => f.write_str("the collection does not exist"),
+            Self::TooSlow => f.write_str("time limit exceeded"),
+            Self::Other(message) => f.write_str(message),
         }
     }
 }
 
 pub(super) type Answer<T> = Result<T, Refusal>;
 
-/// A deployment that answers.
+/// A connection to a deployment that has answered.
 pub(super) struct Deployment {
     options: ClientOptions,
     client: Client,
     database: Database,
     pub(super) collection: String,
-    /// What the server says of itself.
+    /// The server's reply to `hello`.
     pub(super) hello: Document,
 }
 
@@ -82,7 +82,7 @@ impl Deployment {
         let client = Client::with_options(options.clone())?;
         let name = connection.db().map(str::to_owned).or_else(|| options.default_database.clone());
         let database = client.database(name.as_deref().unwrap_or("mongoseal"));
-        let hello = ask(&client.database("admin"), doc! { "hello": 1 }).await?;
+        let hello = run_on_primary(&client.database("admin"), doc! { "hello": 1 }).await?;
         Ok(Self { options, client, database, collection: connection.collection().to_owned(), hello })
     }
 
@@ -90,32 +90,32 @@ impl Deployment {
         self.client.shutdown().immediate(true).await;
     }
 
-    /// Asks the primary, on the database `admin`.
-    pub(super) async fn admin(&self, command: Document) -> Answer<Document> {
-        ask(&self.client.database("admin"), command).await
+    /// Runs a command on the primary, in the database `admin`.
+    pub(super) async fn run_admin(&self, command: Document) -> Answer<Document> {
+        run_on_primary(&self.client.database("admin"), command).await
     }
 
-    /// Asks the primary, on the database of the leases.
-    pub(super) async fn ask(&self, command: Document) -> Answer<Document> {
-        ask(&self.database, command).await
+    /// Runs a command on the primary, in the database of the leases.
+    pub(super) async fn run(&self, command: Document) -> Answer<Document> {
+        run_on_primary(&self.database, command).await
     }
 
-    /// Reads from the database of the leases what a majority has, in this time.
+    /// Runs a read in the database of the leases, with read concern `majority` and this time limit.
     pub(super) async fn read(&self, mut command: Document, within: Duration) -> Answer<Document> {
         command.insert("readConcern", doc! { "level": "majority" });
         command.insert("maxTimeMS", i64::try_from(within.as_millis()).unwrap_or(i64::MAX).clamp(1, i32::MAX.into()));
         let database = self.database.clone();
         let primary = SelectionCriteria::ReadPreference(ReadPreference::Primary);
         let read = async move { database.run_command(command).selection_criteria(primary).await };
-        // The server says first that it took too long.
-        run(within.saturating_add(Duration::from_secs(1)), read).await
+        // A second more, so that the server's time limit is the first to act.
+        with_timeout(within.saturating_add(Duration::from_secs(1)), read).await
     }
 
     pub(super) fn database(&self) -> &str {
         self.database.name()
     }
 
-    /// Who answers.
+    /// Returns the address of the server that answered.
     pub(super) fn answering(&self) -> String {
         let me = self.hello.get_str("me").map(str::to_owned);
         me.unwrap_or_else(|_| self.options.hosts.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "))
@@ -129,7 +129,7 @@ impl Deployment {
         !self.is_router() && !self.hello.contains_key("setName")
     }
 
-    /// The members that hold data, as the set names them.
+    /// Returns the addresses of the members that hold data, as in the set's configuration.
     pub(super) fn hosts(&self) -> Vec<String> {
         let named =
             |list: &str| self.hello.get_array(list).into_iter().flatten().filter_map(Bson::as_str).map(str::to_owned);
@@ -139,7 +139,7 @@ impl Deployment {
     /// Opens a change stream on the leases and closes it.
     pub(super) async fn watch(&self) -> Answer<()> {
         let collection = self.database.collection::<Document>(&self.collection);
-        run(LONGEST, async move {
+        with_timeout(TIMEOUT, async move {
             let mut events = collection.watch().max_await_time(Duration::from_millis(50)).await?;
             events.next_if_any().await?;
             Ok(())
@@ -147,8 +147,8 @@ impl Deployment {
         .await
     }
 
-    /// What the clock of one member reads, against the clock of this machine, and by how much that may be
-    /// wrong: of several answers the one that came the soonest. In milliseconds.
+    /// Measures the clock of one member against the clock of this machine. Of seven replies, the fastest counts: half
+    /// of its round trip is the uncertainty.
     pub(super) async fn offset(&self, host: &str) -> Answer<Offset> {
         let mut options = self.options.clone();
         options.hosts = vec![ServerAddress::parse(host)?];
@@ -161,7 +161,7 @@ impl Deployment {
         let mut best: Option<Offset> = None;
         for _ in 0..7 {
             let sent = Clock::Boot.now();
-            let hello = ask_any(&admin, doc! { "hello": 1 }).await;
+            let hello = run_on_nearest(&admin, doc! { "hello": 1 }).await;
             let received = Clock::Boot.now();
             let local = match hello {
                 Ok(hello) => hello.get_datetime("localTime").map(|time| time.timestamp_millis()),
@@ -173,44 +173,44 @@ impl Deployment {
             let Ok(local) = local else { continue };
             let half = received.saturating_sub(sent) / 2;
             let middle = i64::try_from((sent + half).as_millis()).unwrap_or(i64::MAX);
-            // A millisecond for what the server cuts off.
+            // The server truncates its time to a millisecond.
             let offset = Offset { millis: local.saturating_sub(middle), uncertain: half + Duration::from_millis(1) };
             if best.as_ref().is_none_or(|best| offset.uncertain < best.uncertain) {
                 best = Some(offset);
             }
         }
         client.shutdown().immediate(true).await;
-        best.ok_or_else(|| Refusal::Other("it does not say its time".into()))
+        best.ok_or_else(|| Refusal::Other("the member does not report its time".into()))
     }
 }
 
-/// How far a clock is from the one of this machine.
+/// The difference between a clock and the clock of this machine.
 #[derive(Clone, Copy)]
 pub(super) struct Offset {
     pub(super) millis: i64,
     pub(super) uncertain: Duration,
 }
 
-async fn ask(database: &Database, command: Document) -> Answer<Document> {
+async fn run_on_primary(database: &Database, command: Document) -> Answer<Document> {
     send(database, command, ReadPreference::Primary).await
 }
 
-async fn ask_any(database: &Database, command: Document) -> Answer<Document> {
+async fn run_on_nearest(database: &Database, command: Document) -> Answer<Document> {
     send(database, command, ReadPreference::Nearest { options: None }).await
 }
 
 async fn send(database: &Database, command: Document, to: ReadPreference) -> Answer<Document> {
     let database = database.clone();
     let to = SelectionCriteria::ReadPreference(to);
-    run(LONGEST, async move { database.run_command(command).selection_criteria(to).await }).await
+    with_timeout(TIMEOUT, async move { database.run_command(command).selection_criteria(to).await }).await
 }
 
-/// How long an answer is waited for that the driver waits for without end.
-const LONGEST: Duration = Duration::from_secs(10);
+/// The time limit of a command that the driver itself does not limit.
+const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// On a task of its own, which goes on where it is not waited for any more: a future of the driver that is
-/// dropped half-way can leave a connection in a bad state.
-async fn run<T: Send + 'static>(
+/// Waits for a future of the driver, at most for `within`. The future runs on a task of its own and is never dropped
+/// half-way, which could leave a connection in a bad state.
+async fn with_timeout<T: Send + 'static>(
     within: Duration,
     work: impl Future<Output = Result<T, Error>> + Send + 'static,
 ) -> Answer<T> {
@@ -218,10 +218,10 @@ async fn run<T: Send + 'static>(
     task.spawn(work);
     match tokio::time::timeout(within, task.join_next()).await {
         Ok(Some(Ok(done))) => Ok(done?),
-        Ok(_) => Err(Refusal::Other("the task that asked has ended early".into())),
+        Ok(_) => Err(Refusal::Other("the task of the command ended early".into())),
         Err(_elapsed) => {
             task.detach_all();
-            Err(Refusal::Other(format!("it did not answer within {} s", within.as_secs())))
+            Err(Refusal::Other(format!("no answer within {} s", within.as_secs())))
         }
     }
 }

@@ -10,15 +10,15 @@ use crate::{
     connection::Connection,
     exit_status::{Failure, Status},
     guard::protocol::Times,
-    job, say,
+    job, print_message,
     signals::Signals,
 };
 
 pub(crate) async fn perform(connection: &Connection, options: Elect) -> Result<Status, Failure> {
-    let times = Times::of(&options.asking)?;
-    let mut signals = Signals::that_end()?;
-    let seal = acquire::open(connection, &options.asking, &mut signals).await?;
-    let leader = acquire::given(&seal, &mut signals, campaign(&seal, &options)).await?;
+    let times = Times::of(&options.lease)?;
+    let mut signals = Signals::terminating()?;
+    let seal = acquire::open(connection, &options.lease, &mut signals).await?;
+    let leader = acquire::unless_signalled(&seal, &mut signals, campaign(&seal, &options)).await?;
     let lease = leader.lease();
     let verdict = if options.command.is_empty() {
         lead(&leader, &mut signals).await
@@ -33,11 +33,11 @@ pub(crate) async fn perform(connection: &Connection, options: Elect) -> Result<S
 
 async fn campaign(seal: &Mongoseal, options: &Elect) -> mongoseal::Result<Leader> {
     acquire::acquire(seal, &options.name, Duration::MAX, |wait| {
-        let campaign = seal.campaign(options.name.as_str()).value(&options.value).ttl(options.asking.ttl).wait(wait);
+        let campaign = seal.campaign(options.name.as_str()).value(&options.value).ttl(options.lease.ttl).wait(wait);
         if options.command.is_empty() {
             campaign
         } else {
-            // The command is ended before the lease is, so it needs no time after that.
+            // The guard ends the command before the lease ends, so the leader needs no extra time to stop.
             campaign.stop_within(Duration::ZERO)
         }
         .into_future()
@@ -45,16 +45,16 @@ async fn campaign(seal: &Mongoseal, options: &Elect) -> mongoseal::Result<Leader
     .await
 }
 
-/// Leads until told to stop, which is what was asked for.
+/// Leads until a signal, which is success, or until the leadership is lost.
 async fn lead(leader: &Leader, signals: &mut Signals) -> Result<Status, Failure> {
     let lease = leader.lease();
-    say(&format!("leads {:?} with token {}", lease.key(), lease.token()));
-    // Either way: one that was told to stop may have been so late that it led no more.
+    print_message(&format!("leading {:?} with token {}", lease.key(), lease.token()));
+    // The state decides, also after a signal: the lease may have been lost just before it.
     drop(signals.unless(lease.cancelled()).await);
     match lease.state() {
         LeaseState::Lost { cause } => Err(Failure::new(
             Status::LOST,
-            format!("{:?} is led by this one no more, with token {}: {cause}", lease.key(), lease.token()),
+            format!("the leadership of {:?} with token {} was lost: {cause}", lease.key(), lease.token()),
         )),
         _ => Ok(Status::DONE),
     }

@@ -1,4 +1,4 @@
-//! `mongoseal fences`: whether fenced documents carry tokens that the replica set's clock has not come to.
+//! `mongoseal fences`: compares the tokens in fenced documents with the replica set's clock.
 
 use std::time::Duration;
 
@@ -18,10 +18,10 @@ pub(crate) async fn perform(connection: &Connection, options: Fences) -> Result<
     let field = &options.field;
     if field.is_empty() || field == "_id" || field.contains(['$', '.', '\0']) {
         return Err(Failure::invalid(format!(
-            "{field:?} cannot be the field of the tokens: name a field of the document itself, without `$` and `.`"
+            "{field:?} cannot be the field of the tokens: pass a top-level field, without `$` and `.`"
         )));
     }
-    // Says better than the driver why a deployment cannot be used.
+    // The library's error explains an unusable deployment better than the driver's.
     connection.open().await?.shutdown().await;
     let uri = connection.uri()?;
     let deployment =
@@ -33,7 +33,7 @@ pub(crate) async fn perform(connection: &Connection, options: Fences) -> Result<
     if options.json {
         output::json(&FencesView::of(&found, &namespace, field))?;
     } else {
-        output::lines(&in_words(&found, &namespace, field))?;
+        output::lines(&text(&found, &namespace, field))?;
     }
     Ok(if found.ahead == 0 { Status::DONE } else { Status::NO })
 }
@@ -42,25 +42,26 @@ fn refused(refusal: &Refusal, options: &Fences) -> Failure {
     let Fences { fenced, field, .. } = options;
     match refusal {
         Refusal::Unauthorized => {
-            Failure::invalid(format!("the user may not read {fenced}: grant find on this collection"))
+            Failure::invalid(format!("the user has no permission to read {fenced}: grant find on this collection"))
         }
         Refusal::TooSlow => Failure::new(
             Status::UNAVAILABLE,
-            format!("to read {fenced} took too long: make an index on {field:?}, or pass a longer --timeout"),
+            format!("a read of {fenced} exceeded --timeout: create an index on {field:?}, or pass a longer --timeout"),
         ),
-        other => Failure::new(Status::UNAVAILABLE, format!("{fenced} could not be read, {other}: retry")),
+        other => Failure::new(Status::UNAVAILABLE, format!("cannot read {fenced} ({other}): retry")),
     }
 }
 
-/// What the documents carry, and what the clock reads.
+/// The tokens in the documents, and the clock.
 struct Found {
     /// The largest token in a document.
     largest: Option<FencingToken>,
-    /// The token that the clock numbers.
+    /// The token of the clock's current time.
     clock: FencingToken,
-    /// How many documents carry a larger one.
+    /// The number of documents with a larger token than `clock`.
     ahead: i64,
-    /// How many documents have something in the field that is no token which this set can have numbered. `None`: they could not be counted in time.
+    /// The number of documents whose field has a value that is no possible token of this set. `None` if the count
+    /// exceeded the time limit.
     foreign: Option<i64>,
 }
 
@@ -77,7 +78,7 @@ async fn examine(deployment: &Deployment, options: &Fences, within: Duration) ->
     };
     let found = first(&deployment.read(find, within).await?);
     let largest = found.and_then(|document| FencingToken::try_from(document.get_i64(field).ok()?).ok());
-    // After that read: so the clock has passed each token that it has numbered and that was found.
+    // Read after the documents, so that the clock is past every token that it has issued and that was found.
     let clock = clock_of(deployment).await?;
     let count = async |filter: Document| -> Answer<i64> {
         let pipeline = vec![doc! { "$match": filter }, doc! { "$count": "documents" }];
@@ -86,7 +87,7 @@ async fn examine(deployment: &Deployment, options: &Fences, within: Duration) ->
         Ok(number.unwrap_or_default())
     };
     let ahead = match largest.filter(|largest| *largest > clock) {
-        // No larger ones: those were written after the clock was read.
+        // Larger tokens than `largest` were written after the clock was read, so they do not count.
         Some(largest) => count(carries(field, &doc! { "$gt": clock, "$lte": largest })).await?,
         None => 0,
     };
@@ -99,8 +100,8 @@ async fn examine(deployment: &Deployment, options: &Fences, within: Duration) ->
     Ok(Found { largest, clock, ahead, foreign })
 }
 
-/// The documents that carry a token for which this holds, as a fenced write looks at them: a token is a long, and a
-/// condition on an array would be one on its elements.
+/// Matches documents whose token satisfies a condition, as fenced writes match them. A token is a long. Arrays are
+/// excluded, because a condition on an array matches its elements.
 fn carries(field: &str, holds: &Document) -> Document {
     doc! { "$and": [
         { field: holds.clone() },
@@ -113,36 +114,36 @@ fn first(reply: &Document) -> Option<Document> {
     batch.first()?.as_document().cloned()
 }
 
-/// A count, which the server gives as an int or a long.
+/// Reads a count, which the server returns as an int or a long.
 fn number(count: &Bson) -> Option<i64> {
     count.as_i64().or_else(|| count.as_i32().map(i64::from))
 }
 
 async fn clock_of(deployment: &Deployment) -> Answer<FencingToken> {
-    let hello = deployment.admin(doc! { "hello": 1 }).await?;
-    clock(&hello).ok_or_else(|| Refusal::Other("the server does not say its cluster time".into()))
+    let hello = deployment.run_admin(doc! { "hello": 1 }).await?;
+    clock(&hello).ok_or_else(|| Refusal::Other("the server reports no cluster time".into()))
 }
 
-/// The largest token that a set can have numbered, and to which a key can be raised: a year ahead of the clock.
+/// Returns the largest possible token of a set, to which a key can still be raised: 365 days ahead of the clock.
 fn farthest(clock: FencingToken) -> FencingToken {
     let year = (365 * 24 * 3_600) << HybridTime::ORDINAL_BITS;
     FencingToken::new(clock.get().saturating_add(year)).unwrap_or(FencingToken::MAX)
 }
 
-/// The token that the set's clock numbers.
+/// Returns the token of the set's current cluster time.
 fn clock(hello: &Document) -> Option<FencingToken> {
     let time = hello.get_document("$clusterTime").ok()?.get_timestamp("clusterTime").ok()?;
     let tick = HybridTime { seconds: time.time.into(), ordinal: time.increment.into() };
     Some(FencingToken::following(None, tick, 0))
 }
 
-/// The time that a token stands for.
+/// Returns the time in a token.
 fn of(token: FencingToken) -> StoreTime {
     StoreTime::from_millis(i64::try_from(HybridTime::from(token).seconds.saturating_mul(1_000)).unwrap_or(i64::MAX))
 }
 
 impl Found {
-    /// The largest token, if it is ahead of the clock.
+    /// Returns the largest token if it is ahead of the clock: the token to raise keys to.
     fn to(&self) -> Option<FencingToken> {
         self.largest.filter(|_| self.ahead > 0)
     }
@@ -179,22 +180,22 @@ impl<'a> FencesView<'a> {
     }
 }
 
-/// When the clock has passed a token: at the end of its second.
+/// Returns the time from which the clock is past a token: the end of its second.
 fn passed(token: FencingToken) -> StoreTime {
     of(token).after(1_000)
 }
 
-fn in_words(found: &Found, namespace: &str, field: &str) -> Vec<String> {
-    let said = |token: FencingToken| format!("{token}, of {}", time::of_store(of(token)));
+fn text(found: &Found, namespace: &str, field: &str) -> Vec<String> {
+    let described = |token: FencingToken| format!("{token} ({})", time::of_store(of(token)));
     let documents = |count: i64| if count == 1 { "1 document".to_owned() } else { format!("{count} documents") };
     let mut lines = vec![
-        format!("Collection     {}, with tokens in {}", escape::visible(namespace), escape::visible(field)),
-        format!("Largest token  {}", found.largest.map_or_else(|| "no document has one".into(), said)),
-        format!("Clock          {}", said(found.clock)),
+        format!("Collection     {}, tokens in field {}", escape::visible(namespace), escape::visible(field)),
+        format!("Largest token  {}", found.largest.map_or_else(|| "none".into(), described)),
+        format!("Clock          {}", described(found.clock)),
         format!("Ahead          {}", documents(found.ahead)),
         match found.foreign {
             Some(count) => format!("No token       {}", documents(count)),
-            None => "No token       not counted, it took too long: pass a longer --timeout".into(),
+            None => "No token       not counted within --timeout: pass a longer one".into(),
         },
     ];
     if let Some(to) = found.to() {
@@ -204,9 +205,9 @@ fn in_words(found: &Found, namespace: &str, field: &str) -> Vec<String> {
                 "Writers with smaller tokens are refused until the clock has passed {}.",
                 time::of_store(passed(to))
             ),
-            "To let them write now, raise the keys whose leases protect these documents:".into(),
+            "To allow their writes now, raise the keys whose leases protect these documents:".into(),
             format!("  mongoseal raise --to {to} KEY..."),
-            "A key that was raised has larger tokens already: mongoseal show KEY prints its version.".into(),
+            "Keys that were raised already need nothing: mongoseal show KEY prints the version.".into(),
         ]);
     }
     lines

@@ -11,11 +11,11 @@ use crate::{
     connection::Connection,
     escape,
     exit_status::{Failure, Status},
-    output, say, time,
+    output, print_message, time,
 };
 
-/// How often it looks whether anybody still reads.
-const OFTEN: Duration = Duration::from_secs(1);
+/// The interval of the check whether the reader has closed the pipe.
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 pub(crate) async fn perform(connection: &Connection, options: Leader) -> Result<Status, Failure> {
     let seal = connection.open().await?;
@@ -23,8 +23,8 @@ pub(crate) async fn perform(connection: &Connection, options: Leader) -> Result<
     if options.follow {
         let mut leaders = seal.observe(name).await?;
         while !output::is_closed() {
-            match timeout(OFTEN, leaders.next()).await {
-                Ok(Some(leader)) => tell(&options, leader?.as_ref())?,
+            match timeout(POLL_INTERVAL, leaders.next()).await {
+                Ok(Some(leader)) => print(&options, leader?.as_ref())?,
                 Ok(None) => break,
                 Err(_nothing_new) => {}
             }
@@ -34,15 +34,15 @@ pub(crate) async fn perform(connection: &Connection, options: Leader) -> Result<
     let leader = seal.leader(name).await?;
     seal.shutdown().await;
     if leader.is_some() || options.json {
-        tell(&options, leader.as_ref())?;
+        print(&options, leader.as_ref())?;
     } else {
-        say(&format!("nobody leads {name:?}"));
+        print_message(&format!("{name:?} has no leader"));
     }
     Ok(if leader.is_some() { Status::DONE } else { Status::NO })
 }
 
-/// A line on the standard output: the value first, for cut(1), then who leads.
-fn tell(options: &Leader, leader: Option<&LeaderInfo>) -> io::Result<()> {
+/// Prints a line: the value first, for cut(1), then the owner, the token and the time since the grant.
+fn print(options: &Leader, leader: Option<&LeaderInfo>) -> io::Result<()> {
     if options.json {
         return output::json(&json!({
             "key": options.name,
@@ -53,9 +53,9 @@ fn tell(options: &Leader, leader: Option<&LeaderInfo>) -> io::Result<()> {
             "remaining_ms": leader.and_then(|leader| leader.remaining).map(time::millis),
         }));
     }
-    let Some(leader) = leader else { return output::line("-\tnobody leads") };
+    let Some(leader) = leader else { return output::line("-\tno leader") };
     let since = time::brief(leader.seen_at.since(leader.since));
-    // A tab in what others wrote would begin a column.
+    // Escapes tabs, which would begin a column.
     let (value, owner) = (escape::visible(&leader.value), escape::visible(leader.owner.as_str()));
     output::line(&format!("{value}\t{owner}\ttoken {}\tfor {since}", leader.token))
 }

@@ -12,8 +12,8 @@ use crate::{
     output,
 };
 
-/// How many leases are shown at once, and how many keys are looked at together.
-const AT_ONCE: usize = 64;
+/// The number of leases that are printed at a time, and of keys whose waiters are counted concurrently.
+const BATCH: usize = 64;
 
 pub(crate) async fn perform(connection: &Connection, options: Ls) -> Result<Status, Failure> {
     let seal = connection.open().await?;
@@ -22,8 +22,8 @@ pub(crate) async fn perform(connection: &Connection, options: Ls) -> Result<Stat
     listed.map(|()| Status::DONE)
 }
 
-/// What the filters say.
-fn chosen(seal: &Mongoseal, options: &Ls) -> Leases {
+/// Applies the filters of the options.
+fn filtered(seal: &Mongoseal, options: &Ls) -> Leases {
     let mut leases = seal.leases();
     if let Some(prefix) = &options.prefix {
         leases = leases.prefix(prefix);
@@ -48,34 +48,34 @@ fn chosen(seal: &Mongoseal, options: &Ls) -> Leases {
 
 async fn list(seal: &Mongoseal, options: &Ls) -> Result<(), Failure> {
     let older = options.older.unwrap_or(Duration::ZERO);
-    let mut stream = chosen(seal, options).await?;
+    let mut stream = filtered(seal, options).await?;
     let mut list = List { json: options.json, table: LeaseTable::new(), read: Vec::new() };
     while let Some(lease) = stream.next().await {
         let lease = lease?;
-        // By the store's clock, as it was when the lease was read.
+        // `read_at` is the store's clock when the lease was read.
         if lease.read_at.since(lease.holder.since) >= older {
             list.read.push(lease);
         }
-        if list.read.len() >= AT_ONCE {
-            list.take(seal).await?;
+        if list.read.len() >= BATCH {
+            list.flush(seal).await?;
         }
     }
-    list.take(seal).await?;
-    list.end(options.prefix.as_deref())
+    list.flush(seal).await?;
+    list.finish(options.prefix.as_deref())
 }
 
 struct List {
     json: bool,
     table: LeaseTable,
-    /// What is not shown yet.
+    /// Leases that are neither printed nor in the table yet.
     read: Vec<ListedLease>,
 }
 
 impl List {
-    /// Shows what was read, or keeps it for the table.
-    async fn take(&mut self, seal: &Mongoseal) -> Result<(), Failure> {
+    /// Counts the waiters of the leases that were read, then prints the leases or adds them to the table.
+    async fn flush(&mut self, seal: &Mongoseal) -> Result<(), Failure> {
         let read = mem::take(&mut self.read);
-        let waiting = json::queues(seal, &read).await;
+        let waiting = json::count_waiters(seal, &read).await;
         for lease in &read {
             let waiting = waiting.get(&lease.key).copied();
             if self.json {
@@ -87,13 +87,14 @@ impl List {
         Ok(())
     }
 
-    fn end(self, prefix: Option<&str>) -> Result<(), Failure> {
+    /// Prints the table, if there is one.
+    fn finish(self, prefix: Option<&str>) -> Result<(), Failure> {
         if self.json {
             return Ok(());
         }
         if self.table.is_empty() {
-            let of = prefix.map(|prefix| format!(" of a key that begins with {prefix:?}")).unwrap_or_default();
-            anstream::eprintln!("There is no such lease{of}.");
+            let of = prefix.map(|prefix| format!(" of keys that begin with {prefix:?}")).unwrap_or_default();
+            anstream::eprintln!("No matching leases{of}.");
             return Ok(());
         }
         Ok(output::lines(&output::with_bold_header(self.table.lines(output::width())))?)

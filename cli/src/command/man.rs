@@ -1,4 +1,4 @@
-//! `mongoseal man`: one page, with all commands on it.
+//! `mongoseal man`: one manual page for all commands.
 
 use std::io::{self, Write};
 
@@ -31,16 +31,16 @@ fn page() -> io::Result<Vec<u8>> {
     let mut roff = Roff::new();
     roff.control("SH", ["COMMANDS"]);
     for command in program.get_subcommands().filter(|command| command.get_name() != "help") {
-        describe(&mut roff, command);
+        write_command(&mut roff, command);
     }
     roff.control("SH", ["OPTIONS OF ALL COMMANDS"]);
     for argument in program.get_arguments() {
-        explain(&mut roff, argument);
+        write_argument(&mut roff, argument);
     }
-    environment(&mut roff, &program);
+    write_environment(&mut roff, &program);
     roff.control("SH", ["EXIT STATUS"]);
     roff.text([roman(
-        "A command that was run gives its own status on, and 128 and the number where a signal ended it.",
+        "run and elect exit with the status of their command, or with 128 plus the number of the signal that ended it.",
     )]);
     for (status, meaning) in Status::MEANINGS {
         roff.control("TP", []);
@@ -60,41 +60,41 @@ fn page() -> io::Result<Vec<u8>> {
     Ok(page)
 }
 
-/// One command, with its own options.
-fn describe(roff: &mut Roff, command: &Command) {
+/// Writes a command with its own options.
+fn write_command(roff: &mut Roff, command: &Command) {
     let mut command = command.clone();
     let usage = command.render_usage().to_string();
     roff.control("SS", [usage.trim_start_matches("Usage: ")]);
     let about = command.get_about().map(ToString::to_string).unwrap_or_default();
     roff.text([roman(format!("{about}."))]);
     for argument in command.get_arguments().filter(|argument| !argument.is_global_set()) {
-        explain(roff, argument);
+        write_argument(roff, argument);
     }
 }
 
-fn explain(roff: &mut Roff, argument: &Arg) {
+fn write_argument(roff: &mut Roff, argument: &Arg) {
     if argument.is_hide_set() || ["help", "version"].contains(&argument.get_id().as_str()) {
         return;
     }
     let value = argument.get_value_names().and_then(|names| names.first()).map(ToString::to_string);
     let takes_value = argument.get_action().takes_values();
     roff.control("TP", []);
-    let mut said = Vec::new();
+    let mut term = Vec::new();
     match argument.get_long() {
-        Some(long) => said.push(bold(format!("--{long}"))),
-        None => said.push(italic(value.clone().unwrap_or_default())),
+        Some(long) => term.push(bold(format!("--{long}"))),
+        None => term.push(italic(value.clone().unwrap_or_default())),
     }
     if let (Some(_), Some(value), true) = (argument.get_long(), value, takes_value) {
-        said.extend([roman(" "), italic(value)]);
+        term.extend([roman(" "), italic(value)]);
     }
-    roff.text(said);
+    roff.text(term);
     let help = argument.get_help().map(ToString::to_string).unwrap_or_default();
     let default = argument.get_default_values().first().and_then(|value| value.to_str()).filter(|_| takes_value);
     let default = default.map(|value| format!(" Default: {value}.")).unwrap_or_default();
     roff.text([roman(format!("{help}.{default}"))]);
 }
 
-fn environment(roff: &mut Roff, program: &Command) {
+fn write_environment(roff: &mut Roff, program: &Command) {
     roff.control("SH", ["ENVIRONMENT"]);
     for argument in program.get_arguments() {
         let (Some(name), Some(long)) = (argument.get_env().and_then(|name| name.to_str()), argument.get_long()) else {
@@ -102,14 +102,14 @@ fn environment(roff: &mut Roff, program: &Command) {
         };
         roff.control("TP", []);
         roff.text([bold(name)]);
-        roff.text([roman(format!("As --{long}, which goes before it."))]);
+        roff.text([roman(format!("Same as --{long}, which takes precedence."))]);
     }
     for (names, meaning) in [
         (
             "MONGOSEAL_KEY, MONGOSEAL_TOKEN, MONGOSEAL_LEASE_ID, MONGOSEAL_DEADLINE",
-            "What a command that is run is told of its lease.",
+            "Set for the command of run and elect: its key, token, lease id (a secret) and first deadline.",
         ),
-        ("NO_COLOR", "No colours, also on a terminal."),
+        ("NO_COLOR", "If set, no colours on a terminal."),
     ] {
         roff.control("TP", []);
         roff.text([bold(names)]);

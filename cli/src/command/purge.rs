@@ -17,24 +17,24 @@ pub(crate) async fn perform(connection: &Connection, options: Purge) -> Result<S
     seal.shutdown().await;
     let purged = purged?;
     if options.json {
-        as_json(&purged)?;
+        print_json(&purged)?;
     } else {
-        in_words(&purged)?;
+        print_text(&purged)?;
     }
     Ok(Status::DONE)
 }
 
 #[derive(Serialize)]
 #[serde(tag = "purged", rename_all = "lowercase")]
-enum Gone<'a> {
+enum PurgedView<'a> {
     Lease { key: &'a str, token: u64, owner: &'a str, since: String },
     Record { key: &'a str },
 }
 
-fn as_json(purged: &Purged) -> Result<(), Failure> {
+fn print_json(purged: &Purged) -> Result<(), Failure> {
     for lease in &purged.leases {
         let holding = &lease.holder;
-        output::json(&Gone::Lease {
+        output::json(&PurgedView::Lease {
             key: lease.key.as_str(),
             token: holding.token.get(),
             owner: holding.owner.as_str(),
@@ -42,17 +42,17 @@ fn as_json(purged: &Purged) -> Result<(), Failure> {
         })?;
     }
     for key in &purged.records {
-        output::json(&Gone::Record { key: key.as_str() })?;
+        output::json(&PurgedView::Record { key: key.as_str() })?;
     }
     Ok(())
 }
 
-fn in_words(purged: &Purged) -> Result<(), Failure> {
+fn print_text(purged: &Purged) -> Result<(), Failure> {
     let ago = |from: StoreTime, now: StoreTime| time::brief(now.since(from));
     for lease in &purged.leases {
         let holding = &lease.holder;
         output::line(&escape::visible(&format!(
-            "lease on {:?} of {}, with token {}, granted {} ago and last heard of {} ago",
+            "deleted the lease on {:?} of {} with token {}, granted {} ago, last seen {} ago",
             lease.key,
             holding.owner,
             holding.token,
@@ -61,10 +61,10 @@ fn in_words(purged: &Purged) -> Result<(), Failure> {
         )))?;
     }
     for key in &purged.records {
-        output::line(&format!("record of {key:?}"))?;
+        output::line(&escape::visible(&format!("deleted the record of {key:?}")))?;
     }
     if purged.leases.is_empty() && purged.records.is_empty() {
-        output::line("Nothing was over.")?;
+        output::line("Nothing to delete.")?;
     }
     Ok(())
 }

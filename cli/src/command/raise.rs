@@ -25,17 +25,17 @@ struct RaisedView<'a> {
     version: u64,
 }
 
-/// One key after the other, up to the first that fails. It does no harm to raise the others again.
+/// Raises one key after the other, and stops at the first error. Raising a key again is harmless.
 async fn raise(seal: &Mongoseal, to: FencingToken, options: &Raise) -> Result<Status, Failure> {
     for key in &options.keys {
         let version = seal.raise(key.as_str(), to).await.map_err(|error| {
             let failure = Failure::from(error);
-            Failure::new(failure.status(), format!("{key:?} was not raised: {}", failure.sentence()))
+            Failure::new(failure.status(), format!("{key:?} was not raised: {}", failure.message()))
         })?;
         if options.json {
             output::json(&RaisedView { key, version: version.get() })?;
         } else {
-            output::line(&escape::visible(&format!("{key:?} has version {version}: its next token is larger")))?;
+            output::line(&escape::visible(&format!("{key:?} has version {version}; its next token is larger")))?;
         }
     }
     Ok(Status::DONE)

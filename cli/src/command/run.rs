@@ -15,10 +15,10 @@ use crate::{
 };
 
 pub(crate) async fn perform(connection: &Connection, options: Run) -> Result<Status, Failure> {
-    let times = Times::of(&options.asking)?;
-    let mut signals = Signals::that_end()?;
-    let seal = acquire::open(connection, &options.asking, &mut signals).await?;
-    let lease = acquire::given(&seal, &mut signals, acquire(&seal, &options)).await?;
+    let times = Times::of(&options.lease)?;
+    let mut signals = Signals::terminating()?;
+    let seal = acquire::open(connection, &options.lease, &mut signals).await?;
+    let lease = acquire::unless_signalled(&seal, &mut signals, acquire(&seal, &options)).await?;
     let verdict = match job::run(&lease, times, &options.command, &mut signals).await {
         Ok(end) => job::verdict(&lease, &end),
         Err(failure) => Err(failure),
@@ -28,13 +28,13 @@ pub(crate) async fn perform(connection: &Connection, options: Run) -> Result<Sta
 
 async fn acquire(seal: &Mongoseal, options: &Run) -> mongoseal::Result<Lease> {
     let wait = if options.no_wait { Duration::ZERO } else { options.wait.unwrap_or(Duration::MAX) };
-    // The same each time it is asked, so that a place in the queue is not lost where an answer was.
+    // All attempts use one lease id, so that a lost reply does not cost the place in the queue.
     let id = LeaseId::random();
     acquire::acquire(seal, &options.key, wait, |wait| {
-        let asked = seal.acquire(options.key.as_str()).ttl(options.asking.ttl).lease_id(id).wait(wait);
+        let acquire = seal.acquire(options.key.as_str()).ttl(options.lease.ttl).lease_id(id).wait(wait);
         match options.shared {
-            Some(holders) => asked.shared_up_to(holders),
-            None => asked,
+            Some(holders) => acquire.shared_up_to(holders),
+            None => acquire,
         }
         .into_future()
     })

@@ -10,7 +10,7 @@ use crate::{
     connection::Connection,
     escape,
     exit_status::{Failure, Status},
-    json::{self, HoldingView},
+    json::{self, HolderView},
     output,
     table::{Column, Table},
     time,
@@ -23,16 +23,13 @@ pub(crate) async fn perform(connection: &Connection, options: Show) -> Result<St
     let Some(record) = found? else {
         return Err(Failure::new(
             Status::NO,
-            format!(
-                "there is no record of {:?}: nobody has asked for it since its last one was collected",
-                options.key
-            ),
+            format!("{:?} has no record: it was never used, or its idle record was deleted", options.key),
         ));
     };
     if options.json {
         output::json(&RecordView::of(&record))?;
     } else {
-        output::lines(&described(&record, output::width()))?;
+        output::lines(&text(&record, output::width()))?;
     }
     Ok(Status::DONE)
 }
@@ -43,13 +40,13 @@ struct RecordView<'a> {
     version: u64,
     read_at: String,
     last_seen: String,
-    holders: Vec<HoldingView<'a>>,
-    queue: Vec<WaitingView<'a>>,
+    holders: Vec<HolderView<'a>>,
+    queue: Vec<WaiterView<'a>>,
     history: Vec<RevocationView<'a>>,
 }
 
 #[derive(Serialize)]
-struct WaitingView<'a> {
+struct WaiterView<'a> {
     owner: &'a str,
     position: usize,
     shared: bool,
@@ -78,8 +75,8 @@ impl<'a> RecordView<'a> {
             version: record.version.get(),
             read_at: time::of_store(read_at),
             last_seen: time::of_store(record.last_seen),
-            holders: record.holders.iter().map(|holding| HoldingView::of(holding, read_at)).collect(),
-            queue: record.queue.iter().map(|waiting| WaitingView::of(waiting, read_at)).collect(),
+            holders: record.holders.iter().map(|holding| HolderView::of(holding, read_at)).collect(),
+            queue: record.queue.iter().map(|waiting| WaiterView::of(waiting, read_at)).collect(),
             history: record
                 .history
                 .iter()
@@ -94,13 +91,13 @@ impl<'a> RecordView<'a> {
     }
 }
 
-impl<'a> WaitingView<'a> {
+impl<'a> WaiterView<'a> {
     fn of(waiting: &'a WaiterInfo, read_at: StoreTime) -> Self {
         Self {
             owner: waiting.owner.as_str(),
             position: waiting.position,
             shared: waiting.limit.is_some(),
-            limit: json::bound(waiting.limit),
+            limit: json::finite(waiting.limit),
             since: time::of_store(waiting.since),
             waited_ms: time::millis(read_at.since(waiting.since)),
             last_seen: time::of_store(waiting.last_seen),
@@ -111,17 +108,17 @@ impl<'a> WaitingView<'a> {
     }
 }
 
-/// The record in words and tables.
-fn described(record: &Inspection, width: Option<usize>) -> Vec<String> {
+/// Formats the record as lines and tables.
+fn text(record: &Inspection, width: Option<usize>) -> Vec<String> {
     let ago = |time: StoreTime| format!("{} ago", time::brief(record.read_at.since(time)));
     let mut lines = vec![
         format!("Key      {}", escape::visible(record.key.as_str())),
-        format!("Version  {}, below each token to come", record.version),
+        format!("Version  {} (the next token is larger)", record.version),
         format!("Changed  {}", ago(record.last_seen)),
         String::new(),
     ];
     if record.holders.is_empty() {
-        lines.push("Nobody holds it.".into());
+        lines.push("No holders.".into());
     } else {
         lines.extend(output::with_bold_header(holders(record).lines(width)));
     }
@@ -147,9 +144,9 @@ fn holders(record: &Inspection) -> Table<8> {
         Column::cut("HOLDER"),
         Column::whole("TOKEN"),
         Column::whole("HELD"),
-        Column::whole("HEARD OF"),
-        Column::whole("LEFT"),
-        Column::whole("SHARED"),
+        Column::whole("LAST SEEN"),
+        Column::whole("REMAINING"),
+        Column::whole("MODE"),
         Column::cut("GROUP"),
         Column::cut("METADATA"),
     ]);
@@ -159,10 +156,10 @@ fn holders(record: &Inspection) -> Table<8> {
             holding.token.to_string(),
             time::brief(record.read_at.since(holding.since)),
             format!("{} ago", time::brief(record.read_at.since(holding.last_seen))),
-            if holding.is_expired() { "over".into() } else { time::left(holding.remaining) },
-            json::sharing(holding.limit),
+            if holding.is_expired() { "expired".into() } else { time::remaining(holding.remaining) },
+            json::mode(holding.limit),
             holding.group.as_ref().map(ToString::to_string).unwrap_or_default(),
-            json::words(&holding.metadata),
+            json::metadata_text(&holding.metadata),
         ]);
     }
     table
@@ -171,10 +168,10 @@ fn holders(record: &Inspection) -> Table<8> {
 fn queue(record: &Inspection) -> Table<7> {
     let mut table = Table::new([
         Column::cut("WAITER"),
-        Column::whole("PLACE"),
-        Column::whole("WAITS FOR"),
-        Column::whole("HEARD OF"),
-        Column::whole("SHARED"),
+        Column::whole("POSITION"),
+        Column::whole("WAITED"),
+        Column::whole("LAST SEEN"),
+        Column::whole("MODE"),
         Column::cut("GROUP"),
         Column::cut("METADATA"),
     ]);
@@ -184,9 +181,9 @@ fn queue(record: &Inspection) -> Table<7> {
             (waiting.position + 1).to_string(),
             time::brief(record.read_at.since(waiting.since)),
             format!("{} ago", time::brief(record.read_at.since(waiting.last_seen))),
-            json::sharing(waiting.limit),
+            json::mode(waiting.limit),
             waiting.group.as_ref().map(ToString::to_string).unwrap_or_default(),
-            json::words(&waiting.metadata),
+            json::metadata_text(&waiting.metadata),
         ]);
     }
     table

@@ -6,7 +6,7 @@ use crate::{
     arguments::Verify,
     connection::Connection,
     exit_status::{Failure, Status},
-    say,
+    print_message,
 };
 
 pub(crate) async fn perform(connection: &Connection, options: Verify) -> Result<Status, Failure> {
@@ -14,20 +14,20 @@ pub(crate) async fn perform(connection: &Connection, options: Verify) -> Result<
     let seal = connection.open().await?;
     let record = seal.inspect(key.as_str()).await?;
     seal.shutdown().await;
-    let no = match record {
-        // Of a key that is held alone no newer token was issued, even if its version was raised.
-        Some(record) if record.version == token || is_held_alone(&record, token) => return Ok(Status::DONE),
+    let message = match record {
+        // While an exclusive lease lives, no newer token is issued, even if the version was raised.
+        Some(record) if record.version == token || is_held_exclusively(&record, token) => return Ok(Status::DONE),
         Some(record) if record.version > token => {
-            format!("the version of {key:?} is {}, above this token", record.version)
+            format!("token {token} is not the newest: {key:?} has version {}", record.version)
         }
-        // As after a restore of the database, or where the token is another key's.
-        Some(record) => format!("token {token} is not one of {key:?}, of which the newest is {}", record.version),
-        None => format!("nothing is known of {key:?}: nobody has held it for as long as records are kept"),
+        // After a restore of the database, or if the token belongs to another key.
+        Some(record) => format!("token {token} was not issued for {key:?}, which has version {}", record.version),
+        None => format!("{key:?} has no record: it was never used, or its idle record was deleted"),
     };
-    say(&no);
+    print_message(&message);
     Ok(Status::NO)
 }
 
-fn is_held_alone(record: &Inspection, token: FencingToken) -> bool {
+fn is_held_exclusively(record: &Inspection, token: FencingToken) -> bool {
     record.holders.iter().any(|holding| holding.token == token && holding.limit.is_none() && !holding.is_expired())
 }

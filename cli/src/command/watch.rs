@@ -21,12 +21,12 @@ use crate::{
     time,
 };
 
-/// How often leases are listed, where many keys are watched or somebody looks.
-const OFTEN: Duration = Duration::from_secs(1);
+/// The interval at which leases are listed for many keys, the screen is redrawn, and a closed pipe is noticed.
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 pub(crate) async fn perform(connection: &Connection, options: Watch) -> Result<Status, Failure> {
-    // From here on, so that none is missed.
-    let mut signals = Signals::that_end()?;
+    // Registered first, so that no signal is missed.
+    let mut signals = Signals::terminating()?;
     let Ok(seal) = signals.unless(connection.open()).await else { return Ok(Status::DONE) };
     let seal = seal?;
     let ended = signals.unless(watch(&seal, &options)).await.unwrap_or(Ok(Status::DONE));
@@ -34,21 +34,21 @@ pub(crate) async fn perform(connection: &Connection, options: Watch) -> Result<S
     ended
 }
 
-/// Something that happened, and to which key.
-pub(super) struct Happened {
+/// An event and its key.
+pub(super) struct KeyEvent {
     pub(super) key: Key,
-    pub(super) event: Seen,
+    pub(super) event: WatchEvent,
 }
 
-/// What is known of an event: all of it, or what two lists show.
-pub(super) struct Seen {
+/// An event, from the library's watch or from the difference between two lists.
+pub(super) struct WatchEvent {
     pub(super) token: mongoseal::FencingToken,
     pub(super) owner: mongoseal::Owner,
     pub(super) at: mongoseal::StoreTime,
-    pub(super) what: What,
+    pub(super) change: Change,
 }
 
-pub(super) enum What {
+pub(super) enum Change {
     Holds { remaining: Option<Duration> },
     Granted { remaining: Option<Duration> },
     Released,
@@ -59,23 +59,23 @@ pub(super) enum What {
     Other,
 }
 
-impl From<Event> for Seen {
+impl From<Event> for WatchEvent {
     fn from(event: Event) -> Self {
-        let what = match event.kind {
-            EventKind::Holds { holding } => What::Holds { remaining: holding.remaining },
-            EventKind::Granted { holding } => What::Granted { remaining: holding.remaining },
-            EventKind::Released => What::Released,
-            EventKind::Expired => What::Expired,
-            EventKind::Revoked { by, reason } => What::Revoked { by, reason },
-            EventKind::Transferred { to } => What::Transferred { to: to.token },
-            EventKind::Removed => What::Removed,
-            _ => What::Other,
+        let change = match event.kind {
+            EventKind::Holds { holding } => Change::Holds { remaining: holding.remaining },
+            EventKind::Granted { holding } => Change::Granted { remaining: holding.remaining },
+            EventKind::Released => Change::Released,
+            EventKind::Expired => Change::Expired,
+            EventKind::Revoked { by, reason } => Change::Revoked { by, reason },
+            EventKind::Transferred { to } => Change::Transferred { to: to.token },
+            EventKind::Removed => Change::Removed,
+            _ => Change::Other,
         };
-        Self { token: event.token, owner: event.owner, at: event.at, what }
+        Self { token: event.token, owner: event.owner, at: event.at, change }
     }
 }
 
-impl What {
+impl Change {
     fn name(&self) -> &'static str {
         match self {
             Self::Holds { .. } => "holds",
@@ -92,7 +92,7 @@ impl What {
     fn details(&self) -> String {
         match self {
             Self::Holds { remaining } | Self::Granted { remaining } => {
-                format!("  left {}", time::left(*remaining))
+                format!("  remaining {}", time::remaining(*remaining))
             }
             Self::Revoked { by, reason } => format!("  by {by}: {reason}"),
             Self::Transferred { to } => format!("  to token {to}"),
@@ -101,19 +101,19 @@ impl What {
     }
 }
 
-impl Happened {
-    /// One line: when, what, to which key, with which token, to whom.
+impl KeyEvent {
+    /// Formats the event as a line: time, event, key, token, owner, details.
     pub(super) fn line(&self) -> String {
-        let Seen { token, owner, at, what } = &self.event;
-        let (at, name, details) = (time::of_store(*at), what.name(), what.details());
+        let WatchEvent { token, owner, at, change } = &self.event;
+        let (at, name, details) = (time::of_store(*at), change.name(), change.details());
         escape::visible(&format!("{at}  {name:<11}  {}  {token}  {owner}{details}", self.key))
     }
 
-    fn json(&self) -> io::Result<()> {
-        let Seen { token, owner, at, what } = &self.event;
-        let mut view = HappenedView {
+    fn print_json(&self) -> io::Result<()> {
+        let WatchEvent { token, owner, at, change } = &self.event;
+        let mut view = EventView {
             at: time::of_store(*at),
-            event: what.name(),
+            event: change.name(),
             key: self.key.as_str(),
             token: token.get(),
             owner: owner.as_str(),
@@ -122,26 +122,26 @@ impl Happened {
             reason: None,
             to: None,
         };
-        match what {
-            What::Holds { remaining } | What::Granted { remaining } => {
+        match change {
+            Change::Holds { remaining } | Change::Granted { remaining } => {
                 view.remaining_ms = Some(remaining.map(time::millis).into());
             }
-            What::Revoked { by, reason } => (view.by, view.reason) = (Some(by.as_str()), Some(reason.as_str())),
-            What::Transferred { to } => view.to = Some(to.get()),
-            What::Released | What::Expired | What::Removed | What::Other => {}
+            Change::Revoked { by, reason } => (view.by, view.reason) = (Some(by.as_str()), Some(reason.as_str())),
+            Change::Transferred { to } => view.to = Some(to.get()),
+            Change::Released | Change::Expired | Change::Removed | Change::Other => {}
         }
         output::json(&view)
     }
 }
 
 #[derive(Serialize)]
-struct HappenedView<'a> {
+struct EventView<'a> {
     at: String,
     event: &'static str,
     key: &'a str,
     token: u64,
     owner: &'a str,
-    /// Of who holds the key; `null` is for ever.
+    /// Only of a holder; `null` if its lease has no expiry.
     #[serde(skip_serializing_if = "Option::is_none")]
     remaining_ms: Option<Value>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -152,11 +152,11 @@ struct HappenedView<'a> {
     to: Option<u64>,
 }
 
-/// From where events come.
+/// The source of the events.
 enum Source {
-    /// The library tells each.
+    /// The library's watch of one key.
     Key(Key, EventStream),
-    /// Two lists are compared.
+    /// The comparison of lists.
     Many(Listing),
 }
 
@@ -171,13 +171,13 @@ impl Source {
         })
     }
 
-    /// What happens next. Nothing, when it is time to look at the output again.
-    async fn next(&mut self) -> Result<Vec<Happened>> {
+    /// Returns the next events, or none after the poll interval.
+    async fn next(&mut self) -> Result<Vec<KeyEvent>> {
         match self {
             Self::Key(key, events) => {
-                let Ok(event) = tokio::time::timeout(OFTEN, events.next()).await else { return Ok(Vec::new()) };
+                let Ok(event) = tokio::time::timeout(POLL_INTERVAL, events.next()).await else { return Ok(Vec::new()) };
                 let event = event.transpose()?;
-                Ok(event.map(|event| Happened { key: key.clone(), event: event.into() }).into_iter().collect())
+                Ok(event.map(|event| KeyEvent { key: key.clone(), event: event.into() }).into_iter().collect())
             }
             Self::Many(listing) => listing.next().await,
         }
@@ -192,14 +192,14 @@ async fn watch(seal: &Mongoseal, options: &Watch) -> Result<Status, Failure> {
         table = table.only(options.key.as_deref())?;
     }
     loop {
-        let happened = source.next().await?;
+        let events = source.next().await?;
         if let Some(screen) = &mut screen {
-            screen.note(&happened);
+            screen.add(&events);
             screen.draw(seal, table.leases().await).await?;
             continue;
         }
-        for happened in &happened {
-            if options.json { happened.json()? } else { output::line(&happened.line())? }
+        for event in &events {
+            if options.json { event.print_json()? } else { output::line(&event.line())? }
         }
         if output::is_closed() {
             return Ok(Status::DONE);

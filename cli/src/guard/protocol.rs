@@ -1,4 +1,4 @@
-//! What the holder of a lease and the guard of a command say to each other: a line each.
+//! The messages between the holder of a lease and the guard of a command, one line each.
 
 use std::{
     fmt,
@@ -22,47 +22,48 @@ use rustix::{
     process::Pid,
 };
 
-/// How long before the end of a lease its command is ended.
+/// How long before the end of a lease its command gets each signal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Times {
-    /// By SIGTERM.
+    /// SIGTERM.
     pub(crate) term_before: Duration,
-    /// By SIGKILL.
+    /// SIGKILL.
     pub(crate) kill_before: Duration,
 }
 
 impl Times {
-    /// How long a command has to end when it was told to.
+    /// Returns the time between SIGTERM and SIGKILL.
     pub(crate) fn between(self) -> Duration {
         self.term_before.saturating_sub(self.kill_before)
     }
 }
 
-/// What the guard is told. Times are readings of the boot-time clock.
+/// A message from the holder to the guard. Times are readings of the boot-time clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum GuardCommand {
-    /// First of all, with the command's standard input.
+    /// The first message, which carries the command's standard input as a descriptor.
     Begin { until: Duration, times: Times },
-    /// The lease is good until then.
+    /// The lease is valid until then.
     Until(Duration),
-    /// The command is to be given this signal.
+    /// Sends this signal to the command.
     Signal(i32),
-    /// The lease is no more.
+    /// The lease is lost: end the command.
     End,
 }
 
-/// What the guard tells.
+/// A message from the guard to the holder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Report {
-    /// The command was begun, in this process group.
+    /// The command was started in this process group.
     Group(Pid),
-    /// It was stopped by this signal.
+    /// The command was stopped by this signal.
     Stopped(i32),
-    /// It has ended with this status, and nothing of its group is left; whether it was told to.
-    Over { status: u8, told: bool },
+    /// The command has ended with this status, and its group is empty. `signalled` if the guard ended the command, or
+    /// should have by then.
+    Ended { status: u8, signalled: bool },
 }
 
-/// A line that is none of these.
+/// A line is no message.
 #[derive(Debug)]
 pub(crate) struct ParseError;
 
@@ -108,8 +109,8 @@ impl fmt::Display for Report {
         match self {
             Self::Group(group) => write!(f, "group {}", group.as_raw_pid()),
             Self::Stopped(signal) => write!(f, "stopped {signal}"),
-            Self::Over { status, told: true } => write!(f, "over {status} told"),
-            Self::Over { status, told: false } => write!(f, "over {status}"),
+            Self::Ended { status, signalled: true } => write!(f, "ended {status} signalled"),
+            Self::Ended { status, signalled: false } => write!(f, "ended {status}"),
         }
     }
 }
@@ -121,31 +122,31 @@ impl FromStr for Report {
         match *line.split_whitespace().collect::<Vec<_>>() {
             ["group", group] => Ok(Self::Group(Pid::from_raw(group.parse()?).ok_or(ParseError)?)),
             ["stopped", signal] => Ok(Self::Stopped(signal.parse()?)),
-            ["over", status, "told"] => Ok(Self::Over { status: status.parse()?, told: true }),
-            ["over", status] => Ok(Self::Over { status: status.parse()?, told: false }),
+            ["ended", status, "signalled"] => Ok(Self::Ended { status: status.parse()?, signalled: true }),
+            ["ended", status] => Ok(Self::Ended { status: status.parse()?, signalled: false }),
             _ => Err(ParseError),
         }
     }
 }
 
-/// Longer than every order.
-const LONGEST: usize = 200;
+/// The largest length of a message.
+const MAX_LINE: usize = 200;
 
-/// Gives the first order, and with it what the command reads.
-pub(crate) fn begin(socket: &UnixStream, order: GuardCommand, stdin: BorrowedFd<'_>) -> io::Result<()> {
+/// Sends the first message, with the command's standard input.
+pub(crate) fn send_begin(socket: &UnixStream, command: GuardCommand, stdin: BorrowedFd<'_>) -> io::Result<()> {
     let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(1))];
     let mut ancillary = SendAncillaryBuffer::new(&mut space);
     let stdin = [stdin];
     if !ancillary.push(SendAncillaryMessage::ScmRights(&stdin)) {
-        return Err(io::Error::other("there is no room for one descriptor"));
+        return Err(io::Error::other("no room for a descriptor in the message"));
     }
-    let line = format!("{order}\n");
+    let line = format!("{command}\n");
     sendmsg(socket.as_fd(), &[IoSlice::new(line.as_bytes())], &mut ancillary, SendFlags::empty())?;
     Ok(())
 }
 
-/// Hears the first order, and nothing of what follows it.
-pub(crate) fn first(socket: &UnixStream) -> io::Result<(GuardCommand, OwnedFd)> {
+/// Receives the first message, and reads nothing of the next.
+pub(crate) fn receive_begin(socket: &UnixStream) -> io::Result<(GuardCommand, OwnedFd)> {
     let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(1))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
     let mut byte = [0];
@@ -153,23 +154,23 @@ pub(crate) fn first(socket: &UnixStream) -> io::Result<(GuardCommand, OwnedFd)> 
     recvmsg(socket.as_fd(), &mut [IoSliceMut::new(&mut byte)], &mut ancillary, RecvFlags::empty())?;
     let mut line = byte.to_vec();
     let mut rest = socket;
-    while !line.ends_with(b"\n") && line.len() < LONGEST {
+    while !line.ends_with(b"\n") && line.len() < MAX_LINE {
         rest.read_exact(&mut byte)?;
         line.extend(byte);
     }
-    let order = str::from_utf8(&line).ok().and_then(|line| line.parse().ok());
-    let mut given = ancillary.drain().filter_map(|message| match message {
+    let command = str::from_utf8(&line).ok().and_then(|line| line.parse().ok());
+    let mut received = ancillary.drain().filter_map(|message| match message {
         RecvAncillaryMessage::ScmRights(mut descriptors) => descriptors.next(),
         _ => None,
     });
-    let stdin = given.next().map(|stdin| {
-        // Only the command is to have it.
+    let stdin = received.next().map(|stdin| {
+        // Only the command inherits it.
         rustix::io::fcntl_setfd(&stdin, rustix::io::FdFlags::CLOEXEC)?;
         Ok::<_, io::Error>(stdin)
     });
-    match (order, stdin.transpose()?) {
-        (Some(order), Some(stdin)) => Ok((order, stdin)),
-        _ => Err(io::Error::other("it was not begun by this program")),
+    match (command, stdin.transpose()?) {
+        (Some(command), Some(stdin)) => Ok((command, stdin)),
+        _ => Err(io::Error::other("it was not started by this program")),
     }
 }
 
@@ -178,49 +179,49 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_said_is_what_is_heard() {
+    fn a_message_that_is_written_is_read_as_the_same() {
         let micros = Duration::from_micros;
         let times = Times { term_before: micros(5_000_001), kill_before: micros(1) };
-        for order in [
+        for command in [
             GuardCommand::Begin { until: micros(123_456_789_012), times },
             GuardCommand::Until(micros(7)),
             GuardCommand::Signal(15),
             GuardCommand::End,
         ] {
-            assert_eq!(order.to_string().parse::<GuardCommand>().unwrap(), order);
+            assert_eq!(command.to_string().parse::<GuardCommand>().unwrap(), command);
         }
         let group = Pid::from_raw(4711).unwrap();
         for report in [
             Report::Group(group),
             Report::Stopped(20),
-            Report::Over { status: 255, told: true },
-            Report::Over { status: 0, told: false },
+            Report::Ended { status: 255, signalled: true },
+            Report::Ended { status: 0, signalled: false },
         ] {
             assert_eq!(report.to_string().parse::<Report>().unwrap(), report);
         }
-        for line in ["", "until", "until x", "signal 1 2", "over 256", "group 0", "begin 1 2"] {
+        for line in ["", "until", "until x", "signal 1 2", "ended 256", "group 0", "begin 1 2"] {
             assert!(line.parse::<GuardCommand>().is_err() && line.parse::<Report>().is_err(), "{line}");
         }
     }
 
     #[test]
-    fn the_first_order_carries_a_descriptor() {
+    fn the_first_message_carries_a_descriptor() {
         let (one, other) = UnixStream::pair().unwrap();
         let (mut reads, mut writes) = io::pipe().unwrap();
-        begin(&one, GuardCommand::Until(Duration::from_secs(1)), writes.as_fd()).unwrap();
+        send_begin(&one, GuardCommand::Until(Duration::from_secs(1)), writes.as_fd()).unwrap();
         io::Write::write_all(&mut &one, b"end\n").unwrap();
-        let (order, given) = first(&other).unwrap();
-        assert_eq!(order, GuardCommand::Until(Duration::from_secs(1)));
+        let (command, descriptor) = receive_begin(&other).unwrap();
+        assert_eq!(command, GuardCommand::Until(Duration::from_secs(1)));
         let mut next = [0; 4];
         io::Read::read_exact(&mut &other, &mut next).unwrap();
-        assert_eq!(&next, b"end\n", "what follows is left for whoever hears that");
-        io::Write::write_all(&mut std::fs::File::from(given), b"to").unwrap();
+        assert_eq!(&next, b"end\n", "the next message is still unread");
+        io::Write::write_all(&mut std::fs::File::from(descriptor), b"to").unwrap();
         io::Write::write_all(&mut writes, b"gether").unwrap();
         drop(writes);
         let mut text = String::new();
         io::Read::read_to_string(&mut reads, &mut text).unwrap();
         assert_eq!(text, "together");
         drop(one);
-        assert!(first(&other).is_err());
+        assert!(receive_begin(&other).is_err());
     }
 }

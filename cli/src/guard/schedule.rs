@@ -1,22 +1,22 @@
-//! When a command is ended: a plan on the clock, without processes.
+//! The times at which a command gets signals: a state machine on a clock, without processes.
 
 use std::time::Duration;
 
 use super::protocol::Times;
 
-/// How long what a command left behind may go on when it has ended, as that which reads the rest of a pipe does.
-const LINGER: Duration = Duration::from_secs(1);
+/// The time that the rest of the group has after the command has ended, for example to read the rest of a pipe.
+const GROUP_GRACE: Duration = Duration::from_secs(1);
 
-/// What is due.
+/// The signal that is due.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Action {
-    /// All of the group are told to end.
+    /// SIGTERM to the group.
     Term,
-    /// All of the group are ended.
+    /// SIGKILL to the group.
     Kill,
 }
 
-/// When the group is told to end, and when it is ended.
+/// The times of both signals, on the boot-time clock.
 #[derive(Debug)]
 pub(crate) struct Schedule {
     times: Times,
@@ -24,7 +24,7 @@ pub(crate) struct Schedule {
     kill_at: Duration,
     stage: Stage,
     has_ended: bool,
-    told: bool,
+    is_signalled: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,33 +35,34 @@ enum Stage {
 }
 
 impl Schedule {
-    /// For a lease that is good until then, on the clock.
+    /// Makes the schedule of a lease that is valid until then.
     pub(crate) fn new(until: Duration, times: Times) -> Self {
         let at = Duration::ZERO;
-        let mut plan = Self { times, term_at: at, kill_at: at, stage: Stage::Runs, has_ended: false, told: false };
-        plan.good_until(until);
-        plan
+        let stage = Stage::Runs;
+        let mut schedule = Self { times, term_at: at, kill_at: at, stage, has_ended: false, is_signalled: false };
+        schedule.extend_to(until);
+        schedule
     }
 
-    /// The lease was refreshed. What was told to end, or has ended, is not given more time by that.
-    pub(crate) fn good_until(&mut self, until: Duration) {
+    /// Moves the deadline after a refresh. Has no effect if the command got SIGTERM or has ended.
+    pub(crate) fn extend_to(&mut self, until: Duration) {
         if self.stage == Stage::Runs && !self.has_ended {
             self.term_at = until.saturating_sub(self.times.term_before);
             self.kill_at = until.saturating_sub(self.times.kill_before);
         }
     }
 
-    /// The lease is no more, or nobody can tell: it ends from now on.
+    /// Schedules the end of the group for now: the lease is lost, or the holder is gone.
     pub(crate) fn end(&mut self, now: Duration) {
         self.term_by(now);
     }
 
-    /// The command has ended; what it left behind has a little time. Where it should have been told to by now, nobody
-    /// can tell that it ended before.
+    /// Schedules the end of the rest of the group, after the command has ended. If SIGTERM was already due, the command
+    /// counts as signalled: it may have ended after that time.
     pub(crate) fn ended(&mut self, now: Duration) {
-        self.told |= now >= self.term_at;
+        self.is_signalled |= now >= self.term_at;
         self.has_ended = true;
-        self.term_by(now.saturating_add(LINGER));
+        self.term_by(now.saturating_add(GROUP_GRACE));
     }
 
     fn term_by(&mut self, at: Duration) {
@@ -69,22 +70,22 @@ impl Schedule {
         self.kill_at = self.kill_at.min(self.term_at.saturating_add(self.times.between()));
     }
 
-    /// What is to be done now; it then counts as done.
+    /// Returns the signal that is due, once.
     pub(crate) fn due(&mut self, now: Duration) -> Option<Action> {
         if self.stage != Stage::Killed && now >= self.kill_at {
-            self.told |= !self.has_ended;
+            self.is_signalled |= !self.has_ended;
             self.stage = Stage::Killed;
             return Some(Action::Kill);
         }
         if self.stage == Stage::Runs && now >= self.term_at {
-            self.told |= !self.has_ended;
+            self.is_signalled |= !self.has_ended;
             self.stage = Stage::Signalled;
             return Some(Action::Term);
         }
         None
     }
 
-    /// How long it is until something is due.
+    /// Returns the time until the next signal is due.
     pub(crate) fn next(&self, now: Duration) -> Duration {
         match self.stage {
             Stage::Runs => self.term_at.min(self.kill_at).saturating_sub(now),
@@ -93,9 +94,9 @@ impl Schedule {
         }
     }
 
-    /// Whether the command was told to end, or should have been, before it had.
-    pub(crate) fn is_told(&self) -> bool {
-        self.told
+    /// Returns whether a signal was sent or due before the command had ended.
+    pub(crate) fn is_signalled(&self) -> bool {
+        self.is_signalled
     }
 }
 
@@ -107,65 +108,65 @@ mod tests {
         Duration::from_secs(seconds)
     }
 
-    fn plan(until: u64) -> Schedule {
+    fn schedule(until: u64) -> Schedule {
         Schedule::new(secs(until), Times { term_before: secs(5), kill_before: secs(1) })
     }
 
     #[test]
-    fn a_command_is_told_and_then_ended_before_the_lease_ends() {
-        let mut plan = plan(100);
-        assert_eq!((plan.due(secs(94)), plan.next(secs(94))), (None, secs(1)));
-        assert_eq!((plan.due(secs(95)), plan.next(secs(95))), (Some(Action::Term), secs(4)));
-        assert_eq!(plan.due(secs(98)), None);
-        assert_eq!((plan.due(secs(99)), plan.due(secs(200))), (Some(Action::Kill), None));
-        assert!(plan.is_told());
+    fn a_command_is_signalled_and_then_ended_before_the_lease_ends() {
+        let mut schedule = schedule(100);
+        assert_eq!((schedule.due(secs(94)), schedule.next(secs(94))), (None, secs(1)));
+        assert_eq!((schedule.due(secs(95)), schedule.next(secs(95))), (Some(Action::Term), secs(4)));
+        assert_eq!(schedule.due(secs(98)), None);
+        assert_eq!((schedule.due(secs(99)), schedule.due(secs(200))), (Some(Action::Kill), None));
+        assert!(schedule.is_signalled());
     }
 
     #[test]
     fn a_refresh_moves_the_end_on_until_the_command_was_told() {
-        let mut plan = plan(100);
-        plan.good_until(secs(110));
-        assert_eq!(plan.due(secs(99)), None);
-        assert_eq!(plan.due(secs(105)), Some(Action::Term));
-        plan.good_until(secs(120));
-        assert_eq!(plan.due(secs(109)), Some(Action::Kill));
+        let mut schedule = schedule(100);
+        schedule.extend_to(secs(110));
+        assert_eq!(schedule.due(secs(99)), None);
+        assert_eq!(schedule.due(secs(105)), Some(Action::Term));
+        schedule.extend_to(secs(120));
+        assert_eq!(schedule.due(secs(109)), Some(Action::Kill));
     }
 
     #[test]
     fn a_lease_that_was_taken_away_ends_the_command_at_once_and_no_later_than_its_own_end() {
-        let mut early = plan(100);
+        let mut early = schedule(100);
         early.end(secs(80));
         assert_eq!((early.due(secs(80)), early.due(secs(83))), (Some(Action::Term), None));
         early.end(secs(83));
         assert_eq!(early.due(secs(84)), Some(Action::Kill));
-        let mut late = plan(100);
+        let mut late = schedule(100);
         late.end(secs(98));
         assert_eq!((late.due(secs(98)), late.due(secs(99))), (Some(Action::Term), Some(Action::Kill)));
-        let mut past = plan(100);
+        let mut past = schedule(100);
         past.end(secs(130));
         assert_eq!((past.due(secs(130)), past.due(secs(130))), (Some(Action::Kill), None));
     }
 
     #[test]
     fn what_a_command_left_behind_has_a_moment_and_the_command_was_not_told() {
-        let mut plan = plan(100);
-        plan.ended(secs(50));
-        plan.good_until(secs(200));
+        let mut schedule = schedule(100);
+        schedule.ended(secs(50));
+        schedule.extend_to(secs(200));
         assert_eq!(
-            (plan.due(secs(50)), plan.due(secs(51)), plan.due(secs(55))),
+            (schedule.due(secs(50)), schedule.due(secs(51)), schedule.due(secs(55))),
             (None, Some(Action::Term), Some(Action::Kill))
         );
-        assert!(!plan.is_told());
+        assert!(!schedule.is_signalled());
     }
 
     #[test]
     fn a_command_whose_end_is_seen_when_it_should_have_been_told_counts_as_told() {
-        let mut late = plan(100);
+        let mut late = schedule(100);
         late.ended(secs(95));
-        assert!(late.is_told());
-        let mut refreshed = plan(100);
-        refreshed.good_until(secs(110));
+        assert!(late.is_signalled());
+        let mut refreshed = schedule(100);
+        refreshed.extend_to(secs(110));
         refreshed.ended(secs(95));
-        assert!(!refreshed.is_told());
+        assert!(!refreshed.is_signalled());
     }
 }

@@ -1,4 +1,4 @@
-//! The database going away.
+//! MongoDB becomes unavailable during a run or a wait.
 
 use mongoseal::Clock;
 use mongoseal_test_support::ReplicaSet;
@@ -34,7 +34,7 @@ async fn a_command_is_ended_before_the_deadline_when_the_database_goes_away() {
         if count == 1 {
             sandbox.lines("told", 1).await;
             set.resume(0).await;
-            // Until it is heard again, and its lease has lapsed.
+            // Until the set answers again and the lease has expired.
             drop(sandbox.seal.acquire(KEY).wait(secs(30)).await.unwrap());
         }
     }
@@ -69,5 +69,5 @@ async fn a_waiter_outlives_a_database_that_is_away_for_longer_than_a_request() {
     lease.release().await.unwrap();
     let run = ended(run).await;
     assert_eq!((run.code, run.stdout.as_str()), (Some(0), "done\n"), "{}", run.stderr);
-    assert!(run.stderr.is_empty() || run.stderr.contains("asks again for"), "{}", run.stderr);
+    assert!(run.stderr.is_empty() || run.stderr.contains("MongoDB did not answer, retrying"), "{}", run.stderr);
 }

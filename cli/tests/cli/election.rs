@@ -8,10 +8,10 @@ use crate::sandbox::{Sandbox, done, ended, id, signal};
 #[tokio::test]
 async fn a_leader_is_seen_by_its_value_until_it_is_told_to_stop_and_the_next_follows() {
     let sandbox = Sandbox::new("elected").await;
-    done(sandbox.mongoseal(&["leader", "scheduler"])).await.says(1, "nobody leads \"scheduler\"");
+    done(sandbox.mongoseal(&["leader", "scheduler"])).await.says(1, "\"scheduler\" has no leader");
     let mut follow = sandbox.mongoseal(&["leader", "scheduler", "--follow"]).spawn().unwrap();
     let mut seen = BufReader::new(follow.stdout.take().unwrap()).lines();
-    assert!(seen.next_line().await.unwrap().unwrap().starts_with("-\tnobody"));
+    assert!(seen.next_line().await.unwrap().unwrap().starts_with("-\tno leader"));
     let first = sandbox.mongoseal(&["elect", "scheduler", "10.0.0.7:4000", "--owner", "one"]).spawn().unwrap();
     assert!(seen.next_line().await.unwrap().unwrap().starts_with("10.0.0.7:4000\tone\ttoken "));
     let script = r#"echo "leads with $MONGOSEAL_TOKEN"; exit 5"#;
@@ -27,12 +27,12 @@ async fn a_leader_is_seen_by_its_value_until_it_is_told_to_stop_and_the_next_fol
     assert!(told["token"].as_u64() > Some(0) && told["remaining_ms"].as_u64() > Some(0), "{told}");
 
     signal(id(&first), SIGTERM);
-    ended(first).await.says(0, "leads \"scheduler\" with token ");
+    ended(first).await.says(0, "leading \"scheduler\" with token ");
     assert!(seen.next_line().await.unwrap().unwrap().starts_with("b\ttwo\ttoken "));
     let second = ended(second).await;
     second.is_quiet(5);
     assert!(second.stdout.starts_with("leads with "), "{}", second.stdout);
-    assert!(seen.next_line().await.unwrap().unwrap().starts_with("-\tnobody"));
+    assert!(seen.next_line().await.unwrap().unwrap().starts_with("-\tno leader"));
 }
 
 #[tokio::test]
@@ -40,7 +40,7 @@ async fn one_that_follows_leaders_ends_when_nobody_reads_any_more() {
     let sandbox = Sandbox::new("unread").await;
     let mut follow = sandbox.mongoseal(&["leader", "scheduler", "--follow"]).spawn().unwrap();
     let mut seen = BufReader::new(follow.stdout.take().unwrap()).lines();
-    assert!(seen.next_line().await.unwrap().unwrap().starts_with("-\tnobody"));
+    assert!(seen.next_line().await.unwrap().unwrap().starts_with("-\tno leader"));
     drop(seen);
     ended(follow).await.is_quiet(0);
 }
@@ -65,14 +65,14 @@ async fn what_a_leader_wrote_forges_no_column_and_acts_on_no_terminal() {
 async fn only_the_newest_token_is_verified() {
     let sandbox = Sandbox::new("verified").await;
     let verify = async |token: String| done(sandbox.mongoseal(&["verify", "k", &token])).await;
-    verify("1".into()).await.says(1, "nothing is known of \"k\"");
+    verify("1".into()).await.says(1, "\"k\" has no record");
     let older = sandbox.seal.acquire("k").await.unwrap();
     let token = older.token().to_string();
     verify(token.clone()).await.is_quiet(0);
     older.release().await.unwrap();
     verify(token.clone()).await.is_quiet(0);
     let newer = sandbox.seal.acquire("k").await.unwrap();
-    verify(token).await.says(1, "the version of \"k\" is");
-    verify((newer.token().get() + 1).to_string()).await.says(1, "is not one of \"k\"");
+    verify(token).await.says(1, "is not the newest: \"k\" has version");
+    verify((newer.token().get() + 1).to_string()).await.says(1, "was not issued for \"k\"");
     newer.release().await.unwrap();
 }

@@ -1,4 +1,4 @@
-//! Signals to the binary, and the ends of a command.
+//! Signals to the program, and how a command ends.
 
 use std::process::Stdio;
 
@@ -130,9 +130,10 @@ async fn a_revoked_lease_ends_the_command_at_once_and_says_why() {
     tokio::time::sleep(secs(2)).await;
     let began = std::time::Instant::now();
     sandbox.seal.revoke(KEY).by("ops").reason("the host is going away").await.unwrap();
-    ended(run)
-        .await
-        .says(122, "is lost, so the command was ended: it was revoked by \"ops\" (reason: \"the host is going away\")");
+    ended(run).await.says(
+        122,
+        "was lost, so the command was ended: it was revoked by \"ops\" (reason: \"the host is going away\")",
+    );
     assert!(began.elapsed() < secs(8), "{:?}", began.elapsed());
 }
 
@@ -168,8 +169,8 @@ async fn the_status_is_that_of_the_command_or_says_why_there_was_none() {
     sandbox.run("exit 42").spawn().map(ended).unwrap().await.is_quiet(42);
     sandbox.run("kill -9 $$").spawn().map(ended).unwrap().await.is_quiet(137);
     let run = |command: &str| sandbox.mongoseal(&["run", KEY, "--", command]);
-    done(run("/no/such/command")).await.says(127, "/no/such/command cannot be run");
-    done(run("no-such-command")).await.says(127, "no-such-command cannot be run");
-    done(run("/etc/passwd")).await.says(126, "/etc/passwd cannot be run");
+    done(run("/no/such/command")).await.says(127, "cannot run /no/such/command: ");
+    done(run("no-such-command")).await.says(127, "cannot run no-such-command: ");
+    done(run("/etc/passwd")).await.says(126, "cannot run /etc/passwd: ");
     sandbox.is_free().await;
 }

@@ -1,4 +1,4 @@
-//! `kill -9` and SIGSTOP of the binary and of its guard.
+//! SIGKILL and SIGSTOP of the program and of its guard.
 
 use std::fs;
 
@@ -13,7 +13,7 @@ use crate::{
 
 /// A command with a child of its own, which leaves both their numbers.
 const FAMILY: &str = r#"sleep 100 & echo $$ >"$F/new"; echo $! >>"$F/new"; mv "$F/new" "$F/ids"; wait"#;
-/// One whose processes ignore being told to end.
+/// A command whose processes ignore SIGTERM, SIGHUP and SIGINT.
 pub(crate) const STUBBORN: &str = r#"
     trap '' TERM HUP INT
     sh -c 'while :; do sleep 0.05; done' & echo $$ >"$F/new"; echo $! >>"$F/new"; mv "$F/new" "$F/ids"

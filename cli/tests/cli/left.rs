@@ -1,4 +1,4 @@
-//! What of a command is still there when it has ended, or cannot be told to.
+//! Processes of another user in the command's group: they outlive the command, or cannot be ended.
 
 use std::{
     fs,
@@ -22,7 +22,7 @@ use crate::{
     secs,
 };
 
-/// The number of the user nobody, who may signal none of root's.
+/// The id of the user `nobody`, who may not signal processes of root.
 const NOBODY: u32 = 65534;
 
 /// The binary where everybody may run it.
@@ -44,7 +44,7 @@ impl Drop for Copied {
     }
 }
 
-/// Runs this script as nobody, and beside it in its process group a process of root, as sudo(8) would.
+/// Runs this script as the user `nobody`, with a process of root in its process group, as with sudo(8).
 async fn with_one_of_root(sandbox: &Sandbox, binary: &Path, script: &str) -> (Child, Pid, Child) {
     assert_eq!(fs::metadata("/proc/self").unwrap().uid(), 0, "two users are needed for this, so it is for root");
     fs::set_permissions(sandbox.file(""), fs::Permissions::from_mode(0o777)).unwrap();
@@ -63,7 +63,7 @@ async fn with_one_of_root(sandbox: &Sandbox, binary: &Path, script: &str) -> (Ch
     (run, command, other)
 }
 
-/// Ends when it is told that the other is there.
+/// Ends when the file `go` exists.
 const BRIEF: &str = r#"echo $$ >"$F/id"; until [ -e "$F/go" ]; do sleep 0.02; done; exit 3"#;
 
 #[tokio::test]
@@ -85,7 +85,7 @@ async fn a_lease_that_ends_under_what_could_not_be_ended_is_not_released_and_tha
     let (run, _, mut other) = with_one_of_root(&sandbox, &binary.0, BRIEF).await;
     tokio::time::sleep(millis(500)).await;
     sandbox.seal.revoke(KEY).by("test").reason("moved").await.unwrap();
-    ended(run).await.says(122, "something of the command was running that could not be ended");
+    ended(run).await.says(122, "a process of the command could not be killed");
     assert!(is_running(id(&other)));
     other.kill().await.unwrap();
 }

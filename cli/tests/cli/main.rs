@@ -1,4 +1,4 @@
-//! The command line: the real binary against a real replica set.
+//! `run`, `elect`, `leader` and `verify`: the real program on a real replica set, with signals, kills and faults.
 
 #![allow(clippy::disallowed_methods, reason = "a test measures time by the clocks it is about, and spawns as users do")]
 #![allow(

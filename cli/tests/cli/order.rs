@@ -1,4 +1,4 @@
-//! Many that want one key.
+//! Many runs that contend for one key.
 
 use std::{
     fs,
@@ -29,7 +29,7 @@ async fn two_hundred_runs_on_one_key_never_overlap_and_their_tokens_grow() {
             let _place = places.acquire_owned().await.unwrap();
             let ended = done(command).await;
             assert_eq!((ended.code, ended.stdout.as_str()), (Some(0), ""), "{}", ended.stderr);
-            // On a busy machine an answer may be so late that it is asked for again, and that is said.
+            // On a busy machine a reply can be so late that the request is retried, which prints a message.
             print!("{}", ended.stderr);
         });
     }

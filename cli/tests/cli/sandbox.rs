@@ -1,4 +1,4 @@
-//! What a test works with: a database of its own, a folder of its own, and the binary.
+//! The fixture of a test: a database and a folder of its own, and the program.
 
 use std::{
     fs,
@@ -30,7 +30,7 @@ pub(crate) struct Sandbox {
 }
 
 impl Sandbox {
-    /// On the shared set, which nobody hurts.
+    /// On the shared set, which has no faults.
     pub(crate) async fn new(name: &str) -> Self {
         Self::on(shared(1).await, name).await
     }

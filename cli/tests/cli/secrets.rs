@@ -1,4 +1,4 @@
-//! The password in a connection string, and who sees it.
+//! The password in a connection string stays out of process lists, environments and messages.
 
 use std::fs;
 

@@ -1,4 +1,4 @@
-//! What is refused, and how.
+//! Exit statuses and messages of failures.
 
 use std::time::Instant;
 
@@ -33,9 +33,9 @@ async fn wrong_arguments_are_a_status_of_their_own() {
         arguments.extend(["--", "true"]);
         mongoseal(&arguments)
     };
-    done(run(&[])).await.says(125, "no replica set was named");
-    done(run(&["--ttl=3s", "--term-before=2s"])).await.says(125, "is more than half of a ttl of 3s");
-    done(run(&["--kill-before=5s"])).await.says(125, "does not lie between --term-before 5s and the end");
+    done(run(&[])).await.says(125, "no connection string: set MONGODB_URI");
+    done(run(&["--ttl=3s", "--term-before=2s"])).await.says(125, "is more than half of --ttl 3s");
+    done(run(&["--kill-before=5s"])).await.says(125, "is not between 0s and --term-before 5s");
     done(run(&["--uri=mysql://x"])).await.says(125, "connection string");
     for wrong in [mongoseal(&["run", "k"]), mongoseal(&["no-such"]), run(&["--ttl=soon"]), mongoseal(&[])] {
         let wrong = done(wrong).await;

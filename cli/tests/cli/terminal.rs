@@ -1,4 +1,4 @@
-//! The binary at a terminal, which script(1) makes for it.
+//! The program at a terminal, which script(1) provides.
 
 use std::process::Stdio;
 
@@ -55,7 +55,7 @@ async fn a_wait_is_said_on_a_terminal_with_who_holds_the_key_and_how_many_come_b
     tokio::time::sleep(millis(1500)).await;
     lease.release().await.unwrap();
     let run = ended(run).await;
-    let said = format!("mongoseal: waits for \"{KEY}\", next in line; held by ");
+    let said = format!("mongoseal: waiting for \"{KEY}\", next in line; held by ");
     assert!(run.stdout.contains(&said), "{}", run.stdout);
     assert!(run.stdout.ends_with("\r\x1b[Kdone\r\n"), "the line is gone: {:?}", run.stdout);
 }

@@ -1,4 +1,4 @@
-//! What needs no database.
+//! What needs no database: help, manual, completions, demo.
 
 use crate::{Said, program, secs, shell};
 
@@ -13,8 +13,8 @@ async fn the_demo_loses_an_update_without_a_fence_and_none_with_one() {
     let told = tokio::time::timeout(secs(15), said(&["demo"])).await.expect("it takes less than 15 s");
     assert_eq!((told.status, told.err.as_str()), (0, ""));
     let (without, with) = told.out.split_once("2. With a fence").unwrap();
-    assert!(without.contains("is not stopped: the balance is 110"), "{without}");
-    assert!(with.contains("is refused") && with.contains("reads 150 and writes 160"), "{with}");
+    assert!(without.contains("is not refused: the balance is 110"), "{without}");
+    assert!(with.contains("is refused: ") && with.contains("reads 150 and writes 160"), "{with}");
     let tokens = |story: &str| -> Vec<u64> {
         story
             .split("with token ")

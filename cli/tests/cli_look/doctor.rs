@@ -129,7 +129,7 @@ async fn documents_of_somebody_else_are_named() {
     let (verdict, words) = verdict(&said, "records");
     assert_eq!((said.status, verdict.as_str()), (0, "warn"));
     // Ours, and the doctor's own.
-    assert!(words.starts_with("of 5 documents 3 cannot be read") && words.contains("theirs"), "{words}");
+    assert!(words.starts_with("3 of 5 documents cannot be read") && words.contains("theirs"), "{words}");
     let words = console.run(&["doctor"]).await;
     assert!(!words.out.contains('\u{1b}') && words.out.contains("warn  records"), "{}", words.out);
     lease.release().await.unwrap();
@@ -143,7 +143,7 @@ async fn records_of_a_newer_build_are_named_and_the_advice_is_to_upgrade() {
     let said = console.run(&["doctor", "--json"]).await;
     let (verdict, words) = verdict(&said, "records");
     assert_eq!((said.status, verdict.as_str()), (0, "warn"));
-    assert!(words.starts_with("of 2 documents a newer mongoseal wrote 1") && words.contains("newer"), "{words}");
+    assert!(words.starts_with("a newer mongoseal wrote 1 of 2 documents") && words.contains("newer"), "{words}");
     assert!(said.out.contains("upgrade this mongoseal"), "{}", said.out);
     let said = console.run(&["show", "newer"]).await;
     assert!(said.status == 125 && said.err.contains("upgrade mongoseal"), "{}", said.err);

@@ -27,14 +27,14 @@ async fn ls_and_show_say_who_holds_what_since_when_for_how_long_and_who_waits() 
 
     let said = console.run(&["ls"]).await;
     let table = rows(&said);
-    assert_eq!(table[0], ["KEY", "OWNER", "TOKEN", "HELD", "LEFT", "SHARED", "QUEUE", "GROUP"]);
+    assert_eq!(table[0], ["KEY", "OWNER", "TOKEN", "HELD", "REMAINING", "MODE", "WAITERS", "GROUP"]);
     assert_eq!(table.len(), 5, "{}", said.out);
     let token = nightly.token().to_string();
     assert_eq!(table[1][..3], ["reports/nightly", "alice", &token]);
-    assert_eq!(table[1][5..], ["alone", "1", "-"]);
+    assert_eq!(table[1][5..], ["exclusive", "1", "-"]);
     assert!(table[1][4].starts_with("9m 5"), "{}", said.out);
-    assert_eq!(table[2][5..], ["by 2", "0", "night"]);
-    assert_eq!((table[3][5], table[4][4]), ("shared", "for ever"));
+    assert_eq!(table[2][5..], ["shared by 2", "0", "night"]);
+    assert_eq!((table[3][5], table[4][4]), ("shared", "unlimited"));
     // Aligned: every cell of a column begins where its title does.
     let lines: Vec<&str> = said.out.lines().collect();
     for title in ["OWNER", "TOKEN", "HELD", "GROUP"] {
@@ -77,9 +77,9 @@ async fn ls_and_show_say_who_holds_what_since_when_for_how_long_and_who_waits() 
         lease.release().await.unwrap();
     }
     let shown = console.run(&["show", "reports/nightly"]).await;
-    assert!(shown.status == 0 && shown.out.contains("Nobody holds it."), "{}", shown.out);
+    assert!(shown.status == 0 && shown.out.contains("No holders."), "{}", shown.out);
     let nothing = console.run(&["ls"]).await;
-    assert_eq!((nothing.status, nothing.out.as_str(), nothing.err.as_str()), (0, "", "There is no such lease.\n"));
+    assert_eq!((nothing.status, nothing.out.as_str(), nothing.err.as_str()), (0, "", "No matching leases.\n"));
 }
 
 #[tokio::test]
@@ -87,7 +87,7 @@ async fn a_key_without_a_record_is_no_success_and_a_bad_one_names_what_is_wrong(
     let console = Console::new("absent").await;
     let said = console.run(&["show", "never/asked-for"]).await;
     assert_eq!((said.status, said.out.as_str()), (1, ""));
-    assert!(said.err.starts_with("mongoseal: there is no record of \"never/asked-for\""), "{}", said.err);
+    assert!(said.err.starts_with("mongoseal: \"never/asked-for\" has no record"), "{}", said.err);
     assert_eq!(said.err.lines().count(), 1);
     let said = console.run(&["show", ""]).await;
     assert!(said.status == 125 && said.err.contains("must not be empty"), "{} {}", said.status, said.err);

@@ -1,4 +1,4 @@
-//! The command line as one looks with it: each command is the real program on a real replica set.
+//! The commands that inspect and administer leases: the real program on a real replica set.
 
 #![allow(clippy::disallowed_methods, reason = "a test measures time by the clocks it is about, and spawns as users do")]
 

@@ -1,5 +1,7 @@
-//! The transcripts in the documents, run again: the words must be the same, and what differs from one run to
-//! the next of the same shape.
+//! Runs the console examples of `docs/cli.md` again and compares the outputs. Numbers, times and column widths may
+//! differ, since they change from run to run.
+//!
+//! `MONGOSEAL_TRANSCRIBE=1 cargo test -p mongoseal-cli --test cli_look transcripts` writes the outputs into the page.
 
 use std::{fs, path::Path, time::Duration};
 

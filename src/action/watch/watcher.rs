@@ -1,4 +1,10 @@
-//! Who finds out what happens to a key: told by the store, or by asking.
+//! The task behind a watch: it follows a key's record, or polls it, and reports each change.
+//!
+//! Mechanism: the store's stream of changes is followed, and resumed after an interruption. If the store has no such
+//! stream, the record is polled. Each state is compared with the one before. Because expired holders stay in the
+//! record, the task also reads it when the next holder expires.
+//!
+//! Invariant: a state with an earlier tick than the last one is ignored.
 
 use std::{mem, sync::Arc, time::Duration};
 
@@ -16,50 +22,49 @@ use crate::{
     types::token::HybridTime,
 };
 
-/// How many states and how many events are kept for who is slow.
-const ROOM: usize = 64;
-/// Between which bounds one polls that is not told.
-const POLL: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(1));
-/// How far behind the record what is told may be, before it counts as stuck.
-const LAG: Duration = Duration::from_secs(5);
+/// How many states and how many events wait for a slow reader.
+const CHANNEL_SIZE: usize = 64;
+/// The shortest and the longest delay between two polls.
+const POLL_BOUNDS: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(1));
+/// How far the stream may be behind the record before it counts as stuck.
+const MAX_LAG: Duration = Duration::from_secs(5);
 
-/// What is told of a key: of its record when the watch begins, and of each change after that.
+/// How events are made: from the record at the beginning of the watch, and from each change after that.
 pub(crate) struct EventDiff<T> {
     pub(crate) first: fn(Option<&Record>, StoreTime) -> Vec<T>,
     pub(crate) then: fn(Option<&Record>, Option<&Record>, StoreTime) -> Vec<T>,
 }
 
-/// Who finds out what happens to a key.
+/// The task of a watch.
 pub(super) struct Watcher<T> {
     context: Arc<Context>,
     key: Key,
     clock: Clock,
-    tale: EventDiff<T>,
+    diff: EventDiff<T>,
     tell: Sender<Result<T>>,
-    /// To whom it is said that the watch has begun, and until when it must have.
+    /// The reply that the watch has begun, and when, on the clock, it must have.
     begun: Option<(oneshot::Sender<Result<()>>, Duration)>,
-    /// The record as it was last, without holders whose time was over.
+    /// The last state of the record, without expired holders.
     before: Option<Record>,
-    /// When that was, and what the clock read then.
+    /// The store's clock at that state, and what the clock read then.
     seen: Option<(StoreClock, Duration)>,
 }
 
 impl<T: Send + 'static> Watcher<T> {
-    /// Watches on a task of its own. Gives who says that the watch has begun, which must be until
-    /// `give_up`, and the events.
+    /// Starts the task. Returns the reply that the watch has begun, which arrives before `give_up`, and the events.
     pub(super) fn start(
         context: &Arc<Context>,
         key: Key,
-        tale: EventDiff<T>,
+        diff: EventDiff<T>,
         give_up: Deadline,
     ) -> (oneshot::Receiver<Result<()>>, Receiver<Result<T>>) {
-        let (tell, events) = mpsc::channel(ROOM);
+        let (tell, events) = mpsc::channel(CHANNEL_SIZE);
         let (begun, beginning) = oneshot::channel();
         let watcher = Self {
             context: Arc::clone(context),
             key,
             clock: context.clock(),
-            tale,
+            diff,
             tell,
             begun: Some((begun, give_up.reading())),
             before: None,
@@ -69,7 +74,7 @@ impl<T: Send + 'static> Watcher<T> {
         (beginning, events)
     }
 
-    /// Tells until nobody listens, the handle is shut down, or an error that does not pass.
+    /// Reports events until the receiver is dropped, the handle is shut down, or a permanent error.
     async fn run(mut self) {
         let (closing, gone) = (self.context.closing.clone(), self.tell.clone());
         let watch = async {
@@ -87,7 +92,7 @@ impl<T: Send + 'static> Watcher<T> {
         }
     }
 
-    /// Watches until an error that asking again does not mend.
+    /// Watches until an error that a retry does not remove.
     async fn watch(&mut self) -> Error {
         let mut backoff = Backoff::new();
         loop {
@@ -102,38 +107,38 @@ impl<T: Send + 'static> Watcher<T> {
                 return self.poll().await;
             }
             let next = self.clock.now().saturating_add(backoff.next());
-            if let Err(lasting) = self.passes(error, next) {
-                return lasting;
+            if let Err(permanent) = self.ensure_transient(error, next) {
+                return permanent;
             }
             self.clock.sleep_until(next).await;
         }
     }
 
-    /// Tells what the store tells, until it ends.
+    /// Follows the store's stream of changes until it ends.
     async fn follow(&mut self, backoff: &mut Backoff) -> Error {
-        let (tell, mut states) = mpsc::channel(ROOM);
+        let (tell, mut states) = mpsc::channel(CHANNEL_SIZE);
         let mut following = self.context.store.follow(&self.key, tell);
-        let (mut look, mut first) = (Look::default(), true);
+        let (mut check, mut first) = (ExpiryCheck::default(), true);
         loop {
-            let due = self.due().map(|due| due.max(look.not_before));
+            let due = self.next_expiry().map(|due| due.max(check.not_before));
             tokio::select! {
                 biased;
                 Some(state) = states.recv() => {
-                    // How the record is when it begins is no sign that it goes on.
+                    // The first state is no sign that the stream works.
                     if !mem::replace(&mut first, false) {
                         *backoff = Backoff::new();
                     }
-                    look = Look::default();
-                    self.meet(state).await;
+                    check = ExpiryCheck::default();
+                    self.note_state(state).await;
                 }
                 ended = &mut following => {
                     while let Ok(state) = states.try_recv() {
-                        self.meet(state).await;
+                        self.note_state(state).await;
                     }
-                    return ended.err().unwrap_or_else(|| Error::unavailable("the store has ceased to tell"));
+                    return ended.err().unwrap_or_else(|| Error::unavailable("the stream of changes has ended: it is opened again"));
                 }
                 () = self.clock.sleep_until(due.unwrap_or_default()), if due.is_some() => {
-                    if let Err(error) = self.look(&mut look).await {
+                    if let Err(error) = self.check_expiry(&mut check).await {
                         return error;
                     }
                 }
@@ -141,24 +146,24 @@ impl<T: Send + 'static> Watcher<T> {
         }
     }
 
-    /// Looks whether a holder's time is over, by the store's clock: it stays in the record until the next
-    /// change, and nobody may make one.
-    async fn look(&mut self, look: &mut Look) -> Result<()> {
+    /// Checks by the store's clock whether a holder has expired: it stays in the record until the next change, which
+    /// may never come.
+    async fn check_expiry(&mut self, check: &mut ExpiryCheck) -> Result<()> {
         let began = self.clock.now();
         let read = self.context.store.read(&self.key, Deadline::after(self.clock, self.context.settings.attempt)).await;
-        look.not_before = self.clock.now().saturating_add(look.backoff.next());
+        check.not_before = self.clock.now().saturating_add(check.backoff.next());
         match read {
-            Ok(Some(Snapshot { record, at })) if self.knows(&record) => {
-                *look = Look::default();
-                // What is told next may have an earlier tick than the read.
+            Ok(Some(Snapshot { record, at })) if self.is_last_seen(&record) => {
+                *check = ExpiryCheck::default();
+                // The next state of the stream may have an earlier tick than the read.
                 let tick = self.seen.map_or(at.tick, |(seen, _)| seen.tick);
-                self.meet(RecordState { record: Some(record), at: StoreClock { tick, ..at } }).await;
+                self.note_state(RecordState { record: Some(record), at: StoreClock { tick, ..at } }).await;
             }
-            // The record has changed since. That is told, too, and what is told comes in order.
+            // The record has changed since. The stream reports that, too, and in order.
             Ok(_) => {
-                let since = *look.behind_since.get_or_insert(began);
-                if self.clock.now().saturating_sub(since) > LAG {
-                    return Err(Error::unavailable("what the store tells is behind the record: it is followed anew"));
+                let since = *check.behind_since.get_or_insert(began);
+                if self.clock.now().saturating_sub(since) > MAX_LAG {
+                    return Err(Error::unavailable("the stream of changes is behind the record: it is opened again"));
                 }
             }
             Err(Error::Unavailable { .. }) => {}
@@ -167,8 +172,8 @@ impl<T: Send + 'static> Watcher<T> {
         Ok(())
     }
 
-    /// Whether a record is the one that was told last.
-    fn knows(&self, record: &Record) -> bool {
+    /// Whether a record is the last state.
+    fn is_last_seen(&self, record: &Record) -> bool {
         self.before.as_ref().is_some_and(|before| {
             before.last_seen == record.last_seen
                 && before.version == record.version
@@ -176,21 +181,21 @@ impl<T: Send + 'static> Watcher<T> {
         })
     }
 
-    /// Asks, where nobody tells.
+    /// Polls the record, because there is no stream of changes.
     async fn poll(&mut self) -> Error {
-        let (first, longest) = POLL;
+        let (first, longest) = POLL_BOUNDS;
         let mut backoff = Backoff::between(first, longest);
         loop {
             let read =
                 self.context.store.read(&self.key, Deadline::after(self.clock, self.context.settings.attempt)).await;
-            let state = read.map(|sighting| match sighting {
+            let state = read.map(|snapshot| match snapshot {
                 None => RecordState { record: None, at: self.about_now() },
                 Some(Snapshot { record, at }) => RecordState { record: Some(record), at },
             });
             let failed = match state {
                 Ok(state) => {
-                    if self.meet(state).await {
-                        // Where something happens, more may.
+                    if self.note_state(state).await {
+                        // After a change, more may follow soon.
                         backoff = Backoff::between(first, longest);
                     }
                     None
@@ -199,25 +204,25 @@ impl<T: Send + 'static> Watcher<T> {
             };
             let now = self.clock.now();
             let next = now.saturating_add(backoff.next());
-            if let Some(Err(lasting)) = failed.map(|error| self.passes(error, next)) {
-                return lasting;
+            if let Some(Err(permanent)) = failed.map(|error| self.ensure_transient(error, next)) {
+                return permanent;
             }
-            let due = self.due().map_or(next, |due| due.max(now.saturating_add(first)));
+            let due = self.next_expiry().map_or(next, |due| due.max(now.saturating_add(first)));
             self.clock.sleep_until(next.min(due)).await;
         }
     }
 
-    /// Takes note of a state of the record, and tells what happened. Says whether anything did.
-    async fn meet(&mut self, state: RecordState) -> bool {
+    /// Takes a state of the record, and reports what happened. Returns whether anything did.
+    async fn note_state(&mut self, state: RecordState) -> bool {
         let RecordState { record, at } = state;
-        // A new primary may not know yet what a majority has, and give what was told before.
+        // A new primary may be behind a majority, and return an earlier state.
         if self.seen.is_some_and(|(seen, _)| at.tick < seen.tick) {
             return false;
         }
         let happened = if self.seen.is_none() {
-            (self.tale.first)(record.as_deref(), at.now)
+            (self.diff.first)(record.as_deref(), at.now)
         } else {
-            (self.tale.then)(self.before.as_ref(), record.as_deref(), at.now)
+            (self.diff.then)(self.before.as_ref(), record.as_deref(), at.now)
         };
         self.before = record.map(|record| events::without_expired(*record, at.now));
         self.seen = Some((at, self.clock.now()));
@@ -226,21 +231,21 @@ impl<T: Send + 'static> Watcher<T> {
         }
         let any = !happened.is_empty();
         for event in happened {
-            // Where nobody listens any more this task ends.
+            // If the receiver was dropped, this task ends.
             drop(self.tell.send(Ok(event)).await);
         }
         any
     }
 
-    /// When, on the clock, the time of the next holder is over.
-    fn due(&self) -> Option<Duration> {
+    /// When, on the clock, the next holder expires.
+    fn next_expiry(&self) -> Option<Duration> {
         let (seen, read_at) = self.seen?;
         let holders = &self.before.as_ref()?.holders;
         let left = holders.iter().filter_map(|holder| holder.remaining(seen.now)).min()?;
         Some(read_at.saturating_add(left))
     }
 
-    /// About what the store's clocks read, where it does not say.
+    /// About what the store's clocks read, if a poll finds no record.
     fn about_now(&self) -> StoreClock {
         let Some((seen, read_at)) = self.seen else {
             return StoreClock { now: StoreTime::default(), tick: HybridTime { seconds: 0, ordinal: 0 } };
@@ -250,31 +255,31 @@ impl<T: Send + 'static> Watcher<T> {
     }
 
     fn warn(&self, error: &(dyn std::error::Error + 'static)) {
-        warn!(key = %self.key, error, "the key cannot be followed by a change stream: from now on this watch polls its record");
+        warn!(key = %self.key, error, "the key's change stream cannot be opened: this watch polls its record from now on");
     }
 
-    /// Whether asking again at this time may mend an error; if not, it is given back.
-    fn passes(&self, error: Error, next: Duration) -> Result<()> {
-        let too_late = self.begun.as_ref().is_some_and(|(_, give_up)| *give_up <= next);
-        if too_late || !matches!(error, Error::Unavailable { .. }) {
+    /// Fails if a retry at `next` cannot remove the error, or is too late.
+    fn ensure_transient(&self, error: Error, next: Duration) -> Result<()> {
+        let is_too_late = self.begun.as_ref().is_some_and(|(_, give_up)| *give_up <= next);
+        if is_too_late || !matches!(error, Error::Unavailable { .. }) {
             return Err(error);
         }
         let error: &(dyn std::error::Error + 'static) = &error;
-        debug!(key = %self.key, error, "a watch is interrupted");
+        debug!(key = %self.key, error, "a watch is interrupted: retrying");
         Ok(())
     }
 }
 
-/// How it stands with looking whether a holder's time is over.
-struct Look {
-    /// When, on the clock, it may be looked again.
+/// The state of the checks whether a holder has expired.
+struct ExpiryCheck {
+    /// When, on the clock, the next check may be sent.
     not_before: Duration,
     backoff: Backoff,
-    /// Since when the record was seen to have changed and that was not told.
+    /// Since when the record is ahead of the stream.
     behind_since: Option<Duration>,
 }
 
-impl Default for Look {
+impl Default for ExpiryCheck {
     fn default() -> Self {
         Self { not_before: Duration::ZERO, backoff: Backoff::new(), behind_since: None }
     }

@@ -5,7 +5,7 @@ use crate::Metadata;
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// A lease that lasts this long on a clock that begins now.
+/// A lease with this time left, on a clock that begins now.
 fn lasting(left: Duration) -> LeaseShared {
     held(Clock::tokio(), left, 0)
 }
@@ -35,86 +35,87 @@ fn lost(cause: LossCause) -> LeaseState {
 
 #[tokio::test(start_paused = true)]
 async fn a_lease_is_valid_until_the_moment_of_its_deadline_and_never_after() {
-    let hold = lasting(SECOND);
-    assert_eq!((hold.deadline(), hold.remaining(), hold.is_valid()), (SECOND, SECOND, true));
-    hold.check().unwrap();
+    let lease = lasting(SECOND);
+    assert_eq!((lease.deadline(), lease.remaining(), lease.is_valid()), (SECOND, SECOND, true));
+    lease.check().unwrap();
     advance(Duration::from_millis(999)).await;
-    assert_eq!((hold.remaining(), hold.is_valid(), hold.state()), (Duration::from_millis(1), true, LeaseState::Held));
+    let found = (lease.remaining(), lease.is_valid(), lease.state());
+    assert_eq!(found, (Duration::from_millis(1), true, LeaseState::Held));
 
     advance(Duration::from_millis(1)).await;
-    assert_eq!(hold.state(), lost(LossCause::Expired), "though nobody has ended it");
-    assert_eq!((hold.remaining(), hold.is_valid(), hold.cause()), (Duration::ZERO, false, LossCause::Expired));
-    let refused = hold.check().unwrap_err();
+    assert_eq!(lease.state(), lost(LossCause::Expired), "no call has ended it");
+    assert_eq!((lease.remaining(), lease.is_valid(), lease.cause()), (Duration::ZERO, false, LossCause::Expired));
+    let refused = lease.check().unwrap_err();
     assert!(
         matches!(&refused, Error::Lost { key, token, cause: LossCause::Expired }
-        if *key == hold.key && *token == hold.token),
+        if *key == lease.key && *token == lease.token),
         "{refused}"
     );
-    assert_eq!(hold.deadline(), Duration::ZERO, "found passed, it stays so");
-    assert!(!hold.extend_deadline(SECOND * 9));
-    assert!(!hold.is_valid());
+    assert_eq!(lease.deadline(), Duration::ZERO, "found passed, it stays so");
+    assert!(!lease.extend_deadline(SECOND * 9));
+    assert!(!lease.is_valid());
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_lease_at_risk_is_lost_at_its_deadline_too() {
-    let hold = lasting(SECOND);
-    hold.at_risk(&Error::unavailable("away"));
-    assert_eq!((hold.state(), hold.is_valid()), (LeaseState::AtRisk, true));
+    let lease = lasting(SECOND);
+    lease.note_at_risk(&Error::unavailable("away"));
+    assert_eq!((lease.state(), lease.is_valid()), (LeaseState::AtRisk, true));
     advance(SECOND).await;
-    assert_eq!((hold.state(), hold.is_lost()), (lost(LossCause::Expired), None));
+    assert_eq!((lease.state(), lease.loss()), (lost(LossCause::Expired), None));
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_refresh_moves_the_deadline_on_and_never_back_and_ends_the_risk() {
-    let hold = lasting(SECOND * 2);
-    hold.at_risk(&Error::unavailable("away"));
-    assert!(hold.extend_deadline(SECOND * 3));
-    assert_eq!((hold.remaining(), hold.state()), (SECOND * 3, LeaseState::Held));
-    assert!(hold.extend_deadline(SECOND), "an answer to an earlier one");
-    assert_eq!(hold.deadline(), SECOND * 3);
+    let lease = lasting(SECOND * 2);
+    lease.note_at_risk(&Error::unavailable("away"));
+    assert!(lease.extend_deadline(SECOND * 3));
+    assert_eq!((lease.remaining(), lease.state()), (SECOND * 3, LeaseState::Held));
+    assert!(lease.extend_deadline(SECOND), "an answer to an earlier one");
+    assert_eq!(lease.deadline(), SECOND * 3);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_refresh_confirmed_at_the_deadline_comes_too_late() {
-    let hold = lasting(SECOND);
+    let lease = lasting(SECOND);
     advance(SECOND).await;
-    assert!(!hold.extend_deadline(SECOND * 2), "though nobody has seen the deadline pass");
-    assert_eq!(hold.state(), lost(LossCause::Expired));
+    assert!(!lease.extend_deadline(SECOND * 2), "the deadline was not seen to pass");
+    assert_eq!(lease.state(), lost(LossCause::Expired));
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_lease_without_expiry_has_no_deadline_and_others_have() {
     let (forever, other) = (lasting(Duration::MAX), lasting(SECOND));
-    assert!(forever.never_expires() && !other.never_expires());
+    assert!(forever.has_no_expiry() && !other.has_no_expiry());
     advance(SECOND * 3600 * 24 * 365).await;
     assert!(forever.is_valid() && !other.is_valid());
-    assert!(!other.never_expires());
-    assert!(forever.extend_deadline(Duration::MAX) && forever.never_expires());
+    assert!(!other.has_no_expiry());
+    assert!(forever.extend_deadline(Duration::MAX) && forever.has_no_expiry());
 }
 
 #[tokio::test(start_paused = true)]
 async fn the_first_end_stays_and_cancels_the_token() {
-    let hold = lasting(SECOND);
-    assert_eq!((hold.is_lost(), hold.ended.is_cancelled()), (None, false));
-    hold.lose(revoked());
-    assert!(hold.ended.is_cancelled());
-    hold.end(&LeaseState::Released);
-    hold.lose(LossCause::Removed);
-    hold.at_risk(&Error::unavailable("away"));
-    assert!(hold.extend_deadline(SECOND * 2), "there was time left: it is the state that tells");
-    assert_eq!((hold.state(), hold.cause(), hold.is_lost()), (lost(revoked()), revoked(), Some(revoked())));
-    assert!(!hold.is_valid(), "time left is of no use to one that is lost");
-    assert!(matches!(hold.check(), Err(Error::Lost { cause, .. }) if cause == revoked()));
+    let lease = lasting(SECOND);
+    assert_eq!((lease.loss(), lease.ended.is_cancelled()), (None, false));
+    lease.lose(revoked());
+    assert!(lease.ended.is_cancelled());
+    lease.end(&LeaseState::Released);
+    lease.lose(LossCause::Removed);
+    lease.note_at_risk(&Error::unavailable("away"));
+    assert!(lease.extend_deadline(SECOND * 2), "there was time left, but the state decides");
+    assert_eq!((lease.state(), lease.cause(), lease.loss()), (lost(revoked()), revoked(), Some(revoked())));
+    assert!(!lease.is_valid(), "a lost lease is not valid in spite of the time left");
+    assert!(matches!(lease.check(), Err(Error::Lost { cause, .. }) if cause == revoked()));
 
-    let hold = lasting(SECOND);
-    hold.end(&LeaseState::Released);
-    hold.lose(LossCause::Removed);
-    assert!(hold.ended.is_cancelled());
-    assert_eq!((hold.state(), hold.is_lost()), (LeaseState::Released, None));
+    let lease = lasting(SECOND);
+    lease.end(&LeaseState::Released);
+    lease.lose(LossCause::Removed);
+    assert!(lease.ended.is_cancelled());
+    assert_eq!((lease.state(), lease.loss()), (LeaseState::Released, None));
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_end_by_will_is_none_after_the_deadline_and_every_other_end_is_what_it_was() {
+async fn an_end_by_the_holder_counts_as_an_expiry_after_the_deadline_and_other_ends_stay() {
     for (end, late) in [
         (LeaseState::Released, lost(LossCause::Expired)),
         (lost(LossCause::ShutDown), lost(LossCause::Expired)),
@@ -129,60 +130,60 @@ async fn an_end_by_will_is_none_after_the_deadline_and_every_other_end_is_what_i
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_follows_is_told_of_each_move_once_and_finds_the_state_as_it_is() {
-    let hold = lasting(SECOND);
-    hold.at_risk(&Error::unavailable("away"));
-    let mut follows = hold.watch();
-    assert_eq!(*follows.borrow_and_update(), LeaseState::AtRisk, "from before anybody followed");
-    hold.at_risk(&Error::unavailable("still away"));
-    assert!(!follows.has_changed().unwrap(), "it is where it was");
-    assert!(hold.extend_deadline(SECOND * 2) && follows.has_changed().unwrap());
+async fn a_follower_sees_each_change_once_and_reads_the_present_state() {
+    let lease = lasting(SECOND);
+    lease.note_at_risk(&Error::unavailable("away"));
+    let mut follows = lease.watch();
+    assert_eq!(*follows.borrow_and_update(), LeaseState::AtRisk, "from before the first follower");
+    lease.note_at_risk(&Error::unavailable("still away"));
+    assert!(!follows.has_changed().unwrap(), "the state is the same");
+    assert!(lease.extend_deadline(SECOND * 2) && follows.has_changed().unwrap());
     assert_eq!(*follows.borrow_and_update(), LeaseState::Held);
-    assert_eq!(*hold.watch().borrow(), LeaseState::Held);
-    assert!(!follows.has_changed().unwrap(), "another one who follows is no move");
-    hold.lose(revoked());
+    assert_eq!(*lease.watch().borrow(), LeaseState::Held);
+    assert!(!follows.has_changed().unwrap(), "a new follower is no change");
+    lease.lose(revoked());
     assert_eq!(*follows.borrow_and_update(), lost(revoked()));
-    hold.lose(LossCause::Removed);
+    lease.lose(LossCause::Removed);
     assert!(!follows.has_changed().unwrap(), "it has ended");
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_who_missed_a_move_is_told_of_it_when_another_begins_to_follow() {
-    let hold = lasting(SECOND);
-    let mut follows = hold.watch();
-    // As a thread leaves it that has moved the state and not told yet.
-    *hold.lock() = LeaseState::AtRisk;
+async fn a_change_that_was_not_published_is_seen_when_another_follower_begins() {
+    let lease = lasting(SECOND);
+    let mut follows = lease.watch();
+    // A thread has changed the state and not published it yet.
+    *lease.lock() = LeaseState::AtRisk;
     assert!(!follows.has_changed().unwrap());
-    assert_eq!(*hold.watch().borrow(), LeaseState::AtRisk);
+    assert_eq!(*lease.watch().borrow(), LeaseState::AtRisk);
     assert_eq!(*follows.borrow_and_update(), LeaseState::AtRisk);
-    *hold.lock() = lost(revoked());
-    hold.end(&LeaseState::Released);
+    *lease.lock() = lost(revoked());
+    lease.end(&LeaseState::Released);
     assert_eq!(*follows.borrow_and_update(), lost(revoked()), "and when it ends");
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_ends_with_it_is_cancelled_by_its_end_or_at_once_if_it_has_ended() {
-    let hold = lasting(SECOND);
+async fn a_linked_token_is_cancelled_by_the_end_or_at_once_after_it() {
+    let lease = lasting(SECOND);
     let (before, after) = (CancellationToken::new(), CancellationToken::new());
-    hold.ends_with(&before);
+    lease.cancel_at_end(&before);
     assert!(!before.is_cancelled());
-    hold.end(&LeaseState::Released);
+    lease.end(&LeaseState::Released);
     assert!(before.is_cancelled());
-    hold.ends_with(&after);
+    lease.cancel_at_end(&after);
     assert!(after.is_cancelled());
 }
 
 #[tokio::test(start_paused = true)]
 async fn it_is_at_work_until_the_last_work_is_dropped() {
-    let hold = lasting(SECOND);
-    assert!(!hold.is_at_work());
-    let one = hold.work();
-    assert!(hold.is_at_work());
-    let other = hold.work();
+    let lease = lasting(SECOND);
+    assert!(!lease.is_at_work());
+    let one = lease.begin_work();
+    assert!(lease.is_at_work());
+    let other = lease.begin_work();
     drop(one);
-    assert!(hold.is_at_work());
+    assert!(lease.is_at_work());
     drop(other);
-    assert!(!hold.is_at_work());
+    assert!(!lease.is_at_work());
 }
 
 #[tokio::test(start_paused = true)]
@@ -194,10 +195,10 @@ async fn it_is_exclusive_unless_others_may_hold_the_key_too() {
 #[tokio::test(start_paused = true)]
 async fn silence_puts_a_lease_at_risk_after_two_and_a_half_round_trips_and_always_before_its_deadline() {
     let ttl = Ttl::try_from(6 * SECOND).unwrap();
-    let hold = lasting(4 * SECOND);
-    assert_eq!(hold.risk_after(ttl), SECOND);
-    hold.note_round_trip(SECOND);
-    assert_eq!(hold.risk_after(ttl), SECOND.mul_f64(2.5));
-    hold.note_round_trip(2 * SECOND);
-    assert!(hold.risk_after(ttl) > 3 * SECOND && hold.risk_after(ttl) < hold.remaining());
+    let lease = lasting(4 * SECOND);
+    assert_eq!(lease.risk_after(ttl), SECOND);
+    lease.note_round_trip(SECOND);
+    assert_eq!(lease.risk_after(ttl), SECOND.mul_f64(2.5));
+    lease.note_round_trip(2 * SECOND);
+    assert!(lease.risk_after(ttl) > 3 * SECOND && lease.risk_after(ttl) < lease.remaining());
 }

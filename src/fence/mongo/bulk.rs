@@ -6,39 +6,37 @@ use mongodb::{
     results::{SummaryBulkWriteResult, UpdateResult},
 };
 
-use super::{Fenced, FilterOptions, Target, error, token_field::pinned};
+use super::{Fenced, FilterOptions, Target, error, token_field::pinned_id};
 use crate::{
     Error, Result,
     store::mongo::{
-        error::{self as driver, needs},
+        error::{self as store_error, needs},
         server_limit,
     },
 };
 
-/// The most changes of one command. The server takes 100,000; but a reply comes only after the last.
+/// The most changes of one command. The server takes 100,000, but replies only after the last one.
 const MAX_STATEMENTS: usize = 1_000;
 
 impl<T: Send + Sync> Fenced<'_, T> {
-    /// Makes many changes, in their order, as one command for each run of changes of a kind and 1,000 of
-    /// them: updates and replacements are of one kind, deletions and insertions of others.
+    /// Makes many changes in their order. Each run of up to 1,000 changes of one kind is one command. Updates and
+    /// replacements are of one kind; deletions and insertions are of others.
     ///
-    /// Each change is a write of its own, fenced like the others; together they are not atomic.
-    /// Where some of a command found nothing, what was kept out is looked for with the filters of all of
-    /// it: name the `_id` in filters, or one that could have written either of two documents is refused
-    /// for the other.
+    /// Each change is a fenced write of its own; together they are not atomic. If some changes of a command found
+    /// nothing, one query with the filters of all of them looks for fenced documents. So name the `_id` in filters: if
+    /// a filter matches two documents and one of them is fenced, the change may be refused.
     ///
     /// # Errors
     ///
-    /// As [`update_one`](Self::update_one), for the first change that was refused: those before it are
-    /// made, and of those behind it any may be. Nothing is sent where a change is one that
-    /// `update_one` would not send.
+    /// As [`update_one`](Self::update_one), for the first change that was refused. The changes before it are made, and
+    /// each of those behind it may be made. If `update_one` would not send one of the changes, nothing is sent.
     ///
     /// # Cancel safety
     ///
-    /// As [`update_one`](Self::update_one), for all that is left of it.
+    /// As [`update_one`](Self::update_one), for the changes that are left.
     pub async fn bulk_write(&self, changes: impl IntoIterator<Item = Change>) -> Result<SummaryBulkWriteResult> {
         let target = self.begin(needs::HOLD)?;
-        let changes = changes.into_iter().map(|change| change.stamped(&target)).collect::<Result<Vec<_>>>()?;
+        let changes = changes.into_iter().map(|change| change.into_statement(&target)).collect::<Result<Vec<_>>>()?;
         let to = target.clone();
         target.run(async move { to.bulk(&changes).await }).await
     }
@@ -84,8 +82,8 @@ impl Change {
         Kind::Insert { document }.into()
     }
 
-    /// Whether an update or a replacement inserts the document where its filter matches none. The filter
-    /// must name its `_id`.
+    /// Sets whether an update or a replacement inserts the document if its filter matches none. The filter must name
+    /// the `_id`.
     #[must_use]
     pub fn upsert(mut self, upsert: bool) -> Self {
         self.upsert = upsert;
@@ -99,13 +97,13 @@ impl From<Kind> for Change {
     }
 }
 
-/// A change as a statement of the command it goes into.
+/// A change as a statement of its command.
 #[derive(Clone, Debug)]
 struct Statement {
     command: Command,
-    /// What it looks for, without the fence.
+    /// The caller's filter, without the fence.
     filter: Document,
-    /// What an upsert would insert.
+    /// The `_id` that an upsert or an insert would have.
     id: Option<Bson>,
     document: Document,
 }
@@ -118,7 +116,7 @@ enum Command {
 }
 
 impl Command {
-    /// Its name, that of its statements, and what a user must be granted for it.
+    /// The name of the command, of its statements, and the actions that its user needs.
     fn names(self) -> (&'static str, &'static str, &'static str) {
         match self {
             Self::Update => ("update", "updates", needs::HOLD),
@@ -129,14 +127,14 @@ impl Command {
 }
 
 impl Change {
-    fn stamped(self, target: &Target) -> Result<Statement> {
+    fn into_statement(self, target: &Target) -> Result<Statement> {
         let Self { kind, upsert } = self;
         let token = &target.token_field;
         if upsert && !matches!(kind, Kind::Update { .. } | Kind::Replace { .. }) {
-            return Err(Error::invalid("only an update or a replacement can upsert: leave it out here"));
+            return Err(Error::invalid("only an update or a replacement can upsert: leave out `upsert`"));
         }
         let update = |filter: Document, update: Bson| {
-            let id = if upsert { Some(pinned(&filter)?) } else { None };
+            let id = if upsert { Some(pinned_id(&filter)?) } else { None };
             let document = doc! { "q": token.passing_filter(&filter), "u": update, "upsert": upsert };
             Ok(Statement { command: Command::Update, filter, id, document })
         };
@@ -181,7 +179,7 @@ impl Target {
         Ok(all)
     }
 
-    /// Sends statements of one command and gives how many are made: all, or those up to an upsert that met
+    /// Sends statements of one command. Returns how many are made: all, or those up to an upsert that conflicted with
     /// another first write of its document.
     async fn send_statements(&self, statements: &[Statement], all: &mut SummaryBulkWriteResult) -> Result<usize> {
         let Some(first) = statements.first() else { return Ok(0) };
@@ -202,12 +200,12 @@ impl Target {
             .run_command(command)
             .selection_criteria(SelectionCriteria::ReadPreference(ReadPreference::Primary))
             .await
-            .map_err(|error| Self { needs, ..self.clone() }.meaning(error))?;
+            .map_err(|error| Self { needs, ..self.clone() }.translate(error))?;
         if let Some(error) = reply.get("writeConcernError") {
-            return Err(error::unconfirmed(driver::unconfirmed(error)));
+            return Err(error::unconfirmed(store_error::unconfirmed(error)));
         }
         let failure = reply.get_array("writeErrors").ok().and_then(|errors| errors.first()?.as_document());
-        let at = |failure: &Document| failure.get("index").and_then(whole).and_then(|at| usize::try_from(at).ok());
+        let at = |failure: &Document| failure.get("index").and_then(as_i64).and_then(|at| usize::try_from(at).ok());
         let made =
             failure.map_or(Some(statements.len()), at).and_then(|made| statements.get(..made)).unwrap_or_default();
         let found = count(&reply, "n");
@@ -229,8 +227,8 @@ impl Target {
             self.ensure_not_blocked(doc! { "$or": blocked.collect::<Vec<_>>() }, FilterOptions::default()).await?;
         }
         let Some(failure) = failure else { return Ok(statements.len()) };
-        let code = failure.get("code").and_then(whole).and_then(|code| i32::try_from(code).ok()).unwrap_or_default();
-        let refused = || error::written_not(code, failure.get_str("errmsg").unwrap_or_default());
+        let code = failure.get("code").and_then(as_i64).and_then(|code| i32::try_from(code).ok()).unwrap_or_default();
+        let refused = || error::not_written(code, failure.get_str("errmsg").unwrap_or_default());
         let next = statements.get(made.len()).filter(|_| error::says_duplicate(code)).ok_or_else(refused)?;
         let Some(id) = &next.id else { return Err(refused()) };
         if next.command == Command::Insert {
@@ -241,7 +239,7 @@ impl Target {
         Ok(made.len().saturating_add(1))
     }
 
-    /// Makes one upsert by itself.
+    /// Makes one upsert as a command of its own.
     async fn upsert_alone(&self, statement: &Statement, id: &Bson, all: &mut SummaryBulkWriteResult) -> Result<()> {
         let passing = self.token_field.passing_filter(&statement.filter);
         let concern = self.write_concern();
@@ -292,10 +290,10 @@ fn add(total: &mut i64, more: i64) {
 }
 
 fn count(reply: &Document, name: &str) -> i64 {
-    reply.get(name).and_then(whole).unwrap_or_default()
+    reply.get(name).and_then(as_i64).unwrap_or_default()
 }
 
-fn whole(number: &Bson) -> Option<i64> {
+fn as_i64(number: &Bson) -> Option<i64> {
     match number {
         Bson::Int32(number) => Some((*number).into()),
         Bson::Int64(number) => Some(*number),

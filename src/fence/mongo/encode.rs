@@ -1,12 +1,12 @@
-//! A value as the document that the driver would write.
+//! Encodes values as the driver does.
 
 use mongodb::bson::{Document, RawDocumentBuf};
 use serde::Serialize;
 
 use crate::{Error, Result, Source};
 
-/// The document of a value, encoded as the driver encodes what is inserted: types that look different to
-/// people, such as UUIDs, are stored in the same form with and without a fence.
+/// Encodes a value as the driver encodes an inserted one. Types that have a form for people, such as UUIDs, are stored
+/// in the same form with and without a fence.
 pub(super) fn document<T: Serialize>(value: &T) -> Result<Document> {
     let raw = either::encoded(value);
     let document = raw.and_then(|raw| Document::try_from(&*raw).map_err(Source::from));
@@ -15,9 +15,9 @@ pub(super) fn document<T: Serialize>(value: &T) -> Result<Document> {
     })
 }
 
-/// The driver's bson has one name for this in version 2 and another in version 3, and any crate in the
-/// graph may switch it. A name that a block imports from there comes before the one of this module; a name
-/// that is not there any more is found here, and leads on to the other.
+/// The function has one name in version 2 of the driver's bson and another in version 3, and any crate of the build may
+/// switch it. A name that a block imports hides that of this module. A name that the import does not have is found
+/// here, and leads to the other name.
 #[allow(
     clippy::wildcard_imports,
     clippy::useless_conversion,
@@ -38,7 +38,7 @@ mod either {
         serialize_to_raw_document_buf(value).map_err(Source::from)
     }
 
-    /// Of a version that has neither name.
+    /// For a version that has neither name.
     fn serialize_to_raw_document_buf<T: Serialize>(_value: &T) -> Result<RawDocumentBuf, Source> {
         Err("this version of bson cannot encode".into())
     }

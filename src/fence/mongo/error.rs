@@ -1,4 +1,4 @@
-//! What each error of the driver means to whoever writes documents of his own.
+//! What each error of the driver means for a write of a caller's own documents.
 
 use std::{error::Error as StdError, iter, time::Duration};
 
@@ -6,39 +6,39 @@ use mongodb::error::{Error as DriverError, ErrorKind, TRANSIENT_TRANSACTION_ERRO
 
 use crate::{
     Error,
-    store::mongo::error::{self as fault, DUPLICATE_KEY, Refusal},
+    store::mongo::error::{self as store_error, DUPLICATE_KEY, Refusal},
 };
 
-/// The server knows nothing of the transaction, because it has aborted it or has become primary since.
+/// The server does not know the transaction: it has aborted it, or has become primary since.
 const NO_SUCH_TRANSACTION: i32 = 251;
 
-/// What an error means that came of a write to a caller's collection.
+/// Translates an error of a write to a caller's collection.
 ///
-/// What the server says of the write itself, such as a duplicate key or a document that a validator
-/// does not admit, is there as the driver's own error, as the source.
-pub(super) fn meaning(error: DriverError, database: &str, collection: &str, needs: &str) -> Error {
+/// If the server refuses the write itself, for example because of a duplicate key or a validator, the driver's error is
+/// the source.
+pub(super) fn translate(error: DriverError, database: &str, collection: &str, needs: &str) -> Error {
     match error.kind.as_ref() {
         ErrorKind::Write(WriteFailure::WriteConcernError(_)) => Error::unavailable(
-            "a majority of the replica set did not confirm the write in time, so it may stand or not: read before you write again",
+            "a majority of the replica set did not confirm the write in time, so it may have been made or not: read before you write again",
         )
         .caused_by(error),
-        ErrorKind::Write(WriteFailure::WriteError(failure)) if !may_pass(failure.code) => refused(error),
+        ErrorKind::Write(WriteFailure::WriteError(failure)) if !is_passing(failure.code) => refused(error),
         ErrorKind::Command(command) if command.code == DUPLICATE_KEY => refused(error),
-        ErrorKind::Command(command) if command.code != fault::UNAUTHORIZED && is_final(&error) => refused(error),
+        ErrorKind::Command(command) if command.code != store_error::UNAUTHORIZED && is_final(&error) => refused(error),
         ErrorKind::InvalidArgument { .. } | ErrorKind::BsonSerialization(_) => refused(error),
         ErrorKind::BsonDeserialization(_) => Error::invalid(
             "the document was written, but it does not fit the type of the collection: see the source of this error",
         )
         .caused_by(error),
         // It was not sent.
-        ErrorKind::ServerSelection { .. } => fault::meaning(error, database, collection, needs),
-        _ => unconfirmed(fault::meaning(error, database, collection, needs)),
+        ErrorKind::ServerSelection { .. } => store_error::translate(error, database, collection, needs),
+        _ => unconfirmed(store_error::translate(error, database, collection, needs)),
     }
 }
 
-/// What a write error means that the reply of a command names.
-pub(super) fn written_not(code: i32, message: &str) -> Error {
-    let error = if may_pass(code) {
+/// The error for a write error in the reply of a command.
+pub(super) fn not_written(code: i32, message: &str) -> Error {
+    let error = if is_passing(code) {
         Error::unavailable("MongoDB did not confirm the write: read before you write again")
     } else {
         Error::invalid("MongoDB refused the write: see the source of this error")
@@ -58,64 +58,64 @@ pub(super) fn unconfirmed(error: Error) -> Error {
     }
 }
 
-/// What it means that a write was not answered in time, or that its task ended early.
-pub(super) fn unanswered(error: Error, within: Duration) -> Error {
+/// The error of a write that was not answered in time, or whose task ended early.
+pub(super) fn unanswered(error: Error, timeout: Duration) -> Error {
     if matches!(error, Error::Unavailable { source: Some(_), .. }) {
         return unconfirmed(error);
     }
     Error::unavailable(format!(
-        "MongoDB did not answer the write within {within:?}, so it may have been made or not: check that a primary can be reached and that the client has a free connection (`maxPoolSize`), and read before you write again"
+        "MongoDB did not answer the write within {timeout:?}, so it may have been made or not: check that a primary can be reached and that the client has a free connection (`maxPoolSize`), and read before you write again"
     ))
 }
 
-/// Whether a document with the same `_id`, or the same entry of a unique index, is there.
+/// Whether a document with the same `_id`, or the same entry of a unique index, exists.
 pub(super) fn is_duplicate(error: &DriverError) -> bool {
     match error.kind.as_ref() {
         ErrorKind::Write(WriteFailure::WriteError(failure)) => failure.code == DUPLICATE_KEY,
-        _ => fault::code(error) == Some(DUPLICATE_KEY),
+        _ => store_error::code(error) == Some(DUPLICATE_KEY),
     }
 }
 
-/// Whether a code says the same.
+/// Whether a code means a duplicate.
 pub(super) fn says_duplicate(code: i32) -> bool {
     code == DUPLICATE_KEY
 }
 
-fn may_pass(code: i32) -> bool {
-    code != DUPLICATE_KEY && fault::is_transient(code)
+fn is_passing(code: i32) -> bool {
+    code != DUPLICATE_KEY && store_error::is_transient(code)
 }
 
-/// Whether an error of a command stays the same if it is sent again.
+/// Whether an error of a command stays the same if the command is resent.
 fn is_final(error: &DriverError) -> bool {
-    fault::is_refusal(error) && error.labels().is_empty()
+    store_error::is_refusal(error) && error.labels().is_empty()
 }
 
 fn refused(error: DriverError) -> Error {
     Error::invalid("MongoDB refused the write: see the source of this error").caused_by(error)
 }
 
-/// Whether a transaction can be run again that ended in this error, or in one that it caused.
+/// Whether a transaction that ended with this error, or with an error that it caused, can be run again.
 pub(crate) fn is_transient(error: &(dyn StdError + 'static)) -> bool {
-    of_driver(error).any(|error| error.contains_label(TRANSIENT_TRANSACTION_ERROR))
+    driver_errors(error).any(|error| error.contains_label(TRANSIENT_TRANSACTION_ERROR))
 }
 
-/// Whether the server had aborted the transaction before the statement that ended in this error, or in one that it
-/// caused.
+/// Whether the server had aborted the transaction before the statement that ended with this error, or with an error
+/// that it caused.
 pub(super) fn had_aborted(error: &(dyn StdError + 'static)) -> bool {
-    of_driver(error).any(|error| fault::code(error) == Some(NO_SUCH_TRANSACTION))
+    driver_errors(error).any(|error| store_error::code(error) == Some(NO_SUCH_TRANSACTION))
 }
 
 /// The errors of the driver among an error and its causes.
-fn of_driver<'a>(error: &'a (dyn StdError + 'static)) -> impl Iterator<Item = &'a DriverError> {
+fn driver_errors<'a>(error: &'a (dyn StdError + 'static)) -> impl Iterator<Item = &'a DriverError> {
     iter::successors(Some(error), |error: &&'a (dyn StdError + 'static)| (*error).source())
         .filter_map(|error| error.downcast_ref())
 }
 
-/// For `?` in the work of a [transaction](crate::Lease::transaction): what the driver said is the source.
+/// For `?` in the work of a [transaction](crate::Lease::transaction). The driver's error is the source.
 impl From<DriverError> for Error {
     fn from(error: DriverError) -> Self {
-        let may_pass = match error.kind.as_ref() {
-            ErrorKind::Write(WriteFailure::WriteError(failure)) => may_pass(failure.code),
+        let is_passing = match error.kind.as_ref() {
+            ErrorKind::Write(WriteFailure::WriteError(failure)) => is_passing(failure.code),
             ErrorKind::InvalidArgument { .. }
             | ErrorKind::BsonSerialization(_)
             | ErrorKind::BsonDeserialization(_)
@@ -128,7 +128,7 @@ impl From<DriverError> for Error {
                 "MongoDB had aborted the transaction before this statement: return the first error of a statement from the work",
             )
             .caused_by(error)
-        } else if may_pass {
+        } else if is_passing {
             Self::unavailable("MongoDB did not confirm the statement: return this error from the work of the transaction, which then commits nothing; outside of one, read before you write again")
                 .caused_by(error)
         } else {

@@ -1,4 +1,4 @@
-//! What a fenced write adds to the write: the condition on the token, and the token.
+//! What a fenced write adds to a write: the condition on the token, and the token.
 
 use mongodb::{
     bson::{Bson, Document, doc},
@@ -7,7 +7,7 @@ use mongodb::{
 
 use crate::{Error, FencingToken, Result};
 
-/// A token, and the field in which documents carry that of their last writer.
+/// A token, and the field of documents that has the token of the last writer.
 #[derive(Clone, Debug)]
 pub(super) struct TokenField {
     field: String,
@@ -15,8 +15,8 @@ pub(super) struct TokenField {
 }
 
 impl TokenField {
-    /// A token in a field of the document itself: a path could lead into an array, where one element
-    /// would do for all.
+    /// The token in a field of the document itself. A path could lead into an array, of which one matching element
+    /// would be enough.
     pub(super) fn new(field: &str, token: FencingToken) -> Result<Self> {
         if field.is_empty() || field == "_id" || field.contains(['$', '.', '\0']) {
             return Err(Error::invalid(format!(
@@ -26,8 +26,8 @@ impl TokenField {
         Ok(Self { field: field.to_owned(), token })
     }
 
-    /// Whether a document lets this token pass: its own is no larger, or it has none. `$lte` and
-    /// `$type` take an array for each of its elements, so arrays are refused for themselves.
+    /// Matches documents that admit this token: their token is no larger, or they have none. `$lte` and `$type` look at
+    /// each element of an array, so a condition of its own refuses arrays.
     fn passes(&self) -> Document {
         doc! { "$and": [
             { &self.field: { "$not": { "$type": "array" } } },
@@ -38,37 +38,38 @@ impl TokenField {
         ] }
     }
 
-    /// The documents of the caller's filter that let this token pass.
+    /// Matches the documents of the caller's filter that admit this token.
     pub(super) fn passing_filter(&self, filter: &Document) -> Document {
         doc! { "$and": [filter.clone(), self.passes()] }
     }
 
-    /// The documents of the caller's filter that do not.
+    /// Matches the documents of the caller's filter that refuse this token.
     pub(super) fn blocked_filter(&self, filter: &Document) -> Document {
         doc! { "$and": [filter.clone(), { "$nor": [self.passes()] }] }
     }
 
-    /// What to read of a document to tell what it says of the token.
-    pub(super) fn view(&self) -> Document {
+    /// The projection of the token's field.
+    pub(super) fn projection(&self) -> Document {
         doc! { "_id": 0, &self.field: 1 }
     }
 
-    /// Refuses for the sake of a document that was read. One that lets the token pass does not.
+    /// Returns the error of a document that refuses the token. If the document admits it, returns `Ok`.
     pub(super) fn refused_by(&self, found: &Document) -> Result<()> {
         match found.get(&self.field) {
             None | Some(Bson::Null) => Ok(()),
             Some(Bson::Int64(number)) => match FencingToken::try_from(*number) {
                 Ok(newer) if newer > self.token => Err(Error::Fenced { newer }),
                 Ok(_) => Ok(()),
-                // No token is as small, so any passes; and none is as large, so something else wrote it.
+                // A number below 1 is smaller than each token, so any token passes. No token is too large, so another
+                // program wrote that number.
                 Err(_) if *number < 1 => Ok(()),
-                Err(error) => Err(self.foreign("a number that is no token").caused_by(error)),
+                Err(error) => Err(self.not_a_token("a number but no token").caused_by(error)),
             },
-            Some(other) => Err(self.foreign(&format!("of type {:?}", other.element_type()))),
+            Some(other) => Err(self.not_a_token(&format!("of type {:?}", other.element_type()))),
         }
     }
 
-    fn foreign(&self, what: &str) -> Error {
+    fn not_a_token(&self, what: &str) -> Error {
         Error::invalid(format!(
             "the field `{}` of the document is {what} and not a fencing token, so it was left as it is: unset it, or choose another field for tokens",
             self.field
@@ -95,7 +96,7 @@ impl TokenField {
                 self.touches(name) || (operator == "$rename" && to.as_str().is_some_and(|to| self.touches(to)))
             };
             if fields.as_document().is_some_and(|fields| fields.iter().any(renamed)) {
-                return Err(self.claimed());
+                return Err(self.field_is_taken());
             }
         }
         match update.get_mut("$set") {
@@ -110,7 +111,7 @@ impl TokenField {
         Ok(update)
     }
 
-    /// The token comes last, so no stage before it can take it away.
+    /// The token comes last, so no earlier stage can remove it.
     fn on_pipeline(&self, mut stages: Vec<Document>) -> Result<Vec<Document>> {
         let names = |stage: &Document| {
             stage.iter().any(|(name, what)| match (name.as_str(), what) {
@@ -123,14 +124,14 @@ impl TokenField {
             })
         };
         if stages.iter().any(names) {
-            return Err(self.claimed());
+            return Err(self.field_is_taken());
         }
         stages.push(doc! { "$set": { &self.field: self.token } });
         Ok(stages)
     }
 
-    /// The whole document, with the token instead of whatever it says there: one that was read before
-    /// carries an older one.
+    /// The whole document, with this token in place of the field's value: a document that was read before has an older
+    /// token.
     pub(super) fn on_document(&self, mut document: Document) -> Result<Document> {
         if document.keys().any(|name| name.starts_with('$')) {
             return Err(Error::invalid(
@@ -145,7 +146,7 @@ impl TokenField {
         path.split('.').next() == Some(self.field.as_str())
     }
 
-    fn claimed(&self) -> Error {
+    fn field_is_taken(&self) -> Error {
         Error::invalid(format!(
             "the update writes `{}`, where the token goes: leave that field out, or choose another for tokens",
             self.field
@@ -153,9 +154,9 @@ impl TokenField {
     }
 }
 
-/// The `_id` that a filter pins, if it does. Where the fence hides the document, an insert then fails on
-/// the `_id`; without that, it would make a second document.
-pub(super) fn pinned(filter: &Document) -> Result<Bson> {
+/// The `_id` that a filter names by equality. If the fence hides the document, the insert then fails on the `_id`;
+/// otherwise it would make a second document.
+pub(super) fn pinned_id(filter: &Document) -> Result<Bson> {
     let id = match filter.get("_id") {
         Some(Bson::RegularExpression(_)) | None => None,
         Some(Bson::Document(operators)) if operators.keys().any(|name| name.starts_with('$')) => {
@@ -233,7 +234,7 @@ mod tests {
 
     #[test]
     fn an_upsert_pins_its_id_by_equality() {
-        // As any version of bson makes one.
+        // Any version of bson can make this.
         let regex: Bson =
             serde_json::from_value(serde_json::json!({ "$regularExpression": { "pattern": "a", "options": "" } }))
                 .unwrap();
@@ -246,10 +247,10 @@ mod tests {
             doc! { "_id": regex },
             doc! { "$or": [{ "_id": 1 }] },
         ] {
-            assert!(pinned(&loose).is_err(), "{loose}");
+            assert!(pinned_id(&loose).is_err(), "{loose}");
         }
-        assert_eq!(pinned(&doc! { "_id": 1, "n": 2 }).unwrap(), Bson::Int32(1));
-        assert_eq!(pinned(&doc! { "_id": { "$eq": "a" } }).unwrap(), Bson::from("a"));
-        assert_eq!(pinned(&doc! { "_id": { "a": 1 } }).unwrap(), Bson::from(doc! { "a": 1 }));
+        assert_eq!(pinned_id(&doc! { "_id": 1, "n": 2 }).unwrap(), Bson::Int32(1));
+        assert_eq!(pinned_id(&doc! { "_id": { "$eq": "a" } }).unwrap(), Bson::from("a"));
+        assert_eq!(pinned_id(&doc! { "_id": { "a": 1 } }).unwrap(), Bson::from(doc! { "a": 1 }));
     }
 }

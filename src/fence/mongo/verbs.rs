@@ -1,4 +1,4 @@
-//! The writes of a fenced collection, one by one.
+//! The single writes of a fenced collection.
 
 use std::borrow::Borrow;
 
@@ -17,21 +17,22 @@ use crate::store::mongo::error::needs;
 impl<'a, T: Send + Sync> Fenced<'a, T> {
     /// Updates a document that the filter matches, by operators or by a pipeline.
     ///
-    /// The result is the driver's. Where the filter matches nothing it says so, after a second command
-    /// that looked whether there is a document that only the token kept out.
+    /// The result is the driver's. If it says that nothing matched, a second command has checked that no document was
+    /// hidden by the fence.
     ///
     /// # Errors
     ///
-    /// [`Error::Fenced`](crate::Error::Fenced) where a later holder has written the document: nothing is
-    /// changed. [`Error::Lost`](crate::Error::Lost) where the lease has ended: nothing is sent.
-    /// [`Error::Unavailable`](crate::Error::Unavailable) where nobody confirmed in time, and the write may
-    /// stand or not. [`Error::Invalid`](crate::Error::Invalid) for an update that writes the field of the
-    /// token, an upsert whose filter does not name an `_id`, a document with something else in that field,
-    /// and whatever MongoDB itself refuses, with the driver's error as the source.
+    /// - [`Error::Fenced`](crate::Error::Fenced): a later holder has written the document. Nothing is changed.
+    /// - [`Error::Lost`](crate::Error::Lost): the lease has ended. Nothing is sent.
+    /// - [`Error::Unavailable`](crate::Error::Unavailable): the server did not confirm in time. The write may have been
+    ///   made or not.
+    /// - [`Error::Invalid`](crate::Error::Invalid): the update writes the field of the token, the filter of an upsert
+    ///   names no `_id`, the document has something else in that field, or MongoDB refuses the write; then the driver's
+    ///   error is the source.
     ///
     /// # Cancel safety
     ///
-    /// Dropping it once it was polled abandons the answer; the write may still be made.
+    /// If the future is dropped after its first poll, the answer is lost, and the write may still be made.
     pub fn update_one(
         &self,
         filter: Document,
@@ -48,8 +49,8 @@ impl<'a, T: Send + Sync> Fenced<'a, T> {
         )
     }
 
-    /// Deletes a document that the filter matches. Nothing is left of it, and so nothing that would refuse
-    /// an earlier holder who inserts it again: mark it as deleted instead where that matters.
+    /// Deletes a document that the filter matches. No token is left, so an earlier holder may insert the document
+    /// again: if that matters, mark it as deleted instead.
     ///
     /// # Errors
     ///
@@ -69,11 +70,11 @@ impl<'a, T: Send + Sync> Fenced<'a, T> {
 }
 
 impl<'a, T: DeserializeOwned + Send + Sync + 'static> Fenced<'a, T> {
-    /// Updates a document that the filter matches and gives it, as it was or as it is then.
+    /// Updates a document that the filter matches, and returns it as it was before or as it is after the update.
     ///
     /// # Errors
     ///
-    /// As [`update_one`](Self::update_one). A document that is not a `T` has been written all the same.
+    /// As [`update_one`](Self::update_one). If the document is not a `T`, it was still written.
     ///
     /// # Cancel safety
     ///
@@ -96,8 +97,7 @@ impl<'a, T: DeserializeOwned + Send + Sync + 'static> Fenced<'a, T> {
 }
 
 impl<'a, T: Serialize + Send + Sync> Fenced<'a, T> {
-    /// Replaces a document that the filter matches. Whatever the replacement has in the field of the token
-    /// gives way to the token.
+    /// Replaces a document that the filter matches. The token replaces what the replacement has in its field.
     ///
     /// # Errors
     ///
@@ -122,12 +122,12 @@ impl<'a, T: Serialize + Send + Sync> Fenced<'a, T> {
         )
     }
 
-    /// Inserts a document, with the token.
+    /// Inserts a document with the token.
     ///
     /// # Errors
     ///
-    /// As [`update_one`](Self::update_one). Where a document with this `_id` is there: `Fenced` if a later
-    /// holder has written it, else `Invalid` with the driver's error, a duplicate key.
+    /// As [`update_one`](Self::update_one). If a document with this `_id` exists, the error is `Fenced` if a later
+    /// holder has written it, and otherwise `Invalid` with the driver's duplicate key error.
     ///
     /// # Cancel safety
     ///
@@ -149,7 +149,7 @@ impl<'a, T: Serialize + Send + Sync> Fenced<'a, T> {
                     if let (true, Some(id)) = (is_duplicate(&error), document.get("_id")) {
                         to.ensure_not_blocked(doc! { "_id": { "$eq": id } }, FilterOptions::default()).await?;
                     }
-                    Err(to.meaning(error))
+                    Err(to.translate(error))
                 })
                 .await
         })
@@ -157,19 +157,19 @@ impl<'a, T: Serialize + Send + Sync> Fenced<'a, T> {
 }
 
 impl Outcome for UpdateResult {
-    fn wrote(&self) -> bool {
+    fn has_found_document(&self) -> bool {
         self.matched_count > 0 || self.upserted_id.is_some()
     }
 }
 
 impl<T> Outcome for Option<T> {
-    fn wrote(&self) -> bool {
+    fn has_found_document(&self) -> bool {
         self.is_some()
     }
 }
 
 impl Outcome for DeleteResult {
-    fn wrote(&self) -> bool {
+    fn has_found_document(&self) -> bool {
         self.deleted_count > 0
     }
 }

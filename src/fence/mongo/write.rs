@@ -1,4 +1,4 @@
-//! The builder that all writes of a fenced collection share, and how it is sent.
+//! The builder of the writes of a fenced collection, and how it sends them.
 
 use std::fmt;
 
@@ -10,13 +10,13 @@ use mongodb::{
 
 use super::{
     BoxFuture, Fenced, FilterOptions, Outcome,
-    token_field::{TokenField, pinned},
+    token_field::{TokenField, pinned_id},
 };
 use crate::{Result, store::mongo::error::needs};
 
-/// A write of a fenced collection. It is sent when it is awaited.
+/// A write of a fenced collection. Awaiting it sends it.
 ///
-/// Made by the methods of [`Fenced`], such as [`update_one`](Fenced::update_one). `O` are the driver's options of the
+/// The methods of [`Fenced`] create it, such as [`update_one`](Fenced::update_one). `O` are the driver's options of the
 /// write, and `R` is its result.
 #[must_use = "a write does nothing until it is awaited"]
 pub struct FencedWrite<'a, O, R> {
@@ -36,7 +36,7 @@ impl<'a, O, R> FencedWrite<'a, O, R> {
         Self { options: O::default(), send: Box::new(|options| Box::pin(send(options))) }
     }
 
-    /// Options of the driver, instead of those set before. The write concern in them does not count.
+    /// Sets the options of the driver, in place of those set before. The write concern in them has no effect.
     pub fn with_options(mut self, options: O) -> Self {
         self.options = options;
         self
@@ -44,7 +44,7 @@ impl<'a, O, R> FencedWrite<'a, O, R> {
 }
 
 impl<R> FencedWrite<'_, FindOneAndUpdateOptions, R> {
-    /// Whether to give the document as it was, which is the default, or as it is then.
+    /// Sets whether the document is returned as it was, which is the default, or as it is after the update.
     pub fn return_document(mut self, which: ReturnDocument) -> Self {
         self.options.return_document = Some(which);
         self
@@ -70,11 +70,12 @@ impl<O: fmt::Debug, R> fmt::Debug for FencedWrite<'_, O, R> {
 pub(super) trait WriteOptions: Clone + Default + Send + Sync + 'static {
     fn is_upsert(&self) -> bool;
     fn set_write_concern(&mut self, concern: WriteConcern);
-    fn of_filter(&self) -> FilterOptions;
+    fn filter_options(&self) -> FilterOptions;
 }
 
-macro_rules! write_options {
-    ($options:ty, $is_upsert:expr) => {
+/// Implements [`WriteOptions`].
+macro_rules! impl_write_options {
+    ($options:ty, is_upsert: $is_upsert:expr) => {
         impl WriteOptions for $options {
             fn is_upsert(&self) -> bool {
                 $is_upsert(self)
@@ -84,7 +85,7 @@ macro_rules! write_options {
                 self.write_concern = Some(concern);
             }
 
-            fn of_filter(&self) -> FilterOptions {
+            fn filter_options(&self) -> FilterOptions {
                 FilterOptions {
                     collation: self.collation.clone(),
                     hint: self.hint.clone(),
@@ -93,11 +94,15 @@ macro_rules! write_options {
             }
         }
     };
+}
+
+/// Implements [`WriteOptions`] for the options of writes that can upsert, and the setter of those writes.
+macro_rules! impl_upsert_options {
     ($($options:ty),*) => {$(
-        write_options!($options, |options: &Self| options.upsert == Some(true));
+        impl_write_options!($options, is_upsert: |options: &Self| options.upsert == Some(true));
 
         impl<R> FencedWrite<'_, $options, R> {
-            /// Whether to insert the document where the filter matches none. The filter must name its `_id`.
+            /// Sets whether the document is inserted if the filter matches none. The filter must name its `_id`.
             pub fn upsert(mut self, upsert: bool) -> Self {
                 self.options.upsert = Some(upsert);
                 self
@@ -106,17 +111,17 @@ macro_rules! write_options {
     )*};
 }
 
-write_options!(UpdateOptions, ReplaceOptions, FindOneAndUpdateOptions);
-write_options!(DeleteOptions, |_| false);
+impl_upsert_options!(UpdateOptions, ReplaceOptions, FindOneAndUpdateOptions);
+impl_write_options!(DeleteOptions, is_upsert: |_| false);
 
 impl<'a, T: Send + Sync> Fenced<'a, T> {
-    /// A write with a filter, for which the user needs `action`, or [`needs::HOLD`] if it is an upsert.
+    /// A write with a filter. The user needs these `actions`, or [`needs::HOLD`] if it is an upsert.
     ///
     /// `stamp` adds the token to what is written. `send` sends the command: it gets the filter with the fence, what
     /// `stamp` returned, and the options.
     pub(super) fn write<O, R, C, F>(
         &self,
-        action: &'static str,
+        actions: &'static str,
         filter: Document,
         stamp: impl FnOnce(&TokenField) -> Result<C> + Send + Sync + 'a,
         send: impl Fn(Collection<Document>, Document, C, O) -> F + Send + Sync + 'static,
@@ -129,10 +134,10 @@ impl<'a, T: Send + Sync> Fenced<'a, T> {
     {
         let fenced = self.documents();
         FencedWrite::new(move |mut options: O| async move {
-            let target = fenced.begin(if options.is_upsert() { needs::HOLD } else { action })?;
+            let target = fenced.begin(if options.is_upsert() { needs::HOLD } else { actions })?;
             let content = stamp(&target.token_field)?;
             options.set_write_concern(target.write_concern());
-            let id = if options.is_upsert() { Some(pinned(&filter)?) } else { None };
+            let id = if options.is_upsert() { Some(pinned_id(&filter)?) } else { None };
             let to = target.clone();
             target
                 .run(async move {
@@ -140,7 +145,7 @@ impl<'a, T: Send + Sync> Fenced<'a, T> {
                     let send = || send(to.documents.clone(), passing.clone(), content.clone(), options.clone());
                     match id {
                         Some(id) => to.upsert(&id, send).await,
-                        None => to.change(&filter, options.of_filter(), send).await,
+                        None => to.change(&filter, options.filter_options(), send).await,
                     }
                 })
                 .await

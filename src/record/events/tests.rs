@@ -9,7 +9,7 @@ use crate::{
     types::token::HybridTime,
 };
 
-/// A record, and what is told of it.
+/// A record and its events.
 struct Bench {
     record: Option<Record>,
     millis: i64,
@@ -25,7 +25,7 @@ impl Bench {
         StoreTime::from_millis(self.millis)
     }
 
-    /// What a request does.
+    /// Applies a request and returns its events.
     fn send(&mut self, request: &Request) -> Vec<Event> {
         let before = self.record.take();
         self.ordinal += 1;
@@ -48,7 +48,7 @@ fn caller(number: u8) -> AcquireId {
     format!("{number:016x}/{number}").parse().unwrap()
 }
 
-fn acquire(number: u8, limit: u32, ttl: u64, patience: Option<u64>) -> Request {
+fn acquire(number: u8, limit: u32, ttl: u64, wait_ttl: Option<u64>) -> Request {
     let terms = LeaseSpec {
         lease: lease(number),
         caller: caller(number),
@@ -59,7 +59,7 @@ fn acquire(number: u8, limit: u32, ttl: u64, patience: Option<u64>) -> Request {
         group: None,
         metadata: Metadata::default(),
     };
-    Request::Acquire(Acquire { terms, wait: patience.map(|lasts| WaitSpec { ttl: lasts, queue_limit: 100 }) })
+    Request::Acquire(Acquire { terms, wait: wait_ttl.map(|ttl| WaitSpec { ttl, queue_limit: 100 }) })
 }
 
 fn release(number: u8) -> Request {
@@ -70,7 +70,7 @@ fn revoke() -> Request {
     Request::Revoke(Revoke { by: "alice".into(), reason: "drill".into(), upto: FencingToken::MAX })
 }
 
-/// What happened, in short.
+/// The kinds of events, in short.
 fn kinds(events: &[Event]) -> Vec<&str> {
     let kind = |event: &Event| match event.kind {
         EventKind::Holds { .. } => "holds",
@@ -93,12 +93,12 @@ fn a_hand_over_is_a_release_and_then_a_grant() {
     assert_eq!((granted[0].token, granted[0].at, granted[0].owner.as_str()), (first, bench.now(), "owner 1"));
     let EventKind::Granted { holding } = &granted[0].kind else { panic!() };
     assert_eq!((holding.token, holding.limit), (first, None));
-    assert_eq!(bench.send(&acquire(2, 0, 1000, Some(1000))), [], "who waits is no event");
+    assert_eq!(bench.send(&acquire(2, 0, 1000, Some(1000))), [], "queueing is no event");
     bench.millis += 5;
     assert_eq!(
         bench.send(&Request::Refresh(Refresh { lease: lease(1), ttl: 1000, grace: 0, metadata: None })),
         [],
-        "nor a refresh"
+        "a refresh is no event"
     );
     bench.millis += 5;
     let events = bench.send(&release(1));
@@ -108,7 +108,7 @@ fn a_hand_over_is_a_release_and_then_a_grant() {
 }
 
 #[test]
-fn whose_time_is_over_expired_whatever_drops_it() {
+fn an_expired_lease_has_expired_whichever_request_removes_it() {
     for last in [release(1), revoke(), acquire(2, 0, 1000, None), Request::Prune] {
         let mut bench = Bench::new();
         bench.send(&acquire(1, 0, 1000, None));
@@ -124,7 +124,7 @@ fn whose_time_is_over_expired_whatever_drops_it() {
 }
 
 #[test]
-fn a_revocation_says_who_and_why_and_one_of_an_earlier_token_does_not_count() {
+fn a_revocation_has_operator_and_reason_and_one_of_an_earlier_token_does_not_count() {
     let mut bench = Bench::new();
     for number in [1, 2] {
         bench.send(&acquire(number, 9, 1000, None));
@@ -148,8 +148,8 @@ fn a_transfer_is_one_event_with_both_tokens() {
     assert_eq!(kinds(&events), ["transferred"]);
     let EventKind::Transferred { to } = &events[0].kind else { panic!() };
     assert_eq!((events[0].token, to.token, events[0].at), (old, bench.version(), bench.now()));
-    assert_eq!(bench.send(&transfer), [], "sent again");
-    // Whose lease id is the same was granted the key anew.
+    assert_eq!(bench.send(&transfer), [], "a repeated request is no event");
+    // A grant with the same lease id is a new grant.
     bench.millis += 1000;
     bench.send(&acquire(1, 0, 100, None));
     bench.millis += 100;
@@ -183,7 +183,7 @@ fn the_holder_of_the_newest_token_that_is_put_back_is_no_grant() {
 }
 
 #[test]
-fn who_is_in_the_record_and_over_is_told_once_and_never_as_a_holder() {
+fn an_expired_holder_is_reported_once_and_never_as_a_holder() {
     let mut bench = Bench::new();
     bench.send(&acquire(1, 9, 1000, None));
     bench.send(&acquire(2, 9, 5000, None));
@@ -191,24 +191,24 @@ fn who_is_in_the_record_and_over_is_told_once_and_never_as_a_holder() {
     let over = bench.now().after(1000);
     assert_eq!(kinds(&present(record.as_ref(), bench.now())), ["holds", "holds"]);
     assert_eq!(kinds(&present(record.as_ref(), over)), ["holds"]);
-    // Nothing has changed, and time has passed.
+    // Nothing has changed, but time has passed.
     assert_eq!(kinds(&changes(record.as_ref(), record.as_ref(), over)), ["expired"]);
-    let told = record.map(|record| without_expired(record, over));
-    assert_eq!(changes(told.as_ref(), bench.record.as_ref(), over), []);
+    let reported = record.map(|record| without_expired(record, over));
+    assert_eq!(changes(reported.as_ref(), bench.record.as_ref(), over), []);
     bench.millis += 1000;
     bench.send(&release(2));
-    assert_eq!(kinds(&changes(told.as_ref(), bench.record.as_ref(), bench.now())), ["released"]);
+    assert_eq!(kinds(&changes(reported.as_ref(), bench.record.as_ref(), bench.now())), ["released"]);
 }
 
-/// A request that chance chooses, of few leases, so that requests meet, and with short times, so that they pass.
+/// A random request: of few leases, so that requests meet, and with short ttls, so that leases expire.
 fn request(rng: &mut Rng) -> Request {
     let number = rng.u8(1..6);
     let ttl = |rng: &mut Rng| if rng.bool() { rng.u64(1..50) } else { 5_000 };
     match rng.u8(..19) {
         0..8 => {
             let (limit, time) = (rng.u32(..4), ttl(rng));
-            let patience = (rng.u8(..10) < 7).then(|| ttl(rng));
-            acquire(number, limit, time, patience)
+            let wait_ttl = (rng.u8(..10) < 7).then(|| ttl(rng));
+            acquire(number, limit, time, wait_ttl)
         }
         8..10 => Request::Refresh(Refresh { lease: lease(number), ttl: ttl(rng), grace: 0, metadata: None }),
         10..14 => release(number),
@@ -223,12 +223,12 @@ fn request(rng: &mut Rng) -> Request {
 }
 
 #[test]
-fn who_follows_all_events_knows_who_holds_the_key() {
+fn the_holders_follow_from_all_events() {
     for seed in 0..2_000 {
         let mut rng = Rng::with_seed(seed);
         let mut bench = Bench::new();
         let mut holding = BTreeSet::new();
-        // Every acquire has a number of its own.
+        // Each acquire has a number of its own.
         for number in 1000..1000 + rng.u64(1..40) {
             bench.millis += if rng.bool() { rng.i64(1..20) } else { 0 };
             let mut request = request(&mut rng);

@@ -19,13 +19,13 @@ fn lease() -> ListedLease {
 }
 
 fn admitted(narrow: impl FnOnce(&mut Filter)) -> bool {
-    let mut selection = Filter::default();
-    narrow(&mut selection);
-    selection.admits(&lease())
+    let mut filter = Filter::default();
+    narrow(&mut filter);
+    filter.admits(&lease())
 }
 
 #[test]
-fn a_lease_is_wanted_unless_something_does_not_hold_for_it() {
+fn a_lease_is_wanted_if_all_conditions_hold() {
     let millisecond = Duration::from_millis(1);
     let admitted = [
         admitted(|_| ()),
@@ -43,7 +43,7 @@ fn a_lease_is_wanted_unless_something_does_not_hold_for_it() {
 }
 
 #[test]
-fn each_thing_that_does_not_hold_is_enough() {
+fn one_condition_that_does_not_hold_is_enough() {
     let admitted = [
         admitted(|all| all.key = Some("reports/2".parse().unwrap())),
         admitted(|all| all.prefix = "reports/2".into()),
@@ -69,7 +69,7 @@ fn times_are_met_on_both_sides_of_their_bounds() {
 }
 
 #[test]
-fn one_without_expiry_has_more_left_than_any_and_one_that_is_over_must_be_asked_for() {
+fn a_lease_without_expiry_always_has_enough_left_and_an_expired_one_must_be_asked_for() {
     let (mut endless, mut over) = (lease(), lease());
     endless.holder.remaining = None;
     over.holder.remaining = Some(Duration::ZERO);
@@ -81,7 +81,7 @@ fn one_without_expiry_has_more_left_than_any_and_one_that_is_over_must_be_asked_
 }
 
 #[test]
-fn a_place_precedes_larger_tokens_and_of_its_own_the_larger_keys() {
+fn a_position_precedes_larger_tokens_and_of_its_own_token_the_larger_keys() {
     let place = |token, key: &str| Position { token: FencingToken::new(token).unwrap(), key: key.into() };
     let precedes = |token, key| place(token, key).precedes(&lease());
     assert_eq!(

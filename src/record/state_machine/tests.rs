@@ -5,10 +5,10 @@ use crate::{
     types::token::HybridTime,
 };
 
+mod batch;
 mod claims;
 mod downgrades;
 mod expiry;
-mod joint;
 mod raises;
 mod tokens;
 mod transfers;
@@ -71,7 +71,7 @@ fn wait(number: u8, limit: u32) -> Request {
     acquire(number, limit, Some(WaitSpec { ttl: 500, queue_limit: 4 }))
 }
 
-fn acquire(number: u8, limit: u32, patience: Option<WaitSpec>) -> Request {
+fn acquire(number: u8, limit: u32, wait: Option<WaitSpec>) -> Request {
     let terms = LeaseSpec {
         lease: lease(number),
         caller: caller(number),
@@ -82,7 +82,7 @@ fn acquire(number: u8, limit: u32, patience: Option<WaitSpec>) -> Request {
         group: None,
         metadata: Metadata::default(),
     };
-    Request::Acquire(Acquire { terms, wait: patience })
+    Request::Acquire(Acquire { terms, wait })
 }
 
 fn refresh(number: u8) -> Request {
@@ -117,7 +117,7 @@ fn a_new_key_is_granted_with_the_clock_s_token() {
     let token = granted(&bench.send(once(1, 0)));
     assert_eq!(token, FencingToken::following(None, HybridTime { seconds: 1_700_000_000, ordinal: 1 }, 0));
     assert_eq!(bench.record().version, token);
-    assert_eq!(bench.record().expires_at, bench.now().after(2 * 1000), "as long again as it must be");
+    assert_eq!(bench.record().expires_at, bench.now().after(2 * 1000), "twice as far as it must be");
 }
 
 #[test]
@@ -165,7 +165,7 @@ fn a_refresh_never_pulls_the_end_in() {
 }
 
 #[test]
-fn grace_keeps_the_key_from_others_and_a_release_ends_it() {
+fn the_grace_keeps_the_key_and_a_release_ends_it() {
     let mut bench = Bench::new();
     let mut request = once(1, 0);
     if let Request::Acquire(acquire) = &mut request {
@@ -205,7 +205,7 @@ fn a_release_that_was_delayed_does_not_touch_a_later_grant_of_its_id() {
 }
 
 #[test]
-fn nobody_releases_what_another_holds() {
+fn a_release_or_refresh_of_another_lease_id_changes_nothing() {
     let mut bench = Bench::new();
     bench.send(once(1, 0));
     let before = bench.record().clone();
@@ -220,25 +220,25 @@ fn waiters_are_served_in_order_and_a_handed_over_key_is_claimed_or_passed_on() {
     let first = granted(&bench.send(wait(1, 0)));
     assert_eq!(queued(&bench.send(wait(2, 0))), 0);
     assert_eq!(queued(&bench.send(wait(3, 0))), 1);
-    assert_eq!(queued(&bench.send(wait(2, 0))), 0, "asking again keeps the place");
+    assert_eq!(queued(&bench.send(wait(2, 0))), 0, "a repeated acquire keeps its place");
     bench.send(release(1));
     assert_eq!((bench.holders(), bench.queue()), (vec![2], vec![3]));
     assert!(bench.record().version > first);
     let claim = bench.record().holders[0].expires_at;
-    assert_eq!(claim, bench.now().after(500), "a waiter that may have died gets its patience");
+    assert_eq!(claim, bench.now().after(500), "a waiter that may have died gets its wait ttl");
     let second = granted(&bench.send(wait(2, 0)));
-    assert_eq!(bench.record().holders[0].expires_at, bench.now().after(1000), "and its ttl when it is heard of");
+    assert_eq!(bench.record().holders[0].expires_at, bench.now().after(1000), "its ttl after its next acquire");
     assert_eq!(second, bench.record().version);
-    assert!(bench.record().handover.is_empty(), "told once, and not again with the next change");
+    assert!(bench.record().handover.is_empty(), "the next change has no hand-over");
     bench.pass(400);
     bench.send(wait(3, 0));
     bench.pass(600);
     bench.send(refresh(9));
-    assert!(bench.holders().is_empty(), "3 had been silent for longer than its patience");
+    assert!(bench.holders().is_empty(), "3 had not repeated its acquire for longer than its wait ttl");
 }
 
 #[test]
-fn one_who_asks_again_with_other_terms_is_granted_those() {
+fn a_repeated_acquire_with_another_ttl_is_granted_that() {
     let mut bench = Bench::new();
     bench.send(wait(1, 0));
     let with_ttl = |ttl| match wait(2, 0) {
@@ -259,7 +259,7 @@ fn one_who_asks_again_with_other_terms_is_granted_those() {
 }
 
 #[test]
-fn one_who_does_not_wait_leaves_the_queue() {
+fn an_acquire_that_does_not_wait_leaves_the_queue() {
     let mut bench = Bench::new();
     bench.send(wait(1, 0));
     bench.send(wait(2, 0));
@@ -268,7 +268,7 @@ fn one_who_does_not_wait_leaves_the_queue() {
 }
 
 #[test]
-fn a_queue_has_a_bound_and_a_full_one_still_serves_whoever_is_in_it() {
+fn a_queue_has_a_limit_and_a_full_one_still_serves_its_waiters() {
     let mut bench = Bench::new();
     for number in 1..=5 {
         bench.send(wait(number, 0));
@@ -276,8 +276,11 @@ fn a_queue_has_a_bound_and_a_full_one_still_serves_whoever_is_in_it() {
     let full = bench.record().clone();
     assert_eq!(bench.send(wait(6, 0)), Outcome::Full { length: 4 });
     assert_eq!(bench.record(), &full);
-    assert_eq!(queued(&bench.send(wait(5, 0))), 3, "asking again needs no room");
-    assert!(matches!(bench.send(once(6, 0)), Outcome::Refused { .. }), "one attempt needs none either");
+    assert_eq!(queued(&bench.send(wait(5, 0))), 3, "a repeated acquire needs no room");
+    assert!(
+        matches!(bench.send(once(6, 0)), Outcome::Refused { .. }),
+        "an acquire that does not wait needs none either"
+    );
     bench.send(release(1));
     assert_eq!(queued(&bench.send(wait(6, 0))), 3);
 }
@@ -317,15 +320,15 @@ fn several_are_granted_at_once_with_tokens_that_grow() {
     bench.send(wait(5, 0));
     bench.send(release(1));
     assert_eq!((bench.holders(), bench.queue()), (vec![2, 3, 4], vec![5]));
-    let told: Vec<_> = bench.record().handover.iter().map(|(caller, _)| *caller).collect();
-    assert_eq!(told, [2, 3, 4].map(caller), "they are told");
+    let notified: Vec<_> = bench.record().handover.iter().map(|(caller, _)| *caller).collect();
+    assert_eq!(notified, [2, 3, 4].map(caller), "each is notified");
     let tokens: Vec<_> = bench.record().holders.iter().map(|holder| holder.version).collect();
     assert!(tokens.windows(2).all(|pair| pair[0] < pair[1]));
     assert_eq!(tokens[2], bench.record().version);
 }
 
 #[test]
-fn a_revocation_takes_the_key_from_all_and_says_who_and_why() {
+fn a_revocation_takes_the_key_from_all_holders_and_records_operator_and_reason() {
     let mut bench = Bench::new();
     assert_eq!(bench.send(revoke()), Outcome::Absent);
     assert_eq!(bench.record, None);
@@ -337,7 +340,7 @@ fn a_revocation_takes_the_key_from_all_and_says_who_and_why() {
         Outcome::Revoked { holders } => assert_eq!(holders.len(), 2),
         other => panic!("{other:?}"),
     }
-    assert_eq!(bench.holders(), [3], "the next in line");
+    assert_eq!(bench.holders(), [3], "the next waiter");
     let revoked = bench.record().history.last().unwrap().clone();
     assert_eq!((revoked.by.as_str(), revoked.tokens), ("ops", tokens));
     assert_eq!(bench.send(refresh(1)), Outcome::Absent);
@@ -352,7 +355,7 @@ fn a_key_without_a_record_stays_so_unless_it_is_granted() {
 }
 
 #[test]
-fn a_prune_drops_who_is_over_hands_the_key_over_and_says_who_went() {
+fn a_prune_removes_and_returns_expired_holders_and_hands_the_key_over() {
     let mut bench = Bench::new();
     assert_eq!(bench.send(Request::Prune), Outcome::Absent);
     assert_eq!(bench.record, None, "no record is made for it");
@@ -361,7 +364,7 @@ fn a_prune_drops_who_is_over_hands_the_key_over_and_says_who_went() {
     bench.send(wait(2, 0));
     let before = bench.record().clone();
     assert_eq!(bench.send(Request::Prune), Outcome::Pruned { holders: vec![] });
-    assert_eq!(*bench.record(), before, "nothing is over");
+    assert_eq!(*bench.record(), before, "nothing has expired");
     let holder = before.holders[0].clone();
     bench.millis = holder.expires_at.millis();
     assert_eq!(bench.send(Request::Prune), Outcome::Pruned { holders: vec![holder] });
@@ -369,7 +372,7 @@ fn a_prune_drops_who_is_over_hands_the_key_over_and_says_who_went() {
 }
 
 #[test]
-fn whoever_takes_a_lease_up_is_told_of_it_from_then_on() {
+fn an_acquire_that_takes_a_lease_up_gets_its_notifications() {
     let mut bench = Bench::new();
     bench.send(once(1, 0));
     let mut again = once(1, 0);

@@ -27,17 +27,17 @@ use crate::{
     record::{BatchRequest, LeaseRefs},
 };
 
-/// The most keys that are written by one command.
+/// The most keys of one command.
 const MAX_KEYS: usize = 5_000;
 
-/// The most bytes of keys in one command, which names each three times and has 16 MiB at most.
+/// The most bytes of keys in one command. The command has each key three times, and at most 16 MiB.
 const MAX_KEY_BYTES: usize = 4 << 20;
 
-/// The most keys that are written by one update of a command: each record is looked up among them, and
-/// the pipeline is parsed for each update. With 50 to 100 of them 10,000 leases took 0.2 to 0.3 s.
+/// The most keys of one update of a command: the server looks each record up among them, and parses the pipeline for
+/// each update. With 50 to 100 keys, 10,000 leases took 0.2 to 0.3 s.
 const KEYS_PER_UPDATE: usize = 64;
 
-/// The same where the order counts: the server writes those of one update in an order of its own.
+/// The same if the order counts: the server writes the records of one update in an order of its own.
 const KEYS_PER_ORDERED_UPDATE: usize = 25;
 
 impl MongoContext {
@@ -50,26 +50,26 @@ impl MongoContext {
         match batch {
             BatchRequest::Refresh { .. } => self.apply_all_or_none(leases, batch, deadline).await,
             BatchRequest::Release | BatchRequest::Revoke { .. } | BatchRequest::Keep { .. } => {
-                let mut all = true;
-                for leases in commands(leases) {
+                let mut is_all = true;
+                for leases in split_into_commands(leases) {
                     let update = self.batch_update(leases, batch, deadline)?;
                     let reply = self.database.run_raw_command(update).selection_criteria(PRIMARY).await;
-                    let reply = reply.map_err(|error| self.meaning(error, needs::CHANGE))?;
-                    all &= match is_done(&reply, leases) {
-                        // One of the documents is no record. The others can be kept without it.
+                    let reply = reply.map_err(|error| self.translate(error, needs::CHANGE))?;
+                    is_all &= match is_done(&reply, leases) {
+                        // One of the documents is corrupt. The others can still be kept.
                         Err(Error::Invalid { .. }) if matches!(batch, BatchRequest::Keep { .. }) => false,
                         done => done?,
                     };
                 }
-                Ok(all)
+                Ok(is_all)
             }
         }
     }
 
     /// Applies a request in a transaction, which is aborted if one of the leases has ended.
     ///
-    /// While it is open, other requests of this handle for its keys wait for its lock, but no longer than the caller waits
-    /// for the transaction: on a dead connection, the transaction may end much later.
+    /// While it is open, other requests of this handle for its keys wait for its lock, but no longer than the caller
+    /// waits for the transaction: on a dead connection, the transaction may end much later.
     async fn apply_all_or_none(&self, leases: &LeaseRefs, batch: &BatchRequest, deadline: Deadline) -> Result<bool> {
         let locks = self.by_runtime.here().key_locks.clone();
         let guard = locks.lock_for_transaction(leases.iter().map(|(key, _)| key)).await?;
@@ -83,11 +83,11 @@ impl MongoContext {
 
     async fn run_transaction(&self, leases: &LeaseRefs, batch: &BatchRequest, deadline: Deadline) -> Result<bool> {
         let mut session =
-            self.database.client().start_session().await.map_err(|error| self.meaning(error, needs::CHANGE))?;
-        transaction::begin(&mut session, deadline).await.map_err(|error| self.meaning(error, needs::CHANGE))?;
+            self.database.client().start_session().await.map_err(|error| self.translate(error, needs::CHANGE))?;
+        transaction::begin(&mut session, deadline).await.map_err(|error| self.translate(error, needs::CHANGE))?;
         let done = self.update_all(&mut session, leases, batch, deadline).await;
         if matches!(done, Ok(true)) {
-            session.commit_transaction().await.map_err(|error| self.meaning(error, needs::CHANGE))?;
+            session.commit_transaction().await.map_err(|error| self.translate(error, needs::CHANGE))?;
         } else {
             // If this fails, the server aborts the transaction when its time has passed.
             drop(session.abort_transaction().await);
@@ -102,10 +102,10 @@ impl MongoContext {
         batch: &BatchRequest,
         deadline: Deadline,
     ) -> Result<bool> {
-        for leases in commands(leases) {
+        for leases in split_into_commands(leases) {
             let update = self.batch_update(leases, batch, deadline)?;
             let reply = self.database.run_raw_command(update).session(&mut *session).await;
-            if !is_done(&reply.map_err(|error| self.meaning(error, needs::CHANGE))?, leases)? {
+            if !is_done(&reply.map_err(|error| self.translate(error, needs::CHANGE))?, leases)? {
                 return Ok(false);
             }
         }
@@ -139,12 +139,13 @@ impl MongoContext {
     }
 }
 
-/// What the updates of a command have in common, encoded once: to build it for each took most of the client's time.
+/// What the updates of a command have in common. It is encoded once, because to build it for each update took most of
+/// the client's time.
 struct UpdateTemplate {
     pipeline: RawArrayBuf,
     is_record: RawDocumentBuf,
-    lasting: RawDocumentBuf,
-    of_this_format: RawDocumentBuf,
+    tokens_with_time_left: RawDocumentBuf,
+    format_query: RawDocumentBuf,
 }
 
 impl UpdateTemplate {
@@ -156,13 +157,13 @@ impl UpdateTemplate {
         Ok(Self {
             pipeline,
             is_record: encoded(&pipeline::is_record())?,
-            lasting: encoded(&pipeline::lasting())?,
-            of_this_format: encoded(&document::of_this_format())?,
+            tokens_with_time_left: encoded(&pipeline::tokens_with_time_left())?,
+            format_query: encoded(&document::format_query())?,
         })
     }
 
-    /// An update of the records of these keys where all named holders are there and have enough time left. The filter repeats
-    /// the names, because the server does not show the constants of an update to its filter.
+    /// Updates the records of these keys whose named holders all hold and have enough time left. The filter repeats the
+    /// names, because the server does not show the constants of an update to its filter.
     fn update(&self, leases: &[(Key, Vec<FencingToken>)]) -> RawDocumentBuf {
         let (mut keys, mut tokens) = (RawArrayBuf::new(), RawArrayBuf::new());
         for (key, of_key) in leases {
@@ -175,12 +176,12 @@ impl UpdateTemplate {
         }
         let index = rawdoc! { "$indexOfArray": [{ "$literal": keys.clone() }, "$_id"] };
         let named = rawdoc! { "$arrayElemAt": [{ "$literal": tokens.clone() }, index] };
-        let holds_named = rawdoc! { "$setIsSubset": [named, self.lasting.clone()] };
+        let holds_named = rawdoc! { "$setIsSubset": [named, self.tokens_with_time_left.clone()] };
         let is_record = self.is_record.clone();
         rawdoc! {
             "q": { "$and": [
                 { "_id": { "$in": keys.clone() }, "$expr": { "$and": [is_record, holds_named] } },
-                self.of_this_format.clone(),
+                self.format_query.clone(),
             ] },
             "u": self.pipeline.clone(),
             "c": { "keys": keys, "tokens": tokens },
@@ -194,8 +195,8 @@ fn encoded(document: &Document) -> Result<RawDocumentBuf> {
     RawDocumentBuf::from_bytes(command::encoded(document)?).map_err(error::unreadable)
 }
 
-/// The leases, as many at a time as one command can name.
-fn commands(leases: &[(Key, Vec<FencingToken>)]) -> impl Iterator<Item = &[(Key, Vec<FencingToken>)]> {
+/// Splits leases into as many as one command can name.
+fn split_into_commands(leases: &[(Key, Vec<FencingToken>)]) -> impl Iterator<Item = &[(Key, Vec<FencingToken>)]> {
     let mut bytes = 0_usize;
     leases
         .chunk_by(move |(key, _), _| {

@@ -1,4 +1,4 @@
-//! The client of a store, which other stores may share.
+//! The client of a store, which stores may share.
 
 use std::sync::{
     Arc,
@@ -8,31 +8,31 @@ use std::sync::{
 use mongodb::Client;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// What the stores on one client share.
+/// What the stores of one client share.
 struct SharedClient {
     client: Client,
-    /// Whether the client is closed with the last of the stores.
+    /// Whether the last store closes the client.
     is_owned: bool,
-    /// How many stores were not closed.
+    /// How many stores are open.
     open: AtomicUsize,
-    /// The change streams that may still be opened, and how many there may be.
+    /// Permits for further change streams, and how many streams there may be in all.
     streams: Arc<Semaphore>,
     max_streams: usize,
 }
 
-/// The part of one store in its client, given up when the store is closed or this is dropped.
+/// One store's share of its client. It ends when the store is closed or this is dropped.
 pub(super) struct ClientShare {
     shared: Arc<SharedClient>,
     has_left: AtomicBool,
 }
 
 impl ClientShare {
-    /// Of a first store, on a client of the caller's.
+    /// The share of a first store, on a client of the caller.
     pub(super) fn of_caller(client: Client) -> Self {
         Self::begin(client, false, Semaphore::MAX_PERMITS)
     }
 
-    /// Of a first store, on a client that belongs to its stores and may have so many change streams.
+    /// The share of a first store, on a client that belongs to its stores and may have this many change streams.
     pub(super) fn owned(client: Client, max_streams: usize) -> Self {
         Self::begin(client, true, max_streams.min(Semaphore::MAX_PERMITS))
     }
@@ -45,18 +45,18 @@ impl ClientShare {
         }
     }
 
-    /// Of another store.
+    /// The share of another store.
     pub(super) fn join(&self) -> Self {
         self.shared.open.fetch_add(1, Ordering::AcqRel);
         Self { shared: Arc::clone(&self.shared), has_left: AtomicBool::new(false) }
     }
 
-    /// The right to have a change stream open. An error is how many there may be.
-    pub(super) fn stream_permit(&self) -> Result<OwnedSemaphorePermit, usize> {
+    /// Takes a permit for a change stream. The error is the most streams that there may be.
+    pub(super) fn take_stream_permit(&self) -> Result<OwnedSemaphorePermit, usize> {
         Arc::clone(&self.shared.streams).try_acquire_owned().map_err(|_none_left| self.shared.max_streams)
     }
 
-    /// Gives it up, once. Gives the client if it has to be closed now.
+    /// Ends the share, once. Returns the client if it must be closed now.
     pub(super) fn leave(&self) -> Option<Client> {
         let is_last =
             !self.has_left.swap(true, Ordering::AcqRel) && self.shared.open.fetch_sub(1, Ordering::AcqRel) == 1;

@@ -1,18 +1,20 @@
 //! Requests of one key that are sent in one command.
 //!
-//! Purpose: concurrent writes of one record conflict at the server, and each writes the whole queue. A thousand waiters that
-//! are sent one after another write a thousand entries a thousand times, and so do a thousand that leave the queue.
+//! Purpose: concurrent writes of one record conflict at the server, and each writes the whole queue. A thousand waiters
+//! that are sent one after another write a thousand entries a thousand times, and so do a thousand that leave the
+//! queue.
 //!
-//! Mechanism: one command of each key is under way. The acquires and leaves of the key that come meanwhile wait in the key's
-//! queue (`coalesce/queue.rs`). Acquires that share the key and do not wait are not queued. The next command takes the
-//! requests of one operation from the head of the queue: its pipeline takes lists (see `operation.rs`). Each other request is
-//! sent at once, as a command of its own.
+//! Mechanism: one command of each key is under way. The acquires and leaves of the key that come meanwhile wait in the
+//! key's queue (`coalesce/queue.rs`). Acquires that share the key and do not wait are not queued. The next command
+//! takes the requests of one operation from the head of the queue: its pipeline takes lists (see `operation.rs`). Each
+//! other request is sent at once, as a command of its own.
 //!
-//! A bounded number of requests of each runtime is under way. Refreshes do not count. The driver serves requests that wait for
-//! a connection in their order, and a burst of acquires must not delay a refresh until its lease is lost.
+//! A bounded number of requests of each runtime is under way. Refreshes do not count. The driver serves requests that
+//! wait for a connection in their order, and a burst of acquires must not delay a refresh until its lease is lost.
 //!
-//! Invariants: a refresh never waits for more than `MAX_UNDER_WAY` other requests. A request waits for the one before it at
-//! most half of that one's time, and an abandoned request is never sent. The answer to each request comes from its own write.
+//! Invariants: a refresh never waits for more than `MAX_UNDER_WAY` other requests. A request waits for the one before
+//! it at most half of that one's time, and an abandoned request is never sent. The answer to each request comes from
+//! its own write.
 
 pub(super) mod queue;
 
@@ -35,7 +37,7 @@ use crate::{
     store::{Applied, BoxFuture},
 };
 
-/// Applies a request by a command of its own, or by one with others of its key.
+/// Applies a request as a command of its own, or in one command with others of its key.
 pub(super) async fn apply(
     context: Arc<MongoContext>,
     key: Key,
@@ -43,9 +45,9 @@ pub(super) async fn apply(
     deadline: Deadline,
 ) -> Result<Applied> {
     let least = min_remaining(deadline);
-    let waits = as_acquire(&request).is_some_and(|acquire| acquire.wait.is_some());
+    let is_wait = as_acquire(&request).is_some_and(|acquire| acquire.wait.is_some());
     let state = context.by_runtime.here();
-    let permit = if waits || (Operation::of_several(&request).is_some() && !is_shared(&request)) {
+    let permit = if is_wait || (Operation::of_several(&request).is_some() && !is_shared(&request)) {
         let send_batch = || batch_sender(&context, &state);
         match state.coalescer.enter(&key, &request, deadline, send_batch).await? {
             Dispatch::Alone(permit) => Some(permit),
@@ -69,8 +71,8 @@ pub(super) async fn apply(
     applied.map(|applied| Applied { sent: Some(sent), ..applied })
 }
 
-/// Waits for an answer; gives it and the permit. After half of the time the permit goes to the next request: a command
-/// that hangs must not hold the others up until they, too, run out of time.
+/// Waits for an answer. Returns it and the permit. After half of the time the permit goes to the next request: a
+/// command that hangs must not delay the others until they run out of time, too.
 async fn wait_for_answer<T>(
     permit: Option<Permit>,
     deadline: Deadline,
@@ -86,13 +88,13 @@ async fn wait_for_answer<T>(
     (answer.await, None)
 }
 
-/// What sends the batches of a queue.
+/// Creates the function that sends the batches of a queue.
 fn batch_sender(context: &Arc<MongoContext>, state: &Arc<RuntimeState>) -> SendBatch {
     let (context, state) = (Arc::clone(context), Arc::clone(state));
     Arc::new(move |permit, batch| task::spawn(send(Arc::clone(&context), Arc::clone(&state), permit, batch)))
 }
 
-/// Sends several requests of a key as one command, and answers each with what came of it.
+/// Sends several requests of a key as one command, and answers each.
 async fn send(context: Arc<MongoContext>, state: Arc<RuntimeState>, mut permit: Permit, requests: Vec<QueuedRequest>) {
     permit.begin_task();
     let mut requests = split_by_deadline(split_batchable(requests));
@@ -138,8 +140,8 @@ async fn send(context: Arc<MongoContext>, state: Arc<RuntimeState>, mut permit: 
     }
 }
 
-/// Whether this is what came of the request. The server counts the free places before the grant, for all requests of the
-/// command. If the grant has freed places, the requests that found none are sent once more.
+/// Whether the outcome is the answer to the request. The server counts the free places before the grant, for all
+/// requests of the command. If the grant has freed places, a request that found none is sent once more.
 fn has_its_answer(request: &Request, outcome: &Outcome) -> bool {
     match (outcome, queue_limit(request)) {
         (Outcome::Full { length }, Some(limit)) => u32::try_from(*length).is_ok_and(|length| length >= limit),
@@ -147,7 +149,7 @@ fn has_its_answer(request: &Request, outcome: &Outcome) -> bool {
     }
 }
 
-/// Keeps the requests that can be one command: each of another lease, and, if they wait, with the same limit of waiters.
+/// Keeps the requests that one command can have: each of another lease, and, if they wait, with the same queue limit.
 /// The callers of the others send them.
 fn split_batchable(requests: Vec<QueuedRequest>) -> Vec<QueuedRequest> {
     let (mut leases, mut first_limit) = (HashSet::new(), None);
@@ -161,8 +163,8 @@ fn split_batchable(requests: Vec<QueuedRequest>) -> Vec<QueuedRequest> {
     batchable
 }
 
-/// Keeps the requests that have at least half of the longest time left. The callers of the others send them, with a
-/// limit of their own at the server: a write that comes after its caller has gone holds the key without a holder.
+/// Keeps the requests with at least half of the longest time left. The callers of the others send them, with a limit of
+/// their own at the server: a write that arrives after its caller has given up holds the key without a holder.
 fn split_by_deadline(requests: Vec<QueuedRequest>) -> Vec<QueuedRequest> {
     let half = half_remaining(latest_deadline(&requests));
     let (kept, hurried): (Vec<_>, Vec<_>) =
@@ -173,13 +175,13 @@ fn split_by_deadline(requests: Vec<QueuedRequest>) -> Vec<QueuedRequest> {
     kept
 }
 
-/// The latest of their deadlines. If there are no requests, one that has passed.
+/// The latest of their deadlines. Without requests, a deadline that has passed.
 fn latest_deadline(requests: &[QueuedRequest]) -> Deadline {
     let latest = requests.iter().map(|queued| queued.deadline.reading()).max();
     Deadline::at(Clock::Boot, latest.unwrap_or_default())
 }
 
-/// Answers all of them that it is not known what was done.
+/// Answers each request with `Unavailable`: the outcome is not known.
 fn mark_unconfirmed(requests: Vec<QueuedRequest>, error: Error) {
     let error = Arc::new(error);
     for queued in requests {
@@ -193,7 +195,7 @@ fn queue_limit(request: &Request) -> Option<u32> {
 }
 
 impl MongoContext {
-    /// Applies requests of a key as one command; gives what came of each.
+    /// Applies requests of a key as one command. Returns the answer to each.
     async fn apply_several(&self, key: &Key, requests: &[Request], deadline: Deadline) -> Result<Vec<Applied>> {
         let command = command::encode_several(self.command_head(key, deadline), requests)?;
         self.update(key, command, requests, deadline).await

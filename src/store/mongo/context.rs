@@ -25,7 +25,7 @@ use super::{
 };
 use crate::{Error, Result, types::acquire_id::HandleIds};
 
-/// The member that commands and change streams go to.
+/// The member to which commands and change streams go.
 pub(super) const PRIMARY: SelectionCriteria = SelectionCriteria::ReadPreference(ReadPreference::Primary);
 
 /// What the requests of a store share.
@@ -37,12 +37,12 @@ pub(super) struct MongoContext {
     pub(super) client: ClientShare,
     /// The ids of the handles of this store.
     pub(super) handles: HandleIds,
-    /// How many of those handles are not closed.
+    /// How many of those handles are open.
     pub(super) open_handles: AtomicUsize,
     pub(super) by_runtime: ByRuntime,
     pub(super) held_keys: HeldKeys,
     pub(super) index: IndexState,
-    /// The requests that were sent and not answered, without change streams.
+    /// The requests that are under way, without change streams.
     pub(super) requests: TaskTracker,
 }
 
@@ -69,7 +69,7 @@ impl MongoContext {
 
     /// Sends a command, for which the user needs these actions.
     pub(super) async fn command(&self, command: Document, needs: &str) -> Result<Document> {
-        self.raw_command(&self.database, command).await.map_err(|error| self.meaning(error, needs))
+        self.raw_command(&self.database, command).await.map_err(|error| self.translate(error, needs))
     }
 
     pub(super) async fn raw_command(&self, database: &Database, command: Document) -> DriverResult<Document> {
@@ -82,13 +82,13 @@ impl MongoContext {
         reply.get_timestamp("operationTime").map_err(|error| DriverError::custom(error.to_string()))
     }
 
-    /// What an error of the driver means that a command on the collection caused.
-    pub(super) fn meaning(&self, error: DriverError, needs: &str) -> Error {
-        error::meaning(error, self.database.name(), &self.collection, needs)
+    /// Translates an error of the driver from a command on the collection.
+    pub(super) fn translate(&self, error: DriverError, needs: &str) -> Error {
+        error::translate(error, self.database.name(), &self.collection, needs)
     }
 }
 
-/// Without the client, whose options hold secrets.
+/// Leaves out the client, whose options have secrets.
 impl fmt::Debug for MongoContext {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}.{}", self.database.name(), self.collection)

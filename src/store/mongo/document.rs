@@ -1,6 +1,6 @@
 //! The record as a document: projections and decoding. `docs/protocol.md` describes the format.
 //!
-//! Invariant: a document that is not a record of this format is an error that names what is wrong with it.
+//! Invariant: a document that is not a record of this format is an error that names the field.
 
 use mongodb::bson::{Binary, Bson, DateTime, Document, Timestamp, doc, spec::BinarySubtype};
 
@@ -13,33 +13,34 @@ use crate::{
     types::token::HybridTime,
 };
 
-/// The format version that this build writes and reads, under `v`. `docs/protocol.md` says which changes raise it.
+/// The format version that this build writes and reads, in the field `v`. `docs/protocol.md` says which changes raise
+/// it.
 pub(super) const FORMAT: i32 = 1;
 
 /// Matches the record of a key: the query of each write of one record.
 ///
-/// An upsert with this query inserts `{ _id, v }`, so the pipeline meets a document without a `version` only where it
-/// inserts one. If the document of the key is not a record of this format, the query does not match it, and the upsert
-/// fails with a duplicate key. That holds for a document `{ _id, v: 1 }` of another program, too: a grant would make it
-/// a record, and the TTL index would delete it later.
-pub(super) fn of(key: &Key) -> Document {
+/// An upsert with this query inserts `{ _id, v }`, so the pipeline meets a document without a `version` only if it
+/// inserts one. If the key's document is not a record of this format, the query does not match it, and the upsert fails
+/// with a duplicate key. That holds for a document `{ _id, v: 1 }` of another program, too: a grant would make it a
+/// record, and the TTL index would delete it later.
+pub(super) fn record_query(key: &Key) -> Document {
     let mut query = doc! { "_id": key.as_str() };
-    query.extend(of_this_format());
+    query.extend(format_query());
     query
 }
 
-/// Matches documents of this format, if they are records: [`is_record_beside_entries`] says whether they are.
-pub(super) fn of_this_format() -> Document {
-    doc! { "v": FORMAT, "version": versions() }
+/// Matches documents of this format, if they are records: see [`is_record_beside_entries`].
+pub(super) fn format_query() -> Document {
+    doc! { "v": FORMAT, "version": version_range() }
 }
 
-/// Matches the tokens from which a key can issue the next one.
-pub(super) fn versions() -> Document {
+/// Matches the versions from which a key can issue the next token.
+pub(super) fn version_range() -> Document {
     doc! { "$gte": 1_i64, "$lte": long(Record::MAX_VERSION) }
 }
 
-/// Refuses a document whose format this build does not know. A newer record is `Invalid` and not `Corrupt`: the reader
-/// of the error changes the deployment, and leaves the record where it is.
+/// Refuses a document of a format that this build does not know. A newer record is `Invalid` and not `Corrupt`: the fix
+/// is another deployment, and the record stays where it is.
 fn check_format(key: &Key, document: &Document) -> Result<()> {
     let corrupt = |message: &str| Err(Error::Corrupt { key: key.clone(), message: message.into() });
     match document.get("v") {
@@ -52,25 +53,24 @@ fn check_format(key: &Key, document: &Document) -> Result<()> {
     }
 }
 
-/// The fields of a record, and under `now` and `tick` when the server looked at it. A caller who
-/// is refused so learns the remaining time without owning a clock.
-pub(super) fn all() -> Document {
+/// The projection of a record, with the server's clocks as `now` and `tick`. So a refused caller learns the remaining
+/// time without a clock of its own.
+pub(super) fn record_projection() -> Document {
     doc! {
         "v": 1, "version": 1, "holders": 1, "queue": 1, "handover": 1, "last_seen": 1, "expires_at": 1, "history": 1,
         "now": "$$NOW", "tick": "$$CLUSTER_TIME",
     }
 }
 
-/// Whether a document of this format is a record, except for its holders and waiters, as an expression that is true or
-/// false and never fails.
+/// Whether a document of this format is a record, except for its holders and waiters. The expression is true or false
+/// and never fails.
 pub(super) fn is_record_beside_entries() -> Document {
-    // The server may look at the history of a document whose fields are not of these types.
+    // The server may evaluate the history of a document whose fields have other types.
     let history = doc! { "$cond": [{ "$isArray": "$history" }, "$history", []] };
     doc! { "$and": [has_fields_of_a_record(), has_revocations(history)] }
 }
 
-/// Whether the fields of a document are of the types of a record's, as an expression that is true or
-/// false and never fails.
+/// Whether the fields of a document have the types of a record's. The expression is true or false and never fails.
 pub(super) fn has_fields_of_a_record() -> Document {
     let fields = [
         ("v", "int"),
@@ -82,17 +82,16 @@ pub(super) fn has_fields_of_a_record() -> Document {
         ("last_seen", "date"),
         ("expires_at", "date"),
     ];
-    types("", &fields)
+    has_types("", &fields)
 }
 
-/// Whether each entry of a history is one that [`decode`] reads.
+/// Whether [`decode`] can read each entry of a history.
 pub(super) fn has_revocations(history: impl Into<Bson>) -> Document {
     let fields = [("by", "string"), ("reason", "string"), ("at", "date"), ("tokens", "array")];
-    doc! { "$allElementsTrue": { "$map": { "input": history.into(), "in": types("$this.", &fields) } } }
+    doc! { "$allElementsTrue": { "$map": { "input": history.into(), "in": has_types("$this.", &fields) } } }
 }
 
-/// Whether what [`decode_listed`] reads of a holder is of the right types, where `holders` is one of
-/// them.
+/// Whether [`decode_listed`] can read a holder, after `$unwind` of `holders`.
 pub(super) fn has_fields_of_a_holder() -> Document {
     let fields = [
         ("lease", "binData"),
@@ -106,17 +105,17 @@ pub(super) fn has_fields_of_a_holder() -> Document {
         ("group", "string"),
         ("metadata", "object"),
     ];
-    types("holders.", &fields)
+    has_types("holders.", &fields)
 }
 
-fn types(at: &str, fields: &[(&str, &str)]) -> Document {
+fn has_types(at: &str, fields: &[(&str, &str)]) -> Document {
     let (actual, wanted): (Vec<Document>, Vec<&str>) =
         fields.iter().map(|(name, kind)| (doc! { "$type": format!("${at}{name}") }, *kind)).unzip();
     doc! { "$eq": [actual, { "$literal": wanted }] }
 }
 
-/// The public fields of a holder, where `holders` is one of them, and when the server evaluated it.
-pub(super) fn listed() -> Document {
+/// The projection of the public fields of a holder, after `$unwind` of `holders`, with the server's time as `now`.
+pub(super) fn listing_projection() -> Document {
     let seen = doc! {
         "owner": 1, "version": 1, "limit": 1, "ttl": 1, "since": 1, "last_seen": 1, "expires_at": 1,
         "group": 1, "metadata": 1,
@@ -124,60 +123,60 @@ pub(super) fn listed() -> Document {
     doc! { "holders": seen, "now": "$$NOW" }
 }
 
-/// The lease that [`listed`] of a holder says.
+/// Decodes a lease from a document of [`listing_projection`].
 pub(super) fn decode_listed(document: &Document) -> Result<ListedLease, String> {
-    let row = Fields { of: document, at: String::new() };
+    let row = Fields { document, path: String::new() };
     let key = row.read("_id", "a key", |id| id.as_str()?.parse().ok())?;
     let read_at = row.time("now")?;
-    let of = row.read("holders", "a holder", Bson::as_document)?;
-    let holder = Fields { of, at: "holders.".into() }.holder_info(read_at)?;
+    let document = row.read("holders", "a holder", Bson::as_document)?;
+    let holder = Fields { document, path: "holders.".into() }.holder_info(read_at)?;
     Ok(ListedLease { key, holder, read_at })
 }
 
-/// What the document of `key` says, and when the server looked at it.
+/// Decodes the record of `key`, and the server's clocks of the read.
 pub(super) fn decode(key: &Key, document: &Document) -> Result<(Record, StoreClock)> {
     check_format(key, document)?;
-    let fields = Fields { of: document, at: String::new() };
-    let read = || Ok((fields.record()?, fields.moment()?));
+    let fields = Fields { document, path: String::new() };
+    let read = || Ok((fields.record()?, fields.store_clock()?));
     read().map_err(|message| Error::Corrupt { key: key.clone(), message })
 }
 
-/// What the document of `key` says, without a word of when the server looked at it.
+/// Decodes the record of `key` from a document without the server's clocks.
 pub(super) fn decode_record(key: &Key, document: &Document) -> Result<Record> {
     check_format(key, document)?;
-    let fields = Fields { of: document, at: String::new() };
+    let fields = Fields { document, path: String::new() };
     fields.record().map_err(|message| Error::Corrupt { key: key.clone(), message })
 }
 
-/// What the reply of an update says of the record.
+/// The record in the reply of an update.
 pub(super) struct DecodedReply {
-    /// Without a place in the queue.
-    pub(super) view: RecordSummary,
+    /// Without a position in the queue.
+    pub(super) summary: RecordSummary,
     /// For each request, how many waiters are before it, if it waits.
     pub(super) places: Vec<Option<usize>>,
-    /// When the server evaluated it.
+    /// The server's clocks of the update.
     pub(super) at: StoreClock,
-    /// Whether it wrote it then.
-    pub(super) written: bool,
+    /// Whether this update wrote the record.
+    pub(super) is_written: bool,
 }
 
-/// Decodes the document of `key` in the reply of an update, whose projection is that of its operation.
+/// Decodes the document of `key` in the reply of an update, with the projection of its operation.
 pub(super) fn decode_reply(key: &Key, document: &Document) -> Result<DecodedReply> {
     check_format(key, document)?;
-    let fields = Fields { of: document, at: String::new() };
+    let fields = Fields { document, path: String::new() };
     let read = || {
-        let (record, at) = (fields.record()?, fields.moment()?);
+        let (record, at) = (fields.record()?, fields.store_clock()?);
         let count = |count: &Bson| count.as_i32().and_then(|count| usize::try_from(count).ok());
         let places = document.get_array("places").map(|places| places.iter().map(count).collect()).unwrap_or_default();
         let waiting = document.get("waiting").and_then(count).unwrap_or_default();
-        let view = RecordSummary { version: record.version, holders: record.holders, position: None, waiting };
-        Ok(DecodedReply { view, places, at, written: record.last_seen == at.now })
+        let summary = RecordSummary { version: record.version, holders: record.holders, position: None, waiting };
+        Ok(DecodedReply { summary, places, at, is_written: record.last_seen == at.now })
     };
     read().map_err(|message| Error::Corrupt { key: key.clone(), message })
 }
 
-/// Decodes a hand-over: `caller=token;` for each grant, and with the token 0 for each revocation. One text and not an array,
-/// because a change of an array may be logged as one of its elements, which no filter can foresee.
+/// Decodes a hand-over: `caller=token;` for each grant, and with token 0 for each revocation. It is one text and not an
+/// array, because a change of an array may be logged as one of its elements, which no filter can match.
 pub(super) fn decode_handover(text: &str) -> Option<Vec<(AcquireId, Option<FencingToken>)>> {
     let each = |entry: &str| {
         let (caller, token) = entry.split_once('=')?;
@@ -187,47 +186,47 @@ pub(super) fn decode_handover(text: &str) -> Option<Vec<(AcquireId, Option<Fenci
     text.split_terminator(';').map(each).collect()
 }
 
-/// A timestamp of the server as a time of the hybrid clock.
+/// A timestamp of the server as a hybrid time.
 pub(super) fn hybrid_time(timestamp: Timestamp) -> HybridTime {
     HybridTime { seconds: timestamp.time.into(), ordinal: timestamp.increment.into() }
 }
 
-/// A lease id as the sixteen bytes of a UUID.
-pub(super) fn lease(lease: LeaseId) -> Bson {
+/// Encodes a lease id as the sixteen bytes of a UUID.
+pub(super) fn encode_lease(lease: LeaseId) -> Bson {
     Bson::Binary(Binary { subtype: BinarySubtype::Uuid, bytes: lease.to_bytes().to_vec() })
 }
 
-/// A group as a text, which is empty for none.
-pub(super) fn group(group: Option<&Group>) -> &str {
+/// Encodes a group as a text, which is empty for none.
+pub(super) fn encode_group(group: Option<&Group>) -> &str {
     group.map_or("", Group::as_str)
 }
 
-/// Metadata as a document of texts.
-pub(super) fn metadata(metadata: &Metadata) -> Bson {
+/// Encodes metadata as a document of texts.
+pub(super) fn encode_metadata(metadata: &Metadata) -> Bson {
     let entries = metadata.iter().map(|(name, text)| (name.to_owned(), Bson::from(text)));
     Bson::Document(entries.collect())
 }
 
-/// A number that is never negative and, by the bounds on durations, never near its end.
+/// Encodes a number that is never negative and, by the bounds on durations, never near the maximum.
 pub(super) fn long(number: u64) -> Bson {
     Bson::Int64(i64::try_from(number).unwrap_or(i64::MAX))
 }
 
-/// A limit. One too large for the server's `int` is as good as none.
+/// Encodes a limit. A limit too large for the server's `int` has the same effect as the largest.
 pub(super) fn int(number: u32) -> Bson {
     Bson::Int32(i32::try_from(number).unwrap_or(i32::MAX))
 }
 
-/// The fields of a document, and where in the record it stands.
+/// The fields of a document, and the path of the document in the record.
 struct Fields<'a> {
-    of: &'a Document,
-    at: String,
+    document: &'a Document,
+    path: String,
 }
 
 impl<'a> Fields<'a> {
     fn read<T>(&self, name: &str, kind: &str, as_kind: impl FnOnce(&'a Bson) -> Option<T>) -> Result<T, String> {
-        let value = self.of.get(name).ok_or_else(|| format!("`{}{name}` is missing", self.at))?;
-        as_kind(value).ok_or_else(|| format!("`{}{name}` is not {kind}", self.at))
+        let value = self.document.get(name).ok_or_else(|| format!("`{}{name}` is missing", self.path))?;
+        as_kind(value).ok_or_else(|| format!("`{}{name}` is not {kind}", self.path))
     }
 
     fn time(&self, name: &str) -> Result<StoreTime, String> {
@@ -286,14 +285,14 @@ impl<'a> Fields<'a> {
         })
     }
 
-    fn moment(&self) -> Result<StoreClock, String> {
+    fn store_clock(&self) -> Result<StoreClock, String> {
         let tick = self.read("tick", "a timestamp", Bson::as_timestamp)?;
         Ok(StoreClock { now: self.time("now")?, tick: hybrid_time(tick) })
     }
 
     fn holder(&self) -> Result<Holder, String> {
         let terms = self.terms()?;
-        // Left over from when it waited.
+        // A holder keeps this field from when it waited.
         self.long("wait_ttl")?;
         Ok(Holder {
             terms,
@@ -335,7 +334,7 @@ impl<'a> Fields<'a> {
             by: self.text("by")?.into(),
             reason: self.text("reason")?.into(),
             at: self.time("at")?,
-            // The pipeline does not look at them. An element that is no token takes nothing from any holder.
+            // The pipeline does not check them. An element that is no token takes nothing from any holder.
             tokens: self.read("tokens", "an array", |value| {
                 let tokens = value.as_array()?.iter();
                 Some(tokens.filter_map(|token| FencingToken::try_from(token.as_i64()?).ok()).collect())
@@ -347,7 +346,7 @@ impl<'a> Fields<'a> {
         Ok(Record {
             version: self.version("version")?,
             holders: self.each("holders", Fields::holder)?,
-            // As the pipeline does, which drops a waiter that no request can have queued.
+            // The pipeline, too, removes a waiter that no request can have queued.
             queue: self.each("queue", |entry| Ok(entry.waiter().ok()))?.into_iter().rev().flatten().collect(),
             handover: self
                 .read("handover", "a list of callers and tokens", |value| decode_handover(value.as_str()?))?,
@@ -360,8 +359,8 @@ impl<'a> Fields<'a> {
     fn each<T>(&self, name: &str, read: impl Fn(&Fields<'a>) -> Result<T, String>) -> Result<Vec<T>, String> {
         let entries = self.read(name, "an array", Bson::as_array)?;
         let entry = |(index, value): (usize, &'a Bson)| {
-            let of = value.as_document().ok_or_else(|| format!("`{name}[{index}]` is not a document"))?;
-            read(&Fields { of, at: format!("{name}[{index}].") })
+            let document = value.as_document().ok_or_else(|| format!("`{name}[{index}]` is not a document"))?;
+            read(&Fields { document, path: format!("{name}[{index}].") })
         };
         entries.iter().enumerate().map(entry).collect()
     }

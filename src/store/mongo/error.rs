@@ -1,4 +1,4 @@
-//! What each error of the driver means to a caller.
+//! Translates the errors of the driver to those of this crate.
 //!
 //! Invariant: an error keeps the code of the server's error, and nothing that the server quotes.
 
@@ -17,8 +17,8 @@ pub(crate) use unreachable::misnamed_set;
 
 use crate::{Error, Result, Source};
 
-/// Codes of a server that cannot do it now but may soon, or that did it and could not say so.
-/// The names are in MongoDB's `error_codes.yml`.
+/// Codes of a server that cannot do it now but may soon, or that did it and could not confirm it. MongoDB's
+/// `error_codes.yml` has the names.
 const TRANSIENT_CODES: [i32; 30] = [
     6,
     7,
@@ -43,16 +43,16 @@ const TRANSIENT_CODES: [i32; 30] = [
     112, // lock timeout, lock busy, write conflict
     133,
     134,
-    211, // no member that fits, read concern not yet available, keys not found yet
+    211, // no suitable member, read concern not yet available, keys not found yet
     63,
     150,
-    13388,         // a router behind the times
-    175,           // the collection was dropped under the command
-    DUPLICATE_KEY, // two inserted the first record of a key at once
+    13388,         // a router with an old configuration
+    175,           // the collection was dropped during the command
+    DUPLICATE_KEY, // two concurrent first inserts of a key
     117,           // a conflicting operation is in progress
 ];
 
-/// Labels with which a server or the driver says the same.
+/// Labels with the same meaning, from a server or the driver.
 const RETRY_LABELS: [&str; 5] = [
     RETRYABLE_WRITE_ERROR,
     RETRYABLE_ERROR,
@@ -61,7 +61,7 @@ const RETRY_LABELS: [&str; 5] = [
     UNKNOWN_TRANSACTION_COMMIT_RESULT,
 ];
 
-/// Codes of a server that is not the primary of its set, or is none any more.
+/// Codes of a server that is not the primary of its set, or no longer.
 const NOT_PRIMARY_CODES: [i32; 4] = [10107, 10058, 13435, 13436];
 
 pub(crate) const UNAUTHORIZED: i32 = 13;
@@ -69,7 +69,7 @@ pub(crate) const UNAUTHORIZED: i32 = 13;
 pub(crate) const DUPLICATE_KEY: i32 = 11000;
 const AUTHENTICATION_FAILED: i32 = 18;
 
-/// The actions that a user must be granted, by what is done.
+/// The actions that a user must be granted, by what a command does.
 pub(crate) mod needs {
     pub(crate) const READ: &str = "find";
     pub(crate) const WATCH: &str = "find and changeStream";
@@ -79,23 +79,53 @@ pub(crate) mod needs {
     pub(crate) const REMOVE: &str = "find and remove";
 }
 
-/// What an error means that came of a command on this collection, which needs these actions.
-pub(crate) fn meaning(error: DriverError, database: &str, collection: &str, needs: &str) -> Error {
+/// The features of the driver that a connection string can need. Those of this crate have the same names.
+const FEATURES: [&str; 10] = [
+    "dns-resolver",
+    "zstd-compression",
+    "zlib-compression",
+    "snappy-compression",
+    "aws-auth",
+    "gssapi-auth",
+    "azure-oidc",
+    "gcp-oidc",
+    "socks5-proxy",
+    "cert-key-password",
+];
+
+/// Translates the error with which the driver names a feature that it was built without.
+pub(crate) fn missing_feature(error: &DriverError) -> Option<Error> {
+    let (ErrorKind::InvalidArgument { message, .. } | ErrorKind::Authentication { message, .. }) = error.kind.as_ref()
+    else {
+        return None;
+    };
+    let feature =
+        FEATURES.iter().find(|feature| message.contains(**feature)).filter(|_| message.contains("feature"))?;
+    Some(Error::invalid(format!(
+        "the MongoDB connection string needs the cargo feature `{feature}` of mongoseal, which is off: turn it on and build again, or leave out of the connection string what needs it"
+    )))
+}
+
+/// Translates an error of a command on this collection, which needs these actions.
+pub(crate) fn translate(error: DriverError, database: &str, collection: &str, needs: &str) -> Error {
+    if let Some(missing) = missing_feature(&error) {
+        return missing.caused_by(error);
+    }
     let code = code(&error);
     match error.kind.as_ref() {
         ErrorKind::Command(_) if code == Some(UNAUTHORIZED) && is_anonymous(&error) => Error::invalid(
             "the MongoDB server requires a login: put user, password and authSource into the connection string",
         ),
         ErrorKind::Command(_) if code == Some(UNAUTHORIZED) => Error::invalid(format!(
-            "the MongoDB user may not do this with {database}.{collection}: grant it {needs} there"
+            "the MongoDB user lacks a privilege on {database}.{collection}: grant it {needs} there"
         )),
-        // The driver wraps whatever happens while it logs in.
-        ErrorKind::Authentication { .. } if code.is_some_and(|code| TRANSIENT_CODES.contains(&code)) => not_now(),
+        // The driver wraps each error of a login.
+        ErrorKind::Authentication { .. } if code.is_some_and(|code| TRANSIENT_CODES.contains(&code)) => not_confirmed(),
         ErrorKind::Authentication { .. } => refused_credentials(),
         ErrorKind::Command(_) if code == Some(AUTHENTICATION_FAILED) => refused_credentials(),
         ErrorKind::Command(_) if code.is_some_and(|code| NOT_PRIMARY_CODES.contains(&code)) => not_primary(),
-        ErrorKind::Command(_) if code.is_some_and(|code| TRANSIENT_CODES.contains(&code)) => not_now(),
-        ErrorKind::Command(_) if RETRY_LABELS.iter().any(|label| error.contains_label(label)) => not_now(),
+        ErrorKind::Command(_) if code.is_some_and(|code| TRANSIENT_CODES.contains(&code)) => not_confirmed(),
+        ErrorKind::Command(_) if RETRY_LABELS.iter().any(|label| error.contains_label(label)) => not_confirmed(),
         ErrorKind::Command(CommandError { code, code_name, .. }) => Error::invalid(format!(
             "MongoDB refused a command on {database}.{collection} with {code_name} (code {code}): see the source of this error"
         )),
@@ -103,19 +133,19 @@ pub(crate) fn meaning(error: DriverError, database: &str, collection: &str, need
         | ErrorKind::InvalidTlsConfig { .. }
         | ErrorKind::IncompatibleServer { .. }
         | ErrorKind::SessionsNotSupported => {
-            Error::invalid("the MongoDB client and this deployment do not fit: check the connection string")
+            Error::invalid("the options of the MongoDB client do not fit this deployment: check the connection string")
         }
         ErrorKind::Shutdown => {
-            Error::invalid("the MongoDB client was shut down: make the handle on one that is kept open")
+            Error::invalid("the MongoDB client was shut down: create the handle on a client that stays open")
         }
-        ErrorKind::ServerSelection { message, .. } => unreachable::meaning(message),
-        _ => not_now(),
+        ErrorKind::ServerSelection { message, .. } => unreachable::translate(message),
+        _ => not_confirmed(),
     }
     .caused_by(source(error))
 }
 
-/// What the server or the driver said. A server may quote the command or the record, and with it the lease
-/// id, which is a secret. So of its error only the code and the words before that are kept.
+/// The source of an error. A server may quote the command or the record, and so the lease id, which is a secret. So
+/// only the code of its error is kept, and the words before the first quote.
 pub(crate) fn source(error: DriverError) -> Source {
     match error.kind.as_ref() {
         ErrorKind::Command(CommandError { code, code_name, message, .. }) => {
@@ -140,12 +170,12 @@ impl Refusal {
         Self { code, name: name.to_owned(), message: said.trim_end().to_owned() }
     }
 
-    /// An error that quotes nothing but what its reader wrote.
+    /// An error that quotes only what its reader wrote.
     pub(crate) fn whole(code: i32, message: &str) -> Self {
         Self { code, name: String::new(), message: message.to_owned() }
     }
 
-    /// Of a write error or a write concern error in a reply.
+    /// From a write error or a write concern error in a reply.
     fn of(error: &Bson) -> Self {
         let fields = error.as_document();
         let text = |name| fields.and_then(|fields| fields.get_str(name).ok()).unwrap_or_default();
@@ -155,11 +185,11 @@ impl Refusal {
 }
 
 impl Error {
-    /// The code of the server's error, if a server of MongoDB answered with one: see
-    /// [its list of them](https://www.mongodb.com/docs/manual/reference/error-codes/). 121, for one, is a document that the
-    /// collection's validator does not admit.
+    /// The code of the server's error, if a server of MongoDB answered with an error: see [its list of
+    /// codes](https://www.mongodb.com/docs/manual/reference/error-codes/). For example, 121 is a document that the
+    /// collection's validator refuses.
     ///
-    /// This is for logs and metrics. What to do is told by the variant.
+    /// The code is for logs and metrics. The variant says what to do.
     #[must_use]
     pub fn code(&self) -> Option<i32> {
         let mut next = std::error::Error::source(self);
@@ -185,19 +215,19 @@ impl fmt::Display for Refusal {
 
 impl std::error::Error for Refusal {}
 
-/// What it means that a change stream ended.
-pub(super) fn watch_ended(error: DriverError) -> Error {
+/// The error of a change stream that ended.
+pub(super) fn stream_failed(error: DriverError) -> Error {
     Error::unavailable("the change stream ended: it is opened again").caused_by(source(error))
 }
 
-/// A write concern error is never success: the write is there, and whether it stays is not known.
+/// The error of a write without confirmation. A write concern error is never success: the write was made, and may be
+/// rolled back.
 pub(crate) fn unconfirmed(error: &Bson) -> Error {
     Error::unavailable("a majority of the replica set did not confirm the write in time: retry")
         .caused_by(Refusal::of(error))
 }
 
-/// Refuses the reply to a command whose writes failed or were not confirmed: such a command says so in
-/// its reply.
+/// Refuses the reply to a command whose writes failed or were not confirmed. Only the reply says so.
 pub(super) fn ensure_written(reply: &Document) -> Result<()> {
     if let Some(error) = reply.get("writeConcernError") {
         return Err(unconfirmed(error));
@@ -208,29 +238,29 @@ pub(super) fn ensure_written(reply: &Document) -> Result<()> {
     }
 }
 
-/// What it means that a command was taken and its write failed.
+/// The error of a command that succeeded but whose write failed.
 fn unwritten(error: &Bson) -> Error {
     let refusal = Refusal::of(error);
     let failed = if TRANSIENT_CODES.contains(&refusal.code) {
-        not_now()
+        not_confirmed()
     } else {
         Error::invalid(format!("MongoDB refused the write with code {}: see the source of this error", refusal.code))
     };
     failed.caused_by(refusal)
 }
 
-/// A reply without the fields that every server gives.
+/// The error of a reply without the fields that every server returns.
 pub(super) fn unreadable(error: impl std::error::Error + Send + Sync + 'static) -> Error {
-    Error::invalid("the reply is not that of a MongoDB server: check whether a proxy or another product answers")
+    Error::invalid("the reply is not one of a MongoDB server: check whether a proxy or another product answers")
         .caused_by(error)
 }
 
-/// Whether the server refuses because the client has not logged in.
+/// Whether the server refuses because the client is not logged in.
 pub(super) fn is_anonymous(error: &DriverError) -> bool {
     matches!(*error.kind, ErrorKind::Command(ref command) if command.message.contains("requires authentication"))
 }
 
-/// The code of the server's error, if it is one or wraps one.
+/// The code of the server's error, if there is one in this error.
 pub(crate) fn code(error: &DriverError) -> Option<i32> {
     match error.kind.as_ref() {
         ErrorKind::Command(command) => Some(command.code),
@@ -254,14 +284,14 @@ fn refused_credentials() -> Error {
     Error::invalid("MongoDB refused the credentials: check user, password and authSource")
 }
 
-/// A client that follows the set finds the next primary by itself.
+/// The error of a server that is not the primary. A client that follows the set finds the next primary by itself.
 pub(super) fn not_primary() -> Error {
     Error::unavailable(
         "the MongoDB server is not the primary of its replica set: retry, and leave out directConnection if the connection string has it",
     )
 }
 
-fn not_now() -> Error {
+fn not_confirmed() -> Error {
     Error::unavailable(
         "MongoDB did not confirm the request: retry, and see the source of this error if that happens again",
     )
@@ -298,9 +328,9 @@ mod tests {
 
     #[test]
     fn an_error_of_the_caller_is_invalid_and_one_of_the_moment_is_unavailable() {
-        let invalid = meaning(ErrorKind::Shutdown.into(), "d", "c", needs::READ);
+        let invalid = translate(ErrorKind::Shutdown.into(), "d", "c", needs::READ);
         assert!(matches!(invalid, Error::Invalid { .. }));
-        let moment = meaning(std::io::Error::other("reset").into(), "d", "c", needs::READ);
+        let moment = translate(std::io::Error::other("reset").into(), "d", "c", needs::READ);
         assert!(matches!(moment, Error::Unavailable { .. }));
         assert!(!moment.to_string().contains("reset"), "the source is not repeated");
     }

@@ -2,8 +2,8 @@
 //!
 //! Purpose: one request is one command, which the server applies atomically.
 //!
-//! Mechanism: `command.rs` encodes the command, and `document.rs` decodes the record in its reply. If the reply has no record of
-//! this format, the document of the key is read, so that the error names what is wrong with it.
+//! Mechanism: `command.rs` encodes the command, and `document.rs` decodes the record in its reply. If the reply has no
+//! record of this format, the document of the key is read, so that the error names what is wrong with it.
 //!
 //! Invariant: each answer of a write comes from the write itself.
 
@@ -43,13 +43,13 @@ impl MongoContext {
     pub(super) fn command_head(&self, key: &Key, deadline: Deadline) -> Document {
         doc! {
             "findAndModify": &self.collection,
-            "query": document::of(key),
+            "query": document::record_query(key),
             "writeConcern": write_concern(deadline),
             "maxTimeMS": server_limit(deadline),
         }
     }
 
-    /// Sends a command that applies these requests. Returns what came of each.
+    /// Sends a command that applies these requests. Returns the answer to each.
     pub(super) async fn update(
         &self,
         key: &Key,
@@ -58,7 +58,7 @@ impl MongoContext {
         deadline: Deadline,
     ) -> Result<Vec<Applied>> {
         let has_acquire = requests.iter().any(|request| matches!(request, Request::Acquire(_)));
-        let upserts = requests.first().is_some_and(|request| Operation::of(request).is_upsert());
+        let is_upsert = requests.first().is_some_and(|request| Operation::of(request).is_upsert());
         let reply = self.database.run_raw_command(command).selection_criteria(PRIMARY).await;
         let reply = match reply {
             Ok(reply) => {
@@ -66,25 +66,25 @@ impl MongoContext {
                 reply
             }
             Err(error) => {
-                if upserts {
+                if is_upsert {
                     self.index.note_doubt();
                 }
-                // A document that is not ours can make the update fail, which then wrote nothing. An upsert fails with
-                // a duplicate key where the query does not match the document of the key. If the read finds a record
-                // that can be read, or none, another first insert came before this one, and a retry meets its record.
+                // A foreign document can make the update fail, which then has written nothing. An upsert fails with a
+                // duplicate key if the query does not match the key's document. If the read finds a valid record or
+                // none, another first insert came before this one, and a retry meets its record.
                 let is_taken = error::code(&error) == Some(error::DUPLICATE_KEY);
                 let is_refused = error::is_refusal(&error) && error::code(&error) != Some(error::UNAUTHORIZED);
                 if is_taken || is_refused {
                     self.read(key, deadline).await?;
                 }
-                return Err(self.meaning(error, if upserts { needs::HOLD } else { needs::CHANGE }));
+                return Err(self.translate(error, if is_upsert { needs::HOLD } else { needs::CHANGE }));
             }
         };
         if let Some(error) = reply.get("writeConcernError") {
             return Err(error::unconfirmed(error));
         }
-        // There was no record of this format, so the server did nothing and returned no time. The engine reads what is there
-        // before it reports that.
+        // There was no record of this format, so the server did nothing and returned no time. The engine reads the
+        // document before it reports that.
         let Some(Bson::Document(value)) = reply.get("value") else {
             let nothing = |request: &Request| request.outcome(None, StoreTime::default());
             return Ok(requests
@@ -92,17 +92,17 @@ impl MongoContext {
                 .map(|request| Applied { outcome: nothing(request), at: None, changed: false, sent: None })
                 .collect());
         };
-        let DecodedReply { mut view, places, at, written } = document::decode_reply(key, value)?;
+        let DecodedReply { mut summary, places, at, is_written } = document::decode_reply(key, value)?;
         let mut applied = Vec::new();
         for (index, request) in requests.iter().enumerate() {
-            view.position = places.get(index).copied().flatten();
-            let outcome = request.outcome(Some(&view), at.now);
-            if !is_plausible(request, &outcome, written, at.now) {
-                // What was not looked at in the view makes it a document that is not ours.
+            summary.position = places.get(index).copied().flatten();
+            let outcome = request.outcome(Some(&summary), at.now);
+            if !is_plausible(request, &outcome, is_written, at.now) {
+                // The fields that the summary does not have make it a foreign document.
                 self.read(key, deadline).await?;
                 return Err(Error::unavailable("the answer of MongoDB does not match what it wrote: retry"));
             }
-            applied.push(Applied { outcome, at: Some(at), changed: written, sent: None });
+            applied.push(Applied { outcome, at: Some(at), changed: is_written, sent: None });
         }
         if has_acquire {
             let is_held = |Applied { outcome, .. }: &Applied| {
@@ -117,7 +117,7 @@ impl MongoContext {
         let find = doc! {
             "find": &self.collection,
             "filter": { "_id": key.as_str() },
-            "projection": document::all(),
+            "projection": document::record_projection(),
             "limit": 1,
             "singleBatch": true,
             "readConcern": { "level": "linearizable" },
@@ -137,18 +137,18 @@ impl MongoContext {
     }
 }
 
-/// Whether the pipeline can have come to this. It leaves a document as it is that is not ours.
-fn is_plausible(request: &Request, outcome: &Outcome, written: bool, now: StoreTime) -> bool {
+/// Whether the pipeline can have this outcome. It does not change a foreign document.
+fn is_plausible(request: &Request, outcome: &Outcome, is_written: bool, now: StoreTime) -> bool {
     let room = match request {
         Request::Acquire(acquire) => acquire.wait.map(|wait| wait.queue_limit),
         _ => None,
     };
     let is_full = |length: usize| room.is_none_or(|room| u32::try_from(length).is_ok_and(|length| length >= room));
     match outcome {
-        // An acquire of a free key is granted, unless an entry before it in the queue is not one of a waiter. A raise
-        // makes a record.
+        // An acquire of a free key is granted, unless an entry before it in the queue is no waiter. A raise creates a
+        // record.
         Outcome::Absent => !matches!(request, Request::Acquire(_) | Request::Raise(_)),
-        _ if written => true,
+        _ if is_written => true,
         Outcome::Granted { .. }
         | Outcome::Queued { .. }
         | Outcome::Refreshed { .. }

@@ -1,12 +1,14 @@
 //! Fast rejection of repeated acquires: a no-op update shows whether the key is still held.
 //!
-//! Purpose: a refused acquire changes nothing, and most of its cost at the server is to parse and run the whole pipeline.
+//! Purpose: a refused acquire changes nothing, and most of its cost at the server is to parse and run the whole
+//! pipeline.
 //!
-//! Mechanism: if the last acquire of a key was refused, the next one first sends an update that changes nothing. The state
-//! machine runs here on the record that the update returns. If it refuses and changes nothing, the acquire is not sent.
+//! Mechanism: if the last acquire of a key was refused, the next one first sends an update that changes nothing. The
+//! state machine runs here on the record that the update returns. If it refuses and changes nothing, the acquire is not
+//! sent.
 //!
-//! Invariant: this refusal is as good as one of the pipeline. The update goes to the primary only, sees an own grant whose
-//! answer was lost, and is answered when a majority has what it saw. A read would not do all of that.
+//! Invariant: this refusal is as good as one of the pipeline. The update goes to the primary only, sees an own grant
+//! whose answer was lost, and is answered when a majority has what it saw. A read would not do all of that.
 
 pub(super) mod held_keys;
 
@@ -36,11 +38,11 @@ impl MongoContext {
         if !self.held_keys.contains(key) {
             return Ok(None);
         }
-        let mut fields = document::all();
+        let mut fields = document::record_projection();
         fields.insert("queue", doc! { "$size": "$queue" });
         let no_op = doc! {
             "findAndModify": &self.collection,
-            "query": document::of(key),
+            "query": document::record_query(key),
             // Without an upsert there is no insert.
             "update": { "$setOnInsert": { "version": 0_i64 } },
             "upsert": false,
@@ -49,7 +51,7 @@ impl MongoContext {
             "maxTimeMS": server_limit(deadline),
         };
         let mut reply = match self.command(no_op, needs::HOLD).await {
-            // The document is not a record of ours. The acquire itself reports what is wrong with it.
+            // The document is foreign or newer. The acquire itself reports what is wrong with it.
             Err(Error::Invalid { .. }) => return Ok(None),
             reply => reply?,
         };

@@ -1,13 +1,13 @@
-//! The changes of a record: a snapshot of the record, and the changes after it.
+//! The states of a record: a snapshot, and the changes after it.
 //!
 //! Purpose: a caller that follows a key gets each state of its record.
 //!
-//! Mechanism: `follow/shared_stream.rs` reads the changes of all followed records. The server logs an update of a larger
-//! document as its difference. `update_description.rs` applies the difference to the document as it was before. The server
-//! can look up the whole document, but finds a later one, so states would be left out.
+//! Mechanism: `follow/shared_stream.rs` reads the changes of all followed records. The server logs an update of a
+//! larger document as its difference. `update_description.rs` applies the difference to the document before it. The
+//! server can look up the whole document, but may return a later one, so states would be left out.
 //!
-//! Invariant: states come in their order. If a subscriber is slower than the changes of its record, it gets the next snapshot in
-//! their place.
+//! Invariant: states come in their order. If a subscriber is slower than the changes of its record, it gets the next
+//! snapshot in their place.
 
 mod key_streams;
 mod shared_stream;
@@ -40,11 +40,10 @@ use crate::{
 /// How long a snapshot may take.
 const SNAPSHOT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Codes of a server that has no snapshot to read at this moment: the collection was made just now, or a
-/// majority has not come as far.
+/// Codes of a server that has no snapshot now: the collection was just created, or a majority lags behind.
 const NO_SNAPSHOT_CODES: [i32; 2] = [239, 246];
 
-/// How long to wait after a snapshot that was too early before the next one is taken.
+/// How long to wait after a snapshot that was too old.
 const SNAPSHOT_RETRY_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Sends the states of the record of a key until the receiver is dropped.
@@ -63,7 +62,7 @@ pub(super) async fn follow(store: &Arc<MongoContext>, key: &Key, states: &Sender
                 () = states.closed() => return Ok(()),
             };
             let Some(change) = change else { break };
-            // What is in the snapshot is known.
+            // Changes in the snapshot are skipped.
             if change.get_timestamp("clusterTime").is_ok_and(|time| time > as_of)
                 && states.send(last.apply(key, &change)?).await.is_err()
             {
@@ -73,21 +72,21 @@ pub(super) async fn follow(store: &Arc<MongoContext>, key: &Key, states: &Sender
         if let Some(end) = subscription.end() {
             return Err(into_error(end));
         }
-        debug!(%key, "a watch was too slow: the record is read again");
+        debug!(%key, "a watch is slower than the changes of its record: the record is read again");
     }
 }
 
-/// What a snapshot read finds.
+/// The result of a snapshot read.
 struct SnapshotReply {
     found: Option<Document>,
-    /// The cluster time as of which it is, if the collection is there.
+    /// The cluster time of the snapshot, if the collection exists.
     as_of: Option<Timestamp>,
     /// The cluster time of the answer.
     answered: Timestamp,
 }
 
 impl MongoContext {
-    /// A snapshot that is not older than this time. A new primary may not know yet how far a majority has come.
+    /// Reads a snapshot that is not older than this time. A new primary may not know yet how far a majority has come.
     async fn snapshot_after(&self, key: &Key, time: Timestamp) -> Result<(FollowedDocument, Timestamp, StoreClock)> {
         let deadline = deadline_after(SNAPSHOT_TIMEOUT);
         loop {
@@ -97,19 +96,19 @@ impl MongoContext {
             }
             if deadline.has_passed() {
                 return Err(Error::unavailable(
-                    "no majority has what the primary has applied: check the other members of the replica set",
+                    "no majority has the latest writes of the primary: check the other members of the replica set",
                 ));
             }
             tokio::time::sleep(SNAPSHOT_RETRY_INTERVAL).await;
         }
     }
 
-    /// The record of a key as a majority has it, as of which cluster time, and when.
+    /// The record of a key as a majority has it, the cluster time of that state, and the store's clocks.
     async fn snapshot(&self, key: &Key) -> Result<(FollowedDocument, Timestamp, StoreClock)> {
         let (found, from) = match self.read_snapshot(key).await? {
             SnapshotReply { found, as_of: Some(from), .. } => (found, from),
-            // There is no snapshot of a collection that is not there. If it is still not there after the
-            // time of that answer, whatever becomes of it is told from that time on.
+            // A collection that does not exist has no snapshot. If it does not exist at a second read either, the
+            // stream passes on each change after the time of the first answer.
             SnapshotReply { answered, .. } => match self.read_snapshot(key).await? {
                 SnapshotReply { found, as_of: Some(from), .. } => (found, from),
                 SnapshotReply { .. } => (None, answered),
@@ -121,7 +120,7 @@ impl MongoContext {
     }
 
     async fn read_snapshot(&self, key: &Key) -> Result<SnapshotReply> {
-        let mut projection = document::all();
+        let mut projection = document::record_projection();
         projection.insert("queue", doc! { "$slice": 0 });
         let command = doc! {
             "find": &self.collection,
@@ -144,17 +143,17 @@ impl MongoContext {
 
     fn no_snapshot(&self, error: DriverError) -> Error {
         if error::code(&error).is_some_and(|code| NO_SNAPSHOT_CODES.contains(&code)) {
-            return error::watch_ended(error);
+            return error::stream_failed(error);
         }
-        self.meaning(error, needs::READ)
+        self.translate(error, needs::READ)
     }
 }
 
-/// The document of a key as the last event left it, if it is there.
+/// The document of a key after the last event, if it exists.
 struct FollowedDocument(Option<Document>);
 
 impl FollowedDocument {
-    /// What an event makes of it.
+    /// Applies an event. Returns the state after it.
     fn apply(&mut self, key: &Key, event: &Document) -> Result<RecordState> {
         let logged = event.get_timestamp("clusterTime").map_err(error::unreadable)?;
         let seen = self.last_seen();
@@ -165,10 +164,12 @@ impl FollowedDocument {
             "update" => {
                 let update = event.get_document("updateDescription").map_err(error::unreadable)?;
                 let applied = self.0.as_mut().and_then(|document| update_description::apply(document, update));
-                applied.ok_or_else(|| Error::unavailable("a change cannot be followed: the record is read again"))?;
+                applied.ok_or_else(|| {
+                    Error::unavailable("a change does not fit the record before it: the record is read again")
+                })?;
             }
             "delete" | "drop" | "rename" => self.0 = None,
-            // The stream that ends says so.
+            // An event that ends the stream.
             _ => return Err(stream_error::closed()),
         }
         // A change by this store writes when it was made. A change by another program may not.
@@ -181,7 +182,7 @@ impl FollowedDocument {
         time(self.0.as_ref()?, "last_seen")
     }
 
-    /// The record that this is.
+    /// The record of this document.
     fn state(&self, key: &Key, at: StoreClock) -> Result<RecordState> {
         let read = |document: &Document| {
             let mut document = document.clone();

@@ -1,18 +1,18 @@
-//! The functions of the fuzz targets, which exist only when the crate is built to be fuzzed.
+//! The functions of the fuzz targets. They exist only in fuzzing builds.
 
 use mongodb::bson::{Document, RawDocument};
 
 use super::{document, update_description, watch::notification_streams};
 use crate::{AcquireId, FencingToken, Group, Key, LeaseId, Owner};
 
-/// Reads a document in all the ways in which records are read.
+/// Reads a document in each way in which records are read.
 pub fn document(bytes: &[u8]) {
     if let Some(document) = decoded(bytes) {
         read(&document);
     }
 }
 
-/// Reads an event, applies it to the document behind it, and reads what that has become.
+/// Reads an event, applies it to the document behind it, and reads the result.
 pub fn event(bytes: &[u8]) {
     let length = bytes.first_chunk().map_or(0, |length| u32::from_le_bytes(*length));
     let length = usize::try_from(length).unwrap_or(usize::MAX);
@@ -26,7 +26,7 @@ pub fn event(bytes: &[u8]) {
     }
 }
 
-/// Reads a text as each of the words. What is one is shown as it was read.
+/// Parses a text as each text type. What parses must be shown as it was read.
 pub fn text(text: &str) {
     same(text, text.parse::<Key>().ok());
     same(text, text.parse::<Owner>().ok());

@@ -1,9 +1,9 @@
 //! The TTL index, which deletes idle records.
 //!
-//! Purpose: each collection with records has the index, also one that was dropped while handles were open.
+//! Purpose: each collection with records has the index, also after it was dropped while handles were open.
 //!
 //! Mechanism: `preflight.rs` creates the index before the first request. After a drop of the collection each record is
-//! inserted anew, and the answer to an acquire says whether it inserted one. If it did, or if there is no answer,
+//! inserted again, and the answer to an acquire says whether it inserted one. If it did, or if there is no answer,
 //! `createIndexes` is sent once more in the background. `index/state.rs` says when.
 //!
 //! Invariant: no request waits for the index, and a store that inserts nothing sends nothing.
@@ -23,14 +23,14 @@ use super::{
 };
 use crate::{Clock, Deadline, Error, Result};
 
-/// An index of this key or name has other options.
+/// An index with this key or name has other options.
 const INDEX_CONFLICT_CODES: [i32; 2] = [85, 86];
 
-/// How long the server may take to create it again.
+/// How long the server may take to create the index again.
 const CREATE_INDEX_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Creates the index again in the background, if it is time. The task ends with the driver's own timeouts, and `close` waits
-/// for it.
+/// Creates the index again in the background, if that is due. The task ends with the driver's own timeouts, and `close`
+/// waits for it.
 pub(super) fn renew(context: &Arc<MongoContext>) {
     if context.index.begin_if_due(Clock::Boot.now(), context.retention) {
         let store = Arc::clone(context);
@@ -39,13 +39,13 @@ pub(super) fn renew(context: &Arc<MongoContext>) {
                 Ok(()) => {}
                 Err(error @ Error::Unavailable { .. }) => {
                     store.index.note_doubt();
-                    debug!(collection = store.collection, %error, "the TTL index is looked at again later");
+                    debug!(collection = store.collection, %error, "the TTL index was not confirmed: it is checked again later");
                 }
                 Err(error) => {
                     let error: &(dyn std::error::Error + 'static) = &error;
                     warn!(
                         collection = store.collection,
-                        error, "the TTL index cannot be made again, so idle records may stay"
+                        error, "the TTL index cannot be created again, so idle records may stay: create it by hand"
                     );
                 }
             }
@@ -59,7 +59,7 @@ pub(super) async fn ensure(store: &MongoContext, deadline: Deadline) -> Result<(
     create(store, deadline).await
 }
 
-/// Creates the index, or checks the one that is there.
+/// Creates the index, or checks the existing one.
 async fn create(store: &MongoContext, deadline: Deadline) -> Result<()> {
     let seconds = retention_seconds(store.retention);
     let created = store
@@ -68,7 +68,7 @@ async fn create(store: &MongoContext, deadline: Deadline) -> Result<()> {
             doc! {
                 "createIndexes": &store.collection,
                 "indexes": [{ "key": { "expires_at": 1 }, "name": "expires_at_1", "expireAfterSeconds": seconds }],
-                // Not all of the voting members, which is the default: one may be down.
+                // A majority, and not all voting members, which is the default: a member may be down.
                 "commitQuorum": "majority",
                 "writeConcern": { "w": "majority", "wtimeout": server_limit(deadline) },
                 "maxTimeMS": server_limit(deadline),
@@ -82,22 +82,22 @@ async fn create(store: &MongoContext, deadline: Deadline) -> Result<()> {
     let code = error::code(&error);
     let conflict = code.is_some_and(|code| INDEX_CONFLICT_CODES.contains(&code));
     if !conflict && code != Some(error::UNAUTHORIZED) {
-        return Err(store.meaning(error, "createIndex"));
+        return Err(store.translate(error, "createIndex"));
     }
     if !conflict {
         store.index.forbid();
     }
-    // A conflict says that there is one; a missing privilege says nothing.
+    // After a conflict there is an index. After a missing privilege there may be one.
     match existing(store).await {
         Ok(Some(index)) if collects_after(&index, seconds) => Ok(()),
         Ok(Some(index)) if !conflict => Err(Error::invalid(format!(
-            "the index {} of {} does not collect idle records after {seconds} seconds, and this user may not change it: have an operator do so, or set the retention of idle records to what it says",
+            "the index {} of {} does not delete idle records after {seconds} seconds, and this user may not change it: have an operator change it, or set the retention of idle records to its expireAfterSeconds",
             index.get_str("name").unwrap_or("on expires_at"),
             store.collection
         ))),
         Err(unavailable @ Error::Unavailable { .. }) => Err(unavailable),
         _ if conflict => Err(Error::invalid(format!(
-            "{} has another index on expires_at or of its name: drop it, or set the retention of idle records to its expireAfterSeconds; {seconds} is wanted",
+            "{} has an index on expires_at, or with its name, with other options than expireAfterSeconds {seconds}: drop it, or set the retention of idle records to its expireAfterSeconds",
             store.collection
         ))
         .caused_by(error::source(error))),
@@ -105,7 +105,7 @@ async fn create(store: &MongoContext, deadline: Deadline) -> Result<()> {
             warn!(
                 collection = store.collection,
                 listed = found.is_ok(),
-                "the TTL index cannot be created or seen by this user, so idle records may stay: have an operator run createIndex({{expires_at: 1}}, {{expireAfterSeconds: {seconds}}})"
+                "this user may neither create nor see the TTL index, so idle records may stay: have an operator run createIndex({{expires_at: 1}}, {{expireAfterSeconds: {seconds}}})"
             );
             Ok(())
         }
@@ -116,7 +116,7 @@ async fn create(store: &MongoContext, deadline: Deadline) -> Result<()> {
 async fn existing(store: &MongoContext) -> Result<Option<Document>> {
     let reply = match store.raw_command(&store.database, doc! { "listIndexes": &store.collection }).await {
         Ok(reply) => reply,
-        Err(error) => return Err(store.meaning(error, "listIndexes")),
+        Err(error) => return Err(store.translate(error, "listIndexes")),
     };
     let batch =
         reply.get_document("cursor").and_then(|cursor| cursor.get_array("firstBatch")).map_err(error::unreadable)?;
@@ -124,9 +124,9 @@ async fn existing(store: &MongoContext) -> Result<Option<Document>> {
     Ok(batch.iter().filter_map(Bson::as_document).find(|index| on_expiry(index)).cloned())
 }
 
-/// Whether an index collects all idle records after so many seconds.
+/// Whether an index deletes all idle records after this many seconds.
 fn collects_after(index: &Document, seconds: i64) -> bool {
-    let after = match index.get("expireAfterSeconds") {
+    let is_same = match index.get("expireAfterSeconds") {
         Some(Bson::Int32(after)) => i64::from(*after) == seconds,
         Some(Bson::Int64(after)) => *after == seconds,
         #[allow(
@@ -138,10 +138,10 @@ fn collects_after(index: &Document, seconds: i64) -> bool {
         Some(Bson::Double(after)) => *after == seconds as f64,
         _ => false,
     };
-    after && !index.contains_key("partialFilterExpression")
+    is_same && !index.contains_key("partialFilterExpression")
 }
 
-/// A retention in whole seconds, never shorter than asked for.
+/// A retention in whole seconds, rounded up.
 pub(super) fn retention_seconds(retention: Duration) -> i64 {
     let seconds = retention.as_millis().div_ceil(1000);
     i64::try_from(seconds).unwrap_or(i64::MAX).min(i32::MAX.into())

@@ -10,7 +10,7 @@ use mongodb::bson::{Document, doc};
 
 use crate::{Clock, Deadline, Error, Result};
 
-/// How much time a request must have left to be sent. A write that arrives just after its caller has given up holds a key
+/// How much time a request must have left to be sent. A write that arrives after its caller has given up holds a key
 /// without a holder.
 const MIN_REMAINING: Duration = Duration::from_millis(20);
 
@@ -19,8 +19,8 @@ pub(super) fn deadline_after(time: Duration) -> Deadline {
     Deadline::after(Clock::Boot, time)
 }
 
-/// The least time that a request with this deadline must have left to be sent. A request of a lease with a short ttl has
-/// little time from the beginning, so half of its time is enough.
+/// The least time that a request with this deadline must have left to be sent. A request of a lease with a short ttl
+/// has little time from the start, so half of its time is enough.
 pub(super) fn min_remaining(deadline: Deadline) -> Duration {
     MIN_REMAINING.min(half_remaining(deadline))
 }
@@ -38,22 +38,22 @@ pub(super) fn ensure_remaining(deadline: Deadline, least: Duration) -> Result<()
     Ok(())
 }
 
-/// The write concern of each write: the journals of a majority have it.
+/// The write concern of each write: the journals of a majority.
 ///
-/// A majority means its journals by default, and `preflight.rs` refuses a set where it does not. But an operator can
-/// change that later, and a user may lack the privilege to see it. So each write says it.
+/// `preflight.rs` refuses a set whose majority does not mean the journals. But an operator can change that later, and a
+/// user may lack the privilege to see it. So each write says it.
 pub(super) fn write_concern(deadline: Deadline) -> Document {
     doc! { "w": "majority", "j": true, "wtimeout": server_limit(deadline) }
 }
 
-/// How long the server may take, in milliseconds, for each `maxTimeMS` and each `wtimeout`: nine tenths of what is left. At
-/// least one, because zero means "no limit" to the server. At most `i32::MAX`, which is 24.8 days, because the server
+/// The most milliseconds that the server may take, for each `maxTimeMS` and each `wtimeout`: nine tenths of the
+/// remaining time. At least 1, because 0 means no limit. At most `i32::MAX`, which is 24.8 days, because the server
 /// refuses more.
 pub(crate) fn server_limit(deadline: Deadline) -> i64 {
     i64::try_from(deadline.remaining().mul_f64(0.9).as_millis()).unwrap_or(i64::MAX).clamp(1, i32::MAX.into())
 }
 
-/// The same for an option of the driver.
+/// The same as a duration, for an option of the driver.
 pub(crate) fn server_time(deadline: Deadline) -> Duration {
     Duration::from_millis(u64::try_from(server_limit(deadline)).unwrap_or_default())
 }

@@ -16,42 +16,59 @@ use super::{
     limits::server_limit,
 };
 use crate::{
-    Deadline, FencingToken, Key, Result, Ttl,
+    Deadline, Error, FencingToken, Key, Result, Ttl,
     record::{Filter, Position, SharingFilter, StoreTime},
     store::Page,
 };
 
-/// The most leases of a page. They fit in a reply of 16 MiB unless their metadata is
-/// all of tiny entries, and if they do not, the page ends sooner.
+/// The most leases of a page. They fit in a reply of 16 MiB unless their metadata has very many tiny entries. If they
+/// do not fit, the page ends sooner.
 const MAX_PAGE: u32 = 2_000;
 
-/// A bound on a remaining time that no lease comes near, and that can be added to any date.
+/// A bound on a remaining time that is above that of every lease, and that can be added to any date.
 const MAX_REMAINING_MILLIS: u64 = 1 << 50;
 
 impl MongoContext {
     pub(super) async fn list(
         &self,
-        selection: &Filter,
+        filter: &Filter,
         after: Option<&Position>,
-        most: u32,
+        page_size: u32,
         deadline: Deadline,
     ) -> Result<Page> {
-        let most = most.clamp(1, MAX_PAGE);
-        let (rows, more) = self.rows(pipeline(selection, after, most), most, "linearizable", deadline).await?;
-        let next = if more { rows.last().map(position).transpose()? } else { None };
+        let page_size = page_size.clamp(1, MAX_PAGE);
+        let pipeline = pipeline(filter, after, page_size);
+        let (rows, has_more) = self.rows(pipeline, page_size, "linearizable", deadline).await?;
+        let next = if has_more { rows.last().map(position).transpose()? } else { None };
         let read = |row: &Document| {
             let lease = document::decode_listed(row);
-            lease.inspect_err(|message| debug!(id = ?row.get("_id"), message, "not a lease: left out of a list")).ok()
+            lease
+                .inspect_err(
+                    |message| debug!(id = ?row.get("_id"), message, "an entry is no lease: it is left out of the list"),
+                )
+                .ok()
         };
         Ok(Page { leases: rows.iter().filter_map(read).collect(), next })
     }
 
-    /// The documents that an aggregation ending with at most so many of them gives, and whether there
-    /// may be more.
+    /// Reads the server's clock. A stage of facets returns one document, whatever the collection contains.
+    pub(super) async fn now(&self, deadline: Deadline) -> Result<StoreTime> {
+        let pipeline = vec![
+            doc! { "$limit": 1_i64 },
+            doc! { "$facet": { "any": [{ "$limit": 1_i64 }] } },
+            doc! { "$project": { "now": "$$NOW" } },
+        ];
+        let (rows, _) = self.rows(pipeline, 1, "linearizable", deadline).await?;
+        let now =
+            rows.first().ok_or_else(|| Error::unavailable("the collection of the leases is being created: retry"))?;
+        Ok(StoreTime::from_millis(now.get_datetime("now").map_err(error::unreadable)?.timestamp_millis()))
+    }
+
+    /// Runs an aggregation that returns at most `page_size` documents. Returns them, and whether there may be more.
     pub(super) async fn rows(
         &self,
         pipeline: Vec<Document>,
-        most: u32,
+        page_size: u32,
         level: &str,
         deadline: Deadline,
     ) -> Result<(Vec<Document>, bool)> {
@@ -59,7 +76,7 @@ impl MongoContext {
             "aggregate": &self.collection,
             "pipeline": pipeline,
             // One more than there can be, so that the server closes the cursor with the reply.
-            "cursor": { "batchSize": document::int(most.saturating_add(1)) },
+            "cursor": { "batchSize": document::int(page_size.saturating_add(1)) },
             "readConcern": { "level": level },
             "maxTimeMS": server_limit(deadline),
         };
@@ -71,7 +88,7 @@ impl MongoContext {
             // The reply was full. The next page begins where it ends.
             let kill = doc! { "killCursors": &self.collection, "cursors": [id] };
             let killed = self.command(kill, needs::READ).await;
-            debug!(?killed, "a reply was too large for a page of a list");
+            debug!(?killed, "the leases of a page do not fit in a reply: the page ends sooner");
         }
         let rows: Vec<Document> = batch
             .into_iter()
@@ -80,54 +97,54 @@ impl MongoContext {
                 _ => None,
             })
             .collect();
-        let more = id != 0 || u32::try_from(rows.len()).is_ok_and(|count| count >= most);
-        Ok((rows, more))
+        let has_more = id != 0 || u32::try_from(rows.len()).is_ok_and(|count| count >= page_size);
+        Ok((rows, has_more))
     }
 }
 
-/// Selects in the order in which the server saves most work: keys, then records, then holders. What a
-/// caller says is only ever a value to compare with. No document of another program makes this fail.
-fn pipeline(selection: &Filter, after: Option<&Position>, most: u32) -> Vec<Document> {
+/// Filters in the order that saves the server most work: keys, then records, then holders. A value of a caller is only
+/// compared with. No document of another program makes this fail.
+fn pipeline(filter: &Filter, after: Option<&Position>, page_size: u32) -> Vec<Document> {
     let mut records = doc! {
-        "_id": keys(selection),
+        "_id": match_keys(filter),
         "$expr": document::is_record_beside_entries(),
     };
-    records.extend(document::of_this_format());
-    if let Some(group) = &selection.group {
-        // Repeated here, so that the server can use an index of groups.
+    records.extend(document::format_query());
+    if let Some(group) = &filter.group {
+        // The group again, so that the server can use an index on groups.
         records.insert("holders.group", doc! { "$eq": group.as_str() });
     }
     vec![
         doc! { "$match": records },
         doc! { "$unwind": "$holders" },
-        doc! { "$match": holders(selection, after) },
+        doc! { "$match": match_holders(filter, after) },
         doc! { "$sort": { "holders.version": 1, "_id": 1 } },
-        doc! { "$limit": i64::from(most) },
-        doc! { "$project": document::listed() },
+        doc! { "$limit": i64::from(page_size) },
+        doc! { "$project": document::listing_projection() },
     ]
 }
 
-/// Which `_id`s: a range, which is read from the index on them.
-fn keys(selection: &Filter) -> Document {
+/// Matches `_id`s: a range, which the server reads from the index on them.
+fn match_keys(filter: &Filter) -> Document {
     let mut keys = doc! { "$type": "string" };
-    if let Some(key) = &selection.key {
+    if let Some(key) = &filter.key {
         keys.insert("$eq", key.as_str());
     }
-    if !selection.prefix.is_empty() {
-        keys.insert("$gte", &selection.prefix);
-        if let Some(end) = end_of(&selection.prefix) {
+    if !filter.prefix.is_empty() {
+        keys.insert("$gte", &filter.prefix);
+        if let Some(end) = prefix_end(&filter.prefix) {
             keys.insert("$lt", end);
         }
     }
     keys
 }
 
-/// The smallest text that is larger than all that begin with this one, if there is any. Texts compare
-/// byte by byte, which for UTF-8 is character by character.
-fn end_of(prefix: &str) -> Option<String> {
+/// The smallest text that is larger than each text with this prefix, if there is one. Texts compare byte by byte, which
+/// for UTF-8 is character by character.
+fn prefix_end(prefix: &str) -> Option<String> {
     let mut rest: Vec<char> = prefix.chars().collect();
     while let Some(last) = rest.pop() {
-        // Skips the gap in the middle of all characters.
+        // Skips the gap in the range of characters.
         if let Some(next) = (last..=char::MAX).nth(1) {
             rest.push(next);
             return Some(rest.into_iter().collect());
@@ -136,22 +153,22 @@ fn end_of(prefix: &str) -> Option<String> {
     None
 }
 
-/// Which holders, each of them alone in `holders`.
-fn holders(selection: &Filter, after: Option<&Position>) -> Document {
-    let mut version = document::versions();
+/// Matches holders, after `$unwind` of `holders`.
+fn match_holders(filter: &Filter, after: Option<&Position>) -> Document {
+    let mut version = document::version_range();
     let mut holders = doc! {};
     if let Some(Position { token, key }) = after {
         version.insert("$gte", *token);
         holders.insert("$or", vec![doc! { "holders.version": { "$gt": *token } }, doc! { "_id": { "$gt": key } }]);
     }
     holders.insert("holders.version", version);
-    if let Some(owner) = &selection.owner {
+    if let Some(owner) = &filter.owner {
         holders.insert("holders.owner", doc! { "$eq": owner.as_str() });
     }
-    if let Some(group) = &selection.group {
+    if let Some(group) = &filter.group {
         holders.insert("holders.group", doc! { "$eq": group.as_str() });
     }
-    if let Some(sharing) = selection.sharing {
+    if let Some(sharing) = filter.sharing {
         holders.insert(
             "holders.limit",
             match sharing {
@@ -161,36 +178,36 @@ fn holders(selection: &Filter, after: Option<&Position>) -> Document {
         );
     }
     let mut since = doc! {};
-    if let Some(after) = selection.since_after {
+    if let Some(after) = filter.since_after {
         since.insert("$gt", date(after));
     }
-    if let Some(before) = selection.since_before {
+    if let Some(before) = filter.since_before {
         since.insert("$lt", date(before));
     }
     if !since.is_empty() {
         holders.insert("holders.since", since);
     }
     let mut conditions = vec![document::has_fields_of_a_holder()];
-    conditions.extend(times(selection));
+    conditions.extend(time_conditions(filter));
     holders.insert("$expr", doc! { "$and": conditions });
     holders
 }
 
-/// The conditions of a selection on the remaining time, on the server's clock.
-fn times(selection: &Filter) -> Vec<Document> {
+/// The conditions of a filter on the remaining time, on the server's clock.
+fn time_conditions(filter: &Filter) -> Vec<Document> {
     let end = "$holders.expires_at";
     let from_now = |millis: u64| doc! { "$add": ["$$NOW", document::long(millis)] };
-    // As `Holder::remaining` says it.
+    // The same bound as in `Holder::remaining`.
     let forever = doc! { "$gt": [end, from_now(Ttl::MAX.millis())] };
     let mut times = Vec::new();
-    if !selection.with_expired {
+    if !filter.with_expired {
         times.push(doc! { "$gt": [end, "$$NOW"] });
     }
     // An expired holder has at least zero left.
-    if let Some(least) = selection.remaining_at_least.map(whole_millis).filter(|least| *least > 0) {
+    if let Some(least) = filter.remaining_at_least.map(whole_millis).filter(|least| *least > 0) {
         times.push(doc! { "$or": [{ "$gte": [end, from_now(least)] }, forever.clone()] });
     }
-    if let Some(bound) = selection.remaining_less_than.map(whole_millis) {
+    if let Some(bound) = filter.remaining_less_than.map(whole_millis) {
         let nothing_is_less = if bound == 0 { Some(doc! { "$literal": false }) } else { None };
         times.extend(nothing_is_less);
         times.push(doc! { "$lt": [end, from_now(bound)] });
@@ -199,7 +216,7 @@ fn times(selection: &Filter) -> Vec<Document> {
     times
 }
 
-/// A bound in milliseconds. What is left is in whole ones, so a part of one counts as one.
+/// A bound in milliseconds. Remaining times are in whole milliseconds, so a part counts as a whole one.
 fn whole_millis(bound: Duration) -> u64 {
     u64::try_from(bound.as_nanos().div_ceil(1_000_000)).unwrap_or(MAX_REMAINING_MILLIS).min(MAX_REMAINING_MILLIS)
 }
@@ -208,7 +225,7 @@ fn date(time: StoreTime) -> Bson {
     Bson::DateTime(DateTime::from_millis(time.millis()))
 }
 
-/// The place behind a row, which [`holders`] has looked at.
+/// The position behind a row that [`match_holders`] has matched.
 fn position(row: &Document) -> Result<Position> {
     let holder = row.get_document("holders").map_err(error::unreadable)?;
     let token = FencingToken::try_from(holder.get_i64("version").map_err(error::unreadable)?)?;
@@ -235,7 +252,7 @@ mod tests {
             ("\u{10ffff}", None),
             ("", None),
         ] {
-            assert_eq!(end_of(prefix).as_deref(), end, "{prefix:?}");
+            assert_eq!(prefix_end(prefix).as_deref(), end, "{prefix:?}");
         }
     }
 

@@ -1,10 +1,10 @@
 //! The operations: requests that share a pipeline and a projection.
 //!
-//! Purpose: the server parses a pipeline for each command, and the client encodes it once for all requests of an operation.
+//! Purpose: the server parses a pipeline for each command. The client encodes it once for all requests of an operation.
 //!
-//! Mechanism: what differs from one request of an operation to the next comes in constants.
+//! Mechanism: what differs between requests of an operation is in constants.
 //!
-//! Invariant: the server never reads a value of a caller as an expression.
+//! Invariant: the server never evaluates a value of a caller as an expression.
 
 use mongodb::bson::{Bson, DateTime, Document, doc};
 
@@ -21,24 +21,24 @@ pub(super) enum Operation {
     /// Acquires without waiting, for several leases of a key.
     AcquireSeveral,
     Refresh,
-    /// Gives back what a lease id holds with this token.
+    /// Releases what a lease id holds with this token.
     Release,
-    /// Gives back what an acquire was granted, or its place in the queue, or those of several acquires of a key.
+    /// Releases what an acquire was granted, or leaves its place in the queue; for one acquire or several of a key.
     Leave,
     Revoke,
     Transfer,
     Downgrade,
     Raise,
-    /// Only what all do.
+    /// Does only what all operations do: prune and grant.
     Prune,
-    /// Does to the leases of several keys what their tokens name.
+    /// Requests for the leases of several keys, named by their tokens.
     ReleaseNamed,
     RevokeNamed,
     RefreshNamed,
 }
 
 impl Operation {
-    /// Those of requests.
+    /// The operations of single requests and of several for a key.
     pub(super) const OF_REQUESTS: [Self; 11] = [
         Self::Acquire,
         Self::Wait,
@@ -76,13 +76,13 @@ impl Operation {
         }
     }
 
-    /// Whether it is done to several leases, which are named by their tokens.
+    /// Whether it is for several leases that are named by their tokens.
     pub(super) fn is_batch(self) -> bool {
         matches!(self, Self::ReleaseNamed | Self::RevokeNamed | Self::RefreshNamed)
     }
 
-    /// The operation of a command that applies several requests of a key, of which this is the first. `None`: it cannot be
-    /// applied together with others.
+    /// The operation of a command that applies several requests of a key, of which this is the first. `None`: the
+    /// request needs a command of its own.
     pub(super) fn of_several(first: &Request) -> Option<Self> {
         match Self::of(first) {
             Self::Acquire => Some(Self::AcquireSeveral),
@@ -91,7 +91,7 @@ impl Operation {
         }
     }
 
-    /// Whether its variables are lists of the same length, one entry for each lease.
+    /// Whether its constants are lists of the same length, with one entry for each lease.
     pub(super) fn is_of_several(self) -> bool {
         matches!(self, Self::Wait | Self::AcquireSeveral | Self::Leave)
     }
@@ -101,7 +101,7 @@ impl Operation {
         matches!(self, Self::Revoke | Self::RevokeNamed)
     }
 
-    /// Whether it makes a record if there is none.
+    /// Whether it creates a missing record.
     pub(super) fn is_upsert(self) -> bool {
         self.is_acquire() || self == Self::Raise
     }
@@ -111,9 +111,10 @@ impl Operation {
         matches!(self, Self::Acquire | Self::Wait | Self::AcquireSeveral)
     }
 
-    /// The fields of a reply from which the outcome of a request is read: without the queue, which may be long.
+    /// The projection of the fields from which the outcome of a request is read. It leaves out the queue, which may be
+    /// long.
     pub(super) fn projection(self) -> Document {
-        let mut projection = document::all();
+        let mut projection = document::record_projection();
         projection.insert("queue", doc! { "$slice": 0 });
         if !matches!(self, Self::Wait | Self::Leave) {
             return projection;
@@ -131,73 +132,73 @@ impl Operation {
     }
 }
 
-/// The constants of a request, which the pipeline of its operation uses.
+/// The constants of a request for the pipeline of its operation.
 pub(super) fn constants(request: &Request) -> Document {
-    let mut variables = match request {
-        Request::Acquire(acquire) if acquire.wait.is_some() => return acquires([acquire]),
-        Request::Leave(leave) => return leaves([leave]),
+    let mut constants = match request {
+        Request::Acquire(acquire) if acquire.wait.is_some() => return constants_of_acquires([acquire]),
+        Request::Leave(leave) => return constants_of_leaves([leave]),
         Request::Downgrade(downgrade) => return constants_of_downgrade(*downgrade),
         Request::Acquire(acquire) => constants_of_acquire(acquire),
         Request::Refresh(Refresh { ttl, grace, metadata, .. }) => {
-            let mut who = doc! { "ttl": document::long(*ttl), "grace": document::long(*grace) };
-            who.extend(metadata.as_ref().map(|metadata| ("metadata".to_owned(), document::metadata(metadata))));
-            doc! { "who": who, "lasts": document::long(ttl.saturating_add(*grace)) }
+            let mut fields = doc! { "ttl": document::long(*ttl), "grace": document::long(*grace) };
+            fields
+                .extend(metadata.as_ref().map(|metadata| ("metadata".to_owned(), document::encode_metadata(metadata))));
+            doc! { "fields": fields, "validity": document::long(ttl.saturating_add(*grace)) }
         }
         Request::Release(Release { token, .. }) => doc! { "token": *token },
-        Request::Transfer(Transfer { token, to, .. }) => doc! { "token": *token, "to": document::lease(*to) },
+        Request::Transfer(Transfer { token, to, .. }) => doc! { "token": *token, "to": document::encode_lease(*to) },
         Request::Revoke(Revoke { by, reason, upto }) => doc! { "by": by, "reason": reason, "upto": *upto },
         Request::Raise(raise @ Raise { to }) => {
-            doc! { "to": *to, "until": DateTime::from_millis(raise.keeps_until().millis()) }
+            doc! { "to": *to, "until": DateTime::from_millis(raise.keep_until().millis()) }
         }
         Request::Prune => doc! {},
     };
     if let Some(lease) = request.lease() {
-        variables.insert("lease", document::lease(lease));
+        constants.insert("lease", document::encode_lease(lease));
     }
-    variables
+    constants
 }
 
-/// The same of several requests of a key, which all are of the same [`Operation::of_several`].
+/// The constants of several requests of a key, which all have the same [`Operation::of_several`].
 pub(super) fn constants_of_several(requests: &[Request]) -> Document {
     if matches!(requests, [Request::Acquire(_), ..]) {
-        return acquires(requests.iter().filter_map(|request| match request {
+        return constants_of_acquires(requests.iter().filter_map(|request| match request {
             Request::Acquire(acquire) => Some(acquire),
             _ => None,
         }));
     }
-    leaves(requests.iter().filter_map(|request| match request {
+    constants_of_leaves(requests.iter().filter_map(|request| match request {
         Request::Leave(leave) => Some(leave),
         _ => None,
     }))
 }
 
-/// A list of the entries to drop, each as its lease and its caller.
-fn leaves<'a>(leaves: impl IntoIterator<Item = &'a Leave>) -> Document {
-    let entry = |leave: &Leave| Bson::Array(vec![document::lease(leave.lease), leave.caller.to_string().into()]);
+/// The entries to remove, each as its lease id and its caller.
+fn constants_of_leaves<'a>(leaves: impl IntoIterator<Item = &'a Leave>) -> Document {
+    let entry = |leave: &Leave| Bson::Array(vec![document::encode_lease(leave.lease), leave.caller.to_string().into()]);
     doc! { "lease": leaves.into_iter().map(entry).collect::<Vec<Bson>>() }
 }
 
-/// Lists of what each of these acquires fills the pipeline with. How many may wait is for all of them what it is for the
-/// first.
-fn acquires<'a>(acquires: impl IntoIterator<Item = &'a Acquire>) -> Document {
+/// Lists of the constants of these acquires. All have the queue limit of the first.
+fn constants_of_acquires<'a>(acquires: impl IntoIterator<Item = &'a Acquire>) -> Document {
     let acquires: Vec<&Acquire> = acquires.into_iter().collect();
-    let room = acquires.iter().find_map(|acquire| Some(acquire.wait?.queue_limit));
+    let queue_limit = acquires.iter().find_map(|acquire| Some(acquire.wait?.queue_limit));
     let each: Vec<Document> = acquires.into_iter().map(constants_of_acquire).collect();
     let all = |name: &str| each.iter().filter_map(|constants| constants.get(name).cloned()).collect::<Vec<Bson>>();
     doc! {
-        "lease": all("lease"), "who": all("who"), "lasts": all("lasts"), "entry": all("entry"), "wait_ttl": all("wait_ttl"),
-        "room": document::int(room.unwrap_or_default()),
+        "lease": all("lease"), "fields": all("fields"), "validity": all("validity"), "entry": all("entry"), "wait_ttl": all("wait_ttl"),
+        "queue_limit": document::int(queue_limit.unwrap_or_default()),
     }
 }
 
 fn constants_of_acquire(Acquire { terms, wait }: &Acquire) -> Document {
     let (ttl, grace) = (document::long(terms.ttl), document::long(terms.grace));
-    let (group, metadata) = (document::group(terms.group.as_ref()), document::metadata(&terms.metadata));
-    let (lease, wait_ttl) = (document::lease(terms.lease), document::long(wait.map_or(0, |wait| wait.ttl)));
+    let (group, metadata) = (document::encode_group(terms.group.as_ref()), document::encode_metadata(&terms.metadata));
+    let (lease, wait_ttl) = (document::encode_lease(terms.lease), document::long(wait.map_or(0, |wait| wait.ttl)));
     doc! {
         "lease": &lease,
-        "who": { "caller": terms.caller.to_string(), "owner": terms.owner.as_str(), "group": group, "metadata": metadata.clone(), "ttl": &ttl, "grace": &grace },
-        "lasts": document::long(terms.ttl.saturating_add(terms.grace)),
+        "fields": { "caller": terms.caller.to_string(), "owner": terms.owner.as_str(), "group": group, "metadata": metadata.clone(), "ttl": &ttl, "grace": &grace },
+        "validity": document::long(terms.ttl.saturating_add(terms.grace)),
         "entry": {
             "lease": lease,
             "caller": terms.caller.to_string(),
@@ -218,35 +219,34 @@ fn constants_of_acquire(Acquire { terms, wait }: &Acquire) -> Document {
 /// The holder that a downgrade changes, as its lease, its token and each limit from which it may change.
 fn constants_of_downgrade(Downgrade { lease, token, limit }: Downgrade) -> Document {
     let limit = document::int(limit);
-    let from = |limit: Bson| Bson::Array(vec![document::lease(lease), token.into(), limit]);
+    let from = |limit: Bson| Bson::Array(vec![document::encode_lease(lease), token.into(), limit]);
     let holder = vec![from(document::int(0)), from(document::int(1)), from(limit.clone())];
     // Its expiry stays: a live holder lasts for longer than no time at all.
-    doc! { "lease": holder, "who": { "limit": limit }, "lasts": 0_i64 }
+    doc! { "lease": holder, "fields": { "limit": limit }, "validity": 0_i64 }
 }
 
-/// What a batch request fills the pipeline of its operation with, and the filter beside it, whichever leases
-/// it names.
+/// The constants of a batch request, for the pipeline and for the filter beside it, whichever leases it names.
 pub(super) fn batch_constants(batch: &BatchRequest) -> Document {
-    let mut variables = match batch {
+    let mut constants = match batch {
         BatchRequest::Release => doc! {},
         BatchRequest::Revoke { by, reason } => doc! { "by": by, "reason": reason },
         BatchRequest::Keep { ttl } | BatchRequest::Refresh { ttl, .. } => {
-            doc! { "who": { "ttl": document::long(*ttl) }, "lasts": document::long(*ttl) }
+            doc! { "fields": { "ttl": document::long(*ttl) }, "validity": document::long(*ttl) }
         }
     };
-    variables.insert("least", document::long(batch.least()));
-    literals(variables)
+    constants.insert("least", document::long(batch.least()));
+    literals(constants)
 }
 
-/// Values that are not read as expressions.
-pub(super) fn literals(mut variables: Document) -> Document {
-    for (_, value) in variables.iter_mut() {
+/// Wraps each value, so that the server does not evaluate it as an expression.
+pub(super) fn literals(mut constants: Document) -> Document {
+    for (_, value) in constants.iter_mut() {
         *value = literal(std::mem::take(value)).into();
     }
-    variables
+    constants
 }
 
-/// A value that is not read as an expression.
+/// Wraps a value, so that the server does not evaluate it as an expression.
 pub(super) fn literal(value: impl Into<Bson>) -> Document {
     let value: Bson = value.into();
     doc! { "$literal": value }

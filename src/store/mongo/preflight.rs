@@ -1,14 +1,14 @@
-//! Checks a deployment before the first request. Each refusal says what to do.
+//! Checks of the deployment before the first request. Each refusal says what to do.
 //!
 //! | file | checks |
 //! |---|---|
 //! | `preflight.rs` | the order of the checks |
-//! | `preflight/deployment.rs` | which deployments are refused, by what a server says of itself |
+//! | `preflight/deployment.rs` | which deployments are refused, by a server's answer to `hello` |
 //! | `preflight/direct.rs` | whether a client can reach the primary |
-//! | `preflight/probe.rs` | whether the collection takes the updates of this store |
+//! | `preflight/probe.rs` | whether the collection accepts the updates of this store |
 //! | `index.rs` | the TTL index |
 //!
-//! Nothing is written before all other checks have passed.
+//! Invariant: nothing is written before all other checks have passed.
 
 mod deployment;
 mod direct;
@@ -27,13 +27,13 @@ use crate::{Deadline, Error, Result};
 /// stall in between.
 const MAX_STALL: Duration = Duration::from_secs(1);
 
-/// Checks the deployment and creates the TTL index. If all is well it sends `hello`, then three commands together that read,
-/// and then one that writes.
+/// Checks the deployment and creates the TTL index. Without an error it sends `hello`, then three reading commands
+/// together, and then one that writes.
 pub(super) async fn run(store: &MongoContext, deadline: Deadline) -> Result<()> {
-    // Alone: if a login is refused, other commands only learn that the pool of connections was cleared.
+    // Alone: if a login is refused, concurrent commands only get the error that the connection pool was cleared.
     let hello = store.command(doc! { "hello": 1 }, "hello").await?;
-    // Together: so the client has two connections when the first request comes, and to open one takes several round trips.
-    let (build, journal, probe) = tokio::join!(build_info(store), journal(store), probe::run(store));
+    // Together: so the client has two connections at the first request. To open one takes several round trips.
+    let (build, journal, probe) = tokio::join!(read_build_info(store), check_journal(store), probe::run(store));
     let known = build.as_ref().ok().and_then(Option::as_ref);
     check_deployment(&hello, known, store.is_sharded_allowed())?;
     direct::check(store, &hello).await?;
@@ -49,22 +49,21 @@ pub(super) async fn run(store: &MongoContext, deadline: Deadline) -> Result<()> 
     index::ensure(store, deadline).await
 }
 
-/// What the server says of its build. `None`: it does not say that to this user, or to a client that keeps to the stable
-/// API.
-async fn build_info(store: &MongoContext) -> Result<Option<Document>> {
+/// Reads the server's build. `None`: the server refuses that to this user, or to a client of the stable API.
+async fn read_build_info(store: &MongoContext) -> Result<Option<Document>> {
     let admin = store.database.client().database("admin");
     match store.raw_command(&admin, doc! { "buildInfo": 1 }).await {
         Ok(reply) => Ok(Some(reply)),
         Err(error) if error::is_refusal(&error) => {
-            debug!(%error, "the server does not say what it is");
+            debug!(%error, "this user may not see the server's build");
             Ok(None)
         }
-        Err(error) => Err(error::meaning(error, "admin", "$cmd", "buildInfo")),
+        Err(error) => Err(error::translate(error, "admin", "$cmd", "buildInfo")),
     }
 }
 
-/// By how much the cluster time is ahead of the clock of the server that answered, if it did not only stall. The
-/// cluster time is the latest second that the clock of a primary has shown.
+/// By how much the cluster time is ahead of the clock of the server that answered, if that is more than a stall. The
+/// cluster time is the latest second that the clock of any primary has shown.
 fn cluster_time_ahead(hello: &Document) -> Option<Duration> {
     let latest = hello.get_document("$clusterTime").and_then(|time| time.get_timestamp("clusterTime")).ok()?;
     let now = hello.get_datetime("localTime").ok()?.timestamp_millis();
@@ -72,18 +71,18 @@ fn cluster_time_ahead(hello: &Document) -> Option<Duration> {
     u64::try_from(ahead).ok().map(Duration::from_millis).filter(|ahead| *ahead > MAX_STALL)
 }
 
-/// Refuses a set whose majority does not mean the journal, as far as the user may look.
-async fn journal(store: &MongoContext) -> Result<()> {
+/// Refuses a set whose majority does not mean the journal, if the user may see that.
+async fn check_journal(store: &MongoContext) -> Result<()> {
     let admin = store.database.client().database("admin");
     let reply = match store.raw_command(&admin, doc! { "replSetGetConfig": 1 }).await {
         Ok(reply) => reply,
-        // The user may not look, or the command is not served: by a router, a hosted deployment, or
-        // to a client that keeps to the stable API.
+        // The user may not see it, or the command is not served: by a router, by a hosted deployment, or to a client of
+        // the stable API.
         Err(error) if error::is_refusal(&error) => {
-            debug!(%error, "cannot see whether a majority means the journal");
+            debug!(%error, "this user may not see whether a majority means the journal");
             return Ok(());
         }
-        Err(error) => return Err(error::meaning(error, "admin", "$cmd", "replSetGetConfig")),
+        Err(error) => return Err(error::translate(error, "admin", "$cmd", "replSetGetConfig")),
     };
     let config = reply.get_document("config").map_err(error::unreadable)?;
     if config.get_bool("writeConcernMajorityJournalDefault").is_ok_and(|journaled| !journaled) {
@@ -110,11 +109,11 @@ mod tests {
         };
         assert_eq!(cluster_time_ahead(&hello(1_700_000_005, 1_700_000_000_250)), Some(Duration::from_millis(4_750)));
         assert_eq!(cluster_time_ahead(&hello(1_700_000_002, 1_700_000_000_999)), Some(Duration::from_millis(1_001)));
-        // A stall, no difference, and a primary whose clock is ahead of all that were primary before.
+        // A stall, no difference, and a primary whose clock is ahead of all earlier primaries.
         assert_eq!(cluster_time_ahead(&hello(1_700_000_002, 1_700_000_001_000)), None);
         assert_eq!(cluster_time_ahead(&hello(1_700_000_000, 1_700_000_000_999)), None);
         assert_eq!(cluster_time_ahead(&hello(1_700_000_000, 1_700_000_060_000)), None);
-        // Not said.
+        // Missing fields.
         assert_eq!(cluster_time_ahead(&doc! { "localTime": DateTime::from_millis(0) }), None);
         assert_eq!(cluster_time_ahead(&doc! {}), None);
     }

@@ -1,7 +1,7 @@
-//! Which other products speak MongoDB's protocol, and what each of them lacks.
+//! Other products with MongoDB's protocol, and what each of them lacks.
 //!
-//! A product is recognised by what it says of itself. Each mark has the page that it was taken from; none of these products
-//! was at hand for a test.
+//! A product is recognised by a mark in its answers. The table has the source of each mark; no product was at hand for
+//! a test.
 //!
 //! | product | mark | from |
 //! |---|---|---|
@@ -27,25 +27,25 @@ pub(super) struct Product {
 const FERRETDB: Product =
     Product { name: "FerretDB", lack: "does not replicate, so no majority of members confirms a write" };
 
-/// It [says that it is a router](https://github.com/documentdb/documentdb/issues/445) and has no replica set.
+/// It [presents itself as a router](https://github.com/documentdb/documentdb/issues/445) and has no replica set.
 const DOCUMENTDB: Product =
     Product { name: "DocumentDB on PostgreSQL", lack: "is no replica set, so no majority of members confirms a write" };
 
 const AZURE_DOCUMENTDB: Product = Product { name: "Azure DocumentDB", ..DOCUMENTDB };
 
-/// The [consistency level of the account](https://learn.microsoft.com/en-us/azure/cosmos-db/mongodb/consistency-mapping)
-/// stands for the write concern.
+/// The [consistency level of the
+/// account](https://learn.microsoft.com/en-us/azure/cosmos-db/mongodb/consistency-mapping) replaces the write concern.
 const COSMOS_DB: Product = Product {
     name: "Azure Cosmos DB",
     lack: "has a consistency level of the account in place of the write concern of a write",
 };
 
-/// It [refuses updates by a pipeline](https://github.com/danny-avila/LibreChat/issues/14488) and has no `$$NOW`; that was
-/// [tried on version 5.0](https://github.com/danny-avila/LibreChat/pull/15375).
+/// It [refuses updates by a pipeline](https://github.com/danny-avila/LibreChat/issues/14488) and has no `$$NOW`, as [a
+/// test of version 5.0](https://github.com/danny-avila/LibreChat/pull/15375) showed.
 const AMAZON_DOCUMENTDB: Product =
     Product { name: "Amazon DocumentDB", lack: "refuses updates by an aggregation pipeline and has no $$NOW" };
 
-/// The ends of the names of hosts. Those of China have one more part.
+/// The ends of host names. Those of China have one more part.
 const HOST_SUFFIXES: [(&str, Product); 7] = [
     (".mongocluster.cosmos.azure.com", AZURE_DOCUMENTDB),
     (".cosmos.azure.com", COSMOS_DB),
@@ -57,7 +57,7 @@ const HOST_SUFFIXES: [(&str, Product); 7] = [
 ];
 
 impl Product {
-    /// Why it cannot be used.
+    /// The error that refuses it.
     pub(super) fn to_error(self) -> Error {
         let Self { name, lack } = self;
         Error::invalid(format!(
@@ -66,7 +66,7 @@ impl Product {
     }
 }
 
-/// The product that gave these answers, if it is not MongoDB.
+/// Returns the product that gave these answers, if it is not MongoDB.
 pub(super) fn recognise(hello: &Document, build: Option<&Document>) -> Option<Product> {
     let build_has = |field: &str| build.is_some_and(|build| build.contains_key(field));
     if build_has("ferretdb") || build_has("ferretdbVersion") {
@@ -83,11 +83,11 @@ pub(super) fn recognise(hello: &Document, build: Option<&Document>) -> Option<Pr
         return Some(COSMOS_DB);
     }
     let hosts = hello.get_array("hosts").into_iter().flatten().filter_map(Bson::as_str);
-    hosts.chain(hello.get_str("me")).chain(hello.get_str("primary")).find_map(at)
+    hosts.chain(hello.get_str("me")).chain(hello.get_str("primary")).find_map(find_by_address)
 }
 
-/// The product at an address, `host:port` or a host.
-pub(super) fn at(address: &str) -> Option<Product> {
+/// Returns the product at an address, `host:port` or a host.
+pub(super) fn find_by_address(address: &str) -> Option<Product> {
     let host = address.split(':').next().unwrap_or_default().to_ascii_lowercase();
     HOST_SUFFIXES.iter().find(|(end, _product)| host.ends_with(end)).map(|(_end, product)| *product)
 }
@@ -100,7 +100,7 @@ mod tests {
 
     #[test]
     fn each_product_is_recognised_by_what_it_says_of_itself() {
-        // FerretDB names a set if it was told to: its `internal/handler/msg_hello.go`.
+        // FerretDB returns a set name if its configuration has one: see its `internal/handler/msg_hello.go`.
         let ferretdb =
             doc! { "isWritablePrimary": true, "setName": "rs0", "hosts": ["localhost:27017"], "maxWireVersion": 21 };
         let version_1 = doc! { "version": "7.0.42", "ferretdbVersion": "v1.24.0", "ferretdbFeatures": {} };
@@ -135,12 +135,15 @@ mod tests {
 
     #[test]
     fn a_host_tells_the_product_and_what_only_looks_alike_does_not() {
-        assert_eq!(at("compass.mongo.cosmos.azure.com:10255"), Some(COSMOS_DB));
-        assert_eq!(at("compass-vcore.mongocluster.cosmos.azure.com"), Some(AZURE_DOCUMENTDB));
-        assert_eq!(at("elastic-docdb-1.eu-central-1.DOCDB-elastic.amazonaws.com:27017"), Some(AMAZON_DOCUMENTDB));
-        assert_eq!(at("a.docdb.amazonaws.com.example.org:27017"), None);
-        assert_eq!(at("cluster0-shard-00-00.abc.mongodb.net:27017"), None);
-        assert_eq!(at("[::1]:27017"), None);
+        assert_eq!(find_by_address("compass.mongo.cosmos.azure.com:10255"), Some(COSMOS_DB));
+        assert_eq!(find_by_address("compass-vcore.mongocluster.cosmos.azure.com"), Some(AZURE_DOCUMENTDB));
+        assert_eq!(
+            find_by_address("elastic-docdb-1.eu-central-1.DOCDB-elastic.amazonaws.com:27017"),
+            Some(AMAZON_DOCUMENTDB)
+        );
+        assert_eq!(find_by_address("a.docdb.amazonaws.com.example.org:27017"), None);
+        assert_eq!(find_by_address("cluster0-shard-00-00.abc.mongodb.net:27017"), None);
+        assert_eq!(find_by_address("[::1]:27017"), None);
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Finding what has expired in records, and deleting idle records.
+//! Finds expired entries of records, and deletes idle records.
 //!
 //! Invariant: a delete checks in the same command that the record is idle.
 
@@ -21,10 +21,16 @@ use crate::{
 const MAX_EXPIRED_PAGE: u32 = 1_000;
 
 impl MongoContext {
-    pub(super) async fn list_expired(&self, after: Option<&str>, most: u32, deadline: Deadline) -> Result<ExpiredPage> {
-        let most = most.clamp(1, MAX_EXPIRED_PAGE);
-        let (rows, more) = self.rows(self.expired_pipeline(after, most), most, "majority", deadline).await?;
-        let next = rows.last().filter(|_| more).and_then(|row| row.get_str("_id").ok()).map(str::to_owned);
+    pub(super) async fn list_expired(
+        &self,
+        after: Option<&str>,
+        page_size: u32,
+        deadline: Deadline,
+    ) -> Result<ExpiredPage> {
+        let page_size = page_size.clamp(1, MAX_EXPIRED_PAGE);
+        let (rows, has_more) =
+            self.rows(self.expired_pipeline(after, page_size), page_size, "majority", deadline).await?;
+        let next = rows.last().filter(|_| has_more).and_then(|row| row.get_str("_id").ok()).map(str::to_owned);
         let expired = |row: &Document| {
             let key = list::key(row)?;
             if row.get_bool("idle").ok()? {
@@ -37,9 +43,9 @@ impl MongoContext {
         Ok(ExpiredPage { expired: rows.iter().filter_map(expired).collect(), next })
     }
 
-    fn expired_pipeline(&self, after: Option<&str>, most: u32) -> Vec<Document> {
-        // Of arrays only, whatever the server looks at first.
-        let lapsed = |array: &str| {
+    fn expired_pipeline(&self, after: Option<&str>, page_size: u32) -> Vec<Document> {
+        // Of arrays only, in whichever order the server evaluates this.
+        let has_expired = |array: &str| {
             doc! { "$anyElementTrue": [{ "$map": {
                 "input": { "$cond": [{ "$isArray": array }, array, []] },
                 "in": { "$lte": ["$$this.expires_at", "$$NOW"] },
@@ -50,21 +56,22 @@ impl MongoContext {
             keys.insert("$gt", after);
         }
         let mut records = doc! { "_id": keys, "$expr": document::is_record_beside_entries() };
-        records.extend(document::of_this_format());
+        records.extend(document::format_query());
         vec![
             doc! { "$match": records },
             doc! { "$project": {
                 "version": 1,
                 "idle": self.is_idle(),
-                "lapsed": { "$or": [lapsed("$holders"), lapsed("$queue")] },
+                "expired": { "$or": [has_expired("$holders"), has_expired("$queue")] },
             } },
-            doc! { "$match": { "$or": [{ "idle": true }, { "lapsed": true }] } },
+            doc! { "$match": { "$or": [{ "idle": true }, { "expired": true }] } },
             doc! { "$sort": { "_id": 1 } },
-            doc! { "$limit": i64::from(most) },
+            doc! { "$limit": i64::from(page_size) },
         ]
     }
 
-    /// Whether the record has had neither holders nor waiters for the retention: the condition of the TTL index.
+    /// Whether the record has no holders and no waiters and has been idle for the retention: the condition of the TTL
+    /// index.
     fn is_idle(&self) -> Document {
         let retention = index::retention_seconds(self.retention).saturating_mul(1000);
         doc! { "$and": [
@@ -83,7 +90,7 @@ impl MongoContext {
             "maxTimeMS": server_limit(deadline),
         };
         let reply =
-            self.raw_command(&self.database, delete).await.map_err(|error| self.meaning(error, needs::REMOVE))?;
+            self.raw_command(&self.database, delete).await.map_err(|error| self.translate(error, needs::REMOVE))?;
         error::ensure_written(&reply)?;
         Ok(reply.get("n").and_then(Bson::as_i32).is_some_and(|count| count > 0))
     }

@@ -39,7 +39,7 @@ impl ByRuntime {
         if let Some(state) = all.get(&runtime) {
             return Arc::clone(state);
         }
-        // A runtime without a request needs no state, and may have ended.
+        // A runtime without requests needs no state, and may have ended.
         all.retain(|_, state| is_used(state));
         Arc::clone(all.entry(runtime).or_default())
     }
@@ -67,7 +67,7 @@ mod tests {
         assert!(Arc::ptr_eq(&of_one, &one.block_on(async { all.here() })));
         assert!(!Arc::ptr_eq(&of_one, &other.block_on(async { all.here() })));
         all.here();
-        assert_eq!(all.0.lock().unwrap().len(), 2, "that of `one`, which is in use, and that without a runtime");
+        assert_eq!(all.0.lock().unwrap().len(), 2, "the state of `one`, which is in use, and that without a runtime");
         let coalescer = Arc::clone(&of_one.coalescer);
         drop(of_one);
         other.block_on(async { all.here() });

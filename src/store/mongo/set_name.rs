@@ -1,8 +1,8 @@
-//! The replica set that answers to a connection string with a wrong set name.
+//! The name of the replica set if a connection string has a wrong one.
 //!
-//! Purpose: the driver drops a server that belongs to another set, and keeps nothing of its answer.
+//! Purpose: the driver drops a server of another set, and keeps nothing of its answer.
 //!
-//! Mechanism: one of the servers is queried again, over a direct connection without a login.
+//! Mechanism: the set name is read from one of the servers, over a direct connection without a login.
 
 use std::time::Duration;
 
@@ -15,14 +15,14 @@ use mongodb::{
 use super::{error, preflight, task};
 use crate::{Deadline, Error};
 
-/// The most servers that are tried, one after the other.
+/// The most servers that are tried, one after another.
 const MAX_SERVERS: usize = 3;
 
-/// Adds the name of the set to an error about a wrong set name. Gives any other error as it is, and this one if no server
-/// answers before the deadline.
+/// Adds the name of the set to an error about a wrong set name. Returns any other error unchanged, and this one if no
+/// server answers before the deadline.
 pub(crate) async fn explain(error: Error, options: ClientOptions, allow_sharded: bool, deadline: Deadline) -> Error {
     let Some(wanted) = error::misnamed_set(&error) else { return error };
-    // Of the whole time, so that three servers can be tried.
+    // A share of the whole time, so that three servers can be tried.
     let timeout = deadline.remaining().mul_f64(0.3);
     let corrected = task::run(deadline, async move {
         for host in options.hosts.iter().take(MAX_SERVERS) {
@@ -35,7 +35,7 @@ pub(crate) async fn explain(error: Error, options: ClientOptions, allow_sharded:
     corrected.await.ok().flatten().unwrap_or(error)
 }
 
-/// What one server says of itself.
+/// Reads one server's answer to `hello`.
 async fn hello(host: &ServerAddress, options: &ClientOptions, timeout: Duration) -> mongodb::error::Result<Document> {
     let mut options = options.clone();
     options.hosts = vec![host.clone()];
@@ -49,7 +49,7 @@ async fn hello(host: &ServerAddress, options: &ClientOptions, timeout: Duration)
     reply
 }
 
-/// What to change, by what a server says of itself that does not belong to the wanted set.
+/// The error for a server, by its answer to `hello`, that does not belong to the wanted set. It says what to change.
 fn correction(wanted: &str, host: &ServerAddress, hello: &Document, allow_sharded: bool) -> Error {
     if let Err(refused) = preflight::check_deployment(hello, None, allow_sharded) {
         return refused;

@@ -2,13 +2,14 @@
 //!
 //! Purpose: the driver warns that dropping one of its futures half-way can leave a connection in a bad state.
 //!
-//! Mechanism: each command runs on a task of its own. A caller waits for the task, and abandons the answer if it is dropped.
+//! Mechanism: each command runs on a task of its own. A caller waits for the task, and abandons the answer if it is
+//! dropped.
 //!
 //! Invariant: a task runs to its end, whether or not its caller still waits.
 
 use crate::{Deadline, Error, Result, store::BoxFuture};
 
-/// Starts `work`, which reports its own result and ends when its callers have given up.
+/// Starts `work`, which reports its own result and ends after its callers have given up.
 pub(super) fn spawn(work: impl Future<Output = ()> + Send + 'static) {
     #[allow(clippy::disallowed_methods, reason = "owned by the callers that wait for its result, or by the store")]
     let _task = tokio::spawn(work);
@@ -19,7 +20,7 @@ pub(super) fn run<T: Send + 'static>(
     deadline: Deadline,
     work: impl Future<Output = Result<T>> + Send + 'static,
 ) -> BoxFuture<Result<T>> {
-    let within = deadline.remaining();
+    let timeout = deadline.remaining();
     Box::pin(async move {
         #[allow(clippy::disallowed_methods, reason = "owned by the call; ends with the driver's own timeouts")]
         let task = tokio::spawn(work);
@@ -31,7 +32,7 @@ pub(super) fn run<T: Send + 'static>(
             .caused_by(join)),
             Err(_elapsed) => Err(Error::unavailable(format!(
                 "MongoDB did not answer within {} ms: check that a primary can be reached and that the client has a free connection (`maxPoolSize`), and retry",
-                within.as_millis()
+                timeout.as_millis()
             ))),
         }
     })

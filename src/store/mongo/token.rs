@@ -1,4 +1,4 @@
-//! A fencing token as a number of a document.
+//! A fencing token in BSON.
 
 use mongodb::bson::Bson;
 
@@ -17,7 +17,7 @@ impl TryFrom<Bson> for FencingToken {
         match value {
             Bson::Int64(number) => number.try_into(),
             _ => Err(Error::invalid(
-                "a fencing token is stored as a 64-bit integer and this is none: store it as the lease gave it",
+                "a fencing token is stored as a 64-bit integer and this is none: store `Lease::token` unchanged",
             )),
         }
     }

@@ -1,12 +1,13 @@
-//! Writing a lease's record in a transaction of the caller.
+//! Writes a lease's record in a transaction of the caller.
 //!
 //! Purpose: the transaction commits only if the lease holds.
 //!
-//! Mechanism: the transaction writes the lease's record. A request that takes the key away writes the record, too, so the two
-//! conflict and only one of them commits. If the other one came first, after the transaction's snapshot, this write conflicts
-//! and the server aborts the transaction. If it comes between this write and the commit, it waits for the commit.
+//! Mechanism: the transaction writes the lease's record. A request that takes the key away writes the record, too. So
+//! the two conflict, and only one commits. If the other write came after the transaction's snapshot, this write
+//! conflicts and the server aborts the transaction. If the other write comes between this write and the commit, it
+//! waits for the commit.
 //!
-//! Invariant: it is enough that the lease holds, on the server's clock, when this is written.
+//! Invariant: it is enough that the lease holds, on the server's clock, at the time of this write.
 
 use mongodb::{
     ClientSession,
@@ -18,7 +19,7 @@ use mongodb::{
 use super::{context::MongoContext, document, limits::server_time};
 use crate::{Deadline, FencingToken, Key, LeaseId, Result};
 
-/// Begins a transaction that reads what a majority has, and whose commit waits for a majority until the deadline.
+/// Begins a transaction that reads what a majority has. Its commit waits for a majority until the deadline.
 pub(super) async fn begin(session: &mut ClientSession, deadline: Deadline) -> DriverResult<()> {
     let limit = server_time(deadline);
     let concern = WriteConcern::builder().w(Acknowledgment::Majority).journal(true).w_timeout(limit).build();
@@ -32,15 +33,15 @@ pub(super) async fn begin(session: &mut ClientSession, deadline: Deadline) -> Dr
 }
 
 impl MongoContext {
-    /// The id of the last election of the primary. A router gives none.
-    pub(super) async fn election(&self) -> Result<Option<ObjectId>> {
+    /// The id of the last election of the primary. A router has none.
+    pub(super) async fn read_election(&self) -> Result<Option<ObjectId>> {
         let hello = self.command(doc! { "hello": 1 }, "hello").await?;
         Ok(hello.get_object_id("electionId").ok())
     }
 
     /// Writes the record of a lease in a transaction, if the lease holds. Returns whether it did.
     ///
-    /// This counts one more write that kept the lease alive, as a refresh does, and leaves its times alone.
+    /// This counts one more write that kept the lease alive, as a refresh does, and does not change its times.
     pub(super) async fn touch(
         &self,
         session: &mut ClientSession,
@@ -55,7 +56,7 @@ impl MongoContext {
                 "query": held(key, lease, token),
                 "update": {
                     "$inc": { "holders.$.refreshes": 1_i64 },
-                    // This change grants the key to no waiter.
+                    // This write grants the key to no waiter.
                     "$set": { "handover": "" },
                     "$currentDate": { "last_seen": true },
                 },
@@ -67,12 +68,12 @@ impl MongoContext {
     }
 }
 
-/// The record, if it is one and the lease holds.
+/// Matches the record, if the lease holds.
 fn held(key: &Key, lease: LeaseId, token: FencingToken) -> Document {
-    let lease = document::lease(lease);
+    let lease = document::encode_lease(lease);
     let theirs = doc! { "$eq": [["$$this.lease", "$$this.version"], { "$literal": [&lease, token] }] };
     let alive = doc! { "$and": [theirs, { "$gt": ["$$this.expires_at", "$$NOW"] }] };
-    let mut query = document::of(key);
+    let mut query = document::record_query(key);
     query.extend(doc! {
         "holders": { "$elemMatch": { "lease": lease, "version": token, "expires_at": { "$type": "date" } } },
         "$expr": { "$and": [

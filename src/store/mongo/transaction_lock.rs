@@ -30,13 +30,13 @@ const LOCK_TIMEOUT: Duration = Duration::from_secs(1);
 #[derive(Clone, Default)]
 pub(super) struct KeyLocks(Arc<Mutex<HashMap<Key, Arc<RwLock<()>>>>>);
 
-/// The use of a lock. The lock is dropped with its last use.
+/// The use of a lock. The last use removes the lock.
 struct LockUse {
     locks: KeyLocks,
     key: Key,
 }
 
-/// The right to send a request of one key.
+/// The right to send a request for a key.
 pub(super) struct RequestGuard {
     _guard: OwnedRwLockReadGuard<()>,
     _use: LockUse,
@@ -63,7 +63,9 @@ impl KeyLocks {
         let (lock_use, lock) = self.use_lock(key);
         match timeout(deadline.remaining(), lock.read_owned()).await {
             Ok(guard) => Ok(RequestGuard { _guard: guard, _use: lock_use }),
-            Err(_elapsed) => Err(Error::unavailable("a group of this key's lease is being refreshed: retry")),
+            Err(_elapsed) => Err(Error::unavailable(
+                "a transaction that refreshes the group of this key's lease is under way: retry",
+            )),
         }
     }
 
@@ -89,7 +91,7 @@ impl KeyLocks {
 impl Drop for LockUse {
     fn drop(&mut self) {
         let mut locks = self.locks.map();
-        // Each use and each waiter of the lock counts beside the map's own reference.
+        // The map has one reference. Each use and each waiter of the lock has another one.
         if locks.get(&self.key).is_some_and(|lock| Arc::strong_count(lock) == 1) {
             locks.remove(&self.key);
         }

@@ -2,13 +2,12 @@
 
 use mongodb::bson::{Bson, Document};
 
-/// The fields of a record that are followed: without the queue, and without the fields of other programs.
+/// The fields that are followed: those of a record, without the queue and without the fields of other programs.
 const FOLLOWED_FIELDS: [&str; 7] = ["v", "version", "holders", "handover", "last_seen", "expires_at", "history"];
 
-/// Applies an `updateDescription`. `None` where it does not fit the document, of which some is applied
-/// then.
+/// Applies an `updateDescription`. `None`: it does not fit the document, which may then have part of it.
 ///
-/// No name in a record has a dot in it, so a path says where without doubt.
+/// No name in a record has a dot in it, so a path is unambiguous.
 pub(super) fn apply(document: &mut Document, update: &Document) -> Option<()> {
     for truncated in entries(update, "truncatedArrays") {
         let truncated = truncated.as_document()?;
@@ -43,7 +42,7 @@ fn is_followed(path: &str) -> bool {
     FOLLOWED_FIELDS.contains(&path.split('.').next().unwrap_or_default())
 }
 
-/// Where a path ends.
+/// The container at the end of a path.
 enum Container<'a> {
     Fields(&'a mut Document),
     Items(&'a mut Vec<Bson>),
@@ -86,7 +85,7 @@ impl<'a> Container<'a> {
         Some(())
     }
 
-    /// An element of an array is never removed: those behind it are written anew.
+    /// The server never removes an element of an array: it rewrites the elements behind it.
     fn remove(self, name: &str) -> Option<()> {
         match self {
             Self::Fields(fields) => drop(fields.remove(name)),

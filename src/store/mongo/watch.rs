@@ -1,14 +1,16 @@
-//! Notifications of a handle: its grants and its revocations.
+//! The notifications of a handle: its grants and its revocations.
 //!
-//! Purpose: each open change stream keeps a connection of the client, so the handles of a hundred tenants cannot have one each.
+//! Purpose: an open change stream keeps a connection of the client, so the handles of a hundred tenants cannot have one
+//! each.
 //!
-//! Mechanism: the ids of the handles of a store begin with the same digits, and the server filters by them. So the filter stays
-//! the same when a handle comes or goes. One task reads the stream and sends each handle what concerns it. A handle whose id
-//! begins with other digits has a stream of its own. `watch/notification_streams.rs` has the streams.
+//! Mechanism: the ids of the handles of a store begin with the same digits, and the server filters by them. So the
+//! filter does not change when a handle comes or goes. One task reads the stream and sends each handle its
+//! notifications. A handle whose id begins with other digits has a stream of its own. `watch/notification_streams.rs`
+//! has the streams.
 //!
-//! Invariant: a handle gets a time first, and then each later hand-over to it. The stream keeps the last hand-overs that it has
-//! read, for handles that join. If it has dropped some that a handle needs, the handle reads the time of the primary. The
-//! stream cannot have read an event after that time before the handle had joined.
+//! Invariant: a handle gets a time first, and then each later hand-over to it. The stream keeps its last hand-overs for
+//! handles that join. If it has dropped some that a handle needs, the handle reads the time of the primary. The stream
+//! cannot have read an event after that time before the handle had joined.
 
 pub(super) mod notification_streams;
 
@@ -32,8 +34,8 @@ use super::{
 };
 use crate::{HandleId, HybridTime, Result, store::Notification};
 
-/// Sends the grants and revocations of this handle from `since` on, or from a later time that it sends first, until the
-/// receiver is dropped.
+/// Sends the grants and revocations of this handle, until the receiver is dropped. They begin at `since`, or at a later
+/// time that is sent first.
 pub(super) async fn watch(
     store: &Arc<MongoContext>,
     handle: HandleId,
@@ -54,7 +56,7 @@ pub(super) async fn watch(
     }
 }
 
-/// Joins the stream of this handle, which is opened if there is none. Returns what the stream delivers.
+/// Joins the stream of this handle, and opens it if there is none. Returns what the stream delivers.
 async fn join(
     store: &Arc<MongoContext>,
     handle: HandleId,
@@ -73,14 +75,14 @@ async fn join(
         }
         Joined::Open { has_all: true } => {}
         Joined::Open { has_all: false } => {
-            let now = store.operation_time().await.map_err(|error| store.meaning(error, needs::WATCH))?;
+            let now = store.operation_time().await.map_err(|error| store.translate(error, needs::WATCH))?;
             let _sent = notifications.send(Notification::Started { since: hybrid_time(now) });
         }
     }
     Ok(deliveries)
 }
 
-/// Reads a stream until it has no listener or it ends.
+/// Reads a stream until it has no listener or ends.
 async fn run(store: Arc<MongoContext>, reader: StreamReader, from: Timestamp, first: UnboundedSender<Delivery>) {
     if let Err(end) = read(&store, &reader, from, first).await {
         reader.end(&end);
@@ -93,12 +95,12 @@ async fn read(
     from: Timestamp,
     first: UnboundedSender<Delivery>,
 ) -> std::result::Result<(), StreamEnd> {
-    let _permit = store.client.stream_permit().map_err(StreamEnd::TooMany)?;
-    let mut events = store.hand_overs(&reader.digits, from).await.map_err(StreamEnd::NotOpened)?;
+    let _permit = store.client.take_stream_permit().map_err(StreamEnd::TooMany)?;
+    let mut events = store.open_hand_over_stream(&reader.digits, from).await.map_err(StreamEnd::NotOpened)?;
     let _sent = first.send(Ok(Notification::Started { since: hybrid_time(from) }));
     drop(first);
     while reader.has_listeners() {
-        // One that was opened can be opened again, whatever ended it.
+        // A stream that was opened can be opened again after any error.
         match events.next_if_any().await.map_err(StreamEnd::Failed)? {
             Some(event) => reader.pass_on(&event),
             None if events.is_alive() => {}
@@ -109,12 +111,12 @@ async fn read(
 }
 
 impl MongoContext {
-    /// The hand-overs to the handles whose ids begin with these digits.
-    async fn hand_overs(&self, digits: &str, from: Timestamp) -> DriverResult<ChangeStream<Document>> {
+    /// Opens a change stream of the hand-overs to the handles whose ids begin with these digits.
+    async fn open_hand_over_stream(&self, digits: &str, from: Timestamp) -> DriverResult<ChangeStream<Document>> {
         let collection = self.database.collection::<Document>(&self.collection);
         let events = collection
             .watch()
-            .pipeline(concerning(digits))
+            .pipeline(filter_stages(digits))
             .start_at_operation_time(from)
             .max_await_time(NOTIFICATION_AWAIT)
             .read_concern(ReadConcern::majority())
@@ -124,10 +126,10 @@ impl MongoContext {
     }
 }
 
-/// The events that concern handles whose ids begin with these digits. An update of a small document is logged as a
-/// replacement, one of a larger document as what changed in it. With the type of the operation in it the server applies
-/// this to the oplog itself; without, it makes an event of every change of a larger document first.
-fn concerning(digits: &str) -> [Document; 2] {
+/// Selects the events of handles whose ids begin with these digits. The oplog has an update of a small document as a
+/// replacement, and of a larger document as its difference. With the type of the operation in the filter, the server
+/// applies the filter to the oplog itself. Otherwise it would first make an event of each change of a larger document.
+fn filter_stages(digits: &str) -> [Document; 2] {
     let theirs = doc! { "$regex": format!("(^|;){digits}") };
     [
         doc! { "$match": { "$or": [

@@ -1,4 +1,4 @@
-//! Histories made by hand, each of which breaks what it is made for and nothing else.
+//! Tests of the judge with handwritten histories: each violates one invariant, and the judge reports only that one.
 
 use std::process::Command;
 

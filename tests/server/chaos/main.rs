@@ -1,5 +1,5 @@
-//! The runner of `tests/server/examples/chaos`: it finds nothing in the library, and something in each that is broken
-//! on purpose. `docs/chaos.md` says what it does.
+//! Tests of the fault runner `tests/server/examples/chaos`: it finds no fault in the library, and finds each fault that
+//! is built in on purpose. `docs/chaos.md` describes the runner.
 //!
 //! The tests run one at a time: each has three servers of its own.
 

@@ -1,4 +1,4 @@
-//! The paused holder, whose late write is refused.
+//! The example `fenced_write`: the late write of a paused holder is refused.
 
 use mongoseal_test_support::shared;
 

@@ -1,4 +1,4 @@
-//! Jobs that are worked at by processes which are killed and stopped.
+//! The example `job_worker`, run by processes that are killed and stopped.
 
 use std::time::{Duration, Instant};
 

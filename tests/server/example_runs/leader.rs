@@ -1,4 +1,4 @@
-//! The example of a leader as three real processes, which are killed, stopped, and made to resign.
+//! The example `leader` as three processes, which are killed, stopped, or made to resign.
 
 use std::time::{Duration, Instant};
 

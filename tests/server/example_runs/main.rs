@@ -1,4 +1,4 @@
-//! The examples do what they say, in memory and on real replica sets, as processes of their own.
+//! Runs the examples as processes, in memory and on real replica sets, and checks what they do.
 
 #![allow(clippy::disallowed_methods, reason = "a test measures time by the clocks it is about, and spawns as users do")]
 #![allow(
@@ -10,6 +10,7 @@ mod fenced_write;
 mod job_worker;
 mod leader;
 mod quickstart;
+mod tutorial;
 
 use std::{
     path::Path,

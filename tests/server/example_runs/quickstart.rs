@@ -1,4 +1,4 @@
-//! The quickstart does what it says, in memory and on a real replica set.
+//! The example `quickstart`, in memory and on a real replica set.
 
 use mongoseal_test_support::shared;
 

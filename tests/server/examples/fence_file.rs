@@ -1,17 +1,19 @@
-//! Files and objects, where nothing compares: the name carries the token, and readers take the greatest.
+//! Fences files and objects, whose storage cannot compare tokens: the name carries the token, and readers take the
+//! greatest.
 //!
 //!     cargo run -p mongoseal-tests --example fence_file
 //!
-//! Holders write different names, so none goes over another's. `sortable()` sorts as text as tokens do as
-//! numbers. A file comes into view whole, by rename; an object by its PUT. As long as the greatest name is
-//! kept, readers never go back to what an earlier holder wrote.
+//! Each holder writes a name of its own, so no holder overwrites another's file. The text of `sortable()` sorts as the
+//! tokens do. A file appears as a whole, by rename; an object by its PUT. As long as the greatest name is kept, readers
+//! never return to the data of an earlier holder.
 //!
-//! Limits: nobody is refused. An earlier holder's late file is there, and passed over; it learns of it only
-//! if it looks. So this fences what is read through `latest`, not effects: no e-mail, no payment. Two writes
-//! under one token replace each other; with `If-None-Match: *`, which keeps the first of each name
-//! (<https://docs.aws.amazon.com/AmazonS3/latest/userguide/conditional-writes.html>), add a number after the
-//! token. Listing must show what was written: S3 does, a network file system may cache. Delete smaller names
-//! only, and a reader whose file was deleted meanwhile looks again.
+//! Limits:
+//! - No write is refused. The late file of an earlier holder exists, and readers skip it; the holder notices only if it
+//!   reads. So this fences what is read through `latest`, and no effects such as e-mails or payments.
+//! - Two writes with one token replace each other. With `If-None-Match: *`, which keeps the first object of a name
+//!   (<https://docs.aws.amazon.com/AmazonS3/latest/userguide/conditional-writes.html>), add a number after the token.
+//! - A listing must show all completed writes: S3 does, a network file system may cache.
+//! - Delete smaller names only. A reader whose file was deleted meanwhile lists again.
 
 use std::{
     fs::{self, File},

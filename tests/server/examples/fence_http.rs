@@ -1,12 +1,14 @@
-//! A service as the fence: requests carry the token in a header, and the service keeps the largest.
+//! Fences a service over HTTP: requests carry the token in a header, and the service keeps the largest.
 //!
 //!     cargo run -p mongoseal-tests --example fence_http
 //!
-//! It compares and writes under one lock, so that what is admitted first is written first. 412 answers an older
-//! token and names the newer one, 428 (RFC 6585) answers none. An equal one passes, so a PUT may be sent twice.
+//! The service compares and writes under one lock, so that writes happen in the order in which they are admitted. An
+//! older token gets 412 with the newer token; a missing token gets 428 (RFC 6585). An equal token passes, so a PUT can
+//! be sent twice.
 //!
-//! Limits: the mark must live as long as what it protects, so save both at once, where all instances of the
-//! service look (`fence_postgres`); here both are in memory. A token is no proof of who calls.
+//! Limits: the largest token must live as long as the data that it protects. So save both in one step, where all
+//! instances of the service read them (`fence_postgres`); here both are in memory. A token does not authenticate the
+//! caller.
 #![allow(clippy::disallowed_methods, reason = "a connection ends with its client, the service with the process")]
 
 #[path = "fence_http/wire.rs"]

@@ -1,15 +1,18 @@
-//! PostgreSQL as the fence: the token in a column, compared by the very statement that writes.
+//! Fences rows of PostgreSQL: the token is in a column, and the statement that writes compares it.
 //!
 //!     cargo run -p mongoseal-tests --example fence_postgres     # on DATABASE_URL, or postgres://postgres@127.0.0.1/postgres
 //!
-//! A statement that meets an uncommitted write of its row waits for that one's end, then compares with what
-//! was committed (<https://www.postgresql.org/docs/current/transaction-iso.html>, Read Committed); at stricter
-//! levels it fails with 40001 and is sent again. So the largest token stays, whoever comes first.
+//! If a statement meets an uncommitted write of its row, it waits for the end of that transaction, then compares with
+//! the committed row (<https://www.postgresql.org/docs/current/transaction-iso.html>, Read Committed). At stricter
+//! levels it fails with 40001 and must be sent again. So the largest token stays, in any order of the writers.
 //!
-//! Limits: writers without the condition are not refused. A deleted row has no fence, so mark it as deleted.
-//! For several rows give the key a row of its own, update that first in the transaction, and roll back where
-//! it was refused: its lock keeps a later holder waiting until the commit. A server that lost commits lost
-//! fences: a crash with `synchronous_commit = off`, a promoted standby that no commit waited for, a restore.
+//! Limits:
+//! - Writers without the condition are not refused.
+//! - A deleted row has no fence, so mark rows as deleted instead.
+//! - For several rows, give the key a row of its own. Update that row first in the transaction, and roll back if the
+//!   update was refused. The row's lock makes a later holder wait until the commit.
+//! - A server that loses commits loses fences: after a crash with `synchronous_commit = off`, after the promotion of a
+//!   standby that commits did not wait for, after a restore.
 
 use mongoseal::{FencingToken, Mongoseal};
 use tokio_postgres::{Client, Error, NoTls};

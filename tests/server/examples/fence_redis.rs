@@ -1,16 +1,18 @@
-//! Redis as the fence: a script compares the token and writes, and nothing runs in between.
+//! Fences values in Redis: a script compares the token and writes, and no other command runs in between.
 //!
 //!     cargo run -p mongoseal-tests --example fence_redis        # on REDIS_URL, or redis://127.0.0.1
 //!
-//! A token is below 2^53, so Lua's numbers, which are doubles, compare it exactly. It is stored as the text it
-//! came as, for Lua writes a number with 14 digits. Fence and value are fields of one key: one slot of a
-//! cluster, and never the one without the other.
+//! A token is below 2^53, so Lua's numbers, which are doubles, compare it exactly. The script stores the token as the
+//! text that it received, because Lua prints a number with 14 digits. Fence and value are fields of one key: they are
+//! in one slot of a cluster, and never one without the other.
 //!
-//! Limits: the fence is as durable as Redis is. Replication is asynchronous: a failover can lose writes that
-//! were answered, and the fence with them, and then the older token writes again until the newer holder
-//! does. `WAIT` makes that rarer, not impossible (<https://redis.io/docs/latest/commands/wait/>). A crash loses
-//! what was not on disk: minutes with snapshots alone, a second with `appendfsync everysec`. A key that expires,
-//! is evicted or deleted has no fence. What must never be overwritten belongs where commits last.
+//! Limits:
+//! - The fence is as durable as Redis. Replication is asynchronous, so a failover can lose acknowledged writes together
+//!   with their fence. Then the older token can write again, until the newer holder writes. `WAIT` makes that rarer,
+//!   not impossible (<https://redis.io/docs/latest/commands/wait/>).
+//! - A crash loses what was not on disk: minutes with snapshots alone, a second with `appendfsync everysec`.
+//! - A key that expires, is evicted or is deleted has no fence.
+//! - Data that must never be overwritten by an older holder belongs in a storage with durable commits.
 
 use mongoseal::{FencingToken, Mongoseal};
 use redis::{AsyncCommands, RedisResult, Script, aio::MultiplexedConnection as Connection};

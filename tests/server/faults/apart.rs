@@ -1,4 +1,4 @@
-//! An acquire is one command whose answer is its own write, and requests of different keys never share a fate.
+//! An acquire is one command whose reply is its own write, and requests of different keys do not affect each other.
 
 use std::time::{Duration, Instant};
 

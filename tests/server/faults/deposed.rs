@@ -1,4 +1,4 @@
-//! A deposed primary, cut off from the rest, never makes anybody believe.
+//! A deposed primary that is partitioned from the other members never confirms a lease.
 
 use mongodb::{Client, bson::doc};
 use mongoseal::{Error, LeaseState, Mongoseal};

@@ -1,4 +1,4 @@
-//! What was acknowledged is in the journal.
+//! Acknowledged grants survive a crash, because they are journaled.
 
 use std::time::{Duration, Instant};
 

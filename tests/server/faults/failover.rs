@@ -1,4 +1,4 @@
-//! Tokens grow and leases live on over a change of the primary.
+//! Tokens grow and leases survive when the primary changes.
 
 use std::time::Instant;
 

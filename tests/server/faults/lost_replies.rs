@@ -1,4 +1,4 @@
-//! A reply that never came is not a lost lease: every request can be sent again.
+//! If a reply is lost, the request is sent again, and the lease and its token stay the same.
 
 use std::time::Instant;
 

@@ -1,5 +1,5 @@
-//! The library on replica sets that are hurt: each test has a set of its own. What it measures is time, so few run at
-//! once, and those that keep the machine busy run alone.
+//! The library on replica sets with faults. Each test has a set of its own. The tests measure times, so only a few run
+//! concurrently, and those that keep the machine busy run alone.
 
 #![allow(clippy::disallowed_methods, reason = "a test measures time by the clocks it is about, and spawns as users do")]
 

@@ -1,4 +1,4 @@
-//! Every ambiguous result that a server or a network can give, met by every verb.
+//! Each verb of the library against each ambiguous result that a server or the network can produce.
 
 mod cell;
 mod way;

@@ -1,4 +1,4 @@
-//! A holder's refresh works again after a fault of any one member, and its lease is valid all the while.
+//! After a fault of any one member, a holder's refresh works again, and its lease stays valid meanwhile.
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,4 @@
-//! Many writes at once.
+//! Fenced bulk writes.
 
 use mongodb::bson::{Bson, doc};
 use mongoseal::{Error, fence::Change};

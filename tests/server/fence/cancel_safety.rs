@@ -1,4 +1,4 @@
-//! What the documentation says of futures that are dropped half-way.
+//! Fenced futures that are dropped half-way behave as documented.
 
 use std::sync::{
     Arc,

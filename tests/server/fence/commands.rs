@@ -1,4 +1,4 @@
-//! What goes over the wire.
+//! The commands that fenced writes send.
 
 use std::{
     sync::{Arc, Mutex},

@@ -1,4 +1,4 @@
-//! Whatever the documents and the filters are.
+//! The fence works with all kinds of documents and filters.
 
 use mongodb::bson::{Bson, Document, doc};
 use mongoseal::Fence;

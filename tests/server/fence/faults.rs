@@ -1,4 +1,4 @@
-//! Replies that are lost, late, or say that nobody knows.
+//! Fenced writes whose replies are lost, late, or ambiguous.
 
 use std::time::Instant;
 

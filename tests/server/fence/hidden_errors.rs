@@ -1,4 +1,4 @@
-//! Work that goes on in a transaction which MongoDB has aborted.
+//! Work that ignores an error and continues in a transaction that MongoDB has aborted.
 
 use std::{
     sync::{

@@ -1,4 +1,4 @@
-//! The check at the storage, on a real replica set.
+//! Fenced writes and transactions on a real replica set.
 
 #![allow(clippy::disallowed_methods, reason = "a test measures time by the clocks it is about, and spawns as users do")]
 
@@ -8,10 +8,12 @@ mod commands;
 mod documents;
 mod faults;
 mod hidden_errors;
+mod set_transaction;
 mod takeover;
 mod transaction;
 mod upsert;
 mod verbs;
+mod work_errors;
 
 use std::error::Error as _;
 

@@ -1,4 +1,4 @@
-//! A takeover and a transaction that race: never both.
+//! A transaction and a takeover of its key race: at most one succeeds.
 
 use std::{sync::Arc, time::Instant};
 

@@ -1,4 +1,4 @@
-//! Transactions that commit only while their lease holds.
+//! Transactions that commit only while their lease is valid.
 
 use std::{
     fmt,
@@ -188,7 +188,7 @@ async fn an_error_of_the_work_aborts_it_and_comes_back_as_it_was() {
 async fn in_memory_there_is_none() {
     let lease = Mongoseal::in_memory().acquire("k").await.unwrap();
     let done = lease.transaction(async |_session| -> mongoseal::Result<()> { unreachable!() }).await;
-    invalid(done, "needs a lease on MongoDB");
+    invalid(done, "which a transaction needs");
 }
 
 #[tokio::test]
@@ -224,7 +224,7 @@ async fn what_can_be_tried_again_is_and_counts_once() {
     let other = impatient.acquire("other").await.unwrap();
     let (done, _) = add(&ours, &other, millis(0)).await;
     assert!(matches!(&done, Err(Error::Unavailable { .. })), "{done:?}");
-    assert!(done.unwrap_err().to_string().contains("not known whether"));
+    assert!(done.unwrap_err().to_string().contains("may have been committed or not"));
     assert!(began.elapsed() < secs(5), "{:?}", began.elapsed());
     never.off().await;
 }

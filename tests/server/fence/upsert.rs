@@ -1,4 +1,4 @@
-//! Upserts, and first writes that meet.
+//! Upserts, and concurrent first writes of a document.
 
 use std::sync::Arc;
 

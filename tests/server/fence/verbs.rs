@@ -1,4 +1,4 @@
-//! Every verb: an equal and a larger token pass and leave theirs, a smaller one is refused and changes
+//! For every fenced verb: an equal or a larger token passes and is stored; a smaller token is refused and changes
 //! nothing.
 
 use mongodb::{

@@ -1,4 +1,4 @@
-//! What a client, and what becomes of a message, can do next.
+//! The possible next actions: steps of the clients, and deliveries or losses of messages.
 
 use crate::{client::Action, config::Rule, server::Server, state::*};
 

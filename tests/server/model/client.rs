@@ -1,4 +1,5 @@
-//! The clients of the model: the engine's rules about what may be believed, and all that can happen.
+//! The clients of the model: the engine's rules for when a client believes that it holds the key, and the client's
+//! steps.
 
 use stateright::{Model, Property};
 
@@ -202,6 +203,7 @@ impl Model for Server {
         }
     }
 
+    #[expect(clippy::too_many_lines, reason = "an arm for each action")]
     fn next_state(&self, last: &State, action: Action) -> Option<State> {
         let mut state = last.clone();
         state.rare = None;

@@ -1,4 +1,5 @@
-//! What is explored: how many requests, how much time, what may go wrong, and which rule is missing.
+//! The configuration of an exploration: the number of requests, the time, the possible faults, and the rule that is
+//! left out.
 
 use crate::state::{Lease, Time, client_of};
 

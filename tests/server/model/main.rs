@@ -1,5 +1,5 @@
-//! The state machine of a record, and the rules of those who ask, explored: all orders in which three
-//! clients, the server and what goes wrong between them can act.
+//! Model checking of the record's state machine and the rules of its clients: explores all interleavings of three
+//! clients, the server, and the faults between them.
 
 mod actions;
 mod answers;

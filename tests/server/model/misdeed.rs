@@ -1,4 +1,4 @@
-//! What a request may not do to others, and what it seldom comes to.
+//! Checks each request's effect on other clients, and that rare outcomes are reached.
 
 use crate::state::{Answer, Breach, Holds, Lease, Message, Rare, Stage, State, Stored, Time, Verb};
 

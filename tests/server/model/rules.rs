@@ -1,4 +1,4 @@
-//! Each rule that keeps a promise is taken out, and the promise breaks.
+//! Each rule is needed: without it the model finds a violated promise.
 
 use crate::{
     config::{Config, Rule},

@@ -1,7 +1,7 @@
-//! With all rules in place no promise is broken.
+//! With all rules, the model finds no violated promise.
 //!
-//! Each push explores what takes seconds. `MONGOSEAL_MODEL=full cargo test -p mongoseal-tests --test model` explores 29 million
-//! states, in minutes.
+//! By default it explores for some seconds. `MONGOSEAL_MODEL=full cargo test -p mongoseal-tests --test model` explores
+//! 29 million states, in minutes.
 
 use crate::{config::Config, explore};
 

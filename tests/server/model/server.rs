@@ -1,4 +1,5 @@
-//! The server of the model: the real machine, on a record that is widened for it and narrowed after.
+//! The server of the model: runs the library's real state machine, and converts the model's small records to real ones
+//! and back.
 
 use mongoseal::{
     FencingToken, HybridTime, LeaseId, Metadata,
@@ -275,7 +276,7 @@ impl Server {
             holder.version = by_clock;
             after.version = by_clock;
         }
-        let outcome = request.outcome(Some(&after.view(request)), at.now);
+        let outcome = request.outcome(Some(&after.summarize(request)), at.now);
         (Some(after), outcome)
     }
 

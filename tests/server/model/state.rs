@@ -1,4 +1,4 @@
-//! What the model knows: small numbers only, so that millions of states fit into memory.
+//! The states of the model, in small numbers only, so that millions of states fit into memory.
 
 /// A time in ticks: of the true clock, which the clients' boot clocks follow, or of the server's wall.
 pub(crate) type Time = i16;

@@ -1,4 +1,4 @@
-//! Who was refused a key and asks for it again.
+//! Repeated acquires of a key that was held.
 
 use mongodb::bson::doc;
 use mongoseal::{Error, LeaseId, Mongoseal};

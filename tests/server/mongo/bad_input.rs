@@ -1,4 +1,4 @@
-//! What is wrong with a deployment or a record is said, with what to do, and nothing is lost.
+//! Errors name what is wrong with a deployment or a record and what to do, and no lease is lost by them.
 
 use std::time::Instant;
 

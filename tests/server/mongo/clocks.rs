@@ -1,4 +1,4 @@
-//! Members whose clocks differ, as far as a client can see it.
+//! Members whose clocks differ, as clients notice it.
 
 use std::time::{Duration, Instant};
 

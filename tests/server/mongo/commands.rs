@@ -1,4 +1,4 @@
-//! What goes over the wire, counted.
+//! Counts the commands that the library sends.
 
 use std::sync::{Arc, Mutex};
 

@@ -1,4 +1,4 @@
-//! Many of a handle who wait for one key travel together, and nobody notices.
+//! Requests of many waiters of one handle for one key are sent together, with the same results as alone.
 
 use std::{
     sync::{Arc, Mutex},

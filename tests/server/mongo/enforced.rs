@@ -1,4 +1,5 @@
-//! What the promise needs is enforced, whatever the caller's client says.
+//! The library sets the concerns and the read preference that its promises need, whatever the caller's client is set
+//! to.
 
 use mongodb::{
     bson::{Document, doc},

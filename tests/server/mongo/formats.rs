@@ -1,4 +1,4 @@
-//! Records of two builds in one collection: a newer format is refused, and fields that this build does not know stay.
+//! Records of two versions of the library in one collection: a newer format is refused, and unknown fields are kept.
 
 use std::fmt::Debug;
 

@@ -1,4 +1,4 @@
-//! Looking at records on a server, and clearing them away.
+//! Inspecting, listing and purging records on a real server.
 
 use std::{collections::HashSet, mem::forget, time::Duration};
 

@@ -1,4 +1,4 @@
-//! The library on a real replica set that nobody hurts.
+//! The library on a real replica set without faults.
 
 #![allow(clippy::disallowed_methods, reason = "a test measures time by the clocks it is about, and spawns as users do")]
 
@@ -10,12 +10,14 @@ mod commands;
 mod crowd;
 mod downgrade;
 mod enforced;
+mod features;
 mod formats;
 mod groups;
 mod index;
 mod inspect;
 mod lease;
 mod many;
+mod now;
 mod privileges;
 mod purge;
 mod race;

@@ -1,4 +1,4 @@
-//! Many requests of different keys at once: each is a command of its own, whose answer is its own.
+//! Many concurrent requests of different keys: each is a command of its own with a reply of its own.
 
 use std::collections::HashSet;
 

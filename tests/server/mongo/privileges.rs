@@ -1,4 +1,4 @@
-//! The roles that the documents print suffice, and each action that is missing is named.
+//! The documented roles suffice, and an error names each missing action.
 
 use mongodb::{
     Client, Collection, Database,
@@ -84,8 +84,10 @@ impl LimitedUser {
     /// What has to be there before.
     async fn prepare(&self, what: &str, key: &str, seal: &Mongoseal) -> Option<Lease> {
         match what {
-            "refresh" | "describe" | "release" | "transfer" | "downgrade" | "refresh a group" | "release a group"
-            | "revoke" | "verify" | "transaction" => Some(seal.acquire(key).group(key).await.unwrap()),
+            "refresh" | "update metadata" | "release" | "transfer" | "downgrade" | "refresh a group"
+            | "release a group" | "revoke" | "verify" | "transaction" => {
+                Some(seal.acquire(key).group(key).await.unwrap())
+            }
             "wait" | "campaign" => Some(self.others.acquire(key).await.unwrap()),
             "purge" => {
                 let long_ago = DateTime::from_millis(1);
@@ -120,10 +122,10 @@ impl LimitedUser {
             "acquire" => drop(seal.acquire(key).await?.release().await?),
             "acquire shared" => drop((seal.acquire(key).shared().await?, seal.acquire(key).shared().await?)),
             "acquire several" => drop(seal.acquire_all([key, "one more"]).await?.release().await?),
-            "hold for ever" => drop(seal.acquire(key).without_expiry().await?.release().await?),
+            "hold without expiry" => drop(seal.acquire(key).without_expiry().await?.release().await?),
             "raise" => drop(seal.raise(key, token).await?),
             "refresh" => lease().refresh().await?,
-            "describe" => lease().update_metadata(Metadata::default()).await?,
+            "update metadata" => lease().update_metadata(Metadata::default()).await?,
             "release" => drop(ready.expect("it is held").release().await?),
             "transfer" => drop(ready.expect("it is held").transfer(LeaseId::random()).await?),
             "downgrade" => lease().downgrade(2).await?,
@@ -151,6 +153,7 @@ impl LimitedUser {
             "inspect" => drop(seal.inspect(key).await?),
             "list" => drop(seal.leases().await?.next().await.transpose()?),
             "read the leader" => drop(seal.leader(key).await?),
+            "read the time" => drop(seal.now().await?),
             "purge" => drop(seal.purge().await?),
             "make the index" => Mongoseal::new(&self.database).prepare().await?,
             "fenced update" => {

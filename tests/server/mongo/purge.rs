@@ -1,4 +1,4 @@
-//! Clearing away what is over, on a server.
+//! Purging expired leases and idle records on a real server.
 
 use std::{collections::HashSet, mem::forget, time::Instant};
 

@@ -1,4 +1,4 @@
-//! Many at once.
+//! Many concurrent acquires, of one key and of distinct keys.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! Versions that an operator raises, on a real server.
+//! Raising versions on a real server.
 
 use mongodb::bson::{Bson, DateTime, doc};
 use mongoseal::{Error, FencingToken, HybridTime};

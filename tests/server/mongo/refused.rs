@@ -1,4 +1,4 @@
-//! Connections and deployments that stay wrong until a person changes them are `Invalid`, with what to change.
+//! Connections and deployments that an operator must change are `Invalid`, and the error names the change.
 
 use std::time::Instant;
 
@@ -176,7 +176,7 @@ async fn a_sharded_cluster_is_refused_unless_it_is_allowed() {
     sibling.acquire("k").await.unwrap().release().await.unwrap();
     let on = on_client(&uri("on"), Mongoseal::builder().allow_sharded()).await;
     on.acquire("k").await.unwrap().release().await.unwrap();
-    invalid(Mongoseal::builder().allow_sharded().sibling_of(&on), &["set `allow_sharded` for that one"]);
+    invalid(Mongoseal::builder().allow_sharded().sibling_of(&on), &["set `allow_sharded` on that handle"]);
 }
 
 #[tokio::test]

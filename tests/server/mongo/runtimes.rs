@@ -1,4 +1,4 @@
-//! Runtimes that are not driven any more, or whose threads are all blocked.
+//! Runtimes that have stopped, or whose threads are all blocked.
 
 use std::{
     env,

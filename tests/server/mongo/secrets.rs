@@ -1,4 +1,4 @@
-//! What must not be told, and what must not bring a client down.
+//! Secrets stay out of errors and logs, and oversized or foreign data does not break a client.
 
 use std::{
     fmt::{Debug, Write},

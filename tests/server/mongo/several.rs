@@ -1,4 +1,4 @@
-//! Several keys at once, on a real server.
+//! Acquiring several keys at once on a real server.
 
 use std::{
     collections::HashMap,

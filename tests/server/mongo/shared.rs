@@ -1,4 +1,4 @@
-//! Keys that several hold at once, on a real server.
+//! Shared leases on a real server.
 
 use std::{
     sync::{

@@ -1,4 +1,4 @@
-//! Many handles on one client.
+//! Handles that share one client.
 
 use std::{env, sync::Arc, time::Instant};
 

@@ -1,5 +1,5 @@
-//! Servers that speak TLS only and want a login: with the right certificate and password all works, and
-//! without either it is said why it does not.
+//! Servers that require TLS and a login: with the right certificate and password everything works; without one of them
+//! the error names the cause.
 
 use std::time::Instant;
 

@@ -1,4 +1,4 @@
-//! Tokens grow on a real server, whatever becomes of the record.
+//! Tokens grow on a real server, even if the record is deleted or restored.
 
 use std::sync::{
     Arc,

@@ -1,4 +1,4 @@
-//! Watching what happens to a key of a real server.
+//! Watching a key on a real server.
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,4 @@
-//! The workers of a test, and all they said.
+//! The workers of a test, and everything that they reported.
 
 use std::{
     process::Stdio,

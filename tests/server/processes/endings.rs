@@ -1,4 +1,4 @@
-//! Waits that end before the key is had: nobody else waits for that.
+//! Waits that end without a grant: other waiters are not delayed.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! The primary steps down while processes hand the key to one another.
+//! The primary steps down while the key is handed over between processes.
 
 use std::time::Duration;
 

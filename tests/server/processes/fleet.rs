@@ -1,4 +1,4 @@
-//! What a test works with: a database of its own, its workers, and a handle of its own.
+//! The fixture of a test: a database, workers, and a handle of its own.
 
 use std::time::Duration;
 

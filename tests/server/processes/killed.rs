@@ -1,4 +1,4 @@
-//! `kill -9`, wherever a process stands: the others wait for its claim and not longer.
+//! SIGKILL of a waiter or a holder at any point: the other waiters wait until its claim expires, and no longer.
 
 use std::time::Duration;
 

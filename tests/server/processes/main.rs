@@ -1,7 +1,7 @@
-//! Waiting for a key, in processes of the operating system that are killed and stopped.
+//! Waiters and holders in processes of their own, which are killed and stopped.
 //!
-//! The test process starts itself again as the [`worker`]s that wait and hold, so this file has its
-//! own `main`. What the tests measure is time, so two run at once, and those that keep the machine busy run alone.
+//! The test process starts itself again as the [`worker`]s, so this file has its own `main`. The tests measure times,
+//! so two run concurrently, and those that keep the machine busy run alone.
 
 #![allow(clippy::disallowed_methods, reason = "a test measures time by the clocks it is about, and spawns as users do")]
 #![allow(

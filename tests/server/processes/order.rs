@@ -1,4 +1,4 @@
-//! Waiters are served in the order in which they came, whatever process they are in.
+//! Waiters are granted the key in the order of their arrival, across processes.
 
 use mongoseal::Clock;
 

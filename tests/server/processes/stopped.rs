@@ -1,4 +1,4 @@
-//! `SIGSTOP` and `SIGCONT`: a process that stands still while the world moves on.
+//! SIGSTOP and SIGCONT: a process that is stopped for longer than its lease or its claim lasts.
 
 use std::time::Duration;
 

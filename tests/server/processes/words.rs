@@ -1,4 +1,4 @@
-//! What a worker is told and what it tells: a line of JSON each.
+//! The commands to a worker and its reports, one line of JSON each.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! A process that waits for a key and holds it, as it is told on its standard input.
+//! A worker process: waits for a key and holds it, as commanded on its standard input.
 
 use std::{
     collections::HashMap,

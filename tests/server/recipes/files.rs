@@ -1,4 +1,4 @@
-//! Files, named by their token.
+//! The example `fence_file`.
 
 use std::{fs, path::PathBuf, sync::Arc};
 

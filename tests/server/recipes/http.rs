@@ -1,4 +1,4 @@
-//! A service of one's own, over HTTP.
+//! The example `fence_http`.
 
 use std::{net::SocketAddr, sync::Arc};
 

@@ -1,4 +1,4 @@
-//! Redis.
+//! The example `fence_redis`.
 
 use std::time::{Duration, Instant};
 

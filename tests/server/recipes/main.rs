@@ -1,6 +1,7 @@
-//! The recipes of `tests/server/examples/` that fence other storages: run as they are, and raced, on real servers.
+//! The examples `tests/server/examples/fence_*` for other storages, on real servers: run as they are, and with racing
+//! writers.
 //!
-//! Where PostgreSQL or Redis is not installed its tests are reported as ignored, with the reason.
+//! If PostgreSQL or Redis is not installed, its tests are reported as ignored, with the reason.
 
 #![allow(clippy::disallowed_methods, reason = "a test measures time, and spawns as users do")]
 

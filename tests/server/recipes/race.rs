@@ -1,4 +1,4 @@
-//! Many writers at once, whose tokens are in no order.
+//! Many concurrent writers whose tokens arrive in random order.
 
 use std::sync::{
     Arc,

@@ -1,4 +1,4 @@
-//! PostgreSQL.
+//! The example `fence_postgres`.
 
 use std::time::{Duration, Instant};
 

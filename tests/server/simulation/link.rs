@@ -1,4 +1,4 @@
-//! What is between a process and the store: requests that are late, lost, doubled or cut off.
+//! The link between a process and the store: requests are delayed, lost, duplicated or cut off.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -9,7 +9,7 @@ use std::{
 
 use fastrand::Rng;
 use mongoseal::{
-    Clock, Deadline, Error, FencingToken, HandleId, HybridTime, Key, LeaseId, Result,
+    Clock, Deadline, Error, FencingToken, HandleId, HybridTime, Key, LeaseId, Result, StoreTime,
     record::{self, BatchRequest, Filter, LeaseRefs, Position, Record, Request, StoreClock},
     store::{Applied, BoxFuture, ExpiredPage, MemoryStore, Notification, Page, RecordState, Snapshot, Store},
 };
@@ -286,6 +286,11 @@ impl Store for Link {
     fn read(&self, key: &Key, deadline: Deadline) -> BoxFuture<Result<Option<Snapshot>>> {
         let (world, key) = (Arc::clone(&self.world), key.clone());
         self.send(deadline, move || world.records.read(&key, deadline))
+    }
+
+    fn now(&self, deadline: Deadline) -> BoxFuture<Result<StoreTime>> {
+        let world = Arc::clone(&self.world);
+        self.send(deadline, move || world.records.now(deadline))
     }
 
     fn list(

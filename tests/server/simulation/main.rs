@@ -1,7 +1,7 @@
-//! Several processes on a store where everything goes wrong, on paused time, with all chance from a seed.
+//! Simulation: several processes on a memory store with faults, on paused time. All randomness comes from a seed.
 //!
-//! `MONGOSEAL_SEED=17 cargo test -p mongoseal-tests --test simulation -- --nocapture` replays one seed and prints what happened;
-//! `MONGOSEAL_SEEDS=100000 cargo test --release -p mongoseal-tests --test simulation` runs more than each push does.
+//! `MONGOSEAL_SEED=17 cargo test -p mongoseal-tests --test simulation -- --nocapture` replays one seed and prints what
+//! happened; `MONGOSEAL_SEEDS=100000 cargo test --release -p mongoseal-tests --test simulation` runs more seeds.
 
 #![allow(clippy::disallowed_methods, reason = "a test spawns as users do")]
 #![allow(

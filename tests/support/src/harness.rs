@@ -1,5 +1,5 @@
-//! A `main` for tests that are known only when they run: the clauses of a suite, say. It has the options and the
-//! output of the compiler's own harness that people and scripts use, and needs no other crate.
+//! A `main` for tests that are known only at run time, such as the clauses of a suite. It has the common options and
+//! the output of Rust's own test harness, and needs no other crate.
 
 use std::{
     env,

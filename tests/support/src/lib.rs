@@ -1,32 +1,30 @@
-//! What the tests of mongoseal have in common.
+//! Support for the tests of mongoseal: servers, faults, and small helpers.
 //!
-//! - [`secs`], [`millis`] and [`eventually`] are words of most tests.
-//! - [`harness`] runs tests that are known only when they run.
+//! - [`secs`], [`millis`] and [`eventually`] are short forms that most tests use.
+//! - [`harness`] runs tests that are known only at run time.
 //!
-//! With the feature `servers`, which is on by default, real servers, and the faults to put them through:
+//! The feature `servers`, which is on by default, adds real servers and their faults:
 //!
-//! - [`ReplicaSet`] starts a set on loopback ports, kills, pauses and restarts its members, moves
-//!   the primary, and arms fail points. [`shared`] is one per process for tests that do it no harm, and
-//!   [`TestDatabase`] a test's own part of it.
-//! - [`Proxy`] stands in front of each member of a [`proxied`](Builder::proxied) set: partitions,
-//!   swallowed replies, late requests.
+//! - [`ReplicaSet`] starts a set on loopback ports, kills, pauses and restarts its members, moves the primary, and arms
+//!   fail points. [`shared`] returns one set per process, for tests without faults. [`TestDatabase`] is a test's own
+//!   database in it.
+//! - [`Proxy`] is in front of each member of a [`proxied`](Builder::proxied) set: it makes partitions, drops replies,
+//!   delays requests.
 //! - [`Standalone`] is one server without a replica set.
-//! - [`Postgres`] and [`Redis`] are other storages that a lease may protect, where they are installed.
-//! - [`Etcd`] has locks of its own, to compare with, where it is installed.
+//! - [`Postgres`] and [`Redis`] are other storages that a lease can protect, if they are installed.
+//! - [`Etcd`] is a cluster with locks to compare with, if it is installed.
 //! - [`built`] finds an example that was built.
-//! - [`mongod()`] and [`libfaketime`] find, or fetch, the programs these need.
+//! - [`mongod()`] and [`libfaketime`] find or fetch the programs that the servers need.
 //!
-//! Everything here fails by panicking with a sentence about what was expected and what was found:
-//! the caller is a test, and a test has nothing better to do with such an error.
+//! All functions fail by a panic that names what was expected and what was found, because the caller is a test.
 //!
 //! # Guarantees
 //!
-//! - No server outlives the process that started it, however that process ends. See
-//!   [`ReplicaSet`].
-//! - Every method works from any tokio runtime, and what it started survives that runtime: tests
-//!   have a runtime each, sets are shared among them. Work runs on a runtime of this crate.
-//!   Dropping a future of this crate does not stop the work it waited for.
-//! - No wait is without a deadline.
+//! - No server outlives the process that started it, however that process ends. See [`ReplicaSet`].
+//! - Every method works from any tokio runtime, and what it starts survives that runtime. Each test has a runtime of
+//!   its own, and tests share sets, so the work runs on a runtime of this crate. Dropping a future of this crate does
+//!   not stop its work.
+//! - Every wait has a deadline.
 
 pub mod harness;
 #[cfg(feature = "servers")]

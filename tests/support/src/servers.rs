@@ -1,4 +1,4 @@
-//! Servers, and the faults to put them through.
+//! Servers and their faults.
 
 mod certificate;
 mod etcd;

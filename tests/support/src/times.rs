@@ -1,4 +1,4 @@
-//! Durations in short, and waiting for what is to happen.
+//! Short forms for durations, and waiting for a condition.
 
 use std::time::Duration;
 

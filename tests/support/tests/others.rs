@@ -1,6 +1,6 @@
 //! PostgreSQL and Redis end with their owner, as mongod does.
 //!
-//! Where one is not installed its test is reported as ignored, with the reason.
+//! If one is not installed, its test is reported as ignored, with the reason.
 
 use std::{
     env, fs,

@@ -1,4 +1,4 @@
-//! A set of somebody else's can be the shared one.
+//! A set that this process did not start can be the shared set.
 
 use std::process::Command;
 

@@ -1,4 +1,4 @@
-//! The network breaks as asked, and heals.
+//! The proxy's faults act as requested, and end.
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,4 @@
-//! Sets start, take faults, and come back.
+//! Sets start, have faults, and recover.
 
 use std::time::{Duration, Instant};
 

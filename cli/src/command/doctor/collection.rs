@@ -1,4 +1,4 @@
-//! The collection of the leases: its index, and what else is in it.
+//! Checks of the collection: its TTL index, and documents that are not lease records.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ const INDEX: &str = "index";
 pub(super) async fn index(deployment: &Deployment, retention: Duration) -> Finding {
     let wanted = retention.as_millis().div_ceil(1000);
     let create = format!(
-        "have an operator run db.getCollection({:?}).createIndex({{ expires_at: 1 }}, {{ expireAfterSeconds: {wanted} }})",
+        "an operator can run db.getCollection({:?}).createIndex({{ expires_at: 1 }}, {{ expireAfterSeconds: {wanted} }})",
         deployment.collection
     );
     match indexes(deployment).await {
@@ -24,23 +24,23 @@ pub(super) async fn index(deployment: &Deployment, retention: Duration) -> Findi
                 |index: &&Document| index.get_document("key").is_ok_and(|key| key.keys().eq(["expires_at"]));
             match indexes.iter().find(on_expiry) {
                 Some(index) => judge(index, wanted),
-                None => Finding::warn(INDEX, "there is none that collects idle records, so they stay", create),
+                None => Finding::warn(INDEX, "no TTL index on expires_at, so idle records are never deleted", create),
             }
         }
-        Err(Refusal::NothingThere) => {
-            Finding::warn(INDEX, format!("there is no collection {:?} yet", deployment.collection), create)
+        Err(Refusal::NoCollection) => {
+            Finding::warn(INDEX, format!("the collection {:?} does not exist yet", deployment.collection), create)
         }
         Err(Refusal::Unauthorized) => Finding::warn(
             INDEX,
-            "whether there is one that collects idle records could not be seen, for which the user needs listIndexes",
+            "cannot check whether a TTL index deletes idle records (the user lacks listIndexes); if there is none",
             create,
         ),
-        Err(refusal) => Finding::warn(INDEX, format!("it could not be looked for, {refusal}"), "retry"),
+        Err(refusal) => Finding::warn(INDEX, format!("cannot read the indexes ({refusal})"), "retry"),
     }
 }
 
 async fn indexes(deployment: &Deployment) -> Answer<Vec<Document>> {
-    let reply = deployment.ask(doc! { "listIndexes": &deployment.collection }).await?;
+    let reply = deployment.run(doc! { "listIndexes": &deployment.collection }).await?;
     Ok(first_batch(&reply))
 }
 
@@ -49,36 +49,36 @@ fn first_batch(reply: &Document) -> Vec<Document> {
     batch.into_iter().flatten().filter_map(Bson::as_document).cloned().collect()
 }
 
-/// Whether an index on `expires_at` does what it is for.
+/// Checks whether an index on `expires_at` deletes all idle records after the retention.
 fn judge(index: &Document, wanted: u128) -> Finding {
     let name = index.get_str("name").unwrap_or("on expires_at");
     let after = match index.get("expireAfterSeconds") {
         Some(Bson::Int32(after)) => Some(i128::from(*after)),
         Some(Bson::Int64(after)) => Some(i128::from(*after)),
-        // Whole in all but the strangest, and read to the second.
+        // Rounded to whole seconds.
         Some(Bson::Double(after)) => format!("{after:.0}").parse().ok(),
         _ => None,
     };
     let Some(after) = after else {
-        let advice = format!("drop it, and make it with expireAfterSeconds: {wanted}");
-        return Finding::fail(INDEX, format!("{name} collects nothing: it has no expireAfterSeconds"), advice);
+        let advice = format!("drop it, and create it with expireAfterSeconds: {wanted}");
+        return Finding::fail(INDEX, format!("{name} has no expireAfterSeconds, so it deletes nothing"), advice);
     };
     if index.contains_key("partialFilterExpression") {
-        let advice = "drop it, and make it without partialFilterExpression";
-        return Finding::fail(INDEX, format!("{name} collects some records only"), advice);
+        let advice = "drop it, and create it without partialFilterExpression";
+        return Finding::fail(INDEX, format!("{name} covers only some of the records"), advice);
     }
-    let lasts = u64::try_from(after).map(|seconds| time::brief(Duration::from_secs(seconds)));
-    let lasts = lasts.unwrap_or_else(|_| format!("{after} seconds"));
+    let kept = u64::try_from(after).map(|seconds| time::brief(Duration::from_secs(seconds)));
+    let kept = kept.unwrap_or_else(|_| format!("{after} seconds"));
     if u128::try_from(after) != Ok(wanted) {
         return Finding::fail(
             INDEX,
-            format!("{name} keeps idle records for {lasts}, and {} are asked for", span(wanted)),
+            format!("{name} keeps idle records for {kept}, but --retention is {}", span(wanted)),
             format!(
-                "say --retention {after}s here and to all programs that use the collection, or change it with collMod"
+                "pass --retention {after}s here and in all programs that use the collection, or change the index with collMod"
             ),
         );
     }
-    Finding::pass(INDEX, format!("{name} keeps idle records for {lasts}"))
+    Finding::pass(INDEX, format!("{name} keeps idle records for {kept}"))
 }
 
 fn span(seconds: u128) -> String {
@@ -86,27 +86,27 @@ fn span(seconds: u128) -> String {
 }
 
 const RECORDS: &str = "records";
-/// The most documents that are looked at.
-const MOST: usize = 1_000;
-/// The most that are named.
-const NAMED: usize = 3;
+/// The largest number of documents that are checked.
+const MAX_DOCUMENTS: usize = 1_000;
+/// The largest number of ids in a finding.
+const MAX_IDS: usize = 3;
 
-/// Documents in the collection that the library cannot read.
+/// Looks for documents in the collection that the library cannot read.
 pub(super) async fn foreign(deployment: &Deployment, seal: &Mongoseal) -> Finding {
     let find = doc! {
         "find": &deployment.collection,
         "projection": { "_id": 1 },
-        "limit": i64::try_from(MOST + 1).unwrap_or(i64::MAX),
+        "limit": i64::try_from(MAX_DOCUMENTS + 1).unwrap_or(i64::MAX),
         "singleBatch": true,
-        "batchSize": i64::try_from(MOST + 1).unwrap_or(i64::MAX),
+        "batchSize": i64::try_from(MAX_DOCUMENTS + 1).unwrap_or(i64::MAX),
     };
-    let found = match deployment.ask(find).await {
+    let found = match deployment.run(find).await {
         Ok(reply) => first_batch(&reply),
-        Err(refusal) => return Finding::warn(RECORDS, format!("they could not be read, {refusal}"), "grant find"),
+        Err(refusal) => return Finding::warn(RECORDS, format!("cannot read them ({refusal})"), "grant find"),
     };
-    let more = found.len() > MOST;
+    let more = found.len() > MAX_DOCUMENTS;
     let (mut foreign, mut newer) = (Vec::new(), Vec::new());
-    for document in found.iter().take(MOST) {
+    for document in found.iter().take(MAX_DOCUMENTS) {
         let key = match document.get("_id") {
             Some(Bson::String(key)) => key.parse::<Key>().ok(),
             _ => None,
@@ -118,41 +118,41 @@ pub(super) async fn foreign(deployment: &Deployment, seal: &Mongoseal) -> Findin
         };
         match seal.inspect(key).await {
             Err(Error::Corrupt { .. }) => foreign.push(id()),
-            // The user may read, as the look above shows: so it is the format that is refused.
+            // `find` has succeeded, so the cause is not a missing privilege but the record's format.
             Err(Error::Invalid { .. }) => newer.push(id()),
             _ => {}
         }
     }
-    let looked = match (more, found.len()) {
-        (true, _) => format!("of the first {MOST} documents"),
-        (false, 1) => "of 1 document".into(),
-        (false, count) => format!("of {count} documents"),
+    let checked = match (more, found.len()) {
+        (true, _) => format!("the first {MAX_DOCUMENTS} documents"),
+        (false, 1) => "1 document".into(),
+        (false, count) => format!("{count} documents"),
     };
     if !foreign.is_empty() {
         return Finding::warn(
             RECORDS,
             format!(
-                "{looked} {} cannot be read, and whoever asks for that key gets an error: {}",
+                "{} of {checked} cannot be read as lease records ({}), so requests for these keys fail",
                 foreign.len(),
-                some(&foreign)
+                first_ids(&foreign)
             ),
-            "look at them with a MongoDB shell and move them away",
+            "inspect them with a MongoDB shell, and move them to another collection",
         );
     }
     if !newer.is_empty() {
         return Finding::warn(
             RECORDS,
-            format!("{looked} a newer mongoseal wrote {}, which this one refuses: {}", newer.len(), some(&newer)),
+            format!("a newer mongoseal wrote {} of {checked} ({})", newer.len(), first_ids(&newer)),
             "upgrade this mongoseal",
         );
     }
-    Finding::pass(RECORDS, format!("{looked} none is of foreign shape"))
+    Finding::pass(RECORDS, format!("{checked} checked, all are lease records"))
 }
 
-/// The first of them, and how many more there are.
-fn some(ids: &[String]) -> String {
-    let named = ids.iter().take(NAMED).map(String::as_str).collect::<Vec<_>>().join(", ");
-    match ids.len().saturating_sub(NAMED) {
+/// Lists the first ids, and the number of others.
+fn first_ids(ids: &[String]) -> String {
+    let named = ids.iter().take(MAX_IDS).map(String::as_str).collect::<Vec<_>>().join(", ");
+    match ids.len().saturating_sub(MAX_IDS) {
         0 => named,
         others => format!("{named} and {others} more"),
     }

@@ -1,4 +1,4 @@
-//! The replica set, its version, its journal, its change streams.
+//! Checks of the deployment: the replica set, its version, its journal, its change streams.
 
 use super::Finding;
 use crate::command::driver::{Bson, Deployment, Document, Refusal, doc};
@@ -12,18 +12,18 @@ const SET: &str = "replica set";
 
 pub(super) async fn replica_set(deployment: &Deployment, allow_sharded: bool) -> Finding {
     if deployment.is_router() {
-        let found = "this is a sharded cluster, where the clocks of the routers time leases";
+        let found = "sharded cluster, in which the clocks of the routers time leases";
         if !allow_sharded {
-            return Finding::fail(SET, found, "use a replica set, or --allow-sharded if expiry is all that is needed");
+            return Finding::fail(SET, found, "use a replica set, or pass --allow-sharded if expiry is enough");
         }
-        let advice = "keep their clocks together, and the retention of idle records far above any lag";
+        let advice = "synchronize the routers' clocks, and keep --retention far above any lag between them";
         return Finding::warn(SET, found, advice);
     }
     let Ok(name) = deployment.hello.get_str("setName") else {
         return Finding::fail(
             SET,
-            "this is a standalone server, which cannot confirm a write by a majority",
-            "start it with --replSet and run rs.initiate(), one member is enough",
+            "standalone server, which cannot confirm a write by a majority",
+            "start it with --replSet and run rs.initiate(); one member is enough",
         );
     };
     let hosts = deployment.hosts().len();
@@ -31,43 +31,43 @@ pub(super) async fn replica_set(deployment: &Deployment, allow_sharded: bool) ->
     if deployment.hello.get_array("arbiters").is_ok_and(|arbiters| !arbiters.is_empty()) {
         return Finding::warn(
             SET,
-            format!("{members} that hold data, and an arbiter: with one of them down no majority confirms a write"),
-            "replace the arbiter by a member that holds data",
+            format!("{members} that hold data, and an arbiter; if one of them is down, no majority confirms a write"),
+            "replace the arbiter with a member that holds data",
         );
     }
-    match deployment.admin(doc! { "replSetGetStatus": 1 }).await {
+    match deployment.run_admin(doc! { "replSetGetStatus": 1 }).await {
         Ok(status) => {
-            let ill = ill(&status);
-            if ill.is_empty() {
-                let healthy = if hosts == 1 { "healthy; there is no other to take over" } else { "all healthy" };
+            let unhealthy = unhealthy(&status);
+            if unhealthy.is_empty() {
+                let healthy = if hosts == 1 { "healthy; no other member can take over" } else { "all healthy" };
                 Finding::pass(SET, format!("{members}, {healthy}"))
             } else {
-                let advice = "bring them back, lest one more failure leaves no majority";
-                Finding::warn(SET, format!("{members}, of which not healthy: {}", ill.join(", ")), advice)
+                let advice = "repair them, because one more failure can leave no majority";
+                Finding::warn(SET, format!("{members}, not healthy are {}", unhealthy.join(", ")), advice)
             }
         }
         Err(Refusal::Unauthorized) => {
-            Finding::pass(SET, format!("{members}; whether all are healthy is seen with replSetGetStatus only"))
+            Finding::pass(SET, format!("{members}; health not checked (the user lacks replSetGetStatus)"))
         }
-        Err(refusal) => Finding::warn(SET, format!("{members}; their health is not known, {refusal}"), "retry"),
+        Err(refusal) => Finding::warn(SET, format!("{members}; cannot read their health ({refusal})"), "retry"),
     }
 }
 
-/// The members that are not well, and how they are.
-fn ill(status: &Document) -> Vec<String> {
+/// Lists the members that are not healthy, with their states.
+fn unhealthy(status: &Document) -> Vec<String> {
     let members = status.get_array("members").into_iter().flatten().filter_map(Bson::as_document);
-    let is_ill = |member: &&Document| {
+    let is_unhealthy = |member: &&Document| {
         let up = member.get("health").is_none_or(|health| health.as_f64() != Some(0.0));
         !up || !member.get_i32("state").is_ok_and(|state| HEALTHY.contains(&state))
     };
     let named = |member: &Document| {
         format!("{} {}", member.get_str("name").unwrap_or("?"), member.get_str("stateStr").unwrap_or("?"))
     };
-    members.filter(is_ill).map(named).collect()
+    members.filter(is_unhealthy).map(named).collect()
 }
 
 pub(super) async fn version(deployment: &Deployment) -> Finding {
-    let build = deployment.admin(doc! { "buildInfo": 1 }).await;
+    let build = deployment.run_admin(doc! { "buildInfo": 1 }).await;
     let version = build.ok().and_then(|build| build.get_str("version").ok().map(str::to_owned));
     let wire = deployment.hello.get_i32("maxWireVersion").unwrap_or(0);
     let found = version.map_or_else(|| format!("wire version {wire}"), |version| format!("MongoDB {version}"));
@@ -80,43 +80,43 @@ pub(super) async fn version(deployment: &Deployment) -> Finding {
 const JOURNAL: &str = "journal";
 
 pub(super) async fn journal(deployment: &Deployment) -> Finding {
-    let not_seen = |why: String| {
+    let unknown = |why: String| {
         Finding::warn(
             JOURNAL,
-            format!("whether a majority means the journal could not be seen, {why}"),
-            "let an operator look that rs.conf().writeConcernMajorityJournalDefault is not false",
+            format!("cannot check whether a majority confirms journaled writes only ({why})"),
+            "an operator can check that rs.conf().writeConcernMajorityJournalDefault is not false",
         )
     };
-    match deployment.admin(doc! { "replSetGetConfig": 1 }).await {
+    match deployment.run_admin(doc! { "replSetGetConfig": 1 }).await {
         Ok(reply) => {
             let journaled =
                 reply.get_document("config").map(|config| config.get_bool("writeConcernMajorityJournalDefault"));
             if matches!(journaled, Ok(Ok(false))) {
                 return Finding::fail(
                     JOURNAL,
-                    "majority writes are confirmed before they are in the journal, so a lease can be lost in a crash",
+                    "a majority confirms writes before they are journaled, so a crash can lose a lease",
                     "set writeConcernMajorityJournalDefault to true with rs.reconfig()",
                 );
             }
-            Finding::pass(JOURNAL, "a majority confirms what is in its journal")
+            Finding::pass(JOURNAL, "a majority confirms journaled writes only")
         }
-        Err(Refusal::Unauthorized) => not_seen("for which the user needs replSetGetConfig".into()),
-        Err(refusal) => not_seen(refusal.to_string()),
+        Err(Refusal::Unauthorized) => unknown("the user lacks replSetGetConfig".into()),
+        Err(refusal) => unknown(refusal.to_string()),
     }
 }
 
 const STREAM: &str = "change stream";
 
 pub(super) async fn change_stream(deployment: &Deployment) -> Finding {
-    let slower = "waiters ask and need not be told, and a revocation is heard of with the next refresh";
+    let slower = "so waiters poll, and holders notice a revocation at their next refresh";
     match deployment.watch().await {
-        Ok(()) => Finding::pass(STREAM, "waiters are told when it is their turn"),
+        Ok(()) => Finding::pass(STREAM, "the server notifies waiters and holders"),
         Err(Refusal::Unauthorized) => Finding::warn(
             STREAM,
-            format!("it is refused to this user: {slower}"),
+            format!("the user lacks changeStream, {slower}"),
             "grant changeStream on the collection",
         ),
-        Err(refusal) => Finding::warn(STREAM, format!("there is none, {refusal}: {slower}"), "see what MongoDB says"),
+        Err(refusal) => Finding::warn(STREAM, format!("not available, {slower}"), format!("MongoDB reports {refusal}")),
     }
 }
 
@@ -135,6 +135,6 @@ mod tests {
             member("c:1", 8, "(not reachable/healthy)", 0.0),
             member("d:1", 3, "RECOVERING", 1.0),
         ];
-        assert_eq!(ill(&doc! { "members": members }), ["c:1 (not reachable/healthy)", "d:1 RECOVERING"]);
+        assert_eq!(unhealthy(&doc! { "members": members }), ["c:1 (not reachable/healthy)", "d:1 RECOVERING"]);
     }
 }

@@ -1,9 +1,9 @@
-//! What the user may do with the leases.
+//! Checks of the user's privileges on the collection of the leases.
 
 use super::{Finding, Verdict};
 use crate::command::driver::{Bson, Deployment, Document, Refusal, doc};
 
-/// What is done, which actions it takes, and what it means that one is missing.
+/// A task, the actions that it needs, and the effect of a missing action.
 struct Task {
     check: &'static str,
     does: &'static str,
@@ -15,54 +15,54 @@ struct Task {
 const TASKS: [Task; 5] = [
     Task {
         check: "may hold",
-        does: "acquire, refresh, release, revoke, and act in transactions",
+        does: "acquire, refresh, release, revoke, run transactions",
         actions: &["find", "insert", "update"],
         without: Verdict::Fail,
         otherwise: "no lease can be held",
     },
     Task {
         check: "may wait",
-        does: "be told when it is one's turn, and watch",
+        does: "receive notifications, watch",
         actions: &["changeStream"],
         without: Verdict::Warn,
-        otherwise: "waiters and watches ask again and again instead",
+        otherwise: "waiters and watches poll",
     },
     Task {
         check: "may look",
         does: "list, inspect, verify",
         actions: &["find"],
         without: Verdict::Fail,
-        otherwise: "nothing is seen",
+        otherwise: "no lease can be read",
     },
     Task {
         check: "may purge",
-        does: "delete idle records by hand",
+        does: "purge idle records",
         actions: &["remove"],
         without: Verdict::Warn,
-        otherwise: "`mongoseal purge` is refused, and the server collects them all the same",
+        otherwise: "`mongoseal purge` fails; the server still deletes idle records",
     },
     Task {
         check: "may index",
-        does: "make the index that collects idle records",
+        does: "create the TTL index for idle records",
         actions: &["createIndex"],
         without: Verdict::Warn,
-        otherwise: "an operator must make it",
+        otherwise: "an operator must create it",
     },
 ];
 
 const USER: &str = "user";
 
 pub(super) async fn of_the_user(deployment: &Deployment) -> Vec<Finding> {
-    let status = match deployment.admin(doc! { "connectionStatus": 1, "showPrivileges": true }).await {
+    let status = match deployment.run_admin(doc! { "connectionStatus": 1, "showPrivileges": true }).await {
         Ok(status) => status,
         Err(refusal) => {
-            return vec![Finding::warn(USER, format!("the privileges are not known, {refusal}"), "retry")];
+            return vec![Finding::warn(USER, format!("cannot read the privileges ({refusal})"), "retry")];
         }
     };
     let info = status.get_document("authInfo").cloned().unwrap_or_default();
     let users: Vec<String> = documents(&info, "authenticatedUsers").map(name).collect();
     if users.is_empty() {
-        return vec![nobody(deployment).await];
+        return vec![without_login(deployment).await];
     }
     let granted = granted(deployment, &info);
     let mut findings = vec![Finding::pass(USER, users.join(", "))];
@@ -70,20 +70,20 @@ pub(super) async fn of_the_user(deployment: &Deployment) -> Vec<Finding> {
     findings
 }
 
-/// Nobody has logged in, which does where access is not controlled.
-async fn nobody(deployment: &Deployment) -> Finding {
+/// Checks a client without a login, which suffices if access control is off.
+async fn without_login(deployment: &Deployment) -> Finding {
     let find = doc! { "find": &deployment.collection, "limit": 1, "singleBatch": true };
-    match deployment.ask(find).await {
+    match deployment.run(find).await {
         Err(Refusal::Unauthorized) => Finding::fail(
             USER,
-            "nobody has logged in, and the server wants to know who asks",
-            "put user, password and authSource into the connection string",
+            "not logged in, and the server requires a login",
+            "add user, password and authSource to the connection string",
         ),
         Err(refusal @ (Refusal::TooSlow | Refusal::Other(_))) => {
-            Finding::warn(USER, format!("nobody has logged in, and a read failed, {refusal}"), "retry")
+            Finding::warn(USER, format!("not logged in, and a read failed ({refusal})"), "retry")
         }
-        Ok(_) | Err(Refusal::NothingThere) => {
-            Finding::pass(USER, "access is not controlled: everybody may do everything")
+        Ok(_) | Err(Refusal::NoCollection) => {
+            Finding::pass(USER, "access control is off, so every client has all privileges")
         }
     }
 }
@@ -98,20 +98,22 @@ fn judge(deployment: &Deployment, task: &Task, granted: &[String]) -> Finding {
     if missing.is_empty() {
         return Finding::pass(task.check, format!("{}: {}", task.does, task.actions.join(", ")));
     }
-    let found = format!("{}: {} is not granted, so {}", task.does, missing.join(", "), task.otherwise);
+    let found = format!("{}: not granted is {}, so {}", task.does, missing.join(", "), task.otherwise);
     let advice = format!("grant {} on {}.{}", missing.join(", "), deployment.database(), deployment.collection);
     Finding { check: task.check, verdict: task.without, found, advice: Some(advice) }
 }
 
-/// The actions on the collection of the leases.
+/// Lists the actions that the user is granted on the collection of the leases.
 fn granted(deployment: &Deployment, info: &Document) -> Vec<String> {
-    let concerns = |resource: &Document| {
-        let is = |name: &str, value: &str| resource.get_str(name).is_ok_and(|said| said.is_empty() || said == value);
+    let applies = |resource: &Document| {
+        let is = |name: &str, value: &str| {
+            resource.get_str(name).is_ok_and(|granted| granted.is_empty() || granted == value)
+        };
         resource.get_bool("anyResource").unwrap_or(false)
             || (is("db", deployment.database()) && is("collection", &deployment.collection))
     };
     documents(info, "authenticatedUserPrivileges")
-        .filter(|privilege| privilege.get_document("resource").is_ok_and(concerns))
+        .filter(|privilege| privilege.get_document("resource").is_ok_and(applies))
         .flat_map(|privilege| privilege.get_array("actions").into_iter().flatten())
         .filter_map(Bson::as_str)
         .map(str::to_owned)

@@ -1,4 +1,4 @@
-//! Clocks, round trips and commits.
+//! Checks of times: clocks, round trips, commits.
 
 use std::time::Duration;
 
@@ -10,16 +10,16 @@ use crate::{
     exit_status::Failure,
 };
 
-/// How often each is measured.
-const TIMES: usize = 10;
-/// The grace that the clocks are measured against by default: that of a lease with the default ttl.
+/// The number of measurements of each time.
+const SAMPLES: usize = 10;
+/// The default grace for the clock check: that of a lease with the default ttl.
 const GRACE: Duration = Duration::from_millis(500);
-/// From when on a commit takes too long for refreshes at a third of a short ttl.
+/// The longest median commit without a warning. A slower one endangers refreshes at a third of a short ttl.
 const SLOW: Duration = Duration::from_millis(500);
 
 const CLOCKS: &str = "clocks";
 
-/// Measures how far the clocks of the members are apart, against the smallest grace of the leases.
+/// Compares the difference between the members' clocks with the smallest grace of the leases.
 pub(super) async fn clocks(deployment: &Deployment, grace: Option<Duration>) -> Finding {
     let (mut offsets, mut silent) = (Vec::new(), Vec::new());
     for host in deployment.hosts() {
@@ -32,32 +32,30 @@ pub(super) async fn clocks(deployment: &Deployment, grace: Option<Duration>) -> 
 }
 
 fn compared(offsets: &[(String, Offset)], silent: &[String], grace: Duration) -> Finding {
-    let advice = "run NTP on each member, or set a larger grace: after a failover to a member whose clock is ahead by more than the grace, two holders of a key may believe";
+    let advice = "run NTP on each member, or set a larger grace: after a failover to a member whose clock is ahead by more than the grace, two holders can believe that they hold a key";
     let grace = i64::try_from(grace.as_millis()).unwrap_or(i64::MAX);
     match spread(offsets) {
-        // Half of the grace is far more than NTP leaves.
+        // NTP keeps clocks far closer than half of the grace.
         Some((apart, uncertain, ahead))
             if apart.saturating_add(uncertain) > grace || apart.saturating_sub(uncertain) > grace / 2 =>
         {
-            let found = format!(
-                "up to {apart} ms apart, give or take {uncertain} ms, and the grace is {grace} ms; {ahead} is ahead"
-            );
+            let found =
+                format!("up to {apart} ms apart (± {uncertain} ms), and the grace is {grace} ms; {ahead} is ahead");
             let is_above = apart.saturating_sub(uncertain) > grace;
             if is_above { Finding::fail(CLOCKS, found, advice) } else { Finding::warn(CLOCKS, found, advice) }
         }
         _ if !silent.is_empty() => Finding::warn(
             CLOCKS,
-            format!("not all could be asked from here, not these: {}", silent.join(", ")),
-            "see to it yourself that they run NTP",
+            format!("cannot read the clocks of {} from here", silent.join(", ")),
+            "check that these members run NTP",
         ),
-        None => Finding::pass(CLOCKS, "there is one member, whose clock is the only one"),
-        Some((apart, uncertain, _)) => {
-            Finding::pass(CLOCKS, format!("at most {apart} ms apart, give or take {uncertain} ms"))
-        }
+        None => Finding::pass(CLOCKS, "one member, so only one clock"),
+        Some((apart, uncertain, _)) => Finding::pass(CLOCKS, format!("at most {apart} ms apart (± {uncertain} ms)")),
     }
 }
 
-/// How far they are apart and how uncertain that is, in milliseconds, and which is ahead. `None` of one alone.
+/// Returns the largest difference and its uncertainty, in milliseconds, and the member that is ahead. `None` for fewer
+/// than two clocks.
 fn spread(offsets: &[(String, Offset)]) -> Option<(i64, i64, &str)> {
     let first = offsets.iter().min_by_key(|(_, offset)| offset.millis)?;
     let last = offsets.iter().max_by_key(|(_, offset)| offset.millis)?;
@@ -69,29 +67,25 @@ fn spread(offsets: &[(String, Offset)]) -> Option<(i64, i64, &str)> {
 pub(super) async fn round_trip(deployment: &Deployment) -> Finding {
     const CHECK: &str = "round trip";
     let mut times = Vec::new();
-    for _ in 0..TIMES {
+    for _ in 0..SAMPLES {
         let began = Clock::Boot.now();
-        if let Err(refusal) = deployment.admin(doc! { "ping": 1 }).await {
-            return Finding::fail(CHECK, format!("the primary ceased to answer, {refusal}"), "retry");
+        if let Err(refusal) = deployment.run_admin(doc! { "ping": 1 }).await {
+            return Finding::fail(CHECK, format!("the primary stopped answering ({refusal})"), "retry");
         }
         times.push(Clock::Boot.now().saturating_sub(began));
     }
-    Finding::pass(CHECK, format!("{} to the primary and back, the median of {TIMES}", millis(median(times))))
+    Finding::pass(CHECK, format!("{} to the primary and back (median of {SAMPLES})", millis(median(times))))
 }
 
-/// What a lease costs, by one that is shared, so that two who ask at once do not meet.
+/// Measures the acquire of a shared lease, so that concurrent doctors do not wait for each other.
 pub(super) async fn commit(seal: &Mongoseal) -> Finding {
     const CHECK: &str = "commit";
     match commits(seal).await {
         Ok(times) => {
             let median = median(times);
-            let found = format!("{} for a write that a majority confirms, the median of {TIMES}", millis(median));
+            let found = format!("{} for a write that a majority confirms (median of {SAMPLES})", millis(median));
             if median > SLOW {
-                return Finding::warn(
-                    CHECK,
-                    found,
-                    "find out what slows the replica set down, and hold leases for long enough",
-                );
+                return Finding::warn(CHECK, found, "find out what slows the replica set down, and use longer ttls");
             }
             Finding::pass(CHECK, found)
         }
@@ -101,7 +95,7 @@ pub(super) async fn commit(seal: &Mongoseal) -> Finding {
 
 async fn commits(seal: &Mongoseal) -> Result<Vec<Duration>, Failure> {
     let mut times = Vec::new();
-    for _ in 0..TIMES {
+    for _ in 0..SAMPLES {
         let began = Clock::Boot.now();
         let lease = seal.acquire("mongoseal/doctor").shared().await?;
         times.push(Clock::Boot.now().saturating_sub(began));
@@ -133,7 +127,7 @@ mod tests {
     fn clocks_that_are_further_apart_than_the_grace_fail_and_near_it_they_are_told_and_who_is_ahead() {
         let found = compared(&[clock("a", 5_000, 2), clock("b", 5_400, 2), clock("c", 5_010, 2)], &[], GRACE);
         assert_eq!(found.verdict, Verdict::Warn);
-        assert_eq!(found.found, "up to 400 ms apart, give or take 4 ms, and the grace is 500 ms; b is ahead");
+        assert_eq!(found.found, "up to 400 ms apart (± 4 ms), and the grace is 500 ms; b is ahead");
         let minute = Duration::from_secs(60);
         for (other, uncertain, grace, verdict) in [
             (5_200, 2, GRACE, Verdict::Pass),
@@ -143,13 +137,13 @@ mod tests {
             (5_505, 2, GRACE, Verdict::Fail),
             (-6_000, 2, GRACE, Verdict::Fail),
             (-6_000, 2, minute, Verdict::Pass),
-            // May be more, may be less.
+            // Within the uncertainty, either side of a limit is possible.
             (5_400, 100, GRACE, Verdict::Warn),
             (5_000, 250, GRACE, Verdict::Pass),
             (5_000, 251, GRACE, Verdict::Warn),
         ] {
             let both = [clock("a", 5_000, uncertain), clock("b", other, uncertain)];
-            assert_eq!(compared(&both, &[], grace).verdict, verdict, "{other} give or take {uncertain}");
+            assert_eq!(compared(&both, &[], grace).verdict, verdict, "{other} ± {uncertain}");
         }
         assert_eq!(compared(&[clock("a", 5_000, 2)], &["b".into()], GRACE).verdict, Verdict::Warn);
         assert_eq!(compared(&[clock("a", 5_000, 2)], &[], GRACE).verdict, Verdict::Pass);

@@ -1,7 +1,7 @@
-//! What becomes of many keys, from one list of their leases to the next.
+//! Events of many keys, derived from lists of their leases.
 //!
-//! The library tells of one key at a time, each with a change stream of its own. Of many keys the leases are
-//! listed every second: one that came and went in between is left out.
+//! The library's watch covers one key. For many keys, the leases are listed every second, and each list is compared
+//! with the one before. A lease that was granted and ended between two lists is missed.
 
 use std::{
     collections::{BTreeMap, btree_map::Entry},
@@ -11,34 +11,33 @@ use std::{
 
 use mongoseal::{Error, FencingToken, HolderInfo, Key, ListedLease, Mongoseal, Result, StoreTime};
 
-use super::{Happened, OFTEN, Seen, What};
-use crate::say;
+use super::{Change, KeyEvent, POLL_INTERVAL, WatchEvent};
+use crate::print_message;
 
-/// The leases of some keys, listed again and again.
+/// The leases of some keys, listed repeatedly.
 pub(super) struct Listing {
     seal: Mongoseal,
     prefix: String,
     key: Option<Key>,
-    /// What the last list had, if there was one.
+    /// The leases of the last list, if there was one.
     known: Option<BTreeMap<(FencingToken, Key), Known>>,
-    /// Whether it was said that MongoDB does not answer.
-    is_silent: bool,
+    /// Whether it was reported that MongoDB does not answer.
+    is_unavailable: bool,
 }
 
-/// A lease as it was listed last.
+/// A lease as in the last list.
 struct Known {
     holder: HolderInfo,
     read_at: StoreTime,
-    /// Whether it was told that its time is over.
-    is_over: bool,
+    is_expired: bool,
 }
 
 impl Listing {
     pub(super) fn new(seal: &Mongoseal, prefix: &str) -> Self {
-        Self { seal: seal.clone(), prefix: prefix.to_owned(), key: None, known: None, is_silent: false }
+        Self { seal: seal.clone(), prefix: prefix.to_owned(), key: None, known: None, is_unavailable: false }
     }
 
-    /// Of this key only, where there is one.
+    /// Restricts the list to this key, if there is one.
     pub(super) fn only(mut self, key: Option<&str>) -> Result<Self> {
         self.key = key.map(str::parse).transpose()?;
         Ok(self)
@@ -56,24 +55,24 @@ impl Listing {
         Ok(list)
     }
 
-    /// The leases there are, for a screen; why not, where they cannot be listed.
+    /// Lists the leases, for the screen.
     pub(super) async fn leases(&self) -> Result<Vec<ListedLease>> {
         self.list().await
     }
 
-    /// Lists them again, and says what happened since.
-    pub(super) async fn next(&mut self) -> Result<Vec<Happened>> {
+    /// Lists the leases after the interval, and returns the events since the last list.
+    pub(super) async fn next(&mut self) -> Result<Vec<KeyEvent>> {
         if self.known.is_some() {
-            tokio::time::sleep(OFTEN).await;
+            tokio::time::sleep(POLL_INTERVAL).await;
         }
         match self.list().await {
             Ok(list) => {
-                self.is_silent = false;
+                self.is_unavailable = false;
                 self.compare(list).await
             }
             Err(error @ Error::Unavailable { .. }) if self.known.is_some() => {
-                if !mem::replace(&mut self.is_silent, true) {
-                    say(&format!("nothing can be told for now: {error}"));
+                if !mem::replace(&mut self.is_unavailable, true) {
+                    print_message(&format!("cannot list leases, retrying: {error}"));
                 }
                 Ok(Vec::new())
             }
@@ -81,64 +80,64 @@ impl Listing {
         }
     }
 
-    async fn compare(&mut self, list: Vec<ListedLease>) -> Result<Vec<Happened>> {
+    async fn compare(&mut self, list: Vec<ListedLease>) -> Result<Vec<KeyEvent>> {
         let is_first = self.known.is_none();
         let mut before = self.known.take().unwrap_or_default();
         let (mut now, mut arrived, mut ended) = (BTreeMap::new(), Vec::new(), Vec::new());
         let mut read_at = None;
         for ListedLease { key, holder, read_at: at, .. } in list {
             read_at = Some(at);
-            let is_over = holder.is_expired();
+            let is_expired = holder.is_expired();
             let place = (holder.token, key);
             let known = before.remove(&place);
-            if known.is_none() && !is_over {
+            if known.is_none() && !is_expired {
                 let remaining = holder.remaining;
-                let what = if is_first { What::Holds { remaining } } else { What::Granted { remaining } };
+                let change = if is_first { Change::Holds { remaining } } else { Change::Granted { remaining } };
                 let when = if is_first { at } else { holder.since };
-                arrived.push(happened(&place, &holder, when, what));
+                arrived.push(event(&place, &holder, when, change));
             }
-            // One that is there again after its time was over, as when a clock was set back, is not told twice.
-            if known.is_some_and(|known| !known.is_over) && is_over {
-                ended.push(happened(&place, &holder, at, What::Expired));
+            // A known lease has no second grant, even if it lives again after its expiry because a clock was set back.
+            if known.is_some_and(|known| !known.is_expired) && is_expired {
+                ended.push(event(&place, &holder, at, Change::Expired));
             }
             if let Entry::Vacant(vacant) = now.entry(place) {
-                vacant.insert(Known { holder, read_at: at, is_over });
+                vacant.insert(Known { holder, read_at: at, is_expired });
             }
         }
-        for (place, known) in before.into_iter().filter(|(_, known)| !known.is_over) {
-            let (what, at) = self.end(&place, &known, read_at).await;
-            ended.push(happened(&place, &known.holder, at, what));
+        for (place, known) in before.into_iter().filter(|(_, known)| !known.is_expired) {
+            let (change, at) = self.end_of(&place, &known, read_at).await;
+            ended.push(event(&place, &known.holder, at, change));
         }
         self.known = Some(now);
-        // Of one key, who held it before comes first.
+        // The end of a lease comes before the next grant of its key.
         ended.extend(arrived);
         Ok(ended)
     }
 
-    /// How a lease ended that is not listed any more, as far as its record shows.
-    async fn end(
+    /// Returns how a lease ended that is no longer listed, as far as its record shows.
+    async fn end_of(
         &self,
         (token, key): &(FencingToken, Key),
         known: &Known,
         read_at: Option<StoreTime>,
-    ) -> (What, StoreTime) {
+    ) -> (Change, StoreTime) {
         let about = read_at.unwrap_or(known.read_at);
         match self.seal.inspect(key).await {
-            Ok(None) => (What::Removed, about),
+            Ok(None) => (Change::Removed, about),
             Ok(Some(record)) => {
                 let revoked = record.history.into_iter().find(|past| past.tokens.contains(token));
                 if let Some(past) = revoked {
-                    return (What::Revoked { by: past.by, reason: past.reason }, past.at);
+                    return (Change::Revoked { by: past.by, reason: past.reason }, past.at);
                 }
-                let lasted = record.read_at.since(known.read_at);
-                let was_left = known.holder.remaining.unwrap_or(Duration::MAX);
-                (if lasted > was_left { What::Expired } else { What::Released }, record.last_seen)
+                let elapsed = record.read_at.since(known.read_at);
+                let remaining = known.holder.remaining.unwrap_or(Duration::MAX);
+                (if elapsed > remaining { Change::Expired } else { Change::Released }, record.last_seen)
             }
-            Err(_unreadable) => (What::Other, about),
+            Err(_unreadable) => (Change::Other, about),
         }
     }
 }
 
-fn happened((token, key): &(FencingToken, Key), holder: &HolderInfo, at: StoreTime, what: What) -> Happened {
-    Happened { key: key.clone(), event: Seen { token: *token, owner: holder.owner.clone(), at, what } }
+fn event((token, key): &(FencingToken, Key), holder: &HolderInfo, at: StoreTime, change: Change) -> KeyEvent {
+    KeyEvent { key: key.clone(), event: WatchEvent { token: *token, owner: holder.owner.clone(), at, change } }
 }

@@ -1,4 +1,4 @@
-//! A terminal on which a table stays where it is.
+//! The full-screen view of `watch`: a table of the leases, and the latest events below it.
 
 use std::{
     collections::VecDeque,
@@ -7,15 +7,15 @@ use std::{
 
 use mongoseal::{ListedLease, Mongoseal, Result};
 
-use super::Happened;
+use super::KeyEvent;
 use crate::{
     escape,
     json::{self, LeaseTable},
     output, table,
 };
 
-/// How many events are kept for a screen.
-const KEPT: usize = 200;
+/// The largest number of events that are kept for the screen.
+const MAX_EVENTS: usize = 200;
 
 const ENTER: &str = "\x1b[?1049h\x1b[?25l";
 const LEAVE: &str = "\x1b[?25h\x1b[?1049l";
@@ -23,39 +23,39 @@ const HOME: &str = "\x1b[H";
 const REST_OF_LINE: &str = "\x1b[K";
 const REST_OF_SCREEN: &str = "\x1b[J";
 
-/// The second screen of a terminal. Leaving it brings back the first as it was.
+/// The alternate screen of a terminal. Dropping it restores the normal screen.
 pub(super) struct Screen {
     events: VecDeque<String>,
 }
 
 impl Screen {
-    /// One, if the standard output is a terminal.
+    /// Enters the alternate screen, if the standard output is a terminal.
     pub(super) fn open() -> io::Result<Option<Self>> {
         if !output::is_terminal() {
             return Ok(None);
         }
-        // Before it is entered, so that it is left whatever comes then.
+        // Made before the write, so that its drop restores the terminal even if the write fails.
         let screen = Self { events: VecDeque::new() };
         write(ENTER)?;
         Ok(Some(screen))
     }
 
-    pub(super) fn note(&mut self, happened: &[Happened]) {
-        // The day is that of who looks.
-        let of_today = |line: String| line.split_once('T').map_or(line.clone(), |(_, rest)| rest.to_owned());
-        self.events.extend(happened.iter().map(Happened::line).map(of_today));
-        while self.events.len() > KEPT {
+    pub(super) fn add(&mut self, events: &[KeyEvent]) {
+        // The screen shows no dates: its events are recent.
+        let without_date = |line: String| line.split_once('T').map_or(line.clone(), |(_, rest)| rest.to_owned());
+        self.events.extend(events.iter().map(KeyEvent::line).map(without_date));
+        while self.events.len() > MAX_EVENTS {
             self.events.pop_front();
         }
     }
 
-    /// Shows who holds what, and below it the latest events.
+    /// Draws the table of the leases, and the latest events below it.
     pub(super) async fn draw(&self, seal: &Mongoseal, leases: Result<Vec<ListedLease>>) -> io::Result<()> {
         let (columns, rows) = output::size().unwrap_or((80, 24));
-        // A third of the screen is for events, and what the table leaves.
+        // The events get a third of the screen, and the rows that the table does not need.
         let room = (rows - rows / 3).saturating_sub(3).max(1);
         let mut lines = match leases {
-            Ok(leases) => held(seal, leases, room, columns).await,
+            Ok(leases) => lease_table(seal, leases, room, columns).await,
             Err(error) => vec![table::cut(&escape::visible(&error.to_string()), columns)],
         };
         lines.push(String::new());
@@ -68,17 +68,17 @@ impl Screen {
     }
 }
 
-/// The table of so many leases at most, and how many more there are.
-async fn held(seal: &Mongoseal, mut leases: Vec<ListedLease>, room: usize, columns: usize) -> Vec<String> {
+/// Formats a table of at most `room` leases, and the number of further leases.
+async fn lease_table(seal: &Mongoseal, mut leases: Vec<ListedLease>, room: usize, columns: usize) -> Vec<String> {
     let hidden = leases.len().saturating_sub(room);
     leases.truncate(room);
-    let waiting = json::queues(seal, &leases).await;
+    let waiting = json::count_waiters(seal, &leases).await;
     let mut table = LeaseTable::new();
     for lease in &leases {
         table.row(lease, waiting.get(&lease.key).copied());
     }
     if table.is_empty() {
-        return vec!["Nobody holds anything.".into()];
+        return vec!["No leases.".into()];
     }
     let mut lines = output::with_bold_header(table.lines(Some(columns)));
     if hidden > 0 {
@@ -89,12 +89,12 @@ async fn held(seal: &Mongoseal, mut leases: Vec<ListedLease>, room: usize, colum
 
 impl Drop for Screen {
     fn drop(&mut self) {
-        // Where the terminal has gone there is nothing to bring back.
+        // Fails if the terminal is gone, and then there is nothing to restore.
         drop(write(LEAVE));
     }
 }
 
-/// Whether colours are wanted or not, the cursor is moved: this is for a terminal only.
+/// Writes control sequences to the terminal, unfiltered: `NO_COLOR` does not apply to cursor movements.
 fn write(text: &str) -> io::Result<()> {
     let mut out = io::stdout().lock();
     out.write_all(text.as_bytes())?;

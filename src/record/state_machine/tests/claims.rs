@@ -1,7 +1,7 @@
 use super::*;
 
 #[test]
-fn a_claim_lasts_as_long_as_its_waiter_counts_though_the_release_was_parsed_before_it_asked() {
+fn a_claim_counts_from_the_waiter_s_last_acquire_though_the_release_was_parsed_before() {
     let mut bench = Bench::new();
     bench.send(wait(1, 0));
     for pass in [0, 400, -1] {
@@ -14,7 +14,7 @@ fn a_claim_lasts_as_long_as_its_waiter_counts_though_the_release_was_parsed_befo
 }
 
 #[test]
-fn a_waiter_whose_time_ends_at_this_moment_has_left_the_queue() {
+fn a_waiter_that_expires_now_has_left_the_queue() {
     let mut bench = Bench::new();
     bench.send(once(1, 0));
     bench.send(wait(2, 0));
@@ -37,7 +37,7 @@ fn a_leave_ends_what_waits_and_a_release_what_holds() {
     assert_eq!(bench.send(release(2)), Outcome::Released);
     assert!(bench.queue().is_empty());
     bench.pass(1000);
-    assert_eq!(bench.send(by_token(1)), Outcome::Absent, "its time is over at this moment");
+    assert_eq!(bench.send(by_token(1)), Outcome::Absent, "it has expired");
 }
 
 #[test]
@@ -62,7 +62,7 @@ fn a_leave_does_not_end_what_a_later_acquire_with_its_lease_id_holds_or_waits_fo
 }
 
 #[test]
-fn a_revocation_takes_from_those_who_were_there_up_to_its_token_and_whose_time_is_not_over() {
+fn a_revocation_ends_the_live_leases_up_to_its_token() {
     let mut bench = Bench::new();
     let first = granted(&bench.send(once(1, 9)));
     let second = granted(&bench.send(once(2, 9)));

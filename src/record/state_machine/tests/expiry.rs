@@ -1,4 +1,4 @@
-//! When a record has stopped mattering.
+//! When a record stops mattering.
 
 use super::*;
 
@@ -11,7 +11,7 @@ fn the_record_s_expiry_never_goes_back_and_waits_for_the_hybrid_clock() {
     assert_eq!(bench.record().expires_at, end);
     bench.pass(-3_600_000);
     granted(&bench.send(once(2, 0)));
-    assert_eq!(bench.record().expires_at, end, "not even where the store's wall clock does");
+    assert_eq!(bench.record().expires_at, end, "not even if the store's wall clock does");
     let ahead = StoreClock { now: bench.now(), tick: HybridTime { seconds: 1_800_000_000, ordinal: 0 } };
     let (record, _) = apply(bench.record.as_ref(), ahead, &release(2));
     assert_eq!(record.unwrap().expires_at.millis(), 1_800_000_000_000);
@@ -34,7 +34,7 @@ fn of_three_refreshes_two_leave_the_record_s_expiry_where_it_is() {
 #[test]
 fn the_record_of_a_lease_without_expiry_ends_with_it_and_no_later() {
     let mut bench = Bench::new();
-    let Request::Acquire(mut acquire) = once(1, 0) else { unreachable!("it asks") };
+    let Request::Acquire(mut acquire) = once(1, 0) else { unreachable!("it is an acquire") };
     acquire.terms.ttl = Ttl::FOREVER.millis();
     granted(&bench.send(Request::Acquire(acquire)));
     assert_eq!(bench.record().expires_at, bench.record().holders[0].expires_at);

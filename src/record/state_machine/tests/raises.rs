@@ -22,7 +22,7 @@ fn a_raise_lifts_the_version_keeps_holders_and_queue_and_can_be_sent_twice() {
     let raised = bench.record().clone();
     assert_eq!((&raised.holders, &raised.queue), (&before.holders, &before.queue));
     assert_eq!((raised.version, raised.last_seen), (to, bench.now()));
-    assert!(raised.handover.is_empty(), "nobody is told");
+    assert!(raised.handover.is_empty(), "nothing is notified");
     bench.pass(10);
     for smaller in [to, token, FencingToken::MIN] {
         assert_eq!(bench.send(raise(smaller)), Outcome::Raised { version: to });
@@ -35,7 +35,7 @@ fn a_raise_lifts_the_version_keeps_holders_and_queue_and_can_be_sent_twice() {
 }
 
 #[test]
-fn a_raise_makes_a_record_that_is_kept_until_the_second_of_the_token_is_over() {
+fn a_raise_makes_a_record_that_is_kept_until_the_end_of_the_token_s_second() {
     let mut bench = Bench::new();
     let to = ahead(&bench);
     assert_eq!(bench.send(raise(to)), Outcome::Raised { version: to });
@@ -44,8 +44,8 @@ fn a_raise_makes_a_record_that_is_kept_until_the_second_of_the_token_is_over() {
     assert_eq!(bench.record().expires_at, end);
     assert!(granted(&bench.send(once(1, 0))) > to);
     bench.send(release(1));
-    assert_eq!(bench.record().expires_at, end, "no later change pulls it in");
-    // If the record has gone then, the clock alone numbers larger tokens.
+    assert_eq!(bench.record().expires_at, end, "no later change shortens it");
+    // If the record is deleted then, the clock alone numbers larger tokens.
     bench.pass(end.millis() - bench.millis);
     bench.record = None;
     assert!(granted(&bench.send(once(1, 0))) > to);
@@ -61,7 +61,7 @@ fn a_raise_prunes_and_grants_as_each_verb_does_with_tokens_above_it() {
     }
     bench.pass(100);
     let to = ahead(&bench);
-    let Outcome::Raised { version } = bench.send(raise(to)) else { panic!("it is raised") };
+    let Outcome::Raised { version } = bench.send(raise(to)) else { panic!("the version must be raised") };
     assert_eq!((bench.holders(), bench.record().handover.len()), (vec![2, 3, 4], 3));
     let tokens: Vec<u64> = bench.record().holders.iter().map(|holder| holder.version.get()).collect();
     assert_eq!(tokens, [1, 2, 3].map(|more| to.get() + more));

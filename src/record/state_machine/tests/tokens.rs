@@ -2,7 +2,7 @@ use fastrand::Rng;
 
 use super::*;
 
-/// A store whose clock moves on by nothing but its writes, all within one second.
+/// A store whose clock moves on by its writes only, all within one second.
 struct Second {
     record: Option<Record>,
     writes: u64,
@@ -40,7 +40,7 @@ impl Second {
         }
     }
 
-    /// Somebody deletes the record by hand.
+    /// Deletes the record, as an operator might.
     fn delete(&mut self) {
         self.writes += u64::from(self.record.take().is_some());
     }
@@ -61,7 +61,7 @@ fn tokens_that_were_handed_out_together_are_not_ahead_of_the_clock_if_the_record
 }
 
 #[test]
-fn those_who_ask_together_for_a_key_without_a_record_are_granted_tokens_larger_than_those_of_the_one_that_was() {
+fn acquires_of_one_command_for_a_deleted_record_are_granted_larger_tokens_than_before() {
     let mut second = Second::new();
     second.send(&once(1, 0));
     second.delete();
@@ -76,7 +76,7 @@ fn those_who_ask_together_for_a_key_without_a_record_are_granted_tokens_larger_t
 }
 
 #[test]
-fn those_who_ask_together_where_an_older_copy_was_put_back_are_granted_tokens_larger_than_those_since() {
+fn acquires_of_one_command_for_a_restored_copy_are_granted_larger_tokens_than_its_version() {
     let mut second = Second::new();
     second.send(&once(1, 0));
     second.send(&release(1));
@@ -92,7 +92,7 @@ fn those_who_ask_together_where_an_older_copy_was_put_back_are_granted_tokens_la
     assert!(second.issued.is_sorted_by(|one, next| one < next), "{:?}", second.issued);
 }
 
-/// One who waits to have the key alone.
+/// An exclusive acquire that waits.
 fn alone(number: u8) -> Acquire {
     match acquire(number, 0, Some(WaitSpec { ttl: 500, queue_limit: 100 })) {
         Request::Acquire(acquire) => acquire,
@@ -101,37 +101,37 @@ fn alone(number: u8) -> Acquire {
 }
 
 enum Step {
-    Ask(Request),
-    AskTogether(std::collections::BTreeSet<u8>),
+    Send(Request),
+    SendTogether(std::collections::BTreeSet<u8>),
     Transfer(u8, u8),
-    /// What follows is asked of a key without a record.
-    AskAndDelete(Request),
+    /// The next request finds no record.
+    SendAndDelete(Request),
 }
 
-/// A step that chance chooses.
+/// A random step.
 fn step(rng: &mut Rng) -> Step {
     let (number, limit) = (rng.u8(1..9), if rng.u8(..5) == 0 { 0 } else { 9 });
     match rng.u8(..17) {
-        0..8 => Step::Ask(wait(number, limit)),
-        8..10 => Step::Ask(once(number, limit)),
-        10..12 => Step::Ask(release(number)),
-        12..14 => Step::AskTogether((0..rng.usize(2..20)).map(|_| rng.u8(1..30)).collect()),
+        0..8 => Step::Send(wait(number, limit)),
+        8..10 => Step::Send(once(number, limit)),
+        10..12 => Step::Send(release(number)),
+        12..14 => Step::SendTogether((0..rng.usize(2..20)).map(|_| rng.u8(1..30)).collect()),
         14 => Step::Transfer(number, rng.u8(1..9)),
-        15 => Step::AskAndDelete(release(number)),
-        _ => Step::AskAndDelete(revoke()),
+        15 => Step::SendAndDelete(release(number)),
+        _ => Step::SendAndDelete(revoke()),
     }
 }
 
 #[test]
-fn tokens_grow_within_a_second_whatever_is_asked_and_however_often_the_record_is_deleted() {
+fn tokens_grow_within_a_second_for_all_requests_and_deletions_of_the_record() {
     for seed in 0..2_000 {
         let mut rng = Rng::with_seed(seed);
         let mut second = Second::new();
         for _ in 0..rng.usize(1..60) {
             match step(&mut rng) {
-                Step::Ask(request) => second.send(&request),
-                Step::AskTogether(who) => {
-                    second.send_together(&who.into_iter().map(alone).map(Request::Acquire).collect::<Vec<_>>());
+                Step::Send(request) => second.send(&request),
+                Step::SendTogether(leases) => {
+                    second.send_together(&leases.into_iter().map(alone).map(Request::Acquire).collect::<Vec<_>>());
                 }
                 Step::Transfer(from, to) => {
                     let holder = second.record.as_ref().and_then(|record| record.holder(lease(from)));
@@ -139,7 +139,7 @@ fn tokens_grow_within_a_second_whatever_is_asked_and_however_often_the_record_is
                         second.send(&Request::Transfer(Transfer { lease: lease(from), token, to: lease(to) }));
                     }
                 }
-                Step::AskAndDelete(request) => {
+                Step::SendAndDelete(request) => {
                     second.send(&request);
                     second.delete();
                 }

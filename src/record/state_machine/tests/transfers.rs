@@ -1,7 +1,7 @@
 use super::*;
 
 #[test]
-fn who_waits_under_the_id_that_is_given_a_lease_is_told_and_who_waits_under_another_stays() {
+fn a_waiter_with_the_receiving_lease_id_is_notified_and_another_waiter_stays() {
     let mut bench = Bench::new();
     let token = granted(&bench.send(once(1, 0)));
     bench.send(wait(2, 0));
@@ -16,7 +16,7 @@ fn transfer(from: u8, token: FencingToken, to: u8) -> Request {
 }
 
 #[test]
-fn only_the_lease_that_is_named_by_its_id_and_its_token_is_given() {
+fn only_the_lease_with_this_id_and_this_token_is_transferred() {
     let mut bench = Bench::new();
     let first = granted(&bench.send(once(1, 9)));
     let other = granted(&bench.send(once(2, 9)));

@@ -2,8 +2,9 @@
 //!
 //! Purpose: the data of `coalesce.rs`, which decides what a request does and sends the batches.
 //!
-//! Mechanism: a request that finds no command of its key under way gets the [`Permit`]; later requests wait in the queue. When
-//! the permit is dropped, it goes to the first request, or with the first requests of one operation to [`SendBatch`].
+//! Mechanism: a request that finds no command of its key under way gets the [`Permit`]; later requests wait in the
+//! queue. When the permit is dropped, it goes to the first request, or with the first requests of one operation to
+//! [`SendBatch`].
 //!
 //! Invariants: each key has at most one permit. An abandoned request is never sent.
 
@@ -58,7 +59,7 @@ pub(super) struct QueuedRequest {
     pub(super) deadline: Deadline,
     /// How much time it must have left to be sent.
     min_remaining: Duration,
-    /// With which others it can be a command. `None`: with none.
+    /// The operation of a command that it can share. `None`: it needs a command of its own.
     operation: Option<Operation>,
     dispatch: oneshot::Sender<Dispatch>,
 }
@@ -74,44 +75,44 @@ impl QueuedRequest {
         others.first().is_none_or(|first| self.operation.is_some() && first.operation == self.operation)
     }
 
-    /// Whether its caller waits for it, and long enough for an answer.
+    /// Whether its caller still waits, and long enough for an answer.
     pub(super) fn is_awaited(&self) -> bool {
         !self.dispatch.is_closed() && self.deadline.remaining() > self.min_remaining
     }
 
-    /// Passes this on to its caller. A caller that is gone retries, or takes back its request.
+    /// Answers its caller. If the caller is gone, it retries or takes the request back.
     pub(super) fn dispatch(self, dispatch: Dispatch) {
         drop(self.dispatch.send(dispatch));
     }
 }
 
-/// What becomes of a request that waited in a queue.
+/// What happens to a queued request.
 pub(super) enum Dispatch {
-    /// Its caller sends it, as the command of its key that is under way.
+    /// Its caller sends it as the next command of its key.
     Alone(Permit),
-    /// Its caller sends it, beside the command that is under way.
+    /// Its caller sends it beside the command that is under way.
     Beside,
     /// It was sent with others.
     Batched(Result<Applied>),
 }
 
-/// The right to be the command of a key that is under way. Dropping it hands it to the next request.
+/// The right to be the command of a key that is under way. Dropping it passes it on to the next request.
 pub(super) struct Permit {
     coalescer: Arc<Coalescer>,
     pub(super) key: Key,
     send_batch: SendBatch,
-    /// Whether it was given to a task that has not begun. A runtime that shuts down drops such a task where it is
+    /// Whether it was given to a task that has not begun. A runtime that shuts down drops such a task when it is
     /// spawned.
     waits_for_task: bool,
 }
 
 impl Coalescer {
-    /// Waits until another command may be under way. A request whose caller gives up meanwhile is never sent.
+    /// Waits until another command may be under way. If the caller gives up meanwhile, the request is never sent.
     pub(super) async fn admit(&self, deadline: Deadline) -> Result<SemaphorePermit<'_>> {
         let admitted = timeout(deadline.remaining(), self.under_way.acquire()).await.ok().and_then(Result::ok);
         admitted.ok_or_else(|| {
             Error::unavailable(
-                "earlier requests of this handle were not answered: check that a primary can be reached and retry",
+                "earlier requests of this handle have no answer yet: check that a primary can be reached and retry",
             )
         })
     }
@@ -137,7 +138,7 @@ impl Coalescer {
         };
         timeout(deadline.remaining(), dispatched).await.ok().and_then(Result::ok).ok_or_else(|| {
             Error::unavailable(
-                "earlier requests of this handle for the key were not answered: check that a primary can be reached and retry",
+                "earlier requests of this handle for the key have no answer yet: check that a primary can be reached and retry",
             )
         })
     }
@@ -148,12 +149,12 @@ impl Coalescer {
 }
 
 impl Permit {
-    /// Notes that the task has begun to which this was given.
+    /// Notes that the task to which this was given has begun.
     pub(super) fn begin_task(&mut self) {
         self.waits_for_task = false;
     }
 
-    /// Puts these at the head of the queue, to be sent one by one.
+    /// Puts these requests at the head of the queue. Each is then a command of its own.
     pub(super) fn put_back(&self, requests: Vec<QueuedRequest>) {
         let mut queues = self.coalescer.queues();
         let Some(queue) = queues.0.get_mut(&self.key) else { return };
@@ -181,11 +182,11 @@ impl Drop for Permit {
 }
 
 impl Queues {
-    /// Takes the requests of the next command of a key. If there are none, no command of the key is under way any more.
-    fn take_batch(&mut self, key: &Key, is_over: bool) -> Vec<QueuedRequest> {
+    /// Takes the requests of the next command of a key. Without requests, no command of the key is under way any more.
+    fn take_batch(&mut self, key: &Key, has_ended: bool) -> Vec<QueuedRequest> {
         let mut batch = Vec::new();
         let Some(queue) = self.0.get_mut(key) else { return batch };
-        if is_over {
+        if has_ended {
             queue.clear();
         }
         while batch.len() < MAX_REQUESTS_PER_COMMAND
@@ -196,7 +197,7 @@ impl Queues {
                 batch.push(queued);
             }
         }
-        // Without a runtime there is no task that could send several.
+        // Several requests are sent by a task, and without a runtime there is none.
         if Handle::try_current().is_err() {
             while batch.len() > 1
                 && let Some(queued) = batch.pop()
@@ -205,7 +206,7 @@ impl Queues {
             }
         }
         if queue.is_empty() {
-            // The memory of a burst is given back.
+            // Returns the memory of a burst.
             *queue = VecDeque::new();
         }
         if batch.is_empty() {
@@ -215,7 +216,7 @@ impl Queues {
     }
 }
 
-/// Whether an acquire shares the key. Then it must be a command of its own: see `FencingToken::following`.
+/// Whether an acquire shares the key. Then it needs a command of its own: see `FencingToken::following`.
 pub(super) fn is_shared(request: &Request) -> bool {
     as_acquire(request).is_some_and(|acquire| acquire.terms.limit > 1)
 }

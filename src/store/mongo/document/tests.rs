@@ -10,7 +10,7 @@ fn record() -> Document {
     doc! {
         "_id": "k", "v": 1, "version": 7_i64, "queue": [], "handover": "", "history": [],
         "holders": [{
-            "lease": lease(LeaseId::from_bytes([1; 16])), "caller": "0123456789abcdef/1", "owner": "me", "version": 7_i64, "limit": 0,
+            "lease": encode_lease(LeaseId::from_bytes([1; 16])), "caller": "0123456789abcdef/1", "owner": "me", "version": 7_i64, "limit": 0,
             "ttl": 1_i64, "grace": 0_i64, "wait_ttl": 0_i64, "refreshes": 0_i64, "since": DateTime::from_millis(1),
             "last_seen": DateTime::from_millis(1), "expires_at": DateTime::from_millis(2), "group": "", "metadata": {},
         }],

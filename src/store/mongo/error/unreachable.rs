@@ -1,4 +1,4 @@
-//! Why no server can be reached: the cause of a server selection that timed out.
+//! The cause of a server selection that timed out.
 //!
 //! Mechanism: the driver gives the cause as text only, within its description of each server.
 
@@ -7,11 +7,12 @@ use mongodb::error::{Error as DriverError, ErrorKind};
 use super::super::product;
 use crate::Error;
 
-/// What it means that the driver finds no server. Servers that answered and do not fit stay as they are.
-pub(super) fn meaning(message: &str) -> Error {
+/// Translates a failed server selection. A server with a wire version that does not fit stays so; a server that cannot
+/// be reached may come back.
+pub(super) fn translate(message: &str) -> Error {
     if message.starts_with("Server at ") && message.contains(" wire version ") {
         let address = message.split(' ').nth(2).unwrap_or_default();
-        return match product::at(address) {
+        return match product::find_by_address(address) {
             Some(product) => product.to_error(),
             None => Error::invalid(
                 "the MongoDB server and the driver in this program have no wire version in common: upgrade the server to MongoDB 6.0 or later, or this program if it is older than the server",
@@ -27,8 +28,8 @@ pub(super) fn meaning(message: &str) -> Error {
     ))
 }
 
-/// The replica set that the client was told to use, if none of its servers belongs to it and the client does not know the
-/// set to which they belong, if to any.
+/// The replica set that the connection string names, if no server belongs to it and the client does not know the name
+/// of the servers' set, if they have one.
 pub(crate) fn misnamed_set(error: &Error) -> Option<String> {
     let (Error::Invalid { source, .. } | Error::Unavailable { source, .. }) = error else { return None };
     let source = source.as_ref()?;
@@ -41,7 +42,7 @@ pub(crate) fn misnamed_set(error: &Error) -> Option<String> {
     }
 }
 
-/// The set name in a connection string, to which no server answers.
+/// A set name in a connection string that no server of it has.
 struct Misnamed<'a> {
     wanted: &'a str,
     found: ActualSet<'a>,
@@ -56,7 +57,7 @@ enum ActualSet<'a> {
 
 impl<'a> Misnamed<'a> {
     fn read(message: &'a str) -> Option<Self> {
-        // A direct connection keeps its server, with this for an error.
+        // A direct connection keeps its server, with this error.
         if let Some((_, names)) = message.split_once("Connection string replicaSet name \"") {
             let (wanted, rest) = names.split_once("\" does not match actual name ")?;
             let found = match rest.strip_prefix('"') {
@@ -65,7 +66,7 @@ impl<'a> Misnamed<'a> {
             };
             return Some(Self { wanted, found });
         }
-        // Other connections drop servers that answered and do not belong to the set. They never take them back.
+        // Other connections drop servers that answered and are not in the set, and never take them back.
         let (_, topology) = message.split_once("Topology: { Type: ReplicaSetNoPrimary, Set Name: ")?;
         if topology.contains("Servers: [") {
             return None;
@@ -79,9 +80,9 @@ impl<'a> Misnamed<'a> {
             ActualSet::Set(actual) => Error::invalid(format!(
                 "the MongoDB connection string says replicaSet={wanted}, but the replica set is called {actual}: write replicaSet={actual}"
             )),
-            // It may be starting, or about to be initiated.
+            // The server may be starting, or its set is not initiated yet.
             ActualSet::Nothing => Error::unavailable(format!(
-                "the MongoDB connection string says replicaSet={wanted}, but the server belongs to no replica set: start it with --replSet, run rs.initiate(), one member is enough, and retry"
+                "the MongoDB connection string says replicaSet={wanted}, but the server belongs to no replica set: start it with --replSet, run rs.initiate() (one member is enough), and retry"
             )),
             ActualSet::Unknown => Error::invalid(format!(
                 "no server of the MongoDB connection string belongs to the replica set {wanted:?}: correct its option replicaSet (rs.conf()._id is the name) or leave it out"
@@ -94,7 +95,8 @@ impl<'a> Misnamed<'a> {
 const MAX_CAUSES: usize = 3;
 const MAX_CAUSE_LENGTH: usize = 200;
 
-/// The cause of each server that could not be reached, in parentheses; empty if the driver names none. Neither addresses nor causes have anything of a login in them.
+/// The cause of each server that could not be reached, in parentheses. Empty if the driver names none. Neither
+/// addresses nor causes have credentials in them.
 pub(super) fn causes(message: &str) -> String {
     let mut causes: Vec<String> = Vec::new();
     for server in message.split("{ Address: ").skip(1) {
@@ -120,7 +122,7 @@ mod tests {
     #[test]
     fn a_set_name_to_which_no_server_answers_is_invalid_and_a_set_that_cannot_be_reached_is_not() {
         let invalid = |message: &str, says: &str| {
-            let error = meaning(message);
+            let error = translate(message);
             assert!(matches!(error, Error::Invalid { .. }) && error.to_string().contains(says), "{error:?}");
         };
         let dropped =
@@ -134,22 +136,22 @@ mod tests {
             )
         };
         invalid(&direct("\"rs0\""), "write replicaSet=rs0");
-        let starting = meaning(&direct("<none>"));
+        let starting = translate(&direct("<none>"));
         assert!(matches!(starting, Error::Unavailable { .. }) && starting.to_string().contains("run rs.initiate()"));
         let away = "Server selection timeout: No available servers. Topology: { Type: ReplicaSetNoPrimary, Set Name: rs0, \
             Servers: [ { Address: a:1, Type: Unknown, Error: Kind: I/O error: refused, labels: {} } ] }";
-        assert!(matches!(meaning(away), Error::Unavailable { .. }));
+        assert!(matches!(translate(away), Error::Unavailable { .. }));
     }
 
     #[test]
-    fn a_server_whose_wire_version_the_driver_refuses_is_invalid_and_named_if_its_host_tells_the_product() {
+    fn a_server_whose_wire_version_the_driver_refuses_is_invalid_and_the_product_is_named_if_its_host_tells_it() {
         let message = |host: &str| {
             format!(
                 "Server at {host} reports wire version 6, but this version of the MongoDB Rust driver requires at least 9 (MongoDB 4.4)."
             )
         };
         let said = |host: &str| {
-            let error = meaning(&message(host));
+            let error = translate(&message(host));
             assert!(matches!(error, Error::Invalid { .. }), "{error:?}");
             error.to_string()
         };
@@ -158,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn each_server_s_cause_is_told_and_nothing_else() {
+    fn each_server_s_cause_is_named_and_nothing_else() {
         let message = "Server selection timeout: No available servers. Topology: { Type: ReplicaSetNoPrimary, \
             Set Name: rs0, Servers: [ { Address: a:1, Type: Unknown, Error: Kind: I/O error: invalid peer \
             certificate: UnknownIssuer, labels: {\"x\"}, source: None, server response: None }, \

@@ -7,10 +7,10 @@ use std::{
 
 use crate::Key;
 
-/// The most keys that are kept. If there is one more, all others are dropped.
+/// The most keys that are kept. One more key removes all others.
 const MAX_HELD_KEYS: usize = 1_000;
 
-/// The keys that another lease held at the last acquire.
+/// The keys that another lease held at their last acquire.
 #[derive(Default)]
 pub(in crate::store::mongo) struct HeldKeys(Mutex<HashSet<Key>>);
 

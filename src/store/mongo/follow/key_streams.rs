@@ -2,8 +2,8 @@
 //!
 //! Purpose: the keys of an open change stream cannot be changed.
 //!
-//! Mechanism: a new stream begins behind the last change that the task has read. The stream before it ends with its pending
-//! request.
+//! Mechanism: a new stream begins behind the last change that the task has read. The stream before it ends with its
+//! pending request.
 //!
 //! Invariant: no change is lost between two streams.
 
@@ -27,20 +27,19 @@ use super::super::{
 };
 use crate::Key;
 
-/// How long the server holds a request for changes when there is none: also how long a stream lives on that another one has
-/// replaced.
+/// How long the server holds a request for changes if there is none. A replaced stream ends after this time, too.
 const CHANGES_AWAIT: Duration = Duration::from_millis(250);
 
-/// How many streams may live on at the same time that others have replaced.
+/// How many replaced streams may be open at a time.
 const MAX_REPLACED: usize = 3;
 
-/// The streams of one task, of which each but the last was replaced.
+/// The streams of one task. Each but the last is replaced.
 pub(super) struct KeyStreams {
     store: Arc<MongoContext>,
-    /// Held as long as any of them is open.
+    /// Held while any of them is open.
     permit: Arc<OwnedSemaphorePermit>,
     slots: Arc<Semaphore>,
-    /// Where the next one begins.
+    /// Where the next stream begins.
     position: Option<StreamStart>,
 }
 
@@ -48,32 +47,33 @@ impl KeyStreams {
     pub(super) fn new(store: &Arc<MongoContext>) -> std::result::Result<Self, StreamEnd> {
         Ok(Self {
             store: Arc::clone(store),
-            permit: Arc::new(store.client.stream_permit().map_err(StreamEnd::TooMany)?),
+            permit: Arc::new(store.client.take_stream_permit().map_err(StreamEnd::TooMany)?),
             slots: Arc::new(Semaphore::new(MAX_REPLACED.saturating_add(1))),
             position: None,
         })
     }
 
-    /// The next one begins behind this token.
+    /// Sets that the next stream begins behind this token.
     pub(super) fn read_up_to(&mut self, token: ResumeToken) {
         self.position = Some(StreamStart::Behind(token));
     }
 
-    /// Opens a stream of these keys. Gives what is read from it, and a time after which it has all changes of each key.
+    /// Opens a stream of these keys. Returns what is read from it, and a time after which it has all changes of each
+    /// key.
     pub(super) async fn open(
         &mut self,
         keys: &HashSet<Key>,
     ) -> std::result::Result<(Receiver<StreamRead>, Timestamp), StreamEnd> {
-        // Closed by nobody.
+        // The semaphore is never closed.
         let slot = Arc::clone(&self.slots).acquire_owned().await.map_err(|_closed| StreamEnd::Closed)?;
-        // After the answer that the last token came with. So no change of a key that is new can be between that token and a
+        // After the answer that had the last token. So a change of a new key cannot be between that token and a
         // snapshot as of this time.
         let now = self.store.operation_time().await.map_err(StreamEnd::NotOpened)?;
-        // Not what happened at that time itself: where it is the last thing that happened, and that was the drop of the
-        // collection, the stream would end with it again and again.
+        // After the time itself: if the last event is the drop of the collection, a stream from that time on would end
+        // with it again and again.
         let after = StreamStart::At(Timestamp { increment: now.increment.saturating_add(1), ..now });
         let start = self.position.clone().unwrap_or(after);
-        let events = self.store.changes(keys, start.clone()).await.map_err(StreamEnd::NotOpened)?;
+        let events = self.store.open_change_stream(keys, start.clone()).await.map_err(StreamEnd::NotOpened)?;
         self.position = Some(start);
         let (pass_on, changes) = mpsc::channel(1);
         let (store, keys, permit) = (Arc::clone(&self.store), keys.clone(), Arc::clone(&self.permit));
@@ -85,7 +85,7 @@ impl KeyStreams {
     }
 }
 
-/// A change, if there was one meanwhile, and behind which token the stream goes on.
+/// A change, if there is one, and the token behind which the stream goes on.
 pub(super) type StreamRead = (std::result::Result<Option<Document>, StreamEnd>, Option<ResumeToken>);
 
 /// Reads a stream until its receiver is dropped or it ends.
@@ -95,19 +95,19 @@ async fn read(
     mut events: ChangeStream<Document>,
     pass_on: Sender<StreamRead>,
 ) {
-    // One that ends is taken up where it ended. One that then ends at once is not.
-    let mut is_taken_up = false;
+    // A stream that ends is resumed once. If the resumed stream ends without a change, it is not resumed.
+    let mut is_resumed = false;
     loop {
         let change = match events.next_if_any().await {
             Ok(change) if change.is_some() || events.is_alive() => {
-                is_taken_up = false;
+                is_resumed = false;
                 Ok(change)
             }
             Ok(_) => Err(StreamEnd::Closed),
             Err(error) => match events.resume_token() {
-                Some(token) if !is_taken_up => match store.changes(keys, StreamStart::Behind(token)).await {
+                Some(token) if !is_resumed => match store.open_change_stream(keys, StreamStart::Behind(token)).await {
                     Ok(again) => {
-                        (events, is_taken_up) = (again, true);
+                        (events, is_resumed) = (again, true);
                         continue;
                     }
                     Err(error) => Err(StreamEnd::Failed(error)),
@@ -115,8 +115,8 @@ async fn read(
                 _ => Err(StreamEnd::Failed(error)),
             },
         };
-        let is_over = change.is_err();
-        if pass_on.send((change, events.resume_token())).await.is_err() || is_over {
+        let has_ended = change.is_err();
+        if pass_on.send((change, events.resume_token())).await.is_err() || has_ended {
             return;
         }
     }
@@ -130,8 +130,12 @@ enum StreamStart {
 }
 
 impl MongoContext {
-    /// What happens to the documents of these keys.
-    async fn changes(&self, keys: &HashSet<Key>, start: StreamStart) -> DriverResult<ChangeStream<Document>> {
+    /// Opens a change stream of the documents of these keys.
+    async fn open_change_stream(
+        &self,
+        keys: &HashSet<Key>,
+        start: StreamStart,
+    ) -> DriverResult<ChangeStream<Document>> {
         let (from, behind) = match start {
             StreamStart::At(from) => (Some(from), None),
             StreamStart::Behind(token) => (None, Some(token)),
@@ -144,14 +148,13 @@ impl MongoContext {
             .selection_criteria(PRIMARY)
             .build();
         let collection = self.database.collection::<Document>(&self.collection);
-        let events = collection.watch().pipeline(concerning(keys, &self.collection)).with_options(options).await?;
+        let events = collection.watch().pipeline(filter_stages(keys, &self.collection)).with_options(options).await?;
         Ok(events.with_type::<Document>())
     }
 }
 
-/// The events that concern these keys, and those that concern all keys of the collection. Without the queue, which may be
-/// long.
-fn concerning(keys: &HashSet<Key>, collection: &str) -> [Document; 2] {
+/// Selects the events of these keys, and those of the whole collection. Without the queue, which may be long.
+fn filter_stages(keys: &HashSet<Key>, collection: &str) -> [Document; 2] {
     let keys: Vec<Bson> = keys.iter().map(|key| key.as_str().into()).collect();
     [
         doc! { "$match": { "$or": [

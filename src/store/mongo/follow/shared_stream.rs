@@ -1,10 +1,11 @@
 //! One change stream for all records of a store that are followed on one runtime.
 //!
-//! Purpose: each open change stream keeps a connection of the client, so a thousand subscribers cannot have a thousand streams.
+//! Purpose: each open change stream keeps a connection of the client, so a thousand subscribers cannot have a thousand
+//! streams.
 //!
-//! Mechanism: one task reads a stream of the changes of all followed keys and passes each change on to the subscribers of its
-//! key. If a subscriber comes whose key the stream does not have, the task opens another stream with it, behind the last change
-//! that it has passed on. The stream before it ends with its pending request.
+//! Mechanism: one task reads a stream of the changes of all followed keys and passes each change on to the subscribers
+//! of its key. If a subscriber comes whose key the stream does not have, the task opens another stream with it, behind
+//! the last change that it has passed on. The stream before it ends with its pending request.
 //!
 //! If another stream cannot be opened, only the subscribers that wait for it get the error. The stream before goes on.
 //!

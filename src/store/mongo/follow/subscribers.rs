@@ -4,8 +4,8 @@
 //!
 //! Mechanism: each subscriber has a channel, on which the task passes on the changes of its key.
 //!
-//! Invariants: a subscriber gets a time, and then each change of its key after that time, in their order, until it is left behind
-//! or the stream ends. A slow subscriber is left behind: no other subscriber waits for it.
+//! Invariants: a subscriber gets a time, and then each change of its key after that time, in their order, until it is
+//! left behind or the stream ends. A slow subscriber is left behind: no other subscriber waits for it.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -23,7 +23,7 @@ use tokio::sync::{
 use super::super::stream_error::StreamEnd;
 use crate::Key;
 
-/// How many changes are kept for a subscriber that is slow.
+/// How many changes are kept for a slow subscriber.
 const MAX_BEHIND: usize = 4_096;
 
 /// The subscribers of a store on one runtime.
@@ -37,7 +37,7 @@ pub(in crate::store::mongo) struct Subscribers {
 #[derive(Default)]
 struct SubscribersState {
     subscribers: HashMap<u64, Subscriber>,
-    /// How many subscribers there were.
+    /// How many subscribers have joined.
     joined: u64,
     /// The stream, if it is open.
     open: Option<OpenStream>,
@@ -48,7 +48,7 @@ struct SubscribersState {
 /// An open stream.
 struct OpenStream {
     keys: HashSet<Key>,
-    /// Each change of these keys after this time is still to be passed on.
+    /// The time after which changes of these keys are still to be passed on.
     passed_on: Timestamp,
 }
 
@@ -69,7 +69,7 @@ pub(in crate::store::mongo) struct Subscription {
 }
 
 impl Subscription {
-    /// Follows the changes of a key. Returns, too, whether the task that reads has to be started.
+    /// Follows the changes of a key. Also returns whether the task that reads has to be started.
     pub(super) fn begin(subscribers: Arc<Subscribers>, key: &Key) -> (Self, bool) {
         let (begin, begins) = oneshot::channel();
         let (pass_on, changes) = mpsc::channel(MAX_BEHIND);
@@ -88,8 +88,8 @@ impl Subscription {
         (Self { subscribers, number, begins, changes, ends }, !was_running)
     }
 
-    /// Waits until the stream has the key. Returns the time after which each change is passed on, or why the stream has ended,
-    /// if that is known.
+    /// Waits until the stream has the key. Returns the time after which each change is passed on. The error is why the
+    /// stream ended, if that is known.
     pub(super) async fn begun(&mut self) -> std::result::Result<Timestamp, Option<StreamEnd>> {
         match (&mut self.begins).await {
             Ok(from) => Ok(from),
@@ -127,14 +127,14 @@ impl Subscribers {
         Some(keys)
     }
 
-    /// A stream of these keys is open. What follows this time will be passed on.
+    /// Notes that a stream of these keys is open, which passes on each change after this time.
     pub(super) fn opened(&self, keys: HashSet<Key>, passed_on: Timestamp) {
         let mut state = self.state();
         state.open = Some(OpenStream { keys, passed_on });
         state.begin_subscribers_of_open_stream();
     }
 
-    /// Whether no subscriber is left, or one follows a key that the stream does not have.
+    /// Whether no subscriber is left, or a subscriber's key is not in the stream.
     pub(super) fn has_changed(&self) -> bool {
         let state = self.state();
         state.subscribers.is_empty() || state.subscribers.values().any(|subscriber| subscriber.begins.is_some())
@@ -164,7 +164,7 @@ impl Subscribers {
         state.end(end, |_| true);
     }
 
-    /// Ends it for the subscribers of keys that the stream does not have.
+    /// Ends it for the subscribers whose keys are not in the stream.
     pub(super) fn end_waiting(&self, end: &StreamEnd) {
         self.state().end(end, |subscriber| subscriber.begins.is_some());
     }

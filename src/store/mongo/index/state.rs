@@ -2,7 +2,8 @@
 //!
 //! Purpose: the index is created again only after an insert, and not too often.
 //!
-//! Mechanism: the answer of an upsert says whether it inserted a record. The state keeps that and the time of the last check.
+//! Mechanism: the answer of an upsert says whether it inserted a record. The state keeps that and the time of the last
+//! check.
 
 use std::{
     sync::{
@@ -14,10 +15,10 @@ use std::{
 
 use mongodb::bson::Document;
 
-/// How long after the last time the index is made again at the earliest. If the retention is shorter, after that, so that
-/// a record is not kept for many times as long as it should be; but no sooner than after [`SHORTEST_INTERVAL`].
-const LONGEST_INTERVAL: Duration = Duration::from_secs(600);
-const SHORTEST_INTERVAL: Duration = Duration::from_secs(1);
+/// The longest time after the last check until the index is created again. If the retention is shorter, that is the
+/// time, so that a record is not kept for many times its retention; but never less than [`MIN_INTERVAL`].
+const MAX_INTERVAL: Duration = Duration::from_secs(600);
+const MIN_INTERVAL: Duration = Duration::from_secs(1);
 /// Whether the index may be missing.
 #[derive(Default)]
 pub(in crate::store::mongo) struct IndexState {
@@ -31,7 +32,7 @@ pub(in crate::store::mongo) struct IndexState {
 struct LastCheck {
     /// When, on the clock.
     at: Duration,
-    /// Whether this user may not make it.
+    /// Whether this user may not create it.
     is_forbidden: bool,
 }
 
@@ -53,15 +54,15 @@ impl IndexState {
         *self.last.lock().unwrap_or_else(PoisonError::into_inner) = LastCheck { at: now, is_forbidden: false };
     }
 
-    /// Begins a check, if it is time. Returns whether it did.
+    /// Begins a check, if it is due. Returns whether it did.
     pub(super) fn begin_if_due(&self, now: Duration, retention: Duration) -> bool {
-        let interval = retention.clamp(SHORTEST_INTERVAL, LONGEST_INTERVAL);
+        let interval = retention.clamp(MIN_INTERVAL, MAX_INTERVAL);
         let is_due = |last: LastCheck| !last.is_forbidden && now >= last.at.saturating_add(interval);
         if !self.has_inserted.load(Ordering::Relaxed) {
             return false;
         }
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
-        // Of several that come at once, one begins.
+        // Of several concurrent calls, only the first begins.
         if !is_due(*last) || !self.has_inserted.swap(false, Ordering::Relaxed) {
             return false;
         }

@@ -1,4 +1,4 @@
-//! Which deployments are refused, by what a server says of itself.
+//! Which deployments are refused, by a server's answer to `hello`.
 
 use mongodb::bson::Document;
 use tracing::warn;
@@ -6,7 +6,7 @@ use tracing::warn;
 use super::super::product;
 use crate::{Error, Result};
 
-/// The wire version of MongoDB 6.0, the first with all that the pipeline uses.
+/// The wire version of MongoDB 6.0, the first that has all that the pipeline uses.
 const WIRE_VERSION_6_0: i32 = 17;
 
 /// Refuses a deployment that cannot keep the promises, by its answers to `hello` and, if there is one, to `buildInfo`.
@@ -23,7 +23,7 @@ pub(in crate::store::mongo) fn check(hello: &Document, build: Option<&Document>,
     if is_router(hello) {
         if !allow_sharded {
             return Err(Error::invalid(
-                "this is a sharded cluster, where the clocks of the routers time leases and number tokens, so two holders can hold a key and a token can repeat: use a replica set, or set `allow_sharded` (--allow-sharded) if expiry is all that is needed",
+                "this is a sharded cluster, where the clocks of the routers time leases and number tokens, so two leases can hold a key and a token can repeat: use a replica set, or set `allow_sharded` (--allow-sharded) if expiry is all that is needed",
             ));
         }
         warn!(
@@ -31,16 +31,16 @@ pub(in crate::store::mongo) fn check(hello: &Document, build: Option<&Document>,
         );
     } else if hello.get_bool("isreplicaset").unwrap_or(false) {
         return Err(Error::unavailable(
-            "this MongoDB server waits for the configuration of its replica set: run rs.initiate(), one member is enough, and retry",
+            "this MongoDB server waits for the configuration of its replica set: run rs.initiate() (one member is enough), and retry",
         ));
     } else if !hello.contains_key("setName") {
         return Err(Error::invalid(
-            "this MongoDB server is a standalone, which cannot confirm a write by a majority: start it with --replSet and run rs.initiate(), one member is enough",
+            "this MongoDB server is a standalone, which cannot confirm a write by a majority: start it with --replSet and run rs.initiate() (one member is enough)",
         ));
     }
     if hello.get_array("arbiters").is_ok_and(|arbiters| !arbiters.is_empty()) {
         warn!(
-            "this replica set has an arbiter: with one data-bearing member down, no majority can confirm a write and leases are lost; replace the arbiter by a data-bearing member"
+            "this replica set has an arbiter: with one data-bearing member down, no majority can confirm a write and leases are lost: replace the arbiter by a data-bearing member"
         );
     }
     Ok(())
@@ -84,7 +84,7 @@ mod tests {
         let error = refusal(&router, false);
         assert!(error.contains("sharded cluster") && error.contains("set `allow_sharded`"), "{error}");
         assert!(check(&router, None, true).is_ok());
-        // What is allowed is the router, not an old one.
+        // A router is allowed, but not an old one.
         assert!(refusal(&doc! { "msg": "isdbgrid", "maxWireVersion": 13 }, true).contains("upgrade"));
         assert!(refusal(&doc! { "maxWireVersion": 17 }, true).contains("run rs.initiate()"));
     }

@@ -1,8 +1,8 @@
 //! Whether a client can reach the primary.
 //!
-//! A client with `directConnection=true` sends each command to one server, whatever that is, and never follows the
-//! primary. A client that follows the set sends to the server that it takes for the primary. If that server takes no
-//! writes any more, the client finds the next primary by itself.
+//! A client with `directConnection=true` sends each command to one server, and never follows the primary. A client that
+//! follows the set sends commands to the server that it takes for the primary. If that server has stepped down, the
+//! client finds the next primary by itself.
 
 use std::{
     collections::HashMap,
@@ -18,33 +18,33 @@ use mongodb::{
 use super::super::{context::MongoContext, error};
 use crate::{Error, Result};
 
-/// Refuses a direct connection to a member that is not the primary, if that member knows of another that is. As long as the
+/// Refuses a direct connection to a member that is not the primary, if the member knows another one that is. While the
 /// set has no primary, the member may become it.
 pub(super) async fn check(store: &MongoContext, hello: &Document) -> Result<()> {
     if hello.get_bool("isWritablePrimary").unwrap_or(true) {
         return Ok(());
     }
-    let known = servers(store).await?;
-    // A client that follows the set, and knows by now that its server is no primary, does not send this to it.
+    let known = list_servers(store).await?;
+    // A client that follows the set, and knows by now that this server is not the primary, sends this to another one.
     let again = store.command(doc! { "hello": 1 }, "hello").await?;
     Err(unwritable(&again, &known))
 }
 
-/// The servers that the client knows and that hold data, and what it takes them for.
-async fn servers(store: &MongoContext) -> Result<HashMap<ServerAddress, ServerType>> {
+/// The data-bearing servers that the client knows, and the types that it takes them for.
+async fn list_servers(store: &MongoContext) -> Result<HashMap<ServerAddress, ServerType>> {
     let known = Arc::<Mutex<HashMap<ServerAddress, ServerType>>>::default();
     let note = Arc::clone(&known);
-    // The driver offers each server that it could select. It selects one only if there is one, so a command must be sent.
+    // The driver offers each server that it could select, but only when it selects a server, so a command must be sent.
     let any = SelectionCriteria::Predicate(Arc::new(move |server| {
         note.lock().unwrap_or_else(PoisonError::into_inner).insert(server.address().clone(), server.server_type());
         true
     }));
-    let asked = store.database.run_command(doc! { "hello": 1 }).selection_criteria(any).await;
-    asked.map_err(|error| store.meaning(error, "hello"))?;
+    let answered = store.database.run_command(doc! { "hello": 1 }).selection_criteria(any).await;
+    answered.map_err(|error| store.translate(error, "hello"))?;
     Ok(std::mem::take(&mut known.lock().unwrap_or_else(PoisonError::into_inner)))
 }
 
-/// What it means that a server takes no writes, to a client that knows these servers.
+/// The error for a server that takes no writes, for a client that knows these servers.
 fn unwritable(hello: &Document, known: &HashMap<ServerAddress, ServerType>) -> Error {
     let word = |field| hello.get_str(field).unwrap_or("?");
     let (set, me) = (word("setName"), word("me"));
@@ -53,7 +53,7 @@ fn unwritable(hello: &Document, known: &HashMap<ServerAddress, ServerType>) -> E
             "the MongoDB replica set {set} has no primary: retry, and check that a majority of its members is up"
         ));
     };
-    // One that is about to take writes names itself, maybe not by the name that the client uses.
+    // A member that is about to take writes names itself as the primary, maybe not by the name that the client uses.
     let is_passing = primary == me || hello.get_bool("isWritablePrimary").unwrap_or(false);
     let is_followed = known.len() != 1
         || known.values().any(|taken_for| *taken_for == ServerType::RsPrimary)
@@ -82,18 +82,18 @@ mod tests {
             matches!(refused, Error::Invalid { .. }) && refused.to_string().contains("replicaSet=rs0"),
             "{refused}"
         );
-        // As the connection string calls the member.
+        // By another name of the member, from the connection string.
         assert!(matches!(unwritable(&secondary, &known(&["127.0.0.1:1"])), Error::Invalid { .. }));
-        // A primary that has just stepped down, to a client that follows the set.
+        // A primary that has just stepped down, and a client that follows the set.
         assert!(matches!(unwritable(&secondary, &known(&["a:1", "b:1"])), Error::Unavailable { .. }));
-        // One that is about to take writes.
+        // A member that is about to take writes.
         let draining = doc! { "setName": "rs0", "isWritablePrimary": false, "me": "a:1", "primary": "a:1" };
         assert!(matches!(unwritable(&draining, &known(&["a:1"])), Error::Unavailable { .. }));
         assert!(matches!(unwritable(&draining, &known(&["127.0.0.1:1"])), Error::Unavailable { .. }));
-        // One of which the client has not heard that it stepped down.
+        // A member that has stepped down, which the client does not know yet.
         let stale = HashMap::from([(ServerAddress::parse("b:1").unwrap(), ServerType::RsPrimary)]);
         assert!(matches!(unwritable(&secondary, &stale), Error::Unavailable { .. }));
-        // Meanwhile the client has found the primary.
+        // The client has found the primary meanwhile.
         let found = doc! { "setName": "rs0", "isWritablePrimary": true, "me": "a:1", "primary": "a:1" };
         assert!(matches!(unwritable(&found, &known(&["b:1"])), Error::Unavailable { .. }));
         // An election.

@@ -2,8 +2,8 @@
 //!
 //! Purpose: the data of `watch.rs`, which opens and reads the streams.
 //!
-//! Mechanism: a handle joins the stream of its digits as a listener. The reader of the stream sends each event to the listeners
-//! that it concerns. The stream keeps the last hand-overs for handles that join.
+//! Mechanism: a handle joins the stream of its digits as a listener. The reader of the stream sends each event to the
+//! listeners that it concerns. The stream keeps the last hand-overs for handles that join.
 //!
 //! Invariant: a listener gets a time first, and then each later hand-over to it, until its stream ends.
 
@@ -22,14 +22,14 @@ use super::super::{
 };
 use crate::{AcquireId, Clock, FencingToken, HandleId, store::Notification};
 
-/// How long the server holds a request for events when there is none. A stream also lives on for so long after its last listener
-/// has gone.
+/// How long the server holds a request for events if there is none. A stream also stays open this long after its last
+/// listener has gone.
 pub(super) const NOTIFICATION_AWAIT: Duration = Duration::from_secs(2);
 
-/// How long the server may be silent before a handle that joins opens another stream.
+/// How long the server may be silent before a joining handle opens another stream.
 const MAX_SILENCE: Duration = NOTIFICATION_AWAIT.saturating_mul(5);
 
-/// How many hand-overs a stream keeps for handles that join.
+/// How many hand-overs a stream keeps for joining handles.
 const MAX_KEPT: usize = 4_096;
 
 /// The streams of a store on one runtime, by the digits with which the ids of their handles begin.
@@ -39,22 +39,22 @@ pub(in crate::store::mongo) struct NotificationStreams(Mutex<StreamsByDigits>);
 #[derive(Default)]
 struct StreamsByDigits {
     by_digits: HashMap<String, NotificationStream>,
-    /// How many streams there were.
+    /// How many streams were opened.
     opened: u64,
 }
 
-/// A stream that is read or being opened.
+/// A stream that is open or being opened.
 struct NotificationStream {
     number: u64,
     listeners: Vec<Listener>,
     /// All hand-overs after `kept_from` that were read.
     kept: VecDeque<HandOver>,
     kept_from: Timestamp,
-    /// When, on the clock, the server answered last.
+    /// When the server last answered, on the clock.
     answered_at: Duration,
 }
 
-/// A grant of a key to a handle, or, without a token, a revocation.
+/// A grant of a key to a handle, or a revocation, which has no token.
 #[derive(Clone, Copy)]
 struct HandOver {
     caller: AcquireId,
@@ -68,7 +68,7 @@ struct Listener {
     pass_on: UnboundedSender<Delivery>,
 }
 
-/// What is passed on to a handle, and at last why the stream has ended.
+/// A notification, or, at the end, why the stream has ended.
 pub(super) type Delivery = std::result::Result<Notification, StreamEnd>;
 
 impl NotificationStreams {
@@ -76,7 +76,7 @@ impl NotificationStreams {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Joins a stream. Returns the number of one that has to be opened, and otherwise whether the handle gets all hand-overs
+    /// Joins a stream. Returns the number of a stream that has to be opened, or whether the handle gets all hand-overs
     /// since this time.
     pub(super) fn join(
         &self,
@@ -113,7 +113,7 @@ impl NotificationStreams {
     }
 }
 
-/// Which stream a handle has joined.
+/// The stream that a handle has joined.
 pub(super) enum Joined {
     First { number: u64 },
     Open { has_all: bool },
@@ -128,7 +128,7 @@ impl Listener {
     }
 }
 
-/// A stream from the side of the task that reads it. Dropping this drops all listeners.
+/// A stream, for the task that reads it. Dropping this drops all listeners.
 pub(super) struct StreamReader {
     pub(super) streams: Arc<NotificationStreams>,
     pub(super) digits: String,
@@ -136,13 +136,13 @@ pub(super) struct StreamReader {
 }
 
 impl StreamReader {
-    /// Changes the stream, unless another one has taken its place.
+    /// Changes the stream, unless another one has replaced it.
     fn with<T>(&self, act: impl FnOnce(&mut NotificationStream) -> T) -> Option<T> {
         let mut state = self.streams.state();
         state.by_digits.get_mut(&self.digits).filter(|stream| stream.number == self.number).map(act)
     }
 
-    /// Notes that the server has answered. Returns whether the stream has listeners. If it has none, it is removed.
+    /// Notes that the server has answered. Returns whether the stream has listeners. Without listeners it is removed.
     pub(super) fn has_listeners(&self) -> bool {
         let mut state = self.streams.state();
         let Some(stream) = state.by_digits.get_mut(&self.digits).filter(|stream| stream.number == self.number) else {
@@ -165,8 +165,8 @@ impl StreamReader {
         }
     }
 
-    /// Sends why the stream has ended. If it could not be opened, only the handle for which it was opened gets that: the time
-    /// from which it was to begin may be the cause. The other handles join again.
+    /// Sends why the stream has ended. If it could not be opened, only the handle that opened it gets that: the cause
+    /// may be its start time. The other handles join again.
     pub(super) fn end(&self, end: &StreamEnd) {
         let receivers = if matches!(end, StreamEnd::NotOpened(_)) { 1 } else { usize::MAX };
         self.with(|stream| {

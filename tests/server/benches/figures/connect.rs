@@ -1,4 +1,4 @@
-//! A process that begins.
+//! Measures connecting: the time from the start of a process to its first lease.
 
 use std::{
     sync::{

@@ -1,4 +1,4 @@
-//! How much processor time was used.
+//! Reads the processor time of processes.
 
 use std::{fs, time::Duration};
 

@@ -1,4 +1,4 @@
-//! Fenced writes, beside bare ones.
+//! Measures fenced writes beside plain ones.
 
 use std::time::Instant;
 

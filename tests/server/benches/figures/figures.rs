@@ -1,4 +1,4 @@
-//! Samples, and what is told of them.
+//! Samples, and the statistics that are printed.
 
 use std::time::Duration;
 

@@ -1,11 +1,17 @@
-//! How cost grows with leases, waiters and keys, as plots.
+//! Measures how the cost grows with the number of leases, waiters and keys, and draws the plots.
+//!
+//! Each plot has two lines, the library and its floor, on logarithmic axes. A point is a median. The bar at a point spans
+//! the middle half of the samples.
 
 use std::{
     path::Path,
     time::{Duration, Instant},
 };
 
-use mongodb::bson::{Document, doc};
+use mongodb::{
+    bson::{Document, doc},
+    options::WriteConcern,
+};
 use mongoseal::{
     Deadline, Key,
     record::{BatchRequest, lease_refs},
@@ -17,23 +23,82 @@ use crate::{many, measured_set::MeasuredSet, queue};
 
 const WITHIN: Duration = Duration::from_secs(30);
 
-/// What is plotted: so much of something, and what it costs in microseconds.
-type Points = Vec<(f64, f64)>;
+/// The cost of something at one size, in milliseconds.
+#[derive(Clone, Copy, Debug)]
+struct Cost {
+    size: f64,
+    lower: f64,
+    median: f64,
+    upper: f64,
+}
+
+impl Cost {
+    /// The cost of one of `each`, from samples of all of them together.
+    #[expect(clippy::cast_precision_loss, reason = "a count is small")]
+    fn new(size: usize, mut samples: Vec<Duration>, each: usize) -> Self {
+        samples.sort();
+        let quantile = |quarter: usize| {
+            let last = samples.len().saturating_sub(1);
+            samples.get((last * quarter + 2) / 4).copied().unwrap_or_default().as_secs_f64() * 1e3 / each as f64
+        };
+        Self { size: size as f64, lower: quantile(1), median: quantile(2), upper: quantile(3) }
+    }
+}
+
+/// What is measured and its floor, in steps of size.
+#[derive(Default)]
+struct Growth {
+    ours: Vec<Cost>,
+    floor: Vec<Cost>,
+}
+
+/// What a plot says beside its lines.
+struct Text {
+    caption: &'static str,
+    size: &'static str,
+    cost: &'static str,
+    ours: &'static str,
+    floor: &'static str,
+}
 
 /// Measures and writes `leases.svg`, `waiters.svg` and `keys.svg`.
 pub(crate) async fn plot(measured: &MeasuredSet, folder: &Path, quick: bool) {
     std::fs::create_dir_all(folder).expect("the folder of the plots can be made");
-    let write = |name: &str, caption: &str, axes: (&str, &str), points: &Points| {
+    let write = |name: &str, text: &Text, growth: &Growth| {
         let path = folder.join(name);
-        draw(&path, caption, axes, points).unwrap_or_else(|error| panic!("{} is written: {error}", path.display()));
-        println!("{}: {points:.0?}", path.display());
+        draw(&path, text, growth).unwrap_or_else(|error| panic!("{} is written: {error}", path.display()));
+        println!("{}: {}", path.display(), text.caption);
+        for (ours, floor) in growth.ours.iter().zip(&growth.floor) {
+            println!(
+                "{:>8}  {:.3} ms ({:.3} to {:.3})  floor {:.3} ms ({:.3} to {:.3})",
+                ours.size, ours.median, ours.lower, ours.upper, floor.median, floor.lower, floor.upper
+            );
+        }
     };
-    let points = leases(measured, if quick { 1_000 } else { 10_000 }).await;
-    write("leases.svg", "A refresh of many leases by one request", ("leases", "µs for each"), &points);
-    let points = waiters(measured, if quick { 100 } else { 1_000 }).await;
-    write("waiters.svg", "From one grant to the next, with 1 ms of work", ("waiters of a key", "µs"), &points);
-    let points = keys(measured, if quick { 10_000 } else { 100_000 }).await;
-    write("keys.svg", "An acquire and its release", ("records in the collection", "µs"), &points);
+    let text = Text {
+        caption: "Refresh of many leases in one batch, per lease",
+        size: "leases in the batch",
+        cost: "ms per lease",
+        ours: "refresh",
+        floor: "bare update of as many documents",
+    };
+    write("leases.svg", &text, &leases(measured, if quick { 1_000 } else { 10_000 }).await);
+    let text = Text {
+        caption: "From one grant of a key to the next, with 1 ms of work",
+        size: "waiters of the key",
+        cost: "ms per grant",
+        ours: "hand-over",
+        floor: "bare update of one small document",
+    };
+    write("waiters.svg", &text, &waiters(measured, if quick { 100 } else { 1_000 }).await);
+    let text = Text {
+        caption: "Acquire and release of a free key",
+        size: "records in the collection",
+        cost: "ms per cycle",
+        ours: "acquire and release",
+        floor: "two bare updates",
+    };
+    write("keys.svg", &text, &keys(measured, if quick { 10_000 } else { 100_000 }).await);
 }
 
 /// 1, 10, 100 and so on.
@@ -41,55 +106,57 @@ fn powers(up_to: usize) -> impl Iterator<Item = usize> {
     std::iter::successors(Some(1), |number| Some(number * 10)).take_while(move |number| *number <= up_to)
 }
 
-#[expect(clippy::cast_precision_loss, reason = "a count is small")]
-fn point(count: usize, cost: Duration) -> (f64, f64) {
-    (count as f64, cost.as_secs_f64() * 1e6)
-}
-
-fn median(mut samples: Vec<Duration>) -> Duration {
-    samples.sort();
-    samples.get(samples.len() / 2).copied().unwrap_or_default()
-}
-
-async fn leases(measured: &MeasuredSet, most: usize) -> Points {
+async fn leases(measured: &MeasuredSet, most: usize) -> Growth {
     let seal = measured.handle().await;
     let store = MongoStore::new(&measured.database(), "mongoseal", Duration::from_secs(24 * 3600));
     let leases =
         many::acquired(&seal, Duration::from_secs(30), (0..most).map(|number| format!("growth/{number:05}"))).await;
-    let mut points = Points::new();
+    let copies = measured.database().collection::<Document>("growth");
+    let copy = vec![doc! { "$match": { "_id": { "$regex": "^growth/" } } }, doc! { "$out": "growth" }];
+    measured.records().aggregate(copy).await.expect("the records can be copied");
+    let mut growth = Growth::default();
     for count in powers(most) {
         let some = lease_refs(leases.iter().take(count).map(|lease| (lease.key().clone(), lease.token())));
-        let mut samples = Vec::new();
-        for _ in 0..measured.rounds {
+        let (mut ours, mut floor) = (Vec::new(), Vec::new());
+        for _ in 0..measured.rounds * 2 {
             let began = Instant::now();
             let kept = store
                 .apply_batch(&some, &BatchRequest::Keep { ttl: 60_000 }, Deadline::after(store.clock(), WITHIN))
                 .await;
             assert!(kept.expect("the set is there"), "all of them are held");
-            samples.push(began.elapsed());
+            ours.push(began.elapsed());
+            let names = doc! { "_id": { "$gte": "growth/00000", "$lt": format!("growth/{count:05}") } };
+            let plus = doc! { "$inc": { "holders.0.refreshes": 1_i64 } };
+            let began = Instant::now();
+            let updated = copies.update_many(names, plus).write_concern(WriteConcern::majority()).await;
+            floor.push(began.elapsed());
+            let updated = updated.expect("they are updated").modified_count;
+            assert_eq!(updated, u64::try_from(count).expect("it is small"), "all of them are there");
         }
-        points.push(point(count, median(samples) / u32::try_from(count).expect("it is small")));
+        growth.ours.push(Cost::new(count, ours, count));
+        growth.floor.push(Cost::new(count, floor, count));
     }
     seal.shutdown().await;
-    points
+    growth
 }
 
-async fn waiters(measured: &MeasuredSet, most: usize) -> Points {
+async fn waiters(measured: &MeasuredSet, most: usize) -> Growth {
     let crew = queue::Crew::new(measured).await;
-    let mut points = Points::new();
+    let mut growth = Growth::default();
     for count in [8, 16, 32, 64, 100, 200, 500, 1_000].into_iter().filter(|count| *count <= most) {
         let passed_on = crew.pass_on(measured, &format!("growth/{count}"), count).await;
-        points.push(point(count, median(passed_on.gaps())));
+        growth.ours.push(Cost::new(count, passed_on.gaps(), 1));
+        growth.floor.push(Cost::new(count, measured.floor(50).await, 1));
     }
     crew.shutdown().await;
-    points
+    growth
 }
 
-async fn keys(measured: &MeasuredSet, most: usize) -> Points {
+async fn keys(measured: &MeasuredSet, most: usize) -> Growth {
     let (seal, records) = (measured.handle().await, measured.records());
     drop(seal.acquire("growth").await.expect("the key is free"));
     let record = records.find_one(doc! { "_id": "growth" }).await.expect("it can be read").expect("it is there");
-    let (mut points, mut there) = (Points::new(), 0);
+    let (mut growth, mut there) = (Growth::default(), 0);
     for count in powers(most).skip(2) {
         let copies = (there..count).map(|number| {
             let mut copy = record.clone();
@@ -101,34 +168,67 @@ async fn keys(measured: &MeasuredSet, most: usize) -> Points {
             records.insert_many(copies).await.expect("records can be written");
         }
         there = count;
-        let mut samples = Vec::new();
-        for number in 0..measured.rounds * 40 {
-            let key: Key = format!("growth/own/{number}").parse().expect("it is a key");
-            let began = Instant::now();
-            let lease = seal.acquire(key).await.expect("the key is free");
-            lease.release().await.expect("it is released");
-            samples.push(began.elapsed());
+        let (mut ours, mut floor) = (Vec::new(), Vec::new());
+        for round in 0..measured.rounds {
+            for number in 0..40 {
+                let key: Key = format!("growth/own/{round}/{number}").parse().expect("it is a key");
+                let began = Instant::now();
+                let lease = seal.acquire(key).await.expect("the key is free");
+                lease.release().await.expect("it is released");
+                ours.push(began.elapsed());
+            }
+            floor.extend(measured.floor(80).await.chunks(2).map(|pair| pair.iter().sum::<Duration>()));
         }
-        points.push(point(count, median(samples)));
+        growth.ours.push(Cost::new(count, ours, 1));
+        growth.floor.push(Cost::new(count, floor, 1));
     }
     seal.shutdown().await;
-    points
+    growth
 }
 
-fn draw(path: &Path, caption: &str, (x, y): (&str, &str), points: &Points) -> Result<(), Box<dyn std::error::Error>> {
-    let edge = |pick: fn(&(f64, f64)) -> f64| points.iter().map(pick).fold(1.0, f64::max);
-    let (right, top) = (edge(|point| point.0), edge(|point| point.1) * 1.2);
-    let left = points.first().map_or(1.0, |point| point.0);
+fn draw(path: &Path, text: &Text, growth: &Growth) -> Result<(), Box<dyn std::error::Error>> {
+    let all = || growth.ours.iter().chain(&growth.floor);
+    let (bottom, top) =
+        (all().map(|cost| cost.lower).fold(f64::MAX, f64::min), all().map(|cost| cost.upper).fold(0.0, f64::max));
+    let (left, right) =
+        (all().map(|cost| cost.size).fold(f64::MAX, f64::min), all().map(|cost| cost.size).fold(0.0, f64::max));
     let area = SVGBackend::new(path, (640, 360)).into_drawing_area();
     area.fill(&WHITE)?;
     let mut chart = ChartBuilder::on(&area)
-        .caption(caption, ("sans-serif", 18))
+        .caption(text.caption, ("sans-serif", 18))
         .margin(12)
         .x_label_area_size(40)
         .y_label_area_size(60)
-        .build_cartesian_2d((left..right * 1.1).log_scale(), 0.0..top)?;
-    chart.configure_mesh().x_desc(x).y_desc(y).x_label_formatter(&|count| format!("{count:.0}")).draw()?;
-    chart.draw_series(LineSeries::new(points.iter().copied(), &BLUE).point_size(3))?;
+        .build_cartesian_2d((left * 0.9..right * 1.1).log_scale(), (bottom / 1.6..top * 2.5).log_scale())?;
+    chart
+        .configure_mesh()
+        .x_desc(text.size)
+        .y_desc(text.cost)
+        .light_line_style(WHITE)
+        .x_label_formatter(&|size| format!("{size:.0}"))
+        .y_label_formatter(&|cost| format!("{cost}"))
+        .draw()?;
+    for (label, costs, colour) in
+        [(text.ours, &growth.ours, BLUE), (text.floor, &growth.floor, RGBColor(120, 120, 120))]
+    {
+        let line =
+            LineSeries::new(costs.iter().map(|cost| (cost.size, cost.median)), colour.stroke_width(2)).point_size(3);
+        chart
+            .draw_series(line)?
+            .label(label)
+            .legend(move |(x, y)| PathElement::new([(x, y), (x + 20, y)], colour.stroke_width(2)));
+        chart.draw_series(
+            costs
+                .iter()
+                .map(|cost| ErrorBar::new_vertical(cost.size, cost.lower, cost.median, cost.upper, colour.filled(), 6)),
+        )?;
+    }
+    chart
+        .configure_series_labels()
+        .position(SeriesLabelPosition::UpperRight)
+        .background_style(WHITE)
+        .border_style(RGBColor(200, 200, 200))
+        .draw()?;
     area.present()?;
     Ok(())
 }

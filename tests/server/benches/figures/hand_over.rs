@@ -1,4 +1,4 @@
-//! A contended key, passed from hand to hand.
+//! Measures the hand-over of a contended key from holder to waiter.
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,4 @@
-//! A hundred thousand leases of one handle, held for minutes.
+//! Measures 100,000 leases of one handle that are held for minutes.
 
 use std::{
     env, iter,

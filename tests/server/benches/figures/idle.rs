@@ -1,4 +1,4 @@
-//! Waiters of a key that nobody releases.
+//! Counts the commands of waiters while the key stays held.
 
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
-//! What mongoseal costs, each figure beside its floor: what the driver needs for the least that
-//! could do the same, measured in the same rounds.
+//! The benchmark: what mongoseal costs. Each figure is measured beside its floor, which is the least that the driver
+//! needs for the same work, in the same rounds.
 //!
 //! ```text
 //! cargo bench -p mongoseal-tests --bench figures                          # all cases, five rounds
@@ -12,8 +12,8 @@
 //! cargo bench -p mongoseal-tests --bench figures -- --plots docs/plots    # how cost grows, and nothing else
 //! ```
 //!
-//! Starts a replica set of three members, or takes the one that `MONGOSEAL_TEST_URI` names, which
-//! should have nothing else to do: commands are counted by its primary.
+//! It starts a replica set of three members, or uses the set at `MONGOSEAL_TEST_URI`. That set must be idle otherwise,
+//! because the commands are counted on its primary.
 
 #![allow(clippy::disallowed_methods, reason = "a benchmark measures time, and spawns as users do")]
 

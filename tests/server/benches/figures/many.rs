@@ -1,4 +1,4 @@
-//! Many leases of one handle, held.
+//! Measures holding many leases of one handle.
 
 use std::{
     fs,

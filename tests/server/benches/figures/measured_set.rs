@@ -1,4 +1,4 @@
-//! The replica set that is measured, and the floor on it.
+//! The measured replica set, and the floor: plain writes on the same set.
 
 use std::time::{Duration, Instant};
 

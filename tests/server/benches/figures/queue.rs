@@ -1,4 +1,4 @@
-//! A thousand waiters of one key.
+//! Measures a queue of 1,000 waiters of one key.
 
 use std::time::{Duration, Instant};
 

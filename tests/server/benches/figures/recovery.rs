@@ -1,4 +1,4 @@
-//! How long a holder's refresh does not work after a fault of one member, and whether its lease lives on.
+//! Measures how long a holder cannot refresh after a fault of one member, and whether its lease survives.
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,4 @@
-//! One lease at a time, and many side by side, without contention.
+//! Measures single leases, and many concurrent ones, without contention.
 
 use std::time::{Duration, Instant};
 

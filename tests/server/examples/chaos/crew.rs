@@ -1,4 +1,4 @@
-//! The worker processes: started, killed, stopped and ended.
+//! Starts, kills, stops and ends the worker processes.
 
 use std::{
     process::Stdio,

@@ -1,4 +1,4 @@
-//! What is done to servers, network and workers. Each fault heals by itself.
+//! The faults of servers, network and workers. Each fault ends by itself.
 
 mod commands;
 mod network;

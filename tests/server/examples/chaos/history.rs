@@ -1,4 +1,4 @@
-//! All that happened, in the order in which the runner heard of it; and the resources that holders write.
+//! The history: all events in the order in which the runner received them, and the resources that holders write.
 
 use std::{
     fs::File,

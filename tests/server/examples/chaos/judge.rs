@@ -1,4 +1,4 @@
-//! What must hold of every history, and what a history must have seen to say anything.
+//! The judge: the invariants of every history, and the situations that a history must contain to be conclusive.
 
 mod documents;
 mod doubts;

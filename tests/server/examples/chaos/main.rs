@@ -1,11 +1,11 @@
-//! Leases under faults, in processes of their own, and a judge of what they say.
+//! The fault runner: worker processes use leases under faults, and a judge checks what they report.
 //!
 //! ```text
 //! cargo run --release -p mongoseal-tests --example chaos -- --minutes 2 --seed 7
 //! ```
 //!
-//! starts three servers behind proxies and several processes of this program as clients; hurts servers,
-//! network and clients; and judges what the clients tell. `docs/chaos.md` says what is judged.
+//! It starts three servers behind proxies, and several processes of this program as workers. It injects faults into
+//! servers, network and workers, and judges what the workers report. `docs/chaos.md` lists the invariants.
 
 #![allow(clippy::disallowed_methods, reason = "a runner spawns as users do")]
 

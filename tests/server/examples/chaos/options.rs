@@ -1,4 +1,4 @@
-//! What is said on the command line.
+//! The options of the runner.
 
 use std::path::PathBuf;
 

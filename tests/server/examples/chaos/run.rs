@@ -1,4 +1,4 @@
-//! One run, from the start of the servers to the last look at the records.
+//! One run, from the start of the servers to the final check of the records.
 
 use std::{
     collections::BTreeSet,

@@ -1,8 +1,8 @@
-//! The library broken on purpose, to see that the judge notices: a run that finds nothing says
-//! something only if the same run finds these.
+//! Faults that are built in on purpose, to test the judge: a run without findings is conclusive only if the same run
+//! finds these.
 //!
-//! None is in the library. Most change what it and the servers tell each other, in the proxies between
-//! them; the others change what the store tells the engine, in a `Store` around the real one.
+//! None is in the library. Most change the messages between the library and the servers, in the proxies. The others
+//! change what the store returns to the engine, in a `Store` around the real one.
 
 use std::time::{Duration, SystemTime};
 

@@ -1,4 +1,4 @@
-//! What a history has seen: figures, and whether it came to the states that it is to say something of.
+//! Counts the events of a history, and checks whether it contains the situations that the judge needs.
 
 use std::{collections::BTreeMap, fmt};
 

@@ -1,4 +1,4 @@
-//! What is said of a history at the end.
+//! Prints the result of a run.
 
 use std::{collections::BTreeMap, path::PathBuf};
 

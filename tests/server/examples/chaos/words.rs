@@ -1,5 +1,5 @@
-//! What a history is made of: one line of JSON for each event. Times are microseconds on
-//! `CLOCK_BOOTTIME`, which all processes of a machine share.
+//! The events of a history, one line of JSON each. Times are microseconds of `CLOCK_BOOTTIME`, which all processes of a
+//! machine share.
 
 use mongoseal::Clock;
 use serde::{Deserialize, Serialize};

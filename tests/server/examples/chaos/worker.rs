@@ -1,4 +1,4 @@
-//! A process that asks for keys, holds them and writes, and tells all of it on its standard output.
+//! A worker process: acquires keys, holds them, writes, and reports each step on its standard output.
 
 pub(crate) mod client;
 pub(crate) mod holder;

@@ -1,4 +1,4 @@
-//! As much HTTP/1.1 as one small request and its answer take: what a service has a framework for.
+//! The part of HTTP/1.1 that one small request and its response need. A real service uses a framework.
 
 use std::io;
 

@@ -1,4 +1,4 @@
-//! One verb that meets one ambiguous result: what it may come to, and what is left of it.
+//! One verb against one ambiguous result: the outcomes that are allowed, and the state that it may leave.
 
 use std::{
     collections::BTreeMap,

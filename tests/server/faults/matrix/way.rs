@@ -1,4 +1,4 @@
-//! The ambiguous results, and how each is made.
+//! The ambiguous results, and how each is produced.
 
 use std::{sync::Arc, time::Duration};
 

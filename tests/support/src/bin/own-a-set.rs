@@ -1,5 +1,4 @@
-//! Owns a replica set until its input ends or it is killed: for the test that no server outlives
-//! its owner.
+//! Owns a replica set until its input ends or it is killed: for the test that no server outlives its owner.
 
 use mongodb::bson::doc;
 use mongoseal_test_support::ReplicaSet;

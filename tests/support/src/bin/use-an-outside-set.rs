@@ -1,5 +1,5 @@
-//! Uses the replica set that `MONGOSEAL_TEST_URI` names, and tries to hurt it: for the test that an
-//! outside set serves, and that nobody can.
+//! Uses the replica set at `MONGOSEAL_TEST_URI`, and tries to inject faults: for the test that such a set can be used,
+//! and that faults in it are refused.
 
 use mongodb::bson::{Document, doc};
 use mongoseal_test_support::shared;

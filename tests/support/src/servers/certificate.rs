@@ -1,4 +1,4 @@
-//! Certificates for servers, from an authority made for one set.
+//! Certificates for servers, from a certificate authority of one set.
 
 use std::{
     sync::atomic::{AtomicU32, Ordering},

@@ -1,4 +1,4 @@
-//! An etcd cluster, where it is installed.
+//! An etcd cluster, if etcd is installed.
 
 use std::path::{Path, PathBuf};
 

@@ -1,4 +1,4 @@
-//! Programs fetched once into the target directory, by however many processes want them.
+//! Downloads programs into the target directory, once, even if several processes need them concurrently.
 
 use std::{
     fs::{self, File},

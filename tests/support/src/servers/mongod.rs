@@ -1,4 +1,4 @@
-//! What a server has to be told to be a mongod.
+//! The arguments of a mongod.
 
 use std::{
     fs,

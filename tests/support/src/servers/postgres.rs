@@ -1,4 +1,4 @@
-//! A PostgreSQL server, where one is installed.
+//! A PostgreSQL server, if PostgreSQL is installed.
 
 use std::{
     fs,

@@ -1,4 +1,4 @@
-//! Finding `mongod` and `libfaketime`, and fetching them where they are not installed.
+//! Finds `mongod` and `libfaketime`, and downloads them if they are not installed.
 
 use std::{
     env, fs,

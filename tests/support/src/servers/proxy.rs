@@ -1,4 +1,4 @@
-//! The network between the members of a set and its clients, and ways to break it.
+//! Proxies between the members of a set and its clients, with faults of the network.
 
 mod link;
 mod rules;

@@ -1,4 +1,4 @@
-//! A Redis server, where one is installed.
+//! A Redis server, if Redis is installed.
 
 use std::path::{Path, PathBuf};
 

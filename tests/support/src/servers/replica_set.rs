@@ -1,5 +1,4 @@
-//! A replica set: where it is, and commands to it. Starting it, hurting it and looking into it are
-//! the files below.
+//! A replica set: its addresses, and commands to it. The files below start it, inject faults and inspect it.
 
 mod builder;
 mod faults;

@@ -1,4 +1,4 @@
-//! Where the work of this crate runs, and how it waits.
+//! The runtime of this crate, and its waits.
 
 use std::{
     panic::resume_unwind,

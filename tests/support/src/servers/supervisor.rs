@@ -1,4 +1,4 @@
-//! A shell that owns one server, and takes it along when we are gone.
+//! A shell that owns one server, and ends it when this process ends.
 
 use std::{
     io::{BufRead, BufReader, Write},

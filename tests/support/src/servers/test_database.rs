@@ -1,4 +1,4 @@
-//! A test's own part of the set that tests share.
+//! A database of a test in the shared set.
 
 use mongodb::{
     Client, Collection, Database,

@@ -1,4 +1,4 @@
-//! Queues without a server.
+//! Tests of queues, without a server.
 
 use super::*;
 use crate::{
@@ -6,7 +6,7 @@ use crate::{
     record::{LeaseSpec, Leave, WaitSpec},
 };
 
-/// A waiter for a key, and what keeps it waiting.
+/// A waiter for a key, and the receiver that keeps it waiting.
 fn waiter(number: u8, limit: u32) -> (QueuedRequest, oneshot::Receiver<Dispatch>) {
     queued(acquire_of(number, limit, Some(WaitSpec { ttl: 1, queue_limit: 9 })))
 }
@@ -47,7 +47,7 @@ async fn a_queue_is_sent_together_in_its_order_but_sharers_one_by_one_and_an_emp
     for (number, limit) in [(1, 0), (2, 1), (3, 9), (4, 9), (5, 0), (6, 0), (7, 0)] {
         let (entry, dispatched) = waiter(number, limit);
         queue.push_back(entry);
-        // The sixth is gone.
+        // The caller of the sixth is gone.
         kept.extend(Some(dispatched).filter(|_| number != 6));
     }
     queues.0.insert(key.clone(), queue);

@@ -1,4 +1,4 @@
-//! Commands that fail, hang, or are not confirmed.
+//! Faults of commands, which fail, hang, or are not confirmed.
 
 use fastrand::Rng;
 use mongodb::{

@@ -1,4 +1,4 @@
-//! Partitions, and replies that never come.
+//! Faults of the network: partitions and lost replies.
 
 use std::ops::Range;
 

@@ -1,4 +1,5 @@
-//! Servers and workers that end, stop, or take another place.
+//! Faults of processes: servers and workers are killed, stopped or blocked, the primary changes, the collection is
+//! dropped or its TTL monitor stalls.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Locks a record by an open transaction.
+//! The fault that locks a record by an open transaction.
 
 use std::time::Duration;
 

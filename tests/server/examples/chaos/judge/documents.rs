@@ -1,4 +1,4 @@
-//! I3 in MongoDB: documents at the fence of their collection, or written in transactions under a lease.
+//! Invariant I3 in MongoDB: documents that are written with a fence, or in transactions under a lease.
 
 use std::collections::BTreeMap;
 

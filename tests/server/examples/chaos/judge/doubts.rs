@@ -1,4 +1,4 @@
-//! I6, while the run goes on: what was left in doubt lapses.
+//! Invariant I6 during the run: a lease whose outcome is unknown expires.
 
 use std::collections::HashMap;
 

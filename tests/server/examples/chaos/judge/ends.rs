@@ -1,5 +1,5 @@
-//! I16, I17 and I18: a handle is not refused by a lease that it has dropped, its shutdown is short, and handles share change
-//! streams.
+//! Invariants I16, I17 and I18: a lease that a handle has dropped does not block the handle, a shutdown is short, and
+//! handles share change streams.
 
 use std::time::Duration;
 

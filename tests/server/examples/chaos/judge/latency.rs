@@ -1,4 +1,4 @@
-//! I13: a constant delay of replies costs no lease.
+//! Invariant I13: a constant delay of replies costs no lease.
 
 use super::{Case, Lease, SLACK, Violation};
 use crate::{

@@ -1,4 +1,4 @@
-//! What a history tells of each lease.
+//! Collects what a history contains about each lease.
 
 use std::collections::{BTreeMap, HashMap};
 

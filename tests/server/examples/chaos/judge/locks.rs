@@ -1,4 +1,4 @@
-//! I12: a locked record delays no request of another key.
+//! Invariant I12: a locked record delays no request of another key.
 
 use super::{Case, Violation};
 use crate::{

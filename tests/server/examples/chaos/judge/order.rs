@@ -1,4 +1,4 @@
-//! I1, I2, I3 and I11: tokens, the fence, and the queue.
+//! Invariants I1, I2, I3 and I11: tokens, the fence, and the queue.
 
 use std::collections::HashMap;
 

@@ -1,4 +1,4 @@
-//! I6, I8, I9 and I10: what calls came to, and that nothing is left.
+//! Invariants I6, I8, I9 and I10: the outcomes of calls, and that nothing is left at the end.
 
 use super::{Case, Lease, SLACK, Violation};
 use crate::{

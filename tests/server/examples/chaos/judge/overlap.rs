@@ -1,4 +1,4 @@
-//! I4: no two hold a key at once who exclude each other.
+//! Invariant I4: leases that exclude each other never overlap.
 
 use super::{Case, Lease, Violation};
 

@@ -1,4 +1,4 @@
-//! I5: what was acknowledged is there.
+//! Invariant I5: a linearizable read sees what was acknowledged before.
 
 use super::{Case, Lease, Violation};
 use crate::words::{Call, Inspect, Seen};

@@ -1,4 +1,4 @@
-//! I5 of revocations: what was taken is gone.
+//! Invariant I5 for revocations: a revoked lease no longer holds the key.
 
 use std::collections::HashMap;
 

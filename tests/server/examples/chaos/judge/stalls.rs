@@ -1,4 +1,4 @@
-//! When processes did not run: a call of one that was paused is excused for that long.
+//! The times in which processes did not run, writes were slow, or groups were refreshed. Calls may take longer then.
 
 use std::collections::HashMap;
 

@@ -1,4 +1,4 @@
-//! I15: a runtime whose threads are blocked costs no lease of a handle with a thread of its own.
+//! Invariant I15: a runtime whose threads are blocked costs no lease of a handle with a thread of its own.
 
 use super::{Case, Lease, SLACK, Violation};
 use crate::{words::Micros, worker::OF_THREAD};

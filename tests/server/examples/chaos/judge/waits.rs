@@ -1,4 +1,4 @@
-//! I14: an outage does not end the wait of an acquire that was queued.
+//! Invariant I14: an outage does not end the wait of an acquire that was queued.
 
 use super::{Case, Violation};
 use crate::{

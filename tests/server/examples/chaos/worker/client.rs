@@ -1,4 +1,4 @@
-//! One who asks for keys, again and again.
+//! A client in a worker: acquires keys repeatedly.
 
 use std::{future::pending, time::Duration};
 

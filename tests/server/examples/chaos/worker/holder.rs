@@ -1,4 +1,4 @@
-//! One who holds a key: looks whether it does, writes, and gives it back or not.
+//! A holder in a worker: checks its lease, writes, and releases the lease or drops it.
 
 mod documents;
 

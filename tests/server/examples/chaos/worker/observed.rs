@@ -1,5 +1,5 @@
-//! The MongoDB store, with somebody who takes notes between it and the engine, and who lies to the
-//! engine where the run is sabotaged so.
+//! A `Store` around the MongoDB store: records what passes between store and engine, and falsifies it if the run is
+//! sabotaged so.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -8,7 +8,7 @@ use std::{
 };
 
 use mongoseal::{
-    Clock, Deadline, Error, FencingToken, HandleId, HybridTime, Key, LeaseId, Result,
+    Clock, Deadline, Error, FencingToken, HandleId, HybridTime, Key, LeaseId, Result, StoreTime,
     record::{Acquire, BatchRequest, Filter, LeaseRefs, Outcome, Position, Request},
     store::{Applied, BoxFuture, ExpiredPage, MongoStore, Notification, Page, RecordState, Snapshot, Store},
 };
@@ -267,6 +267,10 @@ impl Store for Observed {
 
     fn read(&self, key: &Key, deadline: Deadline) -> BoxFuture<Result<Option<Snapshot>>> {
         self.store.read(key, deadline)
+    }
+
+    fn now(&self, deadline: Deadline) -> BoxFuture<Result<StoreTime>> {
+        self.store.now(deadline)
     }
 
     fn list(

@@ -1,4 +1,4 @@
-//! One who asks for keys that have a document, who leads, and who takes such keys away from others.
+//! A client in a worker that acquires keys with a document, campaigns, and revokes such keys.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! One connection through a proxy: two one-way lanes that live and die together.
+//! One connection through a proxy: two one-way streams that end together.
 
 use std::{
     collections::HashSet,

@@ -1,4 +1,4 @@
-//! What is cut, swallowed and delayed at the moment.
+//! The current faults of a proxy: what it cuts, drops and delays.
 
 use std::{
     collections::HashMap,

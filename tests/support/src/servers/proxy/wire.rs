@@ -1,5 +1,5 @@
-//! As much of the wire protocol as a proxy needs: where messages end, who says hello, what a
-//! command is called.
+//! The part of the wire protocol that a proxy needs: the end of a message, the sender of a `hello`, the name of a
+//! command.
 
 use std::io;
 

@@ -1,4 +1,4 @@
-//! What happened in the set, as the set itself tells.
+//! Inspects a set: what happened in it, as the servers report.
 
 use futures_util::TryStreamExt;
 use mongodb::bson::{Bson, Document, doc};

@@ -1,4 +1,4 @@
-//! Who is primary, and making another one so.
+//! Finds the primary, and makes another member primary.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! How a holder writes the document of its key, where later holders do, too.
+//! Writes the document of a holder's key, which later holders of the key write, too.
 
 use std::time::Duration;
 

@@ -1,0 +1,46 @@
+//! The store's time.
+
+use crate::{Error, Mongoseal, Result, StoreTime, engine::retry};
+
+impl Mongoseal {
+    /// Reads the store's clock, which ends all leases: the time at which the store answered, between the call and its return.
+    ///
+    /// It is a linearizable read of one round trip: on MongoDB the clock is that of the primary which a majority follows at
+    /// that moment. Compare it with the times of an [`Inspection`](crate::Inspection), a
+    /// [`ListedLease`](crate::ListedLease) or a document that the store's server has dated. It decides nothing: after a
+    /// failover the next primary has its own clock, and this process may be paused before it uses the answer.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Unavailable`] if the store does not answer within the operation timeout. [`Error::Invalid`] if the handle was
+    /// shut down, or the deployment or its privileges must be changed.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping it abandons the answer and changes nothing.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use mongoseal::Mongoseal;
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> mongoseal::Result<()> {
+    /// # let seal = Mongoseal::in_memory();
+    /// let lease = seal.acquire("reports/nightly").await?;
+    /// let record = seal.inspect("reports/nightly").await?.expect("the lease is in it");
+    /// let age = seal.now().await?.since(record.holders[0].since);
+    /// println!("held for {age:?}");
+    /// # lease.release().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn now(&self) -> Result<StoreTime, Error> {
+        let context = &self.shared.context;
+        context.ensure_open()?;
+        retry::until_definite(context.operation_deadline(), context.settings.attempt, |deadline| async move {
+            context.prepare(deadline).await?;
+            context.store.now(deadline).await
+        })
+        .await
+    }
+}

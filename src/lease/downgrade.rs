@@ -1,0 +1,99 @@
+//! The verb `downgrade`: an exclusive holder becomes a sharing one.
+
+use std::pin::pin;
+
+use super::work::run_while_held;
+use crate::{
+    Deadline, Error, Lease, Result,
+    engine::{
+        confirm::{confirm_loss, stale_error},
+        context::Context,
+        lease_shared::LeaseShared,
+        retry,
+    },
+    record::{Downgrade, Outcome, Request},
+};
+
+/// The largest limit of a lease that shares its key.
+const MAX_SHARERS: u32 = i32::MAX.unsigned_abs();
+
+impl Lease {
+    /// Lets other holders share the key, up to this many, this one included; `u32::MAX` is any number. Waiters that share
+    /// the key are granted it in the same write, in the order of the queue, up to the first waiter that excludes others.
+    ///
+    /// The lease, its [`id`](Self::id) and its token stay. From the call on, treat the key as shared: the store may let a
+    /// sharer in before this returns. There is no way back: release the key and acquire it again. A lease that shares the
+    /// key keeps its limit: to downgrade it to the same limit changes nothing, and another limit is refused.
+    ///
+    /// # Caveats
+    ///
+    /// Tokens do not fence sharers against each other, and each later sharer has a larger one. Once a sharer has written a
+    /// fenced document, the fence refuses the writes of this lease there. Make the fenced writes before the downgrade, or
+    /// give each sharer documents of its own.
+    ///
+    /// A [`transaction`](Self::transaction) that began before the downgrade commits before it or starts over. Do not call
+    /// this in its work: each attempt would make the transaction start over.
+    ///
+    /// [`Acquire::lease_id`](crate::Acquire::lease_id) takes the lease up again only if that acquire shares the key, with at
+    /// least this limit.
+    ///
+    /// # Errors
+    ///
+    /// As [`refresh`](Self::refresh), and [`Error::Invalid`] for fewer than 2 holders, or if the lease shares the key with
+    /// another limit. If it is [`Error::Unavailable`], the key may be shared: retry with the same limit.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping it abandons the answer. Once polled, the downgrade may still be made.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use mongoseal::Mongoseal;
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> mongoseal::Result<()> {
+    /// # let seal = Mongoseal::in_memory();
+    /// let writer = seal.acquire("index").await?;
+    /// // Build the index alone, then let others read it.
+    /// writer.downgrade(u32::MAX).await?;
+    /// let reader = seal.acquire("index").shared().await?;
+    /// assert!(writer.is_valid() && reader.token() > writer.token());
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn downgrade(&self, holders: u32) -> Result<()> {
+        let (lease, context) = (self.lease_shared(), self.context());
+        lease.check()?;
+        if holders < 2 {
+            return Err(Error::invalid(format!(
+                "a lease cannot be downgraded to {holders} holders: this one counts, so pass 2 or more"
+            )));
+        }
+        context.ensure_open()?;
+        // The store may apply a request whose answer is lost.
+        lease.share();
+        let limit = holders.min(MAX_SHARERS);
+        let request = Downgrade { lease: lease.id, token: lease.token, limit };
+        let attempt = |deadline| downgrade(context, lease, request, deadline);
+        let downgraded = retry::until_definite(context.operation_deadline(), context.settings.attempt, attempt);
+        run_while_held(&lease.ended, || lease.check(), pin!(downgraded)).await?
+    }
+}
+
+/// Sends a downgrade once. If the lease is gone, the lease is lost.
+async fn downgrade(context: &Context, lease: &LeaseShared, request: Downgrade, deadline: Deadline) -> Result<()> {
+    match context.store.apply(&lease.key, Request::Downgrade(request), deadline).await?.outcome {
+        Outcome::Downgraded => Ok(()),
+        Outcome::Refused { holder } => Err(Error::invalid(format!(
+            "the lease shares {:?} with up to {} holders already: release the key and acquire it with another limit",
+            lease.key, holder.terms.limit
+        ))),
+        Outcome::Absent => {
+            lease.lose(confirm_loss(context, lease, deadline).await?.ok_or_else(stale_error)?);
+            Ok(())
+        }
+        outcome => Err(Error::invalid(format!(
+            "the store answered a downgrade with {outcome:?}: report this bug of the store"
+        ))),
+    }
+}

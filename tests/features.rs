@@ -1,0 +1,28 @@
+//! Connection strings that need a feature which is off. No server is needed: the driver refuses them at once.
+#![cfg(feature = "mongodb")]
+
+use mongoseal::{Error, Mongoseal};
+
+#[tokio::test]
+async fn a_connection_string_that_needs_a_feature_which_is_off_is_refused_with_its_name() {
+    for (feature, is_on, asks) in [
+        ("zstd-compression", cfg!(feature = "zstd-compression"), "compressors=zstd"),
+        ("zlib-compression", cfg!(feature = "zlib-compression"), "compressors=zlib"),
+        ("zlib-compression", cfg!(feature = "zlib-compression"), "zlibCompressionLevel=3"),
+        ("snappy-compression", cfg!(feature = "snappy-compression"), "compressors=snappy"),
+        ("aws-auth", cfg!(feature = "aws-auth"), "authMechanism=MONGODB-AWS"),
+        ("gssapi-auth", cfg!(feature = "gssapi-auth"), "authMechanism=GSSAPI"),
+        ("socks5-proxy", cfg!(feature = "socks5-proxy"), "proxyHost=proxy"),
+        ("cert-key-password", cfg!(feature = "cert-key-password"), "tls=true&tlsCertificateKeyFilePassword=hunter2"),
+    ] {
+        if is_on {
+            continue;
+        }
+        for user in ["", "alice:hunter2@"] {
+            let error = Mongoseal::connect(format!("mongodb://{user}db0/?{asks}")).await.unwrap_err();
+            let says = format!("needs the cargo feature `{feature}` of mongoseal, which is off: turn it on");
+            assert!(matches!(error, Error::Invalid { .. }) && error.to_string().contains(&says), "{asks}: {error:?}");
+            assert!(!format!("{error:?}").contains("hunter2"), "{error:?}");
+        }
+    }
+}

@@ -1,0 +1,172 @@
+//! Transactions that commit only while all leases of a set hold.
+
+use std::{
+    sync::atomic::{AtomicU32, Ordering},
+    time::Instant,
+};
+
+use mongodb::bson::{DateTime, doc};
+use mongoseal::{Error, LeaseSet, LossCause, Mongoseal};
+
+use crate::{Orders, TestDatabase, invalid, millis, secs};
+
+const KEYS: [&str; 3] = ["a", "b", "c"];
+
+async fn three(db: &TestDatabase) -> LeaseSet {
+    db.put(doc! { "_id": 1, "n": 0 }).await;
+    db.seal().acquire_all(KEYS).without_refresh().await.unwrap()
+}
+
+/// Adds one to the order, after something else was done in the work.
+async fn add(db: &TestDatabase, set: &LeaseSet, meanwhile: impl AsyncFn(u32)) -> mongoseal::Result<u32> {
+    let (orders, mut runs) = (db.orders(), 0);
+    set.transaction(async |session| -> mongoseal::Result<u32> {
+        runs += 1;
+        orders.update_one(doc! { "_id": 1 }, doc! { "$inc": { "n": 1 } }).session(session).await?;
+        meanwhile(runs).await;
+        Ok(runs)
+    })
+    .await
+}
+
+async fn n(db: &TestDatabase) -> i32 {
+    db.order(1).await.get_i32("n").unwrap()
+}
+
+#[tokio::test]
+async fn it_commits_while_all_leases_hold_and_writes_the_record_of_each() {
+    let db = TestDatabase::new("mongoseal_fence_set_commits").await;
+    let set = three(&db).await;
+    let refreshes = async |key| {
+        let record = db.record(key).await.unwrap();
+        record.get_array("holders").unwrap()[0].as_document().unwrap().get_i64("refreshes").unwrap()
+    };
+    let mut before = Vec::new();
+    for key in KEYS {
+        before.push(refreshes(key).await);
+    }
+    assert_eq!(add(&db, &set, async |_| ()).await.unwrap(), 1);
+    assert_eq!(n(&db).await, 1);
+    for (key, before) in KEYS.into_iter().zip(before) {
+        assert_eq!(refreshes(key).await, before + 1, "{key}");
+        set.lease(key).unwrap().verify().await.unwrap();
+    }
+    set.release().await.unwrap();
+}
+
+#[tokio::test]
+async fn if_any_lease_of_the_set_is_lost_nothing_is_committed_and_the_error_names_its_key() {
+    for key in KEYS {
+        let db = TestDatabase::new(&format!("mongoseal_fence_set_lost_{key}")).await;
+        let set = three(&db).await;
+        db.seal().revoke(key).by("alice").await.unwrap();
+        let done = add(&db, &set, async |_| ()).await;
+        let revoked = |cause: &LossCause| matches!(cause, LossCause::Revoked { by, .. } if by == "alice");
+        assert!(
+            matches!(&done, Err(Error::Lost { key: of, cause, .. }) if of.as_str() == key && revoked(cause)),
+            "{done:?}"
+        );
+        assert_eq!(n(&db).await, 0);
+        assert!(!set.is_valid());
+    }
+}
+
+#[tokio::test]
+async fn a_lease_that_ends_or_is_taken_over_while_the_work_runs_aborts_it() {
+    let db = TestDatabase::new("mongoseal_fence_set_taken").await;
+    let set = three(&db).await;
+    let taken = add(&db, &set, async |run| {
+        if run == 1 {
+            db.seal().revoke("c").await.unwrap();
+            drop(db.seal().acquire("c").without_refresh().await.unwrap());
+        }
+    });
+    let taken = taken.await;
+    assert!(matches!(&taken, Err(Error::Lost { key, .. }) if key.as_str() == "c"), "{taken:?}");
+    assert_eq!(n(&db).await, 0);
+    drop(set.release().await);
+
+    let set = three(&db).await;
+    let over = doc! { "$set": { "holders.0.expires_at": DateTime::from_millis(1) } };
+    db.records().update_one(doc! { "_id": "b" }, over).await.unwrap();
+    let expired = add(&db, &set, async |_| ()).await;
+    assert!(matches!(&expired, Err(Error::Lost { cause: LossCause::Expired, .. })), "{expired:?}");
+    assert_eq!(n(&db).await, 0);
+}
+
+/// Each transaction writes both records, whatever the order in which its keys were named.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn transactions_of_sets_that_share_their_keys_all_commit() {
+    const EACH: i32 = 10;
+    let db = TestDatabase::new("mongoseal_fence_set_shared").await;
+    db.put(doc! { "_id": 0 }).await;
+    let began = Instant::now();
+    let runs = AtomicU32::new(0);
+    let one = async |id: i32, keys: [&str; 2]| {
+        let set = db.seal().acquire_all(keys).shared().await.unwrap();
+        let orders = db.orders();
+        for _ in 0..EACH {
+            set.transaction(async |session| -> mongoseal::Result<()> {
+                runs.fetch_add(1, Ordering::Relaxed);
+                let plus = doc! { "$inc": { "n": 1 } };
+                orders.update_one(doc! { "_id": id }, plus).upsert(true).session(session).await?;
+                Ok(())
+            })
+            .await
+            .unwrap();
+        }
+        set.release().await.unwrap();
+        assert_eq!(db.order(id).await.get_i32("n").unwrap(), EACH);
+    };
+    tokio::join!(one(1, ["x", "y"]), one(2, ["y", "x"]), one(3, ["x", "y"]), one(4, ["y", "x"]));
+    println!("{} transactions took {} runs and {:?}", 4 * EACH, runs.into_inner(), began.elapsed());
+}
+
+/// The future of a transaction can be spawned, and its work can return an error of any kind.
+#[tokio::test]
+async fn a_transaction_of_a_set_can_run_on_a_task_of_its_own() {
+    let db = TestDatabase::new("mongoseal_fence_set_spawned").await;
+    let set = three(&db).await;
+    let orders = db.orders();
+    let task = tokio::spawn(async move {
+        set.transaction(async move |session| -> anyhow::Result<u64> {
+            let plus = doc! { "$inc": { "n": 1 } };
+            Ok(orders.update_many(doc! {}, plus).session(session).await?.modified_count)
+        })
+        .await
+    });
+    assert_eq!(task.await.unwrap().unwrap(), 1);
+    assert_eq!(n(&db).await, 1);
+}
+
+#[tokio::test]
+async fn dropped_half_way_it_commits_nothing_and_the_leases_stay() {
+    let db = TestDatabase::new("mongoseal_fence_set_dropped").await;
+    let set = three(&db).await;
+    let adding = add(&db, &set, async |_| tokio::time::sleep(secs(60)).await);
+    assert!(tokio::time::timeout(millis(500), adding).await.is_err());
+    assert_eq!(n(&db).await, 0);
+    for lease in &set {
+        lease.verify().await.unwrap();
+    }
+    assert_eq!(add(&db, &set, async |_| ()).await.unwrap(), 1);
+}
+
+#[tokio::test]
+async fn in_memory_there_is_no_transaction_of_a_set() {
+    let set = Mongoseal::in_memory().acquire_all(["a", "b"]).await.unwrap();
+    let done = set.transaction(async |_session| -> mongoseal::Result<()> { unreachable!() }).await;
+    invalid(done, "needs a lease on MongoDB");
+}
+
+#[tokio::test]
+async fn a_set_whose_leases_are_refreshed_all_the_time_commits() {
+    let db = TestDatabase::new("mongoseal_fence_set_refreshed").await;
+    db.put(doc! { "_id": 1, "n": 0 }).await;
+    let set = db.seal().acquire_all(KEYS).ttl(secs(2)).await.unwrap();
+    for _ in 0..10 {
+        add(&db, &set, async |_| tokio::time::sleep(millis(200)).await).await.unwrap();
+    }
+    assert_eq!(n(&db).await, 10);
+    assert!(set.is_valid());
+}
