@@ -44,9 +44,9 @@ use crate::{Error, Result};
 /// # }
 /// ```
 #[diagnostic::on_unimplemented(
-    message = "`{Self}` cannot be passed as a `{Name}`",
-    label = "this is not a `{Name}`, and no `TryFrom` converts it to one",
-    note = "pass a `&str`, a `String` or a `{Name}`; write other values as text, for example with `id.to_string()`"
+    message = "`{Self}` cannot be passed as `{Name}`",
+    label = "this is no text, and no `TryFrom` converts it to `{Name}`",
+    note = "pass a `&str`, a `String` or the `{Name}` itself; write other values as text, for example with `id.to_string()`"
 )]
 pub trait IntoName<Name> {
     /// Converts the value.

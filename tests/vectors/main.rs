@@ -6,6 +6,7 @@
 mod notation;
 mod replay;
 mod text;
+mod writing;
 
 use std::{collections::BTreeSet, fs, path::Path, time::Duration};
 

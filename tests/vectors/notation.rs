@@ -1,13 +1,13 @@
 //! The notation of `protocol/vectors.json`, which `protocol/README.md` describes: what its values stand for at a time.
 
 use mongoseal::{
-    AcquireId, FencingToken, Group, HybridTime, LeaseId, Metadata,
+    AcquireId, FencingToken, HybridTime, LeaseId, Metadata,
     record::{
         Acquire, BatchRequest, Downgrade, Holder, LeaseSpec, Leave, Outcome, Raise, Record, Refresh, Release, Request,
         Revocation, Revoke, StoreTime, Transfer, WaitSpec, Waiter,
     },
 };
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 /// How far a token with a symbol is from the symbol at most.
 const NEAR: u64 = 1_000;
@@ -51,10 +51,6 @@ impl<'a> Notation<'a> {
         StoreTime::from_millis(self.now.millis() + value.as_i64().expect("a time is a number"))
     }
 
-    fn write_time(&self, time: StoreTime) -> Value {
-        (time.millis() - self.now.millis()).into()
-    }
-
     pub(crate) fn token(&self, value: &Value) -> FencingToken {
         let number = value.as_str().map_or_else(|| value.as_u64(), |text| self.symbol(text));
         number.and_then(|number| FencingToken::new(number).ok()).unwrap_or_else(|| panic!("{value} is no token"))
@@ -67,7 +63,7 @@ impl<'a> Notation<'a> {
         number.checked_add_signed(more(text, symbol)?)
     }
 
-    fn write_token(&self, token: FencingToken) -> Value {
+    pub(crate) fn write_token(&self, token: FencingToken) -> Value {
         for (symbol, number) in [("clock", self.clock), ("ahead", self.ahead)] {
             if token.get() == number {
                 return symbol.into();
@@ -92,24 +88,6 @@ impl<'a> Notation<'a> {
             group: field("group").as_str().map(|name| name.parse().unwrap()),
             metadata: metadata(field("metadata")),
         }
-    }
-
-    fn write_terms(terms: &LeaseSpec) -> Map<String, Value> {
-        let number = terms.lease.to_bytes()[0];
-        let metadata: Map<String, Value> =
-            terms.metadata.iter().map(|(name, text)| (name.to_owned(), text.into())).collect();
-        let mut entry = Map::new();
-        entry.insert("lease".into(), number.into());
-        if terms.caller != caller_of(number) {
-            entry.insert("caller".into(), terms.caller.to_string().into());
-        }
-        entry.insert("owner".into(), terms.owner.as_str().into());
-        entry.insert("limit".into(), terms.limit.into());
-        entry.insert("ttl".into(), terms.ttl.into());
-        entry.insert("grace".into(), terms.grace.into());
-        entry.insert("group".into(), terms.group.as_ref().map(Group::as_str).into());
-        entry.insert("metadata".into(), metadata.into());
-        entry
     }
 
     pub(crate) fn record(&self, value: &Value) -> Option<Record> {
@@ -158,50 +136,6 @@ impl<'a> Notation<'a> {
             expires_at: self.time(self.field(value, &["record"], "expires_at")),
             history: list("history").iter().map(revocation).collect(),
         })
-    }
-
-    /// A record without the fields that have their default.
-    pub(crate) fn write_record(&self, record: Option<&Record>) -> Value {
-        let Some(record) = record else { return Value::Null };
-        let holder = |holder: &Holder| {
-            let mut entry = Self::write_terms(&holder.terms);
-            entry.insert("version".into(), self.write_token(holder.version));
-            entry.insert("refreshes".into(), holder.refreshes.into());
-            entry.insert("since".into(), self.write_time(holder.since));
-            entry.insert("last_seen".into(), self.write_time(holder.last_seen));
-            entry.insert("expires_at".into(), self.write_time(holder.expires_at));
-            self.without_defaults(entry, &["terms", "holder"])
-        };
-        let waiter = |waiter: &Waiter| {
-            let mut entry = Self::write_terms(&waiter.terms);
-            entry.insert("wait_ttl".into(), waiter.wait_ttl.into());
-            entry.insert("refreshes".into(), waiter.refreshes.into());
-            entry.insert("since".into(), self.write_time(waiter.since));
-            entry.insert("last_seen".into(), self.write_time(waiter.last_seen));
-            entry.insert("expires_at".into(), self.write_time(waiter.expires_at));
-            self.without_defaults(entry, &["terms", "waiter"])
-        };
-        let handed = |(caller, token): &(AcquireId, Option<FencingToken>)| json!({ "caller": caller.to_string(), "token": token.map(|token| self.write_token(token)) });
-        let revocation = |revocation: &Revocation| {
-            let tokens: Vec<Value> = revocation.tokens.iter().map(|token| self.write_token(*token)).collect();
-            json!({ "by": revocation.by, "reason": revocation.reason, "at": self.write_time(revocation.at), "tokens": tokens })
-        };
-        let entry = json!({
-            "version": self.write_token(record.version),
-            "holders": record.holders.iter().map(holder).collect::<Vec<_>>(),
-            "queue": record.queue.iter().map(waiter).collect::<Vec<_>>(),
-            "handover": record.handover.iter().map(handed).collect::<Vec<_>>(),
-            "last_seen": self.write_time(record.last_seen),
-            "expires_at": self.write_time(record.expires_at),
-            "history": record.history.iter().map(revocation).collect::<Vec<_>>(),
-        });
-        let Value::Object(entry) = entry else { unreachable!("it is an object") };
-        self.without_defaults(entry, &["record"])
-    }
-
-    fn without_defaults(&self, mut entry: Map<String, Value>, kinds: &[&str]) -> Value {
-        entry.retain(|name, value| kinds.iter().all(|kind| self.defaults[kind].get(name) != Some(value)));
-        entry.into()
     }
 
     pub(crate) fn sent(&self, value: &Value) -> Sent {
@@ -320,7 +254,7 @@ fn caller(entry: &Value) -> AcquireId {
     entry.get("caller").map_or_else(by_default, |text| text.as_str().unwrap().parse().unwrap())
 }
 
-fn caller_of(lease: u8) -> AcquireId {
+pub(crate) fn caller_of(lease: u8) -> AcquireId {
     format!("{lease:016x}/1").parse().unwrap()
 }
 

@@ -82,7 +82,7 @@ mod tests {
 
     fn driver<'a, Kind>(error: &'a impl WorkError<Kind>) -> bool {
         let causes = |error: &&'a (dyn StdError + 'static)| (*error).source();
-        std::iter::successors(Some(error.as_error()), causes).any(<dyn std::error::Error>::is::<DriverError>)
+        std::iter::successors(Some(error.as_error()), causes).any(<dyn StdError>::is::<DriverError>)
     }
 
     #[test]

@@ -93,14 +93,20 @@ const FEATURES: [&str; 10] = [
     "cert-key-password",
 ];
 
+/// The beginning of the driver's error for the option `compressors` if the driver was built without any compression.
+const UNKNOWN_COMPRESSORS: &str = "compressors is an invalid option";
+
 /// Translates the error with which the driver names a feature that it was built without.
 pub(crate) fn missing_feature(error: &DriverError) -> Option<Error> {
     let (ErrorKind::InvalidArgument { message, .. } | ErrorKind::Authentication { message, .. }) = error.kind.as_ref()
     else {
         return None;
     };
-    let feature =
-        FEATURES.iter().find(|feature| message.contains(**feature)).filter(|_| message.contains("feature"))?;
+    let feature = if message.starts_with(UNKNOWN_COMPRESSORS) {
+        "zstd-compression`, `zlib-compression` or `snappy-compression"
+    } else {
+        FEATURES.iter().find(|feature| message.contains(**feature)).filter(|_| message.contains("feature"))?
+    };
     Some(Error::invalid(format!(
         "the MongoDB connection string needs the cargo feature `{feature}` of mongoseal, which is off: turn it on and build again, or leave out of the connection string what needs it"
     )))

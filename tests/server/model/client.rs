@@ -68,6 +68,21 @@ impl Server {
         state.messages.push(Message { lease, verb, awaited, stage: Stage::Sent });
     }
 
+    fn release(&self, state: &mut State, who: usize) -> Option<()> {
+        let Doing::Holds { lease, token, .. } = state.clients[who].doing else { return None };
+        Self::abandon(state, who);
+        state.clients[who].doing = if self.config.fair { Doing::Gone } else { Doing::Nothing };
+        Self::send(state, who, lease, Verb::Release { token: Some(token) }, false);
+        Some(())
+    }
+
+    fn downgrade(&self, state: &mut State, who: usize) -> Option<()> {
+        let Doing::Holds { lease, token, ref mut shares, .. } = state.clients[who].doing else { return None };
+        *shares |= self.config.without != Some(Rule::SharesFromSend);
+        Self::send(state, who, lease, Verb::Downgrade { token }, true);
+        Some(())
+    }
+
     /// The hybrid clock follows the true time, if it does.
     fn follow(&self, state: &mut State) {
         if self.config.ticks && state.time > state.hybrid.0 {
@@ -245,17 +260,8 @@ impl Model for Server {
                 let sent = state.time;
                 Self::send(&mut state, who, lease, Verb::Keep { token, sent }, true);
             }
-            Action::Release(who) => {
-                let Doing::Holds { lease, token, .. } = state.clients[who].doing else { return None };
-                Self::abandon(&mut state, who);
-                state.clients[who].doing = if self.config.fair { Doing::Gone } else { Doing::Nothing };
-                Self::send(&mut state, who, lease, Verb::Release { token: Some(token) }, false);
-            }
-            Action::Downgrade(who) => {
-                let Doing::Holds { lease, token, ref mut shares, .. } = state.clients[who].doing else { return None };
-                *shares |= self.config.without != Some(Rule::SharesFromSend);
-                Self::send(&mut state, who, lease, Verb::Downgrade { token }, true);
-            }
+            Action::Release(who) => self.release(&mut state, who)?,
+            Action::Downgrade(who) => self.downgrade(&mut state, who)?,
             Action::Write(who) => {
                 let Doing::Holds { token, grant, .. } = state.clients[who].doing else { return None };
                 if state.fence.is_none_or(|(newest, _)| token >= newest) {

@@ -1,0 +1,77 @@
+//! A record in the notation of `protocol/vectors.json`.
+
+use mongoseal::{
+    AcquireId, FencingToken, Group,
+    record::{Holder, LeaseSpec, Record, Revocation, StoreTime, Waiter},
+};
+use serde_json::{Map, Value, json};
+
+use crate::notation::{Notation, caller_of};
+
+impl Notation<'_> {
+    /// A record without the fields that have their default.
+    pub(crate) fn write_record(&self, record: Option<&Record>) -> Value {
+        let Some(record) = record else { return Value::Null };
+        let holder = |holder: &Holder| {
+            let mut entry = Self::write_terms(&holder.terms);
+            entry.insert("version".into(), self.write_token(holder.version));
+            entry.insert("refreshes".into(), holder.refreshes.into());
+            entry.insert("since".into(), self.write_time(holder.since));
+            entry.insert("last_seen".into(), self.write_time(holder.last_seen));
+            entry.insert("expires_at".into(), self.write_time(holder.expires_at));
+            self.without_defaults(entry, &["terms", "holder"])
+        };
+        let waiter = |waiter: &Waiter| {
+            let mut entry = Self::write_terms(&waiter.terms);
+            entry.insert("wait_ttl".into(), waiter.wait_ttl.into());
+            entry.insert("refreshes".into(), waiter.refreshes.into());
+            entry.insert("since".into(), self.write_time(waiter.since));
+            entry.insert("last_seen".into(), self.write_time(waiter.last_seen));
+            entry.insert("expires_at".into(), self.write_time(waiter.expires_at));
+            self.without_defaults(entry, &["terms", "waiter"])
+        };
+        let handed = |(caller, token): &(AcquireId, Option<FencingToken>)| json!({ "caller": caller.to_string(), "token": token.map(|token| self.write_token(token)) });
+        let revocation = |revocation: &Revocation| {
+            let tokens: Vec<Value> = revocation.tokens.iter().map(|token| self.write_token(*token)).collect();
+            json!({ "by": revocation.by, "reason": revocation.reason, "at": self.write_time(revocation.at), "tokens": tokens })
+        };
+        let entry = json!({
+            "version": self.write_token(record.version),
+            "holders": record.holders.iter().map(holder).collect::<Vec<_>>(),
+            "queue": record.queue.iter().map(waiter).collect::<Vec<_>>(),
+            "handover": record.handover.iter().map(handed).collect::<Vec<_>>(),
+            "last_seen": self.write_time(record.last_seen),
+            "expires_at": self.write_time(record.expires_at),
+            "history": record.history.iter().map(revocation).collect::<Vec<_>>(),
+        });
+        let Value::Object(entry) = entry else { unreachable!("it is an object") };
+        self.without_defaults(entry, &["record"])
+    }
+
+    fn without_defaults(&self, mut entry: Map<String, Value>, kinds: &[&str]) -> Value {
+        entry.retain(|name, value| kinds.iter().all(|kind| self.defaults[kind].get(name) != Some(value)));
+        entry.into()
+    }
+
+    fn write_time(&self, time: StoreTime) -> Value {
+        (time.millis() - self.now.millis()).into()
+    }
+
+    fn write_terms(terms: &LeaseSpec) -> Map<String, Value> {
+        let number = terms.lease.to_bytes()[0];
+        let metadata: Map<String, Value> =
+            terms.metadata.iter().map(|(name, text)| (name.to_owned(), text.into())).collect();
+        let mut entry = Map::new();
+        entry.insert("lease".into(), number.into());
+        if terms.caller != caller_of(number) {
+            entry.insert("caller".into(), terms.caller.to_string().into());
+        }
+        entry.insert("owner".into(), terms.owner.as_str().into());
+        entry.insert("limit".into(), terms.limit.into());
+        entry.insert("ttl".into(), terms.ttl.into());
+        entry.insert("grace".into(), terms.grace.into());
+        entry.insert("group".into(), terms.group.as_ref().map(Group::as_str).into());
+        entry.insert("metadata".into(), metadata.into());
+        entry
+    }
+}
