@@ -1,6 +1,5 @@
 //! The test vectors of `protocol/` on MongoDB. `tests/vectors/main.rs` has them on the state machine and the memory store.
 
-#[allow(dead_code, reason = "a replay reads the notation and writes none")]
 #[path = "../vectors/notation.rs"]
 mod notation;
 #[path = "../vectors/replay.rs"]

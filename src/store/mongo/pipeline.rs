@@ -94,6 +94,7 @@ fn prune(operation: Operation) -> Document {
 
 /// Changes `h` and `q` as the request wants.
 fn apply(operation: Operation) -> Document {
+    let holders = |which: Document| doc! { "$filter": { "input": "$h", "cond": which } };
     match operation {
         Operation::Acquire => {
             doc! { "h": extend_entries("$h", is_own(operation), "$$fields", "$$validity"), "q": enqueue(operation) }
@@ -106,19 +107,15 @@ fn apply(operation: Operation) -> Document {
         Operation::Refresh | Operation::Downgrade => {
             doc! { "h": extend_entries("$h", is_own(operation), "$$fields", "$$validity") }
         }
-        Operation::ReleaseNamed => doc! { "h": { "$filter": { "input": "$h", "cond": { "$not": is_named() } } } },
-        Operation::RevokeNamed => doc! {
-            "h": { "$filter": { "input": "$h", "cond": { "$not": is_named() } } },
-            "notified": { "$filter": { "input": "$h", "cond": is_named() } },
+        Operation::ReleaseNamed => doc! { "h": holders(doc! { "$not": is_named() }) },
+        Operation::RevokeNamed => doc! { "h": holders(doc! { "$not": is_named() }), "notified": holders(is_named()) },
+        Operation::Release => doc! {
+            "h": holders(doc! { "$ne": [["$$this.lease", "$$this.version"], ["$$lease", "$$token"]] }),
         },
-        Operation::Release => {
-            let other = doc! { "$ne": [["$$this.lease", "$$this.version"], ["$$lease", "$$token"]] };
-            doc! { "h": { "$filter": { "input": "$h", "cond": other } } }
-        }
         Operation::Leave => doc! { "h": without_own("$h", operation), "q": without_own("$q", operation) },
         Operation::Revoke => doc! {
-            "h": { "$filter": { "input": "$h", "cond": { "$gt": ["$$this.version", "$$upto"] } } },
-            "notified": { "$filter": { "input": "$h", "cond": { "$lte": ["$$this.version", "$$upto"] } } },
+            "h": holders(doc! { "$gt": ["$$this.version", "$$upto"] }),
+            "notified": holders(doc! { "$lte": ["$$this.version", "$$upto"] }),
         },
         Operation::Transfer => transfer(),
         Operation::Raise => doc! { "v": { "$max": ["$v", "$$to"] } },
