@@ -203,7 +203,6 @@ impl Model for Server {
         }
     }
 
-    #[expect(clippy::too_many_lines, reason = "an arm for each action")]
     fn next_state(&self, last: &State, action: Action) -> Option<State> {
         let mut state = last.clone();
         state.rare = None;
