@@ -20,7 +20,7 @@ use mongoseal_test_support::{millis, secs};
 use tokio::sync::{Semaphore, SemaphorePermit};
 
 /// How many tests run at once that mostly wait.
-const AT_ONCE: u32 = 4;
+const AT_ONCE: u32 = 5;
 
 static TURNS: Semaphore = Semaphore::const_new(AT_ONCE as usize);
 

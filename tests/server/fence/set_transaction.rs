@@ -156,7 +156,7 @@ async fn dropped_half_way_it_commits_nothing_and_the_leases_stay() {
 async fn in_memory_there_is_no_transaction_of_a_set() {
     let set = Mongoseal::in_memory().acquire_all(["a", "b"]).await.unwrap();
     let done = set.transaction(async |_session| -> mongoseal::Result<()> { unreachable!() }).await;
-    invalid(done, "needs a lease on MongoDB");
+    invalid(done, "is not on MongoDB");
 }
 
 #[tokio::test]

@@ -29,13 +29,15 @@ impl Test {
     }
 }
 
-/// Runs the tests whose names contain one of the arguments, or all, as many at a time as there are processors.
+/// Runs the tests whose names contain one of the arguments, or all, as many at a time as `RUST_TEST_THREADS` says, or
+/// else as there are processors.
 ///
 /// `--exact` wants the whole name, `--skip NAME` leaves out, `--test-threads N` says how many at a time, and `--list`
 /// prints the names. Other options are those of the compiler's harness about output, and change nothing here.
 pub fn main(tests: &[Test]) -> ExitCode {
     let (mut wanted, mut skipped, mut options) = (Vec::new(), Vec::new(), Vec::new());
-    let mut threads = thread::available_parallelism().map_or(1, usize::from);
+    let threads = env::var("RUST_TEST_THREADS").ok().and_then(|threads| threads.parse().ok());
+    let mut threads = threads.unwrap_or_else(|| thread::available_parallelism().map_or(1, usize::from));
     let mut arguments = env::args().skip(1).flat_map(|argument| match argument.split_once('=') {
         Some((option, value)) if option.starts_with("--") => vec![option.to_owned(), value.to_owned()],
         _ => vec![argument],
