@@ -64,7 +64,9 @@ async fn a_downgrade_whose_reply_is_lost_or_refused_is_sent_again_and_made_once(
         sent.lock().unwrap().clear();
         lease.downgrade(2).await.unwrap();
         drop(point);
-        assert_eq!(*sent.lock().unwrap(), ["findAndModify"; 3], "{fault}");
+        // A lease that is held for a second also opens a change stream.
+        let attempts = sent.lock().unwrap().iter().filter(|command| **command == "findAndModify").count();
+        assert_eq!(attempts, 3, "{fault}");
         let sharer = db.seal().acquire("k").shared().await.unwrap();
         assert!(matches!(db.seal().acquire("k").shared().await, Err(Error::Held { .. })));
         sharer.release().await.unwrap();

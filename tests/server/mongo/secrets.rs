@@ -2,7 +2,7 @@
 
 use std::{
     fmt::{Debug, Write},
-    sync::{Arc, Mutex},
+    sync::{Arc, Mutex, Once},
     time::Instant,
 };
 
@@ -28,7 +28,12 @@ pub(crate) struct Said(Arc<Mutex<String>>);
 
 impl Said {
     /// Listens from now on, until the guard is dropped.
+    ///
+    /// Each thread without a subscriber of its own gets one that takes all events and keeps none. Without it, a test
+    /// of another thread that is the first to reach an event would turn that event off for all threads.
     pub(crate) fn listen() -> (Self, tracing::subscriber::DefaultGuard) {
+        static EVERYWHERE: Once = Once::new();
+        EVERYWHERE.call_once(|| tracing_subscriber::registry().init());
         let said = Self::default();
         let guard = tracing_subscriber::registry().with(said.clone()).set_default();
         (said, guard)

@@ -31,7 +31,12 @@ mod queue;
 mod recovery;
 mod single;
 
-use std::{fs::File, io::Write, path::PathBuf, process::ExitCode};
+use std::{
+    fs::File,
+    io::Write,
+    path::{Path, PathBuf},
+    process::ExitCode,
+};
 
 use figures::Figures;
 use measured_set::MeasuredSet;
@@ -96,7 +101,9 @@ async fn run() -> ExitCode {
     };
     let measured = MeasuredSet::start(if wanted.quick { 2 } else { 5 }).await;
     if let Some(folder) = wanted.plots {
-        growth::plot(&measured, &folder, wanted.quick).await;
+        // Cargo runs a benchmark in the folder of its package.
+        let repository = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        growth::plot(&measured, &repository.join(folder), wanted.quick).await;
         return ExitCode::SUCCESS;
     }
     let mut all = Vec::new();
