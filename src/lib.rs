@@ -26,11 +26,11 @@
 //! | open a handle | [`Mongoseal::connect`], [`Mongoseal::new`], [`Mongoseal::in_memory`], [`Builder`] |
 //! | acquire one key | [`Mongoseal::acquire`], [`Acquire`], [`Retry`], [`Mongoseal::with_lease`] |
 //! | acquire several keys, or none | [`Mongoseal::acquire_all`], [`LeaseSet`] |
-//! | keep, check and end a lease | [`Lease`], [`LeaseState`], [`Watchdog`] |
+//! | keep, check and end a lease | [`Lease`], [`LeaseState`], [`CancellationToken`], [`Watchdog`] |
 //! | refuse the writes of earlier holders | [`Fence`], [`Lease::transaction`], [`FenceGate`], [`fence`] |
 //! | elect a leader | [`Mongoseal::campaign`], [`Elector`], [`Mongoseal::leader`], [`Mongoseal::observe`] |
 //! | treat leases of several keys and processes as one | [`Mongoseal::refresh_group`], [`Mongoseal::release_group`] |
-//! | look and intervene | [`Mongoseal::inspect`], [`Mongoseal::leases`], [`Mongoseal::watch`], [`Mongoseal::revoke`], [`Mongoseal::raise`], [`Mongoseal::purge`] |
+//! | look and intervene | [`Mongoseal::now`], [`Mongoseal::inspect`], [`Mongoseal::leases`], [`Mongoseal::watch`], [`Mongoseal::revoke`], [`Mongoseal::raise`], [`Mongoseal::purge`] |
 //! | handle an error | [`Error`] has one variant for each reaction; the [runbook](guide::runbook) has the messages |
 //! | write a store of your own | [`store::Store`], [`record`], and the module `conformance` of the feature `test-util` |
 //! | read what is promised | [`guide::guarantees`], [`guide::failure_modes`], [`guide::protocol`] |
@@ -96,6 +96,10 @@
 //! | `mongodb` | yes | the MongoDB store; needs `rustls` or `openssl` |
 //! | `rustls`, `openssl` | `rustls` | TLS of the driver |
 //! | `dns-resolver` | yes | connection strings with `mongodb+srv://` |
+//! | `zstd-compression`, `zlib-compression`, `snappy-compression` | no | `compressors=` in the connection string |
+//! | `aws-auth`, `gssapi-auth`, `azure-oidc`, `gcp-oidc` | no | these values of `authMechanism` and its properties; `gssapi-auth` needs Kerberos libraries |
+//! | `socks5-proxy` | no | `proxyHost=` |
+//! | `cert-key-password` | no | `tlsCertificateKeyFilePassword=` |
 //! | `bson-3` | no | bson 3 in the driver's types |
 //! | `test-util` | no | the module `conformance`: the test suite for stores |
 //!

@@ -352,8 +352,7 @@ const REACHED: &str = "granted, queued, no room to wait, refused, refreshed, rel
     a holder expired, a waiter expired, released jointly, revoked jointly, kept jointly, refreshed jointly, \
     not all of them, waited together, acquired together, left together";
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_machine_and_the_pipeline_agree_on_random_requests() {
+pub(crate) async fn the_machine_and_the_pipeline_agree_on_random_requests() {
     let set = mongoseal_test_support::shared(1).await;
     let client = set.client().await;
     let database = client.database("agreement");

@@ -1,4 +1,8 @@
-//! Runs the conformance suite for stores on MongoDB. `tests/conformance.rs` runs it on the memory store.
+//! Checks every clause of the store contract on MongoDB. `tests/conformance.rs` checks them on the memory store.
+//!
+//! Beside the clauses runs `agreement.rs`, which takes as long as all of them.
+
+mod agreement;
 
 use std::{process::ExitCode, sync::Arc, time::Duration};
 
@@ -20,12 +24,19 @@ async fn store() -> Arc<dyn Store> {
     Arc::new(store)
 }
 
+/// A test that runs on a runtime of its own.
+fn test<F: Future<Output = ()>>(name: impl Into<String>, run: impl Fn() -> F + Send + Sync + 'static) -> Test {
+    Test::new(name, move || {
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
+        runtime.expect("a runtime starts").block_on(run());
+    })
+}
+
 fn main() -> ExitCode {
-    let test = |clause: &'static conformance::Clause| {
-        Test::new(format!("mongo::{}", clause.name()), || {
-            let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
-            runtime.expect("a runtime starts").block_on(async { clause.check(store().await).await });
-        })
-    };
-    harness::main(&conformance::clauses().iter().map(test).collect::<Vec<_>>())
+    let agree = agreement::the_machine_and_the_pipeline_agree_on_random_requests;
+    let mut tests = vec![test("the_machine_and_the_pipeline_agree_on_random_requests", agree)];
+    tests.extend(conformance::clauses().iter().map(|clause| {
+        test(format!("mongo::{}", clause.name()), move || async move { clause.check(store().await).await })
+    }));
+    harness::main(&tests)
 }
