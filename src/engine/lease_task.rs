@@ -72,13 +72,13 @@ enum Placed {
 
 /// The answer to one request.
 enum Reply {
-    Attempt(Attempt),
+    Attempt(AttemptResult),
     /// The result of a check for a loss.
     LossCheck(Result<Option<LossCause>>),
 }
 
 /// The result of an attempt to refresh.
-struct Attempt {
+struct AttemptResult {
     round: u32,
     ttl: Ttl,
     /// The deadline of the lease when the attempt was sent.
@@ -88,7 +88,7 @@ struct Attempt {
 }
 
 /// What wakes the task.
-enum Event {
+enum Wakeup {
     Command(Command),
     Answered(Reply),
     Time,
@@ -186,18 +186,18 @@ impl LeaseTask {
                     lease.lose(LossCause::ShutDown);
                     continue;
                 }
-                answer = sent.next(), if !sent.is_empty() => Event::Answered(answer),
-                command = lease.commands.next(takes_refresh) => Event::Command(command),
-                () = slept(sleep) => Event::Time,
+                answer = sent.next(), if !sent.is_empty() => Wakeup::Answered(answer),
+                command = lease.commands.next(takes_refresh) => Wakeup::Command(command),
+                () = slept(sleep) => Wakeup::Time,
             };
             match event {
-                Event::Answered(Reply::Attempt(attempt)) => self.handle_attempt(attempt),
-                Event::Answered(Reply::LossCheck(Ok(Some(cause)))) => self.lease.lose(cause),
-                Event::Command(Command::Refresh(command)) => self.begin(Some(*command)),
-                Event::Command(Command::RefreshSingle { was_sent }) => self.refresh_single(was_sent),
-                Event::Command(Command::CheckLoss) => self.check_loss(),
+                Wakeup::Answered(Reply::Attempt(attempt)) => self.handle_attempt(attempt),
+                Wakeup::Answered(Reply::LossCheck(Ok(Some(cause)))) => self.lease.lose(cause),
+                Wakeup::Command(Command::Refresh(command)) => self.begin(Some(*command)),
+                Wakeup::Command(Command::RefreshSingle { was_sent }) => self.refresh_single(was_sent),
+                Wakeup::Command(Command::CheckLoss) => self.check_loss(),
                 // If a check for a loss fails, the next refresh finds the loss.
-                Event::Answered(Reply::LossCheck(_)) | Event::Command(Command::End) | Event::Time => {}
+                Wakeup::Answered(Reply::LossCheck(_)) | Wakeup::Command(Command::End) | Wakeup::Time => {}
             }
             self.run_due();
         }
@@ -235,7 +235,7 @@ impl LeaseTask {
         {
             self.place(sent, due_at);
         }
-        self.give_up(now);
+        self.end_unconfirmed(now);
         if self.can_send() {
             self.send(now);
         }
@@ -245,7 +245,7 @@ impl LeaseTask {
     }
 
     /// Ends a refresh that was not confirmed in time, and returns the last error to the holder.
-    fn give_up(&mut self, now: Duration) {
+    fn end_unconfirmed(&mut self, now: Duration) {
         if let Some(mut round) = self.round.take_if(|round| round.until <= now)
             && let Some(command) = round.command.take()
         {
@@ -305,7 +305,7 @@ impl LeaseTask {
         self.attempts = self.attempts.saturating_add(1);
         self.sent.push(Box::pin(async move {
             let confirmed = refresh::attempt(&context, &lease, ttl, metadata.as_ref(), attempt_deadline).await;
-            Reply::Attempt(Attempt { round, ttl, deadline, confirmed })
+            Reply::Attempt(AttemptResult { round, ttl, deadline, confirmed })
         }));
     }
 
@@ -316,7 +316,7 @@ impl LeaseTask {
     }
 
     /// Handles the result of an attempt.
-    fn handle_attempt(&mut self, Attempt { round, ttl, deadline, confirmed }: Attempt) {
+    fn handle_attempt(&mut self, AttemptResult { round, ttl, deadline, confirmed }: AttemptResult) {
         self.attempts = self.attempts.saturating_sub(1);
         match confirmed {
             // The lease is lost. The state says so.

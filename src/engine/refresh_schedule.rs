@@ -35,7 +35,7 @@ use tokio::{runtime, sync::Notify};
 
 use self::{
     batch::Batch,
-    leases::{Leases, Scheduled, Todo},
+    leases::{Scheduled, ScheduledLeases, Todo},
 };
 use crate::{
     Ttl,
@@ -67,7 +67,7 @@ type Kind = (Ttl, Option<runtime::Id>);
 /// The schedule of the leases of one kind.
 #[derive(Debug, Default)]
 struct Schedule {
-    leases: Mutex<Leases>,
+    leases: Mutex<ScheduledLeases>,
     /// Wakes the task of the schedule.
     changed: Notify,
 }
@@ -141,7 +141,7 @@ impl Schedules {
 }
 
 impl Schedule {
-    fn leases(&self) -> MutexGuard<'_, Leases> {
+    fn leases(&self) -> MutexGuard<'_, ScheduledLeases> {
         self.leases.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

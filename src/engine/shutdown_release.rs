@@ -30,7 +30,7 @@ use crate::{
 };
 
 /// The most leases in one request.
-const MAX_BATCH: usize = 200;
+const MAX_RELEASES: usize = 200;
 
 /// The most concurrent senders.
 const MAX_SENDERS: usize = 4;
@@ -89,7 +89,7 @@ impl ShutdownReleases {
     /// Takes the leases of the next request. If there are none, one sender ends.
     fn next(&self) -> Option<Vec<QueuedRelease>> {
         let mut queue = self.queue();
-        let many = queue.waiting.len().min(MAX_BATCH);
+        let many = queue.waiting.len().min(MAX_RELEASES);
         if many == 0 {
             queue.senders = queue.senders.saturating_sub(1);
             return None;

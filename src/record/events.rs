@@ -65,7 +65,7 @@ pub(crate) fn present(record: Option<&Record>, at: StoreTime) -> Vec<Event> {
 /// Between two consecutive states this returns all events. Otherwise it returns how the holders of `before` ended, as
 /// far as the later record shows, and who holds the key after.
 pub(crate) fn changes(before: Option<&Record>, after: Option<&Record>, at: StoreTime) -> Vec<Event> {
-    let diff = EventDiff { before, after, at };
+    let diff = RecordDiff { before, after, at };
     let mut events: Vec<Event> = holders(before).filter_map(|holder| diff.end_event(holder)).collect();
     let received: Vec<FencingToken> = events
         .iter()
@@ -109,13 +109,13 @@ fn holding(holder: &Holder, at: StoreTime) -> HolderInfo {
 }
 
 /// The difference between two states.
-struct EventDiff<'a> {
+struct RecordDiff<'a> {
     before: Option<&'a Record>,
     after: Option<&'a Record>,
     at: StoreTime,
 }
 
-impl<'a> EventDiff<'a> {
+impl<'a> RecordDiff<'a> {
     /// The holders of the later state that the earlier one did not have.
     fn arrived(&self) -> impl Iterator<Item = &'a Holder> {
         let before = self.before;

@@ -10,7 +10,7 @@ use crate::{Ttl, engine::lease_shared::LeaseShared};
 
 /// The leases of a schedule, by the numbers of their slots.
 #[derive(Debug, Default)]
-pub(super) struct Leases {
+pub(super) struct ScheduledLeases {
     pub(super) slots: u64,
     pub(super) by_slot: HashMap<u64, Scheduled>,
     /// When, on the clock, each lease is checked next.
@@ -37,7 +37,7 @@ pub(super) struct Scheduled {
     pub(super) sent: Duration,
     /// When the next refresh is due.
     pub(super) due_at: Duration,
-    /// When it is checked next, as in [`Leases::checks`].
+    /// When it is checked next, as in [`ScheduledLeases::checks`].
     pub(super) check_at: Duration,
     pub(super) stage: Stage,
 }
@@ -47,7 +47,7 @@ pub(super) struct Scheduled {
 pub(super) enum Stage {
     /// It is not due.
     Waiting,
-    /// It is due, and in [`Leases::due`] with this deadline.
+    /// It is due, and in [`ScheduledLeases::due`] with this deadline.
     Due(Duration),
     InBatch,
     /// Its task refreshes it alone.
@@ -73,7 +73,7 @@ impl Scheduled {
     }
 }
 
-impl Leases {
+impl ScheduledLeases {
     /// Changes the entry of a lease, and notes when to check it.
     pub(super) fn update<T>(&mut self, slot: u64, change: impl FnOnce(&mut Scheduled) -> T) -> Option<T> {
         let Self { by_slot, checks, due, .. } = self;
@@ -178,8 +178,8 @@ mod tests {
     const INTERVAL: Duration = Duration::from_secs(20);
 
     /// Leases with a ttl of 60 seconds that were refreshed at these seconds of the clock.
-    fn refreshed_at(clock: Clock, seconds: &[u64]) -> Leases {
-        let mut leases = Leases::default();
+    fn refreshed_at(clock: Clock, seconds: &[u64]) -> ScheduledLeases {
+        let mut leases = ScheduledLeases::default();
         for (slot, sent) in (0..).zip(seconds) {
             let sent = Duration::from_secs(*sent);
             let lease = Arc::new(held(clock, sent + 3 * INTERVAL, 0));
@@ -193,7 +193,7 @@ mod tests {
         leases
     }
 
-    fn taken(leases: &mut Leases, now: u64, most: usize) -> Vec<u64> {
+    fn taken(leases: &mut ScheduledLeases, now: u64, most: usize) -> Vec<u64> {
         let ttl = Ttl::try_from(3 * INTERVAL).unwrap();
         leases.take_batch(Duration::from_secs(now), most, ttl).into_iter().map(|(slot, _)| slot).collect()
     }

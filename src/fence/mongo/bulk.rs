@@ -100,7 +100,7 @@ impl From<Kind> for Change {
 /// A change as a statement of its command.
 #[derive(Clone, Debug)]
 struct Statement {
-    command: Command,
+    command: BulkCommand,
     /// The caller's filter, without the fence.
     filter: Document,
     /// The `_id` that an upsert or an insert would have.
@@ -109,13 +109,13 @@ struct Statement {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Command {
+enum BulkCommand {
     Update,
     Delete,
     Insert,
 }
 
-impl Command {
+impl BulkCommand {
     /// The name of the command, of its statements, and the actions that its user needs.
     fn names(self) -> (&'static str, &'static str, &'static str) {
         match self {
@@ -136,7 +136,7 @@ impl Change {
         let update = |filter: Document, update: Bson| {
             let id = if upsert { Some(pinned_id(&filter)?) } else { None };
             let document = doc! { "q": token.passing_filter(&filter), "u": update, "upsert": upsert };
-            Ok(Statement { command: Command::Update, filter, id, document })
+            Ok(Statement { command: BulkCommand::Update, filter, id, document })
         };
         match kind {
             Kind::Update { filter, update: how } => update(
@@ -154,12 +154,12 @@ impl Change {
             Kind::Replace { filter, replacement } => update(filter, token.on_document(replacement)?.into()),
             Kind::Delete { filter } => {
                 let document = doc! { "q": token.passing_filter(&filter), "limit": 1 };
-                Ok(Statement { command: Command::Delete, filter, id: None, document })
+                Ok(Statement { command: BulkCommand::Delete, filter, id: None, document })
             }
             Kind::Insert { document } => {
                 let id = document.get("_id").cloned();
                 let document = token.on_document(document)?;
-                Ok(Statement { command: Command::Insert, filter: doc! {}, id, document })
+                Ok(Statement { command: BulkCommand::Insert, filter: doc! {}, id, document })
             }
         }
     }
@@ -212,17 +212,17 @@ impl Target {
         let upserted =
             reply.get_array("upserted").map_or(0, |upserted| i64::try_from(upserted.len()).unwrap_or(i64::MAX));
         let total = match first.command {
-            Command::Update => {
+            BulkCommand::Update => {
                 add(&mut all.upserted_count, upserted);
                 add(&mut all.modified_count, count(&reply, "nModified"));
                 add(&mut all.matched_count, found.saturating_sub(upserted));
                 &mut 0
             }
-            Command::Delete => &mut all.deleted_count,
-            Command::Insert => &mut all.inserted_count,
+            BulkCommand::Delete => &mut all.deleted_count,
+            BulkCommand::Insert => &mut all.inserted_count,
         };
         add(total, found);
-        if first.command != Command::Insert && usize::try_from(found).is_ok_and(|found| found < made.len()) {
+        if first.command != BulkCommand::Insert && usize::try_from(found).is_ok_and(|found| found < made.len()) {
             let blocked = made.iter().map(|statement| self.token_field.blocked_filter(&statement.filter));
             self.ensure_not_blocked(doc! { "$or": blocked.collect::<Vec<_>>() }, FilterOptions::default()).await?;
         }
@@ -231,7 +231,7 @@ impl Target {
         let refused = || error::not_written(code, failure.get_str("errmsg").unwrap_or_default());
         let next = statements.get(made.len()).filter(|_| error::says_duplicate(code)).ok_or_else(refused)?;
         let Some(id) = &next.id else { return Err(refused()) };
-        if next.command == Command::Insert {
+        if next.command == BulkCommand::Insert {
             self.ensure_not_blocked(doc! { "_id": { "$eq": id } }, FilterOptions::default()).await?;
             return Err(refused());
         }
