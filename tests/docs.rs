@@ -146,7 +146,7 @@ fn each_link_of_a_document_leads_to_a_file_and_a_heading() {
     assert!(checked > 100, "only {checked} links were found");
 }
 
-/// What rustdoc is told of a label whose target in the repository is this.
+/// Returns the definition of a label for rustdoc, from the target of the label in the repository.
 fn in_rustdoc(page: &Path, target: &str) -> Option<String> {
     if let Some(address) = target.strip_prefix(DOCS_RS) {
         let (file, anchor) = address.split_once('#').unwrap_or((address, ""));

@@ -63,7 +63,7 @@ pub(crate) fn present(record: Option<&Record>, at: StoreTime) -> Vec<Event> {
 /// reported before, leave it out of `before`.
 ///
 /// Between two consecutive states this returns all events. Otherwise it returns how the holders of `before` ended, as
-/// far as the later record shows, and who holds the key after.
+/// far as the later record shows, and the holders of the later record.
 pub(crate) fn changes(before: Option<&Record>, after: Option<&Record>, at: StoreTime) -> Vec<Event> {
     let diff = RecordDiff { before, after, at };
     let mut events: Vec<Event> = holders(before).filter_map(|holder| diff.end_event(holder)).collect();
