@@ -337,17 +337,16 @@ impl State {
         if let Some(same) = same {
             return Some(same.clone());
         }
-        let now = at.now.max(at.hybrid());
         let ends = holders.iter().map(|holder| holder.expires_at).chain(queue.iter().map(|waiter| waiter.expires_at));
-        let end = ends.fold(now, StoreTime::max);
-        let more = end.millis().abs_diff(now.millis());
+        let end = ends.fold(at.now, StoreTime::max);
+        let more = end.millis().abs_diff(at.now.millis());
         let expires_at = match before.map(|before| before.expires_at) {
             Some(later) if later >= end => later,
             // Twice as far as it must be, so that most writes do not change the index on it.
             _ if more <= Ttl::MAX.millis() => end.after(more),
             _ => end,
         };
-        let expires_at = expires_at.max(keep_until);
+        let expires_at = expires_at.max(at.hybrid()).max(keep_until);
         Some(Record { version, holders, queue, handover, last_seen: at.now, expires_at, history })
     }
 }

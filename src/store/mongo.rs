@@ -28,10 +28,11 @@
 //! | `watch/notification_streams.rs` | the streams of notifications, and their listeners |
 //! | `follow/subscribers.rs` | the subscribers of records |
 //! | `runtime_state.rs` | the state that the requests of one runtime share |
-//! | `fast_rejection/held_keys.rs` | the keys that were held at their last acquire |
+//! | `fast_path/known_keys.rs` | what the last answers said of keys |
+//! | `fast_path/pipeline.rs` | the pipelines of the fast path |
 //! | `index/state.rs` | whether the TTL index may be missing |
 //! | `context.rs` | what the requests of a store share, and how a command is sent |
-//! | `fast_rejection.rs` | fast rejection of repeated acquires |
+//! | `fast_path.rs` | requests for free keys, and releases for which nobody waits |
 //! | `execute.rs` | sending a request and reading its answer |
 //! | `coalesce.rs` | requests of one key that are sent in one command |
 //! | `transaction.rs` | writing a lease's record in a transaction of the caller |
@@ -55,7 +56,7 @@ mod context;
 mod document;
 pub(crate) mod error;
 mod execute;
-mod fast_rejection;
+mod fast_path;
 mod follow;
 #[cfg(fuzzing)]
 pub mod fuzzing;

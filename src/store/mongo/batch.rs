@@ -14,7 +14,7 @@ use mongodb::{
 };
 
 use super::{
-    command,
+    command::encoded,
     context::{MongoContext, PRIMARY},
     document,
     error::{self, needs},
@@ -189,10 +189,6 @@ impl UpdateTemplate {
             "hint": { "_id": 1 },
         }
     }
-}
-
-fn encoded(document: &Document) -> Result<RawDocumentBuf> {
-    RawDocumentBuf::from_bytes(command::encoded(document)?).map_err(error::unreadable)
 }
 
 /// Splits leases into as many as one command can name.

@@ -197,7 +197,7 @@ fn queue_limit(request: &Request) -> Option<u32> {
 impl MongoContext {
     /// Applies requests of a key as one command. Returns the answer to each.
     async fn apply_several(&self, key: &Key, requests: &[Request], deadline: Deadline) -> Result<Vec<Applied>> {
-        let command = command::encode_several(self.command_head(key, deadline), requests)?;
+        let command = command::encode_several(self.command_head(key, requests, deadline), requests)?;
         self.update(key, command, requests, deadline).await
     }
 }

@@ -7,7 +7,7 @@
 
 use std::sync::LazyLock;
 
-use mongodb::bson::{Document, RawDocumentBuf, doc};
+use mongodb::bson::{Document, RawDocument, RawDocumentBuf, doc};
 
 use super::{
     error,
@@ -20,16 +20,16 @@ use crate::{
 };
 
 /// The encoded common fields of each operation.
-static COMMON: LazyLock<Vec<Vec<u8>>> =
-    LazyLock::new(|| Operation::OF_REQUESTS.map(|operation| encoded(&common(operation)).unwrap_or_default()).into());
-
-fn common(operation: Operation) -> Document {
-    doc! {
-        "update": pipeline::update(operation),
-        "fields": operation.projection(),
-        "upsert": operation.is_upsert(),
-    }
-}
+static COMMON: LazyLock<Vec<RawDocumentBuf>> = LazyLock::new(|| {
+    let common = |operation: Operation| {
+        encoded(&doc! {
+            "update": pipeline::update(operation),
+            "fields": operation.projection(),
+            "upsert": operation.is_upsert(),
+        })
+    };
+    Operation::OF_REQUESTS.map(|operation| common(operation).unwrap_or_default()).into()
+});
 
 /// Encodes the command that applies a request and begins with these fields.
 pub(super) fn encode(head: Document, request: &Request) -> Result<RawDocumentBuf> {
@@ -55,35 +55,23 @@ fn fill(
 ) -> Result<RawDocumentBuf> {
     head.insert("let", operation::literals(constants));
     head.insert("new", return_document == ReturnDocument::After);
+    let mut command = encoded(&head)?;
     let common = Operation::OF_REQUESTS.iter().position(|each| *each == operation).and_then(|index| COMMON.get(index));
-    join(&encoded(&head)?, common.map_or(&[], Vec::as_slice))
-}
-
-pub(super) fn encoded(document: &Document) -> Result<Vec<u8>> {
-    let mut bytes = Vec::new();
-    document.to_writer(&mut bytes).map_err(error::unreadable)?;
-    Ok(bytes)
-}
-
-/// Joins the fields of two documents.
-fn join(first: &[u8], second: &[u8]) -> Result<RawDocumentBuf> {
-    let fields = |document: &[u8]| document.get(4..document.len().saturating_sub(1)).unwrap_or_default().to_vec();
-    let fields = [fields(first), fields(second)].concat();
-    // A document is its length, its fields and a zero: <https://bsonspec.org/spec.html>.
-    let length = i32::try_from(fields.len().saturating_add(5)).unwrap_or(i32::MAX).to_le_bytes();
-    RawDocumentBuf::from_bytes([&length, fields.as_slice(), &[0]].concat()).map_err(error::unreadable)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn two_documents_are_joined_to_the_one_of_their_fields() {
-        let (first, second) = (doc! { "a": 1, "b": { "c": [2] } }, doc! { "d": "text" });
-        let one = join(&encoded(&first).unwrap(), &encoded(&second).unwrap()).unwrap();
-        let mut both = first;
-        both.extend(second);
-        assert_eq!(Document::try_from(&*one).unwrap(), both);
+    if let Some(common) = common {
+        append(&mut command, common)?;
     }
+    Ok(command)
+}
+
+pub(super) fn encoded(document: &Document) -> Result<RawDocumentBuf> {
+    RawDocumentBuf::from_document(document).map_err(error::unreadable)
+}
+
+/// Appends fields that are encoded already.
+pub(super) fn append(command: &mut RawDocumentBuf, fields: &RawDocument) -> Result<()> {
+    for field in fields {
+        let (name, value) = field.map_err(error::unreadable)?;
+        command.append_ref(name, value);
+    }
+    Ok(())
 }

@@ -21,7 +21,7 @@ use mongodb::{
 use tokio_util::task::TaskTracker;
 
 use super::{
-    client::ClientShare, error, fast_rejection::held_keys::HeldKeys, index::state::IndexState, runtime_state::ByRuntime,
+    client::ClientShare, error, fast_path::known_keys::KnownKeys, index::state::IndexState, runtime_state::ByRuntime,
 };
 use crate::{Error, Result, types::acquire_id::HandleIds};
 
@@ -40,7 +40,7 @@ pub(super) struct MongoContext {
     /// How many of those handles are open.
     pub(super) open_handles: AtomicUsize,
     pub(super) by_runtime: ByRuntime,
-    pub(super) held_keys: HeldKeys,
+    pub(super) known_keys: KnownKeys,
     pub(super) index: IndexState,
     /// The requests that are under way, without change streams.
     pub(super) requests: TaskTracker,
@@ -57,7 +57,7 @@ impl MongoContext {
             handles: HandleIds::random(),
             open_handles: AtomicUsize::new(0),
             by_runtime: ByRuntime::default(),
-            held_keys: HeldKeys::default(),
+            known_keys: KnownKeys::default(),
             index: IndexState::default(),
             requests: TaskTracker::new(),
         }

@@ -29,6 +29,15 @@ pub(super) fn record_query(key: &Key) -> Document {
     query
 }
 
+/// Whether a document has this format, with a version as in [`version_range`]. `at` ends with the path of the document.
+/// The expression is true or false and never fails.
+pub(super) fn is_of_format(at: &str) -> Document {
+    let (v, version) = (format!("{at}v"), format!("{at}version"));
+    doc! { "$and": [
+        { "$eq": [v, FORMAT] }, { "$gte": [&version, 1_i64] }, { "$lte": [&version, long(Record::MAX_VERSION)] },
+    ] }
+}
+
 /// Matches documents of this format, if they are records: see [`is_record_beside_entries`].
 pub(super) fn format_query() -> Document {
     doc! { "v": FORMAT, "version": version_range() }
@@ -67,11 +76,12 @@ pub(super) fn record_projection() -> Document {
 pub(super) fn is_record_beside_entries() -> Document {
     // The server may evaluate the history of a document whose fields have other types.
     let history = doc! { "$cond": [{ "$isArray": "$history" }, "$history", []] };
-    doc! { "$and": [has_fields_of_a_record(), has_revocations(history)] }
+    doc! { "$and": [has_fields_of_a_record("$"), has_revocations(history)] }
 }
 
-/// Whether the fields of a document have the types of a record's. The expression is true or false and never fails.
-pub(super) fn has_fields_of_a_record() -> Document {
+/// Whether the fields of a document have the types of a record's. `at` ends with the path of the document. The
+/// expression is true or false and never fails.
+pub(super) fn has_fields_of_a_record(at: &str) -> Document {
     let fields = [
         ("v", "int"),
         ("version", "long"),
@@ -82,13 +92,13 @@ pub(super) fn has_fields_of_a_record() -> Document {
         ("last_seen", "date"),
         ("expires_at", "date"),
     ];
-    has_types("", &fields)
+    has_types(at, &fields)
 }
 
 /// Whether [`decode`] can read each entry of a history.
 pub(super) fn has_revocations(history: impl Into<Bson>) -> Document {
     let fields = [("by", "string"), ("reason", "string"), ("at", "date"), ("tokens", "array")];
-    doc! { "$allElementsTrue": { "$map": { "input": history.into(), "in": has_types("$this.", &fields) } } }
+    doc! { "$allElementsTrue": { "$map": { "input": history.into(), "in": has_types("$$this.", &fields) } } }
 }
 
 /// Whether [`decode_listed`] can read a holder, after `$unwind` of `holders`.
@@ -105,13 +115,34 @@ pub(super) fn has_fields_of_a_holder() -> Document {
         ("group", "string"),
         ("metadata", "object"),
     ];
-    has_types("holders.", &fields)
+    has_types("$holders.", &fields)
 }
 
 fn has_types(at: &str, fields: &[(&str, &str)]) -> Document {
     let (actual, wanted): (Vec<Document>, Vec<&str>) =
-        fields.iter().map(|(name, kind)| (doc! { "$type": format!("${at}{name}") }, *kind)).unzip();
+        fields.iter().map(|(name, kind)| (doc! { "$type": format!("{at}{name}") }, *kind)).unzip();
     doc! { "$eq": [actual, { "$literal": wanted }] }
+}
+
+/// The first token that a grant can have after this version, with this many tokens in reserve.
+pub(super) fn next_version(version: &str, reserved: Option<Document>) -> Document {
+    // The clock's second and increment as a token, counted from the epoch of tokens.
+    let second = long(1 << HybridTime::ORDINAL_BITS);
+    let epoch = HybridTime::EPOCH_SECONDS << HybridTime::ORDINAL_BITS;
+    let mut clock = doc! { "$add": [
+        { "$multiply": [{ "$tsSecond": "$$CLUSTER_TIME" }, second] },
+        { "$min": [{ "$tsIncrement": "$$CLUSTER_TIME" }, long(HybridTime::MAX_ORDINAL)] },
+        i64::try_from(epoch).unwrap_or(i64::MAX).saturating_neg(),
+    ] };
+    if let Some(reserved) = reserved {
+        clock = doc! { "$subtract": [clock, reserved] };
+    }
+    doc! { "$max": [{ "$add": [version, 1] }, clock] }
+}
+
+/// This time, or the second of the hybrid clock if that is later.
+pub(super) fn no_earlier_than_hybrid_clock(time: Document) -> Document {
+    doc! { "$max": [time, { "$toDate": "$$CLUSTER_TIME" }] }
 }
 
 /// The projection of the public fields of a holder, after `$unwind` of `holders`, with the server's time as `now`.
@@ -158,6 +189,8 @@ pub(super) struct DecodedReply {
     pub(super) at: StoreClock,
     /// Whether this update wrote the record.
     pub(super) is_written: bool,
+    /// Whether a lease of the key was ever revoked.
+    pub(super) is_revoked: bool,
 }
 
 /// Decodes the document of `key` in the reply of an update, with the projection of its operation.
@@ -169,8 +202,9 @@ pub(super) fn decode_reply(key: &Key, document: &Document) -> Result<DecodedRepl
         let count = |count: &Bson| count.as_i32().and_then(|count| usize::try_from(count).ok());
         let places = document.get_array("places").map(|places| places.iter().map(count).collect()).unwrap_or_default();
         let waiting = document.get("waiting").and_then(count).unwrap_or_default();
+        let is_revoked = !record.history.is_empty();
         let summary = RecordSummary { version: record.version, holders: record.holders, position: None, waiting };
-        Ok(DecodedReply { summary, places, at, is_written: record.last_seen == at.now })
+        Ok(DecodedReply { summary, places, at, is_written: record.last_seen == at.now, is_revoked })
     };
     read().map_err(|message| Error::Corrupt { key: key.clone(), message })
 }

@@ -9,14 +9,18 @@
 
 use std::slice;
 
-use mongodb::bson::{Bson, Document, RawDocumentBuf, doc};
+use mongodb::{
+    bson::{Bson, Document, RawDocumentBuf, doc},
+    error::Result as DriverResult,
+};
 
 use super::{
     command,
     context::{MongoContext, PRIMARY},
     document::{self, DecodedReply},
     error::{self, needs},
-    limits::{ensure_remaining, half_remaining, min_remaining, server_limit, write_concern},
+    fast_path::known_keys::Seen,
+    limits::{ensure_remaining, min_remaining, server_limit, write_concern},
     operation::Operation,
 };
 use crate::{
@@ -28,11 +32,11 @@ use crate::{
 impl MongoContext {
     pub(super) async fn apply(&self, key: &Key, request: &Request, deadline: Deadline) -> Result<Applied> {
         let least = min_remaining(deadline);
-        if let Some(refused) = self.reject_if_held(key, request, deadline.or_after(half_remaining(deadline))).await? {
-            return Ok(refused);
+        if let Some(applied) = self.apply_fast(key, request, deadline).await? {
+            return Ok(applied);
         }
         ensure_remaining(deadline, least)?;
-        let command = command::encode(self.command_head(key, deadline), request)?;
+        let command = command::encode(self.command_head(key, slice::from_ref(request), deadline), request)?;
         let mut applied = self.update(key, command, slice::from_ref(request), deadline).await?;
         applied
             .pop()
@@ -40,13 +44,31 @@ impl MongoContext {
     }
 
     /// The first fields of a command that applies requests to the record of a key.
-    pub(super) fn command_head(&self, key: &Key, deadline: Deadline) -> Document {
+    pub(super) fn command_head(&self, key: &Key, requests: &[Request], deadline: Deadline) -> Document {
+        // An insert needs the whole query. Otherwise the pipeline checks the document: the server finds it by its key
+        // alone in less time.
+        let query = if is_upsert(requests) {
+            document::record_query(key)
+        } else {
+            doc! { "_id": key.as_str() }
+        };
         doc! {
             "findAndModify": &self.collection,
-            "query": document::record_query(key),
+            "query": query,
             "writeConcern": write_concern(deadline),
             "maxTimeMS": server_limit(deadline),
         }
+    }
+
+    /// Sends a command that writes one record.
+    pub(super) async fn send_write(&self, command: RawDocumentBuf, is_upsert: bool) -> DriverResult<Document> {
+        let reply = self.database.run_raw_command(command).selection_criteria(PRIMARY).await;
+        match &reply {
+            Ok(reply) => self.index.note(reply),
+            Err(_) if is_upsert => self.index.note_doubt(),
+            Err(_) => {}
+        }
+        reply
     }
 
     /// Sends a command that applies these requests. Returns the answer to each.
@@ -58,17 +80,10 @@ impl MongoContext {
         deadline: Deadline,
     ) -> Result<Vec<Applied>> {
         let has_acquire = requests.iter().any(|request| matches!(request, Request::Acquire(_)));
-        let is_upsert = requests.first().is_some_and(|request| Operation::of(request).is_upsert());
-        let reply = self.database.run_raw_command(command).selection_criteria(PRIMARY).await;
-        let reply = match reply {
-            Ok(reply) => {
-                self.index.note(&reply);
-                reply
-            }
+        let is_upsert = is_upsert(requests);
+        let reply = match self.send_write(command, is_upsert).await {
+            Ok(reply) => reply,
             Err(error) => {
-                if is_upsert {
-                    self.index.note_doubt();
-                }
                 // A foreign document can make the update fail, which then has written nothing. An upsert fails with a
                 // duplicate key if the query does not match the key's document. If the read finds a valid record or
                 // none, another first insert came before this one, and a retry meets its record.
@@ -92,7 +107,7 @@ impl MongoContext {
                 .map(|request| Applied { outcome: nothing(request), at: None, changed: false, sent: None })
                 .collect());
         };
-        let DecodedReply { mut summary, places, at, is_written } = document::decode_reply(key, value)?;
+        let DecodedReply { mut summary, places, at, is_written, is_revoked } = document::decode_reply(key, value)?;
         let mut applied = Vec::new();
         for (index, request) in requests.iter().enumerate() {
             summary.position = places.get(index).copied().flatten();
@@ -108,7 +123,8 @@ impl MongoContext {
             let is_held = |Applied { outcome, .. }: &Applied| {
                 matches!(outcome, Outcome::Refused { .. } | Outcome::Queued { .. } | Outcome::Full { .. })
             };
-            self.held_keys.note(key, applied.iter().any(is_held));
+            let is_busy = is_revoked || summary.holders.len() > 1 || applied.iter().any(is_held);
+            self.known_keys.note(key, if is_busy { Seen::Busy } else { Seen::Free });
         }
         Ok(applied)
     }
@@ -135,6 +151,11 @@ impl MongoContext {
         let (record, at) = document::decode(key, found)?;
         Ok(Some(Snapshot { record: Box::new(record), at }))
     }
+}
+
+/// Whether the command of these requests creates a missing record.
+fn is_upsert(requests: &[Request]) -> bool {
+    requests.first().is_some_and(|request| Operation::of(request).is_upsert())
 }
 
 /// Whether the pipeline can have this outcome. It does not change a foreign document.

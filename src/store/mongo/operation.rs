@@ -191,28 +191,36 @@ fn constants_of_acquires<'a>(acquires: impl IntoIterator<Item = &'a Acquire>) ->
     }
 }
 
-fn constants_of_acquire(Acquire { terms, wait }: &Acquire) -> Document {
-    let (ttl, grace) = (document::long(terms.ttl), document::long(terms.grace));
-    let (group, metadata) = (document::encode_group(terms.group.as_ref()), document::encode_metadata(&terms.metadata));
-    let (lease, wait_ttl) = (document::encode_lease(terms.lease), document::long(wait.map_or(0, |wait| wait.ttl)));
+fn constants_of_acquire(acquire: &Acquire) -> Document {
+    let Acquire { terms, wait } = acquire;
+    let entry = entry(acquire);
+    // What a later acquire with the same lease id replaces.
+    let replaced = ["caller", "owner", "group", "metadata", "ttl", "grace"];
+    let fields: Document =
+        replaced.into_iter().filter_map(|name| Some((name.to_owned(), entry.get(name)?.clone()))).collect();
     doc! {
-        "lease": &lease,
-        "fields": { "caller": terms.caller.to_string(), "owner": terms.owner.as_str(), "group": group, "metadata": metadata.clone(), "ttl": &ttl, "grace": &grace },
+        "lease": document::encode_lease(terms.lease),
+        "fields": fields,
         "validity": document::long(terms.ttl.saturating_add(terms.grace)),
-        "entry": {
-            "lease": lease,
-            "caller": terms.caller.to_string(),
-            "owner": terms.owner.as_str(),
-            "version": 0_i64,
-            "limit": document::int(terms.limit),
-            "ttl": ttl,
-            "grace": grace,
-            "wait_ttl": &wait_ttl,
-            "group": group,
-            "metadata": metadata,
-            "refreshes": 0_i64,
-        },
-        "wait_ttl": wait_ttl,
+        "wait_ttl": document::long(wait.map_or(0, |wait| wait.ttl)),
+        "entry": entry,
+    }
+}
+
+/// The entry of an acquire in the queue, without its times. It becomes that of the holder.
+pub(super) fn entry(Acquire { terms, wait }: &Acquire) -> Document {
+    doc! {
+        "lease": document::encode_lease(terms.lease),
+        "caller": terms.caller.to_string(),
+        "owner": terms.owner.as_str(),
+        "version": 0_i64,
+        "limit": document::int(terms.limit),
+        "ttl": document::long(terms.ttl),
+        "grace": document::long(terms.grace),
+        "wait_ttl": document::long(wait.map_or(0, |wait| wait.ttl)),
+        "group": document::encode_group(terms.group.as_ref()),
+        "metadata": document::encode_metadata(&terms.metadata),
+        "refreshes": 0_i64,
     }
 }
 

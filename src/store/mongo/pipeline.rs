@@ -19,7 +19,7 @@
 //! | `w.n` | how many waiters at the head of the queue are granted the key |
 //! | `g` | these waiters, as holders |
 //! | `d` | the hand-over |
-//! | `now` | the later of the server's two clocks |
+//! | `end` | the latest of the server's wall clock and each expiry of holders and waiters |
 //!
 //! In the document the next waiter is last. So a hand-over cuts off the end of an array, and the oplog has only the new
 //! length. If it cut off the beginning, all waiters would be logged anew. They are logged anew when a waiter is queued,
@@ -37,7 +37,7 @@ use super::{
     document,
     operation::{Operation, literal},
 };
-use crate::{Ttl, record::Record, types::token::HybridTime};
+use crate::{Ttl, record::Record};
 
 /// The update that applies a request of this operation, with its [`constants`](super::operation::constants), to the
 /// record.
@@ -46,7 +46,7 @@ pub(super) fn update(operation: Operation) -> Vec<Document> {
         return refresh_named();
     }
     vec![
-        doc! { "$replaceWith": { "r": "$$ROOT", "ours": is_ours() } },
+        doc! { "$replaceWith": { "r": "$$ROOT", "ours": is_ours(operation) } },
         doc! { "$set": prune(operation) },
         doc! { "$set": apply(operation) },
         doc! { "$set": { "t": next_version(count_others(operation)), "w": count_ready() } },
@@ -57,9 +57,16 @@ pub(super) fn update(operation: Operation) -> Vec<Document> {
 }
 
 /// Whether the document is a record, or is just being inserted. Any other document is left as it is.
-fn is_ours() -> Document {
-    // The query demands a `version` of each document that it matches: see `document::record_query`.
-    doc! { "$or": [{ "$not": "$version" }, is_record()] }
+fn is_ours(operation: Operation) -> Document {
+    if operation.is_upsert() {
+        // The query demands a `version` of each document that it matches: see `document::record_query`.
+        doc! { "$or": [{ "$not": "$version" }, is_record()] }
+    } else if operation.is_batch() {
+        is_record()
+    } else {
+        // The query demands only the key.
+        doc! { "$and": [document::is_of_format("$"), is_record()] }
+    }
 }
 
 /// Whether a document that the query matched is a record. If `v` and `version` have the types of a record's, the query
@@ -70,7 +77,7 @@ pub(super) fn is_record() -> Document {
         "input": "$holders", "in": [{ "$type": "$$this.expires_at" }, { "$type": "$$this.limit" }],
     } };
     doc! { "$and": [
-        document::has_fields_of_a_record(),
+        document::has_fields_of_a_record("$"),
         { "$setIsSubset": [holders, literal(vec![Bson::from(vec!["date", "int"])])] },
         document::has_revocations("$history"),
     ] }
@@ -260,16 +267,7 @@ fn count_others(operation: Operation) -> Document {
 
 /// The first token that can be granted, with this many in reserve.
 fn next_version(others: Document) -> Document {
-    // The clock's second and increment as a token, counted from the epoch of tokens.
-    let epoch = document::long(HybridTime::EPOCH_SECONDS << HybridTime::ORDINAL_BITS);
-    let second = document::long(1 << HybridTime::ORDINAL_BITS);
-    doc! { "$max": [{ "$add": ["$v", 1] }, { "$subtract": [
-        { "$add": [
-            { "$multiply": [{ "$tsSecond": "$$CLUSTER_TIME" }, second] },
-            { "$min": [{ "$tsIncrement": "$$CLUSTER_TIME" }, document::long(HybridTime::MAX_ORDINAL)] },
-        ] },
-        { "$add": [epoch, others] },
-    ] }] }
+    document::next_version("$v", Some(others))
 }
 
 /// The fields of the record after the grant, and the hand-over in `d`. An acquire learns of its own grant from the
@@ -294,7 +292,7 @@ fn finish(operation: Operation) -> Document {
         "q": { "$reverseArray": queue },
         "v": { "$max": ["$v", { "$max": "$g.version" }] },
         "d": { "$reduce": { "input": "$g", "initialValue": taken, "in": notified } },
-        "now": latest_clock(),
+        "end": { "$max": ["$$NOW", { "$max": "$h.expires_at" }, { "$max": "$q.expires_at" }, { "$max": "$g.expires_at" }] },
     }
 }
 
@@ -307,7 +305,7 @@ fn stamp(operation: Operation) -> Document {
         let added = doc! { "$cond": [{ "$size": "$notified" }, [revocation], []] };
         history = doc! { "$slice": [{ "$concatArrays": [history, added] }, kept] };
     }
-    let mut expires_at = expiry("$r.expires_at", "$now", "$h", "$q");
+    let mut expires_at = expiry("$r.expires_at", "$end");
     if operation == Operation::Raise {
         expires_at = doc! { "$max": [expires_at, "$$until"] };
     }
@@ -326,16 +324,13 @@ fn stamp(operation: Operation) -> Document {
     doc! { "$cond": [is_changed, { "$mergeObjects": ["$r", record] }, "$r"] }
 }
 
-/// When the record stops mattering.
-fn expiry(before: &str, now: &str, holders: &str, queue: &str) -> Document {
-    let each = |entries: &str| doc! { "$max": format!("{entries}.expires_at") };
-    let more = doc! { "$subtract": ["$$end", now] };
-    doc! { "$let": { "vars": { "end": { "$max": [now, each(holders), each(queue)] } }, "in": { "$cond": [
-        { "$gte": [before, "$$end"] },
-        before,
-        // Twice as far as it must be, so that most writes do not change the index on it.
-        { "$add": ["$$end", { "$cond": [{ "$lte": [&more, document::long(Ttl::MAX.millis())] }, &more, 0] }] },
-    ] } } }
+/// When the record stops mattering, if its holders and waiters end at `end`: no earlier than the hybrid clock.
+fn expiry(before: &str, end: &str) -> Document {
+    let more = doc! { "$subtract": [end, "$$NOW"] };
+    // Twice as far as it must be, so that most writes do not change the index on it.
+    let farther =
+        doc! { "$add": [end, { "$cond": [{ "$lte": [&more, document::long(Ttl::MAX.millis())] }, &more, 0] }] };
+    document::no_earlier_than_hybrid_clock(doc! { "$cond": [{ "$gte": [before, end] }, before, farther] })
 }
 
 /// Refreshes the named holders of a record, and leaves all others as they are. The filter of the update has checked
@@ -345,16 +340,12 @@ fn refresh_named() -> Vec<Document> {
     let named = named_tokens("$_id", "$$keys", "$$tokens");
     let is_named = doc! { "$in": ["$$this.version", named] };
     let holders = extend_entries("$holders", is_named, "$$fields", doc! { "$add": ["$$validity", "$$this.grace"] });
-    let expires_at = expiry("$expires_at", "$$now", "$holders", "$queue");
+    let end = doc! { "$max": ["$$NOW", { "$max": "$holders.expires_at" }, { "$max": "$queue.expires_at" }] };
+    let expires_at = doc! { "$let": { "vars": { "end": end }, "in": expiry("$expires_at", "$$end") } };
     vec![
         doc! { "$set": { "holders": holders, "handover": "", "last_seen": "$$NOW" } },
-        doc! { "$set": { "expires_at": { "$let": { "vars": { "now": latest_clock() }, "in": expires_at } } } },
+        doc! { "$set": { "expires_at": expires_at } },
     ]
-}
-
-/// The later of the server's two clocks.
-fn latest_clock() -> Document {
-    doc! { "$max": ["$$NOW", { "$toDate": "$$CLUSTER_TIME" }] }
 }
 
 /// The tokens of the holders that have enough time left, for a filter.

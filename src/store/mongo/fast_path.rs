@@ -1,0 +1,145 @@
+//! The fast path: requests that find a free key, or release a key for which nobody waits.
+//!
+//! Purpose: most requests are such, and most of their cost at the server is to parse the whole pipeline.
+//!
+//! Mechanism: a request first sends a command whose short pipeline changes nothing unless the record is as it needs it
+//! (`fast_path/pipeline.rs`). If nothing was changed, the request is sent with the whole pipeline. But an acquire that
+//! does not wait may be refused without that: the state machine runs here on the record that the command returned. If
+//! the state machine refuses and changes nothing, the answer is that refusal. What the last answers said of the key
+//! decides whether the fast path is tried (`fast_path/known_keys.rs`).
+//!
+//! Invariants: the fast path has the effect of the whole pipeline, or none. A refusal is as good as one of the pipeline:
+//! the command goes to the primary only, sees an own grant whose answer was lost, and is answered when a majority has
+//! what it saw. A read would not do all of that.
+
+pub(super) mod known_keys;
+mod pipeline;
+
+use std::sync::LazyLock;
+
+use mongodb::bson::{Bson, Document, RawArrayBuf, RawDocumentBuf, doc, rawdoc};
+
+use self::known_keys::Seen;
+use super::{
+    command::{append, encoded},
+    context::MongoContext,
+    document,
+    error::{self, needs},
+    limits::{server_limit, write_concern},
+};
+use crate::{
+    Deadline, Key, Result,
+    record::{self, Acquire, Outcome, Release, Request},
+    store::Applied,
+};
+
+/// The encoded common fields of the acquires of known and of other keys.
+static ACQUIRE: LazyLock<RawDocumentBuf> = LazyLock::new(|| encoded(&common_of_acquires(false)).unwrap_or_default());
+static ACQUIRE_OR_INSERT: LazyLock<RawDocumentBuf> =
+    LazyLock::new(|| encoded(&common_of_acquires(true)).unwrap_or_default());
+
+/// The encoded pipeline of a release.
+static RELEASE: LazyLock<RawArrayBuf> = LazyLock::new(|| {
+    let mut pipeline = RawArrayBuf::new();
+    for stage in pipeline::release() {
+        pipeline.push(encoded(&stage).unwrap_or_default());
+    }
+    pipeline
+});
+
+fn common_of_acquires(is_upsert: bool) -> Document {
+    let mut fields = document::record_projection();
+    // One waiter shows that there are some.
+    fields.insert("queue", doc! { "$slice": 1 });
+    doc! { "update": pipeline::acquire(is_upsert), "fields": fields, "upsert": is_upsert, "new": true }
+}
+
+impl MongoContext {
+    /// The answer of the fast path to a request. `None`: nothing was changed, and the request needs the whole pipeline.
+    pub(super) async fn apply_fast(&self, key: &Key, request: &Request, deadline: Deadline) -> Result<Option<Applied>> {
+        match request {
+            Request::Acquire(acquire) => self.acquire_fast(key, acquire, request, deadline).await,
+            Request::Release(release) => self.release_fast(key, release, deadline).await,
+            _ => Ok(None),
+        }
+    }
+
+    async fn acquire_fast(
+        &self,
+        key: &Key,
+        acquire: &Acquire,
+        request: &Request,
+        deadline: Deadline,
+    ) -> Result<Option<Applied>> {
+        let seen = self.known_keys.get(key);
+        // A waiter would be queued, and a sharer may be granted the key beside others.
+        if seen == Some(Seen::Busy) && (acquire.wait.is_some() || acquire.terms.limit > 1) {
+            return Ok(None);
+        }
+        // The server finds a document by its key alone in less time than by a longer query.
+        let (query, common) = match seen {
+            Some(_) => (doc! { "_id": key.as_str() }, &ACQUIRE),
+            None => (document::record_query(key), &ACQUIRE_OR_INSERT),
+        };
+        let mut command = encoded(&doc! {
+            "findAndModify": &self.collection,
+            "query": query,
+            "let": pipeline::constants_of_acquire(acquire),
+            "writeConcern": write_concern(deadline),
+            "maxTimeMS": server_limit(deadline),
+        })?;
+        append(&mut command, common)?;
+        let reply = match self.send_write(command, seen.is_none()).await {
+            // The document is foreign or of a newer format, or another first insert came before this one.
+            Err(error) if error::is_refusal(&error) && error::code(&error) != Some(error::UNAUTHORIZED) => {
+                return Ok(None);
+            }
+            reply => reply.map_err(|error| self.translate(error, needs::HOLD))?,
+        };
+        error::ensure_written(&reply)?;
+        let Some(Bson::Document(found)) = reply.get("value") else { return Ok(None) };
+        let Ok((record, at)) = document::decode(key, found) else { return Ok(None) };
+        if let [holder] = record.holders.as_slice()
+            && holder.terms == acquire.terms
+            && holder.since == at.now
+        {
+            self.known_keys.note(key, Seen::Free);
+            let outcome = Outcome::Granted { token: holder.version };
+            return Ok(Some(Applied { outcome, at: Some(at), changed: true, sent: None }));
+        }
+        // The whole pipeline may queue this acquire, grant the key to a waiter, drop an expired one, or remove the
+        // acquire's own entry from the queue.
+        if acquire.wait.is_some() || !record.queue.is_empty() {
+            return Ok(None);
+        }
+        let (after, outcome) = record::apply(Some(&record), at, request);
+        let is_refused = matches!(outcome, Outcome::Refused { .. }) && after.as_ref() == Some(&record);
+        if is_refused {
+            self.known_keys.note(key, Seen::Busy);
+        }
+        Ok(is_refused.then_some(Applied { outcome, at: Some(at), changed: false, sent: None }))
+    }
+
+    async fn release_fast(&self, key: &Key, release: &Release, deadline: Deadline) -> Result<Option<Applied>> {
+        if self.known_keys.get(key) == Some(Seen::Busy) {
+            return Ok(None);
+        }
+        let mut updates = RawArrayBuf::new();
+        updates.push(rawdoc! { "q": { "_id": key.as_str() }, "u": RELEASE.clone() });
+        let mut command = rawdoc! { "update": self.collection.as_str(), "updates": updates };
+        let rest = doc! {
+            "let": pipeline::constants_of_release(release),
+            "writeConcern": write_concern(deadline),
+            "maxTimeMS": server_limit(deadline),
+        };
+        append(&mut command, &encoded(&rest)?)?;
+        let reply = self.send_write(command, false).await.map_err(|error| self.translate(error, needs::CHANGE))?;
+        error::ensure_written(&reply)?;
+        let is_released = reply.get_i32("nModified").map_err(error::unreadable)? > 0;
+        if !is_released {
+            // A waiter, a sharer or a revocation came after the grant, unless the lease has ended.
+            self.known_keys.note(key, Seen::Busy);
+        }
+        Ok(is_released.then_some(Applied { outcome: Outcome::Released, at: None, changed: true, sent: None }))
+    }
+}

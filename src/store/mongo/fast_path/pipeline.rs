@@ -1,0 +1,99 @@
+//! The pipelines of the fast path.
+//!
+//! Purpose: the server parses a pipeline for each command, so these have no step that a free key does not need.
+//!
+//! Mechanism: one condition says whether the record is as the fast path needs it. If it is not, the document stays as
+//! it is.
+//!
+//! Invariant: what they write is what `mongo/pipeline.rs` writes for the same record.
+
+use mongodb::bson::{Bson, Document, doc};
+
+use super::super::{
+    document::{self, long},
+    operation::{self, literal},
+};
+use crate::{
+    Ttl,
+    record::{Acquire, Release},
+};
+
+/// Grants a free key without waiters. `is_upsert`: the query is that of
+/// [`record_query`](super::super::document::record_query), and the command inserts a missing record. Otherwise the
+/// query has only the key, and the condition checks the rest.
+pub(super) fn acquire(is_upsert: bool) -> Vec<Document> {
+    let is_free = is_record_without("$r.", &["holders", "queue", "history"]);
+    let is_free = if is_upsert {
+        // The query demands a `version` of each document that it matches.
+        doc! { "$or": [{ "$not": "$r.version" }, is_free] }
+    } else {
+        doc! { "$and": [document::is_of_format("$r."), is_free] }
+    };
+    let holder = doc! { "$mergeObjects": ["$$entry", {
+        "version": "$t", "since": "$$NOW", "last_seen": "$$NOW", "expires_at": "$end",
+    }] };
+    let expires_at = doc! { "$cond": [
+        { "$gte": ["$r.expires_at", "$end"] }, "$r.expires_at", { "$add": ["$$NOW", "$$farther"] },
+    ] };
+    let granted = doc! {
+        "version": "$t",
+        "holders": [holder],
+        "queue": [],
+        "handover": "",
+        "history": [],
+        "last_seen": "$$NOW",
+        "expires_at": document::no_earlier_than_hybrid_clock(expires_at),
+    };
+    vec![
+        // The fields of the document are apart, so that no field of a foreign document is lost.
+        doc! { "$replaceWith": {
+            "r": "$$ROOT",
+            "t": document::next_version("$version", None),
+            "end": { "$add": ["$$NOW", "$$validity"] },
+        } },
+        doc! { "$replaceWith": { "$cond": [is_free, { "$mergeObjects": ["$r", granted] }, "$r"] } },
+    ]
+}
+
+/// The constants of [`acquire`].
+pub(super) fn constants_of_acquire(acquire: &Acquire) -> Document {
+    let validity = acquire.terms.ttl.saturating_add(acquire.terms.grace);
+    let farther = if validity <= Ttl::MAX.millis() { validity.saturating_mul(2) } else { validity };
+    operation::literals(doc! {
+        "entry": operation::entry(acquire), "validity": long(validity), "farther": long(farther),
+    })
+}
+
+/// Ends the lease that is the only holder of a key without waiters.
+pub(super) fn release() -> Vec<Document> {
+    let holders = doc! { "$map": {
+        "input": "$holders",
+        "in": ["$$this.lease", "$$this.version", { "$type": "$$this.limit" }, { "$type": "$$this.expires_at" }],
+    } };
+    let holder: Vec<Bson> = vec!["$$lease".into(), "$$token".into(), "int".into(), "date".into()];
+    let has_it_alone = doc! { "$and": [
+        document::is_of_format("$"),
+        is_record_without("$", &["queue", "history"]),
+        { "$eq": [holders, [holder]] },
+        { "$gt": [{ "$max": "$holders.expires_at" }, "$$NOW"] },
+    ] };
+    let expires_at = document::no_earlier_than_hybrid_clock(doc! { "$max": ["$expires_at", "$$NOW"] });
+    let released = doc! { "holders": [], "handover": "", "last_seen": "$$NOW", "expires_at": expires_at };
+    vec![doc! { "$replaceWith": { "$cond": [has_it_alone, { "$mergeObjects": ["$$ROOT", released] }, "$$ROOT"] } }]
+}
+
+/// Whether these fields of a document are empty arrays, and its other fields, besides holders, have the types of a
+/// record's. `at` ends with the path of the document.
+fn is_record_without(at: &str, arrays: &[&str]) -> Document {
+    let types =
+        [("v", "int"), ("version", "long"), ("handover", "string"), ("last_seen", "date"), ("expires_at", "date")];
+    let types = types.map(|(name, kind)| (Bson::from(doc! { "$type": format!("{at}{name}") }), Bson::from(kind)));
+    let arrays = arrays.iter().map(|name| (Bson::from(format!("{at}{name}")), Bson::Array(vec![])));
+    let (actual, wanted): (Vec<Bson>, Vec<Bson>) = types.into_iter().chain(arrays).unzip();
+    doc! { "$eq": [actual, literal(wanted)] }
+}
+
+/// The constants of [`release`].
+pub(super) fn constants_of_release(release: &Release) -> Document {
+    operation::literals(doc! { "lease": document::encode_lease(release.lease), "token": release.token })
+}
