@@ -286,6 +286,12 @@ pub(crate) fn is_refusal(error: &DriverError) -> bool {
     matches!(*error.kind, ErrorKind::Command(ref command) if !TRANSIENT_CODES.contains(&command.code))
 }
 
+/// Whether the document of the key may be the cause: an upsert met one that its query does not match, or the update
+/// failed on it. Then nothing was written.
+pub(super) fn is_caused_by_document(error: &DriverError) -> bool {
+    code(error) == Some(DUPLICATE_KEY) || (is_refusal(error) && code(error) != Some(UNAUTHORIZED))
+}
+
 fn refused_credentials() -> Error {
     Error::invalid("MongoDB refused the credentials: check user, password and authSource")
 }

@@ -87,9 +87,7 @@ impl MongoContext {
                 // A foreign document can make the update fail, which then has written nothing. An upsert fails with a
                 // duplicate key if the query does not match the key's document. If the read finds a valid record or
                 // none, another first insert came before this one, and a retry meets its record.
-                let is_taken = error::code(&error) == Some(error::DUPLICATE_KEY);
-                let is_refused = error::is_refusal(&error) && error::code(&error) != Some(error::UNAUTHORIZED);
-                if is_taken || is_refused {
+                if error::is_caused_by_document(&error) {
                     self.read(key, deadline).await?;
                 }
                 return Err(self.translate(error, if is_upsert { needs::HOLD } else { needs::CHANGE }));

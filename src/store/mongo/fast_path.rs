@@ -17,7 +17,7 @@ mod pipeline;
 
 use std::sync::LazyLock;
 
-use mongodb::bson::{Bson, Document, RawArrayBuf, RawDocumentBuf, doc, rawdoc};
+use mongodb::bson::{Bson, Document, RawDocumentBuf, doc};
 
 use self::known_keys::Seen;
 use super::{
@@ -29,117 +29,90 @@ use super::{
 };
 use crate::{
     Deadline, Key, Result,
-    record::{self, Acquire, Outcome, Release, Request},
+    record::{self, Acquire, Outcome, Record, Request, StoreClock},
     store::Applied,
 };
 
-/// The encoded common fields of the acquires of known and of other keys.
-static ACQUIRE: LazyLock<RawDocumentBuf> = LazyLock::new(|| encoded(&common_of_acquires(false)).unwrap_or_default());
-static ACQUIRE_OR_INSERT: LazyLock<RawDocumentBuf> =
-    LazyLock::new(|| encoded(&common_of_acquires(true)).unwrap_or_default());
+/// The encoded common fields of acquires of known keys, of other acquires, and of releases.
+static ACQUIRE: LazyLock<RawDocumentBuf> = LazyLock::new(|| common(pipeline::acquire(false), false, true));
+static ACQUIRE_OR_INSERT: LazyLock<RawDocumentBuf> = LazyLock::new(|| common(pipeline::acquire(true), true, true));
+static RELEASE: LazyLock<RawDocumentBuf> = LazyLock::new(|| common(pipeline::release(), false, false));
 
-/// The encoded pipeline of a release.
-static RELEASE: LazyLock<RawArrayBuf> = LazyLock::new(|| {
-    let mut pipeline = RawArrayBuf::new();
-    for stage in pipeline::release() {
-        pipeline.push(encoded(&stage).unwrap_or_default());
-    }
-    pipeline
-});
-
-fn common_of_acquires(is_upsert: bool) -> Document {
+fn common(update: Vec<Document>, is_upsert: bool, new: bool) -> RawDocumentBuf {
     let mut fields = document::record_projection();
     // One waiter shows that there are some.
     fields.insert("queue", doc! { "$slice": 1 });
-    doc! { "update": pipeline::acquire(is_upsert), "fields": fields, "upsert": is_upsert, "new": true }
+    encoded(&doc! { "update": update, "fields": fields, "upsert": is_upsert, "new": new }).unwrap_or_default()
 }
 
 impl MongoContext {
     /// The answer of the fast path to a request. `None`: nothing was changed, and the request needs the whole pipeline.
     pub(super) async fn apply_fast(&self, key: &Key, request: &Request, deadline: Deadline) -> Result<Option<Applied>> {
-        match request {
-            Request::Acquire(acquire) => self.acquire_fast(key, acquire, request, deadline).await,
-            Request::Release(release) => self.release_fast(key, release, deadline).await,
-            _ => Ok(None),
-        }
-    }
-
-    async fn acquire_fast(
-        &self,
-        key: &Key,
-        acquire: &Acquire,
-        request: &Request,
-        deadline: Deadline,
-    ) -> Result<Option<Applied>> {
         let seen = self.known_keys.get(key);
-        // A waiter would be queued, and a sharer may be granted the key beside others.
-        if seen == Some(Seen::Busy) && (acquire.wait.is_some() || acquire.terms.limit > 1) {
-            return Ok(None);
-        }
+        let is_busy = seen == Some(Seen::Busy);
         // The server finds a document by its key alone in less time than by a longer query.
-        let (query, common) = match seen {
-            Some(_) => (doc! { "_id": key.as_str() }, &ACQUIRE),
-            None => (document::record_query(key), &ACQUIRE_OR_INSERT),
+        let known = doc! { "_id": key.as_str() };
+        let (query, constants, common) = match request {
+            // The whole pipeline queues a waiter, and may grant the key to a sharer beside others.
+            Request::Acquire(acquire) if is_busy && (acquire.wait.is_some() || acquire.terms.limit > 1) => {
+                return Ok(None);
+            }
+            Request::Acquire(acquire) => {
+                let constants = pipeline::constants_of_acquire(acquire);
+                match seen {
+                    Some(_) => (known, constants, &ACQUIRE),
+                    None => (document::record_query(key), constants, &ACQUIRE_OR_INSERT),
+                }
+            }
+            Request::Release(release) if !is_busy => (known, pipeline::constants_of_release(release), &RELEASE),
+            _ => return Ok(None),
         };
         let mut command = encoded(&doc! {
             "findAndModify": &self.collection,
             "query": query,
-            "let": pipeline::constants_of_acquire(acquire),
+            "let": constants,
             "writeConcern": write_concern(deadline),
             "maxTimeMS": server_limit(deadline),
         })?;
         append(&mut command, common)?;
-        let reply = match self.send_write(command, seen.is_none()).await {
-            // The document is foreign or of a newer format, or another first insert came before this one.
-            Err(error) if error::is_refusal(&error) && error::code(&error) != Some(error::UNAUTHORIZED) => {
-                return Ok(None);
+        let is_acquire = matches!(request, Request::Acquire(_));
+        let reply = match self.send_write(command, is_acquire && seen.is_none()).await {
+            // The key is not free, or its document is foreign or of a newer format.
+            Err(error) if error::is_caused_by_document(&error) => return Ok(None),
+            reply => {
+                reply.map_err(|error| self.translate(error, if is_acquire { needs::HOLD } else { needs::CHANGE }))?
             }
-            reply => reply.map_err(|error| self.translate(error, needs::HOLD))?,
         };
         error::ensure_written(&reply)?;
         let Some(Bson::Document(found)) = reply.get("value") else { return Ok(None) };
         let Ok((record, at)) = document::decode(key, found) else { return Ok(None) };
-        if let [holder] = record.holders.as_slice()
-            && holder.terms == acquire.terms
-            && holder.since == at.now
-        {
-            self.known_keys.note(key, Seen::Free);
-            let outcome = Outcome::Granted { token: holder.version };
-            return Ok(Some(Applied { outcome, at: Some(at), changed: true, sent: None }));
-        }
-        // The whole pipeline may queue this acquire, grant the key to a waiter, drop an expired one, or remove the
-        // acquire's own entry from the queue.
-        if acquire.wait.is_some() || !record.queue.is_empty() {
-            return Ok(None);
-        }
-        let (after, outcome) = record::apply(Some(&record), at, request);
-        let is_refused = matches!(outcome, Outcome::Refused { .. }) && after.as_ref() == Some(&record);
-        if is_refused {
-            self.known_keys.note(key, Seen::Busy);
-        }
-        Ok(is_refused.then_some(Applied { outcome, at: Some(at), changed: false, sent: None }))
+        let applied = answer(request, &record, at);
+        let is_free = applied.as_ref().is_some_and(|applied| applied.changed);
+        self.known_keys.note(key, if is_free { Seen::Free } else { Seen::Busy });
+        Ok(applied)
     }
+}
 
-    async fn release_fast(&self, key: &Key, release: &Release, deadline: Deadline) -> Result<Option<Applied>> {
-        if self.known_keys.get(key) == Some(Seen::Busy) {
-            return Ok(None);
+/// Reads the answer from the record that the command returned: after the grant, before the release, or unchanged.
+fn answer(request: &Request, record: &Record, at: StoreClock) -> Option<Applied> {
+    let applied = |outcome, changed| Some(Applied { outcome, at: Some(at), changed, sent: None });
+    match (request, record.holders.as_slice()) {
+        (Request::Acquire(acquire), [holder]) if holder.terms == acquire.terms && holder.since == at.now => {
+            return applied(Outcome::Granted { token: holder.version }, true);
         }
-        let mut updates = RawArrayBuf::new();
-        updates.push(rawdoc! { "q": { "_id": key.as_str() }, "u": RELEASE.clone() });
-        let mut command = rawdoc! { "update": self.collection.as_str(), "updates": updates };
-        let rest = doc! {
-            "let": pipeline::constants_of_release(release),
-            "writeConcern": write_concern(deadline),
-            "maxTimeMS": server_limit(deadline),
-        };
-        append(&mut command, &encoded(&rest)?)?;
-        let reply = self.send_write(command, false).await.map_err(|error| self.translate(error, needs::CHANGE))?;
-        error::ensure_written(&reply)?;
-        let is_released = reply.get_i32("nModified").map_err(error::unreadable)? > 0;
-        if !is_released {
-            // A waiter, a sharer or a revocation came after the grant, unless the lease has ended.
-            self.known_keys.note(key, Seen::Busy);
+        // It waits for the key: the whole pipeline queues it.
+        (Request::Acquire(Acquire { wait: Some(_), .. }), _) => return None,
+        (Request::Release(release), [holder])
+            if release.ends(holder) && record.queue.is_empty() && record.history.is_empty() =>
+        {
+            return applied(request.outcome(Some(&record.summarize(request)), at.now), true);
         }
-        Ok(is_released.then_some(Applied { outcome: Outcome::Released, at: None, changed: true, sent: None }))
+        _ => {}
     }
+    // The whole pipeline may grant the key to a waiter, drop an expired one, or remove an own entry from the queue.
+    if !record.queue.is_empty() {
+        return None;
+    }
+    let (after, outcome) = record::apply(Some(record), at, request);
+    (after.as_ref() == Some(record)).then_some(()).and_then(|()| applied(outcome, false))
 }
