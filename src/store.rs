@@ -133,7 +133,8 @@ pub trait Store: Any + fmt::Debug + Send + Sync {
 pub struct Applied {
     /// The outcome.
     pub outcome: Outcome,
-    /// When the request was applied, on the store's clocks. `None`: there was no record, and nothing to do.
+    /// When the request was applied, on the store's clocks. `None`: there was no record, and nothing to do. A release
+    /// that grants the key to no waiter may have `None`, too.
     pub at: Option<StoreClock>,
     /// Whether the record changed. Then the outcome is not stale. `false`: it did not change, or that is not known.
     pub changed: bool,

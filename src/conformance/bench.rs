@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use crate::{
-    AcquireId, Deadline, FencingToken, HandleId, Key, LeaseId, Metadata,
+    AcquireId, Deadline, FencingToken, HandleId, HybridTime, Key, LeaseId, Metadata,
     record::{
         Acquire, Holder, LeaseSpec, Leave, Outcome, Record, Refresh, Release, Request, StoreClock, StoreTime, WaitSpec,
     },
@@ -69,6 +69,13 @@ impl Bench {
 
     pub(super) async fn record(&self) -> Record {
         self.seen().await.0.expect("there must be a record")
+    }
+
+    /// The time of the last change of the record, with the tick of its second.
+    pub(super) async fn last_change(&self) -> StoreClock {
+        let now = self.record().await.last_seen;
+        let seconds = u64::try_from(now.millis()).expect("the time is after 1970") / 1000;
+        StoreClock { now, tick: HybridTime { seconds, ordinal: 0 } }
     }
 
     pub(super) async fn holders(&self) -> Vec<Holder> {

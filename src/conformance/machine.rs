@@ -4,9 +4,10 @@ use super::bench::{Bench, terms};
 use crate::{
     FencingToken, HybridTime, LeaseId,
     record::{
-        self, Acquire, Downgrade, LeaseSpec, Leave, Raise, Record, Refresh, Release, Request, Revoke, Transfer,
-        WaitSpec,
+        self, Acquire, Downgrade, LeaseSpec, Leave, Outcome, Raise, Record, Refresh, Release, Request, Revoke,
+        Transfer, WaitSpec,
     },
+    store::Applied,
 };
 
 pub(super) async fn random_requests_do_what_the_state_machine_does(bench: Bench) {
@@ -15,9 +16,13 @@ pub(super) async fn random_requests_do_what_the_state_machine_does(bench: Bench)
         let request = random(expected.as_ref());
         let applied = bench.store.apply(&bench.key, request.clone(), bench.deadline()).await;
         let applied = applied.unwrap_or_else(|error| panic!("{request:?} must be applied: {error}"));
-        let Some(at) = applied.at else {
-            assert_eq!(expected, None, "{request:?} must find the record");
-            continue;
+        let at = match applied {
+            Applied { outcome: Outcome::Released, at: None, .. } => bench.last_change().await,
+            Applied { at: Some(at), .. } => at,
+            Applied { at: None, .. } => {
+                assert_eq!(expected, None, "{request:?} must find the record");
+                continue;
+            }
         };
         let (after, outcome) = record::apply(expected.as_ref(), at, &request);
         assert_eq!(applied.outcome, outcome, "request {number}, {request:?}, on {expected:#?}");

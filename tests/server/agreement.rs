@@ -4,13 +4,19 @@
 #![allow(clippy::disallowed_methods, reason = "a test spawns as users do")]
 
 use std::{
-    collections::{BTreeMap, HashSet},
+    collections::{BTreeMap, HashMap, HashSet},
     ops::RangeInclusive,
     sync::{Arc, Mutex, atomic},
     task::{Context, Waker},
     time::Duration,
 };
 
+use mongodb::{
+    Client,
+    bson::Bson,
+    event::{EventHandler, command::CommandEvent},
+    options::ClientOptions,
+};
 use mongoseal::{
     AcquireId, Deadline, FencingToken, HybridTime, Key, LeaseId, Metadata,
     record::{
@@ -138,6 +144,37 @@ fn step() -> impl Strategy<Value = Step> {
     (pause, asked, proptest::bool::weighted(0.15)).prop_map(|(pause, asked, twice)| Step { pause, asked, twice })
 }
 
+/// A step of a key that is mostly free: two leases acquire it, and release it.
+fn calm_step() -> impl Strategy<Value = Step> {
+    let request = (1_u8..=2, 0_u8..3, any::<bool>()).prop_map(|(number, verb, waits)| {
+        let lease = LeaseId::from_bytes([number; 16]);
+        if verb > 0 {
+            return Request::Release(Release { lease, token: FencingToken::MAX });
+        }
+        let (caller, owner) = (caller_of(lease, 0), "me".parse().unwrap());
+        let terms = LeaseSpec {
+            lease,
+            caller,
+            owner,
+            limit: 0,
+            ttl: 60_000,
+            grace: 5,
+            group: None,
+            metadata: Metadata::default(),
+        };
+        let wait = waits.then_some(WaitSpec { ttl: 60_000, queue_limit: 9 });
+        Request::Acquire(Acquire { terms, wait })
+    });
+    let pause = prop_oneof![4 => Just(0_u64), 1 => 1_u64..25].prop_map(Duration::from_millis);
+    let asked = request.prop_map(Asked::Of);
+    (pause, asked, proptest::bool::weighted(0.15)).prop_map(|(pause, asked, twice)| Step { pause, asked, twice })
+}
+
+/// The steps of a key: one key of four is mostly free.
+fn sequence() -> impl Strategy<Value = Vec<Step>> {
+    prop_oneof![3 => vec(step(), LENGTH), 1 => vec(calm_step(), LENGTH)]
+}
+
 /// What was seen, so that the test can show that it reached what it is about.
 #[derive(Debug, Default)]
 struct Seen {
@@ -212,18 +249,58 @@ fn sent(request: &Request, met: Option<&Record>) -> Request {
     request
 }
 
+/// The commands that were sent for each key, as the names of their forms.
+type Commands = Arc<Mutex<HashMap<String, Vec<&'static str>>>>;
+
+/// A client that notes which form each acquire and each release has.
+async fn noting_client(uri: &str) -> (Client, Commands) {
+    let (commands, mut options) = (Commands::default(), ClientOptions::parse(uri).await.unwrap());
+    let note = Arc::clone(&commands);
+    options.command_event_handler = Some(EventHandler::callback(move |event| {
+        let CommandEvent::Started(started) = event else { return };
+        let command = started.command;
+        // The fast path has short pipelines, and releases by an update.
+        let (key, form) = if let Ok([Bson::Document(update)]) = command.get_array("updates").map(Vec::as_slice) {
+            (update.get_document("q").and_then(|query| query.get_str("_id")), "fast")
+        } else {
+            let stages = command.get_array("update").map_or(0, Vec::len);
+            let key = command.get_document("query").and_then(|query| query.get_str("_id"));
+            (key, if stages == 2 { "fast" } else { "whole" })
+        };
+        if let Ok(key) = key {
+            note.lock().unwrap().entry(key.to_owned()).or_default().push(form);
+        }
+    }));
+    (Client::with_options(options).unwrap(), commands)
+}
+
+/// The path of an acquire or a release that sent commands of these forms.
+fn path(forms: &[&str]) -> &'static str {
+    match forms {
+        ["fast"] => "by the fast path",
+        ["fast", "whole"] => "by the whole pipeline after the fast path",
+        ["whole"] => "by the whole pipeline",
+        other => panic!("no request is sent as {other:?}"),
+    }
+}
+
 /// Drives both machines through one sequence, and compares them after every request.
-async fn compare(store: &MongoStore, key: &Key, steps: Vec<Step>, seen: &Seen) {
+async fn compare(store: &MongoStore, key: &Key, steps: Vec<Step>, seen: &Seen, commands: &Commands) {
     let mut met: Option<Record> = None;
+    let forms = || commands.lock().unwrap().remove(key.as_str()).unwrap_or_default();
     for step in steps {
         tokio::time::sleep(step.pause).await;
         for _ in 0..=usize::from(step.twice) {
+            forms();
             let (expected, outcome) = match (&step.asked, &met) {
                 (Asked::Of(request), met) => single(store, key, request, met.as_ref()).await,
                 (Asked::Jointly(joint, which), Some(met)) => jointly(store, key, joint, *which, met).await,
                 (Asked::Jointly(..), None) => continue,
                 (Asked::Together(requests), met) => together(store, key, requests, met.as_ref()).await,
             };
+            if let Asked::Of(Request::Acquire(_) | Request::Release(_)) = step.asked {
+                seen.count(path(&forms()));
+            }
             assert_eq!(read(store, key).await, expected, "the record after {step:?} on {met:#?}");
             seen.note(met.as_ref(), expected.as_ref(), outcome);
             met = expected;
@@ -244,8 +321,14 @@ async fn single(
     met: Option<&Record>,
 ) -> (Option<Record>, &'static str) {
     let request = sent(request, met);
-    let Applied { outcome, at, .. } =
+    let Applied { outcome, mut at, .. } =
         store.apply(key, request.clone(), Deadline::after(store.clock(), WITHIN)).await.unwrap();
+    if outcome == Outcome::Released && at.is_none() {
+        // The fast path does not tell the time of a release, but the record does. No token was issued.
+        let now = read(store, key).await.expect("there is a record").last_seen;
+        let seconds = u64::try_from(now.millis()).unwrap() / 1_000;
+        at = Some(StoreClock { now, tick: HybridTime { seconds, ordinal: 0 } });
+    }
     let (after, expected) = if let Some(at) = at {
         record::apply(met, at, &request)
     } else {
@@ -354,7 +437,7 @@ const REACHED: &str = "granted, queued, no room to wait, refused, refreshed, rel
 
 pub(crate) async fn the_machine_and_the_pipeline_agree_on_random_requests() {
     let set = mongoseal_test_support::shared(1).await;
-    let client = set.client().await;
+    let (client, commands) = noting_client(&set.uri()).await;
     let database = client.database("agreement");
     database.drop().await.unwrap();
     let store = MongoStore::new(&database, "leases", Duration::from_secs(24 * 3600));
@@ -365,7 +448,7 @@ pub(crate) async fn the_machine_and_the_pipeline_agree_on_random_requests() {
     let sequences = std::env::var("MONGOSEAL_SEQUENCES").map_or(SEQUENCES, |number| number.parse().expect("a number"));
     let mut runner = TestRunner::new(Config::default());
     let sequences: Vec<Vec<Step>> =
-        (0..sequences).map(|_| vec(step(), LENGTH).new_tree(&mut runner).unwrap().current()).collect();
+        (0..sequences).map(|_| sequence().new_tree(&mut runner).unwrap().current()).collect();
     let seen = Arc::new(Seen::default());
     let count = sequences.len();
     let todo = Arc::new(Mutex::new(sequences.into_iter().enumerate()));
@@ -373,11 +456,11 @@ pub(crate) async fn the_machine_and_the_pipeline_agree_on_random_requests() {
         .map(|_| {
             // Each with a store of its own: a transaction keeps the other requests of a store waiting.
             let store = MongoStore::new(&database, "leases", Duration::from_secs(24 * 3600));
-            let (todo, seen) = (todo.clone(), seen.clone());
+            let (todo, seen, commands) = (todo.clone(), seen.clone(), commands.clone());
             tokio::spawn(async move {
                 let next = || todo.lock().unwrap().next();
                 while let Some((number, steps)) = next() {
-                    compare(&store, &format!("k{number}").parse().unwrap(), steps, &seen).await;
+                    compare(&store, &format!("k{number}").parse().unwrap(), steps, &seen, &commands).await;
                 }
             })
         })
@@ -391,4 +474,11 @@ pub(crate) async fn the_machine_and_the_pipeline_agree_on_random_requests() {
     for reached in REACHED.split(", ") {
         assert!(outcomes.get(reached).is_some_and(|times| *times >= 10), "rarely or never {reached}: {outcomes:?}");
     }
+    let paths = [path(&["fast"]), path(&["fast", "whole"]), path(&["whole"])];
+    let taken = paths.map(|path| outcomes.get(path).copied().unwrap_or_default());
+    let tenth = taken.iter().sum::<usize>() / 10;
+    assert!(
+        taken.iter().all(|times| *times >= tenth),
+        "each path is taken by a tenth of acquires and releases: {outcomes:?}"
+    );
 }

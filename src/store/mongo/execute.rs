@@ -121,8 +121,13 @@ impl MongoContext {
             let is_held = |Applied { outcome, .. }: &Applied| {
                 matches!(outcome, Outcome::Refused { .. } | Outcome::Queued { .. } | Outcome::Full { .. })
             };
-            let is_busy = is_revoked || summary.holders.len() > 1 || applied.iter().any(is_held);
-            self.known_keys.note(key, if is_busy { Seen::Busy } else { Seen::Free });
+            let is_busy = summary.holders.len() > 1 || applied.iter().any(is_held);
+            let seen = match (is_revoked, is_busy) {
+                (true, _) => Seen::Revoked,
+                (false, true) => Seen::Busy,
+                (false, false) => Seen::Free,
+            };
+            self.known_keys.note(key, seen);
         }
         Ok(applied)
     }

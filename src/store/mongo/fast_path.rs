@@ -17,7 +17,7 @@ mod pipeline;
 
 use std::sync::LazyLock;
 
-use mongodb::bson::{Bson, Document, RawDocumentBuf, doc};
+use mongodb::bson::{Bson, RawArrayBuf, RawDocumentBuf, doc, rawdoc};
 
 use self::known_keys::Seen;
 use super::{
@@ -29,90 +29,123 @@ use super::{
 };
 use crate::{
     Deadline, Key, Result,
-    record::{self, Acquire, Outcome, Record, Request, StoreClock},
+    record::{self, Acquire, Outcome, Release, Request},
     store::Applied,
 };
 
-/// The encoded common fields of acquires of known keys, of other acquires, and of releases.
-static ACQUIRE: LazyLock<RawDocumentBuf> = LazyLock::new(|| common(pipeline::acquire(false), false, true));
-static ACQUIRE_OR_INSERT: LazyLock<RawDocumentBuf> = LazyLock::new(|| common(pipeline::acquire(true), true, true));
-static RELEASE: LazyLock<RawDocumentBuf> = LazyLock::new(|| common(pipeline::release(), false, false));
+/// The encoded common fields of the acquires of known keys, and of other keys.
+static ACQUIRE: LazyLock<RawDocumentBuf> = LazyLock::new(|| common_of_acquires(false));
+static ACQUIRE_OR_INSERT: LazyLock<RawDocumentBuf> = LazyLock::new(|| common_of_acquires(true));
 
-fn common(update: Vec<Document>, is_upsert: bool, new: bool) -> RawDocumentBuf {
+/// The encoded pipeline of a release.
+static RELEASE: LazyLock<RawArrayBuf> = LazyLock::new(|| {
+    let mut pipeline = RawArrayBuf::new();
+    for stage in pipeline::release() {
+        pipeline.push(encoded(&stage).unwrap_or_default());
+    }
+    pipeline
+});
+
+fn common_of_acquires(is_upsert: bool) -> RawDocumentBuf {
     let mut fields = document::record_projection();
     // One waiter shows that there are some.
     fields.insert("queue", doc! { "$slice": 1 });
-    encoded(&doc! { "update": update, "fields": fields, "upsert": is_upsert, "new": new }).unwrap_or_default()
+    let common = doc! { "update": pipeline::acquire(is_upsert), "fields": fields, "upsert": is_upsert, "new": true };
+    encoded(&common).unwrap_or_default()
 }
 
 impl MongoContext {
     /// The answer of the fast path to a request. `None`: nothing was changed, and the request needs the whole pipeline.
     pub(super) async fn apply_fast(&self, key: &Key, request: &Request, deadline: Deadline) -> Result<Option<Applied>> {
+        match request {
+            Request::Acquire(acquire) => self.acquire_fast(key, acquire, request, deadline).await,
+            Request::Release(release) => self.release_fast(key, release, deadline).await,
+            _ => Ok(None),
+        }
+    }
+
+    async fn acquire_fast(
+        &self,
+        key: &Key,
+        acquire: &Acquire,
+        request: &Request,
+        deadline: Deadline,
+    ) -> Result<Option<Applied>> {
         let seen = self.known_keys.get(key);
-        let is_busy = seen == Some(Seen::Busy);
+        // The whole pipeline queues a waiter, and may grant the key to a sharer beside others.
+        let needs_whole = match seen {
+            Some(Seen::Revoked) => true,
+            Some(Seen::Busy) => acquire.wait.is_some() || acquire.terms.limit > 1,
+            Some(Seen::Free) | None => false,
+        };
+        if needs_whole {
+            return Ok(None);
+        }
         // The server finds a document by its key alone in less time than by a longer query.
-        let known = doc! { "_id": key.as_str() };
-        let (query, constants, common) = match request {
-            // The whole pipeline queues a waiter, and may grant the key to a sharer beside others.
-            Request::Acquire(acquire) if is_busy && (acquire.wait.is_some() || acquire.terms.limit > 1) => {
-                return Ok(None);
-            }
-            Request::Acquire(acquire) => {
-                let constants = pipeline::constants_of_acquire(acquire);
-                match seen {
-                    Some(_) => (known, constants, &ACQUIRE),
-                    None => (document::record_query(key), constants, &ACQUIRE_OR_INSERT),
-                }
-            }
-            Request::Release(release) if !is_busy => (known, pipeline::constants_of_release(release), &RELEASE),
-            _ => return Ok(None),
+        let (query, common) = match seen {
+            Some(_) => (doc! { "_id": key.as_str() }, &ACQUIRE),
+            None => (document::record_query(key), &ACQUIRE_OR_INSERT),
         };
         let mut command = encoded(&doc! {
             "findAndModify": &self.collection,
             "query": query,
-            "let": constants,
+            "let": pipeline::constants_of_acquire(acquire),
             "writeConcern": write_concern(deadline),
             "maxTimeMS": server_limit(deadline),
         })?;
         append(&mut command, common)?;
-        let is_acquire = matches!(request, Request::Acquire(_));
-        let reply = match self.send_write(command, is_acquire && seen.is_none()).await {
+        let reply = match self.send_write(command, seen.is_none()).await {
             // The key is not free, or its document is foreign or of a newer format.
             Err(error) if error::is_caused_by_document(&error) => return Ok(None),
-            reply => {
-                reply.map_err(|error| self.translate(error, if is_acquire { needs::HOLD } else { needs::CHANGE }))?
-            }
+            reply => reply.map_err(|error| self.translate(error, needs::HOLD))?,
         };
         error::ensure_written(&reply)?;
         let Some(Bson::Document(found)) = reply.get("value") else { return Ok(None) };
         let Ok((record, at)) = document::decode(key, found) else { return Ok(None) };
-        let applied = answer(request, &record, at);
-        let is_free = applied.as_ref().is_some_and(|applied| applied.changed);
-        self.known_keys.note(key, if is_free { Seen::Free } else { Seen::Busy });
-        Ok(applied)
-    }
-}
-
-/// Reads the answer from the record that the command returned: after the grant, before the release, or unchanged.
-fn answer(request: &Request, record: &Record, at: StoreClock) -> Option<Applied> {
-    let applied = |outcome, changed| Some(Applied { outcome, at: Some(at), changed, sent: None });
-    match (request, record.holders.as_slice()) {
-        (Request::Acquire(acquire), [holder]) if holder.terms == acquire.terms && holder.since == at.now => {
-            return applied(Outcome::Granted { token: holder.version }, true);
-        }
-        // It waits for the key: the whole pipeline queues it.
-        (Request::Acquire(Acquire { wait: Some(_), .. }), _) => return None,
-        (Request::Release(release), [holder])
-            if release.ends(holder) && record.queue.is_empty() && record.history.is_empty() =>
+        let applied = |outcome, changed| Some(Applied { outcome, at: Some(at), changed, sent: None });
+        if let [holder] = record.holders.as_slice()
+            && holder.terms == acquire.terms
+            && holder.since == at.now
         {
-            return applied(request.outcome(Some(&record.summarize(request)), at.now), true);
+            self.known_keys.note(key, Seen::Free);
+            return Ok(applied(Outcome::Granted { token: holder.version }, true));
         }
-        _ => {}
+        self.known_keys.note(key, if record.history.is_empty() { Seen::Busy } else { Seen::Revoked });
+        // The whole pipeline may queue this acquire, grant the key to a waiter, drop an expired one, or remove an entry
+        // of this acquire from the queue.
+        let has_queue = found.get_array("queue").is_ok_and(|queue| !queue.is_empty());
+        if acquire.wait.is_some() || has_queue {
+            return Ok(None);
+        }
+        let (after, outcome) = record::apply(Some(&record), at, request);
+        let is_refused = matches!(outcome, Outcome::Refused { .. }) && after.as_ref() == Some(&record);
+        Ok(if is_refused { applied(outcome, false) } else { None })
     }
-    // The whole pipeline may grant the key to a waiter, drop an expired one, or remove an own entry from the queue.
-    if !record.queue.is_empty() {
-        return None;
+
+    async fn release_fast(&self, key: &Key, release: &Release, deadline: Deadline) -> Result<Option<Applied>> {
+        if matches!(self.known_keys.get(key), Some(Seen::Busy | Seen::Revoked)) {
+            return Ok(None);
+        }
+        let mut updates = RawArrayBuf::new();
+        updates.push(rawdoc! { "q": { "_id": key.as_str() }, "u": RELEASE.clone() });
+        let mut command = rawdoc! { "update": self.collection.as_str(), "updates": updates };
+        let rest = doc! {
+            "let": pipeline::constants_of_release(release),
+            "writeConcern": write_concern(deadline),
+            "maxTimeMS": server_limit(deadline),
+        };
+        append(&mut command, &encoded(&rest)?)?;
+        let reply = match self.send_write(command, false).await {
+            Err(error) if error::is_caused_by_document(&error) => return Ok(None),
+            reply => reply.map_err(|error| self.translate(error, needs::CHANGE))?,
+        };
+        error::ensure_written(&reply)?;
+        if reply.get_i32("nModified").map_err(error::unreadable)? > 0 {
+            // The reply of an update has no time.
+            return Ok(Some(Applied { outcome: Outcome::Released, at: None, changed: true, sent: None }));
+        }
+        // The key has a waiter, another holder or a revocation, or the lease has ended.
+        self.known_keys.note(key, Seen::Busy);
+        Ok(None)
     }
-    let (after, outcome) = record::apply(Some(record), at, request);
-    (after.as_ref() == Some(record)).then_some(()).and_then(|()| applied(outcome, false))
 }

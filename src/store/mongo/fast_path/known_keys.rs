@@ -16,8 +16,10 @@ const MAX_KEYS: usize = 65_536;
 pub(in crate::store::mongo) enum Seen {
     /// It was granted to a single holder, without a waiter.
     Free,
-    /// It has other holders, waiters or revocations.
+    /// It has other holders, or waiters.
     Busy,
+    /// It has revocations, so the fast path does not apply.
+    Revoked,
 }
 
 /// What the last answers said of keys. It decides only which command is tried first, so it may be wrong. A key is kept

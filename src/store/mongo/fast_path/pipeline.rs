@@ -75,6 +75,7 @@ pub(super) fn release() -> Vec<Document> {
         document::is_of_format("$"),
         is_record_without("$", &["queue", "history"]),
         { "$eq": [holders, [holder]] },
+        { "$gt": [{ "$max": "$holders.expires_at" }, "$$NOW"] },
     ] };
     let expires_at = document::no_earlier_than_hybrid_clock(doc! { "$max": ["$expires_at", "$$NOW"] });
     let released = doc! { "holders": [], "handover": "", "last_seen": "$$NOW", "expires_at": expires_at };
