@@ -342,9 +342,8 @@ impl State {
         let more = end.millis().abs_diff(at.now.millis());
         let expires_at = match before.map(|before| before.expires_at) {
             Some(later) if later >= end => later,
-            // Twice as far as it must be, so that most writes do not change the index on it.
-            _ if more <= Ttl::MAX.millis() => end.after(more),
-            _ => end,
+            // Farther than it must be, so that most writes do not change the index on it.
+            _ => end.after(more.min(Ttl::MAX.millis())),
         };
         let expires_at = expires_at.max(at.hybrid()).max(keep_until);
         Some(Record { version, holders, queue, handover, last_seen: at.now, expires_at, history })

@@ -87,16 +87,21 @@ pub(super) fn is_record() -> Document {
 /// fails on it, or the last stage restores it.
 fn prune(operation: Operation) -> Document {
     let alive = |array: &str| {
-        let array = doc! { "$ifNull": [array, []] };
+        let array = if_inserted(operation, array, Bson::Array(vec![]));
         doc! { "$filter": { "input": array, "cond": { "$gt": ["$$this.expires_at", "$$NOW"] } } }
     };
-    let version = doc! { "$ifNull": ["$r.version", Bson::Int64(0)] };
+    let version = if_inserted(operation, "$r.version", Bson::Int64(0));
     let queue = doc! { "$reverseArray": alive("$r.queue") };
     let mut pruned = doc! { "h": alive("$r.holders"), "q": queue, "v": version };
     if operation.is_batch() {
         pruned.insert("m", named_tokens("$r._id", "$$keys", "$$tokens"));
     }
     pruned
+}
+
+/// A field of the document before the request, or this value if the operation inserts the document.
+fn if_inserted(operation: Operation, field: &str, inserted: Bson) -> Bson {
+    if operation.is_upsert() { doc! { "$ifNull": [field, inserted] }.into() } else { field.into() }
 }
 
 /// Changes `h` and `q` as the request wants.
@@ -203,10 +208,7 @@ fn enqueue(operation: Operation) -> Document {
 /// allows. Exclusive is a limit of one. The first waiter that has to wait sets a limit that no later one passes. So if
 /// the first waiter is exclusive, no other is considered.
 fn count_ready() -> Document {
-    let considered = doc! { "$let": {
-        "vars": { "first": { "$first": "$q" } },
-        "in": { "$cond": [{ "$eq": ["$$first.limit", 0] }, ["$$first"], "$q"] },
-    } };
+    let considered = doc! { "$slice": ["$q", { "$cond": [{ "$first": "$q.limit" }, i32::MAX, 1] }] };
     let limit = doc! { "$min": ["$$value.m", "$$this.limit"] };
     let room = doc! { "$lt": [{ "$add": ["$$value.n", { "$size": "$h" }] }, { "$max": [limit.clone(), 1] }] };
     doc! { "$reduce": {
@@ -298,12 +300,12 @@ fn finish(operation: Operation) -> Document {
 
 /// The record afterwards: as it was before, or, if something has changed, with new times.
 fn stamp(operation: Operation) -> Document {
-    let mut history = doc! { "$ifNull": ["$r.history", []] };
+    let mut history = if_inserted(operation, "$r.history", Bson::Array(vec![]));
     if operation.is_revoke() {
         let revocation = doc! { "by": "$$by", "reason": "$$reason", "at": "$$NOW", "tokens": "$notified.version" };
         let kept = i64::try_from(Record::MAX_HISTORY).unwrap_or(i64::MAX).saturating_neg();
         let added = doc! { "$cond": [{ "$size": "$notified" }, [revocation], []] };
-        history = doc! { "$slice": [{ "$concatArrays": [history, added] }, kept] };
+        history = doc! { "$slice": [{ "$concatArrays": [history, added] }, kept] }.into();
     }
     let mut expires_at = expiry("$r.expires_at", "$end");
     if operation == Operation::Raise {
@@ -319,17 +321,16 @@ fn stamp(operation: Operation) -> Document {
         "expires_at": expires_at,
     };
     let differs = doc! { "$ne": [["$v", "$h", "$q"], ["$r.version", "$r.holders", "$r.queue"]] };
-    // A document that was no record, and has no grant and no raise, does not become one.
+    // A document that is being inserted does not become a record without a grant or a raise.
     let is_changed = doc! { "$and": ["$ours", differs, { "$gt": ["$v", 0] }] };
     doc! { "$cond": [is_changed, { "$mergeObjects": ["$r", record] }, "$r"] }
 }
 
 /// When the record stops mattering, if its holders and waiters end at `end`: no earlier than the hybrid clock.
 fn expiry(before: &str, end: &str) -> Document {
-    let more = doc! { "$subtract": [end, "$$NOW"] };
-    // Twice as far as it must be, so that most writes do not change the index on it.
+    // Farther than it must be, so that most writes do not change the index on it.
     let farther =
-        doc! { "$add": [end, { "$cond": [{ "$lte": [&more, document::long(Ttl::MAX.millis())] }, &more, 0] }] };
+        doc! { "$add": [end, { "$min": [{ "$subtract": [end, "$$NOW"] }, document::long(Ttl::MAX.millis())] }] };
     document::no_earlier_than_hybrid_clock(doc! { "$cond": [{ "$gte": [before, end] }, before, farther] })
 }
 
@@ -388,4 +389,37 @@ fn without_own(array: &str, operation: Operation) -> Document {
         doc! { "$ne": ["$$this.lease", "$$lease"] }
     };
     doc! { "$filter": { "input": array, "cond": is_other } }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The operators and the paths of a stage: what the server parses of it.
+    fn count(value: &Bson) -> usize {
+        match value {
+            Bson::Document(document) => document
+                .iter()
+                .map(|(name, value)| match name.as_str() {
+                    "$literal" => 1,
+                    _ => usize::from(name.starts_with('$')) + count(value),
+                })
+                .sum(),
+            Bson::Array(array) => array.iter().map(count).sum(),
+            Bson::String(path) => usize::from(path.starts_with('$')),
+            _ => 0,
+        }
+    }
+
+    #[test]
+    fn each_pipeline_has_so_many_expressions() {
+        for operation in Operation::OF_REQUESTS {
+            let stages: Vec<usize> = update(operation).into_iter().map(|stage| count(&stage.into())).collect();
+            println!(
+                "{operation:?}: {} in stages {stages:?}; projection {}",
+                stages.iter().sum::<usize>(),
+                count(&operation.projection().into())
+            );
+        }
+    }
 }

@@ -58,7 +58,7 @@ pub(super) fn acquire(is_upsert: bool) -> Vec<Document> {
 /// The constants of [`acquire`].
 pub(super) fn constants_of_acquire(acquire: &Acquire) -> Document {
     let validity = acquire.terms.ttl.saturating_add(acquire.terms.grace);
-    let farther = if validity <= Ttl::MAX.millis() { validity.saturating_mul(2) } else { validity };
+    let farther = validity.saturating_add(validity.min(Ttl::MAX.millis()));
     operation::literals(doc! {
         "entry": operation::entry(acquire), "validity": long(validity), "farther": long(farther),
     })
