@@ -123,7 +123,7 @@ impl MongoContext {
             };
             let is_busy = summary.holders.len() > 1 || applied.iter().any(is_held);
             let seen = match (is_revoked, is_busy) {
-                (true, _) => Seen::Revoked,
+                (true, _) => Seen::Unsuited,
                 (false, true) => Seen::Busy,
                 (false, false) => Seen::Free,
             };

@@ -13,11 +13,14 @@
 //! what it saw. A read would not do all of that.
 
 pub(super) mod known_keys;
-mod pipeline;
+pub(super) mod pipeline;
 
 use std::sync::LazyLock;
 
-use mongodb::bson::{Bson, RawArrayBuf, RawDocumentBuf, doc, rawdoc};
+use mongodb::{
+    bson::{Bson, Document, RawArrayBuf, RawDocumentBuf, doc, rawdoc},
+    error::Result as DriverResult,
+};
 
 use self::known_keys::Seen;
 use super::{
@@ -74,7 +77,7 @@ impl MongoContext {
         let seen = self.known_keys.get(key);
         // The whole pipeline queues a waiter, and may grant the key to a sharer beside others.
         let needs_whole = match seen {
-            Some(Seen::Revoked) => true,
+            Some(Seen::Unsuited) => true,
             Some(Seen::Busy) => acquire.wait.is_some() || acquire.terms.limit > 1,
             Some(Seen::Free) | None => false,
         };
@@ -97,9 +100,8 @@ impl MongoContext {
         let reply = match self.send_write(command, seen.is_none()).await {
             // The key is not free, or its document is foreign or of a newer format.
             Err(error) if error::is_caused_by_document(&error) => return Ok(None),
-            reply => reply.map_err(|error| self.translate(error, needs::HOLD))?,
+            reply => self.answered(key, reply, needs::HOLD)?,
         };
-        error::ensure_written(&reply)?;
         let Some(Bson::Document(found)) = reply.get("value") else { return Ok(None) };
         let Ok((record, at)) = document::decode(key, found) else { return Ok(None) };
         let applied = |outcome, changed| Some(Applied { outcome, at: Some(at), changed, sent: None });
@@ -110,7 +112,7 @@ impl MongoContext {
             self.known_keys.note(key, Seen::Free);
             return Ok(applied(Outcome::Granted { token: holder.version }, true));
         }
-        self.known_keys.note(key, if record.history.is_empty() { Seen::Busy } else { Seen::Revoked });
+        self.known_keys.note(key, if record.history.is_empty() { Seen::Busy } else { Seen::Unsuited });
         // The whole pipeline may queue this acquire, grant the key to a waiter, drop an expired one, or remove an entry
         // of this acquire from the queue.
         let has_queue = found.get_array("queue").is_ok_and(|queue| !queue.is_empty());
@@ -123,7 +125,7 @@ impl MongoContext {
     }
 
     async fn release_fast(&self, key: &Key, release: &Release, deadline: Deadline) -> Result<Option<Applied>> {
-        if matches!(self.known_keys.get(key), Some(Seen::Busy | Seen::Revoked)) {
+        if matches!(self.known_keys.get(key), Some(Seen::Busy | Seen::Unsuited)) {
             return Ok(None);
         }
         let mut updates = RawArrayBuf::new();
@@ -137,9 +139,8 @@ impl MongoContext {
         append(&mut command, &encoded(&rest)?)?;
         let reply = match self.send_write(command, false).await {
             Err(error) if error::is_caused_by_document(&error) => return Ok(None),
-            reply => reply.map_err(|error| self.translate(error, needs::CHANGE))?,
+            reply => self.answered(key, reply, needs::CHANGE)?,
         };
-        error::ensure_written(&reply)?;
         if reply.get_i32("nModified").map_err(error::unreadable)? > 0 {
             // The reply of an update has no time.
             return Ok(Some(Applied { outcome: Outcome::Released, at: None, changed: true, sent: None }));
@@ -147,5 +148,18 @@ impl MongoContext {
         // The key has a waiter, another holder or a revocation, or the lease has ended.
         self.known_keys.note(key, Seen::Busy);
         Ok(None)
+    }
+
+    /// The reply of the fast path, if the command was confirmed. If not, it may have changed the record, and the whole
+    /// pipeline finds that.
+    fn answered(&self, key: &Key, reply: DriverResult<Document>, needs: &str) -> Result<Document> {
+        let reply = reply.map_err(|error| self.translate(error, needs)).and_then(|reply| {
+            error::ensure_written(&reply)?;
+            Ok(reply)
+        });
+        if reply.is_err() {
+            self.known_keys.note(key, Seen::Unsuited);
+        }
+        reply
     }
 }

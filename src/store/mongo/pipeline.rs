@@ -392,34 +392,4 @@ fn without_own(array: &str, operation: Operation) -> Document {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// The operators and the paths of a stage: what the server parses of it.
-    fn count(value: &Bson) -> usize {
-        match value {
-            Bson::Document(document) => document
-                .iter()
-                .map(|(name, value)| match name.as_str() {
-                    "$literal" => 1,
-                    _ => usize::from(name.starts_with('$')) + count(value),
-                })
-                .sum(),
-            Bson::Array(array) => array.iter().map(count).sum(),
-            Bson::String(path) => usize::from(path.starts_with('$')),
-            _ => 0,
-        }
-    }
-
-    #[test]
-    fn each_pipeline_has_so_many_expressions() {
-        for operation in Operation::OF_REQUESTS {
-            let stages: Vec<usize> = update(operation).into_iter().map(|stage| count(&stage.into())).collect();
-            println!(
-                "{operation:?}: {} in stages {stages:?}; projection {}",
-                stages.iter().sum::<usize>(),
-                count(&operation.projection().into())
-            );
-        }
-    }
-}
+mod tests;

@@ -119,7 +119,7 @@ fn is_caught(name: &str, only: &str, by: &[&str], more: &[&str]) -> Result<(), F
 }
 
 fn main() -> ExitCode {
-    let sabotages: [(&str, &str, &[&str]); 18] = [
+    let sabotages: [(&str, &str, &[&str]); 19] = [
         ("w1", "minority", &["I1", "I2", "I4", "I5", "I9"]),
         ("version-only", "stall-collection", &["I1", "I2"]),
         ("no-op-success", "stall-collection", &["I1"]),
@@ -128,6 +128,7 @@ fn main() -> ExitCode {
         ("lower-expiry", "pause-client", &["I5"]),
         ("client-clock", "swallow-reply", &["I4", "I5", "I9"]),
         ("release-by-key", "swallow-reply", &["I4", "I5", "I9"]),
+        ("fast-grant", "swallow-reply", &["I4", "I5"]),
         ("no-fence", "swallow-reply", &["I3"]),
         ("shared-fate", "lock-record", &["I12"]),
         ("grant-by-read", "lock-record", &["I4", "I5"]),

@@ -30,7 +30,7 @@ async fn a_swallowed_reply_costs_a_second_send_and_nothing_else() {
         lease.refresh().await.unwrap();
         assert_eq!(hits.count(), 1);
 
-        let hits = set.proxy().swallow_reply("one", "findAndModify", 1);
+        let hits = set.proxy().swallow_reply("one", "update", 1);
         assert_eq!(
             lease.release().await.unwrap(),
             ReleaseOutcome::Released,
@@ -50,7 +50,7 @@ async fn one_who_gave_up_leaves_nothing_held_beyond_its_ttl() {
 
     // All that the caller sends arrives two seconds late: its requests, and the release with which
     // they are taken back, which has given up, too.
-    let ghosts = set.proxy().delay("one", "findAndModify", secs(2));
+    let ghosts = set.proxy().delay("one", "findAndModify update", secs(2));
     let before = set.command_count(0, "findAndModify").await;
     let began = Instant::now();
     let error = seal.acquire("k").ttl(secs(3)).await.unwrap_err();

@@ -18,8 +18,8 @@ pub(in crate::store::mongo) enum Seen {
     Free,
     /// It has other holders, or waiters.
     Busy,
-    /// It has revocations, so the fast path does not apply.
-    Revoked,
+    /// It has revocations, or a request of the fast path was not answered. The fast path does not apply.
+    Unsuited,
 }
 
 /// What the last answers said of keys. It decides only which command is tried first, so it may be wrong. A key is kept

@@ -21,8 +21,9 @@ use crate::{
 /// Grants a free key without waiters. `is_upsert`: the query is that of
 /// [`record_query`](super::super::document::record_query), and the command inserts a missing record. Otherwise the
 /// query has only the key, and the condition checks the rest.
-pub(super) fn acquire(is_upsert: bool) -> Vec<Document> {
-    let is_free = is_record_without("$r.", &["holders", "queue", "history"]);
+pub(in crate::store::mongo) fn acquire(is_upsert: bool) -> Vec<Document> {
+    let (actual, free) = fields_without("$r.", &["holders", "queue", "history"]);
+    let is_free = doc! { "$eq": [actual, literal(free)] };
     let is_free = if is_upsert {
         // The query demands a `version` of each document that it matches.
         doc! { "$or": [{ "$not": "$r.version" }, is_free] }
@@ -65,35 +66,42 @@ pub(super) fn constants_of_acquire(acquire: &Acquire) -> Document {
 }
 
 /// Ends the lease that is the only holder of a key without waiters.
-pub(super) fn release() -> Vec<Document> {
+pub(in crate::store::mongo) fn release() -> Vec<Document> {
     let holders = doc! { "$map": {
         "input": "$holders",
         "in": ["$$this.lease", "$$this.version", { "$type": "$$this.limit" }, { "$type": "$$this.expires_at" }],
     } };
-    let holder: Vec<Bson> = vec!["$$lease".into(), "$$token".into(), "int".into(), "date".into()];
+    let (mut actual, _) = fields_without("$", &["queue", "history"]);
+    actual.push(holders.into());
     let has_it_alone = doc! { "$and": [
         document::is_of_format("$"),
-        is_record_without("$", &["queue", "history"]),
-        { "$eq": [holders, [holder]] },
+        { "$eq": [actual, "$$alone"] },
         { "$gt": [{ "$max": "$holders.expires_at" }, "$$NOW"] },
     ] };
-    let expires_at = document::no_earlier_than_hybrid_clock(doc! { "$max": ["$expires_at", "$$NOW"] });
-    let released = doc! { "holders": [], "handover": "", "last_seen": "$$NOW", "expires_at": expires_at };
+    let released = doc! {
+        "holders": [],
+        "handover": "",
+        "last_seen": "$$NOW",
+        "expires_at": document::no_earlier_than_hybrid_clock(doc! { "$max": ["$expires_at", "$$NOW"] }),
+    };
     vec![doc! { "$replaceWith": { "$cond": [has_it_alone, { "$mergeObjects": ["$$ROOT", released] }, "$$ROOT"] } }]
-}
-
-/// Whether these fields of a document are empty arrays, and its other fields, besides holders, have the types of a
-/// record's. `at` ends with the path of the document.
-fn is_record_without(at: &str, arrays: &[&str]) -> Document {
-    let types =
-        [("v", "int"), ("version", "long"), ("handover", "string"), ("last_seen", "date"), ("expires_at", "date")];
-    let types = types.map(|(name, kind)| (Bson::from(doc! { "$type": format!("{at}{name}") }), Bson::from(kind)));
-    let arrays = arrays.iter().map(|name| (Bson::from(format!("{at}{name}")), Bson::Array(vec![])));
-    let (actual, wanted): (Vec<Bson>, Vec<Bson>) = types.into_iter().chain(arrays).unzip();
-    doc! { "$eq": [actual, literal(wanted)] }
 }
 
 /// The constants of [`release`].
 pub(super) fn constants_of_release(release: &Release) -> Document {
-    operation::literals(doc! { "lease": document::encode_lease(release.lease), "token": release.token })
+    let holder: Vec<Bson> =
+        vec![document::encode_lease(release.lease), release.token.into(), "int".into(), "date".into()];
+    let (_, mut alone) = fields_without("$", &["queue", "history"]);
+    alone.push(vec![Bson::from(holder)].into());
+    operation::literals(doc! { "alone": alone })
+}
+
+/// What a record whose fields `empty` are empty arrays is compared by: the types of its other fields besides holders,
+/// and these arrays. And what each must be. `at` ends with the path of the document.
+fn fields_without(at: &str, empty: &[&str]) -> (Vec<Bson>, Vec<Bson>) {
+    let types =
+        [("v", "int"), ("version", "long"), ("handover", "string"), ("last_seen", "date"), ("expires_at", "date")];
+    let types = types.map(|(name, kind)| (Bson::from(doc! { "$type": format!("{at}{name}") }), Bson::from(kind)));
+    let empty = empty.iter().map(|name| (Bson::from(format!("{at}{name}")), Bson::Array(vec![])));
+    types.into_iter().chain(empty).unzip()
 }

@@ -29,6 +29,8 @@ pub(crate) enum Sabotage {
     ClientClock,
     /// A release ends whatever lease there is.
     ReleaseByKey,
+    /// The fast path of an acquire does not check whether the key is held.
+    FastGrant,
     /// The writes of a fenced collection carry no condition.
     NoFence,
     /// Each request of a handle waits until the one before has been answered.
@@ -54,7 +56,7 @@ pub(crate) enum Sabotage {
 }
 
 impl Sabotage {
-    const ALL: [(Self, &str); 19] = [
+    const ALL: [(Self, &str); 20] = [
         (Self::W1, "w1"),
         (Self::VersionOnly, "version-only"),
         (Self::NoOpSuccess, "no-op-success"),
@@ -63,6 +65,7 @@ impl Sabotage {
         (Self::LowerExpiry, "lower-expiry"),
         (Self::ClientClock, "client-clock"),
         (Self::ReleaseByKey, "release-by-key"),
+        (Self::FastGrant, "fast-grant"),
         (Self::NoFence, "no-fence"),
         (Self::SharedFate, "shared-fate"),
         (Self::GrantByRead, "grant-by-read"),
@@ -119,8 +122,8 @@ impl Sabotage {
         if way == Way::Reply {
             return self == Self::IgnoreWriteConcernError && message.remove("writeConcernError").is_some();
         }
-        let writes = message.get_str("findAndModify").unwrap_or_default();
-        if writes.is_empty() || (writes == DOCUMENTS) != (self == Self::NoFence) {
+        let written = ["findAndModify", "update"].into_iter().find_map(|command| message.get_str(command).ok());
+        if written.is_none_or(|collection| (collection == DOCUMENTS) != (self == Self::NoFence)) {
             return false;
         }
         match self {
@@ -129,12 +132,13 @@ impl Sabotage {
             }),
             Self::W1 => message.get_document_mut("writeConcern").is_ok_and(|concern| concern.insert("w", 1).is_some()),
             Self::VersionOnly => rewrite(message, &|value| {
-                let next = doc! { "$add": ["$v", 1] };
-                let largest = value.as_document()?.get_array("$max").ok()?;
-                (largest.first() == Some(&Bson::from(next.clone()))).then(|| next.into())
+                // Of the whole pipeline, and of the fast path.
+                let next = ["$v", "$version"].map(|version| Bson::from(doc! { "$add": [version, 1] }));
+                let largest = value.as_document()?.get_array("$max").ok()?.first()?;
+                next.contains(largest).then(|| largest.clone())
             }),
             Self::LowerExpiry => rewrite(message, &|value| {
-                let enough = doc! { "$gte": ["$r.expires_at", "$$end"] };
+                let enough = doc! { "$gte": ["$r.expires_at", "$end"] };
                 let [condition, _, anew] = value.as_document()?.get_array("$cond").ok()?.as_slice() else {
                     return None;
                 };
@@ -150,6 +154,10 @@ impl Sabotage {
                 let other = doc! { "$ne": [["$$this.lease", "$$this.version"], ["$$lease", "$$token"]] };
                 rewrite(message, &|value| (value.as_document()? == &other).then(|| Bson::from(false)))
             }
+            Self::FastGrant => rewrite(message, &|value| {
+                let compared = value.as_document()?.get_array("$eq").ok()?.first()?.as_array()?;
+                compared.contains(&"$r.holders".into()).then(|| Bson::from(true))
+            }),
             _ => false,
         }
     }

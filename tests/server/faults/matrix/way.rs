@@ -99,8 +99,10 @@ impl Way {
     pub(super) async fn arm(&self, set: &Arc<ReplicaSet>, app: &str, lasts: bool) -> Armed {
         let times = if lasts { 1_000_000 } else { 1 };
         match &self.hurt {
-            Hurt::Command(data) => Armed::Point(set.fail_command(app, &["findAndModify"], data.clone(), times).await),
-            Hurt::Swallowed => Armed::Swallowing(set.proxy().swallow_reply(app, "findAndModify", times)),
+            Hurt::Command(data) => {
+                Armed::Point(set.fail_command(app, &["findAndModify", "update"], data.clone(), times).await)
+            }
+            Hurt::Swallowed => Armed::Swallowing(set.proxy().swallow_reply(app, "findAndModify update", times)),
             Hurt::Silent { requests, replies } => {
                 if *requests {
                     set.proxy().cut(Peer::client(app), Peer::Anyone, How::Blackhole);

@@ -116,16 +116,16 @@ impl Proxy {
         self.rules.clear();
     }
 
-    /// Lets the next `times` requests with this `command` of the client `app_name` be executed, but
-    /// drops their replies and closes their connections.
-    pub fn swallow_reply(&self, app_name: &str, command: &str, times: u32) -> Hits {
-        self.rules.swallow(app_name, command, times)
+    /// Lets the next `times` requests of the client `app_name` with one of these `commands` be executed, but
+    /// drops their replies and closes their connections. Spaces separate the names of commands.
+    pub fn swallow_reply(&self, app_name: &str, commands: &str, times: u32) -> Hits {
+        self.rules.swallow(app_name, commands, times)
     }
 
-    /// Forwards requests with this `command` of the client `app_name` late by `by`, even those
-    /// whose sender gave up.
-    pub fn delay(&self, app_name: &str, command: &str, by: Duration) -> Hits {
-        self.rules.delay(app_name, command, by)
+    /// Forwards requests of the client `app_name` with one of these `commands` late by `by`, even those
+    /// whose sender gave up. Spaces separate the names of commands.
+    pub fn delay(&self, app_name: &str, commands: &str, by: Duration) -> Hits {
+        self.rules.delay(app_name, commands, by)
     }
 
     /// Delays each reply to the client `app_name` by the same time.

@@ -24,7 +24,7 @@ impl Chaos {
     pub(super) async fn unconfirmed(&self, rng: &mut Rng) -> String {
         let code = if rng.bool() { 64 } else { 91 };
         let how = doc! { "writeConcernError": { "code": code, "errmsg": "said on purpose" } };
-        let point = self.fail(&["findAndModify"], how, rng.u32(5..40)).await;
+        let point = self.fail(&["findAndModify", "update"], how, rng.u32(5..40)).await;
         sleep(millis(rng, 500..1500)).await;
         format!("{} with code {code}", point.off().await)
     }
@@ -56,7 +56,7 @@ impl Chaos {
     pub(super) async fn delay(&self, rng: &mut Rng) -> String {
         let by = rng.i32(300..3500);
         let how = doc! { "blockConnection": true, "blockTimeMS": by };
-        let point = self.fail(&["findAndModify"], how, rng.u32(3..30)).await;
+        let point = self.fail(&["findAndModify", "update"], how, rng.u32(3..30)).await;
         sleep(millis(rng, 500..2500)).await;
         format!("{} by {by} ms", point.off().await)
     }

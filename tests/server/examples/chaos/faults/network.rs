@@ -84,7 +84,7 @@ impl Chaos {
     /// Requests of some clients are executed and not answered.
     pub(super) async fn swallow_reply(&self, rng: &mut Rng) -> Done {
         let (slot, times) = (rng.u32(..SLOTS), rng.u32(1..12));
-        let hits = self.set.proxy().swallow_reply(&app_name(slot), "findAndModify", times);
+        let hits = self.set.proxy().swallow_reply(&app_name(slot), "findAndModify update", times);
         sleep(millis(rng, 500..2000)).await;
         Done { what: format!("{} of slot {slot}", hits.count()), slot: Some(slot), ..Done::default() }
     }

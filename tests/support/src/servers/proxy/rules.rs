@@ -47,21 +47,21 @@ struct State {
     seen: HashMap<(Peer, usize), u64>,
 }
 
-/// A rule for the requests of one client with one command.
+/// A rule for the requests of one client with one of these commands, whose names are separated by spaces.
 struct Rule<T> {
     client: Peer,
-    command: String,
+    commands: String,
     amount: T,
     hits: Hits,
 }
 
 impl<T> Rule<T> {
-    fn new(app_name: &str, command: &str, amount: T) -> Self {
-        Self { client: Peer::client(app_name), command: command.into(), amount, hits: Hits::default() }
+    fn new(app_name: &str, commands: &str, amount: T) -> Self {
+        Self { client: Peer::client(app_name), commands: commands.into(), amount, hits: Hits::default() }
     }
 
     fn covers(&self, client: &Peer, command: &str) -> bool {
-        self.client == *client && self.command == command
+        self.client == *client && self.commands.split(' ').any(|covered| covered == command)
     }
 }
 
@@ -89,15 +89,15 @@ impl Rules {
         self.changed.send_replace(());
     }
 
-    pub(super) fn swallow(&self, app_name: &str, command: &str, times: u32) -> Hits {
-        let rule = Rule::new(app_name, command, times);
+    pub(super) fn swallow(&self, app_name: &str, commands: &str, times: u32) -> Hits {
+        let rule = Rule::new(app_name, commands, times);
         let hits = rule.hits.clone();
         self.state().swallows.push(rule);
         hits
     }
 
-    pub(super) fn delay(&self, app_name: &str, command: &str, by: Duration) -> Hits {
-        let rule = Rule::new(app_name, command, by);
+    pub(super) fn delay(&self, app_name: &str, commands: &str, by: Duration) -> Hits {
+        let rule = Rule::new(app_name, commands, by);
         let hits = rule.hits.clone();
         self.state().delays.push(rule);
         hits
