@@ -17,6 +17,7 @@
 //! | `transaction_lock.rs` | locks: requests of a key wait for a transaction of their handle |
 //! | `token.rs` | a token as a number of a document |
 //! | `document.rs` | the record as a document: projections and decoding |
+//! | `expression.rs` | expressions that several pipelines and filters have |
 //! | `update_description.rs` | applies the difference in a change event to a document |
 //! | `product.rs` | other products that speak MongoDB's protocol |
 //! | `operation.rs` | the operations: requests that share a pipeline and a projection |
@@ -56,6 +57,7 @@ mod context;
 mod document;
 pub(crate) mod error;
 mod execute;
+mod expression;
 mod fast_path;
 mod follow;
 #[cfg(fuzzing)]

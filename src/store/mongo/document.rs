@@ -29,16 +29,7 @@ pub(super) fn record_query(key: &Key) -> Document {
     query
 }
 
-/// Whether a document has this format, with a version as in [`version_range`]. `at` ends with the path of the document.
-/// The expression is true or false and never fails.
-pub(super) fn is_of_format(at: &str) -> Document {
-    let (v, version) = (format!("{at}v"), format!("{at}version"));
-    doc! { "$and": [
-        { "$eq": [v, FORMAT] }, { "$gte": [&version, 1_i64] }, { "$lte": [&version, long(Record::MAX_VERSION)] },
-    ] }
-}
-
-/// Matches documents of this format, if they are records: see [`is_record_beside_entries`].
+/// Matches documents of this format, if they are records: see [`is_record_beside_entries`](super::expression::is_record_beside_entries).
 pub(super) fn format_query() -> Document {
     doc! { "v": FORMAT, "version": version_range() }
 }
@@ -69,80 +60,6 @@ pub(super) fn record_projection() -> Document {
         "v": 1, "version": 1, "holders": 1, "queue": 1, "handover": 1, "last_seen": 1, "expires_at": 1, "history": 1,
         "now": "$$NOW", "tick": "$$CLUSTER_TIME",
     }
-}
-
-/// Whether a document of this format is a record, except for its holders and waiters. The expression is true or false
-/// and never fails.
-pub(super) fn is_record_beside_entries() -> Document {
-    // The server may evaluate the history of a document whose fields have other types.
-    let history = doc! { "$cond": [{ "$isArray": "$history" }, "$history", []] };
-    doc! { "$and": [has_fields_of_a_record("$"), has_revocations(history)] }
-}
-
-/// Whether the fields of a document have the types of a record's. `at` ends with the path of the document. The
-/// expression is true or false and never fails.
-pub(super) fn has_fields_of_a_record(at: &str) -> Document {
-    let fields = [
-        ("v", "int"),
-        ("version", "long"),
-        ("holders", "array"),
-        ("queue", "array"),
-        ("handover", "string"),
-        ("history", "array"),
-        ("last_seen", "date"),
-        ("expires_at", "date"),
-    ];
-    has_types(at, &fields)
-}
-
-/// Whether [`decode`] can read each entry of a history.
-pub(super) fn has_revocations(history: impl Into<Bson>) -> Document {
-    let fields = [("by", "string"), ("reason", "string"), ("at", "date"), ("tokens", "array")];
-    doc! { "$allElementsTrue": { "$map": { "input": history.into(), "in": has_types("$$this.", &fields) } } }
-}
-
-/// Whether [`decode_listed`] can read a holder, after `$unwind` of `holders`.
-pub(super) fn has_fields_of_a_holder() -> Document {
-    let fields = [
-        ("lease", "binData"),
-        ("owner", "string"),
-        ("version", "long"),
-        ("limit", "int"),
-        ("ttl", "long"),
-        ("since", "date"),
-        ("last_seen", "date"),
-        ("expires_at", "date"),
-        ("group", "string"),
-        ("metadata", "object"),
-    ];
-    has_types("$holders.", &fields)
-}
-
-fn has_types(at: &str, fields: &[(&str, &str)]) -> Document {
-    let (actual, wanted): (Vec<Document>, Vec<&str>) =
-        fields.iter().map(|(name, kind)| (doc! { "$type": format!("{at}{name}") }, *kind)).unzip();
-    doc! { "$eq": [actual, { "$literal": wanted }] }
-}
-
-/// The first token that a grant can have after this version, with this many tokens in reserve.
-pub(super) fn next_version(version: &str, reserved: Option<Document>) -> Document {
-    // The clock's second and increment as a token, counted from the epoch of tokens.
-    let second = long(1 << HybridTime::ORDINAL_BITS);
-    let epoch = HybridTime::EPOCH_SECONDS << HybridTime::ORDINAL_BITS;
-    let mut clock = doc! { "$add": [
-        { "$multiply": [{ "$tsSecond": "$$CLUSTER_TIME" }, second] },
-        { "$min": [{ "$tsIncrement": "$$CLUSTER_TIME" }, long(HybridTime::MAX_ORDINAL)] },
-        i64::try_from(epoch).unwrap_or(i64::MAX).saturating_neg(),
-    ] };
-    if let Some(reserved) = reserved {
-        clock = doc! { "$subtract": [clock, reserved] };
-    }
-    doc! { "$max": [{ "$add": [version, 1] }, clock] }
-}
-
-/// This time, or the second of the hybrid clock if that is later.
-pub(super) fn no_earlier_than_hybrid_clock(time: Document) -> Document {
-    doc! { "$max": [time, { "$toDate": "$$CLUSTER_TIME" }] }
 }
 
 /// The projection of the public fields of a holder, after `$unwind` of `holders`, with the server's time as `now`.

@@ -13,6 +13,7 @@ use super::{
     context::MongoContext,
     document,
     error::{self, needs},
+    expression,
     limits::server_limit,
 };
 use crate::{
@@ -107,7 +108,7 @@ impl MongoContext {
 fn pipeline(filter: &Filter, after: Option<&Position>, page_size: u32) -> Vec<Document> {
     let mut records = doc! {
         "_id": match_keys(filter),
-        "$expr": document::is_record_beside_entries(),
+        "$expr": expression::is_record_beside_entries(),
     };
     records.extend(document::format_query());
     if let Some(group) = &filter.group {
@@ -187,7 +188,7 @@ fn match_holders(filter: &Filter, after: Option<&Position>) -> Document {
     if !since.is_empty() {
         holders.insert("holders.since", since);
     }
-    let mut conditions = vec![document::has_fields_of_a_holder()];
+    let mut conditions = vec![expression::has_fields_of_a_holder()];
     conditions.extend(time_conditions(filter));
     holders.insert("$expr", doc! { "$and": conditions });
     holders

@@ -34,7 +34,7 @@
 use mongodb::bson::{Bson, Document, doc};
 
 use super::{
-    document,
+    document, expression,
     operation::{Operation, literal},
 };
 use crate::{Ttl, record::Record};
@@ -65,7 +65,7 @@ fn is_ours(operation: Operation) -> Document {
         is_record()
     } else {
         // The query demands only the key.
-        doc! { "$and": [document::is_of_format("$"), is_record()] }
+        doc! { "$and": [expression::is_of_format("$"), is_record()] }
     }
 }
 
@@ -77,9 +77,9 @@ pub(super) fn is_record() -> Document {
         "input": "$holders", "in": [{ "$type": "$$this.expires_at" }, { "$type": "$$this.limit" }],
     } };
     doc! { "$and": [
-        document::has_fields_of_a_record("$"),
+        expression::has_fields_of_a_record("$"),
         { "$setIsSubset": [holders, literal(vec![Bson::from(vec!["date", "int"])])] },
-        document::has_revocations("$history"),
+        expression::has_revocations("$history"),
     ] }
 }
 
@@ -269,7 +269,7 @@ fn count_others(operation: Operation) -> Document {
 
 /// The first token that can be granted, with this many in reserve.
 fn next_version(others: Document) -> Document {
-    document::next_version("$v", Some(others))
+    expression::next_version("$v", Some(others))
 }
 
 /// The fields of the record after the grant, and the hand-over in `d`. An acquire learns of its own grant from the
@@ -331,7 +331,7 @@ fn expiry(before: &str, end: &str) -> Document {
     // Farther than it must be, so that most writes do not change the index on it.
     let farther =
         doc! { "$add": [end, { "$min": [{ "$subtract": [end, "$$NOW"] }, document::long(Ttl::MAX.millis())] }] };
-    document::no_earlier_than_hybrid_clock(doc! { "$cond": [{ "$gte": [before, end] }, before, farther] })
+    expression::no_earlier_than_hybrid_clock(doc! { "$cond": [{ "$gte": [before, end] }, before, farther] })
 }
 
 /// Refreshes the named holders of a record, and leaves all others as they are. The filter of the update has checked

@@ -8,7 +8,7 @@ use super::{
     context::MongoContext,
     document,
     error::{self, needs},
-    index,
+    expression, index,
     limits::{server_limit, write_concern},
     list,
 };
@@ -55,7 +55,7 @@ impl MongoContext {
         if let Some(after) = after {
             keys.insert("$gt", after);
         }
-        let mut records = doc! { "_id": keys, "$expr": document::is_record_beside_entries() };
+        let mut records = doc! { "_id": keys, "$expr": expression::is_record_beside_entries() };
         records.extend(document::format_query());
         vec![
             doc! { "$match": records },
@@ -81,7 +81,7 @@ impl MongoContext {
     }
 
     pub(super) async fn delete_idle(&self, key: &Key, version: FencingToken, deadline: Deadline) -> Result<bool> {
-        let idle = doc! { "$and": [document::is_record_beside_entries(), self.is_idle()] };
+        let idle = doc! { "$and": [expression::is_record_beside_entries(), self.is_idle()] };
         let query = doc! { "_id": key.as_str(), "v": document::FORMAT, "version": version, "$expr": idle };
         let delete = doc! {
             "delete": &self.collection,

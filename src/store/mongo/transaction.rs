@@ -16,7 +16,7 @@ use mongodb::{
     options::{Acknowledgment, ReadConcern, ReadPreference, SelectionCriteria, WriteConcern},
 };
 
-use super::{context::MongoContext, document, limits::server_time};
+use super::{context::MongoContext, document, expression, limits::server_time};
 use crate::{Deadline, FencingToken, Key, LeaseId, Result};
 
 /// Begins a transaction that reads what a majority has. Its commit waits for a majority until the deadline.
@@ -77,7 +77,7 @@ fn held(key: &Key, lease: LeaseId, token: FencingToken) -> Document {
     query.extend(doc! {
         "holders": { "$elemMatch": { "lease": lease, "version": token, "expires_at": { "$type": "date" } } },
         "$expr": { "$and": [
-            document::is_record_beside_entries(),
+            expression::is_record_beside_entries(),
             { "$anyElementTrue": [{ "$map": {
                 "input": { "$cond": [{ "$isArray": "$holders" }, "$holders", []] }, "in": alive,
             } }] },

@@ -11,6 +11,7 @@ use mongodb::bson::{Bson, Document, doc};
 
 use super::super::{
     document::{self, long},
+    expression,
     operation::{self, literal},
 };
 use crate::{
@@ -28,7 +29,7 @@ pub(in crate::store::mongo) fn acquire(is_upsert: bool) -> Vec<Document> {
         // The query demands a `version` of each document that it matches.
         doc! { "$or": [{ "$not": "$r.version" }, is_free] }
     } else {
-        doc! { "$and": [document::is_of_format("$r."), is_free] }
+        doc! { "$and": [expression::is_of_format("$r."), is_free] }
     };
     let holder = doc! { "$mergeObjects": ["$$entry", {
         "version": "$t", "since": "$$NOW", "last_seen": "$$NOW", "expires_at": "$end",
@@ -43,13 +44,13 @@ pub(in crate::store::mongo) fn acquire(is_upsert: bool) -> Vec<Document> {
         "handover": "",
         "history": [],
         "last_seen": "$$NOW",
-        "expires_at": document::no_earlier_than_hybrid_clock(expires_at),
+        "expires_at": expression::no_earlier_than_hybrid_clock(expires_at),
     };
     vec![
         // The fields of the document are apart, so that no field of a foreign document is lost.
         doc! { "$replaceWith": {
             "r": "$$ROOT",
-            "t": document::next_version("$version", None),
+            "t": expression::next_version("$version", None),
             "end": { "$add": ["$$NOW", "$$validity"] },
         } },
         doc! { "$replaceWith": { "$cond": [is_free, { "$mergeObjects": ["$r", granted] }, "$r"] } },
@@ -74,7 +75,7 @@ pub(in crate::store::mongo) fn release() -> Vec<Document> {
     let (mut actual, _) = fields_without("$", &["queue", "history"]);
     actual.push(holders.into());
     let has_it_alone = doc! { "$and": [
-        document::is_of_format("$"),
+        expression::is_of_format("$"),
         { "$eq": [actual, "$$alone"] },
         { "$gt": [{ "$max": "$holders.expires_at" }, "$$NOW"] },
     ] };
@@ -82,7 +83,7 @@ pub(in crate::store::mongo) fn release() -> Vec<Document> {
         "holders": [],
         "handover": "",
         "last_seen": "$$NOW",
-        "expires_at": document::no_earlier_than_hybrid_clock(doc! { "$max": ["$expires_at", "$$NOW"] }),
+        "expires_at": expression::no_earlier_than_hybrid_clock(doc! { "$max": ["$expires_at", "$$NOW"] }),
     };
     vec![doc! { "$replaceWith": { "$cond": [has_it_alone, { "$mergeObjects": ["$$ROOT", released] }, "$$ROOT"] } }]
 }
