@@ -81,7 +81,8 @@ impl MongoContext {
             Some(Seen::Busy) => acquire.wait.is_some() || acquire.terms.limit > 1,
             Some(Seen::Free) | None => false,
         };
-        if needs_whole {
+        // Without room in the queue, a free key is not granted to an acquire that waits.
+        if needs_whole || acquire.wait.is_some_and(|wait| wait.queue_limit == 0) {
             return Ok(None);
         }
         // The server finds a document by its key alone in less time than by a longer query.
