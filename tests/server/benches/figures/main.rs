@@ -122,9 +122,6 @@ async fn run() -> ExitCode {
             all.push(single::throughput(&measured, case, handles, wanted.quick).await);
         }
     }
-    if wanted.has("memory-store") {
-        all.push(single::memory_store(&measured).await);
-    }
     if wanted.has("hand-over-from-return") || wanted.has("hand-over-from-call") {
         all.extend(
             hand_over::measure(&measured, wanted.quick).await.into_iter().filter(|figures| wanted.has(figures.case)),

@@ -6,8 +6,8 @@ use mongodb::{
     bson::{Document, doc},
     options::WriteConcern,
 };
-use mongoseal::{Error, Mongoseal};
-use tokio::{sync::oneshot, task::JoinSet};
+use mongoseal::Error;
+use tokio::task::JoinSet;
 
 use crate::{
     figures::{Figures, Round},
@@ -155,40 +155,4 @@ where
         }
     }
     (began.elapsed() / cycles, cycles)
-}
-
-/// Acquires and releases in memory, beside a task that is spawned, answers, is woken and answers again. Both in
-/// a task: whoever waits outside of the runtime's threads is woken by the system each time.
-pub(crate) async fn memory_store(measured: &MeasuredSet) -> Figures {
-    const CYCLES: u32 = 20_000;
-    let mut rounds = Vec::new();
-    for _ in 0..measured.rounds {
-        let round = tokio::spawn(async {
-            let seal = Mongoseal::in_memory();
-            let began = Instant::now();
-            for _ in 0..CYCLES {
-                let lease = seal.acquire("k").await.expect("the key is free");
-                lease.release().await.expect("it is released");
-            }
-            let ours = began.elapsed() / CYCLES;
-            let began = Instant::now();
-            for _ in 0..CYCLES {
-                let (granted, grant) = oneshot::channel();
-                let (ended, end) = oneshot::channel();
-                let (released, release) = oneshot::channel();
-                tokio::spawn(async move {
-                    granted.send(()).expect("somebody waits");
-                    end.await.expect("it is ended");
-                    released.send(()).expect("somebody waits");
-                });
-                grant.await.expect("it is granted");
-                ended.send(()).expect("the task waits");
-                release.await.expect("it is released");
-            }
-            Round { ours: vec![ours], floor: vec![began.elapsed() / CYCLES] }
-        });
-        rounds.push(round.await.expect("no task panics"));
-    }
-    let what = "acquire and release in memory, in a task, beside a bare task that answers twice";
-    Figures { case: "memory-store", what, rounds, commands: 0.0, notes: vec![] }
 }
