@@ -13,7 +13,10 @@
 //! ```
 //!
 //! It starts a replica set of three members, or uses the set at `MONGOSEAL_TEST_URI`. That set must be idle otherwise,
-//! because the commands are counted on its primary.
+//! because the commands are counted on its primary. The processor time of its members is not known.
+//!
+//! A second table has the processor time of the primary and of all members, for each command of a case and of its floor.
+//! It includes what the members do besides meanwhile, such as the reads of change streams.
 
 #![allow(clippy::disallowed_methods, reason = "a benchmark measures time, and spawns as users do")]
 

@@ -10,6 +10,12 @@ use mongodb::{
 use mongoseal::Mongoseal;
 use mongoseal_test_support::{ReplicaSet, shared};
 
+use crate::cpu::Clocks;
+
+/// The samples of a case between two blocks of its floor. What a secondary has left to do after a block counts to the
+/// next block, so blocks of single samples would blur the processor times.
+pub(crate) const BLOCK: usize = 10;
+
 pub(crate) struct MeasuredSet {
     pub(crate) set: &'static ReplicaSet,
     /// How many rounds every case runs.
@@ -72,6 +78,20 @@ impl MeasuredSet {
     /// A handle with a client of its own, as a process has.
     pub(crate) async fn handle(&self) -> Mongoseal {
         Mongoseal::builder().database("mongoseal_figures").connect(as_users(self.set)).await.expect("the set is fit")
+    }
+
+    /// So many handles, each with a client of its own.
+    pub(crate) async fn handles(&self, count: usize) -> Vec<Mongoseal> {
+        let mut handles = Vec::new();
+        for _ in 0..count {
+            handles.push(self.handle().await);
+        }
+        handles
+    }
+
+    /// The processor clocks of the members, with the current primary.
+    pub(crate) async fn clocks(&self) -> Clocks {
+        Clocks::new(self.set).await
     }
 
     pub(crate) fn database(&self) -> Database {

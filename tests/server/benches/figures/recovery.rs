@@ -8,7 +8,7 @@ use mongoseal_test_support::{FailPoint, How, Peer, ReplicaSet};
 use tokio::task::JoinHandle;
 
 use crate::{
-    figures::{Figures, Round},
+    figures::{Figures, Round, Samples},
     measured_set::as_users,
 };
 
@@ -79,7 +79,13 @@ pub(crate) async fn measure(
         }
         let each: Vec<_> = ours.iter().map(|took| format!("{:.2}", took.as_secs_f64())).collect();
         let notes = vec![format!("seconds: {}; {lost} of {rounds} leases with a ttl of 30 s lost", each.join(" "))];
-        all.push(Figures { case, what, rounds: vec![Round { ours, floor: Vec::new() }], commands: 0.0, notes });
+        all.push(Figures {
+            case,
+            what,
+            rounds: vec![Round { ours: ours.into(), floor: Samples::default() }],
+            commands: 0.0,
+            notes,
+        });
     }
     all
 }
