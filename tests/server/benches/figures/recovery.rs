@@ -1,6 +1,9 @@
 //! Measures how long a holder cannot refresh after a fault of one member, and whether its lease survives.
 
-use std::time::{Duration, Instant};
+use std::{
+    path::Path,
+    time::{Duration, Instant},
+};
 
 use mongodb::bson::doc;
 use mongoseal::{Lease, Mongoseal};
@@ -9,7 +12,7 @@ use tokio::task::JoinHandle;
 
 use crate::{
     figures::{Figures, Round, Samples},
-    measured_set::as_users,
+    measured_set::{as_users, three_members},
 };
 
 const TTL: Duration = Duration::from_secs(30);
@@ -57,12 +60,13 @@ pub(crate) fn faults(wanted: impl Fn(&str) -> bool) -> Vec<(Fault, &'static str,
 pub(crate) async fn measure(
     rounds: usize,
     parameters: &[(String, String)],
+    disk: Option<&Path>,
     faults: Vec<(Fault, &'static str, &'static str)>,
 ) -> Vec<Figures> {
     if faults.is_empty() {
         return Vec::new();
     }
-    let mut builder = ReplicaSet::builder().members(3).election_timeout(Duration::from_secs(2)).proxied();
+    let mut builder = three_members(disk).election_timeout(Duration::from_secs(2)).proxied();
     for (name, value) in parameters {
         builder = builder.parameter(name, value);
     }
