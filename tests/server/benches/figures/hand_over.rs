@@ -2,10 +2,11 @@
 
 use std::time::{Duration, Instant};
 
+use mongodb::bson::doc;
 use mongoseal::Mongoseal;
 
 use crate::{
-    figures::{Figures, Round, Samples},
+    figures::{Figures, Round, Samples, commands_per_sample},
     measured_set::MeasuredSet,
 };
 
@@ -59,6 +60,60 @@ pub(crate) async fn measure(measured: &MeasuredSet, quick: bool) -> [Figures; 2]
         figures("hand-over-from-return", "return of `release` to return of the next `acquire`", from_return),
         figures("hand-over-from-call", "call of `release` to return of the next `acquire`", from_call),
     ]
+}
+
+/// Measures releases by holders that found their keys free. When they release, they do not know that a waiter came.
+pub(crate) async fn first(measured: &MeasuredSet, quick: bool) -> Figures {
+    let releases = if quick { GRANTS_IF_QUICK / 4 } else { GRANTS / 4 };
+    let (holder, waiter) = (measured.handle().await, measured.handle().await);
+    let (mut rounds, mut after_work) = (Vec::new(), Vec::new());
+    for round in 0..measured.rounds {
+        let clocks = measured.clocks().await;
+        let (mut ours, mut floor) = (Samples::default(), Samples::default());
+        floor.add(&clocks, measured.floor(releases)).await;
+        floor.commands = count(releases);
+        after_work.extend(measured.floor_after(WORK, releases).await);
+        for number in 0..releases {
+            let key = format!("once/{round}/{number}");
+            let lease = holder.acquire(key.as_str()).await.expect("the key is free");
+            let acquire = waiter.acquire(key.as_str()).wait(WAIT);
+            let waiting = tokio::spawn(async move {
+                let next = acquire.await.expect("it is granted");
+                (next, Instant::now())
+            });
+            while !is_queued(measured, &key).await {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+            let before = measured.commands("findAndModify").await;
+            tokio::time::sleep(WORK).await;
+            let called = Instant::now();
+            let ((next, granted), servers) = clocks
+                .spent(async {
+                    lease.release().await.expect("it is released");
+                    waiting.await.expect("no waiter panics")
+                })
+                .await;
+            ours.commands += measured.commands("findAndModify").await - before;
+            ours.servers += servers;
+            ours.took.push(granted.saturating_duration_since(called));
+            next.release().await.expect("it is released");
+        }
+        rounds.push(Round { ours, floor });
+    }
+    shut_down([holder, waiter]).await;
+    Figures {
+        case: "hand-over-first",
+        what: "call of `release`, by a holder that found the key free, to return of the waiter's `acquire`",
+        commands: commands_per_sample(&rounds),
+        rounds,
+        notes: vec![note(after_work)],
+    }
+}
+
+/// Whether a waiter of this key is in its queue.
+async fn is_queued(measured: &MeasuredSet, key: &str) -> bool {
+    let waiter = doc! { "_id": key, "queue.0": { "$exists": true } };
+    measured.records().find_one(waiter).await.expect("the record can be read").is_some()
 }
 
 fn note(mut after_work: Vec<Duration>) -> String {

@@ -147,6 +147,9 @@ async fn run() -> ExitCode {
     if wanted.has("refused") {
         all.push(single::refused(&measured).await);
     }
+    if wanted.has("refused-first") {
+        all.push(single::refused_first(&measured).await);
+    }
     for (case, handles) in [("throughput-64", 8), ("throughput-64-together", 1)] {
         if wanted.has(case) {
             all.push(single::throughput(&measured, case, handles, wanted.quick).await);
@@ -156,6 +159,9 @@ async fn run() -> ExitCode {
         all.extend(
             hand_over::measure(&measured, wanted.quick).await.into_iter().filter(|figures| wanted.has(figures.case)),
         );
+    }
+    if wanted.has("hand-over-first") {
+        all.push(hand_over::first(&measured, wanted.quick).await);
     }
     if wanted.has("idle-waiters") {
         all.push(idle::measure(&measured, wanted.quick).await);

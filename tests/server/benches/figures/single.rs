@@ -11,6 +11,7 @@ use tokio::task::JoinSet;
 
 use crate::{
     figures::{Figures, Round, Samples, commands_per_sample, timed},
+    many::acquired,
     measured_set::{BLOCK, MeasuredSet, bare_client},
 };
 
@@ -70,6 +71,28 @@ pub(crate) async fn refused(measured: &MeasuredSet) -> Figures {
     Figures {
         case: "refused",
         what: "one attempt on a held key",
+        commands: commands_per_sample(&rounds),
+        rounds,
+        notes: vec![],
+    }
+}
+
+/// Tries once to acquire each of many keys that another handle holds.
+pub(crate) async fn refused_first(measured: &MeasuredSet) -> Figures {
+    let seal = measured.handle().await;
+    let mut rounds = Vec::new();
+    for round in 0..measured.rounds {
+        let holder = measured.handle().await;
+        let key = |number: u64| format!("refused/{round}/{number}");
+        let held = acquired(&holder, Duration::from_secs(30), (0..ATTEMPTS).map(key)).await;
+        rounds.push(attempts(measured, &seal, key).await);
+        holder.shutdown().await;
+        drop(held);
+    }
+    seal.shutdown().await;
+    Figures {
+        case: "refused-first",
+        what: "one attempt on a held key that this handle has not tried before",
         commands: commands_per_sample(&rounds),
         rounds,
         notes: vec![],
