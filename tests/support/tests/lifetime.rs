@@ -1,6 +1,7 @@
 //! No server outlives its owner.
 
 use std::{
+    fs,
     io::{BufRead, BufReader},
     path::{Path, PathBuf},
     process::{Command, Stdio},
@@ -43,6 +44,21 @@ async fn servers_are_gone_once_their_set_is_dropped() {
     let begin = Instant::now();
     while is_alive(&id) || directory.exists() {
         assert!(begin.elapsed() < Duration::from_secs(10), "the server outlives its set");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+#[tokio::test]
+async fn a_set_on_disk_has_its_files_there_and_leaves_none() {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("on-disk-{}", std::process::id()));
+    fs::create_dir(&folder).unwrap();
+    let set = ReplicaSet::builder().on_disk(&folder).start().await;
+    assert_eq!(directory(&set, 0).await.parent(), Some(folder.as_path()));
+    drop(set);
+    let begin = Instant::now();
+    // Fails as long as it holds anything.
+    while let Err(error) = fs::remove_dir(&folder) {
+        assert!(begin.elapsed() < Duration::from_secs(10), "the set leaves something: {error}");
         std::thread::sleep(Duration::from_millis(10));
     }
 }

@@ -17,7 +17,7 @@ use mongodb::{
 use mongoseal::Mongoseal;
 
 use crate::{
-    figures::{Figures, Round},
+    figures::{Figures, Round, Samples},
     measured_set::{MeasuredSet, as_users, bare_client},
 };
 
@@ -25,27 +25,43 @@ use crate::{
 pub(crate) async fn measure(measured: &MeasuredSet) -> Figures {
     let mut rounds = Vec::new();
     for round in 0..measured.rounds {
-        let (mut ours, mut floor) = (Vec::new(), Vec::new());
+        let clocks = measured.clocks().await;
+        let (mut ours, mut floor) = (Samples::default(), Samples::default());
         for number in 0..10 {
             let began = Instant::now();
-            let client = bare_client(measured.set).await;
-            let updated = client.database("mongoseal_figures").collection::<Document>("floor");
-            let update = updated.find_one_and_update(doc! { "_id": "floor" }, doc! { "$inc": { "n": 1 } });
-            update.write_concern(WriteConcern::majority()).await.expect("the floor is updated");
-            floor.push(began.elapsed());
+            let connecting = async {
+                let client = bare_client(measured.set).await;
+                let updated = client.database("mongoseal_figures").collection::<Document>("floor");
+                let update = updated.find_one_and_update(doc! { "_id": "floor" }, doc! { "$inc": { "n": 1 } });
+                update.write_concern(WriteConcern::majority()).await.expect("the floor is updated");
+                (client, began.elapsed())
+            };
+            let ((client, took), servers) = clocks.spent(connecting).await;
+            floor.took.push(took);
+            floor.servers += servers;
+            floor.commands += 1;
             client.shutdown().await;
 
             let began = Instant::now();
-            let seal = measured.handle().await;
-            let lease = seal.acquire(format!("first/{round}/{number}")).await.expect("the key is free");
-            ours.push(began.elapsed());
+            let connecting = async {
+                let seal = measured.handle().await;
+                let lease = seal.acquire(format!("first/{round}/{number}")).await.expect("the key is free");
+                (seal, lease, began.elapsed())
+            };
+            let ((seal, lease, took), servers) = clocks.spent(connecting).await;
+            ours.took.push(took);
+            ours.servers += servers;
+            ours.commands += 1;
             lease.release().await.expect("it is released");
             seal.shutdown().await;
         }
         rounds.push(Round { ours, floor });
     }
     let commands = f64::from(commands(measured).await);
-    let notes = vec![format!("{commands} commands, the acquire among them, where the floor is one")];
+    let notes = vec![
+        format!("{commands} commands, the acquire among them, where the floor is one"),
+        "processor time is per first lease, and per first update".into(),
+    ];
     Figures {
         case: "connect",
         what: "from nothing to the first lease, beside the first update",

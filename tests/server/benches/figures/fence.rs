@@ -1,7 +1,5 @@
 //! Measures fenced writes beside plain ones.
 
-use std::time::Instant;
-
 use mongodb::{
     Collection,
     bson::{Document, doc},
@@ -10,8 +8,8 @@ use mongodb::{
 use mongoseal::{Fence, Lease, Mongoseal};
 
 use crate::{
-    figures::{Figures, Round},
-    measured_set::{MeasuredSet, bare_client},
+    figures::{Figures, Round, Samples, commands_per_sample, timed},
+    measured_set::{BLOCK, MeasuredSet, bare_client},
 };
 
 /// The documents of a client of its own, one of them there, and a lease.
@@ -37,32 +35,37 @@ fn plus() -> Document {
 /// Updates a document with the fence and without.
 pub(crate) async fn update(measured: &MeasuredSet) -> Figures {
     let (seal, lease, documents) = documents(measured).await;
-    let (mut rounds, mut commands, mut updates) = (Vec::new(), 0, 0);
+    let mut rounds = Vec::new();
     for _ in 0..measured.rounds {
-        let (mut ours, mut floor) = (Vec::new(), Vec::new());
-        for _ in 0..300 {
-            let began = Instant::now();
-            let bare = documents.update_one(doc! { "_id": 1 }, plus()).write_concern(confirmed());
-            bare.await.expect("the document is updated");
-            floor.push(began.elapsed());
-            let began = Instant::now();
-            documents.fenced(&lease).update_one(doc! { "_id": 1 }, plus()).await.expect("the document is updated");
-            ours.push(began.elapsed());
+        let clocks = measured.clocks().await;
+        let (mut ours, mut floor) = (Samples::default(), Samples::default());
+        let sent = async || measured.commands("update").await + measured.commands("find").await;
+        let before = sent().await;
+        for first in (0..300).step_by(BLOCK) {
+            let numbers = first..first + BLOCK as u64;
+            let updates = timed(numbers.clone(), |_| async {
+                let bare = documents.update_one(doc! { "_id": 1 }, plus()).write_concern(confirmed());
+                bare.await.expect("the document is updated");
+            });
+            floor.add(&clocks, updates).await;
+            let updates = timed(numbers, |_| async {
+                documents.fenced(&lease).update_one(doc! { "_id": 1 }, plus()).await.expect("the document is updated");
+            });
+            ours.add(&clocks, updates).await;
         }
-        let before = measured.commands("update").await + measured.commands("find").await;
-        for _ in 0..20 {
-            documents.fenced(&lease).update_one(doc! { "_id": 1 }, plus()).await.expect("the document is updated");
-            updates += 1;
-        }
-        commands += measured.commands("update").await + measured.commands("find").await - before;
+        floor.commands = 300;
+        ours.commands = sent().await - before - floor.commands;
         rounds.push(Round { ours, floor });
     }
     lease.release().await.expect("it is released");
     seal.shutdown().await;
-    #[expect(clippy::cast_precision_loss, reason = "a count of commands is small")]
-    let commands = commands as f64 / f64::from(updates);
-    let what = "a fenced update, beside the same update without";
-    Figures { case: "fenced-update", what, rounds, commands, notes: vec![] }
+    Figures {
+        case: "fenced-update",
+        what: "a fenced update, beside the same update without",
+        commands: commands_per_sample(&rounds),
+        rounds,
+        notes: vec![],
+    }
 }
 
 /// Updates a document in a transaction with the lease's record and without.
@@ -70,24 +73,30 @@ pub(crate) async fn transaction(measured: &MeasuredSet) -> Figures {
     let (seal, lease, documents) = documents(measured).await;
     let mut rounds = Vec::new();
     for _ in 0..measured.rounds {
-        let (mut ours, mut floor) = (Vec::new(), Vec::new());
-        for _ in 0..150 {
-            let began = Instant::now();
-            let mut session = documents.client().start_session().await.expect("there is a session");
-            session.start_transaction().write_concern(confirmed()).await.expect("there is a transaction");
-            let bare = documents.update_one(doc! { "_id": 1 }, plus()).session(&mut session);
-            bare.await.expect("the document is updated");
-            session.commit_transaction().await.expect("it is committed");
-            floor.push(began.elapsed());
-            let began = Instant::now();
-            let own = documents.clone();
-            let fenced = lease.transaction(async move |session| -> mongoseal::Result<()> {
-                own.update_one(doc! { "_id": 1 }, plus()).session(session).await?;
-                Ok(())
+        let clocks = measured.clocks().await;
+        let (mut ours, mut floor) = (Samples::default(), Samples::default());
+        for first in (0..150).step_by(BLOCK) {
+            let numbers = first..first + BLOCK as u64;
+            let bare = timed(numbers.clone(), |_| async {
+                let mut session = documents.client().start_session().await.expect("there is a session");
+                session.start_transaction().write_concern(confirmed()).await.expect("there is a transaction");
+                let bare = documents.update_one(doc! { "_id": 1 }, plus()).session(&mut session);
+                bare.await.expect("the document is updated");
+                session.commit_transaction().await.expect("it is committed");
             });
-            fenced.await.expect("it is committed");
-            ours.push(began.elapsed());
+            floor.add(&clocks, bare).await;
+            let fenced = timed(numbers, |_| async {
+                let own = documents.clone();
+                let fenced = lease.transaction(async move |session| -> mongoseal::Result<()> {
+                    own.update_one(doc! { "_id": 1 }, plus()).session(session).await?;
+                    Ok(())
+                });
+                fenced.await.expect("it is committed");
+            });
+            ours.add(&clocks, Box::pin(fenced)).await;
         }
+        // Each is an update and a commit. A fenced one updates the record of the lease, too.
+        (ours.commands, floor.commands) = (3 * 150, 2 * 150);
         rounds.push(Round { ours, floor });
     }
     lease.release().await.expect("it is released");

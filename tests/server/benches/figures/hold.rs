@@ -1,7 +1,7 @@
 //! Measures 100,000 leases of one handle that are held for minutes.
 
 use std::{
-    env, iter,
+    env,
     time::{Duration, Instant},
 };
 
@@ -29,7 +29,8 @@ pub(crate) async fn measure(measured: &MeasuredSet, quick: bool) -> Figures {
     let leases = acquired(&seal, TTL, (0..many).map(|number| format!("hold/{number:06}"))).await;
     let (acquiring, after) = (began.elapsed(), resident());
     let lost_before = Seen::of(&leases).lost;
-    let counters = (refreshes(measured).await, cpu::of_client(), cpu::of(measured.set));
+    let clocks = measured.clocks().await;
+    let counters = (refreshes(measured).await, cpu::of_client(), clocks.now().all);
     let began = Instant::now();
     let (mut least, mut at_risk) = (TTL, 0);
     while began.elapsed() < time {
@@ -40,7 +41,7 @@ pub(crate) async fn measure(measured: &MeasuredSet, quick: bool) -> Figures {
         eprintln!("{elapsed:>4.0} s: {} lost, {} at risk, {:.1?} left at least", seen.lost, seen.at_risk, seen.least);
     }
     let took = began.elapsed();
-    let ended = (refreshes(measured).await, cpu::of_client(), cpu::of(measured.set));
+    let ended = (refreshes(measured).await, cpu::of_client(), clocks.now().all);
     let at_end = resident();
     let lost = Seen::of(&leases).lost;
     let ending = Instant::now();
@@ -58,10 +59,9 @@ pub(crate) async fn measure(measured: &MeasuredSet, quick: bool) -> Figures {
         format!("{} bytes resident for each after acquiring, {} at the end", each(after), each(at_end)),
         format!("shutdown: {:.1} s", shutdown.as_secs_f64()),
     ];
-    notes.extend(
-        iter::zip(counters.2, ended.2)
-            .map(|(before, after)| format!("servers: {:.0} % of a core", share(before, after, took))),
-    );
+    if !ended.2.is_zero() {
+        notes.push(format!("servers: {:.0} % of a core", share(counters.2, ended.2, took)));
+    }
     Figures { case: "hold-100000", what: "no time", rounds: vec![], commands: 0.0, notes }
 }
 

@@ -2,16 +2,16 @@
 
 use std::time::Duration;
 
-use crate::{
-    figures::{Figures, Round},
-    measured_set::MeasuredSet,
-};
+use crate::{figures::Figures, measured_set::MeasuredSet};
 
 const HANDLES: usize = 8;
 
 /// Counts what eight waiters with clients of their own send while nothing happens.
 pub(crate) async fn measure(measured: &MeasuredSet, quick: bool) -> Figures {
     let seconds: u32 = if quick { 3 } else { 10 };
+    let time = Duration::from_secs(seconds.into());
+    let clocks = measured.clocks().await;
+    let ((), without) = clocks.spent(tokio::time::sleep(time)).await;
     let holder = measured.handle().await;
     let lease = holder.acquire("idle").await.expect("the key is free");
     let mut handles = Vec::new();
@@ -29,7 +29,7 @@ pub(crate) async fn measure(measured: &MeasuredSet, quick: bool) -> Figures {
         before.push(measured.commands(name).await);
     }
     let reads = measured.commands("getMore").await;
-    tokio::time::sleep(Duration::from_secs(seconds.into())).await;
+    let ((), with) = clocks.spent(tokio::time::sleep(time)).await;
     let mut notes = Vec::new();
     let mut commands = 0;
     for (name, before) in sent.into_iter().zip(before) {
@@ -41,6 +41,14 @@ pub(crate) async fn measure(measured: &MeasuredSet, quick: bool) -> Figures {
     notes.push(format!(
         "{reads} getMore in {seconds} s, of {HANDLES} change streams and of the members' own oplog readers"
     ));
+    if !with.primary.is_zero() {
+        let millis = |spent: Duration| spent.as_secs_f64() * 1e3 / f64::from(seconds);
+        notes.push(format!(
+            "primary: {:.1} ms of processor time a second, {:.1} ms before the first handle connected",
+            millis(with.primary),
+            millis(without.primary)
+        ));
+    }
     lease.release().await.expect("it is released");
     for waiter in waiting {
         let lease = waiter.await.expect("no waiter panics").expect("it is granted");
@@ -52,6 +60,5 @@ pub(crate) async fn measure(measured: &MeasuredSet, quick: bool) -> Figures {
     holder.shutdown().await;
     #[expect(clippy::cast_precision_loss, reason = "a count of commands is small")]
     let commands = commands as f64 / f64::from(seconds);
-    let rounds: Vec<Round> = Vec::new();
-    Figures { case: "idle-waiters", what: "commands a second of 8 waiters together", rounds, commands, notes }
+    Figures { case: "idle-waiters", what: "commands a second of 8 waiters together", rounds: vec![], commands, notes }
 }

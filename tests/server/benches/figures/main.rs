@@ -9,11 +9,18 @@
 //! cargo bench -p mongoseal-tests --bench figures -- recovery              # how long a fault of one member lasts; 20 minutes
 //! cargo bench -p mongoseal-tests --bench figures -- recovery-pause --parameter NAME=VALUE    # with a parameter of the servers
 //! cargo bench -p mongoseal-tests --bench figures -- --json figures.jsonl  # one object a line, too
+//! cargo bench -p mongoseal-tests --bench figures -- --disk DIR            # the members' files below DIR, not in memory
 //! cargo bench -p mongoseal-tests --bench figures -- --plots docs/plots    # how cost grows, and nothing else
 //! ```
 //!
 //! It starts a replica set of three members, or uses the set at `MONGOSEAL_TEST_URI`. That set must be idle otherwise,
-//! because the commands are counted on its primary.
+//! because the commands are counted on its primary. The processor time of its members is not known.
+//!
+//! The members keep their files in memory (`/dev/shm`). With `--disk DIR`, each has a new folder below DIR, which vanishes
+//! at the end. Then each confirmed write waits for the disk, those of the floor, too.
+//!
+//! A second table has the processor time of the primary and of all members, for each command of a case and of its floor.
+//! It includes what the members do besides meanwhile, such as the reads of change streams.
 
 #![allow(clippy::disallowed_methods, reason = "a benchmark measures time, and spawns as users do")]
 
@@ -32,7 +39,8 @@ mod recovery;
 mod single;
 
 use std::{
-    fs::File,
+    env,
+    fs::{self, File},
     io::Write,
     path::{Path, PathBuf},
     process::ExitCode,
@@ -48,6 +56,8 @@ struct Wanted {
     json: Option<String>,
     plots: Option<PathBuf>,
     names: Vec<String>,
+    /// The folder below which the members keep their files.
+    disk: Option<PathBuf>,
     /// Of the servers that are hurt.
     parameters: Vec<(String, String)>,
 }
@@ -62,6 +72,7 @@ impl Wanted {
                 "--quick" => wanted.quick = true,
                 "--json" => wanted.json = Some(arguments.next().ok_or("--json needs the name of a file")?),
                 "--plots" => wanted.plots = Some(arguments.next().ok_or("--plots needs the name of a folder")?.into()),
+                "--disk" => wanted.disk = Some(disk(arguments.next())?),
                 "--parameter" => {
                     let pair = arguments.next().and_then(|pair| {
                         let (name, value) = pair.split_once('=')?;
@@ -71,7 +82,7 @@ impl Wanted {
                 }
                 option if option.starts_with('-') => {
                     return Err(format!(
-                        "{option} is not an option: there are --quick, --json FILE, --plots FOLDER, --parameter NAME=VALUE and names of cases"
+                        "{option} is not an option: there are --quick, --json FILE, --plots FOLDER, --disk DIR, --parameter NAME=VALUE and names of cases"
                     ));
                 }
                 name => wanted.names.push(name.into()),
@@ -85,6 +96,26 @@ impl Wanted {
     }
 }
 
+/// Cargo runs a benchmark in the folder of its package. Names of folders count from here.
+fn repository() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+/// The folder that `--disk` names.
+fn disk(name: Option<String>) -> Result<PathBuf, String> {
+    let name = name.ok_or("--disk needs the name of a folder")?;
+    if env::var_os("MONGOSEAL_TEST_URI").is_some() {
+        return Err("--disk is for servers that the benchmark starts, and MONGOSEAL_TEST_URI names a running set: \
+                    unset the variable, or leave out --disk"
+            .into());
+    }
+    let folder = repository().join(name);
+    fs::canonicalize(&folder)
+        .ok()
+        .filter(|folder| folder.is_dir())
+        .ok_or_else(|| format!("--disk: {} is not a folder: create it, or name another one", folder.display()))
+}
+
 #[tokio::main(flavor = "multi_thread", worker_threads = 2)]
 async fn main() -> ExitCode {
     // In a task, as servers ask: whoever waits outside of the runtime's threads is woken by the system each time.
@@ -92,18 +123,17 @@ async fn main() -> ExitCode {
 }
 
 async fn run() -> ExitCode {
-    let wanted = match Wanted::parse(std::env::args().skip(1)) {
+    let wanted = match Wanted::parse(env::args().skip(1)) {
         Ok(wanted) => wanted,
         Err(message) => {
             eprintln!("{message}");
             return ExitCode::from(2);
         }
     };
-    let measured = MeasuredSet::start(if wanted.quick { 2 } else { 5 }).await;
+    let disk = wanted.disk.as_deref();
+    let measured = MeasuredSet::start(if wanted.quick { 2 } else { 5 }, disk).await;
     if let Some(folder) = wanted.plots {
-        // Cargo runs a benchmark in the folder of its package.
-        let repository = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-        growth::plot(&measured, &repository.join(folder), wanted.quick).await;
+        growth::plot(&measured, &repository().join(folder), wanted.quick).await;
         return ExitCode::SUCCESS;
     }
     let mut all = Vec::new();
@@ -117,18 +147,21 @@ async fn run() -> ExitCode {
     if wanted.has("refused") {
         all.push(single::refused(&measured).await);
     }
+    if wanted.has("refused-first") {
+        all.push(single::refused_first(&measured).await);
+    }
     for (case, handles) in [("throughput-64", 8), ("throughput-64-together", 1)] {
         if wanted.has(case) {
             all.push(single::throughput(&measured, case, handles, wanted.quick).await);
         }
     }
-    if wanted.has("memory-store") {
-        all.push(single::memory_store(&measured).await);
-    }
     if wanted.has("hand-over-from-return") || wanted.has("hand-over-from-call") {
         all.extend(
             hand_over::measure(&measured, wanted.quick).await.into_iter().filter(|figures| wanted.has(figures.case)),
         );
+    }
+    if wanted.has("hand-over-first") {
+        all.push(hand_over::first(&measured, wanted.quick).await);
     }
     if wanted.has("idle-waiters") {
         all.push(idle::measure(&measured, wanted.quick).await);
@@ -154,7 +187,7 @@ async fn run() -> ExitCode {
             all.push(hold::measure(&measured, wanted.quick).await);
         }
         let faults = recovery::faults(|case| wanted.has(case));
-        all.extend(recovery::measure(measured.rounds, &wanted.parameters, faults).await);
+        all.extend(recovery::measure(measured.rounds, &wanted.parameters, disk, faults).await);
     }
     if all.is_empty() {
         eprintln!("no case has such a name");

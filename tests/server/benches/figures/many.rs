@@ -13,8 +13,8 @@ use mongoseal::{Lease, LeaseState, Mongoseal};
 use tokio::task::JoinSet;
 
 use crate::{
-    cpu,
-    figures::{Figures, Round},
+    cpu::{self, ServerTime},
+    figures::{Figures, Round, Samples},
     measured_set::MeasuredSet,
 };
 
@@ -46,22 +46,23 @@ pub(crate) async fn refresh(measured: &MeasuredSet, quick: bool) -> Figures {
     let leases = acquired(&seal, ttl, (0..many).map(|number| format!("many/{number:05}"))).await;
     // Until each has been refreshed, and all are in step.
     tokio::time::sleep(if quick { ttl / 3 } else { ttl }).await;
-    let before = (refreshes(measured).await, measured.writes().await, cpu::of_client(), cpu::of(measured.set));
+    let clocks = measured.clocks().await;
+    let before = (refreshes(measured).await, measured.writes().await, cpu::of_client());
     let sent = (measured.commands("update").await, measured.commands("findAndModify").await);
     let began = Instant::now();
-    tokio::time::sleep(time).await;
+    let ((), servers) = clocks.spent(tokio::time::sleep(time)).await;
     let took = began.elapsed();
     let commands = measured.commands("update").await.saturating_sub(sent.0)
         + measured.commands("findAndModify").await.saturating_sub(sent.1);
-    let after = (refreshes(measured).await, measured.writes().await, cpu::of_client(), cpu::of(measured.set));
+    let after = (refreshes(measured).await, measured.writes().await, cpu::of_client());
     let lost = leases.iter().filter(|lease| lease.state() != LeaseState::Held).count();
     let least = leases.iter().map(Lease::remaining).min().unwrap_or_default();
     // As they are while they are held.
     let copy = vec![doc! { "$match": { "_id": { "$regex": "^many/" } } }, doc! { "$out": COPIES }];
     measured.records().aggregate(copy).await.expect("the records can be copied");
     seal.shutdown().await;
-    let refreshed = after.0 - before.0;
-    let each = after.1.saturating_sub(before.1) / u32::try_from(refreshed).expect("they are some").max(1);
+    let refreshed = u32::try_from(after.0 - before.0).expect("they are some");
+    let each = after.1.saturating_sub(before.1) / refreshed.max(1);
     let intervals = took.as_secs_f64() / (ttl / 3).as_secs_f64();
     #[expect(clippy::cast_precision_loss, reason = "a count of commands is small")]
     let commands = commands as f64 / intervals / (f64::from(many) / 5_000.0);
@@ -76,12 +77,16 @@ pub(crate) async fn refresh(measured: &MeasuredSet, quick: bool) -> Figures {
             100.0 * after.2.saturating_sub(before.2).as_secs_f64() / took.as_secs_f64()
         ),
     ];
-    if let (Some(before), Some(after)) = (before.3, after.3) {
-        let each =
-            after.saturating_sub(before).as_secs_f64() * 1e6 / f64::from(u32::try_from(refreshed).unwrap_or(u32::MAX));
-        notes.push(format!("servers: {each:.0} µs of processor for each refresh, on all members together"));
+    let (floor, idle) = bare_updates(measured, many, if quick { 2 } else { 6 }).await;
+    if !idle.primary.is_zero() {
+        notes.push(format!(
+            "processor time is per refresh, and per document of the bare update, without the {:.0} ms a second of an idle \
+             primary",
+            idle.primary.as_secs_f64() * 1e3
+        ));
     }
-    let rounds = vec![Round { ours: vec![each], floor: bare_updates(measured, many, if quick { 2 } else { 6 }).await }];
+    let ours = Samples { took: vec![each], servers: servers.without(idle, took), commands: refreshed.into() };
+    let rounds = vec![Round { ours, floor }];
     Figures {
         case: "refresh-10000",
         what: "one of the refreshes, as the server's time for writes over their number, beside a bare update of many",
@@ -92,24 +97,34 @@ pub(crate) async fn refresh(measured: &MeasuredSet, quick: bool) -> Figures {
 }
 
 /// The same of bare updates of 5,000 copies of the records by one command, which take no time of a condition or a
-/// pipeline: as a batch, each after a pause.
-async fn bare_updates(measured: &MeasuredSet, many: u32, rounds: u32) -> Vec<Duration> {
+/// pipeline: as a batch, each after a pause of a second. Beside them, what the servers spend in such a pause.
+async fn bare_updates(measured: &MeasuredSet, many: u32, rounds: u32) -> (Samples, ServerTime) {
     const AT_ONCE: u32 = 5_000;
     let copies = measured.database().collection::<Document>(COPIES);
-    let mut took = Vec::new();
+    let clocks = measured.clocks().await;
+    let (mut samples, mut idle) = (Samples::default(), ServerTime::default());
     for round in 0..rounds {
-        tokio::time::sleep(Duration::from_secs(1)).await;
+        let ((), pause) = clocks.spent(tokio::time::sleep(Duration::from_secs(1))).await;
+        idle += pause;
         let first = round * AT_ONCE % many;
         let last = (first + AT_ONCE).min(many);
         let names = doc! { "$gte": format!("many/{first:05}"), "$lt": format!("many/{last:05}") };
         let before = measured.writes().await;
         let plus = doc! { "$inc": { "holders.0.refreshes": 1_i64 } };
         let update = copies.update_many(doc! { "_id": names }, plus).write_concern(WriteConcern::majority());
-        let updated = update.await.expect("they are updated").modified_count;
-        assert_eq!(updated, u64::from(last - first), "all of them are there");
-        took.push(measured.writes().await.saturating_sub(before) / (last - first));
+        let updating = async {
+            let updated = update.await.expect("they are updated").modified_count;
+            assert_eq!(updated, u64::from(last - first), "all of them are there");
+            // Until the other secondary has applied it, too.
+            tokio::time::sleep(Duration::from_millis(200)).await;
+        };
+        let began = Instant::now();
+        let ((), servers) = clocks.spent(updating).await;
+        samples.servers += servers.without(pause, began.elapsed());
+        samples.commands += u64::from(last - first);
+        samples.took.push(measured.writes().await.saturating_sub(before) / (last - first));
     }
-    took
+    (samples, idle / rounds)
 }
 
 /// How often the holders there are were refreshed.

@@ -1,6 +1,9 @@
 //! The measured replica set, and the floor: plain writes on the same set.
 
-use std::time::{Duration, Instant};
+use std::{
+    path::Path,
+    time::{Duration, Instant},
+};
 
 use mongodb::{
     Client, Collection, Database,
@@ -8,7 +11,13 @@ use mongodb::{
     options::{ClientOptions, ReturnDocument, WriteConcern},
 };
 use mongoseal::Mongoseal;
-use mongoseal_test_support::{ReplicaSet, shared};
+use mongoseal_test_support::{Builder, ReplicaSet, shared};
+
+use crate::cpu::Clocks;
+
+/// The samples of a case between two blocks of its floor. What a secondary has left to do after a block counts to the
+/// next block, so blocks of single samples would blur the processor times.
+pub(crate) const BLOCK: usize = 10;
 
 pub(crate) struct MeasuredSet {
     pub(crate) set: &'static ReplicaSet,
@@ -25,6 +34,15 @@ pub(crate) fn as_users(set: &ReplicaSet) -> String {
     format!("{address}?{}", kept.collect::<Vec<_>>().join("&"))
 }
 
+/// Three members that keep their files in this folder, or else in memory.
+pub(crate) fn three_members(disk: Option<&Path>) -> Builder {
+    let builder = ReplicaSet::builder().members(3);
+    match disk {
+        Some(folder) => builder.on_disk(folder),
+        None => builder,
+    }
+}
+
 /// A client for the floor.
 pub(crate) async fn bare_client(set: &ReplicaSet) -> Client {
     let mut options = ClientOptions::parse(as_users(set)).await.expect("the URI of the set is valid");
@@ -33,8 +51,12 @@ pub(crate) async fn bare_client(set: &ReplicaSet) -> Client {
 }
 
 impl MeasuredSet {
-    pub(crate) async fn start(rounds: usize) -> Self {
-        let set = shared(3).await;
+    pub(crate) async fn start(rounds: usize, disk: Option<&Path>) -> Self {
+        let set = match disk {
+            // It ends with the process, as the shared one does.
+            Some(_) => Box::leak(Box::new(three_members(disk).start().await)),
+            None => shared(3).await,
+        };
         let client = bare_client(set).await;
         let database = client.database("mongoseal_figures");
         database.drop().await.expect("the database can be dropped");
@@ -72,6 +94,20 @@ impl MeasuredSet {
     /// A handle with a client of its own, as a process has.
     pub(crate) async fn handle(&self) -> Mongoseal {
         Mongoseal::builder().database("mongoseal_figures").connect(as_users(self.set)).await.expect("the set is fit")
+    }
+
+    /// So many handles, each with a client of its own.
+    pub(crate) async fn handles(&self, count: usize) -> Vec<Mongoseal> {
+        let mut handles = Vec::new();
+        for _ in 0..count {
+            handles.push(self.handle().await);
+        }
+        handles
+    }
+
+    /// The processor clocks of the members, with the current primary.
+    pub(crate) async fn clocks(&self) -> Clocks {
+        Clocks::new(self.set).await
     }
 
     pub(crate) fn database(&self) -> Database {

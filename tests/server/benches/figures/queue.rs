@@ -6,7 +6,8 @@ use mongodb::bson::{Document, doc};
 use mongoseal::Mongoseal;
 
 use crate::{
-    figures::{Figures, Round},
+    cpu::ServerTime,
+    figures::{Figures, Round, Samples},
     measured_set::MeasuredSet,
 };
 
@@ -18,6 +19,8 @@ pub(crate) struct PassedOn {
     /// When each was granted the key, in the order of their tokens.
     grants: Vec<Instant>,
     commands: u64,
+    /// The commands from the first release on, and what the servers spent on them.
+    hand_overs: (u64, ServerTime),
     /// The largest that the record was, in bytes.
     size: usize,
 }
@@ -41,15 +44,18 @@ pub(crate) async fn measure(measured: &MeasuredSet, quick: bool) -> Figures {
         few.extend(crew.pass_on(measured, "few", FEW).await.gaps());
     }
     let passed_on = crew.pass_on(measured, "queue", waiters).await;
-    let (ours, commands, size) = (passed_on.gaps(), passed_on.commands, passed_on.size);
+    let (commands, size) = (passed_on.commands, passed_on.size);
+    let ours = Samples { took: passed_on.gaps(), servers: passed_on.hand_overs.1, commands: passed_on.hand_overs.0 };
     for _ in 0..times {
         few.extend(crew.pass_on(measured, "few", FEW).await.gaps());
     }
     crew.shutdown().await;
-    let floor = measured.floor(waiters / 4).await;
+    let mut floor = Samples::default();
+    floor.add(&measured.clocks().await, measured.floor(waiters / 4)).await;
+    floor.commands = floor.took.len() as u64;
     #[expect(clippy::cast_precision_loss, reason = "a count is small")]
     let rate = |gaps: &[Duration]| gaps.len() as f64 / gaps.iter().sum::<Duration>().as_secs_f64();
-    let (rate, rate_of_few) = (rate(&ours), rate(&few));
+    let (rate, rate_of_few) = (rate(&ours.took), rate(&few));
     #[expect(clippy::cast_precision_loss, reason = "a count is small")]
     let commands = commands as f64 / waiters as f64;
     let notes = vec![
@@ -59,6 +65,7 @@ pub(crate) async fn measure(measured: &MeasuredSet, quick: bool) -> Figures {
             rate / rate_of_few
         ),
         format!("largest record: {size} bytes"),
+        "processor time is of the hand-overs, without the queueing".into(),
     ];
     Figures {
         case: "queue-1000",
@@ -86,6 +93,7 @@ impl Crew {
 
     /// Queues so many behind a holder, who then releases the key.
     pub(crate) async fn pass_on(&self, measured: &MeasuredSet, key: &str, waiters: usize) -> PassedOn {
+        let clocks = measured.clocks().await;
         let first = self.holder.acquire(key).await.expect("the key is free");
         let before = measured.commands("findAndModify").await;
         let mut waiting = Vec::new();
@@ -105,14 +113,24 @@ impl Crew {
         while queued(measured, key, &mut size).await < waiters {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
-        first.release().await.expect("it is released");
-        let mut grants = Vec::new();
-        for waiter in waiting {
-            grants.push(waiter.await.expect("no waiter panics"));
-        }
-        let commands = measured.commands("findAndModify").await - before;
+        let queued = measured.commands("findAndModify").await;
+        let handing_over = async {
+            first.release().await.expect("it is released");
+            let mut grants = Vec::new();
+            for waiter in waiting {
+                grants.push(waiter.await.expect("no waiter panics"));
+            }
+            grants
+        };
+        let (mut grants, servers) = clocks.spent(handing_over).await;
+        let ended = measured.commands("findAndModify").await;
         grants.sort_by_key(|(_, token)| *token);
-        PassedOn { grants: grants.into_iter().map(|(granted, _)| granted).collect(), commands, size }
+        PassedOn {
+            grants: grants.into_iter().map(|(granted, _)| granted).collect(),
+            commands: ended - before,
+            hand_overs: (ended - queued, servers),
+            size,
+        }
     }
 
     pub(crate) async fn shutdown(self) {

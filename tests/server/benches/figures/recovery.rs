@@ -1,6 +1,9 @@
 //! Measures how long a holder cannot refresh after a fault of one member, and whether its lease survives.
 
-use std::time::{Duration, Instant};
+use std::{
+    path::Path,
+    time::{Duration, Instant},
+};
 
 use mongodb::bson::doc;
 use mongoseal::{Lease, Mongoseal};
@@ -8,8 +11,8 @@ use mongoseal_test_support::{FailPoint, How, Peer, ReplicaSet};
 use tokio::task::JoinHandle;
 
 use crate::{
-    figures::{Figures, Round},
-    measured_set::as_users,
+    figures::{Figures, Round, Samples},
+    measured_set::{as_users, three_members},
 };
 
 const TTL: Duration = Duration::from_secs(30);
@@ -57,12 +60,13 @@ pub(crate) fn faults(wanted: impl Fn(&str) -> bool) -> Vec<(Fault, &'static str,
 pub(crate) async fn measure(
     rounds: usize,
     parameters: &[(String, String)],
+    disk: Option<&Path>,
     faults: Vec<(Fault, &'static str, &'static str)>,
 ) -> Vec<Figures> {
     if faults.is_empty() {
         return Vec::new();
     }
-    let mut builder = ReplicaSet::builder().members(3).election_timeout(Duration::from_secs(2)).proxied();
+    let mut builder = three_members(disk).election_timeout(Duration::from_secs(2)).proxied();
     for (name, value) in parameters {
         builder = builder.parameter(name, value);
     }
@@ -79,7 +83,13 @@ pub(crate) async fn measure(
         }
         let each: Vec<_> = ours.iter().map(|took| format!("{:.2}", took.as_secs_f64())).collect();
         let notes = vec![format!("seconds: {}; {lost} of {rounds} leases with a ttl of 30 s lost", each.join(" "))];
-        all.push(Figures { case, what, rounds: vec![Round { ours, floor: Vec::new() }], commands: 0.0, notes });
+        all.push(Figures {
+            case,
+            what,
+            rounds: vec![Round { ours: ours.into(), floor: Samples::default() }],
+            commands: 0.0,
+            notes,
+        });
     }
     all
 }

@@ -7,74 +7,115 @@ use mongodb::{
     options::WriteConcern,
 };
 use mongoseal::{Error, Mongoseal};
-use tokio::{sync::oneshot, task::JoinSet};
+use tokio::task::JoinSet;
 
 use crate::{
-    figures::{Figures, Round},
-    measured_set::{MeasuredSet, bare_client},
+    figures::{Figures, Round, Samples, commands_per_sample, timed},
+    many::acquired,
+    measured_set::{BLOCK, MeasuredSet, bare_client},
 };
 
 /// Acquires and releases new and known keys, beside two updates.
 pub(crate) async fn acquire_release(measured: &MeasuredSet) -> Figures {
     const CYCLES: u64 = 100;
     let seal = measured.handle().await;
-    let (mut rounds, mut commands) = (Vec::new(), 0);
+    let mut rounds = Vec::new();
     for round in 0..measured.rounds {
-        let (mut ours, mut floor) = (Vec::new(), Vec::new());
+        let clocks = measured.clocks().await;
+        let (mut ours, mut floor) = (Samples::default(), Samples::default());
         let before = measured.commands("findAndModify").await;
-        for number in 0..CYCLES {
-            let updates = measured.floor(2).await;
-            floor.push(updates.iter().sum());
-            // Every other one is a key that has no record yet.
-            let key = if number % 2 == 0 { "known".into() } else { format!("new/{round}/{number}") };
-            let began = Instant::now();
-            let lease = seal.acquire(key.as_str()).await.expect("the key is free");
-            lease.release().await.expect("it is released");
-            ours.push(began.elapsed());
+        for first in (0..CYCLES).step_by(BLOCK) {
+            let updates = async {
+                let took = measured.floor(2 * BLOCK).await;
+                took.chunks(2).map(|pair| pair.iter().sum()).collect()
+            };
+            floor.add(&clocks, updates).await;
+            let cycles = timed(first..first + BLOCK as u64, |number| {
+                // Every other one is a key that has no record yet.
+                let key = if number % 2 == 0 { "known".into() } else { format!("new/{round}/{number}") };
+                let acquire = seal.acquire(key);
+                async {
+                    let lease = acquire.await.expect("the key is free");
+                    lease.release().await.expect("it is released");
+                }
+            });
+            ours.add(&clocks, cycles).await;
         }
-        // Less those of the floor.
-        commands += measured.commands("findAndModify").await - before - 2 * CYCLES;
+        floor.commands = 2 * CYCLES;
+        ours.commands = measured.commands("findAndModify").await - before - floor.commands;
         rounds.push(Round { ours, floor });
     }
     seal.shutdown().await;
-    #[expect(clippy::cast_precision_loss, reason = "a count of commands is small")]
-    let commands = commands as f64 / (CYCLES as f64 * measured.rounds as f64);
     Figures {
         case: "acquire-release",
         what: "acquire and release, beside two updates",
+        commands: commands_per_sample(&rounds),
         rounds,
-        commands,
         notes: vec![],
     }
 }
 
-/// Asks for a key that somebody else holds.
+const ATTEMPTS: u64 = 200;
+
+/// Tries again and again to acquire a key that another handle holds.
 pub(crate) async fn refused(measured: &MeasuredSet) -> Figures {
-    const ATTEMPTS: u64 = 200;
     let (holder, seal) = (measured.handle().await, measured.handle().await);
     let lease = holder.acquire("refused").await.expect("the key is free");
     let mut rounds = Vec::new();
-    let sent = async || measured.commands("findAndModify").await + measured.commands("find").await;
-    let before = sent().await;
     for _ in 0..measured.rounds {
-        let (mut ours, mut floor) = (Vec::new(), Vec::new());
-        for _ in 0..ATTEMPTS {
-            floor.extend(measured.floor(1).await);
-            let began = Instant::now();
-            assert!(matches!(seal.acquire("refused").await, Err(Error::Held { .. })), "it is held");
-            ours.push(began.elapsed());
-        }
-        rounds.push(Round { ours, floor });
+        rounds.push(attempts(measured, &seal, |_| "refused".into()).await);
     }
-    let attempts = ATTEMPTS * u64::try_from(measured.rounds).expect("they are few");
-    // Less those of the floor.
-    let commands = sent().await - before - attempts;
     lease.release().await.expect("it is released");
     holder.shutdown().await;
     seal.shutdown().await;
-    #[expect(clippy::cast_precision_loss, reason = "a count of commands is small")]
-    let commands = commands as f64 / attempts as f64;
-    Figures { case: "refused", what: "one attempt on a held key", rounds, commands, notes: vec![] }
+    Figures {
+        case: "refused",
+        what: "one attempt on a held key",
+        commands: commands_per_sample(&rounds),
+        rounds,
+        notes: vec![],
+    }
+}
+
+/// Tries once to acquire each of many keys that another handle holds.
+pub(crate) async fn refused_first(measured: &MeasuredSet) -> Figures {
+    let seal = measured.handle().await;
+    let mut rounds = Vec::new();
+    for round in 0..measured.rounds {
+        let holder = measured.handle().await;
+        let key = |number: u64| format!("refused/{round}/{number}");
+        let held = acquired(&holder, Duration::from_secs(30), (0..ATTEMPTS).map(key)).await;
+        rounds.push(attempts(measured, &seal, key).await);
+        holder.shutdown().await;
+        drop(held);
+    }
+    seal.shutdown().await;
+    Figures {
+        case: "refused-first",
+        what: "one attempt on a held key that this handle has not tried before",
+        commands: commands_per_sample(&rounds),
+        rounds,
+        notes: vec![],
+    }
+}
+
+/// One round of attempts on keys that are held.
+async fn attempts(measured: &MeasuredSet, seal: &Mongoseal, key: impl Fn(u64) -> String) -> Round {
+    let clocks = measured.clocks().await;
+    let (mut ours, mut floor) = (Samples::default(), Samples::default());
+    let sent = async || measured.commands("findAndModify").await + measured.commands("find").await;
+    let before = sent().await;
+    for first in (0..ATTEMPTS).step_by(BLOCK) {
+        floor.add(&clocks, measured.floor(BLOCK)).await;
+        let attempts = timed(first..first + BLOCK as u64, |number| {
+            let acquire = seal.acquire(key(number));
+            async { assert!(matches!(acquire.await, Err(Error::Held { .. })), "it is held") }
+        });
+        ours.add(&clocks, attempts).await;
+    }
+    floor.commands = ATTEMPTS;
+    ours.commands = sent().await - before - floor.commands;
+    Round { ours, floor }
 }
 
 const TASKS: usize = 64;
@@ -92,7 +133,8 @@ pub(crate) async fn throughput(measured: &MeasuredSet, case: &'static str, handl
     let sent = || async { measured.commands("findAndModify").await + measured.commands("update").await };
     let (mut rounds, mut commands, mut cycles) = (Vec::new(), 0, 0);
     for _ in 0..measured.rounds {
-        let (bare, _count) = side_by_side(time, |task| {
+        let clocks = measured.clocks().await;
+        let updates = side_by_side(time, |task| {
             let floor = floors[task % handles].clone();
             async move {
                 for _ in 0..2 {
@@ -104,20 +146,22 @@ pub(crate) async fn throughput(measured: &MeasuredSet, case: &'static str, handl
                         .expect("the floor is updated");
                 }
             }
-        })
-        .await;
+        });
+        let ((bare, pairs), servers) = clocks.spent(updates).await;
+        let floor = Samples { took: vec![bare], servers, commands: 2 * u64::from(pairs) };
         let before = sent().await;
-        let (ours, count) = side_by_side(time, |task| {
+        let leases = side_by_side(time, |task| {
             let seal = seals[task % handles].clone();
             async move {
                 let lease = seal.acquire(format!("own/{task}").as_str()).await.expect("the key is free");
                 lease.release().await.expect("it is released");
             }
-        })
-        .await;
-        commands += sent().await - before;
+        });
+        let ((took, count), servers) = clocks.spent(leases).await;
+        let ours = Samples { took: vec![took], servers, commands: sent().await - before };
+        commands += ours.commands;
         cycles += count;
-        rounds.push(Round { ours: vec![ours], floor: vec![bare] });
+        rounds.push(Round { ours, floor });
     }
     for seal in seals {
         seal.shutdown().await;
@@ -155,40 +199,4 @@ where
         }
     }
     (began.elapsed() / cycles, cycles)
-}
-
-/// Acquires and releases in memory, beside a task that is spawned, answers, is woken and answers again. Both in
-/// a task: whoever waits outside of the runtime's threads is woken by the system each time.
-pub(crate) async fn memory_store(measured: &MeasuredSet) -> Figures {
-    const CYCLES: u32 = 20_000;
-    let mut rounds = Vec::new();
-    for _ in 0..measured.rounds {
-        let round = tokio::spawn(async {
-            let seal = Mongoseal::in_memory();
-            let began = Instant::now();
-            for _ in 0..CYCLES {
-                let lease = seal.acquire("k").await.expect("the key is free");
-                lease.release().await.expect("it is released");
-            }
-            let ours = began.elapsed() / CYCLES;
-            let began = Instant::now();
-            for _ in 0..CYCLES {
-                let (granted, grant) = oneshot::channel();
-                let (ended, end) = oneshot::channel();
-                let (released, release) = oneshot::channel();
-                tokio::spawn(async move {
-                    granted.send(()).expect("somebody waits");
-                    end.await.expect("it is ended");
-                    released.send(()).expect("somebody waits");
-                });
-                grant.await.expect("it is granted");
-                ended.send(()).expect("the task waits");
-                release.await.expect("it is released");
-            }
-            Round { ours: vec![ours], floor: vec![began.elapsed() / CYCLES] }
-        });
-        rounds.push(round.await.expect("no task panics"));
-    }
-    let what = "acquire and release in memory, in a task, beside a bare task that answers twice";
-    Figures { case: "memory-store", what, rounds, commands: 0.0, notes: vec![] }
 }

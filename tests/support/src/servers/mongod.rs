@@ -24,6 +24,8 @@ pub(crate) struct Options {
     pub(crate) own_clock: bool,
     /// With which certificate it speaks TLS, and nothing else.
     pub(crate) certificate: Option<Certificate>,
+    /// The folder in which its directory is made, instead of in memory.
+    pub(crate) folder: Option<PathBuf>,
 }
 
 impl Program for Options {
@@ -37,6 +39,10 @@ impl Program for Options {
         if self.own_clock {
             programs::libfaketime();
         }
+    }
+
+    fn folder(&self) -> Option<&Path> {
+        self.folder.as_deref()
     }
 
     fn command_line(&self, port: u16, home: &Path) -> Vec<String> {

@@ -33,6 +33,11 @@ pub(crate) trait Program {
     /// Prepares the directory `home` and gives the command that runs it there, listening on `port`.
     fn command_line(&self, port: u16, home: &Path) -> Vec<String>;
 
+    /// The folder in which its directory is made. `None`: in memory, when there is room.
+    fn folder(&self) -> Option<&Path> {
+        None
+    }
+
     /// Where its directory goes when there is no room in memory.
     fn disk() -> PathBuf {
         fetch::target_dir().join("tmp")
@@ -71,7 +76,7 @@ impl Server {
 
     fn try_start<P: Program>(program: &P) -> Result<Self, String> {
         let port = free_port();
-        let home = new_home::<P>(port);
+        let home = new_home(program, port);
         let supervisor = Supervisor::new(&home, P::END, &program.command_line(port, &home));
         let process = Mutex::new(Process { supervisor, id: 0, running: false });
         let server = Self { name: P::NAME, ready: P::READY, port, home, process };
@@ -189,11 +194,16 @@ pub(crate) fn free_port() -> u16 {
     panic!("no free port between {FIRST} and {}", FIRST + COUNT);
 }
 
-/// An empty directory, in memory when there is room: the tests are about faults, not about disks.
-fn new_home<P: Program>(port: u16) -> PathBuf {
+/// An empty directory. Unless the program names a folder, it is in memory when there is room: the tests are about
+/// faults, not about disks.
+fn new_home<P: Program>(program: &P, port: u16) -> PathBuf {
     let memory = Path::new("/dev/shm");
     let roomy = statvfs(memory).is_ok_and(|disk| disk.f_bavail * disk.f_frsize >= P::ROOM);
-    let base = if roomy && access(memory, Access::WRITE_OK).is_ok() { memory.to_path_buf() } else { P::disk() };
+    let base = match program.folder() {
+        Some(folder) => folder.to_path_buf(),
+        None if roomy && access(memory, Access::WRITE_OK).is_ok() => memory.to_path_buf(),
+        None => P::disk(),
+    };
     let home = base.join(format!("mongoseal-{}-{port}", std::process::id()));
     // A directory of that name is of a process that is gone, together with its supervisor.
     let _ = fs::remove_dir_all(&home);

@@ -1,6 +1,11 @@
 //! Starting a replica set.
 
-use std::{net::Ipv4Addr, sync::atomic::AtomicU32, sync::atomic::Ordering, time::Duration};
+use std::{
+    net::Ipv4Addr,
+    path::PathBuf,
+    sync::atomic::{AtomicU32, Ordering},
+    time::Duration,
+};
 
 use mongodb::{
     Client,
@@ -29,6 +34,7 @@ pub struct Builder {
     auth: bool,
     tls: Option<(Vec<String>, Duration)>,
     own_clocks: bool,
+    folder: Option<PathBuf>,
     parameters: Vec<(String, String)>,
 }
 
@@ -50,6 +56,7 @@ impl Default for Builder {
             auth: false,
             tls: None,
             own_clocks: false,
+            folder: None,
             parameters,
         }
     }
@@ -105,6 +112,13 @@ impl Builder {
         self
     }
 
+    /// Keeps the files of each member in a new directory in `folder`, which must exist. By default they are in memory,
+    /// where no write waits for a disk. The directories vanish with the set.
+    pub fn on_disk(mut self, folder: impl Into<PathBuf>) -> Self {
+        self.folder = Some(folder.into());
+        self
+    }
+
     /// A `--setParameter` for every member, over the default for it.
     pub fn parameter(mut self, name: &str, value: &str) -> Self {
         self.parameters.retain(|(other, _)| other != name);
@@ -126,6 +140,7 @@ impl Builder {
             key: self.auth.then(|| "bW9uZ29zZWFsLXRlc3Qtc2V0".to_owned()),
             own_clock: self.own_clocks,
             certificate: self.tls.as_ref().map(|(names, lasts)| Certificate::new(names, *lasts)),
+            folder: self.folder,
         };
         let starting: Vec<_> = (0..self.members)
             .map(|_| {
