@@ -36,9 +36,9 @@ pub(crate) async fn measure(measured: &MeasuredSet, quick: bool) -> [Figures; 2]
         floor.commands = count(grants);
         after_work.extend(measured.floor_after(WORK, grants / 4).await);
         let seals = measured.handles(HANDLES).await;
-        let before = measured.commands("findAndModify").await;
+        let before = measured.writes_sent().await;
         let (turns, servers) = clocks.spent(contend(&seals, &format!("hot/{round}"), grants)).await;
-        let sent = measured.commands("findAndModify").await - before;
+        let sent = measured.writes_sent().await - before;
         commands += sent;
         shut_down(seals).await;
         let pairs = || turns.windows(2).map(|pair| (&pair[0], &pair[1]));
@@ -84,7 +84,7 @@ pub(crate) async fn first(measured: &MeasuredSet, quick: bool) -> Figures {
             while !is_queued(measured, &key).await {
                 tokio::time::sleep(Duration::from_millis(1)).await;
             }
-            let before = measured.commands("findAndModify").await;
+            let before = measured.writes_sent().await;
             tokio::time::sleep(WORK).await;
             let called = Instant::now();
             let ((next, granted), servers) = clocks
@@ -93,7 +93,7 @@ pub(crate) async fn first(measured: &MeasuredSet, quick: bool) -> Figures {
                     waiting.await.expect("no waiter panics")
                 })
                 .await;
-            ours.commands += measured.commands("findAndModify").await - before;
+            ours.commands += measured.writes_sent().await - before;
             ours.servers += servers;
             ours.took.push(granted.saturating_duration_since(called));
             next.release().await.expect("it is released");

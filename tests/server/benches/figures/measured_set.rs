@@ -132,6 +132,11 @@ impl MeasuredSet {
         admin.run_command(doc! { "serverStatus": 1 }).await.expect("serverStatus answers")
     }
 
+    /// How many commands the primary ran that write records.
+    pub(crate) async fn writes_sent(&self) -> u64 {
+        self.commands("findAndModify").await + self.commands("update").await
+    }
+
     /// How often the primary ran a command since it started.
     pub(crate) async fn commands(&self, name: &str) -> u64 {
         let status = self.status().await;

@@ -95,7 +95,7 @@ impl Crew {
     pub(crate) async fn pass_on(&self, measured: &MeasuredSet, key: &str, waiters: usize) -> PassedOn {
         let clocks = measured.clocks().await;
         let first = self.holder.acquire(key).await.expect("the key is free");
-        let before = measured.commands("findAndModify").await;
+        let before = measured.writes_sent().await;
         let mut waiting = Vec::new();
         for seal in &self.handles {
             for _ in 0..waiters / HANDLES {
@@ -113,7 +113,7 @@ impl Crew {
         while queued(measured, key, &mut size).await < waiters {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
-        let queued = measured.commands("findAndModify").await;
+        let queued = measured.writes_sent().await;
         let handing_over = async {
             first.release().await.expect("it is released");
             let mut grants = Vec::new();
@@ -123,7 +123,7 @@ impl Crew {
             grants
         };
         let (mut grants, servers) = clocks.spent(handing_over).await;
-        let ended = measured.commands("findAndModify").await;
+        let ended = measured.writes_sent().await;
         grants.sort_by_key(|(_, token)| *token);
         PassedOn {
             grants: grants.into_iter().map(|(granted, _)| granted).collect(),
