@@ -99,7 +99,7 @@ impl MongoContext {
         })?;
         append(&mut command, common)?;
         let reply = match self.send_write(command, seen.is_none()).await {
-            // The key is not free, or its document is foreign or of a newer format.
+            // The document is foreign or of a newer format, or another first insert came before this one.
             Err(error) if error::is_caused_by_document(&error) => return Ok(None),
             reply => self.answered(key, reply, needs::HOLD)?,
         };
