@@ -81,8 +81,7 @@ impl MongoContext {
             Some(Seen::Busy) => acquire.wait.is_some() || acquire.terms.limit > 1,
             Some(Seen::Free) | None => false,
         };
-        // Without room in the queue, a free key is not granted to an acquire that waits.
-        if needs_whole || acquire.wait.is_some_and(|wait| wait.queue_limit == 0) {
+        if needs_whole {
             return Ok(None);
         }
         // The server finds a document by its key alone in less time than by a longer query.
@@ -109,6 +108,7 @@ impl MongoContext {
         if let [holder] = record.holders.as_slice()
             && holder.terms == acquire.terms
             && holder.since == at.now
+            && holder.expires_at == at.now.after(acquire.terms.ttl.saturating_add(acquire.terms.grace))
         {
             self.known_keys.note(key, Seen::Free);
             return Ok(applied(Outcome::Granted { token: holder.version }, true));
@@ -140,6 +140,8 @@ impl MongoContext {
         append(&mut command, &encoded(&rest)?)?;
         let reply = match self.send_write(command, false).await {
             Err(error) if error::is_caused_by_document(&error) => return Ok(None),
+            // The pipeline failed on the document, which is foreign.
+            Ok(reply) if reply.contains_key("writeErrors") => return Ok(None),
             reply => self.answered(key, reply, needs::CHANGE)?,
         };
         if reply.get_i32("nModified").map_err(error::unreadable)? > 0 {

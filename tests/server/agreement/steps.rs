@@ -47,7 +47,7 @@ fn step() -> impl Strategy<Value = Step> {
     let millis = prop_oneof![2 => 1_u64..60, 8 => Just(60_000_u64), 1 => Just(220_752_000_000_000_u64)];
     let limit = prop_oneof![2 => Just(0_u32), 4 => 1_u32..5, 1 => Just(u32::try_from(i32::MAX).unwrap())];
     let grace = prop_oneof![3 => Just(0_u64), 1 => 1_u64..30];
-    let patience = (millis.clone(), prop_oneof![1 => 0_u32..4, 2 => Just(u32::MAX)]);
+    let patience = (millis.clone(), prop_oneof![1 => 1_u32..4, 2 => Just(u32::MAX)]);
     let patience =
         proptest::option::weighted(0.8, patience.prop_map(|(ttl, queue_limit)| WaitSpec { ttl, queue_limit }));
     let text = prop_oneof![Just("me"), Just("$owner"), Just("$$NOW"), Just("{\"$literal\": 1}")];

@@ -34,7 +34,7 @@ fn an_idle_record_is_kept_for_the_longest_ttl() {
 
 #[test]
 fn a_clock_does_not_jump_forward_by_more_than_the_retention_exceeds_the_ttl() {
-    let jumpy = Config { jumps_to: &[-3, 0], jumps: 2, ttls: [2; 3], retention: 2, ..TWO };
+    let jumpy = Config { jumps_to: &[-4, 0], jumps: 2, ttls: [2; 3], retention: 2, until: 5, ..TWO };
     let found = explore("with a jump above the retention", jumpy);
     let steps = found.get(ORDER).or(found.get(TWICE)).unwrap_or_else(|| panic!("nothing breaks: {found:#?}"));
     println!("with a jump above the retention tokens break in {} steps: {}", steps.len(), steps.join(", "));

@@ -71,9 +71,9 @@ fn tokens_are_in_order_where_clocks_jump() {
 
 #[test]
 fn tokens_are_in_order_where_clocks_jump_by_less_than_the_retention_exceeds_the_ttl() {
-    let jumpy = Config { jumps_to: &[-1, 0], jumps: 2, ttls: [2; 3], retention: 3, until: 5, ..TWO };
+    let jumpy = Config { jumps_to: &[-1, 0], jumps: 2, ttls: [2; 3], retention: 3, until: 7, ..TWO };
     let jumpy = Config { sends: [1, 1, 0], ..jumpy };
-    let full = Config { jumps_to: &[-1, 0, 1], retention: 4, until: 6, ..jumpy };
+    let full = Config { jumps_to: &[-1, 0, 1], retention: 4, until: 8, ..jumpy };
     holds("small jumps", jumpy, full, &[AGAIN, BELIEVES]);
 }
 
