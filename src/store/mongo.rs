@@ -33,7 +33,7 @@
 //! | `fast_path/pipeline.rs` | the pipelines of the fast path |
 //! | `index/state.rs` | whether the TTL index may be missing |
 //! | `context.rs` | what the requests of a store share, and how a command is sent |
-//! | `fast_path.rs` | requests for free keys, and releases for which nobody waits |
+//! | `fast_path.rs` | acquires of free keys, and releases of keys without waiters |
 //! | `execute.rs` | sending a request and reading its answer |
 //! | `coalesce.rs` | requests of one key that are sent in one command |
 //! | `transaction.rs` | writing a lease's record in a transaction of the caller |

@@ -1,6 +1,6 @@
-//! The fast path: requests that find a free key, or release a key for which nobody waits.
+//! The fast path: acquires of a free key, and releases of a key without waiters.
 //!
-//! Purpose: most requests are such, and most of their cost at the server is to parse the whole pipeline.
+//! Purpose: most acquires and releases are such, and most of their cost at the server is to parse the whole pipeline.
 //!
 //! Mechanism: a request first sends a command whose short pipeline changes nothing unless the record is as it needs it
 //! (`fast_path/pipeline.rs`). If nothing was changed, the request is sent with the whole pipeline. But an acquire that
