@@ -55,23 +55,39 @@ fn fill(
 ) -> Result<RawDocumentBuf> {
     head.insert("let", operation::literals(constants));
     head.insert("new", return_document == ReturnDocument::After);
-    let mut command = encoded(&head)?;
+    let head = encoded(&head)?;
     let common = Operation::OF_REQUESTS.iter().position(|each| *each == operation).and_then(|index| COMMON.get(index));
-    if let Some(common) = common {
-        append(&mut command, common)?;
-    }
-    Ok(command)
+    common.map_or(Ok(head.clone()), |common| join(&head, common))
 }
 
 pub(super) fn encoded(document: &Document) -> Result<RawDocumentBuf> {
-    RawDocumentBuf::from_document(document).map_err(error::unreadable)
+    let mut bytes = Vec::new();
+    document.to_writer(&mut bytes).map_err(error::unreadable)?;
+    RawDocumentBuf::from_bytes(bytes).map_err(error::unreadable)
 }
 
-/// Appends fields that are encoded already.
-pub(super) fn append(command: &mut RawDocumentBuf, fields: &RawDocument) -> Result<()> {
-    for field in fields {
-        let (name, value) = field.map_err(error::unreadable)?;
-        command.append_ref(name, value);
+/// Joins the fields of two documents.
+pub(super) fn join(first: &RawDocument, second: &RawDocument) -> Result<RawDocumentBuf> {
+    let fields = |document: &RawDocument| {
+        let bytes = document.as_bytes();
+        bytes.get(4..bytes.len().saturating_sub(1)).unwrap_or_default().to_vec()
+    };
+    let fields = [fields(first), fields(second)].concat();
+    // A document is its length, its fields and a zero: <https://bsonspec.org/spec.html>.
+    let length = i32::try_from(fields.len().saturating_add(5)).unwrap_or(i32::MAX).to_le_bytes();
+    RawDocumentBuf::from_bytes([&length, fields.as_slice(), &[0]].concat()).map_err(error::unreadable)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn two_documents_are_joined_to_the_one_of_their_fields() {
+        let (first, second) = (doc! { "a": 1, "b": { "c": [2] } }, doc! { "d": "text" });
+        let one = join(&encoded(&first).unwrap(), &encoded(&second).unwrap()).unwrap();
+        let mut both = first;
+        both.extend(second);
+        assert_eq!(Document::try_from(&*one).unwrap(), both);
     }
-    Ok(())
 }

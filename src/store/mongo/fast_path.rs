@@ -24,7 +24,7 @@ use mongodb::{
 
 use self::known_keys::Seen;
 use super::{
-    command::{append, encoded},
+    command::{encoded, join},
     context::MongoContext,
     document,
     error::{self, needs},
@@ -89,14 +89,14 @@ impl MongoContext {
             Some(_) => (doc! { "_id": key.as_str() }, &ACQUIRE),
             None => (document::record_query(key), &ACQUIRE_OR_INSERT),
         };
-        let mut command = encoded(&doc! {
+        let head = encoded(&doc! {
             "findAndModify": &self.collection,
             "query": query,
             "let": pipeline::constants_of_acquire(acquire),
             "writeConcern": write_concern(deadline),
             "maxTimeMS": server_limit(deadline),
         })?;
-        append(&mut command, common)?;
+        let command = join(&head, common)?;
         let reply = match self.send_write(command, seen.is_none()).await {
             // The document is foreign or of a newer format, or another first insert came before this one.
             Err(error) if error::is_caused_by_document(&error) => return Ok(None),
@@ -131,13 +131,13 @@ impl MongoContext {
         }
         let mut updates = RawArrayBuf::new();
         updates.push(rawdoc! { "q": { "_id": key.as_str() }, "u": RELEASE.clone() });
-        let mut command = rawdoc! { "update": self.collection.as_str(), "updates": updates };
+        let head = rawdoc! { "update": self.collection.as_str(), "updates": updates };
         let rest = doc! {
             "let": pipeline::constants_of_release(release),
             "writeConcern": write_concern(deadline),
             "maxTimeMS": server_limit(deadline),
         };
-        append(&mut command, &encoded(&rest)?)?;
+        let command = join(&head, &encoded(&rest)?)?;
         let reply = match self.send_write(command, false).await {
             Err(error) if error::is_caused_by_document(&error) => return Ok(None),
             // The pipeline failed on the document, which is foreign.
