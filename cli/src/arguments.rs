@@ -6,7 +6,12 @@ use clap::{Args, Parser, Subcommand};
 use clap_complete::Shell;
 use mongoseal::FencingToken;
 
-use crate::{connection::Connection, examples, time};
+use crate::{
+    connection::Connection,
+    examples,
+    exit_status::{Failure, Status},
+    time,
+};
 
 /// Leases with fencing tokens on MongoDB: run commands under a lease, elect leaders, inspect leases.
 #[derive(Debug, Parser)]
@@ -87,21 +92,59 @@ pub(crate) struct LeaseOptions {
     pub(crate) kill_before: Option<Duration>,
 }
 
+/// The options of the wait for a key.
 #[derive(Args, Debug)]
-pub(crate) struct Run {
-    /// Key to hold, for example reports/nightly
-    pub(crate) key: String,
-    #[command(flatten)]
-    pub(crate) lease: LeaseOptions,
-    /// Wait at most this long for the key, for example 5m; default: no limit
-    #[arg(long, value_parser = time::parse, value_name = "TIME", conflicts_with = "no_wait")]
+pub(crate) struct WaitOptions {
+    /// Wait at most this long, for example 5m or 30 (seconds); default: no limit
+    #[arg(short, long, value_parser = time::parse_with_seconds, value_name = "TIME", conflicts_with = "no_wait")]
     pub(crate) wait: Option<Duration>,
     /// Do not wait: exit with status 121 if the key is held
-    #[arg(long)]
+    #[arg(short, long)]
     pub(crate) no_wait: bool,
+    /// Exit with this status instead of 121 if the key is held
+    #[arg(short = 'E', long, value_name = "STATUS")]
+    pub(crate) conflict_exit_code: Option<u8>,
+    /// Report the wait, the grant and the loss to the standard error
+    #[arg(short, long)]
+    pub(crate) verbose: bool,
+}
+
+impl WaitOptions {
+    /// Returns the longest wait.
+    pub(crate) fn limit(&self) -> Duration {
+        if self.no_wait { Duration::ZERO } else { self.wait.unwrap_or(Duration::MAX) }
+    }
+
+    /// Returns a failure to acquire with the status for it.
+    pub(crate) fn status_of(&self, failure: Failure) -> Failure {
+        match self.conflict_exit_code {
+            Some(code) if failure.status() == Status::HELD => failure.with_status(Status::of_command(code)),
+            _ => failure,
+        }
+    }
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Run {
+    /// Key to hold, for example reports/nightly; with several keys, the command runs while it holds all of them
+    #[arg(required = true, value_name = "KEY")]
+    pub(crate) keys: Vec<String>,
+    #[command(flatten)]
+    pub(crate) lease: LeaseOptions,
+    #[command(flatten)]
+    pub(crate) wait: WaitOptions,
     /// Share the key among at most N holders, for example 4; default: exclusive
     #[arg(long, value_name = "N")]
     pub(crate) shared: Option<u32>,
+    /// Add the lease to this group, for example deploy-7
+    #[arg(long, value_name = "NAME")]
+    pub(crate) group: Option<String>,
+    /// Metadata that others see, for example build=1.4.2; can be repeated
+    #[arg(long, value_parser = parse_metadata, value_name = "NAME=TEXT")]
+    pub(crate) metadata: Vec<(String, String)>,
+    /// Keep the key if this program or its machine fails, until an operator revokes the lease
+    #[arg(long, conflicts_with = "ttl")]
+    pub(crate) without_expiry: bool,
     /// Command and its arguments, after `--`
     #[arg(last = true, required = true, value_name = "COMMAND")]
     pub(crate) command: Vec<OsString>,
@@ -115,6 +158,8 @@ pub(crate) struct Elect {
     pub(crate) value: String,
     #[command(flatten)]
     pub(crate) lease: LeaseOptions,
+    #[command(flatten)]
+    pub(crate) wait: WaitOptions,
     /// Command to run while leading, after `--`; default: lead until SIGINT or SIGTERM
     #[arg(last = true, value_name = "COMMAND")]
     pub(crate) command: Vec<OsString>,
@@ -254,4 +299,9 @@ pub(crate) struct Verify {
     pub(crate) key: String,
     /// Token of the lease, as in `MONGOSEAL_TOKEN`
     pub(crate) token: FencingToken,
+}
+
+fn parse_metadata(text: &str) -> Result<(String, String), String> {
+    let (name, text) = text.split_once('=').ok_or("no `=`: pass a name and a text, for example build=1.4.2")?;
+    Ok((name.to_owned(), text.to_owned()))
 }

@@ -5,18 +5,23 @@ use std::{
     ffi::{OsStr, OsString},
     io,
     os::unix::{ffi::OsStrExt, process::CommandExt},
+    pin::pin,
     process::Command,
     time::Duration,
 };
 
 use clap::Args;
 use mongoseal::{Builder, Mongoseal};
+use tokio::time::sleep;
 
-use crate::{exit_status::Failure, this_program, time};
+use crate::{exit_status::Failure, print_message, this_program, time};
 
 /// The environment variable that [`hide_uri`] moves the connection string to. Commands that this program runs do not
 /// inherit it.
 pub(crate) const HIDDEN_URI: &str = "MONGOSEAL_KEPT_URI";
+
+/// The wait for MongoDB after which the wait is reported.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 /// The options of all commands that connect to MongoDB.
 #[derive(Args, Clone, Debug)]
@@ -66,9 +71,17 @@ impl Connection {
         self.open_with(self.builder()).await
     }
 
-    /// Connects with the settings of `builder`, and checks the deployment.
+    /// Connects with the settings of `builder`, and checks the deployment. Reports that MongoDB does not answer.
     pub(crate) async fn open_with(&self, builder: Builder) -> Result<Mongoseal, Failure> {
-        Ok(builder.connect(self.uri()?).await?)
+        let mut connected = pin!(builder.connect(self.uri()?));
+        tokio::select! {
+            biased;
+            seal = &mut connected => return Ok(seal?),
+            () = sleep(PATIENCE) => {}
+        }
+        let (elapsed, limit) = (time::brief(PATIENCE), time::brief(self.timeout));
+        print_message(&format!("MongoDB has not answered for {elapsed}, waiting up to {limit} (--timeout)"));
+        Ok(connected.await?)
     }
 
     pub(crate) fn uri(&self) -> Result<String, Failure> {

@@ -3,32 +3,39 @@
 use std::{error::Error as _, fmt, io, process::ExitCode};
 
 use mongoseal::Error;
+use nix::libc::{SIGINT, SIGQUIT};
+use rustix::process::{Resource, Rlimit, setrlimit};
+use signal_hook::low_level::emulate_default_handler;
 
-use crate::print_message;
+use crate::{output::ReaderGone, print_message};
 
 /// An exit status of the program.
 ///
 /// `run` and `elect` exit with the status of their command, or with 128 plus the number of a signal. The program's own
 /// statuses are, as those of env(1) and timeout(1), numbers that commands seldom use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Status(u8);
+pub(crate) struct Status {
+    code: u8,
+    /// The signal by which the program ends instead.
+    signal: Option<i32>,
+}
 
 impl Status {
-    pub(crate) const DONE: Self = Self(0);
+    pub(crate) const DONE: Self = Self::of_command(0);
     /// The answer is no: see [`MEANINGS`](Self::MEANINGS).
-    pub(crate) const NO: Self = Self(1);
+    pub(crate) const NO: Self = Self::of_command(1);
     /// The key is held, or its queue is full.
-    pub(crate) const HELD: Self = Self(121);
+    pub(crate) const HELD: Self = Self::of_command(121);
     /// The lease was lost.
-    pub(crate) const LOST: Self = Self(122);
+    pub(crate) const LOST: Self = Self::of_command(122);
     /// MongoDB did not answer in time; the request may have taken effect.
-    pub(crate) const UNAVAILABLE: Self = Self(123);
+    pub(crate) const UNAVAILABLE: Self = Self::of_command(123);
     /// The arguments or the deployment must be changed.
-    pub(crate) const INVALID: Self = Self(125);
+    pub(crate) const INVALID: Self = Self::of_command(125);
     /// The command could not be started.
-    pub(crate) const NOT_EXECUTABLE: Self = Self(126);
+    pub(crate) const NOT_EXECUTABLE: Self = Self::of_command(126);
     /// The command was not found.
-    pub(crate) const NOT_FOUND: Self = Self(127);
+    pub(crate) const NOT_FOUND: Self = Self::of_command(127);
 
     /// The meaning of each status, for the manual.
     pub(crate) const MEANINGS: [(&str, &str); 8] = [
@@ -47,18 +54,30 @@ impl Status {
 
     /// Returns the status of a command that exited with `code`.
     pub(crate) const fn of_command(code: u8) -> Self {
-        Self(code)
+        Self { code, signal: None }
     }
 
-    /// Returns the status of a command that a signal ended.
+    /// Returns the status for the end by a signal. After SIGINT and SIGQUIT the program ends by the same signal: a shell
+    /// ends its loop only if the signal has ended the command.
     pub(crate) fn of_signal(signal: i32) -> Self {
-        Self(u8::try_from(signal).unwrap_or_default().saturating_add(128))
+        let code = u8::try_from(signal).unwrap_or_default().saturating_add(128);
+        Self { code, signal: [SIGINT, SIGQUIT].contains(&signal).then_some(signal) }
+    }
+
+    /// Ends this process by the signal of the status. If it has none, returns the exit code.
+    pub(crate) fn end(self) -> ExitCode {
+        if let Some(signal) = self.signal {
+            // SIGQUIT writes no core file: the cause is not in this program.
+            setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) }).ok();
+            emulate_default_handler(signal).ok();
+        }
+        self.into()
     }
 }
 
 impl From<Status> for ExitCode {
     fn from(status: Status) -> Self {
-        Self::from(status.0)
+        Self::from(status.code)
     }
 }
 
@@ -86,6 +105,11 @@ impl Failure {
     /// An error of a system call.
     pub(crate) fn internal(error: io::Error) -> Self {
         Self::new(Status::INVALID, error)
+    }
+
+    /// Returns the failure with another status.
+    pub(crate) fn with_status(self, status: Status) -> Self {
+        Self { status, ..self }
     }
 
     pub(crate) fn message(&self) -> &str {
@@ -136,7 +160,7 @@ fn without_dump(cause: &str) -> Option<&str> {
 /// If the reader of the output has closed the pipe, as `head` does, the program exits with 0 silently.
 impl From<io::Error> for Failure {
     fn from(error: io::Error) -> Self {
-        if error.kind() == io::ErrorKind::BrokenPipe {
+        if ReaderGone::is_cause_of(&error) {
             Self { message: String::new(), status: Status::DONE }
         } else {
             Self::internal(error)

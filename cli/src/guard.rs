@@ -2,16 +2,19 @@
 //!
 //! The guard is a process between the holder of the lease and the command. Its standard input is a socket, on which the
 //! holder sends each new deadline. It has no runtime and blocks every signal. The command is in a process group of its
-//! own, started by [`exec`], and dies with the guard.
+//! own, started by [`exec`], and dies with the guard. The guard reaps the orphans of the command.
 //!
-//! Invariant: without a new deadline, the group gets SIGTERM and then SIGKILL before the last known deadline. Only
-//! SIGKILL and SIGSTOP keep the guard from that.
+//! Invariant: without a new deadline, the group and the [`orphans`] get SIGTERM and then SIGKILL before the last known
+//! deadline. Only SIGKILL and SIGSTOP keep the guard from that: the guard never waits for the holder while a process of
+//! the command can be left.
 
 mod exec;
+pub(crate) mod orphans;
 pub(crate) mod protocol;
 mod schedule;
 
 use std::{
+    collections::HashSet,
     env,
     ffi::OsString,
     io::{self, BufRead, BufReader, Write},
@@ -27,13 +30,16 @@ use std::{
 
 pub(crate) use exec::EXEC;
 use mongoseal::Clock;
-use nix::sys::signal::SigSet;
-use protocol::{GuardCommand, Report};
+use nix::sys::signal::{SigSet, Signal::SIGCHLD};
+use orphans::Rest;
+use protocol::{Exit, GuardCommand, Report};
 use rustix::{
     io::Errno,
-    process::{Pid, Signal, WaitId, WaitIdOptions, WaitIdStatus, kill_process_group, test_kill_process_group, waitid},
+    net::SendFlags,
+    process::{Pid, Signal, WaitId, WaitIdOptions, WaitIdStatus, waitid},
 };
-use schedule::{Action, Schedule};
+pub(crate) use schedule::Action;
+use schedule::Schedule;
 
 use crate::this_program;
 
@@ -42,8 +48,10 @@ pub(crate) const GUARD: &str = "__guard";
 
 /// The longest sleep between two readings of the clock, because no timer runs while the machine is suspended.
 const CLOCK_INTERVAL: Duration = Duration::from_millis(250);
-/// The interval of the check whether the remaining processes of the group have ended.
-const GROUP_INTERVAL: Duration = Duration::from_millis(5);
+/// The interval of the check whether the rest of the command has ended.
+const REST_INTERVAL: Duration = Duration::from_millis(5);
+/// The longest time for which events are gathered after this process was stopped.
+const GATHER_LIMIT: Duration = Duration::from_millis(50);
 
 /// What the guard reacts to.
 enum Event {
@@ -52,8 +60,8 @@ enum Event {
     HolderGone,
     /// The command was stopped by this signal.
     Stopped(i32),
-    /// The command has ended with this status, and is still a zombie.
-    Ended(u8),
+    /// The command has ended, and is still a zombie.
+    Ended(Exit),
 }
 
 /// Runs this process as a guard or as the start of a command, if the first argument says so. Only this program passes
@@ -73,32 +81,39 @@ pub(crate) fn run_stage() -> Option<ExitCode> {
     })
 }
 
-fn guard(command: impl Iterator<Item = OsString>) -> io::Result<()> {
+fn guard(mut arguments: impl Iterator<Item = OsString>) -> io::Result<()> {
     SigSet::all().thread_block()?;
     // Orphans of the command then become children of this process, which reaps them.
     #[cfg(target_os = "linux")]
     rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
     let mut socket = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
     let (begin, stdin) = protocol::receive_begin(&socket)?;
-    let GuardCommand::Begin { until, times } = begin else {
+    let GuardCommand::Begin { until, times, is_nested } = begin else {
         return Err(io::Error::other("the holder sent no deadline"));
     };
-    let group = start(command, stdin)?;
-    report(&mut socket, Report::Group(group));
+    let mut schedule = Schedule::new(until, times);
+    if schedule.due(Clock::Boot.now()).is_some() {
+        return report_end(&mut socket, Exit::Code(0), true);
+    }
+    let blocked = arguments.next().unwrap_or_default();
+    let group = start(blocked, arguments, stdin)?;
+    report(&socket, Report::Group(group));
     let (sender, events) = channel();
     let reader = (sender.clone(), BufReader::new(socket.try_clone()?));
     thread::Builder::new().spawn(move || read_commands(&reader.0, reader.1))?;
     thread::Builder::new().spawn(move || wait_for_command(&sender, group))?;
-    supervise(&mut socket, &events, group, Schedule::new(until, times));
-    Ok(())
+    thread::Builder::new().spawn(move || reap_orphans(group))?;
+    let exit = supervise(&socket, &events, &mut Rest::new(group, HashSet::new()), &mut schedule, is_nested);
+    report_end(&mut socket, exit, schedule.is_signalled())
 }
 
 /// Starts the command and returns its process group. The command dies with this thread.
-fn start(command: impl Iterator<Item = OsString>, stdin: OwnedFd) -> io::Result<Pid> {
+fn start(blocked: OsString, command: impl Iterator<Item = OsString>, stdin: OwnedFd) -> io::Result<Pid> {
     let child = Command::new(this_program()?)
         .arg0("mongoseal")
         .arg(EXEC)
         .arg(std::process::id().to_string())
+        .arg(blocked)
         .args(command)
         .stdin(stdin)
         .process_group(0)
@@ -106,9 +121,18 @@ fn start(command: impl Iterator<Item = OsString>, stdin: OwnedFd) -> io::Result<
     Ok(Pid::from_child(&child))
 }
 
-/// Sends a report to the holder of the lease. Ignores that the holder is gone.
-fn report(socket: &mut UnixStream, report: Report) {
-    drop(writeln!(socket, "{report}"));
+/// Sends a report that the holder can do without. If the socket is full, or the holder is gone, drops the report.
+fn report(socket: &UnixStream, report: Report) {
+    rustix::net::send(socket, format!("{report}\n").as_bytes(), SendFlags::DONTWAIT | SendFlags::NOSIGNAL).ok();
+}
+
+/// Sends the last report. Waits until the socket has room for it: no process of the command is left.
+fn report_end(socket: &mut UnixStream, exit: Exit, signalled: bool) -> io::Result<()> {
+    match writeln!(socket, "{}", Report::Ended { exit, signalled }) {
+        // The holder is gone.
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        written => written,
+    }
 }
 
 /// Reads the holder's commands, until the socket ends or a line is invalid.
@@ -135,63 +159,82 @@ fn wait_for_command(sender: &Sender<Event>, group: Pid) {
                     drop(sender.send(Event::Stopped(signal)));
                 }
             }
-            Ok(Some(status)) => return drop(sender.send(Event::Ended(code(&status)))),
+            Ok(Some(status)) => return drop(sender.send(Event::Ended(exit(&status)))),
             Ok(None) | Err(Errno::INTR) => {}
             // The status is unknown.
-            Err(_) => return drop(sender.send(Event::Ended(u8::MAX))),
+            Err(_) => return drop(sender.send(Event::Ended(Exit::Code(u8::MAX)))),
         }
     }
 }
 
-/// Returns the status of a command that has ended, as a shell does.
-fn code(status: &WaitIdStatus) -> u8 {
-    let exited = status.exit_status();
-    let code = exited.or_else(|| status.terminating_signal().map(|signal| signal.saturating_add(128)));
-    u8::try_from(code.unwrap_or_default() & 0xff).unwrap_or_default()
+/// Reaps each orphan of the command as soon as it has ended. The command stays a zombie, so that no other process gets
+/// its id.
+fn reap_orphans(group: Pid) {
+    let mut child_ended = SigSet::empty();
+    child_ended.add(SIGCHLD);
+    let command = HashSet::from([group]);
+    while child_ended.wait().is_ok() {
+        orphans::reap_except(&command);
+    }
 }
 
-/// Signals the group on schedule, until no process of the group is left.
-fn supervise(socket: &mut UnixStream, events: &Receiver<Event>, group: Pid, mut schedule: Schedule) {
-    let mut ended = None;
+fn exit(status: &WaitIdStatus) -> Exit {
+    match (status.exit_status(), status.terminating_signal()) {
+        (None, Some(signal)) => Exit::Signal(signal),
+        // Exit statuses have 8 bits.
+        (code, _) => Exit::Code(u8::try_from(code.unwrap_or_default() & 0xff).unwrap_or_default()),
+    }
+}
+
+/// Signals the command on schedule, until nothing of it is left. Returns how the command ended.
+fn supervise(
+    socket: &UnixStream,
+    events: &Receiver<Event>,
+    rest: &mut Rest,
+    schedule: &mut Schedule,
+    is_nested: bool,
+) -> Exit {
+    let (mut ended, mut action) = (None, None);
     loop {
         let now = Clock::Boot.now();
-        match schedule.due(now) {
-            Some(Action::Term) => {
-                signal(group, Signal::TERM);
-                // A stopped process handles SIGTERM only after SIGCONT.
-                signal(group, Signal::CONT);
-            }
-            Some(Action::Kill) => signal(group, Signal::KILL),
-            None => {}
+        if let Some(due) = schedule.due(now) {
+            rest.act_on_group(due);
+            action = Some(due);
         }
-        if let Some(status) = ended
-            && is_empty(group)
+        if let Some(exit) = ended
+            && rest.is_over()
         {
-            return report(socket, Report::Ended { status, signalled: schedule.is_signalled() });
+            return exit;
         }
-        let pause = if ended.is_some() { GROUP_INTERVAL } else { schedule.next(now).min(CLOCK_INTERVAL) };
+        if let Some(action) = action {
+            rest.act_on_orphans(action);
+        }
+        let pause = if ended.is_some() { REST_INTERVAL } else { schedule.next(now).min(CLOCK_INTERVAL) };
         for event in receive(events, pause) {
+            let now = Clock::Boot.now();
             match event {
                 Event::Command(GuardCommand::Begin { until, .. } | GuardCommand::Until(until)) => {
                     schedule.extend_to(until);
                 }
                 Event::Command(GuardCommand::Signal(number)) => {
                     if let Some(named) = Signal::from_named_raw(number) {
-                        signal(group, named);
+                        rest.signal_group(named);
                     }
                 }
-                Event::Command(GuardCommand::End) | Event::HolderGone => schedule.end(Clock::Boot.now()),
+                // The program was ended by an outer guard, whose lease ends sooner than the times of this one allow.
+                Event::HolderGone if is_nested => schedule.kill(now),
+                Event::Command(GuardCommand::End) | Event::HolderGone => schedule.end(now),
                 Event::Stopped(signal) => report(socket, Report::Stopped(signal)),
-                Event::Ended(status) => {
-                    schedule.ended(Clock::Boot.now());
-                    ended = Some(status);
+                Event::Ended(exit) => {
+                    schedule.ended(now);
+                    ended = Some(exit);
                 }
             }
         }
     }
 }
 
-/// Returns the next event within this time. If it took much longer, this process was stopped: then all events since are
+/// Returns the next event within this time. If it took much longer, this process was stopped: then the events since are
 /// returned, commands first, so that a refresh counts before the deadline that it extends.
 fn receive(events: &Receiver<Event>, pause: Duration) -> Vec<Event> {
     let late = Clock::Boot.now().saturating_add(pause).saturating_add(CLOCK_INTERVAL);
@@ -204,23 +247,15 @@ fn receive(events: &Receiver<Event>, pause: Duration) -> Vec<Event> {
             return Vec::new();
         }
     };
-    if Clock::Boot.now() > late {
-        while let Ok(event) = events.recv_timeout(GROUP_INTERVAL) {
+    let now = Clock::Boot.now();
+    if now > late {
+        let until = now.saturating_add(GATHER_LIMIT);
+        while Clock::Boot.now() < until
+            && let Ok(event) = events.recv_timeout(REST_INTERVAL)
+        {
             all.push(event);
         }
         all.sort_by_key(|event| !matches!(event, Event::Command(_)));
     }
     all
-}
-
-/// Signals all processes of the group. Ignores that none is left.
-fn signal(group: Pid, signal: Signal) {
-    kill_process_group(group, signal).unwrap_or_default();
-}
-
-/// Reaps the ended children of this process in a group, and returns whether the group has no process left.
-pub(crate) fn is_empty(group: Pid) -> bool {
-    while let Ok(Some(_collected)) = waitid(WaitId::Pgid(Some(group)), WaitIdOptions::EXITED | WaitIdOptions::NOHANG) {}
-    // EPERM means that a process of another user is left.
-    test_kill_process_group(group) == Err(Errno::SRCH)
 }

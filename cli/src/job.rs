@@ -1,20 +1,24 @@
 //! Runs a command under a lease, in the process that holds the lease.
 //!
 //! The holder starts a guard, which starts the command. The holder sends the guard each new deadline, forwards signals,
-//! and reads the guard's reports. If the guard is late or killed, the holder kills the command itself. The lease is
-//! released only after the command's process group is empty.
+//! and reads the guard's reports. If the guard is late or killed, the holder kills the command itself. The leases are
+//! released only after no process of the command is left.
 
 use std::{
+    collections::HashSet,
     ffi::OsString,
     io,
-    os::{fd::AsFd, unix::net::UnixStream as Socket},
+    os::{
+        fd::{AsFd, OwnedFd},
+        unix::net::UnixStream as Socket,
+    },
     process::Stdio,
     time::Duration,
 };
 
-use mongoseal::{Clock, Lease, LeaseState, LossCause, Mongoseal, ReleaseOutcome};
+use mongoseal::{Clock, LeaseState, LossCause, Mongoseal, ReleaseOutcome};
 use nix::sys::signal::{SigSet, Signal::SIGTTOU};
-use rustix::process::{Pid, Signal, kill_process_group};
+use rustix::process::{Pid, Signal};
 use tokio::{
     io::{AsyncBufReadExt, BufReader, Lines},
     net::{
@@ -30,28 +34,32 @@ use crate::{
     connection,
     exit_status::{Failure, Status},
     guard::{
-        self, GUARD,
-        protocol::{self, GuardCommand, Report, Times},
+        Action, GUARD,
+        orphans::{self, Rest},
+        protocol::{self, Exit, GuardCommand, Report, Times},
     },
+    leases::{Leases, OuterLeases},
     print_message,
     signals::Signals,
     terminal::Terminal,
-    this_program,
+    this_program, time,
 };
 
 /// The time within which a guard must report the end of a command that was killed.
 const GRACE: Duration = Duration::from_secs(1);
+/// The smallest `--kill-before`. The processes of the command need this time to end.
+const MIN_KILL_BEFORE: Duration = Duration::from_millis(10);
 
 /// How a command ended.
 #[derive(Debug)]
-pub(crate) enum End {
-    /// The command ended by itself, with this status.
-    Itself(u8),
+enum End {
+    /// The command ended by itself.
+    Itself(Exit),
     /// The command was signalled, because its lease was ending.
     Signalled,
     /// The guard was killed, which killed the command.
     Unguarded,
-    /// The lease ended first: a process of the group could not be ended.
+    /// The lease ended first: a process of the command could not be ended.
     Never,
 }
 
@@ -62,36 +70,46 @@ impl Times {
         let kill_before = options.kill_before.unwrap_or(term_before / 5);
         if term_before > options.ttl / 2 {
             return Err(Failure::invalid(format!(
-                "--term-before {term_before:?} is more than half of --ttl {:?}: pass at most half, so that one late refresh does not end the command",
-                options.ttl
+                "--term-before {} is more than half of --ttl {}: pass at most half, so that one late refresh does not end the command",
+                time::brief(term_before),
+                time::brief(options.ttl),
             )));
         }
-        if kill_before.is_zero() || kill_before >= term_before {
+        if kill_before < MIN_KILL_BEFORE || kill_before >= term_before {
             return Err(Failure::invalid(format!(
-                "--kill-before {kill_before:?} is not between 0s and --term-before {term_before:?}: pass a time between them"
+                "--kill-before {} is not between {} and --term-before {}: pass a time between them",
+                time::brief(kill_before),
+                time::brief(MIN_KILL_BEFORE),
+                time::brief(term_before),
             )));
         }
         Ok(Self { term_before, kill_before })
     }
 }
 
-/// Runs the command until its process group is empty, at most until the lease ends.
-pub(crate) async fn run(
-    lease: &Lease,
+/// Runs the command until no process of it is left, at most until a lease ends. Returns the exit status.
+pub(crate) async fn perform(
+    leases: &Leases<'_>,
     times: Times,
     command: &[OsString],
     signals: &mut Signals,
-) -> Result<End, Failure> {
+) -> Result<Status, Failure> {
+    verdict(leases, &run(leases, times, command, signals).await?)
+}
+
+async fn run(leases: &Leases<'_>, times: Times, command: &[OsString], signals: &mut Signals) -> Result<End, Failure> {
     signals.add_forwarded()?;
     let mut block = SigSet::empty();
     // Otherwise SIGTTOU stops this process when it takes the terminal back from the command.
     block.add(SIGTTOU);
     block.thread_block().map_err(io::Error::from)?;
-    // If the guard is killed, this process reaps the group, whose process ids stay taken until then.
+    // If the guard is killed, this process gets the orphans of the command, whose process ids stay taken until then.
     #[cfg(target_os = "linux")]
     rustix::process::set_child_subreaper(Some(rustix::process::getpid())).map_err(io::Error::from)?;
-    let mut job = Job::start(lease, times, command)?;
-    let end = job.follow(lease, signals).await;
+    let started = Job::start(leases, times, command, signals);
+    let mut job =
+        started.map_err(|error| Failure::invalid(format!("cannot start the guard of the command: {error}")))?;
+    let end = job.follow(leases, signals).await;
     job.terminal.take_back();
     end
 }
@@ -104,53 +122,60 @@ struct Job {
     /// The deadline that the guard knows.
     until: Duration,
     group: Option<Pid>,
+    /// The children of this process that are not of the command: a shell may have started them before its exec.
+    others: HashSet<Pid>,
     /// When this process killed the command.
     killed_at: Option<Duration>,
     terminal: Terminal,
 }
 
 impl Job {
-    fn start(lease: &Lease, times: Times, command: &[OsString]) -> Result<Self, Failure> {
+    fn start(leases: &Leases<'_>, times: Times, command: &[OsString], signals: &Signals) -> io::Result<Self> {
+        let others = orphans::children();
         let (ours, theirs) = Socket::pair()?;
-        let until = deadline(lease);
-        let guard = Command::new(this_program()?)
+        let until = leases.deadline();
+        let outer = OuterLeases::of_environment();
+        let mut guard = Command::new(this_program()?);
+        for name in outer.names() {
+            guard.env_remove(name);
+        }
+        let guard = guard
             .arg0("mongoseal")
             .arg(GUARD)
+            .arg(signals.blocked().to_string())
             .args(command)
             .env_remove(connection::HIDDEN_URI)
-            .env("MONGOSEAL_KEY", lease.key().as_str())
-            .env("MONGOSEAL_TOKEN", lease.token().to_string())
-            .env("MONGOSEAL_LEASE_ID", lease.id().expose())
-            .env("MONGOSEAL_DEADLINE", until.as_millis().to_string())
-            .stdin(Stdio::from(std::os::fd::OwnedFd::from(theirs)))
+            .envs(leases.environment())
+            .stdin(Stdio::from(OwnedFd::from(theirs)))
             .process_group(0)
             .spawn()?;
-        protocol::send_begin(&ours, GuardCommand::Begin { until, times }, io::stdin().as_fd())?;
+        let begin = GuardCommand::Begin { until, times, is_nested: !outer.is_empty() };
+        protocol::send_begin(&ours, begin, io::stdin().as_fd())?;
         ours.set_nonblocking(true)?;
         let (reader, commands) = UnixStream::from_std(ours)?.into_split();
         let reports = BufReader::new(reader).lines();
         let terminal = Terminal::open();
-        Ok(Self { guard, commands, reports, times, until, group: None, killed_at: None, terminal })
+        Ok(Self { guard, commands, reports, times, until, group: None, others, killed_at: None, terminal })
     }
 
-    async fn follow(&mut self, lease: &Lease, signals: &mut Signals) -> Result<End, Failure> {
+    async fn follow(&mut self, leases: &Leases<'_>, signals: &mut Signals) -> Result<End, Failure> {
         let mut lost = false;
         loop {
-            self.send_deadline(lease);
+            self.send_deadline(leases);
             self.kill_if_due();
             let pause = if self.killed_at.is_some() { GRACE / 10 } else { self.interval() };
             tokio::select! {
                 report = self.reports.next_line() => match report.ok().flatten().map(|line| line.parse()) {
                     Some(Ok(Report::Group(group))) => self.group = Some(group),
                     Some(Ok(Report::Stopped(signal))) => self.handle_stop(signal),
-                    Some(Ok(Report::Ended { status, signalled })) => {
+                    Some(Ok(Report::Ended { exit, signalled })) => {
                         let signalled = signalled || self.killed_at.is_some();
-                        return Ok(if signalled { End::Signalled } else { End::Itself(status) });
+                        return Ok(if signalled { End::Signalled } else { End::Itself(exit) });
                     }
-                    Some(Err(_)) | None => return self.unguarded(lease).await,
+                    Some(Err(_)) | None => return self.unguarded(leases).await,
                 },
                 number = signals.next() => self.send(GuardCommand::Signal(number)),
-                _cause = lease.cancelled(), if !lost => {
+                () = leases.cancelled(), if !lost => {
                     lost = true;
                     self.end();
                 }
@@ -158,7 +183,7 @@ impl Job {
             }
             // The guard does not report, for example because it is stopped.
             if self.killed_at.is_some_and(|at| Clock::Boot.now() > at.saturating_add(GRACE)) {
-                return self.unguarded(lease).await;
+                return self.unguarded(leases).await;
             }
         }
     }
@@ -175,10 +200,10 @@ impl Job {
         self.until.saturating_sub(self.times.kill_before / 2)
     }
 
-    /// Sends the guard the lease's deadline, if a refresh has moved it.
-    fn send_deadline(&mut self, lease: &Lease) {
-        let until = deadline(lease);
-        if lease.is_valid() && until > self.until.saturating_add(Duration::from_millis(1)) {
+    /// Sends the guard the leases' deadline, if a refresh has moved it.
+    fn send_deadline(&mut self, leases: &Leases<'_>) {
+        let until = leases.deadline();
+        if leases.is_valid() && until > self.until.saturating_add(Duration::from_millis(1)) {
             self.until = until;
             self.send(GuardCommand::Until(until));
         }
@@ -217,27 +242,32 @@ impl Job {
 
     /// Kills the command's group. If the group is unknown yet, kills the guard, with which the command dies.
     fn kill(&mut self) {
-        match self.group {
-            Some(group) => kill_process_group(group, Signal::KILL).unwrap_or_default(),
+        match self.rest() {
+            Some(rest) => rest.act_on_group(Action::Kill),
             None => drop(self.guard.start_kill()),
         }
     }
 
-    /// Kills the rest of the group after the guard has ended or stopped reporting. If a process cannot be killed,
-    /// because it belongs to another user, waits for its end as long as the lease is valid.
-    async fn unguarded(&mut self, lease: &Lease) -> Result<End, Failure> {
+    fn rest(&self) -> Option<Rest> {
+        self.group.map(|group| Rest::new(group, self.others.clone()))
+    }
+
+    /// Kills the rest of the command after the guard has ended or stopped reporting. If a process cannot be killed,
+    /// because it belongs to another user, waits for its end as long as the leases are valid.
+    async fn unguarded(&mut self, leases: &Leases<'_>) -> Result<End, Failure> {
         drop(self.guard.start_kill());
         self.kill();
-        let status = self.guard.wait().await?;
-        let Some(group) = self.group else {
+        let status = self.guard.wait().await.map_err(Failure::internal)?;
+        let Some(mut rest) = self.rest() else {
             if self.killed_at.is_some() {
                 return Ok(End::Signalled);
             }
             return Err(Failure::new(Status::INVALID, format!("the command was not started: {status}")));
         };
         let by = Clock::Boot.now().saturating_add(GRACE);
-        while !guard::is_empty(group) {
-            if matches!(lease.state(), LeaseState::Lost { .. }) && Clock::Boot.now() >= by {
+        while !rest.is_over() {
+            rest.act_on_orphans(Action::Kill);
+            if !leases.is_valid() && Clock::Boot.now() >= by {
                 return Ok(End::Never);
             }
             sleep(GRACE / 100).await;
@@ -246,20 +276,16 @@ impl Job {
     }
 }
 
-/// Returns the deadline of the lease on the boot-time clock, or slightly less.
-fn deadline(lease: &Lease) -> Duration {
-    let now = Clock::Boot.now();
-    now.saturating_add(lease.remaining())
-}
-
-/// Returns the exit status for the end of a command, before the lease is released.
-pub(crate) fn verdict(lease: &Lease, end: &End) -> Result<Status, Failure> {
-    let state = lease.state();
-    let lease = format!("the lease on {:?} with token {}", lease.key(), lease.token());
+/// Returns the exit status for the end of a command, before the leases are released.
+fn verdict(leases: &Leases<'_>, end: &End) -> Result<Status, Failure> {
+    let (lease, state) = leases.decisive();
     match (end, state) {
         // A command that was not signalled ended before the signal was due, and so before the lease expired.
-        (End::Itself(code), LeaseState::Held | LeaseState::AtRisk | LeaseState::Lost { cause: LossCause::Expired }) => {
-            Ok(Status::of_command(*code))
+        (End::Itself(exit), LeaseState::Held | LeaseState::AtRisk | LeaseState::Lost { cause: LossCause::Expired }) => {
+            Ok(match *exit {
+                Exit::Code(code) => Status::of_command(code),
+                Exit::Signal(signal) => Status::of_signal(signal),
+            })
         }
         (End::Itself(_), LeaseState::Lost { cause }) => Err(lost(format!(
             "{lease} was lost before the command had ended, which may have written without the lease: {cause}"

@@ -17,6 +17,7 @@ mod exit_status;
 mod guard;
 mod job;
 mod json;
+mod leases;
 mod output;
 mod signals;
 mod table;
@@ -42,7 +43,7 @@ fn main() -> ExitCode {
         Ok(arguments) => perform(arguments),
         Err(error) => Ok(print_usage(&error)),
     });
-    status.unwrap_or_else(Failure::report).into()
+    status.unwrap_or_else(Failure::report).end()
 }
 
 /// Prints the requested help, or what is wrong with the arguments.

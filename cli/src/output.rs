@@ -1,6 +1,9 @@
 //! The standard output: text lines, with colours on a terminal, and JSON lines.
 
-use std::io::{self, IsTerminal, Write};
+use std::{
+    fmt,
+    io::{self, IsTerminal, Write},
+};
 
 use rustix::event::{PollFd, PollFlags, poll};
 use serde::Serialize;
@@ -35,11 +38,33 @@ pub(crate) fn is_closed() -> bool {
     poll(&mut polled, Some(&now)).is_ok() && polled[0].revents().intersects(PollFlags::ERR | PollFlags::HUP)
 }
 
+/// The error of an output whose reader has closed the pipe. Only this module makes it.
+#[derive(Debug)]
+pub(crate) struct ReaderGone;
+
+impl fmt::Display for ReaderGone {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the reader has closed the pipe")
+    }
+}
+
+impl std::error::Error for ReaderGone {}
+
+impl ReaderGone {
+    /// Marks the error of a write to the standard output as this, if it is this.
+    fn mark(error: io::Error) -> io::Error {
+        if error.kind() == io::ErrorKind::BrokenPipe { io::Error::other(Self) } else { error }
+    }
+
+    pub(crate) fn is_cause_of(error: &io::Error) -> bool {
+        error.get_ref().is_some_and(|cause| cause.is::<Self>())
+    }
+}
+
 /// Prints a line and flushes. Removes its colours outside a terminal and with `NO_COLOR`.
 pub(crate) fn line(line: &str) -> io::Result<()> {
     let mut out = anstream::stdout().lock();
-    writeln!(out, "{line}")?;
-    out.flush()
+    writeln!(out, "{line}").and_then(|()| out.flush()).map_err(ReaderGone::mark)
 }
 
 pub(crate) fn lines(lines: &[String]) -> io::Result<()> {

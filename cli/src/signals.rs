@@ -1,7 +1,8 @@
 //! The signals that this program handles.
 
-use std::{future::poll_fn, io, pin::pin, task::Poll, time::Duration};
+use std::{fmt, future::poll_fn, io, num::ParseIntError, pin::pin, str::FromStr, task::Poll, time::Duration};
 
+use nix::sys::signal::{self as unix, SigSet};
 use tokio::{
     signal::unix::{Signal, SignalKind, signal},
     time::timeout,
@@ -27,14 +28,16 @@ const FORWARDED: [i32; 5] = [
 #[derive(Debug)]
 pub(crate) struct Signals {
     streams: Vec<(i32, Signal)>,
-    ignored: u64,
+    ignored: SignalMask,
+    blocked: SignalMask,
 }
 
 impl Signals {
     /// Handles the terminating signals, which then no longer end the program by themselves. A signal that was ignored
     /// at the start, as under nohup(1), stays ignored, for this program and for its commands.
     pub(crate) fn terminating() -> io::Result<Self> {
-        let mut signals = Self { streams: Vec::new(), ignored: ignored() };
+        let (ignored, blocked) = (SignalMask::read("SigIgn:"), SignalMask::read("SigBlk:"));
+        let mut signals = Self { streams: Vec::new(), ignored, blocked };
         // If SIGCHLD is ignored, which is inherited, the system keeps no status of children. A handler ends that.
         drop(signal(SignalKind::child())?);
         for kind in TERMINATING {
@@ -50,11 +53,15 @@ impl Signals {
 
     fn handle(&mut self, kind: SignalKind) -> io::Result<()> {
         let number = kind.as_raw_value();
-        let bit = u32::try_from(number).ok().and_then(|number| 1_u64.checked_shl(number.saturating_sub(1)));
-        if self.ignored & bit.unwrap_or_default() == 0 {
+        if !self.ignored.contains(number) {
             self.streams.push((number, signal(kind)?));
         }
         Ok(())
+    }
+
+    /// Returns the signals that were blocked when the program started, which a command inherits.
+    pub(crate) fn blocked(&self) -> SignalMask {
+        self.blocked
     }
 
     /// Waits for the next signal. Dropping the future loses none.
@@ -114,9 +121,42 @@ impl Signals {
     }
 }
 
-/// Returns the ignored signals as a bit mask, or 0 if the system does not report it.
-fn ignored() -> u64 {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
-    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or_default()
+/// A set of signals as a bit mask, in the form of proc(5).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct SignalMask(u64);
+
+impl SignalMask {
+    /// Reads a mask of this process. Returns an empty one if the system does not report it.
+    fn read(field: &str) -> Self {
+        let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+        let mask = status.lines().find_map(|line| line.strip_prefix(field));
+        mask.and_then(|mask| mask.trim().parse().ok()).unwrap_or_default()
+    }
+
+    fn contains(self, number: i32) -> bool {
+        let bit = u32::try_from(number).ok().and_then(|number| 1_u64.checked_shl(number.saturating_sub(1)));
+        self.0 & bit.unwrap_or_default() != 0
+    }
+
+    /// Returns the set without the real-time signals.
+    pub(crate) fn to_set(self) -> SigSet {
+        (1..=31)
+            .filter(|number| self.contains(*number))
+            .filter_map(|number| unix::Signal::try_from(number).ok())
+            .collect()
+    }
+}
+
+impl fmt::Display for SignalMask {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:016x}", self.0)
+    }
+}
+
+impl FromStr for SignalMask {
+    type Err = ParseIntError;
+
+    fn from_str(text: &str) -> Result<Self, ParseIntError> {
+        u64::from_str_radix(text, 16).map(Self)
+    }
 }

@@ -3,7 +3,7 @@
 use std::fs::File;
 
 use rustix::{
-    process::{Pid, Signal, getpgrp, getpid, getppid, getsid, kill_process},
+    process::{Pid, Signal, getpgid, getpgrp, getppid, getsid, kill_process_group},
     termios::{tcgetpgrp, tcsetpgrp},
 };
 
@@ -23,9 +23,12 @@ impl Terminal {
     /// Puts a process group in the foreground, if this process's group is there. Returns whether the command has it.
     fn lend(&mut self, group: Pid) -> bool {
         let Some(file) = &self.file else { return false };
-        if tcgetpgrp(file).is_ok_and(|foreground| foreground == getpgrp()) {
-            self.lent = tcsetpgrp(file, group).is_ok();
-        }
+        self.lent = match tcgetpgrp(file) {
+            Ok(foreground) if foreground == getpgrp() => tcsetpgrp(file, group).is_ok(),
+            // A third group can be in the foreground.
+            Ok(foreground) => foreground == group,
+            Err(_) => false,
+        };
         self.lent
     }
 
@@ -40,8 +43,8 @@ impl Terminal {
 
     /// Reacts to a stop of the command's group by `signal`, and returns whether the command must continue now.
     ///
-    /// If the command stopped because it needs the terminal, it gets the foreground. Otherwise this program stops, too,
-    /// so that the shell which started it continues.
+    /// If the command stopped because it needs the terminal, it gets the foreground. Otherwise this program's group stops,
+    /// too, so that the shell which started it continues. The group can have other processes: the rest of a pipeline.
     pub(crate) fn stopped(&mut self, group: Pid, signal: i32) -> bool {
         let wants = [Signal::TTIN, Signal::TTOU].into_iter().any(|want| want.as_raw() == signal);
         if self.file.is_none() || !(wants || self.lent || signal == Signal::TSTP.as_raw()) {
@@ -53,7 +56,7 @@ impl Terminal {
         }
         let had = self.take_back();
         if is_job_of_a_shell() {
-            kill_process(getpid(), Signal::STOP).unwrap_or_default();
+            kill_process_group(getpgrp(), Signal::STOP).unwrap_or_default();
             // Continued here by the shell, in the foreground or in the background.
             if wants || had {
                 self.lend(group);
@@ -65,10 +68,11 @@ impl Terminal {
     }
 }
 
-/// Returns whether the parent process is in this session, so that it can stop and continue this program, as a shell does.
+/// Returns whether a shell of this session can continue this program's group. The parent process must be in this
+/// session, and the leader of the session in another group.
 fn is_job_of_a_shell() -> bool {
     match (getsid(None), getsid(getppid())) {
-        (Ok(ours), Ok(theirs)) => ours == theirs,
+        (Ok(session), Ok(of_parent)) => session == of_parent && getpgid(Some(session)) != Ok(getpgrp()),
         _ => false,
     }
 }

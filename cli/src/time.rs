@@ -9,6 +9,12 @@ pub(crate) fn parse(text: &str) -> Result<Duration, String> {
     humantime::parse_duration(text).map_err(|error| format!("{error}: pass a time such as 30s, 5m or 1h 30m"))
 }
 
+/// Parses a duration as [`parse`] does, or a number of seconds, as flock(1) does.
+pub(crate) fn parse_with_seconds(text: &str) -> Result<Duration, String> {
+    let seconds = text.parse().ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+    seconds.map_or_else(|| parse(text), Ok)
+}
+
 /// Formats a duration: in whole seconds from 1 s on, and in the two largest units at most.
 pub(crate) fn brief(duration: Duration) -> String {
     let rounded = if duration >= Duration::from_secs(1) {

@@ -1,11 +1,11 @@
 //! `mongoseal elect`.
 
-use std::time::Duration;
+use std::{slice, time::Duration};
 
 use mongoseal::{Leader, LeaseState, Mongoseal};
 
 use crate::{
-    acquire,
+    acquire::{self, Wait},
     arguments::Elect,
     connection::Connection,
     exit_status::{Failure, Status},
@@ -18,21 +18,19 @@ pub(crate) async fn perform(connection: &Connection, options: Elect) -> Result<S
     let times = Times::of(&options.lease)?;
     let mut signals = Signals::terminating()?;
     let seal = acquire::open(connection, &options.lease, &mut signals).await?;
-    let leader = acquire::unless_signalled(&seal, &mut signals, campaign(&seal, &options)).await?;
+    let elected = acquire::unless_signalled(&seal, &mut signals, campaign(&seal, &options)).await;
+    let leader = elected.map_err(|failure| options.wait.status_of(failure))?;
     let lease = leader.lease();
     let verdict = if options.command.is_empty() {
         lead(&leader, &mut signals).await
     } else {
-        match job::run(lease, times, &options.command, &mut signals).await {
-            Ok(end) => job::verdict(lease, &end),
-            Err(failure) => Err(failure),
-        }
+        job::perform(&lease.into(), times, &options.command, &mut signals).await
     };
     job::finish(&seal, &mut signals, lease.remaining(), leader.resign(), verdict).await
 }
 
 async fn campaign(seal: &Mongoseal, options: &Elect) -> mongoseal::Result<Leader> {
-    acquire::acquire(seal, &options.name, Duration::MAX, |wait| {
+    let attempt = |wait| {
         let campaign = seal.campaign(options.name.as_str()).value(&options.value).ttl(options.lease.ttl).wait(wait);
         if options.command.is_empty() {
             campaign
@@ -41,8 +39,8 @@ async fn campaign(seal: &Mongoseal, options: &Elect) -> mongoseal::Result<Leader
             campaign.stop_within(Duration::ZERO)
         }
         .into_future()
-    })
-    .await
+    };
+    Wait::new(seal, slice::from_ref(&options.name), &options.wait).acquire(attempt).await
 }
 
 /// Leads until a signal, which is success, or until the leadership is lost.

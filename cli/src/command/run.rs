@@ -1,16 +1,15 @@
 //! `mongoseal run`.
 
-use std::time::Duration;
-
-use mongoseal::{Lease, LeaseId, Mongoseal};
+use mongoseal::{Lease, LeaseId, LeaseSet, LossCause, Mongoseal, ReleaseOutcome};
 
 use crate::{
-    acquire,
+    acquire::{self, Wait},
     arguments::Run,
     connection::Connection,
     exit_status::{Failure, Status},
     guard::protocol::Times,
     job,
+    leases::Leases,
     signals::Signals,
 };
 
@@ -18,25 +17,73 @@ pub(crate) async fn perform(connection: &Connection, options: Run) -> Result<Sta
     let times = Times::of(&options.lease)?;
     let mut signals = Signals::terminating()?;
     let seal = acquire::open(connection, &options.lease, &mut signals).await?;
-    let lease = acquire::unless_signalled(&seal, &mut signals, acquire(&seal, &options)).await?;
-    let verdict = match job::run(&lease, times, &options.command, &mut signals).await {
-        Ok(end) => job::verdict(&lease, &end),
-        Err(failure) => Err(failure),
-    };
-    job::finish(&seal, &mut signals, lease.remaining(), lease.release(), verdict).await
+    let acquired = acquire::unless_signalled(&seal, &mut signals, acquire(&seal, &options)).await;
+    let held = acquired.map_err(|failure| options.wait.status_of(failure))?;
+    let leases = held.leases();
+    let verdict = job::perform(&leases, times, &options.command, &mut signals).await;
+    let remaining = leases.remaining();
+    job::finish(&seal, &mut signals, remaining, held.release(), verdict).await
 }
 
-async fn acquire(seal: &Mongoseal, options: &Run) -> mongoseal::Result<Lease> {
-    let wait = if options.no_wait { Duration::ZERO } else { options.wait.unwrap_or(Duration::MAX) };
-    // All attempts use one lease id, so that a lost reply does not cost the place in the queue.
-    let id = LeaseId::random();
-    acquire::acquire(seal, &options.key, wait, |wait| {
-        let acquire = seal.acquire(options.key.as_str()).ttl(options.lease.ttl).lease_id(id).wait(wait);
-        match options.shared {
-            Some(holders) => acquire.shared_up_to(holders),
-            None => acquire,
+/// What the command runs under.
+enum Held {
+    One(Lease),
+    Several(LeaseSet),
+}
+
+impl Held {
+    fn leases(&self) -> Leases<'_> {
+        match self {
+            Self::One(lease) => lease.into(),
+            Self::Several(set) => set.into(),
         }
-        .into_future()
-    })
-    .await
+    }
+
+    /// Releases all leases. Returns the outcome of the first that was lost before its expiry.
+    async fn release(self) -> mongoseal::Result<ReleaseOutcome> {
+        let outcomes = match self {
+            Self::One(lease) => return lease.release().await,
+            Self::Several(set) => set.release().await?,
+        };
+        let is_taken = |outcome: &ReleaseOutcome| matches!(outcome, ReleaseOutcome::AlreadyLost { cause } if *cause != LossCause::Expired);
+        let taken = outcomes.into_iter().map(|(_, outcome)| outcome).find(is_taken);
+        Ok(taken.unwrap_or(ReleaseOutcome::Released))
+    }
+}
+
+/// Sets the options that both builders have.
+macro_rules! with_options {
+    ($acquire:expr, $options:expr) => {{
+        let options: &Run = $options;
+        let mut acquire = $acquire.ttl(options.lease.ttl);
+        if options.without_expiry {
+            acquire = acquire.without_expiry();
+        }
+        if let Some(holders) = options.shared {
+            acquire = acquire.shared_up_to(holders);
+        }
+        if let Some(group) = &options.group {
+            acquire = acquire.group(group.as_str());
+        }
+        for (name, text) in &options.metadata {
+            acquire = acquire.metadata(name, text);
+        }
+        acquire
+    }};
+}
+
+async fn acquire(seal: &Mongoseal, options: &Run) -> mongoseal::Result<Held> {
+    let wait = Wait::new(seal, &options.keys, &options.wait);
+    match options.keys.as_slice() {
+        [key] => {
+            // All attempts use one lease id, so that a lost reply does not cost the place in the queue.
+            let id = LeaseId::random();
+            let attempt = |wait| with_options!(seal.acquire(key), options).lease_id(id).wait(wait).into_future();
+            Ok(Held::One(wait.acquire(attempt).await?))
+        }
+        keys => {
+            let attempt = |wait| with_options!(seal.acquire_all(keys), options).wait(wait).into_future();
+            Ok(Held::Several(wait.acquire(attempt).await?))
+        }
+    }
 }

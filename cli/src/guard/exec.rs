@@ -1,34 +1,38 @@
 //! The start of the command: a process that ties itself to the guard and then executes the command.
 
 use std::{
-    ffi::{OsStr, OsString},
+    convert::Infallible,
+    ffi::{CString, OsStr, OsString},
     io,
-    os::unix::process::CommandExt,
-    process::{Command, ExitCode},
+    os::unix::ffi::OsStrExt,
+    process::ExitCode,
+    sync::{Arc, atomic::AtomicBool},
 };
 
-use nix::sys::signal::SigSet;
+use nix::{libc::SIGPIPE, unistd::execvp};
 
-use crate::{exit_status::Status, print_message};
+use crate::{exit_status::Status, print_message, signals::SignalMask};
 
-/// The first argument that makes this program execute a command. The second is the process id of the guard.
+/// The first argument that makes this program execute a command. The second is the process id of the guard, the third
+/// is the mask of the signals that were blocked when the program started.
 pub(crate) const EXEC: &str = "__exec";
 
 /// Executes the command. Returns only if that fails.
 pub(super) fn main(mut arguments: impl Iterator<Item = OsString>) -> ExitCode {
-    let (guard, command) = (arguments.next(), arguments.next().unwrap_or_default());
-    if let Err(error) = prepare(guard.as_deref()) {
+    let (guard, blocked) = (arguments.next(), arguments.next());
+    if let Err(error) = prepare(guard.as_deref(), blocked.as_deref()) {
         print_message(&format!("cannot tie the command to its guard: {error}"));
         return Status::INVALID.into();
     }
-    let error = Command::new(&command).args(arguments).exec();
-    print_message(&format!("cannot run {}: {error}", command.display()));
+    let command: Vec<OsString> = arguments.collect();
+    let Err(error) = execute(&command);
+    print_message(&format!("cannot run {}: {error}", command.first().unwrap_or(&OsString::new()).display()));
     let status = if error.kind() == io::ErrorKind::NotFound { Status::NOT_FOUND } else { Status::NOT_EXECUTABLE };
     status.into()
 }
 
-/// Makes this process die with the guard, also after the exec, and unblocks its signals.
-fn prepare(guard: Option<&OsStr>) -> io::Result<()> {
+/// Makes this process die with the guard, also after the exec, and blocks the signals that were blocked before.
+fn prepare(guard: Option<&OsStr>, blocked: Option<&OsStr>) -> io::Result<()> {
     #[cfg(any(target_os = "linux", target_os = "android"))]
     rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))?;
     // The guard may have ended before the call above.
@@ -36,6 +40,17 @@ fn prepare(guard: Option<&OsStr>) -> io::Result<()> {
     if parent.as_deref().map(OsStr::new) != guard {
         return Err(io::Error::other("the guard has ended"));
     }
-    SigSet::empty().thread_set_mask()?;
+    let blocked = blocked.and_then(OsStr::to_str).and_then(|mask| mask.parse::<SignalMask>().ok()).unwrap_or_default();
+    blocked.to_set().thread_set_mask()?;
+    // The standard library has made this process ignore SIGPIPE. The exec resets a signal with a handler.
+    signal_hook::flag::register(SIGPIPE, Arc::new(AtomicBool::new(false)))?;
     Ok(())
+}
+
+/// Executes a command, which is looked up in `PATH`. The standard library's exec would unblock all signals.
+fn execute(command: &[OsString]) -> io::Result<Infallible> {
+    let strings = command.iter().map(|part| Ok(CString::new(part.as_bytes())?));
+    let strings = strings.collect::<io::Result<Vec<CString>>>()?;
+    let program = strings.first().ok_or(io::ErrorKind::NotFound)?;
+    Ok(execvp(program, &strings)?)
 }

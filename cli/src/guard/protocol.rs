@@ -41,8 +41,9 @@ impl Times {
 /// A message from the holder to the guard. Times are readings of the boot-time clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum GuardCommand {
-    /// The first message, which carries the command's standard input as a descriptor.
-    Begin { until: Duration, times: Times },
+    /// The first message, which carries the command's standard input as a descriptor. `is_nested` if the holder itself
+    /// was started under another lease.
+    Begin { until: Duration, times: Times, is_nested: bool },
     /// The lease is valid until then.
     Until(Duration),
     /// Sends this signal to the command.
@@ -58,9 +59,18 @@ pub(crate) enum Report {
     Group(Pid),
     /// The command was stopped by this signal.
     Stopped(i32),
-    /// The command has ended with this status, and its group is empty. `signalled` if the guard ended the command, or
-    /// should have by then.
-    Ended { status: u8, signalled: bool },
+    /// The command has ended, and no process of it is left. `signalled` if the guard ended the command, or should have
+    /// by then.
+    Ended { exit: Exit, signalled: bool },
+}
+
+/// How a command has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Exit {
+    /// With this status.
+    Code(u8),
+    /// By this signal.
+    Signal(i32),
 }
 
 /// A line is no message.
@@ -76,8 +86,9 @@ impl From<ParseIntError> for ParseError {
 impl fmt::Display for GuardCommand {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Begin { until, times: Times { term_before, kill_before } } => {
-                write!(f, "begin {} {} {}", until.as_micros(), term_before.as_micros(), kill_before.as_micros())
+            Self::Begin { until, times: Times { term_before, kill_before }, is_nested } => {
+                let word = if *is_nested { "nested" } else { "begin" };
+                write!(f, "{word} {} {} {}", until.as_micros(), term_before.as_micros(), kill_before.as_micros())
             }
             Self::Until(until) => write!(f, "until {}", until.as_micros()),
             Self::Signal(number) => write!(f, "signal {number}"),
@@ -92,9 +103,10 @@ impl FromStr for GuardCommand {
     fn from_str(line: &str) -> Result<Self, ParseError> {
         let micros = |number: &str| Ok::<_, ParseError>(Duration::from_micros(number.parse()?));
         match *line.split_whitespace().collect::<Vec<_>>() {
-            ["begin", until, term_before, kill_before] => Ok(Self::Begin {
+            [word @ ("begin" | "nested"), until, term_before, kill_before] => Ok(Self::Begin {
                 until: micros(until)?,
                 times: Times { term_before: micros(term_before)?, kill_before: micros(kill_before)? },
+                is_nested: word == "nested",
             }),
             ["until", until] => Ok(Self::Until(micros(until)?)),
             ["signal", number] => Ok(Self::Signal(number.parse()?)),
@@ -109,8 +121,13 @@ impl fmt::Display for Report {
         match self {
             Self::Group(group) => write!(f, "group {}", group.as_raw_pid()),
             Self::Stopped(signal) => write!(f, "stopped {signal}"),
-            Self::Ended { status, signalled: true } => write!(f, "ended {status} signalled"),
-            Self::Ended { status, signalled: false } => write!(f, "ended {status}"),
+            Self::Ended { exit, signalled } => {
+                match exit {
+                    Exit::Code(code) => write!(f, "ended {code}")?,
+                    Exit::Signal(signal) => write!(f, "ended by {signal}")?,
+                }
+                f.write_str(if *signalled { " signalled" } else { "" })
+            }
         }
     }
 }
@@ -119,11 +136,15 @@ impl FromStr for Report {
     type Err = ParseError;
 
     fn from_str(line: &str) -> Result<Self, ParseError> {
+        let (line, signalled) = match line.strip_suffix(" signalled") {
+            Some(line) => (line, true),
+            None => (line, false),
+        };
         match *line.split_whitespace().collect::<Vec<_>>() {
             ["group", group] => Ok(Self::Group(Pid::from_raw(group.parse()?).ok_or(ParseError)?)),
             ["stopped", signal] => Ok(Self::Stopped(signal.parse()?)),
-            ["ended", status, "signalled"] => Ok(Self::Ended { status: status.parse()?, signalled: true }),
-            ["ended", status] => Ok(Self::Ended { status: status.parse()?, signalled: false }),
+            ["ended", code] => Ok(Self::Ended { exit: Exit::Code(code.parse()?), signalled }),
+            ["ended", "by", signal] => Ok(Self::Ended { exit: Exit::Signal(signal.parse()?), signalled }),
             _ => Err(ParseError),
         }
     }
@@ -183,7 +204,8 @@ mod tests {
         let micros = Duration::from_micros;
         let times = Times { term_before: micros(5_000_001), kill_before: micros(1) };
         for command in [
-            GuardCommand::Begin { until: micros(123_456_789_012), times },
+            GuardCommand::Begin { until: micros(123_456_789_012), times, is_nested: false },
+            GuardCommand::Begin { until: micros(1), times, is_nested: true },
             GuardCommand::Until(micros(7)),
             GuardCommand::Signal(15),
             GuardCommand::End,
@@ -194,8 +216,9 @@ mod tests {
         for report in [
             Report::Group(group),
             Report::Stopped(20),
-            Report::Ended { status: 255, signalled: true },
-            Report::Ended { status: 0, signalled: false },
+            Report::Ended { exit: Exit::Code(255), signalled: true },
+            Report::Ended { exit: Exit::Code(0), signalled: false },
+            Report::Ended { exit: Exit::Signal(2), signalled: true },
         ] {
             assert_eq!(report.to_string().parse::<Report>().unwrap(), report);
         }

@@ -4,15 +4,15 @@ use std::time::Duration;
 
 use super::protocol::Times;
 
-/// The time that the rest of the group has after the command has ended, for example to read the rest of a pipe.
-const GROUP_GRACE: Duration = Duration::from_secs(1);
+/// The time that the rest of the command has after the command has ended, for example to read the rest of a pipe.
+const REST_GRACE: Duration = Duration::from_secs(1);
 
 /// The signal that is due.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Action {
-    /// SIGTERM to the group.
+    /// SIGTERM, for the whole command.
     Term,
-    /// SIGKILL to the group.
+    /// SIGKILL, for the whole command.
     Kill,
 }
 
@@ -52,17 +52,22 @@ impl Schedule {
         }
     }
 
-    /// Schedules the end of the group for now: the lease is lost, or the holder is gone.
+    /// Schedules the end of the command for now: the lease is lost, or the holder is gone.
     pub(crate) fn end(&mut self, now: Duration) {
         self.term_by(now);
     }
 
-    /// Schedules the end of the rest of the group, after the command has ended. If SIGTERM was already due, the command
+    /// Schedules SIGKILL for now.
+    pub(crate) fn kill(&mut self, now: Duration) {
+        self.kill_at = self.kill_at.min(now);
+    }
+
+    /// Schedules the end of the rest of the command, after the command has ended. If SIGTERM was already due, the command
     /// counts as signalled: it may have ended after that time.
     pub(crate) fn ended(&mut self, now: Duration) {
         self.is_signalled |= now >= self.term_at;
         self.has_ended = true;
-        self.term_by(now.saturating_add(GROUP_GRACE));
+        self.term_by(now.saturating_add(REST_GRACE));
     }
 
     fn term_by(&mut self, at: Duration) {
@@ -145,6 +150,14 @@ mod tests {
         let mut past = schedule(100);
         past.end(secs(130));
         assert_eq!((past.due(secs(130)), past.due(secs(130))), (Some(Action::Kill), None));
+    }
+
+    #[test]
+    fn a_command_that_is_to_be_killed_gets_no_sigterm() {
+        let mut schedule = schedule(100);
+        schedule.kill(secs(50));
+        assert_eq!((schedule.due(secs(50)), schedule.due(secs(99))), (Some(Action::Kill), None));
+        assert!(schedule.is_signalled());
     }
 
     #[test]

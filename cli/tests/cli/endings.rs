@@ -2,7 +2,10 @@
 
 use std::process::Stdio;
 
-use nix::sys::signal::Signal::{SIGCONT, SIGHUP, SIGINT, SIGSTOP, SIGTERM, SIGUSR1};
+use nix::sys::signal::{
+    Signal::{SIGCONT, SIGHUP, SIGINT, SIGQUIT, SIGSTOP, SIGTERM, SIGUSR1},
+    killpg,
+};
 use tokio::process::Command;
 
 use crate::{
@@ -14,11 +17,16 @@ use crate::{
 #[tokio::test]
 async fn sigint_and_sigterm_are_passed_on_and_the_lease_is_released_before_it_leaves() {
     let sandbox = Sandbox::new("told").await;
-    for (sent, code) in [(SIGINT, 130), (SIGTERM, 143)] {
+    for sent in [SIGINT, SIGQUIT, SIGTERM] {
         let run = sandbox.run(r#"echo $$ >"$F/id"; exec sleep 100"#).spawn().unwrap();
         let command = sandbox.processes("id", 1).await;
         signal(id(&run), sent);
-        ended(run).await.is_quiet(code);
+        let run = ended(run).await;
+        if sent == SIGTERM {
+            run.is_quiet(143)
+        } else {
+            run.is_ended_by(sent)
+        }
         gone(&command, millis(1)).await;
         sandbox.is_free().await;
         std::fs::remove_file(sandbox.file("id")).unwrap();
@@ -39,15 +47,44 @@ async fn sigint_and_sigterm_are_passed_on_and_the_lease_is_released_before_it_le
 }
 
 #[tokio::test]
+async fn sigint_ends_the_loop_of_a_shell_and_not_only_one_of_its_commands() {
+    let sandbox = Sandbox::new("shell_loop").await;
+    for shell in ["sh", "bash"] {
+        let script =
+            r#"for i in 1 2 3; do "$M" run k -- sh -c 'echo $$ >>"$F/ids"; exec sleep 100'; done; echo went on"#;
+        let mut looping = Command::new(shell);
+        looping.args(["-c", script]).env("M", env!("CARGO_BIN_EXE_mongoseal")).env("F", sandbox.file(""));
+        for (name, value) in sandbox.mongoseal(&[]).as_std().get_envs() {
+            looping.env(name, value.unwrap_or_default());
+        }
+        looping.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0).kill_on_drop(true);
+        let looping = looping.spawn().unwrap();
+        sandbox.processes("ids", 1).await;
+        // As Ctrl-C does, without the terminal.
+        killpg(id(&looping), SIGINT).unwrap();
+        let looping = ended(looping).await;
+        assert_eq!((looping.signal, looping.stdout.as_str()), (Some(SIGINT as i32), ""), "{shell}: {:?}", looping.code);
+        assert_eq!(sandbox.lines("ids", 1).await.len(), 1, "{shell}");
+        std::fs::remove_file(sandbox.file("ids")).unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_status_of_130_is_no_signal() {
+    let sandbox = Sandbox::new("status_130").await;
+    ended(sandbox.run("exit 130").spawn().unwrap()).await.is_quiet(130);
+}
+
+#[tokio::test]
 async fn one_that_is_told_to_end_while_it_waits_leaves_the_queue() {
     let sandbox = Sandbox::new("withdrawn").await;
     let lease = sandbox.hold().await;
-    for (sent, code) in [(SIGINT, 130), (SIGTERM, 143), (SIGHUP, 129)] {
+    for (sent, code) in [(SIGINT, None), (SIGQUIT, None), (SIGTERM, Some(143)), (SIGHUP, Some(129))] {
         let run = sandbox.run("echo never").spawn().unwrap();
         sandbox.queued(1).await;
         signal(id(&run), sent);
         let run = ended(run).await;
-        run.is_quiet(code);
+        code.map_or_else(|| run.is_ended_by(sent), |code| run.is_quiet(code));
         assert_eq!(run.stdout, "");
         sandbox.queued(0).await;
     }
@@ -57,7 +94,8 @@ async fn one_that_is_told_to_end_while_it_waits_leaves_the_queue() {
     for sent in [SIGSTOP, SIGINT, SIGTERM, SIGCONT] {
         signal(id(&run), sent);
     }
-    assert!(matches!(ended(run).await.code, Some(130 | 143)));
+    let run = ended(run).await;
+    assert!(run.code == Some(143) || run.signal == Some(SIGINT as i32), "{:?} {:?}", run.code, run.signal);
     sandbox.queued(0).await;
     lease.release().await.unwrap();
 }

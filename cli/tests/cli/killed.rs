@@ -19,7 +19,7 @@ pub(crate) const STUBBORN: &str = r#"
     sh -c 'while :; do sleep 0.05; done' & echo $$ >"$F/new"; echo $! >>"$F/new"; mv "$F/new" "$F/ids"
     while :; do sleep 0.05; done"#;
 /// What an answer may come late, on a busy machine.
-const SLACK: std::time::Duration = secs(3);
+pub(crate) const SLACK: std::time::Duration = secs(3);
 
 #[tokio::test]
 async fn kill_9_of_the_binary_ends_the_command_and_the_next_gets_the_key_within_the_ttl() {

@@ -9,6 +9,7 @@
 mod database;
 mod election;
 mod endings;
+mod escapees;
 mod killed;
 mod left;
 mod order;

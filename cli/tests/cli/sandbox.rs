@@ -2,6 +2,7 @@
 
 use std::{
     fs,
+    os::unix::process::ExitStatusExt,
     path::{Path, PathBuf},
     process::{Output, Stdio},
     time::{Duration, Instant},
@@ -90,10 +91,19 @@ impl Sandbox {
         self.seal.acquire(KEY).await.unwrap().release().await.unwrap();
     }
 
+    /// A handle of another owner.
+    pub(crate) async fn seal_of(&self, owner: &str) -> Mongoseal {
+        Mongoseal::builder().owner(owner).database(&self.database).connect(&self.uri).await.unwrap()
+    }
+
     /// Waits until so many wait for the key.
     pub(crate) async fn queued(&self, count: usize) {
+        self.queued_on(KEY, count).await;
+    }
+
+    pub(crate) async fn queued_on(&self, key: &str, count: usize) {
         let began = Instant::now();
-        while self.seal.inspect(KEY).await.unwrap().map_or(0, |record| record.queue.len()) != count {
+        while self.seal.inspect(key).await.unwrap().map_or(0, |record| record.queue.len()) != count {
             assert!(began.elapsed() < secs(20), "{count} wait");
             tokio::time::sleep(millis(20)).await;
         }
@@ -122,6 +132,8 @@ pub(crate) fn mongoseal(arguments: &[&str]) -> Command {
 /// What it said and how it ended.
 pub(crate) struct Ended {
     pub(crate) code: Option<i32>,
+    /// The signal that ended it, if it has no code.
+    pub(crate) signal: Option<i32>,
     pub(crate) stdout: String,
     pub(crate) stderr: String,
 }
@@ -129,18 +141,27 @@ pub(crate) struct Ended {
 impl From<Output> for Ended {
     fn from(output: Output) -> Self {
         let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
-        let ended = Self { code: output.status.code(), stdout: text(output.stdout), stderr: text(output.stderr) };
+        let signal = output.status.signal();
+        let ended =
+            Self { code: output.status.code(), signal, stdout: text(output.stdout), stderr: text(output.stderr) };
         assert!(!ended.stderr.contains("panicked") && !ended.stderr.contains("RUST_BACKTRACE"), "{}", ended.stderr);
         ended
     }
 }
 
 impl Ended {
-    /// That it ended with this status, said one sentence with this in it, and nothing on its standard output.
+    /// That it ended with this status, said one sentence with this in it, and nothing on its standard output. It may
+    /// have said before that MongoDB has not answered yet.
     pub(crate) fn says(&self, code: i32, part: &str) {
         assert_eq!((self.code, self.stdout.as_str()), (Some(code), ""), "{}", self.stderr);
-        assert!(self.stderr.contains(part), "{part:?} is in {}", self.stderr);
-        assert!(self.stderr.starts_with("mongoseal: ") && self.stderr.lines().count() == 1, "{}", self.stderr);
+        let lines: Vec<&str> = self.stderr.lines().filter(|line| !line.contains("has not answered for 1s")).collect();
+        let [line] = lines[..] else { panic!("one sentence: {}", self.stderr) };
+        assert!(line.starts_with("mongoseal: ") && line.contains(part), "{part:?} is in {line}");
+    }
+
+    /// That this signal ended it and it said nothing itself.
+    pub(crate) fn is_ended_by(&self, signal: Signal) {
+        assert_eq!((self.code, self.signal, self.stderr.as_str()), (None, Some(signal as i32), ""));
     }
 
     /// That it ended with this status and said nothing itself.

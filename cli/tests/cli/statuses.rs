@@ -35,7 +35,10 @@ async fn wrong_arguments_are_a_status_of_their_own() {
     };
     done(run(&[])).await.says(125, "no connection string: set MONGODB_URI");
     done(run(&["--ttl=3s", "--term-before=2s"])).await.says(125, "is more than half of --ttl 3s");
-    done(run(&["--kill-before=5s"])).await.says(125, "is not between 0s and --term-before 5s");
+    for kill_before in ["5s", "1ns", "0s"] {
+        let refused = done(run(&[&format!("--kill-before={kill_before}")])).await;
+        refused.says(125, "is not between 10ms and --term-before 5s");
+    }
     done(run(&["--uri=mysql://x"])).await.says(125, "connection string");
     for wrong in [mongoseal(&["run", "k"]), mongoseal(&["no-such"]), run(&["--ttl=soon"]), mongoseal(&[])] {
         let wrong = done(wrong).await;

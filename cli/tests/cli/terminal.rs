@@ -47,6 +47,27 @@ async fn ctrl_c_ends_a_command_that_does_not_read_from_the_terminal() {
 }
 
 #[tokio::test]
+async fn a_narrow_terminal_shows_the_place_and_the_holder_of_a_wait_in_one_line() {
+    let sandbox = Sandbox::new("narrow").await;
+    let alice = sandbox.seal_of("夜夜夜夜@web-1").await;
+    let key = "a/very/long/key/that/fills/a/narrow/terminal/by/itself";
+    let lease = alice.acquire(key).ttl(crate::secs(60)).await.unwrap();
+    let line = format!("stty cols 50; exec $M run {key} -- echo done");
+    let run = at_a_terminal(&sandbox, &line).spawn().unwrap();
+    sandbox.queued_on(key, 1).await;
+    tokio::time::sleep(millis(1500)).await;
+    lease.release().await.unwrap();
+    let run = ended(run).await;
+    let shown =
+        run.stdout.split('\r').find(|line| line.contains("waiting")).unwrap_or_else(|| panic!("{:?}", run.stdout));
+    let shown = shown.trim_end_matches("\x1b[K");
+    assert!(shown.starts_with("mongoseal: waiting, next in line; held by 夜"), "{shown}");
+    // Each of these characters takes two columns.
+    let columns = shown.chars().count() + shown.chars().filter(|character| *character == '夜').count();
+    assert!(columns < 50 && shown.ends_with('…'), "{columns}: {shown}");
+}
+
+#[tokio::test]
 async fn a_wait_is_said_on_a_terminal_with_who_holds_the_key_and_how_many_come_before() {
     let sandbox = Sandbox::new("said").await;
     let lease = sandbox.hold().await;
@@ -55,7 +76,6 @@ async fn a_wait_is_said_on_a_terminal_with_who_holds_the_key_and_how_many_come_b
     tokio::time::sleep(millis(1500)).await;
     lease.release().await.unwrap();
     let run = ended(run).await;
-    let said = format!("mongoseal: waiting for \"{KEY}\", next in line; held by ");
-    assert!(run.stdout.contains(&said), "{}", run.stdout);
+    assert!(run.stdout.contains("mongoseal: waiting, next in line; held by "), "{}", run.stdout);
     assert!(run.stdout.ends_with("\r\x1b[Kdone\r\n"), "the line is gone: {:?}", run.stdout);
 }

@@ -1,0 +1,172 @@
+//! Processes that leave the command's process group, and processes that end while it runs.
+
+use std::{
+    fs,
+    io::{BufRead, BufReader, IoSlice},
+    os::{
+        fd::{AsRawFd, OwnedFd},
+        unix::net::UnixStream,
+    },
+    process::Stdio,
+};
+
+use mongoseal::Clock;
+use nix::{
+    sys::{
+        signal::{
+            Signal::{SIGCONT, SIGKILL, SIGSTOP},
+            kill,
+        },
+        socket::{ControlMessage, MsgFlags, sendmsg},
+    },
+    unistd::Pid,
+};
+
+use crate::{
+    eventually,
+    killed::SLACK,
+    millis,
+    sandbox::{KEY, Sandbox, TTL, children, ended, gone, id, signal},
+    secs,
+};
+
+/// Ways to leave the process group. Each writes the id of a process that ignores SIGTERM to a file, and stays.
+const WAYS: [(&str, &str); 4] = [
+    ("timeout", r#"timeout 100 sh -c "$STUBBORN""#),
+    ("bash_m", r#"exec bash -c 'set -m; sh -c "$STUBBORN" & wait'"#),
+    ("setsid", r#"setsid sh -c "$STUBBORN" & wait"#),
+    ("daemon", r#"setsid -f sh -c "$STUBBORN"; sleep 100"#),
+];
+const STUBBORN: &str = r#"trap "" TERM; echo $$ >"$F/new"; mv "$F/new" "$F/ids"; while :; do sleep 0.05; done"#;
+
+#[tokio::test]
+async fn what_has_left_the_group_of_the_command_is_ended_before_a_lost_lease_ends() {
+    for (name, script) in WAYS {
+        let sandbox = Sandbox::new(&format!("escaped_{name}")).await;
+        let run = sandbox.run(script).env("STUBBORN", STUBBORN).spawn().unwrap();
+        let escaped = sandbox.processes("ids", 1).await;
+        // It listens for a revocation once it has held for a second.
+        tokio::time::sleep(secs(2)).await;
+        sandbox.seal.revoke(KEY).by("test").reason("moved").await.unwrap();
+        let revoked = Clock::Boot.now();
+        let last = gone(&escaped, TTL + SLACK).await;
+        println!("{name}: ended {:?} after the revocation", last - revoked);
+        assert!(last < revoked + TTL, "{name}: {:?}", last - revoked);
+        ended(run).await.says(122, "revoked by \"test\"");
+    }
+}
+
+#[tokio::test]
+async fn what_has_left_the_group_is_ended_before_the_key_is_free() {
+    for (name, script) in WAYS {
+        let sandbox = Sandbox::new(&format!("escaped_free_{name}")).await;
+        // The command itself ends at once.
+        let script =
+            script.replace("; sleep 100", "").replace("& wait", "& while [ ! -e \"$F/ids\" ]; do sleep 0.02; done");
+        let script = format!("({script}) & until [ -e \"$F/ids\" ]; do sleep 0.02; done");
+        let run = ended(sandbox.run(&script).env("STUBBORN", STUBBORN).spawn().unwrap()).await;
+        run.is_quiet(0);
+        gone(&sandbox.processes("ids", 1).await, millis(1)).await;
+        sandbox.is_free().await;
+    }
+}
+
+#[tokio::test]
+async fn what_has_left_the_group_is_ended_when_the_guard_is_killed() {
+    let sandbox = Sandbox::new("escaped_unguarded").await;
+    let run = sandbox.run(WAYS[2].1).env("STUBBORN", STUBBORN).spawn().unwrap();
+    let escaped = sandbox.processes("ids", 1).await;
+    let [guard] = *children(id(&run)) else { panic!("it has one child, the guard") };
+    signal(guard, SIGKILL);
+    ended(run).await.says(137, "the guard of the command was killed");
+    gone(&escaped, millis(1)).await;
+    sandbox.is_free().await;
+}
+
+/// The children of all threads of a process.
+fn all_children(process: Pid) -> usize {
+    let threads = fs::read_dir(format!("/proc/{process}/task")).unwrap().flatten();
+    threads.map(|thread| fs::read_to_string(thread.path().join("children")).unwrap().split_whitespace().count()).sum()
+}
+
+#[tokio::test]
+async fn orphans_that_end_while_the_command_runs_do_not_pile_up() {
+    let sandbox = Sandbox::new("zombies").await;
+    let script = r#"
+        i=0; while [ $i -lt 200 ]; do (true &); setsid -f true; i=$((i + 1)); done
+        echo $$ >"$F/ids"; until [ -e "$F/go" ]; do sleep 0.02; done"#;
+    let run = sandbox.run(script).spawn().unwrap();
+    sandbox.processes("ids", 1).await;
+    let [guard] = *children(id(&run)) else { panic!("it has one child, the guard") };
+    eventually(secs(2), "the command is the guard's only child", async || all_children(guard) == 1).await;
+    fs::write(sandbox.file("go"), "").unwrap();
+    ended(run).await.is_quiet(0);
+}
+
+#[tokio::test]
+async fn a_command_that_is_stopped_again_and_again_does_not_outlive_the_lease_of_a_stopped_program() {
+    let sandbox = Sandbox::new("flooded").await;
+    let run = sandbox.run(r#"echo $$ >"$F/ids"; while :; do sleep 0.01; done"#).spawn().unwrap();
+    let command = sandbox.processes("ids", 1).await;
+    signal(id(&run), SIGSTOP);
+    let stopped = Clock::Boot.now();
+    let mut count = 0;
+    while crate::sandbox::is_running(command[0]) && Clock::Boot.now() < stopped + TTL + SLACK {
+        for sent in [SIGSTOP, SIGCONT] {
+            kill(command[0], sent).ok();
+            tokio::time::sleep(millis(2)).await;
+        }
+        count += 1;
+    }
+    let last = Clock::Boot.now();
+    println!("ended {:?} after the program was stopped, and after {count} stops", last - stopped);
+    assert!(last < stopped + TTL && count > 200, "{:?}, {count}", last - stopped);
+    signal(id(&run), SIGCONT);
+    ended(run).await.says(122, "could not be refreshed in time, so the command was ended");
+}
+
+#[tokio::test]
+async fn a_run_inside_a_run_ends_within_the_times_of_the_outer_lease() {
+    let sandbox = Sandbox::new("nested").await;
+    // The inner lease has a long grace after SIGTERM.
+    let script = r#"trap "" TERM; "$M" run inner --ttl 60s --term-before 30s --kill-before 1s -- sh -c "$STUBBORN" & wait; wait"#;
+    for survivor in ["the outer program is killed", "the outer lease is revoked"] {
+        let mut outer = sandbox.run(script);
+        let run = outer.env("STUBBORN", STUBBORN).env("M", env!("CARGO_BIN_EXE_mongoseal")).spawn().unwrap();
+        let inner = sandbox.processes("ids", 1).await;
+        tokio::time::sleep(secs(2)).await;
+        let is_killed = survivor.contains("killed");
+        if is_killed {
+            signal(id(&run), SIGKILL);
+        } else {
+            sandbox.seal.revoke(KEY).by("test").reason("moved").await.unwrap();
+        }
+        let began = Clock::Boot.now();
+        let last = gone(&inner, secs(20)).await;
+        println!("{survivor}: the inner command ended {:?} later", last - began);
+        assert!(last < began + TTL, "{survivor}: {:?}", last - began);
+        let run = ended(run).await;
+        assert!(is_killed || run.code == Some(122), "{:?}", run.code);
+        fs::remove_file(sandbox.file("ids")).unwrap();
+        drop(sandbox.seal.acquire(KEY).wait(secs(30)).await.unwrap());
+        sandbox.seal.revoke("inner").by("test").reason("again").await.unwrap();
+    }
+}
+
+#[test]
+fn a_guard_whose_lease_is_about_to_end_starts_no_command() {
+    let (holder, guard) = UnixStream::pair().unwrap();
+    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_mongoseal"));
+    let guard = command.args(["__guard", "0", "echo", "began"]).stdin(OwnedFd::from(guard)).stdout(Stdio::piped());
+    let guard = guard.spawn().unwrap();
+    drop(command);
+    let until = Clock::Boot.now() + secs(3);
+    let begin = format!("begin {} {} {}\n", until.as_micros(), secs(5).as_micros(), secs(1).as_micros());
+    let input = [std::io::stdin().as_raw_fd()];
+    let (text, rights) = ([IoSlice::new(begin.as_bytes())], [ControlMessage::ScmRights(&input)]);
+    sendmsg::<()>(holder.as_raw_fd(), &text, &rights, MsgFlags::empty(), None).unwrap();
+    let report = BufReader::new(holder).lines().next().unwrap().unwrap();
+    assert_eq!(report, "ended 0 signalled");
+    let output = guard.wait_with_output().unwrap();
+    assert_eq!((output.status.code(), output.stdout), (Some(0), Vec::new()));
+}
