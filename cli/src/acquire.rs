@@ -11,7 +11,7 @@ use crate::{
     arguments::{LeaseOptions, WaitOptions},
     connection::Connection,
     exit_status::Failure,
-    leases::OuterLeases,
+    leases::{Leases, OuterLeases},
     print_message,
     signals::Signals,
     time,
@@ -27,39 +27,40 @@ pub(crate) struct Wait<'a> {
     keys: &'a [String],
     limit: Duration,
     verbose: bool,
+    began: Duration,
 }
 
 impl<'a> Wait<'a> {
     pub(crate) fn new(seal: &'a Mongoseal, keys: &'a [String], options: &WaitOptions) -> Self {
-        Self { seal, keys, limit: options.limit(), verbose: options.verbose }
+        Self { seal, keys, limit: options.limit(), verbose: options.verbose, began: Clock::Boot.now() }
     }
 
     /// Acquires the keys. Calls `attempt` with the wait that remains, and calls it again if MongoDB is unavailable.
     pub(crate) async fn acquire<T, A: Future<Output = Result<T>>>(&self, attempt: impl Fn(Duration) -> A) -> Result<T> {
         let clock = Clock::Boot;
-        let began = clock.now();
-        let until = began.saturating_add(self.limit);
+        let until = self.began.saturating_add(self.limit);
         let mut progress = Progress::new(self.seal, self.keys, self.verbose);
         let mut is_reported = false;
         loop {
             let remaining = until.saturating_sub(clock.now());
             let result = progress.during(attempt(remaining)).await;
-            match &result {
-                Ok(_) if self.verbose => {
-                    let waited = time::brief(clock.now().saturating_sub(began));
-                    print_message(&format!("granted {:?} after {waited}", self.keys));
-                }
-                Err(Error::Unavailable { message, .. }) if !self.limit.is_zero() && clock.now() < until => {
-                    if !is_reported {
-                        print_message(&format!("MongoDB did not answer, retrying {:?}: {message}", self.keys));
-                        is_reported = true;
-                    }
-                    sleep(RETRY_DELAY).await;
-                    continue;
-                }
-                _ => {}
+            let Err(Error::Unavailable { message, .. }) = &result else { return result };
+            if self.limit.is_zero() || clock.now() >= until {
+                return result;
             }
-            return result;
+            if !is_reported {
+                print_message(&format!("MongoDB did not answer, retrying {:?}: {message}", self.keys));
+                is_reported = true;
+            }
+            sleep(RETRY_DELAY).await;
+        }
+    }
+
+    /// Reports the grant, if that is wanted.
+    pub(crate) fn report_grant(&self, leases: &Leases<'_>) {
+        if self.verbose {
+            let waited = time::brief(Clock::Boot.now().saturating_sub(self.began));
+            print_message(&format!("granted {leases} after {waited}"));
         }
     }
 }

@@ -173,6 +173,13 @@ mod tests {
     use super::*;
 
     #[test]
+    fn only_the_output_turns_a_closed_pipe_into_success() {
+        let closed = || io::Error::from(io::ErrorKind::BrokenPipe);
+        assert_eq!(Failure::from(closed()).status(), Status::INVALID);
+        assert_eq!(Failure::from(ReaderGone::mark(closed())).status(), Status::DONE);
+    }
+
+    #[test]
     fn of_a_driver_its_words_are_kept_and_not_its_dump() {
         assert_eq!(without_dump("Unauthorized (code 13): no"), Some("Unauthorized (code 13): no"));
         assert_eq!(without_dump("Kind: I/O error: refused, labels: {\"a\"}, source: None"), Some("I/O error: refused"));

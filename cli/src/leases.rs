@@ -1,6 +1,6 @@
 //! The leases that a command runs under: one, or one for each of several keys.
 
-use std::{env, ffi::OsString, future::poll_fn, task::Poll, time::Duration};
+use std::{env, ffi::OsString, fmt, future::poll_fn, task::Poll, time::Duration};
 
 use mongoseal::{Clock, FencingToken, Lease, LeaseSet, LeaseState, LossCause};
 
@@ -25,6 +25,13 @@ impl<'a> From<&'a Lease> for Leases<'a> {
 impl<'a> From<&'a LeaseSet> for Leases<'a> {
     fn from(set: &'a LeaseSet) -> Self {
         Self(set.iter().collect())
+    }
+}
+
+impl fmt::Display for Leases<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let texts = self.0.iter().map(|lease| format!("{:?} with token {}", lease.key(), lease.token()));
+        f.write_str(&texts.collect::<Vec<_>>().join(", "))
     }
 }
 

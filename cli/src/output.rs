@@ -52,12 +52,12 @@ impl std::error::Error for ReaderGone {}
 
 impl ReaderGone {
     /// Marks the error of a write to the standard output as this, if it is this.
-    fn mark(error: io::Error) -> io::Error {
+    pub(crate) fn mark(error: io::Error) -> io::Error {
         if error.kind() == io::ErrorKind::BrokenPipe { io::Error::other(Self) } else { error }
     }
 
     pub(crate) fn is_cause_of(error: &io::Error) -> bool {
-        error.get_ref().is_some_and(|cause| cause.is::<Self>())
+        error.get_ref().is_some_and(<dyn std::error::Error + Send + Sync>::is::<Self>)
     }
 }
 

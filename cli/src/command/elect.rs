@@ -40,7 +40,10 @@ async fn campaign(seal: &Mongoseal, options: &Elect) -> mongoseal::Result<Leader
         }
         .into_future()
     };
-    Wait::new(seal, slice::from_ref(&options.name), &options.wait).acquire(attempt).await
+    let wait = Wait::new(seal, slice::from_ref(&options.name), &options.wait);
+    let leader = wait.acquire(attempt).await?;
+    wait.report_grant(&leader.lease().into());
+    Ok(leader)
 }
 
 /// Leads until a signal, which is success, or until the leadership is lost.

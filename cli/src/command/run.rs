@@ -55,10 +55,9 @@ impl Held {
 macro_rules! with_options {
     ($acquire:expr, $options:expr) => {{
         let options: &Run = $options;
-        let mut acquire = $acquire.ttl(options.lease.ttl);
-        if options.without_expiry {
-            acquire = acquire.without_expiry();
-        }
+        let acquire = $acquire;
+        let mut acquire =
+            if options.without_expiry { acquire.without_expiry() } else { acquire.ttl(options.lease.ttl) };
         if let Some(holders) = options.shared {
             acquire = acquire.shared_up_to(holders);
         }
@@ -74,16 +73,18 @@ macro_rules! with_options {
 
 async fn acquire(seal: &Mongoseal, options: &Run) -> mongoseal::Result<Held> {
     let wait = Wait::new(seal, &options.keys, &options.wait);
-    match options.keys.as_slice() {
+    let held = match options.keys.as_slice() {
         [key] => {
             // All attempts use one lease id, so that a lost reply does not cost the place in the queue.
             let id = LeaseId::random();
             let attempt = |wait| with_options!(seal.acquire(key), options).lease_id(id).wait(wait).into_future();
-            Ok(Held::One(wait.acquire(attempt).await?))
+            Held::One(wait.acquire(attempt).await?)
         }
         keys => {
             let attempt = |wait| with_options!(seal.acquire_all(keys), options).wait(wait).into_future();
-            Ok(Held::Several(wait.acquire(attempt).await?))
+            Held::Several(wait.acquire(attempt).await?)
         }
-    }
+    };
+    wait.report_grant(&held.leases());
+    Ok(held)
 }

@@ -23,9 +23,9 @@ async fn sigint_and_sigterm_are_passed_on_and_the_lease_is_released_before_it_le
         signal(id(&run), sent);
         let run = ended(run).await;
         if sent == SIGTERM {
-            run.is_quiet(143)
+            run.is_quiet(143);
         } else {
-            run.is_ended_by(sent)
+            run.is_ended_by(sent);
         }
         gone(&command, millis(1)).await;
         sandbox.is_free().await;
@@ -146,6 +146,23 @@ async fn a_signal_that_was_ignored_before_is_ignored_by_the_command() {
     let run = ended(run).await;
     run.is_quiet(0);
     assert_eq!(run.stdout, "done\n");
+}
+
+#[tokio::test]
+async fn a_signal_that_was_blocked_before_is_blocked_in_the_command_and_no_other() {
+    let sandbox = Sandbox::new("blocked").await;
+    // Not by dash(1), which unblocks all signals.
+    let run = sandbox.mongoseal(&["run", KEY, "--", "grep", "SigBlk", "/proc/self/status"]);
+    let mut outer = Command::new("env");
+    outer.args(["--block-signal=USR1", env!("CARGO_BIN_EXE_mongoseal")]).args(run.as_std().get_args());
+    for (name, value) in run.as_std().get_envs() {
+        outer.env(name, value.unwrap_or_default());
+    }
+    let run = outer.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let run = ended(run).await;
+    run.is_quiet(0);
+    let usr1 = 1_u64 << (SIGUSR1 as i32 - 1);
+    assert_eq!(run.stdout.split_whitespace().last(), Some(format!("{usr1:016x}").as_str()));
 }
 
 #[tokio::test]

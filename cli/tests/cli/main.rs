@@ -12,6 +12,7 @@ mod endings;
 mod escapees;
 mod killed;
 mod left;
+mod options;
 mod order;
 mod sandbox;
 mod secrets;

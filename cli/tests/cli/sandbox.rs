@@ -64,6 +64,11 @@ impl Sandbox {
         self.folder.join(name)
     }
 
+    /// Waits until the file exists.
+    pub(crate) async fn exists(&self, name: &str) {
+        eventually(secs(20), &format!("{name} exists"), async || self.file(name).exists()).await;
+    }
+
     /// What the file has, when it has so many lines.
     pub(crate) async fn lines(&self, name: &str, count: usize) -> Vec<String> {
         let mut lines = Vec::new();

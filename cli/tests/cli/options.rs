@@ -1,0 +1,134 @@
+//! The options of `run` and `elect` that flock(1) and its like have, too.
+
+use std::time::Instant;
+
+use crate::{
+    millis,
+    sandbox::{KEY, Sandbox, done, ended, id, mongoseal, signal},
+    secs,
+};
+
+#[tokio::test]
+async fn the_options_of_flock_are_understood() {
+    let sandbox = Sandbox::new("as_flock").await;
+    let lease = sandbox.hold().await;
+    done(sandbox.mongoseal(&["run", "-n", KEY, "--", "echo", "never"])).await.says(121, "is held by");
+    done(sandbox.mongoseal(&["run", "-n", "-E", "7", KEY, "--", "echo", "never"])).await.says(7, "is held by");
+    done(sandbox.mongoseal(&["elect", "-n", "-E", "0", KEY, "v"])).await.says(0, "is held by");
+    let began = Instant::now();
+    done(sandbox.mongoseal(&["run", "-w", "0.5", KEY, "--", "echo", "never"])).await.says(121, "is held by");
+    assert!(began.elapsed() >= millis(500), "{:?}", began.elapsed());
+    done(sandbox.mongoseal(&["elect", "-w1", KEY, "v"])).await.says(121, "is held by");
+    lease.release().await.unwrap();
+}
+
+#[tokio::test]
+async fn several_keys_are_held_together_and_each_has_its_token() {
+    let sandbox = Sandbox::new("several").await;
+    let script = r#"echo "$MONGOSEAL_KEY_1 $MONGOSEAL_TOKEN_1 $MONGOSEAL_KEY_2 $MONGOSEAL_TOKEN_2 ${MONGOSEAL_KEY-none}"
+        touch "$F/began"; until [ -e "$F/go" ]; do sleep 0.02; done"#;
+    let mut run = sandbox.mongoseal(&["run", "b", "a", "--ttl", "4s", "--", "sh", "-c", script]);
+    let run = run.env("F", sandbox.file("")).spawn().unwrap();
+    sandbox.exists("began").await;
+    for key in ["a", "b"] {
+        assert!(sandbox.seal.acquire(key).await.is_err(), "{key} is held");
+    }
+    std::fs::write(sandbox.file("go"), "").unwrap();
+    let run = ended(run).await;
+    run.is_quiet(0);
+    let mut tokens = Vec::new();
+    for key in ["a", "b"] {
+        tokens.push(sandbox.seal.inspect(key).await.unwrap().unwrap().version);
+        sandbox.seal.acquire(key).await.unwrap().release().await.unwrap();
+    }
+    assert_eq!(run.stdout, format!("a {} b {} none\n", tokens[0], tokens[1]));
+}
+
+#[tokio::test]
+async fn the_loss_of_one_of_several_keys_ends_the_command_and_frees_the_others() {
+    let sandbox = Sandbox::new("several_lost").await;
+    let script = r#"echo $$ >"$F/id"; exec sleep 100"#;
+    let mut run = sandbox.mongoseal(&["run", "a", "b", "c", "--", "sh", "-c", script]);
+    let run = run.env("F", sandbox.file("")).spawn().unwrap();
+    sandbox.processes("id", 1).await;
+    // It listens for a revocation once it has held for a second.
+    tokio::time::sleep(secs(2)).await;
+    let began = Instant::now();
+    sandbox.seal.revoke("b").by("ops").reason("moved").await.unwrap();
+    ended(run).await.says(122, "the lease on \"b\" with token ");
+    assert!(began.elapsed() < secs(5), "{:?}", began.elapsed());
+    for key in ["a", "b", "c"] {
+        sandbox.seal.acquire(key).await.unwrap().release().await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn metadata_group_and_no_expiry_are_those_of_the_lease() {
+    let sandbox = Sandbox::new("lease_options").await;
+    let options = ["--metadata", "build=1.4.2", "--metadata", "url=a=b", "--group", "g", "--without-expiry"];
+    let run = [
+        &["run", KEY],
+        &options[..],
+        &["--", "sh", "-c", r#"touch "$F/began"; echo "${MONGOSEAL_DEADLINE-none}"; exec sleep 100"#],
+    ];
+    let mut run = sandbox.mongoseal(&run.concat());
+    let run = run.env("F", sandbox.file("")).spawn().unwrap();
+    sandbox.exists("began").await;
+    let record = sandbox.seal.inspect(KEY).await.unwrap().unwrap();
+    let [holder] = &record.holders[..] else { panic!("{record:?}") };
+    assert_eq!(holder.metadata.iter().collect::<Vec<_>>(), [("build", "1.4.2"), ("url", "a=b")]);
+    assert_eq!((holder.group.as_ref().map(mongoseal::Group::as_str), holder.remaining), (Some("g"), None));
+    signal(id(&run), nix::sys::signal::Signal::SIGTERM);
+    let run = ended(run).await;
+    run.is_quiet(143);
+    assert_eq!(run.stdout, "none\n");
+    sandbox.is_free().await;
+    let refused = done(mongoseal(&["run", "k", "--metadata", "x", "--", "true"])).await;
+    assert!(refused.code == Some(125) && refused.stderr.contains("build=1.4.2"), "{}", refused.stderr);
+}
+
+#[tokio::test]
+async fn a_verbose_run_reports_the_wait_and_the_grant_in_a_pipe() {
+    let sandbox = Sandbox::new("verbose").await;
+    let lease = sandbox.hold().await;
+    let run = sandbox.mongoseal(&["run", "-v", KEY, "--", "echo", "done"]).spawn().unwrap();
+    sandbox.queued(1).await;
+    tokio::time::sleep(millis(1500)).await;
+    let owner = lease.owner().clone();
+    lease.release().await.unwrap();
+    let run = ended(run).await;
+    assert_eq!((run.code, run.stdout.as_str()), (Some(0), "done\n"));
+    let [waiting, granted] = run.stderr.lines().collect::<Vec<_>>()[..] else { panic!("{}", run.stderr) };
+    assert!(waiting.starts_with(&format!("mongoseal: waiting, next in line; held by {owner} (")), "{waiting}");
+    let token = sandbox.seal.inspect(KEY).await.unwrap().unwrap().version;
+    assert!(granted.starts_with(&format!("mongoseal: granted \"{KEY}\" with token {token} after ")), "{granted}");
+}
+
+#[tokio::test]
+async fn a_run_that_waits_for_the_lease_that_it_was_started_under_warns() {
+    let sandbox = Sandbox::new("itself").await;
+    let run = sandbox.run(r#""$M" run reports/nightly --wait 1500ms -- echo never"#);
+    let run = { run }.env("M", env!("CARGO_BIN_EXE_mongoseal")).spawn().unwrap();
+    let run = ended(run).await;
+    assert_eq!((run.code, run.stdout.as_str()), (Some(121), ""));
+    let [warning, held] = run.stderr.lines().collect::<Vec<_>>()[..] else { panic!("{}", run.stderr) };
+    assert!(warning.contains("waits for itself") && held.contains("is held by"), "{}", run.stderr);
+    // Another key is no cause for a warning.
+    let run = sandbox.run(r#""$M" run other -- echo done"#);
+    let run = ended({ run }.env("M", env!("CARGO_BIN_EXE_mongoseal")).spawn().unwrap()).await;
+    run.is_quiet(0);
+}
+
+#[tokio::test]
+async fn a_database_that_does_not_answer_is_reported_after_a_second() {
+    use tokio::io::{AsyncBufReadExt, BufReader};
+    for command in [&["run", "k", "--", "true"][..], &["ls"]] {
+        let mut run = mongoseal(command);
+        let began = Instant::now();
+        let mut run = run.env("MONGODB_URI", "mongodb://127.0.0.1:9/?replicaSet=none").spawn().unwrap();
+        let line = BufReader::new(run.stderr.take().unwrap()).lines().next_line().await.unwrap().unwrap();
+        assert_eq!(line, "mongoseal: MongoDB has not answered for 1s, waiting up to 10s (--timeout)");
+        assert!(began.elapsed() < secs(4), "{:?}", began.elapsed());
+        run.kill().await.unwrap();
+    }
+}
