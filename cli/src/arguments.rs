@@ -38,7 +38,7 @@ pub(crate) enum Command {
     /// Print grants, releases, expiries and revocations as they happen
     #[command(after_help = examples::WATCH)]
     Watch(Watch),
-    /// Take a key away from its holders
+    /// Take a key away from its holders, or from one of them
     #[command(after_help = examples::REVOKE)]
     Revoke(Revoke),
     /// Compare the tokens in a fenced collection with the replica set's clock
@@ -197,6 +197,12 @@ pub(crate) struct Revoke {
     /// Name of the revoker, for example olga; default: user@host
     #[arg(long, value_name = "NAME")]
     pub(crate) by: Option<String>,
+    /// Only the lease with this token; default: all leases of the key
+    #[arg(long, value_name = "TOKEN", conflicts_with = "owner")]
+    pub(crate) token: Option<FencingToken>,
+    /// Only the leases of this owner, for example alice@web-1
+    #[arg(long, value_name = "NAME")]
+    pub(crate) owner: Option<String>,
     /// Do not ask for confirmation
     #[arg(long)]
     pub(crate) yes: bool,

@@ -50,8 +50,12 @@ Ctrl-C ends it with status 0.";
 pub(crate) const REVOKE: &str = "Examples:
   mongoseal revoke reports/nightly --reason 'stuck since Monday'
   mongoseal revoke reports/nightly --reason 'its host is gone' --yes
+  mongoseal revoke gpu --token 228031344934932 --reason 'stuck, the others work'
 
-Exit status 1 if the key has no holder, or if the question was not answered with yes.";
+A shared key is taken from all its holders, unless --token or --owner selects. Leases that are granted after the \
+command has read the key are left.
+
+Exit status 1 if no holder was revoked, or if the question was not answered with yes.";
 
 pub(crate) const FENCES: &str = "Examples:
   mongoseal fences orders
