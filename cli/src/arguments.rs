@@ -1,8 +1,12 @@
 //! The commands and options of the program, with their help texts.
 
-use std::{ffi::OsString, time::Duration};
+use std::{
+    env,
+    ffi::{OsStr, OsString},
+    time::Duration,
+};
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Arg, Args, CommandFactory, FromArgMatches, Parser, Subcommand, builder::Resettable, error::ErrorKind};
 use clap_complete::Shell;
 use mongoseal::FencingToken;
 
@@ -16,6 +20,46 @@ pub(crate) struct Arguments {
     pub(crate) connection: Connection,
     #[command(subcommand)]
     pub(crate) command: Command,
+}
+
+/// Why the arguments were not parsed.
+pub(crate) enum Unparsed {
+    /// They are wrong, or help was requested.
+    Usage(clap::Error),
+    /// The value of this environment variable is not UTF-8.
+    NotUtf8(String),
+}
+
+impl Arguments {
+    /// Parses the arguments of this process, and the environment variables that stand for missing ones. An empty
+    /// variable counts as unset.
+    pub(crate) fn read() -> Result<Self, Unparsed> {
+        let mut variables = Vec::new();
+        let mut unset_if_empty = |arg: Arg| {
+            let name = arg.get_env().map(OsStr::to_owned);
+            let value = name.as_ref().and_then(env::var_os);
+            variables.extend(name.zip(value.clone()));
+            if value.is_some_and(|value| value.is_empty()) {
+                arg.env(Resettable::<clap::builder::OsStr>::Reset)
+            } else {
+                arg
+            }
+        };
+        let mut program = Self::command()
+            .mut_args(&mut unset_if_empty)
+            .mut_subcommands(|command| command.mut_args(&mut unset_if_empty));
+        let parsed = program.try_get_matches_from_mut(env::args_os());
+        let parsed = parsed.and_then(|mut matches| Self::from_arg_matches_mut(&mut matches));
+        parsed.map_err(|error| {
+            let is_not_utf8 = |(_, value): &&(_, OsString)| value.to_str().is_none();
+            match variables.iter().find(is_not_utf8) {
+                Some((name, _)) if error.kind() == ErrorKind::InvalidUtf8 => {
+                    Unparsed::NotUtf8(name.to_string_lossy().into_owned())
+                }
+                _ => Unparsed::Usage(error.format(&mut program)),
+            }
+        })
+    }
 }
 
 #[derive(Debug, Subcommand)]
@@ -77,7 +121,7 @@ pub(crate) struct LeaseOptions {
     #[arg(long, default_value = "30s", value_parser = time::parse, value_name = "TIME")]
     pub(crate) ttl: Duration,
     /// Owner name that others see; default: host, process id, random part
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, env = "MONGOSEAL_OWNER", value_name = "NAME")]
     pub(crate) owner: Option<String>,
     /// SIGTERM this long before the lease ends, at most ttl/2; default: ttl/6
     #[arg(long, value_parser = time::parse, value_name = "TIME")]

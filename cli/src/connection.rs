@@ -3,16 +3,18 @@
 use std::{
     env,
     ffi::{OsStr, OsString},
-    io,
-    os::unix::{ffi::OsStrExt, process::CommandExt},
+    fs, io,
+    os::unix::{ffi::OsStrExt, fs::PermissionsExt, process::CommandExt},
+    path::{Path, PathBuf},
     process::Command,
+    sync::OnceLock,
     time::Duration,
 };
 
 use clap::Args;
 use mongoseal::{Builder, Mongoseal};
 
-use crate::{exit_status::Failure, this_program, time};
+use crate::{exit_status::Failure, print_message, this_program, time};
 
 /// The environment variable that [`hide_uri`] moves the connection string to. Commands that this program runs do not
 /// inherit it.
@@ -25,6 +27,12 @@ pub(crate) struct Connection {
     /// Connection string of the replica set
     #[arg(long, global = true, env = "MONGODB_URI", hide_env_values = true, value_name = "URI")]
     uri: Option<String>,
+    /// File with the connection string; precedes MONGODB_URI
+    #[arg(long, global = true, value_name = "PATH")]
+    uri_file: Option<PathBuf>,
+    /// What the file contains. A pipe can be read only once.
+    #[arg(skip)]
+    read_uri: OnceLock<String>,
     /// Database; default: that of the URI, or mongoseal
     #[arg(long, global = true, env = "MONGOSEAL_DB", value_name = "NAME")]
     db: Option<String>,
@@ -72,12 +80,20 @@ impl Connection {
     }
 
     pub(crate) fn uri(&self) -> Result<String, Failure> {
-        let hidden = env::var_os(HIDDEN_URI).map(|uri| uri.into_string().map_err(|_| not_utf8())).transpose()?;
-        hidden.or_else(|| self.uri.clone()).ok_or_else(|| {
-            Failure::invalid(
-                "no connection string: set MONGODB_URI or pass --uri, for example mongodb://db0,db1,db2/app?replicaSet=rs0",
-            )
-        })
+        let hidden = env::var_os(HIDDEN_URI).map(|uri| uri.into_string().map_err(|_| not_utf8("--uri"))).transpose()?;
+        match (hidden, &self.uri_file) {
+            (Some(_), Some(_)) => Err(Failure::invalid("there are two connection strings: pass --uri or --uri-file")),
+            (Some(uri), None) => Ok(uri),
+            (None, Some(path)) => match self.read_uri.get() {
+                Some(uri) => Ok(uri.clone()),
+                None => read_uri(path).map(|uri| self.read_uri.get_or_init(|| uri).clone()),
+            },
+            (None, None) => self.uri.clone().ok_or_else(|| {
+                Failure::invalid(
+                    "no connection string: set MONGODB_URI, or pass --uri-file or --uri, for example mongodb://db0,db1,db2/app?replicaSet=rs0",
+                )
+            }),
+        }
     }
 
     /// As it was said.
@@ -102,8 +118,31 @@ impl Connection {
     }
 }
 
-fn not_utf8() -> Failure {
-    Failure::invalid("the connection string is not UTF-8: percent-encode the other bytes, such as %ff")
+fn not_utf8(place: &str) -> Failure {
+    Failure::invalid(format!(
+        "the connection string of {place} is not UTF-8: percent-encode the other bytes, such as %ff"
+    ))
+}
+
+/// Reads a connection string from a file, without the space around it.
+fn read_uri(path: &Path) -> Result<String, Failure> {
+    let cannot_read = |error| Failure::invalid(format!("cannot read --uri-file {}: {error}", path.display()));
+    // A pipe has no other readers than those to which it was given.
+    if let Ok(metadata) = path.metadata()
+        && metadata.is_file()
+        && metadata.permissions().mode() & 0o004 != 0
+    {
+        let path = path.display();
+        print_message(&format!("all users can read --uri-file {path}: run chmod o-r {path} if it has a password"));
+    }
+    let text = String::from_utf8(fs::read(path).map_err(cannot_read)?)
+        .map_err(|_| not_utf8(&format!("--uri-file {}", path.display())))?;
+    match text.trim() {
+        "" => {
+            Err(Failure::invalid(format!("--uri-file {} is empty: write the connection string to it", path.display())))
+        }
+        uri => Ok(uri.to_owned()),
+    }
 }
 
 /// Moves a connection string from the arguments to the environment, by executing this program again: all users of the

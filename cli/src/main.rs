@@ -30,17 +30,19 @@ use std::{
     process::ExitCode,
 };
 
-use arguments::{Arguments, Command};
-use clap::Parser;
+use arguments::{Arguments, Command, Unparsed};
 use exit_status::{Failure, Status};
 
 fn main() -> ExitCode {
     if let Some(status) = guard::run_stage() {
         return status;
     }
-    let status = connection::hide_uri().map_err(Failure::internal).and_then(|()| match Arguments::try_parse() {
+    let status = connection::hide_uri().map_err(Failure::internal).and_then(|()| match Arguments::read() {
         Ok(arguments) => perform(arguments),
-        Err(error) => Ok(print_usage(&error)),
+        Err(Unparsed::Usage(error)) => Ok(print_usage(&error)),
+        Err(Unparsed::NotUtf8(variable)) => Err(Failure::invalid(format!(
+            "the environment variable {variable} is not UTF-8: percent-encode the other bytes of a connection string, such as %ff, or unset the variable"
+        ))),
     });
     status.unwrap_or_else(Failure::report).into()
 }

@@ -1,6 +1,9 @@
 //! `mongoseal man`: one manual page for all commands.
 
-use std::io::{self, Write};
+use std::{
+    collections::BTreeSet,
+    io::{self, Write},
+};
 
 use clap::{Arg, Command, CommandFactory};
 use clap_mangen::{
@@ -96,13 +99,18 @@ fn write_argument(roff: &mut Roff, argument: &Arg) {
 
 fn write_environment(roff: &mut Roff, program: &Command) {
     roff.control("SH", ["ENVIRONMENT"]);
-    for argument in program.get_arguments() {
+    let mut named = BTreeSet::new();
+    let of_commands = program.get_subcommands().flat_map(Command::get_arguments);
+    for argument in program.get_arguments().chain(of_commands) {
         let (Some(name), Some(long)) = (argument.get_env().and_then(|name| name.to_str()), argument.get_long()) else {
             continue;
         };
+        if !named.insert(name) {
+            continue;
+        }
         roff.control("TP", []);
         roff.text([bold(name)]);
-        roff.text([roman(format!("Same as --{long}, which takes precedence."))]);
+        roff.text([roman(format!("Same as --{long}, which takes precedence. If empty, it counts as unset."))]);
     }
     for (names, meaning) in [
         (
