@@ -28,7 +28,8 @@ pub(crate) const LEADER: &str = "Examples:
   mongoseal leader scheduler | cut -f1
   mongoseal leader scheduler --follow --json
 
-Output: value, owner, token and time since the grant, separated by tabs. Exit status 1 if there is no leader.";
+Output: value, owner, token and time since the grant, separated by tabs. Exit status 1 if there is no leader. With \
+--follow, a line of four `-` means that there is no leader: no token is `-`.";
 
 pub(crate) const LS: &str = "Examples:
   mongoseal ls

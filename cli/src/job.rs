@@ -36,7 +36,7 @@ use crate::{
     print_message,
     signals::Signals,
     terminal::Terminal,
-    this_program,
+    this_program, time,
 };
 
 /// The time within which a guard must report the end of a command that was killed.
@@ -62,13 +62,16 @@ impl Times {
         let kill_before = options.kill_before.unwrap_or(term_before / 5);
         if term_before > options.ttl / 2 {
             return Err(Failure::invalid(format!(
-                "--term-before {term_before:?} is more than half of --ttl {:?}: pass at most half, so that one late refresh does not end the command",
-                options.ttl
+                "--term-before {} is more than half of --ttl {}: pass at most half, so that one late refresh does not end the command",
+                time::format(term_before),
+                time::format(options.ttl)
             )));
         }
         if kill_before.is_zero() || kill_before >= term_before {
             return Err(Failure::invalid(format!(
-                "--kill-before {kill_before:?} is not between 0s and --term-before {term_before:?}: pass a time between them"
+                "--kill-before {} is not between 0s and --term-before {}: pass a time between them",
+                time::format(kill_before),
+                time::format(term_before)
             )));
         }
         Ok(Self { term_before, kill_before })

@@ -74,7 +74,17 @@ async fn the_manual_names_each_command_option_status_and_variable() {
     for command in COMMANDS {
         assert!(page.contains(&format!(".SS \"mongoseal {command}")), "{command}:\n{page}");
     }
-    for part in ["--expiring", "--reason", "--retention", "MONGODB_URI", "MONGOSEAL_OWNER", "NO_COLOR", "EXIT STATUS", "121", "EXAMPLES"] {
+    for part in [
+        "--expiring",
+        "--reason",
+        "--retention",
+        "MONGODB_URI",
+        "MONGOSEAL_OWNER",
+        "NO_COLOR",
+        "EXIT STATUS",
+        "121",
+        "EXAMPLES",
+    ] {
         assert!(page.contains(part), "{part}");
     }
     assert!(!page.contains("mongodb://"), "no connection string is in it");
