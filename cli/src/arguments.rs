@@ -6,7 +6,11 @@ use std::{
     time::Duration,
 };
 
-use clap::{Arg, Args, CommandFactory, FromArgMatches, Parser, Subcommand, builder::Resettable, error::ErrorKind};
+use clap::{
+    Arg, Args, CommandFactory, FromArgMatches, Parser, Subcommand,
+    builder::Resettable,
+    error::{ContextKind, ContextValue, ErrorKind},
+};
 use clap_complete::Shell;
 use mongoseal::FencingToken;
 
@@ -30,7 +34,26 @@ pub(crate) enum Unparsed {
     NotUtf8(String),
 }
 
+/// The commands that need no connection.
+const OFFLINE: [&str; 3] = ["demo", "completions", "man"];
+
 impl Arguments {
+    /// Describes the program to the parser, for help, manual and completions.
+    pub(crate) fn program() -> clap::Command {
+        let program = Self::command();
+        let options_of_all: Vec<Arg> =
+            program.get_arguments().filter(|arg| arg.is_global_set()).map(|arg| arg.clone().hide(true)).collect();
+        let mut program = program.mut_subcommands(|command| {
+            if OFFLINE.contains(&command.get_name()) { command.args(&options_of_all) } else { command }
+        });
+        program.build();
+        // Otherwise the usage in an error lists the options that the environment sets as if they were required.
+        program.mut_subcommands(|mut command| {
+            let usage = command.render_usage().to_string();
+            command.override_usage(usage.trim_start_matches("Usage: ").to_owned())
+        })
+    }
+
     /// Parses the arguments of this process, and the environment variables that stand for missing ones. An empty
     /// variable counts as unset.
     pub(crate) fn read() -> Result<Self, Unparsed> {
@@ -45,7 +68,7 @@ impl Arguments {
                 arg
             }
         };
-        let mut program = Self::command()
+        let mut program = Self::program()
             .mut_args(&mut unset_if_empty)
             .mut_subcommands(|command| command.mut_args(&mut unset_if_empty));
         let parsed = program.try_get_matches_from_mut(env::args_os());
@@ -56,77 +79,104 @@ impl Arguments {
                 Some((name, _)) if error.kind() == ErrorKind::InvalidUtf8 => {
                     Unparsed::NotUtf8(name.to_string_lossy().into_owned())
                 }
-                _ => Unparsed::Usage(error.format(&mut program)),
+                _ => Unparsed::Usage(with_hint(error.format(&mut program), &program)),
             }
         })
     }
 }
 
+/// Adds to the error of an argument that is none of `run` or `elect` that the command comes after `--`.
+fn with_hint(mut error: clap::Error, program: &clap::Command) -> clap::Error {
+    let unexpected = match error.get(ContextKind::InvalidArg) {
+        Some(ContextValue::String(unexpected)) if error.kind() == ErrorKind::UnknownArgument => unexpected,
+        _ => return error,
+    };
+    let mut arguments = env::args_os();
+    let runs_command = arguments
+        .by_ref()
+        .find_map(|argument| program.find_subcommand(argument))
+        .is_some_and(|command| command.get_positionals().any(Arg::is_last_set));
+    if runs_command && !unexpected.starts_with('-') && !arguments.any(|argument| argument == "--") {
+        let hint = format!("put `--` before the command: -- {unexpected} ...");
+        error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![hint.into()]));
+    }
+    error
+}
+
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Run a command while holding a lease, and end the command before the lease ends
-    #[command(after_help = examples::RUN)]
+    /// Run a command under a lease, and end it before the lease ends
+    #[command(after_long_help = examples::RUN)]
     Run(Run),
-    /// Campaign for leadership, and lead while a command runs or until a signal
-    #[command(after_help = examples::ELECT)]
+    /// Campaign, and lead while a command runs or until a signal
+    #[command(after_long_help = examples::ELECT)]
     Elect(Elect),
     /// Print the current leader
-    #[command(after_help = examples::LEADER)]
+    #[command(after_long_help = examples::LEADER)]
     Leader(Leader),
     /// List leases
-    #[command(after_help = examples::LS)]
+    #[command(after_long_help = examples::LS)]
     Ls(Ls),
     /// Show one key: its holders, its waiters, its latest revocations
-    #[command(after_help = examples::SHOW)]
+    #[command(after_long_help = examples::SHOW)]
     Show(Show),
     /// Print grants, releases, expiries and revocations as they happen
-    #[command(after_help = examples::WATCH)]
+    #[command(after_long_help = examples::WATCH)]
     Watch(Watch),
     /// Take a key away from its holders, or from one of them
-    #[command(after_help = examples::REVOKE)]
+    #[command(after_long_help = examples::REVOKE)]
     Revoke(Revoke),
-    /// Compare the tokens in a fenced collection with the replica set's clock
-    #[command(after_help = examples::FENCES)]
+    /// Compare the tokens of a fenced collection with the set's clock
+    #[command(after_long_help = examples::FENCES)]
     Fences(Fences),
-    /// Raise the version of keys, so that their next tokens are larger than a given one
-    #[command(after_help = examples::RAISE)]
+    /// Raise keys, so that their next tokens are larger than a given one
+    #[command(after_long_help = examples::RAISE)]
     Raise(Raise),
     /// Delete expired leases and idle records now (never needed)
-    #[command(after_help = examples::PURGE)]
+    #[command(after_long_help = examples::PURGE)]
     Purge(Purge),
-    /// Check whether the MongoDB deployment is fit for leases, and print what to change
-    #[command(after_help = examples::DOCTOR)]
+    /// Check whether the deployment is fit for leases
+    #[command(after_long_help = examples::DOCTOR)]
     Doctor(Doctor),
     /// Check whether a token is still the newest of its key
-    #[command(after_help = examples::VERIFY)]
+    #[command(after_long_help = examples::VERIFY)]
     Verify(Verify),
     /// Show what a fence is for, in about 5 s and without a database
-    #[command(after_help = examples::DEMO)]
+    #[command(after_long_help = examples::DEMO)]
     Demo,
     /// Print a completion script for a shell
-    #[command(after_help = examples::COMPLETIONS)]
+    #[command(after_long_help = examples::COMPLETIONS)]
     Completions {
-        /// Shell, for example bash
+        /// Shell: bash, elvish, fish, powershell or zsh
+        #[arg(hide_possible_values = true)]
         shell: Shell,
     },
     /// Print the manual page
-    #[command(after_help = examples::MAN)]
+    #[command(after_long_help = examples::MAN)]
     Man,
 }
 
 /// The options of a lease that a command runs under.
 #[derive(Args, Debug)]
 pub(crate) struct LeaseOptions {
-    /// Time until an unrefreshed lease expires, for example 5m
+    /// Time to live of the lease
+    ///
+    /// The lease expires if no refresh reaches MongoDB for this long. For example 5m.
     #[arg(long, default_value = "30s", value_parser = time::parse, value_name = "TIME")]
     pub(crate) ttl: Duration,
-    /// Owner name that others see; default: host, process id, random part
-    #[arg(long, env = "MONGOSEAL_OWNER", value_name = "NAME")]
+    /// Owner that other programs see, for example web-1
+    ///
+    /// Environment: MONGOSEAL_OWNER. Default: host, process id and a random part.
+    #[arg(long, env = "MONGOSEAL_OWNER", hide_env = true, value_name = "NAME")]
     pub(crate) owner: Option<String>,
-    /// SIGTERM this long before the lease ends, at most ttl/2; default: ttl/6
+    /// SIGTERM this long before the end; default: ttl/6
+    ///
+    /// The command has this time, less --kill-before, to stop before its lease ends. At most half of the ttl.
     #[arg(long, value_parser = time::parse, value_name = "TIME")]
     pub(crate) term_before: Option<Duration>,
-    /// SIGKILL this long before the lease ends; default: --term-before/5
+    /// SIGKILL this long before the end of the lease
+    ///
+    /// Default: a fifth of --term-before.
     #[arg(long, value_parser = time::parse, value_name = "TIME")]
     pub(crate) kill_before: Option<Duration>,
 }
@@ -137,13 +187,13 @@ pub(crate) struct Run {
     pub(crate) key: String,
     #[command(flatten)]
     pub(crate) lease: LeaseOptions,
-    /// Wait at most this long for the key, for example 5m; default: no limit
+    /// Longest wait for the key; default: no limit
     #[arg(long, value_parser = time::parse, value_name = "TIME", conflicts_with = "no_wait")]
     pub(crate) wait: Option<Duration>,
     /// Do not wait: exit with status 121 if the key is held
     #[arg(long)]
     pub(crate) no_wait: bool,
-    /// Share the key among at most N holders, for example 4; default: exclusive
+    /// Share the key among N holders; default: exclusive
     #[arg(long, value_name = "N")]
     pub(crate) shared: Option<u32>,
     /// Command and its arguments, after `--`
@@ -155,11 +205,11 @@ pub(crate) struct Run {
 pub(crate) struct Elect {
     /// Name of the election, which is a key, for example scheduler
     pub(crate) name: String,
-    /// Value to publish about this leader, for example its address 10.0.0.7:4000
+    /// Value to publish, for example the address 10.0.0.7:4000
     pub(crate) value: String,
     #[command(flatten)]
     pub(crate) lease: LeaseOptions,
-    /// Command to run while leading, after `--`; default: lead until SIGINT or SIGTERM
+    /// Command, after `--`; default: lead until a signal
     #[arg(last = true, value_name = "COMMAND")]
     pub(crate) command: Vec<OsString>,
 }
@@ -196,10 +246,10 @@ pub(crate) struct Ls {
     /// Only leases held for at least this long, for example 1h
     #[arg(long, value_parser = time::parse, value_name = "TIME")]
     pub(crate) older: Option<Duration>,
-    /// Only leases with less than this time remaining, for example 10s
+    /// Only leases with less time remaining, for example 10s
     #[arg(long, value_parser = time::parse, value_name = "TIME")]
     pub(crate) expiring: Option<Duration>,
-    /// Also list expired leases that are still in their records
+    /// Also expired leases that are still in their records
     #[arg(long)]
     pub(crate) expired: bool,
     /// Print one JSON object per line
@@ -235,13 +285,15 @@ pub(crate) struct Watch {
 pub(crate) struct Revoke {
     /// Key to revoke, for example reports/nightly
     pub(crate) key: String,
-    /// Reason, which the holder and the record get, for example 'its host is gone'
+    /// Reason, for example 'its host is gone'
+    ///
+    /// The holder receives it, and the record keeps it.
     #[arg(long, value_name = "TEXT")]
     pub(crate) reason: String,
-    /// Name of the revoker, for example olga; default: user@host
+    /// Revoker, for example olga; default: user@host
     #[arg(long, value_name = "NAME")]
     pub(crate) by: Option<String>,
-    /// Only the lease with this token; default: all leases of the key
+    /// Only the lease with this token; default: all leases
     #[arg(long, value_name = "TOKEN", conflicts_with = "owner")]
     pub(crate) token: Option<FencingToken>,
     /// Only the leases of this owner, for example alice@web-1
@@ -257,7 +309,9 @@ pub(crate) struct Revoke {
 
 #[derive(Args, Debug)]
 pub(crate) struct Fences {
-    /// Fenced collection, in the database of the leases, for example orders
+    /// Fenced collection, for example orders
+    ///
+    /// It is in the database of the leases.
     #[arg(value_name = "COLLECTION")]
     pub(crate) fenced: String,
     /// Field with the tokens
@@ -270,7 +324,7 @@ pub(crate) struct Fences {
 
 #[derive(Args, Debug)]
 pub(crate) struct Raise {
-    /// Largest token in the fenced documents, as `mongoseal fences` prints it
+    /// Largest token, as `mongoseal fences` prints it
     #[arg(long, value_name = "TOKEN")]
     pub(crate) to: FencingToken,
     /// Keys whose leases protect these documents, for example orders/4711
@@ -290,7 +344,9 @@ pub(crate) struct Purge {
 
 #[derive(Args, Debug)]
 pub(crate) struct Doctor {
-    /// Smallest grace of the leases, for the clock check; default: 500ms
+    /// Smallest grace of the leases; default: 500ms
+    ///
+    /// The clock check compares it with the differences between the clocks of the members.
     #[arg(long, value_parser = time::parse, value_name = "TIME")]
     pub(crate) grace: Option<Duration>,
     /// Print one JSON object per check

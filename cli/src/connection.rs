@@ -25,34 +25,58 @@ pub(crate) const HIDDEN_URI: &str = "MONGOSEAL_KEPT_URI";
 #[command(next_help_heading = "Connection")]
 pub(crate) struct Connection {
     /// Connection string of the replica set
-    #[arg(long, global = true, env = "MONGODB_URI", hide_env_values = true, value_name = "URI")]
+    ///
+    /// For example mongodb://db0,db1,db2/app?replicaSet=rs0. Environment: MONGODB_URI, which other users cannot read: they
+    /// can read arguments for some milliseconds.
+    #[arg(long, global = true, env = "MONGODB_URI", hide_env = true, value_name = "URI")]
     uri: Option<String>,
-    /// File with the connection string; precedes MONGODB_URI
+    /// File with the connection string
+    ///
+    /// It precedes MONGODB_URI.
     #[arg(long, global = true, value_name = "PATH")]
     uri_file: Option<PathBuf>,
     /// What the file contains. A pipe can be read only once.
     #[arg(skip)]
     read_uri: OnceLock<String>,
     /// Database; default: that of the URI, or mongoseal
-    #[arg(long, global = true, env = "MONGOSEAL_DB", value_name = "NAME")]
+    ///
+    /// Environment: MONGOSEAL_DB.
+    #[arg(long, global = true, env = "MONGOSEAL_DB", hide_env = true, value_name = "NAME")]
     db: Option<String>,
     /// Lease collection
-    #[arg(long, global = true, env = "MONGOSEAL_COLLECTION", default_value = "mongoseal", value_name = "NAME")]
+    ///
+    /// Environment: MONGOSEAL_COLLECTION.
+    #[arg(
+        long,
+        global = true,
+        env = "MONGOSEAL_COLLECTION",
+        hide_env = true,
+        default_value = "mongoseal",
+        value_name = "NAME"
+    )]
     collection: String,
-    /// Time limit of a request to MongoDB, for example 30s
+    /// Time limit of a request to MongoDB
+    ///
+    /// After this time MongoDB counts as unavailable. For example 30s.
     #[arg(long, global = true, default_value = "10s", value_parser = time::parse, value_name = "TIME")]
     timeout: Duration,
-    /// Retention of idle records, the same in all programs that use the collection
+    /// Retention of idle records
+    ///
+    /// MongoDB deletes idle records after this time. It must be the same in all programs that use the collection.
+    /// Environment: MONGOSEAL_RETENTION.
     #[arg(
         long,
         global = true,
         env = "MONGOSEAL_RETENTION",
+        hide_env = true,
         default_value = "24h",
         value_parser = time::parse,
         value_name = "TIME"
     )]
     retention: Duration,
-    /// Accept a sharded cluster, where only expiry is promised
+    /// Accept a sharded cluster
+    ///
+    /// On a sharded cluster only expiry is promised.
     #[arg(long, global = true)]
     allow_sharded: bool,
 }

@@ -5,7 +5,7 @@ use std::{
     io::{self, Write},
 };
 
-use clap::{Arg, Command, CommandFactory};
+use clap::{Arg, Command};
 use clap_mangen::{
     Man,
     roff::{Roff, bold, italic, roman},
@@ -23,8 +23,7 @@ pub(crate) fn perform() -> Result<Status, Failure> {
 }
 
 fn page() -> io::Result<Vec<u8>> {
-    let mut program = Arguments::command();
-    program.build();
+    let program = Arguments::program();
     let man = Man::new(program.clone());
     let mut page = Vec::new();
     man.render_title(&mut page)?;
