@@ -139,7 +139,7 @@ pub(crate) enum Command {
     #[command(after_long_help = examples::DOCTOR)]
     Doctor(Doctor),
     /// Check whether a token is still the newest of its key
-    #[command(after_long_help = examples::VERIFY)]
+    #[command(after_long_help = examples::VERIFY, override_usage = "mongoseal verify [OPTIONS] [KEY] [TOKEN]")]
     Verify(Verify),
     /// Show what a fence is for, in about 5 s and without a database
     #[command(after_long_help = examples::DEMO)]
@@ -356,8 +356,10 @@ pub(crate) struct Doctor {
 
 #[derive(Args, Debug)]
 pub(crate) struct Verify {
-    /// Key of the lease, as in `MONGOSEAL_KEY`
+    /// Key of the lease; default: MONGOSEAL_KEY
+    #[arg(env = "MONGOSEAL_KEY", hide_env = true)]
     pub(crate) key: String,
-    /// Token of the lease, as in `MONGOSEAL_TOKEN`
+    /// Token of the lease; default: MONGOSEAL_TOKEN
+    #[arg(env = "MONGOSEAL_TOKEN", hide_env = true)]
     pub(crate) token: FencingToken,
 }

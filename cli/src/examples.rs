@@ -89,7 +89,10 @@ with a ttl of 5 s or more, and a tenth of a shorter ttl: pass the smallest one w
 Exit status 1 if a check failed.";
 
 pub(crate) const VERIFY: &str = "Examples:
-  mongoseal verify \"$MONGOSEAL_KEY\" \"$MONGOSEAL_TOKEN\" || exit
+  mongoseal verify || exit
+  mongoseal verify reports/nightly 228031344934932
+
+`mongoseal run` sets MONGOSEAL_KEY and MONGOSEAL_TOKEN for its command.
 
 Exit status 0 if no newer token of the key was issued, whether the key is held or not; 1 otherwise. The answer can be \
 outdated at once, so pass the token with each write, too.";

@@ -114,7 +114,7 @@ fn write_environment(roff: &mut Roff, program: &Command) {
     for (names, meaning) in [
         (
             "MONGOSEAL_KEY, MONGOSEAL_TOKEN, MONGOSEAL_LEASE_ID, MONGOSEAL_DEADLINE",
-            "Set for the command of run and elect: its key, token, lease id (a secret) and first deadline.",
+            "Set for the command of run and elect: its key, token, lease id (a secret) and first deadline. verify takes the first two as defaults.",
         ),
         ("NO_COLOR", "If set, no colours on a terminal."),
     ] {

@@ -75,7 +75,16 @@ async fn only_the_newest_token_is_verified() {
     verify(token.clone()).await.is_quiet(0);
     older.release().await.unwrap();
     verify(token.clone()).await.is_quiet(0);
+    let of_environment = async |key: &str, token: &str| {
+        let mut command = sandbox.mongoseal(&["verify"]);
+        command.env("MONGOSEAL_KEY", key).env("MONGOSEAL_TOKEN", token);
+        done(command).await
+    };
+    of_environment("k", &token).await.is_quiet(0);
+    of_environment("never", &token).await.says(1, "\"never\" has no record");
+    assert_eq!(of_environment("k", "").await.code, Some(125), "an empty variable is unset");
     let newer = sandbox.seal.acquire("k").await.unwrap();
+    of_environment("k", &token).await.says(1, "is not the newest");
     verify(token).await.says(1, "is not the newest: \"k\" has version");
     verify((newer.token().get() + 1).to_string()).await.says(1, "was not issued for \"k\"");
     newer.release().await.unwrap();
