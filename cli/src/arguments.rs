@@ -166,7 +166,7 @@ pub(crate) struct LeaseOptions {
     pub(crate) ttl: Duration,
     /// Owner that other programs see, for example web-1
     ///
-    /// Environment: MONGOSEAL_OWNER. Default: host, process id and a random part.
+    /// Environment: `MONGOSEAL_OWNER`. Default: host, process id and a random part.
     #[arg(long, env = "MONGOSEAL_OWNER", hide_env = true, value_name = "NAME")]
     pub(crate) owner: Option<String>,
     /// SIGTERM this long before the end; default: ttl/6
@@ -356,10 +356,10 @@ pub(crate) struct Doctor {
 
 #[derive(Args, Debug)]
 pub(crate) struct Verify {
-    /// Key of the lease; default: MONGOSEAL_KEY
+    /// Key of the lease; default: `MONGOSEAL_KEY`
     #[arg(env = "MONGOSEAL_KEY", hide_env = true)]
     pub(crate) key: String,
-    /// Token of the lease; default: MONGOSEAL_TOKEN
+    /// Token of the lease; default: `MONGOSEAL_TOKEN`
     #[arg(env = "MONGOSEAL_TOKEN", hide_env = true)]
     pub(crate) token: FencingToken,
 }

@@ -26,13 +26,13 @@ pub(crate) const HIDDEN_URI: &str = "MONGOSEAL_KEPT_URI";
 pub(crate) struct Connection {
     /// Connection string of the replica set
     ///
-    /// For example mongodb://db0,db1,db2/app?replicaSet=rs0. Environment: MONGODB_URI, which other users cannot read: they
+    /// For example `mongodb://db0,db1,db2/app?replicaSet=rs0`. Environment: `MONGODB_URI`, which other users cannot read: they
     /// can read arguments for some milliseconds.
     #[arg(long, global = true, env = "MONGODB_URI", hide_env = true, value_name = "URI")]
     uri: Option<String>,
     /// File with the connection string
     ///
-    /// It precedes MONGODB_URI.
+    /// It precedes `MONGODB_URI`.
     #[arg(long, global = true, value_name = "PATH")]
     uri_file: Option<PathBuf>,
     /// What the file contains. A pipe can be read only once.
@@ -40,12 +40,12 @@ pub(crate) struct Connection {
     read_uri: OnceLock<String>,
     /// Database; default: that of the URI, or mongoseal
     ///
-    /// Environment: MONGOSEAL_DB.
+    /// Environment: `MONGOSEAL_DB`.
     #[arg(long, global = true, env = "MONGOSEAL_DB", hide_env = true, value_name = "NAME")]
     db: Option<String>,
     /// Lease collection
     ///
-    /// Environment: MONGOSEAL_COLLECTION.
+    /// Environment: `MONGOSEAL_COLLECTION`.
     #[arg(
         long,
         global = true,
@@ -63,7 +63,7 @@ pub(crate) struct Connection {
     /// Retention of idle records
     ///
     /// MongoDB deletes idle records after this time. It must be the same in all programs that use the collection.
-    /// Environment: MONGOSEAL_RETENTION.
+    /// Environment: `MONGOSEAL_RETENTION`.
     #[arg(
         long,
         global = true,

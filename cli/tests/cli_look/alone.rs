@@ -89,7 +89,7 @@ async fn the_short_help_has_a_line_for_each_option_and_no_connection_where_there
         assert_eq!(help.contains("--collection"), !is_offline, "{help}");
     }
     let long = narrow(&["run", "--help"]).await.split_whitespace().collect::<Vec<_>>().join(" ");
-    for part in ["Examples:", "Environment: MONGODB_URI", "[default: 10s]", "Default: a fifth of --term-before"] {
+    for part in ["Examples:", "Environment: `MONGODB_URI`", "[default: 10s]", "Default: a fifth of --term-before"] {
         assert!(long.contains(part), "{part}: {long}");
     }
 }
