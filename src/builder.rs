@@ -6,6 +6,7 @@ use crate::{
     Error, IntoName, Mongoseal, Owner, Result, Retry, Ttl,
     engine::{dedicated_thread::DedicatedThread, retry_policy::OnHeld, settings::Settings, shared::Shared},
     store::Store,
+    types::duration::format_duration,
 };
 
 impl Mongoseal {
@@ -183,8 +184,8 @@ impl Builder {
         };
         if self.operation_timeout < Duration::from_millis(10) || self.operation_timeout > Ttl::MAX.duration() {
             return Err(Error::invalid(format!(
-                "an operation timeout must be from 10 ms to 365 days and {:?} is not: seconds are usual",
-                self.operation_timeout
+                "an operation timeout must be from 10ms to 365d and {} is not: seconds are usual",
+                format_duration(self.operation_timeout)
             )));
         }
         if !(1..=3_000).contains(&self.queue_limit) {
@@ -201,8 +202,8 @@ impl Builder {
         }
         if self.retention > Ttl::MAX.duration() {
             return Err(Error::invalid(format!(
-                "idle records can be kept for at most 365 days and {:?} is longer: 24 hours are usual",
-                self.retention
+                "idle records can be kept for at most 365d and {} is longer: 24h are usual",
+                format_duration(self.retention)
             )));
         }
         Ok(Settings {

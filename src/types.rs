@@ -6,6 +6,7 @@
 pub(crate) mod acquire_id;
 pub(crate) mod clock;
 pub(crate) mod deadline;
+pub(crate) mod duration;
 pub(crate) mod error;
 pub(crate) mod group;
 pub(crate) mod into_name;

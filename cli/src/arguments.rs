@@ -1,8 +1,16 @@
 //! The commands and options of the program, with their help texts.
 
-use std::{ffi::OsString, time::Duration};
+use std::{
+    env,
+    ffi::{OsStr, OsString},
+    time::Duration,
+};
 
-use clap::{Args, Parser, Subcommand};
+use clap::{
+    Arg, Args, CommandFactory, FromArgMatches, Parser, Subcommand,
+    builder::Resettable,
+    error::{ContextKind, ContextValue, ErrorKind},
+};
 use clap_complete::Shell;
 use mongoseal::FencingToken;
 
@@ -23,71 +31,159 @@ pub(crate) struct Arguments {
     pub(crate) command: Command,
 }
 
+/// Why the arguments were not parsed.
+pub(crate) enum Unparsed {
+    /// They are wrong, or help was requested.
+    Usage(clap::Error),
+    /// The value of this environment variable is not UTF-8.
+    NotUtf8(String),
+}
+
+/// The commands that need no connection.
+const OFFLINE: [&str; 3] = ["demo", "completions", "man"];
+
+impl Arguments {
+    /// Describes the program to the parser, for help, manual and completions.
+    pub(crate) fn program() -> clap::Command {
+        let program = Self::command();
+        let options_of_all: Vec<Arg> =
+            program.get_arguments().filter(|arg| arg.is_global_set()).map(|arg| arg.clone().hide(true)).collect();
+        let mut program = program.mut_subcommands(|command| {
+            if OFFLINE.contains(&command.get_name()) { command.args(&options_of_all) } else { command }
+        });
+        program.build();
+        // Otherwise the usage in an error lists the options that the environment sets as if they were required.
+        program.mut_subcommands(|mut command| {
+            let usage = command.render_usage().to_string();
+            command.override_usage(usage.trim_start_matches("Usage: ").to_owned())
+        })
+    }
+
+    /// Parses the arguments of this process, and the environment variables that stand for missing ones. An empty
+    /// variable counts as unset.
+    pub(crate) fn read() -> Result<Self, Unparsed> {
+        let mut variables = Vec::new();
+        let mut unset_if_empty = |arg: Arg| {
+            let name = arg.get_env().map(OsStr::to_owned);
+            let value = name.as_ref().and_then(env::var_os);
+            variables.extend(name.zip(value.clone()));
+            if value.is_some_and(|value| value.is_empty()) {
+                arg.env(Resettable::<clap::builder::OsStr>::Reset)
+            } else {
+                arg
+            }
+        };
+        let mut program = Self::program()
+            .mut_args(&mut unset_if_empty)
+            .mut_subcommands(|command| command.mut_args(&mut unset_if_empty));
+        let parsed = program.try_get_matches_from_mut(env::args_os());
+        let parsed = parsed.and_then(|mut matches| Self::from_arg_matches_mut(&mut matches));
+        parsed.map_err(|error| {
+            let is_not_utf8 = |(_, value): &&(_, OsString)| value.to_str().is_none();
+            match variables.iter().find(is_not_utf8) {
+                Some((name, _)) if error.kind() == ErrorKind::InvalidUtf8 => {
+                    Unparsed::NotUtf8(name.to_string_lossy().into_owned())
+                }
+                _ => Unparsed::Usage(with_hint(error.format(&mut program), &program)),
+            }
+        })
+    }
+}
+
+/// Adds that the command comes after `--`, if the arguments of `run` or `elect` have several words and no `--`.
+fn with_hint(mut error: clap::Error, program: &clap::Command) -> clap::Error {
+    let may_lack_dashes = match error.kind() {
+        ErrorKind::UnknownArgument => error.get(ContextKind::SuggestedArg).is_none(),
+        kind => kind == ErrorKind::MissingRequiredArgument,
+    };
+    let mut arguments = env::args_os();
+    let runs_command = arguments
+        .by_ref()
+        .find_map(|argument| program.find_subcommand(argument))
+        .is_some_and(|command| command.get_positionals().any(Arg::is_last_set));
+    let rest: Vec<OsString> = arguments.collect();
+    let words = rest.iter().filter(|argument| !argument.to_string_lossy().starts_with('-')).count();
+    if may_lack_dashes && runs_command && words > 1 && !rest.iter().any(|argument| argument == "--") {
+        let hint = "put `--` before the command, for example: mongoseal run KEY -- COMMAND".to_owned();
+        error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![hint.into()]));
+    }
+    error
+}
+
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Run a command while holding a lease, and end the command before the lease ends
-    #[command(after_help = examples::RUN)]
+    /// Run a command under a lease, and end it before the lease ends
+    #[command(after_long_help = examples::RUN)]
     Run(Run),
-    /// Campaign for leadership, and lead while a command runs or until a signal
-    #[command(after_help = examples::ELECT)]
+    /// Campaign, and lead while a command runs or until a signal
+    #[command(after_long_help = examples::ELECT)]
     Elect(Elect),
     /// Print the current leader
-    #[command(after_help = examples::LEADER)]
+    #[command(after_long_help = examples::LEADER)]
     Leader(Leader),
     /// List leases
-    #[command(after_help = examples::LS)]
+    #[command(after_long_help = examples::LS)]
     Ls(Ls),
     /// Show one key: its holders, its waiters, its latest revocations
-    #[command(after_help = examples::SHOW)]
+    #[command(after_long_help = examples::SHOW)]
     Show(Show),
     /// Print grants, releases, expiries and revocations as they happen
-    #[command(after_help = examples::WATCH)]
+    #[command(after_long_help = examples::WATCH)]
     Watch(Watch),
-    /// Take a key away from its holders
-    #[command(after_help = examples::REVOKE)]
+    /// Take a key away from its holders, or from one of them
+    #[command(after_long_help = examples::REVOKE)]
     Revoke(Revoke),
-    /// Compare the tokens in a fenced collection with the replica set's clock
-    #[command(after_help = examples::FENCES)]
+    /// Compare the tokens of a fenced collection with the set's clock
+    #[command(after_long_help = examples::FENCES)]
     Fences(Fences),
-    /// Raise the version of keys, so that their next tokens are larger than a given one
-    #[command(after_help = examples::RAISE)]
+    /// Raise keys, so that their next tokens are larger than a given one
+    #[command(after_long_help = examples::RAISE)]
     Raise(Raise),
     /// Delete expired leases and idle records now (never needed)
-    #[command(after_help = examples::PURGE)]
+    #[command(after_long_help = examples::PURGE)]
     Purge(Purge),
-    /// Check whether the MongoDB deployment is fit for leases, and print what to change
-    #[command(after_help = examples::DOCTOR)]
+    /// Check whether the deployment is fit for leases
+    #[command(after_long_help = examples::DOCTOR)]
     Doctor(Doctor),
     /// Check whether a token is still the newest of its key
-    #[command(after_help = examples::VERIFY)]
+    #[command(after_long_help = examples::VERIFY, override_usage = "mongoseal verify [OPTIONS] [KEY] [TOKEN]")]
     Verify(Verify),
     /// Show what a fence is for, in about 5 s and without a database
-    #[command(after_help = examples::DEMO)]
+    #[command(after_long_help = examples::DEMO)]
     Demo,
     /// Print a completion script for a shell
-    #[command(after_help = examples::COMPLETIONS)]
+    #[command(after_long_help = examples::COMPLETIONS)]
     Completions {
-        /// Shell, for example bash
+        /// Shell: bash, elvish, fish, powershell or zsh
+        #[arg(hide_possible_values = true)]
         shell: Shell,
     },
     /// Print the manual page
-    #[command(after_help = examples::MAN)]
+    #[command(after_long_help = examples::MAN)]
     Man,
 }
 
 /// The options of a lease that a command runs under.
 #[derive(Args, Debug)]
 pub(crate) struct LeaseOptions {
-    /// Time until an unrefreshed lease expires, for example 5m
+    /// Time to live of the lease
+    ///
+    /// The lease expires if no refresh reaches MongoDB for this long. For example 5m.
     #[arg(long, default_value = "30s", value_parser = time::parse, value_name = "TIME")]
     pub(crate) ttl: Duration,
-    /// Owner name that others see; default: host, process id, random part
-    #[arg(long, value_name = "NAME")]
+    /// Owner that other programs see, for example web-1
+    ///
+    /// Environment: `MONGOSEAL_OWNER`. Default: host, process id and a random part.
+    #[arg(long, env = "MONGOSEAL_OWNER", hide_env = true, value_name = "NAME")]
     pub(crate) owner: Option<String>,
-    /// SIGTERM this long before the lease ends, at most ttl/2; default: ttl/6
+    /// SIGTERM this long before the end; default: ttl/6
+    ///
+    /// The command has this time, less --kill-before, to stop before its lease ends. At most half of the ttl.
     #[arg(long, value_parser = time::parse, value_name = "TIME")]
     pub(crate) term_before: Option<Duration>,
-    /// SIGKILL this long before the lease ends; default: --term-before/5
+    /// SIGKILL this long before the end of the lease
+    ///
+    /// Default: a fifth of --term-before.
     #[arg(long, value_parser = time::parse, value_name = "TIME")]
     pub(crate) kill_before: Option<Duration>,
 }
@@ -95,16 +191,20 @@ pub(crate) struct LeaseOptions {
 /// The options of the wait for a key.
 #[derive(Args, Debug)]
 pub(crate) struct WaitOptions {
-    /// Wait at most this long, for example 5m or 30 (seconds); default: no limit
+    /// Longest wait; default: no limit
+    ///
+    /// For example 5m. A number without a unit is in seconds, as with flock(1).
     #[arg(short, long, value_parser = time::parse_with_seconds, value_name = "TIME", conflicts_with = "no_wait")]
     pub(crate) wait: Option<Duration>,
-    /// Do not wait: exit with status 121 if the key is held
+    /// Do not wait: exit with 121 if the key is held
     #[arg(short, long)]
     pub(crate) no_wait: bool,
-    /// Exit with this status instead of 121 if the key is held
+    /// Status instead of 121 if the key is held
     #[arg(short = 'E', long, value_name = "STATUS")]
     pub(crate) conflict_exit_code: Option<u8>,
-    /// Report the wait, the grant and the loss to the standard error
+    /// Report the wait and the grant on stderr
+    ///
+    /// A message is printed when the position in the queue or the holder changes.
     #[arg(short, long)]
     pub(crate) verbose: bool,
 }
@@ -126,23 +226,30 @@ impl WaitOptions {
 
 #[derive(Args, Debug)]
 pub(crate) struct Run {
-    /// Key to hold, for example reports/nightly; with several keys, the command runs while it holds all of them
+    /// Key to hold, for example reports/nightly
+    ///
+    /// With several keys, the command runs while this program holds all of them. The names of the variables then end
+    /// with a number, in the order of the keys: `MONGOSEAL_KEY_1`, `MONGOSEAL_TOKEN_1`.
     #[arg(required = true, value_name = "KEY")]
     pub(crate) keys: Vec<String>,
     #[command(flatten)]
     pub(crate) lease: LeaseOptions,
     #[command(flatten)]
     pub(crate) wait: WaitOptions,
-    /// Share the key among at most N holders, for example 4; default: exclusive
+    /// Share the key among N holders; default: exclusive
     #[arg(long, value_name = "N")]
     pub(crate) shared: Option<u32>,
-    /// Add the lease to this group, for example deploy-7
+    /// Group of the lease
     #[arg(long, value_name = "NAME")]
     pub(crate) group: Option<String>,
-    /// Metadata that others see, for example build=1.4.2; can be repeated
+    /// Metadata that others see; can be repeated
+    ///
+    /// For example build=1.4.2.
     #[arg(long, value_parser = parse_metadata, value_name = "NAME=TEXT")]
     pub(crate) metadata: Vec<(String, String)>,
-    /// Keep the key if this program or its machine fails, until an operator revokes the lease
+    /// Keep the key until a release or a revocation
+    ///
+    /// If this program or its machine fails, the key is held until an operator revokes the lease.
     #[arg(long, conflicts_with = "ttl")]
     pub(crate) without_expiry: bool,
     /// Command and its arguments, after `--`
@@ -154,13 +261,13 @@ pub(crate) struct Run {
 pub(crate) struct Elect {
     /// Name of the election, which is a key, for example scheduler
     pub(crate) name: String,
-    /// Value to publish about this leader, for example its address 10.0.0.7:4000
+    /// Value to publish, for example the address 10.0.0.7:4000
     pub(crate) value: String,
     #[command(flatten)]
     pub(crate) lease: LeaseOptions,
     #[command(flatten)]
     pub(crate) wait: WaitOptions,
-    /// Command to run while leading, after `--`; default: lead until SIGINT or SIGTERM
+    /// Command, after `--`; default: lead until a signal
     #[arg(last = true, value_name = "COMMAND")]
     pub(crate) command: Vec<OsString>,
 }
@@ -197,10 +304,10 @@ pub(crate) struct Ls {
     /// Only leases held for at least this long, for example 1h
     #[arg(long, value_parser = time::parse, value_name = "TIME")]
     pub(crate) older: Option<Duration>,
-    /// Only leases with less than this time remaining, for example 10s
+    /// Only leases with less time remaining, for example 10s
     #[arg(long, value_parser = time::parse, value_name = "TIME")]
     pub(crate) expiring: Option<Duration>,
-    /// Also list expired leases that are still in their records
+    /// Also expired leases that are still in their records
     #[arg(long)]
     pub(crate) expired: bool,
     /// Print one JSON object per line
@@ -236,12 +343,20 @@ pub(crate) struct Watch {
 pub(crate) struct Revoke {
     /// Key to revoke, for example reports/nightly
     pub(crate) key: String,
-    /// Reason, which the holder and the record get, for example 'its host is gone'
+    /// Reason, for example 'its host is gone'
+    ///
+    /// The holder receives it, and the record keeps it.
     #[arg(long, value_name = "TEXT")]
     pub(crate) reason: String,
-    /// Name of the revoker, for example olga; default: user@host
+    /// Revoker, for example olga; default: user@host
     #[arg(long, value_name = "NAME")]
     pub(crate) by: Option<String>,
+    /// Only the lease with this token; default: all leases
+    #[arg(long, value_name = "TOKEN", conflicts_with = "owner")]
+    pub(crate) token: Option<FencingToken>,
+    /// Only the leases of this owner, for example alice@web-1
+    #[arg(long, value_name = "NAME")]
+    pub(crate) owner: Option<String>,
     /// Do not ask for confirmation
     #[arg(long)]
     pub(crate) yes: bool,
@@ -252,7 +367,9 @@ pub(crate) struct Revoke {
 
 #[derive(Args, Debug)]
 pub(crate) struct Fences {
-    /// Fenced collection, in the database of the leases, for example orders
+    /// Fenced collection, for example orders
+    ///
+    /// It is in the database of the leases.
     #[arg(value_name = "COLLECTION")]
     pub(crate) fenced: String,
     /// Field with the tokens
@@ -265,7 +382,7 @@ pub(crate) struct Fences {
 
 #[derive(Args, Debug)]
 pub(crate) struct Raise {
-    /// Largest token in the fenced documents, as `mongoseal fences` prints it
+    /// Largest token, as `mongoseal fences` prints it
     #[arg(long, value_name = "TOKEN")]
     pub(crate) to: FencingToken,
     /// Keys whose leases protect these documents, for example orders/4711
@@ -285,7 +402,9 @@ pub(crate) struct Purge {
 
 #[derive(Args, Debug)]
 pub(crate) struct Doctor {
-    /// Smallest grace of the leases, for the clock check; default: 500ms
+    /// Smallest grace of the leases; default: 500ms
+    ///
+    /// The clock check compares it with the differences between the clocks of the members.
     #[arg(long, value_parser = time::parse, value_name = "TIME")]
     pub(crate) grace: Option<Duration>,
     /// Print one JSON object per check
@@ -295,9 +414,11 @@ pub(crate) struct Doctor {
 
 #[derive(Args, Debug)]
 pub(crate) struct Verify {
-    /// Key of the lease, as in `MONGOSEAL_KEY`
+    /// Key of the lease; default: `MONGOSEAL_KEY`
+    #[arg(env = "MONGOSEAL_KEY", hide_env = true)]
     pub(crate) key: String,
-    /// Token of the lease, as in `MONGOSEAL_TOKEN`
+    /// Token of the lease; default: `MONGOSEAL_TOKEN`
+    #[arg(env = "MONGOSEAL_TOKEN", hide_env = true)]
     pub(crate) token: FencingToken,
 }
 

@@ -3,10 +3,12 @@
 use std::{
     env,
     ffi::{OsStr, OsString},
-    io,
-    os::unix::{ffi::OsStrExt, process::CommandExt},
+    fs, io,
+    os::unix::{ffi::OsStrExt, fs::PermissionsExt, process::CommandExt},
+    path::{Path, PathBuf},
     pin::pin,
     process::Command,
+    sync::OnceLock,
     time::Duration,
 };
 
@@ -28,28 +30,58 @@ const PATIENCE: Duration = Duration::from_secs(1);
 #[command(next_help_heading = "Connection")]
 pub(crate) struct Connection {
     /// Connection string of the replica set
-    #[arg(long, global = true, env = "MONGODB_URI", hide_env_values = true, value_name = "URI")]
+    ///
+    /// For example `mongodb://db0,db1,db2/app?replicaSet=rs0`. Environment: `MONGODB_URI`, which other users cannot read: they
+    /// can read arguments for some milliseconds.
+    #[arg(long, global = true, env = "MONGODB_URI", hide_env = true, value_name = "URI")]
     uri: Option<String>,
+    /// File with the connection string
+    ///
+    /// It precedes `MONGODB_URI`.
+    #[arg(long, global = true, value_name = "PATH")]
+    uri_file: Option<PathBuf>,
+    /// What the file contains. A pipe can be read only once.
+    #[arg(skip)]
+    read_uri: OnceLock<String>,
     /// Database; default: that of the URI, or mongoseal
-    #[arg(long, global = true, env = "MONGOSEAL_DB", value_name = "NAME")]
+    ///
+    /// Environment: `MONGOSEAL_DB`.
+    #[arg(long, global = true, env = "MONGOSEAL_DB", hide_env = true, value_name = "NAME")]
     db: Option<String>,
     /// Lease collection
-    #[arg(long, global = true, env = "MONGOSEAL_COLLECTION", default_value = "mongoseal", value_name = "NAME")]
+    ///
+    /// Environment: `MONGOSEAL_COLLECTION`.
+    #[arg(
+        long,
+        global = true,
+        env = "MONGOSEAL_COLLECTION",
+        hide_env = true,
+        default_value = "mongoseal",
+        value_name = "NAME"
+    )]
     collection: String,
-    /// Time limit of a request to MongoDB, for example 30s
+    /// Time limit of a request to MongoDB
+    ///
+    /// After this time MongoDB counts as unavailable. For example 30s.
     #[arg(long, global = true, default_value = "10s", value_parser = time::parse, value_name = "TIME")]
     timeout: Duration,
-    /// Retention of idle records, the same in all programs that use the collection
+    /// Retention of idle records
+    ///
+    /// MongoDB deletes idle records after this time. It must be the same in all programs that use the collection.
+    /// Environment: `MONGOSEAL_RETENTION`.
     #[arg(
         long,
         global = true,
         env = "MONGOSEAL_RETENTION",
+        hide_env = true,
         default_value = "24h",
         value_parser = time::parse,
         value_name = "TIME"
     )]
     retention: Duration,
-    /// Accept a sharded cluster, where only expiry is promised
+    /// Accept a sharded cluster
+    ///
+    /// On a sharded cluster only expiry is promised.
     #[arg(long, global = true)]
     allow_sharded: bool,
 }
@@ -85,12 +117,20 @@ impl Connection {
     }
 
     pub(crate) fn uri(&self) -> Result<String, Failure> {
-        let hidden = env::var_os(HIDDEN_URI).map(|uri| uri.into_string().map_err(|_| not_utf8())).transpose()?;
-        hidden.or_else(|| self.uri.clone()).ok_or_else(|| {
-            Failure::invalid(
-                "no connection string: set MONGODB_URI or pass --uri, for example mongodb://db0,db1,db2/app?replicaSet=rs0",
-            )
-        })
+        let hidden = env::var_os(HIDDEN_URI).map(|uri| uri.into_string().map_err(|_| not_utf8("--uri"))).transpose()?;
+        match (hidden, &self.uri_file) {
+            (Some(_), Some(_)) => Err(Failure::invalid("there are two connection strings: pass --uri or --uri-file")),
+            (Some(uri), None) => Ok(uri),
+            (None, Some(path)) => match self.read_uri.get() {
+                Some(uri) => Ok(uri.clone()),
+                None => read_uri(path).map(|uri| self.read_uri.get_or_init(|| uri).clone()),
+            },
+            (None, None) => self.uri.clone().ok_or_else(|| {
+                Failure::invalid(
+                    "no connection string: set MONGODB_URI, or pass --uri-file or --uri, for example mongodb://db0,db1,db2/app?replicaSet=rs0",
+                )
+            }),
+        }
     }
 
     /// As it was said.
@@ -115,8 +155,31 @@ impl Connection {
     }
 }
 
-fn not_utf8() -> Failure {
-    Failure::invalid("the connection string is not UTF-8: percent-encode the other bytes, such as %ff")
+fn not_utf8(place: &str) -> Failure {
+    Failure::invalid(format!(
+        "the connection string of {place} is not UTF-8: percent-encode the other bytes, such as %ff"
+    ))
+}
+
+/// Reads a connection string from a file, without the space around it.
+fn read_uri(path: &Path) -> Result<String, Failure> {
+    let cannot_read = |error| Failure::invalid(format!("cannot read --uri-file {}: {error}", path.display()));
+    // A pipe has no other readers than those to which it was given.
+    if let Ok(metadata) = path.metadata()
+        && metadata.is_file()
+        && metadata.permissions().mode() & 0o004 != 0
+    {
+        let path = path.display();
+        print_message(&format!("all users can read --uri-file {path}: run chmod o-r {path} if it has a password"));
+    }
+    let text = String::from_utf8(fs::read(path).map_err(cannot_read)?)
+        .map_err(|_| not_utf8(&format!("--uri-file {}", path.display())))?;
+    match text.trim() {
+        "" => {
+            Err(Failure::invalid(format!("--uri-file {} is empty: write the connection string to it", path.display())))
+        }
+        uri => Ok(uri.to_owned()),
+    }
 }
 
 /// Moves a connection string from the arguments to the environment, by executing this program again: all users of the

@@ -1,14 +1,21 @@
-//! Escapes texts from other programs before they are printed: a key or an owner must not move a terminal's cursor or
-//! change the order in which a line is read.
+//! Escapes texts from other programs before they are printed: a key or an owner must not move a terminal's cursor,
+//! change the order in which a line is read, or look like another one.
 
 use std::fmt::Write;
 
-/// Returns whether a character acts on a terminal, or changes the reading order of a line, instead of being visible.
+/// Returns whether a character acts on a terminal, changes the reading order of a line, or is invisible.
+///
+/// The ranges are the control characters, the separators of lines and paragraphs, the annotation characters, and
+/// `Default_Ignorable_Code_Point` of Unicode 16. Some emoji contain a variation selector or a joiner. These are escaped,
+/// too: with and without them two names look alike.
 fn acts(character: char) -> bool {
     character.is_control()
         || matches!(character,
-            '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}'
-            | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e007f}')
+            '\u{ad}' | '\u{34f}' | '\u{61c}' | '\u{115f}'..='\u{1160}' | '\u{17b4}'..='\u{17b5}'
+            | '\u{180b}'..='\u{180f}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}'
+            | '\u{2060}'..='\u{206f}' | '\u{3164}' | '\u{fe00}'..='\u{fe0f}' | '\u{feff}' | '\u{ffa0}'
+            | '\u{fff0}'..='\u{fffb}' | '\u{1bca0}'..='\u{1bca3}' | '\u{1d173}'..='\u{1d17a}'
+            | '\u{e0000}'..='\u{e0fff}')
 }
 
 /// Returns the text with each acting character escaped, such as `\u{1b}`.
@@ -49,6 +56,9 @@ mod tests {
         assert_eq!(visible("отчёт 夜 a\\b"), "отчёт 夜 a\\b");
         assert_eq!(visible("a\u{1b}[2Jb\n\t\u{9b}"), "a\\u{1b}[2Jb\\n\\t\\u{9b}");
         assert_eq!(visible("admin\u{202e}nimda\u{200b}"), "admin\\u{202e}nimda\\u{200b}");
+        for invisible in ['\u{ad}', '\u{34f}', '\u{115f}', '\u{3164}', '\u{ffa0}', '\u{fe0f}', '\u{e0100}'] {
+            assert_eq!(visible(&format!("a{invisible}b")), format!("a{}b", invisible.escape_default()));
+        }
     }
 
     #[test]

@@ -28,7 +28,8 @@ pub(crate) const LEADER: &str = "Examples:
   mongoseal leader scheduler | cut -f1
   mongoseal leader scheduler --follow --json
 
-Output: value, owner, token and time since the grant, separated by tabs. Exit status 1 if there is no leader.";
+Output: value, owner, token and time since the grant, separated by tabs. Exit status 1 if there is no leader. With \
+--follow, a line of four `-` means that there is no leader: no token is `-`.";
 
 pub(crate) const LS: &str = "Examples:
   mongoseal ls
@@ -50,8 +51,12 @@ Ctrl-C ends it with status 0.";
 pub(crate) const REVOKE: &str = "Examples:
   mongoseal revoke reports/nightly --reason 'stuck since Monday'
   mongoseal revoke reports/nightly --reason 'its host is gone' --yes
+  mongoseal revoke gpu --token 228031344934932 --reason 'stuck, the others work'
 
-Exit status 1 if the key has no holder, or if the question was not answered with yes.";
+A shared key is taken from all its holders, unless --token or --owner selects. Leases that are granted after the \
+command has read the key are left.
+
+Exit status 1 if no holder was revoked, or if the question was not answered with yes.";
 
 pub(crate) const FENCES: &str = "Examples:
   mongoseal fences orders
@@ -84,7 +89,10 @@ with a ttl of 5 s or more, and a tenth of a shorter ttl: pass the smallest one w
 Exit status 1 if a check failed.";
 
 pub(crate) const VERIFY: &str = "Examples:
-  mongoseal verify \"$MONGOSEAL_KEY\" \"$MONGOSEAL_TOKEN\" || exit
+  mongoseal verify || exit
+  mongoseal verify reports/nightly 228031344934932
+
+`mongoseal run` sets MONGOSEAL_KEY and MONGOSEAL_TOKEN for its command.
 
 Exit status 0 if no newer token of the key was issued, whether the key is held or not; 1 otherwise. The answer can be \
 outdated at once, so pass the token with each write, too.";

@@ -71,16 +71,16 @@ impl Times {
         if term_before > options.ttl / 2 {
             return Err(Failure::invalid(format!(
                 "--term-before {} is more than half of --ttl {}: pass at most half, so that one late refresh does not end the command",
-                time::brief(term_before),
-                time::brief(options.ttl),
+                time::format(term_before),
+                time::format(options.ttl),
             )));
         }
         if kill_before < MIN_KILL_BEFORE || kill_before >= term_before {
             return Err(Failure::invalid(format!(
                 "--kill-before {} is not between {} and --term-before {}: pass a time between them",
-                time::brief(kill_before),
-                time::brief(MIN_KILL_BEFORE),
-                time::brief(term_before),
+                time::format(kill_before),
+                time::format(MIN_KILL_BEFORE),
+                time::format(term_before),
             )));
         }
         Ok(Self { term_before, kill_before })

@@ -31,26 +31,31 @@ use std::{
     process::ExitCode,
 };
 
-use arguments::{Arguments, Command};
-use clap::Parser;
+use arguments::{Arguments, Command, Unparsed};
 use exit_status::{Failure, Status};
 
 fn main() -> ExitCode {
     if let Some(status) = guard::run_stage() {
         return status;
     }
-    let status = connection::hide_uri().map_err(Failure::internal).and_then(|()| match Arguments::try_parse() {
+    let status = connection::hide_uri().map_err(Failure::internal).and_then(|()| match Arguments::read() {
         Ok(arguments) => perform(arguments),
-        Err(error) => Ok(print_usage(&error)),
+        Err(Unparsed::Usage(error)) => print_usage(&error),
+        Err(Unparsed::NotUtf8(variable)) => Err(Failure::invalid(format!(
+            "the environment variable {variable} is not UTF-8: percent-encode the other bytes of a connection string, such as %ff, or unset the variable"
+        ))),
     });
     status.unwrap_or_else(Failure::report).end()
 }
 
 /// Prints the requested help, or what is wrong with the arguments.
-fn print_usage(error: &clap::Error) -> Status {
-    // A reader that has closed the pipe is no failure.
-    drop(error.print());
-    if error.use_stderr() { Status::INVALID } else { Status::DONE }
+fn print_usage(error: &clap::Error) -> Result<Status, Failure> {
+    let printed = error.print().and_then(|()| io::stdout().flush());
+    if error.use_stderr() {
+        return Ok(Status::INVALID);
+    }
+    printed?;
+    Ok(Status::DONE)
 }
 
 /// Prints a line to the standard error, with characters that act on a terminal escaped. Ignores a closed pipe.

@@ -4,6 +4,9 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use mongoseal::StoreTime;
 
+/// The units of durations, in milliseconds.
+const UNITS: [(&str, u128); 5] = [("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1_000), ("ms", 1)];
+
 /// Parses a duration such as `90s`, `1m 30s` or `250ms`.
 pub(crate) fn parse(text: &str) -> Result<Duration, String> {
     humantime::parse_duration(text).map_err(|error| format!("{error}: pass a time such as 30s, 5m or 1h 30m"))
@@ -15,16 +18,26 @@ pub(crate) fn parse_with_seconds(text: &str) -> Result<Duration, String> {
     seconds.map_or_else(|| parse(text), Ok)
 }
 
-/// Formats a duration: in whole seconds from 1 s on, and in the two largest units at most.
+/// Formats a duration in its largest unit and the next smaller one, such as `1m 30s`, as the library's messages do.
+pub(crate) fn format(duration: Duration) -> String {
+    let millis = duration.as_millis();
+    let Some(at) = UNITS.iter().position(|(_, size)| millis >= *size) else { return "0s".into() };
+    let mut rest = millis;
+    let mut shown = Vec::new();
+    for (unit, size) in UNITS.iter().skip(at).take(2) {
+        let count = rest.div_euclid(*size);
+        rest = rest.rem_euclid(*size);
+        if count > 0 {
+            shown.push(format!("{count}{unit}"));
+        }
+    }
+    shown.join(" ")
+}
+
+/// Formats a time that passes, such as an age: in whole seconds from 1 s on.
 pub(crate) fn brief(duration: Duration) -> String {
-    let rounded = if duration >= Duration::from_secs(1) {
-        Duration::from_secs(duration.as_secs())
-    } else {
-        Duration::from_millis(u64::from(duration.subsec_millis()))
-    };
-    let whole = humantime::format_duration(rounded).to_string();
-    let largest: Vec<&str> = whole.split(' ').take(2).collect();
-    largest.join(" ")
+    let is_short = duration < Duration::from_secs(1);
+    format(if is_short { duration } else { Duration::from_secs(duration.as_secs()) })
 }
 
 /// Formats the remaining time of a lease.
@@ -52,8 +65,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_time_is_read_in_its_two_largest_units() {
-        for (millis, text) in [(0, "0s"), (250, "250ms"), (29_900, "29s"), (3_600_000, "1h"), (93_784_000, "1day 2h")] {
+    fn a_duration_is_written_in_two_units_without_a_fraction_and_is_read_again() {
+        for (millis, text) in [(7, "7ms"), (1_500, "1s 500ms"), (60_000, "1m"), (600_000, "10m"), (93_600_000, "1d 2h")]
+        {
+            assert_eq!(format(Duration::from_millis(millis)), text);
+            assert_eq!(parse(text).unwrap(), Duration::from_millis(millis));
+        }
+        assert_eq!(parse("1d2h"), parse("1d 2h"));
+        assert_eq!(format(Duration::from_nanos(833_333)), "0s");
+        assert_eq!(format(Duration::from_secs(3_600)), "1h");
+    }
+
+    #[test]
+    fn a_time_that_passes_is_written_in_whole_seconds_from_one_second_on() {
+        for (millis, text) in [(0, "0s"), (250, "250ms"), (29_900, "29s"), (600_246, "10m"), (3_661_900, "1h 1m")] {
             assert_eq!(brief(Duration::from_millis(millis)), text);
         }
     }

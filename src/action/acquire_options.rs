@@ -16,7 +16,7 @@ use crate::{
     Error, Group, IntoName, Key, Lease, LeaseId, Metadata, Result, Retry, Ttl,
     engine::{acquire_task::AcquireTask, lease_ids::InUse, refresh::Refreshing, retry_policy::OnHeld, shared::Shared},
     record::LeaseSpec,
-    types::ttl,
+    types::{duration::format_duration, ttl},
 };
 
 /// The limit of an exclusive lease, and the limit of a lease that any number of holders can share.
@@ -101,7 +101,8 @@ impl AcquireOptions {
             (false, None) => Ttl::FOREVER,
             (false, Some(ttl)) => {
                 return Err(Error::invalid(format!(
-                    "a lease cannot have a ttl of {ttl:?} and be without expiry: leave one of them out"
+                    "a lease cannot have a ttl of {} and be without expiry: leave one of them out",
+                    format_duration(ttl)
                 )));
             }
         };

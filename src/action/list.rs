@@ -17,6 +17,7 @@ use crate::{
     engine::context::Context,
     record::{Filter, ListedLease, Position, SharingFilter, StoreTime},
     store::{BoxFuture, Page},
+    types::duration::format_duration,
 };
 
 /// How many leases one page has.
@@ -203,7 +204,11 @@ impl Leases {
         if let Some(bound) = selection.remaining_less_than
             && bound <= least
         {
-            return Err(contradiction(&format!("less than {bound:?} remaining and at least {least:?}")));
+            return Err(contradiction(&format!(
+                "less than {} remaining and at least {}",
+                format_duration(bound),
+                format_duration(least)
+            )));
         }
         Ok(LeaseStream { context, selection, read: VecDeque::new(), rest: Rest::Unread(None) })
     }

@@ -88,7 +88,7 @@ fn check(to: FencingToken, now: HybridTime) -> Result<()> {
     }
     let days = ahead.as_secs().div_euclid(24 * 3_600);
     Err(Error::invalid(format!(
-        "the token {to} is {days} days ahead of the store's clock, and no server has issued it: pass the largest token that the documents carry, at most 365 days ahead"
+        "the token {to} is {days}d ahead of the store's clock, and no server has issued it: pass the largest token that the documents carry, at most 365d ahead"
     )))
 }
 

@@ -3,9 +3,9 @@
 use std::{mem, sync::Arc};
 
 use crate::{
-    Error, FencingToken, IntoName, Key, Mongoseal, Owner, Result,
+    Deadline, Error, FencingToken, IntoName, Key, Mongoseal, Owner, Result,
     engine::{context::Context, retry},
-    record::{self, Holder, Outcome, Request},
+    record::{self, BatchRequest, Holder, Outcome, Request, Revocation},
     store::{BoxFuture, Snapshot},
 };
 
@@ -13,7 +13,7 @@ use crate::{
 const MAX_TEXT_BYTES: usize = 1_024;
 
 impl Mongoseal {
-    /// Revokes all leases of a key: see [`Revoke`]. Nothing is sent until the returned builder is awaited.
+    /// Revokes the leases of a key: see [`Revoke`]. Nothing is sent until the returned builder is awaited.
     pub fn revoke<K>(&self, key: K) -> Revoke
     where
         K: IntoName<Key>,
@@ -22,8 +22,8 @@ impl Mongoseal {
     }
 }
 
-/// Revokes all leases that hold a key at that moment. Awaiting it returns them. If waiters are queued, the first is
-/// handed the key.
+/// Revokes the leases that hold a key at that moment: all of them, or those that [`token`](Self::token) and
+/// [`up_to`](Self::up_to) select. Awaiting it returns them. If waiters are queued, the first is handed the key.
 ///
 /// [`Mongoseal::revoke`](crate::Mongoseal::revoke) makes it. For operators: the holder does not know of it in advance.
 /// The change stream tells the holder at once that its lease is lost. If there is no change stream, its next refresh
@@ -35,7 +35,8 @@ impl Mongoseal {
 /// # Errors
 ///
 /// - [`Error::Unavailable`]: the store did not confirm the revocation within the operation timeout. It may have been
-///   applied. Retry.
+///   applied. Retry, with [`token`](Self::token) or [`up_to`](Self::up_to): without them, the retry can revoke the lease
+///   that was granted next.
 /// - [`Error::Invalid`], [`Error::Corrupt`]: a retry fails in the same way.
 ///
 /// # Cancel safety
@@ -65,6 +66,8 @@ pub struct Revoke {
     key: Result<Key>,
     by: String,
     reason: String,
+    token: Option<FencingToken>,
+    up_to: Option<FencingToken>,
 }
 
 /// A lease that was revoked.
@@ -80,7 +83,7 @@ pub struct Revoked {
 impl Revoke {
     pub(crate) fn new(context: &Arc<Context>, key: Result<Key>) -> Self {
         let by = context.settings.owner.as_str().into();
-        Self { context: Arc::clone(context), key, by, reason: String::new() }
+        Self { context: Arc::clone(context), key, by, reason: String::new(), token: None, up_to: None }
     }
 
     /// Sets the name of the one that revokes, for people. Default: the handle's owner.
@@ -95,8 +98,44 @@ impl Revoke {
         self
     }
 
+    /// Revokes only the lease with this token, and leaves the others of the key. Default: all leases.
+    ///
+    /// A token names one lease of its key for ever, so a repeated revocation ends no other lease.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use mongoseal::Mongoseal;
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> mongoseal::Result<()> {
+    /// # let seal = Mongoseal::in_memory();
+    /// let stuck = seal.acquire("gpu").shared().await?;
+    /// let other = seal.acquire("gpu").shared().await?;
+    ///
+    /// let revoked = seal.revoke("gpu").token(stuck.token()).reason("stuck").await?;
+    /// assert_eq!(revoked.len(), 1);
+    /// stuck.cancelled().await;
+    /// other.verify().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn token(mut self, token: FencingToken) -> Self {
+        self.token = Some(token);
+        self
+    }
+
+    /// Revokes only leases whose token is at most this. Default: the version of the record when the revocation reads
+    /// it.
+    ///
+    /// An operator who has seen a record passes its [`version`](crate::Inspection::version). A lease that was granted
+    /// after that has a larger token, and is left.
+    pub fn up_to(mut self, token: FencingToken) -> Self {
+        self.up_to = Some(token);
+        self
+    }
+
     async fn run(self) -> Result<Vec<Revoked>> {
-        let Self { context, key, by, reason } = self;
+        let Self { context, key, by, reason, token, up_to } = self;
         let key = key?;
         for (what, text) in [("name", &by), ("reason", &reason)] {
             if text.len() > MAX_TEXT_BYTES {
@@ -107,37 +146,78 @@ impl Revoke {
             }
         }
         context.ensure_open()?;
-        let (until, longest) = (context.operation_deadline(), context.settings.attempt);
+        let until = context.operation_deadline();
         let Some(Snapshot { record, at }) = context.read_record(&key, until).await? else { return Ok(Vec::new()) };
-        let held: Vec<Holder> = record.holders.into_iter().filter(|holder| holder.expires_at > at.now).collect();
+        // Only the leases that were read, so that a repeated request does not revoke the next ones.
+        let upto = up_to.map_or(record.version, |bound| bound.min(record.version));
+        let is_meant = |holder: &Holder| holder.version <= upto && token.is_none_or(|token| holder.version == token);
+        let is_alive = |holder: &Holder| holder.expires_at > at.now;
+        let held: Vec<Holder> =
+            record.holders.into_iter().filter(|holder| is_meant(holder) && is_alive(holder)).collect();
         if held.is_empty() {
             return Ok(Vec::new());
         }
-        // Only the leases that were read, so that a repeated request does not revoke the next ones.
-        let request = Request::Revoke(record::Revoke { by, reason, upto: record.version });
-        let mut was_sent = false;
-        let revoked = retry::until_definite(until, longest, |deadline| {
-            let was_sent = mem::replace(&mut was_sent, true);
-            let applied = context.store.apply(&key, request.clone(), deadline);
-            async move { Ok((applied.await?.outcome, was_sent)) }
-        });
-        let holders = match revoked.await? {
-            // An earlier send, whose answer was lost, revoked them.
-            (Outcome::Revoked { holders }, true) if holders.is_empty() => held,
-            (Outcome::Revoked { holders }, _) => holders,
-            // The record was deleted meanwhile, unless the read finds that it is not a record.
-            (Outcome::Absent, _) => {
-                context.read_record(&key, until).await?;
-                Vec::new()
-            }
-            (outcome, _) => {
-                return Err(Error::invalid(format!(
-                    "the store answered a revocation with {outcome:?}: report this bug of the store"
-                )));
-            }
+        let revoke = record::Revoke { by, reason, upto };
+        let holders = match token {
+            Some(token) => revoke_one(&context, &key, token, revoke, held, until).await?,
+            None => revoke_all(&context, &key, revoke, held, until).await?,
         };
         Ok(holders.into_iter().map(|holder| Revoked { owner: holder.terms.owner, token: holder.version }).collect())
     }
+}
+
+/// Revokes the leases up to a token, which are `held` as far as the caller knows. Returns the holders that it revoked.
+async fn revoke_all(
+    context: &Context,
+    key: &Key,
+    revoke: record::Revoke,
+    held: Vec<Holder>,
+    until: Deadline,
+) -> Result<Vec<Holder>> {
+    let request = Request::Revoke(revoke);
+    let mut was_sent = false;
+    let revoked = retry::until_definite(until, context.settings.attempt, |deadline| {
+        let was_sent = mem::replace(&mut was_sent, true);
+        let applied = context.store.apply(key, request.clone(), deadline);
+        async move { Ok((applied.await?.outcome, was_sent)) }
+    });
+    match revoked.await? {
+        // An earlier send, whose answer was lost, revoked them.
+        (Outcome::Revoked { holders }, true) if holders.is_empty() => Ok(held),
+        (Outcome::Revoked { holders }, _) => Ok(holders),
+        // The record was deleted meanwhile, unless the read finds that it is not a record.
+        (Outcome::Absent, _) => {
+            context.read_record(key, until).await?;
+            Ok(Vec::new())
+        }
+        (outcome, _) => Err(Error::invalid(format!(
+            "the store answered a revocation with {outcome:?}: report this bug of the store"
+        ))),
+    }
+}
+
+/// Revokes the lease with this token and no other. `held` is its holder as far as the caller knows. Returns the holder,
+/// unless the lease has ended otherwise.
+async fn revoke_one(
+    context: &Context,
+    key: &Key,
+    token: FencingToken,
+    revoke: record::Revoke,
+    held: Vec<Holder>,
+    until: Deadline,
+) -> Result<Vec<Holder>> {
+    let record::Revoke { by, reason, .. } = revoke;
+    let leases = vec![(key.clone(), vec![token])];
+    let request = BatchRequest::Revoke { by: by.clone(), reason: reason.clone() };
+    let send = |deadline| context.store.apply_batch(&leases, &request, deadline);
+    if retry::until_definite(until, context.settings.attempt, send).await? {
+        return Ok(held);
+    }
+    // The lease had ended, perhaps by an earlier send whose answer was lost.
+    let snapshot = context.read_record(key, until).await?;
+    let is_this = |past: &Revocation| past.by == by && past.reason == reason && past.tokens.contains(&token);
+    let was_revoked = snapshot.is_some_and(|snapshot| snapshot.record.history.iter().any(is_this));
+    Ok(if was_revoked { held } else { Vec::new() })
 }
 
 impl IntoFuture for Revoke {

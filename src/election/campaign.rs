@@ -10,6 +10,7 @@ use crate::{
     action::acquire_options::{AcquireOptions, CheckedAcquire},
     engine::{context::Context, refresh::Refreshing, retry::Backoff, shared::Shared},
     store::BoxFuture,
+    types::duration::format_duration,
 };
 
 /// Campaigns for a leadership. Awaiting it returns the [`Leader`] when this candidate is elected. Candidates queue:
@@ -120,7 +121,9 @@ impl Campaign {
         let leads = ttl.saturating_sub(stop_within);
         if leads < stop_within {
             return Err(Error::invalid(format!(
-                "a leader with a ttl of {ttl:?} cannot stop {stop_within:?} earlier: choose up to half the ttl, so that one late answer is not the end"
+                "a leader with a ttl of {} cannot stop {} earlier: choose up to half the ttl, so that one late answer is not the end",
+                format_duration(ttl),
+                format_duration(stop_within)
             )));
         }
         // The time to stop, plus the handle's grace.

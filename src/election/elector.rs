@@ -9,13 +9,18 @@ use std::{
         Arc,
         atomic::{AtomicU64, Ordering},
     },
+    time::Duration,
 };
 
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info};
 
 use super::{Leader, LeaderInfo, campaign::Candidacy};
-use crate::{Clock, Error, Key, Result, engine::retry::Backoff, types::ttl};
+use crate::{
+    Clock, Error, Key, Result,
+    engine::retry::Backoff,
+    types::{duration::format_duration, ttl},
+};
 
 /// Called with each new leader.
 type OnNewLeader = Box<dyn FnMut(&LeaderInfo) + Send>;
@@ -295,7 +300,9 @@ impl Readiness {
         let allowed = self.heartbeat.allowed.load(Ordering::Relaxed);
         if silent > allowed {
             return Err(self.not_ready(&format!(
-                "has shown no sign of life for {silent} ms, and {allowed} ms are allowed: check what blocks its thread"
+                "has shown no sign of life for {}, and {} are allowed: check what blocks its thread",
+                format_duration(Duration::from_millis(silent)),
+                format_duration(Duration::from_millis(allowed))
             )));
         }
         Ok(())

@@ -36,6 +36,7 @@ use crate::{
     },
     record::{self, Holder, LeaseSpec, Outcome, Request, WaitSpec},
     store::Applied,
+    types::duration::format_duration,
 };
 
 /// A checked acquire. It becomes the task of the lease that it is granted.
@@ -328,8 +329,8 @@ impl AcquireTask {
                 if clock.now() >= deadline {
                     self.is_in_doubt.store(true, Ordering::Relaxed);
                     return Err(Error::unavailable(format!(
-                        "the store granted the key, but answered after the ttl of {:?} was over: retry, and choose a longer ttl if that happens again",
-                        self.wait_ttl.duration()
+                        "the store granted the key, but answered after the ttl of {} was over: retry, and choose a longer ttl if that happens again",
+                        format_duration(self.wait_ttl.duration())
                     )));
                 }
                 let lease = self.new_lease((token, tick), clock, deadline);

@@ -14,6 +14,7 @@ use crate::{
     },
     record::{self, Outcome, Request},
     store::Applied,
+    types::duration::format_duration,
 };
 
 /// When the task refreshes the lease.
@@ -47,8 +48,9 @@ impl Refreshing {
         let half = ttl.duration().checked_div(2).unwrap_or_default();
         match self {
             Self::Every(interval) if interval.is_zero() || interval > half => Err(Error::invalid(format!(
-                "a lease of {:?} cannot be refreshed every {interval:?}: choose more than zero and up to half the ttl, so that one failure does not end it",
-                ttl.duration()
+                "a lease of {} cannot be refreshed every {}: choose more than zero and up to half the ttl, so that one failure does not end it",
+                format_duration(ttl.duration()),
+                format_duration(interval)
             ))),
             _ => Ok(()),
         }

@@ -2,7 +2,7 @@
 
 use std::{fmt, sync::Arc, time::Duration};
 
-use crate::{Error, FencingToken, Owner, Result, engine::retry::Backoff};
+use crate::{Error, FencingToken, Owner, Result, engine::retry::Backoff, types::duration::format_duration};
 
 /// What an acquire does if the key is held. Checked.
 #[derive(Clone, Debug)]
@@ -165,7 +165,9 @@ impl Retry {
             Delays::Fixed(delay) => Some(delay),
             Delays::Exponential { first, longest } if first > longest => {
                 return Err(Error::invalid(format!(
-                    "a retry cannot have a first delay of {first:?} and a longest delay of {longest:?}: swap them"
+                    "a retry cannot have a first delay of {} and a longest delay of {}: swap them",
+                    format_duration(first),
+                    format_duration(longest)
                 )));
             }
             Delays::Exponential { first, .. } => Some(first),
@@ -183,14 +185,16 @@ impl Retry {
         }
         let Some(first) = first else { return Ok(self) };
         if first.is_zero() {
-            return Err(Error::invalid("a retry has a delay of zero, which keeps the store busy: set 20 ms or more"));
+            return Err(Error::invalid("a retry has a delay of zero, which keeps the store busy: set 20ms or more"));
         }
         if !is_bounded && !self.is_unlimited {
             return Err(Error::invalid("this retry has no end: set `attempts` or `max_elapsed`, or call `unlimited`"));
         }
         if let Some(max_elapsed) = self.max_elapsed.filter(|max_elapsed| *max_elapsed < first) {
             return Err(Error::invalid(format!(
-                "a retry whose first delay is {first:?} makes no second attempt within {max_elapsed:?}: shorten the delay"
+                "a retry whose first delay is {} makes no second attempt within {}: shorten the delay",
+                format_duration(first),
+                format_duration(max_elapsed)
             )));
         }
         Ok(self)

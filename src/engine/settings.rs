@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::{Error, Owner, Result, Ttl, engine::retry_policy::OnHeld};
+use crate::{Error, Owner, Result, Ttl, engine::retry_policy::OnHeld, types::duration::format_duration};
 
 /// The checked settings of a handle.
 #[derive(Clone, Debug)]
@@ -46,8 +46,10 @@ impl Settings {
         let checked = Ttl::try_from(ttl)?;
         if ttl.saturating_add(grace) > self.retention {
             return Err(Error::invalid(format!(
-                "a ttl of {ttl:?} and a grace of {:?} exceed the retention of idle records, {:?}: shorten them or raise the retention",
-                grace, self.retention
+                "a ttl of {} and a grace of {} exceed the retention of idle records, {}: shorten them or raise the retention",
+                format_duration(ttl),
+                format_duration(grace),
+                format_duration(self.retention)
             )));
         }
         Ok(checked)

@@ -2,7 +2,7 @@
 
 use std::{convert::Infallible, fmt, time::Duration};
 
-use crate::{FencingToken, Group, Key, Owner};
+use crate::{FencingToken, Group, Key, Owner, types::duration::format_duration};
 
 /// Why a call failed. Each variant is one thing that a caller can do about it.
 ///
@@ -49,7 +49,8 @@ pub enum Error {
 
     /// The key was held at each attempt that a [`Retry`](crate::Retry) allowed.
     #[error(
-        "{key:?} was held at each of {attempts} attempts in {elapsed:?}: allow the retry policy more attempts or time, or queue with `wait`"
+        "{key:?} was held at each of {attempts} attempts in {}: allow the retry policy more attempts or time, or queue with `wait`",
+        format_duration(*elapsed)
     )]
     RetriesExhausted {
         /// The key of the acquire.
@@ -76,7 +77,9 @@ pub enum Error {
 
     /// A lease of a group had less time left than required, so no lease of the group was refreshed.
     #[error(
-        "the lease on {key:?} with token {token} has {remaining:?} left and not {least:?}, so none of its group was refreshed: release the group and acquire it again"
+        "the lease on {key:?} with token {token} has {} left and not {}, so none of its group was refreshed: release the group and acquire it again",
+        format_duration(*remaining),
+        format_duration(*least)
     )]
     ExpiresTooSoon {
         /// The key of the lease.
@@ -183,7 +186,7 @@ fn lasting(remaining: Duration) -> String {
     if remaining == Duration::MAX {
         "without expiry: retry after its release, or have it revoked".into()
     } else {
-        format!("for another {remaining:?}, longer if it is refreshed: retry later")
+        format!("for another {}, longer if it is refreshed: retry later", format_duration(remaining))
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::Error;
+use crate::{Error, types::duration::format_duration};
 
 /// How long a lease lasts without a refresh, in whole milliseconds: from 10 milliseconds to 365 days.
 ///
@@ -52,7 +52,8 @@ impl TryFrom<Duration> for Ttl {
             Ok(Self(millis))
         } else {
             Err(Error::invalid(format!(
-                "a ttl must be from 10 milliseconds to 365 days and {duration:?} is not: choose seconds to minutes"
+                "a ttl must be from 10ms to 365d and {} is not: choose seconds to minutes",
+                format_duration(duration)
             )))
         }
     }

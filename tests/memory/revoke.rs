@@ -96,6 +96,66 @@ async fn a_revocation_whose_answer_was_lost_hits_nobody_who_came_after() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_revocation_of_one_token_ends_its_lease_and_no_other_sharer() {
+    let store = Faulty::new();
+    let seal = store.seal();
+    let leases = [seal.acquire("k").shared().await, seal.acquire("k").shared().await, seal.acquire("k").shared().await];
+    let [one, two, three] = leases.map(Result::unwrap);
+    tokio::time::sleep(secs(2)).await;
+    let revoked = seal.revoke("k").token(two.token()).by("olga").reason("stuck").await.unwrap();
+    assert_eq!(revoked.iter().map(|revoked| revoked.token).collect::<Vec<_>>(), [two.token()]);
+    assert_eq!(two.cancelled().await, LossCause::Revoked { by: "olga".into(), reason: "stuck".into() });
+    for lease in [&one, &three] {
+        lease.verify().await.unwrap();
+    }
+    assert!(seal.revoke("k").token(two.token()).await.unwrap().is_empty(), "it has ended");
+    assert!(seal.revoke("k").token(three.token()).up_to(two.token()).await.unwrap().is_empty(), "it is above");
+    three.verify().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_revocation_of_one_token_whose_answer_was_lost_ends_no_other_lease_and_returns_the_one() {
+    let store = Faulty::new();
+    let lease = store.seal().acquire("k").await.unwrap();
+    let waiting = tokio::spawn(store.seal().acquire("k").wait(secs(3600)).into_future());
+    tokio::time::sleep(secs(5)).await;
+    let mut lost = false;
+    store.script(move |call| match call {
+        Call::Jointly(_) if !std::mem::replace(&mut lost, true) => Some(Fault::LoseReply),
+        _ => None,
+    });
+    let revoked = store.seal().revoke("k").token(lease.token()).await.unwrap();
+    assert_eq!(revoked.iter().map(|revoked| revoked.token).collect::<Vec<_>>(), [lease.token()]);
+    waiting.await.unwrap().unwrap().verify().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lease_that_was_released_before_its_revocation_arrives_is_not_returned() {
+    let store = Faulty::new();
+    let seal = store.seal();
+    let lease = seal.acquire("k").await.unwrap();
+    store.script(|call| matches!(call, Call::Jointly(_)).then_some(Fault::Delay(secs(1))));
+    let revoke = tokio::spawn(seal.revoke("k").token(lease.token()).into_future());
+    tokio::time::sleep(millis(500)).await;
+    lease.release().await.unwrap();
+    assert!(revoke.await.unwrap().unwrap().is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_bound_leaves_the_lease_that_was_granted_after_it() {
+    let store = Faulty::new();
+    let seal = store.seal();
+    let old = seal.acquire("k").shared().await.unwrap();
+    let seen = seal.inspect("k").await.unwrap().unwrap().version;
+    let new = seal.acquire("k").shared().await.unwrap();
+    let revoked = seal.revoke("k").up_to(seen).await.unwrap();
+    assert_eq!(revoked.iter().map(|revoked| revoked.token).collect::<Vec<_>>(), [old.token()]);
+    new.verify().await.unwrap();
+    assert!(seal.revoke("k").up_to(seen).await.unwrap().is_empty(), "a repeated one ends no other lease");
+    new.verify().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_key_nobody_holds_is_left_alone_and_too_long_a_reason_refused() {
     let store = Faulty::new();
     let seal = store.seal();

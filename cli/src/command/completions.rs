@@ -2,7 +2,6 @@
 
 use std::io::{self, Write};
 
-use clap::CommandFactory;
 use clap_complete::{Shell, generate};
 
 use crate::{
@@ -13,7 +12,7 @@ use crate::{
 pub(crate) fn perform(shell: Shell) -> Result<Status, Failure> {
     // The generator panics if a write fails, as after `| head` has exited.
     let mut script = Vec::new();
-    generate(shell, &mut Arguments::command(), "mongoseal", &mut script);
+    generate(shell, &mut Arguments::program(), "mongoseal", &mut script);
     io::stdout().write_all(&script)?;
     Ok(Status::DONE)
 }

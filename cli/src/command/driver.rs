@@ -14,7 +14,7 @@ use mongoseal::{
 };
 use tokio::task::JoinSet;
 
-use crate::connection::Connection;
+use crate::{connection::Connection, time};
 
 const UNAUTHORIZED: i32 = 13;
 /// The command exceeded its time limit.
@@ -221,7 +221,7 @@ async fn with_timeout<T: Send + 'static>(
         Ok(_) => Err(Refusal::Other("the task of the command ended early".into())),
         Err(_elapsed) => {
             task.detach_all();
-            Err(Refusal::Other(format!("no answer within {} s", within.as_secs())))
+            Err(Refusal::Other(format!("no answer within {}", time::format(within))))
         }
     }
 }

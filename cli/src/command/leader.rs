@@ -41,7 +41,8 @@ pub(crate) async fn perform(connection: &Connection, options: Leader) -> Result<
     Ok(if leader.is_some() { Status::DONE } else { Status::NO })
 }
 
-/// Prints a line: the value first, for cut(1), then the owner, the token and the time since the grant.
+/// Prints a line: the value first, for cut(1), then the owner, the token and the time since the grant. If there is no
+/// leader, each field is `-`.
 fn print(options: &Leader, leader: Option<&LeaderInfo>) -> io::Result<()> {
     if options.json {
         return output::json(&json!({
@@ -53,9 +54,10 @@ fn print(options: &Leader, leader: Option<&LeaderInfo>) -> io::Result<()> {
             "remaining_ms": leader.and_then(|leader| leader.remaining).map(time::millis),
         }));
     }
-    let Some(leader) = leader else { return output::line("-\tno leader") };
+    // No token is `-`, so a script can tell this from a leader.
+    let Some(leader) = leader else { return output::line("-\t-\t-\t-") };
     let since = time::brief(leader.seen_at.since(leader.since));
     // Escapes tabs, which would begin a column.
     let (value, owner) = (escape::visible(&leader.value), escape::visible(leader.owner.as_str()));
-    output::line(&format!("{value}\t{owner}\ttoken {}\tfor {since}", leader.token))
+    output::line(&format!("{value}\t{owner}\t{}\t{since}", leader.token))
 }

@@ -46,6 +46,18 @@ fn filtered(seal: &Mongoseal, options: &Ls) -> Leases {
     if options.expired { leases.with_expired() } else { leases }
 }
 
+/// Whether the options restrict the list.
+fn has_filters(options: &Ls) -> bool {
+    let Ls { prefix, owner, group, exclusive, shared, older, expiring, expired: _, json: _ } = options;
+    prefix.is_some()
+        || owner.is_some()
+        || group.is_some()
+        || *exclusive
+        || *shared
+        || older.is_some()
+        || expiring.is_some()
+}
+
 async fn list(seal: &Mongoseal, options: &Ls) -> Result<(), Failure> {
     let older = options.older.unwrap_or(Duration::ZERO);
     let mut stream = filtered(seal, options).await?;
@@ -61,7 +73,7 @@ async fn list(seal: &Mongoseal, options: &Ls) -> Result<(), Failure> {
         }
     }
     list.flush(seal).await?;
-    list.finish(options.prefix.as_deref())
+    list.finish(options)
 }
 
 struct List {
@@ -88,13 +100,17 @@ impl List {
     }
 
     /// Prints the table, if there is one.
-    fn finish(self, prefix: Option<&str>) -> Result<(), Failure> {
+    fn finish(self, options: &Ls) -> Result<(), Failure> {
         if self.json {
             return Ok(());
         }
         if self.table.is_empty() {
-            let of = prefix.map(|prefix| format!(" of keys that begin with {prefix:?}")).unwrap_or_default();
-            anstream::eprintln!("No matching leases{of}.");
+            let message = match &options.prefix {
+                Some(prefix) => format!("No matching leases of keys that begin with {prefix:?}."),
+                None if has_filters(options) => "No matching leases.".into(),
+                None => "No leases.".into(),
+            };
+            anstream::eprintln!("{message}");
             return Ok(());
         }
         Ok(output::lines(&output::with_bold_header(self.table.lines(output::width())))?)

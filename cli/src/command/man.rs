@@ -1,8 +1,11 @@
 //! `mongoseal man`: one manual page for all commands.
 
-use std::io::{self, Write};
+use std::{
+    collections::BTreeSet,
+    io::{self, Write},
+};
 
-use clap::{Arg, Command, CommandFactory};
+use clap::{Arg, Command};
 use clap_mangen::{
     Man,
     roff::{Roff, bold, italic, roman},
@@ -20,8 +23,7 @@ pub(crate) fn perform() -> Result<Status, Failure> {
 }
 
 fn page() -> io::Result<Vec<u8>> {
-    let mut program = Arguments::command();
-    program.build();
+    let program = Arguments::program();
     let man = Man::new(program.clone());
     let mut page = Vec::new();
     man.render_title(&mut page)?;
@@ -96,18 +98,23 @@ fn write_argument(roff: &mut Roff, argument: &Arg) {
 
 fn write_environment(roff: &mut Roff, program: &Command) {
     roff.control("SH", ["ENVIRONMENT"]);
-    for argument in program.get_arguments() {
+    let mut named = BTreeSet::new();
+    let of_commands = program.get_subcommands().flat_map(Command::get_arguments);
+    for argument in program.get_arguments().chain(of_commands) {
         let (Some(name), Some(long)) = (argument.get_env().and_then(|name| name.to_str()), argument.get_long()) else {
             continue;
         };
+        if !named.insert(name) {
+            continue;
+        }
         roff.control("TP", []);
         roff.text([bold(name)]);
-        roff.text([roman(format!("Same as --{long}, which takes precedence."))]);
+        roff.text([roman(format!("Same as --{long}, which takes precedence. If empty, it counts as unset."))]);
     }
     for (names, meaning) in [
         (
             "MONGOSEAL_KEY, MONGOSEAL_TOKEN, MONGOSEAL_LEASE_ID, MONGOSEAL_DEADLINE",
-            "Set for the command of run and elect: its key, token, lease id (a secret) and first deadline.",
+            "Set for the command of run and elect: its key, token, lease id (a secret) and first deadline. verify takes the first two as defaults.",
         ),
         ("NO_COLOR", "If set, no colours on a terminal."),
     ] {

@@ -5,7 +5,8 @@ use std::{
     io::{self, IsTerminal, Write},
 };
 
-use mongoseal::{FencingToken, Inspection, Mongoseal, Revoked};
+use mongoseal::{Inspection, Mongoseal, Revoked};
+use nix::unistd::{Uid, User};
 use serde::Serialize;
 
 use crate::{
@@ -24,17 +25,7 @@ pub(crate) async fn perform(connection: &Connection, options: Revoke) -> Result<
     let seal = connection.open().await?;
     let revoked = revoke(&seal, &options).await;
     seal.shutdown().await;
-    let revoked = revoked?;
-    for lease in &revoked {
-        if options.json {
-            let (owner, token) = (lease.owner.as_str(), lease.token.get());
-            output::json(&RevokedView { key: &options.key, owner, token })?;
-        } else {
-            let (key, Revoked { owner, token, .. }) = (&options.key, lease);
-            output::line(&escape::visible(&format!("revoked {key:?} from {owner}, with token {token}")))?;
-        }
-    }
-    Ok(Status::DONE)
+    revoked
 }
 
 #[derive(Serialize)]
@@ -44,40 +35,64 @@ struct RevokedView<'a> {
     token: u64,
 }
 
-async fn revoke(seal: &Mongoseal, options: &Revoke) -> Result<Vec<Revoked>, Failure> {
+async fn revoke(seal: &Mongoseal, options: &Revoke) -> Result<Status, Failure> {
     let key = &options.key;
-    if !options.yes {
-        let shown = held(seal, key).await?;
-        if !confirm(&shown)? {
-            return Err(Failure::new(Status::NO, "nothing was revoked"));
-        }
-        // The holders can have changed before the answer.
-        let now = held(seal, key).await?;
-        if tokens(&now) != tokens(&shown) {
-            return Err(Failure::new(
-                Status::NO,
-                format!("nothing was revoked, because the holders of {key:?} changed before the answer: retry"),
-            ));
-        }
+    let shown = held(seal, options).await?;
+    if !options.yes && !confirm(&shown)? {
+        return Err(Failure::new(Status::NO, "nothing was revoked"));
     }
     let by = options.by.clone().unwrap_or_else(user_and_host);
-    let revoked = seal.revoke(key).by(by).reason(&options.reason).await?;
-    if revoked.is_empty() { Err(not_held(key)) } else { Ok(revoked) }
+    // Only the leases that were read: the key can be granted anew before the write.
+    let revocation = || seal.revoke(key).by(&by).reason(&options.reason).up_to(shown.version);
+    let mut has_revoked = false;
+    if options.token.is_none() && options.owner.is_none() {
+        has_revoked = print(options, &revocation().await?)?;
+    } else {
+        for holding in &shown.holders {
+            has_revoked |= print(options, &revocation().token(holding.token).await?)?;
+        }
+    }
+    if has_revoked {
+        return Ok(Status::DONE);
+    }
+    Err(Failure::new(
+        Status::NO,
+        format!("nothing was revoked: the leases on {key:?} ended before the revocation: look at the key again"),
+    ))
 }
 
-fn not_held(key: &str) -> Failure {
-    Failure::new(Status::NO, format!("nothing was revoked: {key:?} has no holder"))
+/// Reads the record of a key, with the leases that the options select and that have not expired. Fails if there is none.
+async fn held(seal: &Mongoseal, options: &Revoke) -> Result<Inspection, Failure> {
+    let Revoke { key, token, owner, .. } = options;
+    let found = seal.inspect(key).await?.map(|mut record| {
+        record.holders.retain(|holding| {
+            !holding.is_expired()
+                && token.is_none_or(|token| holding.token == token)
+                && owner.as_ref().is_none_or(|owner| holding.owner.as_str() == owner)
+        });
+        record
+    });
+    found.filter(|record| !record.holders.is_empty()).ok_or_else(|| {
+        let of = match (token, owner) {
+            (Some(token), _) => format!("no lease with token {token}"),
+            (None, Some(owner)) => format!("no lease of {owner:?}"),
+            (None, None) => "no holder".into(),
+        };
+        Failure::new(Status::NO, format!("nothing was revoked: {key:?} has {of}"))
+    })
 }
 
-/// Reads the record of a key, without expired holders. Fails if no holder is left.
-async fn held(seal: &Mongoseal, key: &str) -> Result<Inspection, Failure> {
-    let mut record = seal.inspect(key).await?.ok_or_else(|| not_held(key))?;
-    record.holders.retain(|holding| !holding.is_expired());
-    if record.holders.is_empty() { Err(not_held(key)) } else { Ok(record) }
-}
-
-fn tokens(record: &Inspection) -> Vec<FencingToken> {
-    record.holders.iter().map(|holding| holding.token).collect()
+/// Prints what was revoked. Returns whether that is anything.
+fn print(options: &Revoke, revoked: &[Revoked]) -> io::Result<bool> {
+    let key = &options.key;
+    for Revoked { owner, token, .. } in revoked {
+        if options.json {
+            output::json(&RevokedView { key, owner: owner.as_str(), token: token.get() })?;
+        } else {
+            output::line(&escape::visible(&format!("revoked {key:?} from {owner}, with token {token}")))?;
+        }
+    }
+    Ok(!revoked.is_empty())
 }
 
 /// Prints the holders, and reads the answer to the question whether to revoke.
@@ -94,7 +109,11 @@ fn confirm(record: &Inspection) -> Result<bool, Failure> {
         );
         writeln!(out, "{}", escape::visible(&line))?;
     }
-    write!(out, "Revoke it? Its holders must stop at once. [y/N] ")?;
+    let question = match record.holders.len() {
+        1 => "Revoke this lease? Its holder".to_owned(),
+        count => format!("Revoke these {count} leases? Their holders"),
+    };
+    write!(out, "{question} must stop at once. [y/N] ")?;
     out.flush()?;
     let mut answer = String::new();
     io::stdin().read_line(&mut answer)?;
@@ -103,7 +122,13 @@ fn confirm(record: &Inspection) -> Result<bool, Failure> {
 
 /// Returns `user@host`.
 fn user_and_host() -> String {
-    let user = ["USER", "LOGNAME", "USERNAME"].into_iter().find_map(|name| env::var(name).ok());
-    let host = gethostname::gethostname();
-    format!("{}@{}", user.as_deref().unwrap_or("unknown"), host.to_string_lossy())
+    format!("{}@{}", user(), gethostname::gethostname().to_string_lossy())
+}
+
+/// Returns the name of the user: from the environment, otherwise from the system, otherwise the number.
+fn user() -> String {
+    let named = ["USER", "LOGNAME"].into_iter().find_map(|name| env::var(name).ok().filter(|user| !user.is_empty()));
+    let uid = Uid::current();
+    let known = || User::from_uid(uid).ok().flatten().map(|user| user.name);
+    named.or_else(known).unwrap_or_else(|| format!("uid {uid}"))
 }

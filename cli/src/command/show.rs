@@ -48,6 +48,7 @@ struct RecordView<'a> {
 #[derive(Serialize)]
 struct WaiterView<'a> {
     owner: &'a str,
+    /// 1 for the next in line.
     position: usize,
     shared: bool,
     limit: Option<u32>,
@@ -95,7 +96,7 @@ impl<'a> WaiterView<'a> {
     fn of(waiting: &'a WaiterInfo, read_at: StoreTime) -> Self {
         Self {
             owner: waiting.owner.as_str(),
-            position: waiting.position,
+            position: waiting.position.saturating_add(1),
             shared: waiting.limit.is_some(),
             limit: json::finite(waiting.limit),
             since: time::of_store(waiting.since),
@@ -178,7 +179,7 @@ fn queue(record: &Inspection) -> Table<7> {
     for waiting in &record.queue {
         table.row([
             waiting.owner.to_string(),
-            (waiting.position + 1).to_string(),
+            waiting.position.saturating_add(1).to_string(),
             time::brief(record.read_at.since(waiting.since)),
             format!("{} ago", time::brief(record.read_at.since(waiting.last_seen))),
             json::mode(waiting.limit),

@@ -11,9 +11,13 @@ async fn a_leader_is_seen_by_its_value_until_it_is_told_to_stop_and_the_next_fol
     done(sandbox.mongoseal(&["leader", "scheduler"])).await.says(1, "\"scheduler\" has no leader");
     let mut follow = sandbox.mongoseal(&["leader", "scheduler", "--follow"]).spawn().unwrap();
     let mut seen = BufReader::new(follow.stdout.take().unwrap()).lines();
-    assert!(seen.next_line().await.unwrap().unwrap().starts_with("-\tno leader"));
+    assert!(seen.next_line().await.unwrap().unwrap().eq("-\t-\t-\t-"));
     let first = sandbox.mongoseal(&["elect", "scheduler", "10.0.0.7:4000", "--owner", "one"]).spawn().unwrap();
-    assert!(seen.next_line().await.unwrap().unwrap().starts_with("10.0.0.7:4000\tone\ttoken "));
+    let line = seen.next_line().await.unwrap().unwrap();
+    let fields: Vec<_> = line.split('\t').collect();
+    assert_eq!(fields[..2], ["10.0.0.7:4000", "one"]);
+    assert!(fields.len() == 4 && fields[2].parse::<u64>().is_ok(), "{line}");
+    assert!(fields[3].ends_with('s') && !fields[3].contains("for"), "{line}");
     let script = r#"echo "leads with $MONGOSEAL_TOKEN"; exit 5"#;
     let second =
         sandbox.mongoseal(&["elect", "scheduler", "b", "--owner", "two", "--", "sh", "-c", script]).spawn().unwrap();
@@ -28,11 +32,11 @@ async fn a_leader_is_seen_by_its_value_until_it_is_told_to_stop_and_the_next_fol
 
     signal(id(&first), SIGTERM);
     ended(first).await.says(0, "leading \"scheduler\" with token ");
-    assert!(seen.next_line().await.unwrap().unwrap().starts_with("b\ttwo\ttoken "));
+    assert!(seen.next_line().await.unwrap().unwrap().starts_with("b\ttwo\t"));
     let second = ended(second).await;
     second.is_quiet(5);
     assert!(second.stdout.starts_with("leads with "), "{}", second.stdout);
-    assert!(seen.next_line().await.unwrap().unwrap().starts_with("-\tno leader"));
+    assert!(seen.next_line().await.unwrap().unwrap().eq("-\t-\t-\t-"));
 }
 
 #[tokio::test]
@@ -40,7 +44,7 @@ async fn one_that_follows_leaders_ends_when_nobody_reads_any_more() {
     let sandbox = Sandbox::new("unread").await;
     let mut follow = sandbox.mongoseal(&["leader", "scheduler", "--follow"]).spawn().unwrap();
     let mut seen = BufReader::new(follow.stdout.take().unwrap()).lines();
-    assert!(seen.next_line().await.unwrap().unwrap().starts_with("-\tno leader"));
+    assert!(seen.next_line().await.unwrap().unwrap().eq("-\t-\t-\t-"));
     drop(seen);
     ended(follow).await.is_quiet(0);
 }
@@ -71,7 +75,16 @@ async fn only_the_newest_token_is_verified() {
     verify(token.clone()).await.is_quiet(0);
     older.release().await.unwrap();
     verify(token.clone()).await.is_quiet(0);
+    let of_environment = async |key: &str, token: &str| {
+        let mut command = sandbox.mongoseal(&["verify"]);
+        command.env("MONGOSEAL_KEY", key).env("MONGOSEAL_TOKEN", token);
+        done(command).await
+    };
+    of_environment("k", &token).await.is_quiet(0);
+    of_environment("never", &token).await.says(1, "\"never\" has no record");
+    assert_eq!(of_environment("k", "").await.code, Some(125), "an empty variable is unset");
     let newer = sandbox.seal.acquire("k").await.unwrap();
+    of_environment("k", &token).await.says(1, "is not the newest");
     verify(token).await.says(1, "is not the newest: \"k\" has version");
     verify((newer.token().get() + 1).to_string()).await.says(1, "was not issued for \"k\"");
     newer.release().await.unwrap();

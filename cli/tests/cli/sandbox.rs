@@ -127,6 +127,9 @@ pub(crate) fn mongoseal(arguments: &[&str]) -> Command {
     command
         .args(arguments)
         .env_remove("MONGODB_URI")
+        .env_remove("MONGOSEAL_OWNER")
+        .env_remove("MONGOSEAL_KEY")
+        .env_remove("MONGOSEAL_TOKEN")
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())

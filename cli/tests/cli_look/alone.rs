@@ -67,6 +67,67 @@ async fn each_command_has_help_with_an_example_that_its_parser_takes() {
 }
 
 #[tokio::test]
+async fn the_short_help_has_a_line_for_each_option_and_no_connection_where_there_is_none() {
+    let narrow = async |arguments: &[&str]| {
+        let mut program = program();
+        program.args(arguments).env("COLUMNS", "80");
+        let said = Said::by(program).await;
+        assert_eq!((said.status, said.err.as_str()), (0, ""));
+        said.out
+    };
+    for command in COMMANDS.map(Some).into_iter().chain([None]) {
+        let arguments: Vec<&str> = command.into_iter().chain(["-h"]).collect();
+        let help = narrow(&arguments).await;
+        let (_, listed) = help.split_once("\n\n").unwrap().1.split_once("\n\n").unwrap();
+        for line in listed.lines().filter(|line| line.starts_with(' ')) {
+            let text = line.trim_start();
+            let begins = text.starts_with(['-', '<', '[']) || !line.starts_with("   ");
+            assert!(begins, "{command:?} continues a line: {line}\n{help}");
+        }
+        assert!(!help.contains("Examples:") && !help.contains("[env"), "{help}");
+        let is_offline = ["demo", "completions", "man"].map(Some).contains(&command);
+        assert_eq!(help.contains("--collection"), !is_offline, "{help}");
+    }
+    let long = narrow(&["run", "--help"]).await.split_whitespace().collect::<Vec<_>>().join(" ");
+    for part in ["Examples:", "Environment: `MONGODB_URI`", "[default: 10s]", "Default: a fifth of --term-before"] {
+        assert!(long.contains(part), "{part}: {long}");
+    }
+}
+
+#[tokio::test]
+async fn the_usage_in_an_error_does_not_require_what_the_environment_sets() {
+    let mut show = program();
+    show.arg("show").env("MONGODB_URI", "mongodb://x").env("MONGOSEAL_DB", "app");
+    let said = Said::by(show).await;
+    assert_eq!(said.status, 125);
+    assert!(said.err.contains("\nUsage: mongoseal show [OPTIONS] <KEY>\n"), "{}", said.err);
+}
+
+#[tokio::test]
+async fn a_command_without_the_dashes_before_it_is_told_of_them() {
+    for arguments in [&["run", "k", "sh", "-c", "true"][..], &["--db", "app", "elect", "k", "v", "sh"]] {
+        let said = said(arguments).await;
+        assert_eq!(said.status, 125);
+        assert!(said.err.contains("put `--` before the command: -- sh ..."), "{}", said.err);
+    }
+    for arguments in [&["ls", "a", "b"][..], &["run", "k", "--bad"], &["run", "k", "b", "--", "true"]] {
+        let said = said(arguments).await;
+        assert!(said.status == 125 && !said.err.contains("before the command"), "{}", said.err);
+    }
+}
+
+#[tokio::test]
+async fn what_cannot_be_printed_is_a_failure_and_a_closed_pipe_is_none() {
+    for command in ["--help", "run -h", "--version", "help", "man", "completions bash"] {
+        let full = shell("", &format!("mongoseal {command} > /dev/full")).await;
+        assert_eq!(full.status, 125, "{command}");
+        assert!(full.err.contains("No space left") && full.err.lines().count() == 1, "{command}: {}", full.err);
+        let closed = shell("", &format!("mongoseal {command} | true")).await;
+        assert_eq!((closed.status, closed.err.as_str()), (0, ""), "{command}");
+    }
+}
+
+#[tokio::test]
 async fn the_manual_names_each_command_option_status_and_variable() {
     let page = said(&["man"]).await;
     assert_eq!(page.status, 0);
@@ -74,7 +135,17 @@ async fn the_manual_names_each_command_option_status_and_variable() {
     for command in COMMANDS {
         assert!(page.contains(&format!(".SS \"mongoseal {command}")), "{command}:\n{page}");
     }
-    for part in ["--expiring", "--reason", "--retention", "MONGODB_URI", "NO_COLOR", "EXIT STATUS", "121", "EXAMPLES"] {
+    for part in [
+        "--expiring",
+        "--reason",
+        "--retention",
+        "MONGODB_URI",
+        "MONGOSEAL_OWNER",
+        "NO_COLOR",
+        "EXIT STATUS",
+        "121",
+        "EXAMPLES",
+    ] {
         assert!(page.contains(part), "{part}");
     }
     assert!(!page.contains("mongodb://"), "no connection string is in it");

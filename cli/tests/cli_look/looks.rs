@@ -70,6 +70,7 @@ async fn ls_and_show_say_who_holds_what_since_when_for_how_long_and_who_waits() 
     }
     let shown = console.run(&["show", "reports/nightly", "--json"]).await.json();
     assert_eq!((&shown[0]["holders"][0]["owner"], &shown[0]["queue"][0]["owner"]), (&"alice".into(), &"bob".into()));
+    assert_eq!(shown[0]["queue"][0]["position"], 1, "as in the table");
 
     nightly.release().await.unwrap();
     waiting.await.unwrap().unwrap().release().await.unwrap();
@@ -79,6 +80,8 @@ async fn ls_and_show_say_who_holds_what_since_when_for_how_long_and_who_waits() 
     let shown = console.run(&["show", "reports/nightly"]).await;
     assert!(shown.status == 0 && shown.out.contains("No holders."), "{}", shown.out);
     let nothing = console.run(&["ls"]).await;
+    assert_eq!((nothing.status, nothing.out.as_str(), nothing.err.as_str()), (0, "", "No leases.\n"));
+    let nothing = console.run(&["ls", "--owner", "alice"]).await;
     assert_eq!((nothing.status, nothing.out.as_str(), nothing.err.as_str()), (0, "", "No matching leases.\n"));
 }
 

@@ -3,6 +3,7 @@
 #![allow(clippy::disallowed_methods, reason = "a test measures time by the clocks it is about, and spawns as users do")]
 
 mod alone;
+mod connection;
 mod doctor;
 mod fences;
 mod looks;
@@ -23,8 +24,22 @@ fn program() -> Command {
     program
 }
 
+/// The variables that the program reads.
+const SETTINGS: [&str; 10] = [
+    "MONGODB_URI",
+    "MONGOSEAL_DB",
+    "MONGOSEAL_COLLECTION",
+    "MONGOSEAL_RETENTION",
+    "MONGOSEAL_OWNER",
+    "MONGOSEAL_KEY",
+    "MONGOSEAL_TOKEN",
+    "NO_COLOR",
+    "CLICOLOR_FORCE",
+    "COLUMNS",
+];
+
 fn without_settings(command: &mut Command) {
-    for name in ["MONGODB_URI", "MONGOSEAL_DB", "MONGOSEAL_COLLECTION", "NO_COLOR", "CLICOLOR_FORCE", "COLUMNS"] {
+    for name in SETTINGS {
         command.env_remove(name);
     }
     command.kill_on_drop(true).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());

@@ -1,11 +1,15 @@
 //! `revoke` and `purge`.
 
-use std::time::Duration;
+use std::{process::Stdio, time::Duration};
 
 use mongodb::bson::{DateTime, doc};
-use mongoseal::LossCause;
+use mongoseal::{LossCause, Mongoseal};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    process::Command,
+};
 
-use crate::{Console, secs, shell};
+use crate::{Console, Said, secs, shell, without_settings};
 
 #[tokio::test]
 async fn revoke_asks_on_a_terminal_only_and_elsewhere_wants_to_be_told() {
@@ -36,6 +40,52 @@ async fn revoke_asks_on_a_terminal_only_and_elsewhere_wants_to_be_told() {
     let LossCause::Revoked { by, .. } = lease.cancelled().await else { panic!("it was revoked") };
     assert!(by.contains('@'), "user and host: {by}");
     assert_eq!(console.run(&["revoke", "k", "--yes"]).await.status, 125, "a reason is wanted");
+}
+
+fn tokens(said: &Said) -> Vec<u64> {
+    said.json().iter().map(|revoked| revoked["token"].as_u64().unwrap()).collect()
+}
+
+#[tokio::test]
+async fn revoke_of_a_token_or_of_an_owner_leaves_the_other_sharers() {
+    let console = Console::new("revoke_some").await;
+    let (alice, bob) = (console.seal("alice"), console.seal("bob"));
+    let shared = async |seal: &Mongoseal| seal.acquire("gpu").shared().ttl(secs(600)).await.unwrap();
+    let (first, second, third, last) =
+        (shared(&alice).await, shared(&bob).await, shared(&bob).await, shared(&bob).await);
+    let revoke = async |options: &[&str]| {
+        let fixed = ["revoke", "gpu", "--reason", "stuck", "--yes", "--json"];
+        console.run(&[&fixed, options].concat()).await
+    };
+    let said = revoke(&["--token", &third.token().to_string()]).await;
+    assert_eq!((said.status, tokens(&said)), (0, vec![third.token().get()]), "{}", said.err);
+    assert!(matches!(third.cancelled().await, LossCause::Revoked { reason, .. } if reason == "stuck"));
+    let again = revoke(&["--token", &third.token().to_string()]).await;
+    assert_eq!((again.status, again.out.as_str()), (1, ""));
+    assert!(again.err.contains(&format!("\"gpu\" has no lease with token {}", third.token())), "{}", again.err);
+    let said = revoke(&["--owner", "bob"]).await;
+    assert_eq!((said.status, tokens(&said)), (0, vec![second.token().get(), last.token().get()]), "{}", said.err);
+    let nobody = revoke(&["--owner", "bob"]).await;
+    assert!(nobody.status == 1 && nobody.err.contains("\"gpu\" has no lease of \"bob\""), "{}", nobody.err);
+    first.verify().await.unwrap();
+    assert_eq!(revoke(&["--owner", "alice", "--token", "7"]).await.status, 125, "one of them is enough");
+    assert_eq!(tokens(&revoke(&[]).await), [first.token().get()], "without both, all");
+}
+
+#[tokio::test]
+async fn a_revoker_whom_no_variable_names_has_the_name_or_the_number_that_the_system_knows() {
+    let console = Console::new("revoker").await;
+    let revoker = async |before: &str| {
+        let lease = console.seal("alice").acquire("k").await.unwrap();
+        let said = shell(&console.uri, &format!("unset LOGNAME; {before} mongoseal revoke k --reason r --yes")).await;
+        assert_eq!(said.status, 0, "{}", said.err);
+        let LossCause::Revoked { by, .. } = lease.cancelled().await else { panic!("it was revoked") };
+        by.split_once('@').unwrap().0.to_owned()
+    };
+    assert_eq!(revoker("USER=olga").await, "olga");
+    let known = shell("", "id --user --name").await.out;
+    assert_eq!(revoker("USER=").await, known.trim());
+    assert_eq!(revoker("USER= unshare --user --map-user=48151").await, "uid 48151");
 }
 
 #[tokio::test]
@@ -97,6 +147,45 @@ async fn on_a_terminal_revoke_shows_who_holds_and_only_a_yes_takes_it_away() {
     let (seen, status) = on_a_terminal(&console, words, "y\\n").await;
     assert!(status == 0 && seen.contains("revoked \"k\" from alice"), "{seen}");
     lease.cancelled().await;
+}
+
+/// Runs `revoke k` on a terminal, and answers its question with yes after `meanwhile`.
+async fn confirmed_after(console: &Console, meanwhile: impl AsyncFnOnce()) -> (String, i32) {
+    let mut script = Command::new("script");
+    without_settings(&mut script);
+    script.args(["--quiet", "--return", "--command", "$M revoke k --reason stuck", "/dev/null"]);
+    script.env("M", env!("CARGO_BIN_EXE_mongoseal")).env("MONGODB_URI", &console.uri).stdin(Stdio::piped());
+    let mut script = script.spawn().unwrap();
+    let (mut keys, mut screen) = (script.stdin.take().unwrap(), script.stdout.take().unwrap());
+    let mut seen = Vec::new();
+    while !String::from_utf8_lossy(&seen).contains("[y/N]") {
+        assert!(screen.read_buf(&mut seen).await.unwrap() > 0, "{}", String::from_utf8_lossy(&seen));
+    }
+    meanwhile().await;
+    keys.write_all(b"y\n").await.unwrap();
+    screen.read_to_end(&mut seen).await.unwrap();
+    (String::from_utf8_lossy(&seen).into_owned(), script.wait().await.unwrap().code().unwrap())
+}
+
+#[tokio::test]
+async fn a_lease_that_was_granted_after_the_question_is_left() {
+    let console = Console::new("revoke_successor").await;
+    let (alice, bob) = (console.seal("alice"), console.seal("bob"));
+    let shared = async |seal: &Mongoseal| seal.acquire("k").shared().ttl(secs(600)).await.unwrap();
+    let (first, mut second) = (shared(&alice).await, None);
+    let (seen, status) = confirmed_after(&console, async || second = Some(shared(&bob).await)).await;
+    let second = second.unwrap();
+    assert!(status == 0 && seen.contains(&format!("revoked \"k\" from alice, with token {}", first.token())), "{seen}");
+    second.verify().await.unwrap();
+
+    let mut third = None;
+    let (seen, status) = confirmed_after(&console, async || {
+        second.release().await.unwrap();
+        third = Some(shared(&alice).await);
+    })
+    .await;
+    assert!(status == 1 && seen.contains("ended before the revocation"), "{seen}");
+    third.unwrap().verify().await.unwrap();
 }
 
 #[tokio::test]

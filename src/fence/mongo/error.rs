@@ -7,6 +7,7 @@ use mongodb::error::{Error as DriverError, ErrorKind, TRANSIENT_TRANSACTION_ERRO
 use crate::{
     Error,
     store::mongo::error::{self as store_error, DUPLICATE_KEY, Refusal},
+    types::duration::format_duration,
 };
 
 /// The server does not know the transaction: it has aborted it, or has become primary since.
@@ -64,7 +65,8 @@ pub(super) fn unanswered(error: Error, timeout: Duration) -> Error {
         return unconfirmed(error);
     }
     Error::unavailable(format!(
-        "MongoDB did not answer the write within {timeout:?}, so it may have been made or not: check that a primary can be reached and that the client has a free connection (`maxPoolSize`), and read before you write again"
+        "MongoDB did not answer the write within {}, so it may have been made or not: check that a primary can be reached and that the client has a free connection (`maxPoolSize`), and read before you write again",
+        format_duration(timeout)
     ))
 }
 

@@ -7,7 +7,7 @@
 //!
 //! Invariant: a task runs to its end, whether or not its caller still waits.
 
-use crate::{Deadline, Error, Result, store::BoxFuture};
+use crate::{Deadline, Error, Result, store::BoxFuture, types::duration::format_duration};
 
 /// Starts `work`, which reports its own result and ends after its callers have given up.
 pub(super) fn spawn(work: impl Future<Output = ()> + Send + 'static) {
@@ -31,8 +31,8 @@ pub(super) fn run<T: Send + 'static>(
             )
             .caused_by(join)),
             Err(_elapsed) => Err(Error::unavailable(format!(
-                "MongoDB did not answer within {} ms: check that a primary can be reached and that the client has a free connection (`maxPoolSize`), and retry",
-                timeout.as_millis()
+                "MongoDB did not answer within {}: check that a primary can be reached and that the client has a free connection (`maxPoolSize`), and retry",
+                format_duration(timeout)
             ))),
         }
     })

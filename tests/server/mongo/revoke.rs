@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use mongodb::bson::doc;
-use mongoseal::{LossCause, Mongoseal};
+use mongoseal::{Error, LossCause, Mongoseal};
 
 use crate::{TestDatabase, eventually, millis, secs};
 
@@ -43,4 +43,18 @@ async fn texts_of_a_revocation_are_never_read_as_expressions() {
     let record = db.record("k").await.unwrap();
     let event = record.get_array("history").unwrap()[0].as_document().unwrap();
     assert_eq!((event.get_str("by").unwrap(), event.get_str("reason").unwrap()), ("$version", "$$ROOT"));
+}
+
+#[tokio::test]
+async fn a_revocation_of_one_token_ends_its_lease_and_no_other_sharer() {
+    let db = TestDatabase::new("mongoseal_revoke_one").await;
+    let seal = db.seal();
+    let (one, two) = (seal.acquire("k").shared().await.unwrap(), seal.acquire("k").shared().await.unwrap());
+    let revoked = seal.revoke("k").token(one.token()).by("alice").reason("stuck").await.unwrap();
+    assert_eq!(revoked.iter().map(|revoked| revoked.token).collect::<Vec<_>>(), [one.token()]);
+    assert_eq!(one.cancelled().await, LossCause::Revoked { by: "alice".into(), reason: "stuck".into() });
+    two.verify().await.unwrap();
+    assert!(seal.revoke("k").token(one.token()).await.unwrap().is_empty());
+    db.records().update_one(doc! { "_id": "k" }, doc! { "$set": { "holders": "none" } }).await.unwrap();
+    assert!(matches!(seal.revoke("k").token(two.token()).await, Err(Error::Corrupt { .. })));
 }

@@ -67,22 +67,25 @@ fn judge(index: &Document, wanted: u128) -> Finding {
         let advice = "drop it, and create it without partialFilterExpression";
         return Finding::fail(INDEX, format!("{name} covers only some of the records"), advice);
     }
-    let kept = u64::try_from(after).map(|seconds| time::brief(Duration::from_secs(seconds)));
-    let kept = kept.unwrap_or_else(|_| format!("{after} seconds"));
+    let kept = u128::try_from(after).map_or_else(|_| format!("{after}s"), span);
     if u128::try_from(after) != Ok(wanted) {
         return Finding::fail(
             INDEX,
             format!("{name} keeps idle records for {kept}, but --retention is {}", span(wanted)),
             format!(
-                "pass --retention {after}s here and in all programs that use the collection, or change the index with collMod"
+                "pass --retention {} here and in all programs that use the collection, or change the index with collMod",
+                kept.replace(' ', "")
             ),
         );
     }
     Finding::pass(INDEX, format!("{name} keeps idle records for {kept}"))
 }
 
+/// Formats the retention of an index so that it can be passed to `--retention`.
 fn span(seconds: u128) -> String {
-    time::brief(Duration::from_secs(u64::try_from(seconds).unwrap_or(u64::MAX)))
+    let exact = Duration::from_secs(u64::try_from(seconds).unwrap_or(u64::MAX));
+    let shown = time::format(exact);
+    if time::parse(&shown) == Ok(exact) { shown } else { format!("{seconds}s") }
 }
 
 const RECORDS: &str = "records";

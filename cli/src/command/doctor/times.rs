@@ -8,6 +8,7 @@ use super::Finding;
 use crate::{
     command::driver::{Deployment, Offset, doc},
     exit_status::Failure,
+    time,
 };
 
 /// The number of measurements of each time.
@@ -33,14 +34,17 @@ pub(super) async fn clocks(deployment: &Deployment, grace: Option<Duration>) -> 
 
 fn compared(offsets: &[(String, Offset)], silent: &[String], grace: Duration) -> Finding {
     let advice = "run NTP on each member, or set a larger grace: after a failover to a member whose clock is ahead by more than the grace, two holders can believe that they hold a key";
+    let shown_grace = time::format(grace);
     let grace = i64::try_from(grace.as_millis()).unwrap_or(i64::MAX);
     match spread(offsets) {
         // NTP keeps clocks far closer than half of the grace.
         Some((apart, uncertain, ahead))
             if apart.saturating_add(uncertain) > grace || apart.saturating_sub(uncertain) > grace / 2 =>
         {
-            let found =
-                format!("up to {apart} ms apart (± {uncertain} ms), and the grace is {grace} ms; {ahead} is ahead");
+            let found = format!(
+                "{} apart, and the grace is {shown_grace}; {ahead} is ahead",
+                difference("up to", apart, uncertain)
+            );
             let is_above = apart.saturating_sub(uncertain) > grace;
             if is_above { Finding::fail(CLOCKS, found, advice) } else { Finding::warn(CLOCKS, found, advice) }
         }
@@ -50,7 +54,9 @@ fn compared(offsets: &[(String, Offset)], silent: &[String], grace: Duration) ->
             "check that these members run NTP",
         ),
         None => Finding::pass(CLOCKS, "one member, so only one clock"),
-        Some((apart, uncertain, _)) => Finding::pass(CLOCKS, format!("at most {apart} ms apart (± {uncertain} ms)")),
+        Some((apart, uncertain, _)) => {
+            Finding::pass(CLOCKS, format!("{} apart", difference("at most", apart, uncertain)))
+        }
     }
 }
 
@@ -74,7 +80,7 @@ pub(super) async fn round_trip(deployment: &Deployment) -> Finding {
         }
         times.push(Clock::Boot.now().saturating_sub(began));
     }
-    Finding::pass(CHECK, format!("{} to the primary and back (median of {SAMPLES})", millis(median(times))))
+    Finding::pass(CHECK, format!("{} to the primary and back (median of {SAMPLES})", whole_millis(median(times))))
 }
 
 /// Measures the acquire of a shared lease, so that concurrent doctors do not wait for each other.
@@ -83,7 +89,7 @@ pub(super) async fn commit(seal: &Mongoseal) -> Finding {
     match commits(seal).await {
         Ok(times) => {
             let median = median(times);
-            let found = format!("{} for a write that a majority confirms (median of {SAMPLES})", millis(median));
+            let found = format!("{} for a write that a majority confirms (median of {SAMPLES})", whole_millis(median));
             if median > SLOW {
                 return Finding::warn(CHECK, found, "find out what slows the replica set down, and use longer ttls");
             }
@@ -109,8 +115,15 @@ fn median(mut times: Vec<Duration>) -> Duration {
     times.get(times.len() / 2).copied().unwrap_or_default()
 }
 
-fn millis(time: Duration) -> String {
-    format!("{:.1} ms", time.as_secs_f64() * 1_000.0)
+/// Formats a measured time, rounded up to whole milliseconds.
+fn whole_millis(measured: Duration) -> String {
+    time::format(measured.saturating_add(Duration::from_nanos(999_999)))
+}
+
+/// Formats a difference of clocks and its uncertainty, both in milliseconds.
+fn difference(bound: &str, apart: i64, uncertain: i64) -> String {
+    let shown = |millis: i64| time::format(Duration::from_millis(millis.unsigned_abs()));
+    format!("{bound} {} (± {})", shown(apart), shown(uncertain))
 }
 
 #[cfg(test)]
@@ -127,7 +140,7 @@ mod tests {
     fn clocks_that_are_further_apart_than_the_grace_fail_and_near_it_they_are_told_and_who_is_ahead() {
         let found = compared(&[clock("a", 5_000, 2), clock("b", 5_400, 2), clock("c", 5_010, 2)], &[], GRACE);
         assert_eq!(found.verdict, Verdict::Warn);
-        assert_eq!(found.found, "up to 400 ms apart (± 4 ms), and the grace is 500 ms; b is ahead");
+        assert_eq!(found.found, "up to 400ms (± 4ms) apart, and the grace is 500ms; b is ahead");
         let minute = Duration::from_secs(60);
         for (other, uncertain, grace, verdict) in [
             (5_200, 2, GRACE, Verdict::Pass),

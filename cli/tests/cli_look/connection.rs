@@ -1,0 +1,89 @@
+//! Where the connection string and other settings come from.
+
+use std::{ffi::OsStr, fs, os::unix::ffi::OsStrExt, os::unix::fs::PermissionsExt, path::PathBuf};
+
+use crate::{Console, SETTINGS, Said, program, secs, shell};
+
+/// A file with this text, which only its owner can read.
+fn file(name: &str, text: &[u8]) -> PathBuf {
+    let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{}", std::process::id()));
+    fs::write(&path, text).unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
+    path
+}
+
+#[tokio::test]
+async fn an_empty_variable_counts_as_unset() {
+    let console = Console::new("empty").await;
+    let mut without = program();
+    without.arg("ls").env("MONGODB_URI", "");
+    let said = Said::by(without).await;
+    assert!(said.status == 125 && said.err.contains("no connection string: set MONGODB_URI"), "{}", said.err);
+    let words = format!("{} mongoseal doctor --json", SETTINGS.map(|name| format!("export {name}=;")).concat());
+    let said = shell("", &format!("{words} --uri '{}'", console.uri)).await;
+    assert_eq!((said.status, said.err.as_str()), (0, ""), "{}", said.out);
+}
+
+#[tokio::test]
+async fn a_variable_that_is_not_utf8_is_named() {
+    for name in ["MONGODB_URI", "MONGOSEAL_DB"] {
+        let mut listing = program();
+        listing.arg("ls").env(name, OsStr::from_bytes(b"mongodb://user:\xff@host"));
+        let said = Said::by(listing).await;
+        assert_eq!((said.status, said.out.as_str()), (125, ""));
+        assert!(said.err.contains(&format!("{name} is not UTF-8")) && said.err.lines().count() == 1, "{}", said.err);
+    }
+    let mut listing = program();
+    listing.arg("ls").arg(OsStr::from_bytes(b"\xff"));
+    let said = Said::by(listing).await;
+    assert!(said.status == 125 && said.err.contains("arguments"), "{}", said.err);
+}
+
+#[tokio::test]
+async fn a_connection_string_is_read_from_a_file_or_a_pipe_and_precedes_the_environment() {
+    let console = Console::new("uri_file").await;
+    let lease = console.seal("alice").acquire("k").ttl(secs(600)).await.unwrap();
+    let path = file("uri", format!("  {}\n", console.uri).as_bytes());
+    let with = async |path: &str, arguments: &[&str]| {
+        let mut program = program();
+        program.args(arguments).args(["--uri-file", path]).env("MONGODB_URI", "mongodb://127.0.0.1:9");
+        Said::by(program).await
+    };
+    let name = path.to_str().unwrap();
+    let said = with(name, &["ls", "--json"]).await;
+    assert_eq!((said.status, said.err.as_str(), said.json().len()), (0, "", 1));
+    // `doctor` connects twice.
+    let said = shell("", &format!("mongoseal doctor --json --uri-file <(echo '{}')", console.uri)).await;
+    assert_eq!((said.status, said.err.as_str()), (0, ""), "{}", said.out);
+
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
+    let said = with(name, &["ls", "--json"]).await;
+    assert_eq!((said.status, said.json().len()), (0, 1));
+    assert!(said.err.contains("all users can read") && said.err.contains("chmod o-r"), "{}", said.err);
+
+    for (path, words) in [
+        (path.with_extension("none"), "No such file"),
+        (file("uri-empty", b" \n"), "is empty"),
+        (file("uri-bytes", b"mongodb://\xff"), "is not UTF-8"),
+    ] {
+        let said = with(path.to_str().unwrap(), &["ls"]).await;
+        assert!(said.status == 125 && said.err.contains(words) && said.err.lines().count() == 1, "{}", said.err);
+    }
+    let said = with(name, &["ls", "--uri", &console.uri]).await;
+    assert!(said.status == 125 && said.err.contains("two connection strings"), "{}", said.err);
+    lease.release().await.unwrap();
+}
+
+#[tokio::test]
+async fn the_owner_of_a_lease_can_come_from_the_environment() {
+    let console = Console::new("owner").await;
+    let show = "-- mongoseal ls --json";
+    for (before, options, owner) in
+        [("MONGOSEAL_OWNER=olga", "", "olga"), ("MONGOSEAL_OWNER=olga", "--owner bob", "bob")]
+    {
+        let said = shell(&console.uri, &format!("{before} mongoseal run k {options} {show}")).await;
+        assert_eq!((said.status, &said.json()[0]["owner"]), (0, &owner.into()), "{}", said.err);
+    }
+    let said = shell(&console.uri, &format!("MONGOSEAL_OWNER= mongoseal run k {show}")).await;
+    assert!(said.status == 0 && said.json()[0]["owner"] != "", "{}", said.err);
+}
