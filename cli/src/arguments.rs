@@ -26,6 +26,9 @@ pub(crate) enum Command {
     /// Campaign for leadership, and lead while a command runs or until a signal
     #[command(after_help = examples::ELECT)]
     Elect(Elect),
+    /// Hold a key for a program in any language: prints events, and takes requests on the standard input
+    #[command(after_help = examples::HOLD)]
+    Hold(Hold),
     /// Print the current leader
     #[command(after_help = examples::LEADER)]
     Leader(Leader),
@@ -118,6 +121,40 @@ pub(crate) struct Elect {
     /// Command to run while leading, after `--`; default: lead until SIGINT or SIGTERM
     #[arg(last = true, value_name = "COMMAND")]
     pub(crate) command: Vec<OsString>,
+}
+
+/// The options of a lease that a script or another program keeps.
+#[derive(Args, Debug)]
+pub(crate) struct WantedLease {
+    /// Time until an unrefreshed lease expires, for example 5m
+    #[arg(long, default_value = "30s", value_parser = time::parse, value_name = "TIME")]
+    pub(crate) ttl: Duration,
+    /// Owner name that others see; default: host, process id, random part
+    #[arg(long, value_name = "NAME")]
+    pub(crate) owner: Option<String>,
+    /// Wait at most this long for the key, for example 5m; default: no limit
+    #[arg(long, value_parser = time::parse, value_name = "TIME", conflicts_with = "no_wait")]
+    pub(crate) wait: Option<Duration>,
+    /// Do not wait: exit with status 121 if the key is held
+    #[arg(long)]
+    pub(crate) no_wait: bool,
+    /// Share the key among at most N holders, for example 4; default: exclusive
+    #[arg(long, value_name = "N")]
+    pub(crate) shared: Option<u32>,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Hold {
+    /// Key to hold, for example reports/nightly
+    pub(crate) key: String,
+    #[command(flatten)]
+    pub(crate) lease: WantedLease,
+    /// Do not read requests, and do not release at the end of the standard input
+    #[arg(long)]
+    pub(crate) no_stdin: bool,
+    /// Print one JSON object per event
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 #[derive(Args, Debug)]

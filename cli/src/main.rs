@@ -77,6 +77,7 @@ async fn perform_on(connection: &connection::Connection, command: Command) -> Re
     match command {
         Command::Run(options) => command::run::perform(connection, options).await,
         Command::Elect(options) => command::elect::perform(connection, options).await,
+        Command::Hold(options) => command::hold::perform(connection, options).await,
         Command::Leader(options) => command::leader::perform(connection, options).await,
         Command::Ls(options) => command::ls::perform(connection, options).await,
         Command::Show(options) => command::show::perform(connection, options).await,
