@@ -21,6 +21,7 @@ pages! {
     election = "election.md",
     jobs = "jobs.md",
     shell = "shell.md",
+    languages = "languages.md",
     services = "services.md",
     coming_from = "coming-from.md",
     guarantees = "guarantees.md",

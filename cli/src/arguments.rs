@@ -118,6 +118,9 @@ pub(crate) enum Command {
     /// Campaign, and lead while a command runs or until a signal
     #[command(after_long_help = examples::ELECT)]
     Elect(Elect),
+    /// Hold a key for a program in any language: prints events, and takes requests on the standard input
+    #[command(after_long_help = examples::HOLD)]
+    Hold(Hold),
     /// Print the current leader
     #[command(after_long_help = examples::LEADER)]
     Leader(Leader),
@@ -200,8 +203,8 @@ pub(crate) struct WaitOptions {
     #[arg(short, long)]
     pub(crate) no_wait: bool,
     /// Status instead of 121 if the key is held
-    #[arg(short = 'E', long, value_name = "STATUS")]
-    pub(crate) conflict_exit_code: Option<u8>,
+    #[arg(short = 'E', long, value_name = "N")]
+    pub(crate) held_status: Option<u8>,
     /// Report the wait and the grant on stderr
     ///
     /// A message is printed when the position in the queue or the holder changes.
@@ -217,7 +220,7 @@ impl WaitOptions {
 
     /// Returns a failure to acquire with the status for it.
     pub(crate) fn status_of(&self, failure: Failure) -> Failure {
-        match self.conflict_exit_code {
+        match self.held_status {
             Some(code) if failure.status() == Status::HELD => failure.with_status(Status::of_command(code)),
             _ => failure,
         }
@@ -270,6 +273,40 @@ pub(crate) struct Elect {
     /// Command, after `--`; default: lead until a signal
     #[arg(last = true, value_name = "COMMAND")]
     pub(crate) command: Vec<OsString>,
+}
+
+/// The options of a lease that a script or another program keeps.
+#[derive(Args, Debug)]
+pub(crate) struct WantedLease {
+    /// Time to live of the lease
+    ///
+    /// The lease expires if no refresh reaches MongoDB for this long. For example 5m.
+    #[arg(long, default_value = "30s", value_parser = time::parse, value_name = "TIME")]
+    pub(crate) ttl: Duration,
+    /// Owner that other programs see, for example web-1
+    ///
+    /// Environment: `MONGOSEAL_OWNER`. Default: host, process id and a random part.
+    #[arg(long, env = "MONGOSEAL_OWNER", hide_env = true, value_name = "NAME")]
+    pub(crate) owner: Option<String>,
+    /// Share the key among N holders; default: exclusive
+    #[arg(long, value_name = "N")]
+    pub(crate) shared: Option<u32>,
+    #[command(flatten)]
+    pub(crate) wait: WaitOptions,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Hold {
+    /// Key to hold, for example reports/nightly
+    pub(crate) key: String,
+    #[command(flatten)]
+    pub(crate) lease: WantedLease,
+    /// Do not read requests, and ignore the end of stdin
+    #[arg(long)]
+    pub(crate) no_stdin: bool,
+    /// Print one JSON object per event
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 #[derive(Args, Debug)]

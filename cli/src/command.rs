@@ -6,6 +6,7 @@ pub(crate) mod doctor;
 mod driver;
 pub(crate) mod elect;
 pub(crate) mod fences;
+pub(crate) mod hold;
 pub(crate) mod leader;
 pub(crate) mod ls;
 pub(crate) mod man;

@@ -24,6 +24,19 @@ pub(crate) const ELECT: &str = "Examples:
 The command runs as with `mongoseal run`: same variables, same exit statuses. Without a command, SIGINT or SIGTERM ends \
 the leadership with status 0.";
 
+pub(crate) const HOLD: &str = "Examples:
+  mongoseal hold reports/nightly --json
+  mongoseal hold gpu --shared 4 --no-stdin
+
+Each line of the output is an event: waiting, granted, at_risk, held, lost, released, error. A request is a line of the \
+standard input such as {\"id\":1,\"do\":\"verify\"}; the others are refresh and release. The answer repeats the id.
+
+The end of the standard input releases the lease. Under cron and systemd the standard input is /dev/null, which ends at \
+once: pass --no-stdin there. The end of the output means: stop acting on the key.
+
+Exit status 0 after a release; 121 if the key is held; 122 if the lease was lost; 123 if MongoDB did not answer; 125 if \
+the arguments or the deployment must be changed; 128 plus the number of a signal that ended the wait.";
+
 pub(crate) const LEADER: &str = "Examples:
   mongoseal leader scheduler | cut -f1
   mongoseal leader scheduler --follow --json
@@ -110,5 +123,5 @@ pub(crate) const MAN: &str = "Examples:
   mongoseal man | man -l -";
 
 /// The texts of all commands, in the order of the commands.
-pub(crate) const ALL: [&str; 15] =
-    [RUN, ELECT, LEADER, LS, SHOW, WATCH, REVOKE, FENCES, RAISE, PURGE, DOCTOR, VERIFY, DEMO, COMPLETIONS, MAN];
+pub(crate) const ALL: [&str; 16] =
+    [RUN, ELECT, HOLD, LEADER, LS, SHOW, WATCH, REVOKE, FENCES, RAISE, PURGE, DOCTOR, VERIFY, DEMO, COMPLETIONS, MAN];

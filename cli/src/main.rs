@@ -50,7 +50,7 @@ fn main() -> ExitCode {
 
 /// Prints the requested help, or what is wrong with the arguments.
 fn print_usage(error: &clap::Error) -> Result<Status, Failure> {
-    let printed = error.print().and_then(|()| io::stdout().flush());
+    let printed = error.print().and_then(|()| io::stdout().flush()).map_err(output::ReaderGone::mark);
     if error.use_stderr() {
         return Ok(Status::INVALID);
     }
@@ -83,6 +83,7 @@ async fn perform_on(connection: &connection::Connection, command: Command) -> Re
     match command {
         Command::Run(options) => command::run::perform(connection, options).await,
         Command::Elect(options) => command::elect::perform(connection, options).await,
+        Command::Hold(options) => command::hold::perform(connection, options).await,
         Command::Leader(options) => command::leader::perform(connection, options).await,
         Command::Ls(options) => command::ls::perform(connection, options).await,
         Command::Show(options) => command::show::perform(connection, options).await,

@@ -1,4 +1,4 @@
-//! `run`, `elect`, `leader` and `verify`: the real program on a real replica set, with signals, kills and faults.
+//! `run`, `elect`, `leader`, `verify` and `hold`: the real program on a real replica set, with signals, kills and faults.
 
 #![allow(clippy::disallowed_methods, reason = "a test measures time by the clocks it is about, and spawns as users do")]
 #![allow(
@@ -10,6 +10,7 @@ mod database;
 mod election;
 mod endings;
 mod escapees;
+mod holder;
 mod killed;
 mod left;
 mod options;

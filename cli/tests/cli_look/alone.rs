@@ -28,9 +28,10 @@ async fn the_demo_loses_an_update_without_a_fence_and_none_with_one() {
     assert!(told.out.lines().all(|line| line.chars().count() <= 80), "{}", told.out);
 }
 
-const COMMANDS: [&str; 15] = [
+const COMMANDS: [&str; 16] = [
     "run",
     "elect",
+    "hold",
     "leader",
     "ls",
     "show",
@@ -108,7 +109,11 @@ async fn a_command_without_the_dashes_before_it_is_told_of_them() {
     for arguments in [&["run", "k", "sh", "-c", "true"][..], &["--db", "app", "elect", "k", "v", "sh"]] {
         let said = said(arguments).await;
         assert_eq!(said.status, 125);
-        assert!(said.err.contains("put `--` before the command: -- sh ..."), "{}", said.err);
+        assert!(
+            said.err.contains("put `--` before the command, for example: mongoseal run KEY -- COMMAND"),
+            "{}",
+            said.err
+        );
     }
     for arguments in [&["ls", "a", "b"][..], &["run", "k", "--bad"], &["run", "k", "b", "--", "true"]] {
         let said = said(arguments).await;

@@ -1,0 +1,275 @@
+//! `mongoseal hold`: acquires a key and keeps it for the program that reads its output.
+//!
+//! Invariants: the lease is refreshed and its loss noticed whether or not the client reads. The last event is `released`,
+//! `lost`, or an `error` without an id.
+
+mod client;
+mod event;
+
+use std::{pin::Pin, slice, time::Duration};
+
+use mongoseal::{Clock, FencingToken, Key, Lease, LeaseId, LeaseState, LossCause, Mongoseal, ReleaseOutcome};
+use serde_json::Value;
+use tokio::time::sleep;
+
+use self::{
+    client::{Client, Request},
+    event::{Event, Until},
+};
+use crate::{
+    acquire::Wait,
+    arguments::{Hold, WantedLease},
+    connection::Connection,
+    exit_status::{Failure, Status},
+    print_message,
+    signals::Signals,
+};
+
+/// The wait after which the position is read first, and the interval at which it is read again.
+const FIRST_POSITION: Duration = Duration::from_millis(200);
+const POSITION_INTERVAL: Duration = Duration::from_secs(2);
+/// The least time that a release has.
+const RELEASE_TIME: Duration = Duration::from_secs(1);
+
+/// How a wait or a lease ends by the client's wish or by a signal.
+struct End {
+    /// The id of the request for it.
+    id: Option<Value>,
+    status: Status,
+}
+
+impl End {
+    const DONE: Self = Self { id: None, status: Status::DONE };
+}
+
+pub(crate) async fn perform(connection: &Connection, options: Hold) -> Result<Status, Failure> {
+    let mut signals = Signals::terminating()?;
+    let mut client = Client::start(options.json, !options.no_stdin);
+    let result = hold(connection, &options, &mut signals, &mut client).await;
+    if let Err(failure) = &result {
+        // A loss has an event of its own, a signal has no message, and people read the standard error.
+        if options.json && failure.status() != Status::LOST && !failure.message().is_empty() {
+            client.print(&Event::failed(failure));
+        }
+    }
+    client.finish().await;
+    result.map_err(|failure| options.lease.wait.status_of(failure))
+}
+
+async fn hold(
+    connection: &Connection,
+    options: &Hold,
+    signals: &mut Signals,
+    client: &mut Client,
+) -> Result<Status, Failure> {
+    let seal = open(connection, &options.lease, signals).await?;
+    let lease = match wait(&seal, options, signals, client).await {
+        Ok(Ok(lease)) => lease,
+        Ok(Err(End { id, status })) => {
+            // If the shutdown is cut short, the waiter expires by its ttl.
+            let confirmed = signals.finish(seal.shutdown()).await.is_some();
+            client.print(&Event::Released { id, confirmed });
+            return Ok(status);
+        }
+        Err(failure) => {
+            signals.finish(seal.shutdown()).await.unwrap_or_default();
+            return Err(failure);
+        }
+    };
+    client.print(&Event::granted(&lease));
+    match keep(&lease, signals, client).await {
+        Ok(end) => release(&seal, lease, end, signals, client).await,
+        Err(cause) => {
+            client.print(&Event::lost(lease.token(), &cause));
+            signals.finish(seal.shutdown()).await.unwrap_or_default();
+            Err(lost(lease.key(), lease.token(), &cause))
+        }
+    }
+}
+
+/// Connects, unless a signal ends the program first.
+async fn open(connection: &Connection, wanted: &WantedLease, signals: &mut Signals) -> Result<Mongoseal, Failure> {
+    let builder = match &wanted.owner {
+        Some(owner) => connection.builder().owner(owner.as_str()),
+        None => connection.builder(),
+    };
+    signals.unless(connection.open_with(builder)).await.unwrap_or_else(|number| Err(Failure::by_signal(number)))
+}
+
+async fn acquire(seal: &Mongoseal, options: &Hold) -> mongoseal::Result<Lease> {
+    let WantedLease { ttl, shared, wait, .. } = &options.lease;
+    // All attempts use one lease id, so that a lost reply does not cost the place in the queue.
+    let id = LeaseId::random();
+    let attempt = |wait| {
+        let acquire = seal.acquire(options.key.as_str()).ttl(*ttl).lease_id(id).wait(wait);
+        match shared {
+            Some(holders) => acquire.shared_up_to(*holders),
+            None => acquire,
+        }
+        .into_future()
+    };
+    let wait = Wait::new(seal, slice::from_ref(&options.key), wait);
+    let lease = wait.acquire(attempt).await?;
+    wait.report_grant(&(&lease).into());
+    Ok(lease)
+}
+
+/// Waits for the key, and prints the position in its queue. Returns the end that comes first.
+async fn wait(
+    seal: &Mongoseal,
+    options: &Hold,
+    signals: &mut Signals,
+    client: &mut Client,
+) -> Result<Result<Lease, End>, Failure> {
+    let mut acquired = Box::pin(acquire(seal, options));
+    let mut read = Box::pin(read_position(seal, &options.key, FIRST_POSITION));
+    let mut closed = Box::pin(Client::closed(client.lines()));
+    let mut printed = None;
+    loop {
+        tokio::select! {
+            biased;
+            lease = &mut acquired => return Ok(Ok(lease?)),
+            number = signals.next_terminating() => {
+                return Ok(Err(End { id: None, status: Status::of_signal(number) }));
+            }
+            () = &mut closed => return Ok(Err(End::DONE)),
+            place = &mut read => {
+                read.set(read_position(seal, &options.key, POSITION_INTERVAL));
+                if let Some(position) = place && printed != Some(position) {
+                    printed = Some(position);
+                    client.print(&Event::Waiting { position });
+                }
+            }
+            request = client.next_request(true) => match request {
+                Request::Release(id) => return Ok(Err(End { id: Some(id), status: Status::DONE })),
+                Request::End => {
+                    print_message("the standard input ended before the grant: pass --no-stdin to ignore its end");
+                    return Ok(Err(End::DONE));
+                }
+                Request::Verify(id) | Request::Refresh(id) => client.print(&Event::Error {
+                    id: Some(id),
+                    code: "not_held",
+                    message: "the key is not granted yet: wait for the event granted".into(),
+                }),
+                Request::Malformed { id, message } => client.print(&malformed(id, message)),
+            },
+        }
+    }
+}
+
+/// Reads, after a delay, the position of this program in the queue: the next in line has position 1. Returns `None` if
+/// it is not in the queue or the record cannot be read, and `Some(None)` if other waiters have the same owner.
+async fn read_position(seal: &Mongoseal, key: &str, delay: Duration) -> Option<Option<usize>> {
+    sleep(delay).await;
+    let record = seal.inspect(key).await.ok()??;
+    let mut ours = record.queue.iter().filter(|waiter| waiter.owner == *seal.owner());
+    let first = ours.next()?;
+    Some(ours.next().is_none().then(|| first.position.saturating_add(1)))
+}
+
+fn malformed(id: Value, message: &str) -> Event {
+    Event::Error { id: Some(id), code: "malformed", message: message.into() }
+}
+
+/// Keeps the lease and answers requests, one after the other. Returns how it ends, or why it was lost.
+async fn keep(lease: &Lease, signals: &mut Signals, client: &mut Client) -> Result<End, LossCause> {
+    let mut states = lease.watch_state();
+    let mut is_at_risk = false;
+    let mut closed = Box::pin(Client::closed(client.lines()));
+    let mut answer: Option<Pin<Box<dyn Future<Output = Event> + '_>>> = None;
+    loop {
+        let is_idle = answer.is_none();
+        tokio::select! {
+            biased;
+            state = states.changed() => match state.unwrap_or(lease.state()) {
+                LeaseState::Lost { cause } => return Err(cause),
+                state => {
+                    let is_at_risk_now = state == LeaseState::AtRisk;
+                    if std::mem::replace(&mut is_at_risk, is_at_risk_now) != is_at_risk_now {
+                        let until = Until::of(lease);
+                        client.print(&if is_at_risk_now { Event::AtRisk { until } } else { Event::Held { until } });
+                    }
+                }
+            },
+            _number = signals.next_terminating() => return Ok(End::DONE),
+            () = &mut closed => return Ok(End::DONE),
+            event = answered(&mut answer) => {
+                answer = None;
+                client.print(&event);
+            }
+            request = client.next_request(is_idle) => match request {
+                Request::Verify(id) => answer = Some(Box::pin(verify(lease, id))),
+                Request::Refresh(id) => answer = Some(Box::pin(refresh(lease, id))),
+                Request::Release(id) => return Ok(End { id: Some(id), status: Status::DONE }),
+                Request::Malformed { id, message } => client.print(&malformed(id, message)),
+                Request::End => return Ok(End::DONE),
+            },
+        }
+    }
+}
+
+/// Waits for the answer to a request. Without a request it waits for ever.
+async fn answered(answer: &mut Option<Pin<Box<dyn Future<Output = Event> + '_>>>) -> Event {
+    match answer {
+        Some(answer) => answer.await,
+        None => std::future::pending().await,
+    }
+}
+
+async fn verify(lease: &Lease, id: Value) -> Event {
+    match lease.verify().await {
+        Ok(()) => Event::Verified { id, until: Until::of(lease) },
+        Err(error) => Event::refused(id, error),
+    }
+}
+
+async fn refresh(lease: &Lease, id: Value) -> Event {
+    match lease.refresh().await {
+        Ok(()) => Event::Refreshed { id, until: Until::of(lease) },
+        Err(error) => Event::refused(id, error),
+    }
+}
+
+fn lost(key: &Key, token: FencingToken, cause: &LossCause) -> Failure {
+    Failure::new(Status::LOST, format!("the lease on {key:?} with token {token} was lost: {cause}"))
+}
+
+/// Releases the lease, and prints that, or that it had been lost before.
+async fn release(
+    seal: &Mongoseal,
+    lease: Lease,
+    End { id, status }: End,
+    signals: &mut Signals,
+    client: &mut Client,
+) -> Result<Status, Failure> {
+    // After that time the lease has expired anyway. A signal shortens the wait.
+    let until = Clock::Boot.now().saturating_add(lease.remaining().max(RELEASE_TIME));
+    let (key, token) = (lease.key().clone(), lease.token());
+    let mut released = None;
+    tokio::select! {
+        biased;
+        _ = signals.finish(async {
+            released = Some(lease.release().await);
+            seal.shutdown().await;
+        }) => {}
+        () = Clock::Boot.sleep_until(until) => {}
+    }
+    let doubt = match released {
+        Some(Ok(ReleaseOutcome::Released)) => {
+            client.print(&Event::Released { id, confirmed: true });
+            return Ok(status);
+        }
+        Some(Ok(ReleaseOutcome::AlreadyLost { cause })) => {
+            client.print(&Event::lost(token, &cause));
+            return Err(lost(&key, token, &cause));
+        }
+        Some(Ok(outcome)) => format!("{outcome:?}"),
+        Some(Err(error)) => error.to_string(),
+        None => "no answer".to_owned(),
+    };
+    print_message(&format!(
+        "the release of the lease is not confirmed, so the lease may last until it expires: {doubt}"
+    ));
+    client.print(&Event::Released { id, confirmed: false });
+    Ok(status)
+}

@@ -1,0 +1,167 @@
+//! The events that `mongoseal hold` prints.
+
+use std::fmt;
+
+use mongoseal::{Clock, Error, FencingToken, Lease, LossCause};
+use serde::Serialize;
+use serde_json::Value;
+
+use crate::{
+    escape,
+    exit_status::{Failure, Status},
+    time,
+};
+
+/// An event. `docs/languages.md` describes each member.
+#[derive(Debug, Serialize)]
+#[serde(tag = "event", rename_all = "snake_case")]
+pub(super) enum Event {
+    /// The program waits. The next in line has position 1. `null`: the position is unknown.
+    Waiting {
+        position: Option<usize>,
+    },
+    Granted {
+        key: String,
+        owner: String,
+        token: u64,
+        #[serde(flatten)]
+        until: Until,
+    },
+    /// Refreshes are not confirmed.
+    AtRisk {
+        #[serde(flatten)]
+        until: Until,
+    },
+    /// A refresh was confirmed after `AtRisk`.
+    Held {
+        #[serde(flatten)]
+        until: Until,
+    },
+    Lost {
+        token: u64,
+        cause: &'static str,
+        message: String,
+    },
+    /// The answer to `verify`.
+    Verified {
+        id: Value,
+        #[serde(flatten)]
+        until: Until,
+    },
+    /// The answer to `refresh`.
+    Refreshed {
+        id: Value,
+        #[serde(flatten)]
+        until: Until,
+    },
+    /// The lease was released, or the wait ended. `id`: that of the request.
+    Released {
+        #[serde(skip_serializing_if = "Option::is_none")]
+        id: Option<Value>,
+        confirmed: bool,
+    },
+    /// A request was refused, or if there is no `id`, the program ends.
+    Error {
+        #[serde(skip_serializing_if = "Option::is_none")]
+        id: Option<Value>,
+        code: &'static str,
+        message: String,
+    },
+}
+
+/// How long a lease lasts without another refresh.
+#[derive(Debug, Serialize)]
+pub(super) struct Until {
+    remaining_ms: u64,
+    /// Milliseconds of the boot-time clock.
+    deadline_ms: u64,
+}
+
+impl Until {
+    pub(super) fn of(lease: &Lease) -> Self {
+        // The clock is read first, so that the deadline is not too late.
+        let now = Clock::Boot.now();
+        let remaining = lease.remaining();
+        Self { remaining_ms: time::millis(remaining), deadline_ms: time::millis(now.saturating_add(remaining)) }
+    }
+}
+
+impl Event {
+    pub(super) fn granted(lease: &Lease) -> Self {
+        let (key, owner) = (lease.key().to_string(), lease.owner().to_string());
+        Self::Granted { key, owner, token: lease.token().get(), until: Until::of(lease) }
+    }
+
+    pub(super) fn lost(token: FencingToken, cause: &LossCause) -> Self {
+        let name = match cause {
+            LossCause::Expired => "expired",
+            LossCause::TakenOver { .. } => "taken_over",
+            LossCause::Revoked { .. } => "revoked",
+            LossCause::Removed => "removed",
+            LossCause::Transferred => "transferred",
+            _ => "other",
+        };
+        Self::Lost { token: token.get(), cause: name, message: cause.to_string() }
+    }
+
+    /// The answer to a request that a lease did not accept or that MongoDB did not answer.
+    pub(super) fn refused(id: Value, error: Error) -> Self {
+        let failure = Failure::from(error);
+        Self::Error { id: Some(id), code: code(failure.status()), message: failure.message().to_owned() }
+    }
+
+    /// The last event of a program that ends with this failure.
+    pub(super) fn failed(failure: &Failure) -> Self {
+        Self::Error { id: None, code: code(failure.status()), message: failure.message().to_owned() }
+    }
+
+    /// Whether the next such event replaces this one, if the reader has not read it.
+    pub(super) fn is_state(&self) -> bool {
+        matches!(self, Self::Waiting { .. } | Self::AtRisk { .. } | Self::Held { .. })
+    }
+
+    /// The line that is printed.
+    pub(super) fn line(&self, is_json: bool) -> String {
+        if !is_json {
+            return escape::visible(&self.to_string());
+        }
+        // The keys of all maps are texts, so that this cannot fail.
+        escape::visible_json(&serde_json::to_string(self).unwrap_or_default())
+    }
+}
+
+/// The code of a failure with this exit status.
+fn code(status: Status) -> &'static str {
+    match status {
+        Status::HELD => "held",
+        Status::LOST => "lost",
+        Status::UNAVAILABLE => "unavailable",
+        _ => "invalid",
+    }
+}
+
+/// The line for people.
+impl fmt::Display for Event {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Waiting { position: Some(position) } => write!(f, "waiting    position {position}"),
+            Self::Waiting { position: None } => write!(f, "waiting"),
+            Self::Granted { key, token, until, .. } => write!(f, "granted    {key} with token {token}, {until}"),
+            Self::AtRisk { until } => write!(f, "at risk    refreshes are not confirmed, {until}"),
+            Self::Held { until } => write!(f, "held       refreshes are confirmed again, {until}"),
+            Self::Lost { message, .. } => write!(f, "lost       {message}"),
+            Self::Verified { id, until } => write!(f, "verified   request {id}, {until}"),
+            Self::Refreshed { id, until } => write!(f, "refreshed  request {id}, {until}"),
+            Self::Released { confirmed: true, .. } => write!(f, "released"),
+            Self::Released { confirmed: false, .. } => write!(f, "released   not confirmed"),
+            Self::Error { id: Some(id), message, .. } => write!(f, "error      request {id}: {message}"),
+            Self::Error { id: None, message, .. } => write!(f, "error      {message}"),
+        }
+    }
+}
+
+impl fmt::Display for Until {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "remaining {}", time::brief(std::time::Duration::from_millis(self.remaining_ms)))
+    }
+}
