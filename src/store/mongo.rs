@@ -87,7 +87,7 @@ use std::{
 
 use mongodb::{
     ClientSession, Database,
-    bson::oid::ObjectId,
+    bson::{Document, oid::ObjectId},
     error::{Error as DriverError, Result as DriverResult},
 };
 use tokio::sync::mpsc::{Sender, UnboundedSender};
@@ -136,6 +136,30 @@ impl MongoStore {
     #[must_use]
     pub fn allow_sharded(self) -> Self {
         self.with_sharded(true)
+    }
+
+    /// Checks whether a document of the collection is the record of this key, with the decoder of all requests. Sends
+    /// nothing.
+    ///
+    /// # Errors
+    ///
+    /// - [`Error::Corrupt`]: the document is not a record. Requests for the key fail: move the document to another
+    ///   collection.
+    /// - [`Error::Invalid`]: a newer version of this crate wrote the record: upgrade this one.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use mongoseal::{Error, mongodb::bson::doc, store::MongoStore};
+    ///
+    /// # fn main() -> mongoseal::Result<()> {
+    /// let checked = MongoStore::check_document(&"orders/1".parse()?, &doc! { "_id": "orders/1", "total": 7 });
+    /// assert!(matches!(checked, Err(Error::Corrupt { .. })));
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn check_document(key: &Key, document: &Document) -> Result<()> {
+        document::decode_record(key, document).map(drop)
     }
 
     pub(crate) fn with_sharded(self, allow: bool) -> Self {
