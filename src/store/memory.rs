@@ -252,8 +252,8 @@ impl Store for MemoryStore {
         Box::pin(async move {
             let mut leases: Vec<ListedLease> = store.with(|records, at| {
                 let held = |(key, record): (&Key, &Record)| {
-                    let holders = record.holders.iter().cloned();
-                    holders.map(|holder| ListedLease::of(key.clone(), holder, at.now)).collect::<Vec<_>>()
+                    let (holders, waiting) = (record.holders.iter().cloned(), record.count_waiters(at.now));
+                    holders.map(|holder| ListedLease::of(key.clone(), holder, waiting, at.now)).collect::<Vec<_>>()
                 };
                 records.by_key.iter().flat_map(held).collect()
             });
