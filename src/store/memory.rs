@@ -11,7 +11,7 @@ use std::{
 use follow::Followers;
 use tokio::sync::mpsc::{Sender, UnboundedSender};
 
-use super::{Applied, BoxFuture, Expired, ExpiredPage, Notification, Page, RecordState, Snapshot, Store};
+use super::{Applied, BoxFuture, Expired, ExpiredPage, Notification, Page, PrefixState, RecordState, Snapshot, Store};
 use crate::{
     Clock, Deadline, Error, FencingToken, HandleId, Key, Result,
     record::{self, BatchRequest, Filter, LeaseRefs, ListedLease, Position, Record, Request, StoreClock, StoreTime},
@@ -331,6 +331,23 @@ impl Store for MemoryStore {
             let followed = store.with(|records, at| {
                 let record = records.by_key.get(&key);
                 records.followers.join(key.clone(), record, at, states)
+            });
+            followed.await;
+            Ok(())
+        })
+    }
+
+    fn follow_prefix(&self, prefix: &str, known: Vec<Key>, states: Sender<PrefixState>) -> BoxFuture<Result<()>> {
+        let (store, prefix) = (self.clone(), prefix.to_owned());
+        Box::pin(async move {
+            let followed = store.with(|records, at| {
+                let Records { by_key, followers, .. } = records;
+                let is_first = |(key, record): &(&Key, &Record)| {
+                    key.as_str().starts_with(&prefix) && !record.holders.is_empty() && !known.contains(key)
+                };
+                let held = by_key.iter().filter(is_first).map(|(key, record)| (key, Some(record)));
+                let mut first = held.chain(known.iter().map(|key| (key, by_key.get(key))));
+                followers.join_prefix(prefix.clone(), &mut first, at, states)
             });
             followed.await;
             Ok(())

@@ -45,6 +45,7 @@
 //! | `follow/key_streams.rs` | change streams of some keys, each of which replaces the one before |
 //! | `follow/shared_stream.rs` | the change stream that all subscribers of a runtime share |
 //! | `follow.rs` | the changes of a record: [`Store::follow`] |
+//! | `follow/prefix.rs` | the changes of the records of a prefix: [`Store::follow_prefix`] |
 //! | `preflight.rs` | checks of the deployment before the first request |
 //! | `set_name.rs` | the replica set that answers to a wrong set name |
 //! | `mongo.rs` | the store |
@@ -94,7 +95,7 @@ use tokio::sync::mpsc::{Sender, UnboundedSender};
 
 pub(crate) use self::limits::{server_limit, server_time};
 use self::{client::ClientShare, context::MongoContext, error::needs};
-use super::{Applied, BoxFuture, ExpiredPage, Notification, Page, RecordState, Snapshot, Store};
+use super::{Applied, BoxFuture, ExpiredPage, Notification, Page, PrefixState, RecordState, Snapshot, Store};
 use crate::{
     Clock, Deadline, Error, FencingToken, HandleId, HybridTime, Key, LeaseId, Result,
     record::{BatchRequest, Filter, LeaseRefs, Position, Request, StoreTime},
@@ -328,6 +329,12 @@ impl Store for MongoStore {
         let (context, key) = (Arc::clone(&self.context), key.clone());
         let follow = async move { follow::follow(&context, &key, &states).await };
         task::run_until_end(follow, "the task that follows the record ended early: it is started again")
+    }
+
+    fn follow_prefix(&self, prefix: &str, known: Vec<Key>, states: Sender<PrefixState>) -> BoxFuture<Result<()>> {
+        let (context, prefix) = (Arc::clone(&self.context), prefix.to_owned());
+        let follow = async move { follow::prefix::follow(&context, &prefix, known, &states).await };
+        task::run_until_end(follow, "the task that follows the records ended early: it is started again")
     }
 
     fn close(&self, deadline: Deadline) -> BoxFuture<()> {
