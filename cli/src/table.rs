@@ -73,15 +73,12 @@ impl<const N: usize> Table<N> {
     /// its line.
     pub(crate) fn next_lines(&mut self, width: Option<usize>) -> Vec<String> {
         let mut lines = Vec::new();
-        let layout = match self.layout.take() {
-            Some(layout) => layout,
-            None => {
-                let shown: Vec<usize> = (0..N).collect();
-                let layout = Layout { widths: self.widths(&shown, width), shown };
-                lines.push(self.line(&layout, &self.titles(), width));
-                layout
-            }
-        };
+        let layout = self.layout.take().unwrap_or_else(|| {
+            let shown: Vec<usize> = (0..N).collect();
+            let layout = Layout { widths: self.widths(&shown, width), shown };
+            lines.push(self.line(&layout, &self.titles(), width));
+            layout
+        });
         lines.extend(self.rows.iter().map(|cells| self.line(&layout, cells, width)));
         self.rows.clear();
         self.layout = Some(layout);
