@@ -188,7 +188,8 @@ impl Store for TableStore {
     fn list(&self, wanted: &Filter, after: Option<Position>, most: u32, _: Deadline) -> BoxFuture<Result<Page>> {
         let (rows, at) = self.rows();
         let leases = rows.into_iter().flat_map(|(key, record)| {
-            record.holders.into_iter().map(move |holder| ListedLease::of(key.clone(), holder, at.now))
+            let waiting = record.count_waiters(at.now);
+            record.holders.into_iter().map(move |holder| ListedLease::of(key.clone(), holder, waiting, at.now))
         });
         let is_wanted =
             |lease: &ListedLease| wanted.admits(lease) && after.as_ref().is_none_or(|at| at.precedes(lease));

@@ -26,6 +26,7 @@ mod following;
 mod leases;
 mod lists;
 mod machine;
+mod prefixes;
 mod waiting;
 
 use std::{fmt, sync::Arc};
@@ -102,11 +103,13 @@ pub fn clauses() -> &'static [Clause] {
         batch::a_batch_refresh_refreshes_all_that_it_names_or_none,
         batch::a_key_is_kept_though_another_key_of_its_batch_is_not,
         lists::a_list_has_the_wanted_leases_in_the_order_of_tokens,
+        lists::a_listed_lease_has_the_number_of_live_waiters,
         lists::a_prune_removes_what_has_expired_and_nothing_else,
         lists::a_record_is_not_deleted_before_its_retention,
         following::an_existing_record_is_sent_first,
         following::each_state_of_a_record_is_sent_in_order,
         following::following_ends_with_its_receiver,
+        prefixes::the_records_of_a_prefix_are_sent_first_and_then_each_change_in_order,
         machine::random_requests_do_what_the_state_machine_does,
     ]
 }

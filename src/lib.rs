@@ -30,7 +30,7 @@
 //! | refuse the writes of earlier holders | [`Fence`], [`Lease::transaction`], [`FenceGate`], [`fence`] |
 //! | elect a leader | [`Mongoseal::campaign`], [`Elector`], [`Mongoseal::leader`], [`Mongoseal::observe`] |
 //! | treat leases of several keys and processes as one | [`Mongoseal::refresh_group`], [`Mongoseal::release_group`] |
-//! | look and intervene | [`Mongoseal::now`], [`Mongoseal::inspect`], [`Mongoseal::leases`], [`Mongoseal::watch`], [`Mongoseal::revoke`], [`Mongoseal::raise`], [`Mongoseal::purge`] |
+//! | look and intervene | [`Mongoseal::now`], [`Mongoseal::inspect`], [`Mongoseal::leases`], [`Mongoseal::watch`], [`Mongoseal::watch_prefix`], [`Mongoseal::revoke`], [`Mongoseal::raise`], [`Mongoseal::purge`] |
 //! | handle an error | [`Error`] has one variant for each reaction; the [runbook](guide::runbook) has the messages |
 //! | write a store of your own | [`store::Store`], [`record`], and the module `conformance` of the feature `test-util` |
 //! | read what is promised | [`guide::guarantees`], [`guide::failure_modes`], [`guide::protocol`] |
@@ -69,7 +69,7 @@
 //! | of a lease | the acquire | the release, the loss, or the end of a take-back of a dropped acquire |
 //! | of the refresh schedule | the first lease that is held for a second | the last such lease |
 //! | of the notifier, which reads the change stream | the first waiter, or the first lease that is held for a second | 10 to 20 seconds after the last of these |
-//! | of an [`EventStream`] | [`Mongoseal::watch`] | its drop |
+//! | of an [`EventStream`] | [`Mongoseal::watch`], [`Mongoseal::watch_prefix`] | its drop |
 //! | of the driver | the client | the client |
 //!
 //! Dropping a [`Lease`] releases it in the background. Dropping the future of a verb never drops a request half-way: the page

@@ -191,6 +191,12 @@ impl Record {
         self.holder(lease).filter(|holder| holder.expires_at > now)
     }
 
+    /// How many waiters have not expired.
+    #[must_use]
+    pub fn count_waiters(&self, now: StoreTime) -> usize {
+        self.queue.iter().filter(|waiter| waiter.expires_at > now).count()
+    }
+
     /// The part of the record from which the outcome of a request is read.
     #[must_use]
     pub fn summarize(&self, request: &Request) -> RecordSummary {

@@ -31,7 +31,7 @@
 //!    then of keys. Each is as it was at some time between the call and its answer.
 //! 9. `delete_idle` deletes a record only if it has no holders and no waiters and has been idle for the retention. It
 //!    checks and deletes in one step.
-//! 10. What `follow` sends is durable, in the order in which it happened, and complete. If a receiver is slow, it may
+//! 10. What `follow` and `follow_prefix` send is durable, in the order in which it happened, and complete. If a receiver is slow, it may
 //!     get the present record in place of the changes that it has not received.
 //! 11. Each call answers before its deadline, which is on the store's [`clock`](Store::clock). Dropping a future
 //!     abandons the answer, and not necessarily the request.
@@ -48,7 +48,7 @@ pub use mongo::MongoStore;
 use tokio::sync::mpsc::{Sender, UnboundedSender};
 
 use crate::{
-    AcquireId, Clock, Deadline, FencingToken, HandleId, HybridTime, Key, Result,
+    AcquireId, Clock, Deadline, Error, FencingToken, HandleId, HybridTime, Key, Result,
     record::{BatchRequest, Filter, LeaseRefs, ListedLease, Outcome, Position, Record, Request, StoreClock, StoreTime},
 };
 
@@ -117,6 +117,19 @@ pub trait Store: Any + fmt::Debug + Send + Sync {
     /// store that cannot follow returns `Invalid`; then the handle polls the record.
     fn follow(&self, key: &Key, states: Sender<RecordState>) -> BoxFuture<Result<()>>;
 
+    /// Streams the states of the records of all keys that begin with this text, until the receiver is dropped or the
+    /// stream fails.
+    ///
+    /// The states at one time come first: those of the records that have holders, and those of the `known` keys, whether
+    /// they have a record or not. [`PrefixState::Complete`] ends them. Then comes the state after each change, in order.
+    /// A change of a record that has no holders before and after it may be left out. A document that is not a record is
+    /// sent as if there was no record. A store that cannot follow many keys returns `Invalid`, which is the default; then
+    /// the handle polls lists.
+    fn follow_prefix(&self, prefix: &str, known: Vec<Key>, states: Sender<PrefixState>) -> BoxFuture<Result<()>> {
+        drop((prefix.len(), known, states));
+        Box::pin(async { Err(Error::invalid("this store cannot follow many keys: poll")) })
+    }
+
     /// Closes a handle and its siblings. With the last of the handles that have called [`handle_id`](Self::handle_id),
     /// the store closes what it has opened itself.
     fn close(&self, deadline: Deadline) -> BoxFuture<()>;
@@ -182,6 +195,24 @@ pub struct RecordState {
     /// The time of the change. While a key is followed, its ticks never go back. If there is no record, the time may be
     /// wrong by a second.
     pub at: StoreClock,
+}
+
+/// A state of the records of many keys.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PrefixState {
+    /// A state of one record. Of the record, only the holders, `version`, `last_seen`, and the revocations of the change
+    /// must be right.
+    Record {
+        /// The key.
+        key: Key,
+        /// The state. The ticks of a stream never go back.
+        state: RecordState,
+    },
+    /// All states of the beginning were sent, and were current at this time.
+    Complete {
+        /// The time.
+        at: StoreClock,
+    },
 }
 
 /// A record as it was at some time between the call and its answer.

@@ -1,10 +1,9 @@
 //! The JSON form of a lease, and the table of leases.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::BTreeMap;
 
-use mongoseal::{HolderInfo, Inspection, Key, ListedLease, Metadata, Mongoseal, StoreTime};
+use mongoseal::{HolderInfo, ListedLease, Metadata, StoreTime};
 use serde::Serialize;
-use tokio::task::JoinSet;
 
 use crate::{
     table::{Column, Table},
@@ -53,13 +52,14 @@ pub(crate) struct LeaseView<'a> {
     key: &'a str,
     #[serde(flatten)]
     holding: HolderView<'a>,
-    /// The number of waiters of the key; `null` if it could not be read.
-    waiting: Option<usize>,
+    /// The number of waiters of the key.
+    waiting: usize,
 }
 
 impl<'a> LeaseView<'a> {
-    pub(crate) fn of(lease: &'a ListedLease, waiting: Option<usize>) -> Self {
-        Self { key: lease.key.as_str(), holding: HolderView::of(&lease.holder, lease.read_at), waiting }
+    pub(crate) fn of(lease: &'a ListedLease) -> Self {
+        let holding = HolderView::of(&lease.holder, lease.read_at);
+        Self { key: lease.key.as_str(), holding, waiting: lease.waiting }
     }
 }
 
@@ -104,7 +104,7 @@ impl LeaseTable {
         ]))
     }
 
-    pub(crate) fn row(&mut self, lease: &ListedLease, waiting: Option<usize>) {
+    pub(crate) fn row(&mut self, lease: &ListedLease) {
         let holding = &lease.holder;
         let remaining = if holding.is_expired() { "expired".into() } else { time::remaining(holding.remaining) };
         self.0.row([
@@ -114,7 +114,7 @@ impl LeaseTable {
             time::brief(lease.read_at.since(holding.since)),
             remaining,
             mode(holding.limit),
-            waiting.map(|waiting| waiting.to_string()).unwrap_or_default(),
+            lease.waiting.to_string(),
             holding.group.as_ref().map(ToString::to_string).unwrap_or_default(),
         ]);
     }
@@ -126,23 +126,10 @@ impl LeaseTable {
     pub(crate) fn lines(&self, width: Option<usize>) -> Vec<String> {
         self.0.lines(width)
     }
-}
 
-/// Counts the waiters of the keys of these leases. A key whose record cannot be read is missing in the result.
-pub(crate) async fn count_waiters(seal: &Mongoseal, leases: &[ListedLease]) -> HashMap<Key, usize> {
-    let keys: HashSet<Key> = leases.iter().map(|lease| lease.key.clone()).collect();
-    let mut reads = JoinSet::new();
-    for key in keys {
-        let seal = seal.clone();
-        reads.spawn(async move {
-            let record = seal.inspect(&key).await.ok()?;
-            let count = |record: Inspection| record.queue.iter().filter(|waiter| !waiter.remaining.is_zero()).count();
-            Some((key, record.map_or(0, count)))
-        });
+    /// Formats the rows since the last call, and removes them. The first call prepends the header and sets the widths of
+    /// the columns.
+    pub(crate) fn next_lines(&mut self, width: Option<usize>) -> Vec<String> {
+        self.0.next_lines(width)
     }
-    let mut found = HashMap::new();
-    while let Some(read) = reads.join_next().await {
-        found.extend(read.ok().flatten());
-    }
-    found
 }

@@ -34,11 +34,20 @@ impl Column {
 pub(crate) struct Table<const N: usize> {
     columns: [Column; N],
     rows: Vec<[String; N]>,
+    /// The layout of the rows that were taken by [`Self::next_lines`].
+    layout: Option<Layout<N>>,
+}
+
+/// The indexes of the columns that are shown, and the width of each column.
+#[derive(Clone, Debug)]
+struct Layout<const N: usize> {
+    shown: Vec<usize>,
+    widths: [usize; N],
 }
 
 impl<const N: usize> Table<N> {
     pub(crate) const fn new(columns: [Column; N]) -> Self {
-        Self { columns, rows: Vec::new() }
+        Self { columns, rows: Vec::new(), layout: None }
     }
 
     /// Adds a row. Escapes the cells, which can come from other programs.
@@ -53,15 +62,42 @@ impl<const N: usize> Table<N> {
     /// Formats the header and a line per row. With a `width`, lines are cut to it, and empty columns are omitted.
     pub(crate) fn lines(&self, width: Option<usize>) -> Vec<String> {
         let shown: Vec<usize> = (0..N).filter(|at| width.is_none() || self.has_values(*at)).collect();
-        let widths = self.widths(&shown, width);
-        let titles = self.columns.map(|column| column.title.to_owned());
+        let layout = Layout { widths: self.widths(&shown, width), shown };
+        let titles = self.titles();
         let rows = std::iter::once(&titles).chain(&self.rows);
-        rows.map(|cells| {
-            let padded: Vec<String> = shown.iter().map(|at| fill(&cells[*at], widths[*at])).collect();
-            let line = padded.join(GAP).trim_end().to_owned();
-            width.map_or(line.clone(), |width| cut(&line, width))
-        })
-        .collect()
+        rows.map(|cells| self.line(&layout, cells, width)).collect()
+    }
+
+    /// Formats the rows since the last call, and removes them. The first call prepends the header, and its rows set the
+    /// widths of the columns. A wider cell of a later row is cut if there is a `width`, and otherwise moves the rest of
+    /// its line.
+    pub(crate) fn next_lines(&mut self, width: Option<usize>) -> Vec<String> {
+        let mut lines = Vec::new();
+        let layout = self.layout.take().unwrap_or_else(|| {
+            let shown: Vec<usize> = (0..N).collect();
+            let layout = Layout { widths: self.widths(&shown, width), shown };
+            lines.push(self.line(&layout, &self.titles(), width));
+            layout
+        });
+        lines.extend(self.rows.iter().map(|cells| self.line(&layout, cells, width)));
+        self.rows.clear();
+        self.layout = Some(layout);
+        lines
+    }
+
+    fn titles(&self) -> [String; N] {
+        self.columns.map(|column| column.title.to_owned())
+    }
+
+    fn line(&self, layout: &Layout<N>, cells: &[String; N], bound: Option<usize>) -> String {
+        let fill = |at: &usize| {
+            let (cell, width) = (&cells[*at], layout.widths[*at]);
+            let is_cut = bound.is_some() && self.columns[*at].can_be_cut;
+            pad(if is_cut { cut(cell, width) } else { cell.clone() }, width)
+        };
+        let filled: Vec<String> = layout.shown.iter().map(fill).collect();
+        let line = filled.join(GAP).trim_end().to_owned();
+        bound.map_or(line.clone(), |bound| cut(&line, bound))
     }
 
     fn has_values(&self, column: usize) -> bool {
@@ -107,8 +143,7 @@ pub(crate) fn cut(text: &str, width: usize) -> String {
     kept
 }
 
-fn fill(cell: &str, width: usize) -> String {
-    let cell = cut(cell, width);
+fn pad(cell: String, width: usize) -> String {
     let missing = width.saturating_sub(cell.width());
     cell + &" ".repeat(missing)
 }
@@ -140,6 +175,20 @@ mod tests {
             (table.lines(Some(80)), table.lines(None)[0].as_str()),
             (vec!["KEY".into(), "k".into()], "KEY  GROUP")
         );
+    }
+
+    #[test]
+    fn the_first_rows_set_the_widths_of_the_columns_for_all() {
+        let later = |width: Option<usize>| {
+            let mut table = table();
+            let first = table.next_lines(width);
+            table.row(["k".repeat(34), "1".into(), "host-10/4711".into()]);
+            (first.len(), table.next_lines(width), table.next_lines(width))
+        };
+        let (key, none) = ("k".repeat(34), Vec::<String>::new());
+        assert_eq!(later(None), (3, vec![format!("{key}  1             host-10/4711")], none.clone()));
+        let cut = format!("{}…  1             host-10/47…", "k".repeat(31));
+        assert_eq!(later(Some(80)), (3, vec![cut], none));
     }
 
     #[test]

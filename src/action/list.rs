@@ -96,13 +96,7 @@ impl Leases {
     pub fn prefix(self, text: impl Into<String>) -> Self {
         let text = text.into();
         self.and(|selection| {
-            if text.len() > Key::MAX_BYTES || text.contains('\0') {
-                return Err(Error::invalid(format!(
-                    "no key begins with this prefix of {} bytes: a key has at most {} and no NUL character",
-                    text.len(),
-                    Key::MAX_BYTES
-                )));
-            }
+            Filter::ensure_prefix(&text)?;
             if text.starts_with(&selection.prefix) {
                 selection.prefix = text;
             } else if !selection.prefix.starts_with(&text) {

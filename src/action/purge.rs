@@ -101,7 +101,7 @@ async fn list_expired(context: &Context, after: Option<String>) -> Result<Expire
 async fn prune(context: &Context, key: &Key) -> Result<Vec<ListedLease>> {
     match context.store.apply(key, Request::Prune, context.attempt_deadline()).await {
         Ok(Applied { outcome: Outcome::Pruned { holders }, at: Some(at), .. }) => {
-            Ok(holders.into_iter().map(|holder| ListedLease::of(key.clone(), holder, at.now)).collect())
+            Ok(holders.into_iter().map(|holder| ListedLease::of(key.clone(), holder, 0, at.now)).collect())
         }
         // The record was deleted meanwhile.
         Ok(_) => Ok(Vec::new()),

@@ -1,5 +1,6 @@
-//! The verb `watch`: what happens to a key.
+//! The verbs `watch` and `watch_prefix`: what happens to a key, or to many keys.
 
+mod prefix_watcher;
 mod watcher;
 
 use std::{
@@ -11,14 +12,15 @@ use std::{
 };
 
 use futures_core::Stream;
-use tokio::sync::mpsc::Receiver;
+use prefix_watcher::PrefixWatcher;
+use tokio::sync::{mpsc::Receiver, oneshot};
 pub(crate) use watcher::EventDiff;
 use watcher::Watcher;
 
 use crate::{
-    Error, Event, IntoName, Key, Mongoseal, Result,
+    Deadline, Error, Event, IntoName, Key, Mongoseal, Result,
     engine::context::{Context, shut_down_error},
-    record::events,
+    record::{Filter, events},
 };
 
 impl Mongoseal {
@@ -64,11 +66,57 @@ impl Mongoseal {
     {
         let key = key.into_name()?;
         let diff = EventDiff { first: events::present, then: events::changes };
-        Ok(EventStream { events: KeyEvents::begin(&self.shared.context, key, diff).await? })
+        Ok(EventStream { events: WatchEvents::begin(&self.shared.context, key, diff).await? })
+    }
+
+    /// Watches all keys that begin with this text, byte for byte: returns what happens to their leases. No character is
+    /// special. An empty text watches all keys.
+    ///
+    /// First come the holders of all these keys, as [`Holds`](crate::EventKind::Holds), in the order of their tokens.
+    /// Then comes each event after this call has returned. Each event has its key. See [`EventStream`].
+    ///
+    /// A document that is not a record has no events, as in a list.
+    ///
+    /// # Cost
+    ///
+    /// The watch has a change stream of its own, which the server filters by the prefix. The stream has each change of
+    /// a matching record, so also each refresh. At the beginning, and after an interruption that cannot be resumed, the
+    /// server reads the records of all matching keys. The watch keeps the records that have holders in memory.
+    ///
+    /// # Errors
+    ///
+    /// - [`Error::Unavailable`]: the store did not answer within the operation timeout.
+    /// - [`Error::Invalid`]: no key begins with this text, or the deployment or its privileges must be changed.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future ends the watch and changes nothing.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use mongoseal::{EventKind, Mongoseal};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> mongoseal::Result<()> {
+    /// let seal = Mongoseal::in_memory();
+    /// let mut events = seal.watch_prefix("reports/").await?;
+    /// let lease = seal.acquire("reports/nightly").await?;
+    ///
+    /// let event = events.next().await.expect("it goes on")?;
+    /// assert_eq!((event.key.as_str(), event.token), ("reports/nightly", lease.token()));
+    /// assert!(matches!(event.kind, EventKind::Granted { .. }));
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn watch_prefix(&self, prefix: impl Into<String>) -> Result<EventStream> {
+        let prefix = prefix.into();
+        Filter::ensure_prefix(&prefix)?;
+        Ok(EventStream { events: WatchEvents::begin_prefix(&self.shared.context, prefix).await? })
     }
 }
 
-/// The events of a key, in order.
+/// The events of a key, or of the keys with a prefix, in order.
 ///
 /// It is a [`Stream`]. It ends when it is dropped, when its handle is shut down, or with an error that a retry does not
 /// remove; that error is its last item.
@@ -89,11 +137,17 @@ impl Mongoseal {
 /// intervals that grow to a second, and when the next holder expires.
 ///
 /// Events wait for a slow reader. On MongoDB, if 4,096 changes of the key are waiting, the watch continues with the
-/// record as it is then, as after an interruption. All watches of a handle and its siblings on one runtime share one
-/// change stream, which keeps one of the client's connections.
+/// record as it is then, as after an interruption. All watches of keys of a handle and its siblings on one runtime share
+/// one change stream, which keeps one of the client's connections.
+///
+/// A watch of a prefix keeps these guarantees for each key. Its events are in the order in which the store made the
+/// changes, and an expiry comes before the changes after it. If two keys change within milliseconds, their times can be in
+/// the other order. It has a change stream of its own, and does not read it while the reader is slow. If a record was
+/// deleted and its key had no holder, the watch has forgotten its tokens: then a copy that is put back is reported as
+/// granted.
 #[must_use = "a stream of events does nothing until it is polled"]
 pub struct EventStream {
-    events: KeyEvents<Event>,
+    events: WatchEvents<Event>,
 }
 
 impl EventStream {
@@ -120,19 +174,34 @@ impl Stream for EventStream {
     }
 }
 
-/// The events of a key, until an error.
-pub(crate) struct KeyEvents<T> {
+/// The events of a watch, until an error.
+pub(crate) struct WatchEvents<T> {
     context: Arc<Context>,
     events: Receiver<Result<T>>,
     has_ended: bool,
 }
 
-impl<T: Send + 'static> KeyEvents<T> {
+/// What a task of a watch returns: that it has begun, and its events.
+type Started<T> = (oneshot::Receiver<Result<()>>, Receiver<Result<T>>);
+
+impl WatchEvents<Event> {
+    /// Begins to watch all keys with a prefix.
+    async fn begin_prefix(context: &Arc<Context>, prefix: String) -> Result<Self> {
+        Self::start(context, |give_up| PrefixWatcher::start(context, prefix, give_up)).await
+    }
+}
+
+impl<T: Send + 'static> WatchEvents<T> {
     /// Begins to watch a key. `diff` makes the events from its records.
     pub(crate) async fn begin(context: &Arc<Context>, key: Key, diff: EventDiff<T>) -> Result<Self> {
+        Self::start(context, |give_up| Watcher::start(context, key, diff, give_up)).await
+    }
+
+    /// Starts a task, and waits until its watch has begun.
+    async fn start(context: &Arc<Context>, task: impl FnOnce(Deadline) -> Started<T>) -> Result<Self> {
         context.ensure_open()?;
         let give_up = context.operation_deadline();
-        let (beginning, events) = Watcher::start(context, key, diff, give_up);
+        let (beginning, events) = task(give_up);
         tokio::select! {
             biased;
             begun = beginning => match begun {
@@ -141,7 +210,7 @@ impl<T: Send + 'static> KeyEvents<T> {
             },
             () = give_up.passed() => {
                 return Err(Error::unavailable(
-                    "the store did not return the key's record within the operation timeout: check that it can be reached, and retry",
+                    "the store did not return the watched records within the operation timeout: check that it can be reached, and retry",
                 ));
             }
         }

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use super::bench::{Bench, LONG, SHORT, once, release, terms};
+use super::bench::{Bench, LONG, SHORT, once, release, terms, wait};
 use crate::{
     Key, LeaseId,
-    record::{Filter, LeaseSpec, ListedLease, Outcome, Position, Request, SharingFilter},
+    record::{Filter, LeaseSpec, ListedLease, Outcome, Position, Request, SharingFilter, WaitSpec},
     store::{Expired, Page},
 };
 
@@ -57,8 +57,9 @@ pub(super) async fn a_list_has_the_wanted_leases_in_the_order_of_tokens(bench: B
     assert!(order.is_sorted(), "leases must be in the order of tokens: {order:?}");
     for lease in &listed {
         let record = Bench { key: lease.key.clone(), ..bench.clone() }.record().await;
+        let waiting = record.count_waiters(lease.read_at);
         let holder = record.holders.into_iter().find(|holder| holder.version == lease.holder.token);
-        let expected = ListedLease::of(lease.key.clone(), holder.expect("the lease must hold"), lease.read_at);
+        let expected = ListedLease::of(lease.key.clone(), holder.expect("the lease must hold"), waiting, lease.read_at);
         assert_eq!(*lease, expected, "a listed lease must be as its record says");
     }
 
@@ -89,6 +90,22 @@ pub(super) async fn a_list_has_the_wanted_leases_in_the_order_of_tokens(bench: B
             assert_eq!(names(&found), names(&wanted), "{filter:?}, {page_size} at a time");
         }
     }
+}
+
+pub(super) async fn a_listed_lease_has_the_number_of_live_waiters(bench: Bench) {
+    bench.granted(once(&terms())).await;
+    let filter = Filter { key: Some(bench.key.clone()), ..Filter::default() };
+    let listed = async || -> Vec<usize> { bench.listed(&filter, 10).await.iter().map(|lease| lease.waiting).collect() };
+    assert_eq!(listed().await, [0], "no acquire waits");
+    let mut expiring = wait(&terms());
+    expiring.wait = Some(WaitSpec { ttl: SHORT, queue_limit: 100 });
+    bench.send(expiring).await;
+    for _ in 0..2 {
+        bench.send(wait(&terms())).await;
+    }
+    let first = bench.record().await.queue.first().map(|waiter| waiter.expires_at);
+    bench.pass(first.expect("there must be a waiter")).await;
+    assert_eq!(listed().await, [2], "an expired waiter does not count");
 }
 
 pub(super) async fn a_prune_removes_what_has_expired_and_nothing_else(bench: Bench) {

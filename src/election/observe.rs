@@ -13,7 +13,7 @@ use futures_core::Stream;
 use super::LeaderInfo;
 use crate::{
     FencingToken, IntoName, Key, Mongoseal, Owner, Result,
-    action::watch::{EventDiff, KeyEvents},
+    action::watch::{EventDiff, WatchEvents},
     engine::context::Context,
     record::{Record, StoreTime},
 };
@@ -62,20 +62,20 @@ impl Mongoseal {
 /// name, with the guarantees and the costs of an [`EventStream`](crate::EventStream).
 #[must_use = "a stream of leaders does nothing until it is polled"]
 pub struct LeaderStream {
-    events: KeyEvents<Option<LeaderInfo>>,
+    events: WatchEvents<Option<LeaderInfo>>,
 }
 
 impl LeaderStream {
     pub(super) async fn begin(context: &Arc<Context>, name: Key) -> Result<Self> {
         let diff = EventDiff {
-            first: |record, at| vec![leader(record, at)],
-            then: |before, after, at| {
+            first: |_, record, at| vec![leader(record, at)],
+            then: |_, before, after, at| {
                 // The earlier record still has its holders, although they may have expired by now.
                 let (before, after) = (leader(before, StoreTime::default()), leader(after, at));
                 if visible_part(before.as_ref()) == visible_part(after.as_ref()) { vec![] } else { vec![after] }
             },
         };
-        Ok(Self { events: KeyEvents::begin(context, name, diff).await? })
+        Ok(Self { events: WatchEvents::begin(context, name, diff).await? })
     }
 
     /// Waits for the next leader, or for the news that there is none. Returns `None` after an error.

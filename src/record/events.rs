@@ -1,7 +1,7 @@
 //! Events of a key, computed from one state of its record to the next.
 
 use super::{Holder, HolderInfo, Record, Revocation, StoreTime};
-use crate::{FencingToken, Owner};
+use crate::{FencingToken, Key, Owner};
 
 /// An event of a key.
 ///
@@ -9,6 +9,8 @@ use crate::{FencingToken, Owner};
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Event {
+    /// The key.
+    pub key: Key,
     /// The fencing token of the lease.
     pub token: FencingToken,
     /// The owner of the lease.
@@ -50,13 +52,14 @@ pub enum EventKind {
         /// The holder from now on.
         to: HolderInfo,
     },
-    /// The record was deleted while it held the key, or an older copy was put back.
+    /// The record was deleted while it held the key, or an older copy was put back. In a watch of a prefix also: its
+    /// document is no longer a record.
     Removed,
 }
 
 /// The first events of a watch: the holders of a record that was read at this time.
-pub(crate) fn present(record: Option<&Record>, at: StoreTime) -> Vec<Event> {
-    live(record, at).map(|holder| event(holder, at, EventKind::Holds { holding: holding(holder, at) })).collect()
+pub(crate) fn present(key: &Key, record: Option<&Record>, at: StoreTime) -> Vec<Event> {
+    live(record, at).map(|holder| event(key, holder, at, EventKind::Holds { holding: holding(holder, at) })).collect()
 }
 
 /// The events between a state of a record and a later one, which was seen at this time. If an expired holder was
@@ -64,9 +67,11 @@ pub(crate) fn present(record: Option<&Record>, at: StoreTime) -> Vec<Event> {
 ///
 /// Between two consecutive states this returns all events. Otherwise it returns how the holders of `before` ended, as
 /// far as the later record shows, and the holders of the later record.
-pub(crate) fn changes(before: Option<&Record>, after: Option<&Record>, at: StoreTime) -> Vec<Event> {
-    let diff = RecordDiff { before, after, at };
+pub(crate) fn changes(key: &Key, before: Option<&Record>, after: Option<&Record>, at: StoreTime) -> Vec<Event> {
+    let diff = RecordDiff { key, before, after, at };
     let mut events: Vec<Event> = holders(before).filter_map(|holder| diff.end_event(holder)).collect();
+    // Holders that expired at different times are dropped by one change.
+    events.sort_by_key(|event| event.at);
     let received: Vec<FencingToken> = events
         .iter()
         .filter_map(|event| match &event.kind {
@@ -78,9 +83,9 @@ pub(crate) fn changes(before: Option<&Record>, after: Option<&Record>, at: Store
         let holding = holding(holder, at);
         // A token that was issued before is not a new grant.
         if before.is_none_or(|before| holder.version > before.version) {
-            event(holder, holder.since, EventKind::Granted { holding })
+            event(key, holder, holder.since, EventKind::Granted { holding })
         } else {
-            event(holder, at, EventKind::Holds { holding })
+            event(key, holder, at, EventKind::Holds { holding })
         }
     }));
     events
@@ -100,8 +105,8 @@ fn live(record: Option<&Record>, at: StoreTime) -> impl Iterator<Item = &Holder>
     holders(record).filter(move |holder| holder.expires_at > at)
 }
 
-fn event(holder: &Holder, at: StoreTime, kind: EventKind) -> Event {
-    Event { token: holder.version, owner: holder.terms.owner.clone(), at, kind }
+fn event(key: &Key, holder: &Holder, at: StoreTime, kind: EventKind) -> Event {
+    Event { key: key.clone(), token: holder.version, owner: holder.terms.owner.clone(), at, kind }
 }
 
 fn holding(holder: &Holder, at: StoreTime) -> HolderInfo {
@@ -110,6 +115,7 @@ fn holding(holder: &Holder, at: StoreTime) -> HolderInfo {
 
 /// The difference between two states.
 struct RecordDiff<'a> {
+    key: &'a Key,
     before: Option<&'a Record>,
     after: Option<&'a Record>,
     at: StoreTime,
@@ -129,20 +135,20 @@ impl<'a> RecordDiff<'a> {
             return None;
         }
         let end = still.unwrap_or(holder).expires_at;
-        let expired = event(holder, end, EventKind::Expired);
+        let expired = event(self.key, holder, end, EventKind::Expired);
         let Some(after) = self.after.filter(|after| after.version >= holder.version) else {
-            let removed = event(holder, self.at, EventKind::Removed);
+            let removed = event(self.key, holder, self.at, EventKind::Removed);
             return Some(if end <= self.at { expired } else { removed });
         };
         Some(if let Some(Revocation { by, reason, at, .. }) = self.revocation(holder) {
-            event(holder, *at, EventKind::Revoked { by: by.clone(), reason: reason.clone() })
+            event(self.key, holder, *at, EventKind::Revoked { by: by.clone(), reason: reason.clone() })
         } else if let Some(receiver) = self.receiver(holder) {
-            event(holder, receiver.since, EventKind::Transferred { to: holding(receiver, self.at) })
+            event(self.key, holder, receiver.since, EventKind::Transferred { to: holding(receiver, self.at) })
         } else if still.is_some() || end <= after.last_seen {
             // The change that removes a holder is made at `last_seen`, and first removes what has expired.
             expired
         } else {
-            event(holder, after.last_seen, EventKind::Released)
+            event(self.key, holder, after.last_seen, EventKind::Released)
         })
     }
 

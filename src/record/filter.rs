@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::{ListedLease, StoreTime};
-use crate::{FencingToken, Group, Key, Owner};
+use crate::{Error, FencingToken, Group, Key, Owner, Result};
 
 /// A filter of leases: all conditions must hold. Default: all leases that have not expired.
 ///
@@ -53,6 +53,18 @@ pub struct Position {
 }
 
 impl Filter {
+    /// Refuses a text with which no key can begin.
+    pub(crate) fn ensure_prefix(text: &str) -> Result<()> {
+        if text.len() > Key::MAX_BYTES || text.contains('\0') {
+            return Err(Error::invalid(format!(
+                "no key begins with this prefix of {} bytes: a key has at most {} and no NUL character",
+                text.len(),
+                Key::MAX_BYTES
+            )));
+        }
+        Ok(())
+    }
+
     /// Whether a lease is wanted.
     #[must_use]
     pub fn admits(&self, lease: &ListedLease) -> bool {

@@ -95,6 +95,8 @@ pub struct ListedLease {
     pub key: Key,
     /// The holder.
     pub holder: HolderInfo,
+    /// How many waiters the key has that have not expired. A purge does not count them, and returns 0.
+    pub waiting: usize,
     /// When it was read: `read_at.since(holder.since)` is for how long the key had been held.
     pub read_at: StoreTime,
 }
@@ -172,10 +174,10 @@ impl PastRevocation {
 }
 
 impl ListedLease {
-    /// The public part of a holder of this key that was read at this time.
+    /// The public part of a holder of this key that was read at this time, when the key had so many waiters.
     #[must_use]
-    pub fn of(key: Key, holder: Holder, read_at: StoreTime) -> Self {
-        Self { key, holder: HolderInfo::of(holder, read_at), read_at }
+    pub fn of(key: Key, holder: Holder, waiting: usize, read_at: StoreTime) -> Self {
+        Self { key, holder: HolderInfo::of(holder, read_at), waiting, read_at }
     }
 }
 

@@ -11,7 +11,7 @@ use std::{
 use follow::Followers;
 use tokio::sync::mpsc::{Sender, UnboundedSender};
 
-use super::{Applied, BoxFuture, Expired, ExpiredPage, Notification, Page, RecordState, Snapshot, Store};
+use super::{Applied, BoxFuture, Expired, ExpiredPage, Notification, Page, PrefixState, RecordState, Snapshot, Store};
 use crate::{
     Clock, Deadline, Error, FencingToken, HandleId, Key, Result,
     record::{self, BatchRequest, Filter, LeaseRefs, ListedLease, Position, Record, Request, StoreClock, StoreTime},
@@ -252,8 +252,8 @@ impl Store for MemoryStore {
         Box::pin(async move {
             let mut leases: Vec<ListedLease> = store.with(|records, at| {
                 let held = |(key, record): (&Key, &Record)| {
-                    let holders = record.holders.iter().cloned();
-                    holders.map(|holder| ListedLease::of(key.clone(), holder, at.now)).collect::<Vec<_>>()
+                    let (holders, waiting) = (record.holders.iter().cloned(), record.count_waiters(at.now));
+                    holders.map(|holder| ListedLease::of(key.clone(), holder, waiting, at.now)).collect::<Vec<_>>()
                 };
                 records.by_key.iter().flat_map(held).collect()
             });
@@ -331,6 +331,23 @@ impl Store for MemoryStore {
             let followed = store.with(|records, at| {
                 let record = records.by_key.get(&key);
                 records.followers.join(key.clone(), record, at, states)
+            });
+            followed.await;
+            Ok(())
+        })
+    }
+
+    fn follow_prefix(&self, prefix: &str, known: Vec<Key>, states: Sender<PrefixState>) -> BoxFuture<Result<()>> {
+        let (store, prefix) = (self.clone(), prefix.to_owned());
+        Box::pin(async move {
+            let followed = store.with(|records, at| {
+                let Records { by_key, followers, .. } = records;
+                let is_first = |(key, record): &(&Key, &Record)| {
+                    key.as_str().starts_with(&prefix) && !record.holders.is_empty() && !known.contains(key)
+                };
+                let held = by_key.iter().filter(is_first).map(|(key, record)| (key, Some(record)));
+                let mut first = held.chain(known.iter().map(|key| (key, by_key.get(key))));
+                followers.join_prefix(prefix.clone(), &mut first, at, states)
             });
             followed.await;
             Ok(())

@@ -45,6 +45,7 @@
 //! | `follow/key_streams.rs` | change streams of some keys, each of which replaces the one before |
 //! | `follow/shared_stream.rs` | the change stream that all subscribers of a runtime share |
 //! | `follow.rs` | the changes of a record: [`Store::follow`] |
+//! | `follow/prefix.rs` | the changes of the records of a prefix: [`Store::follow_prefix`] |
 //! | `preflight.rs` | checks of the deployment before the first request |
 //! | `set_name.rs` | the replica set that answers to a wrong set name |
 //! | `mongo.rs` | the store |
@@ -87,14 +88,14 @@ use std::{
 
 use mongodb::{
     ClientSession, Database,
-    bson::oid::ObjectId,
+    bson::{Document, oid::ObjectId},
     error::{Error as DriverError, Result as DriverResult},
 };
 use tokio::sync::mpsc::{Sender, UnboundedSender};
 
 pub(crate) use self::limits::{server_limit, server_time};
 use self::{client::ClientShare, context::MongoContext, error::needs};
-use super::{Applied, BoxFuture, ExpiredPage, Notification, Page, RecordState, Snapshot, Store};
+use super::{Applied, BoxFuture, ExpiredPage, Notification, Page, PrefixState, RecordState, Snapshot, Store};
 use crate::{
     Clock, Deadline, Error, FencingToken, HandleId, HybridTime, Key, LeaseId, Result,
     record::{BatchRequest, Filter, LeaseRefs, Position, Request, StoreTime},
@@ -136,6 +137,30 @@ impl MongoStore {
     #[must_use]
     pub fn allow_sharded(self) -> Self {
         self.with_sharded(true)
+    }
+
+    /// Checks whether a document of the collection is the record of this key, with the decoder of all requests. Sends
+    /// nothing.
+    ///
+    /// # Errors
+    ///
+    /// - [`Error::Corrupt`]: the document is not a record. Requests for the key fail: move the document to another
+    ///   collection.
+    /// - [`Error::Invalid`]: a newer version of this crate wrote the record: upgrade this one.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use mongoseal::{Error, mongodb::bson::doc, store::MongoStore};
+    ///
+    /// # fn main() -> mongoseal::Result<()> {
+    /// let checked = MongoStore::check_document(&"orders/1".parse()?, &doc! { "_id": "orders/1", "total": 7 });
+    /// assert!(matches!(checked, Err(Error::Corrupt { .. })));
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn check_document(key: &Key, document: &Document) -> Result<()> {
+        document::decode_record(key, document).map(drop)
     }
 
     pub(crate) fn with_sharded(self, allow: bool) -> Self {
@@ -304,6 +329,12 @@ impl Store for MongoStore {
         let (context, key) = (Arc::clone(&self.context), key.clone());
         let follow = async move { follow::follow(&context, &key, &states).await };
         task::run_until_end(follow, "the task that follows the record ended early: it is started again")
+    }
+
+    fn follow_prefix(&self, prefix: &str, known: Vec<Key>, states: Sender<PrefixState>) -> BoxFuture<Result<()>> {
+        let (context, prefix) = (Arc::clone(&self.context), prefix.to_owned());
+        let follow = async move { follow::prefix::follow(&context, &prefix, known, &states).await };
+        task::run_until_end(follow, "the task that follows the records ended early: it is started again")
     }
 
     fn close(&self, deadline: Deadline) -> BoxFuture<()> {

@@ -9,7 +9,9 @@ use std::{
 use mongoseal::{
     Builder, Clock, Deadline, Error, FencingToken, HandleId, HybridTime, Key, Mongoseal, Result,
     record::{BatchRequest, Filter, LeaseRefs, Outcome, Position, Request, StoreClock, StoreTime},
-    store::{Applied, BoxFuture, ExpiredPage, MemoryStore, Notification, Page, RecordState, Snapshot, Store},
+    store::{
+        Applied, BoxFuture, ExpiredPage, MemoryStore, Notification, Page, PrefixState, RecordState, Snapshot, Store,
+    },
 };
 use tokio::sync::mpsc::{Sender, UnboundedSender};
 
@@ -44,6 +46,7 @@ pub(crate) enum Call<'a> {
     Forget,
     Watch,
     Follow,
+    FollowPrefix,
 }
 
 type Script = Box<dyn FnMut(Call<'_>) -> Option<Fault> + Send>;
@@ -250,6 +253,42 @@ impl Store for Faulty {
             }
             Some(_) => Box::pin(async { Err(away()) }),
             None => self.records.follow(key, tell),
+        }
+    }
+
+    fn follow_prefix(&self, prefix: &str, known: Vec<Key>, tell: Sender<PrefixState>) -> BoxFuture<Result<()>> {
+        match self.fault(Call::FollowPrefix) {
+            Some(Fault::Refuse) => Box::pin(async { Err(Error::invalid("the store does not tell")) }),
+            Some(Fault::Hang) => Box::pin(std::future::pending()),
+            // It breaks off after a while.
+            Some(Fault::Delay(time)) => {
+                let following = self.records.follow_prefix(prefix, known, tell);
+                Box::pin(async move { tokio::time::timeout(time, following).await.unwrap_or_else(|_| Err(away())) })
+            }
+            // How it is is told at once, and nothing from then on.
+            Some(Fault::Stale) => {
+                let (told, mut states) = tokio::sync::mpsc::channel(1);
+                let following = self.records.follow_prefix(prefix, known, told);
+                Box::pin(async move {
+                    let first = async {
+                        while let Some(state) = states.recv().await {
+                            let is_last = matches!(state, PrefixState::Complete { .. });
+                            drop(tell.send(state).await);
+                            if is_last {
+                                break;
+                            }
+                        }
+                    };
+                    tokio::select! {
+                        ended = following => return ended,
+                        () = first => {}
+                    }
+                    tell.closed().await;
+                    Ok(())
+                })
+            }
+            Some(_) => Box::pin(async { Err(away()) }),
+            None => self.records.follow_prefix(prefix, known, tell),
         }
     }
 

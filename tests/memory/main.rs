@@ -30,6 +30,7 @@ mod tokens;
 mod tracing;
 mod waiting;
 mod watch;
+mod watch_prefix;
 
 use std::time::Duration;
 

@@ -148,7 +148,7 @@ async fn examine(
     // The other checks use the library, which refuses the deployment if a check above failed.
     let Some(seal) = seal else { return Ok(()) };
     report.add(&times::commit(seal).await)?;
-    report.add(&collection::foreign(deployment, seal).await)
+    report.add(&collection::foreign(deployment).await)
 }
 
 /// Formats a finding as one line; on a terminal, wraps it.

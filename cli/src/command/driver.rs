@@ -111,6 +111,32 @@ impl Deployment {
         with_timeout(within.saturating_add(Duration::from_secs(1)), read).await
     }
 
+    /// Reads the documents of the leases' collection in one query, and collects what `judge` returns for each. Ends
+    /// after so many documents, or after [`SCAN_TIME`].
+    pub(super) async fn scan<T: Send + 'static>(
+        &self,
+        limit: usize,
+        judge: fn(&Document) -> Option<T>,
+    ) -> Answer<Scan<T>> {
+        let collection = self.database.collection::<Document>(&self.collection);
+        let primary = SelectionCriteria::ReadPreference(ReadPreference::Primary);
+        with_timeout(TIMEOUT, async move {
+            let until = Clock::Boot.now().saturating_add(SCAN_TIME);
+            let mut scan = Scan { count: 0, found: Vec::new(), has_more: false };
+            let mut documents = collection.find(doc! {}).selection_criteria(primary).await?;
+            while documents.advance().await? {
+                if scan.count >= limit || Clock::Boot.now() >= until {
+                    scan.has_more = true;
+                    break;
+                }
+                scan.count += 1;
+                scan.found.extend(judge(&documents.deserialize_current()?));
+            }
+            Ok(scan)
+        })
+        .await
+    }
+
     pub(super) fn database(&self) -> &str {
         self.database.name()
     }
@@ -184,6 +210,15 @@ impl Deployment {
     }
 }
 
+/// The result of a scan of the collection.
+pub(super) struct Scan<T> {
+    /// The number of documents that were read.
+    pub(super) count: usize,
+    pub(super) found: Vec<T>,
+    /// Whether there are more documents.
+    pub(super) has_more: bool,
+}
+
 /// The difference between a clock and the clock of this machine.
 #[derive(Clone, Copy)]
 pub(super) struct Offset {
@@ -207,6 +242,8 @@ async fn send(database: &Database, command: Document, to: ReadPreference) -> Ans
 
 /// The time limit of a command that the driver itself does not limit.
 const TIMEOUT: Duration = Duration::from_secs(10);
+/// The time after which a scan reads no further document.
+const SCAN_TIME: Duration = Duration::from_secs(8);
 
 /// Waits for a future of the driver, at most for `within`. The future runs on a task of its own and is never dropped
 /// half-way, which could leave a connection in a bad state.

@@ -11,26 +11,22 @@ use crate::{
     connection::Connection,
     escape,
     exit_status::{Failure, Status},
-    output, print_message, time,
+    output, print_message,
+    signals::Signals,
+    time,
 };
 
 /// The interval of the check whether the reader has closed the pipe.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 pub(crate) async fn perform(connection: &Connection, options: Leader) -> Result<Status, Failure> {
+    if options.follow {
+        // Registered first, so that no signal is missed.
+        let mut signals = Signals::terminating()?;
+        return signals.unless(follow(connection, &options)).await.unwrap_or(Ok(Status::DONE));
+    }
     let seal = connection.open().await?;
     let name = options.name.as_str();
-    if options.follow {
-        let mut leaders = seal.observe(name).await?;
-        while !output::is_closed() {
-            match timeout(POLL_INTERVAL, leaders.next()).await {
-                Ok(Some(leader)) => print(&options, leader?.as_ref())?,
-                Ok(None) => break,
-                Err(_nothing_new) => {}
-            }
-        }
-        return Ok(Status::DONE);
-    }
     let leader = seal.leader(name).await?;
     seal.shutdown().await;
     if leader.is_some() || options.json {
@@ -39,6 +35,20 @@ pub(crate) async fn perform(connection: &Connection, options: Leader) -> Result<
         print_message(&format!("{name:?} has no leader"));
     }
     Ok(if leader.is_some() { Status::DONE } else { Status::NO })
+}
+
+/// Prints each leader until the reader has closed the pipe.
+async fn follow(connection: &Connection, options: &Leader) -> Result<Status, Failure> {
+    let seal = connection.open().await?;
+    let mut leaders = seal.observe(options.name.as_str()).await?;
+    while !output::is_closed() {
+        match timeout(POLL_INTERVAL, leaders.next()).await {
+            Ok(Some(leader)) => print(options, leader?.as_ref())?,
+            Ok(None) => break,
+            Err(_nothing_new) => {}
+        }
+    }
+    Ok(Status::DONE)
 }
 
 /// Prints a line: the value first, for cut(1), then the owner, the token and the time since the grant. If there is no

@@ -1,19 +1,16 @@
 //! `mongoseal ls`.
 
-use std::{mem, time::Duration};
+use std::{future::ready, time::Duration};
 
-use mongoseal::{Leases, ListedLease, Mongoseal};
+use mongoseal::{Leases, Mongoseal};
 
 use crate::{
     arguments::Ls,
     connection::Connection,
     exit_status::{Failure, Status},
-    json::{self, LeaseTable, LeaseView},
+    json::{LeaseTable, LeaseView},
     output,
 };
-
-/// The number of leases that are printed at a time, and of keys whose waiters are counted concurrently.
-const BATCH: usize = 64;
 
 pub(crate) async fn perform(connection: &Connection, options: Ls) -> Result<Status, Failure> {
     let seal = connection.open().await?;
@@ -61,58 +58,48 @@ fn has_filters(options: &Ls) -> bool {
 async fn list(seal: &Mongoseal, options: &Ls) -> Result<(), Failure> {
     let older = options.older.unwrap_or(Duration::ZERO);
     let mut stream = filtered(seal, options).await?;
-    let mut list = List { json: options.json, table: LeaseTable::new(), read: Vec::new() };
-    while let Some(lease) = stream.next().await {
-        let lease = lease?;
-        // `read_at` is the store's clock when the lease was read.
-        if lease.read_at.since(lease.holder.since) >= older {
-            list.read.push(lease);
-        }
-        if list.read.len() >= BATCH {
-            list.flush(seal).await?;
-        }
-    }
-    list.flush(seal).await?;
-    list.finish(options)
-}
-
-struct List {
-    json: bool,
-    table: LeaseTable,
-    /// Leases that are neither printed nor in the table yet.
-    read: Vec<ListedLease>,
-}
-
-impl List {
-    /// Counts the waiters of the leases that were read, then prints the leases or adds them to the table.
-    async fn flush(&mut self, seal: &Mongoseal) -> Result<(), Failure> {
-        let read = mem::take(&mut self.read);
-        let waiting = json::count_waiters(seal, &read).await;
-        for lease in &read {
-            let waiting = waiting.get(&lease.key).copied();
-            if self.json {
-                output::json(&LeaseView::of(lease, waiting))?;
-            } else {
-                self.table.row(lease, waiting);
+    let (mut table, mut has_printed) = (LeaseTable::new(), false);
+    loop {
+        let next = tokio::select! {
+            biased;
+            next = stream.next() => next,
+            // The next page has to be read: prints the leases before it.
+            () = ready(()), if !table.is_empty() => {
+                print_rows(&mut table, &mut has_printed)?;
+                continue;
             }
+        };
+        let Some(lease) = next.transpose()? else { break };
+        // `read_at` is the store's clock when the lease was read.
+        if lease.read_at.since(lease.holder.since) < older {
+            continue;
         }
-        Ok(())
+        if options.json {
+            output::json(&LeaseView::of(&lease))?;
+            has_printed = true;
+        } else {
+            table.row(&lease);
+        }
     }
+    if !table.is_empty() && !has_printed {
+        output::lines(&output::with_bold_header(table.lines(output::width())))?;
+    } else if !table.is_empty() {
+        print_rows(&mut table, &mut has_printed)?;
+    } else if !has_printed && !options.json {
+        let message = match &options.prefix {
+            Some(prefix) => format!("No matching leases of keys that begin with {prefix:?}."),
+            None if has_filters(options) => "No matching leases.".into(),
+            None => "No leases.".into(),
+        };
+        anstream::eprintln!("{message}");
+    }
+    Ok(())
+}
 
-    /// Prints the table, if there is one.
-    fn finish(self, options: &Ls) -> Result<(), Failure> {
-        if self.json {
-            return Ok(());
-        }
-        if self.table.is_empty() {
-            let message = match &options.prefix {
-                Some(prefix) => format!("No matching leases of keys that begin with {prefix:?}."),
-                None if has_filters(options) => "No matching leases.".into(),
-                None => "No leases.".into(),
-            };
-            anstream::eprintln!("{message}");
-            return Ok(());
-        }
-        Ok(output::lines(&output::with_bold_header(self.table.lines(output::width())))?)
-    }
+/// Prints the rows of the table since the last call, the first time with the header.
+fn print_rows(table: &mut LeaseTable, has_printed: &mut bool) -> Result<(), Failure> {
+    let lines = table.next_lines(output::width());
+    let lines = if *has_printed { lines } else { output::with_bold_header(lines) };
+    *has_printed = true;
+    Ok(output::lines(&lines)?)
 }

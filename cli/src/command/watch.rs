@@ -195,7 +195,7 @@ async fn watch(seal: &Mongoseal, options: &Watch) -> Result<Status, Failure> {
         let events = source.next().await?;
         if let Some(screen) = &mut screen {
             screen.add(&events);
-            screen.draw(seal, table.leases().await).await?;
+            screen.draw(table.leases().await)?;
             continue;
         }
         for event in &events {

@@ -139,6 +139,37 @@ async fn documents_of_somebody_else_are_named() {
     lease.release().await.unwrap();
 }
 
+/// Copies of the record of a key that nobody holds.
+async fn idle_records(console: &Console, count: usize) {
+    console.seal("alice").acquire("idle").await.unwrap().release().await.unwrap();
+    let records = console.db.records();
+    let idle = records.find_one(doc! { "_id": "idle" }).await.unwrap().expect("the key has a record");
+    let copies: Vec<_> = (1..count)
+        .map(|number| {
+            let mut copy = idle.clone();
+            copy.insert("_id", format!("idle/{number}"));
+            copy
+        })
+        .collect();
+    records.insert_many(copies).await.unwrap();
+}
+
+#[tokio::test]
+async fn ten_thousand_records_are_checked_within_two_seconds() {
+    let console = Console::new("doctor_many").await;
+    idle_records(&console, 10_000).await;
+    // The last in the order of ids.
+    console.db.records().insert_one(doc! { "_id": "z/theirs", "some": "thing" }).await.unwrap();
+    let began = std::time::Instant::now();
+    let said = console.run(&["doctor", "--json"]).await;
+    let elapsed = began.elapsed();
+    println!("doctor checked 10,000 records in {elapsed:?}");
+    let (_, words) = verdict(&said, "records");
+    assert!(words.starts_with("1 of 10002 documents cannot be read") && words.contains("z/theirs"), "{words}");
+    // Measured in about a second; the bound is for a busy machine.
+    assert!(elapsed < std::time::Duration::from_secs(6), "{elapsed:?}");
+}
+
 #[tokio::test]
 async fn records_of_a_newer_build_are_named_and_the_advice_is_to_upgrade() {
     let console = Console::new("doctor_newer").await;

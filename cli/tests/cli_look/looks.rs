@@ -1,8 +1,11 @@
 //! `ls` and `show`.
 
-use mongodb::bson::doc;
+use std::time::Instant;
 
-use crate::{Console, Said, secs, shell};
+use mongodb::bson::doc;
+use tokio::io::{AsyncBufReadExt, BufReader};
+
+use crate::{Console, Said, program, secs, shell};
 
 fn rows(said: &Said) -> Vec<Vec<&str>> {
     assert_eq!((said.status, said.err.as_str()), (0, ""), "{}", said.out);
@@ -83,6 +86,53 @@ async fn ls_and_show_say_who_holds_what_since_when_for_how_long_and_who_waits() 
     assert_eq!((nothing.status, nothing.out.as_str(), nothing.err.as_str()), (0, "", "No leases.\n"));
     let nothing = console.run(&["ls", "--owner", "alice"]).await;
     assert_eq!((nothing.status, nothing.out.as_str(), nothing.err.as_str()), (0, "", "No matching leases.\n"));
+}
+
+/// Records that one holder holds, each a copy of the first, with tokens that grow.
+async fn held_records(console: &Console, count: i64) {
+    let lease = console.seal("alice").acquire("held/00000").ttl(secs(3600)).await.unwrap();
+    let records = console.db.records();
+    let held = records.find_one(doc! { "_id": "held/00000" }).await.unwrap().expect("the key has a record");
+    lease.orphan();
+    let copy = |number: i64| {
+        let mut copy = held.clone();
+        let version = held.get_i64("version").unwrap() + number;
+        copy.insert("_id", format!("held/{number:05}"));
+        copy.insert("version", version);
+        copy.get_array_mut("holders").unwrap()[0].as_document_mut().unwrap().insert("version", version);
+        copy
+    };
+    records.insert_many((1..count).map(copy).collect::<Vec<_>>()).await.unwrap();
+}
+
+#[tokio::test]
+async fn ls_lists_five_hundred_leases_at_once_and_ten_thousand_as_they_come() {
+    let console = Console::new("ls_many").await;
+    held_records(&console, 500).await;
+    let began = Instant::now();
+    let said = console.run(&["ls"]).await;
+    let elapsed = began.elapsed();
+    println!("ls of 500 leases took {elapsed:?}");
+    assert_eq!(rows(&said).len(), 501);
+    // Measured in a tenth of a second; the bound is for a busy machine.
+    assert!(elapsed < secs(3), "{elapsed:?}");
+
+    console.db.records().delete_many(doc! {}).await.unwrap();
+    held_records(&console, 10_000).await;
+    let mut ls = program();
+    let mut ls = ls.arg("ls").env("MONGODB_URI", &console.uri).spawn().unwrap();
+    let (began, mut lines) = (Instant::now(), BufReader::new(ls.stdout.take().unwrap()).lines());
+    let mut first = None;
+    let mut count = 0;
+    while let Some(line) = lines.next_line().await.unwrap() {
+        first.get_or_insert_with(|| began.elapsed());
+        assert!(count == 0 || line.starts_with(&format!("held/{:05}  alice  ", count - 1)), "{count}: {line}");
+        count += 1;
+    }
+    let (first, all) = (first.unwrap(), began.elapsed());
+    println!("ls of 10,000 leases took {all:?}, and {first:?} to the first");
+    assert_eq!(count, 10_001);
+    assert!(first < all / 2, "the first page must not wait for the last: {first:?} of {all:?}");
 }
 
 #[tokio::test]

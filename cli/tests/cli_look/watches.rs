@@ -21,7 +21,11 @@ struct Watch {
 
 impl Watch {
     fn start(console: &Console, arguments: &[&str]) -> Self {
-        let mut child = program().arg("watch").args(arguments).env("MONGODB_URI", &console.uri).spawn().unwrap();
+        Self::command(console, "watch", arguments)
+    }
+
+    fn command(console: &Console, command: &str, arguments: &[&str]) -> Self {
+        let mut child = program().arg(command).args(arguments).env("MONGODB_URI", &console.uri).spawn().unwrap();
         let lines = BufReader::new(child.stdout.take().unwrap()).lines();
         Self { child, lines }
     }
@@ -104,4 +108,14 @@ async fn watch_tells_of_many_keys_and_leaves_out_the_others() {
     assert_eq!(some.event().await["event"], "expired");
     assert_eq!(some.end(Signal::SIGTERM).await, Some(0));
     assert_eq!(all.end(Signal::SIGINT).await, Some(0));
+}
+
+#[tokio::test]
+async fn who_follows_the_leader_ends_with_status_0_on_a_signal_as_watch_does() {
+    let console = Console::new("follow_signals").await;
+    for signal in [Signal::SIGINT, Signal::SIGTERM] {
+        let mut follow = Watch::command(&console, "leader", &["scheduler", "--follow"]);
+        assert_eq!(follow.line().await, "-\tno leader");
+        assert_eq!(follow.end(signal).await, Some(0));
+    }
 }

@@ -23,16 +23,16 @@ use crate::{
 };
 
 /// How many states and how many events wait for a slow reader.
-const CHANNEL_SIZE: usize = 64;
+pub(super) const CHANNEL_SIZE: usize = 64;
 /// The shortest and the longest delay between two polls.
-const POLL_BOUNDS: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(1));
+pub(super) const POLL_BOUNDS: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(1));
 /// How far the stream may be behind the record before it counts as stuck.
-const MAX_LAG: Duration = Duration::from_secs(5);
+pub(super) const MAX_LAG: Duration = Duration::from_secs(5);
 
 /// How events are made: from the record at the beginning of the watch, and from each change after that.
 pub(crate) struct EventDiff<T> {
-    pub(crate) first: fn(Option<&Record>, StoreTime) -> Vec<T>,
-    pub(crate) then: fn(Option<&Record>, Option<&Record>, StoreTime) -> Vec<T>,
+    pub(crate) first: fn(&Key, Option<&Record>, StoreTime) -> Vec<T>,
+    pub(crate) then: fn(&Key, Option<&Record>, Option<&Record>, StoreTime) -> Vec<T>,
 }
 
 /// The task of a watch.
@@ -220,9 +220,9 @@ impl<T: Send + 'static> Watcher<T> {
             return false;
         }
         let happened = if self.seen.is_none() {
-            (self.diff.first)(record.as_deref(), at.now)
+            (self.diff.first)(&self.key, record.as_deref(), at.now)
         } else {
-            (self.diff.then)(self.before.as_ref(), record.as_deref(), at.now)
+            (self.diff.then)(&self.key, self.before.as_ref(), record.as_deref(), at.now)
         };
         self.before = record.map(|record| events::without_expired(*record, at.now));
         self.seen = Some((at, self.clock.now()));
@@ -271,12 +271,12 @@ impl<T: Send + 'static> Watcher<T> {
 }
 
 /// The state of the checks whether a holder has expired.
-struct ExpiryCheck {
+pub(super) struct ExpiryCheck {
     /// When, on the clock, the next check may be sent.
-    not_before: Duration,
-    backoff: Backoff,
+    pub(super) not_before: Duration,
+    pub(super) backoff: Backoff,
     /// Since when the record is ahead of the stream.
-    behind_since: Option<Duration>,
+    pub(super) behind_since: Option<Duration>,
 }
 
 impl Default for ExpiryCheck {

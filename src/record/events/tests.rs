@@ -9,6 +9,18 @@ use crate::{
     types::token::HybridTime,
 };
 
+fn key() -> Key {
+    "k".parse().unwrap()
+}
+
+fn changes(before: Option<&Record>, after: Option<&Record>, at: StoreTime) -> Vec<Event> {
+    super::changes(&key(), before, after, at)
+}
+
+fn present(record: Option<&Record>, at: StoreTime) -> Vec<Event> {
+    super::present(&key(), record, at)
+}
+
 /// A record and its events.
 struct Bench {
     record: Option<Record>,

@@ -62,13 +62,15 @@ pub(super) fn record_projection() -> Document {
     }
 }
 
-/// The projection of the public fields of a holder, after `$unwind` of `holders`, with the server's time as `now`.
+/// The projection of the public fields of a holder and of the number of waiters, after `$unwind` of `holders`, with the
+/// server's time as `now`.
 pub(super) fn listing_projection() -> Document {
     let seen = doc! {
         "owner": 1, "version": 1, "limit": 1, "ttl": 1, "since": 1, "last_seen": 1, "expires_at": 1,
         "group": 1, "metadata": 1,
     };
-    doc! { "holders": seen, "now": "$$NOW" }
+    let live = doc! { "$filter": { "input": "$queue", "cond": { "$gt": ["$$this.expires_at", "$$NOW"] } } };
+    doc! { "holders": seen, "waiting": { "$size": live }, "now": "$$NOW" }
 }
 
 /// Decodes a lease from a document of [`listing_projection`].
@@ -78,7 +80,8 @@ pub(super) fn decode_listed(document: &Document) -> Result<ListedLease, String> 
     let read_at = row.time("now")?;
     let document = row.read("holders", "a holder", Bson::as_document)?;
     let holder = Fields { document, path: "holders.".into() }.holder_info(read_at)?;
-    Ok(ListedLease { key, holder, read_at })
+    let waiting = row.read("waiting", "a count", as_count)?;
+    Ok(ListedLease { key, holder, waiting, read_at })
 }
 
 /// Decodes the record of `key`, and the server's clocks of the read.
@@ -116,9 +119,9 @@ pub(super) fn decode_reply(key: &Key, document: &Document) -> Result<DecodedRepl
     let fields = Fields { document, path: String::new() };
     let read = || {
         let (record, at) = (fields.record()?, fields.store_clock()?);
-        let count = |count: &Bson| count.as_i32().and_then(|count| usize::try_from(count).ok());
-        let places = document.get_array("places").map(|places| places.iter().map(count).collect()).unwrap_or_default();
-        let waiting = document.get("waiting").and_then(count).unwrap_or_default();
+        let places =
+            document.get_array("places").map(|places| places.iter().map(as_count).collect()).unwrap_or_default();
+        let waiting = document.get("waiting").and_then(as_count).unwrap_or_default();
         let is_revoked = !record.history.is_empty();
         let summary = RecordSummary { version: record.version, holders: record.holders, position: None, waiting };
         Ok(DecodedReply { summary, places, at, is_written: record.last_seen == at.now, is_revoked })
@@ -315,6 +318,10 @@ impl<'a> Fields<'a> {
         };
         entries.iter().enumerate().map(entry).collect()
     }
+}
+
+fn as_count(value: &Bson) -> Option<usize> {
+    value.as_i32().and_then(|count| usize::try_from(count).ok())
 }
 
 fn as_lease(value: &Bson) -> Option<LeaseId> {

@@ -10,6 +10,7 @@
 //! snapshot in their place.
 
 mod key_streams;
+pub(super) mod prefix;
 mod shared_stream;
 pub(super) mod subscribers;
 
@@ -63,10 +64,11 @@ pub(super) async fn follow(store: &Arc<MongoContext>, key: &Key, states: &Sender
             };
             let Some(change) = change else { break };
             // Changes in the snapshot are skipped.
-            if change.get_timestamp("clusterTime").is_ok_and(|time| time > as_of)
-                && states.send(last.apply(key, &change)?).await.is_err()
-            {
-                return Ok(());
+            if change.get_timestamp("clusterTime").is_ok_and(|time| time > as_of) {
+                let at = last.update(&change)?;
+                if states.send(last.state(key, at)?).await.is_err() {
+                    return Ok(());
+                }
             }
         }
         if let Some(end) = subscription.end() {
@@ -78,7 +80,7 @@ pub(super) async fn follow(store: &Arc<MongoContext>, key: &Key, states: &Sender
 
 /// The result of a snapshot read.
 struct SnapshotReply {
-    found: Option<Document>,
+    found: Vec<Document>,
     /// The cluster time of the snapshot, if the collection exists.
     as_of: Option<Timestamp>,
     /// The cluster time of the answer.
@@ -95,9 +97,7 @@ impl MongoContext {
                 return Ok((last, as_of, at));
             }
             if deadline.has_passed() {
-                return Err(Error::unavailable(
-                    "no majority has the latest writes of the primary: check the other members of the replica set",
-                ));
+                return Err(no_majority());
             }
             tokio::time::sleep(SNAPSHOT_RETRY_INTERVAL).await;
         }
@@ -105,37 +105,49 @@ impl MongoContext {
 
     /// The record of a key as a majority has it, the cluster time of that state, and the store's clocks.
     async fn snapshot(&self, key: &Key) -> Result<(FollowedDocument, Timestamp, StoreClock)> {
-        let (found, from) = match self.read_snapshot(key).await? {
-            SnapshotReply { found, as_of: Some(from), .. } => (found, from),
-            // A collection that does not exist has no snapshot. If it does not exist at a second read either, the
-            // stream passes on each change after the time of the first answer.
-            SnapshotReply { answered, .. } => match self.read_snapshot(key).await? {
-                SnapshotReply { found, as_of: Some(from), .. } => (found, from),
-                SnapshotReply { .. } => (None, answered),
-            },
-        };
+        let (found, from) = self.first_snapshot(doc! { "_id": key.as_str() }, 1).await?;
+        let found = found.into_iter().next();
         let now = found.as_ref().and_then(|found| time(found, "now"));
         let at = StoreClock { now: now.unwrap_or_else(|| second(from)), tick: hybrid_time(from) };
         Ok((FollowedDocument(found), from, at))
     }
 
-    async fn read_snapshot(&self, key: &Key) -> Result<SnapshotReply> {
+    /// The first documents that match, as a majority has them, and the cluster time of that state.
+    async fn first_snapshot(&self, filter: Document, limit: i64) -> Result<(Vec<Document>, Timestamp)> {
+        match self.read_snapshot(filter.clone(), limit, None).await? {
+            SnapshotReply { found, as_of: Some(from), .. } => Ok((found, from)),
+            // A collection that does not exist has no snapshot. If it does not exist at a second read either, the
+            // stream passes on each change after the time of the first answer.
+            SnapshotReply { answered, .. } => match self.read_snapshot(filter, limit, None).await? {
+                SnapshotReply { found, as_of: Some(from), .. } => Ok((found, from)),
+                SnapshotReply { .. } => Ok((Vec::new(), answered)),
+            },
+        }
+    }
+
+    /// Reads the first documents that match, in the order of `_id`s, as of this cluster time or of the latest. If they
+    /// do not fit in a reply, there are fewer.
+    async fn read_snapshot(&self, filter: Document, limit: i64, as_of: Option<Timestamp>) -> Result<SnapshotReply> {
+        let mut level = doc! { "level": "snapshot" };
+        level.extend(as_of.map(|as_of| ("atClusterTime".to_owned(), Bson::Timestamp(as_of))));
         let mut projection = document::record_projection();
         projection.insert("queue", doc! { "$slice": 0 });
         let command = doc! {
             "find": &self.collection,
-            "filter": { "_id": key.as_str() },
+            "filter": filter,
             "projection": projection,
-            "limit": 1,
+            "sort": { "_id": 1 },
+            "limit": limit,
+            "batchSize": limit,
             "singleBatch": true,
-            "readConcern": { "level": "snapshot" },
+            "readConcern": level,
             "maxTimeMS": server_limit(deadline_after(SNAPSHOT_TIMEOUT)),
         };
         let reply = self.raw_command(&self.database, command).await.map_err(|error| self.no_snapshot(error))?;
         let cursor = reply.get_document("cursor").map_err(error::unreadable)?;
-        let found = cursor.get_array("firstBatch").map_err(error::unreadable)?.first();
+        let found = cursor.get_array("firstBatch").map_err(error::unreadable)?.iter();
         Ok(SnapshotReply {
-            found: found.and_then(Bson::as_document).cloned(),
+            found: found.filter_map(Bson::as_document).cloned().collect(),
             as_of: cursor.get_timestamp("atClusterTime").ok(),
             answered: reply.get_timestamp("operationTime").map_err(error::unreadable)?,
         })
@@ -149,12 +161,16 @@ impl MongoContext {
     }
 }
 
+fn no_majority() -> Error {
+    Error::unavailable("no majority has the latest writes of the primary: check the other members of the replica set")
+}
+
 /// The document of a key after the last event, if it exists.
 struct FollowedDocument(Option<Document>);
 
 impl FollowedDocument {
-    /// Applies an event. Returns the state after it.
-    fn apply(&mut self, key: &Key, event: &Document) -> Result<RecordState> {
+    /// Applies an event. Returns the time of the change.
+    fn update(&mut self, event: &Document) -> Result<StoreClock> {
         let logged = event.get_timestamp("clusterTime").map_err(error::unreadable)?;
         let seen = self.last_seen();
         match event.get_str("operationType").map_err(error::unreadable)? {
@@ -175,7 +191,7 @@ impl FollowedDocument {
         // A change by this store writes when it was made. A change by another program may not.
         let written = self.last_seen().filter(|written| seen.is_none_or(|seen| *written > seen));
         let now = written.or_else(|| time(event, "wallTime")).unwrap_or_else(|| second(logged));
-        self.state(key, StoreClock { now, tick: hybrid_time(logged) })
+        Ok(StoreClock { now, tick: hybrid_time(logged) })
     }
 
     fn last_seen(&self) -> Option<StoreTime> {

@@ -127,13 +127,19 @@ fn pipeline(filter: &Filter, after: Option<&Position>, page_size: u32) -> Vec<Do
 
 /// Matches `_id`s: a range, which the server reads from the index on them.
 fn match_keys(filter: &Filter) -> Document {
-    let mut keys = doc! { "$type": "string" };
+    let mut keys = match_prefix(&filter.prefix);
     if let Some(key) = &filter.key {
         keys.insert("$eq", key.as_str());
     }
-    if !filter.prefix.is_empty() {
-        keys.insert("$gte", &filter.prefix);
-        if let Some(end) = prefix_end(&filter.prefix) {
+    keys
+}
+
+/// Matches the `_id`s that are texts with this prefix.
+pub(super) fn match_prefix(prefix: &str) -> Document {
+    let mut keys = doc! { "$type": "string" };
+    if !prefix.is_empty() {
+        keys.insert("$gte", prefix);
+        if let Some(end) = prefix_end(prefix) {
             keys.insert("$lt", end);
         }
     }

@@ -33,6 +33,7 @@ mod tls;
 mod tokens;
 mod waiting;
 mod watch;
+mod watch_prefix;
 
 use std::{sync::Arc, time::Duration};
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use mongoseal::{Error, Key, Mongoseal};
+use mongoseal::{Error, Key, store::MongoStore};
 
 use super::Finding;
 use crate::{
@@ -90,44 +90,31 @@ fn span(seconds: u128) -> String {
 
 const RECORDS: &str = "records";
 /// The largest number of documents that are checked.
-const MAX_DOCUMENTS: usize = 1_000;
+const MAX_DOCUMENTS: usize = 100_000;
 /// The largest number of ids in a finding.
 const MAX_IDS: usize = 3;
 
+/// A document that the library cannot read as a record, with its id.
+enum Unreadable {
+    Foreign(String),
+    Newer(String),
+}
+
 /// Looks for documents in the collection that the library cannot read.
-pub(super) async fn foreign(deployment: &Deployment, seal: &Mongoseal) -> Finding {
-    let find = doc! {
-        "find": &deployment.collection,
-        "projection": { "_id": 1 },
-        "limit": i64::try_from(MAX_DOCUMENTS + 1).unwrap_or(i64::MAX),
-        "singleBatch": true,
-        "batchSize": i64::try_from(MAX_DOCUMENTS + 1).unwrap_or(i64::MAX),
-    };
-    let found = match deployment.run(find).await {
-        Ok(reply) => first_batch(&reply),
+pub(super) async fn foreign(deployment: &Deployment) -> Finding {
+    let scan = match deployment.scan(MAX_DOCUMENTS, check).await {
+        Ok(scan) => scan,
         Err(refusal) => return Finding::warn(RECORDS, format!("cannot read them ({refusal})"), "grant find"),
     };
-    let more = found.len() > MAX_DOCUMENTS;
     let (mut foreign, mut newer) = (Vec::new(), Vec::new());
-    for document in found.iter().take(MAX_DOCUMENTS) {
-        let key = match document.get("_id") {
-            Some(Bson::String(key)) => key.parse::<Key>().ok(),
-            _ => None,
-        };
-        let id = || document.get("_id").map(ToString::to_string).unwrap_or_default();
-        let Some(key) = key else {
-            foreign.push(id());
-            continue;
-        };
-        match seal.inspect(key).await {
-            Err(Error::Corrupt { .. }) => foreign.push(id()),
-            // `find` has succeeded, so the cause is not a missing privilege but the record's format.
-            Err(Error::Invalid { .. }) => newer.push(id()),
-            _ => {}
+    for unreadable in scan.found {
+        match unreadable {
+            Unreadable::Foreign(id) => foreign.push(id),
+            Unreadable::Newer(id) => newer.push(id),
         }
     }
-    let checked = match (more, found.len()) {
-        (true, _) => format!("the first {MAX_DOCUMENTS} documents"),
+    let checked = match (scan.has_more, scan.count) {
+        (true, count) => format!("the first {count} documents"),
         (false, 1) => "1 document".into(),
         (false, count) => format!("{count} documents"),
     };
@@ -150,6 +137,19 @@ pub(super) async fn foreign(deployment: &Deployment, seal: &Mongoseal) -> Findin
         );
     }
     Finding::pass(RECORDS, format!("{checked} checked, all are lease records"))
+}
+
+/// Checks a document as the library does.
+fn check(document: &Document) -> Option<Unreadable> {
+    let id = || document.get("_id").map(ToString::to_string).unwrap_or_default();
+    let Some(key) = document.get_str("_id").ok().and_then(|id| id.parse::<Key>().ok()) else {
+        return Some(Unreadable::Foreign(id()));
+    };
+    match MongoStore::check_document(&key, document) {
+        Ok(()) => None,
+        Err(Error::Invalid { .. }) => Some(Unreadable::Newer(id())),
+        Err(_not_a_record) => Some(Unreadable::Foreign(id())),
+    }
 }
 
 /// Lists the first ids, and the number of others.

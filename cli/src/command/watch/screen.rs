@@ -5,14 +5,10 @@ use std::{
     io::{self, Write},
 };
 
-use mongoseal::{ListedLease, Mongoseal, Result};
+use mongoseal::{ListedLease, Result};
 
 use super::KeyEvent;
-use crate::{
-    escape,
-    json::{self, LeaseTable},
-    output, table,
-};
+use crate::{escape, json::LeaseTable, output, table};
 
 /// The largest number of events that are kept for the screen.
 const MAX_EVENTS: usize = 200;
@@ -50,12 +46,12 @@ impl Screen {
     }
 
     /// Draws the table of the leases, and the latest events below it.
-    pub(super) async fn draw(&self, seal: &Mongoseal, leases: Result<Vec<ListedLease>>) -> io::Result<()> {
+    pub(super) fn draw(&self, leases: Result<Vec<ListedLease>>) -> io::Result<()> {
         let (columns, rows) = output::size().unwrap_or((80, 24));
         // The events get a third of the screen, and the rows that the table does not need.
         let room = (rows - rows / 3).saturating_sub(3).max(1);
         let mut lines = match leases {
-            Ok(leases) => lease_table(seal, leases, room, columns).await,
+            Ok(leases) => lease_table(leases, room, columns),
             Err(error) => vec![table::cut(&escape::visible(&error.to_string()), columns)],
         };
         lines.push(String::new());
@@ -69,13 +65,12 @@ impl Screen {
 }
 
 /// Formats a table of at most `room` leases, and the number of further leases.
-async fn lease_table(seal: &Mongoseal, mut leases: Vec<ListedLease>, room: usize, columns: usize) -> Vec<String> {
+fn lease_table(mut leases: Vec<ListedLease>, room: usize, columns: usize) -> Vec<String> {
     let hidden = leases.len().saturating_sub(room);
     leases.truncate(room);
-    let waiting = json::count_waiters(seal, &leases).await;
     let mut table = LeaseTable::new();
     for lease in &leases {
-        table.row(lease, waiting.get(&lease.key).copied());
+        table.row(lease);
     }
     if table.is_empty() {
         return vec!["No leases.".into()];

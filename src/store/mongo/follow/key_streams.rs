@@ -1,4 +1,4 @@
-//! Change streams of some keys, each of which replaces the one before.
+//! Change streams of some keys, each of which replaces the one before, and of all keys with a prefix.
 //!
 //! Purpose: the keys of an open change stream cannot be changed.
 //!
@@ -69,20 +69,43 @@ impl KeyStreams {
         // After the answer that had the last token. So a change of a new key cannot be between that token and a
         // snapshot as of this time.
         let now = self.store.operation_time().await.map_err(StreamEnd::NotOpened)?;
-        // After the time itself: if the last event is the drop of the collection, a stream from that time on would end
-        // with it again and again.
-        let after = StreamStart::At(Timestamp { increment: now.increment.saturating_add(1), ..now });
-        let start = self.position.clone().unwrap_or(after);
-        let events = self.store.open_change_stream(keys, start.clone()).await.map_err(StreamEnd::NotOpened)?;
+        let start = self.position.clone().unwrap_or_else(|| StreamStart::after(now));
+        let ids: Vec<Bson> = keys.iter().map(|key| key.as_str().into()).collect();
+        let held = (slot, Arc::clone(&self.permit));
+        let changes = read_stream(&self.store, doc! { "$in": ids }, start.clone(), held).await?;
         self.position = Some(start);
-        let (pass_on, changes) = mpsc::channel(1);
-        let (store, keys, permit) = (Arc::clone(&self.store), keys.clone(), Arc::clone(&self.permit));
-        task::spawn(async move {
-            read(&store, &keys, events, pass_on).await;
-            drop((slot, permit));
-        });
         Ok((changes, now))
     }
+}
+
+/// Opens a stream of the documents whose `_id`s match, for one reader. Returns what is read from it, and a time after
+/// which it has all changes.
+pub(super) async fn open(
+    store: &Arc<MongoContext>,
+    ids: Document,
+) -> std::result::Result<(Receiver<StreamRead>, Timestamp), StreamEnd> {
+    let permit = store.client.take_stream_permit().map_err(StreamEnd::TooMany)?;
+    let now = store.operation_time().await.map_err(StreamEnd::NotOpened)?;
+    Ok((read_stream(store, ids, StreamStart::after(now), permit).await?, now))
+}
+
+/// Opens a stream of the documents whose `_id`s match, and starts a task that reads it. The task has `held` until it
+/// ends.
+async fn read_stream(
+    store: &Arc<MongoContext>,
+    ids: Document,
+    start: StreamStart,
+    held: impl Send + 'static,
+) -> std::result::Result<Receiver<StreamRead>, StreamEnd> {
+    let stages = filter_stages(ids, &store.collection);
+    let events = store.open_change_stream(&stages, start).await.map_err(StreamEnd::NotOpened)?;
+    let (pass_on, changes) = mpsc::channel(1);
+    let store = Arc::clone(store);
+    task::spawn(async move {
+        read(&store, &stages, events, pass_on).await;
+        drop(held);
+    });
+    Ok(changes)
 }
 
 /// A change, if there is one, and the token behind which the stream goes on.
@@ -91,7 +114,7 @@ pub(super) type StreamRead = (std::result::Result<Option<Document>, StreamEnd>, 
 /// Reads a stream until its receiver is dropped or it ends.
 async fn read(
     store: &MongoContext,
-    keys: &HashSet<Key>,
+    stages: &[Document; 2],
     mut events: ChangeStream<Document>,
     pass_on: Sender<StreamRead>,
 ) {
@@ -105,13 +128,15 @@ async fn read(
             }
             Ok(_) => Err(StreamEnd::Closed),
             Err(error) => match events.resume_token() {
-                Some(token) if !is_resumed => match store.open_change_stream(keys, StreamStart::Behind(token)).await {
-                    Ok(again) => {
-                        (events, is_resumed) = (again, true);
-                        continue;
+                Some(token) if !is_resumed => {
+                    match store.open_change_stream(stages, StreamStart::Behind(token)).await {
+                        Ok(again) => {
+                            (events, is_resumed) = (again, true);
+                            continue;
+                        }
+                        Err(error) => Err(StreamEnd::Failed(error)),
                     }
-                    Err(error) => Err(StreamEnd::Failed(error)),
-                },
+                }
                 _ => Err(StreamEnd::Failed(error)),
             },
         };
@@ -129,11 +154,19 @@ enum StreamStart {
     Behind(ResumeToken),
 }
 
+impl StreamStart {
+    /// After the time itself: if the last event is the drop of the collection, a stream from that time on would end with
+    /// it again and again.
+    fn after(time: Timestamp) -> Self {
+        Self::At(Timestamp { increment: time.increment.saturating_add(1), ..time })
+    }
+}
+
 impl MongoContext {
-    /// Opens a change stream of the documents of these keys.
+    /// Opens a change stream with these stages.
     async fn open_change_stream(
         &self,
-        keys: &HashSet<Key>,
+        stages: &[Document; 2],
         start: StreamStart,
     ) -> DriverResult<ChangeStream<Document>> {
         let (from, behind) = match start {
@@ -148,19 +181,19 @@ impl MongoContext {
             .selection_criteria(PRIMARY)
             .build();
         let collection = self.database.collection::<Document>(&self.collection);
-        let events = collection.watch().pipeline(filter_stages(keys, &self.collection)).with_options(options).await?;
+        let events = collection.watch().pipeline(stages.clone()).with_options(options).await?;
         Ok(events.with_type::<Document>())
     }
 }
 
-/// Selects the events of these keys, and those of the whole collection. Without the queue, which may be long.
-fn filter_stages(keys: &HashSet<Key>, collection: &str) -> [Document; 2] {
-    let keys: Vec<Bson> = keys.iter().map(|key| key.as_str().into()).collect();
+/// Selects the events of the documents whose `_id`s match, and those of the whole collection. Without the queue, which
+/// may be long.
+fn filter_stages(ids: Document, collection: &str) -> [Document; 2] {
     [
         doc! { "$match": { "$or": [
             {
                 "operationType": { "$in": ["insert", "replace", "update", "delete"] },
-                "documentKey._id": { "$in": keys },
+                "documentKey._id": ids,
             },
             { "operationType": { "$in": ["drop", "rename"] }, "ns.coll": { "$eq": collection } },
         ] } },

@@ -1,0 +1,112 @@
+//! Polls lists of leases.
+
+use std::collections::HashMap;
+
+use super::{super::watcher::POLL_BOUNDS, PrefixWatcher};
+use crate::{
+    Error, FencingToken, Key, Result,
+    engine::retry::Backoff,
+    record::{Filter, ListedLease, Record, StoreClock, StoreTime},
+    store::{Page, RecordState, Snapshot},
+};
+
+/// How many leases one page of a list has.
+const PAGE_SIZE: u32 = 500;
+
+impl PrefixWatcher {
+    /// Polls lists, because there is no stream of changes.
+    pub(super) async fn poll(&mut self) -> Error {
+        let (first, longest) = POLL_BOUNDS;
+        let mut backoff = Backoff::between(first, longest);
+        loop {
+            let polled = match self.list().await {
+                Ok(leases) => Ok(self.compare(leases).await),
+                Err(error) => Err(error),
+            };
+            let now = self.clock.now();
+            if matches!(polled, Ok(true)) {
+                // After a change, more may follow soon.
+                backoff = Backoff::between(first, longest);
+            }
+            let next = now.saturating_add(backoff.next());
+            if let Err(error) = polled
+                && let Err(permanent) = self.ensure_transient(error, next)
+            {
+                return permanent;
+            }
+            let due = self.next_expiry().map_or(next, |due| due.max(now.saturating_add(first)));
+            self.clock.sleep_until(next.min(due)).await;
+        }
+    }
+
+    async fn list(&self) -> Result<Vec<ListedLease>> {
+        let filter = Filter { prefix: self.prefix.clone(), with_expired: true, ..Filter::default() };
+        let (mut listed, mut after) = (Vec::new(), None);
+        loop {
+            let page = self.context.store.list(&filter, after, PAGE_SIZE, self.attempt_deadline()).await?;
+            let Page { leases, next } = page;
+            listed.extend(leases);
+            let Some(next) = next else { return Ok(listed) };
+            after = Some(next);
+        }
+    }
+
+    /// Compares a list with the records, reads those that have changed, and reports what happened. Returns whether
+    /// anything did.
+    async fn compare(&mut self, leases: Vec<ListedLease>) -> bool {
+        let mut listed: HashMap<Key, HashMap<FencingToken, Option<StoreTime>>> = HashMap::new();
+        for ListedLease { key, holder, read_at, .. } in leases {
+            self.note_clock(read_at);
+            let live = listed.entry(key).or_default();
+            let end = holder.remaining.map(|left| read_at.after(u64::try_from(left.as_millis()).unwrap_or(u64::MAX)));
+            if !holder.is_expired() {
+                live.insert(holder.token, end);
+            }
+        }
+        let is_same = |key: &Key, record: &Record| match listed.get(key) {
+            None => record.holders.is_empty(),
+            Some(holders) => {
+                holders.len() == record.holders.len()
+                    && record.holders.iter().all(|holder| holders.contains_key(&holder.version))
+            }
+        };
+        let mut changed: Vec<Key> =
+            self.records.iter().filter(|(key, record)| !is_same(key, record)).map(|(key, _)| key.clone()).collect();
+        let is_new = |(key, live): &(&Key, &HashMap<_, _>)| !live.is_empty() && !self.records.contains_key(*key);
+        changed.extend(listed.iter().filter(is_new).map(|(key, _)| key.clone()));
+        self.records.retain(|key, record| !record.holders.is_empty() || listed.contains_key(key));
+        for (key, holders) in &listed {
+            self.extend(key, holders);
+        }
+        let mut happened = Vec::new();
+        for (key, read) in self.read_all(changed).await {
+            let (record, now) = match read {
+                Ok(Some(Snapshot { record, at })) => (Some(record), at.now),
+                // The next list shows whether the record is still different.
+                Err(Error::Unavailable { .. }) => continue,
+                Ok(None) | Err(_) => (None, self.store_now()),
+            };
+            // Reads are linearizable, so each is later than the state before.
+            let at = StoreClock { now, tick: self.tick };
+            happened.extend(self.apply(key, RecordState { record, at }));
+        }
+        happened.sort_by_key(|event| event.at);
+        let any = !happened.is_empty();
+        self.report(happened).await;
+        self.begin().await;
+        any
+    }
+
+    /// Notes the expiries of refreshed holders.
+    fn extend(&mut self, key: &Key, ends: &HashMap<FencingToken, Option<StoreTime>>) {
+        let Some(record) = self.records.get_mut(key) else { return };
+        for holder in &mut record.holders {
+            if let Some(Some(end)) = ends.get(&holder.version) {
+                self.expiries.remove(&(holder.expires_at, key.clone()));
+                holder.expires_at = *end;
+            }
+        }
+        let ends = record.holders.iter().filter(|holder| matches!(ends.get(&holder.version), Some(Some(_))));
+        self.expiries.extend(ends.map(|holder| (holder.expires_at, key.clone())));
+    }
+}

@@ -1,0 +1,247 @@
+//! Watching what happens to all keys with a prefix.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicUsize, Ordering},
+};
+
+use mongoseal::{Error, Event, EventKind, EventStream, FencingToken, Mongoseal};
+use tokio::time::{Instant, timeout};
+
+use crate::{
+    GRACE,
+    faulty::{Call, Fault, Faulty},
+    millis, secs,
+};
+
+/// The next event, which comes within a minute.
+async fn next(events: &mut EventStream) -> Event {
+    timeout(secs(60), events.next()).await.expect("it comes within a minute").expect("it goes on").unwrap()
+}
+
+/// The key, the word and the token of the next event.
+async fn told(events: &mut EventStream) -> (String, &'static str, FencingToken) {
+    let event = next(events).await;
+    let word = match event.kind {
+        EventKind::Holds { .. } => "holds",
+        EventKind::Granted { .. } => "granted",
+        EventKind::Released => "released",
+        EventKind::Expired => "expired",
+        EventKind::Revoked { .. } => "revoked",
+        EventKind::Transferred { .. } => "transferred",
+        EventKind::Removed => "removed",
+        other => panic!("{other:?}"),
+    };
+    (event.key.as_str().to_owned(), word, event.token)
+}
+
+fn is(key: &str, word: &'static str, token: FencingToken) -> (String, &'static str, FencingToken) {
+    (key.to_owned(), word, token)
+}
+
+async fn nothing(events: &mut EventStream, seconds: u64) {
+    let told = timeout(secs(seconds), events.next()).await;
+    assert!(told.is_err(), "{told:?}");
+}
+
+/// A store that streams changes, and one that does not.
+fn stores() -> [Faulty; 2] {
+    let stores = [Faulty::new(), Faulty::new()];
+    stores[1].script(|call| matches!(call, Call::FollowPrefix).then_some(Fault::Refuse));
+    stores
+}
+
+#[tokio::test(start_paused = true)]
+async fn it_begins_with_the_holders_of_all_keys_and_goes_on_with_what_happens_to_each() {
+    for store in stores() {
+        let seal = store.seal();
+        // In another order than that of the keys, and more than a channel has room for.
+        let mut held = Vec::new();
+        for number in (0..200).rev() {
+            held.push(seal.acquire(format!("reports/{number:03}")).ttl(secs(3600)).await.unwrap());
+        }
+        let _other = seal.acquire("other").await.unwrap();
+        let mut some = seal.watch_prefix("reports/").await.unwrap();
+        for lease in &held {
+            assert_eq!(told(&mut some).await, is(lease.key().as_str(), "holds", lease.token()));
+        }
+        let mut all = seal.watch_prefix("").await.unwrap();
+        for _ in 0..201 {
+            assert_eq!(told(&mut all).await.1, "holds");
+        }
+        let released = held.pop().unwrap();
+        let token = released.token();
+        released.release().await.unwrap();
+        for events in [&mut some, &mut all] {
+            assert_eq!(told(events).await, is("reports/000", "released", token));
+        }
+        let new = seal.acquire("reports/new").ttl(secs(3600)).await.unwrap();
+        seal.revoke("reports/001").by("olga").reason("stuck").await.unwrap();
+        for events in [&mut some, &mut all] {
+            // A poll may read both together.
+            let mut both = [told(events).await, told(events).await];
+            both.sort();
+            let revoked = is("reports/001", "revoked", held.last().unwrap().token());
+            assert_eq!(both, [revoked, is("reports/new", "granted", new.token())]);
+        }
+        nothing(&mut some, 600).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_expiry_is_told_when_it_comes_and_once() {
+    for store in stores() {
+        let seal = store.seal();
+        let mut events = seal.watch_prefix("k").await.unwrap();
+        let kept = seal.acquire("k/kept").ttl(secs(10)).await.unwrap();
+        let (first, second) = (seal.acquire("k/a").ttl(secs(10)), seal.acquire("k/b").ttl(secs(20)));
+        let (first, second) = (first.without_refresh().await.unwrap(), second.without_refresh().await.unwrap());
+        let began = Instant::now();
+        let mut granted = [told(&mut events).await, told(&mut events).await, told(&mut events).await];
+        granted.sort_by_key(|event| event.2);
+        let leases = [&kept, &first, &second];
+        assert_eq!(granted, leases.map(|lease| is(lease.key().as_str(), "granted", lease.token())));
+        for (lease, after) in [(&first, secs(10)), (&second, secs(20))] {
+            let event = next(&mut events).await;
+            assert_eq!((&event.key, event.token, &event.kind), (lease.key(), lease.token(), &EventKind::Expired));
+            let took = began.elapsed();
+            assert!(took >= after + GRACE && took < after + GRACE + millis(50), "{took:?}");
+        }
+        nothing(&mut events, 100).await;
+        // It is still in the record, and dropped from there by the next grant.
+        let again = seal.acquire("k/a").ttl(secs(600)).await.unwrap();
+        assert_eq!(told(&mut events).await, is("k/a", "granted", again.token()));
+        nothing(&mut events, 100).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_expiry_is_told_before_what_happened_to_another_key_after_it() {
+    let store = Faulty::new();
+    let seal = store.seal();
+    let mut events = seal.watch_prefix("").await.unwrap();
+    let dead = seal.acquire("dead").ttl(secs(10)).without_refresh().await.unwrap();
+    assert_eq!(told(&mut events).await, is("dead", "granted", dead.token()));
+    store.script(|call| matches!(call, Call::Read).then_some(Fault::DelayReply(secs(1))));
+    tokio::time::sleep(secs(10) + GRACE + millis(500)).await;
+    let other = seal.acquire("other").await.unwrap();
+    assert_eq!(told(&mut events).await, is("dead", "expired", dead.token()));
+    assert_eq!(told(&mut events).await, is("other", "granted", other.token()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_that_is_interrupted_tells_what_has_changed_meanwhile() {
+    let store = Faulty::new();
+    let mut calls = 0;
+    store.script(move |call| match call {
+        Call::FollowPrefix => {
+            calls += 1;
+            match calls {
+                1 => Some(Fault::Delay(secs(5))),
+                2..7 => Some(Fault::Fail),
+                _ => None,
+            }
+        }
+        _ => None,
+    });
+    let seal = store.seal();
+    let mut leases = Vec::new();
+    for key in ["deleted", "expired", "kept", "released", "revoked"] {
+        let ttl = if key == "expired" { millis(5_100) } else { secs(600) };
+        leases.push(seal.acquire(key).ttl(ttl).grace(millis(0)).without_refresh().await.unwrap());
+    }
+    let tokens: Vec<FencingToken> = leases.iter().map(mongoseal::Lease::token).collect();
+    let mut events = seal.watch_prefix("").await.unwrap();
+    for _ in 0..5 {
+        assert_eq!(told(&mut events).await.1, "holds");
+    }
+    tokio::time::sleep(millis(5_050)).await;
+    store.records.remove(leases[0].key());
+    leases.remove(3).release().await.unwrap();
+    seal.revoke("revoked").by("olga").reason("stuck").await.unwrap();
+    let new = seal.acquire("new").await.unwrap();
+    let mut heard = Vec::new();
+    for _ in 0..5 {
+        heard.push(told(&mut events).await);
+    }
+    heard.sort();
+    let expected = [
+        is("deleted", "removed", tokens[0]),
+        is("expired", "expired", tokens[1]),
+        is("new", "granted", new.token()),
+        is("released", "released", tokens[3]),
+        is("revoked", "revoked", tokens[4]),
+    ];
+    assert_eq!(heard, expected);
+    nothing(&mut events, 100).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_that_hears_nothing_any_more_without_an_error_is_begun_anew() {
+    let store = Faulty::new();
+    let mut calls = 0;
+    store.script(move |call| match call {
+        Call::FollowPrefix => {
+            calls += 1;
+            (calls == 1).then_some(Fault::Stale)
+        }
+        _ => None,
+    });
+    let seal = store.seal();
+    let lease = seal.acquire("k").ttl(secs(10)).await.unwrap();
+    let mut events = seal.watch_prefix("").await.unwrap();
+    assert_eq!(told(&mut events).await, is("k", "holds", lease.token()));
+    // Kept alive, so it is not over when its first time is.
+    nothing(&mut events, 30).await;
+    seal.revoke("k").by("alice").reason("drill").await.unwrap();
+    assert_eq!(told(&mut events).await, is("k", "revoked", lease.token()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_that_polls_asks_once_a_second_and_not_once_nobody_listens() {
+    let store = Faulty::new();
+    let lists = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&lists);
+    store.script(move |call| match call {
+        Call::FollowPrefix => Some(Fault::Refuse),
+        Call::List => {
+            counted.fetch_add(1, Ordering::Relaxed);
+            None
+        }
+        _ => None,
+    });
+    let seal = store.seal();
+    let events = seal.watch_prefix("").await.unwrap();
+    tokio::time::sleep(secs(10)).await;
+    let before = lists.load(Ordering::Relaxed);
+    tokio::time::sleep(secs(100)).await;
+    let asked = lists.load(Ordering::Relaxed) - before;
+    assert!((100..=210).contains(&asked), "{asked} in 100 seconds");
+    drop(events);
+    tokio::time::sleep(millis(1)).await;
+    let before = lists.load(Ordering::Relaxed);
+    tokio::time::sleep(secs(100)).await;
+    assert_eq!(lists.load(Ordering::Relaxed), before);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_store_that_is_away_and_a_text_with_which_no_key_begins_are_errors_of_the_call() {
+    for fault in [Fault::Fail, Fault::Hang] {
+        let store = Faulty::new();
+        store.always(fault);
+        let seal = store.seal();
+        let began = Instant::now();
+        assert!(matches!(seal.watch_prefix("").await, Err(Error::Unavailable { .. })));
+        assert!(began.elapsed() <= secs(10), "{:?}", began.elapsed());
+        store.heal();
+        drop(seal.watch_prefix("").await.unwrap());
+    }
+    let seal = Mongoseal::in_memory();
+    for prefix in ["a\0".to_owned(), "k".repeat(2_000)] {
+        assert!(matches!(seal.watch_prefix(prefix).await, Err(Error::Invalid { .. })));
+    }
+    let mut events = seal.watch_prefix("").await.unwrap();
+    seal.shutdown().await;
+    assert!(matches!(events.next().await, Some(Err(Error::Invalid { .. }))));
+    assert!(events.next().await.is_none());
+}

@@ -1,0 +1,190 @@
+//! Watching all keys with a prefix on a real server.
+
+use std::collections::HashMap;
+
+use mongodb::bson::{Document, doc};
+use mongoseal::{Error, Event, EventKind, EventStream, FencingToken, Mongoseal};
+use mongoseal_test_support::ReplicaSet;
+use tokio::time::timeout;
+
+use crate::{TestDatabase, millis, secs};
+
+/// The next event, which comes soon.
+async fn next(events: &mut EventStream) -> Event {
+    timeout(secs(20), events.next()).await.expect("it comes soon").expect("it goes on").unwrap()
+}
+
+async fn nothing(events: &mut EventStream) {
+    let told = timeout(millis(500), events.next()).await;
+    assert!(told.is_err(), "{told:?}");
+}
+
+async fn is_granted(events: &mut EventStream, key: &str, token: FencingToken) {
+    let event = next(events).await;
+    let granted = matches!(&event.kind, EventKind::Granted { holding } if holding.token == token);
+    assert!(event.key.as_str() == key && event.token == token && granted, "{event:?}, and not the grant of {token}");
+}
+
+async fn is(events: &mut EventStream, key: &str, token: FencingToken, kind: EventKind) {
+    let event = next(events).await;
+    assert_eq!((event.key.as_str(), event.token, event.kind), (key, token, kind));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_grant_of_many_keys_is_told_in_order_and_followed_by_its_end() {
+    let db = TestDatabase::new("mongoseal_prefix").await;
+    let mut events = db.seal().watch_prefix("k/").await.unwrap();
+    // Waiters queue, so that the changes of larger records are logged as deltas.
+    let (mut chain, seals) = (Vec::new(), [db.seal(), db.seal()]);
+    for number in 0..40 {
+        let (seal, key) = (seals[number % 2].clone(), format!("k/{}", number % 5));
+        chain.push(tokio::spawn(async move {
+            let mut tokens = Vec::new();
+            for _ in 0..10 {
+                let lease = seal.acquire(key.as_str()).metadata("note", "x".repeat(300)).wait(secs(120)).await.unwrap();
+                tokens.push(lease.token());
+                lease.release().await.unwrap();
+            }
+            (key, tokens)
+        }));
+    }
+    let mut granted: HashMap<String, Vec<FencingToken>> = HashMap::new();
+    for one in chain {
+        let (key, tokens) = one.await.unwrap();
+        granted.entry(key).or_default().extend(tokens);
+    }
+    let mut held: HashMap<String, FencingToken> = HashMap::new();
+    let mut told: HashMap<String, Vec<FencingToken>> = HashMap::new();
+    let mut last = None;
+    for _ in 0..800 {
+        let event = next(&mut events).await;
+        let key = event.key.as_str().to_owned();
+        match event.kind {
+            EventKind::Granted { .. } => {
+                assert_eq!(held.insert(key.clone(), event.token), None, "the holder before has ended");
+                told.entry(key).or_default().push(event.token);
+            }
+            EventKind::Released => assert_eq!(held.remove(&key), Some(event.token)),
+            other => panic!("{other:?}"),
+        }
+        let late = last.map_or(0, |last: mongoseal::StoreTime| last.millis() - event.at.millis());
+        assert!(late < 1_000, "{late} ms out of order");
+        last = Some(event.at);
+    }
+    for tokens in granted.values_mut() {
+        tokens.sort_unstable();
+    }
+    assert_eq!(told, granted);
+    nothing(&mut events).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn each_way_to_end_is_told_and_documents_of_others_are_left_out() {
+    let db = TestDatabase::new("mongoseal_prefix_ends").await;
+    let seal = db.seal();
+    // Before there is a collection, or even a database.
+    let mut events = seal.watch_prefix("$k.").await.unwrap();
+    let change = async |id: &str, update: Document| {
+        db.records().update_one(doc! { "_id": id }, update).await.unwrap();
+    };
+    let lease = seal.acquire("$k.a").await.unwrap();
+    is_granted(&mut events, "$k.a", lease.token()).await;
+    let token = lease.token();
+    lease.release().await.unwrap();
+    is(&mut events, "$k.a", token, EventKind::Released).await;
+    // Of an idle record, the watch keeps nothing.
+    for _ in 0..3 {
+        let lease = seal.acquire("$k.a").shared().metadata("note", "x".repeat(500)).await.unwrap();
+        is_granted(&mut events, "$k.a", lease.token()).await;
+        let token = lease.token();
+        db.seal().revoke("$k.a").by("$olga").reason("$$ROOT").await.unwrap();
+        is(&mut events, "$k.a", token, EventKind::Revoked { by: "$olga".into(), reason: "$$ROOT".into() }).await;
+    }
+    let dead = db.seal().acquire("$k.b").ttl(secs(1)).without_refresh().await.unwrap();
+    is_granted(&mut events, "$k.b", dead.token()).await;
+    is(&mut events, "$k.b", dead.token(), EventKind::Expired).await;
+
+    for id in ["$k.foreign", "$k.holders"] {
+        db.records().insert_one(doc! { "_id": id, "holders": { "a": 1 } }).await.unwrap();
+        change(id, doc! { "$set": { "holders.b": 2, "x.y": 3 } }).await;
+    }
+    db.records().insert_one(doc! { "_id": 7, "holders": [1] }).await.unwrap();
+    let lease = seal.acquire("$k.a").await.unwrap();
+    is_granted(&mut events, "$k.a", lease.token()).await;
+    change("$k.a", doc! { "$set": { "theirs": 1, "holders.0.note": "mine" } }).await;
+    nothing(&mut events).await;
+    change("$k.a", doc! { "$set": { "holders.0.owner": 7 } }).await;
+    is(&mut events, "$k.a", lease.token(), EventKind::Removed).await;
+
+    let lease = seal.acquire("$k.c").await.unwrap();
+    is_granted(&mut events, "$k.c", lease.token()).await;
+    db.records().delete_one(doc! { "_id": "$k.c" }).await.unwrap();
+    is(&mut events, "$k.c", lease.token(), EventKind::Removed).await;
+    let lease = db.seal().acquire("$k.c").await.unwrap();
+    is_granted(&mut events, "$k.c", lease.token()).await;
+    for _ in 0..2 {
+        let token = db.record("$k.c").await.unwrap().get_i64("version").unwrap().try_into().unwrap();
+        db.records().drop().await.unwrap();
+        is(&mut events, "$k.c", token, EventKind::Removed).await;
+        let lease = db.seal().acquire("$k.c").await.unwrap();
+        is_granted(&mut events, "$k.c", lease.token()).await;
+        lease.orphan();
+    }
+    seal.shutdown().await;
+    assert!(matches!(events.next().await, Some(Err(Error::Invalid { .. }))));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_change_stream_killed_on_the_server_goes_on_and_a_lost_one_tells_what_has_changed() {
+    let db = TestDatabase::new("mongoseal_prefix_cut").await;
+    let seal = Mongoseal::builder().database("mongoseal_prefix_cut");
+    let seal = seal.connect(db.set.uri_with("appName=prefix_cut")).await.unwrap();
+    let kept = db.seal().acquire("k/kept").await.unwrap();
+    let mut events = seal.watch_prefix("k/").await.unwrap();
+    assert!(matches!(next(&mut events).await.kind, EventKind::Holds { .. }));
+    for number in 0..3 {
+        // Not resumable: the driver gives up.
+        let error = doc! { "errorCode": 2, "errmsg": "killed" };
+        let killed = db.set.fail_command("prefix_cut", &["getMore"], error, 1).await;
+        killed.hit(1).await;
+        let key = format!("k/{number}");
+        let lease = db.seal().acquire(key.as_str()).await.unwrap();
+        let token = lease.token();
+        lease.release().await.unwrap();
+        is_granted(&mut events, &key, token).await;
+        is(&mut events, &key, token, EventKind::Released).await;
+        killed.off().await;
+    }
+    let error = doc! { "errorCode": 286, "errmsg": "lost" };
+    let lost = db.set.fail_command("prefix_cut", &["getMore", "aggregate"], error, 3).await;
+    lost.hit(3).await;
+    let token = kept.token();
+    kept.release().await.unwrap();
+    let lease = db.seal().acquire("k/new").await.unwrap();
+    lost.off().await;
+    let mut both = [next(&mut events).await, next(&mut events).await];
+    both.sort_by_key(|event| event.token);
+    assert_eq!((both[0].token, &both[0].kind), (token, &EventKind::Released));
+    assert!(both[1].token == lease.token() && matches!(both[1].kind, EventKind::Granted { .. }), "{both:?}");
+    nothing(&mut events).await;
+    seal.shutdown().await;
+}
+
+#[tokio::test]
+async fn who_may_not_open_a_change_stream_polls() {
+    let set = ReplicaSet::builder().auth().start().await;
+    let on = |actions: &[&str]| {
+        vec![doc! { "resource": { "db": "app", "collection": "mongoseal" }, "actions": actions.to_vec() }]
+    };
+    set.add_user("least", "pw", "app", on(&["find", "insert", "update"])).await;
+    let seal = Mongoseal::builder().database("app").connect(set.uri_as("least", "pw", "app")).await.unwrap();
+    let mut events = seal.watch_prefix("").await.unwrap();
+    let dead = seal.acquire("k").ttl(secs(2)).without_refresh().await.unwrap();
+    is_granted(&mut events, "k", dead.token()).await;
+    is(&mut events, "k", dead.token(), EventKind::Expired).await;
+    let lease = seal.acquire("k").await.unwrap();
+    is_granted(&mut events, "k", lease.token()).await;
+    seal.revoke("k").by("alice").reason("drill").await.unwrap();
+    is(&mut events, "k", lease.token(), EventKind::Revoked { by: "alice".into(), reason: "drill".into() }).await;
+    seal.shutdown().await;
+}
