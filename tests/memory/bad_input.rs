@@ -39,7 +39,7 @@ fn settings_that_contradict_each_other_are_refused() {
     let store = std::sync::Arc::new(mongoseal::store::MemoryStore::new(secs(10)));
     invalid(builder().retention(secs(100)).on_store(store), "raise the retention");
     invalid(builder().retention(Duration::MAX).in_memory(), "365d");
-    invalid(builder().grace(secs(48 * 3600)).in_memory(), "a grace of 172800s");
+    invalid(builder().grace(secs(48 * 3600)).in_memory(), "a grace of 2d");
     invalid(builder().ttl(secs(20)).grace(secs(20)).retention(secs(30)).in_memory(), "raise the retention");
     invalid(builder().operation_timeout(Duration::ZERO).in_memory(), "operation timeout");
     invalid(builder().operation_timeout(Duration::MAX).in_memory(), "operation timeout");
