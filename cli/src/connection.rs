@@ -2,21 +2,24 @@
 
 use std::{
     env,
-    ffi::{OsStr, OsString},
+    ffi::{CString, OsStr, OsString},
     fs, io,
-    os::unix::{ffi::OsStrExt, fs::PermissionsExt, process::CommandExt},
+    os::unix::{
+        ffi::{OsStrExt, OsStringExt},
+        fs::PermissionsExt,
+    },
     path::{Path, PathBuf},
     pin::pin,
-    process::Command,
     sync::OnceLock,
     time::Duration,
 };
 
 use clap::Args;
 use mongoseal::{Builder, Mongoseal};
+use nix::unistd::execve;
 use tokio::time::sleep;
 
-use crate::{exit_status::Failure, print_message, this_program, time};
+use crate::{exit_status::Failure, print_message, this_program, time, to_c_strings};
 
 /// The environment variable that [`hide_uri`] moves the connection string to. Commands that this program runs do not
 /// inherit it.
@@ -190,7 +193,21 @@ pub(crate) fn hide_uri() -> io::Result<()> {
     let mut arguments = env::args_os();
     let name = arguments.next().unwrap_or_default();
     let Some((uri, rest)) = without_uri(arguments) else { return Ok(()) };
-    Err(Command::new(this_program()?).arg0(name).args(rest).env(HIDDEN_URI, uri).exec())
+    let mut hidden = OsString::from(format!("{HIDDEN_URI}="));
+    hidden.push(uri);
+    let inherited = env::vars_os().filter(|(name, _)| name != HIDDEN_URI).map(|(mut variable, value)| {
+        variable.push("=");
+        variable.push(value);
+        variable
+    });
+    let program = CString::new(this_program()?.into_os_string().into_vec())?;
+    let arguments = to_c_strings(std::iter::once(name).chain(rest))?;
+    let environment = to_c_strings(inherited.chain([hidden]))?;
+    // The standard library's exec would unblock all signals, and the command inherits the mask.
+    match execve(&program, &arguments, &environment) {
+        Ok(never) => match never {},
+        Err(error) => Err(error.into()),
+    }
 }
 
 /// Splits the arguments into the connection string, the last if there are several, and the others.

@@ -26,7 +26,9 @@ mod time;
 
 use std::{
     env,
+    ffi::{CString, OsString},
     io::{self, Write},
+    os::unix::ffi::OsStringExt,
     path::PathBuf,
     process::ExitCode,
 };
@@ -67,6 +69,11 @@ fn print_message(line: &str) {
 fn this_program() -> io::Result<PathBuf> {
     let path = env::current_exe()?;
     Ok(if cfg!(target_os = "linux") && !path.exists() { "/proc/self/exe".into() } else { path })
+}
+
+/// Returns the strings in the form of the system. Fails if one has a NUL character.
+fn to_c_strings(strings: impl Iterator<Item = OsString>) -> io::Result<Vec<CString>> {
+    strings.map(|string| Ok(CString::new(string.into_vec())?)).collect()
 }
 
 fn perform(arguments: Arguments) -> Result<Status, Failure> {

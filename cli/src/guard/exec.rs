@@ -2,16 +2,15 @@
 
 use std::{
     convert::Infallible,
-    ffi::{CString, OsStr, OsString},
+    ffi::{OsStr, OsString},
     io,
-    os::unix::ffi::OsStrExt,
     process::ExitCode,
     sync::{Arc, atomic::AtomicBool},
 };
 
 use nix::{libc::SIGPIPE, unistd::execvp};
 
-use crate::{exit_status::Status, print_message, signals::SignalMask};
+use crate::{exit_status::Status, print_message, signals::SignalMask, to_c_strings};
 
 /// The first argument that makes this program execute a command. The second is the process id of the guard, the third
 /// is the mask of the signals that were blocked when the program started.
@@ -49,8 +48,7 @@ fn prepare(guard: Option<&OsStr>, blocked: Option<&OsStr>) -> io::Result<()> {
 
 /// Executes a command, which is looked up in `PATH`. The standard library's exec would unblock all signals.
 fn execute(command: &[OsString]) -> io::Result<Infallible> {
-    let strings = command.iter().map(|part| Ok(CString::new(part.as_bytes())?));
-    let strings = strings.collect::<io::Result<Vec<CString>>>()?;
+    let strings = to_c_strings(command.iter().cloned())?;
     let program = strings.first().ok_or(io::ErrorKind::NotFound)?;
     Ok(execvp(program, &strings)?)
 }

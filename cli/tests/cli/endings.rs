@@ -151,8 +151,9 @@ async fn a_signal_that_was_ignored_before_is_ignored_by_the_command() {
 #[tokio::test]
 async fn a_signal_that_was_blocked_before_is_blocked_in_the_command_and_no_other() {
     let sandbox = Sandbox::new("blocked").await;
-    // Not by dash(1), which unblocks all signals.
-    let run = sandbox.mongoseal(&["run", KEY, "--", "grep", "SigBlk", "/proc/self/status"]);
+    // Not by dash(1), which unblocks all signals. With --uri the program executes itself again.
+    let uri = sandbox.uri();
+    let run = sandbox.mongoseal(&["run", KEY, "--uri", uri, "--", "grep", "SigBlk", "/proc/self/status"]);
     let mut outer = Command::new("env");
     outer.args(["--block-signal=USR1", env!("CARGO_BIN_EXE_mongoseal")]).args(run.as_std().get_args());
     for (name, value) in run.as_std().get_envs() {

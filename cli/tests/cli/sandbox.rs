@@ -45,6 +45,10 @@ impl Sandbox {
         Self { uri: set.uri(), database, folder, seal }
     }
 
+    pub(crate) fn uri(&self) -> &str {
+        &self.uri
+    }
+
     /// The binary with these arguments, on this database.
     pub(crate) fn mongoseal(&self, arguments: &[&str]) -> Command {
         let mut command = mongoseal(arguments);
