@@ -1,0 +1,158 @@
+//! The arguments of the commands that hold leases.
+
+use std::{ffi::OsString, time::Duration};
+
+use clap::Args;
+
+use crate::{
+    exit_status::{Failure, Status},
+    time,
+};
+
+/// The options of a lease that a command runs under.
+#[derive(Args, Debug)]
+pub(crate) struct LeaseOptions {
+    /// Time to live of the lease
+    ///
+    /// The lease expires if no refresh reaches MongoDB for this long. For example 5m.
+    #[arg(long, default_value = "30s", value_parser = time::parse, value_name = "TIME")]
+    pub(crate) ttl: Duration,
+    /// Owner that other programs see, for example web-1
+    ///
+    /// Environment: `MONGOSEAL_OWNER`. Default: host, process id and a random part.
+    #[arg(long, env = "MONGOSEAL_OWNER", hide_env = true, value_name = "NAME")]
+    pub(crate) owner: Option<String>,
+    /// SIGTERM this long before the end; default: ttl/6
+    ///
+    /// The command has this time, less --kill-before, to stop before its lease ends. At most half of the ttl.
+    #[arg(long, value_parser = time::parse, value_name = "TIME")]
+    pub(crate) term_before: Option<Duration>,
+    /// SIGKILL this long before the end of the lease
+    ///
+    /// Default: a fifth of --term-before.
+    #[arg(long, value_parser = time::parse, value_name = "TIME")]
+    pub(crate) kill_before: Option<Duration>,
+}
+
+/// The options of the wait for a key.
+#[derive(Args, Debug)]
+pub(crate) struct WaitOptions {
+    /// Longest wait; default: no limit
+    ///
+    /// For example 5m. A number without a unit is in seconds, as with flock(1).
+    #[arg(short, long, value_parser = time::parse_with_seconds, value_name = "TIME", conflicts_with = "no_wait")]
+    pub(crate) wait: Option<Duration>,
+    /// Do not wait: exit with 121 if the key is held
+    #[arg(short, long)]
+    pub(crate) no_wait: bool,
+    /// Status instead of 121 if the key is held
+    #[arg(short = 'E', long, value_name = "N")]
+    pub(crate) held_status: Option<u8>,
+    /// Report the wait and the grant on stderr
+    ///
+    /// A message is printed when the position in the queue or the holder changes.
+    #[arg(short, long)]
+    pub(crate) verbose: bool,
+}
+
+impl WaitOptions {
+    /// Returns the longest wait.
+    pub(crate) fn limit(&self) -> Duration {
+        if self.no_wait { Duration::ZERO } else { self.wait.unwrap_or(Duration::MAX) }
+    }
+
+    /// Returns a failure to acquire with the status for it.
+    pub(crate) fn status_of(&self, failure: Failure) -> Failure {
+        match self.held_status {
+            Some(code) if failure.status() == Status::HELD => failure.with_status(Status::of_command(code)),
+            _ => failure,
+        }
+    }
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Run {
+    /// Key to hold, for example reports/nightly
+    ///
+    /// With several keys, the command runs while this program holds all of them. The names of the variables then end
+    /// with a number, in the order of the keys: `MONGOSEAL_KEY_1`, `MONGOSEAL_TOKEN_1`.
+    #[arg(required = true, value_name = "KEY")]
+    pub(crate) keys: Vec<String>,
+    #[command(flatten)]
+    pub(crate) lease: LeaseOptions,
+    #[command(flatten)]
+    pub(crate) wait: WaitOptions,
+    /// Share the key among N holders; default: exclusive
+    #[arg(long, value_name = "N")]
+    pub(crate) shared: Option<u32>,
+    /// Group of the lease
+    #[arg(long, value_name = "NAME")]
+    pub(crate) group: Option<String>,
+    /// Metadata that others see; can be repeated
+    ///
+    /// For example build=1.4.2.
+    #[arg(long, value_parser = parse_metadata, value_name = "NAME=TEXT")]
+    pub(crate) metadata: Vec<(String, String)>,
+    /// Keep the key until a release or a revocation
+    ///
+    /// If this program or its machine fails, the key is held until an operator revokes the lease.
+    #[arg(long, conflicts_with = "ttl")]
+    pub(crate) without_expiry: bool,
+    /// Command and its arguments, after `--`
+    #[arg(last = true, required = true, value_name = "COMMAND")]
+    pub(crate) command: Vec<OsString>,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Elect {
+    /// Name of the election, which is a key, for example scheduler
+    pub(crate) name: String,
+    /// Value to publish, for example the address 10.0.0.7:4000
+    pub(crate) value: String,
+    #[command(flatten)]
+    pub(crate) lease: LeaseOptions,
+    #[command(flatten)]
+    pub(crate) wait: WaitOptions,
+    /// Command, after `--`; default: lead until a signal
+    #[arg(last = true, value_name = "COMMAND")]
+    pub(crate) command: Vec<OsString>,
+}
+
+/// The options of a lease that a script or another program keeps.
+#[derive(Args, Debug)]
+pub(crate) struct WantedLease {
+    /// Time to live of the lease
+    ///
+    /// The lease expires if no refresh reaches MongoDB for this long. For example 5m.
+    #[arg(long, default_value = "30s", value_parser = time::parse, value_name = "TIME")]
+    pub(crate) ttl: Duration,
+    /// Owner that other programs see, for example web-1
+    ///
+    /// Environment: `MONGOSEAL_OWNER`. Default: host, process id and a random part.
+    #[arg(long, env = "MONGOSEAL_OWNER", hide_env = true, value_name = "NAME")]
+    pub(crate) owner: Option<String>,
+    /// Share the key among N holders; default: exclusive
+    #[arg(long, value_name = "N")]
+    pub(crate) shared: Option<u32>,
+    #[command(flatten)]
+    pub(crate) wait: WaitOptions,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Hold {
+    /// Key to hold, for example reports/nightly
+    pub(crate) key: String,
+    #[command(flatten)]
+    pub(crate) lease: WantedLease,
+    /// Do not read requests, and ignore the end of stdin
+    #[arg(long)]
+    pub(crate) no_stdin: bool,
+    /// Print one JSON object per event
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+fn parse_metadata(text: &str) -> Result<(String, String), String> {
+    let (name, text) = text.split_once('=').ok_or("no `=`: pass a name and a text, for example build=1.4.2")?;
+    Ok((name.to_owned(), text.to_owned()))
+}
