@@ -31,8 +31,8 @@
 //!    then of keys. Each is as it was at some time between the call and its answer.
 //! 9. `delete_idle` deletes a record only if it has no holders and no waiters and has been idle for the retention. It
 //!    checks and deletes in one step.
-//! 10. What `follow` and `follow_prefix` send is durable, in the order in which it happened, and complete. If a receiver is slow, it may
-//!     get the present record in place of the changes that it has not received.
+//! 10. What `follow` and `follow_prefix` send is durable, in the order in which it happened, and complete. If a receiver
+//!     is slow, it may get the present record in place of the changes that it has not received.
 //! 11. Each call answers before its deadline, which is on the store's [`clock`](Store::clock). Dropping a future
 //!     abandons the answer, and not necessarily the request.
 

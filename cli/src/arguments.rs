@@ -116,7 +116,7 @@ pub(crate) enum Command {
     /// Campaign, and lead while a command runs or until a signal
     #[command(after_long_help = examples::ELECT)]
     Elect(Elect),
-    /// Hold a key for a program in any language: prints events, and takes requests on the standard input
+    /// Hold a key for a program in any language
     #[command(after_long_help = examples::HOLD)]
     Hold(Hold),
     /// Print the current leader

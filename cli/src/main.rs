@@ -52,7 +52,7 @@ fn main() -> ExitCode {
 
 /// Prints the requested help, or what is wrong with the arguments.
 fn print_usage(error: &clap::Error) -> Result<Status, Failure> {
-    let printed = error.print().and_then(|()| io::stdout().flush()).map_err(output::ReaderGone::mark);
+    let printed = output::help(error);
     if error.use_stderr() {
         return Ok(Status::INVALID);
     }

@@ -67,6 +67,17 @@ pub(crate) fn line(line: &str) -> io::Result<()> {
     writeln!(out, "{line}").and_then(|()| out.flush()).map_err(ReaderGone::mark)
 }
 
+/// Prints bytes as they are, and flushes.
+pub(crate) fn bytes(bytes: &[u8]) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    out.write_all(bytes).and_then(|()| out.flush()).map_err(ReaderGone::mark)
+}
+
+/// Prints what the parser has formatted: help, or what is wrong with the arguments.
+pub(crate) fn help(error: &clap::Error) -> io::Result<()> {
+    error.print().and_then(|()| io::stdout().flush()).map_err(ReaderGone::mark)
+}
+
 pub(crate) fn lines(lines: &[String]) -> io::Result<()> {
     lines.iter().try_for_each(|one| line(one))
 }

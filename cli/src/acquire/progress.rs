@@ -23,7 +23,8 @@ pub(super) struct Progress<'a> {
     keys: &'a [String],
     outer: OuterLeases,
     form: Form,
-    has_warned: bool,
+    /// Whether one of the keys has the name of a key that this program was started under, and this was not reported.
+    may_wait_for_itself: bool,
 }
 
 enum Form {
@@ -43,7 +44,9 @@ impl<'a> Progress<'a> {
             (false, true) => Form::Line(Line { is_shown: false }),
             (false, false) => Form::Silent,
         };
-        Self { seal, keys, outer: OuterLeases::of_environment(), form, has_warned: false }
+        let outer = OuterLeases::of_environment();
+        let may_wait_for_itself = keys.iter().any(|key| outer.tokens(key).next().is_some());
+        Self { seal, keys, outer, form, may_wait_for_itself }
     }
 
     /// Waits for `request`, and reports the wait meanwhile.
@@ -68,7 +71,7 @@ impl<'a> Progress<'a> {
 
     /// Returns whether there is nothing to report, so that no record must be read.
     fn is_idle(&self) -> bool {
-        matches!(self.form, Form::Silent) && (self.has_warned || self.outer.is_empty())
+        matches!(self.form, Form::Silent) && !self.may_wait_for_itself
     }
 
     fn end<T>(&mut self, result: T) -> T {
@@ -107,12 +110,12 @@ impl<'a> Progress<'a> {
     fn warn_of_own_lease(&mut self, record: &Inspection) {
         let key = record.key.as_str();
         let is_own = self.outer.tokens(key).any(|token| record.holders.iter().any(|holder| holder.token == token));
-        if is_own && !self.has_warned {
+        if is_own && self.may_wait_for_itself {
             self.end(());
             print_message(&format!(
                 "this program waits for itself: it was started under the lease on {key:?}, which MONGOSEAL_KEY names"
             ));
-            self.has_warned = true;
+            self.may_wait_for_itself = false;
         }
     }
 }

@@ -1,18 +1,17 @@
 //! `mongoseal completions`.
 
-use std::io::{self, Write};
-
 use clap_complete::{Shell, generate};
 
 use crate::{
     arguments::Arguments,
     exit_status::{Failure, Status},
+    output,
 };
 
 pub(crate) fn perform(shell: Shell) -> Result<Status, Failure> {
     // The generator panics if a write fails, as after `| head` has exited.
     let mut script = Vec::new();
     generate(shell, &mut Arguments::program(), "mongoseal", &mut script);
-    io::stdout().write_all(&script)?;
+    output::bytes(&script)?;
     Ok(Status::DONE)
 }

@@ -1,9 +1,6 @@
 //! `mongoseal man`: one manual page for all commands.
 
-use std::{
-    collections::BTreeSet,
-    io::{self, Write},
-};
+use std::{collections::BTreeSet, io};
 
 use clap::{Arg, Command};
 use clap_mangen::{
@@ -15,10 +12,11 @@ use crate::{
     arguments::Arguments,
     examples,
     exit_status::{Failure, Status},
+    output,
 };
 
 pub(crate) fn perform() -> Result<Status, Failure> {
-    io::stdout().write_all(&page()?)?;
+    output::bytes(&page()?)?;
     Ok(Status::DONE)
 }
 
