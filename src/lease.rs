@@ -103,6 +103,30 @@ impl Lease {
         self.lease_shared().state()
     }
 
+    /// Reports that the work under this lease makes progress. Needs no request.
+    ///
+    /// Without [`Acquire::stalled_after`](crate::Acquire::stalled_after) this does nothing.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use mongoseal::Mongoseal;
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> mongoseal::Result<()> {
+    /// # let seal = Mongoseal::in_memory();
+    /// let lease = seal.acquire("import").stalled_after(Duration::from_secs(120)).await?;
+    /// for _page in 0..3 {
+    ///     // Import the page, then:
+    ///     lease.progress();
+    /// }
+    /// # lease.release().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn progress(&self) {
+        self.lease_shared().note_progress();
+    }
+
     /// Follows the state of the lease. The stream outlives the lease and returns its end.
     pub fn watch_state(&self) -> state_stream::StateStream {
         state_stream::StateStream::new(self.lease_shared())

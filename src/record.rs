@@ -15,7 +15,7 @@ use std::time::Duration;
 pub use batch::{BatchRequest, LeaseRefs, lease_refs};
 pub use events::{Event, EventKind};
 pub use filter::{Filter, Position, SharingFilter};
-pub use inspection::{HolderInfo, Inspection, ListedLease, PastRevocation, WaiterInfo};
+pub use inspection::{CompletedTick, HolderInfo, Inspection, ListedLease, PastRevocation, WaiterInfo};
 pub use request::*;
 pub use state_machine::{apply, apply_batch, apply_together};
 
@@ -86,9 +86,30 @@ pub struct LeaseSpec {
     pub group: Option<Group>,
     /// The metadata of the lease.
     pub metadata: Metadata,
+    /// How long the lease holds the key at least and at most.
+    pub hold: HoldLimits,
 }
 
-/// An entry of a record: a lease that holds the key.
+/// How long a lease holds its key at least and at most, counted from the grant on the store's clock.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct HoldLimits {
+    /// If the lease is released sooner, the key stays unavailable for the rest of this time. In milliseconds. 0: no
+    /// minimum.
+    pub at_least: u64,
+    /// No refresh extends the lease beyond this time. In milliseconds, without the grace. 0: no maximum.
+    pub at_most: u64,
+}
+
+impl HoldLimits {
+    /// These limits, and for each that is not set that of an earlier request.
+    #[must_use]
+    pub fn or(self, earlier: Self) -> Self {
+        let either = |limit, earlier| if limit == 0 { earlier } else { limit };
+        Self { at_least: either(self.at_least, earlier.at_least), at_most: either(self.at_most, earlier.at_most) }
+    }
+}
+
+/// An entry of a record: a lease that holds the key, or one that was released before its minimum hold was over.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Holder {
     /// What its acquire wants.
@@ -104,6 +125,11 @@ pub struct Holder {
     pub last_seen: StoreTime,
     /// When the store may grant the key to another lease.
     pub expires_at: StoreTime,
+    /// No write moves `expires_at` past this time. `None`: the lease has no maximum hold.
+    pub not_after: Option<StoreTime>,
+    /// When the lease was released, if its minimum hold was not over then. The entry keeps the key unavailable until
+    /// `expires_at`, under [`LeaseId::NONE`].
+    pub released_at: Option<StoreTime>,
 }
 
 /// An entry of a record: an acquire that waits for the key.
@@ -137,6 +163,20 @@ pub struct Revocation {
     pub tokens: Vec<FencingToken>,
 }
 
+/// The last tick of a schedule that was completed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Completion {
+    /// The tick. A later tick is a larger number.
+    pub tick: u64,
+    /// The token of the lease that completed it. A reset keeps it, so that the completion, if it is delayed, does not
+    /// undo the reset.
+    pub token: FencingToken,
+    /// The owner of that lease, or the operator of the reset.
+    pub by: String,
+    /// When.
+    pub at: StoreTime,
+}
+
 /// The record of a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Record {
@@ -156,6 +196,8 @@ pub struct Record {
     pub expires_at: StoreTime,
     /// The last revocations, oldest first.
     pub history: Vec<Revocation>,
+    /// The last tick that was completed, if the key is that of a schedule.
+    pub done: Option<Completion>,
 }
 
 /// The time until an expiry. `None` if that is longer than the longest ttl: then the lease has no expiry. A lease
@@ -169,6 +211,13 @@ impl Holder {
     #[must_use]
     pub fn remaining(&self, now: StoreTime) -> Option<Duration> {
         remaining(self.expires_at, now)
+    }
+
+    /// When its minimum hold ends.
+    #[must_use]
+    pub fn held_until(&self) -> Option<StoreTime> {
+        let at_least = self.terms.hold.at_least;
+        (at_least > 0).then(|| self.since.after(at_least))
     }
 }
 
@@ -204,7 +253,8 @@ impl Record {
             Request::Leave(leave) => self.queue.iter().position(|waiter| leave.ends(&waiter.terms)),
             request => request.lease().and_then(|lease| self.position(lease)),
         };
-        RecordSummary { version: self.version, holders: self.holders.clone(), position, waiting: self.queue.len() }
+        let (holders, done) = (self.holders.clone(), self.done.clone());
+        RecordSummary { version: self.version, holders, position, waiting: self.queue.len(), done }
     }
 
     /// How many waiters are before this lease, if it waits.

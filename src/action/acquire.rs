@@ -134,6 +134,41 @@ impl Acquire {
         self
     }
 
+    /// Sets the minimum hold: if the lease is released sooner, the key stays unavailable for the rest of this time,
+    /// counted from the grant on the store's clock. Default: none.
+    ///
+    /// So a short job does not run twice if two schedulers start it at slightly different times. It applies to a
+    /// release, a drop and a shutdown, and to a release of the [group](Self::group). A lease that expires or is revoked
+    /// frees the key at once. A lease that is taken up by its [`lease_id`](Self::lease_id) keeps the minimum hold of its
+    /// grant. A transfer to another lease id is a new grant.
+    ///
+    /// For work that must run once for each tick of a schedule, see [`Mongoseal::once`].
+    pub fn at_least(mut self, time: Duration) -> Self {
+        self.options.at_least = Some(time);
+        self
+    }
+
+    /// Sets the maximum hold: no refresh extends the lease past this time, counted from the grant. Then the lease is
+    /// lost with [`LossCause::HeldTooLong`](crate::LossCause::HeldTooLong). Default: none.
+    ///
+    /// So a holder that hangs does not keep the key for ever by its refreshes. The store keeps to the limit, whatever a
+    /// client sends, and keeps the key for the [grace](Self::grace) after it. A lease that is taken up by its
+    /// [`lease_id`](Self::lease_id), or transferred to another lease id, keeps the end of its maximum hold.
+    pub fn hold_at_most(mut self, time: Duration) -> Self {
+        self.options.at_most = Some(time);
+        self
+    }
+
+    /// Loses the lease with [`LossCause::Stalled`](crate::LossCause::Stalled) if its holder has not called
+    /// [`Lease::progress`] for this long. Default: no limit.
+    ///
+    /// This process alone counts the time, from the grant on. The store keeps the key until the ttl is over, because
+    /// work that has stalled may still write.
+    pub fn stalled_after(mut self, time: Duration) -> Self {
+        self.options.stalled_after = Some(time);
+        self
+    }
+
     /// Shares the key with all other shared leases, and excludes an exclusive lease. Default: exclusive.
     ///
     /// Each holder has a token of its own, and the tokens of all holders grow together: a storage that refuses smaller

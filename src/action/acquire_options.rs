@@ -15,7 +15,7 @@ use tracing::{Instrument, debug_span, field};
 use crate::{
     Error, Group, IntoName, Key, Lease, LeaseId, Metadata, Result, Retry, Ttl,
     engine::{acquire_task::AcquireTask, lease_ids::InUse, refresh::Refreshing, retry_policy::OnHeld, shared::Shared},
-    record::LeaseSpec,
+    record::{HoldLimits, LeaseSpec},
     types::{duration::format_duration, ttl},
 };
 
@@ -37,6 +37,9 @@ pub(crate) struct AcquireOptions {
     pub(crate) refreshing: Refreshing,
     pub(crate) wait: Option<Duration>,
     pub(crate) retry: Option<Retry>,
+    pub(crate) at_least: Option<Duration>,
+    pub(crate) at_most: Option<Duration>,
+    pub(crate) stalled_after: Option<Duration>,
 }
 
 impl AcquireOptions {
@@ -53,6 +56,9 @@ impl AcquireOptions {
             refreshing: Refreshing::AtAThird,
             wait: None,
             retry: None,
+            at_least: None,
+            at_most: None,
+            stalled_after: None,
         }
     }
 
@@ -89,7 +95,10 @@ impl AcquireOptions {
 
     /// Checks the options, alone and together.
     pub(crate) fn check(self) -> Result<CheckedAcquire> {
-        let Self { shared, ttl, grace, has_expiry, limit, group, metadata, lease, mut refreshing, wait, retry } = self;
+        let hold = self.check_hold()?;
+        let Self { shared, ttl, grace, has_expiry, limit, group, metadata, lease, mut refreshing, wait, retry, .. } =
+            self;
+        let stalled_after = self.stalled_after;
         let limit = limit?;
         let settings = &shared.context.settings;
         // Until its first refresh, a lease without expiry has the ttl of the handle.
@@ -112,7 +121,57 @@ impl AcquireOptions {
         }
         let on_held = OnHeld::of(wait, retry)?.unwrap_or_else(|| settings.on_held.clone());
         let (group, metadata) = (group?, metadata?);
-        Ok(CheckedAcquire { shared, ttl, wait_ttl, grace, limit, group, metadata, lease, refreshing, on_held })
+        Ok(CheckedAcquire {
+            shared,
+            ttl,
+            wait_ttl,
+            grace,
+            limit,
+            group,
+            metadata,
+            hold,
+            stalled_after,
+            lease,
+            refreshing,
+            on_held,
+        })
+    }
+
+    /// Checks the limits of the hold.
+    fn check_hold(&self) -> Result<HoldLimits> {
+        let Self { at_least, at_most, stalled_after, has_expiry, lease, .. } = self;
+        if *lease == Some(LeaseId::NONE) {
+            return Err(Error::invalid("this lease id names no lease: make one with `LeaseId::random`"));
+        }
+        if !has_expiry && (at_most.is_some() || stalled_after.is_some()) {
+            return Err(Error::invalid(
+                "a lease without expiry ends by a release or a revocation only: leave out `hold_at_most` and `stalled_after`, or give the lease a ttl",
+            ));
+        }
+        if stalled_after.is_some_and(|time| time.is_zero()) {
+            return Err(Error::invalid(
+                "a holder that stalls after no time has no lease: let `stalled_after` be longer",
+            ));
+        }
+        let millis = |name: &str, limit: &Option<Duration>| match limit {
+            None => Ok(0),
+            Some(time) => Ttl::try_from(*time).map(Ttl::millis).map_err(|_| {
+                Error::invalid(format!(
+                    "`{name}` cannot be {}: choose from 1 ms to {}",
+                    format_duration(*time),
+                    format_duration(Ttl::MAX.duration())
+                ))
+            }),
+        };
+        let hold = HoldLimits { at_least: millis("at_least", at_least)?, at_most: millis("hold_at_most", at_most)? };
+        if hold.at_most > 0 && hold.at_least > hold.at_most {
+            return Err(Error::invalid(format!(
+                "a lease cannot be held for at least {} and at most {}: let `at_least` be shorter",
+                format_duration(Duration::from_millis(hold.at_least)),
+                format_duration(Duration::from_millis(hold.at_most))
+            )));
+        }
+        Ok(hold)
     }
 }
 
@@ -127,6 +186,8 @@ pub(crate) struct CheckedAcquire {
     limit: u32,
     group: Option<Group>,
     metadata: Metadata,
+    hold: HoldLimits,
+    stalled_after: Option<Duration>,
     /// The lease id that the caller chose.
     lease: Option<LeaseId>,
     refreshing: Refreshing,
@@ -173,7 +234,8 @@ impl CheckedAcquire {
 
     /// Creates the task that acquires a key. Fails if the handle is shut down or the lease id is in use.
     fn prepare(self, key: Key) -> Result<AcquireTask> {
-        let Self { shared, ttl, wait_ttl, grace, limit, group, metadata, lease, refreshing, on_held } = self;
+        let Self { shared, ttl, wait_ttl, grace, limit, group, metadata, hold, stalled_after, .. } = self;
+        let (lease, refreshing, on_held) = (self.lease, self.refreshing, self.on_held);
         let terms = LeaseSpec {
             lease: lease.unwrap_or_else(LeaseId::random),
             caller: shared.siblings().next_acquire_id(),
@@ -185,6 +247,7 @@ impl CheckedAcquire {
             grace: ttl::millis(grace),
             group,
             metadata,
+            hold,
         };
         shared.context.ensure_open()?;
         let in_use = InUse::begin(&shared.siblings().lease_ids, terms.lease)?;
@@ -196,6 +259,7 @@ impl CheckedAcquire {
             ttl,
             wait_ttl,
             terms,
+            stalled_after,
             refreshing,
             on_held,
             is_id_chosen: lease.is_some(),

@@ -331,7 +331,7 @@ async fn list_members(context: &Context, selection: &Filter, until: Deadline) ->
     let (mut members, mut after) = (Vec::new(), None);
     loop {
         let Page { leases, next } = context.list(selection, after, PAGE_SIZE, until).await?;
-        members.extend(leases);
+        members.extend(leases.into_iter().filter(|lease| lease.holder.released_at.is_none()));
         if next.is_none() {
             return Ok(members);
         }

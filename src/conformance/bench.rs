@@ -5,7 +5,8 @@ use std::{sync::Arc, time::Duration};
 use crate::{
     AcquireId, Deadline, FencingToken, HandleId, HybridTime, Key, LeaseId, Metadata,
     record::{
-        Acquire, Holder, LeaseSpec, Leave, Outcome, Record, Refresh, Release, Request, StoreClock, StoreTime, WaitSpec,
+        Acquire, HoldLimits, Holder, LeaseSpec, Leave, Outcome, Record, Refresh, Release, Request, StoreClock,
+        StoreTime, WaitSpec,
     },
     store::{Applied, Snapshot, Store},
 };
@@ -54,7 +55,7 @@ impl Bench {
     /// The token of an acquire that must be granted.
     pub(super) async fn granted(&self, acquire: Acquire) -> FencingToken {
         match self.send(acquire).await {
-            Outcome::Granted { token } => token,
+            Outcome::Granted { token, .. } => token,
             other => panic!("a free key must be granted, not {other:?}"),
         }
     }
@@ -105,6 +106,7 @@ pub(super) fn terms() -> LeaseSpec {
         grace: 0,
         group: None,
         metadata: Metadata::default(),
+        hold: HoldLimits::default(),
     }
 }
 

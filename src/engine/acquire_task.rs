@@ -26,7 +26,7 @@ use crate::{
         context::{Context, shut_down_error},
         held_lease::HeldLease,
         lease_ids::InUse,
-        lease_shared::LeaseShared,
+        lease_shared::{LeaseShared, Limits},
         lease_task::LeaseTask,
         notifier::{HolderGuard, WaiterGuard, Wake},
         refresh::{self, Refreshing},
@@ -48,6 +48,8 @@ pub(crate) struct AcquireTask {
     /// How long, after the last request, the waiter keeps its place in the queue or the key that it was handed.
     pub(crate) wait_ttl: Ttl,
     pub(crate) terms: LeaseSpec,
+    /// How long the holder may report no progress.
+    pub(crate) stalled_after: Option<Duration>,
     pub(crate) refreshing: Refreshing,
     pub(crate) on_held: OnHeld,
     /// Whether the caller chose the lease id.
@@ -75,8 +77,8 @@ struct QueuePlace {
     version: FencingToken,
     /// How many waiters are ahead.
     position: usize,
-    /// How long the holder had left at the answer.
-    remaining: Duration,
+    /// How long after the answer the key may become available without a notification.
+    free: Duration,
 }
 
 /// The delay between an expiry and the request that looks for it, so that the request is not early.
@@ -260,9 +262,13 @@ impl AcquireTask {
                 && token > place.version
             {
                 // The key was granted after the answer, so also after `place.sent`.
-                let deadline = place.sent.saturating_add(shared.context.settings.validity(self.wait_ttl));
+                let settings = &shared.context.settings;
+                let deadline = place.sent.saturating_add(settings.validity(self.wait_ttl));
                 if clock.now() < deadline {
-                    let lease = self.new_lease((token, place.tick), clock, deadline);
+                    let at_most = Some(self.terms.hold.at_most).filter(|at_most| *at_most > 0);
+                    let last = at_most.map(|at_most| settings.less_drift(Duration::from_millis(at_most)));
+                    let last_deadline = last.map(|last| place.sent.saturating_add(last));
+                    let lease = self.new_lease((token, place.tick), clock, deadline, last_deadline);
                     lease.note_round_trip(place.answered.saturating_sub(place.sent));
                     return Ok(lease);
                 }
@@ -273,7 +279,7 @@ impl AcquireTask {
     /// When to poll next. With a listener: when the place in the queue must be renewed, and for the first in line also
     /// when the holder expires. Without a listener: at growing intervals.
     fn next_poll(&self, place: &QueuePlace, is_notified: bool, backoff: &mut Backoff) -> Duration {
-        let free = place.answered.saturating_add(place.remaining).saturating_add(EXPIRY_MARGIN);
+        let free = place.answered.saturating_add(place.free).saturating_add(EXPIRY_MARGIN);
         let keep = self.renewal_time(place.sent);
         match (is_notified, place.position) {
             (false, _) => place.answered.saturating_add(backoff.next()).min(free),
@@ -295,8 +301,15 @@ impl AcquireTask {
         keep.saturating_sub(Duration::from_nanos(u64::try_from(beyond).unwrap_or_default()))
     }
 
-    fn new_lease(&self, granted: (FencingToken, HybridTime), clock: Clock, deadline: Duration) -> Arc<LeaseShared> {
-        Arc::new(LeaseShared::new(self.key.clone(), &self.terms, granted, clock, deadline))
+    fn new_lease(
+        &self,
+        granted: (FencingToken, HybridTime),
+        clock: Clock,
+        deadline: Duration,
+        last_deadline: Option<Duration>,
+    ) -> Arc<LeaseShared> {
+        let limits = Limits { last_deadline, stalled_after: self.stalled_after };
+        Arc::new(LeaseShared::new(self.key.clone(), &self.terms, granted, clock, deadline, limits))
     }
 
     /// Sends the request once.
@@ -323,9 +336,19 @@ impl AcquireTask {
         }
         let tick = at.map_or(HybridTime { seconds: 0, ordinal: 0 }, |at| at.tick);
         let left = |holder: &Holder| at.map(|at| holder.remaining(at.now).unwrap_or(Duration::MAX)).unwrap_or_default();
+        // If the holder has been released by then, the key becomes available when its minimum hold ends.
+        let free = |holder: &Holder| {
+            let hold = holder.held_until().zip(at).map(|(end, at)| end.since(at.now)).filter(|hold| !hold.is_zero());
+            hold.into_iter().fold(left(holder), Duration::min)
+        };
         match outcome {
-            Outcome::Granted { token } => {
+            Outcome::Granted { token, not_after } => {
                 let deadline = sent.saturating_add(context.settings.validity(self.wait_ttl));
+                // An earlier request, or an earlier process, may have been granted the lease, so the answer counts.
+                let grace = Duration::from_millis(self.terms.grace);
+                let last = not_after.zip(at).map(|(end, at)| end.since(at.now).saturating_sub(grace));
+                let last_deadline = last.map(|last| sent.saturating_add(context.settings.less_drift(last)));
+                let deadline = last_deadline.map_or(deadline, |last| deadline.min(last));
                 if clock.now() >= deadline {
                     self.is_in_doubt.store(true, Ordering::Relaxed);
                     return Err(Error::unavailable(format!(
@@ -333,20 +356,21 @@ impl AcquireTask {
                         format_duration(self.wait_ttl.duration())
                     )));
                 }
-                let lease = self.new_lease((token, tick), clock, deadline);
+                let lease = self.new_lease((token, tick), clock, deadline, last_deadline);
                 lease.note_round_trip(clock.now().saturating_sub(sent));
                 Ok(AcquireReply::Granted(lease))
             }
             Outcome::Queued { position, version, holder } if is_waiter => {
                 Span::current().record("position", position);
                 debug!(position, holder = ?holder.terms.owner, token = %holder.version, "waiting");
-                let remaining = left(&holder);
-                Ok(AcquireReply::Queued(QueuePlace { sent, answered: clock.now(), tick, version, position, remaining }))
+                let free = free(&holder);
+                Ok(AcquireReply::Queued(QueuePlace { sent, answered: clock.now(), tick, version, position, free }))
             }
             // This never clears `is_in_doubt`: a request without an answer may be executed later.
             Outcome::Refused { holder } => Err(Error::Held {
                 key: self.key.clone(),
                 remaining: left(&holder),
+                is_released: holder.released_at.is_some(),
                 owner: holder.terms.owner,
                 token: holder.version,
             }),

@@ -32,6 +32,8 @@ use crate::{
 
 /// A deadline that was found passed.
 const PASSED: u64 = 0;
+/// A deadline that was found passed, and was the end of the maximum hold.
+const PASSED_LAST: u64 = 1;
 /// The deadline of a lease without expiry, and any that a clock cannot count to.
 const NEVER: u64 = u64::MAX;
 
@@ -55,6 +57,10 @@ pub(crate) struct LeaseShared {
     clock: Clock,
     /// Nanoseconds on the clock. Only increases, except that [`PASSED`] is final.
     deadline: AtomicU64,
+    /// The end of the maximum hold, in nanoseconds on the clock: no refresh moves the deadline past it.
+    last_deadline: u64,
+    /// How long the holder may report no progress. Boxed, because few leases have it.
+    progress: Option<Box<Progress>>,
     /// Nanoseconds that the last confirmed request took.
     round_trip: AtomicU64,
     state: Mutex<LeaseState>,
@@ -76,6 +82,23 @@ pub(crate) struct LeaseShared {
     linked: OnceLock<CancellationToken>,
 }
 
+/// The progress of a holder.
+struct Progress {
+    /// How long the holder may report none.
+    stalled_after: Duration,
+    /// Nanoseconds on the clock at the last report.
+    last: AtomicU64,
+}
+
+/// The limits of a lease beside its ttl.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Limits {
+    /// The end of the maximum hold, on the clock.
+    pub(crate) last_deadline: Option<Duration>,
+    /// How long the holder may report no progress.
+    pub(crate) stalled_after: Option<Duration>,
+}
+
 impl LeaseShared {
     pub(crate) fn new(
         key: Key,
@@ -83,7 +106,10 @@ impl LeaseShared {
         (token, tick): (FencingToken, HybridTime),
         clock: Clock,
         deadline: Duration,
+        limits: Limits,
     ) -> Self {
+        let last_deadline = limits.last_deadline.map_or(NEVER, nanos);
+        let progress = |stalled_after| Box::new(Progress { stalled_after, last: AtomicU64::new(nanos(clock.now())) });
         Self {
             key,
             id: terms.lease,
@@ -92,7 +118,9 @@ impl LeaseShared {
             token,
             tick,
             clock,
-            deadline: AtomicU64::new(nanos(deadline)),
+            deadline: AtomicU64::new(nanos(deadline).min(last_deadline)),
+            last_deadline,
+            progress: limits.stalled_after.map(progress),
             round_trip: AtomicU64::new(0),
             state: Mutex::new(LeaseState::Held),
             state_sender: OnceLock::new(),
@@ -154,7 +182,11 @@ impl LeaseShared {
             if !left.is_zero() {
                 return left;
             }
-            match self.deadline.compare_exchange(deadline, PASSED, Ordering::AcqRel, Ordering::Acquire) {
+            if deadline <= PASSED_LAST {
+                return Duration::ZERO;
+            }
+            let passed = if deadline == self.last_deadline { PASSED_LAST } else { PASSED };
+            match self.deadline.compare_exchange(deadline, passed, Ordering::AcqRel, Ordering::Acquire) {
                 Ok(_) => return Duration::ZERO,
                 Err(moved) => deadline = moved,
             }
@@ -166,7 +198,7 @@ impl LeaseShared {
         !self.has_ended.load(Ordering::Acquire) && !self.remaining().is_zero()
     }
 
-    /// Extends the deadline after a confirmed refresh, unless it has passed. A thread that was blocked, or a machine
+    /// Extends the deadline after a confirmed refresh, up to the end of the maximum hold, unless it has passed. A thread that was blocked, or a machine
     /// that was suspended, can see the answer before it sees the time.
     pub(crate) fn extend_deadline(&self, until: Duration) -> bool {
         let mut deadline = self.deadline.load(Ordering::Acquire);
@@ -174,7 +206,7 @@ impl LeaseShared {
             if Duration::from_nanos(deadline) <= self.clock.now() {
                 return false;
             }
-            let later = nanos(until).max(deadline);
+            let later = nanos(until).max(deadline).min(self.last_deadline);
             match self.deadline.compare_exchange(deadline, later, Ordering::AcqRel, Ordering::Acquire) {
                 Ok(_) => break,
                 Err(moved) => deadline = moved,
@@ -182,6 +214,26 @@ impl LeaseShared {
         }
         self.transition(&LeaseState::Held);
         true
+    }
+
+    /// What the passing of the deadline means.
+    fn expiry_cause(&self) -> LossCause {
+        let deadline = self.deadline.load(Ordering::Acquire);
+        let is_last = self.last_deadline != NEVER && [PASSED_LAST, self.last_deadline].contains(&deadline);
+        if is_last { LossCause::HeldTooLong } else { LossCause::Expired }
+    }
+
+    /// Notes that the holder makes progress.
+    pub(crate) fn note_progress(&self) {
+        if let Some(progress) = &self.progress {
+            progress.last.fetch_max(nanos(self.clock.now()), Ordering::Relaxed);
+        }
+    }
+
+    /// When, on the clock, the holder has stalled unless it reports progress before.
+    pub(crate) fn stalls_at(&self) -> Option<Duration> {
+        let Progress { stalled_after, last } = &**self.progress.as_ref()?;
+        Some(Duration::from_nanos(last.load(Ordering::Relaxed)).saturating_add(*stalled_after))
     }
 
     /// Notes that a refresh failed.
@@ -198,6 +250,7 @@ impl LeaseShared {
 
     /// Ends the lease as lost, unless it has ended.
     pub(crate) fn lose(&self, cause: LossCause) {
+        let cause = if cause == LossCause::Expired { self.expiry_cause() } else { cause };
         self.end(&LeaseState::Lost { cause });
     }
 
@@ -205,8 +258,9 @@ impl LeaseShared {
     /// deadline was not seen to pass: the store keeps the key for the grace.
     pub(crate) fn end(&self, end: &LeaseState) {
         let by_will = matches!(end, LeaseState::Released | LeaseState::Lost { cause: LossCause::ShutDown });
-        let lapsed = LeaseState::Lost { cause: LossCause::Expired };
-        let end = if by_will && self.remaining().is_zero() { &lapsed } else { end };
+        let lapsed = by_will && self.remaining().is_zero();
+        let lapsed = lapsed.then(|| LeaseState::Lost { cause: self.expiry_cause() });
+        let end = lapsed.as_ref().unwrap_or(end);
         if self.transition(end)
             && let LeaseState::Lost { cause } = end
         {
@@ -290,7 +344,7 @@ impl LeaseShared {
         let valid = self.is_valid();
         let state = self.lock().clone();
         match state {
-            LeaseState::Held | LeaseState::AtRisk if !valid => LeaseState::Lost { cause: LossCause::Expired },
+            LeaseState::Held | LeaseState::AtRisk if !valid => LeaseState::Lost { cause: self.expiry_cause() },
             state => state,
         }
     }

@@ -213,7 +213,7 @@ impl LeaseTask {
             let next = round.risk_at.into_iter().fold(round.until.min(self.lease.deadline()), Duration::min);
             if self.can_send() { next.min(round.next_attempt) } else { next }
         });
-        [self.listen_at, placed_at, resent_at].into_iter().flatten().min()
+        [self.listen_at, placed_at, resent_at, self.lease.stalls_at()].into_iter().flatten().min()
     }
 
     /// Does what is due. If the lease's time is over, ends it.
@@ -221,6 +221,11 @@ impl LeaseTask {
         let now = self.now();
         if self.lease.remaining().is_zero() {
             self.lease.lose(LossCause::Expired);
+            return;
+        }
+        if self.lease.stalls_at().is_some_and(|at| at <= now) {
+            // The store keeps the key until the ttl is over: the stalled work may still write.
+            self.lease.lose(LossCause::Stalled);
             return;
         }
         if self.listen_at.is_some_and(|at| at <= now) {

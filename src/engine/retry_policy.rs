@@ -222,7 +222,7 @@ impl<'a> Attempts<'a> {
     /// Returns how long to wait after an attempt that ended with `error`, `elapsed` after the first began. If the
     /// policy has ended, returns the final error.
     pub(crate) fn next(&mut self, error: Error, elapsed: Duration) -> Result<Duration> {
-        let Error::Held { key, owner, token, remaining } = &error else { return Err(error) };
+        let Error::Held { key, owner, token, remaining, .. } = &error else { return Err(error) };
         self.made = self.made.saturating_add(1);
         let attempt = Attempt {
             number: self.made,

@@ -64,7 +64,13 @@ impl Settings {
     /// How long a lease is valid, from just before its request was sent: the ttl, less the drift of two clocks in that
     /// time, less the millisecond to which stores truncate their clock.
     pub(crate) fn validity(&self, ttl: Ttl) -> Duration {
-        let drift = ttl.duration().saturating_mul(self.drift_ppm).checked_div(1_000_000).unwrap_or_default();
-        ttl.duration().saturating_sub(drift).saturating_sub(Duration::from_millis(1))
+        self.less_drift(ttl.duration())
+    }
+
+    /// The part of a time on the store's clock that has passed for certain on no clock: the time, less the drift of two
+    /// clocks in it, less the millisecond to which stores truncate their clock.
+    pub(crate) fn less_drift(&self, time: Duration) -> Duration {
+        let drift = time.saturating_mul(self.drift_ppm).checked_div(1_000_000).unwrap_or_default();
+        time.saturating_sub(drift).saturating_sub(Duration::from_millis(1))
     }
 }

@@ -91,14 +91,15 @@ pub(crate) fn changes(key: &Key, before: Option<&Record>, after: Option<&Record>
     events
 }
 
+/// The holders of a record. An entry that only keeps the key unavailable after its release is none.
+fn holders(record: Option<&Record>) -> impl Iterator<Item = &Holder> {
+    record.into_iter().flat_map(|record| &record.holders).filter(|holder| holder.released_at.is_none())
+}
+
 /// The record without its expired holders, which stay in it until the next write that prunes.
 pub(crate) fn without_expired(mut record: Record, at: StoreTime) -> Record {
     record.holders.retain(|holder| holder.expires_at > at);
     record
-}
-
-fn holders(record: Option<&Record>) -> impl Iterator<Item = &Holder> {
-    record.into_iter().flat_map(|record| &record.holders)
 }
 
 fn live(record: Option<&Record>, at: StoreTime) -> impl Iterator<Item = &Holder> {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Holder, LeaseSpec, Record, Revocation, StoreTime, Waiter};
+use super::{Completion, Holder, LeaseSpec, Record, Revocation, StoreTime, Waiter};
 use crate::{FencingToken, Group, Key, Metadata, Owner};
 
 /// A record as it was when it was read, without its secrets.
@@ -22,6 +22,8 @@ pub struct Inspection {
     pub queue: Vec<WaiterInfo>,
     /// The last revocations, oldest first.
     pub history: Vec<PastRevocation>,
+    /// The last tick that was completed, if the key is that of a schedule: see [`Mongoseal::once`](crate::Mongoseal::once).
+    pub done: Option<CompletedTick>,
     /// When the record last changed.
     pub last_seen: StoreTime,
     /// When it was read: `read_at.since(last_seen)` is how long ago it changed.
@@ -45,6 +47,13 @@ pub struct HolderInfo {
     /// How long the store keeps the key for this holder without a refresh, by the store's clock. Zero: expired. `None`:
     /// without expiry.
     pub remaining: Option<Duration>,
+    /// The end of its minimum hold, if it has one: if the lease is released before, the key stays unavailable until then.
+    pub held_until: Option<StoreTime>,
+    /// The end of its maximum hold, with the grace, if it has one: no refresh extends the lease past this time.
+    pub not_after: Option<StoreTime>,
+    /// When the lease was released, if its minimum hold was not over then. No process holds the key since, and it is
+    /// unavailable for the time that remains.
+    pub released_at: Option<StoreTime>,
     /// The group of the lease, if it has one.
     pub group: Option<Group>,
     /// The metadata of the lease.
@@ -87,6 +96,26 @@ pub struct PastRevocation {
     pub tokens: Vec<FencingToken>,
 }
 
+/// The last tick of a schedule that was completed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct CompletedTick {
+    /// The tick. That of a time is in milliseconds since the Unix epoch.
+    pub tick: u64,
+    /// The token of the lease that completed it.
+    pub token: FencingToken,
+    /// The owner of that lease, or the operator that reset the schedule since.
+    pub by: String,
+    /// When.
+    pub at: StoreTime,
+}
+
+impl From<Completion> for CompletedTick {
+    fn from(Completion { tick, token, by, at }: Completion) -> Self {
+        Self { tick, token, by, at }
+    }
+}
+
 /// A lease as it was when it was read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -105,7 +134,7 @@ impl Inspection {
     /// The public part of a record that was read at this time.
     #[must_use]
     pub fn of(key: Key, record: Record, read_at: StoreTime) -> Self {
-        let Record { version, holders, queue, last_seen, history, .. } = record;
+        let Record { version, holders, queue, last_seen, history, done, .. } = record;
         let waiting = |(position, waiter)| WaiterInfo::of(waiter, position, read_at);
         Self {
             key,
@@ -113,6 +142,7 @@ impl Inspection {
             holders: holders.into_iter().map(|holder| HolderInfo::of(holder, read_at)).collect(),
             queue: queue.into_iter().enumerate().map(waiting).collect(),
             history: history.into_iter().map(PastRevocation::of).collect(),
+            done: done.map(CompletedTick::from),
             last_seen,
             read_at,
         }
@@ -123,7 +153,7 @@ impl HolderInfo {
     /// The public part of a holder that was read at this time.
     #[must_use]
     pub fn of(holder: Holder, read_at: StoreTime) -> Self {
-        let remaining = holder.remaining(read_at);
+        let (remaining, held_until) = (holder.remaining(read_at), holder.held_until());
         let LeaseSpec { owner, limit, group, metadata, .. } = holder.terms;
         Self {
             owner,
@@ -132,6 +162,9 @@ impl HolderInfo {
             since: holder.since,
             last_seen: holder.last_seen,
             remaining,
+            held_until,
+            not_after: holder.not_after,
+            released_at: holder.released_at,
             group,
             metadata,
         }

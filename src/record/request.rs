@@ -1,5 +1,9 @@
 //! The requests to a record, and their outcomes.
 
+mod outcome;
+
+pub use outcome::{Outcome, RecordSummary, ReturnDocument};
+
 use super::{Holder, LeaseSpec, StoreTime};
 use crate::{AcquireId, FencingToken, LeaseId, Metadata, types::token::HybridTime};
 
@@ -22,6 +26,10 @@ pub enum Request {
     Downgrade(Downgrade),
     /// Raises the version of the record.
     Raise(Raise),
+    /// Completes a tick of a schedule and releases the lease.
+    Complete(Complete),
+    /// Lowers the last completed tick of a schedule.
+    Reset(Reset),
     /// Only prunes and grants, as each request does: removes what has expired and hands the key over to the next
     /// waiter.
     Prune,
@@ -46,7 +54,7 @@ impl Acquire {
         if let Some(holder) = after.holder(self.terms.lease) {
             // An acquire that wants the key alone, or with few others, is not satisfied by a share of many.
             return if holder.terms.limit.max(1) <= self.terms.limit.max(1) {
-                Outcome::Granted { token: holder.version }
+                Outcome::Granted { token: holder.version, not_after: holder.not_after }
             } else {
                 Outcome::Refused { holder: boxed(holder) }
             };
@@ -195,95 +203,36 @@ impl Raise {
     }
 }
 
-/// The outcome of a request.
+/// Completes a tick of a schedule and releases the lease under which it ran.
+///
+/// The tick is completed if the lease holds the key, or has expired and the key was granted to no other lease since. A
+/// revoked lease does not complete it. Completing never lowers the last completed tick.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Outcome {
-    /// The lease holds the key. The answer comes from a write that changed the record.
-    Granted {
-        /// The lease's fencing token.
-        token: FencingToken,
-    },
-    /// The lease waits. The answer comes from a write that changed the record.
-    Queued {
-        /// How many waiters are before it.
-        position: usize,
-        /// The highest token of the key so far. The token of the lease will be larger.
-        version: FencingToken,
-        /// The holder that expires first.
-        holder: Box<Holder>,
-    },
-    /// The key is held, and the queue is full. A hint: nothing was written.
-    Full {
-        /// How many wait.
-        length: usize,
-    },
-    /// The key is held, and the request does not wait. A hint: nothing was written. This is also the outcome if the
-    /// lease itself shares the key with more holders than the request wants, and if the receiver of a transfer holds
-    /// the key already. Also if
-    /// the holder of a downgrade shares the key with another limit.
-    Refused {
-        /// The holder that expires last.
-        holder: Box<Holder>,
-    },
-    /// The lease was refreshed. The answer comes from a write that changed the record.
-    Refreshed {
-        /// The lease's fencing token.
-        token: FencingToken,
-    },
-    /// The lease was released, or its place in the queue was left.
-    Released,
-    /// The other lease id holds the key. The answer comes from a write that changed the record.
-    Transferred {
-        /// Its fencing token.
-        token: FencingToken,
-    },
-    /// The holder shares the key, up to the limit of the request. The write that says so changed the record.
-    Downgraded,
-    /// The lease neither holds the key nor waits for it. A hint: nothing was written.
-    Absent,
-    /// The key was taken from these holders.
-    Revoked {
-        /// The holders. Empty if the key was not held.
-        holders: Vec<Holder>,
-    },
-    /// The version of the record is at least the token of the request.
-    Raised {
-        /// The version. A lease that is granted later has a larger token.
-        version: FencingToken,
-    },
-    /// The expired entries were removed.
-    Pruned {
-        /// The holders that were removed. If empty, a hint: nothing may have been written.
-        holders: Vec<Holder>,
-    },
+pub struct Complete {
+    /// The lease id.
+    pub lease: LeaseId,
+    /// The token of the lease.
+    pub token: FencingToken,
+    /// The tick.
+    pub tick: u64,
+    /// The owner of the lease.
+    pub by: String,
 }
 
-/// The state of a record from which the outcome of a request is read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ReturnDocument {
-    /// The state before the request.
-    Before,
-    /// The state after it.
-    After,
-}
-
-/// The part of a record from which the outcome of a request is read. It has no list of waiters, which can be long.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RecordSummary {
-    /// The highest fencing token ever issued for the key, or the token that it was raised to.
-    pub version: FencingToken,
-    /// The holders, in the order of their grants.
-    pub holders: Vec<Holder>,
-    /// How many waiters are before the lease of the request, if it waits. For a leave, before the waiter of its caller.
-    pub position: Option<usize>,
-    /// How many wait.
-    pub waiting: usize,
-}
-
-impl RecordSummary {
-    fn holder(&self, lease: LeaseId) -> Option<&Holder> {
-        self.holders.iter().find(|holder| holder.terms.lease == lease)
+impl Complete {
+    /// Whether the lease is this holder.
+    pub(crate) fn ends(&self, holder: &Holder) -> bool {
+        holder.terms.lease == self.lease && holder.version == self.token
     }
+}
+
+/// Lowers the last completed tick of a schedule, so that the ticks after `tick` can run again. Never raises it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reset {
+    /// The last tick that is completed from then on.
+    pub tick: u64,
+    /// The operator.
+    pub by: String,
 }
 
 impl Request {
@@ -297,7 +246,8 @@ impl Request {
             Self::Leave(leave) => Some(leave.lease),
             Self::Transfer(transfer) => Some(transfer.lease),
             Self::Downgrade(downgrade) => Some(downgrade.lease),
-            Self::Revoke(_) | Self::Raise(_) | Self::Prune => None,
+            Self::Complete(complete) => Some(complete.lease),
+            Self::Revoke(_) | Self::Raise(_) | Self::Reset(_) | Self::Prune => None,
         }
     }
 
@@ -305,9 +255,13 @@ impl Request {
     #[must_use]
     pub fn return_document(&self) -> ReturnDocument {
         match self {
-            Self::Acquire(_) | Self::Refresh(_) | Self::Transfer(_) | Self::Downgrade(_) | Self::Raise(_) => {
-                ReturnDocument::After
-            }
+            Self::Acquire(_)
+            | Self::Refresh(_)
+            | Self::Transfer(_)
+            | Self::Downgrade(_)
+            | Self::Raise(_)
+            | Self::Complete(_)
+            | Self::Reset(_) => ReturnDocument::After,
             Self::Release(_) | Self::Leave(_) | Self::Revoke(_) | Self::Prune => ReturnDocument::Before,
         }
     }
@@ -350,6 +304,11 @@ impl Request {
                 }
             }
             (Self::Raise(_), Some(after)) => Outcome::Raised { version: after.version },
+            (Self::Complete(complete), Some(after)) => match &after.done {
+                Some(done) if done.token == complete.token => Outcome::Completed,
+                _ => Outcome::Absent,
+            },
+            (Self::Reset(_), Some(after)) => Outcome::Reset { done: after.done.clone() },
             (Self::Prune, Some(before)) => {
                 let over = |holder: &&Holder| holder.expires_at <= now;
                 Outcome::Pruned { holders: before.holders.iter().filter(over).cloned().collect() }

@@ -5,10 +5,12 @@
 //! Invariants: tokens of a key only grow, an expired entry is never extended, and a request that changes nothing
 //! returns an equal record.
 
+mod ends;
+
 use std::slice;
 
 use super::{
-    Acquire, BatchRequest, Downgrade, Holder, LeaseSpec, Leave, Outcome, Raise, Record, Refresh, Request,
+    Acquire, BatchRequest, Completion, Downgrade, Holder, LeaseSpec, Leave, Outcome, Raise, Record, Refresh, Request,
     ReturnDocument, Revocation, Revoke, StoreClock, StoreTime, Transfer, WaitSpec, Waiter,
 };
 use crate::{AcquireId, FencingToken, LeaseId, Ttl};
@@ -24,7 +26,7 @@ pub fn apply(before: Option<&Record>, at: StoreClock, request: &Request) -> (Opt
         Request::Acquire(acquire) => state.acquire(slice::from_ref(acquire)),
         Request::Refresh(refresh) => state.refresh(refresh),
         Request::Release(release) => {
-            state.holders.retain(|holder| !release.ends(holder));
+            state.release(|holder| release.ends(holder));
             state.grant(&[]);
         }
         Request::Leave(leave) => {
@@ -35,6 +37,8 @@ pub fn apply(before: Option<&Record>, at: StoreClock, request: &Request) -> (Opt
         Request::Transfer(transfer) => state.transfer(transfer),
         Request::Downgrade(downgrade) => state.downgrade(*downgrade),
         Request::Raise(raise) => state.raise(*raise),
+        Request::Complete(complete) => state.complete(complete),
+        Request::Reset(reset) => state.reset(reset),
         Request::Prune => state.grant(&[]),
     }
     let after = state.stamp(before);
@@ -81,13 +85,17 @@ pub fn apply_together(before: Option<&Record>, at: StoreClock, requests: &[Reque
 /// Applies a batch request to the holders of a key with these tokens. Returns the record afterwards, or `None` if one
 /// of them has ended or has too little time left.
 ///
-/// A batch refresh changes only the named holders; it neither prunes nor grants.
+/// A batch refresh changes only the named holders; it neither prunes nor grants. A released lease, whose entry keeps the
+/// key unavailable, has ended. A revocation ends that entry, too.
 #[must_use]
 pub fn apply_batch(before: &Record, at: StoreClock, tokens: &[FencingToken], batch: &BatchRequest) -> Option<Record> {
     let mut state = State::of(Some(before), at);
     let enough = at.now.after(batch.least());
+    let ends_released = matches!(batch, BatchRequest::Revoke { .. });
+    let can_be_named = |holder: &Holder| ends_released || holder.released_at.is_none();
     let has_time_left = |token: &FencingToken| {
-        state.holders.iter().any(|holder| holder.version == *token && holder.expires_at >= enough)
+        let is_it = |holder: &&Holder| holder.version == *token && can_be_named(holder);
+        state.holders.iter().find(is_it).is_some_and(|holder| holder.expires_at >= enough)
     };
     if !tokens.iter().all(has_time_left) {
         return None;
@@ -96,7 +104,7 @@ pub fn apply_batch(before: &Record, at: StoreClock, tokens: &[FencingToken], bat
     match batch {
         BatchRequest::Release => {
             state.prune();
-            state.holders.retain(|holder| !is_named(holder));
+            state.release(is_named);
             state.grant(&[]);
         }
         BatchRequest::Revoke { by, reason } => {
@@ -124,6 +132,7 @@ struct State {
     /// How many waited before the request.
     waited: usize,
     history: Vec<Revocation>,
+    done: Option<Completion>,
     /// The acquires to which this request grants the key, and those from which it takes it.
     handover: Vec<(AcquireId, Option<FencingToken>)>,
     /// The time until which this request keeps the record at least.
@@ -139,6 +148,7 @@ impl State {
             queue: before.map(|record| record.queue.clone()).unwrap_or_default(),
             waited: 0,
             history: before.map(|record| record.history.clone()).unwrap_or_default(),
+            done: before.and_then(|record| record.done.clone()),
             handover: Vec::new(),
             keep_until: StoreTime::default(),
         }
@@ -147,9 +157,14 @@ impl State {
     /// Removes expired holders and waiters.
     fn prune(&mut self) {
         let now = self.at.now;
-        self.holders.retain(|holder| holder.expires_at > now);
+        self.prune_holders();
         self.queue.retain(|waiter| waiter.expires_at > now);
         self.waited = self.queue.len();
+    }
+
+    fn prune_holders(&mut self) {
+        let now = self.at.now;
+        self.holders.retain(|holder| holder.expires_at > now);
     }
 
     fn acquire(&mut self, acquires: &[Acquire]) {
@@ -182,7 +197,7 @@ impl State {
             self.queue.retain(|queued| queued.terms.lease != lease);
         } else if let Some(queued) = self.queue.iter_mut().find(|queued| queued.terms.lease == lease) {
             // The last acquire counts: it may come from another process than the one before.
-            queued.terms = terms.clone();
+            queued.terms = LeaseSpec { hold: terms.hold.or(queued.terms.hold), ..terms.clone() };
             queued.wait_ttl = ttl;
             queued.refreshes = queued.refreshes.saturating_add(1);
             queued.last_seen = queued.last_seen.max(now);
@@ -249,7 +264,7 @@ impl State {
             holder.refreshes = 0;
             holder.since = now;
             holder.last_seen = now;
-            holder.expires_at = expiry(now, holder.terms.ttl, holder.terms.grace);
+            holder.expires_at = no_later(expiry(now, holder.terms.ttl, holder.terms.grace), holder.not_after);
             self.version = Some(version);
             // A waiter with the other lease id is notified, and repeats its acquire.
             let notified = self.queue.extract_if(.., |waiter| waiter.terms.lease == transfer.to);
@@ -298,12 +313,17 @@ impl State {
                 terms.ttl.min(wait_ttl)
             };
             self.version = Some(version);
+            let begin = now.max(last_seen);
+            let at_most = Some(terms.hold.at_most).filter(|at_most| *at_most > 0);
+            let not_after = at_most.map(|at_most| expiry(begin, at_most, terms.grace));
             self.holders.push(Holder {
                 version,
                 refreshes: 0,
                 since: now,
                 last_seen: now,
-                expires_at: expiry(now.max(last_seen), validity, terms.grace),
+                expires_at: no_later(expiry(begin, validity, terms.grace), not_after),
+                not_after,
+                released_at: None,
                 terms,
             });
         }
@@ -329,10 +349,14 @@ impl State {
 
     /// The record afterwards. If anything has changed, its times are moved on.
     fn stamp(self, before: Option<&Record>) -> Option<Record> {
-        let Self { at, version, holders, queue, history, handover, keep_until, .. } = self;
+        let Self { at, version, holders, queue, history, done, handover, keep_until, .. } = self;
         let version = version?;
         let same = before.filter(|before| {
-            before.version == version && before.holders == holders && before.queue == queue && before.history == history
+            before.version == version
+                && before.holders == holders
+                && before.queue == queue
+                && before.history == history
+                && before.done == done
         });
         if let Some(same) = same {
             return Some(same.clone());
@@ -346,7 +370,7 @@ impl State {
             _ => end.after(more.min(Ttl::MAX.millis())),
         };
         let expires_at = expires_at.max(at.hybrid()).max(keep_until);
-        Some(Record { version, holders, queue, handover, last_seen: at.now, expires_at, history })
+        Some(Record { version, holders, queue, handover, last_seen: at.now, expires_at, history, done })
     }
 }
 
@@ -356,8 +380,13 @@ impl Holder {
         self.terms.grace = grace;
         self.refreshes = self.refreshes.saturating_add(1);
         self.last_seen = self.last_seen.max(now);
-        self.expires_at = self.expires_at.max(expiry(now, ttl, grace));
+        self.expires_at = no_later(self.expires_at.max(expiry(now, ttl, grace)), self.not_after);
     }
+}
+
+/// The time, or the bound if that is earlier.
+fn no_later(time: StoreTime, bound: Option<StoreTime>) -> StoreTime {
+    bound.map_or(time, |bound| time.min(bound))
 }
 
 fn expiry(now: StoreTime, ttl: u64, grace: u64) -> StoreTime {

@@ -12,12 +12,15 @@ fn record() -> Record {
             grace: 0,
             group: None,
             metadata: Metadata::default(),
+            hold: HoldLimits::default(),
         },
         version: FencingToken::new(number.into()).unwrap(),
         refreshes: 0,
         since: now,
         last_seen: now,
         expires_at: now.after(ttl),
+        not_after: None,
+        released_at: None,
     };
     Record {
         version: FencingToken::new(3).unwrap(),
@@ -27,6 +30,7 @@ fn record() -> Record {
         last_seen: now,
         expires_at: now.after(Ttl::FOREVER.millis()),
         history: vec![],
+        done: None,
     }
 }
 

@@ -26,7 +26,7 @@ pub enum Error {
     ///
     /// The fields about the holder are a hint, for people and for the time of a retry: they were true at the store a
     /// moment ago.
-    #[error("{key:?} is held by {owner:?} with token {token} {}", lasting(*remaining))]
+    #[error("{key:?} is {} by {owner:?} with token {token}{}", if *is_released { "kept" } else { "held" }, lasting(*remaining, *is_released))]
     Held {
         /// The key of the acquire.
         key: Key,
@@ -36,6 +36,9 @@ pub enum Error {
         token: FencingToken,
         /// How long the holder keeps it without a refresh, by the store's clock. [`Duration::MAX`]: without expiry.
         remaining: Duration,
+        /// Whether the lease was released already. Its [minimum hold](crate::Acquire::at_least) keeps the key unavailable
+        /// for the time that remains.
+        is_released: bool,
     },
 
     /// The key is held, and its queue is full.
@@ -175,6 +178,10 @@ pub enum LossCause {
     },
     /// The record of the key was deleted, or an older copy of it was put back.
     Removed,
+    /// It was held for its [maximum hold](crate::Acquire::hold_at_most).
+    HeldTooLong,
+    /// Its holder reported no [progress](crate::Lease::progress) for [too long](crate::Acquire::stalled_after).
+    Stalled,
     /// Its holder transferred it to another lease id.
     Transferred,
     /// The handle was shut down, or the runtime of the lease ended.
@@ -182,11 +189,13 @@ pub enum LossCause {
 }
 
 /// How long a holder keeps its key, as text.
-fn lasting(remaining: Duration) -> String {
-    if remaining == Duration::MAX {
-        "without expiry: retry after its release, or have it revoked".into()
+fn lasting(remaining: Duration, is_released: bool) -> String {
+    if is_released {
+        format!(", which was released, for the rest of its minimum hold, {}: retry later", format_duration(remaining))
+    } else if remaining == Duration::MAX {
+        " without expiry: retry after its release, or have it revoked".into()
     } else {
-        format!("for another {}, longer if it is refreshed: retry later", format_duration(remaining))
+        format!(" for another {}, longer if it is refreshed: retry later", format_duration(remaining))
     }
 }
 
@@ -200,6 +209,8 @@ impl fmt::Display for LossCause {
             Self::Revoked { by, reason } if reason.is_empty() => write!(f, "it was revoked by {by:?}"),
             Self::Revoked { by, reason } => write!(f, "it was revoked by {by:?} (reason: {reason:?})"),
             Self::Removed => f.write_str("its record was deleted or replaced by an older one"),
+            Self::HeldTooLong => f.write_str("it was held for the maximum time that its holder allowed"),
+            Self::Stalled => f.write_str("its holder reported no progress for too long"),
             Self::Transferred => f.write_str("its holder transferred it to another lease id"),
             Self::ShutDown => f.write_str("the handle or its runtime was shut down"),
         }
@@ -244,7 +255,8 @@ mod tests {
     #[test]
     fn an_error_quotes_and_escapes_texts_of_other_processes() {
         let (key, owner, token) = (Key::try_from("k").unwrap(), Owner::try_from(NASTY).unwrap(), FencingToken::MIN);
-        let held = Error::Held { key: key.clone(), owner, token, remaining: Duration::MAX }.to_string();
+        let held =
+            Error::Held { key: key.clone(), owner, token, remaining: Duration::MAX, is_released: false }.to_string();
         assert_eq!(
             held,
             format!(

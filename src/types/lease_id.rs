@@ -18,6 +18,9 @@ use crate::Error;
 pub struct LeaseId(Uuid);
 
 impl LeaseId {
+    /// The id of an entry that keeps a key unavailable after the release of its lease. No lease has it.
+    pub const NONE: Self = Self(Uuid::nil());
+
     /// Creates a random id.
     #[must_use]
     pub fn random() -> Self {

@@ -38,6 +38,7 @@ fn terms(number: u8, limit: u32, ttl: u64) -> LeaseSpec {
         grace: 0,
         group: None,
         metadata: mongoseal::Metadata::default(),
+        hold: mongoseal::record::HoldLimits::default(),
     }
 }
 

@@ -44,7 +44,7 @@ async fn a_held_key_is_refused_with_holder_token_and_remaining_time() {
     let lease = seal.acquire("k").ttl(secs(30)).await.unwrap();
     tokio::time::sleep(secs(4)).await;
     match seal.acquire("k").await.unwrap_err() {
-        Error::Held { key, owner, token, remaining } => {
+        Error::Held { key, owner, token, remaining, .. } => {
             assert_eq!((&key, &owner, token), (lease.key(), lease.owner(), lease.token()));
             assert_eq!(remaining, secs(26) + GRACE);
         }

@@ -15,7 +15,10 @@ use std::{
 
 use mongoseal::{
     Deadline, FencingToken, HybridTime, Key,
-    record::{self, Acquire, BatchRequest, Downgrade, Outcome, Record, Release, Request, Revoke, StoreClock, Transfer},
+    record::{
+        self, Acquire, BatchRequest, Complete, Downgrade, Outcome, Record, Release, Request, Revoke, StoreClock,
+        Transfer,
+    },
     store::{Applied, MongoStore, Snapshot, Store},
 };
 use proptest::{
@@ -60,6 +63,16 @@ impl Seen {
         if handed_over > 1 {
             self.count("several handed over at once");
         }
+        if after.holders.iter().any(|holder| holder.released_at.is_some()) {
+            self.count("a minimum hold outlasted the lease");
+        }
+        if after.holders.iter().any(|holder| holder.not_after == Some(holder.expires_at)) {
+            self.count("a maximum hold cut the expiry");
+        }
+        let expired = before.holders.iter().any(|holder| holder.expires_at <= after.last_seen);
+        if expired && before.done != after.done {
+            self.count("completed after the expiry");
+        }
         let now = after.last_seen;
         if before.holders.iter().any(|holder| holder.expires_at <= now) {
             self.count("a holder expired");
@@ -83,6 +96,8 @@ fn name(outcome: &Outcome) -> &'static str {
         Outcome::Transferred { .. } => "transferred",
         Outcome::Downgraded => "downgraded",
         Outcome::Raised { .. } => "raised",
+        Outcome::Completed => "completed",
+        Outcome::Reset { .. } => "reset",
         Outcome::Pruned { holders } if holders.is_empty() => "nothing to prune",
         Outcome::Pruned { .. } => "pruned",
     }
@@ -98,7 +113,9 @@ fn sent(request: &Request, met: Option<&Record>) -> Request {
     let Some(first) = met.and_then(|record| record.holders.first()) else { return request };
     match &mut request {
         Request::Release(Release { token, .. }) => *token = first.version,
-        Request::Transfer(Transfer { lease, token, .. }) | Request::Downgrade(Downgrade { lease, token, .. }) => {
+        Request::Transfer(Transfer { lease, token, .. })
+        | Request::Downgrade(Downgrade { lease, token, .. })
+        | Request::Complete(Complete { lease, token, .. }) => {
             let own = met.and_then(|record| record.holder(*lease));
             *token = own.map_or(first.version, |own| own.version);
         }
@@ -257,6 +274,7 @@ async fn jointly(
 const REACHED: &str = "granted, queued, no room to wait, refused, refreshed, released, absent, revoked, \
     transferred, downgraded, raised, pruned, nothing to prune, nothing changed, shared, several handed over at once, \
     a holder expired, a waiter expired, released jointly, revoked jointly, kept jointly, refreshed jointly, \
+    completed, reset, a minimum hold outlasted the lease, a maximum hold cut the expiry, completed after the expiry, \
     not all of them, waited together, acquired together, left together";
 
 pub(crate) async fn the_machine_and_the_pipeline_agree_on_random_requests() {

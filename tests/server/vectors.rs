@@ -183,6 +183,7 @@ fn requests() -> [(&'static str, Request); 2] {
         grace: 0,
         group: None,
         metadata: mongoseal::Metadata::default(),
+        hold: mongoseal::record::HoldLimits::default(),
     };
     [
         ("acquire", Request::Acquire(Acquire { terms, wait: None })),

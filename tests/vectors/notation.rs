@@ -3,8 +3,8 @@
 use mongoseal::{
     AcquireId, FencingToken, HybridTime, LeaseId, Metadata,
     record::{
-        Acquire, BatchRequest, Downgrade, Holder, LeaseSpec, Leave, Outcome, Raise, Record, Refresh, Release, Request,
-        Revocation, Revoke, StoreTime, Transfer, WaitSpec, Waiter,
+        Acquire, BatchRequest, Complete, Completion, Downgrade, HoldLimits, Holder, LeaseSpec, Leave, Outcome, Raise,
+        Record, Refresh, Release, Request, Reset, Revocation, Revoke, StoreTime, Transfer, WaitSpec, Waiter,
     },
 };
 use serde_json::{Value, json};
@@ -87,6 +87,7 @@ impl<'a> Notation<'a> {
             grace: long(field("grace")),
             group: field("group").as_str().map(|name| name.parse().unwrap()),
             metadata: metadata(field("metadata")),
+            hold: HoldLimits { at_least: long(field("min_hold")), at_most: long(field("max_hold")) },
         }
     }
 
@@ -104,6 +105,8 @@ impl<'a> Notation<'a> {
                 since: self.time(field("since")),
                 last_seen: self.time(field("last_seen")),
                 expires_at: self.time(field("expires_at")),
+                not_after: optional(field("not_after")).map(|time| self.time(time)),
+                released_at: optional(field("released_at")).map(|time| self.time(time)),
             }
         };
         let waiter = |entry: &Value| {
@@ -118,7 +121,7 @@ impl<'a> Notation<'a> {
             }
         };
         let handed = |entry: &Value| {
-            let token = Some(&entry["token"]).filter(|token| !token.is_null());
+            let token = optional(&entry["token"]);
             (entry["caller"].as_str().unwrap().parse().unwrap(), token.map(|token| self.token(token)))
         };
         let revocation = |entry: &Value| Revocation {
@@ -126,6 +129,12 @@ impl<'a> Notation<'a> {
             reason: entry["reason"].as_str().unwrap().into(),
             at: self.time(&entry["at"]),
             tokens: entry["tokens"].as_array().unwrap().iter().map(|token| self.token(token)).collect(),
+        };
+        let completion = |entry: &Value| Completion {
+            tick: long(&entry["tick"]),
+            token: self.token(&entry["token"]),
+            by: entry["by"].as_str().unwrap().into(),
+            at: self.time(&entry["at"]),
         };
         Some(Record {
             version: self.token(&value["version"]),
@@ -135,6 +144,7 @@ impl<'a> Notation<'a> {
             last_seen: self.time(self.field(value, &["record"], "last_seen")),
             expires_at: self.time(self.field(value, &["record"], "expires_at")),
             history: list("history").iter().map(revocation).collect(),
+            done: optional(self.field(value, &["record"], "done")).map(completion),
         })
     }
 
@@ -193,6 +203,13 @@ impl<'a> Notation<'a> {
                 limit: u32::try_from(long(&of["limit"])).unwrap(),
             }),
             "raise" => Request::Raise(Raise { to: self.token(&of["to"]) }),
+            "complete" => Request::Complete(Complete {
+                lease: lease(&of["lease"]),
+                token: self.token(&of["token"]),
+                tick: long(&of["tick"]),
+                by: text("by"),
+            }),
+            "reset" => Request::Reset(Reset { tick: long(&of["tick"]), by: text("by") }),
             "prune" => Request::Prune,
             other => panic!("{other} is no request"),
         }
@@ -202,7 +219,7 @@ impl<'a> Notation<'a> {
         let number = |holder: &Holder| holder.terms.lease.to_bytes()[0];
         let numbers = |holders: &[Holder]| holders.iter().map(number).collect::<Vec<_>>();
         match outcome {
-            Outcome::Granted { token } => json!({ "granted": { "token": self.write_token(*token) } }),
+            Outcome::Granted { token, .. } => json!({ "granted": { "token": self.write_token(*token) } }),
             Outcome::Queued { position, version, holder } => json!({ "queued": {
                 "position": position, "version": self.write_token(*version), "holder": number(holder),
             } }),
@@ -215,6 +232,8 @@ impl<'a> Notation<'a> {
             Outcome::Absent => json!({ "absent": {} }),
             Outcome::Revoked { holders } => json!({ "revoked": { "holders": numbers(holders) } }),
             Outcome::Raised { version } => json!({ "raised": { "version": self.write_token(*version) } }),
+            Outcome::Completed => json!({ "completed": {} }),
+            Outcome::Reset { done } => json!({ "reset": { "tick": done.as_ref().map(|done| done.tick) } }),
             Outcome::Pruned { holders } => json!({ "pruned": { "holders": numbers(holders) } }),
         }
     }
@@ -238,6 +257,11 @@ pub(crate) fn only(value: &Value) -> (&str, &Value) {
     let fields = value.as_object().expect("it is an object");
     assert_eq!(fields.len(), 1, "{value} has one field");
     fields.iter().next().map(|(name, of)| (name.as_str(), of)).unwrap()
+}
+
+/// The value, unless it is null.
+fn optional(value: &Value) -> Option<&Value> {
+    Some(value).filter(|value| !value.is_null())
 }
 
 fn long(value: &Value) -> u64 {

@@ -122,14 +122,16 @@ async fn clocks(store: &dyn Store) -> StoreClock {
 
 /// All times of a record.
 fn times(record: &mut Record) -> Vec<&mut StoreTime> {
-    let Record { holders, queue, history, last_seen, expires_at, .. } = record;
+    let Record { holders, queue, history, done, last_seen, expires_at, .. } = record;
     let mut all = vec![last_seen, expires_at];
-    for Holder { since, last_seen, expires_at, .. } in holders {
+    for Holder { since, last_seen, expires_at, not_after, released_at, .. } in holders {
         all.extend([since, last_seen, expires_at]);
+        all.extend([not_after, released_at].into_iter().flatten());
     }
     for Waiter { since, last_seen, expires_at, .. } in queue {
         all.extend([since, last_seen, expires_at]);
     }
+    all.extend(done.iter_mut().map(|done| &mut done.at));
     all.extend(history.iter_mut().map(|revocation| &mut revocation.at));
     all
 }

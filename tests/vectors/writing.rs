@@ -2,7 +2,7 @@
 
 use mongoseal::{
     AcquireId, FencingToken, Group,
-    record::{Holder, LeaseSpec, Record, Revocation, StoreTime, Waiter},
+    record::{Completion, Holder, LeaseSpec, Record, Revocation, StoreTime, Waiter},
 };
 use serde_json::{Map, Value, json};
 
@@ -19,6 +19,8 @@ impl Notation<'_> {
             entry.insert("since".into(), self.write_time(holder.since));
             entry.insert("last_seen".into(), self.write_time(holder.last_seen));
             entry.insert("expires_at".into(), self.write_time(holder.expires_at));
+            entry.insert("not_after".into(), holder.not_after.map(|time| self.write_time(time)).into());
+            entry.insert("released_at".into(), holder.released_at.map(|time| self.write_time(time)).into());
             self.without_defaults(entry, &["terms", "holder"])
         };
         let waiter = |waiter: &Waiter| {
@@ -35,6 +37,7 @@ impl Notation<'_> {
             let tokens: Vec<Value> = revocation.tokens.iter().map(|token| self.write_token(*token)).collect();
             json!({ "by": revocation.by, "reason": revocation.reason, "at": self.write_time(revocation.at), "tokens": tokens })
         };
+        let completion = |Completion { tick, token, by, at }: &Completion| json!({ "tick": tick, "token": self.write_token(*token), "by": by, "at": self.write_time(*at) });
         let entry = json!({
             "version": self.write_token(record.version),
             "holders": record.holders.iter().map(holder).collect::<Vec<_>>(),
@@ -43,6 +46,7 @@ impl Notation<'_> {
             "last_seen": self.write_time(record.last_seen),
             "expires_at": self.write_time(record.expires_at),
             "history": record.history.iter().map(revocation).collect::<Vec<_>>(),
+            "done": record.done.as_ref().map(completion),
         });
         let Value::Object(entry) = entry else { unreachable!("it is an object") };
         self.without_defaults(entry, &["record"])
@@ -72,6 +76,8 @@ impl Notation<'_> {
         entry.insert("grace".into(), terms.grace.into());
         entry.insert("group".into(), terms.group.as_ref().map(Group::as_str).into());
         entry.insert("metadata".into(), metadata.into());
+        entry.insert("min_hold".into(), terms.hold.at_least.into());
+        entry.insert("max_hold".into(), terms.hold.at_most.into());
         entry
     }
 }

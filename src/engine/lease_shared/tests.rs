@@ -1,7 +1,7 @@
 use tokio::time::advance;
 
 use super::*;
-use crate::Metadata;
+use crate::{Metadata, record::HoldLimits};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -20,9 +20,10 @@ pub(crate) fn held(clock: Clock, deadline: Duration, limit: u32) -> LeaseShared 
         grace: 0,
         group: None,
         metadata: Metadata::default(),
+        hold: HoldLimits::default(),
     };
     let granted = (FencingToken::new(42).unwrap(), HybridTime { seconds: 1, ordinal: 1 });
-    LeaseShared::new("k".parse().unwrap(), &terms, granted, clock, deadline)
+    LeaseShared::new("k".parse().unwrap(), &terms, granted, clock, deadline, Limits::default())
 }
 
 fn revoked() -> LossCause {

@@ -5,7 +5,9 @@ use fastrand::Rng;
 use super::*;
 use crate::{
     AcquireId, LeaseId, Metadata,
-    record::{self, Acquire, LeaseSpec, Leave, Raise, Refresh, Request, Revoke, StoreClock, Transfer, WaitSpec},
+    record::{
+        self, Acquire, HoldLimits, LeaseSpec, Leave, Raise, Refresh, Request, Revoke, StoreClock, Transfer, WaitSpec,
+    },
     types::token::HybridTime,
 };
 
@@ -70,6 +72,7 @@ fn acquire(number: u8, limit: u32, ttl: u64, wait_ttl: Option<u64>) -> Request {
         grace: 0,
         group: None,
         metadata: Metadata::default(),
+        hold: HoldLimits::default(),
     };
     Request::Acquire(Acquire { terms, wait: wait_ttl.map(|ttl| WaitSpec { ttl, queue_limit: 100 }) })
 }

@@ -12,6 +12,9 @@ fn lease() -> ListedLease {
         since: SINCE,
         last_seen: SINCE,
         remaining: Some(LEFT),
+        held_until: None,
+        not_after: None,
+        released_at: None,
         group: Some("night".parse().unwrap()),
         metadata: Metadata::default(),
     };

@@ -1,14 +1,16 @@
 use super::*;
 use crate::{
     Metadata,
-    record::{Acquire, LeaseSpec, Leave, Release, Revoke},
+    record::{Acquire, HoldLimits, LeaseSpec, Leave, Release, Revoke},
     types::token::HybridTime,
 };
 
 mod batch;
 mod claims;
+mod completions;
 mod downgrades;
 mod expiry;
+mod holds;
 mod raises;
 mod tokens;
 mod transfers;
@@ -81,6 +83,7 @@ fn acquire(number: u8, limit: u32, wait: Option<WaitSpec>) -> Request {
         grace: 0,
         group: None,
         metadata: Metadata::default(),
+        hold: HoldLimits::default(),
     };
     Request::Acquire(Acquire { terms, wait })
 }
@@ -99,7 +102,7 @@ fn revoke() -> Request {
 
 fn granted(outcome: &Outcome) -> FencingToken {
     match outcome {
-        Outcome::Granted { token } => *token,
+        Outcome::Granted { token, .. } => *token,
         other => panic!("{other:?}"),
     }
 }

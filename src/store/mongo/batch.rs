@@ -157,7 +157,7 @@ impl UpdateTemplate {
         Ok(Self {
             pipeline,
             is_record: encoded(&pipeline::is_record())?,
-            tokens_with_time_left: encoded(&pipeline::tokens_with_time_left())?,
+            tokens_with_time_left: encoded(&pipeline::tokens_with_time_left(Operation::of_batch(batch)))?,
             format_query: encoded(&document::format_query())?,
         })
     }

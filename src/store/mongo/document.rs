@@ -7,8 +7,8 @@ use mongodb::bson::{Binary, Bson, DateTime, Document, Timestamp, doc, spec::Bina
 use crate::{
     AcquireId, Error, FencingToken, Group, Key, LeaseId, Metadata, Owner, Result,
     record::{
-        self, Holder, HolderInfo, LeaseSpec, ListedLease, Record, RecordSummary, Revocation, StoreClock, StoreTime,
-        Waiter, inspection,
+        self, Completion, HoldLimits, Holder, HolderInfo, LeaseSpec, ListedLease, Record, RecordSummary, Revocation,
+        StoreClock, StoreTime, Waiter, inspection,
     },
     types::token::HybridTime,
 };
@@ -62,12 +62,19 @@ pub(super) fn record_projection() -> Document {
     }
 }
 
+/// The projection of a record with the last completed tick, which the requests that grant a key do not read.
+pub(super) fn whole_projection() -> Document {
+    let mut projection = record_projection();
+    projection.insert("done", 1);
+    projection
+}
+
 /// The projection of the public fields of a holder and of the number of waiters, after `$unwind` of `holders`, with the
 /// server's time as `now`.
 pub(super) fn listing_projection() -> Document {
     let seen = doc! {
         "owner": 1, "version": 1, "limit": 1, "ttl": 1, "since": 1, "last_seen": 1, "expires_at": 1,
-        "group": 1, "metadata": 1,
+        "group": 1, "metadata": 1, "min_hold": 1, "not_after": 1, "released_at": 1,
     };
     let live = doc! { "$filter": { "input": "$queue", "cond": { "$gt": ["$$this.expires_at", "$$NOW"] } } };
     doc! { "holders": seen, "waiting": { "$size": live }, "now": "$$NOW" }
@@ -122,9 +129,10 @@ pub(super) fn decode_reply(key: &Key, document: &Document) -> Result<DecodedRepl
         let places =
             document.get_array("places").map(|places| places.iter().map(as_count).collect()).unwrap_or_default();
         let waiting = document.get("waiting").and_then(as_count).unwrap_or_default();
-        let is_revoked = !record.history.is_empty();
-        let summary = RecordSummary { version: record.version, holders: record.holders, position: None, waiting };
-        Ok(DecodedReply { summary, places, at, is_written: record.last_seen == at.now, is_revoked })
+        let (is_written, is_revoked) = (record.last_seen == at.now, !record.history.is_empty());
+        let Record { version, holders, done, .. } = record;
+        let summary = RecordSummary { version, holders, position: None, waiting, done };
+        Ok(DecodedReply { summary, places, at, is_written, is_revoked })
     };
     read().map_err(|message| Error::Corrupt { key: key.clone(), message })
 }
@@ -236,7 +244,20 @@ impl<'a> Fields<'a> {
             grace: self.long("grace")?,
             group: self.group()?,
             metadata: self.metadata()?,
+            hold: HoldLimits {
+                at_least: self.optional("min_hold", Self::long)?.unwrap_or_default(),
+                at_most: self.optional("max_hold", Self::long)?.unwrap_or_default(),
+            },
         })
+    }
+
+    /// Reads a field that may be missing.
+    fn optional<T>(
+        &self,
+        name: &str,
+        read: impl FnOnce(&Self, &str) -> Result<T, String>,
+    ) -> Result<Option<T>, String> {
+        if self.document.contains_key(name) { read(self, name).map(Some) } else { Ok(None) }
     }
 
     fn store_clock(&self) -> Result<StoreClock, String> {
@@ -255,18 +276,24 @@ impl<'a> Fields<'a> {
             since: self.time("since")?,
             last_seen: self.time("last_seen")?,
             expires_at: self.time("expires_at")?,
+            not_after: self.optional("not_after", Self::time)?,
+            released_at: self.optional("released_at", Self::time)?,
         })
     }
 
     /// The public fields of a holder.
     fn holder_info(&self, now: StoreTime) -> Result<HolderInfo, String> {
+        let (since, min_hold) = (self.time("since")?, self.optional("min_hold", Self::long)?);
         Ok(HolderInfo {
             owner: self.owner()?,
             token: self.version("version")?,
             limit: inspection::shared_by(self.limit()?),
-            since: self.time("since")?,
+            since,
             last_seen: self.time("last_seen")?,
             remaining: record::remaining(self.time("expires_at")?, now),
+            held_until: min_hold.map(|min_hold| since.after(min_hold)),
+            not_after: self.optional("not_after", Self::time)?,
+            released_at: self.optional("released_at", Self::time)?,
             group: self.group()?,
             metadata: self.metadata()?,
         })
@@ -307,6 +334,18 @@ impl<'a> Fields<'a> {
             last_seen: self.time("last_seen")?,
             expires_at: self.time("expires_at")?,
             history: self.each("history", Fields::revocation)?,
+            done: self.optional("done", Self::completion)?,
+        })
+    }
+
+    fn completion(&self, name: &str) -> Result<Completion, String> {
+        let document = self.read(name, "a document", Bson::as_document)?;
+        let fields = Fields { document, path: format!("{name}.") };
+        Ok(Completion {
+            tick: fields.long("tick")?,
+            token: fields.version("token")?,
+            by: fields.text("by")?.into(),
+            at: fields.time("at")?,
         })
     }
 

@@ -136,7 +136,7 @@ impl MongoContext {
         let find = doc! {
             "find": &self.collection,
             "filter": { "_id": key.as_str() },
-            "projection": document::record_projection(),
+            "projection": document::whole_projection(),
             "limit": 1,
             "singleBatch": true,
             "readConcern": { "level": "linearizable" },
@@ -181,6 +181,8 @@ fn is_plausible(request: &Request, outcome: &Outcome, is_written: bool, now: Sto
         Outcome::Refused { holder } => holder.expires_at > now,
         Outcome::Full { length } => is_full(*length),
         Outcome::Raised { version } => matches!(request, Request::Raise(raise) if *version >= raise.to),
+        // The engine reads the record before it believes this.
+        Outcome::Completed | Outcome::Reset { .. } => true,
         Outcome::Released | Outcome::Revoked { .. } | Outcome::Pruned { .. } => true,
     }
 }

@@ -61,6 +61,12 @@ pub(super) fn has_fields_of_a_holder() -> Document {
     has_types("$holders.", &fields)
 }
 
+/// Whether the document has no completed tick or one that [`decode`] can read.
+pub(super) fn has_completion() -> Document {
+    let fields = [("tick", "long"), ("token", "long"), ("by", "string"), ("at", "date")];
+    doc! { "$or": [{ "$eq": [{ "$type": "$done" }, "missing"] }, has_types("$done.", &fields)] }
+}
+
 fn has_types(at: &str, fields: &[(&str, &str)]) -> Document {
     let (actual, wanted): (Vec<Document>, Vec<&str>) =
         fields.iter().map(|(name, kind)| (doc! { "$type": format!("{at}{name}") }, *kind)).unzip();

@@ -79,7 +79,8 @@ impl MongoContext {
         let needs_whole = match seen {
             Some(Seen::Unsuited) => true,
             Some(Seen::Busy) => acquire.wait.is_some() || acquire.terms.limit > 1,
-            Some(Seen::Free) | None => false,
+            // The fast path computes no end of a maximum hold.
+            Some(Seen::Free) | None => acquire.terms.hold.at_most > 0,
         };
         if needs_whole {
             return Ok(None);
@@ -111,7 +112,7 @@ impl MongoContext {
             && holder.expires_at == at.now.after(acquire.terms.ttl.saturating_add(acquire.terms.grace))
         {
             self.known_keys.note(key, Seen::Free);
-            return Ok(applied(Outcome::Granted { token: holder.version }, true));
+            return Ok(applied(Outcome::Granted { token: holder.version, not_after: None }, true));
         }
         self.known_keys.note(key, if record.history.is_empty() { Seen::Busy } else { Seen::Unsuited });
         // The whole pipeline may queue this acquire, grant the key to a waiter, drop an expired one, or remove an entry

@@ -9,7 +9,10 @@
 use mongodb::bson::{Bson, DateTime, Document, doc};
 
 use super::document;
-use crate::record::{Acquire, BatchRequest, Downgrade, Leave, Raise, Refresh, Release, Request, Revoke, Transfer};
+use crate::record::{
+    Acquire, BatchRequest, Complete, Downgrade, HoldLimits, Leave, Raise, Refresh, Release, Request, Reset, Revoke,
+    Transfer,
+};
 
 /// What a command does. All requests of an operation have the same pipeline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -29,6 +32,10 @@ pub(super) enum Operation {
     Transfer,
     Downgrade,
     Raise,
+    /// Completes a tick and releases what a lease id holds with this token.
+    Complete,
+    /// Lowers the last completed tick.
+    Reset,
     /// Does only what all operations do: prune and grant.
     Prune,
     /// Requests for the leases of several keys, named by their tokens.
@@ -39,7 +46,7 @@ pub(super) enum Operation {
 
 impl Operation {
     /// The operations of single requests and of several for a key.
-    pub(super) const OF_REQUESTS: [Self; 11] = [
+    pub(super) const OF_REQUESTS: [Self; 13] = [
         Self::Acquire,
         Self::Wait,
         Self::AcquireSeveral,
@@ -50,6 +57,8 @@ impl Operation {
         Self::Transfer,
         Self::Downgrade,
         Self::Raise,
+        Self::Complete,
+        Self::Reset,
         Self::Prune,
     ];
 
@@ -64,6 +73,8 @@ impl Operation {
             Request::Transfer(_) => Self::Transfer,
             Request::Downgrade(_) => Self::Downgrade,
             Request::Raise(_) => Self::Raise,
+            Request::Complete(_) => Self::Complete,
+            Request::Reset(_) => Self::Reset,
             Request::Prune => Self::Prune,
         }
     }
@@ -101,6 +112,11 @@ impl Operation {
         matches!(self, Self::Revoke | Self::RevokeNamed)
     }
 
+    /// Whether it may change the last completed tick.
+    pub(super) fn writes_done(self) -> bool {
+        matches!(self, Self::Complete | Self::Reset)
+    }
+
     /// Whether it creates a missing record.
     pub(super) fn is_upsert(self) -> bool {
         self.is_acquire() || self == Self::Raise
@@ -116,6 +132,9 @@ impl Operation {
     pub(super) fn projection(self) -> Document {
         let mut projection = document::record_projection();
         projection.insert("queue", doc! { "$slice": 0 });
+        if self.writes_done() {
+            projection.insert("done", 1);
+        }
         if !matches!(self, Self::Wait | Self::Leave) {
             return projection;
         }
@@ -151,6 +170,10 @@ pub(super) fn constants(request: &Request) -> Document {
         Request::Raise(raise @ Raise { to }) => {
             doc! { "to": *to, "until": DateTime::from_millis(raise.keep_until().millis()) }
         }
+        Request::Complete(Complete { token, tick, by, .. }) => {
+            doc! { "token": *token, "tick": document::long(*tick), "by": by }
+        }
+        Request::Reset(Reset { tick, by }) => doc! { "tick": document::long(*tick), "by": by },
         Request::Prune => doc! {},
     };
     if let Some(lease) = request.lease() {
@@ -209,7 +232,7 @@ fn constants_of_acquire(acquire: &Acquire) -> Document {
 
 /// The entry of an acquire in the queue, without its times. It becomes that of the holder.
 pub(super) fn entry(Acquire { terms, wait }: &Acquire) -> Document {
-    doc! {
+    let mut entry = doc! {
         "lease": document::encode_lease(terms.lease),
         "caller": terms.caller.to_string(),
         "owner": terms.owner.as_str(),
@@ -221,7 +244,12 @@ pub(super) fn entry(Acquire { terms, wait }: &Acquire) -> Document {
         "group": document::encode_group(terms.group.as_ref()),
         "metadata": document::encode_metadata(&terms.metadata),
         "refreshes": 0_i64,
-    }
+    };
+    // Fields that few leases have.
+    let HoldLimits { at_least, at_most } = terms.hold;
+    let limits = [("min_hold", at_least), ("max_hold", at_most)].into_iter().filter(|(_, limit)| *limit > 0);
+    entry.extend(limits.map(|(name, limit)| (name.to_owned(), document::long(limit))));
+    entry
 }
 
 /// The holder that a downgrade changes, as its lease, its token and each limit from which it may change.

@@ -18,6 +18,7 @@
 //! | `v`, `t` | the highest token so far, and the next one |
 //! | `w.n` | how many waiters at the head of the queue are granted the key |
 //! | `g` | these waiters, as holders |
+//! | `done` | the last completed tick, for a completion and a reset |
 //! | `d` | the hand-over |
 //! | `end` | the latest of the server's wall clock and each expiry of holders and waiters |
 //!
@@ -30,6 +31,8 @@
 //! Invariants: the values of constants are wrapped in `$literal`, so no text of a caller is evaluated as an expression.
 //! If an expression fails on a foreign document, the command fails and writes nothing. The caller then reads the
 //! document.
+
+mod apply;
 
 use mongodb::bson::{Bson, Document, doc};
 
@@ -48,7 +51,7 @@ pub(super) fn update(operation: Operation) -> Vec<Document> {
     vec![
         doc! { "$replaceWith": { "r": "$$ROOT", "ours": is_ours(operation) } },
         doc! { "$set": prune(operation) },
-        doc! { "$set": apply(operation) },
+        doc! { "$set": apply::changes(operation) },
         doc! { "$set": { "t": next_version(count_others(operation)), "w": count_ready() } },
         doc! { "$set": { "g": grant(operation), "q": { "$slice": ["$q", "$w.n", i32::MAX] } } },
         doc! { "$set": finish(operation) },
@@ -61,6 +64,8 @@ fn is_ours(operation: Operation) -> Document {
     if operation.is_upsert() {
         // The query demands a `version` of each document that it matches: see `document::record_query`.
         doc! { "$or": [{ "$not": "$version" }, is_record()] }
+    } else if operation.writes_done() {
+        doc! { "$and": [expression::is_of_format("$"), is_record(), expression::has_completion()] }
     } else if operation.is_batch() {
         is_record()
     } else {
@@ -73,12 +78,13 @@ fn is_ours(operation: Operation) -> Document {
 /// has checked their values. Of a holder this checks what decides whether it is removed and whether another fits beside
 /// it. Waiters are not checked: there may be a thousand.
 pub(super) fn is_record() -> Document {
-    let holders = doc! { "$map": {
-        "input": "$holders", "in": [{ "$type": "$$this.expires_at" }, { "$type": "$$this.limit" }],
-    } };
+    let fields =
+        ["expires_at", "limit", "not_after"].map(|name| Bson::from(doc! { "$type": format!("$$this.{name}") }));
+    let holders = doc! { "$map": { "input": "$holders", "in": fields.to_vec() } };
+    let wanted = ["missing", "date"].map(|not_after| Bson::from(vec!["date", "int", not_after])).to_vec();
     doc! { "$and": [
         expression::has_fields_of_a_record("$"),
-        { "$setIsSubset": [holders, literal(vec![Bson::from(vec!["date", "int"])])] },
+        { "$setIsSubset": [holders, literal(wanted)] },
         expression::has_revocations("$history"),
     ] }
 }
@@ -104,106 +110,6 @@ fn if_inserted(operation: Operation, field: &str, inserted: Bson) -> Bson {
     if operation.is_upsert() { doc! { "$ifNull": [field, inserted] }.into() } else { field.into() }
 }
 
-/// Changes `h` and `q` as the request wants.
-fn apply(operation: Operation) -> Document {
-    let holders = |which: Document| doc! { "$filter": { "input": "$h", "cond": which } };
-    match operation {
-        Operation::Acquire => {
-            doc! { "h": extend_entries("$h", is_own(operation), "$$fields", "$$validity"), "q": enqueue(operation) }
-        }
-        Operation::Wait | Operation::AcquireSeveral => doc! {
-            "h": extend_entries("$h", is_own(operation), own_value("$$fields"), own_value("$$validity")),
-            "q": enqueue(operation),
-            "n": { "$size": "$q" },
-        },
-        Operation::Refresh | Operation::Downgrade => {
-            doc! { "h": extend_entries("$h", is_own(operation), "$$fields", "$$validity") }
-        }
-        Operation::ReleaseNamed => doc! { "h": holders(doc! { "$not": is_named() }) },
-        Operation::RevokeNamed => doc! { "h": holders(doc! { "$not": is_named() }), "notified": holders(is_named()) },
-        Operation::Release => doc! {
-            "h": holders(doc! { "$ne": [["$$this.lease", "$$this.version"], ["$$lease", "$$token"]] }),
-        },
-        Operation::Leave => doc! { "h": without_own("$h", operation), "q": without_own("$q", operation) },
-        Operation::Revoke => doc! {
-            "h": holders(doc! { "$gt": ["$$this.version", "$$upto"] }),
-            "notified": holders(doc! { "$lte": ["$$this.version", "$$upto"] }),
-        },
-        Operation::Transfer => transfer(),
-        Operation::Raise => doc! { "v": { "$max": ["$v", "$$to"] } },
-        // A stage must set something. `RefreshNamed` has stages of its own.
-        Operation::Prune | Operation::RefreshNamed => doc! { "h": "$h" },
-    }
-}
-
-/// Gives the holder in `h` the other lease id and the next token. If that was done before, counts the request.
-fn transfer() -> Document {
-    let version = next_version(doc! { "$size": "$q" });
-    let next = doc! { "$mergeObjects": ["$$this", {
-        "lease": "$$to",
-        "version": version.clone(),
-        "refreshes": 0_i64,
-        "since": "$$NOW",
-        "last_seen": "$$NOW",
-        "expires_at": { "$add": ["$$NOW", "$$this.ttl", "$$this.grace"] },
-    }] };
-    let counted = doc! { "$mergeObjects": ["$$this", { "refreshes": { "$add": ["$$this.refreshes", 1] } }] };
-    let is_holder = doc! { "$eq": [["$$this.lease", "$$this.version"], ["$$lease", "$$token"]] };
-    let given = doc! { "$map": { "input": "$h", "in": { "$cond": [is_holder, next, "$$this"] } } };
-    let is_other = doc! { "$eq": ["$$this.lease", "$$to"] };
-    let again = doc! { "$map": { "input": "$h", "in": { "$cond": [is_other, counted, "$$this"] } } };
-    let others = doc! { "$filter": { "input": "$q", "cond": { "$ne": ["$$this.lease", "$$to"] } } };
-    // Whether the receiver holds already, and whether the giver holds.
-    let is_done = doc! { "$in": ["$$to", "$h.lease"] };
-    let held = doc! { "$map": { "input": "$h", "in": ["$$this.lease", "$$this.version"] } };
-    let is_held_by_giver = doc! { "$in": [["$$lease", "$$token"], held] };
-    let waited = doc! { "$filter": { "input": "$q", "cond": { "$eq": ["$$this.lease", "$$to"] } } };
-    let choose = |again: Bson, given: Bson, neither: Bson| {
-        doc! { "$cond": [is_done.clone(), again, { "$cond": [is_held_by_giver.clone(), given, neither] }] }
-    };
-    doc! {
-        "h": choose(again.into(), given.into(), "$h".into()),
-        "q": choose("$q".into(), others.into(), "$q".into()),
-        "v": choose("$v".into(), version.into(), "$v".into()),
-        "notified": choose(Bson::Array(vec![]), waited.into(), Bson::Array(vec![])),
-    }
-}
-
-/// Extends the expiry of the entries of an array for which `which` holds, counts that, and sets the fields of `fields`.
-fn extend_entries(array: &str, which: Document, fields: impl Into<Bson>, validity: impl Into<Bson>) -> Document {
-    let extended = doc! { "$mergeObjects": ["$$this", fields.into(), {
-        "refreshes": { "$add": ["$$this.refreshes", 1] },
-        "last_seen": { "$max": ["$$this.last_seen", "$$NOW"] },
-        "expires_at": { "$max": ["$$this.expires_at", { "$add": ["$$NOW", validity.into()] }] },
-    }] };
-    doc! { "$map": { "input": array, "in": { "$cond": [which, extended, "$$this"] } } }
-}
-
-/// Puts acquires into `q`, unless they hold already or there is no room.
-fn enqueue(operation: Operation) -> Document {
-    let new = |entry: &str| {
-        let expires_at = doc! { "$add": ["$$NOW", format!("{entry}.wait_ttl")] };
-        doc! { "$mergeObjects": [entry, { "since": "$$NOW", "last_seen": "$$NOW", "expires_at": expires_at }] }
-    };
-    if operation == Operation::Acquire {
-        let queued = doc! { "$concatArrays": [without_own("$q", operation), [new("$$entry")]] };
-        return doc! { "$cond": [{ "$in": ["$$lease", "$h.lease"] }, "$q", queued] };
-    }
-    if operation == Operation::AcquireSeveral {
-        let holds = doc! { "$in": ["$$this.lease", "$h.lease"] };
-        let others = doc! { "$filter": { "input": "$$entry", "cond": { "$not": holds } } };
-        let appended = doc! { "$map": { "input": others, "in": new("$$this") } };
-        return doc! { "$concatArrays": [without_own("$q", operation), appended] };
-    }
-    let waiting = extend_entries("$q", is_own(operation), own_value("$$entry"), own_value("$$wait_ttl"));
-    let others = doc! { "$filter": { "input": "$$entry", "cond": { "$not": { "$in": ["$$this.lease", "$$known"] } } } };
-    // Computed once, and not for each acquire.
-    let others = doc! { "$let": { "vars": { "known": { "$concatArrays": ["$h.lease", "$q.lease"] } }, "in": others } };
-    let room = doc! { "$max": [{ "$subtract": ["$$queue_limit", { "$size": "$q" }] }, 0] };
-    let appended = doc! { "$map": { "input": { "$slice": [others, room] }, "in": new("$$this") } };
-    doc! { "$concatArrays": [waiting, appended] }
-}
-
 /// How many waiters at the head of `q` can hold the key together with `h`: as many as the smallest limit among them
 /// allows. Exclusive is a limit of one. The first waiter that has to wait sets a limit that no later one passes. So if
 /// the first waiter is exclusive, no other is considered.
@@ -225,9 +131,9 @@ fn count_ready() -> Document {
 /// The waiters at the head of `q` as holders. The first has the token `max(version + 1, token(hybrid clock) - others)`,
 /// and the tokens of the next ones count on from it. The acquires of this command get their ttl.
 fn grant(operation: Operation) -> Document {
-    let claimed = doc! { "$min": ["$$this.ttl", "$$this.wait_ttl"] };
+    let claimed = doc! { "$min": ["$$this.ttl", "$$this.wait_ttl", "$$this.max_hold"] };
     let validity = if operation.is_acquire() {
-        doc! { "$cond": [is_own(operation), "$$this.ttl", claimed] }
+        doc! { "$cond": [is_own(operation), { "$min": ["$$this.ttl", "$$this.max_hold"] }, claimed] }
     } else {
         claimed
     };
@@ -247,13 +153,16 @@ fn grant(operation: Operation) -> Document {
     let first = doc! { "$filter": {
         "input": { "$slice": ["$q", "$w.n"] }, "cond": { "$eq": [actual, literal(wanted)] },
     } };
+    // A waiter counts from its last acquire, which can be later than the time at which this command was parsed.
+    let begin = doc! { "$max": ["$$NOW", "$$this.last_seen"] };
     doc! { "$map": { "input": first, "in": { "$mergeObjects": ["$$this", {
         "version": { "$add": ["$t", { "$indexOfArray": ["$q.lease", "$$this.lease"] }] },
         "refreshes": 0_i64,
         "since": "$$NOW",
         "last_seen": "$$NOW",
-        // A waiter counts from its last acquire, which can be later than the time at which this command was parsed.
-        "expires_at": { "$add": [{ "$max": ["$$NOW", "$$this.last_seen"] }, validity, "$$this.grace"] },
+        "expires_at": { "$add": [begin.clone(), validity, "$$this.grace"] },
+        // The sum is null if there is no maximum hold.
+        "not_after": { "$ifNull": [{ "$add": [begin, "$$this.max_hold", "$$this.grace"] }, "$$REMOVE"] },
     }] } } }
 }
 
@@ -311,7 +220,7 @@ fn stamp(operation: Operation) -> Document {
     if operation == Operation::Raise {
         expires_at = doc! { "$max": [expires_at, "$$until"] };
     }
-    let record = doc! {
+    let mut record = doc! {
         "version": "$v",
         "holders": "$h",
         "queue": "$q",
@@ -320,7 +229,13 @@ fn stamp(operation: Operation) -> Document {
         "last_seen": "$$NOW",
         "expires_at": expires_at,
     };
-    let differs = doc! { "$ne": [["$v", "$h", "$q"], ["$r.version", "$r.holders", "$r.queue"]] };
+    let (mut after, mut before) = (vec!["$v", "$h", "$q"], vec!["$r.version", "$r.holders", "$r.queue"]);
+    if operation.writes_done() {
+        record.insert("done", "$done");
+        after.push("$done");
+        before.push("$r.done");
+    }
+    let differs = doc! { "$ne": [after, before] };
     // A document that is being inserted does not become a record without a grant or a raise.
     let is_changed = doc! { "$and": ["$ours", differs, { "$gt": ["$v", 0] }] };
     doc! { "$cond": [is_changed, { "$mergeObjects": ["$r", record] }, "$r"] }
@@ -340,7 +255,8 @@ fn refresh_named() -> Vec<Document> {
     // Each holder keeps its own grace.
     let named = named_tokens("$_id", "$$keys", "$$tokens");
     let is_named = doc! { "$in": ["$$this.version", named] };
-    let holders = extend_entries("$holders", is_named, "$$fields", doc! { "$add": ["$$validity", "$$this.grace"] });
+    let holders =
+        apply::extend_entries("$holders", is_named, "$$fields", doc! { "$add": ["$$validity", "$$this.grace"] });
     let end = doc! { "$max": ["$$NOW", { "$max": "$holders.expires_at" }, { "$max": "$queue.expires_at" }] };
     let expires_at = doc! { "$let": { "vars": { "end": end }, "in": expiry("$expires_at", "$$end") } };
     vec![
@@ -349,9 +265,15 @@ fn refresh_named() -> Vec<Document> {
     ]
 }
 
-/// The tokens of the holders that have enough time left, for a filter.
-pub(super) fn tokens_with_time_left() -> Document {
+/// The tokens of the holders that have enough time left, for a filter. A released lease whose entry keeps the key
+/// unavailable has ended, but a revocation ends that entry, too.
+pub(super) fn tokens_with_time_left(operation: Operation) -> Document {
     let enough = doc! { "$gte": ["$$this.expires_at", { "$add": ["$$NOW", "$$least"] }] };
+    let enough = if operation.is_revoke() {
+        enough
+    } else {
+        doc! { "$and": [enough, { "$not": "$$this.released_at" }] }
+    };
     let lasting = doc! { "$filter": { "input": "$holders", "cond": enough } };
     doc! { "$map": { "input": lasting, "in": "$$this.version" } }
 }

@@ -5,8 +5,8 @@ use std::{collections::HashSet, ops::RangeInclusive, time::Duration};
 use mongoseal::{
     AcquireId, FencingToken, HybridTime, LeaseId, Metadata,
     record::{
-        Acquire, BatchRequest, Downgrade, LeaseSpec, Leave, Raise, Refresh, Release, Request, Revoke, Transfer,
-        WaitSpec,
+        Acquire, BatchRequest, Complete, Downgrade, HoldLimits, LeaseSpec, Leave, Raise, Refresh, Release, Request,
+        Reset, Revoke, Transfer, WaitSpec,
     },
 };
 use proptest::{collection::vec, prelude::*};
@@ -50,18 +50,23 @@ fn step() -> impl Strategy<Value = Step> {
     let patience = (millis.clone(), prop_oneof![1 => 1_u32..4, 2 => Just(u32::MAX)]);
     let patience =
         proptest::option::weighted(0.8, patience.prop_map(|(ttl, queue_limit)| WaitSpec { ttl, queue_limit }));
+    // A minimum and a maximum hold, which few leases have. Short ones end within a sequence.
+    let hold = || prop_oneof![6 => Just(0_u64), 1 => 1_u64..60, 1 => Just(60_000_u64)];
+    let hold = (hold(), hold()).prop_map(|(at_least, at_most)| HoldLimits { at_least, at_most });
     let text = prop_oneof![Just("me"), Just("$owner"), Just("$$NOW"), Just("{\"$literal\": 1}")];
-    let acquire = (lease.clone(), limit, millis.clone(), grace.clone(), patience, text, (any::<bool>(), 0_u64..3))
-        .prop_map(|(lease, limit, ttl, grace, patience, owner, (described, asks))| {
-            let mut metadata = Metadata::default();
-            if described {
-                metadata.insert("note", owner).unwrap();
-            }
-            let group = described.then(|| owner.parse().unwrap());
-            let caller = caller_of(lease, asks);
-            let terms = LeaseSpec { lease, caller, owner: owner.parse().unwrap(), limit, ttl, grace, group, metadata };
-            Acquire { terms, wait: patience }
-        });
+    let acquire =
+        (lease.clone(), limit, millis.clone(), grace.clone(), patience, text, (any::<bool>(), 0_u64..3, hold))
+            .prop_map(|(lease, limit, ttl, grace, patience, owner, (described, asks, hold))| {
+                let mut metadata = Metadata::default();
+                if described {
+                    metadata.insert("note", owner).unwrap();
+                }
+                let group = described.then(|| owner.parse().unwrap());
+                let caller = caller_of(lease, asks);
+                let owner = owner.parse().unwrap();
+                let terms = LeaseSpec { lease, caller, owner, limit, ttl, grace, group, metadata, hold };
+                Acquire { terms, wait: patience }
+            });
     let enough = prop_oneof![Just(0_u64), Just(1_000_u64), Just(100_000_u64)];
     let joint = prop_oneof![
         Just(BatchRequest::Release),
@@ -95,6 +100,11 @@ fn step() -> impl Strategy<Value = Step> {
     // From one less than the version to two hours above it: see `sent`.
     let to = prop_oneof![1_u64..7, Just(7_200 << HybridTime::ORDINAL_BITS)];
     let raise = to.prop_map(|to| Request::Raise(Raise { to: FencingToken::new(to).unwrap() }));
+    // By the holder with this lease id, or by the first: see `sent`.
+    let complete = (lease_of(), 1_u64..9).prop_map(|(lease, tick)| {
+        Request::Complete(Complete { lease, token: FencingToken::MAX, tick, by: "$$ROOT".into() })
+    });
+    let reset = (0_u64..9).prop_map(|tick| Request::Reset(Reset { tick, by: "$ops".into() }));
     let together = (vec(acquire.clone(), 2..6), 0_u8..3).prop_map(|(mut acquires, verb)| {
         // With the same bound on how many wait.
         let room = acquires[0].wait.map_or(4, |wait| wait.queue_limit);
@@ -112,7 +122,7 @@ fn step() -> impl Strategy<Value = Step> {
         Asked::Together(acquires.into_iter().map(request).collect())
     });
     let acquire = acquire.prop_map(Request::Acquire);
-    let request = prop_oneof![12 => acquire, 4 => refresh, 1 => release, 3 => taken_back, 1 => revoke, 2 => transfer, 2 => downgrade, 1 => raise, 3 => Just(Request::Prune)];
+    let request = prop_oneof![12 => acquire, 4 => refresh, 1 => release, 3 => taken_back, 1 => revoke, 2 => transfer, 2 => downgrade, 1 => raise, 3 => complete, 1 => reset, 3 => Just(Request::Prune)];
     let pause = prop_oneof![4 => Just(0_u64), 1 => 1_u64..25].prop_map(Duration::from_millis);
     let asked = prop_oneof![24 => request.prop_map(Asked::Of), 3 => joint, 3 => together];
     (pause, asked, proptest::bool::weighted(0.15)).prop_map(|(pause, asked, twice)| Step { pause, asked, twice })
@@ -135,6 +145,7 @@ fn calm_step() -> impl Strategy<Value = Step> {
             grace: 5,
             group: None,
             metadata: Metadata::default(),
+            hold: HoldLimits::default(),
         };
         let wait = waits.then_some(WaitSpec { ttl: 60_000, queue_limit: 9 });
         Request::Acquire(Acquire { terms, wait })

@@ -8,7 +8,7 @@ use mongodb::{
 };
 use mongoseal::{
     AcquireId, Deadline, Error, HandleId, Key, LeaseId, Metadata, Mongoseal,
-    record::{Acquire, LeaseSpec, Outcome, Request},
+    record::{Acquire, HoldLimits, LeaseSpec, Outcome, Request},
     store::{MongoStore, Snapshot, Store},
 };
 use mongoseal_test_support::ReplicaSet;
@@ -26,6 +26,7 @@ fn acquire(lease: LeaseId, ttl: Duration) -> Request {
         grace: 0,
         group: None,
         metadata: Metadata::default(),
+        hold: HoldLimits::default(),
     };
     Request::Acquire(Acquire { terms, wait: None })
 }

@@ -4,8 +4,8 @@
 use mongoseal::{
     FencingToken, HybridTime, LeaseId, Metadata,
     record::{
-        self, Acquire, BatchRequest, Downgrade, Holder, LeaseSpec, Leave, Outcome, Record, Refresh, Release, Request,
-        StoreClock, StoreTime, WaitSpec, Waiter,
+        self, Acquire, BatchRequest, Downgrade, HoldLimits, Holder, LeaseSpec, Leave, Outcome, Record, Refresh,
+        Release, Request, StoreClock, StoreTime, WaitSpec, Waiter,
     },
 };
 
@@ -56,6 +56,7 @@ pub(crate) fn terms(config: &Config) -> Vec<LeaseSpec> {
         grace: millis(config.grace()),
         group: None,
         metadata: Metadata::default(),
+        hold: HoldLimits::default(),
     };
     (0..6).map(terms).collect()
 }
@@ -86,6 +87,8 @@ impl Server {
             since: zero,
             last_seen: zero,
             expires_at: store_time(holds.expires_at),
+            not_after: None,
+            released_at: None,
         };
         let waiter = |(lease, until): &(Lease, Time)| Waiter {
             terms: terms(*lease),
@@ -104,6 +107,7 @@ impl Server {
             last_seen: zero,
             expires_at: store_time(stored.expires_at),
             history: Vec::new(),
+            done: None,
         }
     }
 
@@ -283,7 +287,7 @@ impl Server {
     /// What the outcome tells the client.
     fn answer(outcome: &Outcome, after: Option<&Stored>) -> Answer {
         match outcome {
-            Outcome::Granted { token } => {
+            Outcome::Granted { token, .. } => {
                 let token = model_token(*token);
                 let holder = after.and_then(|after| after.holders.iter().find(|holder| holder.token == token));
                 Answer::Granted { token, grant: holder.map_or(0, |holder| holder.grant) }

@@ -7,7 +7,7 @@ use mongodb::{
     bson::{Bson, Document, doc},
     options::IndexOptions,
 };
-use mongoseal::record::{self, LeaseSpec, Request};
+use mongoseal::record::{self, HoldLimits, LeaseSpec, Request};
 use mongoseal::store::{MongoStore, Store};
 use mongoseal::{Deadline, Error, Key, LeaseId, Metadata, Mongoseal};
 use mongoseal_test_support::{ReplicaSet, Standalone};
@@ -16,7 +16,8 @@ use crate::{TestDatabase, secs};
 
 fn terms(lease: LeaseId, ttl: u64) -> LeaseSpec {
     let (owner, caller) = ("me".parse().unwrap(), "0123456789abcdef/1".parse().unwrap());
-    LeaseSpec { lease, caller, owner, limit: 0, ttl, grace: 0, group: None, metadata: Metadata::default() }
+    let (metadata, hold) = (Metadata::default(), HoldLimits::default());
+    LeaseSpec { lease, caller, owner, limit: 0, ttl, grace: 0, group: None, metadata, hold }
 }
 
 fn source(error: &Error) -> String {

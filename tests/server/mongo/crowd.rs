@@ -273,7 +273,7 @@ mod of_a_store {
 
     use mongoseal::{
         AcquireId, Deadline, HandleId, Key, LeaseId, Metadata,
-        record::{Acquire, LeaseSpec, Outcome, Request, WaitSpec},
+        record::{Acquire, HoldLimits, LeaseSpec, Outcome, Request, WaitSpec},
         store::{MongoStore, Store},
     };
     use tokio::task::JoinSet;
@@ -295,6 +295,7 @@ mod of_a_store {
             grace: 0,
             group: None,
             metadata: Metadata::default(),
+            hold: HoldLimits::default(),
         };
         Request::Acquire(Acquire { terms, wait: Some(WaitSpec { ttl: 60_000, queue_limit: room }) })
     }

@@ -5,7 +5,7 @@ use std::{collections::HashSet, mem::forget, time::Duration};
 use mongodb::bson::{Bson, DateTime, Document, doc};
 use mongoseal::{
     Deadline, Error, FencingToken, Key, LeaseId, Leases, ListedLease, Metadata, Mongoseal,
-    record::{Acquire, Filter, LeaseSpec, Position, Record, Request, SharingFilter, StoreTime},
+    record::{Acquire, Filter, HoldLimits, LeaseSpec, Position, Record, Request, SharingFilter, StoreTime},
     store::{MemoryStore, MongoStore, Snapshot, Store},
 };
 use tokio::task::JoinSet;
@@ -38,6 +38,7 @@ fn acquire(owner: &str, limit: u32, ttl: Duration) -> Request {
         grace: 0,
         group: (limit == 0).then(|| owner.parse().unwrap()),
         metadata: Metadata::default(),
+        hold: HoldLimits::default(),
     };
     Request::Acquire(Acquire { terms, wait: None })
 }

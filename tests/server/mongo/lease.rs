@@ -31,7 +31,7 @@ async fn a_refused_caller_learns_holder_token_and_the_remaining_time_of_the_serv
     let seal = db.build(Mongoseal::builder().owner("first"));
     let lease = seal.acquire("k").ttl(secs(60)).await.unwrap();
     match db.seal().acquire("k").await.unwrap_err() {
-        Error::Held { key, owner, token, remaining } => {
+        Error::Held { key, owner, token, remaining, .. } => {
             assert_eq!((key.as_str(), owner.as_str(), token), ("k", "first", lease.token()));
             assert!(remaining > secs(55) && remaining <= secs(60) + GRACE, "{remaining:?}");
         }

@@ -130,7 +130,7 @@ mod of_a_store {
     use mongodb::bson::doc;
     use mongoseal::{
         AcquireId, Deadline, Error, FencingToken, HandleId, Key, LeaseId, Metadata,
-        record::{Acquire, LeaseSpec, Outcome, Release, Request},
+        record::{Acquire, HoldLimits, LeaseSpec, Outcome, Release, Request},
         store::{Applied, MongoStore, Store},
     };
     use tokio::task::JoinSet;
@@ -151,6 +151,7 @@ mod of_a_store {
             grace: 0,
             group: None,
             metadata: Metadata::default(),
+            hold: HoldLimits::default(),
         };
         Request::Acquire(Acquire { terms, wait: None })
     }
@@ -176,7 +177,7 @@ mod of_a_store {
         let requests = numbers.zip(&leases).map(|(number, lease)| (key(number), acquire(*lease))).collect();
         let came = send(store, requests).await;
         let token = |applied: mongoseal::Result<Applied>| match applied.unwrap().outcome {
-            Outcome::Granted { token } => token,
+            Outcome::Granted { token, .. } => token,
             outcome => panic!("{outcome:?}"),
         };
         leases.into_iter().zip(came.into_iter().map(token)).collect()

@@ -58,16 +58,22 @@ impl PrefixWatcher {
         for ListedLease { key, holder, read_at, .. } in leases {
             self.note_clock(read_at);
             let live = listed.entry(key).or_default();
+            // An entry that only keeps the key unavailable is no holder.
+            if holder.released_at.is_some() {
+                continue;
+            }
             let end = holder.remaining.map(|left| read_at.after(u64::try_from(left.as_millis()).unwrap_or(u64::MAX)));
             if !holder.is_expired() {
                 live.insert(holder.token, end);
             }
         }
-        let is_same = |key: &Key, record: &Record| match listed.get(key) {
-            None => record.holders.is_empty(),
-            Some(holders) => {
-                holders.len() == record.holders.len()
-                    && record.holders.iter().all(|holder| holders.contains_key(&holder.version))
+        let is_same = |key: &Key, record: &Record| {
+            let mut held = record.holders.iter().filter(|holder| holder.released_at.is_none());
+            match listed.get(key) {
+                None => held.next().is_none(),
+                Some(holders) => {
+                    holders.len() == held.clone().count() && held.all(|holder| holders.contains_key(&holder.version))
+                }
             }
         };
         let mut changed: Vec<Key> =

@@ -1,7 +1,7 @@
 use super::*;
 
 impl Bench {
-    fn apply_batch(&mut self, tokens: &[FencingToken], batch: &BatchRequest) -> bool {
+    pub(super) fn apply_batch(&mut self, tokens: &[FencingToken], batch: &BatchRequest) -> bool {
         self.ordinal += 1;
         let seconds = u64::try_from(self.millis / 1000).unwrap();
         let at = StoreClock { now: self.now(), tick: HybridTime { seconds, ordinal: self.ordinal } };

@@ -70,7 +70,11 @@ pub(super) fn constants_of_acquire(acquire: &Acquire) -> Document {
 pub(in crate::store::mongo) fn release() -> Vec<Document> {
     let holders = doc! { "$map": {
         "input": "$holders",
-        "in": ["$$this.lease", "$$this.version", { "$type": "$$this.limit" }, { "$type": "$$this.expires_at" }],
+        "in": [
+            "$$this.lease", "$$this.version", { "$type": "$$this.limit" }, { "$type": "$$this.expires_at" },
+            // Null if it is missing. The whole pipeline keeps the entry of a lease with a minimum hold.
+            "$$this.min_hold",
+        ],
     } };
     let (mut actual, _) = fields_without("$", &["queue", "history"]);
     actual.push(holders.into());
@@ -91,7 +95,7 @@ pub(in crate::store::mongo) fn release() -> Vec<Document> {
 /// The constants of [`release`].
 pub(super) fn constants_of_release(release: &Release) -> Document {
     let holder: Vec<Bson> =
-        vec![document::encode_lease(release.lease), release.token.into(), "int".into(), "date".into()];
+        vec![document::encode_lease(release.lease), release.token.into(), "int".into(), "date".into(), Bson::Null];
     let (_, mut alone) = fields_without("$", &["queue", "history"]);
     alone.push(vec![Bson::from(holder)].into());
     operation::literals(doc! { "alone": alone })

@@ -3,7 +3,7 @@
 use super::*;
 use crate::{
     AcquireId, Clock, HandleId, LeaseId, Metadata,
-    record::{LeaseSpec, Leave, WaitSpec},
+    record::{HoldLimits, LeaseSpec, Leave, WaitSpec},
 };
 
 /// A waiter for a key, and the receiver that keeps it waiting.
@@ -26,6 +26,7 @@ fn acquire_of(number: u8, limit: u32, wait: Option<WaitSpec>) -> Request {
         grace: 0,
         group: None,
         metadata: Metadata::default(),
+        hold: HoldLimits::default(),
     };
     Request::Acquire(Acquire { terms, wait })
 }

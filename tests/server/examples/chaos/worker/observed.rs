@@ -136,7 +136,7 @@ impl Observed {
     fn no_op_success(request: &Request, answer: Result<Applied>) -> Result<Applied> {
         match (request, answer) {
             (Request::Acquire(_), Ok(Applied { outcome: Outcome::Refused { holder }, at, changed, sent })) => {
-                Ok(Applied { outcome: Outcome::Granted { token: holder.version }, at, changed, sent })
+                Ok(Applied { outcome: Outcome::Granted { token: holder.version, not_after: holder.not_after }, at, changed, sent })
             }
             (_, answer) => answer,
         }
@@ -199,7 +199,7 @@ impl Observed {
         {
             let holder = record.holders.iter().find(|holder| holder.terms.lease == lease);
             if let Some(holder) = holder.filter(|holder| holder.expires_at > at.now) {
-                let outcome = Outcome::Granted { token: holder.version };
+                let outcome = Outcome::Granted { token: holder.version, not_after: holder.not_after };
                 return Ok(Applied { outcome, at: Some(at), changed: false, sent: None });
             }
         }

@@ -1,0 +1,108 @@
+//! The outcomes of requests, and the part of a record from which they are read.
+
+use crate::{
+    FencingToken, LeaseId,
+    record::{Completion, Holder, StoreTime},
+};
+
+/// The outcome of a request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// The lease holds the key. The answer comes from a write that changed the record.
+    Granted {
+        /// The lease's fencing token.
+        token: FencingToken,
+        /// When the maximum hold of the lease ends, with the grace. `None`: it has no maximum.
+        not_after: Option<StoreTime>,
+    },
+    /// The lease waits. The answer comes from a write that changed the record.
+    Queued {
+        /// How many waiters are before it.
+        position: usize,
+        /// The highest token of the key so far. The token of the lease will be larger.
+        version: FencingToken,
+        /// The holder that expires first.
+        holder: Box<Holder>,
+    },
+    /// The key is held, and the queue is full. A hint: nothing was written.
+    Full {
+        /// How many wait.
+        length: usize,
+    },
+    /// The key is held, and the request does not wait. A hint: nothing was written. This is also the outcome if the
+    /// lease itself shares the key with more holders than the request wants, and if the receiver of a transfer holds
+    /// the key already. Also if
+    /// the holder of a downgrade shares the key with another limit.
+    Refused {
+        /// The holder that expires last.
+        holder: Box<Holder>,
+    },
+    /// The lease was refreshed. The answer comes from a write that changed the record.
+    Refreshed {
+        /// The lease's fencing token.
+        token: FencingToken,
+    },
+    /// The lease was released, or its place in the queue was left.
+    Released,
+    /// The other lease id holds the key. The answer comes from a write that changed the record.
+    Transferred {
+        /// Its fencing token.
+        token: FencingToken,
+    },
+    /// The holder shares the key, up to the limit of the request. The write that says so changed the record.
+    Downgraded,
+    /// The lease neither holds the key nor waits for it. A hint: nothing was written.
+    Absent,
+    /// The key was taken from these holders.
+    Revoked {
+        /// The holders. Empty if the key was not held.
+        holders: Vec<Holder>,
+    },
+    /// The version of the record is at least the token of the request.
+    Raised {
+        /// The version. A lease that is granted later has a larger token.
+        version: FencingToken,
+    },
+    /// The lease has completed a tick. If this answer comes from a write that changed nothing, it is a hint.
+    Completed,
+    /// The last completed tick is no later than that of the request.
+    Reset {
+        /// The last completed tick, if there is one.
+        done: Option<Completion>,
+    },
+    /// The expired entries were removed.
+    Pruned {
+        /// The holders that were removed. If empty, a hint: nothing may have been written.
+        holders: Vec<Holder>,
+    },
+}
+
+/// The state of a record from which the outcome of a request is read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReturnDocument {
+    /// The state before the request.
+    Before,
+    /// The state after it.
+    After,
+}
+
+/// The part of a record from which the outcome of a request is read. It has no list of waiters, which can be long.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RecordSummary {
+    /// The highest fencing token ever issued for the key, or the token that it was raised to.
+    pub version: FencingToken,
+    /// The holders, in the order of their grants.
+    pub holders: Vec<Holder>,
+    /// How many waiters are before the lease of the request, if it waits. For a leave, before the waiter of its caller.
+    pub position: Option<usize>,
+    /// How many wait.
+    pub waiting: usize,
+    /// The last completed tick. A store may leave it out of the answer to other requests than a completion or a reset.
+    pub done: Option<Completion>,
+}
+
+impl RecordSummary {
+    pub(super) fn holder(&self, lease: LeaseId) -> Option<&Holder> {
+        self.holders.iter().find(|holder| holder.terms.lease == lease)
+    }
+}

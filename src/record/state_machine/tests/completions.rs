@@ -1,0 +1,127 @@
+use super::*;
+use crate::record::{Complete, Reset};
+
+fn complete(number: u8, token: FencingToken, tick: u64) -> Request {
+    Request::Complete(Complete { lease: lease(number), token, tick, by: format!("runner-{number}") })
+}
+
+fn reset(tick: u64) -> Request {
+    Request::Reset(Reset { tick, by: "ops".into() })
+}
+
+fn done(bench: &Bench) -> Option<(u64, FencingToken)> {
+    bench.record().done.as_ref().map(|done| (done.tick, done.token))
+}
+
+#[test]
+fn a_completion_notes_the_tick_and_releases_the_lease_in_one_write() {
+    let mut bench = Bench::new();
+    let token = granted(&bench.send(once(1, 0)));
+    bench.send(wait(2, 0));
+    assert_eq!(bench.send(complete(1, token, 5)), Outcome::Completed);
+    let completion = Completion { tick: 5, token, by: "runner-1".into(), at: bench.now() };
+    assert_eq!(bench.record().done, Some(completion));
+    assert_eq!((bench.holders(), bench.queue()), (vec![2], vec![]));
+}
+
+#[test]
+fn a_second_completion_is_answered_as_the_first_and_changes_nothing() {
+    let mut bench = Bench::new();
+    let token = granted(&bench.send(once(1, 0)));
+    bench.send(complete(1, token, 5));
+    granted(&bench.send(once(2, 0)));
+    let before = bench.record().clone();
+    bench.pass(10);
+    assert_eq!(bench.send(complete(1, token, 5)), Outcome::Completed);
+    assert_eq!(bench.record(), &before);
+}
+
+#[test]
+fn an_expired_lease_completes_its_tick_until_the_key_is_granted_again() {
+    let mut bench = Bench::new();
+    let token = granted(&bench.send(once(1, 0)));
+    bench.pass(1_000);
+    assert_eq!(bench.send(complete(1, token, 5)), Outcome::Completed);
+    let second = granted(&bench.send(once(2, 0)));
+    bench.pass(1_000);
+    granted(&bench.send(once(3, 0)));
+    assert_eq!(bench.send(complete(2, second, 6)), Outcome::Absent);
+    assert_eq!(done(&bench), Some((5, token)));
+}
+
+#[test]
+fn a_revoked_lease_completes_nothing() {
+    let mut bench = Bench::new();
+    let token = granted(&bench.send(once(1, 0)));
+    bench.send(revoke());
+    assert_eq!(bench.send(complete(1, token, 5)), Outcome::Absent);
+    assert_eq!(done(&bench), None);
+}
+
+#[test]
+fn a_lease_that_holds_completes_its_tick_although_the_version_was_raised() {
+    let mut bench = Bench::new();
+    let token = granted(&bench.send(once(1, 0)));
+    bench.send(Request::Raise(Raise { to: FencingToken::new(token.get() + 9).unwrap() }));
+    assert_eq!(bench.send(complete(1, token, 5)), Outcome::Completed);
+    let token = granted(&bench.send(once(2, 0)));
+    bench.send(Request::Raise(Raise { to: FencingToken::new(token.get() + 9).unwrap() }));
+    bench.pass(1_000);
+    assert_eq!(bench.send(complete(2, token, 6)), Outcome::Absent, "an expired one does not");
+}
+
+#[test]
+fn a_completion_names_the_lease_by_its_id_and_its_token() {
+    let mut bench = Bench::new();
+    let token = granted(&bench.send(once(1, 0)));
+    bench.send(Request::Raise(Raise { to: FencingToken::new(token.get() + 9).unwrap() }));
+    let other = FencingToken::new(token.get() - 1).unwrap();
+    assert_eq!(bench.send(complete(2, token, 5)), Outcome::Absent);
+    assert_eq!(bench.send(complete(1, other, 5)), Outcome::Absent);
+    assert_eq!((bench.holders(), done(&bench)), (vec![1], None));
+}
+
+#[test]
+fn a_completion_raises_the_tick_and_never_lowers_it() {
+    let mut bench = Bench::new();
+    let first = granted(&bench.send(once(1, 0)));
+    bench.send(complete(1, first, 5));
+    for tick in [4, 5] {
+        let token = granted(&bench.send(once(2, 0)));
+        assert_eq!(bench.send(complete(2, token, tick)), Outcome::Absent);
+        assert_eq!((bench.holders(), done(&bench)), (vec![], Some((5, first))), "the lease is released all the same");
+    }
+    let token = granted(&bench.send(once(2, 0)));
+    assert_eq!(bench.send(complete(2, token, 6)), Outcome::Completed);
+    assert_eq!(done(&bench), Some((6, token)));
+}
+
+#[test]
+fn a_reset_lowers_the_tick_and_a_delayed_completion_does_not_undo_it() {
+    let mut bench = Bench::new();
+    let token = granted(&bench.send(once(1, 0)));
+    bench.send(complete(1, token, 5));
+    let before = bench.record().clone();
+    for later in [5, 6] {
+        assert!(matches!(bench.send(reset(later)), Outcome::Reset { done: Some(done) } if done.tick == 5));
+    }
+    assert_eq!(bench.record(), &before, "a reset never raises the tick");
+    bench.pass(10);
+    bench.send(reset(4));
+    let lowered = Completion { tick: 4, token, by: "ops".into(), at: bench.now() };
+    assert_eq!(bench.record().done, Some(lowered));
+    bench.send(complete(1, token, 5));
+    assert_eq!(done(&bench), Some((4, token)));
+    assert_eq!(Bench::new().send(reset(4)), Outcome::Absent, "there is no record");
+}
+
+#[test]
+fn a_reset_grants_the_key_to_a_waiter_as_each_request_does() {
+    let mut bench = Bench::new();
+    granted(&bench.send(once(1, 0)));
+    bench.pass(600);
+    bench.send(wait(2, 0));
+    bench.pass(400);
+    bench.send(reset(1));
+    assert_eq!(bench.holders(), [2]);
+}

@@ -1,0 +1,157 @@
+//! The second step of the pipeline: what a request changes.
+
+use mongodb::bson::{Bson, Document, doc};
+
+use super::{is_named, is_own, next_version, own_value, without_own};
+use crate::{
+    LeaseId,
+    store::mongo::{document, operation::Operation},
+};
+
+/// Changes `h` and `q` as the request wants.
+pub(super) fn changes(operation: Operation) -> Document {
+    let holders = |which: Document| doc! { "$filter": { "input": "$h", "cond": which } };
+    match operation {
+        Operation::Acquire => {
+            doc! { "h": extend_entries("$h", is_own(operation), "$$fields", "$$validity"), "q": enqueue(operation) }
+        }
+        Operation::Wait | Operation::AcquireSeveral => doc! {
+            "h": extend_entries("$h", is_own(operation), own_value("$$fields"), own_value("$$validity")),
+            "q": enqueue(operation),
+            "n": { "$size": "$q" },
+        },
+        Operation::Refresh | Operation::Downgrade => {
+            doc! { "h": extend_entries("$h", is_own(operation), "$$fields", "$$validity") }
+        }
+        Operation::ReleaseNamed => {
+            doc! { "h": release(doc! { "$and": [is_named(), { "$not": "$$this.released_at" }] }) }
+        }
+        Operation::RevokeNamed => doc! { "h": holders(doc! { "$not": is_named() }), "notified": holders(is_named()) },
+        Operation::Release => doc! { "h": release(is_exact()) },
+        Operation::Complete => doc! { "h": release(is_exact()), "done": complete() },
+        Operation::Reset => {
+            let lowered = doc! { "$mergeObjects": ["$r.done", { "tick": "$$tick", "by": "$$by", "at": "$$NOW" }] };
+            doc! { "done": { "$cond": [{ "$gt": ["$r.done.tick", "$$tick"] }, lowered, "$r.done"] } }
+        }
+        Operation::Leave => doc! { "h": without_own("$h", operation), "q": without_own("$q", operation) },
+        Operation::Revoke => doc! {
+            "h": holders(doc! { "$gt": ["$$this.version", "$$upto"] }),
+            "notified": holders(doc! { "$lte": ["$$this.version", "$$upto"] }),
+        },
+        Operation::Transfer => transfer(),
+        Operation::Raise => doc! { "v": { "$max": ["$v", "$$to"] } },
+        // A stage must set something. `RefreshNamed` has stages of its own.
+        Operation::Prune | Operation::RefreshNamed => doc! { "h": "$h" },
+    }
+}
+
+/// `h` after the release of the holders for which `which` holds. If the minimum hold of a holder is not over, its entry
+/// stays until then.
+fn release(which: Document) -> Document {
+    // Null if there is no minimum hold, and then less than each time.
+    let end = doc! { "$add": ["$$this.since", "$$this.min_hold"] };
+    let released = doc! { "$mergeObjects": ["$$this", {
+        "lease": document::encode_lease(LeaseId::NONE),
+        "released_at": "$$NOW",
+        "not_after": end.clone(),
+        "expires_at": end,
+    }] };
+    let all = doc! { "$map": { "input": "$h", "in": { "$cond": [which, released, "$$this"] } } };
+    doc! { "$filter": { "input": all, "cond": { "$gt": ["$$this.expires_at", "$$NOW"] } } }
+}
+
+/// The last completed tick after a completion.
+fn complete() -> Document {
+    let is_revoked = doc! { "$map": { "input": "$r.history", "in": { "$in": ["$$token", "$$this.tokens"] } } };
+    let is_newest = doc! { "$and": [{ "$eq": ["$v", "$$token"] }, { "$not": { "$anyElementTrue": is_revoked } }] };
+    // A missing tick is less than each.
+    let is_new = doc! { "$and": [{ "$lt": ["$r.done.tick", "$$tick"] }, { "$ne": ["$r.done.token", "$$token"] }] };
+    let completed = doc! { "tick": "$$tick", "token": "$$token", "by": "$$by", "at": "$$NOW" };
+    doc! { "$cond": [{ "$and": [is_new, { "$or": [is_newest, holds_exactly()] }] }, completed, "$r.done"] }
+}
+
+/// Whether `this` has the lease id and the token of the request.
+fn is_exact() -> Document {
+    doc! { "$eq": [["$$this.lease", "$$this.version"], ["$$lease", "$$token"]] }
+}
+
+/// Whether the key has a holder with the lease id and the token of the request.
+fn holds_exactly() -> Document {
+    let held = doc! { "$map": { "input": "$h", "in": ["$$this.lease", "$$this.version"] } };
+    doc! { "$in": [["$$lease", "$$token"], held] }
+}
+
+/// Gives the holder in `h` the other lease id and the next token. If that was done before, counts the request.
+fn transfer() -> Document {
+    let version = next_version(doc! { "$size": "$q" });
+    let next = doc! { "$mergeObjects": ["$$this", {
+        "lease": "$$to",
+        "version": version.clone(),
+        "refreshes": 0_i64,
+        "since": "$$NOW",
+        "last_seen": "$$NOW",
+        "expires_at": { "$min": ["$$this.not_after", { "$add": ["$$NOW", "$$this.ttl", "$$this.grace"] }] },
+    }] };
+    let counted = doc! { "$mergeObjects": ["$$this", { "refreshes": { "$add": ["$$this.refreshes", 1] } }] };
+    let given = doc! { "$map": { "input": "$h", "in": { "$cond": [is_exact(), next, "$$this"] } } };
+    let is_other = doc! { "$eq": ["$$this.lease", "$$to"] };
+    let again = doc! { "$map": { "input": "$h", "in": { "$cond": [is_other, counted, "$$this"] } } };
+    let others = doc! { "$filter": { "input": "$q", "cond": { "$ne": ["$$this.lease", "$$to"] } } };
+    // Whether the receiver holds already, and whether the giver holds.
+    let is_done = doc! { "$in": ["$$to", "$h.lease"] };
+    let is_held_by_giver = holds_exactly();
+    let waited = doc! { "$filter": { "input": "$q", "cond": { "$eq": ["$$this.lease", "$$to"] } } };
+    let choose = |again: Bson, given: Bson, neither: Bson| {
+        doc! { "$cond": [is_done.clone(), again, { "$cond": [is_held_by_giver.clone(), given, neither] }] }
+    };
+    doc! {
+        "h": choose(again.into(), given.into(), "$h".into()),
+        "q": choose("$q".into(), others.into(), "$q".into()),
+        "v": choose("$v".into(), version.into(), "$v".into()),
+        "notified": choose(Bson::Array(vec![]), waited.into(), Bson::Array(vec![])),
+    }
+}
+
+/// Extends the expiry of the entries of an array for which `which` holds, counts that, and sets the fields of `fields`.
+pub(super) fn extend_entries(
+    array: &str,
+    which: Document,
+    fields: impl Into<Bson>,
+    validity: impl Into<Bson>,
+) -> Document {
+    let extended = doc! { "$mergeObjects": ["$$this", fields.into(), {
+        "refreshes": { "$add": ["$$this.refreshes", 1] },
+        "last_seen": { "$max": ["$$this.last_seen", "$$NOW"] },
+        "expires_at": { "$min": [
+            // Missing if the lease has no maximum hold.
+            "$$this.not_after",
+            { "$max": ["$$this.expires_at", { "$add": ["$$NOW", validity.into()] }] },
+        ] },
+    }] };
+    doc! { "$map": { "input": array, "in": { "$cond": [which, extended, "$$this"] } } }
+}
+
+/// Puts acquires into `q`, unless they hold already or there is no room.
+fn enqueue(operation: Operation) -> Document {
+    let new = |entry: &str| {
+        let expires_at = doc! { "$add": ["$$NOW", format!("{entry}.wait_ttl")] };
+        doc! { "$mergeObjects": [entry, { "since": "$$NOW", "last_seen": "$$NOW", "expires_at": expires_at }] }
+    };
+    if operation == Operation::Acquire {
+        let queued = doc! { "$concatArrays": [without_own("$q", operation), [new("$$entry")]] };
+        return doc! { "$cond": [{ "$in": ["$$lease", "$h.lease"] }, "$q", queued] };
+    }
+    if operation == Operation::AcquireSeveral {
+        let holds = doc! { "$in": ["$$this.lease", "$h.lease"] };
+        let others = doc! { "$filter": { "input": "$$entry", "cond": { "$not": holds } } };
+        let appended = doc! { "$map": { "input": others, "in": new("$$this") } };
+        return doc! { "$concatArrays": [without_own("$q", operation), appended] };
+    }
+    let waiting = extend_entries("$q", is_own(operation), own_value("$$entry"), own_value("$$wait_ttl"));
+    let others = doc! { "$filter": { "input": "$$entry", "cond": { "$not": { "$in": ["$$this.lease", "$$known"] } } } };
+    // Computed once, and not for each acquire.
+    let others = doc! { "$let": { "vars": { "known": { "$concatArrays": ["$h.lease", "$q.lease"] } }, "in": others } };
+    let room = doc! { "$max": [{ "$subtract": ["$$queue_limit", { "$size": "$q" }] }, 0] };
+    let appended = doc! { "$map": { "input": { "$slice": [others, room] }, "in": new("$$this") } };
+    doc! { "$concatArrays": [waiting, appended] }
+}
