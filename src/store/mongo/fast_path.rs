@@ -79,9 +79,10 @@ impl MongoContext {
         let needs_whole = match seen {
             Some(Seen::Unsuited) => true,
             Some(Seen::Busy) => acquire.wait.is_some() || acquire.terms.limit > 1,
-            // The fast path computes no end of a maximum hold.
-            Some(Seen::Free) | None => acquire.terms.hold.at_most > 0,
+            Some(Seen::Free) | None => false,
         };
+        // The fast path computes no end of a maximum hold.
+        let needs_whole = needs_whole || acquire.terms.hold.at_most > 0;
         if needs_whole {
             return Ok(None);
         }

@@ -5,7 +5,7 @@ use std::fmt::Debug;
 use mongodb::bson::{Bson, DateTime, Document, doc};
 use mongoseal::{
     Deadline, Error, EventKind, Lease, LeaseId, Metadata, Mongoseal, ReleaseOutcome,
-    record::{Acquire, BatchRequest, LeaseSpec, Outcome, Release, Request, Revoke, WaitSpec},
+    record::{Acquire, BatchRequest, HoldLimits, LeaseSpec, Outcome, Release, Request, Revoke, WaitSpec},
     store::Store,
 };
 use tokio::sync::mpsc;
@@ -113,14 +113,13 @@ async fn a_duplicate_key_of_two_first_inserts_is_retried_after_one_read() {
     assert_eq!(lease.release().await.unwrap(), ReleaseOutcome::Released);
 }
 
-/// Fields of a later build that are reserved, and one that nobody has thought of.
+/// Fields of a later build.
 fn of_the_record() -> Document {
-    let at = DateTime::from_millis(1_700_000_000_000);
-    doc! { "done": { "tick": 9_i64, "token": 7_i64, "by": "$host", "at": at }, "later": { "a": [1, { "b": "$$NOW" }] } }
+    doc! { "later": { "a": [1, { "b": "$$NOW" }] }, "latest": DateTime::from_millis(1_700_000_000_000) }
 }
 
 fn of_a_holder() -> Document {
-    doc! { "not_after": DateTime::from_millis(4_000_000_000_000), "later": { "c": ["$$ROOT"] } }
+    doc! { "later": { "c": ["$$ROOT"] } }
 }
 
 fn of_a_waiter() -> Document {
@@ -170,7 +169,7 @@ async fn fields_of_a_later_build_stay_in_the_record_in_holders_and_in_waiters_wh
         let (owner, caller) = ("other".parse().unwrap(), "0123456789abcdef/1".parse().unwrap());
         let (limit, ttl, grace, group, metadata) = (0, 600_000, 0, None, Metadata::default());
         Request::Acquire(Acquire {
-            terms: LeaseSpec { lease, caller, owner, limit, ttl, grace, group, metadata, .. },
+            terms: LeaseSpec { lease, caller, owner, limit, ttl, grace, group, metadata, hold: HoldLimits::default() },
             wait: patience,
         })
     };

@@ -136,7 +136,12 @@ impl Observed {
     fn no_op_success(request: &Request, answer: Result<Applied>) -> Result<Applied> {
         match (request, answer) {
             (Request::Acquire(_), Ok(Applied { outcome: Outcome::Refused { holder }, at, changed, sent })) => {
-                Ok(Applied { outcome: Outcome::Granted { token: holder.version, not_after: holder.not_after }, at, changed, sent })
+                Ok(Applied {
+                    outcome: Outcome::Granted { token: holder.version, not_after: holder.not_after },
+                    at,
+                    changed,
+                    sent,
+                })
             }
             (_, answer) => answer,
         }
