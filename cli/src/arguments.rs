@@ -9,7 +9,7 @@ use std::{
 };
 
 use clap::{
-    Arg, Args, CommandFactory, FromArgMatches, Parser, Subcommand,
+    Arg, Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum,
     builder::Resettable,
     error::{ContextKind, ContextValue, ErrorKind},
 };
@@ -205,11 +205,46 @@ pub(crate) struct Ls {
     /// Print one JSON object per line
     #[arg(long)]
     pub(crate) json: bool,
+    /// Sort by key, owner, token, held, remaining or waiters
+    ///
+    /// The order is ascending. The program reads all leases before it prints the first. Without this option and --reverse
+    /// it prints them as it reads them.
+    #[arg(long, value_name = "NAME", hide_possible_values = true)]
+    pub(crate) sort_by: Option<SortColumn>,
+    /// Reverse the order
+    ///
+    /// The program reads all leases before it prints the first.
+    #[arg(short, long)]
+    pub(crate) reverse: bool,
+    /// Output: wide, a table with more columns; or json
+    #[arg(short, long, value_name = "FORM", hide_possible_values = true)]
+    pub(crate) output: Option<LsOutput>,
+    /// Print one JSON object per line
+    #[arg(long, conflicts_with = "output")]
+    pub(crate) json: bool,
 }
 
 #[derive(Args, Debug)]
 pub(crate) struct Show {
     /// Key to show, for example reports/nightly
+/// The columns by which `ls` sorts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum SortColumn {
+    Key,
+    Owner,
+    Token,
+    Held,
+    Remaining,
+    Waiters,
+}
+
+/// The forms of the output of `ls`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum LsOutput {
+    Wide,
+    Json,
+}
+
     pub(crate) key: String,
     /// Print one JSON object
     #[arg(long)]

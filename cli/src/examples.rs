@@ -46,7 +46,8 @@ Output: value, owner, token and time since the grant, separated by tabs. Exit st
 
 pub(crate) const LS: &str = "Examples:
   mongoseal ls
-  mongoseal ls reports/ --older 1h
+  mongoseal ls reports/ --older 1h -o wide
+  mongoseal ls --sort-by held --reverse | head
   mongoseal ls --expiring 10s --json | jq -r .owner";
 
 pub(crate) const SHOW: &str = "Examples:
