@@ -7,6 +7,7 @@ mod driver;
 pub(crate) mod elect;
 pub(crate) mod fences;
 pub(crate) mod hold;
+mod finding;
 pub(crate) mod leader;
 pub(crate) mod ls;
 pub(crate) mod man;
