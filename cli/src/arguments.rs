@@ -146,6 +146,9 @@ pub(crate) enum Command {
     /// Check whether the deployment is fit for leases
     #[command(after_long_help = examples::DOCTOR)]
     Doctor(Doctor),
+    /// Check whether the server does what the library needs
+    #[command(after_long_help = examples::CONFORM)]
+    Conform(Conform),
     /// Check whether a token is still the newest of its key
     #[command(after_long_help = examples::VERIFY, override_usage = "mongoseal verify [OPTIONS] [KEY] [TOKEN]")]
     Verify(Verify),
@@ -202,9 +205,6 @@ pub(crate) struct Ls {
     /// Also expired leases that are still in their records
     #[arg(long)]
     pub(crate) expired: bool,
-    /// Print one JSON object per line
-    #[arg(long)]
-    pub(crate) json: bool,
     /// Sort by key, owner, token, held, remaining or waiters
     ///
     /// The order is ascending. The program reads all leases before it prints the first. Without this option and --reverse
@@ -224,9 +224,6 @@ pub(crate) struct Ls {
     pub(crate) json: bool,
 }
 
-#[derive(Args, Debug)]
-pub(crate) struct Show {
-    /// Key to show, for example reports/nightly
 /// The columns by which `ls` sorts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum SortColumn {
@@ -245,6 +242,9 @@ pub(crate) enum LsOutput {
     Json,
 }
 
+#[derive(Args, Debug)]
+pub(crate) struct Show {
+    /// Key to show, for example reports/nightly
     pub(crate) key: String,
     /// Print one JSON object
     #[arg(long)]
@@ -335,6 +335,26 @@ pub(crate) struct Doctor {
     #[arg(long, value_parser = time::parse, value_name = "TIME")]
     pub(crate) grace: Option<Duration>,
     /// Print one JSON object per check
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Conform {
+    /// Name of the scratch collection; default: a random one
+    ///
+    /// It must not exist. It is created at the start and dropped at the end. `--collection` has no effect.
+    #[arg(long, value_name = "NAME")]
+    pub(crate) scratch: Option<String>,
+    /// Also check the deletion of expired documents
+    ///
+    /// The server deletes them once a minute. The program waits for up to 150 s.
+    #[arg(long)]
+    pub(crate) slow: bool,
+    /// Print each clause, and not only those that fail
+    #[arg(short, long)]
+    pub(crate) verbose: bool,
+    /// Print one JSON object per probe and clause
     #[arg(long)]
     pub(crate) json: bool,
 }

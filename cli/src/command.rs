@@ -1,13 +1,14 @@
 //! The commands, one file each.
 
 pub(crate) mod completions;
+pub(crate) mod conform;
 pub(crate) mod demo;
 pub(crate) mod doctor;
 mod driver;
 pub(crate) mod elect;
 pub(crate) mod fences;
-pub(crate) mod hold;
 mod finding;
+pub(crate) mod hold;
 pub(crate) mod leader;
 pub(crate) mod ls;
 pub(crate) mod man;
