@@ -9,7 +9,7 @@ use std::{
 };
 
 use clap::{
-    Arg, Args, CommandFactory, FromArgMatches, Parser, Subcommand,
+    Arg, Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum,
     builder::Resettable,
     error::{ContextKind, ContextValue, ErrorKind},
 };
@@ -146,6 +146,9 @@ pub(crate) enum Command {
     /// Check whether the deployment is fit for leases
     #[command(after_long_help = examples::DOCTOR)]
     Doctor(Doctor),
+    /// Check whether the server does what the library needs
+    #[command(after_long_help = examples::CONFORM)]
+    Conform(Conform),
     /// Check whether a token is still the newest of its key
     #[command(after_long_help = examples::VERIFY, override_usage = "mongoseal verify [OPTIONS] [KEY] [TOKEN]")]
     Verify(Verify),
@@ -202,9 +205,41 @@ pub(crate) struct Ls {
     /// Also expired leases that are still in their records
     #[arg(long)]
     pub(crate) expired: bool,
+    /// Sort by key, owner, token, held, remaining or waiters
+    ///
+    /// The order is ascending. The program reads all leases before it prints the first. Without this option and --reverse
+    /// it prints them as it reads them.
+    #[arg(long, value_name = "NAME", hide_possible_values = true)]
+    pub(crate) sort_by: Option<SortColumn>,
+    /// Reverse the order
+    ///
+    /// The program reads all leases before it prints the first.
+    #[arg(short, long)]
+    pub(crate) reverse: bool,
+    /// Output: wide, a table with more columns; or json
+    #[arg(short, long, value_name = "FORM", hide_possible_values = true)]
+    pub(crate) output: Option<LsOutput>,
     /// Print one JSON object per line
-    #[arg(long)]
+    #[arg(long, conflicts_with = "output")]
     pub(crate) json: bool,
+}
+
+/// The columns by which `ls` sorts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum SortColumn {
+    Key,
+    Owner,
+    Token,
+    Held,
+    Remaining,
+    Waiters,
+}
+
+/// The forms of the output of `ls`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum LsOutput {
+    Wide,
+    Json,
 }
 
 #[derive(Args, Debug)]
@@ -300,6 +335,26 @@ pub(crate) struct Doctor {
     #[arg(long, value_parser = time::parse, value_name = "TIME")]
     pub(crate) grace: Option<Duration>,
     /// Print one JSON object per check
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Conform {
+    /// Name of the scratch collection; default: a random one
+    ///
+    /// It must not exist. It is created at the start and dropped at the end. `--collection` has no effect.
+    #[arg(long, value_name = "NAME")]
+    pub(crate) scratch: Option<String>,
+    /// Also check the deletion of expired documents
+    ///
+    /// The server deletes them once a minute. The program waits for up to 150 s.
+    #[arg(long)]
+    pub(crate) slow: bool,
+    /// Print each clause, and not only those that fail
+    #[arg(short, long)]
+    pub(crate) verbose: bool,
+    /// Print one JSON object per probe and clause
     #[arg(long)]
     pub(crate) json: bool,
 }

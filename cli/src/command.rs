@@ -1,11 +1,13 @@
 //! The commands, one file each.
 
 pub(crate) mod completions;
+pub(crate) mod conform;
 pub(crate) mod demo;
 pub(crate) mod doctor;
 mod driver;
 pub(crate) mod elect;
 pub(crate) mod fences;
+mod finding;
 pub(crate) mod hold;
 pub(crate) mod leader;
 pub(crate) mod ls;

@@ -108,15 +108,20 @@ impl Connection {
 
     /// Connects with the settings of `builder`, and checks the deployment. Reports that MongoDB does not answer.
     pub(crate) async fn open_with(&self, builder: Builder) -> Result<Mongoseal, Failure> {
-        let mut connected = pin!(builder.connect(self.uri()?));
+        Ok(self.report_wait(builder.connect(self.uri()?)).await?)
+    }
+
+    /// Waits for `connected`, and reports that MongoDB does not answer.
+    pub(crate) async fn report_wait<T>(&self, connected: impl Future<Output = T>) -> T {
+        let mut connected = pin!(connected);
         tokio::select! {
             biased;
-            seal = &mut connected => return Ok(seal?),
+            done = &mut connected => return done,
             () = sleep(PATIENCE) => {}
         }
         let (elapsed, limit) = (time::brief(PATIENCE), time::brief(self.timeout));
         print_message(&format!("MongoDB has not answered for {elapsed}, waiting up to {limit} (--timeout)"));
-        Ok(connected.await?)
+        connected.await
     }
 
     pub(crate) fn uri(&self) -> Result<String, Failure> {

@@ -46,7 +46,8 @@ Output: value, owner, token and time since the grant, separated by tabs. Exit st
 
 pub(crate) const LS: &str = "Examples:
   mongoseal ls
-  mongoseal ls reports/ --older 1h
+  mongoseal ls reports/ --older 1h -o wide
+  mongoseal ls --sort-by held --reverse | head
   mongoseal ls --expiring 10s --json | jq -r .owner";
 
 pub(crate) const SHOW: &str = "Examples:
@@ -101,6 +102,17 @@ with a ttl of 5 s or more, and a tenth of a shorter ttl: pass the smallest one w
 
 Exit status 1 if a check failed.";
 
+pub(crate) const CONFORM: &str = "Examples:
+  mongoseal conform
+  mongoseal conform --json | jq -r 'select(.verdict == \"fail\")'
+
+Probes check single behaviours of the server. Clauses are the conformance suite of the library. Both write only to the \
+scratch collection, for about 5 s. The collection is also dropped after SIGINT and SIGTERM. If the program is killed, \
+drop the collection by hand: its name begins with mongoseal.conform.
+
+Exit status 0 if all probes and clauses hold, 1 if one failed or the collection could not be dropped; 123 if MongoDB \
+did not answer; 125 if the scratch collection exists or may not be created.";
+
 pub(crate) const VERIFY: &str = "Examples:
   mongoseal verify || exit
   mongoseal verify reports/nightly 228031344934932
@@ -123,5 +135,22 @@ pub(crate) const MAN: &str = "Examples:
   mongoseal man | man -l -";
 
 /// The texts of all commands, in the order of the commands.
-pub(crate) const ALL: [&str; 16] =
-    [RUN, ELECT, HOLD, LEADER, LS, SHOW, WATCH, REVOKE, FENCES, RAISE, PURGE, DOCTOR, VERIFY, DEMO, COMPLETIONS, MAN];
+pub(crate) const ALL: [&str; 17] = [
+    RUN,
+    ELECT,
+    HOLD,
+    LEADER,
+    LS,
+    SHOW,
+    WATCH,
+    REVOKE,
+    FENCES,
+    RAISE,
+    PURGE,
+    DOCTOR,
+    CONFORM,
+    VERIFY,
+    DEMO,
+    COMPLETIONS,
+    MAN,
+];

@@ -1,6 +1,6 @@
 //! The JSON form of a lease, and the table of leases.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, time::Duration};
 
 use mongoseal::{HolderInfo, ListedLease, Metadata, StoreTime};
 use serde::Serialize;
@@ -78,6 +78,18 @@ pub(crate) fn finite(limit: Option<u32>) -> Option<u32> {
     limit.filter(|limit| *limit < i32::MAX.unsigned_abs())
 }
 
+/// Formats the time at which a lease expires for a cell of a table. Of an expired lease, it is not known.
+fn expires_at(lease: &ListedLease) -> String {
+    match lease.holder.remaining {
+        None => "never".into(),
+        Some(Duration::ZERO) => "expired".into(),
+        Some(remaining) => {
+            let millis = i64::try_from(remaining.as_millis()).unwrap_or(i64::MAX);
+            time::of_store(StoreTime::from_millis(lease.read_at.millis().saturating_add(millis)))
+        }
+    }
+}
+
 /// Formats the mode of a lease for a cell of a table.
 pub(crate) fn mode(limit: Option<u32>) -> String {
     match (limit, finite(limit)) {
@@ -88,10 +100,18 @@ pub(crate) fn mode(limit: Option<u32>) -> String {
 }
 
 /// The table of a list of leases.
-pub(crate) struct LeaseTable(Table<8>);
+pub(crate) struct LeaseTable(Table<12>);
+
+/// How many columns the table has, unless it is wide.
+const NARROW: usize = 8;
 
 impl LeaseTable {
-    pub(crate) const fn new() -> Self {
+    pub(crate) fn new() -> Self {
+        Self(Self::wide().0.first_columns(NARROW))
+    }
+
+    /// A table with further columns.
+    pub(crate) fn wide() -> Self {
         Self(Table::new([
             Column::cut("KEY"),
             Column::cut("OWNER"),
@@ -101,6 +121,10 @@ impl LeaseTable {
             Column::whole("MODE"),
             Column::whole("WAITERS"),
             Column::cut("GROUP"),
+            Column::whole("LAST SEEN"),
+            Column::whole("SINCE"),
+            Column::whole("EXPIRES"),
+            Column::cut("METADATA"),
         ]))
     }
 
@@ -116,6 +140,10 @@ impl LeaseTable {
             mode(holding.limit),
             lease.waiting.to_string(),
             holding.group.as_ref().map(ToString::to_string).unwrap_or_default(),
+            format!("{} ago", time::brief(lease.read_at.since(holding.last_seen))),
+            time::of_store(holding.since),
+            expires_at(lease),
+            metadata_text(&holding.metadata),
         ]);
     }
 

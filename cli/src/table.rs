@@ -33,6 +33,8 @@ impl Column {
 #[derive(Debug)]
 pub(crate) struct Table<const N: usize> {
     columns: [Column; N],
+    /// How many of the columns are shown, from the first one on.
+    count: usize,
     rows: Vec<[String; N]>,
     /// The layout of the rows that were taken by [`Self::next_lines`].
     layout: Option<Layout<N>>,
@@ -47,7 +49,13 @@ struct Layout<const N: usize> {
 
 impl<const N: usize> Table<N> {
     pub(crate) const fn new(columns: [Column; N]) -> Self {
-        Self { columns, rows: Vec::new(), layout: None }
+        Self { columns, count: N, rows: Vec::new(), layout: None }
+    }
+
+    /// Shows only the first columns.
+    pub(crate) fn first_columns(mut self, count: usize) -> Self {
+        self.count = count;
+        self
     }
 
     /// Adds a row. Escapes the cells, which can come from other programs.
@@ -61,7 +69,7 @@ impl<const N: usize> Table<N> {
 
     /// Formats the header and a line per row. With a `width`, lines are cut to it, and empty columns are omitted.
     pub(crate) fn lines(&self, width: Option<usize>) -> Vec<String> {
-        let shown: Vec<usize> = (0..N).filter(|at| width.is_none() || self.has_values(*at)).collect();
+        let shown: Vec<usize> = (0..self.count).filter(|at| width.is_none() || self.has_values(*at)).collect();
         let layout = Layout { widths: self.widths(&shown, width), shown };
         let titles = self.titles();
         let rows = std::iter::once(&titles).chain(&self.rows);
@@ -74,7 +82,7 @@ impl<const N: usize> Table<N> {
     pub(crate) fn next_lines(&mut self, width: Option<usize>) -> Vec<String> {
         let mut lines = Vec::new();
         let layout = self.layout.take().unwrap_or_else(|| {
-            let shown: Vec<usize> = (0..N).collect();
+            let shown: Vec<usize> = (0..self.count).collect();
             let layout = Layout { widths: self.widths(&shown, width), shown };
             lines.push(self.line(&layout, &self.titles(), width));
             layout
@@ -175,6 +183,13 @@ mod tests {
             (table.lines(Some(80)), table.lines(None)[0].as_str()),
             (vec!["KEY".into(), "k".into()], "KEY  GROUP")
         );
+    }
+
+    #[test]
+    fn columns_after_the_first_ones_are_not_shown() {
+        let mut table = table().first_columns(2);
+        assert_eq!(table.lines(None)[0], "KEY                               TOKEN");
+        assert_eq!(table.next_lines(None)[1], "reports/nightly/of/all/the/shops  226650000001");
     }
 
     #[test]

@@ -15,53 +15,20 @@ mod times;
 use std::time::Duration;
 
 use mongoseal::Mongoseal;
-use serde::Serialize;
 
-use super::driver::Deployment;
+use super::{
+    driver::Deployment,
+    finding::{Finding, Verdict},
+};
 use crate::{
     arguments::Doctor,
     connection::Connection,
-    escape,
     exit_status::{Failure, Status},
     output,
 };
 
-/// The result of a check.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "lowercase")]
-enum Verdict {
-    Pass,
-    Warn,
-    Fail,
-}
-
-/// A check, its result, what it found, and what to do.
-#[derive(Debug, Serialize)]
-struct Finding {
-    check: &'static str,
-    verdict: Verdict,
-    found: String,
-    advice: Option<String>,
-}
-
-impl Finding {
-    fn pass(check: &'static str, found: impl Into<String>) -> Self {
-        Self { check, verdict: Verdict::Pass, found: found.into(), advice: None }
-    }
-
-    fn warn(check: &'static str, found: impl Into<String>, advice: impl Into<String>) -> Self {
-        Self { check, verdict: Verdict::Warn, found: found.into(), advice: Some(advice.into()) }
-    }
-
-    fn fail(check: &'static str, found: impl Into<String>, advice: impl Into<String>) -> Self {
-        Self { check, verdict: Verdict::Fail, found: found.into(), advice: Some(advice.into()) }
-    }
-
-    /// A failure that the library reports: its message includes the advice.
-    fn refused(check: &'static str, failure: &Failure) -> Self {
-        Self { check, verdict: Verdict::Fail, found: failure.message().into(), advice: None }
-    }
-}
+/// The width of the column with the names of the checks.
+const COLUMN: usize = 16;
 
 /// Prints each finding at once, and keeps the worst verdict.
 struct Report {
@@ -75,7 +42,7 @@ impl Report {
         if self.json {
             output::json(finding)?;
         } else {
-            output::lines(&text(finding, output::width()))?;
+            output::lines(&finding.lines(COLUMN))?;
         }
         Ok(())
     }
@@ -149,41 +116,4 @@ async fn examine(
     let Some(seal) = seal else { return Ok(()) };
     report.add(&times::commit(seal).await)?;
     report.add(&collection::foreign(deployment).await)
-}
-
-/// Formats a finding as one line; on a terminal, wraps it.
-fn text(finding: &Finding, width: Option<usize>) -> Vec<String> {
-    use anstyle::{AnsiColor, Style};
-    let (word, colour) = match finding.verdict {
-        Verdict::Pass => ("pass", AnsiColor::Green),
-        Verdict::Warn => ("warn", AnsiColor::Yellow),
-        Verdict::Fail => ("fail", AnsiColor::Red),
-    };
-    let style = Style::new().fg_color(Some(colour.into()));
-    let advice = finding.advice.as_ref().map(|advice| format!(": {advice}")).unwrap_or_default();
-    let sentence = escape::visible(&format!("{}{advice}", finding.found));
-    let check = format!("{:<16}  ", finding.check);
-    let indent = "pass  ".len() + check.len();
-    let lines = wrapped(&sentence, width.map(|width| width.saturating_sub(indent).max(20)));
-    let first = |line: &String| format!("{style}{word}{style:#}  {check}{line}");
-    let further = |line: &String| format!("{}{line}", " ".repeat(indent));
-    lines.iter().take(1).map(first).chain(lines.iter().skip(1).map(further)).collect()
-}
-
-/// Splits a text between words into lines of at most `width`. A longer word is a line of its own.
-fn wrapped(sentence: &str, width: Option<usize>) -> Vec<String> {
-    use unicode_width::UnicodeWidthStr;
-    let Some(width) = width else { return vec![sentence.to_owned()] };
-    let mut lines = vec![String::new()];
-    for word in sentence.split(' ') {
-        match lines.last_mut() {
-            Some(line) if line.is_empty() => line.push_str(word),
-            Some(line) if line.width() + 1 + word.width() <= width => {
-                line.push(' ');
-                line.push_str(word);
-            }
-            _ => lines.push(word.to_owned()),
-        }
-    }
-    lines
 }

@@ -1,9 +1,17 @@
-//! Commands to MongoDB that the library has no API for, through the driver that it exports. `doctor` and `fences` use
-//! them. No other file of the program names the driver.
+//! Commands to MongoDB that the library has no API for, through the driver that it exports. `doctor`, `conform` and
+//! `fences` use them. Only this file and those of `driver/` name the driver.
+//!
+//! | file | contains |
+//! |---|---|
+//! | `streams.rs` | events of a change stream |
+//! | `transactions.rs` | transactions |
 
-use std::time::Duration;
+mod streams;
+mod transactions;
 
-pub(super) use mongoseal::mongodb::bson::{Bson, Document, doc};
+use std::{sync::Arc, time::Duration};
+
+pub(super) use mongoseal::mongodb::bson::{Bson, DateTime, Document, doc};
 use mongoseal::{
     Clock,
     mongodb::{
@@ -11,7 +19,9 @@ use mongoseal::{
         error::{Error, ErrorKind},
         options::{ClientOptions, ReadPreference, SelectionCriteria, ServerAddress},
     },
+    store::{MongoStore, Store},
 };
+pub(super) use streams::{Events, StreamStart};
 use tokio::task::JoinSet;
 
 use crate::{connection::Connection, time};
@@ -31,8 +41,20 @@ pub(super) enum Refusal {
     NoCollection,
     /// The command exceeded its time limit.
     TooSlow,
-    /// Another error of the server or the driver.
+    /// Another error of the server, with its code.
+    Server(i32, String),
+    /// Another error of the driver.
     Other(String),
+}
+
+impl Refusal {
+    /// Returns the code of an error that has no variant of its own.
+    pub(super) fn code(&self) -> Option<i32> {
+        match self {
+            Self::Server(code, _) => Some(*code),
+            _ => None,
+        }
+    }
 }
 
 impl From<Error> for Refusal {
@@ -41,9 +63,10 @@ impl From<Error> for Refusal {
             ErrorKind::Command(command) if command.code == UNAUTHORIZED => Self::Unauthorized,
             ErrorKind::Command(command) if command.code == MAX_TIME_EXPIRED => Self::TooSlow,
             ErrorKind::Command(command) if command.code == NAMESPACE_NOT_FOUND => Self::NoCollection,
-            ErrorKind::Command(command) => {
-                Self::Other(format!("{} (code {}): {}", command.code_name, command.code, command.message))
-            }
+            ErrorKind::Command(command) => Self::Server(
+                command.code,
+                format!("{} (code {}): {}", command.code_name, command.code, command.message),
+            ),
             kind => Self::Other(kind.to_string()),
         }
     }
@@ -55,7 +78,7 @@ impl std::fmt::Display for Refusal {
             Self::Unauthorized => f.write_str("the user lacks a privilege"),
             Self::NoCollection => f.write_str("the collection does not exist"),
             Self::TooSlow => f.write_str("time limit exceeded"),
-            Self::Other(message) => f.write_str(message),
+            Self::Server(_, message) | Self::Other(message) => f.write_str(message),
         }
     }
 }
@@ -79,6 +102,9 @@ impl Deployment {
         options.server_selection_timeout = Some(options.server_selection_timeout.map_or(within, |own| own.min(within)));
         options.connect_timeout = Some(options.connect_timeout.map_or(within, |own| own.min(within)));
         options.app_name = Some(format!("mongoseal {purpose}"));
+        // As the library's own clients: change streams and waiting commands keep connections.
+        options.max_pool_size = options.max_pool_size.map(|own| if own == 0 { 0 } else { own.max(POOL_SIZE) });
+        options.max_pool_size.get_or_insert(POOL_SIZE);
         let client = Client::with_options(options.clone())?;
         let name = connection.db().map(str::to_owned).or_else(|| options.default_database.clone());
         let database = client.database(name.as_deref().unwrap_or("mongoseal"));
@@ -88,6 +114,12 @@ impl Deployment {
 
     pub(super) async fn close(self) {
         self.client.shutdown().immediate(true).await;
+    }
+
+    /// Returns a store of records in a collection of this database. Its client stays this deployment's.
+    pub(super) fn store(&self, collection: &str, connection: &Connection) -> Arc<dyn Store> {
+        let store = MongoStore::new(&self.database, collection, connection.retention());
+        Arc::new(if connection.allows_sharded() { store.allow_sharded() } else { store })
     }
 
     /// Runs a command on the primary, in the database `admin`.
@@ -240,25 +272,33 @@ async fn send(database: &Database, command: Document, to: ReadPreference) -> Ans
     with_timeout(TIMEOUT, async move { database.run_command(command).selection_criteria(to).await }).await
 }
 
+/// How many connections to a server the client may open, unless the connection string allows more.
+const POOL_SIZE: u32 = 64;
 /// The time limit of a command that the driver itself does not limit.
 const TIMEOUT: Duration = Duration::from_secs(10);
 /// The time after which a scan reads no further document.
 const SCAN_TIME: Duration = Duration::from_secs(8);
 
-/// Waits for a future of the driver, at most for `within`. The future runs on a task of its own and is never dropped
-/// half-way, which could leave a connection in a bad state.
+/// The task of a future of the driver. If this is dropped, the task goes on: a future of the driver that is dropped
+/// half-way can leave a connection in a bad state.
+struct DriverTask<T: 'static>(JoinSet<T>);
+
+impl<T: 'static> Drop for DriverTask<T> {
+    fn drop(&mut self) {
+        self.0.detach_all();
+    }
+}
+
+/// Waits for a future of the driver, at most for `within`. The future runs on a task of its own.
 async fn with_timeout<T: Send + 'static>(
     within: Duration,
     work: impl Future<Output = Result<T, Error>> + Send + 'static,
 ) -> Answer<T> {
-    let mut task = JoinSet::new();
-    task.spawn(work);
-    match tokio::time::timeout(within, task.join_next()).await {
+    let mut task = DriverTask(JoinSet::new());
+    task.0.spawn(work);
+    match tokio::time::timeout(within, task.0.join_next()).await {
         Ok(Some(Ok(done))) => Ok(done?),
         Ok(_) => Err(Refusal::Other("the task of the command ended early".into())),
-        Err(_elapsed) => {
-            task.detach_all();
-            Err(Refusal::Other(format!("no answer within {}", time::format(within))))
-        }
+        Err(_elapsed) => Err(Refusal::Other(format!("no answer within {}", time::format(within)))),
     }
 }

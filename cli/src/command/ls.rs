@@ -2,10 +2,10 @@
 
 use std::{future::ready, time::Duration};
 
-use mongoseal::{Leases, Mongoseal};
+use mongoseal::{Leases, ListedLease, Mongoseal};
 
 use crate::{
-    arguments::Ls,
+    arguments::{Ls, LsOutput, SortColumn},
     connection::Connection,
     exit_status::{Failure, Status},
     json::{LeaseTable, LeaseView},
@@ -45,7 +45,20 @@ fn filtered(seal: &Mongoseal, options: &Ls) -> Leases {
 
 /// Whether the options restrict the list.
 fn has_filters(options: &Ls) -> bool {
-    let Ls { prefix, owner, group, exclusive, shared, older, expiring, expired: _, json: _ } = options;
+    let Ls {
+        prefix,
+        owner,
+        group,
+        exclusive,
+        shared,
+        older,
+        expiring,
+        expired: _,
+        sort_by: _,
+        reverse: _,
+        output: _,
+        json: _,
+    } = options;
     prefix.is_some()
         || owner.is_some()
         || group.is_some()
@@ -57,49 +70,107 @@ fn has_filters(options: &Ls) -> bool {
 
 async fn list(seal: &Mongoseal, options: &Ls) -> Result<(), Failure> {
     let older = options.older.unwrap_or(Duration::ZERO);
+    // `read_at` is the store's clock when the lease was read.
+    let is_wanted = |lease: &ListedLease| lease.read_at.since(lease.holder.since) >= older;
+    let mut printer = Printer::new(options);
     let mut stream = filtered(seal, options).await?;
-    let (mut table, mut has_printed) = (LeaseTable::new(), false);
+    if options.sort_by.is_some() || options.reverse {
+        let mut leases = Vec::new();
+        while let Some(lease) = stream.next().await.transpose()? {
+            if is_wanted(&lease) {
+                leases.push(lease);
+            }
+        }
+        sort(&mut leases, options.sort_by.unwrap_or(SortColumn::Token), options.reverse);
+        leases.iter().try_for_each(|lease| printer.add(lease))?;
+        return printer.finish(options);
+    }
     loop {
         let next = tokio::select! {
             biased;
             next = stream.next() => next,
             // The next page has to be read: prints the leases before it.
-            () = ready(()), if !table.is_empty() => {
-                print_rows(&mut table, &mut has_printed)?;
+            () = ready(()), if !printer.table.is_empty() => {
+                printer.print_rows()?;
                 continue;
             }
         };
         let Some(lease) = next.transpose()? else { break };
-        // `read_at` is the store's clock when the lease was read.
-        if lease.read_at.since(lease.holder.since) < older {
-            continue;
-        }
-        if options.json {
-            output::json(&LeaseView::of(&lease))?;
-            has_printed = true;
-        } else {
-            table.row(&lease);
+        if is_wanted(&lease) {
+            printer.add(&lease)?;
         }
     }
-    if !table.is_empty() && !has_printed {
-        output::lines(&output::with_bold_header(table.lines(output::width())))?;
-    } else if !table.is_empty() {
-        print_rows(&mut table, &mut has_printed)?;
-    } else if !has_printed && !options.json {
-        let message = match &options.prefix {
-            Some(prefix) => format!("No matching leases of keys that begin with {prefix:?}."),
-            None if has_filters(options) => "No matching leases.".into(),
-            None => "No leases.".into(),
-        };
-        anstream::eprintln!("{message}");
-    }
-    Ok(())
+    printer.finish(options)
 }
 
-/// Prints the rows of the table since the last call, the first time with the header.
-fn print_rows(table: &mut LeaseTable, has_printed: &mut bool) -> Result<(), Failure> {
-    let lines = table.next_lines(output::width());
-    let lines = if *has_printed { lines } else { output::with_bold_header(lines) };
-    *has_printed = true;
-    Ok(output::lines(&lines)?)
+/// Sorts leases by a column. Leases with equal cells stay in the order of their tokens.
+fn sort(leases: &mut [ListedLease], column: SortColumn, reverse: bool) {
+    // A lease without expiry has more time left than any other.
+    let remaining = |lease: &ListedLease| lease.holder.remaining.unwrap_or(Duration::MAX);
+    leases.sort_by(|one, other| {
+        let order = match column {
+            SortColumn::Key => one.key.cmp(&other.key),
+            SortColumn::Owner => one.holder.owner.as_str().cmp(other.holder.owner.as_str()),
+            SortColumn::Token => one.holder.token.cmp(&other.holder.token),
+            // The pages of the list are read one after the other, so the spans are not comparable.
+            SortColumn::Held => other.holder.since.cmp(&one.holder.since),
+            SortColumn::Remaining => remaining(one).cmp(&remaining(other)),
+            SortColumn::Waiters => one.waiting.cmp(&other.waiting),
+        };
+        if reverse { order.reverse() } else { order }
+    });
+}
+
+/// Prints leases as JSON, or as a table.
+struct Printer {
+    json: bool,
+    table: LeaseTable,
+    has_printed: bool,
+}
+
+impl Printer {
+    fn new(options: &Ls) -> Self {
+        let is_wide = options.output == Some(LsOutput::Wide);
+        Self {
+            json: options.json || options.output == Some(LsOutput::Json),
+            table: if is_wide { LeaseTable::wide() } else { LeaseTable::new() },
+            has_printed: false,
+        }
+    }
+
+    /// Prints a lease as JSON, or adds it to the table.
+    fn add(&mut self, lease: &ListedLease) -> Result<(), Failure> {
+        if self.json {
+            output::json(&LeaseView::of(lease))?;
+            self.has_printed = true;
+        } else {
+            self.table.row(lease);
+        }
+        Ok(())
+    }
+
+    /// Prints the rows of the table since the last call, the first time with the header.
+    fn print_rows(&mut self) -> Result<(), Failure> {
+        let lines = self.table.next_lines(output::width());
+        let lines = if self.has_printed { lines } else { output::with_bold_header(lines) };
+        self.has_printed = true;
+        Ok(output::lines(&lines)?)
+    }
+
+    /// Prints the rest of the table, or that there are no leases.
+    fn finish(mut self, options: &Ls) -> Result<(), Failure> {
+        if !self.table.is_empty() && !self.has_printed {
+            output::lines(&output::with_bold_header(self.table.lines(output::width())))?;
+        } else if !self.table.is_empty() {
+            self.print_rows()?;
+        } else if !self.has_printed && !self.json {
+            let message = match &options.prefix {
+                Some(prefix) => format!("No matching leases of keys that begin with {prefix:?}."),
+                None if has_filters(options) => "No matching leases.".into(),
+                None => "No leases.".into(),
+            };
+            anstream::eprintln!("{message}");
+        }
+        Ok(())
+    }
 }

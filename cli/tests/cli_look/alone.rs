@@ -28,7 +28,7 @@ async fn the_demo_loses_an_update_without_a_fence_and_none_with_one() {
     assert!(told.out.lines().all(|line| line.chars().count() <= 80), "{}", told.out);
 }
 
-const COMMANDS: [&str; 16] = [
+const COMMANDS: [&str; 17] = [
     "run",
     "elect",
     "hold",
@@ -41,6 +41,7 @@ const COMMANDS: [&str; 16] = [
     "raise",
     "purge",
     "doctor",
+    "conform",
     "verify",
     "demo",
     "completions",
@@ -174,7 +175,7 @@ async fn what_is_printed_for_a_shell_completes_each_command_and_bash_can_read_it
 
 #[tokio::test]
 async fn without_a_connection_string_it_is_said_how_to_give_one() {
-    for command in [vec!["ls"], vec!["doctor"], vec!["purge"], vec!["watch"]] {
+    for command in [vec!["ls"], vec!["doctor"], vec!["conform"], vec!["purge"], vec!["watch"]] {
         let told = said(&command).await;
         assert_eq!((told.status, told.out.as_str()), (125, ""));
         assert!(told.err.contains("MONGODB_URI"), "{}", told.err);

@@ -88,6 +88,68 @@ async fn ls_and_show_say_who_holds_what_since_when_for_how_long_and_who_waits() 
     assert_eq!((nothing.status, nothing.out.as_str(), nothing.err.as_str()), (0, "", "No matching leases.\n"));
 }
 
+#[tokio::test]
+async fn ls_sorts_by_a_column_and_leases_with_equal_cells_stay_in_the_order_of_tokens() {
+    let console = Console::new("ls_sorted").await;
+    let (alice, bob) = (console.seal("alice"), console.seal("bob"));
+    let mut leases = vec![
+        alice.acquire("b").ttl(secs(600)).await.unwrap(),
+        bob.acquire("c").without_expiry().await.unwrap(),
+        alice.acquire("a").ttl(secs(60)).await.unwrap(),
+    ];
+    let waiting = tokio::spawn(bob.acquire("a").ttl(secs(60)).wait(secs(60)).into_future());
+    console.queued("a", 1).await;
+    for (options, expected) in [
+        (vec![], ["b", "c", "a"]),
+        (vec!["--sort-by", "token"], ["b", "c", "a"]),
+        (vec!["--reverse"], ["a", "c", "b"]),
+        (vec!["--sort-by", "key"], ["a", "b", "c"]),
+        (vec!["--sort-by", "key", "-r"], ["c", "b", "a"]),
+        (vec!["--sort-by", "owner"], ["b", "a", "c"]),
+        (vec!["--sort-by", "owner", "--reverse"], ["c", "b", "a"]),
+        (vec!["--sort-by", "held"], ["a", "c", "b"]),
+        (vec!["--sort-by", "remaining"], ["a", "b", "c"]),
+        (vec!["--sort-by", "waiters"], ["b", "c", "a"]),
+    ] {
+        let json: Vec<&str> = ["ls", "-o", "json"].into_iter().chain(options.iter().copied()).collect();
+        assert_eq!(keys(&console.run(&json).await), expected, "{options:?}");
+        let table: Vec<&str> = ["ls"].into_iter().chain(options.iter().copied()).collect();
+        let said = console.run(&table).await;
+        let first: Vec<&str> = rows(&said).iter().skip(1).map(|row| row[0]).collect();
+        assert_eq!(first, expected, "{options:?}");
+    }
+    let unknown = console.run(&["ls", "--sort-by", "colour"]).await;
+    assert!(unknown.status == 125 && unknown.err.contains("remaining"), "the columns are named: {}", unknown.err);
+    let both = console.run(&["ls", "-o", "wide", "--json"]).await;
+    assert!(both.status == 125 && both.err.contains("cannot be used with"), "{}", both.err);
+    let nothing = console.run(&["ls", "--sort-by", "key", "none/"]).await;
+    assert_eq!((nothing.status, nothing.out.as_str()), (0, ""), "{}", nothing.err);
+    waiting.abort();
+    leases.clear();
+}
+
+#[tokio::test]
+async fn a_wide_list_also_has_the_times_of_grant_refresh_and_expiry_and_the_metadata() {
+    let console = Console::new("ls_wide").await;
+    let alice = console.seal("alice");
+    let build = alice.acquire("build").ttl(secs(600)).metadata("commit", "1a2b").await.unwrap();
+    let forever = alice.acquire("forever").without_expiry().await.unwrap();
+    alice.acquire("over").ttl(std::time::Duration::from_millis(20)).without_refresh().await.unwrap().orphan();
+    tokio::time::sleep(std::time::Duration::from_millis(60)).await;
+    let said = console.run(&["ls", "-o", "wide", "--expired"]).await;
+    let table = rows(&said);
+    let (narrow, wide) = table[0].split_at(8);
+    assert_eq!(narrow, ["KEY", "OWNER", "TOKEN", "HELD", "REMAINING", "MODE", "WAITERS", "GROUP"]);
+    assert_eq!(wide, ["LAST SEEN", "SINCE", "EXPIRES", "METADATA"]);
+    let listed = &console.run(&["ls", "--json", "build"]).await.json()[0];
+    assert_eq!(table[1][9], listed["since"].as_str().unwrap());
+    assert!(table[1][8].ends_with(" ago") && table[1][11] == "commit=1a2b", "{}", said.out);
+    // Until the lease expires, ten minutes and the grace after the grant.
+    assert!(table[1][10] > table[1][9] && table[1][10].ends_with('Z'), "{}", said.out);
+    assert_eq!((table[2][10], table[3][10]), ("never", "expired"), "{}", said.out);
+    drop((build, forever));
+}
+
 /// Records that one holder holds, each a copy of the first, with tokens that grow.
 async fn held_records(console: &Console, count: i64) {
     let lease = console.seal("alice").acquire("held/00000").ttl(secs(3600)).await.unwrap();

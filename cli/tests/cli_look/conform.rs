@@ -1,0 +1,220 @@
+//! `conform`.
+
+use std::{collections::BTreeSet, os::unix::process::ExitStatusExt};
+
+use mongodb::bson::{Document, doc};
+use mongoseal::conformance;
+use mongoseal_test_support::{ReplicaSet, Standalone, eventually};
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
+use tokio::io::{AsyncBufReadExt, BufReader};
+
+use crate::{Console, Said, program, secs};
+
+const PASSWORD: &str = "pencil-sharpener";
+
+async fn conform(uri: &str, options: &[&str]) -> Said {
+    let mut program = program();
+    program.arg("conform").args(options).env("MONGODB_URI", uri).env("MONGOSEAL_DB", "app");
+    let said = Said::by(program).await;
+    assert!(!said.out.contains(PASSWORD) && !said.err.contains(PASSWORD));
+    said
+}
+
+/// The names of the findings of a kind with a verdict.
+fn names(said: &Said, kind: &str, verdict: &str) -> Vec<String> {
+    let findings = said.json().into_iter().filter(|line| line["kind"] == kind && line["verdict"] == verdict);
+    findings.map(|line| line["check"].as_str().unwrap().to_owned()).collect()
+}
+
+/// The verdict of a check, what was found, and what to do.
+fn finding(said: &Said, check: &str) -> (String, String) {
+    let found = said.json().into_iter().find(|line| line["check"] == check);
+    let line = found.unwrap_or_else(|| panic!("{check} is reported:\n{}", said.out));
+    let advice = line["advice"].as_str().unwrap_or_default();
+    (line["verdict"].as_str().unwrap().into(), format!("{}: {advice}", line["found"].as_str().unwrap()))
+}
+
+impl Console {
+    /// The collections of the database.
+    async fn collections(&self) -> Vec<String> {
+        self.db.database.list_collection_names().await.unwrap()
+    }
+}
+
+#[tokio::test]
+async fn all_probes_and_clauses_hold_on_a_replica_set_and_the_scratch_collection_is_gone() {
+    let console = Console::new("conform").await;
+    let began = std::time::Instant::now();
+    let said = console.run(&["conform", "--json", "--slow", "--collection", "leases"]).await;
+    let elapsed = began.elapsed();
+    println!("conform took {elapsed:?}");
+    assert_eq!((said.status, said.err.as_str()), (0, ""), "{}", said.out);
+    assert!(said.json().iter().all(|line| line["verdict"] == "pass"), "{}", said.out);
+    let clauses: Vec<&str> = conformance::clauses().iter().map(conformance::Clause::name).collect();
+    assert_eq!(names(&said, "clause", "pass"), clauses, "each clause once, in the order of the suite");
+    let probes = names(&said, "probe", "pass");
+    assert_eq!(probes.iter().collect::<BTreeSet<_>>().len(), probes.len(), "each probe once");
+    for probe in ["server", "library", "clocks in an update", "resumed stream", "write conflict", "TTL deletion"] {
+        assert!(probes.iter().any(|name| name == probe), "{probe}: {probes:?}");
+    }
+    assert_eq!(names(&said, "scratch", "pass"), ["scratch"]);
+    // Neither the scratch collection is left nor that of the leases made.
+    assert_eq!(console.collections().await, Vec::<String>::new());
+    // Measured in 5 s; the bound is for a busy machine.
+    assert!(elapsed < secs(30), "{elapsed:?}");
+}
+
+#[tokio::test]
+async fn a_collection_that_exists_is_refused_and_left_as_it_is() {
+    let console = Console::new("conform_existing").await;
+    console.db.database.create_collection("empty").await.unwrap();
+    let orders = console.db.database.collection::<Document>("orders");
+    orders.insert_one(doc! { "_id": 1 }).await.unwrap();
+    for name in ["empty", "orders"] {
+        let said = console.run(&["conform", "--scratch", name]).await;
+        assert_eq!((said.status, said.out.as_str()), (125, ""), "{}", said.err);
+        assert!(said.err.contains("exists") && said.err.contains("--scratch"), "{}", said.err);
+        assert_eq!(said.err.lines().count(), 1, "{}", said.err);
+    }
+    assert_eq!(
+        console.collections().await.into_iter().collect::<BTreeSet<_>>(),
+        ["empty", "orders"].map(Into::into).into()
+    );
+    assert_eq!(orders.list_index_names().await.unwrap(), ["_id_"]);
+    assert_eq!(orders.count_documents(doc! {}).await.unwrap(), 1);
+}
+
+#[tokio::test]
+async fn a_signal_ends_the_checks_and_the_scratch_collection_is_gone() {
+    for (signal, name, after) in [
+        (Signal::SIGTERM, "conform_term", "TTL index"),
+        (Signal::SIGINT, "conform_int", "library"),
+        (Signal::SIGTERM, "conform_late", "tokens_grow_over_release_and_expiry"),
+    ] {
+        let console = Console::new(name).await;
+        let mut child = program();
+        let mut child = child.args(["conform", "--json"]).env("MONGODB_URI", &console.uri).spawn().unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let mut out = String::new();
+        while let Some(line) = lines.next_line().await.unwrap() {
+            let is_last = line.contains(after);
+            out.extend([line.as_str(), "\n"]);
+            if is_last {
+                break;
+            }
+        }
+        assert_eq!(console.collections().await.len(), 1, "the scratch collection is there");
+        kill(Pid::from_raw(child.id().unwrap().try_into().unwrap()), signal).unwrap();
+        while let Some(line) = lines.next_line().await.unwrap() {
+            out.extend([line.as_str(), "\n"]);
+        }
+        let ended = tokio::time::timeout(secs(20), child.wait()).await.expect("it ends").unwrap();
+        let by = (ended.code(), ended.signal());
+        assert_eq!(by, if signal == Signal::SIGINT { (None, Some(2)) } else { (Some(143), None) }, "{out}");
+        let last = out.lines().last().unwrap();
+        assert!(last.contains("\"check\":\"scratch\",\"verdict\":\"pass\""), "{out}");
+        assert!(!out.contains("random_requests"), "the checks did not go on: {out}");
+        assert_eq!(console.collections().await, Vec::<String>::new());
+    }
+}
+
+#[tokio::test]
+async fn a_standalone_server_fails_with_clear_lines_and_no_clause_is_run() {
+    let server = Standalone::start().await;
+    let said = conform(&server.uri(), &["--json"]).await;
+    assert_eq!((said.status, said.err.as_str()), (1, ""), "{}", said.out);
+    let (verdict, words) = finding(&said, "library");
+    assert!(verdict == "fail" && words.contains("standalone") && words.contains("rs.initiate()"), "{words}");
+    for probe in ["clocks in an update", "linearizable read", "change stream", "transaction"] {
+        let (verdict, words) = finding(&said, probe);
+        assert!(verdict == "fail" && words.contains("use a replica set of MongoDB 6.0 or later"), "{probe}: {words}");
+    }
+    assert_eq!(finding(&said, "update pipeline").0, "pass", "{}", said.out);
+    assert_eq!(names(&said, "clause", "skip").len(), conformance::clauses().len());
+    let (verdict, words) = finding(&said, "scratch");
+    assert!(verdict == "pass" && words.contains("is dropped"), "{words}");
+    let words = conform(&server.uri(), &[]).await;
+    assert!(words.status == 1 && words.out.contains("\nskip  clauses  "), "{}", words.out);
+    assert!(words.out.lines().count() < 25, "clauses that are not run are one line:\n{}", words.out);
+}
+
+#[tokio::test]
+async fn a_clause_and_a_probe_that_fail_are_reported_and_the_others_still_run() {
+    let set = ReplicaSet::builder().start().await;
+    // Only one clause deletes a record.
+    let refuse = doc! {
+        "configureFailPoint": "failCommand", "mode": "alwaysOn",
+        "data": { "failCommands": ["delete", "createIndexes"], "errorCode": 8000, "appName": "mongoseal conform" },
+    };
+    let point = set.fail_point(0, refuse).await;
+    let said = conform(&set.uri(), &["--json"]).await;
+    assert_eq!((said.status, said.err.as_str()), (1, ""), "{}", said.out);
+    let clause = "a_record_is_not_deleted_before_its_retention";
+    assert_eq!(names(&said, "clause", "fail"), [clause]);
+    assert_eq!(names(&said, "clause", "pass").len(), conformance::clauses().len() - 1);
+    assert!(finding(&said, clause).1.contains("8000"), "{}", finding(&said, clause).1);
+    assert_eq!(names(&said, "probe", "fail"), ["library", "TTL index"], "{}", said.out);
+    assert!(finding(&said, "TTL index").1.contains("so idle records stay"), "{}", said.out);
+
+    let words = conform(&set.uri(), &[]).await;
+    assert_eq!((words.status, words.err.as_str()), (1, ""), "{}", words.out);
+    assert!(words.out.contains(&format!("fail  clause               {clause}: ")), "{}", words.out);
+    let (held, all) = (conformance::clauses().len() - 1, conformance::clauses().len());
+    assert!(words.out.contains(&format!("fail  clauses              {held} of {all} clauses")), "{}", words.out);
+    let each = conform(&set.uri(), &["--verbose"]).await;
+    assert_eq!(each.out.lines().filter(|line| line.starts_with("pass  clause  ")).count(), held, "{}", each.out);
+    point.off().await;
+}
+
+#[tokio::test]
+async fn a_missing_privilege_is_named_and_a_collection_that_cannot_be_dropped_too() {
+    let set = ReplicaSet::builder().auth().start().await;
+    let on_all =
+        |actions: &[&str]| vec![doc! { "resource": { "db": "app", "collection": "" }, "actions": actions.to_vec() }];
+    set.add_user("reader", PASSWORD, "app", on_all(&["find"])).await;
+    let uses = ["find", "insert", "update", "remove", "createCollection", "createIndex"];
+    set.add_user("no_drop", PASSWORD, "app", on_all(&uses)).await;
+    let all = [&uses[..], &["changeStream", "dropCollection"]].concat();
+    set.add_user("enough", PASSWORD, "app", on_all(&all)).await;
+
+    let said = conform(&set.uri_as("reader", PASSWORD, "app"), &[]).await;
+    assert_eq!((said.status, said.out.as_str()), (125, ""), "{}", said.err);
+    assert!(said.err.contains("grant createCollection and dropCollection"), "{}", said.err);
+
+    let said = conform(&set.uri_as("no_drop", PASSWORD, "app"), &["--json", "--scratch", "left"]).await;
+    assert_eq!(said.status, 1, "{}", said.err);
+    let (verdict, words) = finding(&said, "scratch");
+    assert!(verdict == "fail" && words.contains("dropCollection") && words.contains("app.left"), "{words}");
+    let (verdict, words) = finding(&said, "change stream");
+    assert!(verdict == "fail" && words.contains("grant find and changeStream on app.left"), "{words}");
+
+    let said = conform(&set.uri_as("enough", PASSWORD, "app"), &["--json"]).await;
+    assert_eq!(said.status, 0, "{}", said.out);
+    let wrong = conform(&set.uri_as("enough", "wrong", "app"), &[]).await;
+    assert!(wrong.status == 125 && wrong.err.contains("password") && wrong.out.is_empty(), "{}", wrong.err);
+}
+
+#[tokio::test]
+async fn a_server_that_does_not_answer_is_status_123_within_the_time_limit() {
+    let began = std::time::Instant::now();
+    let said = conform("mongodb://127.0.0.1:9/?replicaSet=rs0", &["--timeout", "3s"]).await;
+    assert_eq!((said.status, said.out.as_str()), (123, ""), "{}", said.err);
+    assert!(
+        said.err.contains("MongoDB has not answered for 1s") && said.err.contains("Connection refused"),
+        "{}",
+        said.err
+    );
+    assert!(began.elapsed() < secs(12), "{:?}", began.elapsed());
+}
+
+#[tokio::test]
+async fn the_collection_is_dropped_even_if_the_reader_of_the_report_has_gone() {
+    let console = Console::new("conform_pipe").await;
+    let said = crate::shell(&console.uri, "mongoseal conform | head -1").await;
+    assert_eq!((said.status, said.err.as_str()), (0, ""), "{}", said.out);
+    let is_gone = async || console.collections().await.is_empty();
+    eventually(secs(20), "the scratch collection is dropped", is_gone).await;
+}
