@@ -7,6 +7,7 @@ pub(crate) mod group;
 mod inspect;
 pub(crate) mod list;
 mod now;
+pub(crate) mod once;
 pub(crate) mod purge;
 mod raise;
 pub(crate) mod revoke;

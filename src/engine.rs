@@ -2,6 +2,7 @@
 
 pub(crate) mod acquire_task;
 pub(crate) mod command_queue;
+pub(crate) mod completion;
 pub(crate) mod confirm;
 pub(crate) mod context;
 pub(crate) mod dedicated_thread;

@@ -20,9 +20,10 @@ use crate::{
     Error, FencingToken, Key, LeaseId, LossCause, Metadata, Owner, Result, Ttl,
     engine::{
         command_queue::RefreshCommand,
+        completion,
         confirm::confirm_loss,
         context::Context,
-        end_action::{End, ReleaseOutcome},
+        end_action::{End, EndAction, ReleaseOutcome},
         held_lease::HeldLease,
         lease_shared::LeaseShared,
         lease_state::LeaseState,
@@ -320,6 +321,27 @@ impl Lease {
 }
 
 impl Lease {
+    /// Completes a tick and releases the lease, in one write. The lease may have expired, if the key was not granted since.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future abandons the answer. If the lease is held, it is completed all the same.
+    pub(crate) async fn complete(self, tick: u64) -> Result<()> {
+        self.held.end_with(EndAction::Complete(tick));
+        match self.held.wait_for_end().await? {
+            End::Released(ReleaseOutcome::Released) => Ok(()),
+            // The lease was lost before, so its task has sent nothing.
+            _ => completion::complete(self.context(), self.lease_shared(), tick).await,
+        }
+    }
+
+    /// Releases the lease although its minimum hold is not over, because no work has run under it.
+    pub(crate) async fn take_back(self) {
+        self.held.end_with(EndAction::TakeBack);
+        // If this fails, the ttl ends the lease, and a warning says so.
+        drop(self.held.wait_for_end().await);
+    }
+
     /// The state that the lease shares with its task.
     pub(crate) fn lease_shared(&self) -> &Arc<LeaseShared> {
         self.held.lease_shared()

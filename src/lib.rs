@@ -143,6 +143,7 @@ pub use action::{
     acquire_all::{AcquireAll, LeaseSet},
     group::{RefreshGroup, ReleaseGroup},
     list::{LeaseStream, Leases},
+    once::{Once, ResetOnce, RunOnce, Tick, TickLease},
     purge::Purged,
     revoke::{Revoke, Revoked},
     watch::EventStream,
@@ -162,7 +163,9 @@ pub use lease::{Lease, state_stream::StateStream, watchdog::Watchdog};
 #[cfg(feature = "mongodb")]
 #[doc(no_inline)]
 pub use mongodb;
-pub use record::{Event, EventKind, HolderInfo, Inspection, ListedLease, PastRevocation, StoreTime, WaiterInfo};
+pub use record::{
+    CompletedTick, Event, EventKind, HolderInfo, Inspection, ListedLease, PastRevocation, StoreTime, WaiterInfo,
+};
 #[cfg(all(fuzzing, feature = "mongodb"))]
 #[doc(hidden)]
 pub use store::mongo::fuzzing;

@@ -18,6 +18,10 @@ pub(crate) enum EndAction {
     Jointly(Arc<JointRelease>),
     /// The release of its group, by this handle, releases it.
     WithGroup(WithGroup),
+    /// It completes this tick, in the same write.
+    Complete(u64),
+    /// It is released although its minimum hold is not over: no work has run under it.
+    TakeBack,
 }
 
 /// What the task of a lease did when the lease ended.

@@ -50,6 +50,12 @@ impl HeldLease {
         self.lease.lose(LossCause::Transferred);
     }
 
+    /// Ends the lease. Its task then does this at the store.
+    pub(crate) fn end_with(&self, action: EndAction) {
+        self.lease.end_action.get_or_init(|| action);
+        self.end();
+    }
+
     /// Waits until the task has ended the lease at the store, and returns what it did.
     pub(crate) async fn wait_for_end(&self) -> Result<End> {
         let released = self.released.lock().unwrap_or_else(PoisonError::into_inner).take();

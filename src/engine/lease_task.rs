@@ -377,7 +377,7 @@ impl LeaseTask {
     pub(crate) async fn end(self: Box<Self>) {
         let Self { lease, slot, holder, shared, in_use, released, .. } = *self;
         drop(slot);
-        let end = release::run(&shared.context, &shared.shutdown_releases, &lease).await;
+        let end = release::run(&shared.context, &shared.shutdown_releases, &lease, holder.caller()).await;
         drop(holder);
         // A caller that learns of the end may use the lease id at once.
         drop(in_use);

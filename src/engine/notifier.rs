@@ -17,7 +17,7 @@ use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
 use tracing::{debug, warn};
 
 use crate::{
-    Error, FencingToken, HandleId, HybridTime, Result,
+    AcquireId, Error, FencingToken, HandleId, HybridTime, Result,
     engine::{context::Context, lease_shared::LeaseShared, pending_releases::PendingReleases},
     store::Notification,
 };
@@ -140,6 +140,11 @@ impl HolderGuard {
         notifier.state().holding.insert(number, Arc::clone(lease));
         let (context, notifier, releases) = (Arc::clone(context), Arc::clone(notifier), Arc::clone(releases));
         Self { context, notifier, releases, number }
+    }
+
+    /// The acquire of the lease.
+    pub(crate) fn caller(&self) -> AcquireId {
+        AcquireId { handle: self.notifier.handle, number: self.number }
     }
 
     /// Starts a listener if there is none, for what happens after `tick`, the tick of the last answer.

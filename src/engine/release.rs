@@ -7,8 +7,9 @@ use std::{mem, sync::Arc};
 use tracing::{debug, warn};
 
 use crate::{
-    Deadline, Error, FencingToken, LeaseId, LossCause, Result,
+    AcquireId, Deadline, Error, FencingToken, LeaseId, LossCause, Result,
     engine::{
+        completion,
         confirm::{confirm_loss, stale_error},
         context::Context,
         end_action::{End, EndAction, ReleaseOutcome},
@@ -24,8 +25,9 @@ pub(crate) async fn run(
     context: &Arc<Context>,
     at_shutdown: &Arc<ShutdownReleases>,
     lease: &LeaseShared,
+    caller: AcquireId,
 ) -> Result<End> {
-    let end = finish(context, at_shutdown, lease).await;
+    let end = finish(context, at_shutdown, lease, caller).await;
     if let Err(error) = &end {
         if lease.loss() == Some(LossCause::ShutDown) {
             // The shutdown warns once for all of them.
@@ -44,7 +46,12 @@ pub(crate) async fn run(
     end
 }
 
-async fn finish(context: &Arc<Context>, at_shutdown: &Arc<ShutdownReleases>, lease: &LeaseShared) -> Result<End> {
+async fn finish(
+    context: &Arc<Context>,
+    at_shutdown: &Arc<ShutdownReleases>,
+    lease: &LeaseShared,
+    caller: AcquireId,
+) -> Result<End> {
     match (lease.loss(), lease.end_action.get()) {
         (Some(LossCause::Transferred), Some(EndAction::Transfer(to))) => {
             let given = transfer(context, lease, *to).await;
@@ -73,6 +80,14 @@ async fn finish(context: &Arc<Context>, at_shutdown: &Arc<ShutdownReleases>, lea
             };
             release(context, lease, until, sent_before).await.map(End::Released)
         }
+        (None, Some(EndAction::Complete(tick))) => {
+            completion::complete(context, lease, *tick).await?;
+            Ok(End::Released(ReleaseOutcome::Released))
+        }
+        (None, Some(EndAction::TakeBack)) => {
+            let leave = Request::Leave(record::Leave { lease: lease.id, caller });
+            send(context, lease, context.operation_deadline(), false, leave).await.map(End::Released)
+        }
         (None, Some(EndAction::Orphan)) => Ok(End::Released(ReleaseOutcome::Released)),
         (None, Some(EndAction::Jointly(others))) => {
             let until = context.operation_deadline();
@@ -87,17 +102,24 @@ async fn finish(context: &Arc<Context>, at_shutdown: &Arc<ShutdownReleases>, lea
 }
 
 /// Releases a lease that this process has ended. `sent_before`: a release may have been sent already.
-async fn release(
+async fn release(context: &Context, lease: &LeaseShared, until: Deadline, sent_before: bool) -> Result<ReleaseOutcome> {
+    let release = Request::Release(record::Release { lease: lease.id, token: lease.token });
+    send(context, lease, until, sent_before, release).await
+}
+
+/// Sends a request that releases the lease.
+async fn send(
     context: &Context,
     lease: &LeaseShared,
     until: Deadline,
     mut sent_before: bool,
+    request: Request,
 ) -> Result<ReleaseOutcome> {
     let clock = context.clock();
     let released = retry::until_definite(until, Limit::growing(context.settings.attempt), |deadline| {
         let sent_before = mem::replace(&mut sent_before, true);
+        let request = request.clone();
         async move {
-            let request = Request::Release(record::Release { lease: lease.id, token: lease.token });
             match context.store.apply(&lease.key, request, deadline).await?.outcome {
                 Outcome::Released => Ok(ReleaseOutcome::Released),
                 Outcome::Absent => match confirm_loss(context, lease, deadline).await? {

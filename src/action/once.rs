@@ -1,0 +1,327 @@
+//! The verb `once`: work that runs once for each tick of a schedule.
+//!
+//! Mechanism: the record of the key has the last completed tick. A runner acquires the key, reads that tick, runs the
+//! work, and completes the tick in the write that releases the lease.
+//!
+//! Invariant: the tick is read after the grant. From the grant on, no other lease completes a tick.
+
+mod reset;
+mod tick;
+
+use std::{future::poll_fn, pin::pin, time::Duration};
+
+pub use reset::ResetOnce;
+pub use tick::Tick;
+use tracing::debug;
+
+use super::acquire_options::AcquireOptions;
+use crate::{
+    Error, FencingToken, IntoName, Key, Lease, Mongoseal, Owner, Result,
+    engine::{context::Context, retry},
+    record::{Completion, StoreTime},
+    store::Snapshot,
+};
+
+impl Mongoseal {
+    /// Runs work once for a tick of a schedule, whichever process of many comes first. Nothing is sent until
+    /// [`RunOnce::run`] is called.
+    ///
+    /// All runners of a schedule pass the same key. Accepts anything that parses as a [`Key`].
+    pub fn once<K>(&self, key: K, tick: Tick) -> RunOnce
+    where
+        K: IntoName<Key>,
+    {
+        RunOnce { key: key.into_name(), tick, options: AcquireOptions::new(&self.shared), even_if_failed: false }
+    }
+}
+
+/// Runs work once for a tick of a schedule.
+///
+/// [`Mongoseal::once`] makes it.
+///
+/// # What "once" means
+///
+/// - A tick is completed at most once. If its work has ended and the completion was confirmed, no runner runs it again.
+/// - A tick is tried at least once while a runner asks for it. If a runner dies, or its lease is lost, the next runner runs
+///   the work again. So the work can begin more than once.
+/// - The effects of the work are exactly once only if the storage is fenced: pass the [token](TickLease::token) to each
+///   write, or make the writes in a [transaction](Lease::transaction).
+///
+/// The store keeps the last completed tick as long as the record of the key: for the retention after its last change, 24
+/// hours by default. A runner that asks for a tick after that time runs it again.
+///
+/// # Waiting
+///
+/// Without a [`wait`](Self::wait), a runner that finds the key held returns [`Once::Busy`]. If the holder then dies, no
+/// runner may be left for the tick, and the tick is skipped. With a wait of at least the ttl and the grace, another runner
+/// takes over.
+///
+/// # Examples
+///
+/// ```
+/// use std::time::Duration;
+/// use mongoseal::{Mongoseal, Once, Tick};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> mongoseal::Result<()> {
+/// # let seal = Mongoseal::in_memory();
+/// let hourly = Tick::of(Duration::from_secs(3_600));
+/// let ran = seal
+///     .once("reports/hourly", hourly)
+///     .wait(Duration::from_secs(60))
+///     .run(async |tick| -> mongoseal::Result<_> {
+///         // Pass `tick.token()` to each write.
+///         Ok(tick.number())
+///     })
+///     .await?;
+/// assert!(matches!(ran, Once::Ran(_)));
+///
+/// let again = seal.once("reports/hourly", hourly).run(async |_| -> mongoseal::Result<()> { Ok(()) }).await?;
+/// assert!(matches!(again, Once::AlreadyDone { .. }));
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug)]
+#[must_use = "nothing runs until `run` is called"]
+pub struct RunOnce {
+    key: Result<Key>,
+    tick: Tick,
+    options: AcquireOptions,
+    even_if_failed: bool,
+}
+
+/// What a call of [`RunOnce::run`] did.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Once<T> {
+    /// The work ran and the tick is completed. The value of the work.
+    Ran(T),
+    /// The tick was completed before.
+    AlreadyDone {
+        /// The owner of the lease that completed it, or the operator that reset the schedule to it.
+        by: String,
+        /// When, on the store's clock.
+        at: StoreTime,
+    },
+    /// A later tick was completed, and it is not known whether this one was. The work did not run.
+    Superseded {
+        /// The last completed tick.
+        tick: u64,
+        /// The owner of the lease that completed it, or the operator that reset the schedule to it.
+        by: String,
+        /// When, on the store's clock.
+        at: StoreTime,
+    },
+    /// Another runner held the key until the wait ended, or its minimum hold keeps the key unavailable.
+    Busy {
+        /// The owner of that lease.
+        owner: Owner,
+    },
+}
+
+/// The lease under which the work of a tick runs.
+#[derive(Debug)]
+pub struct TickLease {
+    lease: Lease,
+    tick: u64,
+}
+
+impl TickLease {
+    /// The number of the tick. That of a time is in milliseconds since the Unix epoch.
+    #[must_use]
+    pub fn number(&self) -> u64 {
+        self.tick
+    }
+
+    /// The lease.
+    pub fn lease(&self) -> &Lease {
+        &self.lease
+    }
+
+    /// The token to pass with every write.
+    #[must_use]
+    pub fn token(&self) -> FencingToken {
+        self.lease.token()
+    }
+
+    /// Reports that the work makes progress: see [`Lease::progress`].
+    pub fn progress(&self) {
+        self.lease.progress();
+    }
+}
+
+impl RunOnce {
+    /// Waits up to this long if another runner holds the key: see [`Acquire::wait`](crate::Acquire::wait). Default: the
+    /// handle's wait, which is none unless it was set.
+    pub fn wait(mut self, at_most: Duration) -> Self {
+        self.options.wait = Some(at_most);
+        self
+    }
+
+    /// Sets how long the lease lasts without a refresh. Default: the handle's ttl.
+    pub fn ttl(mut self, ttl: Duration) -> Self {
+        self.options.ttl = Some(ttl);
+        self
+    }
+
+    /// Sets how much longer than the ttl the store keeps the key: see [`Acquire::grace`](crate::Acquire::grace). Default: the
+    /// handle's grace.
+    pub fn grace(mut self, grace: Duration) -> Self {
+        self.options.grace = Some(grace);
+        self
+    }
+
+    /// Adds an entry to the metadata that other processes see of the lease.
+    pub fn metadata(mut self, name: impl Into<String>, text: impl Into<String>) -> Self {
+        self.options.metadata(name, text);
+        self
+    }
+
+    /// Sets the minimum hold: see [`Acquire::at_least`](crate::Acquire::at_least). It applies to work that has begun, also if
+    /// the work fails. Default: none.
+    pub fn at_least(mut self, time: Duration) -> Self {
+        self.options.at_least = Some(time);
+        self
+    }
+
+    /// Sets the maximum hold: see [`Acquire::hold_at_most`](crate::Acquire::hold_at_most). Work that takes longer is dropped,
+    /// and the next runner runs it again. Default: none.
+    pub fn hold_at_most(mut self, time: Duration) -> Self {
+        self.options.at_most = Some(time);
+        self
+    }
+
+    /// Loses the lease if the work has not called [`TickLease::progress`] for this long: see
+    /// [`Acquire::stalled_after`](crate::Acquire::stalled_after). Default: no limit.
+    pub fn stalled_after(mut self, time: Duration) -> Self {
+        self.options.stalled_after = Some(time);
+        self
+    }
+
+    /// Completes the tick also if the work returns an error. So failed work is not run again. Default: the next runner
+    /// runs it.
+    pub fn even_if_failed(mut self) -> Self {
+        self.even_if_failed = true;
+        self
+    }
+
+    /// Runs the work, unless the tick is completed or another runner holds the key.
+    ///
+    /// The work is dropped when the lease is lost. If it ends after the lease has expired, the tick is completed if the key
+    /// was granted to no other lease since.
+    ///
+    /// # Errors
+    ///
+    /// - The error of the work. The tick is not completed, unless [`even_if_failed`](Self::even_if_failed) is set.
+    /// - [`Error::Lost`]: the lease was lost before the tick was completed. The next runner runs the work again.
+    /// - [`Error::Unavailable`]: the store did not answer within the operation timeout. If the work has run, the tick may be
+    ///   completed or not.
+    /// - [`Error::Invalid`]: an option is wrong, or the tick is ahead of the store's time by more than its period.
+    /// - [`Error::QueueFull`], [`Error::Corrupt`]: as of an [`Acquire`](crate::Acquire).
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future drops the work and releases the lease in the background. If the work has ended, its completion
+    /// goes on in the background.
+    pub async fn run<T, E>(self, work: impl AsyncFnOnce(&TickLease) -> Result<T, E>) -> Result<Once<T>, E>
+    where
+        E: From<Error>,
+    {
+        let lease = match self.begin().await? {
+            Begun::Holds(lease) => lease,
+            Begun::Ended(ended) => return Ok(ended),
+        };
+        let (tick, even_if_failed) = (lease.tick, lease.even_if_failed);
+        let lease = TickLease { lease: lease.lease, tick };
+        let value = run_until_lost(&lease, work).await?;
+        if value.is_ok() || even_if_failed {
+            let completed = lease.lease.complete(tick).await;
+            if value.is_ok() {
+                completed?;
+            }
+        }
+        value.map(Once::Ran)
+    }
+
+    /// Acquires the key, unless the tick is completed.
+    async fn begin<T>(self) -> Result<Begun<T>> {
+        let Self { key, tick, options, even_if_failed } = self;
+        let (key, acquire) = (key?, options.check()?);
+        let shared = acquire.shared.clone();
+        let context = &shared.context;
+        context.ensure_open()?;
+        let (now, done) = read(context, &key).await?;
+        let tick = tick.resolve(now)?;
+        if let Some(ended) = ended(done, tick) {
+            return Ok(Begun::Ended(ended));
+        }
+        let lease = match acquire.acquire(key.clone()).await {
+            Ok(lease) => lease,
+            Err(error) => return busy(error).map(Begun::Ended),
+        };
+        let (_, done) = read(context, &key).await?;
+        if let Some(ended) = ended(done, tick) {
+            lease.take_back().await;
+            return Ok(Begun::Ended(ended));
+        }
+        debug!(key = %lease.key(), token = %lease.token(), tick, "runs");
+        Ok(Begun::Holds(Holds { lease, tick, even_if_failed }))
+    }
+}
+
+/// What a runner found.
+enum Begun<T> {
+    Holds(Holds),
+    Ended(Once<T>),
+}
+
+/// A lease for a tick that is not completed.
+struct Holds {
+    lease: Lease,
+    tick: u64,
+    even_if_failed: bool,
+}
+
+/// The store's time, and the last completed tick of a key.
+async fn read(context: &Context, key: &Key) -> Result<(StoreTime, Option<Completion>)> {
+    let until = context.operation_deadline();
+    if let Some(Snapshot { record, at }) = context.read_record(key, until).await? {
+        return Ok((at.now, record.done));
+    }
+    let now = retry::until_definite(until, context.settings.attempt, |deadline| context.store.now(deadline)).await?;
+    Ok((now, None))
+}
+
+/// What a runner of this tick returns if the last completed tick is not before it.
+fn ended<T>(done: Option<Completion>, tick: u64) -> Option<Once<T>> {
+    let Completion { tick: last, by, at, .. } = done.filter(|done| done.tick >= tick)?;
+    Some(if last == tick { Once::AlreadyDone { by, at } } else { Once::Superseded { tick: last, by, at } })
+}
+
+/// What a runner returns whose acquire was refused.
+fn busy<T>(error: Error) -> Result<Once<T>> {
+    match error {
+        Error::Held { owner, .. } => Ok(Once::Busy { owner }),
+        Error::RetriesExhausted { held, .. } => busy(*held),
+        error => Err(error),
+    }
+}
+
+/// Runs the work until it ends or the lease is lost. The value of work that ends while its lease expires is kept: the store
+/// decides whether it completes the tick.
+async fn run_until_lost<T, E>(
+    lease: &TickLease,
+    work: impl AsyncFnOnce(&TickLease) -> Result<T, E>,
+) -> Result<Result<T, E>> {
+    let shared = lease.lease.lease_shared();
+    // Before the work, so that it is dropped after it.
+    let _at_work = shared.begin_work();
+    let (mut ended, mut work) = (pin!(shared.ended.cancelled()), pin!(work(lease)));
+    poll_fn(|context| {
+        // Polled for its waker only.
+        let _woken = ended.as_mut().poll(context);
+        shared.check()?;
+        work.as_mut().poll(context).map(Ok)
+    })
+    .await
+}

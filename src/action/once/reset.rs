@@ -1,0 +1,103 @@
+//! The reset of a schedule by an operator.
+
+use std::sync::Arc;
+
+use crate::{
+    CompletedTick, Error, IntoName, Key, Mongoseal, Owner, Result,
+    engine::{retry, shared::Shared},
+    record::{self, Outcome, Request},
+    store::BoxFuture,
+};
+
+impl Mongoseal {
+    /// Lowers the last completed tick of a schedule, so that the ticks after `to` can run again. For operators: after a tick
+    /// whose number was too large, or to run a tick again. Nothing is sent until the returned builder is awaited.
+    ///
+    /// A reset never raises the last completed tick. It neither ends nor begins a run. 0 allows all ticks.
+    pub fn reset_once<K>(&self, key: K, to: u64) -> ResetOnce
+    where
+        K: IntoName<Key>,
+    {
+        let by = Ok(self.shared.context.settings.owner.clone());
+        ResetOnce { shared: Arc::clone(&self.shared), key: key.into_name(), to, by }
+    }
+}
+
+/// Lowers the last completed tick of a schedule. Awaiting it returns the last completed tick after that, if there is one.
+///
+/// [`Mongoseal::reset_once`] makes it.
+///
+/// # Errors
+///
+/// - [`Error::Unavailable`]: the store did not confirm the reset within the operation timeout. It may have been applied.
+///   Retry; a second reset does no harm.
+/// - [`Error::Invalid`], [`Error::Corrupt`]: a retry fails in the same way.
+///
+/// # Cancel safety
+///
+/// Dropping the future abandons the answer. The reset may still be applied.
+///
+/// # Examples
+///
+/// ```
+/// # use mongoseal::{Mongoseal, Once, Tick};
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> mongoseal::Result<()> {
+/// # let seal = Mongoseal::in_memory();
+/// let run = async || seal.once("batches", Tick::number(7)).run(async |_| -> mongoseal::Result<()> { Ok(()) }).await;
+/// run().await?;
+/// let last = seal.reset_once("batches", 6).by("olga").await?;
+/// assert_eq!(last.map(|last| last.tick), Some(6));
+/// assert_eq!(run().await?, Once::Ran(()));
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug)]
+#[must_use = "nothing is reset until this is awaited"]
+pub struct ResetOnce {
+    shared: Arc<Shared>,
+    key: Result<Key>,
+    to: u64,
+    by: Result<Owner>,
+}
+
+impl ResetOnce {
+    /// Sets the name of the operator, which the record keeps. Default: the owner of the handle.
+    pub fn by<O>(mut self, operator: O) -> Self
+    where
+        O: IntoName<Owner>,
+    {
+        self.by = operator.into_name();
+        self
+    }
+
+    async fn send(self) -> Result<Option<CompletedTick>> {
+        let Self { shared, key, to, by } = self;
+        let (key, by, context) = (key?, by?, &shared.context);
+        context.ensure_open()?;
+        let until = context.operation_deadline();
+        let applied = retry::until_definite(until, context.settings.attempt, |deadline| {
+            let (key, request) = (&key, Request::Reset(record::Reset { tick: to, by: by.as_str().to_owned() }));
+            async move {
+                context.prepare(deadline).await?;
+                context.store.apply(key, request, deadline).await
+            }
+        });
+        match applied.await?.outcome {
+            Outcome::Reset { done } if done.as_ref().is_none_or(|done| done.tick <= to) => Ok(done.map(Into::into)),
+            Outcome::Absent => Ok(None),
+            outcome => Err(Error::invalid(format!(
+                "the store answered a reset with {outcome:?}: report this bug of the store"
+            ))),
+        }
+    }
+}
+
+impl IntoFuture for ResetOnce {
+    type Output = Result<Option<CompletedTick>>;
+    type IntoFuture = BoxFuture<Self::Output>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        Box::pin(self.send())
+    }
+}

@@ -1,0 +1,144 @@
+//! The tick of a schedule.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use crate::{
+    Error, Result,
+    record::StoreTime,
+    types::{duration::format_duration, ttl},
+};
+
+/// How far the tick of a time may be ahead of the store's time, if its period is not set: the shortest period of cron.
+const DEFAULT_PERIOD: Duration = Duration::from_secs(60);
+
+/// A tick of a schedule: what must be done once. A later tick is a larger number.
+///
+/// | made by | the tick is | use it if |
+/// |---|---|---|
+/// | [`Tick::of`] | the store's time, cut to a multiple of the period | each runner has a ticker of its own |
+/// | [`Tick::at`] | a time | a scheduler names the time for which it starts a run |
+/// | [`Tick::number`] | a number | the runs are numbered: the number of a batch, a day or a build |
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tick(Kind);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Number(u64),
+    /// In milliseconds since the Unix epoch.
+    Time {
+        millis: u64,
+        period: Duration,
+    },
+    Of(Duration),
+}
+
+impl Tick {
+    /// The largest number of a tick.
+    pub const MAX: u64 = i64::MAX.unsigned_abs();
+
+    /// The tick with this number, from 1 to [`Tick::MAX`].
+    ///
+    /// No clock bounds it: a number that is far too large keeps all smaller ticks from being run, until
+    /// [`Mongoseal::reset_once`](crate::Mongoseal::reset_once) lowers it.
+    #[must_use]
+    pub const fn number(number: u64) -> Self {
+        Self(Kind::Number(number))
+    }
+
+    /// The tick of a time. If it is ahead of the store's time by more than its [`period`](Self::period), it is refused: a
+    /// runner whose clock is years ahead does not end the schedule.
+    #[must_use]
+    pub fn at(time: SystemTime) -> Self {
+        let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
+        Self(Kind::Time { millis: ttl::millis(since), period: DEFAULT_PERIOD })
+    }
+
+    /// The present tick of a schedule that runs this often: the store's time, cut to a multiple of the period since the
+    /// Unix epoch. So a day begins at midnight UTC. The clocks of runners do not matter.
+    #[must_use]
+    pub const fn of(period: Duration) -> Self {
+        Self(Kind::Of(period))
+    }
+
+    /// Sets the time between two ticks of a schedule, for a tick of a [time](Self::at). Default: a minute.
+    #[must_use]
+    pub fn period(self, period: Duration) -> Self {
+        match self.0 {
+            Kind::Time { millis, .. } => Self(Kind::Time { millis, period }),
+            Kind::Number(_) | Kind::Of(_) => self,
+        }
+    }
+
+    /// The number of the tick at this time of the store.
+    pub(super) fn resolve(self, now: StoreTime) -> Result<u64> {
+        let now = u64::try_from(now.millis()).unwrap_or(0);
+        let number = match self.0 {
+            Kind::Number(number) => number,
+            Kind::Time { millis, period } => {
+                let ahead = Duration::from_millis(millis.saturating_sub(now));
+                if ahead > period {
+                    return Err(Error::invalid(format!(
+                        "the tick is {} ahead of the store's time, and a tick may be one period of {} ahead: check the clock of this machine, or set the period of the schedule",
+                        format_duration(ahead),
+                        format_duration(period)
+                    )));
+                }
+                millis
+            }
+            Kind::Of(period) => {
+                let beyond = now.checked_rem(ttl::millis(period)).ok_or_else(|| {
+                    Error::invalid("a schedule needs a period of at least a millisecond: choose seconds or more")
+                })?;
+                now.saturating_sub(beyond)
+            }
+        };
+        if (1..=Self::MAX).contains(&number) {
+            Ok(number)
+        } else {
+            Err(Error::invalid(format!(
+                "{number} is no tick: number ticks from 1 to {}, and choose a time after 1970 and a period of less than 50 years",
+                Self::MAX
+            )))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: StoreTime = StoreTime::from_millis(1_700_000_123_456);
+    const MINUTE: Duration = Duration::from_secs(60);
+
+    fn after_epoch(millis: u64) -> SystemTime {
+        UNIX_EPOCH + Duration::from_millis(millis)
+    }
+
+    #[test]
+    fn a_tick_of_a_period_is_the_stores_time_cut_to_a_multiple_of_it() {
+        assert_eq!(Tick::of(MINUTE).resolve(NOW).unwrap(), 1_700_000_100_000);
+        assert_eq!(Tick::of(Duration::from_millis(1)).resolve(NOW).unwrap(), 1_700_000_123_456);
+        for bad in [Duration::ZERO, Duration::from_micros(999), Duration::from_secs(60 * 365 * 24 * 3_600)] {
+            assert!(matches!(Tick::of(bad).resolve(NOW), Err(Error::Invalid { .. })), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn a_tick_of_a_time_may_be_one_period_ahead_of_the_store_and_any_time_behind() {
+        let hour = 3_600_000;
+        let at = |millis| Tick::at(after_epoch(millis));
+        assert_eq!(at(1_700_000_183_456).resolve(NOW).unwrap(), 1_700_000_183_456);
+        assert!(matches!(at(1_700_000_183_457).resolve(NOW), Err(Error::Invalid { .. })));
+        assert_eq!(at(1).resolve(NOW).unwrap(), 1);
+        let hourly = |millis| at(millis).period(Duration::from_millis(hour)).resolve(NOW);
+        assert!(hourly(1_700_000_123_456 + hour).is_ok() && hourly(1_700_000_123_457 + hour).is_err());
+        assert!(at(0).resolve(NOW).is_err());
+    }
+
+    #[test]
+    fn a_number_is_from_1_to_the_largest_that_a_store_keeps() {
+        assert_eq!(Tick::number(1).period(MINUTE).resolve(NOW).unwrap(), 1);
+        assert_eq!(Tick::number(Tick::MAX).resolve(NOW).unwrap(), Tick::MAX);
+        assert!(Tick::number(0).resolve(NOW).is_err() && Tick::number(Tick::MAX + 1).resolve(NOW).is_err());
+    }
+}
