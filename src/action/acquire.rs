@@ -138,7 +138,7 @@ impl Acquire {
     /// counted from the grant on the store's clock. Default: none.
     ///
     /// So a short job does not run twice if two schedulers start it at slightly different times. It applies to a
-    /// release, a drop and a shutdown, and to a release of the [group](Self::group). A lease that expires or is revoked
+    /// release, a drop and a shutdown. A lease that expires, is revoked, or is released with its [group](Self::group)
     /// frees the key at once. A lease that is taken up by its [`lease_id`](Self::lease_id) keeps the minimum hold of its
     /// grant. A transfer to another lease id is a new grant.
     ///

@@ -1,0 +1,287 @@
+//! The minimum hold, the maximum hold, and the progress of a holder.
+
+use std::time::Duration;
+
+use mongoseal::{Acquire, Error, EventKind, Lease, LeaseId, LeaseState, LossCause, Mongoseal, ReleaseOutcome, Result};
+use tokio::{task::JoinHandle, time::Instant};
+
+use crate::{
+    GRACE,
+    faulty::{Call, Fault, Faulty},
+    millis, secs,
+};
+
+fn waiting(acquire: Acquire) -> JoinHandle<Result<Lease>> {
+    tokio::spawn(acquire.wait(secs(3_600)).into_future())
+}
+
+/// Waits until a lease that was granted at `began` is lost, and returns when that was and why.
+async fn lost(lease: &Lease, began: Instant) -> (Duration, LossCause) {
+    let cause = lease.cancelled().await;
+    (began.elapsed(), cause)
+}
+
+fn is_near(time: Duration, expected: Duration) -> bool {
+    time <= expected && time >= expected.mul_f64(0.995) - millis(20)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_key_that_was_released_before_the_end_of_its_minimum_hold_stays_unavailable_until_then() {
+    let seal = Mongoseal::builder().owner("alice").in_memory().unwrap();
+    let began = Instant::now();
+    let lease = seal.acquire("k").at_least(secs(100)).await.unwrap();
+    tokio::time::sleep(secs(1)).await;
+    assert_eq!(lease.release().await.unwrap(), ReleaseOutcome::Released);
+    let error = seal.acquire("k").await.unwrap_err();
+    let said = error.to_string();
+    assert!(matches!(error, Error::Held { is_released: true, remaining, .. } if remaining <= secs(99)), "{error:?}");
+    assert!(said.contains("released") && said.contains("minimum hold") && !said.contains("refreshed"), "{said}");
+    let next = seal.acquire("k").wait(secs(200)).await.unwrap();
+    assert!(is_near(secs(100), began.elapsed()), "{:?}", began.elapsed());
+    drop(next);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_waiter_is_granted_the_key_when_the_minimum_hold_ends_although_the_ttl_would_end_later() {
+    let seal = Mongoseal::in_memory();
+    let began = Instant::now();
+    let lease = seal.acquire("k").ttl(secs(600)).at_least(secs(20)).await.unwrap();
+    let waiter = waiting(seal.acquire("k").ttl(secs(600)));
+    tokio::time::sleep(secs(2)).await;
+    drop(lease);
+    drop(waiter.await.unwrap().unwrap());
+    assert!(began.elapsed() < secs(20) + millis(100), "{:?}", began.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_release_after_the_minimum_hold_hands_the_key_over_at_once() {
+    let seal = Mongoseal::in_memory();
+    let lease = seal.acquire("k").at_least(secs(20)).await.unwrap();
+    let waiter = waiting(seal.acquire("k"));
+    tokio::time::sleep(secs(21)).await;
+    let released = Instant::now();
+    lease.release().await.unwrap();
+    drop(waiter.await.unwrap().unwrap());
+    assert!(released.elapsed() < millis(10), "{:?}", released.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_minimum_hold_also_counts_for_a_drop_a_shutdown_and_a_release_of_several_keys() {
+    let store = Faulty::new();
+    let seal = store.seal();
+    let take = async |key: &'static str| seal.acquire(key).at_least(secs(50)).await.unwrap();
+    drop(take("dropped").await);
+    let _shut_down = take("shut down").await;
+    seal.shutdown().await;
+    for key in ["dropped", "shut down"] {
+        let refused = store.seal().acquire(key).await.unwrap_err();
+        assert!(matches!(refused, Error::Held { is_released: true, .. }), "{key}: {refused:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_release_of_the_group_ends_minimum_holds_and_leaves_out_leases_that_were_released() {
+    let seal = Mongoseal::in_memory();
+    let take = async |key: &'static str| seal.acquire(key).at_least(secs(50)).group("g").await.unwrap();
+    drop(take("dropped").await);
+    let held = take("held").await;
+    tokio::time::sleep(millis(10)).await;
+    assert_eq!(seal.refresh_group("g", secs(60)).await.unwrap().len(), 1);
+    let released = seal.release_group("g").await.unwrap();
+    assert_eq!(released.iter().map(|lease| lease.key.as_str()).collect::<Vec<_>>(), ["held"]);
+    drop(seal.acquire("held").await.unwrap());
+    assert!(!held.is_valid());
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_acquire_with_the_same_lease_id_does_not_take_up_a_lease_that_was_released() {
+    let seal = Mongoseal::in_memory();
+    let id = LeaseId::random();
+    seal.acquire("k").lease_id(id).at_least(secs(50)).await.unwrap().release().await.unwrap();
+    let refused = seal.acquire("k").lease_id(id).at_least(secs(50)).await.unwrap_err();
+    assert!(matches!(refused, Error::Held { is_released: true, .. }), "{refused:?}");
+    let none = seal.acquire("k").lease_id(LeaseId::NONE).await.unwrap_err();
+    assert!(matches!(none, Error::Invalid { .. }) && none.to_string().contains("LeaseId::random"), "{none}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lease_that_expires_or_is_revoked_frees_its_key_before_the_end_of_its_minimum_hold() {
+    let seal = Mongoseal::in_memory();
+    let expiring = seal.acquire("k").ttl(secs(10)).at_least(secs(500)).without_refresh().await.unwrap();
+    tokio::time::sleep(secs(11)).await;
+    drop(seal.acquire("k").await.unwrap());
+    drop(expiring);
+    let revoked = seal.acquire("revoked").at_least(secs(500)).await.unwrap();
+    revoked.release().await.unwrap();
+    assert_eq!(seal.revoke("revoked").await.unwrap().len(), 1, "an operator ends the minimum hold");
+    drop(seal.acquire("revoked").await.unwrap());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_watch_reports_the_release_when_it_happens_and_the_end_of_the_minimum_hold_is_no_event() {
+    let seal = Mongoseal::in_memory();
+    let mut events = seal.watch("k").await.unwrap();
+    let lease = seal.acquire("k").at_least(secs(50)).await.unwrap();
+    let token = lease.token();
+    tokio::time::sleep(secs(1)).await;
+    lease.release().await.unwrap();
+    let seen = seal.inspect("k").await.unwrap().unwrap();
+    assert_eq!(seen.holders[0].released_at, Some(seen.last_seen));
+    assert_eq!(seen.holders[0].held_until.unwrap().since(seen.holders[0].since), secs(50));
+    tokio::time::sleep(secs(60)).await;
+    let next = seal.acquire("k").await.unwrap();
+    let mut kinds = Vec::new();
+    for _ in 0..3 {
+        let event = events.next().await.unwrap().unwrap();
+        kinds.push((event.token == token, event.kind));
+    }
+    assert!(matches!(
+        kinds.as_slice(),
+        [(true, EventKind::Granted { .. }), (true, EventKind::Released), (false, EventKind::Granted { .. })]
+    ));
+    drop(next);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lease_is_lost_at_the_end_of_its_maximum_hold_however_often_it_is_refreshed() {
+    let seal = Mongoseal::in_memory();
+    let began = Instant::now();
+    let lease = seal.acquire("k").ttl(secs(30)).hold_at_most(secs(100)).await.unwrap();
+    let next = waiting(seal.acquire("k"));
+    tokio::time::sleep(secs(80)).await;
+    lease.refresh().await.unwrap();
+    lease.extend(secs(600)).await.unwrap();
+    assert!(lease.remaining() <= secs(20));
+    let (after, cause) = lost(&lease, began).await;
+    assert_eq!(cause, LossCause::HeldTooLong);
+    assert!(is_near(after, secs(100)), "{after:?}");
+    assert_eq!(lease.state(), LeaseState::Lost { cause: LossCause::HeldTooLong });
+    let error = lease.verify().await.unwrap_err();
+    assert!(error.to_string().contains("the maximum time"), "{error}");
+    let next = next.await.unwrap().unwrap();
+    assert!(began.elapsed() >= secs(100) + GRACE && began.elapsed() < secs(101), "{:?}", began.elapsed());
+    assert!(next.token() > lease.token());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lease_that_expires_before_its_maximum_hold_has_expired() {
+    let seal = Mongoseal::in_memory();
+    let lease = seal.acquire("k").ttl(secs(10)).hold_at_most(secs(15)).without_refresh().await.unwrap();
+    tokio::time::sleep(secs(60)).await;
+    assert_eq!(lease.state(), LeaseState::Lost { cause: LossCause::Expired });
+    let forever = seal.acquire("forever").without_expiry().await.unwrap();
+    seal.release_group("none").await.unwrap();
+    assert!(forever.is_valid());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_ttl_longer_than_the_maximum_hold_does_not_outlast_it() {
+    let seal = Mongoseal::in_memory();
+    let began = Instant::now();
+    let lease = seal.acquire("k").ttl(secs(60)).hold_at_most(secs(5)).await.unwrap();
+    assert_eq!(lost(&lease, began).await.1, LossCause::HeldTooLong);
+    assert!(is_near(began.elapsed(), secs(5)));
+    drop(seal.acquire("k").wait(secs(1)).await.unwrap());
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_maximum_hold_of_a_resent_acquire_counts_from_its_first_grant() {
+    let store = Faulty::new();
+    let seal = store.seal();
+    let began = Instant::now();
+    // The first reply is lost after the attempt's time, so the second answer comes seconds later.
+    store.script({
+        let mut first = true;
+        move |call| match call {
+            Call::Apply(_) if std::mem::take(&mut first) => Some(Fault::DelayReply(secs(60))),
+            _ => None,
+        }
+    });
+    let lease = seal.acquire("k").ttl(secs(60)).hold_at_most(secs(20)).await.unwrap();
+    assert!(began.elapsed() >= secs(4), "the acquire was sent twice");
+    lost(&lease, began).await;
+    assert!(began.elapsed() <= secs(20), "{:?}", began.elapsed());
+    drop(seal.acquire("k").wait(secs(1)).await.unwrap());
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_maximum_hold_of_a_waiter_counts_from_its_grant_and_a_taken_up_lease_keeps_it() {
+    let store = Faulty::new();
+    let seal = store.seal();
+    let first = seal.acquire("k").await.unwrap();
+    let id = LeaseId::random();
+    let waiter = waiting(seal.acquire("k").lease_id(id).hold_at_most(secs(40)));
+    tokio::time::sleep(secs(100)).await;
+    drop(first);
+    let granted = Instant::now();
+    let lease = waiter.await.unwrap().unwrap();
+    tokio::time::sleep(secs(25)).await;
+    assert!(lease.is_valid());
+    lease.orphan();
+    // Another process takes it up, without a maximum hold of its own.
+    let again = store.seal().acquire("k").lease_id(id).await.unwrap();
+    let cause = again.cancelled().await;
+    let held = granted.elapsed();
+    assert_eq!(cause, LossCause::HeldTooLong);
+    assert!(held <= secs(40) && held >= secs(28), "{held:?}: from the last request before the grant on");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_transfer_keeps_the_end_of_the_maximum_hold() {
+    let store = Faulty::new();
+    let began = Instant::now();
+    let lease = store.seal().acquire("k").hold_at_most(secs(40)).await.unwrap();
+    tokio::time::sleep(secs(15)).await;
+    let id = LeaseId::random();
+    lease.transfer(id).await.unwrap();
+    let received = store.seal().acquire("k").lease_id(id).await.unwrap();
+    let (after, cause) = lost(&received, began).await;
+    assert_eq!(cause, LossCause::HeldTooLong);
+    assert!(is_near(after, secs(40)), "{after:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_holder_that_reports_no_progress_loses_the_lease_and_the_store_keeps_the_key_for_the_ttl() {
+    let seal = Mongoseal::in_memory();
+    let began = Instant::now();
+    let lease = seal.acquire("k").ttl(secs(30)).stalled_after(secs(50)).await.unwrap();
+    for _ in 0..5 {
+        tokio::time::sleep(secs(40)).await;
+        lease.progress();
+    }
+    let (after, cause) = lost(&lease, began).await;
+    assert_eq!((after, cause), (secs(250), LossCause::Stalled));
+    assert!(matches!(seal.acquire("k").await, Err(Error::Held { .. })), "the work may still write");
+    let error = lease.refresh().await.unwrap_err();
+    assert!(error.to_string().contains("no progress"), "{error}");
+    drop(seal.acquire("k").wait(secs(60)).await.unwrap());
+    assert!(began.elapsed() <= secs(250) + secs(30) + GRACE + millis(10), "{:?}", began.elapsed());
+    // Without the option there is no limit.
+    let lease = seal.acquire("other").await.unwrap();
+    lease.progress();
+    tokio::time::sleep(secs(3_600)).await;
+    assert!(lease.is_valid());
+}
+
+#[tokio::test(start_paused = true)]
+async fn limits_that_contradict_each_other_or_are_absurd_are_refused_before_anything_is_sent() {
+    let store = Faulty::new();
+    let seal = store.seal();
+    let acquire = || seal.acquire("k");
+    let wrong: [(Acquire, &str); 9] = [
+        (acquire().at_least(secs(20)).hold_at_most(secs(10)), "at least 20s and at most 10s"),
+        (acquire().at_least(Duration::ZERO), "`at_least` cannot be 0s"),
+        (acquire().hold_at_most(Duration::ZERO), "`hold_at_most` cannot be 0s"),
+        (acquire().at_least(Duration::MAX), "`at_least` cannot be"),
+        (acquire().hold_at_most(secs(366 * 24 * 3_600)), "365d"),
+        (acquire().stalled_after(Duration::ZERO), "stalled_after"),
+        (acquire().without_expiry().hold_at_most(secs(10)), "without expiry"),
+        (acquire().without_expiry().stalled_after(secs(10)), "without expiry"),
+        (acquire().lease_id(LeaseId::NONE), "lease id"),
+    ];
+    for (acquire, says) in wrong {
+        let error = acquire.await.unwrap_err();
+        assert!(matches!(error, Error::Invalid { .. }) && error.to_string().contains(says), "{says}: {error}");
+    }
+    assert!(store.requests().is_empty());
+}

@@ -1,0 +1,318 @@
+//! Work that runs once for each tick.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::{Duration, SystemTime},
+};
+
+use mongoseal::{
+    Error, FencingToken, LossCause, Mongoseal, Once, Result, Tick,
+    record::{Complete, Request},
+};
+
+use crate::{
+    faulty::{Call, Fault, Faulty},
+    millis, secs,
+};
+
+/// Runs a tick whose work does nothing.
+async fn run(seal: &Mongoseal, tick: u64) -> Result<Once<FencingToken>> {
+    seal.once("k", Tick::number(tick)).run(async |tick| Ok::<_, Error>(tick.token())).await
+}
+
+fn is_complete(call: &Call<'_>) -> bool {
+    matches!(call, Call::Apply(Request::Complete(_)))
+}
+
+fn completions(store: &Faulty) -> usize {
+    store.requests().iter().filter(|request| matches!(request, Request::Complete(_))).count()
+}
+
+/// The last completed tick.
+async fn done(seal: &Mongoseal) -> Option<u64> {
+    seal.inspect("k").await.unwrap().and_then(|seen| seen.done).map(|done| done.tick)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_tick_runs_once_and_later_asks_are_told_by_which_owner_and_when() {
+    let store = Faulty::new();
+    let alice = store.build(Mongoseal::builder().owner("alice"));
+    let Once::Ran(token) = run(&alice, 5).await.unwrap() else { panic!("it is the first") };
+    let seen = alice.inspect("k").await.unwrap().unwrap();
+    let completed = seen.done.clone().unwrap();
+    assert_eq!((completed.tick, completed.token, completed.by.as_str()), (5, token, "alice"));
+    assert!(seen.holders.is_empty(), "the same write has released the lease");
+    tokio::time::sleep(secs(3)).await;
+    let expected = Once::AlreadyDone { by: "alice".into(), at: completed.at };
+    assert_eq!(run(&store.seal(), 5).await.unwrap(), expected);
+    assert!(matches!(run(&store.seal(), 6).await.unwrap(), Once::Ran(later) if later > token));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_tick_before_the_last_completed_one_is_superseded() {
+    let store = Faulty::new();
+    let seal = store.seal();
+    let failed = seal.once("k", Tick::number(4)).run(async |_| Err::<(), _>(Error::invalid("the disk is full"))).await;
+    assert!(failed.unwrap_err().to_string().contains("the disk is full"));
+    assert_eq!(done(&seal).await, None, "failed work leaves the tick");
+    assert!(matches!(run(&seal, 5).await.unwrap(), Once::Ran(_)));
+    assert!(matches!(run(&seal, 4).await.unwrap(), Once::Superseded { tick: 5, .. }));
+}
+
+#[tokio::test(start_paused = true)]
+async fn failed_work_completes_the_tick_if_that_is_set() {
+    let seal = Mongoseal::in_memory();
+    let once = seal.once("k", Tick::number(4)).even_if_failed();
+    let failed = once.run(async |_| Err::<(), _>(Error::invalid("the disk is full"))).await;
+    assert!(failed.unwrap_err().to_string().contains("the disk is full"));
+    assert!(matches!(run(&seal, 4).await.unwrap(), Once::AlreadyDone { .. }));
+}
+
+#[tokio::test(start_paused = true)]
+async fn while_a_runner_works_another_is_busy_and_one_that_waits_finds_the_tick_done() {
+    let store = Faulty::new();
+    let (alice, bob) = (store.build(Mongoseal::builder().owner("alice")), store.seal());
+    let working = tokio::spawn({
+        let alice = alice.clone();
+        async move {
+            let once = alice.once("k", Tick::number(1)).at_least(secs(40));
+            once.run(async |_| Ok::<_, Error>(tokio::time::sleep(secs(10)).await)).await
+        }
+    });
+    tokio::time::sleep(secs(1)).await;
+    assert_eq!(run(&bob, 1).await.unwrap(), Once::Busy { owner: "alice".parse().unwrap() });
+    let waiters: Vec<_> = (0..3)
+        .map(|_| {
+            let seal = store.seal();
+            tokio::spawn(async move {
+                let once = seal.once("k", Tick::number(1)).at_least(secs(40)).wait(secs(600));
+                once.run(async |_| -> Result<()> { panic!("the tick is done") }).await
+            })
+        })
+        .collect();
+    assert_eq!(working.await.unwrap().unwrap(), Once::Ran(()));
+    let began = tokio::time::Instant::now();
+    assert_eq!(run(&bob, 2).await.unwrap(), Once::Busy { owner: "alice".parse().unwrap() }, "the minimum hold");
+    for waiter in waiters {
+        assert!(matches!(waiter.await.unwrap().unwrap(), Once::AlreadyDone { by, .. } if by == "alice"));
+    }
+    // Those that found the tick done began no work, so their minimum hold delays nobody.
+    assert!(began.elapsed() < secs(31), "{:?}", began.elapsed());
+    assert!(matches!(run(&bob, 2).await.unwrap(), Once::Ran(_)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_completion_whose_reply_is_lost_is_sent_again_and_the_work_does_not_run_again() {
+    let store = Faulty::new();
+    let seal = store.seal();
+    let mut lost = 0;
+    store.script(move |call| {
+        if is_complete(&call) && lost < 2 {
+            lost += 1;
+            return Some(Fault::LoseReply);
+        }
+        None
+    });
+    assert!(matches!(run(&seal, 1).await.unwrap(), Once::Ran(_)));
+    assert_eq!(completions(&store), 3);
+    assert!(matches!(run(&seal, 1).await.unwrap(), Once::AlreadyDone { .. }));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_answer_of_a_stale_copy_neither_completes_a_tick_nor_loses_it() {
+    let store = Faulty::new();
+    let mut first = true;
+    store.script(move |call| (is_complete(&call) && std::mem::take(&mut first)).then_some(Fault::Stale));
+    assert!(matches!(run(&store.seal(), 1).await.unwrap(), Once::Ran(_)));
+    assert_eq!(done(&store.seal()).await, Some(1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_runner_that_dies_is_replaced_by_one_that_waits() {
+    let store = Faulty::new();
+    let dead = store.seal();
+    let lease = dead.acquire("k").ttl(secs(30)).await.unwrap();
+    lease.orphan();
+    let seal = store.seal();
+    let once = seal.once("k", Tick::number(1)).wait(secs(60));
+    assert!(matches!(once.run(async |tick| Ok::<_, Error>(tick.number())).await.unwrap(), Once::Ran(1)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn work_that_blocked_past_the_expiry_completes_its_tick_if_the_key_was_not_granted_since() {
+    for taken in [false, true] {
+        let store = Faulty::new();
+        let seal = store.seal();
+        let other = store.seal();
+        let store_of_work = store.clone();
+        let ran = seal
+            .once("k", Tick::number(1))
+            .ttl(secs(10))
+            .run(async |_| {
+                // The process was stopped: no refresh was sent, and the work goes on first when it wakes.
+                store_of_work.script(|call| matches!(call, Call::Apply(_) | Call::Jointly(_)).then_some(Fault::Hang));
+                tokio::time::advance(secs(20)).await;
+                store_of_work.heal();
+                if taken {
+                    drop(other.acquire("k").await?);
+                }
+                Ok::<_, Error>(7)
+            })
+            .await;
+        let seen = store.seal().inspect("k").await.unwrap().unwrap().done;
+        if taken {
+            assert!(
+                matches!(ran, Err(Error::Lost { cause: LossCause::TakenOver { .. } | LossCause::Expired, .. })),
+                "{ran:?}"
+            );
+            assert_eq!(seen, None);
+        } else if let Ok(ran) = ran {
+            assert_eq!((ran, seen.map(|done| done.tick)), (Once::Ran(7), Some(1)));
+        } else {
+            // The lease's task saw the expiry first, and the work was dropped before its end.
+            assert_eq!(seen, None);
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn work_is_dropped_when_its_lease_is_revoked_and_the_tick_is_not_completed() {
+    let store = Faulty::new();
+    let seal = store.seal();
+    let running = tokio::spawn(async move {
+        let once = seal.once("k", Tick::number(1));
+        once.run(async |_| -> Result<()> { std::future::pending().await }).await
+    });
+    tokio::time::sleep(secs(5)).await;
+    store.seal().revoke("k").by("olga").await.unwrap();
+    let lost = running.await.unwrap().unwrap_err();
+    assert!(matches!(lost, Error::Lost { cause: LossCause::Revoked { .. }, .. }), "{lost:?}");
+    assert_eq!(done(&store.seal()).await, None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn work_longer_than_the_maximum_hold_or_without_progress_is_dropped() {
+    let seal = Mongoseal::in_memory();
+    let idle = async |_: &mongoseal::TickLease| -> Result<()> { std::future::pending().await };
+    let long = seal.once("long", Tick::number(1)).hold_at_most(secs(50)).run(idle).await.unwrap_err();
+    assert!(matches!(long, Error::Lost { cause: LossCause::HeldTooLong, .. }), "{long:?}");
+    let stalled = seal.once("stalled", Tick::number(1)).stalled_after(secs(50)).run(idle).await.unwrap_err();
+    assert!(matches!(stalled, Error::Lost { cause: LossCause::Stalled, .. }), "{stalled:?}");
+    let busy = seal.once("busy", Tick::number(1)).stalled_after(secs(50)).run(async |tick| {
+        for _ in 0..10 {
+            tokio::time::sleep(secs(40)).await;
+            tick.progress();
+        }
+        Ok::<_, Error>(())
+    });
+    assert_eq!(busy.await.unwrap(), Once::Ran(()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_tick_of_a_time_far_ahead_of_the_store_is_refused_and_the_schedule_goes_on() {
+    let store = Faulty::new();
+    let seal = store.seal();
+    let now = seal.now().await.unwrap();
+    let time = |ahead: Duration| {
+        let now = Duration::from_millis(now.millis().unsigned_abs());
+        Tick::at(SystemTime::UNIX_EPOCH + now + ahead)
+    };
+    let run = async |tick: Tick| seal.once("k", tick).run(async |tick| Ok::<_, Error>(tick.number())).await;
+    let error = run(time(secs(366 * 24 * 3_600))).await.unwrap_err();
+    assert!(matches!(error, Error::Invalid { .. }) && error.to_string().contains("check the clock"), "{error}");
+    assert!(store.requests().is_empty());
+    assert!(matches!(run(time(secs(30))).await.unwrap(), Once::Ran(_)), "within the period");
+    assert!(matches!(run(time(secs(3_000)).period(secs(3_600))).await.unwrap(), Once::Ran(_)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_tick_of_a_period_is_that_of_the_stores_time() {
+    let store = Faulty::new();
+    let (ran, began) = (Arc::new(AtomicUsize::new(0)), tokio::time::Instant::now());
+    let runners: Vec<_> = (0..4_u64)
+        .map(|number| {
+            let (seal, ran) = (store.seal(), Arc::clone(&ran));
+            tokio::spawn(async move {
+                tokio::time::sleep(millis(number * 300)).await;
+                while began.elapsed() < secs(100) {
+                    let once = seal.once("k", Tick::of(secs(10))).wait(secs(5));
+                    let work = async |_: &mongoseal::TickLease| Ok::<_, Error>(ran.fetch_add(1, Ordering::Relaxed));
+                    once.run(work).await.unwrap();
+                    tokio::time::sleep(secs(2)).await;
+                }
+            })
+        })
+        .collect();
+    for runner in runners {
+        runner.await.unwrap();
+    }
+    let ran = ran.load(Ordering::Relaxed);
+    assert!((10..=11).contains(&ran), "{ran} runs in 100 s");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_reset_lets_a_tick_run_again_and_never_raises_the_last_one() {
+    let seal = Mongoseal::in_memory();
+    assert_eq!(seal.reset_once("k", 3).await.unwrap(), None);
+    run(&seal, 7).await.unwrap();
+    assert_eq!(seal.reset_once("k", 9).await.unwrap().map(|last| last.tick), Some(7));
+    let last = seal.reset_once("k", 6).by("olga").await.unwrap().unwrap();
+    assert_eq!((last.tick, last.by.as_str()), (6, "olga"));
+    assert!(matches!(run(&seal, 6).await.unwrap(), Once::AlreadyDone { by, .. } if by == "olga"));
+    assert!(matches!(run(&seal, 7).await.unwrap(), Once::Ran(_)));
+    assert!(matches!(seal.reset_once("k", 0).by("").await, Err(Error::Invalid { .. })));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_run_dropped_half_way_drops_the_work_and_releases_the_key() {
+    let store = Faulty::new();
+    let seal = store.seal();
+    let pending = seal.once("k", Tick::number(1)).run(async |_| -> Result<()> { std::future::pending().await });
+    assert!(tokio::time::timeout(secs(5), pending).await.is_err());
+    tokio::time::sleep(millis(10)).await;
+    assert!(matches!(run(&store.seal(), 1).await.unwrap(), Once::Ran(_)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_run_dropped_during_its_completion_completes_the_tick_in_the_background() {
+    let store = Faulty::new();
+    let seal = store.seal();
+    store.script(|call| is_complete(&call).then_some(Fault::Delay(secs(2))));
+    let completing = seal.once("k", Tick::number(1)).run(async |_| Ok::<_, Error>(()));
+    assert!(tokio::time::timeout(secs(1), completing).await.is_err());
+    tokio::time::sleep(secs(3)).await;
+    assert_eq!(done(&seal).await, Some(1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_completion_that_the_store_does_not_confirm_is_unavailable_and_a_retry_finds_what_happened() {
+    let store = Faulty::new();
+    let seal = store.build(Mongoseal::builder().operation_timeout(secs(5)));
+    store.script(|call| is_complete(&call).then_some(Fault::LoseReply));
+    assert!(matches!(run(&seal, 1).await, Err(Error::Unavailable { .. })));
+    store.heal();
+    assert!(matches!(run(&seal, 1).await.unwrap(), Once::AlreadyDone { .. }));
+}
+
+#[tokio::test(start_paused = true)]
+async fn wrong_options_and_ticks_are_refused_before_a_lease_is_acquired() {
+    let store = Faulty::new();
+    let seal = store.seal();
+    let work = async |_: &mongoseal::TickLease| Ok::<_, Error>(());
+    for (once, says) in [
+        (seal.once("", Tick::number(1)), "key"),
+        (seal.once("k", Tick::number(0)), "no tick"),
+        (seal.once("k", Tick::of(Duration::ZERO)), "period"),
+        (seal.once("k", Tick::number(1)).ttl(Duration::ZERO), "ttl"),
+        (seal.once("k", Tick::number(1)).at_least(secs(9)).hold_at_most(secs(8)), "at least"),
+    ] {
+        let error = once.run(work).await.unwrap_err();
+        assert!(matches!(error, Error::Invalid { .. }) && error.to_string().contains(says), "{says}: {error}");
+    }
+    assert!(store.requests().is_empty());
+    let used = Complete { lease: mongoseal::LeaseId::random(), token: FencingToken::MIN, tick: 1, by: "x".into() };
+    assert_eq!(Request::Complete(used.clone()).lease(), Some(used.lease));
+}
