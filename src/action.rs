@@ -9,6 +9,7 @@ pub(crate) mod list;
 mod now;
 pub(crate) mod purge;
 mod raise;
+pub(crate) mod resume;
 pub(crate) mod revoke;
 mod scope;
 pub(crate) mod watch;

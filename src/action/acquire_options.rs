@@ -174,9 +174,13 @@ impl CheckedAcquire {
     /// Creates the task that acquires a key. Fails if the handle is shut down or the lease id is in use.
     fn prepare(self, key: Key) -> Result<AcquireTask> {
         let Self { shared, ttl, wait_ttl, grace, limit, group, metadata, lease, refreshing, on_held } = self;
+        shared.context.ensure_open()?;
+        let id = lease.unwrap_or_else(LeaseId::random);
+        let in_use = InUse::begin(&shared.siblings().lease_ids, id)?;
+        let repeats = in_use.repeats();
         let terms = LeaseSpec {
-            lease: lease.unwrap_or_else(LeaseId::random),
-            caller: shared.siblings().next_acquire_id(),
+            lease: id,
+            caller: repeats.unwrap_or_else(|| shared.siblings().next_acquire_id()),
             owner: shared.context.settings.owner.clone(),
             limit,
             // Only a refresh, which never creates a lease, removes the expiry: an acquire may arrive after its caller
@@ -186,9 +190,8 @@ impl CheckedAcquire {
             group,
             metadata,
         };
-        shared.context.ensure_open()?;
-        let in_use = InUse::begin(&shared.siblings().lease_ids, terms.lease)?;
-        let (is_in_doubt, is_queued) = (AtomicBool::new(false), AtomicBool::new(false));
+        // The requests of the acquire that this one repeats are in doubt.
+        let (is_in_doubt, is_queued) = (AtomicBool::new(repeats.is_some()), AtomicBool::new(false));
         Ok(AcquireTask {
             shared,
             in_use,

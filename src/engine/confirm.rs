@@ -4,8 +4,9 @@
 //! reported before a linearizable read has confirmed it.
 
 use crate::{
-    Deadline, Error, LossCause, Result,
+    Deadline, Error, FencingToken, LeaseId, LossCause, Result,
     engine::{context::Context, lease_shared::LeaseShared},
+    record::{Record, StoreTime},
     store::Snapshot,
 };
 
@@ -19,17 +20,27 @@ pub(crate) async fn confirm_loss(
         None => return Ok(Some(LossCause::Removed)),
         Some(Snapshot { record, at }) => (record, at),
     };
-    if record.live_holder(lease.id, at.now).is_some_and(|holder| holder.version == lease.token) {
-        return Ok(None);
+    Ok(find_loss(&record, at.now, (lease.id, lease.token), lease.is_exclusive()))
+}
+
+/// Why a lease is lost, by the record of its key. `None`: it is held.
+pub(crate) fn find_loss(
+    record: &Record,
+    now: StoreTime,
+    (id, token): (LeaseId, FencingToken),
+    is_exclusive: bool,
+) -> Option<LossCause> {
+    if record.live_holder(id, now).is_some_and(|holder| holder.version == token) {
+        return None;
     }
-    let revoked = record.history.into_iter().rev().find(|revoked| revoked.tokens.contains(&lease.token));
-    Ok(Some(match revoked {
-        Some(revoked) => LossCause::Revoked { by: revoked.by, reason: revoked.reason },
+    let revoked = record.history.iter().rev().find(|revoked| revoked.tokens.contains(&token));
+    Some(match revoked {
+        Some(revoked) => LossCause::Revoked { by: revoked.by.clone(), reason: revoked.reason.clone() },
         // If the key is shared, a larger token of another holder takes nothing from this lease.
-        None if record.version > lease.token && lease.is_exclusive() => LossCause::TakenOver { token: record.version },
-        None if record.version < lease.token => LossCause::Removed,
+        None if record.version > token && is_exclusive => LossCause::TakenOver { token: record.version },
+        None if record.version < token => LossCause::Removed,
         None => LossCause::Expired,
-    }))
+    })
 }
 
 pub(crate) fn stale_error() -> Error {

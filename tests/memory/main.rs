@@ -16,6 +16,7 @@ mod lease_ids;
 mod names;
 mod now;
 mod raise;
+mod resume;
 mod retry;
 mod revoke;
 mod round_trip;
