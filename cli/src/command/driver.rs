@@ -1,5 +1,5 @@
 //! Commands to MongoDB that the library has no API for, through the driver that it exports. `doctor` and `fences` use
-//! them. No other file of the program names the driver.
+//! them, and the lease files the name of the database. No other file of the program names the driver.
 
 use std::time::Duration;
 
@@ -9,12 +9,12 @@ use mongoseal::{
     mongodb::{
         Client, Database,
         error::{Error, ErrorKind},
-        options::{ClientOptions, ReadPreference, SelectionCriteria, ServerAddress},
+        options::{ClientOptions, ConnectionString, ReadPreference, SelectionCriteria, ServerAddress},
     },
 };
 use tokio::task::JoinSet;
 
-use crate::{connection::Connection, time};
+use crate::{connection::Connection, exit_status::Failure, time};
 
 const UNAUTHORIZED: i32 = 13;
 /// The command exceeded its time limit.
@@ -72,6 +72,16 @@ pub(super) struct Deployment {
     pub(super) hello: Document,
 }
 
+/// Returns the name of the database of the leases. If the connection string is wrong, the connection fails later.
+pub(super) fn database_name(connection: &Connection) -> Result<String, Failure> {
+    let parsed = ConnectionString::parse(connection.uri()?).ok();
+    Ok(database(connection, parsed.and_then(|parsed| parsed.default_database).as_deref()))
+}
+
+fn database(connection: &Connection, default: Option<&str>) -> String {
+    connection.db().or(default).unwrap_or("mongoseal").to_owned()
+}
+
 impl Deployment {
     pub(super) async fn open(uri: &str, connection: &Connection, purpose: &str) -> Answer<Self> {
         let mut options = ClientOptions::parse(uri).await?;
@@ -80,8 +90,7 @@ impl Deployment {
         options.connect_timeout = Some(options.connect_timeout.map_or(within, |own| own.min(within)));
         options.app_name = Some(format!("mongoseal {purpose}"));
         let client = Client::with_options(options.clone())?;
-        let name = connection.db().map(str::to_owned).or_else(|| options.default_database.clone());
-        let database = client.database(name.as_deref().unwrap_or("mongoseal"));
+        let database = client.database(&database(connection, options.default_database.as_deref()));
         let hello = run_on_primary(&client.database("admin"), doc! { "hello": 1 }).await?;
         Ok(Self { options, client, database, collection: connection.collection().to_owned(), hello })
     }
