@@ -23,12 +23,13 @@ pub(crate) async fn confirm_loss(
     Ok(find_loss(&record, at.now, (lease.id, lease.token), lease.is_exclusive()))
 }
 
-/// Why a lease is lost, by the record of its key. `None`: it is held.
+/// Why a lease is lost, by the record of its key. `None`: it is held. `is_taken_by_newer`: a larger version of the key
+/// means that another lease was granted the key instead.
 pub(crate) fn find_loss(
     record: &Record,
     now: StoreTime,
     (id, token): (LeaseId, FencingToken),
-    is_exclusive: bool,
+    is_taken_by_newer: bool,
 ) -> Option<LossCause> {
     if record.live_holder(id, now).is_some_and(|holder| holder.version == token) {
         return None;
@@ -37,7 +38,7 @@ pub(crate) fn find_loss(
     Some(match revoked {
         Some(revoked) => LossCause::Revoked { by: revoked.by.clone(), reason: revoked.reason.clone() },
         // If the key is shared, a larger token of another holder takes nothing from this lease.
-        None if record.version > token && is_exclusive => LossCause::TakenOver { token: record.version },
+        None if record.version > token && is_taken_by_newer => LossCause::TakenOver { token: record.version },
         None if record.version < token => LossCause::Removed,
         None => LossCause::Expired,
     })

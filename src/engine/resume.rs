@@ -91,8 +91,7 @@ async fn find(context: &Context, spec: &ResumeSpec, give_up: Deadline) -> Result
     let Some(Snapshot { mut record, at }) = context.read_record(&spec.key, give_up).await? else {
         return Err(lost(LossCause::Removed));
     };
-    let is_exclusive = is_taken_over(&record, spec);
-    if let Some(cause) = find_loss(&record, at.now, (spec.id, spec.token), is_exclusive) {
+    if let Some(cause) = find_loss(&record, at.now, (spec.id, spec.token), is_taken_by_newer(&record, spec)) {
         return Err(lost(cause));
     }
     record.holders.retain(|holder| holder.terms.lease == spec.id);
@@ -112,9 +111,9 @@ async fn find(context: &Context, spec: &ResumeSpec, give_up: Deadline) -> Result
 
 /// Whether another lease was granted the key instead of this one. A larger version alone does not tell: another sharer
 /// may have been granted the key, or an operator may have raised it.
-fn is_taken_over(record: &Record, spec: &ResumeSpec) -> bool {
-    let newer = record.holders.iter().filter(|holder| holder.version > spec.token);
-    newer.into_iter().any(|holder| holder.terms.limit <= 1 || holder.terms.lease == spec.id)
+fn is_taken_by_newer(record: &Record, spec: &ResumeSpec) -> bool {
+    let mut newer = record.holders.iter().filter(|holder| holder.version > spec.token);
+    newer.any(|holder| holder.terms.limit <= 1 || holder.terms.lease == spec.id)
 }
 
 /// The ttl from now on.

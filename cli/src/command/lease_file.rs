@@ -6,7 +6,7 @@
 
 use std::{
     fmt,
-    fs::{self, File, OpenOptions},
+    fs::{self, File, Metadata, OpenOptions},
     io::{self, IsTerminal, Read, Seek, Write},
     os::unix::fs::{OpenOptionsExt, PermissionsExt},
     path::PathBuf,
@@ -74,7 +74,7 @@ impl Place {
         }
     }
 
-    /// Opens it, and refuses a file that other users can read, and what would show the secret or block.
+    /// Opens it, and refuses what can have no lease: for example a file that other users can read.
     fn open(&self, options: &OpenOptions, is_new: bool) -> Result<File, Failure> {
         let failed = |error: &io::Error| match (self, error.kind()) {
             (Self::Path(_), io::ErrorKind::NotFound) if is_new => {
@@ -94,24 +94,33 @@ impl Place {
         };
         let file = options.open(self.path()).map_err(|error| failed(&error))?;
         let metadata = file.metadata().map_err(|error| failed(&error))?;
-        if metadata.is_file() && metadata.permissions().mode() & OTHERS != 0 {
-            let remedy = match self {
-                Self::Path(path) => format!("run chmod 600 {}", path.display()),
-                Self::Descriptor(_) => "run chmod 600 on it, or create it under umask 077".into(),
-            };
-            return Err(Failure::invalid(format!(
-                "other users can read or write {self}, which has a secret: {remedy}"
-            )));
+        match self.refusal(&file, &metadata, is_new) {
+            None => Ok(file),
+            Some(message) => {
+                if let (Self::Path(path), true) = (self, is_new) {
+                    fs::remove_file(path).ok();
+                }
+                Err(Failure::invalid(message))
+            }
         }
+    }
+
+    /// Returns why it can have no lease, and what to do, if that is so.
+    fn refusal(&self, file: &File, metadata: &Metadata, is_new: bool) -> Option<String> {
         if file.is_terminal() {
-            return Err(Failure::invalid(format!(
-                "{self} is a terminal, and the lease is a secret: pass a pipe or a file"
-            )));
+            return Some(format!("{self} is a terminal, and the lease is a secret: pass a pipe or a file"));
         }
-        if matches!(self, Self::Path(_)) && !metadata.is_file() {
-            return Err(Failure::invalid(format!("{self} is no regular file: pass a descriptor by --lease-fd")));
+        if !metadata.is_file() {
+            let is_path = matches!(self, Self::Path(_));
+            return is_path.then(|| format!("{self} is no regular file: pass a descriptor by --lease-fd"));
         }
-        Ok(file)
+        let remedy = match self {
+            _ if metadata.permissions().mode() & OTHERS == 0 => return None,
+            Self::Path(_) if is_new => "pass a path on a file system that has permissions".into(),
+            Self::Path(path) => format!("run chmod 600 {}", path.display()),
+            Self::Descriptor(_) => "run chmod 600 on it, or create it under umask 077".into(),
+        };
+        Some(format!("other users can read or write {self}, which has a secret: {remedy}"))
     }
 }
 
