@@ -120,7 +120,7 @@ pub(crate) enum Command {
     /// Hold a key for a program in any language
     #[command(after_long_help = examples::HOLD)]
     Hold(Hold),
-    /// Acquire a key for a script that cannot be wrapped by `run`
+    /// Acquire a key and end, for a script that `run` cannot wrap
     #[command(after_long_help = examples::ACQUIRE)]
     Acquire(Acquire),
     /// Refresh the lease of `acquire`

@@ -61,8 +61,6 @@ async fn finish(context: &Arc<Context>, at_shutdown: &Arc<ShutdownReleases>, lea
             Ok(End::Released(ReleaseOutcome::AlreadyLost { cause }))
         }
         (Some(cause), _) if cause != LossCause::ShutDown => Ok(End::Released(ReleaseOutcome::AlreadyLost { cause })),
-        // Also if the handle is shut down at the same time.
-        (_, Some(EndAction::Orphan)) => Ok(End::Released(ReleaseOutcome::Released)),
         (Some(LossCause::ShutDown), _) => {
             let (sent_before, until) = match at_shutdown.release(context, lease).await {
                 BatchOutcome::Released => return Ok(End::Released(ReleaseOutcome::Released)),
@@ -75,6 +73,7 @@ async fn finish(context: &Arc<Context>, at_shutdown: &Arc<ShutdownReleases>, lea
             };
             release(context, lease, until, sent_before).await.map(End::Released)
         }
+        (None, Some(EndAction::Orphan)) => Ok(End::Released(ReleaseOutcome::Released)),
         (None, Some(EndAction::Jointly(others))) => {
             let until = context.operation_deadline();
             if others.run(context, until.or_after(context.settings.attempt)).await {

@@ -8,7 +8,7 @@ use crate::{
 
 impl Lease {
     /// Stops refreshing the lease and leaves it to expire, instead of releasing it: for a process that ends and does
-    /// not want another holder at once. This handle no longer holds it, and a shutdown does not release it. A lease
+    /// not want another holder at once. This handle no longer holds it, and a later shutdown does not release it. A lease
     /// without expiry stays until it is revoked.
     ///
     /// Until the lease expires, a caller that knows its [`id`](Self::id) and its [`token`](Self::token) can take it up by
