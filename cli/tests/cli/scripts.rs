@@ -112,7 +112,7 @@ async fn the_lease_file_is_for_this_user_only_and_has_the_form_of_the_document()
 #[tokio::test]
 async fn a_lease_that_expired_or_was_taken_is_lost_and_never_acquired_again() {
     let sandbox = Sandbox::new("lost").await;
-    sandbox.acquired("300ms").await;
+    sandbox.acquired("2s").await;
     eventually(secs(10), "it expires", async || sandbox.seal.acquire(KEY).await.is_ok()).await;
     sandbox.refreshed().await.says(122, "its time ran out before the store confirmed a refresh");
     assert!(sandbox.has_file());
@@ -120,7 +120,7 @@ async fn a_lease_that_expired_or_was_taken_is_lost_and_never_acquired_again() {
     sandbox.released().await.says(122, "its time ran out");
     assert!(!sandbox.has_file());
 
-    sandbox.acquired("300ms").await;
+    sandbox.acquired("2s").await;
     let next = sandbox.seal.acquire(KEY).ttl(secs(60)).wait(secs(10)).await.unwrap();
     sandbox.refreshed().await.says(122, &format!("the key has a newer token, {}", next.token()));
     sandbox.released().await.says(122, "the key has a newer token");
