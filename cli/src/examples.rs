@@ -48,8 +48,8 @@ the lease ends. Only a storage that checks the token refuses late writes, so pas
 Output: the token. The key stays held for --ttl, until `mongoseal refresh` or `mongoseal release`. The lease file has a \
 secret: only this user can read it. It must not exist before. If the key is not granted, no file is left.
 
-Exit status 0 if the key is held; 121 if another lease holds it; 122 if the lease ended at once; 123 if MongoDB did not answer; 125 if the arguments or \
-the deployment must be changed; 128 plus the number of a signal that ended the wait.";
+Exit status 0 if the key is held; 121 if another lease holds it; 122 if the lease ended at once; 123 if MongoDB did not \
+answer; 125 if the arguments or the deployment must be changed; 128 plus the number of a signal that ended the wait.";
 
 pub(crate) const REFRESH: &str = "Examples:
   mongoseal refresh --lease-file deploy.lease || exit

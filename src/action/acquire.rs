@@ -170,9 +170,9 @@ impl Acquire {
     ///
     /// If a lease with this id still holds the key, the acquire returns that lease, with its token. So a process that
     /// has kept the id takes its own lease up again after a restart, or acquires the key anew.
-    /// [`Mongoseal::resume`](crate::Mongoseal::resume) never acquires it anew. The earlier process must have ended: two processes
-    /// that use one id both believe that they hold the lease. Do not use an id again after its lease was released or
-    /// dropped, because a delayed release may still be in flight.
+    /// [`Mongoseal::resume`](crate::Mongoseal::resume) never acquires it anew. The earlier process must have ended: two
+    /// processes that use one id both believe that they hold the lease. Do not use an id again after its lease was
+    /// released or dropped, because a delayed release may still be in flight.
     ///
     /// After [`Error::Held`] or [`Error::QueueFull`] the id can be used again. If the earlier acquire is still being
     /// taken back, the next one waits until that has ended, for at most the operation timeout.

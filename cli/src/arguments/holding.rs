@@ -165,8 +165,8 @@ pub(crate) struct Hold {
 pub(crate) struct LeasePlace {
     /// File that keeps the lease, for example deploy.lease
     ///
-    /// `acquire` creates it, and only this user can read it. It contains a secret: a program that knows it can release the
-    /// lease.
+    /// `acquire` creates it, and only this user can read it. It contains a secret: a program that knows it can release
+    /// the lease.
     #[arg(long, value_name = "PATH")]
     pub(crate) lease_file: Option<PathBuf>,
     /// Inherited descriptor that keeps the lease, such as 3
