@@ -10,6 +10,7 @@ mod now;
 pub(crate) mod once;
 pub(crate) mod purge;
 mod raise;
+pub(crate) mod resume;
 pub(crate) mod revoke;
 mod scope;
 pub(crate) mod watch;

@@ -19,6 +19,7 @@ pub(crate) mod pending_releases;
 pub(crate) mod refresh;
 pub(crate) mod refresh_schedule;
 pub(crate) mod release;
+pub(crate) mod resume;
 pub(crate) mod retry;
 pub(crate) mod retry_policy;
 pub(crate) mod settings;

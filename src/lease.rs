@@ -60,14 +60,15 @@ impl Lease {
         &self.lease_shared().key
     }
 
-    /// The owner of the lease, as other processes see it.
+    /// The owner of the lease, as other processes see it. A [resumed](crate::Mongoseal::resume) lease keeps the owner of
+    /// its acquire.
     #[must_use]
     pub fn owner(&self) -> &Owner {
-        &self.context().settings.owner
+        &self.lease_shared().owner
     }
 
-    /// The secret id of this lease. After a restart, [`Acquire::lease_id`](crate::Acquire::lease_id) takes the lease up
-    /// again with it.
+    /// The secret id of this lease. After a restart, [`Mongoseal::resume`](crate::Mongoseal::resume) and
+    /// [`Acquire::lease_id`](crate::Acquire::lease_id) take the lease up again with it.
     #[must_use]
     pub fn id(&self) -> LeaseId {
         self.lease_shared().id

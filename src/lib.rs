@@ -27,6 +27,7 @@
 //! | acquire one key | [`Mongoseal::acquire`], [`Acquire`], [`Retry`], [`Mongoseal::with_lease`] |
 //! | acquire several keys, or none | [`Mongoseal::acquire_all`], [`LeaseSet`] |
 //! | keep, check and end a lease | [`Lease`], [`LeaseState`], [`CancellationToken`], [`Watchdog`] |
+//! | go on with a lease of an earlier process | [`Mongoseal::resume`], [`Lease::orphan`], [`Lease::transfer`] |
 //! | refuse the writes of earlier holders | [`Fence`], [`Lease::transaction`], [`FenceGate`], [`fence`] |
 //! | elect a leader | [`Mongoseal::campaign`], [`Elector`], [`Mongoseal::leader`], [`Mongoseal::observe`] |
 //! | treat leases of several keys and processes as one | [`Mongoseal::refresh_group`], [`Mongoseal::release_group`] |
@@ -145,6 +146,7 @@ pub use action::{
     list::{LeaseStream, Leases},
     once::{Once, ResetOnce, RunOnce, Tick, TickLease},
     purge::Purged,
+    resume::Resume,
     revoke::{Revoke, Revoked},
     watch::EventStream,
 };

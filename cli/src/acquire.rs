@@ -1,4 +1,4 @@
-//! Acquires keys for `run` and `elect`, and reports the wait.
+//! Acquires keys for `run`, `elect`, `hold` and `acquire`, and reports the wait.
 
 mod progress;
 
@@ -8,7 +8,7 @@ use mongoseal::{Clock, Error, Mongoseal, Result};
 use tokio::time::sleep;
 
 use crate::{
-    arguments::{LeaseOptions, WaitOptions},
+    arguments::WaitOptions,
     connection::Connection,
     exit_status::Failure,
     leases::{Leases, OuterLeases},
@@ -65,15 +65,34 @@ impl<'a> Wait<'a> {
     }
 }
 
-/// Connects with the owner of `options`, unless a signal ends the program first.
+/// Sets the terms of a lease on the builder of an acquire of one key or several.
+macro_rules! with_terms {
+    ($acquire:expr, $terms:expr) => {{
+        let terms: &$crate::arguments::Terms = $terms;
+        let mut acquire = $acquire;
+        if let Some(holders) = terms.shared {
+            acquire = acquire.shared_up_to(holders);
+        }
+        if let Some(group) = &terms.group {
+            acquire = acquire.group(group.as_str());
+        }
+        for (name, text) in &terms.metadata {
+            acquire = acquire.metadata(name, text);
+        }
+        acquire
+    }};
+}
+pub(crate) use with_terms;
+
+/// Connects with this owner, unless a signal ends the program first.
 pub(crate) async fn open(
     connection: &Connection,
-    options: &LeaseOptions,
+    owner: Option<&str>,
     signals: &mut Signals,
 ) -> std::result::Result<Mongoseal, Failure> {
     let mut builder = connection.builder();
-    if let Some(owner) = &options.owner {
-        builder = builder.owner(owner.as_str());
+    if let Some(owner) = owner {
+        builder = builder.owner(owner);
     }
     signals.unless(connection.open_with(builder)).await.unwrap_or_else(|number| Err(Failure::by_signal(number)))
 }

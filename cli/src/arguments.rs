@@ -14,7 +14,8 @@ use clap::{
     error::{ContextKind, ContextValue, ErrorKind},
 };
 use clap_complete::Shell;
-pub(crate) use holding::{Elect, Hold, LeaseOptions, Run, WaitOptions, WantedLease};
+pub(crate) use holding::LeaseOptions;
+pub(crate) use holding::{Acquire, Elect, Hold, LeasePlace, Refresh, Release, Run, Terms, WaitOptions, WantedLease};
 use mongoseal::FencingToken;
 
 use crate::{connection::Connection, examples, time};
@@ -119,6 +120,15 @@ pub(crate) enum Command {
     /// Hold a key for a program in any language
     #[command(after_long_help = examples::HOLD)]
     Hold(Hold),
+    /// Acquire a key and end, for a script that `run` cannot wrap
+    #[command(after_long_help = examples::ACQUIRE)]
+    Acquire(Acquire),
+    /// Refresh the lease of `acquire`
+    #[command(after_long_help = examples::REFRESH)]
+    Refresh(Refresh),
+    /// Release the lease of `acquire`
+    #[command(after_long_help = examples::RELEASE)]
+    Release(Release),
     /// Print the current leader
     #[command(after_long_help = examples::LEADER)]
     Leader(Leader),

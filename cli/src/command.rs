@@ -1,5 +1,6 @@
 //! The commands, one file each.
 
+pub(crate) mod acquire;
 pub(crate) mod completions;
 pub(crate) mod conform;
 pub(crate) mod demo;
@@ -10,10 +11,13 @@ pub(crate) mod fences;
 mod finding;
 pub(crate) mod hold;
 pub(crate) mod leader;
+mod lease_file;
 pub(crate) mod ls;
 pub(crate) mod man;
 pub(crate) mod purge;
 pub(crate) mod raise;
+pub(crate) mod refresh;
+pub(crate) mod release;
 pub(crate) mod revoke;
 pub(crate) mod run;
 pub(crate) mod show;

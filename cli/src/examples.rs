@@ -37,6 +37,38 @@ once: pass --no-stdin there. The end of the output means: stop acting on the key
 Exit status 0 after a release; 121 if the key is held; 122 if the lease was lost; 123 if MongoDB did not answer; 125 if \
 the arguments or the deployment must be changed; 128 plus the number of a signal that ended the wait.";
 
+pub(crate) const ACQUIRE: &str = "Examples:
+  token=$(mongoseal acquire deploy --ttl 15m --lease-file deploy.lease)
+  mongoseal acquire deploy --ttl 15m --no-wait --lease-fd 3 3> >(save-secret)
+
+For scripts whose steps no single command contains. If one command contains them, use `mongoseal run`: it refreshes the \
+lease, and ends the command before the lease ends. Here nothing refreshes the lease and nothing stops the work when \
+the lease ends. Only a storage that checks the token refuses late writes, so pass the token with each write.
+
+Output: the token. The key stays held for --ttl, until `mongoseal refresh` or `mongoseal release`. The lease file has a \
+secret: only this user can read it. It must not exist before. If the key is not granted, no file is left.
+
+Exit status 0 if the key is held; 121 if another lease holds it; 122 if the lease ended at once; 123 if MongoDB did not \
+answer; 125 if the arguments or the deployment must be changed; 128 plus the number of a signal that ended the wait.";
+
+pub(crate) const REFRESH: &str = "Examples:
+  mongoseal refresh --lease-file deploy.lease || exit
+  mongoseal refresh --lease-file deploy.lease --ttl 1h --json | jq .remaining_ms
+
+Output: the time that the lease lasts from now on. A refresh never takes a lost lease again.
+
+Exit status 0 if the lease is held; 122 if it is lost: stop the work; 123 if MongoDB did not answer: retry; 125 if the \
+arguments or the deployment must be changed.";
+
+pub(crate) const RELEASE: &str = "Examples:
+  mongoseal release --lease-file deploy.lease
+  trap 'mongoseal release --lease-file deploy.lease' EXIT
+
+Removes the file when the lease has ended. A descriptor stays as it is.
+
+Exit status 0 if the lease was held until the release; 122 if it had been lost before, so another lease may have held \
+the key; 123 if MongoDB did not answer: the file stays, retry; 125 if the arguments or the deployment must be changed.";
+
 pub(crate) const LEADER: &str = "Examples:
   mongoseal leader scheduler | cut -f1
   mongoseal leader scheduler --follow --json
@@ -135,10 +167,13 @@ pub(crate) const MAN: &str = "Examples:
   mongoseal man | man -l -";
 
 /// The texts of all commands, in the order of the commands.
-pub(crate) const ALL: [&str; 17] = [
+pub(crate) const ALL: [&str; 20] = [
     RUN,
     ELECT,
     HOLD,
+    ACQUIRE,
+    REFRESH,
+    RELEASE,
     LEADER,
     LS,
     SHOW,

@@ -45,7 +45,7 @@ impl Status {
             "The answer is no: not the newest token, no such record, no leader, no holder to revoke, documents ahead of the clock, a failed check.",
         ),
         ("121", "The key is held, or its queue is full."),
-        ("122", "The lease was lost, and the command was ended."),
+        ("122", "The lease was lost; run and elect have ended the command."),
         ("123", "MongoDB did not answer in time; the request may have taken effect."),
         ("125", "The arguments or the deployment must be changed."),
         ("126", "The command could not be started."),

@@ -1,14 +1,38 @@
 //! The JSON form of a lease, and the table of leases.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{collections::BTreeMap, fmt, time::Duration};
 
-use mongoseal::{HolderInfo, ListedLease, Metadata, StoreTime};
+use mongoseal::{Clock, HolderInfo, Lease, ListedLease, Metadata, StoreTime};
 use serde::Serialize;
 
 use crate::{
     table::{Column, Table},
     time,
 };
+
+/// How long a lease lasts without another refresh.
+#[derive(Debug, Serialize)]
+pub(crate) struct Until {
+    remaining_ms: u64,
+    /// Milliseconds of the boot-time clock.
+    deadline_ms: u64,
+}
+
+impl Until {
+    pub(crate) fn of(lease: &Lease) -> Self {
+        // The clock is read first, so that the deadline is not too late.
+        let now = Clock::Boot.now();
+        let remaining = lease.remaining();
+        Self { remaining_ms: time::millis(remaining), deadline_ms: time::millis(now.saturating_add(remaining)) }
+    }
+}
+
+/// The remaining time.
+impl fmt::Display for Until {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&time::brief(Duration::from_millis(self.remaining_ms)))
+    }
+}
 
 /// A holder, as JSON.
 #[derive(Serialize)]

@@ -204,15 +204,17 @@ impl Acquire {
     /// Acquires with this lease id instead of a new random one.
     ///
     /// If a lease with this id still holds the key, the acquire returns that lease, with its token. So a process that
-    /// has kept the id takes its own lease up again after a restart. The earlier process must have ended: two processes
-    /// that use one id both believe that they hold the lease. Do not use an id again after its lease was released or
-    /// dropped, because a delayed release may still be in flight.
+    /// has kept the id takes its own lease up again after a restart, or acquires the key anew.
+    /// [`Mongoseal::resume`](crate::Mongoseal::resume) never acquires it anew. The earlier process must have ended: two
+    /// processes that use one id both believe that they hold the lease. Do not use an id again after its lease was
+    /// released or dropped, because a delayed release may still be in flight.
     ///
     /// After [`Error::Held`] or [`Error::QueueFull`] the id can be used again. If the earlier acquire is still being
     /// taken back, the next one waits until that has ended, for at most the operation timeout.
     ///
-    /// An acquire with a chosen id that ends in [`Error::Unavailable`] is not taken back, so that the caller can retry
-    /// it. The ttl ends what it may have been granted.
+    /// An acquire with a chosen id that ends in [`Error::Unavailable`] is not taken back at once, so that the caller can
+    /// retry it and keep its place in the queue. If the caller has not retried it, a shutdown of the handle takes it back.
+    /// Without a shutdown, the ttl ends what it may have been granted.
     pub fn lease_id(mut self, id: LeaseId) -> Self {
         self.options.lease = Some(id);
         self

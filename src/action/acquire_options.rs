@@ -236,9 +236,13 @@ impl CheckedAcquire {
     fn prepare(self, key: Key) -> Result<AcquireTask> {
         let Self { shared, ttl, wait_ttl, grace, limit, group, metadata, hold, stalled_after, .. } = self;
         let (lease, refreshing, on_held) = (self.lease, self.refreshing, self.on_held);
+        shared.context.ensure_open()?;
+        let id = lease.unwrap_or_else(LeaseId::random);
+        let in_use = InUse::begin(&shared.siblings().lease_ids, id)?;
+        let repeats = in_use.repeats();
         let terms = LeaseSpec {
-            lease: lease.unwrap_or_else(LeaseId::random),
-            caller: shared.siblings().next_acquire_id(),
+            lease: id,
+            caller: repeats.unwrap_or_else(|| shared.siblings().next_acquire_id()),
             owner: shared.context.settings.owner.clone(),
             limit,
             // Only a refresh, which never creates a lease, removes the expiry: an acquire may arrive after its caller
@@ -249,9 +253,8 @@ impl CheckedAcquire {
             metadata,
             hold,
         };
-        shared.context.ensure_open()?;
-        let in_use = InUse::begin(&shared.siblings().lease_ids, terms.lease)?;
-        let (is_in_doubt, is_queued) = (AtomicBool::new(false), AtomicBool::new(false));
+        // The requests of the acquire that this one repeats are in doubt.
+        let (is_in_doubt, is_queued) = (AtomicBool::new(repeats.is_some()), AtomicBool::new(false));
         Ok(AcquireTask {
             shared,
             in_use,

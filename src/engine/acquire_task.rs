@@ -126,16 +126,31 @@ impl AcquireTask {
                 debug!(%error, "not granted");
                 let is_unfinished = self.is_in_doubt.load(Ordering::Relaxed) || self.is_queued.load(Ordering::Relaxed);
                 let is_unavailable = matches!(error, Error::Unavailable { .. });
-                let is_retryable = self.is_id_chosen && !reply.is_closed() && is_unavailable;
-                if is_unfinished && !is_retryable {
-                    let _taken_back = self.in_use.into_taken_back();
-                    drop(reply.send(Err(error)));
-                    let leave = record::Leave { lease: self.terms.lease, caller: self.terms.caller };
-                    take_back(&shared.context, &self.key, leave).await;
-                } else {
+                let is_repeatable = self.is_id_chosen && !reply.is_closed() && is_unavailable;
+                let leave = record::Leave { lease: self.terms.lease, caller: self.terms.caller };
+                if !is_unfinished {
                     // The caller may use the id again at once.
                     drop(self.in_use);
                     drop(reply.send(Err(error)));
+                } else if is_repeatable {
+                    let failed = self.in_use.into_repeatable(self.terms.caller);
+                    drop(reply.send(Err(error)));
+                    let lapse = clock.now().saturating_add(self.ttl.duration());
+                    tokio::select! {
+                        biased;
+                        () = failed.repeated() => {}
+                        // After the shutdown the caller can no longer repeat it.
+                        () = shared.context.closing.cancelled() => {
+                            if let Some(_taken_back) = failed.into_taken_back() {
+                                take_back(&shared.context, &self.key, leave).await;
+                            }
+                        }
+                        () = clock.sleep_until(lapse) => {}
+                    }
+                } else {
+                    let _taken_back = self.in_use.into_taken_back();
+                    drop(reply.send(Err(error)));
+                    take_back(&shared.context, &self.key, leave).await;
                 }
                 None
             }

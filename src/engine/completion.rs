@@ -42,7 +42,7 @@ pub(crate) async fn complete(context: &Context, lease: &LeaseShared, tick: u64) 
             if done.is_some_and(|done| done.token == lease.token) {
                 return Ok(Ok(()));
             }
-            match loss_of(lease, read) {
+            match loss_of(lease, read.as_ref()) {
                 None => Err(stale_error()),
                 // A later lease may have completed its own tick over that of this lease.
                 Some(LossCause::TakenOver { token }) if sent_before => Ok(Err(Error::unavailable(format!(

@@ -4,8 +4,9 @@
 //! reported before a linearizable read has confirmed it.
 
 use crate::{
-    Deadline, Error, LossCause, Result,
+    Deadline, Error, FencingToken, LeaseId, LossCause, Result,
     engine::{context::Context, lease_shared::LeaseShared},
+    record::{Record, StoreTime},
     store::Snapshot,
 };
 
@@ -15,21 +16,32 @@ pub(crate) async fn confirm_loss(
     lease: &LeaseShared,
     deadline: Deadline,
 ) -> Result<Option<LossCause>> {
-    Ok(loss_of(lease, context.store.read(&lease.key, deadline).await?))
+    Ok(loss_of(lease, context.store.read(&lease.key, deadline).await?.as_ref()))
 }
 
-/// What the record shows of the lease: whether it is lost, and why. `None`: it is held.
-pub(crate) fn loss_of(lease: &LeaseShared, read: Option<Snapshot>) -> Option<LossCause> {
+/// What a read shows of a lease of this process: whether it is lost, and why. `None`: it is held.
+pub(crate) fn loss_of(lease: &LeaseShared, read: Option<&Snapshot>) -> Option<LossCause> {
     let Some(Snapshot { record, at }) = read else { return Some(LossCause::Removed) };
-    if record.live_holder(lease.id, at.now).is_some_and(|holder| holder.version == lease.token) {
+    find_loss(record, at.now, (lease.id, lease.token), lease.is_exclusive())
+}
+
+/// Why a lease is lost, by the record of its key. `None`: it is held. `is_taken_by_newer`: a larger version of the key
+/// means that another lease was granted the key instead.
+pub(crate) fn find_loss(
+    record: &Record,
+    now: StoreTime,
+    (id, token): (LeaseId, FencingToken),
+    is_taken_by_newer: bool,
+) -> Option<LossCause> {
+    if record.live_holder(id, now).is_some_and(|holder| holder.version == token) {
         return None;
     }
-    let revoked = record.history.into_iter().rev().find(|revoked| revoked.tokens.contains(&lease.token));
+    let revoked = record.history.iter().rev().find(|revoked| revoked.tokens.contains(&token));
     Some(match revoked {
-        Some(revoked) => LossCause::Revoked { by: revoked.by, reason: revoked.reason },
+        Some(revoked) => LossCause::Revoked { by: revoked.by.clone(), reason: revoked.reason.clone() },
         // If the key is shared, a larger token of another holder takes nothing from this lease.
-        None if record.version > lease.token && lease.is_exclusive() => LossCause::TakenOver { token: record.version },
-        None if record.version < lease.token => LossCause::Removed,
+        None if record.version > token && is_taken_by_newer => LossCause::TakenOver { token: record.version },
+        None if record.version < token => LossCause::Removed,
         None => LossCause::Expired,
     })
 }

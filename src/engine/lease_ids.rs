@@ -4,7 +4,8 @@
 //!
 //! Mechanism: a lease id is in use from its acquire until its lease has ended. If an acquire fails and is taken back,
 //! the next acquire can use the id at once, but waits until the take-back has ended. Otherwise the take-back could end
-//! what the next acquire was granted.
+//! what the next acquire was granted. If the caller may repeat an acquire that failed, the next acquire with the id
+//! continues it under the same acquire id, so that one take-back covers both.
 //!
 //! Invariant: no acquire sends a request while an earlier acquire with the same lease id is in flight or being taken
 //! back.
@@ -16,7 +17,7 @@ use std::{
 
 use tokio_util::sync::CancellationToken;
 
-use crate::{Error, LeaseId, Result};
+use crate::{AcquireId, Error, LeaseId, Result};
 
 /// The lease ids in use.
 #[derive(Debug, Default)]
@@ -28,6 +29,8 @@ enum Use {
     Active,
     /// An acquire that is being taken back uses it, until this is cancelled.
     TakenBack(CancellationToken),
+    /// This acquire has failed, and the caller may repeat it. The next use of the lease id cancels the token.
+    Repeatable(AcquireId, CancellationToken),
 }
 
 impl LeaseIds {
@@ -43,8 +46,19 @@ pub(crate) struct InUse {
     lease: LeaseId,
     /// Cancelled when the earlier acquire with this id has been taken back, if there is one.
     earlier: Option<CancellationToken>,
+    /// The failed acquire that this one repeats, if there is one.
+    repeats: Option<AcquireId>,
     /// Whether the next acquire may use the id.
     is_passed_on: bool,
+}
+
+/// A lease id whose acquire has failed and may be repeated, until this is dropped.
+#[derive(Debug)]
+pub(crate) struct Repeatable {
+    ids: Arc<LeaseIds>,
+    lease: LeaseId,
+    /// Cancelled, under the lock, when the id is used again or given up.
+    repeated: CancellationToken,
 }
 
 /// A lease id whose acquire is being taken back, until this is dropped.
@@ -58,13 +72,17 @@ pub(crate) struct TakenBack {
 impl InUse {
     pub(crate) fn begin(ids: &Arc<LeaseIds>, lease: LeaseId) -> Result<Self> {
         let mut by_id = ids.by_id();
-        let earlier = match by_id.entry(lease) {
+        let (earlier, repeats) = match by_id.entry(lease) {
             Entry::Vacant(entry) => {
                 entry.insert(Use::Active);
-                None
+                (None, None)
             }
             Entry::Occupied(mut entry) => match entry.insert(Use::Active) {
-                Use::TakenBack(over) => Some(over),
+                Use::TakenBack(over) => (Some(over), None),
+                Use::Repeatable(failed, repeated) => {
+                    repeated.cancel();
+                    (None, Some(failed))
+                }
                 Use::Active => {
                     return Err(Error::invalid(format!(
                         "the lease id {lease} is in use by an acquire or a lease of this handle or a sibling: wait until that has ended, or use another id"
@@ -73,7 +91,12 @@ impl InUse {
             },
         };
         drop(by_id);
-        Ok(Self { ids: Arc::clone(ids), lease, earlier, is_passed_on: false })
+        Ok(Self { ids: Arc::clone(ids), lease, earlier, repeats, is_passed_on: false })
+    }
+
+    /// The failed acquire that this one repeats, if there is one. Its requests may still be executed.
+    pub(crate) fn repeats(&self) -> Option<AcquireId> {
+        self.repeats
     }
 
     /// Waits until the earlier acquire with this id has been taken back.
@@ -90,6 +113,42 @@ impl InUse {
         // The next acquire may use the id before this is dropped.
         self.is_passed_on = true;
         taken_back
+    }
+
+    /// Lets the next acquire use the id and continue this acquire.
+    pub(crate) fn into_repeatable(mut self, failed: AcquireId) -> Repeatable {
+        let repeated = CancellationToken::new();
+        self.ids.by_id().insert(self.lease, Use::Repeatable(failed, repeated.clone()));
+        self.is_passed_on = true;
+        Repeatable { ids: Arc::clone(&self.ids), lease: self.lease, repeated }
+    }
+}
+
+impl Repeatable {
+    /// Waits until the id is used again.
+    pub(crate) async fn repeated(&self) {
+        self.repeated.cancelled().await;
+    }
+
+    /// Begins the take-back, unless the id is used again.
+    pub(crate) fn into_taken_back(self) -> Option<TakenBack> {
+        let mut by_id = self.ids.by_id();
+        if self.repeated.is_cancelled() {
+            return None;
+        }
+        self.repeated.cancel();
+        let taken_back = TakenBack { ids: Arc::clone(&self.ids), lease: self.lease, over: CancellationToken::new() };
+        by_id.insert(self.lease, Use::TakenBack(taken_back.over.clone()));
+        Some(taken_back)
+    }
+}
+
+impl Drop for Repeatable {
+    fn drop(&mut self) {
+        let mut by_id = self.ids.by_id();
+        if !self.repeated.is_cancelled() {
+            by_id.remove(&self.lease);
+        }
     }
 }
 
@@ -127,6 +186,7 @@ mod tests {
     };
 
     use super::*;
+    use crate::HandleId;
 
     #[test]
     fn an_acquire_waits_for_the_take_back_before_it_also_if_one_in_between_gave_up() {
@@ -144,6 +204,23 @@ mod tests {
         assert!(!waits(&second) && begin().is_err());
         drop(second);
         assert!(!waits(&begin().unwrap()));
+    }
+
+    #[test]
+    fn an_acquire_that_is_repeated_is_continued_and_one_that_is_not_can_be_taken_back() {
+        let (ids, lease) = (Arc::default(), LeaseId::random());
+        let begin = || InUse::begin(&ids, lease).unwrap();
+        let acquire = AcquireId { handle: HandleId::random(), number: 7 };
+        let failed = begin().into_repeatable(acquire);
+        let again = begin();
+        assert_eq!((failed.repeated.is_cancelled(), again.repeats()), (true, Some(acquire)));
+        assert!(failed.into_taken_back().is_none() && InUse::begin(&ids, lease).is_err());
+        let taken_back = again.into_repeatable(acquire).into_taken_back().unwrap();
+        let next = begin();
+        assert!(next.earlier.is_some() && next.repeats().is_none());
+        drop((taken_back, next));
+        drop(begin().into_repeatable(acquire));
+        assert!(ids.by_id().is_empty());
     }
 
     /// Many acquires use the id and are taken back, on several threads.

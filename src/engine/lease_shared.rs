@@ -19,7 +19,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 
 use crate::{
-    Clock, Error, FencingToken, HybridTime, Key, LeaseId, LossCause, Result, Ttl,
+    Clock, Error, FencingToken, HybridTime, Key, LeaseId, LossCause, Owner, Result, Ttl,
     engine::{
         command_queue::CommandQueue,
         end_action::EndAction,
@@ -47,6 +47,8 @@ const LAST_WARNING: f64 = 0.94;
 pub(crate) struct LeaseShared {
     pub(crate) key: Key,
     pub(crate) id: LeaseId,
+    /// The owner in the record. A resumed lease keeps the owner of its acquire.
+    pub(crate) owner: Owner,
     pub(crate) token: FencingToken,
     /// How much longer than its ttl the store keeps the key, in milliseconds.
     pub(crate) grace: u64,
@@ -113,6 +115,7 @@ impl LeaseShared {
         Self {
             key,
             id: terms.lease,
+            owner: terms.owner.clone(),
             grace: terms.grace,
             exclusive: AtomicBool::new(terms.limit <= 1),
             token,

@@ -8,9 +8,14 @@ use crate::{
 
 impl Lease {
     /// Stops refreshing the lease and leaves it to expire, instead of releasing it: for a process that ends and does
-    /// not want another holder at once. Until the lease expires, a caller that knows its [`id`](Self::id) can take it
-    /// up by [`Acquire::lease_id`](crate::Acquire::lease_id) of another handle. This handle no longer holds it. A lease
+    /// not want another holder at once. This handle no longer holds it, and a later shutdown does not release it. A lease
     /// without expiry stays until it is revoked.
+    ///
+    /// Until the lease expires, a caller that knows its [`id`](Self::id) and its [`token`](Self::token) can take it up by
+    /// [`Mongoseal::resume`](crate::Mongoseal::resume) of another handle. With the id alone,
+    /// [`Acquire::lease_id`](crate::Acquire::lease_id) takes it up, or acquires the key anew if the lease has expired.
+    ///
+    /// This sends nothing and waits for nothing. A refresh in the background that is in flight may still be applied.
     pub fn orphan(self) {
         // A transfer whose future was dropped has set it before, and ends the lease.
         self.lease_shared().end_action.get_or_init(|| EndAction::Orphan);

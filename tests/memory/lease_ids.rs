@@ -78,3 +78,60 @@ async fn a_take_back_that_was_delayed_does_not_end_the_lease_of_the_next_process
     assert!(store.requests().iter().any(|request| matches!(request, Request::Leave(_))));
     lease.verify().await.unwrap();
 }
+
+/// An acquire with a chosen id whose answer is lost, which ends in `Unavailable`.
+async fn in_doubt(store: &Faulty, seal: &Mongoseal, id: LeaseId) {
+    store.script(|call| match call {
+        Call::Apply(Request::Acquire(_)) => Some(Fault::LoseReply),
+        _ => None,
+    });
+    let error = seal.acquire("k").lease_id(id).await.unwrap_err();
+    assert!(matches!(error, Error::Unavailable { .. }), "{error}");
+    store.heal();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_shutdown_takes_back_an_acquire_in_doubt_that_was_not_repeated() {
+    let store = Faulty::new();
+    let (seal, id) = (store.seal(), LeaseId::random());
+    in_doubt(&store, &seal, id).await;
+    // The next one is in doubt, too, and never reaches the store: the grant is that of the first.
+    store.script(|call| matches!(call, Call::Apply(Request::Acquire(_))).then_some(Fault::Fail));
+    assert!(matches!(seal.acquire("k").lease_id(id).await, Err(Error::Unavailable { .. })));
+    store.heal();
+    assert!(matches!(store.seal().acquire("k").await, Err(Error::Held { .. })));
+    seal.shutdown().await;
+    store.seal().acquire("k").await.unwrap().release().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_acquire_in_doubt_that_is_repeated_keeps_its_lease_and_is_not_taken_back() {
+    let store = Faulty::new();
+    let (seal, id) = (store.seal(), LeaseId::random());
+    in_doubt(&store, &seal, id).await;
+    let token = store.seal().inspect("k").await.unwrap().unwrap().holders[0].token;
+    let lease = seal.acquire("k").lease_id(id).await.unwrap();
+    assert_eq!(lease.token(), token);
+    tokio::time::sleep(secs(120)).await;
+    lease.verify().await.unwrap();
+    assert!(!store.requests().iter().any(|request| matches!(request, Request::Leave(_))));
+    lease.orphan();
+    seal.shutdown().await;
+    assert!(matches!(store.seal().acquire("k").await, Err(Error::Held { .. })));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_acquire_in_doubt_that_is_repeated_in_vain_is_taken_back() {
+    let (store, holder, seal, id) = held(0).await;
+    // It is executed late.
+    store.script(|call| match call {
+        Call::Apply(Request::Acquire(_)) => Some(Fault::Delay(secs(60))),
+        _ => None,
+    });
+    assert!(matches!(seal.acquire("k").lease_id(id).await, Err(Error::Unavailable { .. })));
+    store.heal();
+    assert!(matches!(seal.acquire("k").lease_id(id).await, Err(Error::Held { .. })));
+    tokio::time::sleep(millis(1)).await;
+    assert!(matches!(store.requests().last(), Some(Request::Leave(_))), "{:?}", store.requests().last());
+    holder.release().await.unwrap();
+}

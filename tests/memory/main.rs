@@ -18,6 +18,7 @@ mod names;
 mod now;
 mod once;
 mod raise;
+mod resume;
 mod retry;
 mod revoke;
 mod round_trip;

@@ -1,6 +1,6 @@
 //! The arguments of the commands that hold leases.
 
-use std::{ffi::OsString, time::Duration};
+use std::{ffi::OsString, path::PathBuf, time::Duration};
 
 use clap::Args;
 
@@ -70,6 +70,22 @@ impl WaitOptions {
     }
 }
 
+/// What a lease allows, and what others see of it.
+#[derive(Args, Debug)]
+pub(crate) struct Terms {
+    /// Share the key among N holders; default: exclusive
+    #[arg(long, value_name = "N")]
+    pub(crate) shared: Option<u32>,
+    /// Group of the lease
+    #[arg(long, value_name = "NAME")]
+    pub(crate) group: Option<String>,
+    /// Metadata that others see; can be repeated
+    ///
+    /// For example build=1.4.2.
+    #[arg(long, value_parser = parse_metadata, value_name = "NAME=TEXT")]
+    pub(crate) metadata: Vec<(String, String)>,
+}
+
 #[derive(Args, Debug)]
 pub(crate) struct Run {
     /// Key to hold, for example reports/nightly
@@ -82,17 +98,8 @@ pub(crate) struct Run {
     pub(crate) lease: LeaseOptions,
     #[command(flatten)]
     pub(crate) wait: WaitOptions,
-    /// Share the key among N holders; default: exclusive
-    #[arg(long, value_name = "N")]
-    pub(crate) shared: Option<u32>,
-    /// Group of the lease
-    #[arg(long, value_name = "NAME")]
-    pub(crate) group: Option<String>,
-    /// Metadata that others see; can be repeated
-    ///
-    /// For example build=1.4.2.
-    #[arg(long, value_parser = parse_metadata, value_name = "NAME=TEXT")]
-    pub(crate) metadata: Vec<(String, String)>,
+    #[command(flatten)]
+    pub(crate) terms: Terms,
     /// Keep the key until a release or a revocation
     ///
     /// If this program or its machine fails, the key is held until an operator revokes the lease.
@@ -148,6 +155,73 @@ pub(crate) struct Hold {
     #[arg(long)]
     pub(crate) no_stdin: bool,
     /// Print one JSON object per event
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Where a lease is kept between the commands of a script.
+#[derive(Args, Debug)]
+#[group(required = true, multiple = false)]
+pub(crate) struct LeasePlace {
+    /// File that keeps the lease, for example deploy.lease
+    ///
+    /// `acquire` creates it, and only this user can read it. It contains a secret: a program that knows it can release
+    /// the lease.
+    #[arg(long, value_name = "PATH")]
+    pub(crate) lease_file: Option<PathBuf>,
+    /// Inherited descriptor that keeps the lease, such as 3
+    ///
+    /// `acquire` writes the lease to it, `refresh` and `release` read the lease from it: a pipe, or a file that only this
+    /// user can read.
+    #[arg(long, value_name = "N")]
+    pub(crate) lease_fd: Option<u32>,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Acquire {
+    /// Key to acquire, for example deploy
+    pub(crate) key: String,
+    #[command(flatten)]
+    pub(crate) place: LeasePlace,
+    /// Time for which the key is held
+    ///
+    /// Nothing refreshes the lease, so it must last until `mongoseal refresh` or `mongoseal release`. If the script fails
+    /// before, the key stays held for this time. For example 15m.
+    #[arg(long, value_parser = time::parse, value_name = "TIME")]
+    pub(crate) ttl: Duration,
+    /// Owner that other programs see, for example web-1
+    ///
+    /// Environment: `MONGOSEAL_OWNER`. Default: host, process id and a random part.
+    #[arg(long, env = "MONGOSEAL_OWNER", hide_env = true, value_name = "NAME")]
+    pub(crate) owner: Option<String>,
+    #[command(flatten)]
+    pub(crate) wait: WaitOptions,
+    #[command(flatten)]
+    pub(crate) terms: Terms,
+    /// Print one JSON object instead of the token
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Refresh {
+    #[command(flatten)]
+    pub(crate) place: LeasePlace,
+    /// New time to live; default: as before
+    ///
+    /// The lease never ends sooner than before. For example 1h.
+    #[arg(long, value_parser = time::parse, value_name = "TIME")]
+    pub(crate) ttl: Option<Duration>,
+    /// Print one JSON object
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Release {
+    #[command(flatten)]
+    pub(crate) place: LeasePlace,
+    /// Print one JSON object
     #[arg(long)]
     pub(crate) json: bool,
 }

@@ -1,5 +1,5 @@
 //! Commands to MongoDB that the library has no API for, through the driver that it exports. `doctor`, `conform` and
-//! `fences` use them. Only this file and those of `driver/` name the driver.
+//! `fences` use them, and the lease files the name of the database. Only this file and those of `driver/` name the driver.
 //!
 //! | file | contains |
 //! |---|---|
@@ -17,14 +17,14 @@ use mongoseal::{
     mongodb::{
         Client, Database,
         error::{Error, ErrorKind},
-        options::{ClientOptions, ReadPreference, SelectionCriteria, ServerAddress},
+        options::{ClientOptions, ConnectionString, ReadPreference, SelectionCriteria, ServerAddress},
     },
     store::{MongoStore, Store},
 };
 pub(super) use streams::{Events, StreamStart};
 use tokio::task::JoinSet;
 
-use crate::{connection::Connection, time};
+use crate::{connection::Connection, exit_status::Failure, time};
 
 const UNAUTHORIZED: i32 = 13;
 /// The command exceeded its time limit.
@@ -95,6 +95,16 @@ pub(super) struct Deployment {
     pub(super) hello: Document,
 }
 
+/// Returns the name of the database of the leases. If the connection string is wrong, the connection fails later.
+pub(super) fn database_name(connection: &Connection) -> Result<String, Failure> {
+    let parsed = ConnectionString::parse(connection.uri()?).ok();
+    Ok(database(connection, parsed.and_then(|parsed| parsed.default_database).as_deref()))
+}
+
+fn database(connection: &Connection, default: Option<&str>) -> String {
+    connection.db().or(default).unwrap_or("mongoseal").to_owned()
+}
+
 impl Deployment {
     pub(super) async fn open(uri: &str, connection: &Connection, purpose: &str) -> Answer<Self> {
         let mut options = ClientOptions::parse(uri).await?;
@@ -106,8 +116,7 @@ impl Deployment {
         options.max_pool_size = options.max_pool_size.map(|own| if own == 0 { 0 } else { own.max(POOL_SIZE) });
         options.max_pool_size.get_or_insert(POOL_SIZE);
         let client = Client::with_options(options.clone())?;
-        let name = connection.db().map(str::to_owned).or_else(|| options.default_database.clone());
-        let database = client.database(name.as_deref().unwrap_or("mongoseal"));
+        let database = client.database(&database(connection, options.default_database.as_deref()));
         let hello = run_on_primary(&client.database("admin"), doc! { "hello": 1 }).await?;
         Ok(Self { options, client, database, collection: connection.collection().to_owned(), hello })
     }

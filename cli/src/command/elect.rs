@@ -17,7 +17,7 @@ use crate::{
 pub(crate) async fn perform(connection: &Connection, options: Elect) -> Result<Status, Failure> {
     let times = Times::of(&options.lease)?;
     let mut signals = Signals::terminating()?;
-    let seal = acquire::open(connection, &options.lease, &mut signals).await?;
+    let seal = acquire::open(connection, options.lease.owner.as_deref(), &mut signals).await?;
     let elected = acquire::unless_signalled(&seal, &mut signals, campaign(&seal, &options)).await;
     let leader = elected.map_err(|failure| options.wait.status_of(failure))?;
     let lease = leader.lease();

@@ -14,13 +14,14 @@ use tokio::time::sleep;
 
 use self::{
     client::{Client, Request},
-    event::{Event, Until},
+    event::Event,
 };
 use crate::{
-    acquire::Wait,
+    acquire::{self, Wait},
     arguments::{Hold, WantedLease},
     connection::Connection,
     exit_status::{Failure, Status},
+    json::Until,
     print_message,
     signals::Signals,
 };
@@ -62,7 +63,7 @@ async fn hold(
     signals: &mut Signals,
     client: &mut Client,
 ) -> Result<Status, Failure> {
-    let seal = open(connection, &options.lease, signals).await?;
+    let seal = acquire::open(connection, options.lease.owner.as_deref(), signals).await?;
     let lease = match wait(&seal, options, signals, client).await {
         Ok(Ok(lease)) => lease,
         Ok(Err(End { id, status })) => {
@@ -85,15 +86,6 @@ async fn hold(
             Err(lost(lease.key(), lease.token(), &cause))
         }
     }
-}
-
-/// Connects, unless a signal ends the program first.
-async fn open(connection: &Connection, wanted: &WantedLease, signals: &mut Signals) -> Result<Mongoseal, Failure> {
-    let builder = match &wanted.owner {
-        Some(owner) => connection.builder().owner(owner.as_str()),
-        None => connection.builder(),
-    };
-    signals.unless(connection.open_with(builder)).await.unwrap_or_else(|number| Err(Failure::by_signal(number)))
 }
 
 async fn acquire(seal: &Mongoseal, options: &Hold) -> mongoseal::Result<Lease> {

@@ -3,7 +3,7 @@
 use mongoseal::{Lease, LeaseId, LeaseSet, LossCause, Mongoseal, ReleaseOutcome};
 
 use crate::{
-    acquire::{self, Wait},
+    acquire::{self, Wait, with_terms},
     arguments::Run,
     connection::Connection,
     exit_status::{Failure, Status},
@@ -16,7 +16,7 @@ use crate::{
 pub(crate) async fn perform(connection: &Connection, options: Run) -> Result<Status, Failure> {
     let times = Times::of(&options.lease)?;
     let mut signals = Signals::terminating()?;
-    let seal = acquire::open(connection, &options.lease, &mut signals).await?;
+    let seal = acquire::open(connection, options.lease.owner.as_deref(), &mut signals).await?;
     let acquired = acquire::unless_signalled(&seal, &mut signals, acquire(&seal, &options)).await;
     let held = acquired.map_err(|failure| options.wait.status_of(failure))?;
     let leases = held.leases();
@@ -55,19 +55,8 @@ impl Held {
 macro_rules! with_options {
     ($acquire:expr, $options:expr) => {{
         let options: &Run = $options;
-        let acquire = $acquire;
-        let mut acquire =
-            if options.without_expiry { acquire.without_expiry() } else { acquire.ttl(options.lease.ttl) };
-        if let Some(holders) = options.shared {
-            acquire = acquire.shared_up_to(holders);
-        }
-        if let Some(group) = &options.group {
-            acquire = acquire.group(group.as_str());
-        }
-        for (name, text) in &options.metadata {
-            acquire = acquire.metadata(name, text);
-        }
-        acquire
+        let acquire = with_terms!($acquire, &options.terms);
+        if options.without_expiry { acquire.without_expiry() } else { acquire.ttl(options.lease.ttl) }
     }};
 }
 

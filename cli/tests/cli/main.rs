@@ -1,4 +1,4 @@
-//! `run`, `elect`, `leader`, `verify` and `hold`: the real program on a real replica set, with signals, kills and faults.
+//! `run`, `elect`, `leader`, `verify`, `hold` and `acquire`: the real program on a real replica set, with signals, kills and faults.
 
 #![allow(clippy::disallowed_methods, reason = "a test measures time by the clocks it is about, and spawns as users do")]
 #![allow(
@@ -16,6 +16,7 @@ mod left;
 mod options;
 mod order;
 mod sandbox;
+mod scripts;
 mod secrets;
 mod statuses;
 mod terminal;

@@ -64,6 +64,16 @@ impl Sandbox {
         command
     }
 
+    /// This script of bash, in the sandbox's folder and with the binary on its path.
+    pub(crate) fn shell(&self, script: &str) -> Command {
+        let programs = Path::new(env!("CARGO_BIN_EXE_mongoseal")).parent().unwrap();
+        let path = format!("{}:{}", programs.display(), std::env::var("PATH").unwrap_or_default());
+        let mut shell = without_settings(Command::new("bash"));
+        shell.args(["-c", script]).env("PATH", path).current_dir(&self.folder);
+        shell.env("MONGODB_URI", &self.uri).env("MONGOSEAL_DB", &self.database);
+        shell
+    }
+
     pub(crate) fn file(&self, name: &str) -> PathBuf {
         self.folder.join(name)
     }
@@ -127,9 +137,14 @@ impl Drop for Sandbox {
 
 /// The binary with these arguments and nothing in the environment that it reads.
 pub(crate) fn mongoseal(arguments: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_mongoseal"));
+    let mut command = without_settings(Command::new(env!("CARGO_BIN_EXE_mongoseal")));
+    command.args(arguments);
     command
-        .args(arguments)
+}
+
+/// A program with nothing in the environment that the binary reads.
+fn without_settings(mut command: Command) -> Command {
+    command
         .env_remove("MONGODB_URI")
         .env_remove("MONGOSEAL_OWNER")
         .env_remove("MONGOSEAL_KEY")

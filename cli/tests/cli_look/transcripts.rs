@@ -3,7 +3,7 @@
 //!
 //! `MONGOSEAL_TRANSCRIBE=1 cargo test -p mongoseal-cli --test cli_look transcripts` writes the outputs into the page.
 
-use std::{fs, path::Path, time::Duration};
+use std::{env, fs, path::Path, process, time::Duration};
 
 use mongodb::bson::doc;
 use mongoseal::{FencingToken, HybridTime};
@@ -81,6 +81,9 @@ async fn the_transcripts_in_the_documents_are_what_the_program_says() {
     let order = doc! { "_id": 4711, "fence": FencingToken::new(two_hours_ahead).unwrap() };
     console.db.database.collection("orders").insert_one(order).await.unwrap();
 
+    // The examples write files.
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("transcripts-{}", process::id()));
+    fs::create_dir_all(&folder).unwrap();
     let document = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/cli.md");
     let text = fs::read_to_string(&document).unwrap();
     let (mut parts, mut count) = (text.split(BEGIN), 0);
@@ -89,7 +92,7 @@ async fn the_transcripts_in_the_documents_are_what_the_program_says() {
         let (block, rest) = part.split_once(END).unwrap();
         anew += BEGIN;
         for Step { command, said } in steps(block) {
-            let now = shell(&console.uri, &format!("exec 2>&1; {command}")).await.out;
+            let now = shell(&console.uri, &format!("cd '{}'; exec 2>&1; {command}", folder.display())).await.out;
             assert!(writes() || shape(&now) == shape(&said), "$ {command}\n{now}");
             anew.extend(["$ ", &command, "\n", &now]);
             count += 1;
@@ -100,11 +103,12 @@ async fn the_transcripts_in_the_documents_are_what_the_program_says() {
     if writes() {
         fs::write(document, anew).unwrap();
     }
+    fs::remove_dir_all(folder).unwrap();
     nightly.cancelled().await;
     drop((waiting, gpus));
 }
 
 /// Whether the transcripts are to be written anew: `MONGOSEAL_TRANSCRIBE=1 cargo test -p mongoseal-cli --test cli_look transcripts`.
 fn writes() -> bool {
-    std::env::var_os("MONGOSEAL_TRANSCRIBE").is_some()
+    env::var_os("MONGOSEAL_TRANSCRIBE").is_some()
 }

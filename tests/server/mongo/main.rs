@@ -23,6 +23,7 @@ mod purge;
 mod race;
 mod raise;
 mod refused;
+mod resume;
 mod revoke;
 mod runtimes;
 mod secrets;

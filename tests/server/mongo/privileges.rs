@@ -93,7 +93,7 @@ impl LimitedUser {
             | "release a group" | "revoke" | "verify" | "transaction" => {
                 Some(seal.acquire(key).group(key).await.unwrap())
             }
-            "wait" | "campaign" => Some(self.others.acquire(key).await.unwrap()),
+            "wait" | "campaign" | "resume" => Some(self.others.acquire(key).await.unwrap()),
             "purge" => {
                 let long_ago = DateTime::from_millis(1);
                 let idle = doc! {
@@ -130,6 +130,7 @@ impl LimitedUser {
             "hold without expiry" => drop(seal.acquire(key).without_expiry().await?.release().await?),
             "raise" => drop(seal.raise(key, token).await?),
             "refresh" => lease().refresh().await?,
+            "resume" => seal.resume(key, lease().id(), lease().token()).await?.orphan(),
             "update metadata" => lease().update_metadata(Metadata::default()).await?,
             "release" => drop(ready.expect("it is held").release().await?),
             "transfer" => drop(ready.expect("it is held").transfer(LeaseId::random()).await?),

@@ -2,14 +2,14 @@
 
 use std::fmt;
 
-use mongoseal::{Clock, Error, FencingToken, Lease, LossCause};
+use mongoseal::{Error, FencingToken, Lease, LossCause};
 use serde::Serialize;
 use serde_json::Value;
 
 use crate::{
     escape,
     exit_status::{Failure, Status},
-    time,
+    json::Until,
 };
 
 /// An event. `docs/languages.md` describes each member.
@@ -67,23 +67,6 @@ pub(super) enum Event {
         code: &'static str,
         message: String,
     },
-}
-
-/// How long a lease lasts without another refresh.
-#[derive(Debug, Serialize)]
-pub(super) struct Until {
-    remaining_ms: u64,
-    /// Milliseconds of the boot-time clock.
-    deadline_ms: u64,
-}
-
-impl Until {
-    pub(super) fn of(lease: &Lease) -> Self {
-        // The clock is read first, so that the deadline is not too late.
-        let now = Clock::Boot.now();
-        let remaining = lease.remaining();
-        Self { remaining_ms: time::millis(remaining), deadline_ms: time::millis(now.saturating_add(remaining)) }
-    }
 }
 
 impl Event {
@@ -146,22 +129,18 @@ impl fmt::Display for Event {
         match self {
             Self::Waiting { position: Some(position) } => write!(f, "waiting    position {position}"),
             Self::Waiting { position: None } => write!(f, "waiting"),
-            Self::Granted { key, token, until, .. } => write!(f, "granted    {key} with token {token}, {until}"),
-            Self::AtRisk { until } => write!(f, "at risk    refreshes are not confirmed, {until}"),
-            Self::Held { until } => write!(f, "held       refreshes are confirmed again, {until}"),
+            Self::Granted { key, token, until, .. } => {
+                write!(f, "granted    {key} with token {token}, remaining {until}")
+            }
+            Self::AtRisk { until } => write!(f, "at risk    refreshes are not confirmed, remaining {until}"),
+            Self::Held { until } => write!(f, "held       refreshes are confirmed again, remaining {until}"),
             Self::Lost { message, .. } => write!(f, "lost       {message}"),
-            Self::Verified { id, until } => write!(f, "verified   request {id}, {until}"),
-            Self::Refreshed { id, until } => write!(f, "refreshed  request {id}, {until}"),
+            Self::Verified { id, until } => write!(f, "verified   request {id}, remaining {until}"),
+            Self::Refreshed { id, until } => write!(f, "refreshed  request {id}, remaining {until}"),
             Self::Released { confirmed: true, .. } => write!(f, "released"),
             Self::Released { confirmed: false, .. } => write!(f, "released   not confirmed"),
             Self::Error { id: Some(id), message, .. } => write!(f, "error      request {id}: {message}"),
             Self::Error { id: None, message, .. } => write!(f, "error      {message}"),
         }
-    }
-}
-
-impl fmt::Display for Until {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "remaining {}", time::brief(std::time::Duration::from_millis(self.remaining_ms)))
     }
 }

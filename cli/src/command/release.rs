@@ -1,0 +1,51 @@
+//! `mongoseal release`: releases the lease that `mongoseal acquire` has left, and removes its file.
+
+use mongoseal::{Error, Mongoseal, ReleaseOutcome, Result};
+use serde::Serialize;
+
+use super::lease_file::LeftLease;
+use crate::{
+    arguments::Release,
+    connection::Connection,
+    exit_status::{Failure, Status},
+    output,
+};
+
+/// The released lease, as JSON.
+#[derive(Serialize)]
+struct View<'a> {
+    key: &'a str,
+    token: u64,
+    released: bool,
+}
+
+pub(crate) async fn perform(connection: &Connection, options: Release) -> std::result::Result<Status, Failure> {
+    let left = LeftLease::read(&options.place, connection)?;
+    let seal = connection.open().await?;
+    let released = release(&seal, &left).await;
+    seal.shutdown().await;
+    // Without a confirmed end the file stays, so that the command can be repeated.
+    if matches!(released, Ok(()) | Err(Error::Lost { .. })) {
+        left.remove();
+    }
+    released?;
+    let (key, token) = (left.key(), left.token());
+    if options.json {
+        output::json(&View { key: key.as_str(), token: token.get(), released: true })?;
+    } else {
+        output::line(&crate::escape::visible(&format!("released {key:?} with token {token}")))?;
+    }
+    Ok(Status::DONE)
+}
+
+/// Releases a lease that is still held. It is held after the work of the script has ended, even if the reply to the
+/// release is lost.
+async fn release(seal: &Mongoseal, left: &LeftLease) -> Result<()> {
+    let lease = left.resume(seal).await?;
+    match lease.release().await? {
+        ReleaseOutcome::AlreadyLost { cause } => {
+            Err(Error::Lost { key: left.key().clone(), token: left.token(), cause })
+        }
+        _ => Ok(()),
+    }
+}

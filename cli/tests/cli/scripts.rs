@@ -1,0 +1,374 @@
+//! `acquire`, `refresh` and `release`: a lease that no process keeps between the steps of a script.
+
+use std::{fs, os::unix::fs::PermissionsExt, path::Path};
+
+use mongoseal_test_support::ReplicaSet;
+use nix::sys::signal::Signal;
+use serde_json::Value;
+use tokio::process::Command;
+
+use crate::{
+    eventually, millis,
+    sandbox::{Ended, KEY, Sandbox, done, ended, id, mongoseal, signal},
+    secs,
+};
+
+impl Sandbox {
+    /// A command of the program, with a lease file of the sandbox.
+    fn with_file(&self, arguments: &[&str]) -> Command {
+        let mut command = self.mongoseal(arguments);
+        command.arg("--lease-file").arg(self.file("lease"));
+        command
+    }
+
+    fn acquire(&self, options: &[&str]) -> Command {
+        let mut command = self.with_file(&["acquire", KEY]);
+        command.args(options);
+        command
+    }
+
+    /// The key, acquired for so long. Returns the token.
+    async fn acquired(&self, ttl: &str) -> u64 {
+        let acquired = done(self.acquire(&["--ttl", ttl, "--no-wait"])).await;
+        acquired.is_quiet(0);
+        acquired.stdout.trim_end().parse().unwrap()
+    }
+
+    async fn refreshed(&self) -> Ended {
+        done(self.with_file(&["refresh"])).await
+    }
+
+    async fn released(&self) -> Ended {
+        done(self.with_file(&["release"])).await
+    }
+
+    fn has_file(&self) -> bool {
+        self.file("lease").exists()
+    }
+
+    fn lease_file(&self) -> Value {
+        serde_json::from_slice(&fs::read(self.file("lease")).unwrap()).unwrap()
+    }
+}
+
+#[tokio::test]
+async fn the_key_stays_held_between_the_steps_and_is_free_after_the_release() {
+    let sandbox = Sandbox::new("steps").await;
+    let token = sandbox.acquired("60s").await;
+    let run = done(sandbox.mongoseal(&["run", KEY, "--no-wait", "--", "echo", "never"])).await;
+    run.says(121, "is held by");
+    assert!(run.stderr.contains(&token.to_string()), "{}", run.stderr);
+
+    let refreshed = sandbox.refreshed().await;
+    refreshed.is_quiet(0);
+    assert!(["59s\n", "58s\n"].contains(&refreshed.stdout.as_str()), "{}", refreshed.stdout);
+    let longer = done(sandbox.with_file(&["refresh", "--ttl", "10m", "--json"])).await;
+    let longer: Value = serde_json::from_str(&longer.stdout).unwrap();
+    assert_eq!((&longer["key"], &longer["token"]), (&KEY.into(), &token.into()));
+    assert!(longer["remaining_ms"].as_u64() > Some(590_000) && longer["deadline_ms"].is_u64(), "{longer}");
+    // The next refresh keeps that ttl.
+    assert!(sandbox.refreshed().await.stdout.starts_with("9m"));
+
+    let released = sandbox.released().await;
+    released.is_quiet(0);
+    assert_eq!(released.stdout, format!("released \"{KEY}\" with token {token}\n"));
+    assert!(!sandbox.has_file());
+    sandbox.is_free().await;
+    sandbox.released().await.says(125, "there is no lease file");
+    sandbox.refreshed().await.says(125, "there is no lease file");
+}
+
+#[tokio::test]
+async fn the_lease_file_is_for_this_user_only_and_has_the_form_of_the_document() {
+    let sandbox = Sandbox::new("form").await;
+    let acquired =
+        done(sandbox.acquire(&["--ttl=60s", "--owner=ci", "--group=g", "--metadata=build=7", "--shared=2", "--json"]))
+            .await;
+    acquired.is_quiet(0);
+    let acquired: Value = serde_json::from_str(&acquired.stdout).unwrap();
+    let record = sandbox.seal.inspect(KEY).await.unwrap().unwrap();
+    let holder = &record.holders[0];
+    assert_eq!((holder.owner.as_str(), holder.limit), ("ci", Some(2)));
+    assert_eq!(holder.group.as_ref().map(mongoseal::Group::as_str), Some("g"));
+    assert_eq!(holder.metadata.iter().collect::<Vec<_>>(), [("build", "7")]);
+    assert_eq!(
+        (&acquired["key"], &acquired["owner"], &acquired["token"]),
+        (&KEY.into(), &"ci".into(), &holder.token.get().into())
+    );
+    assert!(acquired["remaining_ms"].as_u64() > Some(55_000) && acquired.as_object().unwrap().len() == 5, "{acquired}");
+
+    assert_eq!(fs::metadata(sandbox.file("lease")).unwrap().permissions().mode() & 0o777, 0o600);
+    let file = sandbox.lease_file();
+    let mut members: Vec<_> = file.as_object().unwrap().keys().map(String::as_str).collect();
+    members.sort_unstable();
+    assert_eq!(members, ["collection", "database", "key", "lease_id", "token", "version"]);
+    assert_eq!(
+        (&file["version"], &file["collection"], &file["database"]),
+        (&1.into(), &"mongoseal".into(), &"cli_form".into())
+    );
+    sandbox.released().await.is_quiet(0);
+}
+
+#[tokio::test]
+async fn a_lease_that_expired_or_was_taken_is_lost_and_never_acquired_again() {
+    let sandbox = Sandbox::new("lost").await;
+    sandbox.acquired("2s").await;
+    eventually(secs(10), "it expires", async || sandbox.seal.acquire(KEY).await.is_ok()).await;
+    sandbox.refreshed().await.says(122, "its time ran out before the store confirmed a refresh");
+    assert!(sandbox.has_file());
+    sandbox.is_free().await;
+    sandbox.released().await.says(122, "its time ran out");
+    assert!(!sandbox.has_file());
+
+    sandbox.acquired("2s").await;
+    let next = sandbox.seal.acquire(KEY).ttl(secs(60)).wait(secs(10)).await.unwrap();
+    sandbox.refreshed().await.says(122, &format!("the key has a newer token, {}", next.token()));
+    sandbox.released().await.says(122, "the key has a newer token");
+    next.verify().await.unwrap();
+    next.release().await.unwrap();
+
+    sandbox.acquired("60s").await;
+    sandbox.seal.revoke(KEY).by("olga").reason("stuck").await.unwrap();
+    sandbox.refreshed().await.says(122, "it was revoked by \"olga\" (reason: \"stuck\")");
+    sandbox.released().await.says(122, "it was revoked by \"olga\" (reason: \"stuck\")");
+    assert!(!sandbox.has_file());
+    sandbox.is_free().await;
+}
+
+#[tokio::test]
+async fn a_key_that_is_held_leaves_no_file_and_a_lease_file_that_exists_is_not_overwritten() {
+    let sandbox = Sandbox::new("twice").await;
+    let lease = sandbox.hold().await;
+    done(sandbox.acquire(&["--ttl=60s", "--no-wait"])).await.says(121, "is held by");
+    done(sandbox.acquire(&["--ttl=60s", "--wait=200ms", "--held-status=7"])).await.says(7, "is held by");
+    assert!(!sandbox.has_file());
+    lease.release().await.unwrap();
+
+    let token = sandbox.acquired("60s").await;
+    let mut second = sandbox.mongoseal(&["acquire", "other", "--ttl=60s"]);
+    second.arg("--lease-file").arg(sandbox.file("lease"));
+    done(second).await.says(125, "exists: run `mongoseal release --lease-file");
+    assert!(sandbox.seal.inspect("other").await.unwrap().is_none());
+    assert_eq!(sandbox.lease_file()["token"], token);
+    sandbox.released().await.is_quiet(0);
+    // Without a ttl there is no default.
+    let missing = done(sandbox.acquire(&[])).await;
+    assert!(missing.code == Some(125) && missing.stderr.contains("--ttl"), "{}", missing.stderr);
+    let missing = done(sandbox.mongoseal(&["acquire", KEY, "--ttl=60s"])).await;
+    assert!(missing.code == Some(125) && missing.stderr.contains("--lease-fd"), "{}", missing.stderr);
+}
+
+#[tokio::test]
+async fn a_signal_ends_the_wait_and_leaves_neither_a_waiter_nor_a_file() {
+    let sandbox = Sandbox::new("signal").await;
+    let lease = sandbox.hold().await;
+    let waiting = sandbox.acquire(&["--ttl=60s"]).spawn().unwrap();
+    sandbox.queued(1).await;
+    assert!(sandbox.lease_file()["token"].is_null());
+    sandbox.released().await.says(125, "has no token: wait until the `mongoseal acquire` that writes it has ended");
+    signal(id(&waiting), Signal::SIGINT);
+    ended(waiting).await.is_ended_by(Signal::SIGINT);
+    sandbox.queued(0).await;
+    assert!(!sandbox.has_file());
+
+    let waiting = sandbox.acquire(&["--ttl=1s"]).spawn().unwrap();
+    sandbox.queued(1).await;
+    signal(id(&waiting), Signal::SIGKILL);
+    assert_eq!(ended(waiting).await.signal, Some(Signal::SIGKILL as i32));
+    assert!(sandbox.has_file());
+    sandbox.refreshed().await.says(125, "if it was killed, remove the file");
+    lease.release().await.unwrap();
+    sandbox.seal.acquire(KEY).wait(secs(10)).await.unwrap().release().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_lease_that_was_handed_over_begins_with_its_whole_ttl() {
+    let sandbox = Sandbox::new("handed").await;
+    let lease = sandbox.hold().await;
+    let waiting = sandbox.acquire(&["--ttl=6s", "--json"]).spawn().unwrap();
+    sandbox.queued(1).await;
+    // Less than a third of the ttl, after which the waiter renews its place.
+    tokio::time::sleep(millis(1_300)).await;
+    lease.release().await.unwrap();
+    let acquired = ended(waiting).await;
+    let view: Value = serde_json::from_str(&acquired.stdout).unwrap();
+    assert!(view["remaining_ms"].as_u64() > Some(5_500), "{view}");
+    sandbox.released().await.is_quiet(0);
+}
+
+#[tokio::test]
+async fn a_lease_goes_through_pipes_and_descriptors() {
+    let sandbox = Sandbox::new("pipes").await;
+    let script = "set -e
+        lease=$(mongoseal acquire k --ttl 60s --lease-fd 3 3>&1 >token)
+        mongoseal refresh --lease-fd 3 3<<<\"$lease\" >/dev/null
+        printf %s \"$lease\" | mongoseal release --lease-fd 0
+        mongoseal verify k \"$(cat token)\"
+        umask 077
+        exec 9<>descriptor
+        mongoseal acquire k --ttl 60s --lease-fd 9 >/dev/null
+        mongoseal refresh --lease-fd 9 >/dev/null
+        if mongoseal acquire other --ttl 60s --lease-fd 9; then exit 99; fi
+        mongoseal release --lease-fd 9";
+    let shell = done(sandbox.shell(script)).await;
+    assert_eq!(shell.code, Some(0), "{}", shell.stderr);
+    assert_eq!(shell.stdout.lines().filter(|line| line.starts_with("released \"k\" with token")).count(), 2);
+    assert!(shell.stderr.contains("is a file with content: pass an empty file or a pipe"), "{}", shell.stderr);
+    for (script, part) in [
+        ("mongoseal acquire k --ttl 60s --lease-fd 1", "has other output: pass 3 or more"),
+        ("mongoseal acquire k --ttl 60s --lease-fd 77", "pass the number of an open pipe or file"),
+        ("umask 022; mongoseal acquire k --ttl 60s --lease-fd 3 3>open", "other users can read or write descriptor 3"),
+        ("mongoseal refresh --lease-fd 3 3</dev/null", "descriptor 3 of --lease-fd is cut off"),
+    ] {
+        done(sandbox.shell(script)).await.says(125, part);
+    }
+    sandbox.seal.acquire("k").await.unwrap().release().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_lease_that_cannot_be_written_or_whose_token_cannot_be_printed_is_not_held() {
+    let sandbox = Sandbox::new("full").await;
+    for (script, part) in [
+        ("mongoseal acquire k --ttl 60s --lease-fd 3 3>/dev/full", "cannot write descriptor 3"),
+        ("mongoseal acquire k --ttl 60s --lease-file lease >/dev/full", "cannot print the token"),
+        ("mongoseal acquire k --ttl 60s --lease-file no/such/folder/lease", "there is no folder"),
+    ] {
+        done(sandbox.shell(script)).await.says(125, part);
+        assert!(!sandbox.has_file());
+        sandbox.seal.acquire("k").await.unwrap().release().await.unwrap();
+    }
+    // A reader that has gone finds the token in the file.
+    let shell = done(sandbox.shell("mongoseal acquire k --ttl 60s --lease-file lease | true")).await;
+    shell.is_quiet(0);
+    sandbox.released().await.is_quiet(0);
+}
+
+#[tokio::test]
+async fn a_file_that_is_no_lease_file_is_an_error_that_names_the_remedy_and_no_secret() {
+    let sandbox = Sandbox::new("wrong").await;
+    sandbox.acquired("60s").await;
+    let path = sandbox.file("lease");
+    let right = fs::read_to_string(&path).unwrap();
+    let secret = sandbox.lease_file()["lease_id"].as_str().unwrap().to_owned();
+    let newer = right.replace("\"version\":1", "\"version\":2");
+    let wrong_type = right.replace(&format!("\"{secret}\""), &format!("[\"{secret}\"]"));
+    let no_id = right.replace(&secret, &format!("{secret}0"));
+    for (content, part) in [
+        (right[..right.len() / 2].to_owned(), "is cut off: remove it; its lease ends with its ttl"),
+        (String::new(), "is cut off"),
+        (newer, "has the format version 2, and this program reads 1: upgrade mongoseal"),
+        (wrong_type, "has no lease: pass the file or descriptor that `mongoseal acquire` has written"),
+        (no_id, "has no lease"),
+        (format!("not JSON {secret}"), "has no lease"),
+        ("{}".to_owned(), "has no lease"),
+        (format!("{right}{right}"), "has no lease"),
+    ] {
+        fs::write(&path, content).unwrap();
+        for refused in [sandbox.refreshed().await, sandbox.released().await] {
+            refused.says(125, part);
+            assert!(!refused.stderr.contains(&secret[..13]), "{}", refused.stderr);
+        }
+        assert!(sandbox.has_file());
+    }
+    fs::write(&path, &right).unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o640)).unwrap();
+    sandbox.refreshed().await.says(125, "which has a secret: run chmod 600");
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
+    let mut other = sandbox.with_file(&["release"]);
+    other.args(["--collection", "other"]);
+    let part = "is in the collection \"mongoseal\" of the database \"cli_wrong\", and the options name \"other\" of \"cli_wrong\": pass --db";
+    done(other).await.says(125, part);
+    let pipe = done(sandbox.shell("mkfifo -m 600 pipe; mongoseal release --lease-file pipe")).await;
+    pipe.says(125, "is no regular file: pass a descriptor by --lease-fd");
+    sandbox.released().await.is_quiet(0);
+    sandbox.is_free().await;
+}
+
+#[tokio::test]
+async fn the_lease_id_is_in_the_lease_file_only() {
+    let sandbox = Sandbox::new("hidden").await;
+    let lease = sandbox.hold().await;
+    let mut acquire = sandbox.acquire(&["--ttl=60s", "--verbose", "--json"]);
+    let waiting = acquire.spawn().unwrap();
+    sandbox.queued(1).await;
+    let secret = sandbox.lease_file()["lease_id"].as_str().unwrap().to_owned();
+    for source in ["cmdline", "environ"] {
+        let text = fs::read(format!("/proc/{}/{source}", id(&waiting))).unwrap();
+        assert!(!String::from_utf8_lossy(&text).contains(&secret), "{source}");
+    }
+    lease.release().await.unwrap();
+    let acquired = ended(waiting).await;
+    assert!(acquired.code == Some(0) && acquired.stderr.contains("granted"), "{}", acquired.stderr);
+    let mut said = acquired.stdout + &acquired.stderr;
+    for command in [&["refresh", "--json"][..], &["refresh", "--ttl=1ms"], &["release", "--json"], &["release"]] {
+        let ended = done(sandbox.with_file(command)).await;
+        said += &(ended.stdout + &ended.stderr);
+    }
+    // The first eight digits name a lease in messages of the library.
+    assert!(!said.contains(&secret[..13]), "{said}");
+    assert!(said.contains("\"released\":true"), "{said}");
+}
+
+#[tokio::test]
+async fn an_acquire_without_an_answer_takes_back_what_it_was_granted() {
+    let set = ReplicaSet::builder().proxied().start().await;
+    let sandbox = Sandbox::on(&set, "doubt").await;
+    // Each request is executed, the take-back too, and none is answered.
+    let swallowed = set.proxy().swallow_reply("script", "findAndModify", 1_000);
+    for command in ["acquire", "run", "hold"] {
+        let before = swallowed.count();
+        let mut acquire = mongoseal(&[command, KEY, "--ttl=60s", "--no-wait", "--timeout=2s"]);
+        acquire.env("MONGODB_URI", set.uri_with("appName=script")).env("MONGOSEAL_DB", "cli_doubt");
+        match command {
+            "acquire" => acquire.arg("--lease-file").arg(sandbox.file("lease")),
+            "run" => acquire.args(["--", "echo", "never"]),
+            _ => acquire.arg("--no-stdin"),
+        };
+        let ended = done(acquire).await;
+        assert_eq!(ended.code, Some(123), "{command}: {}{}", ended.stdout, ended.stderr);
+        assert!(swallowed.count() > before + 1, "{command}");
+        assert!(!sandbox.has_file());
+        sandbox.is_free().await;
+    }
+}
+
+/// The shell scripts below a heading of `docs/shell.md`.
+fn scripts_of(heading: &str) -> Vec<String> {
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/shell.md");
+    let page = fs::read_to_string(page).unwrap();
+    let section = page.split_once(&format!("\n## {heading}\n")).unwrap().1;
+    let section = section.split("\n## ").next().unwrap();
+    let blocks = section.split("```sh\n").skip(1);
+    blocks.map(|block| block.split_once("```").unwrap().0.to_owned()).collect()
+}
+
+#[tokio::test]
+async fn the_pipeline_of_the_document_holds_the_key_from_its_first_step_to_its_last() {
+    let sandbox = Sandbox::new("pipeline").await;
+    let steps = scripts_of("Steps that no command contains");
+    assert_eq!(steps.len(), 3);
+    for name in ["build.sh", "deploy.sh"] {
+        let path = sandbox.file(name);
+        let script = format!("#!/bin/sh\nmongoseal ls --json deploy >>held; echo \"{name} $1\" >>work\n");
+        fs::write(&path, script).unwrap();
+        fs::set_permissions(path, fs::Permissions::from_mode(0o700)).unwrap();
+    }
+    for _ in 0..2 {
+        for step in &steps {
+            let step = done(sandbox.shell(step)).await;
+            assert_eq!(step.code, Some(0), "{}", step.stderr);
+        }
+        sandbox.seal.acquire("deploy").await.unwrap().release().await.unwrap();
+    }
+    let token = fs::read_to_string(sandbox.file("token")).unwrap();
+    let work = sandbox.lines("work", 4).await;
+    assert_eq!(work[2..], [format!("build.sh {}", token.trim_end()), format!("deploy.sh {}", token.trim_end())]);
+    assert_eq!(sandbox.lines("held", 4).await.len(), 4);
+
+    // A revocation between the steps: the second step ends before its last command, and the third reports it.
+    assert_eq!(done(sandbox.shell(&steps[0])).await.code, Some(0));
+    sandbox.seal.revoke("deploy").by("olga").await.unwrap();
+    let second = done(sandbox.shell(&steps[1])).await;
+    assert_eq!((second.code, sandbox.lines("work", 5).await.len()), (Some(122), 5), "{}", second.stderr);
+    assert_eq!(done(sandbox.shell(&steps[2])).await.code, Some(122));
+}

@@ -1,0 +1,133 @@
+//! The verb `resume`: takes a lease up again that an earlier process or handle has left.
+
+use std::{sync::Arc, time::Duration};
+
+use crate::{
+    Error, FencingToken, IntoName, Key, Lease, LeaseId, Mongoseal, Result,
+    engine::{
+        refresh::Refreshing,
+        resume::{self, ResumeSpec},
+        shared::Shared,
+    },
+    store::BoxFuture,
+};
+
+impl Mongoseal {
+    /// Takes up a lease that is still held, by its key, lease id and token: see [`Resume`]. Nothing is sent until the
+    /// returned builder is awaited.
+    pub fn resume<K>(&self, key: K, id: LeaseId, token: FencingToken) -> Resume
+    where
+        K: IntoName<Key>,
+    {
+        Resume {
+            shared: Arc::clone(&self.shared),
+            key: key.into_name(),
+            id,
+            token,
+            ttl: None,
+            refreshing: Refreshing::AtAThird,
+        }
+    }
+}
+
+/// Takes up a lease that is still held. Awaiting it returns the [`Lease`].
+///
+/// [`Mongoseal::resume`](crate::Mongoseal::resume) makes it. It is for a process that continues the work of an earlier
+/// one, which has left its lease by [`Lease::orphan`](crate::Lease::orphan) or has died. The earlier process must have
+/// ended: two processes that use one lease both believe that they hold it.
+///
+/// It reads the record by a linearizable read, and requires a holder with this lease id and token. Then it refreshes the
+/// lease. It never sends an acquire. So if the lease has ended, the call ends in [`Error::Lost`], and neither takes the
+/// key again nor waits in its queue. [`Acquire::lease_id`](crate::Acquire::lease_id) does.
+///
+/// The lease keeps its token, owner, group, metadata, grace, minimum hold and the end of its maximum hold, and a lease
+/// without expiry stays one. It is refreshed in
+/// the background, and its drop releases it, as that of any lease.
+///
+/// # Caveats
+///
+/// The change stream notifies the handle of the acquire. So a revocation ends a resumed lease at its next refresh, at
+/// most a third of its ttl later.
+///
+/// # Errors
+///
+/// - [`Error::Lost`]: the lease is not held any more. The record may tell why: it was revoked, another lease holds the
+///   key, or the record is gone. Otherwise the cause is [`Expired`](crate::LossCause::Expired), also after a release.
+/// - [`Error::Unavailable`]: the store did not confirm it within the operation timeout. The lease is as it was, and may
+///   have been refreshed. Retry.
+/// - [`Error::Invalid`]: the lease id is in use by a lease of this handle or a sibling, or a setting is not valid. Also
+///   if the deployment must be changed.
+/// - [`Error::Corrupt`]: the document is not a record.
+///
+/// # Cancel safety
+///
+/// Dropping the future leaves the lease as it is: it is not released. A refresh may still be applied.
+///
+/// # Examples
+///
+/// ```
+/// use std::sync::Arc;
+/// use mongoseal::{Mongoseal, store::MemoryStore};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> mongoseal::Result<()> {
+/// let store = Arc::new(MemoryStore::default());
+/// let before = Mongoseal::builder().on_store(store.clone())?;
+/// let lease = before.acquire("deploy").await?;
+/// let (id, token) = (lease.id(), lease.token()); // Keep both where only the next process can read them.
+/// lease.orphan();
+/// before.shutdown().await;
+///
+/// let after = Mongoseal::builder().on_store(store)?;
+/// let lease = after.resume("deploy", id, token).await?;
+/// assert_eq!(lease.token(), token);
+/// lease.release().await?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug)]
+#[must_use = "a lease is not resumed until this is awaited"]
+pub struct Resume {
+    shared: Arc<Shared>,
+    key: Result<Key>,
+    id: LeaseId,
+    token: FencingToken,
+    ttl: Option<Duration>,
+    refreshing: Refreshing,
+}
+
+impl Resume {
+    /// Changes the ttl, as [`Lease::extend`](crate::Lease::extend) does: the lease never ends sooner than before, and a
+    /// lease without expiry is refused. Default: the ttl that the lease has.
+    pub fn ttl(mut self, ttl: Duration) -> Self {
+        self.ttl = Some(ttl);
+        self
+    }
+
+    /// Sets the interval between refreshes: at most half the ttl. Default: a third of the ttl.
+    pub fn refresh_every(mut self, interval: Duration) -> Self {
+        self.refreshing = Refreshing::Every(interval);
+        self
+    }
+
+    /// Turns refreshes in the background off: the lease ends with its ttl unless [`Lease::refresh`] is called.
+    pub fn without_refresh(mut self) -> Self {
+        self.refreshing = Refreshing::ByHand;
+        self
+    }
+
+    async fn run(self) -> Result<Lease> {
+        let Self { shared, key, id, token, ttl, refreshing } = self;
+        let spec = ResumeSpec { key: key?, id, token, ttl, refreshing };
+        resume::resume(&shared, spec).await.map(Lease::new)
+    }
+}
+
+impl IntoFuture for Resume {
+    type Output = Result<Lease, Error>;
+    type IntoFuture = BoxFuture<Result<Lease, Error>>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        Box::pin(self.run())
+    }
+}

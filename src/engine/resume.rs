@@ -1,0 +1,151 @@
+//! Takes a lease up again by its key, lease id and token.
+//!
+//! Purpose: a process that knows a lease of an earlier process goes on with it, and never acquires its key anew.
+//!
+//! Mechanism: a linearizable read finds the holder with this lease id and token. A refresh, which never creates a lease,
+//! confirms that it still holds the key. Then the task of the lease starts. Until then all runs in the caller's future:
+//! if the caller drops it, there is no lease that its drop would release.
+//!
+//! Invariant: nothing but refreshes is sent until the lease is confirmed, and they keep what its acquire has set.
+
+use std::{sync::Arc, time::Duration};
+
+use tracing::{Instrument, debug_span};
+
+use crate::{
+    Deadline, Error, FencingToken, HybridTime, Key, LeaseId, LossCause, Result, Ttl,
+    engine::{
+        confirm::find_loss,
+        context::Context,
+        held_lease::HeldLease,
+        lease_ids::InUse,
+        lease_shared::{LeaseShared, Limits},
+        lease_task::LeaseTask,
+        notifier::HolderGuard,
+        refresh::{self, Confirmed, Refreshing},
+        retry::{self, Limit},
+        shared::Shared,
+    },
+    record::{Holder, LeaseSpec, Record},
+    store::Snapshot,
+    types::duration::format_duration,
+};
+
+/// A lease to take up, and what changes by that.
+#[derive(Debug)]
+pub(crate) struct ResumeSpec {
+    pub(crate) key: Key,
+    pub(crate) id: LeaseId,
+    pub(crate) token: FencingToken,
+    /// The new ttl. `None`: the ttl of the record.
+    pub(crate) ttl: Option<Duration>,
+    pub(crate) refreshing: Refreshing,
+}
+
+/// What the record tells of a lease that is held.
+struct Found {
+    terms: LeaseSpec,
+    ttl: Ttl,
+    refreshing: Refreshing,
+    /// The lease lasts until this time on the clock, if it is not refreshed.
+    until: Duration,
+    limits: Limits,
+    tick: HybridTime,
+}
+
+/// Takes a lease up, and starts its task.
+pub(crate) async fn resume(shared: &Arc<Shared>, spec: ResumeSpec) -> Result<HeldLease> {
+    let context = &shared.context;
+    context.ensure_open()?;
+    let in_use = InUse::begin(&shared.siblings().lease_ids, spec.id)?;
+    let give_up = context.operation_deadline();
+    tokio::select! {
+        biased;
+        () = in_use.wait_for_take_back() => {}
+        () = give_up.passed() => return Err(Error::unavailable(
+            "the take-back of an acquire with this lease id has not ended within the operation timeout: check that the store can be reached, and retry",
+        )),
+    }
+    let found = find(context, &spec, give_up).await?;
+    let (ttl, refreshing) = (found.ttl, found.refreshing);
+    let limit = Limit::growing(context.settings.attempt);
+    let lease = retry::until_definite(give_up, limit, |answer_by| confirm(context, &spec, &found, answer_by)).await?;
+    // If the handle was shut down meanwhile, the lease stays as it is.
+    context.ensure_open()?;
+    let span = debug_span!("resume", key = %lease.key, owner = %lease.owner, token = lease.token.get());
+    let holder = (shared.siblings().next_acquire_id().number, &lease);
+    let holder = HolderGuard::new(context, &shared.siblings().notifier, &shared.releases, holder);
+    let (held, mut task) = LeaseTask::start(Arc::clone(shared), lease, (ttl, refreshing), in_use, holder);
+    let run = async move {
+        task.run().await;
+        Box::pin(task.end()).await;
+    };
+    drop(context.spawn(run.instrument(span)));
+    Ok(held)
+}
+
+/// Reads the lease, and refuses one that is lost.
+async fn find(context: &Context, spec: &ResumeSpec, give_up: Deadline) -> Result<Found> {
+    let lost = |cause| Error::Lost { key: spec.key.clone(), token: spec.token, cause };
+    // The store reads its clock later.
+    let sent = context.clock().now();
+    let Some(Snapshot { mut record, at }) = context.read_record(&spec.key, give_up).await? else {
+        return Err(lost(LossCause::Removed));
+    };
+    if let Some(cause) = find_loss(&record, at.now, (spec.id, spec.token), is_taken_by_newer(&record, spec)) {
+        return Err(lost(cause));
+    }
+    record.holders.retain(|holder| holder.terms.lease == spec.id);
+    let Some(holder) = record.holders.pop() else { return Err(lost(LossCause::Expired)) };
+    let settings = &context.settings;
+    let remaining = holder.remaining(at.now);
+    let ttl = new_ttl(context, spec, &holder, remaining.is_some())?;
+    let mut refreshing = spec.refreshing;
+    refreshing.check(ttl)?;
+    if matches!((remaining, refreshing), (None, Refreshing::AtAThird)) {
+        refreshing = Refreshing::Every(settings.ttl.third());
+    }
+    let left = remaining.unwrap_or_default().saturating_sub(Duration::from_millis(holder.terms.grace));
+    let valid = Ttl::try_from(left).map(|left| settings.validity(left)).unwrap_or_default();
+    let grace = Duration::from_millis(holder.terms.grace);
+    let last = holder.not_after.map(|end| settings.less_drift(end.since(at.now).saturating_sub(grace)));
+    let limits = Limits { last_deadline: last.map(|last| sent.saturating_add(last)), stalled_after: None };
+    Ok(Found { terms: holder.terms, ttl, refreshing, until: sent.saturating_add(valid), limits, tick: at.tick })
+}
+
+/// Whether another lease was granted the key instead of this one. A larger version alone does not tell: another sharer
+/// may have been granted the key, or an operator may have raised it.
+fn is_taken_by_newer(record: &Record, spec: &ResumeSpec) -> bool {
+    let mut newer = record.holders.iter().filter(|holder| holder.version > spec.token);
+    newer.any(|holder| holder.terms.limit <= 1 || holder.terms.lease == spec.id)
+}
+
+/// The ttl from now on.
+fn new_ttl(context: &Context, spec: &ResumeSpec, holder: &Holder, has_expiry: bool) -> Result<Ttl> {
+    match (has_expiry, spec.ttl) {
+        (true, Some(ttl)) => context.settings.check_ttl(ttl, Duration::from_millis(holder.terms.grace)),
+        (true, None) => Ttl::try_from(Duration::from_millis(holder.terms.ttl)),
+        (false, None) => Ok(Ttl::FOREVER),
+        (false, Some(ttl)) => Err(Error::invalid(format!(
+            "this lease has no expiry, and cannot get a ttl of {}: leave the ttl out, or release the lease",
+            format_duration(ttl)
+        ))),
+    }
+}
+
+/// Sends one refresh. Returns the lease if the store confirms it.
+async fn confirm(context: &Context, spec: &ResumeSpec, found: &Found, answer_by: Deadline) -> Result<Arc<LeaseShared>> {
+    let validity = context.settings.validity(found.ttl);
+    let until = context.clock().now().saturating_add(validity).max(found.until);
+    let granted = (spec.token, found.tick);
+    let (key, clock) = (spec.key.clone(), context.clock());
+    let lease = Arc::new(LeaseShared::new(key, &found.terms, granted, clock, until, found.limits));
+    match refresh::attempt(context, &lease, found.ttl, None, answer_by).await? {
+        Some(Confirmed { sent, .. }) if lease.extend_deadline(sent.saturating_add(validity)) => Ok(lease),
+        Some(_) => Err(Error::unavailable(format!(
+            "the store refreshed the lease, but answered after the ttl of {} was over: retry, and choose a longer ttl if that happens again",
+            format_duration(found.ttl.duration())
+        ))),
+        None => Err(lease.lost_error(lease.cause())),
+    }
+}

@@ -1,0 +1,79 @@
+//! Leases that a process takes up by their key, lease id and token, on a real server.
+
+use mongoseal::{Error, FencingToken, LeaseId, LossCause, Mongoseal, ReleaseOutcome};
+
+use crate::{TestDatabase, millis, secs};
+
+async fn assert_lost(seal: &Mongoseal, (id, token): (LeaseId, FencingToken), is_cause: impl Fn(&LossCause) -> bool) {
+    match seal.resume("k", id, token).await {
+        Err(Error::Lost { cause, .. }) => assert!(is_cause(&cause), "{cause}"),
+        other => panic!("the lease is lost: {other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn a_lease_goes_on_in_another_process_as_it_was() {
+    let db = TestDatabase::new("mongoseal_resume").await;
+    let first = db.build(Mongoseal::builder().owner("first"));
+    let acquire = first.acquire("k").ttl(secs(20)).grace(secs(3)).group("g").metadata("build", "$1").shared_up_to(2);
+    let lease = acquire.await.unwrap();
+    let (id, token) = (lease.id(), lease.token());
+    let before = db.record("k").await.unwrap();
+    lease.orphan();
+    first.shutdown().await;
+
+    let second = db.build(Mongoseal::builder().owner("second"));
+    let lease = second.resume("k", id, token).ttl(millis(900)).await.unwrap();
+    // The lease never ends sooner than before.
+    assert!(lease.remaining() > secs(15), "{:?}", lease.remaining());
+    let after = db.record("k").await.unwrap();
+    let holder =
+        |record: &mongodb::bson::Document| record.get_array("holders").unwrap()[0].as_document().unwrap().clone();
+    let (before, after) = (holder(&before), holder(&after));
+    for field in ["lease", "owner", "version", "limit", "grace", "since", "group", "metadata", "caller"] {
+        assert_eq!(before.get(field), after.get(field), "{field}");
+    }
+    assert_eq!(after.get_i64("ttl").unwrap(), 900);
+    lease.verify().await.unwrap();
+    assert_eq!(lease.release().await.unwrap(), ReleaseOutcome::Released);
+    assert_lost(&second, (id, token), |cause| *cause == LossCause::Expired).await;
+    second.shutdown().await;
+}
+
+#[tokio::test]
+async fn a_resumed_lease_is_refreshed_and_a_lost_one_is_not_acquired_again() {
+    let db = TestDatabase::new("mongoseal_resume_lost").await;
+    let (first, second) = (db.seal(), db.seal());
+    let lease = first.acquire("k").ttl(secs(1)).without_refresh().await.unwrap();
+    let left = (lease.id(), lease.token());
+    lease.orphan();
+    let lease = second.resume("k", left.0, left.1).await.unwrap();
+    tokio::time::sleep(millis(2_500)).await;
+    lease.verify().await.unwrap();
+    let error = second.resume("k", left.0, left.1).await.unwrap_err();
+    assert!(matches!(error, Error::Invalid { .. }), "the id is in use: {error}");
+
+    first.revoke("k").by("olga").reason("stuck").await.unwrap();
+    assert!(matches!(lease.cancelled().await, LossCause::Revoked { .. }));
+    assert_lost(&first, left, |cause| matches!(cause, LossCause::Revoked { by, .. } if by == "olga")).await;
+
+    let lease = first.acquire("k").ttl(millis(300)).without_refresh().await.unwrap();
+    let left = (lease.id(), lease.token());
+    lease.orphan();
+    let next = second.acquire("k").wait(secs(20)).await.unwrap();
+    assert_lost(&first, left, |cause| *cause == LossCause::TakenOver { token: next.token() }).await;
+    next.verify().await.unwrap();
+    assert!(db.record("k").await.unwrap().get_array("queue").unwrap().is_empty());
+}
+
+#[tokio::test]
+async fn a_lease_without_expiry_stays_one_in_another_process() {
+    let db = TestDatabase::new("mongoseal_resume_for_ever").await;
+    let lease = db.seal().acquire("k").without_expiry().await.unwrap();
+    let (id, token) = (lease.id(), lease.token());
+    lease.orphan();
+    let lease = db.seal().resume("k", id, token).await.unwrap();
+    assert_eq!(lease.remaining(), std::time::Duration::MAX);
+    lease.refresh().await.unwrap();
+    assert_eq!(lease.release().await.unwrap(), ReleaseOutcome::Released);
+}
