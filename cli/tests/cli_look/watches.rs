@@ -3,7 +3,7 @@
 use std::{mem, time::Duration};
 
 use mongoseal::{Clock, Lease, LeaseId, Mongoseal};
-use mongoseal_test_support::eventually;
+use mongoseal_test_support::{ReplicaSet, eventually};
 use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
@@ -12,6 +12,7 @@ use serde_json::Value;
 use tokio::{
     io::{AsyncBufReadExt, BufReader, Lines},
     process::{Child, ChildStdout},
+    time::timeout,
 };
 
 use crate::{Console, program, secs, shell};
@@ -190,6 +191,26 @@ async fn a_reader_that_does_not_read_does_not_delay_the_end_by_a_signal() {
         assert!(Clock::Boot.now() - began < secs(5), "{signal}");
     }
     set.release().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_watch_reports_that_mongodb_does_not_answer_and_continues_when_it_does() {
+    let set = ReplicaSet::start(1).await;
+    let mut program = program();
+    program.args(["watch", "--timeout", "1s"]).env("MONGODB_URI", set.uri());
+    let mut child = program.spawn().unwrap();
+    let mut events = BufReader::new(child.stdout.take().unwrap()).lines();
+    let mut messages = BufReader::new(child.stderr.take().unwrap()).lines();
+    let seal = Mongoseal::builder().database("mongoseal").connect(set.uri()).await.unwrap();
+    let mut next = async || timeout(secs(60), events.next_line()).await.expect("it comes").unwrap().unwrap();
+    let _first = seal.acquire("first").ttl(secs(600)).await.unwrap();
+    assert!(next().await.contains("first"));
+    set.pause(0).await;
+    let message = timeout(secs(60), messages.next_line()).await.expect("it comes").unwrap().unwrap();
+    assert!(message.starts_with("mongoseal: waiting for MongoDB: "), "{message}");
+    set.resume(0).await;
+    let _second = seal.acquire("second").ttl(secs(600)).wait(secs(60)).await.unwrap();
+    assert!(next().await.contains("second"));
 }
 
 #[tokio::test]
