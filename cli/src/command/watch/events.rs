@@ -110,8 +110,9 @@ mod tests {
         let mut events = Vec::new();
         for (key, at) in changes {
             seal.acquire(key).shared().await.unwrap().orphan();
-            let event = stream.next().await.unwrap().unwrap();
-            events.push(Event { at: StoreTime::from_millis(at), ..event });
+            let mut event = stream.next().await.unwrap().unwrap();
+            event.at = StoreTime::from_millis(at);
+            events.push(event);
         }
         events
     }

@@ -82,3 +82,44 @@ impl Holders {
         lines
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use mongoseal::{LeaseId, Mongoseal};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_transferred_lease_has_the_new_token_and_one_that_has_ended_has_no_row() {
+        let seal = Mongoseal::in_memory();
+        let mut events = seal.watch_prefix("").await.unwrap();
+        let lease = seal.acquire("k").await.unwrap();
+        let other = seal.acquire("other").await.unwrap();
+        let moved = lease.transfer(LeaseId::random()).await.unwrap();
+        other.release().await.unwrap();
+        let mut holders = Holders::default();
+        for _ in 0..4 {
+            holders.apply(&events.next().await.unwrap().unwrap(), Duration::ZERO);
+        }
+        let lines = holders.lines(Duration::from_secs(7), 10, 80);
+        assert_eq!(lines.len(), 2, "{lines:?}");
+        assert!(lines[1].starts_with("k ") && lines[1].contains(&format!("  {moved}  7s  ")), "{lines:?}");
+    }
+
+    #[tokio::test]
+    async fn a_table_without_room_ends_with_the_number_of_further_holders() {
+        let seal = Mongoseal::in_memory();
+        let mut events = seal.watch_prefix("").await.unwrap();
+        let mut holders = Holders::default();
+        for number in 0..9 {
+            seal.acquire(format!("k{number}")).await.unwrap().orphan();
+            holders.apply(&events.next().await.unwrap().unwrap(), Duration::ZERO);
+        }
+        assert_eq!(holders.lines(Duration::ZERO, 10, 80).len(), 10);
+        for room in 3..10 {
+            let lines = holders.lines(Duration::ZERO, room, 80);
+            assert_eq!((lines.len(), lines[room - 1].clone()), (room, format!("… and {} more", 11 - room)));
+        }
+        assert_eq!(Holders::default().lines(Duration::ZERO, 10, 80), ["No leases."]);
+    }
+}

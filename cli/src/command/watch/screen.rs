@@ -58,8 +58,10 @@ struct Screen {
     keyboard: Keyboard,
     /// The thread that writes, and the channel to it.
     writer: Option<(Sender<String>, JoinHandle<io::Result<()>>)>,
-    /// Whether the alternate screen was entered.
+    /// Whether the alternate screen was entered, and must be left.
     is_entered: bool,
+    /// Whether the next frame enters it, for the first time or again.
+    enters: bool,
     holders: Holders,
     /// The latest events, without `holds`: the table has these holders.
     events: VecDeque<Event>,
@@ -82,6 +84,7 @@ impl Screen {
             keyboard: Keyboard::open(),
             writer: None,
             is_entered: false,
+            enters: true,
             holders: Holders::default(),
             events: VecDeque::new(),
             failure: None,
@@ -139,7 +142,7 @@ impl Screen {
         if self.writer.is_none() {
             self.writer = Some(output::start_writer(1, output::raw));
         }
-        (self.is_entered, self.next) = (false, Duration::ZERO);
+        (self.enters, self.next) = (true, Duration::ZERO);
     }
 
     /// Stops this program as Ctrl-Z does, with the terminal as it was before.
@@ -180,7 +183,7 @@ impl Screen {
         // This program was continued, and the signal of that comes now.
         let Some((frames, _)) = &self.writer else { return true };
         match frames.try_send(frame) {
-            Ok(()) => (self.is_entered, self.drawn) = (true, now),
+            Ok(()) => (self.is_entered, self.enters, self.drawn) = (true, false, now),
             Err(TrySendError::Full(_)) => self.next = now.saturating_add(MIN_INTERVAL),
             Err(TrySendError::Closed(_)) => return false,
         }
@@ -199,7 +202,7 @@ impl Screen {
         lines.resize(rows, String::new());
         // The rest of a line is erased before its text: behind a full line the last character would be erased.
         let lines: Vec<String> = lines.iter().map(|line| format!("{REST_OF_LINE}{line}")).collect();
-        let enter = if self.is_entered { "" } else { ENTER };
+        let enter = if self.enters { ENTER } else { "" };
         format!("{enter}{HOME}{}", lines.join("\r\n"))
     }
 
