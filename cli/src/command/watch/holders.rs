@@ -103,7 +103,8 @@ mod tests {
         }
         let lines = holders.lines(Duration::from_secs(7), 10, 80);
         assert_eq!(lines.len(), 2, "{lines:?}");
-        assert!(lines[1].starts_with("k ") && lines[1].contains(&format!("  {moved}  7s  ")), "{lines:?}");
+        let cells: Vec<&str> = lines[1].split_whitespace().collect();
+        assert_eq!((cells[0], cells[2], cells[3]), ("k", moved.to_string().as_str(), "7s"));
     }
 
     #[tokio::test]
