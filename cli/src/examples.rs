@@ -89,10 +89,12 @@ pub(crate) const SHOW: &str = "Examples:
 Exit status 1 if the key has no record.";
 
 pub(crate) const WATCH: &str = "Examples:
-  mongoseal watch reports/nightly
+  mongoseal watch
+  mongoseal watch reports/nightly --plain
   mongoseal watch reports/ --prefix --json | tee events
 
-Ctrl-C ends it with status 0.";
+On a terminal it shows a table of the holders and the latest events: q ends it. In a pipe it prints a line per event. \
+Ctrl-C and SIGTERM end it, too, always with status 0.";
 
 pub(crate) const REVOKE: &str = "Examples:
   mongoseal revoke reports/nightly --reason 'stuck since Monday'

@@ -3,12 +3,22 @@
 use std::{
     fmt,
     io::{self, IsTerminal, Write},
+    time::Duration,
 };
 
+use anstream::{AutoStream, ColorChoice, adapter::strip_str};
 use rustix::event::{PollFd, PollFlags, poll};
 use serde::Serialize;
+use tokio::{
+    sync::mpsc::{self, Sender},
+    task::{JoinHandle, spawn_blocking},
+    time::sleep,
+};
 
 use crate::escape;
+
+/// The interval of the check whether the reader has closed the pipe.
+const CLOSED_INTERVAL: Duration = Duration::from_millis(250);
 
 /// Returns whether the standard output is a terminal.
 pub(crate) fn is_terminal() -> bool {
@@ -32,10 +42,38 @@ fn window() -> Option<(usize, usize)> {
 
 /// Returns whether the reader has closed the pipe, as `head` does.
 pub(crate) fn is_closed() -> bool {
+    events(PollFlags::empty()).intersects(PollFlags::ERR | PollFlags::HUP)
+}
+
+/// Returns which of these events the standard output has now. Errors need not be named.
+fn events(of: PollFlags) -> PollFlags {
     let stdout = io::stdout();
-    let mut polled = [PollFd::new(&stdout, PollFlags::empty())];
+    let mut polled = [PollFd::new(&stdout, of)];
     let now = rustix::time::Timespec { tv_sec: 0, tv_nsec: 0 };
-    poll(&mut polled, Some(&now)).is_ok() && polled[0].revents().intersects(PollFlags::ERR | PollFlags::HUP)
+    poll(&mut polled, Some(&now)).map_or(PollFlags::empty(), |_| polled[0].revents())
+}
+
+/// Waits until the reader has closed the pipe, or until the thread that writes has ended.
+pub(crate) async fn closed(texts: Sender<String>) {
+    while !texts.is_closed() && !is_closed() {
+        sleep(CLOSED_INTERVAL).await;
+    }
+}
+
+/// Starts a thread that writes texts, because a write can block for as long as the reader wants. At most `size` texts
+/// wait for it. It ends after an error, or when the sender was dropped.
+pub(crate) fn start_writer(
+    size: usize,
+    write: fn(&str) -> io::Result<()>,
+) -> (Sender<String>, JoinHandle<io::Result<()>>) {
+    let (texts, mut received) = mpsc::channel::<String>(size);
+    let writer = spawn_blocking(move || {
+        while let Some(text) = received.blocking_recv() {
+            write(&text)?;
+        }
+        Ok(())
+    });
+    (texts, writer)
 }
 
 /// The error of an output whose reader has closed the pipe. Only this module makes it.
@@ -84,7 +122,32 @@ pub(crate) fn lines(lines: &[String]) -> io::Result<()> {
 
 /// Prints an object as a line of JSON.
 pub(crate) fn json(value: &impl Serialize) -> io::Result<()> {
-    line(&escape::visible_json(&serde_json::to_string(value)?))
+    line(&json_line(value)?)
+}
+
+/// Formats an object as a line of JSON.
+pub(crate) fn json_line(value: &impl Serialize) -> serde_json::Result<String> {
+    Ok(escape::visible_json(&serde_json::to_string(value)?))
+}
+
+/// Writes control sequences and text as they are: `NO_COLOR` does not apply to cursor movements.
+pub(crate) fn raw(text: &str) -> io::Result<()> {
+    bytes(text.as_bytes())
+}
+
+/// Writes control sequences past the thread that writes, if the terminal takes them now.
+pub(crate) fn raw_now(text: &str) {
+    if events(PollFlags::OUT).contains(PollFlags::OUT) {
+        rustix::io::write(io::stdout(), text.as_bytes()).unwrap_or_default();
+    }
+}
+
+/// Removes the colours of lines, unless the terminal gets colours.
+pub(crate) fn with_wanted_colours(lines: Vec<String>) -> Vec<String> {
+    if AutoStream::choice(&io::stdout()) != ColorChoice::Never {
+        return lines;
+    }
+    lines.iter().map(|line| strip_str(line).to_string()).collect()
 }
 
 /// Makes the first line of a table bold.

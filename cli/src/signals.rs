@@ -24,6 +24,13 @@ const FORWARDED: [i32; 5] = [
     rustix::process::Signal::CONT.as_raw(),
 ];
 
+/// The other signals that a full-screen view handles: a new size of the terminal, Ctrl-Z, and the continuation after it.
+const SCREEN: [SignalKind; 3] = [
+    SignalKind::window_change(),
+    SignalKind::from_raw(rustix::process::Signal::TSTP.as_raw()),
+    SignalKind::from_raw(rustix::process::Signal::CONT.as_raw()),
+];
+
 /// Receives signals, each with its number.
 #[derive(Debug)]
 pub(crate) struct Signals {
@@ -49,6 +56,11 @@ impl Signals {
     /// Also handles the other signals that are forwarded to a command.
     pub(crate) fn add_forwarded(&mut self) -> io::Result<()> {
         FORWARDED.into_iter().try_for_each(|number| self.handle(SignalKind::from_raw(number)))
+    }
+
+    /// Also handles the other signals of a full-screen view.
+    pub(crate) fn add_screen(&mut self) -> io::Result<()> {
+        SCREEN.into_iter().try_for_each(|kind| self.handle(kind))
     }
 
     fn handle(&mut self, kind: SignalKind) -> io::Result<()> {

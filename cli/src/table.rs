@@ -9,7 +9,7 @@ const GAP: &str = "  ";
 /// The text of an empty cell.
 const EMPTY: &str = "-";
 /// The smallest width to which a column is cut. A longer title counts instead.
-const MIN_WIDTH: usize = 8;
+pub(crate) const MIN_WIDTH: usize = 8;
 
 /// A column.
 #[derive(Clone, Copy, Debug)]
@@ -97,15 +97,8 @@ impl<const N: usize> Table<N> {
         self.columns.map(|column| column.title.to_owned())
     }
 
-    fn line(&self, layout: &Layout<N>, cells: &[String; N], bound: Option<usize>) -> String {
-        let fill = |at: &usize| {
-            let (cell, width) = (&cells[*at], layout.widths[*at]);
-            let is_cut = bound.is_some() && self.columns[*at].can_be_cut;
-            pad(if is_cut { cut(cell, width) } else { cell.clone() }, width)
-        };
-        let filled: Vec<String> = layout.shown.iter().map(fill).collect();
-        let line = filled.join(GAP).trim_end().to_owned();
-        bound.map_or(line.clone(), |bound| cut(&line, bound))
+    fn line(&self, Layout { shown, widths }: &Layout<N>, cells: &[String; N], bound: Option<usize>) -> String {
+        join(shown.iter().map(|at| fill(self.columns[*at], widths[*at], &cells[*at], bound.is_some())), bound)
     }
 
     fn has_values(&self, column: usize) -> bool {
@@ -132,6 +125,27 @@ impl<const N: usize> Table<N> {
         }
         widths
     }
+}
+
+/// Formats a row of a table that has no end, in columns of these widths. A wider cell is cut if there is a `width`, and
+/// otherwise moves the rest of its line. The cells must be escaped.
+pub(crate) fn format_row<const N: usize>(
+    columns: &[Column; N],
+    widths: &[usize; N],
+    cells: &[String; N],
+    width: Option<usize>,
+) -> String {
+    let filled = columns.iter().zip(widths).zip(cells);
+    join(filled.map(|((column, size), cell)| fill(*column, *size, cell, width.is_some())), width)
+}
+
+fn fill(column: Column, width: usize, cell: &str, is_bound: bool) -> String {
+    pad(if is_bound && column.can_be_cut { cut(cell, width) } else { cell.to_owned() }, width)
+}
+
+fn join(cells: impl Iterator<Item = String>, bound: Option<usize>) -> String {
+    let line = cells.collect::<Vec<_>>().join(GAP).trim_end().to_owned();
+    bound.map_or(line.clone(), |bound| cut(&line, bound))
 }
 
 /// Cuts a text to a width; a cut text ends with `…`.

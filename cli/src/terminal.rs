@@ -70,7 +70,7 @@ impl Terminal {
 
 /// Returns whether a shell of this session can continue this program's group. The parent process must be in this
 /// session, and the leader of the session in another group.
-fn is_job_of_a_shell() -> bool {
+pub(crate) fn is_job_of_a_shell() -> bool {
     match (getsid(None), getsid(getppid())) {
         (Ok(session), Ok(of_parent)) => session == of_parent && getpgid(Some(session)) != Ok(getpgrp()),
         _ => false,

@@ -55,6 +55,13 @@ pub(crate) fn of_store(time: StoreTime) -> String {
         .map_or_else(String::new, |time| humantime::format_rfc3339_millis(time).to_string())
 }
 
+/// Formats a time of the store's clock without its date, in UTC and whole seconds, such as `02:04:13Z`.
+pub(crate) fn of_day(time: StoreTime) -> String {
+    let time = of_store(time);
+    let clock = time.split_once('T').and_then(|(_, clock)| clock.split_once('.'));
+    clock.map(|(clock, _)| format!("{clock}Z")).unwrap_or_default()
+}
+
 /// Returns whole milliseconds, for JSON.
 pub(crate) fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
@@ -88,5 +95,6 @@ mod tests {
         assert_eq!(of_store(StoreTime::from_millis(1_577_836_800_123)), "2020-01-01T00:00:00.123Z");
         assert_eq!(of_store(StoreTime::from_millis(i64::MIN)), "1970-01-01T00:00:00.000Z");
         assert!(of_store(StoreTime::from_millis(i64::MAX)).starts_with("9999-12-31"));
+        assert_eq!(of_day(StoreTime::from_millis(1_577_880_245_999)), "12:04:05Z");
     }
 }

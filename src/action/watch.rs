@@ -1,6 +1,7 @@
 //! The verbs `watch` and `watch_prefix`: what happens to a key, or to many keys.
 
 mod prefix_watcher;
+mod task;
 mod watcher;
 
 use std::{
@@ -8,7 +9,7 @@ use std::{
     future::poll_fn,
     pin::Pin,
     sync::Arc,
-    task::{self, Poll, ready},
+    task::{Poll, ready},
 };
 
 use futures_core::Stream;
@@ -169,7 +170,7 @@ impl EventStream {
 impl Stream for EventStream {
     type Item = Result<Event>;
 
-    fn poll_next(mut self: Pin<&mut Self>, task: &mut task::Context<'_>) -> Poll<Option<Result<Event>>> {
+    fn poll_next(mut self: Pin<&mut Self>, task: &mut std::task::Context<'_>) -> Poll<Option<Result<Event>>> {
         self.events.poll_next(task)
     }
 }
@@ -217,7 +218,7 @@ impl<T: Send + 'static> WatchEvents<T> {
         Ok(Self { context: Arc::clone(context), events, has_ended: false })
     }
 
-    pub(crate) fn poll_next(&mut self, task: &mut task::Context<'_>) -> Poll<Option<Result<T>>> {
+    pub(crate) fn poll_next(&mut self, task: &mut std::task::Context<'_>) -> Poll<Option<Result<T>>> {
         if self.has_ended {
             return Poll::Ready(None);
         }

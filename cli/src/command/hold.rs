@@ -22,7 +22,7 @@ use crate::{
     connection::Connection,
     exit_status::{Failure, Status},
     json::Until,
-    print_message,
+    output, print_message,
     signals::Signals,
 };
 
@@ -115,7 +115,7 @@ async fn wait(
 ) -> Result<Result<Lease, End>, Failure> {
     let mut acquired = Box::pin(acquire(seal, options));
     let mut read = Box::pin(read_position(seal, &options.key, FIRST_POSITION));
-    let mut closed = Box::pin(Client::closed(client.lines()));
+    let mut closed = Box::pin(output::closed(client.lines()));
     let mut printed = None;
     loop {
         tokio::select! {
@@ -167,7 +167,7 @@ fn malformed(id: Value, message: &str) -> Event {
 async fn keep(lease: &Lease, signals: &mut Signals, client: &mut Client) -> Result<End, LossCause> {
     let mut states = lease.watch_state();
     let mut is_at_risk = false;
-    let mut closed = Box::pin(Client::closed(client.lines()));
+    let mut closed = Box::pin(output::closed(client.lines()));
     let mut answer: Option<Pin<Box<dyn Future<Output = Event> + '_>>> = None;
     loop {
         let is_idle = answer.is_none();

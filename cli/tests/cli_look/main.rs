@@ -9,6 +9,7 @@ mod doctor;
 mod fences;
 mod looks;
 mod operator;
+mod screen;
 mod transcripts;
 mod watches;
 

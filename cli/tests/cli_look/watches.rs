@@ -1,7 +1,9 @@
 //! `watch`.
 
-use std::time::Duration;
+use std::{mem, time::Duration};
 
+use mongoseal::{Lease, LeaseId, Mongoseal};
+use mongoseal_test_support::{ReplicaSet, eventually};
 use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
@@ -10,9 +12,10 @@ use serde_json::Value;
 use tokio::{
     io::{AsyncBufReadExt, BufReader, Lines},
     process::{Child, ChildStdout},
+    time::timeout,
 };
 
-use crate::{Console, program, secs};
+use crate::{Console, program, secs, shell};
 
 struct Watch {
     child: Child,
@@ -108,6 +111,113 @@ async fn watch_tells_of_many_keys_and_leaves_out_the_others() {
     assert_eq!(some.event().await["event"], "expired");
     assert_eq!(some.end(Signal::SIGTERM).await, Some(0));
     assert_eq!(all.end(Signal::SIGINT).await, Some(0));
+}
+
+#[tokio::test]
+async fn a_watch_of_many_keys_leaves_out_no_lease_and_names_a_transfer() {
+    let console = Console::new("watch_short").await;
+    let seal = console.seal("alice");
+    let mut watch = Watch::start(&console, &["reports/", "--prefix", "--json"]);
+    // The first event shows that the watch has begun.
+    let held = watch_begins(&seal, &mut watch).await;
+    let mut expected = Vec::new();
+    for number in 0..20 {
+        let lease = seal.acquire(format!("reports/{number}")).await.unwrap();
+        let token = lease.token().get();
+        lease.release().await.unwrap();
+        expected.extend([("granted".to_owned(), token), ("released".to_owned(), token)]);
+    }
+    let mut events = Vec::new();
+    for _ in 0..expected.len() {
+        events.push(watch.event().await);
+    }
+    let named = |event: &Value| (event["event"].as_str().unwrap().to_owned(), event["token"].as_u64().unwrap());
+    assert_eq!(events.iter().map(named).collect::<Vec<_>>(), expected);
+    let times: Vec<&str> = events.iter().map(|event| event["at"].as_str().unwrap()).collect();
+    assert!(times.is_sorted(), "{times:?}");
+
+    let token = held.token();
+    let moved = held.transfer(LeaseId::random()).await.unwrap();
+    let event = watch.event().await;
+    assert_eq!((event["event"].as_str(), event["token"].as_u64()), (Some("transferred"), Some(token.get())));
+    assert_eq!(event["to"].as_u64(), Some(moved.get()));
+    assert_eq!(watch.end(Signal::SIGTERM).await, Some(0));
+}
+
+/// Acquires a key of the watch until the watch reports it.
+async fn watch_begins(seal: &Mongoseal, watch: &mut Watch) -> Lease {
+    let held = seal.acquire("reports/held").ttl(secs(600)).await.unwrap();
+    assert_eq!(watch.event().await["token"].as_u64(), Some(held.token().get()));
+    held
+}
+
+#[tokio::test]
+async fn the_columns_of_a_pipe_are_fixed_and_a_longer_cell_moves_the_rest() {
+    let console = Console::new("watch_columns").await;
+    let seal = console.seal("alice");
+    let _short = seal.acquire("short").ttl(secs(600)).await.unwrap();
+    let long = "l".repeat(100);
+    let _long = seal.acquire(long.as_str()).without_expiry().await.unwrap();
+    let mut watch = Watch::start(&console, &[]);
+    let (first, second) = (watch.line().await, watch.line().await);
+    assert_eq!(first.find("alice"), Some(24 + 2 + 11 + 2 + 24 + 2 + 15 + 2), "{first}");
+    assert!(first.ends_with("  9m 59s remaining") || first.ends_with("  10m remaining"), "{first}");
+    assert!(
+        second.contains(&format!("  {long}  ")) && second.ends_with("alice             without expiry"),
+        "{second}"
+    );
+    assert_eq!(watch.end(Signal::SIGINT).await, Some(0));
+}
+
+#[tokio::test]
+async fn a_reader_that_does_not_read_does_not_delay_the_end_by_a_signal() {
+    let console = Console::new("watch_blocked").await;
+    let seal = console.seal("alice");
+    // More than a pipe takes.
+    let keys: Vec<String> = (0..500).map(|number| format!("{}/{number}", "k".repeat(300))).collect();
+    let set = seal.acquire_all(keys.iter().map(String::as_str)).ttl(secs(600)).await.unwrap();
+    for (signal, arguments) in [(Signal::SIGTERM, &["--json"][..]), (Signal::SIGINT, &[])] {
+        let mut watch = Watch::start(&console, arguments);
+        // After the first line, the test reads no more than its buffer takes.
+        watch.line().await;
+        let mut before = 0;
+        eventually(secs(20), "the pipe is full", async || {
+            let unread = rustix::io::ioctl_fionread(watch.lines.get_ref().get_ref()).unwrap();
+            unread > 50_000 && mem::replace(&mut before, unread) == unread
+        })
+        .await;
+        let status = timeout(secs(5), watch.end(signal)).await.expect("it ends at once");
+        assert_eq!(status, Some(0), "{signal}");
+    }
+    set.release().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_watch_reports_that_mongodb_does_not_answer_and_continues_when_it_does() {
+    let set = ReplicaSet::start(1).await;
+    let mut program = program();
+    program.args(["watch", "--timeout", "1s"]).env("MONGODB_URI", set.uri());
+    let mut child = program.spawn().unwrap();
+    let mut events = BufReader::new(child.stdout.take().unwrap()).lines();
+    let mut messages = BufReader::new(child.stderr.take().unwrap()).lines();
+    let seal = Mongoseal::builder().database("mongoseal").connect(set.uri()).await.unwrap();
+    let mut next = async || timeout(secs(60), events.next_line()).await.expect("it comes").unwrap().unwrap();
+    let _first = seal.acquire("first").ttl(secs(600)).await.unwrap();
+    assert!(next().await.contains("first"));
+    set.pause(0).await;
+    let message = timeout(secs(60), messages.next_line()).await.expect("it comes").unwrap().unwrap();
+    assert!(message.starts_with("mongoseal: waiting for MongoDB: "), "{message}");
+    set.resume(0).await;
+    let _second = seal.acquire("second").ttl(secs(600)).wait(secs(60)).await.unwrap();
+    assert!(next().await.contains("second"));
+}
+
+#[tokio::test]
+async fn an_output_that_cannot_be_written_is_an_error() {
+    let console = Console::new("watch_full").await;
+    let _lease = console.seal("alice").acquire("k").ttl(secs(600)).await.unwrap();
+    let said = shell(&console.uri, "mongoseal watch >/dev/full").await;
+    assert!(said.status == 125 && said.err.contains("No space left on device"), "{} {}", said.status, said.err);
 }
 
 #[tokio::test]

@@ -17,13 +17,14 @@ use std::{
     time::Duration,
 };
 
-use tokio::sync::{
-    mpsc::{self, Receiver, Sender},
-    oneshot,
-};
-use tracing::{debug, warn};
+use tokio::sync::mpsc;
+use tracing::warn;
 
-use super::watcher::{CHANNEL_SIZE, ExpiryCheck, MAX_LAG};
+use super::{
+    Started,
+    task::{self, CHANNEL_SIZE, Reports, WatchTask},
+    watcher::{ExpiryCheck, MAX_LAG},
+};
 use crate::{
     Clock, Deadline, Error, Event, Key, Result,
     engine::{context::Context, retry::Backoff},
@@ -40,9 +41,7 @@ pub(super) struct PrefixWatcher {
     context: Arc<Context>,
     prefix: String,
     clock: Clock,
-    tell: Sender<Result<Event>>,
-    /// The reply that the watch has begun, and when, on the clock, it must have.
-    begun: Option<(oneshot::Sender<Result<()>>, Duration)>,
+    reports: Reports<Event>,
     /// The holders at the beginning.
     first: Vec<Event>,
     /// The last states of the records that have holders, without the expired ones.
@@ -57,72 +56,31 @@ pub(super) struct PrefixWatcher {
 
 impl PrefixWatcher {
     /// Starts the task. Returns the reply that the watch has begun, which arrives before `give_up`, and the events.
-    pub(super) fn start(
-        context: &Arc<Context>,
-        prefix: String,
-        give_up: Deadline,
-    ) -> (oneshot::Receiver<Result<()>>, Receiver<Result<Event>>) {
-        let (tell, events) = mpsc::channel(CHANNEL_SIZE);
-        let (begun, beginning) = oneshot::channel();
-        let watcher = Self {
+    pub(super) fn start(context: &Arc<Context>, prefix: String, give_up: Deadline) -> Started<Event> {
+        task::start(context, prefix.clone(), give_up, |reports| Self {
             context: Arc::clone(context),
             prefix,
             clock: context.clock(),
-            tell,
-            begun: Some((begun, give_up.reading())),
+            reports,
             first: Vec::new(),
             records: HashMap::new(),
             expiries: BTreeSet::new(),
             tick: HybridTime { seconds: 0, ordinal: 0 },
             ahead: i64::MIN,
-        };
-        context.spawn(watcher.run());
-        (beginning, events)
+        })
     }
+}
 
-    /// Reports events until the receiver is dropped, the handle is shut down, or a permanent error.
-    async fn run(mut self) {
-        let (closing, gone) = (self.context.closing.clone(), self.tell.clone());
-        let watch = async {
-            let error = self.watch().await;
-            match self.begun.take() {
-                Some((begun, _)) => drop(begun.send(Err(error))),
-                None => drop(self.tell.send(Err(error)).await),
-            }
-        };
-        tokio::select! {
-            biased;
-            () = closing.cancelled() => {}
-            () = gone.closed() => {}
-            () = watch => {}
-        }
-    }
+impl WatchTask for PrefixWatcher {
+    type Event = Event;
 
-    /// Watches until an error that a retry does not remove.
-    async fn watch(&mut self) -> Error {
-        let mut backoff = Backoff::new();
-        loop {
-            let prepared = self.context.prepare(self.attempt_deadline()).await;
-            let is_prepared = prepared.is_ok();
-            let error = match prepared {
-                Ok(()) => self.follow(&mut backoff).await,
-                Err(error) => error,
-            };
-            if is_prepared && matches!(error, Error::Invalid { .. }) {
-                self.warn(&error);
-                return self.poll().await;
-            }
-            let next = self.clock.now().saturating_add(backoff.next());
-            if let Err(permanent) = self.ensure_transient(error, next) {
-                return permanent;
-            }
-            self.clock.sleep_until(next).await;
-        }
+    fn reports(&mut self) -> &mut Reports<Event> {
+        &mut self.reports
     }
 
     /// Follows the store's stream of states until it ends.
     async fn follow(&mut self, backoff: &mut Backoff) -> Error {
-        if self.begun.is_some() {
+        if !self.reports.has_begun() {
             self.records.clear();
             self.expiries.clear();
             self.first.clear();
@@ -162,6 +120,17 @@ impl PrefixWatcher {
         }
     }
 
+    /// Polls lists.
+    async fn poll(&mut self) -> Error {
+        self.poll_lists().await
+    }
+
+    fn warn(&self, error: &(dyn std::error::Error + 'static)) {
+        warn!(prefix = %self.prefix, error, "the change stream of a prefix cannot be opened: this watch polls lists of leases from now on");
+    }
+}
+
+impl PrefixWatcher {
     /// Takes a state of the stream, and reports what happened until then.
     async fn note(&mut self, state: PrefixState, check: &mut ExpiryCheck) -> Result<()> {
         match state {
@@ -170,7 +139,7 @@ impl PrefixWatcher {
                 self.begin().await;
             }
             PrefixState::Record { key, state } => {
-                if self.begun.is_none() && self.clock.now() >= check.not_before {
+                if self.reports.has_begun() && self.clock.now() >= check.not_before {
                     self.check_expiries(check, state.at.now, Some(&key)).await?;
                 }
                 let events = self.apply(key, state);
@@ -182,21 +151,21 @@ impl PrefixWatcher {
 
     /// Reports that the watch has begun, and the first holders, in the order of their tokens.
     async fn begin(&mut self) {
-        let Some((begun, _)) = self.begun.take() else { return };
-        drop(begun.send(Ok(())));
+        if !self.reports.begin() {
+            return;
+        }
         let mut first = std::mem::take(&mut self.first);
         first.sort_by(|one, other| (one.token, &one.key).cmp(&(other.token, &other.key)));
         self.report(first).await;
     }
 
     async fn report(&mut self, events: Vec<Event>) {
-        if self.begun.is_some() {
+        if !self.reports.has_begun() {
             self.first.extend(events);
             return;
         }
         for event in events {
-            // If the receiver was dropped, this task ends.
-            drop(self.tell.send(Ok(event)).await);
+            self.reports.send(event).await;
         }
     }
 
@@ -213,10 +182,10 @@ impl PrefixWatcher {
         for holder in before.iter().flat_map(|before| &before.holders) {
             self.expiries.remove(&(holder.expires_at, key.clone()));
         }
-        let events = if self.begun.is_some() {
-            events::present(&key, record.as_deref(), at.now)
-        } else {
+        let events = if self.reports.has_begun() {
             events::changes(&key, before.as_ref(), record.as_deref(), at.now)
+        } else {
+            events::present(&key, record.as_deref(), at.now)
         };
         if let Some(record) = record.filter(|record| !record.holders.is_empty()) {
             let record = events::without_expired(*record, at.now);
@@ -275,7 +244,7 @@ impl PrefixWatcher {
     async fn read_all(&self, keys: Vec<Key>) -> Vec<(Key, Result<Option<Snapshot>>)> {
         let mut done = Vec::new();
         for keys in keys.chunks(MAX_READS) {
-            let deadline = self.attempt_deadline();
+            let deadline = self.reports.attempt_deadline();
             let mut reads: Vec<_> = keys.iter().map(|key| (key, self.context.store.read(key, deadline))).collect();
             poll_fn(|task| {
                 reads.retain_mut(|(key, read)| match read.as_mut().poll(task) {
@@ -290,10 +259,6 @@ impl PrefixWatcher {
             .await;
         }
         done
-    }
-
-    fn attempt_deadline(&self) -> Deadline {
-        Deadline::after(self.clock, self.context.settings.attempt)
     }
 
     /// Notes that the store's clock read this, now or before.
@@ -316,21 +281,6 @@ impl PrefixWatcher {
         // A millisecond later, because the clock is rounded down.
         let due = end.millis().saturating_sub(self.ahead).saturating_add(1);
         Some(Duration::from_millis(u64::try_from(due).unwrap_or_default()))
-    }
-
-    fn warn(&self, error: &(dyn std::error::Error + 'static)) {
-        warn!(prefix = %self.prefix, error, "the change stream of a prefix cannot be opened: this watch polls lists of leases from now on");
-    }
-
-    /// Fails if a retry at `next` cannot remove the error, or is too late.
-    fn ensure_transient(&self, error: Error, next: Duration) -> Result<()> {
-        let is_too_late = self.begun.as_ref().is_some_and(|(_, give_up)| *give_up <= next);
-        if is_too_late || !matches!(error, Error::Unavailable { .. }) {
-            return Err(error);
-        }
-        let error: &(dyn std::error::Error + 'static) = &error;
-        debug!(prefix = %self.prefix, error, "a watch of a prefix is interrupted: retrying");
-        Ok(())
     }
 }
 

@@ -8,12 +8,13 @@
 
 use std::{mem, sync::Arc, time::Duration};
 
-use tokio::sync::{
-    mpsc::{self, Receiver, Sender},
-    oneshot,
-};
-use tracing::{debug, warn};
+use tokio::sync::mpsc;
+use tracing::warn;
 
+use super::{
+    Started,
+    task::{self, CHANNEL_SIZE, Reports, WatchTask},
+};
 use crate::{
     Clock, Deadline, Error, Key, Result,
     engine::{context::Context, retry::Backoff},
@@ -22,8 +23,6 @@ use crate::{
     types::token::HybridTime,
 };
 
-/// How many states and how many events wait for a slow reader.
-pub(super) const CHANNEL_SIZE: usize = 64;
 /// The shortest and the longest delay between two polls.
 pub(super) const POLL_BOUNDS: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(1));
 /// How far the stream may be behind the record before it counts as stuck.
@@ -41,9 +40,7 @@ pub(super) struct Watcher<T> {
     key: Key,
     clock: Clock,
     diff: EventDiff<T>,
-    tell: Sender<Result<T>>,
-    /// The reply that the watch has begun, and when, on the clock, it must have.
-    begun: Option<(oneshot::Sender<Result<()>>, Duration)>,
+    reports: Reports<T>,
     /// The last state of the record, without expired holders.
     before: Option<Record>,
     /// The store's clock at that state, and what the clock read then.
@@ -52,66 +49,24 @@ pub(super) struct Watcher<T> {
 
 impl<T: Send + 'static> Watcher<T> {
     /// Starts the task. Returns the reply that the watch has begun, which arrives before `give_up`, and the events.
-    pub(super) fn start(
-        context: &Arc<Context>,
-        key: Key,
-        diff: EventDiff<T>,
-        give_up: Deadline,
-    ) -> (oneshot::Receiver<Result<()>>, Receiver<Result<T>>) {
-        let (tell, events) = mpsc::channel(CHANNEL_SIZE);
-        let (begun, beginning) = oneshot::channel();
-        let watcher = Self {
+    pub(super) fn start(context: &Arc<Context>, key: Key, diff: EventDiff<T>, give_up: Deadline) -> Started<T> {
+        task::start(context, key.to_string(), give_up, |reports| Self {
             context: Arc::clone(context),
             key,
             clock: context.clock(),
             diff,
-            tell,
-            begun: Some((begun, give_up.reading())),
+            reports,
             before: None,
             seen: None,
-        };
-        context.spawn(watcher.run());
-        (beginning, events)
+        })
     }
+}
 
-    /// Reports events until the receiver is dropped, the handle is shut down, or a permanent error.
-    async fn run(mut self) {
-        let (closing, gone) = (self.context.closing.clone(), self.tell.clone());
-        let watch = async {
-            let error = self.watch().await;
-            match self.begun.take() {
-                Some((begun, _)) => drop(begun.send(Err(error))),
-                None => drop(self.tell.send(Err(error)).await),
-            }
-        };
-        tokio::select! {
-            biased;
-            () = closing.cancelled() => {}
-            () = gone.closed() => {}
-            () = watch => {}
-        }
-    }
+impl<T: Send + 'static> WatchTask for Watcher<T> {
+    type Event = T;
 
-    /// Watches until an error that a retry does not remove.
-    async fn watch(&mut self) -> Error {
-        let mut backoff = Backoff::new();
-        loop {
-            let prepared = self.context.prepare(Deadline::after(self.clock, self.context.settings.attempt)).await;
-            let is_prepared = prepared.is_ok();
-            let error = match prepared {
-                Ok(()) => self.follow(&mut backoff).await,
-                Err(error) => error,
-            };
-            if is_prepared && matches!(error, Error::Invalid { .. }) {
-                self.warn(&error);
-                return self.poll().await;
-            }
-            let next = self.clock.now().saturating_add(backoff.next());
-            if let Err(permanent) = self.ensure_transient(error, next) {
-                return permanent;
-            }
-            self.clock.sleep_until(next).await;
-        }
+    fn reports(&mut self) -> &mut Reports<T> {
+        &mut self.reports
     }
 
     /// Follows the store's stream of changes until it ends.
@@ -146,11 +101,47 @@ impl<T: Send + 'static> Watcher<T> {
         }
     }
 
+    /// Polls the record, because there is no stream of changes.
+    async fn poll(&mut self) -> Error {
+        let (first, longest) = POLL_BOUNDS;
+        let mut backoff = Backoff::between(first, longest);
+        loop {
+            let read = self.context.store.read(&self.key, self.reports.attempt_deadline()).await;
+            let state = read.map(|snapshot| match snapshot {
+                None => RecordState { record: None, at: self.about_now() },
+                Some(Snapshot { record, at }) => RecordState { record: Some(record), at },
+            });
+            let failed = match state {
+                Ok(state) => {
+                    if self.note_state(state).await {
+                        // After a change, more may follow soon.
+                        backoff = Backoff::between(first, longest);
+                    }
+                    None
+                }
+                Err(error) => Some(error),
+            };
+            let now = self.clock.now();
+            let next = now.saturating_add(backoff.next());
+            if let Some(Err(permanent)) = failed.map(|error| self.reports.ensure_transient(error, next)) {
+                return permanent;
+            }
+            let due = self.next_expiry().map_or(next, |due| due.max(now.saturating_add(first)));
+            self.clock.sleep_until(next.min(due)).await;
+        }
+    }
+
+    fn warn(&self, error: &(dyn std::error::Error + 'static)) {
+        warn!(key = %self.key, error, "the key's change stream cannot be opened: this watch polls its record from now on");
+    }
+}
+
+impl<T: Send + 'static> Watcher<T> {
     /// Checks by the store's clock whether a holder has expired: it stays in the record until the next change, which
     /// may never come.
     async fn check_expiry(&mut self, check: &mut ExpiryCheck) -> Result<()> {
         let began = self.clock.now();
-        let read = self.context.store.read(&self.key, Deadline::after(self.clock, self.context.settings.attempt)).await;
+        let read = self.context.store.read(&self.key, self.reports.attempt_deadline()).await;
         check.not_before = self.clock.now().saturating_add(check.backoff.next());
         match read {
             Ok(Some(Snapshot { record, at })) if self.is_last_seen(&record) => {
@@ -181,37 +172,6 @@ impl<T: Send + 'static> Watcher<T> {
         })
     }
 
-    /// Polls the record, because there is no stream of changes.
-    async fn poll(&mut self) -> Error {
-        let (first, longest) = POLL_BOUNDS;
-        let mut backoff = Backoff::between(first, longest);
-        loop {
-            let read =
-                self.context.store.read(&self.key, Deadline::after(self.clock, self.context.settings.attempt)).await;
-            let state = read.map(|snapshot| match snapshot {
-                None => RecordState { record: None, at: self.about_now() },
-                Some(Snapshot { record, at }) => RecordState { record: Some(record), at },
-            });
-            let failed = match state {
-                Ok(state) => {
-                    if self.note_state(state).await {
-                        // After a change, more may follow soon.
-                        backoff = Backoff::between(first, longest);
-                    }
-                    None
-                }
-                Err(error) => Some(error),
-            };
-            let now = self.clock.now();
-            let next = now.saturating_add(backoff.next());
-            if let Some(Err(permanent)) = failed.map(|error| self.ensure_transient(error, next)) {
-                return permanent;
-            }
-            let due = self.next_expiry().map_or(next, |due| due.max(now.saturating_add(first)));
-            self.clock.sleep_until(next.min(due)).await;
-        }
-    }
-
     /// Takes a state of the record, and reports what happened. Returns whether anything did.
     async fn note_state(&mut self, state: RecordState) -> bool {
         let RecordState { record, at } = state;
@@ -226,13 +186,10 @@ impl<T: Send + 'static> Watcher<T> {
         };
         self.before = record.map(|record| events::without_expired(*record, at.now));
         self.seen = Some((at, self.clock.now()));
-        if let Some((begun, _)) = self.begun.take() {
-            drop(begun.send(Ok(())));
-        }
+        self.reports.begin();
         let any = !happened.is_empty();
         for event in happened {
-            // If the receiver was dropped, this task ends.
-            drop(self.tell.send(Ok(event)).await);
+            self.reports.send(event).await;
         }
         any
     }
@@ -252,21 +209,6 @@ impl<T: Send + 'static> Watcher<T> {
         };
         let since = u64::try_from(self.clock.now().saturating_sub(read_at).as_millis()).unwrap_or(u64::MAX);
         StoreClock { now: seen.now.after(since), ..seen }
-    }
-
-    fn warn(&self, error: &(dyn std::error::Error + 'static)) {
-        warn!(key = %self.key, error, "the key's change stream cannot be opened: this watch polls its record from now on");
-    }
-
-    /// Fails if a retry at `next` cannot remove the error, or is too late.
-    fn ensure_transient(&self, error: Error, next: Duration) -> Result<()> {
-        let is_too_late = self.begun.as_ref().is_some_and(|(_, give_up)| *give_up <= next);
-        if is_too_late || !matches!(error, Error::Unavailable { .. }) {
-            return Err(error);
-        }
-        let error: &(dyn std::error::Error + 'static) = &error;
-        debug!(key = %self.key, error, "a watch is interrupted: retrying");
-        Ok(())
     }
 }
 

@@ -11,7 +11,9 @@ use fastrand::Rng;
 use mongoseal::{
     Clock, Deadline, Error, FencingToken, HandleId, HybridTime, Key, LeaseId, Result, StoreTime,
     record::{self, BatchRequest, Filter, LeaseRefs, Position, Record, Request, StoreClock},
-    store::{Applied, BoxFuture, ExpiredPage, MemoryStore, Notification, Page, RecordState, Snapshot, Store},
+    store::{
+        Applied, BoxFuture, ExpiredPage, MemoryStore, Notification, Page, PrefixState, RecordState, Snapshot, Store,
+    },
 };
 use tokio::sync::mpsc::{Sender, UnboundedSender, unbounded_channel};
 
@@ -349,6 +351,10 @@ impl Store for Link {
 
     fn follow(&self, key: &Key, tell: Sender<RecordState>) -> BoxFuture<Result<()>> {
         self.world.records.follow(key, tell)
+    }
+
+    fn follow_prefix(&self, prefix: &str, known: Vec<Key>, tell: Sender<PrefixState>) -> BoxFuture<Result<()>> {
+        self.world.records.follow_prefix(prefix, known, tell)
     }
 
     fn close(&self, deadline: Deadline) -> BoxFuture<()> {

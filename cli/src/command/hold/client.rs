@@ -17,7 +17,7 @@ use serde_json::Value;
 use tokio::{
     sync::mpsc::{self, Receiver, Sender},
     task::{JoinHandle, spawn_blocking},
-    time::{sleep, timeout},
+    time::timeout,
 };
 
 use super::event::Event;
@@ -27,8 +27,6 @@ use crate::output;
 const CHANNEL_SIZE: usize = 16;
 /// The longest request, in bytes.
 const MAX_REQUEST: usize = 4096;
-/// The interval of the check whether the reader has closed the pipe.
-const CLOSED_INTERVAL: Duration = Duration::from_millis(250);
 /// The time that the last events have to be written.
 const LAST_LINES: Duration = Duration::from_secs(1);
 
@@ -53,7 +51,7 @@ pub(super) struct Client {
     /// Events that do not fit into the channel, each with whether it is a state.
     unsent: VecDeque<(bool, String)>,
     lines: Sender<String>,
-    writer: JoinHandle<()>,
+    writer: JoinHandle<io::Result<()>>,
     requests: Receiver<Request>,
     /// Keeps the channel of requests open if there is no thread that reads.
     _no_input: Option<Sender<Request>>,
@@ -62,14 +60,7 @@ pub(super) struct Client {
 impl Client {
     /// Starts the threads.
     pub(super) fn start(is_json: bool, has_input: bool) -> Self {
-        let (lines, mut received) = mpsc::channel::<String>(CHANNEL_SIZE);
-        let writer = spawn_blocking(move || {
-            while let Some(line) = received.blocking_recv() {
-                if output::line(&line).is_err() {
-                    break;
-                }
-            }
-        });
+        let (lines, writer) = output::start_writer(CHANNEL_SIZE, output::line);
         let (sender, requests) = mpsc::channel(CHANNEL_SIZE);
         let no_input = if has_input {
             drop(spawn_blocking(move || read_requests(io::stdin().lock(), &sender)));
@@ -114,14 +105,7 @@ impl Client {
         }
     }
 
-    /// Waits until the reader has closed the output.
-    pub(super) async fn closed(lines: Sender<String>) {
-        while !lines.is_closed() && !output::is_closed() {
-            sleep(CLOSED_INTERVAL).await;
-        }
-    }
-
-    /// The channel to pass to [`closed`](Self::closed), which must not borrow the client.
+    /// The channel to pass to [`output::closed`], which must not borrow the client.
     pub(super) fn lines(&self) -> Sender<String> {
         self.lines.clone()
     }
@@ -213,7 +197,7 @@ mod tests {
         let (lines, mut received) = mpsc::channel(1);
         let (_sender, requests) = mpsc::channel(1);
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
-        let writer = runtime.spawn_blocking(|| {});
+        let writer = runtime.spawn_blocking(|| Ok(()));
         let mut client = Client { is_json: false, unsent: VecDeque::new(), lines, writer, requests, _no_input: None };
         for position in 1..=100 {
             client.print(&Event::Waiting { position: Some(position) });

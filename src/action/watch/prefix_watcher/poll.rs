@@ -15,7 +15,7 @@ const PAGE_SIZE: u32 = 500;
 
 impl PrefixWatcher {
     /// Polls lists, because there is no stream of changes.
-    pub(super) async fn poll(&mut self) -> Error {
+    pub(super) async fn poll_lists(&mut self) -> Error {
         let (first, longest) = POLL_BOUNDS;
         let mut backoff = Backoff::between(first, longest);
         loop {
@@ -30,7 +30,7 @@ impl PrefixWatcher {
             }
             let next = now.saturating_add(backoff.next());
             if let Err(error) = polled
-                && let Err(permanent) = self.ensure_transient(error, next)
+                && let Err(permanent) = self.reports.ensure_transient(error, next)
             {
                 return permanent;
             }
@@ -43,7 +43,7 @@ impl PrefixWatcher {
         let filter = Filter { prefix: self.prefix.clone(), with_expired: true, ..Filter::default() };
         let (mut listed, mut after) = (Vec::new(), None);
         loop {
-            let page = self.context.store.list(&filter, after, PAGE_SIZE, self.attempt_deadline()).await?;
+            let page = self.context.store.list(&filter, after, PAGE_SIZE, self.reports.attempt_deadline()).await?;
             let Page { leases, next } = page;
             listed.extend(leases);
             let Some(next) = next else { return Ok(listed) };

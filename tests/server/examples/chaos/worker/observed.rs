@@ -10,7 +10,9 @@ use std::{
 use mongoseal::{
     Clock, Deadline, Error, FencingToken, HandleId, HybridTime, Key, LeaseId, Result, StoreTime,
     record::{Acquire, BatchRequest, Filter, LeaseRefs, Outcome, Position, Request},
-    store::{Applied, BoxFuture, ExpiredPage, MongoStore, Notification, Page, RecordState, Snapshot, Store},
+    store::{
+        Applied, BoxFuture, ExpiredPage, MongoStore, Notification, Page, PrefixState, RecordState, Snapshot, Store,
+    },
 };
 use tokio::{
     sync::{
@@ -306,6 +308,10 @@ impl Store for Observed {
 
     fn follow(&self, key: &Key, tell: Sender<RecordState>) -> BoxFuture<Result<()>> {
         self.store.follow(key, tell)
+    }
+
+    fn follow_prefix(&self, prefix: &str, known: Vec<Key>, tell: Sender<PrefixState>) -> BoxFuture<Result<()>> {
+        self.store.follow_prefix(prefix, known, tell)
     }
 
     fn close(&self, deadline: Deadline) -> BoxFuture<()> {

@@ -1,0 +1,145 @@
+//! The events of a watch, in the order of their times.
+//!
+//! The library's watch of many keys returns the changes in the order in which the store made them. The times of two keys
+//! can be in the other order. So each event waits for [`WINDOW`], and an event with an earlier time overtakes it.
+//!
+//! Invariants: two events that arrive within the window leave in the order of their times. The events of one key stay in
+//! the order of the stream, whatever their times are.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use mongoseal::{Clock, Error, Event, EventStream, Mongoseal, Result, StoreTime};
+
+use crate::arguments::Watch;
+
+/// How long an event waits for earlier ones. `docs/cli.md` names it.
+const WINDOW: Duration = Duration::from_millis(200);
+/// The largest number of events that wait.
+const MAX_WAITING: usize = 1024;
+
+/// The events of a watch.
+pub(super) struct Events {
+    stream: EventStream,
+    waiting: Waiting,
+    /// The error that ends the stream. It comes after the events.
+    error: Option<Error>,
+}
+
+impl Events {
+    pub(super) async fn open(seal: &Mongoseal, options: &Watch) -> Result<Self> {
+        let (stream, window) = match &options.key {
+            Some(key) if !options.prefix => (seal.watch(key.as_str()).await?, Duration::ZERO),
+            prefix => (seal.watch_prefix(prefix.as_deref().unwrap_or_default()).await?, WINDOW),
+        };
+        Ok(Self { stream, waiting: Waiting::new(window), error: None })
+    }
+
+    /// Waits for the next event. Dropping the future loses nothing. Returns `None` after an error.
+    pub(super) async fn next(&mut self) -> Option<Result<Event>> {
+        loop {
+            let is_closed = self.error.is_some() || self.waiting.is_full();
+            let due = self.waiting.due().map(|due| if is_closed { Duration::ZERO } else { due });
+            if due.is_none()
+                && let Some(error) = self.error.take()
+            {
+                return Some(Err(error));
+            }
+            tokio::select! {
+                biased;
+                () = Clock::Boot.sleep_until(due.unwrap_or_default()), if due.is_some() => {
+                    return self.waiting.take().map(Ok);
+                }
+                event = self.stream.next(), if !is_closed => match event? {
+                    Ok(event) => self.waiting.add(event, Clock::Boot.now()),
+                    Err(error) => self.error = Some(error),
+                },
+            }
+        }
+    }
+
+    /// Returns the events that have arrived, without waiting for earlier ones.
+    pub(super) fn take_all(&mut self) -> impl Iterator<Item = Event> {
+        std::iter::from_fn(|| self.waiting.take())
+    }
+}
+
+/// The events that wait for earlier ones.
+struct Waiting {
+    window: Duration,
+    /// By the time and the number of the arrival. With each event, when it leaves, on the boot-time clock.
+    events: BTreeMap<(StoreTime, u64), (Duration, Event)>,
+    /// How many events have arrived.
+    count: u64,
+}
+
+impl Waiting {
+    fn new(window: Duration) -> Self {
+        Self { window, events: BTreeMap::new(), count: 0 }
+    }
+
+    fn add(&mut self, event: Event, now: Duration) {
+        // If the store's clock was set back, the event still comes after those of its key.
+        let before = self.events.iter().rev().find(|(_, (_, other))| other.key == event.key);
+        let at = before.map_or(event.at, |((at, _), _)| event.at.max(*at));
+        self.count = self.count.saturating_add(1);
+        self.events.insert((at, self.count), (now.saturating_add(self.window), event));
+    }
+
+    fn is_full(&self) -> bool {
+        self.events.len() >= MAX_WAITING
+    }
+
+    /// Returns when the first event leaves.
+    fn due(&self) -> Option<Duration> {
+        self.events.first_key_value().map(|(_, (due, _))| *due)
+    }
+
+    fn take(&mut self) -> Option<Event> {
+        self.events.pop_first().map(|(_, (_, event))| event)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Events of these keys at these milliseconds.
+    async fn events<const N: usize>(changes: [(&str, i64); N]) -> Vec<Event> {
+        let seal = Mongoseal::in_memory();
+        let mut stream = seal.watch_prefix("").await.unwrap();
+        let mut events = Vec::new();
+        for (key, at) in changes {
+            seal.acquire(key).shared().await.unwrap().orphan();
+            let mut event = stream.next().await.unwrap().unwrap();
+            event.at = StoreTime::from_millis(at);
+            events.push(event);
+        }
+        events
+    }
+
+    fn taken(waiting: &mut Waiting) -> Vec<(String, i64)> {
+        std::iter::from_fn(|| waiting.take()).map(|event| (event.key.to_string(), event.at.millis())).collect()
+    }
+
+    #[tokio::test]
+    async fn an_event_with_an_earlier_time_overtakes_those_that_arrived_before_it() {
+        let mut waiting = Waiting::new(WINDOW);
+        for event in events([("a", 5), ("b", 3), ("c", 5), ("d", 4)]).await {
+            waiting.add(event, Duration::ZERO);
+        }
+        assert_eq!(waiting.due(), Some(WINDOW));
+        let order = [("b", 3), ("d", 4), ("a", 5), ("c", 5)].map(|(key, at)| (key.to_owned(), at));
+        assert_eq!(taken(&mut waiting), order);
+        assert_eq!(waiting.due(), None);
+    }
+
+    #[tokio::test]
+    async fn the_events_of_one_key_stay_in_order_whatever_their_times_are() {
+        let mut waiting = Waiting::new(WINDOW);
+        for event in events([("a", 5), ("a", 1), ("b", 3), ("a", 6)]).await {
+            waiting.add(event, Duration::ZERO);
+        }
+        let order = [("b", 3), ("a", 5), ("a", 1), ("a", 6)].map(|(key, at)| (key.to_owned(), at));
+        assert_eq!(taken(&mut waiting), order);
+    }
+}

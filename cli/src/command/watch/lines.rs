@@ -1,0 +1,70 @@
+//! A line for each event.
+
+use mongoseal::{Event, Mongoseal};
+use tokio::{sync::mpsc::Sender, time::timeout};
+
+use super::{LAST_WRITES, check, events::Events, format};
+use crate::{exit_status::Failure, output, print_message, signals::Signals};
+
+/// How many lines wait for the reader. Then the watch waits, too.
+const CHANNEL_SIZE: usize = 16;
+
+/// Prints events until a signal, an error, or the end of the reader.
+pub(super) async fn print(
+    seal: &Mongoseal,
+    events: &mut Events,
+    is_json: bool,
+    signals: &mut Signals,
+) -> Result<(), Failure> {
+    // Another thread writes: a reader that does not read must not block the signals.
+    let (lines, writer) = output::start_writer(CHANNEL_SIZE, output::line);
+    let form = Form { is_json };
+    let ended = signals.unless(relay(seal, events, &form, &lines)).await.unwrap_or(Ok(()));
+    for event in events.take_all() {
+        if lines.try_send(form.line(&event)?).is_err() {
+            break;
+        }
+    }
+    drop(lines);
+    if let Ok(Ok(written)) = timeout(LAST_WRITES, writer).await {
+        written?;
+    }
+    ended
+}
+
+struct Form {
+    is_json: bool,
+}
+
+impl Form {
+    fn line(&self, event: &Event) -> Result<String, Failure> {
+        let line = if self.is_json { format::json(event) } else { Ok(format::line(event, output::width())) };
+        line.map_err(|error| Failure::internal(error.into()))
+    }
+}
+
+/// Sends a line for each event until an error, or until the reader has closed the output.
+async fn relay(seal: &Mongoseal, events: &mut Events, form: &Form, lines: &Sender<String>) -> Result<(), Failure> {
+    let mut closed = Box::pin(output::closed(lines.clone()));
+    let mut checked = Box::pin(check(seal));
+    let mut is_reported = false;
+    loop {
+        tokio::select! {
+            biased;
+            () = &mut closed => return Ok(()),
+            event = events.next() => {
+                let Some(event) = event else { return Ok(()) };
+                if lines.send(form.line(&event?)?).await.is_err() {
+                    return Ok(());
+                }
+            }
+            failure = &mut checked => {
+                checked.set(check(seal));
+                let is_new = !std::mem::replace(&mut is_reported, failure.is_some());
+                if let Some(message) = failure.filter(|_| is_new) {
+                    print_message(&message);
+                }
+            }
+        }
+    }
+}
