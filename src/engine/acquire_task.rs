@@ -8,6 +8,8 @@
 //!
 //! Invariant: a request that was sent ends before it is taken back.
 
+mod failed;
+
 use std::{
     hash::{BuildHasher, BuildHasherDefault, DefaultHasher},
     sync::{
@@ -123,35 +125,7 @@ impl AcquireTask {
                 Some(task)
             }
             Err(error) => {
-                debug!(%error, "not granted");
-                let is_unfinished = self.is_in_doubt.load(Ordering::Relaxed) || self.is_queued.load(Ordering::Relaxed);
-                let is_unavailable = matches!(error, Error::Unavailable { .. });
-                let is_repeatable = self.is_id_chosen && !reply.is_closed() && is_unavailable;
-                let leave = record::Leave { lease: self.terms.lease, caller: self.terms.caller };
-                if !is_unfinished {
-                    // The caller may use the id again at once.
-                    drop(self.in_use);
-                    drop(reply.send(Err(error)));
-                } else if is_repeatable {
-                    let failed = self.in_use.into_repeatable(self.terms.caller);
-                    drop(reply.send(Err(error)));
-                    let lapse = clock.now().saturating_add(self.ttl.duration());
-                    tokio::select! {
-                        biased;
-                        () = failed.repeated() => {}
-                        // After the shutdown the caller can no longer repeat it.
-                        () = shared.context.closing.cancelled() => {
-                            if let Some(_taken_back) = failed.into_taken_back() {
-                                take_back(&shared.context, &self.key, leave).await;
-                            }
-                        }
-                        () = clock.sleep_until(lapse) => {}
-                    }
-                } else {
-                    let _taken_back = self.in_use.into_taken_back();
-                    drop(reply.send(Err(error)));
-                    take_back(&shared.context, &self.key, leave).await;
-                }
+                self.fail(error, reply).await;
                 None
             }
         }
@@ -400,16 +374,4 @@ impl AcquireTask {
 /// The error of an acquire whose caller is gone. No caller receives it.
 fn abandoned_error() -> Error {
     Error::invalid("the caller no longer waits")
-}
-
-/// Takes a request in doubt back, so that it leaves nothing held. If the store cannot be reached, the ttl does so
-/// later.
-async fn take_back(context: &Context, key: &Key, leave: record::Leave) {
-    let released = retry::until_definite(context.operation_deadline(), context.settings.attempt, |deadline| {
-        context.store.apply(key, Request::Leave(leave), deadline)
-    });
-    match released.await {
-        Ok(applied) => debug!(outcome = ?applied.outcome, "took back a request in doubt"),
-        Err(error) => debug!(%error, "could not take back a request in doubt: its ttl ends it"),
-    }
 }

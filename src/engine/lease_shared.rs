@@ -5,6 +5,9 @@
 //!
 //! Invariants: a lease that has ended, or whose deadline was found passed, is never valid again. The first end stays.
 
+mod limits;
+mod work;
+
 use std::{
     fmt,
     sync::{
@@ -14,6 +17,8 @@ use std::{
     time::Duration,
 };
 
+pub(crate) use limits::Limits;
+use limits::Progress;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
@@ -84,23 +89,6 @@ pub(crate) struct LeaseShared {
     linked: OnceLock<CancellationToken>,
 }
 
-/// The progress of a holder.
-struct Progress {
-    /// How long the holder may report none.
-    stalled_after: Duration,
-    /// Nanoseconds on the clock at the last report.
-    last: AtomicU64,
-}
-
-/// The limits of a lease beside its ttl.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Limits {
-    /// The end of the maximum hold, on the clock.
-    pub(crate) last_deadline: Option<Duration>,
-    /// How long the holder may report no progress.
-    pub(crate) stalled_after: Option<Duration>,
-}
-
 impl LeaseShared {
     pub(crate) fn new(
         key: Key,
@@ -111,7 +99,7 @@ impl LeaseShared {
         limits: Limits,
     ) -> Self {
         let last_deadline = limits.last_deadline.map_or(NEVER, nanos);
-        let progress = |stalled_after| Box::new(Progress { stalled_after, last: AtomicU64::new(nanos(clock.now())) });
+        let progress = |stalled_after| Box::new(Progress::new(stalled_after, nanos(clock.now())));
         Self {
             key,
             id: terms.lease,
@@ -229,14 +217,13 @@ impl LeaseShared {
     /// Notes that the holder makes progress.
     pub(crate) fn note_progress(&self) {
         if let Some(progress) = &self.progress {
-            progress.last.fetch_max(nanos(self.clock.now()), Ordering::Relaxed);
+            progress.note(nanos(self.clock.now()));
         }
     }
 
     /// When, on the clock, the holder has stalled unless it reports progress before.
     pub(crate) fn stalls_at(&self) -> Option<Duration> {
-        let Progress { stalled_after, last } = &**self.progress.as_ref()?;
-        Some(Duration::from_nanos(last.load(Ordering::Relaxed)).saturating_add(*stalled_after))
+        self.progress.as_ref().map(|progress| progress.stalls_at())
     }
 
     /// Notes that a refresh failed.
@@ -284,17 +271,6 @@ impl LeaseShared {
         if let Some(linked) = self.linked.get() {
             linked.cancel();
         }
-    }
-
-    /// Notes that work runs which must stop when the lease ends, until this is dropped.
-    pub(crate) fn begin_work(&self) -> AtWork<'_> {
-        self.work_count.fetch_add(1, Ordering::Relaxed);
-        AtWork(self)
-    }
-
-    /// Whether such work runs.
-    pub(crate) fn is_at_work(&self) -> bool {
-        self.work_count.load(Ordering::Relaxed) > 0
     }
 
     /// Cancels another token when the lease ends, or at once if it has ended.
@@ -401,15 +377,6 @@ pub(crate) fn end_together<'a>(leases: impl IntoIterator<Item = &'a Arc<LeaseSha
         lease.end(&LeaseState::Released);
     }
     release.ended.cancel();
-}
-
-/// Work that runs under a lease.
-pub(crate) struct AtWork<'a>(&'a LeaseShared);
-
-impl Drop for AtWork<'_> {
-    fn drop(&mut self) {
-        self.0.work_count.fetch_sub(1, Ordering::Relaxed);
-    }
 }
 
 impl fmt::Debug for LeaseShared {

@@ -85,8 +85,8 @@ async fn finish(
             Ok(End::Released(ReleaseOutcome::Released))
         }
         (None, Some(EndAction::TakeBack)) => {
-            let leave = Request::Leave(record::Leave { lease: lease.id, caller });
-            send(context, lease, context.operation_deadline(), false, leave).await.map(End::Released)
+            let request = Request::Leave(record::Leave { lease: lease.id, caller });
+            send(context, lease, context.operation_deadline(), false, request).await.map(End::Released)
         }
         (None, Some(EndAction::Orphan)) => Ok(End::Released(ReleaseOutcome::Released)),
         (None, Some(EndAction::Jointly(others))) => {

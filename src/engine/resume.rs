@@ -108,8 +108,8 @@ async fn find(context: &Context, spec: &ResumeSpec, give_up: Deadline) -> Result
     let left = remaining.unwrap_or_default().saturating_sub(Duration::from_millis(holder.terms.grace));
     let valid = Ttl::try_from(left).map(|left| settings.validity(left)).unwrap_or_default();
     let grace = Duration::from_millis(holder.terms.grace);
-    let last = holder.not_after.map(|end| settings.less_drift(end.since(at.now).saturating_sub(grace)));
-    let limits = Limits { last_deadline: last.map(|last| sent.saturating_add(last)), stalled_after: None };
+    let hold = holder.not_after.map(|end| settings.less_drift(end.since(at.now).saturating_sub(grace)));
+    let limits = Limits { last_deadline: hold.map(|hold| sent.saturating_add(hold)), stalled_after: None };
     Ok(Found { terms: holder.terms, ttl, refreshing, until: sent.saturating_add(valid), limits, tick: at.tick })
 }
 

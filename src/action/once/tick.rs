@@ -1,6 +1,6 @@
 //! The tick of a schedule.
 
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use crate::{
     Error, Result,
@@ -16,7 +16,7 @@ const DEFAULT_PERIOD: Duration = Duration::from_secs(60);
 /// | made by | the tick is | use it if |
 /// |---|---|---|
 /// | [`Tick::of`] | the store's time, cut to a multiple of the period | each runner has a ticker of its own |
-/// | [`Tick::at`] | a time | a scheduler names the time for which it starts a run |
+/// | [`Tick::at_millis`] | a time | a scheduler names the time for which it starts a run |
 /// | [`Tick::number`] | a number | the runs are numbered: the number of a batch, a day or a build |
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tick(Kind);
@@ -45,12 +45,11 @@ impl Tick {
         Self(Kind::Number(number))
     }
 
-    /// The tick of a time. If it is ahead of the store's time by more than its [`period`](Self::period), it is refused: a
+    /// The tick of a time, in milliseconds since the Unix epoch. If it is ahead of the store's time by more than its [`period`](Self::period), it is refused: a
     /// runner whose clock is years ahead does not end the schedule.
     #[must_use]
-    pub fn at(time: SystemTime) -> Self {
-        let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
-        Self(Kind::Time { millis: ttl::millis(since), period: DEFAULT_PERIOD })
+    pub const fn at_millis(millis: u64) -> Self {
+        Self(Kind::Time { millis, period: DEFAULT_PERIOD })
     }
 
     /// The present tick of a schedule that runs this often: the store's time, cut to a multiple of the period since the
@@ -60,7 +59,7 @@ impl Tick {
         Self(Kind::Of(period))
     }
 
-    /// Sets the time between two ticks of a schedule, for a tick of a [time](Self::at). Default: a minute.
+    /// Sets the time between two ticks of a schedule, for a tick of a [time](Self::at_millis). Default: a minute.
     #[must_use]
     pub fn period(self, period: Duration) -> Self {
         match self.0 {
@@ -110,10 +109,6 @@ mod tests {
     const NOW: StoreTime = StoreTime::from_millis(1_700_000_123_456);
     const MINUTE: Duration = Duration::from_secs(60);
 
-    fn after_epoch(millis: u64) -> SystemTime {
-        UNIX_EPOCH + Duration::from_millis(millis)
-    }
-
     #[test]
     fn a_tick_of_a_period_is_the_stores_time_cut_to_a_multiple_of_it() {
         assert_eq!(Tick::of(MINUTE).resolve(NOW).unwrap(), 1_700_000_100_000);
@@ -126,7 +121,7 @@ mod tests {
     #[test]
     fn a_tick_of_a_time_may_be_one_period_ahead_of_the_store_and_any_time_behind() {
         let hour = 3_600_000;
-        let at = |millis| Tick::at(after_epoch(millis));
+        let at = Tick::at_millis;
         assert_eq!(at(1_700_000_183_456).resolve(NOW).unwrap(), 1_700_000_183_456);
         assert!(matches!(at(1_700_000_183_457).resolve(NOW), Err(Error::Invalid { .. })));
         assert_eq!(at(1).resolve(NOW).unwrap(), 1);

@@ -181,8 +181,11 @@ fn is_plausible(request: &Request, outcome: &Outcome, is_written: bool, now: Sto
         Outcome::Refused { holder } => holder.expires_at > now,
         Outcome::Full { length } => is_full(*length),
         Outcome::Raised { version } => matches!(request, Request::Raise(raise) if *version >= raise.to),
-        // The engine reads the record before it believes this.
-        Outcome::Completed | Outcome::Reset { .. } => true,
-        Outcome::Released | Outcome::Revoked { .. } | Outcome::Pruned { .. } => true,
+        // The engine reads the record before it believes a completion that wrote nothing.
+        Outcome::Completed
+        | Outcome::Reset { .. }
+        | Outcome::Released
+        | Outcome::Revoked { .. }
+        | Outcome::Pruned { .. } => true,
     }
 }
