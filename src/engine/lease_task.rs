@@ -5,6 +5,7 @@
 //! flight at once, and each waits for its answer until the deadline. The first confirmation counts: the new deadline is
 //! the ttl after that attempt was sent.
 
+mod end;
 mod round;
 
 use std::{future::pending, pin::Pin, sync::Arc, time::Duration};
@@ -174,7 +175,7 @@ impl LeaseTask {
     /// A future is as large as the largest that it ever awaits. So short-lived futures are boxed, here and in `AcquireTask`.
     pub(crate) async fn run(&mut self) {
         // A runtime that shuts down drops this task here.
-        let _ended = LeaseTaskEnd(Arc::clone(&self.lease));
+        let _ended = end::LeaseTaskEnd(Arc::clone(&self.lease));
         loop {
             let sleep = self.wake_at().map(|at| Box::pin(self.context().clock().sleep_until(at)));
             let takes_refresh = self.round.as_ref().is_none_or(|round| round.command.is_none());
@@ -390,15 +391,5 @@ async fn slept(sleep: Option<Pin<Box<impl Future<Output = ()>>>>) {
     match sleep {
         Some(sleep) => sleep.await,
         None => pending().await,
-    }
-}
-
-/// Ends the lease when a runtime that shuts down drops its task.
-struct LeaseTaskEnd(Arc<LeaseShared>);
-
-impl Drop for LeaseTaskEnd {
-    fn drop(&mut self) {
-        self.0.lose(LossCause::ShutDown);
-        self.0.commands.end();
     }
 }
