@@ -5,7 +5,7 @@ use stateright::{Model, Property};
 use super::{
     config::Rule,
     server::Server,
-    state::{Doing, Message, Phase, Rare, Runner, Stage, State, Verb},
+    state::{Doing, Message, Phase, Rare, Runner, Stage, State, Verb, runner_of},
 };
 
 #[derive(Clone, Debug, PartialEq)]
@@ -58,8 +58,12 @@ impl Server {
         match runner.doing {
             Doing::Nothing => {
                 let done = state.record.as_ref().and_then(|record| record.done);
-                let is_done = config.ticks[at] > 0 && done.is_some_and(|(tick, _)| tick >= config.ticks[at]);
-                if room && runner.runs < config.runs[at] && !is_done {
+                let is_done =
+                    config.reads && config.ticks[at] > 0 && done.is_some_and(|(tick, _)| tick >= config.ticks[at]);
+                // A handle takes an acquire back before it sends another with the same lease id.
+                let takes_back = |message: &Message| message.verb == Verb::Leave && runner_of(message.attempt) == at;
+                let is_free = !config.keeps_id || !state.messages.iter().any(takes_back);
+                if room && runner.runs < config.runs[at] && !is_done && is_free {
                     actions.push(Action::Acquire(at));
                 }
             }
@@ -267,7 +271,7 @@ impl Model for Server {
             }
             Action::Begin(at) => {
                 let held = state.held(at)?;
-                Self::judge_begin(&mut state, self.config.ticks[at], held.token);
+                self.judge_begin(&mut state, self.config.ticks[at], held.token);
                 state.runners[at].doing = Doing::Holds { held, phase: Phase::Works };
             }
             Action::Complete(at) => {

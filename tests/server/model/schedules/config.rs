@@ -22,6 +22,8 @@ pub(crate) enum Rule {
     BeginsWhileValid,
     /// A runner believes a completion only if its write changed the record. Otherwise it reads.
     CompletionWrites,
+    /// Reads never come from a deposed primary.
+    ReadsAreLinearizable,
     /// A release before the end of the minimum hold leaves an entry.
     ReleaseLeavesEntry,
     /// That entry loses its lease id.
@@ -59,6 +61,9 @@ pub(crate) struct Config {
     pub(crate) sends: [u8; 3],
     /// The tick of each runner. 0: it has none, and holds the key as any holder does.
     pub(crate) ticks: [u8; 3],
+    /// Whether the runners read the last completed tick. A client that does not read it must not break the schedule of the
+    /// clients that do.
+    pub(crate) reads: bool,
     /// Whether acquires wait.
     pub(crate) waits: bool,
     /// Whether all acquires of a runner have the same lease id.
@@ -94,6 +99,7 @@ impl Config {
         runs: [1, 1, 0],
         sends: [2, 2, 0],
         ticks: [1; 3],
+        reads: true,
         waits: false,
         keeps_id: false,
         loses: false,

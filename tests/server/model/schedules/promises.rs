@@ -69,7 +69,8 @@ impl Server {
             if before.is_some_and(|before| entry.token <= before.version) {
                 state.breaks(Breach::TokenOutOfOrder);
             }
-            if now < state.held_until {
+            // A request that was parsed earlier executes now.
+            if now.max(state.wall()) < state.held_until {
                 state.breaks(Breach::GrantedEarly);
             }
         }
@@ -134,9 +135,10 @@ impl Server {
         }
     }
 
-    /// A runner begins its work. A revoked lease is left out: its holder may not know yet.
-    pub(super) fn judge_begin(state: &mut State, tick: u8, token: Token) {
-        if state.revoked & only(token) == 0 && state.ticks >> tick != 0 {
+    /// A runner begins its work. A revoked lease is left out: its holder may not know yet. So is a runner that does not
+    /// read the last completed tick.
+    pub(super) fn judge_begin(&self, state: &mut State, tick: u8, token: Token) {
+        if self.config.reads && state.revoked & only(token) == 0 && state.ticks >> tick != 0 {
             state.breaks(Breach::RanAgain);
         }
     }

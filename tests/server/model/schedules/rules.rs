@@ -35,8 +35,7 @@ fn a_completion_names_the_token_and_not_only_the_lease_id() {
 
 #[test]
 fn a_completion_never_lowers_the_tick() {
-    // The check after the grant finds that, so a reset and a stalled reset come between in no other order.
-    let older = Config { ticks: [2, 1, 0], ..Config::PLAIN };
+    let older = Config { ticks: [2, 1, 0], reads: false, ..Config::PLAIN };
     breaks(older, Rule::CompletionNeverLowers, &[TickLowered]);
 }
 
@@ -58,6 +57,17 @@ fn a_runner_begins_the_work_only_if_its_lease_is_valid() {
 #[test]
 fn a_completion_that_wrote_nothing_is_a_hint() {
     breaks(Config { deposes: true, ..LOSES }, Rule::CompletionWrites, &[NotCompleted]);
+}
+
+#[test]
+fn a_runner_reads_before_its_work_from_no_deposed_primary() {
+    breaks(Config { deposes: true, ..Config::PLAIN }, Rule::ReadsAreLinearizable, &[RanAgain]);
+}
+
+#[test]
+fn a_runner_confirms_its_completion_by_no_read_from_a_deposed_primary() {
+    let alone = Config { runs: [1, 0, 0], sends: [4, 0, 0], ..LOSES };
+    breaks(Config { deposes: true, ..alone }, Rule::ReadsAreLinearizable, &[NotCompleted]);
 }
 
 #[test]

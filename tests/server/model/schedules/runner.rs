@@ -4,7 +4,7 @@
 use super::{
     config::Rule,
     server::Server,
-    state::{Answer, Attempt, Doing, Held, Message, Phase, Place, Rare, Stage, State, Token, Verb, runner_of},
+    state::{Answer, Attempt, Doing, Held, Message, Phase, Place, Rare, Stage, State, Stored, Token, Verb, runner_of},
 };
 use crate::state::Time;
 
@@ -52,12 +52,18 @@ impl Server {
         Self::send(state, runner, Verb::Complete { token: held.token }, true);
     }
 
-    /// Reads the last completed tick after the grant. A read is linearizable.
+    /// The record that a runner reads. A read is linearizable, so it never comes from a deposed primary.
+    fn read<'a>(&self, state: &'a State) -> Option<&'a Stored> {
+        let stale = state.deposed.as_ref().filter(|_| self.config.is_without(Rule::ReadsAreLinearizable));
+        stale.or(state.record.as_ref())
+    }
+
+    /// Reads the last completed tick after the grant.
     pub(super) fn check(&self, state: &mut State, runner: usize, held: Held) {
         let tick = self.config.ticks[runner];
-        let done = state.record.as_ref().and_then(|record| record.done);
+        let done = self.read(state).and_then(|record| record.done);
         let is_done = done.is_some_and(|(last, _)| last >= tick);
-        if is_done && !self.config.is_without(Rule::DoneReadAfterGrant) {
+        if is_done && self.config.reads && !self.config.is_without(Rule::DoneReadAfterGrant) {
             // No work has run under the lease, so it is taken back, and its minimum hold does not count.
             let has_room = state.runners[runner].sends > 0;
             Self::end(state, runner, has_room.then_some(Verb::Leave));
@@ -156,7 +162,7 @@ impl Server {
             return;
         }
         let wall = state.wall();
-        let record = state.record.as_ref();
+        let record = self.read(state);
         if record.and_then(|record| record.done).is_some_and(|(_, by)| by == token) {
             state.rare = Some(Rare::ResentCompletion);
             Self::judge_completed(state, token);

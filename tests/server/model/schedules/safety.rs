@@ -33,7 +33,7 @@ const HOLDERS: Config = Config { ticks: [0; 3], ..Config::PLAIN };
 #[test]
 fn no_tick_is_completed_twice_if_requests_stall_and_leases_expire() {
     let stalls = Config { stalls: true, runs: [1, 1, 0], ..Config::PLAIN };
-    let full = Config { runs: [1; 3], sends: [2; 3], ..stalls };
+    let full = Config { runs: [1; 3], sends: [3; 3], refreshes: true, until: 3, ..stalls };
     holds("ticks", stalls, full, &[CompletedAfterExpiry, FoundDone]);
 }
 
@@ -59,6 +59,13 @@ fn ticks_complete_in_order_if_an_older_tick_runs_late() {
 }
 
 #[test]
+fn a_client_that_does_not_read_the_last_tick_neither_completes_it_again_nor_lowers_it() {
+    let blind = Config { reads: false, ticks: [2, 1, 1], runs: [1; 3], sends: [2; 3], until: 3, ..Config::PLAIN };
+    let full = Config { loses: true, sends: [3, 2, 2], ..blind };
+    holds("clients that do not read", blind, full, &[CompletedAfterExpiry]);
+}
+
+#[test]
 fn a_reset_allows_one_more_completion_and_a_ghost_does_not_undo_it() {
     let resets = Config { loses: true, resets: 1, sends: [3, 2, 0], until: 3, ..Config::PLAIN };
     let full = Config { stalls: true, ..resets };
@@ -67,8 +74,8 @@ fn a_reset_allows_one_more_completion_and_a_ghost_does_not_undo_it() {
 
 #[test]
 fn a_revoked_lease_completes_no_tick() {
-    let revoked = Config { revocations: 1, at_least: 3, loses: true, sends: [3, 2, 0], ..Config::PLAIN };
-    let full = Config { stalls: true, ..revoked };
+    let revoked = Config { revocations: 1, at_least: 3, loses: true, sends: [3, 2, 0], until: 2, ..Config::PLAIN };
+    let full = Config { until: 4, ..revoked };
     holds("revocations", revoked, full, &[EntryRevoked, RefusedByEntry]);
 }
 
@@ -98,7 +105,7 @@ fn a_minimum_hold_ends_the_belief_of_a_holder_that_another_process_released() {
 #[test]
 fn no_holder_believes_past_its_maximum_hold_if_its_acquire_is_resent() {
     let maximum = Config { at_most: 3, refreshes: true, loses: true, sends: [4, 1, 0], until: 5, ..HOLDERS };
-    let full = Config { stalls: true, keeps_id: true, runs: [2, 1, 0], ..maximum };
+    let full = Config { stalls: true, keeps_id: true, runs: [2, 1, 0], deposes: true, until: 4, ..maximum };
     holds("maximum hold", maximum, full, &[RefreshCut, ResentGrantCut]);
 }
 
