@@ -62,7 +62,9 @@ impl Server {
                     config.reads && config.ticks[at] > 0 && done.is_some_and(|(tick, _)| tick >= config.ticks[at]);
                 // A handle takes an acquire back before it sends another with the same lease id.
                 let takes_back = |message: &Message| message.verb == Verb::Leave && runner_of(message.attempt) == at;
-                let is_free = !config.keeps_id || !state.messages.iter().any(takes_back);
+                let is_free = !config.keeps_id
+                    || config.is_without(Rule::TakesBackFirst)
+                    || !state.messages.iter().any(takes_back);
                 if room && runner.runs < config.runs[at] && !is_done && is_free {
                     actions.push(Action::Acquire(at));
                 }

@@ -24,6 +24,8 @@ pub(crate) enum Rule {
     CompletionWrites,
     /// Reads never come from a deposed primary.
     ReadsAreLinearizable,
+    /// A lease id is used again only after the take-back of its earlier acquire has ended.
+    TakesBackFirst,
     /// A release before the end of the minimum hold leaves an entry.
     ReleaseLeavesEntry,
     /// That entry loses its lease id.

@@ -71,6 +71,12 @@ fn a_runner_confirms_its_completion_by_no_read_from_a_deposed_primary() {
 }
 
 #[test]
+fn a_lease_id_is_used_again_only_after_the_take_back_of_its_earlier_acquire() {
+    let again = Config { keeps_id: true, runs: [2, 0, 0], sends: [3, 0, 0], loses: true, ..HOLDERS };
+    breaks(again, Rule::TakesBackFirst, &[BelievesFreed]);
+}
+
+#[test]
 fn a_release_before_the_end_of_the_minimum_hold_leaves_an_entry() {
     breaks(Config { at_least: 2, ..HOLDERS }, Rule::ReleaseLeavesEntry, &[GrantedEarly]);
 }
