@@ -54,8 +54,8 @@ impl Server {
 
     /// The record that a runner reads. A read is linearizable, so it never comes from a deposed primary.
     fn read<'a>(&self, state: &'a State) -> Option<&'a Stored> {
-        let stale = state.deposed.as_ref().filter(|_| self.config.is_without(Rule::ReadsAreLinearizable));
-        stale.or(state.record.as_ref())
+        let older = state.deposed.as_ref().filter(|_| self.config.is_without(Rule::ReadsAreLinearizable));
+        older.or(state.record.as_ref())
     }
 
     /// Reads the last completed tick after the grant.

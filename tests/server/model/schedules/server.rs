@@ -170,7 +170,7 @@ impl Server {
     }
 
     /// What the outcome tells the runner.
-    fn answer(&self, outcome: &Outcome, now: Time, changed: bool) -> Answer {
+    fn answer(outcome: &Outcome, now: Time, changed: bool) -> Answer {
         match outcome {
             Outcome::Granted { token, not_after } => {
                 let left = not_after.map(|end| (model_time(end) - now).max(0));
@@ -191,7 +191,7 @@ impl Server {
         let (after, outcome) = self.apply(wide.as_ref(), moment(now), &message);
         let changed = after != wide;
         let stored = after.as_ref().map(Self::narrowed);
-        let answer = self.answer(&outcome, now, changed);
+        let answer = Self::answer(&outcome, now, changed);
         self.judge(state, (before.as_ref(), stored.as_ref()), now, &message, answer);
         if let (true, Some(after), Some(stored)) = (changed, &after, &stored) {
             let granted = after.handover.iter().filter_map(|(_, token)| token.map(token_of));
@@ -211,7 +211,7 @@ impl Server {
         let (wide, now) = (self.widened(&before), state.wall());
         let (after, outcome) = self.apply(Some(&wide), moment(now), &message);
         if after.as_ref() == Some(&wide) {
-            let answer = self.answer(&outcome, now, false);
+            let answer = Self::answer(&outcome, now, false);
             let needs_write =
                 matches!(answer, Answer::Granted { .. } | Answer::Queued { .. } | Answer::Refreshed { .. });
             assert!(!needs_write, "an answer that wrote nothing grants nothing: {answer:?}");
