@@ -1,7 +1,6 @@
 //! The promises: what a request may do to the record, and what a runner may believe.
 
 use super::{
-    config::Rule,
     server::Server,
     state::{Answer, Breach, Entry, Message, Rare, State, Stored, Token, Verb, only},
 };
@@ -147,17 +146,6 @@ impl Server {
     pub(super) fn judge_completed(state: &mut State, token: Token) {
         if state.completed & only(token) == 0 {
             state.breaks(Breach::NotCompleted);
-        }
-    }
-
-    /// The last deadline that the answer to an acquire gives: from `left`, the time from the answer to `not_after`.
-    pub(super) fn last_deadline(&self, sent: Time, left: Time) -> Time {
-        if self.config.is_without(Rule::LastFromAnswer) {
-            sent + self.config.at_most
-        } else if self.config.is_without(Rule::LastWithoutGrace) {
-            sent + left
-        } else {
-            sent + (left - self.config.grace).max(0)
         }
     }
 }

@@ -70,7 +70,8 @@ impl Server {
             state.rare = Some(Rare::FoundDone);
         } else {
             state.runners[runner].doing = Doing::Holds { held, phase: Phase::Checked };
-            if done.is_some() {
+            // Only a reset lowers the tick to 0.
+            if done.is_some_and(|(last, _)| last == 0) {
                 state.rare = Some(Rare::AllowedByReset);
             }
         }
@@ -102,6 +103,17 @@ impl Server {
                 state.runners[runner].doing = Doing::Waits { place: Place { sent, version } };
             }
             _ => state.runners[runner].doing = Doing::Nothing,
+        }
+    }
+
+    /// The last deadline that the answer to an acquire gives: from `left`, the time from the answer to `not_after`.
+    fn last_deadline(&self, sent: Time, left: Time) -> Time {
+        if self.config.is_without(Rule::LastFromAnswer) {
+            sent + self.config.at_most
+        } else if self.config.is_without(Rule::LastWithoutGrace) {
+            sent + left
+        } else {
+            sent + (left - self.config.grace).max(0)
         }
     }
 
