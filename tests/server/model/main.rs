@@ -1,5 +1,7 @@
 //! Model checking of the record's state machine and the rules of its clients: explores all interleavings of three
 //! clients, the server, and the faults between them.
+//!
+//! [`schedules`] is a second model: of hold limits and of the ticks of a schedule.
 
 mod actions;
 mod answers;
@@ -8,10 +10,11 @@ mod config;
 mod misdeed;
 mod rules;
 mod safety;
+mod schedules;
 mod server;
 mod state;
 
-use std::{collections::BTreeMap, sync::Mutex};
+use std::{collections::BTreeMap, fmt::Debug, hash::Hash, sync::Mutex};
 
 use config::Config;
 use server::Server;
@@ -24,11 +27,26 @@ const MOST_STATES: usize = 30_000_000;
 /// Explores a configuration to its end, breadth first, and gives what was found of each property, as the
 /// shortest sequence of actions.
 fn explore(name: &str, config: Config) -> BTreeMap<&'static str, Vec<String>> {
+    explore_model(name, &Server::new(config), |state| state.breach.map(Breach::promise))
+}
+
+/// Explores a model to its end. `broken` gives the promise that a state breaks: the model has one property for all
+/// promises.
+fn explore_model<M>(
+    name: &str,
+    model: &M,
+    broken: fn(&M::State) -> Option<&'static str>,
+) -> BTreeMap<&'static str, Vec<String>>
+where
+    M: Model<State: Clone + Debug + Hash + PartialEq + Send + Sync, Action: Clone + Debug + PartialEq>,
+    M: Clone + Send + Sync + 'static,
+{
     static SUM: Mutex<usize> = Mutex::new(0);
     // Ends with the first promise that is broken; reaching a state is none.
-    let promises = Server::new(config).properties().into_iter();
+    let promises = model.properties().into_iter();
     let promises = promises.filter(|promise| promise.expectation != stateright::Expectation::Sometimes);
-    let checker = Server::new(config)
+    let checker = model
+        .clone()
         .checker()
         .threads(2)
         .target_state_count(MOST_STATES)
@@ -48,9 +66,9 @@ fn explore(name: &str, config: Config) -> BTreeMap<&'static str, Vec<String>> {
     );
     assert!(checker.state_count() < MOST_STATES, "{name}: there are more states than are explored");
     let found = checker.discoveries().into_iter().map(|(name, path)| {
-        let breach = path.last_state().breach.filter(|_| name == Breach::NONE);
+        let breach = broken(path.last_state()).filter(|_| name == Breach::NONE);
         let steps = path.into_actions().iter().map(|action| format!("{action:?}")).collect();
-        (breach.map_or(name, Breach::promise), steps)
+        (breach.unwrap_or(name), steps)
     });
     found.collect()
 }

@@ -20,11 +20,11 @@ const MILLIS: i64 = 1_000;
 /// Where the model's time begins, so that a clock can go back from there.
 const ORIGIN: u64 = HybridTime::EPOCH_SECONDS + 64;
 
-fn store_time(time: Time) -> StoreTime {
+pub(crate) fn store_time(time: Time) -> StoreTime {
     StoreTime::from_millis((i64::try_from(ORIGIN).unwrap() + i64::from(time)) * MILLIS)
 }
 
-fn model_time(time: StoreTime) -> Time {
+pub(crate) fn model_time(time: StoreTime) -> Time {
     Time::try_from(time.millis() / MILLIS - i64::try_from(ORIGIN).unwrap()).unwrap()
 }
 
@@ -33,11 +33,11 @@ fn moment(now: Time, tick: Hybrid) -> StoreClock {
     StoreClock { now: store_time(now), tick: HybridTime { seconds, ordinal: tick.1.into() } }
 }
 
-fn store_token(token: Token) -> FencingToken {
+pub(crate) fn store_token(token: Token) -> FencingToken {
     FencingToken::new(token.into()).unwrap()
 }
 
-fn model_token(token: FencingToken) -> Token {
+pub(crate) fn model_token(token: FencingToken) -> Token {
     Token::try_from(token.get()).unwrap()
 }
 
@@ -61,7 +61,7 @@ pub(crate) fn terms(config: &Config) -> Vec<LeaseSpec> {
     (0..6).map(terms).collect()
 }
 
-fn millis(time: Time) -> u64 {
+pub(crate) fn millis(time: Time) -> u64 {
     u64::try_from(i64::from(time) * MILLIS).unwrap()
 }
 

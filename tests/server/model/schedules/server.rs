@@ -1,0 +1,224 @@
+//! The server of the model: converts its small records to real ones and back, and executes requests.
+
+use mongoseal::{
+    FencingToken, HybridTime, LeaseId, Metadata,
+    record::{
+        Acquire, BatchRequest, Complete, Completion, HoldLimits, Holder, LeaseSpec, Leave, Outcome, Record, Refresh,
+        Release, Request, Reset, Revocation, Revoke, StoreClock, StoreTime, WaitSpec, Waiter,
+    },
+};
+
+use super::{
+    config::{Config, Rule},
+    state::{Answer, Attempt, Entry, Message, Notice, RUNS, Set, Stage, State, Stored, Token, Verb, only},
+};
+use crate::{
+    server::{millis, model_time, model_token, store_time, store_token},
+    state::Time,
+};
+
+/// The machine and its configuration.
+#[derive(Clone, Debug)]
+pub(crate) struct Server {
+    pub(crate) config: Config,
+    /// What the acquire of each attempt wants.
+    terms: Vec<LeaseSpec>,
+}
+
+/// The hybrid clock is behind each version, so that the version alone numbers tokens.
+fn moment(now: Time) -> StoreClock {
+    StoreClock { now: store_time(now), tick: HybridTime { seconds: 0, ordinal: 0 } }
+}
+
+fn token_of(token: FencingToken) -> Token {
+    Token::try_from(model_token(token)).unwrap()
+}
+
+fn to_store(token: Token) -> FencingToken {
+    store_token(token.into())
+}
+
+impl Server {
+    pub(crate) fn new(config: Config) -> Self {
+        let terms = |attempt: Attempt| LeaseSpec {
+            // The id 0 is that of released entries.
+            lease: LeaseId::from_bytes([config.lease(attempt) + 1; 16]),
+            caller: format!("{:016x}/{attempt}", 7).parse().unwrap(),
+            owner: format!("{attempt}").parse().unwrap(),
+            limit: 0,
+            ttl: millis(config.ttl),
+            grace: millis(config.grace),
+            group: None,
+            metadata: Metadata::default(),
+            hold: HoldLimits { at_least: millis(config.at_least), at_most: millis(config.at_most) },
+        };
+        Self { terms: (0..3 * RUNS).map(terms).collect(), config }
+    }
+
+    fn attempt_of(terms: &LeaseSpec) -> Attempt {
+        terms.owner.as_str().parse().unwrap()
+    }
+
+    fn terms(&self, attempt: Attempt) -> LeaseSpec {
+        self.terms[usize::from(attempt)].clone()
+    }
+
+    fn widened(&self, stored: &Stored) -> Record {
+        let zero = StoreTime::default();
+        let holder = |entry: &Entry| {
+            let mut terms = self.terms(entry.attempt);
+            if entry.is_released && !self.config.is_without(Rule::EntryLosesLease) {
+                terms.lease = LeaseId::NONE;
+            }
+            Holder {
+                terms,
+                version: to_store(entry.token),
+                refreshes: 0,
+                since: store_time(entry.since),
+                last_seen: zero,
+                expires_at: store_time(entry.expires_at),
+                not_after: entry.not_after.map(store_time),
+                released_at: entry.is_released.then_some(zero),
+            }
+        };
+        let waiter = |(attempt, until): &(Attempt, Time)| Waiter {
+            terms: self.terms(*attempt),
+            wait_ttl: millis(self.config.ttl),
+            refreshes: 0,
+            since: zero,
+            last_seen: store_time(*until - self.config.ttl),
+            expires_at: store_time(*until),
+        };
+        let revocation =
+            |token| Revocation { by: String::new(), reason: String::new(), at: zero, tokens: vec![to_store(token)] };
+        Record {
+            version: to_store(stored.version),
+            holders: stored.holders.iter().map(holder).collect(),
+            queue: stored.queue.iter().map(waiter).collect(),
+            handover: Vec::new(),
+            last_seen: zero,
+            expires_at: zero,
+            history: (0..16).filter(|token| stored.history & only(*token) != 0).map(revocation).collect(),
+            done: stored.done.map(|(tick, token)| Completion {
+                tick: tick.into(),
+                token: to_store(token),
+                by: String::new(),
+                at: zero,
+            }),
+        }
+    }
+
+    fn narrowed(record: &Record) -> Stored {
+        let entry = |holder: &Holder| Entry {
+            attempt: Self::attempt_of(&holder.terms),
+            token: token_of(holder.version),
+            since: model_time(holder.since),
+            expires_at: model_time(holder.expires_at),
+            not_after: holder.not_after.map(model_time),
+            is_released: holder.released_at.is_some(),
+        };
+        let waiter = |waiter: &Waiter| (Self::attempt_of(&waiter.terms), model_time(waiter.expires_at));
+        let revoked = record.history.iter().flat_map(|revocation| &revocation.tokens);
+        Stored {
+            version: token_of(record.version),
+            holders: record.holders.iter().map(entry).collect(),
+            queue: record.queue.iter().map(waiter).collect(),
+            history: revoked.fold(0, |revoked: Set, token| revoked | only(token_of(*token))),
+            done: record.done.as_ref().map(|done| (u8::try_from(done.tick).unwrap(), token_of(done.token))),
+        }
+    }
+
+    /// Applies a request of the model. Returns the record afterwards and the outcome.
+    fn apply(&self, before: Option<&Record>, at: StoreClock, message: &Message) -> (Option<Record>, Outcome) {
+        let terms = self.terms(message.attempt);
+        let (lease, caller, ttl, grace) = (terms.lease, terms.caller, terms.ttl, terms.grace);
+        let request = match message.verb {
+            Verb::Keep { token, .. } => {
+                return self.apply_batch(before, at, token, &BatchRequest::Keep { ttl });
+            }
+            Verb::Dismiss { token } => return self.apply_batch(before, at, token, &BatchRequest::Release),
+            Verb::Acquire => {
+                let wait = self.config.waits.then_some(WaitSpec { ttl, queue_limit: 10 });
+                Request::Acquire(Acquire { terms, wait })
+            }
+            Verb::Refresh { .. } => Request::Refresh(Refresh { lease, ttl, grace, metadata: None }),
+            Verb::Release { token } => Request::Release(Release { lease, token: to_store(token) }),
+            Verb::Leave => Request::Leave(Leave { lease, caller }),
+            Verb::Complete { token } => {
+                let tick = self.config.tick(message.attempt).into();
+                Request::Complete(Complete { lease, token: to_store(token), tick, by: String::new() })
+            }
+            Verb::Revoke { upto } => {
+                Request::Revoke(Revoke { by: String::new(), reason: String::new(), upto: to_store(upto) })
+            }
+            Verb::Reset => Request::Reset(Reset { tick: 0, by: String::new() }),
+        };
+        self.apply_altered(before, at, &request)
+    }
+
+    fn apply_batch(
+        &self,
+        before: Option<&Record>,
+        at: StoreClock,
+        token: Token,
+        batch: &BatchRequest,
+    ) -> (Option<Record>, Outcome) {
+        let token = to_store(token);
+        let after = before.and_then(|before| self.apply_batch_altered(before, at, token, batch));
+        let outcome = if after.is_some() { Outcome::Refreshed { token } } else { Outcome::Absent };
+        (after.or_else(|| before.cloned()), outcome)
+    }
+
+    /// What the outcome tells the runner.
+    fn answer(outcome: &Outcome, now: Time, changed: bool) -> Answer {
+        match outcome {
+            Outcome::Granted { token, not_after } => {
+                let left = not_after.map(|end| (model_time(end) - now).max(0));
+                Answer::Granted { token: token_of(*token), left }
+            }
+            Outcome::Queued { version, .. } => Answer::Queued { version: token_of(*version) },
+            Outcome::Refreshed { token } => Answer::Refreshed { token: token_of(*token) },
+            Outcome::Completed => Answer::Completed { changed },
+            _ => Answer::No,
+        }
+    }
+
+    /// The server looks at the record for a request.
+    pub(crate) fn execute(&self, state: &mut State, at: usize, now: Time) {
+        let message = state.messages[at];
+        let before = state.record.take();
+        let wide = before.as_ref().map(|before| self.widened(before));
+        let (after, outcome) = self.apply(wide.as_ref(), moment(now), &message);
+        let changed = after != wide;
+        let stored = after.as_ref().map(Self::narrowed);
+        let answer = Self::answer(&outcome, now, changed);
+        self.judge(state, (before.as_ref(), stored.as_ref()), now, &message, answer);
+        if let (true, Some(after), Some(stored)) = (changed, &after, &stored) {
+            let granted = after.handover.iter().filter_map(|(_, token)| token.map(token_of));
+            let holder = |token| stored.holders.iter().find(|entry| entry.token == token);
+            let notice = |entry: &Entry| Notice { attempt: entry.attempt, token: entry.token };
+            state.notices.extend(granted.filter_map(holder).map(notice));
+        }
+        state.messages[at].stage = Stage::Answered(answer);
+        state.record = stored;
+    }
+
+    /// A deposed primary looks at its own record. It keeps what it writes, but no write is confirmed: so only an answer
+    /// that wrote nothing arrives.
+    pub(crate) fn execute_deposed(&self, state: &mut State, at: usize) {
+        let message = state.messages[at];
+        let Some(before) = state.deposed.take() else { return };
+        let (wide, now) = (self.widened(&before), state.wall());
+        let (after, outcome) = self.apply(Some(&wide), moment(now), &message);
+        if after.as_ref() == Some(&wide) {
+            let answer = Self::answer(&outcome, now, false);
+            let needs_write =
+                matches!(answer, Answer::Granted { .. } | Answer::Queued { .. } | Answer::Refreshed { .. });
+            assert!(!needs_write, "an answer that wrote nothing grants nothing: {answer:?}");
+            state.messages[at].stage = Stage::Answered(answer);
+        } else {
+            state.messages.remove(at);
+        }
+        state.deposed = after.as_ref().map(Self::narrowed);
+    }
+}
