@@ -231,6 +231,8 @@ impl Complete {
 pub struct Reset {
     /// The last tick that is completed from then on.
     pub tick: u64,
+    /// The last completion to undo, by its token. So a delayed reset does not undo a later completion.
+    pub upto: FencingToken,
     /// The operator.
     pub by: String,
 }

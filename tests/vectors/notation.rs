@@ -209,7 +209,7 @@ impl<'a> Notation<'a> {
                 tick: long(&of["tick"]),
                 by: text("by"),
             }),
-            "reset" => Request::Reset(Reset { tick: long(&of["tick"]), by: text("by") }),
+            "reset" => Request::Reset(Reset { tick: long(&of["tick"]), upto: self.token(&of["upto"]), by: text("by") }),
             "prune" => Request::Prune,
             other => panic!("{other} is no request"),
         }

@@ -5,15 +5,16 @@ use std::sync::Arc;
 use crate::{
     CompletedTick, Error, IntoName, Key, Mongoseal, Owner, Result,
     engine::{retry, shared::Shared},
-    record::{self, Outcome, Request},
-    store::BoxFuture,
+    record::{self, Completion, Outcome, Request},
+    store::{BoxFuture, Snapshot},
 };
 
 impl Mongoseal {
     /// Lowers the last completed tick of a schedule, so that the ticks after `to` can run again. For operators: after a tick
     /// whose number was too large, or to run a tick again. Nothing is sent until the returned builder is awaited.
     ///
-    /// A reset never raises the last completed tick. It neither ends nor begins a run. 0 allows all ticks.
+    /// A reset never raises the last completed tick. It neither ends nor begins a run, and leaves a tick that is completed
+    /// while it is sent. 0 allows all ticks.
     pub fn reset_once<K>(&self, key: K, to: u64) -> ResetOnce
     where
         K: IntoName<Key>,
@@ -76,15 +77,21 @@ impl ResetOnce {
         let (key, by, context) = (key?, by?, &shared.context);
         context.ensure_open()?;
         let until = context.operation_deadline();
+        let read = context.read_record(&key, until).await?;
+        let Some(done) = read.and_then(|Snapshot { record, .. }| record.done) else { return Ok(None) };
+        if done.tick <= to {
+            return Ok(Some(done.into()));
+        }
+        // Only the completion that was read, so that a repeated request does not undo the next one.
+        let upto = done.token;
+        let request = Request::Reset(record::Reset { tick: to, upto, by: by.as_str().to_owned() });
         let applied = retry::until_definite(until, context.settings.attempt, |deadline| {
-            let (key, request) = (&key, Request::Reset(record::Reset { tick: to, by: by.as_str().to_owned() }));
-            async move {
-                context.prepare(deadline).await?;
-                context.store.apply(key, request, deadline).await
-            }
+            context.store.apply(&key, request.clone(), deadline)
         });
+        let is_reset = |done: &Completion| done.tick <= to || done.token > upto;
         match applied.await?.outcome {
-            Outcome::Reset { done } if done.as_ref().is_none_or(|done| done.tick <= to) => Ok(done.map(Into::into)),
+            Outcome::Reset { done } if done.as_ref().is_none_or(is_reset) => Ok(done.map(Into::into)),
+            // The record was deleted meanwhile.
             Outcome::Absent => Ok(None),
             outcome => Err(Error::invalid(format!(
                 "the store answered a reset with {outcome:?}: report this bug of the store"

@@ -65,7 +65,7 @@ pub enum Outcome {
     },
     /// The lease has completed a tick. If this answer comes from a write that changed nothing, it is a hint.
     Completed,
-    /// The last completed tick is no later than that of the request.
+    /// The last completed tick is no later than that of the request, or a later lease has completed it since.
     Reset {
         /// The last completed tick, if there is one.
         done: Option<Completion>,

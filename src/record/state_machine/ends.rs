@@ -38,7 +38,8 @@ impl State {
 
     pub(super) fn reset(&mut self, reset: &Reset) {
         let now = self.at.now;
-        if let Some(done) = self.done.as_mut().filter(|done| done.tick > reset.tick) {
+        let is_meant = |done: &&mut Completion| done.tick > reset.tick && done.token <= reset.upto;
+        if let Some(done) = self.done.as_mut().filter(is_meant) {
             (done.tick, done.by, done.at) = (reset.tick, reset.by.clone(), now);
         }
         self.grant(&[]);

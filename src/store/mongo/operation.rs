@@ -173,7 +173,7 @@ pub(super) fn constants(request: &Request) -> Document {
         Request::Complete(Complete { token, tick, by, .. }) => {
             doc! { "token": *token, "tick": document::long(*tick), "by": by }
         }
-        Request::Reset(Reset { tick, by }) => doc! { "tick": document::long(*tick), "by": by },
+        Request::Reset(Reset { tick, upto, by }) => doc! { "tick": document::long(*tick), "upto": *upto, "by": by },
         Request::Prune => doc! {},
     };
     if let Some(lease) = request.lease() {

@@ -104,7 +104,8 @@ fn step() -> impl Strategy<Value = Step> {
     let complete = (lease_of(), 1_u64..9).prop_map(|(lease, tick)| {
         Request::Complete(Complete { lease, token: FencingToken::MAX, tick, by: "$$ROOT".into() })
     });
-    let reset = (0_u64..9).prop_map(|tick| Request::Reset(Reset { tick, by: "$ops".into() }));
+    let upto = prop_oneof![3 => Just(FencingToken::MAX), 1 => Just(FencingToken::new(1).unwrap())];
+    let reset = (0_u64..9, upto).prop_map(|(tick, upto)| Request::Reset(Reset { tick, upto, by: "$ops".into() }));
     let together = (vec(acquire.clone(), 2..6), 0_u8..3).prop_map(|(mut acquires, verb)| {
         // With the same bound on how many wait.
         let room = acquires[0].wait.map_or(4, |wait| wait.queue_limit);

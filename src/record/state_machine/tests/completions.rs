@@ -6,7 +6,7 @@ fn complete(number: u8, token: FencingToken, tick: u64) -> Request {
 }
 
 fn reset(tick: u64) -> Request {
-    Request::Reset(Reset { tick, by: "ops".into() })
+    Request::Reset(Reset { tick, upto: FencingToken::MAX, by: "ops".into() })
 }
 
 fn done(bench: &Bench) -> Option<(u64, FencingToken)> {
@@ -113,6 +113,20 @@ fn a_reset_lowers_the_tick_and_a_delayed_completion_does_not_undo_it() {
     bench.send(complete(1, token, 5));
     assert_eq!(done(&bench), Some((4, token)));
     assert_eq!(Bench::new().send(reset(4)), Outcome::Absent, "there is no record");
+}
+
+#[test]
+fn a_delayed_reset_does_not_undo_a_later_completion() {
+    let mut bench = Bench::new();
+    let first = granted(&bench.send(once(1, 0)));
+    bench.send(complete(1, first, 5));
+    let delayed = || Request::Reset(Reset { tick: 4, upto: first, by: "ops".into() });
+    bench.send(delayed());
+    assert_eq!(done(&bench), Some((4, first)));
+    let second = granted(&bench.send(once(2, 0)));
+    bench.send(complete(2, second, 5));
+    assert!(matches!(bench.send(delayed()), Outcome::Reset { done: Some(done) } if done.token == second));
+    assert_eq!(done(&bench), Some((5, second)));
 }
 
 #[test]

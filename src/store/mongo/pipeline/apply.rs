@@ -31,7 +31,11 @@ pub(super) fn changes(operation: Operation) -> Document {
         Operation::Complete => doc! { "h": release(is_exact()), "done": complete() },
         Operation::Reset => {
             let lowered = doc! { "$mergeObjects": ["$r.done", { "tick": "$$tick", "by": "$$by", "at": "$$NOW" }] };
-            doc! { "done": { "$cond": [{ "$gt": ["$r.done.tick", "$$tick"] }, lowered, "$r.done"] } }
+            // A missing tick is greater than none.
+            let is_meant = doc! { "$and": [
+                { "$gt": ["$r.done.tick", "$$tick"] }, { "$lte": ["$r.done.token", "$$upto"] },
+            ] };
+            doc! { "done": { "$cond": [is_meant, lowered, "$r.done"] } }
         }
         Operation::Leave => doc! { "h": without_own("$h", operation), "q": without_own("$q", operation) },
         Operation::Revoke => doc! {

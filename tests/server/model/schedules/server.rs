@@ -151,7 +151,7 @@ impl Server {
             Verb::Revoke { upto } => {
                 Request::Revoke(Revoke { by: String::new(), reason: String::new(), upto: to_store(upto) })
             }
-            Verb::Reset => Request::Reset(Reset { tick: 0, by: String::new() }),
+            Verb::Reset => Request::Reset(Reset { tick: 0, upto: FencingToken::MAX, by: String::new() }),
         };
         self.apply_altered(before, at, &request)
     }
