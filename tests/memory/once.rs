@@ -314,3 +314,19 @@ async fn wrong_options_and_ticks_are_refused_before_a_lease_is_acquired() {
     let used = Complete { lease: mongoseal::LeaseId::random(), token: FencingToken::MIN, tick: 1, by: "x".into() };
     assert_eq!(Request::Complete(used.clone()).lease(), Some(used.lease));
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_delayed_copy_of_a_reset_does_not_undo_a_later_completion() {
+    let store = Faulty::new();
+    let seal = store.seal();
+    run(&seal, 7).await.unwrap();
+    let mut first = true;
+    store.script(move |call| {
+        let is_first = matches!(call, Call::Apply(Request::Reset(_))) && std::mem::take(&mut first);
+        is_first.then_some(Fault::Delay(secs(60)))
+    });
+    assert_eq!(seal.reset_once("k", 6).await.unwrap().map(|last| last.tick), Some(6));
+    assert!(matches!(run(&seal, 7).await.unwrap(), Once::Ran(_)));
+    tokio::time::sleep(secs(120)).await;
+    assert_eq!(done(&seal).await, Some(7));
+}
