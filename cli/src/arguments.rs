@@ -14,7 +14,7 @@ use clap::{
     error::{ContextKind, ContextValue, ErrorKind},
 };
 use clap_complete::Shell;
-pub(crate) use holding::{Elect, Hold, LeaseOptions, Run, WaitOptions, WantedLease};
+pub(crate) use holding::{Elect, Hold, HoldOptions, LeaseOptions, Once, Run, WaitOptions, WantedLease};
 use mongoseal::FencingToken;
 
 use crate::{connection::Connection, examples, time};
@@ -88,7 +88,7 @@ impl Arguments {
     }
 }
 
-/// Adds that the command comes after `--`, if the arguments of `run` or `elect` have several words and no `--`.
+/// Adds that the command comes after `--`, if the arguments of `run`, `once` or `elect` have several words and no `--`.
 fn with_hint(mut error: clap::Error, program: &clap::Command) -> clap::Error {
     let may_lack_dashes = match error.kind() {
         ErrorKind::UnknownArgument => error.get(ContextKind::SuggestedArg).is_none(),
@@ -113,6 +113,9 @@ pub(crate) enum Command {
     /// Run a command under a lease, and end it before the lease ends
     #[command(after_long_help = examples::RUN)]
     Run(Run),
+    /// Run a command once for each tick of a schedule, on one of many machines
+    #[command(after_long_help = examples::ONCE)]
+    Once(Once),
     /// Campaign, and lead while a command runs or until a signal
     #[command(after_long_help = examples::ELECT)]
     Elect(Elect),

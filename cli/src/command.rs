@@ -12,6 +12,7 @@ pub(crate) mod hold;
 pub(crate) mod leader;
 pub(crate) mod ls;
 pub(crate) mod man;
+pub(crate) mod once;
 pub(crate) mod purge;
 pub(crate) mod raise;
 pub(crate) mod revoke;

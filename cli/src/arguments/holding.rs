@@ -6,6 +6,7 @@ use clap::Args;
 
 use crate::{
     exit_status::{Failure, Status},
+    tick::NamedTick,
     time,
 };
 
@@ -70,6 +71,25 @@ impl WaitOptions {
     }
 }
 
+/// The limits of a hold.
+#[derive(Args, Debug)]
+pub(crate) struct HoldOptions {
+    /// Minimum hold: time for which the key is kept at least
+    ///
+    /// If the command ends sooner, the key stays unavailable for the rest of this time, counted from the grant.
+    #[arg(long, value_parser = time::parse, value_name = "TIME")]
+    pub(crate) at_least: Option<Duration>,
+    /// Maximum hold: time after which the command is ended
+    ///
+    /// No refresh extends the lease past this time, counted from the grant. SIGTERM comes --term-before before its end.
+    #[arg(long, value_parser = time::parse, value_name = "TIME")]
+    pub(crate) hold_at_most: Option<Duration>,
+}
+
+impl HoldOptions {
+    pub(crate) const NONE: Self = Self { at_least: None, hold_at_most: None };
+}
+
 #[derive(Args, Debug)]
 pub(crate) struct Run {
     /// Key to hold, for example reports/nightly
@@ -82,6 +102,8 @@ pub(crate) struct Run {
     pub(crate) lease: LeaseOptions,
     #[command(flatten)]
     pub(crate) wait: WaitOptions,
+    #[command(flatten)]
+    pub(crate) hold: HoldOptions,
     /// Share the key among N holders; default: exclusive
     #[arg(long, value_name = "N")]
     pub(crate) shared: Option<u32>,
@@ -96,10 +118,62 @@ pub(crate) struct Run {
     /// Keep the key until a release or a revocation
     ///
     /// If this program or its machine fails, the key is held until an operator revokes the lease.
-    #[arg(long, conflicts_with = "ttl")]
+    #[arg(long, conflicts_with_all = ["ttl", "hold_at_most"])]
     pub(crate) without_expiry: bool,
     /// Command and its arguments, after `--`
     #[arg(last = true, required = true, value_name = "COMMAND")]
+    pub(crate) command: Vec<OsString>,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Once {
+    /// Key of the schedule, for example reports/hourly
+    pub(crate) key: String,
+    /// Tick: a time such as 2026-11-05T02:00Z, or a number
+    ///
+    /// A later tick is a later time or a larger number. With --reset: the first tick that can run again; default: the last
+    /// completed one.
+    #[arg(long, value_name = "TICK", conflicts_with = "every", required_unless_present_any = ["every", "reset"])]
+    pub(crate) tick: Option<NamedTick>,
+    /// Tick: the time of MongoDB, cut to this period
+    ///
+    /// With 1h, the ticks are the full hours in UTC. The clock of this machine does not matter.
+    #[arg(long, value_parser = time::parse, value_name = "TIME", conflicts_with = "reset")]
+    pub(crate) every: Option<Duration>,
+    /// Period of a schedule with --tick; default: 1m
+    ///
+    /// A tick that is further ahead of the time of MongoDB is refused.
+    #[arg(long, value_parser = time::parse, value_name = "TIME", requires = "tick")]
+    pub(crate) period: Option<Duration>,
+    /// Complete the tick whatever the status of the command
+    #[arg(long)]
+    pub(crate) even_if_failed: bool,
+    /// Status instead of 120 and 119 if the tick is done
+    ///
+    /// Also if a later tick is done.
+    #[arg(long, value_name = "N")]
+    pub(crate) done_status: Option<u8>,
+    /// Lower the last completed tick, and run nothing
+    ///
+    /// By default, so that the last completed tick can run again.
+    #[arg(long)]
+    pub(crate) reset: bool,
+    /// Operator of the reset, for example olga; default: user@host
+    #[arg(long, value_name = "NAME", requires = "reset")]
+    pub(crate) by: Option<String>,
+    #[command(flatten)]
+    pub(crate) lease: LeaseOptions,
+    #[command(flatten)]
+    pub(crate) wait: WaitOptions,
+    #[command(flatten)]
+    pub(crate) hold: HoldOptions,
+    /// Metadata that others see; can be repeated
+    ///
+    /// For example build=1.4.2.
+    #[arg(long, value_parser = parse_metadata, value_name = "NAME=TEXT")]
+    pub(crate) metadata: Vec<(String, String)>,
+    /// Command and its arguments, after `--`
+    #[arg(last = true, required_unless_present = "reset", conflicts_with = "reset", value_name = "COMMAND")]
     pub(crate) command: Vec<OsString>,
 }
 
@@ -134,6 +208,11 @@ pub(crate) struct WantedLease {
     /// Share the key among N holders; default: exclusive
     #[arg(long, value_name = "N")]
     pub(crate) shared: Option<u32>,
+    /// Maximum hold: time after which the lease is lost
+    ///
+    /// No refresh extends the lease past this time, counted from the grant.
+    #[arg(long, value_parser = time::parse, value_name = "TIME")]
+    pub(crate) hold_at_most: Option<Duration>,
     #[command(flatten)]
     pub(crate) wait: WaitOptions,
 }

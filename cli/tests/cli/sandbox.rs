@@ -134,6 +134,7 @@ pub(crate) fn mongoseal(arguments: &[&str]) -> Command {
         .env_remove("MONGOSEAL_OWNER")
         .env_remove("MONGOSEAL_KEY")
         .env_remove("MONGOSEAL_TOKEN")
+        .env_remove("MONGOSEAL_TICK")
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
