@@ -16,6 +16,7 @@ mod left;
 mod once;
 mod options;
 mod order;
+mod recipes;
 mod sandbox;
 mod secrets;
 mod statuses;
