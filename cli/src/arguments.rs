@@ -113,7 +113,7 @@ pub(crate) enum Command {
     /// Run a command under a lease, and end it before the lease ends
     #[command(after_long_help = examples::RUN)]
     Run(Run),
-    /// Run a command once for each tick of a schedule, on one of many machines
+    /// Run a command once for each tick of a schedule
     #[command(after_long_help = examples::ONCE)]
     Once(Once),
     /// Campaign, and lead while a command runs or until a signal

@@ -91,7 +91,7 @@ fn perform(arguments: Arguments) -> Result<Status, Failure> {
 async fn perform_on(connection: &connection::Connection, command: Command) -> Result<Status, Failure> {
     match command {
         Command::Run(options) => command::run::perform(connection, options).await,
-        Command::Once(options) => command::once::perform(connection, options).await,
+        Command::Once(options) => Box::pin(command::once::perform(connection, options)).await,
         Command::Elect(options) => command::elect::perform(connection, options).await,
         Command::Hold(options) => command::hold::perform(connection, options).await,
         Command::Leader(options) => command::leader::perform(connection, options).await,

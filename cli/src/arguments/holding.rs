@@ -74,12 +74,12 @@ impl WaitOptions {
 /// The limits of a hold.
 #[derive(Args, Debug)]
 pub(crate) struct HoldOptions {
-    /// Minimum hold: time for which the key is kept at least
+    /// Minimum hold: keep the key for this long
     ///
     /// If the command ends sooner, the key stays unavailable for the rest of this time, counted from the grant.
     #[arg(long, value_parser = time::parse, value_name = "TIME")]
     pub(crate) at_least: Option<Duration>,
-    /// Maximum hold: time after which the command is ended
+    /// Maximum hold: end the command after this
     ///
     /// No refresh extends the lease past this time, counted from the grant. SIGTERM comes --term-before before its end.
     #[arg(long, value_parser = time::parse, value_name = "TIME")]
@@ -129,13 +129,13 @@ pub(crate) struct Run {
 pub(crate) struct Once {
     /// Key of the schedule, for example reports/hourly
     pub(crate) key: String,
-    /// Tick: a time such as 2026-11-05T02:00Z, or a number
+    /// Tick: a number, or 2026-11-05T02:00Z
     ///
     /// A later tick is a later time or a larger number. With --reset: the first tick that can run again; default: the last
     /// completed one.
     #[arg(long, value_name = "TICK", conflicts_with = "every", required_unless_present_any = ["every", "reset"])]
     pub(crate) tick: Option<NamedTick>,
-    /// Tick: the time of MongoDB, cut to this period
+    /// Tick: time of MongoDB, cut to this period
     ///
     /// With 1h, the ticks are the full hours in UTC. The clock of this machine does not matter.
     #[arg(long, value_parser = time::parse, value_name = "TIME", conflicts_with = "reset")]
@@ -145,20 +145,20 @@ pub(crate) struct Once {
     /// A tick that is further ahead of the time of MongoDB is refused.
     #[arg(long, value_parser = time::parse, value_name = "TIME", requires = "tick")]
     pub(crate) period: Option<Duration>,
-    /// Complete the tick whatever the status of the command
+    /// Also complete the tick of a failed command
     #[arg(long)]
     pub(crate) even_if_failed: bool,
-    /// Status instead of 120 and 119 if the tick is done
+    /// Status instead of 120 and 119
     ///
-    /// Also if a later tick is done.
+    /// These mean that the tick, or a later one, is already done.
     #[arg(long, value_name = "N")]
     pub(crate) done_status: Option<u8>,
-    /// Lower the last completed tick, and run nothing
+    /// Lower the last completed tick; run nothing
     ///
     /// By default, so that the last completed tick can run again.
     #[arg(long)]
     pub(crate) reset: bool,
-    /// Operator of the reset, for example olga; default: user@host
+    /// Operator of a reset; default: user@host
     #[arg(long, value_name = "NAME", requires = "reset")]
     pub(crate) by: Option<String>,
     #[command(flatten)]
@@ -208,7 +208,7 @@ pub(crate) struct WantedLease {
     /// Share the key among N holders; default: exclusive
     #[arg(long, value_name = "N")]
     pub(crate) shared: Option<u32>,
-    /// Maximum hold: time after which the lease is lost
+    /// Maximum hold: lose the lease after this
     ///
     /// No refresh extends the lease past this time, counted from the grant.
     #[arg(long, value_parser = time::parse, value_name = "TIME")]

@@ -13,7 +13,7 @@ fn commands(page: &str) -> Vec<(&'static str, String)> {
     for line in page.lines() {
         if let Some(tag) = line.strip_prefix("```") {
             in_code = !in_code;
-            language = tag.to_owned();
+            tag.clone_into(&mut language);
             continue;
         }
         if !in_code || !line.contains("mongoseal") {
