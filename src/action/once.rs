@@ -162,7 +162,7 @@ impl TickLease {
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future abandons the answer. The completion goes on in the background.
+    /// Dropping the future abandons the answer. If the lease is held, the tick is completed all the same.
     pub async fn complete(self) -> Result<()> {
         self.lease.complete(self.tick).await
     }
