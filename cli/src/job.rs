@@ -47,6 +47,8 @@ use crate::{
 
 /// The time within which a guard must report the end of a command that was killed.
 const GRACE: Duration = Duration::from_secs(1);
+/// The state of a lease whose maximum hold is over.
+const HELD_TOO_LONG: LeaseState = LeaseState::Lost { cause: LossCause::HeldTooLong };
 /// The smallest `--kill-before`. The processes of the command need this time to end.
 const MIN_KILL_BEFORE: Duration = Duration::from_millis(10);
 
@@ -296,10 +298,10 @@ fn verdict(leases: &Leases<'_>, end: &End) -> Result<Status, Failure> {
             Exit::Code(code) => Status::of_command(code),
             Exit::Signal(signal) => Status::of_signal(signal),
         }),
-        (End::Signalled, LeaseState::Lost { cause }) if cause != LossCause::Expired => {
+        (End::Signalled, LeaseState::Lost { cause }) if !is_end_of_time(&cause) => {
             Err(lost(format!("{lease} was lost, so the command was ended: {cause}")))
         }
-        (End::Signalled, _) if leases.is_at_maximum() => Err(lost(format!(
+        (End::Signalled, state) if state == HELD_TOO_LONG || leases.is_at_maximum() => Err(lost(format!(
             "the maximum hold of {lease} is over, so the command was ended: raise --hold-at-most if the command needs more time"
         ))),
         (End::Signalled, _) => {

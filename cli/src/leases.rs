@@ -63,10 +63,10 @@ impl Leases<'_> {
         now.saturating_add(self.remaining()).min(NEVER)
     }
 
-    /// Whether no refresh extends the first deadline of the leases any more, because a maximum hold ends then.
+    /// Whether the leases are valid and no refresh extends their first deadline any more, because a maximum hold ends then.
     pub(crate) fn is_at_maximum(&self) -> bool {
         let remaining = self.remaining();
-        self.leases.iter().any(|lease| lease.remaining_at_most() <= remaining)
+        !remaining.is_zero() && self.leases.iter().any(|lease| lease.remaining_at_most() <= remaining)
     }
 
     /// Waits until one of the leases is lost.
