@@ -5,7 +5,7 @@ use std::{
     time::{Duration, UNIX_EPOCH},
 };
 
-use mongoseal::{StoreTime, Tick, mongodb::bson};
+use mongoseal::{StoreTime, Tick};
 
 use crate::time;
 
@@ -46,9 +46,36 @@ impl FromStr for NamedTick {
         if let Ok(number) = text.parse() {
             return Ok(Self::Number(number));
         }
-        let malformed = || "pass a number, or a time such as 2026-11-05T02:00Z".to_owned();
-        let time = bson::DateTime::parse_rfc3339_str(with_seconds(text)).map_err(|_| malformed())?;
-        u64::try_from(time.timestamp_millis()).map(Self::Time).map_err(|_| malformed())
+        let millis = parse_time(text).ok_or("pass a number, or a time such as 2026-11-05T02:00Z")?;
+        Ok(Self::Time(millis))
+    }
+}
+
+/// Parses a time in the form of RFC 3339, with or without seconds. Returns milliseconds since the Unix epoch.
+fn parse_time(text: &str) -> Option<u64> {
+    let (local, ahead) = if let Some(local) = text.strip_suffix('Z') {
+        (local, 0)
+    } else {
+        let (local, offset) = text.split_at_checked(text.len().checked_sub(6)?)?;
+        (local, parse_offset(offset)?)
+    };
+    let time = humantime::parse_rfc3339(&format!("{}Z", with_seconds(local))).ok()?;
+    let millis = i64::try_from(time.duration_since(UNIX_EPOCH).ok()?.as_millis()).ok()?;
+    u64::try_from(millis.checked_sub(ahead)?).ok()
+}
+
+/// Parses the difference of a local time from UTC, such as `-07:00`, into milliseconds.
+fn parse_offset(text: &str) -> Option<i64> {
+    let (hours, minutes) = text.get(1..)?.split_once(':')?;
+    let part = |digits: &str, end: i64| {
+        let is_number = digits.bytes().all(|byte| byte.is_ascii_digit());
+        digits.parse::<i64>().ok().filter(|part| is_number && *part < end)
+    };
+    let millis = part(hours, 24)?.checked_mul(60)?.checked_add(part(minutes, 60)?)?.checked_mul(60_000)?;
+    match text.get(..1)? {
+        "+" => Some(millis),
+        "-" => millis.checked_neg(),
+        _ => None,
     }
 }
 
@@ -81,12 +108,28 @@ mod tests {
         let time = |text: &str| text.parse::<NamedTick>();
         assert_eq!(time("7"), Ok(NamedTick::Number(7)));
         let two = 1_793_844_000_000;
-        for text in ["2026-11-05T02:00Z", "2026-11-05T02:00:00Z", "2026-11-05T03:00+01:00", "2026-11-05T02:00:00.000Z"]
-        {
+        for text in [
+            "2026-11-05T02:00Z",
+            "2026-11-05T02:00:00Z",
+            "2026-11-05T02:00:00.000Z",
+            "2026-11-05T03:00+01:00",
+            "2026-11-04T19:30:00-06:30",
+        ] {
             assert_eq!(time(text), Ok(NamedTick::Time(two)), "{text}");
         }
-        for text in ["", "-1", "02:00", "2026-11-05", "2026-11-05T02:00", "2026-11-05T25:00Z", "1960-01-01T00:00Z", "é"]
-        {
+        for text in [
+            "",
+            "-1",
+            "02:00",
+            "2026-11-05",
+            "2026-11-05T02:00",
+            "2026-11-05T25:00Z",
+            "2026-11-05T02:00+1:00",
+            "2026-11-05T02:00++1:00",
+            "2026-11-05T02:00+01:60",
+            "1960-01-01T00:00Z",
+            "é",
+        ] {
             assert!(time(text).is_err(), "{text}");
         }
     }
