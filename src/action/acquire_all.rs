@@ -39,7 +39,7 @@ impl Mongoseal {
 /// are given in, so two sets with the same keys never deadlock. [`wait`](Self::wait) bounds all the waits together.
 ///
 /// Its options are those of an [`Acquire`](crate::Acquire), for each key. There is no option for a lease id, because a lease
-/// id names one lease.
+/// id names one lease, and none for progress, because each lease has its own.
 ///
 /// # Errors
 ///

@@ -210,6 +210,12 @@ async fn a_key_that_is_released_before_its_minimum_hold_is_over_stays_unavailabl
     assert!(shown.stdout.contains("ago; the minimum hold keeps the key unavailable for 9m"), "{}", shown.stdout);
     let json = done(sandbox.mongoseal(&["ls", "--json"])).await;
     assert!(json.stdout.contains("\"released_at\":\"20") && json.stdout.contains("\"held_until\":\"20"));
+    let both_limits = sandbox.seal.acquire("b").at_least(secs(600)).hold_at_most(secs(900)).await.unwrap();
+    let shown = done(sandbox.mongoseal(&["show", "b"])).await;
+    for limit in [": minimum hold until 20", "(9m", ": maximum hold, with the grace, until 20", "(15m left)"] {
+        assert!(shown.stdout.contains(limit), "{limit} is in {}", shown.stdout);
+    }
+    both_limits.release().await.unwrap();
     // Of several keys, none is kept if another is not granted.
     let both = sandbox.mongoseal(&["run", "a", KEY, "-n", "--at-least", "10m", "--", "true"]);
     done(both).await.says(121, "is kept by");
