@@ -20,6 +20,7 @@ pages! {
     fencing = "fencing.md",
     election = "election.md",
     jobs = "jobs.md",
+    schedules = "schedules.md",
     shell = "shell.md",
     languages = "languages.md",
     services = "services.md",

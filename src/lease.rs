@@ -99,6 +99,13 @@ impl Lease {
         }
     }
 
+    /// How long the lease lasts at most, however often it is refreshed: the rest of its
+    /// [maximum hold](crate::Acquire::hold_at_most), [`Duration::MAX`] without one. Needs no request.
+    #[must_use]
+    pub fn remaining_at_most(&self) -> Duration {
+        if self.is_valid() { self.lease_shared().remaining_at_most() } else { Duration::ZERO }
+    }
+
     /// The state of the lease now.
     #[must_use]
     pub fn state(&self) -> LeaseState {
@@ -338,9 +345,14 @@ impl Lease {
 
     /// Releases the lease although its minimum hold is not over, because no work has run under it.
     pub(crate) async fn take_back(self) {
-        self.held.end_with(EndAction::TakeBack);
+        self.begin_take_back();
         // If this fails, the ttl ends the lease, and a warning says so.
         drop(self.held.wait_for_end().await);
+    }
+
+    /// Takes the lease back in the background.
+    pub(crate) fn begin_take_back(&self) {
+        self.held.end_with(EndAction::TakeBack);
     }
 
     /// The state that the lease shares with its task.

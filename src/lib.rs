@@ -26,6 +26,7 @@
 //! | open a handle | [`Mongoseal::connect`], [`Mongoseal::new`], [`Mongoseal::in_memory`], [`Builder`] |
 //! | acquire one key | [`Mongoseal::acquire`], [`Acquire`], [`Retry`], [`Mongoseal::with_lease`] |
 //! | acquire several keys, or none | [`Mongoseal::acquire_all`], [`LeaseSet`] |
+//! | run work once for each tick of a schedule | [`Mongoseal::once`], [`RunOnce`], [`Tick`], [`Mongoseal::reset_once`] |
 //! | keep, check and end a lease | [`Lease`], [`LeaseState`], [`CancellationToken`], [`Watchdog`] |
 //! | go on with a lease of an earlier process | [`Mongoseal::resume`], [`Lease::orphan`], [`Lease::transfer`] |
 //! | refuse the writes of earlier holders | [`Fence`], [`Lease::transaction`], [`FenceGate`], [`fence`] |
@@ -46,6 +47,9 @@
 //! write. [`retry`](Acquire::retry) attempts again with delays and takes no place in the queue, so a retrying acquire is not
 //! granted while any waiter is queued. Prefer `wait`; use `retry` for work that may as well be skipped.
 //!
+//! **How often work runs.** A lease excludes two runs at the same time, not a second run after the first. For work of a
+//! schedule, [`once`](Mongoseal::once) also stores which tick is completed: see [scheduled jobs](guide::schedules).
+//!
 //! **How many hold the key.** By default one lease holds it. [`shared_up_to`](Acquire::shared_up_to) is a semaphore, and
 //! [`shared`](Acquire::shared) has no limit; an exclusive lease excludes both. A [`LeaseSet`] is several keys that one caller
 //! acquires and releases together. A [group](Acquire::group) is a name for leases of any processes, to refresh or release
@@ -53,6 +57,7 @@
 //!
 //! **How long the ttl is.** A dead holder's key is free after the ttl and the [grace](Builder::grace). The default of 30
 //! seconds outlasts an election of MongoDB. The lease is refreshed, so the work may take hours.
+//! [`hold_at_most`](Acquire::hold_at_most) bounds that.
 //!
 //! # One handle per process
 //!

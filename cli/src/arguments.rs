@@ -14,8 +14,10 @@ use clap::{
     error::{ContextKind, ContextValue, ErrorKind},
 };
 use clap_complete::Shell;
-pub(crate) use holding::LeaseOptions;
-pub(crate) use holding::{Acquire, Elect, Hold, LeasePlace, Refresh, Release, Run, Terms, WaitOptions, WantedLease};
+pub(crate) use holding::{
+    Acquire, Elect, Hold, HoldOptions, LeaseOptions, LeasePlace, Once, Refresh, Release, Run, Terms, WaitOptions,
+    WantedLease,
+};
 use mongoseal::FencingToken;
 
 use crate::{connection::Connection, examples, time};
@@ -89,7 +91,7 @@ impl Arguments {
     }
 }
 
-/// Adds that the command comes after `--`, if the arguments of `run` or `elect` have several words and no `--`.
+/// Adds that the command comes after `--`, if the arguments of `run`, `once` or `elect` have several words and no `--`.
 fn with_hint(mut error: clap::Error, program: &clap::Command) -> clap::Error {
     let may_lack_dashes = match error.kind() {
         ErrorKind::UnknownArgument => error.get(ContextKind::SuggestedArg).is_none(),
@@ -114,6 +116,9 @@ pub(crate) enum Command {
     /// Run a command under a lease, and end it before the lease ends
     #[command(after_long_help = examples::RUN)]
     Run(Run),
+    /// Run a command once for each tick of a schedule
+    #[command(after_long_help = examples::ONCE)]
+    Once(Once),
     /// Campaign, and lead while a command runs or until a signal
     #[command(after_long_help = examples::ELECT)]
     Elect(Elect),

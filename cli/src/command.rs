@@ -14,6 +14,7 @@ pub(crate) mod leader;
 mod lease_file;
 pub(crate) mod ls;
 pub(crate) mod man;
+pub(crate) mod once;
 pub(crate) mod purge;
 pub(crate) mod raise;
 pub(crate) mod refresh;

@@ -4,6 +4,7 @@ pub(crate) const RUN: &str = "Examples:
   mongoseal run reports/nightly -- ./report.sh
   mongoseal run deploy --wait 5m --ttl 1m -- make deploy
   mongoseal run gpu --shared 4 --no-wait -- python train.py
+  mongoseal run import --at-least 30s --hold-at-most 10m -- ./import.sh
 
 Environment of the command: MONGOSEAL_KEY, MONGOSEAL_TOKEN (pass it with each write), MONGOSEAL_LEASE_ID (a secret), \
 MONGOSEAL_DEADLINE (end of the lease at the command's start, in milliseconds of CLOCK_BOOTTIME, the clock of \
@@ -16,6 +17,18 @@ refreshes together with the command.
 Exit status: that of the command, or 128 plus the number of the signal that ended it; 121 if the key is held; 122 if \
 the lease was lost, which ends the command; 123 if MongoDB did not answer; 125 if the arguments or the deployment must \
 be changed; 126 if the command cannot be run; 127 if it is not found.";
+
+pub(crate) const ONCE: &str = "Examples:
+  mongoseal once reports/hourly --every 1h -- ./report.sh
+  mongoseal once reports/daily --tick 2026-11-05T02:00Z --period 1d -- ./report.sh
+  mongoseal once batches --tick 4711 --hold-at-most 10m -- ./import.sh 4711
+  mongoseal once reports/hourly --reset
+
+All machines run the same command at about the same time, for example by cron. The first that gets the key runs it. If it exits with 0, the tick is completed, and each other machine exits with 120. If it fails or its machine dies, the next machine in the queue runs it.
+
+Environment of the command: MONGOSEAL_TICK (the number of the tick; that of a time is in milliseconds since 1970), and the variables of `mongoseal run`.
+
+Exit status: that of the command, or 120 if the tick is done, 119 if a later tick is done, 121 if another machine keeps the key, 122 if the lease was lost, also before the tick was completed, 123 if MongoDB did not answer, and then the tick may be completed; 125 to 127 as of `mongoseal run`. With --reset: 1 if no tick is completed.";
 
 pub(crate) const ELECT: &str = "Examples:
   mongoseal elect scheduler 10.0.0.7:4000 -- ./scheduler
@@ -169,8 +182,9 @@ pub(crate) const MAN: &str = "Examples:
   mongoseal man | man -l -";
 
 /// The texts of all commands, in the order of the commands.
-pub(crate) const ALL: [&str; 20] = [
+pub(crate) const ALL: [&str; 21] = [
     RUN,
+    ONCE,
     ELECT,
     HOLD,
     ACQUIRE,

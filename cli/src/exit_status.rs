@@ -11,7 +11,7 @@ use crate::{output::ReaderGone, print_message};
 
 /// An exit status of the program.
 ///
-/// `run` and `elect` exit with the status of their command, or with 128 plus the number of a signal. The program's own
+/// `run`, `once` and `elect` exit with the status of their command, or with 128 plus the number of a signal. The program's own
 /// statuses are, as those of env(1) and timeout(1), numbers that commands seldom use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Status {
@@ -24,6 +24,10 @@ impl Status {
     pub(crate) const DONE: Self = Self::of_command(0);
     /// The answer is no: see [`MEANINGS`](Self::MEANINGS).
     pub(crate) const NO: Self = Self::of_command(1);
+    /// A later tick of the schedule is done.
+    pub(crate) const SUPERSEDED: Self = Self::of_command(119);
+    /// The tick of the schedule is already done.
+    pub(crate) const ALREADY_DONE: Self = Self::of_command(120);
     /// The key is held, or its queue is full.
     pub(crate) const HELD: Self = Self::of_command(121);
     /// The lease was lost.
@@ -38,12 +42,14 @@ impl Status {
     pub(crate) const NOT_FOUND: Self = Self::of_command(127);
 
     /// The meaning of each status, for the manual.
-    pub(crate) const MEANINGS: [(&str, &str); 8] = [
+    pub(crate) const MEANINGS: [(&str, &str); 10] = [
         ("0", "Done, or the answer is yes."),
         (
             "1",
-            "The answer is no: not the newest token, no such record, no leader, no holder to revoke, documents ahead of the clock, a failed check.",
+            "The answer is no: not the newest token, no such record, no leader, no holder to revoke, no tick to reset, documents ahead of the clock, a failed check.",
         ),
+        ("119", "A later tick of the schedule is done."),
+        ("120", "The tick of the schedule is already done."),
         ("121", "The key is held, or its queue is full."),
         ("122", "The lease was lost; run and elect have ended the command."),
         ("123", "MongoDB did not answer in time; the request may have taken effect."),

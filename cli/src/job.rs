@@ -30,7 +30,7 @@ use tokio::{
 };
 
 use crate::{
-    arguments::LeaseOptions,
+    arguments::{HoldOptions, LeaseOptions},
     connection,
     exit_status::{Failure, Status},
     guard::{
@@ -38,7 +38,7 @@ use crate::{
         orphans::{self, Rest},
         protocol::{self, Exit, GuardCommand, Report, Times},
     },
-    leases::{Leases, OuterLeases},
+    leases::{Leases, OuterLeases, is_end_of_time},
     print_message,
     signals::Signals,
     terminal::Terminal,
@@ -47,6 +47,8 @@ use crate::{
 
 /// The time within which a guard must report the end of a command that was killed.
 const GRACE: Duration = Duration::from_secs(1);
+/// The state of a lease whose maximum hold is over.
+const HELD_TOO_LONG: LeaseState = LeaseState::Lost { cause: LossCause::HeldTooLong };
 /// The smallest `--kill-before`. The processes of the command need this time to end.
 const MIN_KILL_BEFORE: Duration = Duration::from_millis(10);
 
@@ -64,15 +66,23 @@ enum End {
 }
 
 impl Times {
-    /// Returns the times of the options, or their defaults, if they fit the ttl.
-    pub(crate) fn of(options: &LeaseOptions) -> Result<Self, Failure> {
-        let term_before = options.term_before.unwrap_or(options.ttl / 6);
+    /// Returns the times of the options, or their defaults, if they fit the ttl and the maximum hold.
+    pub(crate) fn of(options: &LeaseOptions, hold: &HoldOptions) -> Result<Self, Failure> {
+        let shortest = options.ttl.min(hold.hold_at_most.unwrap_or(Duration::MAX));
+        let term_before = options.term_before.unwrap_or(shortest / 6);
         let kill_before = options.kill_before.unwrap_or(term_before / 5);
         if term_before > options.ttl / 2 {
             return Err(Failure::invalid(format!(
                 "--term-before {} is more than half of --ttl {}: pass at most half, so that one late refresh does not end the command",
                 time::format(term_before),
                 time::format(options.ttl),
+            )));
+        }
+        if term_before > shortest / 2 {
+            return Err(Failure::invalid(format!(
+                "--term-before {} is more than half of --hold-at-most {}: pass at most half, so that the command has time to run",
+                time::format(term_before),
+                time::format(shortest),
             )));
         }
         if kill_before < MIN_KILL_BEFORE || kill_before >= term_before {
@@ -281,19 +291,20 @@ fn verdict(leases: &Leases<'_>, end: &End) -> Result<Status, Failure> {
     let (lease, state) = leases.decisive();
     match (end, state) {
         // A command that was not signalled ended before the signal was due, and so before the lease expired.
-        (End::Itself(exit), LeaseState::Held | LeaseState::AtRisk | LeaseState::Lost { cause: LossCause::Expired }) => {
-            Ok(match *exit {
-                Exit::Code(code) => Status::of_command(code),
-                Exit::Signal(signal) => Status::of_signal(signal),
-            })
-        }
-        (End::Itself(_), LeaseState::Lost { cause }) => Err(lost(format!(
+        (End::Itself(_), LeaseState::Lost { cause }) if !is_end_of_time(&cause) => Err(lost(format!(
             "{lease} was lost before the command had ended, which may have written without the lease: {cause}"
         ))),
-        (End::Signalled, LeaseState::Lost { cause }) if cause != LossCause::Expired => {
+        (End::Itself(exit), _) => Ok(match *exit {
+            Exit::Code(code) => Status::of_command(code),
+            Exit::Signal(signal) => Status::of_signal(signal),
+        }),
+        (End::Signalled, LeaseState::Lost { cause }) if !is_end_of_time(&cause) => {
             Err(lost(format!("{lease} was lost, so the command was ended: {cause}")))
         }
-        (End::Signalled | End::Itself(_), _) => {
+        (End::Signalled, state) if state == HELD_TOO_LONG || leases.is_at_maximum() => Err(lost(format!(
+            "the maximum hold of {lease} is over, so the command was ended: raise --hold-at-most if the command needs more time"
+        ))),
+        (End::Signalled, _) => {
             Err(lost(format!("{lease} could not be refreshed in time, so the command was ended before the lease was")))
         }
         (End::Unguarded, _) => Err(Failure::new(
@@ -333,11 +344,8 @@ pub(crate) async fn finish(
     }
     let doubt = match released {
         // Released now, or unknown because a reply was lost: the lease was valid when the command had ended.
-        Some(Ok(
-            ReleaseOutcome::Released
-            | ReleaseOutcome::Unknown
-            | ReleaseOutcome::AlreadyLost { cause: LossCause::Expired },
-        )) => return verdict,
+        Some(Ok(ReleaseOutcome::Released | ReleaseOutcome::Unknown)) => return verdict,
+        Some(Ok(ReleaseOutcome::AlreadyLost { cause })) if is_end_of_time(&cause) => return verdict,
         Some(Ok(ReleaseOutcome::AlreadyLost { cause })) => {
             return verdict.and(Err(lost(format!(
                 "the lease was lost before its release, and the command may have written without it: {cause}"

@@ -48,6 +48,12 @@ pub(crate) struct HolderView<'a> {
     /// `null` if the lease has no expiry.
     remaining_ms: Option<u64>,
     expired: bool,
+    /// The end of the minimum hold; `null` if there is none.
+    held_until: Option<String>,
+    /// The end of the maximum hold, with the grace; `null` if there is none.
+    not_after: Option<String>,
+    /// When the lease was released, if its minimum hold keeps the key unavailable since.
+    released_at: Option<String>,
     group: Option<&'a str>,
     metadata: BTreeMap<&'a str, &'a str>,
 }
@@ -64,6 +70,9 @@ impl<'a> HolderView<'a> {
             last_seen: time::of_store(holding.last_seen),
             remaining_ms: holding.remaining.map(time::millis),
             expired: holding.is_expired(),
+            held_until: holding.held_until.map(time::of_store),
+            not_after: holding.not_after.map(time::of_store),
+            released_at: holding.released_at.map(time::of_store),
             group: holding.group.as_ref().map(mongoseal::Group::as_str),
             metadata: metadata(&holding.metadata),
         }
@@ -114,6 +123,15 @@ fn expires_at(lease: &ListedLease) -> String {
     }
 }
 
+/// Formats the remaining time of a lease for a cell of a table.
+pub(crate) fn remaining(holding: &HolderInfo) -> String {
+    match holding.released_at {
+        _ if holding.is_expired() => "expired".into(),
+        Some(_) => format!("{} (released)", time::remaining(holding.remaining)),
+        None => time::remaining(holding.remaining),
+    }
+}
+
 /// Formats the mode of a lease for a cell of a table.
 pub(crate) fn mode(limit: Option<u32>) -> String {
     match (limit, finite(limit)) {
@@ -154,13 +172,12 @@ impl LeaseTable {
 
     pub(crate) fn row(&mut self, lease: &ListedLease) {
         let holding = &lease.holder;
-        let remaining = if holding.is_expired() { "expired".into() } else { time::remaining(holding.remaining) };
         self.0.row([
             lease.key.to_string(),
             holding.owner.to_string(),
             holding.token.to_string(),
             time::brief(lease.read_at.since(holding.since)),
-            remaining,
+            remaining(holding),
             mode(holding.limit),
             lease.waiting.to_string(),
             holding.group.as_ref().map(ToString::to_string).unwrap_or_default(),

@@ -2,7 +2,7 @@
 
 use std::{env, ffi::OsString, fmt, future::poll_fn, task::Poll, time::Duration};
 
-use mongoseal::{Clock, FencingToken, Lease, LeaseSet, LeaseState, LossCause};
+use mongoseal::{Clock, FencingToken, Lease, LeaseSet, LeaseState, LossCause, TickLease};
 
 /// The deadline of leases without expiry: a time on the boot-time clock that is never reached.
 const NEVER: Duration = Duration::from_secs(1 << 40);
@@ -12,37 +12,49 @@ const KEY: &str = "MONGOSEAL_KEY";
 const TOKEN: &str = "MONGOSEAL_TOKEN";
 const LEASE_ID: &str = "MONGOSEAL_LEASE_ID";
 const DEADLINE: &str = "MONGOSEAL_DEADLINE";
+/// The variable by which a command of `once` finds its tick.
+const TICK: &str = "MONGOSEAL_TICK";
 
 /// Leases that are of use only together.
-pub(crate) struct Leases<'a>(Vec<&'a Lease>);
+pub(crate) struct Leases<'a> {
+    leases: Vec<&'a Lease>,
+    /// The tick for which the lease is held, if it is that of a schedule.
+    tick: Option<u64>,
+}
 
 impl<'a> From<&'a Lease> for Leases<'a> {
     fn from(lease: &'a Lease) -> Self {
-        Self(vec![lease])
+        Self { leases: vec![lease], tick: None }
     }
 }
 
 impl<'a> From<&'a LeaseSet> for Leases<'a> {
     fn from(set: &'a LeaseSet) -> Self {
-        Self(set.iter().collect())
+        Self { leases: set.iter().collect(), tick: None }
+    }
+}
+
+impl<'a> From<&'a TickLease> for Leases<'a> {
+    fn from(lease: &'a TickLease) -> Self {
+        Self { leases: vec![lease.lease()], tick: Some(lease.number()) }
     }
 }
 
 impl fmt::Display for Leases<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let texts = self.0.iter().map(|lease| format!("{:?} with token {}", lease.key(), lease.token()));
+        let texts = self.leases.iter().map(|lease| format!("{:?} with token {}", lease.key(), lease.token()));
         f.write_str(&texts.collect::<Vec<_>>().join(", "))
     }
 }
 
 impl Leases<'_> {
     pub(crate) fn is_valid(&self) -> bool {
-        self.0.iter().all(|lease| lease.is_valid())
+        self.leases.iter().all(|lease| lease.is_valid())
     }
 
     /// Returns how long all leases last without a refresh.
     pub(crate) fn remaining(&self) -> Duration {
-        self.0.iter().map(|lease| lease.remaining()).min().unwrap_or_default()
+        self.leases.iter().map(|lease| lease.remaining()).min().unwrap_or_default()
     }
 
     /// Returns the first deadline of the leases on the boot-time clock, or slightly less.
@@ -51,9 +63,15 @@ impl Leases<'_> {
         now.saturating_add(self.remaining()).min(NEVER)
     }
 
+    /// Whether the leases are valid and no refresh extends their first deadline any more, because a maximum hold ends then.
+    pub(crate) fn is_at_maximum(&self) -> bool {
+        let remaining = self.remaining();
+        !remaining.is_zero() && self.leases.iter().any(|lease| lease.remaining_at_most() <= remaining)
+    }
+
     /// Waits until one of the leases is lost.
     pub(crate) async fn cancelled(&self) {
-        let mut tokens: Vec<_> = self.0.iter().map(|lease| Box::pin(lease.cancelled())).collect();
+        let mut tokens: Vec<_> = self.leases.iter().map(|lease| Box::pin(lease.cancelled())).collect();
         poll_fn(|context| {
             let is_lost = tokens.iter_mut().any(|lost| lost.as_mut().poll(context).is_ready());
             if is_lost { Poll::Ready(()) } else { Poll::Pending }
@@ -62,14 +80,14 @@ impl Leases<'_> {
     }
 
     /// Returns the lease that decides how the command ends, as a text, and its state: a lease that was lost before its
-    /// expiry, otherwise one that has expired, otherwise the first.
+    /// deadline, otherwise one that has reached it, otherwise the first.
     pub(crate) fn decisive(&self) -> (String, LeaseState) {
         let rank = |state: &LeaseState| match state {
-            LeaseState::Lost { cause: LossCause::Expired } => 1,
+            LeaseState::Lost { cause } if is_end_of_time(cause) => 1,
             LeaseState::Lost { .. } => 0,
             _ => 2,
         };
-        let states = self.0.iter().map(|lease| (lease, lease.state()));
+        let states = self.leases.iter().map(|lease| (lease, lease.state()));
         let decisive = states.min_by_key(|(_, state)| rank(state));
         decisive.map_or_else(
             || (String::new(), LeaseState::Lost { cause: LossCause::Expired }),
@@ -80,18 +98,25 @@ impl Leases<'_> {
     /// Returns the variables of the command's environment.
     pub(crate) fn environment(&self) -> Vec<(String, String)> {
         let mut variables = Vec::new();
-        for (at, lease) in self.0.iter().enumerate() {
-            let suffix = if self.0.len() == 1 { String::new() } else { format!("_{}", at + 1) };
+        for (at, lease) in self.leases.iter().enumerate() {
+            let suffix = if self.leases.len() == 1 { String::new() } else { format!("_{}", at + 1) };
             variables.push((format!("{KEY}{suffix}"), lease.key().as_str().to_owned()));
             variables.push((format!("{TOKEN}{suffix}"), lease.token().to_string()));
             variables.push((format!("{LEASE_ID}{suffix}"), lease.id().expose()));
         }
+        variables.extend(self.tick.map(|tick| (TICK.to_owned(), tick.to_string())));
         let deadline = self.deadline();
         if deadline < NEVER {
             variables.push((DEADLINE.into(), deadline.as_millis().to_string()));
         }
         variables
     }
+}
+
+/// Whether the lease was held until its deadline, and no other lease was granted the key before. A command of
+/// this program ends before that.
+pub(crate) fn is_end_of_time(cause: &LossCause) -> bool {
+    matches!(cause, LossCause::Expired | LossCause::HeldTooLong)
 }
 
 /// The leases under which this program itself was started, by its environment.
@@ -101,7 +126,8 @@ pub(crate) struct OuterLeases {
 
 impl OuterLeases {
     pub(crate) fn of_environment() -> Self {
-        let is_of_lease = |name: &str| [KEY, TOKEN, LEASE_ID, DEADLINE].iter().any(|base| suffix(name, base).is_some());
+        let is_of_lease =
+            |name: &str| [KEY, TOKEN, LEASE_ID, DEADLINE, TICK].iter().any(|base| suffix(name, base).is_some());
         let variables = env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value)));
         Self { variables: variables.filter(|(name, _)| is_of_lease(name)).collect() }
     }

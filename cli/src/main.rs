@@ -1,6 +1,7 @@
 //! The program `mongoseal`: runs commands under leases, elects leaders, inspects leases.
 //!
-//! Each command is a file of `command/`. `run` and `elect` share `acquire`, `job` and `guard`. The program uses the
+//! Each command is a file of `command/`. `run`, `once` and `elect` share `acquire`, `job` and
+//! `guard`. The program uses the
 //! library's public API only.
 #![allow(clippy::print_stdout, reason = "this is a program")]
 
@@ -22,6 +23,7 @@ mod output;
 mod signals;
 mod table;
 mod terminal;
+mod tick;
 mod time;
 
 use std::{
@@ -89,6 +91,7 @@ fn perform(arguments: Arguments) -> Result<Status, Failure> {
 async fn perform_on(connection: &connection::Connection, command: Command) -> Result<Status, Failure> {
     match command {
         Command::Run(options) => command::run::perform(connection, options).await,
+        Command::Once(options) => Box::pin(command::once::perform(connection, options)).await,
         Command::Elect(options) => command::elect::perform(connection, options).await,
         Command::Hold(options) => command::hold::perform(connection, options).await,
         Command::Acquire(options) => command::acquire::perform(connection, options).await,

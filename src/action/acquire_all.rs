@@ -1,5 +1,6 @@
 //! The verb `acquire_all`: several keys, all or none.
 
+mod gathered;
 #[cfg(feature = "mongodb")]
 mod transaction;
 
@@ -7,6 +8,7 @@ use std::{fmt, mem, pin::pin, slice, time::Duration};
 
 use tokio_util::sync::CancellationToken;
 
+use self::gathered::Gathered;
 use super::acquire_options::{AcquireOptions, CheckedAcquire};
 use crate::{
     Error, FencingToken, Group, IntoName, Key, Lease, LossCause, Mongoseal, ReleaseOutcome, Result, Retry,
@@ -37,7 +39,7 @@ impl Mongoseal {
 /// are given in, so two sets with the same keys never deadlock. [`wait`](Self::wait) bounds all the waits together.
 ///
 /// Its options are those of an [`Acquire`](crate::Acquire), for each key. There is no option for a lease id, because a lease
-/// id names one lease.
+/// id names one lease, and none for progress, because each lease has its own.
 ///
 /// # Errors
 ///
@@ -137,6 +139,20 @@ impl AcquireAll {
         self
     }
 
+    /// Sets the minimum hold of each lease: see [`Acquire::at_least`](crate::Acquire::at_least). It applies
+    /// from the grant of the last key on: if a key is not granted, the others are free at once. Default: none.
+    pub fn at_least(mut self, time: Duration) -> Self {
+        self.options.at_least = Some(time);
+        self
+    }
+
+    /// Sets the maximum hold of each lease: see [`Acquire::hold_at_most`](crate::Acquire::hold_at_most). It is counted from
+    /// the grant of each key, so that of the first key ends first. Default: none.
+    pub fn hold_at_most(mut self, time: Duration) -> Self {
+        self.options.at_most = Some(time);
+        self
+    }
+
     /// Refreshes each lease this often: see [`Acquire::refresh_every`](crate::Acquire::refresh_every). Default: a third of the ttl.
     pub fn refresh_every(mut self, interval: Duration) -> Self {
         self.options.refreshing = Refreshing::Every(interval);
@@ -187,26 +203,19 @@ impl AcquireAll {
 async fn attempt(acquire: &CheckedAcquire, keys: &[Key], wait: Duration) -> Result<LeaseSet> {
     let clock = acquire.shared.context.clock();
     let until = clock.now().saturating_add(wait);
-    let mut leases = Vec::new();
+    let mut leases = Gathered::default();
     for key in keys {
         let left = until.saturating_sub(clock.now());
         match acquire.clone().wait(left).acquire(key.clone()).await {
             Ok(lease) => leases.push(lease),
             Err(error) => {
-                // Released before the caller sees the error.
-                drop(LeaseSet::of(leases).release().await);
+                // Before the caller sees the error.
+                leases.take_back().await;
                 return Err(error);
             }
         }
     }
-    let set = LeaseSet::of(leases);
-    match set.check() {
-        Ok(()) => Ok(set),
-        Err(lost) => {
-            drop(set.release().await);
-            Err(lost)
-        }
-    }
+    leases.complete().await.map(LeaseSet::of)
 }
 
 impl IntoFuture for AcquireAll {

@@ -16,7 +16,7 @@ use tracing::debug;
 
 use super::acquire_options::AcquireOptions;
 use crate::{
-    Error, FencingToken, IntoName, Key, Lease, Mongoseal, Owner, Result,
+    Error, FencingToken, IntoName, Key, Lease, Mongoseal, Owner, ReleaseOutcome, Result,
     engine::{context::Context, retry},
     record::{Completion, StoreTime},
     store::Snapshot,
@@ -90,11 +90,11 @@ pub struct RunOnce {
     even_if_failed: bool,
 }
 
-/// What a call of [`RunOnce::run`] did.
+/// What a call of [`RunOnce::run`] or [`RunOnce::begin`] did.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Once<T> {
-    /// The work ran and the tick is completed. The value of the work.
+    /// The work ran and the tick is completed: the value of the work. Of [`RunOnce::begin`]: the work can run.
     Ran(T),
     /// The tick was completed before.
     AlreadyDone {
@@ -147,6 +147,37 @@ impl TickLease {
     /// Reports that the work makes progress: see [`Lease::progress`].
     pub fn progress(&self) {
         self.lease.progress();
+    }
+
+    /// Completes the tick and releases the lease, in one write. For work that [`RunOnce::begin`] began.
+    ///
+    /// If the lease has expired, the tick is completed if the key was granted to no other lease since.
+    ///
+    /// # Errors
+    ///
+    /// - [`Error::Lost`]: the lease was lost and the tick is not completed. The next runner runs the work again.
+    /// - [`Error::Unavailable`]: the store did not answer within the operation timeout. The tick may be completed or not.
+    /// - [`Error::Invalid`], [`Error::Corrupt`]: another program wrote over the record, or a privilege was removed. The
+    ///   tick is not completed.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future abandons the answer. If the lease is held, the tick is completed all the same.
+    pub async fn complete(self) -> Result<()> {
+        self.lease.complete(self.tick).await
+    }
+
+    /// Releases the lease and does not complete the tick, so that the next runner runs the work again.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Lease::release`].
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future abandons the answer. The lease is released all the same.
+    pub async fn release(self) -> Result<ReleaseOutcome> {
+        self.lease.release().await
     }
 }
 
@@ -227,15 +258,14 @@ impl RunOnce {
     where
         E: From<Error>,
     {
-        let lease = match self.begin().await? {
+        let even_if_failed = self.even_if_failed;
+        let lease = match self.acquire().await? {
             Begun::Holds(lease) => lease,
             Begun::Ended(ended) => return Ok(ended),
         };
-        let (tick, even_if_failed) = (lease.tick, lease.even_if_failed);
-        let lease = TickLease { lease: lease.lease, tick };
         let value = run_until_lost(&lease, work).await?;
         if value.is_ok() || even_if_failed {
-            let completed = lease.lease.complete(tick).await;
+            let completed = lease.complete().await;
             if value.is_ok() {
                 completed?;
             }
@@ -243,15 +273,52 @@ impl RunOnce {
         value.map(Once::Ran)
     }
 
+    /// Acquires the key for the tick, and leaves the work to the caller. Use it if the work cannot be dropped when the lease
+    /// is lost, for example a process that must be ended. Otherwise use [`run`](Self::run).
+    ///
+    /// The caller runs the work while the [lease](TickLease::lease) is held, and then [completes](TickLease::complete) the
+    /// tick. Of failed work it drops the lease, or [releases](TickLease::release) it: then the next runner runs the tick.
+    /// [`even_if_failed`](Self::even_if_failed) has no effect.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`run`](Self::run), without those of the work.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future gives the key up in the background.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use mongoseal::{Mongoseal, Once, Tick};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> mongoseal::Result<()> {
+    /// # let seal = Mongoseal::in_memory();
+    /// if let Once::Ran(tick) = seal.once("batches", Tick::number(7)).begin().await? {
+    ///     // Run the work, and end it if `tick.lease()` is lost.
+    ///     tick.complete().await?;
+    /// }
+    /// assert!(matches!(seal.once("batches", Tick::number(7)).begin().await?, Once::AlreadyDone { .. }));
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn begin(self) -> Result<Once<TickLease>> {
+        Ok(match self.acquire().await? {
+            Begun::Holds(lease) => Once::Ran(lease),
+            Begun::Ended(ended) => ended,
+        })
+    }
+
     /// Acquires the key, unless the tick is completed.
-    async fn begin<T>(self) -> Result<Begun<T>> {
-        let Self { key, tick, options, even_if_failed } = self;
+    async fn acquire<T>(self) -> Result<Begun<T>> {
+        let Self { key, tick, options, .. } = self;
         let (key, acquire) = (key?, options.check()?);
         let shared = acquire.shared.clone();
         let context = &shared.context;
         context.ensure_open()?;
         let (now, done) = read(context, &key).await?;
-        let tick = tick.resolve(now)?;
+        let tick = tick.number_at(now)?;
         if let Some(ended) = ended(done, tick) {
             return Ok(Begun::Ended(ended));
         }
@@ -259,27 +326,27 @@ impl RunOnce {
             Ok(lease) => lease,
             Err(error) => return busy(error).map(Begun::Ended),
         };
-        let (_, done) = read(context, &key).await?;
+        let done = match read(context, &key).await {
+            Ok((_, done)) => done,
+            Err(error) => {
+                lease.take_back().await;
+                return Err(error);
+            }
+        };
         if let Some(ended) = ended(done, tick) {
             lease.take_back().await;
             return Ok(Begun::Ended(ended));
         }
         debug!(key = %lease.key(), token = %lease.token(), tick, "runs");
-        Ok(Begun::Holds(Holds { lease, tick, even_if_failed }))
+        Ok(Begun::Holds(TickLease { lease, tick }))
     }
 }
 
 /// What a runner found.
 enum Begun<T> {
-    Holds(Holds),
+    /// The tick is not completed.
+    Holds(TickLease),
     Ended(Once<T>),
-}
-
-/// A lease for a tick that is not completed.
-struct Holds {
-    lease: Lease,
-    tick: u64,
-    even_if_failed: bool,
 }
 
 /// The store's time, and the last completed tick of a key.

@@ -184,6 +184,14 @@ impl LeaseShared {
         }
     }
 
+    /// The time to the end of the maximum hold.
+    pub(crate) fn remaining_at_most(&self) -> Duration {
+        match self.last_deadline {
+            NEVER => Duration::MAX,
+            last => Duration::from_nanos(last).saturating_sub(self.clock.now()),
+        }
+    }
+
     /// Whether the lease has not ended. Takes no lock, so it can be called while the state is borrowed.
     pub(crate) fn is_valid(&self) -> bool {
         !self.has_ended.load(Ordering::Acquire) && !self.remaining().is_zero()

@@ -2,7 +2,7 @@
 
 use std::{future::IntoFuture, time::Duration};
 
-use mongoseal::{Error, LeaseState, LossCause, Mongoseal, Retry, record::Request};
+use mongoseal::{Error, Lease, LeaseState, LossCause, Mongoseal, Retry, record::Request};
 
 use crate::{
     GRACE,
@@ -60,6 +60,32 @@ async fn each_option_holds_for_each_lease() {
     let set = seal.acquire_all(["a", "b"]).without_expiry().await.unwrap();
     assert_eq!((set.remaining(), holder("b").await.remaining), (Duration::MAX, None));
     set.release().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_limits_of_a_hold_are_those_of_each_lease_of_a_complete_set_only() {
+    let store = Faulty::new();
+    let (seal, other) = (store.seal(), store.seal());
+    let all = || seal.acquire_all(["a", "b"]).ttl(secs(10)).at_least(secs(60)).hold_at_most(secs(90));
+    let held = other.acquire("b").await.unwrap();
+    assert!(matches!(all().await, Err(Error::Held { .. })));
+    other.acquire("a").await.unwrap().release().await.unwrap();
+    let waiting = tokio::spawn(all().wait(secs(3_600)).into_future());
+    tokio::time::sleep(secs(1)).await;
+    waiting.abort();
+    tokio::time::sleep(secs(1)).await;
+    other.acquire("a").await.unwrap().release().await.unwrap();
+    held.release().await.unwrap();
+
+    let set = all().await.unwrap();
+    let remaining: Vec<_> = set.iter().map(Lease::remaining_at_most).collect();
+    assert!(remaining.iter().all(|left| *left <= secs(90) && *left > secs(89)), "{remaining:?}");
+    set.release().await.unwrap();
+    for key in ["a", "b"] {
+        assert!(matches!(other.acquire(key).await, Err(Error::Held { is_released: true, .. })), "{key}");
+    }
+    let set = all().wait(secs(120)).await.unwrap();
+    assert!(matches!(set.cancelled().await, (_, LossCause::HeldTooLong)));
 }
 
 #[tokio::test(start_paused = true)]

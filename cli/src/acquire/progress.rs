@@ -144,7 +144,8 @@ fn text(record: &Inspection, position: &str) -> String {
         0 => String::new(),
         more => format!(" and {more} more"),
     };
-    format!("waiting, {position}; held by {}{remaining}{others}, {of_key}", holder.owner)
+    let held = if holder.released_at.is_some() { "kept" } else { "held" };
+    format!("waiting, {position}; {held} by {}{remaining}{others}, {of_key}", holder.owner)
 }
 
 /// The progress line, which is rewritten during the wait and erased at its end.

@@ -6,6 +6,7 @@ use clap::Args;
 
 use crate::{
     exit_status::{Failure, Status},
+    tick::NamedTick,
     time,
 };
 
@@ -86,6 +87,25 @@ pub(crate) struct Terms {
     pub(crate) metadata: Vec<(String, String)>,
 }
 
+/// The limits of a hold.
+#[derive(Args, Debug)]
+pub(crate) struct HoldOptions {
+    /// Minimum hold: keep the key for this long
+    ///
+    /// If the command ends sooner, the key stays unavailable for the rest of this time, counted from the grant.
+    #[arg(long, value_parser = time::parse, value_name = "TIME")]
+    pub(crate) at_least: Option<Duration>,
+    /// Maximum hold: end the command after this
+    ///
+    /// No refresh extends the lease past this time, counted from the grant. SIGTERM comes --term-before before its end.
+    #[arg(long, value_parser = time::parse, value_name = "TIME")]
+    pub(crate) hold_at_most: Option<Duration>,
+}
+
+impl HoldOptions {
+    pub(crate) const NONE: Self = Self { at_least: None, hold_at_most: None };
+}
+
 #[derive(Args, Debug)]
 pub(crate) struct Run {
     /// Key to hold, for example reports/nightly
@@ -99,14 +119,68 @@ pub(crate) struct Run {
     #[command(flatten)]
     pub(crate) wait: WaitOptions,
     #[command(flatten)]
+    pub(crate) hold: HoldOptions,
+    #[command(flatten)]
     pub(crate) terms: Terms,
     /// Keep the key until a release or a revocation
     ///
     /// If this program or its machine fails, the key is held until an operator revokes the lease.
-    #[arg(long, conflicts_with = "ttl")]
+    #[arg(long, conflicts_with_all = ["ttl", "hold_at_most"])]
     pub(crate) without_expiry: bool,
     /// Command and its arguments, after `--`
     #[arg(last = true, required = true, value_name = "COMMAND")]
+    pub(crate) command: Vec<OsString>,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Once {
+    /// Key of the schedule, for example reports/hourly
+    pub(crate) key: String,
+    /// Tick: a number, or 2026-11-05T02:00Z
+    ///
+    /// A later tick is a later time or a larger number. With --reset: the first tick that can run again; default: the last
+    /// completed one.
+    #[arg(long, value_name = "TICK", conflicts_with = "every", required_unless_present_any = ["every", "reset"])]
+    pub(crate) tick: Option<NamedTick>,
+    /// Tick: time of MongoDB, cut to this period
+    ///
+    /// With 1h, the ticks are the full hours in UTC. The clock of this machine does not matter.
+    #[arg(long, value_parser = time::parse, value_name = "TIME", conflicts_with = "reset")]
+    pub(crate) every: Option<Duration>,
+    /// Period of a schedule with --tick; default: 1m
+    ///
+    /// A tick that is further ahead of the time of MongoDB is refused.
+    #[arg(long, value_parser = time::parse, value_name = "TIME", requires = "tick")]
+    pub(crate) period: Option<Duration>,
+    /// Also complete the tick of a failed command
+    #[arg(long)]
+    pub(crate) even_if_failed: bool,
+    /// Status instead of 120 and 119
+    ///
+    /// These mean that the tick, or a later one, is already done.
+    #[arg(long, value_name = "N")]
+    pub(crate) done_status: Option<u8>,
+    /// Lower the last completed tick; run nothing
+    ///
+    /// By default, so that the last completed tick can run again.
+    #[arg(long)]
+    pub(crate) reset: bool,
+    /// Operator of a reset; default: user@host
+    #[arg(long, value_name = "NAME", requires = "reset")]
+    pub(crate) by: Option<String>,
+    #[command(flatten)]
+    pub(crate) lease: LeaseOptions,
+    #[command(flatten)]
+    pub(crate) wait: WaitOptions,
+    #[command(flatten)]
+    pub(crate) hold: HoldOptions,
+    /// Metadata that others see; can be repeated
+    ///
+    /// For example build=1.4.2.
+    #[arg(long, value_parser = parse_metadata, value_name = "NAME=TEXT")]
+    pub(crate) metadata: Vec<(String, String)>,
+    /// Command and its arguments, after `--`
+    #[arg(last = true, required_unless_present = "reset", conflicts_with = "reset", value_name = "COMMAND")]
     pub(crate) command: Vec<OsString>,
 }
 
@@ -141,6 +215,11 @@ pub(crate) struct WantedLease {
     /// Share the key among N holders; default: exclusive
     #[arg(long, value_name = "N")]
     pub(crate) shared: Option<u32>,
+    /// Maximum hold: lose the lease after this
+    ///
+    /// No refresh extends the lease past this time, counted from the grant.
+    #[arg(long, value_parser = time::parse, value_name = "TIME")]
+    pub(crate) hold_at_most: Option<Duration>,
     #[command(flatten)]
     pub(crate) wait: WaitOptions,
 }

@@ -6,7 +6,7 @@ use mongoseal::{Leader, LeaseState, Mongoseal};
 
 use crate::{
     acquire::{self, Wait},
-    arguments::Elect,
+    arguments::{Elect, HoldOptions},
     connection::Connection,
     exit_status::{Failure, Status},
     guard::protocol::Times,
@@ -15,7 +15,7 @@ use crate::{
 };
 
 pub(crate) async fn perform(connection: &Connection, options: Elect) -> Result<Status, Failure> {
-    let times = Times::of(&options.lease)?;
+    let times = Times::of(&options.lease, &HoldOptions::NONE)?;
     let mut signals = Signals::terminating()?;
     let seal = acquire::open(connection, options.lease.owner.as_deref(), &mut signals).await?;
     let elected = acquire::unless_signalled(&seal, &mut signals, campaign(&seal, &options)).await;

@@ -89,11 +89,14 @@ async fn hold(
 }
 
 async fn acquire(seal: &Mongoseal, options: &Hold) -> mongoseal::Result<Lease> {
-    let WantedLease { ttl, shared, wait, .. } = &options.lease;
+    let WantedLease { ttl, shared, hold_at_most, wait, .. } = &options.lease;
     // All attempts use one lease id, so that a lost reply does not cost the place in the queue.
     let id = LeaseId::random();
     let attempt = |wait| {
-        let acquire = seal.acquire(options.key.as_str()).ttl(*ttl).lease_id(id).wait(wait);
+        let mut acquire = seal.acquire(options.key.as_str()).ttl(*ttl).lease_id(id).wait(wait);
+        if let Some(time) = hold_at_most {
+            acquire = acquire.hold_at_most(*time);
+        }
         match shared {
             Some(holders) => acquire.shared_up_to(*holders),
             None => acquire,

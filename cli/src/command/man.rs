@@ -40,7 +40,7 @@ fn page() -> io::Result<Vec<u8>> {
     write_environment(&mut roff, &program);
     roff.control("SH", ["EXIT STATUS"]);
     roff.text([roman(
-        "run and elect exit with the status of their command, or with 128 plus the number of the signal that ended it.",
+        "run, once and elect exit with the status of their command, or with 128 plus the number of the signal that ended it.",
     )]);
     for (status, meaning) in Status::MEANINGS {
         roff.control("TP", []);
@@ -112,8 +112,9 @@ fn write_environment(roff: &mut Roff, program: &Command) {
     for (names, meaning) in [
         (
             "MONGOSEAL_KEY, MONGOSEAL_TOKEN, MONGOSEAL_LEASE_ID, MONGOSEAL_DEADLINE",
-            "Set for the command of run and elect: its key, token, lease id (a secret) and first deadline. verify takes the first two as defaults.",
+            "Set for the command of run, once and elect: its key, token, lease id (a secret) and first deadline. verify takes the first two as defaults.",
         ),
+        ("MONGOSEAL_TICK", "Set for the command of once: the number of its tick."),
         ("NO_COLOR", "If set, no colours on a terminal."),
     ] {
         roff.control("TP", []);

@@ -121,7 +121,7 @@ fn confirm(record: &Inspection) -> Result<bool, Failure> {
 }
 
 /// Returns `user@host`.
-fn user_and_host() -> String {
+pub(super) fn user_and_host() -> String {
     format!("{}@{}", user(), gethostname::gethostname().to_string_lossy())
 }
 

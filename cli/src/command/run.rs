@@ -1,6 +1,6 @@
 //! `mongoseal run`.
 
-use mongoseal::{Lease, LeaseId, LeaseSet, LossCause, Mongoseal, ReleaseOutcome};
+use mongoseal::{Lease, LeaseId, LeaseSet, Mongoseal, ReleaseOutcome};
 
 use crate::{
     acquire::{self, Wait, with_terms},
@@ -9,12 +9,12 @@ use crate::{
     exit_status::{Failure, Status},
     guard::protocol::Times,
     job,
-    leases::Leases,
+    leases::{Leases, is_end_of_time},
     signals::Signals,
 };
 
 pub(crate) async fn perform(connection: &Connection, options: Run) -> Result<Status, Failure> {
-    let times = Times::of(&options.lease)?;
+    let times = Times::of(&options.lease, &options.hold)?;
     let mut signals = Signals::terminating()?;
     let seal = acquire::open(connection, options.lease.owner.as_deref(), &mut signals).await?;
     let acquired = acquire::unless_signalled(&seal, &mut signals, acquire(&seal, &options)).await;
@@ -45,7 +45,7 @@ impl Held {
             Self::One(lease) => return lease.release().await,
             Self::Several(set) => set.release().await?,
         };
-        let is_taken = |outcome: &ReleaseOutcome| matches!(outcome, ReleaseOutcome::AlreadyLost { cause } if *cause != LossCause::Expired);
+        let is_taken = |outcome: &ReleaseOutcome| matches!(outcome, ReleaseOutcome::AlreadyLost { cause } if !is_end_of_time(cause));
         let taken = outcomes.into_iter().map(|(_, outcome)| outcome).find(is_taken);
         Ok(taken.unwrap_or(ReleaseOutcome::Released))
     }
@@ -55,7 +55,13 @@ impl Held {
 macro_rules! with_options {
     ($acquire:expr, $options:expr) => {{
         let options: &Run = $options;
-        let acquire = with_terms!($acquire, &options.terms);
+        let mut acquire = with_terms!($acquire, &options.terms);
+        if let Some(time) = options.hold.at_least {
+            acquire = acquire.at_least(time);
+        }
+        if let Some(time) = options.hold.hold_at_most {
+            acquire = acquire.hold_at_most(time);
+        }
         if options.without_expiry { acquire.without_expiry() } else { acquire.ttl(options.lease.ttl) }
     }};
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use mongoseal::{Inspection, StoreTime, WaiterInfo};
+use mongoseal::{HolderInfo, Inspection, StoreTime, WaiterInfo};
 use serde::Serialize;
 
 use crate::{
@@ -13,7 +13,7 @@ use crate::{
     json::{self, HolderView},
     output,
     table::{Column, Table},
-    time,
+    tick, time,
 };
 
 pub(crate) async fn perform(connection: &Connection, options: Show) -> Result<Status, Failure> {
@@ -43,6 +43,17 @@ struct RecordView<'a> {
     holders: Vec<HolderView<'a>>,
     queue: Vec<WaiterView<'a>>,
     history: Vec<RevocationView<'a>>,
+    done: Option<CompletionView<'a>>,
+}
+
+#[derive(Serialize)]
+struct CompletionView<'a> {
+    tick: u64,
+    /// The time of the tick; `null` if its number is not that of a time.
+    time: Option<String>,
+    token: u64,
+    by: &'a str,
+    at: String,
 }
 
 #[derive(Serialize)]
@@ -88,6 +99,13 @@ impl<'a> RecordView<'a> {
                     tokens: past.tokens.iter().map(|token| token.get()).collect(),
                 })
                 .collect(),
+            done: record.done.as_ref().map(|done| CompletionView {
+                tick: done.tick,
+                time: tick::time_of(done.tick),
+                token: done.token.get(),
+                by: &done.by,
+                at: time::of_store(done.at),
+            }),
         }
     }
 }
@@ -116,12 +134,18 @@ fn text(record: &Inspection, width: Option<usize>) -> Vec<String> {
         format!("Key      {}", escape::visible(record.key.as_str())),
         format!("Version  {} (the next token is larger)", record.version),
         format!("Changed  {}", ago(record.last_seen)),
-        String::new(),
     ];
+    if let Some(done) = &record.done {
+        let number = tick::time_of(done.tick).map(|_| format!(", number {}", done.tick)).unwrap_or_default();
+        let (tick, by) = (tick::text(done.tick), escape::visible(&done.by));
+        lines.push(format!("Done     tick {tick}{number}, by {by} {}", ago(done.at)));
+    }
+    lines.push(String::new());
     if record.holders.is_empty() {
         lines.push("No holders.".into());
     } else {
         lines.extend(output::with_bold_header(holders(record).lines(width)));
+        lines.extend(record.holders.iter().flat_map(|holding| limits(holding, record.read_at)));
     }
     if !record.queue.is_empty() {
         lines.push(String::new());
@@ -138,6 +162,28 @@ fn text(record: &Inspection, width: Option<usize>) -> Vec<String> {
         lines.extend(output::with_bold_header(table.lines(width)));
     }
     lines
+}
+
+/// Describes the limits of a hold.
+fn limits(holding: &HolderInfo, read_at: StoreTime) -> Vec<String> {
+    let of =
+        |limit: String| format!("{} with token {}: {limit}", escape::visible(holding.owner.as_str()), holding.token);
+    let until = |end: StoreTime| {
+        let left = end.since(read_at);
+        let rest = if left.is_zero() { "over".into() } else { format!("{} left", time::brief(left)) };
+        format!("until {} ({rest})", time::of_store(end))
+    };
+    match (holding.released_at, holding.held_until) {
+        (Some(at), _) => {
+            let (ago, left) = (time::brief(read_at.since(at)), time::remaining(holding.remaining));
+            vec![of(format!("released {ago} ago; the minimum hold keeps the key unavailable for {left}"))]
+        }
+        (None, minimum) => {
+            let minimum = minimum.map(|end| of(format!("minimum hold {}", until(end))));
+            let maximum = holding.not_after.map(|end| of(format!("maximum hold, with the grace, {}", until(end))));
+            minimum.into_iter().chain(maximum).collect()
+        }
+    }
 }
 
 fn holders(record: &Inspection) -> Table<8> {
@@ -157,7 +203,7 @@ fn holders(record: &Inspection) -> Table<8> {
             holding.token.to_string(),
             time::brief(record.read_at.since(holding.since)),
             format!("{} ago", time::brief(record.read_at.since(holding.last_seen))),
-            if holding.is_expired() { "expired".into() } else { time::remaining(holding.remaining) },
+            json::remaining(holding),
             json::mode(holding.limit),
             holding.group.as_ref().map(ToString::to_string).unwrap_or_default(),
             json::metadata_text(&holding.metadata),

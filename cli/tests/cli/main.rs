@@ -1,4 +1,4 @@
-//! `run`, `elect`, `leader`, `verify`, `hold` and `acquire`: the real program on a real replica set, with signals, kills and faults.
+//! `run`, `once`, `elect`, `leader`, `verify`, `hold` and `acquire`: the real program on a real replica set, with signals, kills and faults.
 
 #![allow(clippy::disallowed_methods, reason = "a test measures time by the clocks it is about, and spawns as users do")]
 #![allow(
@@ -13,8 +13,10 @@ mod escapees;
 mod holder;
 mod killed;
 mod left;
+mod once;
 mod options;
 mod order;
+mod recipes;
 mod sandbox;
 mod scripts;
 mod secrets;

@@ -149,6 +149,7 @@ fn without_settings(mut command: Command) -> Command {
         .env_remove("MONGOSEAL_OWNER")
         .env_remove("MONGOSEAL_KEY")
         .env_remove("MONGOSEAL_TOKEN")
+        .env_remove("MONGOSEAL_TICK")
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())

@@ -45,8 +45,8 @@ impl Tick {
         Self(Kind::Number(number))
     }
 
-    /// The tick of a time, in milliseconds since the Unix epoch. If it is ahead of the store's time by more than its [`period`](Self::period), it is refused: a
-    /// runner whose clock is years ahead does not end the schedule.
+    /// The tick of a time, in milliseconds since the Unix epoch. If it is ahead of the store's time by more than its
+    /// [`period`](Self::period), it is refused: a runner whose clock is years ahead does not end the schedule.
     #[must_use]
     pub const fn at_millis(millis: u64) -> Self {
         Self(Kind::Time { millis, period: DEFAULT_PERIOD })
@@ -68,8 +68,15 @@ impl Tick {
         }
     }
 
-    /// The number of the tick at this time of the store.
-    pub(super) fn resolve(self, now: StoreTime) -> Result<u64> {
+    /// The number of the tick at this time of the store, as [`Mongoseal::now`](crate::Mongoseal::now) reads it.
+    ///
+    /// A runner calls this by itself. Call it to name the tick, or to keep the tick of a [period](Self::of) over several
+    /// requests.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Invalid`]: the tick is ahead of the store's time by more than its period, or not from 1 to [`Tick::MAX`].
+    pub fn number_at(self, now: StoreTime) -> Result<u64> {
         let now = u64::try_from(now.millis()).unwrap_or(0);
         let number = match self.0 {
             Kind::Number(number) => number,
@@ -111,10 +118,10 @@ mod tests {
 
     #[test]
     fn a_tick_of_a_period_is_the_stores_time_cut_to_a_multiple_of_it() {
-        assert_eq!(Tick::of(MINUTE).resolve(NOW).unwrap(), 1_700_000_100_000);
-        assert_eq!(Tick::of(Duration::from_millis(1)).resolve(NOW).unwrap(), 1_700_000_123_456);
+        assert_eq!(Tick::of(MINUTE).number_at(NOW).unwrap(), 1_700_000_100_000);
+        assert_eq!(Tick::of(Duration::from_millis(1)).number_at(NOW).unwrap(), 1_700_000_123_456);
         for bad in [Duration::ZERO, Duration::from_micros(999), Duration::from_secs(60 * 365 * 24 * 3_600)] {
-            assert!(matches!(Tick::of(bad).resolve(NOW), Err(Error::Invalid { .. })), "{bad:?}");
+            assert!(matches!(Tick::of(bad).number_at(NOW), Err(Error::Invalid { .. })), "{bad:?}");
         }
     }
 
@@ -122,18 +129,18 @@ mod tests {
     fn a_tick_of_a_time_may_be_one_period_ahead_of_the_store_and_any_time_behind() {
         let hour = 3_600_000;
         let at = Tick::at_millis;
-        assert_eq!(at(1_700_000_183_456).resolve(NOW).unwrap(), 1_700_000_183_456);
-        assert!(matches!(at(1_700_000_183_457).resolve(NOW), Err(Error::Invalid { .. })));
-        assert_eq!(at(1).resolve(NOW).unwrap(), 1);
-        let hourly = |millis| at(millis).period(Duration::from_millis(hour)).resolve(NOW);
+        assert_eq!(at(1_700_000_183_456).number_at(NOW).unwrap(), 1_700_000_183_456);
+        assert!(matches!(at(1_700_000_183_457).number_at(NOW), Err(Error::Invalid { .. })));
+        assert_eq!(at(1).number_at(NOW).unwrap(), 1);
+        let hourly = |millis| at(millis).period(Duration::from_millis(hour)).number_at(NOW);
         assert!(hourly(1_700_000_123_456 + hour).is_ok() && hourly(1_700_000_123_457 + hour).is_err());
-        assert!(at(0).resolve(NOW).is_err());
+        assert!(at(0).number_at(NOW).is_err());
     }
 
     #[test]
     fn a_number_is_from_1_to_the_largest_that_a_store_keeps() {
-        assert_eq!(Tick::number(1).period(MINUTE).resolve(NOW).unwrap(), 1);
-        assert_eq!(Tick::number(Tick::MAX).resolve(NOW).unwrap(), Tick::MAX);
-        assert!(Tick::number(0).resolve(NOW).is_err() && Tick::number(Tick::MAX + 1).resolve(NOW).is_err());
+        assert_eq!(Tick::number(1).period(MINUTE).number_at(NOW).unwrap(), 1);
+        assert_eq!(Tick::number(Tick::MAX).number_at(NOW).unwrap(), Tick::MAX);
+        assert!(Tick::number(0).number_at(NOW).is_err() && Tick::number(Tick::MAX + 1).number_at(NOW).is_err());
     }
 }

@@ -4,7 +4,7 @@ use mongodb::{
     Client, Collection, Database,
     bson::{DateTime, Document, doc},
 };
-use mongoseal::{Error, Fence, FencingToken, Lease, LeaseId, Metadata, Mongoseal};
+use mongoseal::{Error, Fence, FencingToken, Lease, LeaseId, Metadata, Mongoseal, Once, Tick, TickLease};
 use mongoseal_test_support::ReplicaSet;
 
 use crate::{millis, secrets::Said, secs};
@@ -27,6 +27,14 @@ fn rows() -> Vec<Row> {
         Row { what, actions: [actions(columns[2]), actions(columns[3])] }
     };
     rows.map(row).collect()
+}
+
+/// The lease of a tick that is not completed.
+async fn begin(seal: &Mongoseal, key: &str) -> TickLease {
+    match seal.once(key, Tick::number(1)).begin().await.unwrap() {
+        Once::Ran(lease) => lease,
+        ended => panic!("{ended:?}"),
+    }
 }
 
 /// A user, and root beside.
@@ -72,9 +80,10 @@ impl LimitedUser {
         let seal = Mongoseal::builder().operation_timeout(secs(5)).on(&self.database).unwrap();
         seal.prepare().await.unwrap();
         let ready = self.prepare(what, key, &seal).await;
+        let begun = if what == "complete a tick" { Some(begin(&seal, key).await) } else { None };
         said.take();
         self.grant(granted).await;
-        let done = tokio::time::timeout(secs(30), self.act(what, key, &seal, ready)).await;
+        let done = tokio::time::timeout(secs(30), self.act(what, key, &seal, ready, begun)).await;
         let done = done.unwrap_or_else(|_| panic!("{key} with {granted:?} does not end: {}", said.take()));
         self.grant_all().await;
         seal.shutdown().await;
@@ -105,6 +114,10 @@ impl LimitedUser {
                 tokio::time::sleep(millis(50)).await;
                 None
             }
+            "reset a schedule" => {
+                begin(&self.others, key).await.complete().await.unwrap();
+                None
+            }
             "make the index" => {
                 self.root.collection::<Document>("mongoseal").drop_indexes().await.unwrap();
                 None
@@ -113,7 +126,14 @@ impl LimitedUser {
         }
     }
 
-    async fn act(&self, what: &str, key: &str, seal: &Mongoseal, ready: Option<Lease>) -> Result<(), Error> {
+    async fn act(
+        &self,
+        what: &str,
+        key: &str,
+        seal: &Mongoseal,
+        ready: Option<Lease>,
+        begun: Option<TickLease>,
+    ) -> Result<(), Error> {
         let lease = || ready.as_ref().expect("it is held");
         let token = FencingToken::new(7).unwrap();
         let fenced = self.orders().fenced(token);
@@ -128,6 +148,12 @@ impl LimitedUser {
             "acquire shared" => drop((seal.acquire(key).shared().await?, seal.acquire(key).shared().await?)),
             "acquire several" => drop(seal.acquire_all([key, "one more"]).await?.release().await?),
             "hold without expiry" => drop(seal.acquire(key).without_expiry().await?.release().await?),
+            "run once" => {
+                let ran = seal.once(key, Tick::number(1)).run(async |_| -> Result<(), Error> { Ok(()) }).await?;
+                assert_eq!(ran, Once::Ran(()));
+            }
+            "complete a tick" => begun.expect("it is begun").complete().await?,
+            "reset a schedule" => drop(seal.reset_once(key, 0).await?),
             "raise" => drop(seal.raise(key, token).await?),
             "refresh" => lease().refresh().await?,
             "resume" => seal.resume(key, lease().id(), lease().token()).await?.orphan(),

@@ -82,6 +82,8 @@ impl Event {
             LossCause::Revoked { .. } => "revoked",
             LossCause::Removed => "removed",
             LossCause::Transferred => "transferred",
+            LossCause::HeldTooLong => "held_too_long",
+            LossCause::Stalled => "stalled",
             _ => "other",
         };
         Self::Lost { token: token.get(), cause: name, message: cause.to_string() }

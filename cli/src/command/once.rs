@@ -1,0 +1,172 @@
+//! `mongoseal once`.
+//!
+//! The command is ended before its lease is lost, and only then the program ends. So the work cannot be a future that the
+//! library drops: the program begins and completes the tick itself.
+
+use std::cell::Cell;
+
+use mongoseal::{Error, Mongoseal, RunOnce, Tick, TickLease};
+
+use super::revoke::user_and_host;
+use crate::{
+    acquire::{self, Wait},
+    arguments::Once,
+    connection::Connection,
+    exit_status::{Failure, Status},
+    guard::protocol::Times,
+    job,
+    leases::Leases,
+    output, print_message,
+    signals::Signals,
+    tick, time,
+};
+
+pub(crate) async fn perform(connection: &Connection, options: Once) -> Result<Status, Failure> {
+    if options.reset {
+        let seal = connection.open().await?;
+        let reset = reset(&seal, &options).await;
+        seal.shutdown().await;
+        return reset;
+    }
+    let times = Times::of(&options.lease, &options.hold)?;
+    let mut signals = Signals::terminating()?;
+    let seal = acquire::open(connection, options.lease.owner.as_deref(), &mut signals).await?;
+    let begun = acquire::unless_signalled(&seal, &mut signals, begin(&seal, &options)).await;
+    let (number, begun) = begun.map_err(|failure| options.wait.status_of(failure))?;
+    let lease = match begun {
+        mongoseal::Once::Ran(lease) => lease,
+        ended => {
+            signals.finish(seal.shutdown()).await.unwrap_or_default();
+            return Err(not_run(&options, number, &ended));
+        }
+    };
+    let leases = Leases::from(&lease);
+    let verdict = job::perform(&leases, times, &options.command, &mut signals).await;
+    let remaining = leases.remaining();
+    match verdict {
+        Ok(status) if status == Status::DONE || options.even_if_failed => {
+            complete(&seal, &mut signals, lease, status).await
+        }
+        verdict => job::finish(&seal, &mut signals, remaining, lease.release(), verdict).await,
+    }
+}
+
+/// Acquires the key for the tick. Returns the number of the tick, too.
+async fn begin(seal: &Mongoseal, options: &Once) -> mongoseal::Result<(u64, mongoseal::Once<TickLease>)> {
+    let wait = Wait::new(seal, std::slice::from_ref(&options.key), &options.wait);
+    // All attempts are for one tick.
+    let chosen = Cell::new(None);
+    let attempt = |wait| {
+        let chosen = &chosen;
+        async move {
+            let number = match chosen.get() {
+                Some(number) => number,
+                None => wanted_tick(options).number_at(seal.now().await?)?,
+            };
+            chosen.set(Some(number));
+            Ok((number, run_once(seal, options, number).wait(wait).begin().await?))
+        }
+    };
+    let (number, begun) = wait.acquire(attempt).await?;
+    if let mongoseal::Once::Ran(lease) = &begun {
+        wait.report_grant(&lease.into());
+        if options.wait.verbose {
+            print_message(&format!("running tick {} of {:?}", tick::text(number), options.key));
+        }
+    }
+    Ok((number, begun))
+}
+
+/// Returns the tick of the options.
+fn wanted_tick(options: &Once) -> Tick {
+    match (options.tick, options.every) {
+        (Some(named), _) => named.tick(options.period),
+        (None, every) => Tick::of(every.unwrap_or_default()),
+    }
+}
+
+fn run_once(seal: &Mongoseal, options: &Once, number: u64) -> RunOnce {
+    let mut once = seal.once(options.key.as_str(), Tick::number(number)).ttl(options.lease.ttl);
+    if let Some(time) = options.hold.at_least {
+        once = once.at_least(time);
+    }
+    if let Some(time) = options.hold.hold_at_most {
+        once = once.hold_at_most(time);
+    }
+    for (name, text) in &options.metadata {
+        once = once.metadata(name, text);
+    }
+    once
+}
+
+/// Returns why the command did not run.
+fn not_run(options: &Once, number: u64, ended: &mongoseal::Once<TickLease>) -> Failure {
+    let of_key = format!("tick {} of {:?}", tick::text(number), options.key);
+    let (status, message) = match ended {
+        mongoseal::Once::AlreadyDone { by, at } => {
+            (Status::ALREADY_DONE, format!("{of_key} is already done, by {by:?} at {}", time::of_store(*at)))
+        }
+        mongoseal::Once::Superseded { tick: last, by, at } => {
+            let (last, at) = (tick::text(*last), time::of_store(*at));
+            let message = format!(
+                "{of_key} is superseded: tick {last} is done, by {by:?} at {at}: pass --reset to run earlier ticks"
+            );
+            (Status::SUPERSEDED, message)
+        }
+        mongoseal::Once::Busy { owner } => {
+            let message = format!("{of_key} is not run, because {owner:?} keeps the key: retry later");
+            return options.wait.status_of(Failure::new(Status::HELD, message));
+        }
+        other => return Failure::invalid(format!("{of_key} is not run: {other:?}")),
+    };
+    Failure::new(options.done_status.map_or(status, Status::of_command), message)
+}
+
+/// Completes the tick, which releases the lease. `status`: that of the command.
+async fn complete(
+    seal: &Mongoseal,
+    signals: &mut Signals,
+    lease: TickLease,
+    status: Status,
+) -> Result<Status, Failure> {
+    let of_key = format!("tick {} of {:?}", tick::text(lease.number()), lease.lease().key());
+    let mut completed = None;
+    let shutdown = async {
+        completed = Some(lease.complete().await);
+        seal.shutdown().await;
+    };
+    // A signal shortens the wait.
+    signals.finish(shutdown).await.unwrap_or_default();
+    let failure = match completed {
+        Some(Ok(())) => return Ok(status),
+        Some(Err(error @ Error::Lost { .. })) => {
+            Failure::new(Status::LOST, format!("the command has ended, but {of_key} is not completed: {error}"))
+        }
+        Some(Err(error)) => {
+            let failure = Failure::from(error);
+            let message = format!("the command has ended, but {of_key} may not be completed: {}", failure.message());
+            Failure::new(failure.status(), message)
+        }
+        None => Failure::new(
+            Status::UNAVAILABLE,
+            format!("the command has ended, but {of_key} may not be completed: a signal ended the wait for the answer"),
+        ),
+    };
+    if status == Status::DONE { Err(failure) } else { Ok(failure.with_status(status).report()) }
+}
+
+/// Lowers the last completed tick, and prints what it was and is.
+async fn reset(seal: &Mongoseal, options: &Once) -> Result<Status, Failure> {
+    let key = &options.key;
+    let none = || Failure::new(Status::NO, format!("no tick of {key:?} is completed: there is nothing to reset"));
+    let was = seal.inspect(key).await?.and_then(|record| record.done).ok_or_else(none)?;
+    let first = options.tick.map_or(was.tick, tick::NamedTick::number);
+    let by = options.by.clone().unwrap_or_else(user_and_host);
+    let is = seal.reset_once(key, first.saturating_sub(1)).by(by.as_str()).await?.ok_or_else(none)?;
+    output::line(&format!(
+        "the last completed tick of {key:?} was {}, and is {}",
+        tick::text(was.tick),
+        tick::text(is.tick)
+    ))?;
+    Ok(Status::DONE)
+}

@@ -1,0 +1,150 @@
+//! Ticks of a schedule, in arguments and in messages.
+
+use std::{
+    str::FromStr,
+    time::{Duration, UNIX_EPOCH},
+};
+
+use mongoseal::{StoreTime, Tick};
+
+use crate::time;
+
+/// The numbers that are printed as times: the years from 2000 to 2099, in milliseconds since the Unix epoch.
+const TIMES: std::ops::Range<u64> = 946_684_800_000..4_102_444_800_000;
+
+/// A tick that an argument names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NamedTick {
+    Number(u64),
+    /// A time, in milliseconds since the Unix epoch.
+    Time(u64),
+}
+
+impl NamedTick {
+    /// Returns the number of the tick.
+    pub(crate) fn number(self) -> u64 {
+        match self {
+            Self::Number(number) | Self::Time(number) => number,
+        }
+    }
+
+    /// Returns the tick of a schedule with this period.
+    pub(crate) fn tick(self, period: Option<Duration>) -> Tick {
+        let tick = match self {
+            Self::Number(number) => return Tick::number(number),
+            Self::Time(millis) => Tick::at_millis(millis),
+        };
+        period.map_or(tick, |period| tick.period(period))
+    }
+}
+
+/// Parses a number, or a time such as `2026-11-05T02:00Z`.
+impl FromStr for NamedTick {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if let Ok(number) = text.parse() {
+            return Ok(Self::Number(number));
+        }
+        let millis = parse_time(text).ok_or("pass a number, or a time such as 2026-11-05T02:00Z")?;
+        Ok(Self::Time(millis))
+    }
+}
+
+/// Parses a time in the form of RFC 3339, with or without seconds. Returns milliseconds since the Unix epoch.
+fn parse_time(text: &str) -> Option<u64> {
+    let (local, ahead) = if let Some(local) = text.strip_suffix('Z') {
+        (local, 0)
+    } else {
+        let (local, offset) = text.split_at_checked(text.len().checked_sub(6)?)?;
+        (local, parse_offset(offset)?)
+    };
+    let time = humantime::parse_rfc3339(&format!("{}Z", with_seconds(local))).ok()?;
+    let millis = i64::try_from(time.duration_since(UNIX_EPOCH).ok()?.as_millis()).ok()?;
+    u64::try_from(millis.checked_sub(ahead)?).ok()
+}
+
+/// Parses the difference of a local time from UTC, such as `-07:00`, into milliseconds.
+fn parse_offset(text: &str) -> Option<i64> {
+    let (hours, minutes) = text.get(1..)?.split_once(':')?;
+    let part = |digits: &str, end: i64| {
+        let is_number = digits.bytes().all(|byte| byte.is_ascii_digit());
+        digits.parse::<i64>().ok().filter(|part| is_number && *part < end)
+    };
+    let millis = part(hours, 24)?.checked_mul(60)?.checked_add(part(minutes, 60)?)?.checked_mul(60_000)?;
+    match text.get(..1)? {
+        "+" => Some(millis),
+        "-" => millis.checked_neg(),
+        _ => None,
+    }
+}
+
+/// Adds the seconds to a time that has none.
+fn with_seconds(time: &str) -> String {
+    match (time.get(..16), time.get(16..)) {
+        (Some(minutes), Some(rest)) if !rest.starts_with(':') => format!("{minutes}:00{rest}"),
+        _ => time.to_owned(),
+    }
+}
+
+/// Formats a tick: that of a time as the time, in UTC.
+pub(crate) fn text(tick: u64) -> String {
+    time_of(tick).unwrap_or_else(|| tick.to_string())
+}
+
+/// Returns the time of a tick whose number is that of a time. Its argument can be parsed again.
+pub(crate) fn time_of(tick: u64) -> Option<String> {
+    let millis = i64::try_from(tick).ok().filter(|_| TIMES.contains(&tick))?;
+    let text = time::of_store(StoreTime::from_millis(millis));
+    Some(text.strip_suffix(".000Z").map_or(text.clone(), |seconds| format!("{seconds}Z")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tick_is_a_number_or_a_time_with_or_without_seconds_in_any_offset() {
+        let time = |text: &str| text.parse::<NamedTick>();
+        assert_eq!(time("7"), Ok(NamedTick::Number(7)));
+        let two = 1_793_844_000_000;
+        for text in [
+            "2026-11-05T02:00Z",
+            "2026-11-05T02:00:00Z",
+            "2026-11-05T02:00:00.000Z",
+            "2026-11-05T03:00+01:00",
+            "2026-11-04T19:30:00-06:30",
+        ] {
+            assert_eq!(time(text), Ok(NamedTick::Time(two)), "{text}");
+        }
+        for text in [
+            "",
+            "-1",
+            "02:00",
+            "2026-11-05",
+            "2026-11-05T02:00",
+            "2026-11-05T25:00Z",
+            "2026-11-05T02:00+1:00",
+            "2026-11-05T02:00++1:00",
+            "2026-11-05T02:00+01:60",
+            "1960-01-01T00:00Z",
+            "é",
+        ] {
+            assert!(time(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_tick_of_a_time_is_printed_as_a_time_that_can_be_passed_again() {
+        for (number, printed) in [
+            (7, "7"),
+            (20_261_105, "20261105"),
+            (1_793_844_000_000, "2026-11-05T02:00:00Z"),
+            (1_793_843_999_999, "2026-11-05T01:59:59.999Z"),
+            (u64::MAX, "18446744073709551615"),
+        ] {
+            assert_eq!(text(number), printed);
+            assert_eq!(printed.parse::<NamedTick>().map(NamedTick::number), Ok(number));
+        }
+    }
+}

@@ -1,0 +1,223 @@
+//! `once`, and the limits of a hold.
+
+use std::{fs, time::Instant};
+
+use nix::sys::signal::Signal::SIGTERM;
+use tokio::process::Command;
+
+use crate::{
+    sandbox::{KEY, Sandbox, done, ended, id, signal},
+    secs,
+};
+
+/// `mongoseal once` of this script with these options. `$F` is the sandbox's folder.
+fn once(sandbox: &Sandbox, options: &[&str], script: &str) -> Command {
+    let mut command = sandbox.mongoseal(&["once", KEY]);
+    command.args(options).args(["--ttl", "2s", "--", "sh", "-c", script]).env("F", sandbox.file(""));
+    command
+}
+
+/// The last completed tick of the key.
+async fn last_done(sandbox: &Sandbox) -> Option<u64> {
+    sandbox.seal.inspect(KEY).await.unwrap().and_then(|record| record.done).map(|done| done.tick)
+}
+
+/// How often the script has run that writes a line for that.
+fn runs(sandbox: &Sandbox) -> usize {
+    fs::read_to_string(sandbox.file("runs")).unwrap_or_default().lines().count()
+}
+
+const RUN: &str = r#"echo >>"$F/runs""#;
+
+#[tokio::test]
+async fn of_several_processes_that_run_a_tick_at_the_same_time_one_runs_the_command() {
+    let sandbox = Sandbox::new("once_many").await;
+    for tick in 1..=3_usize {
+        let number = tick.to_string();
+        let script = format!("{RUN}; sleep 0.3");
+        let started: Vec<_> = (0..3).map(|_| once(&sandbox, &["--tick", &number], &script).spawn().unwrap()).collect();
+        let mut codes = Vec::new();
+        for child in started {
+            let ended = ended(child).await;
+            if ended.code == Some(0) {
+                ended.is_quiet(0);
+            } else {
+                ended.says(120, &format!("tick {tick} of \"{KEY}\" is already done, by "));
+            }
+            codes.push(ended.code);
+        }
+        codes.sort_unstable();
+        assert_eq!(codes, [Some(0), Some(120), Some(120)]);
+        assert_eq!(runs(&sandbox), tick);
+    }
+}
+
+#[tokio::test]
+async fn done_superseded_and_busy_are_statuses_of_their_own_that_options_replace() {
+    let sandbox = Sandbox::new("once_statuses").await;
+    done(once(&sandbox, &["--tick", "7"], RUN)).await.is_quiet(0);
+    done(once(&sandbox, &["--tick", "7"], RUN)).await.says(120, "is already done");
+    done(once(&sandbox, &["--tick", "6"], RUN)).await.says(119, "tick 6 of \"reports/nightly\" is superseded: tick 7");
+    for tick in ["6", "7"] {
+        done(once(&sandbox, &["--tick", tick, "--done-status", "0"], RUN)).await.says(0, &format!("tick {tick} of"));
+    }
+    let lease = sandbox.hold().await;
+    let busy = format!("tick 8 of \"{KEY}\" is not run, because {:?} keeps the key", lease.owner());
+    done(once(&sandbox, &["--tick", "8", "-n"], RUN)).await.says(121, &busy);
+    done(once(&sandbox, &["--tick", "8", "-w", "200ms", "-E", "9"], RUN)).await.says(9, &busy);
+    done(once(&sandbox, &["--tick", "7"], RUN)).await.says(120, "is already done");
+    lease.release().await.unwrap();
+    assert_eq!(runs(&sandbox), 1);
+}
+
+#[tokio::test]
+async fn a_command_that_fails_leaves_its_tick_unless_it_is_completed_whatever_its_status() {
+    let sandbox = Sandbox::new("once_failed").await;
+    let script = format!("{RUN}; exit 7");
+    for runs_before in 0..2 {
+        assert_eq!(runs(&sandbox), runs_before);
+        done(once(&sandbox, &["--tick", "1"], &script)).await.is_quiet(7);
+        assert_eq!(last_done(&sandbox).await, None);
+    }
+    done(once(&sandbox, &["--tick", "1", "--even-if-failed"], &script)).await.is_quiet(7);
+    assert_eq!(last_done(&sandbox).await, Some(1));
+    done(once(&sandbox, &["--tick", "1"], &script)).await.says(120, "is already done");
+    // A command that a signal ends has failed.
+    let run = once(&sandbox, &["--tick", "2"], r#"echo >"$F/began"; exec sleep 100"#).spawn().unwrap();
+    sandbox.exists("began").await;
+    signal(id(&run), SIGTERM);
+    ended(run).await.is_quiet(143);
+    assert_eq!(last_done(&sandbox).await, Some(1));
+    sandbox.is_free().await;
+}
+
+#[tokio::test]
+async fn a_tick_whose_program_is_killed_between_its_work_and_its_completion_runs_again() {
+    let sandbox = Sandbox::new("once_killed").await;
+    // The parent of the command is the guard, and that of the guard is the program.
+    let script = format!("{RUN}; kill -9 $(cut -d' ' -f4 /proc/$PPID/stat)");
+    let killed = done(once(&sandbox, &["--tick", "1"], &script)).await;
+    assert_eq!((killed.signal, runs(&sandbox)), (Some(9), 1), "{}", killed.stderr);
+    assert_eq!(last_done(&sandbox).await, None);
+    // This waits until the lease of the first has expired.
+    done(once(&sandbox, &["--tick", "1"], RUN)).await.is_quiet(0);
+    assert_eq!((last_done(&sandbox).await, runs(&sandbox)), (Some(1), 2));
+}
+
+#[tokio::test]
+async fn the_tick_of_a_clock_that_is_ahead_is_refused() {
+    let sandbox = Sandbox::new("once_ahead").await;
+    let year_ahead = done(once(&sandbox, &["--tick", "2199-01-01T00:00Z"], RUN)).await;
+    year_ahead.says(125, "ahead of the store's time, and a tick may be one period of 1m ahead: check the clock");
+    let with_period = done(once(&sandbox, &["--tick", "2199-01-01T00:00Z", "--period", "1d"], RUN)).await;
+    with_period.says(125, "a tick may be one period of 1d ahead");
+    assert_eq!((last_done(&sandbox).await, runs(&sandbox)), (None, 0));
+    for wrong in ["yesterday", "2026-11-05", "-1"] {
+        let wrong = done(once(&sandbox, &[&format!("--tick={wrong}")], RUN)).await;
+        assert_eq!(wrong.code, Some(125), "{}", wrong.stderr);
+    }
+}
+
+#[tokio::test]
+async fn a_tick_of_a_period_is_the_time_of_the_server_and_the_command_finds_it_in_its_environment() {
+    let sandbox = Sandbox::new("once_every").await;
+    let script = r#"echo "$MONGOSEAL_TICK $MONGOSEAL_KEY $MONGOSEAL_TOKEN""#;
+    let ran = done(once(&sandbox, &["--every", "365d", "-v"], script)).await;
+    assert_eq!(ran.code, Some(0), "{}", ran.stderr);
+    let words: Vec<&str> = ran.stdout.split_whitespace().collect();
+    let tick: u64 = words[0].parse().unwrap();
+    let now = u64::try_from(sandbox.seal.now().await.unwrap().millis()).unwrap();
+    let period = 365 * 24 * 3_600_000;
+    assert!(tick.is_multiple_of(period) && tick <= now && now - tick < period, "{tick} at {now}");
+    assert_eq!(words[1], KEY);
+    assert_eq!(last_done(&sandbox).await, Some(tick));
+    assert!(ran.stderr.contains("running tick 20") && ran.stderr.contains("T00:00:00Z of"), "{}", ran.stderr);
+    // A command that is run under another lease has no tick.
+    let inner = format!("'{}' run other -- sh -c 'echo tick=$MONGOSEAL_TICK'", env!("CARGO_BIN_EXE_mongoseal"));
+    let nested = done(once(&sandbox, &["--tick", "2099-01-01T00:00Z", "--period", "30000d"], &inner)).await;
+    assert_eq!((nested.code, nested.stdout.as_str()), (Some(0), "tick=\n"), "{}", nested.stderr);
+}
+
+#[tokio::test]
+async fn a_reset_lowers_the_last_completed_tick_so_that_a_tick_runs_again() {
+    let sandbox = Sandbox::new("once_reset").await;
+    let reset = async |options: &[&str]| {
+        let mut command = sandbox.mongoseal(&["once", KEY, "--reset"]);
+        command.args(options);
+        done(command).await
+    };
+    reset(&[]).await.says(1, "no tick of \"reports/nightly\" is completed");
+    done(once(&sandbox, &["--tick", "7"], RUN)).await.is_quiet(0);
+    let lowered = reset(&["--by", "olga"]).await;
+    lowered.is_quiet(0);
+    assert_eq!(lowered.stdout, format!("the last completed tick of \"{KEY}\" was 7, and is 6\n"));
+    done(once(&sandbox, &["--tick", "6"], RUN)).await.says(120, "is already done, by \"olga\"");
+    done(once(&sandbox, &["--tick", "7"], RUN)).await.is_quiet(0);
+    let to_three = reset(&["--tick", "3"]).await;
+    assert_eq!(to_three.stdout, format!("the last completed tick of \"{KEY}\" was 7, and is 2\n"));
+    // A reset never raises it.
+    let stays = reset(&["--tick", "9"]).await;
+    assert_eq!(stays.stdout, format!("the last completed tick of \"{KEY}\" was 2, and is 2\n"));
+    assert_eq!(runs(&sandbox), 2);
+    let with_command = done(sandbox.mongoseal(&["once", KEY, "--reset", "--", "true"])).await;
+    assert_eq!(with_command.code, Some(125), "{}", with_command.stderr);
+}
+
+#[tokio::test]
+async fn a_command_is_ended_before_its_maximum_hold_ends_although_its_lease_is_refreshed() {
+    let sandbox = Sandbox::new("maximum_hold").await;
+    for program in [&["run", KEY][..], &["once", KEY, "--tick", "1"], &["run", KEY, "another"]] {
+        let mut command = sandbox.mongoseal(program);
+        command.args(["--ttl", "2s", "--hold-at-most", "5s", "--", "sleep", "100"]);
+        let began = Instant::now();
+        let held = done(command).await;
+        held.says(122, "the maximum hold of the lease on \"");
+        let took = began.elapsed();
+        assert!(took > secs(4) && took < secs(20), "{took:?}");
+        sandbox.is_free().await;
+        assert_eq!(last_done(&sandbox).await, None);
+    }
+    let late = sandbox.mongoseal(&["run", KEY, "--hold-at-most", "5s", "--term-before", "3s", "--", "true"]);
+    done(late).await.says(125, "--term-before 3s is more than half of --hold-at-most 5s");
+}
+
+#[tokio::test]
+async fn a_co_process_is_told_when_its_maximum_hold_is_over() {
+    let sandbox = Sandbox::new("maximum_hold_of_hold").await;
+    let hold = ["hold", KEY, "--ttl", "4s", "--hold-at-most", "1s", "--no-stdin", "--json"];
+    let held = done(sandbox.mongoseal(&hold)).await;
+    assert_eq!(held.code, Some(122), "{}", held.stderr);
+    let last = held.stdout.lines().last().unwrap_or_default();
+    assert!(last.contains(r#""event":"lost""#) && last.contains(r#""cause":"held_too_long""#), "{}", held.stdout);
+    // The store keeps the key for the grace.
+    sandbox.seal.acquire(KEY).wait(secs(10)).await.unwrap().release().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_key_that_is_released_before_its_minimum_hold_is_over_stays_unavailable_and_is_shown_as_released() {
+    let sandbox = Sandbox::new("minimum_hold").await;
+    let run = |arguments: &[&str]| {
+        let mut command = sandbox.mongoseal(&["run", KEY, "-n"]);
+        command.args(arguments).args(["--", "true"]);
+        done(command)
+    };
+    run(&["--at-least", "10m"]).await.is_quiet(0);
+    run(&[]).await.says(121, &format!("\"{KEY}\" is kept by"));
+    done(once(&sandbox, &["--tick", "1", "-n"], RUN)).await.says(121, "keeps the key");
+    let listed = done(sandbox.mongoseal(&["ls"])).await;
+    assert!(listed.stdout.contains("9m") && listed.stdout.contains("(released)"), "{}", listed.stdout);
+    let shown = done(sandbox.mongoseal(&["show", KEY])).await;
+    assert!(shown.stdout.contains("ago; the minimum hold keeps the key unavailable for 9m"), "{}", shown.stdout);
+    let json = done(sandbox.mongoseal(&["ls", "--json"])).await;
+    assert!(json.stdout.contains("\"released_at\":\"20") && json.stdout.contains("\"held_until\":\"20"));
+    let both_limits = sandbox.seal.acquire("b").at_least(secs(600)).hold_at_most(secs(900)).await.unwrap();
+    let shown = done(sandbox.mongoseal(&["show", "b"])).await;
+    for limit in [": minimum hold until 20", "(9m", ": maximum hold, with the grace, until 20", "(15m left)"] {
+        assert!(shown.stdout.contains(limit), "{limit} is in {}", shown.stdout);
+    }
+    both_limits.release().await.unwrap();
+    // Of several keys, none is kept if another is not granted.
+    let both = sandbox.mongoseal(&["run", "a", KEY, "-n", "--at-least", "10m", "--", "true"]);
+    done(both).await.says(121, "is kept by");
+    sandbox.seal.acquire("a").await.unwrap().release().await.unwrap();
+}

@@ -1,0 +1,44 @@
+//! The leases of a set before all of them are granted.
+//!
+//! Invariant: unless the set is complete, each lease is taken back. No work has run under it, so a minimum hold does not
+//! apply.
+
+use std::mem;
+
+use crate::{Lease, Result};
+
+/// Leases that were granted for a set. Dropping them takes them back in the background.
+#[derive(Default)]
+pub(super) struct Gathered(Vec<Lease>);
+
+impl Gathered {
+    pub(super) fn push(&mut self, lease: Lease) {
+        self.0.push(lease);
+    }
+
+    /// Returns the leases of a complete set, if all of them are held. Otherwise takes them back.
+    pub(super) async fn complete(mut self) -> Result<Vec<Lease>> {
+        match self.0.iter().try_for_each(Lease::check) {
+            Ok(()) => Ok(mem::take(&mut self.0)),
+            Err(lost) => {
+                self.take_back().await;
+                Err(lost)
+            }
+        }
+    }
+
+    /// Takes the leases back, all at the same time.
+    pub(super) async fn take_back(mut self) {
+        let leases = mem::take(&mut self.0);
+        leases.iter().for_each(Lease::begin_take_back);
+        for lease in leases {
+            lease.take_back().await;
+        }
+    }
+}
+
+impl Drop for Gathered {
+    fn drop(&mut self) {
+        self.0.iter().for_each(Lease::begin_take_back);
+    }
+}
