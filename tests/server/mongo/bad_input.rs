@@ -14,7 +14,7 @@ use mongoseal_test_support::{ReplicaSet, Standalone};
 
 use crate::{TestDatabase, secs};
 
-fn terms(lease: LeaseId, ttl: u64) -> LeaseSpec {
+pub(crate) fn terms(lease: LeaseId, ttl: u64) -> LeaseSpec {
     let (owner, caller) = ("me".parse().unwrap(), "0123456789abcdef/1".parse().unwrap());
     let (metadata, hold) = (Metadata::default(), HoldLimits::default());
     LeaseSpec { lease, caller, owner, limit: 0, ttl, grace: 0, group: None, metadata, hold }

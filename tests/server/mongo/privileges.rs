@@ -4,7 +4,7 @@ use mongodb::{
     Client, Collection, Database,
     bson::{DateTime, Document, doc},
 };
-use mongoseal::{Error, Fence, FencingToken, Lease, LeaseId, Metadata, Mongoseal};
+use mongoseal::{Error, Fence, FencingToken, Lease, LeaseId, Metadata, Mongoseal, Tick};
 use mongoseal_test_support::ReplicaSet;
 
 use crate::{millis, secrets::Said, secs};
@@ -74,7 +74,7 @@ impl LimitedUser {
         let ready = self.prepare(what, key, &seal).await;
         said.take();
         self.grant(granted).await;
-        let done = tokio::time::timeout(secs(30), self.act(what, key, &seal, ready)).await;
+        let done = tokio::time::timeout(secs(30), self.act(what, key, &seal, ready, granted)).await;
         let done = done.unwrap_or_else(|_| panic!("{key} with {granted:?} does not end: {}", said.take()));
         self.grant_all().await;
         seal.shutdown().await;
@@ -113,7 +113,14 @@ impl LimitedUser {
         }
     }
 
-    async fn act(&self, what: &str, key: &str, seal: &Mongoseal, ready: Option<Lease>) -> Result<(), Error> {
+    async fn act(
+        &self,
+        what: &str,
+        key: &str,
+        seal: &Mongoseal,
+        ready: Option<Lease>,
+        granted: [&[&str]; 2],
+    ) -> Result<(), Error> {
         let lease = || ready.as_ref().expect("it is held");
         let token = FencingToken::new(7).unwrap();
         let fenced = self.orders().fenced(token);
@@ -129,6 +136,19 @@ impl LimitedUser {
             "acquire several" => drop(seal.acquire_all([key, "one more"]).await?.release().await?),
             "hold without expiry" => drop(seal.acquire(key).without_expiry().await?.release().await?),
             "raise" => drop(seal.raise(key, token).await?),
+            "run a tick once" => {
+                drop(seal.once(key, Tick::number(7)).run(async |_| -> Result<(), Error> { Ok(()) }).await?);
+            }
+            "complete a tick" => {
+                // Only the completion is done with these actions.
+                self.grant_all().await;
+                let work = async |_: &_| -> Result<(), Error> {
+                    self.grant(granted).await;
+                    Ok(())
+                };
+                drop(seal.once(key, Tick::number(7)).run(work).await?);
+            }
+            "reset a schedule" => drop(seal.reset_once(key, 7).await?),
             "refresh" => lease().refresh().await?,
             "update metadata" => lease().update_metadata(Metadata::default()).await?,
             "release" => drop(ready.expect("it is held").release().await?),
