@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use mongodb::bson::{Bson, DateTime, Document, doc};
 use mongoseal::{
-    Deadline, Error, Key, LeaseId, Mongoseal, Once, Tick,
-    record::{self, HoldLimits, LeaseSpec, Request},
-    store::{MongoStore, Store},
+    Deadline, Error, Key, LeaseId, Mongoseal, Once, Result, Tick, TickLease,
+    record::{self, HoldLimits, LeaseSpec, Outcome, Request},
+    store::{Applied, MongoStore, Store},
 };
 
 use crate::{TestDatabase, bad_input::terms, eventually, millis, secs};
@@ -18,12 +18,16 @@ async fn put(db: &TestDatabase, path: &str, value: Option<&Bson>) {
     db.records().update_one(doc! { "_id": "k" }, update).await.unwrap();
 }
 
-fn corrupt<T: std::fmt::Debug>(of: &str, result: Result<T, Error>) {
+fn corrupt<T: std::fmt::Debug>(of: &str, result: Result<T>) {
     assert!(matches!(result, Err(Error::Corrupt { .. })), "{of}: {result:?}");
 }
 
+async fn nothing(_: &TickLease) -> Result<()> {
+    Ok(())
+}
+
 /// Runs the tick 6, whose work must not run.
-async fn run_no_work(seal: &Mongoseal) -> Result<Once<()>, Error> {
+async fn run_no_work(seal: &Mongoseal) -> Result<Once<()>> {
     seal.once("k", Tick::number(6)).run(async |_| panic!("the work runs")).await
 }
 
@@ -31,7 +35,7 @@ async fn run_no_work(seal: &Mongoseal) -> Result<Once<()>, Error> {
 async fn a_completed_tick_that_cannot_be_read_is_corrupt_and_stays_as_it_is() {
     let db = TestDatabase::new("mongoseal_foreign_done").await;
     let seal = db.seal();
-    seal.once("k", Tick::number(5)).run(async |_| mongoseal::Result::Ok(())).await.unwrap();
+    seal.once("k", Tick::number(5)).run(nothing).await.unwrap();
     let whole = db.record("k").await.unwrap();
     let wrong = [true.into(), "5".into(), Bson::Null, Bson::Array(vec![]), doc! {}.into(), 5_i64.into()];
     let fields = ["tick", "token", "by", "at"].map(|name| format!("done.{name}"));
@@ -65,10 +69,7 @@ async fn a_completed_tick_that_cannot_be_read_is_corrupt_and_stays_as_it_is() {
         corrupt(path, seal.inspect("k").await);
     }
     db.records().replace_one(doc! { "_id": "k" }, &whole).await.unwrap();
-    assert!(matches!(
-        seal.once("k", Tick::number(5)).run(async |_| mongoseal::Result::Ok(())).await,
-        Ok(Once::AlreadyDone { .. })
-    ));
+    assert!(matches!(seal.once("k", Tick::number(5)).run(nothing).await, Ok(Once::AlreadyDone { .. })));
 }
 
 #[tokio::test]
@@ -76,14 +77,14 @@ async fn a_completion_of_a_record_that_was_broken_meanwhile_is_corrupt_and_write
     let db = TestDatabase::new("mongoseal_broken_done").await;
     let seal = db.seal();
     let broken = Bson::from("x");
-    let ended = seal.once("k", Tick::number(1)).ttl(millis(500)).grace(Duration::ZERO).run(async |_| {
+    let ended = seal.once("k", Tick::number(1)).ttl(millis(500)).grace(Duration::ZERO).run(async |_| -> Result<()> {
         put(&db, "done", Some(&broken)).await;
-        mongoseal::Result::Ok(())
+        Ok(())
     });
     corrupt("a completion", ended.await);
     assert_eq!(db.record("k").await.unwrap().get("done"), Some(&broken));
     put(&db, "done", None).await;
-    let again = seal.once("k", Tick::number(1)).wait(secs(20)).run(async |_| mongoseal::Result::Ok(()));
+    let again = seal.once("k", Tick::number(1)).wait(secs(20)).run(nothing);
     assert_eq!(again.await.unwrap(), Once::Ran(()), "the tick was not completed");
 }
 
@@ -146,7 +147,7 @@ async fn a_waiter_with_a_hold_limit_that_cannot_be_read_costs_no_more_than_its_t
             let next = terms(LeaseId::random(), 1);
             let is_granted = async || {
                 drop(send(Request::Leave(record::Leave { lease: holder.lease, caller: holder.caller })).await);
-                send(acquire(&next, None)).await.is_ok_and(|applied| applied.changed)
+                matches!(send(acquire(&next, None)).await, Ok(Applied { outcome: Outcome::Granted { .. }, .. }))
             };
             eventually(secs(5), &format!("the key is granted after {field} as {wrong:?}"), is_granted).await;
             tokio::time::sleep(millis(5)).await;

@@ -6,7 +6,6 @@ use std::{
     time::{Duration, Instant, SystemTime},
 };
 
-use mongodb::bson::doc;
 use mongoseal::{Error, LossCause, Mongoseal, Once, Result, Tick, TickLease};
 
 use crate::{TestDatabase, eventually, millis, noting_client, secs, timed_turn};
