@@ -18,7 +18,7 @@ async fn put(db: &TestDatabase, path: &str, value: Option<&Bson>) {
     db.records().update_one(doc! { "_id": "k" }, update).await.unwrap();
 }
 
-fn corrupt<T: std::fmt::Debug>(of: &str, result: Result<T>) {
+fn corrupt<T: std::fmt::Debug>(of: &str, result: &Result<T>) {
     assert!(matches!(result, Err(Error::Corrupt { .. })), "{of}: {result:?}");
 }
 
@@ -51,9 +51,9 @@ async fn a_completed_tick_that_cannot_be_read_is_corrupt_and_stays_as_it_is() {
         db.records().replace_one(doc! { "_id": "k" }, &whole).await.unwrap();
         put(&db, path, wrong.as_ref()).await;
         let before = db.record("k").await.unwrap();
-        corrupt(&case, run_no_work(&seal).await);
-        corrupt(&case, seal.reset_once("k", 1).await);
-        corrupt(&case, seal.inspect("k").await);
+        corrupt(&case, &run_no_work(&seal).await);
+        corrupt(&case, &seal.reset_once("k", 1).await);
+        corrupt(&case, &seal.inspect("k").await);
         assert_eq!(db.record("k").await.unwrap(), before, "{case}");
         // Leases do not read it.
         let lease = seal.acquire("k").await.unwrap();
@@ -65,8 +65,8 @@ async fn a_completed_tick_that_cannot_be_read_is_corrupt_and_stays_as_it_is() {
     for (path, wrong) in [("done.tick", -1_i64), ("done.token", -1), ("done.token", 0)] {
         db.records().replace_one(doc! { "_id": "k" }, &whole).await.unwrap();
         put(&db, path, Some(&wrong.into())).await;
-        corrupt(path, run_no_work(&seal).await);
-        corrupt(path, seal.inspect("k").await);
+        corrupt(path, &run_no_work(&seal).await);
+        corrupt(path, &seal.inspect("k").await);
     }
     db.records().replace_one(doc! { "_id": "k" }, &whole).await.unwrap();
     assert!(matches!(seal.once("k", Tick::number(5)).run(nothing).await, Ok(Once::AlreadyDone { .. })));
@@ -81,7 +81,7 @@ async fn a_completion_of_a_record_that_was_broken_meanwhile_is_corrupt_and_write
         put(&db, "done", Some(&broken)).await;
         Ok(())
     });
-    corrupt("a completion", ended.await);
+    corrupt("a completion", &ended.await);
     assert_eq!(db.record("k").await.unwrap().get("done"), Some(&broken));
     put(&db, "done", None).await;
     let again = seal.once("k", Tick::number(1)).wait(secs(20)).run(nothing);
@@ -104,13 +104,13 @@ async fn a_hold_limit_that_cannot_be_read_is_corrupt_and_the_key_stays_held() {
         db.records().replace_one(doc! { "_id": "k" }, &whole).await.unwrap();
         put(&db, &path, Some(wrong)).await;
         let before = db.record("k").await.unwrap();
-        corrupt(&case, seal.acquire("k").await);
-        corrupt(&case, seal.inspect("k").await);
-        corrupt(&case, run_no_work(&seal).await);
+        corrupt(&case, &seal.acquire("k").await);
+        corrupt(&case, &seal.inspect("k").await);
+        corrupt(&case, &run_no_work(&seal).await);
         let after = db.record("k").await.unwrap();
         assert_eq!(after.get("holders"), before.get("holders"), "{case}");
         assert_eq!(after.get("version"), before.get("version"), "{case}");
-        corrupt(&case, lease.refresh().await);
+        corrupt(&case, &lease.refresh().await);
         let after = db.record("k").await.unwrap();
         let holders = after.get_array("holders").unwrap();
         assert_eq!(holders.len(), 1, "{case}");

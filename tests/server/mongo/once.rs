@@ -2,7 +2,10 @@
 
 use std::{
     future::IntoFuture,
-    sync::atomic::{AtomicU32, Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+    },
     time::{Duration, Instant, SystemTime},
 };
 
@@ -27,16 +30,17 @@ async fn since(db: &TestDatabase, key: &str) -> i64 {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn one_of_many_runners_of_a_tick_runs_it_and_the_others_learn_that_it_is_done() {
+async fn of_many_runners_of_a_tick_one_runs_it_and_the_rest_find_it_completed() {
     let db = TestDatabase::new("mongoseal_once").await;
-    static RUNS: AtomicU32 = AtomicU32::new(0);
+    let runs = Arc::new(AtomicU32::new(0));
     let mut runners = Vec::new();
     for runner in 0..12 {
         let seal = db.build(Mongoseal::builder().owner(format!("runner-{runner}")));
+        let runs = Arc::clone(&runs);
         runners.push(tokio::spawn(async move {
             let once = seal.once("k", Tick::number(7)).wait(secs(30));
             let ended = once.run(async |_| -> Result<()> {
-                RUNS.fetch_add(1, Ordering::Relaxed);
+                runs.fetch_add(1, Ordering::Relaxed);
                 Ok(())
             });
             (runner, ended.await.unwrap())
@@ -51,7 +55,7 @@ async fn one_of_many_runners_of_a_tick_runs_it_and_the_others_learn_that_it_is_d
             (_, other) => panic!("{other:?}"),
         }
     }
-    assert_eq!((RUNS.load(Ordering::Relaxed), ran.len(), seen.len()), (1, 1, 11));
+    assert_eq!((runs.load(Ordering::Relaxed), ran.len(), seen.len()), (1, 1, 11));
     let done = db.seal().inspect("k").await.unwrap().unwrap().done.unwrap();
     assert!(seen.iter().all(|(by, at)| *by == ran[0] && *at == done.at), "{seen:?} {done:?}");
     assert_eq!((done.tick, &done.by), (7, &ran[0]));

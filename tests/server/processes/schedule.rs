@@ -1,5 +1,7 @@
-//! Eight processes run the same schedules, whose ticks come to each of them at another time: each tick is completed
-//! exactly once.
+//! Eight processes run the same schedules, with tickers that are up to a second apart: each tick is completed exactly
+//! once.
+//!
+//! `MONGOSEAL_TICKS=1000 cargo test -p mongoseal-tests --test processes schedule` runs more ticks than a push does.
 
 use std::{collections::BTreeMap, fmt, time::Duration};
 
@@ -28,7 +30,7 @@ fn ticks(push: u64) -> u64 {
     set.map_or(push, |ticks| ticks.parse().expect("MONGOSEAL_TICKS is a number"))
 }
 
-/// What a test orders all workers to do.
+/// What a test orders each worker to do.
 struct Orders {
     ticks: u64,
     ttl: Duration,
@@ -61,7 +63,7 @@ impl Orders {
         }
     }
 
-    /// The schedules that a worker has seen to their end.
+    /// How many schedules have no tick left, as some worker has reported.
     fn through(fleet: &Fleet) -> usize {
         let words = fleet.heard.words();
         let is_through =
@@ -113,7 +115,8 @@ impl Ticks {
         ticks
     }
 
-    /// What no schedule may do, whatever happens to its processes.
+    /// Checks what is true whatever happens to the processes: no tick is completed twice, a confirmed completion is in
+    /// the record, and work of a tick does not begin after its completion was confirmed.
     fn check(&self) {
         for (schedule, completed) in &self.completed {
             let grow = completed.windows(2).all(|pair| pair[0] < pair[1]);
@@ -132,7 +135,7 @@ impl Ticks {
         }
     }
 
-    /// That each tick was completed, which is so if each process waits.
+    /// Checks that each tick was completed. That is true only if the processes wait.
     fn are_all_completed(&self, orders: &Orders) {
         for (schedule, completed) in &self.completed {
             assert!(completed.iter().copied().eq(1..=orders.ticks), "all ticks of {schedule}: {completed:?}");
@@ -170,22 +173,22 @@ fn written_tick(entry: &Document) -> Option<u64> {
     })
 }
 
-/// Orders eight workers to run the schedules, and does this to them until all ticks have come.
+/// Runs the schedules in eight workers, and injects faults until no tick is left.
 async fn run(
     fleet: &Fleet,
     set: &ReplicaSet,
     orders: &Orders,
-    mut hurt: impl AsyncFnMut(&mut [Option<Worker>]),
+    mut inject: impl AsyncFnMut(&mut [Option<Worker>]),
 ) -> Ticks {
     let mut workers = fleet.workers::<PROCESSES>().await.map(Some);
     for worker in workers.iter_mut().flatten() {
         orders.give(fleet, worker).await;
     }
     while !orders.is_over(fleet) {
-        hurt(&mut workers).await;
+        inject(&mut workers).await;
     }
     let took = Clock::Boot.now().saturating_sub(orders.begin);
-    // So that none reports while it is judged.
+    // So that no worker reports any more.
     for worker in workers.into_iter().flatten() {
         worker.kill().await;
     }
@@ -201,15 +204,15 @@ pub(crate) async fn eight_processes_complete_each_tick_exactly_once_and_run_it_o
     let orders = Orders::new(ticks(400), secs(30), Some(Duration::MAX));
     let ticks = run(&fleet, set, &orders, async |_| tokio::time::sleep(millis(50)).await).await;
     ticks.are_all_completed(&orders);
-    assert_eq!((ticks.repeated(), ticks.unfinished), (0, 0), "nothing happened to them");
+    assert_eq!((ticks.repeated(), ticks.unfinished), (0, 0), "there were no faults");
 }
 
 pub(crate) async fn each_tick_is_completed_exactly_once_while_runners_are_killed_and_stopped() {
     const TTL: Duration = millis(700);
     let set = shared(1).await;
     let fleet = Fleet::on(set, "ticks_killed").await;
-    let orders = Orders::new(ticks(200), TTL, Some(Duration::MAX));
-    let (mut stopped, mut hurt) = (None, [0, 0]);
+    let orders = Orders::new(ticks(120), TTL, Some(Duration::MAX));
+    let (mut stopped, mut faults) = (None, [0, 0]);
     let ticks = run(&fleet, set, &orders, async |workers| {
         // Longer than a lease lasts.
         tokio::time::sleep(secs(1)).await;
@@ -218,26 +221,26 @@ pub(crate) async fn each_tick_is_completed_exactly_once_while_runners_are_killed
         }
         let Some(number) = fleet.heard.last_runner() else { return };
         if fastrand::bool() {
-            hurt[0] += 1;
+            faults[0] += 1;
             workers[number].take().expect("it was started").kill().await;
             let mut worker = fleet.worker(number).await;
             orders.give(&fleet, &mut worker).await;
             workers[number] = Some(worker);
         } else if let Some(worker) = &workers[number] {
-            hurt[1] += 1;
+            faults[1] += 1;
             worker.stop();
             stopped = Some(number);
         }
     })
     .await;
-    println!("{} processes killed and {} stopped", hurt[0], hurt[1]);
+    println!("{} processes killed and {} stopped", faults[0], faults[1]);
     ticks.are_all_completed(&orders);
 }
 
 pub(crate) async fn each_tick_is_completed_exactly_once_while_the_primary_steps_down() {
     let set = ReplicaSet::start(3).await;
     let fleet = Fleet::on(&set, "ticks_failover").await;
-    let orders = Orders::new(ticks(200), secs(6), Some(Duration::MAX));
+    let orders = Orders::new(ticks(120), secs(6), Some(Duration::MAX));
     let mut steps = 0;
     let ticks = run(&fleet, &set, &orders, async |_| {
         tokio::time::sleep(millis(700)).await;
@@ -260,7 +263,7 @@ pub(crate) async fn a_tick_that_no_process_waits_for_is_completed_once_or_skippe
     let all = usize::try_from(orders.ticks * SCHEDULES).unwrap();
     println!("{} of {all} ticks were skipped", all - ticks.completed());
     assert!(ticks.completed() > 0 && ticks.busy > 0);
-    assert_eq!((ticks.repeated(), ticks.unfinished), (0, 0), "nothing happened to them");
+    assert_eq!((ticks.repeated(), ticks.unfinished), (0, 0), "there were no faults");
 }
 
 pub(crate) async fn a_tick_whose_runner_is_killed_between_its_work_and_its_completion_runs_again() {

@@ -242,17 +242,17 @@ pub(crate) struct Revoke {
     pub(crate) tokens: Vec<u64>,
 }
 
-/// A call that runs the work of a tick, unless that was done before.
+/// A call that runs the work of a tick, unless the tick is completed.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Ticked {
     pub(crate) worker: u32,
     pub(crate) key: String,
     pub(crate) tick: u64,
-    /// The lease under which the work ran, if it did.
+    /// The token under which the work ran, if it ran.
     pub(crate) token: Option<u64>,
     pub(crate) begin: Micros,
     pub(crate) end: Micros,
-    /// `ran`, `done`, `busy`, `lost`, `unavailable`, or an error that nobody expects.
+    /// `ran`, `done`, `busy`, `lost`, `unavailable`, or the text of an unexpected answer.
     pub(crate) outcome: String,
 }
 

@@ -5,10 +5,11 @@ use std::collections::BTreeMap;
 use super::{Case, Violation};
 use crate::words::{Event, Micros, Ticked};
 
-/// What a call may come to.
+/// The expected outcomes of a call.
 const EXPECTED: [&str; 5] = ["done", "busy", "lost", "unavailable", "ran"];
 
 impl Case<'_> {
+    /// I19, and I8 for the outcomes.
     pub(super) fn ticks_are_completed_once(&self, found: &mut Vec<Violation>) {
         // By key, in the order in which they were confirmed.
         let mut completed: BTreeMap<&str, Vec<&Ticked>> = BTreeMap::new();
@@ -38,8 +39,9 @@ impl Case<'_> {
         }
     }
 
-    /// If a completion was confirmed before work began, the tick of the work is a later one.
+    /// I19: if a completion was confirmed before some work began, the tick of that work is a later one.
     fn completed_work_does_not_begin(&self, of: &str, completed: &[&Ticked], found: &mut Vec<Violation>) {
+        // For each completion, that with the latest tick until then.
         let mut latest: Vec<&Ticked> = Vec::new();
         for ticked in completed.iter().copied() {
             let before = latest.last().copied().filter(|before| before.tick > ticked.tick);

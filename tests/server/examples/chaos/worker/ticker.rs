@@ -1,4 +1,4 @@
-//! A client in a worker: runs the ticks of schedules, as other processes do at about the same time.
+//! A client in a worker: runs the ticks of schedules, which clients of all workers run at about the same time.
 
 use std::time::Duration;
 
@@ -13,15 +13,15 @@ use crate::words::{Event, Micros, Ticked, now};
 pub(crate) const SCHEDULE: &str = "tick/";
 const SCHEDULES: u64 = 2;
 /// The time between two ticks.
-const EVERY: Micros = 100_000;
-/// How many ticks a runner may be behind.
+const EVERY: Micros = 500_000;
+/// By how many ticks a runner is behind at most: longer than a ttl, so that a tick whose runner was killed is run again.
 const BEHIND: u64 = 5;
 
 pub(super) async fn run(worker: &Worker, client: u64) {
     let mut rng = Rng::with_seed(worker.spec.seed ^ (worker.id() << 8) ^ (client << 32));
     while !worker.is_ending() {
         let key = format!("{SCHEDULE}{}", rng.u64(..SCHEDULES));
-        let tick = (now() / EVERY).saturating_sub(rng.u64(..BEHIND)).max(1);
+        let tick = (now() / EVERY).saturating_sub(rng.u64(..=BEHIND)).max(1);
         run_tick(worker, key, tick, &mut rng).await;
         sleep(Duration::from_millis(rng.u64(1..60))).await;
     }
@@ -34,13 +34,13 @@ async fn run_tick(worker: &Worker, key: String, tick: u64, rng: &mut Rng) {
         once = once.wait(Duration::from_secs(3));
     }
     // Mostly short, sometimes past the ttl.
-    let length = if rng.u8(..12) == 0 { rng.u64(800..2_800) } else { rng.u64(1..40) };
+    let length = if rng.u8(..4) == 0 { rng.u64(200..2_800) } else { rng.u64(1..40) };
     let id = worker.spec.worker;
     let (begin, mut ran) = (now(), None);
     let work = async |lease: &TickLease| -> mongoseal::Result<()> {
         let (token, at) = (lease.token().get(), now());
         ran = Some(token);
-        // Looked at after the clock: what is valid then was valid at that time, too.
+        // The clock is read first: a lease that is valid now was valid at that time, too.
         if lease.lease().is_valid() {
             say(&Event::Works { worker: id, key: key.clone(), tick, token, at });
         }
