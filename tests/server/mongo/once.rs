@@ -86,7 +86,8 @@ async fn a_tick_costs_two_reads_and_two_writes_and_a_completed_tick_one_read() {
 async fn a_runner_whose_clock_is_a_year_ahead_is_refused_and_the_schedule_goes_on() {
     let db = TestDatabase::new("mongoseal_once_ahead").await;
     let seal = db.seal();
-    let run = async |at: SystemTime| seal.once("k", Tick::at(at)).run(number).await;
+    let tick = |at: SystemTime| Tick::at(at);
+    let run = async |at: SystemTime| seal.once("k", tick(at)).run(number).await;
     let now = SystemTime::now();
     assert!(matches!(run(now - secs(60)).await, Ok(Once::Ran(_))));
     let before = db.record("k").await;
