@@ -12,7 +12,7 @@ use crate::{
 
 pub(super) async fn random_requests_do_what_the_state_machine_does(bench: Bench) {
     let mut expected: Option<Record> = None;
-    for number in 0..240 {
+    for number in 0..200 {
         let request = random(expected.as_ref());
         let applied = bench.store.apply(&bench.key, request.clone(), bench.deadline()).await;
         let applied = applied.unwrap_or_else(|error| panic!("{request:?} must be applied: {error}"));

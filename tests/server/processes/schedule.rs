@@ -82,7 +82,7 @@ impl Orders {
 #[derive(Default)]
 struct Ticks {
     /// When work began, with which token.
-    runs: BTreeMap<(String, u64), Vec<(FencingToken, Duration)>>,
+    runs: BTreeMap<(String, u64), Vec<(FencingToken, Option<Duration>)>>,
     /// When a completion was confirmed, of which token.
     confirmed: BTreeMap<(String, u64), Vec<(FencingToken, Duration)>>,
     /// The completed ticks of each schedule in the order of their writes, as the oplog has them.
@@ -127,7 +127,7 @@ impl Ticks {
             let [(token, at)] = confirmed[..] else { panic!("{of} was completed by {confirmed:?}") };
             assert!(self.completed[schedule].contains(tick), "{of} was confirmed with {token} and is not in the oplog");
             let runs = &self.runs[&(schedule.clone(), *tick)];
-            let late = runs.iter().find(|(other, began)| *other != token && *began > at);
+            let late = runs.iter().find(|(other, began)| *other != token && *began > Some(at));
             assert_eq!(late, None, "{of} was completed with {token} at {at:?} and ran again");
         }
         for (of, runs) in &self.runs {

@@ -32,9 +32,10 @@ async fn attempt(seal: &Mongoseal, schedule: &Schedule, tick: u64) -> bool {
     let named = || schedule.key.clone();
     let mut ran = None;
     let work = async |lease: &mongoseal::TickLease| -> Result<()> {
-        let token = lease.token();
+        let (at, token) = (Clock::Boot.now(), lease.token());
         ran = Some(token);
-        say(&Word::Runs { schedule: named(), tick, token, at: Clock::Boot.now() });
+        // The clock is read first: a lease that is valid now was valid at that time, too.
+        say(&Word::Runs { schedule: named(), tick, token, at: lease.lease().is_valid().then_some(at) });
         sleep(millis(fastrand::u64(1..=schedule.work))).await;
         if schedule.stays {
             say(&Word::Worked { schedule: named(), tick });

@@ -97,8 +97,8 @@ pub(crate) enum Word {
     Failed { waiter: u32, error: String },
     /// This waiter has taken its turns.
     Done { waiter: u32 },
-    /// The work of a tick begins.
-    Runs { schedule: String, tick: u64, token: FencingToken, at: Duration },
+    /// The work of a tick begins; and when, if its lease was valid then.
+    Runs { schedule: String, tick: u64, token: FencingToken, at: Option<Duration> },
     /// The work has ended, and its tick is not completed.
     Worked { schedule: String, tick: u64 },
     /// `run` has returned that the work ran and that its tick is completed.
