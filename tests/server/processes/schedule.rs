@@ -78,13 +78,16 @@ impl Orders {
     }
 }
 
+/// A schedule and a tick of it.
+type Of = (String, u64);
+
 /// What happened, by schedule and tick.
 #[derive(Default)]
 struct Ticks {
     /// When work began, with which token.
-    runs: BTreeMap<(String, u64), Vec<(FencingToken, Option<Duration>)>>,
+    runs: BTreeMap<Of, Vec<(FencingToken, Option<Duration>)>>,
     /// When a completion was confirmed, of which token.
-    confirmed: BTreeMap<(String, u64), Vec<(FencingToken, Duration)>>,
+    confirmed: BTreeMap<Of, Vec<(FencingToken, Duration)>>,
     /// The completed ticks of each schedule in the order of their writes, as the oplog has them.
     completed: BTreeMap<String, Vec<u64>>,
     unfinished: usize,
