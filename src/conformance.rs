@@ -22,7 +22,9 @@
 
 mod batch;
 mod bench;
+mod completions;
 mod following;
+mod holds;
 mod leases;
 mod lists;
 mod machine;
@@ -97,6 +99,16 @@ pub fn clauses() -> &'static [Clause] {
         waiting::a_waiter_that_does_not_repeat_its_acquire_leaves_the_queue,
         waiting::a_full_queue_takes_no_waiter,
         waiting::a_handle_is_notified_of_its_grants_and_revocations,
+        holds::a_release_keeps_the_key_unavailable_until_the_minimum_hold_ends,
+        holds::a_waiter_is_granted_the_key_when_the_minimum_hold_has_ended,
+        holds::a_batch_finds_no_released_lease_and_a_revocation_ends_its_minimum_hold,
+        holds::no_request_extends_a_lease_past_its_maximum_hold,
+        completions::a_completion_records_the_tick_and_hands_the_key_over_in_one_write,
+        completions::a_second_completion_is_answered_as_the_first_and_changes_nothing,
+        completions::an_expired_lease_completes_its_tick_until_the_key_is_granted_again,
+        completions::a_revoked_lease_completes_nothing,
+        completions::a_completion_never_lowers_the_last_completed_tick,
+        completions::a_reset_lowers_the_last_completed_tick_and_never_raises_it,
         batch::a_batch_release_releases_what_it_names_and_hands_the_keys_over,
         batch::a_batch_release_of_a_key_is_of_all_named_leases_or_of_none,
         batch::a_batch_revocation_is_recorded_with_its_tokens,

@@ -17,7 +17,9 @@
 //!    If the answer is `Err(Unavailable)`, the request may have been applied or not.
 //! 2. These answers may come without a change of the record, and may be stale: [`Outcome::Refused`], [`Outcome::Full`],
 //!    [`Outcome::Absent`], and [`Outcome::Revoked`] or [`Outcome::Pruned`] without holders. [`Outcome::Raised`] may
-//!    come without a change, because a version is never lowered. Each other answer comes from a write that changed the
+//!    come without a change, because a version is never lowered. [`Outcome::Completed`] and [`Outcome::Reset`] may come
+//!    without a change, too: a completion that was sent twice, and a reset that had nothing to lower. After a
+//!    `Completed` without a change, the engine reads the record. Each other answer comes from a write that changed the
 //!    record.
 //! 3. Times are the store's: no request has the present time in it.
 //! 4. The hybrid clock never goes back, for no key and over no failure, and every write moves it on. So tokens grow

@@ -7,7 +7,7 @@ use crate::{
 };
 
 impl Bench {
-    async fn apply_batch(&self, leases: &LeaseRefs, batch: BatchRequest) -> bool {
+    pub(super) async fn apply_batch(&self, leases: &LeaseRefs, batch: BatchRequest) -> bool {
         let done = self.store.apply_batch(leases, &batch, self.deadline()).await;
         done.unwrap_or_else(|error| panic!("{batch:?} must be applied: {error}"))
     }

@@ -4,8 +4,8 @@ use super::bench::{Bench, terms};
 use crate::{
     FencingToken, HybridTime, LeaseId,
     record::{
-        self, Acquire, Downgrade, LeaseSpec, Leave, Outcome, Raise, Record, Refresh, Release, Request, Revoke,
-        Transfer, WaitSpec,
+        self, Acquire, Complete, Downgrade, HoldLimits, LeaseSpec, Leave, Outcome, Raise, Record, Refresh, Release,
+        Request, Reset, Revoke, Transfer, WaitSpec,
     },
     store::Applied,
 };
@@ -43,8 +43,10 @@ fn random(met: Option<&Record>) -> Request {
         let lease = lease();
         Request::Leave(Leave { lease, caller: caller(lease) })
     };
+    // A minimum or a maximum hold, which few leases have. Most end within the clause.
+    let hold = || if fastrand::u8(0..8) == 0 { fastrand::u64(1..80) } else { 0 };
     let first = met.and_then(|record| record.holders.first());
-    match fastrand::u8(0..24) {
+    match fastrand::u8(0..28) {
         0..=10 => {
             let lease = lease();
             let terms = LeaseSpec {
@@ -53,6 +55,7 @@ fn random(met: Option<&Record>) -> Request {
                 limit: fastrand::u32(0..4),
                 ttl: millis(),
                 grace: fastrand::u64(0..20),
+                hold: HoldLimits { at_least: hold(), at_most: hold() },
                 ..terms()
             };
             let wait = WaitSpec { ttl: millis(), queue_limit: fastrand::u32(1..6) };
@@ -80,6 +83,12 @@ fn random(met: Option<&Record>) -> Request {
             let (lease, token) = (first.terms.lease, first.version);
             Request::Downgrade(Downgrade { lease, token, limit: fastrand::u32(0..4) })
         }),
+        // The lease may have been released, or may have expired.
+        23..=25 => first.map_or_else(taken_back, |first| {
+            let tick = fastrand::u64(1..9);
+            Request::Complete(Complete { lease: first.terms.lease, token: first.version, tick, by: "$$ROOT".into() })
+        }),
+        26 => Request::Reset(Reset { tick: fastrand::u64(0..9), upto: FencingToken::MAX, by: "$ops".into() }),
         _ => first.map_or(Request::Refresh(Refresh { lease: lease(), ttl: 1, grace: 0, metadata: None }), |first| {
             Request::Transfer(Transfer { lease: first.terms.lease, token: first.version, to: lease() })
         }),

@@ -79,7 +79,11 @@ async fn while_a_runner_works_another_is_busy_and_one_that_waits_finds_the_tick_
         let alice = alice.clone();
         async move {
             let once = alice.once("k", Tick::number(1)).at_least(secs(40));
-            once.run(async |_| Ok::<_, Error>(tokio::time::sleep(secs(10)).await)).await
+            let work = async |_: &mongoseal::TickLease| {
+                tokio::time::sleep(secs(10)).await;
+                Ok::<_, Error>(())
+            };
+            once.run(work).await
         }
     });
     tokio::time::sleep(secs(1)).await;

@@ -184,8 +184,8 @@ async fn a_command_is_ended_before_its_maximum_hold_ends_although_its_lease_is_r
 #[tokio::test]
 async fn a_co_process_is_told_when_its_maximum_hold_is_over() {
     let sandbox = Sandbox::new("maximum_hold_of_hold").await;
-    let hold = ["hold", KEY, "--ttl", "4s", "--hold-at-most", "1s", "--no-stdin", "--json"];
-    let held = done(sandbox.mongoseal(&hold)).await;
+    let arguments = ["hold", KEY, "--ttl", "4s", "--hold-at-most", "1s", "--no-stdin", "--json"];
+    let held = done(sandbox.mongoseal(&arguments)).await;
     assert_eq!(held.code, Some(122), "{}", held.stderr);
     let last = held.stdout.lines().last().unwrap_or_default();
     assert!(last.contains(r#""event":"lost""#) && last.contains(r#""cause":"held_too_long""#), "{}", held.stdout);

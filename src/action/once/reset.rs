@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::{
     CompletedTick, Error, IntoName, Key, Mongoseal, Owner, Result,
-    engine::{retry, shared::Shared},
+    engine::{confirm::stale_error, retry, shared::Shared},
     record::{self, Completion, Outcome, Request},
     store::{BoxFuture, Snapshot},
 };
@@ -85,18 +85,28 @@ impl ResetOnce {
         // Only the completion that was read, so that a repeated request does not undo the next one.
         let upto = done.token;
         let request = Request::Reset(record::Reset { tick: to, upto, by: by.as_str().to_owned() });
-        let applied = retry::until_definite(until, context.settings.attempt, |deadline| {
-            context.store.apply(&key, request.clone(), deadline)
-        });
         let is_reset = |done: &Completion| done.tick <= to || done.token > upto;
-        match applied.await?.outcome {
-            Outcome::Reset { done } if done.as_ref().is_none_or(is_reset) => Ok(done.map(Into::into)),
-            // The record was deleted meanwhile.
-            Outcome::Absent => Ok(None),
-            outcome => Err(Error::invalid(format!(
-                "the store answered a reset with {outcome:?}: report this bug of the store"
-            ))),
-        }
+        let reset = retry::until_definite(until, context.settings.attempt, |deadline| {
+            let request = request.clone();
+            let key = &key;
+            async move {
+                let applied = context.store.apply(key, request, deadline).await?;
+                let done = match applied.outcome {
+                    Outcome::Reset { done } if applied.changed => done,
+                    // An answer that wrote nothing can come from a deposed primary.
+                    Outcome::Reset { .. } | Outcome::Absent => {
+                        context.store.read(key, deadline).await?.and_then(|Snapshot { record, .. }| record.done)
+                    }
+                    outcome => {
+                        return Err(Error::invalid(format!(
+                            "the store answered a reset with {outcome:?}: report this bug of the store"
+                        )));
+                    }
+                };
+                if done.as_ref().is_none_or(is_reset) { Ok(done) } else { Err(stale_error()) }
+            }
+        });
+        Ok(reset.await?.map(Into::into))
     }
 }
 

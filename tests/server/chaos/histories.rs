@@ -197,6 +197,27 @@ fn histories_of_ends() -> Vec<History> {
     ]
 }
 
+fn histories_of_ticks() -> Vec<History> {
+    let ticked = |tick: u64, token: u64, end: u64| {
+        json!({
+            "event": "ticked", "worker": 1, "key": "tick/0", "tick": tick, "token": token, "begin": (end - 10) * 1000,
+            "end": end * 1000, "outcome": "ran",
+        })
+    };
+    let works = |tick: u64, token: u64, at: u64| json!({ "event": "works", "worker": 2, "key": "tick/0", "tick": tick, "token": token, "at": at * 1000 });
+    let drop = || with(fault(30, 40), "kind", json!("drop"));
+    vec![
+        ("ticks", &[], vec![works(1, 5, 12), ticked(1, 5, 20), works(2, 6, 25), ticked(2, 6, 30)]),
+        ("tick-taken-over", &[], vec![works(1, 5, 12), works(1, 6, 3000), ticked(1, 6, 3010)]),
+        ("tick-twice", &["I19"], vec![ticked(1, 5, 20), ticked(1, 6, 40)]),
+        ("tick-again", &["I19"], vec![ticked(1, 5, 20), works(1, 6, 25)]),
+        ("tick-behind", &["I19"], vec![ticked(2, 5, 20), ticked(1, 4, 15), works(1, 6, 25)]),
+        ("tick-forgotten", &[], vec![ticked(1, 5, 20), works(1, 6, 4100), ticked(1, 6, 4150)]),
+        ("tick-dropped", &[], vec![ticked(1, 5, 20), drop(), works(1, 6, 50), ticked(1, 6, 60)]),
+        ("tick-odd", &["I8"], vec![with(ticked(1, 5, 20), "outcome", json!("odd"))]),
+    ]
+}
+
 pub(super) fn each_invariant_is_broken_by_a_history_made_for_it_and_no_other() -> Result<(), Failed> {
     let first = || grant(1, 5, 10, 20);
     let stall = json!({ "event": "stall", "worker": 1, "from": 100_000, "to": 1_000_000 });
@@ -261,6 +282,7 @@ pub(super) fn each_invariant_is_broken_by_a_history_made_for_it_and_no_other() -
     histories.extend(histories_of_fences_doubts_and_revocations());
     histories.extend(histories_of_locks_delays_and_outages());
     histories.extend(histories_of_ends());
+    histories.extend(histories_of_ticks());
     for (name, wanted, events) in histories {
         let said = judged(name, &events)?;
         let found: Vec<_> = said.lines().filter_map(invariant).collect();

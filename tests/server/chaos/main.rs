@@ -36,7 +36,7 @@ fn a_run_of_two_minutes_breaks_nothing() -> Result<(), Failed> {
     let (said, code) = run(&["--minutes", "2", "--seed", "7", "--clock-offsets"])?;
     assert_eq!(code, Some(0), "{said}");
     let kinds = said.split(" of ").nth(1).and_then(|rest| rest.split(' ').next()).unwrap_or_default();
-    let figures = [("faults", 20), ("attempts", 5_000), ("grants", 500), ("re-creations", 100)]
+    let figures = [("faults", 20), ("attempts", 5_000), ("grants", 500), ("re-creations", 100), ("ticks", 50)]
         .map(|(name, least)| figure(&said, name).map(|found| (name, found, least)));
     for figure in figures {
         let (name, found, least) = figure?;
@@ -119,7 +119,7 @@ fn is_caught(name: &str, only: &str, by: &[&str], more: &[&str]) -> Result<(), F
 }
 
 fn main() -> ExitCode {
-    let sabotages: [(&str, &str, &[&str]); 19] = [
+    let sabotages: [(&str, &str, &[&str]); 20] = [
         ("w1", "minority", &["I1", "I2", "I4", "I5", "I9"]),
         ("version-only", "stall-collection", &["I1", "I2"]),
         ("no-op-success", "stall-collection", &["I1"]),
@@ -139,6 +139,7 @@ fn main() -> ExitCode {
         ("no-own-wait", "kill-client", &["I16"]),
         ("unsent-batch", "kill-client", &["I4", "I5"]),
         ("slow-close", "kill-client", &["I17"]),
+        ("once-unchecked", "kill-client", &["I19"]),
     ];
     let mut tests: Vec<_> = sabotages
         .into_iter()

@@ -2,8 +2,8 @@
 
 use std::time::Instant;
 
-use mongoseal::{Error, Mongoseal, ReleaseOutcome};
-use mongoseal_test_support::ReplicaSet;
+use mongoseal::{Error, FencingToken, Mongoseal, Once, ReleaseOutcome, Result, Tick};
+use mongoseal_test_support::{ReplicaSet, eventually};
 
 use crate::{connect, millis, secs, turn};
 
@@ -39,6 +39,68 @@ async fn a_swallowed_reply_costs_a_second_send_and_nothing_else() {
         assert_eq!(hits.count(), 1);
         other.acquire(&key).await.unwrap().release().await.unwrap();
     }
+}
+
+#[tokio::test]
+async fn a_completion_whose_reply_is_lost_is_sent_again_and_its_tick_runs_once() {
+    let _turn = turn().await;
+    let set = ReplicaSet::builder().proxied().start().await;
+    let seal = connect(Mongoseal::builder().owner("one"), set.uri_with("appName=one")).await;
+    let other = connect(Mongoseal::builder().owner("two"), set.uri_with("appName=two")).await;
+    for (round, waits) in [false, true, false, true].into_iter().enumerate() {
+        let key = format!("k{round}");
+        let once = |seal: &Mongoseal| seal.once(&key, Tick::number(1)).wait(secs(30));
+        let mut lost = None;
+        let first = once(&seal).run(async |tick| -> Result<_> {
+            if waits {
+                // The completion then hands the key over, so that its repetition finds another holder.
+                let queued = async || !other.inspect(&key).await.unwrap().unwrap().queue.is_empty();
+                eventually(secs(10), "another runner waits", queued).await;
+            }
+            let before = set.command_count(0, "findAndModify").await;
+            lost = Some((set.proxy().swallow_reply("one", "findAndModify", 1), before));
+            Ok(tick.token())
+        });
+        let second = async {
+            if waits {
+                let begun = async || other.inspect(&key).await.unwrap().is_some();
+                eventually(secs(10), "the first runs", begun).await;
+                Some(once(&other).run(async |_| -> Result<_> { panic!("the tick runs again") }).await.unwrap())
+            } else {
+                None
+            }
+        };
+        let (first, second) = tokio::join!(first, second);
+        let Once::Ran(token) = first.unwrap() else { panic!("the first has run it") };
+        let (hits, before) = lost.unwrap();
+        assert_eq!(hits.count(), 1, "the reply of the first send was lost");
+        assert!(set.command_count(0, "findAndModify").await - before >= 2, "and the request was sent again");
+        let second: Once<FencingToken> = match second {
+            Some(second) => second,
+            None => once(&other).run(async |_| -> Result<_> { panic!("the tick runs again") }).await.unwrap(),
+        };
+        assert!(matches!(&second, Once::AlreadyDone { by, .. } if by == "one"), "{second:?}");
+        let done = other.inspect(&key).await.unwrap().unwrap().done.unwrap();
+        assert_eq!((done.tick, done.token), (1, token));
+    }
+}
+
+#[tokio::test]
+async fn a_completion_that_is_not_answered_in_time_says_that_it_is_not_known_and_the_tick_is_done() {
+    let _turn = turn().await;
+    let set = ReplicaSet::builder().proxied().start().await;
+    let seal = connect(Mongoseal::builder().operation_timeout(secs(1)), set.uri_with("appName=one")).await;
+    let other = connect(Mongoseal::builder(), set.uri_with("appName=two")).await;
+    let once = |seal: &Mongoseal| seal.once("k", Tick::number(1)).wait(secs(30));
+    let ended = once(&seal).run(async |_| -> Result<()> {
+        set.proxy().swallow_reply("one", "findAndModify update find", 1_000);
+        Ok(())
+    });
+    let error = ended.await.unwrap_err();
+    assert!(matches!(error, Error::Unavailable { .. }), "{error:?}");
+    set.proxy().heal();
+    let again = once(&other).run(async |_| -> Result<()> { panic!("the tick runs again") }).await.unwrap();
+    assert!(matches!(again, Once::AlreadyDone { .. }), "{again:?}");
 }
 
 #[tokio::test]

@@ -5,7 +5,7 @@ use std::time::Instant;
 use mongodb::{
     IndexModel,
     bson::{Bson, Document, doc},
-    options::IndexOptions,
+    options::{ClientOptions, IndexOptions, ServerApi, ServerApiVersion},
 };
 use mongoseal::record::{self, HoldLimits, LeaseSpec, Request};
 use mongoseal::store::{MongoStore, Store};
@@ -14,7 +14,7 @@ use mongoseal_test_support::{ReplicaSet, Standalone};
 
 use crate::{TestDatabase, secs};
 
-fn terms(lease: LeaseId, ttl: u64) -> LeaseSpec {
+pub(crate) fn terms(lease: LeaseId, ttl: u64) -> LeaseSpec {
     let (owner, caller) = ("me".parse().unwrap(), "0123456789abcdef/1".parse().unwrap());
     let (metadata, hold) = (Metadata::default(), HoldLimits::default());
     LeaseSpec { lease, caller, owner, limit: 0, ttl, grace: 0, group: None, metadata, hold }
@@ -344,9 +344,8 @@ async fn a_wrong_index_is_refused_though_it_could_not_be_looked_at_the_first_tim
 #[tokio::test]
 async fn a_client_that_keeps_to_the_stable_api_is_served() {
     let db = TestDatabase::new("mongoseal_stable").await;
-    let mut options = mongodb::options::ClientOptions::parse(db.set.uri()).await.unwrap();
-    let api =
-        mongodb::options::ServerApi::builder().version(mongodb::options::ServerApiVersion::V1).strict(true).build();
+    let mut options = ClientOptions::parse(db.set.uri()).await.unwrap();
+    let api = ServerApi::builder().version(ServerApiVersion::V1).strict(true).build();
     options.server_api = Some(api);
     let client = mongodb::Client::with_options(options).unwrap();
     let lease = Mongoseal::new(&client.database("mongoseal_stable")).acquire("k").await.unwrap();

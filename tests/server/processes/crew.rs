@@ -19,7 +19,7 @@ use tokio::{
 
 use crate::{
     secs,
-    words::{Ask, Order, Word},
+    words::{Ask, Order, Schedule, Word},
     worker,
 };
 
@@ -62,6 +62,12 @@ impl Heard {
         };
         let found = tokio::time::timeout(within, heard).await;
         found.unwrap_or_else(|_elapsed| panic!("within {within:?}: {what}; heard last: {:#?}", self.last(12)))
+    }
+
+    /// The worker that began to work last.
+    pub(crate) fn last_runner(&self) -> Option<usize> {
+        let words = self.words.lock().unwrap();
+        words.iter().rev().find(|(_, word)| matches!(word, Word::Runs { .. })).map(|(worker, _)| *worker)
     }
 
     fn last(&self, count: usize) -> Vec<(usize, Word)> {
@@ -157,6 +163,10 @@ impl Worker {
 
     pub(crate) async fn ask(&mut self, ask: Ask) {
         self.order(Order::Ask(ask)).await;
+    }
+
+    pub(crate) async fn schedule(&mut self, schedule: Schedule) {
+        self.order(Order::Schedule(schedule)).await;
     }
 
     pub(crate) async fn release(&mut self, waiter: u32) {

@@ -45,9 +45,19 @@ impl Fleet {
     pub(crate) async fn workers<const N: usize>(&self) -> [Worker; N] {
         let mut workers = Vec::new();
         for number in 0..N {
-            workers.push(Worker::start(number, &self.uri, self.database.name(), self.grace, &self.heard).await);
+            workers.push(self.worker(number).await);
         }
         workers.try_into().unwrap_or_else(|_| unreachable!("so many were started"))
+    }
+
+    /// A worker that has connected.
+    pub(crate) async fn worker(&self, number: usize) -> Worker {
+        Worker::start(number, &self.uri, self.database.name(), self.grace, &self.heard).await
+    }
+
+    /// The collection of the records, with its database.
+    pub(crate) fn namespace(&self) -> String {
+        format!("{}.mongoseal", self.database.name())
     }
 
     /// The key, held by the test.

@@ -15,7 +15,9 @@ mod failover;
 mod fleet;
 mod killed;
 mod order;
+mod schedule;
 mod stopped;
+mod ticker;
 mod words;
 mod worker;
 
@@ -55,6 +57,7 @@ fn main() -> ExitCode {
         killed::a_killed_holder_s_key_goes_down_the_queue_when_its_time_is_over,
         stopped::a_waiter_stopped_past_its_claim_does_not_believe_and_waits_on,
         stopped::a_key_handed_to_a_stopped_waiter_is_believed_no_longer_than_its_claim,
+        schedule::a_tick_whose_runner_is_killed_between_its_work_and_its_completion_runs_again,
         endings::a_shut_down_handle_s_waiters_and_lease_make_way_at_once,
         endings::a_wait_that_ends_in_the_instant_of_the_hand_over_leaves_nothing_held,
         endings::a_wait_dropped_in_the_instant_of_the_hand_over_leaves_nothing_held,
@@ -62,6 +65,10 @@ fn main() -> ExitCode {
     tests.extend(tests![write:
         order::a_thousand_waiters_of_four_processes_are_all_served_in_their_order,
         failover::all_are_served_while_the_primary_steps_down_in_the_middle_of_hand_overs,
+        schedule::eight_processes_complete_each_tick_exactly_once_and_run_it_once,
+        schedule::each_tick_is_completed_exactly_once_while_runners_are_killed_and_stopped,
+        schedule::each_tick_is_completed_exactly_once_while_the_primary_steps_down,
+        schedule::a_tick_that_no_process_waits_for_is_completed_once_or_skipped,
     ]);
     let arguments = Arguments { test_threads: Some(2), ..Arguments::from_args() };
     libtest_mimic::run(&arguments, tests).exit_code()

@@ -16,6 +16,8 @@ pub(crate) enum Order {
         /// Which.
         waiter: u32,
     },
+    /// To run the ticks of a schedule, on a task of its own.
+    Schedule(Schedule),
     /// To begin no further turn.
     Finish,
     /// To shut the handle down.
@@ -49,6 +51,26 @@ impl Ask {
     }
 }
 
+/// To run the ticks of a schedule, one after another, each as soon as it is due.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Schedule {
+    /// The key.
+    pub(crate) key: String,
+    /// The number of the first tick and of the last.
+    pub(crate) first: u64,
+    pub(crate) last: u64,
+    /// When tick 0 is due, and the time between two ticks.
+    pub(crate) begin: Duration,
+    pub(crate) every: Duration,
+    pub(crate) ttl: Duration,
+    /// How long to wait for a tick that another process runs. If not at all, the tick is skipped.
+    pub(crate) wait: Option<Duration>,
+    /// The work of a tick takes from one millisecond to so many.
+    pub(crate) work: u64,
+    /// Whether to stay between the end of the work and the completion, for ever.
+    pub(crate) stays: bool,
+}
+
 /// What a worker tells. Times are readings of [`mongoseal::Clock::Boot`], which all processes of a
 /// machine share.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -75,6 +97,18 @@ pub(crate) enum Word {
     Failed { waiter: u32, error: String },
     /// This waiter has taken its turns.
     Done { waiter: u32 },
+    /// The work of a tick begins; and when, if its lease was valid then.
+    Runs { schedule: String, tick: u64, token: FencingToken, at: Option<Duration> },
+    /// The work has ended, and its tick is not completed.
+    Worked { schedule: String, tick: u64 },
+    /// `run` has returned that the work ran and that its tick is completed.
+    Ran { schedule: String, tick: u64, token: FencingToken, at: Duration },
+    /// Another process ran the tick, and this one did not wait.
+    Skips { schedule: String, tick: u64 },
+    /// The lease was lost, or it is not known whether the tick is completed.
+    Unfinished { schedule: String, tick: u64, error: String },
+    /// No tick of the schedule is left.
+    Through { schedule: String },
     /// The handle was shut down.
     ShutDown,
     /// The process has ended.

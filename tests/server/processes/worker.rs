@@ -15,7 +15,7 @@ use nix::sys::{prctl::set_pdeathsig, signal::Signal};
 use tokio::{sync::Notify, time::sleep};
 
 use crate::{
-    millis,
+    millis, ticker,
     words::{Ask, Order, Word},
 };
 
@@ -40,7 +40,7 @@ pub(crate) fn main() {
     runtime.block_on(work(orders));
 }
 
-fn say(word: &Word) {
+pub(crate) fn say(word: &Word) {
     let mut out = std::io::stdout().lock();
     // One write each: a worker may be stopped or killed anywhere.
     let line = serde_json::to_string(word).unwrap() + "\n";
@@ -82,6 +82,10 @@ async fn work(mut orders: tokio::sync::mpsc::UnboundedReceiver<Order>) {
             Order::Ask(ask) => {
                 let worker = Arc::clone(&worker);
                 tokio::spawn(async move { worker.take_turns(&ask).await });
+            }
+            Order::Schedule(schedule) => {
+                let seal = worker.seal.clone();
+                tokio::spawn(async move { ticker::run(&seal, &schedule).await });
             }
             Order::Release { waiter } => worker.release(waiter).notify_one(),
             Order::Finish => worker.finishing.store(true, Ordering::Relaxed),

@@ -13,6 +13,7 @@ mod reads;
 mod revocations;
 mod stalls;
 mod threads;
+mod ticks;
 mod waits;
 
 use std::{
@@ -147,6 +148,7 @@ impl<'a> Case<'a> {
             self.leases_outlive_blocks(&mut found);
             self.own_leases_refuse_nobody(&mut found);
             self.shutdowns_are_quick(&mut found);
+            self.ticks_are_completed_once(&mut found);
         }
         self.streams_are_few(&mut found);
         found

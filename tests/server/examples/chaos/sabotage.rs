@@ -53,10 +53,12 @@ pub(crate) enum Sabotage {
     UnsentBatch,
     /// A store closes only when the pending request of its change stream has been answered.
     SlowClose,
+    /// A runner that holds the key of a schedule does not see the last completed tick.
+    OnceUnchecked,
 }
 
 impl Sabotage {
-    const ALL: [(Self, &str); 20] = [
+    const ALL: [(Self, &str); 21] = [
         (Self::W1, "w1"),
         (Self::VersionOnly, "version-only"),
         (Self::NoOpSuccess, "no-op-success"),
@@ -77,6 +79,7 @@ impl Sabotage {
         (Self::NoOwnWait, "no-own-wait"),
         (Self::UnsentBatch, "unsent-batch"),
         (Self::SlowClose, "slow-close"),
+        (Self::OnceUnchecked, "once-unchecked"),
     ];
 
     pub(crate) fn parse(name: &str) -> Result<Self, String> {
@@ -105,6 +108,7 @@ impl Sabotage {
                 | Self::NoOwnWait
                 | Self::UnsentBatch
                 | Self::SlowClose
+                | Self::OnceUnchecked
         )
     }
 

@@ -1,6 +1,9 @@
 //! Counts the events of a history, and checks whether it contains the situations that the judge needs.
 
-use std::{collections::BTreeMap, fmt};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+};
 
 use crate::{
     judge::Case,
@@ -33,12 +36,14 @@ pub(crate) struct Tally {
     delayed: usize,
     outlasting: usize,
     blocked: usize,
+    ticks: usize,
+    repeated: usize,
 }
 
 impl Tally {
     pub(crate) fn of(events: &[Event], case: &Case<'_>) -> Self {
         let mut tally = Self::default();
-        let mut began = None;
+        let (mut began, mut worked) = (None, BTreeSet::new());
         for event in events {
             match event {
                 Event::Fault(fault) => *tally.faults.entry(fault.kind.clone()).or_default() += 1,
@@ -78,6 +83,12 @@ impl Tally {
                 Event::Write(write) => tally.refused += usize::from(write.accepted == Some(false)),
                 Event::Elected { term } => began = Some(*term),
                 Event::Healed { term, .. } => tally.failovers = term - began.unwrap_or(*term),
+                Event::Works { key, tick, .. } => tally.repeated += usize::from(!worked.insert((key, tick))),
+                Event::Ticked(ticked) => {
+                    tally.operations += 1;
+                    tally.ticks += usize::from(ticked.outcome == "ran");
+                    tally.unavailable += usize::from(ticked.outcome == "unavailable");
+                }
                 Event::Stall { .. } => tally.stalls += 1,
                 _ => {}
             }
@@ -110,6 +121,7 @@ impl Tally {
             (self.handed, "a key handed over to a waiter"),
             (failovers, "a failover"),
             (self.recreations, "a record created again after its collection"),
+            (self.ticks, "a completed tick"),
         ];
         sometimes.into_iter().filter(|(count, _)| *count == 0).map(|(_, what)| what).collect()
     }
@@ -143,6 +155,7 @@ impl fmt::Display for Tally {
         writeln!(f, "refused      {} writes, by the fence", self.refused)?;
         writeln!(f, "documents    {} written, {} writes refused by the collection", self.written, self.fenced)?;
         writeln!(f, "elections    {}, {} leases revoked, {} handed on", self.elected, self.revoked, self.transferred)?;
+        writeln!(f, "ticks        {} completed, {} runs of work repeated", self.ticks, self.repeated)?;
         writeln!(f, "beside locks {} acquires of other keys while a record was locked", self.beside_locks)?;
         writeln!(f, "delayed      {} leases refreshed while replies were late by a constant time", self.delayed)?;
         writeln!(f, "outlasted    {} acquires were queued before an outage and waited through it", self.outlasting)?;

@@ -72,6 +72,15 @@ pub(crate) enum Event {
     Entry(Entry),
     /// Told when it begins, and again when it has ended.
     Revoke(Revoke),
+    /// The work of a tick begins. Its lease was valid then.
+    Works {
+        worker: u32,
+        key: String,
+        tick: u64,
+        token: u64,
+        at: Micros,
+    },
+    Ticked(Ticked),
     /// A process did not run.
     Stall {
         worker: u32,
@@ -231,6 +240,20 @@ pub(crate) struct Revoke {
     pub(crate) outcome: String,
     /// What was taken.
     pub(crate) tokens: Vec<u64>,
+}
+
+/// A call that runs the work of a tick, unless the tick is completed.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Ticked {
+    pub(crate) worker: u32,
+    pub(crate) key: String,
+    pub(crate) tick: u64,
+    /// The token under which the work ran, if it ran.
+    pub(crate) token: Option<u64>,
+    pub(crate) begin: Micros,
+    pub(crate) end: Micros,
+    /// `ran`, `done`, `busy`, `lost`, `unavailable`, or the text of an unexpected answer.
+    pub(crate) outcome: String,
 }
 
 /// A linearizable read of a record.

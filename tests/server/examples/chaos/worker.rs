@@ -3,6 +3,7 @@
 pub(crate) mod client;
 pub(crate) mod holder;
 pub(crate) mod observed;
+pub(crate) mod ticker;
 mod writer;
 
 use std::{
@@ -61,6 +62,8 @@ pub(crate) const OF_THREAD: &str = "thread/";
 pub(crate) const BLOCK: &str = "block";
 /// How many threads the runtime of a process has.
 const THREADS: usize = 2;
+/// How many clients of a process run schedules.
+const TICKERS: u64 = 2;
 /// How many of the handles of a process take no notes.
 const PLAIN: usize = 12;
 /// How long a runtime needs at most, after it was blocked, to do what was due.
@@ -293,7 +296,7 @@ async fn work(spec: Spec) {
         _ => false,
     };
     let clients = CLIENTS.into_iter().flat_map(|(role, by, count)| iter::repeat_n((role, by), count));
-    let clients: Vec<_> = clients
+    let mut clients: Vec<_> = clients
         .enumerate()
         .filter(|(_, (role, _))| !sits_out(*role))
         .map(|(number, (role, by))| {
@@ -301,6 +304,12 @@ async fn work(spec: Spec) {
             tokio::spawn(async move { client::run(&worker, number, role, by).await })
         })
         .collect();
+    if sabotage.is_none_or(|sabotage| sabotage == Sabotage::OnceUnchecked) {
+        clients.extend((0..TICKERS).map(|number| {
+            let worker = Arc::clone(&worker);
+            tokio::spawn(async move { ticker::run(&worker, number).await })
+        }));
+    }
     for client in clients {
         client.await.expect("a client does not panic");
     }

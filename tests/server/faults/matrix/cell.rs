@@ -1,5 +1,7 @@
 //! One verb against one ambiguous result: the outcomes that are allowed, and the state that it may leave.
 
+mod tick;
+
 use std::{
     collections::BTreeMap,
     sync::{
@@ -15,6 +17,7 @@ use mongodb::{
 };
 use mongoseal::{Error, Lease, LeaseId, LossCause, Mongoseal, ReleaseOutcome};
 use mongoseal_test_support::ReplicaSet;
+use tick::Running;
 use tokio::task::JoinHandle;
 
 use crate::{millis, secs};
@@ -61,10 +64,12 @@ pub(super) enum Verb {
     Queue,
     /// The one that keeps a place in the queue, just when the key is released.
     HandOver,
+    /// The completion of a tick whose work has ended.
+    Complete,
 }
 
-pub(super) const VERBS: [Verb; 6] =
-    [Verb::Acquire, Verb::GiveUp, Verb::Refresh, Verb::Release, Verb::Queue, Verb::HandOver];
+pub(super) const VERBS: [Verb; 7] =
+    [Verb::Acquire, Verb::GiveUp, Verb::Refresh, Verb::Release, Verb::Queue, Verb::HandOver, Verb::Complete];
 
 /// A key, and who is there.
 pub(super) struct Cell {
@@ -83,6 +88,7 @@ pub(super) struct Ready {
     cell: Cell,
     holding: Option<Lease>,
     waiting: Option<(JoinHandle<Result<Lease, Error>>, Instant)>,
+    running: Option<Running>,
 }
 
 /// A cell after the fault.
@@ -102,6 +108,7 @@ enum Got {
     Lease(Lease),
     Refreshed,
     Released(ReleaseOutcome),
+    Ran,
 }
 
 impl Cell {
@@ -116,9 +123,10 @@ impl Cell {
         self.other.acquire(&self.key).await.unwrap().release().await.unwrap();
         let mine = || self.one.acquire(&self.key).lease_id(self.id).ttl(TTL).without_refresh();
         let theirs = || self.other.acquire(&self.key).ttl(secs(60));
-        let (mut holding, mut waiting) = (None, None);
+        let (mut holding, mut waiting, mut running) = (None, None, None);
         match self.verb {
             Verb::Acquire | Verb::GiveUp => {}
+            Verb::Complete => running = Some(Running::start(&self.one, &self.key).await),
             // Outlasts the others' turns.
             Verb::Refresh => holding = Some(mine().ttl(secs(30)).await.unwrap()),
             Verb::Release => {
@@ -135,7 +143,7 @@ impl Cell {
                 tokio::time::sleep((TTL / 3).saturating_sub(millis(300))).await;
             }
         }
-        Ready { cell: self, holding, waiting }
+        Ready { cell: self, holding, waiting, running }
     }
 
     async fn records(&self) -> Collection<Document> {
@@ -189,7 +197,7 @@ fn leases(value: &Bson, tell: &mut impl FnMut(&[u8], i64)) {
 impl Ready {
     /// Lets the verb meet the fault.
     pub(super) async fn act(self) -> Acted {
-        let Self { cell, holding, waiting } = self;
+        let Self { cell, holding, waiting, running } = self;
         let (mut began, mut next, mut kept) = (Instant::now(), None, None);
         let stalled_before = stalled();
         let acquire = cell.one.acquire(&cell.key).ttl(TTL).without_refresh();
@@ -204,6 +212,7 @@ impl Ready {
                 next = waiting.map(|(waiting, _)| waiting);
                 (holding.expect("it holds").release().await.map(Got::Released), OPERATION)
             }
+            Verb::Complete => (running.expect("it runs").complete().await.map(|()| Got::Ran), OPERATION),
             Verb::Queue => {
                 let acquire = acquire.lease_id(cell.id).wait(COMING).into_future();
                 let ((), came_to) = tokio::join!(give_back(holding), acquire);
@@ -287,6 +296,8 @@ impl Acted {
             tokio::time::sleep(late.unwrap_or_default()).await;
             lease.verify().await.unwrap();
             lease.release().await.unwrap();
+        } else if cell.verb == Verb::Complete {
+            tick::is_done(&cell.again, key, came_to.is_ok(), left).await;
         } else if cell.verb != Verb::GiveUp {
             let lease = cell.again.acquire(key).lease_id(cell.id).ttl(TTL).wait(left).await.unwrap();
             cell.shows(&lease, since).await;

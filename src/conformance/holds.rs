@@ -1,0 +1,113 @@
+//! Clauses on the minimum hold and the maximum hold of a lease.
+
+use super::bench::{Bench, LONG, SHORT, once, refresh, release, terms, wait};
+use crate::{
+    FencingToken, LeaseId,
+    record::{BatchRequest, HoldLimits, LeaseRefs, LeaseSpec, Outcome, Request, Revoke, Transfer},
+};
+
+/// A minimum or a maximum hold that a few requests to a busy store do not outlast, in milliseconds.
+const HOLD: u64 = 2_000;
+
+fn held(at_least: u64, at_most: u64) -> LeaseSpec {
+    LeaseSpec { hold: HoldLimits { at_least, at_most }, ..terms() }
+}
+
+/// A batch that names one lease.
+fn named(bench: &Bench, token: FencingToken) -> LeaseRefs {
+    vec![(bench.key.clone(), vec![token])]
+}
+
+pub(super) async fn a_release_keeps_the_key_unavailable_until_the_minimum_hold_ends(bench: Bench) {
+    let early = held(HOLD, 0);
+    let token = bench.granted(once(&early)).await;
+    let end = bench.holders().await[0].since.after(HOLD);
+    assert_eq!(bench.send(release(&early, token)).await, Outcome::Released);
+    let entry = bench.holders().await.remove(0);
+    assert_eq!(
+        (entry.terms.lease, entry.version, entry.expires_at, entry.not_after),
+        (LeaseId::NONE, token, end, Some(end)),
+        "the entry must stay until the minimum hold ends, under a lease id that no process has"
+    );
+    assert!(entry.released_at.is_some_and(|at| at < end), "the entry must have the time of the release");
+    let before = bench.record().await;
+    assert_eq!(bench.send(release(&early, token)).await, Outcome::Absent, "a second release must find no lease");
+    assert_eq!(bench.send(refresh(&early)).await, Outcome::Absent, "a released lease must not be refreshed");
+    for acquire in [&early, &terms()] {
+        let outcome = bench.send(once(acquire)).await;
+        assert!(matches!(outcome, Outcome::Refused { .. }), "no acquire may be granted the key: {outcome:?}");
+    }
+    assert_eq!(bench.record().await, before, "the entry must stay as it is");
+    bench.pass(end).await;
+    assert!(bench.granted(once(&terms())).await > token, "the key must be available after the minimum hold");
+}
+
+pub(super) async fn a_waiter_is_granted_the_key_when_the_minimum_hold_has_ended(bench: Bench) {
+    let early = held(HOLD, 0);
+    let token = bench.granted(once(&early)).await;
+    let end = bench.holders().await[0].since.after(HOLD);
+    let waiter = terms();
+    bench.send(wait(&waiter)).await;
+    bench.send(release(&early, token)).await;
+    assert_eq!(bench.record().await.queue.len(), 1, "the waiter must wait for the end of the minimum hold");
+    bench.pass(end).await;
+    match bench.send(wait(&waiter)).await {
+        Outcome::Granted { token: later, .. } => assert!(later > token, "the token must grow"),
+        other => panic!("the waiter must be granted the key after the minimum hold, not {other:?}"),
+    }
+}
+
+pub(super) async fn a_batch_finds_no_released_lease_and_a_revocation_ends_its_minimum_hold(bench: Bench) {
+    let early = held(LONG, 0);
+    let token = bench.granted(once(&early)).await;
+    assert!(bench.apply_batch(&named(&bench, token), BatchRequest::Release).await, "the batch must release the lease");
+    let before = bench.record().await;
+    assert_eq!(before.holders[0].terms.lease, LeaseId::NONE, "the minimum hold must outlast a batch release");
+    for batch in
+        [BatchRequest::Keep { ttl: LONG }, BatchRequest::Refresh { ttl: LONG, least: 0 }, BatchRequest::Release]
+    {
+        assert!(
+            !bench.apply_batch(&named(&bench, token), batch.clone()).await,
+            "{batch:?} must not find a released lease"
+        );
+    }
+    assert_eq!(bench.record().await, before, "a batch must not change the entry of a released lease");
+    let revoke = Revoke { by: "ops".into(), reason: "drill".into(), upto: token };
+    match bench.send(Request::Revoke(revoke)).await {
+        Outcome::Revoked { holders } => assert_eq!(holders.len(), 1, "the revocation must end the minimum hold"),
+        other => panic!("{other:?}"),
+    }
+    bench.granted(once(&terms())).await;
+}
+
+pub(super) async fn no_request_extends_a_lease_past_its_maximum_hold(bench: Bench) {
+    let capped = LeaseSpec { grace: SHORT, ..held(0, HOLD) };
+    let Outcome::Granted { token, not_after } = bench.send(once(&capped)).await else {
+        panic!("a free key must be granted")
+    };
+    let holder = bench.holders().await.remove(0);
+    let end = holder.since.after(HOLD + SHORT);
+    assert_eq!(
+        (not_after, holder.not_after, holder.expires_at),
+        (Some(end), Some(end), end),
+        "the maximum hold must count from the grant, and the grace must follow it"
+    );
+    assert_eq!(bench.send(refresh(&capped)).await, Outcome::Refreshed { token });
+    assert!(
+        bench.apply_batch(&named(&bench, token), BatchRequest::Keep { ttl: LONG }).await,
+        "the batch must refresh the lease"
+    );
+    let again = LeaseSpec { hold: HoldLimits { at_least: 0, at_most: LONG }, ..capped.clone() };
+    assert_eq!(bench.granted(once(&again)).await, token, "the same lease id must keep its token");
+    let to = LeaseId::random();
+    let transferred = bench.send(Request::Transfer(Transfer { lease: capped.lease, token, to })).await;
+    assert!(matches!(transferred, Outcome::Transferred { .. }), "{transferred:?}");
+    let holder = bench.holders().await.remove(0);
+    assert_eq!(
+        (holder.terms.lease, holder.not_after, holder.expires_at),
+        (to, Some(end), end),
+        "no request may extend the lease past its maximum hold"
+    );
+    bench.pass(end).await;
+    bench.granted(once(&terms())).await;
+}

@@ -1,0 +1,80 @@
+//! Invariant I19: no tick is completed twice, and the work of a completed tick does not begin again.
+
+use std::collections::BTreeMap;
+
+use super::{Case, Violation};
+use crate::words::{Event, Micros, Ticked};
+
+/// The expected outcomes of a call.
+const EXPECTED: [&str; 5] = ["done", "busy", "lost", "unavailable", "ran"];
+
+impl Case<'_> {
+    /// I19, and I8 for the outcomes.
+    pub(super) fn ticks_are_completed_once(&self, found: &mut Vec<Violation>) {
+        // By key, in the order in which they were confirmed.
+        let mut completed: BTreeMap<&str, Vec<&Ticked>> = BTreeMap::new();
+        for ticked in self.ticked() {
+            if !EXPECTED.contains(&ticked.outcome.as_str()) {
+                let what = format!("tick {} of {} at {}: {}", ticked.tick, ticked.key, ticked.end, ticked.outcome);
+                found.push(Violation { of: "I8", what });
+            }
+            if ticked.outcome == "ran" {
+                completed.entry(&ticked.key).or_default().push(ticked);
+            }
+        }
+        for (key, completed) in &mut completed {
+            completed.sort_by_key(|ticked| ticked.end);
+            let mut once: BTreeMap<u64, &Ticked> = BTreeMap::new();
+            for ticked in completed.iter().copied() {
+                if let Some(first) = once.insert(ticked.tick, ticked)
+                    && !self.may_be_forgotten(first, ticked.end)
+                {
+                    let tokens = (first.token.unwrap_or_default(), ticked.token.unwrap_or_default());
+                    let what =
+                        format!("tick {} of {key} was completed with {} and {}", ticked.tick, tokens.0, tokens.1);
+                    found.push(Violation { of: "I19", what });
+                }
+            }
+            self.completed_work_does_not_begin(key, completed, found);
+        }
+    }
+
+    /// I19: if a completion was confirmed before some work began, the tick of that work is a later one.
+    fn completed_work_does_not_begin(&self, of: &str, completed: &[&Ticked], found: &mut Vec<Violation>) {
+        // For each completion, that with the latest tick until then.
+        let mut latest: Vec<&Ticked> = Vec::new();
+        for ticked in completed.iter().copied() {
+            let before = latest.last().copied().filter(|before| before.tick > ticked.tick);
+            latest.push(before.unwrap_or(ticked));
+        }
+        for event in self.events {
+            let Event::Works { worker, key, tick, token, at } = event else { continue };
+            if key != of {
+                continue;
+            }
+            let before = completed.partition_point(|ticked| ticked.end < *at);
+            let Some(done) = before.checked_sub(1).map(|last| latest[last]).filter(|done| done.tick >= *tick) else {
+                continue;
+            };
+            if !self.may_be_forgotten(done, *at) {
+                let what = format!(
+                    "worker {worker} began tick {tick} of {key} with {token} at {at}, and tick {} was completed by {}",
+                    done.tick, done.end
+                );
+                found.push(Violation { of: "I19", what });
+            }
+        }
+    }
+
+    /// Whether the record with this completion may have been deleted by a time.
+    fn may_be_forgotten(&self, ticked: &Ticked, by: Micros) -> bool {
+        by >= ticked.begin + self.retention || self.was_dropped(ticked.begin, by)
+    }
+
+    pub(crate) fn ticked(&self) -> impl Iterator<Item = &Ticked> {
+        self.events.iter().filter_map(|event| match event {
+            Event::Ticked(ticked) => Some(ticked),
+            _ => None,
+        })
+    }
+}
