@@ -5,6 +5,7 @@
 //!
 //! Invariants: a lease that has ended, or whose deadline was found passed, is never valid again. The first end stays.
 
+mod hold;
 mod limits;
 mod work;
 
@@ -184,14 +185,6 @@ impl LeaseShared {
         }
     }
 
-    /// The time to the end of the maximum hold.
-    pub(crate) fn remaining_at_most(&self) -> Duration {
-        match self.last_deadline {
-            NEVER => Duration::MAX,
-            last => Duration::from_nanos(last).saturating_sub(self.clock.now()),
-        }
-    }
-
     /// Whether the lease has not ended. Takes no lock, so it can be called while the state is borrowed.
     pub(crate) fn is_valid(&self) -> bool {
         !self.has_ended.load(Ordering::Acquire) && !self.remaining().is_zero()
@@ -220,18 +213,6 @@ impl LeaseShared {
         let deadline = self.deadline.load(Ordering::Acquire);
         let is_last = self.last_deadline != NEVER && [PASSED_LAST, self.last_deadline].contains(&deadline);
         if is_last { LossCause::HeldTooLong } else { LossCause::Expired }
-    }
-
-    /// Notes that the holder makes progress.
-    pub(crate) fn note_progress(&self) {
-        if let Some(progress) = &self.progress {
-            progress.note(nanos(self.clock.now()));
-        }
-    }
-
-    /// When, on the clock, the holder has stalled unless it reports progress before.
-    pub(crate) fn stalls_at(&self) -> Option<Duration> {
-        self.progress.as_ref().map(|progress| progress.stalls_at())
     }
 
     /// Notes that a refresh failed.
