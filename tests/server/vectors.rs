@@ -13,7 +13,7 @@ use mongoseal::{
         Collection, Database,
         bson::{Binary, Bson, DateTime, Document, doc, spec::BinarySubtype},
     },
-    record::{Acquire, LeaseSpec, Record, Refresh, Request, StoreTime},
+    record::{Acquire, Completion, LeaseSpec, Record, Refresh, Request, StoreTime},
     store::{MongoStore, Store},
 };
 use mongoseal_test_support::{TestDatabase, secs};
@@ -45,7 +45,7 @@ fn document(record: &Record) -> Document {
     let entry = |terms: &LeaseSpec| {
         let metadata: Document =
             terms.metadata.iter().map(|(name, text)| (name.to_owned(), Bson::from(text))).collect();
-        doc! {
+        let mut entry = doc! {
             "lease": Binary { subtype: BinarySubtype::Uuid, bytes: terms.lease.to_bytes().to_vec() },
             "caller": terms.caller.to_string(),
             "owner": terms.owner.as_str(),
@@ -54,15 +54,22 @@ fn document(record: &Record) -> Document {
             "grace": long(terms.grace),
             "group": terms.group.as_ref().map_or("", |group| group.as_str()),
             "metadata": metadata,
-        }
+        };
+        let limits = [("min_hold", terms.hold.at_least), ("max_hold", terms.hold.at_most)];
+        entry.extend(
+            limits.into_iter().filter(|(_, limit)| *limit > 0).map(|(name, limit)| (name.into(), long(limit).into())),
+        );
+        entry
     };
     let with = |mut entry: Document, more: Document| {
         entry.extend(more);
         entry
     };
     let holders = record.holders.iter().map(|holder| {
+        let times = [("not_after", holder.not_after), ("released_at", holder.released_at)];
+        let times = times.into_iter().filter_map(|(name, time)| Some((name.to_owned(), Bson::from(date(time?)))));
         with(
-            entry(&holder.terms),
+            with(entry(&holder.terms), times.collect()),
             doc! {
                 "version": long(holder.version.get()), "wait_ttl": 60_000_i64, "refreshes": long(holder.refreshes),
                 "since": date(holder.since), "last_seen": date(holder.last_seen), "expires_at": date(holder.expires_at),
@@ -84,7 +91,11 @@ fn document(record: &Record) -> Document {
     });
     let handed = record.handover.iter();
     let handed = handed.map(|(caller, token)| format!("{caller}={};", token.map_or(0, mongoseal::FencingToken::get)));
-    doc! {
+    let completion = |Completion { tick, token, by, at }: &Completion| {
+        doc! { "done": { "tick": long(*tick), "token": long(token.get()), "by": by, "at": date(*at) } }
+    };
+    let done = record.done.as_ref().map(completion).unwrap_or_default();
+    let document = doc! {
         "v": 1,
         "version": long(record.version.get()),
         "holders": holders.collect::<Vec<_>>(),
@@ -93,7 +104,8 @@ fn document(record: &Record) -> Document {
         "last_seen": date(record.last_seen),
         "expires_at": date(record.expires_at),
         "history": history.collect::<Vec<_>>(),
-    }
+    };
+    with(document, done)
 }
 
 async fn put(records: &Collection<Document>, key: &Key, document: &Document) {
