@@ -155,8 +155,16 @@ impl Sabotage {
                 rewrite(message, &|value| (value == &Bson::from("$$NOW")).then(|| doc! { "$literal": time }.into()))
             }
             Self::ReleaseByKey => {
-                let other = doc! { "$ne": [["$$this.lease", "$$this.version"], ["$$lease", "$$token"]] };
-                rewrite(message, &|value| (value.as_document()? == &other).then(|| Bson::from(false)))
+                // The whole pipeline of a release then ends each holder, and not only its own.
+                let own = doc! { "$eq": [["$$this.lease", "$$this.version"], ["$$lease", "$$token"]] };
+                rewrite(message, &|value| {
+                    let [condition, released, _] = value.as_document()?.get_array("$cond").ok()?.as_slice() else {
+                        return None;
+                    };
+                    let merged = released.as_document()?.get_array("$mergeObjects").ok()?;
+                    let is_release = merged.last()?.as_document()?.contains_key("released_at");
+                    (is_release && condition == &Bson::from(own.clone())).then(|| released.clone())
+                })
             }
             Self::FastGrant => rewrite(message, &|value| {
                 let compared = value.as_document()?.get_array("$eq").ok()?.first()?.as_array()?;
