@@ -103,7 +103,7 @@ async fn while_a_runner_works_another_is_busy_and_one_that_waits_finds_the_tick_
     for waiter in waiters {
         assert!(matches!(waiter.await.unwrap().unwrap(), Once::AlreadyDone { by, .. } if by == "alice"));
     }
-    // Those that found the tick done began no work, so their minimum hold delays nobody.
+    // The waiters that found the tick done began no work, so their minimum hold delays no acquire.
     assert!(began.elapsed() < secs(31), "{:?}", began.elapsed());
     assert!(matches!(run(&bob, 2).await.unwrap(), Once::Ran(_)));
 }
