@@ -31,7 +31,7 @@ pub(super) fn changes(operation: Operation) -> Document {
         Operation::Complete => doc! { "h": release(is_exact()), "done": complete() },
         Operation::Reset => {
             let lowered = doc! { "$mergeObjects": ["$r.done", { "tick": "$$tick", "by": "$$by", "at": "$$NOW" }] };
-            // A missing tick is greater than none.
+            // A missing tick is less than each, so nothing is lowered.
             let is_meant = doc! { "$and": [
                 { "$gt": ["$r.done.tick", "$$tick"] }, { "$lte": ["$r.done.token", "$$upto"] },
             ] };
