@@ -16,6 +16,7 @@ mod lease;
 mod lease_ids;
 mod names;
 mod now;
+mod observer;
 mod once;
 mod raise;
 mod resume;
