@@ -96,10 +96,15 @@ pub(super) async fn a_handle_is_notified_of_its_grants_and_revocations(bench: Be
     let Notification::Started { since: started } = first else {
         panic!("the first notification must be Started: {first:?}")
     };
-    let token = bench.record().await.version;
+    let record = bench.record().await;
+    let (token, changed_at) = (record.version, record.last_seen);
     if started <= since {
         let granted = next(&mut notifications).await;
-        assert!(matches!(granted, Notification::Granted { number: 7, token: new, .. } if new == token), "{granted:?}");
+        let Notification::Granted { number: 7, token: new, at } = granted else {
+            panic!("it must be granted: {granted:?}")
+        };
+        assert_eq!(new, token, "the token must be that of the record");
+        assert!(at.is_none_or(|at| at == changed_at), "the time must be that of the change: {at:?}");
     }
     let revoke = Revoke { by: "ops".into(), reason: "drill".into(), upto: FencingToken::MAX };
     bench.send(Request::Revoke(revoke)).await;

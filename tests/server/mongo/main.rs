@@ -19,6 +19,7 @@ mod inspect;
 mod lease;
 mod many;
 mod now;
+mod observer;
 mod once;
 mod privileges;
 mod purge;
