@@ -39,9 +39,16 @@ mod waiting;
 mod watch;
 mod watch_prefix;
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
 
 use mongodb::Client;
+use mongoseal::{Builder, HandleEvent, Mongoseal};
 use mongoseal_test_support::{TestDatabase, eventually, millis, secs};
 use tokio::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 
@@ -59,6 +66,26 @@ async fn busy_turn() -> RwLockWriteGuard<'static, ()> {
 /// The turn of a test that has much to do within a time.
 async fn timed_turn() -> RwLockReadGuard<'static, ()> {
     MACHINE.read().await
+}
+
+/// How many streams of grants and revocations were opened by handles that it observes.
+#[derive(Clone, Default)]
+struct OpenedStreams(Arc<AtomicUsize>);
+
+impl OpenedStreams {
+    fn builder(&self) -> Builder {
+        let opened = Arc::clone(&self.0);
+        Mongoseal::builder().observer(Arc::new(move |event: &HandleEvent<'_>| {
+            if matches!(event, HandleEvent::StreamOpened) {
+                opened.fetch_add(1, Ordering::Relaxed);
+            }
+        }))
+    }
+
+    /// Waits until this many were opened.
+    async fn wait_for(&self, count: usize) {
+        eventually(secs(10), "the streams are open", async || self.0.load(Ordering::Relaxed) == count).await;
+    }
 }
 
 /// The commands a client sent, by name.

@@ -7,9 +7,9 @@ use std::{
 };
 
 use mongodb::Client;
-use mongoseal::{HandleEvent, Mongoseal};
+use mongoseal::HandleEvent;
 
-use crate::{TestDatabase, eventually, secs, timed_turn};
+use crate::{OpenedStreams, TestDatabase, eventually, secs, timed_turn};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_time_of_a_hand_over_is_at_most_that_since_the_release_was_sent() {
@@ -17,13 +17,13 @@ async fn the_time_of_a_hand_over_is_at_most_that_since_the_release_was_sent() {
     let db = TestDatabase::new("mongoseal_observer").await;
     let client = Client::with_uri_str(&db.set.uri()).await.unwrap();
     let times: Arc<Mutex<Vec<Option<Duration>>>> = Arc::default();
-    let opened = Arc::new(Mutex::new(0));
-    let (seen, is_open) = (Arc::clone(&times), Arc::clone(&opened));
-    let waiting = Mongoseal::builder()
-        .observer(Arc::new(move |event: &HandleEvent<'_>| match event {
-            HandleEvent::HandedOver { took, .. } => seen.lock().unwrap().push(*took),
-            HandleEvent::StreamOpened => *is_open.lock().unwrap() += 1,
-            _ => {}
+    let (seen, streams) = (Arc::clone(&times), OpenedStreams::default());
+    let waiting = streams
+        .builder()
+        .observer(Arc::new(move |event: &HandleEvent<'_>| {
+            if let HandleEvent::HandedOver { took, .. } = event {
+                seen.lock().unwrap().push(*took);
+            }
         }))
         .on(&client.database("mongoseal_observer"))
         .unwrap();
@@ -37,7 +37,7 @@ async fn the_time_of_a_hand_over_is_at_most_that_since_the_release_was_sent() {
             db.record("k").await.is_some_and(|record| !record.get_array("queue").unwrap().is_empty())
         })
         .await;
-        eventually(secs(10), "the stream is open", || async { *opened.lock().unwrap() == 1 }).await;
+        streams.wait_for(1).await;
         let began = Instant::now();
         lease.release().await.unwrap();
         waiter.await.unwrap().unwrap().release().await.unwrap();
@@ -50,5 +50,5 @@ async fn the_time_of_a_hand_over_is_at_most_that_since_the_release_was_sent() {
     }
     println!("hand-overs: {:?}", times.lock().unwrap());
     waiting.shutdown().await;
-    assert_eq!(*opened.lock().unwrap(), 1);
+    streams.wait_for(1).await;
 }

@@ -3,23 +3,17 @@
 use std::time::Instant;
 
 use mongodb::bson::doc;
-use mongoseal::{Error, LossCause, Mongoseal};
+use mongoseal::{Error, LossCause};
 
-use crate::{TestDatabase, eventually, millis, secs};
+use crate::{OpenedStreams, TestDatabase, millis, secs};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_holder_learns_of_its_revocation_by_the_change_stream() {
     let db = TestDatabase::new("mongoseal_revoked").await;
-    let uri = db.set.uri_with("appName=revoked");
-    let seal = Mongoseal::builder().database("mongoseal_revoked").connect(uri).await.unwrap();
+    let streams = OpenedStreams::default();
+    let seal = streams.builder().database("mongoseal_revoked").connect(db.set.uri()).await.unwrap();
     let lease = seal.acquire("k").ttl(secs(600)).await.unwrap();
-    let listens = async || {
-        let stream = doc! { "appName": "revoked", "command.getMore": { "$exists": true } };
-        let pipeline = vec![doc! { "$currentOp": { "allUsers": true } }, doc! { "$match": stream }];
-        let mut found = db.client.database("admin").aggregate(pipeline).await.unwrap();
-        found.advance().await.unwrap()
-    };
-    eventually(secs(10), "the holder listens", listens).await;
+    streams.wait_for(1).await;
     let revoked = db.seal().revoke("k").by("alice").reason("drill").await.unwrap();
     let began = Instant::now();
     assert_eq!(revoked.len(), 1);

@@ -8,7 +8,7 @@ use std::{
 use mongodb::bson::doc;
 use mongoseal::{Error, Mongoseal};
 
-use crate::{TestDatabase, eventually, millis, noting_client, secs};
+use crate::{OpenedStreams, TestDatabase, eventually, millis, noting_client, secs};
 
 async fn queued(db: &TestDatabase) -> usize {
     db.record("k").await.map_or(0, |record| record.get_array("queue").unwrap().len())
@@ -18,14 +18,14 @@ async fn queued(db: &TestDatabase) -> usize {
 async fn waiters_of_many_handles_are_served_in_the_order_they_came() {
     let db = TestDatabase::new("mongoseal_waiting").await;
     // Each with a client of its own, as processes have.
-    let mut sent = Vec::new();
+    let (mut sent, streams) = (Vec::new(), OpenedStreams::default());
     let first = db.seal().acquire("k").await.unwrap();
     let served = Arc::new(Mutex::new(Vec::new()));
     let mut waiting = Vec::new();
     for number in 0..12 {
         let (client, commands) = noting_client(&db.set.uri()).await;
         sent.push(commands);
-        let seal = Mongoseal::new(&client.database("mongoseal_waiting"));
+        let seal = streams.builder().on(&client.database("mongoseal_waiting")).unwrap();
         let served = Arc::clone(&served);
         waiting.push(tokio::spawn(async move {
             let lease = seal.acquire("k").wait(secs(60)).await.unwrap();
@@ -35,8 +35,8 @@ async fn waiters_of_many_handles_are_served_in_the_order_they_came() {
         }));
         eventually(secs(5), "it is queued", || async { queued(&db).await == number + 1 }).await;
     }
-    // Until all of them listen. From then on they do not ask, and are told.
-    tokio::time::sleep(secs(1)).await;
+    // From then on the waiters do not poll.
+    streams.wait_for(12).await;
     let asked = || {
         let each = sent.iter().map(|sent| sent.lock().unwrap().iter().filter(|name| *name == "findAndModify").count());
         each.sum::<usize>()
@@ -75,13 +75,14 @@ async fn a_wait_that_ends_and_one_that_is_dropped_leave_the_queue() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_change_stream_killed_on_the_server_loses_no_hand_over() {
     let db = TestDatabase::new("mongoseal_killed").await;
-    let seal =
-        Mongoseal::builder().database("mongoseal_killed").connect(db.set.uri_with("appName=killed")).await.unwrap();
+    let streams = OpenedStreams::default();
+    let builder = streams.builder().database("mongoseal_killed");
+    let seal = builder.connect(db.set.uri_with("appName=killed")).await.unwrap();
     let holder = db.seal().acquire("k").await.unwrap();
     let waiting = tokio::spawn(seal.acquire("k").wait(secs(60)).into_future());
     eventually(secs(5), "it is queued", || async { queued(&db).await == 1 }).await;
-    tokio::time::sleep(secs(1)).await;
-    // Not resumable: the driver gives up, and the waiter asks until it is listened again.
+    streams.wait_for(1).await;
+    // Not resumable: the driver gives up, and the waiter polls until the stream is open again.
     let error = doc! { "errorCode": 2, "errmsg": "killed" };
     let killed = db.set.fail_command("killed", &["getMore"], error, 1).await;
     killed.hit(1).await;
@@ -92,14 +93,12 @@ async fn a_change_stream_killed_on_the_server_loses_no_hand_over() {
     lease.release().await.unwrap();
     killed.off().await;
 
-    // And it is listened again.
+    // And the stream is opened again.
     let holder = db.seal().acquire("k").await.unwrap();
     let waiting = tokio::spawn(seal.acquire("k").wait(secs(60)).into_future());
-    tokio::time::sleep(secs(3)).await;
-    let before = db.set.command_count(0, "aggregate").await;
+    streams.wait_for(2).await;
     holder.release().await.unwrap();
     waiting.await.unwrap().unwrap().release().await.unwrap();
-    assert!(before >= 2, "the stream was opened {before} times");
     seal.shutdown().await;
 }
 
