@@ -35,13 +35,15 @@ use std::{fmt, sync::Arc};
 
 use bench::Bench;
 
-use crate::store::{BoxFuture, Store};
+use crate::store::{BoxFuture, Capabilities, Store};
 
 /// One thing that a store must do.
 #[derive(Clone, Copy)]
 pub struct Clause {
     name: &'static str,
     run: fn(Bench) -> BoxFuture<()>,
+    /// Whether a store that can do this must keep the clause.
+    applies: fn(&Capabilities) -> bool,
 }
 
 impl Clause {
@@ -49,6 +51,12 @@ impl Clause {
     #[must_use]
     pub fn name(&self) -> &'static str {
         self.name
+    }
+
+    /// Whether a store with these capabilities must keep the clause.
+    #[must_use]
+    pub fn applies_to(&self, capabilities: &Capabilities) -> bool {
+        (self.applies)(capabilities)
     }
 
     /// Checks a store. Needs a tokio runtime with time.
@@ -67,18 +75,29 @@ impl fmt::Debug for Clause {
     }
 }
 
-/// Lists functions as clauses. Each clause has the name of its function.
+/// Lists functions as clauses. Each clause has the name of its function. `if` names the capability that it is about.
 macro_rules! clause_list {
-    ($($of:ident::$name:ident),* $(,)?) => {
-        &[$(Clause { name: stringify!($name), run: |bench| Box::pin($of::$name(bench)) }),*]
+    ($($of:ident::$name:ident $(if $capability:ident)?),* $(,)?) => {
+        &[$(Clause {
+            name: stringify!($name),
+            run: |bench| Box::pin($of::$name(bench)),
+            applies: |_capabilities| true $(&& _capabilities.$capability)?,
+        }),*]
     };
+}
+
+/// The clauses that this store must keep, and those about capabilities that it does not declare.
+#[must_use]
+pub fn clauses_of(store: &dyn Store) -> (Vec<&'static Clause>, Vec<&'static Clause>) {
+    let capabilities = store.capabilities();
+    clauses().iter().partition(|clause| clause.applies_to(&capabilities))
 }
 
 /// All clauses of the suite.
 #[must_use]
 pub fn clauses() -> &'static [Clause] {
     clause_list![
-        leases::a_free_key_is_granted_and_read_at_once,
+        leases::a_free_key_is_granted_and_read_at_once if linearizable_reads,
         leases::a_held_key_is_refused_and_its_record_stays_as_it_is,
         leases::the_same_request_again_keeps_its_token,
         leases::tokens_grow_over_release_and_expiry,
@@ -98,7 +117,7 @@ pub fn clauses() -> &'static [Clause] {
         waiting::waiters_are_granted_the_key_in_their_order,
         waiting::a_waiter_that_does_not_repeat_its_acquire_leaves_the_queue,
         waiting::a_full_queue_takes_no_waiter,
-        waiting::a_handle_is_notified_of_its_grants_and_revocations,
+        waiting::a_handle_is_notified_of_its_grants_and_revocations if notifications,
         holds::a_release_keeps_the_key_unavailable_until_the_minimum_hold_ends,
         holds::a_waiter_is_granted_the_key_when_the_minimum_hold_has_ended,
         holds::a_batch_finds_no_released_lease_and_a_revocation_ends_its_minimum_hold,
@@ -112,7 +131,7 @@ pub fn clauses() -> &'static [Clause] {
         batch::a_batch_release_releases_what_it_names_and_hands_the_keys_over,
         batch::a_batch_release_of_a_key_is_of_all_named_leases_or_of_none,
         batch::a_batch_revocation_is_recorded_with_its_tokens,
-        batch::a_batch_refresh_refreshes_all_that_it_names_or_none,
+        batch::a_batch_refresh_refreshes_all_that_it_names_or_none if atomic_groups,
         batch::a_key_is_kept_though_another_key_of_its_batch_is_not,
         lists::a_list_has_the_wanted_leases_in_the_order_of_tokens,
         lists::a_listed_lease_has_the_number_of_live_waiters,

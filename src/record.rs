@@ -19,10 +19,15 @@ pub use inspection::{CompletedTick, HolderInfo, Inspection, ListedLease, PastRev
 pub use request::*;
 pub use state_machine::{apply, apply_batch, apply_together};
 
-use crate::{AcquireId, FencingToken, Group, LeaseId, Metadata, Owner, Ttl, types::token::HybridTime};
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    AcquireId, FencingToken, Group, LeaseId, Metadata, Owner, Ttl,
+    types::{lease_id::exposed, token::HybridTime},
+};
 
 /// A time on the store's clock: milliseconds since the Unix epoch.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct StoreTime(i64);
 
 impl StoreTime {
@@ -68,9 +73,10 @@ impl StoreClock {
 }
 
 /// What an acquire wants: a lease of this owner, for this long, exclusive or shared.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LeaseSpec {
-    /// The lease id, a secret.
+    /// The lease id, a secret. Serialized, it is exposed.
+    #[serde(with = "exposed")]
     pub lease: LeaseId,
     /// The acquire that is notified of a hand-over.
     pub caller: AcquireId,
@@ -91,7 +97,7 @@ pub struct LeaseSpec {
 }
 
 /// How long a lease holds its key at least and at most, counted from the grant on the store's clock.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HoldLimits {
     /// If the lease is released sooner, the key stays unavailable for the rest of this time. In milliseconds. 0: no
     /// minimum.
@@ -110,7 +116,7 @@ impl HoldLimits {
 }
 
 /// An entry of a record: a lease that holds the key, or one that was released before its minimum hold was over.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Holder {
     /// What its acquire wants.
     pub terms: LeaseSpec,
@@ -133,7 +139,7 @@ pub struct Holder {
 }
 
 /// An entry of a record: an acquire that waits for the key.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Waiter {
     /// What it wants.
     pub terms: LeaseSpec,
@@ -151,7 +157,7 @@ pub struct Waiter {
 }
 
 /// A revocation: an operator took the key from its holders.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Revocation {
     /// The operator.
     pub by: String,
@@ -164,7 +170,7 @@ pub struct Revocation {
 }
 
 /// The last tick of a schedule that was completed.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Completion {
     /// The tick. A later tick is a larger number.
     pub tick: u64,
@@ -178,7 +184,7 @@ pub struct Completion {
 }
 
 /// The record of a key.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Record {
     /// The highest fencing token ever issued for the key, or the token that it was raised to.
     pub version: FencingToken,

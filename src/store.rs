@@ -38,12 +38,17 @@
 //! 11. Each call answers before its deadline, which is on the store's [`clock`](Store::clock). Dropping a future
 //!     abandons the answer, and not necessarily the request.
 
+#[cfg(feature = "compare-and-swap")]
+mod compare_and_swap;
 mod memory;
 #[cfg(feature = "mongodb")]
 pub(crate) mod mongo;
+mod pages;
 
 use std::{any::Any, fmt, pin::Pin, time::Duration};
 
+#[cfg(feature = "compare-and-swap")]
+pub use compare_and_swap::{Backend, CompareAndSwap, Loaded, LoadedKeys, Swap};
 pub use memory::MemoryStore;
 #[cfg(feature = "mongodb")]
 pub use mongo::MongoStore;
@@ -59,6 +64,11 @@ pub type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
 /// The place where records are kept. The [module](self) says what an implementation promises.
 pub trait Store: Any + fmt::Debug + Send + Sync {
+    /// What the store can do. A call that needs more is refused, before anything is sent. Default: everything.
+    fn capabilities(&self) -> Capabilities {
+        Capabilities::ALL
+    }
+
     /// Checks that the store can keep its promises, and makes it ready. The engine calls this before the first request,
     /// and again after a failure.
     fn prepare(&self, deadline: Deadline) -> BoxFuture<Result<()>>;
@@ -141,6 +151,30 @@ pub trait Store: Any + fmt::Debug + Send + Sync {
 
     /// How long idle records are kept at least. No ttl may be longer.
     fn retention(&self) -> Duration;
+}
+
+/// What a store can do beside the rest of its contract. Take [`ALL`](Self::ALL) and set what it cannot do to `false`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(clippy::struct_excessive_bools, reason = "they are independent")]
+#[non_exhaustive]
+pub struct Capabilities {
+    /// It refreshes leases of several keys all together or not at all. Without it, a handle refuses
+    /// [`refresh_group`](crate::Mongoseal::refresh_group).
+    pub atomic_groups: bool,
+    /// A read returns the effect of each write that was answered before, over failures, too. Without it, a handle refuses
+    /// [`Lease::verify`](crate::Lease::verify).
+    pub linearizable_reads: bool,
+    /// An answer means that no failure of a part of the store undoes the write. Without it, a token can be issued twice
+    /// after a failure.
+    pub durable_answers: bool,
+    /// It notifies handles of grants and revocations. Without it, waiters poll.
+    pub notifications: bool,
+}
+
+impl Capabilities {
+    /// Everything.
+    pub const ALL: Self =
+        Self { atomic_groups: true, linearizable_reads: true, durable_answers: true, notifications: true };
 }
 
 /// The answer to a request.

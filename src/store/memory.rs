@@ -11,10 +11,13 @@ use std::{
 use follow::Followers;
 use tokio::sync::mpsc::{Sender, UnboundedSender};
 
-use super::{Applied, BoxFuture, Expired, ExpiredPage, Notification, Page, PrefixState, RecordState, Snapshot, Store};
+use super::{
+    Applied, BoxFuture, ExpiredPage, Notification, Page, PrefixState, RecordState, Snapshot, Store,
+    pages::{expired_page, is_idle, list_page},
+};
 use crate::{
     Clock, Deadline, Error, FencingToken, HandleId, Key, Result,
-    record::{self, BatchRequest, Filter, LeaseRefs, ListedLease, Position, Record, Request, StoreClock, StoreTime},
+    record::{self, BatchRequest, Filter, LeaseRefs, Position, Record, Request, StoreClock, StoreTime},
     types::{token::HybridTime, ttl::millis},
 };
 
@@ -131,32 +134,6 @@ impl Records {
     }
 }
 
-/// Whether a record has no holders and no waiters and has been idle for the retention.
-fn is_idle(record: &Record, now: StoreTime, retention: Duration) -> bool {
-    record.holders.is_empty() && record.queue.is_empty() && record.expires_at.after(millis(retention)) <= now
-}
-
-/// What a purge removes of a record.
-fn find_expired(key: &Key, record: &Record, now: StoreTime, retention: Duration) -> Option<Expired> {
-    if is_idle(record, now, retention) {
-        return Some(Expired::Idle { key: key.clone(), version: record.version });
-    }
-    let mut ends = record
-        .holders
-        .iter()
-        .map(|holder| holder.expires_at)
-        .chain(record.queue.iter().map(|waiter| waiter.expires_at));
-    ends.any(|end| end <= now).then(|| Expired::Lapsed { key: key.clone() })
-}
-
-/// Shortens a list to a page. Returns the last entry of the page, if there are more.
-fn cut<T>(list: &mut Vec<T>, page_size: u32) -> Option<&T> {
-    let page_size = usize::try_from(page_size).unwrap_or(usize::MAX).max(1);
-    let has_more = list.len() > page_size;
-    list.truncate(page_size);
-    list.last().filter(|_| has_more)
-}
-
 /// Sends the hand-overs of a change to the watchers. Removes watchers that are gone.
 fn notify(watchers: &mut Vec<(HandleId, UnboundedSender<Notification>)>, after: &Record) {
     watchers.retain(|(_, notifications)| !notifications.is_closed());
@@ -250,18 +227,10 @@ impl Store for MemoryStore {
     ) -> BoxFuture<Result<Page>> {
         let (store, filter) = (self.clone(), filter.clone());
         Box::pin(async move {
-            let mut leases: Vec<ListedLease> = store.with(|records, at| {
-                let held = |(key, record): (&Key, &Record)| {
-                    let (holders, waiting) = (record.holders.iter().cloned(), record.count_waiters(at.now));
-                    holders.map(|holder| ListedLease::of(key.clone(), holder, waiting, at.now)).collect::<Vec<_>>()
-                };
-                records.by_key.iter().flat_map(held).collect()
-            });
-            leases
-                .retain(|lease| filter.admits(lease) && after.as_ref().is_none_or(|position| position.precedes(lease)));
-            leases.sort_by(|one, other| (one.holder.token, &one.key).cmp(&(other.holder.token, &other.key)));
-            let next = cut(&mut leases, page_size).map(Position::behind);
-            Ok(Page { leases, next })
+            let page = |records: &mut Records, at: StoreClock| {
+                list_page(records.by_key.iter(), at.now, &filter, after.as_ref(), page_size)
+            };
+            Ok(store.with(page))
         })
     }
 
@@ -273,18 +242,10 @@ impl Store for MemoryStore {
     ) -> BoxFuture<Result<ExpiredPage>> {
         let store = self.clone();
         Box::pin(async move {
-            let mut found: Vec<(Key, Expired)> = store.with(|records, at| {
-                let behind =
-                    records.by_key.iter().filter(|(key, _)| after.as_deref().is_none_or(|after| key.as_str() > after));
-                behind
-                    .filter_map(|(key, record)| {
-                        Some((key.clone(), find_expired(key, record, at.now, store.retention)?))
-                    })
-                    .collect()
-            });
-            found.sort_by(|(one, _), (other, _)| one.cmp(other));
-            let next = cut(&mut found, page_size).map(|(key, _)| key.as_str().to_owned());
-            Ok(ExpiredPage { expired: found.into_iter().map(|(_, expired)| expired).collect(), next })
+            let page = |records: &mut Records, at: StoreClock| {
+                expired_page(records.by_key.iter(), at.now, store.retention, after.as_deref(), page_size)
+            };
+            Ok(store.with(page))
         })
     }
 

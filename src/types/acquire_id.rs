@@ -4,6 +4,8 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::{fmt, str::FromStr};
 
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
+
 use crate::{Error, types::string_newtype::decimal};
 
 /// The id of a handle among all handles of a store. Not a secret.
@@ -83,6 +85,18 @@ impl FromStr for AcquireId {
             Some(Self { handle, number: decimal(number)? })
         };
         read().ok_or_else(|| Error::invalid("a caller is sixteen hexadecimal digits, a slash and a number: correct it"))
+    }
+}
+
+impl Serialize for AcquireId {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for AcquireId {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer)?.parse().map_err(D::Error::custom)
     }
 }
 

@@ -70,6 +70,22 @@ impl fmt::Debug for LeaseId {
     }
 }
 
+/// How a record has a lease id: as its whole text. `LeaseId` itself is not serializable, so that no value with a secret
+/// in it is serialized by accident.
+pub(crate) mod exposed {
+    use serde::{Deserialize, Deserializer, Serializer, de::Error as _};
+
+    use super::LeaseId;
+
+    pub(crate) fn serialize<S: Serializer>(id: &LeaseId, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&id.expose())
+    }
+
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<LeaseId, D::Error> {
+        String::deserialize(deserializer)?.parse().map_err(D::Error::custom)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

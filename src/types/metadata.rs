@@ -2,10 +2,13 @@
 
 use std::collections::BTreeMap;
 
+use serde::{Deserialize, Serialize};
+
 use crate::Error;
 
 /// Names and texts that an owner attaches to its lease, for people: at most 4 KiB together. They decide nothing.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "BTreeMap<String, String>")]
 pub struct Metadata(BTreeMap<String, String>);
 
 impl Metadata {
@@ -49,6 +52,18 @@ impl Metadata {
     /// The entries, in the order of their names.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
         self.0.iter().map(|(name, text)| (name.as_str(), text.as_str()))
+    }
+}
+
+impl TryFrom<BTreeMap<String, String>> for Metadata {
+    type Error = Error;
+
+    fn try_from(entries: BTreeMap<String, String>) -> Result<Self, Error> {
+        let mut metadata = Self::default();
+        for (name, text) in entries {
+            metadata.insert(name, text)?;
+        }
+        Ok(metadata)
     }
 }
 

@@ -1,0 +1,330 @@
+//! A store on any place that can compare and swap bytes.
+//!
+//! Purpose: an author of a store writes a [`Backend`] of four small functions, and not the protocol.
+//!
+//! Mechanism: a request loads the record, runs [`record::apply`](crate::record::apply), and swaps the new record in if
+//! nothing has changed it meanwhile. If the swap fails, the request runs again.
+//!
+//! Invariants: the clock is read before the swap, so a lease never lasts longer at the store than its holder counts. Each
+//! write has a nonce, so a swap never replaces a record that it has not loaded. A swap whose load is too old is refused, so
+//! a paused process writes no old token.
+
+mod backend;
+mod codec;
+mod turns;
+
+use std::{cmp, sync::Arc, time::Duration};
+
+pub use backend::{Backend, Loaded, LoadedKeys, Swap};
+use tokio::{
+    sync::mpsc::{self, Sender, UnboundedSender},
+    task::JoinSet,
+};
+use turns::{Turn, Turns};
+
+use super::{
+    Applied, BoxFuture, Capabilities, ExpiredPage, Notification, Page, RecordState, Snapshot, Store,
+    pages::{expired_page, is_idle, list_page},
+};
+use crate::{
+    Clock, Deadline, Error, FencingToken, HandleId, HybridTime, Key, Result, StoreTime,
+    record::{self, BatchRequest, Filter, LeaseRefs, Position, Record, Request, StoreClock},
+    types::ttl::millis,
+};
+
+/// How old a load may be when its swap arrives. An idle record is kept for much longer.
+const MAX_AGE: Duration = Duration::from_secs(10);
+
+/// How many keys of a batch are changed at the same time.
+const MAX_CONCURRENT: usize = 64;
+
+/// The longest pause before a request whose swap has failed runs again, in milliseconds.
+const MAX_PAUSE: u64 = 50;
+
+/// A store on a [`Backend`]. A clone shares it.
+#[derive(Debug)]
+pub struct CompareAndSwap<B>(Arc<Shared<B>>);
+
+#[derive(Debug)]
+struct Shared<B> {
+    backend: B,
+    retention: Duration,
+    turns: Arc<Turns>,
+}
+
+impl<B> Clone for CompareAndSwap<B> {
+    fn clone(&self) -> Self {
+        Self(Arc::clone(&self.0))
+    }
+}
+
+/// What a request does to a record.
+struct Change<T> {
+    /// The new record. `None`: it stays as it is.
+    after: Option<Record>,
+    answer: T,
+}
+
+impl<B: Backend> CompareAndSwap<B> {
+    /// Makes a store that keeps idle records for `retention`, which is at least 10 seconds.
+    #[must_use]
+    pub fn new(backend: B, retention: Duration) -> Self {
+        // A record must outlive each swap that was loaded before.
+        let retention = retention.max(MAX_AGE);
+        Self(Arc::new(Shared { backend, retention, turns: Arc::default() }))
+    }
+
+    /// The backend.
+    #[must_use]
+    pub fn backend(&self) -> &B {
+        &self.0.backend
+    }
+
+    /// Loads the record of a key and its bytes.
+    async fn load(&self, key: &Key, deadline: Deadline) -> Result<(Option<Vec<u8>>, Option<Record>, StoreClock)> {
+        let Loaded { bytes, now } = self.0.backend.load(key, deadline).await?;
+        let record = bytes.as_deref().map(|bytes| codec::decode(key, bytes)).transpose()?;
+        Ok((bytes, record, store_clock(now)))
+    }
+
+    /// Reads the clocks.
+    async fn read_clock(&self, deadline: Deadline) -> Result<StoreClock> {
+        // The load of any key reads them.
+        let Loaded { now, .. } = self.0.backend.load(&"clock".parse()?, deadline).await?;
+        Ok(store_clock(now))
+    }
+
+    /// Changes the record of a key. Returns the answer, and when, on the holders' clock, its load was sent.
+    async fn change<T>(
+        &self,
+        key: &Key,
+        deadline: Deadline,
+        change: impl Fn(Option<&Record>, StoreClock) -> Change<T>,
+    ) -> Result<(T, Duration)> {
+        let _turn = tokio::select! {
+            turn = Turn::take(&self.0.turns, key) => turn,
+            () = deadline.passed() => return Err(contended()),
+        };
+        let mut most = 1;
+        loop {
+            let sent = self.clock().now();
+            let Loaded { bytes, now } = self.0.backend.load(key, deadline).await?;
+            let before = bytes.as_deref().map(|bytes| codec::decode(key, bytes)).transpose()?;
+            let Change { after, answer } = change(before.as_ref(), store_clock(now));
+            let Some(after) = after else { return Ok((answer, sent)) };
+            if self.0.backend.swap(self.swap(key, bytes, &after, now)?, deadline).await? {
+                return Ok((answer, sent));
+            }
+            let pause = Duration::from_millis(fastrand::u64(0..=most));
+            most = cmp::min(most.saturating_mul(2), MAX_PAUSE);
+            if deadline.remaining() <= pause {
+                return Err(contended());
+            }
+            self.clock().sleep_until(self.clock().now().saturating_add(pause)).await;
+        }
+    }
+
+    /// The swap to this record.
+    fn swap(&self, key: &Key, loaded: Option<Vec<u8>>, after: &Record, now: Duration) -> Result<Swap> {
+        let left = after.expires_at.since(store_clock(now).now);
+        Ok(Swap {
+            key: key.clone(),
+            loaded,
+            bytes: codec::encode(after)?,
+            now,
+            max_age: MAX_AGE,
+            keep_for: left.saturating_add(self.0.retention),
+            publish: codec::messages(after).map(|(caller, message)| (caller.handle, message)).collect(),
+        })
+    }
+
+    /// Applies a batch to one key. Returns whether it was applied.
+    async fn apply_to_key(
+        &self,
+        key: &Key,
+        tokens: &[FencingToken],
+        batch: &BatchRequest,
+        deadline: Deadline,
+    ) -> Result<bool> {
+        let change = |before: Option<&Record>, at| {
+            let after = before.and_then(|before| record::apply_batch(before, at, tokens, batch));
+            Change { answer: after.is_some(), after }
+        };
+        Ok(self.change(key, deadline, change).await?.0)
+    }
+
+    /// All records that can be read. A value that is not a record is left out.
+    async fn records(&self, deadline: Deadline) -> Result<(Vec<(Key, Record)>, StoreClock)> {
+        let LoadedKeys { values, now } = self.0.backend.list(deadline).await?;
+        let records = values.into_iter().filter_map(|(key, bytes)| {
+            let key: Key = key.parse().ok()?;
+            let record = codec::decode(&key, &bytes).ok()?;
+            Some((key, record))
+        });
+        Ok((records.collect(), store_clock(now)))
+    }
+}
+
+/// The store's clocks at this time. The count of the hybrid clock is that of microseconds, so the clock itself moves it on.
+fn store_clock(now: Duration) -> StoreClock {
+    let tick = HybridTime { seconds: now.as_secs(), ordinal: now.subsec_micros().into() };
+    StoreClock { now: StoreTime::default().after(millis(now)), tick }
+}
+
+fn contended() -> Error {
+    Error::unavailable("other requests changed the same key all the time: retry")
+}
+
+impl<B: Backend> Store for CompareAndSwap<B> {
+    fn capabilities(&self) -> Capabilities {
+        let notifications = self.0.backend.has_notifications();
+        Capabilities { atomic_groups: false, notifications, ..Capabilities::ALL }
+    }
+
+    fn prepare(&self, deadline: Deadline) -> BoxFuture<Result<()>> {
+        self.0.backend.prepare(deadline)
+    }
+
+    fn apply(&self, key: &Key, request: Request, deadline: Deadline) -> BoxFuture<Result<Applied>> {
+        let (store, key) = (self.clone(), key.clone());
+        Box::pin(async move {
+            let change = |before: Option<&Record>, at| {
+                let (after, outcome) = record::apply(before, at, &request);
+                let changed = before != after.as_ref();
+                let answer = Applied { outcome, at: Some(at), changed, sent: None };
+                Change { after: after.filter(|_| changed), answer }
+            };
+            let (applied, sent) = store.change(&key, deadline, change).await?;
+            Ok(Applied { sent: Some(sent), ..applied })
+        })
+    }
+
+    fn apply_batch(&self, leases: &LeaseRefs, batch: &BatchRequest, deadline: Deadline) -> BoxFuture<Result<bool>> {
+        let (store, leases, batch) = (self.clone(), leases.clone(), batch.clone());
+        Box::pin(async move {
+            if matches!(batch, BatchRequest::Refresh { .. }) && leases.len() > 1 {
+                return Err(Error::invalid(
+                    "this store cannot refresh several keys at once: refresh each lease, or use a store with the capability `atomic_groups`",
+                ));
+            }
+            let (batch, mut leases) = (Arc::new(batch), leases.into_iter());
+            let (mut running, mut all, mut failed) = (JoinSet::new(), true, None);
+            loop {
+                while running.len() < MAX_CONCURRENT
+                    && let Some((key, tokens)) = leases.next()
+                {
+                    let (store, batch) = (store.clone(), Arc::clone(&batch));
+                    running.spawn(async move { store.apply_to_key(&key, &tokens, &batch, deadline).await });
+                }
+                let Some(applied) = running.join_next().await else { break };
+                match applied {
+                    Ok(Ok(is_applied)) => all &= is_applied,
+                    Ok(Err(error)) => failed = Some(error),
+                    Err(ended) => failed = Some(Error::unavailable("a request was stopped: retry").caused_by(ended)),
+                }
+            }
+            failed.map_or(Ok(all), Err)
+        })
+    }
+
+    fn read(&self, key: &Key, deadline: Deadline) -> BoxFuture<Result<Option<Snapshot>>> {
+        let (store, key) = (self.clone(), key.clone());
+        Box::pin(async move {
+            let (_, record, at) = store.load(&key, deadline).await?;
+            Ok(record.map(|record| Snapshot { record: Box::new(record), at }))
+        })
+    }
+
+    fn now(&self, deadline: Deadline) -> BoxFuture<Result<StoreTime>> {
+        let store = self.clone();
+        Box::pin(async move { Ok(store.read_clock(deadline).await?.now) })
+    }
+
+    fn list(
+        &self,
+        filter: &Filter,
+        after: Option<Position>,
+        page_size: u32,
+        deadline: Deadline,
+    ) -> BoxFuture<Result<Page>> {
+        let (store, filter) = (self.clone(), filter.clone());
+        Box::pin(async move {
+            let (records, at) = store.records(deadline).await?;
+            let records = records.iter().map(|(key, record)| (key, record));
+            Ok(list_page(records, at.now, &filter, after.as_ref(), page_size))
+        })
+    }
+
+    fn list_expired(
+        &self,
+        after: Option<String>,
+        page_size: u32,
+        deadline: Deadline,
+    ) -> BoxFuture<Result<ExpiredPage>> {
+        let store = self.clone();
+        Box::pin(async move {
+            let (records, at) = store.records(deadline).await?;
+            let records = records.iter().map(|(key, record)| (key, record));
+            Ok(expired_page(records, at.now, store.0.retention, after.as_deref(), page_size))
+        })
+    }
+
+    fn delete_idle(&self, key: &Key, version: FencingToken, deadline: Deadline) -> BoxFuture<Result<bool>> {
+        let (store, key) = (self.clone(), key.clone());
+        Box::pin(async move {
+            let (bytes, record, at) = store.load(&key, deadline).await?;
+            let is_idle = |record: &Record| record.version == version && is_idle(record, at.now, store.0.retention);
+            match (bytes, record) {
+                (Some(bytes), Some(record)) if is_idle(&record) => store.0.backend.delete(&key, bytes, deadline).await,
+                _ => Ok(false),
+            }
+        })
+    }
+
+    fn watch(
+        &self,
+        handle: HandleId,
+        since: HybridTime,
+        notifications: UnboundedSender<Notification>,
+    ) -> BoxFuture<Result<()>> {
+        let store = self.clone();
+        Box::pin(async move {
+            let (sender, mut messages) = mpsc::unbounded_channel();
+            let mut listening = store.0.backend.listen(handle, sender);
+            loop {
+                let message: Vec<u8> = tokio::select! {
+                    biased;
+                    () = notifications.closed() => return Ok(()),
+                    Some(message) = messages.recv() => message,
+                    ended = &mut listening => return ended,
+                };
+                let notification = if message.is_empty() {
+                    // A change whose load is later than this one is published after it.
+                    let at = store.read_clock(Deadline::after(store.clock(), MAX_AGE)).await?;
+                    Some(Notification::Started { since: at.tick.max(since) })
+                } else {
+                    codec::notification(&message)
+                };
+                if let Some(notification) = notification {
+                    drop(notifications.send(notification));
+                }
+            }
+        })
+    }
+
+    fn follow(&self, _key: &Key, _states: Sender<RecordState>) -> BoxFuture<Result<()>> {
+        Box::pin(async { Err(Error::invalid("this store has no stream of changes: poll")) })
+    }
+
+    fn close(&self, deadline: Deadline) -> BoxFuture<()> {
+        self.0.backend.close(deadline)
+    }
+
+    fn clock(&self) -> Clock {
+        self.0.backend.clock()
+    }
+
+    fn retention(&self) -> Duration {
+        self.0.retention
+    }
+}

@@ -1,0 +1,95 @@
+//! The contract of a backend: a place that keeps bytes under keys, and can swap them.
+
+use std::{fmt, time::Duration};
+
+use tokio::sync::mpsc::UnboundedSender;
+
+use crate::{Clock, Deadline, Error, HandleId, Key, Result, store::BoxFuture};
+
+/// A place that keeps bytes under keys. [`CompareAndSwap`](super::CompareAndSwap) makes a store of it.
+///
+/// Each call must answer before its deadline. Its errors are those of a store: `Unavailable` if the call may have taken
+/// effect or not, `Invalid` if a retry returns the same.
+pub trait Backend: fmt::Debug + Send + Sync + 'static {
+    /// Checks that the backend can keep its promises, and makes it ready. Default: nothing.
+    fn prepare(&self, _deadline: Deadline) -> BoxFuture<Result<()>> {
+        Box::pin(async { Ok(()) })
+    }
+
+    /// Loads the bytes of a key, linearizably, and then reads the clock.
+    fn load(&self, key: &Key, deadline: Deadline) -> BoxFuture<Result<Loaded>>;
+
+    /// Stores bytes under a key, in one step, if the key still has the loaded bytes and the loaded time is not too old.
+    /// Returns whether it did. If it did, that is durable.
+    fn swap(&self, swap: Swap, deadline: Deadline) -> BoxFuture<Result<bool>>;
+
+    /// Deletes a key, in one step, if it still has the loaded bytes. Returns whether it did.
+    fn delete(&self, key: &Key, loaded: Vec<u8>, deadline: Deadline) -> BoxFuture<Result<bool>>;
+
+    /// Loads all keys and their bytes, in any order, and then reads the clock. Each is as it was at some time between
+    /// the call and its answer.
+    fn list(&self, deadline: Deadline) -> BoxFuture<Result<LoadedKeys>>;
+
+    /// Sends what swaps [publish](Swap::publish) to this handle, from the first message on, until the receiver is
+    /// dropped or the connection fails. An empty message means that each later one is sent. Default: `Invalid`, and
+    /// waiters poll.
+    fn listen(&self, _handle: HandleId, _messages: UnboundedSender<Vec<u8>>) -> BoxFuture<Result<()>> {
+        Box::pin(async { Err(Error::invalid("this backend has no notifications: poll")) })
+    }
+
+    /// Whether [`listen`](Self::listen) works. Default: no.
+    fn has_notifications(&self) -> bool {
+        false
+    }
+
+    /// Closes what the backend has opened. Default: nothing.
+    fn close(&self, _deadline: Deadline) -> BoxFuture<()> {
+        Box::pin(async {})
+    }
+
+    /// The clock of the holders' deadlines. Default: [`Clock::Boot`], because holders run on other machines than the
+    /// backend.
+    fn clock(&self) -> Clock {
+        Clock::Boot
+    }
+}
+
+/// What a backend has under a key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Loaded {
+    /// The bytes. `None`: it has none.
+    pub bytes: Option<Vec<u8>>,
+    /// The backend's clock after that, as the time since the Unix epoch, to the microsecond. Over all keys and over
+    /// failures it never goes back, and it moves on between two loads.
+    pub now: Duration,
+}
+
+/// All keys of a backend.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LoadedKeys {
+    /// The keys, as texts, and their bytes.
+    pub values: Vec<(String, Vec<u8>)>,
+    /// The backend's clock after that, as in [`Loaded`].
+    pub now: Duration,
+}
+
+/// A swap of the bytes of a key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Swap {
+    /// The key.
+    pub key: Key,
+    /// The bytes that it must have. `None`: it must have none.
+    pub loaded: Option<Vec<u8>>,
+    /// The bytes that it gets.
+    pub bytes: Vec<u8>,
+    /// The time of the load.
+    pub now: Duration,
+    /// How old that time may be. If the backend's clock is more than this after it, the swap is refused: the caller was
+    /// paused, and the key may have been deleted and made again meanwhile.
+    pub max_age: Duration,
+    /// How long the backend keeps the bytes, from now. Then it deletes the key by itself.
+    pub keep_for: Duration,
+    /// Messages to send in the same step, to the listeners of these handles. A backend without notifications ignores
+    /// them.
+    pub publish: Vec<(HandleId, Vec<u8>)>,
+}

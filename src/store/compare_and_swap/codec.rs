@@ -1,0 +1,73 @@
+//! How a record is stored as bytes: JSON with the version of the format and a random nonce.
+//!
+//! Invariant: no two swaps write the same bytes. So a comparison of bytes finds each change, even if a key was deleted
+//! and made again with the same record.
+
+use serde::{Deserialize, Serialize};
+
+use crate::{AcquireId, Error, FencingToken, Key, Result, StoreTime, record::Record, store::Notification};
+
+/// The version of the format.
+const FORMAT: u32 = 1;
+
+#[derive(Serialize)]
+struct Stored<'a> {
+    v: u32,
+    nonce: String,
+    record: &'a Record,
+}
+
+/// The part of a value that all formats have.
+#[derive(Deserialize)]
+struct AnyFormat {
+    v: u32,
+}
+
+#[derive(Deserialize)]
+struct ThisFormat {
+    record: Record,
+}
+
+/// A message: the caller, its token, and when it was granted. Without a token the key was taken from it.
+#[derive(Serialize, Deserialize)]
+struct Message {
+    caller: AcquireId,
+    token: Option<FencingToken>,
+    at: StoreTime,
+}
+
+/// The bytes of a record.
+pub(super) fn encode(record: &Record) -> Result<Vec<u8>> {
+    let stored = Stored { v: FORMAT, nonce: format!("{:016x}", fastrand::u64(..)), record };
+    serde_json::to_vec(&stored).map_err(|source| Error::invalid("a record cannot be encoded").caused_by(source))
+}
+
+/// The record in the bytes of a key.
+pub(super) fn decode(key: &Key, bytes: &[u8]) -> Result<Record> {
+    let corrupt = |message: String| Error::Corrupt { key: key.clone(), message };
+    let AnyFormat { v } = serde_json::from_slice(bytes).map_err(|error| corrupt(error.to_string()))?;
+    if v > FORMAT {
+        return Err(Error::invalid(format!(
+            "the record of {key:?} has format {v} and this build knows up to {FORMAT}: upgrade mongoseal here, too"
+        )));
+    }
+    let ThisFormat { record } = serde_json::from_slice(bytes).map_err(|error| corrupt(error.to_string()))?;
+    if record.version.get() > Record::MAX_VERSION {
+        return Err(corrupt("`version` is not a fencing token with room to grow".into()));
+    }
+    Ok(record)
+}
+
+/// The messages for the hand-overs of a record, and no message for other handles.
+pub(super) fn messages(record: &Record) -> impl Iterator<Item = (AcquireId, Vec<u8>)> {
+    record.handover.iter().filter_map(|(caller, token)| {
+        let message = Message { caller: *caller, token: *token, at: record.last_seen };
+        Some((*caller, serde_json::to_vec(&message).ok()?))
+    })
+}
+
+/// The notification in a message.
+pub(super) fn notification(message: &[u8]) -> Option<Notification> {
+    let Message { caller, token, at } = serde_json::from_slice(message).ok()?;
+    Some(Notification::of(caller, token, Some(at)))
+}
