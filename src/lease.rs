@@ -229,6 +229,11 @@ impl Lease {
         self.lease_shared().check()?;
         let context = self.context();
         context.ensure_open()?;
+        if !context.store.capabilities().linearizable_reads {
+            return Err(Error::invalid(
+                "the reads of this store can be outdated, so they verify nothing: rely on the token and a fence",
+            ));
+        }
         let until = context.operation_deadline();
         retry::until_definite(until, context.settings.attempt, |deadline| async move {
             match confirm_loss(context, self.lease_shared(), deadline).await? {

@@ -283,6 +283,11 @@ async fn refresh_group(
     leases: usize,
 ) -> Result<Vec<ListedLease>> {
     let context = &*shared.context;
+    if !context.store.capabilities().atomic_groups {
+        return Err(Error::invalid(
+            "this store cannot refresh the leases of a group all together or not at all: refresh each lease, or use MongoDB",
+        ));
+    }
     let (clock, until) = (context.clock(), context.operation_deadline());
     let selection = Filter { group: Some(group.clone()), with_expired: true, ..Filter::default() };
     let refresh = BatchRequest::Refresh { ttl: ttl.millis(), least: ttl::millis(least) };

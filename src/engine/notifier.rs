@@ -198,6 +198,9 @@ impl Notifier {
     fn listen(self: &Arc<Self>, context: &Arc<Context>, tick: HybridTime) -> bool {
         let now = context.clock().now();
         let mut state = self.state();
+        if !context.store.capabilities().notifications {
+            state.listening = ListenerState::Unsupported;
+        }
         match state.listening {
             ListenerState::Opening(since) | ListenerState::Open(since) if !state.is_silent(now) => {
                 return since <= tick;

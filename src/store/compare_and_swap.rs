@@ -177,8 +177,7 @@ fn contended() -> Error {
 
 impl<B: Backend> Store for CompareAndSwap<B> {
     fn capabilities(&self) -> Capabilities {
-        let notifications = self.0.backend.has_notifications();
-        Capabilities { atomic_groups: false, notifications, ..Capabilities::ALL }
+        Capabilities { atomic_groups: false, ..self.0.backend.capabilities() }
     }
 
     fn prepare(&self, deadline: Deadline) -> BoxFuture<Result<()>> {
@@ -202,10 +201,8 @@ impl<B: Backend> Store for CompareAndSwap<B> {
     fn apply_batch(&self, leases: &LeaseRefs, batch: &BatchRequest, deadline: Deadline) -> BoxFuture<Result<bool>> {
         let (store, leases, batch) = (self.clone(), leases.clone(), batch.clone());
         Box::pin(async move {
-            if matches!(batch, BatchRequest::Refresh { .. }) && leases.len() > 1 {
-                return Err(Error::invalid(
-                    "this store cannot refresh several keys at once: refresh each lease, or use a store with the capability `atomic_groups`",
-                ));
+            if matches!(batch, BatchRequest::Refresh { .. }) {
+                return Err(Error::invalid("this store cannot change several keys at once: refresh each lease"));
             }
             let (batch, mut leases) = (Arc::new(batch), leases.into_iter());
             let (mut running, mut all, mut failed) = (JoinSet::new(), true, None);

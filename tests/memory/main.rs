@@ -5,6 +5,7 @@
 mod bad_input;
 mod batch;
 mod cancel_safety;
+mod compare_and_swap;
 mod deadline;
 mod downgrade;
 mod election;

@@ -4,7 +4,10 @@ use std::{fmt, time::Duration};
 
 use tokio::sync::mpsc::UnboundedSender;
 
-use crate::{Clock, Deadline, Error, HandleId, Key, Result, store::BoxFuture};
+use crate::{
+    Clock, Deadline, Error, HandleId, Key, Result,
+    store::{BoxFuture, Capabilities},
+};
 
 /// A place that keeps bytes under keys. [`CompareAndSwap`](super::CompareAndSwap) makes a store of it.
 ///
@@ -37,9 +40,9 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
         Box::pin(async { Err(Error::invalid("this backend has no notifications: poll")) })
     }
 
-    /// Whether [`listen`](Self::listen) works. Default: no.
-    fn has_notifications(&self) -> bool {
-        false
+    /// What a store on the backend can do. Default: no notifications. A change of several keys at once is never among it.
+    fn capabilities(&self) -> Capabilities {
+        Capabilities { notifications: false, ..Capabilities::ALL }
     }
 
     /// Closes what the backend has opened. Default: nothing.

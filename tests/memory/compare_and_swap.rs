@@ -1,0 +1,239 @@
+//! The store on a backend that can only compare and swap.
+
+use std::{
+    collections::HashMap,
+    future::IntoFuture,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use mongoseal::{
+    Clock, Deadline, Error, Key, Mongoseal, Result,
+    store::{Backend, BoxFuture, CompareAndSwap, Loaded, LoadedKeys, Store, Swap},
+};
+
+use crate::{millis, secs};
+
+/// What happens between a load and its swap, once.
+type Meanwhile = Box<dyn FnOnce(&mut HashMap<String, Vec<u8>>) + Send>;
+
+/// A backend in memory, on tokio's clock.
+#[derive(Clone)]
+struct Table {
+    clock: Clock,
+    rows: Arc<Mutex<HashMap<String, Vec<u8>>>>,
+    meanwhile: Arc<Mutex<Option<Meanwhile>>>,
+    /// How long the next swap takes to arrive.
+    delay: Arc<Mutex<Duration>>,
+    swaps: Arc<Mutex<Vec<(Swap, bool)>>>,
+}
+
+impl std::fmt::Debug for Table {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Table")
+    }
+}
+
+impl Table {
+    fn new() -> Self {
+        let clock = Clock::tokio();
+        Self { clock, rows: Arc::default(), meanwhile: Arc::default(), delay: Arc::default(), swaps: Arc::default() }
+    }
+
+    fn now(&self) -> Duration {
+        secs(1_735_689_600) + self.clock.now()
+    }
+
+    fn store(&self) -> Arc<dyn Store> {
+        Arc::new(CompareAndSwap::new(self.clone(), secs(3600)))
+    }
+
+    fn seal(&self) -> Mongoseal {
+        Mongoseal::builder().on_store(self.store()).unwrap()
+    }
+
+    fn row(&self) -> Option<Vec<u8>> {
+        self.rows.lock().unwrap().get("k").cloned()
+    }
+
+    fn put(&self, bytes: &[u8]) {
+        self.rows.lock().unwrap().insert("k".into(), bytes.into());
+    }
+
+    /// Does this before the next swap.
+    fn meanwhile(&self, act: impl FnOnce(&mut HashMap<String, Vec<u8>>) + Send + 'static) {
+        *self.meanwhile.lock().unwrap() = Some(Box::new(act));
+    }
+
+    fn failed_swaps(&self) -> usize {
+        self.swaps.lock().unwrap().iter().filter(|(_, is_done)| !is_done).count()
+    }
+}
+
+impl Backend for Table {
+    fn load(&self, key: &Key, _: Deadline) -> BoxFuture<Result<Loaded>> {
+        let loaded = Loaded { bytes: self.rows.lock().unwrap().get(key.as_str()).cloned(), now: self.now() };
+        Box::pin(async {
+            tokio::time::sleep(millis(1)).await;
+            Ok(loaded)
+        })
+    }
+
+    fn swap(&self, swap: Swap, _: Deadline) -> BoxFuture<Result<bool>> {
+        let (table, delay) = (self.clone(), std::mem::take(&mut *self.delay.lock().unwrap()));
+        // On a task of its own, as a driver's request: it arrives although the caller has given up.
+        let arrives = tokio::spawn(async move {
+            tokio::time::sleep(delay + millis(1)).await;
+            let mut rows = table.rows.lock().unwrap();
+            if let Some(act) = table.meanwhile.lock().unwrap().take() {
+                act(&mut rows);
+            }
+            let is_done = rows.get(swap.key.as_str()) == swap.loaded.as_ref() && table.now() <= swap.now + swap.max_age;
+            if is_done {
+                rows.insert(swap.key.to_string(), swap.bytes.clone());
+            }
+            table.swaps.lock().unwrap().push((swap, is_done));
+            Ok(is_done)
+        });
+        Box::pin(async { arrives.await.unwrap() })
+    }
+
+    fn delete(&self, key: &Key, loaded: Vec<u8>, _: Deadline) -> BoxFuture<Result<bool>> {
+        let mut rows = self.rows.lock().unwrap();
+        let is_done = rows.get(key.as_str()) == Some(&loaded) && rows.remove(key.as_str()).is_some();
+        Box::pin(async move { Ok(is_done) })
+    }
+
+    fn list(&self, _: Deadline) -> BoxFuture<Result<LoadedKeys>> {
+        let values = self.rows.lock().unwrap().clone().into_iter().collect();
+        let now = self.now();
+        Box::pin(async move { Ok(LoadedKeys { values, now }) })
+    }
+
+    fn clock(&self) -> Clock {
+        self.clock
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn concurrent_acquires_of_one_process_queue_up_and_lose_no_swap() {
+    let table = Table::new();
+    let seal = table.seal();
+    let mut acquires = tokio::task::JoinSet::new();
+    for _ in 0..20 {
+        acquires.spawn(seal.acquire("k").shared().into_future());
+    }
+    let leases: Vec<_> = acquires.join_all().await.into_iter().map(Result::unwrap).collect();
+    assert_eq!((leases.len(), table.failed_swaps()), (20, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_swap_that_another_process_has_overtaken_is_tried_again_on_its_record() {
+    let table = Table::new();
+    let other = table.seal().acquire("k").await.unwrap();
+    let held = table.row().unwrap();
+    table.rows.lock().unwrap().clear();
+    // The other process acquires between the load and the swap.
+    table.meanwhile(move |rows| drop(rows.insert("k".into(), held)));
+    let refused = table.seal().acquire("k").await;
+    assert!(matches!(refused, Err(Error::Held { token, .. }) if token == other.token()), "{refused:?}");
+    assert_eq!(table.failed_swaps(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_record_that_was_deleted_and_made_again_with_the_same_content_is_not_overwritten() {
+    let table = Table::new();
+    let seal = table.seal();
+    seal.acquire("k").await.unwrap().release().await.unwrap();
+    table.meanwhile(|rows| {
+        // The same record, as another process would write it: with another nonce.
+        let row = String::from_utf8(rows.remove("k").unwrap()).unwrap();
+        let (head, tail) = row.split_once(r#""nonce":""#).unwrap();
+        let made_again = format!(r#"{head}"nonce":"{:016x}{}"#, 7, &tail[16..]);
+        rows.insert("k".into(), made_again.into_bytes());
+    });
+    let _lease = seal.acquire("k").await.unwrap();
+    assert_eq!(table.failed_swaps(), 1, "the record was read again");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_process_that_was_paused_between_load_and_swap_writes_no_old_token() {
+    let table = Table::new();
+    *table.delay.lock().unwrap() = secs(60);
+    let paused = tokio::spawn(table.seal().acquire("k").into_future());
+    tokio::time::sleep(secs(30)).await;
+    let token = table.seal().acquire("k").await.unwrap().token();
+    // An operator deletes the key, so the paused process finds what it has loaded: nothing.
+    table.rows.lock().unwrap().clear();
+    paused.abort();
+    tokio::time::sleep(secs(60)).await;
+    assert_eq!(table.failed_swaps(), 1);
+    let later = table.seal().acquire("k").await.unwrap();
+    assert!(later.token() > token);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_foreign_value_and_a_newer_format_are_refused_and_left_as_they_are() {
+    let table = Table::new();
+    for (bytes, is_corrupt) in [
+        (&b"hello"[..], true),
+        (b"", true),
+        (b"\xff\xfe", true),
+        (br#"{"v":1}"#, true),
+        (br#"{"v":1,"nonce":"0","record":{"version":0}}"#, true),
+        (br#"{"v":2,"nonce":"0","other":1}"#, false),
+    ] {
+        table.put(bytes);
+        for error in [table.seal().acquire("k").await.unwrap_err(), table.seal().inspect("k").await.unwrap_err()] {
+            match error {
+                Error::Corrupt { key, .. } if is_corrupt => assert_eq!(key.as_str(), "k"),
+                Error::Invalid { message, .. } if !is_corrupt => assert!(message.contains("upgrade"), "{message}"),
+                error => panic!("{error:?}"),
+            }
+        }
+        assert!(table.seal().leases().await.is_ok(), "the list leaves it out");
+        assert_eq!(table.row().unwrap(), bytes);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_the_store_cannot_do_is_refused_before_anything_is_sent() {
+    let table = Table::new();
+    let seal = table.seal();
+    let one = seal.acquire("k").group("job").await.unwrap();
+    let swaps = table.swaps.lock().unwrap().len();
+    let refused = seal.refresh_group("job", secs(30)).await.unwrap_err();
+    assert!(matches!(refused, Error::Invalid { .. }), "{refused:?}");
+    assert_eq!(table.swaps.lock().unwrap().len(), swaps);
+    one.verify().await.unwrap();
+    seal.release_group("job").await.unwrap();
+    assert!(!one.is_valid());
+}
+
+#[tokio::test(start_paused = true)]
+async fn each_swap_keeps_the_record_for_its_expiry_and_the_retention() {
+    let table = Table::new();
+    table.seal().acquire("k").ttl(secs(30)).await.unwrap().release().await.unwrap();
+    let swaps = table.swaps.lock().unwrap();
+    let kept: Vec<_> = swaps.iter().map(|(swap, _)| swap.keep_for).collect();
+    assert!(kept.iter().all(|kept| *kept >= secs(3600 + 30) && *kept < secs(3600 + 90)), "{kept:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn waiters_poll_and_are_served_in_order() {
+    let table = Table::new();
+    let holder = table.seal().acquire("k").await.unwrap();
+    let mut waiting = Vec::new();
+    for _ in 0..3 {
+        waiting.push(tokio::spawn(table.seal().acquire("k").wait(secs(600)).into_future()));
+        tokio::time::sleep(millis(50)).await;
+    }
+    let mut last = holder.token();
+    holder.release().await.unwrap();
+    for waiter in waiting {
+        let lease = waiter.await.unwrap().unwrap();
+        assert!(lease.token() > last);
+        last = lease.token();
+        lease.release().await.unwrap();
+    }
+}
