@@ -153,7 +153,7 @@ async fn each_lease_reports_its_end_once_and_after_its_begin() {
             match end {
                 "release" => drop(lease.release().await.unwrap()),
                 "drop" => drop(lease),
-                "orphan" => drop(lease.orphan()),
+                "orphan" => lease.orphan(),
                 "transfer" => drop(lease.transfer(mongoseal::LeaseId::random()).await.unwrap()),
                 "revoke" => {
                     seal.revoke("k").await.unwrap();
