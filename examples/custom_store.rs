@@ -1,12 +1,12 @@
 //! A custom store: leases on any database that can compare and swap a value.
 //!
 //! ```text
-//! cargo run --example custom_store --features compare-and-swap            # two handles on this store
-//! cargo test --example custom_store --features compare-and-swap,test-util # the conformance suite on this store
+//! cargo run --example custom_store     # two handles on this store
+//! cargo test --example custom_store    # the conformance suite on this store
 //! ```
 //!
-//! [`CompareAndSwap`] runs the protocol. It needs four small functions of a [`Backend`]. In this example `Table` stands for
-//! the database: replace it by your client. Without notifications waiters poll, which is slower, and no promise changes.
+//! [`CompareAndSwap`] runs the protocol. It needs four small functions of a [`Backend`]. Here `Table` stands for the
+//! database: replace it by your client. This backend has no notifications, so waiters poll.
 
 use std::{
     collections::HashMap,
@@ -22,7 +22,7 @@ use mongoseal::{
 /// How long the store keeps an idle record: longer than each ttl.
 const RETENTION: Duration = Duration::from_secs(24 * 3600);
 
-/// The seconds from the Unix epoch to 2025, where the clock of this example begins.
+/// The time from the Unix epoch to 2025, where the clock of this example begins.
 const BEGIN: Duration = Duration::from_secs(1_735_689_600);
 
 /// The database.
@@ -70,49 +70,25 @@ async fn main() -> Result<()> {
     let store: Arc<dyn Store> = Arc::new(CompareAndSwap::new(Table::default(), RETENTION));
     let alice = Mongoseal::builder().owner("alice").on_store(store.clone())?;
     let bob = Mongoseal::builder().owner("bob").on_store(store)?;
-
     let lease = alice.acquire("reports/nightly").await?;
-    let first = lease.token();
-    println!("alice acquired {:?} with token {first}", lease.key());
-
-    match bob.acquire("reports/nightly").await {
-        Err(Error::Held { owner, .. }) => println!("bob is refused: {owner:?} holds the key"),
-        other => panic!("a held key must be refused: {other:?}"),
+    println!("alice acquired {:?} with token {}", lease.key(), lease.token());
+    if let Err(Error::Held { owner, .. }) = bob.acquire("reports/nightly").await {
+        println!("bob is refused: {owner:?} holds the key");
     }
-
     let waiting = bob.acquire("reports/nightly").wait(Duration::from_secs(10));
     let (released, lease) = tokio::join!(lease.release(), waiting);
     released?;
-    let second = lease?.token();
-    println!("alice released the key, and bob acquired it with token {second}");
-    assert!(second > first, "tokens grow");
-
-    alice.shutdown().await;
-    bob.shutdown().await;
+    println!("alice released the key, and bob acquired it with token {}", lease?.token());
+    tokio::join!(alice.shutdown(), bob.shutdown());
     Ok(())
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[tokio::test(flavor = "multi_thread")]
-    async fn the_store_keeps_every_clause_that_it_declares() {
-        let store: Arc<dyn Store> = Arc::new(CompareAndSwap::new(Table::default(), RETENTION));
-        let (declared, left_out) = mongoseal::conformance::clauses_of(store.as_ref());
-        let mut clauses = tokio::task::JoinSet::new();
-        for clause in declared {
-            let store = Arc::clone(&store);
-            clauses.spawn(async move {
-                clause.check(store).await;
-                println!("{} holds", clause.name());
-            });
-        }
-        while let Some(ended) = clauses.join_next().await {
-            ended.expect("a clause that fails says what it expected");
-        }
-        for clause in left_out {
-            println!("{} is not declared", clause.name());
-        }
-    }
+#[tokio::test(flavor = "multi_thread")]
+async fn the_store_keeps_every_clause_that_it_declares() {
+    let store: Arc<dyn Store> = Arc::new(CompareAndSwap::new(Table::default(), RETENTION));
+    let (declared, left_out) = mongoseal::conformance::clauses_of(store.as_ref());
+    let checks = declared.into_iter().map(|clause| clause.check(Arc::clone(&store)));
+    checks.collect::<tokio::task::JoinSet<()>>().join_all().await;
+    println!("not declared: {left_out:?}");
 }

@@ -35,7 +35,7 @@
 //! | look and intervene | [`Mongoseal::now`], [`Mongoseal::inspect`], [`Mongoseal::leases`], [`Mongoseal::watch`], [`Mongoseal::watch_prefix`], [`Mongoseal::revoke`], [`Mongoseal::raise`], [`Mongoseal::purge`] |
 //! | observe acquires, refreshes and losses | [`Observer`], [`HandleEvent`], [`Builder::observer`] |
 //! | handle an error | [`Error`] has one variant for each reaction; the [runbook](guide::runbook) has the messages |
-//! | write a store of your own | [`store::Store`], [`record`], and the module `conformance` of the feature `test-util` |
+//! | write a store of your own | `store::CompareAndSwap` of the feature `compare-and-swap`, or [`store::Store`] and [`record`]; the module `conformance` of the feature `test-util` |
 //! | read what is promised | [`guide::guarantees`], [`guide::failure_modes`], [`guide::protocol`] |
 //!
 //! # Choosing
@@ -108,6 +108,7 @@
 //! | `socks5-proxy` | no | `proxyHost=` |
 //! | `cert-key-password` | no | `tlsCertificateKeyFilePassword=` |
 //! | `bson-3` | no | bson 3 in the driver's types |
+//! | `compare-and-swap` | no | `store::CompareAndSwap`: a store on any place that can compare and swap bytes |
 //! | `test-util` | no | the module `conformance`: the test suite for stores |
 //!
 //! # Versions

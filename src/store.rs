@@ -11,7 +11,12 @@
 //!
 //! The module `conformance`, with the feature `test-util`, tests a store.
 //!
+//! To write one, begin with `CompareAndSwap`, of the feature `compare-and-swap`: it makes a store of any place that can
+//! compare and swap bytes.
+//!
 //! # What a store promises
+//!
+//! [`Capabilities`] names the promises that a store may leave out. It must keep all others.
 //!
 //! 1. `apply` is atomic, and an answer means that the request is durable: no failure of a part of the store undoes it.
 //!    If the answer is `Err(Unavailable)`, the request may have been applied or not.
