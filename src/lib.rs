@@ -141,6 +141,8 @@ pub mod fence;
 pub mod guide;
 mod handle;
 mod lease;
+#[cfg(feature = "metrics")]
+pub mod metrics;
 pub mod record;
 pub mod store;
 mod types;
