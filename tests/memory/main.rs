@@ -14,6 +14,7 @@ mod holds;
 mod inspect;
 mod lease;
 mod lease_ids;
+mod metrics;
 mod names;
 mod now;
 mod once;
