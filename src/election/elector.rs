@@ -217,8 +217,9 @@ async fn lead<T, E: From<Error>>(
         let leader = match elected {
             Ok(leader) => leader,
             Err(error @ (Error::Invalid { .. } | Error::Corrupt { .. })) => return Err(error.into()),
-            Err(error) => {
-                debug!(name = %candidacy.name, %error, "not elected: retrying");
+            // The campaign has recorded its error.
+            Err(_recorded) => {
+                debug!(name = %candidacy.name, "not elected: retrying");
                 candidacy.pause(&mut backoff, until).await;
                 continue;
             }
@@ -246,9 +247,8 @@ async fn lead<T, E: From<Error>>(
             Some(Ok(returned)) => Some(returned),
             None => None,
         };
-        if let Err(error) = leader.resign().await {
-            debug!(name = %candidacy.name, %error, "could not resign: the ttl ends the leadership");
-        }
+        // If this fails, the ttl ends the leadership, and a warning says so.
+        drop(leader.resign().await);
         return ended.transpose();
     }
 }

@@ -218,6 +218,22 @@ impl fmt::Display for LossCause {
 }
 
 impl Error {
+    /// The word for the variant in the field `outcome` of a span.
+    pub(crate) fn word(&self) -> &'static str {
+        match self {
+            Self::Held { .. } => "held",
+            Self::QueueFull { .. } => "queue_full",
+            Self::RetriesExhausted { .. } => "retries_exhausted",
+            Self::Lost { .. } => "lost",
+            Self::ExpiresTooSoon { .. } => "expires_too_soon",
+            Self::Incomplete { .. } => "incomplete",
+            Self::Fenced { .. } => "fenced",
+            Self::Unavailable { .. } => "unavailable",
+            Self::Invalid { .. } => "invalid",
+            Self::Corrupt { .. } => "corrupt",
+        }
+    }
+
     /// Creates an [`Invalid`](Self::Invalid) that says what is wrong and what to do.
     pub fn invalid(message: impl Into<String>) -> Self {
         Self::Invalid { message: message.into(), source: None }
