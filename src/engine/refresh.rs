@@ -150,7 +150,7 @@ async fn send(
     match outcome {
         Outcome::Refreshed { token } if token == lease.token => {
             lease.note_round_trip(clock.now().saturating_sub(sent));
-            debug!("refreshed");
+            debug!(key = %lease.key, token = %lease.token, "refreshed");
             Ok(Some(Confirmed { sent, tick: at.map_or(lease.tick, |at| at.tick) }))
         }
         // After the lease had ended, its id was granted again: by a delayed request or in another process.

@@ -44,12 +44,13 @@ pub(crate) async fn run(
         took: context.clock().now().saturating_sub(began),
     });
     if let Err(error) = &end {
-        span.in_scope(|| record_error(at_shutdown, lease, error));
+        span.in_scope(|| report_failure(at_shutdown, lease, error));
     }
     end
 }
 
-fn record_error(at_shutdown: &ShutdownReleases, lease: &LeaseShared, error: &Error) {
+/// Records the error of a lease that was not released.
+fn report_failure(at_shutdown: &ShutdownReleases, lease: &LeaseShared, error: &Error) {
     let error: &(dyn std::error::Error + 'static) = error;
     let (key, token) = (&lease.key, lease.token);
     if lease.loss() == Some(LossCause::ShutDown) {

@@ -5,8 +5,8 @@
 //! Mechanism: each operation runs in one span. At its end, the span receives the outcome and, if the operation failed, an
 //! event with the error.
 //!
-//! Invariants: a span ends with its operation, so a held lease keeps none. An error is recorded once: in the span of the
-//! operation that returns it, and not in the layers below.
+//! Invariants: a span ends with its operation, so a held lease keeps none. An operation records the error that it returns,
+//! and the layers below it do not.
 
 use std::error::Error as StdError;
 
@@ -14,7 +14,7 @@ use tracing::{Instrument, Span, debug, debug_span, field::Empty};
 
 use crate::{Error, FencingToken, Key, Owner, Result};
 
-/// One key, from the call to its answer.
+/// The span of an acquire of one key, from the call to its answer.
 pub(crate) fn acquire(key: &Key, owner: &Owner) -> Span {
     debug_span!(
         target: "mongoseal",
@@ -28,7 +28,7 @@ pub(crate) fn acquire(key: &Key, owner: &Owner) -> Span {
     )
 }
 
-/// One request that refreshes a lease. The schedule sends it, so it is part of no operation of the caller.
+/// The span of one request that refreshes a lease. It is a root: the task of the lease sends most of them.
 pub(crate) fn refresh(key: &Key, token: FencingToken) -> Span {
     debug_span!(
         target: "mongoseal",
@@ -41,7 +41,7 @@ pub(crate) fn refresh(key: &Key, token: FencingToken) -> Span {
     )
 }
 
-/// One request that refreshes a batch of leases.
+/// The span of one request that refreshes a batch of leases.
 pub(crate) fn refresh_batch(leases: usize) -> Span {
     debug_span!(
         target: "mongoseal",
@@ -54,7 +54,7 @@ pub(crate) fn refresh_batch(leases: usize) -> Span {
     )
 }
 
-/// The end of one lease at the store. `caller`: the span of the caller that waits for it.
+/// The span of the end of one lease at the store. `caller`: the span of the caller that waits for it.
 pub(crate) fn release(caller: Option<&Span>, key: &Key, token: FencingToken) -> Span {
     debug_span!(
         target: "mongoseal",
@@ -66,12 +66,12 @@ pub(crate) fn release(caller: Option<&Span>, key: &Key, token: FencingToken) -> 
     )
 }
 
-/// The check of one lease at the store.
+/// The span of a check of one lease at the store.
 pub(crate) fn verify(key: &Key, token: FencingToken) -> Span {
     debug_span!(target: "mongoseal", "mongoseal.verify", %key, token = token.get(), outcome = Empty)
 }
 
-/// A fenced write of this collection.
+/// The span of a fenced write of this collection.
 #[cfg(feature = "mongodb")]
 pub(crate) fn fenced_write(collection: &mongodb::Namespace, token: FencingToken) -> Span {
     debug_span!(
@@ -83,7 +83,7 @@ pub(crate) fn fenced_write(collection: &mongodb::Namespace, token: FencingToken)
     )
 }
 
-/// A transaction with one lease, with its retries.
+/// The span of a transaction with one lease, with its retries.
 #[cfg(feature = "mongodb")]
 pub(crate) fn transaction(key: &Key, token: FencingToken) -> Span {
     debug_span!(
@@ -96,7 +96,7 @@ pub(crate) fn transaction(key: &Key, token: FencingToken) -> Span {
     )
 }
 
-/// A transaction with several leases.
+/// The span of a transaction with several leases.
 #[cfg(feature = "mongodb")]
 pub(crate) fn joint_transaction(leases: usize) -> Span {
     debug_span!(

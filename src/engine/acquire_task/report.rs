@@ -42,7 +42,6 @@ impl AcquireTask {
     /// Reports the grant, and ends the span.
     pub(super) fn report_granted(&self, span: Span, lease: &LeaseShared, waited: Duration) {
         let outcome = AcquireOutcome::Granted(lease.token);
-        span.in_scope(|| debug!("granted"));
         end_span(span, outcome, waited);
         lease.observe(self.observers(), self.is_campaign, || self.finished(outcome, waited));
     }
@@ -72,6 +71,7 @@ fn end_span(span: Span, outcome: AcquireOutcome<'_>, waited: Duration) {
     let ended: Result<_, &(dyn StdError + 'static)> = match outcome {
         AcquireOutcome::Granted(token) => {
             span.record("token", token.get());
+            span.in_scope(|| debug!("granted"));
             Ok("granted")
         }
         AcquireOutcome::Abandoned => Ok("abandoned"),

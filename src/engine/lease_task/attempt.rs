@@ -73,7 +73,7 @@ impl LeaseTask {
                     self.note_confirmed(*done, sent, tick);
                 }
             }
-            // An error of an earlier round is ignored.
+            // An error of an earlier round changes nothing.
             Err(error) => {
                 let (now, lease) = (self.now(), &self.lease);
                 let current = self.round.as_mut().filter(|current| current.number == round);
