@@ -183,7 +183,7 @@ impl<'a, T: Send + Sync> Fenced<'a, T> {
 
     /// The span of a write.
     fn span(&self) -> Span {
-        spans::fenced_write(&self.collection.namespace(), self.by.token)
+        spans::fenced_write(self.collection.namespace(), self.by.token)
     }
 
     /// Refuses what can be refused without a command. Returns what a write needs to run, for which the user needs these

@@ -73,7 +73,7 @@ pub(crate) fn verify(key: &Key, token: FencingToken) -> Span {
 
 /// The span of a fenced write of this collection.
 #[cfg(feature = "mongodb")]
-pub(crate) fn fenced_write(collection: &mongodb::Namespace, token: FencingToken) -> Span {
+pub(crate) fn fenced_write(collection: impl std::fmt::Display, token: FencingToken) -> Span {
     debug_span!(
         target: "mongoseal",
         "mongoseal.fenced_write",
