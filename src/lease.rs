@@ -23,12 +23,13 @@ use crate::{
         completion,
         confirm::confirm_loss,
         context::Context,
-        end_action::{End, EndAction},
+        end_action::{CallerSpan, End, EndAction},
         held_lease::HeldLease,
         lease_shared::LeaseShared,
         lease_state::{LeaseState, ReleaseOutcome},
         retry,
     },
+    types::spans,
 };
 
 /// A lease: the right to act on its key until it ends, and the [`FencingToken`] for the storage.
@@ -226,26 +227,8 @@ impl Lease {
     ///
     /// Dropping the future abandons the answer and changes nothing.
     pub async fn verify(&self) -> Result<()> {
-        self.lease_shared().check()?;
-        let context = self.context();
-        context.ensure_open()?;
-        if !context.store.capabilities().linearizable_reads {
-            return Err(Error::invalid(
-                "the reads of this store can be outdated, so they verify nothing: rely on the token and a fence",
-            ));
-        }
-        let until = context.operation_deadline();
-        retry::until_definite(until, context.settings.attempt, |deadline| async move {
-            match confirm_loss(context, self.lease_shared(), deadline).await? {
-                None => Ok(()),
-                Some(cause) => {
-                    self.lease_shared().lose(cause);
-                    Ok(())
-                }
-            }
-        })
-        .await?;
-        self.lease_shared().check()
+        let span = spans::verify(self.key(), self.token());
+        spans::run(span, ("verified", "not verified"), self.confirm()).await
     }
 
     /// Refreshes the lease now, as the background task does by itself.
@@ -325,12 +308,39 @@ impl Lease {
     ///
     /// Dropping the future abandons the answer. The lease is released all the same.
     pub async fn release(self) -> Result<ReleaseOutcome> {
-        self.held.end();
-        Ok(self.held.wait_for_end().await?.outcome())
+        self.held.end_with(EndAction::Release(CallerSpan::current()));
+        let end = self.held.wait_for_end().await;
+        // If the lease was lost, its task has ended before and taken nothing.
+        drop(self.lease_shared().end_action.get().and_then(EndAction::take_caller_span));
+        Ok(end?.outcome())
     }
 }
 
 impl Lease {
+    /// Checks whether the lease is held at this moment, as part of an operation that has a span and records the error.
+    pub(crate) async fn confirm(&self) -> Result<()> {
+        self.lease_shared().check()?;
+        let context = self.context();
+        context.ensure_open()?;
+        if !context.store.capabilities().linearizable_reads {
+            return Err(Error::invalid(
+                "the reads of this store can be outdated, so they verify nothing: rely on the token and a fence",
+            ));
+        }
+        let until = context.operation_deadline();
+        retry::until_definite(until, context.settings.attempt, |deadline| async move {
+            match confirm_loss(context, self.lease_shared(), deadline).await? {
+                None => Ok(()),
+                Some(cause) => {
+                    self.lease_shared().lose(cause);
+                    Ok(())
+                }
+            }
+        })
+        .await?;
+        self.lease_shared().check()
+    }
+
     /// Completes a tick and releases the lease, in one write. The lease may have expired, if the key was not granted since.
     ///
     /// # Cancel safety

@@ -87,8 +87,28 @@
 //!
 //! # Tracing
 //!
-//! The library emits [`tracing`](https://docs.rs/tracing) events and prints nothing. An acquire is a span with the fields
-//! `key` and `owner`, and `token` once it is granted.
+//! The library emits [`tracing`](https://docs.rs/tracing) spans and events, and prints nothing. Each operation of these runs
+//! in a span with the target `mongoseal`:
+//!
+//! | span | level | is | fields | parent |
+//! |---|---|---|---|---|
+//! | `mongoseal.acquire` | `debug` | an acquire of one key, from the call to its answer, with the wait | `key`, `owner`, `token`, `position`, `waited`, `outcome` | the caller's span |
+//! | `mongoseal.refresh` | `debug` | one request that refreshes a lease or a batch of leases | `key`, `token`, `leases`, `outcome` | none |
+//! | `mongoseal.release` | `debug` | the end of a lease at the store, also after a drop, a loss or a transfer | `key`, `token`, `outcome` | the caller's span for [`Lease::release`], otherwise none |
+//! | `mongoseal.verify` | `debug` | [`Lease::verify`] | `key`, `token`, `outcome` | the caller's span |
+//! | `mongoseal.fenced_write` | `debug` | a write, or a bulk write, of a [fenced collection](fence) | `collection`, `token`, `outcome` | the caller's span |
+//! | `mongoseal.transaction` | `debug` | [`Lease::transaction`] or [`LeaseSet::transaction`], with its retries | `key`, `token`, `leases`, `outcome` | the caller's span |
+//!
+//! A span ends with its operation, so none is open because a lease is held. A batch, or a transaction of several leases, has
+//! no `key` and no `token`. `position` is the first place in the queue, and `waited` is the time of the acquire.
+//!
+//! `outcome` is `granted`, `abandoned`, `confirmed`, `refused`, `released`, `already_lost`, `unknown`, `orphaned`,
+//! `transferred`, `verified`, `written` or `committed`. If the operation failed, it is the variant of [`Error`], such as
+//! `held`, or `failed` for an error of a transaction's work. If the caller drops a future, its span has no outcome; an acquire
+//! is then `abandoned`.
+//!
+//! The error of an operation that failed is recorded once, as the field `error` of an event in its span. A failed refresh that
+//! puts leases at risk has its error in the warning of each of them.
 //!
 //! | level | events |
 //! |---|---|

@@ -10,13 +10,12 @@ use std::{
 };
 
 use tokio::sync::oneshot;
-use tracing::{Instrument, debug_span, field};
 
 use crate::{
     Error, Group, IntoName, Key, Lease, LeaseId, Metadata, Result, Retry, Ttl,
     engine::{acquire_task::AcquireTask, lease_ids::InUse, refresh::Refreshing, retry_policy::OnHeld, shared::Shared},
     record::{HoldLimits, LeaseSpec},
-    types::{duration::format_duration, ttl},
+    types::{duration::format_duration, spans, ttl},
 };
 
 /// The limit of an exclusive lease, and the limit of a lease that any number of holders can share.
@@ -218,18 +217,11 @@ impl CheckedAcquire {
 
     /// As [`acquire`](Self::acquire), with this lease id.
     pub(crate) async fn acquire_as(self, key: Key, id: LeaseId) -> Result<Lease> {
-        let request = self.prepare(key, id)?;
+        let span = spans::acquire(&key, &self.shared.context.settings.owner);
+        let request = self.prepare(key, id).inspect_err(|error| spans::end(&span, Err(error), "not granted"))?;
         let shared = Arc::clone(&request.shared);
         let (reply, granted) = oneshot::channel();
-        let span = debug_span!(
-            "acquire",
-            key = %request.key,
-            owner = %request.terms.owner,
-            token = field::Empty,
-            position = field::Empty,
-            waited = field::Empty,
-        );
-        let task = shared.context.spawn(request.run(reply).instrument(span));
+        let task = shared.context.spawn(request.run(reply, span));
         if let Ok(answer) = granted.await {
             return answer.map(Lease::new);
         }
@@ -286,6 +278,8 @@ impl CheckedAcquire {
 
 #[cfg(test)]
 mod tests {
+    use tracing::Span;
+
     use super::*;
     use crate::Mongoseal;
 
@@ -293,7 +287,7 @@ mod tests {
     async fn the_task_of_a_lease_takes_less_than_half_a_kilobyte() {
         let options = AcquireOptions::new(&Mongoseal::in_memory().shared).check().unwrap();
         let task = options.prepare("k".parse().unwrap(), LeaseId::random()).unwrap();
-        let size = size_of_val(&task.run(oneshot::channel().0));
+        let size = size_of_val(&task.run(oneshot::channel().0, Span::none()));
         assert!(size < 500, "{size}");
     }
 }

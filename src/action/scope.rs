@@ -1,7 +1,5 @@
 //! The verb `with`: work in the scope of a lease.
 
-use tracing::debug;
-
 use crate::{Acquire, AcquireAll, Error, IntoName, Key, Lease, LeaseSet, Mongoseal, ReleaseOutcome, Result};
 
 impl Mongoseal {
@@ -57,7 +55,8 @@ impl Acquire {
         match lease.release().await {
             Ok(ReleaseOutcome::AlreadyLost { cause }) => return Err(Error::Lost { key, token, cause }),
             Ok(ReleaseOutcome::Released | ReleaseOutcome::Unknown) => {}
-            Err(error) => debug!(%error, "the work is done, and the ttl ends its lease"),
+            // The ttl ends the lease, and the release has recorded the error.
+            Err(_recorded) => {}
         }
         Ok(value)
     }
@@ -100,7 +99,8 @@ impl AcquireAll {
                     }
                 }
             }
-            Err(error) => debug!(%error, "the work is done, and the ttls end its leases"),
+            // The ttls end the leases, and each release has recorded its error.
+            Err(_recorded) => {}
         }
         Ok(value)
     }

@@ -85,8 +85,9 @@ pub(super) async fn lead<T, E: From<Error>>(
         let leader = match elected {
             Ok(leader) => leader,
             Err(error @ (Error::Invalid { .. } | Error::Corrupt { .. })) => return Err(error.into()),
-            Err(error) => {
-                debug!(name = %candidacy.name, %error, "not elected: retrying");
+            // The campaign has recorded its error.
+            Err(_recorded) => {
+                debug!(name = %candidacy.name, "not elected: retrying");
                 candidacy.pause(&mut backoff, &stop.end).await;
                 continue;
             }
@@ -120,9 +121,8 @@ pub(super) async fn lead<T, E: From<Error>>(
             }
         };
         // Before the next campaign, so that it waits behind the present candidates.
-        if let Err(error) = leader.resign().await {
-            debug!(name = %candidacy.name, %error, "could not resign: the ttl ends the leadership");
-        }
+        // If this fails, the ttl ends the leadership, and a warning says so.
+        drop(leader.resign().await);
         if let Some(returned) = returned {
             return returned.map(Some);
         }

@@ -21,7 +21,7 @@ use std::{
 };
 
 use tokio::sync::oneshot;
-use tracing::{Span, debug, field};
+use tracing::{Instrument, Span, debug};
 
 use crate::{
     Clock, Deadline, Error, FencingToken, HybridTime, Key, Result, Ttl,
@@ -94,10 +94,10 @@ struct QueuePlace {
 const EXPIRY_MARGIN: Duration = Duration::from_millis(5);
 
 impl AcquireTask {
-    /// Acquires the key, replies, and keeps the lease until it ends.
-    pub(crate) fn run(self, reply: oneshot::Sender<Result<HeldLease>>) -> impl Future<Output = ()> + Send {
+    /// Acquires the key in this span, replies, and keeps the lease until it ends.
+    pub(crate) fn run(self, reply: oneshot::Sender<Result<HeldLease>>, span: Span) -> impl Future<Output = ()> + Send {
         // Boxed, because it is much larger than the lease task that replaces it.
-        let granted = Box::pin(self.acquire(reply));
+        let granted = Box::pin(self.acquire(reply, span));
         async move {
             let Some(mut task) = granted.await else { return };
             task.run().await;
@@ -106,25 +106,15 @@ impl AcquireTask {
     }
 
     /// Acquires the key and replies. Returns the task of the lease.
-    async fn acquire(self, mut reply: oneshot::Sender<Result<HeldLease>>) -> Option<Box<LeaseTask>> {
+    async fn acquire(self, mut reply: oneshot::Sender<Result<HeldLease>>, span: Span) -> Option<Box<LeaseTask>> {
         let shared = Arc::clone(&self.shared);
         let clock = shared.context.clock();
         let began = clock.now();
-        let granted = match self.obtain(&shared, &mut reply).await {
-            Ok(lease) if self.ttl > Ttl::MAX => {
-                let applied = refresh::apply_ttl(&shared.context, &lease, self.ttl).await;
-                self.is_in_doubt.fetch_or(applied.is_err(), Ordering::Relaxed);
-                applied.map(|()| lease)
-            }
-            granted => granted,
-        };
+        let granted = self.obtain(&shared, &mut reply).instrument(span.clone()).await;
         let waited = clock.now().saturating_sub(began);
-        Span::current().record("waited", field::debug(waited));
         match granted {
             Ok(lease) => {
-                Span::current().record("token", lease.token.get());
-                debug!("granted");
-                self.report_granted(&lease, waited);
+                self.report_granted(span, &lease, waited);
                 let holder = (self.terms.caller.number, &lease);
                 let holder = HolderGuard::new(&shared.context, &shared.siblings().notifier, &shared.releases, holder);
                 let (held, task) = LeaseTask::start(shared, lease, (self.ttl, self.refreshing), self.in_use, holder);
@@ -133,15 +123,30 @@ impl AcquireTask {
                 Some(task)
             }
             Err(error) => {
-                self.report_failed(&error, reply.is_closed(), waited);
+                self.report_failed(span, &error, reply.is_closed(), waited);
                 self.fail(error, reply).await;
                 None
             }
         }
     }
 
-    /// Acquires the key by the caller's policy: one attempt, a wait or retries.
+    /// Acquires the key, with the ttl of the caller.
     async fn obtain(
+        &self,
+        shared: &Arc<Shared>,
+        reply: &mut oneshot::Sender<Result<HeldLease>>,
+    ) -> Result<Arc<LeaseShared>> {
+        let lease = self.acquire_by_policy(shared, reply).await?;
+        if self.ttl > Ttl::MAX {
+            let applied = refresh::apply_ttl(&shared.context, &lease, self.ttl).await;
+            self.is_in_doubt.fetch_or(applied.is_err(), Ordering::Relaxed);
+            applied?;
+        }
+        Ok(lease)
+    }
+
+    /// Acquires the key by the caller's policy: one attempt, a wait or retries.
+    async fn acquire_by_policy(
         &self,
         shared: &Arc<Shared>,
         reply: &mut oneshot::Sender<Result<HeldLease>>,
@@ -233,7 +238,8 @@ impl AcquireTask {
                 Ok(AcquireReply::Granted(lease)) => return Ok(lease),
                 Ok(AcquireReply::Queued(place)) => place,
                 Err(error @ Error::Unavailable { .. }) if is_waiter && self.is_queued.load(Ordering::Relaxed) => {
-                    debug!(%error, "the store is unavailable: still waiting");
+                    let error: &(dyn std::error::Error + 'static) = &error;
+                    debug!(error, "the store is unavailable: still waiting");
                     continue;
                 }
                 Err(error) => return Err(error),
@@ -360,7 +366,6 @@ impl AcquireTask {
                 Ok(AcquireReply::Granted(lease))
             }
             Outcome::Queued { position, version, holder } if is_waiter => {
-                Span::current().record("position", position);
                 debug!(position, holder = ?holder.terms.owner, token = %holder.version, "waiting");
                 self.report_queued(position);
                 let free = free(&holder);

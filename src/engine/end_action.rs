@@ -1,6 +1,8 @@
 //! What happens at the store to a lease that has ended in this process. This is plain data: `release.rs` acts on it.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use tracing::Span;
 
 use crate::{
     FencingToken, LeaseId, LossCause,
@@ -10,9 +12,11 @@ use crate::{
     },
 };
 
-/// What happens to a lease at the store instead of a plain release.
+/// What happens to a lease at the store. Without one it is released.
 #[derive(Debug)]
 pub(crate) enum EndAction {
+    /// It is released, and the caller waits for that.
+    Release(CallerSpan),
     /// Its ttl ends it.
     Orphan,
     /// It is transferred to this lease id.
@@ -27,9 +31,33 @@ pub(crate) enum EndAction {
     TakeBack,
 }
 
+impl EndAction {
+    /// Takes the span of the caller that waits, if it is in one.
+    pub(crate) fn take_caller_span(&self) -> Option<Box<Span>> {
+        match self {
+            Self::Release(CallerSpan(span)) => span.lock().unwrap_or_else(PoisonError::into_inner).take(),
+            _ => None,
+        }
+    }
+}
+
+/// The span of a caller that waits for a release. It is taken out of here, because a span ends when all of its handles
+/// are dropped, and the state of a lease can outlive the release.
+#[derive(Debug)]
+pub(crate) struct CallerSpan(Mutex<Option<Box<Span>>>);
+
+impl CallerSpan {
+    pub(crate) fn current() -> Self {
+        let span = Span::current();
+        Self(Mutex::new((!span.is_none()).then(|| Box::new(span))))
+    }
+}
+
 /// What the task of a lease did when the lease ended.
 #[derive(Debug)]
 pub(crate) enum End {
+    /// The lease was left to its ttl.
+    Orphaned,
     Released(ReleaseOutcome),
     Transferred(FencingToken),
 }
@@ -38,8 +66,20 @@ impl End {
     /// What became of the lease of this process.
     pub(crate) fn outcome(&self) -> ReleaseOutcome {
         match self {
+            Self::Orphaned => ReleaseOutcome::Released,
             Self::Released(outcome) => outcome.clone(),
             Self::Transferred(_) => ReleaseOutcome::AlreadyLost { cause: LossCause::Transferred },
+        }
+    }
+
+    /// The word for it in the field `outcome` of a span.
+    pub(crate) fn word(&self) -> &'static str {
+        match self {
+            Self::Orphaned => "orphaned",
+            Self::Released(ReleaseOutcome::Released) => "released",
+            Self::Released(ReleaseOutcome::Unknown) => "unknown",
+            Self::Released(ReleaseOutcome::AlreadyLost { .. }) => "already_lost",
+            Self::Transferred(_) => "transferred",
         }
     }
 }

@@ -34,7 +34,8 @@ impl JointRelease {
         self.ended.cancelled().await;
         let release = || async {
             let released = context.store.apply_batch(&self.leases, &BatchRequest::Release, deadline).await;
-            debug!(leases = self.leases.len(), ?released, "released together");
+            // Not in the span of the lease whose task runs this.
+            debug!(parent: None, leases = self.leases.len(), ?released, "released together");
             released.unwrap_or(false)
         };
         *self.released.get_or_init(release).await

@@ -220,20 +220,17 @@ impl LeaseShared {
         if is_last { LossCause::HeldTooLong } else { LossCause::Expired }
     }
 
-    /// Notes that a refresh failed.
-    pub(crate) fn note_at_risk(&self, error: &Error) {
+    /// Notes that a refresh failed. Returns whether that put the lease at risk, which records the error.
+    pub(crate) fn note_at_risk(&self, error: &Error) -> bool {
         let remaining = self.remaining();
         let is_new = self.transition(&LeaseState::AtRisk);
         if is_new {
             self.report_risk(remaining, error);
-        }
-        // As an error and not as text, so that a subscriber can read the source, too.
-        let error: &(dyn std::error::Error + 'static) = error;
-        if is_new {
+            // As an error and not as text, so that a subscriber can read the source, too.
+            let error: &(dyn std::error::Error + 'static) = error;
             warn!(key = %self.key, token = %self.token, ?remaining, error, "the lease is at risk: its refreshes are not confirmed, and it is lost after the remaining time");
-        } else {
-            debug!(key = %self.key, token = %self.token, ?remaining, error, "the lease is still at risk");
         }
+        is_new
     }
 
     /// Ends the lease as lost, unless it has ended.

@@ -5,6 +5,7 @@
 //! flight at once, and each waits for its answer until the deadline. The first confirmation counts: the new deadline is
 //! the ttl after that attempt was sent.
 
+mod attempt;
 mod end;
 mod round;
 
@@ -12,20 +13,19 @@ use std::{future::pending, pin::Pin, sync::Arc, time::Duration};
 
 use tokio::sync::oneshot;
 
-use self::round::RefreshRound;
+use self::{attempt::Reply, round::RefreshRound};
 use crate::{
-    Deadline, Error, HybridTime, LossCause, Metadata, Result, Ttl,
+    HybridTime, LossCause, Metadata, Result, Ttl,
     engine::{
         command_queue::{Command, RefreshCommand},
-        confirm::confirm_loss,
         context::Context,
         end_action::End,
         held_lease::HeldLease,
-        in_flight::{InFlight, MAX_ATTEMPTS, attempt_life},
+        in_flight::{InFlight, MAX_ATTEMPTS},
         lease_ids::InUse,
         lease_shared::LeaseShared,
         notifier::HolderGuard,
-        refresh::{self, Confirmed, Refreshing},
+        refresh::Refreshing,
         refresh_schedule::{ScheduleSpec, Slot},
         release,
         shared::Shared,
@@ -69,23 +69,6 @@ enum Placed {
         sent: Duration,
         due_at: Duration,
     },
-}
-
-/// The answer to one request.
-enum Reply {
-    Attempt(AttemptResult),
-    /// The result of a check for a loss.
-    LossCheck(Result<Option<LossCause>>),
-}
-
-/// The result of an attempt to refresh.
-struct AttemptResult {
-    round: u32,
-    ttl: Ttl,
-    /// The deadline of the lease when the attempt was sent.
-    deadline: Duration,
-    /// `None`: the lease is lost.
-    confirmed: Result<Option<Confirmed>>,
 }
 
 /// What wakes the task.
@@ -297,64 +280,6 @@ impl LeaseTask {
             return self.attempts == 0;
         }
         usize::from(self.attempts) < MAX_ATTEMPTS
-    }
-
-    /// Sends the next attempt, if it is time.
-    fn send(&mut self, now: Duration) {
-        let (context, lease) = (Arc::clone(self.context()), Arc::clone(&self.lease));
-        let Some(round) = self.round.as_mut().filter(|round| round.next_attempt <= now) else { return };
-        round.next_attempt = now.saturating_add(round.resend.next());
-        let deadline = lease.deadline();
-        let left = round.until.min(deadline).saturating_sub(now);
-        let attempt_deadline = Deadline::after(context.clock(), attempt_life(left));
-        let (round, ttl, metadata) = (round.number, round.ttl, round.metadata.clone());
-        self.attempts = self.attempts.saturating_add(1);
-        self.sent.push(Box::pin(async move {
-            let confirmed = refresh::attempt(&context, &lease, ttl, metadata.as_ref(), attempt_deadline).await;
-            Reply::Attempt(AttemptResult { round, ttl, deadline, confirmed })
-        }));
-    }
-
-    fn check_loss(&mut self) {
-        let (context, lease) = (Arc::clone(self.context()), Arc::clone(&self.lease));
-        let deadline = Deadline::after(context.clock(), attempt_life(lease.remaining()));
-        self.sent.push(Box::pin(async move { Reply::LossCheck(confirm_loss(&context, &lease, deadline).await) }));
-    }
-
-    /// Handles the result of an attempt.
-    fn handle_attempt(&mut self, AttemptResult { round, ttl, deadline, confirmed }: AttemptResult) {
-        self.attempts = self.attempts.saturating_sub(1);
-        match confirmed {
-            // The lease is lost. The state says so.
-            Ok(None) => {}
-            Ok(Some(Confirmed { sent, tick })) => {
-                let until = sent.saturating_add(self.context().settings.validity(ttl));
-                if self.lease.extend_deadline(until)
-                    && let Some(done) = self.round.take_if(|current| current.number == round)
-                {
-                    self.note_confirmed(*done, sent, tick);
-                }
-            }
-            // An error of an earlier round is ignored.
-            Err(error) => {
-                let now = self.now();
-                let Some(current) = self.round.as_mut().filter(|current| current.number == round) else { return };
-                // If another attempt was confirmed meanwhile, this one only had too little time.
-                if self.lease.deadline() <= deadline {
-                    self.lease.note_at_risk(&error);
-                }
-                if matches!(error, Error::Unavailable { .. }) {
-                    current.next_attempt = current.next_attempt.min(now.saturating_add(current.backoff.next()));
-                    current.last_error = Some(error);
-                    return;
-                }
-                // The cause may pass before the deadline. A refresh for the holder leaves the schedule as it is.
-                if let Some(command) = self.round.take().and_then(|round| round.command) {
-                    drop(command.reply.send(Err(error)));
-                }
-                self.note_unconfirmed(self.due_soon());
-            }
-        }
     }
 
     /// Notes a confirmed refresh.

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use tracing::debug;
+use tracing::{Instrument, Span, debug};
 
 use crate::{
-    Deadline, Error, HybridTime, LossCause, Metadata, Result, Ttl,
+    Deadline, Error, HybridTime, Key, LossCause, Metadata, Result, Ttl,
     engine::{
         confirm::{confirm_loss, stale_error},
         context::Context,
@@ -15,7 +15,7 @@ use crate::{
     },
     record::{self, Outcome, Request},
     store::Applied,
-    types::duration::format_duration,
+    types::{duration::format_duration, spans},
 };
 
 /// When the task refreshes the lease.
@@ -86,12 +86,14 @@ pub(crate) async fn apply_ttl(context: &Context, lease: &LeaseShared, ttl: Ttl) 
     }
 }
 
-/// Refreshes until the store confirms it or the operation timeout is over.
+/// Refreshes until the store confirms it or the operation timeout is over. The caller records the error.
 async fn refresh(context: &Context, lease: &LeaseShared, ttl: Ttl) -> Result<()> {
     let longest = context.settings.longest_attempt(ttl);
     let until = context.operation_deadline().or_at(lease.deadline());
-    let confirmed =
-        retry::until_definite(until, Limit::growing(longest), |deadline| attempt(context, lease, ttl, None, deadline));
+    let confirmed = retry::until_definite(until, Limit::growing(longest), |deadline| {
+        let span = spans::refresh(&lease.key, lease.token);
+        attempt(span, context, lease, ttl, None, deadline)
+    });
     match confirmed.await? {
         Some(Confirmed { sent, .. }) if lease.extend_deadline(sent.saturating_add(context.settings.validity(ttl))) => {
             Ok(())
@@ -109,8 +111,20 @@ pub(crate) struct Confirmed {
     pub(crate) tick: HybridTime,
 }
 
-/// Sends one refresh. Returns `None` if the lease is lost.
+/// Sends one refresh in this span. Returns `None` if the lease is lost. The caller records the error.
 pub(crate) async fn attempt(
+    span: Span,
+    context: &Context,
+    lease: &LeaseShared,
+    ttl: Ttl,
+    metadata: Option<&Metadata>,
+    deadline: Deadline,
+) -> Result<Option<Confirmed>> {
+    send(&span, context, lease, ttl, metadata, deadline).instrument(span.clone()).await
+}
+
+async fn send(
+    span: &Span,
     context: &Context,
     lease: &LeaseShared,
     ttl: Ttl,
@@ -126,18 +140,12 @@ pub(crate) async fn attempt(
     });
     let sent = clock.now();
     let answer = context.store.apply(&lease.key, request, deadline).await;
-    context.settings.observers.emit(|| HandleEvent::RefreshFinished {
-        key: Some(&lease.key),
-        leases: 1,
-        outcome: match &answer {
-            Ok(Applied { outcome: Outcome::Refreshed { token }, .. }) if *token == lease.token => {
-                RefreshOutcome::Confirmed
-            }
-            Ok(_) => RefreshOutcome::Refused,
-            Err(error) => RefreshOutcome::Failed(error),
-        },
-        took: clock.now().saturating_sub(sent),
-    });
+    let outcome = match &answer {
+        Ok(Applied { outcome: Outcome::Refreshed { token }, .. }) if *token == lease.token => RefreshOutcome::Confirmed,
+        Ok(_) => RefreshOutcome::Refused,
+        Err(error) => RefreshOutcome::Failed(error),
+    };
+    report(span, context, (Some(&lease.key), 1), outcome, sent);
     let Applied { outcome, at, .. } = answer?;
     match outcome {
         Outcome::Refreshed { token } if token == lease.token => {
@@ -161,4 +169,33 @@ pub(crate) async fn attempt(
             Err(Error::invalid(format!("the store answered a refresh with {outcome:?}: report this bug of the store")))
         }
     }
+}
+
+/// Reports the answer to a request that refreshes leases, which was sent at `sent`, to its span and to the observers.
+pub(crate) fn report(
+    span: &Span,
+    context: &Context,
+    (key, leases): (Option<&Key>, usize),
+    outcome: RefreshOutcome<'_>,
+    sent: Duration,
+) {
+    let word = match outcome {
+        RefreshOutcome::Confirmed => "confirmed",
+        RefreshOutcome::Refused => "refused",
+        RefreshOutcome::Failed(error) => error.kind(),
+    };
+    span.record("outcome", word);
+    let took = context.clock().now().saturating_sub(sent);
+    context.settings.observers.emit(|| HandleEvent::RefreshFinished { key, leases, outcome, took });
+}
+
+/// Records the error of a refresh in its span: with the risk of a lease, if `note_at_risk` finds a new one, or else by
+/// itself.
+pub(crate) fn record_error(span: &Span, error: &Error, note_at_risk: impl FnOnce() -> bool) {
+    span.in_scope(|| {
+        if !note_at_risk() {
+            let error: &(dyn std::error::Error + 'static) = error;
+            debug!(error, "the refresh failed");
+        }
+    });
 }

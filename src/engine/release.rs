@@ -4,7 +4,7 @@
 
 use std::{mem, sync::Arc};
 
-use tracing::{debug, warn};
+use tracing::{Instrument, debug, warn};
 
 use crate::{
     AcquireId, Deadline, Error, FencingToken, LeaseId, LossCause, Result,
@@ -20,9 +20,11 @@ use crate::{
         shutdown_release::{BatchOutcome, ShutdownReleases},
     },
     record::{self, Outcome, Request},
+    types::spans,
 };
 
-/// Acts at the store on a lease that has ended, and returns what it did.
+/// Acts at the store on a lease that has ended, and returns what it did. Its span is that of a release, and ends before
+/// the caller has the answer.
 pub(crate) async fn run(
     context: &Arc<Context>,
     at_shutdown: &Arc<ShutdownReleases>,
@@ -30,7 +32,11 @@ pub(crate) async fn run(
     caller: AcquireId,
 ) -> Result<End> {
     let began = context.clock().now();
-    let end = finish(context, at_shutdown, lease, caller).await;
+    let waiting = lease.end_action.get().and_then(EndAction::take_caller_span);
+    let span = spans::release(waiting.as_deref(), &lease.key, lease.token);
+    drop(waiting);
+    let end = finish(context, at_shutdown, lease, caller).instrument(span.clone()).await;
+    span.record("outcome", end.as_ref().map_or_else(Error::kind, End::word));
     context.settings.observers.emit(|| HandleEvent::ReleaseFinished {
         key: &lease.key,
         token: lease.token,
@@ -38,21 +44,24 @@ pub(crate) async fn run(
         took: context.clock().now().saturating_sub(began),
     });
     if let Err(error) = &end {
-        if lease.loss() == Some(LossCause::ShutDown) {
-            // The shutdown warns once for all of them.
-            at_shutdown.note_unreleased();
-            debug!(key = %lease.key, token = %lease.token, %error, "not released");
-            return end;
-        }
-        let error: &(dyn std::error::Error + 'static) = error;
-        let (key, token) = (&lease.key, lease.token);
-        if matches!(lease.end_action.get(), Some(EndAction::Transfer(_))) {
-            warn!(%key, %token, error, "the lease could not be transferred: see the error, and inspect the key for its holder");
-        } else {
-            warn!(%key, %token, error, "the lease could not be released: it ends with its ttl, or by a revocation if it has no expiry");
-        }
+        span.in_scope(|| report_failure(at_shutdown, lease, error));
     }
     end
+}
+
+/// Records the error of a lease that was not released.
+fn report_failure(at_shutdown: &ShutdownReleases, lease: &LeaseShared, error: &Error) {
+    let error: &(dyn std::error::Error + 'static) = error;
+    let (key, token) = (&lease.key, lease.token);
+    if lease.loss() == Some(LossCause::ShutDown) {
+        // The shutdown warns once for all of them.
+        at_shutdown.note_unreleased();
+        debug!(%key, %token, error, "not released");
+    } else if matches!(lease.end_action.get(), Some(EndAction::Transfer(_))) {
+        warn!(%key, %token, error, "the lease could not be transferred: see the error, and inspect the key for its holder");
+    } else {
+        warn!(%key, %token, error, "the lease could not be released: it ends with its ttl, or by a revocation if it has no expiry");
+    }
 }
 
 async fn finish(
@@ -97,7 +106,7 @@ async fn finish(
             let request = Request::Leave(record::Leave { lease: lease.id, caller });
             send(context, lease, context.operation_deadline(), false, request).await.map(End::Released)
         }
-        (None, Some(EndAction::Orphan)) => Ok(End::Released(ReleaseOutcome::Released)),
+        (None, Some(EndAction::Orphan)) => Ok(End::Orphaned),
         (None, Some(EndAction::Jointly(others))) => {
             let until = context.operation_deadline();
             if others.run(context, until.or_after(context.settings.attempt)).await {

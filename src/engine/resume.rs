@@ -10,8 +10,6 @@
 
 use std::{sync::Arc, time::Duration};
 
-use tracing::{Instrument, debug_span};
-
 use crate::{
     Deadline, Error, FencingToken, HybridTime, Key, LeaseId, LossCause, Result, Ttl,
     engine::{
@@ -29,7 +27,7 @@ use crate::{
     },
     record::{Holder, LeaseSpec, Record},
     store::Snapshot,
-    types::duration::format_duration,
+    types::{duration::format_duration, spans},
 };
 
 /// A lease to take up, and what changes by that.
@@ -75,7 +73,6 @@ pub(crate) async fn resume(shared: &Arc<Shared>, spec: ResumeSpec) -> Result<Hel
     context.ensure_open()?;
     let (key, token) = (&lease.key, lease.token);
     lease.observe(&context.settings.observers, false, || HandleEvent::Resumed { key, token });
-    let span = debug_span!("resume", key = %lease.key, owner = %lease.owner, token = lease.token.get());
     let holder = (shared.siblings().next_acquire_id().number, &lease);
     let holder = HolderGuard::new(context, &shared.siblings().notifier, &shared.releases, holder);
     let (held, mut task) = LeaseTask::start(Arc::clone(shared), lease, (ttl, refreshing), in_use, holder);
@@ -83,7 +80,7 @@ pub(crate) async fn resume(shared: &Arc<Shared>, spec: ResumeSpec) -> Result<Hel
         task.run().await;
         Box::pin(task.end()).await;
     };
-    drop(context.spawn(run.instrument(span)));
+    drop(context.spawn(run));
     Ok(held)
 }
 
@@ -143,7 +140,8 @@ async fn confirm(context: &Context, spec: &ResumeSpec, found: &Found, answer_by:
     let granted = (spec.token, found.tick);
     let (key, clock) = (spec.key.clone(), context.clock());
     let lease = Arc::new(LeaseShared::new(key, &found.terms, granted, clock, until, found.limits));
-    match refresh::attempt(context, &lease, found.ttl, None, answer_by).await? {
+    let span = spans::refresh(&lease.key, lease.token);
+    match refresh::attempt(span, context, &lease, found.ttl, None, answer_by).await? {
         Some(Confirmed { sent, .. }) if lease.extend_deadline(sent.saturating_add(validity)) => Ok(lease),
         Some(_) => Err(Error::unavailable(format!(
             "the store refreshed the lease, but answered after the ttl of {} was over: retry, and choose a longer ttl if that happens again",

@@ -35,12 +35,14 @@ use mongodb::{
 };
 use token_field::TokenField;
 use tokio::runtime::Handle;
+use tracing::Span;
 pub use work_error::{ByDeref, ByItself, WorkError};
 pub use write::FencedWrite;
 
 use crate::{
     Clock, Deadline, Error, FencingToken, Result,
     store::{MongoStore, mongo::server_time},
+    types::spans,
 };
 
 /// A boxed future that may borrow.
@@ -179,6 +181,11 @@ impl<'a, T: Send + Sync> Fenced<'a, T> {
         Fenced { collection: collection.clone_with_type(), by: *by, field: field.clone(), timeout: *timeout }
     }
 
+    /// The span of a write.
+    fn span(&self) -> Span {
+        spans::fenced_write(self.collection.namespace(), self.by.token)
+    }
+
     /// Refuses what can be refused without a command. Returns what a write needs to run, for which the user needs these
     /// actions.
     fn begin(&self, needs: &'static str) -> Result<Target> {
@@ -192,6 +199,9 @@ impl<'a, T: Send + Sync> Fenced<'a, T> {
         Ok(Target { documents: self.collection.clone_with_type(), token_field, timeout: self.timeout, needs })
     }
 }
+
+/// How a write ends in its span.
+const ENDS: (&str, &str) = ("written", "the write failed");
 
 /// How often a write is sent that conflicts with another first write of its document. The second attempt finds the
 /// document; to conflict again takes a delete in between.

@@ -3,6 +3,7 @@
 use std::{any::Any, slice};
 
 use mongodb::ClientSession;
+use tracing::Instrument;
 
 use crate::{
     Error, Lease, Result,
@@ -14,6 +15,7 @@ use crate::{
         },
     },
     store::MongoStore,
+    types::spans,
 };
 
 impl Lease {
@@ -98,8 +100,17 @@ where
     F: AsyncFnMut(&mut ClientSession) -> Result<R, E>,
     E: From<Error> + WorkError<Kind>,
 {
-    probe.check()?;
-    run(transaction_leases(leases)?, probe, work).await
+    let span = match leases {
+        [lease] => spans::transaction(lease.key(), lease.token()),
+        leases => spans::joint_transaction(leases.len()),
+    };
+    let result = match probe.check().and_then(|()| transaction_leases(leases)) {
+        Ok(leases) => run(leases, probe, work).instrument(span.clone()).await,
+        Err(error) => Err(error.into()),
+    };
+    let ended = result.as_ref().map(|_| "committed").map_err(WorkError::as_error);
+    spans::end(&span, ended, "the transaction failed");
+    result
 }
 
 fn transaction_leases(leases: &[Lease]) -> Result<TransactionLeases> {
@@ -137,7 +148,7 @@ impl Alive for Lease {
 
 impl LeaseProbe for Lease {
     fn verify(&self, _index: usize) -> BoxFuture<'_, Result<()>> {
-        Box::pin(self.verify())
+        Box::pin(self.confirm())
     }
 
     fn refresh(&self) -> BoxFuture<'_, Result<()>> {

@@ -134,7 +134,7 @@ fn meet<T: Send + 'static>(
                     tokio::time::sleep(delay).await;
                     work.await
                 }
-                Some(Fault::Refuse) => Err(Error::invalid("the store refuses")),
+                Some(Fault::Refuse) => Err(Error::invalid("the store refuses").caused_by("the reason")),
             }
         });
         match tokio::time::timeout(deadline.remaining(), work).await {

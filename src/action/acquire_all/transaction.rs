@@ -74,7 +74,7 @@ impl LeaseProbe for LeaseSet {
     fn verify(&self, index: usize) -> BoxFuture<'_, Result<()>> {
         Box::pin(async move {
             match self.leases.get(index) {
-                Some(lease) => lease.verify().await,
+                Some(lease) => lease.confirm().await,
                 None => self.check(),
             }
         })

@@ -16,7 +16,6 @@ impl AcquireTask {
     /// Replies with the error. If a request is in doubt, takes it back, or waits until the caller repeats the acquire.
     pub(super) async fn fail(self, error: Error, reply: oneshot::Sender<Result<HeldLease>>) {
         let context = &self.shared.context;
-        debug!(%error, "not granted");
         let is_unfinished = self.is_in_doubt.load(Ordering::Relaxed) || self.is_queued.load(Ordering::Relaxed);
         let is_unavailable = matches!(error, Error::Unavailable { .. });
         let is_repeatable = self.is_id_chosen && !reply.is_closed() && is_unavailable;
@@ -55,7 +54,10 @@ async fn take_back(context: &Context, key: &Key, leave: record::Leave) {
         context.store.apply(key, Request::Leave(leave), deadline)
     });
     match released.await {
-        Ok(applied) => debug!(outcome = ?applied.outcome, "took back a request in doubt"),
-        Err(error) => debug!(%error, "could not take back a request in doubt: its ttl ends it"),
+        Ok(applied) => debug!(%key, outcome = ?applied.outcome, "took back a request in doubt"),
+        Err(error) => {
+            let error: &(dyn std::error::Error + 'static) = &error;
+            debug!(%key, error, "could not take back a request in doubt: its ttl ends it");
+        }
     }
 }

@@ -1,6 +1,8 @@
-//! What an acquire reports to the observers of its handle.
+//! What an acquire reports to its span and to the observers of its handle.
 
-use std::time::Duration;
+use std::{error::Error as StdError, time::Duration};
+
+use tracing::{Span, debug, field};
 
 use super::{AcquireTask, QueuePlace};
 use crate::{
@@ -10,6 +12,7 @@ use crate::{
         observer::{AcquireMode, AcquireOutcome, HandleEvent, Observers},
     },
     record::StoreTime,
+    types::spans,
 };
 
 impl AcquireTask {
@@ -20,6 +23,7 @@ impl AcquireTask {
     /// Reports the first place in the queue.
     pub(super) fn report_queued(&self, position: usize) {
         if self.position.set(position).is_ok() {
+            Span::current().record("position", position);
             let (key, is_campaign) = (&self.key, self.is_campaign);
             self.observers().emit(|| HandleEvent::Queued { key, position, is_campaign });
         }
@@ -35,13 +39,17 @@ impl AcquireTask {
         });
     }
 
-    pub(super) fn report_granted(&self, lease: &LeaseShared, waited: Duration) {
-        let granted = || self.finished(AcquireOutcome::Granted(lease.token), waited);
-        lease.observe(self.observers(), self.is_campaign, granted);
+    /// Reports the grant, and ends the span.
+    pub(super) fn report_granted(&self, span: Span, lease: &LeaseShared, waited: Duration) {
+        let outcome = AcquireOutcome::Granted(lease.token);
+        end_span(span, outcome, waited);
+        lease.observe(self.observers(), self.is_campaign, || self.finished(outcome, waited));
     }
 
-    pub(super) fn report_failed(&self, error: &Error, is_abandoned: bool, waited: Duration) {
+    /// Reports the failure, and ends the span.
+    pub(super) fn report_failed(&self, span: Span, error: &Error, is_abandoned: bool, waited: Duration) {
         let outcome = if is_abandoned { AcquireOutcome::Abandoned } else { AcquireOutcome::Failed(error) };
+        end_span(span, outcome, waited);
         self.observers().emit(|| self.finished(outcome, waited));
     }
 
@@ -55,4 +63,20 @@ impl AcquireTask {
             is_campaign: self.is_campaign,
         }
     }
+}
+
+/// Ends the span of an acquire before its caller has the answer, so that the span ends before that of the caller.
+fn end_span(span: Span, outcome: AcquireOutcome<'_>, waited: Duration) {
+    span.record("waited", field::debug(waited));
+    let ended: Result<_, &(dyn StdError + 'static)> = match outcome {
+        AcquireOutcome::Granted(token) => {
+            span.record("token", token.get());
+            span.in_scope(|| debug!("granted"));
+            Ok("granted")
+        }
+        AcquireOutcome::Abandoned => Ok("abandoned"),
+        AcquireOutcome::Failed(error) => Err(error),
+    };
+    spans::end(&span, ended, "not granted");
+    drop(span);
 }

@@ -2,10 +2,12 @@
 
 use std::{ops::Range, sync::Arc, time::Duration};
 
+use tracing::Span;
+
 use super::{Schedule, Schedules, leases::Stage};
 use crate::{
     Error, Result, Ttl,
-    engine::{in_flight::InFlight, lease_shared::LeaseShared},
+    engine::{in_flight::InFlight, lease_shared::LeaseShared, refresh},
 };
 
 /// The time that a store may take for each lease of the batches in flight. MongoDB took 155 microseconds until a
@@ -38,6 +40,8 @@ pub(super) struct BatchReply {
     pub(super) members: Vec<Member>,
     /// Whether the store has refreshed all of them.
     pub(super) refreshed: Result<bool>,
+    /// The span of the request, for the error.
+    pub(super) span: Span,
 }
 
 impl Batch {
@@ -67,11 +71,17 @@ impl Batch {
         while !sent.is_empty() {
             let answer = sent.next().await;
             self.note_answer(&answer);
+            // The error of an answer in time can put leases at risk.
+            if let Err(error) = &answer.refreshed
+                && !matches!(error, Error::Unavailable { .. })
+            {
+                refresh::record_error(&answer.span, error, || false);
+            }
         }
     }
 
     /// Notes the answer to a request.
-    pub(super) fn note_answer(&self, BatchReply { members, sent, refreshed, .. }: &BatchReply) {
+    pub(super) fn note_answer(&self, BatchReply { members, sent, refreshed, span, .. }: &BatchReply) {
         match refreshed {
             Ok(true) => {
                 let until = sent.saturating_add(self.schedules.context.settings.validity(self.ttl));
@@ -88,20 +98,23 @@ impl Batch {
                 let slots = refreshed.into_iter().map(|member| member.slot);
                 self.schedule.update(slots, |scheduled| scheduled.note_confirmed(*sent));
             }
-            Err(error @ Error::Unavailable { .. }) => self.note_at_risk_since(members, *sent, error),
+            Err(error @ Error::Unavailable { .. }) => {
+                refresh::record_error(span, error, || self.note_at_risk_since(members, *sent, error));
+            }
             Ok(false) | Err(_) => {}
         }
     }
 
-    /// Puts members at risk if no request that was sent at `sent` or later is confirmed for them.
+    /// Puts members at risk if no request that was sent at `sent` or later is confirmed for them. Returns whether there
+    /// were any.
     pub(super) fn note_at_risk_since<'a>(
         &self,
         members: impl IntoIterator<Item = &'a Member>,
         sent: Duration,
         error: &Error,
-    ) {
+    ) -> bool {
         let until = sent.saturating_add(self.schedules.context.settings.validity(self.ttl));
-        note_at_risk(members.into_iter().filter(|member| member.lease.deadline() < until), error);
+        note_at_risk(members.into_iter().filter(|member| member.lease.deadline() < until), error)
     }
 }
 
@@ -113,8 +126,8 @@ pub(super) fn leave<'a>(schedule: &Schedule, members: impl IntoIterator<Item = &
     }
 }
 
-pub(super) fn note_at_risk<'a>(members: impl IntoIterator<Item = &'a Member>, error: &Error) {
-    for Member { lease, .. } in members.into_iter().filter(|member| member.lease.is_valid()) {
-        lease.note_at_risk(error);
-    }
+/// Puts members at risk. Returns whether there were any that were not.
+pub(super) fn note_at_risk<'a>(members: impl IntoIterator<Item = &'a Member>, error: &Error) -> bool {
+    let valid = members.into_iter().filter(|member| member.lease.is_valid());
+    valid.filter(|member| member.lease.note_at_risk(error)).count() > 0
 }

@@ -2,17 +2,19 @@
 
 use std::{collections::VecDeque, mem, ops::Range, sync::Arc, time::Duration};
 
-use tracing::debug;
+use tracing::{Instrument, debug};
 
 use super::batch::{Batch, BatchReply, MAX_TIME_PER_LEASE, Member, note_at_risk};
 use crate::{
     Deadline, Error,
     engine::{
         in_flight::{InFlight, Resend, attempt_life},
-        observer::{HandleEvent, RefreshOutcome},
+        observer::RefreshOutcome,
+        refresh,
         retry::Backoff,
     },
     record::{BatchRequest, lease_refs},
+    types::spans,
 };
 
 /// How often a batch may fail at once before it is split.
@@ -114,29 +116,26 @@ impl<'a> BatchRound<'a> {
             let leases = lease_refs(members.iter().map(|Member { lease, .. }| (lease.key.clone(), lease.token)));
             let sent = schedules.context.clock().now();
             let request = BatchRequest::Keep { ttl: ttl.millis() };
-            let refreshed = schedules
-                .context
-                .store
-                .apply_batch(&leases, &request, Deadline::after(schedules.context.clock(), attempt_life(left)))
-                .await;
-            debug!(leases = members.len(), ?refreshed, "refreshed together");
-            schedules.context.settings.observers.emit(|| HandleEvent::RefreshFinished {
-                key: None,
-                leases: members.len(),
-                outcome: match &refreshed {
-                    Ok(true) => RefreshOutcome::Confirmed,
-                    Ok(false) => RefreshOutcome::Refused,
-                    Err(error) => RefreshOutcome::Failed(error),
-                },
-                took: schedules.context.clock().now().saturating_sub(sent),
-            });
-            BatchReply { range, sent, members, refreshed }
+            let deadline = Deadline::after(schedules.context.clock(), attempt_life(left));
+            let span = spans::refresh_batch(members.len());
+            let answer = schedules.context.store.apply_batch(&leases, &request, deadline);
+            let refreshed = answer.instrument(span.clone()).await;
+            let outcome = match &refreshed {
+                Ok(true) => {
+                    span.in_scope(|| debug!("refreshed together"));
+                    RefreshOutcome::Confirmed
+                }
+                Ok(false) => RefreshOutcome::Refused,
+                Err(error) => RefreshOutcome::Failed(error),
+            };
+            refresh::report(&span, &schedules.context, (None, members.len()), outcome, sent);
+            BatchReply { range, sent, members, refreshed, span }
         }));
     }
 
     pub(super) fn handle_answer(&mut self, answer: BatchReply, now: Duration) {
         self.batch.note_answer(&answer);
-        let BatchReply { range, sent, refreshed, .. } = answer;
+        let BatchReply { range, sent, refreshed, span, .. } = answer;
         let took = now.saturating_sub(sent);
         match refreshed {
             Ok(true) => {
@@ -158,7 +157,7 @@ impl<'a> BatchRound<'a> {
                 }
             }
             Err(error) => {
-                note_at_risk(self.unfinished(self.all()), &error);
+                refresh::record_error(&span, &error, || note_at_risk(self.unfinished(self.all()), &error));
                 self.is_done.fill(true);
             }
         }

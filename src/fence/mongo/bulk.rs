@@ -6,13 +6,14 @@ use mongodb::{
     results::{SummaryBulkWriteResult, UpdateResult},
 };
 
-use super::{Fenced, FilterOptions, Target, error, token_field::pinned_id};
+use super::{ENDS, Fenced, FilterOptions, Target, error, token_field::pinned_id};
 use crate::{
     Error, Result,
     store::mongo::{
         error::{self as store_error, needs},
         server_limit,
     },
+    types::spans,
 };
 
 /// The most changes of one command. The server takes 100,000, but replies only after the last one.
@@ -35,10 +36,14 @@ impl<T: Send + Sync> Fenced<'_, T> {
     ///
     /// As [`update_one`](Self::update_one), for the changes that are left.
     pub async fn bulk_write(&self, changes: impl IntoIterator<Item = Change>) -> Result<SummaryBulkWriteResult> {
-        let target = self.begin(needs::HOLD)?;
-        let changes = changes.into_iter().map(|change| change.into_statement(&target)).collect::<Result<Vec<_>>>()?;
-        let to = target.clone();
-        target.run(async move { to.bulk(&changes).await }).await
+        let send = async {
+            let target = self.begin(needs::HOLD)?;
+            let changes = changes.into_iter().map(|change| change.into_statement(&target));
+            let changes = changes.collect::<Result<Vec<_>>>()?;
+            let to = target.clone();
+            target.run(async move { to.bulk(&changes).await }).await
+        };
+        spans::run(self.span(), ENDS, send).await
     }
 }
 

@@ -100,7 +100,7 @@ where
         if deadline.remaining() <= pause {
             return Err(unsettled);
         }
-        debug!(leases = ?leases.leases, "the transaction is retried");
+        debug!("the transaction is retried");
         clock.sleep_until(clock.now().saturating_add(pause.mul_f64(fastrand::f64().mul_add(0.5, 0.5)))).await;
         pause = pause.saturating_mul(2).min(MAX_PAUSE);
     }

@@ -134,8 +134,7 @@ impl<'a, T: Serialize + Send + Sync> Fenced<'a, T> {
     /// As [`update_one`](Self::update_one).
     pub fn insert_one(&self, document: impl Borrow<T>) -> FencedWrite<'a, InsertOneOptions, InsertOneResult> {
         let document = encode::document(document.borrow());
-        let fenced = self.documents();
-        FencedWrite::new(move |mut options: InsertOneOptions| async move {
+        FencedWrite::new(self.documents(), move |fenced, mut options: InsertOneOptions| async move {
             let target = fenced.begin(needs::INSERT)?;
             let document = target.token_field.on_document(document?)?;
             options.write_concern = Some(target.write_concern());

@@ -9,10 +9,10 @@ use mongodb::{
 };
 
 use super::{
-    BoxFuture, Fenced, FilterOptions, Outcome,
+    BoxFuture, ENDS, Fenced, FilterOptions, Outcome,
     token_field::{TokenField, pinned_id},
 };
-use crate::{Result, store::mongo::error::needs};
+use crate::{Result, store::mongo::error::needs, types::spans};
 
 /// A write of a fenced collection. Awaiting it sends it.
 ///
@@ -28,12 +28,23 @@ pub struct FencedWrite<'a, O, R> {
 type SendFn<'a, O, R> = Box<dyn FnOnce(O) -> BoxFuture<'a, Result<R>> + Send + Sync + 'a>;
 
 impl<'a, O, R> FencedWrite<'a, O, R> {
-    pub(super) fn new<F>(send: impl FnOnce(O) -> F + Send + Sync + 'a) -> Self
+    /// A write of this collection. Its span begins when it is polled first, so that the caller's span is its parent.
+    pub(super) fn new<F>(
+        fenced: Fenced<'a, Document>,
+        send: impl FnOnce(Fenced<'a, Document>, O) -> F + Send + Sync + 'a,
+    ) -> Self
     where
-        O: Default,
+        O: Default + Send + 'a,
+        R: Send + 'a,
         F: Future<Output = Result<R>> + Send + 'a,
     {
-        Self { options: O::default(), send: Box::new(|options| Box::pin(send(options))) }
+        let send = |options| -> BoxFuture<'a, Result<R>> {
+            Box::pin(async move {
+                let span = fenced.span();
+                spans::run(span, ENDS, send(fenced, options)).await
+            })
+        };
+        Self { options: O::default(), send: Box::new(send) }
     }
 
     /// Sets the options of the driver, in place of those set before. The write concern in them has no effect.
@@ -132,8 +143,7 @@ impl<'a, T: Send + Sync> Fenced<'a, T> {
         C: Clone + Send + Sync + 'static,
         F: Future<Output = mongodb::error::Result<R>> + Send + 'static,
     {
-        let fenced = self.documents();
-        FencedWrite::new(move |mut options: O| async move {
+        FencedWrite::new(self.documents(), move |fenced, mut options: O| async move {
             let target = fenced.begin(if options.is_upsert() { needs::HOLD } else { actions })?;
             let content = stamp(&target.token_field)?;
             options.set_write_concern(target.write_concern());

@@ -9,6 +9,7 @@ mod documents;
 mod faults;
 mod hidden_errors;
 mod set_transaction;
+mod spans;
 mod takeover;
 mod transaction;
 mod upsert;
