@@ -130,6 +130,8 @@
 #![cfg_attr(test, allow(clippy::arithmetic_side_effects, reason = "a test that overflows fails, and that is right"))]
 
 mod action;
+#[cfg(feature = "blocking")]
+pub mod blocking;
 mod builder;
 #[cfg(feature = "test-util")]
 pub mod conformance;
