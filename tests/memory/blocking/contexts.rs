@@ -120,8 +120,7 @@ fn a_shutdown_ends_leases_and_calls_that_wait_and_later_verbs_return_an_error() 
         assert!(matches!(failed, Err(Error::Invalid { .. })));
     }
     seal.shutdown();
-    on(&store).acquire("k").run().unwrap();
-    drop(other);
+    drop((on(&store).acquire("k").run().unwrap(), other));
 }
 
 #[test]

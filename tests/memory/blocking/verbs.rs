@@ -112,7 +112,7 @@ fn work_runs_once_for_each_tick() {
 #[test]
 fn the_work_of_a_tick_completes_it_after_its_lease_has_expired_unless_the_key_was_granted_since() {
     let seal = Mongoseal::in_memory().unwrap();
-    // Its only refresh would be too late.
+    // The lease ends during the work, whatever is refreshed.
     let once = |tick| seal.once("k", Tick::number(tick)).ttl(secs(30)).hold_at_most(SHORT);
     let late = once(1).run(|_| Ok::<_, Error>(compute_for(SHORT * 2)));
     assert_eq!(late.unwrap(), Once::Ran(()));
