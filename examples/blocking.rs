@@ -48,14 +48,10 @@ fn compute(lease: &LeaseView, worker: u64) -> Result<u64> {
 
 /// Opens a handle: on MongoDB if `MONGODB_URI` is set, otherwise in memory.
 fn open() -> Result<Mongoseal> {
-    match std::env::var("MONGODB_URI") {
-        Ok(uri) => {
-            println!("on the replica set of MONGODB_URI");
-            Mongoseal::connect(uri)
-        }
-        Err(_) => {
-            println!("in memory; set MONGODB_URI to run on a MongoDB replica set");
-            Mongoseal::in_memory()
-        }
+    if let Ok(uri) = std::env::var("MONGODB_URI") {
+        println!("on the replica set of MONGODB_URI");
+        return Mongoseal::connect(uri);
     }
+    println!("in memory; set MONGODB_URI to run on a MongoDB replica set");
+    Mongoseal::in_memory()
 }

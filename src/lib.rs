@@ -33,6 +33,7 @@
 //! | elect a leader | [`Mongoseal::campaign`], [`Elector`], [`Mongoseal::leader`], [`Mongoseal::observe`] |
 //! | treat leases of several keys and processes as one | [`Mongoseal::refresh_group`], [`Mongoseal::release_group`] |
 //! | look and intervene | [`Mongoseal::now`], [`Mongoseal::inspect`], [`Mongoseal::leases`], [`Mongoseal::watch`], [`Mongoseal::watch_prefix`], [`Mongoseal::revoke`], [`Mongoseal::raise`], [`Mongoseal::purge`] |
+//! | use leases without async | the module `blocking` of the feature `blocking` |
 //! | handle an error | [`Error`] has one variant for each reaction; the [runbook](guide::runbook) has the messages |
 //! | write a store of your own | [`store::Store`], [`record`], and the module `conformance` of the feature `test-util` |
 //! | read what is promised | [`guide::guarantees`], [`guide::failure_modes`], [`guide::protocol`] |
@@ -41,6 +42,7 @@
 //!
 //! **How to open a handle.** [`Mongoseal::connect`] takes a connection string and owns its client. [`Mongoseal::new`] uses a
 //! database of a client of yours. [`Mongoseal::in_memory`] needs no server: it is for tests, examples and a single process.
+//! [`Builder`] has the settings. A program without async opens a handle of the module `blocking`.
 //!
 //! **What to do if the key is held.** One attempt, the default, fails at once with [`Error::Held`].
 //! [`wait`](Acquire::wait) queues at the store: waiters of all processes are served in order, and each hand-over is one
@@ -68,7 +70,7 @@
 //! # Tasks and lifetimes
 //!
 //! All tasks run on the tokio runtime of the caller that starts them, or on a thread of the handle's own
-//! ([`Builder::dedicated_thread`]).
+//! ([`Builder::dedicated_thread`]). Those of a handle of the module `blocking` run on its threads.
 //!
 //! | task | begins with | ends with |
 //! |---|---|---|
@@ -107,6 +109,7 @@
 //! | `socks5-proxy` | no | `proxyHost=` |
 //! | `cert-key-password` | no | `tlsCertificateKeyFilePassword=` |
 //! | `bson-3` | no | bson 3 in the driver's types |
+//! | `blocking` | no | the module `blocking`: the API for callers without async |
 //! | `test-util` | no | the module `conformance`: the test suite for stores |
 //!
 //! # Versions

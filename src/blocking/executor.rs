@@ -8,10 +8,17 @@
 //! Invariants: the runtime lives until each handle on it is unused and the releases of its leases are answered, at most for
 //! the operation timeout. No drop blocks, spawns, or ends a runtime.
 
-use std::{cell::Cell, fmt, panic::resume_unwind, sync::Arc, sync::mpsc, thread, time::Duration};
+use std::{
+    cell::Cell,
+    fmt, io,
+    panic::resume_unwind,
+    sync::{Arc, mpsc},
+    thread,
+    time::Duration,
+};
 
 use tokio::{
-    runtime::{self, Handle},
+    runtime::{self, Handle, Runtime},
     task,
 };
 use tokio_util::{
@@ -84,30 +91,34 @@ struct Threads {
 impl Threads {
     /// Starts them. They also live as long as the token.
     fn start() -> Result<(Self, TaskTrackerToken)> {
-        let unable = |source| {
-            Error::unavailable("no thread could be started for this handle: raise the limits of the process on threads and open files, and retry").caused_by(source)
+        let unable = || {
+            Error::unavailable(
+                "no thread could be started for this handle: raise the limits of the process on threads and open files, and retry",
+            )
         };
-        let own = runtime::Builder::new_multi_thread()
-            .worker_threads(WORKER_THREADS)
-            .thread_name("mongoseal")
-            .on_thread_start(|| IS_WORKER.set(true))
-            .enable_all()
-            .build()
-            .map_err(unable)?;
         let handles = TaskTracker::new();
         // The tracker is over when no handle is left.
         handles.close();
-        let threads = Self { runtime: own.handle().clone(), handles };
-        let (token, handles) = (threads.handles.token(), threads.handles.clone());
+        let (token, left) = (handles.token(), handles.clone());
+        let (send, started) = mpsc::sync_channel(1);
         let _detached = thread::Builder::new()
             .name("mongoseal-owner".into())
-            .spawn(move || {
-                own.block_on(handles.wait());
-                // Does not wait for blocking work, such as the system's name resolution.
-                own.shutdown_background();
+            .spawn(move || match build_runtime() {
+                Ok(runtime) => {
+                    drop(send.send(Ok(runtime.handle().clone())));
+                    runtime.block_on(left.wait());
+                    // Does not wait for blocking work, such as the system's name resolution.
+                    runtime.shutdown_background();
+                }
+                Err(error) => drop(send.send(Err(error))),
             })
-            .map_err(unable)?;
-        Ok((threads, token))
+            .map_err(|source| unable().caused_by(source))?;
+        match started.recv() {
+            Ok(Ok(runtime)) => Ok((Self { runtime, handles }, token)),
+            Ok(Err(source)) => Err(unable().caused_by(source)),
+            // The runtime panics if the system refuses a worker thread.
+            Err(panicked) => Err(unable().caused_by(panicked)),
+        }
     }
 
     fn open(
@@ -148,6 +159,16 @@ impl Threads {
             Err(gone) => Err(ended().caused_by(gone).into()),
         }
     }
+}
+
+/// Called on the thread that also ends the runtime, because a runtime cannot be dropped in asynchronous code.
+fn build_runtime() -> io::Result<Runtime> {
+    runtime::Builder::new_multi_thread()
+        .worker_threads(WORKER_THREADS)
+        .thread_name("mongoseal")
+        .on_thread_start(|| IS_WORKER.set(true))
+        .enable_all()
+        .build()
 }
 
 /// Waits until the handle and its leases were dropped, and then for the tasks that release them.

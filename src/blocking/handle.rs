@@ -13,7 +13,7 @@ use crate::{
 
 /// A handle on a store of leases for callers without async. A clone is cheap and shares everything, also the threads.
 ///
-/// It is a [`mongoseal::Mongoseal`](crate::Mongoseal) with threads of its own: see the [module](self::super). Threads of the
+/// It is a [`mongoseal::Mongoseal`](crate::Mongoseal) with threads of its own: see [its module](super). Threads of the
 /// program share one handle.
 ///
 /// # Drop

@@ -21,15 +21,15 @@ fn is_release(call: &Call<'_>) -> bool {
 fn end_of(seal: &Mongoseal) -> Weak<()> {
     let kept = Arc::new(());
     let end = Arc::downgrade(&kept);
-    let spawned = seal.block_on(async move {
-        let forever = async move {
-            let _kept = kept;
-            std::future::pending::<()>().await;
-        };
-        drop(tokio::spawn(forever));
+    let forever = async move {
+        std::future::pending::<()>().await;
+        drop(kept);
+    };
+    let spawn = async {
+        tokio::spawn(forever);
         Ok::<_, Error>(())
-    });
-    spawned.unwrap();
+    };
+    seal.block_on(spawn).unwrap();
     end
 }
 
