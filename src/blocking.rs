@@ -35,8 +35,8 @@
 //! # What blocks
 //!
 //! Each verb of a handle and each request of a lease: at most the operation timeout, and longer for a wait or a retry. An
-//! iterator of events blocks until the next event. Getters, such as [`Lease::is_valid`], read memory and return at once. No
-//! call can be cancelled half-way: another thread can end it by [`Mongoseal::shutdown`].
+//! iterator of events blocks until the next event. Getters, such as [`Lease::is_valid`], read memory and return at once. A call
+//! cannot be cancelled. A [`Mongoseal::shutdown`] on another thread ends the calls that wait, with an error.
 //!
 //! # Work
 //!

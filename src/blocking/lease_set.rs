@@ -82,6 +82,21 @@ impl LeaseSet {
         })
     }
 
+    /// Refreshes each lease now, as the background tasks do by themselves.
+    ///
+    /// # Errors
+    ///
+    /// As [`Lease::refresh`](super::Lease::refresh), of the first lease that fails. The leases before it are refreshed.
+    pub fn refresh(&self) -> Result<()> {
+        let leases = Arc::clone(&self.leases);
+        self.executor.wait(async move {
+            for lease in leases.iter() {
+                lease.refresh().await?;
+            }
+            Ok(())
+        })
+    }
+
     /// Runs `work` on the calling thread while all leases are held, as [`Lease::run`](super::Lease::run) does for one lease.
     ///
     /// # Errors

@@ -72,8 +72,8 @@ impl Builder {
     ///
     /// Those of the [`Builder`], and [`Error::Invalid`] if the other handle and all its siblings were shut down.
     pub fn sibling_of(self, other: &Mongoseal) -> Result<Mongoseal> {
-        let seal = other.as_async().clone();
-        let (seal, executor) = other.executor.open(async move { self.settings.sibling_of(&seal) })?;
+        let (settings, seal) = (self.checked()?, other.as_async().clone());
+        let (seal, executor) = other.executor.open(async move { settings.sibling_of(&seal) })?;
         Ok(Mongoseal { seal, executor })
     }
 
@@ -81,11 +81,16 @@ impl Builder {
     where
         F: Future<Output = Result<crate::Mongoseal>> + Send + 'static,
     {
+        let (seal, executor) = Executor::start(open(self.checked()?))?;
+        Ok(Mongoseal { seal, executor })
+    }
+
+    /// Refuses a setting that a blocking handle does not need.
+    fn checked(self) -> Result<crate::Builder> {
         if self.settings.dedicated_thread {
             return Err(Error::invalid("a blocking handle has threads of its own: leave out `dedicated_thread`"));
         }
-        let (seal, executor) = Executor::start(open(self.settings))?;
-        Ok(Mongoseal { seal, executor })
+        Ok(self.settings)
     }
 }
 

@@ -46,19 +46,19 @@ fn a_lease_survives_a_caller_that_computes_without_a_pause() {
     let seal = Mongoseal::connect(database("blocking_busy").uri()).unwrap();
     let lease = seal.acquire("k").ttl(secs(2)).run().unwrap();
     let token = lease.token();
-    let (began, mut least) = (Instant::now(), Duration::MAX);
+    let (began, mut shortest) = (Instant::now(), Duration::MAX);
     lease
         .run(|view| {
             while began.elapsed() < busy {
                 for _ in 0..100_000 {
                     hint::spin_loop();
                 }
-                least = least.min(view.remaining());
+                shortest = shortest.min(view.remaining());
                 assert_eq!(lease.state(), LeaseState::Held, "after {:?}", began.elapsed());
             }
         })
         .unwrap();
-    println!("a lease with a ttl of 2 s, a caller that computed for {busy:?}: at least {least:?} remained");
+    println!("a lease with a ttl of 2 s, a caller that computed for {busy:?}: at least {shortest:?} remained");
     assert_eq!(lease.token(), token);
     lease.verify().unwrap();
     lease.release().unwrap();

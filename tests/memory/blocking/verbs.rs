@@ -34,6 +34,8 @@ fn a_set_is_acquired_released_and_lost_as_a_whole() {
     assert!(set.tokens().map(|(key, _)| key.as_str()).eq(["a", "b"]));
     assert!(set.is_valid() && set.remaining() > secs(20) && set.token("a") < set.token("b"));
     set.verify().unwrap();
+    set.refresh().unwrap();
+    assert!(set.remaining() > secs(29));
     assert!(matches!(seal.acquire_all(["b", "c"]).run(), Err(Error::Held { .. })));
     seal.acquire("c").run().unwrap().release().unwrap();
     assert!(set.run(|view| view.is_valid()).unwrap());
@@ -223,6 +225,9 @@ fn settings_of_the_builder_apply_and_a_dedicated_thread_is_refused() {
     let lease = builder().blocking().in_memory().unwrap().acquire("k").run().unwrap();
     assert!(lease.remaining() < secs(7) && lease.remaining() > secs(5));
     let refused = builder().dedicated_thread().blocking().in_memory().unwrap_err();
+    assert!(refused.to_string().contains("threads of its own"), "{refused}");
+    let seal = builder().blocking().in_memory().unwrap();
+    let refused = builder().dedicated_thread().blocking().sibling_of(&seal).unwrap_err();
     assert!(refused.to_string().contains("threads of its own"), "{refused}");
     assert!(matches!(builder().ttl(secs(0)).blocking().in_memory(), Err(Error::Invalid { .. })));
 }
