@@ -30,7 +30,7 @@ macro_rules! verb {
         impl $verb {
             $(
                 $(#[$summary])*
-                #[doc = concat!("See [`", stringify!($verb), "::", stringify!($option), "`](crate::", stringify!($verb), "::", stringify!($option), ").")]
+                #[doc = concat!("See [`mongoseal::", stringify!($verb), "::", stringify!($option), "`](crate::", stringify!($verb), "::", stringify!($option), ").")]
                 pub fn $option(self, $($argument: $kind),*) -> Self {
                     Self { verb: self.verb.$option($($argument),*), executor: self.executor }
                 }
