@@ -4,6 +4,7 @@
 //! state that the lease shares with its task.
 
 mod downgrade;
+mod end;
 pub(crate) mod state_stream;
 #[cfg(feature = "mongodb")]
 pub(crate) mod transaction;
@@ -20,10 +21,8 @@ use crate::{
     Error, FencingToken, Key, LeaseId, LossCause, Metadata, Owner, Result, Ttl,
     engine::{
         command_queue::RefreshCommand,
-        completion,
         confirm::confirm_loss,
         context::Context,
-        end_action::{CallerSpan, End, EndAction},
         held_lease::HeldLease,
         lease_shared::LeaseShared,
         lease_state::{LeaseState, ReleaseOutcome},
@@ -93,11 +92,7 @@ impl Lease {
     /// Needs no request.
     #[must_use]
     pub fn remaining(&self) -> Duration {
-        match self.is_valid() {
-            false => Duration::ZERO,
-            true if self.lease_shared().has_no_expiry() => Duration::MAX,
-            true => self.lease_shared().remaining(),
-        }
+        remaining(self.lease_shared())
     }
 
     /// How long the lease lasts at most, however often it is refreshed: the rest of its
@@ -308,11 +303,7 @@ impl Lease {
     ///
     /// Dropping the future abandons the answer. The lease is released all the same.
     pub async fn release(self) -> Result<ReleaseOutcome> {
-        self.held.end_with(EndAction::Release(CallerSpan::current()));
-        let end = self.held.wait_for_end().await;
-        // If the lease was lost, its task has ended before and taken nothing.
-        drop(self.lease_shared().end_action.get().and_then(EndAction::take_caller_span));
-        Ok(end?.outcome())
+        self.end_by_release().await
     }
 }
 
@@ -341,32 +332,6 @@ impl Lease {
         self.lease_shared().check()
     }
 
-    /// Completes a tick and releases the lease, in one write. The lease may have expired, if the key was not granted since.
-    ///
-    /// # Cancel safety
-    ///
-    /// Dropping the future abandons the answer. If the lease is held, it is completed all the same.
-    pub(crate) async fn complete(self, tick: u64) -> Result<()> {
-        self.held.end_with(EndAction::Complete(tick));
-        match self.held.wait_for_end().await? {
-            End::Released(ReleaseOutcome::Released) => Ok(()),
-            // The lease was lost before, so its task has sent nothing.
-            _ => completion::complete(self.context(), self.lease_shared(), tick).await,
-        }
-    }
-
-    /// Releases the lease although its minimum hold is not over, because no work has run under it.
-    pub(crate) async fn take_back(self) {
-        self.begin_take_back();
-        // If this fails, the ttl ends the lease, and a warning says so.
-        drop(self.held.wait_for_end().await);
-    }
-
-    /// Takes the lease back in the background.
-    pub(crate) fn begin_take_back(&self) {
-        self.held.end_with(EndAction::TakeBack);
-    }
-
     /// The state that the lease shares with its task.
     pub(crate) fn lease_shared(&self) -> &Arc<LeaseShared> {
         self.held.lease_shared()
@@ -384,6 +349,15 @@ impl Lease {
     /// Refuses a lease that has ended.
     pub(crate) fn check(&self) -> Result<()> {
         self.lease_shared().check()
+    }
+}
+
+/// How long a lease lasts without another refresh: zero once it has ended, [`Duration::MAX`] without expiry.
+pub(crate) fn remaining(lease: &LeaseShared) -> Duration {
+    match lease.is_valid() {
+        false => Duration::ZERO,
+        true if lease.has_no_expiry() => Duration::MAX,
+        true => lease.remaining(),
     }
 }
 

@@ -36,6 +36,7 @@
 //! | look and intervene | [`Mongoseal::now`], [`Mongoseal::inspect`], [`Mongoseal::leases`], [`Mongoseal::watch`], [`Mongoseal::watch_prefix`], [`Mongoseal::revoke`], [`Mongoseal::raise`], [`Mongoseal::purge`] |
 //! | observe acquires, refreshes and losses | [`Observer`], [`HandleEvent`], [`Builder::observer`] |
 //! | publish metrics | the module `metrics` of the feature `metrics`, and [its page](guide::metrics) |
+//! | use leases without async | the module `blocking` of the feature `blocking` |
 //! | handle an error | [`Error`] has one variant for each reaction; the [runbook](guide::runbook) has the messages |
 //! | write a store of your own | `store::CompareAndSwap` of the feature `compare-and-swap`, or [`store::Store`] and [`record`]; the module `conformance` of the feature `test-util` |
 //! | read what is promised | [`guide::guarantees`], [`guide::failure_modes`], [`guide::protocol`] |
@@ -44,6 +45,7 @@
 //!
 //! **How to open a handle.** [`Mongoseal::connect`] takes a connection string and owns its client. [`Mongoseal::new`] uses a
 //! database of a client of yours. [`Mongoseal::in_memory`] needs no server: it is for tests, examples and a single process.
+//! [`Builder`] has the settings. A program without async opens a handle of the module `blocking`.
 //!
 //! **What to do if the key is held.** One attempt, the default, fails at once with [`Error::Held`].
 //! [`wait`](Acquire::wait) queues at the store: waiters of all processes are served in order, and each hand-over is one
@@ -71,7 +73,7 @@
 //! # Tasks and lifetimes
 //!
 //! All tasks run on the tokio runtime of the caller that starts them, or on a thread of the handle's own
-//! ([`Builder::dedicated_thread`]).
+//! ([`Builder::dedicated_thread`]). Those of a handle of the module `blocking` run on its threads.
 //!
 //! | task | begins with | ends with |
 //! |---|---|---|
@@ -132,6 +134,7 @@
 //! | `bson-3` | no | bson 3 in the driver's types |
 //! | `compare-and-swap` | no | `store::CompareAndSwap`: a store on any place that can compare and swap bytes |
 //! | `metrics` | no | the module `metrics`: [metrics](guide::metrics) through the crate of that name |
+//! | `blocking` | no | the module `blocking`: the API for callers without async |
 //! | `test-util` | no | the module `conformance`: the test suite for stores |
 //!
 //! # Versions
@@ -155,6 +158,8 @@
 #![cfg_attr(test, allow(clippy::arithmetic_side_effects, reason = "a test that overflows fails, and that is right"))]
 
 mod action;
+#[cfg(feature = "blocking")]
+pub mod blocking;
 mod builder;
 #[cfg(feature = "test-util")]
 pub mod conformance;

@@ -1,6 +1,7 @@
 //! Who may know whom: the rules of the house that a compiler does not hold.
 
 use std::{
+    collections::BTreeSet,
     fs,
     path::{Path, PathBuf},
 };
@@ -107,7 +108,7 @@ fn the_runbook_has_each_message_that_is_logged_and_no_other() {
 
 /// The folders of `src` and the files beside them, from the lowest layer to the highest. A folder may depend on those of
 /// lower layers only, so also on no other folder of its own layer.
-const LAYERS: [&[&str]; 10] = [
+const LAYERS: [&[&str]; 11] = [
     &["types"],
     &["record"],
     &["store"],
@@ -117,6 +118,7 @@ const LAYERS: [&[&str]; 10] = [
     &["builder", "election"],
     &["connect"],
     &["guide"],
+    &["blocking"],
     &["lib"],
 ];
 
@@ -293,6 +295,42 @@ fn only_compound_actions_know_another_action() {
             .collect();
         let is_compound = ["acquire_all", "scope"].contains(&own.as_str());
         assert!(others.is_empty() || is_compound, "src/{file} names {others:?}");
+    }
+}
+
+/// The names of the methods in these files that match, such as `pub fn ` and `(mut self`.
+fn methods(which: impl Fn(&str) -> bool, block: &str, is_meant: impl Fn(&str) -> bool) -> BTreeSet<String> {
+    let mut names = BTreeSet::new();
+    for (_, text) in files("src").iter().filter(|(name, _)| which(name)) {
+        for part in text.split("\n}\n").filter_map(|item| item.split_once(block)) {
+            let signatures = part.1.split("pub ").skip(1).filter_map(|rest| rest.split(['{', ';']).next());
+            let methods = signatures.filter_map(|signature| {
+                let name = signature.trim_start_matches("async ").strip_prefix("fn ")?;
+                is_meant(signature).then(|| name.split(['(', '<']).next().unwrap().to_owned())
+            });
+            names.extend(methods);
+        }
+    }
+    names
+}
+
+#[test]
+fn each_verb_and_each_option_has_a_blocking_form() {
+    let is_verb = |name: &str| name.starts_with("action") || name.starts_with("election") || name == "handle.rs";
+    let is_blocking = |name: &str| name.starts_with("blocking/");
+    let verbs = methods(is_verb, "impl Mongoseal {", |signature| signature.contains("&self"));
+    let blocking = methods(is_blocking, "impl Mongoseal {", |_| true);
+    assert!(verbs.len() > 15 && verbs.is_subset(&blocking), "{:?}", verbs.difference(&blocking));
+
+    let forwarded: String = files("src").into_iter().filter(|(name, _)| is_blocking(name)).map(|file| file.1).collect();
+    for verb in
+        "Acquire AcquireAll Campaign Leases RefreshGroup ReleaseGroup ResetOnce Resume Revoke RunOnce".split(' ')
+    {
+        let options = methods(is_verb, &format!("impl {verb} {{"), |signature| signature.contains("-> Self"));
+        let list =
+            forwarded.split_once(&format!("\n    {verb} {{\n")).and_then(|(_, rest)| rest.split("\n    }").next());
+        let missing: Vec<_> = options.iter().filter(|name| !list.unwrap().contains(&format!(" {name}("))).collect();
+        assert!(!options.is_empty() && missing.is_empty(), "blocking::{verb} lacks {missing:?}");
     }
 }
 

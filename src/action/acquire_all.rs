@@ -4,7 +4,7 @@ mod gathered;
 #[cfg(feature = "mongodb")]
 mod transaction;
 
-use std::{fmt, mem, pin::pin, slice, time::Duration};
+use std::{fmt, pin::pin, slice, time::Duration};
 
 use tokio_util::sync::CancellationToken;
 
@@ -344,14 +344,18 @@ impl LeaseSet {
     /// # Cancel safety
     ///
     /// Dropping the future abandons the answer. The leases are released all the same.
-    pub async fn release(mut self) -> Result<Vec<(Key, ReleaseOutcome)>> {
+    pub async fn release(self) -> Result<Vec<(Key, ReleaseOutcome)>> {
+        self.end_by_release().await
+    }
+
+    /// Releases all leases: see [`release`](Self::release).
+    pub(crate) async fn end_by_release(&self) -> Result<Vec<(Key, ReleaseOutcome)>> {
         self.end();
         let mut released = Vec::new();
         let mut failed = None;
-        for lease in mem::take(&mut self.leases) {
-            let key = lease.key().clone();
-            match lease.release().await {
-                Ok(how) => released.push((key, how)),
+        for lease in &self.leases {
+            match lease.end_by_release().await {
+                Ok(how) => released.push((lease.key().clone(), how)),
                 Err(error) => failed = failed.or(Some(error)),
             }
         }

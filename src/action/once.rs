@@ -87,7 +87,7 @@ pub struct RunOnce {
     key: Result<Key>,
     tick: Tick,
     options: AcquireOptions,
-    even_if_failed: bool,
+    pub(crate) even_if_failed: bool,
 }
 
 /// What a call of [`RunOnce::run`] or [`RunOnce::begin`] did.
@@ -122,8 +122,8 @@ pub enum Once<T> {
 /// The lease under which the work of a tick runs.
 #[derive(Debug)]
 pub struct TickLease {
-    lease: Lease,
-    tick: u64,
+    pub(crate) lease: Lease,
+    pub(crate) tick: u64,
 }
 
 impl TickLease {

@@ -51,13 +51,7 @@ impl Acquire {
     pub async fn with<T>(self, work: impl AsyncFnOnce(&Lease) -> T) -> Result<T> {
         let lease = self.await?;
         let value = lease.run(work(&lease)).await?;
-        let (key, token) = (lease.key().clone(), lease.token());
-        match lease.release().await {
-            Ok(ReleaseOutcome::AlreadyLost { cause }) => return Err(Error::Lost { key, token, cause }),
-            Ok(ReleaseOutcome::Released | ReleaseOutcome::Unknown) => {}
-            // The ttl ends the lease, and the release has recorded the error.
-            Err(_recorded) => {}
-        }
+        lease.end_work().await?;
         Ok(value)
     }
 }
@@ -90,10 +84,17 @@ impl AcquireAll {
     pub async fn with<T>(self, work: impl AsyncFnOnce(&LeaseSet) -> T) -> Result<T> {
         let leases = self.await?;
         let value = leases.run(work(&leases)).await?;
-        let tokens: Vec<_> = leases.iter().map(Lease::token).collect();
-        match leases.release().await {
+        leases.end_work().await?;
+        Ok(value)
+    }
+}
+
+impl LeaseSet {
+    /// Releases all leases after their work has ended. Returns an error if one of them was lost before.
+    pub(crate) async fn end_work(&self) -> Result<()> {
+        match self.end_by_release().await {
             Ok(released) => {
-                for ((key, outcome), token) in released.into_iter().zip(tokens) {
+                for ((key, outcome), token) in released.into_iter().zip(self.iter().map(Lease::token)) {
                     if let ReleaseOutcome::AlreadyLost { cause } = outcome {
                         return Err(Error::Lost { key, token, cause });
                     }
@@ -102,6 +103,6 @@ impl AcquireAll {
             // The ttls end the leases, and each release has recorded its error.
             Err(_recorded) => {}
         }
-        Ok(value)
+        Ok(())
     }
 }

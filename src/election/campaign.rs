@@ -206,7 +206,7 @@ impl IntoFuture for Campaign {
 #[derive(Debug)]
 #[must_use = "a leader resigns when it is dropped, and `let _ =` drops it at once: bind it to a variable"]
 pub struct Leader {
-    lease: Lease,
+    pub(crate) lease: Lease,
 }
 
 impl Leader {
@@ -231,9 +231,14 @@ impl Leader {
     ///
     /// As [`Lease::update_metadata`]: the value may still be replaced.
     pub async fn proclaim(&self, value: impl Into<String>) -> Result<()> {
+        self.lease.update_metadata(Self::metadata(value)?).await
+    }
+
+    /// The metadata of a leader with this value.
+    pub(crate) fn metadata(value: impl Into<String>) -> Result<Metadata> {
         let mut metadata = Metadata::default();
         metadata.insert(VALUE, value)?;
-        self.lease.update_metadata(metadata).await
+        Ok(metadata)
     }
 
     /// Resigns, and returns whether it led until then. The next in line is elected.

@@ -148,9 +148,10 @@ impl Context {
 
 /// Refuses a call outside of a runtime.
 pub(crate) fn ensure_runtime() -> Result<()> {
-    Handle::try_current()
-        .map(drop)
-        .map_err(|source| Error::invalid("no tokio runtime is running here: call this inside of one").caused_by(source))
+    Handle::try_current().map(drop).map_err(|source| {
+        Error::invalid("no tokio runtime is running here: call this inside of one, or use the module `blocking`")
+            .caused_by(source)
+    })
 }
 
 /// The error of a call after the shutdown.

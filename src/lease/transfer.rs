@@ -20,6 +20,11 @@ impl Lease {
     ///
     /// This sends nothing and waits for nothing. A refresh in the background that is in flight may still be applied.
     pub fn orphan(self) {
+        self.leave_to_expire();
+    }
+
+    /// Makes the drop of the lease leave it to expire.
+    pub(crate) fn leave_to_expire(&self) {
         // A transfer whose future was dropped has set it before, and ends the lease.
         self.lease_shared().end_action.get_or_init(|| EndAction::Orphan);
     }

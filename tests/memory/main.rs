@@ -4,6 +4,7 @@
 
 mod bad_input;
 mod batch;
+mod blocking;
 mod cancel_safety;
 mod candidates;
 mod compare_and_swap;

@@ -6,6 +6,7 @@
     reason = "a test that finds a time before its cause fails, and that is right"
 )]
 
+mod blocking;
 mod fenced_write;
 mod job_worker;
 mod leader;

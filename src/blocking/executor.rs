@@ -1,0 +1,180 @@
+//! The threads of a blocking handle, and how a call waits for a future on them.
+//!
+//! Purpose: a caller without a runtime needs one that refreshes its leases while it computes.
+//!
+//! Mechanism: an owner thread keeps a runtime with worker threads. A call spawns its future there and waits on a channel of
+//! the standard library. So it never enters a runtime from its own thread, which may have another one.
+//!
+//! Invariants: the runtime lives until each handle on it is unused and the releases of its leases are answered, at most for
+//! the operation timeout. No drop blocks, spawns, or ends a runtime.
+
+use std::{
+    cell::Cell,
+    fmt, io,
+    panic::resume_unwind,
+    sync::{Arc, mpsc},
+    thread,
+    time::Duration,
+};
+
+use tokio::{
+    runtime::{self, Handle, Runtime},
+    task,
+};
+use tokio_util::{
+    sync::{CancellationToken, DropGuard},
+    task::{TaskTracker, task_tracker::TaskTrackerToken},
+};
+use tracing::Instrument;
+
+use crate::{Error, Result};
+
+/// How many threads run the tasks: a task that computes does not delay the refreshes.
+const WORKER_THREADS: usize = 2;
+
+/// How much longer the threads live than the tasks of an unused handle, which end with the operation timeout.
+const END_MARGIN: Duration = Duration::from_millis(100);
+
+thread_local! {
+    /// Whether this thread is one of a blocking handle.
+    static IS_WORKER: Cell<bool> = const { Cell::new(false) };
+}
+
+/// The threads of handles, as each of them and its leases keep them. While one of these exists, the handle is in use.
+#[derive(Clone)]
+pub(super) struct Executor {
+    threads: Threads,
+    _in_use: Arc<DropGuard>,
+}
+
+impl Executor {
+    /// Starts threads, and opens a first handle on them.
+    pub(super) fn start(
+        open: impl Future<Output = Result<crate::Mongoseal>> + Send + 'static,
+    ) -> Result<(crate::Mongoseal, Self)> {
+        // Keeps the threads until the handle is open.
+        let (threads, _opening) = Threads::start()?;
+        threads.open(open)
+    }
+
+    /// Opens another handle on the same threads.
+    pub(super) fn open(
+        &self,
+        open: impl Future<Output = Result<crate::Mongoseal>> + Send + 'static,
+    ) -> Result<(crate::Mongoseal, Self)> {
+        self.threads.open(open)
+    }
+
+    /// Runs a future on the threads and blocks until it has ended. If it panics, so does this.
+    pub(super) fn wait<T, E>(&self, future: impl Future<Output = Result<T, E>> + Send + 'static) -> Result<T, E>
+    where
+        T: Send + 'static,
+        E: From<Error> + Send + 'static,
+    {
+        self.threads.wait(future)
+    }
+}
+
+impl fmt::Debug for Executor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Executor")
+    }
+}
+
+/// A runtime, and one task for each handle on it. When the last of these tasks has ended, the runtime ends.
+#[derive(Clone)]
+struct Threads {
+    runtime: Handle,
+    handles: TaskTracker,
+}
+
+impl Threads {
+    /// Starts them. They also live as long as the token.
+    fn start() -> Result<(Self, TaskTrackerToken)> {
+        let unable = || {
+            Error::unavailable(
+                "no thread could be started for this handle: raise the limits of the process on threads and open files, and retry",
+            )
+        };
+        let handles = TaskTracker::new();
+        // The tracker is over when no handle is left.
+        handles.close();
+        let (token, left) = (handles.token(), handles.clone());
+        let (send, started) = mpsc::sync_channel(1);
+        let _detached = thread::Builder::new()
+            .name("mongoseal-owner".into())
+            .spawn(move || match build_runtime() {
+                Ok(runtime) => {
+                    drop(send.send(Ok(runtime.handle().clone())));
+                    runtime.block_on(left.wait());
+                    // Does not wait for blocking work, such as the system's name resolution.
+                    runtime.shutdown_background();
+                }
+                Err(error) => drop(send.send(Err(error))),
+            })
+            .map_err(|source| unable().caused_by(source))?;
+        match started.recv() {
+            Ok(Ok(runtime)) => Ok((Self { runtime, handles }, token)),
+            Ok(Err(source)) => Err(unable().caused_by(source)),
+            // The runtime panics if the system refuses a worker thread.
+            Err(panicked) => Err(unable().caused_by(panicked)),
+        }
+    }
+
+    fn open(
+        &self,
+        open: impl Future<Output = Result<crate::Mongoseal>> + Send + 'static,
+    ) -> Result<(crate::Mongoseal, Executor)> {
+        let seal = self.wait(open)?;
+        let unused = CancellationToken::new();
+        let _ends_by_itself = self.handles.spawn_on(end_unused(seal.clone(), unused.clone()), &self.runtime);
+        Ok((seal, Executor { threads: self.clone(), _in_use: Arc::new(unused.drop_guard()) }))
+    }
+
+    fn wait<T, E>(&self, future: impl Future<Output = Result<T, E>> + Send + 'static) -> Result<T, E>
+    where
+        T: Send + 'static,
+        E: From<Error> + Send + 'static,
+    {
+        let (send, answer) = mpsc::sync_channel(1);
+        // A task of its own, so that the answer is sent even if it panics.
+        let task = self.runtime.spawn(future.in_current_span());
+        self.runtime.spawn(async move {
+            // The caller waits for it, in every case.
+            drop(send.send(task.await));
+        });
+        let ended = || Error::unavailable("the threads of this handle have ended: make a new handle");
+        let joined = if IS_WORKER.get() {
+            // In a caller's closure on one of these threads: another thread takes over its tasks.
+            task::block_in_place(|| answer.recv())
+        } else {
+            answer.recv()
+        };
+        match joined {
+            Ok(Ok(result)) => result,
+            Ok(Err(join)) => match join.try_into_panic() {
+                Ok(panic) => resume_unwind(panic),
+                Err(cancelled) => Err(ended().caused_by(cancelled).into()),
+            },
+            Err(gone) => Err(ended().caused_by(gone).into()),
+        }
+    }
+}
+
+/// Called on the thread that also ends the runtime, because a runtime cannot be dropped in asynchronous code.
+fn build_runtime() -> io::Result<Runtime> {
+    runtime::Builder::new_multi_thread()
+        .worker_threads(WORKER_THREADS)
+        .thread_name("mongoseal")
+        .on_thread_start(|| IS_WORKER.set(true))
+        .enable_all()
+        .build()
+}
+
+/// Waits until the handle and its leases were dropped, and then for the tasks that release them.
+async fn end_unused(seal: crate::Mongoseal, unused: CancellationToken) {
+    unused.cancelled().await;
+    let context = &seal.shared.context;
+    context.tasks.close();
+    context.wait_until(context.operation_deadline().later_by(END_MARGIN), context.tasks.wait()).await;
+}

@@ -1,0 +1,328 @@
+//! The blocking handle and its verbs.
+
+use std::{fmt, time::Duration};
+
+use super::{
+    Acquire, AcquireAll, Campaign, Lease, Leases, RefreshGroup, ReleaseGroup, ResetOnce, Resume, Revoke, RunOnce,
+    StreamIter, executor::Executor,
+};
+use crate::{
+    Error, EventStream, FencingToken, Group, Inspection, IntoName, Key, LeaderInfo, LeaderStream, LeaseId, Owner,
+    Purged, Result, StoreTime, Tick,
+};
+
+/// A handle on a store of leases for callers without async. A clone is cheap and shares everything, also the threads.
+///
+/// It is a [`mongoseal::Mongoseal`](crate::Mongoseal) with threads of its own: see [its module](super). Threads of the
+/// program share one handle.
+///
+/// # Drop
+///
+/// Dropping the last clone does not block. Its leases live on: their drop releases them. Then the threads end.
+///
+/// # Examples
+///
+/// ```
+/// use mongoseal::blocking::Mongoseal;
+///
+/// let seal = Mongoseal::in_memory()?;
+/// let token = seal.with_lease("reports/nightly", |lease| lease.token())?;
+/// println!("acted with token {token}");
+/// seal.shutdown();
+/// # Ok::<(), mongoseal::Error>(())
+/// ```
+#[derive(Clone)]
+pub struct Mongoseal {
+    pub(super) seal: crate::Mongoseal,
+    pub(super) executor: Executor,
+}
+
+impl Mongoseal {
+    /// The name by which other processes see this handle's leases.
+    #[must_use]
+    pub fn owner(&self) -> &Owner {
+        self.seal.owner()
+    }
+
+    /// Acquires a key. Nothing is sent until [`run`](Acquire::run) or [`with`](Acquire::with) is called.
+    pub fn acquire<K>(&self, key: K) -> Acquire
+    where
+        K: IntoName<Key>,
+    {
+        Acquire { verb: self.seal.acquire(key), executor: self.executor.clone() }
+    }
+
+    /// Runs `work` on the calling thread with a lease on a key, as [`Acquire::with`] does.
+    ///
+    /// # Errors
+    ///
+    /// As [`Acquire::with`].
+    pub fn with_lease<K, T>(&self, key: K, work: impl FnOnce(&Lease) -> T) -> Result<T>
+    where
+        K: IntoName<Key>,
+    {
+        self.acquire(key).with(work)
+    }
+
+    /// Acquires several keys, all or none. Nothing is sent until [`run`](AcquireAll::run) or [`with`](AcquireAll::with) is
+    /// called.
+    pub fn acquire_all<K>(&self, keys: impl IntoIterator<Item = K>) -> AcquireAll
+    where
+        K: IntoName<Key>,
+    {
+        AcquireAll { verb: self.seal.acquire_all(keys), executor: self.executor.clone() }
+    }
+
+    /// Runs work once for a tick of a schedule. Nothing is sent until [`run`](RunOnce::run) or [`begin`](RunOnce::begin) is
+    /// called.
+    pub fn once<K>(&self, key: K, tick: Tick) -> RunOnce
+    where
+        K: IntoName<Key>,
+    {
+        RunOnce { verb: self.seal.once(key, tick), executor: self.executor.clone() }
+    }
+
+    /// Lowers the last completed tick of a schedule. Nothing is sent until [`run`](ResetOnce::run) is called.
+    pub fn reset_once<K>(&self, key: K, to: u64) -> ResetOnce
+    where
+        K: IntoName<Key>,
+    {
+        ResetOnce { verb: self.seal.reset_once(key, to), executor: self.executor.clone() }
+    }
+
+    /// Takes up a lease that is still held. Nothing is sent until [`run`](Resume::run) is called.
+    pub fn resume<K>(&self, key: K, id: LeaseId, token: FencingToken) -> Resume
+    where
+        K: IntoName<Key>,
+    {
+        Resume { verb: self.seal.resume(key, id, token), executor: self.executor.clone() }
+    }
+
+    /// Campaigns for the leadership of this name. Nothing is sent until [`run`](Campaign::run) is called.
+    pub fn campaign<K>(&self, name: K) -> Campaign
+    where
+        K: IntoName<Key>,
+    {
+        Campaign { verb: self.seal.campaign(name), executor: self.executor.clone() }
+    }
+
+    /// Returns the leader of this name by a linearizable read; `None` if there is none.
+    ///
+    /// # Errors
+    ///
+    /// As [`mongoseal::Mongoseal::leader`](crate::Mongoseal::leader).
+    pub fn leader<K>(&self, name: K) -> Result<Option<LeaderInfo>>
+    where
+        K: IntoName<Key>,
+    {
+        let name = name.into_name()?;
+        self.wait(|seal| async move { seal.leader(name).await })
+    }
+
+    /// Observes the leadership of a name: the present leader, or that there is none, and then each change. Each `next`
+    /// blocks until a change.
+    ///
+    /// # Errors
+    ///
+    /// As [`mongoseal::Mongoseal::observe`](crate::Mongoseal::observe).
+    pub fn observe<K>(&self, name: K) -> Result<StreamIter<LeaderStream>>
+    where
+        K: IntoName<Key>,
+    {
+        let name = name.into_name()?;
+        self.follow(|seal| async move { seal.observe(name).await })
+    }
+
+    /// Revokes the leases of a key. Nothing is sent until [`run`](Revoke::run) is called.
+    pub fn revoke<K>(&self, key: K) -> Revoke
+    where
+        K: IntoName<Key>,
+    {
+        Revoke { verb: self.seal.revoke(key), executor: self.executor.clone() }
+    }
+
+    /// Releases all leases of a group. Nothing is sent until [`run`](ReleaseGroup::run) is called.
+    pub fn release_group<G>(&self, group: G) -> ReleaseGroup
+    where
+        G: IntoName<Group>,
+    {
+        ReleaseGroup { verb: self.seal.release_group(group), executor: self.executor.clone() }
+    }
+
+    /// Refreshes all leases of a group, or none. Nothing is sent until [`run`](RefreshGroup::run) is called.
+    pub fn refresh_group<G>(&self, group: G, ttl: Duration) -> RefreshGroup
+    where
+        G: IntoName<Group>,
+    {
+        RefreshGroup { verb: self.seal.refresh_group(group, ttl), executor: self.executor.clone() }
+    }
+
+    /// Lists leases in the order of their tokens. Nothing is sent until [`run`](Leases::run) is called.
+    pub fn leases(&self) -> Leases {
+        Leases { verb: self.seal.leases(), executor: self.executor.clone() }
+    }
+
+    /// Reads the store's clock.
+    ///
+    /// # Errors
+    ///
+    /// As [`mongoseal::Mongoseal::now`](crate::Mongoseal::now).
+    pub fn now(&self) -> Result<StoreTime> {
+        self.wait(|seal| async move { seal.now().await })
+    }
+
+    /// Reads the record of a key by a linearizable read. Returns `None` if there is no record.
+    ///
+    /// # Errors
+    ///
+    /// As [`mongoseal::Mongoseal::inspect`](crate::Mongoseal::inspect).
+    pub fn inspect<K>(&self, key: K) -> Result<Option<Inspection>>
+    where
+        K: IntoName<Key>,
+    {
+        let key = key.into_name()?;
+        self.wait(|seal| async move { seal.inspect(key).await })
+    }
+
+    /// Watches a key: returns what happens to its leases, in order. Each `next` blocks until an event.
+    ///
+    /// # Errors
+    ///
+    /// As [`mongoseal::Mongoseal::watch`](crate::Mongoseal::watch).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use mongoseal::{EventKind, blocking::Mongoseal};
+    ///
+    /// let seal = Mongoseal::in_memory()?;
+    /// let lease = seal.acquire("reports/nightly").run()?;
+    /// let mut events = seal.watch("reports/nightly")?;
+    /// assert!(matches!(events.next().expect("it goes on")?.kind, EventKind::Holds { .. }));
+    ///
+    /// lease.release()?;
+    /// assert_eq!(events.next().expect("it goes on")?.kind, EventKind::Released);
+    /// # Ok::<(), mongoseal::Error>(())
+    /// ```
+    pub fn watch<K>(&self, key: K) -> Result<StreamIter<EventStream>>
+    where
+        K: IntoName<Key>,
+    {
+        let key = key.into_name()?;
+        self.follow(|seal| async move { seal.watch(key).await })
+    }
+
+    /// Watches all keys that begin with this text: returns what happens to their leases. Each `next` blocks until an event.
+    ///
+    /// # Errors
+    ///
+    /// As [`mongoseal::Mongoseal::watch_prefix`](crate::Mongoseal::watch_prefix).
+    pub fn watch_prefix(&self, prefix: impl Into<String>) -> Result<StreamIter<EventStream>> {
+        let prefix = prefix.into();
+        self.follow(|seal| async move { seal.watch_prefix(prefix).await })
+    }
+
+    /// Raises the version of a key to a token, so that each later lease has a larger one: for operators.
+    ///
+    /// # Errors
+    ///
+    /// As [`mongoseal::Mongoseal::raise`](crate::Mongoseal::raise).
+    pub fn raise<K>(&self, key: K, to: FencingToken) -> Result<FencingToken>
+    where
+        K: IntoName<Key>,
+    {
+        let key = key.into_name()?;
+        self.wait(move |seal| async move { seal.raise(key, to).await })
+    }
+
+    /// Removes now what would be removed later: expired holders and waiters, and idle records.
+    ///
+    /// # Errors
+    ///
+    /// As [`mongoseal::Mongoseal::purge`](crate::Mongoseal::purge).
+    pub fn purge(&self) -> Result<Purged> {
+        self.wait(|seal| async move { seal.purge().await })
+    }
+
+    /// Checks the deployment now instead of with the first acquire.
+    ///
+    /// # Errors
+    ///
+    /// As [`mongoseal::Mongoseal::prepare`](crate::Mongoseal::prepare).
+    pub fn prepare(&self) -> Result<()> {
+        self.wait(|seal| async move { seal.prepare().await })
+    }
+
+    /// Shuts the handle down: all its leases are lost at once and released at the store, and no further verb is possible. See
+    /// [`mongoseal::Mongoseal::shutdown`](crate::Mongoseal::shutdown).
+    ///
+    /// Blocks for at most the operation timeout and 100 ms. Calls that wait on other threads return an error.
+    pub fn shutdown(&self) {
+        let shut_down = self.wait(|seal| async move {
+            seal.shutdown().await;
+            Ok(())
+        });
+        // Fails only if the runtime has ended, and with it all leases.
+        drop(shut_down);
+    }
+
+    /// The asynchronous handle, for futures that [`block_on`](Self::block_on) runs. Keep this handle as long as what they
+    /// return: its threads end with it.
+    #[must_use]
+    pub fn as_async(&self) -> &crate::Mongoseal {
+        &self.seal
+    }
+
+    /// Runs a future on the threads of this handle, and blocks until it has ended. If the future panics, the panic resumes
+    /// here.
+    ///
+    /// # Errors
+    ///
+    /// Those of the future. [`Error::Unavailable`] if the threads have ended.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use mongoseal::blocking::Mongoseal;
+    /// let seal = Mongoseal::in_memory()?;
+    /// let asynchronous = seal.as_async().clone();
+    /// let token = seal.block_on(async move {
+    ///     // An elector has no blocking form.
+    ///     let elector = asynchronous.campaign("scheduler").elector();
+    ///     elector.run(async |leader| -> mongoseal::Result<_> { Ok(leader.token()) }).await
+    /// })?;
+    /// assert!(token.is_some());
+    /// # Ok::<(), mongoseal::Error>(())
+    /// ```
+    pub fn block_on<T, E>(&self, future: impl Future<Output = Result<T, E>> + Send + 'static) -> Result<T, E>
+    where
+        T: Send + 'static,
+        E: From<Error> + Send + 'static,
+    {
+        self.executor.wait(future)
+    }
+
+    /// Runs a verb on the threads of the handle.
+    fn wait<T, F>(&self, verb: impl FnOnce(crate::Mongoseal) -> F) -> Result<T>
+    where
+        T: Send + 'static,
+        F: Future<Output = Result<T>> + Send + 'static,
+    {
+        self.executor.wait(verb(self.seal.clone()))
+    }
+
+    /// Runs a verb that returns a stream.
+    fn follow<S, F>(&self, verb: impl FnOnce(crate::Mongoseal) -> F) -> Result<StreamIter<S>>
+    where
+        S: Send + 'static,
+        F: Future<Output = Result<S>> + Send + 'static,
+    {
+        Ok(StreamIter::new(self.wait(verb)?, self.executor.clone()))
+    }
+}
+
+impl fmt::Debug for Mongoseal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Mongoseal").field("owner", self.owner()).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,146 @@
+//! The verb `once`: work that runs once for each tick of a schedule.
+
+use std::time::Duration;
+
+use super::{Lease, verb::verb};
+use crate::{Error, FencingToken, Once, ReleaseOutcome, Result};
+
+verb! {
+    /// Runs work once for a tick of a schedule: a [`mongoseal::RunOnce`](crate::RunOnce) that blocks.
+    /// [`Mongoseal::once`](super::Mongoseal::once) makes it.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use mongoseal::{Once, Tick, blocking::Mongoseal};
+    ///
+    /// # let seal = Mongoseal::in_memory()?;
+    /// let hourly = Tick::of(Duration::from_secs(3_600));
+    /// let ran = seal.once("reports/hourly", hourly).run(|tick| Ok::<_, mongoseal::Error>(tick.number()))?;
+    /// assert!(matches!(ran, Once::Ran(_)));
+    ///
+    /// let again = seal.once("reports/hourly", hourly).run(|_| Ok::<_, mongoseal::Error>(()))?;
+    /// assert!(matches!(again, Once::AlreadyDone { .. }));
+    /// # Ok::<(), mongoseal::Error>(())
+    /// ```
+    RunOnce {
+        /// Waits up to this long if another runner holds the key.
+        wait(at_most: Duration);
+        /// Sets how long the lease lasts without a refresh.
+        ttl(ttl: Duration);
+        /// Sets how much longer than the ttl the store keeps the key.
+        grace(grace: Duration);
+        /// Adds an entry to the metadata that other processes see of the lease.
+        metadata(name: impl Into<String>, text: impl Into<String>);
+        /// Sets the minimum hold.
+        at_least(time: Duration);
+        /// Sets the maximum hold.
+        hold_at_most(time: Duration);
+        /// Loses the lease if the work has not called [`TickLease::progress`] for this long.
+        stalled_after(time: Duration);
+        /// Completes the tick also if the work returns an error.
+        even_if_failed();
+    }
+}
+
+impl RunOnce {
+    /// Runs the work on the calling thread, unless the tick is completed or another runner holds the key.
+    ///
+    /// If the lease is lost, the work is not stopped: it checks the [lease](TickLease::lease) before each step. The tick is
+    /// completed if the key was granted to no other lease since.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`mongoseal::RunOnce::run`](crate::RunOnce::run).
+    pub fn run<T, E>(self, work: impl FnOnce(&TickLease) -> Result<T, E>) -> Result<Once<T>, E>
+    where
+        E: From<Error>,
+    {
+        let even_if_failed = self.verb.even_if_failed;
+        let lease = match self.begin()? {
+            Once::Ran(lease) => lease,
+            Once::AlreadyDone { by, at } => return Ok(Once::AlreadyDone { by, at }),
+            Once::Superseded { tick, by, at } => return Ok(Once::Superseded { tick, by, at }),
+            Once::Busy { owner } => return Ok(Once::Busy { owner }),
+        };
+        let value = {
+            let _at_work = lease.lease.as_async().lease_shared().begin_work();
+            work(&lease)
+        };
+        if value.is_ok() || even_if_failed {
+            let completed = lease.complete();
+            if value.is_ok() {
+                completed?;
+            }
+        }
+        value.map(Once::Ran)
+    }
+
+    /// Acquires the key for the tick, and leaves the work to the caller: see
+    /// [`mongoseal::RunOnce::begin`](crate::RunOnce::begin).
+    ///
+    /// # Errors
+    ///
+    /// Those of [`mongoseal::RunOnce::begin`](crate::RunOnce::begin).
+    pub fn begin(self) -> Result<Once<TickLease>> {
+        Ok(match self.executor.wait(self.verb.begin())? {
+            Once::Ran(crate::TickLease { lease, tick }) => {
+                Once::Ran(TickLease { lease: Lease::new(lease, self.executor), tick })
+            }
+            Once::AlreadyDone { by, at } => Once::AlreadyDone { by, at },
+            Once::Superseded { tick, by, at } => Once::Superseded { tick, by, at },
+            Once::Busy { owner } => Once::Busy { owner },
+        })
+    }
+}
+
+/// The lease under which the work of a tick runs.
+#[derive(Debug)]
+pub struct TickLease {
+    lease: Lease,
+    tick: u64,
+}
+
+impl TickLease {
+    /// The number of the tick: see [`mongoseal::TickLease::number`](crate::TickLease::number).
+    #[must_use]
+    pub fn number(&self) -> u64 {
+        self.tick
+    }
+
+    /// The lease.
+    pub fn lease(&self) -> &Lease {
+        &self.lease
+    }
+
+    /// The token to pass with every write.
+    #[must_use]
+    pub fn token(&self) -> FencingToken {
+        self.lease.token()
+    }
+
+    /// Reports that the work makes progress.
+    pub fn progress(&self) {
+        self.lease.progress();
+    }
+
+    /// Completes the tick and releases the lease, in one write.
+    ///
+    /// # Errors
+    ///
+    /// As [`mongoseal::TickLease::complete`](crate::TickLease::complete).
+    pub fn complete(self) -> Result<()> {
+        let tick = self.tick;
+        self.lease.wait(move |lease| async move { lease.complete(tick).await })
+    }
+
+    /// Releases the lease and does not complete the tick, so that the next runner runs the work again.
+    ///
+    /// # Errors
+    ///
+    /// As [`Lease::release`].
+    pub fn release(self) -> Result<ReleaseOutcome> {
+        self.lease.release()
+    }
+}

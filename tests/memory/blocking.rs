@@ -1,0 +1,44 @@
+//! The API for callers without async. Its threads are not those of the test, so these tests run on real time.
+
+mod contexts;
+mod drops;
+mod lease;
+mod verbs;
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use mongoseal::{Builder, blocking::Mongoseal};
+
+use crate::{faulty::Faulty, millis, secs};
+
+/// Longer than any call takes, and shorter than any ttl that is not [`SHORT`].
+const SOON: Duration = secs(5);
+const SHORT: Duration = millis(300);
+
+fn on(store: &Faulty) -> Mongoseal {
+    build(store, mongoseal::Mongoseal::builder())
+}
+
+fn build(store: &Faulty, builder: Builder) -> Mongoseal {
+    builder.blocking().on_store(Arc::new(store.clone())).unwrap()
+}
+
+/// Polls a condition until it holds.
+fn eventually(what: &str, holds: impl Fn() -> bool) {
+    let began = Instant::now();
+    while !holds() {
+        assert!(began.elapsed() < SOON, "{what}");
+        std::thread::sleep(millis(2));
+    }
+}
+
+/// Computes without a pause.
+fn compute_for(time: Duration) {
+    let began = Instant::now();
+    while began.elapsed() < time {
+        std::hint::spin_loop();
+    }
+}

@@ -1,0 +1,150 @@
+//! Blocking calls inside of runtimes, and from many threads.
+
+use std::{
+    sync::atomic::{AtomicUsize, Ordering},
+    thread,
+};
+
+use mongoseal::{Error, LossCause, blocking::Mongoseal};
+use tokio::task;
+
+use super::{SHORT, SOON, compute_for, eventually, on};
+use crate::{
+    faulty::{Fault, Faulty},
+    secs,
+};
+
+/// Calls verbs, and drops a lease, an iterator and the last handle.
+fn call_and_drop() {
+    let store = Faulty::new();
+    let seal = on(&store);
+    let lease = seal.acquire("k").ttl(SHORT).run().unwrap();
+    compute_for(SHORT * 2);
+    lease.run(|view| view.check()).unwrap().unwrap();
+    lease.verify().unwrap();
+    drop(lease);
+    let mut events = seal.watch("k").unwrap();
+    let lease = seal.acquire("k").run().unwrap();
+    events.next().unwrap().unwrap();
+    let dropped = seal.acquire("l").run().unwrap();
+    drop((events, seal, lease, dropped));
+    // Another handle is granted both keys long before a ttl has passed.
+    let next = on(&store);
+    drop(next.acquire_all(["k", "l"]).wait(SOON).run().unwrap());
+    next.shutdown();
+}
+
+#[tokio::test]
+async fn calls_and_drops_inside_of_a_current_thread_runtime_neither_panic_nor_hang() {
+    call_and_drop();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn calls_and_drops_inside_of_a_multi_thread_runtime_neither_panic_nor_hang() {
+    call_and_drop();
+    let calls: Vec<_> = (0..4).map(|_| tokio::spawn(async { call_and_drop() })).collect();
+    for call in calls {
+        call.await.unwrap();
+    }
+    task::spawn_blocking(call_and_drop).await.unwrap();
+    task::block_in_place(call_and_drop);
+}
+
+#[tokio::test]
+async fn calls_after_many_polls_of_one_task_do_not_hang() {
+    // The runtime gives each task a budget, and the futures of a task that has used it up wait.
+    let (send, mut receive) = tokio::sync::mpsc::unbounded_channel();
+    for number in 0..128 {
+        send.send(number).unwrap();
+    }
+    let seal = Mongoseal::in_memory().unwrap();
+    for _ in 0..127 {
+        receive.recv().await.unwrap();
+        drop(seal.acquire("k").run().unwrap());
+    }
+}
+
+#[tokio::test]
+async fn calls_inside_of_a_local_set_do_not_panic() {
+    task::LocalSet::new().run_until(async { task::spawn_local(async { call_and_drop() }).await.unwrap() }).await;
+}
+
+#[test]
+fn many_threads_share_one_handle() {
+    let seal = Mongoseal::in_memory().unwrap();
+    let inside = AtomicUsize::new(0);
+    let mut tokens: Vec<_> = thread::scope(|scope| {
+        let worker = || {
+            let mut tokens = Vec::new();
+            for _ in 0..25 {
+                let lease = seal.acquire("k").wait(secs(60)).run().unwrap();
+                lease
+                    .run(|_| {
+                        assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0, "one at a time");
+                        inside.fetch_sub(1, Ordering::SeqCst);
+                    })
+                    .unwrap();
+                tokens.push(lease.token());
+                lease.release().unwrap();
+            }
+            tokens
+        };
+        let workers: Vec<_> = (0..8).map(|_| scope.spawn(worker)).collect();
+        workers.into_iter().flat_map(|worker| worker.join().unwrap()).collect()
+    });
+    tokens.sort_unstable();
+    tokens.dedup();
+    assert_eq!(tokens.len(), 200);
+}
+
+#[test]
+fn a_shutdown_ends_leases_and_calls_that_wait_and_later_verbs_return_an_error() {
+    let store = Faulty::new();
+    let seal = on(&store);
+    let other = on(&store).acquire("held").run().unwrap();
+    let lease = seal.acquire("k").run().unwrap();
+    let mut events = seal.watch("held").unwrap();
+    events.next().unwrap().unwrap();
+    thread::scope(|scope| {
+        let waiting = scope.spawn(|| seal.acquire("held").wait(secs(60)).run());
+        let watching = scope.spawn(|| events.next().unwrap());
+        eventually("it is queued", || seal.inspect("held").unwrap().unwrap().queue.len() == 1);
+        seal.shutdown();
+        assert!(matches!(waiting.join().unwrap(), Err(Error::Invalid { .. })));
+        assert!(matches!(watching.join().unwrap(), Err(Error::Invalid { .. })));
+    });
+    assert_eq!(lease.wait_until_lost().unwrap(), LossCause::ShutDown);
+    let error = seal.acquire("k").run().unwrap_err();
+    assert!(matches!(error, Error::Invalid { .. }) && error.to_string().contains("shut down"), "{error}");
+    for failed in [seal.now().map(drop), seal.inspect("k").map(drop), seal.watch("k").map(drop)] {
+        assert!(matches!(failed, Err(Error::Invalid { .. })));
+    }
+    seal.shutdown();
+    drop((on(&store).acquire("k").run().unwrap(), other));
+}
+
+#[test]
+fn siblings_share_the_threads_and_are_shut_down_by_themselves() {
+    let seal = Mongoseal::in_memory().unwrap();
+    let tenant = Mongoseal::builder().owner("tenant").blocking().sibling_of(&seal).unwrap();
+    let lease = tenant.acquire("k").ttl(SHORT).run().unwrap();
+    seal.shutdown();
+    drop(seal);
+    compute_for(SHORT * 2);
+    lease.verify().unwrap();
+    tenant.shutdown();
+    assert!(!lease.is_valid());
+    let refused = Mongoseal::builder().blocking().sibling_of(&tenant).unwrap_err();
+    assert!(matches!(refused, Error::Invalid { .. }), "{refused}");
+}
+
+#[test]
+fn a_call_returns_within_the_operation_timeout_if_the_store_does_not_answer() {
+    let store = Faulty::new();
+    let seal = super::build(&store, mongoseal::Mongoseal::builder().operation_timeout(SHORT));
+    store.always(Fault::Hang);
+    let began = std::time::Instant::now();
+    assert!(matches!(seal.acquire("k").run(), Err(Error::Unavailable { .. })));
+    seal.shutdown();
+    assert!(began.elapsed() < SOON, "{:?}", began.elapsed());
+}

@@ -1,0 +1,233 @@
+//! The other verbs of a blocking handle.
+
+use std::{panic, thread};
+
+use mongoseal::{
+    Error, EventKind, LossCause, Once, Result, Retry, Tick,
+    blocking::{Lease, Mongoseal},
+};
+
+use super::{SHORT, SOON, build, compute_for, eventually, on};
+use crate::{
+    faulty::{Fault, Faulty},
+    millis, secs,
+};
+
+#[test]
+fn a_scope_releases_its_lease_after_a_value_an_error_and_a_panic() {
+    let seal = Mongoseal::in_memory().unwrap();
+    let first = seal.with_lease("k", Lease::token).unwrap();
+    let error = seal.acquire("k").with(|_| Err::<(), _>("the work failed")).unwrap();
+    assert_eq!(error, Err("the work failed"));
+    let panicked = panic::catch_unwind(panic::AssertUnwindSafe(|| seal.with_lease("k", |_| panic!("the work panics"))));
+    assert!(panicked.is_err());
+    assert!(seal.acquire("k").run().unwrap().token() > first);
+
+    let lost = seal.acquire("l").ttl(SHORT).without_refresh().with(|_| compute_for(SHORT * 2));
+    assert!(matches!(lost, Err(Error::Lost { cause: LossCause::Expired, .. })));
+}
+
+#[test]
+fn a_set_is_acquired_released_and_lost_as_a_whole() {
+    let seal = Mongoseal::in_memory().unwrap();
+    let set = seal.acquire_all(["b", "a"]).ttl(secs(30)).run().unwrap();
+    assert!(set.tokens().map(|(key, _)| key.as_str()).eq(["a", "b"]));
+    assert!(set.is_valid() && set.remaining() > secs(20) && set.token("a") < set.token("b"));
+    set.verify().unwrap();
+    set.refresh().unwrap();
+    assert!(set.remaining() > secs(29));
+    assert!(matches!(seal.acquire_all(["b", "c"]).run(), Err(Error::Held { .. })));
+    seal.acquire("c").run().unwrap().release().unwrap();
+    assert!(set.run(|view| view.is_valid()).unwrap());
+
+    let lost = set.run(|view| {
+        seal.revoke("b").run().unwrap();
+        eventually("the loss is seen", || view.check().is_err());
+    });
+    assert!(matches!(lost, Err(Error::Lost { key, .. }) if key.as_str() == "b"));
+    assert_eq!(set.wait_until_lost().unwrap().0.as_str(), "b");
+    assert_eq!(set.release().unwrap().len(), 2);
+    assert_eq!(seal.acquire_all(["a", "b"]).with(|set| set.tokens().count()).unwrap(), 2);
+    drop(seal.acquire_all(["a", "b"]).run().unwrap());
+    drop(seal.acquire_all(["a", "b"]).wait(SOON).run().unwrap());
+}
+
+#[test]
+fn a_retry_policy_is_followed_and_its_panic_resumes_in_the_caller() {
+    let seal = Mongoseal::in_memory().unwrap();
+    let held = seal.acquire("k").run().unwrap();
+    let retried = seal.acquire("k").retry(Retry::fixed(millis(5)).attempts(3)).run();
+    assert!(matches!(retried, Err(Error::RetriesExhausted { attempts: 3, .. })));
+
+    let policy = Retry::custom(|_| panic!("the policy panics"));
+    let acquire = seal.acquire("k").retry(policy);
+    let panic = panic::catch_unwind(panic::AssertUnwindSafe(|| acquire.run())).unwrap_err();
+    assert_eq!(panic.downcast_ref(), Some(&"the policy panics"));
+    held.verify().unwrap();
+}
+
+#[test]
+fn a_verb_in_the_closure_of_a_retry_policy_does_not_hang_the_threads_of_the_handle() {
+    let seal = Mongoseal::in_memory().unwrap();
+    let held = seal.acquire("k").ttl(SHORT).run().unwrap();
+    let others: Vec<_> = (0..8)
+        .map(|_| {
+            let (seal, inner) = (seal.clone(), seal.clone());
+            let policy = Retry::custom(move |attempt| {
+                inner.inspect("k").unwrap().unwrap();
+                (attempt.number < 20).then_some(millis(1))
+            });
+            thread::spawn(move || seal.acquire("k").retry(policy).run().map(drop))
+        })
+        .collect();
+    for other in others {
+        assert!(matches!(other.join().unwrap(), Err(Error::RetriesExhausted { attempts: 20, .. })));
+    }
+    held.verify().unwrap();
+}
+
+#[test]
+fn work_runs_once_for_each_tick() {
+    let seal = Mongoseal::in_memory().unwrap();
+    let done = |_: &_| Ok::<_, Error>("done");
+    let once = |tick| seal.once("k", Tick::number(tick)).ttl(secs(30));
+    assert_eq!(
+        once(7).run(|tick| Ok::<_, Error>((tick.number(), tick.lease().is_valid()))).unwrap(),
+        Once::Ran((7, true))
+    );
+    assert!(matches!(once(7).run(done).unwrap(), Once::AlreadyDone { .. }));
+    assert!(matches!(once(6).run(done).unwrap(), Once::Superseded { tick: 7, .. }));
+
+    let failed = once(8).run(|_| Err::<(), _>(Error::invalid("it fails")));
+    assert!(matches!(failed, Err(Error::Invalid { .. })));
+    let failed = once(8).even_if_failed().run(|_| Err::<(), _>(Error::invalid("it fails again")));
+    assert!(matches!(failed, Err(Error::Invalid { .. })));
+    assert!(matches!(once(8).run(done).unwrap(), Once::AlreadyDone { .. }));
+
+    let Once::Ran(begun) = once(9).begin().unwrap() else { panic!("it begins") };
+    begun.progress();
+    assert!(matches!(once(9).run(done).unwrap(), Once::Busy { .. }));
+    begun.complete().unwrap();
+    let Once::Ran(begun) = once(10).begin().unwrap() else { panic!("it begins") };
+    begun.release().unwrap();
+    assert_eq!(seal.reset_once("k", 6).by("olga").run().unwrap().map(|last| last.tick), Some(6));
+    assert_eq!(once(7).run(done).unwrap(), Once::Ran("done"));
+}
+
+#[test]
+fn the_work_of_a_tick_completes_it_after_its_lease_has_expired_unless_the_key_was_granted_since() {
+    let seal = Mongoseal::in_memory().unwrap();
+    // The lease ends during the work, whatever is refreshed.
+    let once = |tick| seal.once("k", Tick::number(tick)).ttl(secs(30)).hold_at_most(SHORT);
+    let late = once(1).run(|_| {
+        compute_for(SHORT * 2);
+        Ok::<_, Error>(())
+    });
+    assert_eq!(late.unwrap(), Once::Ran(()));
+    let taken = once(2).run(|tick| {
+        compute_for(SHORT * 2);
+        assert!(!tick.lease().is_valid());
+        seal.acquire("k").wait(SOON).run()?.release()
+    });
+    assert!(matches!(taken, Err(Error::Lost { .. })), "{taken:?}");
+}
+
+#[test]
+fn a_leader_is_elected_observed_and_resigns() {
+    let seal = Mongoseal::in_memory().unwrap();
+    assert_eq!(seal.leader("scheduler").unwrap(), None);
+    let mut leaders = seal.observe("scheduler").unwrap();
+    assert_eq!(leaders.next().unwrap().unwrap(), None);
+    let leader = seal.campaign("scheduler").value("a").wait(SOON).run().unwrap();
+    let seen = leaders.next().unwrap().unwrap().unwrap();
+    assert_eq!((seen.value.as_str(), seen.token), ("a", leader.token()));
+    leader.proclaim("b").unwrap();
+    assert_eq!(seal.leader("scheduler").unwrap().unwrap().value, "b");
+    assert!(leader.run(|view| view.is_valid()).unwrap());
+    assert!(matches!(seal.campaign("scheduler").wait(millis(10)).run(), Err(Error::Held { .. })));
+    leader.lease().verify().unwrap();
+    leader.resign().unwrap();
+    assert_eq!(seal.leader("scheduler").unwrap(), None);
+}
+
+#[test]
+fn groups_are_refreshed_and_released_together() {
+    let seal = Mongoseal::in_memory().unwrap();
+    let lease = seal.acquire("a").group("job").ttl(secs(5)).without_refresh().run().unwrap();
+    let refreshed = seal.refresh_group("job", secs(60)).leases_at_least(1).run().unwrap();
+    assert_eq!(refreshed.len(), 1);
+    assert!(lease.remaining() > secs(50));
+    assert_eq!(seal.release_group("job").run().unwrap()[0].holder.token, lease.token());
+    assert!(!lease.is_valid());
+    assert!(matches!(seal.release_group("job").leases_at_least(1).run(), Err(Error::Incomplete { .. })));
+}
+
+#[test]
+fn leases_are_listed_and_keys_are_watched_by_iterators() {
+    let seal = Mongoseal::in_memory().unwrap();
+    let mut all = seal.watch_prefix("").unwrap();
+    let leases: Vec<_> = ["a/1", "a/2", "b/1"].map(|key| seal.acquire(key).run().unwrap()).into();
+    let listed: Vec<_> = seal.leases().prefix("a/").exclusive().run().unwrap().collect::<Result<_>>().unwrap();
+    assert!(listed.iter().map(|lease| lease.key.as_str()).eq(["a/1", "a/2"]));
+    assert!(matches!(seal.leases().owner("x").owner("y").run(), Err(Error::Invalid { .. })));
+
+    let mut one = seal.watch("a/1").unwrap();
+    assert!(matches!(one.next().unwrap().unwrap().kind, EventKind::Holds { .. }));
+    drop(leases);
+    assert_eq!(one.next().unwrap().unwrap().kind, EventKind::Released);
+    for key in ["a/1", "a/2", "b/1"] {
+        let event = all.next().unwrap().unwrap();
+        assert_eq!(event.key.as_str(), key);
+        assert!(matches!(event.kind, EventKind::Granted { .. }));
+    }
+}
+
+#[test]
+fn operators_read_the_time_and_raise_purge_and_prepare() {
+    let seal = Mongoseal::in_memory().unwrap();
+    seal.prepare().unwrap();
+    let lease = seal.acquire("k").run().unwrap();
+    let record = seal.inspect("k").unwrap().unwrap();
+    assert!(seal.now().unwrap() >= record.holders[0].since);
+    assert!(seal.raise("k", lease.token()).unwrap() >= lease.token());
+    assert!(seal.purge().unwrap().leases.is_empty());
+    let revoked = seal.revoke("k").token(lease.token()).run().unwrap();
+    assert_eq!(revoked[0].token, lease.token());
+    assert!(matches!(seal.inspect(""), Err(Error::Invalid { .. })));
+}
+
+#[test]
+fn an_error_of_the_store_is_returned() {
+    let store = Faulty::new();
+    let seal = build(&store, mongoseal::Mongoseal::builder().operation_timeout(SHORT));
+    let lease = seal.acquire("k").run().unwrap();
+    store.always(Fault::Fail);
+    assert!(matches!(seal.acquire("l").run(), Err(Error::Unavailable { .. })));
+    assert!(matches!(lease.verify(), Err(Error::Unavailable { .. })));
+    store.heal();
+    lease.verify().unwrap();
+}
+
+#[test]
+fn a_future_of_the_asynchronous_api_runs_on_the_threads_of_the_handle() {
+    let seal = on(&Faulty::new());
+    let asynchronous = seal.as_async().clone();
+    let token = seal.block_on(async move { asynchronous.with_lease("k", async |lease| lease.token()).await }).unwrap();
+    assert!(seal.acquire("k").run().unwrap().token() > token);
+    let panic =
+        panic::catch_unwind(panic::AssertUnwindSafe(|| seal.block_on::<(), Error>(async { panic!("it panics") })));
+    assert_eq!(panic.unwrap_err().downcast_ref(), Some(&"it panics"));
+}
+
+#[test]
+fn settings_of_the_builder_apply_and_a_dedicated_thread_is_refused() {
+    let builder = || Mongoseal::builder().ttl(secs(7));
+    let lease = builder().blocking().in_memory().unwrap().acquire("k").run().unwrap();
+    assert!(lease.remaining() < secs(7) && lease.remaining() > secs(5));
+    let refused = builder().dedicated_thread().blocking().in_memory().unwrap_err();
+    assert!(refused.to_string().contains("threads of its own"), "{refused}");
+    let seal = builder().blocking().in_memory().unwrap();
+    let refused = builder().dedicated_thread().blocking().sibling_of(&seal).unwrap_err();
+    assert!(refused.to_string().contains("threads of its own"), "{refused}");
+    assert!(matches!(builder().ttl(secs(0)).blocking().in_memory(), Err(Error::Invalid { .. })));
+}

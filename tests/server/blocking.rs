@@ -1,0 +1,192 @@
+//! The API for callers without async on a real replica set: in processes that end while they hold a lease, and with a caller
+//! that computes without a pause.
+//!
+//! The program starts itself again as the process that ends, so this file has its own `main`.
+
+#![allow(clippy::disallowed_methods, reason = "a test measures time by the clocks it is about")]
+
+use std::{
+    env, hint,
+    io::{BufRead, BufReader},
+    process::{self, Command, ExitCode, Stdio},
+    sync::{Arc, OnceLock},
+    thread,
+    time::{Duration, Instant},
+};
+
+use libtest_mimic::{Arguments, Trial};
+use mongoseal::{
+    Error, Fence, LeaseState,
+    blocking::Mongoseal,
+    mongodb::{
+        Client,
+        bson::{Document, doc},
+    },
+};
+use mongoseal_test_support::{TestDatabase, millis, secs};
+
+/// How the process ends that this program starts, and its replica set.
+const ENDING: &str = "MONGOSEAL_TEST_ENDING";
+const ENDING_URI: &str = "MONGOSEAL_TEST_ENDING_URI";
+/// For how many seconds the caller computes.
+const BUSY: &str = "MONGOSEAL_BUSY";
+
+/// How long a process takes to end at most: less than the operation timeout, and than a read of a change stream.
+const AT_ONCE: Duration = millis(1_500);
+/// Longer than any call takes, and shorter than the default ttl.
+const SOON: Duration = secs(10);
+
+/// A database of a test's own.
+fn database(name: &str) -> TestDatabase {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(TestDatabase::new(name))
+}
+
+fn a_lease_survives_a_caller_that_computes_without_a_pause() {
+    let busy = secs(env::var(BUSY).map_or(20, |seconds| seconds.parse().unwrap()));
+    let seal = Mongoseal::connect(database("blocking_busy").uri()).unwrap();
+    let lease = seal.acquire("k").ttl(secs(2)).run().unwrap();
+    let token = lease.token();
+    let (began, mut shortest) = (Instant::now(), Duration::MAX);
+    lease
+        .run(|view| {
+            while began.elapsed() < busy {
+                for _ in 0..100_000 {
+                    hint::spin_loop();
+                }
+                shortest = shortest.min(view.remaining());
+                assert_eq!(lease.state(), LeaseState::Held, "after {:?}", began.elapsed());
+            }
+        })
+        .unwrap();
+    println!("a lease with a ttl of 2 s, a caller that computed for {busy:?}: at least {shortest:?} remained");
+    assert_eq!(lease.token(), token);
+    lease.verify().unwrap();
+    lease.release().unwrap();
+    assert!(seal.acquire("k").run().unwrap().token() > token);
+    seal.shutdown();
+}
+
+fn a_process_ends_at_once_when_main_returns() {
+    ends_at_once("returns", 0);
+}
+
+fn a_process_ends_at_once_when_it_exits() {
+    ends_at_once("exits", 7);
+}
+
+fn a_process_ends_at_once_when_main_panics() {
+    ends_at_once("panics", 101);
+}
+
+fn a_process_with_a_static_handle_ends_at_once_when_main_returns() {
+    ends_at_once("static", 0);
+}
+
+fn a_process_that_shuts_its_handle_down_leaves_its_key_free() {
+    let uri = ends_at_once("shuts down", 0);
+    let seal = Mongoseal::connect(uri).unwrap();
+    seal.acquire("k").run().unwrap().release().unwrap();
+}
+
+/// Starts a process that ends in this way, and checks that nothing delays it. Returns the address of the replica set.
+fn ends_at_once(how: &str, code: i32) -> String {
+    let uri = database(&format!("blocking_{}", how.replace(' ', "_"))).uri();
+    let mut child = Command::new(env::current_exe().unwrap())
+        .envs([(ENDING, how), (ENDING_URI, &uri)])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let ending = lines.next().map(Result::unwrap);
+    let began = Instant::now();
+    while child.try_wait().unwrap().is_none() && began.elapsed() < SOON {
+        thread::sleep(millis(1));
+    }
+    let took = began.elapsed();
+    // If it has not ended, it is killed and fails the test below.
+    drop(child.kill());
+    let output = child.wait_with_output().unwrap();
+    let errors = String::from_utf8(output.stderr).unwrap();
+    println!("a process that {how} took {took:?} to end");
+    assert_eq!(ending.as_deref(), Some("it ends"), "{errors}");
+    assert_eq!(output.status.code(), Some(code), "{errors}");
+    assert!(took < AT_ONCE, "{took:?}");
+    assert_eq!(errors.matches("panicked at").count(), usize::from(how == "panics"), "{errors}");
+    uri
+}
+
+/// Ends while it holds a lease, has a handle, follows a change stream, and waits for a key on another thread.
+fn end(how: &str) {
+    static HANDLE: OnceLock<Mongoseal> = OnceLock::new();
+    let seal = Mongoseal::connect(env::var(ENDING_URI).unwrap()).unwrap();
+    let lease = seal.acquire("k").run().unwrap();
+    let mut events = seal.watch("k").unwrap();
+    events.next().unwrap().unwrap();
+    let waiter = seal.clone();
+    thread::spawn(move || waiter.acquire("k").wait(secs(60)).run());
+    let began = Instant::now();
+    while seal.inspect("k").unwrap().unwrap().queue.is_empty() {
+        assert!(began.elapsed() < SOON, "it is queued");
+    }
+    println!("it ends");
+    match how {
+        "returns" => {}
+        "exits" => process::exit(7),
+        "panics" => panic!("main panics"),
+        "static" => drop(HANDLE.set(seal)),
+        "shuts down" => seal.shutdown(),
+        other => panic!("{other} is no ending"),
+    }
+    drop(lease);
+}
+
+fn a_fenced_write_takes_a_blocking_lease() {
+    let uri = database("blocking_fence").uri();
+    let seal = Mongoseal::connect(&uri).unwrap();
+    // An asynchronous client lives on the threads of the handle.
+    let write = |lease: Arc<mongoseal::blocking::Lease>| {
+        let uri = uri.clone();
+        seal.block_on(async move {
+            let client = Client::with_uri_str(uri).await.unwrap();
+            let orders = client.default_database().unwrap().collection::<Document>("orders");
+            let write = doc! { "$inc": { "n": 1 } };
+            orders.fenced(&*lease).update_one(doc! { "_id": 1 }, write).upsert(true).await
+        })
+    };
+    let first = Arc::new(seal.acquire("orders/1").run().unwrap());
+    write(Arc::clone(&first)).unwrap();
+    seal.revoke("orders/1").run().unwrap();
+    let second = Arc::new(seal.acquire("orders/1").run().unwrap());
+    write(second).unwrap();
+    assert_eq!(first.wait_until_lost().map(drop).ok(), Some(()));
+    assert!(matches!(write(first), Err(Error::Lost { .. } | Error::Fenced { .. })));
+    seal.shutdown();
+}
+
+/// Functions as tests, by their names.
+macro_rules! tests {
+    ($($test:ident,)*) => {
+        vec![$(Trial::test(stringify!($test), || {
+            $test();
+            Ok(())
+        })),*]
+    };
+}
+
+fn main() -> ExitCode {
+    if let Ok(how) = env::var(ENDING) {
+        end(&how);
+        return ExitCode::SUCCESS;
+    }
+    let tests = tests![
+        a_lease_survives_a_caller_that_computes_without_a_pause,
+        a_process_ends_at_once_when_main_returns,
+        a_process_ends_at_once_when_it_exits,
+        a_process_ends_at_once_when_main_panics,
+        a_process_with_a_static_handle_ends_at_once_when_main_returns,
+        a_process_that_shuts_its_handle_down_leaves_its_key_free,
+        a_fenced_write_takes_a_blocking_lease,
+    ];
+    libtest_mimic::run(&Arguments::from_args(), tests).exit_code()
+}
