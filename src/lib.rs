@@ -162,6 +162,7 @@ pub mod guide;
 mod handle;
 mod lease;
 pub mod record;
+mod spans;
 pub mod store;
 mod types;
 
