@@ -28,7 +28,7 @@ use crate::{
         lease_state::{LeaseState, ReleaseOutcome},
         retry,
     },
-    types::spans,
+    spans,
 };
 
 /// A lease: the right to act on its key until it ends, and the [`FencingToken`] for the storage.

@@ -173,6 +173,7 @@ mod lease;
 #[cfg(feature = "metrics")]
 pub mod metrics;
 pub mod record;
+mod spans;
 pub mod store;
 mod types;
 

@@ -14,7 +14,6 @@ pub(crate) mod key;
 pub(crate) mod lease_id;
 pub(crate) mod metadata;
 pub(crate) mod owner;
-pub(crate) mod spans;
 mod string_newtype;
 pub(crate) mod token;
 pub(crate) mod ttl;

@@ -15,7 +15,8 @@ use crate::{
     Error, Group, IntoName, Key, Lease, LeaseId, Metadata, Result, Retry, Ttl,
     engine::{acquire_task::AcquireTask, lease_ids::InUse, refresh::Refreshing, retry_policy::OnHeld, shared::Shared},
     record::{HoldLimits, LeaseSpec},
-    types::{duration::format_duration, spans, ttl},
+    spans,
+    types::{duration::format_duration, ttl},
 };
 
 /// The limit of an exclusive lease, and the limit of a lease that any number of holders can share.

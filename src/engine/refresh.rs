@@ -14,8 +14,9 @@ use crate::{
         retry::{self, Limit},
     },
     record::{self, Outcome, Request},
+    spans,
     store::Applied,
-    types::{duration::format_duration, spans},
+    types::duration::format_duration,
 };
 
 /// When the task refreshes the lease.

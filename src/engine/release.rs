@@ -20,7 +20,7 @@ use crate::{
         shutdown_release::{BatchOutcome, ShutdownReleases},
     },
     record::{self, Outcome, Request},
-    types::spans,
+    spans,
 };
 
 /// Acts at the store on a lease that has ended, and returns what it did. Its span is that of a release, and ends before

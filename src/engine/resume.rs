@@ -26,8 +26,9 @@ use crate::{
         shared::Shared,
     },
     record::{Holder, LeaseSpec, Record},
+    spans,
     store::Snapshot,
-    types::{duration::format_duration, spans},
+    types::duration::format_duration,
 };
 
 /// A lease to take up, and what changes by that.

@@ -40,9 +40,8 @@ pub use work_error::{ByDeref, ByItself, WorkError};
 pub use write::FencedWrite;
 
 use crate::{
-    Clock, Deadline, Error, FencingToken, Result,
+    Clock, Deadline, Error, FencingToken, Result, spans,
     store::{MongoStore, mongo::server_time},
-    types::spans,
 };
 
 /// A boxed future that may borrow.

@@ -14,8 +14,8 @@ use crate::{
             transaction::{LeaseProbe, TransactionLease, TransactionLeases, run},
         },
     },
+    spans,
     store::MongoStore,
-    types::spans,
 };
 
 impl Lease {

@@ -12,7 +12,7 @@ use crate::{
         observer::{AcquireMode, AcquireOutcome, HandleEvent, Observers},
     },
     record::StoreTime,
-    types::spans,
+    spans,
 };
 
 impl AcquireTask {

@@ -12,7 +12,7 @@ use crate::{
         in_flight::attempt_life,
         refresh::{self, Confirmed},
     },
-    types::spans,
+    spans,
 };
 
 /// The answer to one request.

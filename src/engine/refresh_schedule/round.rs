@@ -14,7 +14,7 @@ use crate::{
         retry::Backoff,
     },
     record::{BatchRequest, lease_refs},
-    types::spans,
+    spans,
 };
 
 /// How often a batch may fail at once before it is split.
