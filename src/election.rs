@@ -4,16 +4,21 @@
 
 mod campaign;
 mod elector;
+mod lead;
+mod leadership;
 mod observe;
+mod readiness;
 
 use std::time::Duration;
 
 pub use campaign::{Campaign, Leader};
-pub use elector::{Elector, Readiness};
+pub use elector::Elector;
+pub use leadership::{Leadership, LeadershipState};
 pub use observe::LeaderStream;
+pub use readiness::Readiness;
 
 use crate::{
-    FencingToken, IntoName, Key, Mongoseal, Owner, Result,
+    FencingToken, IntoName, Key, LeaseId, Mongoseal, Owner, Result,
     record::{Holder, Record, StoreTime},
     store::Snapshot,
 };
@@ -94,14 +99,35 @@ impl Mongoseal {
 impl LeaderInfo {
     /// The leader in a record that was read at this time.
     fn of(record: &Record, seen_at: StoreTime) -> Option<Self> {
+        SeenLeader::of(record, seen_at).map(|seen| seen.info)
+    }
+
+    /// The part whose change observers are notified of.
+    fn visible_part(&self) -> (FencingToken, &Owner, &str) {
+        (self.token, &self.owner, &self.value)
+    }
+}
+
+/// A leader with its secret lease id, by which a candidate recognises itself.
+struct SeenLeader {
+    info: LeaderInfo,
+    lease: LeaseId,
+}
+
+impl SeenLeader {
+    /// The leader in a record that was read at this time.
+    fn of(record: &Record, seen_at: StoreTime) -> Option<Self> {
         let leads = |holder: &&Holder| holder.expires_at > seen_at;
         record.holders.iter().find(leads).map(|holder| Self {
-            value: holder.terms.metadata.get(VALUE).unwrap_or_default().to_owned(),
-            owner: holder.terms.owner.clone(),
-            token: holder.version,
-            since: holder.since,
-            seen_at,
-            remaining: holder.remaining(seen_at),
+            info: LeaderInfo {
+                value: holder.terms.metadata.get(VALUE).unwrap_or_default().to_owned(),
+                owner: holder.terms.owner.clone(),
+                token: holder.version,
+                since: holder.since,
+                seen_at,
+                remaining: holder.remaining(seen_at),
+            },
+            lease: holder.terms.lease,
         })
     }
 }

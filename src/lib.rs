@@ -31,6 +31,7 @@
 //! | go on with a lease of an earlier process | [`Mongoseal::resume`], [`Lease::orphan`], [`Lease::transfer`] |
 //! | refuse the writes of earlier holders | [`Fence`], [`Lease::transaction`], [`FenceGate`], [`fence`] |
 //! | elect a leader | [`Mongoseal::campaign`], [`Elector`], [`Mongoseal::leader`], [`Mongoseal::observe`] |
+//! | know whether this process leads, and which one does | [`Elector::leadership`], [`Leadership`], [`LeadershipState`], [`Elector::eligible_while`] |
 //! | treat leases of several keys and processes as one | [`Mongoseal::refresh_group`], [`Mongoseal::release_group`] |
 //! | look and intervene | [`Mongoseal::now`], [`Mongoseal::inspect`], [`Mongoseal::leases`], [`Mongoseal::watch`], [`Mongoseal::watch_prefix`], [`Mongoseal::revoke`], [`Mongoseal::raise`], [`Mongoseal::purge`] |
 //! | handle an error | [`Error`] has one variant for each reaction; the [runbook](guide::runbook) has the messages |
@@ -156,7 +157,7 @@ pub use action::{
     watch::EventStream,
 };
 pub use builder::Builder;
-pub use election::{Campaign, Elector, Leader, LeaderInfo, LeaderStream, Readiness};
+pub use election::{Campaign, Elector, Leader, LeaderInfo, LeaderStream, Leadership, LeadershipState, Readiness};
 pub use engine::{
     end_action::ReleaseOutcome,
     lease_state::LeaseState,

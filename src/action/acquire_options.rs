@@ -207,7 +207,13 @@ impl CheckedAcquire {
     ///
     /// Dropping the future gives the key up: the task takes the request back.
     pub(crate) async fn acquire(self, key: Key) -> Result<Lease> {
-        let request = self.prepare(key)?;
+        let id = self.lease.unwrap_or_else(LeaseId::random);
+        self.acquire_as(key, id).await
+    }
+
+    /// As [`acquire`](Self::acquire), with this lease id.
+    pub(crate) async fn acquire_as(self, key: Key, id: LeaseId) -> Result<Lease> {
+        let request = self.prepare(key, id)?;
         let shared = Arc::clone(&request.shared);
         let (reply, granted) = oneshot::channel();
         let span = debug_span!(
@@ -233,11 +239,10 @@ impl CheckedAcquire {
     }
 
     /// Creates the task that acquires a key. Fails if the handle is shut down or the lease id is in use.
-    fn prepare(self, key: Key) -> Result<AcquireTask> {
+    fn prepare(self, key: Key, id: LeaseId) -> Result<AcquireTask> {
         let Self { shared, ttl, wait_ttl, grace, limit, group, metadata, hold, stalled_after, .. } = self;
         let (lease, refreshing, on_held) = (self.lease, self.refreshing, self.on_held);
         shared.context.ensure_open()?;
-        let id = lease.unwrap_or_else(LeaseId::random);
         let in_use = InUse::begin(&shared.siblings().lease_ids, id)?;
         let repeats = in_use.repeats();
         let terms = LeaseSpec {
@@ -280,7 +285,7 @@ mod tests {
     #[tokio::test]
     async fn the_task_of_a_lease_takes_less_than_half_a_kilobyte() {
         let options = AcquireOptions::new(&Mongoseal::in_memory().shared).check().unwrap();
-        let task = options.prepare("k".parse().unwrap()).unwrap();
+        let task = options.prepare("k".parse().unwrap(), LeaseId::random()).unwrap();
         let size = size_of_val(&task.run(oneshot::channel().0));
         assert!(size < 500, "{size}");
     }

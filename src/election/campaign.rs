@@ -4,9 +4,9 @@ use std::{sync::Arc, time::Duration};
 
 use tokio_util::sync::CancellationToken;
 
-use super::{Elector, LeaderInfo, LeaderStream, VALUE};
+use super::{Elector, LeaderStream, SeenLeader, VALUE};
 use crate::{
-    Error, FencingToken, Key, Lease, Metadata, ReleaseOutcome, Result,
+    Error, FencingToken, Key, Lease, LeaseId, Metadata, ReleaseOutcome, Result,
     action::acquire_options::{AcquireOptions, CheckedAcquire},
     engine::{context::Context, refresh::Refreshing, retry::Backoff, shared::Shared},
     store::BoxFuture,
@@ -144,18 +144,19 @@ pub(super) struct Candidacy {
 }
 
 impl Candidacy {
-    pub(super) async fn campaign(&self) -> Result<Leader> {
-        Ok(Leader { lease: self.acquire.clone().acquire(self.name.clone()).await? })
+    /// Campaigns with a lease of this id, which no lease has had.
+    pub(super) async fn campaign(&self, id: LeaseId) -> Result<Leader> {
+        Ok(Leader { lease: self.acquire.clone().acquire_as(self.name.clone(), id).await? })
     }
 
     fn context(&self) -> &Arc<Context> {
         &self.acquire.shared.context
     }
 
-    /// Calls `call` with each new leader, until an error that a retry does not remove.
-    pub(super) async fn notify_of_leaders(&self, call: &mut (dyn FnMut(&LeaderInfo) + Send)) -> Error {
+    /// Calls `call` with each leader, with each new value of it, and with `None` while there is none, until an error that a
+    /// retry does not remove.
+    pub(super) async fn notify_of_leaders(&self, call: &mut (dyn FnMut(Option<&SeenLeader>) + Send)) -> Error {
         let mut backoff = Backoff::new();
-        let mut last = None;
         loop {
             let mut leaders = match LeaderStream::begin(self.context(), self.name.clone()).await {
                 Ok(leaders) => leaders,
@@ -165,10 +166,9 @@ impl Candidacy {
                 }
                 Err(error) => return error,
             };
-            while let Some(leader) = leaders.next().await {
-                match leader {
-                    Ok(Some(leader)) if last.replace(leader.token) != Some(leader.token) => call(&leader),
-                    Ok(_) => {}
+            while let Some(seen) = leaders.next_seen().await {
+                match seen {
+                    Ok(seen) => call(seen.as_ref()),
                     Err(error) => return error,
                 }
             }
@@ -196,7 +196,7 @@ impl IntoFuture for Campaign {
     type IntoFuture = BoxFuture<Result<Leader>>;
 
     fn into_future(self) -> Self::IntoFuture {
-        Box::pin(async move { self.check()?.campaign().await })
+        Box::pin(async move { self.check()?.campaign(LeaseId::random()).await })
     }
 }
 

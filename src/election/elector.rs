@@ -1,31 +1,23 @@
-//! The elector: a loop of campaigns.
+//! The elector: campaigns again and again.
 //!
-//! Mechanism: each round campaigns, runs the work while it leads, and resigns. A heartbeat shows whether the loop runs.
+//! Mechanism: three futures run side by side. One leads, one observes the leaders, and a heartbeat shows that they run.
 
-use std::{
-    fmt,
-    pin::pin,
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
-    time::Duration,
-};
+use std::{fmt, pin::pin, sync::Arc};
 
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
-use tracing::{debug, info};
 
-use super::{Leader, LeaderInfo, campaign::Candidacy};
-use crate::{
-    Clock, Error, Key, Result,
-    engine::retry::Backoff,
-    types::{duration::format_duration, ttl},
+use super::{
+    Leader, LeaderInfo, Readiness, SeenLeader,
+    campaign::Candidacy,
+    lead::{OnStopped, StopSignals, lead},
+    leadership::LeadershipPublisher,
+    readiness::{Heartbeat, HeartbeatEnd},
 };
+use crate::{Clock, Error, Result};
 
 /// Called with each new leader.
 type OnNewLeader = Box<dyn FnMut(&LeaderInfo) + Send>;
-/// Called when this candidate stops leading.
-type OnStopped = Box<dyn FnMut() + Send>;
 
 /// Campaigns for a leadership, runs its work while it leads, and campaigns again when the leadership was lost, like
 /// Kubernetes' client-go.
@@ -61,13 +53,22 @@ pub struct Elector {
     on_new_leader: Option<OnNewLeader>,
     on_stopped: Option<OnStopped>,
     until: CancellationToken,
+    health: Option<watch::Receiver<bool>>,
     heartbeat: Arc<Heartbeat>,
+    pub(super) publisher: LeadershipPublisher,
 }
 
 impl Elector {
     pub(super) fn new(candidacy: Result<Candidacy>, clock: Clock) -> Self {
-        let heartbeat = Arc::new(Heartbeat { clock, beat: AtomicU64::new(NOT_YET), allowed: AtomicU64::new(0) });
-        Self { candidacy, on_new_leader: None, on_stopped: None, until: CancellationToken::new(), heartbeat }
+        Self {
+            candidacy,
+            on_new_leader: None,
+            on_stopped: None,
+            until: CancellationToken::new(),
+            health: None,
+            heartbeat: Arc::new(Heartbeat::new(clock)),
+            publisher: LeadershipPublisher::new(),
+        }
     }
 
     /// Calls `call` whenever a leader with a new token is seen, this candidate included.
@@ -76,8 +77,9 @@ impl Elector {
         self
     }
 
-    /// Calls `call` whenever the work as leader has stopped: it ended, the leadership was lost, or the end of the
-    /// elector was requested. Not if the future of [`run`](Self::run) is dropped.
+    /// Calls `call` whenever the work as leader has stopped: it ended, the leadership was lost or
+    /// [ceded](super::Leadership::cede), the candidate became [ineligible](Self::eligible_while), or the end of the elector
+    /// was requested. Not if the future of [`run`](Self::run) is dropped.
     pub fn on_stopped(mut self, call: impl FnMut() + Send + 'static) -> Self {
         self.on_stopped = Some(Box::new(call));
         self
@@ -89,11 +91,45 @@ impl Elector {
         self
     }
 
+    /// Lets this candidate lead and wait only while `health` is `true`. Default: always.
+    ///
+    /// If the value becomes `false` while it leads, the elector drops the work, calls `on_stopped`, and resigns. If it
+    /// waits, it gives up its place in the queue at once. When the value is `true`, it campaigns again, behind the
+    /// candidates that wait by then. An elector that is not eligible observes the leaders and stays [ready](Self::readiness).
+    ///
+    /// If the sender is dropped, the last value stays. A value that was `false` only between two polls of the elector has no
+    /// effect.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use mongoseal::Mongoseal;
+    /// use tokio::sync::watch;
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> mongoseal::Result<()> {
+    /// # let seal = Mongoseal::in_memory();
+    /// let (health, is_healthy) = watch::channel(false);
+    /// let elector = seal.campaign("scheduler").elector().eligible_while(is_healthy);
+    /// let running = tokio::spawn(elector.run(async |leader| -> mongoseal::Result<_> { Ok(leader.token()) }));
+    ///
+    /// tokio::task::yield_now().await;
+    /// assert_eq!(seal.leader("scheduler").await?, None, "it does not campaign");
+    /// health.send_replace(true);
+    /// assert!(running.await.expect("it does not panic")?.is_some());
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn eligible_while(mut self, health: watch::Receiver<bool>) -> Self {
+        self.health = Some(health);
+        self
+    }
+
     /// Returns a check of whether the elector runs, for any thread.
     #[must_use]
     pub fn readiness(&self) -> Readiness {
         let name = self.candidacy.as_ref().ok().map(|candidacy| candidacy.name.clone());
-        Readiness { name, heartbeat: Arc::clone(&self.heartbeat) }
+        Readiness::new(name, &self.heartbeat)
     }
 
     /// Campaigns for the leadership, runs the work as its leader, and campaigns again if the leadership was lost. If the work
@@ -165,152 +201,36 @@ impl Elector {
     where
         E: From<Error>,
     {
-        let Self { candidacy, mut on_new_leader, on_stopped, until, heartbeat } = self;
+        let Self { candidacy, mut on_new_leader, on_stopped, until, health, heartbeat, publisher } = self;
         let _end = HeartbeatEnd(&heartbeat);
         let candidacy = candidacy?;
-        let clock = heartbeat.clock;
-        let lasts = candidacy.leads;
-        let beat = || heartbeat.beat.store(ttl::millis(clock.now()), Ordering::Release);
         // Before the work is first polled, so that its readiness check finds a beat.
-        heartbeat.allowed.store(ttl::millis(lasts), Ordering::Relaxed);
-        beat();
-        let alive = async {
-            loop {
-                clock.sleep_until(clock.now().saturating_add(lasts.checked_div(6).unwrap_or_default())).await;
-                beat();
+        heartbeat.begin(candidacy.leads);
+        let is_observed = on_new_leader.is_some() || publisher.has_subscribers();
+        let mut last = None;
+        let mut note = |seen: Option<&SeenLeader>| {
+            publisher.note_leader(seen);
+            if let Some((call, SeenLeader { info, .. })) = on_new_leader.as_mut().zip(seen)
+                && last.replace(info.token) != Some(info.token)
+            {
+                call(info);
             }
         };
         let observing = async {
-            match &mut on_new_leader {
-                Some(call) => candidacy.notify_of_leaders(call).await,
-                None => std::future::pending().await,
-            }
+            if is_observed { candidacy.notify_of_leaders(&mut note).await } else { std::future::pending().await }
         };
         let end = until.child_token();
-        let mut leading = pin!(lead(&candidacy, on_stopped, &end, work));
+        let stop = StopSignals { end: end.clone(), health };
+        let mut leading = pin!(lead(&candidacy, on_stopped, &stop, &publisher, work));
         let error = tokio::select! {
             biased;
             done = &mut leading => return done,
             error = observing => error,
-            () = alive => return Ok(None),
+            () = heartbeat.keep(candidacy.leads) => return Ok(None),
         };
         // A leader stops, calls `on_stopped` and resigns before the error is returned.
         end.cancel();
         leading.await.and(Err(error.into()))
-    }
-}
-
-/// Leads again and again.
-async fn lead<T, E: From<Error>>(
-    candidacy: &Candidacy,
-    mut on_stopped: Option<OnStopped>,
-    until: &CancellationToken,
-    mut work: impl AsyncFnMut(&Leader) -> Result<T, E>,
-) -> Result<Option<T>, E> {
-    let mut backoff = Backoff::new();
-    loop {
-        let elected = tokio::select! {
-            biased;
-            () = until.cancelled() => return Ok(None),
-            elected = candidacy.campaign() => elected,
-        };
-        let leader = match elected {
-            Ok(leader) => leader,
-            Err(error @ (Error::Invalid { .. } | Error::Corrupt { .. })) => return Err(error.into()),
-            Err(error) => {
-                debug!(name = %candidacy.name, %error, "not elected: retrying");
-                candidacy.pause(&mut backoff, until).await;
-                continue;
-            }
-        };
-        let began = candidacy.now();
-        info!(name = %candidacy.name, token = %leader.token(), "leads");
-        let done = tokio::select! {
-            biased;
-            () = until.cancelled() => None,
-            done = leader.run(work(&leader)) => Some(done),
-        };
-        if let Some(call) = &mut on_stopped {
-            call();
-        }
-        info!(name = %candidacy.name, token = %leader.token(), "leads no more");
-        let ended = match done {
-            // The lease is lost, and has logged why.
-            Some(Err(_lost)) => {
-                if candidacy.now().saturating_sub(began) > candidacy.leads {
-                    backoff = Backoff::new();
-                }
-                candidacy.pause(&mut backoff, until).await;
-                continue;
-            }
-            Some(Ok(returned)) => Some(returned),
-            None => None,
-        };
-        if let Err(error) = leader.resign().await {
-            debug!(name = %candidacy.name, %error, "could not resign: the ttl ends the leadership");
-        }
-        return ended.transpose();
-    }
-}
-
-/// Stands for no beat: before the first, and after the last.
-const NOT_YET: u64 = u64::MAX;
-const NO_MORE: u64 = u64::MAX - 1;
-
-/// The heartbeat of an elector.
-#[derive(Debug)]
-struct Heartbeat {
-    clock: Clock,
-    /// When the last beat was, in milliseconds on the clock.
-    beat: AtomicU64,
-    /// How long the elector may be silent, in milliseconds.
-    allowed: AtomicU64,
-}
-
-/// Ends the heartbeat, however the elector ends.
-struct HeartbeatEnd<'a>(&'a Heartbeat);
-
-impl Drop for HeartbeatEnd<'_> {
-    fn drop(&mut self) {
-        self.0.beat.store(NO_MORE, Ordering::Relaxed);
-    }
-}
-
-/// Checks whether an elector runs, for a readiness or liveness probe. A clone is cheap. It can be called from any
-/// thread. Call it from a thread outside of the elector's runtime: a probe on a blocked runtime hangs, too.
-#[derive(Clone, Debug)]
-pub struct Readiness {
-    name: Option<Key>,
-    heartbeat: Arc<Heartbeat>,
-}
-
-impl Readiness {
-    /// Checks that the elector has shown a sign of life within the time for which a leader leads without a refresh.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Unavailable`] if it has not: it was not started, has ended, or hangs because its thread is blocked.
-    pub fn check(&self) -> Result<()> {
-        // Before `allowed`, which is stored before the first beat.
-        let silent = match self.heartbeat.beat.load(Ordering::Acquire) {
-            NOT_YET => return Err(self.not_ready("has not been run yet: run it")),
-            NO_MORE => return Err(self.not_ready("has ended: run another one")),
-            beat => ttl::millis(self.heartbeat.clock.now()).saturating_sub(beat),
-        };
-        let allowed = self.heartbeat.allowed.load(Ordering::Relaxed);
-        if silent > allowed {
-            return Err(self.not_ready(&format!(
-                "has shown no sign of life for {}, and {} are allowed: check what blocks its thread",
-                format_duration(Duration::from_millis(silent)),
-                format_duration(Duration::from_millis(allowed))
-            )));
-        }
-        Ok(())
-    }
-
-    fn not_ready(&self, how: &str) -> Error {
-        let name = self.name.as_ref().map(Key::as_str).unwrap_or_default();
-        Error::unavailable(format!("the elector of {name:?} {how}"))
     }
 }
 

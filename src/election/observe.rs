@@ -10,7 +10,7 @@ use std::{
 
 use futures_core::Stream;
 
-use super::LeaderInfo;
+use super::{LeaderInfo, SeenLeader};
 use crate::{
     FencingToken, IntoName, Key, Mongoseal, Owner, Result,
     action::watch::{EventDiff, WatchEvents},
@@ -62,7 +62,7 @@ impl Mongoseal {
 /// name, with the guarantees and the costs of an [`EventStream`](crate::EventStream).
 #[must_use = "a stream of leaders does nothing until it is polled"]
 pub struct LeaderStream {
-    events: WatchEvents<Option<LeaderInfo>>,
+    events: WatchEvents<Option<SeenLeader>>,
 }
 
 impl LeaderStream {
@@ -88,24 +88,29 @@ impl LeaderStream {
     ///
     /// Dropping the future loses nothing: the next call returns what this one would have returned.
     pub async fn next(&mut self) -> Option<Result<Option<LeaderInfo>>> {
+        Some(self.next_seen().await?.map(|seen| seen.map(|seen| seen.info)))
+    }
+
+    /// As [`next`](Self::next), with the lease id of the leader.
+    pub(super) async fn next_seen(&mut self) -> Option<Result<Option<SeenLeader>>> {
         poll_fn(|task| self.events.poll_next(task)).await
     }
 }
 
-fn leader(record: Option<&Record>, at: StoreTime) -> Option<LeaderInfo> {
-    LeaderInfo::of(record?, at)
+fn leader(record: Option<&Record>, at: StoreTime) -> Option<SeenLeader> {
+    SeenLeader::of(record?, at)
 }
 
 /// The part of a leader whose change is reported.
-fn visible_part(leader: Option<&LeaderInfo>) -> Option<(FencingToken, &Owner, &str)> {
-    leader.map(|leader| (leader.token, &leader.owner, leader.value.as_str()))
+fn visible_part(seen: Option<&SeenLeader>) -> Option<(FencingToken, &Owner, &str)> {
+    seen.map(|seen| seen.info.visible_part())
 }
 
 impl Stream for LeaderStream {
     type Item = Result<Option<LeaderInfo>>;
 
     fn poll_next(mut self: Pin<&mut Self>, task: &mut task::Context<'_>) -> Poll<Option<Self::Item>> {
-        self.events.poll_next(task)
+        self.events.poll_next(task).map(|next| Some(next?.map(|seen| seen.map(|seen| seen.info))))
     }
 }
 

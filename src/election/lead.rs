@@ -1,0 +1,131 @@
+//! The loop of an elector: it campaigns, runs the work while it leads, and gives way.
+//!
+//! Mechanism: a campaign and a leadership have the same reasons to stop, and [`StopSignals`] waits for all of them.
+
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+use tracing::{debug, info};
+
+use super::{Leader, campaign::Candidacy, leadership::LeadershipPublisher};
+use crate::{Error, engine::retry::Backoff};
+
+/// Called when this candidate stops leading.
+pub(super) type OnStopped = Box<dyn FnMut() + Send>;
+
+/// Why a candidate stops, beside the end of its work and of its lease.
+#[derive(Clone, Copy, Debug)]
+enum StopReason {
+    /// The end of the elector was requested.
+    Ended,
+    /// The candidate is no longer eligible.
+    Ineligible,
+    /// The leadership was ceded.
+    Ceded,
+}
+
+/// The signals that stop a candidate.
+pub(super) struct StopSignals {
+    pub(super) end: CancellationToken,
+    /// Whether the candidate is eligible. `None` is always.
+    pub(super) health: Option<watch::Receiver<bool>>,
+}
+
+impl StopSignals {
+    /// Waits until the candidate must neither lead nor wait. `ceded` is that of its leadership.
+    async fn stopped(&self, ceded: &CancellationToken) -> StopReason {
+        tokio::select! {
+            biased;
+            () = self.end.cancelled() => StopReason::Ended,
+            () = self.health_is(false) => StopReason::Ineligible,
+            () = ceded.cancelled() => StopReason::Ceded,
+        }
+    }
+
+    /// Waits until the candidate may campaign. Returns `false` if the end of the elector was requested before.
+    async fn wait_until_eligible(&self) -> bool {
+        tokio::select! {
+            biased;
+            () = self.end.cancelled() => false,
+            () = self.health_is(true) => true,
+        }
+    }
+
+    /// Waits until the candidate is eligible, or until it is not. A sender that was dropped leaves the last value.
+    async fn health_is(&self, wanted: bool) {
+        let changed = match &self.health {
+            Some(health) => health.clone().wait_for(|is_healthy| *is_healthy == wanted).await.is_ok(),
+            None => wanted,
+        };
+        if !changed {
+            std::future::pending::<()>().await;
+        }
+    }
+}
+
+/// Leads again and again.
+pub(super) async fn lead<T, E: From<Error>>(
+    candidacy: &Candidacy,
+    mut on_stopped: Option<OnStopped>,
+    stop: &StopSignals,
+    publisher: &LeadershipPublisher,
+    mut work: impl AsyncFnMut(&Leader) -> Result<T, E>,
+) -> Result<Option<T>, E> {
+    let mut backoff = Backoff::new();
+    // Only a leadership can be ceded.
+    let never = CancellationToken::new();
+    while stop.wait_until_eligible().await {
+        let elected = tokio::select! {
+            biased;
+            reason = stop.stopped(&never) => {
+                debug!(name = %candidacy.name, ?reason, "withdraws");
+                continue;
+            }
+            elected = candidacy.campaign(publisher.begin_campaign()) => elected,
+        };
+        let leader = match elected {
+            Ok(leader) => leader,
+            Err(error @ (Error::Invalid { .. } | Error::Corrupt { .. })) => return Err(error.into()),
+            Err(error) => {
+                debug!(name = %candidacy.name, %error, "not elected: retrying");
+                candidacy.pause(&mut backoff, &stop.end).await;
+                continue;
+            }
+        };
+        let began = candidacy.now();
+        let ceded = publisher.begin_leadership(leader.lease());
+        info!(name = %candidacy.name, token = %leader.token(), "leads");
+        let done = tokio::select! {
+            biased;
+            reason = stop.stopped(&ceded) => Err(reason),
+            done = leader.run(work(&leader)) => Ok(done),
+        };
+        publisher.end_leadership();
+        if let Some(call) = &mut on_stopped {
+            call();
+        }
+        info!(name = %candidacy.name, token = %leader.token(), "leads no more");
+        let returned = match done {
+            // The lease is lost, and has logged why.
+            Ok(Err(_lost)) => {
+                if candidacy.now().saturating_sub(began) > candidacy.leads {
+                    backoff = Backoff::new();
+                }
+                candidacy.pause(&mut backoff, &stop.end).await;
+                continue;
+            }
+            Ok(Ok(returned)) => Some(returned),
+            Err(reason) => {
+                debug!(name = %candidacy.name, ?reason, "gives way");
+                None
+            }
+        };
+        // The key is free before the next campaign, which so waits behind the present candidates.
+        if let Err(error) = leader.resign().await {
+            debug!(name = %candidacy.name, %error, "could not resign: the ttl ends the leadership");
+        }
+        if let Some(returned) = returned {
+            return returned.map(Some);
+        }
+    }
+    Ok(None)
+}
