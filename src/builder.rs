@@ -4,7 +4,13 @@ use std::{sync::Arc, time::Duration};
 
 use crate::{
     Error, IntoName, Mongoseal, Owner, Result, Retry, Ttl,
-    engine::{dedicated_thread::DedicatedThread, retry_policy::OnHeld, settings::Settings, shared::Shared},
+    engine::{
+        dedicated_thread::DedicatedThread,
+        observer::{Observer, Observers},
+        retry_policy::OnHeld,
+        settings::Settings,
+        shared::Shared,
+    },
     store::Store,
     types::duration::format_duration,
 };
@@ -41,6 +47,7 @@ pub struct Builder {
     queue_limit: u32,
     wait: Option<Duration>,
     retry: Option<Retry>,
+    observers: Observers,
     pub(crate) dedicated_thread: bool,
     #[cfg(feature = "mongodb")]
     pub(crate) database: Option<String>,
@@ -62,6 +69,7 @@ impl Default for Builder {
             queue_limit: 1_000,
             wait: None,
             retry: None,
+            observers: Observers::default(),
             dedicated_thread: false,
             #[cfg(feature = "mongodb")]
             database: None,
@@ -149,6 +157,12 @@ impl Builder {
         self
     }
 
+    /// Adds an observer, which receives the [events](crate::HandleEvent) of the handle and its leases. Default: none.
+    pub fn observer(mut self, observer: Arc<dyn Observer>) -> Self {
+        self.observers.add(observer);
+        self
+    }
+
     /// Runs the handle's tasks on a thread of their own: its acquires, the refreshes and releases of its leases, and
     /// its change streams. Default: they run on the runtime that acquires the lease.
     ///
@@ -216,6 +230,7 @@ impl Builder {
             queue_limit: self.queue_limit,
             on_held: OnHeld::of(self.wait, self.retry.clone())?.unwrap_or(OnHeld::Once),
             attempt: self.operation_timeout.min(Duration::from_secs(5)),
+            observers: self.observers.clone(),
         })
     }
 }

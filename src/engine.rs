@@ -15,6 +15,7 @@ pub(crate) mod lease_shared;
 pub(crate) mod lease_state;
 pub(crate) mod lease_task;
 pub(crate) mod notifier;
+pub(crate) mod observer;
 pub(crate) mod pending_releases;
 pub(crate) mod refresh;
 pub(crate) mod refresh_schedule;

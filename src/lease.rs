@@ -23,10 +23,10 @@ use crate::{
         completion,
         confirm::confirm_loss,
         context::Context,
-        end_action::{End, EndAction, ReleaseOutcome},
+        end_action::{End, EndAction},
         held_lease::HeldLease,
         lease_shared::LeaseShared,
-        lease_state::LeaseState,
+        lease_state::{LeaseState, ReleaseOutcome},
         retry,
     },
 };
@@ -321,10 +321,7 @@ impl Lease {
     /// Dropping the future abandons the answer. The lease is released all the same.
     pub async fn release(self) -> Result<ReleaseOutcome> {
         self.held.end();
-        match self.held.wait_for_end().await? {
-            End::Released(released) => Ok(released),
-            End::Transferred(_) => Ok(ReleaseOutcome::AlreadyLost { cause: LossCause::Transferred }),
-        }
+        Ok(self.held.wait_for_end().await?.outcome())
     }
 }
 

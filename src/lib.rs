@@ -34,6 +34,7 @@
 //! | know whether this process leads, and which one does | [`Elector::leadership`], [`Leadership`], [`LeadershipState`], [`Elector::eligible_while`] |
 //! | treat leases of several keys and processes as one | [`Mongoseal::refresh_group`], [`Mongoseal::release_group`] |
 //! | look and intervene | [`Mongoseal::now`], [`Mongoseal::inspect`], [`Mongoseal::leases`], [`Mongoseal::watch`], [`Mongoseal::watch_prefix`], [`Mongoseal::revoke`], [`Mongoseal::raise`], [`Mongoseal::purge`] |
+//! | observe acquires, refreshes and losses | [`Observer`], [`HandleEvent`], [`Builder::observer`] |
 //! | handle an error | [`Error`] has one variant for each reaction; the [runbook](guide::runbook) has the messages |
 //! | write a store of your own | [`store::Store`], [`record`], and the module `conformance` of the feature `test-util` |
 //! | read what is promised | [`guide::guarantees`], [`guide::failure_modes`], [`guide::protocol`] |
@@ -141,6 +142,8 @@ pub mod fence;
 pub mod guide;
 mod handle;
 mod lease;
+#[cfg(feature = "metrics")]
+pub mod metrics;
 pub mod record;
 pub mod store;
 mod types;
@@ -159,8 +162,8 @@ pub use action::{
 pub use builder::Builder;
 pub use election::{Campaign, Elector, Leader, LeaderInfo, LeaderStream, Leadership, LeadershipState, Readiness};
 pub use engine::{
-    end_action::ReleaseOutcome,
-    lease_state::LeaseState,
+    lease_state::{LeaseState, ReleaseOutcome},
+    observer::{AcquireMode, AcquireOutcome, HandleEvent, Observer, RefreshOutcome},
     retry_policy::{Attempt, Retry},
 };
 pub use fence::FenceGate;

@@ -172,6 +172,8 @@ pub enum Notification {
         number: u64,
         /// The fencing token of the lease.
         token: FencingToken,
+        /// When it was granted, on the store's clock, if the store knows.
+        at: Option<StoreTime>,
     },
     /// The key was taken from a lease of this handle.
     Revoked {
@@ -181,11 +183,11 @@ pub enum Notification {
 }
 
 impl Notification {
-    /// The notification for an entry of [`Record::handover`].
+    /// The notification for an entry of [`Record::handover`] in a change at this time.
     #[must_use]
-    pub fn of(caller: AcquireId, token: Option<FencingToken>) -> Self {
+    pub fn of(caller: AcquireId, token: Option<FencingToken>, at: Option<StoreTime>) -> Self {
         let number = caller.number;
-        token.map_or(Self::Revoked { number }, |token| Self::Granted { number, token })
+        token.map_or(Self::Revoked { number }, |token| Self::Granted { number, token, at })
     }
 }
 

@@ -5,7 +5,7 @@
 
 use std::{
     panic::resume_unwind,
-    sync::{Arc, atomic::AtomicBool},
+    sync::{Arc, OnceLock, atomic::AtomicBool},
     time::Duration,
 };
 
@@ -40,6 +40,8 @@ pub(crate) struct AcquireOptions {
     pub(crate) at_least: Option<Duration>,
     pub(crate) at_most: Option<Duration>,
     pub(crate) stalled_after: Option<Duration>,
+    /// Whether it is a campaign for a leadership.
+    pub(crate) is_campaign: bool,
 }
 
 impl AcquireOptions {
@@ -59,6 +61,7 @@ impl AcquireOptions {
             at_least: None,
             at_most: None,
             stalled_after: None,
+            is_campaign: false,
         }
     }
 
@@ -98,7 +101,7 @@ impl AcquireOptions {
         let hold = self.check_hold()?;
         let Self { shared, ttl, grace, has_expiry, limit, group, metadata, lease, mut refreshing, wait, retry, .. } =
             self;
-        let stalled_after = self.stalled_after;
+        let (stalled_after, is_campaign) = (self.stalled_after, self.is_campaign);
         let limit = limit?;
         let settings = &shared.context.settings;
         // Until its first refresh, a lease without expiry has the ttl of the handle.
@@ -134,6 +137,7 @@ impl AcquireOptions {
             lease,
             refreshing,
             on_held,
+            is_campaign,
         })
     }
 
@@ -192,6 +196,7 @@ pub(crate) struct CheckedAcquire {
     lease: Option<LeaseId>,
     refreshing: Refreshing,
     pub(crate) on_held: OnHeld,
+    is_campaign: bool,
 }
 
 impl CheckedAcquire {
@@ -273,6 +278,8 @@ impl CheckedAcquire {
             is_id_chosen: lease.is_some(),
             is_in_doubt,
             is_queued,
+            is_campaign: self.is_campaign,
+            position: OnceLock::new(),
         })
     }
 }

@@ -68,7 +68,9 @@ pub struct Campaign {
 
 impl Campaign {
     pub(super) fn new(shared: &Arc<Shared>, name: Result<Key>) -> Self {
-        let campaign = Self { name, value: String::new(), stop_within: None, options: AcquireOptions::new(shared) };
+        let mut options = AcquireOptions::new(shared);
+        options.is_campaign = true;
+        let campaign = Self { name, value: String::new(), stop_within: None, options };
         campaign.wait(Duration::MAX)
     }
 

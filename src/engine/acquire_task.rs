@@ -9,11 +9,12 @@
 //! Invariant: a request that was sent ends before it is taken back.
 
 mod failed;
+mod report;
 
 use std::{
     hash::{BuildHasher, BuildHasherDefault, DefaultHasher},
     sync::{
-        Arc,
+        Arc, OnceLock,
         atomic::{AtomicBool, Ordering},
     },
     time::Duration,
@@ -36,7 +37,7 @@ use crate::{
         retry_policy::{Attempts, OnHeld},
         shared::Shared,
     },
-    record::{self, Holder, LeaseSpec, Outcome, Request, WaitSpec},
+    record::{self, Holder, LeaseSpec, Outcome, Request, StoreTime, WaitSpec},
     store::Applied,
     types::duration::format_duration,
 };
@@ -60,6 +61,10 @@ pub(crate) struct AcquireTask {
     pub(crate) is_in_doubt: AtomicBool,
     /// Whether the waiter may be in the queue.
     pub(crate) is_queued: AtomicBool,
+    /// Whether it is a campaign for a leadership.
+    pub(crate) is_campaign: bool,
+    /// Its first place in the queue.
+    pub(crate) position: OnceLock<usize>,
 }
 
 /// The answer to a request that was not refused.
@@ -75,6 +80,8 @@ struct QueuePlace {
     answered: Duration,
     /// The store's tick at the answer.
     tick: HybridTime,
+    /// The store's time at the answer.
+    now: StoreTime,
     /// The key's highest token at the answer.
     version: FencingToken,
     /// How many waiters are ahead.
@@ -117,6 +124,7 @@ impl AcquireTask {
             Ok(lease) => {
                 Span::current().record("token", lease.token.get());
                 debug!("granted");
+                self.report_granted(&lease, waited);
                 let holder = (self.terms.caller.number, &lease);
                 let holder = HolderGuard::new(&shared.context, &shared.siblings().notifier, &shared.releases, holder);
                 let (held, task) = LeaseTask::start(shared, lease, (self.ttl, self.refreshing), self.in_use, holder);
@@ -125,6 +133,7 @@ impl AcquireTask {
                 Some(task)
             }
             Err(error) => {
+                self.report_failed(&error, reply.is_closed(), waited);
                 self.fail(error, reply).await;
                 None
             }
@@ -247,7 +256,7 @@ impl AcquireTask {
                 }
             };
             // A token that is not larger was granted before the answer, and expired before it.
-            if let Wake::Granted(token) = wake
+            if let Wake::Granted { token, at } = wake
                 && token > place.version
             {
                 // The key was granted after the answer, so also after `place.sent`.
@@ -259,6 +268,7 @@ impl AcquireTask {
                     let last_deadline = last.map(|last| place.sent.saturating_add(last));
                     let lease = self.new_lease((token, place.tick), clock, deadline, last_deadline);
                     lease.note_round_trip(place.answered.saturating_sub(place.sent));
+                    self.report_hand_over(token, at, &place);
                     return Ok(lease);
                 }
             }
@@ -352,8 +362,10 @@ impl AcquireTask {
             Outcome::Queued { position, version, holder } if is_waiter => {
                 Span::current().record("position", position);
                 debug!(position, holder = ?holder.terms.owner, token = %holder.version, "waiting");
+                self.report_queued(position);
                 let free = free(&holder);
-                Ok(AcquireReply::Queued(QueuePlace { sent, answered: clock.now(), tick, version, position, free }))
+                let (answered, now) = (clock.now(), at.map(|at| at.now).unwrap_or_default());
+                Ok(AcquireReply::Queued(QueuePlace { sent, answered, tick, now, version, position, free }))
             }
             // This never clears `is_in_doubt`: a request without an answer may be executed later.
             Outcome::Refused { holder } => Err(Error::Held {

@@ -4,7 +4,10 @@ use std::sync::Arc;
 
 use crate::{
     FencingToken, LeaseId, LossCause,
-    engine::joint_release::{JointRelease, WithGroup},
+    engine::{
+        joint_release::{JointRelease, WithGroup},
+        lease_state::ReleaseOutcome,
+    },
 };
 
 /// What happens to a lease at the store instead of a plain release.
@@ -31,18 +34,12 @@ pub(crate) enum End {
     Transferred(FencingToken),
 }
 
-/// The outcome of a release.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum ReleaseOutcome {
-    /// The lease was held until now: the key was granted to no other acquire meanwhile.
-    Released,
-    /// The lease is gone, and it is unknown whether this release ended it. The release was sent before and its reply
-    /// was lost. Meanwhile the deadline passed, the key was granted again, or its version was raised.
-    Unknown,
-    /// The lease was already lost.
-    AlreadyLost {
-        /// What ended it.
-        cause: LossCause,
-    },
+impl End {
+    /// What became of the lease of this process.
+    pub(crate) fn outcome(&self) -> ReleaseOutcome {
+        match self {
+            Self::Released(outcome) => outcome.clone(),
+            Self::Transferred(_) => ReleaseOutcome::AlreadyLost { cause: LossCause::Transferred },
+        }
+    }
 }

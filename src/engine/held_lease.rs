@@ -10,9 +10,9 @@ use tokio::sync::oneshot;
 use crate::{
     Error, LeaseId, LossCause, Result,
     engine::{
-        end_action::{End, EndAction, ReleaseOutcome},
+        end_action::{End, EndAction},
         lease_shared::LeaseShared,
-        lease_state::LeaseState,
+        lease_state::{LeaseState, ReleaseOutcome},
         shared::Shared,
     },
 };

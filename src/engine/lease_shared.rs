@@ -7,6 +7,7 @@
 
 mod hold;
 mod limits;
+mod observed;
 mod work;
 
 use std::{
@@ -20,6 +21,7 @@ use std::{
 
 pub(crate) use limits::Limits;
 use limits::Progress;
+use observed::ObservedLease;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
@@ -88,6 +90,8 @@ pub(crate) struct LeaseShared {
     has_ended: AtomicBool,
     /// Another token that is cancelled when the lease ends.
     linked: OnceLock<CancellationToken>,
+    /// What reports its events. Boxed, because few handles have an observer.
+    observed: OnceLock<Box<ObservedLease>>,
 }
 
 impl LeaseShared {
@@ -118,6 +122,7 @@ impl LeaseShared {
             state_sender: OnceLock::new(),
             end_action: OnceLock::new(),
             linked: OnceLock::new(),
+            observed: OnceLock::new(),
             release: ReleaseStage::default(),
             work_count: AtomicUsize::new(0),
             commands: CommandQueue::default(),
@@ -218,9 +223,13 @@ impl LeaseShared {
     /// Notes that a refresh failed.
     pub(crate) fn note_at_risk(&self, error: &Error) {
         let remaining = self.remaining();
+        let is_new = self.transition(&LeaseState::AtRisk);
+        if is_new {
+            self.report_risk(remaining, error);
+        }
         // As an error and not as text, so that a subscriber can read the source, too.
         let error: &(dyn std::error::Error + 'static) = error;
-        if self.transition(&LeaseState::AtRisk) {
+        if is_new {
             warn!(key = %self.key, token = %self.token, ?remaining, error, "the lease is at risk: its refreshes are not confirmed, and it is lost after the remaining time");
         } else {
             debug!(key = %self.key, token = %self.token, ?remaining, error, "the lease is still at risk");
@@ -260,6 +269,7 @@ impl LeaseShared {
         if let Some(linked) = self.linked.get() {
             linked.cancel();
         }
+        self.report_end();
     }
 
     /// Cancels another token when the lease ends, or at once if it has ended.

@@ -1,4 +1,4 @@
-//! The states of a lease.
+//! The states of a lease, and the outcome of its release.
 
 use crate::LossCause;
 
@@ -17,4 +17,20 @@ pub enum LeaseState {
     },
     /// The holder released or dropped the lease.
     Released,
+}
+
+/// The outcome of a release.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ReleaseOutcome {
+    /// The lease was held until now: the key was granted to no other acquire meanwhile.
+    Released,
+    /// The lease is gone, and it is unknown whether this release ended it. The release was sent before and its reply
+    /// was lost. Meanwhile the deadline passed, the key was granted again, or its version was raised.
+    Unknown,
+    /// The lease was already lost.
+    AlreadyLost {
+        /// What ended it.
+        cause: LossCause,
+    },
 }

@@ -9,6 +9,7 @@
 
 use std::{
     collections::HashMap,
+    mem,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
@@ -18,7 +19,8 @@ use tracing::{debug, warn};
 
 use crate::{
     AcquireId, Error, FencingToken, HandleId, HybridTime, Result,
-    engine::{context::Context, lease_shared::LeaseShared, pending_releases::PendingReleases},
+    engine::{context::Context, lease_shared::LeaseShared, observer::HandleEvent, pending_releases::PendingReleases},
+    record::StoreTime,
     store::Notification,
 };
 
@@ -36,7 +38,11 @@ const REOPEN_PAUSE: Duration = Duration::from_secs(1);
 #[derive(Clone, Debug)]
 pub(crate) enum Wake {
     /// The waiter was granted the key with this token.
-    Granted(FencingToken),
+    Granted {
+        token: FencingToken,
+        /// When, on the store's clock.
+        at: Option<StoreTime>,
+    },
     /// Grants are notified from now on. A grant since the waiter's last request may have been missed.
     Listening,
     /// The waiter should poll.
@@ -232,7 +238,9 @@ impl Notifier {
                     self.wake(&Wake::Listening);
                 }
             }
-            Notification::Granted { number, token } => self.wake_one(*number, Wake::Granted(*token)),
+            Notification::Granted { number, token, at } => {
+                self.wake_one(*number, Wake::Granted { token: *token, at: *at });
+            }
             Notification::Revoked { number } => {
                 self.wake_one(*number, Wake::Poll);
                 let lease = self.state().holding.get(number).map(Arc::clone);
@@ -298,7 +306,14 @@ impl Notifier {
 async fn listen(context: Arc<Context>, notifier: Arc<Notifier>, since: HybridTime, listener: u64) {
     let clock = context.clock();
     // If a runtime drops this task here, another one must listen.
-    let mut ended = ListenerEnd { notifier: Arc::clone(&notifier), listening: ListenerState::Closed, listener };
+    let mut ended = ListenerEnd {
+        context: Arc::clone(&context),
+        notifier: Arc::clone(&notifier),
+        listening: ListenerState::Closed,
+        listener,
+        is_open: false,
+        error: None,
+    };
     let (tell, mut notifications) = mpsc::unbounded_channel();
     let mut watching = context.store.watch(notifier.handle, since, tell);
     let mut beat_at = clock.now().saturating_add(BEAT_INTERVAL);
@@ -315,8 +330,11 @@ async fn listen(context: Arc<Context>, notifier: Arc<Notifier>, since: HybridTim
                 }
             }
             Some(notification) = notifications.recv() => {
-                if let Notification::Started { since: from } = notification && from > since {
-                    notifier.check_holders(from);
+                if let Notification::Started { since: from } = notification {
+                    ended.note_open();
+                    if from > since {
+                        notifier.check_holders(from);
+                    }
                 }
                 notifier.notify(&notification, listener);
             }
@@ -324,10 +342,9 @@ async fn listen(context: Arc<Context>, notifier: Arc<Notifier>, since: HybridTim
         }
     };
     ended.listening = ListenerState::ClosedUntil(clock.now().saturating_add(REOPEN_PAUSE));
-    if let Err(error) = failed {
-        let never = matches!(error, Error::Invalid { .. });
-        let error: &(dyn std::error::Error + 'static) = &error;
-        if never {
+    if let Err(failed) = failed {
+        let error: &(dyn std::error::Error + 'static) = &failed;
+        if matches!(failed, Error::Invalid { .. }) {
             warn!(
                 error,
                 "cannot listen to the change stream, so waiters poll, and holders learn of a revocation with their next refresh: remove the cause, and make a new handle"
@@ -336,18 +353,38 @@ async fn listen(context: Arc<Context>, notifier: Arc<Notifier>, since: HybridTim
         } else {
             debug!(error, "the listener failed: waiters poll until it is open again");
         }
+        ended.error = Some(failed);
     }
 }
 
 /// Notes the end of the listener, however it ends.
 struct ListenerEnd {
+    context: Arc<Context>,
     notifier: Arc<Notifier>,
     listening: ListenerState,
     listener: u64,
+    /// Whether the stream was opened.
+    is_open: bool,
+    error: Option<Error>,
+}
+
+impl ListenerEnd {
+    fn note_open(&mut self) {
+        if !mem::replace(&mut self.is_open, true) {
+            self.context.settings.observers.emit(|| HandleEvent::StreamOpened);
+        }
+    }
 }
 
 impl Drop for ListenerEnd {
     fn drop(&mut self) {
         self.notifier.note_listener_end(self.listening, self.listener);
+        let (observers, error) = (&self.context.settings.observers, self.error.as_ref());
+        if self.is_open || error.is_some() {
+            observers.emit(|| HandleEvent::StreamClosed { error });
+        }
+        if let (ListenerState::Unsupported, Some(error)) = (self.listening, error) {
+            observers.emit(|| HandleEvent::PollingStarted { error });
+        }
     }
 }

@@ -10,6 +10,7 @@ use crate::{
         confirm::{confirm_loss, stale_error},
         context::Context,
         lease_shared::LeaseShared,
+        observer::{HandleEvent, RefreshOutcome},
         retry::{self, Limit},
     },
     record::{self, Outcome, Request},
@@ -124,7 +125,20 @@ pub(crate) async fn attempt(
         metadata: metadata.cloned(),
     });
     let sent = clock.now();
-    let Applied { outcome, at, .. } = context.store.apply(&lease.key, request, deadline).await?;
+    let answer = context.store.apply(&lease.key, request, deadline).await;
+    context.settings.observers.emit(|| HandleEvent::RefreshFinished {
+        key: Some(&lease.key),
+        leases: 1,
+        outcome: match &answer {
+            Ok(Applied { outcome: Outcome::Refreshed { token }, .. }) if *token == lease.token => {
+                RefreshOutcome::Confirmed
+            }
+            Ok(_) => RefreshOutcome::Refused,
+            Err(error) => RefreshOutcome::Failed(error),
+        },
+        took: clock.now().saturating_sub(sent),
+    });
+    let Applied { outcome, at, .. } = answer?;
     match outcome {
         Outcome::Refreshed { token } if token == lease.token => {
             lease.note_round_trip(clock.now().saturating_sub(sent));

@@ -12,8 +12,10 @@ use crate::{
         completion,
         confirm::{confirm_loss, stale_error},
         context::Context,
-        end_action::{End, EndAction, ReleaseOutcome},
+        end_action::{End, EndAction},
         lease_shared::LeaseShared,
+        lease_state::ReleaseOutcome,
+        observer::HandleEvent,
         retry::{self, Limit},
         shutdown_release::{BatchOutcome, ShutdownReleases},
     },
@@ -27,7 +29,14 @@ pub(crate) async fn run(
     lease: &LeaseShared,
     caller: AcquireId,
 ) -> Result<End> {
+    let began = context.clock().now();
     let end = finish(context, at_shutdown, lease, caller).await;
+    context.settings.observers.emit(|| HandleEvent::ReleaseFinished {
+        key: &lease.key,
+        token: lease.token,
+        outcome: end.as_ref().map(End::outcome),
+        took: context.clock().now().saturating_sub(began),
+    });
     if let Err(error) = &end {
         if lease.loss() == Some(LossCause::ShutDown) {
             // The shutdown warns once for all of them.

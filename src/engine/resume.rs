@@ -22,6 +22,7 @@ use crate::{
         lease_shared::{LeaseShared, Limits},
         lease_task::LeaseTask,
         notifier::HolderGuard,
+        observer::HandleEvent,
         refresh::{self, Confirmed, Refreshing},
         retry::{self, Limit},
         shared::Shared,
@@ -72,6 +73,8 @@ pub(crate) async fn resume(shared: &Arc<Shared>, spec: ResumeSpec) -> Result<Hel
     let lease = retry::until_definite(give_up, limit, |answer_by| confirm(context, &spec, &found, answer_by)).await?;
     // If the handle was shut down meanwhile, the lease stays as it is.
     context.ensure_open()?;
+    let (key, token) = (&lease.key, lease.token);
+    lease.observe(&context.settings.observers, false, || HandleEvent::Resumed { key, token });
     let span = debug_span!("resume", key = %lease.key, owner = %lease.owner, token = lease.token.get());
     let holder = (shared.siblings().next_acquire_id().number, &lease);
     let holder = HolderGuard::new(context, &shared.siblings().notifier, &shared.releases, holder);

@@ -2,7 +2,11 @@
 
 use std::time::Duration;
 
-use crate::{Error, Owner, Result, Ttl, engine::retry_policy::OnHeld, types::duration::format_duration};
+use crate::{
+    Error, Owner, Result, Ttl,
+    engine::{observer::Observers, retry_policy::OnHeld},
+    types::duration::format_duration,
+};
 
 /// The checked settings of a handle.
 #[derive(Clone, Debug)]
@@ -20,6 +24,8 @@ pub(crate) struct Settings {
     pub(crate) on_held: OnHeld,
     /// How long one request of an operation may take before it is sent again.
     pub(crate) attempt: Duration,
+    /// What receives the events.
+    pub(crate) observers: Observers,
 }
 
 /// The default grace of a lease with a long ttl. NTP keeps clocks much closer than that.

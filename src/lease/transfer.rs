@@ -3,7 +3,10 @@
 use super::Lease;
 use crate::{
     Error, FencingToken, LeaseId, LossCause, Result,
-    engine::end_action::{End, EndAction, ReleaseOutcome},
+    engine::{
+        end_action::{End, EndAction},
+        lease_state::ReleaseOutcome,
+    },
 };
 
 impl Lease {

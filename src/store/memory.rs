@@ -163,7 +163,7 @@ fn notify(watchers: &mut Vec<(HandleId, UnboundedSender<Notification>)>, after: 
     for (handle, notifications) in watchers {
         for (caller, token) in after.handover.iter().filter(|(caller, _)| caller.handle == *handle) {
             // A receiver that is dropped now is removed the next time.
-            drop(notifications.send(Notification::of(*caller, *token)));
+            drop(notifications.send(Notification::of(*caller, *token, Some(after.last_seen))));
         }
     }
 }

@@ -217,7 +217,57 @@ impl fmt::Display for LossCause {
     }
 }
 
+impl LossCause {
+    /// Returns the name of the variant in snake case, for a label of a metric or a field of a log.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use mongoseal::LossCause;
+    ///
+    /// assert_eq!(LossCause::HeldTooLong.kind(), "held_too_long");
+    /// ```
+    #[must_use]
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Self::Expired => "expired",
+            Self::TakenOver { .. } => "taken_over",
+            Self::Revoked { .. } => "revoked",
+            Self::Removed => "removed",
+            Self::HeldTooLong => "held_too_long",
+            Self::Stalled => "stalled",
+            Self::Transferred => "transferred",
+            Self::ShutDown => "shut_down",
+        }
+    }
+}
+
 impl Error {
+    /// Returns the name of the variant in snake case, for a label of a metric or a field of a log.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use mongoseal::Error;
+    ///
+    /// assert_eq!(Error::invalid("the ttl is zero: set one").kind(), "invalid");
+    /// ```
+    #[must_use]
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Self::Held { .. } => "held",
+            Self::QueueFull { .. } => "queue_full",
+            Self::RetriesExhausted { .. } => "retries_exhausted",
+            Self::Lost { .. } => "lost",
+            Self::ExpiresTooSoon { .. } => "expires_too_soon",
+            Self::Incomplete { .. } => "incomplete",
+            Self::Fenced { .. } => "fenced",
+            Self::Unavailable { .. } => "unavailable",
+            Self::Invalid { .. } => "invalid",
+            Self::Corrupt { .. } => "corrupt",
+        }
+    }
+
     /// Creates an [`Invalid`](Self::Invalid) that says what is wrong and what to do.
     pub fn invalid(message: impl Into<String>) -> Self {
         Self::Invalid { message: message.into(), source: None }

@@ -9,6 +9,7 @@ use crate::{
     Deadline, Error,
     engine::{
         in_flight::{InFlight, Resend, attempt_life},
+        observer::{HandleEvent, RefreshOutcome},
         retry::Backoff,
     },
     record::{BatchRequest, lease_refs},
@@ -119,6 +120,16 @@ impl<'a> BatchRound<'a> {
                 .apply_batch(&leases, &request, Deadline::after(schedules.context.clock(), attempt_life(left)))
                 .await;
             debug!(leases = members.len(), ?refreshed, "refreshed together");
+            schedules.context.settings.observers.emit(|| HandleEvent::RefreshFinished {
+                key: None,
+                leases: members.len(),
+                outcome: match &refreshed {
+                    Ok(true) => RefreshOutcome::Confirmed,
+                    Ok(false) => RefreshOutcome::Refused,
+                    Err(error) => RefreshOutcome::Failed(error),
+                },
+                took: schedules.context.clock().now().saturating_sub(sent),
+            });
             BatchReply { range, sent, members, refreshed }
         }));
     }

@@ -1,6 +1,6 @@
 //! The functions of the fuzz targets. They exist only in fuzzing builds.
 
-use mongodb::bson::{Document, RawDocument};
+use mongodb::bson::{Document, RawDocument, Timestamp};
 
 use super::{document, update_description, watch::notification_streams};
 use crate::{AcquireId, FencingToken, Group, Key, LeaseId, Owner};
@@ -18,7 +18,7 @@ pub fn event(bytes: &[u8]) {
     let length = usize::try_from(length).unwrap_or(usize::MAX);
     let Some((event, document)) = bytes.split_at_checked(length) else { return };
     let Some(event) = decoded(event) else { return };
-    drop(notification_streams::handover_of(&event));
+    drop(notification_streams::hand_overs_of(&event, Timestamp { time: 1, increment: 1 }));
     if let Some(mut document) = decoded(document)
         && update_description::apply(&mut document, &event).is_some()
     {

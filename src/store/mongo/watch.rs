@@ -137,7 +137,8 @@ fn filter_stages(digits: &str) -> [Document; 2] {
             { "operationType": "update", "updateDescription.updatedFields.handover": theirs },
         ] } },
         doc! { "$project": {
-            "clusterTime": 1, "fullDocument.handover": 1, "updateDescription.updatedFields.handover": 1,
+            "clusterTime": 1, "fullDocument.handover": 1, "fullDocument.last_seen": 1,
+            "updateDescription.updatedFields.handover": 1, "updateDescription.updatedFields.last_seen": 1,
         } },
     ]
 }

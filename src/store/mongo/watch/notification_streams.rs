@@ -20,7 +20,7 @@ use super::super::{
     document::{self, hybrid_time},
     stream_error::StreamEnd,
 };
-use crate::{AcquireId, Clock, FencingToken, HandleId, store::Notification};
+use crate::{AcquireId, Clock, FencingToken, HandleId, record::StoreTime, store::Notification};
 
 /// How long the server holds a request for events if there is none. A stream also stays open this long after its last
 /// listener has gone.
@@ -56,10 +56,12 @@ struct NotificationStream {
 
 /// A grant of a key to a handle, or a revocation, which has no token.
 #[derive(Clone, Copy)]
-struct HandOver {
+pub(in crate::store::mongo) struct HandOver {
     caller: AcquireId,
     token: Option<FencingToken>,
     at: Timestamp,
+    /// The time of the change on the server's clock.
+    changed_at: Option<StoreTime>,
 }
 
 /// A handle that listens to a stream, until its receiver is dropped.
@@ -94,8 +96,8 @@ impl NotificationStreams {
             if has_all {
                 // The receiver may be gone.
                 let _sent = pass_on.send(Ok(Notification::Started { since: hybrid_time(since) }));
-                for HandOver { caller, token, .. } in stream.kept.iter().filter(|kept| kept.at > since) {
-                    listener.notify(*caller, *token);
+                for hand_over in stream.kept.iter().filter(|kept| kept.at > since) {
+                    listener.notify(hand_over);
                 }
             }
             stream.listeners.push(listener);
@@ -120,10 +122,10 @@ pub(super) enum Joined {
 }
 
 impl Listener {
-    fn notify(&self, caller: AcquireId, token: Option<FencingToken>) {
+    fn notify(&self, &HandOver { caller, token, changed_at, .. }: &HandOver) {
         if self.handle == caller.handle {
             // A listener without a receiver is removed before the next event is read.
-            let _sent = self.pass_on.send(Ok(Notification::of(caller, token)));
+            let _sent = self.pass_on.send(Ok(Notification::of(caller, token, changed_at)));
         }
     }
 }
@@ -161,7 +163,7 @@ impl StreamReader {
     pub(super) fn pass_on(&self, event: &Document) {
         // An event always has a time.
         if let Ok(at) = event.get_timestamp("clusterTime") {
-            self.with(|stream| stream.pass_on(handover_of(event), at));
+            self.with(|stream| stream.pass_on(hand_overs_of(event, at)));
         }
     }
 
@@ -187,12 +189,12 @@ impl Drop for StreamReader {
 }
 
 impl NotificationStream {
-    fn pass_on(&mut self, handover: Vec<(AcquireId, Option<FencingToken>)>, at: Timestamp) {
-        for (caller, token) in handover {
+    fn pass_on(&mut self, hand_overs: Vec<HandOver>) {
+        for hand_over in hand_overs {
             for listener in &self.listeners {
-                listener.notify(caller, token);
+                listener.notify(&hand_over);
             }
-            self.kept.push_back(HandOver { caller, token, at });
+            self.kept.push_back(hand_over);
         }
         while self.kept.len() > MAX_KEPT {
             self.kept_from = self.kept.pop_front().map_or(self.kept_from, |dropped| dropped.at);
@@ -200,12 +202,15 @@ impl NotificationStream {
     }
 }
 
-/// The grants and revocations of an event.
-pub(in crate::store::mongo) fn handover_of(event: &Document) -> Vec<(AcquireId, Option<FencingToken>)> {
+/// The grants and revocations of an event at this time.
+pub(in crate::store::mongo) fn hand_overs_of(event: &Document, at: Timestamp) -> Vec<HandOver> {
     let replaced = event.get_document("fullDocument");
     let updated = event.get_document("updateDescription").and_then(|update| update.get_document("updatedFields"));
-    let handover = replaced.or(updated).and_then(|fields| fields.get_str("handover")).unwrap_or_default();
-    document::decode_handover(handover).unwrap_or_default()
+    let Ok(fields) = replaced.or(updated) else { return Vec::new() };
+    let handover = fields.get_str("handover").ok().and_then(document::decode_handover).unwrap_or_default();
+    // An update within the millisecond of the update before leaves the time as it is.
+    let changed_at = fields.get_datetime("last_seen").ok().map(|time| StoreTime::from_millis(time.timestamp_millis()));
+    handover.into_iter().map(|(caller, token)| HandOver { caller, token, at, changed_at }).collect()
 }
 
 #[cfg(test)]

@@ -1,4 +1,7 @@
-use mongodb::{bson::doc, error::Error as DriverError};
+use mongodb::{
+    bson::{DateTime, doc},
+    error::Error as DriverError,
+};
 use tokio::sync::mpsc::{self, UnboundedReceiver};
 
 use super::*;
@@ -10,7 +13,7 @@ fn at(increment: u32) -> Timestamp {
 /// An event that grants a key to each of these, with token 9.
 fn event(field: &str, to: &[(HandleId, u64)], increment: u32) -> Document {
     let grants = to.iter().map(|(handle, number)| format!("{}=9;", AcquireId { handle: *handle, number: *number }));
-    let handover = doc! { "handover": grants.collect::<String>() };
+    let handover = doc! { "handover": grants.collect::<String>(), "last_seen": DateTime::from_millis(5) };
     let fields = if field == "fullDocument" {
         handover
     } else {
@@ -20,7 +23,8 @@ fn event(field: &str, to: &[(HandleId, u64)], increment: u32) -> Document {
 }
 
 fn granted(number: u64) -> Notification {
-    Notification::Granted { number, token: FencingToken::new(9).unwrap() }
+    let at = Some(StoreTime::from_millis(5));
+    Notification::Granted { number, token: FencingToken::new(9).unwrap(), at }
 }
 
 /// A stream that this handle has opened, at time 0.
