@@ -23,6 +23,9 @@ const GRACE: Duration = millis(200);
 /// What a busy machine adds.
 const SLACK: Duration = secs(1);
 
+/// The label of the leadership.
+const LEADERSHIP: &str = r#"name="orders""#;
+
 /// What the test measures of a fault.
 struct Fault<'a> {
     name: &'a str,
@@ -49,7 +52,10 @@ impl<'a> Fault<'a> {
         }
         cluster.are_ready(&self.live).await;
         let (led, followed) = (led - self.began, followed - self.began);
-        println!("{}: the next leader after {led:?}, the other process sends clients to it after {followed:?}", self.name);
+        println!(
+            "{}: the next leader after {led:?}, the other process sends clients to it after {followed:?}",
+            self.name
+        );
         assert!(led < within && followed < within, "{}: within {within:?}", self.name);
         leader
     }
@@ -59,8 +65,7 @@ impl<'a> Fault<'a> {
 /// there twice.
 async fn written(database: &Database, tally: &Tally) -> Vec<i64> {
     let ledger = database.collection::<Document>("ledgers").find_one(doc! { "_id": "orders" }).await.unwrap().unwrap();
-    let orders: Vec<_> =
-        ledger.get_array("orders").unwrap().iter().map(|order| order.as_document().unwrap()).collect();
+    let orders: Vec<_> = ledger.get_array("orders").unwrap().iter().map(|order| order.as_document().unwrap()).collect();
     let ids: HashSet<_> = orders.iter().map(|order| order.get_str("id").unwrap()).collect();
     assert_eq!(ids.len(), orders.len(), "each order is there once");
     let missing: Vec<_> = tally.accepted.iter().filter(|id| !ids.contains(id.as_str())).collect();
@@ -80,13 +85,19 @@ async fn one_process_takes_orders_while_leaders_are_killed_stopped_terminated_an
         let more = async || load.tally().accepted.len() >= before + count;
         eventually(secs(10), &format!("{count} more orders are accepted"), more).await;
     };
-    takes_orders(20).await;
+    takes_orders(50).await;
 
     let fault = Fault::begin("kill -9", first);
     cluster.signal(first.number, Signal::SIGKILL);
     let second = fault.is_over(&cluster, TTL + GRACE + SLACK).await;
     assert!(!cluster.has_ended_well(first.number).await);
-    takes_orders(20).await;
+    assert_eq!(cluster.metric(second.number, "mongoseal_leader", &[LEADERSHIP]).await, "1");
+    let granted = [r#"outcome="granted""#, r#"mode="campaign""#];
+    assert_eq!(cluster.metric(second.number, "mongoseal_acquire_duration_count", &granted).await, "1");
+    let waited = cluster.metric(second.number, "mongoseal_acquire_duration_sum", &granted).await;
+    let waited: f64 = waited.parse().unwrap();
+    assert!(waited > TTL.as_secs_f64() / 2.0, "it waited while another process led: {waited} s");
+    takes_orders(50).await;
     cluster.launch(first.number).await;
     cluster.until_it_follows(first.number, second.number).await;
 
@@ -95,18 +106,20 @@ async fn one_process_takes_orders_while_leaders_are_killed_stopped_terminated_an
     let fault = Fault::begin("SIGSTOP", second);
     cluster.signal(second.number, Signal::SIGSTOP);
     let third = fault.is_over(&cluster, TTL + GRACE + SLACK).await;
-    takes_orders(20).await;
+    takes_orders(50).await;
     cluster.signal(second.number, Signal::SIGCONT);
     let answer = late.finish().await;
     assert!(answer.starts_with("HTTP/1.1 409") && answer.contains(&third.token.to_string()), "{answer}");
     cluster.until_it_follows(second.number, third.number).await;
-    cluster.are_ready(&[0, 1, 2]).await;
+    cluster.until_it_is_ready(second.number).await;
+    assert_eq!(cluster.metric(second.number, "mongoseal_lease_lost", &[r#"cause="expired""#]).await, "1");
+    assert_eq!(cluster.metric(second.number, "mongoseal_leader", &[LEADERSHIP]).await, "0");
 
     let fault = Fault::begin("SIGTERM", third);
     cluster.signal(third.number, Signal::SIGTERM);
     let fourth = fault.is_over(&cluster, TTL / 2).await;
     assert!(cluster.has_ended_well(third.number).await);
-    takes_orders(20).await;
+    takes_orders(50).await;
     cluster.launch(third.number).await;
     cluster.until_it_follows(third.number, fourth.number).await;
 
@@ -115,7 +128,7 @@ async fn one_process_takes_orders_while_leaders_are_killed_stopped_terminated_an
     let fifth = fault.is_over(&cluster, TTL / 2).await;
     cluster.until_it_follows(fourth.number, fifth.number).await;
     assert!(!cluster.cede(fourth.number).await, "a follower has nothing to give");
-    takes_orders(20).await;
+    takes_orders(50).await;
     cluster.are_ready(&[0, 1, 2]).await;
 
     let tally = load.end().await;
@@ -133,4 +146,22 @@ async fn one_process_takes_orders_while_leaders_are_killed_stopped_terminated_an
         tally.fenced,
         tally.unanswered
     );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_new_leader_fences_its_predecessor_before_it_takes_an_order() {
+    let db = TestDatabase::new("examples_service_idle").await;
+    let cluster = Cluster::start(db.uri()).await;
+    let (first, _) = cluster.next_leader(&[0, 1, 2], 0).await;
+    let late = cluster.begin_order(first.number, "late").await;
+    let fault = Fault::begin("SIGSTOP without load", first);
+    cluster.signal(first.number, Signal::SIGSTOP);
+    let second = fault.is_over(&cluster, TTL + GRACE + SLACK).await;
+    let ledgers = db.database.collection::<Document>("ledgers");
+    let is_fenced = async || ledgers.find_one(doc! { "fence": second.token }).await.unwrap().is_some();
+    eventually(secs(5), "the new leader has written its token", is_fenced).await;
+    cluster.signal(first.number, Signal::SIGCONT);
+    let answer = late.finish().await;
+    assert!(answer.starts_with("HTTP/1.1 409") && answer.contains(&second.token.to_string()), "{answer}");
+    assert!(written(&db.database, &Tally::default()).await.is_empty());
 }

@@ -50,14 +50,10 @@ impl Cluster {
     /// Starts a process that is dead, and waits until it is ready.
     pub(super) async fn launch(&mut self, number: usize) {
         let address = &self.addresses[number];
-        let settings = [
-            ("LISTEN", address.clone()),
-            ("ADVERTISED", address.clone()),
-            ("TTL_SECONDS", TTL.as_secs().to_string()),
-        ];
+        let settings =
+            [("LISTEN", address.clone()), ("ADVERTISED", address.clone()), ("TTL_SECONDS", TTL.as_secs().to_string())];
         self.processes[number] = Some(Process::start(&self.example, address, &self.uri, &settings));
-        let is_ready = async || self.is_ready(number).await;
-        eventually(PATIENCE, &format!("{address} is ready"), is_ready).await;
+        self.until_it_is_ready(number).await;
     }
 
     pub(super) fn signal(&self, number: usize, signal: Signal) {
@@ -80,6 +76,12 @@ impl Cluster {
         answer.is_ok_and(|answer| answer.status() == StatusCode::OK)
     }
 
+    pub(super) async fn until_it_is_ready(&self, number: usize) {
+        let is_ready = async || self.is_ready(number).await;
+        eventually(PATIENCE, &format!("{} is ready", self.addresses[number]), is_ready).await;
+    }
+
+    /// All of these are ready at this moment.
     pub(super) async fn are_ready(&self, numbers: &[usize]) {
         for number in numbers {
             assert!(self.is_ready(*number).await, "{} is ready", self.addresses[*number]);
@@ -92,8 +94,15 @@ impl Cluster {
         serde_json::from_str(&answer.text().await.unwrap()).unwrap()
     }
 
-    pub(super) async fn metrics(&self, number: usize) -> String {
-        self.send(Method::GET, number, "/metrics").await.unwrap().text().await.unwrap()
+    /// The value of a metric with these labels.
+    pub(super) async fn metric(&self, number: usize, name: &str, labels: &[&str]) -> String {
+        let text = self.send(Method::GET, number, "/metrics").await.unwrap().text().await.unwrap();
+        let fits = |line: &&str| {
+            let is_name = line.strip_prefix(name).is_some_and(|rest| rest.starts_with(['{', ' ']));
+            is_name && labels.iter().all(|label| line.contains(label))
+        };
+        let line = text.lines().find(fits).unwrap_or_else(|| panic!("no {name} with {labels:?} in:\n{text}"));
+        line.rsplit(' ').next().unwrap().to_owned()
     }
 
     /// Makes a process give way, and returns whether it led.
