@@ -5,13 +5,16 @@
 mod bad_input;
 mod batch;
 mod cancel_safety;
+mod candidates;
 mod deadline;
 mod downgrade;
 mod election;
+mod eligibility;
 mod faulty;
 mod groups;
 mod holds;
 mod inspect;
+mod leadership;
 mod lease;
 mod lease_ids;
 mod names;

@@ -16,6 +16,7 @@ mod formats;
 mod groups;
 mod index;
 mod inspect;
+mod leadership;
 mod lease;
 mod many;
 mod now;
