@@ -42,8 +42,8 @@ impl<'a> Fault<'a> {
     }
 
     /// Waits for the next leader, and until each other live process sends clients to it: within this time of the fault.
-    /// All of them are ready the whole time.
-    async fn is_over(self, cluster: &Cluster, within: Duration) -> Leading {
+    /// All of them are ready before and after.
+    async fn until_it_is_over(self, cluster: &Cluster, within: Duration) -> Leading {
         cluster.are_ready(&self.live).await;
         let (leader, led) = cluster.next_leader(&self.live, self.before.token).await;
         let mut followed = led;
@@ -89,7 +89,7 @@ async fn one_process_takes_orders_while_leaders_are_killed_stopped_terminated_an
 
     let fault = Fault::begin("kill -9", first);
     cluster.signal(first.number, Signal::SIGKILL);
-    let second = fault.is_over(&cluster, TTL + GRACE + SLACK).await;
+    let second = fault.until_it_is_over(&cluster, TTL + GRACE + SLACK).await;
     assert!(!cluster.has_ended_well(first.number).await);
     assert_eq!(cluster.metric(second.number, "mongoseal_leader", &[LEADERSHIP]).await, "1");
     let granted = [r#"outcome="granted""#, r#"mode="campaign""#];
@@ -105,7 +105,7 @@ async fn one_process_takes_orders_while_leaders_are_killed_stopped_terminated_an
     let late = cluster.begin_order(second.number, "late").await;
     let fault = Fault::begin("SIGSTOP", second);
     cluster.signal(second.number, Signal::SIGSTOP);
-    let third = fault.is_over(&cluster, TTL + GRACE + SLACK).await;
+    let third = fault.until_it_is_over(&cluster, TTL + GRACE + SLACK).await;
     takes_orders(50).await;
     cluster.signal(second.number, Signal::SIGCONT);
     let answer = late.finish().await;
@@ -117,7 +117,7 @@ async fn one_process_takes_orders_while_leaders_are_killed_stopped_terminated_an
 
     let fault = Fault::begin("SIGTERM", third);
     cluster.signal(third.number, Signal::SIGTERM);
-    let fourth = fault.is_over(&cluster, TTL / 2).await;
+    let fourth = fault.until_it_is_over(&cluster, TTL / 2).await;
     assert!(cluster.has_ended_well(third.number).await);
     takes_orders(50).await;
     cluster.launch(third.number).await;
@@ -125,7 +125,7 @@ async fn one_process_takes_orders_while_leaders_are_killed_stopped_terminated_an
 
     let fault = Fault::begin("cede", fourth);
     assert!(cluster.cede(fourth.number).await, "it led");
-    let fifth = fault.is_over(&cluster, TTL / 2).await;
+    let fifth = fault.until_it_is_over(&cluster, TTL / 2).await;
     cluster.until_it_follows(fourth.number, fifth.number).await;
     assert!(!cluster.cede(fourth.number).await, "a follower has nothing to give");
     takes_orders(50).await;
@@ -156,7 +156,7 @@ async fn a_new_leader_fences_its_predecessor_before_it_takes_an_order() {
     let late = cluster.begin_order(first.number, "late").await;
     let fault = Fault::begin("SIGSTOP without load", first);
     cluster.signal(first.number, Signal::SIGSTOP);
-    let second = fault.is_over(&cluster, TTL + GRACE + SLACK).await;
+    let second = fault.until_it_is_over(&cluster, TTL + GRACE + SLACK).await;
     let ledgers = db.database.collection::<Document>("ledgers");
     let is_fenced = async || ledgers.find_one(doc! { "fence": second.token }).await.unwrap().is_some();
     eventually(secs(5), "the new leader has written its token", is_fenced).await;

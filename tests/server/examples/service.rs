@@ -79,15 +79,15 @@ async fn main() -> Result<(), Box<dyn StdError>> {
 
     let stopped = end.clone().cancelled_owned();
     let serve = async { axum::serve(listener, routes).with_graceful_shutdown(stopped).await };
-    let lead = async {
-        let led = elector.run(async |leader| lead(leader, &ledgers).await).await;
+    let elect = async {
+        let ended = elector.run(async |leader| lead(leader, &ledgers).await).await;
         end.cancel(); // without its elector the service ends, too
-        led
+        ended
     };
-    let (served, led) = tokio::join!(serve, lead);
+    let (served, ended) = tokio::join!(serve, elect);
     seal.shutdown().await;
     served?;
-    led?;
+    ended?;
     Ok(())
 }
 
