@@ -119,7 +119,7 @@ pub(super) async fn lead<T, E: From<Error>>(
                 None
             }
         };
-        // The key is free before the next campaign, which so waits behind the present candidates.
+        // Before the next campaign, so that it waits behind the present candidates.
         if let Err(error) = leader.resign().await {
             debug!(name = %candidacy.name, %error, "could not resign: the ttl ends the leadership");
         }

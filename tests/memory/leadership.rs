@@ -208,6 +208,22 @@ async fn a_candidate_that_does_not_know_yet_that_it_leads_does_not_follow_itself
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_late_observation_shows_no_leader_of_the_time_before_an_own_leadership() {
+    let store = Faulty::new();
+    store.script(|call| matches!(call, Call::Follow).then_some(Fault::DelayReply(secs(5))));
+    let leader = store.seal().campaign("k").value("one").await.unwrap();
+    let two = Candidate::start(&store.seal(), "two", &Log::default());
+    let mut signal = two.leadership.clone();
+    assert_eq!(next(&mut signal).await, Some(Seen::Follows("one".into(), leader.token())));
+    leader.proclaim("one again").await.unwrap();
+    leader.resign().await.unwrap();
+    assert_eq!(next(&mut signal).await, Some(Seen::Leads(two.leads().await)));
+    // It resigns before it observes the new value of the earlier leader.
+    two.health.send_replace(false);
+    assert_eq!(changes(&mut signal, 100).await, [Seen::None]);
+}
+
+#[tokio::test(start_paused = true)]
 async fn another_elector_of_the_same_handle_is_another_candidate() {
     let (store, log) = (Faulty::new(), Log::default());
     let seal = store.seal();
