@@ -17,6 +17,7 @@ mod inspect;
 mod leadership;
 mod lease;
 mod lease_ids;
+mod metrics;
 mod names;
 mod now;
 mod once;
