@@ -30,6 +30,7 @@ pages! {
     privileges = "privileges.md",
     failure_modes = "failure-modes.md",
     runbook = "runbook.md",
+    metrics = "metrics.md",
     cli = "cli.md",
     glossary = "glossary.md",
     why = "why.md",

@@ -35,6 +35,7 @@
 //! | treat leases of several keys and processes as one | [`Mongoseal::refresh_group`], [`Mongoseal::release_group`] |
 //! | look and intervene | [`Mongoseal::now`], [`Mongoseal::inspect`], [`Mongoseal::leases`], [`Mongoseal::watch`], [`Mongoseal::watch_prefix`], [`Mongoseal::revoke`], [`Mongoseal::raise`], [`Mongoseal::purge`] |
 //! | observe acquires, refreshes and losses | [`Observer`], [`HandleEvent`], [`Builder::observer`] |
+//! | publish metrics | the module `metrics` of the feature `metrics`, and [its page](guide::metrics) |
 //! | handle an error | [`Error`] has one variant for each reaction; the [runbook](guide::runbook) has the messages |
 //! | write a store of your own | [`store::Store`], [`record`], and the module `conformance` of the feature `test-util` |
 //! | read what is promised | [`guide::guarantees`], [`guide::failure_modes`], [`guide::protocol`] |
@@ -109,6 +110,7 @@
 //! | `socks5-proxy` | no | `proxyHost=` |
 //! | `cert-key-password` | no | `tlsCertificateKeyFilePassword=` |
 //! | `bson-3` | no | bson 3 in the driver's types |
+//! | `metrics` | no | the module `metrics`: [metrics](guide::metrics) through the crate of that name |
 //! | `test-util` | no | the module `conformance`: the test suite for stores |
 //!
 //! # Versions

@@ -112,7 +112,7 @@ const LAYERS: [&[&str]; 10] = [
     &["record"],
     &["store"],
     &["engine", "fence", "conformance"],
-    &["lease", "handle"],
+    &["lease", "handle", "metrics"],
     &["action"],
     &["builder", "election"],
     &["connect"],
