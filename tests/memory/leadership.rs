@@ -216,6 +216,7 @@ async fn a_late_observation_shows_no_leader_of_the_time_before_an_own_leadership
     let mut signal = two.leadership.clone();
     assert_eq!(next(&mut signal).await, Some(Seen::Follows("one".into(), leader.token())));
     leader.proclaim("one again").await.unwrap();
+    tokio::time::sleep(secs(1)).await;
     leader.resign().await.unwrap();
     assert_eq!(next(&mut signal).await, Some(Seen::Leads(two.leads().await)));
     // It resigns before it observes the new value of the earlier leader.
