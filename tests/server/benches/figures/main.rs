@@ -34,6 +34,7 @@ mod hold;
 mod idle;
 mod many;
 mod measured_set;
+mod observed;
 mod queue;
 mod recovery;
 mod single;
@@ -174,6 +175,11 @@ async fn run() -> ExitCode {
     }
     if wanted.has("queue-1000") {
         all.push(queue::measure(&measured, wanted.quick).await);
+    }
+    if wanted.has("observed") || wanted.has("observed-in-memory") {
+        all.extend(
+            observed::measure(&measured, wanted.quick).await.into_iter().filter(|figures| wanted.has(figures.case)),
+        );
     }
     if wanted.has("fenced-update") {
         all.push(fence::update(&measured).await);
