@@ -118,7 +118,7 @@ async fn lead(leader: &Leader, ledgers: &Collection<Document>) -> mongoseal::Res
     pending().await
 }
 
-/// Succeeds while the elector runs, for the leader and for followers. If only the leader was ready, a rolling update
+/// Succeeds while the elector runs, for the leader and for followers. If only the leader were ready, a rolling update
 /// would never end: it waits until the new processes are ready, and they lead only after the old ones have ended.
 async fn ready(State(app): State<App>) -> Result<(), StatusCode> {
     app.readiness.check().map_err(|_| StatusCode::SERVICE_UNAVAILABLE)
@@ -144,7 +144,7 @@ impl FromRequestParts<App> for LeaderOnly {
     async fn from_request_parts(_: &mut Parts, app: &App) -> Result<Self, Response> {
         match app.leadership.state() {
             LeadershipState::Leader { token, .. } => Ok(Self { token }),
-            // An earlier process of this address may still be the leader by the record: a client must not come back.
+            // The record may still name an earlier process at this address. Its value would send the client back here.
             LeadershipState::Follower { leader } if leader.value != app.advertised => {
                 let body = Json(json!({ "leader": leader.value }));
                 Err((StatusCode::MISDIRECTED_REQUEST, [("leader", leader.value)], body).into_response())

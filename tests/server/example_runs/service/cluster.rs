@@ -94,15 +94,19 @@ impl Cluster {
         serde_json::from_str(&answer.text().await.unwrap()).unwrap()
     }
 
-    /// The value of a metric with these labels.
-    pub(super) async fn metric(&self, number: usize, name: &str, labels: &[&str]) -> String {
+    /// The value of a metric with these labels, if the process has it.
+    pub(super) async fn metric(&self, number: usize, name: &str, labels: &[&str]) -> Option<f64> {
         let text = self.send(Method::GET, number, "/metrics").await.unwrap().text().await.unwrap();
         let fits = |line: &&str| {
             let is_name = line.strip_prefix(name).is_some_and(|rest| rest.starts_with(['{', ' ']));
             is_name && labels.iter().all(|label| line.contains(label))
         };
-        let line = text.lines().find(fits).unwrap_or_else(|| panic!("no {name} with {labels:?} in:\n{text}"));
-        line.rsplit(' ').next().unwrap().to_owned()
+        text.lines().find(fits).map(|line| line.rsplit(' ').next().unwrap().parse().unwrap())
+    }
+
+    pub(super) async fn until_metric(&self, number: usize, name: &str, labels: &[&str], value: f64) {
+        let has_value = async || self.metric(number, name, labels).await == Some(value);
+        eventually(PATIENCE, &format!("{name} with {labels:?} is {value}"), has_value).await;
     }
 
     /// Makes a process give way, and returns whether it led.
@@ -164,9 +168,12 @@ impl Cluster {
         );
         connection.write_all(head.as_bytes()).await.unwrap();
         let mut answer = Vec::new();
-        while !answer.ends_with(b"\r\n\r\n") {
-            answer.push(connection.read_u8().await.unwrap());
-        }
+        let answered = async {
+            while !answer.ends_with(b"\r\n\r\n") {
+                answer.push(connection.read_u8().await.unwrap());
+            }
+        };
+        timeout(PATIENCE, answered).await.expect("the process wants the body");
         let answer = String::from_utf8(answer).unwrap();
         assert!(answer.starts_with("HTTP/1.1 100"), "{answer}");
         Admitted { connection }
