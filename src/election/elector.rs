@@ -95,7 +95,7 @@ impl Elector {
     ///
     /// If the value becomes `false` while it leads, the elector drops the work, calls `on_stopped`, and resigns. If it
     /// waits, it gives up its place in the queue at once. When the value is `true`, it campaigns again, behind the
-    /// candidates that wait by then. An elector that is not eligible observes the leaders and stays [ready](Self::readiness).
+    /// candidates that wait by then. An elector that is not eligible still observes, and stays [ready](Self::readiness).
     ///
     /// If the sender is dropped, the last value stays. A value that was `false` only between two polls of the elector has no
     /// effect.
