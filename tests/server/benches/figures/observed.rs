@@ -70,7 +70,10 @@ async fn rounds(count: usize, cycles: u32, with: &Mongoseal, without: &Mongoseal
         let (mut ours, mut floor) = (Samples::default(), Samples::default());
         // The first block warms up.
         for block in 0..=BLOCKS {
-            let (took, took_without) = (spent(with, cycles).await, spent(without, cycles).await);
+            // Each is first in every other block.
+            let early = if block % 2 == 0 { spent(with, cycles).await } else { Duration::ZERO };
+            let took_without = spent(without, cycles).await;
+            let took = if block % 2 == 0 { early } else { spent(with, cycles).await };
             if block > 0 {
                 ours.took.push(took);
                 floor.took.push(took_without);
