@@ -105,7 +105,8 @@ fn alerts_and_dashboard_name_labels_that_the_page_describes() {
 fn each_alert_has_its_section_in_the_runbook_and_its_row_on_the_page() {
     let (runbook, page) = (read("docs/runbook.md"), read("docs/metrics.md"));
     let section = runbook.split("\n## Alerts\n").nth(1).and_then(|rest| rest.split("\n## ").next()).unwrap();
-    let sections: Vec<_> = section.lines().filter_map(|line| line.strip_prefix("### ")).map(str::to_owned).collect();
+    let headings = section.lines().filter_map(|line| line.strip_prefix("### "));
+    let sections: Vec<_> = headings.map(|heading| heading.trim_matches('`').to_owned()).collect();
     let rows: Vec<_> = page.lines().filter_map(|line| line.strip_prefix("| `Mongoseal")?.split('`').next()).collect();
     let rows: Vec<_> = rows.iter().map(|name| format!("Mongoseal{name}")).collect();
     let names: Vec<_> = alerts().into_iter().map(|(name, _)| name).collect();

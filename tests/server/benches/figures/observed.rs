@@ -60,7 +60,7 @@ fn figures(case: &'static str, what: &'static str, rounds: Vec<Round>, commands:
     let (with, without) = (each(sum(|round| &round.ours)), each(sum(|round| &round.floor)));
     let notes =
         vec![format!("mean: {with:.1} µs with metrics, {without:.1} µs without, {:.1} µs more", with - without)];
-    Figures { case, what, commands, rounds, notes }
+    Figures { case, what, rounds, commands, notes }
 }
 
 /// In each round, blocks with and without metrics take turns.
@@ -91,5 +91,5 @@ async fn spent(seal: &Mongoseal, cycles: u32) -> Duration {
         let lease = seal.acquire("observed").await.expect("the key is free");
         lease.release().await.expect("it is released");
     }
-    (cpu::of_client() - before) / cycles
+    cpu::of_client().saturating_sub(before) / cycles
 }
