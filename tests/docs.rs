@@ -202,3 +202,15 @@ fn the_guide_has_each_page() {
         assert!(guide.contains(&format!("\"{name}\"")), "src/guide.rs leaves out {name}");
     }
 }
+
+#[test]
+fn the_page_on_services_shows_the_example_that_runs() {
+    let read = |file: &str| fs::read_to_string(root().join(file)).unwrap();
+    let (page, example) = (read("docs/services.md"), read("tests/server/examples/service.rs"));
+    // The page describes what the head of the file does.
+    let (_, code) = example.split_once("\n\n").unwrap();
+    assert!(
+        page.contains(&format!("```rs\n{code}```\n")),
+        "docs/services.md is old: copy tests/server/examples/service.rs into it, from its first `use` on"
+    );
+}

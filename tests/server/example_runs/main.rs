@@ -11,6 +11,7 @@ mod fenced_write;
 mod job_worker;
 mod leader;
 mod quickstart;
+mod service;
 
 use std::{
     path::Path,

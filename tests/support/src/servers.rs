@@ -25,5 +25,6 @@ pub use programs::{find_libfaketime, libfaketime, mongod};
 pub use proxy::{Hits, How, Peer, Proxy, Way};
 pub use redis::Redis;
 pub use replica_set::{Builder, ReplicaSet, shared};
+pub use server::free_port;
 pub use standalone::Standalone;
 pub use test_database::TestDatabase;

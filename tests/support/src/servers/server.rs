@@ -178,7 +178,11 @@ pub(crate) fn path(path: &Path) -> String {
 
 /// A port nobody listens on, below those the kernel gives to outgoing connections: one of these
 /// could otherwise take the port of a killed server before its restart.
-pub(crate) fn free_port() -> u16 {
+///
+/// # Panics
+///
+/// If each of these ports has a listener.
+pub fn free_port() -> u16 {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     const FIRST: u32 = 20_000;
     const COUNT: u32 = 12_000;
