@@ -94,7 +94,7 @@ impl MetricsObserver {
     /// The labels of a metric of a key.
     fn of_key<const N: usize>(&self, key: &Key, labels: [(&'static str, &'static str); N]) -> Vec<Label> {
         let class = self.class_of.as_ref().map(|class_of| Label::new("class", class_of(key)));
-        with_names(labels).chain(class).collect()
+        to_labels(labels).chain(class).collect()
     }
 
     fn note_end(&self, key: &Key, end: &'static str, held: Duration, is_campaign: bool) {
@@ -216,13 +216,13 @@ fn leader(name: &Key) -> ::metrics::Gauge {
     gauge!(LEADER, "name" => name.as_str().to_owned())
 }
 
-fn with_names<const N: usize>(labels: [(&'static str, &'static str); N]) -> impl Iterator<Item = Label> {
+fn to_labels<const N: usize>(labels: [(&'static str, &'static str); N]) -> impl Iterator<Item = Label> {
     labels.into_iter().map(|(name, value)| Label::from_static_parts(name, value))
 }
 
 /// The labels of a request. As in the conventions of OpenTelemetry, `error.type` is there only if it failed.
 fn of_request(outcome: &'static str, error: Option<&Error>) -> Vec<Label> {
-    with_names([("outcome", outcome)]).chain(of_error(error)).collect()
+    to_labels([("outcome", outcome)]).chain(of_error(error)).collect()
 }
 
 fn of_error(error: Option<&Error>) -> Vec<Label> {
@@ -237,7 +237,7 @@ fn acquire_outcome(outcome: &AcquireOutcome<'_>) -> &'static str {
     }
 }
 
-/// A candidate waits for as long as another one leads. That is no delay, so it is apart from other waits.
+/// A candidate waits for as long as another process leads. Its wait is no delay, so it is apart from other waits.
 fn acquire_mode(mode: AcquireMode, is_campaign: bool) -> &'static str {
     match mode {
         _ if is_campaign => "campaign",

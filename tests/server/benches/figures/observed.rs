@@ -71,9 +71,12 @@ async fn rounds(count: usize, cycles: u32, with: &Mongoseal, without: &Mongoseal
         // The first block warms up.
         for block in 0..=BLOCKS {
             // Each is first in every other block.
-            let early = if block % 2 == 0 { spent(with, cycles).await } else { Duration::ZERO };
-            let took_without = spent(without, cycles).await;
-            let took = if block % 2 == 0 { early } else { spent(with, cycles).await };
+            let (took, took_without) = if block % 2 == 0 {
+                (spent(with, cycles).await, spent(without, cycles).await)
+            } else {
+                let first = spent(without, cycles).await;
+                (spent(with, cycles).await, first)
+            };
             if block > 0 {
                 ours.took.push(took);
                 floor.took.push(took_without);
