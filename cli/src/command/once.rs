@@ -31,7 +31,7 @@ pub(crate) async fn perform(connection: &Connection, options: Once) -> Result<St
     let times = Times::of(&options.lease, &options.hold)?;
     let mut signals = Signals::terminating()?;
     let seal = acquire::open(connection, options.lease.owner.as_deref(), &mut signals).await?;
-    let begun = acquire::unless_signalled(&seal, &mut signals, begin(&seal, &options)).await;
+    let begun = acquire::unless_signalled(&seal, &mut signals, Box::pin(begin(&seal, &options))).await;
     let (number, begun) = begun.map_err(|failure| options.wait.status_of(failure))?;
     let lease = match begun {
         mongoseal::Once::Ran(lease) => lease,
