@@ -23,18 +23,20 @@ impl Redis {
 
     /// Starts one.
     pub async fn start() -> Self {
-        Self::start_with(None).await
+        Self::start_with(&[]).await
     }
 
     /// Starts one that replicates what `primary` has, from now on and later.
     pub async fn start_replica(primary: &Self) -> Self {
-        Self::start_with(Some(primary.server.port())).await
+        Self::start_with(&[("replicaof", &format!("127.0.0.1 {}", primary.server.port()))]).await
     }
 
-    async fn start_with(primary: Option<u16>) -> Self {
+    /// Starts one with options, as in its configuration file. With `appendonly yes` a restart finds its data.
+    pub async fn start_with(options: &[(&str, &str)]) -> Self {
+        let options = options.iter().map(|(name, value)| (format!("--{name}"), (*value).to_owned())).collect();
         let server = run_blocking(move || {
             let program = found().unwrap_or_else(|reason| panic!("{reason}"));
-            Server::start(&Instance { program, primary })
+            Server::start(&Instance { program, options })
         });
         Self { server: server.await }
     }
@@ -42,12 +44,33 @@ impl Redis {
     /// Where clients find it.
     #[must_use]
     pub fn url(&self) -> String {
-        format!("redis://{}", self.server.address())
+        format!("redis://{}", self.address())
+    }
+
+    /// Its host and port.
+    #[must_use]
+    pub fn address(&self) -> String {
+        self.server.address()
     }
 
     /// Kills it and waits until it is gone.
     pub fn kill(&self) {
         self.server.kill();
+    }
+
+    /// Starts it again on its port and in its directory, after it was killed.
+    pub fn restart(&self) {
+        self.server.restart();
+    }
+
+    /// Stops it where it is, SIGSTOP.
+    pub fn pause(&self) {
+        self.server.pause();
+    }
+
+    /// Lets it go on, SIGCONT.
+    pub fn resume(&self) {
+        self.server.resume();
     }
 
     /// The process it runs, or last ran, in.
@@ -69,7 +92,7 @@ fn found() -> Result<PathBuf, String> {
 
 struct Instance {
     program: PathBuf,
-    primary: Option<u16>,
+    options: Vec<(String, String)>,
 }
 
 impl Program for Instance {
@@ -87,9 +110,7 @@ impl Program for Instance {
         option("dir", &path(home));
         option("save", "");
         option("repl-diskless-sync-delay", "0");
-        if let Some(primary) = self.primary {
-            option("replicaof", &format!("127.0.0.1 {primary}"));
-        }
+        command.extend(self.options.iter().flat_map(|(name, value)| [name.clone(), value.clone()]));
         command
     }
 }
