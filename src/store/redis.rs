@@ -5,7 +5,9 @@
 //! Mechanism: [`CompareAndSwap`] runs the protocol. [`RedisBackend`] loads a value and the server's clock in one
 //! transaction, and swaps it by a script that compares both and publishes to the waiters.
 //!
-//! Invariant: the server runs a script as one step, so no other client changes the key between comparison and write.
+//! Invariants: the server runs a script as one step, so no other client changes the key between comparison and write. Each
+//! read also deletes a key that never exists. A replica refuses that, so nothing is read from a primary that has become a
+//! replica and knows it.
 
 mod connections;
 mod error;
@@ -188,14 +190,14 @@ impl Backend for RedisBackend {
     fn load(&self, key: &Key, deadline: Deadline) -> BoxFuture<Result<Loaded>> {
         let (backend, key) = (self.clone(), key.clone());
         Box::pin(async move {
-            let name = name(&backend.prefix, &key);
+            let (name, no_key) = (name(&backend.prefix, &key), name(&backend.prefix, ""));
             // The clock stands still within a transaction.
-            let (bytes, now): (Option<Vec<u8>>, (u64, u32)) = backend
-                .connections
-                .send(Some(&key), deadline, |mut connection| async move {
-                    redis::pipe().atomic().cmd("GET").arg(name).cmd("TIME").query_async(&mut connection).await
-                })
-                .await?;
+            let request = |mut connection| async move {
+                let mut load = redis::pipe();
+                load.atomic().cmd("GET").arg(name).cmd("TIME").cmd("DEL").arg(no_key).ignore();
+                load.query_async(&mut connection).await
+            };
+            let (bytes, now): (Option<Vec<u8>>, _) = backend.connections.send(Some(&key), deadline, request).await?;
             Ok(Loaded { bytes, now: time(now) })
         })
     }
@@ -265,14 +267,21 @@ impl Backend for RedisBackend {
                     break;
                 }
             }
-            let now =
-                backend
-                    .connections
-                    .send(None, deadline, |mut connection| async move {
-                        redis::cmd("TIME").query_async(&mut connection).await
-                    })
-                    .await?;
-            Ok(LoadedKeys { values: values.into_iter().collect(), now: time(now) })
+            let now = backend.now(deadline).await?;
+            Ok(LoadedKeys { values: values.into_iter().collect(), now })
+        })
+    }
+
+    fn now(&self, deadline: Deadline) -> BoxFuture<Result<Duration>> {
+        let backend = self.clone();
+        Box::pin(async move {
+            let no_key = name(&backend.prefix, "");
+            let request = |mut connection| async move {
+                let mut read = redis::pipe();
+                read.atomic().cmd("TIME").cmd("DEL").arg(no_key).ignore().query_async(&mut connection).await
+            };
+            let (now,) = backend.connections.send(None, deadline, request).await?;
+            Ok(time(now))
         })
     }
 
@@ -281,26 +290,22 @@ impl Backend for RedisBackend {
         Box::pin(async move {
             let subscribed = backend.connections.subscribe(&name(&backend.prefix, handle)).await?;
             let (mut sink, mut stream) = subscribed.split();
-            let mut message = Some(Vec::new());
-            while let Some(bytes) = message {
-                if messages.send(bytes).is_err() {
-                    return Ok(());
-                }
-                message = loop {
-                    tokio::select! {
-                        biased;
-                        () = messages.closed() => return Ok(()),
-                        message = next(&mut stream) => break message,
-                        () = tokio::time::sleep(PING_INTERVAL) => {
-                            let answer = tokio::time::timeout(PING_INTERVAL, sink.ping::<Value>()).await;
-                            if !matches!(answer, Ok(Ok(_))) {
-                                break None;
-                            }
+            let ended = || Error::unavailable("the connection for Redis messages ended: it is opened again");
+            drop(messages.send(Vec::new()));
+            loop {
+                tokio::select! {
+                    biased;
+                    () = messages.closed() => return Ok(()),
+                    message = next(&mut stream) => drop(messages.send(message.ok_or_else(ended)?)),
+                    () = tokio::time::sleep(PING_INTERVAL) => {
+                        let answer = tokio::time::timeout(PING_INTERVAL, sink.ping::<Value>()).await;
+                        let is_alive = answer.is_ok_and(|answer| answer.is_ok());
+                        if !is_alive {
+                            return Err(ended());
                         }
                     }
-                };
+                }
             }
-            Err(Error::unavailable("the connection for Redis messages ended: it is opened again"))
         })
     }
 

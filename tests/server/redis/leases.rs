@@ -97,7 +97,7 @@ pub(crate) async fn a_waiter_polls_after_its_connection_for_messages_was_killed(
     let next = tokio::spawn(first.acquire("k").wait(secs(60)).into_future());
     events.until("opened").await;
     granted.release().await.unwrap();
-    next.await.unwrap().unwrap();
+    next.await.unwrap().unwrap().release().await.unwrap();
 }
 
 pub(crate) async fn a_holder_learns_of_a_revocation_by_a_message() {
@@ -119,8 +119,7 @@ pub(crate) async fn a_refreshed_lease_outlasts_its_ttl_and_one_without_refresh_i
     assert!(matches!(refused, Error::Held { token, .. } if token == lease.token()), "{refused:?}");
     // Its process is gone.
     let token = lease.token();
-    let orphan = lease.orphan();
-    drop(orphan);
+    lease.orphan();
     let next = second.acquire("k").wait(secs(20)).await.unwrap();
     assert!(next.token() > token);
 }
@@ -129,13 +128,14 @@ pub(crate) async fn a_key_is_kept_for_its_expiry_and_the_retention() {
     let server = mongoseal_test_support::Redis::start().await;
     let store =
         mongoseal::store::RedisStore::new(mongoseal::store::RedisBackend::new(server.url()).unwrap(), crate::RETENTION);
-    let seal = Mongoseal::builder().grace(Duration::ZERO).on_store(Arc::new(store)).unwrap();
+    let seal = Mongoseal::builder().on_store(Arc::new(store)).unwrap();
     let lease = seal.acquire("k").ttl(secs(30)).await.unwrap();
-    let mut left = millis(send::<u64>(&server, "PTTL mongoseal:k").await);
-    assert!(left > secs(3_600 + 25) && left <= secs(3_600 + 30) + millis(10), "{left:?}");
+    let left = millis(send::<u64>(&server, "PTTL mongoseal:k").await);
+    // A record expires up to a ttl later than its lease, so that not each refresh changes the time.
+    assert!(left > secs(3_600 + 25) && left <= secs(3_600 + 90), "{left:?}");
     lease.release().await.unwrap();
-    left = millis(send::<u64>(&server, "PTTL mongoseal:k").await);
-    assert!(left > secs(3_600 - 5) && left <= secs(3_600 + 30), "{left:?}");
+    let after = millis(send::<u64>(&server, "PTTL mongoseal:k").await);
+    assert!(after > left - secs(10) && after <= left, "{after:?}");
     let forever = seal.acquire("forever").without_expiry().await.unwrap();
     assert!(send::<i64>(&server, "PTTL mongoseal:forever").await > 0);
     forever.release().await.unwrap();

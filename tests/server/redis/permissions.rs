@@ -31,11 +31,10 @@ pub(crate) async fn a_user_needs_no_more_than_the_documented_permissions() {
     seal.purge().await.unwrap();
     let waiting = hasty().redis_replicas(1).connect(&uri).await.unwrap().acquire("k").await.unwrap_err();
     assert!(waiting.to_string().contains("replicas"), "{waiting}");
-    let log: Vec<redis::Value> = send(&server, "ACL LOG").await;
-    let refused = format!("{log:?}");
-    // The connection does without these.
-    for allowed in ["client|setinfo", "config|get"] {
-        assert!(refused.contains(allowed) || log.is_empty(), "{refused}");
+    // The driver's name, and the time of flushes: the library does without them.
+    let refused: Vec<redis::Value> = send(&server, "ACL LOG").await;
+    for entry in refused.iter().map(|entry| format!("{entry:?}")) {
+        assert!(["client|setinfo", "config|get"].iter().any(|command| entry.contains(command)), "{entry}");
     }
 }
 

@@ -24,7 +24,7 @@ pub(crate) async fn a_wrong_password_is_refused_and_never_shown() {
         assert!(!shown.contains("hunter2"), "{shown}");
     }
     let seal = hasty().connect(format!("redis://:right-hunter2@{address}")).await.unwrap();
-    seal.acquire("k").await.unwrap();
+    seal.acquire("k").await.unwrap().release().await.unwrap();
     assert!(!format!("{seal:?}").contains("hunter2"));
 }
 
