@@ -54,7 +54,8 @@ impl Builder {
     /// Siblings on the same collection share its records, and one change stream for all their waiters and holders. If
     /// this builder names a database or a collection, the sibling keeps its records there: it shares the client with
     /// the other handle, but no record. A client that [`connect`](Self::connect) opened has at most 16 change streams,
-    /// or `maxPoolSize` less 48. If none is left, a sibling polls and logs a warning.
+    /// or `maxPoolSize` less 48. If none is left, a sibling polls and logs a warning. On Redis each sibling that waits or
+    /// holds has a connection for its messages.
     ///
     /// Siblings also share the [thread](Self::dedicated_thread), if the other handle has one.
     ///

@@ -199,7 +199,7 @@ impl<B: Backend> Store for CompareAndSwap<B> {
     fn apply_batch(&self, leases: &LeaseRefs, batch: &BatchRequest, deadline: Deadline) -> BoxFuture<Result<bool>> {
         let (store, leases, batch) = (self.clone(), leases.clone(), batch.clone());
         Box::pin(async move {
-            if matches!(batch, BatchRequest::Refresh { .. }) {
+            if matches!(batch, BatchRequest::Refresh { .. }) && leases.len() > 1 {
                 return Err(Error::invalid("this store cannot change several keys at once: refresh each lease"));
             }
             let (batch, mut leases) = (Arc::new(batch), leases.into_iter());

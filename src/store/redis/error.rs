@@ -3,7 +3,7 @@
 //! Invariant: an error keeps the code of the server's error, and nothing that the server quotes: that may be a password or a
 //! lease id.
 
-use std::{fmt, io};
+use std::{fmt, io, sync::Arc, time::Duration};
 
 use redis::{ErrorKind, RedisError};
 
@@ -68,9 +68,10 @@ fn without_code(error: &RedisError) -> Error {
     }
 }
 
-/// The kind of an error of a connection.
+/// The kind of an error of a connection. The driver shares the error behind an `Arc`.
 fn io_kind(error: &RedisError) -> Option<io::ErrorKind> {
-    std::error::Error::source(error)?.downcast_ref::<io::Error>().map(io::Error::kind)
+    let shared: &Arc<dyn std::error::Error + Send + Sync> = std::error::Error::source(error)?.downcast_ref()?;
+    shared.downcast_ref().map(io::Error::kind)
 }
 
 /// The source of an error that is not the server's. Only an error of a connection quotes nothing.
@@ -88,7 +89,7 @@ pub(super) fn is_of_connection(error: &RedisError) -> bool {
 }
 
 /// The error of a request without an answer.
-pub(super) fn late(timeout: std::time::Duration) -> Error {
+pub(super) fn late(timeout: Duration) -> Error {
     Error::unavailable(format!(
         "Redis did not answer within {}: check the server and the network, and retry",
         format_duration(timeout)

@@ -59,10 +59,10 @@ impl Server {
     /// Warns of a server that can forget confirmed writes.
     pub(super) fn warn_of_losses(&self) {
         if self.is("aof_enabled", "0") {
-            warn!("the Redis server has no append-only file, so a restart forgets leases: set `appendonly yes`");
+            warn!("the Redis server has no append-only file, so a restart forgets leases: set appendonly to yes");
         } else if self.flushes.as_ref().is_some_and(|flushes| flushes != "always") {
             warn!(
-                "the Redis server does not flush its append-only file at each write, so a crash of its machine forgets the last leases: set `appendfsync always`"
+                "the Redis server does not flush its append-only file at each write, so a crash of its machine forgets the last leases: set appendfsync to always"
             );
         }
     }

@@ -8,22 +8,23 @@ use mongoseal_test_support::{Redis, eventually, millis, secs};
 use crate::{hasty, send};
 
 pub(crate) async fn a_lease_outlives_a_killed_server_with_an_append_only_file() {
-    let server = Redis::start_with(&[("appendonly", "yes"), ("appendfsync", "always")]).await;
-    let seal = Mongoseal::connect(server.url()).await.unwrap();
-    let lease = seal.acquire("k").await.unwrap();
-    server.kill();
-    let unreachable = hasty().connect(server.url()).await.unwrap_err();
-    assert!(matches!(unreachable, Error::Unavailable { .. }), "{unreachable:?}");
-    server.restart();
-    lease.refresh().await.unwrap();
-    let other = Mongoseal::connect(server.url()).await.unwrap();
-    let refused = other.acquire("k").await.unwrap_err();
-    assert!(matches!(refused, Error::Held { token, .. } if token == lease.token()), "{refused:?}");
-    // The old connection for messages is gone, and a waiter of the same handle opens another.
-    let waiting = tokio::spawn(other.acquire("k").wait(secs(30)).into_future());
-    let token = lease.token();
-    lease.release().await.unwrap();
-    assert!(waiting.await.unwrap().unwrap().token() > token);
+    for flushes in ["always", "everysec"] {
+        let server = Redis::start_with(&[("appendonly", "yes"), ("appendfsync", flushes)]).await;
+        let seal = Mongoseal::connect(server.url()).await.unwrap();
+        let lease = seal.acquire("k").await.unwrap();
+        server.kill();
+        let unreachable = hasty().connect(server.url()).await.unwrap_err();
+        assert!(matches!(unreachable, Error::Unavailable { .. }), "{unreachable:?}");
+        server.restart();
+        lease.refresh().await.unwrap();
+        let other = Mongoseal::connect(server.url()).await.unwrap();
+        let refused = other.acquire("k").await.unwrap_err();
+        assert!(matches!(refused, Error::Held { token, .. } if token == lease.token()), "{refused:?}");
+        let waiting = tokio::spawn(other.acquire("k").wait(secs(30)).into_future());
+        let token = lease.token();
+        lease.release().await.unwrap();
+        assert!(waiting.await.unwrap().unwrap().token() > token);
+    }
 }
 
 pub(crate) async fn a_server_without_an_append_only_file_forgets_leases_and_their_tokens_still_grow() {
@@ -107,4 +108,20 @@ pub(crate) async fn a_write_that_a_replica_acknowledged_survives_the_loss_of_the
         let refused = other.acquire(lease.key().clone()).await.unwrap_err();
         assert!(matches!(refused, Error::Held { token, .. } if token == lease.token()), "{refused:?}");
     }
+}
+
+/// The limit that the page of the guide names.
+pub(crate) async fn a_failover_to_a_replica_without_the_last_writes_loses_the_lease() {
+    let primary = Redis::start().await;
+    let replica = Redis::start_replica(&primary).await;
+    let follows = async || send::<u32>(&primary, "WAIT 1 100").await == 1;
+    eventually(secs(30), "the replica follows", follows).await;
+    replica.pause();
+    let lease = Mongoseal::connect(primary.url()).await.unwrap().acquire("k").await.unwrap();
+    primary.kill();
+    replica.resume();
+    let () = send(&replica, "REPLICAOF NO ONE").await;
+    let next = Mongoseal::connect(replica.url()).await.unwrap().acquire("k").await.unwrap();
+    assert!(lease.is_valid(), "two holders believe");
+    assert!(next.token() > lease.token(), "a fence refuses the first");
 }

@@ -6,9 +6,11 @@
 
 mod backend;
 mod faults;
+mod figures;
 mod leases;
 mod permissions;
 mod refused;
+mod tls;
 mod values;
 
 use std::{
@@ -98,6 +100,9 @@ macro_rules! tests {
 }
 
 fn main() -> ExitCode {
+    if let Some(status) = tls::run_as_client() {
+        return status;
+    }
     let mut tests = tests![
         backend::a_swap_is_refused_if_the_key_was_deleted_and_made_again_since_the_load,
         backend::a_value_of_no_bytes_and_no_value_differ,
@@ -119,6 +124,7 @@ fn main() -> ExitCode {
         faults::a_primary_that_becomes_a_replica_is_unavailable_and_no_lease_is_reported_lost_at_once,
         faults::a_write_that_too_few_replicas_acknowledge_is_not_confirmed,
         faults::a_write_that_a_replica_acknowledged_survives_the_loss_of_the_primary,
+        faults::a_failover_to_a_replica_without_the_last_writes_loses_the_lease,
         refused::a_wrong_password_is_refused_and_never_shown,
         refused::a_server_that_is_not_there_is_unavailable,
         refused::a_server_that_would_break_a_promise_is_refused,
@@ -126,6 +132,9 @@ fn main() -> ExitCode {
         refused::options_of_the_other_store_are_refused,
         permissions::a_user_needs_no_more_than_the_documented_permissions,
         permissions::a_missing_permission_is_named_as_such,
+        tls::a_lease_is_held_on_a_server_that_speaks_tls_only,
+        tls::a_certificate_of_an_unknown_authority_is_refused,
+        figures::an_acquire_and_a_release_take_milliseconds,
         values::a_value_of_another_type_is_corrupt_and_left_as_it_is,
         values::a_foreign_text_is_corrupt_and_left_as_it_is,
     ];
