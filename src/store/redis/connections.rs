@@ -11,7 +11,10 @@
 
 use std::{
     fmt,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 
@@ -46,6 +49,8 @@ struct Shared {
     opening: tokio::sync::Mutex<()>,
     idle: Mutex<Vec<MultiplexedConnection>>,
     pool: Semaphore,
+    /// Whether a connection was opened, with its login.
+    has_opened: AtomicBool,
 }
 
 impl fmt::Debug for Connections {
@@ -65,6 +70,7 @@ impl Connections {
             opening: tokio::sync::Mutex::default(),
             idle: Mutex::default(),
             pool: Semaphore::new(POOL_SIZE),
+            has_opened: AtomicBool::default(),
         }))
     }
 
@@ -125,12 +131,11 @@ impl Connections {
     pub(super) async fn subscribe(&self, channel: &str) -> Result<PubSub> {
         ensure_cryptography();
         let subscribed = async {
-            let mut messages = self.0.client.get_async_pubsub().await?;
-            messages.subscribe(channel).await?;
+            let mut messages = self.0.opened(self.0.client.get_async_pubsub().await)?;
+            messages.subscribe(channel).await.map_err(|error| error::translate(error, None))?;
             Ok(messages)
         };
-        let opened = before(Deadline::after(Clock::Boot, CONNECT_TIMEOUT), subscribed).await;
-        opened.ok_or_else(error::unconnected)?.map_err(|error| error::translate(error, None))
+        before(Deadline::after(Clock::Boot, CONNECT_TIMEOUT), subscribed).await.ok_or_else(error::unconnected)?
     }
 
     /// Closes all connections. A later request opens new ones.
@@ -168,7 +173,17 @@ impl Connections {
             })?,
             None => opening.await,
         };
-        opened.map_err(|error| error::translate(error, None))
+        self.0.opened(opened)
+    }
+}
+
+impl Shared {
+    /// Notes that a connection was opened, or translates the error.
+    fn opened<T>(&self, connection: RedisResult<T>) -> Result<T> {
+        if connection.is_ok() {
+            self.has_opened.store(true, Ordering::Relaxed);
+        }
+        connection.map_err(|error| error::translate_opening(error, self.has_opened.load(Ordering::Relaxed)))
     }
 }
 

@@ -52,6 +52,8 @@ pub(super) fn translate(error: RedisError, key: Option<&Key>) -> Error {
 fn without_code(error: &RedisError) -> Error {
     match error.kind() {
         ErrorKind::AuthenticationFailed => refused_credentials(),
+        // `SELECT` was refused.
+        ErrorKind::Server(_) => Error::invalid("Redis refused the database of the connection string: check its number"),
         ErrorKind::InvalidClientConfig | ErrorKind::Client | ErrorKind::RESP3NotSupported => {
             Error::invalid("the Redis connection string does not fit the server: check it")
         }
@@ -82,6 +84,17 @@ fn source(error: RedisError) -> Source {
     Box::new(Refusal { code: error.category().to_owned(), text: String::new() })
 }
 
+/// Translates an error of a new connection. The driver does not keep why a login was refused. If a login succeeded before,
+/// the reason may be of the moment: too many clients.
+pub(super) fn translate_opening(error: RedisError, has_opened: bool) -> Error {
+    if has_opened && error.kind() == ErrorKind::AuthenticationFailed {
+        return Error::unavailable(
+            "Redis refused the login, which it accepted before: check `maxclients` and the password, and retry",
+        );
+    }
+    translate(error, None)
+}
+
 /// Whether a connection is of no more use after this error. A server that has become a replica must be looked up again.
 pub(super) fn is_of_connection(error: &RedisError) -> bool {
     let is_replica = Refusal::of(error).is_some_and(|refusal| refusal.code == "READONLY");
@@ -109,7 +122,7 @@ pub(super) fn cluster() -> Error {
 }
 
 fn refused_credentials() -> Error {
-    Error::invalid("Redis refused the credentials: check user and password")
+    Error::invalid("Redis refused the credentials: check user and password, and `maxclients` of the server")
 }
 
 /// A server's error without what it quotes.

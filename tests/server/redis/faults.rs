@@ -125,3 +125,20 @@ pub(crate) async fn a_failover_to_a_replica_without_the_last_writes_loses_the_le
     assert!(lease.is_valid(), "two holders believe");
     assert!(next.token() > lease.token(), "a fence refuses the first");
 }
+
+pub(crate) async fn a_server_with_too_many_clients_is_unavailable_to_a_handle_that_has_a_password() {
+    let server = Redis::start_with(&[("requirepass", "hunter2")]).await;
+    let uri = format!("redis://:hunter2@{}", server.address());
+    let seal = hasty().connect(&uri).await.unwrap();
+    let lease = seal.acquire("k").await.unwrap();
+    let mut operator = redis::Client::open(uri).unwrap().get_multiplexed_async_connection().await.unwrap();
+    let mut send = async |words: &[&str]| {
+        let () = redis::cmd(words[0]).arg(&words[1..]).query_async(&mut operator).await.unwrap();
+    };
+    send(&["CONFIG", "SET", "maxclients", "1"]).await;
+    send(&["CLIENT", "KILL", "SKIPME", "yes"]).await;
+    let refused = lease.refresh().await.unwrap_err();
+    assert!(matches!(refused, Error::Unavailable { .. }), "{refused:?}");
+    send(&["CONFIG", "SET", "maxclients", "100"]).await;
+    lease.refresh().await.unwrap();
+}

@@ -185,3 +185,13 @@ pub(crate) async fn what_redis_cannot_do_is_refused_before_anything_is_sent() {
     seal.release_group("job").await.unwrap();
     assert!(!lease.is_valid());
 }
+
+pub(crate) async fn a_handle_outlives_the_runtime_that_opened_its_connection() {
+    let uri = shared().await.url();
+    let opened = std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(Mongoseal::builder().collection(format!("rt{}", fastrand::u64(..))).connect(uri)).unwrap()
+    });
+    let seal = tokio::task::spawn_blocking(|| opened.join().unwrap()).await.unwrap();
+    seal.acquire("k").await.unwrap().release().await.unwrap();
+}

@@ -47,6 +47,7 @@ pub(crate) async fn a_server_that_would_break_a_promise_is_refused() {
     assert!(invalid(server.url()).await.contains("cluster"));
     let replica = Redis::start_replica(shared().await).await;
     assert!(invalid(replica.url()).await.contains("is a replica"));
+    assert!(invalid(format!("{}/99", shared().await.url())).await.contains("database"));
     assert!(invalid("redis://host:port".into()).await.contains("redis://user:password@host:port"));
 }
 
