@@ -245,6 +245,12 @@ fn sibling_store(store: &dyn Store, builder: &Builder, retention: Duration) -> R
             "the handle's store has no databases and collections: leave them out of the settings of its sibling",
         ));
     }
+    #[cfg(feature = "redis")]
+    if builder.redis_replicas.is_some() {
+        return Err(Error::invalid(
+            "the handle is not on Redis: leave `redis_replicas` out of the settings of its sibling",
+        ));
+    }
     Ok(None)
 }
 

@@ -356,6 +356,13 @@ mod tests {
         assert_eq!(backend.with_prefix("a*b").unwrap().prefix, "a*b");
     }
 
+    #[cfg(not(feature = "redis-rustls"))]
+    #[test]
+    fn a_connection_string_with_tls_names_the_feature_that_is_off() {
+        let error = RedisBackend::new("rediss://:hunter2@host").unwrap_err().to_string();
+        assert!(error.contains("cargo feature `redis-rustls`") && !error.contains("hunter2"), "{error}");
+    }
+
     #[test]
     fn no_error_and_no_debug_text_has_the_password() {
         let backend = RedisBackend::new("redis://alice:hunter2@host:1").unwrap();

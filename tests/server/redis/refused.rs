@@ -80,4 +80,6 @@ pub(crate) async fn options_of_the_other_store_are_refused() {
     let seal = Mongoseal::connect(&uri).await.unwrap();
     let error = Mongoseal::builder().database("app").sibling_of(&seal).unwrap_err();
     assert!(error.to_string().contains("`database`"), "{error}");
+    let error = Mongoseal::builder().redis_replicas(1).sibling_of(&Mongoseal::in_memory()).unwrap_err();
+    assert!(error.to_string().contains("not on Redis"), "{error}");
 }
