@@ -33,7 +33,7 @@ lint:
 # The documentation as on docs.rs, without its dependencies. Warnings are errors.
 doc:
     RUSTDOCFLAGS="-D warnings" cargo doc --no-deps --workspace
-    RUSTDOCFLAGS="-D warnings" cargo doc --no-deps -p mongoseal --features "blocking compare-and-swap metrics test-util"
+    RUSTDOCFLAGS="-D warnings" cargo doc --no-deps -p mongoseal --features "blocking metrics redis-rustls test-util"
 
 # Processes under faults, and a judge: see docs/chaos.md.
 chaos minutes="3" *options="":

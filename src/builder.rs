@@ -51,10 +51,12 @@ pub struct Builder {
     pub(crate) dedicated_thread: bool,
     #[cfg(feature = "mongodb")]
     pub(crate) database: Option<String>,
-    #[cfg(feature = "mongodb")]
+    #[cfg(any(feature = "mongodb", feature = "redis"))]
     pub(crate) collection: Option<String>,
     #[cfg(feature = "mongodb")]
     pub(crate) allow_sharded: bool,
+    #[cfg(feature = "redis")]
+    pub(crate) redis_replicas: Option<u32>,
 }
 
 impl Default for Builder {
@@ -73,10 +75,12 @@ impl Default for Builder {
             dedicated_thread: false,
             #[cfg(feature = "mongodb")]
             database: None,
-            #[cfg(feature = "mongodb")]
+            #[cfg(any(feature = "mongodb", feature = "redis"))]
             collection: None,
             #[cfg(feature = "mongodb")]
             allow_sharded: false,
+            #[cfg(feature = "redis")]
+            redis_replicas: None,
         }
     }
 }

@@ -25,6 +25,7 @@ pages! {
     languages = "languages.md",
     services = "services.md",
     coming_from = "coming-from.md",
+    redis = "redis.md",
     guarantees = "guarantees.md",
     protocol = "protocol.md",
     privileges = "privileges.md",

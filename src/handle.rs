@@ -59,7 +59,8 @@ impl Mongoseal {
     /// - a majority write is in the journal;
     /// - the collection has no collation.
     ///
-    /// It creates the TTL index if it is missing.
+    /// It creates the TTL index if it is missing. On Redis the check fails unless the server is a primary of version 6.2 or
+    /// later without cluster mode, and evicts no keys.
     ///
     /// # Errors
     ///

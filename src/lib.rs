@@ -47,6 +47,10 @@
 //! database of a client of yours. [`Mongoseal::in_memory`] needs no server: it is for tests, examples and a single process.
 //! [`Builder`] has the settings. A program without async opens a handle of the module `blocking`.
 //!
+//! **Which store.** On MongoDB each promise holds over the loss of a member. On Redis, with the feature `redis`, a failover can
+//! lose a lease, and two holders can believe for a while. Use it if Redis is there, MongoDB is not, and the work tolerates a
+//! second holder or checks the token: see [Redis](guide::redis).
+//!
 //! **What to do if the key is held.** One attempt, the default, fails at once with [`Error::Held`].
 //! [`wait`](Acquire::wait) queues at the store: waiters of all processes are served in order, and each hand-over is one
 //! write. [`retry`](Acquire::retry) attempts again with delays and takes no place in the queue, so a retrying acquire is not
@@ -135,6 +139,7 @@
 //! | `compare-and-swap` | no | `store::CompareAndSwap`: a store on any place that can compare and swap bytes |
 //! | `metrics` | no | the module `metrics`: [metrics](guide::metrics) through the crate of that name |
 //! | `blocking` | no | the module `blocking`: the API for callers without async |
+//! | `redis`, `redis-rustls` | no | the Redis store, without TLS and with it: `redis://` and `rediss://` |
 //! | `test-util` | no | the module `conformance`: the test suite for stores |
 //!
 //! # Versions

@@ -49,9 +49,13 @@ mod memory;
 #[cfg(feature = "mongodb")]
 pub(crate) mod mongo;
 mod pages;
+#[cfg(feature = "redis")]
+pub(crate) mod redis;
 
 use std::{any::Any, fmt, pin::Pin, time::Duration};
 
+#[cfg(feature = "redis")]
+pub use self::redis::{RedisBackend, RedisStore};
 #[cfg(feature = "compare-and-swap")]
 pub use compare_and_swap::{Backend, CompareAndSwap, Loaded, LoadedKeys, Swap};
 pub use memory::MemoryStore;

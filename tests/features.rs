@@ -27,3 +27,17 @@ async fn a_connection_string_that_needs_a_feature_which_is_off_is_refused_with_i
         }
     }
 }
+
+#[cfg(not(feature = "redis"))]
+#[tokio::test]
+async fn a_connection_string_of_redis_names_the_feature_that_is_off() {
+    for scheme in ["redis", "rediss", "valkey"] {
+        let error = Mongoseal::connect(format!("{scheme}://:hunter2@db0")).await.unwrap_err();
+        let said = error.to_string();
+        assert!(
+            matches!(error, Error::Invalid { .. }) && said.contains("cargo feature `redis` of mongoseal"),
+            "{said}"
+        );
+        assert!(said.contains("is off: turn it on") && !format!("{error:?}").contains("hunter2"), "{error:?}");
+    }
+}

@@ -270,7 +270,10 @@ fn no_files_depend_on_each_other_in_a_circle() {
 
 #[test]
 fn the_engine_names_no_store_and_the_lowest_layers_no_runtime() {
-    name_none(&chosen(|name| name.starts_with("engine")), &["MemoryStore", "MongoStore", "mongodb::", "bson"]);
+    name_none(
+        &chosen(|name| name.starts_with("engine")),
+        &["MemoryStore", "MongoStore", "RedisStore", "mongodb::", "bson"],
+    );
     let pure = chosen(|name| {
         name.starts_with("record")
             || (name.starts_with("types") && !["types/clock.rs", "types/deadline.rs"].contains(&name))
@@ -338,12 +341,19 @@ fn each_verb_and_each_option_has_a_blocking_form() {
 #[test]
 fn only_the_mongodb_store_and_fence_name_their_driver() {
     let rooms =
-        ["store/mongo", "fence/mongo", "lease/transaction.rs", "action/acquire_all/transaction.rs", "connect.rs"];
+        ["store/mongo", "fence/mongo", "lease/transaction.rs", "action/acquire_all/transaction.rs", "connect/mongo.rs"];
     let others = chosen(|name| !rooms.iter().any(|room| name.starts_with(room)) && name != "lib.rs");
     name_none(&others, &["mongodb::"]);
     for (name, text) in files("cli/src").iter().filter(|(name, _)| !name.starts_with("command/driver")) {
         assert!(code(text).all(|line| !is_named(line, "mongodb::")), "cli/src/{name} knows the driver");
     }
+}
+
+#[test]
+fn only_the_redis_store_names_its_driver() {
+    // The store and the connections have a module of that name.
+    let rooms = ["store/redis", "store.rs", "connect.rs"];
+    name_none(&chosen(|name| !rooms.iter().any(|room| name.starts_with(room))), &["redis::"]);
 }
 
 #[test]

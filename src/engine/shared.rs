@@ -45,7 +45,7 @@ impl Shared {
     }
 
     /// For a sibling on other records.
-    #[cfg(feature = "mongodb")]
+    #[cfg(any(feature = "mongodb", feature = "redis"))]
     pub(crate) fn sibling_on(&self, store: Arc<dyn Store>, settings: Settings) -> Result<Arc<Self>> {
         // Fails if all siblings were shut down.
         drop(self.join()?);

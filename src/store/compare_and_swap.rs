@@ -89,9 +89,7 @@ impl<B: Backend> CompareAndSwap<B> {
 
     /// Reads the clocks.
     async fn read_clock(&self, deadline: Deadline) -> Result<StoreClock> {
-        // The load of any key reads them.
-        let Loaded { now, .. } = self.0.backend.load(&"clock".parse()?, deadline).await?;
-        Ok(store_clock(now))
+        Ok(store_clock(self.0.backend.now(deadline).await?))
     }
 
     /// Changes the record of a key. Returns the answer, and when, on the holders' clock, its load was sent.

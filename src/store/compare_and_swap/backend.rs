@@ -33,6 +33,17 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
     /// the call and its answer.
     fn list(&self, deadline: Deadline) -> BoxFuture<Result<LoadedKeys>>;
 
+    /// Reads the clock, as a load does. Default: loads a key.
+    fn now(&self, deadline: Deadline) -> BoxFuture<Result<Duration>> {
+        match "clock".parse() {
+            Ok(key) => {
+                let loading = self.load(&key, deadline);
+                Box::pin(async { Ok(loading.await?.now) })
+            }
+            Err(error) => Box::pin(async { Err(error) }),
+        }
+    }
+
     /// Sends what swaps [publish](Swap::publish) to this handle, from the first message on, until the receiver is
     /// dropped or the connection fails. An empty message means that each later one is sent. Default: `Invalid`, and
     /// waiters poll.

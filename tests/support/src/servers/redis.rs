@@ -1,8 +1,12 @@
 //! A Redis server, if Redis is installed.
 
-use std::path::{Path, PathBuf};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
 
 use crate::servers::{
+    certificate::Certificate,
     programs,
     runtime::run_blocking,
     server::{Program, Server, path},
@@ -23,18 +27,31 @@ impl Redis {
 
     /// Starts one.
     pub async fn start() -> Self {
-        Self::start_with(None).await
+        Self::start_with(&[]).await
     }
 
     /// Starts one that replicates what `primary` has, from now on and later.
     pub async fn start_replica(primary: &Self) -> Self {
-        Self::start_with(Some(primary.server.port())).await
+        Self::start_with(&[("replicaof", &format!("127.0.0.1 {}", primary.server.port()))]).await
     }
 
-    async fn start_with(primary: Option<u16>) -> Self {
+    /// Starts one with options, as in its configuration file. With `appendonly yes` a restart finds its data.
+    pub async fn start_with(options: &[(&str, &str)]) -> Self {
+        Self::start_instance(options, None).await
+    }
+
+    /// Starts one that speaks TLS only. The certificate of its authority is in [`directory`](Self::directory), as
+    /// `authority.pem`.
+    pub async fn start_tls() -> Self {
+        let day = std::time::Duration::from_secs(24 * 3600);
+        Self::start_instance(&[], Some(Certificate::new(&["127.0.0.1".into()], day))).await
+    }
+
+    async fn start_instance(options: &[(&str, &str)], certificate: Option<Certificate>) -> Self {
+        let options = options.iter().map(|(name, value)| (format!("--{name}"), (*value).to_owned())).collect();
         let server = run_blocking(move || {
             let program = found().unwrap_or_else(|reason| panic!("{reason}"));
-            Server::start(&Instance { program, primary })
+            Server::start(&Instance { program, options, certificate })
         });
         Self { server: server.await }
     }
@@ -42,12 +59,33 @@ impl Redis {
     /// Where clients find it.
     #[must_use]
     pub fn url(&self) -> String {
-        format!("redis://{}", self.server.address())
+        format!("redis://{}", self.address())
+    }
+
+    /// Its host and port.
+    #[must_use]
+    pub fn address(&self) -> String {
+        self.server.address()
     }
 
     /// Kills it and waits until it is gone.
     pub fn kill(&self) {
         self.server.kill();
+    }
+
+    /// Starts it again on its port and in its directory, after it was killed.
+    pub fn restart(&self) {
+        self.server.restart();
+    }
+
+    /// Stops it where it is, SIGSTOP.
+    pub fn pause(&self) {
+        self.server.pause();
+    }
+
+    /// Lets it go on, SIGCONT.
+    pub fn resume(&self) {
+        self.server.resume();
     }
 
     /// The process it runs, or last ran, in.
@@ -69,7 +107,8 @@ fn found() -> Result<PathBuf, String> {
 
 struct Instance {
     program: PathBuf,
-    primary: Option<u16>,
+    options: Vec<(String, String)>,
+    certificate: Option<Certificate>,
 }
 
 impl Program for Instance {
@@ -82,14 +121,27 @@ impl Program for Instance {
     fn command_line(&self, port: u16, home: &Path) -> Vec<String> {
         let mut command = vec![path(&self.program)];
         let mut option = |name: &str, value: &str| command.extend([format!("--{name}"), value.to_owned()]);
-        option("port", &port.to_string());
+        if let Some(certificate) = &self.certificate {
+            let file = |name, text| {
+                let file = home.join(name);
+                fs::write(&file, text).expect("its directory can be written");
+                path(&file)
+            };
+            option("port", "0");
+            option("tls-port", &port.to_string());
+            option("tls-ca-cert-file", &file("authority.pem", &certificate.authority));
+            let own = file("own.pem", &certificate.own);
+            option("tls-cert-file", &own);
+            option("tls-key-file", &own);
+            option("tls-auth-clients", "no");
+        } else {
+            option("port", &port.to_string());
+        }
         option("bind", "127.0.0.1");
         option("dir", &path(home));
         option("save", "");
         option("repl-diskless-sync-delay", "0");
-        if let Some(primary) = self.primary {
-            option("replicaof", &format!("127.0.0.1 {primary}"));
-        }
+        command.extend(self.options.iter().flat_map(|(name, value)| [name.clone(), value.clone()]));
         command
     }
 }

@@ -1,0 +1,215 @@
+//! Handles on MongoDB.
+
+use std::{sync::Arc, time::Duration};
+
+use mongodb::{Client, Database, error::ErrorKind, options::ClientOptions};
+
+use crate::{
+    Builder, Clock, Deadline, Error, Mongoseal, Result,
+    engine::{dedicated_thread::DedicatedThread, shared::Shared},
+    store::{
+        MongoStore, Store,
+        mongo::{error::missing_feature, set_name},
+    },
+};
+
+/// How many connections to a server our client may open at least. Each request is a command of its own, and a
+/// request that waits for a locked record keeps its connection, as does each change stream. With the driver's
+/// default of 10, a refresh can wait until its lease is lost.
+const POOL_SIZE: u32 = 64;
+
+/// How many of the connections are left to requests. Change streams may keep the others.
+const REQUEST_CONNECTIONS: u32 = 48;
+
+/// The collection of the records, unless one is named.
+const DEFAULT_COLLECTION: &str = "mongoseal";
+
+impl Mongoseal {
+    /// Makes a handle on the collection `mongoseal` of a database, with the default settings. The client stays the
+    /// caller's and is never closed. The deployment is checked with the first acquire, or by
+    /// [`prepare`](Self::prepare).
+    ///
+    /// If the client's `serverSelectionTimeoutMS` is longer than the operation timeout, as it is by default, errors
+    /// cannot say why no server could be reached.
+    ///
+    /// A handle that waits, or has held a lease for a second, keeps one connection of the client's pool, of 10 by
+    /// default, for its change stream. So make many such handles [siblings](Builder::sibling_of) of one, which
+    /// share a stream, or give the client a larger `maxPoolSize`.
+    #[must_use]
+    pub fn new(database: &Database) -> Self {
+        Self::with_defaults(|builder| builder.on(database))
+    }
+}
+
+impl Builder {
+    /// Sets the database to connect to. Default: that of the connection string, or `mongoseal`.
+    pub fn database(mut self, name: impl Into<String>) -> Self {
+        self.database = Some(name.into());
+        self
+    }
+
+    /// Accepts a sharded cluster. Default: a sharded cluster is refused with [`Error::Invalid`].
+    ///
+    /// On a sharded cluster only expiry is guaranteed: see [guarantees](crate::guide::guarantees#sharded-clusters).
+    /// Set it on the handle that connects; its siblings follow it.
+    pub fn allow_sharded(mut self) -> Self {
+        self.allow_sharded = true;
+        self
+    }
+
+    /// Connects on this runtime, which is that of the thread if there is one.
+    pub(super) async fn connect_mongodb(self, uri: &str, thread: Option<Arc<DedicatedThread>>) -> Result<Mongoseal> {
+        let settings = self.settings()?;
+        self.refuse_redis_options()?;
+        let mut options = parse(uri, settings.operation_timeout).await?;
+        // Shorter than an attempt, even than the second one, so that the driver's error says what is wrong.
+        let longest = settings.attempt.min(Duration::from_secs(2)).mul_f64(0.8);
+        let selection = options.server_selection_timeout.get_or_insert(longest);
+        *selection = longest.min(*selection);
+        options.app_name.get_or_insert_with(|| "mongoseal".into());
+        let connections = options.max_pool_size.get_or_insert(POOL_SIZE);
+        // Zero is no limit.
+        if *connections > 0 {
+            *connections = POOL_SIZE.max(*connections);
+        }
+        let connections = *connections;
+        let name = self.database.or_else(|| options.default_database.clone());
+        let client = Client::with_options(options.clone()).map_err(unusable)?;
+        let database = client.database(name.as_deref().unwrap_or("mongoseal"));
+        // Without a limit this is zero.
+        let streams = connections
+            .checked_sub(REQUEST_CONNECTIONS)
+            .map_or(usize::MAX, |streams| usize::try_from(streams).unwrap_or(usize::MAX));
+        let collection = collection(self.collection)?;
+        let (allow_sharded, attempt) = (self.allow_sharded, settings.attempt);
+        let store = MongoStore::with_streams(&database, collection, settings.retention, streams);
+        let store = Arc::new(store.with_sharded(allow_sharded));
+        let seal = Mongoseal { shared: Shared::new(store, settings, thread)? };
+        match seal.prepare().await {
+            Ok(()) => Ok(seal),
+            Err(error) => {
+                let deadline = Deadline::after(Clock::Boot, attempt);
+                Err(set_name::explain(error, options, allow_sharded, deadline).await)
+            }
+        }
+    }
+
+    /// Refuses options that MongoDB does not have.
+    #[cfg_attr(
+        not(feature = "redis"),
+        allow(clippy::unused_self, clippy::unnecessary_wraps, reason = "there are none")
+    )]
+    fn refuse_redis_options(&self) -> Result<()> {
+        #[cfg(feature = "redis")]
+        if self.redis_replicas.is_some() {
+            return Err(Error::invalid(
+                "`redis_replicas` has no meaning on MongoDB, where a majority confirms each write: leave it out",
+            ));
+        }
+        Ok(())
+    }
+
+    /// Makes a handle on a collection of a database. The client stays the caller's and is never closed. The
+    /// deployment is checked with the first acquire, or by [`Mongoseal::prepare`].
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Invalid`] if the settings contradict each other.
+    pub fn on(self, database: &Database) -> Result<Mongoseal> {
+        if self.database.as_ref().is_some_and(|name| name != database.name()) {
+            return Err(Error::invalid(
+                "two databases are named, one in the settings and one in the call: leave out the one in the settings",
+            ));
+        }
+        self.refuse_redis_options()?;
+        if self.dedicated_thread {
+            return Err(Error::invalid(
+                "a handle on a client of yours cannot have a thread of its own, because that client reads its connections on your runtime: use `connect`",
+            ));
+        }
+        let settings = self.settings()?;
+        let store = MongoStore::new(database, collection(self.collection)?, settings.retention)
+            .with_sharded(self.allow_sharded);
+        Ok(Mongoseal { shared: Shared::new(Arc::new(store), settings, None)? })
+    }
+}
+
+/// Reads a connection string. For `mongodb+srv://` this queries a name server.
+async fn parse(uri: &str, within: Duration) -> Result<ClientOptions> {
+    let unanswered = || {
+        Error::unavailable(
+            "the host name in the MongoDB connection string could not be resolved: check the name and the name server, and retry",
+        )
+    };
+    // The driver panics on some strings with such characters.
+    if !uri.is_ascii() {
+        return Err(Error::invalid(
+            "the MongoDB connection string has a character that is not ASCII: write each of its bytes as a percent sign and two digits",
+        ));
+    }
+    match tokio::time::timeout(within, ClientOptions::parse(uri)).await {
+        Ok(Ok(options)) => Ok(options),
+        Ok(Err(error)) if matches!(*error.kind, ErrorKind::DnsResolve { .. } | ErrorKind::Io(_)) => {
+            Err(unanswered().caused_by(error))
+        }
+        Ok(Err(error)) => Err(misread(uri, error, within).await),
+        Err(elapsed) => Err(unanswered().caused_by(elapsed)),
+    }
+}
+
+/// Returns what is wrong with a connection string, without any part that may be a password: the driver quotes what
+/// it took for a host.
+async fn misread(uri: &str, error: mongodb::error::Error, within: Duration) -> Error {
+    let Some((scheme, rest)) = uri.split_once("://") else { return unusable(error) };
+    if let Some((_user_and_password, rest)) = rest.rsplit_once('@') {
+        let bare = format!("{scheme}://{rest}");
+        return match tokio::time::timeout(within, ClientOptions::parse(bare)).await {
+            Ok(Err(error)) => unusable(error),
+            Ok(Ok(_)) | Err(_) => Error::invalid(
+                "the user or the password in the MongoDB connection string cannot be read: write each `:`, `/`, `?`, `#`, `[`, `]`, `@` and `%` in them as a percent sign and two digits",
+            ),
+        };
+    }
+    let hosts = rest.split(['/', '?']).next().unwrap_or(rest);
+    if hosts.split(':').skip(1).any(|port| port.contains(|letter: char| letter.is_ascii_alphabetic())) {
+        return Error::invalid(
+            "the MongoDB connection string has no host, or its port is not a number: write it as mongodb://user:password@host:port",
+        );
+    }
+    unusable(error)
+}
+
+fn unusable(error: mongodb::error::Error) -> Error {
+    missing_feature(&error)
+        .unwrap_or_else(|| Error::invalid("the MongoDB connection string cannot be used: correct it"))
+        .caused_by(error)
+}
+
+/// The collection to use.
+fn collection(name: Option<String>) -> Result<String> {
+    checked(name.unwrap_or_else(|| DEFAULT_COLLECTION.into()))
+}
+
+fn checked(name: String) -> Result<String> {
+    if name.is_empty() || name.contains(['$', '\0']) || name.starts_with("system.") {
+        return Err(Error::invalid(format!(
+            "{name:?} cannot name a collection: use letters, digits, `.`, `-` and `_`"
+        )));
+    }
+    Ok(name)
+}
+
+/// The store of a sibling on the client of `store`, in the named database and collection. `None`: the sibling uses
+/// `store`.
+pub(super) fn sibling_store(
+    store: &MongoStore,
+    builder: &Builder,
+    retention: Duration,
+) -> Result<Option<Arc<dyn Store>>> {
+    builder.refuse_redis_options()?;
+    let collection = builder.collection.clone().map(checked).transpose()?;
+    match store.sibling(builder.database.as_deref(), collection.as_deref(), retention) {
+        Some(sibling) => Ok(Some(Arc::new(sibling))),
+        None => Ok(None),
+    }
+}

@@ -1,0 +1,144 @@
+//! Servers that die, stop, or lose their role.
+
+use std::{future::IntoFuture, time::Instant};
+
+use mongoseal::{Error, Mongoseal};
+use mongoseal_test_support::{Redis, eventually, millis, secs};
+
+use crate::{hasty, send};
+
+pub(crate) async fn a_lease_outlives_a_killed_server_with_an_append_only_file() {
+    for flushes in ["always", "everysec"] {
+        let server = Redis::start_with(&[("appendonly", "yes"), ("appendfsync", flushes)]).await;
+        let seal = Mongoseal::connect(server.url()).await.unwrap();
+        let lease = seal.acquire("k").await.unwrap();
+        server.kill();
+        let unreachable = hasty().connect(server.url()).await.unwrap_err();
+        assert!(matches!(unreachable, Error::Unavailable { .. }), "{unreachable:?}");
+        server.restart();
+        lease.refresh().await.unwrap();
+        let other = Mongoseal::connect(server.url()).await.unwrap();
+        let refused = other.acquire("k").await.unwrap_err();
+        assert!(matches!(refused, Error::Held { token, .. } if token == lease.token()), "{refused:?}");
+        let waiting = tokio::spawn(other.acquire("k").wait(secs(30)).into_future());
+        let token = lease.token();
+        lease.release().await.unwrap();
+        assert!(waiting.await.unwrap().unwrap().token() > token);
+    }
+}
+
+pub(crate) async fn a_server_without_an_append_only_file_forgets_leases_and_their_tokens_still_grow() {
+    let server = Redis::start().await;
+    let seal = Mongoseal::connect(server.url()).await.unwrap();
+    let lease = seal.acquire("k").await.unwrap();
+    server.kill();
+    server.restart();
+    let next = Mongoseal::connect(server.url()).await.unwrap().acquire("k").await.unwrap();
+    assert!(next.token() > lease.token());
+    assert!(matches!(lease.refresh().await, Err(Error::Lost { .. })));
+}
+
+pub(crate) async fn a_call_to_a_stopped_server_ends_before_its_deadline_and_the_next_one_succeeds() {
+    let server = Redis::start().await;
+    let seal = hasty().connect(server.url()).await.unwrap();
+    seal.acquire("k").await.unwrap().release().await.unwrap();
+    server.pause();
+    let began = Instant::now();
+    let late = seal.acquire("other").await.unwrap_err();
+    let took = began.elapsed();
+    assert!(matches!(late, Error::Unavailable { .. }), "{late:?}");
+    assert!(late.to_string().contains("did not answer"), "{late}");
+    assert!(took >= millis(900) && took < secs(3), "{took:?}");
+    server.resume();
+    // The acquire without an answer is taken back, or its lease expires.
+    seal.acquire("k").await.unwrap().release().await.unwrap();
+}
+
+pub(crate) async fn a_primary_that_becomes_a_replica_is_unavailable_and_no_lease_is_reported_lost_at_once() {
+    let (server, other) = (Redis::start().await, Redis::start().await);
+    let seal = hasty().connect(server.url()).await.unwrap();
+    let (host, port) = other.address().split_once(':').map(|(a, b)| (a.to_owned(), b.to_owned())).unwrap();
+    let () = send(&server, &format!("REPLICAOF {host} {port}")).await;
+    let refused = seal.acquire("k").await.unwrap_err();
+    assert!(matches!(refused, Error::Unavailable { .. }), "{refused:?}");
+    assert!(refused.to_string().contains("is a replica"), "{refused}");
+    let () = send(&server, "REPLICAOF NO ONE").await;
+    let lease = seal.acquire("k").await.unwrap();
+    let () = send(&server, &format!("REPLICAOF {host} {port}")).await;
+    assert!(matches!(lease.refresh().await, Err(Error::Unavailable { .. })));
+    assert!(lease.is_valid(), "its time is not over");
+}
+
+pub(crate) async fn a_write_that_too_few_replicas_acknowledge_is_not_confirmed() {
+    let primary = Redis::start().await;
+    let seal = hasty().redis_replicas(1).connect(primary.url()).await.unwrap();
+    let refused = seal.acquire("k").await.unwrap_err();
+    assert!(matches!(refused, Error::Unavailable { .. }), "{refused:?}");
+    assert!(refused.to_string().contains("0 replicas") && refused.to_string().contains("1 must"), "{refused}");
+    let replica = Redis::start_replica(&primary).await;
+    let follows = async || send::<u32>(&primary, "WAIT 1 100").await == 1;
+    eventually(secs(30), "the replica follows", follows).await;
+    let lease = seal.acquire("other").await.unwrap();
+    replica.pause();
+    assert!(matches!(lease.refresh().await, Err(Error::Unavailable { .. })));
+    replica.resume();
+    lease.refresh().await.unwrap();
+    lease.release().await.unwrap();
+}
+
+pub(crate) async fn a_write_that_a_replica_acknowledged_survives_the_loss_of_the_primary() {
+    let primary = Redis::start().await;
+    let replica = Redis::start_replica(&primary).await;
+    let follows = async || send::<u32>(&primary, "WAIT 1 100").await == 1;
+    eventually(secs(30), "the replica follows", follows).await;
+    let seal = Mongoseal::builder().redis_replicas(1).connect(primary.url()).await.unwrap();
+    let mut leases = Vec::new();
+    // More than there are connections for it.
+    let mut acquires = tokio::task::JoinSet::new();
+    for number in 0..50 {
+        acquires.spawn(seal.acquire(format!("k{number}")).into_future());
+    }
+    while let Some(lease) = acquires.join_next().await {
+        leases.push(lease.unwrap().unwrap());
+    }
+    primary.kill();
+    let () = send(&replica, "REPLICAOF NO ONE").await;
+    let other = Mongoseal::connect(replica.url()).await.unwrap();
+    for lease in leases {
+        let refused = other.acquire(lease.key().clone()).await.unwrap_err();
+        assert!(matches!(refused, Error::Held { token, .. } if token == lease.token()), "{refused:?}");
+    }
+}
+
+/// The limit that the page of the guide names.
+pub(crate) async fn a_failover_to_a_replica_without_the_last_writes_loses_the_lease() {
+    let primary = Redis::start().await;
+    let replica = Redis::start_replica(&primary).await;
+    let follows = async || send::<u32>(&primary, "WAIT 1 100").await == 1;
+    eventually(secs(30), "the replica follows", follows).await;
+    replica.pause();
+    let lease = Mongoseal::connect(primary.url()).await.unwrap().acquire("k").await.unwrap();
+    primary.kill();
+    replica.resume();
+    let () = send(&replica, "REPLICAOF NO ONE").await;
+    let next = Mongoseal::connect(replica.url()).await.unwrap().acquire("k").await.unwrap();
+    assert!(lease.is_valid(), "two holders believe");
+    assert!(next.token() > lease.token(), "a fence refuses the first");
+}
+
+pub(crate) async fn a_server_with_too_many_clients_is_unavailable_to_a_handle_that_has_a_password() {
+    let server = Redis::start_with(&[("requirepass", "hunter2")]).await;
+    let uri = format!("redis://:hunter2@{}", server.address());
+    let seal = hasty().connect(&uri).await.unwrap();
+    let lease = seal.acquire("k").await.unwrap();
+    let mut operator = redis::Client::open(uri).unwrap().get_multiplexed_async_connection().await.unwrap();
+    let mut send = async |words: &[&str]| {
+        let () = redis::cmd(words[0]).arg(&words[1..]).query_async(&mut operator).await.unwrap();
+    };
+    send(&["CONFIG", "SET", "maxclients", "1"]).await;
+    send(&["CLIENT", "KILL", "SKIPME", "yes"]).await;
+    let refused = lease.refresh().await.unwrap_err();
+    assert!(matches!(refused, Error::Unavailable { .. }), "{refused:?}");
+    send(&["CONFIG", "SET", "maxclients", "100"]).await;
+    lease.refresh().await.unwrap();
+}

@@ -1,0 +1,197 @@
+//! Leases, waiters and handles.
+
+use std::{
+    future::IntoFuture,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use mongoseal::{Error, HandleEvent, LossCause, Mongoseal};
+use mongoseal_test_support::{eventually, millis, secs};
+
+use crate::{backend, count, send, shared, store};
+
+/// What a handle's observer has received, in words.
+#[derive(Clone, Default)]
+struct Events(Arc<Mutex<Vec<String>>>, Arc<Mutex<Vec<Duration>>>);
+
+impl Events {
+    fn observer(&self) -> Arc<dyn mongoseal::Observer> {
+        let Self(names, times) = self.clone();
+        Arc::new(move |event: &HandleEvent<'_>| {
+            let name = match event {
+                HandleEvent::StreamOpened => "opened",
+                HandleEvent::StreamClosed { .. } => "closed",
+                HandleEvent::Queued { .. } => "queued",
+                HandleEvent::HandedOver { took, .. } => {
+                    times.lock().unwrap().extend(*took);
+                    "handed over"
+                }
+                _ => return,
+            };
+            names.lock().unwrap().push(name.to_owned());
+        })
+    }
+
+    async fn until(&self, name: &str) {
+        let has = async || self.0.lock().unwrap().iter().any(|event| event == name);
+        eventually(secs(20), name, has).await;
+    }
+
+    fn clear(&self) {
+        self.0.lock().unwrap().clear();
+    }
+}
+
+/// Two handles on one store, and the events of the second.
+async fn two() -> (Mongoseal, Mongoseal, Events) {
+    let (store, events) = (store(shared().await), Events::default());
+    let first = Mongoseal::builder().owner("first").on_store(Arc::clone(&store)).unwrap();
+    let second = Mongoseal::builder().owner("second").observer(events.observer()).on_store(store).unwrap();
+    (first, second, events)
+}
+
+pub(crate) async fn a_waiter_is_granted_the_key_by_a_message_within_milliseconds() {
+    let (first, second, events) = two().await;
+    let mut last = None;
+    for _ in 0..20 {
+        let lease = first.acquire("k").wait(secs(20)).await.unwrap();
+        let waiting = tokio::spawn(second.acquire("k").wait(secs(60)).into_future());
+        events.until("queued").await;
+        events.until("opened").await;
+        let token = lease.token();
+        lease.release().await.unwrap();
+        let handed = waiting.await.unwrap().unwrap();
+        assert!(handed.token() > token && Some(handed.token()) > last);
+        last = Some(handed.token());
+        handed.release().await.unwrap();
+        // The stream stays open.
+        events.0.lock().unwrap().retain(|event| event == "opened");
+    }
+    let mut times = events.1.lock().unwrap().clone();
+    times.sort();
+    assert_eq!(times.len(), 20, "each is notified");
+    println!("from the grant to the notification: {:?} in the median, {:?} at most", times[10], times[19]);
+    assert!(times[10] < millis(100), "{times:?}");
+}
+
+pub(crate) async fn a_waiter_polls_after_its_connection_for_messages_was_killed() {
+    let server = mongoseal_test_support::Redis::start().await;
+    let (store, events) = (store(&server), Events::default());
+    let first = Mongoseal::builder().on_store(Arc::clone(&store)).unwrap();
+    let second = Mongoseal::builder().observer(events.observer()).on_store(store).unwrap();
+    let lease = first.acquire("k").await.unwrap();
+    let waiting = tokio::spawn(second.acquire("k").wait(secs(60)).into_future());
+    events.until("queued").await;
+    events.until("opened").await;
+    // The holder listens, too, once it has held its lease for a second.
+    let killed: u32 = send(&server, "CLIENT KILL TYPE pubsub").await;
+    assert!(killed >= 1);
+    events.until("closed").await;
+    let token = lease.token();
+    lease.release().await.unwrap();
+    let granted = waiting.await.unwrap().unwrap();
+    assert!(granted.token() > token);
+    // And it listens again.
+    events.clear();
+    let next = tokio::spawn(first.acquire("k").wait(secs(60)).into_future());
+    events.until("opened").await;
+    granted.release().await.unwrap();
+    next.await.unwrap().unwrap().release().await.unwrap();
+}
+
+pub(crate) async fn a_holder_learns_of_a_revocation_by_a_message() {
+    let (first, second, events) = two().await;
+    let lease = second.acquire("k").ttl(secs(600)).await.unwrap();
+    // A holder listens once it has held its lease for a second.
+    events.until("opened").await;
+    first.revoke("k").by("alice").await.unwrap();
+    let cause = tokio::time::timeout(secs(10), lease.cancelled()).await.expect("its next refresh is minutes away");
+    assert!(matches!(cause, LossCause::Revoked { .. }), "{cause:?}");
+}
+
+pub(crate) async fn a_refreshed_lease_outlasts_its_ttl_and_one_without_refresh_is_granted_again() {
+    let (first, second, _) = two().await;
+    let lease = first.acquire("k").ttl(millis(600)).await.unwrap();
+    tokio::time::sleep(millis(1_500)).await;
+    assert!(lease.is_valid());
+    let refused = second.acquire("k").await.unwrap_err();
+    assert!(matches!(refused, Error::Held { token, .. } if token == lease.token()), "{refused:?}");
+    // Its process is gone.
+    let token = lease.token();
+    lease.orphan();
+    let next = second.acquire("k").wait(secs(20)).await.unwrap();
+    assert!(next.token() > token);
+}
+
+pub(crate) async fn a_key_is_kept_for_its_expiry_and_the_retention() {
+    let server = mongoseal_test_support::Redis::start().await;
+    let store =
+        mongoseal::store::RedisStore::new(mongoseal::store::RedisBackend::new(server.url()).unwrap(), crate::RETENTION);
+    let seal = Mongoseal::builder().on_store(Arc::new(store)).unwrap();
+    let lease = seal.acquire("k").ttl(secs(30)).await.unwrap();
+    let left = millis(send::<u64>(&server, "PTTL mongoseal:k").await);
+    // A record expires up to a ttl later than its lease, so that not each refresh changes the time.
+    assert!(left > secs(3_600 + 25) && left <= secs(3_600 + 90), "{left:?}");
+    lease.release().await.unwrap();
+    let after = millis(send::<u64>(&server, "PTTL mongoseal:k").await);
+    assert!(after + secs(10) > left && after <= left, "{after:?}");
+    let forever = seal.acquire("forever").without_expiry().await.unwrap();
+    assert!(send::<i64>(&server, "PTTL mongoseal:forever").await > 0);
+    forever.release().await.unwrap();
+}
+
+pub(crate) async fn siblings_with_prefixes_of_their_own_share_no_record() {
+    let server = mongoseal_test_support::Redis::start().await;
+    let seal = Mongoseal::connect(server.url()).await.unwrap();
+    let tenant = Mongoseal::builder().collection("tenant").sibling_of(&seal).unwrap();
+    let same = Mongoseal::builder().sibling_of(&seal).unwrap();
+    let (one, two) = (seal.acquire("k").await.unwrap(), tenant.acquire("k").await.unwrap());
+    assert!(matches!(same.acquire("k").await, Err(Error::Held { .. })));
+    let keys: Vec<String> = send(&server, "KEYS *").await;
+    assert!(keys.len() == 2 && keys.contains(&"tenant:k".into()) && keys.contains(&"mongoseal:k".into()), "{keys:?}");
+    assert_eq!(count(&tenant).await, 1);
+    tenant.shutdown().await;
+    assert!(one.is_valid() && !two.is_valid());
+    one.refresh().await.unwrap();
+    seal.shutdown().await;
+    assert!(seal.acquire("k").await.is_err());
+}
+
+pub(crate) async fn a_dedicated_thread_keeps_a_lease_while_the_runtime_is_blocked() {
+    let server = shared().await.url();
+    // On a runtime with one thread, which is blocked.
+    let held = std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let builder = Mongoseal::builder().dedicated_thread().collection(format!("dt{}", fastrand::u64(..)));
+            let seal = builder.connect(server).await.unwrap();
+            let lease = seal.acquire("k").ttl(millis(600)).await.unwrap();
+            // The caller's runtime uses the connection, and does not read it afterwards.
+            assert!(seal.inspect("k").await.unwrap().is_some());
+            std::thread::sleep(secs(2));
+            lease.is_valid()
+        })
+    });
+    assert!(tokio::task::spawn_blocking(|| held.join().unwrap()).await.unwrap());
+}
+
+pub(crate) async fn what_redis_cannot_do_is_refused_before_anything_is_sent() {
+    let store = Arc::new(mongoseal::store::RedisStore::new(backend(shared().await), crate::RETENTION));
+    let seal = Mongoseal::builder().on_store(store).unwrap();
+    let lease = seal.acquire("k").group("job").await.unwrap();
+    assert!(matches!(lease.verify().await, Err(Error::Invalid { .. })));
+    assert!(matches!(seal.refresh_group("job", secs(30)).await, Err(Error::Invalid { .. })));
+    seal.release_group("job").await.unwrap();
+    assert!(!lease.is_valid());
+}
+
+pub(crate) async fn a_handle_outlives_the_runtime_that_opened_its_connection() {
+    let uri = shared().await.url();
+    let opened = std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(Mongoseal::builder().collection(format!("rt{}", fastrand::u64(..))).connect(uri)).unwrap()
+    });
+    let seal = tokio::task::spawn_blocking(|| opened.join().unwrap()).await.unwrap();
+    seal.acquire("k").await.unwrap().release().await.unwrap();
+}

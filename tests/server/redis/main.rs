@@ -1,0 +1,154 @@
+//! The Redis store on real servers: the conformance suite, faults, and servers that it refuses.
+//!
+//! If Redis is not installed, the tests are reported as ignored, with the reason.
+
+#![allow(clippy::disallowed_methods, reason = "a test measures time, and spawns as users do")]
+
+mod backend;
+mod faults;
+mod figures;
+mod leases;
+mod permissions;
+mod refused;
+mod tls;
+mod values;
+
+use std::{
+    process::ExitCode,
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
+
+use libtest_mimic::{Arguments, Completion, Trial};
+use mongoseal::{
+    Builder, Mongoseal, conformance,
+    store::{RedisBackend, RedisStore, Store},
+};
+use mongoseal_test_support::{Redis, millis, secs};
+use redis::{FromRedisValue, aio::MultiplexedConnection};
+
+/// How long the stores keep idle records.
+const RETENTION: Duration = secs(3600);
+
+/// The server of the tests that change nothing about a server.
+async fn shared() -> &'static Redis {
+    static SERVER: OnceLock<Redis> = OnceLock::new();
+    static STARTING: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
+    let _starting = STARTING.lock().await;
+    if SERVER.get().is_none() {
+        let server = Redis::start().await;
+        SERVER.set(server).unwrap_or_else(|_| unreachable!("one test starts it"));
+    }
+    SERVER.get().expect("it is started")
+}
+
+/// A backend with keys of its own on a server.
+fn backend(server: &Redis) -> RedisBackend {
+    let prefix = format!("test-{:016x}", fastrand::u64(..));
+    RedisBackend::new(server.url()).unwrap().with_prefix(prefix).unwrap()
+}
+
+fn store(server: &Redis) -> Arc<dyn Store> {
+    Arc::new(RedisStore::new(backend(server), RETENTION))
+}
+
+/// A builder whose calls end soon.
+fn hasty() -> Builder {
+    Mongoseal::builder().operation_timeout(secs(1))
+}
+
+/// A connection of the test's own.
+async fn client(server: &Redis) -> MultiplexedConnection {
+    redis::Client::open(server.url()).unwrap().get_multiplexed_async_connection().await.unwrap()
+}
+
+/// Sends a command as an operator does.
+async fn send<T: FromRedisValue>(server: &Redis, command: &str) -> T {
+    let mut words = command.split(' ');
+    let mut request = redis::cmd(words.next().unwrap());
+    request.arg(words.collect::<Vec<_>>());
+    request.query_async(&mut client(server).await).await.unwrap()
+}
+
+/// How many leases a handle lists.
+async fn count(seal: &Mongoseal) -> usize {
+    let (mut listed, mut count) = (seal.leases().await.unwrap(), 0);
+    while let Some(lease) = listed.next().await {
+        lease.unwrap();
+        count += 1;
+    }
+    count
+}
+
+/// A test on a runtime of its own, unless Redis is missing.
+fn test<F: Future<Output = ()>>(name: impl Into<String>, run: impl FnOnce() -> F + Send + 'static) -> Trial {
+    Trial::ignorable_test(name, move || {
+        if let Some(reason) = Redis::missing() {
+            return Ok(Completion::ignored_with(reason));
+        }
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+        runtime.block_on(async { tokio::time::timeout(secs(120), run()).await }).expect("a test ends in two minutes");
+        runtime.shutdown_timeout(millis(100));
+        Ok(Completion::Completed)
+    })
+}
+
+macro_rules! tests {
+    ($($file:ident :: $test:ident,)*) => {
+        vec![$(test(concat!(stringify!($file), "::", stringify!($test)), $file::$test)),*]
+    };
+}
+
+fn main() -> ExitCode {
+    if let Some(status) = tls::run_as_client() {
+        return status;
+    }
+    let mut tests = tests![
+        backend::a_swap_is_refused_if_the_key_was_deleted_and_made_again_since_the_load,
+        backend::a_value_of_no_bytes_and_no_value_differ,
+        backend::a_swap_of_a_process_that_was_paused_too_long_after_its_load_is_refused,
+        backend::a_swap_works_after_the_server_has_forgotten_the_scripts,
+        backend::a_list_has_the_keys_of_its_prefix_and_no_other,
+        backend::a_dropped_request_leaves_the_connection_in_order,
+        leases::a_waiter_is_granted_the_key_by_a_message_within_milliseconds,
+        leases::a_waiter_polls_after_its_connection_for_messages_was_killed,
+        leases::a_holder_learns_of_a_revocation_by_a_message,
+        leases::a_refreshed_lease_outlasts_its_ttl_and_one_without_refresh_is_granted_again,
+        leases::a_key_is_kept_for_its_expiry_and_the_retention,
+        leases::siblings_with_prefixes_of_their_own_share_no_record,
+        leases::a_dedicated_thread_keeps_a_lease_while_the_runtime_is_blocked,
+        leases::a_handle_outlives_the_runtime_that_opened_its_connection,
+        leases::what_redis_cannot_do_is_refused_before_anything_is_sent,
+        faults::a_lease_outlives_a_killed_server_with_an_append_only_file,
+        faults::a_server_without_an_append_only_file_forgets_leases_and_their_tokens_still_grow,
+        faults::a_call_to_a_stopped_server_ends_before_its_deadline_and_the_next_one_succeeds,
+        faults::a_primary_that_becomes_a_replica_is_unavailable_and_no_lease_is_reported_lost_at_once,
+        faults::a_write_that_too_few_replicas_acknowledge_is_not_confirmed,
+        faults::a_write_that_a_replica_acknowledged_survives_the_loss_of_the_primary,
+        faults::a_server_with_too_many_clients_is_unavailable_to_a_handle_that_has_a_password,
+        faults::a_failover_to_a_replica_without_the_last_writes_loses_the_lease,
+        refused::a_wrong_password_is_refused_and_never_shown,
+        refused::a_server_that_is_not_there_is_unavailable,
+        refused::a_server_that_would_break_a_promise_is_refused,
+        refused::a_peer_that_is_not_redis_is_refused,
+        refused::options_of_the_other_store_are_refused,
+        permissions::a_user_needs_no_more_than_the_documented_permissions,
+        permissions::a_missing_permission_is_named_as_such,
+        tls::a_lease_is_held_on_a_server_that_speaks_tls_only,
+        tls::a_certificate_of_an_unknown_authority_is_refused,
+        figures::an_acquire_and_a_release_take_milliseconds,
+        values::a_value_of_another_type_is_corrupt_and_left_as_it_is,
+        values::a_foreign_text_is_corrupt_and_left_as_it_is,
+    ];
+    let probe = RedisStore::new(RedisBackend::new("redis://nowhere").expect("it is a URI"), RETENTION);
+    let (declared, left_out) = conformance::clauses_of(&probe);
+    for clause in left_out {
+        println!("the Redis store does not declare {}", clause.name());
+    }
+    tests.extend(declared.into_iter().map(|clause| {
+        test(format!("conformance::{}", clause.name()), move || async move {
+            clause.check(store(shared().await)).await;
+        })
+    }));
+    libtest_mimic::run(&Arguments::from_args(), tests).exit_code()
+}
