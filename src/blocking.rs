@@ -47,7 +47,8 @@
 //! # Drop and exit
 //!
 //! Dropping a lease releases it in the background, and never blocks. The threads end after the last handle and the last
-//! lease: when the releases are answered, or after the operation timeout.
+//! lease: when the releases are answered, or after the operation timeout. An open change stream keeps them for the operation
+//! timeout; [`Mongoseal::shutdown`] ends them at once.
 //!
 //! The end of the process waits for nothing: not for a release in the background. A lease that was not released ends by its
 //! ttl. Call [`Lease::release`] or [`Mongoseal::shutdown`] before the process ends. A handle in a `static` is never dropped,

@@ -97,7 +97,7 @@ pub fn clauses_of(store: &dyn Store) -> (Vec<&'static Clause>, Vec<&'static Clau
 #[must_use]
 pub fn clauses() -> &'static [Clause] {
     clause_list![
-        leases::a_free_key_is_granted_and_read_at_once if linearizable_reads,
+        leases::a_free_key_is_granted_and_read_at_once,
         leases::a_held_key_is_refused_and_its_record_stays_as_it_is,
         leases::the_same_request_again_keeps_its_token,
         leases::tokens_grow_over_release_and_expiry,

@@ -8,6 +8,7 @@ use tracing::warn;
 use crate::{
     Deadline, Owner, Result,
     engine::{retry, shared::Shared},
+    store::Capabilities,
 };
 
 /// A handle on a store of leases. A clone is cheap and shares everything.
@@ -50,6 +51,12 @@ impl Mongoseal {
     #[must_use]
     pub fn owner(&self) -> &Owner {
         &self.shared.context.settings.owner
+    }
+
+    /// What the store of this handle can do. Needs no request.
+    #[must_use]
+    pub fn capabilities(&self) -> Capabilities {
+        self.shared.context.store.capabilities()
     }
 
     /// Checks the deployment now instead of with the first acquire. The check fails unless:

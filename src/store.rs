@@ -170,20 +170,30 @@ pub struct Capabilities {
     /// It refreshes leases of several keys all together or not at all. Without it, a handle refuses
     /// [`refresh_group`](crate::Mongoseal::refresh_group).
     pub atomic_groups: bool,
-    /// A read returns the effect of each write that was answered before, over failures, too. Without it, a handle refuses
-    /// [`Lease::verify`](crate::Lease::verify).
+    /// A read returns the effect of each write that was answered before, over failures, too. Without it, a read can be
+    /// outdated after a failure. A handle then refuses [`Lease::verify`](crate::Lease::verify) and
+    /// [`once`](crate::Mongoseal::once). [`inspect`](crate::Mongoseal::inspect), [`leader`](crate::Mongoseal::leader) and
+    /// lists can be outdated.
     pub linearizable_reads: bool,
     /// An answer means that no failure of a part of the store undoes the write. Without it, a token can be issued twice
-    /// after a failure.
+    /// after a failure. [`Mongoseal::capabilities`](crate::Mongoseal::capabilities) tells a caller that needs it.
     pub durable_answers: bool,
     /// It notifies handles of grants and revocations. Without it, waiters poll.
     pub notifications: bool,
+    /// It streams the changes of records. Without it, a handle polls them for [`watch`](crate::Mongoseal::watch) and
+    /// [`observe`](crate::Mongoseal::observe).
+    pub change_streams: bool,
 }
 
 impl Capabilities {
     /// Everything.
-    pub const ALL: Self =
-        Self { atomic_groups: true, linearizable_reads: true, durable_answers: true, notifications: true };
+    pub const ALL: Self = Self {
+        atomic_groups: true,
+        linearizable_reads: true,
+        durable_answers: true,
+        notifications: true,
+        change_streams: true,
+    };
 }
 
 /// The answer to a request.

@@ -5,7 +5,7 @@
 
 use std::{
     panic::resume_unwind,
-    sync::{Arc, OnceLock, atomic::AtomicBool},
+    sync::{Arc, atomic::AtomicBool},
     time::Duration,
 };
 
@@ -13,7 +13,13 @@ use tokio::sync::oneshot;
 
 use crate::{
     Error, Group, IntoName, Key, Lease, LeaseId, Metadata, Result, Retry, Ttl,
-    engine::{acquire_task::AcquireTask, lease_ids::InUse, refresh::Refreshing, retry_policy::OnHeld, shared::Shared},
+    engine::{
+        acquire_task::{AcquireReport, AcquireTask},
+        lease_ids::InUse,
+        refresh::Refreshing,
+        retry_policy::OnHeld,
+        shared::Shared,
+    },
     record::{HoldLimits, LeaseSpec},
     spans,
     types::{duration::format_duration, ttl},
@@ -256,6 +262,7 @@ impl CheckedAcquire {
             metadata,
             hold,
         };
+        let report = AcquireReport::new(&shared.context, &key, &on_held, self.is_campaign);
         // The requests of the acquire that this one repeats are in doubt.
         let (is_in_doubt, is_queued) = (AtomicBool::new(repeats.is_some()), AtomicBool::new(false));
         Ok(AcquireTask {
@@ -271,8 +278,7 @@ impl CheckedAcquire {
             is_id_chosen: lease.is_some(),
             is_in_doubt,
             is_queued,
-            is_campaign: self.is_campaign,
-            position: OnceLock::new(),
+            report,
         })
     }
 }

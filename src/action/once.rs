@@ -317,6 +317,11 @@ impl RunOnce {
         let shared = acquire.shared.clone();
         let context = &shared.context;
         context.ensure_open()?;
+        if !context.store.capabilities().linearizable_reads {
+            return Err(Error::invalid(
+                "the reads of this store can be outdated, so a completed tick could run again: use MongoDB",
+            ));
+        }
         let (now, done) = read(context, &key).await?;
         let tick = tick.number_at(now)?;
         if let Some(ended) = ended(done, tick) {

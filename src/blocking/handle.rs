@@ -8,7 +8,7 @@ use super::{
 };
 use crate::{
     Error, EventStream, FencingToken, Group, Inspection, IntoName, Key, LeaderInfo, LeaderStream, LeaseId, Owner,
-    Purged, Result, StoreTime, Tick,
+    Purged, Result, StoreTime, Tick, store::Capabilities,
 };
 
 /// A handle on a store of leases for callers without async. A clone is cheap and shares everything, also the threads.
@@ -42,6 +42,12 @@ impl Mongoseal {
     #[must_use]
     pub fn owner(&self) -> &Owner {
         self.seal.owner()
+    }
+
+    /// What the store of this handle can do: see [`capabilities`](crate::Mongoseal::capabilities).
+    #[must_use]
+    pub fn capabilities(&self) -> Capabilities {
+        self.seal.capabilities()
     }
 
     /// Acquires a key. Nothing is sent until [`run`](Acquire::run) or [`with`](Acquire::with) is called.

@@ -4,7 +4,7 @@ use std::{fmt, sync::Arc, time::Duration};
 
 use tokio_util::sync::CancellationToken;
 
-use crate::{Result, engine::lease_shared::LeaseShared, lease::remaining};
+use crate::{Error, LeaseState, Result, engine::lease_shared::LeaseShared, lease::remaining};
 
 /// Shows whether a lease, or each lease of a set, is still held. Work checks it before each step, on any thread.
 ///
@@ -40,9 +40,12 @@ impl LeaseView {
     ///
     /// # Errors
     ///
-    /// [`Error::Lost`](crate::Error::Lost), with the cause.
+    /// [`Error::Lost`], with the cause. [`Error::Invalid`] if the holder has released the lease.
     pub fn check(&self) -> Result<()> {
-        self.leases.iter().try_for_each(|lease| lease.check())
+        self.leases.iter().try_for_each(|lease| match lease.state() {
+            LeaseState::Released => Err(Error::invalid("the lease was released: stop the work before the release")),
+            _ => lease.check(),
+        })
     }
 
     /// A token that is cancelled when the lease ends: see [`Lease::cancellation_token`](super::Lease::cancellation_token).

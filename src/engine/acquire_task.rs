@@ -11,10 +11,12 @@
 mod failed;
 mod report;
 
+pub(crate) use report::AcquireReport;
+
 use std::{
     hash::{BuildHasher, BuildHasherDefault, DefaultHasher},
     sync::{
-        Arc, OnceLock,
+        Arc,
         atomic::{AtomicBool, Ordering},
     },
     time::Duration,
@@ -61,10 +63,7 @@ pub(crate) struct AcquireTask {
     pub(crate) is_in_doubt: AtomicBool,
     /// Whether the waiter may be in the queue.
     pub(crate) is_queued: AtomicBool,
-    /// Whether it is a campaign for a leadership.
-    pub(crate) is_campaign: bool,
-    /// Its first place in the queue.
-    pub(crate) position: OnceLock<usize>,
+    pub(crate) report: AcquireReport,
 }
 
 /// The answer to a request that was not refused.
@@ -108,13 +107,9 @@ impl AcquireTask {
     /// Acquires the key and replies. Returns the task of the lease.
     async fn acquire(self, mut reply: oneshot::Sender<Result<HeldLease>>, span: Span) -> Option<Box<LeaseTask>> {
         let shared = Arc::clone(&self.shared);
-        let clock = shared.context.clock();
-        let began = clock.now();
-        let granted = self.obtain(&shared, &mut reply).instrument(span.clone()).await;
-        let waited = clock.now().saturating_sub(began);
-        match granted {
+        match self.obtain(&shared, &mut reply).instrument(span.clone()).await {
             Ok(lease) => {
-                self.report_granted(span, &lease, waited);
+                self.report.granted(span, &lease);
                 let holder = (self.terms.caller.number, &lease);
                 let holder = HolderGuard::new(&shared.context, &shared.siblings().notifier, &shared.releases, holder);
                 let (held, task) = LeaseTask::start(shared, lease, (self.ttl, self.refreshing), self.in_use, holder);
@@ -123,7 +118,7 @@ impl AcquireTask {
                 Some(task)
             }
             Err(error) => {
-                self.report_failed(span, &error, reply.is_closed(), waited);
+                self.report.failed(span, &error, reply.is_closed());
                 self.fail(error, reply).await;
                 None
             }
@@ -274,7 +269,7 @@ impl AcquireTask {
                     let last_deadline = last.map(|last| place.sent.saturating_add(last));
                     let lease = self.new_lease((token, place.tick), clock, deadline, last_deadline);
                     lease.note_round_trip(place.answered.saturating_sub(place.sent));
-                    self.report_hand_over(token, at, &place);
+                    self.report.handed_over(token, at, &place);
                     return Ok(lease);
                 }
             }
@@ -367,7 +362,7 @@ impl AcquireTask {
             }
             Outcome::Queued { position, version, holder } if is_waiter => {
                 debug!(position, holder = ?holder.terms.owner, token = %holder.version, "waiting");
-                self.report_queued(position);
+                self.report.queued(position);
                 let free = free(&holder);
                 let (answered, now) = (clock.now(), at.map(|at| at.now).unwrap_or_default());
                 Ok(AcquireReply::Queued(QueuePlace { sent, answered, tick, now, version, position, free }))

@@ -199,7 +199,13 @@ impl Notifier {
         let now = context.clock().now();
         let mut state = self.state();
         if !context.store.capabilities().notifications {
-            state.listening = ListenerState::Unsupported;
+            let was = mem::replace(&mut state.listening, ListenerState::Unsupported);
+            drop(state);
+            if !matches!(was, ListenerState::Unsupported) {
+                let error = &Error::invalid("this store notifies no handle, so waiters poll: nothing is to be done");
+                context.settings.observers.emit(|| HandleEvent::PollingStarted { error });
+            }
+            return false;
         }
         match state.listening {
             ListenerState::Opening(since) | ListenerState::Open(since) if !state.is_silent(now) => {

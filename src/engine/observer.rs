@@ -166,7 +166,8 @@ pub enum HandleEvent<'a> {
         /// Whether it was a leadership.
         is_campaign: bool,
     },
-    /// The task of a lease has ended it at the store, or has failed to.
+    /// The task of a lease has ended it at the store, or has failed to. A lease that was lost before needs no request. An
+    /// [orphan](crate::Lease::orphan) has no such event.
     #[non_exhaustive]
     ReleaseFinished {
         /// The key.
@@ -180,8 +181,8 @@ pub enum HandleEvent<'a> {
     },
     /// The stream of grants and revocations is open. Siblings share it; the handle that opened it reports it.
     StreamOpened,
-    /// The stream of grants and revocations has ended, or could not be opened. Without an error, no acquire and no
-    /// lease needs it.
+    /// The stream of grants and revocations has ended, or could not be opened. Without an error, it ended with its handle
+    /// or its runtime, another stream replaced it, or no acquire and no lease needs it.
     #[non_exhaustive]
     StreamClosed {
         /// Why it failed. Waiters poll until it is open again.

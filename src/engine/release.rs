@@ -37,12 +37,14 @@ pub(crate) async fn run(
     drop(waiting);
     let end = finish(context, at_shutdown, lease, caller).instrument(span.clone()).await;
     span.record("outcome", end.as_ref().map_or_else(Error::kind, End::word));
-    context.settings.observers.emit(|| HandleEvent::ReleaseFinished {
-        key: &lease.key,
-        token: lease.token,
-        outcome: end.as_ref().map(End::outcome),
-        took: context.clock().now().saturating_sub(began),
-    });
+    if !matches!(end, Ok(End::Orphaned)) {
+        context.settings.observers.emit(|| HandleEvent::ReleaseFinished {
+            key: &lease.key,
+            token: lease.token,
+            outcome: end.as_ref().map(End::outcome),
+            took: context.clock().now().saturating_sub(began),
+        });
+    }
     if let Err(error) = &end {
         span.in_scope(|| report_failure(at_shutdown, lease, error));
     }

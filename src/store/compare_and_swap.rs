@@ -5,9 +5,9 @@
 //! Mechanism: a request loads the record, runs [`record::apply`](crate::record::apply), and swaps the new record in if
 //! nothing has changed it meanwhile. If the swap fails, the request runs again.
 //!
-//! Invariants: the clock is read before the swap, so a lease never lasts longer at the store than its holder counts. Each
-//! write has a nonce, so a swap never replaces a record that it has not loaded. A swap whose load is too old is refused, so
-//! a paused process writes no old token.
+//! Invariants: the store counts a lease from the clock of its load, and the holder counts from before that load. So no
+//! holder counts on a lease for longer than the store keeps it. Each write has a nonce, so a swap never replaces a record
+//! that it has not loaded. A swap whose load is too old is refused, so a paused process writes no old token.
 
 mod backend;
 mod codec;
@@ -66,11 +66,11 @@ struct Change<T> {
 }
 
 impl<B: Backend> CompareAndSwap<B> {
-    /// Makes a store that keeps idle records for `retention`, which is at least 10 seconds.
+    /// Makes a store that keeps idle records for `retention`, which is at least 11 seconds.
     #[must_use]
     pub fn new(backend: B, retention: Duration) -> Self {
         // A record must outlive each swap that was loaded before.
-        let retention = retention.max(MAX_AGE);
+        let retention = retention.max(MAX_AGE.saturating_add(Duration::from_secs(1)));
         Self(Arc::new(Shared { backend, retention, turns: Arc::default() }))
     }
 
@@ -175,7 +175,7 @@ fn contended() -> Error {
 
 impl<B: Backend> Store for CompareAndSwap<B> {
     fn capabilities(&self) -> Capabilities {
-        Capabilities { atomic_groups: false, ..self.0.backend.capabilities() }
+        Capabilities { atomic_groups: false, change_streams: false, ..self.0.backend.capabilities() }
     }
 
     fn prepare(&self, deadline: Deadline) -> BoxFuture<Result<()>> {
@@ -214,6 +214,8 @@ impl<B: Backend> Store for CompareAndSwap<B> {
                 let Some(applied) = running.join_next().await else { break };
                 match applied {
                     Ok(Ok(is_applied)) => all &= is_applied,
+                    // Only the request of this key alone reports a record that cannot be read.
+                    Ok(Err(Error::Corrupt { .. } | Error::Invalid { .. })) => all = false,
                     Ok(Err(error)) => failed = Some(error),
                     Err(ended) => failed = Some(Error::unavailable("a request was stopped: retry").caused_by(ended)),
                 }

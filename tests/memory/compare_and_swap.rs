@@ -9,7 +9,7 @@ use std::{
 
 use mongoseal::{
     Clock, Deadline, Error, Key, Mongoseal, Result,
-    store::{Backend, BoxFuture, CompareAndSwap, Loaded, LoadedKeys, Store, Swap},
+    store::{Backend, BoxFuture, Capabilities, CompareAndSwap, Loaded, LoadedKeys, Store, Swap},
 };
 
 use crate::{millis, secs};
@@ -19,8 +19,9 @@ type Meanwhile = Box<dyn FnOnce(&mut HashMap<String, Vec<u8>>) + Send>;
 
 /// A backend in memory, on tokio's clock.
 #[derive(Clone)]
-struct Table {
+pub(crate) struct Table {
     clock: Clock,
+    has_linearizable_reads: bool,
     rows: Arc<Mutex<HashMap<String, Vec<u8>>>>,
     meanwhile: Arc<Mutex<Option<Meanwhile>>>,
     /// How long the next swap takes to arrive.
@@ -35,16 +36,23 @@ impl std::fmt::Debug for Table {
 }
 
 impl Table {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let clock = Clock::tokio();
-        Self { clock, rows: Arc::default(), meanwhile: Arc::default(), delay: Arc::default(), swaps: Arc::default() }
+        Self {
+            clock,
+            has_linearizable_reads: true,
+            rows: Arc::default(),
+            meanwhile: Arc::default(),
+            delay: Arc::default(),
+            swaps: Arc::default(),
+        }
     }
 
     fn now(&self) -> Duration {
         secs(1_735_689_600) + self.clock.now()
     }
 
-    fn store(&self) -> Arc<dyn Store> {
+    pub(crate) fn store(&self) -> Arc<dyn Store> {
         Arc::new(CompareAndSwap::new(self.clone(), secs(3600)))
     }
 
@@ -112,6 +120,13 @@ impl Backend for Table {
 
     fn clock(&self) -> Clock {
         self.clock
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        let mut capabilities = Capabilities::ALL;
+        capabilities.notifications = false;
+        capabilities.linearizable_reads = self.has_linearizable_reads;
+        capabilities
     }
 }
 
@@ -236,4 +251,30 @@ async fn waiters_poll_and_are_served_in_order() {
         last = lease.token();
         lease.release().await.unwrap();
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_record_that_cannot_be_read_costs_no_other_lease_of_its_handle() {
+    let table = Table::new();
+    let seal = table.seal();
+    let broken = seal.acquire("k").ttl(secs(30)).await.unwrap();
+    let mut others = Vec::new();
+    for number in 0..100 {
+        others.push(seal.acquire(format!("other/{number}")).ttl(secs(30)).await.unwrap());
+    }
+    table.put(br#"{"v":2,"nonce":"0","other":1}"#);
+    tokio::time::sleep(secs(120)).await;
+    assert!(others.iter().all(mongoseal::Lease::is_valid));
+    assert!(!broken.is_valid());
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_needs_current_reads_is_refused_if_reads_can_be_outdated() {
+    let table = Table { has_linearizable_reads: false, ..Table::new() };
+    let seal = table.seal();
+    assert!(!seal.capabilities().linearizable_reads);
+    let lease = seal.acquire("k").await.unwrap();
+    assert!(matches!(lease.verify().await, Err(Error::Invalid { .. })));
+    let begun = seal.once("job", mongoseal::Tick::number(1)).begin().await;
+    assert!(matches!(begun, Err(Error::Invalid { .. })), "{begun:?}");
 }

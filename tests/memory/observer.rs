@@ -286,3 +286,34 @@ async fn keys_of_a_set_and_of_a_group_report_one_end_each() {
     seal.shutdown().await;
     assert_eq!(seen.count("granted"), seen.count(" after "), "{:?}", seen.take());
 }
+
+#[test]
+fn an_acquire_whose_runtime_ends_is_reported_as_abandoned() {
+    let (store, seen) = (Faulty::new(), Seen::default());
+    let seal = store.build(seen.builder());
+    let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let holding = runtime();
+    let _holder = holding.block_on(store.seal().acquire("k").into_future()).unwrap();
+    let waiting = runtime();
+    waiting.block_on(async {
+        let waiter = tokio::spawn(seal.acquire("k").wait(secs(60)).into_future());
+        while seen.count("k queued") == 0 {
+            tokio::task::yield_now().await;
+        }
+        drop(waiter);
+    });
+    drop(waiting);
+    assert_eq!((seen.count("k queued"), seen.count("abandoned")), (1, 1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_store_without_notifications_is_reported_once() {
+    let seen = Seen::default();
+    let table = crate::compare_and_swap::Table::new();
+    let seal = seen.builder().on_store(table.store()).unwrap();
+    let _lease = seal.acquire("k").await.unwrap();
+    for _ in 0..2 {
+        assert!(seal.acquire("k").wait(secs(5)).await.is_err());
+    }
+    assert_eq!((seen.count("polling"), seen.count("stream")), (1, 0));
+}

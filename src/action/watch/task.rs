@@ -120,6 +120,9 @@ async fn watch<W: WatchTask>(task: &mut W) -> Error {
     loop {
         let prepared = context.prepare(task.reports().attempt_deadline()).await;
         let is_prepared = prepared.is_ok();
+        if is_prepared && !context.store.capabilities().change_streams {
+            return task.poll().await;
+        }
         let error = match prepared {
             Ok(()) => task.follow(&mut backoff).await,
             Err(error) => error,

@@ -1,66 +1,116 @@
 //! What an acquire reports to its span and to the observers of its handle.
 
-use std::{error::Error as StdError, time::Duration};
+use std::{
+    error::Error as StdError,
+    sync::{
+        OnceLock,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
 use tracing::{Span, debug, field};
 
-use super::{AcquireTask, QueuePlace};
+use super::QueuePlace;
 use crate::{
-    Error, FencingToken,
+    Clock, Error, FencingToken, Key,
     engine::{
+        context::Context,
         lease_shared::LeaseShared,
         observer::{AcquireMode, AcquireOutcome, HandleEvent, Observers},
+        retry_policy::OnHeld,
     },
     record::StoreTime,
     spans,
 };
 
-impl AcquireTask {
-    fn observers(&self) -> &Observers {
-        &self.shared.context.settings.observers
+/// What the observers of an acquire need. If the acquire ends without a report, as with its runtime, dropping this reports
+/// that it was abandoned.
+pub(crate) struct AcquireReport {
+    observers: Observers,
+    clock: Clock,
+    key: Key,
+    mode: AcquireMode,
+    is_campaign: bool,
+    /// When, on the clock, it began.
+    began: Duration,
+    /// Its first place in the queue.
+    position: OnceLock<usize>,
+    is_finished: AtomicBool,
+}
+
+impl AcquireReport {
+    pub(crate) fn new(context: &Context, key: &Key, on_held: &OnHeld, is_campaign: bool) -> Self {
+        let (clock, mode) = (context.clock(), AcquireMode::of(on_held));
+        Self {
+            observers: context.settings.observers.clone(),
+            clock,
+            key: key.clone(),
+            mode,
+            is_campaign,
+            began: clock.now(),
+            position: OnceLock::new(),
+            is_finished: AtomicBool::new(false),
+        }
+    }
+
+    /// How long the acquire has taken.
+    fn waited(&self) -> Duration {
+        self.clock.now().saturating_sub(self.began)
     }
 
     /// Reports the first place in the queue.
-    pub(super) fn report_queued(&self, position: usize) {
+    pub(super) fn queued(&self, position: usize) {
         if self.position.set(position).is_ok() {
             Span::current().record("position", position);
             let (key, is_campaign) = (&self.key, self.is_campaign);
-            self.observers().emit(|| HandleEvent::Queued { key, position, is_campaign });
+            self.observers.emit(|| HandleEvent::Queued { key, position, is_campaign });
         }
     }
 
     /// Reports a hand-over that the waiter was notified of. `at`: when the store granted the key.
-    pub(super) fn report_hand_over(&self, token: FencingToken, at: Option<StoreTime>, place: &QueuePlace) {
-        self.observers().emit(|| {
+    pub(super) fn handed_over(&self, token: FencingToken, at: Option<StoreTime>, place: &QueuePlace) {
+        self.observers.emit(|| {
             // The store read its clock for the last answer after `sent`.
             let granted = at.map(|at| place.sent.saturating_add(at.since(place.now)));
-            let took = granted.map(|granted| self.shared.context.clock().now().saturating_sub(granted));
+            let took = granted.map(|granted| self.clock.now().saturating_sub(granted));
             HandleEvent::HandedOver { key: &self.key, token, took }
         });
     }
 
     /// Reports the grant, and ends the span.
-    pub(super) fn report_granted(&self, span: Span, lease: &LeaseShared, waited: Duration) {
-        let outcome = AcquireOutcome::Granted(lease.token);
+    pub(super) fn granted(&self, span: Span, lease: &LeaseShared) {
+        let (outcome, waited) = (AcquireOutcome::Granted(lease.token), self.waited());
+        self.is_finished.store(true, Ordering::Relaxed);
         end_span(span, outcome, waited);
-        lease.observe(self.observers(), self.is_campaign, || self.finished(outcome, waited));
+        lease.observe(&self.observers, self.is_campaign, || self.finished(outcome, waited));
     }
 
     /// Reports the failure, and ends the span.
-    pub(super) fn report_failed(&self, span: Span, error: &Error, is_abandoned: bool, waited: Duration) {
+    pub(super) fn failed(&self, span: Span, error: &Error, is_abandoned: bool) {
         let outcome = if is_abandoned { AcquireOutcome::Abandoned } else { AcquireOutcome::Failed(error) };
+        let waited = self.waited();
+        self.is_finished.store(true, Ordering::Relaxed);
         end_span(span, outcome, waited);
-        self.observers().emit(|| self.finished(outcome, waited));
+        self.observers.emit(|| self.finished(outcome, waited));
     }
 
     fn finished<'a>(&'a self, outcome: AcquireOutcome<'a>, waited: Duration) -> HandleEvent<'a> {
         HandleEvent::AcquireFinished {
             key: &self.key,
-            mode: AcquireMode::of(&self.on_held),
+            mode: self.mode,
             outcome,
             waited,
             position: self.position.get().copied(),
             is_campaign: self.is_campaign,
+        }
+    }
+}
+
+impl Drop for AcquireReport {
+    fn drop(&mut self) {
+        if !*self.is_finished.get_mut() {
+            self.observers.emit(|| self.finished(AcquireOutcome::Abandoned, self.waited()));
         }
     }
 }
