@@ -69,7 +69,7 @@ pub type RedisStore = CompareAndSwap<RedisBackend>;
 /// - `durable_answers` is `false`: Redis replicates after it has answered. If the primary fails, its last writes can be lost.
 ///   [`with_replicas`](Self::with_replicas) makes that rare.
 /// - `linearizable_reads` is `false`: a primary that was replaced, and does not know it yet, answers reads.
-/// - `atomic_groups` is `false`: each key is changed by itself.
+/// - `atomic_groups` and `change_streams` are `false` for each store of this kind: each key is changed by itself.
 /// - `notifications` is `true`: the script of a change publishes to the handle of the waiter.
 ///
 /// The page `redis` of the guide has what follows from that.
@@ -310,7 +310,7 @@ impl Backend for RedisBackend {
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities { atomic_groups: false, linearizable_reads: false, durable_answers: false, notifications: true }
+        Capabilities { linearizable_reads: false, durable_answers: false, ..Capabilities::ALL }
     }
 
     fn close(&self, _deadline: Deadline) -> BoxFuture<()> {
