@@ -192,11 +192,12 @@ impl Builder {
     }
 
     async fn connect_here(self, uri: &str, thread: Option<Arc<DedicatedThread>>) -> Result<Mongoseal> {
+        // Boxed, because a future is as large as the largest that it awaits.
         // A text that is no connection string gets the error of a store that this build has.
         if is_redis(uri) || (cfg!(not(feature = "mongodb")) && !uri.starts_with("mongodb")) {
-            self.connect_redis(uri, thread).await
+            Box::pin(self.connect_redis(uri, thread)).await
         } else {
-            self.connect_mongodb(uri, thread).await
+            Box::pin(self.connect_mongodb(uri, thread)).await
         }
     }
 
