@@ -202,7 +202,7 @@ impl Notifier {
             let was = mem::replace(&mut state.listening, ListenerState::Unsupported);
             drop(state);
             if !matches!(was, ListenerState::Unsupported) {
-                let error = &Error::invalid("this store notifies no handle, so waiters poll: nothing is to be done");
+                let error = &Error::invalid("this store has no notifications: choose another, or let waiters poll");
                 context.settings.observers.emit(|| HandleEvent::PollingStarted { error });
             }
             return false;

@@ -216,7 +216,7 @@ pub enum AcquireOutcome<'a> {
     Granted(FencingToken),
     /// It failed. If [`Error::Held`] ended a wait, the key was held until the end of the wait.
     Failed(&'a Error),
-    /// The caller dropped its future.
+    /// The caller dropped its future, or the runtime of the acquire ended.
     Abandoned,
 }
 
@@ -261,7 +261,7 @@ impl Observers {
         let event = event();
         for observer in observers.iter() {
             if catch_unwind(AssertUnwindSafe(|| observer.observe(&event))).is_err() {
-                warn!("an observer panicked, and its handle goes on: mend the observer");
+                warn!("an observer panicked, and its handle goes on: correct the observer");
             }
         }
     }

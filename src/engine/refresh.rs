@@ -121,55 +121,49 @@ pub(crate) async fn attempt(
     metadata: Option<&Metadata>,
     deadline: Deadline,
 ) -> Result<Option<Confirmed>> {
-    send(&span, context, lease, ttl, metadata, deadline).instrument(span.clone()).await
-}
-
-async fn send(
-    span: &Span,
-    context: &Context,
-    lease: &LeaseShared,
-    ttl: Ttl,
-    metadata: Option<&Metadata>,
-    deadline: Deadline,
-) -> Result<Option<Confirmed>> {
-    let clock = context.clock();
-    let request = Request::Refresh(record::Refresh {
-        lease: lease.id,
-        ttl: ttl.millis(),
-        grace: lease.grace,
-        metadata: metadata.cloned(),
-    });
-    let sent = clock.now();
-    let answer = context.store.apply(&lease.key, request, deadline).await;
-    let outcome = match &answer {
-        Ok(Applied { outcome: Outcome::Refreshed { token }, .. }) if *token == lease.token => RefreshOutcome::Confirmed,
-        Ok(_) => RefreshOutcome::Refused,
-        Err(error) => RefreshOutcome::Failed(error),
-    };
-    report(span, context, (Some(&lease.key), 1), outcome, sent);
-    let Applied { outcome, at, .. } = answer?;
-    match outcome {
-        Outcome::Refreshed { token } if token == lease.token => {
-            lease.note_round_trip(clock.now().saturating_sub(sent));
-            debug!(key = %lease.key, token = %lease.token, "refreshed");
-            Ok(Some(Confirmed { sent, tick: at.map_or(lease.tick, |at| at.tick) }))
-        }
-        // After the lease had ended, its id was granted again: by a delayed request or in another process.
-        Outcome::Refreshed { token } => {
-            lease.lose(LossCause::TakenOver { token });
-            Ok(None)
-        }
-        Outcome::Absent => match confirm_loss(context, lease, deadline).await? {
-            Some(cause) => {
-                lease.lose(cause);
+    let sending = async {
+        let clock = context.clock();
+        let request = Request::Refresh(record::Refresh {
+            lease: lease.id,
+            ttl: ttl.millis(),
+            grace: lease.grace,
+            metadata: metadata.cloned(),
+        });
+        let sent = clock.now();
+        let answer = context.store.apply(&lease.key, request, deadline).await;
+        let outcome = match &answer {
+            Ok(Applied { outcome: Outcome::Refreshed { token }, .. }) if *token == lease.token => {
+                RefreshOutcome::Confirmed
+            }
+            Ok(_) => RefreshOutcome::Refused,
+            Err(error) => RefreshOutcome::Failed(error),
+        };
+        report(&span, context, (Some(&lease.key), 1), outcome, sent);
+        let Applied { outcome, at, .. } = answer?;
+        match outcome {
+            Outcome::Refreshed { token } if token == lease.token => {
+                lease.note_round_trip(clock.now().saturating_sub(sent));
+                debug!(key = %lease.key, token = %lease.token, "refreshed");
+                Ok(Some(Confirmed { sent, tick: at.map_or(lease.tick, |at| at.tick) }))
+            }
+            // After the lease had ended, its id was granted again: by a delayed request or in another process.
+            Outcome::Refreshed { token } => {
+                lease.lose(LossCause::TakenOver { token });
                 Ok(None)
             }
-            None => Err(stale_error()),
-        },
-        outcome => {
-            Err(Error::invalid(format!("the store answered a refresh with {outcome:?}: report this bug of the store")))
+            Outcome::Absent => match confirm_loss(context, lease, deadline).await? {
+                Some(cause) => {
+                    lease.lose(cause);
+                    Ok(None)
+                }
+                None => Err(stale_error()),
+            },
+            outcome => Err(Error::invalid(format!(
+                "the store answered a refresh with {outcome:?}: report this bug of the store"
+            ))),
         }
-    }
+    };
+    sending.instrument(span.clone()).await
 }
 
 /// Reports the answer to a request that refreshes leases, which was sent at `sent`, to its span and to the observers.

@@ -80,11 +80,11 @@ impl<B: Backend> CompareAndSwap<B> {
         &self.0.backend
     }
 
-    /// Loads the record of a key and its bytes.
-    async fn load(&self, key: &Key, deadline: Deadline) -> Result<(Option<Vec<u8>>, Option<Record>, StoreClock)> {
-        let Loaded { bytes, now } = self.0.backend.load(key, deadline).await?;
-        let record = bytes.as_deref().map(|bytes| codec::decode(key, bytes)).transpose()?;
-        Ok((bytes, record, store_clock(now)))
+    /// Loads the bytes of a key, and the record in them.
+    async fn load(&self, key: &Key, deadline: Deadline) -> Result<(Loaded, Option<Record>)> {
+        let loaded = self.0.backend.load(key, deadline).await?;
+        let record = loaded.bytes.as_deref().map(|bytes| codec::decode(key, bytes)).transpose()?;
+        Ok((loaded, record))
     }
 
     /// Reads the clocks.
@@ -106,11 +106,10 @@ impl<B: Backend> CompareAndSwap<B> {
         let mut most = 1;
         loop {
             let sent = self.clock().now();
-            let Loaded { bytes, now } = self.0.backend.load(key, deadline).await?;
-            let before = bytes.as_deref().map(|bytes| codec::decode(key, bytes)).transpose()?;
-            let Change { after, answer } = change(before.as_ref(), store_clock(now));
+            let (loaded, before) = self.load(key, deadline).await?;
+            let Change { after, answer } = change(before.as_ref(), store_clock(loaded.now));
             let Some(after) = after else { return Ok((answer, sent)) };
-            if self.0.backend.swap(self.swap(key, bytes, &after, now)?, deadline).await? {
+            if self.0.backend.swap(self.swap(key, loaded, &after)?, deadline).await? {
                 return Ok((answer, sent));
             }
             let pause = Duration::from_millis(fastrand::u64(0..=most));
@@ -123,11 +122,11 @@ impl<B: Backend> CompareAndSwap<B> {
     }
 
     /// The swap to this record.
-    fn swap(&self, key: &Key, loaded: Option<Vec<u8>>, after: &Record, now: Duration) -> Result<Swap> {
+    fn swap(&self, key: &Key, Loaded { bytes, now }: Loaded, after: &Record) -> Result<Swap> {
         let left = after.expires_at.since(store_clock(now).now);
         Ok(Swap {
             key: key.clone(),
-            loaded,
+            loaded: bytes,
             bytes: codec::encode(after)?,
             now,
             max_age: MAX_AGE,
@@ -227,8 +226,8 @@ impl<B: Backend> Store for CompareAndSwap<B> {
     fn read(&self, key: &Key, deadline: Deadline) -> BoxFuture<Result<Option<Snapshot>>> {
         let (store, key) = (self.clone(), key.clone());
         Box::pin(async move {
-            let (_, record, at) = store.load(&key, deadline).await?;
-            Ok(record.map(|record| Snapshot { record: Box::new(record), at }))
+            let (loaded, record) = store.load(&key, deadline).await?;
+            Ok(record.map(|record| Snapshot { record: Box::new(record), at: store_clock(loaded.now) }))
         })
     }
 
@@ -269,8 +268,9 @@ impl<B: Backend> Store for CompareAndSwap<B> {
     fn delete_idle(&self, key: &Key, version: FencingToken, deadline: Deadline) -> BoxFuture<Result<bool>> {
         let (store, key) = (self.clone(), key.clone());
         Box::pin(async move {
-            let (bytes, record, at) = store.load(&key, deadline).await?;
-            let is_idle = |record: &Record| record.version == version && is_idle(record, at.now, store.0.retention);
+            let (Loaded { bytes, now }, record) = store.load(&key, deadline).await?;
+            let now = store_clock(now).now;
+            let is_idle = |record: &Record| record.version == version && is_idle(record, now, store.0.retention);
             match (bytes, record) {
                 (Some(bytes), Some(record)) if is_idle(&record) => store.0.backend.delete(&key, bytes, deadline).await,
                 _ => Ok(false),

@@ -22,6 +22,8 @@ type Meanwhile = Box<dyn FnOnce(&mut HashMap<String, Vec<u8>>) + Send>;
 pub(crate) struct Table {
     clock: Clock,
     has_linearizable_reads: bool,
+    /// The backend does not answer loads of this key.
+    stuck: Arc<Mutex<Option<String>>>,
     rows: Arc<Mutex<HashMap<String, Vec<u8>>>>,
     meanwhile: Arc<Mutex<Option<Meanwhile>>>,
     /// How long the next swap takes to arrive.
@@ -41,6 +43,7 @@ impl Table {
         Self {
             clock,
             has_linearizable_reads: true,
+            stuck: Arc::default(),
             rows: Arc::default(),
             meanwhile: Arc::default(),
             delay: Arc::default(),
@@ -79,7 +82,13 @@ impl Table {
 }
 
 impl Backend for Table {
-    fn load(&self, key: &Key, _: Deadline) -> BoxFuture<Result<Loaded>> {
+    fn load(&self, key: &Key, deadline: Deadline) -> BoxFuture<Result<Loaded>> {
+        if self.stuck.lock().unwrap().as_deref() == Some(key.as_str()) {
+            return Box::pin(async move {
+                deadline.passed().await;
+                Err(Error::unavailable("the backend does not answer"))
+            });
+        }
         let loaded = Loaded { bytes: self.rows.lock().unwrap().get(key.as_str()).cloned(), now: self.now() };
         Box::pin(async {
             tokio::time::sleep(millis(1)).await;
@@ -266,6 +275,21 @@ async fn a_record_that_cannot_be_read_costs_no_other_lease_of_its_handle() {
     tokio::time::sleep(secs(120)).await;
     assert!(others.iter().all(mongoseal::Lease::is_valid));
     assert!(!broken.is_valid());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_key_whose_requests_hang_costs_no_other_lease_of_its_handle() {
+    let table = Table::new();
+    let seal = table.seal();
+    let hanging = seal.acquire("k").ttl(secs(30)).await.unwrap();
+    let mut others = Vec::new();
+    for number in 0..100 {
+        others.push(seal.acquire(format!("other/{number}")).ttl(secs(30)).await.unwrap());
+    }
+    *table.stuck.lock().unwrap() = Some("k".into());
+    tokio::time::sleep(secs(120)).await;
+    assert!(others.iter().all(mongoseal::Lease::is_valid));
+    assert!(!hanging.is_valid());
 }
 
 #[tokio::test(start_paused = true)]

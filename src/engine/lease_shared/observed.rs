@@ -1,6 +1,6 @@
 //! The events of a lease, for the observers of its handle.
 //!
-//! Invariant: the begin of a lease is reported once, and its end after that, once.
+//! Invariant: the start of a lease is reported once, and after that its end, once.
 
 use std::{
     sync::atomic::{AtomicBool, Ordering},
@@ -26,17 +26,17 @@ pub(super) struct ObservedLease {
 }
 
 impl LeaseShared {
-    /// Reports the begin of the lease, and from now on its other events. `is_campaign`: it is a leadership.
+    /// Reports the start of the lease, and from now on its other events. `is_campaign`: it is a leadership.
     pub(crate) fn observe<'a>(
         &self,
         observers: &Observers,
         is_campaign: bool,
-        begin: impl FnOnce() -> HandleEvent<'a>,
+        start: impl FnOnce() -> HandleEvent<'a>,
     ) {
         if observers.is_empty() {
             return;
         }
-        observers.emit(begin);
+        observers.emit(start);
         let since = self.clock.now();
         self.observed.get_or_init(|| {
             let is_end_reported = AtomicBool::new(false);

@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use mongoseal::{Error, HandleEvent, LossCause, Mongoseal};
+use mongoseal::{Error, HandleEvent, LossCause, Mongoseal, RefreshOutcome};
 use mongoseal_test_support::{eventually, millis, secs};
 
 use crate::{backend, count, send, shared, store};
@@ -23,6 +23,7 @@ impl Events {
                 HandleEvent::StreamOpened => "opened",
                 HandleEvent::StreamClosed { .. } => "closed",
                 HandleEvent::Queued { .. } => "queued",
+                HandleEvent::RefreshFinished { outcome: RefreshOutcome::Confirmed, .. } => "refreshed",
                 HandleEvent::HandedOver { took, .. } => {
                     times.lock().unwrap().extend(*took);
                     "handed over"
@@ -34,7 +35,11 @@ impl Events {
     }
 
     async fn until(&self, name: &str) {
-        let has = async || self.0.lock().unwrap().iter().any(|event| event == name);
+        self.until_times(1, name).await;
+    }
+
+    async fn until_times(&self, times: usize, name: &str) {
+        let has = async || self.0.lock().unwrap().iter().filter(|event| *event == name).count() >= times;
         eventually(secs(20), name, has).await;
     }
 
@@ -111,9 +116,10 @@ pub(crate) async fn a_holder_learns_of_a_revocation_by_a_message() {
 }
 
 pub(crate) async fn a_refreshed_lease_outlasts_its_ttl_and_one_without_refresh_is_granted_again() {
-    let (first, second, _) = two().await;
-    let lease = first.acquire("k").ttl(millis(600)).await.unwrap();
-    tokio::time::sleep(millis(1_500)).await;
+    let (second, first, events) = two().await;
+    let lease = first.acquire("k").ttl(secs(2)).await.unwrap();
+    // A refresh is due after a third of the ttl, so the fourth comes after the ttl.
+    events.until_times(4, "refreshed").await;
     assert!(lease.is_valid());
     let refused = second.acquire("k").await.unwrap_err();
     assert!(matches!(refused, Error::Held { token, .. } if token == lease.token()), "{refused:?}");
@@ -166,10 +172,10 @@ pub(crate) async fn a_dedicated_thread_keeps_a_lease_while_the_runtime_is_blocke
         runtime.block_on(async {
             let builder = Mongoseal::builder().dedicated_thread().collection(format!("dt{}", fastrand::u64(..)));
             let seal = builder.connect(server).await.unwrap();
-            let lease = seal.acquire("k").ttl(millis(600)).await.unwrap();
+            let lease = seal.acquire("k").ttl(secs(2)).await.unwrap();
             // The caller's runtime uses the connection, and does not read it afterwards.
             assert!(seal.inspect("k").await.unwrap().is_some());
-            std::thread::sleep(secs(2));
+            std::thread::sleep(secs(5));
             lease.is_valid()
         })
     });

@@ -76,17 +76,7 @@ impl Event {
     }
 
     pub(super) fn lost(token: FencingToken, cause: &LossCause) -> Self {
-        let name = match cause {
-            LossCause::Expired => "expired",
-            LossCause::TakenOver { .. } => "taken_over",
-            LossCause::Revoked { .. } => "revoked",
-            LossCause::Removed => "removed",
-            LossCause::Transferred => "transferred",
-            LossCause::HeldTooLong => "held_too_long",
-            LossCause::Stalled => "stalled",
-            _ => "other",
-        };
-        Self::Lost { token: token.get(), cause: name, message: cause.to_string() }
+        Self::Lost { token: token.get(), cause: cause.kind(), message: cause.to_string() }
     }
 
     /// The answer to a request that a lease did not accept or that MongoDB did not answer.
