@@ -1,7 +1,7 @@
 use tokio::time::advance;
 
 use super::*;
-use crate::{Metadata, record::HoldLimits};
+use crate::{HandleEvent, Metadata, engine::observer::Observers, record::HoldLimits};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -202,4 +202,23 @@ async fn silence_puts_a_lease_at_risk_after_two_and_a_half_round_trips_and_alway
     assert_eq!(lease.risk_after(ttl), SECOND.mul_f64(2.5));
     lease.note_round_trip(2 * SECOND);
     assert!(lease.risk_after(ttl) > 3 * SECOND && lease.risk_after(ttl) < lease.remaining());
+}
+
+#[test]
+fn a_lease_that_ended_before_it_was_observed_reports_its_end_after_its_start() {
+    let lease = lasting(SECOND);
+    let seen: Arc<Mutex<Vec<&str>>> = Arc::default();
+    let (mut observers, events) = (Observers::default(), Arc::clone(&seen));
+    observers.add(Arc::new(move |event: &HandleEvent<'_>| {
+        let name = match event {
+            HandleEvent::Resumed { .. } => "start",
+            HandleEvent::Lost { .. } => "lost",
+            _ => "other",
+        };
+        events.lock().unwrap().push(name);
+    }));
+    lease.lose(LossCause::Removed);
+    lease.observe(&observers, false, || HandleEvent::Resumed { key: &lease.key, token: lease.token });
+    lease.end(&LeaseState::Released);
+    assert_eq!(*seen.lock().unwrap(), ["start", "lost"]);
 }
