@@ -219,6 +219,7 @@ fn a_lease_that_ended_before_it_was_observed_reports_its_end_after_its_start() {
     }));
     lease.lose(LossCause::Removed);
     lease.observe(&observers, false, || HandleEvent::Resumed { key: &lease.key, token: lease.token });
-    lease.end(&LeaseState::Released);
     assert_eq!(*seen.lock().unwrap(), ["start", "lost"]);
+    lease.end(&LeaseState::Released);
+    assert_eq!(seen.lock().unwrap().len(), 2);
 }
