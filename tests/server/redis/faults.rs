@@ -117,6 +117,8 @@ pub(crate) async fn a_failover_to_a_replica_without_the_last_writes_loses_the_le
     let follows = async || send::<u32>(&primary, "WAIT 1 100").await == 1;
     eventually(secs(30), "the replica follows", follows).await;
     replica.pause();
+    // Otherwise the system keeps the writes for the replica until it goes on.
+    assert_eq!(send::<u32>(&primary, "CLIENT KILL TYPE replica").await, 1);
     let lease = Mongoseal::connect(primary.url()).await.unwrap().acquire("k").await.unwrap();
     primary.kill();
     replica.resume();
