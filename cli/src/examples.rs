@@ -15,7 +15,7 @@ has ended, the rest of its group has 1 s to end, then gets SIGTERM, then SIGKILL
 refreshes together with the command.
 
 Exit status: that of the command, or 128 plus the number of the signal that ended it; 121 if the key is held; 122 if \
-the lease was lost, which ends the command; 123 if MongoDB did not answer; 125 if the arguments or the deployment must \
+the lease was lost, which ends the command; 123 if the server did not answer; 125 if the arguments or the deployment must \
 be changed; 126 if the command cannot be run; 127 if it is not found.";
 
 pub(crate) const ONCE: &str = "Examples:
@@ -28,7 +28,7 @@ All machines run the same command at about the same time, for example by cron. T
 
 Environment of the command: MONGOSEAL_TICK (the number of the tick; that of a time is in milliseconds since 1970), and the variables of `mongoseal run`.
 
-Exit status: that of the command, or 120 if the tick is done, 119 if a later tick is done, 121 if another machine keeps the key, 122 if the lease was lost, also before the tick was completed, 123 if MongoDB did not answer, and then the tick may be completed; 125 to 127 as of `mongoseal run`. With --reset: 1 if no tick is completed.";
+Exit status: that of the command, or 120 if the tick is done, 119 if a later tick is done, 121 if another machine keeps the key, 122 if the lease was lost, also before the tick was completed, 123 if the server did not answer, and then the tick may be completed; 125 to 127 as of `mongoseal run`. With --reset: 1 if no tick is completed.";
 
 pub(crate) const ELECT: &str = "Examples:
   mongoseal elect scheduler 10.0.0.7:4000 -- ./scheduler
@@ -47,7 +47,7 @@ standard input such as {\"id\":1,\"do\":\"verify\"}; the others are refresh and 
 The end of the standard input releases the lease. Under cron and systemd the standard input is /dev/null, which ends at \
 once: pass --no-stdin there. The end of the output means: stop acting on the key.
 
-Exit status 0 after a release; 121 if the key is held; 122 if the lease was lost; 123 if MongoDB did not answer; 125 if \
+Exit status 0 after a release; 121 if the key is held; 122 if the lease was lost; 123 if the server did not answer; 125 if \
 the arguments or the deployment must be changed; 128 plus the number of a signal that ended the wait.";
 
 pub(crate) const ACQUIRE: &str = "Examples:
@@ -61,8 +61,8 @@ the lease ends. Only a storage that checks the token refuses late writes, so pas
 Output: the token. The key stays held for --ttl, until `mongoseal refresh` or `mongoseal release`. The lease file has a \
 secret: only this user can read it. It must not exist before. If the key is not granted, no file is left.
 
-Exit status 0 if the key is held; 121 if another lease holds it; 122 if the lease ended at once; 123 if MongoDB did not \
-answer; 125 if the arguments or the deployment must be changed; 128 plus the number of a signal that ended the wait.";
+Exit status 0 if the key is held; 121 if another lease holds it; 122 if the lease ended at once; 123 if the server did \
+not answer; 125 if the arguments or the deployment must be changed; 128 plus the number of a signal that ended the wait.";
 
 pub(crate) const REFRESH: &str = "Examples:
   mongoseal refresh --lease-file deploy.lease || exit
@@ -70,7 +70,7 @@ pub(crate) const REFRESH: &str = "Examples:
 
 Output: the time that the lease lasts from now on. A refresh never takes a lost lease again.
 
-Exit status 0 if the lease is held; 122 if it is lost: stop the work; 123 if MongoDB did not answer: retry; 125 if the \
+Exit status 0 if the lease is held; 122 if it is lost: stop the work; 123 if the server did not answer: retry; 125 if the \
 arguments or the deployment must be changed.";
 
 pub(crate) const RELEASE: &str = "Examples:
@@ -80,7 +80,7 @@ pub(crate) const RELEASE: &str = "Examples:
 Removes the file when the lease has ended. A descriptor stays as it is.
 
 Exit status 0 if the lease was held until the release; 122 if it had been lost before, so another lease may have held \
-the key; 123 if MongoDB did not answer: the file stays, retry; 125 if the arguments or the deployment must be changed.";
+the key; 123 if the server did not answer: the file stays, retry; 125 if the arguments or the deployment must be changed.";
 
 pub(crate) const LEADER: &str = "Examples:
   mongoseal leader scheduler | cut -f1
@@ -157,7 +157,7 @@ Probes check single behaviours of the server. Clauses are the conformance suite 
 scratch collection, for about 5 s. The collection is also dropped after SIGINT and SIGTERM. If the program is killed, \
 drop the collection by hand: its name begins with mongoseal.conform.
 
-Exit status 0 if all probes and clauses hold, 1 if one failed or the collection could not be dropped; 123 if MongoDB \
+Exit status 0 if all probes and clauses hold, 1 if one failed or the collection could not be dropped; 123 if the server \
 did not answer; 125 if the scratch collection exists or may not be created.";
 
 pub(crate) const VERIFY: &str = "Examples:
