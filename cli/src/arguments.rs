@@ -352,7 +352,8 @@ pub(crate) struct Purge {
 pub(crate) struct Doctor {
     /// Smallest grace of the leases; default: 500ms
     ///
-    /// The clock check compares it with the differences between the clocks of the members.
+    /// The clock check compares it with the differences between the clocks of the members, or of a Redis server and this
+    /// machine.
     #[arg(long, value_parser = time::parse, value_name = "TIME")]
     pub(crate) grace: Option<Duration>,
     /// Print one JSON object per check
@@ -364,12 +365,13 @@ pub(crate) struct Doctor {
 pub(crate) struct Conform {
     /// Name of the scratch collection; default: a random one
     ///
-    /// It must not exist. It is created at the start and dropped at the end. `--collection` has no effect.
+    /// It must not exist. It is created at the start and dropped at the end. On Redis it is the prefix of the scratch keys.
+    /// `--collection` has no effect.
     #[arg(long, value_name = "NAME")]
     pub(crate) scratch: Option<String>,
     /// Also check the deletion of expired documents
     ///
-    /// The server deletes them once a minute. The program waits for up to 150 s.
+    /// Only on MongoDB. The server deletes them once a minute. The program waits for up to 150 s.
     #[arg(long)]
     pub(crate) slow: bool,
     /// Print each clause, and not only those that fail

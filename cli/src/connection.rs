@@ -130,11 +130,11 @@ impl Connection {
         Err(Failure::invalid(misfit))
     }
 
-    /// Fails on another product than MongoDB, before anything is sent: with what `command` lacks there, and what to do.
-    pub(crate) fn require_mongodb(&self, command: &str, otherwise: &str) -> Result<(), Failure> {
+    /// Fails on Redis, before anything is sent. `why`: a clause with the reason, and what to do.
+    pub(crate) fn require_mongodb(&self, command: &str, why: &str) -> Result<(), Failure> {
         match self.target()?.product {
             Product::MongoDb => Ok(()),
-            other => Err(Failure::invalid(format!("`mongoseal {command}` does not run on {other}: {otherwise}"))),
+            Product::Redis => Err(Failure::invalid(format!("`mongoseal {command}` does not run on Redis, {why}"))),
         }
     }
 

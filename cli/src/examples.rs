@@ -28,7 +28,9 @@ All machines run the same command at about the same time, for example by cron. T
 
 Environment of the command: MONGOSEAL_TICK (the number of the tick; that of a time is in milliseconds since 1970), and the variables of `mongoseal run`.
 
-Exit status: that of the command, or 120 if the tick is done, 119 if a later tick is done, 121 if another machine keeps the key, 122 if the lease was lost, also before the tick was completed, 123 if the server did not answer, and then the tick may be completed; 125 to 127 as of `mongoseal run`. With --reset: 1 if no tick is completed.";
+Exit status: that of the command, or 120 if the tick is done, 119 if a later tick is done, 121 if another machine keeps the key, 122 if the lease was lost, also before the tick was completed, 123 if the server did not answer, and then the tick may be completed; 125 to 127 as of `mongoseal run`. With --reset: 1 if no tick is completed.
+
+Not on Redis, whose reads can be outdated.";
 
 pub(crate) const ELECT: &str = "Examples:
   mongoseal elect scheduler 10.0.0.7:4000 -- ./scheduler
@@ -107,7 +109,9 @@ pub(crate) const WATCH: &str = "Examples:
   mongoseal watch reports/ --prefix --json | tee events
 
 On a terminal it shows a table of the holders and the latest events: q ends it. In a pipe it prints a line per event. \
-Ctrl-C and SIGTERM end it, too, always with status 0.";
+Ctrl-C and SIGTERM end it, too, always with status 0.
+
+On Redis it polls, at intervals that grow to a second: a lease that is granted and ends between two polls has no events.";
 
 pub(crate) const REVOKE: &str = "Examples:
   mongoseal revoke reports/nightly --reason 'stuck since Monday'
@@ -128,7 +132,9 @@ documents. Writers of these documents are then refused until the clock has passe
 `mongoseal raise` has raised the version of their keys. Without an index on the field, this command reads the whole \
 collection; counting the documents without a token always does. --timeout limits each read.
 
-Exit status 1 if documents are ahead of the clock, even if their keys were raised.";
+Exit status 1 if documents are ahead of the clock, even if their keys were raised.
+
+Only on MongoDB, where the fenced documents are.";
 
 pub(crate) const RAISE: &str = "Examples:
   mongoseal raise --to 228031344934932 reports/nightly
@@ -145,7 +151,8 @@ pub(crate) const DOCTOR: &str = "Examples:
   mongoseal doctor --json | jq -r 'select(.verdict != \"pass\")'
 
 The clock check compares the members' clocks with the grace of the leases. Unless a program sets it, the grace is 500 ms \
-with a ttl of 5 s or more, and a tenth of a shorter ttl: pass the smallest one with --grace.
+with a ttl of 5 s or more, and a tenth of a shorter ttl: pass the smallest one with --grace. On Redis it compares the \
+server's clock with that of this machine.
 
 Exit status 1 if a check failed.";
 
@@ -157,6 +164,8 @@ Probes check single behaviours of the server. Clauses are the conformance suite 
 scratch collection, for about 5 s. The collection is also dropped after SIGINT and SIGTERM. If the program is killed, \
 drop the collection by hand: its name begins with mongoseal.conform.
 
+On Redis there are no probes. The clauses that Redis declares run under a scratch prefix, whose keys are then deleted.
+
 Exit status 0 if all probes and clauses hold, 1 if one failed or the collection could not be dropped; 123 if the server \
 did not answer; 125 if the scratch collection exists or may not be created.";
 
@@ -167,7 +176,7 @@ pub(crate) const VERIFY: &str = "Examples:
 `mongoseal run` sets MONGOSEAL_KEY and MONGOSEAL_TOKEN for its command.
 
 Exit status 0 if no newer token of the key was issued, whether the key is held or not; 1 otherwise. The answer can be \
-outdated at once, so pass the token with each write, too.";
+outdated at once, so pass the token with each write, too. Not on Redis, whose reads can be outdated.";
 
 pub(crate) const DEMO: &str = "Examples:
   mongoseal demo";

@@ -50,7 +50,7 @@ pub(crate) async fn perform(connection: &Connection, options: Conform) -> Result
     let Target { uri, product } = connection.target()?;
     #[cfg(feature = "redis")]
     if product == Product::Redis {
-        return redis::perform(&uri, connection, options, &mut signals).await;
+        return Box::pin(redis::perform(&uri, connection, options, &mut signals)).await;
     }
     let opened = signals.unless(connection.report_wait(product, open(&uri, connection))).await;
     let deployment = opened.map_err(Failure::by_signal)??;

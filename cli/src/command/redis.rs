@@ -102,6 +102,12 @@ impl Server {
         Ok(Self { client, connection: opened, prefix: connection.collection().to_owned() })
     }
 
+    /// Opens another connection to the server.
+    pub(super) async fn reopen(&self) -> Answer<Self> {
+        let connection = open(&self.client, TIMEOUT).await?;
+        Ok(Self { client: self.client.clone(), connection, prefix: self.prefix.clone() })
+    }
+
     /// Returns the same connection for the keys with another prefix.
     pub(super) fn with_prefix(self, prefix: String) -> Self {
         Self { prefix, ..self }

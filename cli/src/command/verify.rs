@@ -12,7 +12,7 @@ use crate::{
 pub(crate) async fn perform(connection: &Connection, options: Verify) -> Result<Status, Failure> {
     connection.require_mongodb(
         "verify",
-        "its reads can be outdated: pass the token with each write to a storage that checks it",
+        "whose reads can be outdated: pass the token with each write to a storage that checks it",
     )?;
     let Verify { key, token } = options;
     let seal = connection.open().await?;

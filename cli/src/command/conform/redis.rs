@@ -35,7 +35,8 @@ pub(super) async fn perform(
     }
     let mut report = Report::of(&options);
     let prefix = options.scratch.unwrap_or_else(scratch::random_name);
-    let opened = signals.unless(connection.report_wait(Product::Redis, open(uri, connection, &prefix))).await;
+    let opening = Box::pin(open(uri, connection, &prefix));
+    let opened = signals.unless(connection.report_wait(Product::Redis, opening)).await;
     let (server, store) = opened.map_err(Failure::by_signal)??;
     let (stop, mut stopped) = watch::channel(false);
     let ended = until_signal(signals, &stop, run_clauses(&store, &mut report, &mut stopped)).await;

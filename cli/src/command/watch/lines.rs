@@ -18,7 +18,7 @@ pub(super) async fn print(
 ) -> Result<(), Failure> {
     if !seal.capabilities().change_streams {
         print_message(
-            "this server has no change streams, so the watch polls: a lease that ends before the next poll has no event",
+            "this server has no change streams, so the watch polls: a lease that is granted and ends between two polls has no events",
         );
     }
     // Another thread writes: a reader that does not read must not block the signals.

@@ -61,7 +61,7 @@ const TASKS: [Task; 4] = [
         does: "list, watch prefixes, purge",
         commands: &[command("+scan", &["SCAN", "0", "MATCH", "%", "COUNT", "1"]), command("+mget", &["MGET", "%"])],
         without: Verdict::Warn,
-        otherwise: "`mongoseal ls`, `watch` and `purge` fail",
+        otherwise: "`mongoseal ls`, `mongoseal purge` and watches of a prefix fail",
     },
     Task {
         check: "may replicate",
@@ -76,8 +76,16 @@ pub(super) async fn of_the_user(server: &Server, replicas: u32) -> Vec<Finding> 
     let user =
         server.user().unwrap_or_else(|| "no login, so each client has the permissions of the user \"default\"".into());
     let mut findings = vec![Finding::pass("user", user)];
+    // A connection of its own: without `exec` it stays in a transaction.
+    let server = match server.reopen().await {
+        Ok(server) => server,
+        Err(refusal) => {
+            findings.push(Finding::warn("may hold", format!("cannot attempt the commands ({refusal})"), "retry"));
+            return findings;
+        }
+    };
     for task in TASKS.iter().filter(|task| replicas > 0 || task.check != "may replicate") {
-        findings.push(judge(server, task).await);
+        findings.push(judge(&server, task).await);
     }
     findings
 }

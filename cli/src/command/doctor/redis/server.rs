@@ -92,7 +92,7 @@ impl Facts {
                 "the server does not report maxmemory-policy",
                 "an operator can check that it is noeviction",
             ),
-            "noeviction" => Finding::pass(CHECK, "maxmemory-policy is noeviction, so no lease is forgotten"),
+            "noeviction" => Finding::pass(CHECK, "maxmemory-policy is noeviction, so a full memory forgets no lease"),
             policy => Finding::fail(
                 CHECK,
                 format!("maxmemory-policy is {policy}, so leases are forgotten when the memory is full"),
