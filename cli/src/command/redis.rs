@@ -143,6 +143,8 @@ impl Server {
     pub(super) async fn attempt(&self, words: &[&str]) -> Answer<()> {
         let words: Vec<&[u8]> = words.iter().map(|word| word.as_bytes()).collect();
         match self.send::<Value>(&words).await {
+            // The answer to `EXEC` after an empty transaction.
+            Err(refusal) if refusal.is("EXECABORT") => Err(Refusal::Denied(Lack::Command)),
             Ok(_) | Err(Refusal::Server(_)) => Ok(()),
             Err(refusal) => Err(refusal),
         }

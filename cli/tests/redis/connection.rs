@@ -5,7 +5,12 @@ use std::{fs, os::unix::fs::PermissionsExt};
 use mongoseal_test_support::{Redis, secs};
 use tokio::io::{AsyncBufReadExt, BufReader};
 
-use crate::{Console, Ended, PASSWORD, mongoseal, shared};
+use crate::{Console, Ended, PASSWORD, mongoseal, send, shared};
+
+/// Checks that a server was read.
+fn has_listed(ls: &Ended) {
+    assert_eq!((ls.status, ls.err.as_str()), (Some(0), "No leases.\n"));
+}
 
 pub(crate) async fn the_variable_of_both_products_precedes_that_of_mongodb() {
     let (uri, elsewhere) = (shared().await.url(), "mongodb://127.0.0.1:9/?replicaSet=none");
@@ -14,9 +19,9 @@ pub(crate) async fn the_variable_of_both_products_precedes_that_of_mongodb() {
         ls.args(arguments).env("MONGOSEAL_URI", both).env("MONGODB_URI", of_mongodb);
         Ended::by(ls).await
     };
-    assert_eq!(listed(&uri, elsewhere, &[]).await.done(), "No leases.\n");
-    assert_eq!(listed("", &uri, &[]).await.done(), "No leases.\n");
-    assert_eq!(listed(elsewhere, elsewhere, &["--uri", &uri]).await.done(), "No leases.\n");
+    has_listed(&listed(&uri, elsewhere, &[]).await);
+    has_listed(&listed("", &uri, &[]).await);
+    has_listed(&listed(elsewhere, elsewhere, &["--uri", &uri]).await);
     assert_eq!(listed(elsewhere, &uri, &[]).await.status, Some(123));
 }
 
@@ -27,12 +32,15 @@ pub(crate) async fn a_connection_string_is_read_from_a_file() {
     fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
     let mut ls = console.command(&["ls", "--uri-file", "uri"]);
     ls.env("MONGOSEAL_URI", "redis://127.0.0.1:9");
-    assert_eq!(Ended::by(ls).await.done(), "No leases.\n");
+    has_listed(&Ended::by(ls).await);
 }
 
 pub(crate) async fn a_password_among_the_arguments_is_in_no_process_list() {
-    let server = Redis::start_with(&[("requirepass", PASSWORD)]).await;
-    let uri = format!("redis://:{PASSWORD}@{}", server.address());
+    let server = Redis::start().await;
+    let password = format!("{PASSWORD}-{}", std::process::id());
+    // Not among the arguments of the server.
+    let () = send(&server, &format!("CONFIG SET requirepass {password}")).await;
+    let uri = format!("redis://:{password}@{}", server.address());
     let console = Console::on(uri.clone()).await;
     for options in [vec!["--uri".to_owned(), uri.clone()], vec![format!("--uri={uri}")]] {
         let mut run = mongoseal(&["run", "k", "--collection", &console.prefix]);
@@ -41,7 +49,7 @@ pub(crate) async fn a_password_among_the_arguments_is_in_no_process_list() {
         console.has("k", 1, 0).await;
         let list = fs::read_dir("/proc").unwrap().filter_map(|entry| fs::read(entry.ok()?.path().join("cmdline")).ok());
         for arguments in list.map(|bytes| String::from_utf8_lossy(&bytes).replace('\0', " ")) {
-            assert!(!arguments.contains(PASSWORD), "{arguments}");
+            assert!(!arguments.contains(&password), "{arguments}");
         }
         console.seal.revoke("k").by("test").reason("the end").await.unwrap();
         // It checks the output, which has the environment of the command.

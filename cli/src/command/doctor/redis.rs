@@ -14,12 +14,15 @@ use mongoseal::{Key, Mongoseal, store::RedisStore};
 
 use self::server::Facts;
 use super::{
-    Finding, Report, Unexamined,
+    Finding, Report, Unexamined, Verdict,
     records::{self, Unreadable},
     times,
 };
 use crate::{
-    command::{driver::Offset, redis::Server},
+    command::{
+        driver::Offset,
+        redis::{Answer, Refusal, Server},
+    },
     connection::Connection,
     exit_status::Failure,
     time,
@@ -34,12 +37,18 @@ pub(super) async fn examine(
     report: &mut Report,
 ) -> Result<(), Unexamined> {
     let opened = Server::open(uri, connection).await;
-    let server = opened.map_err(|refusal| Unexamined::Unreachable(refusal.to_string()))?;
-    Ok(check(&server, connection, seal, grace.unwrap_or(times::GRACE), report).await?)
+    let unreachable = |refusal: Refusal| Unexamined::Unreachable(refusal.to_string());
+    let server = opened.map_err(unreachable)?;
+    let facts = match Facts::read(&server).await {
+        Err(refusal @ Refusal::Denied(_)) => Err(refusal),
+        read => Ok(read.map_err(unreachable)?),
+    };
+    Ok(check(&server, facts, connection, seal, grace.unwrap_or(times::GRACE), report).await?)
 }
 
 async fn check(
     server: &Server,
+    facts: Answer<Facts>,
     connection: &Connection,
     seal: Option<&Mongoseal>,
     grace: Duration,
@@ -47,7 +56,7 @@ async fn check(
 ) -> Result<(), Failure> {
     let replicas = connection.redis_replicas();
     report.add(&Finding::pass("reachable", format!("{} answers", server.address())))?;
-    match Facts::read(server).await {
+    match facts {
         Ok(facts) => report.add_all(&facts.judged(replicas))?,
         Err(refusal) => {
             let advice = "grant +info, which each handle needs";
@@ -59,12 +68,15 @@ async fn check(
     report.add(&times::round_trips("server", async || server.round_trip().await.map_err(|no| no.to_string())).await)?;
     // The other checks use the library, which refuses the server if a check above failed.
     let Some(seal) = seal else { return Ok(()) };
-    let write = match replicas {
-        0 => "a write".into(),
-        1 => "a write that a replica acknowledges".into(),
-        count => format!("a write that {count} replicas acknowledge"),
-    };
-    report.add(&times::commit(seal, &write, "server").await)?;
+    // What failed above fails a commit, too.
+    if report.worst != Verdict::Fail {
+        let write = match replicas {
+            0 => "a write".into(),
+            1 => "a write that a replica acknowledges".into(),
+            count => format!("a write that {count} replicas acknowledge"),
+        };
+        report.add(&times::commit(seal, &write, "server").await)?;
+    }
     report.add(&foreign(server).await)
 }
 
@@ -116,7 +128,7 @@ fn unreadable(name: &str, text: Option<&[u8]>) -> Option<Unreadable> {
 
 #[cfg(test)]
 mod tests {
-    use super::{super::Verdict, *};
+    use super::*;
 
     #[test]
     fn a_clock_that_is_further_from_this_machine_than_the_grace_warns_with_its_side() {
