@@ -188,3 +188,21 @@ impl Connection {
         self.retention
     }
 }
+
+#[cfg(all(test, not(feature = "redis")))]
+mod tests {
+    use clap::Parser;
+
+    use crate::arguments::Arguments;
+
+    #[test]
+    fn a_program_without_redis_names_the_feature_that_is_off() {
+        for scheme in ["redis", "rediss", "valkey"] {
+            let uri = format!("{scheme}://:hunter2@redis0");
+            let arguments = Arguments::try_parse_from(["mongoseal", "--uri", &uri, "ls"]).unwrap();
+            let failure = arguments.connection.target().err().expect("it is refused");
+            assert!(failure.message().contains("install mongoseal-cli with its feature `redis-rustls`"));
+            assert!(!failure.message().contains("hunter2"));
+        }
+    }
+}

@@ -104,8 +104,32 @@ pub(crate) async fn replicas_are_counted() {
     assert!(checked.text("replicas").contains("so the server refuses writes"), "{}", checked.out);
 }
 
-/// The page of the guide.
+/// The pages of the guide.
 const PAGE: &str = include_str!("../../../docs/redis.md");
+const PAGE_OF_THE_PROGRAM: &str = include_str!("../../../docs/cli.md");
+
+/// A text without what differs from one run to the next: numbers and spans of time.
+fn shape(text: &str) -> String {
+    let mut shape = String::new();
+    for character in text.chars() {
+        if !character.is_ascii_digit() {
+            shape.push(character);
+        } else if !shape.ends_with('#') {
+            shape.push('#');
+        }
+    }
+    shape.replace("#ms", "#s")
+}
+
+pub(crate) async fn the_page_shows_what_the_program_prints() {
+    let server = Redis::start().await;
+    let mut doctor = mongoseal(&["doctor"]);
+    doctor.env("MONGOSEAL_URI", server.url());
+    let printed = Ended::by(doctor).await.done().replace(&server.address(), "redis0:6379");
+    let (_, shown) = PAGE_OF_THE_PROGRAM.split_once("$ mongoseal --uri redis://redis0:6379 doctor\n").unwrap();
+    let (shown, _) = shown.split_once("```").unwrap();
+    assert_eq!(shape(&printed), shape(shown), "{printed}");
+}
 
 /// The rules of the user in the page.
 fn documented() -> &'static str {

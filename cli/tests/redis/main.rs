@@ -216,6 +216,7 @@ fn main() -> ExitCode {
         files::a_lease_file_is_refused_with_another_product_database_or_prefix,
         doctor::a_server_with_all_settings_passes_each_check,
         doctor::a_server_without_an_append_only_file_warns,
+        doctor::the_page_shows_what_the_program_prints,
         doctor::a_server_without_a_flush_at_each_write_warns,
         doctor::replicas_are_counted,
         doctor::the_documented_permissions_are_enough,
