@@ -180,6 +180,7 @@ impl Connection {
     }
 
     /// The number of replicas that must acknowledge each write.
+    #[cfg(feature = "redis")]
     pub(crate) fn redis_replicas(&self) -> u32 {
         self.redis_replicas.unwrap_or_default()
     }

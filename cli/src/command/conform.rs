@@ -31,7 +31,7 @@ use super::{
 };
 use crate::{
     arguments::Conform,
-    connection::{Connection, Product, Target},
+    connection::{Connection, Target},
     exit_status::{Failure, Status},
     output, print_message,
     signals::Signals,
@@ -49,7 +49,7 @@ pub(crate) async fn perform(connection: &Connection, options: Conform) -> Result
     let mut signals = Signals::terminating().map_err(Failure::internal)?;
     let Target { uri, product } = connection.target()?;
     #[cfg(feature = "redis")]
-    if product == Product::Redis {
+    if product == crate::connection::Product::Redis {
         return Box::pin(redis::perform(&uri, connection, options, &mut signals)).await;
     }
     let opened = signals.unless(connection.report_wait(product, open(&uri, connection))).await;

@@ -27,7 +27,7 @@ use super::{
 };
 use crate::{
     arguments::Doctor,
-    connection::{Connection, Product, Target},
+    connection::{Connection, Target},
     exit_status::{Failure, Status},
     output,
 };
@@ -74,7 +74,7 @@ pub(crate) async fn perform(connection: &Connection, options: Doctor) -> Result<
     let seal = opened.as_ref().ok();
     let examined = match product {
         #[cfg(feature = "redis")]
-        Product::Redis => redis::examine(&uri, connection, seal, options.grace, &mut report).await,
+        crate::connection::Product::Redis => redis::examine(&uri, connection, seal, options.grace, &mut report).await,
         _ => examine(&uri, connection, seal, options.grace, &mut report).await,
     };
     match (examined, &opened) {
