@@ -162,7 +162,7 @@ impl Connection {
         connected.await
     }
 
-    /// As it was said.
+    /// The database that the options name.
     pub(crate) fn db(&self) -> Option<&str> {
         self.db.as_deref()
     }

@@ -101,10 +101,10 @@ async fn the_lease_file_is_for_this_user_only_and_has_the_form_of_the_document()
     let file = sandbox.lease_file();
     let mut members: Vec<_> = file.as_object().unwrap().keys().map(String::as_str).collect();
     members.sort_unstable();
-    assert_eq!(members, ["collection", "database", "key", "lease_id", "token", "version"]);
+    assert_eq!(members, ["collection", "database", "key", "lease_id", "store", "token", "version"]);
     assert_eq!(
-        (&file["version"], &file["collection"], &file["database"]),
-        (&1.into(), &"mongoseal".into(), &"cli_form".into())
+        (&file["version"], &file["store"], &file["collection"], &file["database"]),
+        (&1.into(), &"mongodb".into(), &"mongoseal".into(), &"cli_form".into())
     );
     sandbox.released().await.is_quiet(0);
 }

@@ -111,3 +111,17 @@ pub(crate) async fn replicas_must_acknowledge_if_the_option_is_given() {
     let acknowledged = async || console.run(&run).await.status == Some(0);
     mongoseal_test_support::eventually(secs(30), "the replica acknowledges", acknowledged).await;
 }
+
+pub(crate) async fn a_server_that_speaks_tls_only_is_used_and_examined() {
+    let server = Redis::start_tls().await;
+    let authority = server.directory().join("authority.pem");
+    for arguments in [&["run", "k", "--", "true"][..], &["ls", "--json"], &["doctor"]] {
+        let mut command = mongoseal(arguments);
+        command.env("MONGOSEAL_URI", format!("rediss://{}", server.address())).env("SSL_CERT_FILE", &authority);
+        Ended::by(command).await.done();
+    }
+    // The certificate of an unknown authority.
+    let mut command = mongoseal(&["ls"]);
+    command.env("MONGOSEAL_URI", format!("rediss://{}", server.address())).env_remove("SSL_CERT_FILE");
+    Ended::by(command).await.refused(125, "the TLS handshake with the Redis server failed");
+}

@@ -210,6 +210,7 @@ fn main() -> ExitCode {
         connection::a_server_that_does_not_answer_is_named_after_a_second,
         connection::a_server_that_is_not_there_has_status_123,
         connection::replicas_must_acknowledge_if_the_option_is_given,
+        connection::a_server_that_speaks_tls_only_is_used_and_examined,
         refused::what_redis_cannot_do_is_refused_before_anything_is_sent,
         refused::an_option_of_the_other_product_is_refused,
         refused::a_server_that_would_break_a_promise_is_refused_and_fails_its_check,
