@@ -6,7 +6,7 @@ use mongoseal::{Clock, Mongoseal};
 
 use super::Finding;
 use crate::{
-    command::driver::{Deployment, Offset, Refusal, doc},
+    command::driver::{Deployment, Offset, doc},
     exit_status::Failure,
     time,
 };
@@ -73,10 +73,12 @@ fn spread(offsets: &[(String, Offset)]) -> Option<(i64, i64, &str)> {
 pub(super) async fn round_trip(deployment: &Deployment) -> Finding {
     let measure = async || {
         let began = Clock::Boot.now();
-        deployment.run_admin(doc! { "ping": 1 }).await?;
-        Ok(Clock::Boot.now().saturating_sub(began))
+        match deployment.run_admin(doc! { "ping": 1 }).await {
+            Ok(_) => Ok(Clock::Boot.now().saturating_sub(began)),
+            Err(refusal) => Err(refusal.to_string()),
+        }
     };
-    round_trips("primary", async || measure().await.map_err(|refusal: Refusal| refusal.to_string())).await
+    round_trips("primary", measure).await
 }
 
 /// Measures round trips to a server, which `of` names.
