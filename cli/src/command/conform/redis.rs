@@ -1,20 +1,20 @@
 //! Runs the conformance suite on Redis, under a scratch prefix. The probes are for MongoDB: they check what the library
 //! sends to it.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use mongoseal::{
     Deadline,
     store::{RedisBackend, RedisStore, Store},
 };
-use tokio::sync::watch;
+use tokio::{sync::watch, time::sleep};
 
 use super::{CLOSE_TIMEOUT, Report, run_clauses, scratch, until_signal};
 use crate::{
     arguments::Conform,
     command::{
         finding::Finding,
-        redis::{Lack, Refusal, Server},
+        redis::{Answer, Lack, Refusal, Server},
     },
     connection::{Connection, Product},
     exit_status::{Failure, Status},
@@ -22,6 +22,8 @@ use crate::{
 };
 
 const CHECK: &str = "scratch";
+/// How long no key may appear until all are deleted. A request of a clause that was ended is repeated sooner than that.
+const QUIET: Duration = Duration::from_millis(250);
 
 /// Runs all clauses that the store declares, and deletes their keys.
 pub(super) async fn perform(
@@ -41,7 +43,6 @@ pub(super) async fn perform(
     let (stop, mut stopped) = watch::channel(false);
     let ended = until_signal(signals, &stop, run_clauses(&store, &mut report, &mut stopped)).await;
     let removed = signals.finish(async {
-        // A late request of a clause would write a key again.
         store.close(Deadline::after(store.clock(), CLOSE_TIMEOUT)).await;
         remove(&server).await
     });
@@ -69,9 +70,20 @@ async fn open(uri: &str, connection: &Connection, prefix: &str) -> Result<(Serve
 
 /// Deletes the keys of the clauses, and reports whether that succeeded.
 async fn remove(server: &Server) -> Finding {
-    match server.delete_keys().await {
+    match delete_all(server).await {
         Ok(()) => Finding::pass(CHECK, format!("the keys {} are deleted", server.name("*"))),
         Err(refusal) => left(server, &refusal.to_string()),
+    }
+}
+
+/// Deletes the keys until no late request of a clause has written another.
+async fn delete_all(server: &Server) -> Answer<()> {
+    loop {
+        server.delete_keys().await?;
+        sleep(QUIET).await;
+        if !server.has_keys().await? {
+            return Ok(());
+        }
     }
 }
 
