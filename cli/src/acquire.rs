@@ -18,7 +18,7 @@ use crate::{
 };
 use progress::Progress;
 
-/// The pause before a retry if MongoDB did not answer.
+/// The pause before a retry if the server did not answer.
 const RETRY_DELAY: Duration = Duration::from_millis(500);
 
 /// A wait for keys.
@@ -35,7 +35,8 @@ impl<'a> Wait<'a> {
         Self { seal, keys, limit: options.limit(), verbose: options.verbose, began: Clock::Boot.now() }
     }
 
-    /// Acquires the keys. Calls `attempt` with the wait that remains, and calls it again if MongoDB is unavailable.
+    /// Acquires the keys. Calls `attempt` with the wait that remains, and calls it again if the server is
+    /// unavailable.
     pub(crate) async fn acquire<T, A: Future<Output = Result<T>>>(&self, attempt: impl Fn(Duration) -> A) -> Result<T> {
         let clock = Clock::Boot;
         let until = self.began.saturating_add(self.limit);
@@ -49,7 +50,7 @@ impl<'a> Wait<'a> {
                 return result;
             }
             if !is_reported {
-                print_message(&format!("MongoDB did not answer, retrying {:?}: {message}", self.keys));
+                print_message(&format!("the server did not answer, retrying {:?}: {message}", self.keys));
                 is_reported = true;
             }
             sleep(RETRY_DELAY).await;

@@ -20,9 +20,12 @@ pub(crate) use holding::{
 };
 use mongoseal::FencingToken;
 
-use crate::{connection::Connection, examples, time};
+use crate::{
+    connection::{Connection, URI_VARIABLES},
+    examples, time,
+};
 
-/// Leases with fencing tokens on MongoDB: run commands under a lease, elect leaders, inspect leases.
+/// Leases with fencing tokens on MongoDB or Redis: run commands under a lease, elect leaders, inspect leases.
 #[derive(Debug, Parser)]
 #[command(name = "mongoseal", version, propagate_version = true)]
 pub(crate) struct Arguments {
@@ -64,25 +67,28 @@ impl Arguments {
     /// variable counts as unset.
     pub(crate) fn read() -> Result<Self, Unparsed> {
         let mut variables = Vec::new();
-        let mut unset_if_empty = |arg: Arg| {
+        let mut choose_variable = |arg: Arg| {
+            let Some(own) = arg.get_env().map(OsStr::to_owned) else { return arg };
+            let [first, fallback] = URI_VARIABLES;
+            let is_set = |name: &OsStr| env::var_os(name).is_some_and(|value| !value.is_empty());
+            let arg = match is_set(&own) {
+                true => arg,
+                false if own == first && is_set(fallback.as_ref()) => arg.env(fallback),
+                false => return arg.env(Resettable::<clap::builder::OsStr>::Reset),
+            };
             let name = arg.get_env().map(OsStr::to_owned);
-            let value = name.as_ref().and_then(env::var_os);
-            variables.extend(name.zip(value.clone()));
-            if value.is_some_and(|value| value.is_empty()) {
-                arg.env(Resettable::<clap::builder::OsStr>::Reset)
-            } else {
-                arg
-            }
+            variables.extend(name.and_then(|name| Some((env::var_os(&name)?, name))));
+            arg
         };
         let mut program = Self::program()
-            .mut_args(&mut unset_if_empty)
-            .mut_subcommands(|command| command.mut_args(&mut unset_if_empty));
+            .mut_args(&mut choose_variable)
+            .mut_subcommands(|command| command.mut_args(&mut choose_variable));
         let parsed = program.try_get_matches_from_mut(env::args_os());
         let parsed = parsed.and_then(|mut matches| Self::from_arg_matches_mut(&mut matches));
         parsed.map_err(|error| {
-            let is_not_utf8 = |(_, value): &&(_, OsString)| value.to_str().is_none();
+            let is_not_utf8 = |(value, _): &&(OsString, OsString)| value.to_str().is_none();
             match variables.iter().find(is_not_utf8) {
-                Some((name, _)) if error.kind() == ErrorKind::InvalidUtf8 => {
+                Some((_, name)) if error.kind() == ErrorKind::InvalidUtf8 => {
                     Unparsed::NotUtf8(name.to_string_lossy().into_owned())
                 }
                 _ => Unparsed::Usage(with_hint(error.format(&mut program), &program)),
@@ -346,7 +352,8 @@ pub(crate) struct Purge {
 pub(crate) struct Doctor {
     /// Smallest grace of the leases; default: 500ms
     ///
-    /// The clock check compares it with the differences between the clocks of the members.
+    /// The clock check compares it with the differences between the clocks of the members, or of a Redis server and this
+    /// machine.
     #[arg(long, value_parser = time::parse, value_name = "TIME")]
     pub(crate) grace: Option<Duration>,
     /// Print one JSON object per check
@@ -358,12 +365,13 @@ pub(crate) struct Doctor {
 pub(crate) struct Conform {
     /// Name of the scratch collection; default: a random one
     ///
-    /// It must not exist. It is created at the start and dropped at the end. `--collection` has no effect.
+    /// It must not exist. It is created at the start and dropped at the end. On Redis it is the prefix of the scratch keys.
+    /// `--collection` has no effect.
     #[arg(long, value_name = "NAME")]
     pub(crate) scratch: Option<String>,
     /// Also check the deletion of expired documents
     ///
-    /// The server deletes them once a minute. The program waits for up to 150 s.
+    /// Only on MongoDB. The server deletes them once a minute. The program waits for up to 150 s.
     #[arg(long)]
     pub(crate) slow: bool,
     /// Print each clause, and not only those that fail

@@ -17,6 +17,8 @@ pub(crate) mod man;
 pub(crate) mod once;
 pub(crate) mod purge;
 pub(crate) mod raise;
+#[cfg(feature = "redis")]
+mod redis;
 pub(crate) mod refresh;
 pub(crate) mod release;
 pub(crate) mod revoke;

@@ -1,46 +1,39 @@
 //! The connection options, and how they become a handle.
 
-use std::{
-    env,
-    ffi::{CString, OsStr, OsString},
-    fs, io,
-    os::unix::{
-        ffi::{OsStrExt, OsStringExt},
-        fs::PermissionsExt,
-    },
-    path::{Path, PathBuf},
-    pin::pin,
-    sync::OnceLock,
-    time::Duration,
-};
+mod product;
+mod uri;
+
+use std::{path::PathBuf, pin::pin, sync::OnceLock, time::Duration};
 
 use clap::Args;
 use mongoseal::{Builder, Mongoseal};
-use nix::unistd::execve;
 use tokio::time::sleep;
 
-use crate::{exit_status::Failure, print_message, this_program, time, to_c_strings};
+pub(crate) use self::{
+    product::Product,
+    uri::{HIDDEN_URI, hide_uri},
+};
+use crate::{exit_status::Failure, print_message, time};
 
-/// The environment variable that [`hide_uri`] moves the connection string to. Commands that this program runs do not
-/// inherit it.
-pub(crate) const HIDDEN_URI: &str = "MONGOSEAL_KEPT_URI";
+/// The variable of the connection string, and the variable that is read if that is unset.
+pub(crate) const URI_VARIABLES: [&str; 2] = ["MONGOSEAL_URI", "MONGODB_URI"];
 
-/// The wait for MongoDB after which the wait is reported.
+/// The wait for the server after which the wait is reported.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// The options of all commands that connect to MongoDB.
+/// The options of all commands that connect to a server.
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Connection")]
 pub(crate) struct Connection {
-    /// Connection string of the replica set
+    /// Connection string of MongoDB or Redis
     ///
-    /// For example `mongodb://db0,db1,db2/app?replicaSet=rs0`. Environment: `MONGODB_URI`, which other users cannot read: they
-    /// can read arguments for some milliseconds.
-    #[arg(long, global = true, env = "MONGODB_URI", hide_env = true, value_name = "URI")]
+    /// For example `mongodb://db0,db1,db2/app?replicaSet=rs0`, or `redis://redis0:6379/0`. Environment: `MONGODB_URI`, or
+    /// `MONGOSEAL_URI`, which precedes it. Other users cannot read variables. They can read arguments for some milliseconds.
+    #[arg(long, global = true, env = URI_VARIABLES[0], hide_env = true, value_name = "URI")]
     uri: Option<String>,
     /// File with the connection string
     ///
-    /// It precedes `MONGODB_URI`.
+    /// It precedes `MONGODB_URI` and `MONGOSEAL_URI`.
     #[arg(long, global = true, value_name = "PATH")]
     uri_file: Option<PathBuf>,
     /// What the file contains. A pipe can be read only once.
@@ -48,10 +41,10 @@ pub(crate) struct Connection {
     read_uri: OnceLock<String>,
     /// Database; default: that of the URI, or mongoseal
     ///
-    /// Environment: `MONGOSEAL_DB`.
+    /// Only on MongoDB. Environment: `MONGOSEAL_DB`.
     #[arg(long, global = true, env = "MONGOSEAL_DB", hide_env = true, value_name = "NAME")]
     db: Option<String>,
-    /// Lease collection
+    /// Lease collection; on Redis: prefix of the keys
     ///
     /// Environment: `MONGOSEAL_COLLECTION`.
     #[arg(
@@ -63,14 +56,14 @@ pub(crate) struct Connection {
         value_name = "NAME"
     )]
     collection: String,
-    /// Time limit of a request to MongoDB
+    /// Time limit of a request to the server
     ///
-    /// After this time MongoDB counts as unavailable. For example 30s.
+    /// After this time the server counts as unavailable. For example 30s.
     #[arg(long, global = true, default_value = "10s", value_parser = time::parse, value_name = "TIME")]
     timeout: Duration,
     /// Retention of idle records
     ///
-    /// MongoDB deletes idle records after this time. It must be the same in all programs that use the collection.
+    /// The server deletes idle records after this time. It must be the same in all programs that use the collection.
     /// Environment: `MONGOSEAL_RETENTION`.
     #[arg(
         long,
@@ -84,9 +77,20 @@ pub(crate) struct Connection {
     retention: Duration,
     /// Accept a sharded cluster
     ///
-    /// On a sharded cluster only expiry is promised.
+    /// Only on MongoDB. On a sharded cluster only expiry is promised.
     #[arg(long, global = true)]
     allow_sharded: bool,
+    /// Redis replicas that acknowledge each write
+    ///
+    /// If fewer do so in time, the request is not confirmed. Default: none.
+    #[arg(long, global = true, value_name = "N")]
+    redis_replicas: Option<u32>,
+}
+
+/// A server to connect to, with options that fit it.
+pub(crate) struct Target {
+    pub(crate) uri: String,
+    pub(crate) product: Product,
 }
 
 impl Connection {
@@ -95,9 +99,42 @@ impl Connection {
         let builder =
             Mongoseal::builder().collection(&self.collection).operation_timeout(self.timeout).retention(self.retention);
         let builder = if self.allow_sharded { builder.allow_sharded() } else { builder };
+        #[cfg(feature = "redis")]
+        let builder = match self.redis_replicas {
+            Some(count) => builder.redis_replicas(count),
+            None => builder,
+        };
         match &self.db {
             Some(db) => builder.database(db),
             None => builder,
+        }
+    }
+
+    /// Returns the server to connect to. Fails if an option is for the other product.
+    pub(crate) fn target(&self) -> Result<Target, Failure> {
+        let uri = self.uri()?;
+        let product = Product::of(&uri);
+        let misfit = match product {
+            Product::Redis if cfg!(not(feature = "redis")) => {
+                "this program was built without Redis: install mongoseal-cli with its feature `redis-rustls`, or connect to MongoDB"
+            }
+            Product::Redis if self.db.is_some() => {
+                "--db and MONGOSEAL_DB are for MongoDB: leave them out, and put the number of the Redis database into the connection string, for example redis://redis0:6379/0"
+            }
+            Product::Redis if self.allow_sharded => "--allow-sharded is for MongoDB: leave it out on Redis",
+            Product::MongoDb if self.redis_replicas.is_some() => {
+                "--redis-replicas is for Redis: leave it out on MongoDB, where a majority confirms each write"
+            }
+            Product::Redis | Product::MongoDb => return Ok(Target { uri, product }),
+        };
+        Err(Failure::invalid(misfit))
+    }
+
+    /// Fails on Redis, before anything is sent. `why`: a clause with the reason, and what to do.
+    pub(crate) fn require_mongodb(&self, command: &str, why: &str) -> Result<(), Failure> {
+        match self.target()?.product {
+            Product::MongoDb => Ok(()),
+            Product::Redis => Err(Failure::invalid(format!("`mongoseal {command}` does not run on Redis, {why}"))),
         }
     }
 
@@ -106,13 +143,14 @@ impl Connection {
         self.open_with(self.builder()).await
     }
 
-    /// Connects with the settings of `builder`, and checks the deployment. Reports that MongoDB does not answer.
+    /// Connects with the settings of `builder`, and checks the deployment. Reports that the server does not answer.
     pub(crate) async fn open_with(&self, builder: Builder) -> Result<Mongoseal, Failure> {
-        Ok(self.report_wait(builder.connect(self.uri()?)).await?)
+        let Target { uri, product } = self.target()?;
+        Ok(self.report_wait(product, builder.connect(uri)).await?)
     }
 
-    /// Waits for `connected`, and reports that MongoDB does not answer.
-    pub(crate) async fn report_wait<T>(&self, connected: impl Future<Output = T>) -> T {
+    /// Waits for `connected`, and reports that the server does not answer.
+    pub(crate) async fn report_wait<T>(&self, product: Product, connected: impl Future<Output = T>) -> T {
         let mut connected = pin!(connected);
         tokio::select! {
             biased;
@@ -120,28 +158,11 @@ impl Connection {
             () = sleep(PATIENCE) => {}
         }
         let (elapsed, limit) = (time::brief(PATIENCE), time::brief(self.timeout));
-        print_message(&format!("MongoDB has not answered for {elapsed}, waiting up to {limit} (--timeout)"));
+        print_message(&format!("{product} has not answered for {elapsed}, waiting up to {limit} (--timeout)"));
         connected.await
     }
 
-    pub(crate) fn uri(&self) -> Result<String, Failure> {
-        let hidden = env::var_os(HIDDEN_URI).map(|uri| uri.into_string().map_err(|_| not_utf8("--uri"))).transpose()?;
-        match (hidden, &self.uri_file) {
-            (Some(_), Some(_)) => Err(Failure::invalid("there are two connection strings: pass --uri or --uri-file")),
-            (Some(uri), None) => Ok(uri),
-            (None, Some(path)) => match self.read_uri.get() {
-                Some(uri) => Ok(uri.clone()),
-                None => read_uri(path).map(|uri| self.read_uri.get_or_init(|| uri).clone()),
-            },
-            (None, None) => self.uri.clone().ok_or_else(|| {
-                Failure::invalid(
-                    "no connection string: set MONGODB_URI, or pass --uri-file or --uri, for example mongodb://db0,db1,db2/app?replicaSet=rs0",
-                )
-            }),
-        }
-    }
-
-    /// As it was said.
+    /// The database that the options name.
     pub(crate) fn db(&self) -> Option<&str> {
         self.db.as_deref()
     }
@@ -158,101 +179,31 @@ impl Connection {
         self.allow_sharded
     }
 
+    /// The number of replicas that must acknowledge each write.
+    #[cfg(feature = "redis")]
+    pub(crate) fn redis_replicas(&self) -> u32 {
+        self.redis_replicas.unwrap_or_default()
+    }
+
     pub(crate) fn retention(&self) -> Duration {
         self.retention
     }
 }
 
-fn not_utf8(place: &str) -> Failure {
-    Failure::invalid(format!(
-        "the connection string of {place} is not UTF-8: percent-encode the other bytes, such as %ff"
-    ))
-}
-
-/// Reads a connection string from a file, without the space around it.
-fn read_uri(path: &Path) -> Result<String, Failure> {
-    let cannot_read = |error| Failure::invalid(format!("cannot read --uri-file {}: {error}", path.display()));
-    // A pipe has no other readers than those to which it was given.
-    if let Ok(metadata) = path.metadata()
-        && metadata.is_file()
-        && metadata.permissions().mode() & 0o004 != 0
-    {
-        let path = path.display();
-        print_message(&format!("all users can read --uri-file {path}: run chmod o-r {path} if it has a password"));
-    }
-    let text = String::from_utf8(fs::read(path).map_err(cannot_read)?)
-        .map_err(|_| not_utf8(&format!("--uri-file {}", path.display())))?;
-    match text.trim() {
-        "" => {
-            Err(Failure::invalid(format!("--uri-file {} is empty: write the connection string to it", path.display())))
-        }
-        uri => Ok(uri.to_owned()),
-    }
-}
-
-/// Moves a connection string from the arguments to the environment, by executing this program again: all users of the
-/// machine can read the arguments, and only this user can read the environment.
-///
-/// Returns if the arguments have no connection string, or with an error.
-pub(crate) fn hide_uri() -> io::Result<()> {
-    let mut arguments = env::args_os();
-    let name = arguments.next().unwrap_or_default();
-    let Some((uri, rest)) = without_uri(arguments) else { return Ok(()) };
-    let mut hidden = OsString::from(format!("{HIDDEN_URI}="));
-    hidden.push(uri);
-    let inherited = env::vars_os().filter(|(name, _)| name != HIDDEN_URI).map(|(mut variable, value)| {
-        variable.push("=");
-        variable.push(value);
-        variable
-    });
-    let program = CString::new(this_program()?.into_os_string().into_vec())?;
-    let arguments = to_c_strings(std::iter::once(name).chain(rest))?;
-    let environment = to_c_strings(inherited.chain([hidden]))?;
-    // The standard library's exec would unblock all signals, and the command inherits the mask.
-    match execve(&program, &arguments, &environment) {
-        Ok(never) => match never {},
-        Err(error) => Err(error.into()),
-    }
-}
-
-/// Splits the arguments into the connection string, the last if there are several, and the others.
-fn without_uri(arguments: impl Iterator<Item = OsString>) -> Option<(OsString, Vec<OsString>)> {
-    let (mut uri, mut rest) = (None, Vec::new());
-    let mut arguments = arguments.peekable();
-    while let Some(argument) = arguments.next() {
-        if let Some(value) = argument.as_bytes().strip_prefix(b"--uri=") {
-            uri = Some(OsStr::from_bytes(value).to_owned());
-        } else if argument == "--uri" && arguments.peek().is_some_and(|next| !next.as_bytes().starts_with(b"-")) {
-            uri = arguments.next();
-        } else if argument == "--" {
-            rest.push(argument);
-            rest.extend(arguments.by_ref());
-        } else {
-            rest.push(argument);
-        }
-    }
-    Some((uri?, rest))
-}
-
-#[cfg(test)]
+#[cfg(all(test, not(feature = "redis")))]
 mod tests {
-    use super::*;
+    use clap::Parser;
 
-    fn split(line: &str) -> Option<(String, String)> {
-        let (uri, rest) = without_uri(line.split(' ').map(OsString::from))?;
-        Some((uri.into_string().unwrap(), rest.join(OsStr::new(" ")).into_string().unwrap()))
-    }
+    use crate::arguments::Arguments;
 
     #[test]
-    fn a_connection_string_is_taken_out_of_the_arguments_wherever_it_stands_before_the_command() {
-        let found = |uri: &str, rest: &str| Some((uri.to_owned(), rest.to_owned()));
-        assert_eq!(split("--uri a ls"), found("a", "ls"));
-        assert_eq!(split("ls --uri=a --json"), found("a", "ls --json"));
-        assert_eq!(split("run k --uri a -- psql --uri b --uri=c"), found("a", "run k -- psql --uri b --uri=c"));
-        assert_eq!(split("--uri a ls --uri=b"), found("b", "ls"));
-        assert_eq!(split("run k -- psql --uri b"), None);
-        assert_eq!(split("ls --uri"), None);
-        assert_eq!(split("ls --uri --json"), None);
-        assert_eq!(split("ls uri --urix a"), None);
+    fn a_program_without_redis_names_the_feature_that_is_off() {
+        for scheme in ["redis", "rediss", "valkey"] {
+            let uri = format!("{scheme}://:hunter2@redis0");
+            let arguments = Arguments::try_parse_from(["mongoseal", "--uri", &uri, "ls"]).unwrap();
+            let failure = arguments.connection.target().err().expect("it is refused");
+            assert!(failure.message().contains("install mongoseal-cli with its feature `redis-rustls`"));
+            assert!(!failure.message().contains("hunter2"));
+        }
     }
 }

@@ -15,7 +15,7 @@ has ended, the rest of its group has 1 s to end, then gets SIGTERM, then SIGKILL
 refreshes together with the command.
 
 Exit status: that of the command, or 128 plus the number of the signal that ended it; 121 if the key is held; 122 if \
-the lease was lost, which ends the command; 123 if MongoDB did not answer; 125 if the arguments or the deployment must \
+the lease was lost, which ends the command; 123 if the server did not answer; 125 if the arguments or the deployment must \
 be changed; 126 if the command cannot be run; 127 if it is not found.";
 
 pub(crate) const ONCE: &str = "Examples:
@@ -28,7 +28,9 @@ All machines run the same command at about the same time, for example by cron. T
 
 Environment of the command: MONGOSEAL_TICK (the number of the tick; that of a time is in milliseconds since 1970), and the variables of `mongoseal run`.
 
-Exit status: that of the command, or 120 if the tick is done, 119 if a later tick is done, 121 if another machine keeps the key, 122 if the lease was lost, also before the tick was completed, 123 if MongoDB did not answer, and then the tick may be completed; 125 to 127 as of `mongoseal run`. With --reset: 1 if no tick is completed.";
+Exit status: that of the command, or 120 if the tick is done, 119 if a later tick is done, 121 if another machine keeps the key, 122 if the lease was lost, also before the tick was completed, 123 if the server did not answer, and then the tick may be completed; 125 to 127 as of `mongoseal run`. With --reset: 1 if no tick is completed.
+
+Not on Redis, whose reads can be outdated.";
 
 pub(crate) const ELECT: &str = "Examples:
   mongoseal elect scheduler 10.0.0.7:4000 -- ./scheduler
@@ -47,7 +49,7 @@ standard input such as {\"id\":1,\"do\":\"verify\"}; the others are refresh and 
 The end of the standard input releases the lease. Under cron and systemd the standard input is /dev/null, which ends at \
 once: pass --no-stdin there. The end of the output means: stop acting on the key.
 
-Exit status 0 after a release; 121 if the key is held; 122 if the lease was lost; 123 if MongoDB did not answer; 125 if \
+Exit status 0 after a release; 121 if the key is held; 122 if the lease was lost; 123 if the server did not answer; 125 if \
 the arguments or the deployment must be changed; 128 plus the number of a signal that ended the wait.";
 
 pub(crate) const ACQUIRE: &str = "Examples:
@@ -61,8 +63,8 @@ the lease ends. Only a storage that checks the token refuses late writes, so pas
 Output: the token. The key stays held for --ttl, until `mongoseal refresh` or `mongoseal release`. The lease file has a \
 secret: only this user can read it. It must not exist before. If the key is not granted, no file is left.
 
-Exit status 0 if the key is held; 121 if another lease holds it; 122 if the lease ended at once; 123 if MongoDB did not \
-answer; 125 if the arguments or the deployment must be changed; 128 plus the number of a signal that ended the wait.";
+Exit status 0 if the key is held; 121 if another lease holds it; 122 if the lease ended at once; 123 if the server did \
+not answer; 125 if the arguments or the deployment must be changed; 128 plus the number of a signal that ended the wait.";
 
 pub(crate) const REFRESH: &str = "Examples:
   mongoseal refresh --lease-file deploy.lease || exit
@@ -70,7 +72,7 @@ pub(crate) const REFRESH: &str = "Examples:
 
 Output: the time that the lease lasts from now on. A refresh never takes a lost lease again.
 
-Exit status 0 if the lease is held; 122 if it is lost: stop the work; 123 if MongoDB did not answer: retry; 125 if the \
+Exit status 0 if the lease is held; 122 if it is lost: stop the work; 123 if the server did not answer: retry; 125 if the \
 arguments or the deployment must be changed.";
 
 pub(crate) const RELEASE: &str = "Examples:
@@ -80,7 +82,7 @@ pub(crate) const RELEASE: &str = "Examples:
 Removes the file when the lease has ended. A descriptor stays as it is.
 
 Exit status 0 if the lease was held until the release; 122 if it had been lost before, so another lease may have held \
-the key; 123 if MongoDB did not answer: the file stays, retry; 125 if the arguments or the deployment must be changed.";
+the key; 123 if the server did not answer: the file stays, retry; 125 if the arguments or the deployment must be changed.";
 
 pub(crate) const LEADER: &str = "Examples:
   mongoseal leader scheduler | cut -f1
@@ -107,7 +109,9 @@ pub(crate) const WATCH: &str = "Examples:
   mongoseal watch reports/ --prefix --json | tee events
 
 On a terminal it shows a table of the holders and the latest events: q ends it. In a pipe it prints a line per event. \
-Ctrl-C and SIGTERM end it, too, always with status 0.";
+Ctrl-C and SIGTERM end it, too, always with status 0.
+
+On Redis it polls, at intervals that grow to a second: a lease that is granted and ends between two polls has no events.";
 
 pub(crate) const REVOKE: &str = "Examples:
   mongoseal revoke reports/nightly --reason 'stuck since Monday'
@@ -128,7 +132,9 @@ documents. Writers of these documents are then refused until the clock has passe
 `mongoseal raise` has raised the version of their keys. Without an index on the field, this command reads the whole \
 collection; counting the documents without a token always does. --timeout limits each read.
 
-Exit status 1 if documents are ahead of the clock, even if their keys were raised.";
+Exit status 1 if documents are ahead of the clock, even if their keys were raised.
+
+Only on MongoDB, where the fenced documents are.";
 
 pub(crate) const RAISE: &str = "Examples:
   mongoseal raise --to 228031344934932 reports/nightly
@@ -145,7 +151,8 @@ pub(crate) const DOCTOR: &str = "Examples:
   mongoseal doctor --json | jq -r 'select(.verdict != \"pass\")'
 
 The clock check compares the members' clocks with the grace of the leases. Unless a program sets it, the grace is 500 ms \
-with a ttl of 5 s or more, and a tenth of a shorter ttl: pass the smallest one with --grace.
+with a ttl of 5 s or more, and a tenth of a shorter ttl: pass the smallest one with --grace. On Redis it compares the \
+server's clock with that of this machine.
 
 Exit status 1 if a check failed.";
 
@@ -157,7 +164,9 @@ Probes check single behaviours of the server. Clauses are the conformance suite 
 scratch collection, for about 5 s. The collection is also dropped after SIGINT and SIGTERM. If the program is killed, \
 drop the collection by hand: its name begins with mongoseal.conform.
 
-Exit status 0 if all probes and clauses hold, 1 if one failed or the collection could not be dropped; 123 if MongoDB \
+On Redis there are no probes. The clauses that Redis declares run under a scratch prefix, whose keys are then deleted.
+
+Exit status 0 if all probes and clauses hold, 1 if one failed or the collection could not be dropped; 123 if the server \
 did not answer; 125 if the scratch collection exists or may not be created.";
 
 pub(crate) const VERIFY: &str = "Examples:
@@ -167,7 +176,7 @@ pub(crate) const VERIFY: &str = "Examples:
 `mongoseal run` sets MONGOSEAL_KEY and MONGOSEAL_TOKEN for its command.
 
 Exit status 0 if no newer token of the key was issued, whether the key is held or not; 1 otherwise. The answer can be \
-outdated at once, so pass the token with each write, too.";
+outdated at once, so pass the token with each write, too. Not on Redis, whose reads can be outdated.";
 
 pub(crate) const DEMO: &str = "Examples:
   mongoseal demo";

@@ -32,7 +32,7 @@ impl Status {
     pub(crate) const HELD: Self = Self::of_command(121);
     /// The lease was lost.
     pub(crate) const LOST: Self = Self::of_command(122);
-    /// MongoDB did not answer in time; the request may have taken effect.
+    /// The server did not answer in time; the request may have taken effect.
     pub(crate) const UNAVAILABLE: Self = Self::of_command(123);
     /// The arguments or the deployment must be changed.
     pub(crate) const INVALID: Self = Self::of_command(125);
@@ -52,7 +52,7 @@ impl Status {
         ("120", "The tick of the schedule is already done."),
         ("121", "The key is held, or its queue is full."),
         ("122", "The lease was lost; run and elect have ended the command."),
-        ("123", "MongoDB did not answer in time; the request may have taken effect."),
+        ("123", "The server did not answer in time; the request may have taken effect."),
         ("125", "The arguments or the deployment must be changed."),
         ("126", "The command could not be started."),
         ("127", "The command was not found."),

@@ -74,6 +74,16 @@ impl<B: Backend> CompareAndSwap<B> {
         Self(Arc::new(Shared { backend, retention, turns: Arc::default() }))
     }
 
+    /// Checks that the bytes of a key are a record that this version of the crate reads. For tools that inspect a backend.
+    ///
+    /// # Errors
+    ///
+    /// - [`Error::Corrupt`]: they are not a record. Requests for the key fail: delete it, or move it elsewhere.
+    /// - [`Error::Invalid`]: a newer version of this crate wrote the record: upgrade this one.
+    pub fn check_bytes(key: &Key, bytes: &[u8]) -> Result<()> {
+        codec::decode(key, bytes).map(drop)
+    }
+
     /// The backend.
     #[must_use]
     pub fn backend(&self) -> &B {

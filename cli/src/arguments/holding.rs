@@ -15,7 +15,7 @@ use crate::{
 pub(crate) struct LeaseOptions {
     /// Time to live of the lease
     ///
-    /// The lease expires if no refresh reaches MongoDB for this long. For example 5m.
+    /// The lease expires if no refresh reaches the server for this long. For example 5m.
     #[arg(long, default_value = "30s", value_parser = time::parse, value_name = "TIME")]
     pub(crate) ttl: Duration,
     /// Owner that other programs see, for example web-1
@@ -204,7 +204,7 @@ pub(crate) struct Elect {
 pub(crate) struct WantedLease {
     /// Time to live of the lease
     ///
-    /// The lease expires if no refresh reaches MongoDB for this long. For example 5m.
+    /// The lease expires if no refresh reaches the server for this long. For example 5m.
     #[arg(long, default_value = "30s", value_parser = time::parse, value_name = "TIME")]
     pub(crate) ttl: Duration,
     /// Owner that other programs see, for example web-1

@@ -1,18 +1,26 @@
-//! `mongoseal conform`: checks whether a deployment does what the library needs, in a scratch collection.
+//! `mongoseal conform`: checks whether a server does what the library needs, in a scratch collection, or on Redis under a
+//! scratch prefix.
 //!
 //! | file | contains |
 //! |---|---|
 //! | `scratch.rs` | the scratch collection |
 //! | `probes.rs` | probes of single behaviours of the server |
 //! | `clauses.rs` | runs the conformance suite of the library |
+//! | `redis.rs` | the same on Redis, without probes |
 
 mod clauses;
 mod probes;
+#[cfg(feature = "redis")]
+mod redis;
 mod scratch;
 
-use std::{pin::pin, time::Duration};
+use std::{pin::pin, sync::Arc, time::Duration};
 
-use mongoseal::{Deadline, conformance, conformance::Clause};
+use mongoseal::{
+    Deadline,
+    conformance::{self, Clause},
+    store::Store,
+};
 use serde::Serialize;
 use tokio::sync::watch;
 
@@ -23,7 +31,7 @@ use super::{
 };
 use crate::{
     arguments::Conform,
-    connection::Connection,
+    connection::{Connection, Target},
     exit_status::{Failure, Status},
     output, print_message,
     signals::Signals,
@@ -39,7 +47,12 @@ const EXPLANATION_TIME: Duration = Duration::from_secs(2);
 pub(crate) async fn perform(connection: &Connection, options: Conform) -> Result<Status, Failure> {
     // Before the collection is created, so that no signal leaves it behind.
     let mut signals = Signals::terminating().map_err(Failure::internal)?;
-    let opened = signals.unless(connection.report_wait(open(connection))).await;
+    let Target { uri, product } = connection.target()?;
+    #[cfg(feature = "redis")]
+    if product == crate::connection::Product::Redis {
+        return Box::pin(redis::perform(&uri, connection, options, &mut signals)).await;
+    }
+    let opened = signals.unless(connection.report_wait(product, open(&uri, connection))).await;
     let deployment = opened.map_err(Failure::by_signal)??;
     let ended = check(&deployment, connection, options, &mut signals).await;
     deployment.close().await;
@@ -47,9 +60,8 @@ pub(crate) async fn perform(connection: &Connection, options: Conform) -> Result
 }
 
 /// Connects. If that fails, returns the library's error, which explains more than the driver's.
-async fn open(connection: &Connection) -> Result<Deployment, Failure> {
-    let uri = connection.uri()?;
-    if let Ok(deployment) = Deployment::open(&uri, connection, "conform").await {
+async fn open(uri: &str, connection: &Connection) -> Result<Deployment, Failure> {
+    if let Ok(deployment) = Deployment::open(uri, connection, "conform").await {
         return Ok(deployment);
     }
     // If it can connect, the library creates its collection.
@@ -70,37 +82,38 @@ async fn check(
     options: Conform,
     signals: &mut Signals,
 ) -> Result<Status, Failure> {
-    let mut report = Report { json: options.json, verbose: options.verbose, worst: Verdict::Pass };
+    let mut report = Report::of(&options);
     let scratch = Scratch::create(deployment, options.scratch).await?;
     let store = deployment.store(&scratch.collection, connection);
     let lab = Lab { deployment, scratch: &scratch, connection, store: &store };
     let (stop, stopped) = watch::channel(false);
-    let ended = {
-        let mut checks = pin!(run_checks(lab, options.slow, &mut report, stopped));
-        match signals.unless(&mut checks).await {
-            Ok(done) => done.map(|()| None),
-            Err(number) => {
-                print_message("a signal was received: the remaining checks do not run");
-                stop.send_replace(true);
-                // After a second signal, the program does not wait for the probe that is running.
-                drop(signals.unless(checks).await);
-                Ok(Some(number))
-            }
-        }
-    };
+    let ended = until_signal(signals, &stop, run_checks(lab, options.slow, &mut report, stopped)).await;
     let dropped = signals.finish(async {
         // A late request of a clause would create the collection again.
         store.close(Deadline::after(store.clock(), CLOSE_TIMEOUT)).await;
         scratch.remove(deployment).await
     });
     let dropped = dropped.await.unwrap_or_else(|| scratch.left(deployment, "no answer"));
-    let printed = report.add("scratch", &dropped);
-    if printed.is_err() && dropped.verdict == Verdict::Fail {
-        print_message(&dropped.found);
+    report.end(ended, &dropped)
+}
+
+/// Runs checks until a signal. Then sends `true` to `stop`, and waits for the checks. Returns the number of the signal.
+async fn until_signal(
+    signals: &mut Signals,
+    stop: &watch::Sender<bool>,
+    checks: impl Future<Output = Result<(), Failure>>,
+) -> Result<Option<i32>, Failure> {
+    let mut checks = pin!(checks);
+    match signals.unless(&mut checks).await {
+        Ok(done) => done.map(|()| None),
+        Err(number) => {
+            print_message("a signal was received: the remaining checks do not run");
+            stop.send_replace(true);
+            // After a second signal, the program does not wait for the probe that is running.
+            drop(signals.unless(checks).await);
+            Ok(Some(number))
+        }
     }
-    let signal = ended?;
-    printed?;
-    Ok(signal.map_or_else(|| report.status(), Status::of_signal))
 }
 
 /// Runs the probes and the clauses until `stopped` is true.
@@ -127,7 +140,7 @@ async fn run_checks(
     }
     match missing {
         Some(probe) => skip_clauses(report, probe)?,
-        None => run_clauses(lab, report, &mut stopped).await?,
+        None => run_clauses(lab.store, report, &mut stopped).await?,
     }
     let Some(inserted) = inserted else { return report.add(PROBE, &probes::deletion_not_checked()) };
     tokio::select! {
@@ -136,11 +149,15 @@ async fn run_checks(
     }
 }
 
-/// Runs the conformance suite of the library until `stopped` is true.
-async fn run_clauses(lab: Lab<'_>, report: &mut Report, stopped: &mut watch::Receiver<bool>) -> Result<(), Failure> {
-    let clauses = conformance::clauses();
-    let mut running = Running::start(clauses, lab.store);
-    let (mut names, mut held) = (clauses.iter().map(Clause::name), 0);
+/// Runs the clauses of the conformance suite that the store declares, until `stopped` is true.
+async fn run_clauses(
+    store: &Arc<dyn Store>,
+    report: &mut Report,
+    stopped: &mut watch::Receiver<bool>,
+) -> Result<(), Failure> {
+    let (clauses, left_out) = conformance::clauses_of(&**store);
+    let mut running = Running::start(&clauses, store);
+    let (mut names, mut held) = (clauses.iter().map(|clause| clause.name()), 0);
     let ended = loop {
         let result = tokio::select! {
             biased;
@@ -158,7 +175,13 @@ async fn run_clauses(lab: Lab<'_>, report: &mut Report, stopped: &mut watch::Rec
         }
     };
     running.stop().await;
-    if ended? { report.count_clauses(held, clauses.len()) } else { Ok(()) }
+    if !ended? {
+        return Ok(());
+    }
+    for clause in &left_out {
+        report.add_left_out(clause)?;
+    }
+    report.count_clauses(held, clauses.len())
 }
 
 /// Reports that no clause can run, because this probe has failed.
@@ -192,6 +215,22 @@ struct FindingView<'a> {
 }
 
 impl Report {
+    fn of(options: &Conform) -> Self {
+        Self { json: options.json, verbose: options.verbose, worst: Verdict::Pass }
+    }
+
+    /// Adds what became of the scratch place, and returns the status of the program. `ended`: how the checks ended, with the
+    /// number of a signal.
+    fn end(&mut self, ended: Result<Option<i32>, Failure>, removed: &Finding) -> Result<Status, Failure> {
+        let printed = self.add("scratch", removed);
+        if printed.is_err() && removed.verdict == Verdict::Fail {
+            print_message(&removed.found);
+        }
+        let signal = ended?;
+        printed?;
+        Ok(signal.map_or_else(|| self.status(), Status::of_signal))
+    }
+
     fn add(&mut self, kind: &'static str, finding: &Finding) -> Result<(), Failure> {
         self.worst = self.worst.max(finding.verdict);
         if self.json {
@@ -217,6 +256,18 @@ impl Report {
             output::lines(&finding::line(*verdict, "clause", COLUMN, &sentence))?;
         }
         Ok(())
+    }
+
+    /// Adds a clause about what the store does not declare.
+    fn add_left_out(&mut self, clause: &Clause) -> Result<(), Failure> {
+        let (found, advice) = ("not run, because this store does not declare it", "use MongoDB if you need it");
+        let finding = Finding::skip(clause.name(), found, advice);
+        if self.json {
+            return self.add("clause", &finding);
+        }
+        self.worst = self.worst.max(Verdict::Skip);
+        output::lines(&finding::line(Verdict::Skip, "clause", COLUMN, &format!("{}: {found}: {advice}", clause.name())))
+            .map_err(Failure::from)
     }
 
     fn count_clauses(&mut self, held: usize, all: usize) -> Result<(), Failure> {

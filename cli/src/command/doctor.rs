@@ -6,10 +6,15 @@
 //! | `collection.rs` | the TTL index, and documents that are not lease records |
 //! | `privileges.rs` | the user's privileges |
 //! | `times.rs` | clocks, round trips, commits |
+//! | `records.rs` | judges the records of either store |
+//! | `redis.rs`, `redis/` | a Redis server |
 
 mod collection;
 mod deployment;
 mod privileges;
+mod records;
+#[cfg(feature = "redis")]
+mod redis;
 mod times;
 
 use std::time::Duration;
@@ -22,7 +27,7 @@ use super::{
 };
 use crate::{
     arguments::Doctor,
-    connection::Connection,
+    connection::{Connection, Target},
     exit_status::{Failure, Status},
     output,
 };
@@ -57,7 +62,7 @@ impl Report {
 }
 
 pub(crate) async fn perform(connection: &Connection, options: Doctor) -> Result<Status, Failure> {
-    let uri = connection.uri()?;
+    let Target { uri, product } = connection.target()?;
     let mut report = Report { json: options.json, worst: Verdict::Pass };
     let opened = connection.open().await;
     if let Err(failure) = &opened
@@ -66,23 +71,20 @@ pub(crate) async fn perform(connection: &Connection, options: Doctor) -> Result<
         report.add(&Finding::refused("reachable", failure))?;
         return Ok(report.status());
     }
-    match Deployment::open(&uri, connection, "doctor").await {
-        Ok(deployment) => {
-            let examined = examine(&deployment, opened.as_ref().ok(), connection, options.grace, &mut report).await;
-            deployment.close().await;
-            examined?;
-            // The library refuses the deployment for a reason that no check covers.
-            if let Err(failure) = &opened
-                && report.worst != Verdict::Fail
-            {
-                report.add(&Finding::refused("library", failure))?;
-            }
-        }
+    let seal = opened.as_ref().ok();
+    let examined = match product {
+        #[cfg(feature = "redis")]
+        crate::connection::Product::Redis => redis::examine(&uri, connection, seal, options.grace, &mut report).await,
+        _ => examine(&uri, connection, seal, options.grace, &mut report).await,
+    };
+    match (examined, &opened) {
+        (Err(Unexamined::Failed(failure)), _) => return Err(failure),
         // The library's message is better than the driver's.
-        Err(error) => match &opened {
-            Err(failure) => report.add(&Finding::refused("reachable", failure))?,
-            Ok(_) => report.add(&Finding::fail("reachable", error.to_string(), "retry"))?,
-        },
+        (Err(Unexamined::Unreachable(_)), Err(failure)) => report.add(&Finding::refused("reachable", failure))?,
+        (Err(Unexamined::Unreachable(error)), Ok(_)) => report.add(&Finding::fail("reachable", error, "retry"))?,
+        // The library refuses the deployment for a reason that no check covers.
+        (Ok(()), Err(failure)) if report.worst != Verdict::Fail => report.add(&Finding::refused("library", failure))?,
+        (Ok(()), _) => {}
     }
     if let Ok(seal) = opened {
         seal.shutdown().await;
@@ -90,7 +92,36 @@ pub(crate) async fn perform(connection: &Connection, options: Doctor) -> Result<
     Ok(report.status())
 }
 
+/// Why a deployment was not examined to the end.
+enum Unexamined {
+    /// The connection of the checks could not be opened.
+    Unreachable(String),
+    /// A finding could not be printed.
+    Failed(Failure),
+}
+
+impl From<Failure> for Unexamined {
+    fn from(failure: Failure) -> Self {
+        Self::Failed(failure)
+    }
+}
+
+/// Examines a deployment of MongoDB.
 async fn examine(
+    uri: &str,
+    connection: &Connection,
+    seal: Option<&Mongoseal>,
+    grace: Option<Duration>,
+    report: &mut Report,
+) -> Result<(), Unexamined> {
+    let opened = Deployment::open(uri, connection, "doctor").await;
+    let deployment = opened.map_err(|refusal| Unexamined::Unreachable(refusal.to_string()))?;
+    let examined = check(&deployment, seal, connection, grace, report).await;
+    deployment.close().await;
+    Ok(examined?)
+}
+
+async fn check(
     deployment: &Deployment,
     seal: Option<&Mongoseal>,
     connection: &Connection,
@@ -114,6 +145,6 @@ async fn examine(
     }
     // The other checks use the library, which refuses the deployment if a check above failed.
     let Some(seal) = seal else { return Ok(()) };
-    report.add(&times::commit(seal).await)?;
+    report.add(&times::commit(seal, "a write that a majority confirms", "replica set").await)?;
     report.add(&collection::foreign(deployment).await)
 }

@@ -24,7 +24,7 @@ use mongoseal::{
 pub(super) use streams::{Events, StreamStart};
 use tokio::task::JoinSet;
 
-use crate::{connection::Connection, exit_status::Failure, time};
+use crate::{connection::Connection, time};
 
 const UNAUTHORIZED: i32 = 13;
 /// The command exceeded its time limit.
@@ -96,9 +96,9 @@ pub(super) struct Deployment {
 }
 
 /// Returns the name of the database of the leases. If the connection string is wrong, the connection fails later.
-pub(super) fn database_name(connection: &Connection) -> Result<String, Failure> {
-    let parsed = ConnectionString::parse(connection.uri()?).ok();
-    Ok(database(connection, parsed.and_then(|parsed| parsed.default_database).as_deref()))
+pub(super) fn database_name(uri: &str, connection: &Connection) -> String {
+    let parsed = ConnectionString::parse(uri).ok();
+    database(connection, parsed.and_then(|parsed| parsed.default_database).as_deref())
 }
 
 fn database(connection: &Connection, default: Option<&str>) -> String {

@@ -21,9 +21,13 @@ pub(crate) async fn perform(connection: &Connection, options: Fences) -> Result<
             "{field:?} cannot be the field of the tokens: pass a top-level field, without `$` and `.`"
         )));
     }
+    connection.require_mongodb(
+        "fences",
+        "because it reads documents of MongoDB: pass the connection string of their database",
+    )?;
     // The library's error explains an unusable deployment better than the driver's.
     connection.open().await?.shutdown().await;
-    let uri = connection.uri()?;
+    let uri = connection.target()?.uri;
     let deployment =
         Deployment::open(&uri, connection, "fences").await.map_err(|refusal| refused(&refusal, &options))?;
     let found = examine(&deployment, &options, connection.timeout()).await;

@@ -4,6 +4,8 @@
 //! Invariants: only this user can read the file. No error quotes its content. It exists before the key is acquired, so
 //! no lease is granted that cannot be written.
 
+mod location;
+
 use std::{
     fmt,
     fs::{self, File, Metadata, OpenOptions},
@@ -17,7 +19,7 @@ use nix::libc::O_NONBLOCK;
 use serde::{Deserialize, Serialize};
 use serde_json::error::Category;
 
-use super::driver;
+use self::location::Location;
 use crate::{arguments::LeasePlace, connection::Connection, exit_status::Failure, print_message};
 
 /// The version of the form that this program writes and reads.
@@ -33,8 +35,8 @@ const MIN_WRITTEN: u32 = 3;
 #[derive(Clone, Deserialize, Serialize)]
 struct Content {
     version: u64,
-    database: String,
-    collection: String,
+    #[serde(flatten)]
+    location: Location,
     key: String,
     lease_id: String,
     /// `null` until the key is granted.
@@ -146,10 +148,9 @@ impl LeaseFile {
     /// Creates the file of a lease that is not granted yet. Fails if the file exists: it can have another lease.
     pub(super) fn create(place: &LeasePlace, connection: &Connection, key: &str, id: LeaseId) -> Result<Self, Failure> {
         let place = Place::of(place)?;
-        let database = driver::database_name(connection)?;
-        let collection = connection.collection().to_owned();
+        let location = Location::of(connection)?;
         let (key, lease_id) = (key.to_owned(), id.expose());
-        let content = Content { version: VERSION, database, collection, key, lease_id, token: None };
+        let content = Content { version: VERSION, location, key, lease_id, token: None };
         let mut options = OpenOptions::new();
         options.write(true);
         if let Place::Descriptor(number) = place {
@@ -220,7 +221,7 @@ pub(super) struct LeftLease {
 }
 
 impl LeftLease {
-    /// Reads the lease, and checks that it is in the collection of this connection.
+    /// Reads the lease, and checks that it is where this connection keeps leases.
     pub(super) fn read(place: &LeasePlace, connection: &Connection) -> Result<Self, Failure> {
         let place = Place::of(place)?;
         let mut options = OpenOptions::new();
@@ -236,7 +237,7 @@ impl LeftLease {
         file.take(MAX_BYTES).read_to_end(&mut bytes).map_err(|error| {
             Failure::invalid(format!("cannot read {place}: {error}: check that the file can be read"))
         })?;
-        let Content { database, collection, key, lease_id, token, .. } = parse(&bytes, &place)?;
+        let Content { location, key, lease_id, token, .. } = parse(&bytes, &place)?;
         let is_wrong = || foreign(&place);
         let key: Key = key.parse().map_err(|_| is_wrong())?;
         let id = lease_id.parse().map_err(|_| is_wrong())?;
@@ -246,11 +247,10 @@ impl LeftLease {
             )));
         };
         let token = FencingToken::new(token).map_err(|_| is_wrong())?;
-        let here = (driver::database_name(connection)?, connection.collection());
-        if (database.as_str(), collection.as_str()) != (here.0.as_str(), here.1) {
+        let here = Location::of(connection)?;
+        if location != here {
             return Err(Failure::invalid(format!(
-                "the lease of {place} is in the collection {collection:?} of the database {database:?}, and the options name {:?} of {:?}: pass --db and --collection as to `mongoseal acquire`",
-                here.1, here.0
+                "the lease of {place} is in {location}, and the options name {here}: pass the connection options of `mongoseal acquire`"
             )));
         }
         Ok(Self { place, key, id, token })

@@ -114,6 +114,7 @@ fn write_environment(roff: &mut Roff, program: &Command) {
             "MONGOSEAL_KEY, MONGOSEAL_TOKEN, MONGOSEAL_LEASE_ID, MONGOSEAL_DEADLINE",
             "Set for the command of run, once and elect: its key, token, lease id (a secret) and first deadline. verify takes the first two as defaults.",
         ),
+        ("MONGODB_URI", "Read if MONGOSEAL_URI is unset or empty."),
         ("MONGOSEAL_TICK", "Set for the command of once: the number of its tick."),
         ("NO_COLOR", "If set, no colours on a terminal."),
     ] {

@@ -22,6 +22,8 @@ use crate::{
 };
 
 pub(crate) async fn perform(connection: &Connection, options: Once) -> Result<Status, Failure> {
+    connection
+        .require_mongodb("once", "whose reads can be outdated, so a completed tick could run again: use MongoDB")?;
     if options.reset {
         let seal = connection.open().await?;
         let reset = reset(&seal, &options).await;

@@ -10,6 +10,10 @@ use crate::{
 };
 
 pub(crate) async fn perform(connection: &Connection, options: Verify) -> Result<Status, Failure> {
+    connection.require_mongodb(
+        "verify",
+        "whose reads can be outdated: pass the token with each write to a storage that checks it",
+    )?;
     let Verify { key, token } = options;
     let seal = connection.open().await?;
     let record = seal.inspect(key.as_str()).await?;

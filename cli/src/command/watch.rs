@@ -21,7 +21,7 @@ use crate::{
     signals::Signals,
 };
 
-/// The interval of the checks whether MongoDB answers. The stream of events is silent if it does not.
+/// The interval of the checks whether the server answers. The stream of events is silent if it does not.
 const CHECK_INTERVAL: Duration = Duration::from_secs(5);
 /// The time that the last lines have to be written. A reader that does not read must not delay the end.
 const LAST_WRITES: Duration = Duration::from_millis(500);
@@ -47,11 +47,11 @@ async fn watch(seal: &Mongoseal, options: &Watch, signals: &mut Signals) -> Resu
     }
 }
 
-/// Checks, after the interval, whether MongoDB answers. Returns a message if it does not.
+/// Checks, after the interval, whether the server answers. Returns a message if it does not.
 async fn check(seal: &Mongoseal) -> Option<String> {
     sleep(CHECK_INTERVAL).await;
     match seal.now().await {
-        Err(error @ Error::Unavailable { .. }) => Some(format!("waiting for MongoDB: {error}")),
+        Err(error @ Error::Unavailable { .. }) => Some(format!("waiting for the server: {error}")),
         _ => None,
     }
 }

@@ -146,6 +146,7 @@ pub(crate) fn mongoseal(arguments: &[&str]) -> Command {
 fn without_settings(mut command: Command) -> Command {
     command
         .env_remove("MONGODB_URI")
+        .env_remove("MONGOSEAL_URI")
         .env_remove("MONGOSEAL_OWNER")
         .env_remove("MONGOSEAL_KEY")
         .env_remove("MONGOSEAL_TOKEN")

@@ -101,10 +101,10 @@ async fn the_lease_file_is_for_this_user_only_and_has_the_form_of_the_document()
     let file = sandbox.lease_file();
     let mut members: Vec<_> = file.as_object().unwrap().keys().map(String::as_str).collect();
     members.sort_unstable();
-    assert_eq!(members, ["collection", "database", "key", "lease_id", "token", "version"]);
+    assert_eq!(members, ["collection", "database", "key", "lease_id", "store", "token", "version"]);
     assert_eq!(
-        (&file["version"], &file["collection"], &file["database"]),
-        (&1.into(), &"mongoseal".into(), &"cli_form".into())
+        (&file["version"], &file["store"], &file["collection"], &file["database"]),
+        (&1.into(), &"mongodb".into(), &"mongoseal".into(), &"cli_form".into())
     );
     sandbox.released().await.is_quiet(0);
 }
@@ -276,7 +276,7 @@ async fn a_file_that_is_no_lease_file_is_an_error_that_names_the_remedy_and_no_s
     fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
     let mut other = sandbox.with_file(&["release"]);
     other.args(["--collection", "other"]);
-    let part = "is in the collection \"mongoseal\" of the database \"cli_wrong\", and the options name \"other\" of \"cli_wrong\": pass --db";
+    let part = "is in the collection \"mongoseal\" of the database \"cli_wrong\" on MongoDB, and the options name the collection \"other\" of the database \"cli_wrong\" on MongoDB: pass the connection options";
     done(other).await.says(125, part);
     let pipe = done(sandbox.shell("mkfifo -m 600 pipe; mongoseal release --lease-file pipe")).await;
     pipe.says(125, "is no regular file: pass a descriptor by --lease-fd");

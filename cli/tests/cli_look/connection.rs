@@ -26,7 +26,7 @@ async fn an_empty_variable_counts_as_unset() {
 
 #[tokio::test]
 async fn a_variable_that_is_not_utf8_is_named() {
-    for name in ["MONGODB_URI", "MONGOSEAL_DB"] {
+    for name in ["MONGODB_URI", "MONGOSEAL_URI", "MONGOSEAL_DB"] {
         let mut listing = program();
         listing.arg("ls").env(name, OsStr::from_bytes(b"mongodb://user:\xff@host"));
         let said = Said::by(listing).await;

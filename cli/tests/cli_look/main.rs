@@ -27,8 +27,9 @@ fn program() -> Command {
 }
 
 /// The variables that the program reads.
-const SETTINGS: [&str; 10] = [
+const SETTINGS: [&str; 11] = [
     "MONGODB_URI",
+    "MONGOSEAL_URI",
     "MONGOSEAL_DB",
     "MONGOSEAL_COLLECTION",
     "MONGOSEAL_RETENTION",

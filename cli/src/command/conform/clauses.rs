@@ -1,4 +1,4 @@
-//! Runs the conformance suite of the library on the scratch collection.
+//! Runs the conformance suite of the library in the scratch collection, or under the scratch prefix.
 //!
 //! A clause fails by a panic. Each clause runs on a task of its own and has a time limit, so no clause ends or delays
 //! the others. The message of the panic is the finding.
@@ -34,10 +34,10 @@ pub(super) struct Running {
 
 impl Running {
     /// Starts all clauses, a few at a time.
-    pub(super) fn start(clauses: &'static [Clause], store: &Arc<dyn Store>) -> Self {
+    pub(super) fn start(clauses: &[&'static Clause], store: &Arc<dyn Store>) -> Self {
         silence_caught_panics();
         let (mut tasks, permits) = (JoinSet::new(), Arc::new(Semaphore::new(PARALLEL)));
-        for (at, clause) in clauses.iter().enumerate() {
+        for (at, clause) in clauses.iter().copied().enumerate() {
             let (store, permits) = (Arc::clone(store), Arc::clone(&permits));
             tasks.spawn(async move {
                 // The semaphore is never closed.

@@ -2,9 +2,12 @@
 
 use std::time::Duration;
 
-use mongoseal::{Error, Key, store::MongoStore};
+use mongoseal::{Key, store::MongoStore};
 
-use super::Finding;
+use super::{
+    Finding,
+    records::{self, Unreadable},
+};
 use crate::{
     command::driver::{Answer, Bson, Deployment, Document, Refusal, doc},
     time,
@@ -88,55 +91,14 @@ fn span(seconds: u128) -> String {
     if time::parse(&shown) == Ok(exact) { shown } else { format!("{seconds}s") }
 }
 
-const RECORDS: &str = "records";
-/// The largest number of documents that are checked.
-const MAX_DOCUMENTS: usize = 100_000;
-/// The largest number of ids in a finding.
-const MAX_IDS: usize = 3;
-
-/// A document that the library cannot read as a record, with its id.
-enum Unreadable {
-    Foreign(String),
-    Newer(String),
-}
-
 /// Looks for documents in the collection that the library cannot read.
 pub(super) async fn foreign(deployment: &Deployment) -> Finding {
-    let scan = match deployment.scan(MAX_DOCUMENTS, check).await {
-        Ok(scan) => scan,
-        Err(refusal) => return Finding::warn(RECORDS, format!("cannot read them ({refusal})"), "grant find"),
-    };
-    let (mut foreign, mut newer) = (Vec::new(), Vec::new());
-    for unreadable in scan.found {
-        match unreadable {
-            Unreadable::Foreign(id) => foreign.push(id),
-            Unreadable::Newer(id) => newer.push(id),
+    match deployment.scan(records::MAX, check).await {
+        Ok(scan) => {
+            records::judged(&scan, "document", "inspect them with a MongoDB shell, and move them to another collection")
         }
+        Err(refusal) => records::unread(&refusal, "grant find"),
     }
-    let checked = match (scan.has_more, scan.count) {
-        (true, count) => format!("the first {count} documents"),
-        (false, 1) => "1 document".into(),
-        (false, count) => format!("{count} documents"),
-    };
-    if !foreign.is_empty() {
-        return Finding::warn(
-            RECORDS,
-            format!(
-                "{} of {checked} cannot be read as lease records ({}), so requests for these keys fail",
-                foreign.len(),
-                first_ids(&foreign)
-            ),
-            "inspect them with a MongoDB shell, and move them to another collection",
-        );
-    }
-    if !newer.is_empty() {
-        return Finding::warn(
-            RECORDS,
-            format!("a newer mongoseal wrote {} of {checked} ({})", newer.len(), first_ids(&newer)),
-            "upgrade this mongoseal",
-        );
-    }
-    Finding::pass(RECORDS, format!("{checked} checked, all are lease records"))
 }
 
 /// Checks a document as the library does.
@@ -145,18 +107,5 @@ fn check(document: &Document) -> Option<Unreadable> {
     let Some(key) = document.get_str("_id").ok().and_then(|id| id.parse::<Key>().ok()) else {
         return Some(Unreadable::Foreign(id()));
     };
-    match MongoStore::check_document(&key, document) {
-        Ok(()) => None,
-        Err(Error::Invalid { .. }) => Some(Unreadable::Newer(id())),
-        Err(_not_a_record) => Some(Unreadable::Foreign(id())),
-    }
-}
-
-/// Lists the first ids, and the number of others.
-fn first_ids(ids: &[String]) -> String {
-    let named = ids.iter().take(MAX_IDS).map(String::as_str).collect::<Vec<_>>().join(", ");
-    match ids.len().saturating_sub(MAX_IDS) {
-        0 => named,
-        others => format!("{named} and {others} more"),
-    }
+    Unreadable::of(MongoStore::check_document(&key, document), id)
 }

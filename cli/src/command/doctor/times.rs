@@ -14,7 +14,7 @@ use crate::{
 /// The number of measurements of each time.
 const SAMPLES: usize = 10;
 /// The default grace for the clock check: that of a lease with the default ttl.
-const GRACE: Duration = Duration::from_millis(500);
+pub(super) const GRACE: Duration = Duration::from_millis(500);
 /// The longest median commit without a warning. A slower one endangers refreshes at a third of a short ttl.
 const SLOW: Duration = Duration::from_millis(500);
 
@@ -71,27 +71,39 @@ fn spread(offsets: &[(String, Offset)]) -> Option<(i64, i64, &str)> {
 }
 
 pub(super) async fn round_trip(deployment: &Deployment) -> Finding {
+    let measure = async || {
+        let began = Clock::Boot.now();
+        match deployment.run_admin(doc! { "ping": 1 }).await {
+            Ok(_) => Ok(Clock::Boot.now().saturating_sub(began)),
+            Err(refusal) => Err(refusal.to_string()),
+        }
+    };
+    round_trips("primary", measure).await
+}
+
+/// Measures round trips to a server, which `of` names.
+pub(super) async fn round_trips(of: &str, measure: impl AsyncFn() -> Result<Duration, String>) -> Finding {
     const CHECK: &str = "round trip";
     let mut times = Vec::new();
     for _ in 0..SAMPLES {
-        let began = Clock::Boot.now();
-        if let Err(refusal) = deployment.run_admin(doc! { "ping": 1 }).await {
-            return Finding::fail(CHECK, format!("the primary stopped answering ({refusal})"), "retry");
+        match measure().await {
+            Ok(time) => times.push(time),
+            Err(error) => return Finding::fail(CHECK, format!("the {of} stopped answering ({error})"), "retry"),
         }
-        times.push(Clock::Boot.now().saturating_sub(began));
     }
-    Finding::pass(CHECK, format!("{} to the primary and back (median of {SAMPLES})", whole_millis(median(times))))
+    Finding::pass(CHECK, format!("{} to the {of} and back (median of {SAMPLES})", whole_millis(median(times))))
 }
 
-/// Measures the acquire of a shared lease, so that concurrent doctors do not wait for each other.
-pub(super) async fn commit(seal: &Mongoseal) -> Finding {
+/// Measures the acquire of a shared lease, so that concurrent doctors do not wait for each other. `write` names what the
+/// store confirms, and `of` the server or servers that do it.
+pub(super) async fn commit(seal: &Mongoseal, write: &str, of: &str) -> Finding {
     const CHECK: &str = "commit";
     match commits(seal).await {
         Ok(times) => {
             let median = median(times);
-            let found = format!("{} for a write that a majority confirms (median of {SAMPLES})", whole_millis(median));
+            let found = format!("{} for {write} (median of {SAMPLES})", whole_millis(median));
             if median > SLOW {
-                return Finding::warn(CHECK, found, "find out what slows the replica set down, and use longer ttls");
+                return Finding::warn(CHECK, found, format!("find out what slows the {of} down, and use longer ttls"));
             }
             Finding::pass(CHECK, found)
         }
@@ -121,7 +133,7 @@ fn whole_millis(measured: Duration) -> String {
 }
 
 /// Formats a difference of clocks and its uncertainty, both in milliseconds.
-fn difference(bound: &str, apart: i64, uncertain: i64) -> String {
+pub(super) fn difference(bound: &str, apart: i64, uncertain: i64) -> String {
     let shown = |millis: i64| time::format(Duration::from_millis(millis.unsigned_abs()));
     format!("{bound} {} (± {})", shown(apart), shown(uncertain))
 }

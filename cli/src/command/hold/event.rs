@@ -79,7 +79,7 @@ impl Event {
         Self::Lost { token: token.get(), cause: cause.kind(), message: cause.to_string() }
     }
 
-    /// The answer to a request that a lease did not accept or that MongoDB did not answer.
+    /// The answer to a request that a lease did not accept or that the server did not answer.
     pub(super) fn refused(id: Value, error: Error) -> Self {
         let failure = Failure::from(error);
         Self::Error { id: Some(id), code: code(failure.status()), message: failure.message().to_owned() }

@@ -16,6 +16,11 @@ pub(super) async fn print(
     is_json: bool,
     signals: &mut Signals,
 ) -> Result<(), Failure> {
+    if !seal.capabilities().change_streams {
+        print_message(
+            "this server has no change streams, so the watch polls: a lease that is granted and ends between two polls has no events",
+        );
+    }
     // Another thread writes: a reader that does not read must not block the signals.
     let (lines, writer) = output::start_writer(CHANNEL_SIZE, output::line);
     let form = Form { is_json };

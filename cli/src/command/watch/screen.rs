@@ -65,7 +65,7 @@ struct Screen {
     holders: Holders,
     /// The latest events, without `holds`: the table has these holders.
     events: VecDeque<Event>,
-    /// The message that MongoDB does not answer.
+    /// The message that the server does not answer.
     failure: Option<String>,
     /// When the last frame was drawn and when the next one is, on the boot-time clock.
     drawn: Duration,

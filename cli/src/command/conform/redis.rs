@@ -1,0 +1,98 @@
+//! Runs the conformance suite on Redis, under a scratch prefix. The probes are for MongoDB: they check what the library
+//! sends to it.
+
+use std::{sync::Arc, time::Duration};
+
+use mongoseal::{
+    Deadline,
+    store::{RedisBackend, RedisStore, Store},
+};
+use tokio::{sync::watch, time::sleep};
+
+use super::{CLOSE_TIMEOUT, Report, run_clauses, scratch, until_signal};
+use crate::{
+    arguments::Conform,
+    command::{
+        finding::Finding,
+        redis::{Answer, Lack, Refusal, Server},
+    },
+    connection::{Connection, Product},
+    exit_status::{Failure, Status},
+    signals::Signals,
+};
+
+const CHECK: &str = "scratch";
+/// How long no key may appear until all are deleted. A request of a clause that was ended is repeated sooner than that.
+const QUIET: Duration = Duration::from_millis(250);
+
+/// Runs all clauses that the store declares, and deletes their keys.
+pub(super) async fn perform(
+    uri: &str,
+    connection: &Connection,
+    options: Conform,
+    signals: &mut Signals,
+) -> Result<Status, Failure> {
+    if options.slow {
+        return Err(Failure::invalid("--slow checks a TTL index of MongoDB: leave it out on Redis"));
+    }
+    let mut report = Report::of(&options);
+    let prefix = options.scratch.unwrap_or_else(scratch::random_name);
+    let opening = Box::pin(open(uri, connection, &prefix));
+    let opened = signals.unless(connection.report_wait(Product::Redis, opening)).await;
+    let (server, store) = opened.map_err(Failure::by_signal)??;
+    let (stop, mut stopped) = watch::channel(false);
+    let ended = until_signal(signals, &stop, run_clauses(&store, &mut report, &mut stopped)).await;
+    let removed = signals.finish(async {
+        store.close(Deadline::after(store.clock(), CLOSE_TIMEOUT)).await;
+        remove(&server).await
+    });
+    let removed = removed.await.unwrap_or_else(|| left(&server, "no answer"));
+    report.end(ended, &removed)
+}
+
+/// Connects, and fails if the server is unfit or has keys with the prefix.
+async fn open(uri: &str, connection: &Connection, prefix: &str) -> Result<(Server, Arc<dyn Store>), Failure> {
+    let backend = RedisBackend::new(uri)?.with_prefix(prefix)?.with_replicas(connection.redis_replicas());
+    let store = RedisStore::new(backend, connection.retention());
+    store.prepare(Deadline::after(store.clock(), connection.timeout())).await?;
+    let unavailable =
+        |refusal: Refusal| Failure::new(Status::UNAVAILABLE, format!("cannot use the Redis server ({refusal}): retry"));
+    let server = Server::open(uri, connection).await.map_err(unavailable)?.with_prefix(prefix.to_owned());
+    match server.has_keys().await {
+        Ok(false) => Ok((server, Arc::new(store))),
+        Ok(true) => Err(Failure::invalid(format!(
+            "there are keys with the prefix {prefix:?}, and they are left as they are: pass another name with --scratch"
+        ))),
+        Err(Refusal::Denied(Lack::Command)) => Err(Failure::invalid("the user may not list keys: grant +scan")),
+        Err(refusal) => Err(unavailable(refusal)),
+    }
+}
+
+/// Deletes the keys of the clauses, and reports whether that succeeded.
+async fn remove(server: &Server) -> Finding {
+    match delete_all(server).await {
+        Ok(()) => Finding::pass(CHECK, format!("the keys {} are deleted", server.name("*"))),
+        Err(refusal) => left(server, &refusal.to_string()),
+    }
+}
+
+/// Deletes the keys until no late request of a clause has written another.
+async fn delete_all(server: &Server) -> Answer<()> {
+    loop {
+        server.delete_keys().await?;
+        sleep(QUIET).await;
+        if !server.has_keys().await? {
+            return Ok(());
+        }
+    }
+}
+
+/// Reports that keys may be left.
+fn left(server: &Server, why: &str) -> Finding {
+    let keys = server.name("*");
+    Finding::fail(
+        CHECK,
+        format!("cannot delete the keys {keys}, which may be left ({why})"),
+        "delete them with redis-cli",
+    )
+}

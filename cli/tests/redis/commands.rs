@@ -1,0 +1,169 @@
+//! The commands that work on Redis as they do on MongoDB.
+
+use std::process::Stdio;
+
+use mongoseal::FencingToken;
+use mongoseal_test_support::{Redis, eventually, secs};
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
+
+use crate::{Console, Ended};
+
+pub(crate) async fn run_holds_the_key_while_its_command_runs() {
+    let console = Console::new().await;
+    let printed = console.run(&["run", "k", "--", "sh", "-c", "echo $MONGOSEAL_KEY $MONGOSEAL_TOKEN"]).await.done();
+    let version = console.seal.inspect("k").await.unwrap().unwrap().version;
+    assert_eq!(printed, format!("k {version}\n"));
+    let lease = console.seal.acquire("k").await.unwrap();
+    console.run(&["run", "k", "--no-wait", "--", "true"]).await.refused(121, "is held by \"test\"");
+    lease.release().await.unwrap();
+    let failed = console.run(&["run", "k", "--", "sh", "-c", "exit 7"]).await;
+    assert_eq!((failed.status, failed.err.as_str()), (Some(7), ""));
+}
+
+pub(crate) async fn run_holds_several_keys() {
+    let console = Console::new().await;
+    let printed = console.run(&["run", "b", "a", "--", "sh", "-c", "echo $MONGOSEAL_KEY_1 $MONGOSEAL_KEY_2"]).await;
+    assert_eq!(printed.done(), "a b\n");
+    console.has("a", 0, 0).await;
+    console.has("b", 0, 0).await;
+}
+
+pub(crate) async fn a_waiting_run_is_granted_the_key_after_the_release() {
+    let console = Console::new().await;
+    let lease = console.seal.acquire("k").await.unwrap();
+    let waiting = console.spawn(&["run", "k", "--", "echo", "granted"]);
+    console.has("k", 1, 1).await;
+    lease.release().await.unwrap();
+    assert_eq!(Ended::of(waiting).await.done(), "granted\n");
+}
+
+pub(crate) async fn a_revocation_ends_the_command() {
+    let console = Console::new().await;
+    let running = console.spawn(&["run", "k", "--", "sleep", "100"]);
+    console.has("k", 1, 0).await;
+    let revoked = console.run(&["revoke", "k", "--reason", "stuck", "--by", "olga", "--yes"]).await.done();
+    assert!(revoked.starts_with("revoked \"k\" from "), "{revoked}");
+    let ended = Ended::of(running).await;
+    ended.refused(122, "it was revoked by \"olga\" (reason: \"stuck\")");
+    console.run(&["revoke", "k", "--reason", "stuck", "--yes"]).await.refused(1, "no holder");
+}
+
+pub(crate) async fn a_server_that_goes_away_ends_the_command_before_the_deadline() {
+    let server = Redis::start().await;
+    let console = Console::on(server.url()).await;
+    let script = "trap 'echo told >told; exit 0' TERM; while :; do sleep 0.05; done";
+    let running = console.spawn(&["run", "k", "--ttl", "4s", "--", "sh", "-c", script]);
+    console.has("k", 1, 0).await;
+    server.pause();
+    // The lease was refreshed before.
+    let has_ended = async || console.folder.join("told").exists();
+    eventually(secs(4), "the command is ended", has_ended).await;
+    let ended = Ended::of(running).await;
+    assert!(ended.err.contains("could not be refreshed in time, so the command was ended"), "{}", ended.err);
+    assert_eq!(ended.status, Some(122));
+    server.resume();
+}
+
+pub(crate) async fn acquire_leaves_a_lease_that_refresh_and_release_find() {
+    let console = Console::new().await;
+    let token = console.run(&["acquire", "k", "--ttl", "1m", "--lease-file", "lease"]).await.done();
+    console.has("k", 1, 0).await;
+    console.run(&["refresh", "--lease-file", "lease", "--ttl", "5m"]).await.done();
+    let held = console.seal.inspect("k").await.unwrap().unwrap().holders;
+    assert!(held[0].remaining.unwrap() > secs(200), "{held:?}");
+    let released = console.run(&["release", "--lease-file", "lease"]).await.done();
+    assert_eq!(released, format!("released \"k\" with token {token}"));
+    console.has("k", 0, 0).await;
+}
+
+pub(crate) async fn hold_prints_its_events_and_refuses_to_verify() {
+    let console = Console::new().await;
+    let mut holding = console.command(&["hold", "k", "--json"]).stdin(Stdio::piped()).spawn().unwrap();
+    let mut input = holding.stdin.take().unwrap();
+    console.has("k", 1, 0).await;
+    input.write_all(b"{\"id\":1,\"do\":\"verify\"}\n{\"id\":2,\"do\":\"refresh\"}\n").await.unwrap();
+    input.write_all(b"{\"id\":3,\"do\":\"release\"}\n").await.unwrap();
+    let ended = Ended::of(holding).await;
+    let events = ended.json();
+    let of = |index: usize| (events[index]["event"].clone(), events[index]["id"].clone());
+    assert_eq!(events.len(), 4, "{}", ended.out);
+    assert_eq!(of(0), ("granted".into(), serde_json::Value::Null));
+    assert_eq!(of(1), ("error".into(), 1.into()));
+    assert!(events[1]["message"].as_str().unwrap().contains("rely on the token and a fence"), "{}", ended.out);
+    assert_eq!(of(2), ("refreshed".into(), 2.into()));
+    assert_eq!(of(3), ("released".into(), 3.into()));
+    ended.done();
+    console.has("k", 0, 0).await;
+}
+
+pub(crate) async fn a_leader_is_elected_and_printed() {
+    let console = Console::new().await;
+    console.run(&["leader", "e"]).await.refused(1, "has no leader");
+    let program = env!("CARGO_BIN_EXE_mongoseal");
+    let printed =
+        console.run(&["elect", "e", "10.0.0.7", "--owner", "web-1", "--", program, "leader", "e"]).await.done();
+    assert!(printed.starts_with("10.0.0.7\tweb-1\t"), "{printed}");
+}
+
+pub(crate) async fn leases_are_listed_and_shown() {
+    let console = Console::new().await;
+    let lease = console.seal.acquire("reports/a").await.unwrap();
+    let shared = console.seal.acquire("gpu").shared_up_to(2).await.unwrap();
+    let waiting = console.spawn(&["run", "reports/a", "--owner", "bob", "--", "true"]);
+    console.has("reports/a", 1, 1).await;
+    let listed = console.run(&["ls", "--json"]).await.json();
+    let keys: Vec<_> = listed.iter().map(|lease| lease["key"].as_str().unwrap()).collect();
+    assert_eq!(keys, ["reports/a", "gpu"]);
+    assert_eq!((&listed[0]["waiting"], &listed[0]["token"]), (&1.into(), &lease.token().get().into()));
+    assert_eq!(console.run(&["ls", "reports/", "--json"]).await.json().len(), 1);
+    let shown = console.run(&["show", "reports/a", "--json"]).await.json();
+    assert_eq!(shown[0]["queue"][0]["owner"], "bob");
+    console.run(&["show", "unknown"]).await.refused(1, "has no record");
+    lease.release().await.unwrap();
+    shared.release().await.unwrap();
+    Ended::of(waiting).await.done();
+}
+
+pub(crate) async fn a_raise_and_a_purge_change_the_record() {
+    let console = Console::new().await;
+    let lease = console.seal.acquire("k").ttl(std::time::Duration::from_millis(50)).without_refresh().await.unwrap();
+    let next = FencingToken::new(lease.token().get() + (1 << 20)).unwrap();
+    lease.orphan();
+    let raised = console.run(&["raise", "k", "--to", &next.to_string(), "--json"]).await.json();
+    assert_eq!(raised[0]["version"], next.get());
+    console.has("k", 0, 0).await;
+    let purged = console.run(&["purge"]).await.done();
+    assert!(purged.starts_with("deleted the lease on \"k\" of test"), "{purged}");
+    assert_eq!(console.run(&["purge"]).await.done(), "Nothing to delete.\n");
+    assert!(console.seal.acquire("k").await.unwrap().token() > next);
+}
+
+pub(crate) async fn a_watch_reports_what_it_may_miss_and_each_event() {
+    for arguments in [&["watch", "k", "--json"][..], &["watch", "--json"]] {
+        let console = Console::new().await;
+        let first = console.seal.acquire("k").await.unwrap();
+        let mut watching = console.spawn(arguments);
+        let mut events = BufReader::new(watching.stdout.take().unwrap()).lines();
+        let mut next = async || {
+            let line = tokio::time::timeout(secs(20), events.next_line()).await.expect("it comes").unwrap().unwrap();
+            let event: serde_json::Value = serde_json::from_str(&line).unwrap();
+            (event["event"].as_str().unwrap().to_owned(), event["token"].as_u64().unwrap())
+        };
+        assert_eq!(next().await, ("holds".into(), first.token().get()));
+        let token = first.token();
+        first.release().await.unwrap();
+        assert_eq!(next().await, ("released".into(), token.get()));
+        let second = console.seal.acquire("k").await.unwrap();
+        assert_eq!(next().await, ("granted".into(), second.token().get()));
+        console.seal.revoke("k").by("olga").reason("stuck").await.unwrap();
+        assert_eq!(next().await, ("revoked".into(), second.token().get()));
+        nix::sys::signal::kill(
+            nix::unistd::Pid::from_raw(watching.id().unwrap().try_into().unwrap()),
+            nix::sys::signal::Signal::SIGTERM,
+        )
+        .unwrap();
+        let ended = Ended::of(watching).await;
+        assert_eq!(ended.status, Some(0));
+        assert!(ended.err.contains("granted and ends between two polls has no events"), "{}", ended.err);
+    }
+}

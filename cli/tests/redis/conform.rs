@@ -1,0 +1,48 @@
+//! `conform`.
+
+use mongoseal_test_support::{Redis, eventually, secs};
+use nix::{sys::signal::Signal, unistd::Pid};
+
+use crate::{Console, Ended, send};
+
+pub(crate) async fn the_declared_clauses_hold_and_their_keys_are_deleted() {
+    let server = Redis::start().await;
+    let console = Console::on(server.url()).await;
+    let ended = console.run(&["conform", "--json"]).await;
+    assert_eq!((ended.status, ended.err.as_str()), (Some(0), ""), "{}", ended.out);
+    let findings = ended.json();
+    let count = |verdict: &str| {
+        findings.iter().filter(|finding| finding["kind"] == "clause" && finding["verdict"] == verdict).count()
+    };
+    let all = mongoseal::conformance::clauses().len();
+    assert_eq!((count("pass"), count("skip"), count("fail")), (all - 1, 1, 0), "{}", ended.out);
+    assert_eq!(findings.last().unwrap()["kind"], "scratch");
+    let words = console.run(&["conform", "--scratch", "left"]).await.done();
+    assert!(words.starts_with("skip  clause               a_batch_refresh_"), "{words}");
+    let count = format!("pass  clauses              {} of {} clauses of the conformance suite hold", all - 1, all - 1);
+    assert!(words.contains(&count) && words.contains("the keys left:* are deleted"), "{words}");
+    assert_eq!(send::<Vec<String>>(&server, "KEYS *").await, Vec::<String>::new());
+}
+
+pub(crate) async fn a_prefix_with_keys_is_refused() {
+    let console = Console::new().await;
+    console.seal.acquire("k").await.unwrap().orphan();
+    let refused = console.run(&["conform", "--scratch", &console.prefix]).await;
+    refused.refused(125, "and they are left as they are: pass another name with --scratch");
+    console.has("k", 1, 0).await;
+}
+
+pub(crate) async fn the_keys_are_deleted_after_a_signal() {
+    let server = Redis::start().await;
+    let console = Console::on(server.url()).await;
+    let running = console.spawn(&["conform", "--json"]);
+    let has_keys = async || !send::<Vec<String>>(&server, "KEYS *").await.is_empty();
+    eventually(secs(20), "a clause has written a key", has_keys).await;
+    let process = Pid::from_raw(running.id().unwrap().try_into().unwrap());
+    nix::sys::signal::kill(process, Signal::SIGTERM).unwrap();
+    let ended = Ended::of(running).await;
+    assert_eq!(ended.status, Some(143), "{}", ended.err);
+    assert!(ended.err.contains("the remaining checks do not run"), "{}", ended.err);
+    assert_eq!(ended.json().last().unwrap()["verdict"], "pass", "{}", ended.out);
+    assert_eq!(send::<Vec<String>>(&server, "KEYS *").await, Vec::<String>::new());
+}

@@ -1,0 +1,232 @@
+//! The program on real Redis servers.
+//!
+//! If Redis is not installed, the tests are reported as ignored, with the reason.
+
+#![allow(clippy::disallowed_methods, reason = "a test measures time, and spawns as users do")]
+
+mod commands;
+mod conform;
+mod connection;
+mod doctor;
+mod files;
+mod refused;
+
+use std::{
+    path::{Path, PathBuf},
+    process::{ExitCode, Stdio},
+    sync::{
+        OnceLock,
+        atomic::{AtomicU32, Ordering},
+    },
+};
+
+use libtest_mimic::{Arguments, Completion, Trial};
+use mongoseal::Mongoseal;
+use mongoseal_test_support::{Redis, eventually, millis, secs};
+use serde_json::Value;
+use tokio::process::{Child, Command};
+
+/// The password of tests, which no output may have.
+const PASSWORD: &str = "hunter2-s3cret";
+
+/// The server of the tests that change nothing about a server.
+async fn shared() -> &'static Redis {
+    static SERVER: OnceLock<Redis> = OnceLock::new();
+    static STARTING: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
+    let _starting = STARTING.lock().await;
+    if SERVER.get().is_none() {
+        let server = Redis::start().await;
+        SERVER.set(server).unwrap_or_else(|_| unreachable!("one test starts it"));
+    }
+    SERVER.get().expect("it is started")
+}
+
+/// Sends a command as an operator does.
+async fn send<T: redis::FromRedisValue>(server: &Redis, command: &str) -> T {
+    let mut words = command.split(' ');
+    let mut request = redis::cmd(words.next().unwrap());
+    request.arg(words.collect::<Vec<_>>());
+    let client = redis::Client::open(server.url()).unwrap();
+    let mut connection = client.get_multiplexed_async_connection().await.unwrap();
+    request.query_async(&mut connection).await.unwrap()
+}
+
+/// The variables that the program reads.
+const SETTINGS: [&str; 9] = [
+    "MONGODB_URI",
+    "MONGOSEAL_URI",
+    "MONGOSEAL_DB",
+    "MONGOSEAL_COLLECTION",
+    "MONGOSEAL_RETENTION",
+    "MONGOSEAL_OWNER",
+    "MONGOSEAL_KEY",
+    "MONGOSEAL_TOKEN",
+    "COLUMNS",
+];
+
+/// The program with these arguments, and nothing of this environment that it reads.
+fn mongoseal(arguments: &[&str]) -> Command {
+    let mut program = Command::new(env!("CARGO_BIN_EXE_mongoseal"));
+    for name in SETTINGS {
+        program.env_remove(name);
+    }
+    program.args(arguments).kill_on_drop(true);
+    program.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    program
+}
+
+/// The output of a program, and its exit status.
+struct Ended {
+    status: Option<i32>,
+    out: String,
+    err: String,
+}
+
+impl Ended {
+    async fn of(child: Child) -> Self {
+        let output = tokio::time::timeout(secs(60), child.wait_with_output()).await.expect("it ends").unwrap();
+        let text = |bytes| String::from_utf8(bytes).unwrap();
+        let (out, err) = (text(output.stdout), text(output.stderr));
+        assert!(!err.contains("panicked") && !err.contains(PASSWORD) && !out.contains(PASSWORD), "{out}{err}");
+        Self { status: output.status.code(), out, err }
+    }
+
+    async fn by(mut command: Command) -> Self {
+        Self::of(command.spawn().unwrap()).await
+    }
+
+    /// Checks that it did its work and printed no message. Returns its output.
+    fn done(self) -> String {
+        assert_eq!((self.status, self.err.as_str()), (Some(0), ""), "{}", self.out);
+        self.out
+    }
+
+    /// Checks that it ended with this status, this text in its only message, and no output.
+    fn refused(&self, status: i32, part: &str) {
+        assert_eq!((self.status, self.out.as_str()), (Some(status), ""), "{}", self.err);
+        let mut lines = self.err.lines().filter(|line| !line.contains("Redis has not answered for 1s"));
+        let (line, more) = (lines.next().unwrap_or_default(), lines.next());
+        assert!(line.starts_with("mongoseal: ") && line.contains(part) && more.is_none(), "{part:?}: {}", self.err);
+    }
+
+    /// The lines of its output as JSON objects.
+    fn json(&self) -> Vec<Value> {
+        self.out.lines().map(|line| serde_json::from_str(line).expect("each line is an object")).collect()
+    }
+}
+
+/// The program with a prefix and a folder of a test's own on a server.
+struct Console {
+    uri: String,
+    prefix: String,
+    folder: PathBuf,
+    seal: Mongoseal,
+}
+
+impl Console {
+    async fn new() -> Self {
+        Self::on(shared().await.url()).await
+    }
+
+    async fn on(uri: String) -> Self {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let prefix = format!("cli-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
+        let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("redis-{prefix}"));
+        std::fs::create_dir_all(&folder).unwrap();
+        let seal = Mongoseal::builder().owner("test").collection(&prefix).connect(&uri).await.unwrap();
+        Self { uri, prefix, folder, seal }
+    }
+
+    fn command(&self, arguments: &[&str]) -> Command {
+        let mut program = mongoseal(arguments);
+        program.env("MONGOSEAL_URI", &self.uri).env("MONGOSEAL_COLLECTION", &self.prefix);
+        program.current_dir(&self.folder);
+        program
+    }
+
+    async fn run(&self, arguments: &[&str]) -> Ended {
+        Ended::by(self.command(arguments)).await
+    }
+
+    fn spawn(&self, arguments: &[&str]) -> Child {
+        self.command(arguments).spawn().unwrap()
+    }
+
+    /// Waits until the key has so many holders and waiters.
+    async fn has(&self, key: &str, holders: usize, waiters: usize) {
+        let has = async || {
+            let record = self.seal.inspect(key).await.unwrap();
+            let live = |record: mongoseal::Inspection| {
+                (record.holders.iter().filter(|holder| !holder.is_expired()).count(), record.queue.len())
+            };
+            record.map_or((0, 0), live) == (holders, waiters)
+        };
+        eventually(secs(20), &format!("{key} has {holders} holders and {waiters} waiters"), has).await;
+    }
+}
+
+impl Drop for Console {
+    fn drop(&mut self) {
+        drop(std::fs::remove_dir_all(&self.folder));
+    }
+}
+
+/// A test on a runtime of its own, unless Redis is missing.
+fn test<F: Future<Output = ()>>(name: impl Into<String>, run: impl FnOnce() -> F + Send + 'static) -> Trial {
+    Trial::ignorable_test(name, move || {
+        if let Some(reason) = Redis::missing() {
+            return Ok(Completion::ignored_with(reason));
+        }
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+        runtime.block_on(async { tokio::time::timeout(secs(120), run()).await }).expect("a test ends in two minutes");
+        runtime.shutdown_timeout(millis(100));
+        Ok(Completion::Completed)
+    })
+}
+
+macro_rules! tests {
+    ($($file:ident :: $test:ident,)*) => {
+        vec![$(test(concat!(stringify!($file), "::", stringify!($test)), $file::$test)),*]
+    };
+}
+
+fn main() -> ExitCode {
+    let tests = tests![
+        commands::run_holds_the_key_while_its_command_runs,
+        commands::run_holds_several_keys,
+        commands::a_waiting_run_is_granted_the_key_after_the_release,
+        commands::a_revocation_ends_the_command,
+        commands::a_server_that_goes_away_ends_the_command_before_the_deadline,
+        commands::acquire_leaves_a_lease_that_refresh_and_release_find,
+        commands::hold_prints_its_events_and_refuses_to_verify,
+        commands::a_leader_is_elected_and_printed,
+        commands::leases_are_listed_and_shown,
+        commands::a_raise_and_a_purge_change_the_record,
+        commands::a_watch_reports_what_it_may_miss_and_each_event,
+        connection::the_variable_of_both_products_precedes_that_of_mongodb,
+        connection::a_connection_string_is_read_from_a_file,
+        connection::a_password_among_the_arguments_is_in_no_process_list,
+        connection::a_wrong_password_is_refused_and_never_shown,
+        connection::a_server_that_does_not_answer_is_named_after_a_second,
+        connection::a_server_that_is_not_there_has_status_123,
+        connection::replicas_must_acknowledge_if_the_option_is_given,
+        connection::a_server_that_speaks_tls_only_is_used_and_examined,
+        refused::what_redis_cannot_do_is_refused_before_anything_is_sent,
+        refused::an_option_of_the_other_product_is_refused,
+        refused::a_server_that_would_break_a_promise_is_refused_and_fails_its_check,
+        files::a_lease_file_is_refused_with_another_product_database_or_prefix,
+        doctor::a_server_with_all_settings_passes_each_check,
+        doctor::a_server_without_an_append_only_file_warns,
+        doctor::the_page_shows_what_the_program_prints,
+        doctor::a_server_without_a_flush_at_each_write_warns,
+        doctor::replicas_are_counted,
+        doctor::the_documented_permissions_are_enough,
+        doctor::each_missing_permission_is_named,
+        doctor::a_server_that_is_not_there_and_a_wrong_password_are_one_failed_check,
+        doctor::keys_that_are_no_records_are_named,
+        conform::the_declared_clauses_hold_and_their_keys_are_deleted,
+        conform::a_prefix_with_keys_is_refused,
+        conform::the_keys_are_deleted_after_a_signal,
+    ];
+    libtest_mimic::run(&Arguments::from_args(), tests).exit_code()
+}

@@ -1,0 +1,67 @@
+//! What is refused.
+
+use mongoseal_test_support::{Redis, secs};
+
+use crate::{Console, Ended, doctor::Checked, mongoseal, send, shared};
+
+pub(crate) async fn what_redis_cannot_do_is_refused_before_anything_is_sent() {
+    // A server that is not there: with a request, the status is 123.
+    for (arguments, part) in [
+        (
+            &["verify", "k", "7"][..],
+            "`mongoseal verify` does not run on Redis, whose reads can be outdated: pass the token",
+        ),
+        (&["once", "k", "--every", "1h", "--", "true"], "`mongoseal once` does not run on Redis, whose reads"),
+        (&["once", "k", "--reset"], "so a completed tick could run again: use MongoDB"),
+        (&["fences", "orders"], "`mongoseal fences` does not run on Redis, because it reads documents of MongoDB"),
+        (&["conform", "--slow"], "--slow checks a TTL index of MongoDB: leave it out on Redis"),
+    ] {
+        let mut command = mongoseal(arguments);
+        command.env("MONGOSEAL_URI", "redis://127.0.0.1:9");
+        Ended::by(command).await.refused(125, part);
+    }
+}
+
+pub(crate) async fn an_option_of_the_other_product_is_refused() {
+    let uri = "redis://127.0.0.1:9";
+    for (arguments, uri, part) in [
+        (&["ls", "--db", "app"][..], uri, "--db and MONGOSEAL_DB are for MongoDB: leave them out"),
+        (&["doctor", "--db", "app"], uri, "put the number of the Redis database into the connection string"),
+        (&["ls", "--allow-sharded"], uri, "--allow-sharded is for MongoDB"),
+        (&["ls", "--redis-replicas", "1"], "mongodb://127.0.0.1:9", "--redis-replicas is for Redis"),
+        (&["doctor", "--redis-replicas", "1"], "mongodb://127.0.0.1:9", "where a majority confirms each write"),
+    ] {
+        let mut command = mongoseal(arguments);
+        command.env("MONGOSEAL_URI", uri);
+        Ended::by(command).await.refused(125, part);
+    }
+    let uri = shared().await.url();
+    let mut command = mongoseal(&["ls", "--collection", "a:b"]);
+    command.env("MONGOSEAL_URI", uri);
+    Ended::by(command).await.refused(125, "cannot be the prefix of Redis keys");
+}
+
+pub(crate) async fn a_server_that_would_break_a_promise_is_refused_and_fails_its_check() {
+    let primary = Redis::start().await;
+    let replica = Redis::start_replica(&primary).await;
+    let evicting = Redis::start_with(&[("maxmemory", "100mb"), ("maxmemory-policy", "allkeys-lru")]).await;
+    let cluster = Redis::start_with(&[("cluster-enabled", "yes")]).await;
+    for (server, check, advice, part) in [
+        (&replica, "role", "use the address of the primary", "is a replica"),
+        (&evicting, "eviction", "set maxmemory-policy to noeviction", "`noeviction`"),
+        (&cluster, "cluster", "use a server without cluster mode", "node of a cluster"),
+    ] {
+        let mut run = mongoseal(&["run", "k", "--", "true"]);
+        run.env("MONGOSEAL_URI", server.url());
+        Ended::by(run).await.refused(125, part);
+        let checked = Checked::on(&server.url(), &[]).await;
+        assert_eq!((checked.status, checked.with("fail")), (Some(1), vec![check.to_owned()]), "{}", checked.out);
+        assert!(checked.text(check).contains(advice), "{}", checked.out);
+    }
+    // One that becomes fit is accepted by both.
+    let () = send(&evicting, "CONFIG SET maxmemory-policy noeviction").await;
+    let console = Console::on(evicting.url()).await;
+    console.run(&["run", "k", "--", "true"]).await.done();
+    let fit = async || Checked::on(&evicting.url(), &[]).await.with("fail").is_empty();
+    mongoseal_test_support::eventually(secs(20), "no check fails", fit).await;
+}
