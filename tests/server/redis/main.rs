@@ -4,7 +4,9 @@
 
 #![allow(clippy::disallowed_methods, reason = "a test measures time, and spawns as users do")]
 
+mod after_load;
 mod backend;
+mod clocks;
 mod faults;
 mod figures;
 mod leases;
@@ -119,6 +121,12 @@ fn main() -> ExitCode {
         leases::a_dedicated_thread_keeps_a_lease_while_the_runtime_is_blocked,
         leases::a_handle_outlives_the_runtime_that_opened_its_connection,
         leases::what_redis_cannot_do_is_refused_before_anything_is_sent,
+        clocks::a_step_forward_ends_a_lease_earlier_by_the_step_and_tokens_grow,
+        clocks::a_step_back_ends_a_lease_later_by_the_step_and_grants_no_key_early,
+        clocks::waiters_are_served_and_tokens_grow_over_steps_in_both_directions,
+        clocks::a_swap_is_refused_if_the_clock_has_stepped_since_its_load,
+        clocks::a_token_regresses_only_if_a_record_expires_on_a_clock_that_then_steps_back_to_before_its_grant,
+        clocks::a_token_regresses_in_a_failover_only_if_its_record_is_lost_and_the_next_clock_is_behind_its_grant,
         faults::a_lease_outlives_a_killed_server_with_an_append_only_file,
         faults::a_server_without_an_append_only_file_forgets_leases_and_their_tokens_still_grow,
         faults::a_call_to_a_stopped_server_ends_before_its_deadline_and_the_next_one_succeeds,
