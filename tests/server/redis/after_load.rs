@@ -14,17 +14,22 @@ use tokio::sync::mpsc::UnboundedSender;
 
 type Act = Box<dyn FnOnce() + Send>;
 
-/// A backend that acts once, after its first load.
+/// The answers of swaps.
+pub(crate) type Swaps = Arc<Mutex<Vec<bool>>>;
+
+/// A backend that acts once, after its first load, and notes the answers of its swaps.
 pub(crate) struct AfterLoad {
     backend: RedisBackend,
     act: Arc<Mutex<Option<Act>>>,
+    swaps: Swaps,
 }
 
 impl AfterLoad {
-    /// A handle on a backend that does this after its first load.
-    pub(crate) fn seal(backend: RedisBackend, act: impl FnOnce() + Send + 'static) -> Mongoseal {
-        let backend = Self { backend, act: Arc::new(Mutex::new(Some(Box::new(act)))) };
-        Mongoseal::builder().on_store(Arc::new(CompareAndSwap::new(backend, crate::RETENTION))).unwrap()
+    /// A handle on a backend that does this after its first load, and the answers of its swaps.
+    pub(crate) fn seal(backend: RedisBackend, act: impl FnOnce() + Send + 'static) -> (Mongoseal, Swaps) {
+        let swaps = Swaps::default();
+        let backend = Self { backend, act: Arc::new(Mutex::new(Some(Box::new(act)))), swaps: Arc::clone(&swaps) };
+        (Mongoseal::builder().on_store(Arc::new(CompareAndSwap::new(backend, crate::RETENTION))).unwrap(), swaps)
     }
 }
 
@@ -50,7 +55,12 @@ impl Backend for AfterLoad {
     }
 
     fn swap(&self, swap: Swap, deadline: Deadline) -> BoxFuture<Result<bool>> {
-        self.backend.swap(swap, deadline)
+        let (swapping, swaps) = (self.backend.swap(swap, deadline), Arc::clone(&self.swaps));
+        Box::pin(async move {
+            let swapped = swapping.await?;
+            swaps.lock().unwrap().push(swapped);
+            Ok(swapped)
+        })
     }
 
     fn delete(&self, key: &Key, loaded: Vec<u8>, deadline: Deadline) -> BoxFuture<Result<bool>> {

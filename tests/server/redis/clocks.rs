@@ -110,8 +110,9 @@ pub(crate) async fn a_swap_is_refused_if_the_clock_has_stepped_since_its_load() 
     for shift in ["+1h", "-1h"] {
         server.set_clock("+0");
         let clock = Arc::clone(&server);
-        let seal = AfterLoad::seal(backend.clone(), move || clock.set_clock(shift));
+        let (seal, swaps) = AfterLoad::seal(backend.clone(), move || clock.set_clock(shift));
         let lease = seal.acquire("k").ttl(secs(600)).without_refresh().await.unwrap();
+        assert_eq!(*swaps.lock().unwrap(), [false, true], "at {shift}");
         let ends = seal.inspect("k").await.unwrap().unwrap().holders[0].remaining.unwrap();
         assert!(ends > secs(590) && ends <= secs(610), "at {shift}: {ends:?}");
         lease.release().await.unwrap();

@@ -12,6 +12,7 @@ mod figures;
 mod leases;
 mod permissions;
 mod refused;
+mod stopped;
 mod tls;
 mod values;
 
@@ -102,7 +103,7 @@ macro_rules! tests {
 }
 
 fn main() -> ExitCode {
-    if let Some(status) = tls::run_as_client() {
+    if let Some(status) = tls::run_as_client().or_else(stopped::run_as_client) {
         return status;
     }
     let mut tests = tests![
@@ -127,6 +128,10 @@ fn main() -> ExitCode {
         clocks::a_swap_is_refused_if_the_clock_has_stepped_since_its_load,
         clocks::a_token_regresses_only_if_a_record_expires_on_a_clock_that_then_steps_back_to_before_its_grant,
         clocks::a_token_regresses_in_a_failover_only_if_its_record_is_lost_and_the_next_clock_is_behind_its_grant,
+        stopped::a_swap_of_a_stopped_client_is_refused_if_the_key_was_made_again,
+        stopped::a_swap_of_a_stopped_client_is_refused_if_the_key_was_made_again_with_an_equal_record,
+        stopped::a_client_that_was_stopped_for_longer_than_ten_seconds_writes_no_token_of_before_a_deletion,
+        stopped::a_client_that_was_stopped_for_less_may_write_a_first_token_of_before_a_deletion,
         faults::a_lease_outlives_a_killed_server_with_an_append_only_file,
         faults::a_server_without_an_append_only_file_forgets_leases_and_their_tokens_still_grow,
         faults::a_call_to_a_stopped_server_ends_before_its_deadline_and_the_next_one_succeeds,
