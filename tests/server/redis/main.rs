@@ -10,11 +10,17 @@ mod clocks;
 mod faults;
 mod figures;
 mod leases;
+#[path = "../../vectors/notation.rs"]
+mod notation;
 mod permissions;
 mod refused;
+#[path = "../../vectors/replay.rs"]
+mod replay;
 mod stopped;
 mod tls;
+mod unable;
 mod values;
+mod vectors;
 
 use std::{
     process::ExitCode,
@@ -45,10 +51,14 @@ async fn shared() -> &'static Redis {
     SERVER.get().expect("it is started")
 }
 
+/// A backend with this prefix on a server.
+fn backend_with(server: &Redis, prefix: &str) -> RedisBackend {
+    RedisBackend::new(server.url()).unwrap().with_prefix(prefix).unwrap()
+}
+
 /// A backend with keys of its own on a server.
 fn backend(server: &Redis) -> RedisBackend {
-    let prefix = format!("test-{:016x}", fastrand::u64(..));
-    RedisBackend::new(server.url()).unwrap().with_prefix(prefix).unwrap()
+    backend_with(server, &format!("test-{:016x}", fastrand::u64(..)))
 }
 
 fn store(server: &Redis) -> Arc<dyn Store> {
@@ -150,8 +160,15 @@ fn main() -> ExitCode {
         tls::a_lease_is_held_on_a_server_that_speaks_tls_only,
         tls::a_certificate_of_an_unknown_authority_is_refused,
         figures::an_acquire_and_a_release_take_milliseconds,
+        unable::a_server_without_memory_is_unavailable_and_forgets_no_lease,
+        unable::a_server_that_runs_the_script_of_another_program_is_unavailable,
+        unable::a_server_that_is_paused_for_writes_is_unavailable,
+        unable::a_server_that_cannot_save_is_unavailable,
+        unable::a_server_with_too_few_replicas_is_unavailable,
+        unable::a_server_that_loads_its_append_only_file_is_unavailable,
         values::a_value_of_another_type_is_corrupt_and_left_as_it_is,
         values::a_foreign_text_is_corrupt_and_left_as_it_is,
+        vectors::the_store_does_what_the_vectors_say,
     ];
     let probe = RedisStore::new(RedisBackend::new("redis://nowhere").expect("it is a URI"), RETENTION);
     let (declared, left_out) = conformance::clauses_of(&probe);
