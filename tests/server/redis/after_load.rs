@@ -49,7 +49,9 @@ impl Backend for AfterLoad {
         Box::pin(async move {
             let loaded = loading.await;
             let act = act.lock().unwrap().take();
-            act.into_iter().for_each(|act| act());
+            if let Some(act) = act {
+                act();
+            }
             loaded
         })
     }

@@ -23,7 +23,7 @@ impl Holder {
     }
 
     /// Checks that each call is refused with these words, and that calls succeed after `leave`.
-    async fn is_refused_until(self, part: &str, leave: impl AsyncFnOnce()) {
+    async fn ensure_refused_until(self, part: &str, leave: impl AsyncFnOnce()) {
         let Self { seal, lease, patient } = self;
         let refused = lease.refresh().await.unwrap_err();
         assert!(matches!(refused, Error::Unavailable { .. }), "{refused:?}");
@@ -47,7 +47,7 @@ pub(crate) async fn a_server_without_memory_is_unavailable_and_forgets_no_lease(
     let holder = Holder::on(&server).await;
     let () = send(&server, "CONFIG SET maxmemory 1").await;
     let leave = async || send(&server, "CONFIG SET maxmemory 0").await;
-    holder.is_refused_until("has no memory left", leave).await;
+    holder.ensure_refused_until("has no memory left", leave).await;
 }
 
 pub(crate) async fn a_server_that_runs_the_script_of_another_program_is_unavailable() {
@@ -64,7 +64,7 @@ pub(crate) async fn a_server_that_runs_the_script_of_another_program_is_unavaila
         set.is_err_and(|error| error.code() == Some("BUSY"))
     };
     eventually(secs(10), "the script runs", is_busy).await;
-    holder.is_refused_until("busy with a script", async || assert_eq!(kill().await, "OK")).await;
+    holder.ensure_refused_until("busy with a script", async || assert_eq!(kill().await, "OK")).await;
     script.await.unwrap();
 }
 
@@ -74,7 +74,7 @@ pub(crate) async fn a_server_that_is_paused_for_writes_is_unavailable() {
     let holder = Holder::on(&server).await;
     let () = send(&server, "CLIENT PAUSE 600000 WRITE").await;
     let leave = async || send(&server, "CLIENT UNPAUSE").await;
-    holder.is_refused_until("did not answer", leave).await;
+    holder.ensure_refused_until("did not answer", leave).await;
 }
 
 pub(crate) async fn a_server_that_cannot_save_is_unavailable() {
@@ -96,7 +96,7 @@ pub(crate) async fn a_server_that_cannot_save_is_unavailable() {
         fs::remove_dir_all(&folder).unwrap();
         saves("ok").await;
     };
-    holder.is_refused_until("cannot save them", leave).await;
+    holder.ensure_refused_until("cannot save them", leave).await;
 }
 
 pub(crate) async fn a_server_with_too_few_replicas_is_unavailable() {
@@ -104,7 +104,7 @@ pub(crate) async fn a_server_with_too_few_replicas_is_unavailable() {
     let holder = Holder::on(&server).await;
     let () = send(&server, "CONFIG SET min-replicas-to-write 1").await;
     let leave = async || send(&server, "CONFIG SET min-replicas-to-write 0").await;
-    holder.is_refused_until("too few replicas", leave).await;
+    holder.ensure_refused_until("too few replicas", leave).await;
 }
 
 pub(crate) async fn a_server_that_loads_its_append_only_file_is_unavailable() {
@@ -135,5 +135,5 @@ pub(crate) async fn a_server_that_loads_its_append_only_file_is_unavailable() {
         read().await.is_err_and(|error| error.code() == Some("LOADING"))
     };
     eventually(secs(20), "it loads", loads).await;
-    holder.is_refused_until("starts", async || started.await.unwrap()).await;
+    holder.ensure_refused_until("starts", async || started.await.unwrap()).await;
 }

@@ -1,4 +1,5 @@
-//! The packages that a program of a user compiles. Cargo lists them without a network.
+//! The packages that a program of a user compiles. Cargo lists them without a network, because those of each feature here
+//! are dependencies of these tests.
 
 use std::{collections::BTreeSet, process::Command};
 
