@@ -113,6 +113,10 @@ fn found() -> Result<PathBuf, String> {
         .ok_or_else(|| "Redis is not installed: there is no redis-server on PATH".into())
 }
 
+fn program() -> PathBuf {
+    found().unwrap_or_else(|reason| panic!("{reason}"))
+}
+
 struct Instance {
     options: Vec<(String, String)>,
     certificate: Option<Certificate>,
@@ -132,18 +136,18 @@ impl Program for Instance {
     const ROOM: u64 = 64 << 20;
 
     fn find(&self) {
+        program();
         if self.own_clock {
             programs::libfaketime();
         }
     }
 
     fn command_line(&self, port: u16, home: &Path) -> Vec<String> {
-        let program = found().unwrap_or_else(|reason| panic!("{reason}"));
         // Redis mostly has jemalloc, which looks at the clock before libfaketime can be ready. The other library has
         // the memory functions of the C library, and so keeps jemalloc out.
         let own_clock = || clock::shifting(home, Notices::AtOnce, &["libc_malloc_debug.so.0"]);
         let mut command = if self.own_clock { own_clock() } else { Vec::new() };
-        command.push(path(&program));
+        command.push(path(&program()));
         let mut option = |name: &str, value: &str| command.extend([format!("--{name}"), value.to_owned()]);
         if let Some(certificate) = &self.certificate {
             let file = |name, text| {
