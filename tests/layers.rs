@@ -349,11 +349,24 @@ fn only_the_mongodb_store_and_fence_name_their_driver() {
     }
 }
 
+/// Without `store/redis` and what these have of it, the rest of the library is as it was.
 #[test]
-fn only_the_redis_store_names_its_driver() {
-    // The store and the connections have a module of that name.
-    let rooms = ["store/redis", "store.rs", "connect.rs"];
-    name_none(&chosen(|name| !rooms.iter().any(|room| name.starts_with(room))), &["redis::"]);
+fn only_the_redis_store_names_its_driver_and_only_what_chooses_a_store_names_that_store() {
+    let knowing = |folder: &str, word: &str| {
+        let knows = |(name, text): &(String, String)| {
+            !name.starts_with("store/redis") && code(text).any(|line| line.to_lowercase().contains(word))
+        };
+        files(folder).into_iter().filter(knows).map(|(name, _)| name).collect::<BTreeSet<_>>()
+    };
+    let these = |names: &str| names.split_whitespace().map(str::to_owned).collect::<BTreeSet<_>>();
+    // Each has a module of that name.
+    assert_eq!(knowing("src", "redis::"), these("connect.rs store.rs"));
+    assert_eq!(knowing("src", "redisstore"), these("connect/redis.rs store.rs"));
+    let choosing = "builder.rs connect.rs connect/mongo.rs connect/redis.rs engine/shared.rs guide.rs store.rs";
+    assert_eq!(knowing("src", "redis"), these(choosing));
+    for folder in ["cli/src", "examples", "tests/memory"] {
+        assert_eq!(knowing(folder, "redis"), these(""), "{folder}");
+    }
 }
 
 #[test]

@@ -7,7 +7,8 @@
 //!
 //! Invariants: the store counts a lease from the clock of its load, and the holder counts from before that load. So no
 //! holder counts on a lease for longer than the store keeps it. Each write has a nonce, so a swap never replaces a record
-//! that it has not loaded. A swap whose load is too old is refused, so a paused process writes no old token.
+//! that it has not loaded. A swap whose load is too old is refused. So if a record was deleted or lost, only a process
+//! that was paused for less than that can write an older token.
 
 mod backend;
 mod codec;

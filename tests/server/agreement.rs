@@ -1,14 +1,16 @@
-//! Property test: the state machine in Rust and the MongoDB pipeline agree. The same requests make the same records and
-//! outcomes.
+//! Property test: the state machine in Rust, the MongoDB pipeline and the Redis store agree. The same requests make the
+//! same records and outcomes.
+//!
+//! The servers have clocks of their own, so each is compared with the state machine on its clock, and exactly.
 
 #![allow(clippy::disallowed_methods, reason = "a test spawns as users do")]
 
 mod forms;
+mod seen;
 mod steps;
 
 use std::{
-    collections::BTreeMap,
-    sync::{Arc, Mutex, atomic},
+    sync::{Arc, Mutex, OnceLock},
     task::{Context, Waker},
     time::Duration,
 };
@@ -19,8 +21,9 @@ use mongoseal::{
         self, Acquire, BatchRequest, Complete, Downgrade, Outcome, Record, Release, Request, Revoke, StoreClock,
         Transfer,
     },
-    store::{Applied, MongoStore, Snapshot, Store},
+    store::{Applied, MongoStore, RedisBackend, RedisStore, Snapshot, Store},
 };
+use mongoseal_test_support::Redis;
 use proptest::{
     strategy::{Strategy, ValueTree},
     test_runner::{Config, TestRunner},
@@ -28,6 +31,7 @@ use proptest::{
 
 use self::{
     forms::{Commands, noting_client, path},
+    seen::{Seen, name},
     steps::{Asked, Step, sequence},
 };
 
@@ -36,71 +40,20 @@ const SEQUENCES: usize = 1_150;
 /// How many sequences run at once.
 const LANES: usize = 32;
 const WITHIN: Duration = Duration::from_secs(20);
+const RETENTION: Duration = Duration::from_secs(24 * 3600);
 
-/// What was seen, so that the test can show that it reached what it is about.
-#[derive(Debug, Default)]
-struct Seen {
-    requests: atomic::AtomicUsize,
-    outcomes: Mutex<BTreeMap<&'static str, usize>>,
+/// A store that is compared with the state machine.
+struct Subject {
+    store: Arc<dyn Store>,
+    kind: Kind,
 }
 
-impl Seen {
-    fn count(&self, name: &'static str) {
-        *self.outcomes.lock().unwrap().entry(name).or_default() += 1;
-    }
-
-    fn note(&self, before: Option<&Record>, after: Option<&Record>, outcome: &'static str) {
-        self.requests.fetch_add(1, atomic::Ordering::Relaxed);
-        self.count(outcome);
-        let (Some(before), Some(after)) = (before, after) else { return };
-        if before == after {
-            self.count("nothing changed");
-        }
-        if after.holders.len() > 1 {
-            self.count("shared");
-        }
-        let handed_over = after.holders.iter().filter(|holder| before.position(holder.terms.lease).is_some()).count();
-        if handed_over > 1 {
-            self.count("several handed over at once");
-        }
-        if after.holders.iter().any(|holder| holder.released_at.is_some()) {
-            self.count("a minimum hold outlasted the lease");
-        }
-        if after.holders.iter().any(|holder| holder.not_after == Some(holder.expires_at)) {
-            self.count("a maximum hold cut the expiry");
-        }
-        let expired = before.holders.iter().any(|holder| holder.expires_at <= after.last_seen);
-        if expired && before.done != after.done {
-            self.count("completed after the expiry");
-        }
-        let now = after.last_seen;
-        if before.holders.iter().any(|holder| holder.expires_at <= now) {
-            self.count("a holder expired");
-        }
-        if before.queue.iter().any(|waiter| waiter.expires_at <= now) {
-            self.count("a waiter expired");
-        }
-    }
-}
-
-fn name(outcome: &Outcome) -> &'static str {
-    match outcome {
-        Outcome::Granted { .. } => "granted",
-        Outcome::Queued { .. } => "queued",
-        Outcome::Full { .. } => "no room to wait",
-        Outcome::Refused { .. } => "refused",
-        Outcome::Refreshed { .. } => "refreshed",
-        Outcome::Released => "released",
-        Outcome::Absent => "absent",
-        Outcome::Revoked { .. } => "revoked",
-        Outcome::Transferred { .. } => "transferred",
-        Outcome::Downgraded => "downgraded",
-        Outcome::Raised { .. } => "raised",
-        Outcome::Completed => "completed",
-        Outcome::Reset { .. } => "reset",
-        Outcome::Pruned { holders } if holders.is_empty() => "nothing to prune",
-        Outcome::Pruned { .. } => "pruned",
-    }
+/// What differs between the stores.
+enum Kind {
+    /// Requests of a key that are sent at the same time are one write. The commands are noted.
+    Mongo(Commands),
+    /// Each request is a write of its own.
+    Redis,
 }
 
 /// The request as it is sent: a release names the token of the first holder, which is its own or another's, and so does
@@ -126,21 +79,23 @@ fn sent(request: &Request, met: Option<&Record>) -> Request {
 }
 
 /// Drives both machines through one sequence, and compares them after every request.
-async fn compare(store: &MongoStore, key: &Key, steps: Vec<Step>, seen: &Seen, commands: &Commands) {
+async fn compare(Subject { store, kind }: &Subject, key: &Key, steps: Vec<Step>, seen: &Seen) {
     let mut met: Option<Record> = None;
-    let forms = || commands.lock().unwrap().remove(key.as_str()).unwrap_or_default();
+    let forms = |commands: &Commands| commands.lock().unwrap().remove(key.as_str()).unwrap_or_default();
     for step in steps {
         tokio::time::sleep(step.pause).await;
         for _ in 0..=usize::from(step.twice) {
-            forms();
+            if let Kind::Mongo(commands) = kind {
+                forms(commands);
+            }
             let (expected, outcome) = match (&step.asked, &met) {
                 (Asked::Of(request), met) => single(store, key, request, met.as_ref()).await,
                 (Asked::Jointly(joint, which), Some(met)) => jointly(store, key, joint, *which, met).await,
                 (Asked::Jointly(..), None) => continue,
-                (Asked::Together(requests), met) => together(store, key, requests, met.as_ref()).await,
+                (Asked::Together(requests), met) => together((store, kind), key, requests, met.as_ref()).await,
             };
-            if let Asked::Of(Request::Acquire(_) | Request::Release(_)) = step.asked {
-                seen.count(path(&forms()));
+            if let (Kind::Mongo(commands), Asked::Of(Request::Acquire(_) | Request::Release(_))) = (kind, &step.asked) {
+                seen.count(path(&forms(commands)));
             }
             assert_eq!(read(store, key).await, expected, "the record after {step:?} on {met:#?}");
             seen.note(met.as_ref(), expected.as_ref(), outcome);
@@ -149,14 +104,14 @@ async fn compare(store: &MongoStore, key: &Key, steps: Vec<Step>, seen: &Seen, c
     }
 }
 
-async fn read(store: &MongoStore, key: &Key) -> Option<Record> {
+async fn read(store: &Arc<dyn Store>, key: &Key) -> Option<Record> {
     let read = store.read(key, Deadline::after(store.clock(), WITHIN));
     read.await.unwrap().map(|Snapshot { record, .. }| *record)
 }
 
 /// Asks the server, and gives what the machine makes of it.
 async fn single(
-    store: &MongoStore,
+    store: &Arc<dyn Store>,
     key: &Key,
     request: &Request,
     met: Option<&Record>,
@@ -181,10 +136,9 @@ async fn single(
     (after, name(&outcome))
 }
 
-/// The same for requests that are sent at the same time: the first goes by itself, and the others, which come meanwhile,
-/// together.
+/// The same for requests that are sent at the same time.
 async fn together(
-    store: &MongoStore,
+    (store, kind): (&Arc<dyn Store>, &Kind),
     key: &Key,
     requests: &[Request],
     met: Option<&Record>,
@@ -206,16 +160,30 @@ async fn together(
         return (None, "absent");
     }
     let at = |applied: &Applied| applied.at.unwrap();
-    let (after, expected) = record::apply(met, at(&applied[0]), &requests[0]);
+    // The first goes by itself, and on MongoDB the others, which come meanwhile, go together.
+    let (mut after, expected) = record::apply(met, at(&applied[0]), &requests[0]);
     assert_eq!(applied[0].outcome, expected, "the outcome of {:?} on {met:#?}", requests[0]);
     let Some(second) = applied.get(1) else { return (after, "one of its own") };
-    if applied[1..].iter().any(|applied| applied.at != second.at) {
-        // The grant made room, and an acquire that had found none was sent once more. When the others were is not known.
-        return (read(store, key).await, "asked once more");
-    }
-    let (after, expected) = record::apply_together(after.as_ref(), at(second), &requests[1..]);
-    for (applied, expected) in applied[1..].iter().zip(expected) {
-        assert_eq!(applied.outcome, expected, "{requests:?} on {met:#?}");
+    match kind {
+        Kind::Redis => {
+            for (request, applied) in requests.iter().zip(&applied).skip(1) {
+                let (next, expected) = record::apply(after.as_ref(), at(applied), request);
+                assert_eq!(applied.outcome, expected, "the outcome of {request:?} on {after:#?}");
+                after = next;
+            }
+        }
+        Kind::Mongo(_) if applied[1..].iter().any(|applied| applied.at != second.at) => {
+            // The grant made room, and an acquire that had found none was sent once more. When the others were is not
+            // known.
+            return (read(store, key).await, "asked once more");
+        }
+        Kind::Mongo(_) => {
+            let (next, expected) = record::apply_together(after.as_ref(), at(second), &requests[1..]);
+            for (applied, expected) in applied[1..].iter().zip(expected) {
+                assert_eq!(applied.outcome, expected, "{requests:?} on {met:#?}");
+            }
+            after = next;
+        }
     }
     let name = match requests[0] {
         Request::Acquire(Acquire { wait: Some(_), .. }) => "waited together",
@@ -228,7 +196,7 @@ async fn together(
 /// The same for what is done to many leases at once. The server does not say when it did, but the record
 /// does.
 async fn jointly(
-    store: &MongoStore,
+    store: &Arc<dyn Store>,
     key: &Key,
     joint: &BatchRequest,
     which: u8,
@@ -270,39 +238,28 @@ async fn jointly(
     (after, outcome)
 }
 
-/// What the sequences must reach, each ten times at least.
-const REACHED: &str = "granted, queued, no room to wait, refused, refreshed, released, absent, revoked, \
-    transferred, downgraded, raised, pruned, nothing to prune, nothing changed, shared, several handed over at once, \
-    a holder expired, a waiter expired, released jointly, revoked jointly, kept jointly, refreshed jointly, \
-    completed, reset, a minimum hold outlasted the lease, a maximum hold cut the expiry, completed after the expiry, \
-    not all of them, waited together, acquired together, left together";
+/// The sequences, which are the same for each store. They are drawn here and driven side by side, so there is no
+/// shrinking: the sequence that fails is short, and the failing step is printed with the record it met.
+fn sequences() -> &'static [Vec<Step>] {
+    static DRAWN: OnceLock<Vec<Vec<Step>>> = OnceLock::new();
+    DRAWN.get_or_init(|| {
+        let count = std::env::var("MONGOSEAL_SEQUENCES").map_or(SEQUENCES, |number| number.parse().expect("a number"));
+        let mut runner = TestRunner::new(Config::default());
+        (0..count).map(|_| sequence().new_tree(&mut runner).unwrap().current()).collect()
+    })
+}
 
-pub(crate) async fn the_machine_and_the_pipeline_agree_on_random_requests() {
-    let set = mongoseal_test_support::shared(1).await;
-    let (client, commands) = noting_client(&set.uri()).await;
-    let database = client.database("agreement");
-    database.drop().await.unwrap();
-    let store = MongoStore::new(&database, "leases", Duration::from_secs(24 * 3600));
-    store.prepare(Deadline::after(store.clock(), WITHIN)).await.unwrap();
-
-    // Sequences are drawn here and driven side by side, so there is no shrinking: the sequence that
-    // fails is short, and the failing step is printed with the record it met.
-    let sequences = std::env::var("MONGOSEAL_SEQUENCES").map_or(SEQUENCES, |number| number.parse().expect("a number"));
-    let mut runner = TestRunner::new(Config::default());
-    let sequences: Vec<Vec<Step>> =
-        (0..sequences).map(|_| sequence().new_tree(&mut runner).unwrap().current()).collect();
-    let seen = Arc::new(Seen::default());
-    let count = sequences.len();
-    let todo = Arc::new(Mutex::new(sequences.into_iter().enumerate()));
+/// Drives the sequences, each lane with a store of its own: on MongoDB, a transaction keeps the other requests of a
+/// store waiting.
+async fn agree(subject: impl Fn() -> Subject) -> Arc<Seen> {
+    let (seen, todo) = (Arc::new(Seen::default()), Arc::new(Mutex::new(sequences().iter().enumerate())));
     let lanes: Vec<_> = (0..LANES)
         .map(|_| {
-            // Each with a store of its own: a transaction keeps the other requests of a store waiting.
-            let store = MongoStore::new(&database, "leases", Duration::from_secs(24 * 3600));
-            let (todo, seen, commands) = (todo.clone(), seen.clone(), commands.clone());
+            let (subject, todo, seen) = (subject(), todo.clone(), seen.clone());
             tokio::spawn(async move {
                 let next = || todo.lock().unwrap().next();
                 while let Some((number, steps)) = next() {
-                    compare(&store, &format!("k{number}").parse().unwrap(), steps, &seen, &commands).await;
+                    compare(&subject, &format!("k{number}").parse().unwrap(), steps.clone(), &seen).await;
                 }
             })
         })
@@ -310,17 +267,31 @@ pub(crate) async fn the_machine_and_the_pipeline_agree_on_random_requests() {
     for lane in lanes {
         lane.await.unwrap();
     }
+    println!("{} sequences, {seen:?}", sequences().len());
+    seen.ensure_reached();
+    seen
+}
 
-    println!("{count} sequences, {seen:?}");
-    let outcomes = seen.outcomes.lock().unwrap();
-    for reached in REACHED.split(", ") {
-        assert!(outcomes.get(reached).is_some_and(|times| *times >= 10), "rarely or never {reached}: {outcomes:?}");
-    }
+pub(crate) async fn the_machine_and_the_pipeline_agree_on_random_requests() {
+    let set = mongoseal_test_support::shared(1).await;
+    let (client, commands) = noting_client(&set.uri()).await;
+    let database = client.database("agreement");
+    database.drop().await.unwrap();
+    let store = || MongoStore::new(&database, "leases", RETENTION);
+    let first = store();
+    first.prepare(Deadline::after(first.clock(), WITHIN)).await.unwrap();
+    let seen = agree(|| Subject { store: Arc::new(store()), kind: Kind::Mongo(commands.clone()) }).await;
     let paths = [path(&["fast"]), path(&["fast", "whole"]), path(&["whole"])];
-    let taken = paths.map(|path| outcomes.get(path).copied().unwrap_or_default());
+    let taken = paths.map(|path| seen.times(path));
     let tenth = taken.iter().sum::<usize>() / 10;
     assert!(
         taken.iter().all(|times| *times >= tenth),
-        "each path is taken by a tenth of acquires and releases: {outcomes:?}"
+        "each path is taken by a tenth of acquires and releases: {seen:?}"
     );
+}
+
+pub(crate) async fn the_machine_and_the_redis_store_agree_on_the_same_random_requests() {
+    let server = Redis::start().await;
+    let store = || RedisStore::new(RedisBackend::new(server.url()).unwrap(), RETENTION);
+    agree(|| Subject { store: Arc::new(store()), kind: Kind::Redis }).await;
 }

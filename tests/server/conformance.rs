@@ -1,19 +1,18 @@
 //! Checks every clause of the store contract on MongoDB. `tests/conformance.rs` checks them on the memory store.
 //!
-//! Beside the clauses runs `agreement.rs`, which takes as long as all of them.
+//! Beside the clauses runs `agreement.rs`, which takes as long as all of them. If Redis is not installed, its part is
+//! reported as ignored, with the reason.
 
 mod agreement;
 
 use std::{process::ExitCode, sync::Arc, time::Duration};
 
+use libtest_mimic::{Arguments, Completion, Trial};
 use mongoseal::{
     Deadline, conformance,
     store::{MongoStore, Store},
 };
-use mongoseal_test_support::{
-    harness::{self, Test},
-    secs, shared,
-};
+use mongoseal_test_support::{Redis, secs, shared};
 
 const RETENTION: Duration = secs(24 * 3600);
 
@@ -24,19 +23,31 @@ async fn store() -> Arc<dyn Store> {
     Arc::new(store)
 }
 
-/// A test that runs on a runtime of its own.
-fn test<F: Future<Output = ()>>(name: impl Into<String>, run: impl Fn() -> F + Send + Sync + 'static) -> Test {
-    Test::new(name, move || {
-        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
-        runtime.expect("a runtime starts").block_on(run());
-    })
+/// Runs a test on a runtime of its own.
+fn run<F: Future<Output = ()>>(test: impl FnOnce() -> F) {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
+    runtime.expect("a runtime starts").block_on(test());
 }
 
 fn main() -> ExitCode {
-    let agree = agreement::the_machine_and_the_pipeline_agree_on_random_requests;
-    let mut tests = vec![test("the_machine_and_the_pipeline_agree_on_random_requests", agree)];
+    let mut tests = vec![
+        Trial::test("the_machine_and_the_pipeline_agree_on_random_requests", || {
+            run(agreement::the_machine_and_the_pipeline_agree_on_random_requests);
+            Ok(())
+        }),
+        Trial::ignorable_test("the_machine_and_the_redis_store_agree_on_the_same_random_requests", || {
+            if let Some(reason) = Redis::missing() {
+                return Ok(Completion::ignored_with(reason));
+            }
+            run(agreement::the_machine_and_the_redis_store_agree_on_the_same_random_requests);
+            Ok(Completion::Completed)
+        }),
+    ];
     tests.extend(conformance::clauses().iter().map(|clause| {
-        test(format!("mongo::{}", clause.name()), move || async move { clause.check(store().await).await })
+        Trial::test(format!("mongo::{}", clause.name()), move || {
+            run(|| async { clause.check(store().await).await });
+            Ok(())
+        })
     }));
-    harness::main(&tests)
+    libtest_mimic::run(&Arguments::from_args(), tests).exit_code()
 }

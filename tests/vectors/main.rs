@@ -1,5 +1,5 @@
 //! The test vectors of `protocol/`, on the state machine and on the memory store. `tests/server/vectors.rs` has them on
-//! MongoDB.
+//! MongoDB, and `tests/server/redis/vectors.rs` on Redis.
 //!
 //! `MONGOSEAL_VECTORS=write cargo test --test vectors` writes what the state machine does into the file.
 

@@ -8,18 +8,22 @@ use redis::{Script, ScriptInvocation};
 
 use crate::{Key, store::Swap, types::ttl::millis};
 
-/// Swaps the value of `KEYS[1]`. Arguments: whether it has a value, the value that it has, the microsecond after which the
-/// load is too old, the new value, how many milliseconds that is kept, and channels with their messages.
+/// Swaps the value of `KEYS[1]`. Arguments: whether it has a value, the value that it has, the microsecond of the load,
+/// the microsecond after which the load is too old, the new value, how many milliseconds that is kept, and channels with
+/// their messages.
+///
+/// A load that is later than the clock is refused, too: the clock has stepped back since, so its age is not known.
 ///
 /// A nil is `false` in Lua, which differs from each text. The write has happened when a message is published. So a user
 /// who may not publish fails no swap: `pcall` ignores that, and the waiters poll.
 const SWAP: &str = r"
 local time = redis.call('TIME')
-if time[1] * 1000000 + time[2] > tonumber(ARGV[3]) then return 0 end
+local now = time[1] * 1000000 + time[2]
+if now < tonumber(ARGV[3]) or now > tonumber(ARGV[4]) then return 0 end
 local value = redis.call('GET', KEYS[1])
 if value ~= (ARGV[1] == '1' and ARGV[2]) then return 0 end
-redis.call('SET', KEYS[1], ARGV[4], 'PX', ARGV[5])
-for at = 6, #ARGV, 2 do redis.pcall('PUBLISH', ARGV[at], ARGV[at + 1]) end
+redis.call('SET', KEYS[1], ARGV[5], 'PX', ARGV[6])
+for at = 7, #ARGV, 2 do redis.pcall('PUBLISH', ARGV[at], ARGV[at + 1]) end
 return 1
 ";
 
@@ -51,6 +55,7 @@ impl Scripts {
         script
             .arg(u8::from(loaded.is_some()))
             .arg(loaded.unwrap_or_default())
+            .arg(micros(now))
             .arg(micros(now.saturating_add(max_age)))
             .arg(bytes)
             .arg(millis(keep_for).saturating_add(1).min(MAX_KEEP));

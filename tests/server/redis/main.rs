@@ -4,14 +4,23 @@
 
 #![allow(clippy::disallowed_methods, reason = "a test measures time, and spawns as users do")]
 
+mod after_load;
 mod backend;
+mod clocks;
 mod faults;
 mod figures;
 mod leases;
+#[path = "../../vectors/notation.rs"]
+mod notation;
 mod permissions;
 mod refused;
+#[path = "../../vectors/replay.rs"]
+mod replay;
+mod stopped;
 mod tls;
+mod unable;
 mod values;
+mod vectors;
 
 use std::{
     process::ExitCode,
@@ -42,10 +51,14 @@ async fn shared() -> &'static Redis {
     SERVER.get().expect("it is started")
 }
 
+/// A backend with this prefix on a server.
+fn backend_with(server: &Redis, prefix: &str) -> RedisBackend {
+    RedisBackend::new(server.url()).unwrap().with_prefix(prefix).unwrap()
+}
+
 /// A backend with keys of its own on a server.
 fn backend(server: &Redis) -> RedisBackend {
-    let prefix = format!("test-{:016x}", fastrand::u64(..));
-    RedisBackend::new(server.url()).unwrap().with_prefix(prefix).unwrap()
+    backend_with(server, &format!("test-{:016x}", fastrand::u64(..)))
 }
 
 fn store(server: &Redis) -> Arc<dyn Store> {
@@ -100,7 +113,7 @@ macro_rules! tests {
 }
 
 fn main() -> ExitCode {
-    if let Some(status) = tls::run_as_client() {
+    if let Some(status) = tls::run_as_client().or_else(stopped::run_as_client) {
         return status;
     }
     let mut tests = tests![
@@ -119,6 +132,16 @@ fn main() -> ExitCode {
         leases::a_dedicated_thread_keeps_a_lease_while_the_runtime_is_blocked,
         leases::a_handle_outlives_the_runtime_that_opened_its_connection,
         leases::what_redis_cannot_do_is_refused_before_anything_is_sent,
+        clocks::a_step_forward_ends_a_lease_earlier_by_the_step_and_tokens_grow,
+        clocks::a_step_back_ends_a_lease_later_by_the_step_and_grants_no_key_early,
+        clocks::waiters_are_served_and_tokens_grow_over_steps_in_both_directions,
+        clocks::a_swap_is_refused_if_the_clock_has_stepped_since_its_load,
+        clocks::a_token_regresses_only_if_a_record_expires_on_a_clock_that_then_steps_back_to_before_its_grant,
+        clocks::a_token_regresses_in_a_failover_only_if_its_record_is_lost_and_the_next_clock_is_behind_its_grant,
+        stopped::a_swap_of_a_stopped_client_is_refused_if_the_key_was_made_again,
+        stopped::a_swap_of_a_stopped_client_is_refused_if_the_key_was_made_again_with_an_equal_record,
+        stopped::a_client_that_was_stopped_for_longer_than_ten_seconds_writes_no_token_of_before_a_deletion,
+        stopped::a_client_that_was_stopped_for_less_may_write_a_first_token_of_before_a_deletion,
         faults::a_lease_outlives_a_killed_server_with_an_append_only_file,
         faults::a_server_without_an_append_only_file_forgets_leases_and_their_tokens_still_grow,
         faults::a_call_to_a_stopped_server_ends_before_its_deadline_and_the_next_one_succeeds,
@@ -137,8 +160,15 @@ fn main() -> ExitCode {
         tls::a_lease_is_held_on_a_server_that_speaks_tls_only,
         tls::a_certificate_of_an_unknown_authority_is_refused,
         figures::an_acquire_and_a_release_take_milliseconds,
+        unable::a_server_without_memory_is_unavailable_and_forgets_no_lease,
+        unable::a_server_that_runs_the_script_of_another_program_is_unavailable,
+        unable::a_server_that_is_paused_for_writes_is_unavailable,
+        unable::a_server_that_cannot_save_is_unavailable,
+        unable::a_server_with_too_few_replicas_is_unavailable,
+        unable::a_server_that_loads_its_append_only_file_is_unavailable,
         values::a_value_of_another_type_is_corrupt_and_left_as_it_is,
         values::a_foreign_text_is_corrupt_and_left_as_it_is,
+        vectors::the_store_does_what_the_vectors_say,
     ];
     let probe = RedisStore::new(RedisBackend::new("redis://nowhere").expect("it is a URI"), RETENTION);
     let (declared, left_out) = conformance::clauses_of(&probe);

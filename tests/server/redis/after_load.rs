@@ -1,0 +1,95 @@
+//! A backend that acts between a load and its swap.
+
+use std::{
+    fmt,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use mongoseal::{
+    Clock, Deadline, HandleId, Key, Mongoseal, Result,
+    store::{Backend, BoxFuture, Capabilities, CompareAndSwap, Loaded, LoadedKeys, RedisBackend, Swap},
+};
+use tokio::sync::mpsc::UnboundedSender;
+
+type Act = Box<dyn FnOnce() + Send>;
+
+/// The answers of swaps.
+pub(crate) type Swaps = Arc<Mutex<Vec<bool>>>;
+
+/// A backend that acts once, after its first load, and notes the answers of its swaps.
+pub(crate) struct AfterLoad {
+    backend: RedisBackend,
+    act: Arc<Mutex<Option<Act>>>,
+    swaps: Swaps,
+}
+
+impl AfterLoad {
+    /// A handle on a backend that does this after its first load, and the answers of its swaps.
+    pub(crate) fn seal(backend: RedisBackend, act: impl FnOnce() + Send + 'static) -> (Mongoseal, Swaps) {
+        let swaps = Swaps::default();
+        let backend = Self { backend, act: Arc::new(Mutex::new(Some(Box::new(act)))), swaps: Arc::clone(&swaps) };
+        (Mongoseal::builder().on_store(Arc::new(CompareAndSwap::new(backend, crate::RETENTION))).unwrap(), swaps)
+    }
+}
+
+impl fmt::Debug for AfterLoad {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.backend.fmt(f)
+    }
+}
+
+impl Backend for AfterLoad {
+    fn prepare(&self, deadline: Deadline) -> BoxFuture<Result<()>> {
+        self.backend.prepare(deadline)
+    }
+
+    fn load(&self, key: &Key, deadline: Deadline) -> BoxFuture<Result<Loaded>> {
+        let (loading, act) = (self.backend.load(key, deadline), Arc::clone(&self.act));
+        Box::pin(async move {
+            let loaded = loading.await;
+            let act = act.lock().unwrap().take();
+            if let Some(act) = act {
+                act();
+            }
+            loaded
+        })
+    }
+
+    fn swap(&self, swap: Swap, deadline: Deadline) -> BoxFuture<Result<bool>> {
+        let (swapping, swaps) = (self.backend.swap(swap, deadline), Arc::clone(&self.swaps));
+        Box::pin(async move {
+            let swapped = swapping.await?;
+            swaps.lock().unwrap().push(swapped);
+            Ok(swapped)
+        })
+    }
+
+    fn delete(&self, key: &Key, loaded: Vec<u8>, deadline: Deadline) -> BoxFuture<Result<bool>> {
+        self.backend.delete(key, loaded, deadline)
+    }
+
+    fn list(&self, deadline: Deadline) -> BoxFuture<Result<LoadedKeys>> {
+        self.backend.list(deadline)
+    }
+
+    fn now(&self, deadline: Deadline) -> BoxFuture<Result<Duration>> {
+        self.backend.now(deadline)
+    }
+
+    fn listen(&self, handle: HandleId, messages: UnboundedSender<Vec<u8>>) -> BoxFuture<Result<()>> {
+        self.backend.listen(handle, messages)
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        self.backend.capabilities()
+    }
+
+    fn close(&self, deadline: Deadline) -> BoxFuture<()> {
+        self.backend.close(deadline)
+    }
+
+    fn clock(&self) -> Clock {
+        self.backend.clock()
+    }
+}
