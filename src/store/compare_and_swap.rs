@@ -35,6 +35,9 @@ use crate::{
 /// How old a load may be when its swap arrives. An idle record is kept for much longer.
 const MAX_AGE: Duration = Duration::from_secs(10);
 
+/// How long a request waits for its turn. Without it, its swap can fail.
+const MAX_TURN_WAIT: Duration = Duration::from_millis(100);
+
 /// How many keys of a batch are changed at the same time.
 const MAX_CONCURRENT: usize = 64;
 
@@ -99,10 +102,16 @@ impl<B: Backend> CompareAndSwap<B> {
         deadline: Deadline,
         change: impl Fn(Option<&Record>, StoreClock) -> Change<T>,
     ) -> Result<(T, Duration)> {
+        // A turn only saves requests. So a request that is not answered delays no other one for long.
+        let patience = deadline.or_after(MAX_TURN_WAIT);
         let _turn = tokio::select! {
-            turn = Turn::take(&self.0.turns, key) => turn,
-            () = deadline.passed() => return Err(contended()),
+            biased;
+            turn = Turn::take(&self.0.turns, key) => Some(turn),
+            () = patience.passed() => None,
         };
+        if deadline.has_passed() {
+            return Err(contended());
+        }
         let mut most = 1;
         loop {
             let sent = self.clock().now();
