@@ -8,6 +8,9 @@
 //! Invariants: the store counts a lease from the clock of its load, and the holder counts from before that load. So no
 //! holder counts on a lease for longer than the store keeps it. Each write has a nonce, so a swap never replaces a record
 //! that it has not loaded. A swap whose load is too old is refused, so a paused process writes no old token.
+//!
+//! Limit: if an operator deletes a record, a swap that was loaded before can arrive up to 10 seconds later, and makes the
+//! record again. Its token can be smaller than those of the deleted record, and never equal to one.
 
 mod backend;
 mod codec;
@@ -35,7 +38,7 @@ use crate::{
 /// How old a load may be when its swap arrives. An idle record is kept for much longer.
 const MAX_AGE: Duration = Duration::from_secs(10);
 
-/// How long a request waits for its turn. Without it, its swap can fail.
+/// How long a request waits for its turn. Then it is sent without it.
 const MAX_TURN_WAIT: Duration = Duration::from_millis(100);
 
 /// How many keys of a batch are changed at the same time.
@@ -102,7 +105,7 @@ impl<B: Backend> CompareAndSwap<B> {
         deadline: Deadline,
         change: impl Fn(Option<&Record>, StoreClock) -> Change<T>,
     ) -> Result<(T, Duration)> {
-        // A turn only saves requests. So a request that is not answered delays no other one for long.
+        // A turn only saves requests, so a request that is not answered must not delay a refresh.
         let patience = deadline.or_after(MAX_TURN_WAIT);
         let _turn = tokio::select! {
             biased;

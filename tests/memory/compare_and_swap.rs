@@ -12,6 +12,7 @@ use std::{
 
 use mongoseal::{
     Clock, Deadline, Error, Key, Mongoseal, Result,
+    record::{BatchRequest, lease_refs},
     store::{Backend, BoxFuture, Capabilities, CompareAndSwap, Loaded, LoadedKeys, Store, Swap},
 };
 
@@ -326,4 +327,24 @@ async fn a_request_without_an_answer_delays_no_other_request_for_its_key() {
     lease.refresh().await.unwrap();
     assert!(table.clock.now() - began < millis(200), "{:?}", table.clock.now() - began);
     lost.abort();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_batch_changes_the_other_keys_if_one_cannot_be_read() {
+    let table = Table::new();
+    let seal = table.seal();
+    let mut leases = vec![seal.acquire("k").await.unwrap()];
+    for number in 0..100 {
+        leases.push(seal.acquire(format!("other/{number}")).await.unwrap());
+    }
+    table.put(b"hello");
+    let before = table.rows.lock().unwrap().clone();
+    let refs = lease_refs(leases.iter().map(|lease| (lease.key().clone(), lease.token())));
+    let keep = BatchRequest::Keep { ttl: 60_000 };
+    let kept = table.store().apply_batch(&refs, &keep, Deadline::after(table.clock, secs(10))).await;
+    assert_eq!(kept.ok(), Some(false));
+    let after = table.rows.lock().unwrap();
+    let unchanged: Vec<_> =
+        before.iter().filter(|(key, row)| after.get(*key) == Some(row)).map(|(key, _)| key).collect();
+    assert_eq!(unchanged, ["k"]);
 }

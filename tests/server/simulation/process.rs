@@ -60,6 +60,8 @@ impl Beliefs {
 #[derive(Clone)]
 pub(crate) struct Process {
     pub(crate) number: u64,
+    /// Which of the things that it does at once this is.
+    worker: u64,
     pub(crate) seal: Mongoseal,
     pub(crate) route: Arc<Route>,
     pub(crate) world: Arc<World>,
@@ -94,12 +96,12 @@ impl Process {
         let builder = Mongoseal::builder().owner(format!("process-{number}")).operation_timeout(OPERATION);
         let seal = builder.ttl(secs(3)).on_store(store).unwrap();
         let (world, beliefs, given) = (Arc::clone(&route.world), Arc::clone(beliefs), Arc::clone(given));
-        Self { number, seal, route, world, beliefs, given }
+        Self { number, worker: 0, seal, route, world, beliefs, given }
     }
 
     /// Its own: to release that of another is to revoke.
     fn group(&self) -> String {
-        format!("crew-{}", self.number)
+        format!("crew-{}-{}", self.number, self.worker)
     }
 
     fn note(&self, what: &str) {
@@ -114,6 +116,11 @@ impl Process {
         let took = self.world.now().saturating_sub(began);
         assert!(took <= most + SLACK, "I8: {what} of process {} took {took:?}", self.number);
         value
+    }
+
+    /// The same process, which does another thing at once.
+    pub(crate) fn beside(&self) -> Self {
+        Self { worker: self.worker + 1, ..self.clone() }
     }
 
     /// Works until it is dropped or told to stop.
