@@ -8,7 +8,7 @@
 //! Invariant: if `listen_since` returned true, a grant after that tick wakes the waiter, or the end of the listener does.
 
 use std::{
-    collections::HashMap,
+    collections::BTreeMap,
     mem,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
@@ -60,9 +60,9 @@ pub(crate) struct Notifier {
 #[derive(Debug, Default)]
 struct NotifierState {
     /// By the number of their acquire.
-    waiting: HashMap<u64, UnboundedSender<Wake>>,
+    waiting: BTreeMap<u64, UnboundedSender<Wake>>,
     /// By the number of their acquire.
-    holding: HashMap<u64, Arc<LeaseShared>>,
+    holding: BTreeMap<u64, Arc<LeaseShared>>,
     listening: ListenerState,
     /// The number of the listener, and when, on the clock, it last showed that its runtime is driven.
     listener: u64,

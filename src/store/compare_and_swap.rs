@@ -7,8 +7,8 @@
 //!
 //! Invariants: the store counts a lease from the clock of its load, and the holder counts from before that load. So no
 //! holder counts on a lease for longer than the store keeps it. Each write has a nonce, so a swap never replaces a record
-//! that it has not loaded. A swap whose load is too old is refused. So if a record was deleted or lost, only a process
-//! that was paused for less than that can write an older token.
+//! that it has not loaded. A key without a record first gets a blank, which has a nonce, too. So a process that was paused
+//! writes no old token, even if the key was deleted meanwhile. A swap whose load is too old is refused.
 
 mod backend;
 mod codec;
@@ -35,6 +35,12 @@ use crate::{
 
 /// How old a load may be when its swap arrives. An idle record is kept for much longer.
 const MAX_AGE: Duration = Duration::from_secs(10);
+
+/// For how long a blank is kept: longer than a load may be old.
+const BLANK_RETENTION: Duration = Duration::from_secs(60);
+
+/// How long a request waits for its turn. Then it is sent without it.
+const MAX_TURN_WAIT: Duration = Duration::from_millis(100);
 
 /// How many keys of a batch are changed at the same time.
 const MAX_CONCURRENT: usize = 64;
@@ -95,7 +101,7 @@ impl<B: Backend> CompareAndSwap<B> {
     async fn load(&self, key: &Key, deadline: Deadline) -> Result<(Loaded, Option<Record>)> {
         let loaded = self.0.backend.load(key, deadline).await?;
         let record = loaded.bytes.as_deref().map(|bytes| codec::decode(key, bytes)).transpose()?;
-        Ok((loaded, record))
+        Ok((loaded, record.flatten()))
     }
 
     /// Reads the clocks.
@@ -110,17 +116,29 @@ impl<B: Backend> CompareAndSwap<B> {
         deadline: Deadline,
         change: impl Fn(Option<&Record>, StoreClock) -> Change<T>,
     ) -> Result<(T, Duration)> {
+        // A turn only saves requests, so a request that is not answered must not delay a refresh.
+        let patience = deadline.or_after(MAX_TURN_WAIT);
         let _turn = tokio::select! {
-            turn = Turn::take(&self.0.turns, key) => turn,
-            () = deadline.passed() => return Err(contended()),
+            biased;
+            turn = Turn::take(&self.0.turns, key) => Some(turn),
+            () = patience.passed() => None,
         };
+        if deadline.has_passed() {
+            return Err(contended());
+        }
         let mut most = 1;
         loop {
             let sent = self.clock().now();
             let (loaded, before) = self.load(key, deadline).await?;
             let Change { after, answer } = change(before.as_ref(), store_clock(loaded.now));
             let Some(after) = after else { return Ok((answer, sent)) };
-            if self.0.backend.swap(self.swap(key, loaded, &after)?, deadline).await? {
+            // Each deletion brings nothing back, and no deletion a blank.
+            let is_nothing = loaded.bytes.is_none();
+            let swap = if is_nothing { blank(key, loaded.now)? } else { self.swap(key, loaded, &after)? };
+            if self.0.backend.swap(swap, deadline).await? {
+                if is_nothing {
+                    continue;
+                }
                 return Ok((answer, sent));
             }
             let pause = Duration::from_millis(fastrand::u64(0..=most));
@@ -138,7 +156,7 @@ impl<B: Backend> CompareAndSwap<B> {
         Ok(Swap {
             key: key.clone(),
             loaded: bytes,
-            bytes: codec::encode(after)?,
+            bytes: codec::encode(Some(after))?,
             now,
             max_age: MAX_AGE,
             keep_for: left.saturating_add(self.0.retention),
@@ -166,11 +184,24 @@ impl<B: Backend> CompareAndSwap<B> {
         let LoadedKeys { values, now } = self.0.backend.list(deadline).await?;
         let records = values.into_iter().filter_map(|(key, bytes)| {
             let key: Key = key.parse().ok()?;
-            let record = codec::decode(&key, &bytes).ok()?;
+            let record = codec::decode(&key, &bytes).ok()??;
             Some((key, record))
         });
         Ok((records.collect(), store_clock(now)))
     }
+}
+
+/// The swap of nothing to a blank.
+fn blank(key: &Key, now: Duration) -> Result<Swap> {
+    Ok(Swap {
+        key: key.clone(),
+        loaded: None,
+        bytes: codec::encode(None)?,
+        now,
+        max_age: MAX_AGE,
+        keep_for: BLANK_RETENTION,
+        publish: Vec::new(),
+    })
 }
 
 /// The store's clocks at this time. The count of the hybrid clock is that of microseconds, so the clock itself moves it on.

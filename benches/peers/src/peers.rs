@@ -6,6 +6,7 @@ mod etcd;
 mod mongo_lock_async;
 mod mongodb_lock;
 mod mongoseal;
+mod mongoseal_redis;
 mod poll_loop;
 mod rslock;
 
@@ -14,7 +15,7 @@ use std::sync::Arc;
 use mongoseal_test_support::Redis;
 
 use crate::{
-    peer::Peer,
+    peer::{Peer, Result},
     set::Set,
     table::{Row, Table},
 };
@@ -42,8 +43,15 @@ pub(crate) async fn all(set: &Set, wanted: impl Fn(&str) -> bool) -> Vec<(&'stat
     if wanted("etcd") {
         all.push(("etcd", etcd().await));
     }
+    if wanted("mongoseal-redis") {
+        all.push(("mongoseal-redis", on_redis(async { Ok(mongoseal_redis::Peer::start().await) }).await));
+    }
+    if wanted("mongoseal-redis-replica") {
+        all.push(("mongoseal-redis-replica", on_redis(mongoseal_redis::Peer::start_replicated()).await));
+    }
     if wanted("rslock") {
-        all.push(("rslock", redis().await));
+        let servers = async { Ok(rslock::Peer([Redis::start().await, Redis::start().await, Redis::start().await])) };
+        all.push(("rslock", on_redis(servers).await));
     }
     all
 }
@@ -62,11 +70,12 @@ async fn etcd() -> Found {
     Err("not built: that takes `--features etcd`, and protoc for its client".into())
 }
 
-async fn redis() -> Found {
+/// A peer whose servers this starts, if Redis is installed.
+async fn on_redis<P: Peer + 'static>(starting: impl Future<Output = Result<P>>) -> Found {
     if let Some(reason) = Redis::missing() {
         return Err(reason);
     }
-    Ok(Arc::new(rslock::Peer([Redis::start().await, Redis::start().await, Redis::start().await])))
+    starting.await.map(|peer| Arc::new(peer) as Arc<dyn Peer>).map_err(|error| error.to_string())
 }
 
 /// Each in words, and those that are missing.

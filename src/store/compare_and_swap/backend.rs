@@ -99,7 +99,7 @@ pub struct Swap {
     /// The time of the load.
     pub now: Duration,
     /// How old that time may be. If the backend's clock is more than this after it, the swap is refused: the caller was
-    /// paused, and the key may have been deleted and made again meanwhile.
+    /// paused. A backend whose clock can step back also refuses a time that is later than its clock.
     pub max_age: Duration,
     /// How long the backend keeps the bytes, from now. Then it deletes the key by itself.
     pub keep_for: Duration,

@@ -1,4 +1,4 @@
-//! How a record is stored as bytes: JSON with the version of the format and a random nonce.
+//! How a record is stored as bytes: JSON with the version of the format and a random nonce. A blank has no record.
 //!
 //! Invariant: no two swaps write the same bytes. So a comparison of bytes finds each change, even if a key was deleted
 //! and made again with the same record.
@@ -14,7 +14,7 @@ const FORMAT: u32 = 1;
 struct Stored<'a> {
     v: u32,
     nonce: String,
-    record: &'a Record,
+    record: Option<&'a Record>,
 }
 
 /// The part of a value that all formats have.
@@ -25,7 +25,8 @@ struct AnyFormat {
 
 #[derive(Deserialize)]
 struct ThisFormat {
-    record: Record,
+    #[serde(deserialize_with = "Option::deserialize")]
+    record: Option<Record>,
 }
 
 /// A message: the caller, its token, and when it was granted. Without a token the key was taken from it.
@@ -36,14 +37,14 @@ struct Message {
     at: StoreTime,
 }
 
-/// The bytes of a record.
-pub(super) fn encode(record: &Record) -> Result<Vec<u8>> {
+/// The bytes of a record, or of a blank.
+pub(super) fn encode(record: Option<&Record>) -> Result<Vec<u8>> {
     let stored = Stored { v: FORMAT, nonce: format!("{:016x}", fastrand::u64(..)), record };
     serde_json::to_vec(&stored).map_err(|source| Error::invalid("a record cannot be encoded").caused_by(source))
 }
 
-/// The record in the bytes of a key.
-pub(super) fn decode(key: &Key, bytes: &[u8]) -> Result<Record> {
+/// The record in the bytes of a key, unless they are a blank.
+pub(super) fn decode(key: &Key, bytes: &[u8]) -> Result<Option<Record>> {
     let corrupt = |message: String| Error::Corrupt { key: key.clone(), message };
     let AnyFormat { v } = serde_json::from_slice(bytes).map_err(|error| corrupt(error.to_string()))?;
     if v > FORMAT {
@@ -52,7 +53,7 @@ pub(super) fn decode(key: &Key, bytes: &[u8]) -> Result<Record> {
         )));
     }
     let ThisFormat { record } = serde_json::from_slice(bytes).map_err(|error| corrupt(error.to_string()))?;
-    if record.version.get() > Record::MAX_VERSION {
+    if record.as_ref().is_some_and(|record| record.version.get() > Record::MAX_VERSION) {
         return Err(corrupt("`version` is not a fencing token with room to grow".into()));
     }
     Ok(record)

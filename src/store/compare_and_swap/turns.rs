@@ -1,6 +1,10 @@
 //! The turns of the requests for one key in one process.
 //!
-//! Purpose: concurrent requests of one process would make each other's swaps fail.
+//! Purpose: concurrent requests of one process would make each other's swaps fail. A hundred acquires of one key then need
+//! 950 swaps more.
+//!
+//! Mechanism: a request takes the turn of its key, and gives it back when it ends. A request that waits too long for its
+//! turn is sent without it, because the request before it may never be answered.
 
 use std::{
     collections::HashMap,

@@ -17,18 +17,20 @@ type Act = Box<dyn FnOnce() + Send>;
 /// The answers of swaps.
 pub(crate) type Swaps = Arc<Mutex<Vec<bool>>>;
 
-/// A backend that acts once, after its first load, and notes the answers of its swaps.
+/// A backend that acts once, after one of its loads, and notes the answers of its swaps.
 pub(crate) struct AfterLoad {
     backend: RedisBackend,
-    act: Arc<Mutex<Option<Act>>>,
+    /// After how many more loads it acts, and what it does.
+    act: Arc<Mutex<Option<(usize, Act)>>>,
     swaps: Swaps,
 }
 
 impl AfterLoad {
-    /// A handle on a backend that does this after its first load, and the answers of its swaps.
-    pub(crate) fn seal(backend: RedisBackend, act: impl FnOnce() + Send + 'static) -> (Mongoseal, Swaps) {
+    /// A handle on a backend that does this after so many loads, and the answers of its swaps.
+    pub(crate) fn seal(backend: RedisBackend, loads: usize, act: impl FnOnce() + Send + 'static) -> (Mongoseal, Swaps) {
         let swaps = Swaps::default();
-        let backend = Self { backend, act: Arc::new(Mutex::new(Some(Box::new(act)))), swaps: Arc::clone(&swaps) };
+        let backend =
+            Self { backend, act: Arc::new(Mutex::new(Some((loads, Box::new(act))))), swaps: Arc::clone(&swaps) };
         (Mongoseal::builder().on_store(Arc::new(CompareAndSwap::new(backend, crate::RETENTION))).unwrap(), swaps)
     }
 }
@@ -48,8 +50,14 @@ impl Backend for AfterLoad {
         let (loading, act) = (self.backend.load(key, deadline), Arc::clone(&self.act));
         Box::pin(async move {
             let loaded = loading.await;
-            let act = act.lock().unwrap().take();
-            if let Some(act) = act {
+            let mut waits = act.lock().unwrap();
+            let more = waits.as_mut().map(|(loads, _)| {
+                *loads -= 1;
+                *loads
+            });
+            let due = waits.take_if(|_| more == Some(0));
+            drop(waits);
+            if let Some((_, act)) = due {
                 act();
             }
             loaded

@@ -107,10 +107,12 @@ pub(crate) async fn a_swap_is_refused_if_the_clock_has_stepped_since_its_load() 
         assert_eq!(backend.swap(swap, deadline()).await.unwrap(), is_done, "at {shift}");
     }
     // So a request runs again, on the clock after the step.
+    let (seal, _) = AfterLoad::seal(backend.clone(), usize::MAX, || {});
+    seal.acquire("k").await.unwrap().release().await.unwrap();
     for shift in ["+1h", "-1h"] {
         server.set_clock("+0");
         let clock = Arc::clone(&server);
-        let (seal, swaps) = AfterLoad::seal(backend.clone(), move || clock.set_clock(shift));
+        let (seal, swaps) = AfterLoad::seal(backend.clone(), 1, move || clock.set_clock(shift));
         let lease = seal.acquire("k").ttl(secs(600)).without_refresh().await.unwrap();
         assert_eq!(*swaps.lock().unwrap(), [false, true], "at {shift}");
         let ends = seal.inspect("k").await.unwrap().unwrap().holders[0].remaining.unwrap();

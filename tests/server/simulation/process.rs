@@ -5,11 +5,16 @@ use std::{
     time::Duration,
 };
 
-use mongoseal::{Acquire, Error, Key, Lease, LeaseId, LeaseState, LossCause, Mongoseal, ReleaseOutcome};
+use mongoseal::{Acquire, Error, Key, Lease, LeaseId, LeaseState, LossCause, Mongoseal, ReleaseOutcome, store::Store};
 
 use crate::{
-    link::{Link, World},
-    millis, secs,
+    KEYS,
+    link::Link,
+    millis,
+    route::Route,
+    secs,
+    wire::Caller,
+    world::{Records, World},
 };
 
 /// How long one call may take, with all requests it sends.
@@ -28,12 +33,13 @@ pub(crate) const GRACE: u64 = 500;
 pub(crate) struct Beliefs(Mutex<Vec<(u64, Weak<Lease>)>>);
 
 impl Beliefs {
-    /// I4: no two believe in an exclusive key, nor three in one that two share.
+    /// I4: no two believe in an exclusive key, nor three in one that two share. A lease whose record an operator deleted
+    /// does not count.
     pub(crate) fn check(&self, world: &World) {
         let mut leases = self.0.lock().unwrap();
         leases.retain(|(_, lease)| lease.strong_count() > 0);
         let held = leases.iter().filter_map(|(who, lease)| lease.upgrade().map(|lease| (*who, lease)));
-        let valid: Vec<_> = held.filter(|(_, lease)| lease.is_valid()).collect();
+        let valid: Vec<_> = held.filter(|(_, lease)| lease.is_valid() && !world.is_orphan(lease)).collect();
         for (who, lease) in &valid {
             let others = valid.iter().filter(|(_, other)| other.key() == lease.key()).count();
             let most = if lease.key().as_str() == "shared" { 2 } else { 1 };
@@ -54,8 +60,10 @@ impl Beliefs {
 #[derive(Clone)]
 pub(crate) struct Process {
     pub(crate) number: u64,
+    /// Which of the things that it does at once this is.
+    worker: u64,
     pub(crate) seal: Mongoseal,
-    pub(crate) link: Arc<Link>,
+    pub(crate) route: Arc<Route>,
     pub(crate) world: Arc<World>,
     pub(crate) beliefs: Arc<Beliefs>,
     /// What was given to whoever takes it up.
@@ -69,25 +77,31 @@ impl Process {
         beliefs: &Arc<Beliefs>,
         given: &Arc<Mutex<Vec<(Key, LeaseId)>>>,
     ) -> Self {
-        Self::start_on(Link::new(world, None, false), number, world, beliefs, given)
+        Self::start_on(Route::new(world, None), false, number, beliefs, given)
     }
 
     pub(crate) fn start_on(
-        link: Arc<Link>,
+        route: Arc<Route>,
+        short_attempts: bool,
         number: u64,
-        world: &Arc<World>,
         beliefs: &Arc<Beliefs>,
         given: &Arc<Mutex<Vec<(Key, LeaseId)>>>,
     ) -> Self {
+        let store: Arc<dyn Store> = match &route.world.records {
+            Records::Memory(store) => {
+                Arc::new(Link { route: Arc::clone(&route), store: store.clone(), short_attempts })
+            }
+            Records::Table(table) => Arc::new(Caller::new(Arc::clone(&route), table.clone())),
+        };
         let builder = Mongoseal::builder().owner(format!("process-{number}")).operation_timeout(OPERATION);
-        let seal = builder.ttl(secs(3)).on_store(link.clone()).unwrap();
-        let (world, beliefs, given) = (Arc::clone(world), Arc::clone(beliefs), Arc::clone(given));
-        Self { number, seal, link, world, beliefs, given }
+        let seal = builder.ttl(secs(3)).on_store(store).unwrap();
+        let (world, beliefs, given) = (Arc::clone(&route.world), Arc::clone(beliefs), Arc::clone(given));
+        Self { number, worker: 0, seal, route, world, beliefs, given }
     }
 
     /// Its own: to release that of another is to revoke.
     fn group(&self) -> String {
-        format!("crew-{}", self.number)
+        format!("crew-{}-{}", self.number, self.worker)
     }
 
     fn note(&self, what: &str) {
@@ -104,10 +118,15 @@ impl Process {
         value
     }
 
+    /// The same process, which does another thing at once.
+    pub(crate) fn beside(&self) -> Self {
+        Self { worker: self.worker + 1, ..self.clone() }
+    }
+
     /// Works until it is dropped or told to stop.
     pub(crate) async fn work(self, stop: Duration) {
         while self.world.now() < stop {
-            let key = ["one", "two", "shared"][usize::try_from(self.world.below(3)).unwrap()];
+            let key = KEYS[usize::try_from(self.world.below(3)).unwrap()];
             let ttl = millis(SHORTEST + self.world.below(LONGEST - SHORTEST));
             let wait = if self.world.below(2) == 0 { Duration::ZERO } else { millis(self.world.below(15_000)) };
             let mut acquire = self.seal.acquire(key).ttl(ttl).wait(wait);

@@ -33,7 +33,7 @@ impl crate::peer::Peer for Peer {
     }
 }
 
-struct Handle(Mongoseal);
+pub(super) struct Handle(pub(super) Mongoseal);
 
 #[async_trait]
 impl Client for Handle {

@@ -1,0 +1,153 @@
+//! A table of bytes in memory that can compare and swap, and checks of each swap.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex, MutexGuard},
+    time::Duration,
+};
+
+use mongoseal::{
+    Clock, HandleId, Key, StoreTime,
+    record::{Record, Request},
+    store::{Loaded, LoadedKeys, Swap},
+};
+use serde::Deserialize;
+use tokio::sync::mpsc::UnboundedSender;
+
+use crate::{
+    secs,
+    world::{World, may_end},
+};
+
+/// The time of the table's clock at its start.
+const START: Duration = secs(1_735_689_600);
+
+/// A clone shares the rows.
+#[derive(Clone)]
+pub(crate) struct Table {
+    clock: Clock,
+    rows: Arc<Mutex<Rows>>,
+}
+
+#[derive(Default)]
+struct Rows {
+    by_key: BTreeMap<Key, Row>,
+    listeners: Vec<(HandleId, UnboundedSender<Vec<u8>>)>,
+    /// The last reading of the clock.
+    last: Duration,
+}
+
+struct Row {
+    bytes: Vec<u8>,
+    /// A blank has none.
+    record: Option<Record>,
+    /// When the table deletes the row by itself.
+    kept_until: Duration,
+}
+
+/// The part of the bytes that the checks read.
+#[derive(Deserialize)]
+struct Stored {
+    record: Option<Record>,
+}
+
+impl Table {
+    pub(crate) fn new() -> Self {
+        Self { clock: Clock::tokio(), rows: Arc::default() }
+    }
+
+    pub(crate) fn clock(&self) -> Clock {
+        self.clock
+    }
+
+    /// The rows, without those that have expired, and the time. Two readings differ.
+    fn open(&self, world: &World) -> (MutexGuard<'_, Rows>, Duration) {
+        let mut rows = self.rows.lock().unwrap();
+        rows.last = (START + self.clock.now()).max(rows.last + Duration::from_micros(1));
+        let now = rows.last;
+        rows.by_key.retain(|key, row| {
+            if now < row.kept_until {
+                return true;
+            }
+            world.count("a key expires by itself");
+            world.note(format_args!("{key:?} expires by itself"));
+            world.check_holders(row.record.as_ref(), None, store_time(now), |_| false);
+            false
+        });
+        (rows, now)
+    }
+
+    pub(crate) fn load(&self, world: &World, key: &Key) -> Loaded {
+        let (rows, now) = self.open(world);
+        Loaded { bytes: rows.by_key.get(key).map(|row| row.bytes.clone()), now }
+    }
+
+    pub(crate) fn list(&self, world: &World) -> LoadedKeys {
+        let (rows, now) = self.open(world);
+        let values = rows.by_key.iter().map(|(key, row)| (key.to_string(), row.bytes.clone())).collect();
+        LoadedKeys { values, now }
+    }
+
+    pub(crate) fn record(&self, world: &World, key: &Key) -> Option<Record> {
+        self.open(world).0.by_key.get(key)?.record.clone()
+    }
+
+    /// Swaps, and checks the change. `request` is what it is for, and `None` is a batch.
+    pub(crate) fn swap(&self, world: &World, request: Option<&Request>, swap: &Swap) -> bool {
+        let (mut rows, now) = self.open(world);
+        let before = rows.by_key.get(&swap.key);
+        if before.map(|row| &row.bytes) != swap.loaded.as_ref() {
+            world.count("a swap is overtaken");
+            return false;
+        }
+        if now > swap.now + swap.max_age {
+            world.count("only its age refuses a swap");
+            return false;
+        }
+        let Stored { record } = serde_json::from_slice(&swap.bytes).expect("the bytes of a record");
+        let before = before.and_then(|row| row.record.as_ref());
+        let batch = request.is_none();
+        world.check_holders(before, record.as_ref(), store_time(swap.now), |held| {
+            batch || request.is_some_and(|request| may_end(request, held))
+        });
+        match &record {
+            Some(record) => world.check_grants(&swap.key, before, record),
+            None => world.count("a blank is written"),
+        }
+        let (bytes, kept_until) = (swap.bytes.clone(), now + swap.keep_for);
+        rows.by_key.insert(swap.key.clone(), Row { bytes, record, kept_until });
+        rows.listeners.retain(|(_, messages)| !messages.is_closed());
+        for (handle, message) in &swap.publish {
+            for (_, messages) in rows.listeners.iter().filter(|(listener, _)| listener == handle) {
+                // A receiver that is dropped now is removed the next time.
+                drop(messages.send(message.clone()));
+            }
+        }
+        true
+    }
+
+    pub(crate) fn delete(&self, world: &World, key: &Key, loaded: &[u8]) -> bool {
+        let (mut rows, now) = self.open(world);
+        let is_there = rows.by_key.get(key).is_some_and(|row| row.bytes == loaded);
+        let deleted = is_there.then(|| rows.by_key.remove(key)).flatten();
+        world.check_holders(deleted.as_ref().and_then(|row| row.record.as_ref()), None, store_time(now), |_| false);
+        deleted.is_some()
+    }
+
+    pub(crate) fn listen(&self, handle: HandleId, messages: UnboundedSender<Vec<u8>>) {
+        drop(messages.send(Vec::new()));
+        self.rows.lock().unwrap().listeners.push((handle, messages));
+    }
+
+    /// Deletes a row, as an operator might.
+    pub(crate) fn remove(&self, world: &World, key: &Key) {
+        let (mut rows, now) = self.open(world);
+        if let Some(row) = rows.by_key.remove(key) {
+            world.forget_record(key, row.record.as_ref(), store_time(now));
+        }
+    }
+}
+
+fn store_time(now: Duration) -> StoreTime {
+    StoreTime::from_millis(i64::try_from(now.as_millis()).unwrap())
+}

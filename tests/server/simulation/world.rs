@@ -1,0 +1,198 @@
+//! What all processes of a simulation share: the records, chance, what was seen, and the checks of each change.
+
+use std::{
+    collections::{BTreeMap, HashMap, HashSet},
+    fmt,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use fastrand::Rng;
+use mongoseal::{
+    Clock, Deadline, FencingToken, Key, Lease, Result, StoreTime,
+    record::{self, Holder, Record, Request, StoreClock},
+    store::{Applied, MemoryStore, Snapshot, Store},
+};
+
+use crate::{millis, table::Table};
+
+/// Where the records are.
+pub(crate) enum Records {
+    Memory(MemoryStore),
+    Table(Table),
+}
+
+pub(crate) struct World {
+    pub(crate) records: Records,
+    clock: Clock,
+    pub(crate) rng: Mutex<Rng>,
+    /// Whether things still go wrong.
+    pub(crate) faulty: Mutex<bool>,
+    pub(crate) trace: Mutex<Vec<String>>,
+    pub(crate) seen: Mutex<BTreeMap<&'static str, usize>>,
+    /// The grants of each key, as the store made them.
+    grants: Mutex<HashMap<Key, Grants>>,
+    /// How records were some time ago, as a deposed primary has them.
+    past: Mutex<HashMap<Key, (Record, StoreClock)>>,
+}
+
+/// The grants of a key.
+#[derive(Default)]
+struct Grants {
+    tokens: HashSet<FencingToken>,
+    newest: Option<FencingToken>,
+    /// The tokens of the leases whose record an operator deleted.
+    orphans: HashSet<FencingToken>,
+}
+
+impl World {
+    pub(crate) fn new(seed: u64, records: Records) -> Arc<Self> {
+        let clock = match &records {
+            Records::Memory(store) => store.clock(),
+            Records::Table(table) => table.clock(),
+        };
+        Arc::new(Self {
+            records,
+            clock,
+            rng: Mutex::new(Rng::with_seed(seed)),
+            faulty: Mutex::new(true),
+            trace: Mutex::default(),
+            seen: Mutex::default(),
+            grants: Mutex::default(),
+            past: Mutex::default(),
+        })
+    }
+
+    pub(crate) fn now(&self) -> Duration {
+        self.clock.now()
+    }
+
+    pub(crate) fn is_faulty(&self) -> bool {
+        *self.faulty.lock().unwrap()
+    }
+
+    /// A number below this one.
+    pub(crate) fn below(&self, bound: u64) -> u64 {
+        self.rng.lock().unwrap().u64(..bound)
+    }
+
+    pub(crate) fn count(&self, what: &'static str) {
+        *self.seen.lock().unwrap().entry(what).or_default() += 1;
+    }
+
+    pub(crate) fn note(&self, what: impl fmt::Display) {
+        self.trace.lock().unwrap().push(format!("{:?} {what}", self.now()));
+    }
+
+    /// Applies a request to the memory store, and checks the change. All in one poll, so at once.
+    pub(crate) async fn apply(
+        &self,
+        store: &MemoryStore,
+        key: &Key,
+        request: Request,
+        deadline: Deadline,
+    ) -> Result<Applied> {
+        let before = self.record(key).await;
+        let applied = store.apply(key, request.clone(), deadline).await?;
+        let at = applied.at.expect("the memory store tells the time");
+        let after = self.record(key).await;
+        self.check_holders(before.as_ref(), after.as_ref(), at.now, |held| may_end(&request, held));
+        if let Some(after) = after {
+            self.check_grants(key, before.as_ref(), &after);
+        }
+        Ok(applied)
+    }
+
+    pub(crate) async fn record(&self, key: &Key) -> Option<Record> {
+        match &self.records {
+            Records::Memory(store) => {
+                let read = store.read(key, Deadline::after(self.clock, millis(1)));
+                read.await.unwrap().map(|Snapshot { record, .. }| *record)
+            }
+            Records::Table(table) => table.record(self, key),
+        }
+    }
+
+    /// I9: a change touches no live holder, except those that its request may end.
+    pub(crate) fn check_holders(
+        &self,
+        before: Option<&Record>,
+        after: Option<&Record>,
+        now: StoreTime,
+        may_end: impl Fn(&Holder) -> bool,
+    ) {
+        for held in before.into_iter().flat_map(|before| &before.holders).filter(|held| held.expires_at > now) {
+            let kept = after.and_then(|after| after.holder(held.terms.lease));
+            let kept = kept.is_some_and(|kept| kept.version == held.version && kept.expires_at >= held.expires_at);
+            assert!(kept || may_end(held), "I9: a request touched {held:?} at {:?}", self.now());
+        }
+    }
+
+    /// I1, I2: tokens grow and never repeat.
+    pub(crate) fn check_grants(&self, key: &Key, before: Option<&Record>, after: &Record) {
+        let mut all = self.grants.lock().unwrap();
+        let grants = all.entry(key.clone()).or_default();
+        if before.is_none() && grants.newest.is_some() {
+            self.count("a collected record is made again");
+        }
+        for held in &after.holders {
+            let known = before.into_iter().flat_map(|before| &before.holders);
+            if known.into_iter().any(|known| (known.terms.lease, known.version) == (held.terms.lease, held.version)) {
+                continue;
+            }
+            let token = held.version;
+            self.note(format_args!("{key:?} is granted with {token}"));
+            assert!(grants.tokens.insert(token), "I1: {key:?} is granted twice with {token}");
+            assert!(grants.newest < Some(token), "I2: {key:?} is granted with {token} after {:?}", grants.newest);
+            grants.newest = Some(token);
+        }
+    }
+
+    /// Notes that an operator has deleted this record. Its holders are excused: they learn of it with their next refresh.
+    pub(crate) fn forget_record(&self, key: &Key, record: Option<&Record>, now: StoreTime) {
+        let mut all = self.grants.lock().unwrap();
+        let grants = all.entry(key.clone()).or_default();
+        let holders = record.into_iter().flat_map(|record| &record.holders);
+        let orphans = holders.filter(|held| held.expires_at > now);
+        let before = grants.orphans.len();
+        grants.orphans.extend(orphans.map(|held| held.version));
+        self.note(format_args!("an operator deletes the record of {key:?}"));
+        self.count("an operator deletes a record");
+        if grants.orphans.len() > before {
+            self.count("an operator deletes a held key");
+        }
+    }
+
+    /// Whether an operator has deleted the record of this lease.
+    pub(crate) fn is_orphan(&self, lease: &Lease) -> bool {
+        let grants = self.grants.lock().unwrap();
+        grants.get(lease.key()).is_some_and(|grants| grants.orphans.contains(&lease.token()))
+    }
+
+    /// Keeps how a record is, for later.
+    pub(crate) async fn remember(&self, store: &MemoryStore, key: &Key) {
+        let read = store.read(key, Deadline::after(self.clock, millis(1)));
+        if let Some(Snapshot { record, at }) = read.await.unwrap() {
+            self.past.lock().unwrap().insert(key.clone(), (*record, at));
+        }
+    }
+
+    /// What a deposed primary answers: only what it need not write.
+    pub(crate) fn stale(&self, key: &Key, request: &Request) -> Option<Applied> {
+        let (record, at) = self.past.lock().unwrap().get(key).cloned()?;
+        let (after, outcome) = record::apply(Some(&record), at, request);
+        (after.as_ref() == Some(&record)).then_some(Applied { outcome, at: Some(at), changed: false, sent: None })
+    }
+}
+
+/// Whether a request may end this holder.
+pub(crate) fn may_end(request: &Request, held: &Holder) -> bool {
+    let theirs = request.lease() == Some(held.terms.lease);
+    match request {
+        Request::Release(release) => theirs && release.token == held.version,
+        Request::Leave(leave) => theirs && leave.caller == held.terms.caller,
+        Request::Transfer(transfer) => theirs && transfer.token == held.version,
+        Request::Revoke(revoke) => held.version <= revoke.upto,
+        _ => false,
+    }
+}
