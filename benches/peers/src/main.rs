@@ -1,7 +1,7 @@
 //! What other locks cost beside mongoseal: the same cases, on the same servers, in the same run.
 //!
 //! ```text
-//! cargo run --release --manifest-path benches/peers/Cargo.toml                    # about five minutes
+//! cargo run --release --manifest-path benches/peers/Cargo.toml                    # about four minutes
 //! cargo run --release --manifest-path benches/peers/Cargo.toml -- --quick         # under one
 //! cargo run --release --manifest-path benches/peers/Cargo.toml -- --json FILE     # one object a line, too
 //! cargo run --release --manifest-path benches/peers/Cargo.toml -- mongoseal poll  # peers so named
@@ -34,7 +34,7 @@ use std::{
 use crate::{peer::Peer, set::Set, table::Table};
 
 /// Past it something hangs, and what there is has been printed.
-const LIMIT: Duration = Duration::from_secs(360);
+const LIMIT: Duration = Duration::from_secs(300);
 
 /// What the command line asks for.
 #[derive(Default)]
