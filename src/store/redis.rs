@@ -16,7 +16,7 @@ mod script;
 
 use std::{
     collections::HashMap,
-    fmt,
+    fmt, mem,
     pin::Pin,
     sync::{
         Arc,
@@ -202,7 +202,7 @@ impl Backend for RedisBackend {
         })
     }
 
-    fn swap(&self, swap: Swap, deadline: Deadline) -> BoxFuture<Result<bool>> {
+    fn swap(&self, mut swap: Swap, deadline: Deadline) -> BoxFuture<Result<bool>> {
         let backend = self.clone();
         Box::pin(async move {
             let (key, scripts, replicas) = (swap.key.clone(), Arc::clone(&backend.scripts), backend.replicas);
@@ -214,6 +214,8 @@ impl Backend for RedisBackend {
                 return swapped.await;
             }
             let swapped = backend.connections.send_alone(&key, deadline, |mut connection| async move {
+                // A waiter counts on a grant from its message on.
+                let messages = mem::take(&mut swap.publish);
                 let is_done = scripts.swap(&prefix, swap).invoke_async::<bool>(&mut connection).await?;
                 if !is_done {
                     return Ok(None);
@@ -222,13 +224,18 @@ impl Backend for RedisBackend {
                 let timeout = deadline.remaining().saturating_sub(WAIT_MARGIN).max(Duration::from_millis(1));
                 let mut wait = redis::cmd("WAIT");
                 wait.arg(replicas).arg(crate::types::ttl::millis(timeout));
-                wait.query_async::<u32>(&mut connection).await.map(Some)
+                let acknowledged = wait.query_async::<u32>(&mut connection).await?;
+                if acknowledged >= replicas && !messages.is_empty() {
+                    // A waiter without its message polls.
+                    drop(script::messages(&prefix, messages).exec_async(&mut connection).await);
+                }
+                Ok(Some(acknowledged))
             });
             match swapped.await? {
                 None => Ok(false),
                 Some(acknowledged) if acknowledged >= replicas => Ok(true),
                 Some(acknowledged) => Err(Error::unavailable(format!(
-                    "{acknowledged} replicas of the Redis server acknowledged the write in time, and {replicas} must: check the replicas, and retry"
+                    "the number of replicas of the Redis server that acknowledged the write in time is {acknowledged}, and must be {replicas}: check the replicas, and retry"
                 ))),
             }
         })

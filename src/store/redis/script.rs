@@ -4,9 +4,9 @@
 
 use std::time::Duration;
 
-use redis::{Script, ScriptInvocation};
+use redis::{Pipeline, Script, ScriptInvocation};
 
-use crate::{Key, store::Swap, types::ttl::millis};
+use crate::{HandleId, Key, store::Swap, types::ttl::millis};
 
 /// Swaps the value of `KEYS[1]`. Arguments: whether it has a value, the value that it has, the microsecond of the load,
 /// the microsecond after which the load is too old, the new value, how many milliseconds that is kept, and channels with
@@ -71,6 +71,15 @@ impl Scripts {
         script.arg(loaded);
         script
     }
+}
+
+/// The commands that publish the messages of a swap.
+pub(super) fn messages(prefix: &str, messages: Vec<(HandleId, Vec<u8>)>) -> Pipeline {
+    let mut publish = redis::pipe();
+    for (handle, message) in messages {
+        publish.cmd("PUBLISH").arg(name(prefix, handle)).arg(message).ignore();
+    }
+    publish
 }
 
 /// The name of a key or of a handle's channel at the server.
