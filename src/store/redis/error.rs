@@ -158,3 +158,46 @@ impl fmt::Display for Refusal {
 }
 
 impl std::error::Error for Refusal {}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use tokio::{
+        io::{AsyncReadExt, AsyncWriteExt},
+        net::{TcpListener, TcpStream},
+    };
+
+    use super::*;
+    use crate::{
+        Clock, Deadline,
+        store::{Backend, RedisBackend},
+    };
+
+    /// Answers the commands of a new connection, and then the first request with these bytes. Then it closes the connection.
+    async fn serve(mut connection: TcpStream, reply: &[u8]) -> io::Result<()> {
+        let mut requests = vec![0; 4096];
+        connection.read(&mut requests).await?;
+        connection.write_all(b"+OK\r\n+OK\r\n").await?;
+        connection.read(&mut requests).await?;
+        connection.write_all(reply).await
+    }
+
+    #[tokio::test]
+    async fn a_reply_that_is_cut_short_is_unavailable() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let backend = RedisBackend::new(format!("redis://{}", listener.local_addr().unwrap())).unwrap();
+        tokio::spawn(async move {
+            for reply in [&b"+OK\r\n+QUEUED\r\n+QUEUED\r\n+QUEUED\r\n*3\r\n$9\r\nhalf"[..], b"HTTP/1.1 400\r\n"] {
+                let (connection, _) = listener.accept().await.unwrap();
+                serve(connection, reply).await.unwrap();
+            }
+        });
+        let deadline = || Deadline::after(Clock::Boot, Duration::from_secs(10));
+        let key: Key = "k".parse().unwrap();
+        let cut = backend.load(&key, deadline()).await.unwrap_err();
+        assert!(matches!(cut, Error::Unavailable { .. }), "{cut:?}");
+        let foreign = backend.load(&key, deadline()).await.unwrap_err();
+        assert!(matches!(foreign, Error::Invalid { .. }), "{foreign:?}");
+    }
+}

@@ -29,6 +29,9 @@ pub(crate) enum Event {
         /// By how much the wall clocks of the members differ.
         #[serde(default)]
         spread: Micros,
+        /// Whether the servers are of Redis.
+        #[serde(default)]
+        redis: bool,
     },
     /// A worker process has connected and begins.
     Ready {
@@ -96,6 +99,12 @@ pub(crate) enum Event {
     },
     /// So many change streams of the process in a slot were open.
     Streams {
+        slot: u32,
+        count: u64,
+        at: Micros,
+    },
+    /// So many connections of the process in a slot were open.
+    Connections {
         slot: u32,
         count: u64,
         at: Micros,
@@ -302,4 +311,7 @@ pub(crate) struct Fault {
     /// The constant delay of replies.
     #[serde(default)]
     pub(crate) by: Option<Micros>,
+    /// If the primary changed: up to which difference of the clocks the tokens of all keys still grow.
+    #[serde(default)]
+    pub(crate) bound: Option<Micros>,
 }

@@ -76,7 +76,7 @@ impl Program for Options {
 }
 
 /// The beginning of a command line that puts the command's clock at the mercy of `file`.
-fn shifting_clock(file: &Path) -> Vec<String> {
+pub(crate) fn shifting_clock(file: &Path) -> Vec<String> {
     fs::write(file, "+0\n").expect("the directory of a member is writable");
     let environment = [
         ("LD_PRELOAD", path(&programs::libfaketime())),
@@ -90,6 +90,16 @@ fn shifting_clock(file: &Path) -> Vec<String> {
     ];
     let environment = environment.map(|(name, value)| format!("{name}={value}"));
     ["env".to_owned()].into_iter().chain(environment).collect()
+}
+
+/// Shifts the clock of the server in `home`. The server notices within a second.
+pub(crate) fn shift_clock(home: &Path, shift: &str) {
+    let file = clock_file(home);
+    assert!(file.exists(), "only a server that was started with a clock of its own has a clock to set");
+    // In one step, so that no half-written shift is read.
+    let next = file.with_extension("next");
+    fs::write(&next, format!("{shift}\n")).expect("the directory of a server is writable");
+    fs::rename(next, file).expect("the directory of a server is writable");
 }
 
 /// The file whose content shifts the clock of the server in `home`, in the language of libfaketime.

@@ -7,6 +7,7 @@ use std::{
 
 use crate::servers::{
     certificate::Certificate,
+    mongod::{clock_file, shift_clock, shifting_clock},
     programs,
     runtime::run_blocking,
     server::{Program, Server, path},
@@ -37,21 +38,26 @@ impl Redis {
 
     /// Starts one with options, as in its configuration file. With `appendonly yes` a restart finds its data.
     pub async fn start_with(options: &[(&str, &str)]) -> Self {
-        Self::start_instance(options, None).await
+        Self::start_instance(options, None, false).await
+    }
+
+    /// Starts one with options, and with a wall clock that [`set_clock`](Self::set_clock) can shift.
+    pub async fn start_with_own_clock(options: &[(&str, &str)]) -> Self {
+        Self::start_instance(options, None, true).await
     }
 
     /// Starts one that speaks TLS only. The certificate of its authority is in [`directory`](Self::directory), as
     /// `authority.pem`.
     pub async fn start_tls() -> Self {
         let day = std::time::Duration::from_secs(24 * 3600);
-        Self::start_instance(&[], Some(Certificate::new(&["127.0.0.1".into()], day))).await
+        Self::start_instance(&[], Some(Certificate::new(&["127.0.0.1".into()], day)), false).await
     }
 
-    async fn start_instance(options: &[(&str, &str)], certificate: Option<Certificate>) -> Self {
+    async fn start_instance(options: &[(&str, &str)], certificate: Option<Certificate>, own_clock: bool) -> Self {
         let options = options.iter().map(|(name, value)| (format!("--{name}"), (*value).to_owned())).collect();
         let server = run_blocking(move || {
             let program = found().unwrap_or_else(|reason| panic!("{reason}"));
-            Server::start(&Instance { program, options, certificate })
+            Server::start(&Instance { program, options, certificate, own_clock })
         });
         Self { server: server.await }
     }
@@ -66,6 +72,23 @@ impl Redis {
     #[must_use]
     pub fn address(&self) -> String {
         self.server.address()
+    }
+
+    /// Its port, on the loopback address.
+    #[must_use]
+    pub fn port(&self) -> u16 {
+        self.server.port()
+    }
+
+    /// Whether it was started and not killed since. A paused one is running.
+    #[must_use]
+    pub fn is_running(&self) -> bool {
+        self.server.is_running()
+    }
+
+    /// Shifts its wall clock, as [`ReplicaSet::set_clock`](crate::ReplicaSet::set_clock) does.
+    pub fn set_clock(&self, shift: &str) {
+        shift_clock(self.server.home(), shift);
     }
 
     /// Kills it and waits until it is gone.
@@ -109,6 +132,7 @@ struct Instance {
     program: PathBuf,
     options: Vec<(String, String)>,
     certificate: Option<Certificate>,
+    own_clock: bool,
 }
 
 impl Program for Instance {
@@ -116,10 +140,15 @@ impl Program for Instance {
     const READY: &str = "Ready to accept connections";
     const ROOM: u64 = 64 << 20;
 
-    fn find(&self) {}
+    fn find(&self) {
+        if self.own_clock {
+            programs::libfaketime();
+        }
+    }
 
     fn command_line(&self, port: u16, home: &Path) -> Vec<String> {
-        let mut command = vec![path(&self.program)];
+        let mut command = if self.own_clock { shifting_clock(&clock_file(home)) } else { Vec::new() };
+        command.push(path(&self.program));
         let mut option = |name: &str, value: &str| command.extend([format!("--{name}"), value.to_owned()]);
         if let Some(certificate) = &self.certificate {
             let file = |name, text| {

@@ -1,11 +1,12 @@
 //! Invariants I16, I17 and I18: a lease that a handle has dropped does not block the handle, a shutdown is short, and
-//! handles share change streams.
+//! handles share change streams and connections.
 
 use std::time::Duration;
 
 use super::{Case, SLACK, Violation};
 use crate::{
-    words::{Acquire, Event, Micros, Outcome, micros},
+    faults::AFTERMATH,
+    words::{Acquire, Event, Fault, Micros, Outcome, micros},
     worker::{OPERATION_TIMEOUT, OWN},
 };
 
@@ -25,7 +26,24 @@ const CLAIM: Micros = 3_000_000;
 /// other handles, and as many again that others have replaced.
 const STREAMS: u64 = 8;
 
+/// How many connections a process has to Redis: of two backends one for most requests and 16 for those that wait for replicas,
+/// and one for the messages of each of 14 handles.
+const CONNECTIONS: u64 = 48;
+
 impl Case<'_> {
+    /// I18 on Redis, when nothing is wrong: a failed connection may end later.
+    pub(super) fn connections_are_few(&self, found: &mut Vec<Violation>) {
+        for event in self.events {
+            let Event::Connections { slot, count, at } = event else { continue };
+            let concerns = |fault: &&&Fault| fault.slot.is_none() || fault.slot == Some(*slot);
+            let is_at = |fault: &Fault| fault.begin <= *at && fault.end + micros(AFTERMATH) >= *at;
+            if *count > CONNECTIONS && !self.faults.iter().filter(concerns).any(|fault| is_at(fault)) {
+                let what = format!("the handles of the process in slot {slot} had {count} connections at {at}");
+                found.push(Violation { of: "I18", what });
+            }
+        }
+    }
+
     /// I18: handles of one client share change streams.
     pub(super) fn streams_are_few(&self, found: &mut Vec<Violation>) {
         for event in self.events {

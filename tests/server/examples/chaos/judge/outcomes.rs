@@ -94,6 +94,8 @@ impl Case<'_> {
                         let excludes = other.is_exclusive() || lease.is_exclusive();
                         excludes && other.token > lease.token && other.acquire.end < begin
                     });
+                    // An old primary does not know of the later grant, and a lost one left no trace.
+                    let newer = newer.filter(|_| !self.was_lost(lease.acquire.begin, begin));
                     if let Some(newer) = newer {
                         let what = format!("{verb} of {}, begun at {begin} after {}", lease.name(), newer.name());
                         found.push(Violation { of: "I9", what });

@@ -232,7 +232,7 @@ fn cold(rng: &mut Rng) -> Plan {
 /// Looks at a record, and says whether it is gone.
 pub(super) async fn inspect(worker: &Worker, key: &str) -> bool {
     let begin = now();
-    let seen = seen(worker.seal.inspect(key).await);
+    let seen = seen(worker.handles.seal.inspect(key).await);
     let gone = matches!(seen, Seen::Nothing);
     let (worker, end, within) = (worker.spec.worker, now(), micros(OPERATION_TIMEOUT));
     say(&Event::Inspect(Inspect { worker, key: key.into(), begin, end, within, seen }));
@@ -264,11 +264,11 @@ async fn acquire(worker: &Worker, plan: &Plan, number: u64) -> mongoseal::Result
     // Each handle waits for its own releases only.
     let is_elsewhere = plan.aim == Aim::Drop && worker.is_sabotaged(Sabotage::NoOwnWait);
     let needs_plain = plan.by == By::Plain || plan.aim == Aim::Transaction || plan.id.is_some() || is_elsewhere;
-    let any = usize::try_from(number).unwrap_or_default() % worker.plain.len();
+    let any = usize::try_from(number).unwrap_or_default() % worker.handles.plain.len();
     let seal: &Mongoseal = match plan.by {
-        _ if needs_plain => &worker.plain[any],
-        By::Threaded => &worker.threaded,
-        _ => &worker.seal,
+        _ if needs_plain => &worker.handles.plain[any],
+        By::Threaded => &worker.handles.threaded,
+        _ => &worker.handles.seal,
     };
     let mut ask = seal.acquire(plan.key.as_str()).ttl(plan.ttl).grace(plan.grace);
     ask = ask.metadata(NUMBER, number.to_string());
@@ -291,7 +291,7 @@ async fn acquire(worker: &Worker, plan: &Plan, number: u64) -> mongoseal::Result
 }
 
 async fn campaign(worker: &Worker, plan: &Plan, number: u64) -> mongoseal::Result<Leader> {
-    let campaign = worker.seal.campaign(plan.key.as_str()).value(number.to_string());
+    let campaign = worker.handles.seal.campaign(plan.key.as_str()).value(number.to_string());
     let campaign = campaign.ttl(plan.ttl + plan.grace).stop_within(plan.grace);
     campaign.wait(plan.wait.unwrap_or_default()).await
 }

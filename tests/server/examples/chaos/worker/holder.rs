@@ -72,8 +72,8 @@ pub(super) async fn hold(worker: &Worker, plan: &Plan, held: Held, number: u64, 
             _ if plan.aim == Aim::Keep => sleep(Duration::from_micros(left.min(rng.u64(50_000..200_000)))).await,
             _ if plan.aim == Aim::Outstay => sleep(Duration::from_micros(left.min(rng.u64(20_000..60_000)))).await,
             0 => holder.refresh().await,
-            1 => holder.verify().await,
-            2..10 if plan.group.is_some() => holder.refresh_group().await,
+            1 if worker.has_documents() => holder.verify().await,
+            2..10 if plan.group.is_some() && worker.has_documents() => holder.refresh_group().await,
             _ if plan.aim == Aim::Fence => writer.write(holder.held.lease()).await,
             _ if plan.aim == Aim::Transaction => writer.transact(holder.held.lease()).await,
             _ => sleep(Duration::from_micros(left.min(rng.u64(5_000..60_000)))).await,
@@ -157,7 +157,7 @@ impl Holder<'_> {
     async fn refresh_group(&self) {
         let Some(group) = &self.plan.group else { return };
         let begin = now();
-        let answer = self.worker.seal.refresh_group(group.as_str(), self.plan.ttl).await;
+        let answer = self.worker.handles.seal.refresh_group(group.as_str(), self.plan.ttl).await;
         let end = now();
         let ours = |lease: &mongoseal::ListedLease| lease.holder.token.get() == self.token;
         let outcome = match &answer {
@@ -189,7 +189,7 @@ impl Holder<'_> {
             (Some(group), ..12) => {
                 self.ends("group");
                 let begin = now();
-                let answer = self.worker.seal.release_group(group.as_str()).await;
+                let answer = self.worker.handles.seal.release_group(group.as_str()).await;
                 let within = micros(OPERATION_TIMEOUT);
                 self.say_call("release-group", begin, within, &said(answer.as_ref().err(), "ok"));
             }

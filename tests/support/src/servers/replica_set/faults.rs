@@ -1,11 +1,9 @@
 //! Faults of processes and clocks.
 
-use std::fs;
-
 use mongodb::bson::{Document, doc};
 
 use super::ReplicaSet;
-use crate::servers::{fail_point::FailPoint, mongod::clock_file, runtime::run, server::Server};
+use crate::servers::{fail_point::FailPoint, mongod::shift_clock, runtime::run, server::Server};
 
 impl ReplicaSet {
     /// Kills a member with SIGKILL and waits until it is gone.
@@ -38,12 +36,7 @@ impl ReplicaSet {
     /// Shifts the wall clock of a member of a set with [`own_clocks`](super::Builder::own_clocks):
     /// `-1h`, `+30`, `+0`, as libfaketime reads it. The member notices within a second.
     pub fn set_clock(&self, member: usize, shift: &str) {
-        let file = clock_file(self.inner.owned().members[member].server.home());
-        assert!(file.exists(), "only a set built with own_clocks() has clocks to set");
-        // In one step, so that no half-written shift is read.
-        let next = file.with_extension("next");
-        fs::write(&next, format!("{shift}\n")).expect("the directory of a member is writable");
-        fs::rename(next, file).expect("the directory of a member is writable");
+        shift_clock(self.inner.owned().members[member].server.home(), shift);
     }
 
     /// Arms a fail point on one member with a whole `configureFailPoint` command.
