@@ -213,9 +213,9 @@ impl Chaos<RedisServers> {
         Done { what: format!("{count} of slot {slot}"), slot: Some(slot), ..Done::default() }
     }
 
-    /// Each reply to a worker, or to all, is late by the same time. A refresh takes two round trips.
+    /// Each reply to a worker, or to all, is late by the same time. A refresh takes up to three round trips.
     async fn latency(&self, rng: &mut Rng) -> Done {
-        let by = SMALLEST_TTL.mul_f64(rng.u32(5..=17).into()) / 100;
+        let by = SMALLEST_TTL.mul_f64(rng.u32(4..=12).into()) / 100;
         let only = rng.bool().then(|| rng.u32(..SLOTS));
         let slots = (0..SLOTS).filter(|slot| only.is_none_or(|only| only == *slot));
         for slot in slots {

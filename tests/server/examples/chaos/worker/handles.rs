@@ -56,7 +56,11 @@ impl Handles {
                 };
                 let independent = || builder(spec).on_store(store()).expect("the settings are valid");
                 let settings = || builder(spec).retention(REDIS_RETENTION).redis_replicas(replicas);
-                Self::on(spec, notes, &store, &independent, &settings, None).await
+                let handles = Self::on(spec, notes, &store, &independent, &settings, None).await;
+                for seal in handles.plain.iter().chain([&handles.seal]) {
+                    while !is_ready(seal.prepare().await) {}
+                }
+                handles
             }
         }
     }
@@ -98,10 +102,20 @@ async fn threaded(spec: &Spec, settings: &(dyn Fn() -> Builder + Sync), sabotage
         if sabotage != Some(Sabotage::NoThread) {
             builder = builder.dedicated_thread();
         }
-        match builder.connect(&spec.uri).await {
-            Ok(threaded) => return threaded,
-            Err(Error::Unavailable { .. }) => {}
-            Err(error) => panic!("a worker can connect: {error}"),
+        let threaded = builder.connect(&spec.uri).await;
+        if let Ok(threaded) = &threaded {
+            return threaded.clone();
         }
+        is_ready(threaded);
+    }
+}
+
+/// Whether the servers are fit. Those that do not answer now, or whose primary is another one in a moment, are not yet.
+fn is_ready<T>(answer: mongoseal::Result<T>) -> bool {
+    match answer {
+        Ok(_) => true,
+        Err(Error::Unavailable { .. }) => false,
+        Err(error) if error.to_string().contains("is a replica") => false,
+        Err(error) => panic!("a worker can use the servers: {error}"),
     }
 }
