@@ -1,6 +1,7 @@
 //! Servers and their faults.
 
 mod certificate;
+mod clock;
 mod etcd;
 mod example;
 mod fail_point;

@@ -22,10 +22,10 @@ pub(crate) fn pass(options: &Options, events: &[Event]) -> std::io::Result<bool>
     let violations = case.judge();
     println!("{tally}");
     if case.is_untimed || case.on_redis {
-        let Figures { repeated, disordered, overlaps, longest, lost, early, old, stale } = case.figures();
+        let Figures { repeated, disordered, overlaps, longest, lost, late, early, old, stale } = case.figures();
         println!("repeated     {repeated} tokens, and {disordered} out of order");
         println!("overlaps     {overlaps}, the longest of {} ms, and {early} grants too soon", longest / 1_000);
-        println!("lost early   {lost} leases");
+        println!("lost early   {lost} leases, and {late} expired while replies were late by a constant time");
         println!("outdated     {old} confirmations of requests, and {stale} reads");
         let (losses, disorders) = case.excuses();
         println!("excused by   {losses} changes of the primary that may lose writes, and tokens by {disorders}");

@@ -7,6 +7,7 @@ use std::{
 
 use crate::servers::{
     certificate::Certificate,
+    clock::{self, Notices},
     programs,
     server::{Program, path},
 };
@@ -20,7 +21,7 @@ pub(crate) struct Options {
     pub(crate) parameters: Vec<(String, String)>,
     /// The secret its members share; with it, access is controlled.
     pub(crate) key: Option<String>,
-    /// Whether its clock can be set, see [`clock_file`].
+    /// Whether its clock can be set, see [`clock::shifting`].
     pub(crate) own_clock: bool,
     /// With which certificate it speaks TLS, and nothing else.
     pub(crate) certificate: Option<Certificate>,
@@ -46,7 +47,8 @@ impl Program for Options {
     }
 
     fn command_line(&self, port: u16, home: &Path) -> Vec<String> {
-        let mut command = if self.own_clock { shifting_clock(&clock_file(home)) } else { Vec::new() };
+        let own_clock = || clock::shifting(home, Notices::WithinASecond, &[]);
+        let mut command = if self.own_clock { own_clock() } else { Vec::new() };
         command.push(path(&programs::mongod()));
         let mut option = |name: &str, value: String| command.extend([format!("--{name}"), value]);
         option("port", port.to_string());
@@ -73,38 +75,6 @@ impl Program for Options {
         command.push("--nounixsocket".into());
         command
     }
-}
-
-/// The beginning of a command line that puts the command's clock at the mercy of `file`.
-pub(crate) fn shifting_clock(file: &Path) -> Vec<String> {
-    fs::write(file, "+0\n").expect("the directory of a member is writable");
-    let environment = [
-        ("LD_PRELOAD", path(&programs::libfaketime())),
-        ("FAKETIME_TIMESTAMP_FILE", path(file)),
-        ("FAKETIME_CACHE_DURATION", "1".into()),
-        // Only what time it is moves: timers keep running as they did.
-        ("FAKETIME_DONT_FAKE_MONOTONIC", "1".into()),
-        // A workaround for a C library before 2.24. With a later one, waits of a mongod end late, and with a hundred
-        // requests at a time each takes ten times as long.
-        ("FAKETIME_FORCE_MONOTONIC_FIX", "0".into()),
-    ];
-    let environment = environment.map(|(name, value)| format!("{name}={value}"));
-    ["env".to_owned()].into_iter().chain(environment).collect()
-}
-
-/// Shifts the clock of the server in `home`. The server notices within a second.
-pub(crate) fn shift_clock(home: &Path, shift: &str) {
-    let file = clock_file(home);
-    assert!(file.exists(), "only a server that was started with a clock of its own has a clock to set");
-    // In one step, so that no half-written shift is read.
-    let next = file.with_extension("next");
-    fs::write(&next, format!("{shift}\n")).expect("the directory of a server is writable");
-    fs::rename(next, file).expect("the directory of a server is writable");
-}
-
-/// The file whose content shifts the clock of the server in `home`, in the language of libfaketime.
-pub(crate) fn clock_file(home: &Path) -> PathBuf {
-    home.join("clock")
 }
 
 /// The file with the certificate of the authority that the server in `home` has its own from.

@@ -7,7 +7,7 @@ use std::{
 
 use crate::servers::{
     certificate::Certificate,
-    mongod::{clock_file, shift_clock, shifting_clock},
+    clock::{self, Notices},
     programs,
     runtime::run_blocking,
     server::{Program, Server, path},
@@ -38,28 +38,24 @@ impl Redis {
 
     /// Starts one with options, as in its configuration file. With `appendonly yes` a restart finds its data.
     pub async fn start_with(options: &[(&str, &str)]) -> Self {
-        Self::start_instance(options, None, false).await
+        Self::start_instance(Instance::new(options)).await
     }
 
-    /// Starts one with options, and with a wall clock that [`set_clock`](Self::set_clock) can shift.
+    /// Starts one with options, whose clock a test can [set](Self::set_clock).
     pub async fn start_with_own_clock(options: &[(&str, &str)]) -> Self {
-        Self::start_instance(options, None, true).await
+        Self::start_instance(Instance { own_clock: true, ..Instance::new(options) }).await
     }
 
     /// Starts one that speaks TLS only. The certificate of its authority is in [`directory`](Self::directory), as
     /// `authority.pem`.
     pub async fn start_tls() -> Self {
         let day = std::time::Duration::from_secs(24 * 3600);
-        Self::start_instance(&[], Some(Certificate::new(&["127.0.0.1".into()], day)), false).await
+        let certificate = Certificate::new(&["127.0.0.1".into()], day);
+        Self::start_instance(Instance { certificate: Some(certificate), ..Instance::new(&[]) }).await
     }
 
-    async fn start_instance(options: &[(&str, &str)], certificate: Option<Certificate>, own_clock: bool) -> Self {
-        let options = options.iter().map(|(name, value)| (format!("--{name}"), (*value).to_owned())).collect();
-        let server = run_blocking(move || {
-            let program = found().unwrap_or_else(|reason| panic!("{reason}"));
-            Server::start(&Instance { program, options, certificate, own_clock })
-        });
-        Self { server: server.await }
+    async fn start_instance(instance: Instance) -> Self {
+        Self { server: run_blocking(move || Server::start(&instance)).await }
     }
 
     /// Where clients find it.
@@ -78,17 +74,6 @@ impl Redis {
     #[must_use]
     pub fn port(&self) -> u16 {
         self.server.port()
-    }
-
-    /// Whether it was started and not killed since. A paused one is running.
-    #[must_use]
-    pub fn is_running(&self) -> bool {
-        self.server.is_running()
-    }
-
-    /// Shifts its wall clock, as [`ReplicaSet::set_clock`](crate::ReplicaSet::set_clock) does.
-    pub fn set_clock(&self, shift: &str) {
-        shift_clock(self.server.home(), shift);
     }
 
     /// Kills it and waits until it is gone.
@@ -111,6 +96,12 @@ impl Redis {
         self.server.resume();
     }
 
+    /// Shifts the clock of one with [its own](Self::start_with_own_clock): `-1h`, `+30`, `+0`, as libfaketime reads it.
+    /// The server notices it at once.
+    pub fn set_clock(&self, shift: &str) {
+        clock::set(self.server.home(), shift);
+    }
+
     /// The process it runs, or last ran, in.
     pub fn process_id(&self) -> u32 {
         self.server.process_id()
@@ -129,10 +120,16 @@ fn found() -> Result<PathBuf, String> {
 }
 
 struct Instance {
-    program: PathBuf,
     options: Vec<(String, String)>,
     certificate: Option<Certificate>,
     own_clock: bool,
+}
+
+impl Instance {
+    fn new(options: &[(&str, &str)]) -> Self {
+        let options = options.iter().map(|(name, value)| (format!("--{name}"), (*value).to_owned())).collect();
+        Self { options, certificate: None, own_clock: false }
+    }
 }
 
 impl Program for Instance {
@@ -147,8 +144,12 @@ impl Program for Instance {
     }
 
     fn command_line(&self, port: u16, home: &Path) -> Vec<String> {
-        let mut command = if self.own_clock { shifting_clock(&clock_file(home)) } else { Vec::new() };
-        command.push(path(&self.program));
+        let program = found().unwrap_or_else(|reason| panic!("{reason}"));
+        // Redis mostly has jemalloc, which looks at the clock before libfaketime can be ready. The other library has
+        // the memory functions of the C library, and so keeps jemalloc out.
+        let own_clock = || clock::shifting(home, Notices::AtOnce, &["libc_malloc_debug.so.0"]);
+        let mut command = if self.own_clock { own_clock() } else { Vec::new() };
+        command.push(path(&program));
         let mut option = |name: &str, value: &str| command.extend([format!("--{name}"), value.to_owned()]);
         if let Some(certificate) = &self.certificate {
             let file = |name, text| {

@@ -33,9 +33,7 @@ impl Case<'_> {
             // That of its own acquire can be longer than the delay, if a connection had to be opened for it.
             let Acquire { begin, end, .. } = lease.acquire;
             let acquired = if lease.refreshed.is_empty() { end.saturating_sub(*begin) } else { 0 };
-            // A store that compares and swaps reads first, and may have to open a connection for the swap.
-            let trips = if self.on_redis { 3 } else { 1 };
-            if (by * trips + slow).max(acquired) * 5 < ttl * 2 {
+            if (by + slow).max(acquired) * 5 < ttl * 2 {
                 let what = format!("{} expired at {at} while replies were late by {by} µs", lease.name());
                 found.push(Violation { of: "I13", what });
             }

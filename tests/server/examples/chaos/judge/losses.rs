@@ -17,6 +17,8 @@ pub(crate) struct Figures {
     pub(crate) longest: Micros,
     /// Leases that were lost before their time.
     pub(crate) lost: usize,
+    /// Leases that expired while replies were late by a constant time.
+    pub(crate) late: usize,
     /// Keys that were granted before the time of their holder was over.
     pub(crate) early: usize,
     /// Refreshes and releases that were confirmed after a later grant.
@@ -75,6 +77,7 @@ impl Case<'_> {
             overlaps: overlapping.len(),
             longest: overlapping.iter().map(|(length, _)| *length).max().unwrap_or(0),
             lost: count(|found| strict.losses_have_causes(found)),
+            late: count(|found| strict.leases_outlive_delays(found)),
             early: count(|found| strict.grants_too_soon(found)),
             old: count(|found| strict.old_requests_touch_nothing(found)),
             stale: count(|found| strict.versions_are_there(found)) + count(|found| strict.acknowledged_is_there(found)),

@@ -3,7 +3,7 @@
 use mongodb::bson::{Document, doc};
 
 use super::ReplicaSet;
-use crate::servers::{fail_point::FailPoint, mongod::shift_clock, runtime::run, server::Server};
+use crate::servers::{clock, fail_point::FailPoint, runtime::run, server::Server};
 
 impl ReplicaSet {
     /// Kills a member with SIGKILL and waits until it is gone.
@@ -36,7 +36,7 @@ impl ReplicaSet {
     /// Shifts the wall clock of a member of a set with [`own_clocks`](super::Builder::own_clocks):
     /// `-1h`, `+30`, `+0`, as libfaketime reads it. The member notices within a second.
     pub fn set_clock(&self, member: usize, shift: &str) {
-        shift_clock(self.inner.owned().members[member].server.home(), shift);
+        clock::set(self.inner.owned().members[member].server.home(), shift);
     }
 
     /// Arms a fail point on one member with a whole `configureFailPoint` command.
