@@ -60,9 +60,9 @@ fn without_code(error: &RedisError) -> Error {
         ErrorKind::InvalidClientConfig | ErrorKind::Client | ErrorKind::RESP3NotSupported => {
             Error::invalid("the Redis connection string does not fit the server: check it")
         }
-        ErrorKind::Parse if is_cut_short(error) => {
-            Error::unavailable("the connection to Redis ended within a reply: check the server and the network, and retry")
-        }
+        ErrorKind::Parse if is_cut_short(error) => Error::unavailable(
+            "the connection to Redis ended within a reply: check the server and the network, and retry",
+        ),
         ErrorKind::Parse | ErrorKind::UnexpectedReturnType => Error::invalid(
             "the reply is not one of a Redis server: check the address, and whether a proxy or another product answers",
         ),
@@ -114,7 +114,8 @@ pub(super) fn translate_opening(error: RedisError, has_opened: bool) -> Error {
 
 /// Whether a connection is of no more use after this error. A server that has become a replica must be looked up again.
 pub(super) fn is_of_connection(error: &RedisError) -> bool {
-    let is_replica = Refusal::of(error).is_some_and(|refusal| ["READONLY", "UNBLOCKED"].contains(&refusal.code.as_str()));
+    let is_replica =
+        Refusal::of(error).is_some_and(|refusal| ["READONLY", "UNBLOCKED"].contains(&refusal.code.as_str()));
     is_replica || error.kind() == ErrorKind::Io || error.is_unrecoverable_error()
 }
 

@@ -86,7 +86,8 @@ fn two_primaries_of_redis_repeat_no_token_if_clocks_agree() -> Result<(), Failed
 
 /// Clocks that differ by eight seconds are more than a failover takes.
 fn failovers_of_redis_faster_than_clocks_differ_are_counted() -> Result<(), Failed> {
-    let asked = ["--redis", "--replicas", "0", "--minutes", "0.4", "--seed", "7", "--only", "failover", "--clock-offset", "8"];
+    let asked =
+        ["--redis", "--replicas", "0", "--minutes", "0.4", "--seed", "7", "--only", "failover", "--clock-offset", "8"];
     let (said, code) = run(&asked)?;
     assert_eq!(code, Some(0), "{said}");
     let line = said.lines().find(|line| line.starts_with("repeated")).ok_or("a run tells what is repeated")?;
@@ -106,7 +107,8 @@ fn what_a_failover_of_redis_excuses_is_excused_and_no_more() -> Result<(), Faile
     let failover = || change("failover", 30, 3000, 1000);
     let first = || grant(1, 5, 10, 20);
     let early = || lost(60, "taken-over", Some(6));
-    let overlap = || vec![write(1, 5, 3010, true), grant(2, 6, 3020, 3030), write(2, 6, 3040, true), write(1, 5, 3050, false)];
+    let overlap =
+        || vec![write(1, 5, 3010, true), grant(2, 6, 3020, 3030), write(2, 6, 3040, true), write(1, 5, 3050, false)];
     let long = |lease: u64, token: u64| with(grant(lease, token, 10, 20), "ttl", json!(9_000_000));
     let histories: [History; 17] = [
         ("lost", 0, &[], vec![first(), failover(), early()]),

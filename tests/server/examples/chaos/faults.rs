@@ -191,7 +191,6 @@ impl<S: Servers> Chaos<S> {
             sleep(millis(&mut rng, 300..1200)).await;
         }
     }
-
 }
 
 impl Chaos<ReplicaSet> {

@@ -63,7 +63,9 @@ impl Options {
                 "--only" => options.only = value.split(',').map(Kind::parse).collect::<Result<_, _>>().map_err(bad)?,
                 "--sabotage" => options.sabotage = Some(Sabotage::parse(&value).map_err(bad)?),
                 "--outage" => options.outage = Some(value.parse().map_err(|error| bad(format!("{error}")))?),
-                "--clock-offset" => options.clock_offset = Some(value.parse().map_err(|error| bad(format!("{error}")))?),
+                "--clock-offset" => {
+                    options.clock_offset = Some(value.parse().map_err(|error| bad(format!("{error}")))?)
+                }
                 "--replicas" => options.replicas = value.parse().map_err(|error| bad(format!("{error}")))?,
                 "--judge" => options.judge = Some(value.into()),
                 _ => return Err(format!("there is no {name}")),

@@ -9,8 +9,7 @@ use mongoseal_test_support::ReplicaSet;
 use tokio::time::sleep;
 
 use super::{Chaos, millis};
-use crate::{
-    crew::DATABASE, worker::RETENTION,};
+use crate::{crew::DATABASE, worker::RETENTION};
 
 impl Chaos<ReplicaSet> {
     /// Mostly the primary.

@@ -25,7 +25,8 @@ impl Case<'_> {
         }
         let mut after = |key: &str, token: u64, begin: Micros, what: &str| {
             let before = taken.get(&(key, token)).filter(|end| **end < begin);
-            if let Some(end) = before.filter(|end| !self.was_lost(end.saturating_sub(micros(OPERATION_TIMEOUT)), begin)) {
+            if let Some(end) = before.filter(|end| !self.was_lost(end.saturating_sub(micros(OPERATION_TIMEOUT)), begin))
+            {
                 let what = format!("{what} {token} of {key} at {begin}, which was revoked by {end}");
                 found.push(Violation { of: "I5", what });
             }
