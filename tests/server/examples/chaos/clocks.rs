@@ -55,11 +55,14 @@ fn clocks_can_differ() -> bool {
     found.is_ok()
 }
 
-/// By how much the clock of each server is ahead: one not at all, one by the most, and one by either.
+/// By how much the clock of each server is ahead: one not at all, one by the most, and one by either. If the most is given, it
+/// is the first primary that is ahead, and no other.
 fn offsets(options: &Options) -> [Duration; MEMBERS] {
+    if let Some(most) = options.clock_offset {
+        return [Duration::from_secs_f64(most), Duration::ZERO, Duration::ZERO];
+    }
     let mut rng = Rng::with_seed(options.seed);
-    let drawn = SMALLEST_GRACE.mul_f64(rng.f64().mul_add(0.25, 0.75));
-    let most = options.clock_offset.map_or(drawn, Duration::from_secs_f64);
+    let most = SMALLEST_GRACE.mul_f64(rng.f64().mul_add(0.25, 0.75));
     let mut offsets = [Duration::ZERO, if rng.bool() { Duration::ZERO } else { most }, most];
     rng.shuffle(&mut offsets);
     offsets

@@ -46,6 +46,9 @@ const SLACK: Micros = 250_000;
 /// The same, of clocks that are set alike.
 const DRIFT: Micros = 50_000;
 
+/// By how much a clock is set at most.
+const LONGEST_JUMP: Micros = 3_600_000_000;
+
 /// A history in the shape in which it is judged.
 pub(crate) struct Case<'a> {
     /// By key, in the order of their grants.
@@ -123,7 +126,9 @@ impl<'a> Case<'a> {
                 }
                 Event::Fault(fault) => {
                     case.faults.push(fault);
-                    case.is_untimed |= fault.kind == "clock-jump";
+                    if fault.kind == "clock-jump" {
+                        (case.is_untimed, case.spread) = (true, LONGEST_JUMP);
+                    }
                     if fault.kind == "drop" {
                         case.drops.push((fault.begin, fault.end));
                     }

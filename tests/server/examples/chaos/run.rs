@@ -23,10 +23,7 @@ use crate::{
 const LAPSE: Duration = Duration::from_millis(4500);
 
 pub(crate) async fn run(options: &Options) -> Vec<Event> {
-    match options.redis {
-        true => run_on::<RedisServers>(options).await,
-        false => run_on::<ReplicaSet>(options).await,
-    }
+    if options.redis { run_on::<RedisServers>(options).await } else { run_on::<ReplicaSet>(options).await }
 }
 
 async fn run_on<S: Servers>(options: &Options) -> Vec<Event> {
@@ -152,6 +149,7 @@ async fn look(seal: &Mongoseal, history: &History) {
             anew: false,
             probe: true,
             refreshes: true,
+            since: None,
         }));
     }
     sleep(LAPSE).await;

@@ -166,6 +166,9 @@ pub(crate) struct Acquire {
     /// Whether the handle refreshes the lease in the background.
     #[serde(default)]
     pub(crate) refreshes: bool,
+    /// When the transfer began by which its lease id may have been granted the key before.
+    #[serde(default)]
+    pub(crate) since: Option<Micros>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

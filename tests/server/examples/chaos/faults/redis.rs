@@ -11,7 +11,7 @@ use crate::{
     crew::SLOTS,
     servers::{MEMBERS, Servers, redis::RedisServers},
     words::{micros, now},
-    worker::{HOT_KEYS, OPERATION_TIMEOUT, OUTSTAYED_KEYS, REDIS_RETENTION, SMALLEST_TTL},
+    worker::{HOT_KEYS, OPERATION_TIMEOUT, OUTSTAYED_KEYS, REDIS_RETENTION, SMALLEST_GRACE, SMALLEST_TTL},
 };
 
 /// How long an orderly promotion may take before it is given up.
@@ -239,12 +239,12 @@ impl Chaos<RedisServers> {
 
     /// All keys are deleted, or those that many ask for.
     async fn delete(&self, rng: &mut Rng) -> String {
-        if rng.bool() {
-            return self.on_primary(&["FLUSHDB"]).await;
-        }
         let keys: Vec<_> = HOT_KEYS.iter().chain(&OUTSTAYED_KEYS).map(|key| format!("mongoseal:{key}")).collect();
-        let command: Vec<_> = std::iter::once("DEL").chain(keys.iter().map(String::as_str)).collect();
-        self.on_primary(&command).await
+        let some: Vec<_> = std::iter::once("DEL").chain(keys.iter().map(String::as_str)).collect();
+        let what = if rng.bool() { self.on_primary(&["FLUSHDB"]).await } else { self.on_primary(&some).await };
+        // A server whose clock is behind becomes the primary only when it has passed the last token.
+        sleep(SMALLEST_GRACE).await;
+        what
     }
 
     async fn on_primary(&self, command: &[&str]) -> String {

@@ -41,12 +41,12 @@ impl Case<'_> {
         }
     }
 
-    /// Up to which difference of clocks tokens grow over a change of the primary. A record that was deleted by hand just before
-    /// does not carry the last token over.
+    /// Up to which difference of clocks tokens grow over a change of the primary. An orderly one does not carry over the token
+    /// of a record that was deleted by hand just before.
     fn bound(&self, fault: &Fault) -> Micros {
-        let since = |end: Micros| fault.begin.saturating_sub(end);
-        let deleted = self.drops.iter().filter(|(begin, _)| *begin <= fault.end).map(|(_, end)| since(*end));
-        deleted.chain(fault.bound).min().unwrap_or_default()
+        let is_before = |drop: &&(Micros, Micros)| fault.kind == "promote" && drop.0 <= fault.end;
+        let since = self.drops.iter().filter(is_before).map(|(_, end)| fault.begin.saturating_sub(*end));
+        since.chain(fault.bound).min().unwrap_or_default()
     }
 
     /// Whether confirmed writes may have been lost at some time in between.

@@ -30,7 +30,7 @@ impl Case<'_> {
             let mut largest: Option<&Lease<'_>> = None;
             // In the order in which they began.
             for lease in leases {
-                while let Some(other) = ended.next_if(|other| other.acquire.end < lease.acquire.begin) {
+                while let Some(other) = ended.next_if(|other| other.acquire.end < lease.begin()) {
                     if largest.is_none_or(|largest| largest.token < other.token) {
                         largest = Some(other);
                     }

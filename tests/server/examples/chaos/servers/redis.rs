@@ -137,9 +137,10 @@ impl Servers for RedisServers {
                 ("repl-ping-replica-period", "1"),
                 ("repl-timeout", "5"),
             ];
-            let server = match has_clock {
-                true => Redis::start_with_own_clock(&settings).await,
-                false => Redis::start_with(&settings).await,
+            let server = if has_clock {
+                Redis::start_with_own_clock(&settings).await
+            } else {
+                Redis::start_with(&settings).await
             };
             forwarder.set_target(server.port());
             servers.push(server);

@@ -16,7 +16,7 @@ use super::{
 use crate::{
     crew::SLOTS,
     sabotage::Sabotage,
-    words::{Acquire, Event, Inspect, Outcome, Seen, micros, now},
+    words::{Acquire, Event, Inspect, Micros, Outcome, Seen, micros, now},
 };
 
 /// What is asked for, and what is done with it.
@@ -32,8 +32,8 @@ pub(crate) struct Plan {
     pub(crate) anew: bool,
     pub(crate) aim: Aim,
     pub(crate) by: By,
-    /// Under which id, where somebody handed the key on to it.
-    pub(crate) id: Option<LeaseId>,
+    /// Under which id, and since when, where somebody handed the key on to it.
+    pub(crate) id: Option<(LeaseId, Micros)>,
 }
 
 /// What a key is wanted for.
@@ -284,7 +284,7 @@ async fn acquire(worker: &Worker, plan: &Plan, number: u64) -> mongoseal::Result
     if !plan.refreshed {
         ask = ask.without_refresh();
     }
-    if let Some(id) = plan.id {
+    if let Some((id, _)) = plan.id {
         ask = ask.lease_id(id);
     }
     ask.await
@@ -324,6 +324,7 @@ async fn ask(worker: &Worker, plan: &Plan) -> Option<(Held, u64)> {
         anew: plan.anew,
         probe: false,
         refreshes: plan.refreshed || plan.aim == Aim::Lead,
+        since: plan.id.map(|(_, since)| since),
     }));
     answer.ok().map(|held| (held, number))
 }

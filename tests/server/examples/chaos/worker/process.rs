@@ -40,7 +40,7 @@ pub(super) fn watch_for_stalls(worker: u32) {
 /// Where a worker writes beside all leases.
 enum Control {
     Collection(Collection<Document>),
-    Redis(redis::Client),
+    Redis(Box<redis::Client>),
 }
 
 impl Control {
@@ -53,7 +53,7 @@ impl Control {
             }
             Backing::Redis { .. } => {
                 let client = redis::Client::open(spec.control_uri.as_str());
-                Self::Redis(client.expect("the runner's connection string is valid"))
+                Self::Redis(Box::new(client.expect("the runner's connection string is valid")))
             }
         }
     }
@@ -109,6 +109,8 @@ pub(super) fn listen(worker: &Arc<Worker>) {
 /// Blocks all threads of the runtime. For its callers that is as if the process did not run.
 fn block(runtime: &Handle, worker: u32, length: Duration) {
     let from = now();
+    // The process may be killed before it can say more.
+    say(&Event::Stall { worker, from, to: from + micros(length + SETTLING) });
     let together = Arc::new(Barrier::new(THREADS));
     for _ in 0..THREADS {
         let together = Arc::clone(&together);

@@ -20,7 +20,7 @@ pub(super) struct Tampered {
 
 impl Tampered {
     pub(super) fn new(backend: RedisBackend, sabotage: Sabotage, worker: u32) -> Self {
-        let ahead = Duration::from_secs(if worker % 2 == 0 { 0 } else { 4 });
+        let ahead = Duration::from_secs(if worker.is_multiple_of(2) { 0 } else { 4 });
         Self { backend, sabotage, ahead }
     }
 
