@@ -56,16 +56,15 @@ impl Options {
             }
             let value = arguments.next().ok_or_else(|| format!("{name} needs a value"))?;
             let bad = |said: String| format!("{name} {value}: {said}");
+            let number = || value.parse().map_err(|error| bad(format!("{error}")));
             match name.as_str() {
-                "--minutes" => options.minutes = value.parse().map_err(|error| bad(format!("{error}")))?,
+                "--minutes" => options.minutes = number()?,
                 "--seed" => options.seed = value.parse().map_err(|error| bad(format!("{error}")))?,
                 "--json" => options.json = Some(value.into()),
                 "--only" => options.only = value.split(',').map(Kind::parse).collect::<Result<_, _>>().map_err(bad)?,
                 "--sabotage" => options.sabotage = Some(Sabotage::parse(&value).map_err(bad)?),
-                "--outage" => options.outage = Some(value.parse().map_err(|error| bad(format!("{error}")))?),
-                "--clock-offset" => {
-                    options.clock_offset = Some(value.parse().map_err(|error| bad(format!("{error}")))?)
-                }
+                "--outage" => options.outage = Some(number()?),
+                "--clock-offset" => options.clock_offset = Some(number()?),
                 "--replicas" => options.replicas = value.parse().map_err(|error| bad(format!("{error}")))?,
                 "--judge" => options.judge = Some(value.into()),
                 _ => return Err(format!("there is no {name}")),
