@@ -210,11 +210,13 @@ mod tests {
     async fn answered(reply: &'static [u8]) -> Error {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let backend = RedisBackend::new(format!("redis://{}", listener.local_addr().unwrap())).unwrap();
-        tokio::spawn(async move {
+        let serving = async {
             let (connection, _) = listener.accept().await.unwrap();
             serve(connection, reply).await.unwrap();
-        });
-        backend.list(Deadline::after(Clock::Boot, Duration::from_secs(10))).await.unwrap_err()
+        };
+        let deadline = Deadline::after(Clock::Boot, Duration::from_secs(10));
+        let ((), answer) = tokio::join!(serving, backend.list(deadline));
+        answer.unwrap_err()
     }
 
     #[tokio::test]
