@@ -106,7 +106,7 @@ async fn refresh(context: &Context, lease: &LeaseShared, ttl: Ttl) -> Result<()>
 
 /// A refresh that the store confirmed.
 pub(crate) struct Confirmed {
-    /// When, on the clock, it was about to be sent. The deadline counts from here.
+    /// When, on the clock, the handle or its store was about to send it. The deadline counts from here.
     pub(crate) sent: Duration,
     /// The store's tick at which it was applied.
     pub(crate) tick: HybridTime,
@@ -139,7 +139,8 @@ pub(crate) async fn attempt(
             Err(error) => RefreshOutcome::Failed(error),
         };
         report(&span, context, (Some(&lease.key), 1), outcome, sent);
-        let Applied { outcome, at, .. } = answer?;
+        let Applied { outcome, at, sent: left_at, .. } = answer?;
+        let sent = left_at.map_or(sent, |left_at| left_at.max(sent));
         match outcome {
             Outcome::Refreshed { token } if token == lease.token => {
                 lease.note_round_trip(clock.now().saturating_sub(sent));

@@ -164,6 +164,19 @@ async fn concurrent_acquires_of_one_process_queue_up_and_lose_no_swap() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_refresh_that_waited_for_its_turn_counts_from_its_load() {
+    let table = Table::new();
+    let seal = table.seal();
+    let lease = seal.acquire("k").ttl(secs(30)).without_refresh().await.unwrap();
+    *table.delay.lock().unwrap() = secs(2);
+    let waiting = tokio::spawn(seal.acquire("k").wait(secs(10)).into_future());
+    tokio::time::sleep(millis(10)).await;
+    lease.refresh().await.unwrap();
+    assert!(lease.remaining() > secs(29), "{:?}", lease.remaining());
+    waiting.abort();
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_swap_that_another_process_has_overtaken_is_tried_again_on_its_record() {
     let table = Table::new();
     let other = table.seal().acquire("k").await.unwrap();

@@ -12,6 +12,9 @@ use crate::{Error, Key, Source, types::duration::format_duration};
 /// Codes that a server of version 6 puts into the text of an error if a command of a script fails.
 const IN_SCRIPT: [&str; 7] = ["WRONGTYPE", "READONLY", "OOM", "MISCONF", "NOREPLICAS", "NOPERM", "LOADING"];
 
+/// The beginning of the error of a `WAIT` whose server has become a replica since the write before it. It has no code.
+const WAIT_ON_REPLICA: &str = "WAIT cannot be used with replica";
+
 /// Translates an error of a request for this key, if it is for one.
 pub(super) fn translate(error: RedisError, key: Option<&Key>) -> Error {
     let refusal = Refusal::of(&error);
@@ -27,9 +30,9 @@ pub(super) fn translate(error: RedisError, key: Option<&Key>) -> Error {
             "the Redis user lacks a permission: grant it the commands, the keys and the channels that the page `redis` of the guide lists",
         ),
         (Some("MOVED" | "ASK" | "CROSSSLOT" | "CLUSTERDOWN" | "TRYAGAIN"), _) => cluster(),
-        (Some("READONLY"), _) => Error::unavailable(
-            "the Redis server is a replica, and takes no writes: retry, and use the address of the primary",
-        ),
+        (Some("READONLY" | "UNBLOCKED"), _) => replica(),
+        // The scripts were flushed between two commands, which load and run one.
+        (Some("NOSCRIPT"), _) => Error::unavailable("the Redis server has flushed its scripts: retry"),
         (Some("LOADING" | "MASTERDOWN" | "BUSY"), _) => {
             Error::unavailable("the Redis server starts or is busy with a script: retry")
         }
@@ -57,6 +60,9 @@ fn without_code(error: &RedisError) -> Error {
         ErrorKind::InvalidClientConfig | ErrorKind::Client | ErrorKind::RESP3NotSupported => {
             Error::invalid("the Redis connection string does not fit the server: check it")
         }
+        ErrorKind::Parse if is_cut_short(error) => Error::unavailable(
+            "the connection to Redis ended within a reply: check the server and the network, and retry",
+        ),
         ErrorKind::Parse | ErrorKind::UnexpectedReturnType => Error::invalid(
             "the reply is not one of a Redis server: check the address, and whether a proxy or another product answers",
         ),
@@ -68,6 +74,17 @@ fn without_code(error: &RedisError) -> Error {
         ),
         _ => Error::unavailable("Redis did not confirm the request: check the server and the network, and retry"),
     }
+}
+
+/// Whether the connection ended within a reply. The driver reports that as a reply that it cannot read, and keeps only the
+/// text of its parser.
+fn is_cut_short(error: &RedisError) -> bool {
+    error.detail().is_some_and(|detail| detail.contains("end of input"))
+}
+
+/// The error of a server that is a replica now. Its address may follow the primary in a moment.
+pub(super) fn replica() -> Error {
+    Error::unavailable("the Redis server is a replica, and takes no writes: retry, and use the address of the primary")
 }
 
 /// The kind of an error of a connection. The driver shares the error behind an `Arc`.
@@ -97,7 +114,8 @@ pub(super) fn translate_opening(error: RedisError, has_opened: bool) -> Error {
 
 /// Whether a connection is of no more use after this error. A server that has become a replica must be looked up again.
 pub(super) fn is_of_connection(error: &RedisError) -> bool {
-    let is_replica = Refusal::of(error).is_some_and(|refusal| refusal.code == "READONLY");
+    let is_replica =
+        Refusal::of(error).is_some_and(|refusal| ["READONLY", "UNBLOCKED"].contains(&refusal.code.as_str()));
     is_replica || error.kind() == ErrorKind::Io || error.is_unrecoverable_error()
 }
 
@@ -142,9 +160,10 @@ impl Refusal {
         let (_, first) = errors.first()?;
         let text = first.details().unwrap_or_default();
         let in_script = IN_SCRIPT.into_iter().find(|code| first.code() == "ERR" && text.contains(code));
+        let code = if text.starts_with(WAIT_ON_REPLICA) { "READONLY" } else { in_script.unwrap_or(first.code()) };
         let quotes = text.find(['\'', '"', '`', '{']).unwrap_or(text.len());
         let text = text.get(..quotes).unwrap_or_default().trim_end().to_owned();
-        Some(Self { code: in_script.unwrap_or(first.code()).to_owned(), text })
+        Some(Self { code: code.to_owned(), text })
     }
 }
 
@@ -158,3 +177,72 @@ impl fmt::Display for Refusal {
 }
 
 impl std::error::Error for Refusal {}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use tokio::{
+        io::{AsyncReadExt, AsyncWriteExt},
+        net::{TcpListener, TcpStream},
+    };
+
+    use super::*;
+    use crate::{
+        Clock, Deadline,
+        store::{Backend, RedisBackend},
+    };
+
+    /// Answers the two commands of a new connection, and then a request with these bytes. Then it closes the connection.
+    async fn serve(mut connection: TcpStream, reply: &[u8]) -> io::Result<()> {
+        let (mut requests, mut greeted) = (Vec::new(), false);
+        while !requests.ends_with(b"1000\r\n") {
+            connection.read_buf(&mut requests).await?;
+            if !greeted && requests.windows(7).filter(|word| word == b"SETINFO").count() == 2 {
+                connection.write_all(b"+OK\r\n+OK\r\n").await?;
+                greeted = true;
+            }
+        }
+        connection.write_all(reply).await
+    }
+
+    /// The error of a request that is so answered.
+    async fn answered(reply: &'static [u8]) -> Error {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let backend = RedisBackend::new(format!("redis://{}", listener.local_addr().unwrap())).unwrap();
+        let serving = async {
+            let (connection, _) = listener.accept().await.unwrap();
+            serve(connection, reply).await.unwrap();
+        };
+        let deadline = Deadline::after(Clock::Boot, Duration::from_secs(10));
+        let ((), answer) = tokio::join!(serving, backend.list(deadline));
+        answer.unwrap_err()
+    }
+
+    #[tokio::test]
+    async fn a_reply_that_is_cut_short_is_unavailable() {
+        let cut = answered(b"*2\r\n$9\r\nhalf").await;
+        assert!(matches!(cut, Error::Unavailable { .. }), "{cut:?}");
+        let foreign = answered(b"HTTP/1.1 400\r\n").await;
+        assert!(matches!(foreign, Error::Invalid { .. }), "{foreign:?}");
+    }
+
+    /// What a server answers to a `WAIT` if it becomes a replica: during it, or after the write before it.
+    #[tokio::test]
+    async fn a_server_that_becomes_a_replica_while_a_write_waits_for_replicas_is_unavailable() {
+        for reply in [
+            &b"-UNBLOCKED force unblock from blocking operation, instance state changed (master -> replica?)\r\n"[..],
+            b"-ERR WAIT cannot be used with replica instances. Please also note (...)\r\n",
+        ] {
+            let error = answered(reply).await;
+            assert!(matches!(error, Error::Unavailable { .. }), "{error:?}");
+            assert!(error.to_string().contains("is a replica"), "{error}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_script_that_was_flushed_after_its_load_is_unavailable() {
+        let error = answered(b"-NOSCRIPT No matching script. Please use EVAL.\r\n").await;
+        assert!(matches!(error, Error::Unavailable { .. }), "{error:?}");
+    }
+}

@@ -7,10 +7,19 @@ use serde_json::{Value, json};
 
 use super::RUNNER;
 
+/// The beginning of each history.
+pub(super) fn run_event() -> Value {
+    json!({ "event": "run", "seed": 1, "sabotage": null, "only": [], "retention": 4_000_000, "begin": 0 })
+}
+
 /// What a judge says of a history made by hand.
 fn judged(name: &str, events: &[Value]) -> Result<String, Failed> {
-    let run = json!({ "event": "run", "seed": 1, "sabotage": null, "only": [], "retention": 4_000_000, "begin": 0 });
-    let lines: Vec<_> = std::iter::once(&run).chain(events).map(Value::to_string).collect();
+    judged_on(&run_event(), name, events)
+}
+
+/// The same, of a run of this kind.
+pub(super) fn judged_on(run: &Value, name: &str, events: &[Value]) -> Result<String, Failed> {
+    let lines: Vec<_> = std::iter::once(run).chain(events).map(Value::to_string).collect();
     let file = std::env::temp_dir().join(format!("chaos-{name}-{}.jsonl", std::process::id()));
     std::fs::write(&file, lines.join("\n"))?;
     let said = run_quietly(&["--judge", file.to_str().ok_or("the directory has a name")?]);
@@ -25,7 +34,7 @@ fn run_quietly(arguments: &[&str]) -> Result<String, Failed> {
 }
 
 /// An acquire of `k` for two seconds, granted; times in milliseconds.
-fn grant(lease: u64, token: u64, begin: u64, end: u64) -> Value {
+pub(super) fn grant(lease: u64, token: u64, begin: u64, end: u64) -> Value {
     json!({
         "event": "acquire", "worker": 1, "lease": lease, "key": "k", "limit": 0, "ttl": 2_000_000, "grace": 0,
         "group": null, "begin": begin * 1000, "end": end * 1000, "within": 3_000_000,
@@ -34,19 +43,19 @@ fn grant(lease: u64, token: u64, begin: u64, end: u64) -> Value {
     })
 }
 
-fn with(mut event: Value, field: &str, value: Value) -> Value {
+pub(super) fn with(mut event: Value, field: &str, value: Value) -> Value {
     event[field] = value;
     event
 }
 
-fn write(lease: u64, token: u64, at: u64, accepted: bool) -> Value {
+pub(super) fn write(lease: u64, token: u64, at: u64, accepted: bool) -> Value {
     json!({
         "event": "write", "worker": 1, "lease": lease, "key": "k", "limit": 0, "token": token, "at": at * 1000,
         "valid": true, "accepted": accepted,
     })
 }
 
-fn inspect(worker: u32, at: u64, seen: &Value) -> Value {
+pub(super) fn inspect(worker: u32, at: u64, seen: &Value) -> Value {
     json!({
         "event": "inspect", "worker": worker, "key": "k", "begin": at * 1000, "end": at * 1000 + 500,
         "within": 3_000_000, "seen": seen,
@@ -60,18 +69,18 @@ fn call(verb: &str, outcome: &str, begin: u64, end: u64) -> Value {
     })
 }
 
-fn ends(at: u64) -> Value {
+pub(super) fn ends(at: u64) -> Value {
     json!({ "event": "ends", "worker": 1, "lease": 1, "key": "k", "token": 5, "at": at * 1000, "how": "release" })
 }
 
-fn lost(at: u64, cause: &str, newer: Option<u64>) -> Value {
+pub(super) fn lost(at: u64, cause: &str, newer: Option<u64>) -> Value {
     json!({
         "event": "lost", "worker": 1, "lease": 1, "key": "k", "token": 5, "at": at * 1000, "cause": cause,
         "newer": newer,
     })
 }
 
-fn record(version: u64, holders: &[u64]) -> Value {
+pub(super) fn record(version: u64, holders: &[u64]) -> Value {
     json!({ "record": { "version": version, "holders": holders } })
 }
 
@@ -90,7 +99,7 @@ fn revoke(tokens: &[u64], begin: u64, end: u64) -> Value {
     })
 }
 
-fn fault(begin: u64, end: u64) -> Value {
+pub(super) fn fault(begin: u64, end: u64) -> Value {
     json!({ "event": "fault", "kind": "pause", "what": "", "begin": begin * 1000, "end": end * 1000 })
 }
 
@@ -193,6 +202,8 @@ fn histories_of_ends() -> Vec<History> {
         ("shutdown-quick", &[], shutdown(200, 1100)),
         ("shutdown-before", &[], shutdown(50, 1300)),
         ("streams", &["I18"], vec![json!({ "event": "streams", "slot": 1, "count": 9, "at": 100_000 })]),
+        ("connections", &["I18"], vec![json!({ "event": "connections", "slot": 1, "count": 49, "at": 100_000 })]),
+        ("few-connections", &[], vec![json!({ "event": "connections", "slot": 1, "count": 48, "at": 100_000 })]),
         ("few-streams", &[], vec![json!({ "event": "streams", "slot": 1, "count": 8, "at": 100_000 })]),
     ]
 }
@@ -292,7 +303,7 @@ pub(super) fn each_invariant_is_broken_by_a_history_made_for_it_and_no_other() -
 }
 
 /// The invariant that a line says is broken.
-fn invariant(line: &str) -> Option<&str> {
+pub(super) fn invariant(line: &str) -> Option<&str> {
     let name = line.strip_prefix("  ")?.split(' ').next()?;
     name.starts_with('I').then_some(name)
 }

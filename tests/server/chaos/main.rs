@@ -4,6 +4,7 @@
 //! The tests run one at a time: each has three servers of its own.
 
 mod histories;
+mod redis;
 
 use std::{
     path::PathBuf,
@@ -156,6 +157,7 @@ fn main() -> ExitCode {
     let blocked = blocked_runtimes_cost_no_lease_of_a_handle_with_a_thread;
     tests.push(Trial::test("blocked_runtimes_cost_no_lease_of_a_handle_with_a_thread", blocked));
     tests.push(Trial::test("a_run_of_two_minutes_breaks_nothing", a_run_of_two_minutes_breaks_nothing));
+    tests.extend(redis::tests());
     let arguments = Arguments { test_threads: Some(1), ..Arguments::from_args() };
     libtest_mimic::run(&arguments, tests).exit_code()
 }

@@ -10,6 +10,7 @@
 //!   database in it.
 //! - [`Proxy`] is in front of each member of a [`proxied`](Builder::proxied) set: it makes partitions, drops replies,
 //!   delays requests.
+//! - [`Forwarder`] is a port in front of any other server, with the same faults of the network.
 //! - [`Standalone`] is one server without a replica set.
 //! - [`Postgres`] and [`Redis`] are other storages that a lease can protect, if they are installed.
 //! - [`Etcd`] is a cluster with locks to compare with, if it is installed.

@@ -6,7 +6,6 @@ use std::{
     time::Duration,
 };
 
-use mongoseal_test_support::ReplicaSet;
 use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
@@ -22,8 +21,9 @@ use tokio::{
 use crate::{
     history::History,
     options::Options,
+    servers::Servers,
     words::{Event, Micros, micros, now},
-    worker::{PATIENCE, SPEC, Spec},
+    worker::{Backing, PATIENCE, SPEC, Spec},
 };
 
 /// Workers are clients of this name and their slot.
@@ -33,7 +33,9 @@ pub(crate) const SLOTS: u32 = 5;
 
 /// As many places as there are workers at a time.
 pub(crate) struct Crew {
-    uri: Box<dyn Fn(u32) -> String + Send + Sync>,
+    backing: Backing,
+    /// By slot.
+    uris: Vec<String>,
     control_uri: String,
     seed: u64,
     sabotage: Option<String>,
@@ -56,16 +58,14 @@ pub(crate) fn app_name(slot: u32) -> String {
 }
 
 impl Crew {
-    pub(crate) fn start(set: &ReplicaSet, options: &Options, least_grace: Micros, history: &History) -> Self {
-        // The pool of `Mongoseal::connect`. It opens several connections at a time: if the way to the servers is long,
-        // one after another takes seconds.
-        let uri = set.uri_with("maxPoolSize=64&maxConnecting=8&appName=");
+    pub(crate) fn start(servers: &impl Servers, options: &Options, least_grace: Duration, history: &History) -> Self {
         let mut crew = Self {
-            uri: Box::new(move |slot| format!("{uri}{}", app_name(slot))),
-            control_uri: set.uri_with("appName=control"),
+            backing: servers.backing(),
+            uris: (0..SLOTS).map(|slot| servers.uri(slot)).collect(),
+            control_uri: servers.control_uri(),
             seed: options.seed,
             sabotage: options.sabotage.map(|sabotage| sabotage.name().to_owned()),
-            least_grace,
+            least_grace: micros(least_grace),
             patience: micros(PATIENCE + Duration::from_secs_f64(options.outage.unwrap_or_default())),
             // The runner itself is 0.
             started: AtomicU32::new(1),
@@ -79,7 +79,8 @@ impl Crew {
     fn process(&self, slot: u32) -> Process {
         let worker = self.started.fetch_add(1, Ordering::Relaxed);
         let spec = Spec {
-            uri: (self.uri)(slot),
+            backing: self.backing,
+            uri: self.uris[slot as usize].clone(),
             control_uri: self.control_uri.clone(),
             database: DATABASE.into(),
             worker,

@@ -1,20 +1,22 @@
 //! The faults of servers, network and workers. Each fault ends by itself.
 
+mod clients;
 mod commands;
 mod network;
 mod processes;
 mod records;
+mod redis;
 
 use std::{sync::Arc, time::Duration};
 
 use fastrand::Rng;
-use mongodb::bson::doc;
-use mongoseal_test_support::ReplicaSet;
+use mongoseal_test_support::{How, ReplicaSet};
 use tokio::time::sleep;
 
 use crate::{
     crew::Crew,
     history::History,
+    servers::Servers,
     words::{Event, Fault, Micros, now},
 };
 
@@ -40,6 +42,9 @@ kinds! {
     Pause "pause",
     StepDown "step-down",
     StepUp "step-up",
+    Promote "promote",
+    Failover "failover",
+    SplitBrain "split-brain",
     Partition "partition",
     OneWay "one-way",
     Minority "minority",
@@ -54,6 +59,8 @@ kinds! {
     BlockClient "block-client",
     KillStream "kill-stream",
     KillCursor "kill-cursor",
+    KillMessages "kill-messages",
+    ScriptFlush "script-flush",
     Drop "drop",
     StallCollection "stall-collection",
     LockRecord "lock-record",
@@ -63,6 +70,36 @@ kinds! {
 }
 
 impl Kind {
+    /// Those of servers of Redis.
+    pub(crate) const OF_REDIS: [Self; 18] = [
+        Self::Kill,
+        Self::Pause,
+        Self::Promote,
+        Self::Failover,
+        Self::SplitBrain,
+        Self::Partition,
+        Self::Minority,
+        Self::DeafClient,
+        Self::SwallowReply,
+        Self::KillClient,
+        Self::PauseClient,
+        Self::BlockClient,
+        Self::KillMessages,
+        Self::ScriptFlush,
+        Self::Drop,
+        Self::Latency,
+        Self::Outage,
+        Self::ClockJump,
+    ];
+
+    /// Those of a replica set.
+    pub(crate) fn of_replica_set() -> Vec<Self> {
+        let is_other = |kind: &Self| {
+            matches!(kind, Self::Promote | Self::Failover | Self::SplitBrain | Self::KillMessages | Self::ScriptFlush)
+        };
+        Self::ALL.iter().copied().filter(|kind| !is_other(kind)).collect()
+    }
+
     pub(crate) fn parse(name: &str) -> Result<Self, String> {
         let names: Vec<_> = Self::ALL.iter().map(|kind| kind.name()).collect();
         let found = Self::ALL.iter().find(|kind| kind.name() == name);
@@ -81,8 +118,8 @@ impl Kind {
 }
 
 /// Does harm, until it is stopped.
-pub(crate) struct Chaos {
-    pub(crate) set: Arc<ReplicaSet>,
+pub(crate) struct Chaos<S> {
+    pub(crate) servers: Arc<S>,
     pub(crate) crew: Arc<Crew>,
     pub(crate) history: History,
     pub(crate) kinds: Vec<Kind>,
@@ -90,8 +127,8 @@ pub(crate) struct Chaos {
     pub(crate) outage: Option<Duration>,
     pub(crate) seed: u64,
     pub(crate) until: Micros,
-    /// How far the wall clock of each member is ahead, in the language of libfaketime.
-    pub(crate) offsets: Vec<String>,
+    /// How far the wall clock of each server is ahead, in the language of libfaketime.
+    pub(crate) shifts: Vec<String>,
 }
 
 /// How long the consequences of a fault of the servers last after it.
@@ -99,12 +136,13 @@ pub(crate) const AFTERMATH: Duration = Duration::from_secs(3);
 
 /// What a fault was.
 #[derive(Default)]
-struct Done {
+pub(crate) struct Done {
     what: String,
     /// As in [`Fault`].
     slot: Option<u32>,
     key: Option<String>,
     by: Option<Micros>,
+    bound: Option<Micros>,
 }
 
 impl From<String> for Done {
@@ -113,7 +151,7 @@ impl From<String> for Done {
     }
 }
 
-impl Chaos {
+impl<S: Servers> Chaos<S> {
     /// Hurts servers and workers, each one after another and both at the same time.
     pub(crate) async fn run(self: &Arc<Self>) {
         let lane = |clients: bool| {
@@ -123,7 +161,7 @@ impl Chaos {
         let (servers, clients) = (lane(false), lane(true));
         servers.await.expect("a fault can be done and healed");
         clients.await.expect("a fault can be done and healed");
-        self.set.proxy().heal();
+        self.servers.heal();
     }
 
     async fn lane(&self, clients: bool) {
@@ -144,30 +182,29 @@ impl Chaos {
                 sleep(AFTERMATH).await;
             }
             let begin = now();
-            let Done { what, slot, key, by } = self.inflict(kind, &mut rng).await;
+            let Done { what, slot, key, by, bound } = S::inflict(self, kind, &mut rng).await;
             if !clients {
-                self.set.settled().await;
+                self.servers.settled().await;
             }
             let kind = kind.name().to_owned();
-            self.history.note(Event::Fault(Fault { kind, what, begin, end: now(), slot, key, by }));
+            self.history.note(Event::Fault(Fault { kind, what, begin, end: now(), slot, key, by, bound }));
             sleep(millis(&mut rng, 300..1200)).await;
         }
     }
+}
 
+impl Chaos<ReplicaSet> {
     /// Does it and heals it; says what it was.
-    async fn inflict(&self, kind: Kind, rng: &mut Rng) -> Done {
+    pub(crate) async fn inflict(&self, kind: Kind, rng: &mut Rng) -> Done {
         let what = match kind {
             Kind::SwallowReply => return self.swallow_reply(rng).await,
-            Kind::KillClient => return self.kill_client(rng).await,
-            Kind::PauseClient => return self.pause_client(rng).await,
-            Kind::BlockClient => return self.block_client(rng).await,
             Kind::LockRecord => return self.lock_record(rng).await,
             Kind::Latency => return self.latency(rng).await,
             Kind::Kill => self.kill(rng).await,
             Kind::Terminate => self.terminate(rng).await,
             Kind::Pause => self.pause(rng).await,
             Kind::StepDown => {
-                self.set.step_down().await;
+                self.servers.step_down().await;
                 "the primary".into()
             }
             Kind::StepUp => self.step_up(rng).await,
@@ -185,6 +222,7 @@ impl Chaos {
             Kind::StallCollection => self.stall_collection(rng).await,
             Kind::Outage => self.outage(rng).await,
             Kind::ClockJump => self.clock_jump(rng).await,
+            _ => return self.hurt_client(kind, rng).await,
         };
         what.into()
     }
@@ -194,8 +232,7 @@ fn millis(rng: &mut Rng, range: std::ops::Range<u64>) -> Duration {
     Duration::from_millis(rng.u64(range))
 }
 
-/// How often the set has elected.
-pub(crate) async fn term(set: &ReplicaSet) -> i64 {
-    let status = set.admin(set.primary().await, doc! { "replSetGetStatus": 1 }).await;
-    status.expect("a primary tells its status").get_i64("term").expect("a status has a term")
+/// What a cut does.
+fn how(rng: &mut Rng) -> How {
+    if rng.bool() { How::Blackhole } else { How::Reset }
 }

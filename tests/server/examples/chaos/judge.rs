@@ -6,6 +6,7 @@ mod ends;
 mod latency;
 mod leases;
 mod locks;
+mod losses;
 mod order;
 mod outcomes;
 mod overlap;
@@ -22,12 +23,13 @@ use std::{
 };
 
 pub(crate) use leases::{Lease, leases};
+pub(crate) use losses::Figures;
 pub(crate) use stalls::Stalls;
 
 use crate::{
     faults::AFTERMATH,
     words::{Acquire, Entry, Event, Fault, Inspect, Micros, Outcome, Revoke, Write, micros},
-    worker::is_cold,
+    worker::{SMALLEST_GRACE, is_cold},
 };
 
 /// A sentence that a history breaks.
@@ -44,6 +46,9 @@ const SLACK: Micros = 250_000;
 /// The same, of clocks that are set alike.
 const DRIFT: Micros = 50_000;
 
+/// By how much a clock is set at most.
+const LONGEST_JUMP: Micros = 3_600_000_000;
+
 /// A history in the shape in which it is judged.
 pub(crate) struct Case<'a> {
     /// By key, in the order of their grants.
@@ -57,14 +62,23 @@ pub(crate) struct Case<'a> {
     faults: Vec<&'a Fault>,
     /// When records were deleted by hand.
     drops: Vec<(Micros, Micros)>,
+    /// When a change of the primary may have lost confirmed writes, or two primaries confirmed writes.
+    losses: Vec<(Micros, Micros)>,
+    /// The changes of the primary after which tokens may be out of order, because the clocks differ by too much.
+    disorders: Vec<(Micros, Micros)>,
     pub(crate) stalls: Stalls,
     retention: Micros,
     /// By how much the wall clocks of two servers, or of a server and ours, may differ in the life of a lease.
     drift: Micros,
     /// In which slot a worker runs.
     slots: HashMap<u32, u32>,
-    /// Whether a server's clock was set: then nothing is promised that goes by time.
-    pub(crate) clocks_jumped: bool,
+    /// By how much the clocks of the servers differ at most.
+    spread: Micros,
+    /// Whether the servers are of Redis.
+    pub(crate) on_redis: bool,
+    /// Whether nothing is promised that goes by time: the clock of a server was set, or clocks differ by more than leases
+    /// have grace.
+    pub(crate) is_untimed: bool,
     /// Whether it is judged all the while, and what came before may be told after.
     is_sabotaged: bool,
     events: &'a [Event],
@@ -81,19 +95,24 @@ impl<'a> Case<'a> {
             revocations: BTreeMap::new(),
             faults: Vec::new(),
             drops: Vec::new(),
+            losses: Vec::new(),
+            disorders: Vec::new(),
             stalls: Stalls::of(events),
             retention: 0,
             drift: DRIFT,
             slots: HashMap::new(),
-            clocks_jumped: false,
+            spread: 0,
+            on_redis: false,
+            is_untimed: false,
             is_sabotaged: false,
             events,
         };
         for event in events {
             match event {
-                Event::Run { retention, sabotage, spread, .. } => {
+                Event::Run { retention, sabotage, spread, redis, .. } => {
                     (case.retention, case.is_sabotaged) = (*retention, sabotage.is_some());
-                    case.drift = DRIFT + spread;
+                    (case.drift, case.spread, case.on_redis) = (DRIFT + spread, *spread, *redis);
+                    case.is_untimed = *spread > micros(SMALLEST_GRACE);
                 }
                 Event::Ready { worker, slot } => {
                     case.slots.insert(*worker, *slot);
@@ -107,7 +126,9 @@ impl<'a> Case<'a> {
                 }
                 Event::Fault(fault) => {
                     case.faults.push(fault);
-                    case.clocks_jumped |= fault.kind == "clock-jump";
+                    if fault.kind == "clock-jump" {
+                        (case.is_untimed, case.spread) = (true, LONGEST_JUMP);
+                    }
                     if fault.kind == "drop" {
                         case.drops.push((fault.begin, fault.end));
                     }
@@ -116,6 +137,7 @@ impl<'a> Case<'a> {
             }
         }
         case.faults.sort_unstable_by_key(|fault| fault.begin);
+        case.find_losses();
         case
     }
 
@@ -131,7 +153,7 @@ impl<'a> Case<'a> {
         self.old_requests_touch_nothing(&mut found);
         self.workers_come_to_their_end(&mut found);
         // A clock that jumps ahead ends leases and places early, and back it keeps keys held for as long.
-        if !self.clocks_jumped {
+        if !self.is_untimed {
             found.extend(self.overlaps());
             self.grants_too_soon(&mut found);
             self.losses_have_causes(&mut found);
@@ -144,13 +166,16 @@ impl<'a> Case<'a> {
             self.queues_are_in_order(&mut found);
             self.waits_outlast_outages(&mut found);
             self.other_keys_go_on(&mut found);
-            self.leases_outlive_delays(&mut found);
+            if !self.on_redis {
+                self.leases_outlive_delays(&mut found);
+            }
             self.leases_outlive_blocks(&mut found);
             self.own_leases_refuse_nobody(&mut found);
             self.shutdowns_are_quick(&mut found);
             self.ticks_are_completed_once(&mut found);
         }
         self.streams_are_few(&mut found);
+        self.connections_are_few(&mut found);
         found
     }
 
@@ -197,12 +222,12 @@ impl<'a> Case<'a> {
         stalled + groups + writes * self.stalls.slowest(worker, from, to)
     }
 
-    /// Whether records were deleted by hand at some time in between.
+    /// Whether records were deleted by hand at some time in between, or lost with a primary.
     fn was_dropped(&self, from: Micros, to: Micros) -> bool {
-        self.drops.iter().any(|(begin, end)| *begin <= to && *end >= from)
+        self.drops.iter().any(|(begin, end)| *begin <= to && *end >= from) || self.was_lost(from, to)
     }
 
-    /// Whether records were deleted by hand, or this key taken from who held it.
+    /// Whether records were dropped, or this key taken from who held it.
     fn was_taken(&self, key: &str, from: Micros, to: Micros) -> bool {
         self.was_dropped(from, to) || self.was_revoked(key, from, to)
     }

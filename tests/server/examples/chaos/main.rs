@@ -4,11 +4,14 @@
 //! cargo run --release -p mongoseal-tests --example chaos -- --minutes 2 --seed 7
 //! ```
 //!
+//! With `--redis`, the servers are a primary of Redis and two replicas.
+//!
 //! It starts three servers behind proxies, and several processes of this program as workers. It injects faults into
 //! servers, network and workers, and judges what the workers report. `docs/chaos.md` lists the invariants.
 
 #![allow(clippy::disallowed_methods, reason = "a runner spawns as users do")]
 
+mod clocks;
 mod crew;
 mod faults;
 mod history;
@@ -16,6 +19,7 @@ mod judge;
 mod options;
 mod run;
 mod sabotage;
+mod servers;
 mod tally;
 mod verdict;
 mod words;

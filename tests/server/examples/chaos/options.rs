@@ -14,12 +14,18 @@ pub(crate) struct Options {
     pub(crate) judge: Option<PathBuf>,
     /// How long an outage lasts, in seconds; a few seconds unless said otherwise.
     pub(crate) outage: Option<f64>,
-    /// Whether the wall clocks of the members differ.
+    /// Whether the wall clocks of the servers differ.
     pub(crate) clock_offsets: bool,
+    /// By how much they differ, in seconds; less than the smallest grace unless said otherwise.
+    pub(crate) clock_offset: Option<f64>,
+    /// Whether the servers are of Redis.
+    pub(crate) redis: bool,
+    /// How many replicas of Redis must acknowledge each write.
+    pub(crate) replicas: u32,
 }
 
 pub(crate) const USAGE: &str = "chaos [--minutes N] [--seed S] [--json FILE] [--only FAULT,…] [--outage SECONDS]
-      [--sabotage NAME] [--clock-offsets]
+      [--sabotage NAME] [--clock-offsets] [--clock-offset SECONDS] [--redis] [--replicas N]
 chaos --judge FILE";
 
 impl Options {
@@ -34,25 +40,54 @@ impl Options {
             judge: None,
             outage: None,
             clock_offsets: false,
+            clock_offset: None,
+            redis: false,
+            replicas: 1,
         };
         while let Some(name) = arguments.next() {
-            if name == "--clock-offsets" {
-                options.clock_offsets = true;
+            let switch = match name.as_str() {
+                "--clock-offsets" => Some(&mut options.clock_offsets),
+                "--redis" => Some(&mut options.redis),
+                _ => None,
+            };
+            if let Some(switch) = switch {
+                *switch = true;
                 continue;
             }
             let value = arguments.next().ok_or_else(|| format!("{name} needs a value"))?;
             let bad = |said: String| format!("{name} {value}: {said}");
+            let number = || value.parse().map_err(|error| bad(format!("{error}")));
             match name.as_str() {
-                "--minutes" => options.minutes = value.parse().map_err(|error| bad(format!("{error}")))?,
+                "--minutes" => options.minutes = number()?,
                 "--seed" => options.seed = value.parse().map_err(|error| bad(format!("{error}")))?,
                 "--json" => options.json = Some(value.into()),
                 "--only" => options.only = value.split(',').map(Kind::parse).collect::<Result<_, _>>().map_err(bad)?,
                 "--sabotage" => options.sabotage = Some(Sabotage::parse(&value).map_err(bad)?),
-                "--outage" => options.outage = Some(value.parse().map_err(|error| bad(format!("{error}")))?),
+                "--outage" => options.outage = Some(number()?),
+                "--clock-offset" => options.clock_offset = Some(number()?),
+                "--replicas" => options.replicas = value.parse().map_err(|error| bad(format!("{error}")))?,
                 "--judge" => options.judge = Some(value.into()),
                 _ => return Err(format!("there is no {name}")),
             }
         }
+        options.check()?;
         Ok(options)
+    }
+
+    /// Checks that the servers know these faults, and the workers this sabotage.
+    fn check(&self) -> Result<(), String> {
+        let kinds = self.kinds();
+        if let Some(other) = self.only.iter().find(|kind| !kinds.contains(kind)) {
+            return Err(format!("these servers have no {}", other.name()));
+        }
+        match self.sabotage {
+            Some(sabotage) if !sabotage.is_of(self.redis) => Err(format!("these servers have no {}", sabotage.name())),
+            _ => Ok(()),
+        }
+    }
+
+    /// The faults of the servers and the workers.
+    pub(crate) fn kinds(&self) -> Vec<Kind> {
+        if self.redis { Kind::OF_REDIS.to_vec() } else { Kind::of_replica_set() }
     }
 }

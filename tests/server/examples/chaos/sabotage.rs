@@ -55,10 +55,16 @@ pub(crate) enum Sabotage {
     SlowClose,
     /// A runner that holds the key of a schedule does not see the last completed tick.
     OnceUnchecked,
+    /// A swap does not compare the value.
+    BlindSwap,
+    /// A record is kept for a fraction of its time.
+    ShortKeep,
+    /// A swap whose reply is lost counts as one that was made.
+    LostSwap,
 }
 
 impl Sabotage {
-    const ALL: [(Self, &str); 21] = [
+    const ALL: [(Self, &str); 24] = [
         (Self::W1, "w1"),
         (Self::VersionOnly, "version-only"),
         (Self::NoOpSuccess, "no-op-success"),
@@ -80,6 +86,9 @@ impl Sabotage {
         (Self::UnsentBatch, "unsent-batch"),
         (Self::SlowClose, "slow-close"),
         (Self::OnceUnchecked, "once-unchecked"),
+        (Self::BlindSwap, "blind-swap"),
+        (Self::ShortKeep, "short-keep"),
+        (Self::LostSwap, "lost-swap"),
     ];
 
     pub(crate) fn parse(name: &str) -> Result<Self, String> {
@@ -90,6 +99,14 @@ impl Sabotage {
 
     pub(crate) fn name(self) -> &'static str {
         Self::ALL.into_iter().find(|(other, _)| *other == self).map_or("", |(_, name)| name)
+    }
+
+    /// Whether it can be done on these servers.
+    pub(crate) fn is_of(self, redis: bool) -> bool {
+        let needs_redis = matches!(self, Self::BlindSwap | Self::ShortKeep | Self::LostSwap);
+        // A handle of Redis has its own connection for messages, and no schedule runs there.
+        let needs_set = matches!(self, Self::OwnStreams | Self::OnceUnchecked) || !self.is_done_in_workers();
+        if redis { self == Self::ClientClock || !needs_set } else { !needs_redis }
     }
 
     /// Whether it is done in the workers, and not on the way to the servers.
@@ -109,6 +126,9 @@ impl Sabotage {
                 | Self::UnsentBatch
                 | Self::SlowClose
                 | Self::OnceUnchecked
+                | Self::BlindSwap
+                | Self::ShortKeep
+                | Self::LostSwap
         )
     }
 

@@ -110,20 +110,24 @@ impl Tally {
     }
 
     /// What a run of a minute should have seen and this one did not.
-    pub(crate) fn unseen(&self) -> Vec<&'static str> {
+    pub(crate) fn unseen(&self, on_redis: bool) -> Vec<&'static str> {
         let failovers = usize::try_from(self.failovers).unwrap_or(0);
         let sometimes = [
             (self.losses, "a lease that was lost"),
             (self.takeovers, "a key taken over after expiry"),
             (self.doubts, "an answer that left in doubt whether it was done"),
             (self.refused, "a write that the fence refused"),
-            (self.fenced, "a write that the fence of a collection refused"),
             (self.handed, "a key handed over to a waiter"),
             (failovers, "a failover"),
+        ];
+        // On Redis there are no documents and no schedules, and idle records are kept for longer.
+        let of_set = [
+            (self.fenced, "a write that the fence of a collection refused"),
             (self.recreations, "a record created again after its collection"),
             (self.ticks, "a completed tick"),
         ];
-        sometimes.into_iter().filter(|(count, _)| *count == 0).map(|(_, what)| what).collect()
+        let of_set = of_set.into_iter().filter(|_| !on_redis);
+        sometimes.into_iter().chain(of_set).filter(|(count, _)| *count == 0).map(|(_, what)| what).collect()
     }
 }
 

@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, path::PathBuf};
 
 use crate::{
     history,
-    judge::Case,
+    judge::{Case, Figures},
     options::Options,
     tally::Tally,
     words::{Event, Micros},
@@ -21,8 +21,14 @@ pub(crate) fn pass(options: &Options, events: &[Event]) -> std::io::Result<bool>
     let tally = Tally::of(events, &case);
     let violations = case.judge();
     println!("{tally}");
-    if case.clocks_jumped {
-        println!("overlaps     {}, which are not promised against while clocks jump", case.overlaps().len());
+    if case.is_untimed || case.on_redis {
+        let Figures { repeated, disordered, overlaps, longest, lost, late, early, old, stale } = case.figures();
+        println!("repeated     {repeated} tokens, and {disordered} out of order");
+        println!("overlaps     {overlaps}, the longest of {} ms, and {early} grants too soon", longest / 1_000);
+        println!("lost early   {lost} leases, and {late} expired while replies were late by a constant time");
+        println!("outdated     {old} confirmations of requests, and {stale} reads");
+        let (losses, disorders) = case.excuses();
+        println!("excused by   {losses} changes of the primary that may lose writes, and tokens by {disorders}");
     }
     println!("violations   {}", violations.len());
     let mut told: BTreeMap<&str, usize> = BTreeMap::new();
@@ -36,7 +42,7 @@ pub(crate) fn pass(options: &Options, events: &[Event]) -> std::io::Result<bool>
     for (of, count) in told.into_iter().filter(|(_, count)| *count > TOLD) {
         println!("  and {} more of {of}", count - TOLD);
     }
-    let unseen = if is_whole(events) { tally.unseen() } else { Vec::new() };
+    let unseen = if is_whole(events) { tally.unseen(case.on_redis) } else { Vec::new() };
     for what in &unseen {
         println!("never seen   {what}");
     }

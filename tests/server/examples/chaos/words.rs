@@ -29,6 +29,9 @@ pub(crate) enum Event {
         /// By how much the wall clocks of the members differ.
         #[serde(default)]
         spread: Micros,
+        /// Whether the servers are of Redis.
+        #[serde(default)]
+        redis: bool,
     },
     /// A worker process has connected and begins.
     Ready {
@@ -100,6 +103,12 @@ pub(crate) enum Event {
         count: u64,
         at: Micros,
     },
+    /// So many connections of the process in a slot were open.
+    Connections {
+        slot: u32,
+        count: u64,
+        at: Micros,
+    },
     /// A handle of a worker was shut down.
     Shutdown {
         worker: u32,
@@ -157,6 +166,9 @@ pub(crate) struct Acquire {
     /// Whether the handle refreshes the lease in the background.
     #[serde(default)]
     pub(crate) refreshes: bool,
+    /// When the transfer began by which its lease id may have been granted the key before.
+    #[serde(default)]
+    pub(crate) since: Option<Micros>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -302,4 +314,7 @@ pub(crate) struct Fault {
     /// The constant delay of replies.
     #[serde(default)]
     pub(crate) by: Option<Micros>,
+    /// If the primary changed: up to which difference of the clocks the tokens of all keys still grow.
+    #[serde(default)]
+    pub(crate) bound: Option<Micros>,
 }

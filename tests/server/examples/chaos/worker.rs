@@ -1,16 +1,19 @@
 //! A worker process: acquires keys, holds them, writes, and reports each step on its standard output.
 
 pub(crate) mod client;
+mod handles;
 pub(crate) mod holder;
 pub(crate) mod observed;
+mod process;
+mod tampered;
 pub(crate) mod ticker;
 mod writer;
 
 use std::{
-    io::{BufRead, Write},
+    io::Write,
     iter,
     sync::{
-        Arc, Barrier,
+        Arc,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Duration,
@@ -18,29 +21,21 @@ use std::{
 
 use client::Plan;
 use fastrand::Rng;
-use mongodb::{
-    Client, Collection,
-    bson::{Document, doc},
-    options::WriteConcern,
-};
-use mongoseal::{
-    Builder, Error, Mongoseal,
-    store::{MongoStore, Store},
-};
+use handles::Handles;
 use nix::sys::{prctl::set_pdeathsig, signal::Signal};
-use observed::{Notes, Observed};
+use observed::Notes;
 use serde::{Deserialize, Serialize};
-use tokio::{runtime::Handle, time::sleep};
 
 use crate::{
     sabotage::Sabotage,
-    words::{Event, Micros, micros, now},
+    words::{Event, Micros, now},
 };
 
 /// The variable of the environment with the [`Spec`] of a worker.
 pub(crate) const SPEC: &str = "MONGOSEAL_CHAOS_WORKER";
-/// How long idle records are kept.
+/// How long idle records are kept, and how long a store that compares and swaps keeps them at least.
 pub(crate) const RETENTION: Duration = Duration::from_secs(4);
+pub(crate) const REDIS_RETENTION: Duration = Duration::from_secs(11);
 /// How long a call may take.
 pub(crate) const OPERATION_TIMEOUT: Duration = Duration::from_secs(3);
 /// Of keys that many ask for. Those of which three may hold are the last two.
@@ -64,10 +59,6 @@ pub(crate) const BLOCK: &str = "block";
 const THREADS: usize = 2;
 /// How many clients of a process run schedules.
 const TICKERS: u64 = 2;
-/// How many of the handles of a process take no notes.
-const PLAIN: usize = 12;
-/// How long a runtime needs at most, after it was blocked, to do what was due.
-const SETTLING: Duration = Duration::from_millis(300);
 /// The key for which all waits end at the same moments, and how far these are apart.
 pub(crate) const ENDING_KEY: &str = "ending/0";
 pub(crate) const ENDS_EVERY: Duration = Duration::from_secs(2);
@@ -83,9 +74,6 @@ pub(crate) const SMALLEST_TTL: Duration = Duration::from_millis(1500);
 pub(crate) const SMALLEST_GRACE: Duration = Duration::from_millis(400);
 /// From how long on a process that does not run says so.
 pub(crate) const STALL: Micros = 50_000;
-/// From how long on a write is slow, and how often one is made to see that.
-const SLOW: Duration = Duration::from_millis(50);
-const WRITE_EVERY: Duration = Duration::from_millis(200);
 const COLD_KEYS: usize = 150;
 /// Keys that are asked for in bursts.
 const BUSY_KEYS: usize = 60;
@@ -159,11 +147,29 @@ pub(crate) fn is_cold(key: &str) -> bool {
     key.starts_with("cold/")
 }
 
+/// The servers on which the workers keep their leases.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Backing {
+    MongoDb,
+    Redis {
+        /// How many replicas must acknowledge each write.
+        replicas: u32,
+    },
+}
+
+impl Backing {
+    /// How long a store of the workers keeps idle records.
+    pub(crate) fn retention(self) -> Duration {
+        if self == Self::MongoDb { RETENTION } else { REDIS_RETENTION }
+    }
+}
+
 /// What a worker is told at its start.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Spec {
+    pub(crate) backing: Backing,
     pub(crate) uri: String,
-    /// The same set, for clients under another name.
+    /// The same servers, for clients under another name.
     pub(crate) control_uri: String,
     pub(crate) database: String,
     /// Unique among all processes of the run.
@@ -187,18 +193,16 @@ impl Spec {
     fn least_grace(&self) -> Duration {
         Duration::from_micros(self.least_grace)
     }
+
+    fn sabotage(&self) -> Option<Sabotage> {
+        self.sabotage.as_deref().and_then(|name| Sabotage::parse(name).ok())
+    }
 }
 
 /// What the clients of a process share.
 struct Worker {
     spec: Spec,
-    seal: Mongoseal,
-    /// Siblings on the same client, and handles of one store. Their stores take no notes. Transactions need that, transferred
-    /// leases go to one of them, and some clients acquire by them.
-    plain: Vec<Mongoseal>,
-    /// A handle with a client and a thread of its own.
-    threaded: Mongoseal,
-    documents: Collection<Document>,
+    handles: Handles,
     notes: Arc<Notes>,
     ending: AtomicBool,
     leases: AtomicU64,
@@ -209,7 +213,7 @@ pub(crate) fn main(spec: Spec) {
     set_pdeathsig(Signal::SIGKILL).expect("the kernel tells us of the runner's end");
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(THREADS).enable_all().build();
     let runtime = runtime.expect("a runtime starts");
-    watch_for_stalls(spec.worker);
+    process::watch_for_stalls(spec.worker);
     runtime.block_on(work(spec));
 }
 
@@ -223,71 +227,15 @@ fn say(event: &Event) {
     }
 }
 
-/// Tells when the process did not run, because it was stopped or because the machine was busy.
-fn watch_for_stalls(worker: u32) {
-    std::thread::spawn(move || {
-        let mut last = now();
-        loop {
-            std::thread::sleep(Duration::from_millis(20));
-            let to = now();
-            if to - last > STALL {
-                say(&Event::Stall { worker, from: last, to });
-            }
-            last = to;
-        }
-    });
-}
-
-/// Writes all the while, and tells when that took long.
-async fn watch_for_slowness(spec: Spec) {
-    let client = Client::with_uri_str(&spec.control_uri).await.expect("the runner's connection string is valid");
-    let control = client.database(&spec.database).collection::<Document>("control");
-    let (filter, update) = (doc! { "_id": spec.slot }, doc! { "$inc": { "count": 1_i64 } });
-    loop {
-        let from = now();
-        let write = control.update_one(filter.clone(), update.clone()).upsert(true);
-        let written = write.write_concern(WriteConcern::majority()).await;
-        let to = now();
-        if written.is_err() || to - from > micros(SLOW) {
-            say(&Event::Slow { worker: spec.worker, from, to });
-        }
-        sleep(WRITE_EVERY).await;
-    }
-}
-
 async fn work(spec: Spec) {
-    let watching = tokio::spawn(watch_for_slowness(spec.clone()));
-    let sabotage = spec.sabotage.as_deref().and_then(|name| Sabotage::parse(name).ok());
-    let client = Client::with_uri_str(&spec.uri).await.expect("the runner's connection string is valid");
-    let database = client.database(&spec.database);
-    let store = MongoStore::new(&database, "mongoseal", RETENTION);
-    let notes = Arc::new(Notes::default());
-    let (notes_of, spread) = (Arc::clone(&notes), spec.least_grace);
-    let observed = Observed { store, worker: spec.worker, sabotage, spread, notes: notes_of };
-    let builder = || {
-        let owner = format!("slot-{}/{}", spec.slot, spec.worker);
-        let builder = Mongoseal::builder().owner(owner).ttl(Duration::from_secs(2)).grace(spec.least_grace());
-        builder.operation_timeout(OPERATION_TIMEOUT)
-    };
-    let seal = builder().on_store(Arc::new(observed)).expect("the settings are valid");
-    let has_own_streams = sabotage == Some(Sabotage::OwnStreams);
-    let independent = || builder().retention(RETENTION).on(&database).expect("the settings are valid");
-    let first = independent();
-    let shared: Arc<dyn Store> = Arc::new(MongoStore::new(&database, "mongoseal", RETENTION));
-    let handle = |number: usize| match number % 2 {
-        _ if has_own_streams => independent(),
-        0 => builder().sibling_of(&first).expect("the settings are valid"),
-        _ => builder().on_store(Arc::clone(&shared)).expect("the settings are valid"),
-    };
-    let mut plain: Vec<_> = (1..PLAIN).map(handle).collect();
-    plain.push(first);
-    let listening = tokio::spawn(client::listen_all_the_time(spec.worker, plain.clone()));
-    let threaded = threaded(&spec, builder, sabotage).await;
-    let documents = database.collection(DOCUMENTS);
+    let watching = tokio::spawn(process::watch_for_slowness(spec.clone()));
+    let (sabotage, notes) = (spec.sabotage(), Arc::new(Notes::default()));
+    let handles = Handles::open(&spec, &notes).await;
+    let listening = tokio::spawn(client::listen_all_the_time(spec.worker, handles.plain.clone()));
     let (ending, leases) = (AtomicBool::new(false), AtomicU64::new(0));
-    let worker = Arc::new(Worker { spec, seal, plain, threaded, documents, notes, ending, leases });
+    let worker = Arc::new(Worker { spec, handles, notes, ending, leases });
     say(&Event::Ready { worker: worker.spec.worker, slot: worker.spec.slot });
-    listen(&worker);
+    process::listen(&worker);
     // A sabotage shows sooner with fewer clients beside those that meet it.
     let sits_out = |role: Role| match role {
         Role::Writing => sabotage.is_some_and(|sabotage| sabotage != Sabotage::NoFence),
@@ -304,7 +252,7 @@ async fn work(spec: Spec) {
             tokio::spawn(async move { client::run(&worker, number, role, by).await })
         })
         .collect();
-    if sabotage.is_none_or(|sabotage| sabotage == Sabotage::OnceUnchecked) {
+    if worker.has_documents() && sabotage.is_none_or(|sabotage| sabotage == Sabotage::OnceUnchecked) {
         clients.extend((0..TICKERS).map(|number| {
             let worker = Arc::clone(&worker);
             tokio::spawn(async move { ticker::run(&worker, number).await })
@@ -314,62 +262,14 @@ async fn work(spec: Spec) {
         client.await.expect("a client does not panic");
     }
     listening.abort();
-    for seal in [&worker.seal, &worker.threaded].into_iter().chain(&worker.plain) {
+    let Handles { seal, plain, threaded, .. } = &worker.handles;
+    for seal in [seal, threaded].into_iter().chain(plain) {
         let begin = now();
         seal.shutdown().await;
         say(&Event::Shutdown { worker: worker.spec.worker, begin, end: now() });
     }
     watching.abort();
     say(&Event::Done { worker: worker.spec.worker, at: now() });
-}
-
-/// A handle with a client and a thread of its own. It waits for servers that do not answer now.
-async fn threaded(spec: &Spec, builder: impl Fn() -> Builder, sabotage: Option<Sabotage>) -> Mongoseal {
-    loop {
-        let mut builder = builder().retention(RETENTION).database(&spec.database);
-        if sabotage != Some(Sabotage::NoThread) {
-            builder = builder.dedicated_thread();
-        }
-        match builder.connect(&spec.uri).await {
-            Ok(threaded) => return threaded,
-            Err(Error::Unavailable { .. }) => {}
-            Err(error) => panic!("a worker can connect: {error}"),
-        }
-    }
-}
-
-/// Does what the runner orders by a line on the standard input: blocks the runtime, or ends the process orderly. Ends it at
-/// once where the standard input ends.
-fn listen(worker: &Arc<Worker>) {
-    let (worker, runtime) = (Arc::clone(worker), Handle::current());
-    std::thread::spawn(move || {
-        for line in std::io::stdin().lock().lines().map_while(Result::ok) {
-            let millis = line.strip_prefix(BLOCK).and_then(|millis| millis.trim().parse().ok());
-            match millis.map(Duration::from_millis) {
-                Some(length) => block(&runtime, worker.spec.worker, length),
-                None => worker.ending.store(true, Ordering::Relaxed),
-            }
-        }
-        std::process::exit(0);
-    });
-}
-
-/// Blocks all threads of the runtime. For its callers that is as if the process did not run.
-fn block(runtime: &Handle, worker: u32, length: Duration) {
-    let from = now();
-    let together = Arc::new(Barrier::new(THREADS));
-    for _ in 0..THREADS {
-        let together = Arc::clone(&together);
-        runtime.spawn(async move {
-            together.wait();
-            std::thread::sleep(length);
-            together.wait();
-        });
-    }
-    std::thread::spawn(move || {
-        std::thread::sleep(length + SETTLING);
-        say(&Event::Stall { worker, from, to: now() });
-    });
 }
 
 impl Worker {
@@ -386,6 +286,11 @@ impl Worker {
         let grace =
             if self.is_sabotaged(Sabotage::NoGrace) { Duration::ZERO } else { plan.grace.max(self.spec.least_grace()) };
         Plan { grace, ..plan }
+    }
+
+    /// Whether the store can do all that there is: keep documents beside its records, verify leases, refresh groups.
+    fn has_documents(&self) -> bool {
+        self.spec.backing == Backing::MongoDb
     }
 
     fn is_sabotaged(&self, sabotage: Sabotage) -> bool {

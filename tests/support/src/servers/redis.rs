@@ -70,6 +70,12 @@ impl Redis {
         self.server.address()
     }
 
+    /// Its port, on the loopback address.
+    #[must_use]
+    pub fn port(&self) -> u16 {
+        self.server.port()
+    }
+
     /// Kills it and waits until it is gone.
     pub fn kill(&self) {
         self.server.kill();

@@ -5,19 +5,19 @@ use mongodb::{
     Client,
     bson::{Document, doc},
 };
-use mongoseal_test_support::FailPoint;
+use mongoseal_test_support::{FailPoint, ReplicaSet};
 use tokio::time::sleep;
 
 use super::{Chaos, millis};
 use crate::crew::DATABASE;
 
-impl Chaos {
+impl Chaos<ReplicaSet> {
     async fn fail(&self, commands: &[&str], how: Document, times: u32) -> FailPoint {
-        let primary = self.set.primary().await;
+        let primary = self.servers.primary().await;
         let mut data = doc! { "failCommands": commands };
         data.extend(how);
         let command = doc! { "configureFailPoint": "failCommand", "mode": { "times": times }, "data": data };
-        self.set.fail_point(primary, command).await
+        self.servers.fail_point(primary, command).await
     }
 
     /// Writes are made, and said not to be confirmed.
@@ -31,23 +31,23 @@ impl Chaos {
 
     /// Writes are made by a primary that the others do not follow, and which then may be gone.
     pub(super) async fn uncommitted(&self, rng: &mut Rng) -> String {
-        let primary = self.set.primary().await;
+        let primary = self.servers.primary().await;
         let mut points = Vec::new();
         for member in (0..3).filter(|member| *member != primary) {
             let command = doc! { "configureFailPoint": "rsSyncApplyStop", "mode": "alwaysOn" };
-            points.push(self.set.fail_point(member, command).await);
+            points.push(self.servers.fail_point(member, command).await);
         }
         sleep(millis(rng, 1000..4500)).await;
         let kill = rng.bool();
         if kill {
-            self.set.kill(primary).await;
+            self.servers.kill(primary).await;
         }
         for point in points {
             point.off().await;
         }
         if kill {
             sleep(millis(rng, 500..3000)).await;
-            self.set.restart(primary).await;
+            self.servers.restart(primary).await;
         }
         format!("at member {primary}{}", if kill { ", which was killed" } else { "" })
     }
@@ -73,8 +73,8 @@ impl Chaos {
     /// The cursors of change streams are killed, those that wait for a change and those that do not, some
     /// times.
     pub(super) async fn kill_cursor(&self, rng: &mut Rng) -> String {
-        let primary = self.set.primary().await;
-        let client = Client::with_uri_str(self.set.direct_uri(primary)).await.expect("a member has an address");
+        let primary = self.servers.primary().await;
+        let client = Client::with_uri_str(self.servers.direct_uri(primary)).await.expect("a member has an address");
         let mut killed = 0;
         for _ in 0..rng.u8(1..4) {
             let ids = stream_cursors(&client).await.unwrap_or_default();

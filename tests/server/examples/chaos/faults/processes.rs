@@ -1,77 +1,56 @@
-//! Faults of processes: servers and workers are killed, stopped or blocked, the primary changes, the collection is
-//! dropped or its TTL monitor stalls.
+//! Faults of the servers: members are killed or stopped, the primary changes, the collection is dropped or its TTL monitor
+//! stalls.
 
 use std::time::Duration;
 
 use fastrand::Rng;
 use mongodb::bson::{Document, doc};
+use mongoseal_test_support::ReplicaSet;
 use tokio::time::sleep;
 
-use super::{Chaos, Done, millis};
-use crate::{
-    crew::{DATABASE, SLOTS},
-    worker::RETENTION,
-};
+use super::{Chaos, millis};
+use crate::{crew::DATABASE, worker::RETENTION};
 
-impl Chaos {
+impl Chaos<ReplicaSet> {
     /// Mostly the primary.
     async fn victim(&self, rng: &mut Rng) -> usize {
-        let primary = self.set.primary().await;
+        let primary = self.servers.primary().await;
         if rng.u8(..4) == 0 { (primary + 1) % 3 } else { primary }
     }
 
     pub(super) async fn kill(&self, rng: &mut Rng) -> String {
         let member = self.victim(rng).await;
-        self.set.kill(member).await;
+        self.servers.kill(member).await;
         sleep(millis(rng, 500..4000)).await;
-        self.set.restart(member).await;
+        self.servers.restart(member).await;
         format!("member {member}")
     }
 
     pub(super) async fn terminate(&self, rng: &mut Rng) -> String {
         let member = self.victim(rng).await;
-        self.set.terminate(member).await;
+        self.servers.terminate(member).await;
         sleep(millis(rng, 200..2000)).await;
-        self.set.restart(member).await;
+        self.servers.restart(member).await;
         format!("member {member}")
     }
 
     pub(super) async fn pause(&self, rng: &mut Rng) -> String {
         let (member, length) = (self.victim(rng).await, millis(rng, 500..5000));
-        self.set.pause(member).await;
+        self.servers.pause(member).await;
         sleep(length).await;
-        self.set.resume(member).await;
+        self.servers.resume(member).await;
         format!("member {member} for {length:?}")
     }
 
     pub(super) async fn step_up(&self, rng: &mut Rng) -> String {
-        let member = (self.set.primary().await + rng.usize(1..3)) % 3;
-        self.set.step_up(member).await;
+        let member = (self.servers.primary().await + rng.usize(1..3)) % 3;
+        self.servers.step_up(member).await;
         format!("member {member}")
-    }
-
-    pub(super) async fn kill_client(&self, rng: &mut Rng) -> Done {
-        let slot = rng.u32(..SLOTS);
-        self.crew.kill(slot, millis(rng, 0..1000)).await;
-        Done { what: format!("the worker of slot {slot}"), slot: Some(slot), ..Done::default() }
-    }
-
-    pub(super) async fn pause_client(&self, rng: &mut Rng) -> Done {
-        let (slot, length) = (rng.u32(..SLOTS), millis(rng, 300..6000));
-        self.crew.pause(slot, length).await;
-        Done { what: format!("the worker of slot {slot} for {length:?}"), slot: Some(slot), ..Done::default() }
-    }
-
-    /// Blocks all threads of a worker's runtime, for longer than its ttls. The process runs.
-    pub(super) async fn block_client(&self, rng: &mut Rng) -> Done {
-        let (slot, length) = (rng.u32(..SLOTS), millis(rng, 2500..5000));
-        self.crew.block(slot, length).await;
-        Done { what: format!("the worker of slot {slot} for {length:?}"), slot: Some(slot), ..Done::default() }
     }
 
     /// Drops all records and the index with them, which a new handle makes again.
     pub(super) async fn drop_collection(&self) -> String {
-        let database = self.set.client().await.database(DATABASE);
+        let database = self.servers.client().await.database(DATABASE);
         let dropped = database.collection::<Document>("mongoseal").drop().await;
         let seal = mongoseal::Mongoseal::builder()
             .ttl(Duration::from_secs(2))
@@ -95,7 +74,7 @@ impl Chaos {
             let mut times = 1;
             // A member that rolls back closes its connections.
             while let Err(error) =
-                self.set.admin(member, doc! { "setParameter": 1, "ttlMonitorEnabled": enabled }).await
+                self.servers.admin(member, doc! { "setParameter": 1, "ttlMonitorEnabled": enabled }).await
             {
                 assert!(times < 20, "a member takes a parameter: {error}");
                 times += 1;
@@ -107,9 +86,9 @@ impl Chaos {
     pub(super) async fn clock_jump(&self, rng: &mut Rng) -> String {
         let member = self.victim(rng).await;
         let shift = ["+30", "-20", "+5", "-5", "+1h"][rng.usize(..5)];
-        self.set.set_clock(member, shift);
+        self.servers.set_clock(member, shift);
         sleep(millis(rng, 1500..4000)).await;
-        self.set.set_clock(member, &self.offsets[member]);
+        self.servers.set_clock(member, &self.shifts[member]);
         sleep(Duration::from_secs(1)).await;
         format!("{shift} at member {member}")
     }

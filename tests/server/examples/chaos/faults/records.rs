@@ -8,6 +8,7 @@ use mongodb::{
     bson::{Document, doc},
     error::Result,
 };
+use mongoseal_test_support::ReplicaSet;
 use tokio::time::sleep;
 
 use super::{Chaos, Done, millis};
@@ -19,11 +20,11 @@ use crate::{
 /// How often a record is looked for that can be locked.
 const TRIES: usize = 200;
 
-impl Chaos {
+impl Chaos<ReplicaSet> {
     /// A transaction has written the record of a key, and is open for a while. It writes a field that is not the
     /// library's, and is aborted.
     pub(super) async fn lock_record(&self, rng: &mut Rng) -> Done {
-        let client = self.set.client().await;
+        let client = self.servers.client().await;
         for _ in 0..TRIES {
             let key = lockable(rng);
             match locked(&client, &key).await {

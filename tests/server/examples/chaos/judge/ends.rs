@@ -1,16 +1,20 @@
 //! Invariants I16, I17 and I18: a lease that a handle has dropped does not block the handle, a shutdown is short, and
-//! handles share change streams.
+//! handles share change streams and connections.
 
 use std::time::Duration;
 
 use super::{Case, SLACK, Violation};
 use crate::{
-    words::{Acquire, Event, Micros, Outcome, micros},
+    faults::AFTERMATH,
+    words::{Acquire, Event, Fault, Micros, Outcome, micros},
     worker::{OPERATION_TIMEOUT, OWN},
 };
 
 /// How long a shutdown may take while nothing is wrong: a request that releases, and a little.
 const SHUTDOWN: Micros = 750_000;
+
+/// The same on Redis, where a release also waits for replicas, and is sent again after a second.
+const SHUTDOWN_OF_REDIS: Micros = 1_500_000;
 
 /// How many writes a release and an acquire after it are.
 const WRITES: u64 = 2;
@@ -25,7 +29,24 @@ const CLAIM: Micros = 3_000_000;
 /// other handles, and as many again that others have replaced.
 const STREAMS: u64 = 8;
 
+/// How many connections a process has to Redis: of two backends one for most requests and 16 for those that wait for replicas,
+/// and one for the messages of each of 14 handles.
+const CONNECTIONS: u64 = 48;
+
 impl Case<'_> {
+    /// I18 on Redis, when nothing is wrong: a failed connection may end later.
+    pub(super) fn connections_are_few(&self, found: &mut Vec<Violation>) {
+        for event in self.events {
+            let Event::Connections { slot, count, at } = event else { continue };
+            let concerns = |fault: &&&Fault| fault.slot.is_none() || fault.slot == Some(*slot);
+            let is_at = |fault: &Fault| fault.begin <= *at && fault.end + micros(AFTERMATH) >= *at;
+            if *count > CONNECTIONS && !self.faults.iter().filter(concerns).any(|fault| is_at(fault)) {
+                let what = format!("the handles of the process in slot {slot} had {count} connections at {at}");
+                found.push(Violation { of: "I18", what });
+            }
+        }
+    }
+
     /// I18: handles of one client share change streams.
     pub(super) fn streams_are_few(&self, found: &mut Vec<Violation>) {
         for event in self.events {
@@ -70,7 +91,8 @@ impl Case<'_> {
             let Event::Shutdown { worker, begin, end } = event else { continue };
             let stalled = self.stalls.within(*worker, *begin, *end) + self.stalls.slowest(*worker, *begin, *end);
             let took = end - begin;
-            if healed.is_some_and(|healed| healed < *begin) && took > SHUTDOWN + SLACK + stalled {
+            let may_take = if self.on_redis { SHUTDOWN_OF_REDIS } else { SHUTDOWN };
+            if healed.is_some_and(|healed| healed < *begin) && took > may_take + SLACK + stalled {
                 let what = format!("the shutdown of a handle of worker {worker} at {begin} took {took} µs");
                 found.push(Violation { of: "I17", what });
             }

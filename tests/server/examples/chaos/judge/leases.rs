@@ -21,6 +21,11 @@ pub(crate) struct Lease<'a> {
 }
 
 impl Lease<'_> {
+    /// When, at the earliest, the request was sent by which it was granted: its acquire, or the transfer to it.
+    pub(crate) fn begin(&self) -> Micros {
+        self.acquire.since.unwrap_or(self.acquire.begin)
+    }
+
     pub(crate) fn is_exclusive(&self) -> bool {
         self.acquire.limit == 0
     }
@@ -53,7 +58,7 @@ impl Lease<'_> {
     }
 }
 
-/// All leases, by key, in the order in which their acquires began.
+/// All leases, by key, in the order in which the requests for them began.
 pub(crate) fn leases(events: &[Event]) -> BTreeMap<&str, Vec<Lease<'_>>> {
     let mut all: HashMap<(u32, u64), Lease<'_>> = HashMap::new();
     for event in events {
@@ -108,7 +113,7 @@ pub(crate) fn leases(events: &[Event]) -> BTreeMap<&str, Vec<Lease<'_>>> {
         by_key.entry(&lease.acquire.key).or_default().push(lease);
     }
     for leases in by_key.values_mut() {
-        leases.sort_by_key(|lease| (lease.acquire.begin, lease.token));
+        leases.sort_by_key(|lease| (lease.begin(), lease.token));
     }
     by_key
 }

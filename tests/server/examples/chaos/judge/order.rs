@@ -11,7 +11,9 @@ impl Case<'_> {
         for leases in self.leases.values() {
             let mut seen: HashMap<u64, &Lease<'_>> = HashMap::new();
             for lease in leases {
-                if let Some(other) = seen.insert(lease.token, lease) {
+                if let Some(other) = seen.insert(lease.token, lease)
+                    && !self.are_disordered(other, lease)
+                {
                     let what = format!("{} and {}", lease.name(), other.name());
                     found.push(Violation { of: "I1", what });
                 }
@@ -28,12 +30,13 @@ impl Case<'_> {
             let mut largest: Option<&Lease<'_>> = None;
             // In the order in which they began.
             for lease in leases {
-                while let Some(other) = ended.next_if(|other| other.acquire.end < lease.acquire.begin) {
+                while let Some(other) = ended.next_if(|other| other.acquire.end < lease.begin()) {
                     if largest.is_none_or(|largest| largest.token < other.token) {
                         largest = Some(other);
                     }
                 }
-                if let Some(before) = largest.filter(|before| before.token >= lease.token) {
+                let larger = largest.filter(|before| before.token >= lease.token);
+                if let Some(before) = larger.filter(|before| !self.are_disordered(before, lease)) {
                     let what = format!("{} came after {}", lease.name(), before.name());
                     found.push(Violation { of: "I2", what });
                 }

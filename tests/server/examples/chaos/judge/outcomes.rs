@@ -94,6 +94,9 @@ impl Case<'_> {
                         let excludes = other.is_exclusive() || lease.is_exclusive();
                         excludes && other.token > lease.token && other.acquire.end < begin
                     });
+                    // An old primary does not know of the later grant, and one that is lost left no trace.
+                    let since = |newer: &Lease<'_>| lease.acquire.begin.min(newer.acquire.begin);
+                    let newer = newer.filter(|newer| !self.was_lost(since(newer), begin));
                     if let Some(newer) = newer {
                         let what = format!("{verb} of {}, begun at {begin} after {}", lease.name(), newer.name());
                         found.push(Violation { of: "I9", what });

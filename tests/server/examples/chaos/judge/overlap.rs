@@ -1,10 +1,16 @@
 //! Invariant I4: leases that exclude each other never overlap.
 
 use super::{Case, Lease, Violation};
+use crate::words::Micros;
 
 impl Case<'_> {
     /// Whoever believed together, and were more than may be.
-    pub(crate) fn overlaps(&self) -> Vec<Violation> {
+    pub(super) fn overlaps(&self) -> impl Iterator<Item = Violation> {
+        self.overlapping().into_iter().map(|(_, what)| Violation { of: "I4", what })
+    }
+
+    /// The same, and for how long.
+    pub(super) fn overlapping(&self) -> Vec<(Micros, String)> {
         let mut found = Vec::new();
         for leases in self.leases.values() {
             let mut by_begin: Vec<_> = leases.iter().filter_map(|lease| Some((lease.believed?, lease))).collect();
@@ -20,7 +26,8 @@ impl Case<'_> {
                         .iter()
                         .map(|((from, to), lease)| format!("{} believed {from} to {to}", lease.name()))
                         .collect();
-                    found.push(Violation { of: "I4", what: names.join(", ") });
+                    let until = holding.iter().map(|((_, until), _)| *until).min().unwrap_or(first);
+                    found.push((until.saturating_sub(first), names.join(", ")));
                 }
             }
         }

@@ -16,8 +16,10 @@ impl Case<'_> {
         for inspect in &self.inspections {
             for lease in self.read(inspect) {
                 let is_right = match &inspect.seen {
-                    Seen::Record { version, .. } => *version >= lease.token,
-                    Seen::Nothing if self.clocks_jumped => true,
+                    Seen::Record { version, .. } => {
+                        *version >= lease.token || self.was_lost(lease.acquire.begin, inspect.end)
+                    }
+                    Seen::Nothing if self.is_untimed => true,
                     Seen::Nothing => {
                         let kept = lease.acquire.ttl + lease.acquire.grace + self.retention;
                         inspect.end + self.drift >= lease.confirmed(inspect.begin) + kept
@@ -64,7 +66,7 @@ impl Case<'_> {
                     let what = format!("{:?} at {} without {}", inspect.seen, inspect.end, lease.name());
                     found.push(Violation { of: "I5", what });
                 }
-                if released && is_there {
+                if released && is_there && !self.was_lost(lease.acquire.begin, inspect.end) {
                     let what = format!("{:?} at {} with {}, released", inspect.seen, inspect.end, lease.name());
                     found.push(Violation { of: "I5", what });
                 }

@@ -3,7 +3,10 @@
 use std::collections::HashMap;
 
 use super::{Case, Violation};
-use crate::words::{Micros, Seen};
+use crate::{
+    words::{Micros, Seen, micros},
+    worker::OPERATION_TIMEOUT,
+};
 
 impl Case<'_> {
     /// Whether a lease of this key that was asked for at `from` may have been revoked by `to`.
@@ -21,7 +24,9 @@ impl Case<'_> {
             }
         }
         let mut after = |key: &str, token: u64, begin: Micros, what: &str| {
-            if let Some(end) = taken.get(&(key, token)).filter(|end| **end < begin) {
+            let before = taken.get(&(key, token)).filter(|end| **end < begin);
+            if let Some(end) = before.filter(|end| !self.was_lost(end.saturating_sub(micros(OPERATION_TIMEOUT)), begin))
+            {
                 let what = format!("{what} {token} of {key} at {begin}, which was revoked by {end}");
                 found.push(Violation { of: "I5", what });
             }

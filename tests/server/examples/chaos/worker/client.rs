@@ -16,7 +16,7 @@ use super::{
 use crate::{
     crew::SLOTS,
     sabotage::Sabotage,
-    words::{Acquire, Event, Inspect, Outcome, Seen, micros, now},
+    words::{Acquire, Event, Inspect, Micros, Outcome, Seen, micros, now},
 };
 
 /// What is asked for, and what is done with it.
@@ -32,8 +32,8 @@ pub(crate) struct Plan {
     pub(crate) anew: bool,
     pub(crate) aim: Aim,
     pub(crate) by: By,
-    /// Under which id, where somebody handed the key on to it.
-    pub(crate) id: Option<LeaseId>,
+    /// Under which id, and since when, where somebody handed the key on to it.
+    pub(crate) id: Option<(LeaseId, Micros)>,
 }
 
 /// What a key is wanted for.
@@ -232,7 +232,7 @@ fn cold(rng: &mut Rng) -> Plan {
 /// Looks at a record, and says whether it is gone.
 pub(super) async fn inspect(worker: &Worker, key: &str) -> bool {
     let begin = now();
-    let seen = seen(worker.seal.inspect(key).await);
+    let seen = seen(worker.handles.seal.inspect(key).await);
     let gone = matches!(seen, Seen::Nothing);
     let (worker, end, within) = (worker.spec.worker, now(), micros(OPERATION_TIMEOUT));
     say(&Event::Inspect(Inspect { worker, key: key.into(), begin, end, within, seen }));
@@ -264,11 +264,11 @@ async fn acquire(worker: &Worker, plan: &Plan, number: u64) -> mongoseal::Result
     // Each handle waits for its own releases only.
     let is_elsewhere = plan.aim == Aim::Drop && worker.is_sabotaged(Sabotage::NoOwnWait);
     let needs_plain = plan.by == By::Plain || plan.aim == Aim::Transaction || plan.id.is_some() || is_elsewhere;
-    let any = usize::try_from(number).unwrap_or_default() % worker.plain.len();
+    let any = usize::try_from(number).unwrap_or_default() % worker.handles.plain.len();
     let seal: &Mongoseal = match plan.by {
-        _ if needs_plain => &worker.plain[any],
-        By::Threaded => &worker.threaded,
-        _ => &worker.seal,
+        _ if needs_plain => &worker.handles.plain[any],
+        By::Threaded => &worker.handles.threaded,
+        _ => &worker.handles.seal,
     };
     let mut ask = seal.acquire(plan.key.as_str()).ttl(plan.ttl).grace(plan.grace);
     ask = ask.metadata(NUMBER, number.to_string());
@@ -284,14 +284,14 @@ async fn acquire(worker: &Worker, plan: &Plan, number: u64) -> mongoseal::Result
     if !plan.refreshed {
         ask = ask.without_refresh();
     }
-    if let Some(id) = plan.id {
+    if let Some((id, _)) = plan.id {
         ask = ask.lease_id(id);
     }
     ask.await
 }
 
 async fn campaign(worker: &Worker, plan: &Plan, number: u64) -> mongoseal::Result<Leader> {
-    let campaign = worker.seal.campaign(plan.key.as_str()).value(number.to_string());
+    let campaign = worker.handles.seal.campaign(plan.key.as_str()).value(number.to_string());
     let campaign = campaign.ttl(plan.ttl + plan.grace).stop_within(plan.grace);
     campaign.wait(plan.wait.unwrap_or_default()).await
 }
@@ -324,6 +324,7 @@ async fn ask(worker: &Worker, plan: &Plan) -> Option<(Held, u64)> {
         anew: plan.anew,
         probe: false,
         refreshes: plan.refreshed || plan.aim == Aim::Lead,
+        since: plan.id.map(|(_, since)| since),
     }));
     answer.ok().map(|held| (held, number))
 }

@@ -15,7 +15,7 @@ use super::{
     client::{self, Aim, Plan},
     say,
 };
-use crate::words::{Call, Event, Write, micros, now};
+use crate::words::{Call, Event, Micros, Write, micros, now};
 
 /// A key that is held, or a leadership, which is one.
 pub(crate) enum Held {
@@ -48,8 +48,14 @@ struct Holder<'a> {
     token: u64,
 }
 
-/// Holds a key to its end. Gives the lease id that it was handed on to, where it was.
-pub(super) async fn hold(worker: &Worker, plan: &Plan, held: Held, number: u64, rng: &mut Rng) -> Option<LeaseId> {
+/// Holds a key to its end. Gives the lease id that it was handed on to, where it was, and when that began.
+pub(super) async fn hold(
+    worker: &Worker,
+    plan: &Plan,
+    held: Held,
+    number: u64,
+    rng: &mut Rng,
+) -> Option<(LeaseId, Micros)> {
     let (token, id) = (held.lease().token(), held.lease().id());
     let writer = Writer { worker, plan, number, token };
     let holder = Holder { worker, plan, held, number, token: token.get() };
@@ -72,8 +78,8 @@ pub(super) async fn hold(worker: &Worker, plan: &Plan, held: Held, number: u64, 
             _ if plan.aim == Aim::Keep => sleep(Duration::from_micros(left.min(rng.u64(50_000..200_000)))).await,
             _ if plan.aim == Aim::Outstay => sleep(Duration::from_micros(left.min(rng.u64(20_000..60_000)))).await,
             0 => holder.refresh().await,
-            1 => holder.verify().await,
-            2..10 if plan.group.is_some() => holder.refresh_group().await,
+            1 if worker.has_documents() => holder.verify().await,
+            2..10 if plan.group.is_some() && worker.has_documents() => holder.refresh_group().await,
             _ if plan.aim == Aim::Fence => writer.write(holder.held.lease()).await,
             _ if plan.aim == Aim::Transaction => writer.transact(holder.held.lease()).await,
             _ => sleep(Duration::from_micros(left.min(rng.u64(5_000..60_000)))).await,
@@ -157,7 +163,7 @@ impl Holder<'_> {
     async fn refresh_group(&self) {
         let Some(group) = &self.plan.group else { return };
         let begin = now();
-        let answer = self.worker.seal.refresh_group(group.as_str(), self.plan.ttl).await;
+        let answer = self.worker.handles.seal.refresh_group(group.as_str(), self.plan.ttl).await;
         let end = now();
         let ours = |lease: &mongoseal::ListedLease| lease.holder.token.get() == self.token;
         let outcome = match &answer {
@@ -180,7 +186,7 @@ impl Holder<'_> {
         say(&Event::Ends { worker, lease, key, token, at: now(), how: how.into() });
     }
 
-    async fn end(self, rng: &mut Rng) -> Option<LeaseId> {
+    async fn end(self, rng: &mut Rng) -> Option<(LeaseId, Micros)> {
         match (&self.plan.group, rng.u8(..20)) {
             _ if self.plan.aim == Aim::Drop => {
                 self.ends("drop");
@@ -189,7 +195,7 @@ impl Holder<'_> {
             (Some(group), ..12) => {
                 self.ends("group");
                 let begin = now();
-                let answer = self.worker.seal.release_group(group.as_str()).await;
+                let answer = self.worker.handles.seal.release_group(group.as_str()).await;
                 let within = micros(OPERATION_TIMEOUT);
                 self.say_call("release-group", begin, within, &said(answer.as_ref().err(), "ok"));
             }
@@ -211,7 +217,7 @@ impl Holder<'_> {
     }
 
     /// Hands the key on to another lease id. Whoever has that asks for it, whatever the answer.
-    async fn transfer(self) -> Option<LeaseId> {
+    async fn transfer(self) -> Option<(LeaseId, Micros)> {
         self.ends("transfer");
         let (worker, lease, key, token) = (self.worker.spec.worker, self.number, self.plan.key.clone(), self.token);
         let Held::Lease(held) = self.held else { return None };
@@ -219,7 +225,7 @@ impl Holder<'_> {
         let outcome = said(held.transfer(id).await.err().as_ref(), "ok");
         let (verb, within) = ("transfer".into(), micros(OPERATION_TIMEOUT));
         say(&Event::Call(Call { worker, lease, key, token, verb, begin, end: now(), within, outcome }));
-        Some(id)
+        Some((id, begin))
     }
 
     async fn release(self) {

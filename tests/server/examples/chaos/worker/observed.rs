@@ -1,4 +1,4 @@
-//! A `Store` around the MongoDB store: records what passes between store and engine, and falsifies it if the run is
+//! A `Store` around the real one: records what passes between store and engine, and falsifies it if the run is
 //! sabotaged so.
 
 use std::{
@@ -11,7 +11,7 @@ use mongoseal::{
     Clock, Deadline, Error, FencingToken, HandleId, HybridTime, Key, LeaseId, Result, StoreTime,
     record::{Acquire, BatchRequest, Filter, LeaseRefs, Outcome, Position, Request},
     store::{
-        Applied, BoxFuture, ExpiredPage, MongoStore, Notification, Page, PrefixState, RecordState, Snapshot, Store,
+        Applied, BoxFuture, Capabilities, ExpiredPage, Notification, Page, PrefixState, RecordState, Snapshot, Store,
     },
 };
 use tokio::{
@@ -34,7 +34,7 @@ pub(crate) const NUMBER: &str = "value";
 
 #[derive(Clone, Debug)]
 pub(crate) struct Observed {
-    pub(crate) store: MongoStore,
+    pub(crate) store: Arc<dyn Store>,
     pub(crate) worker: u32,
     pub(crate) sabotage: Option<Sabotage>,
     /// By how much the wall clocks of the members differ at most.
@@ -221,6 +221,10 @@ impl Observed {
 }
 
 impl Store for Observed {
+    fn capabilities(&self) -> Capabilities {
+        self.store.capabilities()
+    }
+
     fn apply(&self, key: &Key, request: Request, deadline: Deadline) -> BoxFuture<Result<Applied>> {
         let (this, key) = (self.clone(), key.clone());
         Box::pin(async move {

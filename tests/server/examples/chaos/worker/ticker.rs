@@ -29,7 +29,7 @@ pub(super) async fn run(worker: &Worker, client: u64) {
 
 async fn run_tick(worker: &Worker, key: String, tick: u64, rng: &mut Rng) {
     let mut once =
-        worker.seal.once(key.as_str(), Tick::number(tick)).ttl(SMALLEST_TTL).grace(worker.spec.least_grace());
+        worker.handles.seal.once(key.as_str(), Tick::number(tick)).ttl(SMALLEST_TTL).grace(worker.spec.least_grace());
     if rng.bool() {
         once = once.wait(Duration::from_secs(3));
     }

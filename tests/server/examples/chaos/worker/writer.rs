@@ -15,6 +15,7 @@ use crate::words::{Event, Inspect, Revoke, Seen, micros, now};
 /// Looks or takes away first, now and then.
 pub(super) async fn plan(worker: &Worker, rng: &mut Rng) -> Plan {
     let (key, aim) = match rng.usize(..5) {
+        _ if !worker.has_documents() => (LEADERSHIP, Aim::Lead),
         4 => (LEADERSHIP, Aim::Lead),
         number => (WRITTEN_KEYS[number], if number < 2 { Aim::Fence } else { Aim::Transaction }),
     };
@@ -32,7 +33,7 @@ pub(super) async fn plan(worker: &Worker, rng: &mut Rng) -> Plan {
 /// Who leads.
 async fn look(worker: &Worker) {
     let begin = now();
-    let seen = match worker.seal.leader(LEADERSHIP).await {
+    let seen = match worker.handles.seal.leader(LEADERSHIP).await {
         Ok(None) => Seen::Nobody,
         Ok(Some(leader)) => Seen::Record {
             version: leader.token.get(),
@@ -53,7 +54,7 @@ async fn revoke(worker: &Worker, key: &str) {
     let asked_for = Revoke { worker: worker.spec.worker, key: key.into(), begin, end, outcome, tokens };
     // It may be made, and whoever asked for it killed.
     say(&Event::Revoke(asked_for.clone()));
-    let answer = worker.plain[0].revoke(key).reason("on purpose").await;
+    let answer = worker.handles.plain[0].revoke(key).reason("on purpose").await;
     let outcome = match &answer {
         Ok(_) => "ok".into(),
         Err(Error::Unavailable { .. }) => "unavailable".into(),

@@ -34,7 +34,8 @@ impl Writer<'_> {
     /// Writes at the fence.
     pub(super) async fn write(self, by: impl Into<FencedWriter<'_>>) {
         let begin = now();
-        let fenced = self.worker.documents.fenced(by).operation_timeout(OPERATION_TIMEOUT);
+        let Some(documents) = &self.worker.handles.documents else { return };
+        let fenced = documents.fenced(by).operation_timeout(OPERATION_TIMEOUT);
         let one_more = fenced.find_one_and_update(doc! { "_id": &self.plan.key }, doc! { "$inc": { "count": 1_i64 } });
         let before = one_more.await.map(|found| found.as_ref().and_then(contents));
         self.say(begin, OPERATION_TIMEOUT, before);
@@ -43,7 +44,8 @@ impl Writer<'_> {
     /// Reads and writes the document, without a fence but the transaction.
     pub(super) async fn transact(self, lease: &Lease) {
         // Its own, or the compiler cannot tell that this can be spawned.
-        let (documents, filter) = (self.worker.documents.clone(), doc! { "_id": &self.plan.key });
+        let Some(documents) = self.worker.handles.documents.clone() else { return };
+        let filter = doc! { "_id": &self.plan.key };
         let token = i64::from(self.token);
         let begin = now();
         let done = lease.transaction(async move |session| -> Result<Option<(i64, u64)>> {

@@ -1,0 +1,138 @@
+//! Tests of the fault runner on Redis.
+
+use libtest_mimic::{Completion, Failed, Trial};
+use mongoseal_test_support::{Redis, find_libfaketime};
+use serde_json::{Value, json};
+
+use super::{
+    figure,
+    histories::{ends, fault, grant, inspect, invariant, judged_on, lost, record, run_event, with, write},
+    is_caught, run,
+};
+
+/// The faults after which a confirmed write is still there.
+const WITHOUT_LOSSES: &str = "kill,pause,partition,minority,deaf-client,promote,swallow-reply,kill-client,pause-client,kill-messages,script-flush,drop,latency,outage";
+/// The faults that promote a replica, and what meets them.
+const PROMOTIONS: &str = "failover,split-brain,promote,kill,pause,kill-client,pause-client,swallow-reply";
+
+pub(super) fn tests() -> Vec<Trial> {
+    let sabotages: [(&str, &str, &[&str]); 4] = [
+        ("blind-swap", "kill-client", &["I1", "I2", "I4", "I5", "I9"]),
+        ("short-keep", "kill-client", &["I4", "I5", "I9"]),
+        ("lost-swap", "kill,partition,minority", &["I4", "I5", "I9"]),
+        ("client-clock", "kill-client", &["I4", "I5", "I9"]),
+    ];
+    let caught = sabotages.into_iter().map(|(name, only, by)| {
+        let test = move || on_redis(|| is_caught(name, only, by, &["--redis"]));
+        Trial::ignorable_test(format!("{name}_on_redis_is_caught"), test)
+    });
+    let mut tests: Vec<_> = caught.collect();
+    let test = |name: &str, test: fn() -> Result<Completion, Failed>| Trial::ignorable_test(name, test);
+    let lossless = || on_redis(a_run_on_redis_without_lost_writes_breaks_nothing);
+    tests.push(test("a_run_on_redis_without_lost_writes_breaks_nothing", lossless));
+    let within = || with_clocks(failovers_of_redis_repeat_no_token_if_they_take_longer_than_clocks_differ);
+    tests.push(test("failovers_of_redis_repeat_no_token_if_they_take_longer_than_clocks_differ", within));
+    let alike = || on_redis(two_primaries_of_redis_repeat_no_token_if_clocks_agree);
+    tests.push(test("two_primaries_of_redis_repeat_no_token_if_clocks_agree", alike));
+    let beyond = || with_clocks(two_primaries_of_redis_whose_clocks_differ_are_counted);
+    tests.push(test("two_primaries_of_redis_whose_clocks_differ_are_counted", beyond));
+    let by_hand = what_a_failover_of_redis_excuses_is_excused_and_no_more;
+    tests.push(Trial::test("what_a_failover_of_redis_excuses_is_excused_and_no_more", by_hand));
+    tests
+}
+
+/// Without Redis, nothing can be tested.
+fn on_redis(test: impl FnOnce() -> Result<(), Failed>) -> Result<Completion, Failed> {
+    match Redis::missing() {
+        Some(reason) => Ok(Completion::ignored_with(reason)),
+        None => test().map(|()| Completion::Completed),
+    }
+}
+
+fn with_clocks(test: impl FnOnce() -> Result<(), Failed>) -> Result<Completion, Failed> {
+    match find_libfaketime() {
+        Ok(_) => on_redis(test),
+        Err(reason) => Ok(Completion::ignored_with(reason)),
+    }
+}
+
+fn a_run_on_redis_without_lost_writes_breaks_nothing() -> Result<(), Failed> {
+    let (said, code) = run(&["--redis", "--minutes", "0.3", "--seed", "7", "--only", WITHOUT_LOSSES])?;
+    assert_eq!(code, Some(0), "{said}");
+    for (name, least) in [("faults", 5), ("attempts", 1_000), ("grants", 150)] {
+        let found = figure(&said, name)?;
+        assert!(found >= least, "{found} {name} of {least}");
+    }
+    assert_eq!((figure(&said, "repeated")?, figure(&said, "overlaps")?, figure(&said, "lost early")?), (0, 0, 0));
+    Ok(())
+}
+
+fn failovers_of_redis_repeat_no_token_if_they_take_longer_than_clocks_differ() -> Result<(), Failed> {
+    let asked = ["--redis", "--minutes", "0.25", "--seed", "7", "--clock-offsets", "--only", "failover,pause-client"];
+    let (said, code) = run(&asked)?;
+    assert_eq!(code, Some(0), "{said}");
+    assert!(figure(&said, "failovers")? >= 2, "{said}");
+    assert_eq!(figure(&said, "repeated")?, 0, "{said}");
+    Ok(())
+}
+
+fn two_primaries_of_redis_repeat_no_token_if_clocks_agree() -> Result<(), Failed> {
+    let (said, code) = run(&["--redis", "--replicas", "0", "--minutes", "0.25", "--seed", "7", "--only", PROMOTIONS])?;
+    assert_eq!(code, Some(0), "{said}");
+    assert_eq!(figure(&said, "repeated")?, 0, "{said}");
+    assert!(said.contains("repeated     0 tokens, and 0 out of order"), "{said}");
+    Ok(())
+}
+
+/// The clock of the first primary is eight seconds ahead, so the other one issues smaller tokens meanwhile.
+fn two_primaries_of_redis_whose_clocks_differ_are_counted() -> Result<(), Failed> {
+    let asked = ["--redis", "--replicas", "0", "--minutes", "0.25", "--seed", "7", "--only", "split-brain"];
+    let (said, code) = run(&[&asked[..], &["--clock-offset", "8"]].concat())?;
+    assert_eq!(code, Some(0), "{said}");
+    let line = said.lines().find(|line| line.starts_with("repeated")).ok_or("a run tells what is repeated")?;
+    assert!(!line.ends_with("and 0 out of order"), "{line}");
+    Ok(())
+}
+
+/// A change of the primary that takes so long, or keeps tokens in order up to this difference of the clocks.
+fn change(kind: &str, begin: u64, end: u64, bound: u64) -> Value {
+    with(with(fault(begin, end), "kind", json!(kind)), "bound", json!(bound * 1000))
+}
+
+/// A name, by how many milliseconds clocks differ, the invariants that are broken, and what happened.
+type History = (&'static str, u64, &'static [&'static str], Vec<Value>);
+
+fn what_a_failover_of_redis_excuses_is_excused_and_no_more() -> Result<(), Failed> {
+    let failover = || change("failover", 30, 3000, 1000);
+    let first = || grant(1, 5, 10, 20);
+    let early = || lost(60, "taken-over", Some(6));
+    let overlap =
+        || vec![write(1, 5, 3010, true), grant(2, 6, 3020, 3030), write(2, 6, 3040, true), write(1, 5, 3050, false)];
+    let long = |lease: u64, token: u64| with(grant(lease, token, 10, 20), "ttl", json!(9_000_000));
+    let histories: [History; 17] = [
+        ("lost", 0, &[], vec![first(), failover(), early()]),
+        ("lost-before", 0, &["I9"], vec![first(), early(), change("failover", 70, 3000, 1000)]),
+        ("lost-orderly", 0, &["I9"], vec![first(), change("promote", 30, 50, 11_000), early()]),
+        ("soon", 0, &[], vec![first(), failover(), grant(2, 6, 1000, 1010)]),
+        ("overlap", 0, &[], [vec![long(1, 5), failover()], overlap()].concat()),
+        ("overlap-of-later", 0, &["I4", "I4"], [vec![long(1, 5), change("failover", 1, 5, 1000)], overlap()].concat()),
+        ("gone", 0, &[], vec![first(), failover(), inspect(1, 3100, &json!("nothing"))]),
+        ("outdated", 0, &[], vec![first(), failover(), inspect(1, 3100, &record(4, &[]))]),
+        ("twice", 0, &["I1", "I2"], vec![first(), ends(21), failover(), grant(2, 5, 3100, 3110)]),
+        ("back", 0, &["I2"], vec![first(), ends(21), failover(), grant(2, 4, 3100, 3110)]),
+        ("back-within", 900, &["I2"], vec![first(), ends(21), failover(), grant(2, 4, 3100, 3110)]),
+        ("back-beyond", 1100, &[], vec![first(), ends(21), failover(), grant(2, 4, 3100, 3110)]),
+        ("twice-beyond", 1100, &[], vec![first(), ends(21), failover(), grant(2, 5, 3100, 3110)]),
+        ("back-long-after", 1100, &["I2"], vec![first(), ends(21), failover(), grant(2, 4, 4200, 4210)]),
+        ("back-before", 1100, &["I2"], vec![first(), ends(21), grant(2, 4, 25, 28), failover()]),
+        ("two-primaries", 0, &["I2"], vec![first(), ends(21), change("split-brain", 22, 3000, 0), grant(2, 4, 40, 50)]),
+        ("two-clocks", 1, &[], vec![first(), ends(21), change("split-brain", 22, 3000, 0), grant(2, 4, 40, 50)]),
+    ];
+    for (name, spread, wanted, events) in histories {
+        let run = with(with(run_event(), "redis", json!(true)), "spread", json!(spread * 1000));
+        let said = judged_on(&run, name, &events)?;
+        let found: Vec<_> = said.lines().filter_map(invariant).collect();
+        assert_eq!(found, wanted, "{name}: {said}");
+    }
+    Ok(())
+}

@@ -1,0 +1,100 @@
+//! What a change of the primary of Redis may lose, and what is counted instead of judged.
+//!
+//! A failover or a second primary excuses what a deletion by hand excuses, and reads of the old state. Tokens still grow, unless
+//! the clocks differ by more than the bound of the change.
+
+use super::{Case, Lease, Violation};
+use crate::words::{Event, Fault, Micros};
+
+/// What is not promised, and how often it occurred.
+#[derive(Default)]
+pub(crate) struct Figures {
+    /// Grants of a token that the key had had before.
+    pub(crate) repeated: usize,
+    /// Grants of a smaller token than that of an earlier grant.
+    pub(crate) disordered: usize,
+    pub(crate) overlaps: usize,
+    pub(crate) longest: Micros,
+    /// Leases that were lost before their time.
+    pub(crate) lost: usize,
+    /// Leases that expired while replies were late by a constant time.
+    pub(crate) late: usize,
+    /// Keys that were granted before the time of their holder was over.
+    pub(crate) early: usize,
+    /// Refreshes and releases that were confirmed after a later grant.
+    pub(crate) old: usize,
+    /// Reads that did not see what had been confirmed.
+    pub(crate) stale: usize,
+}
+
+impl Case<'_> {
+    /// Finds the faults that excuse something.
+    pub(super) fn find_losses(&mut self) {
+        let bounded = |fault: &&&Fault| fault.bound.is_some();
+        for fault in self.faults.iter().filter(bounded) {
+            if fault.kind != "promote" {
+                self.losses.push((fault.begin, fault.end));
+            }
+            if self.spread > self.bound(fault) {
+                self.disorders.push((fault.begin, fault.end));
+            }
+        }
+    }
+
+    /// Up to which difference of clocks tokens grow over a change of the primary. An orderly one does not carry over the token
+    /// of a record that was deleted by hand just before.
+    fn bound(&self, fault: &Fault) -> Micros {
+        let is_before = |drop: &&(Micros, Micros)| fault.kind == "promote" && drop.0 <= fault.end;
+        let since = self.drops.iter().filter(is_before).map(|(_, end)| fault.begin.saturating_sub(*end));
+        since.chain(fault.bound).min().unwrap_or_default()
+    }
+
+    /// Whether confirmed writes may have been lost at some time in between.
+    pub(super) fn was_lost(&self, from: Micros, to: Micros) -> bool {
+        self.losses.iter().any(|(begin, end)| *begin <= to && *end >= from)
+    }
+
+    /// Whether the token of the later lease may be no larger than that of the earlier one. The clock of the new primary has
+    /// passed that of the old one after the time by which they differ.
+    pub(super) fn are_disordered(&self, before: &Lease<'_>, after: &Lease<'_>) -> bool {
+        self.disorders.iter().any(|(begin, end)| {
+            before.acquire.begin <= *end && *begin <= after.acquire.end && after.acquire.begin <= end + self.spread
+        })
+    }
+
+    /// How many changes of the primary may have lost writes, and after how many tokens may be out of order.
+    pub(crate) fn excuses(&self) -> (usize, usize) {
+        (self.losses.len(), self.disorders.len())
+    }
+
+    /// What occurred, whether it is excused or not.
+    pub(crate) fn figures(&self) -> Figures {
+        let strict = Case::of_strictly(self.events);
+        let overlapping = strict.overlapping();
+        Figures {
+            repeated: count(|found| strict.tokens_are_unique(found)),
+            disordered: count(|found| strict.tokens_grow(found)),
+            overlaps: overlapping.len(),
+            longest: overlapping.iter().map(|(length, _)| *length).max().unwrap_or(0),
+            lost: count(|found| strict.losses_have_causes(found)),
+            late: count(|found| strict.leases_outlive_delays(found)),
+            early: count(|found| strict.grants_too_soon(found)),
+            old: count(|found| strict.old_requests_touch_nothing(found)),
+            stale: count(|found| strict.versions_are_there(found)) + count(|found| strict.acknowledged_is_there(found)),
+        }
+    }
+
+    /// The same, with nothing excused by a loss.
+    fn of_strictly(events: &[Event]) -> Case<'_> {
+        let mut case = Case::of(events);
+        (case.losses, case.disorders) = (Vec::new(), Vec::new());
+        case
+    }
+}
+
+/// How many a judge finds.
+fn count(judge: impl FnOnce(&mut Vec<Violation>)) -> usize {
+    let mut found = Vec::new();
+    judge(&mut found);
+    found.len()
+}

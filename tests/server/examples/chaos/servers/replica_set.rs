@@ -1,0 +1,152 @@
+//! The replica set of MongoDB.
+
+use std::{
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
+
+use fastrand::Rng;
+use mongodb::{
+    bson::{Document, doc},
+    options::ReadConcern,
+};
+use mongoseal::{Builder, Mongoseal};
+use mongoseal_test_support::ReplicaSet;
+use tokio::time::sleep;
+
+use super::{MEMBERS, Servers};
+use crate::{
+    clocks::{Clocks, shift},
+    crew::{APP_NAME, DATABASE, app_name},
+    faults::{Chaos, Done, Kind},
+    history::History,
+    options::Options,
+    sabotage::Sabotage,
+    words::{Entry, Event, Micros, micros, now},
+    worker::{Backing, DOCUMENTS, OPERATION_TIMEOUT, RETENTION, WRITTEN_KEYS, holder::contents},
+};
+
+impl Servers for ReplicaSet {
+    async fn start(_: &Options, kinds: &[Kind], clocks: &Clocks) -> Self {
+        let mut builder = Self::builder().members(MEMBERS).proxied().election_timeout(Duration::from_secs(2));
+        builder = builder.parameter("shutdownTimeoutMillisForSignaledShutdown", "500");
+        // A worker that is killed in a transaction keeps the record locked for so long, by default for a minute: longer
+        // than any claim, so that at the end of a run its key could not be had.
+        builder = builder.parameter("transactionLifetimeLimitSeconds", "5");
+        if clocks.offsets.is_some() || kinds.contains(&Kind::ClockJump) {
+            builder = builder.own_clocks();
+        }
+        let set = builder.start().await;
+        if let Some(offsets) = clocks.offsets {
+            set_clocks(&set, offsets).await;
+        }
+        set
+    }
+
+    fn backing(&self) -> Backing {
+        Backing::MongoDb
+    }
+
+    fn uri(&self, slot: u32) -> String {
+        // The pool of `Mongoseal::connect`. It opens several connections at a time: if the way to the servers is long,
+        // one after another takes seconds.
+        let uri = self.uri_with("maxPoolSize=64&maxConnecting=8&appName=");
+        format!("{uri}{}", app_name(slot))
+    }
+
+    fn control_uri(&self) -> String {
+        self.uri_with("appName=control")
+    }
+
+    fn tamper(&self, sabotage: Sabotage) {
+        sabotage.tamper(self);
+    }
+
+    fn heal(&self) {
+        self.proxy().heal();
+    }
+
+    async fn settled(&self) {
+        self.settled().await;
+    }
+
+    async fn term(&self) -> i64 {
+        let status = self.admin(self.primary().await, doc! { "replSetGetStatus": 1 }).await;
+        status.expect("a primary tells its status").get_i64("term").expect("a status has a term")
+    }
+
+    async fn inflict(chaos: &Chaos<Self>, kind: Kind, rng: &mut Rng) -> Done {
+        chaos.inflict(kind, rng).await
+    }
+
+    async fn seal(&self, builder: Builder) -> Mongoseal {
+        let database = self.client().await.database(DATABASE);
+        builder.retention(RETENTION).on(&database).expect("the settings are valid")
+    }
+
+    async fn prepare(&self) {
+        let documents = self.client().await.database(DATABASE).collection::<Document>(DOCUMENTS);
+        let empty = WRITTEN_KEYS.map(|key| doc! { "_id": key, "count": 0_i64 });
+        documents.insert_many(empty).await.expect("a new set takes documents");
+    }
+
+    /// Tells how many change streams each process waits for. A primary that does not answer has nothing to tell.
+    async fn count(self: Arc<Self>, history: History, until: Micros) {
+        let admin = self.client().await.database("admin");
+        let is_stream = doc! {
+            "appName": { "$regex": format!("^{APP_NAME}") },
+            "cursor.originatingCommand.pipeline.0.$changeStream": { "$exists": true },
+        };
+        let pipeline = [
+            doc! { "$currentOp": { "allUsers": true } },
+            doc! { "$match": is_stream },
+            doc! { "$group": { "_id": "$appName", "count": { "$sum": 1_i64 } } },
+        ];
+        while now() < until {
+            sleep(Duration::from_secs(1)).await;
+            let Ok(mut counts) = admin.aggregate(pipeline.clone()).await else { continue };
+            let at = now();
+            while counts.advance().await.unwrap_or(false) {
+                let counted = counts.current();
+                let slot = counted.get_str("_id").ok().and_then(|name| name.strip_prefix(APP_NAME)?.parse().ok());
+                let count = counted.get_i64("count").ok().and_then(|count| u64::try_from(count).ok());
+                if let (Some(slot), Some(count)) = (slot, count) {
+                    history.note(Event::Streams { slot, count, at });
+                }
+            }
+        }
+    }
+
+    /// What became of the documents.
+    async fn read(&self, history: &History) {
+        let documents = self.client().await.database(DATABASE).collection::<Document>(DOCUMENTS);
+        for key in WRITTEN_KEYS {
+            let begin = now();
+            let found = documents.find_one(doc! { "_id": key }).read_concern(ReadConcern::linearizable()).await;
+            let before = found.as_ref().ok().and_then(Option::as_ref).and_then(contents);
+            let outcome = if before.is_some() { "ok".into() } else { format!("{found:?}") };
+            let (end, within) = (now(), micros(OPERATION_TIMEOUT));
+            let (worker, lease, token, key) = (0, 0, None, key.into());
+            history.note(Event::Entry(Entry { worker, lease, key, token, begin, end, within, outcome, before }));
+        }
+    }
+}
+
+/// Sets the clock of each member ahead, and waits until its answers say so.
+async fn set_clocks(set: &ReplicaSet, offsets: [Duration; MEMBERS]) {
+    for (member, offset) in offsets.into_iter().enumerate() {
+        set.set_clock(member, &shift(offset));
+        let begin = now();
+        loop {
+            let asked = SystemTime::now();
+            let hello = set.admin(member, doc! { "hello": 1 }).await.expect("a member that is well says hello");
+            let told = hello.get_datetime("localTime").expect("a hello tells the time").to_system_time();
+            let answered = SystemTime::now() + Duration::from_millis(1);
+            if (asked + offset - Duration::from_millis(1)..=answered + offset).contains(&told) {
+                break;
+            }
+            assert!(now() - begin < 10_000_000, "the clock of member {member} is at {told:?}, asked at {asked:?}");
+            sleep(Duration::from_millis(50)).await;
+        }
+    }
+}

@@ -1,0 +1,121 @@
+//! The handles of a worker.
+
+use std::{sync::Arc, time::Duration};
+
+use mongodb::{Client, Collection, bson::Document};
+use mongoseal::{
+    Builder, Error, Mongoseal,
+    store::{CompareAndSwap, MongoStore, RedisBackend, RedisStore, Store},
+};
+
+use super::{
+    Backing, DOCUMENTS, OPERATION_TIMEOUT, REDIS_RETENTION, RETENTION, Spec,
+    observed::{Notes, Observed},
+    tampered::Tampered,
+};
+use crate::sabotage::Sabotage;
+
+/// How many of the handles of a process take no notes.
+const PLAIN: usize = 12;
+
+pub(super) struct Handles {
+    /// Its store takes notes.
+    pub(super) seal: Mongoseal,
+    /// Siblings on the same client, and handles of one store. Their stores take no notes. Transactions need that, transferred
+    /// leases go to one of them, and some clients acquire by them.
+    pub(super) plain: Vec<Mongoseal>,
+    /// A handle with a client and a thread of its own.
+    pub(super) threaded: Mongoseal,
+    /// What is written under leases. `None`: the store is none of MongoDB.
+    pub(super) documents: Option<Collection<Document>>,
+}
+
+impl Handles {
+    pub(super) async fn open(spec: &Spec, notes: &Arc<Notes>) -> Self {
+        match spec.backing {
+            Backing::MongoDb => {
+                let client = Client::with_uri_str(&spec.uri).await.expect("the runner's connection string is valid");
+                let database = client.database(&spec.database);
+                let store = || -> Arc<dyn Store> { Arc::new(MongoStore::new(&database, "mongoseal", RETENTION)) };
+                let independent = || builder(spec).retention(RETENTION).on(&database).expect("the settings are valid");
+                let settings = || builder(spec).retention(RETENTION).database(&spec.database);
+                let documents = Some(database.collection(DOCUMENTS));
+                Self::on(spec, notes, &store, &independent, &settings, documents).await
+            }
+            Backing::Redis { replicas } => {
+                let backend = RedisBackend::new(&spec.uri).expect("the runner's connection string is valid");
+                let (backend, tampered) = (backend.with_replicas(replicas), spec.sabotage());
+                let store = || -> Arc<dyn Store> {
+                    match tampered.filter(|sabotage| Tampered::does(*sabotage)) {
+                        Some(sabotage) => {
+                            let tampered = Tampered::new(backend.clone(), sabotage, spec.worker);
+                            Arc::new(CompareAndSwap::new(tampered, REDIS_RETENTION))
+                        }
+                        None => Arc::new(RedisStore::new(backend.clone(), REDIS_RETENTION)),
+                    }
+                };
+                let independent = || builder(spec).on_store(store()).expect("the settings are valid");
+                let settings = || builder(spec).retention(REDIS_RETENTION).redis_replicas(replicas);
+                let handles = Self::on(spec, notes, &store, &independent, &settings, None).await;
+                for seal in handles.plain.iter().chain([&handles.seal]) {
+                    while !is_ready(seal.prepare().await) {}
+                }
+                handles
+            }
+        }
+    }
+
+    async fn on(
+        spec: &Spec,
+        notes: &Arc<Notes>,
+        store: &(dyn Fn() -> Arc<dyn Store> + Sync),
+        independent: &(dyn Fn() -> Mongoseal + Sync),
+        settings: &(dyn Fn() -> Builder + Sync),
+        documents: Option<Collection<Document>>,
+    ) -> Self {
+        let (sabotage, notes) = (spec.sabotage(), Arc::clone(notes));
+        let observed = Observed { store: store(), worker: spec.worker, sabotage, spread: spec.least_grace, notes };
+        let seal = builder(spec).on_store(Arc::new(observed)).expect("the settings are valid");
+        let (first, shared) = (independent(), store());
+        let handle = |number: usize| match number % 2 {
+            _ if sabotage == Some(Sabotage::OwnStreams) => independent(),
+            0 => builder(spec).sibling_of(&first).expect("the settings are valid"),
+            _ => builder(spec).on_store(Arc::clone(&shared)).expect("the settings are valid"),
+        };
+        let mut plain: Vec<_> = (1..PLAIN).map(handle).collect();
+        plain.push(first);
+        let threaded = threaded(spec, settings, sabotage).await;
+        Self { seal, plain, threaded, documents }
+    }
+}
+
+fn builder(spec: &Spec) -> Builder {
+    let owner = format!("slot-{}/{}", spec.slot, spec.worker);
+    let builder = Mongoseal::builder().owner(owner).ttl(Duration::from_secs(2)).grace(spec.least_grace());
+    builder.operation_timeout(OPERATION_TIMEOUT)
+}
+
+/// A handle with a client and a thread of its own. It waits for servers that do not answer now.
+async fn threaded(spec: &Spec, settings: &(dyn Fn() -> Builder + Sync), sabotage: Option<Sabotage>) -> Mongoseal {
+    loop {
+        let mut builder = settings();
+        if sabotage != Some(Sabotage::NoThread) {
+            builder = builder.dedicated_thread();
+        }
+        let threaded = builder.connect(&spec.uri).await;
+        if let Ok(threaded) = &threaded {
+            return threaded.clone();
+        }
+        is_ready(threaded);
+    }
+}
+
+/// Whether the servers are fit. Those that do not answer now, or whose primary is another one in a moment, are not yet.
+fn is_ready<T>(answer: mongoseal::Result<T>) -> bool {
+    match answer {
+        Ok(_) => true,
+        Err(Error::Unavailable { .. }) => false,
+        Err(error) if error.to_string().contains("is a replica") => false,
+        Err(error) => panic!("a worker can use the servers: {error}"),
+    }
+}
