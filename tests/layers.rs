@@ -364,7 +364,8 @@ fn only_the_redis_store_names_its_driver_and_only_what_chooses_a_store_names_tha
     assert_eq!(knowing("src", "redisstore"), these("connect/redis.rs store.rs"));
     let choosing = "builder.rs connect.rs connect/mongo.rs connect/redis.rs engine/shared.rs guide.rs store.rs";
     assert_eq!(knowing("src", "redis"), these(choosing));
-    for folder in ["cli/src", "examples", "tests/memory"] {
+    assert_eq!(knowing("cli/src", "use redis::"), these("command/redis.rs"));
+    for folder in ["examples", "tests/memory"] {
         assert_eq!(knowing(folder, "redis"), these(""), "{folder}");
     }
 }
