@@ -39,7 +39,7 @@ const MAX_AGE: Duration = Duration::from_secs(10);
 /// For how long a blank is kept: longer than a load may be old.
 const BLANK_RETENTION: Duration = Duration::from_secs(60);
 
-/// How long a request waits for its turn. Then it is sent without it.
+/// How long a request waits for its turn. After that it is sent out of turn.
 const MAX_TURN_WAIT: Duration = Duration::from_millis(100);
 
 /// How many keys of a batch are changed at the same time.
@@ -81,7 +81,7 @@ impl<B: Backend> CompareAndSwap<B> {
         Self(Arc::new(Shared { backend, retention, turns: Arc::default() }))
     }
 
-    /// Checks that the bytes of a key are a record that this version of the crate reads. For tools that inspect a backend.
+    /// Checks that the bytes of a key are a record, or a blank, that this version of the crate reads. For tools that inspect a backend.
     ///
     /// # Errors
     ///
@@ -116,7 +116,7 @@ impl<B: Backend> CompareAndSwap<B> {
         deadline: Deadline,
         change: impl Fn(Option<&Record>, StoreClock) -> Change<T>,
     ) -> Result<(T, Duration)> {
-        // A turn only saves requests, so a request that is not answered must not delay a refresh.
+        // A turn only saves requests. So a request whose answer is lost must not delay a refresh.
         let patience = deadline.or_after(MAX_TURN_WAIT);
         let _turn = tokio::select! {
             biased;
@@ -132,7 +132,7 @@ impl<B: Backend> CompareAndSwap<B> {
             let (loaded, before) = self.load(key, deadline).await?;
             let Change { after, answer } = change(before.as_ref(), store_clock(loaded.now));
             let Some(after) = after else { return Ok((answer, sent)) };
-            // Each deletion brings nothing back, and no deletion a blank.
+            // After a deletion the key has no value again, so that cannot be compared. A blank has a nonce.
             let is_nothing = loaded.bytes.is_none();
             let swap = if is_nothing { blank(key, loaded.now)? } else { self.swap(key, loaded, &after)? };
             if self.0.backend.swap(swap, deadline).await? {
@@ -174,7 +174,9 @@ impl<B: Backend> CompareAndSwap<B> {
     ) -> Result<bool> {
         let change = |before: Option<&Record>, at| {
             let after = before.and_then(|before| record::apply_batch(before, at, tokens, batch));
-            Change { answer: after.is_some(), after }
+            let answer = after.is_some();
+            let again = before.filter(|_| matches!(batch, BatchRequest::Revoke { .. }));
+            Change { after: after.or_else(|| again.cloned()), answer }
         };
         Ok(self.change(key, deadline, change).await?.0)
     }
@@ -230,7 +232,10 @@ impl<B: Backend> Store for CompareAndSwap<B> {
                 let (after, outcome) = record::apply(before, at, &request);
                 let changed = before != after.as_ref();
                 let answer = Applied { outcome, at: Some(at), changed, sent: None };
-                Change { after: after.filter(|_| changed), answer }
+                // An earlier send may have made the change without a confirmation. So an operator's request confirms it by
+                // a write. A repeated acquire or refresh changes its count.
+                let is_of_operator = matches!(request, Request::Raise(_) | Request::Revoke(_));
+                Change { after: after.filter(|_| changed || is_of_operator), answer }
             };
             let (applied, sent) = store.change(&key, deadline, change).await?;
             Ok(Applied { sent: Some(sent), ..applied })

@@ -3,7 +3,8 @@
 //! Purpose: leases where Redis runs and MongoDB does not.
 //!
 //! Mechanism: [`CompareAndSwap`] runs the protocol. [`RedisBackend`] loads a value and the server's clock in one
-//! transaction, and swaps it by a script that compares both and publishes to the waiters.
+//! transaction, and swaps it by a script that compares both. The script publishes to the waiters. If replicas must
+//! acknowledge the write, the store publishes after that.
 //!
 //! Invariants: the server runs a script as one step, so no other client changes the key between comparison and write. Each
 //! read also deletes a key that never exists. A replica refuses that, so nothing is read from a primary that has become a
@@ -70,14 +71,15 @@ pub type RedisStore = CompareAndSwap<RedisBackend>;
 ///   [`with_replicas`](Self::with_replicas) makes that rare.
 /// - `linearizable_reads` is `false`: a primary that was replaced, and does not know it yet, answers reads.
 /// - `atomic_groups` and `change_streams` are `false` for each store of this kind: each key is changed by itself.
-/// - `notifications` is `true`: the script of a change publishes to the handle of the waiter.
+/// - `notifications` is `true`: a change publishes to the handle of the waiter.
 ///
 /// The page `redis` of the guide has what follows from that.
 ///
 /// # Cancel safety
 ///
 /// Dropping the future of a request abandons its answer. The request may still arrive. The connection stays in order,
-/// because a task of the driver owns it.
+/// because a task of the driver owns it. If replicas must acknowledge a dropped write, its messages may not be sent, and
+/// waiters poll.
 #[derive(Clone)]
 pub struct RedisBackend {
     connections: Connections,
@@ -213,9 +215,9 @@ impl Backend for RedisBackend {
                 });
                 return swapped.await;
             }
+            // A waiter acts on a grant as soon as it has the message.
+            let publish = script::messages(&prefix, mem::take(&mut swap.publish));
             let swapped = backend.connections.send_alone(&key, deadline, |mut connection| async move {
-                // A waiter counts on a grant from its message on.
-                let messages = mem::take(&mut swap.publish);
                 let is_done = scripts.swap(&prefix, swap).invoke_async::<bool>(&mut connection).await?;
                 if !is_done {
                     return Ok(None);
@@ -224,16 +226,18 @@ impl Backend for RedisBackend {
                 let timeout = deadline.remaining().saturating_sub(WAIT_MARGIN).max(Duration::from_millis(1));
                 let mut wait = redis::cmd("WAIT");
                 wait.arg(replicas).arg(crate::types::ttl::millis(timeout));
-                let acknowledged = wait.query_async::<u32>(&mut connection).await?;
-                if acknowledged >= replicas && !messages.is_empty() {
-                    // A waiter without its message polls.
-                    drop(script::messages(&prefix, messages).exec_async(&mut connection).await);
-                }
-                Ok(Some(acknowledged))
+                wait.query_async::<u32>(&mut connection).await.map(Some)
             });
             match swapped.await? {
                 None => Ok(false),
-                Some(acknowledged) if acknowledged >= replicas => Ok(true),
+                Some(acknowledged) if acknowledged >= replicas => {
+                    if !publish.is_empty() {
+                        let request = |mut connection| async move { publish.exec_async(&mut connection).await };
+                        // A waiter without its message polls.
+                        drop(backend.connections.send(None, deadline, request).await);
+                    }
+                    Ok(true)
+                }
                 Some(acknowledged) => Err(Error::unavailable(format!(
                     "the number of replicas of the Redis server that acknowledged the write in time is {acknowledged}, and must be {replicas}: check the replicas, and retry"
                 ))),

@@ -106,7 +106,7 @@ pub(crate) async fn replicas_must_acknowledge_if_the_option_is_given() {
     let server = Redis::start().await;
     let console = Console::on(server.url()).await;
     let run = ["--redis-replicas", "1", "--timeout", "1s", "run", "k", "--no-wait", "--", "true"];
-    console.run(&run).await.refused(123, "must: check the replicas");
+    console.run(&run).await.refused(123, "and must be 1: check the replicas");
     let _replica = Redis::start_replica(&server).await;
     let acknowledged = async || console.run(&run).await.status == Some(0);
     mongoseal_test_support::eventually(secs(30), "the replica acknowledges", acknowledged).await;

@@ -94,7 +94,7 @@ pub struct Swap {
     pub key: Key,
     /// The bytes that it must have. `None`: it must have none.
     pub loaded: Option<Vec<u8>>,
-    /// The bytes that it gets.
+    /// The bytes that it gets: a record, or a blank before the first record.
     pub bytes: Vec<u8>,
     /// The time of the load.
     pub now: Duration,
@@ -103,7 +103,7 @@ pub struct Swap {
     pub max_age: Duration,
     /// How long the backend keeps the bytes, from now. Then it deletes the key by itself.
     pub keep_for: Duration,
-    /// Messages to send in the same step, to the listeners of these handles. A backend without notifications ignores
-    /// them.
+    /// Messages to send to the listeners of these handles if the swap is made, as soon as it is durable. A backend without
+    /// notifications ignores them.
     pub publish: Vec<(HandleId, Vec<u8>)>,
 }

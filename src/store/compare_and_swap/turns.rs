@@ -1,10 +1,9 @@
 //! The turns of the requests for one key in one process.
 //!
-//! Purpose: concurrent requests of one process would make each other's swaps fail. A hundred acquires of one key then need
-//! 950 swaps more.
+//! Purpose: concurrent requests of one process would make each other's swaps fail.
 //!
-//! Mechanism: a request takes the turn of its key, and gives it back when it ends. A request that waits too long for its
-//! turn is sent without it, because the request before it may never be answered.
+//! Mechanism: a request takes the turn of its key, and gives it back when it ends. If the turn does not come in time, the
+//! request is sent out of turn, because the answer to the request before it may be lost.
 
 use std::{
     collections::HashMap,

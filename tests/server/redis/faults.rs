@@ -2,7 +2,7 @@
 
 use std::{future::IntoFuture, time::Instant};
 
-use mongoseal::{Error, Mongoseal};
+use mongoseal::{Error, FencingToken, Mongoseal};
 use mongoseal_test_support::{Redis, eventually, millis, secs};
 
 use crate::{hasty, send};
@@ -84,6 +84,29 @@ pub(crate) async fn a_write_that_too_few_replicas_acknowledge_is_not_confirmed()
     replica.resume();
     lease.refresh().await.unwrap();
     lease.release().await.unwrap();
+}
+
+pub(crate) async fn a_raise_and_a_revocation_that_too_few_replicas_acknowledge_are_not_confirmed() {
+    let primary = Redis::start().await;
+    let replica = Redis::start_replica(&primary).await;
+    let follows = async || send::<u32>(&primary, "WAIT 1 100").await == 1;
+    eventually(secs(30), "the replica follows", follows).await;
+    // Time for several attempts.
+    let seal = Mongoseal::builder().operation_timeout(secs(3)).redis_replicas(1).connect(primary.url()).await.unwrap();
+    let mut leases = Vec::new();
+    for key in ["all", "one"] {
+        leases.push(seal.acquire(key).ttl(secs(600)).await.unwrap());
+    }
+    replica.pause();
+    let larger = FencingToken::new(leases[0].token().get() + 1_000_000).unwrap();
+    let refused = seal.raise("raised", larger).await.unwrap_err();
+    assert!(matches!(refused, Error::Unavailable { .. }), "{refused:?}");
+    let refused = seal.revoke("all").await.unwrap_err();
+    assert!(matches!(refused, Error::Unavailable { .. }), "{refused:?}");
+    let refused = seal.revoke("one").token(leases[1].token()).await.unwrap_err();
+    assert!(matches!(refused, Error::Unavailable { .. }), "{refused:?}");
+    replica.resume();
+    assert!(seal.raise("raised", larger).await.unwrap() >= larger);
 }
 
 pub(crate) async fn a_waiter_is_granted_the_key_only_after_the_replicas_acknowledged_it() {
