@@ -3,7 +3,7 @@
 //!
 //! Invariant: no error has what the server or the driver quotes, which may be a password.
 
-use std::time::Duration;
+use std::{collections::HashSet, time::Duration};
 
 use mongoseal::Clock;
 use redis::{
@@ -170,7 +170,7 @@ impl Server {
         Ok(found.into_iter().nth(1))
     }
 
-    /// Measures the round trip of a command that each user has who can hold a lease.
+    /// Measures the round trip of `TIME`, which each user of leases may send.
     pub(super) async fn round_trip(&self) -> Answer<Duration> {
         let began = Clock::Boot.now();
         self.clock().await?;
@@ -207,9 +207,12 @@ impl Server {
     pub(super) async fn scan<T>(&self, limit: usize, judge: fn(&str, Option<&[u8]>) -> Option<T>) -> Answer<Scan<T>> {
         let until = Clock::Boot.now().saturating_add(SCAN_TIME);
         let mut scan = Scan { count: 0, found: Vec::new(), has_more: false };
+        // The server can return a name twice.
+        let mut seen = HashSet::new();
         let mut cursor = 0;
         loop {
             let (next, names) = self.scan_step(cursor).await?;
+            let names = names.into_iter().filter(|name| seen.insert(name.clone())).collect();
             for (name, text) in self.texts(names).await? {
                 if scan.count >= limit {
                     return Ok(Scan { has_more: true, ..scan });

@@ -68,7 +68,7 @@ fn a_run_on_redis_without_lost_writes_breaks_nothing() -> Result<(), Failed> {
 }
 
 fn failovers_of_redis_repeat_no_token_if_they_take_longer_than_clocks_differ() -> Result<(), Failed> {
-    let asked = ["--redis", "--minutes", "0.25", "--seed", "7", "--clock-offsets", "--only", "failover,pause-client"];
+    let asked = ["--redis", "--minutes", "0.4", "--seed", "7", "--clock-offsets", "--only", "failover,pause-client"];
     let (said, code) = run(&asked)?;
     assert_eq!(code, Some(0), "{said}");
     assert!(figure(&said, "failovers")? >= 2, "{said}");
@@ -86,7 +86,7 @@ fn two_primaries_of_redis_repeat_no_token_if_clocks_agree() -> Result<(), Failed
 
 /// The clock of the first primary is eight seconds ahead, so the other one issues smaller tokens meanwhile.
 fn two_primaries_of_redis_whose_clocks_differ_are_counted() -> Result<(), Failed> {
-    let asked = ["--redis", "--replicas", "0", "--minutes", "0.25", "--seed", "7", "--only", "split-brain"];
+    let asked = ["--redis", "--replicas", "0", "--minutes", "0.4", "--seed", "7", "--only", "split-brain"];
     let (said, code) = run(&[&asked[..], &["--clock-offset", "8"]].concat())?;
     assert_eq!(code, Some(0), "{said}");
     let line = said.lines().find(|line| line.starts_with("repeated")).ok_or("a run tells what is repeated")?;

@@ -32,9 +32,11 @@ impl Holder {
             assert!(matches!(error, Error::Unavailable { .. }) && error.to_string().contains(part), "{error:?}");
         }
         assert!(lease.is_valid(), "its time is not over");
-        let retried = tokio::spawn(patient.acquire("retried").into_future());
+        let mut retried = patient.acquire("retried").into_future();
+        let refused = tokio::time::timeout(millis(300), &mut retried).await;
+        assert!(refused.is_err(), "it is retried: {refused:?}");
         leave().await;
-        retried.await.unwrap().unwrap().release().await.unwrap();
+        retried.await.unwrap().release().await.unwrap();
         let held = patient.acquire("held").await.unwrap_err();
         assert!(matches!(held, Error::Held { token, .. } if token == lease.token()), "{held:?}");
         lease.refresh().await.unwrap();

@@ -149,7 +149,7 @@ fn operate(process: &Process) {
     }
 }
 
-/// I10: nobody holds or waits who is not there, and whoever comes is granted the key.
+/// I10: no dead process holds or waits, and a new acquire is granted.
 async fn settle(world: &Arc<World>) {
     // A ghost takes effect within ten seconds, waits for a ttl and holds for another.
     tokio::time::sleep(secs(10) + 2 * millis(LONGEST) + millis(GRACE) + OPERATION).await;

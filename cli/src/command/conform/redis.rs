@@ -7,7 +7,10 @@ use mongoseal::{
     Deadline,
     store::{RedisBackend, RedisStore, Store},
 };
-use tokio::{sync::watch, time::sleep};
+use tokio::{
+    sync::watch,
+    time::{sleep, timeout},
+};
 
 use super::{CLOSE_TIMEOUT, Report, run_clauses, scratch, until_signal};
 use crate::{
@@ -23,7 +26,7 @@ use crate::{
 
 const CHECK: &str = "scratch";
 /// How long no key may appear until all are deleted. A request of a clause that was ended is repeated sooner than that.
-const QUIET: Duration = Duration::from_millis(250);
+const QUIET: Duration = Duration::from_secs(1);
 
 /// Runs all clauses that the store declares, and deletes their keys.
 pub(super) async fn perform(
@@ -59,7 +62,14 @@ async fn open(uri: &str, connection: &Connection, prefix: &str) -> Result<(Serve
         |refusal: Refusal| Failure::new(Status::UNAVAILABLE, format!("cannot use the Redis server ({refusal}): retry"));
     let server = Server::open(uri, connection).await.map_err(unavailable)?.with_prefix(prefix.to_owned());
     match server.has_keys().await {
-        Ok(false) => Ok((server, Arc::new(store))),
+        Ok(false) => match server.attempt(&["SET", &server.name(""), "", "XX"]).await {
+            Ok(()) => Ok((server, Arc::new(store))),
+            Err(Refusal::Denied(Lack::Keys)) => Err(Failure::invalid(format!(
+                "the user may not use the keys of the clauses: grant ~{0} and &{0}, or pass a prefix with --scratch",
+                server.name("*")
+            ))),
+            Err(refusal) => Err(unavailable(refusal)),
+        },
         Ok(true) => Err(Failure::invalid(format!(
             "there are keys with the prefix {prefix:?}, and they are left as they are: pass another name with --scratch"
         ))),
@@ -70,9 +80,10 @@ async fn open(uri: &str, connection: &Connection, prefix: &str) -> Result<(Serve
 
 /// Deletes the keys of the clauses, and reports whether that succeeded.
 async fn remove(server: &Server) -> Finding {
-    match delete_all(server).await {
-        Ok(()) => Finding::pass(CHECK, format!("the keys {} are deleted", server.name("*"))),
-        Err(refusal) => left(server, &refusal.to_string()),
+    match timeout(CLOSE_TIMEOUT, delete_all(server)).await {
+        Ok(Ok(())) => Finding::pass(CHECK, format!("the keys {} are deleted", server.name("*"))),
+        Ok(Err(refusal)) => left(server, &refusal.to_string()),
+        Err(_elapsed) => left(server, "another program writes such keys"),
     }
 }
 

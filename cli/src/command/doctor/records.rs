@@ -67,7 +67,7 @@ pub(super) fn judged(scan: &Scan<Unreadable>, noun: &str, remedy: &str) -> Findi
             "upgrade this mongoseal",
         );
     }
-    Finding::pass(RECORDS, format!("{checked} checked, all are lease records"))
+    Finding::pass(RECORDS, format!("{checked} checked, all can be read"))
 }
 
 /// Lists the first ids, and the number of others.

@@ -227,7 +227,7 @@ impl<'a> Case<'a> {
         self.drops.iter().any(|(begin, end)| *begin <= to && *end >= from) || self.was_lost(from, to)
     }
 
-    /// Whether records were dropped, or this key taken from who held it.
+    /// Whether records were dropped, or this key taken from its holder.
     fn was_taken(&self, key: &str, from: Micros, to: Micros) -> bool {
         self.was_dropped(from, to) || self.was_revoked(key, from, to)
     }

@@ -169,7 +169,7 @@ fn key(event: Event) -> Option<String> {
     }
 }
 
-/// Tells when the runner itself did not run, as worker 0.
+/// Reports when the runner itself did not run, as worker 0.
 fn watch_for_stalls(history: &History) {
     let history = history.clone();
     std::thread::spawn(move || {

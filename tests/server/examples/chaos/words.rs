@@ -240,7 +240,7 @@ pub(crate) struct Entry {
     pub(crate) before: Option<(i64, u64)>,
 }
 
-/// A key taken from whoever holds it.
+/// A key taken from its holders.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Revoke {
     pub(crate) worker: u32,

@@ -38,7 +38,7 @@ pub(crate) const RETENTION: Duration = Duration::from_secs(4);
 pub(crate) const REDIS_RETENTION: Duration = Duration::from_secs(11);
 /// How long a call may take.
 pub(crate) const OPERATION_TIMEOUT: Duration = Duration::from_secs(3);
-/// Of keys that many ask for. Those of which three may hold are the last two.
+/// Keys that many clients acquire. Those of which three may hold are the last two.
 pub(crate) const HOT_KEYS: [&str; 5] = ["hot/0", "hot/1", "hot/2", "pool/0", "pool/1"];
 /// Of keys that have a document each: the first two are fenced, the others written in transactions.
 pub(crate) const WRITTEN_KEYS: [&str; 4] = ["doc/0", "doc/1", "ledger/0", "ledger/1"];
@@ -217,7 +217,7 @@ pub(crate) fn main(spec: Spec) {
     runtime.block_on(work(spec));
 }
 
-/// Tells an event, in one write: a worker may be stopped or killed anywhere.
+/// Reports an event, in one write: a worker may be stopped or killed anywhere.
 fn say(event: &Event) {
     let line = serde_json::to_string(event).expect("events are JSON") + "\n";
     let mut out = std::io::stdout().lock();

@@ -237,7 +237,7 @@ impl Chaos<RedisServers> {
         format!("{how:?} for {length:?}")
     }
 
-    /// All keys are deleted, or those that many ask for.
+    /// All keys are deleted, or those that many workers acquire.
     async fn delete(&self, rng: &mut Rng) -> String {
         let keys: Vec<_> = HOT_KEYS.iter().chain(&OUTSTAYED_KEYS).map(|key| format!("mongoseal:{key}")).collect();
         let some: Vec<_> = std::iter::once("DEL").chain(keys.iter().map(String::as_str)).collect();
@@ -249,6 +249,7 @@ impl Chaos<RedisServers> {
 
     async fn on_primary(&self, command: &[&str]) -> String {
         let answer: redis::RedisResult<redis::Value> = self.servers.send(self.servers.primary(), command).await;
+        let answer = answer.expect("a primary that is well runs a command of an operator");
         format!("{} {}: {answer:?}", command[0], command[1..].first().unwrap_or(&""))
     }
 

@@ -90,7 +90,7 @@ impl Servers for ReplicaSet {
         documents.insert_many(empty).await.expect("a new set takes documents");
     }
 
-    /// Tells how many change streams each process waits for. A primary that does not answer has nothing to tell.
+    /// Reports how many change streams each process waits for. A primary that does not answer reports nothing.
     async fn count(self: Arc<Self>, history: History, until: Micros) {
         let admin = self.client().await.database("admin");
         let is_stream = doc! {

@@ -22,7 +22,7 @@ const SETTLING: Duration = Duration::from_millis(300);
 const SLOW: Duration = Duration::from_millis(50);
 const WRITE_EVERY: Duration = Duration::from_millis(200);
 
-/// Tells when the process did not run, because it was stopped or because the machine was busy.
+/// Reports when the process did not run, because it was stopped or because the machine was busy.
 pub(super) fn watch_for_stalls(worker: u32) {
     std::thread::spawn(move || {
         let mut last = now();
