@@ -3,11 +3,8 @@
 use redis::{InfoDict, RedisResult, Value, aio::MultiplexedConnection};
 use tracing::warn;
 
-use super::error;
+use super::{RedisBackend, error};
 use crate::{Error, Result};
-
-/// The first version with all that is used, and with security updates not long ago.
-const MIN_VERSION: (u32, u32) = (6, 2);
 
 /// What a server says about itself.
 pub(super) struct Server {
@@ -39,7 +36,7 @@ impl Server {
             return Err(error::cluster());
         }
         let version = self.info.get::<String>("redis_version").unwrap_or_default();
-        if read_version(&version).is_none_or(|version| version < MIN_VERSION) {
+        if read_version(&version).is_none_or(|version| version < RedisBackend::MIN_VERSION) {
             return Err(Error::invalid(format!(
                 "the server has version {version:?} of Redis: use version 6.2 or later"
             )));

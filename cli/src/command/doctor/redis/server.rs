@@ -1,10 +1,9 @@
 //! Checks of the server: its role, version, eviction, persistence and replicas. What fails here the library refuses, too.
 
+use mongoseal::store::RedisBackend;
+
 use super::Finding;
 use crate::command::redis::{Answer, Info, Server};
-
-/// The first version that the library accepts.
-const MIN_VERSION: (u32, u32) = (6, 2);
 
 /// What a server reports about itself.
 pub(super) struct Facts {
@@ -78,7 +77,7 @@ impl Facts {
             Some(valkey) => format!("Valkey {valkey}, which speaks as Redis {version}"),
             None => format!("Redis {version}"),
         };
-        if read_version(&version).is_none_or(|version| version < MIN_VERSION) {
+        if read_version(&version).is_none_or(|version| version < RedisBackend::MIN_VERSION) {
             return Finding::fail("version", found, "upgrade to Redis 6.2 or later");
         }
         Finding::pass("version", found)
