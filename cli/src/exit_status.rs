@@ -146,7 +146,10 @@ impl From<Error> for Failure {
         let mut message = error.to_string();
         let mut source = error.source();
         while let Some(cause) = source {
-            if let Some(text) = without_dump(&cause.to_string()) {
+            // An error that wraps another often has its words.
+            if let Some(text) = without_dump(&cause.to_string())
+                && !message.ends_with(text)
+            {
                 message = format!("{message}: {text}");
             }
             source = cause.source();
@@ -183,6 +186,27 @@ mod tests {
         let closed = || io::Error::from(io::ErrorKind::BrokenPipe);
         assert_eq!(Failure::from(closed()).status(), Status::INVALID);
         assert_eq!(Failure::from(ReaderGone::mark(closed())).status(), Status::DONE);
+    }
+
+    #[test]
+    fn a_cause_that_repeats_the_words_before_it_is_left_out() {
+        #[derive(Debug)]
+        struct Wrapping(io::Error);
+
+        impl fmt::Display for Wrapping {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                fmt::Display::fmt(&self.0, f)
+            }
+        }
+
+        impl std::error::Error for Wrapping {
+            fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+                Some(&self.0)
+            }
+        }
+
+        let error = Error::unavailable("no server listens").caused_by(Wrapping(io::Error::other("refused")));
+        assert_eq!(Failure::from(error).message(), "no server listens: refused");
     }
 
     #[test]
