@@ -57,6 +57,7 @@ pub(crate) struct Notifier {
     state: Mutex<NotifierState>,
 }
 
+// The maps are in order, so that a simulation is the same each time.
 #[derive(Debug, Default)]
 struct NotifierState {
     /// By the number of their acquire.

@@ -81,7 +81,8 @@ impl<B: Backend> CompareAndSwap<B> {
         Self(Arc::new(Shared { backend, retention, turns: Arc::default() }))
     }
 
-    /// Checks that the bytes of a key are a record, or a blank, that this version of the crate reads. For tools that inspect a backend.
+    /// Checks that the bytes of a key are a record, or a blank, that this version of the crate reads. For tools that inspect a
+    /// backend.
     ///
     /// # Errors
     ///

@@ -105,6 +105,7 @@ impl fmt::Debug for RedisBackend {
 impl RedisBackend {
     /// The first version of Redis that a handle accepts: the major and the minor number.
     pub const MIN_VERSION: (u32, u32) = (6, 2);
+
     /// The prefix, unless one is named.
     const DEFAULT_PREFIX: &str = "mongoseal";
 

@@ -222,6 +222,21 @@ async fn a_process_that_was_paused_between_load_and_swap_writes_no_old_token() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_process_that_loaded_nothing_writes_no_token_of_before_a_deletion() {
+    let table = Table::new();
+    *table.delay.lock().unwrap() = secs(5);
+    let late = tokio::spawn(table.seal().acquire("k").into_future());
+    tokio::time::sleep(secs(2)).await;
+    let lease = table.seal().acquire("k").await.unwrap();
+    let token = lease.token();
+    lease.release().await.unwrap();
+    // An operator deletes the key. Within the age limit, the late swap finds what the process has loaded: nothing.
+    table.rows.lock().unwrap().clear();
+    assert!(late.await.unwrap().unwrap().token() > token);
+    assert_eq!(table.failed_swaps(), 0, "the late swap was that of a blank");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_foreign_value_and_a_newer_format_are_refused_and_left_as_they_are() {
     let table = Table::new();
     for (bytes, is_corrupt) in [

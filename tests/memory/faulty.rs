@@ -112,7 +112,7 @@ fn away() -> Error {
 }
 
 /// Answers one call as the script says. The work runs on a task of its own, as a driver's
-/// request does: it is done though nobody waits.
+/// request does. So the store does it also if the caller has given up.
 fn meet<T: Send + 'static>(
     fault: Option<Fault>,
     deadline: Deadline,

@@ -3,7 +3,11 @@
 use mongoseal_test_support::{Redis, eventually, secs};
 use nix::{sys::signal::Signal, unistd::Pid};
 
-use crate::{Console, Ended, send};
+use crate::{
+    Console, Ended,
+    doctor::{documented, user},
+    send,
+};
 
 pub(crate) async fn the_declared_clauses_hold_and_their_keys_are_deleted() {
     let server = Redis::start().await;
@@ -30,6 +34,14 @@ pub(crate) async fn a_prefix_with_keys_is_refused() {
     let refused = console.run(&["conform", "--scratch", &console.prefix]).await;
     refused.refused(125, "and they are left as they are: pass another name with --scratch");
     console.has("k", 1, 0).await;
+}
+
+pub(crate) async fn a_user_that_may_not_use_the_scratch_keys_is_refused_before_the_first_clause() {
+    let server = Redis::start().await;
+    let console = Console::on(user(&server, documented()).await).await;
+    let refused = console.run(&["conform", "--scratch", "other"]).await;
+    refused.refused(125, "grant ~other:* and &other:*, or pass a prefix with --scratch");
+    console.run(&["conform", "--scratch", "mongoseal:scratch"]).await.refused(125, "cannot be the prefix");
 }
 
 pub(crate) async fn the_keys_are_deleted_after_a_signal() {

@@ -132,13 +132,13 @@ pub(crate) async fn the_page_shows_what_the_program_prints() {
 }
 
 /// The rules of the user in the page.
-fn documented() -> &'static str {
+pub(crate) fn documented() -> &'static str {
     let rules = PAGE.lines().find_map(|line| line.strip_prefix("ACL SETUSER mongoseal on >PASSWORD "));
     rules.expect("the page has the rules")
 }
 
 /// Makes a user with these rules, and returns its connection string.
-async fn user(server: &Redis, rules: &str) -> String {
+pub(crate) async fn user(server: &Redis, rules: &str) -> String {
     let () = send(server, "ACL DELUSER mongoseal").await;
     let rules = rules.split_whitespace().collect::<Vec<_>>().join(" ");
     let () = send(server, &format!("ACL SETUSER mongoseal on >{PASSWORD} {rules}")).await;

@@ -226,6 +226,7 @@ fn main() -> ExitCode {
         doctor::keys_that_are_no_records_are_named,
         conform::the_declared_clauses_hold_and_their_keys_are_deleted,
         conform::a_prefix_with_keys_is_refused,
+        conform::a_user_that_may_not_use_the_scratch_keys_is_refused_before_the_first_clause,
         conform::the_keys_are_deleted_after_a_signal,
     ];
     libtest_mimic::run(&Arguments::from_args(), tests).exit_code()

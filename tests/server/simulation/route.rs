@@ -119,7 +119,7 @@ impl Route {
         }
     }
 
-    /// Sends what is done on a task of its own, as a network does: it is done though nobody waits.
+    /// Runs the work on a task of its own, as a network does. So the store does it also if the caller has given up.
     pub(crate) fn send<T: Send + 'static>(
         &self,
         sent: Sent,

@@ -32,7 +32,7 @@ pub(crate) struct Plan {
     pub(crate) anew: bool,
     pub(crate) aim: Aim,
     pub(crate) by: By,
-    /// Under which id, and since when, where somebody handed the key on to it.
+    /// The lease id to which another client transferred the lease, and when that transfer began.
     pub(crate) id: Option<(LeaseId, Micros)>,
 }
 
