@@ -389,7 +389,7 @@ fn a_file_reads_in_one_sitting() {
     for folder in ["src", "cli", "tests", "examples"] {
         for (name, text) in files(folder) {
             let lines = text.lines().count();
-            assert!(lines <= 400, "{folder}/{name} has {lines} lines: split it");
+            assert!(lines <= 700, "{folder}/{name} has {lines} lines: split it");
         }
     }
 }
