@@ -100,6 +100,7 @@ pub fn clauses() -> &'static [Clause] {
         leases::a_free_key_is_granted_and_read_at_once,
         leases::a_held_key_is_refused_and_its_record_stays_as_it_is,
         leases::the_same_request_again_keeps_its_token,
+        leases::an_acquire_whose_lease_id_is_in_the_record_under_another_acquire_id_changes_nothing,
         leases::tokens_grow_over_release_and_expiry,
         leases::a_lease_ends_at_its_ttl_and_not_before,
         leases::a_refresh_extends_a_lease_and_never_creates_one,

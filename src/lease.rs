@@ -67,8 +67,8 @@ impl Lease {
         &self.lease_shared().owner
     }
 
-    /// The secret id of this lease. After a restart, [`Mongoseal::resume`](crate::Mongoseal::resume) and
-    /// [`Acquire::lease_id`](crate::Acquire::lease_id) take the lease up again with it.
+    /// The secret id of this lease. With it and the token, [`Mongoseal::resume`](crate::Mongoseal::resume) takes the lease
+    /// up again after a restart.
     #[must_use]
     pub fn id(&self) -> LeaseId {
         self.lease_shared().id

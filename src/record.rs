@@ -106,15 +106,6 @@ pub struct HoldLimits {
     pub at_most: u64,
 }
 
-impl HoldLimits {
-    /// These limits, and for each that is not set that of an earlier request.
-    #[must_use]
-    pub fn or(self, earlier: Self) -> Self {
-        let either = |limit, earlier| if limit == 0 { earlier } else { limit };
-        Self { at_least: either(self.at_least, earlier.at_least), at_most: either(self.at_most, earlier.at_most) }
-    }
-}
-
 /// An entry of a record: a lease that holds the key, or one that was released before its minimum hold was over.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Holder {
@@ -206,8 +197,7 @@ pub struct Record {
     pub done: Option<Completion>,
 }
 
-/// The time until an expiry. `None` if that is longer than the longest ttl: then the lease has no expiry. A lease
-/// without expiry keeps none if an acquire with a ttl takes it up.
+/// The time until an expiry. `None` if that is longer than the longest ttl: then the lease has no expiry.
 pub(crate) fn remaining(expires_at: StoreTime, now: StoreTime) -> Option<Duration> {
     Some(expires_at.since(now)).filter(|left| *left <= Ttl::MAX.duration())
 }
@@ -257,16 +247,11 @@ impl Record {
     pub fn summarize(&self, request: &Request) -> RecordSummary {
         let position = match request {
             Request::Leave(leave) => self.queue.iter().position(|waiter| leave.ends(&waiter.terms)),
-            request => request.lease().and_then(|lease| self.position(lease)),
+            Request::Acquire(acquire) => self.queue.iter().position(|waiter| acquire.is_of(&waiter.terms)),
+            _ => None,
         };
         let (holders, done) = (self.holders.clone(), self.done.clone());
         RecordSummary { version: self.version, holders, position, waiting: self.queue.len(), done }
-    }
-
-    /// How many waiters are before this lease, if it waits.
-    #[must_use]
-    pub fn position(&self, lease: LeaseId) -> Option<usize> {
-        self.queue.iter().position(|waiter| waiter.terms.lease == lease)
     }
 }
 

@@ -4,8 +4,7 @@ use std::time::Duration;
 
 use super::acquire_options::AcquireOptions;
 use crate::{
-    Error, Group, IntoName, Key, Lease, LeaseId, Mongoseal, Result, Retry, engine::refresh::Refreshing,
-    store::BoxFuture,
+    Error, Group, IntoName, Key, Lease, Mongoseal, Result, Retry, engine::refresh::Refreshing, store::BoxFuture,
 };
 
 impl Mongoseal {
@@ -125,7 +124,6 @@ impl Acquire {
     /// while it holds the lease, only the revocation does. The lease is still refreshed, at a third of the handle's
     /// ttl, so that other processes see when it was last refreshed and the holder learns of a revocation.
     ///
-    /// A lease that is taken up by its [`lease_id`](Self::lease_id) stays without expiry, whatever that acquire sets.
     /// An acquire that ends in [`Error::Unavailable`](crate::Error::Unavailable) is taken back. If the store stays
     /// unavailable for longer than that takes, the key may stay held without a holder until it is revoked. The record
     /// of such a key stays until an operator deletes it.
@@ -139,8 +137,7 @@ impl Acquire {
     ///
     /// So a short job does not run twice if two schedulers start it at slightly different times. It applies to a
     /// release, a drop and a shutdown. A lease that expires, is revoked, or is released with its [group](Self::group)
-    /// frees the key at once. A lease that is taken up by its [`lease_id`](Self::lease_id) keeps the minimum hold of its
-    /// grant. A transfer to another lease id is a new grant.
+    /// frees the key at once. A transfer to another lease id is a new grant.
     ///
     /// For work that must run once for each tick of a schedule, see [`Mongoseal::once`].
     pub fn at_least(mut self, time: Duration) -> Self {
@@ -152,8 +149,8 @@ impl Acquire {
     /// lost with [`LossCause::HeldTooLong`](crate::LossCause::HeldTooLong). Default: none.
     ///
     /// So a holder that hangs does not keep the key for ever by its refreshes. The store keeps to the limit, whatever a
-    /// client sends, and keeps the key for the [grace](Self::grace) after it. A lease that is taken up by its
-    /// [`lease_id`](Self::lease_id), or transferred to another lease id, keeps the end of its maximum hold.
+    /// client sends, and keeps the key for the [grace](Self::grace) after it. A lease that is
+    /// [resumed](crate::Mongoseal::resume), or transferred to another lease id, keeps the end of its maximum hold.
     pub fn hold_at_most(mut self, time: Duration) -> Self {
         self.options.at_most = Some(time);
         self
@@ -198,25 +195,6 @@ impl Acquire {
     /// Adds an entry to the metadata that other processes see. See [`Metadata`](crate::Metadata) for its bounds.
     pub fn metadata(mut self, name: impl Into<String>, text: impl Into<String>) -> Self {
         self.options.metadata(name, text);
-        self
-    }
-
-    /// Acquires with this lease id instead of a new random one.
-    ///
-    /// If a lease with this id still holds the key, the acquire returns that lease, with its token. So a process that
-    /// has kept the id takes its own lease up again after a restart, or acquires the key anew.
-    /// [`Mongoseal::resume`](crate::Mongoseal::resume) never acquires it anew. The earlier process must have ended: two
-    /// processes that use one id both believe that they hold the lease. Do not use an id again after its lease was
-    /// released or dropped, because a delayed release may still be in flight.
-    ///
-    /// After [`Error::Held`] or [`Error::QueueFull`] the id can be used again. If the earlier acquire is still being
-    /// taken back, the next one waits until that has ended, for at most the operation timeout.
-    ///
-    /// An acquire with a chosen id that ends in [`Error::Unavailable`] is not taken back at once, so that the caller can
-    /// retry it and keep its place in the queue. If the caller has not retried it, a shutdown of the handle takes it back.
-    /// Without a shutdown, the ttl ends what it may have been granted.
-    pub fn lease_id(mut self, id: LeaseId) -> Self {
-        self.options.lease = Some(id);
         self
     }
 

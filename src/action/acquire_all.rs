@@ -38,8 +38,8 @@ impl Mongoseal {
 /// [`Mongoseal::acquire_all`] makes it. The keys are acquired one after another in their own order, whatever order they
 /// are given in, so two sets with the same keys never deadlock. [`wait`](Self::wait) bounds all the waits together.
 ///
-/// Its options are those of an [`Acquire`](crate::Acquire), for each key. There is no option for a lease id, because a lease
-/// id names one lease, and none for progress, because each lease has its own.
+/// Its options are those of an [`Acquire`](crate::Acquire), for each key. There is no option for progress, because
+/// each lease has its own.
 ///
 /// # Errors
 ///

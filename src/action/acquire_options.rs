@@ -39,7 +39,6 @@ pub(crate) struct AcquireOptions {
     limit: Result<u32>,
     group: Result<Option<Group>>,
     metadata: Result<Metadata>,
-    pub(crate) lease: Option<LeaseId>,
     pub(crate) refreshing: Refreshing,
     pub(crate) wait: Option<Duration>,
     pub(crate) retry: Option<Retry>,
@@ -60,7 +59,6 @@ impl AcquireOptions {
             limit: Ok(EXCLUSIVE),
             group: Ok(None),
             metadata: Ok(Metadata::default()),
-            lease: None,
             refreshing: Refreshing::AtAThird,
             wait: None,
             retry: None,
@@ -105,8 +103,7 @@ impl AcquireOptions {
     /// Checks the options, alone and together.
     pub(crate) fn check(self) -> Result<CheckedAcquire> {
         let hold = self.check_hold()?;
-        let Self { shared, ttl, grace, has_expiry, limit, group, metadata, lease, mut refreshing, wait, retry, .. } =
-            self;
+        let Self { shared, ttl, grace, has_expiry, limit, group, metadata, mut refreshing, wait, retry, .. } = self;
         let (stalled_after, is_campaign) = (self.stalled_after, self.is_campaign);
         let limit = limit?;
         let settings = &shared.context.settings;
@@ -140,7 +137,6 @@ impl AcquireOptions {
             metadata,
             hold,
             stalled_after,
-            lease,
             refreshing,
             on_held,
             is_campaign,
@@ -149,10 +145,7 @@ impl AcquireOptions {
 
     /// Checks the limits of the hold.
     fn check_hold(&self) -> Result<HoldLimits> {
-        let Self { at_least, at_most, stalled_after, has_expiry, lease, .. } = self;
-        if *lease == Some(LeaseId::NONE) {
-            return Err(Error::invalid("this lease id names no lease: make one with `LeaseId::random`"));
-        }
+        let Self { at_least, at_most, stalled_after, has_expiry, .. } = self;
         if !has_expiry && (at_most.is_some() || stalled_after.is_some()) {
             return Err(Error::invalid(
                 "a lease without expiry ends by a release or a revocation only: leave out `hold_at_most` and `stalled_after`, or give the lease a ttl",
@@ -198,8 +191,6 @@ pub(crate) struct CheckedAcquire {
     metadata: Metadata,
     hold: HoldLimits,
     stalled_after: Option<Duration>,
-    /// The lease id that the caller chose.
-    lease: Option<LeaseId>,
     refreshing: Refreshing,
     pub(crate) on_held: OnHeld,
     is_campaign: bool,
@@ -218,11 +209,10 @@ impl CheckedAcquire {
     ///
     /// Dropping the future gives the key up: the task takes the request back.
     pub(crate) async fn acquire(self, key: Key) -> Result<Lease> {
-        let id = self.lease.unwrap_or_else(LeaseId::random);
-        self.acquire_as(key, id).await
+        self.acquire_as(key, LeaseId::random()).await
     }
 
-    /// As [`acquire`](Self::acquire), with this lease id.
+    /// As [`acquire`](Self::acquire), with this new lease id.
     pub(crate) async fn acquire_as(self, key: Key, id: LeaseId) -> Result<Lease> {
         let span = spans::acquire(&key, &self.shared.context.settings.owner);
         let request = self.prepare(key, id).inspect_err(|error| spans::end(&span, Err(error), "not granted"))?;
@@ -242,16 +232,15 @@ impl CheckedAcquire {
         }
     }
 
-    /// Creates the task that acquires a key. Fails if the handle is shut down or the lease id is in use.
+    /// Creates the task that acquires a key. Fails if the handle is shut down.
     fn prepare(self, key: Key, id: LeaseId) -> Result<AcquireTask> {
         let Self { shared, ttl, wait_ttl, grace, limit, group, metadata, hold, stalled_after, .. } = self;
-        let (lease, refreshing, on_held) = (self.lease, self.refreshing, self.on_held);
+        let (refreshing, on_held) = (self.refreshing, self.on_held);
         shared.context.ensure_open()?;
         let in_use = InUse::begin(&shared.siblings().lease_ids, id)?;
-        let repeats = in_use.repeats();
         let terms = LeaseSpec {
             lease: id,
-            caller: repeats.unwrap_or_else(|| shared.siblings().next_acquire_id()),
+            caller: shared.siblings().next_acquire_id(),
             owner: shared.context.settings.owner.clone(),
             limit,
             // Only a refresh, which never creates a lease, removes the expiry: an acquire may arrive after its caller
@@ -263,8 +252,6 @@ impl CheckedAcquire {
             hold,
         };
         let report = AcquireReport::new(&shared.context, &key, &on_held, self.is_campaign);
-        // The requests of the acquire that this one repeats are in doubt.
-        let (is_in_doubt, is_queued) = (AtomicBool::new(repeats.is_some()), AtomicBool::new(false));
         Ok(AcquireTask {
             shared,
             in_use,
@@ -275,9 +262,8 @@ impl CheckedAcquire {
             stalled_after,
             refreshing,
             on_held,
-            is_id_chosen: lease.is_some(),
-            is_in_doubt,
-            is_queued,
+            is_in_doubt: AtomicBool::new(false),
+            is_queued: AtomicBool::new(false),
             report,
         })
     }

@@ -33,12 +33,12 @@ impl Mongoseal {
 /// Takes up a lease that is still held. Awaiting it returns the [`Lease`].
 ///
 /// [`Mongoseal::resume`](crate::Mongoseal::resume) makes it. It is for a process that continues the work of an earlier
-/// one, which has left its lease by [`Lease::orphan`](crate::Lease::orphan) or has died. The earlier process must have
-/// ended: two processes that use one lease both believe that they hold it.
+/// one, which has left its lease by [`Lease::orphan`](crate::Lease::orphan), has transferred it by
+/// [`Lease::transfer`](crate::Lease::transfer), or has died. The earlier process must have ended its work: two processes that use one lease both believe that they hold it.
 ///
 /// It reads the record by a linearizable read, and requires a holder with this lease id and token. Then it refreshes the
 /// lease. It never sends an acquire. So if the lease has ended, the call ends in [`Error::Lost`], and neither takes the
-/// key again nor waits in its queue. [`Acquire::lease_id`](crate::Acquire::lease_id) does.
+/// key again nor waits in its queue.
 ///
 /// The lease keeps its token, owner, group, metadata, grace, minimum hold and the end of its maximum hold, and a lease
 /// without expiry stays one. It is refreshed in

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use super::{Leader, Lease, LeaseSet, StreamIter};
 use crate::{
-    CompletedTick, FencingToken, Group, IntoName, Key, LeaseId, LeaseStream, ListedLease, Owner, Result, Retry,
-    Revoked, StoreTime,
+    CompletedTick, FencingToken, Group, IntoName, Key, LeaseStream, ListedLease, Owner, Result, Retry, Revoked,
+    StoreTime,
 };
 
 /// Defines the builder of a verb, which forwards each option to the builder of the same name in the asynchronous API. The
@@ -88,8 +88,6 @@ verb! {
         group(group: impl IntoName<Group>);
         /// Adds an entry to the metadata that other processes see.
         metadata(name: impl Into<String>, text: impl Into<String>);
-        /// Acquires with this lease id instead of a new random one.
-        lease_id(id: LeaseId);
         /// Sets the interval between refreshes.
         refresh_every(interval: Duration);
         /// Turns refreshes in the background off.

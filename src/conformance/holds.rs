@@ -98,7 +98,7 @@ pub(super) async fn no_request_extends_a_lease_past_its_maximum_hold(bench: Benc
         "the batch must refresh the lease"
     );
     let again = LeaseSpec { hold: HoldLimits { at_least: 0, at_most: LONG }, ..capped.clone() };
-    assert_eq!(bench.granted(once(&again)).await, token, "the same lease id must keep its token");
+    assert_eq!(bench.granted(once(&again)).await, token, "the same acquire must keep its token");
     let to = LeaseId::random();
     let transferred = bench.send(Request::Transfer(Transfer { lease: capped.lease, token, to })).await;
     assert!(matches!(transferred, Outcome::Transferred { .. }), "{transferred:?}");

@@ -57,8 +57,6 @@ pub(crate) struct AcquireTask {
     pub(crate) stalled_after: Option<Duration>,
     pub(crate) refreshing: Refreshing,
     pub(crate) on_held: OnHeld,
-    /// Whether the caller chose the lease id.
-    pub(crate) is_id_chosen: bool,
     /// Whether a request was sent whose outcome is unknown.
     pub(crate) is_in_doubt: AtomicBool,
     /// Whether the waiter may be in the queue.
@@ -152,10 +150,11 @@ impl AcquireTask {
             biased;
             () = reply.closed() => return Err(abandoned_error()),
             () = shared.context.closing.cancelled() => return Err(shut_down_error()),
-            () = self.wait_for_earlier(shared) => {}
+            // A release of the key that has not ended would refuse this acquire.
+            () = shared.releases.wait_until_none(&self.key) => {}
             () = give_up.passed() => {
                 return Err(Error::unavailable(format!(
-                    "an earlier release or take-back of the key {:?} by this handle has not ended within the operation timeout: check that the store can be reached and that the runtime of the earlier lease runs, and retry",
+                    "an earlier release of the key {:?} by this handle has not ended within the operation timeout: check that the store can be reached and that the runtime of the earlier lease runs, and retry",
                     self.key
                 )));
             }
@@ -183,13 +182,6 @@ impl AcquireTask {
             }
             give_up = shared.context.operation_deadline();
         }
-    }
-
-    /// Waits until this handle's earlier requests that give the key back have ended: releases of the key, which would
-    /// refuse this acquire, and the take-back of an acquire with the same lease id.
-    async fn wait_for_earlier(&self, shared: &Shared) {
-        self.in_use.wait_for_take_back().await;
-        shared.releases.wait_until_none(&self.key).await;
     }
 
     /// Sends until the key is granted or refused, or until `until` on the clock. `None` does not wait. If no request is
@@ -344,7 +336,7 @@ impl AcquireTask {
         match outcome {
             Outcome::Granted { token, not_after } => {
                 let deadline = sent.saturating_add(context.settings.validity(self.wait_ttl));
-                // An earlier request, or an earlier process, may have been granted the lease, so the answer counts.
+                // An earlier request may have been granted the lease, so the answer counts.
                 let grace = Duration::from_millis(self.terms.grace);
                 let last = not_after.zip(at).map(|(end, at)| end.since(at.now).saturating_sub(grace));
                 let last_deadline = last.map(|last| sent.saturating_add(context.settings.less_drift(last)));

@@ -57,15 +57,9 @@ struct Found {
 pub(crate) async fn resume(shared: &Arc<Shared>, spec: ResumeSpec) -> Result<HeldLease> {
     let context = &shared.context;
     context.ensure_open()?;
+    spec.id.ensure_some()?;
     let in_use = InUse::begin(&shared.siblings().lease_ids, spec.id)?;
     let give_up = context.operation_deadline();
-    tokio::select! {
-        biased;
-        () = in_use.wait_for_take_back() => {}
-        () = give_up.passed() => return Err(Error::unavailable(
-            "the take-back of an acquire with this lease id has not ended within the operation timeout: check that the store can be reached, and retry",
-        )),
-    }
     let found = find(context, &spec, give_up).await?;
     let (ttl, refreshing) = (found.ttl, found.refreshing);
     let limit = Limit::growing(context.settings.attempt);

@@ -34,9 +34,6 @@ impl Lease {
     /// A [`transaction`](Self::transaction) that began before the downgrade commits before it or starts over. Do not call
     /// this in its work: each attempt would make the transaction start over.
     ///
-    /// [`Acquire::lease_id`](crate::Acquire::lease_id) takes the lease up again only if that acquire shares the key, with at
-    /// least this limit.
-    ///
     /// # Errors
     ///
     /// As [`refresh`](Self::refresh), and [`Error::Invalid`] for fewer than 2 holders, or if the lease shares the key with

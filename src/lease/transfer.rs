@@ -15,8 +15,7 @@ impl Lease {
     /// without expiry stays until it is revoked.
     ///
     /// Until the lease expires, a caller that knows its [`id`](Self::id) and its [`token`](Self::token) can take it up by
-    /// [`Mongoseal::resume`](crate::Mongoseal::resume) of another handle. With the id alone,
-    /// [`Acquire::lease_id`](crate::Acquire::lease_id) takes it up, or acquires the key anew if the lease has expired.
+    /// [`Mongoseal::resume`](crate::Mongoseal::resume).
     ///
     /// This sends nothing and waits for nothing. A refresh in the background that is in flight may still be applied.
     pub fn orphan(self) {
@@ -32,9 +31,8 @@ impl Lease {
     /// Transfers the lease to another lease id, and returns its new, larger token. No other acquire can be granted the
     /// key in between.
     ///
-    /// The receiver, in this or another process, acquires the key with that id by
-    /// [`Acquire::lease_id`](crate::Acquire::lease_id), within the ttl, before or after the transfer. This lease is
-    /// lost before the transfer is sent, and work under it is stopped. A later [`release`](Self::release) returns
+    /// The receiver, in this or another process, takes the lease up by [`Mongoseal::resume`](crate::Mongoseal::resume) with
+    /// the key, that id and the new token, within the ttl. `to` is a new [`LeaseId::random`]. This lease is lost before the transfer is sent, and work under it is stopped. A later [`release`](Self::release) returns
     /// [`ReleaseOutcome::AlreadyLost`].
     ///
     /// # Caveats
@@ -57,6 +55,7 @@ impl Lease {
     /// Dropping the future abandons the answer. Once it was polled, the lease is transferred all the same.
     pub async fn transfer(&self, to: LeaseId) -> Result<FencingToken> {
         self.lease_shared().check()?;
+        to.ensure_some()?;
         if to == self.lease_shared().id {
             return Err(Error::invalid(
                 "a lease cannot be transferred to its own id, and it is still held: pass another id",

@@ -35,29 +35,33 @@ pub enum Request {
     Prune,
 }
 
-/// Acquires the key. If the lease id holds or waits already, it keeps its token or its place in the queue.
+/// Acquires the key. If this acquire holds or waits already, it keeps its token or its place in the queue. If its lease
+/// id is in the record under another acquire id, it changes nothing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Acquire {
     /// The lease that is wanted.
     pub terms: LeaseSpec,
     /// How to wait if the key cannot be granted now. `None`: the acquire takes no place in the queue, and leaves the
-    /// place that its lease id has.
+    /// place that it has.
     pub wait: Option<WaitSpec>,
 }
 
 impl Acquire {
+    /// Whether a holder or waiter with these terms is this acquire.
+    pub(crate) fn is_of(&self, terms: &LeaseSpec) -> bool {
+        terms.lease == self.terms.lease && terms.caller == self.terms.caller
+    }
+
     /// The outcome, read from the record after the acquire. `None`: there is no record.
     #[must_use]
     pub fn outcome(&self, after: Option<&RecordSummary>) -> Outcome {
         let Some(after) = after else { return Outcome::Absent };
         let boxed = |holder: &Holder| Box::new(holder.clone());
-        if let Some(holder) = after.holder(self.terms.lease) {
-            // An acquire that wants the key alone, or with few others, is not satisfied by a share of many.
-            return if holder.terms.limit.max(1) <= self.terms.limit.max(1) {
-                Outcome::Granted { token: holder.version, not_after: holder.not_after }
-            } else {
-                Outcome::Refused { holder: boxed(holder) }
-            };
+        if let Some(holder) = after.holders.iter().find(|holder| self.is_of(&holder.terms)) {
+            return Outcome::Granted { token: holder.version, not_after: holder.not_after };
+        }
+        if let (Some(holder), None) = (after.holder(self.terms.lease), after.position) {
+            return Outcome::Refused { holder: boxed(holder) };
         }
         let by_expiry = |holder: &&Holder| holder.expires_at;
         let (first, last) = (after.holders.iter().min_by_key(by_expiry), after.holders.iter().max_by_key(by_expiry));

@@ -13,7 +13,7 @@ use super::{
     Acquire, BatchRequest, Completion, Downgrade, Holder, LeaseSpec, Leave, Outcome, Raise, Record, Refresh, Request,
     ReturnDocument, Revocation, Revoke, StoreClock, StoreTime, Transfer, WaitSpec, Waiter,
 };
-use crate::{AcquireId, FencingToken, LeaseId, Ttl};
+use crate::{AcquireId, FencingToken, Ttl};
 
 /// Applies a request to the record of a key. Returns the record afterwards and the outcome.
 ///
@@ -116,7 +116,7 @@ pub fn apply_batch(before: &Record, at: StoreClock, tokens: &[FencingToken], bat
         // entries.
         BatchRequest::Keep { ttl } | BatchRequest::Refresh { ttl, .. } => {
             for holder in state.holders.iter_mut().filter(|holder| is_named(holder)) {
-                holder.extend_expiry(at.now, *ttl, holder.terms.grace);
+                holder.refresh(at.now, *ttl, holder.terms.grace);
             }
         }
     }
@@ -168,40 +168,36 @@ impl State {
     }
 
     fn acquire(&mut self, acquires: &[Acquire]) {
-        for Acquire { terms, wait } in acquires {
-            if let Some(holder) = self.extend_expiry(terms.lease, terms.ttl, terms.grace) {
-                // After a restart, a process that takes its lease up again is the holder that other processes see.
-                holder.terms.caller = terms.caller;
-                holder.terms.owner = terms.owner.clone();
-                holder.terms.group.clone_from(&terms.group);
-                holder.terms.metadata = terms.metadata.clone();
-            } else {
-                self.enqueue(terms, *wait);
-            }
+        for acquire in acquires {
+            self.enqueue(acquire);
         }
         self.grant(acquires);
-        for Acquire { terms, .. } in acquires.iter().filter(|acquire| acquire.wait.is_none()) {
-            self.queue.retain(|waiter| waiter.terms.lease != terms.lease);
-        }
+        // An acquire that does not wait is in the queue only for as long as the grant takes.
+        self.queue
+            .retain(|waiter| !acquires.iter().any(|acquire| acquire.wait.is_none() && acquire.is_of(&waiter.terms)));
     }
 
-    /// Puts an acquire at the end of the queue, if there is room. A waiter keeps its place, and its expiry is extended.
-    /// An acquire that does not wait leaves the place of its lease id, and is put at the end for as long as the grant
-    /// takes.
-    fn enqueue(&mut self, terms: &LeaseSpec, wait: Option<WaitSpec>) {
-        let lease = terms.lease;
+    /// Extends the expiry of what the acquire holds, or of its place in the queue, or puts it at the end of the queue if
+    /// there is room. If its lease id is that of another acquire, changes nothing.
+    fn enqueue(&mut self, acquire: &Acquire) {
+        let Acquire { terms, wait } = acquire;
         let WaitSpec { ttl, queue_limit } = wait.unwrap_or(WaitSpec { ttl: 0, queue_limit: u32::MAX });
         let now = self.at.now;
         let expires_at = now.after(ttl);
-        if wait.is_none() {
-            self.queue.retain(|queued| queued.terms.lease != lease);
-        } else if let Some(queued) = self.queue.iter_mut().find(|queued| queued.terms.lease == lease) {
-            // The last acquire counts: it may come from another process than the one before.
-            queued.terms = LeaseSpec { hold: terms.hold.or(queued.terms.hold), ..terms.clone() };
-            queued.wait_ttl = ttl;
-            queued.refreshes = queued.refreshes.saturating_add(1);
-            queued.last_seen = queued.last_seen.max(now);
-            queued.expires_at = queued.expires_at.max(expires_at);
+        if let Some(holder) = self.holders.iter_mut().find(|holder| acquire.is_of(&holder.terms)) {
+            return holder.extend_expiry(now, terms.ttl, terms.grace);
+        }
+        if let Some(queued) = self.queue.iter_mut().find(|queued| acquire.is_of(&queued.terms)) {
+            if wait.is_some() {
+                queued.refreshes = queued.refreshes.saturating_add(1);
+                queued.last_seen = queued.last_seen.max(now);
+                queued.expires_at = queued.expires_at.max(expires_at);
+            }
+            return;
+        }
+        let mut entries =
+            self.holders.iter().map(|holder| &holder.terms).chain(self.queue.iter().map(|queued| &queued.terms));
+        if entries.any(|entry| entry.lease == terms.lease) {
             return;
         }
         if usize::try_from(queue_limit).is_ok_and(|limit| self.queue.len() < limit) {
@@ -217,9 +213,11 @@ impl State {
     }
 
     fn refresh(&mut self, refresh: &Refresh) {
-        let holder = self.extend_expiry(refresh.lease, refresh.ttl, refresh.grace);
-        if let (Some(holder), Some(metadata)) = (holder, &refresh.metadata) {
-            holder.terms.metadata.clone_from(metadata);
+        if let Some(holder) = self.holders.iter_mut().find(|holder| holder.terms.lease == refresh.lease) {
+            holder.refresh(self.at.now, refresh.ttl, refresh.grace);
+            if let Some(metadata) = &refresh.metadata {
+                holder.terms.metadata.clone_from(metadata);
+            }
         }
         self.grant(&[]);
     }
@@ -266,9 +264,6 @@ impl State {
             holder.last_seen = now;
             holder.expires_at = no_later(expiry(now, holder.terms.ttl, holder.terms.grace), holder.not_after);
             self.version = Some(version);
-            // A waiter with the other lease id is notified, and repeats its acquire.
-            let notified = self.queue.extract_if(.., |waiter| waiter.terms.lease == transfer.to);
-            self.handover.extend(notified.map(|waiter| (waiter.terms.caller, None)));
         }
         self.grant(&[]);
     }
@@ -290,13 +285,6 @@ impl State {
         self.grant(&[]);
     }
 
-    /// Extends the expiry of a lease and counts that, if the lease holds.
-    fn extend_expiry(&mut self, lease: LeaseId, ttl: u64, grace: u64) -> Option<&mut Holder> {
-        let holder = self.holders.iter_mut().find(|holder| holder.terms.lease == lease)?;
-        holder.extend_expiry(self.at.now, ttl, grace);
-        Some(holder)
-    }
-
     /// Grants the key to the waiters at the head of the queue, up to the first that has to wait. The acquires of this
     /// request get their whole ttl. Other waiters get a short claim, until their next request. The claim counts from
     /// the waiter's last acquire, which can be later than the time at which this request was parsed.
@@ -306,7 +294,7 @@ impl State {
         let others = self.waited.min(self.queue.len().saturating_sub(1));
         for Waiter { terms, wait_ttl, last_seen, .. } in self.queue.drain(..ready) {
             let version = FencingToken::following(self.version, self.at.tick, others);
-            let validity = if acquires.iter().any(|acquire| acquire.terms.lease == terms.lease) {
+            let validity = if acquires.iter().any(|acquire| acquire.is_of(&terms)) {
                 terms.ttl
             } else {
                 self.handover.push((terms.caller, Some(version)));
@@ -375,9 +363,15 @@ impl State {
 }
 
 impl Holder {
-    fn extend_expiry(&mut self, now: StoreTime, ttl: u64, grace: u64) {
+    /// Gives the lease this ttl and grace, from now on.
+    fn refresh(&mut self, now: StoreTime, ttl: u64, grace: u64) {
         self.terms.ttl = ttl;
         self.terms.grace = grace;
+        self.extend_expiry(now, ttl, grace);
+    }
+
+    /// Extends the expiry, and counts that.
+    fn extend_expiry(&mut self, now: StoreTime, ttl: u64, grace: u64) {
         self.refreshes = self.refreshes.saturating_add(1);
         self.last_seen = self.last_seen.max(now);
         self.expires_at = no_later(self.expires_at.max(expiry(now, ttl, grace)), self.not_after);

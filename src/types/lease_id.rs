@@ -8,8 +8,7 @@ use crate::Error;
 
 /// The random secret of a lease. A process that knows it may refresh and release the lease.
 ///
-/// It has 122 random bits from the operating system (a version 4 UUID). It also identifies a request: two acquires with
-/// the same id are one acquire.
+/// It has 122 random bits from the operating system (a version 4 UUID). The library makes a new one for each acquire.
 ///
 /// `Debug` and `Display` show the first eight digits: enough to find a lease in a log, and too few to release it.
 /// [`expose`](Self::expose) returns the whole text. Keep it where only the holder can read it. To take the lease up
@@ -20,6 +19,14 @@ pub struct LeaseId(Uuid);
 impl LeaseId {
     /// The id of an entry that keeps a key unavailable after the release of its lease. No lease has it.
     pub const NONE: Self = Self(Uuid::nil());
+
+    /// Refuses the id that names no lease.
+    pub(crate) fn ensure_some(self) -> Result<(), Error> {
+        if self == Self::NONE {
+            return Err(Error::invalid("this lease id names no lease: pass the id of a lease, or `LeaseId::random`"));
+        }
+        Ok(())
+    }
 
     /// Creates a random id.
     #[must_use]

@@ -157,8 +157,9 @@ async fn a_transfer_dropped_half_way_is_made_all_the_same() {
     assert!(matches!(lease.transfer(LeaseId::random()).await, Err(Error::Lost { .. })), "it is given away once");
     tokio::time::sleep(secs(2)).await;
     store.heal();
-    let taken = store.seal().acquire("k").lease_id(to).await.unwrap();
-    assert!(taken.token() > lease.token());
+    let held = store.seal().inspect("k").await.unwrap().unwrap().holders[0].token;
+    assert!(held > lease.token());
+    store.seal().resume("k", to, held).await.unwrap().verify().await.unwrap();
 }
 
 #[tokio::test(start_paused = true)]

@@ -165,38 +165,6 @@ async fn what_one_who_gave_up_was_granted_after_all_is_taken_back_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_who_chose_the_id_can_ask_again_and_is_not_released_behind_his_back() {
-    let store = Faulty::new();
-    let seal = store.seal();
-    let id = mongoseal::LeaseId::random();
-    store.always(Fault::LoseReply);
-    let error = seal.acquire("k").lease_id(id).await.unwrap_err();
-    assert!(matches!(error, Error::Unavailable { .. }));
-    store.heal();
-    let lease = seal.acquire("k").lease_id(id).await.unwrap();
-    tokio::time::sleep(secs(60)).await;
-    lease.verify().await.unwrap();
-
-    let twice = seal.acquire("k").lease_id(id).await.unwrap_err();
-    assert!(matches!(twice, Error::Invalid { .. }) && twice.to_string().contains("in use"), "{twice}");
-    lease.release().await.unwrap();
-    drop(seal.acquire("k").lease_id(id).await.unwrap());
-}
-
-#[tokio::test(start_paused = true)]
-async fn one_who_chose_the_id_and_was_queued_when_the_store_went_away_keeps_its_place() {
-    let store = Faulty::new();
-    let _holder = store.seal().acquire("k").ttl(secs(3600)).await.unwrap();
-    let id = mongoseal::LeaseId::random();
-    let waiting = tokio::spawn(store.seal().acquire("k").lease_id(id).wait(secs(3600)).into_future());
-    tokio::time::sleep(secs(1)).await;
-    store.script(|call| matches!(call, Call::Apply(Request::Acquire(_))).then_some(Fault::Fail));
-    assert!(matches!(waiting.await.unwrap(), Err(Error::Unavailable { .. })));
-    tokio::time::sleep(secs(1)).await;
-    assert!(!store.requests().iter().any(|request| matches!(request, Request::Leave(_))));
-}
-
-#[tokio::test(start_paused = true)]
 async fn an_answer_from_a_stale_copy_ends_no_lease_and_no_release() {
     let store = Faulty::new();
     let lease = store.seal().acquire("k").ttl(secs(30)).await.unwrap();

@@ -171,16 +171,16 @@ async fn a_later_sharer_takes_nothing_from_a_downgraded_lease() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn it_is_taken_up_again_by_an_acquire_that_shares_the_key() {
+async fn it_is_resumed_and_still_shares_the_key() {
     let store = Faulty::new();
     let lease = store.seal().acquire("k").ttl(secs(30)).await.unwrap();
     lease.downgrade(3).await.unwrap();
     let (id, token) = (lease.id(), lease.token());
     lease.orphan();
-    assert!(matches!(store.seal().acquire("k").lease_id(id).await, Err(Error::Held { .. })));
-    assert!(matches!(store.seal().acquire("k").lease_id(id).shared_up_to(2).await, Err(Error::Held { .. })));
-    let again = store.seal().acquire("k").lease_id(id).shared_up_to(3).await.unwrap();
-    assert_eq!(again.token(), token);
+    let again = store.seal().resume("k", id, token).await.unwrap();
+    let sharer = store.seal().acquire("k").shared_up_to(3).await.unwrap();
+    again.verify().await.unwrap();
+    assert!(again.is_valid() && sharer.token() > token);
 }
 
 #[tokio::test(start_paused = true)]

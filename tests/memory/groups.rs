@@ -255,18 +255,17 @@ async fn a_refresh_of_a_group_that_is_dropped_half_way_leaves_the_leases_as_good
 }
 
 #[tokio::test(start_paused = true)]
-async fn whoever_takes_a_lease_up_says_its_group_and_a_transfer_keeps_it() {
+async fn a_transfer_and_a_resume_keep_the_group() {
     let store = Faulty::new();
     let seal = store.seal();
     let lease = member(&seal, "k").await;
     let to = mongoseal::LeaseId::random();
-    lease.transfer(to).await.unwrap();
+    let token = lease.transfer(to).await.unwrap();
     let group = || async { seal.inspect("k").await.unwrap().unwrap().holders[0].group.clone() };
     assert_eq!(group().await.unwrap().as_str(), "g");
-    let taken = store.seal().acquire("k").lease_id(to).group("h").await.unwrap();
-    assert_eq!(group().await.unwrap().as_str(), "h");
-    let listed = |group| async move { seal_list(store.seal(), group).await };
-    assert_eq!((listed("h").await, taken.is_valid()), (1, true));
+    let resumed = store.seal().resume("k", to, token).await.unwrap();
+    assert_eq!(group().await.unwrap().as_str(), "g");
+    assert_eq!((seal_list(store.seal(), "g").await, resumed.is_valid()), (1, true));
 }
 
 async fn seal_list(seal: Mongoseal, group: &str) -> usize {

@@ -94,14 +94,15 @@ async fn a_release_of_the_group_ends_minimum_holds_and_leaves_out_leases_that_we
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_acquire_with_the_same_lease_id_does_not_take_up_a_lease_that_was_released() {
+async fn a_released_lease_whose_minimum_hold_is_not_over_cannot_be_resumed() {
     let seal = Mongoseal::in_memory();
-    let id = LeaseId::random();
-    seal.acquire("k").lease_id(id).at_least(secs(50)).await.unwrap().release().await.unwrap();
-    let refused = seal.acquire("k").lease_id(id).at_least(secs(50)).await.unwrap_err();
-    assert!(matches!(refused, Error::Held { is_released: true, .. }), "{refused:?}");
-    let none = seal.acquire("k").lease_id(LeaseId::NONE).await.unwrap_err();
-    assert!(matches!(none, Error::Invalid { .. }) && none.to_string().contains("LeaseId::random"), "{none}");
+    let lease = seal.acquire("k").at_least(secs(50)).await.unwrap();
+    let (id, token) = (lease.id(), lease.token());
+    lease.release().await.unwrap();
+    assert!(matches!(seal.resume("k", id, token).await, Err(Error::Lost { .. })));
+    let none = seal.resume("k", LeaseId::NONE, token).await.unwrap_err();
+    assert!(matches!(none, Error::Invalid { .. }) && none.to_string().contains("names no lease"), "{none}");
+    assert!(matches!(seal.acquire("k").await, Err(Error::Held { is_released: true, .. })));
 }
 
 #[tokio::test(start_paused = true)]
@@ -205,21 +206,20 @@ async fn the_maximum_hold_of_a_resent_acquire_counts_from_its_first_grant() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_maximum_hold_of_a_waiter_counts_from_its_grant_and_a_taken_up_lease_keeps_it() {
+async fn the_maximum_hold_of_a_waiter_counts_from_its_grant_and_a_resumed_lease_keeps_it() {
     let store = Faulty::new();
     let seal = store.seal();
     let first = seal.acquire("k").await.unwrap();
-    let id = LeaseId::random();
-    let waiter = waiting(seal.acquire("k").lease_id(id).hold_at_most(secs(40)));
+    let waiter = waiting(seal.acquire("k").hold_at_most(secs(40)));
     tokio::time::sleep(secs(100)).await;
     drop(first);
     let granted = Instant::now();
     let lease = waiter.await.unwrap().unwrap();
     tokio::time::sleep(secs(25)).await;
     assert!(lease.is_valid());
+    let (id, token) = (lease.id(), lease.token());
     lease.orphan();
-    // Another process takes it up, without a maximum hold of its own.
-    let again = store.seal().acquire("k").lease_id(id).await.unwrap();
+    let again = store.seal().resume("k", id, token).await.unwrap();
     let cause = again.cancelled().await;
     let held = granted.elapsed();
     assert_eq!(cause, LossCause::HeldTooLong);
@@ -233,8 +233,8 @@ async fn a_transfer_keeps_the_end_of_the_maximum_hold() {
     let lease = store.seal().acquire("k").hold_at_most(secs(40)).await.unwrap();
     tokio::time::sleep(secs(15)).await;
     let id = LeaseId::random();
-    lease.transfer(id).await.unwrap();
-    let received = store.seal().acquire("k").lease_id(id).await.unwrap();
+    let token = lease.transfer(id).await.unwrap();
+    let received = store.seal().resume("k", id, token).await.unwrap();
     let (after, cause) = lost(&received, began).await;
     assert_eq!(cause, LossCause::HeldTooLong);
     assert!(is_near(after, secs(40)), "{after:?}");
@@ -268,7 +268,7 @@ async fn limits_that_contradict_each_other_or_are_absurd_are_refused_before_anyt
     let store = Faulty::new();
     let seal = store.seal();
     let acquire = || seal.acquire("k");
-    let wrong: [(Acquire, &str); 9] = [
+    let wrong: [(Acquire, &str); 8] = [
         (acquire().at_least(secs(20)).hold_at_most(secs(10)), "at least 20s and at most 10s"),
         (acquire().at_least(Duration::ZERO), "`at_least` cannot be 0s"),
         (acquire().hold_at_most(Duration::ZERO), "`hold_at_most` cannot be 0s"),
@@ -277,7 +277,6 @@ async fn limits_that_contradict_each_other_or_are_absurd_are_refused_before_anyt
         (acquire().stalled_after(Duration::ZERO), "stalled_after"),
         (acquire().without_expiry().hold_at_most(secs(10)), "without expiry"),
         (acquire().without_expiry().stalled_after(secs(10)), "without expiry"),
-        (acquire().lease_id(LeaseId::NONE), "lease id"),
     ];
     for (acquire, says) in wrong {
         let error = acquire.await.unwrap_err();

@@ -1,6 +1,6 @@
 //! What a lease does when nothing goes wrong.
 
-use std::{future::poll_fn, pin::Pin, time::Duration};
+use std::{collections::HashSet, future::poll_fn, pin::Pin, time::Duration};
 
 use futures_core::Stream;
 use mongoseal::{
@@ -189,7 +189,7 @@ async fn an_acquire_waits_for_the_release_of_a_lease_that_its_own_handle_has_jus
     drop(seal.acquire("k").await.unwrap());
     let began = clock.now();
     let error = seal.acquire("k").await.unwrap_err();
-    assert!(error.to_string().contains("release or take-back of the key"), "{error}");
+    assert!(error.to_string().contains("an earlier release of the key"), "{error}");
     assert_eq!(clock.now().saturating_sub(began), secs(10));
 }
 
@@ -211,7 +211,28 @@ async fn cancelling_the_token_a_lease_gave_does_not_end_the_lease() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lease_is_taken_up_again_by_its_id_with_its_token() {
+async fn each_acquire_has_a_lease_id_and_an_acquire_id_of_its_own_also_if_the_one_before_ended_unavailable() {
+    let store = Faulty::new();
+    let seal = store.seal();
+    store.script(|call| matches!(call, Call::Apply(Request::Acquire(_))).then_some(Fault::LoseReply));
+    assert!(matches!(seal.acquire("k").await, Err(Error::Unavailable { .. })));
+    store.heal();
+    seal.acquire("k").wait(secs(1)).await.unwrap().release().await.unwrap();
+    seal.acquire("k").await.unwrap().release().await.unwrap();
+    let sent = store.requests();
+    let acquires = sent.iter().filter_map(|request| match request {
+        Request::Acquire(acquire) => Some((acquire.terms.lease, acquire.terms.caller)),
+        _ => None,
+    });
+    let mut acquires: Vec<_> = acquires.collect();
+    acquires.dedup();
+    let leases: HashSet<_> = acquires.iter().map(|(lease, _)| lease).collect();
+    let callers: HashSet<_> = acquires.iter().map(|(_, caller)| caller).collect();
+    assert_eq!((acquires.len(), leases.len(), callers.len()), (3, 3, 3), "{acquires:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lease_of_a_process_that_died_is_resumed() {
     let store = Faulty::new();
     let before = store.seal();
     let lease = before.acquire("k").await.unwrap();
@@ -220,12 +241,8 @@ async fn a_lease_is_taken_up_again_by_its_id_with_its_token() {
     // The process ends without a word.
     std::mem::forget(lease);
     let restarted = store.build(Mongoseal::builder().owner("restarted"));
-    let again = restarted.acquire("k").lease_id(kept).metadata("run", "2").await.unwrap();
-    assert_eq!(again.token(), token);
-    match store.seal().acquire("k").await.unwrap_err() {
-        Error::Held { owner, .. } => assert_eq!(&owner, again.owner(), "others see the new process"),
-        error => panic!("{error}"),
-    }
+    let again = restarted.resume("k", kept, token).await.unwrap();
+    assert!(matches!(store.seal().acquire("k").await, Err(Error::Held { .. })));
     assert_eq!(again.release().await.unwrap(), ReleaseOutcome::Released);
 }
 

@@ -18,7 +18,6 @@ mod holds;
 mod inspect;
 mod leadership;
 mod lease;
-mod lease_ids;
 mod metrics;
 mod names;
 mod now;

@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use mongoseal::{
-    Error, FencingToken, Lease, LeaseId, LeaseState, LossCause, Mongoseal, ReleaseOutcome, Result, record::Request,
+    Deadline, Error, FencingToken, Lease, LeaseId, LeaseState, LossCause, Mongoseal, ReleaseOutcome, Result,
+    record::{Outcome, Request},
+    store::Store,
 };
 
 use crate::{
@@ -111,13 +113,16 @@ async fn a_lease_whose_key_another_lease_holds_is_taken_over() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lease_id_that_was_granted_again_is_taken_over_and_the_later_lease_stays_as_it_is() {
+async fn a_lease_whose_acquire_was_delivered_again_after_its_end_is_taken_over() {
     let store = Faulty::new();
     let (id, token) = left(&store).await;
     tokio::time::sleep(secs(30) + GRACE).await;
-    let (_, later) = leave(store.seal().acquire("k").lease_id(id).ttl(secs(10)).await.unwrap());
+    let acquire = store.requests().into_iter().find(|request| matches!(request, Request::Acquire(_))).unwrap();
+    let (key, deadline) = ("k".parse().unwrap(), Deadline::after(store.records.clock(), secs(1)));
+    let applied = store.records.apply(&key, acquire, deadline).await.unwrap();
+    let Outcome::Granted { token: later, .. } = applied.outcome else { panic!("{applied:?}") };
     assert_lost(store.seal().resume("k", id, token).await, &LossCause::TakenOver { token: later });
-    tokio::time::sleep(secs(10) + GRACE).await;
+    tokio::time::sleep(secs(30) + GRACE).await;
     drop(store.seal().acquire("k").await.unwrap());
 }
 

@@ -72,7 +72,7 @@ async fn work_whose_release_fails_keeps_its_value() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_orphan_is_neither_refreshed_nor_released_and_can_be_taken_up_by_its_id() {
+async fn an_orphan_is_neither_refreshed_nor_released_and_can_be_resumed() {
     let store = Faulty::new();
     let seal = store.seal();
     let lease = seal.acquire("k").ttl(secs(30)).await.unwrap();
@@ -81,8 +81,7 @@ async fn an_orphan_is_neither_refreshed_nor_released_and_can_be_taken_up_by_its_
     tokio::time::sleep(secs(20)).await;
     assert_eq!(state.get(), LeaseState::Released);
     assert_eq!(store.requests().len(), 1);
-    let again = store.seal().acquire("k").lease_id(id).ttl(secs(30)).await.unwrap();
-    assert_eq!(again.token(), token);
+    let again = store.seal().resume("k", id, token).await.unwrap();
     again.orphan();
     tokio::time::sleep(secs(29)).await;
     assert!(matches!(seal.acquire("k").await, Err(Error::Held { .. })));
@@ -103,29 +102,11 @@ async fn a_lease_is_given_away_without_a_gap_and_its_giver_lost_at_once() {
     assert!(larger > token);
     assert_eq!(state.get(), LeaseState::Lost { cause: LossCause::Transferred });
     tokio::time::sleep(secs(20)).await;
-    let taker = store.seal().acquire("k").lease_id(id).ttl(secs(30)).await.unwrap();
-    assert_eq!(taker.token(), larger);
+    let taker = store.seal().resume("k", id, larger).await.unwrap();
     tokio::time::sleep(secs(120)).await;
     assert!(taker.is_valid() && !waiting.is_finished());
     taker.release().await.unwrap();
     assert!(waiting.await.unwrap().unwrap().token() > larger);
-}
-
-#[tokio::test(start_paused = true)]
-async fn one_who_waits_under_the_id_that_is_named_is_granted_the_key() {
-    let store = Faulty::new();
-    let giver = store.seal().acquire("k").await.unwrap();
-    let first = tokio::spawn(store.seal().acquire("k").wait(secs(3600)).into_future());
-    tokio::time::sleep(secs(1)).await;
-    let id = LeaseId::random();
-    let named = tokio::spawn(store.seal().acquire("k").lease_id(id).wait(secs(3600)).into_future());
-    tokio::time::sleep(secs(1)).await;
-    let larger = giver.transfer(id).await.unwrap();
-    let began = tokio::time::Instant::now();
-    let taker = named.await.unwrap().unwrap();
-    assert!(began.elapsed() < millis(5), "{:?}", began.elapsed());
-    assert_eq!(taker.token(), larger);
-    assert!(!first.is_finished());
 }
 
 #[tokio::test(start_paused = true)]
@@ -139,8 +120,8 @@ async fn a_transfer_whose_answer_was_lost_is_made_once() {
     });
     let id = LeaseId::random();
     let larger = giver.transfer(id).await.unwrap();
-    let taker = store.seal().acquire("k").lease_id(id).await.unwrap();
-    assert_eq!(taker.token(), larger);
+    let taker = store.seal().resume("k", id, larger).await.unwrap();
+    taker.verify().await.unwrap();
 }
 
 #[tokio::test(start_paused = true)]
@@ -151,6 +132,8 @@ async fn what_cannot_be_given_is_refused_with_the_reason() {
     let lease = seal.acquire("k").ttl(secs(30)).await.unwrap();
     let error = lease.transfer(lease.id()).await.unwrap_err();
     assert!(matches!(error, Error::Invalid { .. }) && error.to_string().contains("still held"), "{error}");
+    let error = lease.transfer(LeaseId::NONE).await.unwrap_err();
+    assert!(matches!(error, Error::Invalid { .. }) && error.to_string().contains("names no lease"), "{error}");
     tokio::time::sleep(secs(60)).await;
     assert_eq!(lease.state(), LeaseState::Held);
     lease.verify().await.unwrap();

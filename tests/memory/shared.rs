@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use mongoseal::{Error, Lease, LeaseId, LeaseState, LossCause, Mongoseal, ReleaseOutcome, Result, record::Request};
+use mongoseal::{Error, Lease, LeaseState, LossCause, Mongoseal, ReleaseOutcome, Result, record::Request};
 use tokio::task::JoinHandle;
 
 use crate::{
@@ -185,24 +185,6 @@ async fn an_acquire_without_expiry_that_is_lost_or_late_holds_nothing_for_ever()
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_asks_for_a_key_alone_is_not_given_a_share_by_an_id_that_has_one() {
-    let store = Faulty::new();
-    let one = store.seal().acquire("k").shared().await.unwrap();
-    let two = store.seal().acquire("k").shared().await.unwrap();
-    let id = one.id();
-    one.orphan();
-    assert!(held(store.seal().acquire("k").lease_id(id).await));
-    let again = store.seal().acquire("k").lease_id(id).shared().await.unwrap();
-    // Nor one who waits under the id to which a share is given.
-    let other = LeaseId::random();
-    let waiting = tokio::spawn(store.seal().acquire("k").lease_id(other).wait(secs(20)).into_future());
-    tokio::time::sleep(secs(1)).await;
-    again.transfer(other).await.unwrap();
-    let answer = waiting.await.unwrap();
-    assert!(held(answer) && two.is_valid());
-}
-
-#[tokio::test(start_paused = true)]
 async fn a_sharer_s_larger_token_takes_nothing_from_another() {
     let store = Faulty::new();
     let seal = store.seal();
@@ -214,18 +196,4 @@ async fn a_sharer_s_larger_token_takes_nothing_from_another() {
         _ => None,
     });
     assert_eq!(one.release().await.unwrap(), ReleaseOutcome::Released);
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_lease_without_expiry_that_is_taken_up_with_a_ttl_still_shows_as_such() {
-    let store = Faulty::new();
-    let lease = store.seal().acquire("k").without_expiry().await.unwrap();
-    let id = lease.id();
-    lease.orphan();
-    let again = store.seal().acquire("k").lease_id(id).ttl(secs(5)).await.unwrap();
-    assert!(matches!(store.seal().acquire("k").await, Err(Error::Held { remaining: Duration::MAX, .. })));
-    let seen = store.seal().inspect("k").await.unwrap().unwrap();
-    assert_eq!(seen.holders[0].remaining, None);
-    again.release().await.unwrap();
-    drop(store.seal().acquire("k").await.unwrap());
 }

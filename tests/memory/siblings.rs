@@ -5,7 +5,7 @@ use std::sync::{
     atomic::{AtomicUsize, Ordering},
 };
 
-use mongoseal::{Error, LeaseId, LeaseState, LossCause, Mongoseal};
+use mongoseal::{Error, LeaseState, LossCause, Mongoseal};
 use tokio::task::JoinSet;
 
 use crate::{
@@ -81,16 +81,18 @@ async fn a_sibling_is_shut_down_by_itself_and_the_others_go_on() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn siblings_do_not_use_one_lease_id_at_once() {
+async fn siblings_do_not_hold_one_lease_at_once() {
     let seal = Mongoseal::in_memory();
     let [one, other] = siblings(&seal, 2).try_into().unwrap();
-    let id = LeaseId::random();
-    let lease = one.acquire("k").lease_id(id).await.unwrap();
-    let error = other.acquire("k").lease_id(id).await.unwrap_err();
-    assert!(matches!(error, Error::Invalid { .. }), "{error}");
-    lease.release().await.unwrap();
+    let lease = one.acquire("k").await.unwrap();
+    let (id, token) = (lease.id(), lease.token());
+    for seal in [&one, &other] {
+        let error = seal.resume("k", id, token).await.unwrap_err();
+        assert!(matches!(error, Error::Invalid { .. }) && error.to_string().contains("in use"), "{error}");
+    }
+    lease.orphan();
     tokio::time::sleep(millis(1)).await;
-    other.acquire("k").lease_id(id).await.unwrap().release().await.unwrap();
+    other.resume("k", id, token).await.unwrap().release().await.unwrap();
 }
 
 #[tokio::test]

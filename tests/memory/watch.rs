@@ -159,8 +159,7 @@ async fn a_transfer_tells_both_tokens() {
     let event = next(&mut events).await;
     let EventKind::Transferred { to } = event.kind else { panic!("{event:?}") };
     assert!(event.token == old && to.token > old);
-    let taken_up = seal.acquire("k").lease_id(id).await.unwrap();
-    assert_eq!(taken_up.token(), to.token);
+    let taken_up = seal.resume("k", id, to.token).await.unwrap();
     nothing(&mut events, 60).await;
     taken_up.release().await.unwrap();
     let event = next(&mut events).await;

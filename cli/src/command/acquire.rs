@@ -2,7 +2,7 @@
 
 use std::{io, slice, time::Duration};
 
-use mongoseal::{Error, Lease, LeaseId, Mongoseal};
+use mongoseal::{Error, Lease, Mongoseal};
 use serde::Serialize;
 
 use super::lease_file::LeaseFile;
@@ -28,13 +28,11 @@ struct View<'a> {
 
 pub(crate) async fn perform(connection: &Connection, options: Acquire) -> Result<Status, Failure> {
     let mut signals = Signals::terminating()?;
-    // All attempts use one lease id, so that a lost reply does not cost the place in the queue.
-    let id = LeaseId::random();
-    let mut file = LeaseFile::create(&options.place, connection, &options.key, id)?;
+    let mut file = LeaseFile::create(&options.place, connection)?;
     let seal = acquire::open(connection, options.owner.as_deref(), &mut signals).await?;
-    let acquired = acquire::unless_signalled(&seal, &mut signals, acquire(&seal, &options, id)).await;
+    let acquired = acquire::unless_signalled(&seal, &mut signals, acquire(&seal, &options)).await;
     let lease = acquired.map_err(|failure| options.wait.status_of(failure))?;
-    let left = file.write_token(lease.token()).and_then(|()| print(&lease, options.json));
+    let left = file.write(&lease).and_then(|()| print(&lease, options.json));
     if left.is_ok() {
         file.keep();
         lease.orphan();
@@ -45,11 +43,11 @@ pub(crate) async fn perform(connection: &Connection, options: Acquire) -> Result
     left.map(|()| Status::DONE)
 }
 
-async fn acquire(seal: &Mongoseal, options: &Acquire, id: LeaseId) -> mongoseal::Result<Lease> {
+async fn acquire(seal: &Mongoseal, options: &Acquire) -> mongoseal::Result<Lease> {
     let wait = Wait::new(seal, slice::from_ref(&options.key), &options.wait);
     let attempt = |wait: Duration| {
         let acquire = with_terms!(seal.acquire(options.key.as_str()), &options.terms);
-        acquire.ttl(options.ttl).without_refresh().lease_id(id).wait(wait).into_future()
+        acquire.ttl(options.ttl).without_refresh().wait(wait).into_future()
     };
     let lease = wait.acquire(attempt).await?;
     // A lease that was handed over has lost up to a third of its ttl.

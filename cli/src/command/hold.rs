@@ -8,7 +8,7 @@ mod event;
 
 use std::{pin::Pin, slice, time::Duration};
 
-use mongoseal::{Clock, FencingToken, Key, Lease, LeaseId, LeaseState, LossCause, Mongoseal, ReleaseOutcome};
+use mongoseal::{Clock, FencingToken, Key, Lease, LeaseState, LossCause, Mongoseal, ReleaseOutcome};
 use serde_json::Value;
 use tokio::time::sleep;
 
@@ -90,10 +90,8 @@ async fn hold(
 
 async fn acquire(seal: &Mongoseal, options: &Hold) -> mongoseal::Result<Lease> {
     let WantedLease { ttl, shared, hold_at_most, wait, .. } = &options.lease;
-    // All attempts use one lease id, so that a lost reply does not cost the place in the queue.
-    let id = LeaseId::random();
     let attempt = |wait| {
-        let mut acquire = seal.acquire(options.key.as_str()).ttl(*ttl).lease_id(id).wait(wait);
+        let mut acquire = seal.acquire(options.key.as_str()).ttl(*ttl).wait(wait);
         if let Some(time) = hold_at_most {
             acquire = acquire.hold_at_most(*time);
         }

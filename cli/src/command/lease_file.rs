@@ -1,8 +1,8 @@
 //! The lease file, by which `refresh` and `release` find the lease that `acquire` has left: its form, and how it is
 //! written and read.
 //!
-//! Invariants: only this user can read the file. No error quotes its content. It exists before the key is acquired, so
-//! no lease is granted that cannot be written.
+//! Invariants: only this user can read the file. No error quotes its content. The file exists, empty, before the key is
+//! acquired. A lease that cannot be written is released.
 
 mod location;
 
@@ -14,7 +14,7 @@ use std::{
     path::PathBuf,
 };
 
-use mongoseal::{FencingToken, Key, LeaseId, Mongoseal, Resume};
+use mongoseal::{FencingToken, Key, Lease, LeaseId, Mongoseal, Resume};
 use nix::libc::O_NONBLOCK;
 use serde::{Deserialize, Serialize};
 use serde_json::error::Category;
@@ -32,25 +32,14 @@ const OTHERS: u32 = 0o077;
 const MIN_WRITTEN: u32 = 3;
 
 /// The content of a lease file.
-#[derive(Clone, Deserialize, Serialize)]
+#[derive(Deserialize, Serialize)]
 struct Content {
     version: u64,
     #[serde(flatten)]
     location: Location,
     key: String,
     lease_id: String,
-    /// `null` until the key is granted.
-    token: Option<u64>,
-}
-
-impl Content {
-    /// Returns the line that is written. It has the same length with and without a token, so that the second line of a
-    /// file replaces the first, and needs no more space.
-    fn line(&self) -> io::Result<String> {
-        let longest = Self { token: Some(FencingToken::MAX.get()), ..self.clone() };
-        let width = serde_json::to_string(&longest)?.chars().count();
-        Ok(format!("{:width$}\n", serde_json::to_string(self)?))
-    }
+    token: u64,
 }
 
 /// A lease file or descriptor, as messages name it.
@@ -139,18 +128,16 @@ impl fmt::Display for Place {
 pub(super) struct LeaseFile {
     place: Place,
     file: File,
-    content: Content,
+    location: Location,
     is_regular: bool,
     is_kept: bool,
 }
 
 impl LeaseFile {
     /// Creates the file of a lease that is not granted yet. Fails if the file exists: it can have another lease.
-    pub(super) fn create(place: &LeasePlace, connection: &Connection, key: &str, id: LeaseId) -> Result<Self, Failure> {
+    pub(super) fn create(place: &LeasePlace, connection: &Connection) -> Result<Self, Failure> {
         let place = Place::of(place)?;
         let location = Location::of(connection)?;
-        let (key, lease_id) = (key.to_owned(), id.expose());
-        let content = Content { version: VERSION, location, key, lease_id, token: None };
         let mut options = OpenOptions::new();
         options.write(true);
         if let Place::Descriptor(number) = place {
@@ -167,29 +154,17 @@ impl LeaseFile {
         if metadata.len() > 0 {
             return Err(Failure::invalid(format!("{place} is a file with content: pass an empty file or a pipe")));
         }
-        let mut created = Self { place, file, content, is_regular: metadata.is_file(), is_kept: false };
-        // A pipe cannot be rewritten, so the lease is written to it once.
-        if created.is_regular {
-            created.write()?;
-        }
-        Ok(created)
+        Ok(Self { place, file, location, is_regular: metadata.is_file(), is_kept: false })
     }
 
-    /// Writes the token of the lease, which was granted.
-    pub(super) fn write_token(&mut self, token: FencingToken) -> Result<(), Failure> {
-        self.content.token = Some(token.get());
-        self.write()
-    }
-
-    fn write(&mut self) -> Result<(), Failure> {
-        let Self { file, content, .. } = self;
-        let written = content.line().and_then(|line| {
-            if self.is_regular {
-                file.rewind()?;
-            }
-            file.write_all(line.as_bytes())?;
+    /// Writes the lease, which was granted.
+    pub(super) fn write(&mut self, lease: &Lease) -> Result<(), Failure> {
+        let (key, lease_id, token) = (lease.key().as_str().to_owned(), lease.id().expose(), lease.token().get());
+        let content = Content { version: VERSION, location: self.location.clone(), key, lease_id, token };
+        let written = serde_json::to_string(&content).map_err(io::Error::from).and_then(|line| {
+            writeln!(self.file, "{line}")?;
             // Some file systems report only now that there is no space.
-            if self.is_regular { file.sync_all() } else { Ok(()) }
+            if self.is_regular { self.file.sync_all() } else { Ok(()) }
         });
         written
             .map_err(|error| Failure::invalid(format!("cannot write {}, so the key is not held: {error}", self.place)))
@@ -241,11 +216,6 @@ impl LeftLease {
         let is_wrong = || foreign(&place);
         let key: Key = key.parse().map_err(|_| is_wrong())?;
         let id = lease_id.parse().map_err(|_| is_wrong())?;
-        let Some(token) = token else {
-            return Err(Failure::invalid(format!(
-                "{place} has no token: wait until the `mongoseal acquire` that writes it has ended; if it was killed, remove the file, and the key is free after its ttl"
-            )));
-        };
         let token = FencingToken::new(token).map_err(|_| is_wrong())?;
         let here = Location::of(connection)?;
         if location != here {
@@ -281,6 +251,11 @@ impl LeftLease {
 
 /// Parses the content of a lease file. The parser's errors quote parts of it, so they are left out.
 fn parse(bytes: &[u8], place: &Place) -> Result<Content, Failure> {
+    if bytes.is_empty() {
+        return Err(Failure::invalid(format!(
+            "{place} is empty: wait until the `mongoseal acquire` that writes it has ended; if it was killed, remove the file, and the key is free after its ttl"
+        )));
+    }
     let is_cut = |error: &serde_json::Error| error.classify() == Category::Eof;
     let value: serde_json::Value = serde_json::from_slice(bytes).map_err(|error| {
         if is_cut(&error) {

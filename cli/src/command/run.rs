@@ -1,6 +1,6 @@
 //! `mongoseal run`.
 
-use mongoseal::{Lease, LeaseId, LeaseSet, Mongoseal, ReleaseOutcome};
+use mongoseal::{Lease, LeaseSet, Mongoseal, ReleaseOutcome};
 
 use crate::{
     acquire::{self, Wait, with_terms},
@@ -70,9 +70,7 @@ async fn acquire(seal: &Mongoseal, options: &Run) -> mongoseal::Result<Held> {
     let wait = Wait::new(seal, &options.keys, &options.wait);
     let held = match options.keys.as_slice() {
         [key] => {
-            // All attempts use one lease id, so that a lost reply does not cost the place in the queue.
-            let id = LeaseId::random();
-            let attempt = |wait| with_options!(seal.acquire(key), options).lease_id(id).wait(wait).into_future();
+            let attempt = |wait| with_options!(seal.acquire(key), options).wait(wait).into_future();
             Held::One(wait.acquire(attempt).await?)
         }
         keys => {

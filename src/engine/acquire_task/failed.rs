@@ -1,4 +1,4 @@
-//! The end of an acquire that failed: it leaves nothing held, unless its caller may repeat it.
+//! The end of an acquire that failed: it leaves nothing held.
 
 use std::sync::atomic::Ordering;
 
@@ -13,36 +13,13 @@ use crate::{
 };
 
 impl AcquireTask {
-    /// Replies with the error. If a request is in doubt, takes it back, or waits until the caller repeats the acquire.
+    /// Replies with the error. If a request is in doubt, takes it back.
     pub(super) async fn fail(self, error: Error, reply: oneshot::Sender<Result<HeldLease>>) {
-        let context = &self.shared.context;
         let is_unfinished = self.is_in_doubt.load(Ordering::Relaxed) || self.is_queued.load(Ordering::Relaxed);
-        let is_unavailable = matches!(error, Error::Unavailable { .. });
-        let is_repeatable = self.is_id_chosen && !reply.is_closed() && is_unavailable;
-        let leave = record::Leave { lease: self.terms.lease, caller: self.terms.caller };
-        if !is_unfinished {
-            // The caller may use the id again at once.
-            drop(self.in_use);
-            drop(reply.send(Err(error)));
-        } else if is_repeatable {
-            let failed = self.in_use.into_repeatable(self.terms.caller);
-            drop(reply.send(Err(error)));
-            let lapse = context.clock().now().saturating_add(self.ttl.duration());
-            tokio::select! {
-                biased;
-                () = failed.repeated() => {}
-                // After the shutdown the caller can no longer repeat it.
-                () = context.closing.cancelled() => {
-                    if let Some(_taken_back) = failed.into_taken_back() {
-                        take_back(context, &self.key, leave).await;
-                    }
-                }
-                () = context.clock().sleep_until(lapse) => {}
-            }
-        } else {
-            let _taken_back = self.in_use.into_taken_back();
-            drop(reply.send(Err(error)));
-            take_back(context, &self.key, leave).await;
+        drop(reply.send(Err(error)));
+        if is_unfinished {
+            let leave = record::Leave { lease: self.terms.lease, caller: self.terms.caller };
+            take_back(&self.shared.context, &self.key, leave).await;
         }
     }
 }

@@ -30,9 +30,8 @@ pub enum Outcome {
         length: usize,
     },
     /// The key is held, and the request does not wait. A hint: nothing was written. This is also the outcome if the
-    /// lease itself shares the key with more holders than the request wants, and if the receiver of a transfer holds
-    /// the key already. Also if
-    /// the holder of a downgrade shares the key with another limit.
+    /// lease id of an acquire holds the key under another acquire id, if the receiver of a transfer holds the key already,
+    /// and if the holder of a downgrade shares the key with another limit.
     Refused {
         /// The holder that expires last.
         holder: Box<Holder>,

@@ -25,7 +25,7 @@ use super::{
 };
 use crate::{
     Deadline, Error, Key, Result,
-    record::{Outcome, Request, StoreTime},
+    record::{self, Outcome, Request, StoreTime},
     store::{Applied, Snapshot},
 };
 
@@ -111,9 +111,15 @@ impl MongoContext {
             summary.position = places.get(index).copied().flatten();
             let outcome = request.outcome(Some(&summary), at.now);
             if !is_plausible(request, &outcome, is_written, at.now) {
-                // The fields that the summary does not have make it a foreign document.
-                self.read(key, deadline).await?;
-                return Err(Error::unavailable("the answer of MongoDB does not match what it wrote: retry"));
+                // The fields that the summary does not have make it a foreign document, or a record that has the lease
+                // id of the request under another acquire id.
+                let found = self.read(key, deadline).await?;
+                let is_right = |Snapshot { record, .. }| {
+                    record::apply(Some(&record), at, request) == (Some((*record).clone()), outcome.clone())
+                };
+                if !found.is_some_and(is_right) {
+                    return Err(Error::unavailable("the answer of MongoDB does not match what it wrote: retry"));
+                }
             }
             applied.push(Applied { outcome, at: Some(at), changed: is_written, sent: None });
         }

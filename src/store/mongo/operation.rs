@@ -9,9 +9,12 @@
 use mongodb::bson::{Bson, DateTime, Document, doc};
 
 use super::document;
-use crate::record::{
-    Acquire, BatchRequest, Complete, Downgrade, HoldLimits, Leave, Raise, Refresh, Release, Request, Reset, Revoke,
-    Transfer,
+use crate::{
+    AcquireId, LeaseId,
+    record::{
+        Acquire, BatchRequest, Complete, Downgrade, HoldLimits, Leave, Raise, Refresh, Release, Request, Reset, Revoke,
+        Transfer,
+    },
 };
 
 /// What a command does. All requests of an operation have the same pipeline.
@@ -139,11 +142,7 @@ impl Operation {
             return projection;
         }
         let places = doc! { "$map": { "input": "$$lease", "in": { "$indexOfArray": ["$$queued", "$$this"] } } };
-        let queue: Bson = if self == Self::Leave {
-            doc! { "$map": { "input": "$queue", "in": ["$$this.lease", "$$this.caller"] } }.into()
-        } else {
-            "$queue.lease".into()
-        };
+        let queue = doc! { "$map": { "input": "$queue", "in": ["$$this.lease", "$$this.caller"] } };
         let queued = doc! { "queued": { "$reverseArray": queue } };
         projection.insert("places", doc! { "$let": { "vars": queued, "in": places } });
         projection.insert("waiting", doc! { "$size": "$queue" });
@@ -157,7 +156,7 @@ pub(super) fn constants(request: &Request) -> Document {
         Request::Acquire(acquire) if acquire.wait.is_some() => return constants_of_acquires([acquire]),
         Request::Leave(leave) => return constants_of_leaves([leave]),
         Request::Downgrade(downgrade) => return constants_of_downgrade(*downgrade),
-        Request::Acquire(acquire) => constants_of_acquire(acquire),
+        Request::Acquire(acquire) => return constants_of_acquire(acquire),
         Request::Refresh(Refresh { ttl, grace, metadata, .. }) => {
             let mut fields = doc! { "ttl": document::long(*ttl), "grace": document::long(*grace) };
             fields
@@ -198,8 +197,13 @@ pub(super) fn constants_of_several(requests: &[Request]) -> Document {
 
 /// The entries to remove, each as its lease id and its caller.
 fn constants_of_leaves<'a>(leaves: impl IntoIterator<Item = &'a Leave>) -> Document {
-    let entry = |leave: &Leave| Bson::Array(vec![document::encode_lease(leave.lease), leave.caller.to_string().into()]);
+    let entry = |leave: &Leave| name_of_acquire(leave.lease, leave.caller);
     doc! { "lease": leaves.into_iter().map(entry).collect::<Vec<Bson>>() }
+}
+
+/// What an acquire is named by: its lease id and its acquire id.
+fn name_of_acquire(lease: LeaseId, caller: AcquireId) -> Bson {
+    vec![document::encode_lease(lease), caller.to_string().into()].into()
 }
 
 /// Lists of the constants of these acquires. All have the queue limit of the first.
@@ -209,24 +213,18 @@ fn constants_of_acquires<'a>(acquires: impl IntoIterator<Item = &'a Acquire>) ->
     let each: Vec<Document> = acquires.into_iter().map(constants_of_acquire).collect();
     let all = |name: &str| each.iter().filter_map(|constants| constants.get(name).cloned()).collect::<Vec<Bson>>();
     doc! {
-        "lease": all("lease"), "fields": all("fields"), "validity": all("validity"), "entry": all("entry"), "wait_ttl": all("wait_ttl"),
+        "lease": all("lease"), "validity": all("validity"), "entry": all("entry"), "wait_ttl": all("wait_ttl"),
         "queue_limit": document::int(queue_limit.unwrap_or_default()),
     }
 }
 
 fn constants_of_acquire(acquire: &Acquire) -> Document {
     let Acquire { terms, wait } = acquire;
-    let entry = entry(acquire);
-    // What a later acquire with the same lease id replaces.
-    let replaced = ["caller", "owner", "group", "metadata", "ttl", "grace"];
-    let fields: Document =
-        replaced.into_iter().filter_map(|name| Some((name.to_owned(), entry.get(name)?.clone()))).collect();
     doc! {
-        "lease": document::encode_lease(terms.lease),
-        "fields": fields,
+        "lease": name_of_acquire(terms.lease, terms.caller),
         "validity": document::long(terms.ttl.saturating_add(terms.grace)),
         "wait_ttl": document::long(wait.map_or(0, |wait| wait.ttl)),
-        "entry": entry,
+        "entry": entry(acquire),
     }
 }
 

@@ -190,7 +190,7 @@ fn finish(operation: Operation) -> Document {
     } else {
         notified
     };
-    let taken: Bson = if operation.is_revoke() || operation == Operation::Transfer {
+    let taken: Bson = if operation.is_revoke() {
         let each = doc! { "$concat": ["$$value", "$$this.caller", "=0;"] };
         doc! { "$reduce": { "input": "$notified", "initialValue": "", "in": each } }.into()
     } else {
@@ -256,7 +256,7 @@ fn refresh_named() -> Vec<Document> {
     let named = named_tokens("$_id", "$$keys", "$$tokens");
     let is_named = doc! { "$in": ["$$this.version", named] };
     let holders =
-        apply::extend_entries("$holders", is_named, "$$fields", doc! { "$add": ["$$validity", "$$this.grace"] });
+        apply::extend_entries("$holders", is_named, Some("$$fields"), doc! { "$add": ["$$validity", "$$this.grace"] });
     let end = doc! { "$max": ["$$NOW", { "$max": "$holders.expires_at" }, { "$max": "$queue.expires_at" }] };
     let expires_at = doc! { "$let": { "vars": { "end": end }, "in": expiry("$expires_at", "$$end") } };
     vec![
@@ -288,27 +288,27 @@ fn is_named() -> Document {
     doc! { "$in": ["$$this.version", "$m"] }
 }
 
-/// Whether `this` has the lease id of the request, or of one of several.
+/// Whether `this` has the lease id of the request. For acquires and leaves: and the acquire id, of the request or of one
+/// of several.
 fn is_own(operation: Operation) -> Document {
     match operation {
-        Operation::Leave => doc! { "$in": [["$$this.lease", "$$this.caller"], "$$lease"] },
+        Operation::Acquire => doc! { "$eq": [["$$this.lease", "$$this.caller"], "$$lease"] },
         Operation::Downgrade => doc! { "$in": [["$$this.lease", "$$this.version", "$$this.limit"], "$$lease"] },
-        _ if operation.is_of_several() => doc! { "$in": ["$$this.lease", "$$lease"] },
+        _ if operation.is_of_several() => doc! { "$in": [["$$this.lease", "$$this.caller"], "$$lease"] },
         _ => doc! { "$eq": ["$$this.lease", "$$lease"] },
     }
 }
 
-/// The value, in a list of several, for the lease id of `this`.
+/// The value, in a list of several, for the acquire of `this`.
 fn own_value(list: &str) -> Document {
-    doc! { "$arrayElemAt": [list, { "$indexOfArray": ["$$lease", "$$this.lease"] }] }
+    doc! { "$arrayElemAt": [list, { "$indexOfArray": ["$$lease", ["$$this.lease", "$$this.caller"]] }] }
 }
 
-/// An array without the entries of the lease, or of several.
+/// An array without the entries of the acquire, or of several.
 fn without_own(array: &str, operation: Operation) -> Document {
-    let is_other = if operation.is_of_several() {
-        doc! { "$not": is_own(operation) }
-    } else {
-        doc! { "$ne": ["$$this.lease", "$$lease"] }
+    let is_other = match operation {
+        Operation::Acquire => doc! { "$ne": [["$$this.lease", "$$this.caller"], "$$lease"] },
+        _ => doc! { "$not": is_own(operation) },
     };
     doc! { "$filter": { "input": array, "cond": is_other } }
 }

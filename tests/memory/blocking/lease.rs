@@ -125,7 +125,7 @@ fn a_lease_can_be_left_to_another_handle_and_be_transferred() {
     let transferred = lease.transfer(to).unwrap();
     assert!(transferred > token && !lease.is_valid());
     assert_eq!(lease.wait_until_lost().unwrap(), LossCause::Transferred);
-    assert_eq!(after.acquire("k").lease_id(to).run().unwrap().token(), transferred);
+    assert_eq!(after.resume("k", to, transferred).run().unwrap().token(), transferred);
 }
 
 #[test]

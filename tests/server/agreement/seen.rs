@@ -5,7 +5,7 @@ use std::{
     sync::{Mutex, atomic},
 };
 
-use mongoseal::record::{Outcome, Record};
+use mongoseal::record::{Holder, Outcome, Record};
 
 /// What the sequences must reach, each ten times at least.
 const REACHED: &str = "granted, queued, no room to wait, refused, refreshed, released, absent, revoked, \
@@ -48,7 +48,8 @@ impl Seen {
         if after.holders.len() > 1 {
             self.count("shared");
         }
-        let handed_over = after.holders.iter().filter(|holder| before.position(holder.terms.lease).is_some()).count();
+        let waited = |holder: &&Holder| before.queue.iter().any(|waiter| waiter.terms.lease == holder.terms.lease);
+        let handed_over = after.holders.iter().filter(waited).count();
         if handed_over > 1 {
             self.count("several handed over at once");
         }

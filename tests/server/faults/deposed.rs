@@ -49,8 +49,8 @@ async fn a_deposed_primary_confirms_no_acquire_and_no_refresh() {
     // Who asks it to hold, again or anew, or to refresh, is not told that he does: neither for the
     // lease that it believes expired, nor for the one that it believes held.
     let restarted = connect(Mongoseal::builder().operation_timeout(secs(1)), set.direct_uri(old)).await;
-    for (key, id) in [("taken", short.id()), ("kept", kept.id())] {
-        let again = restarted.acquire(key).ttl(secs(60)).lease_id(id).await;
+    for lease in [&short, &kept] {
+        let again = restarted.resume(lease.key(), lease.id(), lease.token()).await;
         assert!(matches!(again, Err(Error::Unavailable { .. })), "{again:?}");
     }
     let anew = seal.acquire("new").await;

@@ -1,7 +1,7 @@
 //! Repeated acquires of a key that was held.
 
 use mongodb::bson::doc;
-use mongoseal::{Error, LeaseId, Mongoseal};
+use mongoseal::{Error, Mongoseal};
 
 use crate::{GRACE, Sent, TestDatabase, eventually, millis, noting_client, secs};
 
@@ -71,20 +71,6 @@ async fn if_it_waited_it_leaves_the_queue_when_it_gives_up() {
     assert!(matches!(seal.acquire("k").wait(millis(300)).await, Err(Error::Held { .. })));
     assert!(db.record("k").await.unwrap().get_array("queue").unwrap().is_empty());
     holder.release().await.unwrap();
-}
-
-/// Whose own grant was not confirmed finds itself in the record, and is not refused by it.
-#[tokio::test]
-async fn it_has_the_key_if_it_was_granted_that_and_did_not_hear_of_it() {
-    let db = TestDatabase::new("mongoseal_asked_again_lost").await;
-    let holder = db.seal().acquire("k").await.unwrap();
-    let (seal, _sent) = refused(&db, "asked_again_lost").await;
-    holder.release().await.unwrap();
-    let id = LeaseId::random();
-    let unheard = db.seal().acquire("k").lease_id(id).await.unwrap();
-    let lease = seal.acquire("k").lease_id(id).await.unwrap();
-    assert_eq!(lease.token(), unheard.token());
-    lease.verify().await.unwrap();
 }
 
 #[tokio::test]

@@ -276,9 +276,7 @@ mod of_a_store {
         record::{Acquire, HoldLimits, LeaseSpec, Outcome, Request, WaitSpec},
         store::{MongoStore, Store},
     };
-    use tokio::task::JoinSet;
 
-    use super::queued;
     use crate::{TestDatabase, secs};
 
     fn wait(lease: u8, room: u32) -> Request {
@@ -323,28 +321,5 @@ mod of_a_store {
         assert!(matches!(outcomes[1], Outcome::Granted { .. }), "{:?}", outcomes[1]);
         assert!(matches!(outcomes[2], Outcome::Queued { position: 0, .. }), "{:?}", outcomes[2]);
         assert!(matches!(outcomes[3], Outcome::Full { length: 1 }), "{:?}", outcomes[3]);
-    }
-
-    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-    async fn one_lease_id_that_asks_twice_at_once_is_queued_once_and_each_has_its_own_bound() {
-        let db = TestDatabase::new("mongoseal_crowd_twice").await;
-        let store = MongoStore::new(&db.database, "mongoseal", secs(24 * 3600));
-        let key: Key = "k".parse().unwrap();
-        store.apply(&key, wait(0, 100), Deadline::after(store.clock(), secs(5))).await.unwrap();
-        // Those with room for three come first or are told that there is none.
-        let asked = (0..40).map(|number| wait(1 + number / 2, if number < 20 { 100 } else { 3 }));
-        let mut asking: JoinSet<_> =
-            asked.map(|request| store.apply(&key, request, Deadline::after(store.clock(), secs(10)))).collect();
-        let (mut waiting, mut full) = (0, 0);
-        while let Some(applied) = asking.join_next().await {
-            match applied.unwrap().unwrap().outcome {
-                Outcome::Queued { .. } => waiting += 1,
-                Outcome::Full { length } if length >= 3 => full += 1,
-                outcome => panic!("{outcome:?}"),
-            }
-        }
-        assert_eq!((waiting + full, waiting % 2), (40, 0), "{waiting} wait");
-        assert_eq!(queued(&db).await, waiting / 2);
-        assert!((20..=26).contains(&waiting), "all those that had room, and of the others three at most: {waiting}");
     }
 }

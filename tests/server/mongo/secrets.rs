@@ -84,14 +84,14 @@ pub(crate) fn all_of(error: &dyn std::error::Error) -> String {
 
 pub(crate) struct Secrets {
     pub(crate) password: &'static str,
-    pub(crate) ids: [LeaseId; 2],
+    pub(crate) ids: Vec<LeaseId>,
 }
 
 impl Secrets {
     /// That none of them is in a text, whole or without its first group, in whatever form bytes are shown.
     pub(crate) fn are_not_in(&self, text: &str, what: &str) {
         assert!(!text.contains(self.password), "the password is in {what}");
-        for id in self.ids {
+        for id in &self.ids {
             let (whole, bytes) = (id.expose(), id.to_bytes());
             // As base64 after the first bytes.
             let bson = Bson::Binary(Binary { subtype: BinarySubtype::Uuid, bytes: bytes.to_vec() }).to_string();
@@ -113,7 +113,7 @@ impl Secrets {
 #[tokio::test]
 async fn no_line_of_a_log_and_no_error_carries_a_password_or_a_whole_lease_id() {
     let (said, _guard) = Said::listen();
-    let secrets = Secrets { password: "hunter2-s3cret", ids: [LeaseId::random(), LeaseId::random()] };
+    let mut secrets = Secrets { password: "hunter2-s3cret", ids: Vec::new() };
     let set = ReplicaSet::builder().auth().start().await;
     let actions = vec![doc! {
         "resource": { "db": "app", "collection": "mongoseal" },
@@ -125,10 +125,11 @@ async fn no_line_of_a_log_and_no_error_carries_a_password_or_a_whole_lease_id() 
     let mut shown = vec![format!("{seal:?}")];
 
     // One that is refused, one that is lost, one that nobody confirms, and one that fails at its record.
-    let lease = seal.acquire("k").lease_id(secrets.ids[0]).group("g").await.unwrap();
+    let lease = seal.acquire("k").group("g").await.unwrap();
+    secrets.ids.push(lease.id());
     shown.push(format!("{lease:?} {:?} {}", lease.id(), lease.id()));
-    let mut errors = vec![seal.acquire("k").lease_id(secrets.ids[1]).await.unwrap_err()];
-    errors.push(seal.acquire("l").lease_id(secrets.ids[0]).await.unwrap_err());
+    let mut errors = vec![seal.acquire("k").await.unwrap_err()];
+    errors.push(seal.resume("k", lease.id(), lease.token()).await.unwrap_err());
     let uncertain = doc! { "writeConcernError": { "code": 64, "errmsg": "waiting for replication timed out" } };
     let failing = set.fail_command("", &["findAndModify"], uncertain, 1).await;
     lease.refresh().await.unwrap();
@@ -138,11 +139,12 @@ async fn no_line_of_a_log_and_no_error_carries_a_password_or_a_whole_lease_id() 
     errors.push(lease.refresh().await.unwrap_err());
     errors.push(seal.inspect("k").await.unwrap_err());
     records.update_one(doc! { "_id": "k" }, doc! { "$set": { "version": 1_i64, "holders": 7 } }).await.unwrap();
-    errors.push(seal.acquire("k").lease_id(secrets.ids[1]).wait(secs(1)).await.unwrap_err());
+    errors.push(seal.acquire("k").wait(secs(1)).await.unwrap_err());
     records.delete_one(doc! { "_id": "k" }).await.unwrap();
     errors.push(lease.refresh().await.unwrap_err());
     // A privilege goes while a lease is held: the server quotes the command that it refuses.
-    let lease = seal.acquire("k").lease_id(secrets.ids[1]).await.unwrap();
+    let lease = seal.acquire("k").await.unwrap();
+    secrets.ids.push(lease.id());
     let admin = set.client().await.database("app");
     admin.run_command(doc! { "updateUser": "user", "roles": [] }).await.unwrap();
     errors.push(lease.refresh().await.unwrap_err());
@@ -169,10 +171,10 @@ async fn no_line_of_a_log_and_no_error_carries_a_password_or_a_whole_lease_id() 
 #[tokio::test]
 async fn what_a_validator_makes_the_server_quote_is_in_no_error_and_its_code_is() {
     let db = TestDatabase::new("mongoseal_validator").await;
-    let secrets = Secrets { password: "unused-s3cret", ids: [LeaseId::random(), LeaseId::random()] };
     let seal = db.seal();
-    let lease = seal.acquire("k").lease_id(secrets.ids[0]).shared().group("g").await.unwrap();
-    let other = seal.acquire("k").lease_id(secrets.ids[1]).shared().await.unwrap();
+    let lease = seal.acquire("k").shared().group("g").await.unwrap();
+    let other = seal.acquire("k").shared().await.unwrap();
+    let secrets = Secrets { password: "unused-s3cret", ids: vec![lease.id(), other.id()] };
     let admits_none = doc! { "collMod": "mongoseal", "validator": { "version": { "$type": "string" } } };
     db.database.run_command(admits_none).await.unwrap();
     for error in [

@@ -96,8 +96,7 @@ async fn each_way_to_end_is_told_of_the_key_that_was_meant() {
     let event = next(&mut events).await;
     let EventKind::Transferred { to } = &event.kind else { panic!("{event:?}") };
     assert!(event.token == old && to.token > old && event.at == to.since);
-    let lease = seal.acquire(key).lease_id(id).await.unwrap();
-    assert_eq!(lease.token(), to.token);
+    let _resumed = seal.resume(key, id, to.token).await.unwrap();
     db.seal().revoke(key).by("$alice").reason("$$ROOT").await.unwrap();
     is(&mut events, to.token, EventKind::Revoked { by: "$alice".into(), reason: "$$ROOT".into() }).await;
 

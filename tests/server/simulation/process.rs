@@ -5,7 +5,10 @@ use std::{
     time::Duration,
 };
 
-use mongoseal::{Acquire, Error, Key, Lease, LeaseId, LeaseState, LossCause, Mongoseal, ReleaseOutcome, store::Store};
+use mongoseal::{
+    Acquire, Error, FencingToken, Key, Lease, LeaseId, LeaseState, LossCause, Mongoseal, ReleaseOutcome, Resume,
+    store::Store,
+};
 
 use crate::{
     KEYS,
@@ -57,6 +60,9 @@ impl Beliefs {
     }
 }
 
+/// Transferred leases, each with its key, its lease id and its token.
+pub(crate) type Given = Vec<(Key, LeaseId, FencingToken)>;
+
 #[derive(Clone)]
 pub(crate) struct Process {
     pub(crate) number: u64,
@@ -66,17 +72,12 @@ pub(crate) struct Process {
     pub(crate) route: Arc<Route>,
     pub(crate) world: Arc<World>,
     pub(crate) beliefs: Arc<Beliefs>,
-    /// What was given to whoever takes it up.
-    pub(crate) given: Arc<Mutex<Vec<(Key, LeaseId)>>>,
+    /// The transferred leases that no process has resumed.
+    pub(crate) given: Arc<Mutex<Given>>,
 }
 
 impl Process {
-    pub(crate) fn start(
-        number: u64,
-        world: &Arc<World>,
-        beliefs: &Arc<Beliefs>,
-        given: &Arc<Mutex<Vec<(Key, LeaseId)>>>,
-    ) -> Self {
+    pub(crate) fn start(number: u64, world: &Arc<World>, beliefs: &Arc<Beliefs>, given: &Arc<Mutex<Given>>) -> Self {
         Self::start_on(Route::new(world, None), false, number, beliefs, given)
     }
 
@@ -85,7 +86,7 @@ impl Process {
         short_attempts: bool,
         number: u64,
         beliefs: &Arc<Beliefs>,
-        given: &Arc<Mutex<Vec<(Key, LeaseId)>>>,
+        given: &Arc<Mutex<Given>>,
     ) -> Self {
         let store: Arc<dyn Store> = match &route.world.records {
             Records::Memory(store) => {
@@ -137,10 +138,11 @@ impl Process {
                 acquire = acquire.group(self.group());
             }
             let given = self.given.lock().unwrap().pop();
-            if let Some((key, id)) = given {
-                acquire = self.seal.acquire(key).ttl(ttl).lease_id(id);
-            }
-            if let Some(lease) = self.obtain(acquire, wait).await {
+            let lease = match given {
+                Some((key, id, token)) => self.resume(self.seal.resume(key, id, token).ttl(ttl)).await,
+                None => self.obtain(acquire, wait).await,
+            };
+            if let Some(lease) = lease {
                 self.hold(lease).await;
             }
             tokio::time::sleep(millis(self.world.below(400))).await;
@@ -154,12 +156,8 @@ impl Process {
         let acquiring = async { tokio::time::timeout(patience, acquire).await };
         match self.within("acquires", wait + OPERATION, acquiring).await {
             Ok(Ok(lease)) => {
-                self.note(&format!("holds {:?} with {}", lease.key(), lease.token()));
                 self.world.count(if wait.is_zero() { "granted" } else { "granted to one who would wait" });
-                let lease = Arc::new(lease);
-                self.beliefs.0.lock().unwrap().push((self.number, Arc::downgrade(&lease)));
-                self.beliefs.check(&self.world);
-                Some(lease)
+                Some(self.believe(lease))
             }
             Ok(Err(error)) => {
                 self.note(&format!("is told: {error}"));
@@ -176,6 +174,33 @@ impl Process {
                 None
             }
         }
+    }
+
+    async fn resume(&self, resume: Resume) -> Option<Arc<Lease>> {
+        match self.within("resumes", OPERATION, resume).await {
+            Ok(lease) => {
+                self.world.count("resumed");
+                Some(self.believe(lease))
+            }
+            Err(Error::Lost { .. }) => {
+                self.world.count("resumed too late");
+                None
+            }
+            Err(Error::Unavailable { .. }) => {
+                self.world.count("a resume is not answered");
+                None
+            }
+            Err(other) => panic!("{other:?}"),
+        }
+    }
+
+    /// Notes that this process holds the lease.
+    fn believe(&self, lease: Lease) -> Arc<Lease> {
+        self.note(&format!("holds {:?} with {}", lease.key(), lease.token()));
+        let lease = Arc::new(lease);
+        self.beliefs.0.lock().unwrap().push((self.number, Arc::downgrade(&lease)));
+        self.beliefs.check(&self.world);
+        lease
     }
 
     async fn hold(&self, lease: Arc<Lease>) {
@@ -233,7 +258,7 @@ impl Process {
             self.note(&format!("has given {key:?} away, with {token}"));
             self.world.count("transferred");
             if self.world.below(4) > 0 {
-                self.given.lock().unwrap().push((key, to));
+                self.given.lock().unwrap().push((key, to, token));
             }
         }
     }

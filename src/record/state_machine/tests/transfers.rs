@@ -1,16 +1,5 @@
 use super::*;
 
-#[test]
-fn a_waiter_with_the_receiving_lease_id_is_notified_and_another_waiter_stays() {
-    let mut bench = Bench::new();
-    let token = granted(&bench.send(once(1, 0)));
-    bench.send(wait(2, 0));
-    bench.send(wait(3, 0));
-    bench.send(Request::Transfer(Transfer { lease: lease(1), token, to: lease(2) }));
-    assert_eq!((bench.holders(), bench.queue()), (vec![2], vec![3]));
-    assert_eq!(bench.record().handover, [(caller(2), None)]);
-}
-
 fn transfer(from: u8, token: FencingToken, to: u8) -> Request {
     Request::Transfer(Transfer { lease: lease(from), token, to: lease(to) })
 }

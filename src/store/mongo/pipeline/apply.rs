@@ -13,15 +13,15 @@ pub(super) fn changes(operation: Operation) -> Document {
     let holders = |which: Document| doc! { "$filter": { "input": "$h", "cond": which } };
     match operation {
         Operation::Acquire => {
-            doc! { "h": extend_entries("$h", is_own(operation), "$$fields", "$$validity"), "q": enqueue(operation) }
+            doc! { "h": extend_entries("$h", is_own(operation), None, "$$validity"), "q": enqueue(operation) }
         }
         Operation::Wait | Operation::AcquireSeveral => doc! {
-            "h": extend_entries("$h", is_own(operation), own_value("$$fields"), own_value("$$validity")),
+            "h": extend_entries("$h", is_own(operation), None, own_value("$$validity")),
             "q": enqueue(operation),
             "n": { "$size": "$q" },
         },
         Operation::Refresh | Operation::Downgrade => {
-            doc! { "h": extend_entries("$h", is_own(operation), "$$fields", "$$validity") }
+            doc! { "h": extend_entries("$h", is_own(operation), Some("$$fields"), "$$validity") }
         }
         Operation::ReleaseNamed => {
             doc! { "h": release(doc! { "$and": [is_named(), { "$not": "$$this.released_at" }] }) }
@@ -100,30 +100,27 @@ fn transfer() -> Document {
     let given = doc! { "$map": { "input": "$h", "in": { "$cond": [is_exact(), next, "$$this"] } } };
     let is_other = doc! { "$eq": ["$$this.lease", "$$to"] };
     let again = doc! { "$map": { "input": "$h", "in": { "$cond": [is_other, counted, "$$this"] } } };
-    let others = doc! { "$filter": { "input": "$q", "cond": { "$ne": ["$$this.lease", "$$to"] } } };
     // Whether the receiver holds already, and whether the giver holds.
     let is_done = doc! { "$in": ["$$to", "$h.lease"] };
     let is_held_by_giver = holds_exactly();
-    let waited = doc! { "$filter": { "input": "$q", "cond": { "$eq": ["$$this.lease", "$$to"] } } };
     let choose = |again: Bson, given: Bson, neither: Bson| {
         doc! { "$cond": [is_done.clone(), again, { "$cond": [is_held_by_giver.clone(), given, neither] }] }
     };
     doc! {
         "h": choose(again.into(), given.into(), "$h".into()),
-        "q": choose("$q".into(), others.into(), "$q".into()),
         "v": choose("$v".into(), version.into(), "$v".into()),
-        "notified": choose(Bson::Array(vec![]), waited.into(), Bson::Array(vec![])),
     }
 }
 
-/// Extends the expiry of the entries of an array for which `which` holds, counts that, and sets the fields of `fields`.
+/// Extends the expiry of the entries of an array for which `which` holds, counts that, and sets the fields of `fields`,
+/// if there are any.
 pub(super) fn extend_entries(
     array: &str,
     which: Document,
-    fields: impl Into<Bson>,
+    fields: Option<&str>,
     validity: impl Into<Bson>,
 ) -> Document {
-    let extended = doc! { "$mergeObjects": ["$$this", fields.into(), {
+    let extended = doc! {
         "refreshes": { "$add": ["$$this.refreshes", 1] },
         "last_seen": { "$max": ["$$this.last_seen", "$$NOW"] },
         "expires_at": { "$min": [
@@ -131,30 +128,33 @@ pub(super) fn extend_entries(
             "$$this.not_after",
             { "$max": ["$$this.expires_at", { "$add": ["$$NOW", validity.into()] }] },
         ] },
-    }] };
+    };
+    let parts = [Some(Bson::from("$$this")), fields.map(Bson::from), Some(extended.into())];
+    let extended = doc! { "$mergeObjects": parts.into_iter().flatten().collect::<Vec<_>>() };
     doc! { "$map": { "input": array, "in": { "$cond": [which, extended, "$$this"] } } }
 }
 
-/// Puts acquires into `q`, unless they hold already or there is no room.
+/// Puts acquires into `q` whose lease ids neither hold nor wait, if there is room.
 fn enqueue(operation: Operation) -> Document {
     let new = |entry: &str| {
         let expires_at = doc! { "$add": ["$$NOW", format!("{entry}.wait_ttl")] };
         doc! { "$mergeObjects": [entry, { "since": "$$NOW", "last_seen": "$$NOW", "expires_at": expires_at }] }
     };
+    let known = doc! { "$concatArrays": ["$h.lease", "$q.lease"] };
     if operation == Operation::Acquire {
-        let queued = doc! { "$concatArrays": [without_own("$q", operation), [new("$$entry")]] };
-        return doc! { "$cond": [{ "$in": ["$$lease", "$h.lease"] }, "$q", queued] };
+        // It leaves the queue after the grant, so it needs no expiry there.
+        let entry =
+            doc! { "$mergeObjects": ["$$entry", { "since": "$$NOW", "last_seen": "$$NOW", "expires_at": "$$NOW" }] };
+        let queued = doc! { "$concatArrays": ["$q", [entry]] };
+        return doc! { "$cond": [{ "$in": ["$$entry.lease", known] }, "$q", queued] };
     }
-    if operation == Operation::AcquireSeveral {
-        let holds = doc! { "$in": ["$$this.lease", "$h.lease"] };
-        let others = doc! { "$filter": { "input": "$$entry", "cond": { "$not": holds } } };
-        let appended = doc! { "$map": { "input": others, "in": new("$$this") } };
-        return doc! { "$concatArrays": [without_own("$q", operation), appended] };
-    }
-    let waiting = extend_entries("$q", is_own(operation), own_value("$$entry"), own_value("$$wait_ttl"));
     let others = doc! { "$filter": { "input": "$$entry", "cond": { "$not": { "$in": ["$$this.lease", "$$known"] } } } };
     // Computed once, and not for each acquire.
-    let others = doc! { "$let": { "vars": { "known": { "$concatArrays": ["$h.lease", "$q.lease"] } }, "in": others } };
+    let others = doc! { "$let": { "vars": { "known": known }, "in": others } };
+    if operation == Operation::AcquireSeveral {
+        return doc! { "$concatArrays": ["$q", { "$map": { "input": others, "in": new("$$this") } }] };
+    }
+    let waiting = extend_entries("$q", is_own(operation), None, own_value("$$wait_ttl"));
     let room = doc! { "$max": [{ "$subtract": ["$$queue_limit", { "$size": "$q" }] }, 0] };
     let appended = doc! { "$map": { "input": { "$slice": [others, room] }, "in": new("$$this") } };
     doc! { "$concatArrays": [waiting, appended] }

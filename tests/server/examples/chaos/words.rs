@@ -166,7 +166,7 @@ pub(crate) struct Acquire {
     /// Whether the handle refreshes the lease in the background.
     #[serde(default)]
     pub(crate) refreshes: bool,
-    /// When the transfer began by which its lease id may have been granted the key before.
+    /// When the transfer began by which the lease was granted.
     #[serde(default)]
     pub(crate) since: Option<Micros>,
 }

@@ -15,7 +15,7 @@ use mongodb::{
     Collection,
     bson::{Binary, Bson, Document, doc, spec::BinarySubtype},
 };
-use mongoseal::{Error, Lease, LeaseId, LossCause, Mongoseal, ReleaseOutcome};
+use mongoseal::{Error, Lease, LossCause, Mongoseal, ReleaseOutcome};
 use mongoseal_test_support::ReplicaSet;
 use tick::Running;
 use tokio::task::JoinHandle;
@@ -55,8 +55,6 @@ const COMING: Duration = Duration::from_secs(1);
 pub(super) enum Verb {
     /// With an id of the caller's, who asks again with it.
     Acquire,
-    /// By a caller who does not come back.
-    GiveUp,
     Refresh,
     /// While somebody waits for the key.
     Release,
@@ -68,14 +66,13 @@ pub(super) enum Verb {
     Complete,
 }
 
-pub(super) const VERBS: [Verb; 7] =
-    [Verb::Acquire, Verb::GiveUp, Verb::Refresh, Verb::Release, Verb::Queue, Verb::HandOver, Verb::Complete];
+pub(super) const VERBS: [Verb; 6] =
+    [Verb::Acquire, Verb::Refresh, Verb::Release, Verb::Queue, Verb::HandOver, Verb::Complete];
 
 /// A key, and who is there.
 pub(super) struct Cell {
     verb: Verb,
     key: String,
-    id: LeaseId,
     set: Arc<ReplicaSet>,
     /// Who meets the fault; somebody else; and the one of before as it asks again in another process.
     one: Mongoseal,
@@ -114,18 +111,18 @@ enum Got {
 impl Cell {
     pub(super) fn new(verb: Verb, key: String, set: &Arc<ReplicaSet>, [one, other, again]: [&Mongoseal; 3]) -> Self {
         let (one, other, again) = (one.clone(), other.clone(), again.clone());
-        Self { verb, key, id: LeaseId::random(), set: Arc::clone(set), one, other, again }
+        Self { verb, key, set: Arc::clone(set), one, other, again }
     }
 
     /// Brings about what the verb needs.
     pub(super) async fn prepare(self) -> Ready {
         // So that there is a token before.
         self.other.acquire(&self.key).await.unwrap().release().await.unwrap();
-        let mine = || self.one.acquire(&self.key).lease_id(self.id).ttl(TTL).without_refresh();
+        let mine = || self.one.acquire(&self.key).ttl(TTL).without_refresh();
         let theirs = || self.other.acquire(&self.key).ttl(secs(60));
         let (mut holding, mut waiting, mut running) = (None, None, None);
         match self.verb {
-            Verb::Acquire | Verb::GiveUp => {}
+            Verb::Acquire => {}
             Verb::Complete => running = Some(Running::start(&self.one, &self.key).await),
             // Outlasts the others' turns.
             Verb::Refresh => holding = Some(mine().ttl(secs(30)).await.unwrap()),
@@ -202,8 +199,7 @@ impl Ready {
         let stalled_before = stalled();
         let acquire = cell.one.acquire(&cell.key).ttl(TTL).without_refresh();
         let (came_to, limit) = match cell.verb {
-            Verb::Acquire => (acquire.lease_id(cell.id).await.map(Got::Lease), OPERATION),
-            Verb::GiveUp => (acquire.await.map(Got::Lease), OPERATION),
+            Verb::Acquire => (acquire.await.map(Got::Lease), OPERATION),
             Verb::Refresh => {
                 let lease = kept.insert(holding.expect("it holds"));
                 (lease.refresh().await.map(|()| Got::Refreshed), OPERATION)
@@ -214,7 +210,7 @@ impl Ready {
             }
             Verb::Complete => (running.expect("it runs").complete().await.map(|()| Got::Ran), OPERATION),
             Verb::Queue => {
-                let acquire = acquire.lease_id(cell.id).wait(COMING).into_future();
+                let acquire = acquire.wait(COMING).into_future();
                 let ((), came_to) = tokio::join!(give_back(holding), acquire);
                 (came_to.map(Got::Lease), COMING + OPERATION)
             }
@@ -271,13 +267,13 @@ impl Acted {
         format!("{word} {:.2} s", self.took.as_secs_f64())
     }
 
-    /// Looks at what is left: one token, which the same request finds again, a larger one for whoever
-    /// comes later, and nothing held by nobody.
+    /// Checks what is left: one token of the lease, a larger one for the next holder, and no lease without a holder.
     pub(super) async fn settle(self, late: Option<Duration>) {
         let Self { cell, came_to, next, kept, since, .. } = self;
-        let (key, mine) = (&cell.key, cell.id.to_bytes().to_vec());
+        let key = &cell.key;
         let left = TTL + late.unwrap_or_default() + secs(1);
-        let error = came_to.as_ref().err().map(|error| all_of(error));
+        let unavailable = came_to.as_ref().err().filter(|error| matches!(error, Error::Unavailable { .. }));
+        let unavailable = unavailable.map(|error| all_of(error));
         if let Some(lease) = kept {
             // On a busy machine the first one after the fault may take longer than a second, too.
             let began = Instant::now();
@@ -298,22 +294,15 @@ impl Acted {
             lease.release().await.unwrap();
         } else if cell.verb == Verb::Complete {
             tick::is_done(&cell.again, key, came_to.is_ok(), left).await;
-        } else if cell.verb != Verb::GiveUp {
-            let lease = cell.again.acquire(key).lease_id(cell.id).ttl(TTL).wait(left).await.unwrap();
-            cell.shows(&lease, since).await;
-            released(lease).await;
         }
         let last = cell.other.acquire(key).ttl(secs(60)).wait(left).await;
         let last = last.unwrap_or_else(|error| panic!("{key}: held by nobody for longer than {left:?}: {error}"));
         let granted = cell.granted().await;
-        for (lease, tokens) in &granted {
-            // One may have had several: a request that comes when its lease was given back is granted, to nobody.
-            for token in tokens {
-                assert!(*token <= i64::from(last.token()), "{key}: the last one has the largest token");
-                if let (Some(error), true) = (&error, *lease == mine) {
-                    assert!(!error.contains(&token.to_string()), "{key}: a token in {error}");
-                }
-            }
+        // A lease id may have had several: a request that arrives after its lease was released is granted, without a holder.
+        for token in granted.values().flatten() {
+            assert!(*token <= i64::from(last.token()), "{key}: the last one has the largest token");
+            let is_in_error = unavailable.as_ref().is_some_and(|error| error.contains(&token.to_string()));
+            assert!(!is_in_error, "{key}: a token in {unavailable:?}");
         }
         assert!(granted.len() >= 2, "{key}: {granted:?}");
         assert_eq!(last.release().await.unwrap(), ReleaseOutcome::Released, "{key}");

@@ -5,7 +5,7 @@ use stateright::{Model, Property};
 use super::{
     config::Rule,
     server::Server,
-    state::{Doing, Message, Phase, Rare, Runner, Stage, State, Verb, runner_of},
+    state::{Doing, Message, Phase, Rare, Runner, Stage, State, Verb},
 };
 
 #[derive(Clone, Debug, PartialEq)]
@@ -60,12 +60,7 @@ impl Server {
                 let done = state.record.as_ref().and_then(|record| record.done);
                 let is_done =
                     config.reads && config.ticks[at] > 0 && done.is_some_and(|(tick, _)| tick >= config.ticks[at]);
-                // A handle takes an acquire back before it sends another with the same lease id.
-                let takes_back = |message: &Message| message.verb == Verb::Leave && runner_of(message.attempt) == at;
-                let is_free = !config.keeps_id
-                    || config.is_without(Rule::TakesBackFirst)
-                    || !state.messages.iter().any(takes_back);
-                if room && runner.runs < config.runs[at] && !is_done && is_free {
+                if room && runner.runs < config.runs[at] && !is_done {
                     actions.push(Action::Acquire(at));
                 }
             }

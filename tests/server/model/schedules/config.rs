@@ -1,6 +1,6 @@
 //! The configuration of an exploration: the runners, the limits, the possible faults, and the rule that is left out.
 
-use super::state::{Attempt, RUNS, runner_of};
+use super::state::{Attempt, runner_of};
 use crate::state::Time;
 
 /// A rule that a test takes out, to see that the model notices.
@@ -24,8 +24,6 @@ pub(crate) enum Rule {
     CompletionWrites,
     /// Reads never come from a deposed primary.
     ReadsAreLinearizable,
-    /// A lease id is used again only after the take-back of its earlier acquire has ended.
-    TakesBackFirst,
     /// A release before the end of the minimum hold leaves an entry.
     ReleaseLeavesEntry,
     /// That entry loses its lease id.
@@ -68,8 +66,6 @@ pub(crate) struct Config {
     pub(crate) reads: bool,
     /// Whether acquires wait.
     pub(crate) waits: bool,
-    /// Whether all acquires of a runner have the same lease id.
-    pub(crate) keeps_id: bool,
     /// Whether replies are lost: then a runner resends its request or gives up, and leaves ghosts behind.
     pub(crate) loses: bool,
     /// Whether the server stalls between the parse of a request and its execution.
@@ -103,7 +99,6 @@ impl Config {
         ticks: [1; 3],
         reads: true,
         waits: false,
-        keeps_id: false,
         loses: false,
         stalls: false,
         crashes: false,
@@ -119,11 +114,6 @@ impl Config {
 
     pub(crate) fn is_without(&self, rule: Rule) -> bool {
         self.without == Some(rule)
-    }
-
-    /// The number of the lease id of an attempt.
-    pub(crate) fn lease(&self, attempt: Attempt) -> u8 {
-        if self.keeps_id { attempt - attempt % RUNS } else { attempt }
     }
 
     /// The tick of the runner whose attempt it is.

@@ -29,7 +29,7 @@ fn a_completion_looks_for_a_revocation() {
 
 #[test]
 fn a_completion_names_the_token_and_not_only_the_lease_id() {
-    let repeated = Config { keeps_id: true, crashes: true, runs: [2, 0, 0], sends: [3, 0, 0], ..Config::PLAIN };
+    let repeated = Config { loses: true, runs: [1, 0, 0], sends: [4, 0, 0], ..Config::PLAIN };
     breaks(repeated, Rule::CompletionNamesToken, &[CompletedLate]);
 }
 
@@ -71,19 +71,13 @@ fn a_runner_confirms_its_completion_by_no_read_from_a_deposed_primary() {
 }
 
 #[test]
-fn a_lease_id_is_used_again_only_after_the_take_back_of_its_earlier_acquire() {
-    let again = Config { keeps_id: true, runs: [2, 0, 0], sends: [3, 0, 0], loses: true, ..HOLDERS };
-    breaks(again, Rule::TakesBackFirst, &[BelievesFreed]);
-}
-
-#[test]
 fn a_release_before_the_end_of_the_minimum_hold_leaves_an_entry() {
     breaks(Config { at_least: 2, ..HOLDERS }, Rule::ReleaseLeavesEntry, &[GrantedEarly]);
 }
 
 #[test]
 fn the_entry_of_a_released_lease_loses_its_lease_id() {
-    let repeated = Config { at_least: 2, keeps_id: true, runs: [2, 0, 0], sends: [3, 0, 0], ..HOLDERS };
+    let repeated = Config { at_least: 2, loses: true, runs: [1, 0, 0], sends: [3, 0, 0], ..HOLDERS };
     breaks(repeated, Rule::EntryLosesLease, &[Revived]);
 }
 

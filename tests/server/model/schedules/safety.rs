@@ -90,7 +90,7 @@ fn no_deposed_primary_confirms_a_completion() {
 
 #[test]
 fn a_minimum_hold_keeps_the_key_unavailable_whatever_request_comes_late() {
-    let minimum = Config { at_least: 3, refreshes: true, keeps_id: true, loses: true, ..HOLDERS };
+    let minimum = Config { at_least: 3, refreshes: true, loses: true, ..HOLDERS };
     let minimum = Config { runs: [2, 1, 0], sends: [4, 1, 0], ..minimum };
     let full = Config { dismissals: 1, ..minimum };
     holds("minimum hold", minimum, full, &[RefusedByEntry]);
@@ -107,7 +107,7 @@ fn a_minimum_hold_ends_the_belief_of_a_holder_that_another_process_released() {
 #[test]
 fn no_holder_believes_past_its_maximum_hold_if_its_acquire_is_resent() {
     let maximum = Config { at_most: 3, refreshes: true, loses: true, sends: [4, 1, 0], until: 5, ..HOLDERS };
-    let full = Config { keeps_id: true, runs: [2, 1, 0], until: 4, ..maximum };
+    let full = Config { runs: [2, 1, 0], until: 4, ..maximum };
     holds("maximum hold", maximum, full, &[RefreshCut, ResentGrantCut]);
 }
 

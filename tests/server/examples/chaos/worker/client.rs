@@ -32,8 +32,17 @@ pub(crate) struct Plan {
     pub(crate) anew: bool,
     pub(crate) aim: Aim,
     pub(crate) by: By,
-    /// The lease id to which another client transferred the lease, and when that transfer began.
-    pub(crate) id: Option<(LeaseId, Micros)>,
+    /// The lease that another client transferred.
+    pub(crate) transferred: Option<Transferred>,
+}
+
+/// A transferred lease, which its receiver resumes.
+#[derive(Clone, Copy)]
+pub(crate) struct Transferred {
+    pub(crate) id: LeaseId,
+    pub(crate) token: FencingToken,
+    /// When the transfer began.
+    pub(crate) since: Micros,
 }
 
 /// What a key is wanted for.
@@ -104,7 +113,7 @@ pub(super) async fn run(worker: &Worker, client: usize, role: Role, by: By) {
         while let Some(plan) = next.take() {
             let Some((held, number)) = ask(worker, &plan).await else { break };
             let handed_to = holder::hold(worker, &plan, held, number, &mut rng).await;
-            next = handed_to.map(|id| Plan { id: Some(id), wait: None, anew: false, ..plan });
+            next = handed_to.map(|lease| Plan { transferred: Some(lease), wait: None, anew: false, ..plan });
         }
         let pause = match role {
             Role::Again => continue,
@@ -156,7 +165,7 @@ pub(super) fn waiting(rng: &mut Rng) -> Plan {
         anew: false,
         aim: Aim::Hold,
         by: By::Observed,
-        id: None,
+        transferred: None,
     }
 }
 
@@ -263,13 +272,18 @@ pub(super) fn asked(owner: &str, number: &str) -> Option<(u32, u64)> {
 async fn acquire(worker: &Worker, plan: &Plan, number: u64) -> mongoseal::Result<Lease> {
     // Each handle waits for its own releases only.
     let is_elsewhere = plan.aim == Aim::Drop && worker.is_sabotaged(Sabotage::NoOwnWait);
-    let needs_plain = plan.by == By::Plain || plan.aim == Aim::Transaction || plan.id.is_some() || is_elsewhere;
+    let needs_plain =
+        plan.by == By::Plain || plan.aim == Aim::Transaction || plan.transferred.is_some() || is_elsewhere;
     let any = usize::try_from(number).unwrap_or_default() % worker.handles.plain.len();
     let seal: &Mongoseal = match plan.by {
         _ if needs_plain => &worker.handles.plain[any],
         By::Threaded => &worker.handles.threaded,
         _ => &worker.handles.seal,
     };
+    if let Some(Transferred { id, token, .. }) = plan.transferred {
+        let resume = seal.resume(plan.key.as_str(), id, token);
+        return if plan.refreshed { resume.await } else { resume.without_refresh().await };
+    }
     let mut ask = seal.acquire(plan.key.as_str()).ttl(plan.ttl).grace(plan.grace);
     ask = ask.metadata(NUMBER, number.to_string());
     if plan.limit > 0 {
@@ -283,9 +297,6 @@ async fn acquire(worker: &Worker, plan: &Plan, number: u64) -> mongoseal::Result
     }
     if !plan.refreshed {
         ask = ask.without_refresh();
-    }
-    if let Some((id, _)) = plan.id {
-        ask = ask.lease_id(id);
     }
     ask.await
 }
@@ -304,6 +315,10 @@ async fn ask(worker: &Worker, plan: &Plan) -> Option<(Held, u64)> {
         _ => acquire(worker, plan, number).await.map(Held::Lease),
     };
     let end = now();
+    // A transferred lease may have ended before its receiver resumed it.
+    if matches!(answer, Err(Error::Lost { .. })) {
+        return None;
+    }
     let outcome = outcome(answer.as_ref().map(|held| held.lease().token()));
     let noted = worker.notes.take(number, answer.is_ok());
     say(&Event::Acquire(Acquire {
@@ -324,7 +339,7 @@ async fn ask(worker: &Worker, plan: &Plan) -> Option<(Held, u64)> {
         anew: plan.anew,
         probe: false,
         refreshes: plan.refreshed || plan.aim == Aim::Lead,
-        since: plan.id.map(|(_, since)| since),
+        since: plan.transferred.map(|lease| lease.since),
     }));
     answer.ok().map(|held| (held, number))
 }

@@ -12,10 +12,10 @@ use tokio::time::sleep;
 
 use super::{
     OPERATION_TIMEOUT, Worker,
-    client::{self, Aim, Plan},
+    client::{self, Aim, Plan, Transferred},
     say,
 };
-use crate::words::{Call, Event, Micros, Write, micros, now};
+use crate::words::{Call, Event, Write, micros, now};
 
 /// A key that is held, or a leadership, which is one.
 pub(crate) enum Held {
@@ -49,13 +49,7 @@ struct Holder<'a> {
 }
 
 /// Holds a key to its end. Gives the lease id that it was handed on to, where it was, and when that began.
-pub(super) async fn hold(
-    worker: &Worker,
-    plan: &Plan,
-    held: Held,
-    number: u64,
-    rng: &mut Rng,
-) -> Option<(LeaseId, Micros)> {
+pub(super) async fn hold(worker: &Worker, plan: &Plan, held: Held, number: u64, rng: &mut Rng) -> Option<Transferred> {
     let (token, id) = (held.lease().token(), held.lease().id());
     let writer = Writer { worker, plan, number, token };
     let holder = Holder { worker, plan, held, number, token: token.get() };
@@ -186,7 +180,7 @@ impl Holder<'_> {
         say(&Event::Ends { worker, lease, key, token, at: now(), how: how.into() });
     }
 
-    async fn end(self, rng: &mut Rng) -> Option<(LeaseId, Micros)> {
+    async fn end(self, rng: &mut Rng) -> Option<Transferred> {
         match (&self.plan.group, rng.u8(..20)) {
             _ if self.plan.aim == Aim::Drop => {
                 self.ends("drop");
@@ -216,16 +210,17 @@ impl Holder<'_> {
         None
     }
 
-    /// Hands the key on to another lease id. Whoever has that asks for it, whatever the answer.
-    async fn transfer(self) -> Option<(LeaseId, Micros)> {
+    /// Transfers the lease, which another client resumes if the transfer is confirmed.
+    async fn transfer(self) -> Option<Transferred> {
         self.ends("transfer");
         let (worker, lease, key, token) = (self.worker.spec.worker, self.number, self.plan.key.clone(), self.token);
         let Held::Lease(held) = self.held else { return None };
-        let (begin, id) = (now(), LeaseId::random());
-        let outcome = said(held.transfer(id).await.err().as_ref(), "ok");
+        let (since, id) = (now(), LeaseId::random());
+        let transferred = held.transfer(id).await;
+        let outcome = said(transferred.as_ref().err(), "ok");
         let (verb, within) = ("transfer".into(), micros(OPERATION_TIMEOUT));
-        say(&Event::Call(Call { worker, lease, key, token, verb, begin, end: now(), within, outcome }));
-        Some((id, begin))
+        say(&Event::Call(Call { worker, lease, key, token, verb, begin: since, end: now(), within, outcome }));
+        Some(Transferred { id, token: transferred.ok()?, since })
     }
 
     async fn release(self) {
