@@ -217,9 +217,12 @@ impl State {
     }
 
     fn refresh(&mut self, refresh: &Refresh) {
-        let holder = self.extend_expiry(refresh.lease, refresh.ttl, refresh.grace);
-        if let (Some(holder), Some(metadata)) = (holder, &refresh.metadata) {
-            holder.terms.metadata.clone_from(metadata);
+        if let Some(holder) = self.extend_expiry(refresh.lease, refresh.ttl, refresh.grace) {
+            let terms = &mut holder.terms;
+            terms.caller = refresh.caller.unwrap_or(terms.caller);
+            if let Some(metadata) = &refresh.metadata {
+                terms.metadata.clone_from(metadata);
+            }
         }
         self.grant(&[]);
     }
