@@ -76,21 +76,21 @@ async fn wait_for_expiry(context: &Context, lease: &LeaseShared) {
     }
 }
 
-/// Gives this ttl to a lease that was just granted.
-pub(crate) async fn apply_ttl(context: &Context, lease: &LeaseShared, ttl: Ttl) -> Result<()> {
+/// Gives this ttl to a lease that was just granted, within the call that acquires it.
+pub(crate) async fn apply_ttl(context: &Context, lease: &LeaseShared, ttl: Ttl, give_up: Deadline) -> Result<()> {
     tokio::select! {
         biased;
         () = wait_for_end(context, lease) => Err(Error::unavailable(
             "the lease ended before the store confirmed that it has no expiry: retry, unless the handle was shut down",
         )),
-        applied = refresh(context, lease, ttl) => applied,
+        applied = refresh(context, lease, ttl, give_up) => applied,
     }
 }
 
-/// Refreshes until the store confirms it or the operation timeout is over. The caller records the error.
-async fn refresh(context: &Context, lease: &LeaseShared, ttl: Ttl) -> Result<()> {
+/// Refreshes until the store confirms it or the deadline. The caller records the error.
+async fn refresh(context: &Context, lease: &LeaseShared, ttl: Ttl, give_up: Deadline) -> Result<()> {
     let longest = context.settings.longest_attempt(ttl);
-    let until = context.operation_deadline().or_at(lease.deadline());
+    let until = context.operation_deadline().or_at(give_up.reading()).or_at(lease.deadline());
     let confirmed = retry::until_definite(until, Limit::growing(longest), |deadline| {
         let span = spans::refresh(&lease.key, lease.token);
         attempt(span, context, lease, ttl, None, None, deadline)

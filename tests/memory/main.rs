@@ -37,6 +37,7 @@ mod several_options;
 mod shared;
 mod shutdown;
 mod siblings;
+mod slow;
 mod spans;
 mod tokens;
 mod tracing;
