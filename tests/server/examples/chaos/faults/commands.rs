@@ -11,8 +11,9 @@ use tokio::time::sleep;
 use super::{Chaos, Done, millis};
 use crate::crew::{DATABASE, SLOTS, app_name};
 
-/// Codes of a server that cannot do it now: it shuts down, steps down, is out of time or tickets, or is overloaded.
-const REFUSALS: [i32; 6] = [91, 189, 11600, 50, 365, OVERLOADED];
+/// Codes of a server that cannot do it now: a lock is not to be had, it is out of time or unavailable, or is overloaded. With
+/// the codes of a change of its state the driver would close all connections at each refusal.
+const REFUSALS: [i32; 6] = [24, 46, 50, 202, 365, OVERLOADED];
 /// `IngressRequestRateLimitExceeded`.
 const OVERLOADED: i32 = 462;
 /// The part of the commands that is refused.

@@ -57,6 +57,10 @@ pub(crate) enum Aim {
 
 pub(super) async fn run(worker: &Worker, client: usize, role: Role, by: By) {
     let mut rng = Rng::with_seed(worker.spec.seed ^ (worker.id() << 8) ^ client as u64);
+    if role == Role::Fleet {
+        // Together they would take all connections.
+        sleep(millis(&mut rng, 0..3_000)).await;
+    }
     while !worker.is_ending() {
         let plan = match role {
             Role::Waiting => waiting(&mut rng),
@@ -113,6 +117,7 @@ pub(super) async fn run(worker: &Worker, client: usize, role: Role, by: By) {
             Role::Again => continue,
             Role::Trying if by == By::Observed => 1..20,
             Role::Outstaying => 100..400,
+            Role::Fleet => 1_000..3_000,
             _ => 1..60,
         };
         sleep(millis(&mut rng, pause)).await;
