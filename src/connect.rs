@@ -126,7 +126,7 @@ impl Mongoseal {
     /// **On MongoDB** the database is that of the connection string, or `mongoseal`. The collection is `mongoseal`.
     /// Concerns, read preference and retries of the connection string have no effect: each command sets what the
     /// guarantees need. The client opens up to 64 connections to a server as requests need them, or `maxPoolSize` of the
-    /// connection string if that is more. If `serverSelectionTimeoutMS` is longer than an attempt, it is shortened, so that
+    /// connection string if that is more, and up to 8 at a time, or `maxConnecting` of it. If `serverSelectionTimeoutMS` is longer than an attempt, it is shortened, so that
     /// the error says why no server could be reached.
     ///
     /// Some options of a connection string need a feature of this crate, and the error names the one that is off:

@@ -36,7 +36,8 @@ impl Mongoseal {
 /// Acquires several keys. Awaiting it returns a [`LeaseSet`] with a lease on each key, or an error and no lease.
 ///
 /// [`Mongoseal::acquire_all`] makes it. The keys are acquired one after another in their own order, whatever order they
-/// are given in, so two sets with the same keys never deadlock. [`wait`](Self::wait) bounds all the waits together.
+/// are given in, so two sets with the same keys never deadlock. [`wait`](Self::wait) bounds all the waits together, and the
+/// [operation timeout](crate::Builder::operation_timeout) all requests: it must be longer than the round trips for all keys.
 ///
 /// Its options are those of an [`Acquire`](crate::Acquire), for each key. There is no option for progress, because
 /// each lease has its own.
@@ -199,23 +200,31 @@ impl AcquireAll {
     }
 }
 
-/// Acquires the keys in their order, all or none. Waits up to `wait` for all of them together.
+/// Acquires the keys in their order, all or none. Waits up to `wait` for all of them together, and ends with the
+/// operation timeout after that: a take-back that is slower goes on in the background.
 async fn attempt(acquire: &CheckedAcquire, keys: &[Key], wait: Duration) -> Result<LeaseSet> {
-    let clock = acquire.shared.context.clock();
+    let acquire = acquire.clone().wait(wait);
+    let context = &acquire.shared.context;
+    let (clock, give_up) = (context.clock(), acquire.deadline());
     let until = clock.now().saturating_add(wait);
     let mut leases = Gathered::default();
     for key in keys {
         let left = until.saturating_sub(clock.now());
-        match acquire.clone().wait(left).acquire(key.clone()).await {
+        match acquire.clone().wait(left).give_up_at(give_up).acquire(key.clone()).await {
             Ok(lease) => leases.push(lease),
             Err(error) => {
                 // Before the caller sees the error.
-                leases.take_back().await;
+                context.wait_until(give_up, leases.take_back()).await;
                 return Err(error);
             }
         }
     }
-    leases.complete().await.map(LeaseSet::of)
+    // Before the caller sees that one was lost.
+    if let Err(lost) = leases.check() {
+        context.wait_until(give_up, leases.take_back()).await;
+        return Err(lost);
+    }
+    Ok(LeaseSet::of(leases.complete()))
 }
 
 impl IntoFuture for AcquireAll {

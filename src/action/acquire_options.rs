@@ -12,7 +12,7 @@ use std::{
 use tokio::sync::oneshot;
 
 use crate::{
-    Error, Group, IntoName, Key, Lease, LeaseId, Metadata, Result, Retry, Ttl,
+    Deadline, Error, Group, IntoName, Key, Lease, LeaseId, Metadata, Result, Retry, Ttl,
     engine::{
         acquire_task::{AcquireReport, AcquireTask},
         lease_ids::InUse,
@@ -139,6 +139,7 @@ impl AcquireOptions {
             stalled_after,
             refreshing,
             on_held,
+            give_up: None,
             is_campaign,
         })
     }
@@ -193,6 +194,8 @@ pub(crate) struct CheckedAcquire {
     stalled_after: Option<Duration>,
     refreshing: Refreshing,
     pub(crate) on_held: OnHeld,
+    /// The end of the call of which the acquire is a part.
+    give_up: Option<Deadline>,
     is_campaign: bool,
 }
 
@@ -201,6 +204,23 @@ impl CheckedAcquire {
     pub(crate) fn wait(mut self, at_most: Duration) -> Self {
         self.on_held = OnHeld::wait(at_most);
         self
+    }
+
+    /// Ends with the call of which the acquire is a part.
+    pub(crate) fn give_up_at(mut self, deadline: Deadline) -> Self {
+        self.give_up = Some(deadline);
+        self
+    }
+
+    /// When a call that begins now ends: after its wait and the operation timeout. A retry policy has limits of its own.
+    pub(crate) fn deadline(&self) -> Deadline {
+        let context = &self.shared.context;
+        let deadline = match &self.on_held {
+            OnHeld::Once => context.operation_deadline(),
+            OnHeld::Wait(wait) => context.operation_deadline().later_by(*wait),
+            OnHeld::Retry(_) => Deadline::at(context.clock(), Duration::MAX),
+        };
+        self.give_up.map_or(deadline, |give_up| deadline.or_at(give_up.reading()))
     }
 
     /// Acquires a key on a task, which then keeps the lease.
@@ -234,6 +254,7 @@ impl CheckedAcquire {
 
     /// Creates the task that acquires a key. Fails if the handle is shut down.
     fn prepare(self, key: Key, id: LeaseId) -> Result<AcquireTask> {
+        let give_up = self.deadline();
         let Self { shared, ttl, wait_ttl, grace, limit, group, metadata, hold, stalled_after, .. } = self;
         let (refreshing, on_held) = (self.refreshing, self.on_held);
         shared.context.ensure_open()?;
@@ -262,6 +283,7 @@ impl CheckedAcquire {
             stalled_after,
             refreshing,
             on_held,
+            give_up,
             is_in_doubt: AtomicBool::new(false),
             is_queued: AtomicBool::new(false),
             report,

@@ -16,7 +16,7 @@ use tracing::debug;
 
 use super::acquire_options::AcquireOptions;
 use crate::{
-    Error, FencingToken, IntoName, Key, Lease, Mongoseal, Owner, ReleaseOutcome, Result,
+    Deadline, Error, FencingToken, IntoName, Key, Lease, Mongoseal, Owner, ReleaseOutcome, Result,
     engine::{context::Context, retry},
     record::{Completion, StoreTime},
     store::Snapshot,
@@ -322,25 +322,24 @@ impl RunOnce {
                 "the reads of this store can be outdated, so a completed tick could run again: use MongoDB",
             ));
         }
-        let (now, done) = read(context, &key).await?;
+        let give_up = acquire.deadline();
+        let (now, done) = read(context, &key, give_up).await?;
         let tick = tick.number_at(now)?;
         if let Some(ended) = ended(done, tick) {
             return Ok(Begun::Ended(ended));
         }
-        let lease = match acquire.acquire(key.clone()).await {
+        let lease = match acquire.give_up_at(give_up).acquire(key.clone()).await {
             Ok(lease) => lease,
             Err(error) => return busy(error).map(Begun::Ended),
         };
-        let done = match read(context, &key).await {
-            Ok((_, done)) => done,
-            Err(error) => {
-                lease.take_back().await;
-                return Err(error);
-            }
+        let ended = match read(context, &key, give_up).await {
+            Ok((_, done)) => ended(done, tick).map(Ok),
+            Err(error) => Some(Err(error)),
         };
-        if let Some(ended) = ended(done, tick) {
-            lease.take_back().await;
-            return Ok(Begun::Ended(ended));
+        if let Some(ended) = ended {
+            // A take-back that is slower goes on in the background.
+            context.wait_until(give_up, lease.take_back()).await;
+            return ended.map(Begun::Ended);
         }
         debug!(key = %lease.key(), token = %lease.token(), tick, "runs");
         Ok(Begun::Holds(TickLease { lease, tick }))
@@ -355,8 +354,8 @@ enum Begun<T> {
 }
 
 /// The store's time, and the last completed tick of a key.
-async fn read(context: &Context, key: &Key) -> Result<(StoreTime, Option<Completion>)> {
-    let until = context.operation_deadline();
+async fn read(context: &Context, key: &Key, give_up: Deadline) -> Result<(StoreTime, Option<Completion>)> {
+    let until = context.operation_deadline().or_at(give_up.reading());
     if let Some(Snapshot { record, at }) = context.read_record(key, until).await? {
         return Ok((at.now, record.done));
     }

@@ -121,7 +121,7 @@ pub(super) fn wait(terms: &LeaseSpec) -> Acquire {
 }
 
 pub(super) fn refresh(terms: &LeaseSpec) -> Request {
-    Request::Refresh(Refresh { lease: terms.lease, ttl: terms.ttl, grace: terms.grace, metadata: None })
+    Request::Refresh(Refresh { lease: terms.lease, ttl: terms.ttl, grace: terms.grace, metadata: None, caller: None })
 }
 
 pub(super) fn release(terms: &LeaseSpec, token: FencingToken) -> Request {

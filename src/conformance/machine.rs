@@ -61,7 +61,11 @@ fn random(met: Option<&Record>) -> Request {
             let wait = WaitSpec { ttl: millis(), queue_limit: fastrand::u32(1..6) };
             Request::Acquire(Acquire { terms, wait: (fastrand::u8(0..4) > 0).then_some(wait) })
         }
-        11..=13 => Request::Refresh(Refresh { lease: lease(), ttl: millis(), grace: 0, metadata: None }),
+        11..=13 => {
+            let lease = lease();
+            let caller = (fastrand::u8(0..3) == 0).then(|| caller(lease));
+            Request::Refresh(Refresh { lease, ttl: millis(), grace: 0, metadata: None, caller })
+        }
         14..=15 => taken_back(),
         16..=17 => first.map_or_else(taken_back, |first| {
             Request::Release(Release { lease: first.terms.lease, token: first.version })
@@ -89,8 +93,9 @@ fn random(met: Option<&Record>) -> Request {
             Request::Complete(Complete { lease: first.terms.lease, token: first.version, tick, by: "$$ROOT".into() })
         }),
         26 => Request::Reset(Reset { tick: fastrand::u64(0..9), upto: FencingToken::MAX, by: "$ops".into() }),
-        _ => first.map_or(Request::Refresh(Refresh { lease: lease(), ttl: 1, grace: 0, metadata: None }), |first| {
-            Request::Transfer(Transfer { lease: first.terms.lease, token: first.version, to: lease() })
-        }),
+        _ => first.map_or(
+            Request::Refresh(Refresh { lease: lease(), ttl: 1, grace: 0, metadata: None, caller: None }),
+            |first| Request::Transfer(Transfer { lease: first.terms.lease, token: first.version, to: lease() }),
+        ),
     }
 }

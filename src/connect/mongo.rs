@@ -18,6 +18,11 @@ use crate::{
 /// default of 10, a refresh can wait until its lease is lost.
 const POOL_SIZE: u32 = 64;
 
+/// How many connections to a server our client opens at a time. The driver has no timeout for a handshake: one that
+/// falls silent keeps its place until the pool is cleared, and with the driver's default of 2 two of them stop the growth
+/// of the pool. An eighth of the pool lets it grow beside seven of them.
+const MAX_CONNECTING: u32 = POOL_SIZE.div_euclid(8);
+
 /// How many of the connections are left to requests. Change streams may keep the others.
 const REQUEST_CONNECTIONS: u32 = 48;
 
@@ -67,6 +72,7 @@ impl Builder {
         let selection = options.server_selection_timeout.get_or_insert(longest);
         *selection = longest.min(*selection);
         options.app_name.get_or_insert_with(|| "mongoseal".into());
+        options.max_connecting.get_or_insert(MAX_CONNECTING);
         let connections = options.max_pool_size.get_or_insert(POOL_SIZE);
         // Zero is no limit.
         if *connections > 0 {

@@ -57,6 +57,8 @@ pub(crate) struct AcquireTask {
     pub(crate) stalled_after: Option<Duration>,
     pub(crate) refreshing: Refreshing,
     pub(crate) on_held: OnHeld,
+    /// The end of the call, also if all requests are slow.
+    pub(crate) give_up: Deadline,
     /// Whether a request was sent whose outcome is unknown.
     pub(crate) is_in_doubt: AtomicBool,
     /// Whether the waiter may be in the queue.
@@ -131,7 +133,7 @@ impl AcquireTask {
     ) -> Result<Arc<LeaseShared>> {
         let lease = self.acquire_by_policy(shared, reply).await?;
         if self.ttl > Ttl::MAX {
-            let applied = refresh::apply_ttl(&shared.context, &lease, self.ttl).await;
+            let applied = refresh::apply_ttl(&shared.context, &lease, self.ttl, self.give_up).await;
             self.is_in_doubt.fetch_or(applied.is_err(), Ordering::Relaxed);
             applied?;
         }
@@ -145,7 +147,7 @@ impl AcquireTask {
         reply: &mut oneshot::Sender<Result<HeldLease>>,
     ) -> Result<Arc<LeaseShared>> {
         let clock = shared.context.clock();
-        let (began, mut give_up) = (clock.now(), shared.context.operation_deadline());
+        let (began, mut give_up) = (clock.now(), shared.context.operation_deadline().or_at(self.give_up.reading()));
         tokio::select! {
             biased;
             () = reply.closed() => return Err(abandoned_error()),
@@ -206,7 +208,7 @@ impl AcquireTask {
             // The last attempt does not wait: it is granted the key or leaves the queue.
             let is_waiter = until.is_some_and(|until| clock.now() < until);
             let give_up = first.take().unwrap_or_else(|| shared.context.operation_deadline());
-            let give_up = give_up.or_at(end.saturating_add(shared.context.settings.operation_timeout));
+            let give_up = give_up.or_at(self.give_up.reading());
             let answer = retry::until_definite(give_up, shared.context.settings.attempt, |deadline| {
                 // Checked between attempts only: a request that was sent must end before it can be taken back.
                 let stop = if shared.context.closing.is_cancelled() {

@@ -19,7 +19,10 @@ use tracing::{debug, warn};
 
 use crate::{
     AcquireId, Error, FencingToken, HandleId, HybridTime, Result,
-    engine::{context::Context, lease_shared::LeaseShared, observer::HandleEvent, pending_releases::PendingReleases},
+    engine::{
+        context::Context, lease_shared::LeaseShared, observer::HandleEvent, pending_releases::PendingReleases,
+        retry::Backoff,
+    },
     record::StoreTime,
     store::Notification,
 };
@@ -31,8 +34,10 @@ const BEAT_INTERVAL: Duration = Duration::from_secs(1);
 const BEAT_TIMEOUT: Duration = Duration::from_secs(3);
 /// How many holders check for a revocation that the listener may have missed.
 const MAX_LOSS_CHECKS: usize = 256;
-/// How long to wait before listening again after a failure.
+/// How long to wait before listening again after a failure. While the store refuses to notify, the pause doubles each
+/// time, up to the longest: a handle then sends one command a minute in vain.
 const REOPEN_PAUSE: Duration = Duration::from_secs(1);
+const LONGEST_REOPEN_PAUSE: Duration = Duration::from_secs(60);
 
 /// Why a waiter is woken.
 #[derive(Clone, Debug)]
@@ -65,6 +70,8 @@ struct NotifierState {
     /// By the number of their acquire.
     holding: BTreeMap<u64, Arc<LeaseShared>>,
     listening: ListenerState,
+    /// The pauses before the next listeners, while the store refuses to notify.
+    refused: Option<Backoff>,
     /// The number of the listener, and when, on the clock, it last showed that its runtime is driven.
     listener: u64,
     beat_at: Duration,
@@ -84,7 +91,7 @@ enum ListenerState {
     Opening(HybridTime),
     /// The listener receives what happens after this tick.
     Open(HybridTime),
-    /// The store cannot notify.
+    /// The store has no notifications.
     Unsupported,
 }
 
@@ -225,11 +232,12 @@ impl Notifier {
         true
     }
 
-    /// Whether no task listens, although the store can notify.
+    /// Whether no task listens, although one can be started.
     pub(crate) fn is_listener_missing(&self, now: Duration) -> bool {
         let state = self.state();
         match state.listening {
-            ListenerState::Closed | ListenerState::ClosedUntil(_) => true,
+            ListenerState::Closed => true,
+            ListenerState::ClosedUntil(time) => time <= now,
             ListenerState::Opening(_) | ListenerState::Open(_) => state.is_silent(now),
             ListenerState::Unsupported => false,
         }
@@ -244,7 +252,11 @@ impl Notifier {
     fn notify(&self, notification: &Notification, listener: u64) {
         match notification {
             Notification::Started { since } => {
-                if self.is_listener(listener, |state| state.listening = ListenerState::Open(*since)) {
+                let is_listener = self.is_listener(listener, |state| {
+                    state.listening = ListenerState::Open(*since);
+                    state.refused = None;
+                });
+                if is_listener {
                     self.wake(&Wake::Listening);
                 }
             }
@@ -322,6 +334,7 @@ async fn listen(context: Arc<Context>, notifier: Arc<Notifier>, since: HybridTim
         listening: ListenerState::Closed,
         listener,
         is_open: false,
+        is_refused: false,
         error: None,
     };
     let (tell, mut notifications) = mpsc::unbounded_channel();
@@ -351,20 +364,27 @@ async fn listen(context: Arc<Context>, notifier: Arc<Notifier>, since: HybridTim
             ended = &mut watching => break ended,
         }
     };
-    ended.listening = ListenerState::ClosedUntil(clock.now().saturating_add(REOPEN_PAUSE));
+    let mut pause = REOPEN_PAUSE;
     if let Err(failed) = failed {
         let error: &(dyn std::error::Error + 'static) = &failed;
+        let mut is_first = false;
         if matches!(failed, Error::Invalid { .. }) {
+            let mut state = notifier.state();
+            is_first = state.refused.is_none();
+            pause = state.refused.get_or_insert_with(|| Backoff::between(REOPEN_PAUSE, LONGEST_REOPEN_PAUSE)).next();
+            ended.is_refused = true;
+        }
+        if is_first {
             warn!(
                 error,
-                "cannot listen to the change stream, so waiters poll, and holders learn of a revocation with their next refresh: remove the cause, and make a new handle"
+                "cannot listen to the change stream, so waiters poll, and holders learn of a revocation with their next refresh: remove the cause; the handle retries at least once a minute"
             );
-            ended.listening = ListenerState::Unsupported;
         } else {
             debug!(error, "the listener failed: waiters poll until it is open again");
         }
         ended.error = Some(failed);
     }
+    ended.listening = ListenerState::ClosedUntil(clock.now().saturating_add(pause));
 }
 
 /// Notes the end of the listener, however it ends.
@@ -375,6 +395,8 @@ struct ListenerEnd {
     listener: u64,
     /// Whether the stream was opened.
     is_open: bool,
+    /// Whether the store refuses to notify.
+    is_refused: bool,
     error: Option<Error>,
 }
 
@@ -393,7 +415,7 @@ impl Drop for ListenerEnd {
         if self.is_open || error.is_some() {
             observers.emit(|| HandleEvent::StreamClosed { error });
         }
-        if let (ListenerState::Unsupported, Some(error)) = (self.listening, error) {
+        if let Some(error) = error.filter(|_| self.is_refused) {
             observers.emit(|| HandleEvent::PollingStarted { error });
         }
     }

@@ -188,7 +188,8 @@ pub enum HandleEvent<'a> {
         /// Why it failed. Waiters poll until it is open again.
         error: Option<&'a Error>,
     },
-    /// The store has no stream of grants and revocations for this handle: its waiters poll from now on.
+    /// The store has no notifications, or refuses this handle's stream of grants and revocations: its waiters poll until a
+    /// stream is opened. The handle retries a refused stream, and reports each refusal.
     #[non_exhaustive]
     PollingStarted {
         /// Why there is no stream.

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tracing::{Instrument, Span, debug};
 
 use crate::{
-    Deadline, Error, HybridTime, Key, LossCause, Metadata, Result, Ttl,
+    AcquireId, Deadline, Error, HybridTime, Key, LossCause, Metadata, Result, Ttl,
     engine::{
         confirm::{confirm_loss, stale_error},
         context::Context,
@@ -76,24 +76,24 @@ async fn wait_for_expiry(context: &Context, lease: &LeaseShared) {
     }
 }
 
-/// Gives this ttl to a lease that was just granted.
-pub(crate) async fn apply_ttl(context: &Context, lease: &LeaseShared, ttl: Ttl) -> Result<()> {
+/// Gives this ttl to a lease that was just granted, within the call that acquires it.
+pub(crate) async fn apply_ttl(context: &Context, lease: &LeaseShared, ttl: Ttl, give_up: Deadline) -> Result<()> {
     tokio::select! {
         biased;
         () = wait_for_end(context, lease) => Err(Error::unavailable(
             "the lease ended before the store confirmed that it has no expiry: retry, unless the handle was shut down",
         )),
-        applied = refresh(context, lease, ttl) => applied,
+        applied = refresh(context, lease, ttl, give_up) => applied,
     }
 }
 
-/// Refreshes until the store confirms it or the operation timeout is over. The caller records the error.
-async fn refresh(context: &Context, lease: &LeaseShared, ttl: Ttl) -> Result<()> {
+/// Refreshes until the store confirms it or the deadline. The caller records the error.
+async fn refresh(context: &Context, lease: &LeaseShared, ttl: Ttl, give_up: Deadline) -> Result<()> {
     let longest = context.settings.longest_attempt(ttl);
-    let until = context.operation_deadline().or_at(lease.deadline());
+    let until = context.operation_deadline().or_at(give_up.reading()).or_at(lease.deadline());
     let confirmed = retry::until_definite(until, Limit::growing(longest), |deadline| {
         let span = spans::refresh(&lease.key, lease.token);
-        attempt(span, context, lease, ttl, None, deadline)
+        attempt(span, context, lease, ttl, None, None, deadline)
     });
     match confirmed.await? {
         Some(Confirmed { sent, .. }) if lease.extend_deadline(sent.saturating_add(context.settings.validity(ttl))) => {
@@ -112,13 +112,15 @@ pub(crate) struct Confirmed {
     pub(crate) tick: HybridTime,
 }
 
-/// Sends one refresh in this span. Returns `None` if the lease is lost. The caller records the error.
+/// Sends one refresh in this span. With a `caller`, that acquire is notified of a revocation from then on. Returns `None`
+/// if the lease is lost. The function that calls this records the error.
 pub(crate) async fn attempt(
     span: Span,
     context: &Context,
     lease: &LeaseShared,
     ttl: Ttl,
     metadata: Option<&Metadata>,
+    caller: Option<AcquireId>,
     deadline: Deadline,
 ) -> Result<Option<Confirmed>> {
     let sending = async {
@@ -128,6 +130,7 @@ pub(crate) async fn attempt(
             ttl: ttl.millis(),
             grace: lease.grace,
             metadata: metadata.cloned(),
+            caller,
         });
         let sent = clock.now();
         let answer = context.store.apply(&lease.key, request, deadline).await;

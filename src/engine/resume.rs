@@ -3,15 +3,17 @@
 //! Purpose: a process that knows a lease of an earlier process goes on with it, and never acquires its key anew.
 //!
 //! Mechanism: a linearizable read finds the holder with this lease id and token. A refresh, which never creates a lease,
-//! confirms that it still holds the key. Then the task of the lease starts. Until then all runs in the caller's future:
-//! if the caller drops it, there is no lease that its drop would release.
+//! confirms that it still holds the key, and makes this handle the one that is notified of a revocation. If that refresh
+//! of an earlier resume arrives late, this handle learns of a revocation with its next refresh. Then the task of the lease
+//! starts. Until then all runs in the caller's future: if the caller drops it, there is no lease that its drop would
+//! release.
 //!
 //! Invariant: nothing but refreshes is sent until the lease is confirmed, and they keep what its acquire has set.
 
 use std::{sync::Arc, time::Duration};
 
 use crate::{
-    Deadline, Error, FencingToken, HybridTime, Key, LeaseId, LossCause, Result, Ttl,
+    AcquireId, Deadline, Error, FencingToken, HybridTime, Key, LeaseId, LossCause, Result, Ttl,
     engine::{
         confirm::find_loss,
         context::Context,
@@ -63,12 +65,15 @@ pub(crate) async fn resume(shared: &Arc<Shared>, spec: ResumeSpec) -> Result<Hel
     let found = find(context, &spec, give_up).await?;
     let (ttl, refreshing) = (found.ttl, found.refreshing);
     let limit = Limit::growing(context.settings.attempt);
-    let lease = retry::until_definite(give_up, limit, |answer_by| confirm(context, &spec, &found, answer_by)).await?;
+    let caller = shared.siblings().next_acquire_id();
+    let confirmed =
+        retry::until_definite(give_up, limit, |answer_by| confirm(context, &spec, &found, caller, answer_by));
+    let lease = confirmed.await?;
     // If the handle was shut down meanwhile, the lease stays as it is.
     context.ensure_open()?;
     let (key, token) = (&lease.key, lease.token);
     lease.observe(&context.settings.observers, false, || HandleEvent::Resumed { key, token });
-    let holder = (shared.siblings().next_acquire_id().number, &lease);
+    let holder = (caller.number, &lease);
     let holder = HolderGuard::new(context, &shared.siblings().notifier, &shared.releases, holder);
     let (held, mut task) = LeaseTask::start(Arc::clone(shared), lease, (ttl, refreshing), in_use, holder);
     let run = async move {
@@ -128,15 +133,21 @@ fn new_ttl(context: &Context, spec: &ResumeSpec, holder: &Holder, has_expiry: bo
     }
 }
 
-/// Sends one refresh. Returns the lease if the store confirms it.
-async fn confirm(context: &Context, spec: &ResumeSpec, found: &Found, answer_by: Deadline) -> Result<Arc<LeaseShared>> {
+/// Sends one refresh, by which this handle is notified of a revocation. Returns the lease if the store confirms it.
+async fn confirm(
+    context: &Context,
+    spec: &ResumeSpec,
+    found: &Found,
+    caller: AcquireId,
+    answer_by: Deadline,
+) -> Result<Arc<LeaseShared>> {
     let validity = context.settings.validity(found.ttl);
     let until = context.clock().now().saturating_add(validity).max(found.until);
     let granted = (spec.token, found.tick);
     let (key, clock) = (spec.key.clone(), context.clock());
     let lease = Arc::new(LeaseShared::new(key, &found.terms, granted, clock, until, found.limits));
     let span = spans::refresh(&lease.key, lease.token);
-    match refresh::attempt(span, context, &lease, found.ttl, None, answer_by).await? {
+    match refresh::attempt(span, context, &lease, found.ttl, None, Some(caller), answer_by).await? {
         Some(Confirmed { sent, .. }) if lease.extend_deadline(sent.saturating_add(validity)) => Ok(lease),
         Some(_) => Err(Error::unavailable(format!(
             "the store refreshed the lease, but answered after the ttl of {} was over: retry, and choose a longer ttl if that happens again",

@@ -95,6 +95,9 @@ pub struct Refresh {
     pub grace: u64,
     /// The new metadata. `None`: it stays as it is.
     pub metadata: Option<Metadata>,
+    /// The acquire that is notified of a revocation from now on, in a handle that resumes the lease. `None`: it stays as
+    /// it is.
+    pub caller: Option<AcquireId>,
 }
 
 /// Releases a lease.

@@ -215,6 +215,7 @@ impl State {
     fn refresh(&mut self, refresh: &Refresh) {
         if let Some(holder) = self.holders.iter_mut().find(|holder| holder.terms.lease == refresh.lease) {
             holder.refresh(self.at.now, refresh.ttl, refresh.grace);
+            holder.terms.caller = refresh.caller.unwrap_or(holder.terms.caller);
             if let Some(metadata) = &refresh.metadata {
                 holder.terms.metadata.clone_from(metadata);
             }

@@ -36,6 +36,7 @@ mod several_options;
 mod shared;
 mod shutdown;
 mod siblings;
+mod slow;
 mod spans;
 mod tokens;
 mod tracing;

@@ -313,13 +313,40 @@ async fn a_resume_without_refresh_ends_with_the_ttl_and_a_bad_interval_is_refuse
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_revocation_ends_a_resumed_lease_at_its_next_refresh() {
+async fn a_resumed_lease_hears_of_its_revocation_at_once() {
+    let store = Faulty::new();
+    let seal = store.seal();
+    let (id, token) = leave(seal.acquire("k").ttl(secs(60)).await.unwrap());
+    seal.shutdown().await;
+    let lease = store.seal().resume("k", id, token).await.unwrap();
+    // Also after a refresh, which a batch may send.
+    for held in [secs(3), secs(40)] {
+        tokio::time::sleep(held).await;
+        assert!(lease.is_valid());
+    }
+    let began = tokio::time::Instant::now();
+    store.seal().revoke("k").by("olga").await.unwrap();
+    assert!(matches!(lease.cancelled().await, LossCause::Revoked { by, .. } if by == "olga"));
+    let took = began.elapsed();
+    assert!(took < millis(100), "{took:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_late_refresh_of_an_earlier_resume_delays_the_notice_of_a_revocation_to_the_next_refresh() {
     let store = Faulty::new();
     let (id, token) = left(&store).await;
-    let lease = store.seal().resume("k", id, token).await.unwrap();
-    store.seal().revoke("k").by("olga").await.unwrap();
-    let cause = tokio::time::timeout(secs(11), lease.cancelled()).await.unwrap();
-    assert!(matches!(cause, LossCause::Revoked { .. }), "{cause}");
+    leave(store.seal().resume("k", id, token).await.unwrap());
+    let earlier = store.requests().pop().unwrap();
+    let seal = store.seal();
+    let lease = seal.resume("k", id, token).await.unwrap();
+    let deadline = Deadline::after(store.clock(), secs(1));
+    store.apply(lease.key(), earlier, deadline).await.unwrap();
+    tokio::time::sleep(secs(2)).await;
+    store.seal().revoke("k").await.unwrap();
+    tokio::time::sleep(millis(100)).await;
+    assert!(lease.is_valid());
+    tokio::time::sleep(secs(8)).await;
+    assert!(!lease.is_valid(), "it is lost at a third of its ttl of 30 s");
 }
 
 #[tokio::test(start_paused = true)]

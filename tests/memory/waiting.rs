@@ -4,7 +4,7 @@ use std::{
     future::IntoFuture,
     sync::{
         Arc, Mutex,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
 };
 
@@ -180,6 +180,44 @@ async fn waiters_ask_where_the_store_cannot_tell_and_listen_again_when_it_can() 
             assert!(clock.now().saturating_sub(released) <= millis(650), "{fault:?}");
         }
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_refusal_of_the_listener_does_not_make_waiters_poll_for_the_life_of_the_handle() {
+    let store = Faulty::new();
+    let mut refused = false;
+    store.script(move |call| match call {
+        Call::Watch if !std::mem::replace(&mut refused, true) => Some(Fault::Refuse),
+        _ => None,
+    });
+    let _holder = store.seal().acquire("k").ttl(secs(3600)).await.unwrap();
+    let _waiting = waiter(&store.seal(), secs(3600));
+    tokio::time::sleep(secs(5)).await;
+    let before = store.requests().len();
+    tokio::time::sleep(secs(60)).await;
+    let sent = store.requests().len() - before;
+    assert!(sent <= 8, "it renews its place at a third of the ttl of 30 s and does not poll: {sent} requests in 60 s");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_listener_that_is_always_refused_is_retried_at_least_once_a_minute_and_not_much_more_often() {
+    let store = Faulty::new();
+    let tries = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&tries);
+    store.script(move |call| {
+        let is_watch = matches!(call, Call::Watch);
+        counted.fetch_add(usize::from(is_watch), Ordering::Relaxed);
+        is_watch.then_some(Fault::Refuse)
+    });
+    let _holder = store.seal().acquire("k").ttl(secs(7200)).without_refresh().await.unwrap();
+    let _waiting = waiter(&store.seal(), secs(7200));
+    tokio::time::sleep(secs(180)).await;
+    // Two handles: the pauses grow from a second to a minute.
+    let first = tries.swap(0, Ordering::Relaxed);
+    assert!((6..=40).contains(&first), "{first}");
+    tokio::time::sleep(secs(600)).await;
+    let later = tries.load(Ordering::Relaxed);
+    assert!((10..=21).contains(&later), "{later}");
 }
 
 #[tokio::test(start_paused = true)]

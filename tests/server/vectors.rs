@@ -199,6 +199,6 @@ fn requests() -> [(&'static str, Request); 2] {
     };
     [
         ("acquire", Request::Acquire(Acquire { terms, wait: None })),
-        ("refresh", Request::Refresh(Refresh { lease, ttl: 60_000, grace: 0, metadata: None })),
+        ("refresh", Request::Refresh(Refresh { lease, ttl: 60_000, grace: 0, metadata: None, caller: None })),
     ]
 }

@@ -186,6 +186,7 @@ impl<'a> Notation<'a> {
                 ttl: long(field("ttl")),
                 grace: long(field("grace")),
                 metadata: of.get("metadata").map(metadata),
+                caller: of.get("caller").map(|_| caller(of)),
             }),
             "release" => Request::Release(Release { lease: lease(&of["lease"]), token: self.token(&of["token"]) }),
             "leave" => Request::Leave(Leave { lease: lease(&of["lease"]), caller: caller(of) }),

@@ -16,15 +16,14 @@ impl Gathered {
         self.0.push(lease);
     }
 
-    /// Returns the leases of a complete set, if all of them are held. Otherwise takes them back.
-    pub(super) async fn complete(mut self) -> Result<Vec<Lease>> {
-        match self.0.iter().try_for_each(Lease::check) {
-            Ok(()) => Ok(mem::take(&mut self.0)),
-            Err(lost) => {
-                self.take_back().await;
-                Err(lost)
-            }
-        }
+    /// Refuses a set of which a lease is lost.
+    pub(super) fn check(&self) -> Result<()> {
+        self.0.iter().try_for_each(Lease::check)
+    }
+
+    /// The leases of a complete set.
+    pub(super) fn complete(mut self) -> Vec<Lease> {
+        mem::take(&mut self.0)
     }
 
     /// Takes the leases back, all at the same time.

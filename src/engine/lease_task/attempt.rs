@@ -47,7 +47,7 @@ impl LeaseTask {
         self.attempts = self.attempts.saturating_add(1);
         self.sent.push(Box::pin(async move {
             let span = spans::refresh(&lease.key, lease.token);
-            let sent = refresh::attempt(span.clone(), &context, &lease, ttl, metadata.as_ref(), attempt_deadline);
+            let sent = refresh::attempt(span.clone(), &context, &lease, ttl, metadata.as_ref(), None, attempt_deadline);
             let confirmed = sent.await;
             Reply::Attempt(AttemptResult { round, ttl, deadline, confirmed, span })
         }));

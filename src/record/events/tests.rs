@@ -111,7 +111,7 @@ fn a_hand_over_is_a_release_and_then_a_grant() {
     assert_eq!(bench.send(&acquire(2, 0, 1000, Some(1000))), [], "queueing is no event");
     bench.millis += 5;
     assert_eq!(
-        bench.send(&Request::Refresh(Refresh { lease: lease(1), ttl: 1000, grace: 0, metadata: None })),
+        bench.send(&Request::Refresh(Refresh { lease: lease(1), ttl: 1000, grace: 0, metadata: None, caller: None })),
         [],
         "a refresh is no event"
     );
@@ -225,7 +225,9 @@ fn request(rng: &mut Rng) -> Request {
             let wait_ttl = (rng.u8(..10) < 7).then(|| ttl(rng));
             acquire(number, limit, time, wait_ttl)
         }
-        8..10 => Request::Refresh(Refresh { lease: lease(number), ttl: ttl(rng), grace: 0, metadata: None }),
+        8..10 => {
+            Request::Refresh(Refresh { lease: lease(number), ttl: ttl(rng), grace: 0, metadata: None, caller: None })
+        }
         10..14 => release(number),
         14..16 => {
             let to = lease(rng.u8(1..6));

@@ -90,7 +90,7 @@ fn acquire(number: u8, limit: u32, wait: Option<WaitSpec>) -> Request {
 }
 
 fn refresh(number: u8) -> Request {
-    Request::Refresh(Refresh { lease: lease(number), ttl: 1000, grace: 0, metadata: None })
+    Request::Refresh(Refresh { lease: lease(number), ttl: 1000, grace: 0, metadata: None, caller: None })
 }
 
 fn release(number: u8) -> Request {
@@ -164,7 +164,7 @@ fn a_refresh_never_pulls_the_end_in() {
     let mut bench = Bench::new();
     bench.send(once(1, 0));
     let end = bench.record().holders[0].expires_at;
-    bench.send(Request::Refresh(Refresh { lease: lease(1), ttl: 10, grace: 0, metadata: None }));
+    bench.send(Request::Refresh(Refresh { lease: lease(1), ttl: 10, grace: 0, metadata: None, caller: None }));
     assert_eq!(bench.record().holders[0].expires_at, end);
 }
 

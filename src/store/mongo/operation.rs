@@ -157,10 +157,11 @@ pub(super) fn constants(request: &Request) -> Document {
         Request::Leave(leave) => return constants_of_leaves([leave]),
         Request::Downgrade(downgrade) => return constants_of_downgrade(*downgrade),
         Request::Acquire(acquire) => return constants_of_acquire(acquire),
-        Request::Refresh(Refresh { ttl, grace, metadata, .. }) => {
+        Request::Refresh(Refresh { ttl, grace, metadata, caller, .. }) => {
             let mut fields = doc! { "ttl": document::long(*ttl), "grace": document::long(*grace) };
             fields
                 .extend(metadata.as_ref().map(|metadata| ("metadata".to_owned(), document::encode_metadata(metadata))));
+            fields.extend(caller.map(|caller| ("caller".to_owned(), caller.to_string().into())));
             doc! { "fields": fields, "validity": document::long(ttl.saturating_add(*grace)) }
         }
         Request::Release(Release { token, .. }) => doc! { "token": *token },

@@ -306,9 +306,10 @@ fn own_value(list: &str) -> Document {
 
 /// An array without the entries of the acquire, or of several.
 fn without_own(array: &str, operation: Operation) -> Document {
-    let is_other = match operation {
-        Operation::Acquire => doc! { "$ne": [["$$this.lease", "$$this.caller"], "$$lease"] },
-        _ => doc! { "$not": is_own(operation) },
+    let is_other = if operation == Operation::Acquire {
+        doc! { "$ne": [["$$this.lease", "$$this.caller"], "$$lease"] }
+    } else {
+        doc! { "$not": is_own(operation) }
     };
     doc! { "$filter": { "input": array, "cond": is_other } }
 }

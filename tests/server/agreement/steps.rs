@@ -76,15 +76,17 @@ fn step() -> impl Strategy<Value = Step> {
     ];
     let which = prop_oneof![8 => 1_u8..8, 1 => any::<u8>()];
     let joint = (joint, which).prop_map(|(joint, which)| Asked::Jointly(joint, which));
-    let refresh = (lease.clone(), millis, grace, any::<bool>()).prop_map(|(lease, ttl, grace, described)| {
-        let metadata = described.then(|| {
-            let mut metadata = Metadata::default();
-            metadata.insert("$x", "$$NOW").unwrap_err();
-            metadata.insert("value", "$$NOW").unwrap();
-            metadata
+    let refresh =
+        (lease.clone(), millis, grace, any::<bool>(), 0_u64..6).prop_map(|(lease, ttl, grace, described, asks)| {
+            let metadata = described.then(|| {
+                let mut metadata = Metadata::default();
+                metadata.insert("$x", "$$NOW").unwrap_err();
+                metadata.insert("value", "$$NOW").unwrap();
+                metadata
+            });
+            let caller = (asks < 3).then(|| caller_of(lease, asks));
+            Request::Refresh(Refresh { lease, ttl, grace, metadata, caller })
         });
-        Request::Refresh(Refresh { lease, ttl, grace, metadata })
-    });
     // With the token of a holder, if there is one: see `sent`.
     let release = lease.clone().prop_map(|lease| Request::Release(Release { lease, token: FencingToken::MAX }));
     let taken_back =

@@ -108,6 +108,11 @@ fn lock(key: &str, begin: u64, end: u64) -> Value {
     with(with(fault(begin, end), "kind", json!("lock-record")), "key", json!(key))
 }
 
+/// A transaction has locked the records of these keys.
+fn locks(keys: &[&str]) -> Value {
+    with(with(fault(6000, 9000), "kind", json!("locked-records")), "keys", json!(keys))
+}
+
 /// Replies are late by 400 ms.
 fn delay(begin: u64, end: u64) -> Value {
     with(with(fault(begin, end), "kind", json!("latency")), "by", json!(400_000))
@@ -177,6 +182,14 @@ fn histories_of_locks_delays_and_outages() -> Vec<History> {
         ("beside-fault", &[], vec![first(), lock("other", 4900, 9000), fault(1000, 3000)]),
         ("beside-own", &[], other(0)),
         ("beside-another", &["I12"], other(1)),
+        ("locked-out", &["I20"], vec![refreshed(), lock("other", 6000, 9000), expired()]),
+        ("locked-out-of-many", &["I20"], vec![refreshed(), locks(&["one", "two"]), expired()]),
+        ("locked-out-by-hand", &[], vec![grant(1, 5, 5000, 5500), lock("other", 6000, 9000), expired()]),
+        ("locked-itself", &[], vec![refreshed(), lock("k", 6000, 9000), expired()]),
+        ("locked-itself-of-many", &[], vec![refreshed(), locks(&["one", "k"]), expired()]),
+        ("locked-out-before", &[], vec![refreshed(), lock("other", 6000, 8000), expired()]),
+        ("locked-out-slow", &[], vec![refreshed(), lock("other", 6000, 9000), expired(), slow(7000, 7500)]),
+        ("locked-out-fault", &[], vec![refreshed(), lock("other", 6000, 9000), expired(), fault(6500, 7000)]),
         ("impatient", &["I14"], gives_up(3500)),
         ("patient", &[], gives_up(4100)),
         ("delayed", &["I13"], vec![refreshed(), delay(4000, 9000), expired()]),

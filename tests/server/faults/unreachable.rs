@@ -2,6 +2,7 @@
 
 use std::{
     env,
+    future::IntoFuture,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -14,7 +15,7 @@ use mongoseal::{Error, LeaseState, LossCause, Mongoseal};
 use mongoseal_test_support::{How, Peer, ReplicaSet};
 use tokio::task::JoinSet;
 
-use crate::{connect, millis, secs, turn};
+use crate::{busy_turn, connect, millis, secs, turn};
 
 const TTL: Duration = Duration::from_secs(3);
 
@@ -185,4 +186,35 @@ async fn every_call_on_a_dead_network_ends_with_the_operation_timeout() {
     seal.shutdown().await;
     assert!(began.elapsed() < longest, "shutdown: {:?}", began.elapsed());
     set.proxy().heal();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_pool_grows_within_ten_seconds_although_two_connections_fell_silent_while_they_opened() {
+    let _turn = busy_turn().await;
+    let set = ReplicaSet::builder().proxied().start().await;
+    let seal = connect(Mongoseal::builder(), set.uri_with("appName=growing")).await;
+    let silent = set.proxy().silence_next("growing", 2);
+    // Each command takes 0.2 s, so that the acquires need as many connections.
+    let data = doc! { "blockConnection": true, "blockTimeMS": 200 };
+    let slow = set.fail_command("growing", &["findAndModify", "update"], data, 1_000_000).await;
+    let began = Instant::now();
+    let mut round = 0;
+    loop {
+        round += 1;
+        let (mut acquires, at) = (JoinSet::new(), Instant::now());
+        for number in 0..30 {
+            acquires.spawn(seal.acquire(format!("{round}/{number}")).without_refresh().into_future());
+        }
+        let leases = acquires.join_all().await;
+        let took = at.elapsed();
+        println!("{:?} after the begin: 30 acquires of 0.2 s took {took:?}", began.elapsed());
+        if silent.count() == 2 && took < secs(1) {
+            break;
+        }
+        assert!(began.elapsed() < secs(10), "the pool does not grow");
+        leases.into_iter().for_each(|lease| lease.unwrap().orphan());
+    }
+    slow.off().await;
+    set.proxy().heal();
+    seal.shutdown().await;
 }

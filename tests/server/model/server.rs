@@ -151,7 +151,7 @@ impl Server {
             Verb::Acquire { waits } => self.apply_one(before, at, &Request::Acquire(self.acquire(lease, waits))),
             Verb::Refresh { .. } => {
                 let (ttl, grace) = (millis(self.config.ttl(lease)), millis(self.config.grace()));
-                let refresh = Refresh { lease: lease_id(lease), ttl, grace, metadata: None };
+                let refresh = Refresh { lease: lease_id(lease), ttl, grace, metadata: None, caller: None };
                 self.apply_one(before, at, &Request::Refresh(refresh))
             }
             Verb::Release { token: Some(token) } => {

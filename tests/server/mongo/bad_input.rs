@@ -251,7 +251,7 @@ async fn an_acquire_of_a_key_under_which_another_program_keeps_a_bare_document_i
         db.records().insert_one(&bare).await.unwrap();
         for request in [
             Request::Acquire(record::Acquire { terms: terms(lease, 60_000), wait: None }),
-            Request::Refresh(record::Refresh { lease, ttl: 1_000, grace: 0, metadata: None }),
+            Request::Refresh(record::Refresh { lease, ttl: 1_000, grace: 0, metadata: None, caller: None }),
             Request::Leave(record::Leave { lease, caller: terms(lease, 1).caller }),
             Request::Release(record::Release { lease, token }),
             Request::Revoke(record::Revoke { by: "a".into(), reason: String::new(), upto: token }),

@@ -102,6 +102,27 @@ async fn a_change_stream_killed_on_the_server_loses_no_hand_over() {
     seal.shutdown().await;
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_change_stream_that_an_odd_error_kept_closed_once_is_opened_again() {
+    let db = TestDatabase::new("mongoseal_odd").await;
+    let streams = OpenedStreams::default();
+    let builder = streams.builder().database("mongoseal_odd");
+    let seal = builder.connect(db.set.uri_with("appName=odd")).await.unwrap();
+    seal.prepare().await.unwrap();
+    let holder = db.seal().acquire("k").await.unwrap();
+    // `UnknownError`, without a label.
+    let odd = db.set.fail_command("odd", &["aggregate"], doc! { "errorCode": 8 }, 1).await;
+    let waiting = tokio::spawn(seal.acquire("k").wait(secs(60)).into_future());
+    odd.hit(1).await;
+    let began = std::time::Instant::now();
+    streams.wait_for(1).await;
+    println!("opened {:?} after the error", began.elapsed());
+    holder.release().await.unwrap();
+    waiting.await.unwrap().unwrap().release().await.unwrap();
+    odd.off().await;
+    seal.shutdown().await;
+}
+
 #[tokio::test]
 async fn a_dead_holder_s_key_goes_to_the_waiter_when_its_time_is_over() {
     let db = TestDatabase::new("mongoseal_inherited").await;

@@ -64,6 +64,9 @@ kinds! {
     Drop "drop",
     StallCollection "stall-collection",
     LockRecord "lock-record",
+    LockedRecords "locked-records",
+    Login "login",
+    Refuse "refuse",
     Latency "latency",
     Outage "outage",
     ClockJump "clock-jump",
@@ -113,7 +116,7 @@ impl Kind {
 
     /// Whether it is judged by what it does alone, so that what came before it must have ended.
     fn is_judged_alone(self) -> bool {
-        matches!(self, Self::LockRecord | Self::Latency)
+        matches!(self, Self::LockRecord | Self::LockedRecords | Self::Latency)
     }
 }
 
@@ -141,6 +144,7 @@ pub(crate) struct Done {
     /// As in [`Fault`].
     slot: Option<u32>,
     key: Option<String>,
+    keys: Vec<String>,
     by: Option<Micros>,
     bound: Option<Micros>,
 }
@@ -182,12 +186,12 @@ impl<S: Servers> Chaos<S> {
                 sleep(AFTERMATH).await;
             }
             let begin = now();
-            let Done { what, slot, key, by, bound } = S::inflict(self, kind, &mut rng).await;
+            let Done { what, slot, key, keys, by, bound } = S::inflict(self, kind, &mut rng).await;
             if !clients {
                 self.servers.settled().await;
             }
             let kind = kind.name().to_owned();
-            self.history.note(Event::Fault(Fault { kind, what, begin, end: now(), slot, key, by, bound }));
+            self.history.note(Event::Fault(Fault { kind, what, begin, end: now(), slot, key, keys, by, bound }));
             sleep(millis(&mut rng, 300..1200)).await;
         }
     }
@@ -199,6 +203,9 @@ impl Chaos<ReplicaSet> {
         let what = match kind {
             Kind::SwallowReply => return self.swallow_reply(rng).await,
             Kind::LockRecord => return self.lock_record(rng).await,
+            Kind::LockedRecords => return self.lock_records(rng).await,
+            Kind::Login => return self.refuse_logins(rng).await,
+            Kind::Refuse => self.refuse(rng).await,
             Kind::Latency => return self.latency(rng).await,
             Kind::Kill => self.kill(rng).await,
             Kind::Terminate => self.terminate(rng).await,

@@ -166,6 +166,7 @@ impl<'a> Case<'a> {
             self.queues_are_in_order(&mut found);
             self.waits_outlast_outages(&mut found);
             self.other_keys_go_on(&mut found);
+            self.leases_outlive_locks(&mut found);
             if !self.on_redis {
                 self.leases_outlive_delays(&mut found);
             }
@@ -207,7 +208,7 @@ impl<'a> Case<'a> {
         let slot = self.slots.get(&worker).copied();
         let concerns = move |fault: &Fault| fault.slot.is_none() || slot.is_none() || fault.slot == slot;
         // After a lock or a delay nothing has to recover.
-        let lasts = |fault: &Fault| if fault.key.is_some() || fault.by.is_some() { SLACK } else { micros(AFTERMATH) };
+        let lasts = |fault: &Fault| if fault.is_lock() || fault.by.is_some() { SLACK } else { micros(AFTERMATH) };
         let meanwhile = move |fault: &&Fault| fault.begin <= to && fault.end + lasts(fault) >= from;
         self.faults.iter().copied().filter(move |fault| concerns(fault)).filter(meanwhile)
     }

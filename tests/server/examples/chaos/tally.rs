@@ -33,6 +33,7 @@ pub(crate) struct Tally {
     unavailable: usize,
     stalls: usize,
     beside_locks: usize,
+    kept_beside_locks: usize,
     delayed: usize,
     outlasting: usize,
     blocked: usize,
@@ -95,6 +96,7 @@ impl Tally {
         }
         tally.takeovers = takeovers(case);
         tally.beside_locks = case.beside_locks().count();
+        tally.kept_beside_locks = case.refreshed_beside_locks().count();
         tally.delayed = case.delayed().count();
         tally.outlasting = case.outlasting().count();
         tally.blocked = case.blocked().count();
@@ -161,6 +163,11 @@ impl fmt::Display for Tally {
         writeln!(f, "elections    {}, {} leases revoked, {} handed on", self.elected, self.revoked, self.transferred)?;
         writeln!(f, "ticks        {} completed, {} runs of work repeated", self.ticks, self.repeated)?;
         writeln!(f, "beside locks {} acquires of other keys while a record was locked", self.beside_locks)?;
+        writeln!(
+            f,
+            "kept         {} leases refreshed while records of other keys were locked for a ttl",
+            self.kept_beside_locks
+        )?;
         writeln!(f, "delayed      {} leases refreshed while replies were late by a constant time", self.delayed)?;
         writeln!(f, "outlasted    {} acquires were queued before an outage and waited through it", self.outlasting)?;
         writeln!(f, "blocked      {} leases were kept by a thread while others were blocked for a ttl", self.blocked)?;

@@ -311,10 +311,25 @@ pub(crate) struct Fault {
     /// The key whose record is locked.
     #[serde(default)]
     pub(crate) key: Option<String>,
+    /// The keys whose records are locked together.
+    #[serde(default)]
+    pub(crate) keys: Vec<String>,
     /// The constant delay of replies.
     #[serde(default)]
     pub(crate) by: Option<Micros>,
     /// If the primary changed: up to which difference of the clocks the tokens of all keys still grow.
     #[serde(default)]
     pub(crate) bound: Option<Micros>,
+}
+
+impl Fault {
+    /// The keys whose records are locked.
+    pub(crate) fn locked(&self) -> impl Iterator<Item = &str> {
+        self.key.iter().chain(&self.keys).map(String::as_str)
+    }
+
+    /// Whether it locks records.
+    pub(crate) fn is_lock(&self) -> bool {
+        self.locked().next().is_some()
+    }
 }

@@ -74,6 +74,10 @@ pub(crate) const SMALLEST_TTL: Duration = Duration::from_millis(1500);
 pub(crate) const SMALLEST_GRACE: Duration = Duration::from_millis(400);
 /// From how long on a process that does not run says so.
 pub(crate) const STALL: Micros = 50_000;
+/// How many leases one of the processes holds all the time, so that its batches have several parts.
+pub(crate) const FLEET: usize = 150;
+/// The slot of that process.
+const FLEET_SLOT: u32 = 0;
 const COLD_KEYS: usize = 150;
 /// Keys that are asked for in bursts.
 const BUSY_KEYS: usize = 60;
@@ -82,7 +86,7 @@ const BURST_EVERY: Duration = Duration::from_secs(3);
 
 /// The clients of a process: what each asks for, and by which handle. The first two handles share one
 /// `mongodb::Client`.
-const CLIENTS: [(Role, By, usize); 17] = [
+const CLIENTS: [(Role, By, usize); 18] = [
     (Role::Waiting, By::Observed, 1),
     (Role::Trying, By::Observed, 1),
     (Role::SharingFilter, By::Observed, 1),
@@ -100,6 +104,7 @@ const CLIENTS: [(Role, By, usize); 17] = [
     (Role::Outstaying, By::Observed, 2),
     (Role::Bursting, By::Observed, 20),
     (Role::Again, By::Observed, 1),
+    (Role::Fleet, By::Observed, FLEET),
 ];
 
 /// What a client asks for.
@@ -124,6 +129,8 @@ enum Role {
     Bursting,
     /// A key of its own, as soon as it has dropped its lease.
     Again,
+    /// A key of its own, held all the time, in one process only.
+    Fleet,
 }
 
 /// The handle by which a client asks.
@@ -140,6 +147,11 @@ pub(crate) enum By {
 /// A key for which few ask.
 pub(crate) fn cold_key(rng: &mut Rng) -> String {
     format!("cold/{}", rng.usize(..COLD_KEYS))
+}
+
+/// The key of a client of the fleet, in order.
+pub(crate) fn fleet_key(number: usize) -> String {
+    format!("fleet/{number:03}")
 }
 
 /// Whether it is a key for which few ask, some of them for a group.
@@ -241,6 +253,7 @@ async fn work(spec: Spec) {
         Role::Writing => sabotage.is_some_and(|sabotage| sabotage != Sabotage::NoFence),
         Role::Patient => sabotage.is_some_and(|sabotage| sabotage != Sabotage::Impatient),
         Role::Ending => sabotage.is_some(),
+        Role::Fleet => sabotage.is_some() || worker.spec.slot != FLEET_SLOT || !worker.has_documents(),
         _ => false,
     };
     let clients = CLIENTS.into_iter().flat_map(|(role, by, count)| iter::repeat_n((role, by), count));

@@ -141,7 +141,7 @@ impl Server {
                 let wait = self.config.waits.then_some(WaitSpec { ttl, queue_limit: 10 });
                 Request::Acquire(Acquire { terms, wait })
             }
-            Verb::Refresh { .. } => Request::Refresh(Refresh { lease, ttl, grace, metadata: None }),
+            Verb::Refresh { .. } => Request::Refresh(Refresh { lease, ttl, grace, metadata: None, caller: None }),
             Verb::Release { token } => Request::Release(Release { lease, token: to_store(token) }),
             Verb::Leave => Request::Leave(Leave { lease, caller }),
             Verb::Complete { token } => {

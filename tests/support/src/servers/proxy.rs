@@ -137,6 +137,12 @@ impl Proxy {
         self.rules.delay_replies(app_name, by)
     }
 
+    /// Accepts the next `times` connections of the client `app_name` and answers nothing on them, until the proxy is
+    /// healed. The hits count connections.
+    pub fn silence_next(&self, app_name: &str, times: u32) -> Hits {
+        self.rules.silence_next(app_name, times)
+    }
+
     /// Changes what clients and members tell each other, for ever: a client broken on purpose, without
     /// another build of it. To be called once.
     pub fn tamper_with(&self, tamper: impl Fn(&str, Way, &mut Document) -> bool + Send + Sync + 'static) {

@@ -5,11 +5,19 @@ use mongodb::{
     Client,
     bson::{Document, doc},
 };
-use mongoseal_test_support::{FailPoint, ReplicaSet};
+use mongoseal_test_support::{FailPoint, How, Peer, ReplicaSet};
 use tokio::time::sleep;
 
-use super::{Chaos, millis};
-use crate::crew::DATABASE;
+use super::{Chaos, Done, millis};
+use crate::crew::{DATABASE, SLOTS, app_name};
+
+/// Codes of a server that cannot do it now: a lock is not to be had, it is out of time or unavailable, or is overloaded. With
+/// the codes of a change of its state the driver would close all connections at each refusal.
+const REFUSALS: [i32; 6] = [24, 46, 50, 202, 365, OVERLOADED];
+/// `IngressRequestRateLimitExceeded`.
+const OVERLOADED: i32 = 462;
+/// The part of the commands that is refused.
+const REFUSED: f64 = 0.7;
 
 impl Chaos<ReplicaSet> {
     async fn fail(&self, commands: &[&str], how: Document, times: u32) -> FailPoint {
@@ -27,6 +35,38 @@ impl Chaos<ReplicaSet> {
         let point = self.fail(&["findAndModify", "update"], how, rng.u32(5..40)).await;
         sleep(millis(rng, 500..1500)).await;
         format!("{} with code {code}", point.off().await)
+    }
+
+    /// Most commands are refused for a while, with the codes and labels of a server that cannot do them now.
+    pub(super) async fn refuse(&self, rng: &mut Rng) -> String {
+        let primary = self.servers.primary().await;
+        let code = REFUSALS[rng.usize(..REFUSALS.len())];
+        let labels = ["SystemOverloadedError", "RetryableError"].into_iter().filter(|_| code == OVERLOADED);
+        let labels: Vec<_> =
+            labels.chain((code != OVERLOADED && rng.bool()).then_some("RetryableWriteError")).collect();
+        let mut data = doc! { "failCommands": ["findAndModify", "update", "find"], "errorCode": code };
+        data.insert("errorLabels", labels);
+        let mode = doc! { "activationProbability": REFUSED };
+        let command = doc! { "configureFailPoint": "failCommand", "mode": mode, "data": data };
+        let point = self.servers.fail_point(primary, command).await;
+        sleep(millis(rng, 1500..5000)).await;
+        format!("{} with code {code}", point.off().await)
+    }
+
+    /// A worker loses its connections, and its logins fail for a while as if the server could not do them now.
+    pub(super) async fn refuse_logins(&self, rng: &mut Rng) -> Done {
+        let primary = self.servers.primary().await;
+        let (slot, code) = (rng.u32(..SLOTS), [91, 189, 11600, OVERLOADED][rng.usize(..4)]);
+        let mut data = doc! { "failCommands": ["saslStart", "saslContinue"], "errorCode": code };
+        data.insert("appName", app_name(slot));
+        let command = doc! { "configureFailPoint": "failCommand", "mode": "alwaysOn", "data": data };
+        let point = self.servers.fail_point(primary, command).await;
+        self.servers.proxy().cut_both(&Peer::client(app_name(slot)), &Peer::Member(primary), How::Reset);
+        sleep(millis(rng, 50..200)).await;
+        self.servers.proxy().heal();
+        sleep(millis(rng, 1500..4000)).await;
+        let what = format!("{} of the worker of slot {slot} with code {code}", point.off().await);
+        Done { what, slot: Some(slot), ..Done::default() }
     }
 
     /// Writes are made by a primary that the others do not follow, and which then may be gone.

@@ -1,6 +1,6 @@
-//! The fault that locks a record by an open transaction.
+//! The faults that lock records by an open transaction.
 
-use std::time::Duration;
+use std::{slice, time::Duration};
 
 use fastrand::Rng;
 use mongodb::{
@@ -14,7 +14,7 @@ use tokio::time::sleep;
 use super::{Chaos, Done, millis};
 use crate::{
     crew::DATABASE,
-    worker::{CROWDED_KEY, HOT_KEYS, OUTSTAYED_KEYS, cold_key},
+    worker::{CROWDED_KEY, FLEET, HOT_KEYS, OUTSTAYED_KEYS, cold_key, fleet_key},
 };
 
 /// How often a record is looked for that can be locked.
@@ -27,12 +27,9 @@ impl Chaos<ReplicaSet> {
         let client = self.servers.client().await;
         for _ in 0..TRIES {
             let key = lockable(rng);
-            match locked(&client, &key).await {
-                Ok(Some(mut session)) => {
-                    let length = millis(rng, 1000..6000);
-                    sleep(length).await;
-                    // The server ends it by itself after a while, see `transactionLifetimeLimitSeconds`.
-                    session.abort_transaction().await.ok();
+            match locked(&client, slice::from_ref(&key)).await {
+                Ok(Some(session)) => {
+                    let length = keep(session, millis(rng, 1000..6000)).await;
                     return Done { what: format!("{key} for {length:?}"), key: Some(key), ..Done::default() };
                 }
                 // The record is not there, or a worker is writing it.
@@ -41,6 +38,32 @@ impl Chaos<ReplicaSet> {
         }
         String::from("no record").into()
     }
+
+    /// The same of records of the fleet, for longer than the ttl of its leases: one of each few in the order of the keys, so
+    /// that each part of a batch has locked records.
+    pub(super) async fn lock_records(&self, rng: &mut Rng) -> Done {
+        let client = self.servers.client().await;
+        let (first, every) = (rng.usize(..10), rng.usize(10..40));
+        let keys: Vec<_> = (0..FLEET).skip(first).step_by(every).map(fleet_key).collect();
+        for _ in 0..TRIES {
+            match locked(&client, &keys).await {
+                Ok(Some(session)) => {
+                    let length = keep(session, millis(rng, 3500..4700)).await;
+                    return Done { what: format!("{} for {length:?}", keys.len()), keys, ..Done::default() };
+                }
+                Ok(None) | Err(_) => sleep(Duration::from_millis(10)).await,
+            }
+        }
+        String::from("not all records").into()
+    }
+}
+
+/// Keeps the transaction open for so long. The server ends it by itself after a while, see
+/// `transactionLifetimeLimitSeconds`.
+async fn keep(mut session: ClientSession, length: Duration) -> Duration {
+    sleep(length).await;
+    session.abort_transaction().await.ok();
+    length
 }
 
 /// A key for which many ask, or few.
@@ -53,14 +76,14 @@ fn lockable(rng: &mut Rng) -> String {
     }
 }
 
-/// The open transaction that has written the record of this key, if there is a record.
-async fn locked(client: &Client, key: &str) -> Result<Option<ClientSession>> {
+/// The open transaction that has written the records of these keys, if all are there.
+async fn locked(client: &Client, keys: &[String]) -> Result<Option<ClientSession>> {
     let records = client.database(DATABASE).collection::<Document>("mongoseal");
     let mut session = client.start_session().await?;
     session.start_transaction().await?;
     let update = doc! { "$set": { "beside": true } };
-    let written = records.update_one(doc! { "_id": key }, update).session(&mut session).await;
-    if written.as_ref().is_ok_and(|written| written.matched_count == 1) {
+    let written = records.update_many(doc! { "_id": { "$in": keys } }, update).session(&mut session).await;
+    if written.as_ref().is_ok_and(|written| written.matched_count == keys.len() as u64) {
         return Ok(Some(session));
     }
     session.abort_transaction().await.ok();

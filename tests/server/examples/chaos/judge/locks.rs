@@ -1,6 +1,6 @@
-//! Invariant I12: a locked record delays no request of another key.
+//! Invariants I12 and I20: a locked record delays no request of another key, and costs no lease on another key.
 
-use super::{Case, Violation};
+use super::{Case, Lease, SLACK, Violation};
 use crate::{
     words::{Acquire, Fault, Micros, Outcome, micros},
     worker::{OPERATION_TIMEOUT, WRITTEN_KEYS, is_cold},
@@ -21,10 +21,11 @@ const LEFT_OPEN: Micros = 8_000_000;
 impl Case<'_> {
     /// The acquires of other keys that began while a transaction had locked a record, and nothing else was wrong.
     pub(crate) fn beside_locks(&self) -> impl Iterator<Item = (&Fault, &Acquire)> {
-        let locks = self.settled_faults().filter_map(|fault| Some((fault, fault.key.as_deref()?)));
-        locks.flat_map(move |(lock, key)| {
+        let locks = self.settled_faults().filter(|fault| fault.is_lock());
+        locks.flat_map(move |lock| {
             let meanwhile = |acquire: &&&Acquire| (lock.begin..lock.end).contains(&acquire.begin);
-            let others = self.acquires.iter().filter(meanwhile).filter(move |acquire| acquire.key != key);
+            let is_other = move |acquire: &&&Acquire| lock.locked().all(|key| acquire.key != key);
+            let others = self.acquires.iter().filter(meanwhile).filter(is_other);
             let others = others.filter(|acquire| !self.may_be_locked(acquire));
             let alone = others.filter(|acquire| !self.is_disturbed(acquire.worker, lock, acquire.begin, acquire.end));
             alone.map(move |acquire| (lock, *acquire))
@@ -53,9 +54,46 @@ impl Case<'_> {
                 let Acquire { key, worker, begin, outcome, .. } = acquire;
                 let what = format!(
                     "acquire {key} of worker {worker}, begun at {begin}, took {took} µs of {allowed} while a transaction held the record of {}: {outcome:?}",
-                    lock.key.as_deref().unwrap_or_default()
+                    lock.locked().next().unwrap_or_default()
                 );
                 found.push(Violation { of: "I12", what });
+            }
+        }
+    }
+
+    /// The leases on other keys that their handles refreshed while records were locked for a whole ttl, and nothing else
+    /// was wrong. Gives with each when it was lost by that, or the end of the lock.
+    pub(crate) fn refreshed_beside_locks(&self) -> impl Iterator<Item = (&Fault, &Lease<'_>, Micros)> {
+        let locks = self.settled_faults().filter(|fault| fault.is_lock());
+        locks.flat_map(move |lock| {
+            let leases = self.leases.values().flatten().filter(|lease| lease.acquire.refreshes);
+            let leases = leases.filter(|lease| lock.locked().all(|key| lease.acquire.key != key));
+            let leases = leases.filter(|lease| !self.may_be_locked(lease.acquire));
+            leases.filter_map(move |lease| {
+                let ttl = lease.acquire.ttl;
+                let at = match lease.lost {
+                    Some((at, "expired", _)) => at,
+                    Some(_) => return None,
+                    None => lease.believed?.1.min(lock.end),
+                };
+                let held_before = lease.acquire.end <= lock.begin && (lock.begin..=lock.end).contains(&at);
+                let outlives = lease.lost.is_some() || lock.begin + ttl <= at;
+                let alone = || !self.is_disturbed(lease.acquire.worker, lock, at.saturating_sub(ttl + SLACK), at);
+                (held_before && outlives && alone()).then_some((lock, lease, at))
+            })
+        })
+    }
+
+    /// I20: such a lease is not lost by expiry.
+    pub(super) fn leases_outlive_locks(&self, found: &mut Vec<Violation>) {
+        for (lock, lease, at) in self.refreshed_beside_locks().filter(|(_, lease, _)| lease.lost.is_some()) {
+            let ttl = lease.acquire.ttl;
+            // A round trip of two fifths of the ttl is promised to do no harm.
+            let slow = self.slowness(2, lease.acquire, at.saturating_sub(ttl + SLACK), at);
+            if slow * 5 < ttl * 2 {
+                let count = lock.locked().count();
+                let what = format!("{} expired at {at} while {count} records of other keys were locked", lease.name());
+                found.push(Violation { of: "I20", what });
             }
         }
     }

@@ -7,8 +7,8 @@ use mongoseal::{Error, FencingToken, Leader, Lease, LeaseId, Mongoseal};
 use tokio::time::sleep;
 
 use super::{
-    BURST_EVERY, BUSY_KEYS, By, CROWDED_KEY, ENDING_KEY, ENDS_EVERY, HOT_KEYS, OF_THREAD, OPERATION_TIMEOUT,
-    OUTSTAYED_KEYS, OWN, PATIENT_KEY, POOL, Role, SMALLEST_TTL, Worker, cold_key,
+    BURST_EVERY, BUSY_KEYS, By, CROWDED_KEY, ENDING_KEY, ENDS_EVERY, FLEET, HOT_KEYS, OF_THREAD, OPERATION_TIMEOUT,
+    OUTSTAYED_KEYS, OWN, PATIENT_KEY, POOL, Role, SMALLEST_TTL, Worker, cold_key, fleet_key,
     holder::{self, Held},
     observed::NUMBER,
     say, writer,
@@ -51,6 +51,8 @@ pub(crate) enum Aim {
     Hold,
     /// To hold it for long, refreshed in the background alone.
     Keep,
+    /// To hold it all the time, and only wait for its end.
+    Last,
     /// To hold it until the lease expires.
     Outstay,
     /// To drop it.
@@ -64,6 +66,10 @@ pub(crate) enum Aim {
 
 pub(super) async fn run(worker: &Worker, client: usize, role: Role, by: By) {
     let mut rng = Rng::with_seed(worker.spec.seed ^ (worker.id() << 8) ^ client as u64);
+    if role == Role::Fleet {
+        // Together they would take all connections.
+        sleep(millis(&mut rng, 0..3_000)).await;
+    }
     while !worker.is_ending() {
         let plan = match role {
             Role::Waiting => waiting(&mut rng),
@@ -86,6 +92,7 @@ pub(super) async fn run(worker: &Worker, client: usize, role: Role, by: By) {
             }
             Role::LeaseProbe => keeping(format!("kept/{}-{client}", worker.spec.slot), &mut rng),
             Role::Outstaying => outstaying(&mut rng),
+            Role::Fleet => lasting(client % FLEET, &mut rng),
             Role::Again => Plan {
                 key: format!("{OWN}{}-{client}", worker.spec.worker),
                 wait: None,
@@ -119,6 +126,7 @@ pub(super) async fn run(worker: &Worker, client: usize, role: Role, by: By) {
             Role::Again => continue,
             Role::Trying if by == By::Observed => 1..20,
             Role::Outstaying => 100..400,
+            Role::Fleet => 1_000..3_000,
             _ => 1..60,
         };
         sleep(millis(&mut rng, pause)).await;
@@ -177,6 +185,12 @@ fn keeping(key: String, rng: &mut Rng) -> Plan {
     let ttl = if rng.bool() { SMALLEST_TTL } else { Duration::from_secs(2) };
     let hold = millis(rng, 2000..8000);
     Plan { key, ttl, wait: None, refreshed: true, hold, aim: Aim::Keep, ..waiting(rng) }
+}
+
+/// One of many leases of a handle that are due together.
+fn lasting(number: usize, rng: &mut Rng) -> Plan {
+    let (ttl, hold) = (Duration::from_secs(3), millis(rng, 15_000..30_000));
+    Plan { key: fleet_key(number), ttl, wait: None, refreshed: true, hold, aim: Aim::Last, ..waiting(rng) }
 }
 
 /// A client that retries often acquires the key soon after the lease expires, also if the lease expires too early.

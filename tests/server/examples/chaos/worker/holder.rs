@@ -68,6 +68,10 @@ pub(super) async fn hold(worker: &Worker, plan: &Plan, held: Held, number: u64, 
             break;
         }
         match rng.u8(..40) {
+            _ if plan.aim == Aim::Last => {
+                let longest = Duration::from_micros(left.min(1_000_000));
+                tokio::time::timeout(longest, holder.held.lease().cancelled()).await.ok();
+            }
             0 if plan.aim == Aim::Keep => drop(client::inspect(worker, &plan.key).await),
             _ if plan.aim == Aim::Keep => sleep(Duration::from_micros(left.min(rng.u64(50_000..200_000)))).await,
             _ if plan.aim == Aim::Outstay => sleep(Duration::from_micros(left.min(rng.u64(20_000..60_000)))).await,

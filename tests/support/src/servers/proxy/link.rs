@@ -37,6 +37,7 @@ async fn serve(caller: TcpStream, member: usize, rules: &Rules) -> io::Result<()
     let (mut caller_in, caller_out) = caller.into_split();
     let first = Message::read(&mut caller_in).await?;
     let source = rules.meet(&first, member);
+    rules.keep_silent(&source).await;
     let target = Peer::Member(member);
 
     let requests = Lane { from: &source, to: &target, rules };

@@ -44,6 +44,8 @@ struct State {
     delays: Vec<Rule<Duration>>,
     /// Delays of all replies to a client.
     latencies: Vec<(Peer, Duration, Hits)>,
+    /// How many connections of a client are to be silent.
+    silences: Vec<(Peer, u32, Hits)>,
     seen: HashMap<(Peer, usize), u64>,
 }
 
@@ -117,6 +119,25 @@ impl Rules {
         };
         hits.add();
         *by
+    }
+
+    pub(super) fn silence_next(&self, app_name: &str, times: u32) -> Hits {
+        let hits = Hits::default();
+        self.state().silences.push((Peer::client(app_name), times, hits.clone()));
+        hits
+    }
+
+    /// If a new connection of `client` is to be silent, waits until no rule says so.
+    pub(super) async fn keep_silent(&self, client: &Peer) {
+        let mut changes = self.changed.subscribe();
+        let is_silent = {
+            let mut state = self.state();
+            let rule = state.silences.iter_mut().find(|(covered, times, _)| covered == client && *times > 0);
+            rule.inspect(|(_, _, hits)| hits.add()).map(|(_, times, _)| *times -= 1).is_some()
+        };
+        while is_silent && !self.state().silences.is_empty() {
+            let _ = changes.changed().await;
+        }
     }
 
     pub(super) fn tamper_with(&self, tamper: Box<Tamper>) {
