@@ -109,7 +109,8 @@ const CLIENT_CLOSE_TIMEOUT: Duration = Duration::from_millis(30);
 ///
 /// Each command sets its own concerns, so those of the caller's client, database and collection have no effect. The
 /// journals of a majority acknowledge a write, reads are linearizable, and both go to the primary. No command is a
-/// retryable write, whatever `retryWrites` says: each request can be resent, and the engine does that.
+/// retryable write, whatever `retryWrites` says: each request can be resent, and the engine does that. If the server is
+/// overloaded, the driver resends commands by itself: see [`Mongoseal::new`](crate::Mongoseal::new).
 #[derive(Clone, Debug)]
 pub struct MongoStore {
     context: Arc<MongoContext>,
@@ -225,6 +226,11 @@ impl MongoStore {
     /// Begins a transaction that reads what a majority has. Its commit waits for a majority until the deadline.
     pub(crate) async fn begin(session: &mut ClientSession, deadline: Deadline) -> DriverResult<()> {
         transaction::begin(session, deadline).await
+    }
+
+    /// Ends a transaction whose commit failed, if it is still open.
+    pub(crate) async fn end(&self, session: ClientSession, deadline: Deadline) {
+        self.context.end(session, deadline).await;
     }
 
     /// Writes the record of a lease in a transaction, if the lease holds. Returns whether it did.

@@ -5,14 +5,17 @@ use std::{sync::Arc, time::Duration};
 use mongodb::{
     ClientSession,
     bson::oid::ObjectId,
-    error::{Error as DriverError, ErrorKind, UNKNOWN_TRANSACTION_COMMIT_RESULT},
+    error::{Error as DriverError, ErrorKind},
 };
 use tracing::debug;
 
 use super::{Alive, BoxFuture, error, work_error::WorkError};
 use crate::{
     Deadline, Error, FencingToken, Key, LeaseId, Result,
-    store::{MongoStore, Store, mongo::error as store_error},
+    store::{
+        MongoStore, Store,
+        mongo::error::{self as store_error, Meaning, meaning},
+    },
 };
 
 /// A lease on which a transaction depends.
@@ -54,8 +57,7 @@ where
     F: AsyncFnMut(&mut ClientSession) -> Result<R, E>,
     E: From<Error> + WorkError<Kind>,
 {
-    let clock = leases.store.clock();
-    let deadline = Deadline::after(clock, leases.operation_timeout);
+    let deadline = Deadline::after(leases.store.clock(), leases.operation_timeout);
     let mut pause = FIRST_PAUSE;
     let (mut last, mut aborted_in) = (None, None);
     loop {
@@ -101,8 +103,7 @@ where
             return Err(unsettled);
         }
         debug!("the transaction is retried");
-        clock.sleep_until(clock.now().saturating_add(pause.mul_f64(fastrand::f64().mul_add(0.5, 0.5)))).await;
-        pause = pause.saturating_mul(2).min(MAX_PAUSE);
+        pause = leases.pause(pause).await;
     }
 }
 
@@ -211,9 +212,10 @@ impl TransactionLeases {
         }
     }
 
-    /// Commits. If the outcome is unknown, repeats that until the deadline.
+    /// Commits. If the outcome is unknown or the server cannot do it now, repeats that until the deadline. If it is not
+    /// committed then, ends it.
     async fn commit(&self, mut session: ClientSession, deadline: Deadline) -> Result<Settled> {
-        let clock = self.store.clock();
+        let (mut pause, mut unknown) = (FIRST_PAUSE, None);
         loop {
             let committed = MongoStore::run(self.attempt_deadline(deadline), async move {
                 let committed = session.commit_transaction().await;
@@ -221,20 +223,39 @@ impl TransactionLeases {
             });
             let (back, committed) = committed.await.map_err(|error| unknown_outcome().caused_by(error))?;
             session = back;
-            match committed {
-                Ok(()) => return Ok(Settled::Committed),
-                Err(error) if error.contains_label(UNKNOWN_TRANSACTION_COMMIT_RESULT) => {
-                    if deadline.remaining() <= FIRST_PAUSE {
-                        return Err(unknown_outcome().caused_by(error));
-                    }
-                    clock.sleep_until(clock.now().saturating_add(FIRST_PAUSE)).await;
-                }
-                Err(error) if error::is_transient(&error) => {
-                    return Ok(Settled::Retryable(conflicted().caused_by(error), Some(Box::new(session))));
-                }
-                Err(error) => return Err(refused(error)),
+            let Err(error) = committed else { return Ok(Settled::Committed) };
+            if is_misuse(&error) {
+                return Err(refused(error));
             }
+            if error::is_transient(&error) {
+                return Ok(Settled::Retryable(conflicted().caused_by(error), Some(Box::new(session))));
+            }
+            let is_passing = meaning(&error) == Meaning::Passing;
+            if is_passing && deadline.remaining() > pause {
+                unknown.get_or_insert(error);
+                pause = self.pause(pause).await;
+                continue;
+            }
+            let (store, until) = (self.store.clone(), Deadline::after(self.store.clock(), self.attempt));
+            let ended = MongoStore::run(deadline.or_after(self.attempt), async move {
+                store.end(session, until).await;
+                Ok(())
+            });
+            drop(ended.await);
+            // An earlier commit may have been made although this one is refused.
+            return Err(match unknown {
+                None if !is_passing => refused(error),
+                earlier => unknown_outcome().caused_by(earlier.unwrap_or(error)),
+            });
         }
+    }
+
+    /// Waits this long, or up to a half less, so that transactions that failed together are not repeated together.
+    /// Returns how long to wait the next time.
+    async fn pause(&self, pause: Duration) -> Duration {
+        let clock = self.store.clock();
+        clock.sleep_until(clock.now().saturating_add(pause.mul_f64(fastrand::f64().mul_add(0.5, 0.5)))).await;
+        pause.saturating_mul(2).min(MAX_PAUSE)
     }
 }
 

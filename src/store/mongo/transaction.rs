@@ -7,7 +7,12 @@
 //! conflicts and the server aborts the transaction. If the other write comes between this write and the commit, it
 //! waits for the commit.
 //!
+//! A transaction ends in any case: the server keeps one that was neither committed nor aborted for a minute, and its
+//! records with it. After a commit the driver aborts nothing, so [`MongoContext::end`] does that.
+//!
 //! Invariant: it is enough that the lease holds, on the server's clock, at the time of this write.
+
+use std::time::Duration;
 
 use mongodb::{
     ClientSession,
@@ -16,8 +21,17 @@ use mongodb::{
     options::{Acknowledgment, ReadConcern, ReadPreference, SelectionCriteria, WriteConcern},
 };
 
-use super::{context::MongoContext, document, expression, limits::server_time};
+use super::{
+    context::MongoContext,
+    document,
+    error::{Meaning, meaning},
+    expression,
+    limits::server_time,
+};
 use crate::{Deadline, FencingToken, Key, LeaseId, Result};
+
+/// How long to wait before the second attempt to end a transaction. It doubles.
+const FIRST_PAUSE: Duration = Duration::from_millis(10);
 
 /// Begins a transaction that reads what a majority has. Its commit waits for a majority until the deadline.
 pub(super) async fn begin(session: &mut ClientSession, deadline: Deadline) -> DriverResult<()> {
@@ -33,6 +47,28 @@ pub(super) async fn begin(session: &mut ClientSession, deadline: Deadline) -> Dr
 }
 
 impl MongoContext {
+    /// Ends a transaction whose commit failed, if it is still open. While the server refuses that, repeats it until the
+    /// deadline.
+    pub(super) async fn end(&self, mut session: ClientSession, deadline: Deadline) {
+        let mut pause = FIRST_PAUSE;
+        while let Err(error) = self.supersede(&mut session, deadline).await
+            && meaning(&error) == Meaning::Passing
+            && deadline.remaining() > pause
+        {
+            Deadline::after(deadline.clock(), pause).passed().await;
+            pause = pause.saturating_mul(2);
+        }
+    }
+
+    /// Begins the next transaction of a session, by which the server ends the one before, and aborts it.
+    async fn supersede(&self, session: &mut ClientSession, deadline: Deadline) -> DriverResult<()> {
+        begin(session, deadline).await?;
+        let nothing = doc! { "find": &self.collection, "filter": { "_id": "" }, "limit": 1, "singleBatch": true };
+        let sent = self.database.run_command(nothing).session(&mut *session).await;
+        session.abort_transaction().await?;
+        sent.map(drop)
+    }
+
     /// The id of the last election of the primary. A router has none.
     pub(super) async fn read_election(&self) -> Result<Option<ObjectId>> {
         let hello = self.command(doc! { "hello": 1 }, "hello").await?;
