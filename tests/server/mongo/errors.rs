@@ -111,7 +111,10 @@ async fn a_check_that_an_overload_refuses_is_not_skipped_and_not_cached() {
         point.off().await;
         assert!(is_unavailable(&overloaded), "{code} {labels:?}: {overloaded:?}");
         let checked = seal.prepare().await;
-        assert!(matches!(&checked, Err(Error::Invalid { message, .. }) if message.contains("collation")), "{checked:?}");
+        assert!(
+            matches!(&checked, Err(Error::Invalid { message, .. }) if message.contains("collation")),
+            "{checked:?}"
+        );
     }
 }
 
