@@ -93,8 +93,11 @@ use mongodb::{
 };
 use tokio::sync::mpsc::{Sender, UnboundedSender};
 
-pub(crate) use self::limits::{server_limit, server_time};
 use self::{client::ClientShare, context::MongoContext, error::needs};
+pub(crate) use self::{
+    limits::{server_limit, server_time},
+    transaction::NotCommitted,
+};
 use super::{Applied, BoxFuture, ExpiredPage, Notification, Page, PrefixState, RecordState, Snapshot, Store};
 use crate::{
     Clock, Deadline, Error, FencingToken, HandleId, HybridTime, Key, LeaseId, Result,
@@ -228,9 +231,13 @@ impl MongoStore {
         transaction::begin(session, deadline).await
     }
 
-    /// Ends a transaction whose commit failed, if it is still open.
-    pub(crate) async fn end(&self, session: ClientSession, deadline: Deadline) {
-        self.context.end(session, deadline).await;
+    /// Commits a transaction, and ends it if it is not committed by the deadline.
+    pub(crate) async fn commit(
+        &self,
+        session: ClientSession,
+        deadline: Deadline,
+    ) -> std::result::Result<(), NotCommitted> {
+        self.context.commit(session, deadline).await
     }
 
     /// Writes the record of a lease in a transaction, if the lease holds. Returns whether it did.

@@ -14,8 +14,9 @@ use crate::{
     Deadline, Error, FencingToken, Key, LeaseId, Result,
     store::{
         MongoStore, Store,
-        mongo::error::{self as store_error, Meaning, meaning},
+        mongo::{NotCommitted, error as store_error},
     },
+    types::backoff::Backoff,
 };
 
 /// A lease on which a transaction depends.
@@ -38,9 +39,9 @@ pub(crate) struct TransactionLeases {
     pub(crate) attempt: Duration,
 }
 
-/// How long to wait before the second attempt. It doubles up to the longest pause.
-const FIRST_PAUSE: Duration = Duration::from_millis(5);
-const MAX_PAUSE: Duration = Duration::from_millis(320);
+/// The delays between attempts. Most conflicts are with a refresh, which takes milliseconds.
+const FIRST_DELAY: Duration = Duration::from_millis(5);
+const MAX_DELAY: Duration = Duration::from_millis(320);
 
 /// The tasks of the leases. Its futures are boxed: otherwise the compiler cannot prove that a transaction can be spawned.
 pub(crate) trait LeaseProbe: Alive {
@@ -58,7 +59,7 @@ where
     E: From<Error> + WorkError<Kind>,
 {
     let deadline = Deadline::after(leases.store.clock(), leases.operation_timeout);
-    let mut pause = FIRST_PAUSE;
+    let mut backoff = Backoff::between(FIRST_DELAY, MAX_DELAY);
     let (mut last, mut aborted_in) = (None, None);
     loop {
         let before = aborted_in.take();
@@ -99,11 +100,12 @@ where
                 error
             }
         };
-        if deadline.remaining() <= pause {
+        let next = Deadline::after(deadline.clock(), backoff.next());
+        if next.reading() >= deadline.reading() {
             return Err(unsettled);
         }
         debug!("the transaction is retried");
-        pause = leases.pause(pause).await;
+        next.passed().await;
     }
 }
 
@@ -212,50 +214,18 @@ impl TransactionLeases {
         }
     }
 
-    /// Commits. If the outcome is unknown or the server cannot do it now, repeats that until the deadline. If it is not
-    /// committed then, ends it.
-    async fn commit(&self, mut session: ClientSession, deadline: Deadline) -> Result<Settled> {
-        let (mut pause, mut unknown) = (FIRST_PAUSE, None);
-        loop {
-            let committed = MongoStore::run(self.attempt_deadline(deadline), async move {
-                let committed = session.commit_transaction().await;
-                Ok((session, committed))
-            });
-            let (back, committed) = committed.await.map_err(|error| unknown_outcome().caused_by(error))?;
-            session = back;
-            let Err(error) = committed else { return Ok(Settled::Committed) };
-            if is_misuse(&error) {
-                return Err(refused(error));
+    /// Commits. If the outcome is unknown or the server cannot do it now, repeats that until the deadline.
+    async fn commit(&self, session: ClientSession, deadline: Deadline) -> Result<Settled> {
+        let store = self.store.clone();
+        let committed = MongoStore::run(deadline, async move { Ok(store.commit(session, deadline).await) });
+        match committed.await.map_err(|error| unknown_outcome().caused_by(error))? {
+            Ok(()) => Ok(Settled::Committed),
+            Err(NotCommitted::Aborted(session, error)) => {
+                Ok(Settled::Retryable(conflicted().caused_by(error), Some(session)))
             }
-            if error::is_transient(&error) {
-                return Ok(Settled::Retryable(conflicted().caused_by(error), Some(Box::new(session))));
-            }
-            let is_passing = meaning(&error) == Meaning::Passing;
-            if is_passing && deadline.remaining() > pause {
-                unknown.get_or_insert(error);
-                pause = self.pause(pause).await;
-                continue;
-            }
-            let (store, until) = (self.store.clone(), Deadline::after(self.store.clock(), self.attempt));
-            let ended = MongoStore::run(deadline.or_after(self.attempt), async move {
-                store.end(session, until).await;
-                Ok(())
-            });
-            drop(ended.await);
-            // An earlier commit may have been made although this one is refused.
-            return Err(match unknown {
-                None if !is_passing => refused(error),
-                earlier => unknown_outcome().caused_by(earlier.unwrap_or(error)),
-            });
+            Err(NotCommitted::Unknown(error)) => Err(unknown_outcome().caused_by(error)),
+            Err(NotCommitted::Refused(error)) => Err(refused(error)),
         }
-    }
-
-    /// Waits this long, or up to a half less, so that transactions that failed together are not repeated together.
-    /// Returns how long to wait the next time.
-    async fn pause(&self, pause: Duration) -> Duration {
-        let clock = self.store.clock();
-        clock.sleep_until(clock.now().saturating_add(pause.mul_f64(fastrand::f64().mul_add(0.5, 0.5)))).await;
-        pause.saturating_mul(2).min(MAX_PAUSE)
     }
 }
 

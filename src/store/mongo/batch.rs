@@ -87,10 +87,8 @@ impl MongoContext {
         transaction::begin(&mut session, deadline).await.map_err(|error| self.translate(error, needs::CHANGE))?;
         let done = self.update_all(&mut session, leases, batch, deadline).await;
         if matches!(done, Ok(true)) {
-            if let Err(error) = session.commit_transaction().await {
-                self.end(session, deadline).await;
-                return Err(self.translate(error, needs::CHANGE));
-            }
+            let committed = self.commit(session, deadline).await;
+            committed.map_err(|failed| self.translate(failed.into_error(), needs::CHANGE))?;
         } else {
             // If this fails, the server aborts the transaction when its time has passed.
             drop(session.abort_transaction().await);

@@ -326,7 +326,8 @@ async fn a_refresh_of_a_group_whose_commit_is_refused_leaves_no_record_locked() 
         let hits = point.off().await;
         assert_eq!(refreshed.is_ok(), succeeds, "{code} {times}: {refreshed:?}");
         assert_eq!(is_unavailable(&refreshed), times == FOREVER, "{code} {times}: {refreshed:?}");
-        assert!(hits <= 12, "{hits} commits");
+        // Eleven of a first attempt, and fewer of a second one in the time that is left.
+        assert!(hits <= 20, "{hits} commits");
         // A write of a locked record waits until the transaction ends, after 60 s by default.
         let touch = doc! { "q": {}, "u": { "$currentDate": { "last_seen": true } }, "multi": true };
         let touch = doc! { "update": "mongoseal", "updates": [touch], "maxTimeMS": 2_000 };
