@@ -232,11 +232,7 @@ impl MongoStore {
     }
 
     /// Commits a transaction, and ends it if it is not committed by the deadline.
-    pub(crate) async fn commit(
-        &self,
-        session: ClientSession,
-        deadline: Deadline,
-    ) -> std::result::Result<(), NotCommitted> {
+    pub(crate) async fn commit(&self, session: ClientSession, deadline: Deadline) -> Result<(), NotCommitted> {
         self.context.commit(session, deadline).await
     }
 

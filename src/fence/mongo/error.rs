@@ -6,7 +6,7 @@ use mongodb::error::{Error as DriverError, ErrorKind, TRANSIENT_TRANSACTION_ERRO
 
 use crate::{
     Error,
-    store::mongo::error::{self as store_error, Meaning, Refusal, as_driver_error, causes, meaning, meaning_of_code},
+    store::mongo::error::{self as store_error, Meaning, Refusal, as_driver_error, causes, meaning},
     types::duration::format_duration,
 };
 
@@ -39,7 +39,7 @@ pub(super) fn translate(error: DriverError, database: &str, collection: &str, ne
 
 /// The error for a write error in the reply of a command.
 pub(super) fn not_written(code: i32, message: &str) -> Error {
-    let error = if meaning_of_code(code) == Meaning::Passing {
+    let error = if Meaning::of_code(code) == Meaning::Passing {
         Error::unavailable("MongoDB did not confirm the write: read before you write again")
     } else {
         Error::invalid("MongoDB refused the write: see the source of this error")
@@ -77,7 +77,7 @@ pub(super) fn is_duplicate(error: &DriverError) -> bool {
 
 /// Whether a code means a duplicate.
 pub(super) fn says_duplicate(code: i32) -> bool {
-    meaning_of_code(code) == Meaning::Duplicate
+    Meaning::of_code(code) == Meaning::Duplicate
 }
 
 fn refused(error: DriverError) -> Error {

@@ -41,13 +41,12 @@ pub(crate) enum Meaning {
 }
 
 impl Meaning {
-    /// The meaning of a server's error with this code and these labels.
-    fn of_code(code: i32, has_label: impl Fn(&str) -> bool) -> Self {
+    /// The meaning of a server's error with this code and without a label that decides.
+    pub(crate) fn of_code(code: i32) -> Self {
         match code {
-            _ if RETRY_LABELS.iter().any(|label| has_label(label)) => Self::Passing,
-            _ if PASSING_CODES.iter().any(|codes| codes.contains(&code)) => Self::Passing,
             DUPLICATE_KEY => Self::Duplicate,
             AUTHENTICATION_FAILED => Self::Login,
+            _ if PASSING_CODES.iter().any(|codes| codes.contains(&code)) => Self::Passing,
             _ if NOT_PERMITTED_CODES.contains(&code) => Self::NotPermitted,
             _ => Self::Refused,
         }
@@ -56,12 +55,15 @@ impl Meaning {
 
 /// Decides what an error means.
 pub(crate) fn meaning(error: &DriverError) -> Meaning {
-    let of_code = code(error).map(|code| Meaning::of_code(code, |label| error.contains_label(label)));
+    if RETRY_LABELS.iter().any(|label| error.contains_label(label)) {
+        return Meaning::Passing;
+    }
+    let of_code = code(error).map_or(Meaning::Passing, Meaning::of_code);
     match error.kind.as_ref() {
         // The write was made, and may be rolled back.
         ErrorKind::Write(WriteFailure::WriteConcernError(_)) => Meaning::Passing,
-        // The driver wraps each error of a login.
-        ErrorKind::Authentication { .. } if of_code != Some(Meaning::Passing) => Meaning::Login,
+        // The driver wraps each error of a login, and sometimes drops its code.
+        ErrorKind::Authentication { .. } if code(error).is_none() || of_code != Meaning::Passing => Meaning::Login,
         ErrorKind::InvalidArgument { .. }
         | ErrorKind::InvalidTlsConfig { .. }
         | ErrorKind::IncompatibleServer { .. }
@@ -70,7 +72,7 @@ pub(crate) fn meaning(error: &DriverError) -> Meaning {
         | ErrorKind::Transaction { .. }
         | ErrorKind::BsonSerialization(_)
         | ErrorKind::BsonDeserialization(_) => Meaning::Unusable,
-        _ => of_code.unwrap_or(Meaning::Passing),
+        _ => of_code,
     }
 }
 
@@ -285,13 +287,9 @@ pub(super) fn is_write_refused(reply: &Document) -> bool {
 fn write_error(reply: &Document) -> Option<(Refusal, Meaning)> {
     let refusal = Refusal::of(reply.get_array("writeErrors").ok()?.first()?);
     let labels = reply.get_array("errorLabels").map(Vec::as_slice).unwrap_or_default();
-    let meaning = Meaning::of_code(refusal.code, |label| labels.iter().any(|other| other.as_str() == Some(label)));
+    let may_pass = labels.iter().filter_map(Bson::as_str).any(|label| RETRY_LABELS.contains(&label));
+    let meaning = if may_pass { Meaning::Passing } else { Meaning::of_code(refusal.code) };
     Some((refusal, meaning))
-}
-
-/// What a write error with this code means to a write of a caller's documents.
-pub(crate) fn meaning_of_code(code: i32) -> Meaning {
-    Meaning::of_code(code, |_label| false)
 }
 
 /// The error of a reply without the fields that every server returns.
@@ -386,6 +384,24 @@ mod tests {
             }
         }
         assert_eq!(Error::invalid("no server").code(), None);
+    }
+
+    #[test]
+    fn a_failed_write_of_a_reply_is_what_its_label_and_then_its_code_says() {
+        let table = [
+            (462, "", true),
+            (112, "", true),
+            (121, "", false),
+            (121, "NoWritesPerformed", false),
+            (121, RETRYABLE_ERROR, true),
+            (13, SYSTEM_OVERLOADED_ERROR, true),
+        ];
+        for (code, label, may_pass) in table {
+            let reply = doc! { "ok": 1, "writeErrors": [{ "code": code, "errmsg": "said" }], "errorLabels": [label] };
+            let error = ensure_written(&reply).unwrap_err();
+            assert_eq!(matches!(error, Error::Unavailable { .. }), may_pass, "{code} {label}: {error:?}");
+            assert_eq!((error.code(), is_write_refused(&reply)), (Some(code), !may_pass), "{code} {label}");
+        }
     }
 
     #[test]

@@ -7,8 +7,8 @@
 //! conflicts and the server aborts the transaction. If the other write comes between this write and the commit, it
 //! waits for the commit.
 //!
-//! A transaction ends in any case: the server keeps one that was neither committed nor aborted for a minute, and its
-//! records with it. After a commit the driver aborts nothing, so [`MongoContext::end`] does that.
+//! The server keeps the documents of an open transaction locked for a minute. After a failed commit the driver does not
+//! abort. So the next transaction of the session is begun, by which the server ends the one before.
 //!
 //! Invariant: it is enough that the lease holds, on the server's clock, at the time of this write.
 
@@ -30,7 +30,7 @@ use super::{
 };
 use crate::{Deadline, FencingToken, Key, LeaseId, Result, types::backoff::Backoff};
 
-/// How long a transaction is tried to be ended whose commit failed: as long as an attempt takes.
+/// How long the end of a transaction whose commit failed is retried: as long as an attempt of the engine takes.
 const END_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Begins a transaction that reads what a majority has. Its commit waits for a majority until the deadline.
@@ -67,11 +67,7 @@ impl NotCommitted {
 impl MongoContext {
     /// Commits. While the server cannot do it or the outcome is unknown, repeats that until the deadline. A transaction
     /// that may be open then is ended.
-    pub(super) async fn commit(
-        &self,
-        mut session: ClientSession,
-        deadline: Deadline,
-    ) -> std::result::Result<(), NotCommitted> {
+    pub(super) async fn commit(&self, mut session: ClientSession, deadline: Deadline) -> Result<(), NotCommitted> {
         let (mut backoff, mut unknown) = (Backoff::new(), None);
         loop {
             let Err(error) = session.commit_transaction().await else { return Ok(()) };
