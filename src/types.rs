@@ -4,6 +4,7 @@
 //! value returns [`Error`](error::Error), and an error has keys, owners and tokens.
 
 pub(crate) mod acquire_id;
+pub(crate) mod backoff;
 pub(crate) mod clock;
 pub(crate) mod deadline;
 pub(crate) mod duration;

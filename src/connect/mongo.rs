@@ -37,6 +37,11 @@ impl Mongoseal {
     /// If the client's `serverSelectionTimeoutMS` is longer than the operation timeout, as it is by default, errors
     /// cannot say why no server could be reached.
     ///
+    /// If a server is overloaded, the driver resends a command up to two times by itself, and waits up to 10 seconds in
+    /// between. An acquire that is resent like that can be granted after it was taken back, and then holds the key for a
+    /// ttl. So set [`max_adaptive_retries`](ClientOptions::max_adaptive_retries) of your client to `Some(0)`, or
+    /// `maxAdaptiveRetries=0` in its connection string, as [`connect`](Self::connect) does.
+    ///
     /// A handle that waits, or has held a lease for a second, keeps one connection of the client's pool, of 10 by
     /// default, for its change stream. So make many such handles [siblings](Builder::sibling_of) of one, which
     /// share a stream, or give the client a larger `maxPoolSize`.
@@ -73,6 +78,8 @@ impl Builder {
         *selection = longest.min(*selection);
         options.app_name.get_or_insert_with(|| "mongoseal".into());
         options.max_connecting.get_or_insert(MAX_CONNECTING);
+        // A command that the driver resends by itself can arrive after the engine has taken its request back.
+        options.max_adaptive_retries = Some(0);
         let connections = options.max_pool_size.get_or_insert(POOL_SIZE);
         // Zero is no limit.
         if *connections > 0 {
@@ -116,7 +123,8 @@ impl Builder {
     }
 
     /// Makes a handle on a collection of a database. The client stays the caller's and is never closed. The
-    /// deployment is checked with the first acquire, or by [`Mongoseal::prepare`].
+    /// deployment is checked with the first acquire, or by [`Mongoseal::prepare`]. [`Mongoseal::new`] says which options
+    /// the client should have.
     ///
     /// # Errors
     ///

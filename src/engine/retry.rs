@@ -5,37 +5,8 @@
 
 use std::time::Duration;
 
+pub(crate) use crate::types::backoff::Backoff;
 use crate::{Deadline, Error, Result};
-
-/// The delay before the second attempt; later delays double.
-const FIRST_DELAY: Duration = Duration::from_millis(20);
-/// The longest delay.
-const MAX_DELAY: Duration = Duration::from_millis(640);
-
-/// The delays between attempts.
-#[derive(Debug)]
-pub(crate) struct Backoff {
-    next: Duration,
-    longest: Duration,
-}
-
-impl Backoff {
-    pub(crate) fn new() -> Self {
-        Self::between(FIRST_DELAY, MAX_DELAY)
-    }
-
-    pub(crate) fn between(first: Duration, longest: Duration) -> Self {
-        Self { next: first, longest }
-    }
-
-    /// The next delay: twice the last up to a bound, shortened at random by up to half, so that requests that failed
-    /// together are not repeated together.
-    pub(crate) fn next(&mut self) -> Duration {
-        let delay = self.next;
-        self.next = delay.saturating_mul(2).min(self.longest);
-        delay.mul_f64(fastrand::f64().mul_add(0.5, 0.5))
-    }
-}
 
 /// How long each attempt may take.
 #[derive(Clone, Copy, Debug)]

@@ -93,8 +93,11 @@ use mongodb::{
 };
 use tokio::sync::mpsc::{Sender, UnboundedSender};
 
-pub(crate) use self::limits::{server_limit, server_time};
 use self::{client::ClientShare, context::MongoContext, error::needs};
+pub(crate) use self::{
+    limits::{server_limit, server_time},
+    transaction::NotCommitted,
+};
 use super::{Applied, BoxFuture, ExpiredPage, Notification, Page, PrefixState, RecordState, Snapshot, Store};
 use crate::{
     Clock, Deadline, Error, FencingToken, HandleId, HybridTime, Key, LeaseId, Result,
@@ -109,7 +112,8 @@ const CLIENT_CLOSE_TIMEOUT: Duration = Duration::from_millis(30);
 ///
 /// Each command sets its own concerns, so those of the caller's client, database and collection have no effect. The
 /// journals of a majority acknowledge a write, reads are linearizable, and both go to the primary. No command is a
-/// retryable write, whatever `retryWrites` says: each request can be resent, and the engine does that.
+/// retryable write, whatever `retryWrites` says: each request can be resent, and the engine does that. If the server is
+/// overloaded, the driver resends commands by itself: see [`Mongoseal::new`](crate::Mongoseal::new).
 #[derive(Clone, Debug)]
 pub struct MongoStore {
     context: Arc<MongoContext>,
@@ -225,6 +229,11 @@ impl MongoStore {
     /// Begins a transaction that reads what a majority has. Its commit waits for a majority until the deadline.
     pub(crate) async fn begin(session: &mut ClientSession, deadline: Deadline) -> DriverResult<()> {
         transaction::begin(session, deadline).await
+    }
+
+    /// Commits a transaction, and ends it if it is not committed by the deadline.
+    pub(crate) async fn commit(&self, session: ClientSession, deadline: Deadline) -> Result<(), NotCommitted> {
+        self.context.commit(session, deadline).await
     }
 
     /// Writes the record of a lease in a transaction, if the lease holds. Returns whether it did.

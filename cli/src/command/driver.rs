@@ -41,6 +41,8 @@ pub(super) enum Refusal {
     NoCollection,
     /// The command exceeded its time limit.
     TooSlow,
+    /// The server cannot do it now but may soon. With the code of its error.
+    Passing(i32, String),
     /// Another error of the server, with its code.
     Server(i32, String),
     /// Another error of the driver.
@@ -51,7 +53,7 @@ impl Refusal {
     /// Returns the code of an error that has no variant of its own.
     pub(super) fn code(&self) -> Option<i32> {
         match self {
-            Self::Server(code, _) => Some(*code),
+            Self::Passing(code, _) | Self::Server(code, _) => Some(*code),
             _ => None,
         }
     }
@@ -59,15 +61,17 @@ impl Refusal {
 
 impl From<Error> for Refusal {
     fn from(error: Error) -> Self {
-        match error.kind.as_ref() {
-            ErrorKind::Command(command) if command.code == UNAUTHORIZED => Self::Unauthorized,
-            ErrorKind::Command(command) if command.code == MAX_TIME_EXPIRED => Self::TooSlow,
-            ErrorKind::Command(command) if command.code == NAMESPACE_NOT_FOUND => Self::NoCollection,
-            ErrorKind::Command(command) => Self::Server(
-                command.code,
-                format!("{} (code {}): {}", command.code_name, command.code, command.message),
-            ),
-            kind => Self::Other(kind.to_string()),
+        let ErrorKind::Command(command) = error.kind.as_ref() else { return Self::Other(error.kind.to_string()) };
+        let (code, text) =
+            (command.code, format!("{} (code {}): {}", command.code_name, command.code, command.message));
+        // The library knows which errors may pass.
+        let is_passing = matches!(mongoseal::Error::from(error), mongoseal::Error::Unavailable { .. });
+        match code {
+            MAX_TIME_EXPIRED => Self::TooSlow,
+            _ if is_passing => Self::Passing(code, text),
+            UNAUTHORIZED => Self::Unauthorized,
+            NAMESPACE_NOT_FOUND => Self::NoCollection,
+            code => Self::Server(code, text),
         }
     }
 }
@@ -78,7 +82,7 @@ impl std::fmt::Display for Refusal {
             Self::Unauthorized => f.write_str("the user lacks a privilege"),
             Self::NoCollection => f.write_str("the collection does not exist"),
             Self::TooSlow => f.write_str("time limit exceeded"),
-            Self::Server(_, message) | Self::Other(message) => f.write_str(message),
+            Self::Passing(_, message) | Self::Server(_, message) | Self::Other(message) => f.write_str(message),
         }
     }
 }
@@ -115,6 +119,7 @@ impl Deployment {
         // As the library's own clients: change streams and waiting commands keep connections.
         options.max_pool_size = options.max_pool_size.map(|own| if own == 0 { 0 } else { own.max(POOL_SIZE) });
         options.max_pool_size.get_or_insert(POOL_SIZE);
+        options.max_adaptive_retries = Some(0);
         let client = Client::with_options(options.clone())?;
         let database = client.database(&database(connection, options.default_database.as_deref()));
         let hello = run_on_primary(&client.database("admin"), doc! { "hello": 1 }).await?;
@@ -309,5 +314,24 @@ async fn with_timeout<T: Send + 'static>(
         Ok(Some(Ok(done))) => Ok(done?),
         Ok(_) => Err(Refusal::Other("the task of the command ended early".into())),
         Err(_elapsed) => Err(Refusal::Other(format!("no answer within {}", time::format(within)))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use mongoseal::mongodb::bson::from_document;
+
+    use super::*;
+
+    #[test]
+    fn an_error_of_the_server_that_may_pass_is_no_refusal() {
+        let refusal = |code: i32| {
+            let error = doc! { "code": code, "codeName": "name", "errmsg": "text" };
+            Refusal::from(Error::from(ErrorKind::Command(from_document(error).unwrap())))
+        };
+        assert!(matches!(refusal(462), Refusal::Passing(462, text) if text == "name (code 462): text"));
+        assert!(matches!(refusal(91), Refusal::Passing(91, _)) && matches!(refusal(50), Refusal::TooSlow));
+        assert!(matches!(refusal(13), Refusal::Unauthorized) && matches!(refusal(26), Refusal::NoCollection));
+        assert!(matches!(refusal(2), Refusal::Server(2, _)));
     }
 }

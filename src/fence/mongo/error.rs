@@ -1,12 +1,12 @@
 //! What each error of the driver means for a write of a caller's own documents.
 
-use std::{error::Error as StdError, iter, time::Duration};
+use std::{error::Error as StdError, time::Duration};
 
 use mongodb::error::{Error as DriverError, ErrorKind, TRANSIENT_TRANSACTION_ERROR, WriteFailure};
 
 use crate::{
     Error,
-    store::mongo::error::{self as store_error, DUPLICATE_KEY, Refusal},
+    store::mongo::error::{self as store_error, Meaning, Refusal, as_driver_error, causes, meaning},
     types::duration::format_duration,
 };
 
@@ -23,23 +23,23 @@ pub(super) fn translate(error: DriverError, database: &str, collection: &str, ne
             "a majority of the replica set did not confirm the write in time, so it may have been made or not: read before you write again",
         )
         .caused_by(error),
-        ErrorKind::Write(WriteFailure::WriteError(failure)) if !is_passing(failure.code) => refused(error),
-        ErrorKind::Command(command) if command.code == DUPLICATE_KEY => refused(error),
-        ErrorKind::Command(command) if command.code != store_error::UNAUTHORIZED && is_final(&error) => refused(error),
-        ErrorKind::InvalidArgument { .. } | ErrorKind::BsonSerialization(_) => refused(error),
         ErrorKind::BsonDeserialization(_) => Error::invalid(
             "the document was written, but it does not fit the type of the collection: see the source of this error",
         )
         .caused_by(error),
+        ErrorKind::InvalidArgument { .. } | ErrorKind::BsonSerialization(_) => refused(error),
         // It was not sent.
         ErrorKind::ServerSelection { .. } => store_error::translate(error, database, collection, needs),
-        _ => unconfirmed(store_error::translate(error, database, collection, needs)),
+        _ => match meaning(&error) {
+            Meaning::Duplicate | Meaning::Refused => refused(error),
+            _ => unconfirmed(store_error::translate(error, database, collection, needs)),
+        },
     }
 }
 
 /// The error for a write error in the reply of a command.
 pub(super) fn not_written(code: i32, message: &str) -> Error {
-    let error = if is_passing(code) {
+    let error = if Meaning::of_code(code) == Meaning::Passing {
         Error::unavailable("MongoDB did not confirm the write: read before you write again")
     } else {
         Error::invalid("MongoDB refused the write: see the source of this error")
@@ -72,24 +72,12 @@ pub(super) fn unanswered(error: Error, timeout: Duration) -> Error {
 
 /// Whether a document with the same `_id`, or the same entry of a unique index, exists.
 pub(super) fn is_duplicate(error: &DriverError) -> bool {
-    match error.kind.as_ref() {
-        ErrorKind::Write(WriteFailure::WriteError(failure)) => failure.code == DUPLICATE_KEY,
-        _ => store_error::code(error) == Some(DUPLICATE_KEY),
-    }
+    meaning(error) == Meaning::Duplicate
 }
 
 /// Whether a code means a duplicate.
 pub(super) fn says_duplicate(code: i32) -> bool {
-    code == DUPLICATE_KEY
-}
-
-fn is_passing(code: i32) -> bool {
-    code != DUPLICATE_KEY && store_error::is_transient(code)
-}
-
-/// Whether an error of a command stays the same if the command is resent.
-fn is_final(error: &DriverError) -> bool {
-    store_error::is_refusal(error) && error.labels().is_empty()
+    Meaning::of_code(code) == Meaning::Duplicate
 }
 
 fn refused(error: DriverError) -> Error {
@@ -109,28 +97,18 @@ pub(super) fn had_aborted(error: &(dyn StdError + 'static)) -> bool {
 
 /// The errors of the driver among an error and its causes.
 fn driver_errors<'a>(error: &'a (dyn StdError + 'static)) -> impl Iterator<Item = &'a DriverError> {
-    iter::successors(Some(error), |error: &&'a (dyn StdError + 'static)| (*error).source())
-        .filter_map(|error| error.downcast_ref())
+    causes(error).filter_map(as_driver_error)
 }
 
 /// For `?` in the work of a [transaction](crate::Lease::transaction). The driver's error is the source.
 impl From<DriverError> for Error {
     fn from(error: DriverError) -> Self {
-        let is_passing = match error.kind.as_ref() {
-            ErrorKind::Write(WriteFailure::WriteError(failure)) => is_passing(failure.code),
-            ErrorKind::InvalidArgument { .. }
-            | ErrorKind::BsonSerialization(_)
-            | ErrorKind::BsonDeserialization(_)
-            | ErrorKind::Transaction { .. }
-            | ErrorKind::Shutdown => false,
-            _ => !is_final(&error),
-        };
         if had_aborted(&error) {
             Self::unavailable(
                 "MongoDB had aborted the transaction before this statement: return the first error of a statement from the work",
             )
             .caused_by(error)
-        } else if is_passing {
+        } else if meaning(&error) == Meaning::Passing {
             Self::unavailable("MongoDB did not confirm the statement: return this error from the work of the transaction, which then commits nothing; outside of one, read before you write again")
                 .caused_by(error)
         } else {

@@ -5,14 +5,18 @@ use std::{sync::Arc, time::Duration};
 use mongodb::{
     ClientSession,
     bson::oid::ObjectId,
-    error::{Error as DriverError, ErrorKind, UNKNOWN_TRANSACTION_COMMIT_RESULT},
+    error::{Error as DriverError, ErrorKind},
 };
 use tracing::debug;
 
 use super::{Alive, BoxFuture, error, work_error::WorkError};
 use crate::{
     Deadline, Error, FencingToken, Key, LeaseId, Result,
-    store::{MongoStore, Store, mongo::error as store_error},
+    store::{
+        MongoStore, Store,
+        mongo::{NotCommitted, error as store_error},
+    },
+    types::backoff::Backoff,
 };
 
 /// A lease on which a transaction depends.
@@ -35,9 +39,9 @@ pub(crate) struct TransactionLeases {
     pub(crate) attempt: Duration,
 }
 
-/// How long to wait before the second attempt. It doubles up to the longest pause.
-const FIRST_PAUSE: Duration = Duration::from_millis(5);
-const MAX_PAUSE: Duration = Duration::from_millis(320);
+/// The delays between attempts. Most conflicts are with a refresh, which takes milliseconds.
+const FIRST_DELAY: Duration = Duration::from_millis(5);
+const MAX_DELAY: Duration = Duration::from_millis(320);
 
 /// The tasks of the leases. Its futures are boxed: otherwise the compiler cannot prove that a transaction can be spawned.
 pub(crate) trait LeaseProbe: Alive {
@@ -54,9 +58,8 @@ where
     F: AsyncFnMut(&mut ClientSession) -> Result<R, E>,
     E: From<Error> + WorkError<Kind>,
 {
-    let clock = leases.store.clock();
-    let deadline = Deadline::after(clock, leases.operation_timeout);
-    let mut pause = FIRST_PAUSE;
+    let deadline = Deadline::after(leases.store.clock(), leases.operation_timeout);
+    let mut backoff = Backoff::between(FIRST_DELAY, MAX_DELAY);
     let (mut last, mut aborted_in) = (None, None);
     loop {
         let before = aborted_in.take();
@@ -97,12 +100,12 @@ where
                 error
             }
         };
-        if deadline.remaining() <= pause {
+        let next = Deadline::after(deadline.clock(), backoff.next());
+        if next.reading() >= deadline.reading() {
             return Err(unsettled);
         }
         debug!("the transaction is retried");
-        clock.sleep_until(clock.now().saturating_add(pause.mul_f64(fastrand::f64().mul_add(0.5, 0.5)))).await;
-        pause = pause.saturating_mul(2).min(MAX_PAUSE);
+        next.passed().await;
     }
 }
 
@@ -211,29 +214,17 @@ impl TransactionLeases {
         }
     }
 
-    /// Commits. If the outcome is unknown, repeats that until the deadline.
-    async fn commit(&self, mut session: ClientSession, deadline: Deadline) -> Result<Settled> {
-        let clock = self.store.clock();
-        loop {
-            let committed = MongoStore::run(self.attempt_deadline(deadline), async move {
-                let committed = session.commit_transaction().await;
-                Ok((session, committed))
-            });
-            let (back, committed) = committed.await.map_err(|error| unknown_outcome().caused_by(error))?;
-            session = back;
-            match committed {
-                Ok(()) => return Ok(Settled::Committed),
-                Err(error) if error.contains_label(UNKNOWN_TRANSACTION_COMMIT_RESULT) => {
-                    if deadline.remaining() <= FIRST_PAUSE {
-                        return Err(unknown_outcome().caused_by(error));
-                    }
-                    clock.sleep_until(clock.now().saturating_add(FIRST_PAUSE)).await;
-                }
-                Err(error) if error::is_transient(&error) => {
-                    return Ok(Settled::Retryable(conflicted().caused_by(error), Some(Box::new(session))));
-                }
-                Err(error) => return Err(refused(error)),
+    /// Commits. If the outcome is unknown or the server cannot do it now, repeats that until the deadline.
+    async fn commit(&self, session: ClientSession, deadline: Deadline) -> Result<Settled> {
+        let store = self.store.clone();
+        let committed = MongoStore::run(deadline, async move { Ok(store.commit(session, deadline).await) });
+        match committed.await.map_err(|error| unknown_outcome().caused_by(error))? {
+            Ok(()) => Ok(Settled::Committed),
+            Err(NotCommitted::Aborted(session, error)) => {
+                Ok(Settled::Retryable(conflicted().caused_by(error), Some(session)))
             }
+            Err(NotCommitted::Unknown(error)) => Err(unknown_outcome().caused_by(error)),
+            Err(NotCommitted::Refused(error)) => Err(refused(error)),
         }
     }
 }

@@ -87,7 +87,8 @@ impl MongoContext {
         transaction::begin(&mut session, deadline).await.map_err(|error| self.translate(error, needs::CHANGE))?;
         let done = self.update_all(&mut session, leases, batch, deadline).await;
         if matches!(done, Ok(true)) {
-            session.commit_transaction().await.map_err(|error| self.translate(error, needs::CHANGE))?;
+            let committed = self.commit(session, deadline).await;
+            committed.map_err(|failed| self.translate(failed.into_error(), needs::CHANGE))?;
         } else {
             // If this fails, the server aborts the transaction when its time has passed.
             drop(session.abort_transaction().await);

@@ -4,7 +4,10 @@
 //!
 //! Mechanism: [`MongoContext`] owns that state. Each of those files adds its methods to it.
 //!
-//! Invariant: each command goes to the primary, and the driver adds no concern and no retry.
+//! Invariant: each command goes to the primary, and the driver adds no concern. If the client was opened by this crate,
+//! the driver sends each command once. A client of the caller's resends a command by itself if the server says that it
+//! is overloaded, or if a connection cannot be opened, unless its `max_adaptive_retries` is zero. No option of a single
+//! command turns that off.
 
 use std::{
     fmt,

@@ -1,58 +1,95 @@
 //! Translates the errors of the driver to those of this crate.
 //!
+//! Purpose: a caller learns from the variant of an error whether a retry can succeed.
+//!
+//! Mechanism: [`meaning`] decides that, for each error of each command: first by the labels, then by the code, then by
+//! the kind. All other code asks it.
+//!
 //! Invariant: an error keeps the code of the server's error, and nothing that the server quotes.
 
 mod unreachable;
 
-use std::fmt;
+use std::{error::Error as StdError, fmt, iter};
 
 use mongodb::{
     bson::{Bson, Document},
     error::{
-        CommandError, Error as DriverError, ErrorKind, RETRYABLE_ERROR, RETRYABLE_WRITE_ERROR, SYSTEM_OVERLOADED_ERROR,
-        TRANSIENT_TRANSACTION_ERROR, UNKNOWN_TRANSACTION_COMMIT_RESULT, WriteFailure,
+        BulkWriteError, CommandError, Error as DriverError, ErrorKind, InsertManyError, RETRYABLE_ERROR,
+        RETRYABLE_WRITE_ERROR, SYSTEM_OVERLOADED_ERROR, TRANSIENT_TRANSACTION_ERROR, UNKNOWN_TRANSACTION_COMMIT_RESULT,
+        WriteFailure,
     },
 };
 pub(crate) use unreachable::misnamed_set;
 
 use crate::{Error, Result, Source};
 
-/// Codes of a server that cannot do it now but may soon, or that did it and could not confirm it. MongoDB's
-/// `error_codes.yml` has the names.
-const TRANSIENT_CODES: [i32; 30] = [
-    6,
-    7,
-    89,
-    9001, // host unreachable or not found, network timeout, socket error
-    91,
-    189,
-    10107,
-    10058,
-    11600,
-    11602,
-    13435,
-    13436, // shutting down, stepping down, not primary
-    50,
-    64,
-    202,
-    262,
-    365,
-    11601, // out of time, write concern not met, unavailable, interrupted
-    24,
-    46,
-    112, // lock timeout, lock busy, write conflict
-    133,
-    134,
-    211, // no suitable member, read concern not yet available, keys not found yet
-    63,
-    150,
-    13388,         // a router with an old configuration
-    175,           // the collection was dropped during the command
-    DUPLICATE_KEY, // two concurrent first inserts of a key
-    117,           // a conflicting operation is in progress
+/// What an error means to the call whose command failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Meaning {
+    /// The server cannot do it now but may soon, or it did it and could not confirm it: a retry can succeed.
+    Passing,
+    /// Two documents would have the same `_id`, or the same entry of a unique index.
+    Duplicate,
+    /// The user may not send the command, or this deployment does not serve it.
+    NotPermitted,
+    /// The login is refused.
+    Login,
+    /// The server refuses the command, now and later.
+    Refused,
+    /// The driver refuses the call or its options, or cannot read the answer.
+    Unusable,
+}
+
+impl Meaning {
+    /// The meaning of a server's error with this code and without a label that decides.
+    pub(crate) fn of_code(code: i32) -> Self {
+        match code {
+            DUPLICATE_KEY => Self::Duplicate,
+            AUTHENTICATION_FAILED => Self::Login,
+            _ if PASSING_CODES.iter().any(|codes| codes.contains(&code)) => Self::Passing,
+            _ if NOT_PERMITTED_CODES.contains(&code) => Self::NotPermitted,
+            _ => Self::Refused,
+        }
+    }
+}
+
+/// Decides what an error means.
+pub(crate) fn meaning(error: &DriverError) -> Meaning {
+    if RETRY_LABELS.iter().any(|label| error.contains_label(label)) {
+        return Meaning::Passing;
+    }
+    let of_code = code(error).map_or(Meaning::Passing, Meaning::of_code);
+    match error.kind.as_ref() {
+        // The write was made, and may be rolled back.
+        ErrorKind::Write(WriteFailure::WriteConcernError(_)) => Meaning::Passing,
+        // The driver wraps each error of a login, and sometimes drops its code.
+        ErrorKind::Authentication { .. } if code(error).is_none() || of_code != Meaning::Passing => Meaning::Login,
+        ErrorKind::InvalidArgument { .. }
+        | ErrorKind::InvalidTlsConfig { .. }
+        | ErrorKind::IncompatibleServer { .. }
+        | ErrorKind::SessionsNotSupported
+        | ErrorKind::Shutdown
+        | ErrorKind::Transaction { .. }
+        | ErrorKind::BsonSerialization(_)
+        | ErrorKind::BsonDeserialization(_) => Meaning::Unusable,
+        _ => of_code,
+    }
+}
+
+/// The codes of errors that may pass. MongoDB's `error_codes.yml` has the names.
+const PASSING_CODES: [&[i32]; 9] = [
+    &[6, 7, 89, 9001], // host unreachable or not found, network timeout, socket error
+    &[91, 189, 10107, 10058, 11600, 11602, 13435, 13436], // shutting down, stepping down, not primary
+    &[50, 64, 202, 262, 365, 11601], // out of time, write concern not met, unavailable, interrupted
+    &[433, 449, 450, 462], // overloaded
+    &[24, 46, 112],    // lock timeout, lock busy, write conflict
+    &[133, 134, 211],  // no suitable member, read concern or keys not yet available
+    &[63, 150, 13388], // a router with an old configuration
+    &[175],            // the collection was dropped during the command
+    &[117],            // a conflicting operation is in progress
 ];
 
-/// Labels with the same meaning, from a server or the driver.
+/// Labels of errors that may pass, from a server or the driver.
 const RETRY_LABELS: [&str; 5] = [
     RETRYABLE_WRITE_ERROR,
     RETRYABLE_ERROR,
@@ -64,9 +101,12 @@ const RETRY_LABELS: [&str; 5] = [
 /// Codes of a server that is not the primary of its set, or no longer.
 const NOT_PRIMARY_CODES: [i32; 4] = [10107, 10058, 13435, 13436];
 
-pub(crate) const UNAUTHORIZED: i32 = 13;
-/// Two documents would have the same `_id`, or the same entry of a unique index.
-pub(crate) const DUPLICATE_KEY: i32 = 11000;
+/// Codes of a command that this user or client may not send, or that is not served: unauthorized, command not found or
+/// not supported, not implemented, not of the stable API, refused by Atlas.
+const NOT_PERMITTED_CODES: [i32; 6] = [UNAUTHORIZED, 59, 115, 238, 323, 8000];
+
+const UNAUTHORIZED: i32 = 13;
+const DUPLICATE_KEY: i32 = 11000;
 const AUTHENTICATION_FAILED: i32 = 18;
 
 /// The actions that a user must be granted, by what a command does.
@@ -118,34 +158,28 @@ pub(crate) fn translate(error: DriverError, database: &str, collection: &str, ne
         return missing.caused_by(error);
     }
     let code = code(&error);
-    match error.kind.as_ref() {
-        ErrorKind::Command(_) if code == Some(UNAUTHORIZED) && is_anonymous(&error) => Error::invalid(
+    match (meaning(&error), error.kind.as_ref()) {
+        (_, ErrorKind::ServerSelection { message, .. }) => unreachable::translate(message),
+        (Meaning::Passing, _) if code.is_some_and(|code| NOT_PRIMARY_CODES.contains(&code)) => not_primary(),
+        // A retry meets the document, or its absence.
+        (Meaning::Passing | Meaning::Duplicate, _) => not_confirmed(),
+        (Meaning::Login, _) => {
+            Error::invalid("MongoDB refused the credentials: check user, password and authSource")
+        }
+        (Meaning::NotPermitted, _) if is_anonymous(&error) => Error::invalid(
             "the MongoDB server requires a login: put user, password and authSource into the connection string",
         ),
-        ErrorKind::Command(_) if code == Some(UNAUTHORIZED) => Error::invalid(format!(
+        (Meaning::NotPermitted, _) if code == Some(UNAUTHORIZED) => Error::invalid(format!(
             "the MongoDB user lacks a privilege on {database}.{collection}: grant it {needs} there"
         )),
-        // The driver wraps each error of a login.
-        ErrorKind::Authentication { .. } if code.is_some_and(|code| TRANSIENT_CODES.contains(&code)) => not_confirmed(),
-        ErrorKind::Authentication { .. } => refused_credentials(),
-        ErrorKind::Command(_) if code == Some(AUTHENTICATION_FAILED) => refused_credentials(),
-        ErrorKind::Command(_) if code.is_some_and(|code| NOT_PRIMARY_CODES.contains(&code)) => not_primary(),
-        ErrorKind::Command(_) if code.is_some_and(|code| TRANSIENT_CODES.contains(&code)) => not_confirmed(),
-        ErrorKind::Command(_) if RETRY_LABELS.iter().any(|label| error.contains_label(label)) => not_confirmed(),
-        ErrorKind::Command(CommandError { code, code_name, .. }) => Error::invalid(format!(
+        (_, ErrorKind::Command(CommandError { code, code_name, .. })) => Error::invalid(format!(
             "MongoDB refused a command on {database}.{collection} with {code_name} (code {code}): see the source of this error"
         )),
-        ErrorKind::InvalidArgument { .. }
-        | ErrorKind::InvalidTlsConfig { .. }
-        | ErrorKind::IncompatibleServer { .. }
-        | ErrorKind::SessionsNotSupported => {
-            Error::invalid("the options of the MongoDB client do not fit this deployment: check the connection string")
-        }
-        ErrorKind::Shutdown => {
+        (_, ErrorKind::Shutdown) => {
             Error::invalid("the MongoDB client was shut down: create the handle on a client that stays open")
         }
-        ErrorKind::ServerSelection { message, .. } => unreachable::translate(message),
-        _ => not_confirmed(),
+        (_, ErrorKind::BsonDeserialization(_)) => return unreadable(error),
+        _ => Error::invalid("the options of the MongoDB client do not fit this deployment: check the connection string"),
     }
     .caused_by(source(error))
 }
@@ -198,15 +232,10 @@ impl Error {
     /// The code is for logs and metrics. The variant says what to do.
     #[must_use]
     pub fn code(&self) -> Option<i32> {
-        let mut next = std::error::Error::source(self);
-        while let Some(error) = next {
+        causes(self).find_map(|error| {
             let refused = error.downcast_ref::<Refusal>().map(|refusal| refusal.code);
-            if let Some(code) = refused.or_else(|| error.downcast_ref::<DriverError>().and_then(code)) {
-                return Some(code);
-            }
-            next = error.source();
-        }
-        None
+            refused.or_else(|| as_driver_error(error).and_then(code))
+        })
     }
 }
 
@@ -238,21 +267,29 @@ pub(super) fn ensure_written(reply: &Document) -> Result<()> {
     if let Some(error) = reply.get("writeConcernError") {
         return Err(unconfirmed(error));
     }
-    match reply.get_array("writeErrors").ok().and_then(|errors| errors.first()) {
-        Some(error) => Err(unwritten(error)),
-        None => Ok(()),
-    }
+    let Some((refusal, meaning)) = write_error(reply) else { return Ok(()) };
+    let failed = match meaning {
+        Meaning::Passing | Meaning::Duplicate => not_confirmed(),
+        _ => Error::invalid(format!(
+            "MongoDB refused the write with code {}: see the source of this error",
+            refusal.code
+        )),
+    };
+    Err(failed.caused_by(refusal))
 }
 
-/// The error of a command that succeeded but whose write failed.
-fn unwritten(error: &Bson) -> Error {
-    let refusal = Refusal::of(error);
-    let failed = if TRANSIENT_CODES.contains(&refusal.code) {
-        not_confirmed()
-    } else {
-        Error::invalid(format!("MongoDB refused the write with code {}: see the source of this error", refusal.code))
-    };
-    failed.caused_by(refusal)
+/// Whether the server refused a write of a command that succeeded, so that it has written nothing.
+pub(super) fn is_write_refused(reply: &Document) -> bool {
+    write_error(reply).is_some_and(|(_, meaning)| meaning != Meaning::Passing)
+}
+
+/// The first error of a write in the reply to a command that succeeded, and what it means.
+fn write_error(reply: &Document) -> Option<(Refusal, Meaning)> {
+    let refusal = Refusal::of(reply.get_array("writeErrors").ok()?.first()?);
+    let labels = reply.get_array("errorLabels").map(Vec::as_slice).unwrap_or_default();
+    let may_pass = labels.iter().filter_map(Bson::as_str).any(|label| RETRY_LABELS.contains(&label));
+    let meaning = if may_pass { Meaning::Passing } else { Meaning::of_code(refusal.code) };
+    Some((refusal, meaning))
 }
 
 /// The error of a reply without the fields that every server returns.
@@ -262,7 +299,7 @@ pub(super) fn unreadable(error: impl std::error::Error + Send + Sync + 'static) 
 }
 
 /// Whether the server refuses because the client is not logged in.
-pub(super) fn is_anonymous(error: &DriverError) -> bool {
+fn is_anonymous(error: &DriverError) -> bool {
     matches!(*error.kind, ErrorKind::Command(ref command) if command.message.contains("requires authentication"))
 }
 
@@ -272,28 +309,39 @@ pub(crate) fn code(error: &DriverError) -> Option<i32> {
         ErrorKind::Command(command) => Some(command.code),
         ErrorKind::Write(WriteFailure::WriteError(failure)) => Some(failure.code),
         ErrorKind::Write(WriteFailure::WriteConcernError(failure)) => Some(failure.code),
-        _ => std::error::Error::source(error)?.downcast_ref::<DriverError>().and_then(code),
+        ErrorKind::InsertMany(InsertManyError { write_errors: Some(failures), .. }) => Some(failures.first()?.code),
+        ErrorKind::BulkWrite(BulkWriteError { write_errors, .. }) if !write_errors.is_empty() => {
+            write_errors.iter().min_by_key(|(index, _)| **index).map(|(_, failure)| failure.code)
+        }
+        _ => error.source().and_then(as_driver_error).and_then(code),
     }
 }
 
-/// Whether a code is one of a server that cannot do it now but may soon.
-pub(crate) fn is_transient(code: i32) -> bool {
-    TRANSIENT_CODES.contains(&code)
+/// An error and its causes.
+pub(crate) fn causes<'a>(error: &'a (dyn StdError + 'static)) -> impl Iterator<Item = &'a (dyn StdError + 'static)> {
+    iter::successors(Some(error), |error: &&'a (dyn StdError + 'static)| (*error).source())
 }
 
-/// Whether the server refuses this command, now and later.
-pub(crate) fn is_refusal(error: &DriverError) -> bool {
-    matches!(*error.kind, ErrorKind::Command(ref command) if !TRANSIENT_CODES.contains(&command.code))
+/// The error of the driver, if this is one. The driver boxes the source of its own error.
+pub(crate) fn as_driver_error<'a>(error: &'a (dyn StdError + 'static)) -> Option<&'a DriverError> {
+    error.downcast_ref().or_else(|| error.downcast_ref::<Box<DriverError>>().map(Box::as_ref))
 }
 
 /// Whether the document of the key may be the cause: an upsert met one that its query does not match, or the update
 /// failed on it. Then nothing was written.
 pub(super) fn is_caused_by_document(error: &DriverError) -> bool {
-    code(error) == Some(DUPLICATE_KEY) || (is_refusal(error) && code(error) != Some(UNAUTHORIZED))
+    matches!(meaning(error), Meaning::Duplicate | Meaning::Refused)
 }
 
-fn refused_credentials() -> Error {
-    Error::invalid("MongoDB refused the credentials: check user, password and authSource")
+/// Whether the server refuses the command, now and later, with one of these codes.
+pub(super) fn is_refused_with(error: &DriverError, codes: &[i32]) -> bool {
+    meaning(error) != Meaning::Passing && code(error).is_some_and(|code| codes.contains(&code))
+}
+
+/// Whether the server does not let this user send the command, or does not serve it. A client without a login lacks the
+/// login.
+pub(super) fn is_not_permitted(error: &DriverError) -> bool {
+    meaning(error) == Meaning::NotPermitted && !is_anonymous(error)
 }
 
 /// The error of a server that is not the primary. A client that follows the set finds the next primary by itself.
@@ -336,6 +384,24 @@ mod tests {
             }
         }
         assert_eq!(Error::invalid("no server").code(), None);
+    }
+
+    #[test]
+    fn a_failed_write_of_a_reply_is_what_its_label_and_then_its_code_says() {
+        let table = [
+            (462, "", true),
+            (112, "", true),
+            (121, "", false),
+            (121, "NoWritesPerformed", false),
+            (121, RETRYABLE_ERROR, true),
+            (13, SYSTEM_OVERLOADED_ERROR, true),
+        ];
+        for (code, label, may_pass) in table {
+            let reply = doc! { "ok": 1, "writeErrors": [{ "code": code, "errmsg": "said" }], "errorLabels": [label] };
+            let error = ensure_written(&reply).unwrap_err();
+            assert_eq!(matches!(error, Error::Unavailable { .. }), may_pass, "{code} {label}: {error:?}");
+            assert_eq!((error.code(), is_write_refused(&reply)), (Some(code), !may_pass), "{code} {label}");
+        }
     }
 
     #[test]

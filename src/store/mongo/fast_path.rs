@@ -143,7 +143,7 @@ impl MongoContext {
         let reply = match self.send_write(command, false).await {
             Err(error) if error::is_caused_by_document(&error) => return Ok(None),
             // The pipeline failed on the document, which is foreign.
-            Ok(reply) if reply.contains_key("writeErrors") => return Ok(None),
+            Ok(reply) if error::is_write_refused(&reply) => return Ok(None),
             reply => self.answered(key, reply, needs::CHANGE)?,
         };
         if reply.get_i32("nModified").map_err(error::unreadable)? > 0 {

@@ -79,9 +79,8 @@ async fn create(store: &MongoContext, deadline: Deadline) -> Result<()> {
         Ok(reply) => return reply.get("writeConcernError").map_or(Ok(()), |error| Err(error::unconfirmed(error))),
         Err(error) => error,
     };
-    let code = error::code(&error);
-    let conflict = code.is_some_and(|code| INDEX_CONFLICT_CODES.contains(&code));
-    if !conflict && code != Some(error::UNAUTHORIZED) {
+    let conflict = error::is_refused_with(&error, &INDEX_CONFLICT_CODES);
+    if !conflict && !error::is_not_permitted(&error) {
         return Err(store.translate(error, "createIndex"));
     }
     if !conflict {

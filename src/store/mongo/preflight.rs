@@ -54,7 +54,7 @@ async fn read_build_info(store: &MongoContext) -> Result<Option<Document>> {
     let admin = store.database.client().database("admin");
     match store.raw_command(&admin, doc! { "buildInfo": 1 }).await {
         Ok(reply) => Ok(Some(reply)),
-        Err(error) if error::is_refusal(&error) => {
+        Err(error) if error::is_not_permitted(&error) => {
             debug!(%error, "this user may not see the server's build");
             Ok(None)
         }
@@ -78,7 +78,7 @@ async fn check_journal(store: &MongoContext) -> Result<()> {
         Ok(reply) => reply,
         // The user may not see it, or the command is not served: by a router, by a hosted deployment, or to a client of
         // the stable API.
-        Err(error) if error::is_refusal(&error) => {
+        Err(error) if error::is_not_permitted(&error) => {
             debug!(%error, "this user may not see whether a majority means the journal");
             return Ok(());
         }

@@ -7,17 +7,31 @@
 //! conflicts and the server aborts the transaction. If the other write comes between this write and the commit, it
 //! waits for the commit.
 //!
+//! The server keeps the documents of an open transaction locked for a minute. After a failed commit the driver does not
+//! abort. So the next transaction of the session is begun, by which the server ends the one before.
+//!
 //! Invariant: it is enough that the lease holds, on the server's clock, at the time of this write.
+
+use std::time::Duration;
 
 use mongodb::{
     ClientSession,
     bson::{Bson, Document, doc, oid::ObjectId},
-    error::Result as DriverResult,
+    error::{Error as DriverError, ErrorKind, Result as DriverResult, TRANSIENT_TRANSACTION_ERROR},
     options::{Acknowledgment, ReadConcern, ReadPreference, SelectionCriteria, WriteConcern},
 };
 
-use super::{context::MongoContext, document, expression, limits::server_time};
-use crate::{Deadline, FencingToken, Key, LeaseId, Result};
+use super::{
+    context::MongoContext,
+    document,
+    error::{Meaning, meaning},
+    expression,
+    limits::{deadline_after, server_time},
+};
+use crate::{Deadline, FencingToken, Key, LeaseId, Result, types::backoff::Backoff};
+
+/// How long the end of a transaction whose commit failed is retried: as long as an attempt of the engine takes.
+const END_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Begins a transaction that reads what a majority has. Its commit waits for a majority until the deadline.
 pub(super) async fn begin(session: &mut ClientSession, deadline: Deadline) -> DriverResult<()> {
@@ -32,7 +46,74 @@ pub(super) async fn begin(session: &mut ClientSession, deadline: Deadline) -> Dr
         .await
 }
 
+/// Why a transaction is not known to be committed.
+pub(crate) enum NotCommitted {
+    /// The server has aborted it. It can be run again in its session.
+    Aborted(Box<ClientSession>, DriverError),
+    /// It may have been committed or not.
+    Unknown(DriverError),
+    /// The server refuses the commit, or the driver, because there is no transaction.
+    Refused(DriverError),
+}
+
+impl NotCommitted {
+    pub(super) fn into_error(self) -> DriverError {
+        match self {
+            Self::Aborted(_, error) | Self::Unknown(error) | Self::Refused(error) => error,
+        }
+    }
+}
+
 impl MongoContext {
+    /// Commits. While the server cannot do it or the outcome is unknown, repeats that until the deadline. A transaction
+    /// that may be open then is ended.
+    pub(super) async fn commit(&self, mut session: ClientSession, deadline: Deadline) -> Result<(), NotCommitted> {
+        let (mut backoff, mut unknown) = (Backoff::new(), None);
+        loop {
+            let Err(error) = session.commit_transaction().await else { return Ok(()) };
+            if error.contains_label(TRANSIENT_TRANSACTION_ERROR) {
+                return Err(NotCommitted::Aborted(Box::new(session), error));
+            }
+            if matches!(*error.kind, ErrorKind::Transaction { .. }) {
+                return Err(NotCommitted::Refused(error));
+            }
+            let is_passing = meaning(&error) == Meaning::Passing;
+            let next = Deadline::after(deadline.clock(), backoff.next());
+            if is_passing && next.reading() < deadline.reading() {
+                unknown.get_or_insert(error);
+                next.passed().await;
+                continue;
+            }
+            self.end(session).await;
+            // An earlier commit may have been made although this one is refused.
+            return Err(match unknown {
+                None if !is_passing => NotCommitted::Refused(error),
+                earlier => NotCommitted::Unknown(earlier.unwrap_or(error)),
+            });
+        }
+    }
+
+    /// Ends a transaction whose commit failed, if it is still open. While the server refuses that, repeats it for as long
+    /// as an attempt takes.
+    async fn end(&self, mut session: ClientSession) {
+        let (until, mut backoff) = (deadline_after(END_TIMEOUT), Backoff::new());
+        while let Err(error) = self.supersede(&mut session, until).await
+            && meaning(&error) == Meaning::Passing
+            && !until.has_passed()
+        {
+            Deadline::after(until.clock(), backoff.next()).passed().await;
+        }
+    }
+
+    /// Begins the next transaction of a session, by which the server ends the one before, and aborts it.
+    async fn supersede(&self, session: &mut ClientSession, deadline: Deadline) -> DriverResult<()> {
+        begin(session, deadline).await?;
+        let nothing = doc! { "find": &self.collection, "filter": { "_id": "" }, "limit": 1, "singleBatch": true };
+        let sent = self.database.run_command(nothing).session(&mut *session).await;
+        session.abort_transaction().await?;
+        sent.map(drop)
+    }
+
     /// The id of the last election of the primary. A router has none.
     pub(super) async fn read_election(&self) -> Result<Option<ObjectId>> {
         let hello = self.command(doc! { "hello": 1 }, "hello").await?;

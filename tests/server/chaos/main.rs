@@ -120,7 +120,7 @@ fn is_caught(name: &str, only: &str, by: &[&str], more: &[&str]) -> Result<(), F
 }
 
 fn main() -> ExitCode {
-    let sabotages: [(&str, &str, &[&str]); 20] = [
+    let sabotages: [(&str, &str, &[&str]); 21] = [
         ("w1", "minority", &["I1", "I2", "I4", "I5", "I9"]),
         ("version-only", "stall-collection", &["I1", "I2"]),
         ("no-op-success", "stall-collection", &["I1"]),
@@ -141,6 +141,7 @@ fn main() -> ExitCode {
         ("unsent-batch", "kill-client", &["I4", "I5"]),
         ("slow-close", "kill-client", &["I17"]),
         ("once-unchecked", "kill-client", &["I19"]),
+        ("overload-refused", "overload", &["I14"]),
     ];
     let mut tests: Vec<_> = sabotages
         .into_iter()

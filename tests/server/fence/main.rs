@@ -5,6 +5,7 @@
 mod bulk;
 mod cancel_safety;
 mod commands;
+mod commit;
 mod documents;
 mod faults;
 mod hidden_errors;

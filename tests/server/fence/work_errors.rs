@@ -77,7 +77,10 @@ async fn a_transient_error_of_the_driver_is_found_in_whatever_error_the_work_ret
     thrice(at, anyhow::Error::from).await;
     thrice(at, |error| anyhow::Error::from(error).context("the order was not counted").context("try again")).await;
     thrice(at, |error| anyhow::Error::from(Shop(error.into()))).await;
-    assert_eq!(db.order(1).await.get_i32("n").unwrap(), 7);
+    // As the driver boxes its own sources, and programs a large error.
+    thrice(at, |error| Boxed::from(Box::new(error))).await;
+    thrice(at, |error| Boxed::from(Shop(Box::new(Box::new(error))))).await;
+    assert_eq!(db.order(1).await.get_i32("n").unwrap(), 9);
 }
 
 #[tokio::test]
@@ -94,6 +97,22 @@ async fn an_error_of_the_work_that_is_final_comes_back_as_it_was() {
     assert_eq!(runs, 1);
     let sold_out = lease.transaction(async |_session| -> Result<(), Boxed> { Err("sold out".into()) }).await;
     assert_eq!(sold_out.unwrap_err().to_string(), "sold out");
+}
+
+#[tokio::test]
+async fn the_code_of_each_kind_of_error_is_found_and_a_duplicate_among_many_inserts_is_invalid() {
+    let db = TestDatabase::new("mongoseal_fence_work_codes").await;
+    db.put(doc! { "_id": 1 }).await;
+    let orders = db.orders();
+    let duplicate = || doc! { "_id": 1 };
+    let one = orders.insert_one(duplicate()).await.unwrap_err();
+    let many = orders.insert_many([duplicate(), doc! { "_id": 2 }]).await.unwrap_err();
+    let unknown = db.database.run_command(doc! { "noSuchCommand": 1 }).await.unwrap_err();
+    for (error, code) in [(one, 11000), (many, 11000), (unknown, 59)] {
+        let error = Error::from(error);
+        assert!(matches!(error, Error::Invalid { .. }) && error.code() == Some(code), "{code}: {error:?}");
+        assert_eq!(Error::invalid("wrong").caused_by(Box::new(Shop(error.into()))).code(), Some(code));
+    }
 }
 
 #[tokio::test]

@@ -10,6 +10,7 @@ mod commands;
 mod crowd;
 mod downgrade;
 mod enforced;
+mod errors;
 mod features;
 mod foreign_schedules;
 mod formats;

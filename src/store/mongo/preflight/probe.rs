@@ -16,6 +16,9 @@ use crate::{Error, Result};
 /// not implemented, undefined variable, and a variable that this server does not have.
 const UNKNOWN_UPDATE: [i32; 7] = [2, 9, 14, 115, 238, 17276, 51144];
 
+/// The database does not exist, so the collection will be created without a collation.
+const NAMESPACE_NOT_FOUND: i32 = 26;
+
 /// Refuses a collection with a collation of its own, a server without updates by a pipeline, and a client that is not
 /// logged in.
 pub(super) async fn run(store: &MongoContext) -> Result<()> {
@@ -35,14 +38,15 @@ pub(super) async fn run(store: &MongoContext) -> Result<()> {
                 store.collection
             ))),
         },
-        Err(error) if error::code(&error).is_some_and(|code| UNKNOWN_UPDATE.contains(&code)) => {
+        Err(error) if error::is_refused_with(&error, &UNKNOWN_UPDATE) => {
             Err(Error::invalid(
                 "this server has no updates by a pipeline with $$NOW and $$CLUSTER_TIME, which mongoseal needs: use MongoDB 6.0 or later",
             )
             .caused_by(error::source(error)))
         }
+        Err(error) if error::is_refused_with(&error, &[NAMESPACE_NOT_FOUND]) => Ok(()),
         // A user who may not hold leases may still read them, and a client of the stable API may not explain.
-        Err(error) if error::is_refusal(&error) && !error::is_anonymous(&error) => {
+        Err(error) if error::is_not_permitted(&error) => {
             debug!(%error, "this user may not see the collation of the collection");
             Ok(())
         }

@@ -13,6 +13,8 @@ use fastrand::Rng;
 use mongoseal_test_support::{How, ReplicaSet};
 use tokio::time::sleep;
 
+pub(crate) use commands::OVERLOADED_CODES;
+
 use crate::{
     crew::Crew,
     history::History,
@@ -54,6 +56,7 @@ kinds! {
     Unconfirmed "unconfirmed",
     Uncommitted "uncommitted",
     Delay "delay",
+    Overload "overload",
     KillClient "kill-client",
     PauseClient "pause-client",
     BlockClient "block-client",
@@ -223,6 +226,7 @@ impl Chaos<ReplicaSet> {
             Kind::Unconfirmed => self.unconfirmed(rng).await,
             Kind::Uncommitted => self.uncommitted(rng).await,
             Kind::Delay => self.delay(rng).await,
+            Kind::Overload => self.overload(rng).await,
             Kind::KillStream => self.kill_stream(rng).await,
             Kind::KillCursor => self.kill_cursor(rng).await,
             Kind::Drop => self.drop_collection().await,

@@ -9,7 +9,7 @@ use std::time::{Duration, SystemTime};
 use mongodb::bson::{Bson, DateTime, Document, doc};
 use mongoseal_test_support::{ReplicaSet, Way};
 
-use crate::worker::DOCUMENTS;
+use crate::{faults::OVERLOADED_CODES, worker::DOCUMENTS};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Sabotage {
@@ -55,6 +55,8 @@ pub(crate) enum Sabotage {
     SlowClose,
     /// A runner that holds the key of a schedule does not see the last completed tick.
     OnceUnchecked,
+    /// The error of an overloaded server counts as a refusal for good.
+    OverloadRefused,
     /// A swap does not compare the value.
     BlindSwap,
     /// A record is kept for a fraction of its time.
@@ -64,7 +66,7 @@ pub(crate) enum Sabotage {
 }
 
 impl Sabotage {
-    const ALL: [(Self, &str); 24] = [
+    const ALL: [(Self, &str); 25] = [
         (Self::W1, "w1"),
         (Self::VersionOnly, "version-only"),
         (Self::NoOpSuccess, "no-op-success"),
@@ -86,6 +88,7 @@ impl Sabotage {
         (Self::UnsentBatch, "unsent-batch"),
         (Self::SlowClose, "slow-close"),
         (Self::OnceUnchecked, "once-unchecked"),
+        (Self::OverloadRefused, "overload-refused"),
         (Self::BlindSwap, "blind-swap"),
         (Self::ShortKeep, "short-keep"),
         (Self::LostSwap, "lost-swap"),
@@ -144,7 +147,14 @@ impl Sabotage {
 
     fn tampers(self, client: &str, way: Way, message: &mut Document) -> bool {
         if way == Way::Reply {
-            return self == Self::IgnoreWriteConcernError && message.remove("writeConcernError").is_some();
+            return match self {
+                Self::IgnoreWriteConcernError => message.remove("writeConcernError").is_some(),
+                Self::OverloadRefused if message.get_i32("code").is_ok_and(|code| OVERLOADED_CODES.contains(&code)) => {
+                    message.remove("errorLabels");
+                    message.insert("code", 2).is_some()
+                }
+                _ => false,
+            };
         }
         let written = ["findAndModify", "update"].into_iter().find_map(|command| message.get_str(command).ok());
         if written.is_none_or(|collection| (collection == DOCUMENTS) != (self == Self::NoFence)) {

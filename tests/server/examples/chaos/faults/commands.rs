@@ -19,6 +19,10 @@ const OVERLOADED: i32 = 462;
 /// The part of the commands that is refused.
 const REFUSED: f64 = 0.7;
 
+/// The labels of an error of an overloaded server, and its possible codes.
+const OVERLOADED: [&str; 2] = ["SystemOverloadedError", "RetryableError"];
+pub(crate) const OVERLOADED_CODES: [i32; 4] = [433, 449, 450, 462];
+
 impl Chaos<ReplicaSet> {
     async fn fail(&self, commands: &[&str], how: Document, times: u32) -> FailPoint {
         let primary = self.servers.primary().await;
@@ -99,6 +103,19 @@ impl Chaos<ReplicaSet> {
         let point = self.fail(&["findAndModify", "update"], how, rng.u32(3..30)).await;
         sleep(millis(rng, 500..2500)).await;
         format!("{} by {by} ms", point.off().await)
+    }
+
+    /// Most commands are refused, by an error with the labels of an overload or with its code alone.
+    pub(super) async fn overload(&self, rng: &mut Rng) -> String {
+        let (code, labels) =
+            if rng.bool() { (462, &OVERLOADED[..]) } else { (OVERLOADED_CODES[rng.usize(..4)], &[][..]) };
+        let commands = ["findAndModify", "update", "find", "aggregate", "commitTransaction", "abortTransaction"];
+        let data = doc! { "failCommands": &commands[..], "errorCode": code, "errorLabels": labels.to_vec() };
+        let mode = doc! { "activationProbability": 0.7 };
+        let command = doc! { "configureFailPoint": "failCommand", "mode": mode, "data": data };
+        let point = self.servers.fail_point(self.servers.primary().await, command).await;
+        sleep(millis(rng, 500..2500)).await;
+        format!("{} with code {code} and {} labels", point.off().await, labels.len())
     }
 
     /// Change streams end.

@@ -51,9 +51,9 @@ impl Servers for ReplicaSet {
     }
 
     fn uri(&self, slot: u32) -> String {
-        // The pool of `Mongoseal::connect`. It opens several connections at a time: if the way to the servers is long,
+        // The pool and the resends of `Mongoseal::connect`. It opens several connections at a time: if the way to the servers is long,
         // one after another takes seconds.
-        let uri = self.uri_with("maxPoolSize=64&maxConnecting=8&appName=");
+        let uri = self.uri_with("maxPoolSize=64&maxConnecting=8&maxAdaptiveRetries=0&appName=");
         format!("{uri}{}", app_name(slot))
     }
 

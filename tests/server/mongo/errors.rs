@@ -1,0 +1,337 @@
+//! What an error of the server means: its labels decide first, and then its code. One that may pass is `Unavailable`
+//! and retried with backoff, in each call and in the checks before the first request.
+
+use std::time::Duration;
+
+use mongodb::{
+    Client, Collection, Database,
+    bson::{Document, doc},
+    options::{ClientOptions, Collation, CollationStrength},
+};
+use mongoseal::{Error, Fence, FencingToken, Mongoseal};
+use mongoseal_test_support::{ReplicaSet, TestDatabase, Way, eventually};
+
+use crate::{Sent, millis, noting_client, secs};
+
+const OVERLOADED: [&str; 2] = ["SystemOverloadedError", "RetryableError"];
+const FOREVER: u32 = 1_000_000;
+
+/// The data of a fail point that refuses commands with this code and these labels.
+fn refusal(code: i32, labels: &[&str]) -> Document {
+    doc! { "errorCode": code, "errorLabels": labels.to_vec() }
+}
+
+fn is_unavailable<T>(result: &Result<T, Error>) -> bool {
+    matches!(result, Err(Error::Unavailable { .. }))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_login_that_fails_for_a_while_is_unavailable_with_its_code_and_ends_no_wait() {
+    let set = ReplicaSet::builder().auth().start().await;
+    let actions = ["find", "insert", "update", "changeStream", "createIndex"];
+    let leases = doc! { "db": "app", "collection": "mongoseal" };
+    set.add_user("user", "pw", "app", vec![doc! { "resource": leases, "actions": actions.to_vec() }]).await;
+    let uri = set.uri_as("user", "pw", "app") + "&appName=login";
+    let connect = async |timeout| Mongoseal::builder().database("app").operation_timeout(timeout).connect(&uri).await;
+    let others = Mongoseal::builder().database("app").connect(set.uri()).await.unwrap();
+    for (code, labels) in [(91, &[][..]), (11600, &[][..]), (462, &OVERLOADED[..])] {
+        let seal = connect(secs(20)).await.unwrap();
+        let held = others.acquire(format!("held/{code}")).await.unwrap();
+        let waiting = seal.acquire(format!("held/{code}")).ttl(secs(3)).wait(secs(3600));
+        let waiting = tokio::spawn(waiting.into_future());
+        let impatient = connect(millis(400)).await.unwrap();
+        tokio::time::sleep(millis(300)).await;
+
+        let point = set.fail_command("login", &["saslStart", "saslContinue"], refusal(code, labels), FOREVER).await;
+        let acquiring = |seal: &Mongoseal, name| {
+            let acquire = |number| tokio::spawn(seal.acquire(format!("{name}/{code}/{number}")).into_future());
+            (0..30).map(acquire).collect::<Vec<_>>()
+        };
+        let (patient, hasty) = (acquiring(&seal, "patient"), acquiring(&impatient, "hasty"));
+        let connecting = connect(millis(400)).await;
+        assert!(is_unavailable(&connecting), "{code}: {connecting:?}");
+        assert_eq!(connecting.unwrap_err().code(), Some(code));
+        for acquire in hasty {
+            let acquired = acquire.await.unwrap();
+            assert!(acquired.is_ok() || is_unavailable(&acquired), "{code}: {acquired:?}");
+        }
+        tokio::time::sleep(secs(2)).await;
+        assert!(point.off().await >= 1);
+        for acquire in patient {
+            acquire.await.unwrap().unwrap().release().await.unwrap();
+        }
+        held.release().await.unwrap();
+        waiting.await.unwrap().unwrap().release().await.unwrap();
+        seal.shutdown().await;
+    }
+    let wrong = set.uri_as("user", "another", "app");
+    let refused = Mongoseal::builder().database("app").operation_timeout(secs(5)).connect(wrong).await.unwrap_err();
+    assert!(matches!(refused, Error::Invalid { .. }) && refused.code() == Some(18), "{refused:?}");
+}
+
+/// A database with a handle whose client is known by its name, and which never resends a command by itself.
+struct Subject {
+    db: TestDatabase,
+    app: String,
+    database: Database,
+    sent: Sent,
+}
+
+impl Subject {
+    async fn new(name: &str) -> Self {
+        let db = TestDatabase::new(&format!("mongoseal_{name}")).await;
+        let options = format!("appName={name}&maxAdaptiveRetries=0&retryWrites=false");
+        let (client, sent) = noting_client(&db.set.uri_with(&options)).await;
+        let database = client.database(db.database.name());
+        Self { db, app: name.to_owned(), database, sent }
+    }
+
+    fn seal(&self, timeout: Duration) -> Mongoseal {
+        Mongoseal::builder().operation_timeout(timeout).on(&self.database).unwrap()
+    }
+
+    /// How many of these commands were sent since the last call of this.
+    fn count(&self, name: &str) -> usize {
+        let mut sent = self.sent.lock().unwrap();
+        let count = sent.iter().filter(|command| *command == name).count();
+        sent.retain(|command| command != name);
+        count
+    }
+}
+
+#[tokio::test]
+async fn a_check_that_an_overload_refuses_is_not_skipped_and_not_cached() {
+    let subject = Subject::new("checks").await;
+    let collation = Collation::builder().locale("en").strength(CollationStrength::Secondary).build();
+    subject.db.database.create_collection("mongoseal").collation(collation).await.unwrap();
+    for (code, labels) in [(462, &OVERLOADED[..]), (462, &[][..]), (13, &OVERLOADED[1..]), (2, &OVERLOADED[..1])] {
+        let seal = subject.seal(millis(700));
+        let point = subject.db.set.fail_command(&subject.app, &["explain"], refusal(code, labels), FOREVER).await;
+        let overloaded = seal.prepare().await;
+        point.off().await;
+        assert!(is_unavailable(&overloaded), "{code} {labels:?}: {overloaded:?}");
+        let checked = seal.prepare().await;
+        assert!(
+            matches!(&checked, Err(Error::Invalid { message, .. }) if message.contains("collation")),
+            "{checked:?}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_set_without_journaled_majorities_and_another_product_are_refused_although_the_check_is_refused_at_first() {
+    let set = ReplicaSet::builder().proxied().start().await;
+    set.proxy().tamper_with(|client, way, reply| match (client, way) {
+        ("journal", Way::Reply) => {
+            let config = reply.get_document_mut("config");
+            config.is_ok_and(|config| config.insert("writeConcernMajorityJournalDefault", false).is_some())
+        }
+        ("product", Way::Reply) if reply.contains_key("gitVersion") => {
+            reply.insert("ferretdb", doc! { "version": "v2.7.0" }).is_none()
+        }
+        _ => false,
+    });
+    for (app, command, says) in
+        [("journal", "replSetGetConfig", "writeConcernMajorityJournalDefault"), ("product", "buildInfo", "FerretDB")]
+    {
+        let point = set.fail_command(app, &[command], refusal(462, &OVERLOADED), 3).await;
+        let connected = Mongoseal::connect(set.uri_with(&format!("appName={app}"))).await;
+        assert_eq!(point.off().await, 3, "{command}");
+        assert!(matches!(&connected, Err(Error::Invalid { message, .. }) if message.contains(says)), "{connected:?}");
+    }
+}
+
+/// What a call does if its command is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Met {
+    Succeeds,
+    Unavailable,
+    Invalid,
+}
+
+/// The codes of the table.
+const PASSING: [i32; 9] = [91, 112, 11600, 50, 262, 433, 449, 450, 462];
+const NOT_PERMITTED: [i32; 5] = [13, 59, 115, 323, 8000];
+const REFUSED: [i32; 3] = [2, 20, 72];
+
+/// What this command's refusal means to its call.
+fn expected(command: &str, code: i32, labels: &[&str]) -> Met {
+    let is_check = ["explain", "replSetGetConfig", "buildInfo"].contains(&command);
+    match code {
+        _ if !labels.is_empty() => Met::Unavailable,
+        _ if PASSING.contains(&code) => Met::Unavailable,
+        // The server cannot explain an update by a pipeline.
+        115 if command == "explain" => Met::Invalid,
+        _ if is_check && NOT_PERMITTED.contains(&code) => Met::Succeeds,
+        _ => Met::Invalid,
+    }
+}
+
+/// Makes the call whose command is refused.
+async fn call(subject: &Subject, seal: &Mongoseal, command: &str, key: &str) -> Result<(), Error> {
+    match command {
+        "findAndModify" => seal.acquire(key).await.map(drop),
+        "find" => seal.inspect(key).await.map(drop),
+        "aggregate" => seal.refresh_group(key, secs(60)).await.map(drop),
+        "update" => {
+            let orders: Collection<Document> = subject.database.collection("orders");
+            orders.fenced(FencingToken::MIN).update_one(doc! { "_id": key }, doc! {}).await.map(drop)
+        }
+        // A check, which a handle makes until it has succeeded.
+        _ => seal.prepare().await,
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_error_is_what_its_label_and_then_its_code_says_for_each_command() {
+    let subject = Subject::new("table").await;
+    subject.seal(secs(10)).prepare().await.unwrap();
+    let labels: [&[&str]; 5] = [
+        &OVERLOADED[..1],
+        &OVERLOADED[1..],
+        &OVERLOADED,
+        &["RetryableWriteError"],
+        &["NoWritesPerformed", OVERLOADED[1]],
+    ];
+    let unlabelled = PASSING.into_iter().chain(NOT_PERMITTED).chain(REFUSED).map(|code| (code, &[][..]));
+    let labelled = [13, 462].into_iter().flat_map(|code| labels.iter().map(move |labels| (code, *labels)));
+    let errors: Vec<(i32, &[&str])> = unlabelled.chain(labelled).collect();
+    let mut wrong = Vec::new();
+    for command in ["findAndModify", "find", "aggregate", "update", "explain", "replSetGetConfig", "buildInfo"] {
+        for (row, (code, labels)) in errors.iter().enumerate() {
+            let expected = expected(command, *code, labels);
+            // One that may pass is retried until the call ends.
+            let seal = subject.seal(if expected == Met::Unavailable { millis(150) } else { secs(10) });
+            let is_check = !["findAndModify", "find", "aggregate", "update"].contains(&command);
+            if !is_check {
+                eventually(secs(10), "the handle is prepared", async || seal.prepare().await.is_ok()).await;
+            }
+            let point = subject.db.set.fail_command(&subject.app, &[command], refusal(*code, labels), FOREVER).await;
+            // On a busy machine, a call of 150 ms can end before the server has refused it.
+            let mut called = call(&subject, &seal, command, &format!("{command}/{row}")).await;
+            for _ in 0..5 {
+                if called.as_ref().map_or_else(|error| error.code().is_some(), |()| true) {
+                    break;
+                }
+                called = call(&subject, &seal, command, &format!("{command}/{row}")).await;
+            }
+            assert!(point.off().await >= 1, "{command} {code}");
+            let (met, said) = match &called {
+                Ok(()) => (Met::Succeeds, Some(*code)),
+                Err(error @ Error::Unavailable { .. }) => (Met::Unavailable, error.code()),
+                Err(error) => (Met::Invalid, error.code()),
+            };
+            if met != expected || said != Some(*code) {
+                wrong.push(format!("{command} {code} {labels:?}: {called:?}"));
+            }
+            // An error such as 91 makes the driver doubt the server until it has asked it again.
+            subject.database.run_command(doc! { "ping": 1 }).await.unwrap();
+        }
+    }
+    assert!(wrong.is_empty(), "{} rows: {wrong:#?}", wrong.len());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_overload_costs_no_more_commands_than_another_error_that_passes() {
+    let subject = Subject::new("commands_of_an_overload").await;
+    subject.seal(secs(10)).prepare().await.unwrap();
+    let seal = subject.seal(secs(2));
+    seal.prepare().await.unwrap();
+    // The delays of the engine are at least 10, 20, 40, 80 and 160 ms, and then 320 ms: 11 attempts in 2 s.
+    const MOST: usize = 11;
+    for (row, (code, labels)) in
+        [(112, &[][..]), (462, &OVERLOADED[..]), (462, &[][..]), (450, &OVERLOADED[..1]), (2, &OVERLOADED[1..])]
+            .into_iter()
+            .enumerate()
+    {
+        let lease = seal.acquire(format!("held/{row}")).without_refresh().await.unwrap();
+        subject.sent.lock().unwrap().clear();
+        let refused = refusal(code, labels);
+        let commands = ["findAndModify", "update"];
+        let point = subject.db.set.fail_command(&subject.app, &commands, refused.clone(), FOREVER).await;
+        let acquired = seal.acquire(format!("free/{row}")).await;
+        let (writes, reads) = (subject.count("findAndModify"), subject.count("find"));
+        point.off().await;
+        assert!(is_unavailable(&acquired), "{code} {labels:?}: {acquired:?}");
+        println!("{code} {labels:?}: an acquire sent {writes} findAndModify and {reads} find");
+        // And one of the take-back.
+        assert!((5..=MOST + 1).contains(&writes) && reads == 0, "{code} {labels:?}: {writes} and {reads}");
+
+        eventually(secs(10), "the take-back has ended", async || {
+            tokio::time::sleep(millis(100)).await;
+            subject.count("findAndModify") == 0
+        })
+        .await;
+        let point = subject.db.set.fail_command(&subject.app, &commands, refused, FOREVER).await;
+        let released = lease.release().await;
+        let all = ["findAndModify", "update", "find"].map(|command| subject.count(command));
+        point.off().await;
+        assert!(is_unavailable(&released), "{code} {labels:?}: {released:?}");
+        println!("{code} {labels:?}: a release sent {all:?}");
+        assert!(all.iter().sum::<usize>() <= MOST + 1, "{code} {labels:?}: {all:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_command_is_sent_after_its_call_has_ended_and_a_dropped_acquire_is_not_granted_after_its_take_back() {
+    let db = TestDatabase::new("mongoseal_resent").await;
+    let set = db.set;
+    let builder = || Mongoseal::builder().database("mongoseal_resent").operation_timeout(secs(10));
+    // A client that this library opens, whatever its connection string says, and one of the caller's that says so.
+    let opened = builder().connect(set.uri_with("appName=resent&maxAdaptiveRetries=5")).await.unwrap();
+    let options = ClientOptions::parse(set.uri_with("appName=resent&maxAdaptiveRetries=0")).await.unwrap();
+    let client = Client::with_options(options).unwrap();
+    let of_caller = Mongoseal::builder().on(&client.database("mongoseal_resent")).unwrap();
+    of_caller.prepare().await.unwrap();
+    for (whose, seal) in [("opened", &opened), ("of the caller", &of_caller)] {
+        let hasty = Mongoseal::builder().operation_timeout(millis(20)).sibling_of(seal).unwrap();
+        eventually(secs(10), "the handle is prepared", async || hasty.prepare().await.is_ok()).await;
+        for round in 0..3 {
+            let key = format!("{whose}/{round}");
+            // The engine sends the read at 0 and 10 to 20 ms. The driver would send each three times within 0.6 s.
+            let point = set.fail_command("resent", &["find"], refusal(462, &OVERLOADED), FOREVER).await;
+            assert!(is_unavailable(&hasty.inspect(key.as_str()).await));
+            tokio::time::sleep(millis(800)).await;
+            let finds = point.off().await;
+            assert!(finds <= 2, "{key}: {finds} reads");
+            // The driver would send the acquire again while or after it is taken back.
+            let point = set.fail_command("resent", &["findAndModify"], refusal(462, &OVERLOADED), 2).await;
+            let acquiring = tokio::spawn(hasty.acquire(key.as_str()).into_future());
+            tokio::time::sleep(millis(5)).await;
+            acquiring.abort();
+            let _dropped = acquiring.await;
+            tokio::time::sleep(secs(1)).await;
+            point.off().await;
+            let record = seal.inspect(key.as_str()).await.unwrap();
+            assert!(record.as_ref().is_none_or(|record| record.holders.is_empty()), "{key}: {record:?}");
+        }
+        hasty.shutdown().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_refresh_of_a_group_whose_commit_is_refused_leaves_no_record_locked() {
+    let subject = Subject::new("commit_of_a_group").await;
+    let seal = subject.seal(secs(2));
+    let leases = [seal.acquire("a").group("g"), seal.acquire("b").group("g")];
+    for lease in leases {
+        std::mem::forget(lease.ttl(secs(60)).without_refresh().await.unwrap());
+    }
+    for (code, labels, times, succeeds) in
+        [(462, &OVERLOADED[..], 3, true), (13, &[][..], 1, false), (462, &OVERLOADED[..], FOREVER, false)]
+    {
+        let refused = refusal(code, labels);
+        let point = subject.db.set.fail_command(&subject.app, &["commitTransaction"], refused, times).await;
+        let refreshed = seal.refresh_group("g", secs(60)).await;
+        let hits = point.off().await;
+        assert_eq!(refreshed.is_ok(), succeeds, "{code} {times}: {refreshed:?}");
+        assert_eq!(is_unavailable(&refreshed), times == FOREVER, "{code} {times}: {refreshed:?}");
+        // Eleven of a first attempt, and fewer of a second one in the time that is left.
+        assert!(hits <= 20, "{hits} commits");
+        // A write of a locked record waits until the transaction ends, after 60 s by default.
+        let touch = doc! { "q": {}, "u": { "$currentDate": { "last_seen": true } }, "multi": true };
+        let touch = doc! { "update": "mongoseal", "updates": [touch], "maxTimeMS": 2_000 };
+        let written = subject.db.database.run_command(touch).await.unwrap();
+        assert!(!written.contains_key("writeErrors"), "{code} {times}: {written}");
+    }
+}
