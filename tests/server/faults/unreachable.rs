@@ -212,7 +212,9 @@ async fn the_pool_grows_within_ten_seconds_although_two_connections_fell_silent_
             break;
         }
         assert!(began.elapsed() < secs(10), "the pool does not grow");
-        leases.into_iter().for_each(|lease| lease.unwrap().orphan());
+        for lease in leases {
+            lease.unwrap().orphan();
+        }
     }
     slow.off().await;
     set.proxy().heal();
