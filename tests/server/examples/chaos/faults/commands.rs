@@ -5,11 +5,11 @@ use mongodb::{
     Client,
     bson::{Document, doc},
 };
-use mongoseal_test_support::{FailPoint, ReplicaSet};
+use mongoseal_test_support::{FailPoint, How, Peer, ReplicaSet};
 use tokio::time::sleep;
 
 use super::{Chaos, millis};
-use crate::crew::DATABASE;
+use crate::crew::{DATABASE, SLOTS, app_name};
 
 /// The labels of an error of an overloaded server, and its possible codes.
 const OVERLOADED: [&str; 2] = ["SystemOverloadedError", "RetryableError"];
@@ -76,6 +76,22 @@ impl Chaos<ReplicaSet> {
         let point = self.servers.fail_point(self.servers.primary().await, command).await;
         sleep(millis(rng, 500..2500)).await;
         format!("{} with code {code} and {} labels", point.off().await, labels.len())
+    }
+
+    /// The connections of a worker are closed, and its logins fail for a while, by an error that may pass.
+    pub(super) async fn login(&self, rng: &mut Rng) -> String {
+        let (primary, slot) = (self.servers.primary().await, rng.u32(..SLOTS));
+        let (code, labels) = [(91, &[][..]), (11600, &[][..]), (462, &OVERLOADED[..])][rng.usize(..3)];
+        let data = doc! {
+            "failCommands": ["saslStart", "saslContinue"], "appName": app_name(slot),
+            "errorCode": code, "errorLabels": labels.to_vec(),
+        };
+        let command = doc! { "configureFailPoint": "failCommand", "mode": "alwaysOn", "data": data };
+        let point = self.servers.fail_point(primary, command).await;
+        self.servers.proxy().cut_both(&Peer::client(app_name(slot)), &Peer::Anyone, How::Reset);
+        self.servers.proxy().heal();
+        sleep(millis(rng, 500..4000)).await;
+        format!("{} of slot {slot} with code {code}", point.off().await)
     }
 
     /// Change streams end.

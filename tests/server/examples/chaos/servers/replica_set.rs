@@ -33,6 +33,9 @@ impl Servers for ReplicaSet {
         // A worker that is killed in a transaction keeps the record locked for so long, by default for a minute: longer
         // than any claim, so that at the end of a run its key could not be had.
         builder = builder.parameter("transactionLifetimeLimitSeconds", "5");
+        if kinds.contains(&Kind::Login) {
+            builder = builder.auth();
+        }
         if clocks.offsets.is_some() || kinds.contains(&Kind::ClockJump) {
             builder = builder.own_clocks();
         }
