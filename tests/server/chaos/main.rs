@@ -57,6 +57,16 @@ fn locked_records_and_delays_cost_other_keys_and_leases_nothing() -> Result<(), 
     Ok(())
 }
 
+fn refusals_and_failing_logins_end_no_wait_and_no_lease_without_a_cause() -> Result<(), Failed> {
+    for fault in ["refuse", "login"] {
+        let (said, code) = run(&["--minutes", "0.7", "--seed", "3", "--only", fault])?;
+        assert_eq!(code, Some(0), "{said}");
+        let faults = figure(&said, "faults")?;
+        assert!(faults >= 3, "{faults} of {fault}");
+    }
+    Ok(())
+}
+
 fn waits_outlast_outages() -> Result<(), Failed> {
     outlives("outlasted", &["--minutes", "1", "--only", "outage"])
 }
@@ -141,7 +151,7 @@ fn main() -> ExitCode {
         ("unsent-batch", "kill-client", &["I4", "I5"]),
         ("slow-close", "kill-client", &["I17"]),
         ("once-unchecked", "kill-client", &["I19"]),
-        ("overload-refused", "overload", &["I14"]),
+        ("overload-refused", "refuse", &["I14"]),
     ];
     let mut tests: Vec<_> = sabotages
         .into_iter()
@@ -153,6 +163,8 @@ fn main() -> ExitCode {
     let beside = locked_records_and_delays_cost_other_keys_and_leases_nothing;
     tests.push(Trial::test("locked_records_and_delays_cost_other_keys_and_leases_nothing", beside));
     tests.push(Trial::test("waits_outlast_outages", waits_outlast_outages));
+    let refusals = refusals_and_failing_logins_end_no_wait_and_no_lease_without_a_cause;
+    tests.push(Trial::test("refusals_and_failing_logins_end_no_wait_and_no_lease_without_a_cause", refusals));
     let quarter = waits_outlast_an_outage_of_a_quarter_of_a_minute;
     tests.push(Trial::test("waits_outlast_an_outage_of_a_quarter_of_a_minute", quarter));
     let blocked = blocked_runtimes_cost_no_lease_of_a_handle_with_a_thread;

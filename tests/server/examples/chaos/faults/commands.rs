@@ -13,9 +13,7 @@ use crate::crew::{DATABASE, SLOTS, app_name};
 
 /// Codes of a server that cannot do it now: a lock is not to be had, it is out of time or unavailable, or is overloaded. With
 /// the codes of a change of its state the driver would close all connections at each refusal.
-const REFUSALS: [i32; 6] = [24, 46, 50, 202, 365, OVERLOADED];
-/// `IngressRequestRateLimitExceeded`.
-const OVERLOADED: i32 = 462;
+const REFUSALS: [i32; 9] = [24, 46, 50, 202, 365, 433, 449, 450, 462];
 /// The part of the commands that is refused.
 const REFUSED: f64 = 0.7;
 
@@ -41,26 +39,29 @@ impl Chaos<ReplicaSet> {
         format!("{} with code {code}", point.off().await)
     }
 
-    /// Most commands are refused for a while, with the codes and labels of a server that cannot do them now.
+    /// Most commands are refused for a while, with the codes and labels of a server that cannot do them now. An overload
+    /// has its labels, or its code alone.
     pub(super) async fn refuse(&self, rng: &mut Rng) -> String {
         let primary = self.servers.primary().await;
         let code = REFUSALS[rng.usize(..REFUSALS.len())];
-        let labels = ["SystemOverloadedError", "RetryableError"].into_iter().filter(|_| code == OVERLOADED);
-        let labels: Vec<_> =
-            labels.chain((code != OVERLOADED && rng.bool()).then_some("RetryableWriteError")).collect();
-        let mut data = doc! { "failCommands": ["findAndModify", "update", "find"], "errorCode": code };
-        data.insert("errorLabels", labels);
+        let labels = match (OVERLOADED_CODES.contains(&code), rng.bool()) {
+            (true, true) => OVERLOADED.as_slice(),
+            (false, true) => &["RetryableWriteError"],
+            (_, false) => &[],
+        };
+        let commands = ["findAndModify", "update", "find", "aggregate", "commitTransaction", "abortTransaction"];
+        let data = doc! { "failCommands": &commands[..], "errorCode": code, "errorLabels": labels.to_vec() };
         let mode = doc! { "activationProbability": REFUSED };
         let command = doc! { "configureFailPoint": "failCommand", "mode": mode, "data": data };
         let point = self.servers.fail_point(primary, command).await;
         sleep(millis(rng, 1500..5000)).await;
-        format!("{} with code {code}", point.off().await)
+        format!("{} with code {code} and {} labels", point.off().await, labels.len())
     }
 
     /// A worker loses its connections, and its logins fail for a while as if the server could not do them now.
     pub(super) async fn refuse_logins(&self, rng: &mut Rng) -> Done {
         let primary = self.servers.primary().await;
-        let (slot, code) = (rng.u32(..SLOTS), [91, 189, 11600, OVERLOADED][rng.usize(..4)]);
+        let (slot, code) = (rng.u32(..SLOTS), [91, 189, 11600, 462][rng.usize(..4)]);
         let mut data = doc! { "failCommands": ["saslStart", "saslContinue"], "errorCode": code };
         data.insert("appName", app_name(slot));
         let command = doc! { "configureFailPoint": "failCommand", "mode": "alwaysOn", "data": data };
@@ -103,19 +104,6 @@ impl Chaos<ReplicaSet> {
         let point = self.fail(&["findAndModify", "update"], how, rng.u32(3..30)).await;
         sleep(millis(rng, 500..2500)).await;
         format!("{} by {by} ms", point.off().await)
-    }
-
-    /// Most commands are refused, by an error with the labels of an overload or with its code alone.
-    pub(super) async fn overload(&self, rng: &mut Rng) -> String {
-        let (code, labels) =
-            if rng.bool() { (462, &OVERLOADED[..]) } else { (OVERLOADED_CODES[rng.usize(..4)], &[][..]) };
-        let commands = ["findAndModify", "update", "find", "aggregate", "commitTransaction", "abortTransaction"];
-        let data = doc! { "failCommands": &commands[..], "errorCode": code, "errorLabels": labels.to_vec() };
-        let mode = doc! { "activationProbability": 0.7 };
-        let command = doc! { "configureFailPoint": "failCommand", "mode": mode, "data": data };
-        let point = self.servers.fail_point(self.servers.primary().await, command).await;
-        sleep(millis(rng, 500..2500)).await;
-        format!("{} with code {code} and {} labels", point.off().await, labels.len())
     }
 
     /// Change streams end.
