@@ -12,11 +12,15 @@ mod state_machine;
 
 use std::time::Duration;
 
+#[cfg(feature = "compare-and-swap")]
+pub(crate) use batch::KeyRequest;
 pub use batch::{BatchRequest, LeaseRefs, lease_refs};
 pub use events::{Event, EventKind};
 pub use filter::{Filter, Position, SharingFilter};
 pub use inspection::{CompletedTick, HolderInfo, Inspection, ListedLease, PastRevocation, WaiterInfo};
 pub use request::*;
+#[cfg(feature = "compare-and-swap")]
+pub(crate) use state_machine::apply_in_turn;
 pub use state_machine::{apply, apply_batch, apply_together};
 
 use serde::{Deserialize, Serialize};
@@ -255,12 +259,7 @@ impl Record {
     /// The part of the record from which the outcome of a request is read.
     #[must_use]
     pub fn summarize(&self, request: &Request) -> RecordSummary {
-        let position = match request {
-            Request::Leave(leave) => self.queue.iter().position(|waiter| leave.ends(&waiter.terms)),
-            request => request.lease().and_then(|lease| self.position(lease)),
-        };
-        let (holders, done) = (self.holders.clone(), self.done.clone());
-        RecordSummary { version: self.version, holders, position, waiting: self.queue.len(), done }
+        RecordSummary::of(request, self.version, &self.holders, &self.queue, self.done.as_ref())
     }
 
     /// How many waiters are before this lease, if it waits.

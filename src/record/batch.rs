@@ -2,6 +2,8 @@
 
 use std::collections::HashMap;
 
+#[cfg(any(test, feature = "compare-and-swap"))]
+use super::Request;
 use crate::{FencingToken, Key};
 
 /// Leases by key and token. Each key comes once. A token names one lease of its key for ever.
@@ -58,5 +60,35 @@ impl BatchRequest {
             Self::Refresh { least, .. } => (*least).max(1),
             Self::Release | Self::Revoke { .. } | Self::Keep { .. } => 1,
         }
+    }
+}
+
+/// A request to one key.
+#[cfg(any(test, feature = "compare-and-swap"))]
+#[derive(Clone, Debug)]
+pub(crate) enum KeyRequest {
+    /// A request of its own.
+    Single(Request),
+    /// The part of a batch request that names leases of the key.
+    Batch(Vec<FencingToken>, BatchRequest),
+}
+
+#[cfg(any(test, feature = "compare-and-swap"))]
+impl KeyRequest {
+    /// Whether it gives the key, or a place in its queue, back.
+    pub(crate) fn gives_back(&self) -> bool {
+        matches!(
+            self,
+            Self::Single(Request::Release(_) | Request::Leave(_) | Request::Complete(_))
+                | Self::Batch(_, BatchRequest::Release)
+        )
+    }
+
+    /// Whether it is an operator's.
+    pub(crate) fn is_of_operator(&self) -> bool {
+        matches!(
+            self,
+            Self::Single(Request::Raise(_) | Request::Revoke(_)) | Self::Batch(_, BatchRequest::Revoke { .. })
+        )
     }
 }
