@@ -12,16 +12,12 @@ mod state_machine;
 
 use std::time::Duration;
 
-#[cfg(feature = "compare-and-swap")]
-pub(crate) use batch::KeyRequest;
-pub use batch::{BatchRequest, LeaseRefs, lease_refs};
+pub use batch::{BatchRequest, KeyRequest, LeaseRefs, lease_refs};
 pub use events::{Event, EventKind};
 pub use filter::{Filter, Position, SharingFilter};
 pub use inspection::{CompletedTick, HolderInfo, Inspection, ListedLease, PastRevocation, WaiterInfo};
 pub use request::*;
-#[cfg(feature = "compare-and-swap")]
-pub(crate) use state_machine::apply_in_turn;
-pub use state_machine::{apply, apply_batch, apply_together};
+pub use state_machine::{apply, apply_batch, apply_in_turn, apply_together};
 
 use serde::{Deserialize, Serialize};
 

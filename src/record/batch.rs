@@ -2,7 +2,6 @@
 
 use std::collections::HashMap;
 
-#[cfg(any(test, feature = "compare-and-swap"))]
 use super::Request;
 use crate::{FencingToken, Key};
 
@@ -64,19 +63,18 @@ impl BatchRequest {
 }
 
 /// A request to one key.
-#[cfg(any(test, feature = "compare-and-swap"))]
-#[derive(Clone, Debug)]
-pub(crate) enum KeyRequest {
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum KeyRequest {
     /// A request of its own.
     Single(Request),
     /// The part of a batch request that names leases of the key.
     Batch(Vec<FencingToken>, BatchRequest),
 }
 
-#[cfg(any(test, feature = "compare-and-swap"))]
 impl KeyRequest {
     /// Whether it gives the key, or a place in its queue, back.
-    pub(crate) fn gives_back(&self) -> bool {
+    #[must_use]
+    pub fn gives_back(&self) -> bool {
         matches!(
             self,
             Self::Single(Request::Release(_) | Request::Leave(_) | Request::Complete(_))
@@ -85,7 +83,8 @@ impl KeyRequest {
     }
 
     /// Whether it is an operator's.
-    pub(crate) fn is_of_operator(&self) -> bool {
+    #[must_use]
+    pub fn is_of_operator(&self) -> bool {
         matches!(
             self,
             Self::Single(Request::Raise(_) | Request::Revoke(_)) | Self::Batch(_, BatchRequest::Revoke { .. })

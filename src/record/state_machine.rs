@@ -10,11 +10,10 @@ mod ends;
 use std::slice;
 
 use super::{
-    Acquire, BatchRequest, Completion, Downgrade, Holder, LeaseSpec, Leave, Outcome, Raise, Record, RecordSummary,
-    Refresh, Request, ReturnDocument, Revocation, Revoke, StoreClock, StoreTime, Transfer, WaitSpec, Waiter,
+    Acquire, BatchRequest, Completion, Downgrade, Holder, KeyRequest, LeaseSpec, Leave, Outcome, Raise, Record,
+    RecordSummary, Refresh, Request, ReturnDocument, Revocation, Revoke, StoreClock, StoreTime, Transfer, WaitSpec,
+    Waiter,
 };
-#[cfg(any(test, feature = "compare-and-swap"))]
-use super::batch::KeyRequest;
 use crate::{AcquireId, FencingToken, LeaseId, Ttl};
 
 /// Applies a request to the record of a key. Returns the record afterwards and the outcome.
@@ -31,10 +30,10 @@ pub fn apply(before: Option<&Record>, at: StoreClock, request: &Request) -> (Opt
 /// those that were applied: all up to the first that needs a write of its own, and at least one.
 ///
 /// Each outcome is that which the request would have if each was a write of its own at this time. The hand-overs of all
-/// are in the record. The tokens are safe in any mix: see [`State::has_room`].
-#[cfg(any(test, feature = "compare-and-swap"))]
+/// are in the record. A write moves the clock on by one, so it issues one token, beside those that earlier waiters have
+/// in reserve: see [`FencingToken::following`]. That decides which requests need a write of their own.
 #[must_use]
-pub(crate) fn apply_in_turn<'a>(
+pub fn apply_in_turn<'a>(
     before: Option<&Record>,
     at: StoreClock,
     requests: impl IntoIterator<Item = &'a KeyRequest>,
@@ -203,11 +202,9 @@ impl State {
     /// A write moves the clock on by one. So it may issue one token, or queue one sharer, beside the tokens that earlier
     /// waiters have in reserve: see [`FencingToken::following`]. After that, it can have a request that issues no token,
     /// for example because a holder excludes all others and stays.
-    #[cfg(any(test, feature = "compare-and-swap"))]
     fn has_room(&self, request: &KeyRequest) -> bool {
-        let stays = |ends: &dyn Fn(&Holder) -> bool| {
-            self.holders.iter().any(|holder| holder.terms.limit <= 1 && !ends(holder))
-        };
+        let stays =
+            |ends: &dyn Fn(&Holder) -> bool| self.holders.iter().any(|holder| holder.terms.limit <= 1 && !ends(holder));
         if !self.is_spent {
             return true;
         }

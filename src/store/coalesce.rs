@@ -31,14 +31,9 @@ use tokio::{
 use super::{Applied, BoxFuture};
 use crate::{Deadline, Error, Key, Result, types::duration::format_duration};
 
-/// The most requests of one command. A command of 64 acquires takes about twice the time of one, so larger ones save
-/// little, and hold up the requests after them.
+/// The most requests of one command. A thousand waiters need sixteen commands: larger ones would save little, and hold up
+/// the requests after them.
 const MAX_REQUESTS: usize = 64;
-
-/// How long the turn waits for an answer before it passes on: a tenth of the first attempt of a refresh, so that a lost
-/// answer costs no refresh its attempt. Each turn that begins while an answer is late waits twice as long as the one
-/// before. So on a slow network few commands of a key are under way at once.
-const PATIENCE: Duration = Duration::from_millis(100);
 
 /// How much time a request must have left to be sent, if it had twice as much when it came. A write that arrives after its
 /// caller has given up holds the key without a holder.
@@ -48,6 +43,11 @@ const MIN_REMAINING: Duration = Duration::from_millis(20);
 pub(super) trait SendTogether: Send + Sync + Sized + 'static {
     /// A request to one key.
     type Request: Send + 'static;
+
+    /// How long the turn waits for an answer before it passes on: a tenth of the time of the shortest attempt among the
+    /// requests, so that a lost answer costs none of them its attempt. Each turn that begins while an answer is late waits
+    /// twice as long as the one before. So on a slow network few commands of a key are under way at once.
+    const PATIENCE: Duration;
 
     /// The queues of the store.
     fn coalescer(&self) -> &Coalescer<Self::Request>;
@@ -188,7 +188,7 @@ pub(super) async fn wait_for<S: SendTogether, T>(turn: &mut Option<Turn<S>>, ans
     let mut answer = pin!(answer);
     if let Some(held) = turn {
         if let Ok(answer) = timeout(held.patience, &mut answer).await {
-            held.patience = PATIENCE;
+            held.patience = S::PATIENCE;
             return answer;
         }
         held.patience = held.patience.saturating_mul(2);
@@ -305,7 +305,7 @@ impl<S: SendTogether> Turn<S> {
         drop(queues);
         (!has_turn).then(|| {
             let (sender, key) = (Arc::clone(sender), key.clone());
-            Self { sender, key, runtime, patience: PATIENCE, has_begun: true }
+            Self { sender, key, runtime, patience: S::PATIENCE, has_begun: true }
         })
     }
 

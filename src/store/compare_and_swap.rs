@@ -228,6 +228,9 @@ fn store_clock(now: Duration) -> StoreClock {
 impl<B: Backend> SendTogether for Shared<B> {
     type Request = KeyRequest;
 
+    /// The first attempt of a refresh has a second.
+    const PATIENCE: Duration = Duration::from_millis(100);
+
     fn coalescer(&self) -> &Coalescer<KeyRequest> {
         &self.coalescer
     }

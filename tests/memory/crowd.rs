@@ -70,7 +70,8 @@ async fn a_thousand_come_wait_end_are_dropped_and_are_served_in_turn() {
         }
     }
     let queue = async || handles[0].inspect("k").await.unwrap().unwrap().queue;
-    let queued = async |count: usize| eventually(secs(30), "the queue is so long", async || queue().await.len() == count).await;
+    let queued =
+        async |count: usize| eventually(secs(30), "the queue is so long", async || queue().await.len() == count).await;
     queued(1_000).await;
     let report = |what: &str, began: Instant, before: (usize, usize)| {
         let (swaps, failed) = (table.swaps() - before.0, table.failed_swaps() - before.1);

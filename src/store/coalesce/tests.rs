@@ -27,6 +27,8 @@ struct Recorder {
 impl SendTogether for Recorder {
     type Request = Request;
 
+    const PATIENCE: Duration = Duration::from_millis(100);
+
     fn coalescer(&self) -> &Coalescer<Request> {
         &self.coalescer
     }
@@ -137,7 +139,7 @@ async fn an_abandoned_request_is_never_sent() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_late_answer_delays_others_for_a_tenth_of_a_second_and_each_further_one_for_twice_as_long() {
+async fn a_late_answer_delays_others_for_the_patience_and_each_further_one_for_twice_as_long() {
     let recorder = Recorder::with(&[4_000, 4_000, 4_000]);
     let began = Instant::now();
     let mut late = Vec::new();

@@ -48,9 +48,7 @@ impl ByRuntime {
 /// Whether a request or a stream uses this state.
 fn is_used(state: &Arc<RuntimeState>) -> bool {
     let RuntimeState { notification_streams, subscribers, .. } = &**state;
-    Arc::strong_count(state) > 1
-        || Arc::strong_count(notification_streams) > 1
-        || Arc::strong_count(subscribers) > 1
+    Arc::strong_count(state) > 1 || Arc::strong_count(notification_streams) > 1 || Arc::strong_count(subscribers) > 1
 }
 
 #[cfg(test)]

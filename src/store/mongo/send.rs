@@ -9,7 +9,7 @@
 //! Invariants: the answer to each request comes from its own write. A refresh waits for no queue, and for no permit of
 //! `admission.rs`.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use super::{
     command,
@@ -55,6 +55,9 @@ pub(super) async fn apply(
 
 impl SendTogether for MongoContext {
     type Request = Request;
+
+    /// An attempt of an acquire or a leave has five seconds.
+    const PATIENCE: Duration = Duration::from_millis(500);
 
     fn coalescer(&self) -> &Coalescer<Request> {
         &self.coalescer

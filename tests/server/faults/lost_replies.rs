@@ -171,7 +171,7 @@ async fn grants_go_on_while_replies_are_lost_and_sixty_callers_drop_their_acquir
     let set = ReplicaSet::builder().proxied().start().await;
     let seal = connect(Mongoseal::builder(), set.uri_with("appName=one")).await;
     let (began, grants) = (Instant::now(), Arc::new(Mutex::new(Vec::new())));
-    let goes_on = move || began.elapsed() < secs(30);
+    let goes_on = move || began.elapsed() < secs(20);
     let callers: Vec<_> = (0..60)
         .map(|_| {
             let (seal, grants) = (seal.clone(), Arc::clone(&grants));
@@ -188,9 +188,9 @@ async fn grants_go_on_while_replies_are_lost_and_sixty_callers_drop_their_acquir
         })
         .collect();
     let mut lost = 0;
-    while goes_on() {
+    for _ in 0..8 {
         let hits = set.proxy().swallow_reply("one", "findAndModify", 1);
-        tokio::time::sleep(millis(400)).await;
+        tokio::time::sleep(secs(2)).await;
         lost += hits.count();
     }
     for caller in callers {
@@ -199,9 +199,10 @@ async fn grants_go_on_while_replies_are_lost_and_sixty_callers_drop_their_acquir
     let mut grants = grants.lock().unwrap().clone();
     let count = grants.len();
     grants.insert(0, Duration::ZERO);
-    grants.push(secs(30));
+    grants.push(secs(20));
     let longest = grants.windows(2).map(|pair| pair[1].saturating_sub(pair[0])).max().unwrap();
     println!("{count} grants while {lost} replies were lost, the longest gap is {longest:?}");
-    assert!(lost > 10, "{lost} replies were lost");
+    assert!(lost > 4, "{lost} replies were lost");
+    // A lost answer holds up the others for half a second.
     assert!(longest < secs(5), "{longest:?}");
 }
