@@ -12,12 +12,12 @@ mod state_machine;
 
 use std::time::Duration;
 
-pub use batch::{BatchRequest, LeaseRefs, lease_refs};
+pub use batch::{BatchRequest, KeyRequest, LeaseRefs, lease_refs};
 pub use events::{Event, EventKind};
 pub use filter::{Filter, Position, SharingFilter};
 pub use inspection::{CompletedTick, HolderInfo, Inspection, ListedLease, PastRevocation, WaiterInfo};
 pub use request::*;
-pub use state_machine::{apply, apply_batch, apply_together};
+pub use state_machine::{apply, apply_batch, apply_in_turn, apply_together};
 
 use serde::{Deserialize, Serialize};
 
@@ -245,13 +245,7 @@ impl Record {
     /// The part of the record from which the outcome of a request is read.
     #[must_use]
     pub fn summarize(&self, request: &Request) -> RecordSummary {
-        let position = match request {
-            Request::Leave(leave) => self.queue.iter().position(|waiter| leave.ends(&waiter.terms)),
-            Request::Acquire(acquire) => self.queue.iter().position(|waiter| acquire.is_of(&waiter.terms)),
-            _ => None,
-        };
-        let (holders, done) = (self.holders.clone(), self.done.clone());
-        RecordSummary { version: self.version, holders, position, waiting: self.queue.len(), done }
+        RecordSummary::of(request, self.version, &self.holders, &self.queue, self.done.as_ref())
     }
 }
 

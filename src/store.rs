@@ -43,6 +43,8 @@
 //! 11. Each call answers before its deadline, which is on the store's [`clock`](Store::clock). Dropping a future
 //!     abandons the answer, and not necessarily the request.
 
+#[cfg(any(feature = "compare-and-swap", feature = "mongodb"))]
+mod coalesce;
 #[cfg(feature = "compare-and-swap")]
 mod compare_and_swap;
 mod memory;

@@ -198,7 +198,7 @@ impl AcquireTask {
     ) -> Result<Arc<LeaseShared>> {
         let clock = shared.context.clock();
         let mut first = Some(give_up);
-        let mut backoff = Backoff::new();
+        let (mut backoff, mut position) = (Backoff::new(), None);
         // Before the first request, so that no grant is missed.
         let mut waiter =
             until.map(|_| WaiterGuard::new(&shared.context, &shared.siblings().notifier, self.terms.caller.number));
@@ -235,6 +235,10 @@ impl AcquireTask {
             };
             // An acquire that does not wait is not queued.
             let Some(waiter) = &mut waiter else { return Err(abandoned_error()) };
+            // A queue that moves goes on moving.
+            if position.replace(place.position) != Some(place.position) {
+                backoff = Backoff::of_place(place.position);
+            }
             let wake = loop {
                 let is_notified = waiter.listen_since(place.tick);
                 let poll_at = self.next_poll(&place, is_notified, &mut backoff).min(end);

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use super::Request;
 use crate::{FencingToken, Key};
 
 /// Leases by key and token. Each key comes once. A token names one lease of its key for ever.
@@ -58,5 +59,35 @@ impl BatchRequest {
             Self::Refresh { least, .. } => (*least).max(1),
             Self::Release | Self::Revoke { .. } | Self::Keep { .. } => 1,
         }
+    }
+}
+
+/// A request to one key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum KeyRequest {
+    /// A request of its own.
+    Single(Request),
+    /// The part of a batch request that names leases of the key.
+    Batch(Vec<FencingToken>, BatchRequest),
+}
+
+impl KeyRequest {
+    /// Whether it gives the key, or a place in its queue, back.
+    #[must_use]
+    pub fn gives_back(&self) -> bool {
+        matches!(
+            self,
+            Self::Single(Request::Release(_) | Request::Leave(_) | Request::Complete(_))
+                | Self::Batch(_, BatchRequest::Release)
+        )
+    }
+
+    /// Whether it is an operator's.
+    #[must_use]
+    pub fn is_of_operator(&self) -> bool {
+        matches!(
+            self,
+            Self::Single(Request::Raise(_) | Request::Revoke(_)) | Self::Batch(_, BatchRequest::Revoke { .. })
+        )
     }
 }

@@ -10,8 +10,9 @@ mod ends;
 use std::slice;
 
 use super::{
-    Acquire, BatchRequest, Completion, Downgrade, Holder, LeaseSpec, Leave, Outcome, Raise, Record, Refresh, Request,
-    ReturnDocument, Revocation, Revoke, StoreClock, StoreTime, Transfer, WaitSpec, Waiter,
+    Acquire, BatchRequest, Completion, Downgrade, Holder, KeyRequest, LeaseSpec, Leave, Outcome, Raise, Record,
+    RecordSummary, Refresh, Request, ReturnDocument, Revocation, Revoke, StoreClock, StoreTime, Transfer, WaitSpec,
+    Waiter,
 };
 use crate::{AcquireId, FencingToken, Ttl};
 
@@ -21,33 +22,33 @@ use crate::{AcquireId, FencingToken, Ttl};
 #[must_use]
 pub fn apply(before: Option<&Record>, at: StoreClock, request: &Request) -> (Option<Record>, Outcome) {
     let mut state = State::of(before, at);
-    state.prune();
-    match request {
-        Request::Acquire(acquire) => state.acquire(slice::from_ref(acquire)),
-        Request::Refresh(refresh) => state.refresh(refresh),
-        Request::Release(release) => {
-            state.release(|holder| release.ends(holder));
-            state.grant(&[]);
+    let outcome = state.apply(request);
+    (state.stamp(before), outcome)
+}
+
+/// Applies these requests for a key one after another as one write. Returns the record afterwards and the outcomes of
+/// those that were applied: all up to the first that needs a write of its own, and at least one.
+///
+/// Each outcome is that which the request would have if each was a write of its own at this time. The hand-overs of all
+/// are in the record. A write moves the clock on by one, so it issues one token, beside those that earlier waiters have
+/// in reserve: see [`FencingToken::following`]. That decides which requests need a write of their own.
+#[must_use]
+pub fn apply_in_turn<'a>(
+    before: Option<&Record>,
+    at: StoreClock,
+    requests: impl IntoIterator<Item = &'a KeyRequest>,
+) -> (Option<Record>, Vec<Outcome>) {
+    let (mut state, mut outcomes) = (State::of(before, at), Vec::new());
+    for request in requests {
+        if !outcomes.is_empty() && !state.has_room(request) {
+            break;
         }
-        Request::Leave(leave) => {
-            state.leave(slice::from_ref(leave));
-            state.grant(&[]);
-        }
-        Request::Revoke(revoke) => state.revoke(revoke),
-        Request::Transfer(transfer) => state.transfer(transfer),
-        Request::Downgrade(downgrade) => state.downgrade(*downgrade),
-        Request::Raise(raise) => state.raise(*raise),
-        Request::Complete(complete) => state.complete(complete),
-        Request::Reset(reset) => state.reset(reset),
-        Request::Prune => state.grant(&[]),
+        outcomes.push(match request {
+            KeyRequest::Single(request) => state.apply(request),
+            KeyRequest::Batch(tokens, batch) => state.apply_batch(tokens, batch),
+        });
     }
-    let after = state.stamp(before);
-    let record = match request.return_document() {
-        ReturnDocument::Before => before,
-        ReturnDocument::After => after.as_ref(),
-    };
-    let outcome = request.outcome(record.map(|record| record.summarize(request)).as_ref(), at.now);
-    (after, outcome)
+    (state.stamp(before), outcomes)
 }
 
 /// Applies several requests for a key in this order as one write. Returns the record afterwards and the outcome of
@@ -90,53 +91,26 @@ pub fn apply_together(before: Option<&Record>, at: StoreClock, requests: &[Reque
 #[must_use]
 pub fn apply_batch(before: &Record, at: StoreClock, tokens: &[FencingToken], batch: &BatchRequest) -> Option<Record> {
     let mut state = State::of(Some(before), at);
-    let enough = at.now.after(batch.least());
-    let ends_released = matches!(batch, BatchRequest::Revoke { .. });
-    let can_be_named = |holder: &Holder| ends_released || holder.released_at.is_none();
-    let has_time_left = |token: &FencingToken| {
-        let is_it = |holder: &&Holder| holder.version == *token && can_be_named(holder);
-        state.holders.iter().find(is_it).is_some_and(|holder| holder.expires_at >= enough)
-    };
-    if !tokens.iter().all(has_time_left) {
-        return None;
-    }
-    let is_named = |holder: &Holder| tokens.contains(&holder.version);
-    match batch {
-        BatchRequest::Release => {
-            state.prune();
-            state.release(is_named);
-            state.grant(&[]);
-        }
-        BatchRequest::Revoke { by, reason } => {
-            state.prune();
-            state.take(is_named, by, reason);
-            state.grant(&[]);
-        }
-        // A waiter repeats its acquire when the holder expires, so a batch refresh need not look for expired
-        // entries.
-        BatchRequest::Keep { ttl } | BatchRequest::Refresh { ttl, .. } => {
-            for holder in state.holders.iter_mut().filter(|holder| is_named(holder)) {
-                holder.refresh(at.now, *ttl, holder.terms.grace);
-            }
-        }
-    }
-    state.stamp(Some(before))
+    let outcome = state.apply_batch(tokens, batch);
+    if outcome == Outcome::Absent { None } else { state.stamp(Some(before)) }
 }
 
-/// A record while a request is applied to it.
+/// A record while a write is made of it.
 struct State {
     at: StoreClock,
     version: Option<FencingToken>,
     holders: Vec<Holder>,
     queue: Vec<Waiter>,
-    /// How many waited before the request.
+    /// How many waited before the write.
     waited: usize,
     history: Vec<Revocation>,
     done: Option<Completion>,
-    /// The acquires to which this request grants the key, and those from which it takes it.
+    /// The acquires to which the write grants the key, and those from which it takes it.
     handover: Vec<(AcquireId, Option<FencingToken>)>,
-    /// The time until which this request keeps the record at least.
+    /// The time until which the write keeps the record at least.
     keep_until: StoreTime,
+    /// Whether the write has issued a token, or has queued a sharer, for which it has moved the clock on.
+    is_spent: bool,
 }
 
 impl State {
@@ -146,12 +120,117 @@ impl State {
             version: before.map(|record| record.version),
             holders: before.map(|record| record.holders.clone()).unwrap_or_default(),
             queue: before.map(|record| record.queue.clone()).unwrap_or_default(),
-            waited: 0,
+            waited: before.map_or(0, |record| record.count_waiters(at.now)),
             history: before.map(|record| record.history.clone()).unwrap_or_default(),
             done: before.and_then(|record| record.done.clone()),
             handover: Vec::new(),
             keep_until: StoreTime::default(),
+            is_spent: false,
         }
+    }
+
+    /// Applies a request. Returns its outcome.
+    fn apply(&mut self, request: &Request) -> Outcome {
+        let before = (request.return_document() == ReturnDocument::Before).then(|| self.summarize(request));
+        self.prune();
+        match request {
+            Request::Acquire(acquire) => self.acquire(slice::from_ref(acquire)),
+            Request::Refresh(refresh) => self.refresh(refresh),
+            Request::Release(release) => {
+                self.release(|holder| release.ends(holder));
+                self.grant(&[]);
+            }
+            Request::Leave(leave) => {
+                self.leave(slice::from_ref(leave));
+                self.grant(&[]);
+            }
+            Request::Revoke(revoke) => self.revoke(revoke),
+            Request::Transfer(transfer) => self.transfer(transfer),
+            Request::Downgrade(downgrade) => self.downgrade(*downgrade),
+            Request::Raise(raise) => self.raise(*raise),
+            Request::Complete(complete) => self.complete(complete),
+            Request::Reset(reset) => self.reset(reset),
+            Request::Prune => self.grant(&[]),
+        }
+        let summary = before.unwrap_or_else(|| self.summarize(request));
+        request.outcome(summary.as_ref(), self.at.now)
+    }
+
+    /// Applies a batch request to the holders with these tokens. `Absent`: it was not applied.
+    fn apply_batch(&mut self, tokens: &[FencingToken], batch: &BatchRequest) -> Outcome {
+        let enough = self.at.now.after(batch.least());
+        let ends_released = matches!(batch, BatchRequest::Revoke { .. });
+        let can_be_named = |holder: &Holder| ends_released || holder.released_at.is_none();
+        let has_time_left = |token: &FencingToken| {
+            let is_it = |holder: &&Holder| holder.version == *token && can_be_named(holder);
+            self.holders.iter().find(is_it).is_some_and(|holder| holder.expires_at >= enough)
+        };
+        if !tokens.iter().all(has_time_left) {
+            return Outcome::Absent;
+        }
+        let is_named = |holder: &Holder| tokens.contains(&holder.version);
+        match batch {
+            BatchRequest::Release => {
+                self.prune();
+                self.release(is_named);
+                self.grant(&[]);
+            }
+            BatchRequest::Revoke { by, reason } => {
+                self.prune();
+                self.take(is_named, by, reason);
+                self.grant(&[]);
+            }
+            // A waiter repeats its acquire when the holder expires, so a batch refresh need not look for expired
+            // entries.
+            BatchRequest::Keep { ttl } | BatchRequest::Refresh { ttl, .. } => {
+                let now = self.at.now;
+                for holder in self.holders.iter_mut().filter(|holder| is_named(holder)) {
+                    holder.refresh(now, *ttl, holder.terms.grace);
+                }
+            }
+        }
+        match (batch, tokens) {
+            (BatchRequest::Keep { .. } | BatchRequest::Refresh { .. }, [token, ..]) => {
+                Outcome::Refreshed { token: *token }
+            }
+            _ => Outcome::Released,
+        }
+    }
+
+    /// Whether the write can have this request, too.
+    ///
+    /// A write moves the clock on by one. So it may issue one token, or queue one sharer, beside the tokens that earlier
+    /// waiters have in reserve: see [`FencingToken::following`]. After that, it can have a request that issues no token,
+    /// for example because a holder excludes all others and stays.
+    fn has_room(&self, request: &KeyRequest) -> bool {
+        let stays =
+            |ends: &dyn Fn(&Holder) -> bool| self.holders.iter().any(|holder| holder.terms.limit <= 1 && !ends(holder));
+        if !self.is_spent {
+            return true;
+        }
+        match request {
+            KeyRequest::Single(Request::Acquire(Acquire { terms, .. })) => {
+                let is_queued = |waiter: &Waiter| waiter.terms.lease == terms.lease && waiter.terms.limit > 1;
+                stays(&|_| false) && (terms.limit <= 1 || self.queue.iter().any(is_queued))
+            }
+            KeyRequest::Single(Request::Release(release)) => stays(&|holder| release.ends(holder)),
+            KeyRequest::Single(Request::Leave(leave)) => stays(&|holder| leave.ends(&holder.terms)),
+            KeyRequest::Single(Request::Revoke(revoke)) => stays(&|holder| revoke.ends(holder)),
+            KeyRequest::Single(Request::Complete(complete)) => stays(&|holder| complete.ends(holder)),
+            KeyRequest::Single(Request::Transfer(_) | Request::Downgrade(_)) => false,
+            KeyRequest::Batch(tokens, BatchRequest::Release | BatchRequest::Revoke { .. }) => {
+                stays(&|holder| tokens.contains(&holder.version))
+            }
+            // They end no lease, and what was ready was granted by the request before.
+            KeyRequest::Single(Request::Refresh(_) | Request::Raise(_) | Request::Reset(_) | Request::Prune)
+            | KeyRequest::Batch(_, BatchRequest::Keep { .. } | BatchRequest::Refresh { .. }) => true,
+        }
+    }
+
+    /// The part of the record from which the outcome of a request is read. `None`: there is no record.
+    fn summarize(&self, request: &Request) -> Option<RecordSummary> {
+        let version = self.version?;
+        Some(RecordSummary::of(request, version, &self.holders, &self.queue, self.done.as_ref()))
     }
 
     /// Removes expired holders and waiters.
@@ -159,7 +238,6 @@ impl State {
         let now = self.at.now;
         self.prune_holders();
         self.queue.retain(|waiter| waiter.expires_at > now);
-        self.waited = self.queue.len();
     }
 
     fn prune_holders(&mut self) {
@@ -201,6 +279,7 @@ impl State {
             return;
         }
         if usize::try_from(queue_limit).is_ok_and(|limit| self.queue.len() < limit) {
+            self.is_spent |= terms.limit > 1;
             self.queue.push(Waiter {
                 terms: terms.clone(),
                 wait_ttl: ttl,
@@ -265,6 +344,7 @@ impl State {
             holder.last_seen = now;
             holder.expires_at = no_later(expiry(now, holder.terms.ttl, holder.terms.grace), holder.not_after);
             self.version = Some(version);
+            self.is_spent = true;
         }
         self.grant(&[]);
     }
@@ -282,7 +362,7 @@ impl State {
     /// Raises the version before the grant, so that a granted waiter has a larger token, too.
     fn raise(&mut self, raise: Raise) {
         self.version = self.version.max(Some(raise.to));
-        self.keep_until = raise.keep_until();
+        self.keep_until = self.keep_until.max(raise.keep_until());
         self.grant(&[]);
     }
 
@@ -302,6 +382,7 @@ impl State {
                 terms.ttl.min(wait_ttl)
             };
             self.version = Some(version);
+            self.is_spent = true;
             let begin = now.max(last_seen);
             let at_most = Some(terms.hold.at_most).filter(|at_most| *at_most > 0);
             let not_after = at_most.map(|at_most| expiry(begin, at_most, terms.grace));

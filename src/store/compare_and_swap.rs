@@ -3,7 +3,8 @@
 //! Purpose: an author of a store writes a [`Backend`] of four small functions, and not the protocol.
 //!
 //! Mechanism: a request loads the record, runs [`record::apply`](crate::record::apply), and swaps the new record in if
-//! nothing has changed it meanwhile. If the swap fails, the request runs again.
+//! nothing has changed it meanwhile. If the swap fails, the request runs again. Requests of one process for a key that come
+//! meanwhile are applied together, by one load and one swap: `store/coalesce.rs`.
 //!
 //! Invariants: the store counts a lease from the clock of its load, and the holder counts from before that load. So no
 //! holder counts on a lease for longer than the store keeps it. Each write has a nonce, so a swap never replaces a record
@@ -12,7 +13,6 @@
 
 mod backend;
 mod codec;
-mod turns;
 
 use std::{cmp, sync::Arc, time::Duration};
 
@@ -21,15 +21,15 @@ use tokio::{
     sync::mpsc::{self, Sender, UnboundedSender},
     task::JoinSet,
 };
-use turns::{Turn, Turns};
 
 use super::{
     Applied, BoxFuture, Capabilities, ExpiredPage, Notification, Page, RecordState, Snapshot, Store,
+    coalesce::{self, Coalescer, Join, Queued, SendTogether, Turn},
     pages::{expired_page, is_idle, list_page},
 };
 use crate::{
     Clock, Deadline, Error, FencingToken, HandleId, HybridTime, Key, Result, StoreTime,
-    record::{self, BatchRequest, Filter, LeaseRefs, Position, Record, Request, StoreClock},
+    record::{self, BatchRequest, Filter, KeyRequest, LeaseRefs, Outcome, Position, Record, Request, StoreClock},
     types::ttl::millis,
 };
 
@@ -39,13 +39,10 @@ const MAX_AGE: Duration = Duration::from_secs(10);
 /// For how long a blank is kept: longer than a load may be old.
 const BLANK_RETENTION: Duration = Duration::from_secs(60);
 
-/// How long a request waits for its turn. After that it is sent out of turn.
-const MAX_TURN_WAIT: Duration = Duration::from_millis(100);
-
 /// How many keys of a batch are changed at the same time.
 const MAX_CONCURRENT: usize = 64;
 
-/// The longest pause before a request whose swap has failed runs again, in milliseconds.
+/// The longest pause before requests whose swap has failed run again, in milliseconds.
 const MAX_PAUSE: u64 = 50;
 
 /// A store on a [`Backend`]. A clone shares it.
@@ -56,7 +53,7 @@ pub struct CompareAndSwap<B>(Arc<Shared<B>>);
 struct Shared<B> {
     backend: B,
     retention: Duration,
-    turns: Arc<Turns>,
+    coalescer: Coalescer<KeyRequest>,
 }
 
 impl<B> Clone for CompareAndSwap<B> {
@@ -65,11 +62,14 @@ impl<B> Clone for CompareAndSwap<B> {
     }
 }
 
-/// What a request does to a record.
-struct Change<T> {
-    /// The new record. `None`: it stays as it is.
-    after: Option<Record>,
-    answer: T,
+/// What became of a load and its swap.
+enum Attempt {
+    /// The requests that it applied are answered.
+    Applied,
+    /// The key had no value, and has a blank now.
+    Blank,
+    /// Another process has changed the key between load and swap.
+    Overtaken,
 }
 
 impl<B: Backend> CompareAndSwap<B> {
@@ -78,7 +78,7 @@ impl<B: Backend> CompareAndSwap<B> {
     pub fn new(backend: B, retention: Duration) -> Self {
         // A record must outlive each swap that was loaded before.
         let retention = retention.max(MAX_AGE.saturating_add(Duration::from_secs(1)));
-        Self(Arc::new(Shared { backend, retention, turns: Arc::default() }))
+        Self(Arc::new(Shared { backend, retention, coalescer: Coalescer::default() }))
     }
 
     /// Checks that the bytes of a key are a record, or a blank, that this version of the crate reads. For tools that inspect a
@@ -110,45 +110,62 @@ impl<B: Backend> CompareAndSwap<B> {
         Ok(store_clock(self.0.backend.now(deadline).await?))
     }
 
-    /// Changes the record of a key. Returns the answer, and when, on the holders' clock, its load was sent.
-    async fn change<T>(
+    /// Sends these requests of a key, and answers each.
+    async fn send(self, turn: Turn<Shared<B>>, mut requests: Vec<Queued<KeyRequest>>) {
+        let (key, mut turn, mut longest) = (turn.key().clone(), Some(turn), 1);
+        loop {
+            match self.attempt(&key, &mut turn, &mut requests).await {
+                Ok(Attempt::Applied | Attempt::Blank) => {}
+                Ok(Attempt::Overtaken) => {
+                    let pause = Duration::from_millis(fastrand::u64(0..=longest));
+                    longest = cmp::min(longest.saturating_mul(2), MAX_PAUSE);
+                    self.clock().sleep_until(self.clock().now().saturating_add(pause)).await;
+                }
+                Err(error) => return coalesce::fail(requests, error),
+            }
+            if requests.is_empty() {
+                return;
+            }
+            if let Some(turn) = &turn {
+                turn.take_more(&mut requests);
+            }
+        }
+    }
+
+    /// Applies requests by one load and one swap, and answers those that were applied. The others stay.
+    async fn attempt(
         &self,
         key: &Key,
-        deadline: Deadline,
-        change: impl Fn(Option<&Record>, StoreClock) -> Change<T>,
-    ) -> Result<(T, Duration)> {
-        // A turn only saves requests. So a request whose answer is lost must not delay a refresh.
-        let patience = deadline.or_after(MAX_TURN_WAIT);
-        let _turn = tokio::select! {
-            biased;
-            turn = Turn::take(&self.0.turns, key) => Some(turn),
-            () = patience.passed() => None,
-        };
-        if deadline.has_passed() {
-            return Err(contended());
-        }
-        let mut most = 1;
-        loop {
-            let sent = self.clock().now();
-            let (loaded, before) = self.load(key, deadline).await?;
-            let Change { after, answer } = change(before.as_ref(), store_clock(loaded.now));
-            let Some(after) = after else { return Ok((answer, sent)) };
+        turn: &mut Option<Turn<Shared<B>>>,
+        requests: &mut Vec<Queued<KeyRequest>>,
+    ) -> Result<Attempt> {
+        let Some(deadline) = coalesce::prepare(key, requests) else { return Ok(Attempt::Applied) };
+        let sent = self.clock().now();
+        let (loaded, before) = coalesce::wait_for(turn, self.load(key, deadline)).await?;
+        // Without those whose callers have given up meanwhile.
+        let Some(deadline) = coalesce::prepare(key, requests) else { return Ok(Attempt::Applied) };
+        let at = store_clock(loaded.now);
+        let all = requests.iter().map(|queued| &queued.request);
+        let (after, outcomes) = record::apply_in_turn(before.as_ref(), at, all);
+        let changed = before != after;
+        // An earlier send may have made the change without a confirmation. So an operator's request confirms it by a write. A
+        // repeated acquire or refresh changes its count.
+        let confirms = requests.iter().take(outcomes.len()).any(|queued| queued.request.is_of_operator());
+        if let Some(after) = after.filter(|_| changed || confirms) {
             // After a deletion the key has no value again, so that cannot be compared. A blank has a nonce.
             let is_nothing = loaded.bytes.is_none();
             let swap = if is_nothing { blank(key, loaded.now)? } else { self.swap(key, loaded, &after)? };
-            if self.0.backend.swap(swap, deadline).await? {
-                if is_nothing {
-                    continue;
-                }
-                return Ok((answer, sent));
+            if !coalesce::wait_for(turn, self.0.backend.swap(swap, deadline)).await? {
+                return Ok(Attempt::Overtaken);
             }
-            let pause = Duration::from_millis(fastrand::u64(0..=most));
-            most = cmp::min(most.saturating_mul(2), MAX_PAUSE);
-            if deadline.remaining() <= pause {
-                return Err(contended());
+            if is_nothing {
+                return Ok(Attempt::Blank);
             }
-            self.clock().sleep_until(self.clock().now().saturating_add(pause)).await;
         }
+        for (queued, outcome) in requests.drain(..outcomes.len()).zip(outcomes) {
+            queued.answer(Ok(Applied { outcome, at: Some(at), changed, sent: Some(sent) }));
+        }
+        Ok(Attempt::Applied)
     }
 
     /// The swap to this record.
@@ -173,13 +190,8 @@ impl<B: Backend> CompareAndSwap<B> {
         batch: &BatchRequest,
         deadline: Deadline,
     ) -> Result<bool> {
-        let change = |before: Option<&Record>, at| {
-            let after = before.and_then(|before| record::apply_batch(before, at, tokens, batch));
-            let answer = after.is_some();
-            let again = before.filter(|_| matches!(batch, BatchRequest::Revoke { .. }));
-            Change { after: after.or_else(|| again.cloned()), answer }
-        };
-        Ok(self.change(key, deadline, change).await?.0)
+        let request = KeyRequest::Batch(tokens.to_vec(), batch.clone());
+        Ok(coalesce::apply(&self.0, key, request, deadline).await?.outcome != Outcome::Absent)
     }
 
     /// All records that can be read. A value that is not a record is left out.
@@ -213,8 +225,27 @@ fn store_clock(now: Duration) -> StoreClock {
     StoreClock { now: StoreTime::default().after(millis(now)), tick }
 }
 
-fn contended() -> Error {
-    Error::unavailable("other requests changed the same key all the time: retry")
+impl<B: Backend> SendTogether for Shared<B> {
+    type Request = KeyRequest;
+
+    /// The first attempt of a refresh has a second.
+    const PATIENCE: Duration = Duration::from_millis(100);
+
+    fn coalescer(&self) -> &Coalescer<KeyRequest> {
+        &self.coalescer
+    }
+
+    fn gives_back(request: &KeyRequest) -> bool {
+        request.gives_back()
+    }
+
+    fn join(_others: &[Queued<KeyRequest>], _request: &KeyRequest) -> Join {
+        Join::Together
+    }
+
+    fn send(self: Arc<Self>, turn: Turn<Self>, requests: Vec<Queued<KeyRequest>>) -> BoxFuture<()> {
+        Box::pin(CompareAndSwap(self).send(turn, requests))
+    }
 }
 
 impl<B: Backend> Store for CompareAndSwap<B> {
@@ -228,19 +259,7 @@ impl<B: Backend> Store for CompareAndSwap<B> {
 
     fn apply(&self, key: &Key, request: Request, deadline: Deadline) -> BoxFuture<Result<Applied>> {
         let (store, key) = (self.clone(), key.clone());
-        Box::pin(async move {
-            let change = |before: Option<&Record>, at| {
-                let (after, outcome) = record::apply(before, at, &request);
-                let changed = before != after.as_ref();
-                let answer = Applied { outcome, at: Some(at), changed, sent: None };
-                // An earlier send may have made the change without a confirmation. So an operator's request confirms it by
-                // a write. A repeated acquire or refresh changes its count.
-                let is_of_operator = matches!(request, Request::Raise(_) | Request::Revoke(_));
-                Change { after: after.filter(|_| changed || is_of_operator), answer }
-            };
-            let (applied, sent) = store.change(&key, deadline, change).await?;
-            Ok(Applied { sent: Some(sent), ..applied })
-        })
+        Box::pin(async move { coalesce::apply(&store.0, &key, KeyRequest::Single(request), deadline).await })
     }
 
     fn apply_batch(&self, leases: &LeaseRefs, batch: &BatchRequest, deadline: Deadline) -> BoxFuture<Result<bool>> {

@@ -3,7 +3,7 @@
 //! Purpose: leases that a majority of a replica set has confirmed, timed by the server's clock.
 //!
 //! Mechanism: each request is one command, an update with a pipeline that runs the state machine at the server. A
-//! request passes through `coalesce.rs`, `execute.rs` and the driver.
+//! request passes through `send.rs`, `execute.rs` and the driver.
 //!
 //! Invariant: no command depends on the clock of a client, and each can be sent again.
 //!
@@ -25,7 +25,7 @@
 //! | `error.rs` | what each error of the driver means |
 //! | `command.rs` | commands whose larger part is encoded once |
 //! | `stream_error.rs` | why a change stream has ended |
-//! | `coalesce/queue.rs` | the queue of a key |
+//! | `admission.rs` | how many commands are under way at once |
 //! | `watch/notification_streams.rs` | the streams of notifications, and their listeners |
 //! | `follow/subscribers.rs` | the subscribers of records |
 //! | `runtime_state.rs` | the state that the requests of one runtime share |
@@ -35,7 +35,7 @@
 //! | `context.rs` | what the requests of a store share, and how a command is sent |
 //! | `fast_path.rs` | acquires of free keys, and releases of keys without waiters |
 //! | `execute.rs` | sending a request and reading its answer |
-//! | `coalesce.rs` | requests of one key that are sent in one command |
+//! | `send.rs` | how the requests of a key are sent: alone, or several as one command |
 //! | `transaction.rs` | writing a lease's record in a transaction of the caller |
 //! | `batch.rs` | requests for many leases |
 //! | `list.rs` | lists of the leases of many keys |
@@ -50,9 +50,9 @@
 //! | `set_name.rs` | the replica set that answers to a wrong set name |
 //! | `mongo.rs` | the store |
 
+mod admission;
 mod batch;
 mod client;
-mod coalesce;
 mod command;
 mod context;
 mod document;
@@ -72,6 +72,7 @@ mod preflight;
 mod product;
 mod purge;
 mod runtime_state;
+mod send;
 pub(crate) mod set_name;
 mod stream_error;
 mod task;
@@ -267,7 +268,7 @@ impl Store for MongoStore {
     fn apply(&self, key: &Key, request: Request, deadline: Deadline) -> BoxFuture<Result<Applied>> {
         let (context, key) = (Arc::clone(&self.context), key.clone());
         Box::pin(async move {
-            let applied = coalesce::apply(Arc::clone(&context), key, request, deadline).await;
+            let applied = send::apply(Arc::clone(&context), key, request, deadline).await;
             index::renew(&context);
             applied
         })

@@ -19,6 +19,12 @@ impl Backoff {
         Self::between(FIRST_DELAY, MAX_DELAY)
     }
 
+    /// The delays between the polls of a waiter in this place: those that are first in line poll first.
+    pub(crate) fn of_place(position: usize) -> Self {
+        let waiters = u32::try_from(position).unwrap_or(u32::MAX).saturating_add(1);
+        Self::between(FIRST_DELAY.saturating_mul(waiters).min(MAX_DELAY), MAX_DELAY)
+    }
+
     pub(crate) fn between(first: Duration, longest: Duration) -> Self {
         Self { next: first, longest }
     }

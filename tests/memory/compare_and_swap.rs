@@ -66,7 +66,7 @@ impl Table {
         Arc::new(CompareAndSwap::new(self.clone(), secs(3600)))
     }
 
-    fn seal(&self) -> Mongoseal {
+    pub(crate) fn seal(&self) -> Mongoseal {
         Mongoseal::builder().on_store(self.store()).unwrap()
     }
 
@@ -87,7 +87,11 @@ impl Table {
         self.drops_next.store(true, Ordering::Relaxed);
     }
 
-    fn failed_swaps(&self) -> usize {
+    pub(crate) fn swaps(&self) -> usize {
+        self.swaps.lock().unwrap().len()
+    }
+
+    pub(crate) fn failed_swaps(&self) -> usize {
         self.swaps.lock().unwrap().iter().filter(|(_, is_done)| !is_done).count()
     }
 }
@@ -209,12 +213,12 @@ async fn a_record_that_was_deleted_and_made_again_with_the_same_content_is_not_o
 async fn a_process_that_was_paused_between_load_and_swap_writes_no_old_token() {
     let table = Table::new();
     *table.delay.lock().unwrap() = secs(60);
-    let paused = tokio::spawn(table.seal().acquire("k").into_future());
-    tokio::time::sleep(secs(30)).await;
+    let hasty = Mongoseal::builder().operation_timeout(secs(1)).on_store(table.store()).unwrap();
+    assert!(matches!(hasty.acquire("k").await, Err(Error::Unavailable { .. })));
     let token = table.seal().acquire("k").await.unwrap().token();
+    tokio::time::sleep(secs(30)).await;
     // An operator deletes the key, so the paused process finds what it has loaded: nothing.
     table.rows.lock().unwrap().clear();
-    paused.abort();
     tokio::time::sleep(secs(60)).await;
     assert_eq!(table.failed_swaps(), 1);
     let later = table.seal().acquire("k").await.unwrap();

@@ -18,8 +18,8 @@ use std::{
 use mongoseal::{
     Deadline, FencingToken, HybridTime, Key,
     record::{
-        self, Acquire, BatchRequest, Complete, Downgrade, Outcome, Record, Release, Request, Revoke, StoreClock,
-        Transfer,
+        self, Acquire, BatchRequest, Complete, Downgrade, KeyRequest, Outcome, Record, Release, Request, Revoke,
+        StoreClock, Transfer,
     },
     store::{Applied, MongoStore, RedisBackend, RedisStore, Snapshot, Store},
 };
@@ -52,7 +52,7 @@ struct Subject {
 enum Kind {
     /// Requests of a key that are sent at the same time are one write. The commands are noted.
     Mongo(Commands),
-    /// Each request is a write of its own.
+    /// The same, if one write can have them.
     Redis,
 }
 
@@ -92,7 +92,7 @@ async fn compare(Subject { store, kind }: &Subject, key: &Key, steps: Vec<Step>,
                 (Asked::Of(request), met) => single(store, key, request, met.as_ref()).await,
                 (Asked::Jointly(joint, which), Some(met)) => jointly(store, key, joint, *which, met).await,
                 (Asked::Jointly(..), None) => continue,
-                (Asked::Together(requests), met) => together((store, kind), key, requests, met.as_ref()).await,
+                (Asked::Together(requests), met) => together((store, kind), key, requests, met.as_ref(), seen).await,
             };
             if let (Kind::Mongo(commands), Asked::Of(Request::Acquire(_) | Request::Release(_))) = (kind, &step.asked) {
                 seen.count(path(&forms(commands)));
@@ -142,6 +142,7 @@ async fn together(
     key: &Key,
     requests: &[Request],
     met: Option<&Record>,
+    seen: &Seen,
 ) -> (Option<Record>, &'static str) {
     let mut sent: Vec<_> = requests
         .iter()
@@ -160,16 +161,23 @@ async fn together(
         return (None, "absent");
     }
     let at = |applied: &Applied| applied.at.unwrap();
-    // The first goes by itself, and on MongoDB the others, which come meanwhile, go together.
+    // The first goes by itself, and the others, which come meanwhile, go together.
     let (mut after, expected) = record::apply(met, at(&applied[0]), &requests[0]);
     assert_eq!(applied[0].outcome, expected, "the outcome of {:?} on {met:#?}", requests[0]);
     let Some(second) = applied.get(1) else { return (after, "one of its own") };
     match kind {
         Kind::Redis => {
-            for (request, applied) in requests.iter().zip(&applied).skip(1) {
-                let (next, expected) = record::apply(after.as_ref(), at(applied), request);
-                assert_eq!(applied.outcome, expected, "the outcome of {request:?} on {after:#?}");
+            // Those of one time were one write.
+            let others: Vec<_> = requests.iter().zip(&applied).skip(1).collect();
+            for write in others.chunk_by(|(_, one), (_, next)| one.at == next.at) {
+                let all: Vec<_> = write.iter().map(|(request, _)| KeyRequest::Single((*request).clone())).collect();
+                let (next, expected) = record::apply_in_turn(after.as_ref(), at(write[0].1), &all);
+                let outcomes: Vec<_> = write.iter().map(|(_, applied)| applied.outcome.clone()).collect();
+                assert_eq!(outcomes, expected, "the outcomes of {all:?} on {after:#?}");
                 after = next;
+                if write.len() > 1 {
+                    seen.count("several in one swap");
+                }
             }
         }
         Kind::Mongo(_) if applied[1..].iter().any(|applied| applied.at != second.at) => {
@@ -293,5 +301,6 @@ pub(crate) async fn the_machine_and_the_pipeline_agree_on_random_requests() {
 pub(crate) async fn the_machine_and_the_redis_store_agree_on_the_same_random_requests() {
     let server = Redis::start().await;
     let store = || RedisStore::new(RedisBackend::new(server.url()).unwrap(), RETENTION);
-    agree(|| Subject { store: Arc::new(store()), kind: Kind::Redis }).await;
+    let seen = agree(|| Subject { store: Arc::new(store()), kind: Kind::Redis }).await;
+    assert!(seen.times("several in one swap") > 100, "{seen:?}");
 }

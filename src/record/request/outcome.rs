@@ -2,7 +2,7 @@
 
 use crate::{
     FencingToken, LeaseId,
-    record::{Completion, Holder, StoreTime},
+    record::{Completion, Holder, Request, StoreTime, Waiter},
 };
 
 /// The outcome of a request.
@@ -101,6 +101,22 @@ pub struct RecordSummary {
 }
 
 impl RecordSummary {
+    /// The summary for a request of a record with these fields.
+    pub(in crate::record) fn of(
+        request: &Request,
+        version: FencingToken,
+        holders: &[Holder],
+        queue: &[Waiter],
+        done: Option<&Completion>,
+    ) -> Self {
+        let position = match request {
+            Request::Leave(leave) => queue.iter().position(|waiter| leave.ends(&waiter.terms)),
+            Request::Acquire(acquire) => queue.iter().position(|waiter| acquire.is_of(&waiter.terms)),
+            _ => None,
+        };
+        Self { version, holders: holders.to_vec(), position, waiting: queue.len(), done: done.cloned() }
+    }
+
     pub(super) fn holder(&self, lease: LeaseId) -> Option<&Holder> {
         self.holders.iter().find(|holder| holder.terms.lease == lease)
     }

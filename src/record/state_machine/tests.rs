@@ -1,7 +1,7 @@
 use super::*;
 use crate::{
     LeaseId, Metadata,
-    record::{Acquire, HoldLimits, LeaseSpec, Leave, Release, Revoke},
+    record::{Acquire, Complete, HoldLimits, LeaseSpec, Leave, Release, Revoke},
     types::token::HybridTime,
 };
 
@@ -12,6 +12,7 @@ mod completions;
 mod downgrades;
 mod expiry;
 mod holds;
+mod in_turn;
 mod raises;
 mod tokens;
 mod transfers;

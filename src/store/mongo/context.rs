@@ -26,7 +26,7 @@ use tokio_util::task::TaskTracker;
 use super::{
     client::ClientShare, error, fast_path::known_keys::KnownKeys, index::state::IndexState, runtime_state::ByRuntime,
 };
-use crate::{Error, Result, types::acquire_id::HandleIds};
+use crate::{Error, Result, record::Request, store::coalesce::Coalescer, types::acquire_id::HandleIds};
 
 /// The member to which commands and change streams go.
 pub(super) const PRIMARY: SelectionCriteria = SelectionCriteria::ReadPreference(ReadPreference::Primary);
@@ -43,6 +43,8 @@ pub(super) struct MongoContext {
     /// How many of those handles are open.
     pub(super) open_handles: AtomicUsize,
     pub(super) by_runtime: ByRuntime,
+    /// The requests that wait for a command of their key.
+    pub(super) coalescer: Coalescer<Request>,
     pub(super) known_keys: KnownKeys,
     pub(super) index: IndexState,
     /// The requests that are under way, without change streams.
@@ -60,6 +62,7 @@ impl MongoContext {
             handles: HandleIds::random(),
             open_handles: AtomicUsize::new(0),
             by_runtime: ByRuntime::default(),
+            coalescer: Coalescer::default(),
             known_keys: KnownKeys::default(),
             index: IndexState::default(),
             requests: TaskTracker::new(),

@@ -20,13 +20,13 @@ use super::{
     document::{self, DecodedReply},
     error::{self, needs},
     fast_path::known_keys::Seen,
-    limits::{ensure_remaining, min_remaining, server_limit, write_concern},
+    limits::{ensure_remaining, server_limit, write_concern},
     operation::Operation,
 };
 use crate::{
     Deadline, Error, Key, Result,
     record::{self, Outcome, Request, StoreTime},
-    store::{Applied, Snapshot},
+    store::{Applied, Snapshot, coalesce::min_remaining},
 };
 
 impl MongoContext {

@@ -10,19 +10,9 @@ use mongodb::bson::{Document, doc};
 
 use crate::{Clock, Deadline, Error, Result};
 
-/// How much time a request must have left to be sent. A write that arrives after its caller has given up holds a key
-/// without a holder.
-const MIN_SERVER_TIME: Duration = Duration::from_millis(20);
-
 /// A deadline this long from now, on the clock of this store.
 pub(super) fn deadline_after(time: Duration) -> Deadline {
     Deadline::after(Clock::Boot, time)
-}
-
-/// The least time that a request with this deadline must have left to be sent. A request of a lease with a short ttl
-/// has little time from the start, so half of its time is enough.
-pub(super) fn min_remaining(deadline: Deadline) -> Duration {
-    MIN_SERVER_TIME.min(half_remaining(deadline))
 }
 
 /// Half of the time until a deadline.

@@ -14,14 +14,14 @@ use std::{
 use tokio::runtime::{Handle, Id};
 
 use super::{
-    coalesce::queue::Coalescer, follow::subscribers::Subscribers, transaction_lock::KeyLocks,
+    admission::Admission, follow::subscribers::Subscribers, transaction_lock::KeyLocks,
     watch::notification_streams::NotificationStreams,
 };
 
 /// What requests of one runtime share.
 #[derive(Default)]
 pub(super) struct RuntimeState {
-    pub(super) coalescer: Arc<Coalescer>,
+    pub(super) admission: Admission,
     pub(super) key_locks: KeyLocks,
     pub(super) notification_streams: Arc<NotificationStreams>,
     pub(super) subscribers: Arc<Subscribers>,
@@ -47,11 +47,8 @@ impl ByRuntime {
 
 /// Whether a request or a stream uses this state.
 fn is_used(state: &Arc<RuntimeState>) -> bool {
-    let RuntimeState { coalescer, notification_streams, subscribers, .. } = &**state;
-    Arc::strong_count(state) > 1
-        || Arc::strong_count(coalescer) > 1
-        || Arc::strong_count(notification_streams) > 1
-        || Arc::strong_count(subscribers) > 1
+    let RuntimeState { notification_streams, subscribers, .. } = &**state;
+    Arc::strong_count(state) > 1 || Arc::strong_count(notification_streams) > 1 || Arc::strong_count(subscribers) > 1
 }
 
 #[cfg(test)]
@@ -68,9 +65,12 @@ mod tests {
         assert!(!Arc::ptr_eq(&of_one, &other.block_on(async { all.here() })));
         all.here();
         assert_eq!(all.0.lock().unwrap().len(), 2, "the state of `one`, which is in use, and that without a runtime");
-        let coalescer = Arc::clone(&of_one.coalescer);
+        let streams = Arc::clone(&of_one.notification_streams);
         drop(of_one);
         other.block_on(async { all.here() });
-        assert!(Arc::ptr_eq(&coalescer, &one.block_on(async { all.here() }).coalescer), "a part of it is in use");
+        assert!(
+            Arc::ptr_eq(&streams, &one.block_on(async { all.here() }).notification_streams),
+            "a part of it is in use"
+        );
     }
 }

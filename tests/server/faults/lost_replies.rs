@@ -1,11 +1,14 @@
 //! If a reply is lost, the request is sent again, and the lease and its token stay the same.
 
-use std::time::Instant;
+use std::{
+    sync::{Arc, Mutex},
+    time::{Duration, Instant},
+};
 
 use mongoseal::{Error, FencingToken, Mongoseal, Once, ReleaseOutcome, Result, Tick};
 use mongoseal_test_support::{ReplicaSet, eventually};
 
-use crate::{connect, millis, secs, turn};
+use crate::{busy_turn, connect, millis, secs, turn};
 
 #[tokio::test]
 async fn a_swallowed_reply_costs_a_second_send_and_nothing_else() {
@@ -160,4 +163,46 @@ async fn a_reply_that_comes_after_the_deadline_of_what_it_grants_is_thrown_away(
     set.proxy().heal();
     let lease = seal.acquire("k").ttl(millis(500)).await;
     assert!(lease.is_ok() || matches!(lease, Err(Error::Held { .. })), "{lease:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn grants_go_on_while_replies_are_lost_and_sixty_callers_drop_their_acquires() {
+    let _turn = busy_turn().await;
+    let set = ReplicaSet::builder().proxied().start().await;
+    let seal = connect(Mongoseal::builder(), set.uri_with("appName=one")).await;
+    let (began, grants) = (Instant::now(), Arc::new(Mutex::new(Vec::new())));
+    let goes_on = move || began.elapsed() < secs(20);
+    let callers: Vec<_> = (0..60)
+        .map(|_| {
+            let (seal, grants) = (seal.clone(), Arc::clone(&grants));
+            tokio::spawn(async move {
+                while goes_on() {
+                    let patience = millis(fastrand::u64(0..300));
+                    let acquired = tokio::time::timeout(patience, seal.acquire("k").wait(secs(60))).await;
+                    if let Ok(Ok(lease)) = acquired {
+                        grants.lock().unwrap().push(began.elapsed());
+                        drop(lease.release().await);
+                    }
+                }
+            })
+        })
+        .collect();
+    let mut lost = 0;
+    for _ in 0..8 {
+        let hits = set.proxy().swallow_reply("one", "findAndModify", 1);
+        tokio::time::sleep(secs(2)).await;
+        lost += hits.count();
+    }
+    for caller in callers {
+        caller.await.unwrap();
+    }
+    let mut grants = grants.lock().unwrap().clone();
+    let count = grants.len();
+    grants.insert(0, Duration::ZERO);
+    grants.push(secs(20));
+    let longest = grants.windows(2).map(|pair| pair[1].saturating_sub(pair[0])).max().unwrap();
+    println!("{count} grants while {lost} replies were lost, the longest gap is {longest:?}");
+    assert!(lost > 4, "{lost} replies were lost");
+    // A lost answer holds up the others for half a second.
+    assert!(longest < secs(5), "{longest:?}");
 }

@@ -7,6 +7,7 @@
 mod after_load;
 mod backend;
 mod clocks;
+mod crowd;
 mod faults;
 mod figures;
 mod leases;
@@ -132,6 +133,10 @@ fn main() -> ExitCode {
         leases::a_dedicated_thread_keeps_a_lease_while_the_runtime_is_blocked,
         leases::a_handle_outlives_the_runtime_that_opened_its_connection,
         leases::what_redis_cannot_do_is_refused_before_anything_is_sent,
+        crowd::three_hundred_waits_of_a_handle_end_held_and_in_time,
+        crowd::a_thousand_waits_of_three_handles_end_held_and_in_time,
+        crowd::a_thousand_who_come_are_queued_and_served_in_their_turn,
+        crowd::a_thousand_waiters_that_are_dropped_leave_the_queue,
         clocks::a_step_forward_ends_a_lease_earlier_by_the_step_and_tokens_grow,
         clocks::a_step_back_ends_a_lease_later_by_the_step_and_grants_no_key_early,
         clocks::waiters_are_served_and_tokens_grow_over_steps_in_both_directions,

@@ -33,6 +33,7 @@ use mongoseal_test_support::{millis, secs};
 use process::{Beliefs, GRACE, LONGEST, OPERATION, Process, SHORTEST};
 use route::Route;
 use table::Table;
+use wire::Sabotage;
 use world::{Records, World};
 
 /// How many seeds a push runs.
@@ -41,6 +42,8 @@ const SEEDS: u64 = 2_000;
 const WORK: Duration = secs(40);
 const PROCESSES: u64 = 3;
 const KEYS: [&str; 3] = ["one", "two", "shared"];
+/// How many seeds are run to notice a defect.
+const SABOTAGED_SEEDS: u64 = 20;
 /// How many seeds are run in which processes are far away and nothing else goes wrong.
 const FAR_SEEDS: u64 = 60;
 
@@ -51,6 +54,8 @@ enum On {
     Memory,
     /// `CompareAndSwap` in each process, with faults between it and a table that all share.
     Table,
+    /// The same, with a defect.
+    Sabotaged(Sabotage),
 }
 
 /// Runs a seed to its end.
@@ -62,7 +67,8 @@ fn simulate(seed: u64, on: On, world: &OnceLock<Arc<World>>) {
     runtime.block_on(async {
         let records = match on {
             On::Memory => memory(),
-            On::Table => Records::Table(Table::new()),
+            On::Table => Records::Table(Table::new(None)),
+            On::Sabotaged(sabotage) => Records::Table(Table::new(Some(sabotage))),
         };
         live(world.get_or_init(|| World::new(seed, records))).await;
     });
@@ -95,6 +101,7 @@ async fn live(world: &Arc<World>) {
     while world.now() < WORK {
         tokio::time::sleep(millis(1 + world.below(500))).await;
         beliefs.check(world);
+        world.ensure_unbroken();
         let at = usize::try_from(world.below(PROCESSES)).unwrap();
         let (process, worker) = &running[at];
         if worker.is_finished() && world.now() < WORK {
@@ -126,6 +133,7 @@ async fn live(world: &Arc<World>) {
             _ => {}
         }
     }
+    world.ensure_unbroken();
     // Nothing goes wrong any more, and all come to their end.
     *world.faulty.lock().unwrap() = false;
     for (process, worker) in running {
@@ -133,6 +141,7 @@ async fn live(world: &Arc<World>) {
         process.shut_down().await;
     }
     settle(world).await;
+    world.ensure_unbroken();
 }
 
 /// What an operator does to a table: deletes a record, or has all idle ones deleted.
@@ -278,6 +287,7 @@ fn no_promise_is_broken_on_a_table_that_can_only_compare_and_swap() {
         "a message is late",
         "a message is lost",
         "a swap is late",
+        "a swap has several callers",
         "a swap is overtaken",
         "an operator deletes a held key",
         "an operator deletes a record",
@@ -290,6 +300,29 @@ fn no_promise_is_broken_on_a_table_that_can_only_compare_and_swap() {
     // A seed takes five times as long as one on the memory store.
     let seeds = number("MONGOSEAL_SEEDS").unwrap_or(SEEDS) / 10;
     run_all(On::Table, seeds, &[&OF_PROCESSES[..], &expected].concat());
+}
+
+/// The promise that the first of some seeds breaks with this defect.
+fn broken_by(sabotage: Sabotage) -> String {
+    let broken = (0..SABOTAGED_SEEDS).find_map(|seed| {
+        let world = OnceLock::new();
+        catch_unwind(AssertUnwindSafe(|| simulate(seed, On::Sabotaged(sabotage), &world))).err().map(|broken| {
+            let message = broken.downcast_ref::<String>().cloned().unwrap_or_default();
+            println!("{sabotage:?} is noticed with seed {seed}: {message}");
+            message
+        })
+    });
+    broken.expect("it is noticed")
+}
+
+#[test]
+fn a_store_that_sends_abandoned_requests_is_noticed() {
+    assert!(broken_by(Sabotage::SendsAbandoned).contains("I11"));
+}
+
+#[test]
+fn a_store_that_answers_a_request_with_the_outcome_of_another_is_noticed() {
+    assert!(broken_by(Sabotage::SwapsAnswers).contains("I12"));
 }
 
 #[test]

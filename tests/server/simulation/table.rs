@@ -2,13 +2,13 @@
 
 use std::{
     collections::BTreeMap,
-    sync::{Arc, Mutex, MutexGuard},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
 use mongoseal::{
     Clock, HandleId, Key, StoreTime,
-    record::{Record, Request},
+    record::Record,
     store::{Loaded, LoadedKeys, Swap},
 };
 use serde::Deserialize;
@@ -16,7 +16,8 @@ use tokio::sync::mpsc::UnboundedSender;
 
 use crate::{
     secs,
-    world::{World, may_end},
+    wire::{Call, Sabotage},
+    world::World,
 };
 
 /// The time of the table's clock at its start.
@@ -25,6 +26,8 @@ const START: Duration = secs(1_735_689_600);
 /// A clone shares the rows.
 #[derive(Clone)]
 pub(crate) struct Table {
+    /// What is wrong with the stores on it.
+    pub(crate) sabotage: Option<Sabotage>,
     clock: Clock,
     rows: Arc<Mutex<Rows>>,
 }
@@ -52,8 +55,8 @@ struct Stored {
 }
 
 impl Table {
-    pub(crate) fn new() -> Self {
-        Self { clock: Clock::tokio(), rows: Arc::default() }
+    pub(crate) fn new(sabotage: Option<Sabotage>) -> Self {
+        Self { sabotage, clock: Clock::tokio(), rows: Arc::default() }
     }
 
     pub(crate) fn clock(&self) -> Clock {
@@ -62,7 +65,8 @@ impl Table {
 
     /// The rows, without those that have expired, and the time. Two readings differ.
     fn open(&self, world: &World) -> (MutexGuard<'_, Rows>, Duration) {
-        let mut rows = self.rows.lock().unwrap();
+        // A check that fails in another task poisons them.
+        let mut rows = self.rows.lock().unwrap_or_else(PoisonError::into_inner);
         rows.last = (START + self.clock.now()).max(rows.last + Duration::from_micros(1));
         let now = rows.last;
         rows.by_key.retain(|key, row| {
@@ -92,8 +96,8 @@ impl Table {
         self.open(world).0.by_key.get(key)?.record.clone()
     }
 
-    /// Swaps, and checks the change. `request` is what it is for, and `None` is a batch.
-    pub(crate) fn swap(&self, world: &World, request: Option<&Request>, swap: &Swap) -> bool {
+    /// Swaps, and checks the change. `calls` are those that it is for.
+    pub(crate) fn swap(&self, world: &World, calls: &[Arc<Call>], swap: &Swap) -> bool {
         let (mut rows, now) = self.open(world);
         let before = rows.by_key.get(&swap.key);
         if before.map(|row| &row.bytes) != swap.loaded.as_ref() {
@@ -106,10 +110,9 @@ impl Table {
         }
         let Stored { record } = serde_json::from_slice(&swap.bytes).expect("the bytes of a record");
         let before = before.and_then(|row| row.record.as_ref());
-        let batch = request.is_none();
-        world.check_holders(before, record.as_ref(), store_time(swap.now), |held| {
-            batch || request.is_some_and(|request| may_end(request, held))
-        });
+        let now_at_load = store_time(swap.now);
+        world.check_holders(before, record.as_ref(), now_at_load, |held| calls.iter().any(|call| call.may_end(held)));
+        world.check_comers(before, record.as_ref(), |lease| calls.iter().any(|call| call.may_bring(lease)));
         match &record {
             Some(record) => world.check_grants(&swap.key, before, record),
             None => world.count("a blank is written"),

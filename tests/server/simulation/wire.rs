@@ -1,16 +1,17 @@
 //! `CompareAndSwap` on the table of a simulation, at the end of a faulty route.
 
 use std::{
+    collections::HashMap,
     fmt,
     sync::{
-        Arc,
+        Arc, Mutex,
         atomic::{AtomicBool, Ordering},
     },
 };
 
 use mongoseal::{
-    Clock, Deadline, FencingToken, HandleId, HybridTime, Key, Result, StoreTime,
-    record::{BatchRequest, Filter, LeaseRefs, Position, Request},
+    Clock, Deadline, FencingToken, HandleId, HybridTime, Key, LeaseId, Result, StoreTime,
+    record::{BatchRequest, Filter, Holder, LeaseRefs, Outcome, Position, Request},
     store::{
         Applied, Backend, BoxFuture, Capabilities, CompareAndSwap, ExpiredPage, Loaded, LoadedKeys, Notification, Page,
         RecordState, Snapshot, Store, Swap,
@@ -23,23 +24,78 @@ use crate::{
     process::{GRACE, LONGEST},
     route::{Route, Sent, away},
     table::Table,
+    world::may_end,
 };
 
-tokio::task_local! {
-    /// The call of the store for which a request of the backend is sent.
-    static CALL: Arc<Call>;
+/// What a sabotage makes of the store, to see that somebody notices.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Sabotage {
+    /// A request is sent although its caller is gone.
+    SendsAbandoned,
+    /// A request gets the answer to an earlier one.
+    SwapsAnswers,
 }
 
 /// A call of the store.
-struct Call {
-    request: Request,
+pub(crate) struct Call {
+    key: Key,
+    sent: Called,
     /// Whether it has loaded, and has not sent its swap.
     is_between: AtomicBool,
 }
 
+enum Called {
+    Request(Request),
+    Batch(Vec<FencingToken>, BatchRequest),
+}
+
 impl Call {
-    fn current() -> Option<Arc<Self>> {
-        CALL.try_with(Arc::clone).ok()
+    fn new(key: &Key, sent: Called) -> Arc<Self> {
+        Arc::new(Self { key: key.clone(), sent, is_between: AtomicBool::default() })
+    }
+
+    /// Whether it may end this holder.
+    pub(crate) fn may_end(&self, held: &Holder) -> bool {
+        match &self.sent {
+            Called::Request(request) => may_end(request, held),
+            Called::Batch(tokens, BatchRequest::Release | BatchRequest::Revoke { .. }) => {
+                tokens.contains(&held.version)
+            }
+            Called::Batch(..) => false,
+        }
+    }
+
+    /// Whether it may bring this lease into the record.
+    pub(crate) fn may_bring(&self, lease: LeaseId) -> bool {
+        match &self.sent {
+            Called::Request(Request::Acquire(acquire)) => acquire.terms.lease == lease,
+            Called::Request(Request::Transfer(transfer)) => transfer.to == lease,
+            _ => false,
+        }
+    }
+}
+
+/// The calls of a process whose callers wait.
+#[derive(Clone, Default)]
+struct Calls(Arc<Mutex<Vec<Arc<Call>>>>);
+
+impl Calls {
+    fn of(&self, key: &Key) -> Vec<Arc<Call>> {
+        self.0.lock().unwrap().iter().filter(|call| call.key == *key).cloned().collect()
+    }
+
+    fn begin(&self, call: &Arc<Call>) -> Calling {
+        self.0.lock().unwrap().push(Arc::clone(call));
+        Calling(self.clone(), Arc::clone(call))
+    }
+}
+
+/// A call, until its caller has the answer or is gone.
+struct Calling(Calls, Arc<Call>);
+
+impl Drop for Calling {
+    fn drop(&mut self) {
+        self.0.0.lock().unwrap().retain(|call| !Arc::ptr_eq(call, &self.1));
     }
 }
 
@@ -48,6 +104,7 @@ impl Call {
 struct Wire {
     route: Arc<Route>,
     table: Table,
+    calls: Calls,
 }
 
 impl fmt::Debug for Wire {
@@ -73,9 +130,9 @@ impl Wire {
 
 impl Backend for Wire {
     fn load(&self, key: &Key, deadline: Deadline) -> BoxFuture<Result<Loaded>> {
-        let (key, call) = (key.clone(), Call::current());
+        let (key, calls) = (key.clone(), self.calls.of(key));
         self.send(Sent::Load, deadline, move |wire| {
-            if let Some(call) = &call {
+            for call in &calls {
                 call.is_between.store(true, Ordering::Relaxed);
             }
             wire.table.load(&wire.route.world, &key)
@@ -83,14 +140,17 @@ impl Backend for Wire {
     }
 
     fn swap(&self, swap: Swap, deadline: Deadline) -> BoxFuture<Result<bool>> {
-        let call = Call::current();
-        if let Some(call) = &call {
+        // An abandoned request is never sent, so the swap is for those whose callers wait now.
+        let calls = self.calls.of(&swap.key);
+        for call in &calls {
             call.is_between.store(false, Ordering::Relaxed);
+        }
+        if calls.len() > 1 {
+            self.route.world.count("a swap has several callers");
         }
         self.send(Sent::Swap, deadline, move |wire| {
             let world = &wire.route.world;
-            let request = call.as_ref().map(|call| &call.request);
-            let is_done = wire.table.swap(world, request, &swap);
+            let is_done = world.checked(|| wire.table.swap(world, &calls, &swap));
             if is_done && deadline.has_passed() {
                 world.count("a ghost swap takes effect");
             }
@@ -156,27 +216,40 @@ impl Backend for Wire {
 
 /// The store of a process, whose caller drops some requests half-way.
 #[derive(Debug)]
-pub(crate) struct Caller(CompareAndSwap<Wire>);
+pub(crate) struct Caller {
+    store: CompareAndSwap<Wire>,
+    /// The last grant of each key that was answered, for [`Sabotage::SwapsAnswers`].
+    answered: Arc<Mutex<HashMap<Key, Applied>>>,
+}
 
 impl Caller {
     pub(crate) fn new(route: Arc<Route>, table: Table) -> Self {
-        Self(CompareAndSwap::new(Wire { route, table }, millis(LONGEST + GRACE)))
+        let wire = Wire { route, table, calls: Calls::default() };
+        Self { store: CompareAndSwap::new(wire, millis(LONGEST + GRACE)), answered: Arc::default() }
+    }
+
+    fn wire(&self) -> &Wire {
+        self.store.backend()
     }
 
     /// Runs a call of the store, or the first part of it.
-    fn call<T: Send + 'static>(&self, calling: BoxFuture<Result<T>>, call: Option<Arc<Call>>) -> BoxFuture<Result<T>> {
-        let world = Arc::clone(&self.0.backend().route.world);
+    fn call<T: Send + 'static>(&self, calling: BoxFuture<Result<T>>, calls: Vec<Arc<Call>>) -> BoxFuture<Result<T>> {
+        let world = Arc::clone(&self.wire().route.world);
+        let waits: Vec<_> = calls.iter().map(|call| self.wire().calls.begin(call)).collect();
         let is_dropped = world.is_faulty() && world.below(20) == 0;
         Box::pin(async move {
             if !is_dropped {
-                return calling.await;
+                let answer = calling.await;
+                drop(waits);
+                return answer;
             }
             let patience = millis(world.below(30));
             let ended = tokio::time::timeout(patience, calling).await;
+            drop(waits);
             if ended.is_err() {
                 world.count("a call of the store is dropped");
             }
-            if ended.is_err() && call.is_some_and(|call| call.is_between.load(Ordering::Relaxed)) {
+            if ended.is_err() && calls.iter().any(|call| call.is_between.load(Ordering::Relaxed)) {
                 world.count("a caller is dropped between load and swap");
             }
             ended.unwrap_or_else(|_| Err(away()))
@@ -186,32 +259,53 @@ impl Caller {
 
 impl Store for Caller {
     fn capabilities(&self) -> Capabilities {
-        self.0.capabilities()
+        self.store.capabilities()
     }
 
     fn prepare(&self, deadline: Deadline) -> BoxFuture<Result<()>> {
-        self.0.prepare(deadline)
+        self.store.prepare(deadline)
     }
 
     fn apply(&self, key: &Key, request: Request, deadline: Deadline) -> BoxFuture<Result<Applied>> {
-        let applying = self.0.apply(key, request.clone(), deadline);
-        let call = Arc::new(Call { request, is_between: AtomicBool::default() });
-        self.call(Box::pin(CALL.scope(Arc::clone(&call), applying)), Some(call))
+        let applying = self.store.apply(key, request.clone(), deadline);
+        let applied = self.call(applying, vec![Call::new(key, Called::Request(request.clone()))]);
+        let (wire, key, answered) = (self.wire().clone(), key.clone(), Arc::clone(&self.answered));
+        let store = self.store.clone();
+        Box::pin(async move {
+            let (world, sabotage) = (&wire.route.world, wire.table.sabotage);
+            let mut applied = match applied.await {
+                Ok(applied) => applied,
+                Err(error) => {
+                    if sabotage == Some(Sabotage::SendsAbandoned) {
+                        tokio::spawn(store.apply(&key, request, deadline));
+                    }
+                    return Err(error);
+                }
+            };
+            if sabotage == Some(Sabotage::SwapsAnswers) && matches!(applied.outcome, Outcome::Granted { .. }) {
+                let other = answered.lock().unwrap().insert(key.clone(), applied.clone());
+                applied = other.unwrap_or(applied);
+            }
+            world.checked(|| world.check_answer(&key, &request, &applied.outcome));
+            Ok(applied)
+        })
     }
 
     fn apply_batch(&self, leases: &LeaseRefs, batch: &BatchRequest, deadline: Deadline) -> BoxFuture<Result<bool>> {
         if leases.len() > 1 {
-            self.0.backend().route.world.count("a batch has several keys");
+            self.wire().route.world.count("a batch has several keys");
         }
-        self.call(self.0.apply_batch(leases, batch, deadline), None)
+        let call =
+            |(key, tokens): &(Key, Vec<FencingToken>)| Call::new(key, Called::Batch(tokens.clone(), batch.clone()));
+        self.call(self.store.apply_batch(leases, batch, deadline), leases.iter().map(call).collect())
     }
 
     fn read(&self, key: &Key, deadline: Deadline) -> BoxFuture<Result<Option<Snapshot>>> {
-        self.0.read(key, deadline)
+        self.store.read(key, deadline)
     }
 
     fn now(&self, deadline: Deadline) -> BoxFuture<Result<StoreTime>> {
-        self.0.now(deadline)
+        self.store.now(deadline)
     }
 
     fn list(
@@ -221,7 +315,7 @@ impl Store for Caller {
         page_size: u32,
         deadline: Deadline,
     ) -> BoxFuture<Result<Page>> {
-        self.0.list(filter, after, page_size, deadline)
+        self.store.list(filter, after, page_size, deadline)
     }
 
     fn list_expired(
@@ -230,11 +324,11 @@ impl Store for Caller {
         page_size: u32,
         deadline: Deadline,
     ) -> BoxFuture<Result<ExpiredPage>> {
-        self.0.list_expired(after, page_size, deadline)
+        self.store.list_expired(after, page_size, deadline)
     }
 
     fn delete_idle(&self, key: &Key, version: FencingToken, deadline: Deadline) -> BoxFuture<Result<bool>> {
-        self.0.delete_idle(key, version, deadline)
+        self.store.delete_idle(key, version, deadline)
     }
 
     fn watch(
@@ -243,22 +337,22 @@ impl Store for Caller {
         since: HybridTime,
         notifications: UnboundedSender<Notification>,
     ) -> BoxFuture<Result<()>> {
-        self.0.watch(handle, since, notifications)
+        self.store.watch(handle, since, notifications)
     }
 
     fn follow(&self, key: &Key, states: Sender<RecordState>) -> BoxFuture<Result<()>> {
-        self.0.follow(key, states)
+        self.store.follow(key, states)
     }
 
     fn close(&self, deadline: Deadline) -> BoxFuture<()> {
-        self.0.close(deadline)
+        self.store.close(deadline)
     }
 
     fn clock(&self) -> Clock {
-        self.0.clock()
+        self.store.clock()
     }
 
     fn retention(&self) -> std::time::Duration {
-        self.0.retention()
+        self.store.retention()
     }
 }

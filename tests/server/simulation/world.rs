@@ -3,14 +3,15 @@
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
     fmt,
+    panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
     sync::{Arc, Mutex},
     time::Duration,
 };
 
 use fastrand::Rng;
 use mongoseal::{
-    Clock, Deadline, FencingToken, Key, Lease, Result, StoreTime,
-    record::{self, Holder, Record, Request, StoreClock},
+    Clock, Deadline, FencingToken, Key, Lease, LeaseId, Result, StoreTime,
+    record::{self, Holder, Outcome, Record, Request, StoreClock},
     store::{Applied, MemoryStore, Snapshot, Store},
 };
 
@@ -30,6 +31,8 @@ pub(crate) struct World {
     pub(crate) faulty: Mutex<bool>,
     pub(crate) trace: Mutex<Vec<String>>,
     pub(crate) seen: Mutex<BTreeMap<&'static str, usize>>,
+    /// The first check that failed in a task whose panic nobody sees.
+    broken: Mutex<Option<String>>,
     /// The grants of each key, as the store made them.
     grants: Mutex<HashMap<Key, Grants>>,
     /// How records were some time ago, as a deposed primary has them.
@@ -39,7 +42,7 @@ pub(crate) struct World {
 /// The grants of a key.
 #[derive(Default)]
 struct Grants {
-    tokens: HashSet<FencingToken>,
+    tokens: HashMap<FencingToken, LeaseId>,
     newest: Option<FencingToken>,
     /// The tokens of the leases whose record an operator deleted.
     orphans: HashSet<FencingToken>,
@@ -58,6 +61,7 @@ impl World {
             faulty: Mutex::new(true),
             trace: Mutex::default(),
             seen: Mutex::default(),
+            broken: Mutex::default(),
             grants: Mutex::default(),
             past: Mutex::default(),
         })
@@ -128,6 +132,48 @@ impl World {
         }
     }
 
+    /// Runs checks in a task whose panic nobody sees. [`ensure_unbroken`](Self::ensure_unbroken) reports it.
+    pub(crate) fn checked<T>(&self, check: impl FnOnce() -> T) -> T {
+        catch_unwind(AssertUnwindSafe(check)).unwrap_or_else(|panic| {
+            let message = panic.downcast_ref::<String>().cloned().unwrap_or_else(|| "a check panicked".to_owned());
+            self.broken.lock().unwrap().get_or_insert(message);
+            resume_unwind(panic)
+        })
+    }
+
+    pub(crate) fn ensure_unbroken(&self) {
+        let broken = self.broken.lock().unwrap().clone();
+        assert!(broken.is_none(), "{}", broken.unwrap_or_default());
+    }
+
+    /// I11: a change brings no lease whose caller does not wait. So an abandoned request is never sent.
+    pub(crate) fn check_comers(
+        &self,
+        before: Option<&Record>,
+        after: Option<&Record>,
+        may_come: impl Fn(LeaseId) -> bool,
+    ) {
+        let leases = |record: Option<&Record>| -> Vec<LeaseId> {
+            let Some(Record { holders, queue, .. }) = record else { return Vec::new() };
+            let holders = holders.iter().map(|holder| holder.terms.lease);
+            holders.chain(queue.iter().map(|waiter| waiter.terms.lease)).collect()
+        };
+        let known = leases(before);
+        for lease in leases(after).into_iter().filter(|lease| !known.contains(lease)) {
+            assert!(may_come(lease), "I11: the abandoned acquire of {lease:?} was sent at {:?}", self.now());
+        }
+    }
+
+    /// I12: the answer to a request is its own.
+    pub(crate) fn check_answer(&self, key: &Key, request: &Request, outcome: &Outcome) {
+        let (Some(lease), Outcome::Granted { token, .. } | Outcome::Refreshed { token }) = (request.lease(), outcome)
+        else {
+            return;
+        };
+        let granted = self.grants.lock().unwrap().get(key).and_then(|grants| grants.tokens.get(token)).copied();
+        assert_eq!(granted, Some(lease), "I12: the answer to {request:?} has the token of another lease");
+    }
+
     /// I1, I2: tokens grow and never repeat.
     pub(crate) fn check_grants(&self, key: &Key, before: Option<&Record>, after: &Record) {
         let mut all = self.grants.lock().unwrap();
@@ -142,7 +188,10 @@ impl World {
             }
             let token = held.version;
             self.note(format_args!("{key:?} is granted with {token}"));
-            assert!(grants.tokens.insert(token), "I1: {key:?} is granted twice with {token}");
+            assert!(
+                grants.tokens.insert(token, held.terms.lease).is_none(),
+                "I1: {key:?} is granted twice with {token}"
+            );
             assert!(grants.newest < Some(token), "I2: {key:?} is granted with {token} after {:?}", grants.newest);
             grants.newest = Some(token);
         }

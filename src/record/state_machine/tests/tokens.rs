@@ -29,6 +29,12 @@ impl Second {
         self.write(after);
     }
 
+    fn send_in_turn(&mut self, requests: &[KeyRequest]) -> usize {
+        let (after, outcomes) = apply_in_turn(self.record.as_ref(), self.at(), requests);
+        self.write(after);
+        outcomes.len()
+    }
+
     fn write(&mut self, after: Option<Record>) {
         let before = self.record.as_ref().map(|record| record.version);
         let mut new: Vec<_> = after.iter().flat_map(|record| &record.holders).map(|holder| holder.version).collect();
@@ -103,6 +109,8 @@ fn alone(number: u8) -> Acquire {
 enum Step {
     Send(Request),
     SendTogether(std::collections::BTreeSet<u8>),
+    /// So many, which the record determines.
+    SendInTurn(usize),
     Transfer(u8, u8),
     /// The next request finds no record.
     SendAndDelete(Request),
@@ -111,19 +119,21 @@ enum Step {
 /// A random step.
 fn step(rng: &mut Rng) -> Step {
     let (number, limit) = (rng.u8(1..9), if rng.u8(..5) == 0 { 0 } else { 9 });
-    match rng.u8(..17) {
+    match rng.u8(..21) {
         0..8 => Step::Send(wait(number, limit)),
         8..10 => Step::Send(once(number, limit)),
         10..12 => Step::Send(release(number)),
         12..14 => Step::SendTogether((0..rng.usize(2..20)).map(|_| rng.u8(1..30)).collect()),
         14 => Step::Transfer(number, rng.u8(1..9)),
         15 => Step::SendAndDelete(release(number)),
+        16..20 => Step::SendInTurn(rng.usize(2..9)),
         _ => Step::SendAndDelete(revoke()),
     }
 }
 
 #[test]
 fn tokens_grow_within_a_second_for_all_requests_and_deletions_of_the_record() {
+    let mut several = 0;
     for seed in 0..2_000 {
         let mut rng = Rng::with_seed(seed);
         let mut second = Second::new();
@@ -132,6 +142,11 @@ fn tokens_grow_within_a_second_for_all_requests_and_deletions_of_the_record() {
                 Step::Send(request) => second.send(&request),
                 Step::SendTogether(leases) => {
                     second.send_together(&leases.into_iter().map(alone).map(Request::Acquire).collect::<Vec<_>>());
+                }
+                Step::SendInTurn(count) => {
+                    let requests: Vec<_> =
+                        (0..count).map(|_| in_turn::request(&mut rng, second.record.as_ref())).collect();
+                    several += usize::from(second.send_in_turn(&requests) > 1);
                 }
                 Step::Transfer(from, to) => {
                     let holder = second.record.as_ref().and_then(|record| record.holder(lease(from)));
@@ -147,4 +162,5 @@ fn tokens_grow_within_a_second_for_all_requests_and_deletions_of_the_record() {
         }
         assert!(second.issued.is_sorted_by(|one, next| one < next), "seed {seed}: {:?}", second.issued);
     }
+    assert!(several > 1_000, "{several} writes had several requests");
 }

@@ -1,0 +1,362 @@
+//! Requests of one key that are sent together.
+//!
+//! Purpose: concurrent writes of one record conflict, and each writes the whole queue. A thousand waiters that are sent
+//! one after another write a thousand entries a thousand times, and so do a thousand that leave the queue.
+//!
+//! Mechanism: each key has a queue and one [`Turn`]. A request waits in the queue. The turn takes from it the requests that
+//! the [`SendTogether`] can send together, and a task of its own sends them: as one command, or by one load and swap. Requests
+//! that come meanwhile wait for the next turn, which begins when the command is answered. If an answer is late, it may be
+//! lost. Then the turn passes on without it.
+//!
+//! Requests that give the key back go first, because others wait for what they free, but no two commands of them in a row
+//! if others wait. All others keep their order.
+//!
+//! Invariants: an abandoned request is never sent. A request without an answer delays no other request of its key for
+//! long. A queue is of one runtime, so a runtime that is not driven holds up no request of another one.
+
+use std::{
+    collections::{HashMap, VecDeque},
+    mem,
+    pin::pin,
+    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
+    time::Duration,
+};
+
+use tokio::{
+    runtime::{Handle, Id},
+    sync::oneshot,
+    time::timeout,
+};
+
+use super::{Applied, BoxFuture};
+use crate::{Deadline, Error, Key, Result, types::duration::format_duration};
+
+/// The most requests of one command. A thousand waiters need sixteen commands: larger ones would save little, and hold up
+/// the requests after them.
+const MAX_REQUESTS: usize = 64;
+
+/// How much time a request must have left to be sent, if it had twice as much when it came. A write that arrives after its
+/// caller has given up holds the key without a holder.
+const MIN_REMAINING: Duration = Duration::from_millis(20);
+
+/// A store that sends requests together.
+pub(super) trait SendTogether: Send + Sync + Sized + 'static {
+    /// A request to one key.
+    type Request: Send + 'static;
+
+    /// How long the turn waits for an answer before it passes on: a tenth of the time of the shortest attempt among the
+    /// requests, so that a lost answer costs none of them its attempt. Each turn that begins while an answer is late waits
+    /// twice as long as the one before. So on a slow network few commands of a key are under way at once.
+    const PATIENCE: Duration;
+
+    /// The queues of the store.
+    fn coalescer(&self) -> &Coalescer<Self::Request>;
+
+    /// Whether a request gives the key, or a place in its queue, back.
+    fn gives_back(request: &Self::Request) -> bool;
+
+    /// Whether a request can be sent together with these, of which there is at least one.
+    fn join(others: &[Queued<Self::Request>], request: &Self::Request) -> Join;
+
+    /// Sends the requests that the turn has taken, and answers each.
+    fn send(self: Arc<Self>, turn: Turn<Self>, requests: Vec<Queued<Self::Request>>) -> BoxFuture<()>;
+}
+
+/// Whether a request can be sent together with those before it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Join {
+    /// It can.
+    Together,
+    /// It cannot, and later requests may be sent before it.
+    Later,
+    /// It cannot, and no later request may be sent before it.
+    Stop,
+}
+
+/// The queues of the keys that have a turn.
+#[derive(Debug)]
+pub(super) struct Coalescer<R>(Mutex<HashMap<Place, Queue<R>>>);
+
+/// A queue is of a key and a runtime.
+type Place = (Id, Key);
+
+#[derive(Debug)]
+struct Queue<R> {
+    waiting: VecDeque<Queued<R>>,
+    /// Whether the last turn took requests that give back.
+    gave_back: bool,
+}
+
+/// A request in a queue, or that a turn has taken.
+#[derive(Debug)]
+pub(super) struct Queued<R> {
+    pub(super) request: R,
+    /// When its caller stops waiting for it.
+    pub(super) deadline: Deadline,
+    /// How much time it must have left to be sent.
+    min_remaining: Duration,
+    /// Whether it is sent without others.
+    is_alone: bool,
+    /// When it was first sent.
+    sent: Arc<OnceLock<Duration>>,
+    answer: oneshot::Sender<Result<Applied>>,
+}
+
+/// The right to send the next command of a key. Dropping it passes it on.
+pub(super) struct Turn<S: SendTogether> {
+    sender: Arc<S>,
+    key: Key,
+    runtime: Handle,
+    /// How long it waits for an answer.
+    patience: Duration,
+    /// Whether its task has begun. A runtime that shuts down drops a task when it is spawned.
+    has_begun: bool,
+}
+
+/// Sends a request, alone or with others of its key. Returns its answer.
+///
+/// # Cancel safety
+///
+/// Dropping the future abandons the answer. If the request was not sent, it never is.
+pub(super) async fn apply<S: SendTogether>(
+    sender: &Arc<S>,
+    key: &Key,
+    request: S::Request,
+    deadline: Deadline,
+) -> Result<Applied> {
+    let runtime = Handle::try_current()
+        .map_err(|error| Error::invalid("a request needs a Tokio runtime: call it on one").caused_by(error))?;
+    let (answer, mut answered) = oneshot::channel();
+    let sent = Arc::default();
+    let queued = Queued {
+        request,
+        deadline,
+        min_remaining: min_remaining(deadline),
+        is_alone: false,
+        sent: Arc::clone(&sent),
+        answer,
+    };
+    drop(Turn::first(sender, key, runtime, queued));
+    let answered = tokio::select! {
+        biased;
+        answer = &mut answered => answer,
+        () = deadline.passed() => return Err(late_error(key, deadline, sent.get().copied())),
+    };
+    answered.unwrap_or_else(|ended| {
+        Err(Error::unavailable("the task that sends the requests of the key has ended: retry on a running runtime")
+            .caused_by(ended))
+    })
+}
+
+/// The least time that a request with this deadline must have left to be sent. A request of a lease with a short ttl has
+/// little time from the start, so half of its time is enough.
+pub(super) fn min_remaining(deadline: Deadline) -> Duration {
+    MIN_REMAINING.min(deadline.remaining().mul_f64(0.5))
+}
+
+/// The error of a request whose time is over. `sent`: when it was first sent.
+fn late_error(key: &Key, deadline: Deadline, sent: Option<Duration>) -> Error {
+    let Some(sent) = sent else {
+        return Error::unavailable(format!(
+            "the request for {key:?} was not sent, because earlier requests of this process for the key took all of its time: retry, and let fewer callers of a process wait for one key"
+        ));
+    };
+    Error::unavailable(format!(
+        "the request for {key:?} was not confirmed within {}: check that the store can be reached, and whether many processes change the key, and retry",
+        format_duration(deadline.clock().now().saturating_sub(sent))
+    ))
+}
+
+/// Prepares requests to be sent: removes those that are abandoned or have too little time left. Returns the latest
+/// deadline of the others. `None`: there are no others.
+pub(super) fn prepare<R>(key: &Key, requests: &mut Vec<Queued<R>>) -> Option<Deadline> {
+    let all = mem::take(requests);
+    requests.extend(all.into_iter().filter_map(|queued| queued.if_awaited(key)));
+    for queued in &*requests {
+        queued.sent.get_or_init(|| queued.deadline.clock().now());
+    }
+    latest_deadline(requests)
+}
+
+/// The latest deadline of these requests.
+pub(super) fn latest_deadline<R>(requests: &[Queued<R>]) -> Option<Deadline> {
+    requests.iter().map(|queued| queued.deadline).max_by_key(|deadline| deadline.reading())
+}
+
+/// Waits for the answer to a command. If it is late, the turn passes on meanwhile.
+pub(super) async fn wait_for<S: SendTogether, T>(turn: &mut Option<Turn<S>>, answer: impl Future<Output = T>) -> T {
+    let mut answer = pin!(answer);
+    if let Some(held) = turn {
+        if let Ok(answer) = timeout(held.patience, &mut answer).await {
+            held.patience = S::PATIENCE;
+            return answer;
+        }
+        held.patience = held.patience.saturating_mul(2);
+        *turn = None;
+    }
+    answer.await
+}
+
+/// Answers requests that were sent together with the error of their command.
+pub(super) fn fail<R>(mut requests: Vec<Queued<R>>, error: Error) {
+    let Some(last) = requests.pop() else { return };
+    if requests.is_empty() {
+        return last.answer(Err(error));
+    }
+    let error = Arc::new(error);
+    for queued in requests.into_iter().chain([last]) {
+        let answer = match &*error {
+            Error::Corrupt { key, message } => Error::Corrupt { key: key.clone(), message: message.clone() },
+            Error::Invalid { message, .. } => Error::invalid(message).caused_by(Arc::clone(&error)),
+            _ => Error::unavailable("a command with several requests for the key was not confirmed: retry")
+                .caused_by(Arc::clone(&error)),
+        };
+        queued.answer(Err(answer));
+    }
+}
+
+impl<R> Queued<R> {
+    /// Whether its caller still waits, and long enough for an answer.
+    fn is_awaited(&self) -> bool {
+        !self.answer.is_closed() && self.deadline.remaining() > self.min_remaining
+    }
+
+    /// Returns it if its caller still waits, and long enough for an answer. Otherwise answers it.
+    fn if_awaited(self, key: &Key) -> Option<Self> {
+        if self.is_awaited() {
+            return Some(self);
+        }
+        if !self.answer.is_closed() {
+            let error = late_error(key, self.deadline, self.sent.get().copied());
+            self.answer(Err(error));
+        }
+        None
+    }
+
+    /// Answers its caller. If the caller is gone, it retries or takes the request back.
+    pub(super) fn answer(self, answer: Result<Applied>) {
+        drop(self.answer.send(answer));
+    }
+}
+
+impl<R> Default for Coalescer<R> {
+    fn default() -> Self {
+        Self(Mutex::default())
+    }
+}
+
+impl<R> Coalescer<R> {
+    fn queues(&self) -> MutexGuard<'_, HashMap<Place, Queue<R>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<R: Send + 'static> Queue<R> {
+    /// Takes the requests of the next command.
+    fn take<S: SendTogether<Request = R>>(&mut self, key: &Key) -> Vec<Queued<R>> {
+        let mut taken = Vec::new();
+        self.take_more::<S>(key, &mut taken, !self.gave_back);
+        self.gave_back = taken.first().is_some_and(|first| S::gives_back(&first.request));
+        taken
+    }
+
+    /// Takes the requests that can be sent together with these, in their order, but those that give back first or last.
+    fn take_more<S: SendTogether<Request = R>>(
+        &mut self,
+        key: &Key,
+        taken: &mut Vec<Queued<R>>,
+        is_giving_first: bool,
+    ) {
+        // Each sort keeps the order of the others.
+        let order = |queued: &Queued<R>| (!queued.is_alone, S::gives_back(&queued.request) != is_giving_first);
+        self.waiting.make_contiguous().sort_by_key(order);
+        let mut kept = VecDeque::new();
+        while let Some(next) = self.waiting.pop_front() {
+            let Some(next) = next.if_awaited(key) else { continue };
+            let is_alone = next.is_alone || taken.first().is_some_and(|first| first.is_alone);
+            let join = match taken.len() {
+                0 => Join::Together,
+                length if length >= MAX_REQUESTS || is_alone => Join::Stop,
+                _ => S::join(taken, &next.request),
+            };
+            match join {
+                Join::Together => taken.push(next),
+                Join::Later => kept.push_back(next),
+                Join::Stop => {
+                    kept.push_back(next);
+                    break;
+                }
+            }
+        }
+        kept.append(&mut self.waiting);
+        self.waiting = kept;
+        taken.sort_by_key(|queued| !S::gives_back(&queued.request));
+    }
+}
+
+impl<S: SendTogether> Turn<S> {
+    /// Queues a request. Returns the turn if the key has none.
+    fn first(sender: &Arc<S>, key: &Key, runtime: Handle, queued: Queued<S::Request>) -> Option<Self> {
+        let mut queues = sender.coalescer().queues();
+        let place = (runtime.id(), key.clone());
+        let has_turn = queues.contains_key(&place);
+        let queue = queues.entry(place).or_insert_with(|| Queue { waiting: VecDeque::new(), gave_back: false });
+        queue.waiting.push_back(queued);
+        drop(queues);
+        (!has_turn).then(|| {
+            let (sender, key) = (Arc::clone(sender), key.clone());
+            Self { sender, key, runtime, patience: S::PATIENCE, has_begun: true }
+        })
+    }
+
+    pub(super) fn key(&self) -> &Key {
+        &self.key
+    }
+
+    /// Takes the requests that have come since and can be sent together with these.
+    pub(super) fn take_more(&self, requests: &mut Vec<Queued<S::Request>>) {
+        if let Some(queue) = self.sender.coalescer().queues().get_mut(&self.place()) {
+            queue.take_more::<S>(&self.key, requests, true);
+        }
+    }
+
+    /// Puts these requests at the head of the queue. Each is then sent without others.
+    pub(super) fn put_back(&self, requests: Vec<Queued<S::Request>>) {
+        if let Some(queue) = self.sender.coalescer().queues().get_mut(&self.place()) {
+            for queued in requests.into_iter().rev() {
+                queue.waiting.push_front(Queued { is_alone: true, ..queued });
+            }
+        }
+    }
+
+    fn place(&self) -> Place {
+        (self.runtime.id(), self.key.clone())
+    }
+}
+
+impl<S: SendTogether> Drop for Turn<S> {
+    fn drop(&mut self) {
+        let mut queues = self.sender.coalescer().queues();
+        let place = self.place();
+        let queue = queues.get_mut(&place).filter(|_| self.has_begun);
+        let requests = queue.map(|queue| queue.take::<S>(&self.key)).unwrap_or_default();
+        let left = if requests.is_empty() { queues.remove(&place) } else { None };
+        // Not under the lock: it wakes the callers that wait, and the task may be dropped at once.
+        drop(queues);
+        drop(left);
+        if requests.is_empty() {
+            return;
+        }
+        let (sender, key, runtime) = (Arc::clone(&self.sender), self.key.clone(), self.runtime.clone());
+        let mut turn = Self { sender, key, runtime, patience: self.patience, has_begun: false };
+        let sending = async move {
+            turn.has_begun = true;
+            Arc::clone(&turn.sender).send(turn, requests).await;
+        };
+        #[allow(clippy::disallowed_methods, reason = "owned by the callers that wait for its answers, or by the store")]
+        let _task = self.runtime.spawn(sending);
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,206 @@
+//! How the requests of a key are sent.
+//!
+//! Purpose: acquires and leaves of a key that come while a command of the key is under way are sent together, by
+//! `store/coalesce.rs`.
+//!
+//! Mechanism: a command applies requests of one operation, whose pipeline takes lists (see `operation.rs`). Acquires that
+//! share the key and wait are queued, and each is a command of its own. All other requests are sent at once.
+//!
+//! Invariants: the answer to each request comes from its own write. A refresh waits for no queue, and for no permit of
+//! `admission.rs`.
+
+use std::{sync::Arc, time::Duration};
+
+use super::{
+    command,
+    context::MongoContext,
+    limits::{ensure_remaining, half_remaining},
+    operation::Operation,
+    task,
+};
+use crate::{
+    Clock, Deadline, Error, Key, Result,
+    record::{Acquire, Outcome, Request},
+    store::{
+        Applied, BoxFuture,
+        coalesce::{self, Coalescer, Join, Queued, SendTogether, Turn, min_remaining},
+    },
+};
+
+/// Sends a request, alone or in one command with others of its key. Returns its answer.
+pub(super) async fn apply(
+    context: Arc<MongoContext>,
+    key: Key,
+    request: Request,
+    deadline: Deadline,
+) -> Result<Applied> {
+    if is_wait(&request) || operation(&request).is_some() {
+        return coalesce::apply(&context, &key, request, deadline).await;
+    }
+    let least = min_remaining(deadline);
+    let state = context.by_runtime.here();
+    let guard = state.key_locks.lock_for_request(&key, deadline).await?;
+    let is_refresh = matches!(request, Request::Refresh(_));
+    let _under_way = if is_refresh { None } else { Some(state.admission.admit(deadline).await?) };
+    let sent = Clock::Boot.now();
+    ensure_remaining(deadline, least)?;
+    let sender = Arc::clone(&context);
+    let applied = context.requests.track_future(async move {
+        let _guard = guard;
+        sender.apply(&key, &request, deadline).await
+    });
+    let applied = task::run(deadline, applied).await?;
+    Ok(Applied { sent: Some(sent), ..applied })
+}
+
+impl SendTogether for MongoContext {
+    type Request = Request;
+
+    /// An attempt of an acquire or a leave has five seconds.
+    const PATIENCE: Duration = Duration::from_millis(500);
+
+    fn coalescer(&self) -> &Coalescer<Request> {
+        &self.coalescer
+    }
+
+    fn gives_back(request: &Request) -> bool {
+        matches!(request, Request::Leave(_))
+    }
+
+    /// A command has requests of one operation, each of another lease, and if they wait, with one queue limit. No waiter is
+    /// sent before one that came earlier.
+    fn join(others: &[Queued<Request>], request: &Request) -> Join {
+        let Some(Queued { request: first, .. }) = others.first() else { return Join::Together };
+        let is_alike = operation(first).is_some()
+            && operation(first) == operation(request)
+            && queue_limit(first) == queue_limit(request);
+        if is_alike && others.iter().all(|other| other.request.lease() != request.lease()) {
+            Join::Together
+        } else if is_wait(first) && is_wait(request) {
+            Join::Stop
+        } else {
+            Join::Later
+        }
+    }
+
+    fn send(self: Arc<Self>, turn: Turn<Self>, requests: Vec<Queued<Request>>) -> BoxFuture<()> {
+        let key = turn.key().clone();
+        Box::pin(send(self, key, Some(turn), requests))
+    }
+}
+
+/// Sends these requests of a key as one command, and answers each.
+async fn send(
+    context: Arc<MongoContext>,
+    key: Key,
+    mut turn: Option<Turn<MongoContext>>,
+    mut requests: Vec<Queued<Request>>,
+) {
+    let state = context.by_runtime.here();
+    let Some(latest) = coalesce::latest_deadline(&requests) else { return };
+    let guard = match state.key_locks.lock_for_request(&key, latest).await {
+        Ok(guard) => guard,
+        Err(error) => return coalesce::fail(requests, error),
+    };
+    let _under_way = match state.admission.admit(latest).await {
+        Ok(admitted) => admitted,
+        Err(error) => return coalesce::fail(requests, error),
+    };
+    if let Some(turn) = &turn {
+        turn.take_more(&mut requests);
+    }
+    send_hurried(&context, &key, &mut requests);
+    let Some(deadline) = coalesce::prepare(&key, &mut requests) else { return };
+    let sent = Clock::Boot.now();
+    let batch: Vec<Request> = requests.iter().map(|queued| queued.request.clone()).collect();
+    let (sender, of) = (Arc::clone(&context), key.clone());
+    let applied = context.requests.track_future(async move {
+        let _guard = guard;
+        sender.apply_together(&of, &batch, deadline).await
+    });
+    match coalesce::wait_for(&mut turn, task::run(deadline, applied)).await {
+        Ok(applied) => {
+            let (is_single, mut others) = (requests.len() == 1, Vec::new());
+            for (queued, applied) in requests.into_iter().zip(applied) {
+                if is_single || has_its_answer(&queued.request, &applied.outcome) {
+                    queued.answer(Ok(Applied { sent: Some(sent), ..applied }));
+                } else {
+                    others.push(queued);
+                }
+            }
+            send_alone(&context, &key, turn.as_ref(), others);
+        }
+        // A definite error may concern one request of several. Each meets its own by its own command.
+        Err(error) if requests.len() > 1 && !matches!(error, Error::Unavailable { .. }) => {
+            send_alone(&context, &key, turn.as_ref(), requests);
+        }
+        Err(error) => coalesce::fail(requests, error),
+    }
+}
+
+/// Sends each request as a command of its own: one after another if there is a turn.
+fn send_alone(
+    context: &Arc<MongoContext>,
+    key: &Key,
+    turn: Option<&Turn<MongoContext>>,
+    requests: Vec<Queued<Request>>,
+) {
+    if let Some(turn) = turn {
+        return turn.put_back(requests);
+    }
+    for queued in requests {
+        let sending: BoxFuture<()> = Box::pin(send(Arc::clone(context), key.clone(), None, vec![queued]));
+        task::spawn(sending);
+    }
+}
+
+/// Sends the requests with less than half of the longest time left at once, each with a limit of its own at the server: a
+/// write that arrives after its caller has given up holds the key without a holder.
+fn send_hurried(context: &Arc<MongoContext>, key: &Key, requests: &mut Vec<Queued<Request>>) {
+    let Some(latest) = coalesce::latest_deadline(requests) else { return };
+    let half = half_remaining(latest);
+    let hurried = requests.extract_if(.., |queued| queued.deadline.remaining() < half).collect();
+    send_alone(context, key, None, hurried);
+}
+
+/// Whether the outcome is the answer to the request. The server counts the free places before the grant, for all
+/// requests of the command. If the grant has freed places, a request that found none is sent once more.
+fn has_its_answer(request: &Request, outcome: &Outcome) -> bool {
+    match (outcome, queue_limit(request)) {
+        (Outcome::Full { length }, Some(limit)) => u32::try_from(*length).is_ok_and(|length| length >= limit),
+        _ => true,
+    }
+}
+
+/// The operation of a command that the request can share. An acquire that shares the key has none: see
+/// [`FencingToken::following`](crate::FencingToken::following).
+fn operation(request: &Request) -> Option<Operation> {
+    let is_shared = as_acquire(request).is_some_and(|acquire| acquire.terms.limit > 1);
+    Operation::of_several(request).filter(|_| !is_shared)
+}
+
+fn is_wait(request: &Request) -> bool {
+    queue_limit(request).is_some()
+}
+
+fn queue_limit(request: &Request) -> Option<u32> {
+    Some(as_acquire(request)?.wait?.queue_limit)
+}
+
+fn as_acquire(request: &Request) -> Option<&Acquire> {
+    match request {
+        Request::Acquire(acquire) => Some(acquire),
+        _ => None,
+    }
+}
+
+impl MongoContext {
+    /// Applies requests of a key as one command. Returns the answer to each.
+    async fn apply_together(&self, key: &Key, requests: &[Request], deadline: Deadline) -> Result<Vec<Applied>> {
+        if let [request] = requests {
+            return Ok(vec![self.apply(key, request, deadline).await?]);
+        }
+        let command = command::encode_several(self.command_head(key, requests, deadline), requests)?;
+        self.update(key, command, requests, deadline).await
+    }
+}

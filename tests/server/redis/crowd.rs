@@ -1,0 +1,111 @@
+//! Crowds of waiters of one key: they come, wait, end, are dropped, and are served in turn.
+
+use std::{
+    future::IntoFuture,
+    sync::{Arc, Mutex},
+    time::{Duration, Instant},
+};
+
+use mongoseal::{Error, Lease, Mongoseal, Result};
+use mongoseal_test_support::{Redis, eventually, secs};
+use tokio::task::JoinSet;
+
+use crate::send;
+
+/// A server of its own, a holder of the key, and handles whose waiters want it.
+async fn scene(handles: usize) -> (Redis, Lease, Vec<Mongoseal>) {
+    let server = Redis::start().await;
+    let handle = async || Mongoseal::connect(server.url()).await.unwrap();
+    let mut all = Vec::new();
+    for _ in 0..handles {
+        all.push(handle().await);
+    }
+    let holder = handle().await.acquire("k").ttl(secs(600)).await.unwrap();
+    (server, holder, all)
+}
+
+/// How many scripts the server has run: one for each swap.
+async fn swaps(server: &Redis) -> u64 {
+    let stats: String = send(server, "INFO commandstats").await;
+    let calls = |line: &str| line.strip_prefix("cmdstat_evalsha:calls=")?.split(',').next()?.parse::<u64>().ok();
+    stats.lines().find_map(calls).unwrap_or_default()
+}
+
+async fn queued(seal: &Mongoseal) -> usize {
+    seal.inspect("k").await.unwrap().map_or(0, |state| state.queue.len())
+}
+
+async fn wait_until_queued(seal: &Mongoseal, count: usize) {
+    eventually(secs(30), "all are queued, or have left", async || queued(seal).await == count).await;
+}
+
+fn wait(handles: &[Mongoseal], count: usize, wait: Duration) -> JoinSet<Result<Lease>> {
+    handles.iter().cycle().take(count).map(|seal| seal.acquire("k").wait(wait).into_future()).collect()
+}
+
+/// So many waits of 14 seconds come together and end together.
+async fn all_waits_end_in_time(handles: usize, count: usize) {
+    const WAIT: Duration = secs(14);
+    let (server, _holder, handles) = scene(handles).await;
+    let began = Instant::now();
+    let mut waiting = wait(&handles, count, WAIT);
+    let asked = began.elapsed();
+    let (mut held, mut others) = (0, Vec::new());
+    while let Some(ended) = waiting.join_next().await {
+        match ended.unwrap() {
+            Err(Error::Held { .. }) => held += 1,
+            other => others.push(other),
+        }
+    }
+    let late = began.elapsed().saturating_sub(WAIT + asked);
+    println!("{held} of {count} ended `Held`, the last {late:?} after its time, {} swaps", swaps(&server).await);
+    assert!(others.is_empty(), "{} others, one of them {:?}", others.len(), others.first());
+    assert!(late < secs(2), "{late:?}");
+    eventually(secs(2), "none is left", async || queued(&handles[0]).await == 0).await;
+}
+
+pub(crate) async fn three_hundred_waits_of_a_handle_end_held_and_in_time() {
+    all_waits_end_in_time(1, 300).await;
+}
+
+pub(crate) async fn a_thousand_waits_of_three_handles_end_held_and_in_time() {
+    all_waits_end_in_time(3, 1_000).await;
+}
+
+pub(crate) async fn a_thousand_who_come_are_queued_and_served_in_their_turn() {
+    let (server, holder, handles) = scene(3).await;
+    let (served, began) = (Arc::new(Mutex::new(Vec::new())), Instant::now());
+    let mut waiting = JoinSet::new();
+    for (number, seal) in handles.iter().cycle().take(1_000).enumerate() {
+        let number = number.to_string();
+        let acquire = seal.acquire("k").wait(secs(100)).metadata("number", &number);
+        let served = Arc::clone(&served);
+        waiting.spawn(async move {
+            let lease = acquire.await.unwrap();
+            served.lock().unwrap().push((number, lease.token()));
+            lease.release().await.unwrap();
+        });
+    }
+    wait_until_queued(&handles[0], 1_000).await;
+    println!("1,000 were queued after {:?} by {} swaps", began.elapsed(), swaps(&server).await);
+    let state = handles[0].inspect("k").await.unwrap().unwrap();
+    let queue: Vec<_> = state.queue.iter().map(|waiter| waiter.metadata.get("number").unwrap().to_owned()).collect();
+    let (began, before) = (Instant::now(), swaps(&server).await);
+    holder.release().await.unwrap();
+    waiting.join_all().await;
+    println!("1,000 were served in {:?} by {} swaps", began.elapsed(), swaps(&server).await - before);
+    let served = served.lock().unwrap();
+    assert!(served.iter().map(|(number, _)| number.clone()).eq(queue), "each in its turn");
+    assert!(served.is_sorted_by(|(_, one), (_, next)| one < next), "with tokens that grow");
+}
+
+pub(crate) async fn a_thousand_waiters_that_are_dropped_leave_the_queue() {
+    let (server, holder, handles) = scene(3).await;
+    let mut waiting = wait(&handles, 1_000, secs(100));
+    wait_until_queued(&handles[0], 1_000).await;
+    let (began, before) = (Instant::now(), swaps(&server).await);
+    waiting.abort_all();
+    eventually(secs(10), "none is left", async || queued(&handles[0]).await == 0).await;
+    println!("1,000 dropped waiters had left after {:?} by {} swaps", began.elapsed(), swaps(&server).await - before);
+    holder.refresh().await.unwrap();
+}
