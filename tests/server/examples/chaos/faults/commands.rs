@@ -89,6 +89,7 @@ impl Chaos<ReplicaSet> {
         let command = doc! { "configureFailPoint": "failCommand", "mode": "alwaysOn", "data": data };
         let point = self.servers.fail_point(primary, command).await;
         self.servers.proxy().cut_both(&Peer::client(app_name(slot)), &Peer::Anyone, How::Reset);
+        sleep(millis(rng, 100..300)).await;
         self.servers.proxy().heal();
         sleep(millis(rng, 500..4000)).await;
         format!("{} of slot {slot} with code {code}", point.off().await)
