@@ -16,6 +16,9 @@ use crate::{Sent, millis, noting_client, secs};
 const OVERLOADED: [&str; 2] = ["SystemOverloadedError", "RetryableError"];
 const FOREVER: u32 = 1_000_000;
 
+/// The most attempts in 2 s: the delays of the engine are at least 10, 20, 40, 80 and 160 ms, and then 320 ms.
+const MOST: usize = 11;
+
 /// The data of a fail point that refuses commands with this code and these labels.
 fn refusal(code: i32, labels: &[&str]) -> Document {
     doc! { "errorCode": code, "errorLabels": labels.to_vec() }
@@ -237,8 +240,6 @@ async fn an_overload_costs_no_more_commands_than_another_error_that_passes() {
     subject.seal(secs(10)).prepare().await.unwrap();
     let seal = subject.seal(secs(2));
     seal.prepare().await.unwrap();
-    // The delays of the engine are at least 10, 20, 40, 80 and 160 ms, and then 320 ms: 11 attempts in 2 s.
-    const MOST: usize = 11;
     for (row, (code, labels)) in
         [(112, &[][..]), (462, &OVERLOADED[..]), (462, &[][..]), (450, &OVERLOADED[..1]), (2, &OVERLOADED[1..])]
             .into_iter()
