@@ -97,7 +97,7 @@ use tokio::sync::mpsc::{Sender, UnboundedSender};
 use self::{client::ClientShare, context::MongoContext, error::needs};
 pub(crate) use self::{
     limits::{server_limit, server_time},
-    transaction::NotCommitted,
+    transaction::{NO_SUCH_TRANSACTION, NotCommitted},
 };
 use super::{Applied, BoxFuture, ExpiredPage, Notification, Page, PrefixState, RecordState, Snapshot, Store};
 use crate::{
@@ -230,6 +230,11 @@ impl MongoStore {
     /// Begins a transaction that reads what a majority has. Its commit waits for a majority until the deadline.
     pub(crate) async fn begin(session: &mut ClientSession, deadline: Deadline) -> DriverResult<()> {
         transaction::begin(session, deadline).await
+    }
+
+    /// Aborts a transaction. If no server answers for some seconds, the server aborts it later.
+    pub(crate) async fn abort(&self, session: &mut ClientSession) {
+        self.context.abort(session).await;
     }
 
     /// Commits a transaction, and ends it if it is not committed by the deadline.

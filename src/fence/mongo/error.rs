@@ -6,12 +6,12 @@ use mongodb::error::{Error as DriverError, ErrorKind, TRANSIENT_TRANSACTION_ERRO
 
 use crate::{
     Error,
-    store::mongo::error::{self as store_error, Meaning, Refusal, as_driver_error, causes, meaning},
+    store::mongo::{
+        NO_SUCH_TRANSACTION,
+        error::{self as store_error, Meaning, Refusal, as_driver_error, causes, meaning},
+    },
     types::duration::format_duration,
 };
-
-/// The server does not know the transaction: it has aborted it, or has become primary since.
-const NO_SUCH_TRANSACTION: i32 = 251;
 
 /// Translates an error of a write to a caller's collection.
 ///

@@ -149,9 +149,9 @@ impl TransactionLeases {
     /// Aborts a transaction, and waits for that until the deadline at most. If no server answers, the server aborts it
     /// later.
     async fn abort(&self, mut session: ClientSession, until: Deadline) -> Option<ClientSession> {
+        let store = self.store.clone();
         let aborted = MongoStore::run(self.attempt_deadline(until), async move {
-            // The driver returns no error if the server did not answer.
-            drop(session.abort_transaction().await);
+            store.abort(&mut session).await;
             Ok(session)
         });
         aborted.await.ok()

@@ -90,8 +90,7 @@ impl MongoContext {
             let committed = self.commit(session, deadline).await;
             committed.map_err(|failed| self.translate(failed.into_error(), needs::CHANGE))?;
         } else {
-            // If this fails, the server aborts the transaction when its time has passed.
-            drop(session.abort_transaction().await);
+            self.abort(&mut session).await;
         }
         done
     }

@@ -24,13 +24,16 @@ use mongodb::{
 use super::{
     context::MongoContext,
     document,
-    error::{Meaning, meaning},
+    error::{Meaning, code, meaning},
     expression,
     limits::{deadline_after, server_time},
 };
 use crate::{Deadline, FencingToken, Key, LeaseId, Result, types::backoff::Backoff};
 
-/// How long the end of a transaction whose commit failed is retried: as long as an attempt of the engine takes.
+/// The server does not know the transaction: it has aborted it, or has become primary since.
+pub(crate) const NO_SUCH_TRANSACTION: i32 = 251;
+
+/// How long the end of a transaction is retried: as long as an attempt of the engine takes.
 const END_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Begins a transaction that reads what a majority has. Its commit waits for a majority until the deadline.
@@ -84,7 +87,7 @@ impl MongoContext {
                 next.passed().await;
                 continue;
             }
-            self.end(session).await;
+            self.supersede(session).await;
             // An earlier commit may have been made although this one is refused.
             return Err(match unknown {
                 None if !is_passing => NotCommitted::Refused(error),
@@ -93,20 +96,28 @@ impl MongoContext {
         }
     }
 
-    /// Ends a transaction whose commit failed, if it is still open. While the server refuses that, repeats it for as long
-    /// as an attempt takes.
-    async fn end(&self, mut session: ClientSession) {
-        let (until, mut backoff) = (deadline_after(END_TIMEOUT), Backoff::new());
-        while let Err(error) = self.supersede(&mut session, until).await
-            && meaning(&error) == Meaning::Passing
-            && !until.has_passed()
-        {
-            Deadline::after(until.clock(), backoff.next()).passed().await;
+    /// Aborts a transaction. While the server refuses that, repeats it.
+    pub(super) async fn abort(&self, session: &mut ClientSession) {
+        // The driver returns an error of its own only: there is no transaction. So the command is sent again.
+        if session.abort_transaction().await.is_err() {
+            return;
         }
+        let (admin, mut attempts) = (self.database.client().database("admin"), EndAttempts::new());
+        while let Err(error) = admin.run_command(doc! { "abortTransaction": 1 }).session(&mut *session).await
+            && attempts.wait_for_next(&error).await
+        {}
     }
 
-    /// Begins the next transaction of a session, by which the server ends the one before, and aborts it.
-    async fn supersede(&self, session: &mut ClientSession, deadline: Deadline) -> DriverResult<()> {
+    /// Ends a transaction whose commit failed, if it is still open, by the next one of its session.
+    async fn supersede(&self, mut session: ClientSession) {
+        let mut attempts = EndAttempts::new();
+        while let Err(error) = self.begin_and_abort(&mut session, attempts.until).await
+            && attempts.wait_for_next(&error).await
+        {}
+    }
+
+    /// Begins a transaction at the server, and aborts it.
+    async fn begin_and_abort(&self, session: &mut ClientSession, deadline: Deadline) -> DriverResult<()> {
         begin(session, deadline).await?;
         let nothing = doc! { "find": &self.collection, "filter": { "_id": "" }, "limit": 1, "singleBatch": true };
         let sent = self.database.run_command(nothing).session(&mut *session).await;
@@ -146,6 +157,29 @@ impl MongoContext {
             .session(session)
             .await?;
         Ok(matches!(reply.get("value"), Some(Bson::Document(_))))
+    }
+}
+
+/// The attempts to end a transaction. If none succeeds, the server aborts it later.
+struct EndAttempts {
+    until: Deadline,
+    backoff: Backoff,
+}
+
+impl EndAttempts {
+    fn new() -> Self {
+        Self { until: deadline_after(END_TIMEOUT), backoff: Backoff::new() }
+    }
+
+    /// After this error, waits for the next attempt. Returns false if there is none: the transaction does not exist, the
+    /// server refuses to end it, or it takes too long.
+    async fn wait_for_next(&mut self, error: &DriverError) -> bool {
+        let may_pass = meaning(error) == Meaning::Passing && code(error) != Some(NO_SUCH_TRANSACTION);
+        let goes_on = may_pass && !self.until.has_passed();
+        if goes_on {
+            Deadline::after(self.until.clock(), self.backoff.next()).passed().await;
+        }
+        goes_on
     }
 }
 

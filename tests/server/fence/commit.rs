@@ -1,4 +1,4 @@
-//! Transactions whose commit the server refuses.
+//! Transactions whose commit or abort the server refuses.
 
 use std::time::Instant;
 
@@ -77,4 +77,28 @@ async fn a_commit_that_is_refused_for_a_while_is_retried_and_one_that_is_not_mad
         lease.verify().await.unwrap();
         lease.release().await.unwrap();
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_abort_that_is_refused_for_a_while_is_retried_and_leaves_nothing_locked() {
+    let _turn = turn().await;
+    let db = TestDatabase::new("mongoseal_fence_abort").await;
+    db.put(doc! { "_id": 1, "n": 0 }).await;
+    let database = named(&db, "abort").await;
+    let seal = Mongoseal::builder().operation_timeout(secs(5)).on(&database).unwrap();
+    let lease = seal.acquire("k").await.unwrap();
+    let orders = database.collection::<Document>("orders");
+    let overload = doc! { "errorCode": 462, "errorLabels": ["SystemOverloadedError", "RetryableError"] };
+    let point = db.set.fail_command("abort", &["abortTransaction"], overload, 4).await;
+    let done = lease
+        .transaction(async |session| -> mongoseal::Result<()> {
+            orders.update_one(doc! { "_id": 1 }, doc! { "$inc": { "n": 1 } }).session(session).await?;
+            Err(Error::invalid("sold out"))
+        })
+        .await;
+    assert!(matches!(&done, Err(Error::Invalid { message, .. }) if message == "sold out"), "{done:?}");
+    unlocked(&db, "an abort that is refused").await;
+    assert_eq!(point.off().await, 4);
+    assert_eq!(db.order(1).await.get_i32("n").unwrap(), 0);
+    lease.release().await.unwrap();
 }

@@ -16,6 +16,9 @@ use crate::{Sent, millis, noting_client, secs};
 const OVERLOADED: [&str; 2] = ["SystemOverloadedError", "RetryableError"];
 const FOREVER: u32 = 1_000_000;
 
+/// The most attempts in 2 s: the delays of the engine are at least 10, 20, 40, 80 and 160 ms, and then 320 ms.
+const MOST: usize = 11;
+
 /// The data of a fail point that refuses commands with this code and these labels.
 fn refusal(code: i32, labels: &[&str]) -> Document {
     doc! { "errorCode": code, "errorLabels": labels.to_vec() }
