@@ -9,12 +9,10 @@
 //! takes the requests of one operation from the head of the queue: its pipeline takes lists (see `operation.rs`). Each
 //! other request is sent at once, as a command of its own.
 //!
-//! A bounded number of requests of each runtime is under way. Refreshes do not count. The driver serves requests that
-//! wait for a connection in their order, and a burst of acquires must not delay a refresh until its lease is lost.
+//! A bounded number of requests is under way (`admission.rs`). Refreshes do not count: the engine bounds them.
 //!
-//! Invariants: a refresh never waits for more than `MAX_UNDER_WAY` other requests. A request waits for the one before
-//! it at most half of that one's time, and an abandoned request is never sent. The answer to each request comes from
-//! its own write.
+//! Invariants: a request waits for the one before it at most half of that one's time, and an abandoned request is never
+//! sent. The answer to each request comes from its own write.
 
 pub(super) mod queue;
 
@@ -59,13 +57,17 @@ pub(super) async fn apply(
     };
     let guard = state.key_locks.lock_for_request(&key, deadline).await?;
     let is_refresh = matches!(request, Request::Refresh(_));
-    let _under_way = if is_refresh { None } else { Some(state.coalescer.admit(deadline).await?) };
+    let admitted = if is_refresh { None } else { Some(context.client.admission().admit(deadline).await?) };
     let sent = Clock::Boot.now();
     ensure_remaining(deadline, least)?;
     let sender = Arc::clone(&context);
     let applied = context.requests.track_future(async move {
         let _guard = guard;
-        sender.apply(&key, &request, deadline).await
+        let applied = sender.apply(&key, &request, deadline);
+        match admitted {
+            Some(admitted) => admitted.run(deadline, applied).await,
+            None => applied.await,
+        }
     });
     let (applied, _permit) = wait_for_answer(permit, deadline, task::run(deadline, applied)).await;
     applied.map(|applied| Applied { sent: Some(sent), ..applied })
@@ -102,7 +104,7 @@ async fn send(context: Arc<MongoContext>, state: Arc<RuntimeState>, mut permit: 
         Ok(guard) => guard,
         Err(error) => return mark_unconfirmed(requests, error),
     };
-    let _under_way = match state.coalescer.admit(latest_deadline(&requests)).await {
+    let admitted = match context.client.admission().admit(latest_deadline(&requests)).await {
         Ok(admitted) => admitted,
         Err(error) => return mark_unconfirmed(requests, error),
     };
@@ -115,7 +117,7 @@ async fn send(context: Arc<MongoContext>, state: Arc<RuntimeState>, mut permit: 
     let (sender, key) = (Arc::clone(&context), permit.key.clone());
     let applied = context.requests.track_future(async move {
         let _guard = guard;
-        sender.apply_several(&key, &batch, deadline).await
+        admitted.run(deadline, sender.apply_several(&key, &batch, deadline)).await
     });
     let (applied, permit) = wait_for_answer(Some(permit), deadline, task::run(deadline, applied)).await;
     let one_by_one = match applied {

@@ -32,7 +32,7 @@ const TRANSIENT_CODES: [i32; 30] = [
     11602,
     13435,
     13436, // shutting down, stepping down, not primary
-    50,
+    TIME_LIMIT,
     64,
     202,
     262,
@@ -68,6 +68,9 @@ pub(crate) const UNAUTHORIZED: i32 = 13;
 /// Two documents would have the same `_id`, or the same entry of a unique index.
 pub(crate) const DUPLICATE_KEY: i32 = 11000;
 const AUTHENTICATION_FAILED: i32 = 18;
+/// The command did not end within its `maxTimeMS`. If its writes were made and not confirmed, the reply has a write
+/// concern error instead.
+pub(crate) const TIME_LIMIT: i32 = 50;
 
 /// The actions that a user must be granted, by what a command does.
 pub(crate) mod needs {

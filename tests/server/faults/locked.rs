@@ -52,25 +52,18 @@ async fn acquire_all(seal: &Mongoseal, name: &str, many: usize, ttl: Duration) -
     leases
 }
 
-/// What a handle went through: the leases that it lost, and its slowest acquire of a free key.
-#[derive(Debug)]
-struct Toll {
-    case: String,
-    lost: usize,
-    slowest: Duration,
-}
+/// Of a handle: what it held, how many of its other leases it lost, and its slowest acquire of a free key.
+type Toll = (String, usize, Duration);
 
-impl Toll {
-    fn is_none(&self) -> bool {
-        self.lost == 0 && self.slowest < SOON
-    }
+fn is_none((_case, lost, slowest): &Toll) -> bool {
+    *lost == 0 && *slowest < SOON
 }
 
 /// Holds `many` leases of this ttl for a ttl and a third, while a transaction has locked the records of `locked` of them,
 /// which are spread over all.
 async fn hold(set: &ReplicaSet, many: usize, locked: usize, ttl: Duration) -> Toll {
-    let case = format!("{many}-{locked}-{}", ttl.as_secs());
-    let seal = connect(Mongoseal::builder(), set.uri_with(&format!("appName={case}"))).await;
+    let case = format!("{locked} of {many} at {ttl:?}");
+    let seal = connect(Mongoseal::builder(), set.uri()).await;
     let mut others = acquire_all(&seal, &case, many, ttl).await;
     let mut hindered = Vec::new();
     for number in (0..locked).rev() {
@@ -92,11 +85,10 @@ async fn hold(set: &ReplicaSet, many: usize, locked: usize, ttl: Duration) -> To
     }
     let lost = others.iter().filter(|lease| !lease.is_valid()).count();
     session.abort_transaction().await.unwrap();
-    let toll = Toll { case, lost, slowest };
-    println!("{toll:?}");
+    println!("{case}: {lost} lost, the slowest acquire {slowest:?}");
     drop((others, hindered));
     seal.shutdown().await;
-    toll
+    (case, lost, slowest)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -109,7 +101,7 @@ async fn of_a_hundred_leases_with_locked_records_in_each_part_no_other_lease_is_
             tokio::join!(hold(&set, 100, 2, ttl), hold(&set, 100, 10, ttl), hold(&set, 100, 50, ttl));
         tolls.extend([two, ten, fifty]);
     }
-    assert!(tolls.iter().all(Toll::is_none), "{tolls:#?}");
+    assert!(tolls.iter().all(is_none), "{tolls:#?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -120,11 +112,22 @@ async fn of_three_hundred_leases_with_120_locked_records_no_other_lease_is_lost(
     for ttl in [secs(6), secs(12), secs(30)] {
         tolls.push(hold(&set, 300, 120, ttl).await);
     }
-    assert!(tolls.iter().all(Toll::is_none), "{tolls:#?}");
+    assert!(tolls.iter().all(is_none), "{tolls:#?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn acquires_of_locked_keys_through_a_pool_of_ten_cost_the_handle_none_of_its_leases() {
+    acquire_locked_keys(secs(60)).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn abandoned_acquires_of_locked_keys_through_a_pool_of_ten_cost_the_handle_none_of_its_leases() {
+    acquire_locked_keys(millis(300)).await;
+}
+
+/// Acquires 30 locked keys again and again, and gives up each acquire after this time, while the handle holds 40 leases of
+/// other keys.
+async fn acquire_locked_keys(patience: Duration) {
     let _turn = turn_alone().await;
     let set = ReplicaSet::builder().start().await;
     let client = mongodb::Client::with_uri_str(set.uri_with("maxPoolSize=10")).await.unwrap();
@@ -142,7 +145,7 @@ async fn acquires_of_locked_keys_through_a_pool_of_ten_cost_the_handle_none_of_i
         let seal = seal.clone();
         asking.spawn(async move {
             while Instant::now() < until {
-                drop(seal.acquire(&key).await);
+                drop(tokio::time::timeout(patience, seal.acquire(&key)).await);
             }
         });
     }

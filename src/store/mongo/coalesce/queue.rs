@@ -14,11 +14,7 @@ use std::{
     time::Duration,
 };
 
-use tokio::{
-    runtime::Handle,
-    sync::{Semaphore, SemaphorePermit, oneshot},
-    time::timeout,
-};
+use tokio::{runtime::Handle, sync::oneshot, time::timeout};
 
 use super::super::{limits::min_remaining, operation::Operation};
 use crate::{
@@ -30,22 +26,13 @@ use crate::{
 /// The most requests of one command.
 const MAX_REQUESTS_PER_COMMAND: usize = 64;
 
-/// The most commands that are under way at once, besides refreshes and reads: fewer than `connect` opens connections.
-const MAX_UNDER_WAY: usize = 48;
-
 /// Sends several requests of a key as one command, on a task of its own.
 pub(super) type SendBatch = Arc<dyn Fn(Permit, Vec<QueuedRequest>) + Send + Sync>;
 
 /// The keys with a command under way, and their queues.
+#[derive(Default)]
 pub(in crate::store::mongo) struct Coalescer {
     queues: Mutex<Queues>,
-    under_way: Semaphore,
-}
-
-impl Default for Coalescer {
-    fn default() -> Self {
-        Self { queues: Mutex::default(), under_way: Semaphore::new(MAX_UNDER_WAY) }
-    }
 }
 
 /// The requests of each key that wait, in the order in which they came.
@@ -107,16 +94,6 @@ pub(super) struct Permit {
 }
 
 impl Coalescer {
-    /// Waits until another command may be under way. If the caller gives up meanwhile, the request is never sent.
-    pub(super) async fn admit(&self, deadline: Deadline) -> Result<SemaphorePermit<'_>> {
-        let admitted = timeout(deadline.remaining(), self.under_way.acquire()).await.ok().and_then(Result::ok);
-        admitted.ok_or_else(|| {
-            Error::unavailable(
-                "earlier requests of this handle have no answer yet: check that a primary can be reached and retry",
-            )
-        })
-    }
-
     /// Waits until the request may be sent, or was sent with others.
     pub(super) async fn enter(
         self: &Arc<Self>,
