@@ -11,7 +11,7 @@ use crate::{
         settings::Settings,
         shared::Shared,
     },
-    store::Store,
+    store::{Store, pool::PoolShares},
     types::duration::format_duration,
 };
 
@@ -55,6 +55,8 @@ pub struct Builder {
     pub(crate) collection: Option<String>,
     #[cfg(feature = "mongodb")]
     pub(crate) allow_sharded: bool,
+    #[cfg(feature = "mongodb")]
+    pub(crate) connections: Option<u32>,
     #[cfg(feature = "redis")]
     pub(crate) redis_replicas: Option<u32>,
 }
@@ -79,6 +81,8 @@ impl Default for Builder {
             collection: None,
             #[cfg(feature = "mongodb")]
             allow_sharded: false,
+            #[cfg(feature = "mongodb")]
+            connections: None,
             #[cfg(feature = "redis")]
             redis_replicas: None,
         }
@@ -189,6 +193,8 @@ impl Builder {
     ///
     /// [`Error::Invalid`] if the settings contradict each other.
     pub fn on_store(self, store: Arc<dyn Store>) -> Result<Mongoseal> {
+        #[cfg(feature = "mongodb")]
+        self.refuse_connections()?;
         let settings = Settings { retention: store.retention(), ..self.settings()? };
         let thread = self.dedicated_thread.then(DedicatedThread::start).transpose()?.map(Arc::new);
         Ok(Mongoseal { shared: Shared::new(store, settings, thread)? })
@@ -235,6 +241,7 @@ impl Builder {
             on_held: OnHeld::of(self.wait, self.retry.clone())?.unwrap_or(OnHeld::Once),
             attempt: self.operation_timeout.min(Duration::from_secs(5)),
             observers: self.observers.clone(),
+            pool: PoolShares::default(),
         })
     }
 }

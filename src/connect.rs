@@ -54,7 +54,7 @@ impl Builder {
     /// Siblings on the same collection share its records, and one change stream for all their waiters and holders. If
     /// this builder names a database or a collection, the sibling keeps its records there: it shares the client with
     /// the other handle, but no record. A client that [`connect`](Self::connect) opened has at most 16 change streams,
-    /// or `maxPoolSize` less 48. If none is left, a sibling polls and logs a warning. On Redis each sibling that waits or
+    /// or half of a larger `maxPoolSize` less 16. If none is left, a sibling polls and logs a warning. On Redis each sibling that waits or
     /// holds has a connection for its messages.
     ///
     /// Siblings also share the [thread](Self::dedicated_thread), if the other handle has one.
@@ -105,6 +105,8 @@ impl Builder {
                 "a sibling is on the deployment of the other handle: set `allow_sharded` on that handle",
             ));
         }
+        #[cfg(feature = "mongodb")]
+        self.refuse_connections()?;
         let settings = self.settings()?;
         #[cfg(any(feature = "mongodb", feature = "redis"))]
         if let Some(store) = sibling_store(&*other.shared.context.store, &self, settings.retention)? {

@@ -51,6 +51,7 @@ mod memory;
 #[cfg(feature = "mongodb")]
 pub(crate) mod mongo;
 mod pages;
+pub(crate) mod pool;
 #[cfg(feature = "redis")]
 pub(crate) mod redis;
 
@@ -89,8 +90,9 @@ pub trait Store: Any + fmt::Debug + Send + Sync {
 
     /// Applies a request to many leases, for each key as [`record::apply_batch`](crate::record::apply_batch) does.
     /// Returns whether it was applied to all of them. If not, a `Refresh` was applied to none. The other requests are
-    /// applied to each key by itself, so they may have been applied to some keys. To a key whose record cannot be read
-    /// they were not applied: that is no error, because the other keys must not share its fate.
+    /// applied to each key by itself, so they may have been applied to some keys. To a key whose record cannot be read,
+    /// or cannot be written before the [limit of the work](Deadline::work_limit), they were not applied: that is no error,
+    /// because the other keys must not share its fate.
     fn apply_batch(&self, leases: &LeaseRefs, batch: &BatchRequest, deadline: Deadline) -> BoxFuture<Result<bool>>;
 
     /// Reads the record of a key, linearizably.

@@ -9,22 +9,15 @@ use crate::{
     engine::{dedicated_thread::DedicatedThread, shared::Shared},
     store::{
         MongoStore, Store,
-        mongo::{error::missing_feature, set_name},
+        mongo::{DRIVER_POOL, error::missing_feature, set_name},
+        pool::{DEFAULT_POOL, PoolShares},
     },
 };
-
-/// How many connections to a server our client may open at least. Each request is a command of its own, and a
-/// request that waits for a locked record keeps its connection, as does each change stream. With the driver's
-/// default of 10, a refresh can wait until its lease is lost.
-const POOL_SIZE: u32 = 64;
 
 /// How many connections to a server our client opens at a time. The driver has no timeout for a handshake: one that
 /// falls silent keeps its place until the pool is cleared, and with the driver's default of 2 two of them stop the growth
 /// of the pool. An eighth of the pool lets it grow beside seven of them.
-const MAX_CONNECTING: u32 = POOL_SIZE.div_euclid(8);
-
-/// How many of the connections are left to requests. Change streams may keep the others.
-const REQUEST_CONNECTIONS: u32 = 48;
+const MAX_CONNECTING: u32 = DEFAULT_POOL.div_euclid(8);
 
 /// The collection of the records, unless one is named.
 const DEFAULT_COLLECTION: &str = "mongoseal";
@@ -44,7 +37,7 @@ impl Mongoseal {
     ///
     /// A handle that waits, or has held a lease for a second, keeps one connection of the client's pool, of 10 by
     /// default, for its change stream. So make many such handles [siblings](Builder::sibling_of) of one, which
-    /// share a stream, or give the client a larger `maxPoolSize`.
+    /// share a stream, or give the client a larger `maxPoolSize` and set [`Builder::connections`].
     #[must_use]
     pub fn new(database: &Database) -> Self {
         Self::with_defaults(|builder| builder.on(database))
@@ -67,10 +60,35 @@ impl Builder {
         self
     }
 
+    /// Sets how many connections the caller's client opens to a server at most: its `maxPoolSize`, which a client does
+    /// not show. Zero is no limit. Default: 10, as the driver's.
+    ///
+    /// Half of them are for acquires, releases and the like, which may wait for records that a transaction has locked.
+    /// The others are left to refreshes, reads and change streams. If the pool is smaller than this, such acquires can
+    /// cost the handle its leases. If it is larger, fewer requests are under way than could be.
+    ///
+    /// For a handle on a client of the caller's: see [`on`](Self::on). [`connect`](Self::connect) opens its own client
+    /// and reads `maxPoolSize` from the connection string.
+    pub fn connections(mut self, many: u32) -> Self {
+        self.connections = Some(many);
+        self
+    }
+
+    /// Refuses a number of connections for a handle that is not on a client of the caller's.
+    pub(crate) fn refuse_connections(&self) -> Result<()> {
+        if self.connections.is_some() {
+            return Err(Error::invalid(
+                "`connections` is for a handle on a client of yours: leave it out, and with `connect` put `maxPoolSize` into the connection string",
+            ));
+        }
+        Ok(())
+    }
+
     /// Connects on this runtime, which is that of the thread if there is one.
     pub(super) async fn connect_mongodb(self, uri: &str, thread: Option<Arc<DedicatedThread>>) -> Result<Mongoseal> {
-        let settings = self.settings()?;
+        let mut settings = self.settings()?;
         self.refuse_redis_options()?;
+        self.refuse_connections()?;
         let mut options = parse(uri, settings.operation_timeout).await?;
         // Shorter than an attempt, even than the second one, so that the driver's error says what is wrong.
         let longest = settings.attempt.min(Duration::from_secs(2)).mul_f64(0.8);
@@ -80,22 +98,19 @@ impl Builder {
         options.max_connecting.get_or_insert(MAX_CONNECTING);
         // A command that the driver resends by itself can arrive after the engine has taken its request back.
         options.max_adaptive_retries = Some(0);
-        let connections = options.max_pool_size.get_or_insert(POOL_SIZE);
-        // Zero is no limit.
+        // Each request is a command of its own, and one that waits for a locked record keeps its connection, as does
+        // each change stream. The driver's default of 10 leaves little for either. Zero is no limit.
+        let connections = options.max_pool_size.get_or_insert(DEFAULT_POOL);
         if *connections > 0 {
-            *connections = POOL_SIZE.max(*connections);
+            *connections = DEFAULT_POOL.max(*connections);
         }
-        let connections = *connections;
+        settings.pool = shares(*connections);
         let name = self.database.or_else(|| options.default_database.clone());
         let client = Client::with_options(options.clone()).map_err(unusable)?;
         let database = client.database(name.as_deref().unwrap_or("mongoseal"));
-        // Without a limit this is zero.
-        let streams = connections
-            .checked_sub(REQUEST_CONNECTIONS)
-            .map_or(usize::MAX, |streams| usize::try_from(streams).unwrap_or(usize::MAX));
         let collection = collection(self.collection)?;
         let (allow_sharded, attempt) = (self.allow_sharded, settings.attempt);
-        let store = MongoStore::with_streams(&database, collection, settings.retention, streams);
+        let store = MongoStore::owning_pool(&database, collection, settings.retention, settings.pool);
         let store = Arc::new(store.with_sharded(allow_sharded));
         let seal = Mongoseal { shared: Shared::new(store, settings, thread)? };
         match seal.prepare().await {
@@ -141,11 +156,17 @@ impl Builder {
                 "a handle on a client of yours cannot have a thread of its own, because that client reads its connections on your runtime: use `connect`",
             ));
         }
-        let settings = self.settings()?;
-        let store = MongoStore::new(database, collection(self.collection)?, settings.retention)
+        let mut settings = self.settings()?;
+        settings.pool = shares(self.connections.unwrap_or(DRIVER_POOL));
+        let store = MongoStore::with_pool(database, collection(self.collection)?, settings.retention, settings.pool)
             .with_sharded(self.allow_sharded);
         Ok(Mongoseal { shared: Shared::new(Arc::new(store), settings, None)? })
     }
+}
+
+/// The shares of a pool with this `maxPoolSize`. Zero is no limit.
+fn shares(max_pool_size: u32) -> PoolShares {
+    PoolShares::of(if max_pool_size == 0 { u32::MAX } else { max_pool_size })
 }
 
 /// Reads a connection string. For `mongodb+srv://` this queries a name server.

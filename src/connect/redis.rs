@@ -23,6 +23,8 @@ impl Builder {
     pub(super) async fn connect_redis(self, uri: &str, thread: Option<Arc<DedicatedThread>>) -> Result<Mongoseal> {
         let settings = self.settings()?;
         #[cfg(feature = "mongodb")]
+        self.refuse_connections()?;
+        #[cfg(feature = "mongodb")]
         if self.database.is_some() || self.allow_sharded {
             return Err(crate::Error::invalid(
                 "`database` and `allow_sharded` are options of MongoDB: leave them out, and put the number of a Redis database into the connection string",

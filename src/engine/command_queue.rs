@@ -8,12 +8,13 @@
 
 use std::{
     collections::VecDeque,
+    mem,
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
 use tokio::sync::{Notify, oneshot};
 
-use crate::{Metadata, Result, Ttl};
+use crate::{Metadata, Result, Ttl, engine::refresh_schedule::SingleAttempt};
 
 /// A refresh that the holder requests.
 #[derive(Debug)]
@@ -30,8 +31,8 @@ pub(crate) struct RefreshCommand {
 pub(crate) enum Command {
     /// Refresh the lease for its holder.
     Refresh(Box<RefreshCommand>),
-    /// Refresh the lease alone. `was_sent`: its batch has sent a refresh of it, without an answer.
-    RefreshSingle { was_sent: bool },
+    /// Send one refresh of the lease.
+    RefreshSingle(Box<SingleAttempt>),
     /// Confirm by a read that the lease is lost, as a notification said.
     CheckLoss,
     /// End the lease: its deadline has passed.
@@ -46,18 +47,12 @@ pub(crate) struct CommandQueue {
     added: Notify,
 }
 
-/// A refresh of the lease alone.
-#[derive(Debug)]
-struct Single {
-    was_sent: bool,
-}
-
 #[derive(Debug, Default)]
 struct QueueState {
     refreshes: VecDeque<RefreshCommand>,
     is_loss_check_due: bool,
     is_end_due: bool,
-    single: Option<Single>,
+    single: Option<Box<SingleAttempt>>,
     /// Whether the task has ended.
     is_over: bool,
 }
@@ -87,9 +82,15 @@ impl CommandQueue {
         self.added.notify_one();
     }
 
-    /// Queues a refresh of the lease alone.
-    pub(crate) fn refresh_single(&self, was_sent: bool) {
-        self.state().single = Some(Single { was_sent });
+    /// Queues one refresh of the lease.
+    pub(crate) fn refresh_single(&self, attempt: SingleAttempt) {
+        // Not under the lock, as with an attempt that is dropped.
+        let attempt = Some(Box::new(attempt));
+        let unused = {
+            let mut state = self.state();
+            if state.is_over { attempt } else { mem::replace(&mut state.single, attempt) }
+        };
+        drop(unused);
         self.added.notify_one();
     }
 
@@ -112,7 +113,7 @@ impl CommandQueue {
         let left = {
             let mut state = self.state();
             state.is_over = true;
-            std::mem::take(&mut state.refreshes)
+            (mem::take(&mut state.refreshes), state.single.take())
         };
         // Not under the lock: it wakes the callers that wait.
         drop(left);
@@ -131,13 +132,13 @@ impl QueueState {
                 return Some(Command::Refresh(Box::new(command)));
             }
         }
-        if std::mem::take(&mut self.is_end_due) {
+        if mem::take(&mut self.is_end_due) {
             return Some(Command::End);
         }
-        if let Some(Single { was_sent }) = self.single.take() {
-            return Some(Command::RefreshSingle { was_sent });
+        if let Some(attempt) = self.single.take() {
+            return Some(Command::RefreshSingle(attempt));
         }
-        std::mem::take(&mut self.is_loss_check_due).then_some(Command::CheckLoss)
+        mem::take(&mut self.is_loss_check_due).then_some(Command::CheckLoss)
     }
 }
 

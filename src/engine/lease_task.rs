@@ -1,32 +1,31 @@
 //! The background task of a lease: it refreshes, ends and releases the lease.
 //!
-//! The schedule (`refresh_schedule.rs`) tells this task when the lease has expired, and refreshes most leases in
-//! batches. This task refreshes the lease alone if the schedule or the holder requests it. Up to four attempts are in
-//! flight at once, and each waits for its answer until the deadline. The first confirmation counts: the new deadline is
-//! the ttl after that attempt was sent.
+//! The schedule (`refresh_schedule.rs`) tells this task when the lease has expired, and refreshes most leases in parts. If
+//! a lease is refreshed alone, the schedule permits each attempt, and this task sends it. A refresh for the holder waits
+//! for such a permit, too. An attempt waits for its answer until the deadline, also if another was sent since. The first
+//! confirmation counts: the new deadline is the ttl after that attempt was sent.
 
 mod attempt;
 mod end;
-mod round;
 
 use std::{future::pending, pin::Pin, sync::Arc, time::Duration};
 
 use tokio::sync::oneshot;
 
-use self::{attempt::Reply, round::RefreshRound};
+use self::attempt::{RefreshRound, Reply};
 use crate::{
-    HybridTime, LossCause, Metadata, Result, Ttl,
+    LossCause, Metadata, Result, Ttl,
     engine::{
-        command_queue::{Command, RefreshCommand},
+        command_queue::Command,
         context::Context,
         end_action::End,
         held_lease::HeldLease,
-        in_flight::{InFlight, MAX_ATTEMPTS},
+        in_flight::InFlight,
         lease_ids::InUse,
         lease_shared::LeaseShared,
         notifier::HolderGuard,
         refresh::Refreshing,
-        refresh_schedule::{ScheduleSpec, Slot},
+        refresh_schedule::{ScheduleSpec, SingleAttempt, Slot},
         release,
         shared::Shared,
     },
@@ -50,7 +49,9 @@ pub(crate) struct LeaseTask {
     attempts: u8,
     /// The requests in flight.
     sent: InFlight<Reply>,
-    /// The refresh under way, and how many there were.
+    /// The attempt that the schedule has permitted and that was not sent.
+    permitted: Option<Box<SingleAttempt>>,
+    /// The refresh for the holder that is under way, and how many there were.
     round: Option<Box<RefreshRound>>,
     rounds: u32,
     holder: HolderGuard,
@@ -106,6 +107,7 @@ impl LeaseTask {
             slot: Placed::From { time, sent, due_at },
             attempts: 0,
             sent: InFlight::default(),
+            permitted: None,
             round: None,
             rounds: 0,
             holder,
@@ -127,12 +129,6 @@ impl LeaseTask {
     /// When the lease is due after a refresh that was sent at `sent`.
     fn due_after(&self, sent: Duration) -> Duration {
         self.refreshing.due_after(self.ttl, sent)
-    }
-
-    /// When the lease is due after a refresh that failed: soon.
-    fn due_soon(&self) -> Duration {
-        let (now, soon) = (self.now(), self.ttl.duration().checked_div(10).unwrap_or_default());
-        self.due_after(now).min(now.saturating_add(soon))
     }
 
     /// Takes a place on the schedule.
@@ -161,7 +157,7 @@ impl LeaseTask {
         let _ended = end::LeaseTaskEnd(Arc::clone(&self.lease));
         loop {
             let sleep = self.wake_at().map(|at| Box::pin(self.context().clock().sleep_until(at)));
-            let takes_refresh = self.round.as_ref().is_none_or(|round| round.command.is_none());
+            let takes_refresh = self.round.is_none();
             let Self { lease, sent, shared, .. } = self;
             let event = tokio::select! {
                 biased;
@@ -177,8 +173,8 @@ impl LeaseTask {
             match event {
                 Wakeup::Answered(Reply::Attempt(attempt)) => self.handle_attempt(attempt),
                 Wakeup::Answered(Reply::LossCheck(Ok(Some(cause)))) => self.lease.lose(cause),
-                Wakeup::Command(Command::Refresh(command)) => self.begin(Some(*command)),
-                Wakeup::Command(Command::RefreshSingle { was_sent }) => self.refresh_single(was_sent),
+                Wakeup::Command(Command::Refresh(command)) => self.begin(*command),
+                Wakeup::Command(Command::RefreshSingle(attempt)) => self.permitted = Some(attempt),
                 Wakeup::Command(Command::CheckLoss) => self.check_loss(),
                 // If a check for a loss fails, the next refresh finds the loss.
                 Wakeup::Answered(Reply::LossCheck(_)) | Wakeup::Command(Command::End) | Wakeup::Time => {}
@@ -193,11 +189,8 @@ impl LeaseTask {
             Placed::At(_) => None,
             Placed::From { time, .. } => Some(time),
         };
-        let resent_at = self.round.as_ref().map(|round| {
-            let next = round.risk_at.into_iter().fold(round.until.min(self.lease.deadline()), Duration::min);
-            if self.can_send() { next.min(round.next_attempt) } else { next }
-        });
-        [self.listen_at, placed_at, resent_at, self.lease.stalls_at()].into_iter().flatten().min()
+        let ends_at = self.round.as_ref().map(|round| round.until.min(self.lease.deadline()));
+        [self.listen_at, placed_at, ends_at, self.lease.stalls_at()].into_iter().flatten().min()
     }
 
     /// Does what is due. If the lease's time is over, ends it.
@@ -225,78 +218,7 @@ impl LeaseTask {
             self.place(sent, due_at);
         }
         self.end_unconfirmed(now);
-        if self.can_send() {
-            self.send(now);
-        }
-        if let Some(round) = &mut self.round {
-            round.check_silence(now, &self.lease);
-        }
-    }
-
-    /// Ends a refresh that was not confirmed in time, and returns the last error to the holder.
-    fn end_unconfirmed(&mut self, now: Duration) {
-        if let Some(mut round) = self.round.take_if(|round| round.until <= now)
-            && let Some(command) = round.command.take()
-        {
-            drop(command.reply.send(Err(round.last_error.unwrap_or_else(round::unanswered_error))));
-            self.note_unconfirmed(now);
-        }
-    }
-
-    /// Notes that a refresh of the lease alone was not confirmed.
-    fn note_unconfirmed(&self, due_at: Duration) {
-        if let Placed::At(slot) = &self.slot {
-            slot.note_unconfirmed(due_at);
-        }
-    }
-
-    /// Refreshes the lease alone for the schedule. A refresh for the holder that is under way counts.
-    fn refresh_single(&mut self, was_sent: bool) {
-        if self.round.is_none() {
-            self.begin(None);
-            if let Some(round) = self.round.as_mut().filter(|_| was_sent) {
-                round.resend.skip_first();
-            }
-        }
-    }
-
-    /// Begins a refresh of the lease alone. One that the holder requests replaces the one under way.
-    fn begin(&mut self, command: Option<RefreshCommand>) {
-        let now = self.now();
-        let ttl = command.as_ref().and_then(|command| command.ttl).unwrap_or(self.ttl);
-        // Confirmed metadata is sent again: otherwise older metadata that arrives late would stay.
-        let changed = command.as_ref().and_then(|command| command.metadata.clone());
-        let metadata = changed.or_else(|| self.metadata.as_deref().cloned());
-        let until = if command.is_some() { self.context().operation_deadline().reading() } else { Duration::MAX };
-        self.rounds = self.rounds.wrapping_add(1);
-        let round = RefreshRound::begin(self.rounds, command, (ttl, metadata), (now, until), &self.lease);
-        self.round = Some(Box::new(round));
-    }
-
-    /// Whether another attempt may be sent. A change of the metadata waits for earlier attempts, which could undo it.
-    fn can_send(&self) -> bool {
-        let Some(round) = &self.round else { return false };
-        if round.is_metadata_change_unsent() {
-            return self.attempts == 0;
-        }
-        usize::from(self.attempts) < MAX_ATTEMPTS
-    }
-
-    /// Notes a confirmed refresh.
-    fn note_confirmed(&mut self, round: RefreshRound, sent: Duration, tick: HybridTime) {
-        self.ttl = round.ttl;
-        self.metadata = round.metadata.map(Box::new);
-        match &self.slot {
-            Placed::At(slot) if slot.ttl == self.ttl && slot.is_single == self.is_single() => slot.note_confirmed(sent),
-            _ => self.place(sent, self.due_after(sent)),
-        }
-        // Listens again if the listener has failed since.
-        if self.listen_at.is_none() {
-            self.holder.listen_since(tick);
-        }
-        if let Some(command) = round.command {
-            drop(command.reply.send(Ok(())));
-        }
+        self.send_permitted(now);
     }
 
     /// Acts at the store on the end of the lease, and replies.

@@ -13,7 +13,7 @@ use crate::{
         observer::{HandleEvent, RefreshOutcome},
         retry::{self, Limit},
     },
-    record::{self, Outcome, Request},
+    record::{self, BatchRequest, LeaseRefs, Outcome, Request},
     spans,
     store::Applied,
     types::duration::format_duration,
@@ -104,6 +104,11 @@ async fn refresh(context: &Context, lease: &LeaseShared, ttl: Ttl, give_up: Dead
     }
 }
 
+/// The error of a refresh that the store has not answered.
+pub(crate) fn unanswered_error() -> Error {
+    Error::unavailable("the store has not answered a refresh yet: check that it can be reached")
+}
+
 /// A refresh that the store confirmed.
 pub(crate) struct Confirmed {
     /// When, on the clock, the handle or its store was about to send it. The deadline counts from here.
@@ -168,6 +173,33 @@ pub(crate) async fn attempt(
         }
     };
     sending.instrument(span.clone()).await
+}
+
+/// The answer to a refresh of a part.
+pub(crate) struct PartAnswer {
+    /// When, on the clock, it was about to be sent.
+    pub(crate) sent: Duration,
+    /// Whether the store has refreshed all its leases.
+    pub(crate) refreshed: Result<bool>,
+    /// The span of the request, for the error.
+    pub(crate) span: Span,
+}
+
+/// Sends one refresh of several leases. The caller records the error.
+pub(crate) async fn attempt_part(context: &Context, leases: &LeaseRefs, ttl: Ttl, deadline: Deadline) -> PartAnswer {
+    let (sent, span) = (context.clock().now(), spans::refresh_batch(leases.len()));
+    let answer = context.store.apply_batch(leases, &BatchRequest::Keep { ttl: ttl.millis() }, deadline);
+    let refreshed = answer.instrument(span.clone()).await;
+    let outcome = match &refreshed {
+        Ok(true) => {
+            span.in_scope(|| debug!("refreshed together"));
+            RefreshOutcome::Confirmed
+        }
+        Ok(false) => RefreshOutcome::Refused,
+        Err(error) => RefreshOutcome::Failed(error),
+    };
+    report(&span, context, (None, leases.len()), outcome, sent);
+    PartAnswer { sent, refreshed, span }
 }
 
 /// Reports the answer to a request that refreshes leases, which was sent at `sent`, to its span and to the observers.

@@ -1,49 +1,103 @@
-//! The schedules by which a handle refreshes its leases, and the batches that it sends.
+//! The schedules by which a handle refreshes its leases.
 //!
-//! Purpose: a handle that holds a hundred thousand leases needs few timers and few requests.
+//! Purpose: a handle that holds a hundred thousand leases needs few timers and few requests, and a record that cannot be
+//! written costs no other lease.
 //!
-//! Mechanism: leases with one ttl whose tasks are on one runtime share a schedule. Each schedule has one task, which
-//! sleeps until its first lease is due or expires. When a lease is due, a batch refreshes it together with the leases
-//! that are past half of their interval, the earliest deadlines first. So after one interval, leases that were acquired
-//! one by one share a batch or two. A lease that is refreshed alone, such as one with metadata, is left to its task
-//! when it is due.
+//! Mechanism: leases with one ttl whose tasks are on one runtime share a [`Schedule`], which one task runs. Each lease is
+//! in one [`Stage`]:
 //!
-//! A batch is sent when the store has answered the one before, or after a sixteenth of the time to the earliest
-//! deadline. If the store was slow the last two times, a batch waits longer and takes fewer leases: concurrent batches
-//! cost the servers as much, and each of them then takes the time of all.
+//! ```text
+//!           due                    permit                  confirmed
+//! Waiting ───────► Due ──────────────────► Sent in a part ───────────► Waiting
+//!    │                                         │ one of the part not refreshed, or late
+//!    │ due, and is refreshed alone             ▼        permit                confirmed
+//!    └─────────────────────────────────────► Queued ───────────► Sent alone ──────────► Waiting
+//!                                               ▲                     │ failed, or late
+//!                                               └─────────────────────┘
+//! ```
 //!
-//! Invariant: the task of a schedule reads the clock every two seconds, so no lease needs a timer to notice that the
-//! machine was suspended.
-
-mod batch;
-mod leases;
-mod round;
-mod run;
-mod slot;
+//! A part is a request for up to [`PART`] leases: those that are due, the earliest deadlines first, and those past half
+//! of their interval. So after one interval, leases that were acquired one by one share parts. If a part does not refresh
+//! all its leases, or is late, each of them is refreshed alone by its task. In the queue for that, leases that were not
+//! tried come first, and then the earliest deadlines.
+//!
+//! Parts and single refreshes take permits, which bound them to their shares of the connections. An attempt keeps its
+//! permit until it ends: its connection is in use. A late attempt loses it if an attempt that was sent after it is
+//! answered, because then its connection is dead. While nothing is answered at all, a single refresh without a permit
+//! goes out now and then, and its answer frees the others.
+//!
+//! Invariants: the fate of a part is its own. A lease that failed never keeps one that was not tried from its turn. The
+//! task of a schedule reads the clock every two seconds, so no lease needs a timer to notice that the machine was
+//! suspended.
 
 use std::{
-    collections::HashMap,
-    sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicUsize, Ordering},
-    },
+    collections::{BTreeMap, BTreeSet, HashMap},
+    mem,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
-pub(crate) use slot::{ScheduleSpec, Slot};
-use tokio::{runtime, sync::Notify};
-
-use self::{
-    batch::Batch,
-    leases::{Scheduled, ScheduledLeases, Todo},
+use tokio::{
+    runtime::{self, Handle},
+    sync::{Notify, OwnedSemaphorePermit},
 };
+
 use crate::{
-    Ttl,
-    engine::{context::Context, notifier::Notifier},
+    Deadline, Error, Ttl,
+    engine::{
+        context::Context,
+        in_flight::{InFlight, attempt_life},
+        lease_shared::LeaseShared,
+        notifier::Notifier,
+        refresh::{self, PartAnswer},
+        retry,
+    },
+    record::lease_refs,
+    store::{BoxFuture, pool::RefreshPermits},
 };
 
-/// A store takes about as long for this many leases as for one.
-const FEW: u16 = 256;
+/// The most leases of a part. MongoDB refreshes 64 as fast for each lease as more: from 50 to 100 on, the write of each
+/// record is all that is left. And if one of them cannot be refreshed, 63 others are refreshed alone.
+const PART: usize = 64;
+
+/// The times of a schedule. Between a refresh, at a third of the ttl, and the deadline are two thirds of the ttl.
+///
+/// - The store gives a part up after `limit`, a sixteenth of the ttl, and a single refresh after half of that, because
+///   a record that is not locked is written in milliseconds. So if 120 of 300 leases are locked, and all of them come
+///   first, 8 single refreshes at a time have tried all after 15/32 of the ttl, and a sixteenth was lost before. A second
+///   is enough for any ttl.
+/// - Each time that nothing was confirmed the limit doubles, and it is never less than the last round trip, so that a slow
+///   store can answer.
+/// - An attempt is late after twice its limit: the answer of a store that gave up has come by then.
+/// - While nothing is answered, a probe goes out each twelfth of the ttl, but at least every 2.5 seconds: eight until
+///   the deadline, which keep eight connections at most.
+/// - Whatever the store refuses is sent again after a tenth of the ttl.
+/// - A part that is not full waits for a 128th of the ttl, 50 ms at most: leases that were acquired together are due
+///   together, and over a slow network each part of one or two would keep a permit for a round trip.
+#[derive(Clone, Copy, Debug)]
+struct Pace {
+    limit: Duration,
+    probe: Duration,
+    retry: Duration,
+    gather: Duration,
+}
+
+impl Pace {
+    fn of(ttl: Ttl) -> Self {
+        let part = |of: u32| ttl.duration().checked_div(of).unwrap_or_default();
+        Self {
+            limit: part(16).min(Duration::from_secs(1)),
+            probe: part(12).min(Duration::from_millis(2_500)),
+            retry: part(10),
+            gather: part(128).min(Duration::from_millis(50)),
+        }
+    }
+
+    /// How long the store may work on an attempt, after so many failures, if the longest last round trip was this.
+    fn limit(limit: Duration, round_trip: Duration, failures: u32) -> Duration {
+        limit.max(round_trip).saturating_mul(1_u32.checked_shl(failures).unwrap_or(u32::MAX))
+    }
+}
 
 /// The schedules of a handle.
 #[derive(Debug)]
@@ -51,13 +105,8 @@ pub(crate) struct Schedules {
     context: Arc<Context>,
     /// Knows whether revocations are notified.
     notifier: Arc<Notifier>,
+    permits: Arc<RefreshPermits>,
     by_kind: Mutex<HashMap<Kind, Arc<Schedule>>>,
-    /// Held by the batch in flight.
-    batch_lock: tokio::sync::Mutex<()>,
-    /// How many leases are in batches in flight.
-    under_way: AtomicUsize,
-    /// The store's time for each of the last two batches, per lease in flight.
-    took: Mutex<[Duration; 2]>,
 }
 
 /// Which leases share a schedule: those with one ttl whose tasks are on one runtime. So a runtime that is not driven
@@ -65,23 +114,511 @@ pub(crate) struct Schedules {
 type Kind = (Ttl, Option<runtime::Id>);
 
 /// The schedule of the leases of one kind.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Schedule {
+    ttl: Ttl,
+    pace: Pace,
     leases: Mutex<ScheduledLeases>,
     /// Wakes the task of the schedule.
     changed: Notify,
 }
 
-impl Schedules {
-    pub(crate) fn new(context: Arc<Context>, notifier: Arc<Notifier>) -> Self {
-        Self {
-            context,
-            notifier,
-            by_kind: Mutex::default(),
-            batch_lock: tokio::sync::Mutex::default(),
-            under_way: AtomicUsize::default(),
-            took: Mutex::default(),
+/// The leases of a schedule, by the numbers of their slots.
+#[derive(Debug, Default)]
+struct ScheduledLeases {
+    slots: u64,
+    by_slot: HashMap<u64, Scheduled>,
+    /// When, on the clock, each lease is checked next.
+    checks: BTreeSet<(Duration, u64)>,
+    /// The deadlines of the leases that wait for a part.
+    due: BTreeSet<(Duration, u64)>,
+    /// The leases that wait to be refreshed alone: whether they have failed, and their deadlines.
+    queue: BTreeSet<(bool, Duration, u64)>,
+    attempts: Attempts,
+    /// How many parts have failed since one was answered, and when, on the clock, the next may be sent.
+    part_failures: u32,
+    parts_from: Duration,
+    /// Since when, on the clock, leases wait for a part.
+    due_since: Option<Duration>,
+    /// Since when, on the clock, leases wait to be refreshed alone, and none was.
+    queued_since: Option<Duration>,
+    /// Whether the task of the schedule runs.
+    is_running: bool,
+}
+
+/// A lease on a schedule.
+#[derive(Debug)]
+struct Scheduled {
+    lease: Arc<LeaseShared>,
+    spec: ScheduleSpec,
+    /// When it is checked next, as in [`ScheduledLeases::checks`].
+    check_at: Duration,
+    stage: Stage,
+    /// Whether it is refreshed alone until a refresh is confirmed.
+    is_alone: bool,
+    /// Whether its holder waits for a refresh.
+    is_requested: bool,
+    /// How many of its single refreshes have failed since one was confirmed.
+    failures: u32,
+    /// When it is at risk if no refresh is confirmed. `None`: it is not being refreshed.
+    risk_at: Option<Duration>,
+}
+
+/// The stage of a lease's refresh.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    /// It is not due.
+    Waiting,
+    /// It waits for a part, in [`ScheduledLeases::due`].
+    Due(Duration),
+    /// It waits to be refreshed alone, in [`ScheduledLeases::queue`].
+    Queued(bool, Duration),
+    /// It was sent with the attempt of this number.
+    Sent(u64),
+}
+
+/// The attempts in flight, by their numbers, which are in the order in which they were sent.
+#[derive(Debug, Default)]
+struct Attempts {
+    last: u64,
+    /// The last one that was answered.
+    answered: u64,
+    in_flight: BTreeMap<u64, Attempt>,
+}
+
+#[derive(Debug)]
+struct Attempt {
+    late_at: Duration,
+    is_late: bool,
+    /// The slots of its leases, until it is late.
+    slots: Vec<u64>,
+    /// Whether it refreshes a lease that has failed before.
+    is_retry: bool,
+    _permit: Option<OwnedSemaphorePermit>,
+}
+
+/// How a lease is scheduled.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ScheduleSpec {
+    pub(crate) ttl: Ttl,
+    /// The time between two refreshes. `None`: only its holder requests them.
+    pub(crate) interval: Option<Duration>,
+    /// Whether its task refreshes it alone each time.
+    pub(crate) is_single: bool,
+    /// Whether its handle has listened for a revocation of it.
+    pub(crate) has_listened: bool,
+    /// When, on the clock, the last confirmed request was sent.
+    pub(crate) sent: Duration,
+    /// When the next refresh is due.
+    pub(crate) due_at: Duration,
+}
+
+/// What the task of a schedule has to do.
+#[derive(Default)]
+struct Todo {
+    lapsed: Vec<Arc<LeaseShared>>,
+    silent: Vec<Arc<LeaseShared>>,
+    wants_part: bool,
+    wants_single: bool,
+    is_probe_due: bool,
+    /// When, on the clock, to check again. `None`: there are no leases.
+    next: Option<Duration>,
+}
+
+/// A lease of a part.
+struct Member {
+    slot: u64,
+    lease: Arc<LeaseShared>,
+}
+
+/// The answer to a part.
+struct PartReply {
+    number: u64,
+    members: Vec<Member>,
+    answer: PartAnswer,
+}
+
+impl Scheduled {
+    /// Begins a refresh, if none has begun.
+    fn begin(&mut self, now: Duration) {
+        let Self { lease, spec, risk_at, .. } = self;
+        risk_at.get_or_insert_with(|| now.saturating_add(lease.risk_after(spec.ttl)));
+    }
+
+    /// Queues it to be refreshed alone.
+    fn queue(&mut self, now: Duration, has_failed: bool) {
+        self.begin(now);
+        self.is_alone = true;
+        self.failures = self.failures.saturating_add(u32::from(has_failed));
+        self.stage = Stage::Queued(self.failures > 0, self.lease.deadline());
+    }
+
+    /// Notes a confirmed request that was sent at `sent`.
+    fn note_confirmed(&mut self, sent: Duration) {
+        if sent < self.spec.sent {
+            return;
         }
+        self.spec.sent = sent;
+        self.failures = 0;
+        self.risk_at = None;
+        if !self.is_requested {
+            self.is_alone = false;
+            self.wait_until(self.spec.interval.map_or(Duration::MAX, |interval| sent.saturating_add(interval)));
+        }
+    }
+
+    /// Waits until the next refresh is due: after its interval, and not before `soon`.
+    fn wait_at_least_until(&mut self, soon: Duration) {
+        let sent = self.spec.sent;
+        self.wait_until(self.spec.interval.map_or(Duration::MAX, |interval| sent.saturating_add(interval).max(soon)));
+    }
+
+    fn wait_until(&mut self, due_at: Duration) {
+        self.stage = Stage::Waiting;
+        self.spec.due_at = due_at;
+    }
+
+    /// Whether a part that is sent now may take the lease before it is due.
+    fn is_ready(&self, now: Duration) -> bool {
+        let half = self.spec.interval.and_then(|interval| interval.checked_div(2));
+        self.stage == Stage::Waiting
+            && !self.spec.is_single
+            && !self.is_alone
+            && half.is_some_and(|half| self.spec.sent.saturating_add(half) <= now)
+            && self.lease.is_valid()
+    }
+
+    fn next_check(&self) -> Duration {
+        let due_at = if self.stage == Stage::Waiting { self.spec.due_at } else { Duration::MAX };
+        self.lease.deadline().min(due_at).min(self.risk_at.unwrap_or(Duration::MAX))
+    }
+}
+
+impl Attempts {
+    fn begin(
+        &mut self,
+        late_at: Duration,
+        slots: Vec<u64>,
+        is_retry: bool,
+        permit: Option<OwnedSemaphorePermit>,
+    ) -> u64 {
+        self.last = self.last.saturating_add(1);
+        self.in_flight.insert(self.last, Attempt { late_at, is_late: false, slots, is_retry, _permit: permit });
+        self.last
+    }
+
+    /// Ends an attempt. If it was answered, late ones that were sent before it lose their permits.
+    fn end(&mut self, number: u64, is_answered: bool) {
+        self.in_flight.remove(&number);
+        if is_answered {
+            self.answered = self.answered.max(number);
+            self.in_flight.retain(|other, attempt| *other > number || !attempt.is_late);
+        }
+    }
+
+    /// Takes the leases of the attempts that are late now.
+    fn take_late(&mut self, now: Duration) -> Vec<(u64, Vec<u64>)> {
+        let (answered, mut late) = (self.answered, Vec::new());
+        self.in_flight.retain(|number, attempt| {
+            if attempt.is_late || attempt.late_at > now {
+                return true;
+            }
+            attempt.is_late = true;
+            late.push((*number, mem::take(&mut attempt.slots)));
+            *number > answered
+        });
+        late
+    }
+
+    fn retries(&self) -> usize {
+        self.in_flight.values().filter(|attempt| attempt.is_retry).count()
+    }
+}
+
+impl ScheduledLeases {
+    /// Changes the entry of a lease, and notes where it waits and when to check it.
+    fn update<T>(&mut self, slot: u64, change: impl FnOnce(&mut Scheduled) -> T) -> Option<T> {
+        let scheduled = self.by_slot.get_mut(&slot)?;
+        let before = scheduled.stage;
+        let changed = change(scheduled);
+        if before != scheduled.stage {
+            match before {
+                Stage::Due(deadline) => self.due.remove(&(deadline, slot)),
+                Stage::Queued(has_failed, deadline) => self.queue.remove(&(has_failed, deadline, slot)),
+                Stage::Waiting | Stage::Sent(_) => true,
+            };
+            match scheduled.stage {
+                Stage::Due(deadline) => self.due.insert((deadline, slot)),
+                Stage::Queued(has_failed, deadline) => self.queue.insert((has_failed, deadline, slot)),
+                Stage::Waiting | Stage::Sent(_) => true,
+            };
+        }
+        self.checks.remove(&(scheduled.check_at, slot));
+        scheduled.check_at = scheduled.next_check();
+        self.checks.insert((scheduled.check_at, slot));
+        Some(changed)
+    }
+
+    /// Changes the entries of those of these leases that were sent with this attempt and not since.
+    fn update_sent(&mut self, number: u64, slots: impl IntoIterator<Item = u64>, change: impl Fn(&mut Scheduled)) {
+        for slot in slots {
+            self.update(slot, |scheduled| {
+                if scheduled.stage == Stage::Sent(number) {
+                    change(scheduled);
+                }
+            });
+        }
+    }
+
+    fn remove(&mut self, slot: u64) {
+        self.update(slot, |scheduled| scheduled.stage = Stage::Waiting);
+        if let Some(scheduled) = self.by_slot.remove(&slot) {
+            self.checks.remove(&(scheduled.check_at, slot));
+        }
+    }
+
+    /// Collects the leases that have expired or are at risk, moves those that are due or late, and finds what to send.
+    fn collect(&mut self, now: Duration, pace: Pace, max_retries: usize) -> Todo {
+        let mut todo = Todo::default();
+        for (number, slots) in self.attempts.take_late(now) {
+            let is_single = slots.len() == 1;
+            self.update_sent(number, slots, |scheduled| scheduled.queue(now, is_single));
+        }
+        while let Some((check_at, slot)) = self.checks.first().copied()
+            && check_at <= now
+        {
+            let is_lapsed = self.update(slot, |scheduled| {
+                if scheduled.lease.remaining().is_zero() {
+                    todo.lapsed.push(Arc::clone(&scheduled.lease));
+                    return true;
+                }
+                if scheduled.risk_at.take_if(|at| *at <= now).is_some() {
+                    todo.silent.push(Arc::clone(&scheduled.lease));
+                    scheduled.risk_at = Some(Duration::MAX);
+                }
+                if scheduled.stage == Stage::Waiting && scheduled.spec.due_at <= now {
+                    if scheduled.spec.is_single || scheduled.is_alone {
+                        scheduled.queue(now, false);
+                    } else {
+                        scheduled.begin(now);
+                        scheduled.stage = Stage::Due(scheduled.lease.deadline());
+                    }
+                }
+                false
+            });
+            if is_lapsed == Some(true) {
+                // Its task ends it.
+                self.remove(slot);
+            }
+        }
+        let first = self.queue.first().copied();
+        let queued_since = first.map(|_| self.queued_since.unwrap_or(now));
+        self.queued_since = queued_since;
+        let is_silent = self.attempts.in_flight.values().all(|attempt| attempt.is_late);
+        let probe_at = queued_since.filter(|_| is_silent).map(|since| since.saturating_add(pace.probe));
+        let gather = if self.due.len() < PART && self.by_slot.len() > 1 { pace.gather } else { Duration::ZERO };
+        self.due_since = (!self.due.is_empty()).then(|| self.due_since.unwrap_or(now));
+        let part_at = self.due_since.map(|since| since.saturating_add(gather).max(self.parts_from));
+        todo.wants_part = part_at.is_some_and(|at| at <= now);
+        todo.wants_single = first.is_some_and(|(has_failed, ..)| !has_failed || self.attempts.retries() < max_retries);
+        todo.is_probe_due = probe_at.is_some_and(|at| at <= now);
+        let late_at =
+            self.attempts.in_flight.values().filter(|attempt| !attempt.is_late).map(|attempt| attempt.late_at);
+        let check_at = self.checks.first().map(|(check_at, _)| *check_at);
+        todo.next =
+            check_at.map(|at| late_at.chain(part_at.filter(|at| *at > now)).chain(probe_at).fold(at, Duration::min));
+        todo
+    }
+
+    /// Takes the leases of a part: those that are due, the earliest deadlines first, and those that are ready. One lease
+    /// is no part, and is queued. So is one that must be refreshed alone to listen for revocations: the answer to a
+    /// single refresh has a tick from which to listen, and the answer to a part has none.
+    fn take_part(&mut self, now: Duration, ttl: Ttl, is_listener_missing: bool) -> Vec<Member> {
+        let ready_until = now.saturating_add(ttl.duration().checked_div(4).unwrap_or_default());
+        let ready = self.checks.iter().take_while(|(check_at, _)| *check_at <= ready_until).map(|(_, slot)| *slot);
+        let ready = ready.filter(|slot| self.by_slot.get(slot).is_some_and(|scheduled| scheduled.is_ready(now)));
+        let mut slots: Vec<u64> = self.due.iter().map(|(_, slot)| *slot).chain(ready).take(PART).collect();
+        let has_listened = |slot: &u64| self.by_slot.get(slot).is_some_and(|scheduled| scheduled.spec.has_listened);
+        let single = if slots.len() == 1 { Some(0) } else { slots.iter().position(has_listened) };
+        if let Some(single) = single.filter(|_| slots.len() == 1 || is_listener_missing) {
+            self.update(slots.swap_remove(single), |scheduled| scheduled.queue(now, false));
+        }
+        let member = |slot| Some(Member { slot, lease: Arc::clone(&self.by_slot.get(&slot)?.lease) });
+        slots.into_iter().filter_map(member).collect()
+    }
+}
+
+impl Schedule {
+    fn new(ttl: Ttl) -> Self {
+        Self { ttl, pace: Pace::of(ttl), leases: Mutex::default(), changed: Notify::new() }
+    }
+
+    fn leases(&self) -> MutexGuard<'_, ScheduledLeases> {
+        self.leases.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Runs the schedule until it has no leases: leases that are due are refreshed, and those that have expired end.
+    async fn run(self: Arc<Self>, schedules: Arc<Schedules>, kind: Kind) {
+        let _guard = RunGuard(Arc::clone(&self));
+        let Schedules { context, permits, notifier, .. } = &*schedules;
+        let (clock, parts, singles) = (context.clock(), permits.parts.here(), permits.singles.here());
+        let mut sent = InFlight::default();
+        loop {
+            let now = clock.now();
+            let todo = self.leases().collect(now, self.pace, permits.max_retries);
+            for lease in todo.lapsed {
+                lease.commands.end_expired();
+            }
+            for lease in todo.silent {
+                lease.note_at_risk(&refresh::unanswered_error());
+            }
+            if todo.is_probe_due {
+                self.send_single(now, None);
+                continue;
+            }
+            if todo.next.is_none() && schedules.forget_if_empty(kind) {
+                return;
+            }
+            tokio::select! {
+                biased;
+                () = context.closing.cancelled() => return,
+                reply = sent.next(), if !sent.is_empty() => self.handle_part(context, reply),
+                Ok(permit) = Arc::clone(&parts).acquire_owned(), if todo.wants_part => {
+                    let now = clock.now();
+                    if let Some(part) = self.send_part(context, now, notifier.is_listener_missing(now), permit) {
+                        sent.push(part);
+                    }
+                }
+                Ok(permit) = Arc::clone(&singles).acquire_owned(), if todo.wants_single => {
+                    self.send_single(clock.now(), Some(permit));
+                }
+                () = self.changed.notified() => {}
+                () = clock.sleep_until(todo.next.unwrap_or(Duration::MAX)) => {}
+            }
+        }
+    }
+
+    /// Sends the first lease of the queue, which its task refreshes alone.
+    fn send_single(self: &Arc<Self>, now: Duration, permit: Option<OwnedSemaphorePermit>) {
+        let mut leases = self.leases();
+        leases.queued_since = None;
+        let Some((has_failed, _, slot)) = leases.queue.first().copied() else { return };
+        let number = leases.attempts.last.saturating_add(1);
+        let sent = leases.update(slot, |scheduled| {
+            scheduled.stage = Stage::Sent(number);
+            let (lease, single) = (Arc::clone(&scheduled.lease), self.pace.limit.checked_div(2).unwrap_or_default());
+            let limit = Pace::limit(single, lease.round_trip(), scheduled.failures).min(lease.remaining());
+            (lease, limit)
+        });
+        let Some((lease, limit)) = sent else { return };
+        let late_at = now.saturating_add(limit.saturating_mul(2));
+        leases.attempts.begin(late_at, vec![slot], has_failed, permit);
+        drop(leases);
+        lease.commands.refresh_single(SingleAttempt { schedule: Arc::clone(self), slot, number, limit });
+    }
+
+    /// Sends one part, if there are leases for it.
+    fn send_part(
+        &self,
+        context: &Arc<Context>,
+        now: Duration,
+        is_listener_missing: bool,
+        permit: OwnedSemaphorePermit,
+    ) -> Option<BoxFuture<PartReply>> {
+        let mut leases = self.leases();
+        leases.due_since = None;
+        let mut members = leases.take_part(now, self.ttl, is_listener_missing);
+        let until = members.iter().map(|member| member.lease.deadline()).max()?;
+        let round_trip = members.iter().map(|member| member.lease.round_trip()).max()?;
+        let left = attempt_life(until.saturating_sub(now));
+        let limit = Pace::limit(self.pace.limit, round_trip, leases.part_failures).min(left);
+        let slots: Vec<u64> = members.iter().map(|member| member.slot).collect();
+        let late_at = now.saturating_add(limit.saturating_mul(2));
+        let number = leases.attempts.begin(late_at, slots.clone(), false, Some(permit));
+        for slot in slots {
+            leases.update(slot, |scheduled| {
+                scheduled.begin(now);
+                scheduled.stage = Stage::Sent(number);
+            });
+        }
+        drop(leases);
+        // Keys that are neighbours are stored close to each other, too.
+        members.sort_unstable_by(|one, other| one.lease.key.cmp(&other.lease.key));
+        let (context, ttl) = (Arc::clone(context), self.ttl);
+        Some(Box::pin(async move {
+            let named = lease_refs(members.iter().map(|Member { lease, .. }| (lease.key.clone(), lease.token)));
+            let deadline = Deadline::after(context.clock(), left).with_work_limit(limit);
+            PartReply { number, answer: refresh::attempt_part(&context, &named, ttl, deadline).await, members }
+        }))
+    }
+
+    /// Notes the answer to a part.
+    fn handle_part(&self, context: &Context, PartReply { number, members, answer }: PartReply) {
+        let PartAnswer { sent, refreshed, span } = answer;
+        let now = context.clock().now();
+        let until = sent.saturating_add(context.settings.validity(self.ttl));
+        // Before the lock is taken: a change of a deadline or a state wakes the followers of the lease.
+        let mut confirmed = Vec::new();
+        match &refreshed {
+            Ok(true) => {
+                for Member { slot, lease } in &members {
+                    if lease.extend_deadline(until) && lease.is_valid() {
+                        lease.note_round_trip(now.saturating_sub(sent));
+                        confirmed.push(*slot);
+                    }
+                }
+            }
+            Ok(false) => {}
+            // If a later request was confirmed for a lease, this error changes nothing.
+            Err(error) => refresh::record_error(&span, error, || {
+                let doubtful =
+                    members.iter().filter(|Member { lease, .. }| lease.deadline() < until && lease.is_valid());
+                doubtful.filter(|member| member.lease.note_at_risk(error)).count() > 0
+            }),
+        }
+        let slots = members.iter().map(|member| member.slot);
+        let mut leases = self.leases();
+        let is_late = leases.attempts.in_flight.get(&number).is_none_or(|attempt| attempt.is_late);
+        let is_unavailable = matches!(refreshed, Err(Error::Unavailable { .. }));
+        leases.attempts.end(number, !is_unavailable);
+        match refreshed {
+            Ok(true) => {
+                leases.part_failures = 0;
+                for slot in confirmed {
+                    leases.update(slot, |scheduled| scheduled.note_confirmed(sent));
+                }
+            }
+            Ok(false) => leases.update_sent(number, slots, |scheduled| scheduled.queue(now, false)),
+            Err(Error::Unavailable { .. }) => {
+                if !is_late {
+                    leases.part_failures = leases.part_failures.saturating_add(1);
+                    leases.parts_from = now.saturating_add(retry::delay_after(leases.part_failures));
+                }
+                leases.update_sent(number, slots, |scheduled| scheduled.stage = Stage::Due(scheduled.lease.deadline()));
+            }
+            Err(_refused) => {
+                let soon = now.saturating_add(self.pace.retry);
+                leases.update_sent(number, slots, |scheduled| scheduled.wait_at_least_until(soon));
+            }
+        }
+    }
+}
+
+/// Notes, when dropped, that the task of the schedule has ended.
+struct RunGuard(Arc<Schedule>);
+
+impl Drop for RunGuard {
+    fn drop(&mut self) {
+        let mut leases = self.0.leases();
+        leases.is_running = false;
+        // Frees the permits.
+        leases.attempts.in_flight.clear();
+    }
+}
+
+impl Schedules {
+    pub(crate) fn new(context: Arc<Context>, notifier: Arc<Notifier>, permits: Arc<RefreshPermits>) -> Self {
+        Self { context, notifier, permits, by_kind: Mutex::default() }
     }
 
     fn by_kind(&self) -> MutexGuard<'_, HashMap<Kind, Arc<Schedule>>> {
@@ -97,98 +634,137 @@ impl Schedules {
         }
         is_empty
     }
+}
 
-    /// How many leases are in batches in flight.
-    fn under_way(&self) -> u32 {
-        u32::try_from(self.under_way.load(Ordering::Relaxed)).unwrap_or(u32::MAX)
+/// The place of a lease on a schedule. Dropping it gives the place up.
+#[derive(Debug)]
+pub(crate) struct Slot {
+    schedule: Arc<Schedule>,
+    number: u64,
+    /// The ttl of the schedule.
+    pub(crate) ttl: Ttl,
+    pub(crate) is_single: bool,
+}
+
+impl Slot {
+    /// Takes a place for a lease. Its task calls this.
+    pub(crate) fn take(schedules: &Arc<Schedules>, lease: &Arc<LeaseShared>, spec: ScheduleSpec) -> Self {
+        let (ttl, is_single) = (spec.ttl, spec.is_single);
+        let kind = (ttl, Handle::try_current().ok().map(|runtime| runtime.id()));
+        // Under this lock, so that the schedule is not removed meanwhile.
+        let mut by_kind = schedules.by_kind();
+        let schedule = Arc::clone(by_kind.entry(kind).or_insert_with(|| Arc::new(Schedule::new(ttl))));
+        let mut leases = schedule.leases();
+        leases.slots = leases.slots.saturating_add(1);
+        let number = leases.slots;
+        let entry = Scheduled {
+            lease: Arc::clone(lease),
+            spec,
+            check_at: Duration::MAX,
+            stage: Stage::Waiting,
+            is_alone: false,
+            is_requested: false,
+            failures: 0,
+            risk_at: None,
+        };
+        leases.by_slot.insert(number, entry);
+        leases.update(number, |_| ());
+        let is_first = leases.checks.first().is_some_and(|(_, first)| *first == number);
+        let is_running = mem::replace(&mut leases.is_running, true);
+        drop(leases);
+        drop(by_kind);
+        if !is_running {
+            schedules.context.spawn(Arc::clone(&schedule).run(Arc::clone(schedules), kind));
+        } else if is_first {
+            schedule.changed.notify_one();
+        }
+        Self { schedule, number, ttl, is_single }
     }
 
-    fn took(&self) -> MutexGuard<'_, [Duration; 2]> {
-        self.took.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Notes that the handle has listened for a revocation of the lease.
+    pub(crate) fn note_listened(&self) {
+        self.schedule.leases().update(self.number, |scheduled| scheduled.spec.has_listened = true);
     }
 
-    /// Notes the store's time for a batch that was sent when `under_way` leases were in flight.
-    fn note_took(&self, took: Duration, under_way: u32) {
-        let each = took.checked_div(under_way.max(FEW.into())).unwrap_or_default();
-        let mut took = self.took();
-        *took = [each, took[0]];
+    /// Queues a refresh for the holder, beside any that is under way.
+    pub(crate) fn request(&self, now: Duration) {
+        self.schedule.leases().update(self.number, |scheduled| {
+            scheduled.is_requested = true;
+            scheduled.queue(now, false);
+        });
+        self.schedule.changed.notify_one();
     }
 
-    /// The store's time per lease: the shorter of the last two, because one batch may have waited for a locked record.
-    fn time_per_lease(&self) -> Duration {
-        self.took().iter().copied().min().unwrap_or_default()
-    }
-
-    /// How many leases of this ttl the store refreshes in a 24th of the ttl.
-    fn max_batch(&self, ttl: Ttl) -> usize {
-        let part = ttl.duration().checked_div(24).unwrap_or_default().as_nanos();
-        let many = part.checked_div(self.time_per_lease().as_nanos()).and_then(|many| usize::try_from(many).ok());
-        many.map_or(usize::MAX, |many| many.max(FEW.into()))
-    }
-
-    /// How long a batch waits for the one before, with this time left to the earliest deadline: a sixteenth of it, or
-    /// the time that a slow store needs, up to a third of it. So a store that is slow, but answers, is not sent more
-    /// and more at once.
-    fn max_wait(&self, left: Duration) -> Duration {
-        let part = |of: u32| left.checked_div(of).unwrap_or_default();
-        part(16).max(self.expected_time(self.under_way()).min(part(3)))
-    }
-
-    /// The store's expected time if this many leases are in flight.
-    fn expected_time(&self, under_way: u32) -> Duration {
-        self.time_per_lease().saturating_mul(under_way).mul_f64(1.5)
+    /// Ends the refresh for the holder, which was not confirmed.
+    pub(crate) fn withdraw(&self, now: Duration) {
+        let soon = now.saturating_add(self.schedule.pace.retry);
+        self.schedule.leases().update(self.number, |scheduled| {
+            scheduled.is_requested = false;
+            scheduled.risk_at = scheduled.risk_at.filter(|_| scheduled.spec.interval.is_some());
+            scheduled.wait_at_least_until(soon);
+        });
+        self.schedule.changed.notify_one();
     }
 }
 
-impl Schedule {
-    fn leases(&self) -> MutexGuard<'_, ScheduledLeases> {
-        self.leases.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Changes the entries of those of these leases that are still on the schedule.
-    fn update(&self, slots: impl IntoIterator<Item = u64>, change: impl Fn(&mut Scheduled)) {
-        let mut leases = self.leases();
-        for slot in slots {
-            leases.update(slot, &change);
-        }
-    }
-
-    /// Runs the schedule until it has no leases: leases that are due are refreshed, and those that have expired end.
-    async fn run(self: Arc<Self>, schedules: Arc<Schedules>, kind: Kind) {
-        let _guard = RunGuard(Arc::clone(&self));
-        let clock = schedules.context.clock();
-        loop {
-            let Todo { lapsed, singles, batch_until, next } = self.leases().collect_due(clock.now());
-            for lease in lapsed {
-                lease.commands.end_expired();
-            }
-            for lease in singles {
-                lease.commands.refresh_single(false);
-            }
-            if let Some(until) = batch_until {
-                let max_wait = schedules.max_wait(until.saturating_sub(clock.now()));
-                schedules.context.spawn(Batch::run(Arc::clone(&schedules), Arc::clone(&self), kind.0, max_wait));
-            }
-            if next.is_none() && schedules.forget_if_empty(kind) {
-                return;
-            }
-            tokio::select! {
-                biased;
-                () = schedules.context.closing.cancelled() => return,
-                () = self.changed.notified() => {}
-                () = clock.sleep_until(next.unwrap_or(Duration::MAX)) => {}
-            }
-        }
-    }
-}
-
-/// Notes, when dropped, that the task of the schedule has ended.
-struct RunGuard(Arc<Schedule>);
-
-impl Drop for RunGuard {
+impl Drop for Slot {
     fn drop(&mut self) {
-        let mut leases = self.0.leases();
-        leases.is_running = false;
-        leases.is_batch_pending = false;
+        let mut leases = self.schedule.leases();
+        leases.remove(self.number);
+        let is_last = leases.by_slot.is_empty();
+        drop(leases);
+        if is_last {
+            self.schedule.changed.notify_one();
+        }
+    }
+}
+
+/// The permission to refresh a lease alone, once. Dropping it ends the attempt.
+#[derive(Debug)]
+pub(crate) struct SingleAttempt {
+    schedule: Arc<Schedule>,
+    slot: u64,
+    number: u64,
+    /// How long the store may work on it.
+    pub(crate) limit: Duration,
+}
+
+impl SingleAttempt {
+    /// Notes that the store confirmed it. `is_done`: the holder waits for no other refresh.
+    pub(crate) fn confirm(&self, sent: Duration, is_done: bool) {
+        let mut leases = self.schedule.leases();
+        leases.attempts.end(self.number, true);
+        leases.update(self.slot, |scheduled| {
+            scheduled.is_requested &= !is_done;
+            scheduled.note_confirmed(sent);
+        });
+    }
+
+    /// Notes that it failed, and may be sent again after a delay.
+    pub(crate) fn fail(&self, now: Duration) {
+        self.schedule.leases().update_sent(self.number, [self.slot], |scheduled| {
+            scheduled.failures = scheduled.failures.saturating_add(1);
+            scheduled.wait_until(now.saturating_add(retry::delay_after(scheduled.failures)));
+            scheduled.is_alone = true;
+        });
+    }
+
+    /// Notes that the store refused it. `is_done`: the holder waits for no other refresh.
+    pub(crate) fn refuse(&self, now: Duration, is_done: bool) {
+        let soon = now.saturating_add(self.schedule.pace.retry);
+        let mut leases = self.schedule.leases();
+        leases.attempts.end(self.number, true);
+        leases.update(self.slot, |scheduled| scheduled.is_requested &= !is_done);
+        leases.update_sent(self.number, [self.slot], |scheduled| {
+            scheduled.wait_at_least_until(soon);
+            scheduled.is_alone = true;
+        });
+    }
+}
+
+impl Drop for SingleAttempt {
+    fn drop(&mut self) {
+        self.schedule.leases().attempts.end(self.number, false);
+        self.schedule.changed.notify_one();
     }
 }

@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-pub(crate) use crate::types::backoff::Backoff;
+pub(crate) use crate::types::backoff::{Backoff, delay_after};
 use crate::{Deadline, Error, Result};
 
 /// How long each attempt may take.

@@ -5,6 +5,7 @@ use std::time::Duration;
 use crate::{
     Error, Owner, Result, Ttl,
     engine::{observer::Observers, retry_policy::OnHeld},
+    store::pool::PoolShares,
     types::duration::format_duration,
 };
 
@@ -26,6 +27,8 @@ pub(crate) struct Settings {
     pub(crate) attempt: Duration,
     /// What receives the events.
     pub(crate) observers: Observers,
+    /// The shares of the client's connections.
+    pub(crate) pool: PoolShares,
 }
 
 /// The default grace of a lease with a long ttl. NTP keeps clocks much closer than that.

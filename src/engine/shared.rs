@@ -13,7 +13,7 @@ use crate::{
         shutdown_release::ShutdownReleases,
         siblings::{Membership, Siblings},
     },
-    store::Store,
+    store::{Store, pool::RefreshPermits},
 };
 
 /// The state that a handle and its leases share.
@@ -25,7 +25,7 @@ pub(crate) struct Shared {
     pub(crate) releases: Arc<PendingReleases>,
     /// The releases of the shutdown.
     pub(crate) shutdown_releases: Arc<ShutdownReleases>,
-    /// When leases are refreshed, and in which batches.
+    /// When leases are refreshed, and in which parts.
     pub(crate) schedules: Arc<Schedules>,
 }
 
@@ -36,7 +36,8 @@ impl Shared {
         settings: Settings,
         thread: Option<Arc<DedicatedThread>>,
     ) -> Result<Arc<Self>> {
-        Self::with_membership(Siblings::begin(store, thread), settings)
+        let permits = Arc::new(RefreshPermits::new(settings.pool));
+        Self::with_membership(Siblings::begin(store, permits, thread), settings)
     }
 
     /// For a sibling on the same records.
@@ -49,7 +50,8 @@ impl Shared {
     pub(crate) fn sibling_on(&self, store: Arc<dyn Store>, settings: Settings) -> Result<Arc<Self>> {
         // Fails if all siblings were shut down.
         drop(self.join()?);
-        Self::new(store, settings, self.siblings().thread.clone())
+        let Siblings { refresh_permits, thread, .. } = self.siblings();
+        Self::with_membership(Siblings::begin(store, Arc::clone(refresh_permits), thread.clone()), settings)
     }
 
     fn join(&self) -> Result<Membership> {
@@ -62,7 +64,11 @@ impl Shared {
         settings.check_ttl(ttl, settings.grace_for(ttl))?;
         let (store, is_prepared) = (Arc::clone(&siblings.store), Arc::clone(&siblings.is_prepared));
         let context = Context::new(store, settings, is_prepared, siblings.thread.clone());
-        let schedules = Arc::new(Schedules::new(Arc::clone(&context), Arc::clone(&siblings.notifier)));
+        let schedules = Arc::new(Schedules::new(
+            Arc::clone(&context),
+            Arc::clone(&siblings.notifier),
+            Arc::clone(&siblings.refresh_permits),
+        ));
         Ok(Arc::new(Self {
             context,
             membership,

@@ -17,7 +17,7 @@ use tokio::sync::OnceCell;
 use crate::{
     AcquireId, HandleId,
     engine::{dedicated_thread::DedicatedThread, lease_ids::LeaseIds, notifier::Notifier},
-    store::Store,
+    store::{Store, pool::RefreshPermits},
 };
 
 /// The state that a handle shares with its siblings.
@@ -38,6 +38,8 @@ pub(crate) struct Siblings {
     pub(crate) lease_ids: Arc<LeaseIds>,
     /// The waiters and holders.
     pub(crate) notifier: Arc<Notifier>,
+    /// Bounds their refreshes in flight.
+    pub(crate) refresh_permits: Arc<RefreshPermits>,
     /// The thread of their tasks. `None`: they run on the runtime of the caller that starts them.
     pub(crate) thread: Option<Arc<DedicatedThread>>,
 }
@@ -51,7 +53,11 @@ pub(crate) struct Membership {
 
 impl Siblings {
     /// For a first handle.
-    pub(crate) fn begin(store: Arc<dyn Store>, thread: Option<Arc<DedicatedThread>>) -> Membership {
+    pub(crate) fn begin(
+        store: Arc<dyn Store>,
+        refresh_permits: Arc<RefreshPermits>,
+        thread: Option<Arc<DedicatedThread>>,
+    ) -> Membership {
         let id = store.handle_id();
         let siblings = Self {
             id,
@@ -62,6 +68,7 @@ impl Siblings {
             is_prepared: Arc::default(),
             lease_ids: Arc::default(),
             notifier: Arc::new(Notifier::new(id)),
+            refresh_permits,
             thread,
         };
         Membership { siblings: Arc::new(siblings), has_left: AtomicBool::new(false) }

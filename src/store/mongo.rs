@@ -11,6 +11,7 @@
 //!
 //! | file | contains |
 //! |---|---|
+//! | `admission.rs` | the bound of the requests that are under way |
 //! | `client.rs` | the client, which stores may share |
 //! | `limits.rs` | time limits of commands |
 //! | `task.rs` | tasks that send commands |
@@ -25,7 +26,6 @@
 //! | `error.rs` | what each error of the driver means |
 //! | `command.rs` | commands whose larger part is encoded once |
 //! | `stream_error.rs` | why a change stream has ended |
-//! | `admission.rs` | how many commands are under way at once |
 //! | `watch/notification_streams.rs` | the streams of notifications, and their listeners |
 //! | `follow/subscribers.rs` | the subscribers of records |
 //! | `runtime_state.rs` | the state that the requests of one runtime share |
@@ -99,7 +99,9 @@ pub(crate) use self::{
     limits::{server_limit, server_time},
     transaction::{NO_SUCH_TRANSACTION, NotCommitted},
 };
-use super::{Applied, BoxFuture, ExpiredPage, Notification, Page, PrefixState, RecordState, Snapshot, Store};
+use super::{
+    Applied, BoxFuture, ExpiredPage, Notification, Page, PrefixState, RecordState, Snapshot, Store, pool::PoolShares,
+};
 use crate::{
     Clock, Deadline, Error, FencingToken, HandleId, HybridTime, Key, LeaseId, Result,
     record::{BatchRequest, Filter, LeaseRefs, Position, Request, StoreTime},
@@ -108,6 +110,9 @@ use crate::{
 /// How long [`MongoStore::close`] waits for its client, which waits for a `getMore` of a change stream. The server
 /// holds that for up to two seconds. In any case, a task of its own closes the client.
 const CLIENT_CLOSE_TIMEOUT: Duration = Duration::from_millis(30);
+
+/// How many connections a client opens to a server, unless `maxPoolSize` says otherwise.
+pub(crate) const DRIVER_POOL: u32 = 10;
 
 /// Records in a collection of a MongoDB replica set.
 ///
@@ -124,17 +129,18 @@ impl MongoStore {
     /// Creates a store of records in this collection. Idle records are kept for `retention`, rounded up to whole
     /// seconds.
     ///
-    /// The client is the caller's and is never closed.
+    /// The client is the caller's and is never closed. The store bounds its requests as for a pool of 10 connections,
+    /// the driver's default. [`Builder::on`](crate::Builder::on) makes a store for a larger pool.
     #[must_use]
     pub fn new(database: &Database, collection: impl Into<String>, retention: Duration) -> Self {
-        let client = ClientShare::of_caller(database.client().clone());
-        Self::build(database, collection.into(), retention, client)
+        Self::with_pool(database, collection, retention, PoolShares::of(DRIVER_POOL))
     }
 
     /// Creates a store that owns its client. The shutdown of the last of its handles closes the client.
     #[must_use]
     pub fn owning(database: &Database, collection: impl Into<String>, retention: Duration) -> Self {
-        Self::with_streams(database, collection, retention, usize::MAX)
+        let pool = PoolShares { streams: usize::MAX, ..PoolShares::of(DRIVER_POOL) };
+        Self::owning_pool(database, collection, retention, pool)
     }
 
     /// Accepts a sharded cluster, which the store otherwise refuses. See
@@ -173,14 +179,25 @@ impl MongoStore {
         self
     }
 
-    /// Creates a store that owns its client, which may have this many change streams at a time.
-    pub(crate) fn with_streams(
+    /// Creates a store on a client of the caller, whose pool has these shares.
+    pub(crate) fn with_pool(
         database: &Database,
         collection: impl Into<String>,
         retention: Duration,
-        max_streams: usize,
+        pool: PoolShares,
     ) -> Self {
-        let client = ClientShare::owned(database.client().clone(), max_streams);
+        let client = ClientShare::of_caller(database.client().clone(), pool);
+        Self::build(database, collection.into(), retention, client)
+    }
+
+    /// Creates a store that owns its client, whose pool has these shares.
+    pub(crate) fn owning_pool(
+        database: &Database,
+        collection: impl Into<String>,
+        retention: Duration,
+        pool: PoolShares,
+    ) -> Self {
+        let client = ClientShare::owned(database.client().clone(), pool);
         Self::build(database, collection.into(), retention, client)
     }
 

@@ -34,6 +34,16 @@ impl Backoff {
     pub(crate) fn next(&mut self) -> Duration {
         let delay = self.next;
         self.next = delay.saturating_mul(2).min(self.longest);
-        delay.mul_f64(fastrand::f64().mul_add(0.5, 0.5))
+        jittered(delay)
     }
+}
+
+/// The delay of a [`Backoff`] after so many failures.
+pub(crate) fn delay_after(failures: u32) -> Duration {
+    let doubled = 1_u32.checked_shl(failures.saturating_sub(1)).unwrap_or(u32::MAX);
+    jittered(FIRST_DELAY.saturating_mul(doubled).min(MAX_DELAY))
+}
+
+fn jittered(delay: Duration) -> Duration {
+    delay.mul_f64(fastrand::f64().mul_add(0.5, 0.5))
 }

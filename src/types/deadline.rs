@@ -11,19 +11,33 @@ use super::clock::Clock;
 pub struct Deadline {
     clock: Clock,
     at: Duration,
+    work_limit: Duration,
 }
 
 impl Deadline {
     /// The deadline at this reading of the clock.
     #[must_use]
     pub fn at(clock: Clock, reading: Duration) -> Self {
-        Self { clock, at: reading }
+        Self { clock, at: reading, work_limit: Duration::MAX }
     }
 
     /// The deadline this long from now.
     #[must_use]
     pub fn after(clock: Clock, time: Duration) -> Self {
         Self::at(clock, clock.now().saturating_add(time))
+    }
+
+    /// The same deadline, for a request that the store gives up after this time. So a request that waits at the store
+    /// frees its connection, and the answer of one that was delayed on its way still counts until the deadline.
+    #[must_use]
+    pub fn with_work_limit(self, time: Duration) -> Self {
+        Self { work_limit: time, ..self }
+    }
+
+    /// How long the store may work on the request, if its server can give up a request. Default: until the deadline.
+    #[must_use]
+    pub fn work_limit(self) -> Duration {
+        self.work_limit.min(self.remaining())
     }
 
     /// The clock of the deadline.
@@ -53,7 +67,7 @@ impl Deadline {
     /// The earlier of this deadline and that at this reading of the clock.
     #[must_use]
     pub fn or_at(self, reading: Duration) -> Self {
-        Self::at(self.clock, self.at.min(reading))
+        Self { at: self.at.min(reading), ..self }
     }
 
     /// The earlier of this deadline and that this long from now.
@@ -65,13 +79,13 @@ impl Deadline {
     /// The deadline this much later.
     #[must_use]
     pub fn later_by(self, time: Duration) -> Self {
-        Self::at(self.clock, self.at.saturating_add(time))
+        Self { at: self.at.saturating_add(time), ..self }
     }
 
     /// The deadline this much sooner.
     #[must_use]
     pub fn sooner_by(self, time: Duration) -> Self {
-        Self::at(self.clock, self.at.saturating_sub(time))
+        Self { at: self.at.saturating_sub(time), ..self }
     }
 
     /// Waits until the deadline.
@@ -101,6 +115,11 @@ mod tests {
         assert_eq!(deadline.or_at(second).remaining(), Duration::ZERO);
         assert_eq!(deadline.later_by(second).remaining(), second * 3);
         assert_eq!(deadline.sooner_by(second).remaining(), second);
+        let limited = deadline.with_work_limit(second).later_by(second);
+        assert_eq!(
+            (limited.work_limit(), limited.remaining(), deadline.work_limit()),
+            (second, second * 3, second * 2)
+        );
         assert!(!deadline.has_passed());
         deadline.passed().await;
         assert!(deadline.has_passed());

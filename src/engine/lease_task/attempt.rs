@@ -1,19 +1,33 @@
-//! The requests of a lease's task, and what their answers change.
+//! The refreshes that a lease's task sends, and what their answers change.
 
 use std::{sync::Arc, time::Duration};
 
 use tracing::Span;
 
-use super::LeaseTask;
+use super::{LeaseTask, Placed};
 use crate::{
-    Deadline, Error, LossCause, Result, Ttl,
+    Deadline, Error, HybridTime, LossCause, Metadata, Result, Ttl,
     engine::{
+        command_queue::RefreshCommand,
         confirm::confirm_loss,
         in_flight::attempt_life,
         refresh::{self, Confirmed},
+        refresh_schedule::SingleAttempt,
     },
     spans,
 };
+
+/// A refresh that the holder requests: sent until one of its attempts is confirmed.
+pub(super) struct RefreshRound {
+    number: u32,
+    command: RefreshCommand,
+    ttl: Ttl,
+    metadata: Option<Metadata>,
+    /// When, on the clock, it gives up, if the lease has not ended before.
+    pub(super) until: Duration,
+    is_sent: bool,
+    last_error: Option<Error>,
+}
 
 /// The answer to one request.
 pub(super) enum Reply {
@@ -24,7 +38,9 @@ pub(super) enum Reply {
 
 /// The result of an attempt to refresh.
 pub(super) struct AttemptResult {
-    round: u32,
+    attempt: Box<SingleAttempt>,
+    /// The round for which it was sent. `None`: the schedule requested it.
+    round: Option<u32>,
     ttl: Ttl,
     /// The deadline of the lease when the attempt was sent.
     deadline: Duration,
@@ -35,21 +51,59 @@ pub(super) struct AttemptResult {
 }
 
 impl LeaseTask {
-    /// Sends the next attempt, if it is time.
-    pub(super) fn send(&mut self, now: Duration) {
+    /// Begins a refresh for the holder: the schedule permits its attempts.
+    pub(super) fn begin(&mut self, command: RefreshCommand) {
+        if let Placed::From { sent, due_at, .. } = self.slot {
+            self.place(sent, due_at);
+        }
+        // Confirmed metadata is sent again: otherwise older metadata that arrives late would stay.
+        let metadata = command.metadata.clone().or_else(|| self.metadata.as_deref().cloned());
+        let until = self.context().operation_deadline().reading();
+        self.rounds = self.rounds.wrapping_add(1);
+        let (number, ttl) = (self.rounds, command.ttl.unwrap_or(self.ttl));
+        let round = RefreshRound { number, command, ttl, metadata, until, is_sent: false, last_error: None };
+        self.round = Some(Box::new(round));
+        if let Placed::At(slot) = &self.slot {
+            slot.request(self.now());
+        }
+    }
+
+    /// Ends a refresh that was not confirmed in time, and returns the last error to the holder.
+    pub(super) fn end_unconfirmed(&mut self, now: Duration) {
+        if let Some(round) = self.round.take_if(|round| round.until <= now) {
+            self.permitted = None;
+            if let Placed::At(slot) = &self.slot {
+                slot.withdraw(now);
+            }
+            drop(round.command.reply.send(Err(round.last_error.unwrap_or_else(refresh::unanswered_error))));
+        }
+    }
+
+    /// Sends the attempt that the schedule has permitted. A change of the metadata waits for earlier attempts, which could
+    /// undo it.
+    pub(super) fn send_permitted(&mut self, now: Duration) {
+        let changes_metadata = |round: &RefreshRound| !round.is_sent && round.command.metadata.is_some();
+        if self.attempts > 0 && self.round.as_deref().is_some_and(changes_metadata) {
+            return;
+        }
+        let Some(attempt) = self.permitted.take() else { return };
         let (context, lease) = (Arc::clone(self.context()), Arc::clone(&self.lease));
-        let Some(round) = self.round.as_mut().filter(|round| round.next_attempt <= now) else { return };
-        round.next_attempt = now.saturating_add(round.resend.next());
         let deadline = lease.deadline();
-        let left = round.until.min(deadline).saturating_sub(now);
-        let attempt_deadline = Deadline::after(context.clock(), attempt_life(left));
-        let (round, ttl, metadata) = (round.number, round.ttl, round.metadata.clone());
+        let (round, ttl, metadata, until) = match &mut self.round {
+            Some(round) => {
+                round.is_sent = true;
+                (Some(round.number), round.ttl, round.metadata.clone(), round.until.min(deadline))
+            }
+            None => (None, self.ttl, self.metadata.as_deref().cloned(), deadline),
+        };
+        let attempt_deadline = Deadline::after(context.clock(), attempt_life(until.saturating_sub(now)));
+        let attempt_deadline = attempt_deadline.with_work_limit(attempt.limit);
         self.attempts = self.attempts.saturating_add(1);
         self.sent.push(Box::pin(async move {
             let span = spans::refresh(&lease.key, lease.token);
             let sent = refresh::attempt(span.clone(), &context, &lease, ttl, metadata.as_ref(), None, attempt_deadline);
             let confirmed = sent.await;
-            Reply::Attempt(AttemptResult { round, ttl, deadline, confirmed, span })
+            Reply::Attempt(AttemptResult { attempt, round, ttl, deadline, confirmed, span })
         }));
     }
 
@@ -60,38 +114,61 @@ impl LeaseTask {
     }
 
     /// Handles the result of an attempt.
-    pub(super) fn handle_attempt(&mut self, AttemptResult { round, ttl, deadline, confirmed, span }: AttemptResult) {
+    pub(super) fn handle_attempt(&mut self, result: AttemptResult) {
+        let AttemptResult { attempt, round, ttl, deadline, confirmed, span } = result;
         self.attempts = self.attempts.saturating_sub(1);
+        let (now, current) = (self.now(), self.round.as_ref().map(|round| round.number));
         match confirmed {
             // The lease is lost. The state says so.
             Ok(None) => {}
             Ok(Some(Confirmed { sent, tick })) => {
                 let until = sent.saturating_add(self.context().settings.validity(ttl));
-                if self.lease.extend_deadline(until)
-                    && let Some(done) = self.round.take_if(|current| current.number == round)
-                {
-                    self.note_confirmed(*done, sent, tick);
+                if self.lease.extend_deadline(until) {
+                    let done = self.round.take_if(|current| Some(current.number) == round);
+                    attempt.confirm(sent, self.round.is_none());
+                    self.note_confirmed(done, sent, tick);
                 }
             }
-            // An error of an earlier round changes nothing.
             Err(error) => {
-                let (now, lease) = (self.now(), &self.lease);
-                let current = self.round.as_mut().filter(|current| current.number == round);
-                // If another attempt was confirmed meanwhile, this one only had too little time.
-                let is_risk = current.is_some() && lease.deadline() <= deadline;
-                refresh::record_error(&span, &error, || is_risk && lease.note_at_risk(&error));
-                let Some(current) = current else { return };
+                // If another attempt was confirmed meanwhile, this one only had too little time. An error of an earlier
+                // refresh for the holder changes nothing.
+                let is_risk = (round.is_none() || round == current) && self.lease.deadline() <= deadline;
+                refresh::record_error(&span, &error, || is_risk && self.lease.note_at_risk(&error));
                 if matches!(error, Error::Unavailable { .. }) {
-                    current.next_attempt = current.next_attempt.min(now.saturating_add(current.backoff.next()));
-                    current.last_error = Some(error);
+                    attempt.fail(now);
+                    if let Some(round) = self.round.as_mut().filter(|current| Some(current.number) == round) {
+                        round.last_error = Some(error);
+                    }
                     return;
                 }
-                // The cause may pass before the deadline. A refresh for the holder leaves the schedule as it is.
-                if let Some(command) = self.round.take().and_then(|round| round.command) {
-                    drop(command.reply.send(Err(error)));
+                // The cause may pass before the deadline.
+                let done = self.round.take_if(|current| Some(current.number) == round);
+                attempt.refuse(now, self.round.is_none());
+                if let Some(round) = done {
+                    drop(round.command.reply.send(Err(error)));
                 }
-                self.note_unconfirmed(self.due_soon());
             }
+        }
+    }
+
+    /// Notes a confirmed refresh. `done`: the refresh for the holder that it ends.
+    fn note_confirmed(&mut self, done: Option<Box<RefreshRound>>, sent: Duration, tick: HybridTime) {
+        let command = done.map(|done| {
+            let RefreshRound { ttl, metadata, command, .. } = *done;
+            (self.ttl, self.metadata) = (ttl, metadata.map(Box::new));
+            command
+        });
+        let is_placed =
+            matches!(&self.slot, Placed::At(slot) if slot.ttl == self.ttl && slot.is_single == self.is_single());
+        if !is_placed {
+            self.place(sent, self.due_after(sent));
+        }
+        // Listens again if the listener has failed since.
+        if self.listen_at.is_none() {
+            self.holder.listen_since(tick);
+        }
+        if let Some(command) = command {
+            drop(command.reply.send(Ok(())));
         }
     }
 }

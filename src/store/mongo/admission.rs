@@ -1,41 +1,52 @@
-//! How many commands are under way at once.
+//! The bound of the requests that are under way.
 //!
-//! Purpose: the driver serves requests that wait for a connection in their order, and a burst of acquires must not delay a
-//! refresh until its lease is lost.
+//! Purpose: the driver serves requests that wait for a connection in their order. A burst of acquires, or acquires of
+//! locked records, must not delay a refresh until its lease is lost.
 //!
-//! Mechanism: each command has a permit, except refreshes and reads.
+//! Mechanism: each request but a refresh or a read takes a permit. There are permits for half of the connections.
+//!
+//! Invariants: if a caller gives up while its request waits for a permit, the request is never sent. A request keeps its
+//! permit until its command ends or its time is over, also if its caller has given up: the command keeps its connection.
 
-use tokio::{
-    sync::{Semaphore, SemaphorePermit},
-    time::timeout,
-};
+use std::pin::pin;
 
-use crate::{Deadline, Error, Result};
+use tokio::{sync::OwnedSemaphorePermit, time::timeout};
 
-/// The permits of a runtime.
-pub(super) struct Admission(Semaphore);
+use crate::{Deadline, Error, Result, store::pool::Permits};
 
-impl Default for Admission {
-    fn default() -> Self {
-        Self::new(Self::MAX_UNDER_WAY)
+/// The permit of a request.
+pub(super) struct Admitted {
+    _permit: OwnedSemaphorePermit,
+}
+
+/// The permits of the requests of a client.
+pub(super) struct Admission(Permits);
+
+impl Admission {
+    /// Admits this many requests of a runtime at once.
+    pub(super) fn new(requests: usize) -> Self {
+        Self(Permits::new(requests))
+    }
+
+    /// Waits until another request may be under way.
+    pub(super) async fn admit(&self, deadline: Deadline) -> Result<Admitted> {
+        let admitted = timeout(deadline.remaining(), self.0.here().acquire_owned()).await.ok().and_then(Result::ok);
+        admitted.map(|permit| Admitted { _permit: permit }).ok_or_else(|| {
+            Error::unavailable(
+                "earlier requests of this client have no answer yet: check that a primary can be reached, and that no transaction keeps records locked, and retry",
+            )
+        })
     }
 }
 
-impl Admission {
-    /// Fewer than `connect` opens connections.
-    const MAX_UNDER_WAY: usize = 48;
-
-    pub(super) fn new(permits: usize) -> Self {
-        Self(Semaphore::new(permits))
-    }
-
-    /// Waits until another command may be under way. If the caller gives up meanwhile, the request is never sent.
-    pub(super) async fn admit(&self, deadline: Deadline) -> Result<SemaphorePermit<'_>> {
-        let admitted = timeout(deadline.remaining(), self.0.acquire()).await.ok().and_then(Result::ok);
-        admitted.ok_or_else(|| {
-            Error::unavailable(
-                "earlier requests of this handle have no answer yet: check that a primary can be reached and retry",
-            )
-        })
+impl Admitted {
+    /// Runs `work` with the permit, until the deadline at most. On a dead connection a command ends much later.
+    pub(super) async fn run<T>(self, deadline: Deadline, work: impl Future<Output = T>) -> T {
+        let mut work = pin!(work);
+        if let Ok(done) = timeout(deadline.remaining(), &mut work).await {
+            return done;
+        }
+        drop(self);
+        work.await
     }
 }

@@ -54,11 +54,16 @@ impl MongoContext {
                 for leases in split_into_commands(leases) {
                     let update = self.batch_update(leases, batch, deadline)?;
                     let reply = self.database.run_raw_command(update).selection_criteria(PRIMARY).await;
-                    let reply = reply.map_err(|error| self.translate(error, needs::CHANGE))?;
-                    is_all &= match is_done(&reply, leases) {
-                        // One of the documents is corrupt. The others can still be kept.
-                        Err(Error::Invalid { .. }) if matches!(batch, BatchRequest::Keep { .. }) => false,
-                        done => done?,
+                    let is_keep = matches!(batch, BatchRequest::Keep { .. });
+                    is_all &= match reply {
+                        // A transaction has locked one of the records. Others were written.
+                        Err(error) if is_keep && error::code(&error) == Some(error::TIME_LIMIT) => false,
+                        Err(error) => return Err(self.translate(error, needs::CHANGE)),
+                        Ok(reply) => match is_done(&reply, leases) {
+                            // One of the documents is corrupt. The others can still be kept.
+                            Err(Error::Invalid { .. }) if is_keep => false,
+                            done => done?,
+                        },
                     };
                 }
                 Ok(is_all)

@@ -8,6 +8,9 @@ use std::sync::{
 use mongodb::Client;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
+use super::admission::Admission;
+use crate::store::pool::PoolShares;
+
 /// What the stores of one client share.
 struct SharedClient {
     client: Client,
@@ -15,6 +18,8 @@ struct SharedClient {
     is_owned: bool,
     /// How many stores are open.
     open: AtomicUsize,
+    /// Bounds the requests that are under way.
+    admission: Admission,
     /// Permits for further change streams, and how many streams there may be in all.
     streams: Arc<Semaphore>,
     max_streams: usize,
@@ -27,28 +32,37 @@ pub(super) struct ClientShare {
 }
 
 impl ClientShare {
-    /// The share of a first store, on a client of the caller.
-    pub(super) fn of_caller(client: Client) -> Self {
-        Self::begin(client, false, Semaphore::MAX_PERMITS)
+    /// The share of a first store, on a client of the caller, who knows how many change streams it needs.
+    pub(super) fn of_caller(client: Client, pool: PoolShares) -> Self {
+        Self::begin(client, false, pool.requests, Semaphore::MAX_PERMITS)
     }
 
-    /// The share of a first store, on a client that belongs to its stores and may have this many change streams.
-    pub(super) fn owned(client: Client, max_streams: usize) -> Self {
-        Self::begin(client, true, max_streams.min(Semaphore::MAX_PERMITS))
+    /// The share of a first store, on a client that belongs to its stores.
+    pub(super) fn owned(client: Client, pool: PoolShares) -> Self {
+        Self::begin(client, true, pool.requests, pool.streams.min(Semaphore::MAX_PERMITS))
     }
 
-    fn begin(client: Client, is_owned: bool, max_streams: usize) -> Self {
-        let (open, streams) = (AtomicUsize::new(1), Arc::new(Semaphore::new(max_streams)));
-        Self {
-            shared: Arc::new(SharedClient { client, is_owned, open, streams, max_streams }),
-            has_left: AtomicBool::new(false),
-        }
+    fn begin(client: Client, is_owned: bool, requests: usize, max_streams: usize) -> Self {
+        let shared = SharedClient {
+            client,
+            is_owned,
+            open: AtomicUsize::new(1),
+            admission: Admission::new(requests),
+            streams: Arc::new(Semaphore::new(max_streams)),
+            max_streams,
+        };
+        Self { shared: Arc::new(shared), has_left: AtomicBool::new(false) }
     }
 
     /// The share of another store.
     pub(super) fn join(&self) -> Self {
         self.shared.open.fetch_add(1, Ordering::AcqRel);
         Self { shared: Arc::clone(&self.shared), has_left: AtomicBool::new(false) }
+    }
+
+    /// Bounds the requests of all its stores that are under way.
+    pub(super) fn admission(&self) -> &Admission {
+        &self.shared.admission
     }
 
     /// Takes a permit for a change stream. The error is the most streams that there may be.

@@ -80,7 +80,7 @@ pub(crate) fn meaning(error: &DriverError) -> Meaning {
 const PASSING_CODES: [&[i32]; 9] = [
     &[6, 7, 89, 9001], // host unreachable or not found, network timeout, socket error
     &[91, 189, 10107, 10058, 11600, 11602, 13435, 13436], // shutting down, stepping down, not primary
-    &[50, 64, 202, 262, 365, 11601], // out of time, write concern not met, unavailable, interrupted
+    &[TIME_LIMIT, 64, 202, 262, 365, 11601], // out of time, write concern not met, unavailable, interrupted
     &[433, 449, 450, 462], // overloaded
     &[24, 46, 112],    // lock timeout, lock busy, write conflict
     &[133, 134, 211],  // no suitable member, read concern or keys not yet available
@@ -108,6 +108,9 @@ const NOT_PERMITTED_CODES: [i32; 6] = [UNAUTHORIZED, 59, 115, 238, 323, 8000];
 const UNAUTHORIZED: i32 = 13;
 const DUPLICATE_KEY: i32 = 11000;
 const AUTHENTICATION_FAILED: i32 = 18;
+/// The command did not end within its `maxTimeMS`. If its writes were made and not confirmed, the reply has a write
+/// concern error instead.
+pub(crate) const TIME_LIMIT: i32 = 50;
 
 /// The actions that a user must be granted, by what a command does.
 pub(crate) mod needs {

@@ -2,7 +2,8 @@
 //!
 //! Purpose: the server gives up a command before its caller does, so the error names what the server waited for.
 //!
-//! Mechanism: each `maxTimeMS` and `wtimeout` is nine tenths of the time that is left when the command is encoded.
+//! Mechanism: each `maxTimeMS` and `wtimeout` is nine tenths of the time that is left when the command is encoded, or
+//! the limit of the request's work if that is less.
 
 use std::time::Duration;
 
@@ -37,10 +38,11 @@ pub(super) fn write_concern(deadline: Deadline) -> Document {
 }
 
 /// The most milliseconds that the server may take, for each `maxTimeMS` and each `wtimeout`: nine tenths of the
-/// remaining time. At least 1, because 0 means no limit. At most `i32::MAX`, which is 24.8 days, because the server
+/// remaining time, or the limit of the request's work if that is less. At least 1, because 0 means no limit. At most `i32::MAX`, which is 24.8 days, because the server
 /// refuses more.
 pub(crate) fn server_limit(deadline: Deadline) -> i64 {
-    i64::try_from(deadline.remaining().mul_f64(0.9).as_millis()).unwrap_or(i64::MAX).clamp(1, i32::MAX.into())
+    let longest = deadline.remaining().mul_f64(0.9).min(deadline.work_limit());
+    i64::try_from(longest.as_millis()).unwrap_or(i64::MAX).clamp(1, i32::MAX.into())
 }
 
 /// The same as a duration, for an option of the driver.

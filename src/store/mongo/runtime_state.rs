@@ -14,14 +14,12 @@ use std::{
 use tokio::runtime::{Handle, Id};
 
 use super::{
-    admission::Admission, follow::subscribers::Subscribers, transaction_lock::KeyLocks,
-    watch::notification_streams::NotificationStreams,
+    follow::subscribers::Subscribers, transaction_lock::KeyLocks, watch::notification_streams::NotificationStreams,
 };
 
 /// What requests of one runtime share.
 #[derive(Default)]
 pub(super) struct RuntimeState {
-    pub(super) admission: Admission,
     pub(super) key_locks: KeyLocks,
     pub(super) notification_streams: Arc<NotificationStreams>,
     pub(super) subscribers: Arc<Subscribers>,

@@ -41,13 +41,17 @@ pub(super) async fn apply(
     let state = context.by_runtime.here();
     let guard = state.key_locks.lock_for_request(&key, deadline).await?;
     let is_refresh = matches!(request, Request::Refresh(_));
-    let _under_way = if is_refresh { None } else { Some(state.admission.admit(deadline).await?) };
+    let admitted = if is_refresh { None } else { Some(context.client.admission().admit(deadline).await?) };
     let sent = Clock::Boot.now();
     ensure_remaining(deadline, least)?;
     let sender = Arc::clone(&context);
     let applied = context.requests.track_future(async move {
         let _guard = guard;
-        sender.apply(&key, &request, deadline).await
+        let applied = sender.apply(&key, &request, deadline);
+        match admitted {
+            Some(admitted) => admitted.run(deadline, applied).await,
+            None => applied.await,
+        }
     });
     let applied = task::run(deadline, applied).await?;
     Ok(Applied { sent: Some(sent), ..applied })
@@ -102,7 +106,7 @@ async fn send(
         Ok(guard) => guard,
         Err(error) => return coalesce::fail(requests, error),
     };
-    let _under_way = match state.admission.admit(latest).await {
+    let admitted = match context.client.admission().admit(latest).await {
         Ok(admitted) => admitted,
         Err(error) => return coalesce::fail(requests, error),
     };
@@ -116,7 +120,7 @@ async fn send(
     let (sender, of) = (Arc::clone(&context), key.clone());
     let applied = context.requests.track_future(async move {
         let _guard = guard;
-        sender.apply_together(&of, &batch, deadline).await
+        admitted.run(deadline, sender.apply_together(&of, &batch, deadline)).await
     });
     match coalesce::wait_for(&mut turn, task::run(deadline, applied)).await {
         Ok(applied) => {

@@ -7,6 +7,7 @@ mod apart;
 mod deposed;
 mod durable;
 mod failover;
+mod locked;
 mod lost_replies;
 mod matrix;
 mod recovery;

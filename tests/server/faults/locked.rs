@@ -1,0 +1,196 @@
+//! Records that a transaction of another program has locked cost no other lease, and no acquire of another key.
+
+use std::time::{Duration, Instant};
+
+use mongodb::{
+    ClientSession,
+    bson::{Document, doc},
+};
+use mongoseal::{Lease, Mongoseal};
+use mongoseal_test_support::{How, Peer, ReplicaSet};
+use tokio::task::JoinSet;
+
+use crate::{connect, millis, secs, turn_alone};
+
+/// The longest time for an acquire of a free key while records are locked.
+const SOON: Duration = Duration::from_secs(1);
+
+/// A transaction that has locked the records of these keys.
+async fn lock(set: &ReplicaSet, database: &str, keys: Vec<String>) -> ClientSession {
+    let client = set.client().await;
+    let records = client.database(database).collection::<Document>("mongoseal");
+    let mut session = client.start_session().await.unwrap();
+    session.start_transaction().await.unwrap();
+    let many = i32::try_from(keys.len()).unwrap();
+    // A refresh that is under way conflicts with the transaction: it begins again.
+    loop {
+        let lock = records.update_many(doc! { "_id": { "$in": &keys } }, doc! { "$set": { "theirs": 1 } });
+        match lock.session(&mut session).await {
+            Ok(locked) => {
+                assert_eq!(locked.modified_count, u64::try_from(many).unwrap());
+                return session;
+            }
+            Err(_conflict) => {
+                drop(session.abort_transaction().await);
+                session.start_transaction().await.unwrap();
+            }
+        }
+    }
+}
+
+/// This many leases, acquired concurrently, in the order of their keys.
+async fn acquire_all(seal: &Mongoseal, name: &str, many: usize, ttl: Duration) -> Vec<Lease> {
+    let mut leases = Vec::new();
+    for first in (0..many).step_by(50) {
+        let mut asking = JoinSet::new();
+        for number in first..many.min(first + 50) {
+            asking.spawn(seal.acquire(format!("{name}/{number:05}")).ttl(ttl).into_future());
+        }
+        leases.extend(asking.join_all().await.into_iter().map(Result::unwrap));
+    }
+    leases.sort_by(|one, other| one.key().cmp(other.key()));
+    leases
+}
+
+/// Of a handle: what it held, how many of its other leases it lost, and its slowest acquire of a free key.
+type Toll = (String, usize, Duration);
+
+fn is_none((_case, lost, slowest): &Toll) -> bool {
+    *lost == 0 && *slowest < SOON
+}
+
+/// Holds `many` leases of this ttl for a ttl and a third, while a transaction has locked the records of `locked` of them,
+/// which are spread over all.
+async fn hold(set: &ReplicaSet, many: usize, locked: usize, ttl: Duration) -> Toll {
+    let case = format!("{locked} of {many} at {ttl:?}");
+    let seal = connect(Mongoseal::builder(), set.uri()).await;
+    let mut others = acquire_all(&seal, &case, many, ttl).await;
+    let mut hindered = Vec::new();
+    for number in (0..locked).rev() {
+        hindered.push(others.remove((2 * number + 1) * many / (2 * locked)));
+    }
+    let mut session =
+        lock(set, "mongoseal", hindered.iter().map(|lease| lease.key().as_str().to_owned()).collect()).await;
+    let until = Instant::now() + ttl + ttl / 3;
+    let mut slowest = Duration::ZERO;
+    for number in 0.. {
+        if Instant::now() >= until {
+            break;
+        }
+        let began = Instant::now();
+        let acquired = seal.acquire(format!("{case}/free/{number}")).ttl(ttl).await;
+        slowest = slowest.max(began.elapsed());
+        drop(acquired);
+        tokio::time::sleep(millis(250)).await;
+    }
+    let lost = others.iter().filter(|lease| !lease.is_valid()).count();
+    session.abort_transaction().await.unwrap();
+    println!("{case}: {lost} lost, the slowest acquire {slowest:?}");
+    drop((others, hindered));
+    seal.shutdown().await;
+    (case, lost, slowest)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_a_hundred_leases_with_locked_records_in_each_part_no_other_lease_is_lost() {
+    let _turn = turn_alone().await;
+    let set = ReplicaSet::builder().start().await;
+    let mut tolls = Vec::new();
+    for ttl in [secs(6), secs(12), secs(30)] {
+        let (two, ten, fifty) =
+            tokio::join!(hold(&set, 100, 2, ttl), hold(&set, 100, 10, ttl), hold(&set, 100, 50, ttl));
+        tolls.extend([two, ten, fifty]);
+    }
+    assert!(tolls.iter().all(is_none), "{tolls:#?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_three_hundred_leases_with_120_locked_records_no_other_lease_is_lost() {
+    let _turn = turn_alone().await;
+    let set = ReplicaSet::builder().start().await;
+    let mut tolls = Vec::new();
+    for ttl in [secs(6), secs(12), secs(30)] {
+        tolls.push(hold(&set, 300, 120, ttl).await);
+    }
+    assert!(tolls.iter().all(is_none), "{tolls:#?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn acquires_of_locked_keys_through_a_pool_of_ten_cost_the_handle_none_of_its_leases() {
+    acquire_locked_keys(secs(60)).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn abandoned_acquires_of_locked_keys_through_a_pool_of_ten_cost_the_handle_none_of_its_leases() {
+    acquire_locked_keys(millis(300)).await;
+}
+
+/// Acquires 30 locked keys again and again, and gives up each acquire after this time, while the handle holds 40 leases of
+/// other keys.
+async fn acquire_locked_keys(patience: Duration) {
+    let _turn = turn_alone().await;
+    let set = ReplicaSet::builder().start().await;
+    let client = mongodb::Client::with_uri_str(set.uri_with("maxPoolSize=10")).await.unwrap();
+    let seal = Mongoseal::new(&client.database("app"));
+    let locked = acquire_all(&seal, "locked", 30, secs(12)).await;
+    let keys: Vec<String> = locked.iter().map(|lease| lease.key().as_str().to_owned()).collect();
+    for lease in locked {
+        lease.release().await.unwrap();
+    }
+    let leases = acquire_all(&seal, "other", 40, secs(12)).await;
+    let mut session = lock(&set, "app", keys.clone()).await;
+    let until = Instant::now() + secs(18);
+    let mut asking = JoinSet::new();
+    for key in keys {
+        let seal = seal.clone();
+        asking.spawn(async move {
+            while Instant::now() < until {
+                drop(tokio::time::timeout(patience, seal.acquire(&key)).await);
+            }
+        });
+    }
+    tokio::time::sleep_until(until.into()).await;
+    let lost = leases.iter().filter(|lease| !lease.is_valid()).count();
+    session.abort_transaction().await.unwrap();
+    asking.join_all().await;
+    assert_eq!(lost, 0, "of 40");
+    seal.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn ten_thousand_leases_of_thirty_seconds_outlast_an_outage_of_twelve_seconds() {
+    let _turn = turn_alone().await;
+    let set = ReplicaSet::builder().proxied().start().await;
+    let seal = connect(Mongoseal::builder(), set.uri_with("appName=holder")).await;
+    let leases = acquire_all(&seal, "key", 10_000, secs(30)).await;
+    // Until refreshes are under way.
+    tokio::time::sleep(secs(10)).await;
+    set.proxy().cut_both(&Peer::client("holder"), &Peer::Anyone, How::Blackhole);
+    tokio::time::sleep(secs(12)).await;
+    set.proxy().heal();
+    tokio::time::sleep(secs(20)).await;
+    let lost = leases.iter().filter(|lease| !lease.is_valid()).count();
+    let least = leases.iter().map(Lease::remaining).min().unwrap_or_default();
+    println!("outage: {lost} lost; {least:?} left at least");
+    assert_eq!(lost, 0, "of 10,000");
+    drop(leases);
+    seal.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn ten_thousand_leases_of_thirty_seconds_outlast_a_failover() {
+    let _turn = turn_alone().await;
+    let set = ReplicaSet::builder().members(3).election_timeout(secs(2)).start().await;
+    let seal = connect(Mongoseal::builder(), set.uri()).await;
+    let leases = acquire_all(&seal, "key", 10_000, secs(30)).await;
+    tokio::time::sleep(secs(5)).await;
+    let killed = set.primary().await;
+    set.kill(killed).await;
+    tokio::time::sleep(secs(40)).await;
+    let lost = leases.iter().filter(|lease| !lease.is_valid()).count();
+    let least = leases.iter().map(Lease::remaining).min().unwrap_or_default();
+    println!("failover: {lost} lost; {least:?} left at least");
+    assert_eq!(lost, 0, "of 10,000");
+    drop(leases);
+    seal.shutdown().await;
+}
