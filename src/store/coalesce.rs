@@ -297,12 +297,12 @@ impl<R: Send + 'static> Queue<R> {
 impl<S: SendTogether> Turn<S> {
     /// Queues a request. Returns the turn if the key has none.
     fn first(sender: &Arc<S>, key: &Key, runtime: Handle, queued: Queued<S::Request>) -> Option<Self> {
-        let mut queues = sender.coalescer().queues();
+        let mut all = sender.coalescer().queues();
         let place = (runtime.id(), key.clone());
-        let has_turn = queues.contains_key(&place);
-        let queue = queues.entry(place).or_insert_with(|| Queue { waiting: VecDeque::new(), gave_back: false });
+        let has_turn = all.contains_key(&place);
+        let queue = all.entry(place).or_insert_with(|| Queue { waiting: VecDeque::new(), gave_back: false });
         queue.waiting.push_back(queued);
-        drop(queues);
+        drop(all);
         (!has_turn).then(|| {
             let (sender, key) = (Arc::clone(sender), key.clone());
             Self { sender, key, runtime, patience: S::PATIENCE, has_begun: true }

@@ -42,7 +42,7 @@ pub(super) enum Refusal {
     /// The command exceeded its time limit.
     TooSlow,
     /// The server cannot do it now but may soon. With the code of its error.
-    Passing(i32, String),
+    Transient(i32, String),
     /// Another error of the server, with its code.
     Server(i32, String),
     /// Another error of the driver.
@@ -53,7 +53,7 @@ impl Refusal {
     /// Returns the code of an error that has no variant of its own.
     pub(super) fn code(&self) -> Option<i32> {
         match self {
-            Self::Passing(code, _) | Self::Server(code, _) => Some(*code),
+            Self::Transient(code, _) | Self::Server(code, _) => Some(*code),
             _ => None,
         }
     }
@@ -65,10 +65,10 @@ impl From<Error> for Refusal {
         let (code, text) =
             (command.code, format!("{} (code {}): {}", command.code_name, command.code, command.message));
         // The library knows which errors may pass.
-        let is_passing = matches!(mongoseal::Error::from(error), mongoseal::Error::Unavailable { .. });
+        let is_transient = matches!(mongoseal::Error::from(error), mongoseal::Error::Unavailable { .. });
         match code {
             MAX_TIME_EXPIRED => Self::TooSlow,
-            _ if is_passing => Self::Passing(code, text),
+            _ if is_transient => Self::Transient(code, text),
             UNAUTHORIZED => Self::Unauthorized,
             NAMESPACE_NOT_FOUND => Self::NoCollection,
             code => Self::Server(code, text),
@@ -82,7 +82,7 @@ impl std::fmt::Display for Refusal {
             Self::Unauthorized => f.write_str("the user lacks a privilege"),
             Self::NoCollection => f.write_str("the collection does not exist"),
             Self::TooSlow => f.write_str("time limit exceeded"),
-            Self::Passing(_, message) | Self::Server(_, message) | Self::Other(message) => f.write_str(message),
+            Self::Transient(_, message) | Self::Server(_, message) | Self::Other(message) => f.write_str(message),
         }
     }
 }
@@ -329,8 +329,8 @@ mod tests {
             let error = doc! { "code": code, "codeName": "name", "errmsg": "text" };
             Refusal::from(Error::from(ErrorKind::Command(from_document(error).unwrap())))
         };
-        assert!(matches!(refusal(462), Refusal::Passing(462, text) if text == "name (code 462): text"));
-        assert!(matches!(refusal(91), Refusal::Passing(91, _)) && matches!(refusal(50), Refusal::TooSlow));
+        assert!(matches!(refusal(462), Refusal::Transient(462, text) if text == "name (code 462): text"));
+        assert!(matches!(refusal(91), Refusal::Transient(91, _)) && matches!(refusal(50), Refusal::TooSlow));
         assert!(matches!(refusal(13), Refusal::Unauthorized) && matches!(refusal(26), Refusal::NoCollection));
         assert!(matches!(refusal(2), Refusal::Server(2, _)));
     }

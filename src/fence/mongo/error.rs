@@ -39,7 +39,7 @@ pub(super) fn translate(error: DriverError, database: &str, collection: &str, ne
 
 /// The error for a write error in the reply of a command.
 pub(super) fn not_written(code: i32, message: &str) -> Error {
-    let error = if Meaning::of_code(code) == Meaning::Passing {
+    let error = if Meaning::of_code(code) == Meaning::Transient {
         Error::unavailable("MongoDB did not confirm the write: read before you write again")
     } else {
         Error::invalid("MongoDB refused the write: see the source of this error")
@@ -108,7 +108,7 @@ impl From<DriverError> for Error {
                 "MongoDB had aborted the transaction before this statement: return the first error of a statement from the work",
             )
             .caused_by(error)
-        } else if meaning(&error) == Meaning::Passing {
+        } else if meaning(&error) == Meaning::Transient {
             Self::unavailable("MongoDB did not confirm the statement: return this error from the work of the transaction, which then commits nothing; outside of one, read before you write again")
                 .caused_by(error)
         } else {

@@ -27,7 +27,7 @@ use crate::{Error, Result, Source};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Meaning {
     /// The server cannot do it now but may soon, or it did it and could not confirm it: a retry can succeed.
-    Passing,
+    Transient,
     /// Two documents would have the same `_id`, or the same entry of a unique index.
     Duplicate,
     /// The user may not send the command, or this deployment does not serve it.
@@ -46,7 +46,7 @@ impl Meaning {
         match code {
             DUPLICATE_KEY => Self::Duplicate,
             AUTHENTICATION_FAILED => Self::Login,
-            _ if PASSING_CODES.iter().any(|codes| codes.contains(&code)) => Self::Passing,
+            _ if TRANSIENT_CODES.iter().any(|codes| codes.contains(&code)) => Self::Transient,
             _ if NOT_PERMITTED_CODES.contains(&code) => Self::NotPermitted,
             _ => Self::Refused,
         }
@@ -56,14 +56,14 @@ impl Meaning {
 /// Decides what an error means.
 pub(crate) fn meaning(error: &DriverError) -> Meaning {
     if RETRY_LABELS.iter().any(|label| error.contains_label(label)) {
-        return Meaning::Passing;
+        return Meaning::Transient;
     }
-    let of_code = code(error).map_or(Meaning::Passing, Meaning::of_code);
+    let of_code = code(error).map_or(Meaning::Transient, Meaning::of_code);
     match error.kind.as_ref() {
         // The write was made, and may be rolled back.
-        ErrorKind::Write(WriteFailure::WriteConcernError(_)) => Meaning::Passing,
+        ErrorKind::Write(WriteFailure::WriteConcernError(_)) => Meaning::Transient,
         // The driver wraps each error of a login, and sometimes drops its code.
-        ErrorKind::Authentication { .. } if code(error).is_none() || of_code != Meaning::Passing => Meaning::Login,
+        ErrorKind::Authentication { .. } if code(error).is_none() || of_code != Meaning::Transient => Meaning::Login,
         ErrorKind::InvalidArgument { .. }
         | ErrorKind::InvalidTlsConfig { .. }
         | ErrorKind::IncompatibleServer { .. }
@@ -76,8 +76,8 @@ pub(crate) fn meaning(error: &DriverError) -> Meaning {
     }
 }
 
-/// The codes of errors that may pass. MongoDB's `error_codes.yml` has the names.
-const PASSING_CODES: [&[i32]; 9] = [
+/// The codes of transient errors. MongoDB's `error_codes.yml` has the names.
+const TRANSIENT_CODES: [&[i32]; 9] = [
     &[6, 7, 89, 9001], // host unreachable or not found, network timeout, socket error
     &[91, 189, 10107, 10058, 11600, 11602, 13435, 13436], // shutting down, stepping down, not primary
     &[TIME_LIMIT, 64, 202, 262, 365, 11601], // out of time, write concern not met, unavailable, interrupted
@@ -89,7 +89,7 @@ const PASSING_CODES: [&[i32]; 9] = [
     &[117],            // a conflicting operation is in progress
 ];
 
-/// Labels of errors that may pass, from a server or the driver.
+/// Labels of transient errors, from a server or the driver.
 const RETRY_LABELS: [&str; 5] = [
     RETRYABLE_WRITE_ERROR,
     RETRYABLE_ERROR,
@@ -163,9 +163,9 @@ pub(crate) fn translate(error: DriverError, database: &str, collection: &str, ne
     let code = code(&error);
     match (meaning(&error), error.kind.as_ref()) {
         (_, ErrorKind::ServerSelection { message, .. }) => unreachable::translate(message),
-        (Meaning::Passing, _) if code.is_some_and(|code| NOT_PRIMARY_CODES.contains(&code)) => not_primary(),
+        (Meaning::Transient, _) if code.is_some_and(|code| NOT_PRIMARY_CODES.contains(&code)) => not_primary(),
         // A retry meets the document, or its absence.
-        (Meaning::Passing | Meaning::Duplicate, _) => not_confirmed(),
+        (Meaning::Transient | Meaning::Duplicate, _) => not_confirmed(),
         (Meaning::Login, _) => {
             Error::invalid("MongoDB refused the credentials: check user, password and authSource")
         }
@@ -272,7 +272,7 @@ pub(super) fn ensure_written(reply: &Document) -> Result<()> {
     }
     let Some((refusal, meaning)) = write_error(reply) else { return Ok(()) };
     let failed = match meaning {
-        Meaning::Passing | Meaning::Duplicate => not_confirmed(),
+        Meaning::Transient | Meaning::Duplicate => not_confirmed(),
         _ => Error::invalid(format!(
             "MongoDB refused the write with code {}: see the source of this error",
             refusal.code
@@ -283,7 +283,7 @@ pub(super) fn ensure_written(reply: &Document) -> Result<()> {
 
 /// Whether the server refused a write of a command that succeeded, so that it has written nothing.
 pub(super) fn is_write_refused(reply: &Document) -> bool {
-    write_error(reply).is_some_and(|(_, meaning)| meaning != Meaning::Passing)
+    write_error(reply).is_some_and(|(_, meaning)| meaning != Meaning::Transient)
 }
 
 /// The first error of a write in the reply to a command that succeeded, and what it means.
@@ -291,7 +291,7 @@ fn write_error(reply: &Document) -> Option<(Refusal, Meaning)> {
     let refusal = Refusal::of(reply.get_array("writeErrors").ok()?.first()?);
     let labels = reply.get_array("errorLabels").map(Vec::as_slice).unwrap_or_default();
     let may_pass = labels.iter().filter_map(Bson::as_str).any(|label| RETRY_LABELS.contains(&label));
-    let meaning = if may_pass { Meaning::Passing } else { Meaning::of_code(refusal.code) };
+    let meaning = if may_pass { Meaning::Transient } else { Meaning::of_code(refusal.code) };
     Some((refusal, meaning))
 }
 
@@ -338,7 +338,7 @@ pub(super) fn is_caused_by_document(error: &DriverError) -> bool {
 
 /// Whether the server refuses the command, now and later, with one of these codes.
 pub(super) fn is_refused_with(error: &DriverError, codes: &[i32]) -> bool {
-    meaning(error) != Meaning::Passing && code(error).is_some_and(|code| codes.contains(&code))
+    meaning(error) != Meaning::Transient && code(error).is_some_and(|code| codes.contains(&code))
 }
 
 /// Whether the server does not let this user send the command, or does not serve it. A client without a login lacks the

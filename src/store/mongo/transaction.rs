@@ -80,9 +80,9 @@ impl MongoContext {
             if matches!(*error.kind, ErrorKind::Transaction { .. }) {
                 return Err(NotCommitted::Refused(error));
             }
-            let is_passing = meaning(&error) == Meaning::Passing;
+            let is_transient = meaning(&error) == Meaning::Transient;
             let next = Deadline::after(deadline.clock(), backoff.next());
-            if is_passing && next.reading() < deadline.reading() {
+            if is_transient && next.reading() < deadline.reading() {
                 unknown.get_or_insert(error);
                 next.passed().await;
                 continue;
@@ -90,7 +90,7 @@ impl MongoContext {
             self.supersede(session).await;
             // An earlier commit may have been made although this one is refused.
             return Err(match unknown {
-                None if !is_passing => NotCommitted::Refused(error),
+                None if !is_transient => NotCommitted::Refused(error),
                 earlier => NotCommitted::Unknown(earlier.unwrap_or(error)),
             });
         }
@@ -174,7 +174,7 @@ impl EndAttempts {
     /// After this error, waits for the next attempt. Returns false if there is none: the transaction does not exist, the
     /// server refuses to end it, or it takes too long.
     async fn wait_for_next(&mut self, error: &DriverError) -> bool {
-        let may_pass = meaning(error) == Meaning::Passing && code(error) != Some(NO_SUCH_TRANSACTION);
+        let may_pass = meaning(error) == Meaning::Transient && code(error) != Some(NO_SUCH_TRANSACTION);
         let goes_on = may_pass && !self.until.has_passed();
         if goes_on {
             Deadline::after(self.until.clock(), self.backoff.next()).passed().await;

@@ -317,7 +317,9 @@ fn broken_by(sabotage: Sabotage) -> String {
 
 #[test]
 fn a_store_that_sends_abandoned_requests_is_noticed() {
-    assert!(broken_by(Sabotage::SendsAbandoned).contains("I11"));
+    // An abandoned acquire is granted the key (I11), or an abandoned release ends a lease (I9).
+    let broken = broken_by(Sabotage::SendsAbandoned);
+    assert!(["I9", "I11"].iter().any(|of| broken.contains(of)), "{broken}");
 }
 
 #[test]
@@ -357,6 +359,9 @@ fn run_far(seed: u64, hundredths: u64, short_attempts: bool) -> BTreeMap<&'stati
             process.shut_down().await;
         }
         let counted = world.seen.lock().unwrap();
+        if counted.contains_key("at risk") {
+            println!("{}", world.trace.lock().unwrap().join("\n"));
+        }
         counted.clone()
     })
 }

@@ -80,7 +80,7 @@ impl Probe<'_> {
                 let advice = format!("grant {actions} on {namespace}, or the role readWrite on {database}");
                 Finding::fail(name, format!("the user lacks a privilege, so {otherwise}"), advice)
             }
-            Err(Unmet::Refused(refusal @ (Refusal::TooSlow | Refusal::Passing(..) | Refusal::Other(_)))) => {
+            Err(Unmet::Refused(refusal @ (Refusal::TooSlow | Refusal::Transient(..) | Refusal::Other(_)))) => {
                 Finding::fail(name, format!("{refusal}, so the probe has no result"), "run mongoseal doctor, and retry")
             }
             Err(Unmet::Refused(refusal)) => {

@@ -79,7 +79,7 @@ async fn without_login(deployment: &Deployment) -> Finding {
             "not logged in, and the server requires a login",
             "add user, password and authSource to the connection string",
         ),
-        Err(refusal @ (Refusal::TooSlow | Refusal::Passing(..) | Refusal::Server(..) | Refusal::Other(_))) => {
+        Err(refusal @ (Refusal::TooSlow | Refusal::Transient(..) | Refusal::Server(..) | Refusal::Other(_))) => {
             Finding::warn(USER, format!("not logged in, and a read failed ({refusal})"), "retry")
         }
         Ok(_) | Err(Refusal::NoCollection) => {
