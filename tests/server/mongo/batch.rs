@@ -1,4 +1,4 @@
-//! Leases of one handle are refreshed by one command.
+//! Leases of one handle are refreshed in parts of 64.
 
 use mongodb::bson::{Bson, doc};
 use mongoseal::{Lease, LeaseState, LossCause, Mongoseal};
@@ -20,7 +20,7 @@ async fn leases(seal: &Mongoseal, count: usize) -> Vec<Lease> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn two_thousand_leases_of_a_handle_are_refreshed_by_one_or_two_commands_an_interval() {
+async fn two_thousand_leases_of_a_handle_are_refreshed_by_about_32_commands_an_interval() {
     let _turn = timed_turn().await;
     let db = TestDatabase::new("mongoseal_batch").await;
     let (client, sent) = noting_client(&db.set.uri()).await;
@@ -31,8 +31,10 @@ async fn two_thousand_leases_of_a_handle_are_refreshed_by_one_or_two_commands_an
     sent.lock().unwrap().clear();
     tokio::time::sleep(secs(9)).await;
     let commands: Vec<String> = sent.lock().unwrap().iter().filter(|name| *name != "getMore").cloned().collect();
-    println!("in three intervals: {commands:?}");
-    assert!((2..=8).contains(&commands.len()) && commands.iter().all(|name| name == "update"), "{commands:?}");
+    let parts = commands.iter().filter(|name| *name == "update").count();
+    println!("in three intervals: {parts} parts, and {} other commands", commands.len() - parts);
+    // 2,000 leases are 32 parts. On a busy machine a part is late now and then, and its 64 leases are refreshed alone.
+    assert!((64..=160).contains(&parts) && commands.len() <= 300, "{parts} of {}", commands.len());
     for lease in &leases {
         assert!(lease.is_valid() && lease.remaining() > secs(4), "{:?}", lease.remaining());
     }

@@ -129,7 +129,7 @@ async fn a_crowd_that_is_not_answered_asks_again_and_leaves_nothing_held() {
 mod of_a_store {
     use mongodb::bson::doc;
     use mongoseal::{
-        AcquireId, Deadline, Error, FencingToken, HandleId, Key, LeaseId, Metadata,
+        AcquireId, Deadline, Error, FencingToken, Key, LeaseId, Metadata,
         record::{Acquire, HoldLimits, LeaseSpec, Outcome, Release, Request},
         store::{Applied, MongoStore, Store},
     };
@@ -144,7 +144,7 @@ mod of_a_store {
     fn acquire(lease: LeaseId) -> Request {
         let terms = LeaseSpec {
             lease,
-            caller: AcquireId { handle: HandleId::random(), number: 1 },
+            caller: caller_of(lease),
             owner: "me".parse().unwrap(),
             limit: 0,
             ttl: 60_000,
@@ -154,6 +154,12 @@ mod of_a_store {
             hold: HoldLimits::default(),
         };
         Request::Acquire(Acquire { terms, wait: None })
+    }
+
+    /// The acquire id of each request for this lease: they are of one acquire.
+    fn caller_of(lease: LeaseId) -> AcquireId {
+        let digits: String = lease.to_bytes()[..8].iter().map(|byte| format!("{byte:02x}")).collect();
+        format!("{digits}/1").parse().unwrap()
     }
 
     fn release((lease, token): (LeaseId, FencingToken)) -> Request {
