@@ -1,7 +1,6 @@
 //! The schedules by which a handle refreshes its leases.
 //!
-//! Purpose: a handle that holds a hundred thousand leases needs few timers and few requests, and a record that cannot be
-//! written costs no other lease.
+//! Purpose: a hundred thousand leases need few timers and few requests, and a locked record costs no other lease.
 //!
 //! Mechanism: leases with one ttl whose tasks are on one runtime share a [`Schedule`], which one task runs. Each lease is
 //! in one [`Stage`]:
@@ -23,12 +22,11 @@
 //!
 //! Parts and single refreshes take permits, which bound them to their shares of the connections. An attempt keeps its
 //! permit until it ends: its connection is in use. A late attempt loses it if an attempt that was sent after it is
-//! answered, because then its connection is dead. While nothing is answered at all, a single refresh without a permit
-//! goes out now and then, and its answer frees the others.
+//! answered, because then its connection is dead. While nothing at all is answered, single refreshes without a permit
+//! probe the store, and an answer frees the others.
 //!
-//! Invariants: the fate of a part is its own. A lease that failed never keeps one that was not tried from its turn. The
-//! task of a schedule reads the clock every two seconds, so no lease needs a timer to notice that the machine was
-//! suspended.
+//! Invariants: each part has a fate of its own. Leases that failed take at most half of the permits, so others get a turn.
+//! The task of a schedule reads the clock every two seconds, so it notices that the machine was suspended.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -39,7 +37,7 @@ use std::{
 
 use tokio::{
     runtime::{self, Handle},
-    sync::{Notify, OwnedSemaphorePermit},
+    sync::{Notify, OwnedSemaphorePermit, Semaphore},
 };
 
 use crate::{
@@ -56,8 +54,8 @@ use crate::{
     store::{BoxFuture, pool::RefreshPermits},
 };
 
-/// The most leases of a part. MongoDB refreshes 64 as fast for each lease as more: from 50 to 100 on, the write of each
-/// record is all that is left. And if one of them cannot be refreshed, 63 others are refreshed alone.
+/// The most leases of a part. With 64 or more, MongoDB takes the same time for each lease. If one lease of a part cannot be
+/// refreshed, 63 others are refreshed alone.
 const PART: usize = 64;
 
 /// The times of a schedule. Between a refresh, at a third of the ttl, and the deadline are two thirds of the ttl.
@@ -66,9 +64,10 @@ const PART: usize = 64;
 ///   a record that is not locked is written in milliseconds. So if 120 of 300 leases are locked, and all of them come
 ///   first, 8 single refreshes at a time have tried all after 15/32 of the ttl, and a sixteenth was lost before. A second
 ///   is enough for any ttl.
-/// - Each time that nothing was confirmed the limit doubles, and it is never less than the last round trip, so that a slow
-///   store can answer.
-/// - An attempt is late after twice its limit: the answer of a store that gave up has come by then.
+/// - After each failure the limit doubles, up to three times, and it is never less than the last round trip, so that a
+///   slow store can answer.
+/// - An attempt is late after twice that time: the answer of a store that gave up has come by then. Over a slow network it
+///   is late after one and a half round trips. Of a round trip, 5 seconds count, the longest that a lease outlasts.
 /// - While nothing is answered, a probe goes out each twelfth of the ttl, but at least every 2.5 seconds: eight until
 ///   the deadline, which keep eight connections at most.
 /// - Whatever the store refuses is sent again after a tenth of the ttl.
@@ -93,9 +92,12 @@ impl Pace {
         }
     }
 
-    /// How long the store may work on an attempt, after so many failures, if the longest last round trip was this.
-    fn limit(limit: Duration, round_trip: Duration, failures: u32) -> Duration {
-        limit.max(round_trip).saturating_mul(1_u32.checked_shl(failures).unwrap_or(u32::MAX))
+    /// How long the store may work on a part or a single refresh after so many failures, and after which time it is late,
+    /// if the last round trip was this.
+    fn times(&self, is_part: bool, round_trip: Duration, failures: u32) -> (Duration, Duration) {
+        let round_trip = round_trip.min(Duration::from_secs(5));
+        let limit = self.limit.mul_f64(if is_part { 1.0 } else { 0.5 }).saturating_mul(1 << failures.min(3));
+        (limit.max(round_trip), limit.saturating_mul(2).max(round_trip.mul_f64(1.5)))
     }
 }
 
@@ -103,7 +105,6 @@ impl Pace {
 #[derive(Debug)]
 pub(crate) struct Schedules {
     context: Arc<Context>,
-    /// Knows whether revocations are notified.
     notifier: Arc<Notifier>,
     permits: Arc<RefreshPermits>,
     by_kind: Mutex<HashMap<Kind, Arc<Schedule>>>,
@@ -119,7 +120,6 @@ struct Schedule {
     ttl: Ttl,
     pace: Pace,
     leases: Mutex<ScheduledLeases>,
-    /// Wakes the task of the schedule.
     changed: Notify,
 }
 
@@ -142,8 +142,6 @@ struct ScheduledLeases {
     due_since: Option<Duration>,
     /// Since when, on the clock, leases wait to be refreshed alone, and none was.
     queued_since: Option<Duration>,
-    /// Whether the task of the schedule runs.
-    is_running: bool,
 }
 
 /// A lease on a schedule.
@@ -189,12 +187,9 @@ struct Attempts {
 #[derive(Debug)]
 struct Attempt {
     late_at: Duration,
-    is_late: bool,
-    /// The slots of its leases, until it is late.
+    /// The slots of its leases. None: it is late.
     slots: Vec<u64>,
-    /// Whether it refreshes a lease that has failed before.
-    is_retry: bool,
-    _permit: Option<OwnedSemaphorePermit>,
+    _permits: Vec<OwnedSemaphorePermit>,
 }
 
 /// How a lease is scheduled.
@@ -213,30 +208,22 @@ pub(crate) struct ScheduleSpec {
     pub(crate) due_at: Duration,
 }
 
-/// What the task of a schedule has to do.
+/// What a schedule has to do.
 #[derive(Default)]
 struct Todo {
     lapsed: Vec<Arc<LeaseShared>>,
     silent: Vec<Arc<LeaseShared>>,
     wants_part: bool,
-    wants_single: bool,
+    /// Whether the lease to refresh alone has failed before.
+    single: Option<bool>,
     is_probe_due: bool,
     /// When, on the clock, to check again. `None`: there are no leases.
     next: Option<Duration>,
 }
 
-/// A lease of a part.
-struct Member {
-    slot: u64,
-    lease: Arc<LeaseShared>,
-}
-
-/// The answer to a part.
-struct PartReply {
-    number: u64,
-    members: Vec<Member>,
-    answer: PartAnswer,
-}
+/// The leases of a part, by their slots, and the answer to the part with this number.
+type Members = Vec<(u64, Arc<LeaseShared>)>;
+type PartReply = (u64, Members, PartAnswer);
 
 impl Scheduled {
     /// Begins a refresh, if none has begun.
@@ -263,19 +250,15 @@ impl Scheduled {
         self.risk_at = None;
         if !self.is_requested {
             self.is_alone = false;
-            self.wait_until(self.spec.interval.map_or(Duration::MAX, |interval| sent.saturating_add(interval)));
+            self.wait_at_least_until(Duration::ZERO);
         }
     }
 
-    /// Waits until the next refresh is due: after its interval, and not before `soon`.
+    /// Waits for its interval, and not less than until `soon`.
     fn wait_at_least_until(&mut self, soon: Duration) {
-        let sent = self.spec.sent;
-        self.wait_until(self.spec.interval.map_or(Duration::MAX, |interval| sent.saturating_add(interval).max(soon)));
-    }
-
-    fn wait_until(&mut self, due_at: Duration) {
+        let next = |interval| self.spec.sent.saturating_add(interval).max(soon);
+        self.spec.due_at = self.spec.interval.map_or(Duration::MAX, next);
         self.stage = Stage::Waiting;
-        self.spec.due_at = due_at;
     }
 
     /// Whether a part that is sent now may take the lease before it is due.
@@ -287,32 +270,15 @@ impl Scheduled {
             && half.is_some_and(|half| self.spec.sent.saturating_add(half) <= now)
             && self.lease.is_valid()
     }
-
-    fn next_check(&self) -> Duration {
-        let due_at = if self.stage == Stage::Waiting { self.spec.due_at } else { Duration::MAX };
-        self.lease.deadline().min(due_at).min(self.risk_at.unwrap_or(Duration::MAX))
-    }
 }
 
 impl Attempts {
-    fn begin(
-        &mut self,
-        late_at: Duration,
-        slots: Vec<u64>,
-        is_retry: bool,
-        permit: Option<OwnedSemaphorePermit>,
-    ) -> u64 {
-        self.last = self.last.saturating_add(1);
-        self.in_flight.insert(self.last, Attempt { late_at, is_late: false, slots, is_retry, _permit: permit });
-        self.last
-    }
-
     /// Ends an attempt. If it was answered, late ones that were sent before it lose their permits.
     fn end(&mut self, number: u64, is_answered: bool) {
         self.in_flight.remove(&number);
         if is_answered {
             self.answered = self.answered.max(number);
-            self.in_flight.retain(|other, attempt| *other > number || !attempt.is_late);
+            self.in_flight.retain(|other, attempt| *other > number || !attempt.slots.is_empty());
         }
     }
 
@@ -320,18 +286,13 @@ impl Attempts {
     fn take_late(&mut self, now: Duration) -> Vec<(u64, Vec<u64>)> {
         let (answered, mut late) = (self.answered, Vec::new());
         self.in_flight.retain(|number, attempt| {
-            if attempt.is_late || attempt.late_at > now {
+            if attempt.slots.is_empty() || attempt.late_at > now {
                 return true;
             }
-            attempt.is_late = true;
             late.push((*number, mem::take(&mut attempt.slots)));
             *number > answered
         });
         late
-    }
-
-    fn retries(&self) -> usize {
-        self.in_flight.values().filter(|attempt| attempt.is_retry).count()
     }
 }
 
@@ -354,31 +315,43 @@ impl ScheduledLeases {
             };
         }
         self.checks.remove(&(scheduled.check_at, slot));
-        scheduled.check_at = scheduled.next_check();
+        let Scheduled { lease, spec, risk_at, .. } = &*scheduled;
+        let due_at = Some(spec.due_at).filter(|_| scheduled.stage == Stage::Waiting);
+        scheduled.check_at = due_at.into_iter().chain(*risk_at).fold(lease.deadline(), Duration::min);
         self.checks.insert((scheduled.check_at, slot));
         Some(changed)
+    }
+
+    /// Notes that these leases are sent. Returns the number of the attempt.
+    fn send(&mut self, now: Duration, late_at: Duration, slots: Vec<u64>, permits: Vec<OwnedSemaphorePermit>) -> u64 {
+        let number = self.attempts.last.saturating_add(1);
+        self.attempts.last = number;
+        for slot in &slots {
+            self.update(*slot, |scheduled| {
+                scheduled.begin(now);
+                scheduled.stage = Stage::Sent(number);
+            });
+        }
+        self.attempts.in_flight.insert(number, Attempt { late_at, slots, _permits: permits });
+        number
     }
 
     /// Changes the entries of those of these leases that were sent with this attempt and not since.
     fn update_sent(&mut self, number: u64, slots: impl IntoIterator<Item = u64>, change: impl Fn(&mut Scheduled)) {
         for slot in slots {
-            self.update(slot, |scheduled| {
-                if scheduled.stage == Stage::Sent(number) {
-                    change(scheduled);
-                }
-            });
+            self.update(slot, |scheduled| (scheduled.stage == Stage::Sent(number)).then(|| change(scheduled)));
         }
     }
 
-    fn remove(&mut self, slot: u64) {
+    fn remove(&mut self, slot: u64) -> Option<Arc<LeaseShared>> {
         self.update(slot, |scheduled| scheduled.stage = Stage::Waiting);
-        if let Some(scheduled) = self.by_slot.remove(&slot) {
-            self.checks.remove(&(scheduled.check_at, slot));
-        }
+        let Scheduled { lease, check_at, .. } = self.by_slot.remove(&slot)?;
+        self.checks.remove(&(check_at, slot));
+        Some(lease)
     }
 
     /// Collects the leases that have expired or are at risk, moves those that are due or late, and finds what to send.
-    fn collect(&mut self, now: Duration, pace: Pace, max_retries: usize) -> Todo {
+    fn collect(&mut self, now: Duration, pace: Pace) -> Todo {
         let mut todo = Todo::default();
         for (number, slots) in self.attempts.take_late(now) {
             let is_single = slots.len() == 1;
@@ -387,14 +360,15 @@ impl ScheduledLeases {
         while let Some((check_at, slot)) = self.checks.first().copied()
             && check_at <= now
         {
-            let is_lapsed = self.update(slot, |scheduled| {
-                if scheduled.lease.remaining().is_zero() {
-                    todo.lapsed.push(Arc::clone(&scheduled.lease));
-                    return true;
-                }
-                if scheduled.risk_at.take_if(|at| *at <= now).is_some() {
+            if self.by_slot.get(&slot).is_some_and(|scheduled| scheduled.lease.remaining().is_zero()) {
+                // Its task ends it.
+                todo.lapsed.extend(self.remove(slot));
+                continue;
+            }
+            self.update(slot, |scheduled| {
+                if let Some(risk_at) = scheduled.risk_at.as_mut().filter(|at| **at <= now) {
+                    *risk_at = Duration::MAX;
                     todo.silent.push(Arc::clone(&scheduled.lease));
-                    scheduled.risk_at = Some(Duration::MAX);
                 }
                 if scheduled.stage == Stage::Waiting && scheduled.spec.due_at <= now {
                     if scheduled.spec.is_single || scheduled.is_alone {
@@ -404,68 +378,56 @@ impl ScheduledLeases {
                         scheduled.stage = Stage::Due(scheduled.lease.deadline());
                     }
                 }
-                false
             });
-            if is_lapsed == Some(true) {
-                // Its task ends it.
-                self.remove(slot);
-            }
         }
         let first = self.queue.first().copied();
-        let queued_since = first.map(|_| self.queued_since.unwrap_or(now));
-        self.queued_since = queued_since;
-        let is_silent = self.attempts.in_flight.values().all(|attempt| attempt.is_late);
-        let probe_at = queued_since.filter(|_| is_silent).map(|since| since.saturating_add(pace.probe));
+        self.queued_since = first.map(|_| self.queued_since.unwrap_or(now));
+        let is_silent = self.attempts.in_flight.values().all(|attempt| attempt.slots.is_empty());
+        let probe_at = self.queued_since.filter(|_| is_silent).map(|since| since.saturating_add(pace.probe));
         let gather = if self.due.len() < PART && self.by_slot.len() > 1 { pace.gather } else { Duration::ZERO };
         self.due_since = (!self.due.is_empty()).then(|| self.due_since.unwrap_or(now));
         let part_at = self.due_since.map(|since| since.saturating_add(gather).max(self.parts_from));
         todo.wants_part = part_at.is_some_and(|at| at <= now);
-        todo.wants_single = first.is_some_and(|(has_failed, ..)| !has_failed || self.attempts.retries() < max_retries);
+        todo.single = first.map(|(has_failed, ..)| has_failed);
         todo.is_probe_due = probe_at.is_some_and(|at| at <= now);
-        let late_at =
-            self.attempts.in_flight.values().filter(|attempt| !attempt.is_late).map(|attempt| attempt.late_at);
-        let check_at = self.checks.first().map(|(check_at, _)| *check_at);
-        todo.next =
-            check_at.map(|at| late_at.chain(part_at.filter(|at| *at > now)).chain(probe_at).fold(at, Duration::min));
+        let late_at = self.attempts.in_flight.values().map(|attempt| attempt.late_at);
+        let later = late_at.chain(part_at).filter(|at| *at > now).chain(probe_at);
+        todo.next = self.checks.first().map(|(check_at, _)| later.fold(*check_at, Duration::min));
         todo
     }
 
     /// Takes the leases of a part: those that are due, the earliest deadlines first, and those that are ready. One lease
     /// is no part, and is queued. So is one that must be refreshed alone to listen for revocations: the answer to a
     /// single refresh has a tick from which to listen, and the answer to a part has none.
-    fn take_part(&mut self, now: Duration, ttl: Ttl, is_listener_missing: bool) -> Vec<Member> {
+    fn take_part(&mut self, now: Duration, ttl: Ttl, is_listener_missing: bool) -> Members {
         let ready_until = now.saturating_add(ttl.duration().checked_div(4).unwrap_or_default());
         let ready = self.checks.iter().take_while(|(check_at, _)| *check_at <= ready_until).map(|(_, slot)| *slot);
         let ready = ready.filter(|slot| self.by_slot.get(slot).is_some_and(|scheduled| scheduled.is_ready(now)));
         let mut slots: Vec<u64> = self.due.iter().map(|(_, slot)| *slot).chain(ready).take(PART).collect();
-        let has_listened = |slot: &u64| self.by_slot.get(slot).is_some_and(|scheduled| scheduled.spec.has_listened);
-        let single = if slots.len() == 1 { Some(0) } else { slots.iter().position(has_listened) };
-        if let Some(single) = single.filter(|_| slots.len() == 1 || is_listener_missing) {
+        let listens = |slot: &u64| self.by_slot.get(slot).is_some_and(|scheduled| scheduled.spec.has_listened);
+        let is_single = |slot: &u64| slots.len() == 1 || (is_listener_missing && listens(slot));
+        if let Some(single) = slots.iter().position(is_single) {
             self.update(slots.swap_remove(single), |scheduled| scheduled.queue(now, false));
         }
-        let member = |slot| Some(Member { slot, lease: Arc::clone(&self.by_slot.get(&slot)?.lease) });
+        let member = |slot| Some((slot, Arc::clone(&self.by_slot.get(&slot)?.lease)));
         slots.into_iter().filter_map(member).collect()
     }
 }
 
 impl Schedule {
-    fn new(ttl: Ttl) -> Self {
-        Self { ttl, pace: Pace::of(ttl), leases: Mutex::default(), changed: Notify::new() }
-    }
-
     fn leases(&self) -> MutexGuard<'_, ScheduledLeases> {
         self.leases.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Runs the schedule until it has no leases: leases that are due are refreshed, and those that have expired end.
     async fn run(self: Arc<Self>, schedules: Arc<Schedules>, kind: Kind) {
-        let _guard = RunGuard(Arc::clone(&self));
-        let Schedules { context, permits, notifier, .. } = &*schedules;
-        let (clock, parts, singles) = (context.clock(), permits.parts.here(), permits.singles.here());
+        let Schedules { context, permits, .. } = &*schedules;
+        let clock = context.clock();
+        let (parts, singles, retries) = (permits.parts.here(), permits.singles.here(), permits.retries.here());
         let mut sent = InFlight::default();
         loop {
             let now = clock.now();
-            let todo = self.leases().collect(now, self.pace, permits.max_retries);
+            let todo = self.leases().collect(now, self.pace);
             for lease in todo.lapsed {
                 lease.commands.end_expired();
             }
@@ -473,7 +435,7 @@ impl Schedule {
                 lease.note_at_risk(&refresh::unanswered_error());
             }
             if todo.is_probe_due {
-                self.send_single(now, None);
+                self.send_single(now, Vec::new());
                 continue;
             }
             if todo.next.is_none() && schedules.forget_if_empty(kind) {
@@ -484,13 +446,12 @@ impl Schedule {
                 () = context.closing.cancelled() => return,
                 reply = sent.next(), if !sent.is_empty() => self.handle_part(context, reply),
                 Ok(permit) = Arc::clone(&parts).acquire_owned(), if todo.wants_part => {
-                    let now = clock.now();
-                    if let Some(part) = self.send_part(context, now, notifier.is_listener_missing(now), permit) {
+                    if let Some(part) = self.send_part(&schedules, permit) {
                         sent.push(part);
                     }
                 }
-                Ok(permit) = Arc::clone(&singles).acquire_owned(), if todo.wants_single => {
-                    self.send_single(clock.now(), Some(permit));
+                permits = acquire(&singles, Some(&retries).filter(|_| todo.single == Some(true))), if todo.single.is_some() => {
+                    self.send_single(clock.now(), permits);
                 }
                 () = self.changed.notified() => {}
                 () = clock.sleep_until(todo.next.unwrap_or(Duration::MAX)) => {}
@@ -499,88 +460,65 @@ impl Schedule {
     }
 
     /// Sends the first lease of the queue, which its task refreshes alone.
-    fn send_single(self: &Arc<Self>, now: Duration, permit: Option<OwnedSemaphorePermit>) {
+    fn send_single(self: &Arc<Self>, now: Duration, permits: Vec<OwnedSemaphorePermit>) {
         let mut leases = self.leases();
         leases.queued_since = None;
-        let Some((has_failed, _, slot)) = leases.queue.first().copied() else { return };
-        let number = leases.attempts.last.saturating_add(1);
-        let sent = leases.update(slot, |scheduled| {
-            scheduled.stage = Stage::Sent(number);
-            let (lease, single) = (Arc::clone(&scheduled.lease), self.pace.limit.checked_div(2).unwrap_or_default());
-            let limit = Pace::limit(single, lease.round_trip(), scheduled.failures).min(lease.remaining());
-            (lease, limit)
-        });
-        let Some((lease, limit)) = sent else { return };
-        let late_at = now.saturating_add(limit.saturating_mul(2));
-        leases.attempts.begin(late_at, vec![slot], has_failed, permit);
+        let first = leases.queue.first().and_then(|(_, _, slot)| Some((*slot, leases.by_slot.get(slot)?)));
+        let Some((slot, Scheduled { lease, failures, .. })) = first else { return };
+        let (limit, late) = self.pace.times(false, lease.round_trip(), *failures);
+        let lease = Arc::clone(lease);
+        let number = leases.send(now, now.saturating_add(late), vec![slot], permits);
         drop(leases);
         lease.commands.refresh_single(SingleAttempt { schedule: Arc::clone(self), slot, number, limit });
     }
 
     /// Sends one part, if there are leases for it.
-    fn send_part(
-        &self,
-        context: &Arc<Context>,
-        now: Duration,
-        is_listener_missing: bool,
-        permit: OwnedSemaphorePermit,
-    ) -> Option<BoxFuture<PartReply>> {
+    fn send_part(&self, schedules: &Schedules, permit: OwnedSemaphorePermit) -> Option<BoxFuture<PartReply>> {
+        let Schedules { context, notifier, .. } = schedules;
+        let now = context.clock().now();
         let mut leases = self.leases();
         leases.due_since = None;
-        let mut members = leases.take_part(now, self.ttl, is_listener_missing);
-        let until = members.iter().map(|member| member.lease.deadline()).max()?;
-        let round_trip = members.iter().map(|member| member.lease.round_trip()).max()?;
-        let left = attempt_life(until.saturating_sub(now));
-        let limit = Pace::limit(self.pace.limit, round_trip, leases.part_failures).min(left);
-        let slots: Vec<u64> = members.iter().map(|member| member.slot).collect();
-        let late_at = now.saturating_add(limit.saturating_mul(2));
-        let number = leases.attempts.begin(late_at, slots.clone(), false, Some(permit));
-        for slot in slots {
-            leases.update(slot, |scheduled| {
-                scheduled.begin(now);
-                scheduled.stage = Stage::Sent(number);
-            });
-        }
+        let mut members = leases.take_part(now, self.ttl, notifier.is_listener_missing(now));
+        let until = members.iter().map(|(_, lease)| lease.deadline()).max()?;
+        let round_trip = members.iter().map(|(_, lease)| lease.round_trip()).max()?;
+        let (limit, late) = self.pace.times(true, round_trip, leases.part_failures);
+        let slots = members.iter().map(|(slot, _)| *slot).collect();
+        let number = leases.send(now, now.saturating_add(late), slots, vec![permit]);
         drop(leases);
         // Keys that are neighbours are stored close to each other, too.
-        members.sort_unstable_by(|one, other| one.lease.key.cmp(&other.lease.key));
+        members.sort_unstable_by(|(_, one), (_, other)| one.key.cmp(&other.key));
         let (context, ttl) = (Arc::clone(context), self.ttl);
         Some(Box::pin(async move {
-            let named = lease_refs(members.iter().map(|Member { lease, .. }| (lease.key.clone(), lease.token)));
-            let deadline = Deadline::after(context.clock(), left).with_work_limit(limit);
-            PartReply { number, answer: refresh::attempt_part(&context, &named, ttl, deadline).await, members }
+            let named = lease_refs(members.iter().map(|(_, lease)| (lease.key.clone(), lease.token)));
+            let life = attempt_life(until.saturating_sub(now));
+            let deadline = Deadline::after(context.clock(), life).with_work_limit(limit);
+            let answer = refresh::attempt_part(&context, &named, ttl, deadline).await;
+            (number, members, answer)
         }))
     }
 
     /// Notes the answer to a part.
-    fn handle_part(&self, context: &Context, PartReply { number, members, answer }: PartReply) {
+    fn handle_part(&self, context: &Context, (number, members, answer): PartReply) {
         let PartAnswer { sent, refreshed, span } = answer;
         let now = context.clock().now();
         let until = sent.saturating_add(context.settings.validity(self.ttl));
         // Before the lock is taken: a change of a deadline or a state wakes the followers of the lease.
         let mut confirmed = Vec::new();
         match &refreshed {
-            Ok(true) => {
-                for Member { slot, lease } in &members {
-                    if lease.extend_deadline(until) && lease.is_valid() {
-                        lease.note_round_trip(now.saturating_sub(sent));
-                        confirmed.push(*slot);
-                    }
-                }
-            }
+            Ok(true) => confirmed.extend(members.iter().filter_map(|(slot, lease)| {
+                lease.note_round_trip(now.saturating_sub(sent));
+                (lease.extend_deadline(until) && lease.is_valid()).then_some(*slot)
+            })),
             Ok(false) => {}
             // If a later request was confirmed for a lease, this error changes nothing.
             Err(error) => refresh::record_error(&span, error, || {
-                let doubtful =
-                    members.iter().filter(|Member { lease, .. }| lease.deadline() < until && lease.is_valid());
-                doubtful.filter(|member| member.lease.note_at_risk(error)).count() > 0
+                let doubtful = members.iter().filter(|(_, lease)| lease.deadline() < until && lease.is_valid());
+                doubtful.filter(|(_, lease)| lease.note_at_risk(error)).count() > 0
             }),
         }
-        let slots = members.iter().map(|member| member.slot);
+        let slots = members.iter().map(|(slot, _)| *slot);
         let mut leases = self.leases();
-        let is_late = leases.attempts.in_flight.get(&number).is_none_or(|attempt| attempt.is_late);
-        let is_unavailable = matches!(refreshed, Err(Error::Unavailable { .. }));
-        leases.attempts.end(number, !is_unavailable);
+        leases.attempts.end(number, !matches!(refreshed, Err(Error::Unavailable { .. })));
         match refreshed {
             Ok(true) => {
                 leases.part_failures = 0;
@@ -590,10 +528,8 @@ impl Schedule {
             }
             Ok(false) => leases.update_sent(number, slots, |scheduled| scheduled.queue(now, false)),
             Err(Error::Unavailable { .. }) => {
-                if !is_late {
-                    leases.part_failures = leases.part_failures.saturating_add(1);
-                    leases.parts_from = now.saturating_add(retry::delay_after(leases.part_failures));
-                }
+                leases.part_failures = leases.part_failures.saturating_add(1);
+                leases.parts_from = now.saturating_add(retry::delay_after(leases.part_failures));
                 leases.update_sent(number, slots, |scheduled| scheduled.stage = Stage::Due(scheduled.lease.deadline()));
             }
             Err(_refused) => {
@@ -604,16 +540,13 @@ impl Schedule {
     }
 }
 
-/// Notes, when dropped, that the task of the schedule has ended.
-struct RunGuard(Arc<Schedule>);
-
-impl Drop for RunGuard {
-    fn drop(&mut self) {
-        let mut leases = self.0.leases();
-        leases.is_running = false;
-        // Frees the permits.
-        leases.attempts.in_flight.clear();
+/// Waits for the permits of a single refresh. That of a lease that has failed before needs one of the retries, too.
+async fn acquire(singles: &Arc<Semaphore>, retries: Option<&Arc<Semaphore>>) -> Vec<OwnedSemaphorePermit> {
+    let mut permits = Vec::new();
+    for semaphore in retries.into_iter().chain([singles]) {
+        permits.extend(Arc::clone(semaphore).acquire_owned().await);
     }
+    permits
 }
 
 impl Schedules {
@@ -628,11 +561,8 @@ impl Schedules {
     /// Removes a schedule that has no leases. Returns whether it did.
     fn forget_if_empty(&self, kind: Kind) -> bool {
         let mut schedules = self.by_kind();
-        let is_empty = schedules.get(&kind).is_none_or(|schedule| schedule.leases().by_slot.is_empty());
-        if is_empty {
-            schedules.remove(&kind);
-        }
-        is_empty
+        schedules.retain(|other, schedule| *other != kind || !schedule.leases().by_slot.is_empty());
+        !schedules.contains_key(&kind)
     }
 }
 
@@ -653,7 +583,12 @@ impl Slot {
         let kind = (ttl, Handle::try_current().ok().map(|runtime| runtime.id()));
         // Under this lock, so that the schedule is not removed meanwhile.
         let mut by_kind = schedules.by_kind();
-        let schedule = Arc::clone(by_kind.entry(kind).or_insert_with(|| Arc::new(Schedule::new(ttl))));
+        let schedule = Arc::clone(by_kind.entry(kind).or_insert_with(|| {
+            let schedule =
+                Arc::new(Schedule { ttl, pace: Pace::of(ttl), leases: Mutex::default(), changed: Notify::new() });
+            schedules.context.spawn(Arc::clone(&schedule).run(Arc::clone(schedules), kind));
+            schedule
+        }));
         let mut leases = schedule.leases();
         leases.slots = leases.slots.saturating_add(1);
         let number = leases.slots;
@@ -670,12 +605,9 @@ impl Slot {
         leases.by_slot.insert(number, entry);
         leases.update(number, |_| ());
         let is_first = leases.checks.first().is_some_and(|(_, first)| *first == number);
-        let is_running = mem::replace(&mut leases.is_running, true);
         drop(leases);
         drop(by_kind);
-        if !is_running {
-            schedules.context.spawn(Arc::clone(&schedule).run(Arc::clone(schedules), kind));
-        } else if is_first {
+        if is_first {
             schedule.changed.notify_one();
         }
         Self { schedule, number, ttl, is_single }
@@ -709,13 +641,8 @@ impl Slot {
 
 impl Drop for Slot {
     fn drop(&mut self) {
-        let mut leases = self.schedule.leases();
-        leases.remove(self.number);
-        let is_last = leases.by_slot.is_empty();
-        drop(leases);
-        if is_last {
-            self.schedule.changed.notify_one();
-        }
+        self.schedule.leases().remove(self.number);
+        self.schedule.changed.notify_one();
     }
 }
 
@@ -744,8 +671,8 @@ impl SingleAttempt {
     pub(crate) fn fail(&self, now: Duration) {
         self.schedule.leases().update_sent(self.number, [self.slot], |scheduled| {
             scheduled.failures = scheduled.failures.saturating_add(1);
-            scheduled.wait_until(now.saturating_add(retry::delay_after(scheduled.failures)));
-            scheduled.is_alone = true;
+            scheduled.spec.due_at = now.saturating_add(retry::delay_after(scheduled.failures));
+            scheduled.stage = Stage::Waiting;
         });
     }
 
@@ -754,10 +681,9 @@ impl SingleAttempt {
         let soon = now.saturating_add(self.schedule.pace.retry);
         let mut leases = self.schedule.leases();
         leases.attempts.end(self.number, true);
-        leases.update(self.slot, |scheduled| scheduled.is_requested &= !is_done);
         leases.update_sent(self.number, [self.slot], |scheduled| {
+            scheduled.is_requested &= !is_done;
             scheduled.wait_at_least_until(soon);
-            scheduled.is_alone = true;
         });
     }
 }
@@ -768,3 +694,6 @@ impl Drop for SingleAttempt {
         self.schedule.changed.notify_one();
     }
 }
+
+#[cfg(test)]
+mod tests;

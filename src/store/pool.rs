@@ -23,9 +23,9 @@ pub(crate) const DEFAULT_POOL: u32 = 64;
 ///
 /// Acquires, releases and the like get half of the pool: they may all wait for locked records. A quarter, and not more
 /// than that of the default pool, is for refreshes and reads: servers refresh no faster if more is sent at once, and a
-/// small pool still has one connection for each. Of these, three eighths are for the parts of batches, half for single
-/// refreshes, and an eighth for reads. The rest is for change streams. Of 64 connections these are 32, 6, 8, 2 and 16; of
-/// 10 they are 5, 1, 1, 1 and 2.
+/// small pool still has some. Of these, three eighths are for the parts of batches, half for single
+/// refreshes, and what is left for reads, which no lock keeps. The rest is for change streams. Of 64 connections these are
+/// 32, 6, 8, 2 and 16; of 10 they are 5, 1, 2, 0 and 2, and a handle without watches has one stream.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PoolShares {
     #[cfg(feature = "mongodb")]
@@ -47,7 +47,7 @@ impl PoolShares {
             #[cfg(feature = "mongodb")]
             streams: share(connections.saturating_sub(connections / 2).saturating_sub(quarter)),
             parts: share(quarter.saturating_mul(3) / 8),
-            singles: share(quarter / 2),
+            singles: share(quarter.div_ceil(2)),
         }
     }
 }
@@ -85,14 +85,14 @@ impl Permits {
 pub(crate) struct RefreshPermits {
     pub(crate) parts: Permits,
     pub(crate) singles: Permits,
-    /// How many of the single refreshes may be of leases that have failed before: half, so that others find a place.
-    pub(crate) max_retries: usize,
+    /// For single refreshes of leases that have failed before: half of them, so that others find a place.
+    pub(crate) retries: Permits,
 }
 
 impl RefreshPermits {
     pub(crate) fn new(pool: PoolShares) -> Self {
         let PoolShares { parts, singles, .. } = pool;
-        Self { parts: Permits::new(parts), singles: Permits::new(singles), max_retries: singles.div_ceil(2) }
+        Self { parts: Permits::new(parts), singles: Permits::new(singles), retries: Permits::new(singles.div_ceil(2)) }
     }
 }
 
@@ -105,8 +105,7 @@ mod tests {
     fn the_shares_of_a_pool_leave_each_kind_of_request_a_connection_and_are_no_more_than_the_pool() {
         for connections in 8..2_000 {
             let PoolShares { requests, streams, parts, singles } = PoolShares::of(connections);
-            let reads = 1;
-            let all = requests + streams + parts + singles + reads;
+            let all = requests + streams + parts + singles;
             assert!(all <= usize::try_from(connections).unwrap(), "{connections}: {all}");
             assert!([requests, streams, parts, singles].iter().all(|share| *share > 0), "{connections}");
             assert!(requests <= usize::try_from(connections / 2).unwrap());
@@ -114,7 +113,7 @@ mod tests {
         let PoolShares { requests, streams, parts, singles } = PoolShares::default();
         assert_eq!([requests, streams, parts, singles], [32, 16, 6, 8]);
         let PoolShares { requests, streams, parts, singles } = PoolShares::of(10);
-        assert_eq!([requests, streams, parts, singles], [5, 2, 1, 1]);
+        assert_eq!([requests, streams, parts, singles], [5, 2, 1, 2]);
     }
 
     #[test]

@@ -1,0 +1,113 @@
+use super::*;
+use crate::{Clock, engine::lease_shared::tests::held};
+
+const INTERVAL: Duration = Duration::from_secs(20);
+
+fn ttl() -> Ttl {
+    Ttl::try_from(3 * INTERVAL).unwrap()
+}
+
+fn secs(seconds: u64) -> Duration {
+    Duration::from_secs(seconds)
+}
+
+/// Leases with a ttl of 60 seconds that were refreshed at these seconds of the clock.
+fn refreshed_at(clock: Clock, seconds: &[u64]) -> ScheduledLeases {
+    let mut leases = ScheduledLeases::default();
+    for (slot, sent) in (0..).zip(seconds) {
+        let sent = secs(*sent);
+        let lease = Arc::new(held(clock, sent + 3 * INTERVAL, 0));
+        let (interval, is_single, has_listened, due_at) = (Some(INTERVAL), false, false, sent + INTERVAL);
+        let spec = ScheduleSpec { ttl: ttl(), interval, is_single, has_listened, sent, due_at };
+        let (check_at, stage, is_alone, is_requested) = (Duration::MAX, Stage::Waiting, false, false);
+        let entry = Scheduled { lease, spec, check_at, stage, is_alone, is_requested, failures: 0, risk_at: None };
+        leases.by_slot.insert(slot, entry);
+        leases.update(slot, |_| ());
+    }
+    leases
+}
+
+fn collect(leases: &mut ScheduledLeases, now: Duration) -> Todo {
+    leases.collect(now, Pace::of(ttl()))
+}
+
+/// Sends a part, which is late after a second. Returns its number and its leases.
+fn send(leases: &mut ScheduledLeases, now: u64) -> (u64, Vec<u64>) {
+    let members = leases.take_part(secs(now), ttl(), false);
+    let slots: Vec<u64> = members.into_iter().map(|(slot, _)| slot).collect();
+    (leases.send(secs(now), secs(now + 1), slots.clone(), Vec::new()), slots)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_part_takes_the_earliest_deadlines_first_and_then_those_past_half_of_their_interval() {
+    let mut leases = refreshed_at(Clock::tokio(), &[3, 1, 2, 8, 11, 5, 14]);
+    let todo = collect(&mut leases, secs(23));
+    assert!(!todo.wants_part && todo.next.unwrap() > secs(23), "others may come along");
+    let next = todo.next.unwrap();
+    assert!(collect(&mut leases, next).wants_part);
+    let (number, slots) = send(&mut leases, 23);
+    assert_eq!(slots, [1, 2, 0, 5, 3, 4], "the last is not past half of its interval");
+    assert!(!collect(&mut leases, secs(23)).wants_part, "all are sent");
+    leases.attempts.end(number, true);
+    for slot in slots {
+        leases.update(slot, |scheduled| scheduled.note_confirmed(secs(23)));
+    }
+    assert_eq!(leases.take_part(secs(32), ttl(), false).len(), 0, "one is no part");
+    assert_eq!(leases.queue.len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_expired_lease_is_collected_once_and_an_extended_deadline_is_checked_again() {
+    let clock = Clock::tokio();
+    let mut leases = refreshed_at(clock, &[0, 0, 0]);
+    assert!(collect(&mut leases, INTERVAL).lapsed.is_empty());
+    leases.by_slot[&1].lease.extend_deadline(secs(80));
+    tokio::time::advance(3 * INTERVAL).await;
+    let todo = collect(&mut leases, clock.now());
+    assert_eq!(todo.lapsed.len(), 2);
+    assert!(collect(&mut leases, clock.now()).lapsed.is_empty());
+    assert_eq!(leases.by_slot.len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_late_part_is_refreshed_alone_and_loses_its_permit_with_the_answer_to_a_later_attempt() {
+    let mut leases = refreshed_at(Clock::tokio(), &[0, 0, 15]);
+    collect(&mut leases, secs(20));
+    let (number, slots) = send(&mut leases, 20);
+    assert_eq!(slots, [0, 1]);
+    let todo = collect(&mut leases, secs(21));
+    assert_eq!((todo.single, todo.is_probe_due), (Some(false), false));
+    assert!(leases.attempts.in_flight.contains_key(&number), "its connection is in use");
+    // Nothing is answered for so long that a refresh goes out without a permit.
+    let probe_at = secs(21) + Pace::of(ttl()).probe;
+    assert!(collect(&mut leases, probe_at).is_probe_due);
+    let probe = leases.send(probe_at, probe_at + secs(1), vec![0], Vec::new());
+    assert!(!collect(&mut leases, probe_at).is_probe_due, "one is in flight");
+    leases.attempts.end(probe, false);
+    assert!(leases.attempts.in_flight.contains_key(&number), "a failure is no answer");
+    let next = leases.send(probe_at, probe_at + secs(1), vec![1], Vec::new());
+    leases.attempts.end(next, true);
+    assert!(leases.attempts.in_flight.is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lease_that_was_not_tried_comes_first_and_then_the_earliest_deadline() {
+    let mut leases = refreshed_at(Clock::tokio(), &[4, 1, 3, 2]);
+    for (slot, has_failed) in [(0, false), (1, true), (2, false), (3, true)] {
+        leases.update(slot, |scheduled| scheduled.queue(secs(21), has_failed));
+    }
+    let queued: Vec<_> = leases.queue.iter().map(|(has_failed, _, slot)| (*has_failed, *slot)).collect();
+    assert_eq!(queued, [(false, 2), (false, 0), (true, 1), (true, 3)]);
+}
+
+#[test]
+fn a_failed_attempt_gets_twice_the_time_and_one_over_a_slow_network_a_round_trip() {
+    let pace = Pace::of(Ttl::try_from(secs(30)).unwrap());
+    let [none, slow] = [Duration::ZERO, secs(2)];
+    assert_eq!(pace.times(true, none, 0), (secs(1), secs(2)));
+    assert_eq!(pace.times(false, none, 0), (secs(1) / 2, secs(1)));
+    assert_eq!(pace.times(false, none, 1), (secs(1), secs(2)));
+    assert_eq!(pace.times(false, none, 9), pace.times(false, none, 3));
+    assert_eq!(pace.times(true, slow, 0), (slow, secs(3)));
+    assert_eq!(pace.times(true, secs(20), 0), (secs(5), secs(15) / 2));
+}
