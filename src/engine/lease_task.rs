@@ -93,10 +93,10 @@ impl LeaseTask {
         let now = shared.context.clock().now();
         // A lease that is held for a moment is not worth a listener.
         let listen_at = now.saturating_add(LISTEN_AFTER);
-        // A waiter's granted request was sent a while ago, and the deadline counts from then.
-        let sent = lease.deadline().saturating_sub(shared.context.settings.validity(ttl));
-        let from = if lease.has_no_expiry() { now } else { sent };
-        let due_at = refreshing.due_after(ttl, from);
+        // A waiter's granted request was sent a while ago, and the deadline counts from then. The deadline of a lease that
+        // is resumed with a shorter ttl, or has no expiry, is further away.
+        let sent = lease.deadline().saturating_sub(shared.context.settings.validity(ttl)).min(now);
+        let due_at = refreshing.due_after(ttl, sent);
         let time = listen_at.min(due_at).min(lease.deadline());
         let task = Self {
             lease,

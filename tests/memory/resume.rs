@@ -373,3 +373,15 @@ async fn of_two_resumes_at_once_by_one_handle_one_is_refused() {
     let (one, other) = tokio::join!(resume(), resume());
     assert!(one.is_ok() && matches!(other, Err(Error::Invalid { .. })), "{one:?} {other:?}");
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_lease_that_is_resumed_with_a_shorter_ttl_is_refreshed_and_kept() {
+    let store = Faulty::new();
+    let (id, token) = leave(store.seal().acquire("k").ttl(secs(60)).await.unwrap());
+    let lease = store.seal().resume("k", id, token).ttl(secs(6)).await.unwrap();
+    for _ in 0..100 {
+        tokio::time::sleep(secs(3)).await;
+        assert_eq!(lease.state(), LeaseState::Held);
+    }
+    lease.verify().await.unwrap();
+}

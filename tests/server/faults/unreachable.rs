@@ -18,6 +18,8 @@ use tokio::task::JoinSet;
 use crate::{busy_turn, connect, millis, secs, turn};
 
 const TTL: Duration = Duration::from_secs(3);
+/// How late a timer may be.
+const LATE: Duration = millis(50);
 
 /// Works under a lease while `hurt` is in force, and gives the time from the last confirmed
 /// request to the end of the work.
@@ -59,8 +61,9 @@ async fn a_refresh_that_hangs_and_one_that_fails_fast_lose_the_lease_by_the_dead
     .await;
     set.proxy().heal();
     println!("hanging: {hung:?} of {TTL:?}");
-    // The last confirmed refresh was at most an interval before, or the acquire itself.
-    assert!(hung <= TTL && hung > TTL.saturating_sub(millis(700)), "{hung:?}");
+    // The last confirmed refresh was at most an interval before, or the acquire itself. The timer of the task that returns
+    // may be late on a busy machine.
+    assert!(hung <= TTL + LATE && hung > TTL.saturating_sub(millis(700)), "{hung:?}");
 
     let refused = work_until_lost(&set, "refused", async |set: &ReplicaSet| {
         set.proxy().cut_both(&Peer::client("holder"), &Peer::Anyone, How::Reset);
@@ -68,7 +71,7 @@ async fn a_refresh_that_hangs_and_one_that_fails_fast_lose_the_lease_by_the_dead
     .await;
     set.proxy().heal();
     println!("reset: {refused:?} of {TTL:?}");
-    assert!(refused <= TTL && refused > TTL.saturating_sub(millis(700)), "{refused:?}");
+    assert!(refused <= TTL + LATE && refused > TTL.saturating_sub(millis(700)), "{refused:?}");
 
     let mut guard = None;
     let failed = work_until_lost(&set, "failed", async |set: &ReplicaSet| {
@@ -78,7 +81,7 @@ async fn a_refresh_that_hangs_and_one_that_fails_fast_lose_the_lease_by_the_dead
     .await;
     println!("failing fast: {failed:?} of {TTL:?}");
     assert!(guard.unwrap().off().await > 3, "it was asked again and again");
-    assert!(failed <= TTL && failed > TTL.saturating_sub(millis(700)), "{failed:?}");
+    assert!(failed <= TTL + LATE && failed > TTL.saturating_sub(millis(700)), "{failed:?}");
 }
 
 #[tokio::test]

@@ -47,7 +47,9 @@ pub(crate) async fn a_call_to_a_stopped_server_ends_before_its_deadline_and_the_
     let late = seal.acquire("other").await.unwrap_err();
     let took = began.elapsed();
     assert!(matches!(late, Error::Unavailable { .. }), "{late:?}");
-    assert!(late.to_string().contains("did not answer"), "{late}");
+    // The store's own error, or that of the queue of the key if its timer is first.
+    let is_named = ["did not answer", "was not confirmed"].iter().any(|cause| late.to_string().contains(cause));
+    assert!(is_named, "{late}");
     assert!(took >= millis(900) && took < secs(3), "{took:?}");
     server.resume();
     // The acquire without an answer is taken back, or its lease expires.

@@ -209,6 +209,7 @@ impl Process {
             self.beliefs.check(&self.world);
             if lease.state() == LeaseState::AtRisk {
                 self.world.count("at risk");
+                self.note(&format!("is at risk of {:?}", lease.key()));
             }
             match self.world.below(6) {
                 0 => drop(self.within("refreshes", OPERATION, lease.refresh()).await),
