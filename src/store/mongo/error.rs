@@ -105,7 +105,7 @@ const NOT_PRIMARY_CODES: [i32; 4] = [10107, 10058, 13435, 13436];
 /// not supported, not implemented, not of the stable API, refused by Atlas.
 const NOT_PERMITTED_CODES: [i32; 6] = [UNAUTHORIZED, 59, 115, 238, 323, 8000];
 
-const UNAUTHORIZED: i32 = 13;
+pub(super) const UNAUTHORIZED: i32 = 13;
 const DUPLICATE_KEY: i32 = 11000;
 const AUTHENTICATION_FAILED: i32 = 18;
 /// The command did not end within its `maxTimeMS`. If its writes were made and not confirmed, the reply has a write

@@ -80,7 +80,7 @@ async fn create(store: &MongoContext, deadline: Deadline) -> Result<()> {
         Err(error) => error,
     };
     let conflict = error::is_refused_with(&error, &INDEX_CONFLICT_CODES);
-    if !conflict && !error::is_not_permitted(&error) {
+    if !conflict && !error::is_refused_with(&error, &[error::UNAUTHORIZED]) {
         return Err(store.translate(error, "createIndex"));
     }
     if !conflict {
