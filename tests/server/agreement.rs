@@ -161,38 +161,43 @@ async fn together(
         return (None, "absent");
     }
     let at = |applied: &Applied| applied.at.unwrap();
-    // The first goes by itself, and the others, which come meanwhile, go together.
-    let (mut after, expected) = record::apply(met, at(&applied[0]), &requests[0]);
-    assert_eq!(applied[0].outcome, expected, "the outcome of {:?} on {met:#?}", requests[0]);
-    let Some(second) = applied.get(1) else { return (after, "one of its own") };
-    match kind {
+    let after = match kind {
         Kind::Redis => {
+            let (mut after, all) = (met.cloned(), requests.iter().zip(&applied).collect::<Vec<_>>());
             // Those of one time were one write.
-            let others: Vec<_> = requests.iter().zip(&applied).skip(1).collect();
-            for write in others.chunk_by(|(_, one), (_, next)| one.at == next.at) {
-                let all: Vec<_> = write.iter().map(|(request, _)| KeyRequest::Single((*request).clone())).collect();
-                let (next, expected) = record::apply_in_turn(after.as_ref(), at(write[0].1), &all);
+            for write in all.chunk_by(|(_, one), (_, next)| one.at == next.at) {
+                let together: Vec<_> =
+                    write.iter().map(|(request, _)| KeyRequest::Single((*request).clone())).collect();
+                let (next, expected) = record::apply_in_turn(after.as_ref(), at(write[0].1), &together);
                 let outcomes: Vec<_> = write.iter().map(|(_, applied)| applied.outcome.clone()).collect();
-                assert_eq!(outcomes, expected, "the outcomes of {all:?} on {after:#?}");
+                assert_eq!(outcomes, expected, "the outcomes of {together:?} on {after:#?}");
                 after = next;
                 if write.len() > 1 {
                     seen.count("several in one swap");
                 }
             }
-        }
-        Kind::Mongo(_) if applied[1..].iter().any(|applied| applied.at != second.at) => {
-            // The grant made room, and an acquire that had found none was sent once more. When the others were is not
-            // known.
-            return (read(store, key).await, "asked once more");
+            after
         }
         Kind::Mongo(_) => {
+            // The first goes by itself, and the others, which come meanwhile, go together.
+            if applied.get(1).is_some_and(|second| at(second).tick < at(&applied[0]).tick) {
+                return (read(store, key).await, "sent while the answer to the first was late");
+            }
+            let (after, expected) = record::apply(met, at(&applied[0]), &requests[0]);
+            assert_eq!(applied[0].outcome, expected, "the outcome of {:?} on {met:#?}", requests[0]);
+            let Some(second) = applied.get(1) else { return (after, "one of its own") };
+            if applied[1..].iter().any(|applied| applied.at != second.at) {
+                // The grant made room, and an acquire that had found none was sent once more. When the others were is
+                // not known.
+                return (read(store, key).await, "asked once more");
+            }
             let (next, expected) = record::apply_together(after.as_ref(), at(second), &requests[1..]);
             for (applied, expected) in applied[1..].iter().zip(expected) {
                 assert_eq!(applied.outcome, expected, "{requests:?} on {met:#?}");
             }
-            after = next;
+            next
         }
-    }
+    };
     let name = match requests[0] {
         Request::Acquire(Acquire { wait: Some(_), .. }) => "waited together",
         Request::Acquire(_) => "acquired together",
