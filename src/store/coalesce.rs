@@ -39,6 +39,10 @@ const MAX_REQUESTS: usize = 64;
 /// caller has given up holds the key without a holder.
 const MIN_REMAINING: Duration = Duration::from_millis(20);
 
+/// How much sooner than its callers a command is given up, at most a tenth of its time: so they get the error of the store,
+/// which says what failed.
+const ERROR_MARGIN: Duration = Duration::from_millis(5);
+
 /// A store that sends requests together.
 pub(super) trait SendTogether: Send + Sync + Sized + 'static {
     /// A request to one key.
@@ -167,15 +171,16 @@ fn late_error(key: &Key, deadline: Deadline, sent: Option<Duration>) -> Error {
     ))
 }
 
-/// Prepares requests to be sent: removes those that are abandoned or have too little time left. Returns the latest
-/// deadline of the others. `None`: there are no others.
+/// Prepares requests to be sent: removes those that are abandoned or have too little time left. Returns the deadline of a
+/// command of the others. `None`: there are no others.
 pub(super) fn prepare<R>(key: &Key, requests: &mut Vec<Queued<R>>) -> Option<Deadline> {
     let all = mem::take(requests);
     requests.extend(all.into_iter().filter_map(|queued| queued.if_awaited(key)));
     for queued in &*requests {
         queued.sent.get_or_init(|| queued.deadline.clock().now());
     }
-    latest_deadline(requests)
+    let latest = latest_deadline(requests)?;
+    Some(latest.sooner_by(ERROR_MARGIN.min(latest.remaining().mul_f64(0.1))))
 }
 
 /// The latest deadline of these requests.

@@ -167,43 +167,43 @@ async fn together(
         return (None, "absent");
     }
     let at = |applied: &Applied| applied.at.unwrap();
-    let Some(second) = applied.get(1) else {
-        let (after, expected) = record::apply(met, at(&applied[0]), &requests[0]);
-        assert_eq!(applied[0].outcome, expected, "the outcome of {:?} on {met:#?}", requests[0]);
-        return (after, "one of its own");
-    };
-    let mut after = met.cloned();
-    match kind {
+    let after = match kind {
         Kind::Redis => {
+            let (mut after, all) = (met.cloned(), requests.iter().zip(&applied).collect::<Vec<_>>());
             // Those of one time were one write.
-            let all: Vec<_> = requests.iter().zip(&applied).collect();
             for write in all.chunk_by(|(_, one), (_, next)| one.at == next.at) {
-                let all: Vec<_> = write.iter().map(|(request, _)| KeyRequest::Single((*request).clone())).collect();
-                let (next, expected) = record::apply_in_turn(after.as_ref(), at(write[0].1), &all);
+                let together: Vec<_> =
+                    write.iter().map(|(request, _)| KeyRequest::Single((*request).clone())).collect();
+                let (next, expected) = record::apply_in_turn(after.as_ref(), at(write[0].1), &together);
                 let outcomes: Vec<_> = write.iter().map(|(_, applied)| applied.outcome.clone()).collect();
-                assert_eq!(outcomes, expected, "the outcomes of {all:?} on {after:#?}");
+                assert_eq!(outcomes, expected, "the outcomes of {together:?} on {after:#?}");
                 after = next;
                 if write.len() > 1 {
                     seen.count("several in one swap");
                 }
             }
+            after
         }
-        Kind::Mongo(_) if applied[1..].iter().any(|applied| applied.at != second.at) => {
-            // The grant made room, and an acquire that had found none was sent once more. When the others were is not
-            // known.
-            return (read(store, key).await, "asked once more");
-        }
-        // The first is a command of its own, and the others, which come meanwhile, are one.
         Kind::Mongo(_) => {
-            let (first, expected) = record::apply(met, at(&applied[0]), &requests[0]);
+            // The first goes by itself, and the others, which come meanwhile, go together.
+            if applied.get(1).is_some_and(|second| at(second).tick < at(&applied[0]).tick) {
+                return (read(store, key).await, "sent while the answer to the first was late");
+            }
+            let (after, expected) = record::apply(met, at(&applied[0]), &requests[0]);
             assert_eq!(applied[0].outcome, expected, "the outcome of {:?} on {met:#?}", requests[0]);
-            let (next, expected) = record::apply_together(first.as_ref(), at(second), &requests[1..]);
+            let Some(second) = applied.get(1) else { return (after, "one of its own") };
+            if applied[1..].iter().any(|applied| applied.at != second.at) {
+                // The grant made room, and an acquire that had found none was sent once more. When the others were is
+                // not known.
+                return (read(store, key).await, "asked once more");
+            }
+            let (next, expected) = record::apply_together(after.as_ref(), at(second), &requests[1..]);
             for (applied, expected) in applied[1..].iter().zip(expected) {
                 assert_eq!(applied.outcome, expected, "{requests:?} on {met:#?}");
             }
-            after = next;
+            next
         }
-    }
+    };
     let name = match requests[0] {
         Request::Acquire(Acquire { wait: Some(_), .. }) => "waited together",
         Request::Acquire(_) => "acquired together",

@@ -110,9 +110,6 @@ async fn send(
         Ok(admitted) => admitted,
         Err(error) => return coalesce::fail(requests, error),
     };
-    if let Some(turn) = &turn {
-        turn.take_more(&mut requests);
-    }
     send_hurried(&context, &key, &mut requests);
     let Some(deadline) = coalesce::prepare(&key, &mut requests) else { return };
     let sent = Clock::Boot.now();
