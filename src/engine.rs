@@ -27,3 +27,4 @@ pub(crate) mod settings;
 pub(crate) mod shared;
 pub(crate) mod shutdown_release;
 pub(crate) mod siblings;
+mod single_attempt;

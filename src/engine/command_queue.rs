@@ -14,7 +14,7 @@ use std::{
 
 use tokio::sync::{Notify, oneshot};
 
-use crate::{Metadata, Result, Ttl, engine::refresh_schedule::SingleAttempt};
+use crate::{Metadata, Result, Ttl, engine::single_attempt::SingleAttempt};
 
 /// A refresh that the holder requests.
 #[derive(Debug)]
@@ -32,7 +32,7 @@ pub(crate) enum Command {
     /// Refresh the lease for its holder.
     Refresh(Box<RefreshCommand>),
     /// Send one refresh of the lease.
-    RefreshSingle(Box<SingleAttempt>),
+    RefreshSingle(Box<dyn SingleAttempt>),
     /// Confirm by a read that the lease is lost, as a notification said.
     CheckLoss,
     /// End the lease: its deadline has passed.
@@ -52,7 +52,7 @@ struct QueueState {
     refreshes: VecDeque<RefreshCommand>,
     is_loss_check_due: bool,
     is_end_due: bool,
-    single: Option<Box<SingleAttempt>>,
+    single: Option<Box<dyn SingleAttempt>>,
     /// Whether the task has ended.
     is_over: bool,
 }
@@ -83,9 +83,9 @@ impl CommandQueue {
     }
 
     /// Queues one refresh of the lease.
-    pub(crate) fn refresh_single(&self, attempt: SingleAttempt) {
+    pub(crate) fn refresh_single(&self, attempt: Box<dyn SingleAttempt>) {
         // Not under the lock, as with an attempt that is dropped.
-        let attempt = Some(Box::new(attempt));
+        let attempt = Some(attempt);
         let unused = {
             let mut state = self.state();
             if state.is_over { attempt } else { mem::replace(&mut state.single, attempt) }

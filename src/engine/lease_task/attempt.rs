@@ -12,7 +12,7 @@ use crate::{
         confirm::confirm_loss,
         in_flight::attempt_life,
         refresh::{self, Confirmed},
-        refresh_schedule::SingleAttempt,
+        single_attempt::SingleAttempt,
     },
     spans,
 };
@@ -38,7 +38,7 @@ pub(super) enum Reply {
 
 /// The result of an attempt to refresh.
 pub(super) struct AttemptResult {
-    attempt: Box<SingleAttempt>,
+    attempt: Box<dyn SingleAttempt>,
     /// The round for which it was sent. `None`: the schedule requested it.
     round: Option<u32>,
     ttl: Ttl,
@@ -97,7 +97,7 @@ impl LeaseTask {
             None => (None, self.ttl, self.metadata.as_deref().cloned(), deadline),
         };
         let attempt_deadline = Deadline::after(context.clock(), attempt_life(until.saturating_sub(now)));
-        let attempt_deadline = attempt_deadline.with_work_limit(attempt.limit);
+        let attempt_deadline = attempt_deadline.with_work_limit(attempt.limit());
         self.attempts = self.attempts.saturating_add(1);
         self.sent.push(Box::pin(async move {
             let span = spans::refresh(&lease.key, lease.token);
