@@ -29,8 +29,9 @@ async fn a_hundred_waiters_without_notifications_are_served_within_seconds() {
     let took = began.elapsed();
     println!("a hundred are served in {took:?} by {} swaps", table.swaps() - before);
     assert!(took < secs(5), "{took:?}");
-    // The handle of the first holder has a queue of its own.
-    assert!(table.failed_swaps() <= 1, "the requests of a process do not compete: {}", table.failed_swaps());
+    // The handle of the first holder has a queue of its own, so a few of its swaps and theirs meet.
+    let (failed, all) = (table.failed_swaps(), table.swaps());
+    assert!(failed * 20 <= all, "the requests of a process do not compete: {failed} of {all}");
 }
 
 #[tokio::test(start_paused = true)]
