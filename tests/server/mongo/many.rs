@@ -158,8 +158,8 @@ mod of_a_store {
 
     /// The acquire id of each request for this lease: they are of one acquire.
     fn caller_of(lease: LeaseId) -> AcquireId {
-        let digits: String = lease.to_bytes()[..8].iter().map(|byte| format!("{byte:02x}")).collect();
-        format!("{digits}/1").parse().unwrap()
+        let digits = lease.expose().replace('-', "");
+        format!("{}/1", &digits[..16]).parse().unwrap()
     }
 
     fn release((lease, token): (LeaseId, FencingToken)) -> Request {

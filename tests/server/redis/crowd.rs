@@ -74,15 +74,15 @@ pub(crate) async fn a_thousand_waits_of_three_handles_end_held_and_in_time() {
 
 pub(crate) async fn a_thousand_who_come_are_queued_and_served_in_their_turn() {
     let (server, holder, handles) = scene(3).await;
-    let (served, began) = (Arc::new(Mutex::new(Vec::new())), Instant::now());
+    let (grants, began) = (Arc::new(Mutex::new(Vec::new())), Instant::now());
     let mut waiting = JoinSet::new();
     for (number, seal) in handles.iter().cycle().take(1_000).enumerate() {
         let number = number.to_string();
         let acquire = seal.acquire("k").wait(secs(100)).metadata("number", &number);
-        let served = Arc::clone(&served);
+        let grants = Arc::clone(&grants);
         waiting.spawn(async move {
             let lease = acquire.await.unwrap();
-            served.lock().unwrap().push((number, lease.token()));
+            grants.lock().unwrap().push((number, lease.token()));
             lease.release().await.unwrap();
         });
     }
@@ -94,9 +94,9 @@ pub(crate) async fn a_thousand_who_come_are_queued_and_served_in_their_turn() {
     holder.release().await.unwrap();
     waiting.join_all().await;
     println!("1,000 were served in {:?} by {} swaps", began.elapsed(), swaps(&server).await - before);
-    let served = served.lock().unwrap();
-    assert!(served.iter().map(|(number, _)| number.clone()).eq(queue), "each in its turn");
-    assert!(served.is_sorted_by(|(_, one), (_, next)| one < next), "with tokens that grow");
+    let grants = grants.lock().unwrap();
+    assert!(grants.iter().map(|(number, _)| number.clone()).eq(queue), "each in its turn");
+    assert!(grants.is_sorted_by(|(_, one), (_, next)| one < next), "with tokens that grow");
 }
 
 pub(crate) async fn a_thousand_waiters_that_are_dropped_leave_the_queue() {

@@ -93,10 +93,10 @@ fn a_crowd_behind_an_exclusive_holder_is_queued_by_one_write_and_sharers_by_one_
     let (queue, outcomes) = apply_in_turn(bench.record.as_ref(), at, &crowd(9));
     assert_eq!((queue.unwrap().queue.len(), outcomes.len()), (1, 1));
     // Those that wait already have moved the clock on.
-    crowd(9).into_iter().for_each(|request| {
-        let KeyRequest::Single(request) = request else { return };
+    for request in crowd(9) {
+        let KeyRequest::Single(request) = request else { continue };
         bench.send(request);
-    });
+    }
     assert_eq!(apply_in_turn(bench.record.as_ref(), at, &crowd(9)).1.len(), 4);
 }
 
