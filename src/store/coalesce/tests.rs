@@ -1,7 +1,5 @@
 //! Tests of queues and turns, with a sender that answers when the test says so.
 
-use tokio::time::Instant;
-
 use super::*;
 use crate::{Clock, record::Outcome};
 
@@ -141,20 +139,20 @@ async fn an_abandoned_request_is_never_sent() {
 #[tokio::test(start_paused = true)]
 async fn a_late_answer_delays_others_for_the_patience_and_each_further_one_for_twice_as_long() {
     let recorder = Recorder::with(&[4_000, 4_000, 4_000]);
-    let began = Instant::now();
+    let (clock, began) = (Clock::tokio(), Clock::tokio().now());
     let mut late = Vec::new();
     for number in 0..3 {
         late.push(recorder.sends(number, What::Shared).await);
     }
     let next = recorder.sends(3, What::Shared).await;
     next.await.unwrap().unwrap();
-    let took = began.elapsed();
+    let took = clock.now().saturating_sub(began);
     assert!((Duration::from_millis(710)..Duration::from_millis(715)).contains(&took), "100 + 200 + 400 + 10: {took:?}");
     // An answer that comes in time ends that.
     all(late).await;
-    let again = Instant::now();
+    let again = clock.now();
     all(vec![recorder.sends(4, What::Shared).await]).await;
-    assert!(again.elapsed() <= Duration::from_millis(12));
+    assert!(clock.now().saturating_sub(again) <= Duration::from_millis(12));
 }
 
 #[tokio::test(start_paused = true)]
