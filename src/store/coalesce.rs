@@ -72,6 +72,7 @@ pub(super) enum Join {
     /// It can.
     Together,
     /// It cannot, and later requests may be sent before it.
+    #[cfg_attr(not(feature = "mongodb"), allow(dead_code, reason = "for the store on MongoDB"))]
     Later,
     /// It cannot, and no later request may be sent before it.
     Stop,
@@ -319,6 +320,7 @@ impl<S: SendTogether> Turn<S> {
     }
 
     /// Takes the requests that have come since and can be sent together with these.
+    #[cfg_attr(not(feature = "compare-and-swap"), allow(dead_code, reason = "for stores that compare and swap"))]
     pub(super) fn take_more(&self, requests: &mut Vec<Queued<S::Request>>) {
         if let Some(queue) = self.sender.coalescer().queues().get_mut(&self.place()) {
             queue.take_more::<S>(&self.key, requests, true);
@@ -326,6 +328,7 @@ impl<S: SendTogether> Turn<S> {
     }
 
     /// Puts these requests at the head of the queue. Each is then sent without others.
+    #[cfg_attr(not(feature = "mongodb"), allow(dead_code, reason = "for the store on MongoDB"))]
     pub(super) fn put_back(&self, requests: Vec<Queued<S::Request>>) {
         if let Some(queue) = self.sender.coalescer().queues().get_mut(&self.place()) {
             for queued in requests.into_iter().rev() {
