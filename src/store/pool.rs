@@ -16,7 +16,7 @@ use tokio::{
     sync::Semaphore,
 };
 
-/// The connections of a client that [`connect`](crate::Mongoseal::connect) opens, unless it is told more.
+/// The connections of a client that [`connect`](crate::Mongoseal::connect) opens, unless the connection string has more.
 pub(crate) const DEFAULT_POOL: u32 = 64;
 
 /// How many requests of each kind may be under way at once.

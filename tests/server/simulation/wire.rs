@@ -27,7 +27,7 @@ use crate::{
     world::may_end,
 };
 
-/// What a sabotage makes of the store, to see that somebody notices.
+/// How a sabotage breaks the store. A test expects that a check fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Sabotage {
     /// A request is sent although its caller is gone.

@@ -31,7 +31,7 @@ pub(crate) struct World {
     pub(crate) faulty: Mutex<bool>,
     pub(crate) trace: Mutex<Vec<String>>,
     pub(crate) seen: Mutex<BTreeMap<&'static str, usize>>,
-    /// The first check that failed in a task whose panic nobody sees.
+    /// The first check that failed in a task whose panic no test receives.
     broken: Mutex<Option<String>>,
     /// The grants of each key, as the store made them.
     grants: Mutex<HashMap<Key, Grants>>,
@@ -132,7 +132,7 @@ impl World {
         }
     }
 
-    /// Runs checks in a task whose panic nobody sees. [`ensure_unbroken`](Self::ensure_unbroken) reports it.
+    /// Runs checks in a task whose panic no test receives. [`ensure_unbroken`](Self::ensure_unbroken) reports it.
     pub(crate) fn checked<T>(&self, check: impl FnOnce() -> T) -> T {
         catch_unwind(AssertUnwindSafe(check)).unwrap_or_else(|panic| {
             let message = panic.downcast_ref::<String>().cloned().unwrap_or_else(|| "a check panicked".to_owned());
