@@ -23,7 +23,7 @@ ci:
     .ci/run
 
 # Tier 3: the full model, an hour under faults, all figures, the peers, and mutants.
-nightly: model (chaos "60") figures peers mutants
+nightly: model programs (chaos "60") figures peers mutants
 
 # Formatting, and clippy on everything with the default features. `.ci/run` adds the other feature sets.
 lint:
@@ -50,6 +50,10 @@ peers:
 # All states of the model, within larger bounds than a push explores.
 model:
     MONGOSEAL_MODEL=full cargo test --release --workspace --test model -- --nocapture
+
+# The simulation with so many programs for each of its tests. Prints the pairs of options that were granted seldom.
+programs count="300000":
+    MONGOSEAL_PROGRAMS={{ count }} cargo test --release --workspace --test simulation -- --nocapture
 
 # Mutants of the state machine, each of which a unit test must notice. Needs cargo-mutants.
 mutants:

@@ -13,16 +13,17 @@ use mongoseal::{
 const WORKERS: u64 = 3;
 
 fn main() -> Result<()> {
-    let seal = open()?;
-    let sums: Result<Vec<u64>> = thread::scope(|scope| {
-        let seal = &seal;
-        let workers: Vec<_> = (1..=WORKERS).map(|worker| scope.spawn(move || take_turn(seal, worker))).collect();
-        workers.into_iter().map(|worker| worker.join().expect("a worker does not panic")).collect()
-    });
-    println!("the sums are {:?}", sums?);
-
-    // Releases all leases. The end of the process waits for no release.
-    seal.shutdown();
+    // Shuts the handle down, also if a worker fails.
+    let sums = open()?.scope(|seal| {
+        thread::scope(|threads| {
+            let workers: Vec<_> = (1..=WORKERS).map(|worker| threads.spawn(move || take_turn(seal, worker))).collect();
+            workers
+                .into_iter()
+                .map(|worker| worker.join().expect("a worker does not panic"))
+                .collect::<Result<Vec<u64>>>()
+        })
+    })?;
+    println!("the sums are {sums:?}");
     Ok(())
 }
 

@@ -70,6 +70,11 @@ async fn main() -> Result<()> {
     let store: Arc<dyn Store> = Arc::new(CompareAndSwap::new(Table::default(), RETENTION));
     let alice = Mongoseal::builder().owner("alice").on_store(store.clone())?;
     let bob = Mongoseal::builder().owner("bob").on_store(store)?;
+    // Shuts both handles down, also if the work fails.
+    alice.scope(async |alice| bob.scope(async |bob| work(alice, bob).await).await).await
+}
+
+async fn work(alice: &Mongoseal, bob: &Mongoseal) -> Result<()> {
     let lease = alice.acquire("reports/nightly").await?;
     println!("alice acquired {:?} with token {}", lease.key(), lease.token());
     if let Err(Error::Held { owner, .. }) = bob.acquire("reports/nightly").await {
@@ -79,7 +84,6 @@ async fn main() -> Result<()> {
     let (released, lease) = tokio::join!(lease.release(), waiting);
     released?;
     println!("alice released the key, and bob acquired it with token {}", lease?.token());
-    tokio::join!(alice.shutdown(), bob.shutdown());
     Ok(())
 }
 

@@ -36,18 +36,23 @@ async fn main() -> mongoseal::Result<()> {
         Ok(uri) => Mongoseal::connect(uri).await?,
         Err(_) => Mongoseal::in_memory(),
     };
+    // Shuts the handle down, also if the comparison fails.
+    seal.scope(async |seal| compare(seal).await).await
+}
+
+/// Lets two holders write to a storage without a fence, and to a storage with a fence.
+async fn compare(seal: &Mongoseal) -> mongoseal::Result<()> {
     let unfenced = Storage::default();
-    story(&seal, &unfenced).await?;
+    story(seal, &unfenced).await?;
     assert_eq!(unfenced.read("ada"), 10, "the second holder's 5 are lost");
     println!("without a fence: {} instead of 15, an update is lost", unfenced.read("ada"));
 
     let fenced = Storage { gate: Some(FenceGate::new()), ..Storage::default() };
-    let late = story(&seal, &fenced).await;
+    let late = story(seal, &fenced).await;
     assert!(matches!(late, Err(Error::Fenced { .. })), "{late:?}");
     println!("with a fence: {}", late.unwrap_err());
     assert_eq!(fenced.read("ada"), 5, "the second holder's 5 stand, and the first one knows that its 10 do not");
     println!("the balance is {}, and the first holder can do its part again", fenced.read("ada"));
-    seal.shutdown().await;
     Ok(())
 }
 

@@ -21,25 +21,31 @@ use tokio::time::sleep;
 async fn main() -> Result<()> {
     let name = env::args().nth(1).unwrap_or_else(|| format!("process {}", std::process::id()));
     let uri = env::var("MONGODB_URI").unwrap_or_else(|_| "mongodb://127.0.0.1/?replicaSet=rs0".into());
-    let client = Client::with_uri_str(uri).await.map_err(driver)?;
+    let client = Client::with_uri_str(&uri).await?;
     let database = client.default_database().unwrap_or_else(|| client.database("mongoseal"));
     let jobs: Collection<Document> = database.collection("jobs");
-    if jobs.find_one(doc! {}).await.map_err(driver)?.is_none() {
+    if jobs.find_one(doc! {}).await?.is_none() {
         let new = (1..=6).map(|id| doc! { "_id": id, "steps": 5, "done": 0, "log": [] });
         drop(jobs.insert_many(new).ordered(false).await); // another worker may have inserted them
     }
-    let seal = Mongoseal::builder().owner(name.as_str()).ttl(Duration::from_millis(1_500)).on(&database)?;
+    // The leases have a client of their own: a refresh does not wait for a connection behind slow queries.
+    let seal = Mongoseal::builder().owner(name.as_str()).ttl(Duration::from_millis(1_500)).connect(&uri).await?;
+    // Shuts the handle down, also if the work fails.
+    seal.scope(async |seal| work_on_open_jobs(seal, &jobs, &name).await).await
+}
+
+async fn work_on_open_jobs(seal: &Mongoseal, jobs: &Collection<Document>, name: &str) -> Result<()> {
     let open = doc! { "$expr": { "$lt": ["$done", "$steps"] } };
-    while jobs.find_one(open.clone()).await.map_err(driver)?.is_some() {
+    while jobs.find_one(open.clone()).await?.is_some() {
         // A random open job, so that workers do not all choose the same one.
         let some = vec![doc! { "$match": &open }, doc! { "$sample": { "size": 1 } }];
-        let mut found = jobs.aggregate(some).await.map_err(driver)?;
-        if !found.advance().await.map_err(driver)? {
+        let mut found = jobs.aggregate(some).await?;
+        if !found.advance().await? {
             break;
         }
-        let id = found.deserialize_current().map_err(driver)?.get_i32("_id").unwrap_or_default();
+        let id = found.deserialize_current()?.get_i32("_id").unwrap_or_default();
         let outcome = match seal.acquire(format!("jobs/{id}")).await {
-            Ok(lease) => lease.run(work(&jobs, &lease, id, &name)).await.and_then(|done| done),
+            Ok(lease) => lease.run(work(jobs, &lease, id, name)).await.and_then(|done| done),
             Err(held) => Err(held),
         };
         match outcome {
@@ -51,7 +57,6 @@ async fn main() -> Result<()> {
         }
     }
     println!("{name} sees no open job");
-    seal.shutdown().await;
     Ok(())
 }
 
@@ -59,7 +64,7 @@ async fn main() -> Result<()> {
 async fn work(jobs: &Collection<Document>, lease: &Lease, id: i32, name: &str) -> Result<()> {
     // An update of nothing stores the token: from here on, writes of earlier owners are refused.
     jobs.fenced(lease).update_one(doc! { "_id": id }, doc! {}).await?;
-    while let Some(job) = jobs.find_one(doc! { "_id": id }).await.map_err(driver)? {
+    while let Some(job) = jobs.find_one(doc! { "_id": id }).await? {
         let (done, steps) = (job.get_i32("done").unwrap_or_default(), job.get_i32("steps").unwrap_or_default());
         if done >= steps {
             break;
@@ -70,8 +75,4 @@ async fn work(jobs: &Collection<Document>, lease: &Lease, id: i32, name: &str) -
         jobs.fenced(lease).update_one(doc! { "_id": id, "done": done }, step).await?;
     }
     Ok(())
-}
-
-fn driver(error: mongoseal::mongodb::error::Error) -> Error {
-    Error::unavailable("MongoDB did not answer: retry").caused_by(error)
 }

@@ -21,11 +21,16 @@ async fn main() -> Result<()> {
     let name = env::args().nth(1).unwrap_or_else(|| format!("process {}", std::process::id()));
     let uri = env::var("MONGODB_URI").unwrap_or_else(|_| "mongodb://127.0.0.1/?replicaSet=rs0".into());
     let ttl = env::var("TTL_MS").ok().and_then(|ttl| ttl.parse().ok()).unwrap_or(5_000);
-    let client = Client::with_uri_str(uri).await.map_err(|error| Error::invalid(error.to_string()))?;
+    let client = Client::with_uri_str(&uri).await?;
     let database = client.default_database().unwrap_or_else(|| client.database("mongoseal"));
     let board: Collection<Document> = database.collection("board");
-    let seal = Mongoseal::builder().owner(name.as_str()).on(&database)?;
+    // The leases have a client of their own: a refresh does not wait for a connection behind slow queries.
+    let seal = Mongoseal::builder().owner(name.as_str()).connect(&uri).await?;
+    // Shuts the handle down, also if the campaign fails.
+    seal.scope(async |seal| campaign(seal, &board, &name, Duration::from_millis(ttl)).await).await
+}
 
+async fn campaign(seal: &Mongoseal, board: &Collection<Document>, name: &str, ttl: Duration) -> Result<()> {
     let mut lines = BufReader::new(tokio::io::stdin()).lines();
     let end = CancellationToken::new();
     let on_ctrl_c = end.clone();
@@ -39,15 +44,15 @@ async fn main() -> Result<()> {
     while !end.is_cancelled() {
         let elector = seal
             .campaign("scheduler")
-            .value(name.as_str())
-            .ttl(Duration::from_millis(ttl))
+            .value(name)
+            .ttl(ttl)
             .elector()
             .on_new_leader(|leader| println!("{} leads with token {}", leader.value, leader.token))
             .on_stopped(|| println!("stopped"))
             .until(end.clone());
         let resigned = elector.run(async |leader| {
             tokio::select! {
-                result = work(leader, &board, &name) => result,
+                result = work(leader, board, name) => result,
                 line = lines.next_line() => {
                     if !matches!(line, Ok(Some(_))) {
                         end.cancel();
@@ -62,7 +67,6 @@ async fn main() -> Result<()> {
             Err(refused) => println!("refused: {refused}"), // a later leader has written: nothing was written
         }
     }
-    seal.shutdown().await;
     Ok(())
 }
 

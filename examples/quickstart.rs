@@ -10,7 +10,11 @@ use mongoseal::{Error, Mongoseal, ReleaseOutcome, store::MemoryStore};
 #[tokio::main]
 async fn main() -> mongoseal::Result<()> {
     let (alice, bob) = open().await?;
+    // Shuts both handles down, also if the work fails.
+    alice.scope(async |alice| bob.scope(async |bob| work(alice, bob).await).await).await
+}
 
+async fn work(alice: &Mongoseal, bob: &Mongoseal) -> mongoseal::Result<()> {
     let lease = alice.acquire("reports/nightly").ttl(Duration::from_secs(30)).await?;
     println!("{} acquired {:?} with token {}", lease.owner(), lease.key(), lease.token());
 
@@ -39,11 +43,6 @@ async fn main() -> mongoseal::Result<()> {
     println!("bob acquired it with token {}", lease.token());
     assert!(lease.token() > first, "tokens only grow");
     println!("the storage now refuses token {first}: it is smaller");
-
-    // Releases all leases and waits for that.
-    drop(lease);
-    alice.shutdown().await;
-    bob.shutdown().await;
     Ok(())
 }
 

@@ -12,5 +12,5 @@ pub(crate) mod purge;
 mod raise;
 pub(crate) mod resume;
 pub(crate) mod revoke;
-mod scope;
 pub(crate) mod watch;
+mod with;

@@ -42,7 +42,7 @@ pub struct Builder {
     ttl: Duration,
     grace: Option<Duration>,
     drift_ppm: u32,
-    retention: Duration,
+    retention: Option<Duration>,
     operation_timeout: Duration,
     queue_limit: u32,
     wait: Option<Duration>,
@@ -61,6 +61,8 @@ pub struct Builder {
     pub(crate) redis_replicas: Option<u32>,
 }
 
+const DEFAULT_RETENTION: Duration = Duration::from_secs(24 * 3600);
+
 impl Default for Builder {
     fn default() -> Self {
         Self {
@@ -68,7 +70,7 @@ impl Default for Builder {
             ttl: Ttl::DEFAULT.duration(),
             grace: None,
             drift_ppm: 1_000,
-            retention: Duration::from_secs(24 * 3600),
+            retention: None,
             operation_timeout: Duration::from_secs(10),
             queue_limit: 1_000,
             wait: None,
@@ -131,10 +133,10 @@ impl Builder {
     }
 
     /// Sets how long the record of an idle key is kept: at least as long as the longest ttl. All processes on a
-    /// collection must agree, because it is the option of the TTL index. A custom store has its own retention. Default:
-    /// 24 hours.
+    /// collection must agree, because it is the option of the TTL index. A store that is passed to
+    /// [`on_store`](Self::on_store) has its own retention, and another one is refused. Default: 24 hours.
     pub fn retention(mut self, retention: Duration) -> Self {
-        self.retention = retention;
+        self.retention = Some(retention);
         self
     }
 
@@ -191,13 +193,46 @@ impl Builder {
     ///
     /// # Errors
     ///
-    /// [`Error::Invalid`] if the settings contradict each other.
+    /// [`Error::Invalid`] if the settings contradict each other, or if one of them has no effect on a store that is open:
+    /// another retention, or the name of a collection.
     pub fn on_store(self, store: Arc<dyn Store>) -> Result<Mongoseal> {
-        #[cfg(feature = "mongodb")]
-        self.refuse_connections()?;
+        if let Some(option) = self.option_of_a_server() {
+            return Err(Error::invalid(format!("`{option}` has no effect on a store that is open: leave it out")));
+        }
+        self.ensure_retention(store.retention())?;
         let settings = Settings { retention: store.retention(), ..self.settings()? };
         let thread = self.dedicated_thread.then(DedicatedThread::start).transpose()?.map(Arc::new);
         Ok(Mongoseal { shared: Shared::new(store, settings, thread)? })
+    }
+
+    /// The name of an option that says what is opened on a server, if one is set.
+    #[cfg_attr(not(any(feature = "mongodb", feature = "redis")), allow(clippy::unused_self, reason = "there are none"))]
+    pub(crate) fn option_of_a_server(&self) -> Option<&'static str> {
+        let options: &[(&'static str, bool)] = &[
+            #[cfg(feature = "mongodb")]
+            ("database", self.database.is_some()),
+            #[cfg(any(feature = "mongodb", feature = "redis"))]
+            ("collection", self.collection.is_some()),
+            #[cfg(feature = "mongodb")]
+            ("allow_sharded", self.allow_sharded),
+            #[cfg(feature = "mongodb")]
+            ("connections", self.connections.is_some()),
+            #[cfg(feature = "redis")]
+            ("redis_replicas", self.redis_replicas.is_some()),
+        ];
+        options.iter().find(|(_, is_set)| *is_set).map(|(option, _)| *option)
+    }
+
+    /// Refuses a retention that is not that of the store.
+    pub(crate) fn ensure_retention(&self, of_store: Duration) -> Result<()> {
+        match self.retention {
+            Some(retention) if retention != of_store => Err(Error::invalid(format!(
+                "a retention of {} has no effect on this store, which keeps idle records for {}: leave it out",
+                format_duration(retention),
+                format_duration(of_store)
+            ))),
+            _ => Ok(()),
+        }
     }
 
     /// Checks the settings.
@@ -224,10 +259,11 @@ impl Builder {
                 self.drift_ppm
             )));
         }
-        if self.retention > Ttl::MAX.duration() {
+        let retention = self.retention.unwrap_or(DEFAULT_RETENTION);
+        if retention > Ttl::MAX.duration() {
             return Err(Error::invalid(format!(
                 "idle records can be kept for at most 365d and {} is longer: 24h are usual",
-                format_duration(self.retention)
+                format_duration(retention)
             )));
         }
         Ok(Settings {
@@ -235,7 +271,7 @@ impl Builder {
             ttl: Ttl::try_from(self.ttl)?,
             grace: self.grace,
             drift_ppm: self.drift_ppm,
-            retention: self.retention,
+            retention,
             operation_timeout: self.operation_timeout,
             queue_limit: self.queue_limit,
             on_held: OnHeld::of(self.wait, self.retry.clone())?.unwrap_or(OnHeld::Once),

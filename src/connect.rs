@@ -11,36 +11,63 @@ use std::sync::Arc;
 #[cfg(any(feature = "mongodb", feature = "redis"))]
 use std::{any::Any, time::Duration};
 
-use crate::{Builder, Error, Mongoseal, Result, engine::settings::Settings, store::MemoryStore};
 #[cfg(any(feature = "mongodb", feature = "redis"))]
+use crate::engine::{context::ensure_runtime, dedicated_thread::DedicatedThread};
 use crate::{
-    engine::{context::ensure_runtime, dedicated_thread::DedicatedThread},
-    store::Store,
+    Builder, Error, Mongoseal, Result, Ttl,
+    engine::settings::Settings,
+    store::{MemoryStore, Store},
 };
 
 impl Mongoseal {
-    /// Makes a handle on records in this process, on tokio's clock: for tests, examples and programs of one process. It
-    /// behaves like a handle on MongoDB.
+    /// Makes a handle on records of its own in this process: a second call makes a handle that neither sees nor excludes the
+    /// leases of the first. For two handles that exclude each other, as two processes on MongoDB do, use
+    /// [`in_memory_on`](Self::in_memory_on).
+    ///
+    /// It is for tests, examples and programs of one process. It has tokio's clock, which a test can pause.
     #[must_use]
     pub fn in_memory() -> Self {
-        Self::with_defaults(Builder::in_memory)
+        Self::in_memory_on(&MemoryStore::default())
     }
 
-    /// A test proves that the default settings are valid, so this cannot fail.
-    fn with_defaults(build: impl FnOnce(Builder) -> Result<Self>) -> Self {
-        match build(Self::builder()) {
+    /// Makes a handle on the records of a store in this process. Handles on one store behave like processes on one
+    /// collection.
+    ///
+    /// The ttl is the default of a handle, 30 seconds, or the retention of the store if that is shorter.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use mongoseal::{Error, Mongoseal, store::MemoryStore};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> mongoseal::Result<()> {
+    /// let store = MemoryStore::default();
+    /// let (alice, bob) = (Mongoseal::in_memory_on(&store), Mongoseal::in_memory_on(&store));
+    /// let lease = alice.acquire("reports/nightly").await?;
+    /// assert!(matches!(bob.acquire("reports/nightly").await, Err(Error::Held { .. })));
+    /// # lease.release().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn in_memory_on(store: &MemoryStore) -> Self {
+        let ttl = Ttl::DEFAULT.duration().min(Store::retention(store));
+        match Self::builder().ttl(ttl).on_store(Arc::new(store.clone())) {
             Ok(seal) => seal,
+            // A test proves that the default settings are valid, also with the shortest retention.
             Err(error) => unreachable!("the default settings are valid: {error}"),
         }
     }
 }
 
 impl Builder {
-    /// Makes a handle on records in this process.
+    /// Makes a handle on records of its own in this process: see [`Mongoseal::in_memory`]. For handles that exclude each
+    /// other, pass clones of one [`MemoryStore`] to [`on_store`](Self::on_store).
     ///
     /// # Errors
     ///
-    /// [`Error::Invalid`](crate::Error::Invalid) if the settings contradict each other.
+    /// As [`on_store`](Self::on_store).
     pub fn in_memory(self) -> Result<Mongoseal> {
         let store = MemoryStore::new(self.settings()?.retention);
         self.on_store(Arc::new(store))
@@ -112,8 +139,9 @@ impl Builder {
         if let Some(store) = sibling_store(&*other.shared.context.store, &self, settings.retention)? {
             return Ok(Mongoseal { shared: other.shared.sibling_on(store, settings)? });
         }
-        let settings = Settings { retention: other.shared.context.store.retention(), ..settings };
-        Ok(Mongoseal { shared: other.shared.sibling(settings)? })
+        let retention = other.shared.context.store.retention();
+        self.ensure_retention(retention)?;
+        Ok(Mongoseal { shared: other.shared.sibling(Settings { retention, ..settings })? })
     }
 }
 
@@ -184,15 +212,6 @@ impl Builder {
         })
     }
 
-    /// Whether it names where the records are.
-    fn names_a_place(&self) -> bool {
-        #[cfg(feature = "mongodb")]
-        if self.database.is_some() {
-            return true;
-        }
-        self.collection.is_some()
-    }
-
     async fn connect_here(self, uri: &str, thread: Option<Arc<DedicatedThread>>) -> Result<Mongoseal> {
         // Boxed, because a future is as large as the largest that it awaits.
         // A text that is no connection string gets the error of a store that this build has.
@@ -243,18 +262,12 @@ fn sibling_store(store: &dyn Store, builder: &Builder, retention: Duration) -> R
     if let Some(store) = any.downcast_ref() {
         return redis::sibling_store(store, builder, retention);
     }
-    if builder.names_a_place() {
-        return Err(Error::invalid(
-            "the handle's store has no databases and collections: leave them out of the settings of its sibling",
-        ));
+    match builder.option_of_a_server() {
+        Some(option) => Err(Error::invalid(format!(
+            "the handle is not on a server: leave `{option}` out of the settings of its sibling"
+        ))),
+        None => Ok(None),
     }
-    #[cfg(feature = "redis")]
-    if builder.redis_replicas.is_some() {
-        return Err(Error::invalid(
-            "the handle is not on Redis: leave `redis_replicas` out of the settings of its sibling",
-        ));
-    }
-    Ok(None)
 }
 
 #[cfg(test)]

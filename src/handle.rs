@@ -1,6 +1,14 @@
 //! The handle: the state that all leases of a process share, and its shutdown.
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{
+    fmt,
+    future::poll_fn,
+    panic::{self, AssertUnwindSafe},
+    pin::pin,
+    sync::Arc,
+    task::Poll,
+    time::Duration,
+};
 
 use tokio::runtime::Handle;
 use tracing::warn;
@@ -21,17 +29,20 @@ use crate::{
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> mongoseal::Result<()> {
 /// let seal = Mongoseal::in_memory();
-/// let lease = seal.acquire("reports/nightly").await?;
-/// println!("acting with token {}", lease.token());
-/// seal.shutdown().await;
-/// # Ok(())
+/// seal.scope(async |seal| {
+///     let lease = seal.acquire("reports/nightly").await?;
+///     println!("acting with token {}", lease.token());
+///     Ok(())
+/// })
+/// .await
 /// # }
 /// ```
 ///
 /// # Clean shutdown
 ///
-/// [`shutdown`](Self::shutdown) releases all leases and waits for that. If a process ends without it, its leases
-/// expire, and the next acquire of a key waits for up to a ttl and its grace.
+/// [`shutdown`](Self::shutdown) releases all leases and waits for that, and [`scope`](Self::scope) calls it when its work
+/// has ended, also by an error. If a process ends without it, its leases expire. Then an acquire of such a key waits for up
+/// to the ttl and the grace of the lease, or is refused for as long.
 #[derive(Clone)]
 pub struct Mongoseal {
     pub(crate) shared: Arc<Shared>,
@@ -85,11 +96,18 @@ impl Mongoseal {
     }
 
     /// Shuts the handle down. No further acquire is possible. Every lease is [`Lost`](crate::LeaseState::Lost) at once
-    /// with the cause [`ShutDown`](crate::LossCause::ShutDown) and is released at the store. The tasks of all leases
-    /// have ended when this returns.
+    /// with the cause [`ShutDown`](crate::LossCause::ShutDown), which cancels its
+    /// [token](crate::Lease::cancellation_token), and is released at the store. The tasks of all leases have ended when
+    /// this returns.
+    ///
+    /// A lease under which [`run`](crate::Lease::run), [`with`](crate::Acquire::with), [`once`](Self::once) or an
+    /// [elector](crate::Elector) runs work is released when the work has ended. If it has not ended after four fifths of
+    /// the operation timeout, because it blocks its thread or is not polled, the lease is not released: it expires. Any
+    /// other lease is released at once, so end its work before this call.
     ///
     /// It takes at most the operation timeout and 100 ms. If there are many leases and the store cannot release all of
-    /// them in two fifths of the operation timeout, the ttls end the others, and a warning says how many.
+    /// them in two fifths of the operation timeout, the ttls end the others. A warning says how many leases were not
+    /// released.
     ///
     /// If [`connect`](Self::connect) opened the client, the last of the [siblings](crate::Builder::sibling_of) closes
     /// it. A client of the caller stays open. A second call, or a call on a clone, waits for the same end.
@@ -122,6 +140,52 @@ impl Mongoseal {
             let deadline = Deadline::after(context.clock(), until.remaining().max(CLOSE_TIMEOUT));
             shared.siblings().closed.get_or_init(|| context.store.close(deadline)).await;
         }
+    }
+}
+
+impl Mongoseal {
+    /// Runs `work` with this handle, shuts the handle down, and returns the value of the work. So the handle is shut down
+    /// however the work ends: by a value, by an error in it, or by a panic.
+    ///
+    /// Clones of the handle are shut down, too. It takes as long as the work and a [`shutdown`](Self::shutdown).
+    ///
+    /// # Panics
+    ///
+    /// If the work panics, with its panic.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future drops the work. Its leases are released in the background, and the handle is not shut down.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use mongoseal::{Error, Mongoseal};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> mongoseal::Result<()> {
+    /// # let seal = Mongoseal::in_memory();
+    /// let failed = seal.scope(async |seal| {
+    ///     let _lease = seal.acquire("reports/nightly").await?;
+    ///     Err::<(), _>(Error::invalid("the work failed"))
+    /// });
+    /// assert!(failed.await.is_err(), "and the lease is released");
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn scope<T>(self, work: impl AsyncFnOnce(&Self) -> T) -> T {
+        let ended = {
+            let mut work = pin!(work(&self));
+            poll_fn(|task| {
+                // The work is not polled again after a panic.
+                match panic::catch_unwind(AssertUnwindSafe(|| work.as_mut().poll(task))) {
+                    Ok(polled) => polled.map(Ok),
+                    Err(panicked) => Poll::Ready(Err(panicked)),
+                }
+            })
+            .await
+        };
+        self.shutdown().await;
+        ended.unwrap_or_else(|panicked| panic::resume_unwind(panicked))
     }
 }
 

@@ -207,6 +207,37 @@ impl Lease {
         work::run_while_held(&self.lease_shared().ended, || self.check(), pin!(work)).await
     }
 
+    /// Runs `work` that returns a `Result` while the lease is held, as [`run`](Self::run) does, and returns that `Result`.
+    ///
+    /// # Errors
+    ///
+    /// The error of the work. [`Error::Lost`], as of [`run`](Self::run).
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`run`](Self::run).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use mongoseal::{Error, Mongoseal};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> mongoseal::Result<()> {
+    /// # let seal = Mongoseal::in_memory();
+    /// let lease = seal.acquire("reports/nightly").await?;
+    /// let pages = lease.try_run(async { Ok::<_, Error>(6 * 7) }).await?;
+    /// assert_eq!(pages, 42);
+    /// # lease.release().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn try_run<T, E>(&self, work: impl Future<Output = Result<T, E>>) -> Result<T, E>
+    where
+        E: From<Error>,
+    {
+        self.run(work).await?
+    }
+
     /// Checks, by a linearizable read, whether the lease is held at this moment.
     ///
     /// It may end a moment later. Only a storage that checks the token covers that.

@@ -9,11 +9,12 @@
 //! # #[tokio::main(flavor = "current_thread")]
 //! # async fn main() -> mongoseal::Result<()> {
 //! let seal = Mongoseal::in_memory(); // or Mongoseal::connect("mongodb://db0,db1,db2/app?replicaSet=rs0").await?
-//! let lease = seal.acquire("reports/nightly").await?;
-//! println!("acting with token {}", lease.token());
-//! lease.release().await?;
-//! seal.shutdown().await;
-//! # Ok(())
+//! seal.scope(async |seal| {
+//!     let lease = seal.acquire("reports/nightly").await?;
+//!     println!("acting with token {}", lease.token());
+//!     Ok(())
+//! }) // releases all leases, however the work ends
+//! .await
 //! # }
 //! ```
 //!
@@ -23,7 +24,8 @@
 //!
 //! | to | see |
 //! |---|---|
-//! | open a handle | [`Mongoseal::connect`], [`Mongoseal::new`], [`Mongoseal::in_memory`], [`Builder`] |
+//! | open a handle, and shut it down | [`Mongoseal::connect`], [`Mongoseal::new`], [`Builder`]; [`Mongoseal::scope`], [`Mongoseal::shutdown`] |
+//! | test code that acquires leases | [`Mongoseal::in_memory`]; [`Mongoseal::in_memory_on`] and [`store::MemoryStore`] for handles that exclude each other |
 //! | acquire one key | [`Mongoseal::acquire`], [`Acquire`], [`Retry`], [`Mongoseal::with_lease`] |
 //! | acquire several keys, or none | [`Mongoseal::acquire_all`], [`LeaseSet`] |
 //! | run work once for each tick of a schedule | [`Mongoseal::once`], [`RunOnce`], [`Tick`], [`Mongoseal::reset_once`] |
@@ -43,9 +45,9 @@
 //!
 //! # Choosing
 //!
-//! **How to open a handle.** [`Mongoseal::connect`] takes a connection string and owns its client. [`Mongoseal::new`] uses a
-//! database of a client of yours. [`Mongoseal::in_memory`] needs no server: it is for tests, examples and a single process.
-//! [`Builder`] has the settings. A program without async opens a handle of the module `blocking`.
+//! **How to open a handle.** [`Mongoseal::connect`] takes a connection string and owns its client, so that slow queries
+//! cannot delay a refresh: prefer it. [`Mongoseal::new`] uses a database of a client of yours. [`Mongoseal::in_memory`] needs
+//! no server: it is for tests, examples and a single process. [`Builder`] has the settings. A program without async opens a handle of the module `blocking`.
 //!
 //! **Which store.** On MongoDB each promise holds over the loss of a member. On Redis, with the feature `redis`, a failover can
 //! lose a lease, and two holders can believe for a while. Use it if Redis is there, MongoDB is not, and the work tolerates a
@@ -89,7 +91,7 @@
 //!
 //! Dropping a [`Lease`] releases it in the background. Dropping the future of a verb never drops a request half-way: the page
 //! of each verb has a section *Cancel safety*. [`Mongoseal::shutdown`] releases all leases and waits for all tasks but one,
-//! which it names. Call it before the runtime ends: without it leases end by their ttl.
+//! which it names. [`Mongoseal::scope`] calls it when its work has ended. Without it, leases end by their ttl.
 //!
 //! # Tracing
 //!
@@ -191,7 +193,7 @@ pub use action::{
     purge::Purged,
     resume::Resume,
     revoke::{Revoke, Revoked},
-    watch::EventStream,
+    watch::{EventStream, WatchItem},
 };
 pub use builder::Builder;
 pub use election::{Campaign, Elector, Leader, LeaderInfo, LeaderStream, Leadership, LeadershipState, Readiness};

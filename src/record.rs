@@ -14,7 +14,7 @@ use std::time::Duration;
 
 pub use batch::{BatchRequest, KeyRequest, LeaseRefs, lease_refs};
 pub use events::{Event, EventKind};
-pub use filter::{Filter, Position, SharingFilter};
+pub use filter::{Filter, KeyFilter, Position, SharingFilter};
 pub use inspection::{CompletedTick, HolderInfo, Inspection, ListedLease, PastRevocation, WaiterInfo};
 pub use request::*;
 pub use state_machine::{apply, apply_batch, apply_in_turn, apply_together};
@@ -183,9 +183,9 @@ pub struct Record {
     pub holders: Vec<Holder>,
     /// The waiters, in the order of their turn.
     pub queue: Vec<Waiter>,
-    /// The acquires to which the last change granted the key from the queue, with their tokens, and without a token
-    /// those from which it took the key. So a handle that reads only this, in a stream of changes, gets all that
-    /// concerns it and nothing else.
+    /// The acquires to which the last change granted the key from the queue, with their tokens. Without a token: those
+    /// from which it took the key, and the first waiter if it must send its acquire again to learn when the key is
+    /// available. So a handle that reads only this, in a stream of changes, gets all that concerns it and nothing else.
     pub handover: Vec<(AcquireId, Option<FencingToken>)>,
     /// When the record last changed.
     pub last_seen: StoreTime,

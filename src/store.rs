@@ -34,12 +34,12 @@
 //!    that ends leases, at some time between the call and its answer.
 //! 7. An answer of `apply_batch` means that it is durable, as with `apply`. `true` comes from writes that changed each
 //!    record.
-//! 8. `list` returns, of the holders at the time of the call, those that [`Filter::admits`], in the order of tokens and
-//!    then of keys. Each is as it was at some time between the call and its answer.
+//! 8. `list` returns, of the holders at the time of the call, those that [`Filter::admits`], in the order of keys and
+//!    then of tokens. Each is as it was at some time between the call and its answer.
 //! 9. `delete_idle` deletes a record only if it has no holders and no waiters and has been idle for the retention. It
 //!    checks and deletes in one step.
-//! 10. What `follow` and `follow_prefix` send is durable, in the order in which it happened, and complete. If a receiver
-//!     is slow, it may get the present record in place of the changes that it has not received.
+//! 10. What `follow` sends is durable, in the order in which it happened, and complete. If a change may have been left
+//!     out, `follow` fails.
 //! 11. Each call answers before its deadline, which is on the store's [`clock`](Store::clock). Dropping a future
 //!     abandons the answer, and not necessarily the request.
 
@@ -68,7 +68,10 @@ use tokio::sync::mpsc::{Sender, UnboundedSender};
 
 use crate::{
     AcquireId, Clock, Deadline, Error, FencingToken, HandleId, HybridTime, Key, Result,
-    record::{BatchRequest, Filter, LeaseRefs, ListedLease, Outcome, Position, Record, Request, StoreClock, StoreTime},
+    record::{
+        BatchRequest, Filter, KeyFilter, LeaseRefs, ListedLease, Outcome, Position, Record, Request, StoreClock,
+        StoreTime,
+    },
 };
 
 /// A boxed future that owns all its data.
@@ -101,7 +104,8 @@ pub trait Store: Any + fmt::Debug + Send + Sync {
     /// Reads the store's clock, which ends leases, at some time between the call and its answer.
     fn now(&self, deadline: Deadline) -> BoxFuture<Result<StoreTime>>;
 
-    /// Lists the wanted leases that come after a position, at most `page_size`.
+    /// Lists the wanted leases that come after a position. A store reads no more of them than `page_size`; if it can only
+    /// load all records, it returns all.
     fn list(
         &self,
         filter: &Filter,
@@ -110,8 +114,8 @@ pub trait Store: Any + fmt::Debug + Send + Sync {
         deadline: Deadline,
     ) -> BoxFuture<Result<Page>>;
 
-    /// Finds records with expired entries and idle records, in the order of keys, behind this key, at most `page_size`.
-    /// A hint: each is checked again when it is cleared.
+    /// Finds records with expired entries and idle records, in the order of keys, behind this key. `page_size` is as in
+    /// [`list`](Self::list). A hint: each is checked again when it is cleared.
     fn list_expired(&self, after: Option<String>, page_size: u32, deadline: Deadline)
     -> BoxFuture<Result<ExpiredPage>>;
 
@@ -136,24 +140,24 @@ pub trait Store: Any + fmt::Debug + Send + Sync {
         notifications: UnboundedSender<Notification>,
     ) -> BoxFuture<Result<()>>;
 
-    /// Streams the states of the record of a key until the receiver is dropped or the stream fails.
+    /// Streams the states of the records whose keys match, until the receiver is dropped or the stream fails.
     ///
-    /// The first state is the present record. Then comes the state after each change, in order. If the receiver is
-    /// slow, the store waits for it or goes on with the record as it is then. No other receiver waits for a slow one. A
-    /// store that cannot follow returns `Invalid`; then the handle polls the record.
-    fn follow(&self, key: &Key, states: Sender<RecordState>) -> BoxFuture<Result<()>>;
-
-    /// Streams the states of the records of all keys that begin with this text, until the receiver is dropped or the
-    /// stream fails.
+    /// The states at one time come first, and [`FollowedState::Complete`] ends them: that of a key, whether it has a record
+    /// or not; of a prefix, those of the records that have holders, and those of the `known` keys, whether they have a
+    /// record or not. Then comes the state after each change, in order. Of a prefix, a change of a record that has no
+    /// holders before and after it may be left out.
     ///
-    /// The states at one time come first: those of the records that have holders, and those of the `known` keys, whether
-    /// they have a record or not. [`PrefixState::Complete`] ends them. Then comes the state after each change, in order.
-    /// A change of a record that has no holders before and after it may be left out. A document that is not a record is
-    /// sent as if there was no record. A store that cannot follow many keys returns `Invalid`, which is the default; then
-    /// the handle polls lists.
-    fn follow_prefix(&self, prefix: &str, known: Vec<Key>, states: Sender<PrefixState>) -> BoxFuture<Result<()>> {
-        drop((prefix.len(), known, states));
-        Box::pin(async { Err(Error::invalid("this store cannot follow many keys: poll")) })
+    /// A document that is not a record ends the stream of its key with `Corrupt`. Of a prefix, it is sent as if there was no
+    /// record.
+    ///
+    /// A store keeps its place over an interruption, for as long as it has the changes. `Unavailable` means that it may have
+    /// left out changes: the handle reports that, and follows again with the keys that it knows. If the receiver is slow,
+    /// the store waits for it, or returns `Unavailable`. No other receiver waits for a slow one.
+    ///
+    /// A store that cannot follow returns `Invalid`, which is the default; then the handle polls.
+    fn follow(&self, filter: &KeyFilter, known: Vec<Key>, states: Sender<FollowedState>) -> BoxFuture<Result<()>> {
+        drop((filter.clone(), known, states));
+        Box::pin(async { Err(Error::invalid("this store has no stream of changes: poll")) })
     }
 
     /// Closes a handle and its siblings. With the last of the handles that have called [`handle_id`](Self::handle_id),
@@ -233,9 +237,10 @@ pub enum Notification {
         /// When it was granted, on the store's clock, if the store knows.
         at: Option<StoreTime>,
     },
-    /// The key was taken from a lease of this handle.
-    Revoked {
-        /// The number of its acquire.
+    /// An acquire of this handle or its lease must be checked by a request: its key was taken from it, or it is now the
+    /// first waiter and may not know when the key is available.
+    Recheck {
+        /// The number of the acquire.
         number: u64,
     },
 }
@@ -245,7 +250,7 @@ impl Notification {
     #[must_use]
     pub fn of(caller: AcquireId, token: Option<FencingToken>, at: Option<StoreTime>) -> Self {
         let number = caller.number;
-        token.map_or(Self::Revoked { number }, |token| Self::Granted { number, token, at })
+        token.map_or(Self::Recheck { number }, |token| Self::Granted { number, token, at })
     }
 }
 
@@ -259,11 +264,11 @@ pub struct RecordState {
     pub at: StoreClock,
 }
 
-/// A state of the records of many keys.
+/// What a follower of records receives.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum PrefixState {
-    /// A state of one record. Of the record, only the holders, `version`, `last_seen`, and the revocations of the change
-    /// must be right.
+pub enum FollowedState {
+    /// A state of one record. Of a record of a prefix, only the holders, `version`, `last_seen`, and the revocations of the
+    /// change must be right.
     Record {
         /// The key.
         key: Key,
@@ -289,7 +294,7 @@ pub struct Snapshot {
 /// A page of a list of leases.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Page {
-    /// The leases, in the order of tokens and then of keys.
+    /// The leases, in the order of keys and then of tokens.
     pub leases: Vec<ListedLease>,
     /// The position after which the list goes on. `None`: the list has ended.
     pub next: Option<Position>,

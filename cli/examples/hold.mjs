@@ -2,6 +2,7 @@
 // Works while it holds a key, and stops when the lease is lost: hold.mjs KEY [STEPS]
 import { spawn } from "node:child_process";
 import { once } from "node:events";
+import { constants } from "node:os";
 import { createInterface } from "node:readline";
 import { setTimeout as sleep } from "node:timers/promises";
 
@@ -32,5 +33,5 @@ for await (const line of createInterface({ input: hold.stdout })) {
 }
 stop.abort(); // The end of the output: the lease is no longer refreshed.
 await working;
-const [status] = await ended;
-process.exitCode = status || (completed ? 0 : 1);
+const [status, signal] = await ended;
+process.exitCode = signal ? 128 + constants.signals[signal] : status || (completed ? 0 : 1);

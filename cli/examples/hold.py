@@ -33,4 +33,6 @@ stop.set()  # The end of the output: the lease is no longer refreshed.
 if worker:
     worker.join()
 status = hold.wait()
+if status < 0:
+    sys.exit(128 - status)  # A signal ended it.
 sys.exit(status if status else 0 if completed else 1)

@@ -45,12 +45,18 @@ impl<'a> Wait<'a> {
         loop {
             let remaining = until.saturating_sub(clock.now());
             let result = progress.during(attempt(remaining)).await;
-            let Err(Error::Unavailable { message, .. }) = &result else { return result };
-            if self.limit.is_zero() || clock.now() >= until {
-                return result;
+            let error = match result {
+                Err(error @ Error::Unavailable { .. }) if !self.limit.is_zero() => error,
+                result => return result,
+            };
+            if clock.now() >= until {
+                // The error has the time of the last attempt only.
+                let waited = time::brief(clock.now().saturating_sub(self.began));
+                let message = format!("after {waited} the wait ended without an answer of the server: {error}");
+                return Err(Error::unavailable(message).caused_by(error));
             }
             if !is_reported {
-                print_message(&format!("the server did not answer, retrying {:?}: {message}", self.keys));
+                print_message(&format!("the server did not answer, retrying {:?}: {error}", self.keys));
                 is_reported = true;
             }
             sleep(RETRY_DELAY).await;

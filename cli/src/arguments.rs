@@ -10,7 +10,7 @@ use std::{
 
 use clap::{
     Arg, Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum,
-    builder::Resettable,
+    builder::{NonEmptyStringValueParser, Resettable},
     error::{ContextKind, ContextValue, ErrorKind},
 };
 use clap_complete::Shell;
@@ -104,14 +104,22 @@ fn with_hint(mut error: clap::Error, program: &clap::Command) -> clap::Error {
         kind => kind == ErrorKind::MissingRequiredArgument,
     };
     let mut arguments = env::args_os();
-    let runs_command = arguments
+    let command = arguments
         .by_ref()
         .find_map(|argument| program.find_subcommand(argument))
-        .is_some_and(|command| command.get_positionals().any(Arg::is_last_set));
+        .filter(|command| command.get_positionals().any(Arg::is_last_set));
     let rest: Vec<OsString> = arguments.collect();
     let words = rest.iter().filter(|argument| !argument.to_string_lossy().starts_with('-')).count();
-    if may_lack_dashes && runs_command && words > 1 && !rest.iter().any(|argument| argument == "--") {
-        let hint = "put `--` before the command, for example: mongoseal run KEY -- COMMAND".to_owned();
+    if may_lack_dashes
+        && let Some(command) = command
+        && words > 1
+        && !rest.iter().any(|argument| argument == "--")
+    {
+        let operands = command.get_positionals().filter(|operand| operand.is_required_set() && !operand.is_last_set());
+        let names = operands.filter_map(|operand| operand.get_value_names()?.first()).map(|name| format!("{name} "));
+        let options = if command.get_name() == "once" { "--every 1h " } else { "" };
+        let usage = format!("{} {}{options}-- COMMAND", command.get_name(), names.collect::<String>());
+        let hint = format!("put `--` before the command, for example: mongoseal {usage}");
         error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![hint.into()]));
     }
     error
@@ -294,10 +302,12 @@ pub(crate) struct Revoke {
     /// Reason, for example 'its host is gone'
     ///
     /// The holder receives it, and the record keeps it.
-    #[arg(long, value_name = "TEXT")]
+    #[arg(long, value_name = "TEXT", value_parser = NonEmptyStringValueParser::new())]
     pub(crate) reason: String,
     /// Revoker, for example olga; default: user@host
-    #[arg(long, value_name = "NAME")]
+    ///
+    /// Under sudo, the user is the one that called it.
+    #[arg(long, value_name = "NAME", value_parser = NonEmptyStringValueParser::new())]
     pub(crate) by: Option<String>,
     /// Only the lease with this token; default: all leases
     #[arg(long, value_name = "TOKEN", conflicts_with = "owner")]

@@ -5,7 +5,7 @@ mod uri;
 
 use std::{path::PathBuf, pin::pin, sync::OnceLock, time::Duration};
 
-use clap::Args;
+use clap::{Args, builder::NonEmptyStringValueParser};
 use mongoseal::{Builder, Mongoseal};
 use tokio::time::sleep;
 
@@ -42,7 +42,14 @@ pub(crate) struct Connection {
     /// Database; default: that of the URI, or mongoseal
     ///
     /// Only on MongoDB. Environment: `MONGOSEAL_DB`.
-    #[arg(long, global = true, env = "MONGOSEAL_DB", hide_env = true, value_name = "NAME")]
+    #[arg(
+        long,
+        global = true,
+        env = "MONGOSEAL_DB",
+        hide_env = true,
+        value_parser = NonEmptyStringValueParser::new(),
+        value_name = "NAME"
+    )]
     db: Option<String>,
     /// Lease collection; on Redis: prefix of the keys
     ///

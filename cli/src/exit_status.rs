@@ -9,6 +9,9 @@ use signal_hook::low_level::emulate_default_handler;
 
 use crate::{output::ReaderGone, print_message};
 
+/// The process id of the first process of a system or a container.
+const INIT: u32 = 1;
+
 /// An exit status of the program.
 ///
 /// `run`, `once` and `elect` exit with the status of their command, or with 128 plus the number of a signal. The program's own
@@ -72,7 +75,10 @@ impl Status {
 
     /// Ends this process by the signal of the status. If it has none, returns the exit code.
     pub(crate) fn end(self) -> ExitCode {
-        if let Some(signal) = self.signal {
+        // The system does not deliver such a signal to process 1 of a container, which then exits with the code.
+        if let Some(signal) = self.signal
+            && std::process::id() != INIT
+        {
             // SIGQUIT writes no core file: the cause is not in this program.
             setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) }).ok();
             emulate_default_handler(signal).ok();
@@ -86,6 +92,14 @@ impl From<Status> for ExitCode {
         Self::from(status.code)
     }
 }
+
+/// Words of the library's messages, and the same with the option of the program.
+const OPTIONS: [(&str, &str); 4] = [
+    ("`at_least`", "--at-least"),
+    ("`hold_at_most`", "--hold-at-most"),
+    ("an operation timeout", "--timeout"),
+    ("the retention of idle records", "the retention of idle records (--retention)"),
+];
 
 /// An error: a message of one line, and the exit status.
 #[derive(Debug)]
@@ -144,11 +158,14 @@ impl From<Error> for Failure {
             _ => Status::INVALID,
         };
         let mut message = error.to_string();
+        for (word, option) in OPTIONS {
+            message = message.replacen(word, option, 1);
+        }
         let mut source = error.source();
         while let Some(cause) = source {
             // An error that wraps another often has its words.
             if let Some(text) = without_dump(&cause.to_string())
-                && !message.ends_with(text)
+                && !is_said(&message, text)
             {
                 message = format!("{message}: {text}");
             }
@@ -156,6 +173,12 @@ impl From<Error> for Failure {
         }
         Self { message, status }
     }
+}
+
+/// Whether a message has the words of its cause. An error of the driver has those of its cause behind its kind.
+fn is_said(message: &str, cause: &str) -> bool {
+    let words = cause.split_once("): ").map_or(cause, |(_, words)| words);
+    message.contains(cause) || (!words.is_empty() && message.ends_with(words))
 }
 
 /// Returns the driver's message without the debug dump behind it. Returns `None` if the message only lists unreachable
@@ -182,10 +205,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_the_output_turns_a_closed_pipe_into_success() {
+    fn only_the_output_turns_a_closed_pipe_into_success_and_its_other_errors_name_it() {
         let closed = || io::Error::from(io::ErrorKind::BrokenPipe);
         assert_eq!(Failure::from(closed()).status(), Status::INVALID);
-        assert_eq!(Failure::from(ReaderGone::mark(closed())).status(), Status::DONE);
+        assert_eq!(Failure::from(ReaderGone::mark(&closed())).status(), Status::DONE);
+        let full = Failure::from(ReaderGone::mark(&io::ErrorKind::StorageFull.into()));
+        assert_eq!(
+            (full.status(), full.message()),
+            (Status::INVALID, "cannot write the standard output: no storage space")
+        );
     }
 
     #[test]
@@ -207,6 +235,12 @@ mod tests {
 
         let error = Error::unavailable("no server listens").caused_by(Wrapping(io::Error::other("refused")));
         assert_eq!(Failure::from(error).message(), "no server listens: refused");
+        let words = "SCRAM failure: Command failed: Error code 18 (AuthenticationFailed): no.";
+        let cause = Wrapping(io::Error::other("Command failed: Error code 18 (AuthenticationFailed): no."));
+        let error = Error::invalid("refused").caused_by(io::Error::other(words));
+        assert_eq!(Failure::from(error).message(), format!("refused: {words}"));
+        assert!(is_said(words, &cause.to_string()) && is_said("SCRAM failure: no.", &cause.to_string()));
+        assert!(!is_said("SCRAM failure: yes.", &cause.to_string()));
     }
 
     #[test]

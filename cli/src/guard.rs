@@ -96,13 +96,16 @@ fn guard(mut arguments: impl Iterator<Item = OsString>) -> io::Result<()> {
         return report_end(&mut socket, Exit::Code(0), true);
     }
     let blocked = arguments.next().unwrap_or_default();
-    let group = start(blocked, arguments, stdin)?;
-    report(&socket, Report::Group(group));
     let (sender, events) = channel();
     let reader = (sender.clone(), BufReader::new(socket.try_clone()?));
     thread::Builder::new().spawn(move || read_commands(&reader.0, reader.1))?;
-    thread::Builder::new().spawn(move || wait_for_command(&sender, group))?;
-    thread::Builder::new().spawn(move || reap_orphans(group))?;
+    // Before the command starts, because a limit on threads can refuse them.
+    let (to_wait, to_reap) = (channel(), channel());
+    thread::Builder::new().spawn(move || to_wait.1.recv().map(|group| wait_for_command(&sender, group)))?;
+    thread::Builder::new().spawn(move || to_reap.1.recv().map(reap_orphans))?;
+    let group = start(blocked, arguments, stdin)?;
+    report(&socket, Report::Group(group));
+    [to_wait.0, to_reap.0].into_iter().try_for_each(|thread| thread.send(group)).map_err(io::Error::other)?;
     let exit = supervise(&socket, &events, &mut Rest::new(group, HashSet::new()), &mut schedule, is_nested);
     report_end(&mut socket, exit, schedule.is_signalled())
 }

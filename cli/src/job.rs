@@ -85,6 +85,19 @@ impl Times {
                 time::format(shortest),
             )));
         }
+        if kill_before < MIN_KILL_BEFORE && options.kill_before.is_none() {
+            // The times of both signals follow from this option.
+            let (option, time, least) = match options.term_before {
+                Some(time) => ("--term-before", time, MIN_KILL_BEFORE * 5),
+                None if shortest < options.ttl => ("--hold-at-most", shortest, MIN_KILL_BEFORE * 30),
+                None => ("--ttl", options.ttl, MIN_KILL_BEFORE * 30),
+            };
+            return Err(Failure::invalid(format!(
+                "{option} {} leaves no time to end the command before its lease ends: pass at least {}",
+                time::format(time),
+                time::format(least),
+            )));
+        }
         if kill_before < MIN_KILL_BEFORE || kill_before >= term_before {
             return Err(Failure::invalid(format!(
                 "--kill-before {} is not between {} and --term-before {}: pass a time between them",
@@ -268,11 +281,14 @@ impl Job {
         drop(self.guard.start_kill());
         self.kill();
         let status = self.guard.wait().await.map_err(Failure::internal)?;
+        // It has reported why.
+        let has_failed = status.code().is_some_and(|code| code != 0);
         let Some(mut rest) = self.rest() else {
             if self.killed_at.is_some() {
                 return Ok(End::Signalled);
             }
-            return Err(Failure::new(Status::INVALID, format!("the command was not started: {status}")));
+            let what = if has_failed { "failed".to_owned() } else { format!("was ended ({status})") };
+            return Err(Failure::invalid(format!("the guard of the command {what}, so the command was not started")));
         };
         let by = Clock::Boot.now().saturating_add(GRACE);
         while !rest.is_over() {
@@ -282,7 +298,11 @@ impl Job {
             }
             sleep(GRACE / 100).await;
         }
-        Ok(if self.killed_at.is_some() { End::Signalled } else { End::Unguarded })
+        match self.killed_at {
+            Some(_) => Ok(End::Signalled),
+            None if has_failed => Err(Failure::invalid("the guard of the command failed, so the command was killed")),
+            None => Ok(End::Unguarded),
+        }
     }
 }
 

@@ -45,9 +45,14 @@ fn main() -> ExitCode {
     let status = connection::hide_uri().map_err(Failure::internal).and_then(|()| match Arguments::read() {
         Ok(arguments) => perform(arguments),
         Err(Unparsed::Usage(error)) => print_usage(&error),
-        Err(Unparsed::NotUtf8(variable)) => Err(Failure::invalid(format!(
-            "the environment variable {variable} is not UTF-8: percent-encode the other bytes of a connection string, such as %ff, or unset the variable"
-        ))),
+        Err(Unparsed::NotUtf8(variable)) => {
+            let is_uri = connection::URI_VARIABLES.contains(&variable.as_str());
+            let remedy =
+                if is_uri { "percent-encode the other bytes, such as %ff" } else { "set it to a text in UTF-8" };
+            Err(Failure::invalid(format!(
+                "the environment variable {variable} is not UTF-8: {remedy}, or unset the variable"
+            )))
+        }
     });
     status.unwrap_or_else(Failure::report).end()
 }

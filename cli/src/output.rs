@@ -1,13 +1,18 @@
 //! The standard output: text lines, with colours on a terminal, and JSON lines.
+//!
+//! Invariant: an output that does not block is written as one that does. Its error is never taken for a reader that left.
 
 use std::{
-    fmt,
+    env, fmt,
     io::{self, IsTerminal, Write},
     time::Duration,
 };
 
 use anstream::{AutoStream, ColorChoice, adapter::strip_str};
-use rustix::event::{PollFd, PollFlags, poll};
+use rustix::{
+    event::{PollFd, PollFlags, poll},
+    io::Errno,
+};
 use serde::Serialize;
 use tokio::{
     sync::mpsc::{self, Sender},
@@ -23,6 +28,11 @@ const CLOSED_INTERVAL: Duration = Duration::from_millis(250);
 /// Returns whether the standard output is a terminal.
 pub(crate) fn is_terminal() -> bool {
     io::stdout().is_terminal()
+}
+
+/// Returns whether the terminal cannot move its cursor, as those of some editors.
+pub(crate) fn is_dumb() -> bool {
+    env::var_os("TERM").is_some_and(|name| name == "dumb")
 }
 
 /// Returns the columns and rows, if the standard output is a terminal.
@@ -89,9 +99,12 @@ impl fmt::Display for ReaderGone {
 impl std::error::Error for ReaderGone {}
 
 impl ReaderGone {
-    /// Marks the error of a write to the standard output as this, if it is this.
-    pub(crate) fn mark(error: io::Error) -> io::Error {
-        if error.kind() == io::ErrorKind::BrokenPipe { io::Error::other(Self) } else { error }
+    /// Marks the error of a write to the standard output as this, if it is this. Another error names the output.
+    pub(crate) fn mark(error: &io::Error) -> io::Error {
+        match error.kind() {
+            io::ErrorKind::BrokenPipe => io::Error::other(Self),
+            kind => io::Error::new(kind, format!("cannot write the standard output: {error}")),
+        }
     }
 
     pub(crate) fn is_cause_of(error: &io::Error) -> bool {
@@ -99,21 +112,31 @@ impl ReaderGone {
     }
 }
 
-/// Prints a line and flushes. Removes its colours outside a terminal and with `NO_COLOR`.
+/// Prints a line. Removes its colours outside a terminal and with `NO_COLOR`.
 pub(crate) fn line(line: &str) -> io::Result<()> {
-    let mut out = anstream::stdout().lock();
-    writeln!(out, "{line}").and_then(|()| out.flush()).map_err(ReaderGone::mark)
+    match AutoStream::choice(&io::stdout()) {
+        ColorChoice::Never => raw(&format!("{}\n", strip_str(line))),
+        _ => raw(&format!("{line}\n")),
+    }
 }
 
-/// Prints bytes as they are, and flushes.
-pub(crate) fn bytes(bytes: &[u8]) -> io::Result<()> {
-    let mut out = io::stdout().lock();
-    out.write_all(bytes).and_then(|()| out.flush()).map_err(ReaderGone::mark)
+/// Prints bytes as they are. If the output does not block and is full, waits until it takes more.
+pub(crate) fn bytes(mut rest: &[u8]) -> io::Result<()> {
+    let stdout = io::stdout();
+    while !rest.is_empty() {
+        match rustix::io::write(&stdout, rest) {
+            Ok(written) => rest = rest.get(written..).unwrap_or_default(),
+            Err(Errno::INTR) => {}
+            Err(Errno::AGAIN) => drop(poll(&mut [PollFd::new(&stdout, PollFlags::OUT)], None)),
+            Err(error) => return Err(ReaderGone::mark(&error.into())),
+        }
+    }
+    Ok(())
 }
 
 /// Prints what the parser has formatted: help, or what is wrong with the arguments.
 pub(crate) fn help(error: &clap::Error) -> io::Result<()> {
-    error.print().and_then(|()| io::stdout().flush()).map_err(ReaderGone::mark)
+    error.print().and_then(|()| io::stdout().flush()).map_err(|error| ReaderGone::mark(&error))
 }
 
 pub(crate) fn lines(lines: &[String]) -> io::Result<()> {

@@ -11,9 +11,9 @@ use tokio::{
 /// The time that the last step of the program still has after a terminating signal.
 const GRACE: Duration = Duration::from_secs(2);
 
-/// The signals that end a program.
-const TERMINATING: [SignalKind; 4] =
-    [SignalKind::hangup(), SignalKind::interrupt(), SignalKind::quit(), SignalKind::terminate()];
+/// The signals that end a program. SIGALRM is that of alarm(2), which an exec inherits.
+const TERMINATING: [SignalKind; 5] =
+    [SignalKind::hangup(), SignalKind::interrupt(), SignalKind::quit(), SignalKind::terminate(), SignalKind::alarm()];
 
 /// The other signals that are forwarded to a command. The last two stop it at a terminal and continue it.
 const FORWARDED: [i32; 5] = [

@@ -12,19 +12,23 @@ use crate::time;
 /// The numbers that are printed as times: the years from 2000 to 2099, in milliseconds since the Unix epoch.
 const TIMES: std::ops::Range<u64> = 946_684_800_000..4_102_444_800_000;
 
+const DAY: Duration = Duration::from_secs(24 * 3600);
+
 /// A tick that an argument names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NamedTick {
     Number(u64),
     /// A time, in milliseconds since the Unix epoch.
     Time(u64),
+    /// A date: midnight UTC, in milliseconds since the Unix epoch.
+    Date(u64),
 }
 
 impl NamedTick {
     /// Returns the number of the tick.
     pub(crate) fn number(self) -> u64 {
         match self {
-            Self::Number(number) | Self::Time(number) => number,
+            Self::Number(number) | Self::Time(number) | Self::Date(number) => number,
         }
     }
 
@@ -33,12 +37,14 @@ impl NamedTick {
         let tick = match self {
             Self::Number(number) => return Tick::number(number),
             Self::Time(millis) => Tick::at_millis(millis),
+            // As `Tick::date`: the date has begun somewhere on Earth.
+            Self::Date(midnight) => Tick::at_millis(midnight).period(DAY),
         };
         period.map_or(tick, |period| tick.period(period))
     }
 }
 
-/// Parses a number, or a time such as `2026-11-05T02:00Z`.
+/// Parses a number, a date such as `2026-11-05`, or a time such as `2026-11-05T02:00Z`.
 impl FromStr for NamedTick {
     type Err = String;
 
@@ -46,8 +52,11 @@ impl FromStr for NamedTick {
         if let Ok(number) = text.parse() {
             return Ok(Self::Number(number));
         }
-        let millis = parse_time(text).ok_or("pass a number, or a time such as 2026-11-05T02:00Z")?;
-        Ok(Self::Time(millis))
+        if let Some(midnight) = parse_time(&format!("{text}T00:00Z")) {
+            return Ok(Self::Date(midnight));
+        }
+        let expected = "pass a date such as 2026-11-05, a time such as 2026-11-05T02:00Z, or a number";
+        Ok(Self::Time(parse_time(text).ok_or(expected)?))
     }
 }
 
@@ -104,7 +113,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_tick_is_a_number_or_a_time_with_or_without_seconds_in_any_offset() {
+    fn a_tick_is_a_number_a_date_or_a_time_with_or_without_seconds_in_any_offset() {
         let time = |text: &str| text.parse::<NamedTick>();
         assert_eq!(time("7"), Ok(NamedTick::Number(7)));
         let two = 1_793_844_000_000;
@@ -117,11 +126,15 @@ mod tests {
         ] {
             assert_eq!(time(text), Ok(NamedTick::Time(two)), "{text}");
         }
+        assert_eq!(time("2026-11-05"), Ok(NamedTick::Date(1_793_836_800_000)));
         for text in [
             "",
             "-1",
             "02:00",
-            "2026-11-05",
+            "2026-11-5",
+            "2026-02-29",
+            "2026-11-05Z",
+            "05-11-2026",
             "2026-11-05T02:00",
             "2026-11-05T25:00Z",
             "2026-11-05T02:00+1:00",

@@ -7,15 +7,12 @@ use mongoseal::StoreTime;
 /// The units of durations, in milliseconds.
 const UNITS: [(&str, u128); 5] = [("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1_000), ("ms", 1)];
 
-/// Parses a duration such as `90s`, `1m 30s` or `250ms`.
+/// Parses a duration such as `90s`, `1m 30s` or `250ms`, or a number of seconds, as flock(1) and timeout(1) do.
 pub(crate) fn parse(text: &str) -> Result<Duration, String> {
-    humantime::parse_duration(text).map_err(|error| format!("{error}: pass a time such as 30s, 5m or 1h 30m"))
-}
-
-/// Parses a duration as [`parse`] does, or a number of seconds, as flock(1) does.
-pub(crate) fn parse_with_seconds(text: &str) -> Result<Duration, String> {
     let seconds = text.parse().ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
-    seconds.map_or_else(|| parse(text), Ok)
+    let with_units =
+        || humantime::parse_duration(text).map_err(|error| format!("{error}: pass a time such as 30s, 5m or 1h 30m"));
+    seconds.map_or_else(with_units, Ok)
 }
 
 /// Formats a duration in its largest unit and the next smaller one, such as `1m 30s`, as the library's messages do.
@@ -79,6 +76,7 @@ mod tests {
             assert_eq!(parse(text).unwrap(), Duration::from_millis(millis));
         }
         assert_eq!(parse("1d2h"), parse("1d 2h"));
+        assert_eq!((parse("30"), parse("0.5")), (parse("30s"), parse("500ms")));
         assert_eq!(format(Duration::from_nanos(833_333)), "0s");
         assert_eq!(format(Duration::from_secs(3_600)), "1h");
     }

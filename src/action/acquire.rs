@@ -82,6 +82,8 @@ impl Acquire {
     /// processes, and a release hands the key to the first waiter. Zero is one attempt. Default: the handle's wait,
     /// which is one attempt unless it was set.
     ///
+    /// When the wait ends, the acquire gives up its place and sends a last attempt, behind the acquires that still wait.
+    ///
     /// The wait is counted on the machine's clock, and `Duration::MAX` waits for ever. A change stream
     /// that all waiters of the handle share notifies a waiter when it is granted the key. If there is no change stream
     /// (the user lacks `changeStream`), the waiter polls with growing delays of up to 640 ms, and when the present

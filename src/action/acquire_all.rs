@@ -154,6 +154,14 @@ impl AcquireAll {
         self
     }
 
+    /// Loses each lease if its holder has reported no [progress](LeaseSet::progress) for this long: see
+    /// [`Acquire::stalled_after`](crate::Acquire::stalled_after). The time is counted from the grant of the last key.
+    /// Default: no limit.
+    pub fn stalled_after(mut self, time: Duration) -> Self {
+        self.options.stalled_after = Some(time);
+        self
+    }
+
     /// Refreshes each lease this often: see [`Acquire::refresh_every`](crate::Acquire::refresh_every). Default: a third of the ttl.
     pub fn refresh_every(mut self, interval: Duration) -> Self {
         self.options.refreshing = Refreshing::Every(interval);
@@ -211,7 +219,10 @@ async fn attempt(acquire: &CheckedAcquire, keys: &[Key], wait: Duration) -> Resu
     for key in keys {
         let left = until.saturating_sub(clock.now());
         match acquire.clone().wait(left).give_up_at(give_up).acquire(key.clone()).await {
-            Ok(lease) => leases.push(lease),
+            Ok(lease) => {
+                lease.lease_shared().suspend_progress();
+                leases.push(lease);
+            }
             Err(error) => {
                 // Before the caller sees the error.
                 context.wait_until(give_up, leases.take_back()).await;
@@ -224,7 +235,11 @@ async fn attempt(acquire: &CheckedAcquire, keys: &[Key], wait: Duration) -> Resu
         context.wait_until(give_up, leases.take_back()).await;
         return Err(lost);
     }
-    Ok(LeaseSet::of(leases.complete()))
+    let leases = leases.complete();
+    for lease in &leases {
+        lease.lease_shared().begin_progress();
+    }
+    Ok(LeaseSet::of(leases))
 }
 
 impl IntoFuture for AcquireAll {
@@ -339,7 +354,30 @@ impl LeaseSet {
     ///
     /// Dropping the future drops the work. The leases stay.
     pub async fn run<F: Future>(&self, work: F) -> Result<F::Output> {
+        // Before the work, so that it is dropped after it.
+        let _at_work: Vec<_> = self.leases.iter().map(|lease| lease.lease_shared().begin_work()).collect();
         run_while_held(&self.ended, || self.check(), pin!(work)).await
+    }
+
+    /// Runs `work` that returns a `Result` while all leases are held, as [`Lease::try_run`] does for one lease.
+    ///
+    /// # Errors
+    ///
+    /// The error of the work. [`Error::Lost`] of the first lease that was lost.
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`run`](Self::run).
+    pub async fn try_run<T, E>(&self, work: impl Future<Output = Result<T, E>>) -> Result<T, E>
+    where
+        E: From<Error>,
+    {
+        self.run(work).await?
+    }
+
+    /// Reports that the work under these leases makes progress: see [`Lease::progress`].
+    pub fn progress(&self) {
+        self.leases.iter().for_each(Lease::progress);
     }
 
     /// Releases all leases by one command, and returns for each key whether its lease was held until then. Work under

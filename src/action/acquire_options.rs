@@ -147,10 +147,17 @@ impl AcquireOptions {
     /// Checks the limits of the hold.
     fn check_hold(&self) -> Result<HoldLimits> {
         let Self { at_least, at_most, stalled_after, has_expiry, .. } = self;
-        if !has_expiry && (at_most.is_some() || stalled_after.is_some()) {
-            return Err(Error::invalid(
-                "a lease without expiry ends by a release or a revocation only: leave out `hold_at_most` and `stalled_after`, or give the lease a ttl",
-            ));
+        let named = match (at_most, stalled_after) {
+            _ if *has_expiry => None,
+            (Some(_), Some(_)) => Some("`hold_at_most` and `stalled_after`"),
+            (Some(_), None) => Some("`hold_at_most`"),
+            (None, Some(_)) => Some("`stalled_after`"),
+            (None, None) => None,
+        };
+        if let Some(named) = named {
+            return Err(Error::invalid(format!(
+                "a lease without expiry ends by a release or a revocation only: leave out {named}, or give the lease a ttl"
+            )));
         }
         if stalled_after.is_some_and(|time| time.is_zero()) {
             return Err(Error::invalid(
@@ -161,8 +168,9 @@ impl AcquireOptions {
             None => Ok(0),
             Some(time) => Ttl::try_from(*time).map(Ttl::millis).map_err(|_| {
                 Error::invalid(format!(
-                    "`{name}` cannot be {}: choose from 1 ms to {}",
+                    "`{name}` cannot be {}: choose from {} to {}",
                     format_duration(*time),
+                    format_duration(Ttl::MIN.duration()),
                     format_duration(Ttl::MAX.duration())
                 ))
             }),
@@ -204,6 +212,16 @@ impl CheckedAcquire {
     pub(crate) fn wait(mut self, at_most: Duration) -> Self {
         self.on_held = OnHeld::wait(at_most);
         self
+    }
+
+    /// If the key is held, waits until a holder with these options that dies has lost it. If the handle waits or retries, the
+    /// acquire does that. The second beyond the ttl and the grace is for the request that finds the expiry.
+    pub(crate) fn wait_for_a_dead_holder(self) -> Self {
+        if !matches!(self.on_held, OnHeld::Once) {
+            return self;
+        }
+        let lost = self.wait_ttl.duration().saturating_add(self.grace).saturating_add(Duration::from_secs(1));
+        self.wait(lost)
     }
 
     /// Ends with the call of which the acquire is a part.

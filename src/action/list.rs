@@ -20,8 +20,10 @@ use crate::{
     types::duration::format_duration,
 };
 
-/// How many leases one page has.
-const PAGE_SIZE: u32 = 500;
+/// How many leases the first page has, so that its first lease comes soon, and how many each later page has. To fill a page,
+/// MongoDB reads 4 MB of records at a time, which are some thousands.
+const FIRST_PAGE: u32 = 500;
+const PAGE_SIZE: u32 = 2_000;
 
 /// Lists leases. Awaiting it returns a [`LeaseStream`] of the leases that match all filters. Expired leases are left
 /// out unless [`with_expired`](Self::with_expired) includes them.
@@ -67,8 +69,8 @@ pub struct Leases {
 }
 
 impl Mongoseal {
-    /// Lists leases in the order of their tokens, which is nearly the order in which they were granted, as far as the
-    /// store's hybrid clock tells. Nothing is sent until the returned builder is awaited.
+    /// Lists leases in the order of their keys, and the leases of a key in the order of their tokens. Nothing is sent
+    /// until the returned builder is awaited.
     pub fn leases(&self) -> Leases {
         Leases { context: Arc::clone(&self.shared.context), selection: Ok(Filter::default()) }
     }
@@ -234,9 +236,9 @@ fn contradiction(what: &str) -> Error {
     Error::invalid(format!("the selection has {what}, which no lease matches: leave out one"))
 }
 
-/// The leases that match a [`Leases`] list, in the order of their tokens, and then of their keys.
+/// The leases that match a [`Leases`] list, in the order of their keys, and then of their tokens.
 ///
-/// A page of a few hundred is read when the stream reaches it. A lease that exists while the whole list is read is
+/// A page of at most 2,000 leases is read when the stream reaches it. A lease that exists while the whole list is read is
 /// returned once. A lease that is granted or ends meanwhile may be returned or not.
 ///
 /// It is a [`Stream`]. It ends after the last lease or after an error.
@@ -272,6 +274,37 @@ impl LeaseStream {
         poll_fn(|task| self.poll_lease(task)).await
     }
 
+    /// Reads all leases that are left, in their order.
+    ///
+    /// # Errors
+    ///
+    /// As [`Leases`].
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future drops what it has read.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use mongoseal::Mongoseal;
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> mongoseal::Result<()> {
+    /// # let seal = Mongoseal::in_memory();
+    /// let _lease = seal.acquire("reports/nightly").await?;
+    /// let held = seal.leases().prefix("reports/").await?.collect().await?;
+    /// assert_eq!(held.len(), 1);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn collect(mut self) -> Result<Vec<ListedLease>> {
+        let mut leases = Vec::new();
+        while let Some(lease) = self.next().await {
+            leases.push(lease?);
+        }
+        Ok(leases)
+    }
+
     fn poll_lease(&mut self, task: &mut task::Context<'_>) -> Poll<Option<Result<ListedLease>>> {
         match ready!(self.poll_read(task)) {
             Ok(()) => Poll::Ready(self.read.pop_front().map(Ok)),
@@ -305,7 +338,8 @@ impl LeaseStream {
 
 async fn read_page(context: Arc<Context>, selection: Filter, after: Option<Position>) -> Result<Page> {
     context.ensure_open()?;
-    context.list(&selection, after, PAGE_SIZE, context.operation_deadline()).await
+    let size = if after.is_none() { FIRST_PAGE } else { PAGE_SIZE };
+    context.list(&selection, after, size, context.operation_deadline()).await
 }
 
 impl Stream for LeaseStream {

@@ -16,11 +16,14 @@ use tracing::debug;
 
 use super::acquire_options::AcquireOptions;
 use crate::{
-    Deadline, Error, FencingToken, IntoName, Key, Lease, Mongoseal, Owner, ReleaseOutcome, Result,
-    engine::{context::Context, retry},
+    Deadline, Error, FencingToken, IntoName, Key, Lease, Mongoseal, Owner, ReleaseOutcome, Result, Retry,
+    engine::{context::Context, refresh::Refreshing, retry},
     record::{Completion, StoreTime},
     store::Snapshot,
+    types::duration::format_duration,
 };
+
+const DAY: u64 = 24 * 3_600;
 
 impl Mongoseal {
     /// Runs work once for a tick of a schedule, whichever process of many comes first. Nothing is sent until
@@ -31,7 +34,8 @@ impl Mongoseal {
     where
         K: IntoName<Key>,
     {
-        RunOnce { key: key.into_name(), tick, options: AcquireOptions::new(&self.shared), even_if_failed: false }
+        let options = AcquireOptions::new(&self.shared);
+        RunOnce { key: key.into_name(), tick, options, keep_for: RunOnce::DEFAULT_KEEP, even_if_failed: false }
     }
 }
 
@@ -47,14 +51,15 @@ impl Mongoseal {
 /// - The effects of the work are exactly once only if the storage is fenced: pass the [token](TickLease::token) to each
 ///   write, or make the writes in a [transaction](Lease::transaction).
 ///
-/// The store keeps the last completed tick as long as the record of the key: for the retention after its last change, 24
-/// hours by default. A runner that asks for a tick after that time runs it again.
+/// The store keeps the last completed tick for a time: see [`keep_for`](Self::keep_for). A runner that asks for the tick
+/// after that time runs it again.
 ///
 /// # Waiting
 ///
-/// Without a [`wait`](Self::wait), a runner that finds the key held returns [`Once::Busy`]. If the holder then dies, no
-/// runner may be left for the tick, and the tick is skipped. With a wait of at least the ttl and the grace, another runner
-/// takes over.
+/// A runner that finds the key held waits for as long as a holder that dies may keep the key: for the ttl, the grace and a
+/// second. So if the holder dies, another runner takes over. If the wait ends first, the runner returns [`Once::Busy`]. With
+/// a [`wait`](Self::wait) of zero it does not wait. If the holder then dies, no runner may be left for the tick, and the tick
+/// is skipped.
 ///
 /// # Examples
 ///
@@ -87,6 +92,7 @@ pub struct RunOnce {
     key: Result<Key>,
     tick: Tick,
     options: AcquireOptions,
+    keep_for: Duration,
     pub(crate) even_if_failed: bool,
 }
 
@@ -124,6 +130,8 @@ pub enum Once<T> {
 pub struct TickLease {
     pub(crate) lease: Lease,
     pub(crate) tick: u64,
+    /// How long the completed tick is kept.
+    pub(crate) keep: Duration,
 }
 
 impl TickLease {
@@ -164,7 +172,7 @@ impl TickLease {
     ///
     /// Dropping the future abandons the answer. If the lease is held, the tick is completed all the same.
     pub async fn complete(self) -> Result<()> {
-        self.lease.complete(self.tick).await
+        self.lease.complete(self.tick, self.keep).await
     }
 
     /// Releases the lease and does not complete the tick, so that the next runner runs the work again.
@@ -181,11 +189,39 @@ impl TickLease {
     }
 }
 
+/// The lease of a tick as the writer at a fence.
+#[cfg(feature = "mongodb")]
+impl<'a> From<&'a TickLease> for crate::fence::FencedWriter<'a> {
+    fn from(tick: &'a TickLease) -> Self {
+        tick.lease().into()
+    }
+}
+
 impl RunOnce {
-    /// Waits up to this long if another runner holds the key: see [`Acquire::wait`](crate::Acquire::wait). Default: the
-    /// handle's wait, which is none unless it was set.
+    /// The default of [`keep_for`](Self::keep_for): 90 days.
+    pub const DEFAULT_KEEP: Duration = Duration::from_secs(90 * DAY);
+
+    /// The largest value of [`keep_for`](Self::keep_for): 365 days.
+    pub const MAX_KEEP: Duration = Duration::from_secs(365 * DAY);
+
+    /// Waits up to this long if another runner holds the key: see [`Acquire::wait`](crate::Acquire::wait). Zero does not
+    /// wait. Default: the handle's wait. If it has none, the ttl, the grace and a second: see [waiting](Self#waiting).
     pub fn wait(mut self, at_most: Duration) -> Self {
         self.options.wait = Some(at_most);
+        self
+    }
+
+    /// Retries by this policy if another runner holds the key: see [`Acquire::retry`](crate::Acquire::retry). It contradicts a
+    /// [`wait`](Self::wait). Default: the handle's policy.
+    pub fn retry(mut self, policy: Retry) -> Self {
+        self.options.retry = Some(policy);
+        self
+    }
+
+    /// Sets the interval between refreshes: see [`Acquire::refresh_every`](crate::Acquire::refresh_every). Default: a third
+    /// of the ttl.
+    pub fn refresh_every(mut self, interval: Duration) -> Self {
+        self.options.refreshing = Refreshing::Every(interval);
         self
     }
 
@@ -226,6 +262,15 @@ impl RunOnce {
     /// [`Acquire::stalled_after`](crate::Acquire::stalled_after). Default: no limit.
     pub fn stalled_after(mut self, time: Duration) -> Self {
         self.options.stalled_after = Some(time);
+        self
+    }
+
+    /// Keeps a completed tick for at least this long, up to [`MAX_KEEP`](Self::MAX_KEEP). Within that time, no runner runs
+    /// the tick again. It costs one record for each key. Default: [`DEFAULT_KEEP`](Self::DEFAULT_KEEP). The completed tick of
+    /// a [period](Tick::of) is kept for at least two periods, and every tick for at least the
+    /// [retention](crate::Builder::retention).
+    pub fn keep_for(mut self, time: Duration) -> Self {
+        self.keep_for = time;
         self
     }
 
@@ -312,8 +357,17 @@ impl RunOnce {
 
     /// Acquires the key, unless the tick is completed.
     async fn acquire<T>(self) -> Result<Begun<T>> {
-        let Self { key, tick, options, .. } = self;
-        let (key, acquire) = (key?, options.check()?);
+        let Self { key, tick, options, keep_for, .. } = self;
+        let (key, waits) = (key?, options.wait.is_some() || options.retry.is_some());
+        let acquire = if waits { options.check()? } else { options.check()?.wait_for_a_dead_holder() };
+        if keep_for > Self::MAX_KEEP {
+            return Err(Error::invalid(format!(
+                "a completed tick cannot be kept for {}: choose up to {}",
+                format_duration(keep_for),
+                format_duration(Self::MAX_KEEP)
+            )));
+        }
+        let keep = tick.least_keep().max(keep_for);
         let shared = acquire.shared.clone();
         let context = &shared.context;
         context.ensure_open()?;
@@ -342,7 +396,7 @@ impl RunOnce {
             return ended.map(Begun::Ended);
         }
         debug!(key = %lease.key(), token = %lease.token(), tick, "runs");
-        Ok(Begun::Holds(TickLease { lease, tick }))
+        Ok(Begun::Holds(TickLease { lease, tick, keep }))
     }
 }
 

@@ -1,10 +1,11 @@
 //! The verbs `watch` and `watch_prefix`: what happens to a key, or to many keys.
 
-mod prefix_watcher;
-mod task;
+mod poll;
+mod reports;
 mod watcher;
 
 use std::{
+    cmp::Ordering,
     fmt,
     future::poll_fn,
     pin::Pin,
@@ -13,15 +14,14 @@ use std::{
 };
 
 use futures_core::Stream;
-use prefix_watcher::PrefixWatcher;
 use tokio::sync::{mpsc::Receiver, oneshot};
-pub(crate) use watcher::EventDiff;
+pub(crate) use watcher::Watched;
 use watcher::Watcher;
 
 use crate::{
-    Deadline, Error, Event, IntoName, Key, Mongoseal, Result,
+    Error, Event, IntoName, Key, Mongoseal, Result,
     engine::context::{Context, shut_down_error},
-    record::{Filter, events},
+    record::{Filter, KeyFilter, Record, StoreTime, events},
 };
 
 impl Mongoseal {
@@ -43,21 +43,28 @@ impl Mongoseal {
     /// # Examples
     ///
     /// ```
-    /// use mongoseal::{EventKind, Mongoseal};
+    /// use mongoseal::{EventKind, Mongoseal, WatchItem};
     ///
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> mongoseal::Result<()> {
     /// let seal = Mongoseal::in_memory();
     /// let lease = seal.acquire("reports/nightly").await?;
-    /// let token = lease.token();
     ///
-    /// let mut events = seal.watch("reports/nightly").await?;
+    /// let mut stream = seal.watch("reports/nightly").await?;
     /// lease.release().await?;
     ///
-    /// let first = events.next().await.expect("it goes on")?;
-    /// assert!(matches!(first.kind, EventKind::Holds { .. }));
-    /// let second = events.next().await.expect("it goes on")?;
-    /// assert_eq!((second.token, second.kind), (token, EventKind::Released));
+    /// while let Some(item) = stream.next().await {
+    ///     match item? {
+    ///         WatchItem::Event(event) => {
+    ///             println!("{} {:?}", event.token, event.kind);
+    ///             if event.kind == EventKind::Released {
+    ///                 break;
+    ///             }
+    ///         }
+    ///         WatchItem::Missed { since, until } => println!("events may be missing from {since:?} to {until:?}"),
+    ///         _ => {}
+    ///     }
+    /// }
     /// # Ok(())
     /// # }
     /// ```
@@ -65,9 +72,8 @@ impl Mongoseal {
     where
         K: IntoName<Key>,
     {
-        let key = key.into_name()?;
-        let diff = EventDiff { first: events::present, then: events::changes };
-        Ok(EventStream { events: WatchEvents::begin(&self.shared.context, key, diff).await? })
+        let filter = KeyFilter::Key(key.into_name()?);
+        Ok(EventStream { items: WatchItems::begin(&self.shared.context, filter).await? })
     }
 
     /// Watches all keys that begin with this text, byte for byte: returns what happens to their leases. No character is
@@ -81,8 +87,7 @@ impl Mongoseal {
     /// # Cost
     ///
     /// The watch has a change stream of its own, which the server filters by the prefix. The stream has each change of
-    /// a matching record, so also each refresh. At the beginning, and after an interruption that cannot be resumed, the
-    /// server reads the records of all matching keys. The watch keeps the records that have holders in memory.
+    /// a matching record, so also each refresh. At the beginning, and after [`WatchItem::Missed`], the server reads the records of all matching keys. The watch keeps the records that have holders in memory.
     ///
     /// # Errors
     ///
@@ -96,15 +101,16 @@ impl Mongoseal {
     /// # Examples
     ///
     /// ```
-    /// use mongoseal::{EventKind, Mongoseal};
+    /// use mongoseal::{EventKind, Mongoseal, WatchItem};
     ///
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> mongoseal::Result<()> {
     /// let seal = Mongoseal::in_memory();
-    /// let mut events = seal.watch_prefix("reports/").await?;
+    /// let mut stream = seal.watch_prefix("reports/").await?;
     /// let lease = seal.acquire("reports/nightly").await?;
     ///
-    /// let event = events.next().await.expect("it goes on")?;
+    /// let item = stream.next().await.expect("it goes on")?;
+    /// let WatchItem::Event(event) = item else { panic!("nothing was missed") };
     /// assert_eq!((event.key.as_str(), event.token), ("reports/nightly", lease.token()));
     /// assert!(matches!(event.kind, EventKind::Granted { .. }));
     /// # Ok(())
@@ -113,7 +119,36 @@ impl Mongoseal {
     pub async fn watch_prefix(&self, prefix: impl Into<String>) -> Result<EventStream> {
         let prefix = prefix.into();
         Filter::ensure_prefix(&prefix)?;
-        Ok(EventStream { events: WatchEvents::begin_prefix(&self.shared.context, prefix).await? })
+        let filter = KeyFilter::Prefix(prefix);
+        Ok(EventStream { items: WatchItems::begin(&self.shared.context, filter).await? })
+    }
+}
+
+/// An item of an [`EventStream`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+#[allow(clippy::large_enum_variant, reason = "nearly all items are events")]
+pub enum WatchItem {
+    /// Something happened to a lease.
+    Event(Event),
+    /// Events between these times may be missing. The next events show what is different since then: of each lease that
+    /// the stream has reported, how it ended, and each lease that holds now.
+    Missed {
+        /// The store's time of the last change that the stream has seen.
+        since: StoreTime,
+        /// The store's time from which on the stream has each change again.
+        until: StoreTime,
+    },
+}
+
+impl WatchItem {
+    /// The event. `None` if events are missing.
+    #[must_use]
+    pub fn into_event(self) -> Option<Event> {
+        match self {
+            Self::Event(event) => Some(event),
+            Self::Missed { .. } => None,
+        }
     }
 }
 
@@ -128,18 +163,21 @@ impl Mongoseal {
 /// however short, and each grant is followed by how it ended. An expiry is reported when it happens, even if no request
 /// touches the key. A lease that is refreshed is reported once.
 ///
-/// While the store cannot be reached, nothing is reported. An interrupted change stream resumes where it was. If it
-/// cannot, for example because the oplog has moved on or the collection was dropped, the record is read again and
-/// compared with its last state. Then a lease that was granted and ended in between is left out. A lease that ended
-/// after its expiry would have passed is reported as expired. A lease that was transferred and then taken up by another
-/// acquire is reported as released. The same holds for a watch that polls.
+/// While the store cannot be reached, nothing is reported. Then the stream goes on where it was, however long that took: a
+/// network failure, a failover and a restart of the server leave out nothing.
 ///
-/// If there is no change stream, for example because the user lacks the privilege `changeStream`, the watch polls: at
-/// intervals that grow to a second, and when the next holder expires.
+/// If events may be missing, the stream says so with [`WatchItem::Missed`]. Then it reads the records, and reports what is
+/// different. That happens if the server no longer has the history, for example because the oplog is shorter than the
+/// interruption. A lease that was granted and ended in between is left out. A lease that ended after its expiry would have
+/// passed is reported as expired. A lease that was transferred and then taken up by another acquire is reported as released.
 ///
-/// Events wait for a slow reader. On MongoDB, if 4,096 changes of the key are waiting, the watch continues with the
-/// record as it is then, as after an interruption. All watches of keys of a handle and its siblings on one runtime share
-/// one change stream, which keeps one of the client's connections.
+/// If there is no change stream, for example on Redis or because the user lacks the privilege `changeStream`, the watch
+/// polls: at intervals that grow to a second, and when the next holder expires. Between two polls, events may be left out
+/// without [`WatchItem::Missed`]. It is reported if a poll has failed.
+///
+/// Events wait for a slow reader. On MongoDB, if 4,096 changes of the key are waiting, the stream reports
+/// [`WatchItem::Missed`] and continues with the record as it is then. All watches of keys of a handle and its siblings on
+/// one runtime share one change stream, which keeps one of the client's connections.
 ///
 /// A watch of a prefix keeps these guarantees for each key. Its events are in the order in which the store made the
 /// changes, and an expiry comes before the changes after it. If two keys change within milliseconds, their times can be in
@@ -148,61 +186,71 @@ impl Mongoseal {
 /// granted.
 #[must_use = "a stream of events does nothing until it is polled"]
 pub struct EventStream {
-    events: WatchEvents<Event>,
+    items: WatchItems<WatchItem>,
 }
 
 impl EventStream {
-    /// Waits for the next event. Returns `None` after an error.
+    /// Waits for the next item. Returns `None` after an error.
     ///
     /// # Errors
     ///
-    /// [`Error::Corrupt`] if the document is no longer a record. [`Error::Invalid`] if the deployment or its privileges
-    /// must be changed, or the handle was shut down. An error is the last item.
+    /// [`Error::Corrupt`] if the document of a watched key is no longer a record. [`Error::Invalid`] if the deployment or its
+    /// privileges must be changed, or the handle was shut down. An error is the last item.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future loses nothing: the next call returns the event that this one would have returned.
-    pub async fn next(&mut self) -> Option<Result<Event>> {
-        poll_fn(|task| self.events.poll_next(task)).await
+    /// Dropping the future loses nothing: the next call returns the item that this one would have returned.
+    pub async fn next(&mut self) -> Option<Result<WatchItem>> {
+        poll_fn(|task| self.items.poll_next(task)).await
     }
 }
 
 impl Stream for EventStream {
-    type Item = Result<Event>;
+    type Item = Result<WatchItem>;
 
-    fn poll_next(mut self: Pin<&mut Self>, task: &mut std::task::Context<'_>) -> Poll<Option<Result<Event>>> {
-        self.events.poll_next(task)
+    fn poll_next(mut self: Pin<&mut Self>, task: &mut std::task::Context<'_>) -> Poll<Option<Result<WatchItem>>> {
+        self.items.poll_next(task)
     }
 }
 
-/// The events of a watch, until an error.
-pub(crate) struct WatchEvents<T> {
+impl Watched for WatchItem {
+    fn first(key: &Key, record: Option<&Record>, at: StoreTime) -> Vec<Self> {
+        events::present(key, record, at).into_iter().map(Self::Event).collect()
+    }
+
+    fn changes(key: &Key, before: Option<&Record>, after: Option<&Record>, at: StoreTime) -> Vec<Self> {
+        events::changes(key, before, after, at).into_iter().map(Self::Event).collect()
+    }
+
+    fn missed(since: StoreTime, until: StoreTime) -> Option<Self> {
+        Some(Self::Missed { since, until })
+    }
+
+    /// In the order of tokens.
+    fn sort_first(first: &mut [Self]) {
+        first.sort_by(|one, other| match (one, other) {
+            (Self::Event(one), Self::Event(other)) => (one.token, &one.key).cmp(&(other.token, &other.key)),
+            _ => Ordering::Equal,
+        });
+    }
+}
+
+/// The items of a watch, until an error.
+pub(crate) struct WatchItems<T> {
     context: Arc<Context>,
-    events: Receiver<Result<T>>,
+    items: Receiver<Result<T>>,
     has_ended: bool,
 }
 
-/// What a task of a watch returns: that it has begun, and its events.
+/// What the task of a watch returns: that it has begun, and its items.
 type Started<T> = (oneshot::Receiver<Result<()>>, Receiver<Result<T>>);
 
-impl WatchEvents<Event> {
-    /// Begins to watch all keys with a prefix.
-    async fn begin_prefix(context: &Arc<Context>, prefix: String) -> Result<Self> {
-        Self::start(context, |give_up| PrefixWatcher::start(context, prefix, give_up)).await
-    }
-}
-
-impl<T: Send + 'static> WatchEvents<T> {
-    /// Begins to watch a key. `diff` makes the events from its records.
-    pub(crate) async fn begin(context: &Arc<Context>, key: Key, diff: EventDiff<T>) -> Result<Self> {
-        Self::start(context, |give_up| Watcher::start(context, key, diff, give_up)).await
-    }
-
-    /// Starts a task, and waits until its watch has begun.
-    async fn start(context: &Arc<Context>, task: impl FnOnce(Deadline) -> Started<T>) -> Result<Self> {
+impl<T: Watched> WatchItems<T> {
+    /// Starts the task of a watch, and waits until the watch has begun.
+    pub(crate) async fn begin(context: &Arc<Context>, filter: KeyFilter) -> Result<Self> {
         context.ensure_open()?;
         let give_up = context.operation_deadline();
-        let (beginning, events) = task(give_up);
+        let (beginning, items) = Watcher::start(context, filter, give_up);
         tokio::select! {
             biased;
             begun = beginning => match begun {
@@ -215,22 +263,22 @@ impl<T: Send + 'static> WatchEvents<T> {
                 ));
             }
         }
-        Ok(Self { context: Arc::clone(context), events, has_ended: false })
+        Ok(Self { context: Arc::clone(context), items, has_ended: false })
     }
 
     pub(crate) fn poll_next(&mut self, task: &mut std::task::Context<'_>) -> Poll<Option<Result<T>>> {
         if self.has_ended {
             return Poll::Ready(None);
         }
-        let event = ready!(self.events.poll_recv(task)).unwrap_or_else(|| {
+        let item = ready!(self.items.poll_recv(task)).unwrap_or_else(|| {
             Err(if self.context.closing.is_cancelled() {
                 shut_down_error()
             } else {
                 Error::invalid("the runtime of this watch has ended: watch again on a running runtime")
             })
         });
-        self.has_ended = event.is_err();
-        Poll::Ready(Some(event))
+        self.has_ended = item.is_err();
+        Poll::Ready(Some(item))
     }
 }
 

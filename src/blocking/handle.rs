@@ -1,6 +1,10 @@
 //! The blocking handle and its verbs.
 
-use std::{fmt, time::Duration};
+use std::{
+    fmt,
+    panic::{self, AssertUnwindSafe},
+    time::Duration,
+};
 
 use super::{
     Acquire, AcquireAll, Campaign, Lease, Leases, RefreshGroup, ReleaseGroup, ResetOnce, Resume, Revoke, RunOnce,
@@ -25,11 +29,13 @@ use crate::{
 /// ```
 /// use mongoseal::blocking::Mongoseal;
 ///
-/// let seal = Mongoseal::in_memory()?;
-/// let token = seal.with_lease("reports/nightly", |lease| lease.token())?;
-/// println!("acted with token {token}");
-/// seal.shutdown();
-/// # Ok::<(), mongoseal::Error>(())
+/// # fn main() -> mongoseal::Result<()> {
+/// Mongoseal::in_memory()?.scope(|seal| {
+///     let token = seal.with_lease("reports/nightly", |lease| lease.token())?;
+///     println!("acted with token {token}");
+///     Ok(())
+/// })
+/// # }
 /// ```
 #[derive(Clone)]
 pub struct Mongoseal {
@@ -48,6 +54,18 @@ impl Mongoseal {
     #[must_use]
     pub fn capabilities(&self) -> Capabilities {
         self.seal.capabilities()
+    }
+
+    /// Runs `work` on the calling thread with this handle, shuts the handle down, and returns the value of the work: see
+    /// [`scope`](crate::Mongoseal::scope).
+    ///
+    /// # Panics
+    ///
+    /// If the work panics, with its panic.
+    pub fn scope<T>(self, work: impl FnOnce(&Self) -> T) -> T {
+        let ended = panic::catch_unwind(AssertUnwindSafe(|| work(&self)));
+        self.shutdown();
+        ended.unwrap_or_else(|panicked| panic::resume_unwind(panicked))
     }
 
     /// Acquires a key. Nothing is sent until [`run`](Acquire::run) or [`with`](Acquire::with) is called.
@@ -163,7 +181,7 @@ impl Mongoseal {
         RefreshGroup { verb: self.seal.refresh_group(group, ttl), executor: self.executor.clone() }
     }
 
-    /// Lists leases in the order of their tokens. Nothing is sent until [`run`](Leases::run) is called.
+    /// Lists leases in the order of their keys. Nothing is sent until [`run`](Leases::run) is called.
     pub fn leases(&self) -> Leases {
         Leases { verb: self.seal.leases(), executor: self.executor.clone() }
     }
@@ -190,7 +208,8 @@ impl Mongoseal {
         self.wait(|seal| async move { seal.inspect(key).await })
     }
 
-    /// Watches a key: returns what happens to its leases, in order. Each `next` blocks until an event.
+    /// Watches a key: returns what happens to its leases, in order, and whether events may be missing. Each `next` blocks
+    /// until an item.
     ///
     /// # Errors
     ///
@@ -199,15 +218,20 @@ impl Mongoseal {
     /// # Examples
     ///
     /// ```
-    /// use mongoseal::{EventKind, blocking::Mongoseal};
+    /// use mongoseal::{EventKind, WatchItem, blocking::Mongoseal};
     ///
     /// let seal = Mongoseal::in_memory()?;
     /// let lease = seal.acquire("reports/nightly").run()?;
-    /// let mut events = seal.watch("reports/nightly")?;
-    /// assert!(matches!(events.next().expect("it goes on")?.kind, EventKind::Holds { .. }));
-    ///
+    /// let stream = seal.watch("reports/nightly")?;
     /// lease.release()?;
-    /// assert_eq!(events.next().expect("it goes on")?.kind, EventKind::Released);
+    ///
+    /// for item in stream {
+    ///     match item? {
+    ///         WatchItem::Event(event) if event.kind == EventKind::Released => break,
+    ///         WatchItem::Event(event) => println!("{} {:?}", event.token, event.kind),
+    ///         missed => println!("{missed:?}"),
+    ///     }
+    /// }
     /// # Ok::<(), mongoseal::Error>(())
     /// ```
     pub fn watch<K>(&self, key: K) -> Result<StreamIter<EventStream>>

@@ -54,4 +54,17 @@ impl Leader {
     pub fn run<T>(&self, work: impl FnOnce(LeaseView) -> T) -> Result<T> {
         self.lease.run(work)
     }
+
+    /// Runs `work` that returns a `Result` on the calling thread while the leadership is held, as [`Lease::try_run`] does
+    /// for a lease.
+    ///
+    /// # Errors
+    ///
+    /// As [`Lease::try_run`].
+    pub fn try_run<T, E>(&self, work: impl FnOnce(LeaseView) -> Result<T, E>) -> Result<T, E>
+    where
+        E: From<crate::Error>,
+    {
+        self.lease.try_run(work)
+    }
 }

@@ -170,6 +170,19 @@ impl Lease {
         Ok(value)
     }
 
+    /// Runs `work` that returns a `Result` on the calling thread while the lease is held, as [`run`](Self::run) does, and
+    /// returns that `Result`.
+    ///
+    /// # Errors
+    ///
+    /// The error of the work, and those of [`run`](Self::run).
+    pub fn try_run<T, E>(&self, work: impl FnOnce(LeaseView) -> Result<T, E>) -> Result<T, E>
+    where
+        E: From<crate::Error>,
+    {
+        self.run(work)?
+    }
+
     /// Checks, by a linearizable read, whether the lease is held at this moment.
     ///
     /// # Errors

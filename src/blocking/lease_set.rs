@@ -104,10 +104,29 @@ impl LeaseSet {
     /// [`Error::Lost`](crate::Error::Lost) of the first key whose lease was lost.
     pub fn run<T>(&self, work: impl FnOnce(LeaseView) -> T) -> Result<T> {
         let view = self.view();
+        let _at_work: Vec<_> = self.leases.iter().map(|lease| lease.lease_shared().begin_work()).collect();
         view.check()?;
         let value = work(view.clone());
         view.check()?;
         Ok(value)
+    }
+
+    /// Runs `work` that returns a `Result` on the calling thread while all leases are held, and returns that `Result`: see
+    /// [`Lease::try_run`](super::Lease::try_run).
+    ///
+    /// # Errors
+    ///
+    /// The error of the work, and those of [`run`](Self::run).
+    pub fn try_run<T, E>(&self, work: impl FnOnce(LeaseView) -> Result<T, E>) -> Result<T, E>
+    where
+        E: From<crate::Error>,
+    {
+        self.run(work)?
+    }
+
+    /// Reports that the work under these leases makes progress.
+    pub fn progress(&self) {
+        self.leases.progress();
     }
 
     /// Releases all leases by one command, and returns for each key whether its lease was held until then.

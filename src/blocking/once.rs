@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::{Lease, verb::verb};
-use crate::{Error, FencingToken, Once, ReleaseOutcome, Result};
+use crate::{Error, FencingToken, Once, ReleaseOutcome, Result, Retry};
 
 verb! {
     /// Runs work once for a tick of a schedule: a [`mongoseal::RunOnce`](crate::RunOnce) that blocks.
@@ -27,6 +27,8 @@ verb! {
     RunOnce {
         /// Waits up to this long if another runner holds the key.
         wait(at_most: Duration);
+        /// Retries by this policy if another runner holds the key.
+        retry(policy: Retry);
         /// Sets how long the lease lasts without a refresh.
         ttl(ttl: Duration);
         /// Sets how much longer than the ttl the store keeps the key.
@@ -39,6 +41,10 @@ verb! {
         hold_at_most(time: Duration);
         /// Loses the lease if the work has not called [`TickLease::progress`] for this long.
         stalled_after(time: Duration);
+        /// Sets the interval between refreshes.
+        refresh_every(interval: Duration);
+        /// Keeps a completed tick for at least this long.
+        keep_for(time: Duration);
         /// Completes the tick also if the work returns an error.
         even_if_failed();
     }
@@ -85,8 +91,8 @@ impl RunOnce {
     /// Those of [`mongoseal::RunOnce::begin`](crate::RunOnce::begin).
     pub fn begin(self) -> Result<Once<TickLease>> {
         Ok(match self.executor.wait(self.verb.begin())? {
-            Once::Ran(crate::TickLease { lease, tick }) => {
-                Once::Ran(TickLease { lease: Lease::new(lease, self.executor), tick })
+            Once::Ran(crate::TickLease { lease, tick, keep }) => {
+                Once::Ran(TickLease { lease: Lease::new(lease, self.executor), tick, keep })
             }
             Once::AlreadyDone { by, at } => Once::AlreadyDone { by, at },
             Once::Superseded { tick, by, at } => Once::Superseded { tick, by, at },
@@ -100,6 +106,15 @@ impl RunOnce {
 pub struct TickLease {
     lease: Lease,
     tick: u64,
+    keep: Duration,
+}
+
+/// The lease of a tick as the writer at a fence, for a fenced write in [`Mongoseal::block_on`](super::Mongoseal::block_on).
+#[cfg(feature = "mongodb")]
+impl<'a> From<&'a TickLease> for crate::fence::FencedWriter<'a> {
+    fn from(tick: &'a TickLease) -> Self {
+        tick.lease().into()
+    }
 }
 
 impl TickLease {
@@ -131,8 +146,8 @@ impl TickLease {
     ///
     /// As [`mongoseal::TickLease::complete`](crate::TickLease::complete).
     pub fn complete(self) -> Result<()> {
-        let tick = self.tick;
-        self.lease.wait(move |lease| async move { lease.complete(tick).await })
+        let Self { lease, tick, keep } = self;
+        lease.wait(move |lease| async move { lease.complete(tick, keep).await })
     }
 
     /// Releases the lease and does not complete the tick, so that the next runner runs the work again.

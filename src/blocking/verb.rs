@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::{Leader, Lease, LeaseSet, StreamIter};
 use crate::{
-    CompletedTick, FencingToken, Group, IntoName, Key, LeaseStream, ListedLease, Owner, Result, Retry, Revoked,
+    CompletedTick, Error, FencingToken, Group, IntoName, Key, LeaseStream, ListedLease, Owner, Result, Retry, Revoked,
     StoreTime,
 };
 
@@ -106,6 +106,19 @@ impl Acquire {
         Ok(Lease::new(lease, self.executor))
     }
 
+    /// Acquires the key, runs `work` that returns a `Result` on the calling thread, releases the key, and returns that
+    /// `Result`: see [`with`](Self::with).
+    ///
+    /// # Errors
+    ///
+    /// Those of the work, and those of [`with`](Self::with).
+    pub fn try_with<T, E>(self, work: impl FnOnce(&Lease) -> Result<T, E>) -> Result<T, E>
+    where
+        E: From<Error>,
+    {
+        self.with(work)?
+    }
+
     /// Acquires the key, runs `work` on the calling thread, and releases the key. Returns the value of the work.
     ///
     /// The lease is released when the work has ended, also by a panic. If the lease is lost, the work is not stopped: see
@@ -158,6 +171,8 @@ verb! {
         at_least(time: Duration);
         /// Sets the maximum hold of each lease.
         hold_at_most(time: Duration);
+        /// Loses each lease if its holder has reported no progress for this long.
+        stalled_after(time: Duration);
         /// Sets the interval between refreshes of each lease.
         refresh_every(interval: Duration);
         /// Turns refreshes in the background off.
@@ -174,6 +189,19 @@ impl AcquireAll {
     pub fn run(self) -> Result<LeaseSet> {
         let leases = self.executor.wait(self.verb.into_future())?;
         Ok(LeaseSet::new(leases, self.executor))
+    }
+
+    /// Acquires all keys, runs `work` that returns a `Result` on the calling thread, releases them, and returns that
+    /// `Result`: see [`with`](Self::with).
+    ///
+    /// # Errors
+    ///
+    /// Those of the work, and those of [`with`](Self::with).
+    pub fn try_with<T, E>(self, work: impl FnOnce(&LeaseSet) -> Result<T, E>) -> Result<T, E>
+    where
+        E: From<Error>,
+    {
+        self.with(work)?
     }
 
     /// Acquires all keys, runs `work` on the calling thread, and releases them. Returns the value of the work.
@@ -346,7 +374,7 @@ run! {
 }
 
 impl Leases {
-    /// Lists the leases, in the order of their tokens. Blocks until the first page is read, and at each later page.
+    /// Lists the leases, in the order of their keys. Blocks until the first page is read, and at each later page.
     ///
     /// # Errors
     ///

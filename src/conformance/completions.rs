@@ -1,14 +1,17 @@
 //! Clauses on the completed ticks of a schedule.
 
-use super::bench::{Bench, SHORT, once, terms, wait};
+use super::bench::{Bench, SHORT, once, release, terms, wait};
 use crate::{
     FencingToken,
-    record::{Complete, Completion, LeaseSpec, Outcome, Request, Reset, Revoke},
+    record::{Complete, Completion, LeaseSpec, Outcome, Record, Request, Reset, Revoke},
     store::Applied,
 };
 
+/// How long a completed tick is kept beyond the retention, in milliseconds.
+const KEEP: u64 = 3_600_000;
+
 fn complete(terms: &LeaseSpec, token: FencingToken, tick: u64) -> Request {
-    Request::Complete(Complete { lease: terms.lease, token, tick, by: "$$ROOT".into() })
+    Request::Complete(Complete { lease: terms.lease, token, tick, by: "$$ROOT".into(), keep: KEEP })
 }
 
 fn reset(tick: u64) -> Request {
@@ -51,6 +54,17 @@ pub(super) async fn a_completion_records_the_tick_and_hands_the_key_over_in_one_
         record.holders.iter().map(|holder| holder.terms.lease).eq([waiter.lease]),
         "the completion must grant the key to the waiter"
     );
+}
+
+pub(super) async fn a_completed_tick_is_kept_beyond_the_retention_for_as_long_as_its_completion_says(bench: Bench) {
+    bench.completed(5).await;
+    let at = bench.record().await.done.expect("the tick must be completed").at;
+    let enough = |record: Record| record.expires_at >= at.after(KEEP);
+    assert!(enough(bench.record().await), "the record must matter until the time that the completion names");
+    let (holder, version) = (terms(), bench.record().await.version);
+    let token = bench.granted(once(&holder)).await;
+    bench.send(release(&holder, token)).await;
+    assert!(token > version && enough(bench.record().await), "no later change may end that sooner");
 }
 
 pub(super) async fn a_second_completion_is_answered_as_the_first_and_changes_nothing(bench: Bench) {

@@ -10,37 +10,51 @@ use tokio::{
 use super::bench::{Bench, leave, once, refresh, release, terms, wait};
 use crate::{
     FencingToken, Result,
-    record::{BatchRequest, LeaseSpec, Record, Request, Revoke},
-    store::RecordState,
+    record::{BatchRequest, KeyFilter, LeaseSpec, Record, Request, Revoke},
+    store::{FollowedState, RecordState},
 };
 
 /// Receives the states of a record.
 struct Follower {
-    states: Receiver<RecordState>,
+    states: Receiver<FollowedState>,
     following: JoinHandle<Result<()>>,
 }
 
 /// Follows the record of the key. `None`: the store cannot follow, and returned `Invalid`.
 async fn follow(bench: &Bench, room: usize) -> Option<(Follower, RecordState)> {
-    let (sender, mut states) = mpsc::channel(room);
+    let (sender, states) = mpsc::channel(room);
+    let filter = KeyFilter::Key(bench.key.clone());
     #[allow(clippy::disallowed_methods, reason = "ends with the receiver")]
-    let following = tokio::spawn(bench.store.follow(&bench.key, sender));
-    let first = tokio::time::timeout(Duration::from_secs(10), states.recv()).await;
-    if let Some(first) = first.expect("the first state must come within 10 seconds") {
-        return Some((Follower { states, following }, first));
-    }
-    let ended = following.await.expect("following must not panic");
-    assert!(
-        matches!(ended, Err(crate::Error::Invalid { .. })),
-        "a store that cannot follow must return Invalid: {ended:?}"
-    );
-    None
+    let following = tokio::spawn(bench.store.follow(&filter, Vec::new(), sender));
+    let mut follower = Follower { states, following };
+    let Some(first) = follower.receive().await else {
+        let ended = follower.following.await.expect("following must not panic");
+        assert!(
+            matches!(ended, Err(crate::Error::Invalid { .. })),
+            "a store that cannot follow must return Invalid: {ended:?}"
+        );
+        return None;
+    };
+    let FollowedState::Record { key, state } = first else {
+        panic!("the state of the key must be sent first, whether it has a record or not")
+    };
+    assert_eq!(key, bench.key, "only the states of the key must be sent");
+    let complete = follower.receive().await;
+    assert!(matches!(complete, Some(FollowedState::Complete { .. })), "the beginning must end: {complete:?}");
+    Some((follower, state))
 }
 
 impl Follower {
-    async fn next(&mut self) -> RecordState {
+    async fn receive(&mut self) -> Option<FollowedState> {
         let next = tokio::time::timeout(Duration::from_secs(10), self.states.recv()).await;
-        next.expect("a state must come within 10 seconds").expect("following must go on")
+        next.expect("a state must come within 10 seconds")
+    }
+
+    async fn next(&mut self) -> RecordState {
+        match self.receive().await.expect("following must go on") {
+            FollowedState::Record { state, .. } => state,
+            FollowedState::Complete { .. } => panic!("the beginning must end once"),
+        }
     }
 }
 

@@ -1,9 +1,13 @@
 //! Clauses on the minimum hold and the maximum hold of a lease.
 
-use super::bench::{Bench, LONG, SHORT, once, refresh, release, terms, wait};
+use super::{
+    bench::{Bench, LONG, SHORT, leave, once, refresh, release, terms, wait},
+    waiting::{next, queue_and_watch},
+};
 use crate::{
     FencingToken, LeaseId,
     record::{BatchRequest, HoldLimits, LeaseRefs, LeaseSpec, Outcome, Request, Revoke, Transfer},
+    store::Notification,
 };
 
 /// A minimum or a maximum hold that a few requests to a busy store do not outlast, in milliseconds.
@@ -55,6 +59,37 @@ pub(super) async fn a_waiter_is_granted_the_key_when_the_minimum_hold_has_ended(
         Outcome::Granted { token: later, .. } => assert!(later > token, "the token must grow"),
         other => panic!("the waiter must be granted the key after the minimum hold, not {other:?}"),
     }
+}
+
+pub(super) async fn the_first_waiter_learns_when_a_minimum_hold_ends_whoever_that_is(bench: Bench) {
+    let early = held(HOLD, 0);
+    let token = bench.granted(once(&early)).await;
+    let (waiters, mut notifications) = queue_and_watch(&bench, 3).await;
+    bench.send(release(&early, token)).await;
+    assert_eq!(
+        next(&mut notifications).await,
+        Notification::Recheck { number: 7 },
+        "a release during the minimum hold must notify the first waiter"
+    );
+    let end = bench.holders().await[0].expires_at;
+    match bench.send(wait(&waiters[0])).await {
+        Outcome::Queued { position: 0, holder, .. } => {
+            assert_eq!(holder.expires_at, end, "the answer must have the end");
+        }
+        other => panic!("the waiter must wait for the end of the minimum hold, not {other:?}"),
+    }
+    bench.send(leave(&waiters[0])).await;
+    assert_eq!(
+        next(&mut notifications).await,
+        Notification::Recheck { number: 8 },
+        "if the first waiter leaves, the change must notify the next one"
+    );
+    bench.send(once(&waiters[1])).await;
+    assert_eq!(
+        next(&mut notifications).await,
+        Notification::Recheck { number: 9 },
+        "if the last attempt of the first waiter ends its place, the change must notify the next one"
+    );
 }
 
 pub(super) async fn a_batch_finds_no_released_lease_and_a_revocation_ends_its_minimum_hold(bench: Bench) {

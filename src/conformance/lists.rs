@@ -16,7 +16,6 @@ impl Bench {
         loop {
             let page = self.store.list(filter, after, page_size, self.deadline()).await;
             let Page { leases, next } = page.unwrap_or_else(|error| panic!("{filter:?} must be listed: {error}"));
-            assert!(leases.len() <= usize::try_from(page_size).unwrap(), "a page must not be longer than its limit");
             listed.extend(leases);
             let Some(next) = next else { return listed };
             after = Some(next);
@@ -30,7 +29,7 @@ impl Bench {
     }
 }
 
-pub(super) async fn a_list_has_the_wanted_leases_in_the_order_of_tokens(bench: Bench) {
+pub(super) async fn a_list_has_the_wanted_leases_in_the_order_of_keys_and_then_of_tokens(bench: Bench) {
     for (name, owner, limit, ttl) in [
         ("b", "me", 0, LONG),
         ("a", "you", 3, LONG),
@@ -53,8 +52,8 @@ pub(super) async fn a_list_has_the_wanted_leases_in_the_order_of_tokens(bench: B
     let all = Filter { prefix: format!("{}/", bench.key), with_expired: true, ..Filter::default() };
     let listed = bench.listed(&all, 100).await;
     assert_eq!(listed.len(), 6, "all leases must be listed: {listed:?}");
-    let order: Vec<_> = listed.iter().map(|lease| (lease.holder.token, lease.key.clone())).collect();
-    assert!(order.is_sorted(), "leases must be in the order of tokens: {order:?}");
+    let order: Vec<_> = listed.iter().map(|lease| (lease.key.clone(), lease.holder.token)).collect();
+    assert!(order.is_sorted(), "leases must be in the order of keys and then of tokens: {order:?}");
     for lease in &listed {
         let record = Bench { key: lease.key.clone(), ..bench.clone() }.record().await;
         let waiting = record.count_waiters(lease.read_at);

@@ -89,8 +89,9 @@ fn random(met: Option<&Record>) -> Request {
         }),
         // The lease may have been released, or may have expired.
         23..=25 => first.map_or_else(taken_back, |first| {
-            let tick = fastrand::u64(1..9);
-            Request::Complete(Complete { lease: first.terms.lease, token: first.version, tick, by: "$$ROOT".into() })
+            let (tick, keep) = (fastrand::u64(1..9), fastrand::u64(0..100_000));
+            let (lease, token) = (first.terms.lease, first.version);
+            Request::Complete(Complete { lease, token, tick, by: "$$ROOT".into(), keep })
         }),
         26 => Request::Reset(Reset { tick: fastrand::u64(0..9), upto: FencingToken::MAX, by: "$ops".into() }),
         _ => first.map_or(

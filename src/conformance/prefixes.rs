@@ -10,8 +10,8 @@ use tokio::{
 use super::bench::{Bench, leave, once, refresh, release, terms, wait};
 use crate::{
     FencingToken, HybridTime, Key, Result,
-    record::{Holder, Record, Request, Revoke, StoreTime},
-    store::{PrefixState, RecordState},
+    record::{Holder, KeyFilter, Record, Request, Revoke, StoreTime},
+    store::{FollowedState, RecordState},
 };
 
 /// How long a state may take.
@@ -29,7 +29,7 @@ fn visible(record: Option<&Record>) -> Visible {
 }
 
 struct Follower {
-    states: Receiver<PrefixState>,
+    states: Receiver<FollowedState>,
     following: JoinHandle<Result<()>>,
     tick: HybridTime,
 }
@@ -38,8 +38,8 @@ impl Follower {
     async fn next(&mut self) -> Option<(Key, RecordState)> {
         let next = tokio::time::timeout(STATE_TIMEOUT, self.states.recv()).await;
         let (tick, state) = match next.expect("a state must come within 10 seconds")? {
-            PrefixState::Record { key, state } => (state.at.tick, Some((key, state))),
-            PrefixState::Complete { at } => (at.tick, None),
+            FollowedState::Record { key, state } => (state.at.tick, Some((key, state))),
+            FollowedState::Complete { at } => (at.tick, None),
         };
         assert!(tick >= self.tick, "the hybrid time must not go back");
         self.tick = tick;
@@ -58,7 +58,7 @@ pub(super) async fn the_records_of_a_prefix_are_sent_first_and_then_each_change_
     let (sender, states) = mpsc::channel(1);
     let known = vec![idle.key.clone(), never.key.clone()];
     #[allow(clippy::disallowed_methods, reason = "ends with the receiver")]
-    let following = tokio::spawn(bench.store.follow_prefix(&format!("{}/", bench.key), known, sender));
+    let following = tokio::spawn(bench.store.follow(&KeyFilter::Prefix(format!("{}/", bench.key)), known, sender));
     let mut follower = Follower { states, following, tick: HybridTime { seconds: 0, ordinal: 0 } };
     let mut present = BTreeMap::new();
     while let Some((key, state)) = follower.next().await {

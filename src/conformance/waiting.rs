@@ -59,6 +59,23 @@ pub(super) async fn a_waiter_that_does_not_repeat_its_acquire_leaves_the_queue(b
     );
 }
 
+pub(super) async fn a_waiter_whose_wait_ends_lets_in_those_that_it_kept_out(bench: Bench) {
+    let sharing = || LeaseSpec { limit: 9, ..terms() };
+    bench.granted(once(&sharing())).await;
+    let (exclusive, behind) = (terms(), sharing());
+    bench.send(wait(&exclusive)).await;
+    assert!(
+        matches!(bench.send(wait(&behind)).await, Outcome::Queued { position: 1, .. }),
+        "a sharer must wait behind an exclusive waiter"
+    );
+    let outcome = bench.send(once(&exclusive)).await;
+    assert!(matches!(outcome, Outcome::Refused { .. }), "the last attempt must be refused, not {outcome:?}");
+    assert!(
+        bench.holders().await.iter().any(|holder| holder.terms.lease == behind.lease),
+        "the last attempt must grant the key to the sharer behind it"
+    );
+}
+
 pub(super) async fn a_full_queue_takes_no_waiter(bench: Bench) {
     bench.granted(once(&terms())).await;
     let wait = Some(WaitSpec { ttl: LONG, queue_limit: 2 });
@@ -108,7 +125,7 @@ pub(super) async fn a_handle_is_notified_of_its_grants_and_revocations(bench: Be
     }
     let revoke = Revoke { by: "ops".into(), reason: "drill".into(), upto: FencingToken::MAX };
     bench.send(Request::Revoke(revoke)).await;
-    assert_eq!(next(&mut notifications).await, Notification::Revoked { number: 7 });
+    assert_eq!(next(&mut notifications).await, Notification::Recheck { number: 7 });
     // A handle gets no notifications of other handles.
     bench.granted(once(&terms())).await;
     assert!(
@@ -117,7 +134,48 @@ pub(super) async fn a_handle_is_notified_of_its_grants_and_revocations(bench: Be
     );
 }
 
-async fn next(notifications: &mut mpsc::UnboundedReceiver<Notification>) -> Notification {
+/// No write ends a lease that expires, so only a waiter that knows to be the first can find its end at once.
+pub(super) async fn the_waiter_that_becomes_the_first_is_notified(bench: Bench) {
+    let holder = terms();
+    bench.granted(once(&holder)).await;
+    let (waiters, mut notifications) = queue_and_watch(&bench, 4).await;
+    bench.send(leave(&waiters[0])).await;
+    assert_eq!(next(&mut notifications).await, Notification::Recheck { number: 8 }, "a leave must notify the next one");
+    bench.send(once(&waiters[1])).await;
+    assert_eq!(
+        next(&mut notifications).await,
+        Notification::Recheck { number: 9 },
+        "a last attempt must notify the next one"
+    );
+    bench.send(leave(&holder)).await;
+    assert!(matches!(next(&mut notifications).await, Notification::Granted { number: 9, .. }), "it is the next one");
+    assert!(
+        tokio::time::timeout(Duration::from_millis(200), notifications.recv()).await.is_err(),
+        "a hand-over must notify nobody else"
+    );
+}
+
+/// Queues so many waiters of a handle, with the numbers from 7 on, and begins to watch for their notifications.
+pub(super) async fn queue_and_watch(
+    bench: &Bench,
+    count: usize,
+) -> (Vec<LeaseSpec>, mpsc::UnboundedReceiver<Notification>) {
+    let handle = HandleId::random();
+    let waiters: Vec<LeaseSpec> =
+        (7..).take(count).map(|number| LeaseSpec { caller: AcquireId { handle, number }, ..terms() }).collect();
+    let mut queued = Vec::new();
+    for waiter in &waiters {
+        queued.push(bench.applied(wait(waiter)).await);
+    }
+    let since = queued[0].at.expect("there must be a record").tick;
+    let (sender, mut notifications) = mpsc::unbounded_channel();
+    #[allow(clippy::disallowed_methods, reason = "ends with the receiver")]
+    drop(tokio::spawn(bench.store.watch(handle, since, sender)));
+    assert!(matches!(next(&mut notifications).await, Notification::Started { .. }), "a watch must begin");
+    (waiters, notifications)
+}
+
+pub(super) async fn next(notifications: &mut mpsc::UnboundedReceiver<Notification>) -> Notification {
     let next = tokio::time::timeout(Duration::from_secs(10), notifications.recv()).await;
     next.expect("a notification must come within 10 seconds").expect("watching must go on")
 }

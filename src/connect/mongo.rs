@@ -40,7 +40,11 @@ impl Mongoseal {
     /// share a stream, or give the client a larger `maxPoolSize` and set [`Builder::connections`].
     #[must_use]
     pub fn new(database: &Database) -> Self {
-        Self::with_defaults(|builder| builder.on(database))
+        // A test proves that the default settings are valid, so this cannot fail.
+        match Self::builder().on(database) {
+            Ok(seal) => seal,
+            Err(error) => unreachable!("the default settings are valid: {error}"),
+        }
     }
 }
 

@@ -42,7 +42,7 @@ impl Builder {
 /// The backend with the builder's settings.
 fn configured(mut backend: RedisBackend, builder: &Builder) -> Result<RedisBackend> {
     if let Some(prefix) = &builder.collection {
-        backend = backend.with_prefix(prefix)?;
+        backend = backend.with_collection(prefix)?;
     }
     Ok(match builder.redis_replicas {
         Some(count) => backend.with_replicas(count),

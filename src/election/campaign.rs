@@ -266,6 +266,22 @@ impl Leader {
     pub async fn run<F: Future>(&self, work: F) -> Result<F::Output> {
         self.lease.run(work).await
     }
+
+    /// Runs `work` that returns a `Result` while the leadership is held, as [`Lease::try_run`] does for a lease.
+    ///
+    /// # Errors
+    ///
+    /// The error of the work. [`Error::Lost`] if the leadership was lost before the work had ended.
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`run`](Self::run).
+    pub async fn try_run<T, E>(&self, work: impl Future<Output = Result<T, E>>) -> Result<T, E>
+    where
+        E: From<Error>,
+    {
+        self.lease.try_run(work).await
+    }
 }
 
 /// A leader as the writer at a fence, by its lease.

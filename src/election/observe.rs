@@ -13,9 +13,9 @@ use futures_core::Stream;
 use super::{LeaderInfo, SeenLeader};
 use crate::{
     FencingToken, IntoName, Key, Mongoseal, Owner, Result,
-    action::watch::{EventDiff, WatchEvents},
+    action::watch::{WatchItems, Watched},
     engine::context::Context,
-    record::{Record, StoreTime},
+    record::{KeyFilter, Record, StoreTime},
 };
 
 impl Mongoseal {
@@ -59,23 +59,16 @@ impl Mongoseal {
 ///
 /// It is a [`Stream`]. It returns a leader when it is elected and when it proclaims another value. It returns `None`
 /// when a leadership was resigned or expired and no candidate was waiting. It is a [`watch`](Mongoseal::watch) of the
-/// name, with the guarantees and the costs of an [`EventStream`](crate::EventStream).
+/// name, with the guarantees and the costs of an [`EventStream`](crate::EventStream). If changes are missing, it does not
+/// say so: it returns the present leader, if that is another one.
 #[must_use = "a stream of leaders does nothing until it is polled"]
 pub struct LeaderStream {
-    events: WatchEvents<Option<SeenLeader>>,
+    leaders: WatchItems<Option<SeenLeader>>,
 }
 
 impl LeaderStream {
     pub(super) async fn begin(context: &Arc<Context>, name: Key) -> Result<Self> {
-        let diff = EventDiff {
-            first: |_, record, at| vec![leader(record, at)],
-            then: |_, before, after, at| {
-                // The earlier record still has its holders, although they may have expired by now.
-                let (before, after) = (leader(before, StoreTime::default()), leader(after, at));
-                if visible_part(before.as_ref()) == visible_part(after.as_ref()) { vec![] } else { vec![after] }
-            },
-        };
-        Ok(Self { events: WatchEvents::begin(context, name, diff).await? })
+        Ok(Self { leaders: WatchItems::begin(context, KeyFilter::Key(name)).await? })
     }
 
     /// Waits for the next leader, or for the news that there is none. Returns `None` after an error.
@@ -93,7 +86,24 @@ impl LeaderStream {
 
     /// As [`next`](Self::next), with the lease id of the leader.
     pub(super) async fn next_seen(&mut self) -> Option<Result<Option<SeenLeader>>> {
-        poll_fn(|task| self.events.poll_next(task)).await
+        poll_fn(|task| self.leaders.poll_next(task)).await
+    }
+}
+
+impl Watched for Option<SeenLeader> {
+    fn first(_key: &Key, record: Option<&Record>, at: StoreTime) -> Vec<Self> {
+        vec![leader(record, at)]
+    }
+
+    fn changes(_key: &Key, before: Option<&Record>, after: Option<&Record>, at: StoreTime) -> Vec<Self> {
+        // The earlier record still has its holders, although they may have expired by now.
+        let (before, after) = (leader(before, StoreTime::default()), leader(after, at));
+        if visible_part(before.as_ref()) == visible_part(after.as_ref()) { vec![] } else { vec![after] }
+    }
+
+    /// The stream goes on with the leader of then.
+    fn missed(_since: StoreTime, _until: StoreTime) -> Option<Self> {
+        None
     }
 }
 
@@ -110,7 +120,7 @@ impl Stream for LeaderStream {
     type Item = Result<Option<LeaderInfo>>;
 
     fn poll_next(mut self: Pin<&mut Self>, task: &mut task::Context<'_>) -> Poll<Option<Self::Item>> {
-        self.events.poll_next(task).map(|next| Some(next?.map(|seen| seen.map(|seen| seen.info))))
+        self.leaders.poll_next(task).map(|next| Some(next?.map(|seen| seen.map(|seen| seen.info))))
     }
 }
 

@@ -3,7 +3,7 @@
 //! Invariant: a tick counts as completed only if a write of this lease says so. An answer that wrote nothing can come from
 //! a deposed primary, so a linearizable read follows it.
 
-use std::mem;
+use std::{mem, time::Duration};
 
 use tracing::debug;
 
@@ -16,17 +16,21 @@ use crate::{
         retry::{self, Limit},
     },
     record::{Complete, Outcome, Request},
+    types::ttl,
 };
 
 /// Completes a tick and releases the lease, in one write. The lease may have expired, if the key was not granted since.
-pub(crate) async fn complete(context: &Context, lease: &LeaseShared, tick: u64) -> Result<()> {
+///
+/// The store keeps the completed tick for `keep`, or for its retention if that is longer.
+pub(crate) async fn complete(context: &Context, lease: &LeaseShared, tick: u64, keep: Duration) -> Result<()> {
+    let keep = ttl::millis(keep.saturating_sub(context.store.retention()));
     let mut sent_before = false;
     let (until, limit) = (context.operation_deadline(), Limit::growing(context.settings.attempt));
     retry::until_definite(until, limit, |deadline| {
         let sent_before = mem::replace(&mut sent_before, true);
         async move {
             let by = context.settings.owner.as_str().to_owned();
-            let request = Request::Complete(Complete { lease: lease.id, token: lease.token, tick, by });
+            let request = Request::Complete(Complete { lease: lease.id, token: lease.token, tick, by, keep });
             let applied = context.store.apply(&lease.key, request, deadline).await?;
             match applied.outcome {
                 Outcome::Completed if applied.changed => return Ok(Ok(())),

@@ -1,6 +1,9 @@
 //! What happens at the store to a lease that has ended in this process. This is plain data: `release.rs` acts on it.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::{
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
 
 use tracing::Span;
 
@@ -25,8 +28,8 @@ pub(crate) enum EndAction {
     Jointly(Arc<JointRelease>),
     /// The release of its group, by this handle, releases it.
     WithGroup(WithGroup),
-    /// It completes this tick, in the same write.
-    Complete(u64),
+    /// It completes this tick, in the same write, which the store keeps for this long.
+    Complete(u64, Duration),
     /// It is released although its minimum hold is not over: no work has run under it.
     TakeBack,
 }
@@ -59,6 +62,8 @@ pub(crate) enum End {
     /// The lease was left to its ttl.
     Orphaned,
     Released(ReleaseOutcome),
+    /// The tick was completed and the lease released.
+    Completed,
     Transferred(FencingToken),
 }
 
@@ -66,7 +71,7 @@ impl End {
     /// What became of the lease of this process.
     pub(crate) fn outcome(&self) -> ReleaseOutcome {
         match self {
-            Self::Orphaned => ReleaseOutcome::Released,
+            Self::Orphaned | Self::Completed => ReleaseOutcome::Released,
             Self::Released(outcome) => outcome.clone(),
             Self::Transferred(_) => ReleaseOutcome::AlreadyLost { cause: LossCause::Transferred },
         }
@@ -76,7 +81,7 @@ impl End {
     pub(crate) fn word(&self) -> &'static str {
         match self {
             Self::Orphaned => "orphaned",
-            Self::Released(ReleaseOutcome::Released) => "released",
+            Self::Released(ReleaseOutcome::Released) | Self::Completed => "released",
             Self::Released(ReleaseOutcome::Unknown) => "unknown",
             Self::Released(ReleaseOutcome::AlreadyLost { .. }) => "already_lost",
             Self::Transferred(_) => "transferred",

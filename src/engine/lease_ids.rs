@@ -7,17 +7,27 @@
 use std::{
     collections::HashSet,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
 };
 
-use crate::{Error, LeaseId, Result};
+use tokio::sync::Notify;
+
+use crate::{Clock, Error, LeaseId, Result};
+
+/// How long a resume waits for the task of a lease that has just been orphaned. That task sends nothing.
+const TASK_END: Duration = Duration::from_millis(100);
 
 /// The lease ids in use.
 #[derive(Debug, Default)]
-pub(crate) struct LeaseIds(Mutex<HashSet<LeaseId>>);
+pub(crate) struct LeaseIds {
+    ids: Mutex<HashSet<LeaseId>>,
+    /// Notified when an id is no longer in use.
+    freed: Notify,
+}
 
 impl LeaseIds {
     fn ids(&self) -> MutexGuard<'_, HashSet<LeaseId>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.ids.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -37,10 +47,28 @@ impl InUse {
         }
         Ok(Self { ids: Arc::clone(ids), lease })
     }
+
+    /// The same for a lease that this process may just have orphaned.
+    pub(crate) async fn begin_anew(ids: &Arc<LeaseIds>, lease: LeaseId, clock: Clock) -> Result<Self> {
+        let until = clock.now().saturating_add(TASK_END);
+        loop {
+            let freed = ids.freed.notified();
+            let refused = match Self::begin(ids, lease) {
+                Err(refused) => refused,
+                begun => return begun,
+            };
+            tokio::select! {
+                biased;
+                () = freed => {}
+                () = clock.sleep_until(until) => return Err(refused),
+            }
+        }
+    }
 }
 
 impl Drop for InUse {
     fn drop(&mut self) {
         self.ids.ids().remove(&self.lease);
+        self.ids.freed.notify_waiters();
     }
 }

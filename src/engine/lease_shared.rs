@@ -22,7 +22,7 @@ use std::{
 pub(crate) use limits::Limits;
 use limits::Progress;
 use observed::ObservedLease;
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 
@@ -82,6 +82,8 @@ pub(crate) struct LeaseShared {
     pub(crate) release: ReleaseStage,
     /// How many pieces of work run that must stop when the lease ends.
     work_count: AtomicUsize,
+    /// Wakes the task that waits for their end. Boxed, because few tasks do.
+    idle: OnceLock<Box<Notify>>,
     /// The commands to its task.
     pub(crate) commands: CommandQueue,
     /// Cancelled after the state has become `Lost` or `Released`.
@@ -125,6 +127,7 @@ impl LeaseShared {
             observed: OnceLock::new(),
             release: ReleaseStage::default(),
             work_count: AtomicUsize::new(0),
+            idle: OnceLock::new(),
             commands: CommandQueue::default(),
             ended: CancellationToken::new(),
             has_ended: AtomicBool::new(false),

@@ -263,7 +263,7 @@ impl Notifier {
             Notification::Granted { number, token, at } => {
                 self.wake_one(*number, Wake::Granted { token: *token, at: *at });
             }
-            Notification::Revoked { number } => {
+            Notification::Recheck { number } => {
                 self.wake_one(*number, Wake::Poll);
                 let lease = self.state().holding.get(number).map(Arc::clone);
                 if let Some(lease) = lease {

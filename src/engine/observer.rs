@@ -197,6 +197,27 @@ pub enum HandleEvent<'a> {
     },
 }
 
+impl HandleEvent<'_> {
+    /// A short name of the event, for logs and metrics.
+    #[must_use]
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Self::Queued { .. } => "queued",
+            Self::AcquireFinished { .. } => "acquire_finished",
+            Self::HandedOver { .. } => "handed_over",
+            Self::Resumed { .. } => "resumed",
+            Self::RefreshFinished { .. } => "refresh_finished",
+            Self::AtRisk { .. } => "at_risk",
+            Self::Lost { .. } => "lost",
+            Self::Released { .. } => "released",
+            Self::ReleaseFinished { .. } => "release_finished",
+            Self::StreamOpened => "stream_opened",
+            Self::StreamClosed { .. } => "stream_closed",
+            Self::PollingStarted { .. } => "polling_started",
+        }
+    }
+}
+
 /// What an acquire does if the key is held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]

@@ -23,6 +23,9 @@ use crate::{
     spans,
 };
 
+/// The part of the operation timeout that a shutdown keeps for the releases after the work: the time that it gives a batch.
+const RELEASE_PART: f64 = 0.2;
+
 /// Acts at the store on a lease that has ended, and returns what it did. Its span is that of a release, and ends before
 /// the caller has the answer.
 pub(crate) async fn run(
@@ -88,6 +91,16 @@ async fn finish(
             Ok(End::Released(ReleaseOutcome::AlreadyLost { cause }))
         }
         (Some(cause), _) if cause != LossCause::ShutDown => Ok(End::Released(ReleaseOutcome::AlreadyLost { cause })),
+        (Some(LossCause::ShutDown), _) if lease.is_at_work() => {
+            let reserve = context.settings.operation_timeout.mul_f64(RELEASE_PART);
+            let until = context.operation_deadline();
+            if context.wait_until(until.sooner_by(reserve), lease.work_ended()).await.is_none() {
+                return Err(Error::unavailable(
+                    "the work under the lease has not ended since the shutdown, so the lease is not released: end the work when its lease ends, or raise `operation_timeout`",
+                ));
+            }
+            release(context, lease, until, false).await.map(End::Released)
+        }
         (Some(LossCause::ShutDown), _) => {
             let (sent_before, until) = match at_shutdown.release(context, lease).await {
                 BatchOutcome::Released => return Ok(End::Released(ReleaseOutcome::Released)),
@@ -100,9 +113,9 @@ async fn finish(
             };
             release(context, lease, until, sent_before).await.map(End::Released)
         }
-        (None, Some(EndAction::Complete(tick))) => {
-            completion::complete(context, lease, *tick).await?;
-            Ok(End::Released(ReleaseOutcome::Released))
+        (None, Some(EndAction::Complete(tick, keep))) => {
+            completion::complete(context, lease, *tick, *keep).await?;
+            Ok(End::Completed)
         }
         (None, Some(EndAction::TakeBack)) => {
             let request = Request::Leave(record::Leave { lease: lease.id, caller });

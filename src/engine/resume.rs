@@ -60,7 +60,7 @@ pub(crate) async fn resume(shared: &Arc<Shared>, spec: ResumeSpec) -> Result<Hel
     let context = &shared.context;
     context.ensure_open()?;
     spec.id.ensure_some()?;
-    let in_use = InUse::begin(&shared.siblings().lease_ids, spec.id)?;
+    let in_use = InUse::begin_anew(&shared.siblings().lease_ids, spec.id, context.clock()).await?;
     let give_up = context.operation_deadline();
     let found = find(context, &spec, give_up).await?;
     let (ttl, refreshing) = (found.ttl, found.refreshing);
@@ -149,6 +149,8 @@ async fn confirm(
     let span = spans::refresh(&lease.key, lease.token);
     match refresh::attempt(span, context, &lease, found.ttl, None, Some(caller), answer_by).await? {
         Some(Confirmed { sent, .. }) if lease.extend_deadline(sent.saturating_add(validity)) => Ok(lease),
+        // The store keeps the key for the grace after that.
+        Some(_) if lease.remaining_at_most().is_zero() => Err(lease.lost_error(LossCause::HeldTooLong)),
         Some(_) => Err(Error::unavailable(format!(
             "the store refreshed the lease, but answered after the ttl of {} was over: retry, and choose a longer ttl if that happens again",
             format_duration(found.ttl.duration())

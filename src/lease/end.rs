@@ -1,5 +1,7 @@
 //! How a lease ends at the store: by a release, a completed tick or a take-back.
 
+use std::time::Duration;
+
 use crate::{
     Lease, ReleaseOutcome, Result,
     engine::{
@@ -33,12 +35,12 @@ impl Lease {
     /// # Cancel safety
     ///
     /// Dropping the future abandons the answer. If the lease is held, it is completed all the same.
-    pub(crate) async fn complete(&self, tick: u64) -> Result<()> {
-        self.held.end_with(EndAction::Complete(tick));
+    pub(crate) async fn complete(&self, tick: u64, keep: Duration) -> Result<()> {
+        self.held.end_with(EndAction::Complete(tick, keep));
         match self.held.wait_for_end().await? {
-            End::Released(ReleaseOutcome::Released) => Ok(()),
-            // The lease was lost before, so its task has sent nothing.
-            _ => completion::complete(self.context(), self.lease_shared(), tick).await,
+            End::Completed => Ok(()),
+            // The lease was lost before. Its task has sent nothing, or a shutdown has released it.
+            _ => completion::complete(self.context(), self.lease_shared(), tick, keep).await,
         }
     }
 

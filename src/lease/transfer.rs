@@ -65,7 +65,9 @@ impl Lease {
         match self.held.wait_for_end().await? {
             End::Transferred(token) => Ok(token),
             End::Released(ReleaseOutcome::AlreadyLost { cause }) => Err(self.lease_shared().lost_error(cause)),
-            End::Released(_) | End::Orphaned => Err(self.lease_shared().lost_error(LossCause::Expired)),
+            End::Released(_) | End::Completed | End::Orphaned => {
+                Err(self.lease_shared().lost_error(LossCause::Expired))
+            }
         }
     }
 }

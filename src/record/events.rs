@@ -26,7 +26,8 @@ pub struct Event {
 #[non_exhaustive]
 pub enum EventKind {
     /// It held the key when the watch began. Later also if an operator put an older record back, or the store's clock
-    /// was set back so far that an expired lease holds again.
+    /// was set back so far that an expired lease holds again. So it does in a write that a lock of the record delayed past
+    /// the expiry: such a write has the time at which it was sent.
     Holds {
         /// The holder.
         holding: HolderInfo,

@@ -42,14 +42,33 @@ pub enum SharingFilter {
     Shared,
 }
 
-/// A position in a list of leases: behind the lease with this token and this key.
+/// The keys that are followed or watched.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum KeyFilter {
+    /// This key.
+    Key(Key),
+    /// All keys that begin with this text, byte for byte. An empty text: all keys.
+    Prefix(String),
+}
+
+impl KeyFilter {
+    /// Whether a key is meant.
+    #[must_use]
+    pub fn admits(&self, key: &Key) -> bool {
+        match self {
+            Self::Key(wanted) => wanted == key,
+            Self::Prefix(prefix) => key.as_str().starts_with(prefix),
+        }
+    }
+}
+
+/// A position in a list of leases: behind the lease with this key and this token.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Position {
-    /// The token.
-    pub token: FencingToken,
-    /// The key. Leases with the same token are in the order of keys. A text, because it may be the id of a document
-    /// that is not a record.
+    /// The key. A text, because it may be the id of a document that is not a record.
     pub key: String,
+    /// The token. Leases with the same key are in the order of tokens.
+    pub token: FencingToken,
 }
 
 impl Filter {
@@ -87,13 +106,13 @@ impl Position {
     /// The position behind this lease.
     #[must_use]
     pub fn behind(lease: &ListedLease) -> Self {
-        Self { token: lease.holder.token, key: lease.key.as_str().to_owned() }
+        Self { key: lease.key.as_str().to_owned(), token: lease.holder.token }
     }
 
     /// Whether a lease comes after this position.
     #[must_use]
     pub fn precedes(&self, lease: &ListedLease) -> bool {
-        (self.token, self.key.as_str()) < (lease.holder.token, lease.key.as_str())
+        (self.key.as_str(), self.token) < (lease.key.as_str(), lease.holder.token)
     }
 }
 

@@ -44,9 +44,11 @@ pub struct HolderInfo {
     pub since: StoreTime,
     /// When the lease was granted or last extended.
     pub last_seen: StoreTime,
-    /// How long the store keeps the key for this holder without a refresh, by the store's clock. Zero: expired. `None`:
-    /// without expiry.
+    /// How long the store keeps the key for this holder without a refresh, by the store's clock, with the
+    /// [grace](Self::grace). Zero: expired. `None`: without expiry.
     pub remaining: Option<Duration>,
+    /// How much longer than the ttl the store keeps the key. The holder stops believing this much earlier.
+    pub grace: Duration,
     /// The end of its minimum hold, if it has one: if the lease is released before, the key stays unavailable until then.
     pub held_until: Option<StoreTime>,
     /// The end of its maximum hold, with the grace, if it has one: no refresh extends the lease past this time.
@@ -154,9 +156,10 @@ impl HolderInfo {
     #[must_use]
     pub fn of(holder: Holder, read_at: StoreTime) -> Self {
         let (remaining, held_until) = (holder.remaining(read_at), holder.held_until());
-        let LeaseSpec { owner, limit, group, metadata, .. } = holder.terms;
+        let LeaseSpec { owner, limit, grace, group, metadata, .. } = holder.terms;
         Self {
             owner,
+            grace: Duration::from_millis(grace),
             token: holder.version,
             limit: shared_by(limit),
             since: holder.since,

@@ -224,6 +224,9 @@ pub struct Complete {
     pub tick: u64,
     /// The owner of the lease.
     pub by: String,
+    /// How long after the completion the record matters at least, in milliseconds. The store keeps it for its retention
+    /// after that.
+    pub keep: u64,
 }
 
 impl Complete {

@@ -7,7 +7,7 @@
 
 mod ends;
 
-use std::slice;
+use std::{mem, slice};
 
 use super::{
     Acquire, BatchRequest, Completion, Downgrade, Holder, KeyRequest, LeaseSpec, Leave, Outcome, Raise, Record,
@@ -71,6 +71,7 @@ pub fn apply_together(before: Option<&Record>, at: StoreClock, requests: &[Reque
     }
     state.leave(&leaves);
     state.acquire(&acquires);
+    state.notify_first(&acquires);
     let after = state.stamp(before);
     let outcome = |request: &Request| {
         let record = match request.return_document() {
@@ -101,11 +102,17 @@ struct State {
     version: Option<FencingToken>,
     holders: Vec<Holder>,
     queue: Vec<Waiter>,
-    /// How many waited before the write.
+    /// How many waited before the write, but for those that gave up their place.
     waited: usize,
+    /// The first waiter before the request.
+    first: Option<AcquireId>,
+    /// Whether the request has released a lease whose minimum hold is not over.
+    is_released_early: bool,
+    /// Whether the request has granted the key.
+    is_granted: bool,
     history: Vec<Revocation>,
     done: Option<Completion>,
-    /// The acquires to which the write grants the key, and those from which it takes it.
+    /// The acquires to which the write grants the key, and those that must send a request: see [`Record::handover`].
     handover: Vec<(AcquireId, Option<FencingToken>)>,
     /// The time until which the write keeps the record at least.
     keep_until: StoreTime,
@@ -121,6 +128,9 @@ impl State {
             holders: before.map(|record| record.holders.clone()).unwrap_or_default(),
             queue: before.map(|record| record.queue.clone()).unwrap_or_default(),
             waited: before.map_or(0, |record| record.count_waiters(at.now)),
+            first: before.and_then(|record| record.queue.first()).map(|waiter| waiter.terms.caller),
+            is_released_early: false,
+            is_granted: false,
             history: before.map(|record| record.history.clone()).unwrap_or_default(),
             done: before.and_then(|record| record.done.clone()),
             handover: Vec::new(),
@@ -152,6 +162,10 @@ impl State {
             Request::Reset(reset) => self.reset(reset),
             Request::Prune => self.grant(&[]),
         }
+        self.notify_first(match request {
+            Request::Acquire(acquire) => slice::from_ref(acquire),
+            _ => &[],
+        });
         let summary = before.unwrap_or_else(|| self.summarize(request));
         request.outcome(summary.as_ref(), self.at.now)
     }
@@ -189,6 +203,7 @@ impl State {
                 }
             }
         }
+        self.notify_first(&[]);
         match (batch, tokens) {
             (BatchRequest::Keep { .. } | BatchRequest::Refresh { .. }, [token, ..]) => {
                 Outcome::Refreshed { token: *token }
@@ -257,6 +272,8 @@ impl State {
 
     /// Extends the expiry of what the acquire holds, or of its place in the queue, or puts it at the end of the queue if
     /// there is room. If its lease id is that of another acquire, changes nothing.
+    ///
+    /// An acquire that no longer waits gives up its place and comes last, so that the grant reaches the waiters behind it.
     fn enqueue(&mut self, acquire: &Acquire) {
         let Acquire { terms, wait } = acquire;
         let WaitSpec { ttl, queue_limit } = wait.unwrap_or(WaitSpec { ttl: 0, queue_limit: u32::MAX });
@@ -265,12 +282,14 @@ impl State {
         if let Some(holder) = self.holders.iter_mut().find(|holder| acquire.is_of(&holder.terms)) {
             return holder.extend_expiry(now, terms.ttl, terms.grace);
         }
-        if let Some(queued) = self.queue.iter_mut().find(|queued| acquire.is_of(&queued.terms)) {
-            if wait.is_some() {
-                queued.refreshes = queued.refreshes.saturating_add(1);
-                queued.last_seen = queued.last_seen.max(now);
-                queued.expires_at = queued.expires_at.max(expires_at);
-            }
+        if wait.is_none() {
+            let before = self.queue.len();
+            self.queue.retain(|queued| !acquire.is_of(&queued.terms));
+            self.waited = self.waited.saturating_sub(before.saturating_sub(self.queue.len()));
+        } else if let Some(queued) = self.queue.iter_mut().find(|queued| acquire.is_of(&queued.terms)) {
+            queued.refreshes = queued.refreshes.saturating_add(1);
+            queued.last_seen = queued.last_seen.max(now);
+            queued.expires_at = queued.expires_at.max(expires_at);
             return;
         }
         let mut entries =
@@ -371,6 +390,7 @@ impl State {
     /// the waiter's last acquire, which can be later than the time at which this request was parsed.
     fn grant(&mut self, acquires: &[Acquire]) {
         let ready = self.count_ready();
+        self.is_granted |= ready > 0;
         let now = self.at.now;
         let others = self.waited.min(self.queue.len().saturating_sub(1));
         for Waiter { terms, wait_ttl, last_seen, .. } in self.queue.drain(..ready) {
@@ -396,6 +416,27 @@ impl State {
                 released_at: None,
                 terms,
             });
+        }
+    }
+
+    /// Names the first waiter if it may not know when the key is available: the waiter before it left the queue and the
+    /// request granted nothing, or the waiter waits for the end of a minimum hold only. An acquire of the request is not
+    /// named, because it gets the answer.
+    ///
+    /// No write ends a lease that expires, or a minimum hold. So the waiter sends its acquire again, and the answer has the
+    /// time at which to send the next. After a grant it is not named unless a minimum hold keeps it waiting: a hand-over is
+    /// one write, and the new holder will release.
+    fn notify_first(&mut self, acquires: &[Acquire]) {
+        let before = mem::replace(&mut self.first, self.queue.first().map(|waiter| waiter.terms.caller));
+        let is_released_early = mem::take(&mut self.is_released_early);
+        let is_granted = mem::take(&mut self.is_granted);
+        let Some(Waiter { terms, .. }) = self.queue.first() else { return };
+        let has_minimum_hold = self.holders.iter().any(|holder| holder.released_at.is_some());
+        let is_new = before != Some(terms.caller);
+        if ((is_new && (has_minimum_hold || !is_granted)) || is_released_early)
+            && !acquires.iter().any(|acquire| acquire.is_of(terms))
+        {
+            self.handover.push((terms.caller, None));
         }
     }
 

@@ -102,8 +102,8 @@ pub(super) struct Queued<R> {
     min_remaining: Duration,
     /// Whether it is sent without others.
     is_alone: bool,
-    /// When it was first sent.
-    sent: Arc<OnceLock<Duration>>,
+    /// Set when it is first sent.
+    sent: Arc<OnceLock<()>>,
     answer: oneshot::Sender<Result<Applied>>,
 }
 
@@ -145,7 +145,7 @@ pub(super) async fn apply<S: SendTogether>(
     let answered = tokio::select! {
         biased;
         answer = &mut answered => answer,
-        () = deadline.passed() => return Err(late_error(key, deadline, sent.get().copied())),
+        () = deadline.passed() => return Err(late_error(key, deadline, sent.get().is_some())),
     };
     answered.unwrap_or_else(|ended| {
         Err(Error::unavailable("the task that sends the requests of the key has ended: retry on a running runtime")
@@ -159,16 +159,16 @@ pub(super) fn min_remaining(deadline: Deadline) -> Duration {
     MIN_REMAINING.min(deadline.remaining().mul_f64(0.5))
 }
 
-/// The error of a request whose time is over. `sent`: when it was first sent.
-fn late_error(key: &Key, deadline: Deadline, sent: Option<Duration>) -> Error {
-    let Some(sent) = sent else {
+/// The error of a request whose time is over.
+fn late_error(key: &Key, deadline: Deadline, is_sent: bool) -> Error {
+    if !is_sent {
         return Error::unavailable(format!(
             "the request for {key:?} was not sent, because earlier requests of this process for the key took all of its time: retry, and let fewer callers of a process wait for one key"
         ));
-    };
+    }
     Error::unavailable(format!(
         "the request for {key:?} was not confirmed within {}: check that the store can be reached, and whether many processes change the key, and retry",
-        format_duration(deadline.clock().now().saturating_sub(sent))
+        format_duration(deadline.whole())
     ))
 }
 
@@ -178,7 +178,7 @@ pub(super) fn prepare<R>(key: &Key, requests: &mut Vec<Queued<R>>) -> Option<Dea
     let all = mem::take(requests);
     requests.extend(all.into_iter().filter_map(|queued| queued.if_awaited(key)));
     for queued in &*requests {
-        queued.sent.get_or_init(|| queued.deadline.clock().now());
+        queued.sent.get_or_init(|| ());
     }
     let latest = latest_deadline(requests)?;
     Some(latest.sooner_by(ERROR_MARGIN.min(latest.remaining().mul_f64(0.1))))
@@ -233,7 +233,7 @@ impl<R> Queued<R> {
             return Some(self);
         }
         if !self.answer.is_closed() {
-            let error = late_error(key, self.deadline, self.sent.get().copied());
+            let error = late_error(key, self.deadline, self.sent.get().is_some());
             self.answer(Err(error));
         }
         None

@@ -14,16 +14,16 @@
 mod backend;
 mod codec;
 
-use std::{cmp, sync::Arc, time::Duration};
+use std::{cmp, collections::BTreeMap, sync::Arc, time::Duration};
 
 pub use backend::{Backend, Loaded, LoadedKeys, Swap};
 use tokio::{
-    sync::mpsc::{self, Sender, UnboundedSender},
+    sync::mpsc::{self, UnboundedSender},
     task::JoinSet,
 };
 
 use super::{
-    Applied, BoxFuture, Capabilities, ExpiredPage, Notification, Page, RecordState, Snapshot, Store,
+    Applied, BoxFuture, Capabilities, ExpiredPage, Notification, Page, Snapshot, Store,
     coalesce::{self, Coalescer, Join, Queued, SendTogether, Turn},
     pages::{expired_page, is_idle, list_page},
 };
@@ -195,7 +195,7 @@ impl<B: Backend> CompareAndSwap<B> {
     }
 
     /// All records that can be read. A value that is not a record is left out.
-    async fn records(&self, deadline: Deadline) -> Result<(Vec<(Key, Record)>, StoreClock)> {
+    async fn records(&self, deadline: Deadline) -> Result<(BTreeMap<Key, Record>, StoreClock)> {
         let LoadedKeys { values, now } = self.0.backend.list(deadline).await?;
         let records = values.into_iter().filter_map(|(key, bytes)| {
             let key: Key = key.parse().ok()?;
@@ -303,32 +303,32 @@ impl<B: Backend> Store for CompareAndSwap<B> {
         Box::pin(async move { Ok(store.read_clock(deadline).await?.now) })
     }
 
+    /// Returns all leases that follow the position: each page loads all values.
     fn list(
         &self,
         filter: &Filter,
         after: Option<Position>,
-        page_size: u32,
+        _page_size: u32,
         deadline: Deadline,
     ) -> BoxFuture<Result<Page>> {
         let (store, filter) = (self.clone(), filter.clone());
         Box::pin(async move {
             let (records, at) = store.records(deadline).await?;
-            let records = records.iter().map(|(key, record)| (key, record));
-            Ok(list_page(records, at.now, &filter, after.as_ref(), page_size))
+            Ok(list_page(records.iter(), at.now, &filter, after.as_ref(), u32::MAX))
         })
     }
 
+    /// Returns all that follows the key: each page loads all values.
     fn list_expired(
         &self,
         after: Option<String>,
-        page_size: u32,
+        _page_size: u32,
         deadline: Deadline,
     ) -> BoxFuture<Result<ExpiredPage>> {
         let store = self.clone();
         Box::pin(async move {
             let (records, at) = store.records(deadline).await?;
-            let records = records.iter().map(|(key, record)| (key, record));
-            Ok(expired_page(records, at.now, store.0.retention, after.as_deref(), page_size))
+            Ok(expired_page(records.iter(), at.now, store.0.retention, after.as_deref(), u32::MAX))
         })
     }
 
@@ -374,10 +374,6 @@ impl<B: Backend> Store for CompareAndSwap<B> {
                 }
             }
         })
-    }
-
-    fn follow(&self, _key: &Key, _states: Sender<RecordState>) -> BoxFuture<Result<()>> {
-        Box::pin(async { Err(Error::invalid("this store has no stream of changes: poll")) })
     }
 
     fn close(&self, deadline: Deadline) -> BoxFuture<()> {

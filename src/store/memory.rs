@@ -3,7 +3,8 @@
 mod follow;
 
 use std::{
-    collections::HashMap,
+    collections::BTreeMap,
+    ops::Bound,
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
@@ -12,12 +13,12 @@ use follow::Followers;
 use tokio::sync::mpsc::{Sender, UnboundedSender};
 
 use super::{
-    Applied, BoxFuture, ExpiredPage, Notification, Page, PrefixState, RecordState, Snapshot, Store,
+    Applied, BoxFuture, ExpiredPage, FollowedState, Notification, Page, RecordState, Snapshot, Store,
     pages::{expired_page, is_idle, list_page},
 };
 use crate::{
-    Clock, Deadline, Error, FencingToken, HandleId, Key, Result,
-    record::{self, BatchRequest, Filter, LeaseRefs, Position, Record, Request, StoreClock, StoreTime},
+    Clock, Deadline, Error, FencingToken, HandleId, Key, Result, Ttl,
+    record::{self, BatchRequest, Filter, KeyFilter, LeaseRefs, Position, Record, Request, StoreClock, StoreTime},
     types::{token::HybridTime, ttl::millis},
 };
 
@@ -33,7 +34,8 @@ pub struct MemoryStore {
 
 #[derive(Debug)]
 struct Records {
-    by_key: HashMap<Key, Record>,
+    /// In the order of keys, so that a page of a list continues where the page before it ended.
+    by_key: BTreeMap<Key, Record>,
     /// The last reading of the hybrid clock.
     tick: HybridTime,
     /// When idle records are collected next.
@@ -45,14 +47,14 @@ struct Records {
 }
 
 impl MemoryStore {
-    /// Creates an empty store that keeps idle records for `retention`.
+    /// Creates an empty store that keeps idle records for `retention`, or for the shortest ttl, 10 ms, if that is longer.
     #[must_use]
     pub fn new(retention: Duration) -> Self {
         Self {
             clock: Clock::tokio(),
-            retention,
+            retention: retention.max(Ttl::MIN.duration()),
             records: Arc::new(Mutex::new(Records {
-                by_key: HashMap::new(),
+                by_key: BTreeMap::new(),
                 tick: HybridTime { seconds: HybridTime::EPOCH_SECONDS, ordinal: 0 },
                 collect_at: StoreTime::default(),
                 watchers: Vec::new(),
@@ -113,6 +115,12 @@ impl Records {
         };
         self.tick = wall.max(next);
         StoreClock { now, tick: self.tick }
+    }
+
+    /// The records from this key on. A text that is no key precedes all records.
+    fn starting_at(&self, key: Option<&str>) -> impl Iterator<Item = (&Key, &Record)> {
+        let start = key.and_then(|key| key.parse::<Key>().ok()).map_or(Bound::Unbounded, Bound::Included);
+        self.by_key.range::<Key, _>((start, Bound::Unbounded))
     }
 
     /// Removes the records that have been idle for `retention`. This looks at all records, so it does not run at each
@@ -228,7 +236,13 @@ impl Store for MemoryStore {
         let (store, filter) = (self.clone(), filter.clone());
         Box::pin(async move {
             let page = |records: &mut Records, at: StoreClock| {
-                list_page(records.by_key.iter(), at.now, &filter, after.as_ref(), page_size)
+                list_page(
+                    records.starting_at(after.as_ref().map(|position| &*position.key)),
+                    at.now,
+                    &filter,
+                    after.as_ref(),
+                    page_size,
+                )
             };
             Ok(store.with(page))
         })
@@ -243,7 +257,13 @@ impl Store for MemoryStore {
         let store = self.clone();
         Box::pin(async move {
             let page = |records: &mut Records, at: StoreClock| {
-                expired_page(records.by_key.iter(), at.now, store.retention, after.as_deref(), page_size)
+                expired_page(
+                    records.starting_at(after.as_deref()),
+                    at.now,
+                    store.retention,
+                    after.as_deref(),
+                    page_size,
+                )
             };
             Ok(store.with(page))
         })
@@ -286,29 +306,21 @@ impl Store for MemoryStore {
         })
     }
 
-    fn follow(&self, key: &Key, states: Sender<RecordState>) -> BoxFuture<Result<()>> {
-        let (store, key) = (self.clone(), key.clone());
-        Box::pin(async move {
-            let followed = store.with(|records, at| {
-                let record = records.by_key.get(&key);
-                records.followers.join(key.clone(), record, at, states)
-            });
-            followed.await;
-            Ok(())
-        })
-    }
-
-    fn follow_prefix(&self, prefix: &str, known: Vec<Key>, states: Sender<PrefixState>) -> BoxFuture<Result<()>> {
-        let (store, prefix) = (self.clone(), prefix.to_owned());
+    fn follow(&self, filter: &KeyFilter, known: Vec<Key>, states: Sender<FollowedState>) -> BoxFuture<Result<()>> {
+        let (store, filter) = (self.clone(), filter.clone());
         Box::pin(async move {
             let followed = store.with(|records, at| {
                 let Records { by_key, followers, .. } = records;
+                let known = match &filter {
+                    KeyFilter::Key(key) => vec![key.clone()],
+                    KeyFilter::Prefix(_) => known,
+                };
                 let is_first = |(key, record): &(&Key, &Record)| {
-                    key.as_str().starts_with(&prefix) && !record.holders.is_empty() && !known.contains(key)
+                    filter.admits(key) && !record.holders.is_empty() && !known.contains(key)
                 };
                 let held = by_key.iter().filter(is_first).map(|(key, record)| (key, Some(record)));
                 let mut first = held.chain(known.iter().map(|key| (key, by_key.get(key))));
-                followers.join_prefix(prefix.clone(), &mut first, at, states)
+                followers.join(filter.clone(), &mut first, at, states)
             });
             followed.await;
             Ok(())

@@ -42,10 +42,9 @@
 //! | `index.rs` | the TTL index |
 //! | `purge.rs` | finding what has expired, and deleting idle records |
 //! | `watch.rs` | notifications of a handle: [`Store::watch`] |
-//! | `follow/key_streams.rs` | change streams of some keys, each of which replaces the one before |
+//! | `follow/streams.rs` | change streams, one after the other, which together leave out no change |
 //! | `follow/shared_stream.rs` | the change stream that all subscribers of a runtime share |
-//! | `follow.rs` | the changes of a record: [`Store::follow`] |
-//! | `follow/prefix.rs` | the changes of the records of a prefix: [`Store::follow_prefix`] |
+//! | `follow.rs` | the changes of the record of a key, or of the records of a prefix: [`Store::follow`] |
 //! | `preflight.rs` | checks of the deployment before the first request |
 //! | `set_name.rs` | the replica set that answers to a wrong set name |
 //! | `mongo.rs` | the store |
@@ -99,12 +98,10 @@ pub(crate) use self::{
     limits::{server_limit, server_time},
     transaction::{NO_SUCH_TRANSACTION, NotCommitted},
 };
-use super::{
-    Applied, BoxFuture, ExpiredPage, Notification, Page, PrefixState, RecordState, Snapshot, Store, pool::PoolShares,
-};
+use super::{Applied, BoxFuture, ExpiredPage, FollowedState, Notification, Page, Snapshot, Store, pool::PoolShares};
 use crate::{
     Clock, Deadline, Error, FencingToken, HandleId, HybridTime, Key, LeaseId, Result,
-    record::{BatchRequest, Filter, LeaseRefs, Position, Request, StoreTime},
+    record::{BatchRequest, Filter, KeyFilter, LeaseRefs, Position, Request, StoreTime},
 };
 
 /// How long [`MongoStore::close`] waits for its client, which waits for a `getMore` of a change stream. The server
@@ -357,15 +354,9 @@ impl Store for MongoStore {
         task::run_until_end(watch, "the task that reads notifications ended early: it is started again")
     }
 
-    fn follow(&self, key: &Key, states: Sender<RecordState>) -> BoxFuture<Result<()>> {
-        let (context, key) = (Arc::clone(&self.context), key.clone());
-        let follow = async move { follow::follow(&context, &key, &states).await };
-        task::run_until_end(follow, "the task that follows the record ended early: it is started again")
-    }
-
-    fn follow_prefix(&self, prefix: &str, known: Vec<Key>, states: Sender<PrefixState>) -> BoxFuture<Result<()>> {
-        let (context, prefix) = (Arc::clone(&self.context), prefix.to_owned());
-        let follow = async move { follow::prefix::follow(&context, &prefix, known, &states).await };
+    fn follow(&self, filter: &KeyFilter, known: Vec<Key>, states: Sender<FollowedState>) -> BoxFuture<Result<()>> {
+        let (context, filter) = (Arc::clone(&self.context), filter.clone());
+        let follow = async move { follow::follow(&context, &filter, known, &states).await };
         task::run_until_end(follow, "the task that follows the records ended early: it is started again")
     }
 

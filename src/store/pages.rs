@@ -1,11 +1,14 @@
 //! The lists of stores that hold all records: in the memory of this process, or loaded from a backend.
+//!
+//! Mechanism: the records come in the order of their keys, from the key of the position on, and a page takes no more of
+//! them than it needs.
 
 use std::time::Duration;
 
 use super::{Expired, ExpiredPage, Page};
 use crate::{
     Key, StoreTime,
-    record::{Filter, ListedLease, Position, Record},
+    record::{Filter, Holder, ListedLease, Position, Record},
     types::ttl::millis,
 };
 
@@ -14,7 +17,8 @@ pub(super) fn is_idle(record: &Record, now: StoreTime, retention: Duration) -> b
     record.holders.is_empty() && record.queue.is_empty() && record.expires_at.after(millis(retention)) <= now
 }
 
-/// The page of the leases in these records that match the filter and follow the position.
+/// The page of the leases in these records, which come in the order of keys, that match the filter and follow the
+/// position.
 pub(super) fn list_page<'a>(
     records: impl Iterator<Item = (&'a Key, &'a Record)>,
     now: StoreTime,
@@ -24,16 +28,20 @@ pub(super) fn list_page<'a>(
 ) -> Page {
     let held = |(key, record): (&'a Key, &'a Record)| {
         let waiting = record.count_waiters(now);
-        record.holders.iter().cloned().map(move |holder| ListedLease::of(key.clone(), holder, waiting, now))
+        // A transfer gives a holder a larger token, and leaves it in its place.
+        let mut holders: Vec<&Holder> = record.holders.iter().collect();
+        holders.sort_by_key(|holder| holder.version);
+        holders.into_iter().map(move |holder| ListedLease::of(key.clone(), holder.clone(), waiting, now))
     };
     let is_wanted = |lease: &ListedLease| filter.admits(lease) && after.is_none_or(|position| position.precedes(lease));
-    let mut leases: Vec<ListedLease> = records.flat_map(held).filter(is_wanted).collect();
-    leases.sort_by(|one, other| (one.holder.token, &one.key).cmp(&(other.holder.token, &other.key)));
-    let next = cut(&mut leases, page_size).map(Position::behind);
+    let is_reached = |(key, _): &(&Key, &Record)| after.is_none_or(|position| key.as_str() >= position.key.as_str());
+    let wanted = records.filter(is_reached).flat_map(held).filter(is_wanted);
+    let (leases, has_more) = take_page(wanted, page_size);
+    let next = leases.last().filter(|_| has_more).map(Position::behind);
     Page { leases, next }
 }
 
-/// The page of what a purge removes of these records, after this key.
+/// The page of what a purge removes of these records, which come in the order of keys, after this key.
 pub(super) fn expired_page<'a>(
     records: impl Iterator<Item = (&'a Key, &'a Record)>,
     now: StoreTime,
@@ -43,9 +51,8 @@ pub(super) fn expired_page<'a>(
 ) -> ExpiredPage {
     let behind = records.filter(|(key, _)| after.is_none_or(|after| key.as_str() > after));
     let expired = |(key, record): (&'a Key, &Record)| Some((key, find_expired(key, record, now, retention)?));
-    let mut found: Vec<(&Key, Expired)> = behind.filter_map(expired).collect();
-    found.sort_by_key(|(key, _)| *key);
-    let next = cut(&mut found, page_size).map(|(key, _)| key.as_str().to_owned());
+    let (found, has_more) = take_page(behind.filter_map(expired), page_size);
+    let next = found.last().filter(|_| has_more).map(|(key, _)| key.as_str().to_owned());
     ExpiredPage { expired: found.into_iter().map(|(_, expired)| expired).collect(), next }
 }
 
@@ -59,10 +66,8 @@ fn find_expired(key: &Key, record: &Record, now: StoreTime, retention: Duration)
     ends.any(|end| end <= now).then(|| Expired::Lapsed { key: key.clone() })
 }
 
-/// Shortens a list to a page. Returns the last entry of the page, if there are more.
-fn cut<T>(list: &mut Vec<T>, page_size: u32) -> Option<&T> {
-    let page_size = usize::try_from(page_size).unwrap_or(usize::MAX).max(1);
-    let has_more = list.len() > page_size;
-    list.truncate(page_size);
-    list.last().filter(|_| has_more)
+/// Takes the entries of a page. Returns them, and whether there are more.
+fn take_page<T>(mut entries: impl Iterator<Item = T>, page_size: u32) -> (Vec<T>, bool) {
+    let page = entries.by_ref().take(usize::try_from(page_size).unwrap_or(usize::MAX).max(1)).collect();
+    (page, entries.next().is_some())
 }

@@ -54,7 +54,7 @@ const WAIT_MARGIN: Duration = Duration::from_millis(100);
 /// use mongoseal::{Mongoseal, store::{RedisBackend, RedisStore}};
 ///
 /// # async fn open() -> mongoseal::Result<()> {
-/// let backend = RedisBackend::new("redis://localhost:6379")?.with_prefix("leases")?.with_replicas(1);
+/// let backend = RedisBackend::new("redis://localhost:6379")?.with_collection("leases")?.with_replicas(1);
 /// let store = RedisStore::new(backend, Duration::from_secs(24 * 3600));
 /// let seal = Mongoseal::builder().on_store(Arc::new(store))?;
 /// # seal.shutdown().await;
@@ -141,16 +141,16 @@ impl RedisBackend {
         })
     }
 
-    /// Sets the prefix of its keys and channels, which a colon follows. Default: `mongoseal`.
+    /// Sets the collection: the prefix of its keys and channels, which a colon follows. Default: `mongoseal`.
     ///
     /// # Errors
     ///
     /// [`Error::Invalid`] if it is empty, or has a colon, a brace or a control character.
-    pub fn with_prefix(mut self, prefix: impl Into<String>) -> Result<Self> {
-        self.prefix = prefix.into();
+    pub fn with_collection(mut self, name: impl Into<String>) -> Result<Self> {
+        self.prefix = name.into();
         if self.prefix.is_empty() || self.prefix.contains(|at: char| ":{}".contains(at) || at.is_control()) {
             return Err(Error::invalid(format!(
-                "{:?} cannot be the prefix of Redis keys: use letters, digits, `.`, `-` and `_`",
+                "{:?} cannot be a collection on Redis, where it is the prefix of the keys: use letters, digits, `.`, `-` and `_`",
                 self.prefix
             )));
         }
@@ -365,9 +365,9 @@ mod tests {
         assert_eq!(escape(r"a*b?c[d]\e"), r"a\*b\?c\[d\]\\e");
         let backend = RedisBackend::new("redis://host").unwrap();
         for bad in ["", "a:b", "{a}", "a\n"] {
-            assert!(matches!(backend.clone().with_prefix(bad), Err(Error::Invalid { .. })), "{bad:?}");
+            assert!(matches!(backend.clone().with_collection(bad), Err(Error::Invalid { .. })), "{bad:?}");
         }
-        assert_eq!(backend.with_prefix("a*b").unwrap().prefix, "a*b");
+        assert_eq!(backend.with_collection("a*b").unwrap().prefix, "a*b");
     }
 
     #[cfg(not(feature = "redis-rustls"))]

@@ -12,13 +12,18 @@ pub struct Deadline {
     clock: Clock,
     at: Duration,
     work_limit: Duration,
+    #[cfg_attr(
+        not(any(feature = "mongodb", feature = "compare-and-swap")),
+        allow(dead_code, reason = "for messages of stores")
+    )]
+    whole: Duration,
 }
 
 impl Deadline {
     /// The deadline at this reading of the clock.
     #[must_use]
     pub fn at(clock: Clock, reading: Duration) -> Self {
-        Self { clock, at: reading, work_limit: Duration::MAX }
+        Self { clock, at: reading, work_limit: Duration::MAX, whole: reading.saturating_sub(clock.now()) }
     }
 
     /// The deadline this long from now.
@@ -38,6 +43,16 @@ impl Deadline {
     #[must_use]
     pub fn work_limit(self) -> Duration {
         self.work_limit.min(self.remaining())
+    }
+
+    /// How long the caller waits at most, for messages: the time from the first deadline of the request, of which this may
+    /// be that of one attempt.
+    #[cfg_attr(
+        not(any(feature = "mongodb", feature = "compare-and-swap")),
+        allow(dead_code, reason = "for messages of stores")
+    )]
+    pub(crate) fn whole(self) -> Duration {
+        self.whole
     }
 
     /// The clock of the deadline.
@@ -120,6 +135,7 @@ mod tests {
             (limited.work_limit(), limited.remaining(), deadline.work_limit()),
             (second, second * 3, second * 2)
         );
+        assert_eq!((deadline.or_after(second).whole(), limited.whole()), (second * 3, second * 3));
         assert!(!deadline.has_passed());
         deadline.passed().await;
         assert!(deadline.has_passed());

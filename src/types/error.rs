@@ -18,6 +18,9 @@ use crate::{FencingToken, Group, Key, Owner, types::duration::format_duration};
 /// | [`Unavailable`](Self::Unavailable) | retry: the store did not confirm in time, and the request may have been applied; read first before a fenced write |
 /// | [`Invalid`](Self::Invalid) | change the code or the deployment: a retry returns the same |
 /// | [`Corrupt`](Self::Corrupt) | look at the record: another program wrote it, and it was left as it was |
+///
+/// A retry of the same call can succeed after `Unavailable`, and after `Held`, `QueueFull` and `RetriesExhausted` with a
+/// pause. After the others it fails again: a loop that retries them never ends.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use mongoseal::{Error, Mongoseal};
+use mongoseal::{Error, Mongoseal, store::MemoryStore};
 
 use crate::{faulty::Faulty, secs};
 
@@ -34,12 +34,21 @@ async fn a_bad_request_is_refused_and_nothing_is_sent() {
 fn settings_that_contradict_each_other_are_refused() {
     let builder = Mongoseal::builder;
     invalid(builder().owner("").in_memory(), "owner");
-    invalid(builder().connections(20).in_memory(), "a client of yours");
+    invalid(builder().connections(20).in_memory(), "`connections` has no effect");
     invalid(builder().connections(20).sibling_of(&Mongoseal::in_memory()), "a client of yours");
     invalid(builder().ttl(Duration::ZERO).in_memory(), "from 10ms");
     invalid(builder().retention(secs(10)).in_memory(), "raise the retention");
     let store = std::sync::Arc::new(mongoseal::store::MemoryStore::new(secs(10)));
-    invalid(builder().retention(secs(100)).on_store(store), "raise the retention");
+    invalid(builder().on_store(store.clone()), "raise the retention");
+    invalid(builder().retention(secs(100)).on_store(store), "keeps idle records for 10s: leave it out");
+    let open = || std::sync::Arc::new(mongoseal::store::MemoryStore::default());
+    let seal = builder().retention(mongoseal::store::Store::retention(&*open())).on_store(open()).unwrap();
+    invalid(builder().retention(secs(100)).sibling_of(&seal), "keeps idle records for 1d: leave it out");
+    invalid(builder().collection("leases").on_store(open()), "`collection` has no effect");
+    invalid(builder().collection("leases").in_memory(), "`collection` has no effect");
+    invalid(builder().database("app").on_store(open()), "`database` has no effect");
+    invalid(builder().allow_sharded().on_store(open()), "`allow_sharded` has no effect");
+    invalid(builder().collection("leases").sibling_of(&seal), "not on a server: leave `collection` out");
     invalid(builder().retention(Duration::MAX).in_memory(), "365d");
     invalid(builder().grace(secs(48 * 3600)).in_memory(), "a grace of 2d");
     invalid(builder().ttl(secs(20)).grace(secs(20)).retention(secs(30)).in_memory(), "raise the retention");
@@ -95,4 +104,14 @@ fn a_runtime_shut_down_ends_its_leases() {
         assert!(matches!(lease.release().await, Err(Error::Unavailable { .. })));
         assert!(matches!(seal.acquire("k").await, Err(Error::Held { .. })), "left to its ttl");
     });
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_handle_on_a_store_with_a_short_retention_has_a_short_ttl() {
+    for retention in [Duration::ZERO, secs(8)] {
+        let seal = Mongoseal::in_memory_on(&MemoryStore::new(retention));
+        let lease = seal.acquire("k").await.unwrap();
+        assert!(lease.remaining() <= retention.max(Duration::from_millis(10)), "{:?}", lease.remaining());
+        lease.release().await.unwrap();
+    }
 }

@@ -189,9 +189,9 @@ async fn the_next_event_dropped_half_way_is_given_by_the_next_call() {
             Err(_dropped) => events.next().await,
         };
         tokens.push(lease.token());
-        assert_eq!(first.unwrap().unwrap().token, lease.token());
+        assert_eq!(first.unwrap().unwrap().into_event().unwrap().token, lease.token());
         lease.release().await.unwrap();
-        assert_eq!(events.next().await.unwrap().unwrap().kind, mongoseal::EventKind::Released);
+        assert_eq!(events.next().await.unwrap().unwrap().into_event().unwrap().kind, mongoseal::EventKind::Released);
     }
     assert!(tokens.is_sorted());
 }

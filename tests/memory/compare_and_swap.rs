@@ -5,7 +5,7 @@ use std::{
     future::IntoFuture,
     sync::{
         Arc, Mutex,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     time::Duration,
 };
@@ -35,6 +35,7 @@ pub(crate) struct Table {
     /// How long the next swap takes to arrive.
     delay: Arc<Mutex<Duration>>,
     swaps: Arc<Mutex<Vec<(Swap, bool)>>>,
+    lists: Arc<AtomicUsize>,
 }
 
 impl std::fmt::Debug for Table {
@@ -55,6 +56,7 @@ impl Table {
             meanwhile: Arc::default(),
             delay: Arc::default(),
             swaps: Arc::default(),
+            lists: Arc::default(),
         }
     }
 
@@ -138,6 +140,7 @@ impl Backend for Table {
     }
 
     fn list(&self, _: Deadline) -> BoxFuture<Result<LoadedKeys>> {
+        self.lists.fetch_add(1, Ordering::Relaxed);
         let values = self.rows.lock().unwrap().clone().into_iter().collect();
         let now = self.now();
         Box::pin(async move { Ok(LoadedKeys { values, now }) })
@@ -165,6 +168,21 @@ async fn concurrent_acquires_of_one_process_queue_up_and_lose_no_swap() {
     }
     let leases: Vec<_> = acquires.join_all().await.into_iter().map(Result::unwrap).collect();
     assert_eq!((leases.len(), table.failed_swaps()), (20, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_long_list_and_a_purge_load_the_values_once() {
+    let table = Table::new();
+    let seal = table.seal();
+    for number in 0..1_200 {
+        seal.acquire(format!("{}", 10_000 - number)).ttl(secs(60)).without_refresh().await.unwrap().orphan();
+    }
+    let listed = seal.leases().await.unwrap().collect().await.unwrap();
+    assert!(listed.is_sorted_by_key(|lease| lease.key.clone()));
+    assert_eq!((listed.len(), table.lists.swap(0, Ordering::Relaxed)), (1_200, 1));
+    tokio::time::sleep(secs(70)).await;
+    assert_eq!(seal.purge().await.unwrap().leases.len(), 1_200);
+    assert_eq!(table.lists.load(Ordering::Relaxed), 1);
 }
 
 #[tokio::test(start_paused = true)]

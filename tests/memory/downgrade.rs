@@ -189,10 +189,10 @@ async fn a_watch_reports_the_sharers_and_no_change_of_the_lease() {
     let seal = store.seal();
     let lease = seal.acquire("k").await.unwrap();
     let mut events = seal.watch("k").await.unwrap();
-    assert_eq!(events.next().await.unwrap().unwrap().token, lease.token());
+    assert_eq!(events.next().await.unwrap().unwrap().into_event().unwrap().token, lease.token());
     lease.downgrade(2).await.unwrap();
     let sharer = seal.acquire("k").shared().await.unwrap();
-    let event = events.next().await.unwrap().unwrap();
+    let event = events.next().await.unwrap().unwrap().into_event().unwrap();
     assert_eq!(event.token, sharer.token());
     assert!(format!("{:?}", event.kind).starts_with("Granted"), "{event:?}");
 }

@@ -8,12 +8,12 @@ use std::{
 
 use mongoseal::{
     Builder, Clock, Deadline, Error, FencingToken, HandleId, HybridTime, Key, Mongoseal, Result,
-    record::{BatchRequest, Filter, LeaseRefs, Outcome, Position, Request, StoreClock, StoreTime},
+    record::{BatchRequest, Filter, KeyFilter, LeaseRefs, Outcome, Position, Request, StoreClock, StoreTime},
     store::{
-        Applied, BoxFuture, ExpiredPage, MemoryStore, Notification, Page, PrefixState, RecordState, Snapshot, Store,
+        Applied, BoxFuture, ExpiredPage, FollowedState, MemoryStore, Notification, Page, RecordState, Snapshot, Store,
     },
 };
-use tokio::sync::mpsc::{Sender, UnboundedSender};
+use tokio::sync::mpsc::{Receiver, Sender, UnboundedSender};
 
 /// What goes wrong with one request.
 #[derive(Clone, Copy, Debug)]
@@ -32,6 +32,8 @@ pub(crate) enum Fault {
     Refuse,
     /// Nothing is done, and the answer is that of a copy which knows nothing of the lease.
     Stale,
+    /// An answer of several parts breaks off before its last part.
+    LoseTail,
 }
 
 /// What a store is asked.
@@ -46,7 +48,6 @@ pub(crate) enum Call<'a> {
     Forget,
     Watch,
     Follow,
-    FollowPrefix,
 }
 
 type Script = Box<dyn FnMut(Call<'_>) -> Option<Fault> + Send>;
@@ -66,6 +67,18 @@ impl Faulty {
             script: Arc::new(Mutex::new(Box::new(|_| None))),
             requests: Arc::default(),
         }
+    }
+
+    /// What goes wrong with each call that follows, by its number from 1.
+    pub(crate) fn follow_by(&self, mut fault: impl FnMut(u32) -> Option<Fault> + Send + 'static) {
+        let mut calls = 0;
+        self.script(move |call| {
+            if !matches!(call, Call::Follow) {
+                return None;
+            }
+            calls += 1;
+            fault(calls)
+        });
     }
 
     /// What goes wrong from now on.
@@ -121,7 +134,7 @@ fn meet<T: Send + 'static>(
     Box::pin(async move {
         let work = tokio::spawn(async move {
             match fault {
-                None | Some(Fault::Stale) => work.await,
+                None | Some(Fault::Stale | Fault::LoseTail) => work.await,
                 Some(Fault::Hang) => std::future::pending().await,
                 Some(Fault::Fail) => Err(away()),
                 Some(Fault::LoseReply) => work.await.and(Err(away())),
@@ -142,6 +155,17 @@ fn meet<T: Send + 'static>(
             Err(_elapsed) => Err(away()),
         }
     })
+}
+
+/// Passes on the states of the beginning.
+async fn pass_on_beginning(states: &mut Receiver<FollowedState>, tell: &Sender<FollowedState>) {
+    while let Some(state) = states.recv().await {
+        let is_last = matches!(state, FollowedState::Complete { .. });
+        drop(tell.send(state).await);
+        if is_last {
+            return;
+        }
+    }
 }
 
 impl Store for Faulty {
@@ -197,24 +221,22 @@ impl Store for Faulty {
         }
     }
 
-    fn follow(&self, key: &Key, tell: Sender<RecordState>) -> BoxFuture<Result<()>> {
+    fn follow(&self, filter: &KeyFilter, known: Vec<Key>, tell: Sender<FollowedState>) -> BoxFuture<Result<()>> {
         match self.fault(Call::Follow) {
             Some(Fault::Refuse) => Box::pin(async { Err(Error::invalid("the store does not tell")) }),
             Some(Fault::Hang) => Box::pin(std::future::pending()),
             // It breaks off after a while.
             Some(Fault::Delay(time)) => {
-                let following = self.records.follow(key, tell);
+                let following = self.records.follow(filter, known, tell);
                 Box::pin(async move { tokio::time::timeout(time, following).await.unwrap_or_else(|_| Err(away())) })
             }
             // How it is is told at once, and what happens so much later.
             Some(Fault::DelayReply(delay)) => {
                 let (told, mut states) = tokio::sync::mpsc::channel(1_000);
-                let following = self.records.follow(key, told);
+                let following = self.records.follow(filter, known, told);
                 Box::pin(async move {
                     let late = async {
-                        if let Some(first) = states.recv().await {
-                            drop(tell.send(first).await);
-                        }
+                        pass_on_beginning(&mut states, &tell).await;
                         while let Some(state) = states.recv().await {
                             let tell = tell.clone();
                             tokio::spawn(async move {
@@ -231,64 +253,44 @@ impl Store for Faulty {
             }
             // It tells how it is, and nothing from then on.
             Some(Fault::Stale) => {
-                let (first, mut states) = tokio::sync::mpsc::channel(1);
-                let following = self.records.follow(key, first);
+                let (told, mut states) = tokio::sync::mpsc::channel(1);
+                let following = self.records.follow(filter, known, told);
                 Box::pin(async move {
                     tokio::select! {
                         ended = following => return ended,
-                        Some(state) = states.recv() => drop(tell.send(state).await),
+                        () = pass_on_beginning(&mut states, &tell) => {}
                     }
                     tell.closed().await;
                     Ok(())
+                })
+            }
+            Some(Fault::LoseTail) => {
+                let (told, mut states) = tokio::sync::mpsc::channel(1_000);
+                let following = self.records.follow(filter, known, told);
+                Box::pin(async move {
+                    let beginning = async {
+                        while let Some(state @ FollowedState::Record { .. }) = states.recv().await {
+                            drop(tell.send(state).await);
+                        }
+                    };
+                    tokio::select! {
+                        ended = following => ended,
+                        () = beginning => Err(away()),
+                    }
                 })
             }
             // It tells first how it was long ago, as a new primary may that is behind.
             Some(Fault::LoseReply) => {
-                let following = self.records.follow(key, tell.clone());
+                let following = self.records.follow(filter, known, tell.clone());
+                let KeyFilter::Key(key) = filter.clone() else { panic!("only of a key") };
                 Box::pin(async move {
                     let at = StoreClock { now: StoreTime::default(), tick: HybridTime { seconds: 0, ordinal: 0 } };
-                    drop(tell.send(RecordState { record: None, at }).await);
+                    drop(tell.send(FollowedState::Record { key, state: RecordState { record: None, at } }).await);
                     following.await
                 })
             }
             Some(_) => Box::pin(async { Err(away()) }),
-            None => self.records.follow(key, tell),
-        }
-    }
-
-    fn follow_prefix(&self, prefix: &str, known: Vec<Key>, tell: Sender<PrefixState>) -> BoxFuture<Result<()>> {
-        match self.fault(Call::FollowPrefix) {
-            Some(Fault::Refuse) => Box::pin(async { Err(Error::invalid("the store does not tell")) }),
-            Some(Fault::Hang) => Box::pin(std::future::pending()),
-            // It breaks off after a while.
-            Some(Fault::Delay(time)) => {
-                let following = self.records.follow_prefix(prefix, known, tell);
-                Box::pin(async move { tokio::time::timeout(time, following).await.unwrap_or_else(|_| Err(away())) })
-            }
-            // How it is is told at once, and nothing from then on.
-            Some(Fault::Stale) => {
-                let (told, mut states) = tokio::sync::mpsc::channel(1);
-                let following = self.records.follow_prefix(prefix, known, told);
-                Box::pin(async move {
-                    let first = async {
-                        while let Some(state) = states.recv().await {
-                            let is_last = matches!(state, PrefixState::Complete { .. });
-                            drop(tell.send(state).await);
-                            if is_last {
-                                break;
-                            }
-                        }
-                    };
-                    tokio::select! {
-                        ended = following => return ended,
-                        () = first => {}
-                    }
-                    tell.closed().await;
-                    Ok(())
-                })
-            }
-            Some(_) => Box::pin(async { Err(away()) }),
-            None => self.records.follow_prefix(prefix, known, tell),
+            None => self.records.follow(filter, known, tell),
         }
     }
 

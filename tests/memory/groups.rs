@@ -165,7 +165,8 @@ async fn a_group_is_refreshed_to_a_new_ttl_and_the_deadlines_here_move_on() {
     let refreshed = seal.refresh_group("g", secs(60)).await.unwrap();
     assert_eq!(keys(&refreshed), ["a", "b", "c"]);
     let remaining: Vec<_> = refreshed.iter().map(|lease| lease.holder.remaining).collect();
-    assert_eq!(remaining, [Some(secs(60)), Some(secs(60)), None], "as they are now, without the grace");
+    let refreshed_to = Some(secs(60) + GRACE);
+    assert_eq!(remaining, [refreshed_to, refreshed_to, None], "as the store keeps them now, with the grace");
     for ListedLease { key, holder, read_at, .. } in &refreshed {
         let record = seal.inspect(key).await.unwrap().unwrap();
         let now = &record.holders[0];

@@ -1,8 +1,11 @@
 //! The minimum hold, the maximum hold, and the progress of a holder.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
-use mongoseal::{Acquire, Error, EventKind, Lease, LeaseId, LeaseState, LossCause, Mongoseal, ReleaseOutcome, Result};
+use mongoseal::{
+    Acquire, Error, EventKind, Lease, LeaseId, LeaseState, LossCause, Mongoseal, ReleaseOutcome, Result,
+    store::MemoryStore,
+};
 use tokio::{task::JoinHandle, time::Instant};
 
 use crate::{
@@ -63,6 +66,71 @@ async fn a_release_after_the_minimum_hold_hands_the_key_over_at_once() {
     lease.release().await.unwrap();
     drop(waiter.await.unwrap().unwrap());
     assert!(released.elapsed() < millis(10), "{:?}", released.elapsed());
+}
+
+/// Callers of different handles wait in turn for a key with a minimum hold of a second, and work for 100 ms. Returns when
+/// each was granted it.
+async fn grants_with_a_minimum_hold(callers: u32, limit: Option<u32>) -> Vec<Duration> {
+    let store = Arc::new(MemoryStore::default());
+    let began = Instant::now();
+    let mut turns = Vec::new();
+    for _ in 0..callers {
+        let seal = Mongoseal::builder().on_store(store.clone()).unwrap();
+        turns.push(tokio::spawn(async move {
+            let acquire = seal.acquire("k").at_least(secs(1)).wait(secs(3_600));
+            let lease = match limit {
+                Some(limit) => acquire.shared_up_to(limit).await.unwrap(),
+                None => acquire.await.unwrap(),
+            };
+            let granted = began.elapsed();
+            tokio::time::sleep(millis(100)).await;
+            lease.release().await.unwrap();
+            granted
+        }));
+        tokio::time::sleep(millis(1)).await;
+    }
+    let mut grants = Vec::new();
+    for turn in turns {
+        grants.push(turn.await.unwrap());
+    }
+    grants
+}
+
+#[tokio::test(start_paused = true)]
+async fn each_waiter_in_turn_is_granted_the_key_when_a_minimum_hold_ends() {
+    let grants = grants_with_a_minimum_hold(6, None).await;
+    for (turn, granted) in (0_u32..).zip(&grants) {
+        assert!(*granted >= secs(1) * turn && *granted < secs(1) * turn + millis(50) * (turn + 1), "{grants:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn each_five_waiters_of_a_key_for_five_are_granted_it_when_the_minimum_holds_before_them_end() {
+    let grants = grants_with_a_minimum_hold(18, Some(5)).await;
+    for (round, granted) in (0..18_u32).map(|turn| turn / 5).zip(&grants) {
+        assert!(*granted >= secs(1) * round && *granted < secs(1) * round + millis(50) * (round + 1), "{grants:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_next_waiter_is_granted_the_key_when_a_minimum_hold_ends_if_the_first_one_left_meanwhile() {
+    let store = Arc::new(MemoryStore::default());
+    let seal = || Mongoseal::builder().on_store(store.clone()).unwrap();
+    let began = Instant::now();
+    let lease = seal().acquire("k").at_least(secs(2)).await.unwrap();
+    let dropped = waiting(seal().acquire("k"));
+    tokio::time::sleep(millis(1)).await;
+    let gave_up = tokio::spawn(seal().acquire("k").wait(secs(1)).into_future());
+    tokio::time::sleep(millis(1)).await;
+    let next = waiting(seal().acquire("k"));
+    tokio::time::sleep(millis(100)).await;
+    lease.release().await.unwrap();
+    tokio::time::sleep(millis(100)).await;
+    dropped.abort();
+    assert!(matches!(gave_up.await.unwrap(), Err(Error::Held { .. })));
+    let granted = next.await.unwrap().unwrap();
+    assert!(began.elapsed() >= secs(2) && began.elapsed() < millis(2_050), "{:?}", began.elapsed());
+    drop(granted);
 }
 
 #[tokio::test(start_paused = true)]
@@ -133,7 +201,7 @@ async fn a_watch_reports_the_release_when_it_happens_and_the_end_of_the_minimum_
     let next = seal.acquire("k").await.unwrap();
     let mut kinds = Vec::new();
     for _ in 0..3 {
-        let event = events.next().await.unwrap().unwrap();
+        let event = events.next().await.unwrap().unwrap().into_event().unwrap();
         kinds.push((event.token == token, event.kind));
     }
     assert!(matches!(
@@ -283,4 +351,19 @@ async fn limits_that_contradict_each_other_or_are_absurd_are_refused_before_anyt
         assert!(matches!(error, Error::Invalid { .. }) && error.to_string().contains(says), "{says}: {error}");
     }
     assert!(store.requests().is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_set_that_reports_no_progress_is_lost_and_one_that_does_is_kept() {
+    let seal = Mongoseal::in_memory();
+    let set = seal.acquire_all(["a", "b"]).stalled_after(secs(10)).await.unwrap();
+    for _ in 0..5 {
+        tokio::time::sleep(secs(8)).await;
+        set.progress();
+    }
+    assert!(set.is_valid());
+    let began = Instant::now();
+    let (_, cause) = set.cancelled().await;
+    assert_eq!(cause, LossCause::Stalled);
+    assert!(is_near(began.elapsed(), secs(10)), "{:?}", began.elapsed());
 }

@@ -30,7 +30,6 @@ mod retry;
 mod revoke;
 mod round_trip;
 mod runtimes;
-mod scope;
 mod seen;
 mod several;
 mod several_options;
@@ -44,6 +43,7 @@ mod tracing;
 mod waiting;
 mod watch;
 mod watch_prefix;
+mod with;
 
 use std::time::Duration;
 

@@ -94,6 +94,27 @@ impl Seen {
     }
 }
 
+/// Keeps the kinds of what it receives.
+#[derive(Clone, Default)]
+struct Kinds(Arc<Mutex<Vec<&'static str>>>);
+
+impl Observer for Kinds {
+    fn observe(&self, event: &HandleEvent<'_>) {
+        self.0.lock().unwrap().push(event.kind());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_event_has_a_short_name() {
+    let (store, kinds) = (Faulty::new(), Kinds::default());
+    let seal = store.build(Mongoseal::builder().observer(Arc::new(kinds.clone())));
+    let lease = seal.acquire("k").await.unwrap();
+    lease.refresh().await.unwrap();
+    lease.release().await.unwrap();
+    let expected = ["acquire_finished", "refresh_finished", "released", "release_finished"];
+    assert_eq!(*kinds.0.lock().unwrap(), expected);
+}
+
 #[tokio::test(start_paused = true)]
 async fn each_acquire_reports_its_end_with_its_mode_its_place_and_the_time_waited() {
     let (store, seen) = (Faulty::new(), Seen::default());

@@ -9,8 +9,9 @@ use std::{
 };
 
 use mongoseal::{
-    Error, FencingToken, LossCause, Mongoseal, Once, Result, Tick,
+    Error, FencingToken, LossCause, Mongoseal, Once, Result, Retry, RunOnce, Tick,
     record::{Complete, Request},
+    store::MemoryStore,
 };
 
 use crate::{
@@ -18,9 +19,9 @@ use crate::{
     millis, secs,
 };
 
-/// Runs a tick whose work does nothing.
+/// Runs a tick whose work does nothing. Does not wait.
 async fn run(seal: &Mongoseal, tick: u64) -> Result<Once<FencingToken>> {
-    seal.once("k", Tick::number(tick)).run(async |tick| Ok::<_, Error>(tick.token())).await
+    seal.once("k", Tick::number(tick)).wait(Duration::ZERO).run(async |tick| Ok::<_, Error>(tick.token())).await
 }
 
 fn is_complete(call: &Call<'_>) -> bool {
@@ -309,14 +310,96 @@ async fn wrong_options_and_ticks_are_refused_before_a_lease_is_acquired() {
         (seal.once("k", Tick::number(0)), "no tick"),
         (seal.once("k", Tick::of(Duration::ZERO)), "period"),
         (seal.once("k", Tick::number(1)).ttl(Duration::ZERO), "ttl"),
+        (seal.once("k", Tick::number(1)).keep_for(RunOnce::MAX_KEEP + millis(1)), "kept"),
         (seal.once("k", Tick::number(1)).at_least(secs(9)).hold_at_most(secs(8)), "at least"),
     ] {
         let error = once.run(work).await.unwrap_err();
         assert!(matches!(error, Error::Invalid { .. }) && error.to_string().contains(says), "{says}: {error}");
     }
     assert!(store.requests().is_empty());
-    let used = Complete { lease: mongoseal::LeaseId::random(), token: FencingToken::MIN, tick: 1, by: "x".into() };
+    let used =
+        Complete { lease: mongoseal::LeaseId::random(), token: FencingToken::MIN, tick: 1, by: "x".into(), keep: 0 };
     assert_eq!(Request::Complete(used.clone()).lease(), Some(used.lease));
+}
+
+/// A store that deletes what has been idle for a minute.
+fn forgetful() -> Arc<MemoryStore> {
+    Arc::new(MemoryStore::new(secs(60)))
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_tick_of_a_period_that_is_longer_than_the_retention_runs_twice() {
+    let store = forgetful();
+    let seal = Mongoseal::builder().on_store(store.clone()).unwrap();
+    let day = 24 * 3_600;
+    let run = async || seal.once("monthly", Tick::of(secs(30 * day))).run(async |_| Ok::<_, Error>(())).await.unwrap();
+    let mut runs = Vec::new();
+    // Every 75 seconds, and then for two months every day.
+    for pause in [75; 8].into_iter().chain([day; 60]) {
+        runs.push(u32::from(matches!(run().await, Once::Ran(()))));
+        tokio::time::sleep(secs(pause)).await;
+    }
+    assert!((2..=4).contains(&runs.iter().sum::<u32>()), "{runs:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_completed_tick_is_kept_for_90_days_or_for_as_long_as_the_caller_says() {
+    let store = forgetful();
+    let seal = Mongoseal::builder().on_store(store.clone()).unwrap();
+    let day = 24 * 3_600;
+    for (key, once) in [
+        ("default", seal.once("default", Tick::number(1))),
+        ("a year", seal.once("a year", Tick::number(1)).keep_for(RunOnce::MAX_KEEP)),
+        ("no longer", seal.once("no longer", Tick::number(1)).keep_for(Duration::ZERO)),
+    ] {
+        assert_eq!(once.run(async |_| Ok::<_, Error>(())).await.unwrap(), Once::Ran(()), "{key}");
+    }
+    let kept = async |key: &str| seal.inspect(key).await.unwrap().is_some();
+    for (days, expected) in
+        [(0, [true; 3]), (89, [true, true, false]), (2, [false, true, false]), (273, [false, true, false])]
+    {
+        tokio::time::sleep(secs(days * day)).await;
+        assert_eq!([kept("default").await, kept("a year").await, kept("no longer").await], expected, "{days}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_runner_takes_over_from_one_that_died_unless_it_asks_not_to_wait() {
+    let store = Faulty::new();
+    let dead = store.seal();
+    let lease = dead.acquire("k").await.unwrap();
+    lease.orphan();
+    let began = tokio::time::Instant::now();
+    assert!(matches!(run(&store.seal(), 1).await.unwrap(), Once::Busy { .. }));
+    assert!(began.elapsed() < secs(1));
+    let ran = store.seal().once("k", Tick::number(1)).run(async |_| Ok::<_, Error>(())).await.unwrap();
+    assert_eq!(ran, Once::Ran(()));
+    assert!(began.elapsed() < secs(32), "{:?}", began.elapsed());
+    // Of a holder that lives, it does not wait longer than that.
+    let lease = dead.acquire("k").await.unwrap();
+    let busy = store.seal().once("k", Tick::number(2)).run(async |_| Ok::<_, Error>(())).await.unwrap();
+    assert!(matches!(busy, Once::Busy { .. }));
+    drop(lease);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_runner_retries_and_refreshes_as_its_options_say() {
+    let store = Faulty::new();
+    let lease = store.seal().acquire("k").await.unwrap();
+    let seal = store.seal();
+    let busy = seal.once("k", Tick::number(1)).retry(Retry::fixed(secs(1)).attempts(3)).begin();
+    let began = tokio::time::Instant::now();
+    assert!(matches!(busy.await.unwrap(), Once::Busy { .. }));
+    assert!(began.elapsed() >= secs(2) && began.elapsed() < secs(3), "{:?}", began.elapsed());
+    lease.release().await.unwrap();
+    let once = seal.once("k", Tick::number(1)).ttl(secs(30)).refresh_every(secs(2));
+    let ran = once.run(async |_| {
+        tokio::time::sleep(secs(9)).await;
+        let seen = seal.inspect("k").await?.unwrap();
+        Ok::<_, Error>(seen.read_at.since(seen.holders[0].last_seen))
+    });
+    let Once::Ran(silent) = ran.await.unwrap() else { panic!("the tick is new") };
+    assert!(silent < millis(2_100), "{silent:?} without a refresh");
 }
 
 #[tokio::test(start_paused = true)]

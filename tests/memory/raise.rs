@@ -47,14 +47,14 @@ async fn who_watches_is_told_of_the_next_grant_and_not_of_the_raise() {
     let seal = store.seal();
     let mut events = seal.watch("k").await.unwrap();
     let lease = seal.acquire("k").await.unwrap();
-    assert_eq!(events.next().await.unwrap().unwrap().token, lease.token());
+    assert_eq!(events.next().await.unwrap().unwrap().into_event().unwrap().token, lease.token());
     let first = lease.token();
     let to = seal.raise("k", ahead(first, 7_200)).await.unwrap();
     lease.release().await.unwrap();
     let next = seal.acquire("k").await.unwrap();
-    let released = events.next().await.unwrap().unwrap();
+    let released = events.next().await.unwrap().unwrap().into_event().unwrap();
     assert_eq!((released.token, format!("{:?}", released.kind).as_str()), (first, "Released"));
-    let granted = events.next().await.unwrap().unwrap();
+    let granted = events.next().await.unwrap().unwrap().into_event().unwrap();
     assert!(granted.token == next.token() && next.token() > to, "{granted:?}");
     assert!(format!("{:?}", granted.kind).starts_with("Granted"), "{granted:?}");
 }

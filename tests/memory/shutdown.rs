@@ -1,11 +1,17 @@
 //! A handle that holds many leases is shut down.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicUsize, Ordering},
+use std::{
+    panic::{self, AssertUnwindSafe},
+    pin::Pin,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
+    task::Poll,
 };
 
-use mongoseal::{Lease, Mongoseal, record::Request, store::Store};
+use mongoseal::{Error, Leader, Lease, LossCause, Mongoseal, Tick, TickLease, record::Request, store::Store};
+use tokio::time::{Instant, timeout};
 
 use crate::{
     faulty::{Call, Fault, Faulty},
@@ -81,4 +87,151 @@ async fn with_a_store_that_does_not_answer_it_takes_no_longer_than_the_operation
     let took = store.records.clock().now().saturating_sub(began);
     assert!(took <= millis(3_200), "{took:?}");
     assert_eq!(free(&store, many).await, 0);
+}
+
+/// Polls a future once. Returns whether it is pending.
+async fn is_pending(future: &mut (impl Future + Unpin)) -> bool {
+    std::future::poll_fn(|task| Poll::Ready(Pin::new(&mut *future).poll(task).is_pending())).await
+}
+
+/// Whether another handle can acquire the key now.
+async fn is_free(store: &Faulty, key: &str) -> bool {
+    store.seal().acquire(key).await.is_ok()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_key_whose_work_runs_is_not_free_before_the_work_has_ended() {
+    let store = Faulty::new();
+    let seal = store.seal();
+    let lease = seal.acquire("k").await.unwrap();
+    let cancelled = lease.cancellation_token();
+    // Work that is polled again after two seconds, like work that computes meanwhile.
+    let mut work = Box::pin(lease.run(std::future::pending::<()>()));
+    assert!(is_pending(&mut work).await);
+    let began = Instant::now();
+    let shutdown = tokio::spawn({
+        let seal = seal.clone();
+        async move {
+            seal.shutdown().await;
+            began.elapsed()
+        }
+    });
+    tokio::time::sleep(millis(1)).await;
+    assert!(cancelled.is_cancelled(), "the work is told first");
+    tokio::time::sleep(secs(2)).await;
+    assert!(!is_free(&store, "k").await);
+    assert!(matches!(work.await, Err(Error::Lost { cause: LossCause::ShutDown, .. })));
+    let took = shutdown.await.unwrap();
+    assert!(took >= secs(2) && took < millis(2_100), "{took:?}");
+    assert!(is_free(&store, "k").await);
+}
+
+/// Shuts a handle down while this work runs under a lease on `k` and is not polled for two seconds.
+async fn frees_the_key_after_its_work(store: &Faulty, seal: &Mongoseal, mut work: impl Future + Unpin) {
+    assert!(timeout(millis(100), &mut work).await.is_err(), "the work runs");
+    let began = Instant::now();
+    let seal = seal.clone();
+    let shutdown = tokio::spawn(async move { seal.shutdown().await });
+    tokio::time::sleep(secs(2)).await;
+    assert!(!is_free(store, "k").await);
+    work.await;
+    shutdown.await.unwrap();
+    let took = began.elapsed();
+    assert!(took >= secs(2) && took < millis(2_100), "{took:?}");
+    assert!(is_free(store, "k").await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_work_of_an_elector_and_of_a_tick_has_ended_when_its_key_is_free() {
+    let store = Faulty::new();
+    let seal = store.seal();
+    let elector = seal.campaign("k").elector();
+    let work = elector.run(async |_: &Leader| std::future::pending::<mongoseal::Result<()>>().await);
+    frees_the_key_after_its_work(&store, &seal, Box::pin(work)).await;
+    let seal = store.seal();
+    let once = seal.once("k", Tick::number(1));
+    let work = once.run(async |_: &TickLease| std::future::pending::<mongoseal::Result<()>>().await);
+    frees_the_key_after_its_work(&store, &seal, Box::pin(work)).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn work_that_does_not_end_keeps_its_key_until_the_lease_expires_and_others_are_released() {
+    let store = Faulty::new();
+    let seal = store.seal();
+    let lease = seal.acquire("k").await.unwrap();
+    let _idle = seal.acquire("idle").await.unwrap();
+    let for_ever = seal.acquire("for-ever").without_expiry().await.unwrap();
+    let set = seal.acquire_all(["one", "two"]).await.unwrap();
+    let began = Instant::now();
+    // As in a `select!` whose other branch awaits the shutdown.
+    let mut stopped = [
+        Box::pin(lease.run(std::future::pending::<()>())) as Pin<Box<dyn Future<Output = _>>>,
+        Box::pin(for_ever.run(std::future::pending::<()>())),
+        Box::pin(set.run(std::future::pending::<()>())),
+    ];
+    for work in &mut stopped {
+        assert!(is_pending(work).await);
+    }
+    let shutdown = tokio::spawn({
+        let seal = seal.clone();
+        async move { seal.shutdown().await }
+    });
+    tokio::time::sleep(millis(10)).await;
+    assert!(is_free(&store, "idle").await, "a lease without work is released at once");
+    shutdown.await.unwrap();
+    assert!(began.elapsed() <= millis(10_100), "{:?}", began.elapsed());
+    for key in ["k", "for-ever", "one", "two"] {
+        assert!(!is_free(&store, key).await, "{key}");
+    }
+    tokio::time::sleep(secs(31)).await;
+    for (key, free) in [("k", true), ("one", true), ("two", true), ("for-ever", false)] {
+        assert_eq!(is_free(&store, key).await, free, "{key}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_shutdown_inside_of_the_work_drops_the_work_and_releases_its_lease() {
+    let store = Faulty::new();
+    let seal = store.seal();
+    let began = Instant::now();
+    let stopped = seal.acquire("k").with(async |_| seal.shutdown().await).await;
+    assert!(matches!(stopped, Err(Error::Lost { cause: LossCause::ShutDown, .. })), "{stopped:?}");
+    seal.shutdown().await;
+    assert!(began.elapsed() < millis(100), "{:?}", began.elapsed());
+    assert!(is_free(&store, "k").await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_scope_shuts_its_handle_down_after_a_value_an_error_and_a_panic() {
+    let store = Faulty::new();
+    // The leases outlive the work, so that only a shutdown ends them.
+    let keep = Mutex::new(Vec::new());
+    let take = async |seal: &Mongoseal| {
+        let lease = seal.acquire("k").await.unwrap();
+        keep.lock().unwrap().push(lease);
+    };
+    let value = store.seal().scope(async |seal| {
+        take(seal).await;
+        7
+    });
+    assert_eq!(value.await, 7);
+    assert!(is_free(&store, "k").await, "after a value");
+    let error = store.seal().scope(async |seal| {
+        take(seal).await;
+        Err::<(), _>("mine")
+    });
+    assert_eq!(error.await, Err("mine"));
+    assert!(is_free(&store, "k").await, "after an error");
+    let mut panicking = Box::pin(store.seal().scope(async |seal| {
+        take(seal).await;
+        panic!("mine")
+    }));
+    let is_panic =
+        std::future::poll_fn(|task| match panic::catch_unwind(AssertUnwindSafe(|| panicking.as_mut().poll(task))) {
+            Ok(polled) => polled.map(|(): ()| false),
+            Err(_mine) => Poll::Ready(true),
+        });
+    assert!(is_panic.await, "the panic goes on");
+    assert!(is_free(&store, "k").await, "after a panic");
+    assert!(keep.lock().unwrap().iter().all(|lease| !lease.is_valid()));
 }

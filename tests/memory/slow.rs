@@ -121,18 +121,28 @@ fn table() -> Vec<(&'static str, Duration, Row)> {
         row!("revoke", TIMEOUT, |scene| scene.seal.revoke("k").await),
         row!("revoke of a token", TIMEOUT, |scene| scene.seal.revoke("k").token(scene.lease.token()).await),
         row!("raise", TIMEOUT, |scene| scene.seal.raise("k", scene.lease.token()).await),
-        row!("once, begin", TIMEOUT, |scene| scene.seal.once("tick", Tick::number(1)).begin().await),
+        row!("once, begin", TIMEOUT, |scene| scene
+            .seal
+            .once("tick", Tick::number(1))
+            .wait(Duration::ZERO)
+            .begin()
+            .await),
         row!(
             "once, begin, known key",
             TIMEOUT,
             |scene| drop(scene.seal.acquire("tick").await.unwrap().release().await.unwrap()),
-            scene.seal.once("tick", Tick::number(1)).begin().await
+            scene.seal.once("tick", Tick::number(1)).wait(Duration::ZERO).begin().await
         ),
         row!("once, begin, waits", WAIT + TIMEOUT, |scene| {
             scene.seal.once("s/9", Tick::number(1)).wait(WAIT).begin().await
         }),
         row!("once, run", TIMEOUT * 2, |scene| {
-            scene.seal.once("tick", Tick::number(1)).run(async |_| -> mongoseal::Result<()> { Ok(()) }).await
+            scene
+                .seal
+                .once("tick", Tick::number(1))
+                .wait(Duration::ZERO)
+                .run(async |_| -> mongoseal::Result<()> { Ok(()) })
+                .await
         }),
         row!("once, complete", TIMEOUT, |scene| let tick = scene.tick().await, tick.complete().await),
         row!("once, release", TIMEOUT, |scene| let tick = scene.tick().await, tick.release().await),

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use futures_core::Stream;
 use mongoseal::{
-    Deadline, Error, Event, EventKind, EventStream, FencingToken, LeaseId, Mongoseal,
+    Deadline, Error, Event, EventKind, EventStream, FencingToken, LeaseId, Mongoseal, WatchItem,
     store::{Snapshot, Store},
 };
 use tokio::time::{Instant, timeout};
@@ -16,7 +16,14 @@ use crate::{GRACE, millis, secs};
 
 /// The next event, which comes within a minute.
 async fn next(events: &mut EventStream) -> Event {
-    timeout(secs(60), events.next()).await.expect("it comes within a minute").expect("it goes on").unwrap()
+    let item = timeout(secs(60), events.next()).await.expect("it comes within a minute").expect("it goes on").unwrap();
+    item.into_event().expect("no event is missing")
+}
+
+/// The next item, which must be that events are missing.
+async fn missed(events: &mut EventStream) {
+    let item = timeout(secs(60), events.next()).await.expect("it comes within a minute").expect("it goes on").unwrap();
+    assert!(matches!(item, WatchItem::Missed { since, until } if since <= until), "{item:?}");
 }
 
 /// That nothing happens for so many seconds.
@@ -193,18 +200,11 @@ async fn a_deleted_record_and_one_that_was_put_back_are_told() {
 #[tokio::test(start_paused = true)]
 async fn one_that_is_interrupted_goes_on_and_tells_nothing_twice() {
     let store = Faulty::new();
-    let mut calls = 0;
-    store.script(move |call| match call {
-        Call::Follow => {
-            calls += 1;
-            // It breaks off after 5 seconds, and then fails for a while.
-            match calls {
-                1 => Some(Fault::Delay(secs(5))),
-                2..7 => Some(Fault::Fail),
-                7 => Some(Fault::LoseReply),
-                _ => None,
-            }
-        }
+    // It breaks off after 5 seconds, and then fails for a while.
+    store.follow_by(|call| match call {
+        1 => Some(Fault::Delay(secs(5))),
+        2..7 => Some(Fault::Fail),
+        7 => Some(Fault::LoseReply),
         _ => None,
     });
     let seal = store.seal();
@@ -215,6 +215,7 @@ async fn one_that_is_interrupted_goes_on_and_tells_nothing_twice() {
     let token = first.token();
     first.release().await.unwrap();
     let second = seal.acquire("k").await.unwrap();
+    missed(&mut events).await;
     let event = next(&mut events).await;
     assert_eq!((event.token, event.kind), (token, EventKind::Released));
     assert!(is_granted(&next(&mut events).await, second.token()));
@@ -235,11 +236,22 @@ async fn one_that_is_interrupted_at_once_each_time_is_taken_up_ever_less_often()
     });
     let seal = store.seal();
     let mut events = seal.watch("k").await.unwrap();
-    tokio::time::sleep(secs(60)).await;
+    let end = Instant::now() + secs(60);
+    let mut interrupted = 0;
+    while tokio::time::timeout_at(end, missed(&mut events)).await.is_ok() {
+        interrupted += 1;
+    }
     let asked = calls.load(Ordering::Relaxed);
     assert!((60..=250).contains(&asked), "{asked} in 60 seconds");
+    assert!(interrupted + 2 >= asked, "each interruption is reported: {interrupted} of {asked}");
     let lease = seal.acquire("k").await.unwrap();
-    assert!(is_granted(&next(&mut events).await, lease.token()));
+    let event = loop {
+        let item = timeout(secs(60), events.next()).await.unwrap().unwrap().unwrap();
+        if let Some(event) = item.into_event() {
+            break event;
+        }
+    };
+    assert!(is_granted(&event, lease.token()));
 }
 
 #[tokio::test(start_paused = true)]
@@ -274,8 +286,9 @@ async fn one_that_hears_nothing_any_more_without_an_error_is_begun_anew() {
     let lease = seal.acquire("k").ttl(secs(10)).await.unwrap();
     let mut events = seal.watch("k").await.unwrap();
     assert!(matches!(next(&mut events).await.kind, EventKind::Holds { .. }));
-    // Kept alive, so it is not over when its first time is.
-    nothing(&mut events, 12).await;
+    // Kept alive, so it is not over when its first time is. A store may need minutes to go on where it was.
+    nothing(&mut events, 600).await;
+    missed(&mut events).await;
     let began = Instant::now();
     seal.revoke("k").by("alice").reason("drill").await.unwrap();
     let event = next(&mut events).await;
@@ -351,6 +364,7 @@ async fn away_for_an_hour_is_not_the_end_and_an_error_that_stays_is() {
     nothing(&mut events, 3600).await;
     store.heal();
     let lease = seal.acquire("k").await.unwrap();
+    missed(&mut events).await;
     assert!(is_granted(&next(&mut events).await, lease.token()));
 
     store.script(follow(Fault::Delay(secs(1))));
@@ -393,5 +407,55 @@ async fn it_is_a_stream_too() {
     let lease = seal.acquire("k").await.unwrap();
     let mut pinned = std::pin::Pin::new(&mut events);
     let event = std::future::poll_fn(|context| pinned.as_mut().poll_next(context)).await;
-    assert!(is_granted(&event.unwrap().unwrap(), lease.token()));
+    assert!(is_granted(&event.unwrap().unwrap().into_event().unwrap(), lease.token()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_poll_that_failed_is_reported_as_missed_and_one_that_did_not_is_not() {
+    let store = Faulty::new();
+    let refused = |call: &Call<'_>| matches!(call, Call::Follow).then_some(Fault::Refuse);
+    store.script(move |call| refused(&call));
+    let seal = store.seal();
+    // Whether the record is there or not.
+    for _ in 0..2 {
+        let mut events = seal.watch("k").await.unwrap();
+        while let Ok(first) = timeout(secs(10), events.next()).await {
+            assert!(
+                matches!(first, Some(Ok(WatchItem::Event(Event { kind: EventKind::Holds { .. }, .. })))),
+                "{first:?}"
+            );
+        }
+        store.script(move |call| refused(&call).or_else(|| matches!(call, Call::Read).then_some(Fault::Fail)));
+        nothing(&mut events, 60).await;
+        store.script(move |call| refused(&call));
+        let item = timeout(secs(2), events.next()).await.unwrap().unwrap().unwrap();
+        let WatchItem::Missed { since, until } = item else { panic!("{item:?}") };
+        let missing = until.since(since);
+        assert!(missing >= secs(60) && missing < secs(63), "{missing:?}");
+        let lease = seal.acquire("k").shared().ttl(secs(3600)).await.unwrap();
+        assert!(is_granted(&next(&mut events).await, lease.token()));
+        lease.orphan();
+    }
+}
+
+/// A snapshot that is cut off has not been reported, and so it is not forgotten.
+#[tokio::test(start_paused = true)]
+async fn what_a_broken_snapshot_has_shown_is_reported_behind_what_was_missed() {
+    let store = Faulty::new();
+    store.follow_by(|call| match call {
+        1 => Some(Fault::Delay(secs(5))),
+        2..5 => Some(Fault::LoseTail),
+        _ => None,
+    });
+    let seal = store.seal();
+    let lease = seal.acquire("k").await.unwrap();
+    let mut events = seal.watch("k").await.unwrap();
+    assert!(matches!(next(&mut events).await.kind, EventKind::Holds { .. }));
+    tokio::time::sleep(millis(5_001)).await;
+    let token = lease.token();
+    lease.release().await.unwrap();
+    missed(&mut events).await;
+    let event = next(&mut events).await;
+    assert_eq!((event.token, event.kind), (token, EventKind::Released));
+    nothing(&mut events, 100).await;
 }

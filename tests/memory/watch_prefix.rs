@@ -5,7 +5,7 @@ use std::sync::{
     atomic::{AtomicUsize, Ordering},
 };
 
-use mongoseal::{Error, Event, EventKind, EventStream, FencingToken, Mongoseal};
+use mongoseal::{Error, Event, EventKind, EventStream, FencingToken, Mongoseal, WatchItem};
 use tokio::time::{Instant, timeout};
 
 use crate::{
@@ -16,7 +16,14 @@ use crate::{
 
 /// The next event, which comes within a minute.
 async fn next(events: &mut EventStream) -> Event {
-    timeout(secs(60), events.next()).await.expect("it comes within a minute").expect("it goes on").unwrap()
+    let item = timeout(secs(60), events.next()).await.expect("it comes within a minute").expect("it goes on").unwrap();
+    item.into_event().expect("no event is missing")
+}
+
+/// The next item, which must be that events are missing.
+async fn missed(events: &mut EventStream) {
+    let item = timeout(secs(60), events.next()).await.expect("it comes within a minute").expect("it goes on").unwrap();
+    assert!(matches!(item, WatchItem::Missed { since, until } if since <= until), "{item:?}");
 }
 
 /// The key, the word and the token of the next event.
@@ -47,7 +54,7 @@ async fn nothing(events: &mut EventStream, seconds: u64) {
 /// A store that streams changes, and one that does not.
 fn stores() -> [Faulty; 2] {
     let stores = [Faulty::new(), Faulty::new()];
-    stores[1].script(|call| matches!(call, Call::FollowPrefix).then_some(Fault::Refuse));
+    stores[1].script(|call| matches!(call, Call::Follow).then_some(Fault::Refuse));
     stores
 }
 
@@ -132,16 +139,9 @@ async fn an_expiry_is_told_before_what_happened_to_another_key_after_it() {
 #[tokio::test(start_paused = true)]
 async fn one_that_is_interrupted_tells_what_has_changed_meanwhile() {
     let store = Faulty::new();
-    let mut calls = 0;
-    store.script(move |call| match call {
-        Call::FollowPrefix => {
-            calls += 1;
-            match calls {
-                1 => Some(Fault::Delay(secs(5))),
-                2..7 => Some(Fault::Fail),
-                _ => None,
-            }
-        }
+    store.follow_by(|call| match call {
+        1 => Some(Fault::Delay(secs(5))),
+        2..7 => Some(Fault::Fail),
         _ => None,
     });
     let seal = store.seal();
@@ -160,6 +160,7 @@ async fn one_that_is_interrupted_tells_what_has_changed_meanwhile() {
     leases.remove(3).release().await.unwrap();
     seal.revoke("revoked").by("olga").reason("stuck").await.unwrap();
     let new = seal.acquire("new").await.unwrap();
+    missed(&mut events).await;
     let mut heard = Vec::new();
     for _ in 0..5 {
         heard.push(told(&mut events).await);
@@ -181,7 +182,7 @@ async fn one_that_hears_nothing_any_more_without_an_error_is_begun_anew() {
     let store = Faulty::new();
     let mut calls = 0;
     store.script(move |call| match call {
-        Call::FollowPrefix => {
+        Call::Follow => {
             calls += 1;
             (calls == 1).then_some(Fault::Stale)
         }
@@ -191,8 +192,9 @@ async fn one_that_hears_nothing_any_more_without_an_error_is_begun_anew() {
     let lease = seal.acquire("k").ttl(secs(10)).await.unwrap();
     let mut events = seal.watch_prefix("").await.unwrap();
     assert_eq!(told(&mut events).await, is("k", "holds", lease.token()));
-    // Kept alive, so it is not over when its first time is.
-    nothing(&mut events, 30).await;
+    // Kept alive, so it is not over when its first time is. A store may need minutes to go on where it was.
+    nothing(&mut events, 600).await;
+    missed(&mut events).await;
     seal.revoke("k").by("alice").reason("drill").await.unwrap();
     assert_eq!(told(&mut events).await, is("k", "revoked", lease.token()));
 }
@@ -203,7 +205,7 @@ async fn one_that_polls_asks_once_a_second_and_not_once_nobody_listens() {
     let lists = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&lists);
     store.script(move |call| match call {
-        Call::FollowPrefix => Some(Fault::Refuse),
+        Call::Follow => Some(Fault::Refuse),
         Call::List => {
             counted.fetch_add(1, Ordering::Relaxed);
             None

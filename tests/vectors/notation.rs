@@ -209,6 +209,7 @@ impl<'a> Notation<'a> {
                 token: self.token(&of["token"]),
                 tick: long(&of["tick"]),
                 by: text("by"),
+                keep: of.get("keep").map_or(0, long),
             }),
             "reset" => Request::Reset(Reset { tick: long(&of["tick"]), upto: self.token(&of["upto"]), by: text("by") }),
             "prune" => Request::Prune,

@@ -11,7 +11,7 @@ use rustix::termios::tcgetwinsize;
 use tokio::time::sleep;
 
 use super::OuterLeases;
-use crate::{escape, print_message, table, time};
+use crate::{escape, output, print_message, table, time};
 
 /// The wait after which it is first reported, and the interval of the updates.
 const DELAY: Duration = Duration::from_millis(300);
@@ -39,7 +39,7 @@ enum Form {
 
 impl<'a> Progress<'a> {
     pub(super) fn new(seal: &'a Mongoseal, keys: &'a [String], verbose: bool) -> Self {
-        let form = match (verbose, io::stderr().is_terminal()) {
+        let form = match (verbose, io::stderr().is_terminal() && !output::is_dumb()) {
             (true, _) => Form::Messages { last: None },
             (false, true) => Form::Line(Line { is_shown: false }),
             (false, false) => Form::Silent,

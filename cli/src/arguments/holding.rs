@@ -2,7 +2,7 @@
 
 use std::{ffi::OsString, path::PathBuf, time::Duration};
 
-use clap::Args;
+use clap::{ArgGroup, Args, builder::NonEmptyStringValueParser};
 
 use crate::{
     exit_status::{Failure, Status},
@@ -40,8 +40,8 @@ pub(crate) struct LeaseOptions {
 pub(crate) struct WaitOptions {
     /// Longest wait; default: no limit
     ///
-    /// For example 5m. A number without a unit is in seconds, as with flock(1).
-    #[arg(short, long, value_parser = time::parse_with_seconds, value_name = "TIME", conflicts_with = "no_wait")]
+    /// For example 5m. A number without a unit is in seconds.
+    #[arg(short, long, value_parser = time::parse, value_name = "TIME", conflicts_with = "no_wait")]
     pub(crate) wait: Option<Duration>,
     /// Do not wait: exit with 121 if the key is held
     #[arg(short, long)]
@@ -133,21 +133,24 @@ pub(crate) struct Run {
 }
 
 #[derive(Args, Debug)]
+#[command(group = ArgGroup::new("ticks").args(["tick", "every", "reset"]).required(true).multiple(true))]
 pub(crate) struct Once {
     /// Key of the schedule, for example reports/hourly
     pub(crate) key: String,
-    /// Tick: a number, or 2026-11-05T02:00Z
+    /// Tick: 2026-11-05, 2026-11-05T02:00Z, or a number
     ///
-    /// A later tick is a later time or a larger number. With --reset: the first tick that can run again; default: the last
+    /// A date is the whole day in the time zone of the caller, as in --tick "$(date +%F)". A later tick is a later time or a
+    /// larger number. With --reset: the first tick that can run again; default: the last
     /// completed one.
-    #[arg(long, value_name = "TICK", conflicts_with = "every", required_unless_present_any = ["every", "reset"])]
+    #[arg(long, value_name = "TICK", conflicts_with = "every")]
     pub(crate) tick: Option<NamedTick>,
     /// Tick: time of MongoDB, cut to this period
     ///
-    /// With 1h, the ticks are the full hours in UTC. The clock of this machine does not matter.
+    /// With 1h, the ticks are the full hours in UTC. Periods are counted from 1970-01-01 00:00 UTC, a Thursday: days begin
+    /// at midnight UTC, and weeks on Thursday. The clock of this machine does not matter.
     #[arg(long, value_parser = time::parse, value_name = "TIME", conflicts_with = "reset")]
     pub(crate) every: Option<Duration>,
-    /// Period of a schedule with --tick; default: 1m
+    /// Period of a schedule with --tick; default: 1m, or 1d for a date
     ///
     /// A tick that is further ahead of the time of MongoDB is refused.
     #[arg(long, value_parser = time::parse, value_name = "TIME", requires = "tick")]
@@ -166,7 +169,7 @@ pub(crate) struct Once {
     #[arg(long)]
     pub(crate) reset: bool,
     /// Operator of a reset; default: user@host
-    #[arg(long, value_name = "NAME", requires = "reset")]
+    #[arg(long, value_name = "NAME", value_parser = NonEmptyStringValueParser::new(), requires = "reset")]
     pub(crate) by: Option<String>,
     #[command(flatten)]
     pub(crate) lease: LeaseOptions,

@@ -34,10 +34,20 @@ pub(crate) async fn perform(connection: &Connection, options: Fences) -> Result<
     let namespace = format!("{}.{}", deployment.database(), options.fenced);
     deployment.close().await;
     let found = found.map_err(|refusal| refused(&refusal, &options))?;
+    let Some(found) = found else {
+        return Err(Failure::invalid(format!(
+            "there is no collection {namespace}: check its name, and the database (--db)"
+        )));
+    };
     if options.json {
         output::json(&FencesView::of(&found, &namespace, field))?;
     } else {
         output::lines(&text(&found, &namespace, field))?;
+    }
+    if found.lacks_tokens() {
+        return Err(Failure::invalid(format!(
+            "no document of {namespace} has a token in the field {field:?}: check --field, and whether writes of this collection are fenced"
+        )));
     }
     Ok(if found.ahead == 0 { Status::DONE } else { Status::NO })
 }
@@ -62,6 +72,8 @@ struct Found {
     largest: Option<FencingToken>,
     /// The token of the clock's current time.
     clock: FencingToken,
+    /// Whether the collection has no document.
+    is_empty: bool,
     /// The number of documents with a larger token than `clock`.
     ahead: i64,
     /// The number of documents whose field has a value that is no possible token of this set. `None` if the count
@@ -69,8 +81,22 @@ struct Found {
     foreign: Option<i64>,
 }
 
-async fn examine(deployment: &Deployment, options: &Fences, within: Duration) -> Answer<Found> {
+/// Whether the collection exists. A user who may read it may ask for its name.
+async fn exists(deployment: &Deployment, name: &str) -> Answer<bool> {
+    let list =
+        doc! { "listCollections": 1, "filter": { "name": name }, "nameOnly": true, "authorizedCollections": true };
+    Ok(first(&deployment.run(list).await?).is_some())
+}
+
+/// Returns `None` if the collection does not exist.
+async fn examine(deployment: &Deployment, options: &Fences, within: Duration) -> Answer<Option<Found>> {
     let Fences { fenced, field, .. } = options;
+    // Also of a collection that does not exist, so that a missing privilege is reported as such.
+    let any = doc! { "find": fenced, "projection": { "_id": 1 }, "limit": 1, "singleBatch": true };
+    let is_empty = first(&deployment.read(any, within).await?).is_none();
+    if is_empty && !exists(deployment, fenced).await? {
+        return Ok(None);
+    }
     let possible = farthest(clock_of(deployment).await?);
     let find = doc! {
         "find": fenced,
@@ -101,7 +127,7 @@ async fn examine(deployment: &Deployment, options: &Fences, within: Duration) ->
         Err(Refusal::TooSlow) => None,
         Err(refusal) => return Err(refusal),
     };
-    Ok(Found { largest, clock, ahead, foreign })
+    Ok(Some(Found { largest, clock, is_empty, ahead, foreign }))
 }
 
 /// Matches documents whose token satisfies a condition, as fenced writes match them. A token is a long. Arrays are
@@ -147,6 +173,11 @@ fn of(token: FencingToken) -> StoreTime {
 }
 
 impl Found {
+    /// Whether there are documents, and none has a token.
+    fn lacks_tokens(&self) -> bool {
+        self.largest.is_none() && !self.is_empty
+    }
+
     /// Returns the largest token if it is ahead of the clock: the token to raise keys to.
     fn to(&self) -> Option<FencingToken> {
         self.largest.filter(|_| self.ahead > 0)
@@ -189,12 +220,16 @@ fn passed(token: FencingToken) -> StoreTime {
     of(token).after(1_000)
 }
 
+fn without_token(found: &Found) -> String {
+    if found.is_empty { "none, because the collection is empty".into() } else { "none".into() }
+}
+
 fn text(found: &Found, namespace: &str, field: &str) -> Vec<String> {
     let described = |token: FencingToken| format!("{token} ({})", time::of_store(of(token)));
     let documents = |count: i64| if count == 1 { "1 document".to_owned() } else { format!("{count} documents") };
     let mut lines = vec![
         format!("Collection     {}, tokens in field {}", escape::visible(namespace), escape::visible(field)),
-        format!("Largest token  {}", found.largest.map_or_else(|| "none".into(), described)),
+        format!("Largest token  {}", found.largest.map_or_else(|| without_token(found), described)),
         format!("Clock          {}", described(found.clock)),
         format!("Ahead          {}", documents(found.ahead)),
         match found.foreign {

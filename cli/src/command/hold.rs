@@ -53,8 +53,10 @@ pub(crate) async fn perform(connection: &Connection, options: Hold) -> Result<St
             client.print(&Event::failed(failure));
         }
     }
-    client.finish().await;
-    result.map_err(|failure| options.lease.wait.status_of(failure))
+    let written = client.finish().await;
+    let status = result.map_err(|failure| options.lease.wait.status_of(failure))?;
+    // A client that has left needs no message.
+    written.map(|()| status).map_err(Failure::from)
 }
 
 async fn hold(

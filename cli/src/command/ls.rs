@@ -81,7 +81,10 @@ async fn list(seal: &Mongoseal, options: &Ls) -> Result<(), Failure> {
                 leases.push(lease);
             }
         }
-        sort(&mut leases, options.sort_by.unwrap_or(SortColumn::Token), options.reverse);
+        match options.sort_by {
+            Some(column) => sort(&mut leases, column, options.reverse),
+            None => leases.reverse(),
+        }
         leases.iter().try_for_each(|lease| printer.add(lease))?;
         return printer.finish(options);
     }
@@ -103,7 +106,7 @@ async fn list(seal: &Mongoseal, options: &Ls) -> Result<(), Failure> {
     printer.finish(options)
 }
 
-/// Sorts leases by a column. Leases with equal cells stay in the order of their tokens.
+/// Sorts leases by a column. Leases with equal cells stay in the order of the list.
 fn sort(leases: &mut [ListedLease], column: SortColumn, reverse: bool) {
     // A lease without expiry has more time left than any other.
     let remaining = |lease: &ListedLease| lease.holder.remaining.unwrap_or(Duration::MAX);

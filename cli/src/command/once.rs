@@ -88,7 +88,12 @@ fn wanted_tick(options: &Once) -> Tick {
 }
 
 fn run_once(seal: &Mongoseal, options: &Once, number: u64) -> RunOnce {
-    let mut once = seal.once(options.key.as_str(), Tick::number(number)).ttl(options.lease.ttl);
+    // With its period, by which the library keeps the completed tick. All attempts are for one number.
+    let tick = match options.every {
+        Some(every) => Tick::at_millis(number).period(every),
+        None => wanted_tick(options),
+    };
+    let mut once = seal.once(options.key.as_str(), tick).ttl(options.lease.ttl);
     if let Some(time) = options.hold.at_least {
         once = once.at_least(time);
     }

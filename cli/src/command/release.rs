@@ -1,6 +1,6 @@
 //! `mongoseal release`: releases the lease that `mongoseal acquire` has left, and removes its file.
 
-use mongoseal::{Error, Mongoseal, ReleaseOutcome, Result};
+use mongoseal::{Error, LossCause, Mongoseal, ReleaseOutcome, Result};
 use serde::Serialize;
 
 use super::lease_file::LeftLease;
@@ -28,8 +28,17 @@ pub(crate) async fn perform(connection: &Connection, options: Release) -> std::r
     if matches!(released, Ok(()) | Err(Error::Lost { .. })) {
         left.remove();
     }
-    released?;
     let (key, token) = (left.key(), left.token());
+    released.map_err(|error| match error {
+        // The record does not tell a release from the end of the ttl.
+        Error::Lost { cause: LossCause::Expired, .. } => Failure::new(
+            Status::LOST,
+            format!(
+                "the lease on {key:?} with token {token} was released before, or its time ran out: nothing to release"
+            ),
+        ),
+        error => error.into(),
+    })?;
     if options.json {
         output::json(&View { key: key.as_str(), token: token.get(), released: true })?;
     } else {

@@ -125,9 +125,12 @@ pub(super) fn user_and_host() -> String {
     format!("{}@{}", user(), gethostname::gethostname().to_string_lossy())
 }
 
-/// Returns the name of the user: from the environment, otherwise from the system, otherwise the number.
+/// Returns the name of the user: from the environment, where sudo(8) names its caller, otherwise from the system, otherwise
+/// the number.
 fn user() -> String {
-    let named = ["USER", "LOGNAME"].into_iter().find_map(|name| env::var(name).ok().filter(|user| !user.is_empty()));
+    let named = ["SUDO_USER", "USER", "LOGNAME"]
+        .into_iter()
+        .find_map(|name| env::var(name).ok().filter(|user| !user.is_empty()));
     let uid = Uid::current();
     let known = || User::from_uid(uid).ok().flatten().map(|user| user.name);
     named.or_else(known).unwrap_or_else(|| format!("uid {uid}"))

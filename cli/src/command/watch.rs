@@ -40,7 +40,7 @@ pub(crate) async fn perform(connection: &Connection, options: Watch) -> Result<S
 async fn watch(seal: &Mongoseal, options: &Watch, signals: &mut Signals) -> Result<(), Failure> {
     let Ok(events) = signals.unless(Events::open(seal, options)).await else { return Ok(()) };
     let mut events = events?;
-    if options.json || options.plain || !output::is_terminal() {
+    if options.json || options.plain || !output::is_terminal() || output::is_dumb() {
         lines::print(seal, &mut events, options.json, signals).await
     } else {
         screen::show(seal, &mut events, options, signals).await

@@ -3,7 +3,7 @@
 use std::process::Stdio;
 
 use nix::sys::signal::{
-    Signal::{SIGCONT, SIGHUP, SIGINT, SIGQUIT, SIGSTOP, SIGTERM, SIGUSR1},
+    Signal::{SIGALRM, SIGCONT, SIGHUP, SIGINT, SIGQUIT, SIGSTOP, SIGTERM, SIGUSR1},
     killpg,
 };
 use tokio::process::Command;
@@ -17,13 +17,13 @@ use crate::{
 #[tokio::test]
 async fn sigint_and_sigterm_are_passed_on_and_the_lease_is_released_before_it_leaves() {
     let sandbox = Sandbox::new("told").await;
-    for sent in [SIGINT, SIGQUIT, SIGTERM] {
+    for sent in [SIGINT, SIGQUIT, SIGTERM, SIGALRM] {
         let run = sandbox.run(r#"echo $$ >"$F/id"; exec sleep 100"#).spawn().unwrap();
         let command = sandbox.processes("id", 1).await;
         signal(id(&run), sent);
         let run = ended(run).await;
-        if sent == SIGTERM {
-            run.is_quiet(143);
+        if [SIGTERM, SIGALRM].contains(&sent) {
+            run.is_quiet(128 + sent as i32);
         } else {
             run.is_ended_by(sent);
         }

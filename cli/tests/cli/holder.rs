@@ -1,6 +1,10 @@
 //! `hold`: a program in any language reads its events and writes it requests.
 
-use std::{process::Stdio, time::Duration};
+use std::{
+    io::{Read, Write},
+    process::Stdio,
+    time::Duration,
+};
 
 use mongoseal::Clock;
 use mongoseal_test_support::ReplicaSet;
@@ -271,6 +275,53 @@ async fn the_lease_of_one_that_is_killed_expires_and_its_output_ends() {
     signal(id(&hold.child), SIGKILL);
     assert_eq!(hold.event().await, None);
     eventually(TTL + secs(3), "the key is free", async || sandbox.seal.acquire(KEY).await.is_ok()).await;
+}
+
+#[tokio::test]
+async fn an_output_without_space_is_an_error_that_names_it_and_the_key_is_released() {
+    let sandbox = Sandbox::new("hold_full").await;
+    let full = done(sandbox.shell(&format!("exec mongoseal hold {KEY} --no-stdin >/dev/full"))).await;
+    full.says(125, "cannot write the standard output: No space left on device");
+    sandbox.is_free().await;
+    let lease = sandbox.hold().await;
+    let waiting = done(sandbox.shell(&format!("exec mongoseal hold {KEY} --no-stdin --json >/dev/full"))).await;
+    waiting.says(125, "cannot write the standard output: No space left on device");
+    lease.release().await.unwrap();
+}
+
+#[tokio::test]
+async fn an_output_that_does_not_block_and_is_full_keeps_the_lease_and_gets_each_event() {
+    let sandbox = Sandbox::new("hold_nonblocking").await;
+    let (mut reader, mut writer) = std::io::pipe().unwrap();
+    rustix::io::ioctl_fionbio(&writer, true).unwrap();
+    let mut filled = 0;
+    while let Ok(count) = writer.write(&[b'x'; 4096]) {
+        filled += count;
+    }
+    // The command is dropped at once, because it has the pipe, too.
+    let mut hold = {
+        let mut command = sandbox.mongoseal(&["hold", KEY, "--json"]);
+        command.stdin(Stdio::piped()).stdout(writer).spawn().unwrap()
+    };
+    let is_held = async || sandbox.seal.inspect(KEY).await.unwrap().is_some_and(|record| !record.holders.is_empty());
+    eventually(secs(20), "it holds", is_held).await;
+    for _ in 0..10 {
+        tokio::time::sleep(millis(100)).await;
+        assert!(is_held().await, "the lease is given up, because the output is full");
+    }
+    let output = tokio::task::spawn_blocking(move || {
+        let mut output = Vec::new();
+        reader.read_to_end(&mut output).unwrap();
+        output.split_off(filled)
+    });
+    drop(hold.stdin.take());
+    ended(hold).await.is_quiet(0);
+    let events = String::from_utf8(output.await.unwrap()).unwrap();
+    let [granted, released] = events.lines().collect::<Vec<_>>()[..] else { panic!("{events}") };
+    assert!(
+        granted.starts_with("{\"event\":\"granted\"") && released.starts_with("{\"event\":\"released\""),
+        "{events}"
+    );
 }
 
 #[tokio::test]

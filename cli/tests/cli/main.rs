@@ -11,6 +11,7 @@ mod election;
 mod endings;
 mod escapees;
 mod holder;
+mod init;
 mod killed;
 mod left;
 mod once;

@@ -105,6 +105,17 @@ async fn a_tick_whose_program_is_killed_between_its_work_and_its_completion_runs
 }
 
 #[tokio::test]
+async fn a_date_is_a_tick_that_runs_once() {
+    let sandbox = Sandbox::new("once_date").await;
+    done(once(&sandbox, &["--tick", "2026-11-05"], RUN)).await.is_quiet(0);
+    done(once(&sandbox, &["--tick", "2026-11-05"], RUN)).await.says(120, "tick 2026-11-05T00:00:00Z");
+    // A day of `--every` has the same number as the date of that day in UTC.
+    done(once(&sandbox, &["--tick", "2026-11-05T00:00Z"], RUN)).await.says(120, "already done");
+    done(once(&sandbox, &["--tick", "2026-11-06"], RUN)).await.is_quiet(0);
+    assert_eq!(runs(&sandbox), 2);
+}
+
+#[tokio::test]
 async fn the_tick_of_a_clock_that_is_ahead_is_refused() {
     let sandbox = Sandbox::new("once_ahead").await;
     let year_ahead = done(once(&sandbox, &["--tick", "2199-01-01T00:00Z"], RUN)).await;
@@ -112,7 +123,9 @@ async fn the_tick_of_a_clock_that_is_ahead_is_refused() {
     let with_period = done(once(&sandbox, &["--tick", "2199-01-01T00:00Z", "--period", "1d"], RUN)).await;
     with_period.says(125, "a tick may be one period of 1d ahead");
     assert_eq!((last_done(&sandbox).await, runs(&sandbox)), (None, 0));
-    for wrong in ["yesterday", "2026-11-05", "-1"] {
+    let date = done(once(&sandbox, &["--tick", "2199-01-01"], RUN)).await;
+    date.says(125, "a tick may be one period of 1d ahead");
+    for wrong in ["yesterday", "2026-02-30", "-1"] {
         let wrong = done(once(&sandbox, &[&format!("--tick={wrong}")], RUN)).await;
         assert_eq!(wrong.code, Some(125), "{}", wrong.stderr);
     }

@@ -23,6 +23,61 @@ async fn the_options_of_flock_are_understood() {
 }
 
 #[tokio::test]
+async fn a_time_without_a_unit_is_in_seconds() {
+    let sandbox = Sandbox::new("seconds").await;
+    done(sandbox.mongoseal(&["run", KEY, "--ttl", "30", "--at-least", "0.02", "--", "true"])).await.is_quiet(0);
+}
+
+#[tokio::test]
+async fn a_time_that_cannot_be_is_blamed_on_the_option_that_the_caller_has_passed() {
+    let sandbox = Sandbox::new("blamed").await;
+    for (options, part) in [
+        (&["--ttl", "0"][..], "--ttl 0s leaves no time to end the command before its lease ends: pass at least 300ms"),
+        (&["--ttl", "100ms"], "--ttl 100ms leaves no time"),
+        (&["--hold-at-most", "100ms"], "--hold-at-most 100ms leaves no time"),
+        (
+            &["--term-before", "20ms"],
+            "--term-before 20ms leaves no time to end the command before its lease ends: pass at least 50ms",
+        ),
+        (&["--kill-before", "1ms"], "--kill-before 1ms is not between 10ms and --term-before 5s"),
+        (&["--at-least", "40s", "--hold-at-most", "20s"], "let --at-least be shorter"),
+        (&["--at-least", "1000d"], "--at-least cannot be 1000d"),
+        (&["--ttl", "25h"], "exceed the retention of idle records (--retention), 1d"),
+        (&["--timeout", "0"], "--timeout must be from 10ms"),
+    ] {
+        let run = [&["run", KEY][..], options, &["--", "true"]].concat();
+        done(sandbox.mongoseal(&run)).await.says(125, part);
+    }
+    // Creates the index.
+    done(sandbox.mongoseal(&["ls"])).await;
+    done(sandbox.mongoseal(&["--retention", "25h", "ls"]))
+        .await
+        .says(125, "the retention of idle records (--retention)");
+    let empty = done(sandbox.mongoseal(&["--db", "", "ls"])).await;
+    assert!(empty.code == Some(125) && empty.stderr.contains("'--db <NAME>'"), "{}", empty.stderr);
+}
+
+#[tokio::test]
+async fn the_error_of_a_wait_in_an_outage_has_the_time_of_the_whole_wait() {
+    let set = mongoseal_test_support::ReplicaSet::start(1).await;
+    let sandbox = Sandbox::on(&set, "whole_wait").await;
+    let lease = sandbox.hold().await;
+    let run = sandbox.mongoseal(&["run", KEY, "-w", "7", "--timeout", "2s", "--", "true"]).spawn().unwrap();
+    sandbox.queued(1).await;
+    set.pause(0).await;
+    let run = ended(run).await;
+    assert_eq!(run.code, Some(123), "{}", run.stderr);
+    let last = run.stderr.lines().last().unwrap();
+    let (waited, rest) =
+        last.strip_prefix("mongoseal: after ").and_then(|rest| rest.split_once("s the wait ended ")).unwrap();
+    // The last request may take its whole time beyond the wait.
+    assert!((7..10).contains(&waited.parse::<u64>().unwrap()), "{}", run.stderr);
+    assert!(rest.starts_with("without an answer of the server: MongoDB did not answer within "), "{rest}");
+    set.resume(0).await;
+    drop(lease);
+}
+
+#[tokio::test]
 async fn several_keys_are_held_together_and_each_has_its_token() {
     let sandbox = Sandbox::new("several").await;
     let script = r#"echo "$MONGOSEAL_KEY_1 $MONGOSEAL_TOKEN_1 $MONGOSEAL_KEY_2 $MONGOSEAL_TOKEN_2 ${MONGOSEAL_KEY-none}"

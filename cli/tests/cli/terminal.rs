@@ -55,6 +55,18 @@ async fn ctrl_c_ends_a_command_that_does_not_read_from_the_terminal() {
     assert!(sandbox.seal.acquire("k").await.is_ok());
 }
 
+#[tokio::test]
+async fn a_dumb_terminal_gets_lines_and_no_control_sequences() {
+    let sandbox = Sandbox::new("dumb").await;
+    let lease = sandbox.hold().await;
+    let line = format!("$M watch & $M run {KEY} -w 2 -- echo never; kill $!; wait");
+    let run = at_a_terminal(&sandbox, &line).env("TERM", "dumb").spawn().unwrap();
+    let run = ended(run).await;
+    assert!(run.stdout.contains(KEY) && run.stdout.contains("is held by"), "{}", run.stdout);
+    assert!(!run.stdout.contains('\u{1b}'), "{:?}", run.stdout);
+    lease.release().await.unwrap();
+}
+
 /// An interactive shell at a terminal, which gets lines and prints what it shows to a file.
 struct Shell {
     shown: PathBuf,

@@ -107,15 +107,18 @@ async fn the_usage_in_an_error_does_not_require_what_the_environment_sets() {
 
 #[tokio::test]
 async fn a_command_without_the_dashes_before_it_is_told_of_them() {
-    for arguments in [&["run", "k", "sh", "-c", "true"][..], &["--db", "app", "elect", "k", "v", "sh"]] {
+    for (arguments, usage) in [
+        (&["run", "k", "sh", "-c", "true"][..], "run KEY -- COMMAND"),
+        (&["--db", "app", "elect", "k", "v", "sh"], "elect NAME VALUE -- COMMAND"),
+        (&["once", "k", "--tick", "7", "true"], "once KEY --every 1h -- COMMAND"),
+    ] {
         let said = said(arguments).await;
         assert_eq!(said.status, 125);
-        assert!(
-            said.err.contains("put `--` before the command, for example: mongoseal run KEY -- COMMAND"),
-            "{}",
-            said.err
-        );
+        let hint = format!("put `--` before the command, for example: mongoseal {usage}\n");
+        assert!(said.err.contains(&hint), "{}", said.err);
     }
+    let said_once = said(&["once", "k", "--", "true"]).await;
+    assert!(said_once.err.contains("--tick <TICK>|--every <TIME>|--reset"), "{}", said_once.err);
     for arguments in [&["ls", "a", "b"][..], &["run", "k", "--bad"], &["run", "k", "b", "--", "true"]] {
         let said = said(arguments).await;
         assert!(said.status == 125 && !said.err.contains("before the command"), "{}", said.err);

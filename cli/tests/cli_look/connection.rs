@@ -32,6 +32,8 @@ async fn a_variable_that_is_not_utf8_is_named() {
         let said = Said::by(listing).await;
         assert_eq!((said.status, said.out.as_str()), (125, ""));
         assert!(said.err.contains(&format!("{name} is not UTF-8")) && said.err.lines().count() == 1, "{}", said.err);
+        // Only a connection string has percent signs.
+        assert_eq!(said.err.contains("percent-encode"), name.ends_with("_URI"), "{}", said.err);
     }
     let mut listing = program();
     listing.arg("ls").arg(OsStr::from_bytes(b"\xff"));

@@ -5,8 +5,9 @@ use mongodb::{
     bson::{Document, doc},
 };
 use mongoseal::{Error, Fence, FencingToken, HybridTime};
+use mongoseal_test_support::ReplicaSet;
 
-use crate::{Console, secs};
+use crate::{Console, Said, program, secs};
 
 /// A token that stands for a time so many seconds after that of another.
 fn ahead(token: FencingToken, seconds: u64) -> FencingToken {
@@ -78,11 +79,54 @@ async fn a_writer_that_documents_are_ahead_of_is_shown_and_raised_and_writes() {
 }
 
 #[tokio::test]
+async fn a_user_who_may_only_find_learns_whether_the_collection_exists() {
+    let set = ReplicaSet::builder().auth().start().await;
+    let find = |collection: &str| {
+        doc! { "resource": { "db": "secured", "collection": collection }, "actions": ["find"] }
+    };
+    let leases = doc! { "db": "secured", "collection": "mongoseal" };
+    let hold = doc! { "resource": leases, "actions": ["find", "insert", "update"] };
+    set.add_user("reader", "pw", "secured", vec![hold, find("orders"), find("absent")]).await;
+    let orders: Collection<Document> = set.client().await.database("secured").collection("orders");
+    orders.insert_one(doc! { "fence": FencingToken::MIN }).await.unwrap();
+    let fences = async |collection: &str| {
+        let mut program = program();
+        program.args(["fences", collection]).env("MONGODB_URI", set.uri_as("reader", "pw", "secured"));
+        program.env("MONGOSEAL_DB", "secured");
+        Said::by(program).await
+    };
+    let said = fences("orders").await;
+    assert_eq!((said.status, said.err.as_str()), (0, ""), "{}", said.out);
+    let said = fences("absent").await;
+    assert!(said.status == 125 && said.err.contains("there is no collection secured.absent"), "{}", said.err);
+    let said = fences("secret").await;
+    assert!(said.status == 125 && said.err.contains("no permission to read secret: grant find"), "{}", said.err);
+}
+
+#[tokio::test]
 async fn a_collection_without_tokens_is_not_ahead_and_wrong_arguments_say_what_to_pass() {
     let console = Console::new("fences_wrong").await;
     let said = console.run(&["fences", "nothing"]).await;
+    assert_eq!((said.status, said.out.as_str()), (125, ""));
+    let name = console.db.database.name();
+    assert!(said.err.contains(&format!("there is no collection {name}.nothing: check its name")), "{}", said.err);
+
+    console.db.database.create_collection("nothing").await.unwrap();
+    let said = console.run(&["fences", "nothing"]).await;
     assert_eq!((said.status, said.err.as_str()), (0, ""));
-    assert!(said.out.contains("Largest token  none") && !said.out.contains("raise"), "{}", said.out);
+    assert!(said.out.contains("Largest token  none, because the collection is empty\n"), "{}", said.out);
+
+    let some: Collection<Document> = console.db.database.collection("some");
+    some.insert_many([doc! { "n": 7, "fence": FencingToken::MIN }, doc! {}]).await.unwrap();
+    assert_eq!(console.run(&["fences", "some"]).await.status, 0);
+    for field in ["fances", "n"] {
+        for form in [&[][..], &["--json"]] {
+            let said = console.run(&[&["fences", "some", "--field", field][..], form].concat()).await;
+            assert!(said.status == 125 && !said.out.is_empty(), "{} {}", said.status, said.out);
+            let words = format!("no document of {name}.some has a token in the field {field:?}: check --field");
+            assert!(said.err.contains(&words), "{}", said.err);
+        }
+    }
     for (arguments, words) in [
         (vec!["fences", "orders", "--field", "a.b"], "without `$` and `.`"),
         (vec!["raise", "--to", "0", "k"], "from 1 to 2^53 - 1"),

@@ -33,11 +33,11 @@ async fn ls_and_show_say_who_holds_what_since_when_for_how_long_and_who_waits() 
     assert_eq!(table[0], ["KEY", "OWNER", "TOKEN", "HELD", "REMAINING", "MODE", "WAITERS", "GROUP"]);
     assert_eq!(table.len(), 5, "{}", said.out);
     let token = nightly.token().to_string();
-    assert_eq!(table[1][..3], ["reports/nightly", "alice", &token]);
-    assert_eq!(table[1][5..], ["exclusive", "1", "-"]);
-    assert!(table[1][4].starts_with("9m 5"), "{}", said.out);
+    assert_eq!(table[4][..3], ["reports/nightly", "alice", &token]);
+    assert_eq!(table[4][5..], ["exclusive", "1", "-"]);
+    assert!(table[4][4].starts_with("9m 5"), "{}", said.out);
     assert_eq!(table[2][5..], ["shared by 2", "0", "night"]);
-    assert_eq!((table[3][5], table[4][4]), ("shared", "unlimited"));
+    assert_eq!((table[3][5], table[1][4]), ("shared", "unlimited"));
     // Aligned: every cell of a column begins where its title does.
     let lines: Vec<&str> = said.out.lines().collect();
     for title in ["OWNER", "TOKEN", "HELD", "GROUP"] {
@@ -47,18 +47,18 @@ async fn ls_and_show_say_who_holds_what_since_when_for_how_long_and_who_waits() 
     assert!(!said.out.contains('\u{1b}'), "no colour goes into a pipe");
 
     let listed = console.run(&["ls", "--json"]).await.json();
-    assert_eq!((listed[0]["token"].as_u64(), listed[0]["waiting"].as_u64()), (Some(nightly.token().get()), Some(1)));
-    assert_eq!(listed[0]["metadata"]["build"], "1.4");
-    assert!(listed[0]["remaining_ms"].as_u64().unwrap() > 500_000 && listed[0]["held_ms"].is_u64());
-    assert!(listed[3]["remaining_ms"].is_null() && !listed[0]["shared"].as_bool().unwrap());
+    assert_eq!((listed[3]["token"].as_u64(), listed[3]["waiting"].as_u64()), (Some(nightly.token().get()), Some(1)));
+    assert_eq!(listed[3]["metadata"]["build"], "1.4");
+    assert!(listed[3]["remaining_ms"].as_u64().unwrap() > 500_000 && listed[3]["held_ms"].is_u64());
+    assert!(listed[0]["remaining_ms"].is_null() && !listed[3]["shared"].as_bool().unwrap());
     assert_eq!((&listed[1]["limit"], &listed[2]["limit"]), (&serde_json::json!(2), &serde_json::Value::Null));
 
     for (filter, wanted) in [
         (vec!["rep"], vec!["reports/nightly"]),
-        (vec!["--owner", "bob"], vec!["gpu", "forever"]),
+        (vec!["--owner", "bob"], vec!["forever", "gpu"]),
         (vec!["--group", "night"], vec!["gpu"]),
         (vec!["--shared"], vec!["gpu", "gpu"]),
-        (vec!["--exclusive"], vec!["reports/nightly", "forever"]),
+        (vec!["--exclusive"], vec!["forever", "reports/nightly"]),
         (vec!["--expiring", "5s"], vec!["gpu"]),
         (vec!["--older", "1h"], vec![]),
         (vec!["--older", "1ms", "f"], vec!["forever"]),
@@ -89,7 +89,7 @@ async fn ls_and_show_say_who_holds_what_since_when_for_how_long_and_who_waits() 
 }
 
 #[tokio::test]
-async fn ls_sorts_by_a_column_and_leases_with_equal_cells_stay_in_the_order_of_tokens() {
+async fn ls_sorts_by_a_column_and_leases_with_equal_cells_stay_in_the_order_of_keys() {
     let console = Console::new("ls_sorted").await;
     let (alice, bob) = (console.seal("alice"), console.seal("bob"));
     let mut leases = vec![
@@ -100,13 +100,13 @@ async fn ls_sorts_by_a_column_and_leases_with_equal_cells_stay_in_the_order_of_t
     let waiting = tokio::spawn(bob.acquire("a").ttl(secs(60)).wait(secs(60)).into_future());
     console.queued("a", 1).await;
     for (options, expected) in [
-        (vec![], ["b", "c", "a"]),
+        (vec![], ["a", "b", "c"]),
         (vec!["--sort-by", "token"], ["b", "c", "a"]),
-        (vec!["--reverse"], ["a", "c", "b"]),
+        (vec!["--reverse"], ["c", "b", "a"]),
         (vec!["--sort-by", "key"], ["a", "b", "c"]),
         (vec!["--sort-by", "key", "-r"], ["c", "b", "a"]),
-        (vec!["--sort-by", "owner"], ["b", "a", "c"]),
-        (vec!["--sort-by", "owner", "--reverse"], ["c", "b", "a"]),
+        (vec!["--sort-by", "owner"], ["a", "b", "c"]),
+        (vec!["--sort-by", "owner", "--reverse"], ["c", "a", "b"]),
         (vec!["--sort-by", "held"], ["a", "c", "b"]),
         (vec!["--sort-by", "remaining"], ["a", "b", "c"]),
         (vec!["--sort-by", "waiters"], ["b", "c", "a"]),
@@ -195,6 +195,8 @@ async fn ls_lists_five_hundred_leases_at_once_and_ten_thousand_as_they_come() {
     println!("ls of 10,000 leases took {all:?}, and {first:?} to the first");
     assert_eq!(count, 10_001);
     assert!(first < all / 2, "the first page must not wait for the last: {first:?} of {all:?}");
+    // Measured in 0.2 and 1 second; the bounds are for a busy machine. Pages that each read all keys take 3 to 6 s.
+    assert!(all < secs(10), "{all:?}");
 }
 
 #[tokio::test]

@@ -27,7 +27,7 @@ fn program() -> Command {
 }
 
 /// The variables that the program reads.
-const SETTINGS: [&str; 11] = [
+const SETTINGS: [&str; 12] = [
     "MONGODB_URI",
     "MONGOSEAL_URI",
     "MONGOSEAL_DB",
@@ -39,6 +39,7 @@ const SETTINGS: [&str; 11] = [
     "NO_COLOR",
     "CLICOLOR_FORCE",
     "COLUMNS",
+    "SUDO_USER",
 ];
 
 fn without_settings(command: &mut Command) {

@@ -40,6 +40,12 @@ async fn revoke_asks_on_a_terminal_only_and_elsewhere_wants_to_be_told() {
     let LossCause::Revoked { by, .. } = lease.cancelled().await else { panic!("it was revoked") };
     assert!(by.contains('@'), "user and host: {by}");
     assert_eq!(console.run(&["revoke", "k", "--yes"]).await.status, 125, "a reason is wanted");
+    for (empty, options) in
+        [("'--reason <TEXT>'", &["--reason", ""][..]), ("'--by <NAME>'", &["--reason", "r", "--by", ""])]
+    {
+        let said = console.run(&[&["revoke", "k", "--yes"], options].concat()).await;
+        assert!(said.status == 125 && said.err.contains(&format!("a value is required for {empty}")), "{}", said.err);
+    }
 }
 
 fn tokens(said: &Said) -> Vec<u64> {
@@ -83,6 +89,7 @@ async fn a_revoker_whom_no_variable_names_has_the_name_or_the_number_that_the_sy
         by.split_once('@').unwrap().0.to_owned()
     };
     assert_eq!(revoker("USER=olga").await, "olga");
+    assert_eq!(revoker("USER=root SUDO_USER=olga").await, "olga", "under sudo, its caller");
     let known = shell("", "id --user --name").await.out;
     assert_eq!(revoker("USER=").await, known.trim());
     assert_eq!(revoker("USER= unshare --user --map-user=48151").await, "uid 48151");

@@ -2,8 +2,9 @@
 
 use std::{mem, time::Duration};
 
+use mongodb::bson::doc;
 use mongoseal::{Lease, LeaseId, Mongoseal};
-use mongoseal_test_support::{ReplicaSet, eventually};
+use mongoseal_test_support::{ReplicaSet, TestDatabase, eventually};
 use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
@@ -210,6 +211,59 @@ async fn a_watch_reports_that_mongodb_does_not_answer_and_continues_when_it_does
     set.resume(0).await;
     let _second = seal.acquire("second").ttl(secs(600)).wait(secs(60)).await.unwrap();
     assert!(next().await.contains("second"));
+}
+
+#[tokio::test]
+async fn a_watch_says_that_events_may_be_missing_and_goes_on() {
+    let set = ReplicaSet::start(1).await;
+    let seal = Mongoseal::builder().database("mongoseal").connect(set.uri()).await.unwrap();
+    for arguments in [&["k"][..], &[]] {
+        let uri = set.uri_with("appName=missing");
+        let console = Console { db: TestDatabase::new("cli_watch_missing").await, uri };
+        let held = seal.acquire("k").ttl(secs(600)).await.unwrap();
+        let mut objects = Watch::start(&console, &[arguments, &["--json"]].concat());
+        assert_eq!(objects.event().await["event"], "holds");
+        let error = doc! { "errorCode": 286, "errmsg": "the history is gone" };
+        let lost = set.fail_command("missing", &["getMore", "aggregate"], error, 4).await;
+        lost.hit(4).await;
+        lost.off().await;
+        let missed = objects.event().await;
+        assert_eq!(missed["event"], "missed");
+        assert!(missed["since"].as_str() <= missed["at"].as_str() && missed.get("key").is_none(), "{missed}");
+        held.release().await.unwrap();
+        // Each interruption is reported.
+        let mut next = objects.event().await;
+        while next["event"] == "missed" {
+            next = objects.event().await;
+        }
+        assert_eq!(next["event"], "released");
+        objects.end(Signal::SIGTERM).await;
+
+        let mut words = Watch::start(&console, arguments);
+        let token = words_of_grant(&seal, &mut words).await;
+        let error = doc! { "errorCode": 286, "errmsg": "the history is gone" };
+        let lost = set.fail_command("missing", &["getMore", "aggregate"], error, 2).await;
+        lost.hit(2).await;
+        lost.off().await;
+        let mut line = words.line().await;
+        assert!(line.contains("  missed  ") && line.contains(" may be missing"), "{line}");
+        seal.revoke("k").reason("over").await.unwrap();
+        while line.contains("  missed  ") {
+            line = words.line().await;
+        }
+        assert!(line.contains("  revoked  ") && line.contains(&token), "{line}");
+        words.end(Signal::SIGTERM).await;
+    }
+}
+
+/// Has the key granted once the watch prints grants. Returns the token.
+async fn words_of_grant(seal: &Mongoseal, words: &mut Watch) -> String {
+    let lease = seal.acquire("k").ttl(secs(600)).await.unwrap();
+    let line = words.line().await;
+    let token = lease.token().to_string();
+    assert!(line.contains(&token), "{line}");
+    lease.orphan();
+    token
 }
 
 #[tokio::test]

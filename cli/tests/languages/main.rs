@@ -121,6 +121,7 @@ async fn it_stops_when_what_holds_is_killed_or_ended(example: Example) {
         signal(hold, sent);
         let ended = ended(child).await;
         assert_ne!(ended.code, Some(0), "{}", ended.stderr);
+        assert_eq!(ended.code == Some(137), sent == SIGKILL, "{:?} {}", ended.code, ended.stderr);
         if is_free {
             sandbox.is_free().await;
         }

@@ -113,8 +113,8 @@ pub(crate) async fn leases_are_listed_and_shown() {
     console.has("reports/a", 1, 1).await;
     let listed = console.run(&["ls", "--json"]).await.json();
     let keys: Vec<_> = listed.iter().map(|lease| lease["key"].as_str().unwrap()).collect();
-    assert_eq!(keys, ["reports/a", "gpu"]);
-    assert_eq!((&listed[0]["waiting"], &listed[0]["token"]), (&1.into(), &lease.token().get().into()));
+    assert_eq!(keys, ["gpu", "reports/a"]);
+    assert_eq!((&listed[1]["waiting"], &listed[1]["token"]), (&1.into(), &lease.token().get().into()));
     assert_eq!(console.run(&["ls", "reports/", "--json"]).await.json().len(), 1);
     let shown = console.run(&["show", "reports/a", "--json"]).await.json();
     assert_eq!(shown[0]["queue"][0]["owner"], "bob");

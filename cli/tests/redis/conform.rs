@@ -41,7 +41,7 @@ pub(crate) async fn a_user_that_may_not_use_the_scratch_keys_is_refused_before_t
     let console = Console::on(user(&server, documented()).await).await;
     let refused = console.run(&["conform", "--scratch", "other"]).await;
     refused.refused(125, "grant ~other:* and &other:*, or pass a prefix with --scratch");
-    console.run(&["conform", "--scratch", "mongoseal:scratch"]).await.refused(125, "cannot be the prefix");
+    console.run(&["conform", "--scratch", "mongoseal:scratch"]).await.refused(125, "cannot be a collection");
 }
 
 pub(crate) async fn the_keys_are_deleted_after_a_signal() {

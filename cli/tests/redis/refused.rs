@@ -38,7 +38,7 @@ pub(crate) async fn an_option_of_the_other_product_is_refused() {
     let uri = shared().await.url();
     let mut command = mongoseal(&["ls", "--collection", "a:b"]);
     command.env("MONGOSEAL_URI", uri);
-    Ended::by(command).await.refused(125, "cannot be the prefix of Redis keys");
+    Ended::by(command).await.refused(125, "cannot be a collection on Redis");
 }
 
 pub(crate) async fn a_server_that_would_break_a_promise_is_refused_and_fails_its_check() {

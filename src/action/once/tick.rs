@@ -11,13 +11,16 @@ use crate::{
 /// How far the tick of a time may be ahead of the store's time, if its period is not set: the shortest period of cron.
 const DEFAULT_PERIOD: Duration = Duration::from_secs(60);
 
+const DAY: Duration = Duration::from_secs(24 * 3600);
+
 /// A tick of a schedule: what must be done once. A later tick is a larger number.
 ///
 /// | made by | the tick is | use it if |
 /// |---|---|---|
 /// | [`Tick::of`] | the store's time, cut to a multiple of the period | each runner has a ticker of its own |
+/// | [`Tick::date`] | a date | the work is done once on each day of a time zone |
 /// | [`Tick::at_millis`] | a time | a scheduler names the time for which it starts a run |
-/// | [`Tick::number`] | a number | the runs are numbered: the number of a batch, a day or a build |
+/// | [`Tick::number`] | a number | the runs are numbered: the number of a batch or a build |
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tick(Kind);
 
@@ -52,14 +55,52 @@ impl Tick {
         Self(Kind::Time { millis, period: DEFAULT_PERIOD })
     }
 
-    /// The present tick of a schedule that runs this often: the store's time, cut to a multiple of the period since the
-    /// Unix epoch. So a day begins at midnight UTC. The clocks of runners do not matter.
+    /// The tick of a date, for work that is done once on each day of a time zone. The caller takes the date from its own
+    /// calendar. The number of the tick is that of midnight UTC of the date, and its [`period`](Self::period) is a day: a
+    /// date is refused until it has begun somewhere on Earth, by the store's time.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Invalid`]: there is no such date, or it is before 1970 or after 9999.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use mongoseal::Tick;
+    ///
+    /// // With the crate chrono: let today = chrono::Local::now(); Tick::date(today.year(), today.month(), today.day())
+    /// assert_eq!(Tick::date(1970, 1, 2)?, Tick::at_millis(86_400_000).period(std::time::Duration::from_secs(86_400)));
+    /// assert!(Tick::date(2026, 2, 29).is_err());
+    /// # Ok::<(), mongoseal::Error>(())
+    /// ```
+    pub fn date(year: i32, month: u32, day: u32) -> Result<Self> {
+        let none = || {
+            Error::invalid(format!(
+                "{year:04}-{month:02}-{day:02} is no date from 1970 to 9999: pass year, month and day"
+            ))
+        };
+        let is_leap = |year: u64| year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400));
+        let year = u64::try_from(year).ok().filter(|year| (1970..=9999).contains(year)).ok_or_else(none)?;
+        let february = if is_leap(year) { 29 } else { 28 };
+        let months = [31, february, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31];
+        let index = usize::try_from(month).ok().and_then(|month| month.checked_sub(1));
+        let index = index.filter(|index| *index < months.len()).ok_or_else(none)?;
+        let day = Some(u64::from(day)).filter(|day| (1..=months[index]).contains(day)).ok_or_else(none)?;
+        let years: u64 = (1970..year).map(|year| if is_leap(year) { 366 } else { 365 }).sum();
+        let days = years.saturating_add(months[..index].iter().sum::<u64>()).saturating_add(day.saturating_sub(1));
+        Ok(Self::at_millis(days.saturating_mul(ttl::millis(DAY))).period(DAY))
+    }
+
+    /// The present tick of a schedule that runs this often: the store's time, cut to a multiple of the period since
+    /// Thursday, 1970-01-01 00:00 UTC. So a day begins at midnight UTC, which is not midnight elsewhere, and a week on
+    /// Thursday. The clocks of runners do not matter.
     #[must_use]
     pub const fn of(period: Duration) -> Self {
         Self(Kind::Of(period))
     }
 
-    /// Sets the time between two ticks of a schedule, for a tick of a [time](Self::at_millis). Default: a minute.
+    /// Sets the time between two ticks of a schedule, for a tick of a [time](Self::at_millis) or a [date](Self::date).
+    /// Default: a minute, and a day for a date.
     #[must_use]
     pub fn period(self, period: Duration) -> Self {
         match self.0 {
@@ -68,10 +109,18 @@ impl Tick {
         }
     }
 
+    /// How long the completed tick must be kept: two periods, so that no runner runs the tick of a period twice in it.
+    pub(super) fn least_keep(self) -> Duration {
+        match self.0 {
+            Kind::Of(period) | Kind::Time { period, .. } => period.saturating_mul(2),
+            Kind::Number(_) => Duration::ZERO,
+        }
+    }
+
     /// The number of the tick at this time of the store, as [`Mongoseal::now`](crate::Mongoseal::now) reads it.
     ///
     /// A runner calls this by itself. Call it to name the tick, or to keep the tick of a [period](Self::of) over several
-    /// requests.
+    /// requests: pass the number to [`at_millis`](Self::at_millis), and set the [`period`](Self::period).
     ///
     /// # Errors
     ///
@@ -135,6 +184,41 @@ mod tests {
         let hourly = |millis| at(millis).period(Duration::from_millis(hour)).number_at(NOW);
         assert!(hourly(1_700_000_123_456 + hour).is_ok() && hourly(1_700_000_123_457 + hour).is_err());
         assert!(at(0).number_at(NOW).is_err());
+    }
+
+    #[test]
+    fn a_date_is_a_tick_from_when_it_begins_anywhere_on_earth() {
+        let days = |date: Tick| match date.0 {
+            Kind::Time { millis, period: DAY } => (millis / 86_400_000, millis % 86_400_000),
+            other => panic!("{other:?}"),
+        };
+        for (year, month, day, number) in [
+            (1970, 1, 1, 0),
+            (1972, 2, 29, 789),
+            (2000, 2, 29, 11_016),
+            (2000, 3, 1, 11_017),
+            (2026, 11, 24, 20_781),
+            (2100, 3, 1, 47_541),
+            (9999, 12, 31, 2_932_896),
+        ] {
+            assert_eq!(days(Tick::date(year, month, day).unwrap()), (number, 0), "{year}-{month}-{day}");
+        }
+        for (year, month, day) in [
+            (1969, 12, 31),
+            (2026, 0, 1),
+            (2026, 13, 1),
+            (2026, 4, 31),
+            (2100, 2, 29),
+            (2026, 1, 0),
+            (10_000, 1, 1),
+            (-1, 1, 1),
+        ] {
+            let error = Tick::date(year, month, day).unwrap_err().to_string();
+            assert!(error.contains("is no date"), "{error}");
+        }
+        // NOW is 2023-11-14T22:15:23Z: the 15th has begun east of Greenwich, the 16th nowhere.
+        assert!(Tick::date(2023, 11, 15).unwrap().number_at(NOW).is_ok());
+        assert!(Tick::date(2023, 11, 16).unwrap().number_at(NOW).is_err());
     }
 
     #[test]

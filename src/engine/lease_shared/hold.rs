@@ -20,6 +20,20 @@ impl LeaseShared {
         }
     }
 
+    /// The caller does not have the lease yet, because others are acquired with it. So it cannot stall.
+    pub(crate) fn suspend_progress(&self) {
+        if let Some(progress) = &self.progress {
+            progress.suspend();
+        }
+    }
+
+    /// The caller gets the lease now.
+    pub(crate) fn begin_progress(&self) {
+        if let Some(progress) = &self.progress {
+            progress.begin(nanos(self.clock.now()));
+        }
+    }
+
     /// When, on the clock, the holder has stalled unless it reports progress before.
     pub(crate) fn stalls_at(&self) -> Option<Duration> {
         self.progress.as_ref().map(|progress| progress.stalls_at())

@@ -32,6 +32,16 @@ impl Progress {
         self.last.fetch_max(now, Ordering::Relaxed);
     }
 
+    /// The holder cannot report progress until [`begin`](Self::begin), so it does not stall.
+    pub(super) fn suspend(&self) {
+        self.last.store(u64::MAX, Ordering::Relaxed);
+    }
+
+    /// The holder can report progress from now on.
+    pub(super) fn begin(&self, now: u64) {
+        self.last.store(now, Ordering::Relaxed);
+    }
+
     /// When, on the clock, the holder has stalled unless it reports progress before.
     pub(super) fn stalls_at(&self) -> Duration {
         Duration::from_nanos(self.last.load(Ordering::Relaxed)).saturating_add(self.stalled_after)

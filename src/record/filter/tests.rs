@@ -6,6 +6,7 @@ const LEFT: Duration = Duration::from_millis(50);
 
 fn lease() -> ListedLease {
     let holder = HolderInfo {
+        grace: Duration::ZERO,
         owner: "alice".parse().unwrap(),
         token: FencingToken::new(7).unwrap(),
         limit: None,
@@ -84,11 +85,11 @@ fn a_lease_without_expiry_always_has_enough_left_and_an_expired_one_must_be_aske
 }
 
 #[test]
-fn a_position_precedes_larger_tokens_and_of_its_own_token_the_larger_keys() {
+fn a_position_precedes_larger_keys_and_of_its_own_key_the_larger_tokens() {
     let place = |token, key: &str| Position { token: FencingToken::new(token).unwrap(), key: key.into() };
     let precedes = |token, key| place(token, key).precedes(&lease());
     assert_eq!(
-        [precedes(6, "z"), precedes(7, "a"), precedes(7, "reports/1"), precedes(8, "a")],
+        [precedes(8, "a"), precedes(6, "reports/1"), precedes(7, "reports/1"), precedes(6, "z")],
         [true, true, false, false]
     );
     assert_eq!(Position::behind(&lease()), place(7, "reports/1"));

@@ -17,6 +17,7 @@ impl State {
             holder.released_at = Some(now);
             holder.not_after = Some(end);
             holder.expires_at = end;
+            self.is_released_early |= end > now;
         }
         self.prune_holders();
     }
@@ -24,7 +25,7 @@ impl State {
     /// Completes a tick, unless the lease was revoked or the key was granted to another lease since it expired. The
     /// lease is released in either case.
     pub(super) fn complete(&mut self, complete: &Complete) {
-        let Complete { token, tick, by, .. } = complete;
+        let Complete { token, tick, by, keep, .. } = complete;
         let is_held = self.holders.iter().any(|holder| complete.ends(holder));
         let is_revoked = self.history.iter().any(|revocation| revocation.tokens.contains(token));
         let is_newest = self.version == Some(*token) && !is_revoked;
@@ -32,6 +33,7 @@ impl State {
         if (is_held || is_newest) && is_new {
             self.done = Some(Completion { tick: *tick, token: *token, by: by.clone(), at: self.at.now });
         }
+        self.keep_until = self.keep_until.max(self.at.now.after(*keep));
         self.release(|holder| complete.ends(holder));
         self.grant(&[]);
     }

@@ -5,7 +5,10 @@
 //!
 //! Mechanism: the fields that all commands of an operation have in common are encoded once, and appended to the others.
 
-use std::sync::LazyLock;
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, PoisonError, RwLock},
+};
 
 use mongodb::bson::{Document, RawDocument, RawDocumentBuf, doc};
 
@@ -19,17 +22,28 @@ use crate::{
     record::{Request, ReturnDocument},
 };
 
-/// The encoded common fields of each operation.
-static COMMON: LazyLock<Vec<RawDocumentBuf>> = LazyLock::new(|| {
-    let common = |operation: Operation| {
-        encoded(&doc! {
-            "update": pipeline::update(operation),
-            "fields": operation.projection(),
-            "upsert": operation.is_upsert(),
-        })
-    };
-    Operation::OF_REQUESTS.map(|operation| common(operation).unwrap_or_default()).into()
-});
+/// Documents that are encoded when they are first needed.
+pub(super) struct EncodedOnce<K>(RwLock<BTreeMap<K, Arc<RawDocumentBuf>>>);
+
+impl<K: Copy + Ord> EncodedOnce<K> {
+    pub(super) const fn new() -> Self {
+        Self(RwLock::new(BTreeMap::new()))
+    }
+
+    /// The document for this key, which `make` makes.
+    pub(super) fn get(&self, key: K, make: impl FnOnce() -> Document) -> Result<Arc<RawDocumentBuf>> {
+        let known = self.0.read().unwrap_or_else(PoisonError::into_inner).get(&key).map(Arc::clone);
+        if let Some(known) = known {
+            return Ok(known);
+        }
+        let new = Arc::new(encoded(&make())?);
+        self.0.write().unwrap_or_else(PoisonError::into_inner).insert(key, Arc::clone(&new));
+        Ok(new)
+    }
+}
+
+/// The common fields of each operation.
+static COMMON: EncodedOnce<Operation> = EncodedOnce::new();
 
 /// Encodes the command that applies a request and begins with these fields.
 pub(super) fn encode(head: Document, request: &Request) -> Result<RawDocumentBuf> {
@@ -55,9 +69,14 @@ fn fill(
 ) -> Result<RawDocumentBuf> {
     head.insert("let", operation::literals(constants));
     head.insert("new", return_document == ReturnDocument::After);
-    let head = encoded(&head)?;
-    let common = Operation::OF_REQUESTS.iter().position(|each| *each == operation).and_then(|index| COMMON.get(index));
-    common.map_or(Ok(head.clone()), |common| join(&head, common))
+    let common = COMMON.get(operation, || {
+        doc! {
+            "update": pipeline::update(operation),
+            "fields": operation.projection(),
+            "upsert": operation.is_upsert(),
+        }
+    })?;
+    join(&encoded(&head)?, &common)
 }
 
 pub(super) fn encoded(document: &Document) -> Result<RawDocumentBuf> {

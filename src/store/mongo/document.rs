@@ -2,6 +2,8 @@
 //!
 //! Invariant: a document that is not a record of this format is an error that names the field.
 
+use std::time::Duration;
+
 use mongodb::bson::{Binary, Bson, DateTime, Document, Timestamp, doc, spec::BinarySubtype};
 
 use crate::{
@@ -73,7 +75,7 @@ pub(super) fn whole_projection() -> Document {
 /// server's time as `now`.
 pub(super) fn listing_projection() -> Document {
     let seen = doc! {
-        "owner": 1, "version": 1, "limit": 1, "ttl": 1, "since": 1, "last_seen": 1, "expires_at": 1,
+        "owner": 1, "version": 1, "limit": 1, "ttl": 1, "grace": 1, "since": 1, "last_seen": 1, "expires_at": 1,
         "group": 1, "metadata": 1, "min_hold": 1, "not_after": 1, "released_at": 1,
     };
     let live = doc! { "$filter": { "input": "$queue", "cond": { "$gt": ["$$this.expires_at", "$$NOW"] } } };
@@ -291,6 +293,7 @@ impl<'a> Fields<'a> {
             since,
             last_seen: self.time("last_seen")?,
             remaining: record::remaining(self.time("expires_at")?, now),
+            grace: Duration::from_millis(self.long("grace")?),
             held_until: min_hold.map(|min_hold| since.after(min_hold)),
             not_after: self.optional("not_after", Self::time)?,
             released_at: self.optional("released_at", Self::time)?,

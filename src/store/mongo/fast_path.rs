@@ -15,7 +15,7 @@
 pub(super) mod known_keys;
 pub(super) mod pipeline;
 
-use std::sync::LazyLock;
+use std::sync::Arc;
 
 use mongodb::{
     bson::{Bson, Document, RawArrayBuf, RawDocumentBuf, doc, rawdoc},
@@ -24,7 +24,7 @@ use mongodb::{
 
 use self::known_keys::Seen;
 use super::{
-    command::{encoded, join},
+    command::{EncodedOnce, encoded, join},
     context::MongoContext,
     document,
     error::{self, needs},
@@ -36,25 +36,19 @@ use crate::{
     store::Applied,
 };
 
-/// The encoded common fields of the acquires of known keys, and of other keys.
-static ACQUIRE: LazyLock<RawDocumentBuf> = LazyLock::new(|| common_of_acquires(false));
-static ACQUIRE_OR_INSERT: LazyLock<RawDocumentBuf> = LazyLock::new(|| common_of_acquires(true));
+/// The common fields of acquires: of those that insert a missing record, and of those of known keys.
+static ACQUIRE: EncodedOnce<bool> = EncodedOnce::new();
 
-/// The encoded pipeline of a release.
-static RELEASE: LazyLock<RawArrayBuf> = LazyLock::new(|| {
-    let mut pipeline = RawArrayBuf::new();
-    for stage in pipeline::release() {
-        pipeline.push(encoded(&stage).unwrap_or_default());
-    }
-    pipeline
-});
+/// The pipeline of a release.
+static RELEASE: EncodedOnce<()> = EncodedOnce::new();
 
-fn common_of_acquires(is_upsert: bool) -> RawDocumentBuf {
-    let mut fields = document::record_projection();
-    // One waiter shows that there are some.
-    fields.insert("queue", doc! { "$slice": 1 });
-    let common = doc! { "update": pipeline::acquire(is_upsert), "fields": fields, "upsert": is_upsert, "new": true };
-    encoded(&common).unwrap_or_default()
+fn common_of_acquires(is_upsert: bool) -> Result<Arc<RawDocumentBuf>> {
+    ACQUIRE.get(is_upsert, || {
+        let mut fields = document::record_projection();
+        // One waiter shows that there are some.
+        fields.insert("queue", doc! { "$slice": 1 });
+        doc! { "update": pipeline::acquire(is_upsert), "fields": fields, "upsert": is_upsert, "new": true }
+    })
 }
 
 impl MongoContext {
@@ -87,10 +81,12 @@ impl MongoContext {
             return Ok(None);
         }
         // The server finds a document by its key alone in less time than by a longer query.
-        let (query, common) = match seen {
-            Some(_) => (doc! { "_id": key.as_str() }, &ACQUIRE),
-            None => (document::record_query(key), &ACQUIRE_OR_INSERT),
+        let query = if seen.is_some() {
+            doc! { "_id": key.as_str() }
+        } else {
+            document::record_query(key)
         };
+        let common = common_of_acquires(seen.is_none())?;
         let head = encoded(&doc! {
             "findAndModify": &self.collection,
             "query": query,
@@ -98,7 +94,7 @@ impl MongoContext {
             "writeConcern": write_concern(deadline),
             "maxTimeMS": server_limit(deadline),
         })?;
-        let command = join(&head, common)?;
+        let command = join(&head, &common)?;
         let reply = match self.send_write(command, seen.is_none()).await {
             // The document is foreign or of a newer format, or another first insert came before this one.
             Err(error) if error::is_caused_by_document(&error) => return Ok(None),
@@ -132,7 +128,8 @@ impl MongoContext {
             return Ok(None);
         }
         let mut updates = RawArrayBuf::new();
-        updates.push(rawdoc! { "q": { "_id": key.as_str() }, "u": RELEASE.clone() });
+        let pipeline = RELEASE.get((), || doc! { "u": pipeline::release() })?;
+        updates.push(join(&rawdoc! { "q": { "_id": key.as_str() } }, &pipeline)?);
         let head = rawdoc! { "update": self.collection.as_str(), "updates": updates };
         let rest = doc! {
             "let": pipeline::constants_of_release(release),

@@ -1,6 +1,7 @@
 //! Lists of the leases of many keys.
 //!
-//! Mechanism: each page of a list is one aggregation, so that no cursor is kept open.
+//! Mechanism: each page of a list is one aggregation, so that no cursor is kept open. The server reads a page from the
+//! index on `_id`, from the key of the page before it on, and stops when the page is full.
 //!
 //! Invariant: a document of another program does not make a list fail.
 
@@ -107,7 +108,7 @@ impl MongoContext {
 /// compared with. No document of another program makes this fail.
 fn pipeline(filter: &Filter, after: Option<&Position>, page_size: u32) -> Vec<Document> {
     let mut records = doc! {
-        "_id": match_keys(filter),
+        "_id": match_keys(filter, after),
         "$expr": expression::is_record_beside_entries(),
     };
     records.extend(document::format_query());
@@ -115,19 +116,26 @@ fn pipeline(filter: &Filter, after: Option<&Position>, page_size: u32) -> Vec<Do
         // The group again, so that the server can use an index on groups.
         records.insert("holders.group", doc! { "$eq": group.as_str() });
     }
+    // A transfer gives a holder a larger token, and leaves it in its place.
+    let by_token = doc! { "$sortArray": { "input": "$holders", "sortBy": { "version": 1 } } };
     vec![
         doc! { "$match": records },
+        doc! { "$sort": { "_id": 1 } },
+        doc! { "$set": { "holders": by_token } },
         doc! { "$unwind": "$holders" },
         doc! { "$match": match_holders(filter, after) },
-        doc! { "$sort": { "holders.version": 1, "_id": 1 } },
         doc! { "$limit": i64::from(page_size) },
         doc! { "$project": document::listing_projection() },
     ]
 }
 
 /// Matches `_id`s: a range, which the server reads from the index on them.
-fn match_keys(filter: &Filter) -> Document {
+fn match_keys(filter: &Filter, after: Option<&Position>) -> Document {
     let mut keys = match_prefix(&filter.prefix);
+    if let Some(position) = after {
+        // A position has the prefix, so it is not before it.
+        keys.insert("$gte", &position.key);
+    }
     if let Some(key) = &filter.key {
         keys.insert("$eq", key.as_str());
     }
@@ -162,13 +170,10 @@ fn prefix_end(prefix: &str) -> Option<String> {
 
 /// Matches holders, after `$unwind` of `holders`.
 fn match_holders(filter: &Filter, after: Option<&Position>) -> Document {
-    let mut version = document::version_range();
-    let mut holders = doc! {};
-    if let Some(Position { token, key }) = after {
-        version.insert("$gte", *token);
-        holders.insert("$or", vec![doc! { "holders.version": { "$gt": *token } }, doc! { "_id": { "$gt": key } }]);
+    let mut holders = doc! { "holders.version": document::version_range() };
+    if let Some(Position { key, token }) = after {
+        holders.insert("$or", vec![doc! { "_id": { "$gt": key } }, doc! { "holders.version": { "$gt": *token } }]);
     }
-    holders.insert("holders.version", version);
     if let Some(owner) = &filter.owner {
         holders.insert("holders.owner", doc! { "$eq": owner.as_str() });
     }

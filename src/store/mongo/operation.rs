@@ -48,23 +48,6 @@ pub(super) enum Operation {
 }
 
 impl Operation {
-    /// The operations of single requests and of several for a key.
-    pub(super) const OF_REQUESTS: [Self; 13] = [
-        Self::Acquire,
-        Self::Wait,
-        Self::AcquireSeveral,
-        Self::Refresh,
-        Self::Release,
-        Self::Leave,
-        Self::Revoke,
-        Self::Transfer,
-        Self::Downgrade,
-        Self::Raise,
-        Self::Complete,
-        Self::Reset,
-        Self::Prune,
-    ];
-
     pub(super) fn of(request: &Request) -> Self {
         match request {
             Request::Acquire(Acquire { wait: None, .. }) => Self::Acquire,
@@ -113,6 +96,11 @@ impl Operation {
     /// Whether it takes the key from its holders.
     pub(super) fn is_revoke(self) -> bool {
         matches!(self, Self::Revoke | Self::RevokeNamed)
+    }
+
+    /// Whether it releases leases that are named by their tokens.
+    pub(super) fn is_release(self) -> bool {
+        matches!(self, Self::Release | Self::ReleaseNamed | Self::Complete)
     }
 
     /// Whether it may change the last completed tick.
@@ -170,8 +158,8 @@ pub(super) fn constants(request: &Request) -> Document {
         Request::Raise(raise @ Raise { to }) => {
             doc! { "to": *to, "until": DateTime::from_millis(raise.keep_until().millis()) }
         }
-        Request::Complete(Complete { token, tick, by, .. }) => {
-            doc! { "token": *token, "tick": document::long(*tick), "by": by }
+        Request::Complete(Complete { token, tick, by, keep, .. }) => {
+            doc! { "token": *token, "tick": document::long(*tick), "by": by, "keep": document::long(*keep) }
         }
         Request::Reset(Reset { tick, upto, by }) => doc! { "tick": document::long(*tick), "upto": *upto, "by": by },
         Request::Prune => doc! {},

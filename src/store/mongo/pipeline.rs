@@ -19,7 +19,7 @@
 //! | `w.n` | how many waiters at the head of the queue are granted the key |
 //! | `g` | these waiters, as holders |
 //! | `done` | the last completed tick, for a completion and a reset |
-//! | `d` | the hand-over |
+//! | `d` | the hand-over, but for the first waiter |
 //! | `end` | the latest of the server's wall clock and each expiry of holders and waiters |
 //!
 //! In the document the next waiter is last. So a hand-over cuts off the end of an array, and the oplog has only the new
@@ -89,16 +89,21 @@ pub(super) fn is_record() -> Document {
     ] }
 }
 
-/// Removes expired holders and waiters. The result for a foreign document does not matter: this or a later expression
+/// Removes expired holders and waiters, and the place that an acquire had which no longer waits: it comes last, so that the
+/// grant reaches the waiters behind it. The result for a foreign document does not matter: this or a later expression
 /// fails on it, or the last stage restores it.
 fn prune(operation: Operation) -> Document {
-    let alive = |array: &str| {
+    let filter = |array: &str, which: Document| {
         let array = if_inserted(operation, array, Bson::Array(vec![]));
-        doc! { "$filter": { "input": array, "cond": { "$gt": ["$$this.expires_at", "$$NOW"] } } }
+        doc! { "$filter": { "input": array, "cond": which } }
+    };
+    let stays = match operation {
+        Operation::Acquire | Operation::AcquireSeveral => doc! { "$and": [is_alive(), is_other(operation)] },
+        _ => is_alive(),
     };
     let version = if_inserted(operation, "$r.version", Bson::Int64(0));
-    let queue = doc! { "$reverseArray": alive("$r.queue") };
-    let mut pruned = doc! { "h": alive("$r.holders"), "q": queue, "v": version };
+    let queue = doc! { "$reverseArray": filter("$r.queue", stays) };
+    let mut pruned = doc! { "h": filter("$r.holders", is_alive()), "q": queue, "v": version };
     if operation.is_batch() {
         pruned.insert("m", named_tokens("$r._id", "$$keys", "$$tokens"));
     }
@@ -181,8 +186,8 @@ fn next_version(others: Document) -> Document {
     expression::next_version("$v", Some(others))
 }
 
-/// The fields of the record after the grant, and the hand-over in `d`. An acquire learns of its own grant from the
-/// answer. If it does not wait, it leaves the queue.
+/// The fields of the record after the grant. In `d` the acquires that were granted the key, and those from which it was
+/// taken. An acquire learns of its own grant from the answer. If it does not wait, it leaves the queue.
 fn finish(operation: Operation) -> Document {
     let notified = doc! { "$concat": ["$$value", "$$this.caller", "=", { "$toString": "$$this.version" }, ";"] };
     let notified = if operation.is_acquire() {
@@ -196,8 +201,12 @@ fn finish(operation: Operation) -> Document {
     } else {
         "".into()
     };
-    let is_single_attempt = matches!(operation, Operation::Acquire | Operation::AcquireSeveral);
-    let queue = if is_single_attempt { without_own("$q", operation).into() } else { Bson::from("$q") };
+    let queue = match operation {
+        // In the queue the acquire alone has no time left.
+        Operation::Acquire => doc! { "$filter": { "input": "$q", "cond": is_alive() } }.into(),
+        Operation::AcquireSeveral => without_own("$q", operation).into(),
+        _ => Bson::from("$q"),
+    };
     doc! {
         "h": { "$concatArrays": ["$h", "$g"] },
         "q": { "$reverseArray": queue },
@@ -217,14 +226,16 @@ fn stamp(operation: Operation) -> Document {
         history = doc! { "$slice": [{ "$concatArrays": [history, added] }, kept] }.into();
     }
     let mut expires_at = expiry("$r.expires_at", "$end");
-    if operation == Operation::Raise {
-        expires_at = doc! { "$max": [expires_at, "$$until"] };
+    match operation {
+        Operation::Raise => expires_at = doc! { "$max": [expires_at, "$$until"] },
+        Operation::Complete => expires_at = doc! { "$max": [expires_at, { "$add": ["$$NOW", "$$keep"] }] },
+        _ => {}
     }
     let mut record = doc! {
         "version": "$v",
         "holders": "$h",
         "queue": "$q",
-        "handover": "$d",
+        "handover": { "$concat": ["$d", notify_first(operation)] },
         "history": history,
         "last_seen": "$$NOW",
         "expires_at": expires_at,
@@ -239,6 +250,23 @@ fn stamp(operation: Operation) -> Document {
     // A document that is being inserted does not become a record without a grant or a raise.
     let is_changed = doc! { "$and": ["$ours", differs, { "$gt": ["$v", 0] }] };
     doc! { "$cond": [is_changed, { "$mergeObjects": ["$r", record] }, "$r"] }
+}
+
+/// Names the first waiter if it may not know when the key is available: see `notify_first` of the state machine. The queue
+/// is in the order of the document again.
+fn notify_first(operation: Operation) -> Document {
+    let is_new = doc! { "$ne": ["$$this.caller", { "$last": "$r.queue.caller" }] };
+    let is_not_granted = doc! { "$not": { "$first": "$g" } };
+    let mut may_not_know = doc! { "$and": [is_new, { "$or": [is_not_granted, { "$max": "$h.released_at" }] }] };
+    if operation.is_release() {
+        may_not_know = doc! { "$or": [{ "$in": ["$$NOW", "$h.released_at"] }, may_not_know] };
+    }
+    let mut is_notified = vec![may_not_know, doc! { "$eq": [{ "$type": "$$this.caller" }, "string"] }];
+    if operation.is_acquire() {
+        is_notified.push(doc! { "$not": is_own(operation) });
+    }
+    let named = doc! { "$cond": [{ "$and": is_notified }, { "$concat": ["$$this.caller", "=0;"] }, ""] };
+    doc! { "$let": { "vars": { "this": { "$last": "$q" } }, "in": named } }
 }
 
 /// When the record stops mattering, if its holders and waiters end at `end`: no earlier than the hybrid clock.
@@ -304,14 +332,23 @@ fn own_value(list: &str) -> Document {
     doc! { "$arrayElemAt": [list, { "$indexOfArray": ["$$lease", ["$$this.lease", "$$this.caller"]] }] }
 }
 
-/// An array without the entries of the acquire, or of several.
-fn without_own(array: &str, operation: Operation) -> Document {
-    let is_other = if operation == Operation::Acquire {
+/// Whether `this` has time left.
+fn is_alive() -> Document {
+    doc! { "$gt": ["$$this.expires_at", "$$NOW"] }
+}
+
+/// Whether `this` is not of the acquire, or of one of several.
+fn is_other(operation: Operation) -> Document {
+    if operation == Operation::Acquire {
         doc! { "$ne": [["$$this.lease", "$$this.caller"], "$$lease"] }
     } else {
         doc! { "$not": is_own(operation) }
-    };
-    doc! { "$filter": { "input": array, "cond": is_other } }
+    }
+}
+
+/// An array without the entries of the acquire, or of several.
+fn without_own(array: &str, operation: Operation) -> Document {
+    doc! { "$filter": { "input": array, "cond": is_other(operation) } }
 }
 
 #[cfg(test)]

@@ -59,13 +59,14 @@ impl MongoContext {
         records.extend(document::format_query());
         vec![
             doc! { "$match": records },
+            // From the index, so that the server stops when the page is full.
+            doc! { "$sort": { "_id": 1 } },
             doc! { "$project": {
                 "version": 1,
                 "idle": self.is_idle(),
                 "expired": { "$or": [has_expired("$holders"), has_expired("$queue")] },
             } },
             doc! { "$match": { "$or": [{ "idle": true }, { "expired": true }] } },
-            doc! { "$sort": { "_id": 1 } },
             doc! { "$limit": i64::from(page_size) },
         ]
     }

@@ -20,7 +20,6 @@ pub(super) fn run<T: Send + 'static>(
     deadline: Deadline,
     work: impl Future<Output = Result<T>> + Send + 'static,
 ) -> BoxFuture<Result<T>> {
-    let timeout = deadline.remaining();
     Box::pin(async move {
         #[allow(clippy::disallowed_methods, reason = "owned by the call; ends with the driver's own timeouts")]
         let task = tokio::spawn(work);
@@ -32,7 +31,7 @@ pub(super) fn run<T: Send + 'static>(
             .caused_by(join)),
             Err(_elapsed) => Err(Error::unavailable(format!(
                 "MongoDB did not answer within {}: check that a primary can be reached and that the client has a free connection (`maxPoolSize`), and retry",
-                format_duration(timeout)
+                format_duration(deadline.whole())
             ))),
         }
     })

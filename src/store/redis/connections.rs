@@ -95,7 +95,7 @@ impl Connections {
         if is_suspect {
             lock(&self.0.pipelined).take_if(|current| Arc::ptr_eq(current, &connection));
         }
-        answer.ok_or_else(|| error::late(took))?.map_err(|error| error::translate(error, key))
+        answer.ok_or_else(|| error::late(deadline.whole()))?.map_err(|error| error::translate(error, key))
     }
 
     /// Sends a request, for this key, on a connection that no other request uses meanwhile.
@@ -114,7 +114,6 @@ impl Connections {
             Some(connection) => connection,
             None => before(deadline, self.open()).await.ok_or_else(error::unconnected)??,
         };
-        let sent = Clock::Boot.now();
         let answer = before(deadline, request(connection.clone())).await;
         match &answer {
             Some(Ok(_)) => lock(&self.0.idle).push(connection),
@@ -123,8 +122,7 @@ impl Connections {
             _ => {}
         }
         drop(permit);
-        let took = Clock::Boot.now().saturating_sub(sent);
-        answer.ok_or_else(|| error::late(took))?.map_err(|error| error::translate(error, Some(key)))
+        answer.ok_or_else(|| error::late(deadline.whole()))?.map_err(|error| error::translate(error, Some(key)))
     }
 
     /// Opens a connection for messages.

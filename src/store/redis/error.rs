@@ -129,7 +129,9 @@ pub(super) fn late(timeout: Duration) -> Error {
 
 /// The error of a request whose deadline has passed while it waited for a connection.
 pub(super) fn unconnected() -> Error {
-    Error::unavailable("no connection to Redis could be opened in time: check the server and the network, and retry")
+    Error::unavailable(
+        "no connection to Redis could be opened in time: check the server, the network, and whether its port is for TLS (`rediss`) or not (`redis`), and retry",
+    )
 }
 
 /// The error of a server that is part of a cluster.

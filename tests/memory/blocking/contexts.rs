@@ -1,7 +1,8 @@
 //! Blocking calls inside of runtimes, and from many threads.
 
 use std::{
-    sync::atomic::{AtomicUsize, Ordering},
+    panic::{self, AssertUnwindSafe},
+    sync::atomic::{AtomicBool, AtomicUsize, Ordering},
     thread,
 };
 
@@ -11,7 +12,7 @@ use tokio::task;
 use super::{SHORT, SOON, compute_for, eventually, on};
 use crate::{
     faulty::{Fault, Faulty},
-    secs,
+    millis, secs,
 };
 
 /// Calls verbs, and drops a lease, an iterator and the last handle.
@@ -147,4 +148,47 @@ fn a_call_returns_within_the_operation_timeout_if_the_store_does_not_answer() {
     assert!(matches!(seal.acquire("k").run(), Err(Error::Unavailable { .. })));
     seal.shutdown();
     assert!(began.elapsed() < SOON, "{:?}", began.elapsed());
+}
+
+#[test]
+fn a_shutdown_waits_for_work_on_other_threads_before_it_releases_the_key() {
+    let store = Faulty::new();
+    let (seal, other) = (on(&store), on(&store));
+    let lease = seal.acquire("k").run().unwrap();
+    let set = seal.acquire_all(["one", "two"]).run().unwrap();
+    let is_free = |key: &str| other.acquire(key).run().is_ok();
+    let shut_down = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let stopped = lease.run(|view| {
+            let of_set = set.run(|_| {
+                scope.spawn(|| {
+                    seal.shutdown();
+                    shut_down.store(true, Ordering::SeqCst);
+                });
+                eventually("the work is told", || !view.is_valid());
+                // Longer than a release takes.
+                thread::sleep(millis(100));
+                assert!(!["k", "one", "two"].into_iter().any(is_free));
+                assert!(!shut_down.load(Ordering::SeqCst));
+            });
+            assert!(matches!(of_set, Err(Error::Lost { .. })));
+        });
+        assert!(matches!(stopped, Err(Error::Lost { .. })));
+    });
+    assert!(["k", "one", "two"].into_iter().all(is_free));
+}
+
+#[test]
+fn a_scope_shuts_its_handle_down_after_its_work_and_after_a_panic() {
+    let store = Faulty::new();
+    let kept = on(&store).scope(|seal| seal.acquire("k").run().unwrap());
+    assert!(!kept.is_valid());
+    let panicked = panic::catch_unwind(AssertUnwindSafe(|| {
+        on(&store).scope(|seal| {
+            std::mem::forget(seal.acquire("k").run().unwrap());
+            panic!("mine")
+        })
+    }));
+    assert!(panicked.is_err());
+    assert!(on(&store).acquire("k").run().is_ok());
 }

@@ -116,7 +116,7 @@ fn an_iterator_of_events_keeps_the_threads_of_its_handle() {
     drop(seal);
     let other = on(&store);
     let lease = other.acquire("k").run().unwrap();
-    assert_eq!(events.next().unwrap().unwrap().token, lease.token());
+    assert_eq!(events.next().unwrap().unwrap().into_event().unwrap().token, lease.token());
     drop(events);
     eventually("the threads end", || end.strong_count() == 0);
 }

@@ -172,11 +172,11 @@ fn leases_are_listed_and_keys_are_watched_by_iterators() {
     assert!(matches!(seal.leases().owner("x").owner("y").run(), Err(Error::Invalid { .. })));
 
     let mut one = seal.watch("a/1").unwrap();
-    assert!(matches!(one.next().unwrap().unwrap().kind, EventKind::Holds { .. }));
+    assert!(matches!(one.next().unwrap().unwrap().into_event().unwrap().kind, EventKind::Holds { .. }));
     drop(leases);
-    assert_eq!(one.next().unwrap().unwrap().kind, EventKind::Released);
+    assert_eq!(one.next().unwrap().unwrap().into_event().unwrap().kind, EventKind::Released);
     for key in ["a/1", "a/2", "b/1"] {
-        let event = all.next().unwrap().unwrap();
+        let event = all.next().unwrap().unwrap().into_event().unwrap();
         assert_eq!(event.key.as_str(), key);
         assert!(matches!(event.kind, EventKind::Granted { .. }));
     }

@@ -103,8 +103,9 @@ fn step() -> impl Strategy<Value = Step> {
     let to = prop_oneof![1_u64..7, Just(7_200 << HybridTime::ORDINAL_BITS)];
     let raise = to.prop_map(|to| Request::Raise(Raise { to: FencingToken::new(to).unwrap() }));
     // By the holder with this lease id, or by the first: see `sent`.
-    let complete = (lease_of(), 1_u64..9).prop_map(|(lease, tick)| {
-        Request::Complete(Complete { lease, token: FencingToken::MAX, tick, by: "$$ROOT".into() })
+    let keep = prop_oneof![Just(0), Just(60_000), Just(1_000_000_000)];
+    let complete = (lease_of(), 1_u64..9, keep).prop_map(|(lease, tick, keep)| {
+        Request::Complete(Complete { lease, token: FencingToken::MAX, tick, by: "$$ROOT".into(), keep })
     });
     let upto = prop_oneof![3 => Just(FencingToken::MAX), 1 => Just(FencingToken::new(1).unwrap())];
     let reset = (0_u64..9, upto).prop_map(|(tick, upto)| Request::Reset(Reset { tick, upto, by: "$ops".into() }));

@@ -37,8 +37,9 @@ fn a_run_of_two_minutes_breaks_nothing() -> Result<(), Failed> {
     let (said, code) = run(&["--minutes", "2", "--seed", "7", "--clock-offsets"])?;
     assert_eq!(code, Some(0), "{said}");
     let kinds = said.split(" of ").nth(1).and_then(|rest| rest.split(' ').next()).unwrap_or_default();
-    let figures = [("faults", 20), ("attempts", 5_000), ("grants", 500), ("re-creations", 100), ("ticks", 50)]
-        .map(|(name, least)| figure(&said, name).map(|found| (name, found, least)));
+    let figures =
+        [("faults", 20), ("attempts", 5_000), ("grants", 500), ("re-creations", 100), ("ticks", 50), ("watched", 100)]
+            .map(|(name, least)| figure(&said, name).map(|found| (name, found, least)));
     for figure in figures {
         let (name, found, least) = figure?;
         assert!(found >= least, "{found} {name} of {least}");
@@ -130,11 +131,11 @@ fn is_caught(name: &str, only: &str, by: &[&str], more: &[&str]) -> Result<(), F
 }
 
 fn main() -> ExitCode {
-    let sabotages: [(&str, &str, &[&str]); 21] = [
-        ("w1", "minority", &["I1", "I2", "I4", "I5", "I9"]),
+    let sabotages: [(&str, &str, &[&str]); 24] = [
+        ("w1", "minority", &["I1", "I2", "I4", "I5", "I9", "I11"]),
         ("version-only", "stall-collection", &["I1", "I2"]),
         ("no-op-success", "stall-collection", &["I1"]),
-        ("ignore-write-concern-error", "minority", &["I1", "I2", "I4", "I5", "I9"]),
+        ("ignore-write-concern-error", "minority", &["I1", "I2", "I4", "I5", "I9", "I11"]),
         ("late-reply", "deaf-client", &["I4", "I5"]),
         ("lower-expiry", "pause-client", &["I5"]),
         ("client-clock", "swallow-reply", &["I4", "I5", "I9"]),
@@ -152,6 +153,9 @@ fn main() -> ExitCode {
         ("slow-close", "kill-client", &["I17"]),
         ("once-unchecked", "kill-client", &["I19"]),
         ("overload-refused", "refuse", &["I14"]),
+        ("untold-hold", "lock-record", &["I22"]),
+        ("unknown-work", "lock-record", &["I23"]),
+        ("lost-position", "split-client,kill-stream", &["I21"]),
     ];
     let mut tests: Vec<_> = sabotages
         .into_iter()

@@ -43,17 +43,28 @@ struct App {
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn StdError>> {
-    let listen = env::var("LISTEN").unwrap_or_else(|_| "0.0.0.0:8080".into());
-    let advertised = env::var("ADVERTISED").unwrap_or_else(|_| listen.clone());
-    let ttl = env::var("TTL_SECONDS").map_or(Ok(10), |seconds| seconds.parse())?;
-
     let metrics = PrometheusBuilder::new().install_recorder()?;
-    let client = Client::with_uri_str(env::var("MONGODB_URI")?).await?;
+    let uri = env::var("MONGODB_URI")?;
+    let client = Client::with_uri_str(&uri).await?;
     let database = client.default_database().ok_or("MONGODB_URI names no database: add one")?;
-    let seal = Mongoseal::builder().observer(Arc::new(MetricsObserver::new())).on(&database)?;
     // No fence is needed: this only creates the document.
     let ledgers = database.collection::<Document>("ledgers");
     ledgers.update_one(doc! { "_id": "orders" }, doc! { "$setOnInsert": { "orders": [] } }).upsert(true).await?;
+
+    // The leases have a client of their own: a refresh does not wait for a connection behind slow queries.
+    let seal = Mongoseal::builder().observer(Arc::new(MetricsObserver::new())).connect(&uri).await?;
+    seal.scope(async |seal| serve(seal, ledgers, metrics).await).await
+}
+
+/// Serves and campaigns until a signal.
+async fn serve(
+    seal: &Mongoseal,
+    ledgers: Collection<Document>,
+    metrics: PrometheusHandle,
+) -> Result<(), Box<dyn StdError>> {
+    let listen = env::var("LISTEN").unwrap_or_else(|_| "0.0.0.0:8080".into());
+    let advertised = env::var("ADVERTISED").unwrap_or_else(|_| listen.clone());
+    let ttl = env::var("TTL_SECONDS").map_or(Ok(10), |seconds| seconds.parse())?;
 
     let end = CancellationToken::new();
     tokio::spawn(cancel_on_signal(end.clone()));
@@ -85,7 +96,6 @@ async fn main() -> Result<(), Box<dyn StdError>> {
         ended
     };
     let (served, ended) = tokio::join!(serve, elect);
-    seal.shutdown().await;
     served?;
     ended?;
     Ok(())
@@ -112,6 +122,10 @@ async fn keep_metrics_small(metrics: PrometheusHandle) {
 /// The routes do the rest. The elector drops this future when the leadership ends.
 async fn lead(leader: &Leader, ledgers: &Collection<Document>) -> mongoseal::Result<()> {
     while let Err(error) = ledgers.fenced(leader).update_one(doc! { "_id": "orders" }, doc! {}).await {
+        // Any other error stays: without the privilege, for example, this process would lead and serve nothing.
+        if !matches!(error, Error::Unavailable { .. }) {
+            return Err(error);
+        }
         eprintln!("the token is not written, retrying: {error}");
         sleep(Duration::from_millis(500)).await;
     }

@@ -12,6 +12,7 @@ mod lost_replies;
 mod matrix;
 mod recovery;
 mod round_trip;
+mod slow_queries;
 mod unconfirmed;
 mod unreachable;
 mod watch;

@@ -1,7 +1,10 @@
 //! A watch continues when the primary changes.
 
-use mongoseal::{EventKind, Mongoseal};
-use mongoseal_test_support::ReplicaSet;
+use std::time::Instant;
+
+use mongodb::bson::doc;
+use mongoseal::{EventKind, EventStream, FencingToken, Mongoseal, WatchItem};
+use mongoseal_test_support::{How, Peer, ReplicaSet};
 use tokio::time::timeout;
 
 use crate::{connect, secs, turn};
@@ -52,7 +55,8 @@ async fn no_grant_is_left_out_over_step_down_and_kill_of_the_primary() {
     assert!(granted.len() > 20, "{}", granted.len());
     let mut told = Vec::new();
     while told.last() != granted.last() {
-        let event = timeout(secs(30), events.recv()).await.expect("it is told").expect("it goes on").unwrap();
+        let item = timeout(secs(30), events.recv()).await.expect("it is told").expect("it goes on").unwrap();
+        let WatchItem::Event(event) = item else { panic!("{item:?}") };
         match event.kind {
             EventKind::Granted { .. } => told.push(event.token),
             // An acquire whose answer was lost is asked for again: it has its token already.
@@ -63,4 +67,157 @@ async fn no_grant_is_left_out_over_step_down_and_kill_of_the_primary() {
     assert_eq!(told, granted);
     watching.shutdown().await;
     reader.abort();
+}
+
+/// The names of the three watches of a test, beside the key `k/watched`.
+const WATCHED: [&str; 3] = ["a key", "a prefix", "all keys"];
+
+/// Watches of a key, of a prefix, and of all keys.
+async fn watches(seal: &Mongoseal) -> [EventStream; 3] {
+    [
+        seal.watch("k/watched").await.unwrap(),
+        seal.watch_prefix("k/").await.unwrap(),
+        seal.watch_prefix("").await.unwrap(),
+    ]
+}
+
+/// Acquires and releases the key so often. Returns the tokens.
+async fn hold(seal: &Mongoseal, times: usize) -> Vec<FencingToken> {
+    let mut tokens = Vec::new();
+    for _ in 0..times {
+        let lease = seal.acquire("k/watched").wait(secs(60)).await.unwrap();
+        tokens.push(lease.token());
+        lease.release().await.unwrap();
+    }
+    tokens
+}
+
+/// Each of these grants must be reported in order, each followed by its release, and nothing else.
+async fn each_grant_is_reported(streams: [EventStream; 3], granted: &[FencingToken]) {
+    let mut findings = Vec::new();
+    for (mut stream, watched) in streams.into_iter().zip(WATCHED) {
+        let mut missing = 0;
+        let mut unexpected = Vec::new();
+        let mut expected = granted.iter().flat_map(|token| [(*token, true), (*token, false)]);
+        while let Ok(Some(item)) = timeout(secs(10), stream.next()).await {
+            match item.unwrap() {
+                WatchItem::Event(event) => {
+                    let seen = (event.token, matches!(event.kind, EventKind::Granted { .. }));
+                    let skipped = expected.clone().position(|one| one == seen);
+                    match skipped {
+                        Some(skipped) => {
+                            missing += skipped;
+                            expected.nth(skipped);
+                        }
+                        None => unexpected.push(format!("{event:?}")),
+                    }
+                }
+                missed => unexpected.push(format!("{missed:?}")),
+            }
+            if expected.clone().next().is_none() {
+                break;
+            }
+        }
+        missing += expected.count();
+        println!("{watched}: {missing} of {} events are missing, unexpected: {unexpected:?}", granted.len() * 2);
+        if missing > 0 || !unexpected.is_empty() {
+            findings.push(watched);
+        }
+    }
+    assert!(findings.is_empty(), "events are missing from the watch of {findings:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_event_is_left_out_while_the_watcher_cannot_reach_the_server_for_20_seconds() {
+    let _turn = turn().await;
+    let set = ReplicaSet::builder().members(1).proxied().start().await;
+    for how in [How::Reset, How::Blackhole] {
+        let watching = connect(Mongoseal::builder(), set.uri_with("appName=watching")).await;
+        let working = connect(Mongoseal::builder(), set.uri_with("appName=working")).await;
+        let streams = watches(&watching).await;
+        let mut granted = hold(&working, 2).await;
+        set.proxy().cut_both(&Peer::client("watching"), &Peer::Member(0), how);
+        let cut = Instant::now();
+        while cut.elapsed() < secs(20) {
+            granted.extend(hold(&working, 1).await);
+            tokio::time::sleep(secs(1)).await;
+        }
+        set.proxy().heal();
+        granted.extend(hold(&working, 2).await);
+        println!("{how:?}:");
+        each_grant_is_reported(streams, &granted).await;
+        watching.shutdown().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_event_is_left_out_over_kill_and_restart_of_the_only_member() {
+    let _turn = turn().await;
+    let set = ReplicaSet::builder().members(1).proxied().start().await;
+    let builder = || Mongoseal::builder().operation_timeout(secs(20));
+    let watching = connect(builder(), set.uri_with("appName=watching")).await;
+    let working = connect(builder(), set.uri_with("appName=working")).await;
+    let streams = watches(&watching).await;
+    let mut granted = hold(&working, 3).await;
+    set.kill(0).await;
+    tokio::time::sleep(secs(20)).await;
+    // So that the watches connect later than the worker.
+    set.proxy().cut_both(&Peer::client("watching"), &Peer::Member(0), How::Reset);
+    set.restart(0).await;
+    granted.extend(hold(&working, 30).await);
+    set.proxy().heal();
+    each_grant_is_reported(streams, &granted).await;
+    watching.shutdown().await;
+}
+
+/// The server says that the history is gone: once at the resume, and once in the open stream.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn lost_history_is_reported_as_missed_and_followed_by_what_has_changed() {
+    let _turn = turn().await;
+    let set = ReplicaSet::builder().members(1).start().await;
+    let working = connect(Mongoseal::builder(), set.uri()).await;
+    // The last one is a code of no meaning, with the label of older servers.
+    for code in [136, 260, 280, 286, 10334, 2] {
+        let watching = connect(Mongoseal::builder(), set.uri_with(&format!("appName=lost{code}"))).await;
+        let ended = working.acquire("k/watched").ttl(secs(60)).await.unwrap();
+        let streams = watches(&watching).await;
+        // The driver gives up a stream with the first error, and resumes it by an aggregate.
+        let mut error = doc! { "errorCode": code, "errmsg": "the history is gone" };
+        if code == 2 {
+            error.insert("errorLabels", vec!["NonResumableChangeStreamError"]);
+        }
+        let lost = set.fail_command(&format!("lost{code}"), &["getMore", "aggregate"], error, 6).await;
+        lost.hit(3).await;
+        let token = ended.token();
+        ended.release().await.unwrap();
+        let unseen = working.acquire("k/watched").await.unwrap();
+        unseen.release().await.unwrap();
+        let lease = working.acquire("k/watched").ttl(secs(60)).await.unwrap();
+        lost.hit(6).await;
+        lost.off().await;
+        for (mut stream, watched) in streams.into_iter().zip(WATCHED) {
+            let mut seen = Vec::new();
+            let mut missed = 0;
+            while !seen.contains(&("granted", lease.token())) {
+                let item = timeout(secs(30), stream.next()).await.expect("it is reported").expect("it goes on");
+                match item.unwrap() {
+                    WatchItem::Missed { since, until } => {
+                        assert!(since <= until, "{watched}: {since:?} to {until:?}");
+                        missed += 1;
+                    }
+                    WatchItem::Event(event) => match event.kind {
+                        EventKind::Holds { .. } => seen.push(("holds", event.token)),
+                        EventKind::Granted { .. } => seen.push(("granted", event.token)),
+                        EventKind::Released => seen.push(("released", event.token)),
+                        other => panic!("{other:?}"),
+                    },
+                    other => panic!("{other:?}"),
+                }
+            }
+            assert!(missed > 0, "{watched}: events are missing and not reported as missed: {seen:?}");
+            assert_eq!(&seen[..2], &[("holds", token), ("released", token)], "{watched}, code {code}");
+        }
+        lease.release().await.unwrap();
+        watching.shutdown().await;
+    }
 }

@@ -291,7 +291,8 @@ async fn who_watches_the_key_is_told_of_nothing_by_it_and_goes_on() {
     let seal = db.seal();
     let lease = seal.acquire("k").await.unwrap();
     let mut events = seal.watch("k").await.unwrap();
-    let mut next = async || tokio::time::timeout(secs(20), events.next()).await.unwrap().unwrap().unwrap();
+    let mut next =
+        async || tokio::time::timeout(secs(20), events.next()).await.unwrap().unwrap().unwrap().into_event().unwrap();
     assert!(matches!(next().await.kind, EventKind::Holds { .. }));
     add(&db, &lease, millis(0)).await.0.unwrap();
     add(&db, &lease, millis(0)).await.0.unwrap();

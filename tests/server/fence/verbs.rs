@@ -5,7 +5,7 @@ use mongodb::{
     bson::{Document, doc},
     options::{ReturnDocument, UpdateOptions},
 };
-use mongoseal::{Error, Fence};
+use mongoseal::{Error, Fence, Once, Tick};
 use serde::{Deserialize, Serialize};
 
 use crate::{Orders, TestDatabase, invalid, is_duplicate, millis, refused_by, secs, token};
@@ -195,4 +195,17 @@ async fn a_leader_writes_as_the_holder_that_it_is() {
     let leader = db.seal().campaign("scheduler").value("here").await.unwrap();
     db.orders().fenced(&leader).update_one(one(), doc! { "$inc": { "n": 1 } }).await.unwrap();
     assert_eq!(db.order(1).await.get_i64("fence").unwrap(), i64::from(leader.token()));
+}
+
+#[tokio::test]
+async fn the_work_of_a_tick_writes_as_the_holder_that_it_is() {
+    let db = TestDatabase::new("mongoseal_fence_tick").await;
+    db.put(doc! { "_id": 1, "n": 0 }).await;
+    let (orders, seal) = (db.orders(), db.seal());
+    let ran = seal.once("orders/nightly", Tick::number(1)).run(async |tick| {
+        orders.fenced(tick).update_one(one(), doc! { "$inc": { "n": 1 } }).await?;
+        Ok::<_, Error>(tick.token())
+    });
+    let Once::Ran(token) = ran.await.unwrap() else { panic!("the tick is new") };
+    assert_eq!(db.order(1).await.get_i64("fence").unwrap(), i64::from(token));
 }

@@ -235,9 +235,13 @@ impl Server {
             }
             Some(Rule::ClaimsFromLastAsk) => {
                 let (mut after, outcome) = real(at);
-                let changed = after.as_mut().filter(|after| before != Some(*after) && !after.handover.is_empty());
-                for holder in changed.into_iter().flat_map(|after| &mut after.holders) {
-                    holder.expires_at = at.now.after(holder.terms.ttl + holder.terms.grace);
+                if let Some(after) = after.as_mut().filter(|after| before != Some(*after)) {
+                    let Record { holders, handover, .. } = after;
+                    let is_granted =
+                        |holder: &&mut Holder| handover.contains(&(holder.terms.caller, Some(holder.version)));
+                    for holder in holders.iter_mut().filter(is_granted) {
+                        holder.expires_at = at.now.after(holder.terms.ttl + holder.terms.grace);
+                    }
                 }
                 (after, outcome)
             }

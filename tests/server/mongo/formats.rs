@@ -5,7 +5,7 @@ use std::fmt::Debug;
 use mongodb::bson::{Bson, DateTime, Document, doc};
 use mongoseal::{
     Deadline, Error, EventKind, Lease, LeaseId, Metadata, Mongoseal, ReleaseOutcome,
-    record::{Acquire, BatchRequest, HoldLimits, LeaseSpec, Outcome, Release, Request, Revoke, WaitSpec},
+    record::{Acquire, BatchRequest, HoldLimits, KeyFilter, LeaseSpec, Outcome, Release, Request, Revoke, WaitSpec},
     store::Store,
 };
 use tokio::sync::mpsc;
@@ -55,7 +55,7 @@ async fn each_call_for_a_key_whose_record_is_of_a_newer_format_says_to_upgrade_a
     told("watch", seal.watch("k").await.map(drop));
     told("observe", seal.observe("k").await.map(drop));
     let (tell, mut states) = mpsc::channel(1);
-    told("follow", store(&db, secs(24 * 3600)).follow(&key("k"), tell).await);
+    told("follow", store(&db, secs(24 * 3600)).follow(&KeyFilter::Key(key("k")), Vec::new(), tell).await);
     assert!(states.recv().await.is_none());
     assert!(lease.is_valid(), "the time that was confirmed is this lease's");
     assert_eq!(db.record("k").await.unwrap(), record);
@@ -87,7 +87,7 @@ async fn a_watch_ends_with_the_error_when_a_newer_build_writes_the_record() {
     let seal = db.seal();
     let lease = seal.acquire("k").ttl(secs(60)).without_refresh().await.unwrap();
     let mut events = seal.watch("k").await.unwrap();
-    assert!(matches!(events.next().await.unwrap().unwrap().kind, EventKind::Holds { .. }));
+    assert!(matches!(events.next().await.unwrap().unwrap().into_event().unwrap().kind, EventKind::Holds { .. }));
     db.records().update_one(doc! { "_id": "k" }, doc! { "$set": { "v": 2 } }).await.unwrap();
     let ended = tokio::time::timeout(secs(20), events.next()).await.unwrap().unwrap();
     is_told_to_upgrade("watch", "k", ended);

@@ -15,6 +15,7 @@ mod features;
 mod foreign_schedules;
 mod formats;
 mod groups;
+mod holds;
 mod index;
 mod inspect;
 mod leadership;

@@ -169,7 +169,7 @@ impl LimitedUser {
             "watch" => {
                 let mut events = seal.watch(key).await?;
                 let granted = self.others.acquire(key).await.unwrap();
-                assert_eq!(events.next().await.expect("it goes on")?.token, granted.token());
+                assert_eq!(events.next().await.expect("it goes on")?.into_event().unwrap().token, granted.token());
             }
             "observe" => {
                 let mut leaders = seal.observe(key).await?;

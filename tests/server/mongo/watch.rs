@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use mongodb::bson::{Bson, Document, doc};
-use mongoseal::{Error, Event, EventKind, EventStream, FencingToken, LeaseId, Mongoseal};
+use mongoseal::{Error, Event, EventKind, EventStream, FencingToken, LeaseId, Mongoseal, WatchItem};
 use mongoseal_test_support::ReplicaSet;
 use tokio::{task::JoinSet, time::timeout};
 
@@ -11,7 +11,14 @@ use crate::{TestDatabase, eventually, millis, secs, siblings::streams};
 
 /// The next event, which comes soon.
 async fn next(events: &mut EventStream) -> Event {
-    timeout(secs(20), events.next()).await.expect("it comes soon").expect("it goes on").unwrap()
+    let item = timeout(secs(20), events.next()).await.expect("it comes soon").expect("it goes on").unwrap();
+    item.into_event().expect("no event is missing")
+}
+
+/// The next item, which must be that events are missing.
+async fn missed(events: &mut EventStream) {
+    let item = timeout(secs(20), events.next()).await.expect("it comes soon").expect("it goes on").unwrap();
+    assert!(matches!(item, WatchItem::Missed { since, until } if since <= until), "{item:?}");
 }
 
 /// That nothing happens for a while.
@@ -29,6 +36,23 @@ async fn is_granted(events: &mut EventStream, token: FencingToken) {
 async fn is(events: &mut EventStream, token: FencingToken, kind: EventKind) {
     let event = next(events).await;
     assert_eq!((event.token, event.kind), (token, kind));
+}
+
+/// All watches of keys share one change stream. It is opened again for each new key, behind the last change that it has had.
+#[tokio::test]
+async fn a_watch_that_comes_after_the_change_of_a_key_that_nobody_watches_any_more_costs_the_others_nothing() {
+    let db = TestDatabase::new("mongoseal_watched_anew").await;
+    let seal = db.seal();
+    let mut others = seal.watch("others").await.unwrap();
+    for number in 0..8 {
+        let key = format!("k{number}");
+        let mut events = seal.watch(key.as_str()).await.unwrap();
+        let token = seal.acquire(key.as_str()).await.unwrap().token();
+        is_granted(&mut events, token).await;
+        drop(events);
+    }
+    let lease = seal.acquire("others").await.unwrap();
+    is_granted(&mut others, lease.token()).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -214,6 +238,7 @@ async fn a_change_stream_killed_on_the_server_goes_on_where_it_was() {
     let lost = db.set.fail_command("cut", &["getMore", "aggregate"], error, 3).await;
     lost.hit(3).await;
     let lease = db.seal().acquire("k").await.unwrap();
+    missed(&mut events).await;
     is_granted(&mut events, lease.token()).await;
     lost.off().await;
     lease.release().await.unwrap();
@@ -229,6 +254,35 @@ async fn a_change_stream_killed_on_the_server_goes_on_where_it_was() {
         found.advance().await.unwrap()
     };
     eventually(secs(5), "the stream is given up", async || !listens().await).await;
+    seal.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_change_stream_that_cannot_be_opened_again_for_a_while_goes_on_where_it_was() {
+    let db = TestDatabase::new("mongoseal_reopened").await;
+    let seal = Mongoseal::builder().database("mongoseal_reopened");
+    let seal = seal.connect(db.set.uri_with("appName=reopened")).await.unwrap();
+    let mut streams = [seal.watch("k").await.unwrap(), seal.watch_prefix("k").await.unwrap()];
+    let error = doc! { "errorCode": 262, "errmsg": "overloaded" };
+    let closed = db.set.fail_command("reopened", &["getMore", "aggregate"], error, 40).await;
+    closed.hit(4).await;
+    let mut tokens = Vec::new();
+    for _ in 0..20 {
+        let lease = db.seal().acquire("k").await.unwrap();
+        tokens.push(lease.token());
+        lease.release().await.unwrap();
+    }
+    // A watch that begins meanwhile does not begin before there is a stream, and ends no other.
+    let (begun, ()) = tokio::join!(seal.watch("other"), closed.hit(12));
+    drop(begun);
+    closed.off().await;
+    for events in &mut streams {
+        for token in &tokens {
+            is_granted(events, *token).await;
+            is(events, *token, EventKind::Released).await;
+        }
+        nothing(events).await;
+    }
     seal.shutdown().await;
 }
 
@@ -349,13 +403,15 @@ async fn a_watch_that_is_read_slowly_delays_no_other_and_is_told_how_the_record_
 
     let last = seal.acquire("slow").await.unwrap();
     let mut told = Vec::new();
+    let mut interrupted = 0;
     loop {
-        let event = next(&mut slow).await;
-        if event.token == last.token() {
-            break;
+        match timeout(secs(20), slow.next()).await.unwrap().unwrap().unwrap() {
+            WatchItem::Event(event) if event.token == last.token() => break,
+            WatchItem::Event(event) => told.push(event.token),
+            _missed => interrupted += 1,
         }
-        told.push(event.token);
     }
+    assert_eq!(interrupted, 1, "that it was left behind is reported, once");
     assert!(told.contains(&first[0]) && told.is_sorted());
     assert!(!told.contains(&left_out[0]), "it was left behind before");
     let token = last.token();

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use mongodb::bson::{Document, doc};
-use mongoseal::{Error, Event, EventKind, EventStream, FencingToken, Mongoseal};
+use mongoseal::{Error, Event, EventKind, EventStream, FencingToken, Mongoseal, WatchItem};
 use mongoseal_test_support::ReplicaSet;
 use tokio::time::timeout;
 
@@ -11,7 +11,14 @@ use crate::{TestDatabase, millis, secs};
 
 /// The next event, which comes soon.
 async fn next(events: &mut EventStream) -> Event {
-    timeout(secs(20), events.next()).await.expect("it comes soon").expect("it goes on").unwrap()
+    let item = timeout(secs(20), events.next()).await.expect("it comes soon").expect("it goes on").unwrap();
+    item.into_event().expect("no event is missing")
+}
+
+/// The next item, which must be that events are missing.
+async fn missed(events: &mut EventStream) {
+    let item = timeout(secs(20), events.next()).await.expect("it comes soon").expect("it goes on").unwrap();
+    assert!(matches!(item, WatchItem::Missed { since, until } if since <= until), "{item:?}");
 }
 
 async fn nothing(events: &mut EventStream) {
@@ -162,6 +169,7 @@ async fn a_change_stream_killed_on_the_server_goes_on_and_a_lost_one_tells_what_
     kept.release().await.unwrap();
     let lease = db.seal().acquire("k/new").await.unwrap();
     lost.off().await;
+    missed(&mut events).await;
     let mut both = [next(&mut events).await, next(&mut events).await];
     both.sort_by_key(|event| event.token);
     assert_eq!((both[0].token, &both[0].kind), (token, &EventKind::Released));

@@ -25,10 +25,8 @@ pub(crate) async fn run(seal: &Mongoseal, schedule: &Schedule) {
 
 /// Runs a tick, unless another process does. Returns whether this process is done with it.
 async fn attempt(seal: &Mongoseal, schedule: &Schedule, tick: u64) -> bool {
-    let mut once = seal.once(&schedule.key, Tick::number(tick)).ttl(schedule.ttl);
-    if let Some(wait) = schedule.wait {
-        once = once.wait(wait);
-    }
+    let wait = schedule.wait.unwrap_or_default();
+    let once = seal.once(&schedule.key, Tick::number(tick)).ttl(schedule.ttl).wait(wait);
     let named = || schedule.key.clone();
     let mut ran = None;
     let work = async |lease: &mongoseal::TickLease| -> Result<()> {

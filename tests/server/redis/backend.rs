@@ -100,7 +100,7 @@ pub(crate) async fn a_swap_works_after_the_server_has_forgotten_the_scripts() {
 
 pub(crate) async fn a_list_has_the_keys_of_its_prefix_and_no_other() {
     let server = shared().await;
-    let own = backend(server).with_prefix(format!("l*st[{:x}]", fastrand::u64(..))).unwrap();
+    let own = backend(server).with_collection(format!("l*st[{:x}]", fastrand::u64(..))).unwrap();
     let (_, prefix) = format!("{own:?}").split_once("prefix: \"").map(|(a, b)| (a.to_owned(), b.to_owned())).unwrap();
     let prefix = prefix.split('"').next().unwrap().to_owned();
     let mut redis = client(server).await;

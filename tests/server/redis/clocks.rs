@@ -78,7 +78,8 @@ pub(crate) async fn waiters_are_served_and_tokens_grow_over_steps_in_both_direct
     let mut last = token(&first, "k").await;
     for shift in ["-1h", "-40h", "+0", "-2h", "-1h", "+10"] {
         let lease = first.acquire("k").wait(secs(30)).await.unwrap();
-        let waiting = tokio::spawn(second.acquire("k").wait(secs(30)).into_future());
+        // A step forward expires its place. It is queued again by its next request, after a third of its ttl at most.
+        let waiting = tokio::spawn(second.acquire("k").ttl(secs(9)).wait(secs(30)).into_future());
         let waits = async || !first.inspect("k").await.unwrap().unwrap().queue.is_empty();
         eventually(secs(10), "it waits", waits).await;
         server.set_clock(shift);

@@ -54,7 +54,7 @@ async fn shared() -> &'static Redis {
 
 /// A backend with this prefix on a server.
 fn backend_with(server: &Redis, prefix: &str) -> RedisBackend {
-    RedisBackend::new(server.url()).unwrap().with_prefix(prefix).unwrap()
+    RedisBackend::new(server.url()).unwrap().with_collection(prefix).unwrap()
 }
 
 /// A backend with keys of its own on a server.

@@ -81,5 +81,8 @@ pub(crate) async fn options_of_the_other_store_are_refused() {
     let error = Mongoseal::builder().database("app").sibling_of(&seal).unwrap_err();
     assert!(error.to_string().contains("`database`"), "{error}");
     let error = Mongoseal::builder().redis_replicas(1).sibling_of(&Mongoseal::in_memory()).unwrap_err();
-    assert!(error.to_string().contains("not on Redis"), "{error}");
+    assert!(error.to_string().contains("leave `redis_replicas` out"), "{error}");
+    let store = std::sync::Arc::new(mongoseal::store::MemoryStore::default());
+    let error = Mongoseal::builder().redis_replicas(1).on_store(store).unwrap_err();
+    assert!(error.to_string().contains("`redis_replicas` has no effect"), "{error}");
 }

@@ -4,10 +4,8 @@ use std::{fmt, sync::Arc, time::Duration};
 
 use mongoseal::{
     Clock, Deadline, FencingToken, HandleId, HybridTime, Key, Result, StoreTime,
-    record::{BatchRequest, Filter, LeaseRefs, Position, Request},
-    store::{
-        Applied, BoxFuture, ExpiredPage, MemoryStore, Notification, Page, PrefixState, RecordState, Snapshot, Store,
-    },
+    record::{BatchRequest, Filter, KeyFilter, LeaseRefs, Outcome, Position, Request},
+    store::{Applied, BoxFuture, ExpiredPage, FollowedState, MemoryStore, Notification, Page, Snapshot, Store},
 };
 use tokio::sync::mpsc::{Sender, UnboundedSender, unbounded_channel};
 
@@ -20,8 +18,31 @@ use crate::{
 pub(crate) struct Link {
     pub(crate) route: Arc<Route>,
     pub(crate) store: MemoryStore,
-    /// Whether a refresh is given up after a sixth of its ttl: a rule taken out, to see that somebody notices.
-    pub(crate) short_attempts: bool,
+    /// What is wrong with the store, or with what the library sends to it. A test expects that a rule is broken.
+    pub(crate) defect: Option<Defect>,
+}
+
+/// A defect, most of them of earlier versions of the library.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Defect {
+    /// A refresh is given up after a sixth of its ttl.
+    ShortAttempts,
+    /// A waiter that is the first during a minimum hold is not notified of it.
+    UntoldHold,
+    /// The store keeps a maximum hold of which the holder does not know.
+    UnknownMaximum,
+    /// The store takes an exclusive acquire for a shared one.
+    UnknownSharing,
+    /// The store forgets a completed tick with its record.
+    ForgottenTick,
+    /// A resumed lease is not notified of its revocation.
+    UntoldRevocation,
+    /// The library is not told of the work that runs under a lease. See the process.
+    UntoldWork,
+    /// `CompareAndSwap` sends a request although its caller is gone.
+    SendsAbandoned,
+    /// `CompareAndSwap` answers a request with the outcome of an earlier one.
+    SwapsAnswers,
 }
 
 impl fmt::Debug for Link {
@@ -33,7 +54,7 @@ impl fmt::Debug for Link {
 impl Link {
     /// How long the answer to a refresh is waited for.
     fn patience(&self, ttl: u64, deadline: Deadline) -> Deadline {
-        if self.short_attempts { deadline.or_after(millis(ttl / 6)) } else { deadline }
+        if self.defect == Some(Defect::ShortAttempts) { deadline.or_after(millis(ttl / 6)) } else { deadline }
     }
 
     /// Sends what is done with the store.
@@ -47,6 +68,22 @@ impl Link {
     }
 }
 
+impl Defect {
+    /// The request as it is sent.
+    fn change(self, mut request: Request) -> Request {
+        match (self, &mut request) {
+            (Self::UnknownMaximum, Request::Acquire(acquire)) if acquire.terms.hold.at_most == 0 => {
+                acquire.terms.hold.at_most = acquire.terms.hold.at_least.max(2_000);
+            }
+            (Self::UnknownSharing, Request::Acquire(acquire)) => acquire.terms.limit = 2,
+            (Self::ForgottenTick, Request::Complete(complete)) => complete.keep = 0,
+            (Self::UntoldRevocation, Request::Refresh(refresh)) => refresh.caller = None,
+            _ => {}
+        }
+        request
+    }
+}
+
 impl Store for Link {
     fn prepare(&self, deadline: Deadline) -> BoxFuture<Result<()>> {
         self.send(deadline, |_| Box::pin(async { Ok(()) }))
@@ -54,6 +91,7 @@ impl Store for Link {
 
     fn apply(&self, key: &Key, request: Request, deadline: Deadline) -> BoxFuture<Result<Applied>> {
         let (world, key) = (Arc::clone(&self.route.world), key.clone());
+        let request = self.defect.map_or(request.clone(), |defect| defect.change(request));
         let deadline = match &request {
             Request::Refresh(refresh) => self.patience(refresh.ttl, deadline),
             _ => deadline,
@@ -66,11 +104,16 @@ impl Store for Link {
             world.count("an old primary answers");
             return Box::pin(async { Ok(stale) });
         }
-        let remembers = world.below(10) == 0;
+        let (remembers, defect) = (world.below(10) == 0, self.defect);
         self.send(deadline, move |store| {
             let (world, store, key, request) = (Arc::clone(&world), store.clone(), key.clone(), request.clone());
             Box::pin(async move {
-                let applied = world.apply(&store, &key, request, deadline).await;
+                let mut applied = world.apply(&store, &key, request, deadline).await;
+                if let (Some(Defect::UnknownMaximum), Ok(Applied { outcome: Outcome::Granted { not_after, .. }, .. })) =
+                    (defect, &mut applied)
+                {
+                    *not_after = None;
+                }
                 if remembers {
                     world.remember(&store, &key).await;
                 }
@@ -81,11 +124,15 @@ impl Store for Link {
 
     fn apply_batch(&self, leases: &LeaseRefs, joint: &BatchRequest, deadline: Deadline) -> BoxFuture<Result<bool>> {
         let (leases, joint) = (leases.clone(), joint.clone());
+        let world = Arc::clone(&self.route.world);
         let deadline = match &joint {
             BatchRequest::Keep { ttl } => self.patience(*ttl, deadline),
             _ => deadline,
         };
-        self.send(deadline, move |store| store.apply_batch(&leases, &joint, deadline))
+        self.send(deadline, move |store| {
+            let (world, store, leases, joint) = (Arc::clone(&world), store.clone(), leases.clone(), joint.clone());
+            Box::pin(async move { world.apply_batch(&store, &leases, &joint, deadline).await })
+        })
     }
 
     fn read(&self, key: &Key, deadline: Deadline) -> BoxFuture<Result<Option<Snapshot>>> {
@@ -120,7 +167,7 @@ impl Store for Link {
     fn watch(&self, handle: HandleId, since: HybridTime, tell: UnboundedSender<Notification>) -> BoxFuture<Result<()>> {
         let world = Arc::clone(&self.route.world);
         let (fate, breaks) = (world.below(8), millis(world.below(20_000)));
-        let faulty = world.is_faulty();
+        let (faulty, defect) = (world.is_faulty(), self.defect);
         if self.route.is_cut() || (faulty && fate == 0) {
             return Box::pin(async { Err(away()) });
         }
@@ -129,7 +176,10 @@ impl Store for Link {
         Box::pin(async move {
             let relaying = async {
                 while let Some(what) = told.recv().await {
-                    let is_lost = world.is_faulty() && world.below(8) == 0;
+                    let is_untold = defect == Some(Defect::UntoldHold)
+                        && matches!(what, Notification::Recheck { .. })
+                        && world.is_left_alone();
+                    let is_lost = is_untold || (world.is_faulty() && world.below(8) == 0);
                     if is_lost && !matches!(what, Notification::Started { .. }) {
                         world.count("a wake-up is lost");
                     } else if tell.send(what).is_err() {
@@ -150,12 +200,8 @@ impl Store for Link {
         })
     }
 
-    fn follow(&self, key: &Key, tell: Sender<RecordState>) -> BoxFuture<Result<()>> {
-        self.store.follow(key, tell)
-    }
-
-    fn follow_prefix(&self, prefix: &str, known: Vec<Key>, tell: Sender<PrefixState>) -> BoxFuture<Result<()>> {
-        self.store.follow_prefix(prefix, known, tell)
+    fn follow(&self, filter: &KeyFilter, known: Vec<Key>, tell: Sender<FollowedState>) -> BoxFuture<Result<()>> {
+        self.store.follow(filter, known, tell)
     }
 
     fn close(&self, deadline: Deadline) -> BoxFuture<()> {

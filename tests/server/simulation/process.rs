@@ -1,19 +1,30 @@
-//! A process: a handle and what it does with leases, until it dies.
+//! A process: runs the steps of its tracks, and checks what each call returns.
+
+#![allow(clippy::large_futures, reason = "the future of a step has those of all verbs, and runs in a test")]
 
 use std::{
-    sync::{Arc, Mutex, Weak},
+    collections::{BTreeMap, BTreeSet},
+    pin::pin,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+    task::Poll,
     time::Duration,
 };
 
 use mongoseal::{
-    Acquire, Error, FencingToken, Key, Lease, LeaseId, LeaseState, LossCause, Mongoseal, ReleaseOutcome, Resume,
-    store::Store,
+    CancellationToken, Error, FencingToken, Key, Leader, Lease, LeaseId, LeaseSet, LeaseState, LossCause, Metadata,
+    Mongoseal, Once, Result, Retry, Tick, TickLease, store::Store,
 };
 
 use crate::{
-    KEYS,
-    link::Link,
+    SHORTEST, Weather,
+    beliefs::{Belief, Beliefs},
+    choices::Choice::{self, *},
+    link::{Defect, Link},
     millis,
+    program::{KEYS, Step},
     route::Route,
     secs,
     wire::Caller,
@@ -21,252 +32,615 @@ use crate::{
 };
 
 /// How long one call may take, with all requests it sends.
-pub(crate) const OPERATION: Duration = secs(2);
+const OPERATION: Duration = secs(2);
 /// What else a call may take.
 const SLACK: Duration = millis(250);
-/// The longest ttl.
-pub(crate) const LONGEST: u64 = 6_000;
-/// The shortest ttl.
-pub(crate) const SHORTEST: u64 = 1_000;
-/// The default grace of a lease with that ttl. The store keeps idle records for both together.
-pub(crate) const GRACE: u64 = 500;
+/// The ttl of the handles.
+pub(crate) const TTL: Duration = secs(3);
+/// The longest ttl with the longest grace.
+pub(crate) const LONGEST: Duration = secs(8);
+const GROUP_TTL: Duration = secs(6);
 
-/// Which leases there are, so that everybody can be asked at once whether it believes.
-#[derive(Default)]
-pub(crate) struct Beliefs(Mutex<Vec<(u64, Weak<Lease>)>>);
+/// A transferred or orphaned lease, which a process can resume.
+type Given = (Key, LeaseId, FencingToken);
 
-impl Beliefs {
-    /// I4: no two believe in an exclusive key, nor three in one that two share. A lease whose record an operator deleted
-    /// does not count.
-    pub(crate) fn check(&self, world: &World) {
-        let mut leases = self.0.lock().unwrap();
-        leases.retain(|(_, lease)| lease.strong_count() > 0);
-        let held = leases.iter().filter_map(|(who, lease)| lease.upgrade().map(|lease| (*who, lease)));
-        let valid: Vec<_> = held.filter(|(_, lease)| lease.is_valid() && !world.is_orphan(lease)).collect();
-        for (who, lease) in &valid {
-            let others = valid.iter().filter(|(_, other)| other.key() == lease.key()).count();
-            let most = if lease.key().as_str() == "shared" { 2 } else { 1 };
-            assert!(
-                others <= most,
-                "I4: process {who} believes in {lease:?} at {:?}, and so do {valid:#?}",
-                world.now()
-            );
-        }
-    }
+/// What all processes of a program share.
+pub(crate) struct Common {
+    pub(crate) world: Arc<World>,
+    weather: Weather,
+    pub(crate) beliefs: Beliefs,
+    given: Mutex<Vec<Given>>,
+    defect: Option<Defect>,
+    /// How often each tick of a key was completed.
+    completed: Mutex<BTreeMap<(Key, u64), u32>>,
+    /// The keys whose record an operator deleted, with the completed tick.
+    pub(crate) forgotten: Mutex<BTreeSet<Key>>,
+    /// The choices of each step that was granted.
+    pub(crate) granted: Mutex<Vec<Vec<Choice>>>,
+}
 
-    /// A process is gone, and believes nothing any more.
-    pub(crate) fn forget(&self, who: u64) {
-        self.0.lock().unwrap().retain(|(other, _)| *other != who);
+impl Common {
+    pub(crate) fn new(world: Arc<World>, weather: Weather, defect: Option<Defect>) -> Arc<Self> {
+        let (given, completed, granted) = (Mutex::default(), Mutex::default(), Mutex::default());
+        let beliefs = Beliefs::new(weather == Weather::Calm);
+        Arc::new(Self { world, weather, beliefs, given, defect, completed, forgotten: Mutex::default(), granted })
     }
 }
 
-/// Transferred leases, each with its key, its lease id and its token.
-pub(crate) type Given = Vec<(Key, LeaseId, FencingToken)>;
-
-#[derive(Clone)]
+/// A process.
 pub(crate) struct Process {
     pub(crate) number: u64,
-    /// Which of the things that it does at once this is.
-    worker: u64,
-    pub(crate) seal: Mongoseal,
+    common: Arc<Common>,
     pub(crate) route: Arc<Route>,
-    pub(crate) world: Arc<World>,
-    pub(crate) beliefs: Arc<Beliefs>,
-    /// The transferred leases that no process has resumed.
-    pub(crate) given: Arc<Mutex<Given>>,
+    /// Its handle. A new one takes the place of one that is shut down.
+    seal: Mutex<Mongoseal>,
+    shutdowns: AtomicU64,
 }
 
 impl Process {
-    pub(crate) fn start(number: u64, world: &Arc<World>, beliefs: &Arc<Beliefs>, given: &Arc<Mutex<Given>>) -> Self {
-        Self::start_on(Route::new(world, None), false, number, beliefs, given)
+    pub(crate) fn start(number: u64, common: &Arc<Common>) -> Arc<Self> {
+        let world = &common.world;
+        let longest = u64::try_from(SHORTEST.as_millis()).unwrap() * 38 / 100;
+        let far = (common.weather == Weather::Far).then(|| millis(1 + world.below(longest)));
+        let route = Route::new(world, far);
+        let seal = Mutex::new(open(number, &route, common.defect));
+        Arc::new(Self { number, common: Arc::clone(common), route, seal, shutdowns: AtomicU64::new(0) })
     }
 
-    pub(crate) fn start_on(
-        route: Arc<Route>,
-        short_attempts: bool,
-        number: u64,
-        beliefs: &Arc<Beliefs>,
-        given: &Arc<Mutex<Given>>,
-    ) -> Self {
-        let store: Arc<dyn Store> = match &route.world.records {
-            Records::Memory(store) => {
-                Arc::new(Link { route: Arc::clone(&route), store: store.clone(), short_attempts })
-            }
-            Records::Table(table) => Arc::new(Caller::new(Arc::clone(&route), table.clone())),
-        };
-        let builder = Mongoseal::builder().owner(format!("process-{number}")).operation_timeout(OPERATION);
-        let seal = builder.ttl(secs(3)).on_store(store).unwrap();
-        let (world, beliefs, given) = (Arc::clone(&route.world), Arc::clone(beliefs), Arc::clone(given));
-        Self { number, worker: 0, seal, route, world, beliefs, given }
+    pub(crate) async fn run(self: Arc<Self>, track: usize, steps: Vec<Step>) {
+        for (at, step) in steps.iter().enumerate() {
+            tokio::time::sleep(millis(step.pause)).await;
+            let seal = self.seal.lock().unwrap().clone();
+            let shutdowns = self.shutdowns.load(Relaxed);
+            let group = format!("group-{}-{track}-{at}", self.number);
+            Running { process: &self, seal, shutdowns, step, group }.run().await;
+        }
+        self.note("has done its steps");
     }
 
-    /// Its own: to release that of another is to revoke.
-    fn group(&self) -> String {
-        format!("crew-{}-{}", self.number, self.worker)
+    pub(crate) async fn shut_down(&self) {
+        let next = open(self.number, &self.route, self.common.defect);
+        let seal = std::mem::replace(&mut *self.seal.lock().unwrap(), next);
+        self.shutdowns.fetch_add(1, Relaxed);
+        self.note("shuts down");
+        let began = self.common.world.now();
+        seal.shutdown().await;
+        let took = self.common.world.now() - began;
+        assert!(took <= OPERATION + millis(100) + SLACK, "time: a shutdown of process {} took {took:?}", self.number);
+    }
+
+    pub(crate) fn seal(&self) -> Mongoseal {
+        self.seal.lock().unwrap().clone()
     }
 
     fn note(&self, what: &str) {
-        self.world.note(format_args!("process {} {what}", self.number));
+        self.common.world.note(format_args!("process {} {what}", self.number));
+    }
+}
+
+fn open(number: u64, route: &Arc<Route>, defect: Option<Defect>) -> Mongoseal {
+    let store: Arc<dyn Store> = match &route.world.records {
+        Records::Memory(store) => Arc::new(Link { route: Arc::clone(route), store: store.clone(), defect }),
+        Records::Table(table) => Arc::new(Caller::new(Arc::clone(route), table.clone())),
+    };
+    let builder = Mongoseal::builder().owner(format!("process-{number}")).operation_timeout(OPERATION).ttl(TTL);
+    builder.on_store(store).unwrap()
+}
+
+/// Sets the options of a builder that the step names.
+macro_rules! set {
+    ($builder:expr, $step:expr, $($choice:ident => $setter:ident($($value:expr),*)),+ $(,)?) => {{
+        let mut builder = $builder;
+        $(if $step.has($choice) { builder = builder.$setter($($value),*); })+
+        builder
+    }};
+}
+
+/// The options that each verb of one key has.
+macro_rules! set_common {
+    ($builder:expr, $step:expr) => {
+        set!($builder, $step,
+            WaitsBriefly => wait(secs(1)),
+            WaitsLong => wait(secs(20)),
+            Ttl1s => ttl(secs(1)),
+            Ttl6s => ttl(secs(6)),
+            RefreshedOften => refresh_every(millis(300)),
+        )
+    };
+}
+
+macro_rules! set_hold {
+    ($builder:expr, $step:expr) => {
+        set!($builder, $step,
+            Retries => retry(Retry::fixed(millis(300)).max_elapsed(secs(5))),
+            NoGrace => grace(Duration::ZERO),
+            LongGrace => grace(secs(2)),
+            AtLeast2s => at_least(secs(2)),
+            AtMost4s => hold_at_most(secs(4)),
+            Progresses => stalled_after(millis(1_500)),
+            Stalls => stalled_after(millis(1_500)),
+            Labelled => metadata("step", "labelled"),
+        )
+    };
+}
+
+macro_rules! set_acquire {
+    ($builder:expr, $step:expr, $group:expr) => {
+        set!(set_hold!(set_common!($builder, $step), $step), $step,
+            Shared => shared(),
+            SharedByTwo => shared_up_to(2),
+            NeverExpires => without_expiry(),
+            RefreshedByHand => without_refresh(),
+            InAGroup => group($group),
+        )
+    };
+}
+
+/// A step that runs.
+struct Running<'a> {
+    process: &'a Process,
+    seal: Mongoseal,
+    /// How often the process was shut down when the step began.
+    shutdowns: u64,
+    step: &'a Step,
+    group: String,
+}
+
+/// What a step was granted.
+enum Held {
+    Lease(Lease),
+    Set(LeaseSet),
+    Tick(TickLease),
+    Leader(Leader),
+}
+
+impl Held {
+    fn leases(&self) -> Vec<&Lease> {
+        match self {
+            Self::Lease(lease) => vec![lease],
+            Self::Set(set) => set.iter().collect(),
+            Self::Tick(tick) => vec![tick.lease()],
+            Self::Leader(leader) => vec![leader.lease()],
+        }
+    }
+}
+
+impl Running<'_> {
+    fn world(&self) -> &World {
+        &self.process.common.world
     }
 
-    /// I8: a call returns in time.
+    fn is_faulty(&self) -> bool {
+        self.process.common.weather == Weather::Faulty
+    }
+
+    fn has(&self, choice: Choice) -> bool {
+        self.step.has(choice)
+    }
+
+    fn note(&self, what: &str) {
+        self.process.note(what);
+    }
+
+    fn describe(&self) -> String {
+        let named: Vec<_> = self.step.choices.named().collect();
+        format!("process {}, key {:?}, {named:?}", self.process.number, self.step.key)
+    }
+
+    /// Whether the handle was shut down meanwhile.
+    fn is_shut_down(&self) -> bool {
+        self.process.shutdowns.load(Relaxed) != self.shutdowns
+    }
+
+    /// A call returns in time.
     async fn within<T>(&self, what: &str, most: Duration, call: impl IntoFuture<Output = T>) -> T {
-        let began = self.world.now();
+        let began = self.world().now();
         self.note(what);
         let value = call.await;
-        let took = self.world.now().saturating_sub(began);
-        assert!(took <= most + SLACK, "I8: {what} of process {} took {took:?}", self.number);
+        let took = self.world().now().saturating_sub(began);
+        assert!(took <= most + SLACK, "time: {what} took {took:?} and not {most:?}: {}", self.describe());
         value
     }
 
-    /// The same process, which does another thing at once.
-    pub(crate) fn beside(&self) -> Self {
-        Self { worker: self.worker + 1, ..self.clone() }
+    async fn run(&self) {
+        let (key, seal) = (self.step.key, &self.seal);
+        match self.step.choices.verb() {
+            Acquires => {
+                let acquire = set_acquire!(seal.acquire(key), self.step, self.group.as_str());
+                if self.has(With) {
+                    let worked = acquire.with(async |lease| self.work(&[lease]).await);
+                    return self.with(worked).await;
+                } else if self.has(TriesWith) {
+                    let worked = acquire.try_with(async |lease| self.try_work(&[lease]).await);
+                    return self.with(worked).await;
+                }
+                self.keep(acquire, Held::Lease).await;
+            }
+            AcquiresTwo => {
+                let acquire = set_acquire!(seal.acquire_all(KEYS), self.step, self.group.as_str());
+                if self.has(With) {
+                    let worked = acquire.with(async |set| self.work(&set.iter().collect::<Vec<_>>()).await);
+                    return self.with(worked).await;
+                } else if self.has(TriesWith) {
+                    let worked = acquire.try_with(async |set| self.try_work(&set.iter().collect::<Vec<_>>()).await);
+                    return self.with(worked).await;
+                }
+                self.keep(acquire, Held::Set).await;
+            }
+            RunsATick => self.run_tick().await,
+            Campaigns => self.campaign().await,
+            Resumes => {
+                let given = self.process.common.given.lock().unwrap().pop();
+                let Some((key, id, token)) = given else { return };
+                let resume = set!(seal.resume(key, id, token), self.step,
+                    Ttl1s => ttl(secs(1)),
+                    Ttl6s => ttl(secs(6)),
+                    RefreshedOften => refresh_every(millis(300)),
+                    RefreshedByHand => without_refresh(),
+                );
+                match self.within("resumes", OPERATION, resume).await {
+                    Ok(lease) => self.hold(Held::Lease(lease)).await,
+                    Err(Error::Lost { .. }) => self.world().count("resumed too late"),
+                    Err(error) => self.accept(&error),
+                }
+            }
+            Inspects => drop(self.ask("inspects", seal.inspect(key)).await),
+            Lists => drop(self.ask("lists", async { seal.leases().await?.collect().await }).await),
+            Raises => {
+                let version = self.ask("inspects", seal.inspect(key)).await.flatten().map(|seen| seen.version.get());
+                let to = FencingToken::new(version.unwrap_or(1) + 1).unwrap();
+                self.ask("raises", seal.raise(key, to)).await;
+            }
+            Purges => {
+                // The operation timeout bounds each of its requests: a list, and one for each key.
+                match self.within("purges", 3 * OPERATION, seal.purge()).await {
+                    Ok(_) => self.world().count("purged"),
+                    Err(error) => self.accept(&error),
+                }
+            }
+            Revokes => drop(self.ask("revokes", seal.revoke(key).by("operator").reason("as the program says")).await),
+            other => unreachable!("{other:?} is no verb"),
+        }
     }
 
-    /// Works until it is dropped or told to stop.
-    pub(crate) async fn work(self, stop: Duration) {
-        while self.world.now() < stop {
-            let key = KEYS[usize::try_from(self.world.below(3)).unwrap()];
-            let ttl = millis(SHORTEST + self.world.below(LONGEST - SHORTEST));
-            let wait = if self.world.below(2) == 0 { Duration::ZERO } else { millis(self.world.below(15_000)) };
-            let mut acquire = self.seal.acquire(key).ttl(ttl).wait(wait);
-            if key == "shared" {
-                acquire = acquire.shared_up_to(2);
+    async fn ask<T>(&self, what: &str, call: impl IntoFuture<Output = Result<T>>) -> Option<T> {
+        self.within(what, OPERATION, call).await.map_err(|error| self.accept(&error)).ok()
+    }
+
+    /// How long an acquire may take.
+    fn patience(&self) -> Duration {
+        let waits = if self.has(WaitsBriefly) {
+            secs(1)
+        } else if self.has(WaitsLong) {
+            secs(20)
+        } else if self.has(Retries) {
+            secs(5) + OPERATION
+        } else if self.has(RunsATick) {
+            // As long as a holder that dies may keep the key, and a second.
+            LONGEST + secs(1)
+        } else if self.has(Campaigns) {
+            secs(1)
+        } else {
+            Duration::ZERO
+        };
+        waits + OPERATION
+    }
+
+    /// Acquires, and holds what is granted.
+    async fn keep<T>(&self, acquire: impl IntoFuture<Output = Result<T>>, held: impl FnOnce(T) -> Held) {
+        let half_way = if self.has(DropsHalfway) { millis(self.world().below(600)) } else { secs(3_600) };
+        let acquiring = async { tokio::time::timeout(half_way, acquire).await };
+        match self.within("acquires", self.patience(), acquiring).await {
+            Ok(Ok(granted)) => self.hold(held(granted)).await,
+            Ok(Err(error)) => self.accept(&error),
+            Err(_elapsed) => self.world().count("an acquire is dropped"),
+        }
+    }
+
+    /// Checks an error that a call returned.
+    fn accept(&self, error: &Error) {
+        self.note(&format!("is told: {error}"));
+        let is_expected = match error {
+            Error::Held { .. } | Error::RetriesExhausted { .. } | Error::ExpiresTooSoon { .. } => true,
+            Error::Lost { cause, .. } => self.may_lose(cause),
+            // It may be revoked before its expiry is removed.
+            Error::Unavailable { message, .. } => {
+                self.process.common.weather != Weather::Calm
+                    || self.is_shut_down()
+                    || (self.has(NeverExpires) && message.starts_with("the lease ended before"))
             }
-            if self.world.below(3) == 0 {
-                acquire = acquire.group(self.group());
+            // Only the store knows whether a resumed lease has an expiry that a ttl can be for.
+            Error::Invalid { message, .. } => {
+                self.step.choices.is_refused()
+                    || self.is_shut_down()
+                    || (self.has(Resumes) && message.contains("no expiry"))
+                    || (self.has(RefreshesGroup) && !self.seal.capabilities().atomic_groups)
             }
-            let given = self.given.lock().unwrap().pop();
-            let lease = match given {
-                Some((key, id, token)) => self.resume(self.seal.resume(key, id, token).ttl(ttl)).await,
-                None => self.obtain(acquire, wait).await,
+            _ => false,
+        };
+        assert!(is_expected, "error: {error:?}: {}", self.describe());
+        let text = error.to_string();
+        // What an error advises, whatever the caller used.
+        let advised = ["wait", "queue_limit", "operation_timeout"];
+        let named = text.split('`').skip(1).step_by(2);
+        for name in named.filter(|name| !advised.contains(name)) {
+            let is_used = self.step.choices.functions().any(|function| function == name);
+            assert!(is_used, "text: {text:?} names {name}: {}", self.describe());
+        }
+    }
+
+    /// Whether a lease of this step can end although it is not released: the key is then free for others.
+    fn ends_anyway(&self) -> bool {
+        [RefreshedByHand, Stalls, AtMost4s, Resumes].iter().any(|choice| self.has(*choice))
+    }
+
+    /// Whether a lease of this step may be lost by this cause.
+    fn may_lose(&self, cause: &LossCause) -> bool {
+        match cause {
+            LossCause::HeldTooLong => self.has(AtMost4s) || self.has(Resumes),
+            // A call that is not answered is no progress.
+            LossCause::Stalled => self.has(Stalls) || (self.has(Progresses) && self.is_faulty()),
+            LossCause::Revoked { .. } => true,
+            LossCause::ShutDown => self.is_shut_down(),
+            LossCause::Transferred => self.has(Transfers),
+            LossCause::Expired | LossCause::TakenOver { .. } => {
+                self.is_faulty() || self.ends_anyway() || self.is_shut_down()
+            }
+            _ => self.is_faulty(),
+        }
+    }
+
+    fn believe(&self, leases: &[&Lease]) -> Vec<Belief> {
+        let Self { process, step, .. } = self;
+        process.common.granted.lock().unwrap().push(step.choices.all().collect());
+        let limit = match () {
+            () if self.has(SharedByTwo) => 2,
+            () if self.has(Shared) => u32::MAX,
+            () => 1,
+        };
+        let believe = |lease: &&Lease| {
+            self.note(&format!("holds {:?} with {}", lease.key(), lease.token()));
+            // The terms of a resumed lease are known to the store.
+            let limit = if self.has(Resumes) { self.world().limit(lease.key(), lease.token()) } else { limit };
+            process.common.beliefs.add(self.world(), process.number, step, lease, limit)
+        };
+        leases.iter().map(believe).collect()
+    }
+
+    /// Works under a lease that a verb hands to its work.
+    async fn work(&self, leases: &[&Lease]) {
+        let beliefs = self.believe(leases);
+        let _at_work: Vec<_> = beliefs.iter().map(Belief::work).collect();
+        self.act(leases, &beliefs).await;
+    }
+
+    async fn try_work(&self, leases: &[&Lease]) -> Result<()> {
+        self.work(leases).await;
+        Ok(())
+    }
+
+    /// Awaits a verb that acquires, works and releases, and shuts down meanwhile if the step says so.
+    async fn with(&self, verb: impl Future<Output = Result<()>>) {
+        let most = self.patience() + self.time() + 4 * OPERATION;
+        let began = self.world().now();
+        let ended = self.beside_a_shutdown(verb).await;
+        let took = self.world().now() - began;
+        assert!(took <= most, "time: a verb with work took {took:?}: {}", self.describe());
+        if let Err(error) = ended {
+            self.accept(&error);
+        }
+    }
+
+    /// Awaits what runs work, and shuts down meanwhile if the step says so.
+    async fn beside_a_shutdown<T>(&self, work: impl Future<Output = T>) -> T {
+        let shutting = async {
+            if self.has(ShutsDown) && !self.has(Holds) {
+                tokio::time::sleep(self.time() / 2).await;
+                self.process.shut_down().await;
+            }
+        };
+        tokio::join!(work, shutting).0
+    }
+
+    fn time(&self) -> Duration {
+        if self.has(HoldsLong) { secs(3) } else { millis(150) }
+    }
+
+    /// Works for half of the time, does what the step says, and works for the other half.
+    async fn act(&self, leases: &[&Lease], beliefs: &[Belief]) {
+        self.pass(self.time() / 2, leases).await;
+        for (lease, belief) in leases.iter().zip(beliefs) {
+            let done = if self.has(Refreshes) {
+                self.within("refreshes", OPERATION, lease.refresh()).await
+            } else if self.has(Verifies) {
+                self.within("verifies", OPERATION, lease.verify()).await
+            } else if self.has(Relabels) {
+                let mut metadata = Metadata::default();
+                metadata.insert("step", "relabelled").unwrap();
+                self.within("relabels", OPERATION, lease.update_metadata(metadata)).await
+            } else if self.has(Downgrades) {
+                belief.share(2);
+                self.within("downgrades", OPERATION, lease.downgrade(2)).await
+            } else if self.has(Extends) {
+                match self.within("extends", OPERATION, lease.extend(secs(5))).await {
+                    // A lease without expiry has none to extend.
+                    Err(Error::Invalid { .. }) if self.has(NeverExpires) || self.has(Resumes) => Ok(()),
+                    extended => extended,
+                }
+            } else {
+                Ok(())
             };
-            if let Some(lease) = lease {
-                self.hold(lease).await;
+            if let Err(error) = done {
+                self.accept(&error);
             }
-            tokio::time::sleep(millis(self.world.below(400))).await;
         }
-        self.note("stops");
-    }
-
-    async fn obtain(&self, acquire: Acquire, wait: Duration) -> Option<Arc<Lease>> {
-        // Some give up half-way.
-        let patience = if self.world.below(6) == 0 { millis(self.world.below(3_000)) } else { secs(60) };
-        let acquiring = async { tokio::time::timeout(patience, acquire).await };
-        match self.within("acquires", wait + OPERATION, acquiring).await {
-            Ok(Ok(lease)) => {
-                self.world.count(if wait.is_zero() { "granted" } else { "granted to one who would wait" });
-                Some(self.believe(lease))
+        if self.has(RefreshesGroup) {
+            self.ask("refreshes a group", self.seal.refresh_group(self.group.as_str(), GROUP_TTL)).await;
+        }
+        self.pass(self.time() / 2, leases).await;
+        for belief in beliefs {
+            let is_at_risk = belief.state() == LeaseState::AtRisk && !self.ends_anyway() && !self.is_faulty();
+            assert!(!is_at_risk, "risk: {} is at risk: {}", belief.token, self.describe());
+            if let LeaseState::Lost { cause } = belief.state() {
+                self.note(&format!("has lost {}: {cause}", belief.token));
+                assert!(self.may_lose(&cause), "lost: by {cause:?}: {}", self.describe());
+                self.world().count("lost");
             }
-            Ok(Err(error)) => {
-                self.note(&format!("is told: {error}"));
-                self.world.count(match error {
-                    Error::Held { .. } if wait.is_zero() => "refused",
-                    Error::Held { .. } => "waited in vain",
-                    Error::Unavailable { .. } => "not answered",
-                    other => panic!("{other:?}"),
-                });
-                None
+        }
+        if self.has(IsRevoked) {
+            for lease in leases {
+                let revoke = self.seal.revoke(lease.key().as_str()).token(lease.token());
+                self.ask("revokes its lease", revoke).await;
             }
-            Err(_elapsed) => {
-                self.world.count("an acquire is dropped");
-                None
-            }
+            self.pass(millis(200), leases).await;
         }
     }
 
-    async fn resume(&self, resume: Resume) -> Option<Arc<Lease>> {
-        match self.within("resumes", OPERATION, resume).await {
-            Ok(lease) => {
-                self.world.count("resumed");
-                Some(self.believe(lease))
+    async fn pass(&self, time: Duration, leases: &[&Lease]) {
+        let until = self.world().now() + time;
+        while self.world().now() < until {
+            tokio::time::sleep(millis(300).min(until - self.world().now())).await;
+            if self.has(Progresses) {
+                for lease in leases {
+                    lease.progress();
+                }
             }
-            Err(Error::Lost { .. }) => {
-                self.world.count("resumed too late");
-                None
-            }
-            Err(Error::Unavailable { .. }) => {
-                self.world.count("a resume is not answered");
-                None
-            }
-            Err(other) => panic!("{other:?}"),
         }
     }
 
-    /// Notes that this process holds the lease.
-    fn believe(&self, lease: Lease) -> Arc<Lease> {
-        self.note(&format!("holds {:?} with {}", lease.key(), lease.token()));
-        let lease = Arc::new(lease);
-        self.beliefs.0.lock().unwrap().push((self.number, Arc::downgrade(&lease)));
-        self.beliefs.check(&self.world);
-        lease
+    /// Holds what was granted, as the step says, and ends it.
+    async fn hold(&self, held: Held) {
+        self.work_under(&held).await;
+        self.end(held).await;
     }
 
-    async fn hold(&self, lease: Arc<Lease>) {
-        for _ in 0..self.world.below(4) {
-            tokio::time::sleep(millis(self.world.below(3_000))).await;
-            self.beliefs.check(&self.world);
-            if lease.state() == LeaseState::AtRisk {
-                self.world.count("at risk");
-                self.note(&format!("is at risk of {:?}", lease.key()));
+    async fn work_under(&self, held: &Held) {
+        let leases = held.leases();
+        let beliefs = self.believe(&leases);
+        let working = async {
+            let _at_work: Vec<_> = beliefs.iter().map(Belief::work).collect();
+            self.act(&leases, &beliefs).await;
+            Ok::<_, Error>(())
+        };
+        let untold = self.process.common.defect == Some(Defect::UntoldWork);
+        let worked = match held {
+            Held::Lease(_) if untold && self.has(Runs) => self.beside_a_shutdown(working).await,
+            _ if self.has(StopsPolling) => {
+                let mut running = pin!(leases[0].run(working));
+                // Work begins, unless the lease is lost already.
+                std::future::poll_fn(|task| Poll::Ready(running.as_mut().poll(task).is_ready())).await;
+                if self.has(ShutsDown) {
+                    self.process.shut_down().await;
+                }
+                tokio::time::sleep(millis(100)).await;
+                Ok(())
             }
-            match self.world.below(6) {
-                0 => drop(self.within("refreshes", OPERATION, lease.refresh()).await),
-                1 => drop(self.within("verifies", OPERATION, lease.verify()).await),
-                2 => drop(self.within("extends", OPERATION, lease.extend(millis(LONGEST))).await),
-                _ => {}
+            Held::Lease(lease) if self.has(Runs) => {
+                self.beside_a_shutdown(lease.run(working)).await.and_then(|ended| ended)
             }
+            Held::Lease(lease) if self.has(Tries) => self.beside_a_shutdown(lease.try_run(working)).await,
+            Held::Set(set) if self.has(Runs) => self.beside_a_shutdown(set.run(working)).await.and_then(|ended| ended),
+            Held::Set(set) if self.has(Tries) => self.beside_a_shutdown(set.try_run(working)).await,
+            _ => {
+                self.act(&leases, &beliefs).await;
+                Ok(())
+            }
+        };
+        if let Err(error) = worked {
+            self.accept(&error);
         }
-        if let LeaseState::Lost { cause } = lease.state() {
-            self.world.count("lost");
-            if cause == LossCause::Expired {
-                self.world.count("lost by expiry");
-            }
+        if let (Held::Leader(leader), true) = (held, self.has(Proclaims)) {
+            self.ask("proclaims", leader.proclaim("elsewhere")).await;
         }
-        let lease = Arc::into_inner(lease).expect("others only look");
-        match self.world.below(9) {
-            0 => {
-                self.world.count("left to its ttl");
+    }
+
+    async fn end(&self, held: Held) {
+        match held {
+            _ if self.has(Drops) => {}
+            held if self.has(Leaks) => std::mem::forget(held),
+            _ if self.has(ShutsDown) && self.has(Holds) => self.process.shut_down().await,
+            Held::Lease(lease) if self.has(Orphans) => {
+                let given = (lease.key().clone(), lease.id(), lease.token());
                 lease.orphan();
+                self.process.common.given.lock().unwrap().push(given);
             }
-            1 => {
-                self.world.count("dropped");
-                drop(lease);
+            Held::Lease(lease) if self.has(Transfers) => {
+                let to = LeaseId::random();
+                if let Some(token) = self.ask("transfers", lease.transfer(to)).await {
+                    self.process.common.given.lock().unwrap().push((lease.key().clone(), to, token));
+                }
             }
-            2 => self.transfer(lease).await,
-            3 => {
-                let released = self.within("releases a group", OPERATION, self.seal.release_group(self.group())).await;
-                self.world.count(if released.is_ok() { "a group is released" } else { "a group is not released" });
+            _ if self.has(EndsGroup) => {
+                self.ask("releases a group", self.seal.release_group(self.group.as_str())).await;
             }
-            4 => {
-                let refreshing = async { self.seal.refresh_group(self.group(), millis(LONGEST)).await };
-                let refreshed = self.within("refreshes a group", OPERATION, refreshing).await;
-                self.world.count(if refreshed.is_ok() { "a group is refreshed" } else { "a group is not refreshed" });
+            Held::Lease(lease) => drop(self.ask("releases", lease.release()).await),
+            Held::Set(set) => drop(self.ask("releases all", set.release()).await),
+            Held::Tick(tick) => {
+                let at = (tick.lease().key().clone(), tick.number());
+                if self.ask("completes", tick.complete()).await.is_some() {
+                    self.complete(&at);
+                }
             }
-            _ => match self.within("releases", OPERATION, lease.release()).await {
-                Ok(ReleaseOutcome::Released) => self.world.count("released"),
-                Ok(_) => self.world.count("released too late"),
-                Err(_) => self.world.count("not released"),
-            },
+            Held::Leader(leader) => drop(self.ask("resigns", leader.resign()).await),
         }
     }
 
-    async fn transfer(&self, lease: Lease) {
-        let to = LeaseId::random();
-        let key = lease.key().clone();
-        if let Ok(token) = self.within("transfers", OPERATION, lease.transfer(to)).await {
-            self.note(&format!("has given {key:?} away, with {token}"));
-            self.world.count("transferred");
-            if self.world.below(4) > 0 {
-                self.given.lock().unwrap().push((key, to, token));
+    /// A tick is completed once.
+    fn complete(&self, at: &(Key, u64)) {
+        self.world().count("a tick is completed");
+        let mut completed = self.process.common.completed.lock().unwrap();
+        let times = completed.entry(at.clone()).or_default();
+        *times += 1;
+        let times = *times;
+        drop(completed);
+        let is_forgotten = self.process.common.forgotten.lock().unwrap().contains(&at.0);
+        assert!(times == 1 || is_forgotten, "tick: {at:?} was completed {times} times: {}", self.describe());
+    }
+
+    async fn run_tick(&self) {
+        let number = 1 + self.world().below(2);
+        let once = set_hold!(set_common!(self.seal.once(self.step.key, Tick::number(number)), self.step), self.step);
+        let ended = if self.has(Holds) {
+            match self.within("begins a tick", self.patience(), once.begin()).await {
+                Ok(Once::Ran(tick)) => return self.hold(Held::Tick(tick)).await,
+                Ok(_) => return self.world().count("a tick is not begun"),
+                Err(error) => Err(error),
             }
+        } else {
+            let running = once.run(async |tick| self.try_work(&[tick.lease()]).await);
+            self.beside_a_shutdown(running).await
+        };
+        match ended {
+            Ok(Once::Ran(())) => self.complete(&(self.step.key.parse().unwrap(), number)),
+            Ok(_) => self.world().count("a tick is not begun"),
+            Err(error) => self.accept(&error),
         }
     }
 
-    /// Shuts down, whatever it holds.
-    pub(crate) async fn shut_down(&self) {
-        self.world.count("shut down");
-        self.within("shuts down", OPERATION + millis(100), self.seal.shutdown()).await;
+    async fn campaign(&self) {
+        let campaign = set_common!(self.seal.campaign(self.step.key).value("here"), self.step);
+        if self.has(Holds) {
+            // By default it waits for ever.
+            let campaign =
+                if self.has(WaitsBriefly) || self.has(WaitsLong) { campaign } else { campaign.wait(secs(1)) };
+            return self.keep(campaign, Held::Leader).await;
+        }
+        let end = CancellationToken::new();
+        let elector = campaign.elector().until(end.clone());
+        let leading = elector.run(async |leader| self.try_work(&[leader.lease()]).await);
+        let giving_up = async {
+            tokio::time::sleep(secs(20)).await;
+            end.cancel();
+            std::future::pending::<()>().await;
+        };
+        let led = self.beside_a_shutdown(async {
+            tokio::select! {
+                led = leading => led,
+                () = giving_up => unreachable!("it does not end"),
+            }
+        });
+        if let Err(error) = led.await {
+            self.accept(&error);
+        }
     }
 }

@@ -162,7 +162,8 @@ impl Route {
                 }
             });
             match tokio::time::timeout(deadline.remaining(), doing).await {
-                Ok(answer) => answer.unwrap(),
+                Ok(Err(panicked)) => std::panic::resume_unwind(panicked.into_panic()),
+                Ok(Ok(answer)) => answer,
                 Err(_elapsed) => {
                     world.count("a request times out");
                     Err(away())

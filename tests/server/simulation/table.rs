@@ -7,18 +7,14 @@ use std::{
 };
 
 use mongoseal::{
-    Clock, HandleId, Key, StoreTime,
-    record::Record,
+    Clock, HandleId, HybridTime, Key, StoreTime,
+    record::{Record, StoreClock},
     store::{Loaded, LoadedKeys, Swap},
 };
 use serde::Deserialize;
 use tokio::sync::mpsc::UnboundedSender;
 
-use crate::{
-    secs,
-    wire::{Call, Sabotage},
-    world::World,
-};
+use crate::{link::Defect, secs, wire::Call, world::World};
 
 /// The time of the table's clock at its start.
 const START: Duration = secs(1_735_689_600);
@@ -27,7 +23,7 @@ const START: Duration = secs(1_735_689_600);
 #[derive(Clone)]
 pub(crate) struct Table {
     /// What is wrong with the stores on it.
-    pub(crate) sabotage: Option<Sabotage>,
+    pub(crate) defect: Option<Defect>,
     clock: Clock,
     rows: Arc<Mutex<Rows>>,
 }
@@ -55,8 +51,8 @@ struct Stored {
 }
 
 impl Table {
-    pub(crate) fn new(sabotage: Option<Sabotage>) -> Self {
-        Self { sabotage, clock: Clock::tokio(), rows: Arc::default() }
+    pub(crate) fn new(defect: Option<Defect>) -> Self {
+        Self { defect, clock: Clock::tokio(), rows: Arc::default() }
     }
 
     pub(crate) fn clock(&self) -> Clock {
@@ -92,8 +88,12 @@ impl Table {
         LoadedKeys { values, now }
     }
 
-    pub(crate) fn record(&self, world: &World, key: &Key) -> Option<Record> {
-        self.open(world).0.by_key.get(key)?.record.clone()
+    /// The record of a key and the clock.
+    pub(crate) fn snapshot(&self, world: &World, key: &Key) -> (Option<Record>, StoreClock) {
+        let (rows, now) = self.open(world);
+        let record = rows.by_key.get(key).and_then(|row| row.record.clone());
+        let ordinal = u64::from(now.subsec_micros());
+        (record, StoreClock { now: store_time(now), tick: HybridTime { seconds: now.as_secs(), ordinal } })
     }
 
     /// Swaps, and checks the change. `calls` are those that it is for.
@@ -112,6 +112,9 @@ impl Table {
         let before = before.and_then(|row| row.record.as_ref());
         let now_at_load = store_time(swap.now);
         world.check_holders(before, record.as_ref(), now_at_load, |held| calls.iter().any(|call| call.may_end(held)));
+        let held = before.into_iter().flat_map(|before| &before.holders);
+        let revoked = held.filter(|held| calls.iter().any(|call| call.revokes(held))).map(|held| held.version);
+        world.excuse(&swap.key, revoked);
         world.check_comers(before, record.as_ref(), |lease| calls.iter().any(|call| call.may_bring(lease)));
         match &record {
             Some(record) => world.check_grants(&swap.key, before, record),

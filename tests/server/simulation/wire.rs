@@ -11,30 +11,22 @@ use std::{
 
 use mongoseal::{
     Clock, Deadline, FencingToken, HandleId, HybridTime, Key, LeaseId, Result, StoreTime,
-    record::{BatchRequest, Filter, Holder, LeaseRefs, Outcome, Position, Request},
+    record::{BatchRequest, Filter, Holder, KeyFilter, LeaseRefs, Outcome, Position, Request},
     store::{
-        Applied, Backend, BoxFuture, Capabilities, CompareAndSwap, ExpiredPage, Loaded, LoadedKeys, Notification, Page,
-        RecordState, Snapshot, Store, Swap,
+        Applied, Backend, BoxFuture, Capabilities, CompareAndSwap, ExpiredPage, FollowedState, Loaded, LoadedKeys,
+        Notification, Page, Snapshot, Store, Swap,
     },
 };
 use tokio::sync::mpsc::{Sender, UnboundedSender, unbounded_channel};
 
 use crate::{
+    link::Defect,
     millis,
-    process::{GRACE, LONGEST},
+    process::LONGEST,
     route::{Route, Sent, away},
     table::Table,
     world::may_end,
 };
-
-/// How a sabotage breaks the store. A test expects that a check fails.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Sabotage {
-    /// A request is sent although its caller is gone.
-    SendsAbandoned,
-    /// A request gets the answer to an earlier one.
-    SwapsAnswers,
-}
 
 /// A call of the store.
 pub(crate) struct Call {
@@ -62,6 +54,15 @@ impl Call {
                 tokens.contains(&held.version)
             }
             Called::Batch(..) => false,
+        }
+    }
+
+    /// Whether an operator ends this holder with it.
+    pub(crate) fn revokes(&self, held: &Holder) -> bool {
+        match &self.sent {
+            Called::Request(Request::Revoke(revoke)) => held.version <= revoke.upto,
+            Called::Batch(tokens, BatchRequest::Revoke { .. }) => tokens.contains(&held.version),
+            _ => false,
         }
     }
 
@@ -218,14 +219,14 @@ impl Backend for Wire {
 #[derive(Debug)]
 pub(crate) struct Caller {
     store: CompareAndSwap<Wire>,
-    /// The last grant of each key that was answered, for [`Sabotage::SwapsAnswers`].
+    /// The last grant of each key that was answered, for [`Defect::SwapsAnswers`].
     answered: Arc<Mutex<HashMap<Key, Applied>>>,
 }
 
 impl Caller {
     pub(crate) fn new(route: Arc<Route>, table: Table) -> Self {
         let wire = Wire { route, table, calls: Calls::default() };
-        Self { store: CompareAndSwap::new(wire, millis(LONGEST + GRACE)), answered: Arc::default() }
+        Self { store: CompareAndSwap::new(wire, LONGEST), answered: Arc::default() }
     }
 
     fn wire(&self) -> &Wire {
@@ -272,17 +273,17 @@ impl Store for Caller {
         let (wire, key, answered) = (self.wire().clone(), key.clone(), Arc::clone(&self.answered));
         let store = self.store.clone();
         Box::pin(async move {
-            let (world, sabotage) = (&wire.route.world, wire.table.sabotage);
+            let (world, defect) = (&wire.route.world, wire.table.defect);
             let mut applied = match applied.await {
                 Ok(applied) => applied,
                 Err(error) => {
-                    if sabotage == Some(Sabotage::SendsAbandoned) {
+                    if defect == Some(Defect::SendsAbandoned) {
                         tokio::spawn(store.apply(&key, request, deadline));
                     }
                     return Err(error);
                 }
             };
-            if sabotage == Some(Sabotage::SwapsAnswers) && matches!(applied.outcome, Outcome::Granted { .. }) {
+            if defect == Some(Defect::SwapsAnswers) && matches!(applied.outcome, Outcome::Granted { .. }) {
                 let other = answered.lock().unwrap().insert(key.clone(), applied.clone());
                 applied = other.unwrap_or(applied);
             }
@@ -340,8 +341,8 @@ impl Store for Caller {
         self.store.watch(handle, since, notifications)
     }
 
-    fn follow(&self, key: &Key, states: Sender<RecordState>) -> BoxFuture<Result<()>> {
-        self.store.follow(key, states)
+    fn follow(&self, filter: &KeyFilter, known: Vec<Key>, states: Sender<FollowedState>) -> BoxFuture<Result<()>> {
+        self.store.follow(filter, known, states)
     }
 
     fn close(&self, deadline: Deadline) -> BoxFuture<()> {

@@ -1,7 +1,7 @@
 //! What all processes of a simulation share: the records, chance, what was seen, and the checks of each change.
 
 use std::{
-    collections::{BTreeMap, HashMap, HashSet},
+    collections::{BTreeMap, BTreeSet, HashMap},
     fmt,
     panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
     sync::{Arc, Mutex},
@@ -10,8 +10,8 @@ use std::{
 
 use fastrand::Rng;
 use mongoseal::{
-    Clock, Deadline, FencingToken, Key, Lease, LeaseId, Result, StoreTime,
-    record::{self, Holder, Outcome, Record, Request, StoreClock},
+    Clock, Deadline, FencingToken, HybridTime, Key, LeaseId, Result, StoreTime,
+    record::{self, BatchRequest, Holder, LeaseRefs, Outcome, Record, Request, StoreClock},
     store::{Applied, MemoryStore, Snapshot, Store},
 };
 
@@ -44,8 +44,10 @@ pub(crate) struct World {
 struct Grants {
     tokens: HashMap<FencingToken, LeaseId>,
     newest: Option<FencingToken>,
-    /// The tokens of the leases whose record an operator deleted.
-    orphans: HashSet<FencingToken>,
+    /// The leases that an operator ended, and when.
+    excused: HashMap<FencingToken, Duration>,
+    /// How many may hold the key beside each token, it included.
+    limits: HashMap<FencingToken, u32>,
 }
 
 impl World {
@@ -100,6 +102,16 @@ impl World {
         let applied = store.apply(key, request.clone(), deadline).await?;
         let at = applied.at.expect("the memory store tells the time");
         let after = self.record(key).await;
+        if let Request::Revoke(revoke) = &request {
+            self.excuse(
+                key,
+                before
+                    .iter()
+                    .flat_map(|before| &before.holders)
+                    .map(|held| held.version)
+                    .filter(|token| *token <= revoke.upto),
+            );
+        }
         self.check_holders(before.as_ref(), after.as_ref(), at.now, |held| may_end(&request, held));
         if let Some(after) = after {
             self.check_grants(key, before.as_ref(), &after);
@@ -107,14 +119,32 @@ impl World {
         Ok(applied)
     }
 
-    pub(crate) async fn record(&self, key: &Key) -> Option<Record> {
-        match &self.records {
-            Records::Memory(store) => {
-                let read = store.read(key, Deadline::after(self.clock, millis(1)));
-                read.await.unwrap().map(|Snapshot { record, .. }| *record)
+    /// The same of a batch.
+    pub(crate) async fn apply_batch(
+        &self,
+        store: &MemoryStore,
+        leases: &LeaseRefs,
+        batch: &BatchRequest,
+        deadline: Deadline,
+    ) -> Result<bool> {
+        let mut before = Vec::new();
+        for (key, tokens) in leases {
+            if let BatchRequest::Revoke { .. } = batch {
+                self.excuse(key, tokens.iter().copied());
             }
-            Records::Table(table) => table.record(self, key),
+            before.push(self.record(key).await);
         }
+        let applied = store.apply_batch(leases, batch, deadline).await;
+        for ((key, _), before) in leases.iter().zip(before) {
+            if let Some(after) = self.record(key).await {
+                self.check_grants(key, before.as_ref(), &after);
+            }
+        }
+        applied
+    }
+
+    pub(crate) async fn record(&self, key: &Key) -> Option<Record> {
+        self.snapshot(key).await.0
     }
 
     /// I9: a change touches no live holder, except those that its request may end.
@@ -126,8 +156,11 @@ impl World {
         may_end: impl Fn(&Holder) -> bool,
     ) {
         for held in before.into_iter().flat_map(|before| &before.holders).filter(|held| held.expires_at > now) {
-            let kept = after.and_then(|after| after.holder(held.terms.lease));
-            let kept = kept.is_some_and(|kept| kept.version == held.version && kept.expires_at >= held.expires_at);
+            let mut kept = after.into_iter().flat_map(|after| &after.holders);
+            let kept = kept.any(|kept| {
+                (kept.terms.lease, kept.version) == (held.terms.lease, held.version)
+                    && kept.expires_at >= held.expires_at
+            });
             assert!(kept || may_end(held), "I9: a request touched {held:?} at {:?}", self.now());
         }
     }
@@ -155,7 +188,7 @@ impl World {
     ) {
         let leases = |record: Option<&Record>| -> Vec<LeaseId> {
             let Some(Record { holders, queue, .. }) = record else { return Vec::new() };
-            let holders = holders.iter().map(|holder| holder.terms.lease);
+            let holders = holders.iter().filter(|holder| holder.released_at.is_none()).map(|holder| holder.terms.lease);
             holders.chain(queue.iter().map(|waiter| waiter.terms.lease)).collect()
         };
         let known = leases(before);
@@ -171,7 +204,7 @@ impl World {
             return;
         };
         let granted = self.grants.lock().unwrap().get(key).and_then(|grants| grants.tokens.get(token)).copied();
-        assert_eq!(granted, Some(lease), "I12: the answer to {request:?} has the token of another lease");
+        assert!(granted == Some(lease), "I12: the answer to {request:?} has the token of another lease");
     }
 
     /// I1, I2: tokens grow and never repeat.
@@ -181,7 +214,9 @@ impl World {
         if before.is_none() && grants.newest.is_some() {
             self.count("a collected record is made again");
         }
-        for held in &after.holders {
+        // A lease that was released before its minimum hold was over stays as an entry of no lease.
+        for held in after.holders.iter().filter(|held| held.released_at.is_none()) {
+            grants.limits.insert(held.version, held.terms.limit.max(1));
             let known = before.into_iter().flat_map(|before| &before.holders);
             if known.into_iter().any(|known| (known.terms.lease, known.version) == (held.terms.lease, held.version)) {
                 continue;
@@ -199,23 +234,58 @@ impl World {
 
     /// Notes that an operator has deleted this record. Its holders are excused: they learn of it with their next refresh.
     pub(crate) fn forget_record(&self, key: &Key, record: Option<&Record>, now: StoreTime) {
-        let mut all = self.grants.lock().unwrap();
-        let grants = all.entry(key.clone()).or_default();
         let holders = record.into_iter().flat_map(|record| &record.holders);
-        let orphans = holders.filter(|held| held.expires_at > now);
-        let before = grants.orphans.len();
-        grants.orphans.extend(orphans.map(|held| held.version));
+        let held: Vec<_> = holders.filter(|held| held.expires_at > now).map(|held| held.version).collect();
         self.note(format_args!("an operator deletes the record of {key:?}"));
         self.count("an operator deletes a record");
-        if grants.orphans.len() > before {
+        if !held.is_empty() {
             self.count("an operator deletes a held key");
+        }
+        self.excuse(key, held);
+    }
+
+    /// Notes that an operator has ended the leases with these tokens now.
+    pub(crate) fn excuse(&self, key: &Key, tokens: impl IntoIterator<Item = FencingToken>) {
+        let mut all = self.grants.lock().unwrap();
+        let excused = &mut all.entry(key.clone()).or_default().excused;
+        for token in tokens {
+            excused.entry(token).or_insert_with(|| self.now());
         }
     }
 
-    /// Whether an operator has deleted the record of this lease.
-    pub(crate) fn is_orphan(&self, lease: &Lease) -> bool {
-        let grants = self.grants.lock().unwrap();
-        grants.get(lease.key()).is_some_and(|grants| grants.orphans.contains(&lease.token()))
+    /// Whether an operator has ended no lease.
+    pub(crate) fn is_left_alone(&self) -> bool {
+        self.grants.lock().unwrap().values().all(|grants| grants.excused.is_empty())
+    }
+
+    /// When an operator ended the lease with this token, if one has.
+    pub(crate) fn excused(&self, key: &Key, token: FencingToken) -> Option<Duration> {
+        self.grants.lock().unwrap().get(key)?.excused.get(&token).copied()
+    }
+
+    /// How many may hold the key beside this token, it included.
+    pub(crate) fn limit(&self, key: &Key, token: FencingToken) -> u32 {
+        self.grants.lock().unwrap().get(key).and_then(|grants| grants.limits.get(&token)).copied().unwrap_or(1)
+    }
+
+    /// The tokens of a key, in the order of their grants.
+    pub(crate) fn tokens(&self, key: &Key) -> BTreeSet<FencingToken> {
+        self.grants.lock().unwrap().get(key).into_iter().flat_map(|grants| grants.tokens.keys().copied()).collect()
+    }
+
+    /// The record of a key and the store's clock.
+    pub(crate) async fn snapshot(&self, key: &Key) -> (Option<Record>, StoreClock) {
+        match &self.records {
+            Records::Memory(store) => {
+                let read = store.read(key, Deadline::after(self.clock, millis(1)));
+                let (record, at) = read.await.unwrap().map(|Snapshot { record, at }| (*record, at)).unzip();
+                (
+                    record,
+                    at.unwrap_or(StoreClock { now: StoreTime::default(), tick: HybridTime { seconds: 0, ordinal: 0 } }),
+                )
+            }
+            Records::Table(table) => table.snapshot(self, key),
+        }
     }
 
     /// Keeps how a record is, for later.
@@ -241,6 +311,7 @@ pub(crate) fn may_end(request: &Request, held: &Holder) -> bool {
         Request::Release(release) => theirs && release.token == held.version,
         Request::Leave(leave) => theirs && leave.caller == held.terms.caller,
         Request::Transfer(transfer) => theirs && transfer.token == held.version,
+        Request::Complete(complete) => theirs && complete.token == held.version,
         Request::Revoke(revoke) => held.version <= revoke.upto,
         _ => false,
     }

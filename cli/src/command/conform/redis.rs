@@ -55,7 +55,7 @@ pub(super) async fn perform(
 
 /// Connects, and fails if the server is unfit or has keys with the prefix.
 async fn open(uri: &str, connection: &Connection, prefix: &str) -> Result<(Server, Arc<dyn Store>), Failure> {
-    let backend = RedisBackend::new(uri)?.with_prefix(prefix)?.with_replicas(connection.redis_replicas());
+    let backend = RedisBackend::new(uri)?.with_collection(prefix)?.with_replicas(connection.redis_replicas());
     let store = RedisStore::new(backend, connection.retention());
     store.prepare(Deadline::after(store.clock(), connection.timeout())).await?;
     let unavailable =

@@ -110,14 +110,15 @@ impl Client {
         self.lines.clone()
     }
 
-    /// Waits until the last events are written, but not for long: the client may not read.
-    pub(super) async fn finish(mut self) {
+    /// Waits until the last events are written, but not for long: the client may not read. Returns the error of the
+    /// output, if there is one.
+    pub(super) async fn finish(mut self) -> io::Result<()> {
         let written = async {
             self.send_all().await;
             drop(self.lines);
-            drop(self.writer.await);
+            self.writer.await.unwrap_or(Ok(()))
         };
-        drop(timeout(LAST_LINES, written).await);
+        timeout(LAST_LINES, written).await.unwrap_or(Ok(()))
     }
 }
 
@@ -209,7 +210,8 @@ mod tests {
                 read.push(line);
             }
         };
-        runtime.block_on(async { tokio::join!(client.finish(), reading) });
+        let (finished, ()) = runtime.block_on(async { tokio::join!(client.finish(), reading) });
+        finished.unwrap();
         assert_eq!(read, ["waiting    position 1", "waiting    position 100", "released"]);
     }
 }

@@ -1,6 +1,6 @@
-//! The forms of an event: a line, the cells of a table, JSON.
+//! The forms of an item of a watch: a line, the cells of a table, JSON.
 
-use mongoseal::{Event, EventKind};
+use mongoseal::{Event, EventKind, StoreTime, WatchItem};
 use serde::Serialize;
 use serde_json::Value;
 
@@ -9,6 +9,9 @@ use crate::{
     table::{self, Column},
     time,
 };
+
+/// The name of events that may be missing.
+const MISSED: &str = "missed";
 
 /// The columns of events.
 pub(super) const COLUMNS: [Column; 6] = [
@@ -59,34 +62,54 @@ fn details(kind: &EventKind) -> String {
     }
 }
 
-/// Returns the cells of an event on a terminal. Its time has no date.
-pub(super) fn cells(event: &Event) -> [String; 6] {
-    cells_at(event, time::of_day(event.at))
+/// Returns the cells of an item on a terminal. Its time has no date.
+pub(super) fn cells(item: &WatchItem) -> [String; 6] {
+    cells_with(item, time::of_day)
 }
 
-fn cells_at(event: &Event, at: String) -> [String; 6] {
-    let (key, token, owner) = (event.key.to_string(), event.token.to_string(), event.owner.to_string());
-    [at, name(&event.kind).into(), key, token, owner, details(&event.kind)]
+fn cells_with(item: &WatchItem, format: fn(StoreTime) -> String) -> [String; 6] {
+    match item {
+        WatchItem::Event(event) => {
+            let (key, token, owner) = (event.key.to_string(), event.token.to_string(), event.owner.to_string());
+            [format(event.at), name(&event.kind).into(), key, token, owner, details(&event.kind)]
+        }
+        WatchItem::Missed { since, until } => {
+            let details = format!("events since {} may be missing", format(*since));
+            [format(*until), MISSED.into(), String::new(), String::new(), String::new(), details]
+        }
+        _ => Default::default(),
+    }
 }
 
-/// Formats an event as a line. On a terminal of this width, long keys, owners and details are cut.
-pub(super) fn line(event: &Event, width: Option<usize>) -> String {
+/// Formats an item as a line. On a terminal of this width, long keys, owners and details are cut.
+pub(super) fn line(item: &WatchItem, width: Option<usize>) -> String {
     let Some(width) = width else {
-        return table::format_row(&COLUMNS, &WIDTHS, &escaped(cells_at(event, time::of_store(event.at))), None);
+        return table::format_row(&COLUMNS, &WIDTHS, &escaped(cells_with(item, time::of_store)), None);
     };
     let rest = width.saturating_sub(TIME + EVENT + TOKEN + GAPS);
     let owner = (rest / 3).clamp(table::MIN_WIDTH, MAX_OWNER);
     let key = (rest.saturating_sub(owner) / 2).max(table::MIN_WIDTH);
     let details = rest.saturating_sub(owner + key).max(table::MIN_WIDTH);
-    table::format_row(&COLUMNS, &[TIME, EVENT, key, TOKEN, owner, details], &escaped(cells(event)), Some(width))
+    table::format_row(&COLUMNS, &[TIME, EVENT, key, TOKEN, owner, details], &escaped(cells(item)), Some(width))
 }
 
 fn escaped(cells: [String; 6]) -> [String; 6] {
     cells.map(|cell| escape::visible(&cell))
 }
 
-/// Formats an event as an object.
-pub(super) fn json(event: &Event) -> serde_json::Result<String> {
+/// Formats an item as an object.
+pub(super) fn json(item: &WatchItem) -> serde_json::Result<String> {
+    match item {
+        WatchItem::Event(event) => event_json(event),
+        WatchItem::Missed { since, until } => {
+            let (at, since) = (time::of_store(*until), time::of_store(*since));
+            output::json_line(&MissedView { at, event: MISSED, since })
+        }
+        _ => Ok(String::new()),
+    }
+}
+
+fn event_json(event: &Event) -> serde_json::Result<String> {
     let mut view = EventView {
         at: time::of_store(event.at),
         event: name(&event.kind),
@@ -107,6 +130,14 @@ pub(super) fn json(event: &Event) -> serde_json::Result<String> {
         _ => {}
     }
     output::json_line(&view)
+}
+
+/// Events that may be missing, between two times.
+#[derive(Serialize)]
+struct MissedView {
+    at: String,
+    event: &'static str,
+    since: String,
 }
 
 #[derive(Serialize)]

@@ -10,7 +10,7 @@ use crate::{
     time,
 };
 
-/// The holders in the order of their tokens, as `ls` lists them.
+/// The holders in the order of their tokens.
 #[derive(Default)]
 pub(super) struct Holders(BTreeMap<(FencingToken, Key), Held>);
 
@@ -99,7 +99,7 @@ mod tests {
         other.release().await.unwrap();
         let mut holders = Holders::default();
         for _ in 0..4 {
-            holders.apply(&events.next().await.unwrap().unwrap(), Duration::ZERO);
+            holders.apply(&events.next().await.unwrap().unwrap().into_event().unwrap(), Duration::ZERO);
         }
         let lines = holders.lines(Duration::from_secs(7), 10, 80);
         assert_eq!(lines.len(), 2, "{lines:?}");
@@ -114,7 +114,7 @@ mod tests {
         let mut holders = Holders::default();
         for number in 0..9 {
             seal.acquire(format!("k{number}")).await.unwrap().orphan();
-            holders.apply(&events.next().await.unwrap().unwrap(), Duration::ZERO);
+            holders.apply(&events.next().await.unwrap().unwrap().into_event().unwrap(), Duration::ZERO);
         }
         assert_eq!(holders.lines(Duration::ZERO, 10, 80).len(), 10);
         for room in 3..10 {

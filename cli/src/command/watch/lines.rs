@@ -1,6 +1,6 @@
-//! A line for each event.
+//! A line for each item.
 
-use mongoseal::{Event, Mongoseal};
+use mongoseal::{Mongoseal, WatchItem};
 use tokio::{sync::mpsc::Sender, time::timeout};
 
 use super::{LAST_WRITES, check, events::Events, format};
@@ -9,7 +9,7 @@ use crate::{exit_status::Failure, output, print_message, signals::Signals};
 /// How many lines wait for the reader. Then the watch waits, too.
 const CHANNEL_SIZE: usize = 16;
 
-/// Prints events until a signal, an error, or the end of the reader.
+/// Prints items until a signal, an error, or the end of the reader.
 pub(super) async fn print(
     seal: &Mongoseal,
     events: &mut Events,
@@ -25,8 +25,8 @@ pub(super) async fn print(
     let (lines, writer) = output::start_writer(CHANNEL_SIZE, output::line);
     let form = Form { is_json };
     let ended = signals.unless(relay(seal, events, &form, &lines)).await.unwrap_or(Ok(()));
-    for event in events.take_all() {
-        if lines.try_send(form.line(&event)?).is_err() {
+    for item in events.take_all() {
+        if lines.try_send(form.line(&item)?).is_err() {
             break;
         }
     }
@@ -42,13 +42,13 @@ struct Form {
 }
 
 impl Form {
-    fn line(&self, event: &Event) -> Result<String, Failure> {
-        let line = if self.is_json { format::json(event) } else { Ok(format::line(event, output::width())) };
+    fn line(&self, item: &WatchItem) -> Result<String, Failure> {
+        let line = if self.is_json { format::json(item) } else { Ok(format::line(item, output::width())) };
         line.map_err(|error| Failure::internal(error.into()))
     }
 }
 
-/// Sends a line for each event until an error, or until the reader has closed the output.
+/// Sends a line for each item until an error, or until the reader has closed the output.
 async fn relay(seal: &Mongoseal, events: &mut Events, form: &Form, lines: &Sender<String>) -> Result<(), Failure> {
     let mut closed = Box::pin(output::closed(lines.clone()));
     let mut checked = Box::pin(check(seal));
@@ -57,9 +57,9 @@ async fn relay(seal: &Mongoseal, events: &mut Events, form: &Form, lines: &Sende
         tokio::select! {
             biased;
             () = &mut closed => return Ok(()),
-            event = events.next() => {
-                let Some(event) = event else { return Ok(()) };
-                if lines.send(form.line(&event?)?).await.is_err() {
+            item = events.next() => {
+                let Some(item) = item else { return Ok(()) };
+                if lines.send(form.line(&item?)?).await.is_err() {
                     return Ok(());
                 }
             }

@@ -5,7 +5,7 @@
 
 use std::{collections::VecDeque, io, time::Duration};
 
-use mongoseal::{Clock, Event, EventKind, Mongoseal};
+use mongoseal::{Clock, EventKind, Mongoseal, WatchItem};
 use rustix::process::Signal;
 use signal_hook::low_level::emulate_default_handler;
 use tokio::{
@@ -41,8 +41,8 @@ pub(super) async fn show(
     signals.add_screen()?;
     let mut screen = Screen::new(options);
     let ended = screen.run(seal, events, signals).await;
-    for event in events.take_all() {
-        screen.add(event);
+    for item in events.take_all() {
+        screen.add(item);
     }
     let (columns, rows) = size();
     // The prompt of the shell needs a row.
@@ -63,8 +63,8 @@ struct Screen {
     /// Whether the next frame enters it, for the first time or again.
     enters: bool,
     holders: Holders,
-    /// The latest events, without `holds`: the table has these holders.
-    events: VecDeque<Event>,
+    /// The latest items, without `holds`: the table has these holders.
+    events: VecDeque<WatchItem>,
     /// The message that the server does not answer.
     failure: Option<String>,
     /// When the last frame was drawn and when the next one is, on the boot-time clock.
@@ -109,8 +109,8 @@ impl Screen {
                 () = Clock::Boot.sleep_until(self.next) => if !self.draw() {
                     return Ok(());
                 },
-                event = events.next() => match event {
-                    Some(event) => self.add(event?),
+                item = events.next() => match item {
+                    Some(item) => self.add(item?),
                     None => return Ok(()),
                 },
                 failure = &mut checked => {
@@ -121,10 +121,14 @@ impl Screen {
         }
     }
 
-    fn add(&mut self, event: Event) {
-        self.holders.apply(&event, Clock::Boot.now());
-        if !matches!(event.kind, EventKind::Holds { .. }) {
-            self.events.push_back(event);
+    fn add(&mut self, item: WatchItem) {
+        let mut is_in_table = false;
+        if let WatchItem::Event(event) = &item {
+            self.holders.apply(event, Clock::Boot.now());
+            is_in_table = matches!(event.kind, EventKind::Holds { .. });
+        }
+        if !is_in_table {
+            self.events.push_back(item);
             if self.events.len() > MAX_EVENTS {
                 self.events.pop_front();
             }
@@ -219,8 +223,8 @@ impl Screen {
         }
         let from = self.events.len().saturating_sub(of_events.saturating_sub(2));
         let mut table = Table::new(format::COLUMNS);
-        for event in self.events.iter().skip(from) {
-            table.row(format::cells(event));
+        for item in self.events.iter().skip(from) {
+            table.row(format::cells(item));
         }
         if !table.is_empty() {
             lines.push(String::new());

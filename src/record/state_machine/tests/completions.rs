@@ -2,7 +2,7 @@ use super::*;
 use crate::record::{Complete, Reset};
 
 fn complete(number: u8, token: FencingToken, tick: u64) -> Request {
-    Request::Complete(Complete { lease: lease(number), token, tick, by: format!("runner-{number}") })
+    Request::Complete(Complete { lease: lease(number), token, tick, by: format!("runner-{number}"), keep: 0 })
 }
 
 fn reset(tick: u64) -> Request {

@@ -7,15 +7,18 @@
 //! of its key. If a subscriber comes whose key the stream does not have, the task opens another stream with it, behind
 //! the last change that it has passed on. The stream before it ends with its pending request.
 //!
-//! If another stream cannot be opened, only the subscribers that wait for it get the error. The stream before goes on.
+//! If another stream cannot be opened, only the subscribers that wait for it get the error. The stream before goes on. A
+//! stream that fails is opened again where it was: `follow/streams.rs`. The subscribers get an error if it cannot be.
 //!
 //! Invariant: see `follow/subscribers.rs`.
 
 use std::sync::Arc;
 
+use mongodb::bson::{Bson, doc};
+
 use super::{
     super::{context::MongoContext, stream_error::StreamEnd, task},
-    key_streams::KeyStreams,
+    streams::Streams,
     subscribers::{Subscribers, Subscription},
 };
 use crate::Key;
@@ -41,30 +44,22 @@ async fn run(store: Arc<MongoContext>, subscribers: Arc<Subscribers>) {
 }
 
 async fn read_all(store: &Arc<MongoContext>, subscribers: &Subscribers) -> std::result::Result<(), StreamEnd> {
-    let mut streams = KeyStreams::new(store)?;
-    let mut changes = None;
+    let mut streams = Streams::new(store)?;
+    let mut is_open = false;
     while let Some(keys) = subscribers.keys() {
-        match streams.open(&keys).await {
-            Ok((opened, from)) => {
+        let ids: Vec<Bson> = keys.iter().map(|key| key.as_str().into()).collect();
+        match streams.open(doc! { "$in": ids }).await {
+            Ok(from) => {
                 subscribers.opened(keys, from);
-                changes = Some(opened);
+                is_open = true;
             }
             // The other subscribers still have the stream before.
-            Err(end) if changes.is_some() => subscribers.end_waiting(&end),
+            Err(end) if is_open && !end.is_definite() => subscribers.end_waiting(&end),
             Err(end) => return Err(end),
         }
-        let Some(changes) = &mut changes else { return Err(StreamEnd::Closed) };
         loop {
             tokio::select! {
-                read = changes.recv() => {
-                    let Some((change, token)) = read else { return Err(StreamEnd::Closed) };
-                    if let Some(token) = token {
-                        streams.read_up_to(token);
-                    }
-                    if let Some(change) = change? {
-                        subscribers.pass_on(change);
-                    }
-                }
+                change = streams.next() => subscribers.pass_on(change?),
                 () = subscribers.changed.notified() => {
                     if subscribers.has_changed() {
                         break;

@@ -142,9 +142,8 @@ fn enqueue(operation: Operation) -> Document {
     };
     let known = doc! { "$concatArrays": ["$h.lease", "$q.lease"] };
     if operation == Operation::Acquire {
-        // It leaves the queue after the grant, so it needs no expiry there.
-        let entry =
-            doc! { "$mergeObjects": ["$$entry", { "since": "$$NOW", "last_seen": "$$NOW", "expires_at": "$$NOW" }] };
+        // It leaves the queue after the grant, so it needs no times there but those that the grant looks at.
+        let entry = doc! { "$mergeObjects": ["$$entry", { "last_seen": "$$NOW", "expires_at": "$$NOW" }] };
         let queued = doc! { "$concatArrays": ["$q", [entry]] };
         return doc! { "$cond": [{ "$in": ["$$entry.lease", known] }, "$q", queued] };
     }

@@ -18,7 +18,12 @@ pub(crate) async fn measure(measured: &MeasuredSet, quick: bool) -> Figures {
     let mut waiting = Vec::new();
     for _ in 0..HANDLES {
         let seal = measured.handle().await;
-        waiting.push(tokio::spawn(seal.acquire("idle").wait(Duration::MAX).into_future()));
+        let waiter = seal.acquire("idle").wait(Duration::MAX);
+        // Each releases what it is granted, because they may be queued in any order.
+        waiting.push(tokio::spawn(async move {
+            let lease = waiter.await.expect("it is granted");
+            lease.release().await.expect("it is released");
+        }));
         handles.push(seal);
     }
     // Until all of them are queued and listen.
@@ -51,8 +56,7 @@ pub(crate) async fn measure(measured: &MeasuredSet, quick: bool) -> Figures {
     }
     lease.release().await.expect("it is released");
     for waiter in waiting {
-        let lease = waiter.await.expect("no waiter panics").expect("it is granted");
-        lease.release().await.expect("it is released");
+        waiter.await.expect("no waiter panics");
     }
     for seal in handles {
         seal.shutdown().await;

@@ -95,6 +95,15 @@ impl Wanted {
     fn has(&self, case: &str) -> bool {
         self.names.is_empty() || self.names.iter().any(|name| case.contains(name.as_str()))
     }
+
+    /// Whether the case is asked for. Says so, because the figures come when all cases have ended.
+    fn begins(&self, case: &str) -> bool {
+        let has = self.has(case);
+        if has {
+            eprintln!("measures {case}");
+        }
+        has
+    }
 }
 
 /// Cargo runs a benchmark in the folder of its package. Names of folders count from here.
@@ -139,57 +148,57 @@ async fn run() -> ExitCode {
     }
     let mut all = Vec::new();
     // First, while this process has given nothing back that could be used again.
-    if wanted.has("memory-per-lease") {
+    if wanted.begins("memory-per-lease") {
         all.push(many::memory(&measured, wanted.quick).await);
     }
-    if wanted.has("acquire-release") {
+    if wanted.begins("acquire-release") {
         all.push(single::acquire_release(&measured).await);
     }
-    if wanted.has("refused") {
+    if wanted.begins("refused") {
         all.push(single::refused(&measured).await);
     }
-    if wanted.has("refused-first") {
+    if wanted.begins("refused-first") {
         all.push(single::refused_first(&measured).await);
     }
     for (case, handles) in [("throughput-64", 8), ("throughput-64-together", 1)] {
-        if wanted.has(case) {
+        if wanted.begins(case) {
             all.push(single::throughput(&measured, case, handles, wanted.quick).await);
         }
     }
-    if wanted.has("hand-over-from-return") || wanted.has("hand-over-from-call") {
+    if wanted.begins("hand-over-from-return") || wanted.begins("hand-over-from-call") {
         all.extend(
             hand_over::measure(&measured, wanted.quick).await.into_iter().filter(|figures| wanted.has(figures.case)),
         );
     }
-    if wanted.has("hand-over-first") {
+    if wanted.begins("hand-over-first") {
         all.push(hand_over::first(&measured, wanted.quick).await);
     }
-    if wanted.has("idle-waiters") {
+    if wanted.begins("idle-waiters") {
         all.push(idle::measure(&measured, wanted.quick).await);
     }
-    if wanted.has("refresh-10000") {
+    if wanted.begins("refresh-10000") {
         all.push(many::refresh(&measured, wanted.quick).await);
     }
-    if wanted.has("connect") {
+    if wanted.begins("connect") {
         all.push(connect::measure(&measured).await);
     }
-    if wanted.has("queue-1000") {
+    if wanted.begins("queue-1000") {
         all.push(queue::measure(&measured, wanted.quick).await);
     }
-    if wanted.has("observed") || wanted.has("observed-in-memory") {
+    if wanted.begins("observed") || wanted.begins("observed-in-memory") {
         all.extend(
             observed::measure(&measured, wanted.quick).await.into_iter().filter(|figures| wanted.has(figures.case)),
         );
     }
-    if wanted.has("fenced-update") {
+    if wanted.begins("fenced-update") {
         all.push(fence::update(&measured).await);
     }
-    if wanted.has("fenced-transaction") {
+    if wanted.begins("fenced-transaction") {
         all.push(fence::transaction(&measured).await);
     }
     // These take minutes, and the second hurts its set, so only where they are asked for.
     if !wanted.names.is_empty() {
-        if wanted.has("hold-100000") {
+        if wanted.begins("hold-100000") {
             all.push(hold::measure(&measured, wanted.quick).await);
         }
         let faults = recovery::faults(|case| wanted.has(case));

@@ -3,6 +3,7 @@
 mod documents;
 mod doubts;
 mod ends;
+mod holds;
 mod latency;
 mod leases;
 mod locks;
@@ -16,6 +17,7 @@ mod stalls;
 mod threads;
 mod ticks;
 mod waits;
+mod watches;
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -152,6 +154,7 @@ impl<'a> Case<'a> {
         self.calls_return(&mut found);
         self.old_requests_touch_nothing(&mut found);
         self.workers_come_to_their_end(&mut found);
+        self.watches_are_whole(&mut found);
         // A clock that jumps ahead ends leases and places early, and back it keeps keys held for as long.
         if !self.is_untimed {
             found.extend(self.overlaps());
@@ -174,6 +177,8 @@ impl<'a> Case<'a> {
             self.own_leases_refuse_nobody(&mut found);
             self.shutdowns_are_quick(&mut found);
             self.ticks_are_completed_once(&mut found);
+            self.minimum_holds_end_in_time(&mut found);
+            self.work_ends_before_its_key_is_free(&mut found);
         }
         self.streams_are_few(&mut found);
         self.connections_are_few(&mut found);

@@ -151,6 +151,7 @@ async fn look(seal: &Mongoseal, history: &History) {
             probe: true,
             refreshes: true,
             since: None,
+            least: 0,
         }));
     }
     sleep(LAPSE).await;

@@ -55,8 +55,14 @@ pub(crate) enum Sabotage {
     SlowClose,
     /// A runner that holds the key of a schedule does not see the last completed tick.
     OnceUnchecked,
+    /// A waiter is not told that it is the first one for a key whose minimum hold has an end.
+    UntoldHold,
+    /// A handle does not know of the work under a lease.
+    UnknownWork,
     /// The error of an overloaded server counts as a refusal for good.
     OverloadRefused,
+    /// A change stream that is resumed begins at the present.
+    LostPosition,
     /// A swap does not compare the value.
     BlindSwap,
     /// A record is kept for a fraction of its time.
@@ -66,7 +72,7 @@ pub(crate) enum Sabotage {
 }
 
 impl Sabotage {
-    const ALL: [(Self, &str); 25] = [
+    const ALL: [(Self, &str); 28] = [
         (Self::W1, "w1"),
         (Self::VersionOnly, "version-only"),
         (Self::NoOpSuccess, "no-op-success"),
@@ -88,7 +94,10 @@ impl Sabotage {
         (Self::UnsentBatch, "unsent-batch"),
         (Self::SlowClose, "slow-close"),
         (Self::OnceUnchecked, "once-unchecked"),
+        (Self::UntoldHold, "untold-hold"),
+        (Self::UnknownWork, "unknown-work"),
         (Self::OverloadRefused, "overload-refused"),
+        (Self::LostPosition, "lost-position"),
         (Self::BlindSwap, "blind-swap"),
         (Self::ShortKeep, "short-keep"),
         (Self::LostSwap, "lost-swap"),
@@ -129,6 +138,8 @@ impl Sabotage {
                 | Self::UnsentBatch
                 | Self::SlowClose
                 | Self::OnceUnchecked
+                | Self::UntoldHold
+                | Self::UnknownWork
                 | Self::BlindSwap
                 | Self::ShortKeep
                 | Self::LostSwap
@@ -156,6 +167,13 @@ impl Sabotage {
                 _ => false,
             };
         }
+        if self == Self::LostPosition {
+            return message.contains_key("aggregate")
+                && rewrite(message, &|value| {
+                    let mut stage = value.as_document()?.clone();
+                    stage.remove("resumeAfter").map(|_token| stage.into())
+                });
+        }
         let written = ["findAndModify", "update"].into_iter().find_map(|command| message.get_str(command).ok());
         if written.is_none_or(|collection| (collection == DOCUMENTS) != (self == Self::NoFence)) {
             return false;
@@ -169,7 +187,7 @@ impl Sabotage {
                 // Of the whole pipeline, and of the fast path.
                 let next = ["$v", "$version"].map(|version| Bson::from(doc! { "$add": [version, 1] }));
                 let largest = value.as_document()?.get_array("$max").ok()?.first()?;
-                next.contains(largest).then(|| largest.clone())
+                next.contains(largest).then(|| doc! { "$ifNull": [largest.clone(), 1_i64] }.into())
             }),
             Self::LowerExpiry => rewrite(message, &|value| {
                 let enough = doc! { "$gte": ["$r.expires_at", "$end"] };

@@ -39,6 +39,10 @@ pub(crate) struct Tally {
     blocked: usize,
     ticks: usize,
     repeated: usize,
+    after_minimum_holds: usize,
+    worked: usize,
+    watched: usize,
+    gaps: usize,
 }
 
 impl Tally {
@@ -91,6 +95,8 @@ impl Tally {
                     tally.unavailable += usize::from(ticked.outcome == "unavailable");
                 }
                 Event::Stall { .. } => tally.stalls += 1,
+                Event::Watched { .. } => tally.watched += 1,
+                Event::Missed { .. } => tally.gaps += 1,
                 _ => {}
             }
         }
@@ -100,6 +106,8 @@ impl Tally {
         tally.delayed = case.delayed().count();
         tally.outlasting = case.outlasting().count();
         tally.blocked = case.blocked().count();
+        tally.after_minimum_holds = case.after_minimum_holds().count();
+        tally.worked = case.worked().count();
         tally
     }
 
@@ -127,6 +135,7 @@ impl Tally {
             (self.fenced, "a write that the fence of a collection refused"),
             (self.recreations, "a record created again after its collection"),
             (self.ticks, "a completed tick"),
+            (self.watched, "a grant that a watch reported"),
         ];
         let of_set = of_set.into_iter().filter(|_| !on_redis);
         sometimes.into_iter().chain(of_set).filter(|(count, _)| *count == 0).map(|(_, what)| what).collect()
@@ -162,6 +171,7 @@ impl fmt::Display for Tally {
         writeln!(f, "documents    {} written, {} writes refused by the collection", self.written, self.fenced)?;
         writeln!(f, "elections    {}, {} leases revoked, {} handed on", self.elected, self.revoked, self.transferred)?;
         writeln!(f, "ticks        {} completed, {} runs of work repeated", self.ticks, self.repeated)?;
+        writeln!(f, "watched      {} grants, {} times events were reported as missing", self.watched, self.gaps)?;
         writeln!(f, "beside locks {} acquires of other keys while a record was locked", self.beside_locks)?;
         writeln!(
             f,
@@ -171,6 +181,12 @@ impl fmt::Display for Tally {
         writeln!(f, "delayed      {} leases refreshed while replies were late by a constant time", self.delayed)?;
         writeln!(f, "outlasted    {} acquires were queued before an outage and waited through it", self.outlasting)?;
         writeln!(f, "blocked      {} leases were kept by a thread while others were blocked for a ttl", self.blocked)?;
+        writeln!(
+            f,
+            "held on      {} grants after a minimum hold that its holder had released",
+            self.after_minimum_holds
+        )?;
+        writeln!(f, "worked       {} times work ran while its handle was shut down", self.worked)?;
         write!(f, "stalls       {} times a process did not run for 0.1 s", self.stalls)
     }
 }

@@ -84,6 +84,30 @@ pub(crate) enum Event {
         at: Micros,
     },
     Ticked(Ticked),
+    /// Work under a lease has ended, in the shutdown of its handle or before.
+    Worked {
+        worker: u32,
+        key: String,
+        token: u64,
+        /// When the acquire of its lease began, and how long that lease lasts without a refresh.
+        since: Micros,
+        ttl: Micros,
+        end: Micros,
+    },
+    /// A watch reported a grant. The events of a watch are in the order of the history.
+    Watched {
+        worker: u32,
+        watch: String,
+        key: String,
+        token: u64,
+        at: Micros,
+    },
+    /// A watch reported that events may be missing.
+    Missed {
+        worker: u32,
+        watch: String,
+        at: Micros,
+    },
     /// A process did not run.
     Stall {
         worker: u32,
@@ -169,6 +193,9 @@ pub(crate) struct Acquire {
     /// When the transfer began by which the lease was granted.
     #[serde(default)]
     pub(crate) since: Option<Micros>,
+    /// The minimum hold of the lease.
+    #[serde(default)]
+    pub(crate) least: Micros,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

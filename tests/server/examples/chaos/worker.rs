@@ -1,12 +1,14 @@
 //! A worker process: acquires keys, holds them, writes, and reports each step on its standard output.
 
 pub(crate) mod client;
+mod closing;
 mod handles;
 pub(crate) mod holder;
 pub(crate) mod observed;
 mod process;
 mod tampered;
 pub(crate) mod ticker;
+mod watcher;
 mod writer;
 
 use std::{
@@ -40,6 +42,8 @@ pub(crate) const REDIS_RETENTION: Duration = Duration::from_secs(11);
 pub(crate) const OPERATION_TIMEOUT: Duration = Duration::from_secs(3);
 /// Keys that many clients acquire. Those of which three may hold are the last two.
 pub(crate) const HOT_KEYS: [&str; 5] = ["hot/0", "hot/1", "hot/2", "pool/0", "pool/1"];
+/// What the keys begin with that are watched.
+pub(crate) const HOT_PREFIX: &str = "hot/";
 /// Of keys that have a document each: the first two are fenced, the others written in transactions.
 pub(crate) const WRITTEN_KEYS: [&str; 4] = ["doc/0", "doc/1", "ledger/0", "ledger/1"];
 /// The collection of those documents.
@@ -62,6 +66,8 @@ const TICKERS: u64 = 2;
 /// The key for which all waits end at the same moments, and how far these are apart.
 pub(crate) const ENDING_KEY: &str = "ending/0";
 pub(crate) const ENDS_EVERY: Duration = Duration::from_secs(2);
+/// What the key of each process begins with whose leases have a minimum hold.
+pub(crate) const LEAST: &str = "least/";
 /// What keys begin with whose only client drops the lease and asks for it again at once.
 pub(crate) const OWN: &str = "own/";
 /// Keys whose holders keep them until they expire.
@@ -78,6 +84,12 @@ pub(crate) const STALL: Micros = 50_000;
 pub(crate) const FLEET: usize = 150;
 /// The slot of that process.
 const FLEET_SLOT: u32 = 0;
+/// The slots of the processes with minimum holds, and of those that shut handles down. A small machine has no time for more,
+/// least of all in the process of the fleet.
+const LEAST_SLOTS: [u32; 2] = [1, 2];
+const CLOSING_SLOTS: [u32; 3] = [1, 2, 3];
+/// The slot of the process that watches keys.
+const WATCH_SLOT: u32 = 1;
 const COLD_KEYS: usize = 150;
 /// Keys that are asked for in bursts.
 const BUSY_KEYS: usize = 60;
@@ -86,7 +98,7 @@ const BURST_EVERY: Duration = Duration::from_secs(3);
 
 /// The clients of a process: what each asks for, and by which handle. The first two handles share one
 /// `mongodb::Client`.
-const CLIENTS: [(Role, By, usize); 18] = [
+const CLIENTS: [(Role, By, usize); 20] = [
     (Role::Waiting, By::Observed, 1),
     (Role::Trying, By::Observed, 1),
     (Role::SharingFilter, By::Observed, 1),
@@ -94,6 +106,8 @@ const CLIENTS: [(Role, By, usize); 18] = [
     (Role::Crowding, By::Observed, 4),
     (Role::Patient, By::Observed, 2),
     (Role::Ending, By::Plain, 4),
+    (Role::Least, By::Observed, 2),
+    (Role::Least, By::Plain, 1),
     (Role::Writing, By::Observed, 1),
     (Role::Waiting, By::Plain, 1),
     (Role::Trying, By::Plain, 1),
@@ -119,6 +133,8 @@ enum Role {
     Patient,
     /// A key, by a wait that ends together with the others'.
     Ending,
+    /// A key of its process, with a minimum hold.
+    Least,
     /// Documents, a leadership, and revocations. It sits out if something else is broken on purpose.
     Writing,
     /// A key of its own, held for long.
@@ -248,11 +264,24 @@ async fn work(spec: Spec) {
     let worker = Arc::new(Worker { spec, handles, notes, ending, leases });
     say(&Event::Ready { worker: worker.spec.worker, slot: worker.spec.slot });
     process::listen(&worker);
+    // A store without change streams leaves out events between two polls.
+    let watches = [false, true].map(|of_prefix| {
+        let worker = Arc::clone(&worker);
+        tokio::spawn(async move {
+            if worker.has_documents() && worker.spec.slot == WATCH_SLOT {
+                watcher::run(&worker, of_prefix).await;
+            }
+        })
+    });
     // A sabotage shows sooner with fewer clients beside those that meet it.
     let sits_out = |role: Role| match role {
         Role::Writing => sabotage.is_some_and(|sabotage| sabotage != Sabotage::NoFence),
         Role::Patient => sabotage.is_some_and(|sabotage| sabotage != Sabotage::Impatient),
         Role::Ending => sabotage.is_some(),
+        Role::Least => {
+            sabotage.is_some_and(|sabotage| sabotage != Sabotage::UntoldHold)
+                || !LEAST_SLOTS.contains(&worker.spec.slot)
+        }
         Role::Fleet => sabotage.is_some() || worker.spec.slot != FLEET_SLOT || !worker.has_documents(),
         _ => false,
     };
@@ -271,10 +300,16 @@ async fn work(spec: Spec) {
             tokio::spawn(async move { ticker::run(&worker, number).await })
         }));
     }
+    let is_closing = CLOSING_SLOTS.contains(&worker.spec.slot);
+    if is_closing && sabotage.is_none_or(|sabotage| sabotage == Sabotage::UnknownWork) {
+        let worker = Arc::clone(&worker);
+        clients.push(tokio::spawn(async move { closing::run(&worker).await }));
+    }
     for client in clients {
         client.await.expect("a client does not panic");
     }
     listening.abort();
+    watches.iter().for_each(tokio::task::JoinHandle::abort);
     let Handles { seal, plain, threaded, .. } = &worker.handles;
     for seal in [seal, threaded].into_iter().chain(plain) {
         let begin = now();

@@ -42,7 +42,9 @@ impl Server {
                     holder.expires_at = extended.expires_at;
                 }
             }
-            (Rule::MaximumFromLastAcquire, _) if *before != after && !after.handover.is_empty() => {
+            (Rule::MaximumFromLastAcquire, _)
+                if *before != after && after.handover.iter().any(|(_, token)| token.is_some()) =>
+            {
                 for holder in after.holders.iter_mut().filter(|holder| holder.since == at.now) {
                     let end = at.now.after(holder.terms.hold.at_most + holder.terms.grace);
                     holder.not_after = holder.not_after.map(|_| end);
@@ -81,7 +83,7 @@ impl Server {
 
 /// The last completed tick after a completion without one of its rules.
 fn done(rule: Rule, before: &Record, now: StoreTime, complete: &Complete) -> Option<Completion> {
-    let Complete { lease, token, tick, by } = complete;
+    let Complete { lease, token, tick, by, .. } = complete;
     let names = |holder: &Holder| {
         holder.terms.lease == *lease && (rule == Rule::CompletionNamesToken || holder.version == *token)
     };

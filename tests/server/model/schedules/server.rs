@@ -146,7 +146,7 @@ impl Server {
             Verb::Leave => Request::Leave(Leave { lease, caller }),
             Verb::Complete { token } => {
                 let tick = self.config.tick(message.attempt).into();
-                Request::Complete(Complete { lease, token: to_store(token), tick, by: String::new() })
+                Request::Complete(Complete { lease, token: to_store(token), tick, by: String::new(), keep: 0 })
             }
             Verb::Revoke { upto } => {
                 Request::Revoke(Revoke { by: String::new(), reason: String::new(), upto: to_store(upto) })

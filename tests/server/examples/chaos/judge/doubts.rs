@@ -45,6 +45,7 @@ impl Case<'_> {
         let since = self.faults.iter().filter(|fault| lasts(fault) >= acquire.begin);
         let over =
             since.fold(acquire.end, |over, fault| if fault.begin <= over { over.max(lasts(fault)) } else { over });
-        over + HEARTBEAT + self.stalls.within(acquire.worker, over, over + HEARTBEAT)
+        // A process that stops before its driver has looked sends the request when it runs again.
+        self.stalls.end(acquire.worker, over, over + HEARTBEAT).max(over) + HEARTBEAT
     }
 }

@@ -66,9 +66,10 @@ impl Case<'_> {
         }
     }
 
-    /// Whether the record with this completion may have been deleted by a time.
+    /// Whether the record with this completion may have been deleted by a time. The retention, which is shorter than a run,
+    /// deletes none.
     fn may_be_forgotten(&self, ticked: &Ticked, by: Micros) -> bool {
-        by >= ticked.begin + self.retention || self.was_dropped(ticked.begin, by)
+        self.was_dropped(ticked.begin, by)
     }
 
     pub(crate) fn ticked(&self) -> impl Iterator<Item = &Ticked> {

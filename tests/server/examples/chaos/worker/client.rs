@@ -7,8 +7,8 @@ use mongoseal::{Error, FencingToken, Leader, Lease, LeaseId, Mongoseal};
 use tokio::time::sleep;
 
 use super::{
-    BURST_EVERY, BUSY_KEYS, By, CROWDED_KEY, ENDING_KEY, ENDS_EVERY, FLEET, HOT_KEYS, OF_THREAD, OPERATION_TIMEOUT,
-    OUTSTAYED_KEYS, OWN, PATIENT_KEY, POOL, Role, SMALLEST_TTL, Worker, cold_key, fleet_key,
+    BURST_EVERY, BUSY_KEYS, By, CROWDED_KEY, ENDING_KEY, ENDS_EVERY, FLEET, HOT_KEYS, LEAST, OF_THREAD,
+    OPERATION_TIMEOUT, OUTSTAYED_KEYS, OWN, PATIENT_KEY, POOL, Role, SMALLEST_TTL, Worker, cold_key, fleet_key,
     holder::{self, Held},
     observed::NUMBER,
     say, writer,
@@ -32,6 +32,8 @@ pub(crate) struct Plan {
     pub(crate) anew: bool,
     pub(crate) aim: Aim,
     pub(crate) by: By,
+    /// The minimum hold.
+    pub(crate) least: Duration,
     /// The lease that another client transferred.
     pub(crate) transferred: Option<Transferred>,
 }
@@ -67,8 +69,8 @@ pub(crate) enum Aim {
 pub(super) async fn run(worker: &Worker, client: usize, role: Role, by: By) {
     let mut rng = Rng::with_seed(worker.spec.seed ^ (worker.id() << 8) ^ client as u64);
     if role == Role::Fleet {
-        // Together they would take all connections.
-        sleep(millis(&mut rng, 0..3_000)).await;
+        // Together they would take all connections, and a small machine's time.
+        sleep(millis(&mut rng, 0..20_000)).await;
     }
     while !worker.is_ending() {
         let plan = match role {
@@ -82,6 +84,7 @@ pub(super) async fn run(worker: &Worker, client: usize, role: Role, by: By) {
             }
             Role::SharingFilter => sharing(&mut rng),
             Role::Crowding => crowding(&mut rng),
+            Role::Least => least(worker.spec.slot, &mut rng),
             Role::Patient => patient(Duration::from_micros(worker.spec.patience), &mut rng),
             Role::Ending => ending(&mut rng),
             Role::Writing => writer::plan(worker, &mut rng).await,
@@ -173,6 +176,7 @@ pub(super) fn waiting(rng: &mut Rng) -> Plan {
         anew: false,
         aim: Aim::Hold,
         by: By::Observed,
+        least: Duration::ZERO,
         transferred: None,
     }
 }
@@ -229,6 +233,14 @@ fn crowding(rng: &mut Rng) -> Plan {
 fn patient(wait: Duration, rng: &mut Rng) -> Plan {
     let hold = millis(rng, 200..600);
     Plan { key: PATIENT_KEY.into(), wait: Some(wait), hold, ..waiting(rng) }
+}
+
+/// Waits for the key of its process, and gives it back before the end of its minimum hold. The ttl is long, because a waiter
+/// that is not told of that end sends its next request after a third of it.
+fn least(slot: u32, rng: &mut Rng) -> Plan {
+    let (ttl, wait) = (Duration::from_millis(3500), Some(Duration::from_secs(6)));
+    let (least, hold) = (millis(rng, 250..350), millis(rng, 2..40));
+    Plan { key: format!("{LEAST}{slot}"), ttl, wait, least, hold, ..waiting(rng) }
 }
 
 /// Waits until the same moment as all others, if that is not too near. One of them has the key for most of the time.
@@ -312,6 +324,9 @@ async fn acquire(worker: &Worker, plan: &Plan, number: u64) -> mongoseal::Result
     if !plan.refreshed {
         ask = ask.without_refresh();
     }
+    if !plan.least.is_zero() {
+        ask = ask.at_least(plan.least);
+    }
     ask.await
 }
 
@@ -354,6 +369,7 @@ async fn ask(worker: &Worker, plan: &Plan) -> Option<(Held, u64)> {
         probe: false,
         refreshes: plan.refreshed || plan.aim == Aim::Lead,
         since: plan.transferred.map(|lease| lease.since),
+        least: micros(plan.least),
     }));
     answer.ok().map(|held| (held, number))
 }

@@ -89,6 +89,11 @@ impl Handles {
     }
 }
 
+/// A handle on the client of the plain ones, which its caller shuts down.
+pub(super) fn sibling(spec: &Spec, handles: &Handles) -> Mongoseal {
+    builder(spec).sibling_of(&handles.plain[0]).expect("the settings are valid")
+}
+
 fn builder(spec: &Spec) -> Builder {
     let owner = format!("slot-{}/{}", spec.slot, spec.worker);
     let builder = Mongoseal::builder().owner(owner).ttl(Duration::from_secs(2)).grace(spec.least_grace());

@@ -3,20 +3,19 @@
 
 use std::{
     collections::{HashMap, HashSet},
+    future::pending,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
 use mongoseal::{
     Clock, Deadline, Error, FencingToken, HandleId, HybridTime, Key, LeaseId, Result, StoreTime,
-    record::{Acquire, BatchRequest, Filter, LeaseRefs, Outcome, Position, Request},
-    store::{
-        Applied, BoxFuture, Capabilities, ExpiredPage, Notification, Page, PrefixState, RecordState, Snapshot, Store,
-    },
+    record::{Acquire, BatchRequest, Filter, KeyFilter, LeaseRefs, Outcome, Position, Request},
+    store::{Applied, BoxFuture, Capabilities, ExpiredPage, FollowedState, Notification, Page, Snapshot, Store},
 };
 use tokio::{
     sync::{
-        mpsc::{Sender, UnboundedSender},
+        mpsc::{Sender, UnboundedSender, unbounded_channel},
         watch,
     },
     time::{Instant, sleep, sleep_until, timeout},
@@ -318,15 +317,29 @@ impl Store for Observed {
     }
 
     fn watch(&self, handle: HandleId, since: HybridTime, tell: UnboundedSender<Notification>) -> BoxFuture<Result<()>> {
-        self.store.watch(handle, since, tell)
+        if self.sabotage != Some(Sabotage::UntoldHold) {
+            return self.store.watch(handle, since, tell);
+        }
+        let (all, mut told) = unbounded_channel();
+        let watching = self.store.watch(handle, since, all);
+        Box::pin(async move {
+            let telling = async {
+                while let Some(notification) = told.recv().await {
+                    if !matches!(notification, Notification::Recheck { .. }) {
+                        tell.send(notification).ok();
+                    }
+                }
+                pending().await
+            };
+            tokio::select! {
+                ended = watching => ended,
+                ended = telling => ended,
+            }
+        })
     }
 
-    fn follow(&self, key: &Key, tell: Sender<RecordState>) -> BoxFuture<Result<()>> {
-        self.store.follow(key, tell)
-    }
-
-    fn follow_prefix(&self, prefix: &str, known: Vec<Key>, tell: Sender<PrefixState>) -> BoxFuture<Result<()>> {
-        self.store.follow_prefix(prefix, known, tell)
+    fn follow(&self, filter: &KeyFilter, known: Vec<Key>, tell: Sender<FollowedState>) -> BoxFuture<Result<()>> {
+        self.store.follow(filter, known, tell)
     }
 
     fn close(&self, deadline: Deadline) -> BoxFuture<()> {

@@ -28,11 +28,9 @@ pub(super) async fn run(worker: &Worker, client: u64) {
 }
 
 async fn run_tick(worker: &Worker, key: String, tick: u64, rng: &mut Rng) {
-    let mut once =
-        worker.handles.seal.once(key.as_str(), Tick::number(tick)).ttl(SMALLEST_TTL).grace(worker.spec.least_grace());
-    if rng.bool() {
-        once = once.wait(Duration::from_secs(3));
-    }
+    let wait = if rng.bool() { Duration::from_secs(3) } else { Duration::ZERO };
+    let once = worker.handles.seal.once(key.as_str(), Tick::number(tick)).ttl(SMALLEST_TTL);
+    let once = once.grace(worker.spec.least_grace()).wait(wait);
     // Mostly short, sometimes past the ttl.
     let length = if rng.u8(..4) == 0 { rng.u64(200..2_800) } else { rng.u64(1..40) };
     let id = worker.spec.worker;

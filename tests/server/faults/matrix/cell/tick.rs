@@ -20,7 +20,7 @@ impl Running {
     pub(super) async fn start(seal: &Mongoseal, key: &str) -> Self {
         let (ends, ended) = oneshot::channel();
         let (works, begun) = oneshot::channel();
-        let once = seal.once(key, TICK).ttl(TTL);
+        let once = seal.once(key, TICK).ttl(TTL).wait(Duration::ZERO);
         let run = tokio::spawn(once.run(async move |_| -> Result<()> {
             works.send(()).expect("the test waits for it");
             ended.await.expect("the test ends it");

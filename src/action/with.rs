@@ -54,6 +54,37 @@ impl Acquire {
         lease.end_work().await?;
         Ok(value)
     }
+
+    /// Acquires the key, runs `work` that returns a `Result` while the lease is held, and releases it, as
+    /// [`with`](Self::with) does. Returns the `Result` of the work.
+    ///
+    /// # Errors
+    ///
+    /// The error of the work. Those of [`with`](Self::with).
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`with`](Self::with).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use mongoseal::{Error, Mongoseal};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> mongoseal::Result<()> {
+    /// # let seal = Mongoseal::in_memory();
+    /// let failed = seal.acquire("import").try_with(async |_| Err::<(), _>(Error::invalid("the file is empty"))).await;
+    /// assert!(failed.unwrap_err().to_string().contains("the file is empty"));
+    /// assert!(seal.acquire("import").await.is_ok(), "the key is free");
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn try_with<T, E>(self, work: impl AsyncFnOnce(&Lease) -> Result<T, E>) -> Result<T, E>
+    where
+        E: From<Error>,
+    {
+        self.with(work).await?
+    }
 }
 
 impl AcquireAll {
@@ -86,6 +117,23 @@ impl AcquireAll {
         let value = leases.run(work(&leases)).await?;
         leases.end_work().await?;
         Ok(value)
+    }
+
+    /// Acquires all keys, runs `work` that returns a `Result` while all leases are held, and releases them. It is
+    /// [`Acquire::try_with`] for several keys.
+    ///
+    /// # Errors
+    ///
+    /// The error of the work. Those of [`with`](Self::with).
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`with`](Self::with).
+    pub async fn try_with<T, E>(self, work: impl AsyncFnOnce(&LeaseSet) -> Result<T, E>) -> Result<T, E>
+    where
+        E: From<Error>,
+    {
+        self.with(work).await?
     }
 }
 

@@ -1,4 +1,4 @@
-//! Leases that are used in a scope, left behind, and larger away.
+//! Leases under which `with` runs work, orphaned leases, and transferred leases.
 
 use mongoseal::{Error, LeaseId, LeaseState, LossCause, Mongoseal, ReleaseOutcome, record::Request};
 
@@ -13,7 +13,7 @@ async fn is_free(seal: &Mongoseal) -> bool {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_scope_gives_the_value_and_releases_on_success_error_panic_and_cancellation() {
+async fn with_returns_the_value_and_releases_after_success_error_panic_and_cancellation() {
     let store = Faulty::new();
     let seal = store.seal();
     let token = seal.with_lease("k", async |lease| lease.token()).await.unwrap();
@@ -41,7 +41,27 @@ async fn a_scope_gives_the_value_and_releases_on_success_error_panic_and_cancell
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_scope_reports_a_loss_and_drops_the_work() {
+async fn try_with_and_try_run_return_the_result_of_the_work_or_the_loss() {
+    let store = Faulty::new();
+    let seal = store.seal();
+    let failed = async || Err::<(), _>(Error::invalid("mine"));
+    let is_mine = |result: Result<(), Error>| result.unwrap_err().to_string().contains("mine");
+    assert!(is_mine(seal.acquire("k").try_with(async |_| failed().await).await));
+    assert!(is_mine(seal.acquire_all(["k", "l"]).try_with(async |_| failed().await).await));
+    let lease = seal.acquire("k").await.unwrap();
+    assert!(is_mine(lease.try_run(failed()).await));
+    assert_eq!(lease.try_run(async { Ok::<_, Error>(7) }).await.unwrap(), 7);
+    store.records.remove(lease.key());
+    lease.verify().await.unwrap_err();
+    assert!(matches!(lease.try_run(async { Ok::<_, Error>(7) }).await, Err(Error::Lost { .. })));
+    let set = seal.acquire_all(["k", "l"]).await.unwrap();
+    assert!(is_mine(set.try_run(failed()).await));
+    let leader = seal.campaign("boss").await.unwrap();
+    assert!(is_mine(leader.try_run(failed()).await));
+}
+
+#[tokio::test(start_paused = true)]
+async fn with_reports_a_loss_and_drops_the_work() {
     let store = Faulty::new();
     let seal = store.seal();
     store.script(|call| matches!(call, Call::Apply(Request::Refresh(_))).then_some(Fault::Fail));

@@ -1,0 +1,53 @@
+//! The program as process 1 of a container.
+#![cfg(target_os = "linux")]
+
+use nix::{
+    sys::signal::Signal::{SIGINT, SIGQUIT, SIGTERM},
+    unistd::Uid,
+};
+use tokio::process::Command;
+
+use crate::{
+    sandbox::{KEY, Sandbox, children, ended, id, signal},
+    secs,
+};
+
+/// `unshare` with options that give a program a namespace of process ids of its own.
+fn contained(sandbox: &Sandbox, arguments: &[&str]) -> Command {
+    let mut unshare = Command::new("unshare");
+    let inside = sandbox.mongoseal(arguments);
+    // Other users than root need a namespace of users, which some systems refuse: then this test fails.
+    unshare.arg(if Uid::effective().is_root() { "-pf" } else { "-Urpf" }).arg("--mount-proc");
+    unshare.arg(inside.as_std().get_program()).args(inside.as_std().get_args());
+    for (name, value) in inside.as_std().get_envs() {
+        unshare.env(name, value.unwrap_or_default());
+    }
+    unshare.stdin(std::process::Stdio::null()).stdout(std::process::Stdio::piped());
+    unshare.stderr(std::process::Stdio::piped()).kill_on_drop(true);
+    unshare
+}
+
+#[tokio::test]
+async fn as_process_1_it_ends_after_sigint_and_sigquit_with_128_and_the_number_and_releases_the_key() {
+    let sandbox = Sandbox::new("init").await;
+    let commands: [&[&str]; 3] =
+        [&["run", KEY, "--", "sleep", "100"], &["once", KEY, "--tick", "7", "--", "sleep", "100"], &["conform"]];
+    for arguments in commands {
+        for sent in [SIGINT, SIGQUIT, SIGTERM] {
+            let run = contained(&sandbox, arguments).spawn().expect("unshare(1) is installed");
+            if arguments[0] == "conform" {
+                tokio::time::sleep(secs(1)).await;
+            } else {
+                mongoseal_test_support::eventually(secs(20), "the key is held", async || {
+                    sandbox.seal.inspect(KEY).await.unwrap().is_some_and(|record| !record.holders.is_empty())
+                })
+                .await;
+            }
+            let [inside] = children(id(&run))[..] else { panic!("unshare could not start the program") };
+            signal(inside, sent);
+            let run = ended(run).await;
+            assert_eq!((run.code, run.signal), (Some(128 + sent as i32), None), "{arguments:?} {sent}: {}", run.stderr);
+            sandbox.is_free().await;
+        }
+    }
+}
