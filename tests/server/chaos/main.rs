@@ -101,20 +101,31 @@ fn no_grace_is_caught() -> Result<Completion, Failed> {
     Ok(Completion::Completed)
 }
 
+/// The seeds of a sabotage's runs. A run in which its fault met no request that shows it ends without a violation, and
+/// the next seed follows: `grant-by-read`, whose race is the rarest, has ended so.
+const SEEDS: [&str; 3] = ["3", "4", "5"];
+
 /// A run of a library that is broken so fails by one of these invariants.
 fn is_caught(name: &str, only: &str, by: &[&str], more: &[&str]) -> Result<(), Failed> {
     let kept = std::env::temp_dir().join(format!("chaos-{name}-{}.jsonl", std::process::id()));
     let file = kept.to_str().ok_or("the directory has a name")?;
     // A run ends when the sabotage is caught. Without grace it needs a failover, from a member with a clock that is behind to
     // one with a clock ahead, within a fraction of a second of an expiry: two of three clocks are ahead by seed 13.
-    let (minutes, seed) = match name {
-        "no-grace" => ("6", "13"),
+    let (minutes, seeds): (_, &[&str]) = match name {
+        "no-grace" => ("6", &["13"]),
         // It is seen when the run is over.
-        "slow-close" => ("0.3", "3"),
-        _ => ("2", "3"),
+        "slow-close" => ("0.3", &SEEDS),
+        _ => ("2", &SEEDS),
     };
-    let asked = ["--minutes", minutes, "--seed", seed, "--sabotage", name, "--only", only, "--json", file];
-    let (said, code) = run(&[&asked, more].concat())?;
+    let mut said = String::new();
+    let mut code = None;
+    for seed in seeds {
+        let asked = ["--minutes", minutes, "--seed", seed, "--sabotage", name, "--only", only, "--json", file];
+        (said, code) = run(&[&asked, more].concat())?;
+        if code != Some(0) {
+            break;
+        }
+    }
     assert_eq!(code, Some(1), "{name}: {said}");
     let invariants: Vec<_> = said
         .lines()

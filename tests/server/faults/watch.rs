@@ -1,10 +1,10 @@
 //! A watch continues when the primary changes.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use mongodb::bson::doc;
 use mongoseal::{EventKind, EventStream, FencingToken, Mongoseal, WatchItem};
-use mongoseal_test_support::{How, Peer, ReplicaSet};
+use mongoseal_test_support::{How, Peer, ReplicaSet, eventually};
 use tokio::time::timeout;
 
 use crate::{connect, secs, turn};
@@ -94,12 +94,17 @@ async fn hold(seal: &Mongoseal, times: usize) -> Vec<FencingToken> {
 
 /// Each of these grants must be reported in order, each followed by its release, and nothing else.
 async fn each_grant_is_reported(streams: [EventStream; 3], granted: &[FencingToken]) {
+    each_grant_is_reported_within(secs(10), streams, granted).await;
+}
+
+/// The same, with the longest time between two events.
+async fn each_grant_is_reported_within(longest: Duration, streams: [EventStream; 3], granted: &[FencingToken]) {
     let mut findings = Vec::new();
     for (mut stream, watched) in streams.into_iter().zip(WATCHED) {
         let mut missing = 0;
         let mut unexpected = Vec::new();
         let mut expected = granted.iter().flat_map(|token| [(*token, true), (*token, false)]);
-        while let Ok(Some(item)) = timeout(secs(10), stream.next()).await {
+        while let Ok(Some(item)) = timeout(longest, stream.next()).await {
             match item.unwrap() {
                 WatchItem::Event(event) => {
                     let seen = (event.token, matches!(event.kind, EventKind::Granted { .. }));
@@ -220,4 +225,26 @@ async fn lost_history_is_reported_as_missed_and_followed_by_what_has_changed() {
         lease.release().await.unwrap();
         watching.shutdown().await;
     }
+}
+
+/// A request of the stream is held by the network for good, and nobody is told so. The rest of the handle is not affected.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stream_that_is_silent_for_20_seconds_is_opened_again_where_it_was() {
+    let _turn = turn().await;
+    let set = ReplicaSet::builder().members(1).proxied().start().await;
+    let watching = connect(Mongoseal::builder(), set.uri_with("appName=watching")).await;
+    let working = connect(Mongoseal::builder(), set.uri_with("appName=working")).await;
+    let streams = watches(&watching).await;
+    let mut granted = hold(&working, 2).await;
+    let held = set.proxy().delay("watching", "getMore", secs(3600));
+    eventually(secs(10), "a request of the stream is held", async || held.count() >= 1).await;
+    let since = Instant::now();
+    // The request that is held stays so. Others pass.
+    set.proxy().heal();
+    granted.extend(hold(&working, 2).await);
+    each_grant_is_reported_within(secs(40), streams, &granted).await;
+    let silent = since.elapsed();
+    println!("all events were reported {silent:?} after the request that is held");
+    assert!(silent > secs(15), "the request that is held cannot have been that of the stream: {silent:?}");
+    watching.shutdown().await;
 }

@@ -24,7 +24,7 @@ pub use example::built;
 pub use fail_point::FailPoint;
 pub use forwarder::Forwarder;
 pub use postgres::Postgres;
-pub use programs::{find_libfaketime, libfaketime, mongod};
+pub use programs::{find_libfaketime, libfaketime};
 pub use proxy::{Hits, How, Peer, Proxy, Way};
 pub use redis::Redis;
 pub use replica_set::{Builder, ReplicaSet, shared};

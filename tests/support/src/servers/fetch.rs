@@ -16,20 +16,21 @@ pub(crate) fn target_dir() -> PathBuf {
     }
 }
 
-/// `<target>/mongod/<name>`, made by `make` unless it is there.
+/// The absolute path of `<target>/mongod/<name>`, made by `make` unless it is there.
 ///
-/// `make` gets an empty directory to work in and returns the file it produced there, which is then
-/// moved into place in one step: the file is either absent or whole. A lock held meanwhile makes
+/// `make` gets an empty directory to work in and returns what it produced there, a file or that directory, which is
+/// then moved into place in one step: it is either absent or whole. A lock held meanwhile makes
 /// other processes and threads wait for that result instead of fetching it again; the kernel
 /// releases it should we die.
 pub(crate) fn fetched(name: &str, make: impl FnOnce(&Path) -> Result<PathBuf, String>) -> Result<PathBuf, String> {
     let dir = target_dir().join("mongod");
+    let told = |error: std::io::Error| format!("{}: {error}", target_dir().display());
+    fs::create_dir_all(&dir).map_err(told)?;
+    let dir = dir.canonicalize().map_err(told)?;
     let file = dir.join(name);
     if file.exists() {
         return Ok(file);
     }
-    let told = |error: std::io::Error| format!("{}: {error}", dir.display());
-    fs::create_dir_all(&dir).map_err(told)?;
     let lock = File::create(dir.join(format!("{name}.lock"))).map_err(told)?;
     flock(&lock, FlockOperation::LockExclusive).map_err(|error| told(error.into()))?;
     if file.exists() {
@@ -44,12 +45,17 @@ pub(crate) fn fetched(name: &str, make: impl FnOnce(&Path) -> Result<PathBuf, St
     outcome.map(|()| file)
 }
 
-/// Downloads `requirement` as a wheel from PyPI and unpacks it into `dir`.
-pub(crate) fn unpack_wheel(requirement: &str, dir: &Path) -> Result<(), String> {
+/// Downloads `requirement` as a wheel from PyPI and unpacks it into `dir`. `built_for` is the platform, the version of
+/// Python and its implementation, each where it is not this machine's.
+pub(crate) fn unpack_wheel(requirement: &str, built_for: &[&str], dir: &Path) -> Result<(), String> {
     let pip = ["-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps"];
-    run(Command::new("python3").args(pip).args(["--only-binary=:all:", requirement, "-d", "."]).current_dir(dir))?;
+    let options = ["--platform", "--python-version", "--implementation"].iter().zip(built_for);
+    let options = options.flat_map(|(option, value)| [*option, *value]);
+    let folder = ["--only-binary=:all:", requirement, "-d", "."];
+    run(Command::new("python3").args(pip).args(options).args(folder).current_dir(dir))?;
     let wheel = find(dir, &|path| has_extension(path, "whl"))?;
-    run(Command::new("python3").args(["-m", "zipfile", "-e"]).arg(wheel).arg(dir))
+    run(Command::new("python3").args(["-m", "zipfile", "-e"]).arg(&wheel).arg(dir))?;
+    fs::remove_file(&wheel).map_err(|error| format!("{}: {error}", wheel.display()))
 }
 
 /// The first file under `dir` that is `wanted`.

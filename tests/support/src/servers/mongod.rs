@@ -9,7 +9,7 @@ use crate::servers::{
     certificate::Certificate,
     clock::{self, Notices},
     programs,
-    server::{Program, path},
+    server::Program,
 };
 
 /// What a mongod is started with, beyond what every one gets.
@@ -49,12 +49,15 @@ impl Program for Options {
     fn command_line(&self, port: u16, home: &Path) -> Vec<String> {
         let own_clock = || clock::shifting(home, Notices::WithinASecond, &[]);
         let mut command = if self.own_clock { own_clock() } else { Vec::new() };
-        command.push(path(&programs::mongod()));
+        let server = programs::mongod();
+        command.extend_from_slice(&server.command);
         let mut option = |name: &str, value: String| command.extend([format!("--{name}"), value]);
         option("port", port.to_string());
         option("bind_ip", "127.0.0.1".into());
-        option("dbpath", path(home));
+        option("dbpath", server.path(home));
         option("wiredTigerCacheSizeGB", "0.25".into());
+        // Nobody reads what it collects, and under Wine it ends the server.
+        option("setParameter", "diagnosticDataCollectionEnabled=false".into());
         for (name, value) in &self.parameters {
             option("setParameter", format!("{name}={value}"));
         }
@@ -63,16 +66,18 @@ impl Program for Options {
             option("oplogSize", "64".into());
         }
         if let Some(key) = &self.key {
-            option("keyFile", path(&secret_file(home, "key", key)));
+            option("keyFile", server.path(&secret_file(home, "key", key)));
         }
         if let Some(Certificate { authority, own }) = &self.certificate {
             option("tlsMode", "requireTLS".into());
-            option("tlsCertificateKeyFile", path(&secret_file(home, "certificate.pem", own)));
+            option("tlsCertificateKeyFile", server.path(&secret_file(home, "certificate.pem", own)));
             fs::write(authority_file(home), authority).expect("the directory of a member is writable");
-            option("tlsCAFile", path(&authority_file(home)));
+            option("tlsCAFile", server.path(&authority_file(home)));
             command.push("--tlsAllowConnectionsWithoutCertificates".into());
         }
-        command.push("--nounixsocket".into());
+        if !server.is_windows {
+            command.push("--nounixsocket".into());
+        }
         command
     }
 }

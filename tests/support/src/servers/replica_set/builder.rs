@@ -41,7 +41,6 @@ pub struct Builder {
 impl Default for Builder {
     fn default() -> Self {
         let parameters = [
-            ("diagnosticDataCollectionEnabled", "false"),
             // Fail points, and the `hostInfo` by which a proxy knows members.
             ("enableTestCommands", "1"),
             ("ttlMonitorSleepSecs", "1"),
