@@ -58,13 +58,13 @@ pub(crate) fn unpack_wheel(requirement: &str, built_for: &[&str], dir: &Path) ->
     fs::remove_file(&wheel).map_err(|error| format!("{}: {error}", wheel.display()))
 }
 
-/// The first file under `dir` that is `wanted`.
+/// The first file under `dir` that is `wanted`. Follows no links: one of Wine's leads to the root folder.
 pub(crate) fn find(dir: &Path, wanted: &dyn Fn(&Path) -> bool) -> Result<PathBuf, String> {
     let mut dirs = vec![dir.to_path_buf()];
     while let Some(dir) = dirs.pop() {
         for entry in fs::read_dir(&dir).into_iter().flatten().flatten() {
             let path = entry.path();
-            if path.is_dir() {
+            if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
                 dirs.push(path);
             } else if wanted(&path) {
                 return Ok(path);
