@@ -130,14 +130,14 @@
 //!
 //! | feature | default | what it adds |
 //! |---|---|---|
-//! | `mongodb` | yes | the MongoDB store; needs `rustls` or `openssl` |
+//! | `mongodb` | yes | the MongoDB store; needs `rustls` or `openssl`, and `bson-2` or `bson-3` |
 //! | `rustls`, `openssl` | `rustls` | TLS of the driver |
 //! | `dns-resolver` | yes | connection strings with `mongodb+srv://` |
 //! | `zstd-compression`, `zlib-compression`, `snappy-compression` | no | `compressors=` in the connection string |
 //! | `aws-auth`, `gssapi-auth`, `azure-oidc`, `gcp-oidc` | no | these values of `authMechanism` and its properties; `gssapi-auth` needs Kerberos libraries |
 //! | `socks5-proxy` | no | `proxyHost=` |
 //! | `cert-key-password` | no | `tlsCertificateKeyFilePassword=` |
-//! | `bson-3` | no | bson 3 in the driver's types |
+//! | `bson-2`, `bson-3` | `bson-2` | the version of the `bson` crate in the driver's types; with both it is 3 |
 //! | `compare-and-swap` | no | `store::CompareAndSwap`: a store on any place that can compare and swap bytes |
 //! | `metrics` | no | the module `metrics`: [metrics](guide::metrics) through the crate of that name |
 //! | `blocking` | no | the module `blocking`: the API for callers without async |

@@ -17,7 +17,7 @@ mod scratch;
 use std::{pin::pin, sync::Arc, time::Duration};
 
 use mongoseal::{
-    Deadline,
+    Clock, Deadline,
     conformance::{self, Clause},
     store::Store,
 };
@@ -204,19 +204,23 @@ struct Report {
     json: bool,
     verbose: bool,
     worst: Verdict,
+    /// When, on the clock, the check before ended.
+    since: Duration,
 }
 
-/// A finding with its kind, as JSON.
+/// A finding with its kind and its time, as JSON.
 #[derive(Serialize)]
 struct FindingView<'a> {
     kind: &'static str,
     #[serde(flatten)]
     finding: &'a Finding,
+    /// The milliseconds since the check before.
+    ms: u128,
 }
 
 impl Report {
     fn of(options: &Conform) -> Self {
-        Self { json: options.json, verbose: options.verbose, worst: Verdict::Pass }
+        Self { json: options.json, verbose: options.verbose, worst: Verdict::Pass, since: Clock::Boot.now() }
     }
 
     /// Adds what became of the scratch place, and returns the status of the program. `ended`: how the checks ended, with the
@@ -234,7 +238,9 @@ impl Report {
     fn add(&mut self, kind: &'static str, finding: &Finding) -> Result<(), Failure> {
         self.worst = self.worst.max(finding.verdict);
         if self.json {
-            output::json(&FindingView { kind, finding })?;
+            let now = Clock::Boot.now();
+            let ms = now.saturating_sub(std::mem::replace(&mut self.since, now)).as_millis();
+            output::json(&FindingView { kind, finding, ms })?;
         } else {
             output::lines(&finding.lines(COLUMN))?;
         }

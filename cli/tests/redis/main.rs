@@ -213,6 +213,7 @@ fn main() -> ExitCode {
         connection::a_server_that_speaks_tls_only_is_used_and_examined,
         refused::what_redis_cannot_do_is_refused_before_anything_is_sent,
         refused::an_option_of_the_other_product_is_refused,
+        refused::tls_to_a_port_without_tls_is_named_as_a_cause,
         refused::a_server_that_would_break_a_promise_is_refused_and_fails_its_check,
         files::a_lease_file_is_refused_with_another_product_database_or_prefix,
         doctor::a_server_with_all_settings_passes_each_check,

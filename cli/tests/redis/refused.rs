@@ -22,6 +22,20 @@ pub(crate) async fn what_redis_cannot_do_is_refused_before_anything_is_sent() {
     }
 }
 
+/// Such a port answers nothing to a handshake. The driver waits as long as the library does by default.
+pub(crate) async fn tls_to_a_port_without_tls_is_named_as_a_cause() {
+    let server = shared().await.url().replacen("redis://", "rediss://", 1);
+    let mut all = tokio::task::JoinSet::new();
+    for timeout in ["2s", "10s", "15s"] {
+        let mut run = mongoseal(&["run", "k", "--timeout", timeout, "--", "true"]);
+        run.env("MONGOSEAL_URI", &server);
+        all.spawn(Ended::by(run));
+    }
+    for ended in all.join_all().await {
+        ended.refused(123, "whether its port is for TLS (`rediss`) or not (`redis`)");
+    }
+}
+
 pub(crate) async fn an_option_of_the_other_product_is_refused() {
     let uri = "redis://127.0.0.1:9";
     for (arguments, uri, part) in [

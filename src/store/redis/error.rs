@@ -109,6 +109,9 @@ pub(super) fn translate_opening(error: RedisError, has_opened: bool) -> Error {
             "Redis refused the login, which it accepted before: check `maxclients` and the password, and retry",
         );
     }
+    if error.is_timeout() {
+        return unconnected();
+    }
     translate(error, None)
 }
 

@@ -175,6 +175,28 @@ async fn no_event_is_left_out_over_kill_and_restart_of_the_only_member() {
     watching.shutdown().await;
 }
 
+/// A server that is no longer the primary ends its streams with one of these codes.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stream_that_an_election_ends_is_opened_again_where_it_was() {
+    let _turn = turn().await;
+    let set = ReplicaSet::builder().members(1).start().await;
+    let working = connect(Mongoseal::builder(), set.uri()).await;
+    for code in [189, 11600, 11602, 10107] {
+        let watching = connect(Mongoseal::builder(), set.uri_with(&format!("appName=ended{code}"))).await;
+        let streams = watches(&watching).await;
+        let mut granted = hold(&working, 2).await;
+        let error = doc! { "errorCode": code, "errmsg": "this member is no longer the primary" };
+        // More than the driver resumes by itself.
+        let ended = set.fail_command(&format!("ended{code}"), &["getMore", "aggregate"], error, 6).await;
+        granted.extend(hold(&working, 2).await);
+        ended.hit(6).await;
+        ended.off().await;
+        granted.extend(hold(&working, 2).await);
+        each_grant_is_reported(streams, &granted).await;
+        watching.shutdown().await;
+    }
+}
+
 /// The server says that the history is gone: once at the resume, and once in the open stream.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn lost_history_is_reported_as_missed_and_followed_by_what_has_changed() {

@@ -10,7 +10,7 @@ mod index;
 mod reads;
 mod writes;
 
-use std::{pin::Pin, sync::Arc};
+use std::{env, pin::Pin, sync::Arc};
 
 pub(super) use index::{deletion, deletion_not_checked, insert_expired};
 
@@ -136,9 +136,8 @@ pub(super) fn all(lab: Lab<'_>) -> Vec<Probe<'_>> {
 
 /// Checks what the server reports about itself.
 pub(super) async fn server(deployment: &Deployment) -> Finding {
-    let build = deployment.run_admin(doc! { "buildInfo": 1 }).await;
-    let version = build.ok().and_then(|build| build.get_str("version").ok().map(str::to_owned));
-    let version = version.map_or_else(|| "no version".to_owned(), |version| format!("version {version}"));
+    let build = deployment.run_admin(doc! { "buildInfo": 1 }).await.unwrap_or_default();
+    let version = version_of(&build).unwrap_or_else(|| "no version".to_owned());
     let wire = deployment.hello.get_i32("maxWireVersion").unwrap_or(0);
     let kind = match deployment.hello.get_str("setName") {
         _ if deployment.is_router() => "a router of a sharded cluster".to_owned(),
@@ -148,11 +147,28 @@ pub(super) async fn server(deployment: &Deployment) -> Finding {
     Finding::pass("server", format!("{} reports {version}, wire version {wire}, and is {kind}", deployment.answering()))
 }
 
+/// The version of a server, its build and its platform.
+fn version_of(build: &Document) -> Option<String> {
+    let mut version = format!("version {}", build.get_str("version").ok()?);
+    if let Ok(commit) = build.get_str("gitVersion") {
+        version += &format!(", build {commit}");
+    }
+    if let Ok(environment) = build.get_document("buildEnvironment") {
+        let parts = ["target_os", "target_arch"].map(|part| environment.get_str(part).unwrap_or("unknown"));
+        version += &format!(", for {}", parts.join(" "));
+    }
+    Some(version)
+}
+
 /// Checks whether the library accepts the deployment. It recognises other products, and says what they lack.
 pub(super) async fn library(lab: Lab<'_>) -> Finding {
     let deadline = Deadline::after(lab.store.clock(), lab.connection.timeout());
     match lab.store.prepare(deadline).await {
-        Ok(()) => Finding::pass("library", "mongoseal accepts this deployment"),
+        Ok(()) => {
+            // The program has the version of the library.
+            let (version, os, arch) = (env!("CARGO_PKG_VERSION"), env::consts::OS, env::consts::ARCH);
+            Finding::pass("library", format!("mongoseal {version} for {os} {arch} accepts this deployment"))
+        }
         Err(error) => Finding::refused("library", &Failure::from(error)),
     }
 }

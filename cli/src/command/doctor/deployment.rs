@@ -66,15 +66,33 @@ fn unhealthy(status: &Document) -> Vec<String> {
     members.filter(is_unhealthy).map(named).collect()
 }
 
+/// The major releases, and the day on which MongoDB ends its support of each, from
+/// <https://www.mongodb.com/legal/support-policy/lifecycles>. All releases before the first of these have ended.
+const ENDS: [(&str, &str); 3] = [("6.0", "2025-07-31"), ("7.0", "2027-08-31"), ("8.0", "2029-10-31")];
+
 pub(super) async fn version(deployment: &Deployment) -> Finding {
     let build = deployment.run_admin(doc! { "buildInfo": 1 }).await;
     let version = build.ok().and_then(|build| build.get_str("version").ok().map(str::to_owned));
     let wire = deployment.hello.get_i32("maxWireVersion").unwrap_or(0);
-    let found = version.map_or_else(|| format!("wire version {wire}"), |version| format!("MongoDB {version}"));
+    let found = version.as_ref().map_or_else(|| format!("wire version {wire}"), |version| format!("MongoDB {version}"));
     if wire < WIRE_VERSION_6_0 {
         return Finding::fail("version", found, "upgrade to MongoDB 6.0 or later");
     }
-    Finding::pass("version", found)
+    let today = deployment.hello.get_datetime("localTime").ok().and_then(|time| time.try_to_rfc3339_string().ok());
+    match version.zip(today).and_then(|(version, today)| ended(&version, &today)) {
+        Some(end) => Finding::warn(
+            "version",
+            format!("{found}, whose support by MongoDB ended on {end}, so security holes in it stay"),
+            "upgrade to a release of https://www.mongodb.com/legal/support-policy/lifecycles",
+        ),
+        None => Finding::pass("version", found),
+    }
+}
+
+/// The day on which the support of this version ended, if it did before today. Days and times are in the form of RFC 3339.
+fn ended(version: &str, today: &str) -> Option<&'static str> {
+    let (_, end) = ENDS.iter().find(|(release, _)| version.starts_with(&format!("{release}.")))?;
+    (*end < today.get(..end.len())?).then_some(*end)
 }
 
 const JOURNAL: &str = "journal";
@@ -123,6 +141,14 @@ pub(super) async fn change_stream(deployment: &Deployment) -> Finding {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_support_of_a_release_ends_after_its_last_day() {
+        assert_eq!(ended("6.0.27", "2025-08-01T00:00:00Z"), Some("2025-07-31"));
+        assert_eq!(ended("6.0.27", "2025-07-31T23:59:59Z"), None);
+        assert_eq!(ended("7.0.28", "2026-11-25T12:00:00Z"), None);
+        assert_eq!(ended("8.2.1", "2030-01-01T00:00:00Z"), None);
+    }
 
     #[test]
     fn members_that_are_down_or_do_not_follow_are_named() {

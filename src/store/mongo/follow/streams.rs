@@ -158,7 +158,8 @@ impl Streams {
                 }
                 Err(end) if end.is_definite() => return Err(end),
                 Err(end) => {
-                    debug!(?end, "a change stream failed: it is opened again where it was");
+                    let error = end.into_error(self.store.database.name(), &self.store.collection);
+                    debug!(%error, "a change stream failed: it is opened again where it was");
                     self.reads = None;
                     self.due = Clock::Boot.now().saturating_add(self.backoff.next());
                 }
