@@ -18,6 +18,10 @@ test:
 all:
     cargo test --workspace
 
+# The tests of the library on MongoDB 7, under Wine, and ten minutes of the fault runner.
+all-7:
+    .ci/on-7 all
+
 # Tier 2: what must hold before a change lands, 25 minutes.
 ci:
     .ci/run

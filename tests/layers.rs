@@ -349,6 +349,25 @@ fn only_the_mongodb_store_and_fence_name_their_driver() {
     }
 }
 
+/// The form of `Debug` of a driver's value can have what is secret, such as the password of a connection string.
+#[test]
+fn no_event_and_no_message_prints_an_error_or_a_reply_with_debug() {
+    let names = ["error", "end", "failed", "failure", "options", "client", "credential", "command", "reply"];
+    for folder in ["src", "cli/src"] {
+        for (name, text) in files(folder).iter().filter(|(name, _)| !name.ends_with("tests.rs")) {
+            let without_tests = text.split("#[cfg(test)]").next().unwrap_or_default();
+            for line in code(without_tests) {
+                let prints = |name: &&str| {
+                    let fields =
+                        [format!("?{name},"), format!("= ?{name}"), format!("{{{name}:?}}"), format!("{{{name}:#?}}")];
+                    fields.iter().any(|field| line.contains(field.as_str()))
+                };
+                assert_eq!(names.iter().find(prints), None, "{folder}/{name}: {line}");
+            }
+        }
+    }
+}
+
 /// Without `store/redis` and what these have of it, the rest of the library is as it was.
 #[test]
 fn only_the_redis_store_names_its_driver_and_only_what_chooses_a_store_names_that_store() {

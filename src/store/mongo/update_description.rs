@@ -145,6 +145,21 @@ mod tests {
         assert_eq!(applied(&doc! {}), Some(record()));
     }
 
+    /// From 6.1 on, an update can have `disambiguatedPaths`. Later servers may add more.
+    #[test]
+    fn fields_of_later_servers_and_a_null_on_a_dotted_path_change_nothing_else() {
+        let update = doc! {
+            "updatedFields": { "holders.0.metadata.0": Bson::Null, "holders.1.owner": "d" },
+            "removedFields": [],
+            "truncatedArrays": [],
+            "disambiguatedPaths": { "holders.0.metadata.0": ["holders", 0, "metadata", "0"] },
+            "ofALaterServer": { "holders": [] },
+        };
+        let mut expected = record();
+        expected.insert("holders", vec![doc! { "owner": "a", "metadata": { "0": Bson::Null } }, doc! { "owner": "d" }]);
+        assert_eq!(applied(&update), Some(expected));
+    }
+
     #[test]
     fn what_does_not_fit_is_refused() {
         for update in [

@@ -70,7 +70,7 @@ impl Link {
 
 impl Defect {
     /// The request as it is sent.
-    fn change(self, mut request: Request) -> Request {
+    pub(crate) fn change(self, mut request: Request) -> Request {
         match (self, &mut request) {
             (Self::UnknownMaximum, Request::Acquire(acquire)) if acquire.terms.hold.at_most == 0 => {
                 acquire.terms.hold.at_most = acquire.terms.hold.at_least.max(2_000);

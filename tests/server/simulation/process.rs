@@ -19,14 +19,15 @@ use mongoseal::{
 };
 
 use crate::{
-    SHORTEST, Weather,
     beliefs::{Belief, Beliefs},
     choices::Choice::{self, *},
     link::{Defect, Link},
     millis,
     program::{KEYS, Step},
     route::Route,
+    run::{SHORTEST, Weather},
     secs,
+    server::Observed,
     wire::Caller,
     world::{Records, World},
 };
@@ -64,6 +65,13 @@ impl Common {
         let (given, completed, granted) = (Mutex::default(), Mutex::default(), Mutex::default());
         let beliefs = Beliefs::new(weather == Weather::Calm);
         Arc::new(Self { world, weather, beliefs, given, defect, completed, forgotten: Mutex::default(), granted })
+    }
+}
+
+impl Common {
+    /// Whether something goes wrong beside the program.
+    pub(crate) fn is_hurt(&self) -> bool {
+        self.weather == Weather::Faulty
     }
 }
 
@@ -106,7 +114,12 @@ impl Process {
         let began = self.common.world.now();
         seal.shutdown().await;
         let took = self.common.world.now() - began;
-        assert!(took <= OPERATION + millis(100) + SLACK, "time: a shutdown of process {} took {took:?}", self.number);
+        let most = OPERATION + millis(100) + SLACK;
+        assert!(
+            took <= most || self.common.world.has_stalled(),
+            "time: a shutdown of process {} took {took:?}",
+            self.number
+        );
     }
 
     pub(crate) fn seal(&self) -> Mongoseal {
@@ -122,6 +135,7 @@ fn open(number: u64, route: &Arc<Route>, defect: Option<Defect>) -> Mongoseal {
     let store: Arc<dyn Store> = match &route.world.records {
         Records::Memory(store) => Arc::new(Link { route: Arc::clone(route), store: store.clone(), defect }),
         Records::Table(table) => Arc::new(Caller::new(Arc::clone(route), table.clone())),
+        Records::Server(server) => Arc::new(Observed { route: Arc::clone(route), store: (server.open)(), defect }),
     };
     let builder = Mongoseal::builder().owner(format!("process-{number}")).operation_timeout(OPERATION).ttl(TTL);
     builder.on_store(store).unwrap()
@@ -211,7 +225,7 @@ impl Running<'_> {
     }
 
     fn is_faulty(&self) -> bool {
-        self.process.common.weather == Weather::Faulty
+        self.process.common.weather == Weather::Faulty || self.world().is_slow()
     }
 
     fn has(&self, choice: Choice) -> bool {
@@ -238,7 +252,8 @@ impl Running<'_> {
         self.note(what);
         let value = call.await;
         let took = self.world().now().saturating_sub(began);
-        assert!(took <= most + SLACK, "time: {what} took {took:?} and not {most:?}: {}", self.describe());
+        let is_in_time = took <= most + SLACK || self.world().has_stalled();
+        assert!(is_in_time, "time: {what} took {took:?} and not {most:?}: {}", self.describe());
         value
     }
 
@@ -345,7 +360,8 @@ impl Running<'_> {
             Error::Lost { cause, .. } => self.may_lose(cause),
             // It may be revoked before its expiry is removed.
             Error::Unavailable { message, .. } => {
-                self.process.common.weather != Weather::Calm
+                self.is_faulty()
+                    || self.process.common.weather != Weather::Calm
                     || self.is_shut_down()
                     || (self.has(NeverExpires) && message.starts_with("the lease ended before"))
             }
@@ -355,13 +371,14 @@ impl Running<'_> {
                     || self.is_shut_down()
                     || (self.has(Resumes) && message.contains("no expiry"))
                     || (self.has(RefreshesGroup) && !self.seal.capabilities().atomic_groups)
+                    || ((self.has(RunsATick) || self.has(Verifies)) && !self.seal.capabilities().linearizable_reads)
             }
             _ => false,
         };
         assert!(is_expected, "error: {error:?}: {}", self.describe());
         let text = error.to_string();
         // What an error advises, whatever the caller used.
-        let advised = ["wait", "queue_limit", "operation_timeout"];
+        let advised = ["wait", "queue_limit", "operation_timeout", "maxPoolSize", "maxclients", "rediss", "redis"];
         let named = text.split('`').skip(1).step_by(2);
         for name in named.filter(|name| !advised.contains(name)) {
             let is_used = self.step.choices.functions().any(|function| function == name);
@@ -401,7 +418,12 @@ impl Running<'_> {
         let believe = |lease: &&Lease| {
             self.note(&format!("holds {:?} with {}", lease.key(), lease.token()));
             // The terms of a resumed lease are known to the store.
-            let limit = if self.has(Resumes) { self.world().limit(lease.key(), lease.token()) } else { limit };
+            let limit = if self.has(Resumes) {
+                self.world().limit(lease.key(), lease.token())
+            } else {
+                self.world().note_believed(lease.key(), lease.id(), lease.token(), limit);
+                limit
+            };
             process.common.beliefs.add(self.world(), process.number, step, lease, limit)
         };
         leases.iter().map(believe).collect()
@@ -425,7 +447,11 @@ impl Running<'_> {
         let began = self.world().now();
         let ended = self.beside_a_shutdown(verb).await;
         let took = self.world().now() - began;
-        assert!(took <= most, "time: a verb with work took {took:?}: {}", self.describe());
+        assert!(
+            took <= most || self.world().has_stalled(),
+            "time: a verb with work took {took:?}: {}",
+            self.describe()
+        );
         if let Err(error) = ended {
             self.accept(&error);
         }

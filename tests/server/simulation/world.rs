@@ -15,13 +15,19 @@ use mongoseal::{
     store::{Applied, MemoryStore, Snapshot, Store},
 };
 
-use crate::{millis, table::Table};
+use crate::{millis, server::Server, table::Table};
 
 /// Where the records are.
 pub(crate) enum Records {
     Memory(MemoryStore),
     Table(Table),
+    Server(Server),
 }
+
+/// How long the calm rules are lenient after a server or this machine was slow.
+const LENIENT: Duration = millis(10_000);
+/// An answer that takes longer is slow. On paused time none does.
+const SLOW: Duration = millis(150);
 
 pub(crate) struct World {
     pub(crate) records: Records,
@@ -37,6 +43,10 @@ pub(crate) struct World {
     grants: Mutex<HashMap<Key, Grants>>,
     /// How records were some time ago, as a deposed primary has them.
     past: Mutex<HashMap<Key, (Record, StoreClock)>>,
+    /// Up to which token an operator has ended the leases of a key on a server, and when.
+    revoked: Mutex<HashMap<Key, (FencingToken, Duration)>>,
+    /// When a server answered slowly, and when this machine did not run.
+    slow: Mutex<[Option<Duration>; 2]>,
 }
 
 /// The grants of a key.
@@ -55,6 +65,7 @@ impl World {
         let clock = match &records {
             Records::Memory(store) => store.clock(),
             Records::Table(table) => table.clock(),
+            Records::Server(server) => server.judge.clock(),
         };
         Arc::new(Self {
             records,
@@ -66,7 +77,45 @@ impl World {
             broken: Mutex::default(),
             grants: Mutex::default(),
             past: Mutex::default(),
+            revoked: Mutex::default(),
+            slow: Mutex::default(),
         })
+    }
+
+    pub(crate) fn is_on_server(&self) -> bool {
+        matches!(self.records, Records::Server(_))
+    }
+
+    /// Notes how long an answer of a server took.
+    pub(crate) fn note_answer(&self, took: Duration) {
+        if took > SLOW {
+            self.count("a server answers slowly");
+            self.slow.lock().unwrap()[0] = Some(self.now());
+        }
+    }
+
+    /// Notes for how long this machine did not run.
+    pub(crate) fn note_stall(&self, took: Duration) {
+        if took > SLOW {
+            self.count("a stall");
+            self.slow.lock().unwrap()[1] = Some(self.now());
+        }
+    }
+
+    fn is_recent(&self, at: Option<Duration>) -> bool {
+        at.is_some_and(|at| self.now().saturating_sub(at) < LENIENT)
+    }
+
+    /// Whether this machine did not run a moment ago.
+    pub(crate) fn has_stalled(&self) -> bool {
+        let stalled = self.slow.lock().unwrap()[1];
+        self.is_recent(stalled)
+    }
+
+    /// Whether it, or a server, was slow a moment ago.
+    pub(crate) fn is_slow(&self) -> bool {
+        let slow = *self.slow.lock().unwrap();
+        slow.into_iter().any(|at| self.is_recent(at))
     }
 
     pub(crate) fn now(&self) -> Duration {
@@ -144,7 +193,7 @@ impl World {
     }
 
     pub(crate) async fn record(&self, key: &Key) -> Option<Record> {
-        self.snapshot(key).await.0
+        self.snapshot(key).await.and_then(|(record, _)| record)
     }
 
     /// I9: a change touches no live holder, except those that its request may end.
@@ -258,14 +307,36 @@ impl World {
         self.grants.lock().unwrap().values().all(|grants| grants.excused.is_empty())
     }
 
+    /// Notes that an operator ends all leases of a key up to this token, now.
+    pub(crate) fn revoke(&self, key: &Key, upto: FencingToken) {
+        let mut revoked = self.revoked.lock().unwrap();
+        let (last, at) = revoked.entry(key.clone()).or_insert((upto, self.now()));
+        if *last < upto {
+            (*last, *at) = (upto, self.now());
+        }
+    }
+
     /// When an operator ended the lease with this token, if one has.
     pub(crate) fn excused(&self, key: &Key, token: FencingToken) -> Option<Duration> {
-        self.grants.lock().unwrap().get(key)?.excused.get(&token).copied()
+        let by_token = self.grants.lock().unwrap().get(key).and_then(|grants| grants.excused.get(&token)).copied();
+        let revoked = self.revoked.lock().unwrap().get(key).copied();
+        by_token.or_else(|| revoked.filter(|(upto, _)| token <= *upto).map(|(_, at)| at))
     }
 
     /// How many may hold the key beside this token, it included.
     pub(crate) fn limit(&self, key: &Key, token: FencingToken) -> u32 {
-        self.grants.lock().unwrap().get(key).and_then(|grants| grants.limits.get(&token)).copied().unwrap_or(1)
+        let unknown = if self.is_on_server() { u32::MAX } else { 1 };
+        self.grants.lock().unwrap().get(key).and_then(|grants| grants.limits.get(&token)).copied().unwrap_or(unknown)
+    }
+
+    /// I1, on a server, whose grants are known by those who believe in them: no token repeats.
+    pub(crate) fn note_believed(&self, key: &Key, lease: LeaseId, token: FencingToken, limit: u32) {
+        if self.is_on_server() {
+            let mut all = self.grants.lock().unwrap();
+            let grants = all.entry(key.clone()).or_default();
+            grants.limits.insert(token, limit);
+            assert!(grants.tokens.insert(token, lease).is_none(), "I1: {key:?} is granted twice with {token}");
+        }
     }
 
     /// The tokens of a key, in the order of their grants.
@@ -273,19 +344,16 @@ impl World {
         self.grants.lock().unwrap().get(key).into_iter().flat_map(|grants| grants.tokens.keys().copied()).collect()
     }
 
-    /// The record of a key and the store's clock.
-    pub(crate) async fn snapshot(&self, key: &Key) -> (Option<Record>, StoreClock) {
-        match &self.records {
-            Records::Memory(store) => {
-                let read = store.read(key, Deadline::after(self.clock, millis(1)));
-                let (record, at) = read.await.unwrap().map(|Snapshot { record, at }| (*record, at)).unzip();
-                (
-                    record,
-                    at.unwrap_or(StoreClock { now: StoreTime::default(), tick: HybridTime { seconds: 0, ordinal: 0 } }),
-                )
-            }
-            Records::Table(table) => table.snapshot(self, key),
-        }
+    /// The record of a key and the store's clock. `None`: a server does not answer.
+    pub(crate) async fn snapshot(&self, key: &Key) -> Option<(Option<Record>, StoreClock)> {
+        let read = match &self.records {
+            Records::Memory(store) => store.read(key, Deadline::after(self.clock, millis(1))).await.unwrap(),
+            Records::Table(table) => return Some(table.snapshot(self, key)),
+            Records::Server(server) => server.judge.read(key, Deadline::after(self.clock, millis(2_000))).await.ok()?,
+        };
+        let (record, at) = read.map(|Snapshot { record, at }| (*record, at)).unzip();
+        let unknown = StoreClock { now: StoreTime::default(), tick: HybridTime { seconds: 0, ordinal: 0 } };
+        Some((record, at.unwrap_or(unknown)))
     }
 
     /// Keeps how a record is, for later.

@@ -19,7 +19,8 @@ fn event(field: &str, to: &[(HandleId, u64)], increment: u32) -> Document {
     } else {
         doc! { "updatedFields": handover }
     };
-    doc! { "clusterTime": at(increment), field: fields }
+    // With fields that no server sends, as a later one may.
+    doc! { "clusterTime": at(increment), field: fields, "ofALaterServer": { "handover": "x" } }
 }
 
 fn granted(number: u64) -> Notification {
