@@ -26,8 +26,8 @@ all-7:
 ci:
     .ci/run
 
-# Tier 3: the full model, an hour under faults, all figures, the peers, and mutants.
-nightly: model programs (chaos "60") figures peers mutants
+# Tier 3: the full model, drawn programs, an hour under faults, all figures, the peers, and mutants.
+nightly: model programs programs-on-servers (chaos "60") figures peers mutants
 
 # Formatting, and clippy on everything with the default features. `.ci/run` adds the other feature sets.
 lint:
@@ -58,6 +58,10 @@ model:
 # The simulation with so many programs for each of its tests. Prints the pairs of options that were granted seldom.
 programs count="300000":
     MONGOSEAL_PROGRAMS={{ count }} cargo test --release --workspace --test simulation -- --nocapture
+
+# The same programs on MongoDB and on Redis, in real time: so many minutes on each, calm and with faults.
+programs-on-servers minutes="60":
+    MONGOSEAL_MINUTES={{ minutes }} cargo test --release --workspace --test programs -- --nocapture
 
 # Mutants of the state machine, each of which a unit test must notice. Needs cargo-mutants.
 mutants:

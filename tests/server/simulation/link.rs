@@ -39,6 +39,10 @@ pub(crate) enum Defect {
     UntoldRevocation,
     /// The library is not told of the work that runs under a lease. See the process.
     UntoldWork,
+    /// A waiter that left or died stays in the queue for hours.
+    EndlessPlace,
+    /// An answer can come seconds after its deadline.
+    LateAnswers,
     /// `CompareAndSwap` sends a request although its caller is gone.
     SendsAbandoned,
     /// `CompareAndSwap` answers a request with the outcome of an earlier one.
@@ -64,7 +68,14 @@ impl Link {
         work: impl Fn(&MemoryStore) -> BoxFuture<Result<T>> + Send + 'static,
     ) -> BoxFuture<Result<T>> {
         let store = self.store.clone();
-        self.route.send(Sent::Request, deadline, move || work(&store))
+        let answer = self.route.send(Sent::Request, deadline, move || work(&store));
+        if self.defect == Some(Defect::LateAnswers) && self.route.world.below(20) == 0 {
+            return Box::pin(async move {
+                tokio::time::sleep(millis(10_000)).await;
+                answer.await
+            });
+        }
+        answer
     }
 }
 
@@ -74,6 +85,9 @@ impl Defect {
         match (self, &mut request) {
             (Self::UnknownMaximum, Request::Acquire(acquire)) if acquire.terms.hold.at_most == 0 => {
                 acquire.terms.hold.at_most = acquire.terms.hold.at_least.max(2_000);
+            }
+            (Self::EndlessPlace, Request::Acquire(acquire)) => {
+                acquire.wait.iter_mut().for_each(|wait| wait.ttl = wait.ttl.saturating_mul(10_000));
             }
             (Self::UnknownSharing, Request::Acquire(acquire)) => acquire.terms.limit = 2,
             (Self::ForgottenTick, Request::Complete(complete)) => complete.keep = 0,

@@ -254,6 +254,16 @@ fn a_release_by_a_shutdown_under_work_is_noticed() {
 }
 
 #[test]
+fn a_place_in_the_queue_that_nobody_has_any_more_is_noticed() {
+    assert_eq!(broken_by(Place::Memory, Weather::Faulty, Defect::EndlessPlace), "rest");
+}
+
+#[test]
+fn a_call_that_takes_longer_than_it_may_is_noticed() {
+    assert_eq!(broken_by(Place::Memory, Weather::Calm, Defect::LateAnswers), "time");
+}
+
+#[test]
 fn an_attempt_that_is_given_up_after_a_sixth_of_the_ttl_is_noticed() {
     // A lease is lost, or at risk before that.
     let broken = broken_by(Place::Memory, Weather::Far, Defect::ShortAttempts);

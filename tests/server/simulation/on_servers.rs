@@ -51,9 +51,9 @@ use world::{Records, World};
 /// The members of a set that is hurt.
 const MEMBERS: usize = 3;
 /// How many programs run at the same time.
-const AT_ONCE: usize = 12;
+const AT_ONCE: usize = 16;
 /// How many programs run in a test.
-const PROGRAMS: u64 = 24;
+const PROGRAMS: u64 = 16;
 /// When a program has hung.
 const HANGS: Duration = secs(600);
 /// How long the servers keep idle records.
