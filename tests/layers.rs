@@ -357,7 +357,7 @@ fn no_event_and_no_message_prints_an_error_or_a_reply_with_debug() {
         for (name, text) in files(folder).iter().filter(|(name, _)| !name.ends_with("tests.rs")) {
             let without_tests = text.split("#[cfg(test)]").next().unwrap_or_default();
             for line in code(without_tests) {
-                let prints = |name: &&str| {
+                let prints = |name: &&&str| {
                     let fields =
                         [format!("?{name},"), format!("= ?{name}"), format!("{{{name}:?}}"), format!("{{{name}:#?}}")];
                     fields.iter().any(|field| line.contains(field.as_str()))

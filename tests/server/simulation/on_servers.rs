@@ -7,6 +7,7 @@
 //! `MONGOSEAL_FIRST=5000` begins with that seed, and `MONGOSEAL_SEED=17` runs one.
 
 #![allow(dead_code, reason = "main.rs uses the rest of these files")]
+#![allow(clippy::enum_glob_use, reason = "a step names many choices")]
 #![allow(clippy::disallowed_methods, reason = "a test spawns as users do")]
 #![allow(
     clippy::unchecked_time_subtraction,

@@ -149,15 +149,11 @@ pub(super) async fn server(deployment: &Deployment) -> Finding {
 
 /// The version of a server, its build and its platform.
 fn version_of(build: &Document) -> Option<String> {
-    let mut version = format!("version {}", build.get_str("version").ok()?);
-    if let Ok(commit) = build.get_str("gitVersion") {
-        version += &format!(", build {commit}");
-    }
-    if let Ok(environment) = build.get_document("buildEnvironment") {
-        let parts = ["target_os", "target_arch"].map(|part| environment.get_str(part).unwrap_or("unknown"));
-        version += &format!(", for {}", parts.join(" "));
-    }
-    Some(version)
+    let version = build.get_str("version").ok()?;
+    let commit = build.get_str("gitVersion").unwrap_or("unknown");
+    let environment = build.get_document("buildEnvironment").cloned().unwrap_or_default();
+    let [os, arch] = ["target_os", "target_arch"].map(|part| environment.get_str(part).unwrap_or("unknown"));
+    Some(format!("version {version}, build {commit}, for {os} {arch}"))
 }
 
 /// Checks whether the library accepts the deployment. It recognises other products, and says what they lack.
