@@ -27,7 +27,7 @@ ci:
     .ci/run
 
 # Tier 3: the full model, drawn programs, an hour under faults, all figures, the peers, and mutants.
-nightly: model programs programs-on-servers (chaos "60") figures peers mutants
+nightly: model programs (programs-on-servers "15") (chaos "60") figures peers mutants
 
 # Formatting, and clippy on everything with the default features. `.ci/run` adds the other feature sets.
 lint:

@@ -59,7 +59,6 @@ async fn all_is_well_on_a_replica_set() {
     for check in [
         "reachable",
         "replica set",
-        "version",
         "journal",
         "index",
         "user",
@@ -71,9 +70,14 @@ async fn all_is_well_on_a_replica_set() {
     ] {
         assert!(passed.contains(&check.into()), "{check}: {}", said.out);
     }
-    assert_eq!(passed.len(), said.json().len(), "{}", said.out);
+    // The server of the tests may be one whose support has ended.
+    let version = verdict(&said, "version");
+    assert!(version.0 == "pass" || (version.0 == "warn" && version.1.contains("support")), "{version:?}");
+    let others = said.json().len() - 1;
+    assert_eq!(passed.len(), others + usize::from(version.0 == "pass"), "{}", said.out);
     let words = console.run(&["doctor"]).await;
-    assert!(words.out.lines().all(|line| line.starts_with("pass  ")) && words.out.lines().count() == passed.len());
+    let is_well = |line: &str| line.starts_with("pass  ") || line.starts_with(&format!("{}  version", version.0));
+    assert!(words.out.lines().all(is_well) && words.out.lines().count() == others + 1, "{}", words.out);
 }
 
 #[tokio::test]
@@ -208,7 +212,9 @@ async fn a_user_learns_what_is_not_granted_and_a_wrong_password_fails() {
     set.add_user("nobody", PASSWORD, "app", vec![]).await;
 
     let root = doctor(&set.uri(), &["--json"]).await;
-    assert_eq!((root.status, checks(&root, "pass").len()), (0, root.json().len()), "{}", root.out);
+    let others: Vec<Value> =
+        root.json().into_iter().filter(|line| line["verdict"] != "pass" && line["check"] != "version").collect();
+    assert_eq!((root.status, others), (0, vec![]), "{}", root.out);
 
     // The role that the documents give to most programs.
     let most = doctor(&set.uri_as("most", PASSWORD, "app"), &["--json"]).await;

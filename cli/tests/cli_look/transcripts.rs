@@ -51,6 +51,10 @@ fn shape(text: &str) -> String {
 }
 
 fn shape_of_word(word: &str) -> String {
+    // The commit of a server's build.
+    if word.trim_end_matches(',').len() == 40 && word.chars().all(|it| it.is_ascii_hexdigit() || it == ',') {
+        return "<commit>".into();
+    }
     let mut shape = String::new();
     for character in word.chars() {
         if !character.is_ascii_digit() {

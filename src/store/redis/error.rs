@@ -110,7 +110,7 @@ pub(super) fn translate_opening(error: RedisError, has_opened: bool) -> Error {
         );
     }
     if error.is_timeout() {
-        return unconnected();
+        return unconnected().caused_by(source(error));
     }
     translate(error, None)
 }

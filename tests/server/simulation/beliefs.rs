@@ -10,7 +10,7 @@ use std::{
 };
 
 use mongoseal::{
-    FencingToken, Key, Lease, LeaseState, StateStream,
+    FencingToken, Key, Lease, LeaseId, LeaseState, StateStream,
     record::{self, Record, Request, StoreClock},
 };
 
@@ -47,6 +47,7 @@ pub(crate) struct Belief {
     /// When it was first seen to be over, in milliseconds.
     over: Arc<AtomicU64>,
     state: Arc<StateStream>,
+    is_on_server: bool,
 }
 
 impl Belief {
@@ -61,8 +62,9 @@ impl Belief {
     /// Whether it excludes other holders: it is valid, or it has ended and its work has not. After a shutdown the key
     /// stays held for such work until the ttl is over, of which a third has passed at most.
     fn is_active(&self, now: Duration) -> bool {
-        if self.is_valid() {
-            return true;
+        // On a server the end is seen too late to know how much of the ttl is left.
+        if self.is_valid() || self.is_on_server {
+            return self.is_valid();
         }
         let now = u64::try_from(now.as_millis()).unwrap();
         let over = match self.over.compare_exchange(u64::MAX, now, Relaxed, Relaxed) {
@@ -111,8 +113,8 @@ pub(crate) struct Beliefs {
     /// Whether nothing goes wrong, all the time.
     is_calm: bool,
     all: Mutex<Vec<Belief>>,
-    /// Since when the store would grant a key to its first waiter, and has not.
-    available: Mutex<BTreeMap<Key, Duration>>,
+    /// Since when the store would grant a key to this waiter, and has not.
+    available: Mutex<BTreeMap<Key, (LeaseId, Duration)>>,
 }
 
 impl Beliefs {
@@ -131,6 +133,7 @@ impl Beliefs {
             is_at_work: Arc::default(),
             over: Arc::new(AtomicU64::new(u64::MAX)),
             state: Arc::new(lease.watch_state()),
+            is_on_server: world.is_on_server(),
         };
         self.all.lock().unwrap().push(belief.clone());
         self.check_exclusion(world);
@@ -203,7 +206,15 @@ impl Beliefs {
             self.available.lock().unwrap().remove(key);
             return;
         };
-        let since = *self.available.lock().unwrap().entry(key.clone()).or_insert_with(|| world.now());
+        let lease = next.terms.lease;
+        let since = {
+            let mut available = self.available.lock().unwrap();
+            let (of, since) = available.entry(key.clone()).or_insert_with(|| (lease, world.now()));
+            if *of != lease {
+                (*of, *since) = (lease, world.now());
+            }
+            *since
+        };
         // A waiter that became the first by a hand-over does not know that it is, and learns with its next request when the
         // holder's time is over: see `Acquire::wait`.
         let knows = record.holders.iter().all(|held| held.since <= next.last_seen);
@@ -221,11 +232,19 @@ impl Beliefs {
         for key in KEYS {
             let key = key.parse().unwrap();
             let began = world.now();
-            let Some((record, at)) = world.snapshot(&key).await else { continue };
+            let snapshot = world.snapshot(&key).await;
+            world.note_answer(world.now() - began);
+            let Some((record, at)) = snapshot else {
+                self.available.lock().unwrap().remove(&key);
+                continue;
+            };
             self.check_record(&key, record.as_ref(), at, began, world);
             self.check_liveness(&key, record.as_ref(), at, world);
         }
         world.ensure_unbroken();
+        if world.is_on_server() {
+            world.count(if world.is_slow() { "checks while it was slow" } else { "checks" });
+        }
     }
 
     /// Checks the rules again and again.

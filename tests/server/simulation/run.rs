@@ -25,6 +25,7 @@ use crate::{
     millis,
     process::{self, Common, LONGEST, Process},
     program::{KEYS, Program, Track},
+    route::away,
     secs,
     table::Table,
     world::{Records, World},
@@ -159,7 +160,7 @@ pub(crate) fn rule(broken: &str) -> &str {
 
 pub(crate) async fn live(common: &Arc<Common>, program: &Program) {
     let world = &common.world;
-    let events = watch(world).await;
+    let (events, watching) = watch(world).await;
     let numbers: BTreeSet<u64> = program.0.iter().map(|track| track.process).collect();
     let processes: BTreeMap<u64, _> =
         numbers.into_iter().map(|number| (number, Process::start(number, common))).collect();
@@ -203,6 +204,9 @@ pub(crate) async fn live(common: &Arc<Common>, program: &Program) {
         () = keep_time(world) => unreachable!("it does so for ever"),
     }
     check_events(common, &events.lock().unwrap());
+    if let Some(watching) = watching {
+        watching.shutdown().await;
+    }
 }
 
 /// Notes when this machine does not run. On paused time it always does.
@@ -254,7 +258,8 @@ async fn settle(common: &Arc<Common>) {
     tokio::time::sleep(secs(10) + 2 * LONGEST).await;
     let late = Process::start(0, common);
     for key in KEYS {
-        let Some((record, at)) = world.snapshot(&key.parse().unwrap()).await else { continue };
+        let looked = async || world.snapshot(&key.parse().unwrap()).await.ok_or_else(away);
+        let (record, at) = until_answered(world, looked).await.expect("the judge can look at the record");
         let Some(record) = record else { continue };
         let waits = record.queue.iter().any(|waiter| waiter.expires_at > at.now);
         assert!(!waits, "rest: a waiter of {key:?} is left: {record:#?}");
@@ -264,7 +269,12 @@ async fn settle(common: &Arc<Common>) {
             world.count("a lease without expiry is left");
             until_answered(world, async || late.seal().revoke(key).await).await.expect("it is revoked");
         }
-        let lease = until_answered(world, async || late.seal().acquire(key).await).await;
+        // An attempt without an answer may have been granted the key, and is then taken back.
+        let acquire = async || match late.seal().acquire(key).await {
+            Err(Error::Held { owner, .. }) if owner == *late.seal().owner() => Err(away()),
+            acquired => acquired,
+        };
+        let lease = until_answered(world, acquire).await;
         let lease = lease.unwrap_or_else(|error| panic!("rest: {key:?} is not free: {error:?}, {record:#?}"));
         drop(lease.release().await.map_err(|error| assert!(world.is_on_server(), "{error:?}")));
     }
@@ -278,7 +288,9 @@ async fn until_answered<T>(world: &World, call: impl AsyncFn() -> mongoseal::Res
     let until = world.now() + secs(30);
     loop {
         match call().await {
-            Err(Error::Unavailable { .. }) if world.is_on_server() && world.now() < until => {}
+            Err(Error::Unavailable { .. }) if world.is_on_server() && world.now() < until => {
+                tokio::time::sleep(millis(200)).await;
+            }
             answered => return answered,
         }
     }
@@ -287,12 +299,12 @@ async fn until_answered<T>(world: &World, call: impl AsyncFn() -> mongoseal::Res
 type Events = Arc<Mutex<Vec<(Key, WatchItem)>>>;
 
 /// Watches each key by a handle that nothing hurts. A watch on the table polls, so it may leave events out.
-async fn watch(world: &World) -> Events {
+async fn watch(world: &World) -> (Events, Option<Mongoseal>) {
     let events = Events::default();
     let store: Arc<dyn Store> = match &world.records {
         Records::Memory(store) => Arc::new(store.clone()),
         Records::Server(server) if server.judge.capabilities().durable_answers => Arc::clone(&server.judge),
-        _ => return events,
+        _ => return (events, None),
     };
     let seal = Mongoseal::builder().ttl(process::TTL).on_store(store).expect("the settings are valid");
     for key in KEYS {
@@ -305,7 +317,7 @@ async fn watch(world: &World) -> Events {
             }
         });
     }
-    events
+    (events, Some(seal))
 }
 
 /// A stream shows each grant, and how it ended. Of a server that is hurt it may still come to it.

@@ -59,7 +59,14 @@ impl Store for Observed {
     }
 
     fn prepare(&self, deadline: Deadline) -> BoxFuture<Result<()>> {
-        self.store.prepare(deadline)
+        let (world, prepared) = (Arc::clone(&self.route.world), self.store.prepare(deadline));
+        Box::pin(async move {
+            let began = world.now();
+            let prepared = prepared.await;
+            // It sends several commands.
+            world.note_answer(world.now().saturating_sub(began) / 5);
+            prepared
+        })
     }
 
     fn apply(&self, key: &Key, request: Request, deadline: Deadline) -> BoxFuture<Result<Applied>> {

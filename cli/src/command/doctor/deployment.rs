@@ -66,9 +66,9 @@ fn unhealthy(status: &Document) -> Vec<String> {
     members.filter(is_unhealthy).map(named).collect()
 }
 
-/// The major releases, and the day on which MongoDB ends its support of each, from
-/// <https://www.mongodb.com/legal/support-policy/lifecycles>. All releases before the first of these have ended.
-const ENDS: [(&str, &str); 3] = [("6.0", "2025-07-31"), ("7.0", "2027-08-31"), ("8.0", "2029-10-31")];
+/// The major versions, and the day on which MongoDB ends its support of the last release of each, from
+/// <https://www.mongodb.com/legal/support-policy/lifecycles>.
+const ENDS: [(&str, &str); 3] = [("6", "2025-07-31"), ("7", "2027-08-31"), ("8", "2029-10-31")];
 
 pub(super) async fn version(deployment: &Deployment) -> Finding {
     let build = deployment.run_admin(doc! { "buildInfo": 1 }).await;
@@ -91,7 +91,7 @@ pub(super) async fn version(deployment: &Deployment) -> Finding {
 
 /// The day on which the support of this version ended, if it did before today. Days and times are in the form of RFC 3339.
 fn ended(version: &str, today: &str) -> Option<&'static str> {
-    let (_, end) = ENDS.iter().find(|(release, _)| version.starts_with(&format!("{release}.")))?;
+    let (_, end) = ENDS.iter().find(|(major, _)| version.split('.').next() == Some(major))?;
     (*end < today.get(..end.len())?).then_some(*end)
 }
 
@@ -147,7 +147,8 @@ mod tests {
         assert_eq!(ended("6.0.27", "2025-08-01T00:00:00Z"), Some("2025-07-31"));
         assert_eq!(ended("6.0.27", "2025-07-31T23:59:59Z"), None);
         assert_eq!(ended("7.0.28", "2026-11-25T12:00:00Z"), None);
-        assert_eq!(ended("8.2.1", "2030-01-01T00:00:00Z"), None);
+        assert_eq!(ended("6.3.2", "2026-11-25T12:00:00Z"), Some("2025-07-31"));
+        assert_eq!(ended("9.0.0", "2030-01-01T00:00:00Z"), None);
     }
 
     #[test]

@@ -80,8 +80,8 @@ fn mongod_6() -> Result<Mongod, String> {
 /// A build for Windows, since no registry has one of this version for Linux. It runs under Wine, with Microsoft's C++
 /// runtime beside it: with Wine's own it ends at the first write conflict.
 fn mongod_7() -> Result<Mongod, String> {
-    let wine = [PathBuf::from("/usr/lib/wine/wine64")].into_iter().find(|file| file.is_file());
-    let wine = wine.or_else(|| on_path("wine64")).ok_or(
+    let of_debian = PathBuf::from("/usr/lib/wine/wine64");
+    let wine = Some(of_debian).filter(|file| file.is_file()).or_else(|| on_path("wine64")).ok_or(
         "MongoDB 7 is a build for Windows and Wine is not installed: \
          `apt-get install --no-install-recommends wine64` installs it",
     )?;
@@ -89,7 +89,8 @@ fn mongod_7() -> Result<Mongod, String> {
     let command = |dir: &Path| -> Result<Vec<String>, String> {
         let environment = [
             format!("WINEPREFIX={}", path(&dir.join("wine"))),
-            format!("WINEDLLOVERRIDES={}=n", runtime.join(",")),
+            // Without those that would ask to be installed.
+            format!("WINEDLLOVERRIDES={}=n;mscoree,mshtml=", runtime.join(",")),
             "WINEDEBUG=-all".into(),
         ];
         let server = fetch::find(dir, &|path| path.ends_with("mongod.exe"))?;

@@ -67,7 +67,7 @@ impl Server {
         for _ in 0..5 {
             match Self::try_start(program) {
                 Ok(server) => return server,
-                Err(log) if log.contains("Address already in use") => {}
+                Err(log) if PORT_TAKEN.iter().any(|said| log.contains(said)) => {}
                 Err(log) => panic!("{} ended instead of starting; the end of its log:\n{}", P::NAME, tail(&log)),
             }
         }
@@ -170,6 +170,9 @@ impl Server {
         }
     }
 }
+
+/// What a server logs if its port is taken: on Linux, and on Windows.
+const PORT_TAKEN: [&str; 2] = ["Address already in use", "Only one usage of each socket address"];
 
 /// A path in a command line.
 pub(crate) fn path(path: &Path) -> String {
