@@ -18,7 +18,7 @@ test:
 all:
     cargo test --workspace
 
-# The tests of the library on MongoDB 7, under Wine, and ten minutes of the fault runner.
+# The tests of the library on MongoDB 7, under Wine, and five minutes of the fault runner.
 all-7:
     .ci/on-7 all
 
