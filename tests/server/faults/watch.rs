@@ -249,7 +249,7 @@ async fn lost_history_is_reported_as_missed_and_followed_by_what_has_changed() {
     }
 }
 
-/// A request of the stream is held by the network for good, and nobody is told so. The rest of the handle is not affected.
+/// The proxy holds a request of the stream for good, and answers nothing. Later requests of the handle pass.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_stream_that_is_silent_for_20_seconds_is_opened_again_where_it_was() {
     let _turn = turn().await;
@@ -261,7 +261,7 @@ async fn a_stream_that_is_silent_for_20_seconds_is_opened_again_where_it_was() {
     let held = set.proxy().delay("watching", "getMore", secs(3600));
     eventually(secs(10), "a request of the stream is held", async || held.count() >= 1).await;
     let since = Instant::now();
-    // The request that is held stays so. Others pass.
+    // The proxy still holds that request, and delays no other.
     set.proxy().heal();
     granted.extend(hold(&working, 2).await);
     each_grant_is_reported_within(secs(40), streams, &granted).await;

@@ -42,14 +42,10 @@ use choices::Choice;
 use link::Defect;
 use program::Program;
 use reduce::reduce;
-use run::{Pairs, Place, Run, Weather, note_pairs, possible_pairs, rule};
+use run::{Pairs, Place, Run, Weather, note_pairs, number, possible_pairs, rule};
 
 /// How often each pair of choices is granted in a long run.
 const OFTEN: u32 = 20;
-
-fn number(variable: &str) -> Option<u64> {
-    std::env::var(variable).ok().map(|text| text.parse().expect("a number"))
-}
 
 /// Runs so many programs, and asserts that each of these was seen. If one breaks a rule, prints it, reduced, and fails.
 fn run_programs(place: Place, weather: Weather, count: u64, expected: &[&str]) -> Pairs {

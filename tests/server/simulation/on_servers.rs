@@ -45,7 +45,7 @@ use link::Defect;
 use process::{Common, LONGEST};
 use program::Program;
 use reduce::reduce;
-use run::{Pairs, Place, Quiet, Run, Weather, live, message, note_pairs, possible_pairs, rule};
+use run::{Pairs, Place, Quiet, Run, Weather, live, message, note_pairs, number, possible_pairs, rule};
 use server::Server;
 use world::{Records, World};
 
@@ -229,10 +229,6 @@ async fn hurt_redis(server: &Redis, front: &Forwarder, rng: &mut Rng, lasts: Dur
     tokio::time::sleep(lasts).await;
     front.heal();
     fault
-}
-
-fn number(variable: &str) -> Option<u64> {
-    std::env::var(variable).ok().map(|text| text.parse().expect("a number"))
 }
 
 /// The seeds to run: so many, or for so long.

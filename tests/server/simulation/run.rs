@@ -153,6 +153,11 @@ pub(crate) fn message(panic: &(dyn Any + Send)) -> String {
     text.or_else(|| panic.downcast_ref::<&str>().map(ToString::to_string)).unwrap_or_else(|| "a panic".into())
 }
 
+/// The number that a variable of the environment has.
+pub(crate) fn number(variable: &str) -> Option<u64> {
+    std::env::var(variable).ok().map(|text| text.parse().expect("a number"))
+}
+
 /// The first word of what a broken rule says: its name.
 pub(crate) fn rule(broken: &str) -> &str {
     broken.split(':').next().unwrap_or(broken)

@@ -56,7 +56,7 @@ impl Program for Options {
         option("bind_ip", "127.0.0.1".into());
         option("dbpath", server.path(home));
         option("wiredTigerCacheSizeGB", "0.25".into());
-        // Nobody reads what it collects, and under Wine it ends the server.
+        // No test reads the diagnostic data, and collecting them ends a server under Wine.
         option("setParameter", "diagnosticDataCollectionEnabled=false".into());
         for (name, value) in &self.parameters {
             option("setParameter", format!("{name}={value}"));
