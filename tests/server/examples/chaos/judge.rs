@@ -31,7 +31,7 @@ pub(crate) use stalls::Stalls;
 use crate::{
     faults::AFTERMATH,
     words::{Acquire, Entry, Event, Fault, Inspect, Micros, Outcome, Revoke, Write, micros},
-    worker::{SMALLEST_GRACE, is_cold},
+    worker::SMALLEST_GRACE,
 };
 
 /// A sentence that a history breaks.
@@ -219,13 +219,10 @@ impl<'a> Case<'a> {
     }
 
     /// How much longer so many writes of a key, one after another, took in between because of the machine: the worker or
-    /// the runner did not run, or writes of the worker beside all leases were slow, too. A key that leases of groups are
-    /// on also waits for the refresh of its group.
-    fn slowness(&self, writes: u64, acquire: &Acquire, from: Micros, to: Micros) -> Micros {
-        let worker = acquire.worker;
+    /// the runner did not run, or writes of the worker beside all leases were slow, too.
+    fn slowness(&self, writes: u64, worker: u32, from: Micros, to: Micros) -> Micros {
         let stalled = self.stalls.within(worker, from, to) + self.stalls.within(0, from, to);
-        let groups = if is_cold(&acquire.key) { self.stalls.of_groups(from, to) } else { 0 };
-        stalled + groups + writes * self.stalls.slowest(worker, from, to)
+        stalled + writes * self.stalls.slowest(worker, from, to)
     }
 
     /// Whether records were deleted by hand at some time in between, or lost with a primary.

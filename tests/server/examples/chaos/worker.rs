@@ -170,11 +170,6 @@ pub(crate) fn fleet_key(number: usize) -> String {
     format!("fleet/{number:03}")
 }
 
-/// Whether it is a key for which few ask, some of them for a group.
-pub(crate) fn is_cold(key: &str) -> bool {
-    key.starts_with("cold/")
-}
-
 /// The servers on which the workers keep their leases.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Backing {
@@ -336,7 +331,7 @@ impl Worker {
         Plan { grace, ..plan }
     }
 
-    /// Whether the store can do all that there is: keep documents beside its records, verify leases, refresh groups.
+    /// Whether the store can do all that there is: keep documents beside its records, and verify leases.
     fn has_documents(&self) -> bool {
         self.spec.backing == Backing::MongoDb
     }

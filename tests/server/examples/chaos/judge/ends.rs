@@ -70,7 +70,7 @@ impl Case<'_> {
         for acquire in self.acquires.iter().copied().filter(refused) {
             let from = acquire.begin.saturating_sub(micros(OPERATION_TIMEOUT) + CLAIM);
             // A release that takes as long as that may have been given up.
-            let was_slow = self.slowness(WRITES, acquire, from, acquire.end) > micros(OPERATION_TIMEOUT) / 2;
+            let was_slow = self.slowness(WRITES, acquire.worker, from, acquire.end) > micros(OPERATION_TIMEOUT) / 2;
             if !was_slow && !self.was_at_fault(acquire.worker, from, acquire.end) {
                 let what = format!(
                     "acquire {} of worker {}, begun at {}, was refused by its own lease",

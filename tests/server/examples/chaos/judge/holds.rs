@@ -46,7 +46,7 @@ impl Case<'_> {
         for (ends, next) in self.after_minimum_holds() {
             let acquire = next.acquire;
             let late = acquire.end.saturating_sub(ends);
-            let slow = self.slowness(WRITES, acquire, ends, acquire.end);
+            let slow = self.slowness(WRITES, acquire.worker, ends, acquire.end);
             if late > PROMPT + slow && late > PROMPT + slow + REQUESTS * self.slowest_elsewhere(acquire, ends) {
                 let what = format!("{} was granted {late} µs after the end of the minimum hold before it", next.name());
                 found.push(Violation { of: "I22", what });

@@ -29,7 +29,7 @@ impl Case<'_> {
         for (delay, lease, at) in self.delayed().filter(|(_, lease, _)| lease.lost.is_some()) {
             let (by, ttl) = (delay.by.unwrap_or_default(), lease.acquire.ttl);
             // A round trip of two fifths of the ttl is promised to do no harm.
-            let slow = self.slowness(2, lease.acquire, at.saturating_sub(ttl + SLACK), at);
+            let slow = self.slowness(2, lease.acquire.worker, at.saturating_sub(ttl + SLACK), at);
             // That of its own acquire can be longer than the delay, if a connection had to be opened for it.
             let Acquire { begin, end, .. } = lease.acquire;
             let acquired = if lease.refreshed.is_empty() { end.saturating_sub(*begin) } else { 0 };

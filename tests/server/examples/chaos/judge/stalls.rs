@@ -1,4 +1,4 @@
-//! The times in which processes did not run, writes were slow, or groups were refreshed. Calls may take longer then.
+//! The times in which processes did not run, or writes were slow. Calls may take longer then.
 
 use std::collections::HashMap;
 
@@ -9,8 +9,6 @@ pub(crate) struct Stalls {
     by_worker: HashMap<u32, Vec<(Micros, Micros)>>,
     /// When writes beside all leases were slow.
     slow: HashMap<u32, Vec<(Micros, Micros)>>,
-    /// When groups were refreshed, in a transaction that holds up the requests of its keys.
-    groups: Vec<(Micros, Micros)>,
 }
 
 impl Stalls {
@@ -22,13 +20,10 @@ impl Stalls {
                     stalls.by_worker.entry(*worker).or_default().push((*from, *to));
                 }
                 Event::Slow { worker, from, to } => stalls.slow.entry(*worker).or_default().push((*from, *to)),
-                Event::Call(call) if call.verb == "refresh-group" => {
-                    stalls.groups.push((call.begin, call.end));
-                }
                 _ => {}
             }
         }
-        for stalls in stalls.by_worker.values_mut().chain([&mut stalls.groups]) {
+        for stalls in stalls.by_worker.values_mut() {
             stalls.sort_unstable();
         }
         stalls
@@ -43,11 +38,6 @@ impl Stalls {
     pub(super) fn end(&self, worker: u32, from: Micros, to: Micros) -> Micros {
         let stalls = self.by_worker.get(&worker).into_iter().flatten();
         stalls.filter(|(begin, end)| *begin <= to && *end >= from).map(|(_, end)| *end).max().unwrap_or(0)
-    }
-
-    /// For how long in between any group was refreshed.
-    pub(super) fn of_groups(&self, from: Micros, to: Micros) -> Micros {
-        overlap(&self.groups, from, to)
     }
 
     /// How long the slowest write beside all leases took in between, if any of that worker was slow.
