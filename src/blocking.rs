@@ -88,4 +88,4 @@ pub use lease_view::LeaseView;
 pub use once::{RunOnce, TickLease};
 pub use open::Builder;
 pub use stream_iter::StreamIter;
-pub use verb::{Acquire, AcquireAll, Campaign, Leases, RefreshGroup, ReleaseGroup, ResetOnce, Resume, Revoke};
+pub use verb::{Acquire, AcquireAll, Campaign, Leases, ResetOnce, Resume, Revoke};

@@ -136,7 +136,6 @@ pub fn clauses() -> &'static [Clause] {
         batch::a_batch_release_releases_what_it_names_and_hands_the_keys_over,
         batch::a_batch_release_of_a_key_is_of_all_named_leases_or_of_none,
         batch::a_batch_revocation_is_recorded_with_its_tokens,
-        batch::a_batch_refresh_refreshes_all_that_it_names_or_none if atomic_groups,
         batch::a_key_is_kept_though_another_key_of_its_batch_is_not,
         lists::a_list_has_the_wanted_leases_in_the_order_of_keys_and_then_of_tokens,
         lists::a_listed_lease_has_the_number_of_live_waiters,

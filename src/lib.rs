@@ -34,7 +34,7 @@
 //! | refuse the writes of earlier holders | [`Fence`], [`Lease::transaction`], [`FenceGate`], [`fence`] |
 //! | elect a leader | [`Mongoseal::campaign`], [`Elector`], [`Mongoseal::leader`], [`Mongoseal::observe`] |
 //! | know whether this process leads, and which one does | [`Elector::leadership`], [`Leadership`], [`LeadershipState`], [`Elector::eligible_while`] |
-//! | treat leases of several keys and processes as one | [`Mongoseal::refresh_group`], [`Mongoseal::release_group`] |
+//! | refresh or release leases of several keys and processes by one call | [`Mongoseal::refresh_group`], [`Mongoseal::release_group`] |
 //! | look and intervene | [`Mongoseal::now`], [`Mongoseal::inspect`], [`Mongoseal::leases`], [`Mongoseal::watch`], [`Mongoseal::watch_prefix`], [`Mongoseal::revoke`], [`Mongoseal::raise`], [`Mongoseal::purge`] |
 //! | observe acquires, refreshes and losses | [`Observer`], [`HandleEvent`], [`Builder::observer`] |
 //! | publish metrics | the module `metrics` of the feature `metrics`, and [its page](guide::metrics) |
@@ -64,7 +64,7 @@
 //! **How many hold the key.** By default one lease holds it. [`shared_up_to`](Acquire::shared_up_to) is a semaphore, and
 //! [`shared`](Acquire::shared) has no limit; an exclusive lease excludes both. A [`LeaseSet`] is several keys that one caller
 //! acquires and releases together. A [group](Acquire::group) is a name for leases of any processes, to refresh or release
-//! them together.
+//! by one call.
 //!
 //! **How long the ttl is.** A dead holder's key is free after the ttl and the [grace](Builder::grace). The default of 30
 //! seconds outlasts an election of MongoDB. The lease is refreshed, so the work may take hours.
@@ -187,7 +187,7 @@ mod types;
 pub use action::{
     acquire::Acquire,
     acquire_all::{AcquireAll, LeaseSet},
-    group::{RefreshGroup, ReleaseGroup},
+    group::RefreshedGroup,
     list::{LeaseStream, Leases},
     once::{Once, ResetOnce, RunOnce, Tick, TickLease},
     purge::Purged,

@@ -92,8 +92,8 @@ pub trait Store: Any + fmt::Debug + Send + Sync {
     fn apply(&self, key: &Key, request: Request, deadline: Deadline) -> BoxFuture<Result<Applied>>;
 
     /// Applies a request to many leases, for each key as [`record::apply_batch`](crate::record::apply_batch) does.
-    /// Returns whether it was applied to all of them. If not, a `Refresh` was applied to none. The other requests are
-    /// applied to each key by itself, so they may have been applied to some keys. To a key whose record cannot be read,
+    /// Returns whether it was applied to all of them. It is applied to each key by itself, so if not, it may have been applied
+    /// to some keys. To a key whose record cannot be read,
     /// or cannot be written before the [limit of the work](Deadline::work_limit), they were not applied: that is no error,
     /// because the other keys must not share its fate.
     fn apply_batch(&self, leases: &LeaseRefs, batch: &BatchRequest, deadline: Deadline) -> BoxFuture<Result<bool>>;
@@ -176,9 +176,6 @@ pub trait Store: Any + fmt::Debug + Send + Sync {
 #[allow(clippy::struct_excessive_bools, reason = "they are independent")]
 #[non_exhaustive]
 pub struct Capabilities {
-    /// It refreshes leases of several keys all together or not at all. Without it, a handle refuses
-    /// [`refresh_group`](crate::Mongoseal::refresh_group).
-    pub atomic_groups: bool,
     /// A read returns the effect of each write that was answered before, over failures, too. Without it, a read can be
     /// outdated after a failure. A handle then refuses [`Lease::verify`](crate::Lease::verify) and
     /// [`once`](crate::Mongoseal::once). [`inspect`](crate::Mongoseal::inspect), [`leader`](crate::Mongoseal::leader) and
@@ -196,13 +193,8 @@ pub struct Capabilities {
 
 impl Capabilities {
     /// Everything.
-    pub const ALL: Self = Self {
-        atomic_groups: true,
-        linearizable_reads: true,
-        durable_answers: true,
-        notifications: true,
-        change_streams: true,
-    };
+    pub const ALL: Self =
+        Self { linearizable_reads: true, durable_answers: true, notifications: true, change_streams: true };
 }
 
 /// The answer to a request.

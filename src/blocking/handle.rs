@@ -7,12 +7,11 @@ use std::{
 };
 
 use super::{
-    Acquire, AcquireAll, Campaign, Lease, Leases, RefreshGroup, ReleaseGroup, ResetOnce, Resume, Revoke, RunOnce,
-    StreamIter, executor::Executor,
+    Acquire, AcquireAll, Campaign, Lease, Leases, ResetOnce, Resume, Revoke, RunOnce, StreamIter, executor::Executor,
 };
 use crate::{
-    Error, EventStream, FencingToken, Group, Inspection, IntoName, Key, LeaderInfo, LeaderStream, LeaseId, Owner,
-    Purged, Result, StoreTime, Tick, store::Capabilities,
+    Error, EventStream, FencingToken, Group, Inspection, IntoName, Key, LeaderInfo, LeaderStream, LeaseId, ListedLease,
+    Owner, Purged, RefreshedGroup, Result, StoreTime, Tick, store::Capabilities,
 };
 
 /// A handle on a store of leases for callers without async. A clone is cheap and shares everything, also the threads.
@@ -165,20 +164,30 @@ impl Mongoseal {
         Revoke { verb: self.seal.revoke(key), executor: self.executor.clone() }
     }
 
-    /// Releases all leases of a group. Nothing is sent until [`run`](ReleaseGroup::run) is called.
-    pub fn release_group<G>(&self, group: G) -> ReleaseGroup
+    /// Releases all leases of a group. Returns them as they were, the newest first.
+    ///
+    /// # Errors
+    ///
+    /// As [`mongoseal::Mongoseal::release_group`](crate::Mongoseal::release_group).
+    pub fn release_group<G>(&self, group: G) -> Result<Vec<ListedLease>>
     where
         G: IntoName<Group>,
     {
-        ReleaseGroup { verb: self.seal.release_group(group), executor: self.executor.clone() }
+        let group = group.into_name()?;
+        self.wait(|seal| async move { seal.release_group(group).await })
     }
 
-    /// Refreshes all leases of a group, or none. Nothing is sent until [`run`](RefreshGroup::run) is called.
-    pub fn refresh_group<G>(&self, group: G, ttl: Duration) -> RefreshGroup
+    /// Refreshes the leases of a group to a ttl from now. Returns which were refreshed, and which are gone.
+    ///
+    /// # Errors
+    ///
+    /// As [`mongoseal::Mongoseal::refresh_group`](crate::Mongoseal::refresh_group).
+    pub fn refresh_group<G>(&self, group: G, ttl: Duration) -> Result<RefreshedGroup>
     where
         G: IntoName<Group>,
     {
-        RefreshGroup { verb: self.seal.refresh_group(group, ttl), executor: self.executor.clone() }
+        let group = group.into_name()?;
+        self.wait(|seal| async move { seal.refresh_group(group, ttl).await })
     }
 
     /// Lists leases in the order of their keys. Nothing is sent until [`run`](Leases::run) is called.

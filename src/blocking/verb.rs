@@ -6,8 +6,7 @@ use std::time::Duration;
 
 use super::{Leader, Lease, LeaseSet, StreamIter};
 use crate::{
-    CompletedTick, Error, FencingToken, Group, IntoName, Key, LeaseStream, ListedLease, Owner, Result, Retry, Revoked,
-    StoreTime,
+    CompletedTick, Error, FencingToken, Group, IntoName, Key, LeaseStream, Owner, Result, Retry, Revoked, StoreTime,
 };
 
 /// Defines the builder of a verb, which forwards each option to the builder of the same name in the asynchronous API. The
@@ -287,26 +286,6 @@ verb! {
 }
 
 verb! {
-    /// Releases all leases of a group: a [`mongoseal::ReleaseGroup`](crate::ReleaseGroup) that blocks.
-    /// [`Mongoseal::release_group`](super::Mongoseal::release_group) makes it.
-    ReleaseGroup {
-        /// Sets how many leases the group must have.
-        leases_at_least(leases: usize);
-    }
-}
-
-verb! {
-    /// Refreshes all leases of a group, or none: a [`mongoseal::RefreshGroup`](crate::RefreshGroup) that blocks.
-    /// [`Mongoseal::refresh_group`](super::Mongoseal::refresh_group) makes it.
-    RefreshGroup {
-        /// Sets how much time each lease must have left.
-        remaining_at_least(least: Duration);
-        /// Sets how many leases the group must have.
-        leases_at_least(leases: usize);
-    }
-}
-
-verb! {
     /// Lowers the last completed tick of a schedule: a [`mongoseal::ResetOnce`](crate::ResetOnce) that blocks.
     /// [`Mongoseal::reset_once`](super::Mongoseal::reset_once) makes it.
     ResetOnce {
@@ -365,10 +344,6 @@ macro_rules! run {
 run! {
     /// Revokes the leases, and returns them.
     Revoke -> Vec<Revoked>;
-    /// Releases the leases, and returns them as they were, the newest first.
-    ReleaseGroup -> Vec<ListedLease>;
-    /// Refreshes the leases, and returns them as they are after that, the oldest first.
-    RefreshGroup -> Vec<ListedLease>;
     /// Resets the schedule, and returns its last completed tick after that, if there is one.
     ResetOnce -> Option<CompletedTick>;
 }

@@ -98,9 +98,7 @@ pub(super) async fn a_batch_finds_no_released_lease_and_a_revocation_ends_its_mi
     assert!(bench.apply_batch(&named(&bench, token), BatchRequest::Release).await, "the batch must release the lease");
     let before = bench.record().await;
     assert_eq!(before.holders[0].terms.lease, LeaseId::NONE, "the minimum hold must outlast a batch release");
-    for batch in
-        [BatchRequest::Keep { ttl: LONG }, BatchRequest::Refresh { ttl: LONG, least: 0 }, BatchRequest::Release]
-    {
+    for batch in [BatchRequest::Keep { ttl: LONG }, BatchRequest::Release] {
         assert!(
             !bench.apply_batch(&named(&bench, token), batch.clone()).await,
             "{batch:?} must not find a released lease"

@@ -40,26 +40,6 @@ pub enum BatchRequest {
         /// How long they last from now without a further refresh, in milliseconds.
         ttl: u64,
     },
-    /// Refreshes all of them, or none if one has ended or has too little time left. The store writes them in their
-    /// order: so the caller puts those first that other requests may write soon.
-    Refresh {
-        /// How long they last from now without a further refresh, in milliseconds. No lease ends sooner than before,
-        /// and each keeps its own grace.
-        ttl: u64,
-        /// How much time each lease must have left, in milliseconds.
-        least: u64,
-    },
-}
-
-impl BatchRequest {
-    /// How much time each lease must have left, in milliseconds. At least 1: it must not have expired.
-    #[must_use]
-    pub fn least(&self) -> u64 {
-        match self {
-            Self::Refresh { least, .. } => (*least).max(1),
-            Self::Release | Self::Revoke { .. } | Self::Keep { .. } => 1,
-        }
-    }
 }
 
 /// A request to one key.

@@ -172,14 +172,14 @@ impl State {
 
     /// Applies a batch request to the holders with these tokens. `Absent`: it was not applied.
     fn apply_batch(&mut self, tokens: &[FencingToken], batch: &BatchRequest) -> Outcome {
-        let enough = self.at.now.after(batch.least());
+        let now = self.at.now;
         let ends_released = matches!(batch, BatchRequest::Revoke { .. });
         let can_be_named = |holder: &Holder| ends_released || holder.released_at.is_none();
-        let has_time_left = |token: &FencingToken| {
+        let is_held = |token: &FencingToken| {
             let is_it = |holder: &&Holder| holder.version == *token && can_be_named(holder);
-            self.holders.iter().find(is_it).is_some_and(|holder| holder.expires_at >= enough)
+            self.holders.iter().find(is_it).is_some_and(|holder| holder.expires_at > now)
         };
-        if !tokens.iter().all(has_time_left) {
+        if !tokens.iter().all(is_held) {
             return Outcome::Absent;
         }
         let is_named = |holder: &Holder| tokens.contains(&holder.version);
@@ -196,8 +196,7 @@ impl State {
             }
             // A waiter repeats its acquire when the holder expires, so a batch refresh need not look for expired
             // entries.
-            BatchRequest::Keep { ttl } | BatchRequest::Refresh { ttl, .. } => {
-                let now = self.at.now;
+            BatchRequest::Keep { ttl } => {
                 for holder in self.holders.iter_mut().filter(|holder| is_named(holder)) {
                     holder.refresh(now, *ttl, holder.terms.grace);
                 }
@@ -205,9 +204,7 @@ impl State {
         }
         self.notify_first(&[]);
         match (batch, tokens) {
-            (BatchRequest::Keep { .. } | BatchRequest::Refresh { .. }, [token, ..]) => {
-                Outcome::Refreshed { token: *token }
-            }
+            (BatchRequest::Keep { .. }, [token, ..]) => Outcome::Refreshed { token: *token },
             _ => Outcome::Released,
         }
     }
@@ -238,7 +235,7 @@ impl State {
             }
             // They end no lease, and what was ready was granted by the request before.
             KeyRequest::Single(Request::Refresh(_) | Request::Raise(_) | Request::Reset(_) | Request::Prune)
-            | KeyRequest::Batch(_, BatchRequest::Keep { .. } | BatchRequest::Refresh { .. }) => true,
+            | KeyRequest::Batch(_, BatchRequest::Keep { .. }) => true,
         }
     }
 

@@ -250,7 +250,7 @@ impl<B: Backend> SendTogether for Shared<B> {
 
 impl<B: Backend> Store for CompareAndSwap<B> {
     fn capabilities(&self) -> Capabilities {
-        Capabilities { atomic_groups: false, change_streams: false, ..self.0.backend.capabilities() }
+        Capabilities { change_streams: false, ..self.0.backend.capabilities() }
     }
 
     fn prepare(&self, deadline: Deadline) -> BoxFuture<Result<()>> {
@@ -265,9 +265,6 @@ impl<B: Backend> Store for CompareAndSwap<B> {
     fn apply_batch(&self, leases: &LeaseRefs, batch: &BatchRequest, deadline: Deadline) -> BoxFuture<Result<bool>> {
         let (store, leases, batch) = (self.clone(), leases.clone(), batch.clone());
         Box::pin(async move {
-            if matches!(batch, BatchRequest::Refresh { .. }) && leases.len() > 1 {
-                return Err(Error::invalid("this store cannot change several keys at once: refresh each lease"));
-            }
             let (batch, mut leases) = (Arc::new(batch), leases.into_iter());
             let (mut running, mut all, mut failed) = (JoinSet::new(), true, None);
             loop {

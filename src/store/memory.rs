@@ -194,20 +194,19 @@ impl Store for MemoryStore {
         let (store, leases, batch) = (self.clone(), leases.clone(), batch.clone());
         Box::pin(async move {
             Ok(store.with(|records, at| {
-                let done = |(key, tokens): &(Key, Vec<FencingToken>)| {
-                    let after = record::apply_batch(records.by_key.get(key)?, at, tokens, &batch)?;
-                    Some((key.clone(), after))
-                };
-                let done: Vec<(Key, Record)> = leases.iter().filter_map(done).collect();
-                let all = done.len() == leases.len();
-                if all || !matches!(batch, BatchRequest::Refresh { .. }) {
-                    for (key, after) in done {
-                        notify(&mut records.watchers, &after);
-                        records.followers.send(&key, Some(&after), at);
-                        records.by_key.insert(key, after);
-                    }
+                let mut is_all = true;
+                for (key, tokens) in leases {
+                    let before = records.by_key.get(&key);
+                    let after = before.and_then(|before| record::apply_batch(before, at, &tokens, &batch));
+                    let Some(after) = after else {
+                        is_all = false;
+                        continue;
+                    };
+                    notify(&mut records.watchers, &after);
+                    records.followers.send(&key, Some(&after), at);
+                    records.by_key.insert(key, after);
                 }
-                all
+                is_all
             }))
         })
     }

@@ -15,7 +15,6 @@
 //! | `client.rs` | the client, which stores may share |
 //! | `limits.rs` | time limits of commands |
 //! | `task.rs` | tasks that send commands |
-//! | `transaction_lock.rs` | locks: requests of a key wait for a transaction of their handle |
 //! | `token.rs` | a token as a number of a document |
 //! | `document.rs` | the record as a document: projections and decoding |
 //! | `expression.rs` | expressions that several pipelines and filters have |
@@ -77,7 +76,6 @@ mod stream_error;
 mod task;
 mod token;
 mod transaction;
-mod transaction_lock;
 mod update_description;
 mod watch;
 

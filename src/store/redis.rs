@@ -70,7 +70,7 @@ pub type RedisStore = CompareAndSwap<RedisBackend>;
 /// - `durable_answers` is `false`: Redis replicates after it has answered. If the primary fails, its last writes can be lost.
 ///   [`with_replicas`](Self::with_replicas) makes that rare.
 /// - `linearizable_reads` is `false`: a primary that was replaced, and does not know it yet, answers reads.
-/// - `atomic_groups` and `change_streams` are `false` for each store of this kind: each key is changed by itself.
+/// - `change_streams` is `false` for each store of this kind.
 /// - `notifications` is `true`: a change publishes to the handle of the waiter.
 ///
 /// The page `redis` of the guide has what follows from that.

@@ -2,7 +2,7 @@
 
 use std::{convert::Infallible, fmt, time::Duration};
 
-use crate::{FencingToken, Group, Key, Owner, types::duration::format_duration};
+use crate::{FencingToken, Key, Owner, types::duration::format_duration};
 
 /// Why a call failed. Each variant is one thing that a caller can do about it.
 ///
@@ -12,8 +12,6 @@ use crate::{FencingToken, Group, Key, Owner, types::duration::format_duration};
 /// | [`QueueFull`](Self::QueueFull) | shed load: too many waiters are queued for the key |
 /// | [`RetriesExhausted`](Self::RetriesExhausted) | give up: the key was held at each attempt of my retry policy |
 /// | [`Lost`](Self::Lost) | stop acting on the key at once; acquire again if still needed |
-/// | [`ExpiresTooSoon`](Self::ExpiresTooSoon) | release the group and start again: a lease of it had too little time left |
-/// | [`Incomplete`](Self::Incomplete) | check the name of the group; else stop acting on the keys whose leases are missing |
 /// | [`Fenced`](Self::Fenced) | stop, and undo nothing: a later holder has written there, and its writes stand |
 /// | [`Unavailable`](Self::Unavailable) | retry: the store did not confirm in time, and the request may have been applied; read first before a fenced write |
 /// | [`Invalid`](Self::Invalid) | change the code or the deployment: a retry returns the same |
@@ -79,36 +77,6 @@ pub enum Error {
         token: FencingToken,
         /// What ended the lease.
         cause: LossCause,
-    },
-
-    /// A lease of a group had less time left than required, so no lease of the group was refreshed.
-    #[error(
-        "the lease on {key:?} with token {token} has {} left and not {}, so none of its group was refreshed: release the group and acquire it again",
-        format_duration(*remaining),
-        format_duration(*least)
-    )]
-    ExpiresTooSoon {
-        /// The key of the lease.
-        key: Key,
-        /// Its token.
-        token: FencingToken,
-        /// How long it lasts if it is not refreshed, by the store's clock.
-        remaining: Duration,
-        /// How long it should have lasted.
-        least: Duration,
-    },
-
-    /// A group has fewer leases than required: its name is wrong, or some of its leases were lost or released.
-    #[error(
-        "{found} leases were found in the group {group:?} and at least {least} were expected: check its name, and stop acting on each key whose lease is missing"
-    )]
-    Incomplete {
-        /// The name of the group.
-        group: Group,
-        /// How many leases it has.
-        found: usize,
-        /// How many leases it should have.
-        least: usize,
     },
 
     /// A later holder of the key has written to the storage, so the storage refused this write. Nothing was changed.
@@ -262,8 +230,6 @@ impl Error {
             Self::QueueFull { .. } => "queue_full",
             Self::RetriesExhausted { .. } => "retries_exhausted",
             Self::Lost { .. } => "lost",
-            Self::ExpiresTooSoon { .. } => "expires_too_soon",
-            Self::Incomplete { .. } => "incomplete",
             Self::Fenced { .. } => "fenced",
             Self::Unavailable { .. } => "unavailable",
             Self::Invalid { .. } => "invalid",

@@ -283,17 +283,15 @@ async fn a_foreign_value_and_a_newer_format_are_refused_and_left_as_they_are() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_the_store_cannot_do_is_refused_before_anything_is_sent() {
+async fn a_group_is_refreshed_and_released() {
     let table = Table::new();
     let seal = table.seal();
     let one = seal.acquire("k").group("job").await.unwrap();
-    let swaps = table.swaps.lock().unwrap().len();
-    let refused = seal.refresh_group("job", secs(30)).await.unwrap_err();
-    assert!(matches!(refused, Error::Invalid { .. }), "{refused:?}");
-    assert_eq!(table.swaps.lock().unwrap().len(), swaps);
-    one.verify().await.unwrap();
+    let two = seal.acquire("l").group("job").await.unwrap();
+    assert_eq!(seal.refresh_group("job", secs(60)).await.unwrap().refreshed.len(), 2);
+    assert!(one.remaining().min(two.remaining()) > secs(59));
     seal.release_group("job").await.unwrap();
-    assert!(!one.is_valid());
+    assert!(!one.is_valid() && !two.is_valid());
 }
 
 #[tokio::test(start_paused = true)]

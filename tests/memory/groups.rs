@@ -70,7 +70,7 @@ async fn an_unknown_group_is_an_empty_answer_and_a_store_that_is_away_an_error()
     let seal = store.seal();
     let lease = seal.acquire("k").group("g").ttl(secs(600)).without_refresh().await.unwrap();
     assert_eq!(seal.release_group("h").await.unwrap(), []);
-    assert_eq!(seal.refresh_group("h", secs(60)).await.unwrap(), []);
+    assert_eq!(seal.refresh_group("h", secs(60)).await.unwrap(), mongoseal::RefreshedGroup::default());
     for text in ["", "a\0"] {
         assert!(matches!(seal.release_group(text).await, Err(Error::Invalid { .. })));
         assert!(matches!(seal.refresh_group(text, secs(60)).await, Err(Error::Invalid { .. })));
@@ -84,27 +84,6 @@ async fn an_unknown_group_is_an_empty_answer_and_a_store_that_is_away_an_error()
         assert!(began.elapsed() < millis(20_500), "{:?}", began.elapsed());
     }
     assert!(lease.is_valid(), "nobody could be asked");
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_group_with_fewer_leases_than_expected_is_an_error_and_only_a_refresh_is_not_made() {
-    let store = Faulty::new();
-    let seal = store.seal();
-    let (a, _b) = (member(&seal, "a").await, member(&seal, "b").await);
-    let incomplete = |answer: mongoseal::Result<Vec<ListedLease>>, has: usize| match answer {
-        Err(error @ Error::Incomplete { found, least: 3, .. }) if found == has => error.to_string(),
-        other => panic!("{other:?}"),
-    };
-    incomplete(seal.refresh_group("h", secs(60)).leases_at_least(3).await, 0);
-    incomplete(seal.refresh_group("g", secs(60)).leases_at_least(3).await, 2);
-    assert!(a.remaining() <= secs(30), "nothing was refreshed");
-    assert_eq!(seal.refresh_group("g", secs(60)).leases_at_least(2).await.unwrap().len(), 2);
-    let says = incomplete(seal.release_group("h").leases_at_least(3).await, 0);
-    assert!(says.starts_with("0 leases were found in the group \"h\" and at least 3 were expected: "), "{says}");
-    assert!(a.is_valid());
-    incomplete(seal.release_group("g").leases_at_least(3).await, 2);
-    assert!(!a.is_valid(), "those that are there are released");
-    assert_eq!(seal.release_group("g").await.unwrap(), []);
 }
 
 #[tokio::test(start_paused = true)]
@@ -162,7 +141,7 @@ async fn a_group_is_refreshed_to_a_new_ttl_and_the_deadlines_here_move_on() {
     let (here, there) = (member(&seal, "a").await, member(&other, "b").await);
     let forever = seal.acquire("c").group("g").without_expiry().await.unwrap();
     tokio::time::sleep(secs(20)).await;
-    let refreshed = seal.refresh_group("g", secs(60)).await.unwrap();
+    let refreshed = seal.refresh_group("g", secs(60)).await.unwrap().refreshed;
     assert_eq!(keys(&refreshed), ["a", "b", "c"]);
     let remaining: Vec<_> = refreshed.iter().map(|lease| lease.holder.remaining).collect();
     let refreshed_to = Some(secs(60) + GRACE);
@@ -185,59 +164,47 @@ async fn a_group_is_refreshed_to_a_new_ttl_and_the_deadlines_here_move_on() {
     here.verify().await.unwrap();
     tokio::time::sleep(secs(30) + GRACE).await;
     assert!(!here.is_valid(), "and not for ever");
-    assert!(matches!(seal.refresh_group("g", secs(2)).await, Err(Error::ExpiresTooSoon { .. })));
+    let group = seal.refresh_group("g", secs(2)).await.unwrap();
+    assert_eq!((keys(&group.refreshed), keys(&group.gone)), (vec!["c"], vec!["a", "b"]));
     assert_eq!(keys(&seal.release_group("g").await.unwrap()), ["c"], "and what was over is cleared away");
     let shorter = seal.acquire("d").group("g").ttl(secs(60)).without_refresh().await.unwrap();
-    let kept = seal.refresh_group("g", secs(2)).await.unwrap();
+    let kept = seal.refresh_group("g", secs(2)).await.unwrap().refreshed;
     assert!(kept[0].holder.remaining > Some(secs(59)), "{kept:?}");
     assert!(shorter.remaining() > secs(59), "it never ends sooner than it would have");
 }
 
 #[tokio::test(start_paused = true)]
-async fn where_one_has_too_little_time_left_none_is_refreshed() {
+async fn a_lease_of_a_group_that_has_expired_is_gone_and_the_others_are_refreshed() {
     let store = Faulty::new();
     let seal = store.seal();
     member(&seal, "a").await.orphan();
-    let short = seal.acquire("b").group("g").ttl(secs(3)).without_refresh().await.unwrap();
-    let token = short.token();
-    short.orphan();
+    seal.acquire("b").group("g").ttl(secs(3)).without_refresh().await.unwrap().orphan();
     let left = || async { seal.inspect("a").await.unwrap().unwrap().holders[0].remaining.unwrap() };
-    tokio::time::sleep(millis(2_500)).await;
-    match seal.refresh_group("g", secs(60)).await {
-        Err(Error::ExpiresTooSoon { key, token: its, remaining, least }) => {
-            assert_eq!((key.as_str(), its, remaining, least), ("b", token, millis(800), secs(1)));
-        }
-        other => panic!("{other:?}"),
-    }
-    assert_eq!(left().await, millis(27_500) + GRACE);
-    tokio::time::sleep(millis(1_000)).await;
-    match seal.refresh_group("g", secs(60)).remaining_at_least(millis(0)).await {
-        Err(Error::ExpiresTooSoon { remaining, .. }) => {
-            assert!(remaining.is_zero(), "one that is over is never refreshed");
-        }
-        other => panic!("{other:?}"),
-    }
-    seal.purge().await.unwrap();
-    assert!(matches!(
-        seal.refresh_group("g", secs(60)).remaining_at_least(secs(28)).await,
-        Err(Error::ExpiresTooSoon { .. })
-    ));
-    assert_eq!(keys(&seal.refresh_group("g", secs(60)).remaining_at_least(secs(26)).await.unwrap()), ["a"]);
+    tokio::time::sleep(secs(4)).await;
+    let group = seal.refresh_group("g", secs(60)).await.unwrap();
+    assert_eq!((keys(&group.refreshed), keys(&group.gone)), (vec!["a"], vec!["b"]));
+    assert_eq!(group.gone[0].holder.remaining, Some(secs(0)));
     assert_eq!(left().await, secs(60) + GRACE);
+    seal.purge().await.unwrap();
+    let group = seal.refresh_group("g", secs(90)).await.unwrap();
+    assert_eq!((keys(&group.refreshed), keys(&group.gone)), (vec!["a"], vec![]), "no entry of it is left");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_group_that_changes_while_it_is_refreshed_is_looked_at_again() {
+async fn a_lease_of_a_group_that_ends_while_it_is_refreshed_is_gone_and_costs_no_other_of_its_key() {
     let store = Faulty::new();
     let seal = store.seal();
-    let (a, b) = (member(&seal, "a").await, member(&seal, "b").await);
+    let sharer = || async { seal.acquire("k").shared().group("g").ttl(secs(30)).without_refresh().await.unwrap() };
+    let (first, second, third) = (sharer().await, sharer().await, member(&seal, "l").await);
     store.script(|call| matches!(call, Call::Jointly(_)).then_some(Fault::Delay(millis(100))));
     let refreshing = seal.clone();
     let refreshing = tokio::spawn(async move { refreshing.refresh_group("g", secs(60)).await });
     tokio::time::sleep(millis(50)).await;
-    a.release().await.unwrap();
-    assert_eq!(keys(&refreshing.await.unwrap().unwrap()), ["b"]);
-    assert!(b.remaining() > secs(59));
+    first.release().await.unwrap();
+    let group = refreshing.await.unwrap().unwrap();
+    assert_eq!((keys(&group.refreshed), keys(&group.gone)), (vec!["k", "l"], vec!["k"]));
+    assert_eq!(group.refreshed[0].holder.token, second.token());
+    assert!(second.remaining() > secs(59) && third.remaining() > secs(59));
 }
 
 #[tokio::test(start_paused = true)]
@@ -246,7 +213,7 @@ async fn a_refresh_of_a_group_that_is_dropped_half_way_leaves_the_leases_as_good
     let seal = store.seal();
     let lease = member(&seal, "a").await;
     store.script(|call| matches!(call, Call::Jointly(_)).then_some(Fault::DelayReply(secs(1))));
-    let dropped = tokio::time::timeout(millis(500), seal.refresh_group("g", secs(60)).into_future()).await;
+    let dropped = tokio::time::timeout(millis(500), seal.refresh_group("g", secs(60))).await;
     assert!(dropped.is_err());
     assert!(lease.is_valid() && lease.remaining() < secs(30));
     lease.verify().await.unwrap();
@@ -374,7 +341,7 @@ async fn a_group_of_more_than_is_listed_at_once_is_released_and_refreshed_whole(
     for number in 0..MANY {
         member(&seal, &number.to_string()).await.orphan();
     }
-    assert_eq!(seal.refresh_group("g", secs(60)).await.unwrap().len(), MANY);
+    assert_eq!(seal.refresh_group("g", secs(60)).await.unwrap().refreshed.len(), MANY);
     assert_eq!(seal.release_group("g").await.unwrap().len(), MANY);
     assert!(seal.leases().await.unwrap().next().await.is_none());
 }

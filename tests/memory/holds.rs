@@ -154,7 +154,7 @@ async fn a_release_of_the_group_ends_minimum_holds_and_leaves_out_leases_that_we
     drop(take("dropped").await);
     let held = take("held").await;
     tokio::time::sleep(millis(10)).await;
-    assert_eq!(seal.refresh_group("g", secs(60)).await.unwrap().len(), 1);
+    assert_eq!(seal.refresh_group("g", secs(60)).await.unwrap().refreshed.len(), 1);
     let released = seal.release_group("g").await.unwrap();
     assert_eq!(released.iter().map(|lease| lease.key.as_str()).collect::<Vec<_>>(), ["held"]);
     drop(seal.acquire("held").await.unwrap());

@@ -252,7 +252,6 @@ async fn jointly(
         BatchRequest::Release => "released jointly",
         BatchRequest::Revoke { .. } => "revoked jointly",
         BatchRequest::Keep { .. } => "kept jointly",
-        BatchRequest::Refresh { .. } => "refreshed jointly",
     };
     (after, outcome)
 }

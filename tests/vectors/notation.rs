@@ -162,7 +162,6 @@ impl<'a> Notation<'a> {
                     "release" => BatchRequest::Release,
                     "revoke" => BatchRequest::Revoke { by: text("by"), reason: text("reason") },
                     "keep" => BatchRequest::Keep { ttl: long(&of["ttl"]) },
-                    "refresh" => BatchRequest::Refresh { ttl: long(&of["ttl"]), least: long(&of["least"]) },
                     other => panic!("{other} is no batch"),
                 };
                 Sent::Batch(tokens, batch)

@@ -4,14 +4,9 @@
 //!
 //! Mechanism: each command has several updates, and each update names some keys and the tokens of their holders.
 //!
-//! Invariant: a refresh is a transaction, which changes all of the leases or none.
+//! Invariant: each record is changed for all of its named leases, or for none.
 
-use std::pin::pin;
-
-use mongodb::{
-    ClientSession,
-    bson::{Document, RawArrayBuf, RawDocumentBuf, rawdoc},
-};
+use mongodb::bson::{Document, RawArrayBuf, RawDocumentBuf, rawdoc};
 
 use super::{
     command::encoded,
@@ -20,7 +15,7 @@ use super::{
     error::{self, needs},
     limits::{server_limit, write_concern},
     operation::{self, Operation},
-    pipeline, transaction,
+    pipeline,
 };
 use crate::{
     Deadline, Error, FencingToken, Key, Result,
@@ -37,9 +32,6 @@ const MAX_KEY_BYTES: usize = 4 << 20;
 /// each update. With 50 to 100 keys, 10,000 leases took 0.2 to 0.3 s.
 const KEYS_PER_UPDATE: usize = 64;
 
-/// The same if the order counts: the server writes the records of one update in an order of its own.
-const KEYS_PER_ORDERED_UPDATE: usize = 25;
-
 impl MongoContext {
     pub(super) async fn apply_batch(
         &self,
@@ -47,74 +39,23 @@ impl MongoContext {
         batch: &BatchRequest,
         deadline: Deadline,
     ) -> Result<bool> {
-        match batch {
-            BatchRequest::Refresh { .. } => self.apply_all_or_none(leases, batch, deadline).await,
-            BatchRequest::Release | BatchRequest::Revoke { .. } | BatchRequest::Keep { .. } => {
-                let mut is_all = true;
-                for leases in split_into_commands(leases) {
-                    let update = self.batch_update(leases, batch, deadline)?;
-                    let reply = self.database.run_raw_command(update).selection_criteria(PRIMARY).await;
-                    let is_keep = matches!(batch, BatchRequest::Keep { .. });
-                    is_all &= match reply {
-                        // A transaction has locked one of the records. Others were written.
-                        Err(error) if is_keep && error::code(&error) == Some(error::TIME_LIMIT) => false,
-                        Err(error) => return Err(self.translate(error, needs::CHANGE)),
-                        Ok(reply) => match is_done(&reply, leases) {
-                            // One of the documents is corrupt. The others can still be kept.
-                            Err(Error::Invalid { .. }) if is_keep => false,
-                            done => done?,
-                        },
-                    };
-                }
-                Ok(is_all)
-            }
-        }
-    }
-
-    /// Applies a request in a transaction, which is aborted if one of the leases has ended.
-    ///
-    /// While it is open, other requests of this handle for its keys wait for its lock, but no longer than the caller
-    /// waits for the transaction: on a dead connection, the transaction may end much later.
-    async fn apply_all_or_none(&self, leases: &LeaseRefs, batch: &BatchRequest, deadline: Deadline) -> Result<bool> {
-        let locks = self.by_runtime.here().key_locks.clone();
-        let guard = locks.lock_for_transaction(leases.iter().map(|(key, _)| key)).await?;
-        let mut transaction = pin!(self.run_transaction(leases, batch, deadline));
-        if let Ok(done) = tokio::time::timeout(deadline.remaining(), &mut transaction).await {
-            return done;
-        }
-        drop(guard);
-        transaction.await
-    }
-
-    async fn run_transaction(&self, leases: &LeaseRefs, batch: &BatchRequest, deadline: Deadline) -> Result<bool> {
-        let mut session =
-            self.database.client().start_session().await.map_err(|error| self.translate(error, needs::CHANGE))?;
-        transaction::begin(&mut session, deadline).await.map_err(|error| self.translate(error, needs::CHANGE))?;
-        let done = self.update_all(&mut session, leases, batch, deadline).await;
-        if matches!(done, Ok(true)) {
-            let committed = self.commit(session, deadline).await;
-            committed.map_err(|failed| self.translate(failed.into_error(), needs::CHANGE))?;
-        } else {
-            self.abort(&mut session).await;
-        }
-        done
-    }
-
-    async fn update_all(
-        &self,
-        session: &mut ClientSession,
-        leases: &LeaseRefs,
-        batch: &BatchRequest,
-        deadline: Deadline,
-    ) -> Result<bool> {
+        let is_keep = matches!(batch, BatchRequest::Keep { .. });
+        let mut is_all = true;
         for leases in split_into_commands(leases) {
             let update = self.batch_update(leases, batch, deadline)?;
-            let reply = self.database.run_raw_command(update).session(&mut *session).await;
-            if !is_done(&reply.map_err(|error| self.translate(error, needs::CHANGE))?, leases)? {
-                return Ok(false);
-            }
+            let reply = self.database.run_raw_command(update).selection_criteria(PRIMARY).await;
+            is_all &= match reply {
+                // A transaction has locked one of the records. Others were written.
+                Err(error) if is_keep && error::code(&error) == Some(error::TIME_LIMIT) => false,
+                Err(error) => return Err(self.translate(error, needs::CHANGE)),
+                Ok(reply) => match is_done(&reply, leases) {
+                    // One of the documents is corrupt. The others can still be kept.
+                    Err(Error::Invalid { .. }) if is_keep => false,
+                    done => done?,
+                },
+            };
         }
-        Ok(true)
+        Ok(is_all)
     }
 
     fn batch_update(
@@ -125,21 +66,14 @@ impl MongoContext {
     ) -> Result<RawDocumentBuf> {
         let template = UpdateTemplate::new(batch)?;
         let mut updates = RawArrayBuf::new();
-        let at_once =
-            if matches!(batch, BatchRequest::Refresh { .. }) { KEYS_PER_ORDERED_UPDATE } else { KEYS_PER_UPDATE };
-        for leases in leases.chunks(at_once) {
+        for leases in leases.chunks(KEYS_PER_UPDATE) {
             updates.push(template.update(leases));
         }
         let (collection, variables) = (self.collection.as_str(), encoded(&operation::batch_constants(batch))?);
         let limit = server_limit(deadline);
-        Ok(if matches!(batch, BatchRequest::Refresh { .. }) {
-            // A transaction confirms its writes when it is committed.
-            rawdoc! { "update": collection, "updates": updates, "let": variables, "maxTimeMS": limit }
-        } else {
-            let concern = encoded(&write_concern(deadline))?;
-            rawdoc! {
-                "update": collection, "updates": updates, "let": variables, "maxTimeMS": limit, "writeConcern": concern,
-            }
+        let concern = encoded(&write_concern(deadline))?;
+        Ok(rawdoc! {
+            "update": collection, "updates": updates, "let": variables, "maxTimeMS": limit, "writeConcern": concern,
         })
     }
 }
@@ -149,7 +83,7 @@ impl MongoContext {
 struct UpdateTemplate {
     pipeline: RawArrayBuf,
     is_record: RawDocumentBuf,
-    tokens_with_time_left: RawDocumentBuf,
+    live_tokens: RawDocumentBuf,
     format_query: RawDocumentBuf,
 }
 
@@ -162,12 +96,12 @@ impl UpdateTemplate {
         Ok(Self {
             pipeline,
             is_record: encoded(&pipeline::is_record())?,
-            tokens_with_time_left: encoded(&pipeline::tokens_with_time_left(Operation::of_batch(batch)))?,
+            live_tokens: encoded(&pipeline::live_tokens(Operation::of_batch(batch)))?,
             format_query: encoded(&document::format_query())?,
         })
     }
 
-    /// Updates the records of these keys whose named holders all hold and have enough time left. The filter repeats the
+    /// Updates the records of these keys whose named holders all hold. The filter repeats the
     /// names, because the server does not show the constants of an update to its filter.
     fn update(&self, leases: &[(Key, Vec<FencingToken>)]) -> RawDocumentBuf {
         let (mut keys, mut tokens) = (RawArrayBuf::new(), RawArrayBuf::new());
@@ -181,7 +115,7 @@ impl UpdateTemplate {
         }
         let index = rawdoc! { "$indexOfArray": [{ "$literal": keys.clone() }, "$_id"] };
         let named = rawdoc! { "$arrayElemAt": [{ "$literal": tokens.clone() }, index] };
-        let holds_named = rawdoc! { "$setIsSubset": [named, self.tokens_with_time_left.clone()] };
+        let holds_named = rawdoc! { "$setIsSubset": [named, self.live_tokens.clone()] };
         let is_record = self.is_record.clone();
         rawdoc! {
             "q": { "$and": [

@@ -69,7 +69,7 @@ impl Operation {
         match batch {
             BatchRequest::Release => Self::ReleaseNamed,
             BatchRequest::Revoke { .. } => Self::RevokeNamed,
-            BatchRequest::Keep { .. } | BatchRequest::Refresh { .. } => Self::RefreshNamed,
+            BatchRequest::Keep { .. } => Self::RefreshNamed,
         }
     }
 
@@ -250,15 +250,13 @@ fn constants_of_downgrade(Downgrade { lease, token, limit }: Downgrade) -> Docum
 
 /// The constants of a batch request, for the pipeline and for the filter beside it, whichever leases it names.
 pub(super) fn batch_constants(batch: &BatchRequest) -> Document {
-    let mut constants = match batch {
+    literals(match batch {
         BatchRequest::Release => doc! {},
         BatchRequest::Revoke { by, reason } => doc! { "by": by, "reason": reason },
-        BatchRequest::Keep { ttl } | BatchRequest::Refresh { ttl, .. } => {
+        BatchRequest::Keep { ttl } => {
             doc! { "fields": { "ttl": document::long(*ttl) }, "validity": document::long(*ttl) }
         }
-    };
-    constants.insert("least", document::long(batch.least()));
-    literals(constants)
+    })
 }
 
 /// Wraps each value, so that the server does not evaluate it as an expression.

@@ -293,17 +293,16 @@ fn refresh_named() -> Vec<Document> {
     ]
 }
 
-/// The tokens of the holders that have enough time left, for a filter. A released lease whose entry keeps the key
+/// The tokens of the holders that have not expired, for a filter. A released lease whose entry keeps the key
 /// unavailable has ended, but a revocation ends that entry, too.
-pub(super) fn tokens_with_time_left(operation: Operation) -> Document {
-    let enough = doc! { "$gte": ["$$this.expires_at", { "$add": ["$$NOW", "$$least"] }] };
-    let enough = if operation.is_revoke() {
-        enough
+pub(super) fn live_tokens(operation: Operation) -> Document {
+    let live = if operation.is_revoke() {
+        is_alive()
     } else {
-        doc! { "$and": [enough, { "$not": "$$this.released_at" }] }
+        doc! { "$and": [is_alive(), { "$not": "$$this.released_at" }] }
     };
-    let lasting = doc! { "$filter": { "input": "$holders", "cond": enough } };
-    doc! { "$map": { "input": lasting, "in": "$$this.version" } }
+    let holders = doc! { "$filter": { "input": "$holders", "cond": live } };
+    doc! { "$map": { "input": holders, "in": "$$this.version" } }
 }
 
 /// The named tokens of a key.

@@ -4,7 +4,7 @@
 //!
 //! Mechanism: each runtime has a [`RuntimeState`] of its own.
 //!
-//! Invariant: a request never waits for a queue, a lock or a permit of another runtime.
+//! Invariant: a request never waits for a queue or a permit of another runtime.
 
 use std::{
     collections::HashMap,
@@ -13,14 +13,11 @@ use std::{
 
 use tokio::runtime::{Handle, Id};
 
-use super::{
-    follow::subscribers::Subscribers, transaction_lock::KeyLocks, watch::notification_streams::NotificationStreams,
-};
+use super::{follow::subscribers::Subscribers, watch::notification_streams::NotificationStreams};
 
 /// What requests of one runtime share.
 #[derive(Default)]
 pub(super) struct RuntimeState {
-    pub(super) key_locks: KeyLocks,
     pub(super) notification_streams: Arc<NotificationStreams>,
     pub(super) subscribers: Arc<Subscribers>,
 }
@@ -45,7 +42,7 @@ impl ByRuntime {
 
 /// Whether a request or a stream uses this state.
 fn is_used(state: &Arc<RuntimeState>) -> bool {
-    let RuntimeState { notification_streams, subscribers, .. } = &**state;
+    let RuntimeState { notification_streams, subscribers } = &**state;
     Arc::strong_count(state) > 1 || Arc::strong_count(notification_streams) > 1 || Arc::strong_count(subscribers) > 1
 }
 

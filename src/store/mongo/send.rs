@@ -38,15 +38,12 @@ pub(super) async fn apply(
         return coalesce::apply(&context, &key, request, deadline).await;
     }
     let least = min_remaining(deadline);
-    let state = context.by_runtime.here();
-    let guard = state.key_locks.lock_for_request(&key, deadline).await?;
     let is_refresh = matches!(request, Request::Refresh(_));
     let admitted = if is_refresh { None } else { Some(context.client.admission().admit(deadline).await?) };
     let sent = Clock::Boot.now();
     ensure_remaining(deadline, least)?;
     let sender = Arc::clone(&context);
     let applied = context.requests.track_future(async move {
-        let _guard = guard;
         let applied = sender.apply(&key, &request, deadline);
         match admitted {
             Some(admitted) => admitted.run(deadline, applied).await,
@@ -100,12 +97,7 @@ async fn send(
     mut turn: Option<Turn<MongoContext>>,
     mut requests: Vec<Queued<Request>>,
 ) {
-    let state = context.by_runtime.here();
     let Some(latest) = coalesce::latest_deadline(&requests) else { return };
-    let guard = match state.key_locks.lock_for_request(&key, latest).await {
-        Ok(guard) => guard,
-        Err(error) => return coalesce::fail(requests, error),
-    };
     let admitted = match context.client.admission().admit(latest).await {
         Ok(admitted) => admitted,
         Err(error) => return coalesce::fail(requests, error),
@@ -115,10 +107,9 @@ async fn send(
     let sent = Clock::Boot.now();
     let batch: Vec<Request> = requests.iter().map(|queued| queued.request.clone()).collect();
     let (sender, of) = (Arc::clone(&context), key.clone());
-    let applied = context.requests.track_future(async move {
-        let _guard = guard;
-        admitted.run(deadline, sender.apply_together(&of, &batch, deadline)).await
-    });
+    let applied = context
+        .requests
+        .track_future(async move { admitted.run(deadline, sender.apply_together(&of, &batch, deadline)).await });
     match coalesce::wait_for(&mut turn, task::run(deadline, applied)).await {
         Ok(applied) => {
             let (is_single, mut others) = (requests.len() == 1, Vec::new());

@@ -59,14 +59,6 @@ pub(crate) enum NotCommitted {
     Refused(DriverError),
 }
 
-impl NotCommitted {
-    pub(super) fn into_error(self) -> DriverError {
-        match self {
-            Self::Aborted(_, error) | Self::Unknown(error) | Self::Refused(error) => error,
-        }
-    }
-}
-
 impl MongoContext {
     /// Commits. While the server cannot do it or the outcome is unknown, repeats that until the deadline. A transaction
     /// that may be open then is ended.

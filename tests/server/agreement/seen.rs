@@ -10,7 +10,7 @@ use mongoseal::record::{Holder, Outcome, Record};
 /// What the sequences must reach, each ten times at least.
 const REACHED: &str = "granted, queued, no room to wait, refused, refreshed, released, absent, revoked, \
     transferred, downgraded, raised, pruned, nothing to prune, nothing changed, shared, several handed over at once, \
-    a holder expired, a waiter expired, released jointly, revoked jointly, kept jointly, refreshed jointly, \
+    a holder expired, a waiter expired, released jointly, revoked jointly, kept jointly, \
     completed, reset, a minimum hold outlasted the lease, a maximum hold cut the expiry, completed after the expiry, \
     not all of them, waited together, acquired together, left together";
 

@@ -67,11 +67,9 @@ fn step() -> impl Strategy<Value = Step> {
                 let terms = LeaseSpec { lease, caller, owner, limit, ttl, grace, group, metadata, hold };
                 Acquire { terms, wait: patience }
             });
-    let enough = prop_oneof![Just(0_u64), Just(1_000_u64), Just(100_000_u64)];
     let joint = prop_oneof![
         Just(BatchRequest::Release),
         Just(BatchRequest::Revoke { by: "$ops".into(), reason: "$$ROOT".into() }),
-        (millis.clone(), enough).prop_map(|(ttl, least)| BatchRequest::Refresh { ttl, least }),
         millis.clone().prop_map(|ttl| BatchRequest::Keep { ttl }),
     ];
     let which = prop_oneof![8 => 1_u8..8, 1 => any::<u8>()];

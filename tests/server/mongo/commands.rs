@@ -109,7 +109,7 @@ async fn every_write_is_confirmed_by_the_journals_of_a_majority_and_says_how_lon
     lease.refresh().await.unwrap();
     sent("refresh", &["findAndModify"]);
     seal.refresh_group("g", secs(60)).await.unwrap();
-    sent("refresh of a group", &["commitTransaction"]);
+    sent("refresh of a group", &["update"]);
     lease.transaction(async |_session| -> mongoseal::Result<()> { Ok(()) }).await.unwrap();
     sent("a transaction", &["commitTransaction"]);
     lease.release().await.unwrap();

@@ -313,30 +313,3 @@ async fn no_command_is_sent_after_its_call_has_ended_and_a_dropped_acquire_is_no
         hasty.shutdown().await;
     }
 }
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_refresh_of_a_group_whose_commit_is_refused_leaves_no_record_locked() {
-    let subject = Subject::new("commit_of_a_group").await;
-    let seal = subject.seal(secs(2));
-    let leases = [seal.acquire("a").group("g"), seal.acquire("b").group("g")];
-    for lease in leases {
-        std::mem::forget(lease.ttl(secs(60)).without_refresh().await.unwrap());
-    }
-    for (code, labels, times, succeeds) in
-        [(462, &OVERLOADED[..], 3, true), (13, &[][..], 1, false), (462, &OVERLOADED[..], FOREVER, false)]
-    {
-        let refused = refusal(code, labels);
-        let point = subject.db.set.fail_command(&subject.app, &["commitTransaction"], refused, times).await;
-        let refreshed = seal.refresh_group("g", secs(60)).await;
-        let hits = point.off().await;
-        assert_eq!(refreshed.is_ok(), succeeds, "{code} {times}: {refreshed:?}");
-        assert_eq!(is_unavailable(&refreshed), times == FOREVER, "{code} {times}: {refreshed:?}");
-        // Eleven of a first attempt, and fewer of a second one in the time that is left.
-        assert!(hits <= 20, "{hits} commits");
-        // A write of a locked record waits until the transaction ends, after 60 s by default.
-        let touch = doc! { "q": {}, "u": { "$currentDate": { "last_seen": true } }, "multi": true };
-        let touch = doc! { "update": "mongoseal", "updates": [touch], "maxTimeMS": 2_000 };
-        let written = subject.db.database.run_command(touch).await.unwrap();
-        assert!(!written.contains_key("writeErrors"), "{code} {times}: {written}");
-    }
-}

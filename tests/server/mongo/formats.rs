@@ -67,7 +67,7 @@ async fn each_call_for_a_key_whose_record_is_of_a_newer_format_says_to_upgrade_a
 
     // What is done to many keys leaves it out.
     assert!(seal.leases().with_expired().await.unwrap().next().await.is_none());
-    assert!(seal.refresh_group("g", secs(60)).await.unwrap().is_empty());
+    assert!(seal.refresh_group("g", secs(60)).await.unwrap().refreshed.is_empty());
     assert!(seal.release_group("g").await.unwrap().is_empty());
     let over = doc! { "$set": { "holders.0.expires_at": DateTime::from_millis(1) } };
     db.records().update_many(doc! {}, over).await.unwrap();
@@ -210,7 +210,7 @@ async fn fields_of_a_later_build_stay_in_the_record_in_holders_and_in_waiters_wh
             .unwrap()
     );
     there("a joint refresh", true, true).await;
-    assert_eq!(seal.refresh_group("g", secs(800)).await.unwrap().len(), 2);
+    assert_eq!(seal.refresh_group("g", secs(800)).await.unwrap().refreshed.len(), 2);
     there("a refresh of the group", true, true).await;
     lease.transaction(async |_session| -> mongoseal::Result<()> { Ok(()) }).await.unwrap();
     there("a transaction", true, true).await;

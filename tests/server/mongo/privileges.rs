@@ -161,7 +161,7 @@ impl LimitedUser {
             "release" => drop(ready.expect("it is held").release().await?),
             "transfer" => drop(ready.expect("it is held").transfer(LeaseId::random()).await?),
             "downgrade" => lease().downgrade(2).await?,
-            "refresh a group" => assert_eq!(seal.refresh_group(key, secs(60)).await?.len(), 1),
+            "refresh a group" => assert_eq!(seal.refresh_group(key, secs(60)).await?.refreshed.len(), 1),
             "release a group" => assert_eq!(seal.release_group(key).await?.len(), 1),
             "revoke" => assert_eq!(seal.revoke(key).await?.len(), 1),
             "wait" => drop(tokio::join!(freed(ready), seal.acquire(key).wait(secs(20)).into_future()).1?),

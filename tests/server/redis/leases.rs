@@ -187,7 +187,7 @@ pub(crate) async fn what_redis_cannot_do_is_refused_before_anything_is_sent() {
     let seal = Mongoseal::builder().on_store(store).unwrap();
     let lease = seal.acquire("k").group("job").await.unwrap();
     assert!(matches!(lease.verify().await, Err(Error::Invalid { .. })));
-    assert!(matches!(seal.refresh_group("job", secs(30)).await, Err(Error::Invalid { .. })));
+    assert_eq!(seal.refresh_group("job", secs(60)).await.unwrap().refreshed.len(), 1);
     seal.release_group("job").await.unwrap();
     assert!(!lease.is_valid());
 }

@@ -75,7 +75,6 @@ const LEFT_OUT: &[(&str, &[&str])] = &[
         "narrows a list or a verb on leases of others",
         &[
             "exclusive",
-            "leases_at_least",
             "now",
             "prefix",
             "remaining_at_least",

@@ -360,7 +360,7 @@ impl Running<'_> {
     fn accept(&self, error: &Error) {
         self.note(&format!("is told: {error}"));
         let is_expected = match error {
-            Error::Held { .. } | Error::RetriesExhausted { .. } | Error::ExpiresTooSoon { .. } => true,
+            Error::Held { .. } | Error::RetriesExhausted { .. } => true,
             Error::Lost { cause, .. } => self.may_lose(cause),
             // It may be revoked before its expiry is removed.
             Error::Unavailable { message, .. } => {
@@ -374,7 +374,6 @@ impl Running<'_> {
                 self.step.choices.is_refused()
                     || self.is_shut_down()
                     || (self.has(Resumes) && message.contains("no expiry"))
-                    || (self.has(RefreshesGroup) && !self.seal.capabilities().atomic_groups)
                     || ((self.has(RunsATick) || self.has(Verifies)) && !self.seal.capabilities().linearizable_reads)
             }
             _ => false,

@@ -16,12 +16,11 @@ impl Bench {
 fn a_batch_request_applies_to_all_named_leases_or_to_none() {
     let mut bench = Bench::new();
     let tokens: Vec<_> = (1..=3).map(|number| granted(&bench.send(once(number, 5)))).collect();
-    let refresh = |least| BatchRequest::Refresh { ttl: 5_000, least };
-    bench.pass(600);
-    assert!(!bench.apply_batch(&tokens, &refresh(401)), "each has 400 ms left");
-    assert!(bench.apply_batch(&tokens[..2], &refresh(400)));
-    bench.pass(400);
-    assert!(!bench.apply_batch(&tokens, &refresh(0)), "one has expired");
+    let refresh = BatchRequest::Keep { ttl: 5_000 };
+    bench.pass(999);
+    assert!(bench.apply_batch(&tokens[..2], &refresh), "each has 1 ms left");
+    bench.pass(1);
+    assert!(!bench.apply_batch(&tokens, &refresh), "one has expired");
     assert!(!bench.apply_batch(&tokens[2..], &BatchRequest::Release));
     bench.send(wait(4, 0));
     assert!(bench.apply_batch(&tokens[..1], &BatchRequest::Revoke { by: "ops".into(), reason: "drill".into() }));

@@ -51,7 +51,7 @@ fn a_batch_finds_no_released_lease_and_a_revocation_ends_its_minimum_hold() {
     assert_eq!(bench.holders(), [0]);
     assert!(!bench.apply_batch(&tokens, &BatchRequest::Release));
     assert!(!bench.apply_batch(&tokens, &BatchRequest::Keep { ttl: 1_000 }));
-    assert!(!bench.apply_batch(&tokens, &BatchRequest::Refresh { ttl: 1_000, least: 0 }));
+    assert!(!bench.apply_batch(&tokens, &BatchRequest::Keep { ttl: 1_000 }));
     assert!(bench.apply_batch(&tokens, &BatchRequest::Revoke { by: "ops".into(), reason: "drill".into() }));
     assert_eq!(bench.holders(), [0_u8; 0]);
 }

@@ -165,15 +165,13 @@ impl Holder<'_> {
         let end = now();
         let ours = |lease: &mongoseal::ListedLease| lease.holder.token.get() == self.token;
         let outcome = match &answer {
-            Ok(leases) if leases.iter().any(ours) => {
+            Ok(group) if group.refreshed.iter().any(ours) => {
                 let (worker, lease, key, token) =
                     (self.worker.spec.worker, self.number, self.plan.key.clone(), self.token);
                 say(&Event::Refreshed { worker, lease, key, token, begin, end });
                 "ok".into()
             }
             Ok(_) => "missed".into(),
-            // Another one of the group was left to its ttl.
-            Err(Error::ExpiresTooSoon { .. }) => "lapsing".into(),
             Err(error) => said(Some(error), "ok"),
         };
         self.say_call("refresh-group", begin, micros(OPERATION_TIMEOUT), &outcome);
