@@ -94,8 +94,8 @@ pub trait Store: Any + fmt::Debug + Send + Sync {
     /// Applies a request to many leases, for each key as [`record::apply_batch`](crate::record::apply_batch) does.
     /// Returns whether it was applied to all of them. It is applied to each key by itself, so if not, it may have been applied
     /// to some keys. To a key whose record cannot be read,
-    /// or cannot be written before the [limit of the work](Deadline::work_limit), they were not applied: that is no error,
-    /// because the other keys must not share its fate.
+    /// or cannot be written before the [limit of the work](Deadline::work_limit), they were not applied: that is no error if
+    /// several keys are named, because the others must not share its fate.
     fn apply_batch(&self, leases: &LeaseRefs, batch: &BatchRequest, deadline: Deadline) -> BoxFuture<Result<bool>>;
 
     /// Reads the record of a key, linearizably.

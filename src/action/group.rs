@@ -233,8 +233,13 @@ async fn apply_to_members(
         let mut all_lapsed = repeated.map(|before| before.lapsed).unwrap_or_default();
         all_lapsed.extend(lapsed);
         repeated = Some(Repeated { present, lapsed: all_lapsed });
-        if let Some((key, _)) = left.first() {
-            // If the batch cannot be applied to it, its document may not be a record.
+        if let Some((key, tokens)) = left.first() {
+            // The answer for one key says why it cannot be changed, or its document is not a record.
+            let alone = vec![(key.clone(), tokens.clone())];
+            let send = |deadline| context.store.apply_batch(&alone, batch, deadline);
+            if retry::until_definite(until, context.settings.attempt, send).await? {
+                continue;
+            }
             context.read_record(key, until).await?;
             let next = clock.now().saturating_add(backoff.next());
             if next >= until.reading() {

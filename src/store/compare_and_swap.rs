@@ -265,6 +265,7 @@ impl<B: Backend> Store for CompareAndSwap<B> {
     fn apply_batch(&self, leases: &LeaseRefs, batch: &BatchRequest, deadline: Deadline) -> BoxFuture<Result<bool>> {
         let (store, leases, batch) = (self.clone(), leases.clone(), batch.clone());
         Box::pin(async move {
+            let is_several = leases.len() > 1;
             let (batch, mut leases) = (Arc::new(batch), leases.into_iter());
             let (mut running, mut all, mut failed) = (JoinSet::new(), true, None);
             loop {
@@ -278,7 +279,7 @@ impl<B: Backend> Store for CompareAndSwap<B> {
                 match applied {
                     Ok(Ok(is_applied)) => all &= is_applied,
                     // Only the request of this key alone reports a record that cannot be read.
-                    Ok(Err(Error::Corrupt { .. } | Error::Invalid { .. })) => all = false,
+                    Ok(Err(Error::Corrupt { .. } | Error::Invalid { .. })) if is_several => all = false,
                     Ok(Err(error)) => failed = Some(error),
                     Err(ended) => failed = Some(Error::unavailable("a request was stopped: retry").caused_by(ended)),
                 }

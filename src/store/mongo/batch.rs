@@ -49,8 +49,8 @@ impl MongoContext {
                 Err(error) if is_keep && error::code(&error) == Some(error::TIME_LIMIT) => false,
                 Err(error) => return Err(self.translate(error, needs::CHANGE)),
                 Ok(reply) => match is_done(&reply, leases) {
-                    // One of the documents is corrupt. The others can still be kept.
-                    Err(Error::Invalid { .. }) if is_keep => false,
+                    // One of the documents is corrupt, or refused. The others can still be kept.
+                    Err(Error::Invalid { .. }) if is_keep && leases.len() > 1 => false,
                     done => done?,
                 },
             };
