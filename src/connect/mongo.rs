@@ -5,11 +5,11 @@ use std::{sync::Arc, time::Duration};
 use mongodb::{Client, Database, error::ErrorKind, options::ClientOptions};
 
 use crate::{
-    Builder, Clock, Deadline, Error, Mongoseal, Result,
+    Builder, Error, Mongoseal, Result,
     engine::{dedicated_thread::DedicatedThread, shared::Shared},
     store::{
         MongoStore, Store,
-        mongo::{DRIVER_POOL, error::missing_feature, set_name},
+        mongo::{DRIVER_POOL, error::missing_feature},
         pool::{DEFAULT_POOL, PoolShares},
     },
 };
@@ -110,20 +110,14 @@ impl Builder {
         }
         settings.pool = shares(*connections);
         let name = self.database.or_else(|| options.default_database.clone());
-        let client = Client::with_options(options.clone()).map_err(unusable)?;
+        let client = Client::with_options(options).map_err(unusable)?;
         let database = client.database(name.as_deref().unwrap_or("mongoseal"));
         let collection = collection(self.collection)?;
-        let (allow_sharded, attempt) = (self.allow_sharded, settings.attempt);
         let store = MongoStore::owning_pool(&database, collection, settings.retention, settings.pool);
-        let store = Arc::new(store.with_sharded(allow_sharded));
+        let store = Arc::new(store.with_sharded(self.allow_sharded));
         let seal = Mongoseal { shared: Shared::new(store, settings, thread)? };
-        match seal.prepare().await {
-            Ok(()) => Ok(seal),
-            Err(error) => {
-                let deadline = Deadline::after(Clock::Boot, attempt);
-                Err(set_name::explain(error, options, allow_sharded, deadline).await)
-            }
-        }
+        seal.prepare().await?;
+        Ok(seal)
     }
 
     /// Refuses options that MongoDB does not have.

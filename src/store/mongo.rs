@@ -45,7 +45,6 @@
 //! | `follow/shared_stream.rs` | the change stream that all subscribers of a runtime share |
 //! | `follow.rs` | the changes of the record of a key, or of the records of a prefix: [`Store::follow`] |
 //! | `preflight.rs` | checks of the deployment before the first request |
-//! | `set_name.rs` | the replica set that answers to a wrong set name |
 //! | `mongo.rs` | the store |
 
 mod admission;
@@ -71,7 +70,6 @@ mod product;
 mod purge;
 mod runtime_state;
 mod send;
-pub(crate) mod set_name;
 mod stream_error;
 mod task;
 mod token;

@@ -71,6 +71,13 @@ pub(crate) async fn perform(connection: &Connection, options: Doctor) -> Result<
         report.add(&Finding::refused("reachable", failure))?;
         return Ok(report.status());
     }
+    if opened.is_err()
+        && let Some(name) = Deployment::misnamed_set(&uri, connection).await
+    {
+        let found = format!("the replica set is called {name}");
+        report.add(&Finding::fail("reachable", found, format!("write replicaSet={name} into the connection string")))?;
+        return Ok(report.status());
+    }
     let seal = opened.as_ref().ok();
     let examined = match product {
         #[cfg(feature = "redis")]

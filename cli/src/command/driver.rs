@@ -110,6 +110,19 @@ fn database(connection: &Connection, default: Option<&str>) -> String {
 }
 
 impl Deployment {
+    /// Returns the name of the replica set of the first server, if it is another than the connection string says.
+    pub(super) async fn misnamed_set(uri: &str, connection: &Connection) -> Option<String> {
+        let mut options = ClientOptions::parse(uri).await.ok()?;
+        let wanted = options.repl_set_name.take()?;
+        options.server_selection_timeout = Some(connection.timeout());
+        options.direct_connection = Some(true);
+        options.hosts.truncate(1);
+        let client = Client::with_options(options).ok()?;
+        let hello = run_on_nearest(&client.database("admin"), doc! { "hello": 1 }).await;
+        client.shutdown().immediate(true).await;
+        hello.ok()?.get_str("setName").ok().filter(|actual| *actual != wanted).map(str::to_owned)
+    }
+
     pub(super) async fn open(uri: &str, connection: &Connection, purpose: &str) -> Answer<Self> {
         let mut options = ClientOptions::parse(uri).await?;
         let within = connection.timeout();

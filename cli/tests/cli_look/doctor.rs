@@ -51,6 +51,18 @@ fn checks(said: &Said, verdict: &str) -> Vec<Value> {
 }
 
 #[tokio::test]
+async fn a_wrong_set_name_is_corrected() {
+    let set = ReplicaSet::start(1).await;
+    let name = set.uri().split_once("replicaSet=").unwrap().1.split('&').next().unwrap().to_owned();
+    let uri = set.uri().replace(&format!("replicaSet={name}"), "replicaSet=another");
+    let said = doctor(&uri, &["--json"]).await;
+    assert_eq!(said.status, 1, "{}", said.out);
+    let (verdict, sentence) = verdict(&said, "reachable");
+    assert_eq!(verdict, "fail");
+    assert!(sentence.contains(&format!("called {name}: write replicaSet={name}")), "{sentence}");
+}
+
+#[tokio::test]
 async fn all_is_well_on_a_replica_set() {
     let console = Console::new("doctor").await;
     let said = console.run(&["doctor", "--json"]).await;

@@ -19,7 +19,6 @@ use mongodb::{
         WriteFailure,
     },
 };
-pub(crate) use unreachable::misnamed_set;
 
 use crate::{Error, Result, Source};
 

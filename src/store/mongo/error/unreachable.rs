@@ -2,8 +2,6 @@
 //!
 //! Mechanism: the driver gives the cause as text only, within its description of each server.
 
-use mongodb::error::{Error as DriverError, ErrorKind};
-
 use super::super::product;
 use crate::Error;
 
@@ -26,20 +24,6 @@ pub(super) fn translate(message: &str) -> Error {
         "no primary of the MongoDB replica set can be reached{}: check addresses, TLS options and the set's state",
         causes(message)
     ))
-}
-
-/// The replica set that the connection string names, if no server belongs to it and the client does not know the name
-/// of the servers' set, if they have one.
-pub(crate) fn misnamed_set(error: &Error) -> Option<String> {
-    let (Error::Invalid { source, .. } | Error::Unavailable { source, .. }) = error else { return None };
-    let source = source.as_ref()?;
-    let ErrorKind::ServerSelection { message, .. } = source.downcast_ref::<DriverError>()?.kind.as_ref() else {
-        return None;
-    };
-    match Misnamed::read(message)? {
-        Misnamed { wanted, found: ActualSet::Unknown | ActualSet::Nothing } => Some(wanted.to_owned()),
-        _ => None,
-    }
 }
 
 /// A set name in a connection string that no server of it has.
@@ -85,7 +69,7 @@ impl<'a> Misnamed<'a> {
                 "the MongoDB connection string says replicaSet={wanted}, but the server belongs to no replica set: start it with --replSet, run rs.initiate() (one member is enough), and retry"
             )),
             ActualSet::Unknown => Error::invalid(format!(
-                "no server of the MongoDB connection string belongs to the replica set {wanted:?}: correct its option replicaSet (rs.conf()._id is the name) or leave it out"
+                "no server of the MongoDB connection string belongs to the replica set {wanted:?}: leave its option replicaSet out, or run `mongoseal doctor`, which prints the name of the set"
             )),
         }
     }
