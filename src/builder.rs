@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use crate::{
     Error, IntoName, Mongoseal, Owner, Result, Retry, Ttl,
     engine::{
-        dedicated_thread::DedicatedThread,
+        owned_runtime::DedicatedThread,
         observer::{Observer, Observers},
         retry_policy::OnHeld,
         settings::Settings,

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::{any::Any, time::Duration};
 
 #[cfg(any(feature = "mongodb", feature = "redis"))]
-use crate::engine::{context::ensure_runtime, dedicated_thread::DedicatedThread};
+use crate::engine::{context::ensure_runtime, owned_runtime::DedicatedThread};
 use crate::{
     Builder, Error, Mongoseal, Result, Ttl,
     engine::settings::Settings,

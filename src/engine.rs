@@ -5,7 +5,7 @@ pub(crate) mod command_queue;
 pub(crate) mod completion;
 pub(crate) mod confirm;
 pub(crate) mod context;
-pub(crate) mod dedicated_thread;
+pub(crate) mod owned_runtime;
 pub(crate) mod end_action;
 pub(crate) mod held_lease;
 pub(crate) mod in_flight;

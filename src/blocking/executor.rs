@@ -13,7 +13,6 @@ use std::{
     fmt, io,
     panic::resume_unwind,
     sync::{Arc, mpsc},
-    thread,
     time::Duration,
 };
 
@@ -27,7 +26,7 @@ use tokio_util::{
 };
 use tracing::Instrument;
 
-use crate::{Error, Result};
+use crate::{Error, Result, engine::owned_runtime};
 
 /// How many threads run the tasks: a task that computes does not delay the refreshes.
 const WORKER_THREADS: usize = 2;
@@ -91,34 +90,12 @@ struct Threads {
 impl Threads {
     /// Starts them. They also live as long as the token.
     fn start() -> Result<(Self, TaskTrackerToken)> {
-        let unable = || {
-            Error::unavailable(
-                "no thread could be started for this handle: raise the limits of the process on threads and open files, and retry",
-            )
-        };
         let handles = TaskTracker::new();
         // The tracker is over when no handle is left.
         handles.close();
         let (token, left) = (handles.token(), handles.clone());
-        let (send, started) = mpsc::sync_channel(1);
-        let _detached = thread::Builder::new()
-            .name("mongoseal-owner".into())
-            .spawn(move || match build_runtime() {
-                Ok(runtime) => {
-                    drop(send.send(Ok(runtime.handle().clone())));
-                    runtime.block_on(left.wait());
-                    // Does not wait for blocking work, such as the system's name resolution.
-                    runtime.shutdown_background();
-                }
-                Err(error) => drop(send.send(Err(error))),
-            })
-            .map_err(|source| unable().caused_by(source))?;
-        match started.recv() {
-            Ok(Ok(runtime)) => Ok((Self { runtime, handles }, token)),
-            Ok(Err(source)) => Err(unable().caused_by(source)),
-            // The runtime panics if the system refuses a worker thread.
-            Err(panicked) => Err(unable().caused_by(panicked)),
-        }
+        let runtime = owned_runtime::start("mongoseal-owner", build_runtime, async move { left.wait().await })?;
+        Ok((Self { runtime, handles }, token))
     }
 
     fn open(
@@ -161,7 +138,6 @@ impl Threads {
     }
 }
 
-/// Called on the thread that also ends the runtime, because a runtime cannot be dropped in asynchronous code.
 fn build_runtime() -> io::Result<Runtime> {
     runtime::Builder::new_multi_thread()
         .worker_threads(WORKER_THREADS)

@@ -6,7 +6,7 @@ use mongodb::{Client, Database, error::ErrorKind, options::ClientOptions};
 
 use crate::{
     Builder, Error, Mongoseal, Result,
-    engine::{dedicated_thread::DedicatedThread, shared::Shared},
+    engine::{owned_runtime::DedicatedThread, shared::Shared},
     store::{
         MongoStore, Store,
         mongo::{DRIVER_POOL, error::missing_feature},

@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use crate::{
     Builder, Mongoseal, Result,
-    engine::{dedicated_thread::DedicatedThread, shared::Shared},
+    engine::{owned_runtime::DedicatedThread, shared::Shared},
     store::{RedisBackend, RedisStore, Store},
 };
 

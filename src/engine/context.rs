@@ -13,7 +13,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
     Clock, Deadline, Error, Key, Result,
-    engine::{dedicated_thread::DedicatedThread, retry, settings::Settings},
+    engine::{owned_runtime::DedicatedThread, retry, settings::Settings},
     record::{Filter, Position},
     store::{Page, Snapshot, Store},
 };

@@ -6,7 +6,7 @@ use crate::{
     Result,
     engine::{
         context::{Context, shut_down_error},
-        dedicated_thread::DedicatedThread,
+        owned_runtime::DedicatedThread,
         pending_releases::PendingReleases,
         refresh_schedule::Schedules,
         settings::Settings,

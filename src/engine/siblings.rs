@@ -16,7 +16,7 @@ use tokio::sync::OnceCell;
 
 use crate::{
     AcquireId, HandleId,
-    engine::{dedicated_thread::DedicatedThread, lease_ids::LeaseIds, notifier::Notifier},
+    engine::{owned_runtime::DedicatedThread, lease_ids::LeaseIds, notifier::Notifier},
     store::{Store, pool::RefreshPermits},
 };
 

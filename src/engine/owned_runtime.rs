@@ -1,0 +1,69 @@
+//! A runtime that no caller drives, on a thread of its own.
+//!
+//! Purpose: if all threads of a caller's runtime are blocked, it refreshes no lease. A handle with a dedicated thread and
+//! the blocking API do not depend on their callers' threads.
+//!
+//! Mechanism: a new thread builds the runtime, and shuts it down when a future has ended. A runtime cannot be dropped in
+//! asynchronous code.
+
+use std::{fmt, io, sync::mpsc, thread};
+
+use tokio::runtime::{self, Handle, Runtime};
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+use crate::{Error, Result};
+
+/// Starts a runtime on a new thread of this name. Both end when the future has ended.
+pub(crate) fn start(
+    name: &str,
+    build: fn() -> io::Result<Runtime>,
+    until: impl Future<Output = ()> + Send + 'static,
+) -> Result<Handle> {
+    let unable = || {
+        Error::unavailable(
+            "no thread could be started for this handle: raise the limits of the process on threads and open files, and retry",
+        )
+    };
+    let (send, started) = mpsc::sync_channel(1);
+    let run = move || match build() {
+        Ok(runtime) => {
+            drop(send.send(Ok(runtime.handle().clone())));
+            runtime.block_on(until);
+            // Does not wait for blocking work, such as the system's name resolution.
+            runtime.shutdown_background();
+        }
+        Err(error) => drop(send.send(Err(error))),
+    };
+    let _detached = thread::Builder::new().name(name.into()).spawn(run).map_err(|source| unable().caused_by(source))?;
+    match started.recv() {
+        Ok(Ok(runtime)) => Ok(runtime),
+        Ok(Err(source)) => Err(unable().caused_by(source)),
+        // The runtime panics if the system refuses a worker thread.
+        Err(panicked) => Err(unable().caused_by(panicked)),
+    }
+}
+
+/// The thread of a handle, with a current-thread runtime. Dropping it ends both.
+pub(crate) struct DedicatedThread {
+    runtime: Handle,
+    _end: DropGuard,
+}
+
+impl DedicatedThread {
+    pub(crate) fn start() -> Result<Self> {
+        let end = CancellationToken::new();
+        let build = || runtime::Builder::new_current_thread().enable_all().build();
+        let runtime = start("mongoseal", build, end.clone().cancelled_owned())?;
+        Ok(Self { runtime, _end: end.drop_guard() })
+    }
+
+    pub(crate) fn runtime(&self) -> &Handle {
+        &self.runtime
+    }
+}
+
+impl fmt::Debug for DedicatedThread {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("DedicatedThread")
+    }
+}
