@@ -5,8 +5,8 @@ use std::{sync::Arc, time::Duration};
 use crate::{
     Error, IntoName, Mongoseal, Owner, Result, Retry, Ttl,
     engine::{
-        owned_runtime::DedicatedThread,
         observer::{Observer, Observers},
+        owned_runtime::DedicatedThread,
         retry_policy::OnHeld,
         settings::Settings,
         shared::Shared,

@@ -14,7 +14,7 @@ use crate::{
         notifier::Notifier,
         retry::{self, Backoff},
     },
-    record::{BatchRequest, Filter, HolderInfo, ListedLease, Request, lease_refs},
+    record::{BatchRequest, Filter, HolderInfo, LeaseRefs, ListedLease, Request, lease_refs},
     store::Page,
 };
 
@@ -199,7 +199,7 @@ impl Mongoseal {
 struct Repeated {
     /// The leases that have not ended.
     present: HashSet<(Key, FencingToken)>,
-    /// Those that have expired since the first list.
+    /// Those that have expired.
     lapsed: Vec<ListedLease>,
 }
 
@@ -207,7 +207,8 @@ struct Repeated {
 /// says so.
 ///
 /// A key whose record has several leases of the group is changed for all that are named, or for none if one has ended.
-/// So the batch is repeated for those that are still listed.
+/// At a locked record the store may stop, and leave later keys out. So after a list, the first key is sent alone, and
+/// then the batch for the others. The answer for one key also says why it cannot be changed.
 async fn apply_to_members(
     context: &Context,
     selection: &Filter,
@@ -216,41 +217,62 @@ async fn apply_to_members(
     until: Deadline,
     lacks_it: impl Fn(&ListedLease) -> bool,
 ) -> Result<Option<Repeated>> {
-    let clock = context.clock();
+    let send = async |leases: &LeaseRefs| {
+        // The store stops after half of the time, so that it can answer that a record is locked.
+        let half = |deadline: Deadline| deadline.with_work_limit(deadline.remaining().mul_f64(0.5));
+        let apply = |deadline| context.store.apply_batch(leases, batch, half(deadline));
+        retry::until_definite(until, context.settings.attempt, apply).await
+    };
     let named: HashSet<_> = leases.iter().map(lease_ref).collect();
     let mut left = lease_refs(leases.iter().map(lease_ref));
-    let (mut repeated, mut backoff): (Option<Repeated>, _) = (None, Backoff::new());
-    while !left.is_empty() {
-        let send = |deadline| context.store.apply_batch(&left, batch, deadline);
-        if retry::until_definite(until, context.settings.attempt, send).await? {
-            break;
-        }
+    let mut backoff = Backoff::new();
+    // The keys that were not changed alone, and are left out of the batch.
+    let mut aside = HashSet::new();
+    if left.is_empty() || send(&left).await? {
+        return Ok(None);
+    }
+    loop {
         // Some leases ended meanwhile, perhaps by an earlier request whose reply was lost, or a record cannot be written.
         let (lapsed, mut present) = split_expired(list_members(context, selection, until).await?);
         present.retain(|lease| named.contains(&lease_ref(lease)));
+        // In the order in which the store writes them.
+        present.sort_by(|one, other| one.key.cmp(&other.key));
         left = lease_refs(present.iter().filter(|lease| lacks_it(lease)).map(lease_ref));
-        let present = present.iter().map(lease_ref).collect();
-        let mut all_lapsed = repeated.map(|before| before.lapsed).unwrap_or_default();
-        all_lapsed.extend(lapsed);
-        repeated = Some(Repeated { present, lapsed: all_lapsed });
-        if let Some((key, tokens)) = left.first() {
-            // The answer for one key says why it cannot be changed, or its document is not a record.
-            let alone = vec![(key.clone(), tokens.clone())];
-            let send = |deadline| context.store.apply_batch(&alone, batch, deadline);
-            if retry::until_definite(until, context.settings.attempt, send).await? {
-                continue;
-            }
-            context.read_record(key, until).await?;
-            let next = clock.now().saturating_add(backoff.next());
-            if next >= until.reading() {
-                return Err(Error::unavailable(format!(
-                    "the request for the group did not reach all of its leases within the operation timeout, for example that on {key:?}: retry"
-                )));
-            }
-            clock.sleep_until(next).await;
+        let repeated = Some(Repeated { present: present.iter().map(lease_ref).collect(), lapsed });
+        if left.iter().all(|(key, _)| aside.contains(key)) {
+            aside.clear();
         }
+        let Some(first) = left.iter().position(|(key, _)| !aside.contains(key)) else { return Ok(repeated) };
+        let alone = vec![left.remove(first)];
+        let Some((key, _)) = alone.first() else { return Ok(repeated) };
+        let missed = |error| missed(error, key);
+        if !send(&alone).await.map_err(missed)? {
+            // Its document may not be a record.
+            context.read_record(key, until).await.map_err(missed)?;
+            aside.insert(key.clone());
+        }
+        left.retain(|(key, _)| !aside.contains(key));
+        let is_applied = send(&left).await.map_err(missed)?;
+        if is_applied && aside.is_empty() {
+            return Ok(repeated);
+        }
+        let next = context.clock().now().saturating_add(backoff.next());
+        if next >= until.reading() {
+            return Err(missed(Error::unavailable("the operation timeout has passed")));
+        }
+        context.clock().sleep_until(next).await;
     }
-    Ok(repeated)
+}
+
+/// The error of a request that did not reach all leases of a group, among them that on this key.
+fn missed(error: Error, key: &Key) -> Error {
+    match error {
+        Error::Unavailable { .. } => Error::unavailable(format!(
+            "the request did not reach all leases of the group within the operation timeout, for example that on {key:?}: retry"
+        ))
+        .caused_by(error),
+        error => error,
+    }
 }
 
 /// Lists the leases of a group, in the order of their tokens.

@@ -16,7 +16,7 @@ use tokio::sync::OnceCell;
 
 use crate::{
     AcquireId, HandleId,
-    engine::{owned_runtime::DedicatedThread, lease_ids::LeaseIds, notifier::Notifier},
+    engine::{lease_ids::LeaseIds, notifier::Notifier, owned_runtime::DedicatedThread},
     store::{Store, pool::RefreshPermits},
 };
 

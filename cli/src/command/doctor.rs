@@ -75,7 +75,11 @@ pub(crate) async fn perform(connection: &Connection, options: Doctor) -> Result<
         && let Some(name) = Deployment::misnamed_set(&uri, connection).await
     {
         let found = format!("the replica set is called {name}");
-        report.add(&Finding::fail("reachable", found, format!("write replicaSet={name} into the connection string")))?;
+        report.add(&Finding::fail(
+            "reachable",
+            found,
+            format!("write replicaSet={name} into the connection string"),
+        ))?;
         return Ok(report.status());
     }
     let seal = opened.as_ref().ok();
