@@ -22,7 +22,7 @@ use std::time::Duration;
 use mongoseal::Mongoseal;
 
 use super::{
-    driver::Deployment,
+    driver::{Deployment, doc},
     finding::{Finding, Verdict},
 };
 use crate::{
@@ -150,7 +150,7 @@ async fn check(
     if !deployment.is_standalone() {
         report.add(&times::clocks(deployment, grace).await)?;
     }
-    report.add(&times::round_trip(deployment).await)?;
+    report.add(&times::round_trip("primary", async || deployment.run_admin(doc! { "ping": 1 }).await).await)?;
     if !deployment.is_standalone() {
         report.add(&deployment::change_stream(deployment).await)?;
     }

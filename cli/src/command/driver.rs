@@ -232,8 +232,7 @@ impl Deployment {
         .await
     }
 
-    /// Measures the clock of one member against the clock of this machine. Of seven replies, the fastest counts: half
-    /// of its round trip is the uncertainty.
+    /// Measures the clock of one member against the clock of this machine.
     pub(super) async fn offset(&self, host: &str) -> Answer<Offset> {
         let mut options = self.options.clone();
         options.hosts = vec![ServerAddress::parse(host)?];
@@ -243,30 +242,29 @@ impl Deployment {
         options.server_selection_timeout = options.server_selection_timeout.map(|own| own.min(soon));
         let client = Client::with_options(options)?;
         let admin = client.database("admin");
-        let mut best: Option<Offset> = None;
-        for _ in 0..7 {
-            let sent = Clock::Boot.now();
-            let hello = run_on_nearest(&admin, doc! { "hello": 1 }).await;
-            let received = Clock::Boot.now();
-            let local = match hello {
-                Ok(hello) => hello.get_datetime("localTime").map(|time| time.timestamp_millis()),
-                Err(refusal) => {
-                    client.shutdown().immediate(true).await;
-                    return Err(refusal);
-                }
-            };
-            let Ok(local) = local else { continue };
-            let half = received.saturating_sub(sent) / 2;
-            let middle = i64::try_from((sent + half).as_millis()).unwrap_or(i64::MAX);
-            // The server truncates its time to a millisecond.
-            let offset = Offset { millis: local.saturating_sub(middle), uncertain: half + Duration::from_millis(1) };
-            if best.as_ref().is_none_or(|best| offset.uncertain < best.uncertain) {
-                best = Some(offset);
-            }
-        }
+        let local = async || {
+            let hello = send(&admin, doc! { "hello": 1 }, ReadPreference::Nearest { options: None }).await?;
+            Ok(hello.get_datetime("localTime").ok().map(|time| time.timestamp_millis()))
+        };
+        let measured = offset::<Refusal>(|| Clock::Boot.now(), local).await;
         client.shutdown().immediate(true).await;
-        best.ok_or_else(|| Refusal::Other("the member does not report its time".into()))
+        measured?.ok_or_else(|| Refusal::Other("the member does not report its time".into()))
     }
+}
+
+/// Lists the documents in an array of a document.
+pub(super) fn documents<'a>(of: &'a Document, array: &str) -> impl Iterator<Item = &'a Document> + use<'a> {
+    of.get_array(array).into_iter().flatten().filter_map(Bson::as_document)
+}
+
+/// Lists the documents of a cursor's first batch.
+pub(super) fn first_batch(reply: &Document) -> impl Iterator<Item = &Document> {
+    reply.get_document("cursor").into_iter().flat_map(|cursor| documents(cursor, "firstBatch"))
+}
+
+/// Reads a whole number, which the server returns as an int or a long.
+pub(super) fn number(value: &Bson) -> Option<i64> {
+    value.as_i64().or_else(|| value.as_i32().map(i64::from))
 }
 
 /// The result of a scan of the collection.
@@ -285,12 +283,29 @@ pub(super) struct Offset {
     pub(super) uncertain: Duration,
 }
 
-async fn run_on_primary(database: &Database, command: Document) -> Answer<Document> {
-    send(database, command, ReadPreference::Primary).await
+/// Measures a clock, which `theirs` reads in milliseconds, against a clock of this machine. Of seven replies, the fastest
+/// counts: half of its round trip is the uncertainty. `None`: no reply has a time.
+pub(super) async fn offset<E>(
+    ours: impl Fn() -> Duration,
+    theirs: impl AsyncFn() -> Result<Option<i64>, E>,
+) -> Result<Option<Offset>, E> {
+    let mut best: Option<Offset> = None;
+    for _ in 0..7 {
+        let (sent, ours) = (Clock::Boot.now(), ours());
+        let Some(theirs) = theirs().await? else { continue };
+        let half = Clock::Boot.now().saturating_sub(sent) / 2;
+        let middle = i64::try_from(ours.saturating_add(half).as_millis()).unwrap_or(i64::MAX);
+        // Both times are truncated to a millisecond.
+        let uncertain = half.saturating_add(Duration::from_millis(1));
+        if best.is_none_or(|best| uncertain < best.uncertain) {
+            best = Some(Offset { millis: theirs.saturating_sub(middle), uncertain });
+        }
+    }
+    Ok(best)
 }
 
-async fn run_on_nearest(database: &Database, command: Document) -> Answer<Document> {
-    send(database, command, ReadPreference::Nearest { options: None }).await
+async fn run_on_primary(database: &Database, command: Document) -> Answer<Document> {
+    send(database, command, ReadPreference::Primary).await
 }
 
 async fn send(database: &Database, command: Document, to: ReadPreference) -> Answer<Document> {

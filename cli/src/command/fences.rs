@@ -5,7 +5,7 @@ use std::time::Duration;
 use mongoseal::{FencingToken, HybridTime, StoreTime};
 use serde::Serialize;
 
-use super::driver::{Answer, Bson, Deployment, Document, Refusal, doc};
+use super::driver::{Answer, Bson, Deployment, Document, Refusal, doc, first_batch, number};
 use crate::{
     arguments::Fences,
     connection::Connection,
@@ -85,7 +85,7 @@ struct Found {
 async fn exists(deployment: &Deployment, name: &str) -> Answer<bool> {
     let list =
         doc! { "listCollections": 1, "filter": { "name": name }, "nameOnly": true, "authorizedCollections": true };
-    Ok(first(&deployment.run(list).await?).is_some())
+    Ok(first_batch(&deployment.run(list).await?).next().is_some())
 }
 
 /// Returns `None` if the collection does not exist.
@@ -93,7 +93,7 @@ async fn examine(deployment: &Deployment, options: &Fences, within: Duration) ->
     let Fences { fenced, field, .. } = options;
     // Also of a collection that does not exist, so that a missing privilege is reported as such.
     let any = doc! { "find": fenced, "projection": { "_id": 1 }, "limit": 1, "singleBatch": true };
-    let is_empty = first(&deployment.read(any, within).await?).is_none();
+    let is_empty = first_batch(&deployment.read(any, within).await?).next().is_none();
     if is_empty && !exists(deployment, fenced).await? {
         return Ok(None);
     }
@@ -106,14 +106,15 @@ async fn examine(deployment: &Deployment, options: &Fences, within: Duration) ->
         "limit": 1,
         "singleBatch": true,
     };
-    let found = first(&deployment.read(find, within).await?);
-    let largest = found.and_then(|document| FencingToken::try_from(document.get_i64(field).ok()?).ok());
+    let found = deployment.read(find, within).await?;
+    let largest =
+        first_batch(&found).next().and_then(|document| FencingToken::try_from(document.get_i64(field).ok()?).ok());
     // Read after the documents, so that the clock is past every token that it has issued and that was found.
     let clock = clock_of(deployment).await?;
     let count = async |filter: Document| -> Answer<i64> {
         let pipeline = vec![doc! { "$match": filter }, doc! { "$count": "documents" }];
         let counted = deployment.read(doc! { "aggregate": fenced, "pipeline": pipeline, "cursor": {} }, within).await?;
-        let number = first(&counted).and_then(|counted| number(counted.get("documents")?));
+        let number = first_batch(&counted).next().and_then(|counted| number(counted.get("documents")?));
         Ok(number.unwrap_or_default())
     };
     let ahead = match largest.filter(|largest| *largest > clock) {
@@ -137,16 +138,6 @@ fn carries(field: &str, holds: &Document) -> Document {
         { field: holds.clone() },
         { field: { "$type": "long", "$not": { "$type": "array" } } },
     ] }
-}
-
-fn first(reply: &Document) -> Option<Document> {
-    let batch = reply.get_document("cursor").ok()?.get_array("firstBatch").ok()?;
-    batch.first()?.as_document().cloned()
-}
-
-/// Reads a count, which the server returns as an int or a long.
-fn number(count: &Bson) -> Option<i64> {
-    count.as_i64().or_else(|| count.as_i32().map(i64::from))
 }
 
 async fn clock_of(deployment: &Deployment) -> Answer<FencingToken> {

@@ -6,14 +6,15 @@
 use std::{collections::HashSet, time::Duration};
 
 use mongoseal::Clock;
+pub(super) use redis::InfoDict;
 use redis::{
-    AsyncConnectionConfig, Client, FromRedisValue, InfoDict, IntoConnectionInfo, RedisError, Value,
+    AsyncConnectionConfig, Client, Cmd, FromRedisValue, IntoConnectionInfo, RedisError, ToRedisArgs, Value,
     aio::MultiplexedConnection,
 };
 use rustix::time::{ClockId, clock_gettime};
 
-use super::driver::{Offset, Scan};
-use crate::{connection::Connection, time};
+use super::driver::{self, Offset, Scan};
+use crate::time;
 
 /// The time limit of a command.
 const TIMEOUT: Duration = Duration::from_secs(10);
@@ -94,23 +95,17 @@ pub(super) struct Server {
 }
 
 impl Server {
-    /// Connects. The library has connected before, and has chosen the cryptography of TLS.
-    pub(super) async fn open(uri: &str, connection: &Connection) -> Answer<Self> {
+    /// Connects, for the keys with a prefix. The library has connected before, and has chosen the cryptography of TLS.
+    pub(super) async fn open(uri: &str, prefix: &str, within: Duration) -> Answer<Self> {
         let client = Client::open(uri)?;
-        let within = connection.timeout();
-        let opened = open(&client, within).await?;
-        Ok(Self { client, connection: opened, prefix: connection.collection().to_owned() })
+        let connection = open(&client, within).await?;
+        Ok(Self { client, connection, prefix: prefix.to_owned() })
     }
 
     /// Opens another connection to the server.
     pub(super) async fn reopen(&self) -> Answer<Self> {
         let connection = open(&self.client, TIMEOUT).await?;
         Ok(Self { client: self.client.clone(), connection, prefix: self.prefix.clone() })
-    }
-
-    /// Returns the same connection for the keys with another prefix.
-    pub(super) fn with_prefix(self, prefix: String) -> Self {
-        Self { prefix, ..self }
     }
 
     /// Returns the address, without user and password.
@@ -130,19 +125,15 @@ impl Server {
         format!("{}:{of}", self.prefix)
     }
 
-    async fn send<T: FromRedisValue>(&self, words: &[&[u8]]) -> Answer<T> {
-        let (name, arguments) = words.split_first().ok_or_else(|| Refusal::Other("no command".into()))?;
-        let mut command = redis::cmd(&String::from_utf8_lossy(name));
-        command.arg(arguments);
+    async fn send<T: FromRedisValue>(&self, command: &Cmd) -> Answer<T> {
         let mut connection = self.connection.clone();
-        with_timeout(TIMEOUT, async move { command.query_async(&mut connection).await }).await
+        with_timeout(TIMEOUT, command.query_async(&mut connection)).await
     }
 
     /// Sends a command, and ignores its reply. Fails only if the user may not send it, or if no reply comes: another error
     /// of the server means that it would run.
-    pub(super) async fn attempt(&self, words: &[&str]) -> Answer<()> {
-        let words: Vec<&[u8]> = words.iter().map(|word| word.as_bytes()).collect();
-        match self.send::<Value>(&words).await {
+    pub(super) async fn attempt(&self, words: &[impl ToRedisArgs]) -> Answer<()> {
+        match self.send::<Value>(Cmd::new().arg(words)).await {
             // The answer to `EXEC` after an empty transaction.
             Err(refusal) if refusal.is("EXECABORT") => Err(Refusal::Denied(Lack::Command)),
             Ok(_) | Err(Refusal::Server(_)) => Ok(()),
@@ -160,46 +151,26 @@ impl Server {
     }
 
     /// Reads what the server reports about itself.
-    pub(super) async fn info(&self) -> Answer<Info> {
-        self.send(&[b"INFO"]).await.map(Info)
+    pub(super) async fn info(&self) -> Answer<InfoDict> {
+        self.send(&redis::cmd("INFO")).await
     }
 
-    /// Reads an option of the server.
-    pub(super) async fn option(&self, name: &str) -> Answer<Option<String>> {
-        let found: Vec<String> = self.send(&[b"CONFIG", b"GET", name.as_bytes()]).await?;
-        Ok(found.into_iter().nth(1))
+    /// Reads an option of the server. `None`: the user may not read it, or the server does not have it.
+    pub(super) async fn option(&self, name: &str) -> Option<String> {
+        let found: Vec<String> = self.send(redis::cmd("CONFIG").arg("GET").arg(name)).await.ok()?;
+        found.into_iter().nth(1)
     }
 
-    /// Measures the round trip of `TIME`, which each user of leases may send.
-    pub(super) async fn round_trip(&self) -> Answer<Duration> {
-        let began = Clock::Boot.now();
-        self.clock().await?;
-        Ok(Clock::Boot.now().saturating_sub(began))
-    }
-
-    /// Reads the clock of the server, as the time since the Unix epoch.
-    async fn clock(&self) -> Answer<Duration> {
-        let (seconds, micros): (u64, u32) = self.send(&[b"TIME"]).await?;
+    /// Reads the clock of the server, as the time since the Unix epoch. Each user of leases may read it.
+    pub(super) async fn clock(&self) -> Answer<Duration> {
+        let (seconds, micros): (u64, u32) = self.send(&redis::cmd("TIME")).await?;
         Ok(Duration::new(seconds, micros.saturating_mul(1_000)))
     }
 
-    /// Measures the clock of the server against the wall clock of this machine. Of seven replies, the fastest counts: half
-    /// of its round trip is the uncertainty.
+    /// Measures the clock of the server against the wall clock of this machine.
     pub(super) async fn offset(&self) -> Answer<Offset> {
-        let mut best: Option<Offset> = None;
-        for _ in 0..7 {
-            let (sent, ours) = (Clock::Boot.now(), wall_clock());
-            let theirs = self.clock().await?;
-            let half = Clock::Boot.now().saturating_sub(sent) / 2;
-            let millis = |time: Duration| i64::try_from(time.as_millis()).unwrap_or(i64::MAX);
-            let millis = millis(theirs).saturating_sub(millis(ours.saturating_add(half)));
-            // Both times are truncated to a millisecond.
-            let offset = Offset { millis, uncertain: half.saturating_add(Duration::from_millis(1)) };
-            if best.is_none_or(|best| offset.uncertain < best.uncertain) {
-                best = Some(offset);
-            }
-        }
-        best.ok_or_else(|| Refusal::Other("no measurement".into()))
+        let theirs = async || Ok(i64::try_from(self.clock().await?.as_millis()).ok());
+        driver::offset::<Refusal>(wall_clock, theirs).await?.ok_or_else(|| Refusal::Other("no measurement".into()))
     }
 
     /// Reads the keys with the prefix, and collects what `judge` returns for the rest of each name and its text. A value of
@@ -209,112 +180,76 @@ impl Server {
         let mut scan = Scan { count: 0, found: Vec::new(), has_more: false };
         // The server can return a name twice.
         let mut seen = HashSet::new();
-        let mut cursor = 0;
-        loop {
-            let (next, names) = self.scan_step(cursor).await?;
-            let names = names.into_iter().filter(|name| seen.insert(name.clone())).collect();
-            for (name, text) in self.texts(names).await? {
-                if scan.count >= limit {
-                    return Ok(Scan { has_more: true, ..scan });
+        let has_more = self.visit(async |mut names| {
+            names.retain(|name| seen.insert(name.clone()));
+            let texts: Vec<Option<Vec<u8>>> = match names.as_slice() {
+                [] => Vec::new(),
+                names => self.send(redis::cmd("MGET").arg(names)).await?,
+            };
+            for (name, text) in names.iter().zip(texts) {
+                // A key that was deleted meanwhile is left out.
+                if text.is_none() && !self.has_another_type(name).await {
+                    continue;
                 }
-                scan.count = scan.count.saturating_add(1);
-                let name = String::from_utf8_lossy(&name);
+                if scan.count >= limit {
+                    scan.has_more = true;
+                    return Ok(false);
+                }
+                scan.count += 1;
+                let name = String::from_utf8_lossy(name);
                 let rest = name.get(self.prefix.len().saturating_add(1)..).unwrap_or_default();
                 scan.found.extend(judge(rest, text.as_deref()));
             }
-            cursor = next;
-            if cursor == 0 {
-                return Ok(scan);
-            }
-            if Clock::Boot.now() >= until {
-                return Ok(Scan { has_more: true, ..scan });
-            }
-        }
+            Ok(Clock::Boot.now() < until)
+        });
+        scan.has_more |= has_more.await?;
+        Ok(scan)
+    }
+
+    /// Returns whether a key has a value that is no text.
+    async fn has_another_type(&self, name: &[u8]) -> bool {
+        self.send::<Value>(redis::cmd("GET").arg(name)).await.is_err_and(|refusal| refusal.is("WRONGTYPE"))
     }
 
     /// Returns whether there is a key with the prefix.
     pub(super) async fn has_keys(&self) -> Answer<bool> {
-        let mut cursor = 0;
-        loop {
-            let (next, names) = self.scan_step(cursor).await?;
-            if !names.is_empty() || next == 0 {
-                return Ok(!names.is_empty());
-            }
-            cursor = next;
-        }
+        let mut has_keys = false;
+        let visited = self.visit(async |names| {
+            has_keys = !names.is_empty();
+            Ok(!has_keys)
+        });
+        visited.await?;
+        Ok(has_keys)
     }
 
     /// Deletes all keys with the prefix.
     pub(super) async fn delete_keys(&self) -> Answer<()> {
+        let visited = self.visit(async |names| {
+            if !names.is_empty() {
+                self.send::<Value>(redis::cmd("DEL").arg(names)).await?;
+            }
+            Ok(true)
+        });
+        visited.await.map(drop)
+    }
+
+    /// Passes the names with the prefix to `step`, some at a time, until it returns `false`. Returns whether the server has
+    /// more names.
+    async fn visit(&self, mut step: impl AsyncFnMut(Vec<Vec<u8>>) -> Answer<bool>) -> Answer<bool> {
+        // In a pattern, a punctuation mark behind a backslash means itself.
+        let escaped = |letter: char| letter.is_ascii_punctuation().then_some('\\').into_iter().chain([letter]);
+        let prefix: String = self.prefix.chars().flat_map(escaped).collect();
         let mut cursor = 0;
         loop {
-            let (next, names) = self.scan_step(cursor).await?;
-            if !names.is_empty() {
-                let words: Vec<&[u8]> = std::iter::once(&b"DEL"[..]).chain(names.iter().map(Vec::as_slice)).collect();
-                self.send::<Value>(&words).await?;
+            let mut scan = redis::cmd("SCAN");
+            scan.arg(cursor).arg("MATCH").arg(format!("{prefix}:*")).arg("COUNT").arg(SCAN_COUNT);
+            let (next, names): (u64, _) = self.send(&scan).await?;
+            let goes_on = step(names).await?;
+            if next == 0 || !goes_on {
+                return Ok(next != 0);
             }
             cursor = next;
-            if cursor == 0 {
-                return Ok(());
-            }
         }
-    }
-
-    /// Reads the next names with the prefix, and the cursor behind them.
-    async fn scan_step(&self, cursor: u64) -> Answer<(u64, Vec<Vec<u8>>)> {
-        let (cursor, pattern) = (cursor.to_string(), format!("{}:*", escape(&self.prefix)));
-        let count = SCAN_COUNT.to_string();
-        let words = ["SCAN", &cursor, "MATCH", &pattern, "COUNT", &count].map(str::as_bytes);
-        self.send(&words).await
-    }
-
-    /// Reads the texts of keys. A key that was deleted meanwhile is left out.
-    async fn texts(&self, names: Vec<Vec<u8>>) -> Answer<Vec<(Vec<u8>, Option<Vec<u8>>)>> {
-        if names.is_empty() {
-            return Ok(Vec::new());
-        }
-        let words: Vec<&[u8]> = std::iter::once(&b"MGET"[..]).chain(names.iter().map(Vec::as_slice)).collect();
-        let texts: Vec<Option<Vec<u8>>> = self.send(&words).await?;
-        let mut found = Vec::new();
-        for (name, text) in names.into_iter().zip(texts) {
-            let is_other = match text {
-                Some(_) => false,
-                None => self.send::<Value>(&[b"GET", &name]).await.is_err_and(|refusal| refusal.is("WRONGTYPE")),
-            };
-            if text.is_some() || is_other {
-                found.push((name, text));
-            }
-        }
-        Ok(found)
-    }
-}
-
-/// What a server reports about itself.
-#[derive(Debug)]
-pub(super) struct Info(InfoDict);
-
-impl FromRedisValue for Info {
-    fn from_redis_value(value: Value) -> Result<Self, redis::ParsingError> {
-        InfoDict::from_redis_value(value).map(Self)
-    }
-}
-
-impl Info {
-    #[cfg(test)]
-    pub(super) fn of(text: &str) -> Self {
-        Self(InfoDict::new(text))
-    }
-
-    pub(super) fn text(&self, field: &str) -> Option<String> {
-        self.0.get(field)
-    }
-
-    pub(super) fn is(&self, field: &str, value: &str) -> bool {
-        self.text(field).is_some_and(|found| found == value)
-    }
-
-    pub(super) fn number(&self, field: &str) -> Option<u32> {
-        self.text(field)?.parse().ok()
     }
 }
 
@@ -335,11 +270,4 @@ async fn with_timeout<T>(within: Duration, reply: impl Future<Output = Result<T,
 /// The wall clock of this machine, as the time since the Unix epoch. It decides nothing.
 fn wall_clock() -> Duration {
     Duration::try_from(clock_gettime(ClockId::Realtime)).unwrap_or_default()
-}
-
-/// A text as part of a pattern that means the text itself.
-fn escape(text: &str) -> String {
-    let escaped =
-        text.chars().flat_map(|letter| r"\*?[]^-".contains(letter).then_some('\\').into_iter().chain([letter]));
-    escaped.collect()
 }

@@ -201,8 +201,3 @@ impl Lab<'_> {
         reply.get_document("value").cloned().map_err(|_| Unmet::Differs("the reply has no document".into()))
     }
 }
-
-/// Returns the first document of a cursor's first batch.
-fn first(reply: &Document) -> Option<&Document> {
-    reply.get_document("cursor").ok()?.get_array("firstBatch").ok()?.first()?.as_document()
-}

@@ -60,7 +60,7 @@ async fn open(uri: &str, connection: &Connection, prefix: &str) -> Result<(Serve
     store.prepare(Deadline::after(store.clock(), connection.timeout())).await?;
     let unavailable =
         |refusal: Refusal| Failure::new(Status::UNAVAILABLE, format!("cannot use the Redis server ({refusal}): retry"));
-    let server = Server::open(uri, connection).await.map_err(unavailable)?.with_prefix(prefix.to_owned());
+    let server = Server::open(uri, prefix, connection.timeout()).await.map_err(unavailable)?;
     match server.has_keys().await {
         Ok(false) => match server.attempt(&["SET", &server.name(""), "", "XX"]).await {
             Ok(()) => Ok((server, Arc::new(store))),

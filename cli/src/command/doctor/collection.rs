@@ -9,7 +9,7 @@ use super::{
     records::{self, Unreadable},
 };
 use crate::{
-    command::driver::{Answer, Bson, Deployment, Document, Refusal, doc},
+    command::driver::{Bson, Deployment, Document, Refusal, doc, first_batch, number},
     time,
 };
 
@@ -21,11 +21,11 @@ pub(super) async fn index(deployment: &Deployment, retention: Duration) -> Findi
         "an operator can run db.getCollection({:?}).createIndex({{ expires_at: 1 }}, {{ expireAfterSeconds: {wanted} }})",
         deployment.collection
     );
-    match indexes(deployment).await {
-        Ok(indexes) => {
+    match deployment.run(doc! { "listIndexes": &deployment.collection }).await {
+        Ok(reply) => {
             let on_expiry =
                 |index: &&Document| index.get_document("key").is_ok_and(|key| key.keys().eq(["expires_at"]));
-            match indexes.iter().find(on_expiry) {
+            match first_batch(&reply).find(on_expiry) {
                 Some(index) => judge(index, wanted),
                 None => Finding::warn(INDEX, "no TTL index on expires_at, so idle records are never deleted", create),
             }
@@ -42,25 +42,13 @@ pub(super) async fn index(deployment: &Deployment, retention: Duration) -> Findi
     }
 }
 
-async fn indexes(deployment: &Deployment) -> Answer<Vec<Document>> {
-    let reply = deployment.run(doc! { "listIndexes": &deployment.collection }).await?;
-    Ok(first_batch(&reply))
-}
-
-fn first_batch(reply: &Document) -> Vec<Document> {
-    let batch = reply.get_document("cursor").and_then(|cursor| cursor.get_array("firstBatch"));
-    batch.into_iter().flatten().filter_map(Bson::as_document).cloned().collect()
-}
-
 /// Checks whether an index on `expires_at` deletes all idle records after the retention.
 fn judge(index: &Document, wanted: u128) -> Finding {
     let name = index.get_str("name").unwrap_or("on expires_at");
     let after = match index.get("expireAfterSeconds") {
-        Some(Bson::Int32(after)) => Some(i128::from(*after)),
-        Some(Bson::Int64(after)) => Some(i128::from(*after)),
         // Rounded to whole seconds.
         Some(Bson::Double(after)) => format!("{after:.0}").parse().ok(),
-        _ => None,
+        other => other.and_then(number).map(i128::from),
     };
     let Some(after) = after else {
         let advice = format!("drop it, and create it with expireAfterSeconds: {wanted}");

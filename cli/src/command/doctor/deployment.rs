@@ -1,7 +1,7 @@
 //! Checks of the deployment: the replica set, its version, its journal, its change streams.
 
 use super::Finding;
-use crate::command::driver::{Bson, Deployment, Document, Refusal, doc};
+use crate::command::driver::{Deployment, Document, Refusal, doc, documents};
 
 /// The wire version of MongoDB 6.0.
 const WIRE_VERSION_6_0: i32 = 17;
@@ -55,7 +55,6 @@ pub(super) async fn replica_set(deployment: &Deployment, allow_sharded: bool) ->
 
 /// Lists the members that are not healthy, with their states.
 fn unhealthy(status: &Document) -> Vec<String> {
-    let members = status.get_array("members").into_iter().flatten().filter_map(Bson::as_document);
     let is_unhealthy = |member: &&Document| {
         let up = member.get("health").is_none_or(|health| health.as_f64() != Some(0.0));
         !up || !member.get_i32("state").is_ok_and(|state| HEALTHY.contains(&state))
@@ -63,7 +62,7 @@ fn unhealthy(status: &Document) -> Vec<String> {
     let named = |member: &Document| {
         format!("{} {}", member.get_str("name").unwrap_or("?"), member.get_str("stateStr").unwrap_or("?"))
     };
-    members.filter(is_unhealthy).map(named).collect()
+    documents(status, "members").filter(is_unhealthy).map(named).collect()
 }
 
 /// The major versions, and the day on which MongoDB ends its support of the last release of each, from

@@ -1,7 +1,7 @@
 //! Checks of the user's privileges on the collection of the leases.
 
 use super::{Finding, Verdict};
-use crate::command::driver::{Bson, Deployment, Document, Refusal, doc};
+use crate::command::driver::{Bson, Deployment, Document, Refusal, doc, documents};
 
 /// A task, the actions that it needs, and the effect of a missing action.
 struct Task {
@@ -118,10 +118,6 @@ fn granted(deployment: &Deployment, info: &Document) -> Vec<String> {
         .filter_map(Bson::as_str)
         .map(str::to_owned)
         .collect()
-}
-
-fn documents<'a>(of: &'a Document, list: &str) -> impl Iterator<Item = &'a Document> + use<'a> {
-    of.get_array(list).into_iter().flatten().filter_map(Bson::as_document)
 }
 
 fn name(user: &Document) -> String {

@@ -36,7 +36,7 @@ pub(super) async fn examine(
     grace: Option<Duration>,
     report: &mut Report,
 ) -> Result<(), Unexamined> {
-    let opened = Server::open(uri, connection).await;
+    let opened = Server::open(uri, connection.collection(), connection.timeout()).await;
     let unreachable = |refusal: Refusal| Unexamined::Unreachable(refusal.to_string());
     let server = opened.map_err(unreachable)?;
     let facts = match Facts::read(&server).await {
@@ -65,7 +65,7 @@ async fn check(
     }
     report.add_all(&permissions::of_the_user(server, replicas).await)?;
     report.add(&clock(server, grace).await)?;
-    report.add(&times::round_trips("server", async || server.round_trip().await.map_err(|no| no.to_string())).await)?;
+    report.add(&times::round_trip("server", async || server.clock().await).await)?;
     // The other checks use the library, which refuses the server if a check above failed.
     let Some(seal) = seal else { return Ok(()) };
     // What failed above fails a commit, too.

@@ -1,12 +1,12 @@
 //! Checks of times: clocks, round trips, commits.
 
-use std::time::Duration;
+use std::{fmt, time::Duration};
 
 use mongoseal::{Clock, Mongoseal};
 
 use super::Finding;
 use crate::{
-    command::driver::{Deployment, Offset, doc},
+    command::driver::{Deployment, Offset},
     exit_status::Failure,
     time,
 };
@@ -70,26 +70,16 @@ fn spread(offsets: &[(String, Offset)]) -> Option<(i64, i64, &str)> {
     (offsets.len() > 1).then(|| (last.1.millis.saturating_sub(first.1.millis), uncertain, last.0.as_str()))
 }
 
-pub(super) async fn round_trip(deployment: &Deployment) -> Finding {
-    let measure = async || {
-        let began = Clock::Boot.now();
-        match deployment.run_admin(doc! { "ping": 1 }).await {
-            Ok(_) => Ok(Clock::Boot.now().saturating_sub(began)),
-            Err(refusal) => Err(refusal.to_string()),
-        }
-    };
-    round_trips("primary", measure).await
-}
-
-/// Measures round trips to a server, which `of` names.
-pub(super) async fn round_trips(of: &str, measure: impl AsyncFn() -> Result<Duration, String>) -> Finding {
+/// Measures round trips to a server, which `of` names. `ping`: makes one.
+pub(super) async fn round_trip<T, E: fmt::Display>(of: &str, ping: impl AsyncFn() -> Result<T, E>) -> Finding {
     const CHECK: &str = "round trip";
     let mut times = Vec::new();
     for _ in 0..SAMPLES {
-        match measure().await {
-            Ok(time) => times.push(time),
-            Err(error) => return Finding::fail(CHECK, format!("the {of} stopped answering ({error})"), "retry"),
+        let began = Clock::Boot.now();
+        if let Err(refusal) = ping().await {
+            return Finding::fail(CHECK, format!("the {of} stopped answering ({refusal})"), "retry");
         }
+        times.push(Clock::Boot.now().saturating_sub(began));
     }
     Finding::pass(CHECK, format!("{} to the {of} and back (median of {SAMPLES})", whole_millis(median(times))))
 }

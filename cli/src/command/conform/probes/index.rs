@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use mongoseal::Clock;
 
-use super::{Lab, Probed, Unmet, ensure, first};
+use super::{Lab, Probed, Unmet, ensure};
 use crate::command::{
-    driver::{Answer, Bson, DateTime, Document, doc},
+    driver::{Answer, DateTime, doc, first_batch},
     finding::Finding,
 };
 
@@ -54,10 +54,12 @@ pub(in super::super) async fn insert_expired(lab: Lab<'_>) -> Answer<()> {
 
 /// Checks whether the server deletes the expired document.
 pub(in super::super) async fn deletion(lab: Lab<'_>, inserted: Answer<()>) -> Finding {
+    let find =
+        doc! { "find": &lab.scratch.collection, "filter": { "_id": "expired" }, "limit": 1, "singleBatch": true };
     let deleted = async {
         inserted?;
         let until = Clock::Boot.now().saturating_add(DELETION_TIME);
-        while first(&lab.run(find(lab)).await?).is_some() {
+        while first_batch(&lab.run(find.clone()).await?).next().is_some() {
             ensure(Clock::Boot.now() < until, "an expired document was not deleted within 150 s")?;
             tokio::time::sleep(Duration::from_secs(1)).await;
         }
@@ -77,8 +79,4 @@ pub(in super::super) async fn deletion(lab: Lab<'_>, inserted: Answer<()>) -> Fi
 /// Reports that the deletion is not checked.
 pub(in super::super) fn deletion_not_checked() -> Finding {
     Finding::skip(DELETION, "not checked, because the server deletes only once a minute", "pass --slow")
-}
-
-fn find(lab: Lab<'_>) -> Document {
-    doc! { "find": &lab.scratch.collection, "filter": { "_id": Bson::from("expired") }, "limit": 1, "singleBatch": true }
 }

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use super::{Lab, Probed, Unmet, ensure, first};
-use crate::command::driver::{Document, Events, StreamStart, doc};
+use super::{Lab, Probed, Unmet, ensure};
+use crate::command::driver::{Document, Events, StreamStart, doc, first_batch};
 
 /// How long an event may take.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -23,7 +23,7 @@ pub(super) async fn linearizable(lab: Lab<'_>) -> Probed {
         command.insert("readConcern", doc! { "level": "linearizable" });
         command.insert("maxTimeMS", 10_000);
         let reply = lab.run(command).await?;
-        let is_found = first(&reply).is_some_and(|found| found.get_bool("is_written") == Ok(true));
+        let is_found = first_batch(&reply).next().is_some_and(|found| found.get_bool("is_written") == Ok(true));
         ensure(is_found, "a linearizable read did not return a confirmed write")?;
     }
     Ok("a query and an aggregation return a confirmed write".into())

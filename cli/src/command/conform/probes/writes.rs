@@ -1,7 +1,7 @@
 //! Probes of writes.
 
 use super::{Lab, Probed, Unmet, ensure};
-use crate::command::driver::{Bson, Document, Refusal, doc};
+use crate::command::driver::{Document, Refusal, doc, first_batch, number};
 
 const DUPLICATE_KEY: i32 = 11000;
 const WRITE_CONFLICT: i32 = 112;
@@ -118,25 +118,17 @@ pub(super) async fn change_count(lab: Lab<'_>) -> Probed {
         "writeConcern": { "w": "majority", "j": true, "wtimeout": 10_000 },
     };
     let reply = lab.run(update).await?;
-    let (matched, changed) = (number(&reply, "n"), number(&reply, "nModified"));
+    let (matched, changed) = (reply.get("n").and_then(number), reply.get("nModified").and_then(number));
     let differs = format!("an update of one of two documents counted {matched:?} matched and {changed:?} changed");
     ensure((matched, changed) == (Some(2), Some(1)), differs)?;
     Ok("an update of many documents counts those that it changed".into())
-}
-
-fn number(reply: &Document, field: &str) -> Option<i64> {
-    match reply.get(field)? {
-        Bson::Int32(number) => Some((*number).into()),
-        Bson::Int64(number) => Some(*number),
-        _ => None,
-    }
 }
 
 /// A transaction is committed.
 pub(super) async fn transaction(lab: Lab<'_>) -> Probed {
     lab.deployment.commit(in_transaction(lab, "transaction")).await?;
     let find = doc! { "find": &lab.scratch.collection, "filter": { "_id": "transaction" } };
-    let found = super::first(&lab.run(find).await?).and_then(|found| found.get_i32("writes").ok());
+    let found = first_batch(&lab.run(find).await?).next().and_then(|found| found.get_i32("writes").ok());
     ensure(found == Some(1), format!("after its commit a document has {found:?} writes of 1"))?;
     Ok("a transaction is committed".into())
 }

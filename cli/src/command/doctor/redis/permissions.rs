@@ -125,6 +125,6 @@ async fn attempt(server: &Server, command: &Command) -> Answer<()> {
     let words: Vec<String> = command.words.iter().map(named).collect();
     match words.as_slice() {
         [name, channel] if name == "SUBSCRIBE" => server.attempt_subscription(channel).await,
-        words => server.attempt(&words.iter().map(String::as_str).collect::<Vec<_>>()).await,
+        words => server.attempt(words).await,
     }
 }

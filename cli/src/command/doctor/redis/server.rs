@@ -3,59 +3,53 @@
 use mongoseal::store::RedisBackend;
 
 use super::Finding;
-use crate::command::redis::{Answer, Info, Server};
+use crate::command::redis::{Answer, InfoDict, Server};
 
 /// What a server reports about itself.
 pub(super) struct Facts {
-    info: Info,
-    flushes: Setting,
+    info: InfoDict,
+    flushes: Option<String>,
     /// The number of replicas without which the server refuses writes.
-    min_replicas: Setting,
-}
-
-/// A setting of the server.
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum Setting {
-    Is(String),
-    /// The user may not read it, or the server does not have it.
-    Unknown,
-}
-
-impl Setting {
-    async fn read(server: &Server, name: &str) -> Self {
-        server.option(name).await.ok().flatten().map_or(Self::Unknown, Self::Is)
-    }
+    min_replicas: Option<String>,
 }
 
 impl Facts {
     pub(super) async fn read(server: &Server) -> Answer<Self> {
         Ok(Self {
             info: server.info().await?,
-            flushes: Setting::read(server, "appendfsync").await,
-            min_replicas: Setting::read(server, "min-replicas-to-write").await,
+            flushes: server.option("appendfsync").await,
+            min_replicas: server.option("min-replicas-to-write").await,
         })
     }
 
     /// Judges the facts. `wanted`: how many replicas must acknowledge each write.
     pub(super) fn judged(&self, wanted: u32) -> Vec<Finding> {
         let mut findings = vec![self.role(), self.cluster(), self.version(), self.eviction(), self.append_only_file()];
-        if !self.info.is("aof_enabled", "0") {
+        if !self.is("aof_enabled", "0") {
             findings.push(self.flushes());
         }
-        if !self.info.is("role", "slave") {
+        if !self.is("role", "slave") {
             findings.push(self.replicas(wanted));
         }
         findings
     }
 
+    fn text(&self, field: &str) -> Option<String> {
+        self.info.get(field)
+    }
+
+    fn is(&self, field: &str, value: &str) -> bool {
+        self.text(field).is_some_and(|found| found == value)
+    }
+
     fn role(&self) -> Finding {
         const CHECK: &str = "role";
         let advice = "use the address of the primary";
-        if self.info.is("redis_mode", "sentinel") {
+        if self.is("redis_mode", "sentinel") {
             return Finding::fail(CHECK, "sentinel, which keeps no leases", advice);
         }
-        if self.info.is("role", "slave") {
-            let part = |field| self.info.text(field).unwrap_or_else(|| "?".into());
+        if self.is("role", "slave") {
+            let part = |field| self.text(field).unwrap_or_else(|| "?".into());
             let primary = format!("{}:{}", part("master_host"), part("master_port"));
             return Finding::fail(CHECK, format!("replica of {primary}, which takes no writes"), advice);
         }
@@ -64,7 +58,7 @@ impl Facts {
 
     fn cluster(&self) -> Finding {
         const CHECK: &str = "cluster";
-        if self.info.is("cluster_enabled", "1") || self.info.is("redis_mode", "cluster") {
+        if self.is("cluster_enabled", "1") || self.is("redis_mode", "cluster") {
             let found = "cluster mode is on, in which each failover can lose a key";
             return Finding::fail(CHECK, found, "use a server without cluster mode");
         }
@@ -72,8 +66,8 @@ impl Facts {
     }
 
     fn version(&self) -> Finding {
-        let version = self.info.text("redis_version").unwrap_or_default();
-        let found = match self.info.text("valkey_version") {
+        let version = self.text("redis_version").unwrap_or_default();
+        let found = match self.text("valkey_version") {
             Some(valkey) => format!("Valkey {valkey}, which speaks as Redis {version}"),
             None => format!("Redis {version}"),
         };
@@ -85,7 +79,7 @@ impl Facts {
 
     fn eviction(&self) -> Finding {
         const CHECK: &str = "eviction";
-        match self.info.text("maxmemory_policy").unwrap_or_default().as_str() {
+        match self.text("maxmemory_policy").unwrap_or_default().as_str() {
             "" => Finding::skip(
                 CHECK,
                 "the server does not report maxmemory-policy",
@@ -102,7 +96,7 @@ impl Facts {
 
     fn append_only_file(&self) -> Finding {
         const CHECK: &str = "append-only file";
-        match self.info.text("aof_enabled").as_deref() {
+        match self.text("aof_enabled").as_deref() {
             Some("0") => {
                 Finding::warn(CHECK, "off, so a restart of the server forgets leases", "set appendonly to yes")
             }
@@ -115,14 +109,14 @@ impl Facts {
 
     fn flushes(&self) -> Finding {
         const CHECK: &str = "flushes";
-        match &self.flushes {
-            Setting::Is(value) if value == "always" => Finding::pass(CHECK, "appendfsync is always"),
-            Setting::Is(value) => Finding::warn(
+        match self.flushes.as_deref() {
+            Some("always") => Finding::pass(CHECK, "appendfsync is always"),
+            Some(value) => Finding::warn(
                 CHECK,
                 format!("appendfsync is {value}, so a crash of the server's machine forgets the last leases"),
                 "set appendfsync to always, or accept it",
             ),
-            Setting::Unknown => Finding::skip(
+            None => Finding::skip(
                 CHECK,
                 "the user may not read appendfsync",
                 "grant +config|get, or check that appendfsync is always",
@@ -145,11 +139,7 @@ impl Facts {
                 "connect more replicas, or pass a smaller number",
             );
         }
-        let minimum = match &self.min_replicas {
-            Setting::Is(minimum) => minimum.parse().ok(),
-            Setting::Unknown => None,
-        };
-        match minimum {
+        match self.min_replicas.as_ref().and_then(|minimum| minimum.parse().ok()) {
             Some(minimum) if minimum > online => Finding::fail(
                 CHECK,
                 format!("{connected}, and min-replicas-to-write is {minimum}, so the server refuses writes"),
@@ -176,9 +166,9 @@ impl Facts {
 
     /// Counts the replicas that receive each write.
     fn online_replicas(&self) -> u32 {
-        let connected = self.info.number("connected_slaves").unwrap_or_default();
+        let connected = self.info.get("connected_slaves").unwrap_or_default();
         let is_online = |number: &u32| {
-            let replica = self.info.text(&format!("slave{number}")).unwrap_or_default();
+            let replica = self.text(&format!("slave{number}")).unwrap_or_default();
             replica.split(',').any(|part| part == "state=online")
         };
         u32::try_from((0..connected).filter(is_online).count()).unwrap_or(u32::MAX)
@@ -201,9 +191,9 @@ mod tests {
 
     /// A fit server, with these fields instead.
     fn facts(fields: &str, flushes: &str, min_replicas: &str) -> Facts {
-        let setting = |text: &str| if text == "?" { Setting::Unknown } else { Setting::Is(text.into()) };
+        let setting = |text: &str| (text != "?").then(|| text.into());
         Facts {
-            info: Info::of(&format!("{FIT}{fields}\r\n")),
+            info: InfoDict::new(&format!("{FIT}{fields}\r\n")),
             flushes: setting(flushes),
             min_replicas: setting(min_replicas),
         }
