@@ -16,24 +16,19 @@ mod scratch;
 
 use std::{pin::pin, sync::Arc, time::Duration};
 
-use mongoseal::{
-    Clock, Deadline,
-    conformance::{self, Clause},
-    store::Store,
-};
-use serde::Serialize;
+use mongoseal::{Deadline, conformance, store::Store};
 use tokio::sync::watch;
 
 use self::{clauses::Running, probes::Lab, scratch::Scratch};
 use super::{
     driver::Deployment,
-    finding::{self, Finding, Verdict},
+    finding::{Finding, Report, Verdict},
 };
 use crate::{
     arguments::Conform,
     connection::{Connection, Target},
     exit_status::{Failure, Status},
-    output, print_message,
+    print_message,
     signals::Signals,
 };
 
@@ -82,19 +77,31 @@ async fn check(
     options: Conform,
     signals: &mut Signals,
 ) -> Result<Status, Failure> {
-    let mut report = Report::of(&options);
-    let scratch = Scratch::create(deployment, options.scratch).await?;
+    let mut report = Report::new(options.json, COLUMN);
+    let scratch = Scratch::create(deployment, options.scratch.clone()).await?;
     let store = deployment.store(&scratch.collection, connection);
     let lab = Lab { deployment, scratch: &scratch, connection, store: &store };
     let (stop, stopped) = watch::channel(false);
-    let ended = until_signal(signals, &stop, run_checks(lab, options.slow, &mut report, stopped)).await;
+    let ended = until_signal(signals, &stop, run_checks(lab, &options, &mut report, stopped)).await;
     let dropped = signals.finish(async {
         // A late request of a clause would create the collection again.
         store.close(Deadline::after(store.clock(), CLOSE_TIMEOUT)).await;
         scratch.remove(deployment).await
     });
     let dropped = dropped.await.unwrap_or_else(|| scratch.left(deployment, "no answer"));
-    report.end(ended, &dropped)
+    end(&mut report, ended, &dropped)
+}
+
+/// Reports what became of the scratch place, and returns the status of the program. `ended`: how the checks ended, with the
+/// number of a signal.
+fn end(report: &mut Report, ended: Result<Option<i32>, Failure>, removed: &Finding) -> Result<Status, Failure> {
+    let printed = report.add_timed("scratch", removed);
+    if printed.is_err() && removed.verdict == Verdict::Fail {
+        print_message(&removed.found);
+    }
+    let signal = ended?;
+    printed?;
+    Ok(signal.map_or_else(|| report.status(), Status::of_signal))
 }
 
 /// Runs checks until a signal. Then sends `true` to `stop`, and waits for the checks. Returns the number of the signal.
@@ -119,13 +126,13 @@ async fn until_signal(
 /// Runs the probes and the clauses until `stopped` is true.
 async fn run_checks(
     lab: Lab<'_>,
-    is_slow: bool,
+    options: &Conform,
     report: &mut Report,
     mut stopped: watch::Receiver<bool>,
 ) -> Result<(), Failure> {
-    report.add(PROBE, &probes::server(lab.deployment).await)?;
-    report.add(PROBE, &probes::library(lab).await)?;
-    let inserted = if is_slow { Some(probes::insert_expired(lab).await) } else { None };
+    report.add_timed(PROBE, &probes::server(lab.deployment).await)?;
+    report.add_timed(PROBE, &probes::library(lab).await)?;
+    let inserted = if options.slow { Some(probes::insert_expired(lab).await) } else { None };
     let mut missing = None;
     for probe in probes::all(lab) {
         if *stopped.borrow() {
@@ -133,18 +140,18 @@ async fn run_checks(
         }
         let is_vital = probe.is_vital;
         let finding = probe.run(lab).await;
-        report.add(PROBE, &finding)?;
+        report.add_timed(PROBE, &finding)?;
         if is_vital && finding.verdict == Verdict::Fail {
             missing.get_or_insert(finding.check);
         }
     }
     match missing {
-        Some(probe) => skip_clauses(report, probe)?,
-        None => run_clauses(lab.store, report, &mut stopped).await?,
+        Some(probe) => skip_clauses(report, probe, options.verbose)?,
+        None => run_clauses(lab.store, report, options.verbose, &mut stopped).await?,
     }
-    let Some(inserted) = inserted else { return report.add(PROBE, &probes::deletion_not_checked()) };
+    let Some(inserted) = inserted else { return report.add_timed(PROBE, &probes::deletion_not_checked()) };
     tokio::select! {
-        finding = probes::deletion(lab, inserted) => report.add(PROBE, &finding),
+        finding = probes::deletion(lab, inserted) => report.add_timed(PROBE, &finding),
         _ = stopped.wait_for(|is_stopped| *is_stopped) => Ok(()),
     }
 }
@@ -153,6 +160,7 @@ async fn run_checks(
 async fn run_clauses(
     store: &Arc<dyn Store>,
     report: &mut Report,
+    is_verbose: bool,
     stopped: &mut watch::Receiver<bool>,
 ) -> Result<(), Failure> {
     let (clauses, left_out) = conformance::clauses_of(&**store);
@@ -170,7 +178,7 @@ async fn run_clauses(
             Ok(()) => Finding::pass(name, "holds"),
             Err(message) => Finding::fail(name, message, "report it, with the version of the server"),
         };
-        if let Err(failure) = report.add_clause(&finding) {
+        if let Err(failure) = add_clause(report, &finding, is_verbose || finding.verdict == Verdict::Fail) {
             break Err(failure);
         }
     };
@@ -179,118 +187,50 @@ async fn run_clauses(
         return Ok(());
     }
     for clause in &left_out {
-        report.add_left_out(clause)?;
+        let (found, advice) = ("not run, because this store does not declare it", "use MongoDB if you need it");
+        add_clause(report, &Finding::skip(clause.name(), found, advice), true)?;
     }
-    report.count_clauses(held, clauses.len())
+    let found = format!("{held} of {} clauses of the conformance suite hold", clauses.len());
+    let summary = if held == clauses.len() {
+        Finding::pass(CLAUSES, found)
+    } else {
+        Finding::fail(CLAUSES, found, "see the failed clauses above")
+    };
+    summarize(report, &summary)
 }
 
 /// Reports that no clause can run, because this probe has failed.
-fn skip_clauses(report: &mut Report, probe: &str) -> Result<(), Failure> {
+fn skip_clauses(report: &mut Report, probe: &str, is_verbose: bool) -> Result<(), Failure> {
     let clauses = conformance::clauses();
     let found = format!("not run, because the probe {probe:?} failed");
     for clause in clauses {
-        report.add_clause(&Finding::skip(clause.name(), found.as_str(), NO_CLAUSE))?;
+        add_clause(report, &Finding::skip(clause.name(), found.as_str(), NO_CLAUSE), is_verbose)?;
     }
     let summary = format!("{} clauses of the conformance suite were {found}", clauses.len());
-    report.summarize(&Finding::skip(CLAUSES, summary, NO_CLAUSE))
+    summarize(report, &Finding::skip(CLAUSES, summary, NO_CLAUSE))
+}
+
+/// Reports a clause. As text, it is one sentence, and printed only if `is_shown`.
+fn add_clause(report: &mut Report, finding: &Finding, is_shown: bool) -> Result<(), Failure> {
+    if report.json {
+        return report.add_timed("clause", finding);
+    }
+    if !is_shown {
+        return Ok(());
+    }
+    let Finding { check, verdict, found, advice } = finding;
+    let found = match advice {
+        Some(advice) => format!("{check}: {found}: {advice}"),
+        None => (*check).to_owned(),
+    };
+    report.add(&Finding { check: "clause", verdict: *verdict, found, advice: None })
+}
+
+/// Reports a summary of the clauses, which JSON does not need.
+fn summarize(report: &mut Report, finding: &Finding) -> Result<(), Failure> {
+    if report.json { Ok(()) } else { report.add(finding) }
 }
 
 const NO_CLAUSE: &str = "make the failed probes pass first";
 const CLAUSES: &str = "clauses";
 const PROBE: &str = "probe";
-
-/// Prints each finding at once, and keeps the worst verdict.
-struct Report {
-    json: bool,
-    verbose: bool,
-    worst: Verdict,
-    /// When, on the clock, the check before ended.
-    since: Duration,
-}
-
-/// A finding with its kind and its time, as JSON.
-#[derive(Serialize)]
-struct FindingView<'a> {
-    kind: &'static str,
-    #[serde(flatten)]
-    finding: &'a Finding,
-    /// The milliseconds since the check before.
-    ms: u128,
-}
-
-impl Report {
-    fn of(options: &Conform) -> Self {
-        Self { json: options.json, verbose: options.verbose, worst: Verdict::Pass, since: Clock::Boot.now() }
-    }
-
-    /// Adds what became of the scratch place, and returns the status of the program. `ended`: how the checks ended, with the
-    /// number of a signal.
-    fn end(&mut self, ended: Result<Option<i32>, Failure>, removed: &Finding) -> Result<Status, Failure> {
-        let printed = self.add("scratch", removed);
-        if printed.is_err() && removed.verdict == Verdict::Fail {
-            print_message(&removed.found);
-        }
-        let signal = ended?;
-        printed?;
-        Ok(signal.map_or_else(|| self.status(), Status::of_signal))
-    }
-
-    fn add(&mut self, kind: &'static str, finding: &Finding) -> Result<(), Failure> {
-        self.worst = self.worst.max(finding.verdict);
-        if self.json {
-            let now = Clock::Boot.now();
-            let ms = now.saturating_sub(std::mem::replace(&mut self.since, now)).as_millis();
-            output::json(&FindingView { kind, finding, ms })?;
-        } else {
-            output::lines(&finding.lines(COLUMN))?;
-        }
-        Ok(())
-    }
-
-    /// Adds the finding of a clause. As text, prints only failed clauses, or all with `--verbose`.
-    fn add_clause(&mut self, finding: &Finding) -> Result<(), Failure> {
-        let Finding { check, verdict, found, advice } = finding;
-        if self.json {
-            return self.add("clause", finding);
-        }
-        self.worst = self.worst.max(*verdict);
-        if self.verbose || *verdict == Verdict::Fail {
-            let sentence = match advice {
-                Some(advice) => format!("{check}: {found}: {advice}"),
-                None => (*check).to_owned(),
-            };
-            output::lines(&finding::line(*verdict, "clause", COLUMN, &sentence))?;
-        }
-        Ok(())
-    }
-
-    /// Adds a clause about what the store does not declare.
-    fn add_left_out(&mut self, clause: &Clause) -> Result<(), Failure> {
-        let (found, advice) = ("not run, because this store does not declare it", "use MongoDB if you need it");
-        let finding = Finding::skip(clause.name(), found, advice);
-        if self.json {
-            return self.add("clause", &finding);
-        }
-        self.worst = self.worst.max(Verdict::Skip);
-        output::lines(&finding::line(Verdict::Skip, "clause", COLUMN, &format!("{}: {found}: {advice}", clause.name())))
-            .map_err(Failure::from)
-    }
-
-    fn count_clauses(&mut self, held: usize, all: usize) -> Result<(), Failure> {
-        let found = format!("{held} of {all} clauses of the conformance suite hold");
-        self.summarize(&if held == all {
-            Finding::pass(CLAUSES, found)
-        } else {
-            Finding::fail(CLAUSES, found, "see the failed clauses above")
-        })
-    }
-
-    /// Prints a summary, which JSON does not need.
-    fn summarize(&mut self, finding: &Finding) -> Result<(), Failure> {
-        if self.json { Ok(()) } else { self.add(CLAUSES, finding) }
-    }
-
-    fn status(&self) -> Status {
-        if self.worst == Verdict::Fail { Status::NO } else { Status::DONE }
-    }
-}

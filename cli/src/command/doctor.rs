@@ -23,47 +23,20 @@ use mongoseal::Mongoseal;
 
 use super::{
     driver::{Deployment, doc},
-    finding::{Finding, Verdict},
+    finding::{Finding, Report, Verdict},
 };
 use crate::{
     arguments::Doctor,
     connection::{Connection, Target},
     exit_status::{Failure, Status},
-    output,
 };
 
 /// The width of the column with the names of the checks.
 const COLUMN: usize = 16;
 
-/// Prints each finding at once, and keeps the worst verdict.
-struct Report {
-    json: bool,
-    worst: Verdict,
-}
-
-impl Report {
-    fn add(&mut self, finding: &Finding) -> Result<(), Failure> {
-        self.worst = self.worst.max(finding.verdict);
-        if self.json {
-            output::json(finding)?;
-        } else {
-            output::lines(&finding.lines(COLUMN))?;
-        }
-        Ok(())
-    }
-
-    fn add_all(&mut self, findings: &[Finding]) -> Result<(), Failure> {
-        findings.iter().try_for_each(|finding| self.add(finding))
-    }
-
-    fn status(&self) -> Status {
-        if self.worst == Verdict::Fail { Status::NO } else { Status::DONE }
-    }
-}
-
 pub(crate) async fn perform(connection: &Connection, options: Doctor) -> Result<Status, Failure> {
     let Target { uri, product } = connection.target()?;
-    let mut report = Report { json: options.json, worst: Verdict::Pass };
+    let mut report = Report::new(options.json, COLUMN);
     let opened = connection.open().await;
     if let Err(failure) = &opened
         && failure.status() == Status::UNAVAILABLE

@@ -1,8 +1,65 @@
 //! The findings of `doctor` and `conform`: one line for each check.
 
+use std::time::Duration;
+
+use mongoseal::Clock;
 use serde::Serialize;
 
-use crate::{escape, exit_status::Failure, output};
+use crate::{
+    escape,
+    exit_status::{Failure, Status},
+    output,
+};
+
+/// Prints each finding at once, and keeps the worst verdict.
+pub(super) struct Report {
+    pub(super) json: bool,
+    /// The width of the column with the names of the checks.
+    column: usize,
+    pub(super) worst: Verdict,
+    /// When, on the clock, the finding before was added.
+    since: Duration,
+}
+
+/// A finding with its kind and its time, as JSON.
+#[derive(Serialize)]
+struct TimedView<'a> {
+    kind: &'static str,
+    #[serde(flatten)]
+    finding: &'a Finding,
+    /// The milliseconds since the finding before.
+    ms: u128,
+}
+
+impl Report {
+    pub(super) fn new(json: bool, column: usize) -> Self {
+        Self { json, column, worst: Verdict::Pass, since: Clock::Boot.now() }
+    }
+
+    pub(super) fn add(&mut self, finding: &Finding) -> Result<(), Failure> {
+        self.print(finding, finding)
+    }
+
+    pub(super) fn add_all(&mut self, findings: &[Finding]) -> Result<(), Failure> {
+        findings.iter().try_for_each(|finding| self.add(finding))
+    }
+
+    /// Adds a finding whose JSON has a kind and a time.
+    pub(super) fn add_timed(&mut self, kind: &'static str, finding: &Finding) -> Result<(), Failure> {
+        let now = Clock::Boot.now();
+        let ms = now.saturating_sub(std::mem::replace(&mut self.since, now)).as_millis();
+        self.print(finding, &TimedView { kind, finding, ms })
+    }
+
+    fn print(&mut self, finding: &Finding, json: &impl Serialize) -> Result<(), Failure> {
+        self.worst = self.worst.max(finding.verdict);
+        Ok(if self.json { output::json(json) } else { output::lines(&finding.lines(self.column)) }?)
+    }
+
+    pub(super) fn status(&self) -> Status {
+        if self.worst == Verdict::Fail { Status::NO } else { Status::DONE }
+    }
+}
 
 /// The result of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -47,29 +104,24 @@ impl Finding {
     }
 
     /// Formats the finding as one line, with the name of the check in a column of this width; on a terminal, wraps it.
-    pub(super) fn lines(&self, column: usize) -> Vec<String> {
+    fn lines(&self, column: usize) -> Vec<String> {
+        use anstyle::{AnsiColor, Style};
+        let (word, colour) = match self.verdict {
+            Verdict::Pass => ("pass", AnsiColor::Green),
+            Verdict::Skip => ("skip", AnsiColor::Yellow),
+            Verdict::Warn => ("warn", AnsiColor::Yellow),
+            Verdict::Fail => ("fail", AnsiColor::Red),
+        };
+        let style = Style::new().fg_color(Some(colour.into()));
+        let title = format!("{:<column$}  ", self.check);
+        let indent = "pass  ".len() + title.len();
+        let width = output::width().map(|width| width.saturating_sub(indent).max(20));
         let advice = self.advice.as_ref().map(|advice| format!(": {advice}")).unwrap_or_default();
-        line(self.verdict, self.check, column, &format!("{}{advice}", self.found))
+        let lines = wrapped(&escape::visible(&format!("{}{advice}", self.found)), width);
+        let first = |line: &String| format!("{style}{word}{style:#}  {title}{line}");
+        let further = |line: &String| format!("{}{line}", " ".repeat(indent));
+        lines.iter().take(1).map(first).chain(lines.iter().skip(1).map(further)).collect()
     }
-}
-
-/// Formats a verdict, a title in a column of this width, and a sentence as one line; on a terminal, wraps it.
-pub(super) fn line(verdict: Verdict, title: &str, column: usize, sentence: &str) -> Vec<String> {
-    use anstyle::{AnsiColor, Style};
-    let (word, colour) = match verdict {
-        Verdict::Pass => ("pass", AnsiColor::Green),
-        Verdict::Skip => ("skip", AnsiColor::Yellow),
-        Verdict::Warn => ("warn", AnsiColor::Yellow),
-        Verdict::Fail => ("fail", AnsiColor::Red),
-    };
-    let style = Style::new().fg_color(Some(colour.into()));
-    let title = format!("{title:<column$}  ");
-    let indent = "pass  ".len() + title.len();
-    let width = output::width().map(|width| width.saturating_sub(indent).max(20));
-    let lines = wrapped(&escape::visible(sentence), width);
-    let first = |line: &String| format!("{style}{word}{style:#}  {title}{line}");
-    let further = |line: &String| format!("{}{line}", " ".repeat(indent));
-    lines.iter().take(1).map(first).chain(lines.iter().skip(1).map(further)).collect()
 }
 
 /// Splits a text between words into lines of at most `width`. A longer word is a line of its own.

@@ -12,11 +12,11 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-use super::{CLOSE_TIMEOUT, Report, run_clauses, scratch, until_signal};
+use super::{CLOSE_TIMEOUT, COLUMN, end, run_clauses, scratch, until_signal};
 use crate::{
     arguments::Conform,
     command::{
-        finding::Finding,
+        finding::{Finding, Report},
         redis::{Answer, Lack, Refusal, Server},
     },
     connection::{Connection, Product},
@@ -38,19 +38,19 @@ pub(super) async fn perform(
     if options.slow {
         return Err(Failure::invalid("--slow checks a TTL index of MongoDB: leave it out on Redis"));
     }
-    let mut report = Report::of(&options);
+    let mut report = Report::new(options.json, COLUMN);
     let prefix = options.scratch.unwrap_or_else(scratch::random_name);
     let opening = Box::pin(open(uri, connection, &prefix));
     let opened = signals.unless(connection.report_wait(Product::Redis, opening)).await;
     let (server, store) = opened.map_err(Failure::by_signal)??;
     let (stop, mut stopped) = watch::channel(false);
-    let ended = until_signal(signals, &stop, run_clauses(&store, &mut report, &mut stopped)).await;
+    let ended = until_signal(signals, &stop, run_clauses(&store, &mut report, options.verbose, &mut stopped)).await;
     let removed = signals.finish(async {
         store.close(Deadline::after(store.clock(), CLOSE_TIMEOUT)).await;
         remove(&server).await
     });
     let removed = removed.await.unwrap_or_else(|| left(&server, "no answer"));
-    report.end(ended, &removed)
+    end(&mut report, ended, &removed)
 }
 
 /// Connects, and fails if the server is unfit or has keys with the prefix.
