@@ -3,48 +3,60 @@
 use super::{Finding, Verdict};
 use crate::command::driver::{Bson, Deployment, Document, Refusal, doc, documents};
 
-/// A task, the actions that it needs, and the effect of a missing action.
-struct Task {
-    check: &'static str,
-    does: &'static str,
-    actions: &'static [&'static str],
-    without: Verdict,
-    otherwise: &'static str,
+/// A task, what the user needs for it, and the effect of what the user lacks.
+pub(super) struct Task<N: 'static> {
+    pub(super) check: &'static str,
+    pub(super) does: &'static str,
+    pub(super) needs: &'static [N],
+    pub(super) without: Verdict,
+    pub(super) otherwise: &'static str,
 }
 
-const TASKS: [Task; 5] = [
+impl<N> Task<N> {
+    /// Judges the task. `advice`: what to do if something is missing.
+    pub(super) fn judged(&self, needed: &str, missing: &str, advice: impl FnOnce() -> String) -> Finding {
+        let Self { check, does, without, otherwise, .. } = *self;
+        if missing.is_empty() {
+            return Finding::pass(check, format!("{does}: {needed}"));
+        }
+        let found = format!("{does}: not granted is {missing}, so {otherwise}");
+        Finding { check, verdict: without, found, advice: Some(advice()) }
+    }
+}
+
+const TASKS: [Task<&str>; 5] = [
     Task {
         check: "may hold",
         does: "acquire, refresh, release, revoke, run transactions",
-        actions: &["find", "insert", "update"],
+        needs: &["find", "insert", "update"],
         without: Verdict::Fail,
         otherwise: "no lease can be held",
     },
     Task {
         check: "may wait",
         does: "receive notifications, watch",
-        actions: &["changeStream"],
+        needs: &["changeStream"],
         without: Verdict::Warn,
         otherwise: "waiters and watches poll",
     },
     Task {
         check: "may look",
         does: "list, inspect, verify",
-        actions: &["find"],
+        needs: &["find"],
         without: Verdict::Fail,
         otherwise: "no lease can be read",
     },
     Task {
         check: "may purge",
         does: "purge idle records",
-        actions: &["remove"],
+        needs: &["remove"],
         without: Verdict::Warn,
         otherwise: "`mongoseal purge` fails; the server still deletes idle records",
     },
     Task {
         check: "may index",
         does: "create the TTL index for idle records",
-        actions: &["createIndex"],
+        needs: &["createIndex"],
         without: Verdict::Warn,
         otherwise: "an operator must create it",
     },
@@ -88,19 +100,12 @@ async fn without_login(deployment: &Deployment) -> Finding {
     }
 }
 
-fn judge(deployment: &Deployment, task: &Task, granted: &[String]) -> Finding {
-    let missing: Vec<&str> = task
-        .actions
-        .iter()
-        .copied()
-        .filter(|action| !granted.iter().any(|one| one == action || one == "anyAction"))
-        .collect();
-    if missing.is_empty() {
-        return Finding::pass(task.check, format!("{}: {}", task.does, task.actions.join(", ")));
-    }
-    let found = format!("{}: not granted is {}, so {}", task.does, missing.join(", "), task.otherwise);
-    let advice = format!("grant {} on {}.{}", missing.join(", "), deployment.database(), deployment.collection);
-    Finding { check: task.check, verdict: task.without, found, advice: Some(advice) }
+fn judge(deployment: &Deployment, task: &Task<&str>, granted: &[String]) -> Finding {
+    let is_granted = |action: &str| granted.iter().any(|one| one == action || one == "anyAction");
+    let missing: Vec<&str> = task.needs.iter().copied().filter(|action| !is_granted(action)).collect();
+    let missing = missing.join(", ");
+    let advice = || format!("grant {missing} on {}.{}", deployment.database(), deployment.collection);
+    task.judged(&task.needs.join(", "), &missing, advice)
 }
 
 /// Lists the actions that the user is granted on the collection of the leases.

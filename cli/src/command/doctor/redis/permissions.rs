@@ -1,20 +1,11 @@
 //! Checks of the user's permissions. Each command is sent in a form that changes no lease, because most users may not read
 //! their own permissions.
 
-use super::Finding;
+use super::{super::privileges::Task, Finding};
 use crate::command::{
     finding::Verdict,
     redis::{Answer, Lack, Refusal, Server},
 };
-
-/// A task of the library and the commands that it needs.
-struct Task {
-    check: &'static str,
-    does: &'static str,
-    commands: &'static [Command],
-    without: Verdict,
-    otherwise: &'static str,
-}
 
 /// A command: what an operator grants, and how it is attempted. `%` stands for the prefix and a colon.
 struct Command {
@@ -27,11 +18,11 @@ const fn command(grant: &'static str, words: &'static [&'static str]) -> Command
 }
 
 /// No key has the name `%`, and no script has the hash.
-const TASKS: [Task; 4] = [
+const TASKS: [Task<Command>; 4] = [
     Task {
         check: "may hold",
         does: "acquire, refresh, release, revoke",
-        commands: &[
+        needs: &[
             command("+info", &["INFO", "server"]),
             command("+time", &["TIME"]),
             command("+get", &["GET", "%"]),
@@ -48,7 +39,7 @@ const TASKS: [Task; 4] = [
     Task {
         check: "may wait",
         does: "send and receive messages",
-        commands: &[
+        needs: &[
             command("+publish", &["PUBLISH", "%doctor", ""]),
             command("+subscribe", &["SUBSCRIBE", "%doctor"]),
             command("+ping", &["PING"]),
@@ -59,14 +50,14 @@ const TASKS: [Task; 4] = [
     Task {
         check: "may look",
         does: "list, watch prefixes, purge",
-        commands: &[command("+scan", &["SCAN", "0", "MATCH", "%", "COUNT", "1"]), command("+mget", &["MGET", "%"])],
+        needs: &[command("+scan", &["SCAN", "0", "MATCH", "%", "COUNT", "1"]), command("+mget", &["MGET", "%"])],
         without: Verdict::Warn,
         otherwise: "`mongoseal ls`, `mongoseal purge` and watches of a prefix fail",
     },
     Task {
         check: "may replicate",
         does: "wait for replicas",
-        commands: &[command("+wait", &["WAIT", "0", "1"])],
+        needs: &[command("+wait", &["WAIT", "0", "1"])],
         without: Verdict::Fail,
         otherwise: "no lease can be held with --redis-replicas",
     },
@@ -90,9 +81,9 @@ pub(super) async fn of_the_user(server: &Server, replicas: u32) -> Vec<Finding> 
     findings
 }
 
-async fn judge(server: &Server, task: &Task) -> Finding {
+async fn judge(server: &Server, task: &Task<Command>) -> Finding {
     let mut missing: Vec<String> = Vec::new();
-    for command in task.commands {
+    for command in task.needs {
         let grant = match attempt(server, command).await {
             Ok(()) => continue,
             Err(Refusal::Denied(Lack::Command)) => command.grant.to_owned(),
@@ -106,15 +97,10 @@ async fn judge(server: &Server, task: &Task) -> Finding {
             missing.push(grant);
         }
     }
-    let Task { check, does, .. } = *task;
-    if missing.is_empty() {
-        let granted: Vec<&str> = task.commands.iter().map(|command| command.grant).collect();
-        return Finding::pass(check, format!("{does}: {}", granted.join(" ")));
-    }
+    let needed: Vec<&str> = task.needs.iter().map(|command| command.grant).collect();
     let missing = missing.join(" ");
-    let found = format!("{does}: not granted is {missing}, so {}", task.otherwise);
-    let advice = format!("grant it with ACL SETUSER {} {missing}", server.user().unwrap_or_else(|| "default".into()));
-    Finding { check, verdict: task.without, found, advice: Some(advice) }
+    let user = server.user().unwrap_or_else(|| "default".into());
+    task.judged(&needed.join(" "), &missing, || format!("grant it with ACL SETUSER {user} {missing}"))
 }
 
 async fn attempt(server: &Server, command: &Command) -> Answer<()> {
