@@ -20,26 +20,25 @@ fn acts(character: char) -> bool {
 
 /// Returns the text with each acting character escaped, such as `\u{1b}`.
 pub(crate) fn visible(text: &str) -> String {
-    let mut shown = String::with_capacity(text.len());
-    for character in text.chars() {
-        if acts(character) {
-            shown.extend(character.escape_default());
-        } else {
-            shown.push(character);
-        }
-    }
-    shown
+    escaped(text, |character, shown| shown.extend(character.escape_default()))
 }
 
 /// Returns the JSON with each acting character escaped as in JSON, such as `\u009b`. The serializer escapes those up to
 /// U+001F only. Such characters occur only inside strings, so the meaning stays the same.
 pub(crate) fn visible_json(json: &str) -> String {
-    let mut shown = String::with_capacity(json.len());
-    for character in json.chars() {
+    escaped(json, |character, shown| {
+        for unit in character.encode_utf16(&mut [0; 2]) {
+            write!(shown, "\\u{unit:04x}").ok();
+        }
+    })
+}
+
+/// Returns the text with what `escape` writes in place of each acting character.
+fn escaped(text: &str, escape: impl Fn(char, &mut String)) -> String {
+    let mut shown = String::with_capacity(text.len());
+    for character in text.chars() {
         if acts(character) {
-            for unit in character.encode_utf16(&mut [0; 2]) {
-                write!(shown, "\\u{unit:04x}").ok();
-            }
+            escape(character, &mut shown);
         } else {
             shown.push(character);
         }

@@ -1,4 +1,4 @@
-//! The findings of `doctor` and `conform`: one line for each check.
+//! The findings of `doctor` and `conform`, one line for each check, and the report that prints them.
 
 use std::time::Duration;
 
