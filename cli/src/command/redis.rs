@@ -91,21 +91,24 @@ pub(super) fn database_number(uri: &str) -> i64 {
 pub(super) struct Server {
     client: Client,
     connection: MultiplexedConnection,
-    pub(super) prefix: String,
+    prefix: String,
 }
 
 impl Server {
     /// Connects, for the keys with a prefix. The library has connected before, and has chosen the cryptography of TLS.
     pub(super) async fn open(uri: &str, prefix: &str, within: Duration) -> Answer<Self> {
-        let client = Client::open(uri)?;
-        let connection = open(&client, within).await?;
-        Ok(Self { client, connection, prefix: prefix.to_owned() })
+        Self::connect(Client::open(uri)?, prefix, within).await
     }
 
     /// Opens another connection to the server.
     pub(super) async fn reopen(&self) -> Answer<Self> {
-        let connection = open(&self.client, TIMEOUT).await?;
-        Ok(Self { client: self.client.clone(), connection, prefix: self.prefix.clone() })
+        Self::connect(self.client.clone(), &self.prefix, TIMEOUT).await
+    }
+
+    async fn connect(client: Client, prefix: &str, within: Duration) -> Answer<Self> {
+        let config = AsyncConnectionConfig::new().set_connection_timeout(Some(within)).set_response_timeout(None);
+        let connection = with_timeout(within, client.get_multiplexed_async_connection_with_config(&config)).await?;
+        Ok(Self { client, connection, prefix: prefix.to_owned() })
     }
 
     /// Returns the address, without user and password.
@@ -251,12 +254,6 @@ impl Server {
             cursor = next;
         }
     }
-}
-
-async fn open(client: &Client, within: Duration) -> Answer<MultiplexedConnection> {
-    let config = AsyncConnectionConfig::new().set_connection_timeout(Some(within)).set_response_timeout(None);
-    let client = client.clone();
-    with_timeout(within, async move { client.get_multiplexed_async_connection_with_config(&config).await }).await
 }
 
 /// Waits for a reply, at most for `within`. A task of the driver owns the connection, so the future can be dropped.
