@@ -217,18 +217,22 @@ async fn apply_to_members(
     until: Deadline,
     lacks_it: impl Fn(&ListedLease) -> bool,
 ) -> Result<Option<Repeated>> {
+    // Once, because a list shows what an unanswered batch has done.
     let send = async |leases: &LeaseRefs| {
+        let deadline = until.or_after(context.settings.attempt);
         // The store stops after half of the time, so that it can answer that a record is locked.
-        let half = |deadline: Deadline| deadline.with_work_limit(deadline.remaining().mul_f64(0.5));
-        let apply = |deadline| context.store.apply_batch(leases, batch, half(deadline));
-        retry::until_definite(until, context.settings.attempt, apply).await
+        let half = deadline.with_work_limit(deadline.remaining().mul_f64(0.5));
+        match context.store.apply_batch(leases, batch, half).await {
+            Err(error @ Error::Unavailable { .. }) => Ok(Err(error)),
+            answer => answer.map(Ok),
+        }
     };
     let named: HashSet<_> = leases.iter().map(lease_ref).collect();
     let mut left = lease_refs(leases.iter().map(lease_ref));
     let mut backoff = Backoff::new();
     // The keys that were not changed alone, and are left out of the batch.
     let mut aside = HashSet::new();
-    if left.is_empty() || send(&left).await? {
+    if left.is_empty() || matches!(send(&left).await?, Ok(true)) {
         return Ok(None);
     }
     loop {
@@ -245,33 +249,27 @@ async fn apply_to_members(
         let Some(first) = left.iter().position(|(key, _)| !aside.contains(key)) else { return Ok(repeated) };
         let alone = vec![left.remove(first)];
         let Some((key, _)) = alone.first() else { return Ok(repeated) };
-        let missed = |error| missed(error, key);
-        if !send(&alone).await.map_err(missed)? {
+        let answer = send(&alone).await?;
+        if !matches!(answer, Ok(true)) {
             // Its document may not be a record.
-            context.read_record(key, until).await.map_err(missed)?;
+            context.read_record(key, until).await?;
             aside.insert(key.clone());
         }
         left.retain(|(key, _)| !aside.contains(key));
-        let is_applied = send(&left).await.map_err(missed)?;
-        if is_applied && aside.is_empty() {
+        if matches!(send(&left).await?, Ok(true)) && aside.is_empty() {
             return Ok(repeated);
         }
         let next = context.clock().now().saturating_add(backoff.next());
         if next >= until.reading() {
-            return Err(missed(Error::unavailable("the operation timeout has passed")));
+            let error = Error::unavailable(format!(
+                "the request did not reach all leases of the group within the operation timeout, for example that on {key:?}: retry"
+            ));
+            return Err(match answer {
+                Ok(_) => error,
+                Err(cause) => error.caused_by(cause),
+            });
         }
         context.clock().sleep_until(next).await;
-    }
-}
-
-/// The error of a request that did not reach all leases of a group, among them that on this key.
-fn missed(error: Error, key: &Key) -> Error {
-    match error {
-        Error::Unavailable { .. } => Error::unavailable(format!(
-            "the request did not reach all leases of the group within the operation timeout, for example that on {key:?}: retry"
-        ))
-        .caused_by(error),
-        error => error,
     }
 }
 

@@ -118,7 +118,7 @@ impl Deployment {
         options.direct_connection = Some(true);
         options.hosts.truncate(1);
         let client = Client::with_options(options).ok()?;
-        let hello = run_on_nearest(&client.database("admin"), doc! { "hello": 1 }).await;
+        let hello = send(&client.database("admin"), doc! { "hello": 1 }, ReadPreference::Nearest).await;
         client.shutdown().immediate(true).await;
         hello.ok()?.get_str("setName").ok().filter(|actual| *actual != wanted).map(str::to_owned)
     }
