@@ -30,10 +30,8 @@ use std::{
 };
 
 use libtest_mimic::{Arguments, Completion, Trial};
-use mongoseal::{
-    Builder, Mongoseal, conformance,
-    store::{RedisBackend, RedisStore, Store},
-};
+use mongoseal::{Builder, Mongoseal, Result, conformance, store::Store};
+use mongoseal_redis::{RedisBackend, RedisStore};
 use mongoseal_test_support::{Redis, millis, secs};
 use redis::{FromRedisValue, aio::MultiplexedConnection};
 
@@ -69,6 +67,16 @@ fn store(server: &Redis) -> Arc<dyn Store> {
 /// A builder whose calls end soon.
 fn hasty() -> Builder {
     Mongoseal::builder().operation_timeout(secs(1))
+}
+
+/// Connects with the settings of a builder.
+async fn open(builder: Builder, uri: impl AsRef<str>) -> Result<Mongoseal> {
+    builder.connect_to(RedisBackend::new(uri)?).await
+}
+
+/// A server of which one replica must acknowledge each write.
+fn replicated(uri: impl AsRef<str>) -> RedisBackend {
+    RedisBackend::new(uri).unwrap().with_replicas(1)
 }
 
 /// A connection of the test's own.
