@@ -182,6 +182,17 @@ pub(crate) async fn a_dedicated_thread_keeps_a_lease_while_the_runtime_is_blocke
     assert!(tokio::task::spawn_blocking(|| held.join().unwrap()).await.unwrap());
 }
 
+pub(crate) async fn a_caller_without_async_holds_a_lease() {
+    let redis = backend(shared().await);
+    let held = std::thread::spawn(move || {
+        let seal = Mongoseal::builder().blocking().connect_to(redis)?;
+        let lease = seal.acquire("k").run()?;
+        assert!(matches!(seal.acquire("k").run(), Err(Error::Held { .. })));
+        lease.release()
+    });
+    tokio::task::spawn_blocking(|| held.join().unwrap()).await.unwrap().unwrap();
+}
+
 pub(crate) async fn what_redis_cannot_do_is_refused_before_anything_is_sent() {
     let store = Arc::new(mongoseal_redis::RedisStore::new(backend(shared().await), crate::RETENTION));
     let seal = Mongoseal::builder().on_store(store).unwrap();

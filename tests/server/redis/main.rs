@@ -139,6 +139,7 @@ fn main() -> ExitCode {
         leases::a_key_is_kept_for_its_expiry_and_the_retention,
         leases::siblings_with_prefixes_of_their_own_share_no_record,
         leases::a_dedicated_thread_keeps_a_lease_while_the_runtime_is_blocked,
+        leases::a_caller_without_async_holds_a_lease,
         leases::a_handle_outlives_the_runtime_that_opened_its_connection,
         leases::what_redis_cannot_do_is_refused_before_anything_is_sent,
         crowd::three_hundred_waits_of_a_handle_end_held_and_in_time,
