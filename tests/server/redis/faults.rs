@@ -74,7 +74,7 @@ pub(crate) async fn a_primary_that_becomes_a_replica_is_unavailable_and_no_lease
 pub(crate) async fn a_write_that_too_few_replicas_acknowledge_is_not_confirmed() {
     let primary = Redis::start().await;
     let seal = hasty().connect_to(replicated(primary.url())).await.unwrap();
-    let sibling = Mongoseal::builder().operation_timeout(secs(1)).collection("sibling").sibling_of(&seal).unwrap();
+    let sibling = hasty().collection("sibling").sibling_of(&seal).unwrap();
     for seal in [&seal, &sibling] {
         let refused = seal.acquire("k").await.unwrap_err();
         assert!(matches!(refused, Error::Unavailable { .. }), "{refused:?}");
