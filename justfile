@@ -37,7 +37,7 @@ lint:
 # The documentation as on docs.rs, without its dependencies. Warnings are errors.
 doc:
     RUSTDOCFLAGS="-D warnings" cargo doc --no-deps --workspace
-    RUSTDOCFLAGS="-D warnings" cargo doc --no-deps -p mongoseal --features "blocking metrics redis-rustls test-util"
+    RUSTDOCFLAGS="-D warnings" cargo doc --no-deps -p mongoseal --features "blocking compare-and-swap metrics test-util"
 
 # Processes under faults, and a judge: see docs/chaos.md.
 chaos minutes="3" *options="":
@@ -74,8 +74,9 @@ deny:
 # That the packages build with the declared Rust version. Needs that toolchain.
 msrv:
     cargo +$(sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml) check -p mongoseal --lib
+    cargo +$(sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml) check -p mongoseal-redis --lib
     cargo +$(sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml) check -p mongoseal-cli
 
 # That the public API changed no more than the version says. Needs cargo-semver-checks and a published release.
 semver:
-    cargo semver-checks -p mongoseal
+    cargo semver-checks -p mongoseal -p mongoseal-redis

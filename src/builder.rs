@@ -49,16 +49,12 @@ pub struct Builder {
     retry: Option<Retry>,
     observers: Observers,
     pub(crate) dedicated_thread: bool,
-    #[cfg(feature = "mongodb")]
     pub(crate) database: Option<String>,
-    #[cfg(any(feature = "mongodb", feature = "redis"))]
     pub(crate) collection: Option<String>,
     #[cfg(feature = "mongodb")]
     pub(crate) allow_sharded: bool,
     #[cfg(feature = "mongodb")]
     pub(crate) connections: Option<u32>,
-    #[cfg(feature = "redis")]
-    pub(crate) redis_replicas: Option<u32>,
 }
 
 const DEFAULT_RETENTION: Duration = Duration::from_secs(24 * 3600);
@@ -77,16 +73,12 @@ impl Default for Builder {
             retry: None,
             observers: Observers::default(),
             dedicated_thread: false,
-            #[cfg(feature = "mongodb")]
             database: None,
-            #[cfg(any(feature = "mongodb", feature = "redis"))]
             collection: None,
             #[cfg(feature = "mongodb")]
             allow_sharded: false,
             #[cfg(feature = "mongodb")]
             connections: None,
-            #[cfg(feature = "redis")]
-            redis_replicas: None,
         }
     }
 }
@@ -140,6 +132,20 @@ impl Builder {
         self
     }
 
+    /// Sets the database of the records. Default: that of the connection string, or `mongoseal`. A store without databases
+    /// refuses it.
+    pub fn database(mut self, name: impl Into<String>) -> Self {
+        self.database = Some(name.into());
+        self
+    }
+
+    /// Sets the collection of the records, which should hold nothing else. On Redis it is the prefix of the keys. Default:
+    /// `mongoseal`.
+    pub fn collection(mut self, name: impl Into<String>) -> Self {
+        self.collection = Some(name.into());
+        self
+    }
+
     /// Sets how long one call may take, with all requests that it sends. Default: 10 s.
     pub fn operation_timeout(mut self, timeout: Duration) -> Self {
         self.operation_timeout = timeout;
@@ -180,8 +186,8 @@ impl Builder {
     /// too, and the leases expire. A handle with a thread of its own keeps its leases. The holder must still check
     /// whether a lease was lost: a blocked thread notices nothing.
     ///
-    /// It needs a client of its own, by [`connect`](Self::connect): a caller's client reads its connections on the
-    /// caller's runtime. The closure of a [`retry`](Self::retry) policy runs on the thread, too. The thread ends when
+    /// It needs a client of its own, by `connect` or [`connect_to`](Self::connect_to): a caller's client reads its
+    /// connections on the caller's runtime. The closure of a [`retry`](Self::retry) policy runs on the thread, too. The thread ends when
     /// the last clone of the handle and its last lease are dropped.
     pub fn dedicated_thread(mut self) -> Self {
         self.dedicated_thread = true;
@@ -201,24 +207,24 @@ impl Builder {
         }
         self.ensure_retention(store.retention())?;
         let settings = Settings { retention: store.retention(), ..self.settings()? };
-        let thread = self.dedicated_thread.then(DedicatedThread::start).transpose()?.map(Arc::new);
+        let thread = self.start_thread()?;
         Ok(Mongoseal { shared: Shared::new(store, settings, thread)? })
     }
 
+    /// Starts the thread of the handle, if it has one of its own.
+    pub(crate) fn start_thread(&self) -> Result<Option<Arc<DedicatedThread>>> {
+        Ok(self.dedicated_thread.then(DedicatedThread::start).transpose()?.map(Arc::new))
+    }
+
     /// The name of an option that says what is opened on a server, if one is set.
-    #[cfg_attr(not(any(feature = "mongodb", feature = "redis")), allow(clippy::unused_self, reason = "there are none"))]
     pub(crate) fn option_of_a_server(&self) -> Option<&'static str> {
         let options: &[(&'static str, bool)] = &[
-            #[cfg(feature = "mongodb")]
             ("database", self.database.is_some()),
-            #[cfg(any(feature = "mongodb", feature = "redis"))]
             ("collection", self.collection.is_some()),
             #[cfg(feature = "mongodb")]
             ("allow_sharded", self.allow_sharded),
             #[cfg(feature = "mongodb")]
             ("connections", self.connections.is_some()),
-            #[cfg(feature = "redis")]
-            ("redis_replicas", self.redis_replicas.is_some()),
         ];
         options.iter().find(|(_, is_set)| *is_set).map(|(option, _)| *option)
     }

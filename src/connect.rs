@@ -1,22 +1,16 @@
-//! How handles are made on a store: in memory, on MongoDB, on Redis, and as siblings.
+//! How handles are made on a store: in memory, on MongoDB, by a [`Connector`], and as siblings.
 //!
 //! This is the only module that knows both the engine and a particular store.
 
 #[cfg(feature = "mongodb")]
 mod mongo;
-#[cfg(feature = "redis")]
-mod redis;
 
-use std::sync::Arc;
-#[cfg(any(feature = "mongodb", feature = "redis"))]
-use std::{any::Any, time::Duration};
+use std::{sync::Arc, time::Duration};
 
-#[cfg(any(feature = "mongodb", feature = "redis"))]
-use crate::engine::{context::ensure_runtime, owned_runtime::DedicatedThread};
 use crate::{
     Builder, Error, Mongoseal, Result, Ttl,
-    engine::settings::Settings,
-    store::{MemoryStore, Store},
+    engine::{context::ensure_runtime, owned_runtime::DedicatedThread, settings::Settings, shared::Shared},
+    store::{Connector, MemoryStore, Store, StoreOptions},
 };
 
 impl Mongoseal {
@@ -75,14 +69,60 @@ impl Builder {
 }
 
 impl Builder {
+    /// Opens a store by the connector of its package, makes a handle on it, and checks the store. The settings of this
+    /// builder apply, with the [database](Self::database), the [collection](Self::collection), the
+    /// [retention](Self::retention) and the [thread](Self::dedicated_thread). The package `mongoseal-redis` has a connector
+    /// for Redis: see [the guide](crate::guide::redis).
+    ///
+    /// What the connector opens belongs to the handle, and [`shutdown`](Mongoseal::shutdown) closes it.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Invalid`] if the settings contradict each other, or if one of them, the connector or the deployment must be
+    /// changed. [`Error::Unavailable`] if the store did not answer within the operation timeout.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future drops the store. A check that is in flight may go on and does no harm.
+    pub async fn connect_to(self, connector: impl Connector) -> Result<Mongoseal> {
+        ensure_runtime()?;
+        #[cfg(feature = "mongodb")]
+        self.refuse_connections()?;
+        #[cfg(feature = "mongodb")]
+        if self.allow_sharded {
+            return Err(Error::invalid("`allow_sharded` is an option of MongoDB: leave it out"));
+        }
+        let settings = self.settings()?;
+        let thread = self.start_thread()?;
+        let opening = connector.connect(self.store_options(settings.retention, thread.as_deref()));
+        on_thread(thread, |thread| async move {
+            let store = opening.await?;
+            let retention = settings.retention.min(store.retention());
+            let seal = Mongoseal { shared: Shared::new(store, Settings { retention, ..settings }, thread)? };
+            seal.prepare().await?;
+            Ok(seal)
+        })
+        .await
+    }
+
+    /// The settings that concern a store, for a handle with this thread.
+    fn store_options(&self, retention: Duration, thread: Option<&DedicatedThread>) -> StoreOptions {
+        StoreOptions {
+            database: self.database.clone(),
+            collection: self.collection.clone(),
+            retention,
+            runtime: thread.map(|thread| thread.runtime().clone()),
+        }
+    }
+
     /// Makes a sibling of another handle: a handle with settings of its own on the other's client. So a process can
     /// have a handle for each of many tenants. Each sibling is shut down by itself, and the last one closes the client.
     ///
     /// Siblings on the same collection share its records, and one change stream for all their waiters and holders. If
     /// this builder names a database or a collection, the sibling keeps its records there: it shares the client with
     /// the other handle, but no record. A client that [`connect`](Self::connect) opened has at most 16 change streams,
-    /// or half of a larger `maxPoolSize` less 16. If none is left, a sibling polls and logs a warning. On Redis each sibling that waits or
-    /// holds has a connection for its messages.
+    /// or half of a larger `maxPoolSize` less 16. If none is left, a sibling polls and logs a warning. A sibling on Redis has
+    /// a connection for its messages while it waits or holds.
     ///
     /// Siblings also share the [thread](Self::dedicated_thread), if the other handle has one.
     ///
@@ -135,138 +175,33 @@ impl Builder {
         #[cfg(feature = "mongodb")]
         self.refuse_connections()?;
         let settings = self.settings()?;
-        #[cfg(any(feature = "mongodb", feature = "redis"))]
-        if let Some(store) = sibling_store(&*other.shared.context.store, &self, settings.retention)? {
+        let (store, thread) = (&other.shared.context.store, other.shared.siblings().thread.as_deref());
+        if let Some(store) = store.sibling(&self.store_options(settings.retention, thread))? {
             return Ok(Mongoseal { shared: other.shared.sibling_on(store, settings)? });
         }
-        let retention = other.shared.context.store.retention();
+        let retention = store.retention();
         self.ensure_retention(retention)?;
         Ok(Mongoseal { shared: other.shared.sibling(Settings { retention, ..settings })? })
     }
 }
 
-#[cfg(any(feature = "mongodb", feature = "redis"))]
-impl Mongoseal {
-    /// Connects to a MongoDB replica set, or to a Redis server, with the default settings, and checks it. The scheme of the
-    /// connection string chooses: `mongodb` and `mongodb+srv`, or `redis` and `rediss`. Each needs its feature, and
-    /// `rediss` the feature `redis-rustls`.
-    ///
-    /// The client belongs to the handle, and [`shutdown`](Self::shutdown) closes it.
-    ///
-    /// **On MongoDB** the database is that of the connection string, or `mongoseal`. The collection is `mongoseal`.
-    /// Concerns, read preference and retries of the connection string have no effect: each command sets what the
-    /// guarantees need. The client opens up to 64 connections to a server as requests need them, or `maxPoolSize` of the
-    /// connection string if that is more, and up to 8 at a time, or `maxConnecting` of it. If `serverSelectionTimeoutMS` is longer than an attempt, it is shortened, so that
-    /// the error says why no server could be reached.
-    ///
-    /// Some options of a connection string need a feature of this crate, and the error names the one that is off:
-    /// `compressors` needs `zstd-compression`, `zlib-compression` or `snappy-compression`, `authMechanism` `aws-auth`,
-    /// `gssapi-auth`, `azure-oidc` or `gcp-oidc`, `proxyHost` `socks5-proxy`, `tlsCertificateKeyFilePassword`
-    /// `cert-key-password`, and `mongodb+srv` `dns-resolver`, which is on by default.
-    ///
-    /// **On Redis** the keys begin with `mongoseal:`. Redis promises less than MongoDB: see
-    /// [the guide](crate::guide::redis).
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Invalid`] if the connection string or the deployment must be changed. [`Error::Unavailable`] if the
-    /// store did not answer within the operation timeout.
-    ///
-    /// # Cancel safety
-    ///
-    /// Dropping the future closes the client. A check that is in flight may go on and does no harm.
-    pub async fn connect(uri: impl AsRef<str>) -> Result<Self> {
-        Self::builder().connect(uri).await
-    }
-}
-
-#[cfg(any(feature = "mongodb", feature = "redis"))]
-impl Builder {
-    /// Sets the collection of the records, which should hold nothing else. On Redis it is the prefix of the keys. Default:
-    /// `mongoseal`.
-    pub fn collection(mut self, name: impl Into<String>) -> Self {
-        self.collection = Some(name.into());
-        self
-    }
-
-    /// Connects to a MongoDB replica set or to a Redis server, and checks it. See [`Mongoseal::connect`].
-    ///
-    /// # Errors
-    ///
-    /// As [`Mongoseal::connect`], and [`Error::Invalid`] if the settings contradict each other.
-    ///
-    /// # Cancel safety
-    ///
-    /// As [`Mongoseal::connect`].
-    pub async fn connect(self, uri: impl AsRef<str>) -> Result<Mongoseal> {
-        ensure_runtime()?;
-        if !self.dedicated_thread {
-            return self.connect_here(uri.as_ref(), None).await;
-        }
-        let thread = Arc::new(DedicatedThread::start()?);
-        let (runtime, uri) = (thread.runtime().clone(), uri.as_ref().to_owned());
-        // The client reads its connections on the runtime where it is made.
-        let connected = runtime.spawn(async move { self.connect_here(&uri, Some(thread)).await });
-        connected.await.unwrap_or_else(|join| {
+/// Runs `connect` on the handle's own thread, if it has one, and otherwise here. A client reads its connections on the
+/// runtime where it is made.
+async fn on_thread<F>(
+    thread: Option<Arc<DedicatedThread>>,
+    connect: impl FnOnce(Option<Arc<DedicatedThread>>) -> F,
+) -> Result<Mongoseal>
+where
+    F: Future<Output = Result<Mongoseal>> + Send + 'static,
+{
+    let runtime = thread.as_ref().map(|thread| thread.runtime().clone());
+    // Boxed, because a future is as large as the largest that it awaits.
+    let connecting = Box::pin(connect(thread));
+    match runtime {
+        None => connecting.await,
+        Some(runtime) => runtime.spawn(connecting).await.unwrap_or_else(|join| {
             Err(Error::unavailable("the thread of this handle has ended: retry").caused_by(join))
-        })
-    }
-
-    async fn connect_here(self, uri: &str, thread: Option<Arc<DedicatedThread>>) -> Result<Mongoseal> {
-        // Boxed, because a future is as large as the largest that it awaits.
-        // A text that is no connection string gets the error of a store that this build has.
-        if is_redis(uri) || (cfg!(not(feature = "mongodb")) && !uri.starts_with("mongodb")) {
-            Box::pin(self.connect_redis(uri, thread)).await
-        } else {
-            Box::pin(self.connect_mongodb(uri, thread)).await
-        }
-    }
-
-    #[cfg(not(feature = "mongodb"))]
-    #[allow(clippy::unused_async, reason = "as with the feature")]
-    async fn connect_mongodb(self, _uri: &str, _thread: Option<Arc<DedicatedThread>>) -> Result<Mongoseal> {
-        Err(missing_store("MongoDB", "mongodb"))
-    }
-
-    #[cfg(not(feature = "redis"))]
-    #[allow(clippy::unused_async, reason = "as with the feature")]
-    async fn connect_redis(self, _uri: &str, _thread: Option<Arc<DedicatedThread>>) -> Result<Mongoseal> {
-        Err(missing_store("Redis", "redis"))
-    }
-}
-
-/// Whether a connection string has a scheme of Redis or of Valkey.
-#[cfg(any(feature = "mongodb", feature = "redis"))]
-fn is_redis(uri: &str) -> bool {
-    let scheme = uri.split_once("://").map(|(scheme, _)| scheme);
-    matches!(scheme, Some("redis" | "rediss" | "redis+unix" | "valkey" | "valkeys" | "valkey+unix"))
-}
-
-/// The error of a connection string for a store that this build does not have.
-#[cfg(any(all(feature = "mongodb", not(feature = "redis")), all(feature = "redis", not(feature = "mongodb"))))]
-fn missing_store(product: &str, feature: &str) -> Error {
-    Error::invalid(format!(
-        "a connection string of {product} needs the cargo feature `{feature}` of mongoseal, which is off: turn it on and build again, or connect to another store"
-    ))
-}
-
-/// The store of a sibling on what `store` has opened, in the place that the builder names. `None`: the sibling uses `store`.
-#[cfg(any(feature = "mongodb", feature = "redis"))]
-fn sibling_store(store: &dyn Store, builder: &Builder, retention: Duration) -> Result<Option<Arc<dyn Store>>> {
-    let any: &dyn Any = store;
-    #[cfg(feature = "mongodb")]
-    if let Some(store) = any.downcast_ref() {
-        return mongo::sibling_store(store, builder, retention);
-    }
-    #[cfg(feature = "redis")]
-    if let Some(store) = any.downcast_ref() {
-        return redis::sibling_store(store, builder, retention);
-    }
-    match builder.option_of_a_server() {
-        Some(option) => Err(Error::invalid(format!(
-            "the handle is not on a server: leave `{option}` out of the settings of its sibling"
-        ))),
-        None => Ok(None),
+        }),
     }
 }
 

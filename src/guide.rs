@@ -25,6 +25,8 @@ pages! {
     languages = "languages.md",
     services = "services.md",
     coming_from = "coming-from.md",
+    // Its examples are tests of `mongoseal-redis`.
+    #[cfg(not(doctest))]
     redis = "redis.md",
     guarantees = "guarantees.md",
     protocol = "protocol.md",

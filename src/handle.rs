@@ -78,7 +78,7 @@ impl Mongoseal {
     /// - the collection has no collation.
     ///
     /// It creates the TTL index if it is missing. On Redis the check fails unless the server is a primary of version 6.2 or
-    /// later without cluster mode, and evicts no keys.
+    /// later without cluster mode, and evicts no keys. Another store has checks of its own.
     ///
     /// # Errors
     ///

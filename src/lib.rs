@@ -40,17 +40,18 @@
 //! | publish metrics | the module `metrics` of the feature `metrics`, and [its page](guide::metrics) |
 //! | use leases without async | the module `blocking` of the feature `blocking` |
 //! | handle an error | [`Error`] has one variant for each reaction; the [runbook](guide::runbook) has the messages |
-//! | write a store of your own | `store::CompareAndSwap` of the feature `compare-and-swap`, or [`store::Store`] and [`record`]; the module `conformance` of the feature `test-util` |
+//! | write a store of your own | `store::CompareAndSwap` of the feature `compare-and-swap`, or [`store::Store`] and [`record`]; [`store::Connector`] opens it; the module `conformance` of the feature `test-util` |
 //! | read what is promised | [`guide::guarantees`], [`guide::failure_modes`], [`guide::protocol`] |
 //!
 //! # Choosing
 //!
 //! **How to open a handle.** [`Mongoseal::connect`] takes a connection string and owns its client, so that slow queries
 //! cannot delay a refresh: prefer it. [`Mongoseal::new`] uses a database of a client of yours. [`Mongoseal::in_memory`] needs
-//! no server: it is for tests, examples and a single process. [`Builder`] has the settings. A program without async opens a handle of the module `blocking`.
+//! no server: it is for tests, examples and a single process. [`Builder::connect_to`] opens a store of another package.
+//! [`Builder`] has the settings. A program without async opens a handle of the module `blocking`.
 //!
-//! **Which store.** On MongoDB each promise holds over the loss of a member. On Redis, with the feature `redis`, a failover can
-//! lose a lease, and two holders can believe for a while. Use it if Redis is there, MongoDB is not, and the work tolerates a
+//! **Which store.** On MongoDB each promise holds over the loss of a member. On Redis, by the package `mongoseal-redis`, a
+//! failover can lose a lease, and two holders can believe for a while. Use it if Redis is there, MongoDB is not, and the work tolerates a
 //! second holder or checks the token: see [Redis](guide::redis).
 //!
 //! **What to do if the key is held.** One attempt, the default, fails at once with [`Error::Held`].
@@ -141,7 +142,6 @@
 //! | `compare-and-swap` | no | `store::CompareAndSwap`: a store on any place that can compare and swap bytes |
 //! | `metrics` | no | the module `metrics`: [metrics](guide::metrics) through the crate of that name |
 //! | `blocking` | no | the module `blocking`: the API for callers without async |
-//! | `redis`, `redis-rustls` | no | the Redis store, without TLS and with it: `redis://` and `rediss://` |
 //! | `test-util` | no | the module `conformance`: the test suite for stores |
 //!
 //! # Versions

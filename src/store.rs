@@ -12,7 +12,8 @@
 //! The module `conformance`, with the feature `test-util`, tests a store.
 //!
 //! To write one, begin with `CompareAndSwap`, of the feature `compare-and-swap`: it makes a store of any place that can
-//! compare and swap bytes.
+//! compare and swap bytes. The package `mongoseal-redis` is a store of this kind. A [`Connector`] opens it for
+//! [`Builder::connect_to`](crate::Builder::connect_to).
 //!
 //! # What a store promises
 //!
@@ -47,20 +48,18 @@
 mod coalesce;
 #[cfg(feature = "compare-and-swap")]
 mod compare_and_swap;
+mod connector;
 mod memory;
 #[cfg(feature = "mongodb")]
 pub(crate) mod mongo;
 mod pages;
 pub(crate) mod pool;
-#[cfg(feature = "redis")]
-pub(crate) mod redis;
 
-use std::{any::Any, fmt, pin::Pin, time::Duration};
+use std::{any::Any, fmt, pin::Pin, sync::Arc, time::Duration};
 
-#[cfg(feature = "redis")]
-pub use self::redis::{RedisBackend, RedisStore};
 #[cfg(feature = "compare-and-swap")]
 pub use compare_and_swap::{Backend, CompareAndSwap, Loaded, LoadedKeys, Swap};
+pub use connector::{Connector, StoreOptions};
 pub use memory::MemoryStore;
 #[cfg(feature = "mongodb")]
 pub use mongo::MongoStore;
@@ -158,6 +157,18 @@ pub trait Store: Any + fmt::Debug + Send + Sync {
     fn follow(&self, filter: &KeyFilter, known: Vec<Key>, states: Sender<FollowedState>) -> BoxFuture<Result<()>> {
         drop((filter.clone(), known, states));
         Box::pin(async { Err(Error::invalid("this store has no stream of changes: poll")) })
+    }
+
+    /// Opens the store of a [sibling](crate::Builder::sibling_of) on what this store has opened, with these options.
+    /// `None`: the sibling uses this store.
+    ///
+    /// Default: `None`, and `Invalid` if the options name a database or a collection.
+    ///
+    /// # Errors
+    ///
+    /// `Invalid` if an option does not fit the store.
+    fn sibling(&self, options: &StoreOptions) -> Result<Option<Arc<dyn Store>>> {
+        options.refuse_place().map(|()| None)
     }
 
     /// Closes a handle and its siblings. With the last of the handles that have called [`handle_id`](Self::handle_id),

@@ -95,7 +95,7 @@ impl Page {
 fn pages() -> Vec<Page> {
     let beside = ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "RELEASING.md", "SECURITY.md", "CHANGELOG.md"];
     let mut paths: Vec<PathBuf> = beside.iter().map(PathBuf::from).collect();
-    paths.extend(["cli/README.md", "protocol/README.md"].map(PathBuf::from));
+    paths.extend(["cli/README.md", "protocol/README.md", "stores/redis/README.md"].map(PathBuf::from));
     for entry in fs::read_dir(root().join("docs")).unwrap() {
         let path = entry.unwrap().path();
         if path.extension().is_some_and(|extension| extension == "md") {

@@ -106,11 +106,6 @@ impl Connection {
         let builder =
             Mongoseal::builder().collection(&self.collection).operation_timeout(self.timeout).retention(self.retention);
         let builder = if self.allow_sharded { builder.allow_sharded() } else { builder };
-        #[cfg(feature = "redis")]
-        let builder = match self.redis_replicas {
-            Some(count) => builder.redis_replicas(count),
-            None => builder,
-        };
         match &self.db {
             Some(db) => builder.database(db),
             None => builder,
@@ -153,7 +148,19 @@ impl Connection {
     /// Connects with the settings of `builder`, and checks the deployment. Reports that the server does not answer.
     pub(crate) async fn open_with(&self, builder: Builder) -> Result<Mongoseal, Failure> {
         let Target { uri, product } = self.target()?;
-        Ok(self.report_wait(product, builder.connect(uri)).await?)
+        let connecting = async {
+            match product {
+                #[cfg(feature = "redis")]
+                Product::Redis => {
+                    let redis = mongoseal_redis::RedisBackend::new(uri)?.with_replicas(self.redis_replicas());
+                    builder.connect_to(redis).await
+                }
+                #[cfg(not(feature = "redis"))]
+                Product::Redis => unreachable!("`target` refuses it"),
+                Product::MongoDb => builder.connect(uri).await,
+            }
+        };
+        Ok(self.report_wait(product, connecting).await?)
     }
 
     /// Waits for `connected`, and reports that the server does not answer.

@@ -3,7 +3,10 @@
 use std::sync::Arc;
 
 use super::{Mongoseal, executor::Executor};
-use crate::{Error, Result, store::Store};
+use crate::{
+    Error, Result,
+    store::{Connector, Store},
+};
 
 impl crate::Builder {
     /// Builds a [`blocking::Mongoseal`](crate::blocking::Mongoseal) with these settings.
@@ -45,6 +48,16 @@ impl Builder {
     pub fn connect(self, uri: impl AsRef<str>) -> Result<Mongoseal> {
         let uri = uri.as_ref().to_owned();
         self.start(|settings| async move { settings.connect(uri).await })
+    }
+
+    /// Opens a store by the connector of its package, and makes a handle on it: see
+    /// [`mongoseal::Builder::connect_to`](crate::Builder::connect_to).
+    ///
+    /// # Errors
+    ///
+    /// As [`mongoseal::Builder::connect_to`](crate::Builder::connect_to), and those of the [`Builder`].
+    pub fn connect_to(self, connector: impl Connector + 'static) -> Result<Mongoseal> {
+        self.start(|settings| async move { settings.connect_to(connector).await })
     }
 
     /// Makes a handle on records in this process.

@@ -4,12 +4,13 @@ use std::{sync::Arc, time::Duration};
 
 use mongodb::{Client, Database, error::ErrorKind, options::ClientOptions};
 
+use super::on_thread;
 use crate::{
     Builder, Error, Mongoseal, Result,
-    engine::{owned_runtime::DedicatedThread, shared::Shared},
+    engine::{context::ensure_runtime, owned_runtime::DedicatedThread, shared::Shared},
     store::{
-        MongoStore, Store,
-        mongo::{DRIVER_POOL, error::missing_feature},
+        MongoStore,
+        mongo::{DRIVER_POOL, checked_collection, error::missing_feature},
         pool::{DEFAULT_POOL, PoolShares},
     },
 };
@@ -48,13 +49,58 @@ impl Mongoseal {
     }
 }
 
-impl Builder {
-    /// Sets the database to connect to. Default: that of the connection string, or `mongoseal`.
-    pub fn database(mut self, name: impl Into<String>) -> Self {
-        self.database = Some(name.into());
-        self
+impl Mongoseal {
+    /// Connects to a MongoDB replica set with the default settings, and checks it.
+    ///
+    /// The client belongs to the handle, and [`shutdown`](Self::shutdown) closes it.
+    ///
+    /// The database is that of the connection string, or `mongoseal`. The collection is `mongoseal`.
+    /// Concerns, read preference and retries of the connection string have no effect: each command sets what the
+    /// guarantees need. The client opens up to 64 connections to a server as requests need them, or `maxPoolSize` of the
+    /// connection string if that is more, and up to 8 at a time, or `maxConnecting` of it. If `serverSelectionTimeoutMS` is
+    /// longer than an attempt, it is shortened, so that the error says why no server could be reached.
+    ///
+    /// Some options of a connection string need a feature of this crate, and the error names the one that is off:
+    /// `compressors` needs `zstd-compression`, `zlib-compression` or `snappy-compression`, `authMechanism` `aws-auth`,
+    /// `gssapi-auth`, `azure-oidc` or `gcp-oidc`, `proxyHost` `socks5-proxy`, `tlsCertificateKeyFilePassword`
+    /// `cert-key-password`, and `mongodb+srv` `dns-resolver`, which is on by default.
+    ///
+    /// A connection string of Redis is refused: the package `mongoseal-redis` connects to it. Redis promises less than
+    /// MongoDB: see [the guide](crate::guide::redis).
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Invalid`] if the connection string or the deployment must be changed. [`Error::Unavailable`] if the
+    /// store did not answer within the operation timeout.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future closes the client. A check that is in flight may go on and does no harm.
+    pub async fn connect(uri: impl AsRef<str>) -> Result<Self> {
+        Self::builder().connect(uri).await
     }
+}
 
+impl Builder {
+    /// Connects to a MongoDB replica set, and checks it. See [`Mongoseal::connect`].
+    ///
+    /// # Errors
+    ///
+    /// As [`Mongoseal::connect`], and [`Error::Invalid`] if the settings contradict each other.
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`Mongoseal::connect`].
+    pub async fn connect(self, uri: impl AsRef<str>) -> Result<Mongoseal> {
+        ensure_runtime()?;
+        let uri = uri.as_ref().to_owned();
+        refuse_redis(&uri)?;
+        let thread = self.start_thread()?;
+        on_thread(thread, |thread| self.connect_here(uri, thread)).await
+    }
+}
+
+impl Builder {
     /// Accepts a sharded cluster. Default: a sharded cluster is refused with [`Error::Invalid`].
     ///
     /// On a sharded cluster only expiry is guaranteed: see [guarantees](crate::guide::guarantees#sharded-clusters).
@@ -89,11 +135,10 @@ impl Builder {
     }
 
     /// Connects on this runtime, which is that of the thread if there is one.
-    pub(super) async fn connect_mongodb(self, uri: &str, thread: Option<Arc<DedicatedThread>>) -> Result<Mongoseal> {
+    async fn connect_here(self, uri: String, thread: Option<Arc<DedicatedThread>>) -> Result<Mongoseal> {
         let mut settings = self.settings()?;
-        self.refuse_redis_options()?;
         self.refuse_connections()?;
-        let mut options = parse(uri, settings.operation_timeout).await?;
+        let mut options = parse(&uri, settings.operation_timeout).await?;
         // Shorter than an attempt, even than the second one, so that the driver's error says what is wrong.
         let longest = settings.attempt.min(Duration::from_secs(2)).mul_f64(0.8);
         let selection = options.server_selection_timeout.get_or_insert(longest);
@@ -120,21 +165,6 @@ impl Builder {
         Ok(seal)
     }
 
-    /// Refuses options that MongoDB does not have.
-    #[cfg_attr(
-        not(feature = "redis"),
-        allow(clippy::unused_self, clippy::unnecessary_wraps, reason = "there are none")
-    )]
-    fn refuse_redis_options(&self) -> Result<()> {
-        #[cfg(feature = "redis")]
-        if self.redis_replicas.is_some() {
-            return Err(Error::invalid(
-                "`redis_replicas` has no meaning on MongoDB, where a majority confirms each write: leave it out",
-            ));
-        }
-        Ok(())
-    }
-
     /// Makes a handle on a collection of a database. The client stays the caller's and is never closed. The
     /// deployment is checked with the first acquire, or by [`Mongoseal::prepare`]. [`Mongoseal::new`] says which options
     /// the client should have.
@@ -148,7 +178,6 @@ impl Builder {
                 "two databases are named, one in the settings and one in the call: leave out the one in the settings",
             ));
         }
-        self.refuse_redis_options()?;
         if self.dedicated_thread {
             return Err(Error::invalid(
                 "a handle on a client of yours cannot have a thread of its own, because that client reads its connections on your runtime: use `connect`",
@@ -160,6 +189,17 @@ impl Builder {
             .with_sharded(self.allow_sharded);
         Ok(Mongoseal { shared: Shared::new(Arc::new(store), settings, None)? })
     }
+}
+
+/// Refuses a connection string with a scheme of Redis or of Valkey.
+fn refuse_redis(uri: &str) -> Result<()> {
+    let scheme = uri.split_once("://").map(|(scheme, _)| scheme);
+    if matches!(scheme, Some("redis" | "rediss" | "redis+unix" | "valkey" | "valkeys" | "valkey+unix")) {
+        return Err(Error::invalid(
+            "`connect` is for MongoDB, and the connection string is for Redis: add the package `mongoseal-redis`, and call `mongoseal_redis::connect` or `Builder::connect_to`",
+        ));
+    }
+    Ok(())
 }
 
 /// The shares of a pool with this `maxPoolSize`. Zero is no limit.
@@ -220,29 +260,5 @@ fn unusable(error: mongodb::error::Error) -> Error {
 
 /// The collection to use.
 fn collection(name: Option<String>) -> Result<String> {
-    checked(name.unwrap_or_else(|| DEFAULT_COLLECTION.into()))
-}
-
-fn checked(name: String) -> Result<String> {
-    if name.is_empty() || name.contains(['$', '\0']) || name.starts_with("system.") {
-        return Err(Error::invalid(format!(
-            "{name:?} cannot name a collection: use letters, digits, `.`, `-` and `_`"
-        )));
-    }
-    Ok(name)
-}
-
-/// The store of a sibling on the client of `store`, in the named database and collection. `None`: the sibling uses
-/// `store`.
-pub(super) fn sibling_store(
-    store: &MongoStore,
-    builder: &Builder,
-    retention: Duration,
-) -> Result<Option<Arc<dyn Store>>> {
-    builder.refuse_redis_options()?;
-    let collection = builder.collection.clone().map(checked).transpose()?;
-    match store.sibling(builder.database.as_deref(), collection.as_deref(), retention) {
-        Some(sibling) => Ok(Some(Arc::new(sibling))),
-        None => Ok(None),
-    }
+    checked_collection(name.unwrap_or_else(|| DEFAULT_COLLECTION.into()))
 }

@@ -46,7 +46,6 @@ impl Shared {
     }
 
     /// For a sibling on other records.
-    #[cfg(any(feature = "mongodb", feature = "redis"))]
     pub(crate) fn sibling_on(&self, store: Arc<dyn Store>, settings: Settings) -> Result<Arc<Self>> {
         // Fails if all siblings were shut down.
         drop(self.join()?);

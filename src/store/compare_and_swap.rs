@@ -23,7 +23,7 @@ use tokio::{
 };
 
 use super::{
-    Applied, BoxFuture, Capabilities, ExpiredPage, Notification, Page, Snapshot, Store,
+    Applied, BoxFuture, Capabilities, ExpiredPage, Notification, Page, Snapshot, Store, StoreOptions,
     coalesce::{self, Coalescer, Join, Queued, SendTogether, Turn},
     pages::{expired_page, is_idle, list_page},
 };
@@ -372,6 +372,11 @@ impl<B: Backend> Store for CompareAndSwap<B> {
                 }
             }
         })
+    }
+
+    fn sibling(&self, options: &StoreOptions) -> Result<Option<Arc<dyn Store>>> {
+        let sibling = self.0.backend.sibling(options)?;
+        Ok(sibling.map(|backend| Arc::new(Self::new(backend, options.retention)) as Arc<dyn Store>))
     }
 
     fn close(&self, deadline: Deadline) -> BoxFuture<()> {

@@ -94,7 +94,9 @@ pub(crate) use self::{
     limits::{server_limit, server_time},
     transaction::{NO_SUCH_TRANSACTION, NotCommitted},
 };
-use super::{Applied, BoxFuture, ExpiredPage, FollowedState, Notification, Page, Snapshot, Store, pool::PoolShares};
+use super::{
+    Applied, BoxFuture, ExpiredPage, FollowedState, Notification, Page, Snapshot, Store, StoreOptions, pool::PoolShares,
+};
 use crate::{
     Clock, Deadline, Error, FencingToken, HandleId, HybridTime, Key, LeaseId, Result,
     record::{BatchRequest, Filter, KeyFilter, LeaseRefs, Position, Request, StoreTime},
@@ -106,6 +108,16 @@ const CLIENT_CLOSE_TIMEOUT: Duration = Duration::from_millis(30);
 
 /// How many connections a client opens to a server, unless `maxPoolSize` says otherwise.
 pub(crate) const DRIVER_POOL: u32 = 10;
+
+/// Returns the name if it can be that of a collection.
+pub(crate) fn checked_collection(name: String) -> Result<String> {
+    if name.is_empty() || name.contains(['$', '\0']) || name.starts_with("system.") {
+        return Err(Error::invalid(format!(
+            "{name:?} cannot name a collection: use letters, digits, `.`, `-` and `_`"
+        )));
+    }
+    Ok(name)
+}
 
 /// Records in a collection of a MongoDB replica set.
 ///
@@ -192,23 +204,6 @@ impl MongoStore {
     ) -> Self {
         let client = ClientShare::owned(database.client().clone(), pool);
         Self::build(database, collection.into(), retention, client)
-    }
-
-    /// A store of another collection or database on the same client. `None` if both are those of this store.
-    pub(crate) fn sibling(
-        &self,
-        database: Option<&str>,
-        collection: Option<&str>,
-        retention: Duration,
-    ) -> Option<Self> {
-        let MongoContext { database: own, collection: own_collection, client, .. } = &*self.context;
-        let allow_sharded = self.context.is_sharded_allowed();
-        let database = database.map_or_else(|| own.clone(), |name| own.client().database(name));
-        let collection = collection.unwrap_or(own_collection);
-        let is_own = database.name() == own.name() && collection == own_collection;
-        (!is_own).then(|| {
-            Self::build(&database, collection.to_owned(), retention, client.join()).with_sharded(allow_sharded)
-        })
     }
 
     fn build(database: &Database, collection: String, retention: Duration, client: ClientShare) -> Self {
@@ -354,6 +349,21 @@ impl Store for MongoStore {
         let (context, filter) = (Arc::clone(&self.context), filter.clone());
         let follow = async move { follow::follow(&context, &filter, known, &states).await };
         task::run_until_end(follow, "the task that follows the records ended early: it is started again")
+    }
+
+    /// Opens a store of another collection or database on the same client. `None` if both are those of this store.
+    fn sibling(&self, options: &StoreOptions) -> Result<Option<Arc<dyn Store>>> {
+        let MongoContext { database: own, collection: own_collection, client, .. } = &*self.context;
+        let database = options.database.as_ref().map_or_else(|| own.clone(), |name| own.client().database(name));
+        let collection = match &options.collection {
+            Some(name) => checked_collection(name.clone())?,
+            None => own_collection.clone(),
+        };
+        if database.name() == own.name() && collection == *own_collection {
+            return Ok(None);
+        }
+        let sibling = Self::build(&database, collection, options.retention, client.join());
+        Ok(Some(Arc::new(sibling.with_sharded(self.context.is_sharded_allowed()))))
     }
 
     fn close(&self, deadline: Deadline) -> BoxFuture<()> {

@@ -12,10 +12,6 @@ pub struct Deadline {
     clock: Clock,
     at: Duration,
     work_limit: Duration,
-    #[cfg_attr(
-        not(any(feature = "mongodb", feature = "compare-and-swap")),
-        allow(dead_code, reason = "for messages of stores")
-    )]
     whole: Duration,
 }
 
@@ -47,11 +43,8 @@ impl Deadline {
 
     /// How long the caller waits at most, for messages: the time from the first deadline of the request, of which this may
     /// be that of one attempt.
-    #[cfg_attr(
-        not(any(feature = "mongodb", feature = "compare-and-swap")),
-        allow(dead_code, reason = "for messages of stores")
-    )]
-    pub(crate) fn whole(self) -> Duration {
+    #[must_use]
+    pub fn whole(self) -> Duration {
         self.whole
     }
 

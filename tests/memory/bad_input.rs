@@ -48,7 +48,7 @@ fn settings_that_contradict_each_other_are_refused() {
     invalid(builder().collection("leases").in_memory(), "`collection` has no effect");
     invalid(builder().database("app").on_store(open()), "`database` has no effect");
     invalid(builder().allow_sharded().on_store(open()), "`allow_sharded` has no effect");
-    invalid(builder().collection("leases").sibling_of(&seal), "not on a server: leave `collection` out");
+    invalid(builder().collection("leases").sibling_of(&seal), "one place for records: leave `collection` out");
     invalid(builder().retention(Duration::MAX).in_memory(), "365d");
     invalid(builder().grace(secs(48 * 3600)).in_memory(), "a grace of 2d");
     invalid(builder().ttl(secs(20)).grace(secs(20)).retention(secs(30)).in_memory(), "raise the retention");

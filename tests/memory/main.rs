@@ -8,6 +8,7 @@ mod blocking;
 mod cancel_safety;
 mod candidates;
 mod compare_and_swap;
+mod connectors;
 mod crowd;
 mod deadline;
 mod downgrade;

@@ -21,8 +21,9 @@ use mongoseal::{
         self, Acquire, BatchRequest, Complete, Downgrade, KeyRequest, Outcome, Record, Release, Request, Revoke,
         StoreClock, Transfer,
     },
-    store::{Applied, MongoStore, RedisBackend, RedisStore, Snapshot, Store},
+    store::{Applied, MongoStore, Snapshot, Store},
 };
+use mongoseal_redis::{RedisBackend, RedisStore};
 use mongoseal_test_support::Redis;
 use proptest::{
     strategy::{Strategy, ValueTree},

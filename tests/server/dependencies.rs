@@ -3,10 +3,10 @@
 
 use std::{collections::BTreeSet, process::Command};
 
-/// The names of the packages that the library needs with these features.
-fn packages(features: &[&str]) -> BTreeSet<String> {
+/// The names of the packages that a package of this workspace needs with these features.
+fn packages(package: &str, features: &[&str]) -> BTreeSet<String> {
     let mut tree = Command::new(env!("CARGO"));
-    tree.args(["tree", "--offline", "--package", "mongoseal", "--edges", "normal", "--prefix", "none"]);
+    tree.args(["tree", "--offline", "--package", package, "--edges", "normal", "--prefix", "none"]);
     let output = tree.args(features).current_dir(env!("CARGO_MANIFEST_DIR")).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let listed = String::from_utf8(output.stdout).unwrap();
@@ -14,17 +14,34 @@ fn packages(features: &[&str]) -> BTreeSet<String> {
 }
 
 #[test]
-fn a_program_compiles_the_driver_of_a_store_only_if_it_has_the_feature_of_that_store() {
-    for (features, mongodb, redis) in [
-        (&[][..], true, false),
-        (&["--features", "redis"], true, true),
-        (&["--no-default-features"], false, false),
-        (&["--no-default-features", "--features", "redis"], false, true),
+fn a_program_compiles_the_driver_of_a_store_only_if_it_uses_that_store() {
+    for (package, features, mongodb, redis) in [
+        ("mongoseal", &[][..], true, false),
+        ("mongoseal", &["--features", "blocking,compare-and-swap,metrics,test-util"], true, false),
+        ("mongoseal", &["--no-default-features"], false, false),
+        ("mongoseal-redis", &[], false, true),
+        ("mongoseal-redis", &["--features", "rustls"], false, true),
     ] {
-        let packages = packages(features);
-        assert!(packages.contains("tokio"), "{features:?}: {packages:?}");
+        let packages = packages(package, features);
+        assert!(packages.contains("tokio"), "{package} {features:?}: {packages:?}");
         for (driver, is_needed) in [("mongodb", mongodb), ("redis", redis)] {
-            assert_eq!(packages.contains(driver), is_needed, "{driver} with {features:?}: {packages:?}");
+            assert_eq!(packages.contains(driver), is_needed, "{driver} in {package} {features:?}: {packages:?}");
         }
     }
+}
+
+/// Some features need packages that only a network has.
+#[test]
+fn no_feature_of_the_library_needs_redis() {
+    let mut metadata = Command::new(env!("CARGO"));
+    metadata.args(["metadata", "--offline", "--no-deps", "--format-version", "1"]);
+    let output = metadata.current_dir(env!("CARGO_MANIFEST_DIR")).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let workspace: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let library =
+        workspace["packages"].as_array().unwrap().iter().find(|package| package["name"] == "mongoseal").unwrap();
+    let dependencies =
+        library["dependencies"].as_array().unwrap().iter().filter(|dependency| dependency["kind"] != "dev");
+    let names: BTreeSet<&str> = dependencies.map(|dependency| dependency["name"].as_str().unwrap()).collect();
+    assert!(names.contains("mongodb") && !names.iter().any(|name| name.contains("redis")), "{names:?}");
 }

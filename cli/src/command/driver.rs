@@ -118,7 +118,8 @@ impl Deployment {
         options.direct_connection = Some(true);
         options.hosts.truncate(1);
         let client = Client::with_options(options).ok()?;
-        let hello = send(&client.database("admin"), doc! { "hello": 1 }, ReadPreference::Nearest).await;
+        let hello =
+            send(&client.database("admin"), doc! { "hello": 1 }, ReadPreference::Nearest { options: None }).await;
         client.shutdown().immediate(true).await;
         hello.ok()?.get_str("setName").ok().filter(|actual| *actual != wanted).map(str::to_owned)
     }

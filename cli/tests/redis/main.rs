@@ -22,6 +22,7 @@ use std::{
 
 use libtest_mimic::{Arguments, Completion, Trial};
 use mongoseal::Mongoseal;
+use mongoseal_redis::RedisBackend;
 use mongoseal_test_support::{Redis, eventually, millis, secs};
 use serde_json::Value;
 use tokio::process::{Child, Command};
@@ -133,7 +134,8 @@ impl Console {
         let prefix = format!("cli-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
         let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("redis-{prefix}"));
         std::fs::create_dir_all(&folder).unwrap();
-        let seal = Mongoseal::builder().owner("test").collection(&prefix).connect(&uri).await.unwrap();
+        let builder = Mongoseal::builder().owner("test").collection(&prefix);
+        let seal = builder.connect_to(RedisBackend::new(&uri).unwrap()).await.unwrap();
         Self { uri, prefix, folder, seal }
     }
 

@@ -6,7 +6,7 @@ use tokio::sync::mpsc::UnboundedSender;
 
 use crate::{
     Clock, Deadline, Error, HandleId, Key, Result,
-    store::{BoxFuture, Capabilities},
+    store::{BoxFuture, Capabilities, StoreOptions},
 };
 
 /// A place that keeps bytes under keys. [`CompareAndSwap`](super::CompareAndSwap) makes a store of it.
@@ -54,6 +54,19 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
     /// What a store on the backend can do. Default: no notifications. A change of several keys at once is never among it.
     fn capabilities(&self) -> Capabilities {
         Capabilities { notifications: false, ..Capabilities::ALL }
+    }
+
+    /// Returns the backend of a sibling that keeps its records elsewhere, on what this backend has opened. `None`: the
+    /// sibling uses this backend. Default: as [`Store::sibling`](crate::store::Store::sibling).
+    ///
+    /// # Errors
+    ///
+    /// `Invalid` if an option does not fit the backend.
+    fn sibling(&self, options: &StoreOptions) -> Result<Option<Self>>
+    where
+        Self: Sized,
+    {
+        options.refuse_place().map(|()| None)
     }
 
     /// Closes what the backend has opened. Default: nothing.

@@ -8,8 +8,9 @@ use std::{
 
 use mongoseal::{
     Clock, Deadline, HandleId, Key, Mongoseal, Result,
-    store::{Backend, BoxFuture, Capabilities, CompareAndSwap, Loaded, LoadedKeys, RedisBackend, Swap},
+    store::{Backend, BoxFuture, Capabilities, CompareAndSwap, Loaded, LoadedKeys, Swap},
 };
+use mongoseal_redis::RedisBackend;
 use tokio::sync::mpsc::UnboundedSender;
 
 type Act = Box<dyn FnOnce() + Send>;

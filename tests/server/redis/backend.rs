@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use mongoseal::{
     Deadline, Key,
-    store::{Backend, RedisBackend, Swap},
+    store::{Backend, Swap},
 };
+use mongoseal_redis::RedisBackend;
 use mongoseal_test_support::{millis, secs};
 
 use crate::{backend, client, send, shared};

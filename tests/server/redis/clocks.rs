@@ -4,17 +4,18 @@ use std::{future::IntoFuture, sync::Arc, time::Duration};
 
 use mongoseal::{
     Deadline, Error, Mongoseal,
-    store::{Backend, RedisBackend, Swap},
+    store::{Backend, Swap},
 };
+use mongoseal_redis::RedisBackend;
 use mongoseal_test_support::{Redis, eventually, secs};
 
-use crate::{after_load::AfterLoad, send};
+use crate::{after_load::AfterLoad, open, send};
 
 const HOUR: Duration = secs(3600);
 
 /// Two handles on a server, with a retention of an hour.
 async fn two(server: &Redis) -> [Mongoseal; 2] {
-    let connect = || Mongoseal::builder().retention(HOUR).connect(server.url()).into_future();
+    let connect = || open(Mongoseal::builder().retention(HOUR), server.url());
     [connect().await.unwrap(), connect().await.unwrap()]
 }
 

@@ -15,7 +15,7 @@ use crate::send;
 /// A server of its own, a holder of the key, and handles whose waiters want it.
 async fn scene(handles: usize) -> (Redis, Lease, Vec<Mongoseal>) {
     let server = Redis::start().await;
-    let handle = async || Mongoseal::connect(server.url()).await.unwrap();
+    let handle = async || mongoseal_redis::connect(server.url()).await.unwrap();
     let mut all = Vec::new();
     for _ in 0..handles {
         all.push(handle().await);

@@ -5,19 +5,19 @@ use std::{future::IntoFuture, time::Instant};
 use mongoseal::{Error, FencingToken, Mongoseal};
 use mongoseal_test_support::{Redis, eventually, millis, secs};
 
-use crate::{hasty, send};
+use crate::{hasty, open, replicated, send};
 
 pub(crate) async fn a_lease_outlives_a_killed_server_with_an_append_only_file() {
     for flushes in ["always", "everysec"] {
         let server = Redis::start_with(&[("appendonly", "yes"), ("appendfsync", flushes)]).await;
-        let seal = Mongoseal::connect(server.url()).await.unwrap();
+        let seal = mongoseal_redis::connect(server.url()).await.unwrap();
         let lease = seal.acquire("k").await.unwrap();
         server.kill();
-        let unreachable = hasty().connect(server.url()).await.unwrap_err();
+        let unreachable = open(hasty(), server.url()).await.unwrap_err();
         assert!(matches!(unreachable, Error::Unavailable { .. }), "{unreachable:?}");
         server.restart();
         lease.refresh().await.unwrap();
-        let other = Mongoseal::connect(server.url()).await.unwrap();
+        let other = mongoseal_redis::connect(server.url()).await.unwrap();
         let refused = other.acquire("k").await.unwrap_err();
         assert!(matches!(refused, Error::Held { token, .. } if token == lease.token()), "{refused:?}");
         let waiting = tokio::spawn(other.acquire("k").wait(secs(30)).into_future());
@@ -29,18 +29,18 @@ pub(crate) async fn a_lease_outlives_a_killed_server_with_an_append_only_file() 
 
 pub(crate) async fn a_server_without_an_append_only_file_forgets_leases_and_their_tokens_still_grow() {
     let server = Redis::start().await;
-    let seal = Mongoseal::connect(server.url()).await.unwrap();
+    let seal = mongoseal_redis::connect(server.url()).await.unwrap();
     let lease = seal.acquire("k").await.unwrap();
     server.kill();
     server.restart();
-    let next = Mongoseal::connect(server.url()).await.unwrap().acquire("k").await.unwrap();
+    let next = mongoseal_redis::connect(server.url()).await.unwrap().acquire("k").await.unwrap();
     assert!(next.token() > lease.token());
     assert!(matches!(lease.refresh().await, Err(Error::Lost { .. })));
 }
 
 pub(crate) async fn a_call_to_a_stopped_server_ends_before_its_deadline_and_the_next_one_succeeds() {
     let server = Redis::start().await;
-    let seal = hasty().connect(server.url()).await.unwrap();
+    let seal = open(hasty(), server.url()).await.unwrap();
     seal.acquire("k").await.unwrap().release().await.unwrap();
     server.pause();
     let began = Instant::now();
@@ -58,7 +58,7 @@ pub(crate) async fn a_call_to_a_stopped_server_ends_before_its_deadline_and_the_
 
 pub(crate) async fn a_primary_that_becomes_a_replica_is_unavailable_and_no_lease_is_reported_lost_at_once() {
     let (server, other) = (Redis::start().await, Redis::start().await);
-    let seal = hasty().connect(server.url()).await.unwrap();
+    let seal = open(hasty(), server.url()).await.unwrap();
     let (host, port) = other.address().split_once(':').map(|(a, b)| (a.to_owned(), b.to_owned())).unwrap();
     let () = send(&server, &format!("REPLICAOF {host} {port}")).await;
     let refused = seal.acquire("k").await.unwrap_err();
@@ -73,10 +73,13 @@ pub(crate) async fn a_primary_that_becomes_a_replica_is_unavailable_and_no_lease
 
 pub(crate) async fn a_write_that_too_few_replicas_acknowledge_is_not_confirmed() {
     let primary = Redis::start().await;
-    let seal = hasty().redis_replicas(1).connect(primary.url()).await.unwrap();
-    let refused = seal.acquire("k").await.unwrap_err();
-    assert!(matches!(refused, Error::Unavailable { .. }), "{refused:?}");
-    assert!(refused.to_string().contains("is 0, and must be 1"), "{refused}");
+    let seal = hasty().connect_to(replicated(primary.url())).await.unwrap();
+    let sibling = hasty().collection("sibling").sibling_of(&seal).unwrap();
+    for seal in [&seal, &sibling] {
+        let refused = seal.acquire("k").await.unwrap_err();
+        assert!(matches!(refused, Error::Unavailable { .. }), "{refused:?}");
+        assert!(refused.to_string().contains("is 0, and must be 1"), "{refused}");
+    }
     let replica = Redis::start_replica(&primary).await;
     let follows = async || send::<u32>(&primary, "WAIT 1 100").await == 1;
     eventually(secs(30), "the replica follows", follows).await;
@@ -94,7 +97,7 @@ pub(crate) async fn a_raise_and_a_revocation_that_too_few_replicas_acknowledge_a
     let follows = async || send::<u32>(&primary, "WAIT 1 100").await == 1;
     eventually(secs(30), "the replica follows", follows).await;
     // Time for several attempts.
-    let seal = Mongoseal::builder().operation_timeout(secs(3)).redis_replicas(1).connect(primary.url()).await.unwrap();
+    let seal = Mongoseal::builder().operation_timeout(secs(3)).connect_to(replicated(primary.url())).await.unwrap();
     let mut leases = Vec::new();
     for key in ["all", "one"] {
         leases.push(seal.acquire(key).ttl(secs(600)).await.unwrap());
@@ -116,7 +119,7 @@ pub(crate) async fn a_waiter_is_granted_the_key_only_after_the_replicas_acknowle
     let replica = Redis::start_replica(&primary).await;
     let follows = async || send::<u32>(&primary, "WAIT 1 100").await == 1;
     eventually(secs(30), "the replica follows", follows).await;
-    let connect = || hasty().redis_replicas(1).connect(primary.url()).into_future();
+    let connect = || hasty().connect_to(replicated(primary.url())).into_future();
     let (holder, waiter) = (connect().await.unwrap(), connect().await.unwrap());
     let lease = holder.acquire("k").ttl(secs(60)).await.unwrap();
     let token = lease.token();
@@ -137,7 +140,7 @@ pub(crate) async fn a_write_that_a_replica_acknowledged_survives_the_loss_of_the
     let replica = Redis::start_replica(&primary).await;
     let follows = async || send::<u32>(&primary, "WAIT 1 100").await == 1;
     eventually(secs(30), "the replica follows", follows).await;
-    let seal = Mongoseal::builder().redis_replicas(1).connect(primary.url()).await.unwrap();
+    let seal = Mongoseal::builder().connect_to(replicated(primary.url())).await.unwrap();
     let mut leases = Vec::new();
     // More than there are connections for it.
     let mut acquires = tokio::task::JoinSet::new();
@@ -149,7 +152,7 @@ pub(crate) async fn a_write_that_a_replica_acknowledged_survives_the_loss_of_the
     }
     primary.kill();
     let () = send(&replica, "REPLICAOF NO ONE").await;
-    let other = Mongoseal::connect(replica.url()).await.unwrap();
+    let other = mongoseal_redis::connect(replica.url()).await.unwrap();
     for lease in leases {
         let refused = other.acquire(lease.key().clone()).await.unwrap_err();
         assert!(matches!(refused, Error::Held { token, .. } if token == lease.token()), "{refused:?}");
@@ -165,11 +168,11 @@ pub(crate) async fn a_failover_to_a_replica_without_the_last_writes_loses_the_le
     replica.pause();
     // Otherwise the system keeps the writes for the replica until it goes on.
     assert_eq!(send::<u32>(&primary, "CLIENT KILL TYPE replica").await, 1);
-    let lease = Mongoseal::connect(primary.url()).await.unwrap().acquire("k").await.unwrap();
+    let lease = mongoseal_redis::connect(primary.url()).await.unwrap().acquire("k").await.unwrap();
     primary.kill();
     replica.resume();
     let () = send(&replica, "REPLICAOF NO ONE").await;
-    let next = Mongoseal::connect(replica.url()).await.unwrap().acquire("k").await.unwrap();
+    let next = mongoseal_redis::connect(replica.url()).await.unwrap().acquire("k").await.unwrap();
     assert!(lease.is_valid(), "two holders believe");
     assert!(next.token() > lease.token(), "a fence refuses the first");
 }
@@ -177,7 +180,7 @@ pub(crate) async fn a_failover_to_a_replica_without_the_last_writes_loses_the_le
 pub(crate) async fn a_server_with_too_many_clients_is_unavailable_to_a_handle_that_has_a_password() {
     let server = Redis::start_with(&[("requirepass", "hunter2")]).await;
     let uri = format!("redis://:hunter2@{}", server.address());
-    let seal = hasty().connect(&uri).await.unwrap();
+    let seal = open(hasty(), &uri).await.unwrap();
     let lease = seal.acquire("k").await.unwrap();
     let mut operator = redis::Client::open(uri).unwrap().get_multiplexed_async_connection().await.unwrap();
     let mut send = async |words: &[&str]| {

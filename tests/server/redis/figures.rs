@@ -2,14 +2,16 @@
 
 use std::time::{Duration, Instant};
 
-use mongoseal::{Builder, Mongoseal};
+use mongoseal::Mongoseal;
+use mongoseal_redis::RedisBackend;
 use mongoseal_test_support::{Redis, eventually, millis, secs};
 
 use crate::send;
 
 /// The median time of an acquire and a release of a free key that was held before.
-async fn median(builder: Builder, server: &Redis) -> Duration {
-    let seal = builder.connect(server.url()).await.unwrap();
+async fn median(server: &Redis, replicas: u32) -> Duration {
+    let redis = RedisBackend::new(server.url()).unwrap().with_replicas(replicas);
+    let seal = Mongoseal::builder().connect_to(redis).await.unwrap();
     let mut times = Vec::new();
     for number in 0..200 {
         let key = format!("k{number}");
@@ -28,12 +30,11 @@ pub(crate) async fn an_acquire_and_a_release_take_milliseconds() {
     let replica = Redis::start_replica(&none).await;
     let follows = async || send::<u32>(&none, "WAIT 1 100").await == 1;
     eventually(secs(30), "the replica follows", follows).await;
-    let plain = Mongoseal::builder;
     for (name, median) in [
-        ("no append-only file", median(plain(), &none).await),
-        ("appendfsync everysec", median(plain(), &every_second).await),
-        ("appendfsync always", median(plain(), &always).await),
-        ("one replica acknowledges", median(plain().redis_replicas(1), &none).await),
+        ("no append-only file", median(&none, 0).await),
+        ("appendfsync everysec", median(&every_second, 0).await),
+        ("appendfsync always", median(&always, 0).await),
+        ("one replica acknowledges", median(&none, 1).await),
     ] {
         println!("an acquire and a release, {name}: {median:?} in the median");
         assert!(median < millis(200), "{name}: {median:?}");

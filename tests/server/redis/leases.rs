@@ -9,7 +9,7 @@ use std::{
 use mongoseal::{Error, HandleEvent, LossCause, Mongoseal, RefreshOutcome};
 use mongoseal_test_support::{eventually, millis, secs};
 
-use crate::{backend, count, send, shared, store};
+use crate::{backend, count, open, send, shared, store};
 
 /// What a handle's observer has received, in words.
 #[derive(Clone, Default)]
@@ -133,7 +133,7 @@ pub(crate) async fn a_refreshed_lease_outlasts_its_ttl_and_one_without_refresh_i
 pub(crate) async fn a_key_is_kept_for_its_expiry_and_the_retention() {
     let server = mongoseal_test_support::Redis::start().await;
     let store =
-        mongoseal::store::RedisStore::new(mongoseal::store::RedisBackend::new(server.url()).unwrap(), crate::RETENTION);
+        mongoseal_redis::RedisStore::new(mongoseal_redis::RedisBackend::new(server.url()).unwrap(), crate::RETENTION);
     let seal = Mongoseal::builder().on_store(Arc::new(store)).unwrap();
     let lease = seal.acquire("k").ttl(secs(30)).await.unwrap();
     let left = millis(send::<u64>(&server, "PTTL mongoseal:k").await);
@@ -149,7 +149,7 @@ pub(crate) async fn a_key_is_kept_for_its_expiry_and_the_retention() {
 
 pub(crate) async fn siblings_with_prefixes_of_their_own_share_no_record() {
     let server = mongoseal_test_support::Redis::start().await;
-    let seal = Mongoseal::connect(server.url()).await.unwrap();
+    let seal = mongoseal_redis::connect(server.url()).await.unwrap();
     let tenant = Mongoseal::builder().collection("tenant").sibling_of(&seal).unwrap();
     let same = Mongoseal::builder().sibling_of(&seal).unwrap();
     let (one, two) = (seal.acquire("k").await.unwrap(), tenant.acquire("k").await.unwrap());
@@ -171,7 +171,7 @@ pub(crate) async fn a_dedicated_thread_keeps_a_lease_while_the_runtime_is_blocke
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
             let builder = Mongoseal::builder().dedicated_thread().collection(format!("dt{}", fastrand::u64(..)));
-            let seal = builder.connect(server).await.unwrap();
+            let seal = open(builder, server).await.unwrap();
             let lease = seal.acquire("k").ttl(secs(2)).await.unwrap();
             // The caller's runtime uses the connection, and does not read it afterwards.
             assert!(seal.inspect("k").await.unwrap().is_some());
@@ -182,8 +182,19 @@ pub(crate) async fn a_dedicated_thread_keeps_a_lease_while_the_runtime_is_blocke
     assert!(tokio::task::spawn_blocking(|| held.join().unwrap()).await.unwrap());
 }
 
+pub(crate) async fn a_caller_without_async_holds_a_lease() {
+    let redis = backend(shared().await);
+    let held = std::thread::spawn(move || {
+        let seal = Mongoseal::builder().blocking().connect_to(redis)?;
+        let lease = seal.acquire("k").run()?;
+        assert!(matches!(seal.acquire("k").run(), Err(Error::Held { .. })));
+        lease.release()
+    });
+    tokio::task::spawn_blocking(|| held.join().unwrap()).await.unwrap().unwrap();
+}
+
 pub(crate) async fn what_redis_cannot_do_is_refused_before_anything_is_sent() {
-    let store = Arc::new(mongoseal::store::RedisStore::new(backend(shared().await), crate::RETENTION));
+    let store = Arc::new(mongoseal_redis::RedisStore::new(backend(shared().await), crate::RETENTION));
     let seal = Mongoseal::builder().on_store(store).unwrap();
     let lease = seal.acquire("k").group("job").await.unwrap();
     assert!(matches!(lease.verify().await, Err(Error::Invalid { .. })));
@@ -196,7 +207,7 @@ pub(crate) async fn a_handle_outlives_the_runtime_that_opened_its_connection() {
     let uri = shared().await.url();
     let opened = std::thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        runtime.block_on(Mongoseal::builder().collection(format!("rt{}", fastrand::u64(..))).connect(uri)).unwrap()
+        runtime.block_on(open(Mongoseal::builder().collection(format!("rt{}", fastrand::u64(..))), uri)).unwrap()
     });
     let seal = tokio::task::spawn_blocking(|| opened.join().unwrap()).await.unwrap();
     seal.acquire("k").await.unwrap().release().await.unwrap();

@@ -30,10 +30,8 @@ use std::{
 };
 
 use libtest_mimic::{Arguments, Completion, Trial};
-use mongoseal::{
-    Builder, Mongoseal, conformance,
-    store::{RedisBackend, RedisStore, Store},
-};
+use mongoseal::{Builder, Mongoseal, Result, conformance, store::Store};
+use mongoseal_redis::{RedisBackend, RedisStore};
 use mongoseal_test_support::{Redis, millis, secs};
 use redis::{FromRedisValue, aio::MultiplexedConnection};
 
@@ -69,6 +67,16 @@ fn store(server: &Redis) -> Arc<dyn Store> {
 /// A builder whose calls end soon.
 fn hasty() -> Builder {
     Mongoseal::builder().operation_timeout(secs(1))
+}
+
+/// Connects with the settings of a builder.
+async fn open(builder: Builder, uri: impl AsRef<str>) -> Result<Mongoseal> {
+    builder.connect_to(RedisBackend::new(uri)?).await
+}
+
+/// A server of which one replica must acknowledge each write.
+fn replicated(uri: impl AsRef<str>) -> RedisBackend {
+    RedisBackend::new(uri).unwrap().with_replicas(1)
 }
 
 /// A connection of the test's own.
@@ -131,6 +139,7 @@ fn main() -> ExitCode {
         leases::a_key_is_kept_for_its_expiry_and_the_retention,
         leases::siblings_with_prefixes_of_their_own_share_no_record,
         leases::a_dedicated_thread_keeps_a_lease_while_the_runtime_is_blocked,
+        leases::a_caller_without_async_holds_a_lease,
         leases::a_handle_outlives_the_runtime_that_opened_its_connection,
         leases::what_redis_cannot_do_is_refused_before_anything_is_sent,
         crowd::three_hundred_waits_of_a_handle_end_held_and_in_time,

@@ -2,10 +2,10 @@
 
 use std::future::IntoFuture;
 
-use mongoseal::{Error, Mongoseal};
+use mongoseal::Error;
 use mongoseal_test_support::{Redis, secs};
 
-use crate::{count, hasty, send};
+use crate::{count, hasty, open, replicated, send};
 
 /// The page of the guide.
 const PAGE: &str = include_str!("../../../docs/redis.md");
@@ -20,8 +20,8 @@ pub(crate) async fn a_user_needs_no_more_than_the_documented_permissions() {
     let server = Redis::start().await;
     let () = send(&server, &format!("ACL SETUSER mongoseal on >hunter2 {}", documented())).await;
     let uri = format!("redis://mongoseal:hunter2@{}", server.address());
-    let seal = Mongoseal::builder().connect(&uri).await.unwrap();
-    let other = Mongoseal::builder().connect(&uri).await.unwrap();
+    let seal = mongoseal_redis::connect(&uri).await.unwrap();
+    let other = mongoseal_redis::connect(&uri).await.unwrap();
     let lease = seal.acquire("k").await.unwrap();
     let waiting = tokio::spawn(other.acquire("k").wait(secs(30)).into_future());
     assert_eq!(count(&seal).await, 1);
@@ -29,7 +29,7 @@ pub(crate) async fn a_user_needs_no_more_than_the_documented_permissions() {
     lease.release().await.unwrap();
     waiting.await.unwrap().unwrap().release().await.unwrap();
     seal.purge().await.unwrap();
-    let waiting = hasty().redis_replicas(1).connect(&uri).await.unwrap().acquire("k").await.unwrap_err();
+    let waiting = hasty().connect_to(replicated(&uri)).await.unwrap().acquire("k").await.unwrap_err();
     assert!(waiting.to_string().contains("replicas"), "{waiting}");
     // The driver's name, and the time of flushes: the library does without them.
     let refused: Vec<redis::Value> = send(&server, "ACL LOG").await;
@@ -48,7 +48,7 @@ pub(crate) async fn a_missing_permission_is_named_as_such() {
         let rules = rules.split_whitespace().collect::<Vec<_>>().join(" ");
         let () = send(&server, &format!("ACL SETUSER mongoseal on >hunter2 {rules}")).await;
         let acquired = async {
-            let seal = hasty().connect(format!("redis://mongoseal:hunter2@{}", server.address())).await?;
+            let seal = open(hasty(), format!("redis://mongoseal:hunter2@{}", server.address())).await?;
             let lease = seal.acquire("k").await?;
             let waiting = tokio::spawn(seal.acquire("k").wait(secs(30)).into_future());
             lease.release().await?;

@@ -4,11 +4,11 @@ use mongoseal::{Error, Mongoseal};
 use mongoseal_test_support::{Redis, secs};
 use tokio::{io::AsyncWriteExt, net::TcpListener};
 
-use crate::{hasty, shared};
+use crate::{hasty, open, shared};
 
 /// Connects, and returns why that is invalid.
 async fn invalid(uri: String) -> String {
-    match hasty().connect(&uri).await {
+    match open(hasty(), &uri).await {
         Err(Error::Invalid { message, .. }) => message,
         other => panic!("{uri}: {other:?}"),
     }
@@ -18,12 +18,12 @@ pub(crate) async fn a_wrong_password_is_refused_and_never_shown() {
     let server = Redis::start_with(&[("requirepass", "right-hunter2")]).await;
     let address = server.address();
     for (login, part) in [(":wrong-hunter2@", "credentials"), ("eve:wrong-hunter2@", "credentials"), ("", "login")] {
-        let error = hasty().connect(format!("redis://{login}{address}")).await.unwrap_err();
+        let error = open(hasty(), format!("redis://{login}{address}")).await.unwrap_err();
         let shown = format!("{error:?} {error}");
         assert!(matches!(error, Error::Invalid { .. }) && shown.contains(part), "{shown}");
         assert!(!shown.contains("hunter2"), "{shown}");
     }
-    let seal = hasty().connect(format!("redis://:right-hunter2@{address}")).await.unwrap();
+    let seal = open(hasty(), format!("redis://:right-hunter2@{address}")).await.unwrap();
     seal.acquire("k").await.unwrap().release().await.unwrap();
     assert!(!format!("{seal:?}").contains("hunter2"));
 }
@@ -32,11 +32,11 @@ pub(crate) async fn a_server_that_is_not_there_is_unavailable() {
     let server = Redis::start().await;
     let address = server.address();
     server.kill();
-    let error = hasty().connect(format!("redis://:hunter2@{address}")).await.unwrap_err();
+    let error = open(hasty(), format!("redis://:hunter2@{address}")).await.unwrap_err();
     assert!(matches!(error, Error::Unavailable { .. }), "{error:?}");
     assert!(error.to_string().contains("no Redis server listens"), "{error}");
     assert!(!format!("{error:?}").contains("hunter2"), "{error:?}");
-    let error = hasty().connect("redis://no-such-host.invalid").await.unwrap_err();
+    let error = open(hasty(), "redis://no-such-host.invalid").await.unwrap_err();
     assert!(matches!(error, Error::Unavailable { .. }), "{error:?}");
 }
 
@@ -68,21 +68,16 @@ pub(crate) async fn a_peer_that_is_not_redis_is_refused() {
 pub(crate) async fn options_of_the_other_store_are_refused() {
     let uri = shared().await.url();
     for builder in [Mongoseal::builder().database("app"), Mongoseal::builder().allow_sharded()] {
-        let error = builder.connect(&uri).await.unwrap_err();
+        let error = open(builder, &uri).await.unwrap_err();
         assert!(matches!(error, Error::Invalid { .. }), "{error:?}");
     }
     for bad in ["", "a:b", "a{b}"] {
-        let error = Mongoseal::builder().collection(bad).connect(&uri).await.unwrap_err();
+        let error = open(Mongoseal::builder().collection(bad), &uri).await.unwrap_err();
         assert!(matches!(error, Error::Invalid { .. }), "{error:?}");
     }
-    let error = Mongoseal::builder().redis_replicas(1).connect("mongodb://127.0.0.1:1").await.unwrap_err();
-    assert!(error.to_string().contains("redis_replicas"), "{error}");
-    let seal = Mongoseal::connect(&uri).await.unwrap();
+    let seal = mongoseal_redis::connect(&uri).await.unwrap();
     let error = Mongoseal::builder().database("app").sibling_of(&seal).unwrap_err();
     assert!(error.to_string().contains("`database`"), "{error}");
-    let error = Mongoseal::builder().redis_replicas(1).sibling_of(&Mongoseal::in_memory()).unwrap_err();
-    assert!(error.to_string().contains("leave `redis_replicas` out"), "{error}");
-    let store = std::sync::Arc::new(mongoseal::store::MemoryStore::default());
-    let error = Mongoseal::builder().redis_replicas(1).on_store(store).unwrap_err();
-    assert!(error.to_string().contains("`redis_replicas` has no effect"), "{error}");
+    let error = Mongoseal::builder().collection("a:b").sibling_of(&seal).unwrap_err();
+    assert!(error.to_string().contains("\"a:b\" cannot be a collection"), "{error}");
 }

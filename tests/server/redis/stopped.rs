@@ -2,7 +2,8 @@
 
 use std::process::{ExitCode, Stdio};
 
-use mongoseal::{Error, FencingToken, Mongoseal, store::RedisBackend};
+use mongoseal::{Error, FencingToken, Mongoseal};
+use mongoseal_redis::RedisBackend;
 use mongoseal_test_support::{Redis, eventually, secs};
 use nix::{
     sys::signal::{Signal, kill, raise},
@@ -84,7 +85,7 @@ async fn delete(server: &Redis) {
 
 pub(crate) async fn a_swap_of_a_stopped_client_is_refused_if_the_key_was_made_again() {
     let server = Redis::start().await;
-    let seal = Mongoseal::connect(server.url()).await.unwrap();
+    let seal = mongoseal_redis::connect(server.url()).await.unwrap();
     // With other tokens.
     token(&seal).await;
     let stopped = Stopped::after_its_load(&server).await;
@@ -104,7 +105,7 @@ pub(crate) async fn a_swap_of_a_stopped_client_is_refused_if_the_key_was_made_ag
 
 pub(crate) async fn a_swap_of_a_stopped_client_is_refused_if_the_key_was_made_again_with_an_equal_record() {
     let server = Redis::start().await;
-    let seal = Mongoseal::connect(server.url()).await.unwrap();
+    let seal = mongoseal_redis::connect(server.url()).await.unwrap();
     let last = token(&seal).await;
     let stopped = Stopped::after_its_load(&server).await;
     let bytes: Vec<u8> = send(&server, "GET mongoseal:k").await;
@@ -121,7 +122,7 @@ pub(crate) async fn a_swap_of_a_stopped_client_is_refused_if_the_key_was_made_ag
 /// take the time.
 pub(crate) async fn a_swap_of_a_client_that_was_stopped_for_longer_than_ten_seconds_is_refused() {
     let server = Redis::start_with_own_clock(&[]).await;
-    let seal = Mongoseal::connect(server.url()).await.unwrap();
+    let seal = mongoseal_redis::connect(server.url()).await.unwrap();
     let last = token(&seal).await;
     let stopped = Stopped::after_its_load(&server).await;
     server.set_clock("+11");
@@ -131,7 +132,7 @@ pub(crate) async fn a_swap_of_a_client_that_was_stopped_for_longer_than_ten_seco
 
 pub(crate) async fn a_stopped_client_writes_no_token_of_before_a_deletion() {
     let server = Redis::start().await;
-    let seal = Mongoseal::connect(server.url()).await.unwrap();
+    let seal = mongoseal_redis::connect(server.url()).await.unwrap();
     // It has loaded nothing, and then its own blank.
     for loads in [1, 2] {
         let stopped = Stopped::after_loads(&server, loads).await;

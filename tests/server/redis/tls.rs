@@ -2,10 +2,10 @@
 
 use std::process::{Command, ExitCode};
 
-use mongoseal::{Error, Mongoseal};
+use mongoseal::Error;
 use mongoseal_test_support::Redis;
 
-use crate::hasty;
+use crate::{hasty, open};
 
 /// The variable with the connection string of a client in a process of its own.
 const CLIENT: &str = "MONGOSEAL_TEST_REDIS_CLIENT";
@@ -15,7 +15,7 @@ pub(crate) fn run_as_client() -> Option<ExitCode> {
     let uri = std::env::var(CLIENT).ok()?;
     let runtime = tokio::runtime::Runtime::new().expect("a runtime starts");
     let held = runtime.block_on(async {
-        let seal = Mongoseal::connect(uri).await?;
+        let seal = mongoseal_redis::connect(uri).await?;
         let lease = seal.acquire("k").await?;
         lease.refresh().await?;
         lease.release().await
@@ -44,6 +44,6 @@ pub(crate) async fn a_lease_is_held_on_a_server_that_speaks_tls_only() {
 
 pub(crate) async fn a_certificate_of_an_unknown_authority_is_refused() {
     let server = Redis::start_tls().await;
-    let error = hasty().connect(uri(&server)).await.unwrap_err();
+    let error = open(hasty(), uri(&server)).await.unwrap_err();
     assert!(matches!(error, Error::Invalid { .. }) && error.to_string().contains("certificate"), "{error:?}");
 }

@@ -5,7 +5,7 @@ use std::{fs, future::IntoFuture, sync::Arc};
 use mongoseal::{Error, Lease, Mongoseal};
 use mongoseal_test_support::{Redis, eventually, millis, secs};
 
-use crate::send;
+use crate::{open, send};
 
 /// A lease of a handle whose calls end soon, and a handle that retries for long.
 struct Holder {
@@ -16,8 +16,8 @@ struct Holder {
 
 impl Holder {
     async fn on(server: &Redis) -> Self {
-        let seal = Mongoseal::builder().operation_timeout(millis(300)).connect(server.url()).await.unwrap();
-        let patient = Mongoseal::builder().operation_timeout(secs(60)).connect(server.url()).await.unwrap();
+        let seal = open(Mongoseal::builder().operation_timeout(millis(300)), server.url()).await.unwrap();
+        let patient = open(Mongoseal::builder().operation_timeout(secs(60)), server.url()).await.unwrap();
         let lease = seal.acquire("held").await.unwrap();
         Self { seal, lease, patient }
     }

@@ -2,12 +2,12 @@
 
 use mongoseal::{Error, Mongoseal};
 
-use crate::{client, count, send, shared};
+use crate::{client, count, open, send, shared};
 
 /// A handle with keys of its own, and their prefix.
 async fn seal() -> (Mongoseal, String) {
     let prefix = format!("values-{:016x}", fastrand::u64(..));
-    let seal = Mongoseal::builder().collection(&prefix).connect(shared().await.url()).await.unwrap();
+    let seal = open(Mongoseal::builder().collection(&prefix), shared().await.url()).await.unwrap();
     (seal, prefix)
 }
 

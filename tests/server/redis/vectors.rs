@@ -1,6 +1,7 @@
 //! The test vectors of `protocol/`. `tests/vectors/main.rs` has them on the state machine and the memory store.
 
-use mongoseal::{Key, record::Record, store::RedisStore};
+use mongoseal::{Key, record::Record};
+use mongoseal_redis::RedisStore;
 use serde_json::{Value, json};
 
 use crate::{RETENTION, backend_with, client, replay, shared};

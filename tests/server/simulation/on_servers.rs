@@ -37,7 +37,8 @@ use std::{
 use fastrand::Rng;
 use libtest_mimic::{Arguments, Completion, Failed, Trial};
 use mongodb::{Client, bson::doc};
-use mongoseal::store::{MongoStore, RedisBackend, RedisStore, Store};
+use mongoseal::store::{MongoStore, Store};
+use mongoseal_redis::{RedisBackend, RedisStore};
 use mongoseal_test_support::{Forwarder, How, Peer, Redis, ReplicaSet, Way, millis, secs};
 use tokio::task::{JoinSet, LocalSet};
 

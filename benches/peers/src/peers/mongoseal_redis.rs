@@ -2,6 +2,7 @@
 
 use async_trait::async_trait;
 use mongoseal::Mongoseal;
+use mongoseal_redis::RedisBackend;
 use mongoseal_test_support::Redis;
 
 use super::mongoseal::Handle;
@@ -33,11 +34,8 @@ impl Peer {
     }
 
     async fn handle(&self, setup: &Setup) -> mongoseal::Result<Mongoseal> {
-        let mut builder = Mongoseal::builder().ttl(setup.ttl);
-        if self.replica.is_some() {
-            builder = builder.redis_replicas(1);
-        }
-        builder.connect(self.server.url()).await
+        let redis = RedisBackend::new(self.server.url())?.with_replicas(self.replica.is_some().into());
+        Mongoseal::builder().ttl(setup.ttl).connect_to(redis).await
     }
 }
 
@@ -55,7 +53,7 @@ impl crate::peer::Peer for Peer {
         };
         const REPLICATED: About = About {
             name: "mongoseal-redis-replica",
-            note: Some("on such a server with a replica that acknowledges each write: redis_replicas(1)"),
+            note: Some("on such a server with a replica that acknowledges each write: with_replicas(1)"),
             ..ALONE
         };
         if self.replica.is_some() { &REPLICATED } else { &ALONE }

@@ -3,10 +3,8 @@
 
 use std::{sync::Arc, time::Duration};
 
-use mongoseal::{
-    Deadline,
-    store::{RedisBackend, RedisStore, Store},
-};
+use mongoseal::{Deadline, store::Store};
+use mongoseal_redis::{RedisBackend, RedisStore};
 use tokio::{
     sync::watch,
     time::{sleep, timeout},

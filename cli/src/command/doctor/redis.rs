@@ -10,7 +10,8 @@ mod server;
 
 use std::time::Duration;
 
-use mongoseal::{Key, Mongoseal, store::RedisStore};
+use mongoseal::{Key, Mongoseal};
+use mongoseal_redis::RedisStore;
 
 use self::server::Facts;
 use super::{

@@ -1,6 +1,6 @@
 //! Checks of the server: its role, version, eviction, persistence and replicas. What fails here the library refuses, too.
 
-use mongoseal::store::RedisBackend;
+use mongoseal_redis::RedisBackend;
 
 use super::Finding;
 use crate::command::redis::{Answer, InfoDict, Server};

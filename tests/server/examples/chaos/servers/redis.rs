@@ -13,6 +13,7 @@ use std::{
 
 use fastrand::Rng;
 use mongoseal::{Builder, Mongoseal};
+use mongoseal_redis::RedisBackend;
 use mongoseal_test_support::{Forwarder, Redis};
 use redis::{ErrorKind, FromRedisValue, RedisError, RedisResult, Value};
 use tokio::time::{sleep, timeout};
@@ -198,8 +199,9 @@ impl Servers for RedisServers {
     }
 
     async fn seal(&self, builder: Builder) -> Mongoseal {
-        let builder = builder.retention(REDIS_RETENTION).redis_replicas(self.replicas);
-        builder.connect(self.control_uri()).await.expect("the servers answer and the settings are valid")
+        let redis = RedisBackend::new(self.control_uri()).expect("the runner's connection string is valid");
+        let connecting = builder.retention(REDIS_RETENTION).connect_to(redis.with_replicas(self.replicas));
+        connecting.await.expect("the servers answer and the settings are valid")
     }
 
     async fn prepare(&self) {}

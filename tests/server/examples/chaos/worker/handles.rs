@@ -4,9 +4,10 @@ use std::{sync::Arc, time::Duration};
 
 use mongodb::{Client, Collection, bson::Document};
 use mongoseal::{
-    Builder, Error, Mongoseal,
-    store::{CompareAndSwap, MongoStore, RedisBackend, RedisStore, Store},
+    Builder, Error, Mongoseal, Result,
+    store::{BoxFuture, CompareAndSwap, MongoStore, Store},
 };
+use mongoseal_redis::{RedisBackend, RedisStore};
 
 use super::{
     Backing, DOCUMENTS, OPERATION_TIMEOUT, REDIS_RETENTION, RETENTION, Spec,
@@ -17,6 +18,9 @@ use crate::sabotage::Sabotage;
 
 /// How many of the handles of a process take no notes.
 const PLAIN: usize = 12;
+
+/// Connects to the servers with the settings of a builder.
+type Connect<'a> = dyn Fn(Builder) -> BoxFuture<Result<Mongoseal>> + Sync + 'a;
 
 pub(super) struct Handles {
     /// Its store takes notes.
@@ -38,9 +42,12 @@ impl Handles {
                 let database = client.database(&spec.database);
                 let store = || -> Arc<dyn Store> { Arc::new(MongoStore::new(&database, "mongoseal", RETENTION)) };
                 let independent = || builder(spec).retention(RETENTION).on(&database).expect("the settings are valid");
-                let settings = || builder(spec).retention(RETENTION).database(&spec.database);
+                let connect = |builder: Builder| -> BoxFuture<Result<Mongoseal>> {
+                    let (builder, uri) = (builder.retention(RETENTION).database(&spec.database), spec.uri.clone());
+                    Box::pin(async move { builder.connect(uri).await })
+                };
                 let documents = Some(database.collection(DOCUMENTS));
-                Self::on(spec, notes, &store, &independent, &settings, documents).await
+                Self::on(spec, notes, &store, &independent, &connect, documents).await
             }
             Backing::Redis { replicas } => {
                 let backend = RedisBackend::new(&spec.uri).expect("the runner's connection string is valid");
@@ -55,8 +62,10 @@ impl Handles {
                     }
                 };
                 let independent = || builder(spec).on_store(store()).expect("the settings are valid");
-                let settings = || builder(spec).retention(REDIS_RETENTION).redis_replicas(replicas);
-                let handles = Self::on(spec, notes, &store, &independent, &settings, None).await;
+                let connect = |builder: Builder| -> BoxFuture<Result<Mongoseal>> {
+                    Box::pin(builder.retention(REDIS_RETENTION).connect_to(backend.clone()))
+                };
+                let handles = Self::on(spec, notes, &store, &independent, &connect, None).await;
                 for seal in handles.plain.iter().chain([&handles.seal]) {
                     while !is_ready(seal.prepare().await) {}
                 }
@@ -70,7 +79,7 @@ impl Handles {
         notes: &Arc<Notes>,
         store: &(dyn Fn() -> Arc<dyn Store> + Sync),
         independent: &(dyn Fn() -> Mongoseal + Sync),
-        settings: &(dyn Fn() -> Builder + Sync),
+        connect: &Connect<'_>,
         documents: Option<Collection<Document>>,
     ) -> Self {
         let (sabotage, notes) = (spec.sabotage(), Arc::clone(notes));
@@ -84,7 +93,7 @@ impl Handles {
         };
         let mut plain: Vec<_> = (1..PLAIN).map(handle).collect();
         plain.push(first);
-        let threaded = threaded(spec, settings, sabotage).await;
+        let threaded = threaded(spec, connect, sabotage).await;
         Self { seal, plain, threaded, documents }
     }
 }
@@ -101,13 +110,13 @@ fn builder(spec: &Spec) -> Builder {
 }
 
 /// A handle with a client and a thread of its own. It waits for servers that do not answer now.
-async fn threaded(spec: &Spec, settings: &(dyn Fn() -> Builder + Sync), sabotage: Option<Sabotage>) -> Mongoseal {
+async fn threaded(spec: &Spec, connect: &Connect<'_>, sabotage: Option<Sabotage>) -> Mongoseal {
     loop {
-        let mut builder = settings();
+        let mut builder = builder(spec);
         if sabotage != Some(Sabotage::NoThread) {
             builder = builder.dedicated_thread();
         }
-        let threaded = builder.connect(&spec.uri).await;
+        let threaded = connect(builder).await;
         if let Ok(threaded) = &threaded {
             return threaded.clone();
         }
@@ -116,7 +125,7 @@ async fn threaded(spec: &Spec, settings: &(dyn Fn() -> Builder + Sync), sabotage
 }
 
 /// Whether the servers are fit. Those that do not answer now, or whose primary is another one in a moment, are not yet.
-fn is_ready<T>(answer: mongoseal::Result<T>) -> bool {
+fn is_ready<T>(answer: Result<T>) -> bool {
     match answer {
         Ok(_) => true,
         Err(Error::Unavailable { .. }) => false,

@@ -4,8 +4,9 @@ use std::time::{Duration, SystemTime};
 
 use mongoseal::{
     Clock, Deadline, Error, HandleId, Key, Result,
-    store::{Backend, BoxFuture, Capabilities, Loaded, LoadedKeys, RedisBackend, Swap},
+    store::{Backend, BoxFuture, Capabilities, Loaded, LoadedKeys, Swap},
 };
+use mongoseal_redis::RedisBackend;
 use tokio::sync::mpsc::UnboundedSender;
 
 use crate::sabotage::Sabotage;

@@ -1,10 +1,10 @@
 //! Checks whether a server can keep the promises of the store.
 
+use mongoseal::{Error, Result};
 use redis::{InfoDict, RedisResult, Value, aio::MultiplexedConnection};
 use tracing::warn;
 
-use super::{RedisBackend, error};
-use crate::{Error, Result};
+use crate::{RedisBackend, error};
 
 /// What a server says about itself.
 pub(super) struct Server {

@@ -4,9 +4,10 @@
 
 use std::time::Duration;
 
+use mongoseal::{HandleId, Key, store::Swap};
 use redis::{Pipeline, Script, ScriptInvocation};
 
-use crate::{HandleId, Key, store::Swap, types::ttl::millis};
+use crate::millis;
 
 /// Swaps the value of `KEYS[1]`. Arguments: whether it has a value, the value that it has, the microsecond of the load,
 /// the microsecond after which the load is too old, the new value, how many milliseconds that is kept, and channels with

@@ -10,11 +10,6 @@
 //! read also deletes a key that never exists. A replica refuses that, so nothing is read from a primary that has become a
 //! replica and knows it.
 
-mod connections;
-mod error;
-mod preflight;
-mod script;
-
 use std::{
     collections::HashMap,
     fmt, mem,
@@ -26,15 +21,22 @@ use std::{
     time::Duration,
 };
 
-use connections::Connections;
 use futures_core::Stream;
-use preflight::Server;
+use mongoseal::{
+    Deadline, Error, HandleId, Key, Result,
+    store::{
+        Backend, BoxFuture, Capabilities, CompareAndSwap, Connector, Loaded, LoadedKeys, Store, StoreOptions, Swap,
+    },
+};
 use redis::{Client, Value, aio::PubSubStream};
-use script::{Scripts, name};
-use tokio::{runtime::Handle, sync::mpsc::UnboundedSender};
+use tokio::sync::mpsc::UnboundedSender;
 
-use super::{Backend, BoxFuture, Capabilities, CompareAndSwap, Loaded, LoadedKeys, Swap};
-use crate::{Deadline, Error, HandleId, Key, Result};
+use crate::{
+    connections::Connections,
+    millis,
+    preflight::Server,
+    script::{self, Scripts, name},
+};
 
 /// How many keys a step of a list visits.
 const SCAN_COUNT: usize = 1_000;
@@ -45,13 +47,15 @@ const PING_INTERVAL: Duration = Duration::from_secs(10);
 /// How much sooner than its deadline a `WAIT` ends, so that its answer arrives.
 const WAIT_MARGIN: Duration = Duration::from_millis(100);
 
-/// A store on Redis.
+/// A store on Redis, for [`Builder::on_store`](mongoseal::Builder::on_store).
 ///
 /// # Examples
 ///
 /// ```no_run
 /// use std::{sync::Arc, time::Duration};
-/// use mongoseal::{Mongoseal, store::{RedisBackend, RedisStore}};
+///
+/// use mongoseal::Mongoseal;
+/// use mongoseal_redis::{RedisBackend, RedisStore};
 ///
 /// # async fn open() -> mongoseal::Result<()> {
 /// let backend = RedisBackend::new("redis://localhost:6379")?.with_collection("leases")?.with_replicas(1);
@@ -63,7 +67,43 @@ const WAIT_MARGIN: Duration = Duration::from_millis(100);
 /// ```
 pub type RedisStore = CompareAndSwap<RedisBackend>;
 
-/// The backend of a [`RedisStore`]: a Redis server without cluster mode. A clone shares its connections.
+/// A Redis server without cluster mode: what a handle [connects to](mongoseal::Builder::connect_to), and the backend of a
+/// [`RedisStore`]. A clone shares its connections.
+///
+/// With a [thread of its own](mongoseal::Builder::dedicated_thread), a handle opens connections of its own.
+///
+/// A [sibling](mongoseal::Builder::sibling_of) has the replicas of the other handle. For a handle with other replicas on the
+/// same connections, connect to a clone.
+///
+/// # Examples
+///
+/// ```no_run
+/// use mongoseal::Mongoseal;
+/// use mongoseal_redis::RedisBackend;
+///
+/// # async fn open() -> mongoseal::Result<()> {
+/// let redis = RedisBackend::new("redis://redis0:6379")?.with_replicas(1);
+/// let seal = Mongoseal::builder().owner("reporter-3").collection("reports").dedicated_thread().connect_to(redis).await?;
+/// let tenant = Mongoseal::builder().collection("tenant-7").sibling_of(&seal)?;
+/// # tenant.shutdown().await;
+/// # Ok(())
+/// # }
+/// ```
+///
+/// Without async, with the feature `blocking` of `mongoseal`:
+///
+/// ```no_run
+/// use mongoseal::blocking::Mongoseal;
+/// use mongoseal_redis::RedisBackend;
+///
+/// # fn open() -> mongoseal::Result<()> {
+/// let seal = Mongoseal::builder().blocking().connect_to(RedisBackend::new("redis://redis0:6379")?)?;
+/// let lease = seal.acquire("reports/nightly").run()?;
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Capabilities
 ///
 /// It cannot do all that MongoDB can, and declares it as its capabilities:
 ///
@@ -110,20 +150,16 @@ impl RedisBackend {
     const DEFAULT_PREFIX: &str = "mongoseal";
 
     /// Makes a backend on the server of a connection string, such as `redis://user:password@host:port/database`. With the
-    /// feature `redis-rustls`, the scheme may be `rediss`. Nothing is sent yet.
+    /// feature `rustls`, the scheme may be `rediss`. Nothing is sent yet.
     ///
     /// # Errors
     ///
     /// [`Error::Invalid`] if the connection string cannot be used.
     pub fn new(uri: impl AsRef<str>) -> Result<Self> {
-        Self::on_runtime(uri.as_ref(), None)
-    }
-
-    /// Makes a backend whose connections are read on this runtime.
-    pub(crate) fn on_runtime(uri: &str, runtime: Option<Handle>) -> Result<Self> {
-        if !cfg!(feature = "redis-rustls") && (uri.starts_with("rediss:") || uri.starts_with("valkeys:")) {
+        let uri = uri.as_ref();
+        if !cfg!(feature = "rustls") && (uri.starts_with("rediss:") || uri.starts_with("valkeys:")) {
             return Err(Error::invalid(
-                "the Redis connection string needs the cargo feature `redis-rustls` of mongoseal, which is off: turn it on and build again, or use the scheme `redis`",
+                "the Redis connection string needs the cargo feature `rustls` of mongoseal-redis, which is off: turn it on and build again, or use the scheme `redis`",
             ));
         }
         // The driver's error can quote the password.
@@ -133,7 +169,7 @@ impl RedisBackend {
             )
         })?;
         Ok(Self {
-            connections: Connections::new(client, runtime),
+            connections: Connections::new(client),
             scripts: Arc::new(Scripts::new()),
             prefix: Self::DEFAULT_PREFIX.to_owned(),
             replicas: 0,
@@ -142,6 +178,7 @@ impl RedisBackend {
     }
 
     /// Sets the collection: the prefix of its keys and channels, which a colon follows. Default: `mongoseal`.
+    /// [`Builder::collection`](mongoseal::Builder::collection) precedes it.
     ///
     /// # Errors
     ///
@@ -176,6 +213,20 @@ impl RedisBackend {
             .await?;
         let key = |name| String::from_utf8(name).ok()?.strip_prefix(&self.prefix)?.strip_prefix(':').map(str::to_owned);
         Ok(names.into_iter().zip(found).filter_map(|(name, value)| Some((key(name)?, value?))).collect())
+    }
+}
+
+impl Connector for RedisBackend {
+    fn connect(mut self, options: StoreOptions) -> BoxFuture<Result<Arc<dyn Store>>> {
+        Box::pin(async move {
+            if let Some(backend) = self.sibling(&options)? {
+                self = backend;
+            }
+            if let Some(runtime) = options.runtime {
+                self.connections = self.connections.on_runtime(runtime);
+            }
+            Ok(Arc::new(RedisStore::new(self, options.retention)) as Arc<dyn Store>)
+        })
     }
 }
 
@@ -228,7 +279,7 @@ impl Backend for RedisBackend {
                 // Zero is no limit.
                 let timeout = deadline.remaining().saturating_sub(WAIT_MARGIN).max(Duration::from_millis(1));
                 let mut wait = redis::cmd("WAIT");
-                wait.arg(replicas).arg(crate::types::ttl::millis(timeout));
+                wait.arg(replicas).arg(millis(timeout));
                 wait.query_async::<u32>(&mut connection).await.map(Some)
             });
             match swapped.await? {
@@ -324,7 +375,21 @@ impl Backend for RedisBackend {
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities { linearizable_reads: false, durable_answers: false, ..Capabilities::ALL }
+        let mut capabilities = Capabilities::ALL;
+        (capabilities.linearizable_reads, capabilities.durable_answers) = (false, false);
+        capabilities
+    }
+
+    fn sibling(&self, options: &StoreOptions) -> Result<Option<Self>> {
+        if options.database.is_some() {
+            return Err(Error::invalid(
+                "`database` is an option of MongoDB: leave it out, and put the number of a Redis database into the connection string",
+            ));
+        }
+        match &options.collection {
+            Some(prefix) if *prefix != self.prefix => self.clone().with_collection(prefix).map(Some),
+            _ => Ok(None),
+        }
     }
 
     fn close(&self, _deadline: Deadline) -> BoxFuture<()> {
@@ -370,11 +435,11 @@ mod tests {
         assert_eq!(backend.with_collection("a*b").unwrap().prefix, "a*b");
     }
 
-    #[cfg(not(feature = "redis-rustls"))]
+    #[cfg(not(feature = "rustls"))]
     #[test]
     fn a_connection_string_with_tls_names_the_feature_that_is_off() {
         let error = RedisBackend::new("rediss://:hunter2@host").unwrap_err().to_string();
-        assert!(error.contains("cargo feature `redis-rustls`") && !error.contains("hunter2"), "{error}");
+        assert!(error.contains("cargo feature `rustls` of mongoseal-redis") && !error.contains("hunter2"), "{error}");
     }
 
     #[test]

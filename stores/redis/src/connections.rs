@@ -18,14 +18,14 @@ use std::{
     time::Duration,
 };
 
+use mongoseal::{Clock, Deadline, Error, Key, Result};
 use redis::{
     AsyncConnectionConfig, Client, RedisResult,
     aio::{MultiplexedConnection, PubSub},
 };
 use tokio::{runtime::Handle, sync::Semaphore};
 
-use super::error;
-use crate::{Clock, Deadline, Error, Key, Result};
+use crate::error;
 
 /// How many requests with a `WAIT` are sent at the same time.
 const POOL_SIZE: usize = 16;
@@ -62,7 +62,16 @@ impl fmt::Debug for Connections {
 
 impl Connections {
     /// Connects nothing yet.
-    pub(super) fn new(client: Client, runtime: Option<Handle>) -> Self {
+    pub(super) fn new(client: Client) -> Self {
+        Self::build(client, None)
+    }
+
+    /// Other connections to the same server, which are read on this runtime. Connects nothing yet.
+    pub(super) fn on_runtime(&self, runtime: Handle) -> Self {
+        Self::build(self.0.client.clone(), Some(runtime))
+    }
+
+    fn build(client: Client, runtime: Option<Handle>) -> Self {
         Self(Arc::new(Shared {
             client,
             runtime,
@@ -201,7 +210,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 /// Chooses the cryptography of TLS, unless the program has chosen. Else rustls panics in a program whose packages bring
 /// two.
 fn ensure_cryptography() {
-    #[cfg(feature = "redis-rustls")]
+    #[cfg(feature = "rustls")]
     if rustls::crypto::CryptoProvider::get_default().is_none() {
         // An error means that another thread was faster.
         drop(rustls::crypto::ring::default_provider().install_default());

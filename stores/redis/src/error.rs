@@ -1,13 +1,14 @@
-//! Translates the errors of the driver to those of this crate.
+//! Translates the errors of the driver to those of mongoseal.
 //!
 //! Invariant: an error keeps the code of the server's error, and nothing that the server quotes: that may be a password or a
 //! lease id.
 
 use std::{fmt, io, sync::Arc, time::Duration};
 
+use mongoseal::{Error, Key, Source};
 use redis::{ErrorKind, RedisError};
 
-use crate::{Error, Key, Source, types::duration::format_duration};
+use crate::millis;
 
 /// Codes that a server of version 6 puts into the text of an error if a command of a script fails.
 const IN_SCRIPT: [&str; 7] = ["WRONGTYPE", "READONLY", "OOM", "MISCONF", "NOREPLICAS", "NOPERM", "LOADING"];
@@ -124,10 +125,9 @@ pub(super) fn is_of_connection(error: &RedisError) -> bool {
 
 /// The error of a request without an answer.
 pub(super) fn late(timeout: Duration) -> Error {
-    Error::unavailable(format!(
-        "Redis did not answer within {}: check the server and the network, and retry",
-        format_duration(timeout)
-    ))
+    // The clock has moved on since the deadline was set.
+    let timeout = Duration::from_millis(millis(timeout.saturating_add(Duration::from_micros(500))));
+    Error::unavailable(format!("Redis did not answer within {timeout:?}: check the server and the network, and retry"))
 }
 
 /// The error of a request whose deadline has passed while it waited for a connection.
@@ -187,16 +187,14 @@ impl std::error::Error for Refusal {}
 mod tests {
     use std::time::Duration;
 
+    use mongoseal::{Clock, Deadline, store::Backend};
     use tokio::{
         io::{AsyncReadExt, AsyncWriteExt},
         net::{TcpListener, TcpStream},
     };
 
     use super::*;
-    use crate::{
-        Clock, Deadline,
-        store::{Backend, RedisBackend},
-    };
+    use crate::RedisBackend;
 
     /// Answers the two commands of a new connection, and then a request with these bytes. Then it closes the connection.
     async fn serve(mut connection: TcpStream, reply: &[u8]) -> io::Result<()> {

@@ -1,0 +1,136 @@
+//! Handles on the store of another package.
+
+use std::{
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use mongoseal::{
+    Deadline, Error, Key, Mongoseal, Result, blocking,
+    store::{
+        Backend, BoxFuture, CompareAndSwap, Connector, Loaded, LoadedKeys, MemoryStore, Store, StoreOptions, Swap,
+    },
+};
+
+use crate::{compare_and_swap::Table, secs};
+
+/// Opens a store in memory, and notes the options.
+#[derive(Clone, Default)]
+struct InMemory(Arc<Mutex<Option<StoreOptions>>>);
+
+impl InMemory {
+    fn options(&self) -> StoreOptions {
+        self.0.lock().unwrap().take().expect("it was called")
+    }
+}
+
+impl Connector for InMemory {
+    fn connect(self, options: StoreOptions) -> BoxFuture<Result<Arc<dyn Store>>> {
+        Box::pin(async move {
+            let store: Arc<dyn Store> = Arc::new(MemoryStore::new(options.retention));
+            *self.0.lock().unwrap() = Some(options);
+            Ok(store)
+        })
+    }
+}
+
+#[tokio::test]
+async fn a_connector_gets_the_settings_that_concern_its_store() {
+    let connector = InMemory::default();
+    let seal = Mongoseal::builder().connect_to(connector.clone()).await.unwrap();
+    let options = connector.options();
+    assert_eq!((&options.database, &options.collection), (&None, &None));
+    assert_eq!(options.retention, secs(24 * 3600));
+    assert!(options.runtime.is_none());
+    seal.acquire("k").await.unwrap().release().await.unwrap();
+
+    let builder = Mongoseal::builder().database("app").collection("leases").retention(secs(100)).dedicated_thread();
+    let seal = builder.connect_to(connector.clone()).await.unwrap();
+    let options = connector.options();
+    assert_eq!((options.database.as_deref(), options.collection.as_deref()), (Some("app"), Some("leases")));
+    assert_eq!(options.retention, secs(100));
+    // Its thread runs while a handle is there.
+    let runtime = options.runtime.expect("the handle has a thread of its own");
+    assert_eq!(runtime.spawn(async { 42 }).await.unwrap(), 42);
+    assert!(matches!(seal.acquire("k").ttl(secs(101)).await, Err(Error::Invalid { .. })));
+}
+
+#[test]
+fn a_blocking_handle_is_opened_by_the_same_connector() {
+    let connector = InMemory::default();
+    let seal = blocking::Mongoseal::builder().retention(secs(100)).blocking().connect_to(connector.clone()).unwrap();
+    assert_eq!(connector.options().retention, secs(100));
+    seal.acquire("k").run().unwrap().release().unwrap();
+}
+
+/// Fails, as the connector of a server that is not there.
+struct Unavailable;
+
+impl Connector for Unavailable {
+    fn connect(self, _: StoreOptions) -> BoxFuture<Result<Arc<dyn Store>>> {
+        Box::pin(async { Err(Error::unavailable("the server does not answer: start it")) })
+    }
+}
+
+#[tokio::test]
+async fn what_a_connector_refuses_is_the_answer_and_options_of_mongodb_are_refused_before() {
+    for builder in [Mongoseal::builder(), Mongoseal::builder().dedicated_thread()] {
+        let error = builder.connect_to(Unavailable).await.unwrap_err();
+        assert!(error.to_string().contains("start it"), "{error}");
+    }
+    let builder = Mongoseal::builder;
+    for builder in [builder().allow_sharded(), builder().connections(7), builder().ttl(Duration::ZERO)] {
+        let error = builder.connect_to(Unavailable).await.unwrap_err();
+        assert!(matches!(error, Error::Invalid { .. }), "{error}");
+    }
+}
+
+/// A backend with a table for each collection.
+#[derive(Clone, Debug)]
+struct Tables {
+    name: String,
+    table: Table,
+}
+
+impl Backend for Tables {
+    fn load(&self, key: &Key, deadline: Deadline) -> BoxFuture<Result<Loaded>> {
+        self.table.load(key, deadline)
+    }
+
+    fn swap(&self, swap: Swap, deadline: Deadline) -> BoxFuture<Result<bool>> {
+        self.table.swap(swap, deadline)
+    }
+
+    fn delete(&self, key: &Key, loaded: Vec<u8>, deadline: Deadline) -> BoxFuture<Result<bool>> {
+        self.table.delete(key, loaded, deadline)
+    }
+
+    fn list(&self, deadline: Deadline) -> BoxFuture<Result<LoadedKeys>> {
+        self.table.list(deadline)
+    }
+
+    fn clock(&self) -> mongoseal::Clock {
+        self.table.clock()
+    }
+
+    fn sibling(&self, options: &StoreOptions) -> Result<Option<Self>> {
+        match &options.collection {
+            Some(name) if *name == self.name => Ok(None),
+            Some(name) if name.is_empty() => Err(Error::invalid("a table has a name")),
+            Some(name) => Ok(Some(Self { name: name.clone(), table: Table::new() })),
+            None => Ok(None),
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_sibling_has_the_collection_that_the_backend_opens_for_it() {
+    let tables = Tables { name: "leases".into(), table: Table::new() };
+    let seal = Mongoseal::builder().on_store(Arc::new(CompareAndSwap::new(tables, secs(3600)))).unwrap();
+    let sibling = |name: &str| Mongoseal::builder().retention(secs(3600)).collection(name).sibling_of(&seal);
+    let (tenant, same) = (sibling("tenant").unwrap(), sibling("leases").unwrap());
+    let _lease = seal.acquire("k").await.unwrap();
+    tenant.acquire("k").await.unwrap().release().await.unwrap();
+    assert!(matches!(same.acquire("k").await, Err(Error::Held { .. })));
+    assert!(sibling("").unwrap_err().to_string().contains("a table has a name"));
+}
