@@ -1,7 +1,7 @@
 //! The API for callers without async.
 //!
-//! The verbs, options and errors are those of the asynchronous API. A verb that has options ends with `run()`. A call blocks
-//! its thread until the answer is there.
+//! The verbs, options and errors are those of the asynchronous API. A verb that has options is the same type in both, with
+//! [`Blocking`] as its parameter here, and ends with `run()`. A call blocks its thread until the answer is there.
 //!
 //! ```
 //! use std::time::Duration;
@@ -80,6 +80,7 @@ mod open;
 mod stream_iter;
 mod verb;
 
+pub use executor::Blocking;
 pub use handle::Mongoseal;
 pub use leader::Leader;
 pub use lease::Lease;

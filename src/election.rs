@@ -18,7 +18,7 @@ pub use observe::LeaderStream;
 pub use readiness::Readiness;
 
 use crate::{
-    FencingToken, IntoName, Key, LeaseId, Mongoseal, Owner, Result,
+    Async, FencingToken, IntoName, Key, LeaseId, Mongoseal, Owner, Result,
     record::{Holder, Record, StoreTime},
     store::Snapshot,
 };
@@ -53,7 +53,7 @@ impl Mongoseal {
     where
         K: IntoName<Key>,
     {
-        Campaign::new(&self.shared, name.into_name())
+        Campaign::new(self, name, Async)
     }
 
     /// Returns the leader by a linearizable read; `None` if there is none. The answer may be outdated a moment later: a

@@ -48,6 +48,12 @@ pub struct Mongoseal {
     pub(crate) shared: Arc<Shared>,
 }
 
+/// How a verb of a [`Mongoseal`] is run: it is awaited. The verbs of the module `blocking` have `Blocking` in place of it.
+// The `send` of a verb binds its mode by name: without the feature `blocking` nothing else reads the field.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct Async;
+
 /// How much longer a shutdown waits than its tasks, which end with the operation timeout.
 const SHUTDOWN_MARGIN: Duration = Duration::from_millis(50);
 

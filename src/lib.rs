@@ -205,7 +205,7 @@ pub use engine::{
 pub use fence::FenceGate;
 #[cfg(feature = "mongodb")]
 pub use fence::{Fence, Fenced, FencedWriter};
-pub use handle::Mongoseal;
+pub use handle::{Async, Mongoseal};
 pub use lease::{Lease, state_stream::StateStream, watchdog::Watchdog};
 #[cfg(feature = "mongodb")]
 #[doc(no_inline)]

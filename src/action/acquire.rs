@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::acquire_options::AcquireOptions;
 use crate::{
-    Error, Group, IntoName, Key, Lease, Mongoseal, Result, Retry, engine::refresh::Refreshing, store::BoxFuture,
+    Async, Error, Group, IntoName, Key, Lease, Mongoseal, Result, Retry, engine::refresh::Refreshing, store::BoxFuture,
 };
 
 impl Mongoseal {
@@ -15,7 +15,7 @@ impl Mongoseal {
     where
         K: IntoName<Key>,
     {
-        Acquire { key: key.into_name(), options: AcquireOptions::new(&self.shared) }
+        Acquire::new(self, key, Async)
     }
 }
 
@@ -71,13 +71,18 @@ impl Mongoseal {
 /// # }
 /// ```
 #[derive(Debug)]
-#[must_use = "an acquire does nothing until it is awaited"]
-pub struct Acquire {
+#[must_use = "an acquire does nothing until it is awaited or run"]
+pub struct Acquire<M = Async> {
     key: Result<Key, Error>,
     options: AcquireOptions,
+    pub(crate) mode: M,
 }
 
-impl Acquire {
+impl<M> Acquire<M> {
+    pub(crate) fn new(seal: &Mongoseal, key: impl IntoName<Key>, mode: M) -> Self {
+        Self { key: key.into_name(), options: AcquireOptions::new(&seal.shared), mode }
+    }
+
     /// Waits up to this long if the key is held. The acquire is queued at the store, in order of arrival across all
     /// processes, and a release hands the key to the first waiter. Zero is one attempt. Default: the handle's wait,
     /// which is one attempt unless it was set.
@@ -212,6 +217,11 @@ impl Acquire {
         self.options.refreshing = Refreshing::ByHand;
         self
     }
+
+    pub(crate) async fn send(self) -> Result<Lease> {
+        let Self { key, options, mode: _mode } = self;
+        options.check()?.acquire(key?).await
+    }
 }
 
 impl IntoFuture for Acquire {
@@ -219,6 +229,6 @@ impl IntoFuture for Acquire {
     type IntoFuture = BoxFuture<Result<Lease>>;
 
     fn into_future(self) -> Self::IntoFuture {
-        Box::pin(async move { self.options.check()?.acquire(self.key?).await })
+        Box::pin(self.send())
     }
 }

@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 use self::gathered::Gathered;
 use super::acquire_options::{AcquireOptions, CheckedAcquire};
 use crate::{
-    Error, FencingToken, Group, IntoName, Key, Lease, LossCause, Mongoseal, ReleaseOutcome, Result, Retry,
+    Async, Error, FencingToken, Group, IntoName, Key, Lease, LossCause, Mongoseal, ReleaseOutcome, Result, Retry,
     engine::{
         context::shut_down_error,
         lease_shared::end_together,
@@ -28,8 +28,7 @@ impl Mongoseal {
     where
         K: IntoName<Key>,
     {
-        let keys = keys.into_iter().map(IntoName::into_name).collect();
-        AcquireAll { keys, options: AcquireOptions::new(&self.shared) }
+        AcquireAll::new(self, keys, Async)
     }
 }
 
@@ -71,13 +70,19 @@ impl Mongoseal {
 /// # }
 /// ```
 #[derive(Debug)]
-#[must_use = "an acquire does nothing until it is awaited"]
-pub struct AcquireAll {
+#[must_use = "an acquire does nothing until it is awaited or run"]
+pub struct AcquireAll<M = Async> {
     keys: Result<Vec<Key>>,
     options: AcquireOptions,
+    pub(crate) mode: M,
 }
 
-impl AcquireAll {
+impl<M> AcquireAll<M> {
+    pub(crate) fn new(seal: &Mongoseal, keys: impl IntoIterator<Item: IntoName<Key>>, mode: M) -> Self {
+        let keys = keys.into_iter().map(IntoName::into_name).collect();
+        Self { keys, options: AcquireOptions::new(&seal.shared), mode }
+    }
+
     /// Waits up to this long for all keys together: see [`Acquire::wait`](crate::Acquire::wait). Default: the handle's wait.
     pub fn wait(mut self, at_most: Duration) -> Self {
         self.options.wait = Some(at_most);
@@ -174,8 +179,8 @@ impl AcquireAll {
         self
     }
 
-    async fn run(self) -> Result<LeaseSet> {
-        let Self { keys, options } = self;
+    pub(crate) async fn send(self) -> Result<LeaseSet> {
+        let Self { keys, options, mode: _mode } = self;
         let mut keys = keys?;
         keys.sort();
         if keys.is_empty() {
@@ -247,7 +252,7 @@ impl IntoFuture for AcquireAll {
     type IntoFuture = BoxFuture<Result<LeaseSet>>;
 
     fn into_future(self) -> Self::IntoFuture {
-        Box::pin(self.run())
+        Box::pin(self.send())
     }
 }
 

@@ -13,7 +13,7 @@ use std::{
 use futures_core::Stream;
 
 use crate::{
-    Error, Group, IntoName, Key, Mongoseal, Owner, Result,
+    Async, Error, Group, IntoName, Key, Mongoseal, Owner, Result,
     engine::context::Context,
     record::{Filter, ListedLease, Position, SharingFilter, StoreTime},
     store::{BoxFuture, Page},
@@ -62,21 +62,26 @@ const PAGE_SIZE: u32 = 2_000;
 /// # }
 /// ```
 #[derive(Debug)]
-#[must_use = "a list does nothing until it is awaited"]
-pub struct Leases {
+#[must_use = "a list does nothing until it is awaited or run"]
+pub struct Leases<M = Async> {
     context: Arc<Context>,
     selection: Result<Filter>,
+    pub(crate) mode: M,
 }
 
 impl Mongoseal {
     /// Lists leases in the order of their keys, and the leases of a key in the order of their tokens. Nothing is sent
     /// until the returned builder is awaited.
     pub fn leases(&self) -> Leases {
-        Leases { context: Arc::clone(&self.shared.context), selection: Ok(Filter::default()) }
+        Leases::new(self, Async)
     }
 }
 
-impl Leases {
+impl<M> Leases<M> {
+    pub(crate) fn new(seal: &Mongoseal, mode: M) -> Self {
+        Self { context: Arc::clone(&seal.shared.context), selection: Ok(Filter::default()), mode }
+    }
+
     fn and(mut self, narrow: impl FnOnce(&mut Filter) -> Result<()>) -> Self {
         self.selection = self.selection.and_then(|mut selection| {
             narrow(&mut selection)?;
@@ -178,9 +183,16 @@ impl Leases {
         })
     }
 
+    pub(crate) async fn send(self) -> Result<LeaseStream> {
+        let mut leases = self.checked()?;
+        // An error is returned here and not with the first lease.
+        poll_fn(|task| leases.poll_read(task)).await?;
+        Ok(leases)
+    }
+
     /// Refuses filters that no lease can match together.
     fn checked(self) -> Result<LeaseStream> {
-        let Self { context, selection } = self;
+        let Self { context, selection, mode: _mode } = self;
         let selection = selection?;
         if let Some(key) = &selection.key
             && !key.as_str().starts_with(&selection.prefix)
@@ -215,12 +227,7 @@ impl IntoFuture for Leases {
     type IntoFuture = BoxFuture<Result<LeaseStream>>;
 
     fn into_future(self) -> Self::IntoFuture {
-        Box::pin(async move {
-            let mut leases = self.checked()?;
-            // An error is returned here and not with the first lease.
-            poll_fn(|task| leases.poll_read(task)).await?;
-            Ok(leases)
-        })
+        Box::pin(self.send())
     }
 }
 

@@ -16,7 +16,7 @@ use tracing::debug;
 
 use super::acquire_options::AcquireOptions;
 use crate::{
-    Deadline, Error, FencingToken, IntoName, Key, Lease, Mongoseal, Owner, ReleaseOutcome, Result, Retry,
+    Async, Deadline, Error, FencingToken, IntoName, Key, Lease, Mongoseal, Owner, ReleaseOutcome, Result, Retry,
     engine::{context::Context, refresh::Refreshing, retry},
     record::{Completion, StoreTime},
     store::Snapshot,
@@ -34,8 +34,7 @@ impl Mongoseal {
     where
         K: IntoName<Key>,
     {
-        let options = AcquireOptions::new(&self.shared);
-        RunOnce { key: key.into_name(), tick, options, keep_for: RunOnce::DEFAULT_KEEP, even_if_failed: false }
+        RunOnce::new(self, key, tick, Async)
     }
 }
 
@@ -88,12 +87,13 @@ impl Mongoseal {
 /// ```
 #[derive(Debug)]
 #[must_use = "nothing runs until `run` is called"]
-pub struct RunOnce {
+pub struct RunOnce<M = Async> {
     key: Result<Key>,
     tick: Tick,
     options: AcquireOptions,
     keep_for: Duration,
     pub(crate) even_if_failed: bool,
+    pub(crate) mode: M,
 }
 
 /// What a call of [`RunOnce::run`] or [`RunOnce::begin`] did.
@@ -123,6 +123,18 @@ pub enum Once<T> {
         /// The owner of that lease.
         owner: Owner,
     },
+}
+
+impl<T> Once<T> {
+    /// Returns the value if there is one, and otherwise what was found instead.
+    pub(crate) fn ran<U>(self) -> Result<T, Once<U>> {
+        Err(match self {
+            Self::Ran(value) => return Ok(value),
+            Self::AlreadyDone { by, at } => Once::AlreadyDone { by, at },
+            Self::Superseded { tick, by, at } => Once::Superseded { tick, by, at },
+            Self::Busy { owner } => Once::Busy { owner },
+        })
+    }
 }
 
 /// The lease under which the work of a tick runs.
@@ -203,6 +215,13 @@ impl RunOnce {
 
     /// The largest value of [`keep_for`](Self::keep_for): 365 days.
     pub const MAX_KEEP: Duration = Duration::from_secs(365 * DAY);
+}
+
+impl<M> RunOnce<M> {
+    pub(crate) fn new(seal: &Mongoseal, key: impl IntoName<Key>, tick: Tick, mode: M) -> Self {
+        let (key, options) = (key.into_name(), AcquireOptions::new(&seal.shared));
+        Self { key, tick, options, keep_for: RunOnce::DEFAULT_KEEP, even_if_failed: false, mode }
+    }
 
     /// Waits up to this long if another runner holds the key: see [`Acquire::wait`](crate::Acquire::wait). Zero does not
     /// wait. Default: the handle's wait. If it has none, the ttl, the grace and a second: see [waiting](Self#waiting).
@@ -281,6 +300,52 @@ impl RunOnce {
         self
     }
 
+    /// Acquires the key, unless the tick is completed.
+    pub(crate) async fn send(self) -> Result<Once<TickLease>> {
+        let Self { key, tick, options, keep_for, mode: _mode, .. } = self;
+        let (key, waits) = (key?, options.wait.is_some() || options.retry.is_some());
+        let acquire = if waits { options.check()? } else { options.check()?.wait_for_a_dead_holder() };
+        if keep_for > RunOnce::MAX_KEEP {
+            return Err(Error::invalid(format!(
+                "a completed tick cannot be kept for {}: choose up to {}",
+                format_duration(keep_for),
+                format_duration(RunOnce::MAX_KEEP)
+            )));
+        }
+        let keep = tick.least_keep().max(keep_for);
+        let shared = acquire.shared.clone();
+        let context = &shared.context;
+        context.ensure_open()?;
+        if !context.store.capabilities().linearizable_reads {
+            return Err(Error::invalid(
+                "the reads of this store can be outdated, so a completed tick could run again: use MongoDB",
+            ));
+        }
+        let give_up = acquire.deadline();
+        let (now, done) = read(context, &key, give_up).await?;
+        let tick = tick.number_at(now)?;
+        if let Some(ended) = ended(done, tick) {
+            return Ok(ended);
+        }
+        let lease = match acquire.give_up_at(give_up).acquire(key.clone()).await {
+            Ok(lease) => lease,
+            Err(error) => return busy(error),
+        };
+        let ended = match read(context, &key, give_up).await {
+            Ok((_, done)) => ended(done, tick).map(Ok),
+            Err(error) => Some(Err(error)),
+        };
+        if let Some(ended) = ended {
+            // A take-back that is slower goes on in the background.
+            context.wait_until(give_up, lease.take_back()).await;
+            return ended;
+        }
+        debug!(key = %lease.key(), token = %lease.token(), tick, "runs");
+        Ok(Once::Ran(TickLease { lease, tick, keep }))
+    }
+}
+
+impl RunOnce {
     /// Runs the work, unless the tick is completed or another runner holds the key.
     ///
     /// The work is dropped when the lease is lost. If it ends after the lease has expired, the tick is completed if the key
@@ -304,9 +369,9 @@ impl RunOnce {
         E: From<Error>,
     {
         let even_if_failed = self.even_if_failed;
-        let lease = match self.acquire().await? {
-            Begun::Holds(lease) => lease,
-            Begun::Ended(ended) => return Ok(ended),
+        let lease = match self.send().await?.ran() {
+            Ok(lease) => lease,
+            Err(ended) => return Ok(ended),
         };
         let value = run_until_lost(&lease, work).await?;
         if value.is_ok() || even_if_failed {
@@ -349,62 +414,8 @@ impl RunOnce {
     /// # }
     /// ```
     pub async fn begin(self) -> Result<Once<TickLease>> {
-        Ok(match self.acquire().await? {
-            Begun::Holds(lease) => Once::Ran(lease),
-            Begun::Ended(ended) => ended,
-        })
+        self.send().await
     }
-
-    /// Acquires the key, unless the tick is completed.
-    async fn acquire<T>(self) -> Result<Begun<T>> {
-        let Self { key, tick, options, keep_for, .. } = self;
-        let (key, waits) = (key?, options.wait.is_some() || options.retry.is_some());
-        let acquire = if waits { options.check()? } else { options.check()?.wait_for_a_dead_holder() };
-        if keep_for > Self::MAX_KEEP {
-            return Err(Error::invalid(format!(
-                "a completed tick cannot be kept for {}: choose up to {}",
-                format_duration(keep_for),
-                format_duration(Self::MAX_KEEP)
-            )));
-        }
-        let keep = tick.least_keep().max(keep_for);
-        let shared = acquire.shared.clone();
-        let context = &shared.context;
-        context.ensure_open()?;
-        if !context.store.capabilities().linearizable_reads {
-            return Err(Error::invalid(
-                "the reads of this store can be outdated, so a completed tick could run again: use MongoDB",
-            ));
-        }
-        let give_up = acquire.deadline();
-        let (now, done) = read(context, &key, give_up).await?;
-        let tick = tick.number_at(now)?;
-        if let Some(ended) = ended(done, tick) {
-            return Ok(Begun::Ended(ended));
-        }
-        let lease = match acquire.give_up_at(give_up).acquire(key.clone()).await {
-            Ok(lease) => lease,
-            Err(error) => return busy(error).map(Begun::Ended),
-        };
-        let ended = match read(context, &key, give_up).await {
-            Ok((_, done)) => ended(done, tick).map(Ok),
-            Err(error) => Some(Err(error)),
-        };
-        if let Some(ended) = ended {
-            // A take-back that is slower goes on in the background.
-            context.wait_until(give_up, lease.take_back()).await;
-            return ended.map(Begun::Ended);
-        }
-        debug!(key = %lease.key(), token = %lease.token(), tick, "runs");
-        Ok(Begun::Holds(TickLease { lease, tick, keep }))
-    }
-}
-
-/// What a runner found.
-enum Begun<T> {
-    /// The tick is not completed.
-    Holds(TickLease),
-    Ended(Once<T>),
 }
 
 /// The store's time, and the last completed tick of a key.

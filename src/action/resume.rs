@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use crate::{
-    Error, FencingToken, IntoName, Key, Lease, LeaseId, Mongoseal, Result,
+    Async, Error, FencingToken, IntoName, Key, Lease, LeaseId, Mongoseal, Result,
     engine::{
         refresh::Refreshing,
         resume::{self, ResumeSpec},
@@ -19,14 +19,7 @@ impl Mongoseal {
     where
         K: IntoName<Key>,
     {
-        Resume {
-            shared: Arc::clone(&self.shared),
-            key: key.into_name(),
-            id,
-            token,
-            ttl: None,
-            refreshing: Refreshing::AtAThird,
-        }
+        Resume::new(self, key, id, token, Async)
     }
 }
 
@@ -86,17 +79,23 @@ impl Mongoseal {
 /// # }
 /// ```
 #[derive(Debug)]
-#[must_use = "a lease is not resumed until this is awaited"]
-pub struct Resume {
+#[must_use = "a lease is not resumed until this is awaited or run"]
+pub struct Resume<M = Async> {
     shared: Arc<Shared>,
     key: Result<Key>,
     id: LeaseId,
     token: FencingToken,
     ttl: Option<Duration>,
     refreshing: Refreshing,
+    pub(crate) mode: M,
 }
 
-impl Resume {
+impl<M> Resume<M> {
+    pub(crate) fn new(seal: &Mongoseal, key: impl IntoName<Key>, id: LeaseId, token: FencingToken, mode: M) -> Self {
+        let (shared, key) = (Arc::clone(&seal.shared), key.into_name());
+        Self { shared, key, id, token, ttl: None, refreshing: Refreshing::AtAThird, mode }
+    }
+
     /// Changes the ttl, as [`Lease::extend`](crate::Lease::extend) does: the lease never ends sooner than before, and a
     /// lease without expiry is refused. Default: the ttl that the lease has.
     pub fn ttl(mut self, ttl: Duration) -> Self {
@@ -116,8 +115,8 @@ impl Resume {
         self
     }
 
-    async fn run(self) -> Result<Lease> {
-        let Self { shared, key, id, token, ttl, refreshing } = self;
+    pub(crate) async fn send(self) -> Result<Lease> {
+        let Self { shared, key, id, token, ttl, refreshing, mode: _mode } = self;
         let spec = ResumeSpec { key: key?, id, token, ttl, refreshing };
         resume::resume(&shared, spec).await.map(Lease::new)
     }
@@ -128,6 +127,6 @@ impl IntoFuture for Resume {
     type IntoFuture = BoxFuture<Result<Lease, Error>>;
 
     fn into_future(self) -> Self::IntoFuture {
-        Box::pin(self.run())
+        Box::pin(self.send())
     }
 }

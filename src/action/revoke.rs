@@ -3,7 +3,7 @@
 use std::{mem, sync::Arc};
 
 use crate::{
-    Deadline, Error, FencingToken, IntoName, Key, Mongoseal, Owner, Result,
+    Async, Deadline, Error, FencingToken, IntoName, Key, Mongoseal, Owner, Result,
     engine::{context::Context, retry},
     record::{self, BatchRequest, Holder, Outcome, Request, Revocation},
     store::{BoxFuture, Snapshot},
@@ -18,7 +18,7 @@ impl Mongoseal {
     where
         K: IntoName<Key>,
     {
-        Revoke::new(&self.shared.context, key.into_name())
+        Revoke::new(self, key, Async)
     }
 }
 
@@ -60,14 +60,15 @@ impl Mongoseal {
 /// # }
 /// ```
 #[derive(Debug)]
-#[must_use = "a revocation does nothing until it is awaited"]
-pub struct Revoke {
+#[must_use = "a revocation does nothing until it is awaited or run"]
+pub struct Revoke<M = Async> {
     context: Arc<Context>,
     key: Result<Key>,
     by: String,
     reason: String,
     token: Option<FencingToken>,
     up_to: Option<FencingToken>,
+    pub(crate) mode: M,
 }
 
 /// A lease that was revoked.
@@ -80,10 +81,10 @@ pub struct Revoked {
     pub token: FencingToken,
 }
 
-impl Revoke {
-    pub(crate) fn new(context: &Arc<Context>, key: Result<Key>) -> Self {
-        let by = context.settings.owner.as_str().into();
-        Self { context: Arc::clone(context), key, by, reason: String::new(), token: None, up_to: None }
+impl<M> Revoke<M> {
+    pub(crate) fn new(seal: &Mongoseal, key: impl IntoName<Key>, mode: M) -> Self {
+        let (context, by) = (Arc::clone(&seal.shared.context), seal.owner().as_str().into());
+        Self { context, key: key.into_name(), by, reason: String::new(), token: None, up_to: None, mode }
     }
 
     /// Sets the name of the one that revokes, for people. Default: the handle's owner.
@@ -134,8 +135,8 @@ impl Revoke {
         self
     }
 
-    async fn run(self) -> Result<Vec<Revoked>> {
-        let Self { context, key, by, reason, token, up_to } = self;
+    pub(crate) async fn send(self) -> Result<Vec<Revoked>> {
+        let Self { context, key, by, reason, token, up_to, mode: _mode } = self;
         let key = key?;
         for (what, text) in [("name", &by), ("reason", &reason)] {
             if text.len() > MAX_TEXT_BYTES {
@@ -225,6 +226,6 @@ impl IntoFuture for Revoke {
     type IntoFuture = BoxFuture<Result<Vec<Revoked>>>;
 
     fn into_future(self) -> Self::IntoFuture {
-        Box::pin(self.run())
+        Box::pin(self.send())
     }
 }

@@ -39,14 +39,16 @@ thread_local! {
     static IS_WORKER: Cell<bool> = const { Cell::new(false) };
 }
 
-/// The threads of handles, as each of them and its leases keep them. While one of these exists, the handle is in use.
+/// How a verb of a blocking handle is run: its `run` blocks until the threads of the handle have the answer.
+///
+/// Each handle, its verbs and its leases have one. While one of these exists, the handle is in use.
 #[derive(Clone)]
-pub(super) struct Executor {
+pub struct Blocking {
     threads: Threads,
     _in_use: Arc<DropGuard>,
 }
 
-impl Executor {
+impl Blocking {
     /// Starts threads, and opens a first handle on them.
     pub(super) fn start(
         open: impl Future<Output = Result<crate::Mongoseal>> + Send + 'static,
@@ -74,9 +76,9 @@ impl Executor {
     }
 }
 
-impl fmt::Debug for Executor {
+impl fmt::Debug for Blocking {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Executor")
+        f.write_str("Blocking")
     }
 }
 
@@ -101,11 +103,11 @@ impl Threads {
     fn open(
         &self,
         open: impl Future<Output = Result<crate::Mongoseal>> + Send + 'static,
-    ) -> Result<(crate::Mongoseal, Executor)> {
+    ) -> Result<(crate::Mongoseal, Blocking)> {
         let seal = self.wait(open)?;
         let unused = CancellationToken::new();
         let _ends_by_itself = self.handles.spawn_on(end_unused(seal.clone(), unused.clone()), &self.runtime);
-        Ok((seal, Executor { threads: self.clone(), _in_use: Arc::new(unused.drop_guard()) }))
+        Ok((seal, Blocking { threads: self.clone(), _in_use: Arc::new(unused.drop_guard()) }))
     }
 
     fn wait<T, E>(&self, future: impl Future<Output = Result<T, E>> + Send + 'static) -> Result<T, E>

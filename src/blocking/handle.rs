@@ -7,7 +7,7 @@ use std::{
 };
 
 use super::{
-    Acquire, AcquireAll, Campaign, Lease, Leases, ResetOnce, Resume, Revoke, RunOnce, StreamIter, executor::Executor,
+    Acquire, AcquireAll, Campaign, Lease, Leases, ResetOnce, Resume, Revoke, RunOnce, StreamIter, executor::Blocking,
 };
 use crate::{
     Error, EventStream, FencingToken, Group, Inspection, IntoName, Key, LeaderInfo, LeaderStream, LeaseId, ListedLease,
@@ -39,7 +39,7 @@ use crate::{
 #[derive(Clone)]
 pub struct Mongoseal {
     pub(super) seal: crate::Mongoseal,
-    pub(super) executor: Executor,
+    pub(super) executor: Blocking,
 }
 
 impl Mongoseal {
@@ -67,19 +67,19 @@ impl Mongoseal {
         ended.unwrap_or_else(|panicked| panic::resume_unwind(panicked))
     }
 
-    /// Acquires a key. Nothing is sent until [`run`](Acquire::run) or [`with`](Acquire::with) is called.
+    /// Acquires a key. Nothing is sent until `run` or `with` of the [`Acquire`] is called.
     pub fn acquire<K>(&self, key: K) -> Acquire
     where
         K: IntoName<Key>,
     {
-        Acquire { verb: self.seal.acquire(key), executor: self.executor.clone() }
+        Acquire::new(&self.seal, key, self.executor.clone())
     }
 
-    /// Runs `work` on the calling thread with a lease on a key, as [`Acquire::with`] does.
+    /// Runs `work` on the calling thread with a lease on a key, as [`with`](Acquire) of an acquire does.
     ///
     /// # Errors
     ///
-    /// As [`Acquire::with`].
+    /// Those of [`mongoseal::Acquire::with`](crate::Acquire::with).
     pub fn with_lease<K, T>(&self, key: K, work: impl FnOnce(&Lease) -> T) -> Result<T>
     where
         K: IntoName<Key>,
@@ -87,22 +87,20 @@ impl Mongoseal {
         self.acquire(key).with(work)
     }
 
-    /// Acquires several keys, all or none. Nothing is sent until [`run`](AcquireAll::run) or [`with`](AcquireAll::with) is
-    /// called.
+    /// Acquires several keys, all or none. Nothing is sent until `run` or `with` of the [`AcquireAll`] is called.
     pub fn acquire_all<K>(&self, keys: impl IntoIterator<Item = K>) -> AcquireAll
     where
         K: IntoName<Key>,
     {
-        AcquireAll { verb: self.seal.acquire_all(keys), executor: self.executor.clone() }
+        AcquireAll::new(&self.seal, keys, self.executor.clone())
     }
 
-    /// Runs work once for a tick of a schedule. Nothing is sent until [`run`](RunOnce::run) or [`begin`](RunOnce::begin) is
-    /// called.
+    /// Runs work once for a tick of a schedule. Nothing is sent until `run` or `begin` of the [`RunOnce`] is called.
     pub fn once<K>(&self, key: K, tick: Tick) -> RunOnce
     where
         K: IntoName<Key>,
     {
-        RunOnce { verb: self.seal.once(key, tick), executor: self.executor.clone() }
+        RunOnce::new(&self.seal, key, tick, self.executor.clone())
     }
 
     /// Lowers the last completed tick of a schedule. Nothing is sent until [`run`](ResetOnce::run) is called.
@@ -110,7 +108,7 @@ impl Mongoseal {
     where
         K: IntoName<Key>,
     {
-        ResetOnce { verb: self.seal.reset_once(key, to), executor: self.executor.clone() }
+        ResetOnce::new(&self.seal, key, to, self.executor.clone())
     }
 
     /// Takes up a lease that is still held. Nothing is sent until [`run`](Resume::run) is called.
@@ -118,7 +116,7 @@ impl Mongoseal {
     where
         K: IntoName<Key>,
     {
-        Resume { verb: self.seal.resume(key, id, token), executor: self.executor.clone() }
+        Resume::new(&self.seal, key, id, token, self.executor.clone())
     }
 
     /// Campaigns for the leadership of this name. Nothing is sent until [`run`](Campaign::run) is called.
@@ -126,7 +124,7 @@ impl Mongoseal {
     where
         K: IntoName<Key>,
     {
-        Campaign { verb: self.seal.campaign(name), executor: self.executor.clone() }
+        Campaign::new(&self.seal, name, self.executor.clone())
     }
 
     /// Returns the leader of this name by a linearizable read; `None` if there is none.
@@ -161,7 +159,7 @@ impl Mongoseal {
     where
         K: IntoName<Key>,
     {
-        Revoke { verb: self.seal.revoke(key), executor: self.executor.clone() }
+        Revoke::new(&self.seal, key, self.executor.clone())
     }
 
     /// Releases all leases of a group. Returns them as they were, the newest first.
@@ -192,7 +190,7 @@ impl Mongoseal {
 
     /// Lists leases in the order of their keys. Nothing is sent until [`run`](Leases::run) is called.
     pub fn leases(&self) -> Leases {
-        Leases { verb: self.seal.leases(), executor: self.executor.clone() }
+        Leases::new(&self.seal, self.executor.clone())
     }
 
     /// Reads the store's clock.

@@ -4,7 +4,7 @@ use std::{fmt, sync::Arc, time::Duration};
 
 use tokio_util::sync::CancellationToken;
 
-use super::{LeaseView, StreamIter, executor::Executor};
+use super::{LeaseView, StreamIter, executor::Blocking};
 use crate::{
     FencingToken, Key, LeaseId, LeaseState, LossCause, Metadata, Owner, ReleaseOutcome, Result, StateStream, Watchdog,
 };
@@ -22,11 +22,11 @@ use crate::{
 pub struct Lease {
     /// Dropped before the executor, so that its release has threads.
     lease: Arc<crate::Lease>,
-    executor: Executor,
+    executor: Blocking,
 }
 
 impl Lease {
-    pub(super) fn new(lease: crate::Lease, executor: Executor) -> Self {
+    pub(super) fn new(lease: crate::Lease, executor: Blocking) -> Self {
         Self { lease: Arc::new(lease), executor }
     }
 

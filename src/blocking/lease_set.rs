@@ -4,7 +4,7 @@ use std::{fmt, sync::Arc, time::Duration};
 
 use tokio_util::sync::CancellationToken;
 
-use super::{LeaseView, executor::Executor};
+use super::{LeaseView, executor::Blocking};
 use crate::{FencingToken, Key, LossCause, ReleaseOutcome, Result};
 
 /// Leases of a blocking handle on several keys: see [`mongoseal::LeaseSet`](crate::LeaseSet).
@@ -14,11 +14,11 @@ use crate::{FencingToken, Key, LossCause, ReleaseOutcome, Result};
 pub struct LeaseSet {
     /// Dropped before the executor, so that the release has threads.
     leases: Arc<crate::LeaseSet>,
-    executor: Executor,
+    executor: Blocking,
 }
 
 impl LeaseSet {
-    pub(super) fn new(leases: crate::LeaseSet, executor: Executor) -> Self {
+    pub(super) fn new(leases: crate::LeaseSet, executor: Blocking) -> Self {
         Self { leases: Arc::new(leases), executor }
     }
 

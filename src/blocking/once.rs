@@ -2,53 +2,28 @@
 
 use std::time::Duration;
 
-use super::{Lease, verb::verb};
-use crate::{Error, FencingToken, Once, ReleaseOutcome, Result, Retry};
+use super::{Lease, executor::Blocking};
+use crate::{Error, FencingToken, Once, ReleaseOutcome, Result};
 
-verb! {
-    /// Runs work once for a tick of a schedule: a [`mongoseal::RunOnce`](crate::RunOnce) that blocks.
-    /// [`Mongoseal::once`](super::Mongoseal::once) makes it.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// use std::time::Duration;
-    /// use mongoseal::{Once, Tick, blocking::Mongoseal};
-    ///
-    /// # let seal = Mongoseal::in_memory()?;
-    /// let hourly = Tick::of(Duration::from_secs(3_600));
-    /// let ran = seal.once("reports/hourly", hourly).run(|tick| Ok::<_, mongoseal::Error>(tick.number()))?;
-    /// assert!(matches!(ran, Once::Ran(_)));
-    ///
-    /// let again = seal.once("reports/hourly", hourly).run(|_| Ok::<_, mongoseal::Error>(()))?;
-    /// assert!(matches!(again, Once::AlreadyDone { .. }));
-    /// # Ok::<(), mongoseal::Error>(())
-    /// ```
-    RunOnce {
-        /// Waits up to this long if another runner holds the key.
-        wait(at_most: Duration);
-        /// Retries by this policy if another runner holds the key.
-        retry(policy: Retry);
-        /// Sets how long the lease lasts without a refresh.
-        ttl(ttl: Duration);
-        /// Sets how much longer than the ttl the store keeps the key.
-        grace(grace: Duration);
-        /// Adds an entry to the metadata that other processes see of the lease.
-        metadata(name: impl Into<String>, text: impl Into<String>);
-        /// Sets the minimum hold.
-        at_least(time: Duration);
-        /// Sets the maximum hold.
-        hold_at_most(time: Duration);
-        /// Loses the lease if the work has not called [`TickLease::progress`] for this long.
-        stalled_after(time: Duration);
-        /// Sets the interval between refreshes.
-        refresh_every(interval: Duration);
-        /// Keeps a completed tick for at least this long.
-        keep_for(time: Duration);
-        /// Completes the tick also if the work returns an error.
-        even_if_failed();
-    }
-}
+/// Runs work once for a tick of a schedule: a [`mongoseal::RunOnce`](crate::RunOnce) that blocks.
+/// [`Mongoseal::once`](super::Mongoseal::once) makes it.
+///
+/// # Examples
+///
+/// ```
+/// use std::time::Duration;
+/// use mongoseal::{Once, Tick, blocking::Mongoseal};
+///
+/// # let seal = Mongoseal::in_memory()?;
+/// let hourly = Tick::of(Duration::from_secs(3_600));
+/// let ran = seal.once("reports/hourly", hourly).run(|tick| Ok::<_, mongoseal::Error>(tick.number()))?;
+/// assert!(matches!(ran, Once::Ran(_)));
+///
+/// let again = seal.once("reports/hourly", hourly).run(|_| Ok::<_, mongoseal::Error>(()))?;
+/// assert!(matches!(again, Once::AlreadyDone { .. }));
+/// # Ok::<(), mongoseal::Error>(())
+/// ```
+pub type RunOnce = crate::RunOnce<Blocking>;
 
 impl RunOnce {
     /// Runs the work on the calling thread, unless the tick is completed or another runner holds the key.
@@ -63,12 +38,10 @@ impl RunOnce {
     where
         E: From<Error>,
     {
-        let even_if_failed = self.verb.even_if_failed;
-        let lease = match self.begin()? {
-            Once::Ran(lease) => lease,
-            Once::AlreadyDone { by, at } => return Ok(Once::AlreadyDone { by, at }),
-            Once::Superseded { tick, by, at } => return Ok(Once::Superseded { tick, by, at }),
-            Once::Busy { owner } => return Ok(Once::Busy { owner }),
+        let even_if_failed = self.even_if_failed;
+        let lease = match self.begin()?.ran() {
+            Ok(lease) => lease,
+            Err(ended) => return Ok(ended),
         };
         let value = {
             let _at_work = lease.lease.as_async().lease_shared().begin_work();
@@ -90,13 +63,12 @@ impl RunOnce {
     ///
     /// Those of [`mongoseal::RunOnce::begin`](crate::RunOnce::begin).
     pub fn begin(self) -> Result<Once<TickLease>> {
-        Ok(match self.executor.wait(self.verb.begin())? {
-            Once::Ran(crate::TickLease { lease, tick, keep }) => {
-                Once::Ran(TickLease { lease: Lease::new(lease, self.executor), tick, keep })
+        let executor = self.mode.clone();
+        Ok(match executor.wait(self.send())?.ran() {
+            Ok(crate::TickLease { lease, tick, keep }) => {
+                Once::Ran(TickLease { lease: Lease::new(lease, executor), tick, keep })
             }
-            Once::AlreadyDone { by, at } => Once::AlreadyDone { by, at },
-            Once::Superseded { tick, by, at } => Once::Superseded { tick, by, at },
-            Once::Busy { owner } => Once::Busy { owner },
+            Err(ended) => ended,
         })
     }
 }

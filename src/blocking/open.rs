@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{Mongoseal, executor::Executor};
+use super::{Mongoseal, executor::Blocking};
 use crate::{
     Error, Result,
     store::{Connector, Store},
@@ -94,7 +94,7 @@ impl Builder {
     where
         F: Future<Output = Result<crate::Mongoseal>> + Send + 'static,
     {
-        let (seal, executor) = Executor::start(open(self.checked()?))?;
+        let (seal, executor) = Blocking::start(open(self.checked()?))?;
         Ok(Mongoseal { seal, executor })
     }
 

@@ -4,7 +4,7 @@ use std::{fmt, future::poll_fn, pin::Pin};
 
 use futures_core::Stream;
 
-use super::executor::Executor;
+use super::executor::Blocking;
 use crate::Error;
 
 /// A stream as an iterator, whose `next` blocks until the next item.
@@ -18,11 +18,11 @@ use crate::Error;
 pub struct StreamIter<S> {
     /// `None` after the end.
     stream: Option<S>,
-    executor: Executor,
+    executor: Blocking,
 }
 
 impl<S> StreamIter<S> {
-    pub(super) fn new(stream: S, executor: Executor) -> Self {
+    pub(super) fn new(stream: S, executor: Blocking) -> Self {
         Self { stream: Some(stream), executor }
     }
 }

@@ -1,98 +1,33 @@
 //! The verbs that have options.
 //!
-//! Mechanism: each wraps the builder of the asynchronous verb and forwards the options. `run` waits for its future.
+//! Mechanism: each is the builder of the asynchronous verb with another mode, so it has the same options. `run` waits for its
+//! future.
 
-use std::time::Duration;
+use super::{Leader, Lease, LeaseSet, StreamIter, executor::Blocking};
+use crate::{CompletedTick, Error, LeaseStream, Result, Revoked};
 
-use super::{Leader, Lease, LeaseSet, StreamIter};
-use crate::{
-    CompletedTick, Error, FencingToken, Group, IntoName, Key, LeaseStream, Owner, Result, Retry, Revoked, StoreTime,
-};
-
-/// Defines the builder of a verb, which forwards each option to the builder of the same name in the asynchronous API. The
-/// documentation of an option is its summary, and a link.
-macro_rules! verb {
-    (
-        $(#[$attribute:meta])*
-        $verb:ident {
-            $($(#[$summary:meta])* $option:ident($($argument:ident: $kind:ty),*);)*
-        }
-    ) => {
-        $(#[$attribute])*
-        #[derive(Debug)]
-        #[must_use = "nothing is sent until it is run"]
-        pub struct $verb {
-            pub(super) verb: crate::$verb,
-            pub(super) executor: $crate::blocking::executor::Executor,
-        }
-
-        impl $verb {
-            $(
-                $(#[$summary])*
-                #[doc = concat!("See [`mongoseal::", stringify!($verb), "::", stringify!($option), "`](crate::", stringify!($verb), "::", stringify!($option), ").")]
-                pub fn $option(self, $($argument: $kind),*) -> Self {
-                    Self { verb: self.verb.$option($($argument),*), executor: self.executor }
-                }
-            )*
-        }
-    };
-}
-
-pub(super) use verb;
-
-verb! {
-    /// Acquires a key: a [`mongoseal::Acquire`](crate::Acquire) that blocks. [`Mongoseal::acquire`](super::Mongoseal::acquire)
-    /// makes it.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// use std::time::Duration;
-    /// use mongoseal::{Error, blocking::Mongoseal};
-    ///
-    /// let seal = Mongoseal::in_memory()?;
-    /// let lease = seal.acquire("reports/nightly").ttl(Duration::from_secs(60)).metadata("build", "1.4.2").run()?;
-    ///
-    /// match seal.acquire("reports/nightly").run() {
-    ///     Err(Error::Held { owner, token, .. }) => {
-    ///         assert_eq!((&owner, token), (lease.owner(), lease.token()));
-    ///     }
-    ///     other => panic!("a held key must be refused: {other:?}"),
-    /// }
-    /// # lease.release()?;
-    /// # Ok::<(), Error>(())
-    /// ```
-    Acquire {
-        /// Waits in the queue of the key up to this long if it is held.
-        wait(at_most: Duration);
-        /// Retries by this policy if the key is held, without a place in its queue.
-        retry(policy: Retry);
-        /// Sets how long the lease lasts without a refresh.
-        ttl(ttl: Duration);
-        /// Sets how much longer than the ttl the store keeps the key.
-        grace(grace: Duration);
-        /// Makes the lease one without expiry.
-        without_expiry();
-        /// Sets the minimum hold.
-        at_least(time: Duration);
-        /// Sets the maximum hold.
-        hold_at_most(time: Duration);
-        /// Loses the lease if its holder has not called [`Lease::progress`] for this long.
-        stalled_after(time: Duration);
-        /// Shares the key with all other shared leases.
-        shared();
-        /// Shares the key among at most this many holders, this one included.
-        shared_up_to(holders: u32);
-        /// Adds the lease to this group.
-        group(group: impl IntoName<Group>);
-        /// Adds an entry to the metadata that other processes see.
-        metadata(name: impl Into<String>, text: impl Into<String>);
-        /// Sets the interval between refreshes.
-        refresh_every(interval: Duration);
-        /// Turns refreshes in the background off.
-        without_refresh();
-    }
-}
+/// Acquires a key: a [`mongoseal::Acquire`](crate::Acquire) that blocks. [`Mongoseal::acquire`](super::Mongoseal::acquire)
+/// makes it.
+///
+/// # Examples
+///
+/// ```
+/// use std::time::Duration;
+/// use mongoseal::{Error, blocking::Mongoseal};
+///
+/// let seal = Mongoseal::in_memory()?;
+/// let lease = seal.acquire("reports/nightly").ttl(Duration::from_secs(60)).metadata("build", "1.4.2").run()?;
+///
+/// match seal.acquire("reports/nightly").run() {
+///     Err(Error::Held { owner, token, .. }) => {
+///         assert_eq!((&owner, token), (lease.owner(), lease.token()));
+///     }
+///     other => panic!("a held key must be refused: {other:?}"),
+/// }
+/// # lease.release()?;
+/// # Ok::<(), Error>(())
+/// ```
+pub type Acquire = crate::Acquire<Blocking>;
 
 impl Acquire {
     /// Acquires the key. Blocks until it is granted or refused.
@@ -101,16 +36,17 @@ impl Acquire {
     ///
     /// Those of [`mongoseal::Acquire`](crate::Acquire).
     pub fn run(self) -> Result<Lease> {
-        let lease = self.executor.wait(self.verb.into_future())?;
-        Ok(Lease::new(lease, self.executor))
+        let executor = self.mode.clone();
+        let lease = executor.wait(self.send())?;
+        Ok(Lease::new(lease, executor))
     }
 
     /// Acquires the key, runs `work` that returns a `Result` on the calling thread, releases the key, and returns that
-    /// `Result`: see [`with`](Self::with).
+    /// `Result`, as `with` does for other values.
     ///
     /// # Errors
     ///
-    /// Those of the work, and those of [`with`](Self::with).
+    /// Those of the work, and those of `with`.
     pub fn try_with<T, E>(self, work: impl FnOnce(&Lease) -> Result<T, E>) -> Result<T, E>
     where
         E: From<Error>,
@@ -144,40 +80,9 @@ impl Acquire {
     }
 }
 
-verb! {
-    /// Acquires several keys, all or none: a [`mongoseal::AcquireAll`](crate::AcquireAll) that blocks.
-    /// [`Mongoseal::acquire_all`](super::Mongoseal::acquire_all) makes it.
-    AcquireAll {
-        /// Waits up to this long for all keys together.
-        wait(at_most: Duration);
-        /// Retries by this policy, without places in the queues.
-        retry(policy: Retry);
-        /// Sets how long each lease lasts without a refresh.
-        ttl(ttl: Duration);
-        /// Sets how much longer than the ttl the store keeps each key.
-        grace(grace: Duration);
-        /// Holds the keys without expiry.
-        without_expiry();
-        /// Shares each key with all other shared leases.
-        shared();
-        /// Shares each key among at most this many holders, this one included.
-        shared_up_to(holders: u32);
-        /// Adds each lease to this group.
-        group(group: impl IntoName<Group>);
-        /// Adds an entry to the metadata that other processes see of each lease.
-        metadata(name: impl Into<String>, text: impl Into<String>);
-        /// Sets the minimum hold of each lease.
-        at_least(time: Duration);
-        /// Sets the maximum hold of each lease.
-        hold_at_most(time: Duration);
-        /// Loses each lease if its holder has reported no progress for this long.
-        stalled_after(time: Duration);
-        /// Sets the interval between refreshes of each lease.
-        refresh_every(interval: Duration);
-        /// Turns refreshes in the background off.
-        without_refresh();
-    }
-}
+/// Acquires several keys, all or none: a [`mongoseal::AcquireAll`](crate::AcquireAll) that blocks.
+/// [`Mongoseal::acquire_all`](super::Mongoseal::acquire_all) makes it.
+pub type AcquireAll = crate::AcquireAll<Blocking>;
 
 impl AcquireAll {
     /// Acquires the keys. Blocks until all are granted or one is refused.
@@ -186,16 +91,17 @@ impl AcquireAll {
     ///
     /// Those of [`mongoseal::AcquireAll`](crate::AcquireAll).
     pub fn run(self) -> Result<LeaseSet> {
-        let leases = self.executor.wait(self.verb.into_future())?;
-        Ok(LeaseSet::new(leases, self.executor))
+        let executor = self.mode.clone();
+        let leases = executor.wait(self.send())?;
+        Ok(LeaseSet::new(leases, executor))
     }
 
     /// Acquires all keys, runs `work` that returns a `Result` on the calling thread, releases them, and returns that
-    /// `Result`: see [`with`](Self::with).
+    /// `Result`, as `with` does for other values.
     ///
     /// # Errors
     ///
-    /// Those of the work, and those of [`with`](Self::with).
+    /// Those of the work, and those of `with`.
     pub fn try_with<T, E>(self, work: impl FnOnce(&LeaseSet) -> Result<T, E>) -> Result<T, E>
     where
         E: From<Error>,
@@ -216,18 +122,9 @@ impl AcquireAll {
     }
 }
 
-verb! {
-    /// Takes up a lease that is still held: a [`mongoseal::Resume`](crate::Resume) that blocks.
-    /// [`Mongoseal::resume`](super::Mongoseal::resume) makes it.
-    Resume {
-        /// Changes the ttl.
-        ttl(ttl: Duration);
-        /// Sets the interval between refreshes.
-        refresh_every(interval: Duration);
-        /// Turns refreshes in the background off.
-        without_refresh();
-    }
-}
+/// Takes up a lease that is still held: a [`mongoseal::Resume`](crate::Resume) that blocks.
+/// [`Mongoseal::resume`](super::Mongoseal::resume) makes it.
+pub type Resume = crate::Resume<Blocking>;
 
 impl Resume {
     /// Takes the lease up.
@@ -236,27 +133,15 @@ impl Resume {
     ///
     /// Those of [`mongoseal::Resume`](crate::Resume).
     pub fn run(self) -> Result<Lease> {
-        let lease = self.executor.wait(self.verb.into_future())?;
-        Ok(Lease::new(lease, self.executor))
+        let executor = self.mode.clone();
+        let lease = executor.wait(self.send())?;
+        Ok(Lease::new(lease, executor))
     }
 }
 
-verb! {
-    /// Campaigns for a leadership: a [`mongoseal::Campaign`](crate::Campaign) that blocks.
-    /// [`Mongoseal::campaign`](super::Mongoseal::campaign) makes it.
-    Campaign {
-        /// Sets the value that other processes see while this candidate leads.
-        value(value: impl Into<String>);
-        /// Sets how long no other candidate can lead after this leader's last refresh.
-        ttl(ttl: Duration);
-        /// Sets how much earlier than that this leader loses its lease.
-        stop_within(time: Duration);
-        /// Sets the interval between refreshes.
-        refresh_every(interval: Duration);
-        /// Waits for the leadership for at most this long.
-        wait(at_most: Duration);
-    }
-}
+/// Campaigns for a leadership: a [`mongoseal::Campaign`](crate::Campaign) that blocks.
+/// [`Mongoseal::campaign`](super::Mongoseal::campaign) makes it.
+pub type Campaign = crate::Campaign<Blocking>;
 
 impl Campaign {
     /// Campaigns. Blocks until this candidate is elected, for ever unless a [`wait`](Self::wait) is set.
@@ -265,87 +150,44 @@ impl Campaign {
     ///
     /// Those of [`mongoseal::Campaign`](crate::Campaign).
     pub fn run(self) -> Result<Leader> {
-        let leader = self.executor.wait(self.verb.into_future())?;
-        Ok(Leader::new(Lease::new(leader.lease, self.executor)))
+        let executor = self.mode.clone();
+        let leader = executor.wait(self.send())?;
+        Ok(Leader::new(Lease::new(leader.lease, executor)))
     }
 }
 
-verb! {
-    /// Revokes the leases of a key: a [`mongoseal::Revoke`](crate::Revoke) that blocks.
-    /// [`Mongoseal::revoke`](super::Mongoseal::revoke) makes it.
-    Revoke {
-        /// Sets the name of the operator, for people.
-        by(name: impl Into<String>);
-        /// Sets the reason, for people.
-        reason(reason: impl Into<String>);
-        /// Revokes only the lease with this token.
-        token(token: FencingToken);
-        /// Revokes only leases whose token is at most this.
-        up_to(token: FencingToken);
-    }
-}
+/// Revokes the leases of a key: a [`mongoseal::Revoke`](crate::Revoke) that blocks.
+/// [`Mongoseal::revoke`](super::Mongoseal::revoke) makes it.
+pub type Revoke = crate::Revoke<Blocking>;
 
-verb! {
-    /// Lowers the last completed tick of a schedule: a [`mongoseal::ResetOnce`](crate::ResetOnce) that blocks.
-    /// [`Mongoseal::reset_once`](super::Mongoseal::reset_once) makes it.
-    ResetOnce {
-        /// Sets the name of the operator, which the record keeps.
-        by(operator: impl IntoName<Owner>);
-    }
-}
+/// Lowers the last completed tick of a schedule: a [`mongoseal::ResetOnce`](crate::ResetOnce) that blocks.
+/// [`Mongoseal::reset_once`](super::Mongoseal::reset_once) makes it.
+pub type ResetOnce = crate::ResetOnce<Blocking>;
 
-verb! {
-    /// Lists leases: a [`mongoseal::Leases`](crate::Leases) that blocks. [`Mongoseal::leases`](super::Mongoseal::leases) makes
-    /// it.
-    Leases {
-        /// Only leases of this key.
-        key(key: impl IntoName<Key>);
-        /// Only leases of keys that begin with this text.
-        prefix(text: impl Into<String>);
-        /// Only leases of this owner.
-        owner(owner: impl IntoName<Owner>);
-        /// Only leases of this group.
-        group(group: impl IntoName<Group>);
-        /// Only exclusive leases.
-        exclusive();
-        /// Only shared leases.
-        shared();
-        /// Only leases that were granted before this time on the store's clock.
-        since_before(time: StoreTime);
-        /// Only leases that were granted after this time on the store's clock.
-        since_after(time: StoreTime);
-        /// Only leases that last for less than this without a refresh.
-        remaining_less_than(time: Duration);
-        /// Only leases that last for at least this without a refresh.
-        remaining_at_least(time: Duration);
-        /// Includes expired leases that are still in their record.
-        with_expired();
-    }
-}
+/// Lists leases: a [`mongoseal::Leases`](crate::Leases) that blocks. [`Mongoseal::leases`](super::Mongoseal::leases) makes
+/// it.
+pub type Leases = crate::Leases<Blocking>;
 
-/// Defines `run` of a verb that returns a value.
-macro_rules! run {
-    ($($(#[$summary:meta])* $verb:ident -> $value:ty;)*) => {
-        $(
-            impl $verb {
-                $(#[$summary])*
-                ///
-                /// # Errors
-                ///
-                #[doc = concat!("Those of [`mongoseal::", stringify!($verb), "`](crate::", stringify!($verb), ").")]
-                pub fn run(self) -> Result<$value> {
-                    self.executor.wait(self.verb.into_future())
-                }
-            }
-        )*
-    };
-}
-
-run! {
+impl Revoke {
     /// Revokes the leases, and returns them.
-    Revoke -> Vec<Revoked>;
+    ///
+    /// # Errors
+    ///
+    /// Those of [`mongoseal::Revoke`](crate::Revoke).
+    pub fn run(self) -> Result<Vec<Revoked>> {
+        self.mode.clone().wait(self.send())
+    }
+}
+
+impl ResetOnce {
     /// Resets the schedule, and returns its last completed tick after that, if there is one.
-    ResetOnce -> Option<CompletedTick>;
+    ///
+    /// # Errors
+    ///
+    /// Those of [`mongoseal::ResetOnce`](crate::ResetOnce).
+    pub fn run(self) -> Result<Option<CompletedTick>> {
+        self.mode.clone().wait(self.send())
+    }
 }
 
 impl Leases {
@@ -367,7 +209,8 @@ impl Leases {
     /// # Ok::<(), mongoseal::Error>(())
     /// ```
     pub fn run(self) -> Result<StreamIter<LeaseStream>> {
-        let leases = self.executor.wait(self.verb.into_future())?;
-        Ok(StreamIter::new(leases, self.executor))
+        let executor = self.mode.clone();
+        let leases = executor.wait(self.send())?;
+        Ok(StreamIter::new(leases, executor))
     }
 }

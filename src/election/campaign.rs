@@ -6,9 +6,9 @@ use tokio_util::sync::CancellationToken;
 
 use super::{Elector, LeaderStream, SeenLeader, VALUE};
 use crate::{
-    Error, FencingToken, Key, Lease, LeaseId, Metadata, ReleaseOutcome, Result,
+    Async, Error, FencingToken, IntoName, Key, Lease, LeaseId, Metadata, Mongoseal, ReleaseOutcome, Result,
     action::acquire_options::{AcquireOptions, CheckedAcquire},
-    engine::{context::Context, refresh::Refreshing, retry::Backoff, shared::Shared},
+    engine::{context::Context, refresh::Refreshing, retry::Backoff},
     store::BoxFuture,
     types::duration::format_duration,
 };
@@ -57,20 +57,21 @@ use crate::{
 /// # }
 /// ```
 #[derive(Debug)]
-#[must_use = "a campaign does nothing until it is awaited"]
-pub struct Campaign {
+#[must_use = "a campaign does nothing until it is awaited or run"]
+pub struct Campaign<M = Async> {
     name: Result<Key>,
     value: String,
     stop_within: Option<Duration>,
     /// Has the ttl of the campaign, which [`check`](Self::check) shortens by the time to stop.
     options: AcquireOptions,
+    pub(crate) mode: M,
 }
 
-impl Campaign {
-    pub(super) fn new(shared: &Arc<Shared>, name: Result<Key>) -> Self {
-        let mut options = AcquireOptions::new(shared);
+impl<M> Campaign<M> {
+    pub(crate) fn new(seal: &Mongoseal, name: impl IntoName<Key>, mode: M) -> Self {
+        let mut options = AcquireOptions::new(&seal.shared);
         options.is_campaign = true;
-        let campaign = Self { name, value: String::new(), stop_within: None, options };
+        let campaign = Self { name: name.into_name(), value: String::new(), stop_within: None, options, mode };
         campaign.wait(Duration::MAX)
     }
 
@@ -108,15 +109,13 @@ impl Campaign {
         self
     }
 
-    /// Campaigns again and again, as an [`Elector`] does. It waits for ever, whatever [`wait`](Self::wait) is set to.
-    pub fn elector(self) -> Elector {
-        let clock = self.options.shared.context.clock();
-        Elector::new(self.wait(Duration::MAX).check(), clock)
+    pub(crate) async fn send(self) -> Result<Leader> {
+        self.check()?.campaign(LeaseId::random()).await
     }
 
     /// Checks the options.
     fn check(self) -> Result<Candidacy> {
-        let Self { name, value, stop_within, mut options } = self;
+        let Self { name, value, stop_within, mut options, mode: _mode } = self;
         let settings = &options.shared.context.settings;
         let ttl = options.ttl.unwrap_or(settings.ttl.duration());
         let stop_within = stop_within.unwrap_or(ttl.checked_div(6).unwrap_or_default());
@@ -133,6 +132,14 @@ impl Campaign {
         options.ttl = Some(leads);
         options.metadata(VALUE, value);
         Ok(Candidacy { name: name?, leads, acquire: options.check()? })
+    }
+}
+
+impl Campaign {
+    /// Campaigns again and again, as an [`Elector`] does. It waits for ever, whatever [`wait`](Self::wait) is set to.
+    pub fn elector(self) -> Elector {
+        let clock = self.options.shared.context.clock();
+        Elector::new(self.wait(Duration::MAX).check(), clock)
     }
 }
 
@@ -198,7 +205,7 @@ impl IntoFuture for Campaign {
     type IntoFuture = BoxFuture<Result<Leader>>;
 
     fn into_future(self) -> Self::IntoFuture {
-        Box::pin(async move { self.check()?.campaign(LeaseId::random()).await })
+        Box::pin(self.send())
     }
 }
 

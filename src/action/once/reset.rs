@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::{
-    CompletedTick, Error, IntoName, Key, Mongoseal, Owner, Result,
+    Async, CompletedTick, Error, IntoName, Key, Mongoseal, Owner, Result,
     engine::{confirm::stale_error, retry, shared::Shared},
     record::{self, Completion, Outcome, Request},
     store::{BoxFuture, Snapshot},
@@ -19,8 +19,7 @@ impl Mongoseal {
     where
         K: IntoName<Key>,
     {
-        let by = Ok(self.shared.context.settings.owner.clone());
-        ResetOnce { shared: Arc::clone(&self.shared), key: key.into_name(), to, by }
+        ResetOnce::new(self, key, to, Async)
     }
 }
 
@@ -54,15 +53,21 @@ impl Mongoseal {
 /// # }
 /// ```
 #[derive(Debug)]
-#[must_use = "nothing is reset until this is awaited"]
-pub struct ResetOnce {
+#[must_use = "nothing is reset until this is awaited or run"]
+pub struct ResetOnce<M = Async> {
     shared: Arc<Shared>,
     key: Result<Key>,
     to: u64,
     by: Result<Owner>,
+    pub(crate) mode: M,
 }
 
-impl ResetOnce {
+impl<M> ResetOnce<M> {
+    pub(crate) fn new(seal: &Mongoseal, key: impl IntoName<Key>, to: u64, mode: M) -> Self {
+        let (shared, by) = (Arc::clone(&seal.shared), Ok(seal.owner().clone()));
+        Self { shared, key: key.into_name(), to, by, mode }
+    }
+
     /// Sets the name of the operator, which the record keeps. Default: the owner of the handle.
     pub fn by<O>(mut self, operator: O) -> Self
     where
@@ -72,8 +77,8 @@ impl ResetOnce {
         self
     }
 
-    async fn send(self) -> Result<Option<CompletedTick>> {
-        let Self { shared, key, to, by } = self;
+    pub(crate) async fn send(self) -> Result<Option<CompletedTick>> {
+        let Self { shared, key, to, by, mode: _mode } = self;
         let (key, by, context) = (key?, by?, &shared.context);
         context.ensure_open()?;
         let until = context.operation_deadline();
