@@ -376,7 +376,7 @@ impl<B: Backend> Store for CompareAndSwap<B> {
 
     fn sibling(&self, options: &StoreOptions) -> Result<Option<Arc<dyn Store>>> {
         let sibling = self.0.backend.sibling(options)?;
-        Ok(sibling.map(|backend| Arc::new(Self::new(backend, options.retention)) as Arc<dyn Store>))
+        Ok(sibling.map(|backend| -> Arc<dyn Store> { Arc::new(Self::new(backend, options.retention)) }))
     }
 
     fn close(&self, deadline: Deadline) -> BoxFuture<()> {

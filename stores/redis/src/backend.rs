@@ -225,7 +225,8 @@ impl Connector for RedisBackend {
             if let Some(runtime) = options.runtime {
                 self.connections = self.connections.on_runtime(runtime);
             }
-            Ok(Arc::new(RedisStore::new(self, options.retention)) as Arc<dyn Store>)
+            let store: Arc<dyn Store> = Arc::new(RedisStore::new(self, options.retention));
+            Ok(store)
         })
     }
 }
