@@ -81,7 +81,11 @@ impl Mongoseal {
     where
         G: IntoName<Group>,
     {
-        let group = group.into_name()?;
+        // Boxed, because callers hold futures of several calls on their stacks.
+        Box::pin(self.release_members(group.into_name()?)).await
+    }
+
+    async fn release_members(&self, group: Group) -> Result<Vec<ListedLease>> {
         let context = &*self.shared.context;
         context.ensure_open()?;
         let until = context.operation_deadline();
@@ -159,7 +163,10 @@ impl Mongoseal {
     where
         G: IntoName<Group>,
     {
-        let group = group.into_name()?;
+        Box::pin(self.refresh_members(group.into_name()?, ttl)).await
+    }
+
+    async fn refresh_members(&self, group: Group, ttl: Duration) -> Result<RefreshedGroup> {
         let context = &*self.shared.context;
         // Each lease keeps its own grace, which is at most this if its acquire set none.
         let ttl = context.settings.check_ttl(ttl, context.settings.longest_grace())?;
@@ -229,48 +236,55 @@ async fn apply_to_members(
     };
     let named: HashSet<_> = leases.iter().map(lease_ref).collect();
     let mut left = lease_refs(leases.iter().map(lease_ref));
-    let mut backoff = Backoff::new();
     // The keys that were not changed alone, and are left out of the batch.
-    let mut aside = HashSet::new();
-    if left.is_empty() || matches!(send(&left).await?, Ok(true)) {
+    let (mut backoff, mut aside) = (Backoff::new(), HashSet::new());
+    let mut answer = if left.is_empty() { Ok(true) } else { send(&left).await? };
+    if matches!(answer, Ok(true)) {
         return Ok(None);
     }
-    loop {
-        // Some leases ended meanwhile, perhaps by an earlier request whose reply was lost, or a record cannot be written.
-        let (lapsed, mut present) = split_expired(list_members(context, selection, until).await?);
-        present.retain(|lease| named.contains(&lease_ref(lease)));
-        // In the order in which the store writes them.
-        present.sort_by(|one, other| one.key.cmp(&other.key));
-        left = lease_refs(present.iter().filter(|lease| lacks_it(lease)).map(lease_ref));
-        let repeated = Some(Repeated { present: present.iter().map(lease_ref).collect(), lapsed });
-        if left.iter().all(|(key, _)| aside.contains(key)) {
-            aside.clear();
+    let repeating = async {
+        loop {
+            // Some leases ended meanwhile, perhaps by an earlier request whose reply was lost, or a record cannot be
+            // written.
+            let (lapsed, mut present) = split_expired(list_members(context, selection, until).await?);
+            present.retain(|lease| named.contains(&lease_ref(lease)));
+            // In the order in which the store writes them.
+            present.sort_by(|one, other| one.key.cmp(&other.key));
+            let is_left = |lease: &&ListedLease| answer.is_err() || aside.contains(&lease.key) || lacks_it(lease);
+            left = lease_refs(present.iter().filter(is_left).map(lease_ref));
+            let repeated = Repeated { present: present.iter().map(lease_ref).collect(), lapsed };
+            if left.iter().all(|(key, _)| aside.contains(key)) {
+                aside.clear();
+            }
+            let Some(first) = left.iter().position(|(key, _)| !aside.contains(key)) else { return Ok(repeated) };
+            let (key, tokens) = left.remove(first);
+            let alone = send(&vec![(key.clone(), tokens)]).await?;
+            if !matches!(alone, Ok(true)) {
+                aside.insert(key.clone());
+                // Its document may not be a record.
+                context.read_record(&key, until).await?;
+            }
+            left.retain(|(key, _)| !aside.contains(key));
+            answer = send(&left).await?;
+            if matches!(answer, Ok(true)) && aside.is_empty() {
+                return Ok(repeated);
+            }
+            let next = context.clock().now().saturating_add(backoff.next());
+            if next >= until.reading() {
+                let error = Error::unavailable("the leases of the group were not all reached: retry");
+                return Err(alone.err().into_iter().fold(error, Error::caused_by));
+            }
+            context.clock().sleep_until(next).await;
         }
-        let Some(first) = left.iter().position(|(key, _)| !aside.contains(key)) else { return Ok(repeated) };
-        let alone = vec![left.remove(first)];
-        let Some((key, _)) = alone.first() else { return Ok(repeated) };
-        let answer = send(&alone).await?;
-        if !matches!(answer, Ok(true)) {
-            // Its document may not be a record.
-            context.read_record(key, until).await?;
-            aside.insert(key.clone());
-        }
-        left.retain(|(key, _)| !aside.contains(key));
-        if matches!(send(&left).await?, Ok(true)) && aside.is_empty() {
-            return Ok(repeated);
-        }
-        let next = context.clock().now().saturating_add(backoff.next());
-        if next >= until.reading() {
-            let error = Error::unavailable(format!(
-                "the request did not reach all leases of the group within the operation timeout, for example that on {key:?}: retry"
-            ));
-            return Err(match answer {
-                Ok(_) => error,
-                Err(cause) => error.caused_by(cause),
-            });
-        }
-        context.clock().sleep_until(next).await;
-    }
+    };
+    let repeated = repeating.await;
+    repeated.map(Some).map_err(|error| match (error, aside.iter().next()) {
+        (error @ Error::Unavailable { .. }, Some(key)) => Error::unavailable(format!(
+            "the request did not reach all leases of the group within the operation timeout, for example that on {key:?}: retry"
+        ))
+        .caused_by(error),
+        (error, _) => error,
+    })
 }
 
 /// Lists the leases of a group, in the order of their tokens.

@@ -369,7 +369,7 @@ impl RunOnce {
         E: From<Error>,
     {
         let even_if_failed = self.even_if_failed;
-        let lease = match self.send().await?.ran() {
+        let lease = match Box::pin(self.send()).await?.ran() {
             Ok(lease) => lease,
             Err(ended) => return Ok(ended),
         };
@@ -414,7 +414,7 @@ impl RunOnce {
     /// # }
     /// ```
     pub async fn begin(self) -> Result<Once<TickLease>> {
-        self.send().await
+        Box::pin(self.send()).await
     }
 }
 

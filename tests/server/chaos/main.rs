@@ -32,10 +32,29 @@ fn figure(said: &str, name: &str) -> Result<usize, Failed> {
     Ok(number.parse()?)
 }
 
+/// The invariants that judge how long calls take, and what they allow for is what a worker notices of a slow machine. One
+/// that stops for other reasons can break them, so a second run decides.
+const BY_TIME: [&str; 3] = ["I12", "I13", "I20"];
+
+/// A run of the library as it is breaks nothing. Returns what the run said.
+fn breaks_nothing(asked: &[&str]) -> Result<String, Failed> {
+    let mut is_second = false;
+    loop {
+        let seed = if is_second { "8" } else { "7" };
+        let (said, code) = run(&[asked, &["--seed", seed]].concat())?;
+        if code == Some(0) {
+            return Ok(said);
+        }
+        let mut broken = said.lines().filter_map(histories::invariant).peekable();
+        let is_by_time = broken.peek().is_some() && broken.all(|one| BY_TIME.contains(&one));
+        assert!(is_by_time && !is_second, "{said}");
+        is_second = true;
+    }
+}
+
 /// Without libfaketime the clocks of the members do not differ, and the run says so.
 fn a_run_of_two_minutes_breaks_nothing() -> Result<(), Failed> {
-    let (said, code) = run(&["--minutes", "2", "--seed", "7", "--clock-offsets"])?;
-    assert_eq!(code, Some(0), "{said}");
+    let said = breaks_nothing(&["--minutes", "2", "--clock-offsets"])?;
     let kinds = said.split(" of ").nth(1).and_then(|rest| rest.split(' ').next()).unwrap_or_default();
     let figures =
         [("faults", 20), ("attempts", 5_000), ("grants", 500), ("re-creations", 100), ("ticks", 50), ("watched", 100)]
@@ -49,8 +68,7 @@ fn a_run_of_two_minutes_breaks_nothing() -> Result<(), Failed> {
 }
 
 fn locked_records_and_delays_cost_other_keys_and_leases_nothing() -> Result<(), Failed> {
-    let (said, code) = run(&["--minutes", "1", "--seed", "7", "--only", "lock-record,latency"])?;
-    assert_eq!(code, Some(0), "{said}");
+    let said = breaks_nothing(&["--minutes", "1", "--only", "lock-record,latency"])?;
     for (name, least) in [("beside locks", 200), ("delayed", 10)] {
         let found = figure(&said, name)?;
         assert!(found >= least, "{found} {name} of {least}");
@@ -83,8 +101,7 @@ fn blocked_runtimes_cost_no_lease_of_a_handle_with_a_thread() -> Result<(), Fail
 
 /// A run breaks nothing, and has seen three or more of what this figure counts.
 fn outlives(name: &str, asked: &[&str]) -> Result<(), Failed> {
-    let (said, code) = run(&[asked, &["--seed", "7"]].concat())?;
-    assert_eq!(code, Some(0), "{said}");
+    let said = breaks_nothing(asked)?;
     let found = figure(&said, name)?;
     assert!(found >= 3, "{found} {name}");
     Ok(())
@@ -127,12 +144,7 @@ fn is_caught(name: &str, only: &str, by: &[&str], more: &[&str]) -> Result<(), F
         }
     }
     assert_eq!(code, Some(1), "{name}: {said}");
-    let invariants: Vec<_> = said
-        .lines()
-        .filter_map(|line| line.strip_prefix("  I")?.split(' ').next())
-        .map(|no| format!("I{no}"))
-        .collect();
-    assert!(invariants.iter().any(|one| by.contains(&one.as_str())), "{name} by {by:?}: {said}");
+    assert!(said.lines().filter_map(histories::invariant).any(|one| by.contains(&one)), "{name} by {by:?}: {said}");
     // A history that was kept is judged alike.
     let (again, code) = run(&["--judge", file])?;
     std::fs::remove_file(&kept)?;
